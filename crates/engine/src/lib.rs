@@ -1,0 +1,3 @@
+//! engine
+pub mod model;
+pub mod store;

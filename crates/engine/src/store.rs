@@ -1,0 +1,192 @@
+//! The `Store` port: what must outlive the process.
+//!
+//! One batch of proposals commits as a whole and is durable when `commit` returns: the embedded
+//! store assigns numbers and `seq` from memory and fsyncs; a PostgreSQL store does the same under
+//! row locks. Calls block: they are made from the committer's and the readers' own threads (or
+//! `spawn_blocking`), never from a thread that serves sockets.
+
+use crate::model::*;
+use std::time::Duration;
+use tidings_protocol::http::{ConversationKind, Role};
+
+/// Something to be committed. Each gets one [`Outcome`]; a refused one leaves the rest of its batch alone.
+#[derive(Debug, Clone)]
+pub enum Proposal {
+    /// Appends to a timeline, once per (sender, client_msg_id).
+    Append { conversation: ConversationNo, entry: NewEntry },
+    /// Creates or changes users; `None` in a patch leaves a field as it was.
+    PutUsers(Vec<UserPatch>),
+    /// Creates a conversation with its first members, or answers with the one that has the id.
+    CreateConversation(NewConversation),
+    UpdateConversation { conversation: ConversationNo, name: Option<String>, avatar: Option<String>, attributes: Option<String>, notice: Option<NewEntry> },
+    /// Adds members (or changes the role of those who are), removes members. `notice` is appended
+    /// to the timeline in the same batch when anything changed.
+    ChangeMembers { conversation: ConversationNo, add: Vec<(UserNo, Role)>, remove: Vec<UserNo>, members_max: u64, notice: Option<NewEntry> },
+    /// Moves a read mark forward, never back and never past the head.
+    MarkRead { conversation: ConversationNo, user: UserNo, seq: u64 },
+    SetMute { conversation: ConversationNo, user: UserNo, mute: MuteState },
+    SetDoNotDisturb { user: UserNo, window: Option<DailyWindow> },
+    /// The outbox's consumer has dealt with everything up to and including this position, and
+    /// these notifications failed for good.
+    OutboxDone { through: Position, dead: Vec<DeadNotification> },
+    /// Takes dead notifications out again (they were replayed). `None`: all.
+    DropDead { ids: Vec<u64> },
+}
+
+#[derive(Debug, Clone, Default)]
+pub struct UserPatch {
+    pub id: String,
+    pub name: Option<String>,
+    pub avatar: Option<String>,
+    pub attributes: Option<String>,
+}
+
+#[derive(Debug, Clone)]
+pub struct NewConversation {
+    pub id: String,
+    pub kind: ConversationKind,
+    pub pair: Option<(UserNo, UserNo)>,
+    pub name: Option<String>,
+    pub avatar: Option<String>,
+    pub attributes: Option<String>,
+    pub members: Vec<(UserNo, Role)>,
+}
+
+/// A webhook event that was given up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeadNotification {
+    pub id: u64,
+    pub failed_at: u64,
+    pub attempts: u32,
+    pub last_error: String,
+    /// JSON text.
+    pub event: String,
+}
+
+/// What became of a proposal.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Outcome {
+    Appended(Appended),
+    Users { created: usize, updated: usize },
+    /// `created` is false when the id stood for a conversation already.
+    Conversation { conversation: Conversation, created: bool, },
+    MembersChanged { added: Vec<UserNo>, removed: Vec<UserNo>, changed: Vec<UserNo>, member_count: u64, notice: Option<Appended> },
+    /// The mark as it stands now.
+    Read { seq: u64 },
+    Done,
+    Refused(Refused),
+}
+
+/// Where an entry stands. `duplicate`: it stood there before this proposal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Appended {
+    pub conversation: ConversationNo,
+    pub seq: u64,
+    pub at: u64,
+    pub position: Position,
+    pub duplicate: bool,
+}
+
+/// Why the store did not do one proposal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Refused {
+    NoSuchConversation,
+    NoSuchUser(UserNo),
+    NotAMember,
+    /// (sender, client_msg_id) stands for an entry of another conversation.
+    ClientMsgIdReused,
+    /// The conversation's id is taken by one of another kind.
+    KindDiffers,
+    TooManyMembers { limit: u64, would_be: u64 },
+}
+
+/// The store as a whole could not do it.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// Nothing of the batch was stored; the caller may retry once there is room.
+    #[error("the disk is full")]
+    DiskFull,
+    /// Nothing was acknowledged; whether it was stored shows after a restart or reconnect.
+    #[error("the store is unavailable: {0}")]
+    Unavailable(String),
+    /// What is stored cannot be understood: an operator must look (`tidings check`).
+    #[error("the store is damaged: {0}")]
+    Damaged(String),
+}
+
+pub type StoreResult<T> = Result<T, StoreError>;
+
+/// Which end of a range to read from. Pages are returned oldest first either way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum From {
+    Oldest,
+    Newest,
+}
+
+/// A conversation in a user's list of memberships.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UserConversation {
+    pub conversation: ConversationNo,
+    pub kind: ConversationKind,
+}
+
+/// An entry that may need offline push: where it is, and in which commit order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OutboxItem {
+    pub position: Position,
+    pub conversation: ConversationNo,
+    pub seq: u64,
+}
+
+/// When to remove old entries. Absent: never for this reason.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Retention {
+    pub age_max: Option<Duration>,
+    /// Of all timelines together, as stored before compression.
+    pub bytes_max: Option<u64>,
+}
+
+/// What the store tells about itself, for metrics.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct StoreStats {
+    pub disk_bytes: u64,
+    pub timeline_bytes: u64,
+    pub journals: u64,
+}
+
+pub trait Store: Send + Sync + 'static {
+    /// Commits a batch; what it answered is durable. `now_ms` dates the entries (a clock that
+    /// jumps back does not: `at` never decreases within a conversation).
+    fn commit(&self, batch: Vec<Proposal>, now_ms: u64) -> StoreResult<Vec<Outcome>>;
+
+    /// Names this history; differs after a restore.
+    fn epoch(&self) -> u64;
+    /// The highest position given out and committed.
+    fn last_position(&self) -> Position;
+
+    fn user_no(&self, id: &str) -> StoreResult<Option<UserNo>>;
+    fn user(&self, no: UserNo) -> StoreResult<Option<User>>;
+    fn conversation_no(&self, id: &str) -> StoreResult<Option<ConversationNo>>;
+    fn conversation(&self, no: ConversationNo) -> StoreResult<Option<Conversation>>;
+    fn head(&self, no: ConversationNo) -> StoreResult<Head>;
+    fn membership(&self, conversation: ConversationNo, user: UserNo) -> StoreResult<Option<Membership>>;
+    /// Members in the order of their numbers, after `after`.
+    fn members(&self, conversation: ConversationNo, after: Option<UserNo>, limit: usize) -> StoreResult<Vec<(UserNo, Membership)>>;
+    /// All conversations of a user but direct ones if `direct` is false; at most `limit`.
+    fn conversations_of(&self, user: UserNo, direct: bool, limit: usize) -> StoreResult<Vec<UserConversation>>;
+    /// Entries with `from_seq <= seq <= to_seq`, at most `limit`, taken from the named end, returned oldest first.
+    fn entries(&self, conversation: ConversationNo, from_seq: u64, to_seq: u64, limit: usize, from: From) -> StoreResult<Vec<StoredEntry>>;
+    /// The first `seq` whose entry is at or after `at_ms`; `last_seq + 1` if none is.
+    fn seq_at(&self, conversation: ConversationNo, at_ms: u64) -> StoreResult<u64>;
+
+    /// Entries awaiting offline push, after a position, in commit order. Only kept when the store
+    /// was opened with an outbox.
+    fn outbox(&self, after: Position, limit: usize) -> StoreResult<Vec<OutboxItem>>;
+    /// How far the outbox's consumer had got.
+    fn outbox_done(&self) -> StoreResult<Position>;
+    fn dead_notifications(&self, after: Option<u64>, limit: usize) -> StoreResult<Vec<DeadNotification>>;
+
+    /// Removes what retention no longer keeps; answers how many entries went. Runs beside commits.
+    fn retain(&self, retention: Retention, now_ms: u64) -> StoreResult<u64>;
+    fn stats(&self) -> StoreStats;
+}

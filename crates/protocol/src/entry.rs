@@ -1,0 +1,59 @@
+//! A timeline entry, as clients see it in history, sync and live batches.
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+/// What an entry is. New kinds get new numbers; a client skips kinds that it does not know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[repr(u8)]
+pub enum EntryKind {
+    Message = 1,
+    /// Replaces the body of an earlier message. Reserved: no operation writes it yet.
+    Edit = 2,
+    /// Takes an earlier message back. Reserved: no operation writes it yet.
+    Recall = 3,
+    /// Members were added, removed, or changed role.
+    MemberChange = 4,
+    /// The conversation's card changed, or it was created.
+    ConversationChange = 5,
+}
+
+/// One entry of a conversation's timeline. The field order is the order on the wire.
+#[derive(Debug, Clone, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct Entry {
+    pub conversation: String,
+    /// 1, 2, 3, … within the conversation, without a hole.
+    pub seq: u64,
+    pub kind: EntryKind,
+    /// When it was committed, in milliseconds since 1970 UTC; never decreases with `seq`.
+    pub at: u64,
+    /// The sender's user id; absent when the app server acted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_msg_id: Option<String>,
+    /// The app's own kind of content, such as `text` or `image`.
+    #[serde(rename = "type")]
+    pub content_type: String,
+    /// The content: any JSON, carried unchanged.
+    #[schema(value_type = Object)]
+    pub body: Box<RawValue>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mentions: Vec<String>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub silent: bool,
+}
+
+impl PartialEq for Entry {
+    fn eq(&self, other: &Self) -> bool {
+        let key = |e: &Entry| (e.seq, e.kind, e.at, e.silent);
+        key(self) == key(other)
+            && self.conversation == other.conversation
+            && self.from == other.from
+            && self.client_msg_id == other.client_msg_id
+            && self.content_type == other.content_type
+            && self.body.get() == other.body.get()
+            && self.mentions == other.mentions
+    }
+}

@@ -1,0 +1,152 @@
+//! Errors are part of the interface: a stable code, a sentence, and whether to try again.
+
+use serde::{Deserialize, Serialize};
+
+macro_rules! codes {
+    ($($(#[$doc:meta])* $name:ident = $text:literal, $status:literal;)*) => {
+        /// Why a request was refused. The text form is stable: clients may branch on it.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
+        #[serde(rename_all = "snake_case")]
+        pub enum ErrorCode { $($(#[$doc])* $name,)* }
+
+        impl ErrorCode {
+            /// Every code, for documentation and metrics.
+            pub const ALL: &[ErrorCode] = &[$(ErrorCode::$name),*];
+
+            /// The code as it stands on the wire.
+            pub fn as_str(self) -> &'static str {
+                match self { $(ErrorCode::$name => $text),* }
+            }
+
+            /// The HTTP status that goes with the code.
+            pub fn http_status(self) -> u16 {
+                match self { $(ErrorCode::$name => $status),* }
+            }
+        }
+    };
+}
+
+codes! {
+    /// The body or frame is not the JSON that this operation takes. Mend the request.
+    Malformed = "malformed", 400;
+    /// A field is of the right type but not acceptable; the detail names it. Mend the request.
+    InvalidField = "invalid_field", 422;
+    /// A stated limit was exceeded; the detail names the limit. Send less.
+    LimitExceeded = "limit_exceeded", 413;
+    /// No valid API key or token was given. Get a new one.
+    Unauthorized = "unauthorized", 401;
+    /// The token's time is over. Get a new one.
+    TokenExpired = "token_expired", 401;
+    /// The caller is known but may not do this.
+    Forbidden = "forbidden", 403;
+    /// The user is not a member of the conversation.
+    NotAMember = "not_a_member", 403;
+    /// No such user, conversation or other thing.
+    NotFound = "not_found", 404;
+    /// The path exists, the method does not.
+    MethodNotAllowed = "method_not_allowed", 405;
+    /// It exists already with other properties, or the state forbids it.
+    Conflict = "conflict", 409;
+    /// This `client_msg_id` named a message in another conversation before.
+    ClientMsgIdReused = "client_msg_id_reused", 409;
+    /// The cursor is not one that this server gave out.
+    CursorInvalid = "cursor_invalid", 422;
+    /// Too many requests from this caller. Wait as told.
+    RateLimited = "rate_limited", 429;
+    /// A queue on the message's way is full; nothing was stored. Wait as told, then retry.
+    QueueFull = "queue_full", 503;
+    /// The store cannot write now (a full disk, say); nothing was stored. Reads go on.
+    StoreUnavailable = "store_unavailable", 503;
+    /// The server is draining. Connect again as told.
+    Draining = "draining", 503;
+    /// Nobody bound the connection in time.
+    BindTimeout = "bind_timeout", 408;
+    /// Something must be sent first: a bind.
+    NotBound = "not_bound", 401;
+    /// The session is bound already.
+    AlreadyBound = "already_bound", 409;
+    /// No heartbeat arrived in time.
+    HeartbeatTimeout = "heartbeat_timeout", 408;
+    /// The reader was too slow. Connect again with the last cursor; nothing is lost.
+    SlowReader = "slow_reader", 408;
+    /// A newer session of the same device, or of the same kind beyond the limit, took the place.
+    Replaced = "replaced", 409;
+    /// An operator or the app server ended the session.
+    Kicked = "kicked", 403;
+    /// A defect of ours; the detail has a reference for the log.
+    Internal = "internal", 500;
+}
+
+impl ErrorCode {
+    /// Whether the same request may succeed later without being changed.
+    pub fn retryable(self) -> bool {
+        use ErrorCode::*;
+        matches!(
+            self,
+            RateLimited | QueueFull | StoreUnavailable | Draining | BindTimeout | HeartbeatTimeout | SlowReader | Internal
+        )
+    }
+
+    /// The WebSocket close code that goes with the code when it ends a session: 4000 plus a
+    /// stable number, so that a client that reads only numbers can branch too.
+    pub fn close_code(self) -> u16 {
+        use ErrorCode::*;
+        match self {
+            Malformed => 4000,
+            Unauthorized => 4001,
+            BindTimeout => 4002,
+            Replaced => 4003,
+            Kicked => 4004,
+            LimitExceeded => 4005,
+            TokenExpired => 4006,
+            HeartbeatTimeout => 4007,
+            SlowReader => 4008,
+            Draining => 4009,
+            NotBound => 4010,
+            QueueFull => 4011,
+            StoreUnavailable => 4012,
+            _ => 4999,
+        }
+    }
+}
+
+impl std::fmt::Display for ErrorCode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A refusal: what every operation answers when it does not do what was asked.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{code}: {detail}")]
+pub struct Refusal {
+    pub code: ErrorCode,
+    /// A sentence for a person; names the field or limit.
+    pub detail: String,
+    /// When a retry makes sense, in milliseconds.
+    pub retry_after_ms: Option<u64>,
+}
+
+impl Refusal {
+    pub fn new(code: ErrorCode, detail: impl Into<String>) -> Self {
+        Refusal { code, detail: detail.into(), retry_after_ms: None }
+    }
+
+    pub fn retry_after(mut self, ms: u64) -> Self {
+        self.retry_after_ms = Some(ms);
+        self
+    }
+
+    /// A limit was exceeded: names it, its value, and what was asked.
+    pub fn limit(name: &str, limit: u64, asked: u64) -> Self {
+        Refusal::new(ErrorCode::LimitExceeded, format!("{name} is limited to {limit}, got {asked}"))
+    }
+
+    pub fn field(name: &str, why: impl std::fmt::Display) -> Self {
+        Refusal::new(ErrorCode::InvalidField, format!("{name}: {why}"))
+    }
+
+    pub fn not_found(what: &str, id: &str) -> Self {
+        Refusal::new(ErrorCode::NotFound, format!("no {what} {id:?}"))
+    }
+}

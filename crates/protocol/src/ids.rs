@@ -1,0 +1,54 @@
+//! What things may be called. Ids are the app's own; Tidings only asks that they fit a URL and a log line.
+
+use crate::{error::Refusal, limits::ID_BYTES_MAX};
+
+/// Joins the two user ids of a direct conversation, which no user id may contain.
+pub const DIRECT_SEPARATOR: char = '~';
+
+/// Checks a user, device or group id: 1 to 64 bytes of UTF-8 without white space, control
+/// characters, `/` or `~`.
+pub fn check_id(field: &str, id: &str) -> Result<(), Refusal> {
+    if id.is_empty() {
+        return Err(Refusal::field(field, "must not be empty"));
+    }
+    if id.len() > ID_BYTES_MAX {
+        return Err(Refusal::limit(&format!("{field} (bytes)"), ID_BYTES_MAX as u64, id.len() as u64));
+    }
+    if let Some(bad) = id.chars().find(|c| c.is_whitespace() || c.is_control() || matches!(c, '/' | DIRECT_SEPARATOR)) {
+        return Err(Refusal::field(field, format!("must not contain {bad:?}")));
+    }
+    Ok(())
+}
+
+/// The id of the direct conversation of two users, the same whoever asks.
+pub fn direct_id(a: &str, b: &str) -> String {
+    let (first, second) = if a <= b { (a, b) } else { (b, a) };
+    format!("{first}{DIRECT_SEPARATOR}{second}")
+}
+
+/// The two users of a direct conversation's id, if it is one.
+pub fn direct_pair(id: &str) -> Option<(&str, &str)> {
+    id.split_once(DIRECT_SEPARATOR)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_direct_id_is_the_same_from_both_sides() {
+        assert_eq!(direct_id("bob", "alice"), "alice~bob");
+        assert_eq!(direct_id("alice", "bob"), "alice~bob");
+        assert_eq!(direct_pair("alice~bob"), Some(("alice", "bob")));
+    }
+
+    #[test]
+    fn ids_that_break_a_url_or_a_log_line_are_refused() {
+        for bad in ["", "a b", "a/b", "a~b", "a\nb", &"x".repeat(65)] {
+            assert!(check_id("user", bad).is_err(), "{bad:?}");
+        }
+        for good in ["a", "alice@example.com", "名前", "[nick]^", &"x".repeat(64)] {
+            assert!(check_id("user", good).is_ok(), "{good:?}");
+        }
+    }
+}

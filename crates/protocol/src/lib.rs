@@ -1,0 +1,20 @@
+//! The words that Tidings and its clients exchange: types, codecs, limits and error codes.
+//!
+//! Nothing here opens a socket, reads a clock or knows who is online. In reading order:
+//! - [`error`]: the stable codes that every refusal carries, on every door;
+//! - [`limits`]: the one place where sizes and counts are bounded;
+//! - [`ids`]: what a user or conversation may be called;
+//! - [`entry`]: a timeline entry, as clients see it;
+//! - [`cursor`]: how far a client has read, in one opaque string;
+//! - [`frames`]: the JSON frames of the WebSocket door;
+//! - [`http`]: the JSON bodies of the HTTP door;
+//! - [`ws`]: WebSocket framing over plain byte buffers.
+
+pub mod cursor;
+pub mod entry;
+pub mod error;
+pub mod frames;
+pub mod http;
+pub mod ids;
+pub mod limits;
+pub mod ws;

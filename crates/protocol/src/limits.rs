@@ -1,0 +1,38 @@
+//! Every size and count that a caller can run into, in one place. A refusal names the one it met.
+
+/// A user, conversation, device or client message id, in bytes.
+pub const ID_BYTES_MAX: usize = 64;
+/// A message body as JSON text, in bytes.
+pub const BODY_BYTES_MAX: usize = 64 * 1024;
+/// A message `type`, in bytes.
+pub const TYPE_BYTES_MAX: usize = 32;
+/// A display name or avatar address, in bytes.
+pub const NAME_BYTES_MAX: usize = 512;
+/// A user's or conversation's free `attributes` as JSON text, in bytes.
+pub const ATTRIBUTES_BYTES_MAX: usize = 2 * 1024;
+/// Users mentioned in one message.
+pub const MENTIONS_MAX: usize = 100;
+/// Users in one upsert.
+pub const USERS_BATCH_MAX: usize = 10_000;
+/// Members added or removed in one call.
+pub const MEMBERS_BATCH_MAX: usize = 10_000;
+/// Messages in one batch send.
+pub const SEND_BATCH_MAX: usize = 500;
+/// Members of a group; followers of an official account are bounded by the store alone.
+pub const GROUP_MEMBERS_MAX: u64 = 100_000;
+/// Entries in one page of history.
+pub const HISTORY_PAGE_MAX: usize = 500;
+/// Conversations in one page of the list.
+pub const CONVERSATIONS_PAGE_MAX: usize = 200;
+/// Conversations of one user that a list, a sync or a resume looks through.
+pub const CONVERSATIONS_PER_USER_MAX: usize = 10_000;
+/// The newest entries that a resume or sync hands out; beyond it says which ranges to fetch.
+pub const INBOX_ENTRIES_MAX: usize = 800;
+/// Unread messages are counted exactly up to here; above, the answer says "at least".
+pub const UNREAD_COUNT_MAX: u64 = 1_000;
+/// Users in one query of online states.
+pub const PRESENCE_BATCH_MAX: usize = 1_000;
+/// An HTTP request's body, in bytes: a full batch of members or users fits.
+pub const HTTP_BODY_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// A frame from a client, in bytes: a full body with its escapes and the other fields.
+pub const FRAME_BYTES_MAX: usize = 192 * 1024;
