@@ -13,24 +13,55 @@ use tidings_protocol::http::{ConversationKind, Role};
 #[derive(Debug, Clone)]
 pub enum Proposal {
     /// Appends to a timeline, once per (sender, client_msg_id).
-    Append { conversation: ConversationNo, entry: NewEntry },
+    Append {
+        conversation: ConversationNo,
+        entry: NewEntry,
+    },
     /// Creates or changes users; `None` in a patch leaves a field as it was.
     PutUsers(Vec<UserPatch>),
     /// Creates a conversation with its first members, or answers with the one that has the id.
     CreateConversation(NewConversation),
-    UpdateConversation { conversation: ConversationNo, name: Option<String>, avatar: Option<String>, attributes: Option<String>, notice: Option<NewEntry> },
+    UpdateConversation {
+        conversation: ConversationNo,
+        name: Option<String>,
+        avatar: Option<String>,
+        attributes: Option<String>,
+        notice: Option<NewEntry>,
+    },
     /// Adds members (or changes the role of those who are), removes members. `notice` is appended
     /// to the timeline in the same batch when anything changed.
-    ChangeMembers { conversation: ConversationNo, add: Vec<(UserNo, Role)>, remove: Vec<UserNo>, members_max: u64, notice: Option<NewEntry> },
+    ChangeMembers {
+        conversation: ConversationNo,
+        add: Vec<(UserNo, Role)>,
+        remove: Vec<UserNo>,
+        members_max: u64,
+        notice: Option<NewEntry>,
+    },
     /// Moves a read mark forward, never back and never past the head.
-    MarkRead { conversation: ConversationNo, user: UserNo, seq: u64 },
-    SetMute { conversation: ConversationNo, user: UserNo, mute: MuteState },
-    SetDoNotDisturb { user: UserNo, window: Option<DailyWindow> },
+    MarkRead {
+        conversation: ConversationNo,
+        user: UserNo,
+        seq: u64,
+    },
+    SetMute {
+        conversation: ConversationNo,
+        user: UserNo,
+        mute: MuteState,
+    },
+    SetDoNotDisturb {
+        user: UserNo,
+        window: Option<DailyWindow>,
+    },
     /// The outbox's consumer has dealt with everything up to and including this position, and
     /// these notifications failed for good.
-    OutboxDone { through: Position, dead: Vec<DeadNotification> },
+    OutboxDone {
+        through: Position,
+        dead: Vec<DeadNotification>,
+    },
     /// Takes dead notifications out again (they were replayed). `None`: all.
-    DropDead { ids: Vec<u64> },
+    DropDead {
+        ids: Vec<u64>,
+    },
 }
 
 #[derive(Debug, Clone, Default)]
@@ -67,12 +98,26 @@ pub struct DeadNotification {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Outcome {
     Appended(Appended),
-    Users { created: usize, updated: usize },
+    Users {
+        created: usize,
+        updated: usize,
+    },
     /// `created` is false when the id stood for a conversation already.
-    Conversation { conversation: Conversation, created: bool, },
-    MembersChanged { added: Vec<UserNo>, removed: Vec<UserNo>, changed: Vec<UserNo>, member_count: u64, notice: Option<Appended> },
+    Conversation {
+        conversation: Conversation,
+        created: bool,
+    },
+    MembersChanged {
+        added: Vec<UserNo>,
+        removed: Vec<UserNo>,
+        changed: Vec<UserNo>,
+        member_count: u64,
+        notice: Option<Appended>,
+    },
     /// The mark as it stands now.
-    Read { seq: u64 },
+    Read {
+        seq: u64,
+    },
     Done,
     Refused(Refused),
 }
@@ -97,7 +142,10 @@ pub enum Refused {
     ClientMsgIdReused,
     /// The conversation's id is taken by one of another kind.
     KindDiffers,
-    TooManyMembers { limit: u64, would_be: u64 },
+    TooManyMembers {
+        limit: u64,
+        would_be: u64,
+    },
 }
 
 /// The store as a whole could not do it.
@@ -171,11 +219,23 @@ pub trait Store: Send + Sync + 'static {
     fn head(&self, no: ConversationNo) -> StoreResult<Head>;
     fn membership(&self, conversation: ConversationNo, user: UserNo) -> StoreResult<Option<Membership>>;
     /// Members in the order of their numbers, after `after`.
-    fn members(&self, conversation: ConversationNo, after: Option<UserNo>, limit: usize) -> StoreResult<Vec<(UserNo, Membership)>>;
+    fn members(
+        &self,
+        conversation: ConversationNo,
+        after: Option<UserNo>,
+        limit: usize,
+    ) -> StoreResult<Vec<(UserNo, Membership)>>;
     /// All conversations of a user but direct ones if `direct` is false; at most `limit`.
     fn conversations_of(&self, user: UserNo, direct: bool, limit: usize) -> StoreResult<Vec<UserConversation>>;
     /// Entries with `from_seq <= seq <= to_seq`, at most `limit`, taken from the named end, returned oldest first.
-    fn entries(&self, conversation: ConversationNo, from_seq: u64, to_seq: u64, limit: usize, from: From) -> StoreResult<Vec<StoredEntry>>;
+    fn entries(
+        &self,
+        conversation: ConversationNo,
+        from_seq: u64,
+        to_seq: u64,
+        limit: usize,
+        from: From,
+    ) -> StoreResult<Vec<StoredEntry>>;
     /// The first `seq` whose entry is at or after `at_ms`; `last_seq + 1` if none is.
     fn seq_at(&self, conversation: ConversationNo, at_ms: u64) -> StoreResult<u64>;
 

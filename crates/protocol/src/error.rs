@@ -83,7 +83,14 @@ impl ErrorCode {
         use ErrorCode::*;
         matches!(
             self,
-            RateLimited | QueueFull | StoreUnavailable | Draining | BindTimeout | HeartbeatTimeout | SlowReader | Internal
+            RateLimited
+                | QueueFull
+                | StoreUnavailable
+                | Draining
+                | BindTimeout
+                | HeartbeatTimeout
+                | SlowReader
+                | Internal
         )
     }
 

@@ -13,10 +13,26 @@ use serde_json::value::RawValue;
 pub enum ClientFrame {
     Bind(Bind),
     Send(Send),
-    Read { #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")] reference: Option<u64>, conversation: String, seq: u64 },
-    Typing { conversation: String },
-    History { #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")] reference: Option<u64>, conversation: String, #[serde(flatten)] query: http::HistoryQuery },
-    Ping { #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")] reference: Option<u64> },
+    Read {
+        #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
+        reference: Option<u64>,
+        conversation: String,
+        seq: u64,
+    },
+    Typing {
+        conversation: String,
+    },
+    History {
+        #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
+        reference: Option<u64>,
+        conversation: String,
+        #[serde(flatten)]
+        query: http::HistoryQuery,
+    },
+    Ping {
+        #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
+        reference: Option<u64>,
+    },
     Unbind,
 }
 
@@ -60,21 +76,58 @@ pub struct Send {
 pub enum ServerFrame {
     Bound(Bound),
     /// New entries, oldest first. Keep `cursor` and hand it back on the next bind.
-    Messages { cursor: String, entries: Vec<Entry> },
+    Messages {
+        cursor: String,
+        entries: Vec<Entry>,
+    },
     /// Answers to sends, in the order of their commits.
-    Sent { results: Vec<Sent> },
+    Sent {
+        results: Vec<Sent>,
+    },
     /// This user's read mark moved, here or on another device.
-    Read { conversation: String, user: String, seq: u64 },
+    Read {
+        conversation: String,
+        user: String,
+        seq: u64,
+    },
     /// The answer to a `read`, `history` or `ping` that had a `ref`.
-    Ok { #[serde(rename = "ref")] reference: u64 },
-    History { #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")] reference: Option<u64>, conversation: String, #[serde(flatten)] page: http::HistoryPage },
-    Typing { conversation: String, user: String },
+    Ok {
+        #[serde(rename = "ref")]
+        reference: u64,
+    },
+    History {
+        #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
+        reference: Option<u64>,
+        conversation: String,
+        #[serde(flatten)]
+        page: http::HistoryPage,
+    },
+    Typing {
+        conversation: String,
+        user: String,
+    },
     /// The user is no longer in this conversation (or is again): a hint to refresh the list.
-    Membership { conversation: String, member: bool },
-    Pong { #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")] reference: Option<u64> },
-    Error { #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")] reference: Option<u64>, code: ErrorCode, message: String, retry: bool, #[serde(default, skip_serializing_if = "Option::is_none")] retry_after_ms: Option<u64> },
+    Membership {
+        conversation: String,
+        member: bool,
+    },
+    Pong {
+        #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
+        reference: Option<u64>,
+    },
+    Error {
+        #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
+        reference: Option<u64>,
+        code: ErrorCode,
+        message: String,
+        retry: bool,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        retry_after_ms: Option<u64>,
+    },
     /// Sent before the server closes for its own reasons: connect again after this many milliseconds.
-    Reconnect { after_ms: u64 },
+    Reconnect {
+        after_ms: u64,
+    },
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]

@@ -291,7 +291,8 @@ pub struct SendRequest {
 impl SendRequest {
     /// Splits off the message from its addresses: (conversation, to, from, message).
     pub fn into_parts(self) -> (Option<String>, Option<String>, Option<String>, NewMessage) {
-        let SendRequest { conversation, to, from, client_msg_id, content_type, body, mentions, silent, skip_push } = self;
+        let SendRequest { conversation, to, from, client_msg_id, content_type, body, mentions, silent, skip_push } =
+            self;
         (conversation, to, from, NewMessage { client_msg_id, content_type, body, mentions, silent, skip_push })
     }
 }

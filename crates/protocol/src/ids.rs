@@ -14,7 +14,8 @@ pub fn check_id(field: &str, id: &str) -> Result<(), Refusal> {
     if id.len() > ID_BYTES_MAX {
         return Err(Refusal::limit(&format!("{field} (bytes)"), ID_BYTES_MAX as u64, id.len() as u64));
     }
-    if let Some(bad) = id.chars().find(|c| c.is_whitespace() || c.is_control() || matches!(c, '/' | DIRECT_SEPARATOR)) {
+    if let Some(bad) = id.chars().find(|c| c.is_whitespace() || c.is_control() || matches!(*c, '/' | DIRECT_SEPARATOR))
+    {
         return Err(Refusal::field(field, format!("must not contain {bad:?}")));
     }
     Ok(())
