@@ -7,7 +7,7 @@
 
 use crate::{
     lanes::{Committed, Lanes},
-    model::{ConversationNo, UserNo},
+    model::{Conversation, UserNo},
 };
 use std::sync::Arc;
 
@@ -15,10 +15,20 @@ use std::sync::Arc;
 #[derive(Debug, Clone)]
 pub enum Signal {
     /// The user's read mark moved.
-    Read { conversation: Arc<str>, seq: u64 },
-    Typing { conversation: Arc<str>, user: Arc<str> },
-    /// The app server ended these sessions.
-    Kick { device_id: Option<String>, reason: String },
+    Read {
+        conversation: Arc<str>,
+        user: Arc<str>,
+        seq: u64,
+    },
+    Typing {
+        conversation: Arc<str>,
+        user: Arc<str>,
+    },
+    /// The app server ended these sessions: one device's, or all.
+    Kick {
+        device_id: Option<String>,
+        reason: String,
+    },
 }
 
 pub trait Hub: Send + Sync + 'static {
@@ -27,7 +37,7 @@ pub trait Hub: Send + Sync + 'static {
     /// Tells all sessions of a user, wherever they are; lost when nobody can be told now.
     fn signal(&self, user: UserNo, signal: Signal);
     /// Tells the live members of a conversation but one user (typing).
-    fn signal_members(&self, conversation: ConversationNo, but: UserNo, signal: Signal);
+    fn signal_members(&self, conversation: &Arc<Conversation>, but: UserNo, signal: Signal);
 }
 
 /// The hub of a single node: no copy, no network.
@@ -50,7 +60,7 @@ impl Hub for LocalHub {
         self.lanes.shards().signal(user, signal);
     }
 
-    fn signal_members(&self, conversation: ConversationNo, but: UserNo, signal: Signal) {
+    fn signal_members(&self, conversation: &Arc<Conversation>, but: UserNo, signal: Signal) {
         self.lanes.shards().signal_members(conversation, but, signal);
     }
 }

@@ -1,3 +1,37 @@
-//! engine
+//! The domain of Tidings: what it means to accept, order, commit, fan out and resume.
+//!
+//! The engine decides; it opens no socket and no file. Disk is behind the [`store`] port, other
+//! nodes behind the [`hub`] port, sockets in the gateway, time in [`clock`]. In reading order:
+//! - [`model`]: users, conversations, entries, lanes;
+//! - [`store`], [`hub`]: the two ports;
+//! - [`engine`]: the handle that the doors hold;
+//! - [`send`]: accept: who may send what where, before anything is stored;
+//! - [`commit`]: the one committer: gathers, commits once, answers, publishes;
+//! - [`lanes`]: stage 1: per conversation, look-ups and encoding once per message;
+//! - [`shards`], [`delivery`]: stage 2: per recipient, sharded by user;
+//! - [`reads`], [`resume`]: history, lists, unread counts, what was missed;
+//! - [`users`], [`conversations`]: cards, members, mutes;
+//! - [`outbox`]: offline push by webhook;
+//! - [`presence`], [`directory`], [`metrics`]: who is here, what is cached, what is counted.
+
+pub mod clock;
+pub mod commit;
+pub mod config;
+pub mod conversations;
+pub mod delivery;
+pub mod directory;
+pub mod engine;
+pub mod hub;
+pub mod lanes;
+pub mod metrics;
 pub mod model;
+pub mod outbox;
+pub mod presence;
+pub mod reads;
+pub mod resume;
+pub mod send;
+pub mod shards;
 pub mod store;
+pub mod users;
+
+pub use engine::Engine;

@@ -205,7 +205,7 @@ pub struct StoreStats {
 pub trait Store: Send + Sync + 'static {
     /// Commits a batch; what it answered is durable. `now_ms` dates the entries (a clock that
     /// jumps back does not: `at` never decreases within a conversation).
-    fn commit(&self, batch: Vec<Proposal>, now_ms: u64) -> StoreResult<Vec<Outcome>>;
+    fn commit(&self, batch: &[Proposal], now_ms: u64) -> StoreResult<Vec<Outcome>>;
 
     /// Names this history; differs after a restore.
     fn epoch(&self) -> u64;

@@ -1,0 +1,37 @@
+//! The engine's settings. The binary fills them from its configuration; tests from `Default`.
+
+/// Sizes of queues and caches. Each is a bound: being full has a stated answer.
+#[derive(Debug, Clone)]
+pub struct EngineConfig {
+    /// Threads that own sessions; each user belongs to one.
+    pub shards: usize,
+    /// Proposals waiting for the committer. Full: refused with `queue_full`.
+    pub commit_queue: usize,
+    /// Most proposals in one commit.
+    pub commit_batch: usize,
+    /// Messages per lane between accept and the end of stage 1. Full: refused with `queue_full`.
+    pub lane_queue: usize,
+    /// Fan-out items per lane waiting at a shard. Full: stage 1 waits, so the lane fills.
+    pub shard_queue: usize,
+    /// Users, conversations and memberships kept in memory, each.
+    pub cache_entries: usize,
+    /// Sessions of one user and device kind; the oldest is told and closed.
+    pub sessions_per_kind: usize,
+    /// Whether messages to offline users go to the outbox.
+    pub outbox: bool,
+}
+
+impl Default for EngineConfig {
+    fn default() -> Self {
+        EngineConfig {
+            shards: std::thread::available_parallelism().map_or(2, usize::from),
+            commit_queue: 8_192,
+            commit_batch: 512,
+            lane_queue: 8_192,
+            shard_queue: 64,
+            cache_entries: 100_000,
+            sessions_per_kind: 5,
+            outbox: false,
+        }
+    }
+}

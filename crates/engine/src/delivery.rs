@@ -1,0 +1,246 @@
+//! Stage 2 without sockets: which live sessions get what. One [`Delivery`] per shard, owned by its thread.
+//!
+//! A shard keeps, per conversation with live members here, the list of those users (its audience),
+//! so that a message costs its live receivers and not its members. Direct conversations need no
+//! list: their two users are looked up.
+//!
+//! Binding a user's first session takes two steps. The memberships are read from a snapshot by
+//! another thread, while fan-outs go on; what changes meanwhile is noted and applied on top when
+//! the list is installed. From that moment (its position per lane is `joined`) entries arrive live,
+//! and everything up to it is read from the store: nothing is missed and nothing comes twice.
+
+use crate::model::*;
+use bytes::Bytes;
+use rustc_hash::FxHashMap;
+use slab::Slab;
+use smallvec::SmallVec;
+use std::{sync::Arc, time::Instant};
+
+/// Entries of one conversation, encoded once for all receivers.
+#[derive(Debug)]
+pub struct Block {
+    pub conversation: ConversationNo,
+    pub recipients: Recipients,
+    pub entries: u32,
+    /// Entries as JSON, each preceded by a comma: `,{…},{…}`.
+    pub json: Bytes,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Recipients {
+    Pair(UserNo, UserNo),
+    /// The live members.
+    Audience,
+}
+
+#[derive(Debug, Clone)]
+pub enum Step {
+    Block(Arc<Block>),
+    Join { conversation: ConversationNo, users: Arc<[UserNo]> },
+    Leave { conversation: ConversationNo, id: Arc<str>, users: Arc<[UserNo]> },
+}
+
+/// A bounded run of committed entries of one lane, in commit order per conversation. Applied as a
+/// whole: a session's cursor moves from one `through` to the next, never to a place in between.
+#[derive(Debug)]
+pub struct Fanout {
+    pub lane: Lane,
+    /// Every entry of the lane up to here was in this or an earlier fan-out.
+    pub through: Position,
+    pub steps: Vec<Step>,
+    /// When the oldest of its entries was taken up by the committer.
+    pub committed_at: Instant,
+}
+
+/// The gateway's index of a session.
+pub type SessionKey = usize;
+
+/// What a fan-out asks the sessions' owner to do.
+pub trait Sink {
+    fn block(&mut self, session: SessionKey, block: &Arc<Block>, lane: Lane, through: Position);
+    /// The session's user left the conversation.
+    fn left(&mut self, session: SessionKey, conversation: &Arc<str>);
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub enum Bind {
+    /// The user's memberships must be read and handed to [`Delivery::install`].
+    NeedsMemberships,
+    /// Being read for another session already; `install` answers for this one too.
+    Waiting,
+    /// Live from these positions on.
+    Joined([Position; LANES]),
+}
+
+#[derive(Default)]
+struct UserState {
+    sessions: SmallVec<[SessionKey; 2]>,
+    /// Group and official conversations whose audience the user is in.
+    conversations: Vec<ConversationNo>,
+    /// What changed while the memberships are being read: the last change per conversation.
+    loading: Option<FxHashMap<ConversationNo, bool>>,
+}
+
+#[derive(Default)]
+pub struct Delivery {
+    by_no: FxHashMap<UserNo, usize>,
+    users: Slab<(UserNo, UserState)>,
+    audiences: FxHashMap<ConversationNo, Vec<u32>>,
+    positions: [Position; LANES],
+}
+
+impl Delivery {
+    /// `positions`: everything up to there is read from the store, never handed to this shard.
+    pub fn starting_at(positions: [Position; LANES]) -> Self {
+        Delivery { positions, ..Delivery::default() }
+    }
+
+    pub fn bind(&mut self, session: SessionKey, user: UserNo) -> Bind {
+        if let Some(&index) = self.by_no.get(&user) {
+            let (_, state) = &mut self.users[index];
+            state.sessions.push(session);
+            return if state.loading.is_some() { Bind::Waiting } else { Bind::Joined(self.positions) };
+        }
+        let state = UserState {
+            sessions: SmallVec::from_slice(&[session]),
+            loading: Some(FxHashMap::default()),
+            ..UserState::default()
+        };
+        let index = self.users.insert((user, state));
+        self.by_no.insert(user, index);
+        Bind::NeedsMemberships
+    }
+
+    /// Installs the memberships that were read, with what changed since on top. The sessions that
+    /// waited are live from the returned positions on. `None`: they are all gone already.
+    pub fn install(
+        &mut self,
+        user: UserNo,
+        conversations: Vec<ConversationNo>,
+    ) -> Option<(SmallVec<[SessionKey; 2]>, [Position; LANES])> {
+        let &index = self.by_no.get(&user)?;
+        let (_, state) = &mut self.users[index];
+        let changes = state.loading.take()?;
+        let sessions = state.sessions.clone();
+        let kept = conversations.into_iter().filter(|c| !changes.contains_key(c));
+        let joined = changes.iter().filter(|(_, is_member)| **is_member).map(|(c, _)| *c);
+        state.conversations = kept.chain(joined).collect();
+        for conversation in &self.users[index].1.conversations {
+            self.audiences.entry(*conversation).or_default().push(index as u32);
+        }
+        Some((sessions, self.positions))
+    }
+
+    /// Forgets a session; with a user's last one, the user.
+    pub fn unbind(&mut self, session: SessionKey, user: UserNo) {
+        let Some(&index) = self.by_no.get(&user) else { return };
+        let (_, state) = &mut self.users[index];
+        state.sessions.retain(|s| *s != session);
+        if state.sessions.is_empty() {
+            let (_, state) = self.users.remove(index);
+            self.by_no.remove(&user);
+            for conversation in state.conversations {
+                self.leave_audience(conversation, index);
+            }
+        }
+    }
+
+    fn leave_audience(&mut self, conversation: ConversationNo, index: usize) {
+        if let Some(audience) = self.audiences.get_mut(&conversation) {
+            if let Some(at) = audience.iter().position(|i| *i as usize == index) {
+                audience.swap_remove(at);
+            }
+            if audience.is_empty() {
+                self.audiences.remove(&conversation);
+            }
+        }
+    }
+
+    /// Applies a fan-out; answers how many entries were put to sessions.
+    pub fn apply(&mut self, fanout: &Fanout, sink: &mut impl Sink) -> u64 {
+        let mut delivered = 0;
+        for step in &fanout.steps {
+            match step {
+                Step::Block(block) => delivered += self.deliver(block, fanout, sink),
+                Step::Join { conversation, users } => users.iter().for_each(|user| self.join(*conversation, *user)),
+                Step::Leave { conversation, id, users } => {
+                    users.iter().for_each(|user| self.leave(*conversation, id, *user, sink));
+                }
+            }
+        }
+        self.positions[fanout.lane as usize] = fanout.through;
+        delivered
+    }
+
+    fn deliver(&self, block: &Arc<Block>, fanout: &Fanout, sink: &mut impl Sink) -> u64 {
+        let mut delivered = 0;
+        let mut to_user = |state: &UserState| {
+            if state.loading.is_none() {
+                for session in &state.sessions {
+                    sink.block(*session, block, fanout.lane, fanout.through);
+                }
+                delivered += state.sessions.len() as u64 * u64::from(block.entries);
+            }
+        };
+        match block.recipients {
+            Recipients::Pair(a, b) => {
+                for user in [Some(a), (a != b).then_some(b)].into_iter().flatten() {
+                    if let Some(&index) = self.by_no.get(&user) {
+                        to_user(&self.users[index].1);
+                    }
+                }
+            }
+            Recipients::Audience => {
+                for index in self.audiences.get(&block.conversation).into_iter().flatten() {
+                    to_user(&self.users[*index as usize].1);
+                }
+            }
+        }
+        delivered
+    }
+
+    fn join(&mut self, conversation: ConversationNo, user: UserNo) {
+        let Some(&index) = self.by_no.get(&user) else { return };
+        let (_, state) = &mut self.users[index];
+        match &mut state.loading {
+            Some(changes) => drop(changes.insert(conversation, true)),
+            None if state.conversations.contains(&conversation) => {}
+            None => {
+                state.conversations.push(conversation);
+                self.audiences.entry(conversation).or_default().push(index as u32);
+            }
+        }
+    }
+
+    fn leave(&mut self, conversation: ConversationNo, id: &Arc<str>, user: UserNo, sink: &mut impl Sink) {
+        let Some(&index) = self.by_no.get(&user) else { return };
+        let (_, state) = &mut self.users[index];
+        if let Some(changes) = &mut state.loading {
+            changes.insert(conversation, false);
+            return;
+        }
+        if let Some(at) = state.conversations.iter().position(|c| *c == conversation) {
+            state.conversations.swap_remove(at);
+            for session in &state.sessions {
+                sink.left(*session, id);
+            }
+            self.leave_audience(conversation, index);
+        }
+    }
+
+    pub fn sessions_of(&self, user: UserNo) -> &[SessionKey] {
+        self.by_no.get(&user).map_or(&[], |index| &self.users[*index].1.sessions)
+    }
+
+    /// Sessions of a conversation's live members.
+    pub fn audience(&self, conversation: ConversationNo) -> impl Iterator<Item = (UserNo, &[SessionKey])> {
+        self.audiences.get(&conversation).into_iter().flatten().map(|index| {
+            let (user, state) = &self.users[*index as usize];
+            (*user, state.sessions.as_slice())
+        })
+    }
+
+    pub fn positions(&self) -> [Position; LANES] {
+        self.positions
+    }
+}

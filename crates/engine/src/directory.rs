@@ -1,0 +1,113 @@
+//! What accept and stage 1 look up for every message, cached within a limit.
+//!
+//! A change is committed, then dropped from the cache, then answered. A look-up that was under way
+//! meanwhile may hold the old value; dropping also ends its placeholder, so the old value is used
+//! once and never kept.
+
+use crate::model::*;
+use crate::store::{Store, StoreResult};
+use quick_cache::sync::{Cache, GuardResult};
+use std::{borrow::Borrow, hash::Hash, sync::Arc};
+use tidings_protocol::error::Refusal;
+
+pub struct Directory {
+    store: Arc<dyn Store>,
+    user_nos: Cache<String, UserNo>,
+    users: Cache<UserNo, Arc<User>>,
+    conversation_nos: Cache<String, ConversationNo>,
+    conversations: Cache<ConversationNo, Arc<Conversation>>,
+    memberships: Cache<(ConversationNo, UserNo), Option<Membership>>,
+}
+
+/// Looks up through a cache; what does not exist is not cached (it may come to exist).
+fn through<K, Q, V>(
+    cache: &Cache<K, V>,
+    key: &Q,
+    load: impl FnOnce() -> StoreResult<Option<V>>,
+) -> StoreResult<Option<V>>
+where
+    K: Eq + Hash + Clone + Borrow<Q>,
+    Q: Eq + Hash + ToOwned<Owned = K> + ?Sized,
+    V: Clone,
+{
+    match cache.get_value_or_guard(key, None) {
+        GuardResult::Value(value) => Ok(Some(value)),
+        GuardResult::Guard(guard) => {
+            let value = load()?;
+            if let Some(value) = &value {
+                // Err: it was invalidated while loading; the value serves this caller only.
+                let _ = guard.insert(value.clone());
+            }
+            Ok(value)
+        }
+        GuardResult::Timeout => load(),
+    }
+}
+
+impl Directory {
+    pub fn new(store: Arc<dyn Store>, entries: usize) -> Self {
+        Directory {
+            store,
+            user_nos: Cache::new(entries),
+            users: Cache::new(entries),
+            conversation_nos: Cache::new(entries),
+            conversations: Cache::new(entries),
+            memberships: Cache::new(entries * 2),
+        }
+    }
+
+    pub fn user_no(&self, id: &str) -> StoreResult<Option<UserNo>> {
+        through(&self.user_nos, id, || self.store.user_no(id))
+    }
+
+    pub fn user(&self, no: UserNo) -> StoreResult<Option<Arc<User>>> {
+        through(&self.users, &no, || Ok(self.store.user(no)?.map(Arc::new)))
+    }
+
+    pub fn user_by_id(&self, id: &str) -> StoreResult<Option<Arc<User>>> {
+        match self.user_no(id)? {
+            Some(no) => self.user(no),
+            None => Ok(None),
+        }
+    }
+
+    /// The user, or a `not_found` refusal.
+    pub fn require_user(&self, id: &str) -> Result<Arc<User>, Refusal> {
+        self.user_by_id(id).map_err(crate::commit::store_refusal)?.ok_or_else(|| Refusal::not_found("user", id))
+    }
+
+    pub fn conversation(&self, no: ConversationNo) -> StoreResult<Option<Arc<Conversation>>> {
+        through(&self.conversations, &no, || Ok(self.store.conversation(no)?.map(Arc::new)))
+    }
+
+    pub fn conversation_by_id(&self, id: &str) -> StoreResult<Option<Arc<Conversation>>> {
+        match through(&self.conversation_nos, id, || self.store.conversation_no(id))? {
+            Some(no) => self.conversation(no),
+            None => Ok(None),
+        }
+    }
+
+    /// The conversation, or a `not_found` refusal.
+    pub fn require_conversation(&self, id: &str) -> Result<Arc<Conversation>, Refusal> {
+        self.conversation_by_id(id)
+            .map_err(crate::commit::store_refusal)?
+            .ok_or_else(|| Refusal::not_found("conversation", id))
+    }
+
+    pub fn membership(&self, conversation: ConversationNo, user: UserNo) -> StoreResult<Option<Membership>> {
+        let key = (conversation, user);
+        Ok(through(&self.memberships, &key, || Ok(Some(self.store.membership(conversation, user)?)))?.flatten())
+    }
+
+    pub fn forget_user(&self, no: UserNo) {
+        self.users.remove(&no);
+    }
+
+    pub fn forget_conversation(&self, no: ConversationNo) {
+        self.conversations.remove(&no);
+    }
+
+    pub fn forget_membership(&self, conversation: ConversationNo, user: UserNo) {
+        self.memberships.remove(&(conversation, user));
+    }
+}

@@ -1,0 +1,119 @@
+//! The handle that the doors hold: every operation of Tidings is a method of [`Engine`], written
+//! beside its kind in `send`, `users`, `conversations`, `reads`, `resume` and `outbox`.
+
+use crate::{
+    clock::Clock,
+    commit::Committer,
+    config::EngineConfig,
+    directory::Directory,
+    hub::{Hub, LocalHub},
+    lanes::Lanes,
+    metrics::Metrics,
+    model::*,
+    outbox::{Outbox, Webhook},
+    presence::Presence,
+    shards::{ShardReceivers, Shards, Wake},
+    store::Store,
+};
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
+/// Who asks. The doors establish it from an API key or a token; the engine checks what it may do.
+#[derive(Debug, Clone)]
+pub enum Actor {
+    /// The business's own servers: may do everything.
+    App,
+    /// A user, by token.
+    User(Arc<User>),
+}
+
+impl Actor {
+    pub fn user(&self) -> Option<&Arc<User>> {
+        match self {
+            Actor::App => None,
+            Actor::User(user) => Some(user),
+        }
+    }
+}
+
+pub struct Engine {
+    pub config: EngineConfig,
+    pub clock: Arc<dyn Clock>,
+    pub store: Arc<dyn Store>,
+    pub directory: Directory,
+    pub presence: Presence,
+    pub metrics: Arc<Metrics>,
+    pub(crate) committer: Committer,
+    pub(crate) lanes: Arc<Lanes>,
+    pub(crate) hub: Arc<dyn Hub>,
+    pub(crate) outbox: Outbox,
+    draining: AtomicBool,
+}
+
+/// What [`Engine::start`] needs from outside.
+pub struct Parts {
+    pub config: EngineConfig,
+    pub clock: Arc<dyn Clock>,
+    pub store: Arc<dyn Store>,
+    /// Absent: messages to offline users are not pushed.
+    pub webhook: Option<Arc<dyn Webhook>>,
+    /// One per shard: how its thread is woken when something was put in its queues.
+    pub wakes: Vec<Arc<dyn Wake>>,
+}
+
+impl Engine {
+    /// Starts the committer, the lanes and the outbox. The receivers are for the shard threads, in order.
+    pub fn start(parts: Parts) -> (Arc<Engine>, Vec<ShardReceivers>) {
+        let Parts { config, clock, store, webhook, wakes } = parts;
+        let metrics = Arc::new(Metrics::new());
+        let (shards, receivers) = Shards::new(&config, wakes);
+        let lanes = Lanes::start(&config, shards, metrics.clone());
+        let hub: Arc<dyn Hub> = Arc::new(LocalHub::new(lanes.clone()));
+        let committer =
+            Committer::start(&config, store.clone(), clock.clone(), hub.clone(), lanes.clone(), metrics.clone());
+        let engine = Arc::new(Engine {
+            directory: Directory::new(store.clone(), config.cache_entries),
+            presence: Presence::default(),
+            outbox: Outbox::default(),
+            committer,
+            lanes,
+            hub,
+            metrics,
+            store,
+            clock,
+            config,
+            draining: AtomicBool::new(false),
+        });
+        if let Some(webhook) = webhook {
+            Outbox::start(&engine, webhook);
+        }
+        (engine, receivers)
+    }
+
+    /// From here on sends are refused with `draining`; what was accepted is still committed.
+    pub fn begin_drain(&self) {
+        self.draining.store(true, Ordering::Relaxed);
+    }
+
+    pub fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
+    }
+
+    /// Ends the outbox and the committer once everything accepted is committed, then the lanes.
+    pub fn stop(&self) {
+        self.begin_drain();
+        self.outbox.stop();
+        self.committer.stop();
+        self.lanes.stop();
+    }
+
+    /// Whether the node can do its work now; if not, why.
+    pub fn readiness(&self) -> Result<(), String> {
+        if self.is_draining() {
+            return Err("draining".into());
+        }
+        self.committer.readiness()
+    }
+}

@@ -1,0 +1,266 @@
+//! Accept: everything that is checked before a message is stored.
+
+use crate::{
+    commit::{Reply, Work, receipt},
+    engine::{Actor, Engine},
+    model::*,
+    store::{NewConversation, Outcome, Proposal},
+};
+use std::sync::Arc;
+use tidings_protocol::{
+    error::{ErrorCode, Refusal},
+    http::{NewMessage, SendReceipt, SendRequest},
+    ids::{check_id, direct_id, direct_pair},
+    limits::*,
+};
+use tokio::sync::oneshot;
+
+/// Mentions everybody.
+pub const MENTION_ALL: &str = "@all";
+
+/// Where a message goes, as the sender named it.
+#[derive(Debug, Clone, Copy)]
+pub enum Target<'a> {
+    Conversation(&'a str),
+    User(&'a str),
+}
+
+/// A session that waits for the answer to a send.
+#[derive(Debug, Clone, Copy)]
+pub struct SessionReply {
+    pub shard: usize,
+    pub session: u64,
+    pub reference: Option<u64>,
+}
+
+/// What became of a session's send at once.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Submitted {
+    /// The answer comes to the shard as a control.
+    Pending,
+    /// The direct conversation does not exist yet: open it with [`Engine::open_direct`] off the
+    /// shard's thread, then submit again.
+    NeedsDirect { with: String },
+}
+
+impl Engine {
+    /// Sends one message; the receipt means that it is durable.
+    pub async fn send(&self, actor: &Actor, request: SendRequest) -> Result<SendReceipt, Refusal> {
+        let (conversation, answer) = self.begin_send(actor, request).await?;
+        finish_send(&conversation, answer).await
+    }
+
+    /// Sends messages in order, in as few commits as possible. Each has its own result.
+    pub async fn send_batch(
+        &self,
+        actor: &Actor,
+        requests: Vec<SendRequest>,
+    ) -> Result<Vec<Result<SendReceipt, Refusal>>, Refusal> {
+        if requests.len() > SEND_BATCH_MAX {
+            return Err(Refusal::limit("messages in a batch", SEND_BATCH_MAX as u64, requests.len() as u64));
+        }
+        let mut begun = Vec::with_capacity(requests.len());
+        for request in requests {
+            begun.push(self.begin_send(actor, request).await);
+        }
+        let mut results = Vec::with_capacity(begun.len());
+        for begun in begun {
+            results.push(match begun {
+                Ok((conversation, answer)) => finish_send(&conversation, answer).await,
+                Err(refusal) => Err(refusal),
+            });
+        }
+        Ok(results)
+    }
+
+    async fn begin_send(
+        &self,
+        actor: &Actor,
+        request: SendRequest,
+    ) -> Result<(Arc<Conversation>, oneshot::Receiver<Result<Outcome, Refusal>>), Refusal> {
+        let (conversation, to, from, message) = request.into_parts();
+        let sender = match (actor, from) {
+            (Actor::User(user), None) => Some(user.clone()),
+            (Actor::User(user), Some(from)) if from == user.id => Some(user.clone()),
+            (Actor::User(_), Some(_)) => {
+                return Err(Refusal::new(ErrorCode::Forbidden, "from: a user token sends only as its own user"));
+            }
+            (Actor::App, Some(from)) => Some(self.directory.require_user(&from)?),
+            (Actor::App, None) => None,
+        };
+        let target = match (&conversation, &to) {
+            (Some(id), None) => Target::Conversation(id),
+            (None, Some(user)) => Target::User(user),
+            _ => return Err(Refusal::field("conversation", "give either conversation or to")),
+        };
+        let conversation = match self.find_target(sender.as_deref(), target)? {
+            Ok(conversation) => conversation,
+            Err(with) => {
+                let sender = sender.as_ref().ok_or_else(|| Refusal::field("from", "to needs a sender"))?;
+                self.open_direct(sender, &with).await?
+            }
+        };
+        let proposal = self.accept(actor, sender.as_deref(), &conversation, message)?;
+        let slot = Some(self.committer.reserve(&conversation)?);
+        let (reply, answer) = oneshot::channel();
+        self.committer.submit(Work {
+            proposal,
+            conversation: Some(conversation.clone()),
+            reply: Reply::Caller(reply),
+            slot,
+        })?;
+        Ok((conversation, answer))
+    }
+
+    /// Submits a session's send from its shard's thread, without waiting.
+    pub fn submit(
+        &self,
+        sender: &Arc<User>,
+        target: Target<'_>,
+        message: NewMessage,
+        reply: SessionReply,
+    ) -> Result<Submitted, Refusal> {
+        let conversation = match self.find_target(Some(sender), target)? {
+            Ok(conversation) => conversation,
+            Err(with) => return Ok(Submitted::NeedsDirect { with }),
+        };
+        let proposal = self.accept(&Actor::User(sender.clone()), Some(sender), &conversation, message)?;
+        let slot = Some(self.committer.reserve(&conversation)?);
+        let SessionReply { shard, session, reference } = reply;
+        self.committer.submit(Work {
+            proposal,
+            conversation: Some(conversation),
+            reply: Reply::Session { shard, session, reference },
+            slot,
+        })?;
+        Ok(Submitted::Pending)
+    }
+
+    /// The conversation that a target names, or the user with whom a direct one must be opened first.
+    fn find_target(
+        &self,
+        sender: Option<&User>,
+        target: Target<'_>,
+    ) -> Result<Result<Arc<Conversation>, String>, Refusal> {
+        let direct;
+        let id = match (target, sender) {
+            (Target::Conversation(id), _) => id,
+            (Target::User(user), Some(sender)) => {
+                direct = direct_id(&sender.id, user);
+                &direct
+            }
+            (Target::User(_), None) => return Err(Refusal::field("from", "to needs a sender")),
+        };
+        let found = self.directory.conversation_by_id(id).map_err(crate::commit::store_refusal)?;
+        match (found, direct_pair(id), sender) {
+            (Some(conversation), _, _) => Ok(Ok(conversation)),
+            // A direct conversation exists as soon as one of its two writes.
+            (None, Some((a, b)), Some(sender)) if a == sender.id => Ok(Err(b.to_owned())),
+            (None, Some((a, b)), Some(sender)) if b == sender.id => Ok(Err(a.to_owned())),
+            _ => Err(Refusal::not_found("conversation", id)),
+        }
+    }
+
+    /// Opens the direct conversation of two users, or finds it.
+    pub async fn open_direct(&self, user: &Arc<User>, with: &str) -> Result<Arc<Conversation>, Refusal> {
+        let other = self.directory.require_user(with)?;
+        let (first, second) = if user.id <= other.id { (user, &other) } else { (&other, user) };
+        let mut members = vec![(first.no, Role::Member)];
+        if first.no != second.no {
+            members.push((second.no, Role::Member));
+        }
+        let proposal = Proposal::CreateConversation(NewConversation {
+            id: direct_id(&user.id, with),
+            kind: ConversationKind::Direct,
+            pair: Some((first.no, second.no)),
+            name: None,
+            avatar: None,
+            attributes: None,
+            members,
+        });
+        match self.committer.propose(None, proposal).await? {
+            Outcome::Conversation { conversation, .. } => Ok(Arc::new(conversation)),
+            _ => Err(Refusal::new(ErrorCode::Internal, "an outcome of another kind")),
+        }
+    }
+
+    /// Checks a message against limits, membership and role; what passes is ready to commit.
+    fn accept(
+        &self,
+        actor: &Actor,
+        sender: Option<&User>,
+        conversation: &Conversation,
+        message: NewMessage,
+    ) -> Result<Proposal, Refusal> {
+        if self.is_draining() {
+            return Err(
+                Refusal::new(ErrorCode::Draining, "the server is draining; nothing was stored").retry_after(1_000)
+            );
+        }
+        check_message(&message)?;
+        if let Some(sender) = sender {
+            self.check_may_send(actor, sender, conversation)?;
+        }
+        let NewMessage { client_msg_id, content_type, body, mentions, silent, skip_push } = message;
+        let entry = NewEntry {
+            kind: EntryKind::Message,
+            sender: sender.map(|s| Sender { no: s.no, id: s.id.clone() }),
+            client_msg_id,
+            content_type,
+            body: body.into(),
+            mentions,
+            silent,
+            skip_push,
+        };
+        Ok(Proposal::Append { conversation: conversation.no, entry })
+    }
+
+    fn check_may_send(&self, actor: &Actor, sender: &User, conversation: &Conversation) -> Result<(), Refusal> {
+        if let Some((a, b)) = conversation.pair {
+            return if sender.no == a || sender.no == b {
+                Ok(())
+            } else {
+                Err(not_a_member(&sender.id, &conversation.id))
+            };
+        }
+        let membership = self.directory.membership(conversation.no, sender.no).map_err(crate::commit::store_refusal)?;
+        let Some(membership) = membership else { return Err(not_a_member(&sender.id, &conversation.id)) };
+        let follows_only = conversation.kind == ConversationKind::Official && membership.role == Role::Member;
+        if follows_only && matches!(actor, Actor::User(_)) {
+            return Err(Refusal::new(ErrorCode::Forbidden, "only the owner and admins of an official account send"));
+        }
+        Ok(())
+    }
+}
+
+pub(crate) fn not_a_member(user: &str, conversation: &str) -> Refusal {
+    Refusal::new(ErrorCode::NotAMember, format!("user {user:?} is not a member of conversation {conversation:?}"))
+}
+
+async fn finish_send(
+    conversation: &Conversation,
+    answer: oneshot::Receiver<Result<Outcome, Refusal>>,
+) -> Result<SendReceipt, Refusal> {
+    match answer.await {
+        Ok(outcome) => receipt(&outcome?, Some(conversation)),
+        Err(_) => Err(Refusal::new(ErrorCode::Internal, "the committer ended")),
+    }
+}
+
+fn check_message(message: &NewMessage) -> Result<(), Refusal> {
+    let body = message.body.get().len();
+    if body > BODY_BYTES_MAX {
+        return Err(Refusal::limit("body (bytes)", BODY_BYTES_MAX as u64, body as u64));
+    }
+    if message.content_type.is_empty() || message.content_type.len() > TYPE_BYTES_MAX {
+        let asked = message.content_type.len() as u64;
+        return Err(Refusal::limit("type (bytes, at least 1)", TYPE_BYTES_MAX as u64, asked));
+    }
+    if message.mentions.len() > MENTIONS_MAX {
+        return Err(Refusal::limit("mentions", MENTIONS_MAX as u64, message.mentions.len() as u64));
+    }
+    for mention in message.mentions.iter().filter(|m| *m != MENTION_ALL) {
+        check_id("mentions", mention)?;
+    }
+    message.client_msg_id.as_deref().map_or(Ok(()), |id| check_id("client_msg_id", id))
+}

@@ -1,0 +1,146 @@
+//! The engine's side of the shards: per shard one queue a lane and one for control, and a wake.
+//!
+//! A shard is a thread of the gateway that owns its users' sessions outright. Three lane queues
+//! keep the lanes apart up to the thread that must serve them all: it takes direct before group
+//! before broadcast, a bounded piece at a time.
+
+use crate::{config::EngineConfig, delivery::Fanout, hub::Signal, model::*};
+use crossbeam_channel::{Receiver, Sender, bounded};
+use std::sync::Arc;
+use tidings_protocol::{error::Refusal, http::SendReceipt};
+
+/// Answers, signals and kicks waiting at a shard. Full: a typing signal is dropped, others wait.
+const CONTROL_QUEUE: usize = 4_096;
+
+/// Wakes a shard's thread; called after something was put in one of its queues.
+pub trait Wake: Send + Sync + 'static {
+    fn wake(&self);
+}
+
+/// The answer to a session's send.
+#[derive(Debug, Clone)]
+pub struct SendReply {
+    pub session: u64,
+    pub reference: Option<u64>,
+    pub result: Result<SendReceipt, Refusal>,
+}
+
+#[derive(Debug)]
+pub enum Control {
+    Replies(Vec<SendReply>),
+    /// For every session of the user.
+    Signal {
+        user: UserNo,
+        signal: Signal,
+    },
+    /// For the live members of a conversation, but one user.
+    SignalMembers {
+        conversation: ConversationNo,
+        but: UserNo,
+        signal: Signal,
+    },
+}
+
+/// What a shard's thread reads from.
+pub struct ShardReceivers {
+    pub lanes: [Receiver<Arc<Fanout>>; LANES],
+    pub control: Receiver<Control>,
+}
+
+struct ShardSender {
+    lanes: [Sender<Arc<Fanout>>; LANES],
+    control: Sender<Control>,
+    wake: Arc<dyn Wake>,
+}
+
+pub struct Shards {
+    shards: Vec<ShardSender>,
+}
+
+impl Shards {
+    pub(crate) fn new(config: &EngineConfig, wakes: Vec<Arc<dyn Wake>>) -> (Shards, Vec<ShardReceivers>) {
+        let (shards, receivers) = wakes
+            .into_iter()
+            .map(|wake| {
+                let lanes = [(); LANES].map(|()| bounded(config.shard_queue));
+                let (control, control_receiver) = bounded(CONTROL_QUEUE);
+                let receivers =
+                    ShardReceivers { lanes: lanes.each_ref().map(|(_, r)| r.clone()), control: control_receiver };
+                (ShardSender { lanes: lanes.map(|(s, _)| s), control, wake }, receivers)
+            })
+            .unzip();
+        (Shards { shards }, receivers)
+    }
+
+    pub fn count(&self) -> usize {
+        self.shards.len()
+    }
+
+    /// The shard that owns a user's sessions.
+    pub fn shard_of(&self, user: UserNo) -> usize {
+        shard_of(user, self.shards.len())
+    }
+
+    /// Hands a fan-out to a shard; waits while its lane queue is full, so that the lane fills and
+    /// refuses senders.
+    pub(crate) fn fan_out(&self, shard: usize, fanout: Arc<Fanout>) {
+        let target = &self.shards[shard];
+        if target.lanes[fanout.lane as usize].send(fanout).is_ok() {
+            target.wake.wake();
+        }
+    }
+
+    pub(crate) fn send_replies(&self, shard: usize, replies: Vec<SendReply>) {
+        let target = &self.shards[shard];
+        if target.control.send(Control::Replies(replies)).is_ok() {
+            target.wake.wake();
+        }
+    }
+
+    pub(crate) fn signal(&self, user: UserNo, signal: Signal) {
+        self.control(self.shard_of(user), Control::Signal { user, signal });
+    }
+
+    pub(crate) fn signal_members(&self, conversation: &Conversation, but: UserNo, signal: Signal) {
+        match conversation.pair {
+            Some((a, b)) => {
+                for user in [a, b].into_iter().filter(|user| *user != but) {
+                    self.signal(user, signal.clone());
+                }
+            }
+            None => {
+                for shard in 0..self.shards.len() {
+                    let signal = signal.clone();
+                    self.control(shard, Control::SignalMembers { conversation: conversation.no, but, signal });
+                }
+            }
+        }
+    }
+
+    fn control(&self, shard: usize, control: Control) {
+        let target = &self.shards[shard];
+        let ephemeral =
+            matches!(&control, Control::Signal { signal: Signal::Typing { .. }, .. } | Control::SignalMembers { .. });
+        let sent =
+            if ephemeral { target.control.try_send(control).is_ok() } else { target.control.send(control).is_ok() };
+        if sent {
+            target.wake.wake();
+        }
+    }
+
+    /// What waits at all shards, per lane, and the limit of one queue.
+    pub(crate) fn depths(&self) -> ([usize; LANES], usize) {
+        let mut depths = [0; LANES];
+        for shard in &self.shards {
+            for (depth, queue) in depths.iter_mut().zip(&shard.lanes) {
+                *depth += queue.len();
+            }
+        }
+        (depths, self.shards.first().and_then(|s| s.lanes[0].capacity()).unwrap_or(0) * self.shards.len())
+    }
+}
+
+/// Which of `count` shards a user belongs to.
+pub fn shard_of(user: UserNo, count: usize) -> usize {
+    (user.0 % count as u64) as usize
+}
