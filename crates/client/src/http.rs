@@ -1,0 +1,216 @@
+//! A blocking JSON client on one keep-alive connection.
+
+use crate::{
+    ClientError,
+    wire::{answer_head, put_request, take_chunks},
+};
+use serde::{Serialize, de::DeserializeOwned};
+use std::{
+    io::{Read, Write},
+    net::{SocketAddr, TcpStream},
+    time::Duration,
+};
+use tidings_protocol::http::{
+    ChangeMembers, ConversationCard, CreateConversation, HistoryPage, HistoryQuery, MembersChanged, Problem, SendBatch,
+    SendBatchResults, SendReceipt, SendRequest, UserUpsert, UsersUpsert, UsersUpserted,
+};
+
+/// One connection to the HTTP door. It connects at the first request, and again after a failure.
+#[derive(Debug)]
+pub struct Http {
+    address: SocketAddr,
+    authorization: String,
+    timeout: Duration,
+    stream: Option<TcpStream>,
+    buffer: Vec<u8>,
+}
+
+/// A status and a body, whatever they say.
+#[derive(Debug, Clone)]
+pub struct Answer {
+    pub status: u16,
+    pub body: Vec<u8>,
+    pub retry_after: Option<u64>,
+}
+
+impl Http {
+    /// `authorization` is an API key, or a user's token.
+    pub fn new(address: SocketAddr, authorization: impl Into<String>) -> Self {
+        Http {
+            address,
+            authorization: authorization.into(),
+            timeout: Duration::from_secs(30),
+            stream: None,
+            buffer: Vec::new(),
+        }
+    }
+
+    /// How long one request may take before it fails; 30 s at first.
+    pub fn set_timeout(&mut self, timeout: Duration) {
+        self.timeout = timeout;
+        self.stream = None;
+    }
+
+    /// One request and its answer, whatever the status. A failure closes the connection; nothing is retried,
+    /// since the caller alone knows whether that is safe.
+    pub fn exchange(&mut self, method: &str, path: &str, body: &[u8]) -> Result<Answer, ClientError> {
+        let result = self.try_exchange(method, path, body);
+        if result.is_err() {
+            self.stream = None;
+        }
+        result
+    }
+
+    fn try_exchange(&mut self, method: &str, path: &str, body: &[u8]) -> Result<Answer, ClientError> {
+        let stream = match &mut self.stream {
+            Some(stream) => stream,
+            None => {
+                let stream = TcpStream::connect_timeout(&self.address, self.timeout)?;
+                stream.set_nodelay(true)?;
+                stream.set_read_timeout(Some(self.timeout))?;
+                stream.set_write_timeout(Some(self.timeout))?;
+                self.stream.insert(stream)
+            }
+        };
+        self.buffer.clear();
+        put_request(&mut self.buffer, method, path, &self.authorization, body);
+        stream.write_all(&self.buffer)?;
+        self.buffer.clear();
+        let (head, body) = loop {
+            if let Some(head) = answer_head(&self.buffer).map_err(ClientError::Protocol)? {
+                let rest = &self.buffer[head.body_start..];
+                if head.chunked {
+                    if let Some(body) = take_chunks(rest).map_err(ClientError::Protocol)? {
+                        break (head, body);
+                    }
+                } else if rest.len() >= head.body_length {
+                    let body = rest[..head.body_length].to_vec();
+                    break (head, body);
+                }
+            }
+            let mut part = [0; 16 * 1024];
+            let count = stream.read(&mut part)?;
+            if count == 0 {
+                return Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof).into());
+            }
+            self.buffer.extend_from_slice(&part[..count]);
+        };
+        if head.closes {
+            self.stream = None;
+        }
+        Ok(Answer { status: head.status, body, retry_after: head.retry_after })
+    }
+
+    /// One request whose answer is of a known type; another status than 2xx is [`ClientError::Refused`].
+    pub fn call<T: DeserializeOwned>(
+        &mut self,
+        method: &str,
+        path: &str,
+        body: Option<&impl Serialize>,
+    ) -> Result<T, ClientError> {
+        let body = match body {
+            Some(body) => serde_json::to_vec(body).map_err(ClientError::protocol)?,
+            None => Vec::new(),
+        };
+        let answer = self.exchange(method, path, &body)?;
+        if (200..300).contains(&answer.status) {
+            // An answer without content reads as `null`, for callers that ask for `()`.
+            let body: &[u8] = if answer.body.is_empty() { b"null" } else { &answer.body };
+            return serde_json::from_slice(body).map_err(ClientError::protocol);
+        }
+        match serde_json::from_slice::<Problem>(&answer.body) {
+            Ok(problem) => Err(ClientError::Refused {
+                status: answer.status,
+                problem: Box::new(problem),
+                retry_after: answer.retry_after,
+            }),
+            Err(_) => Err(ClientError::Protocol(format!(
+                "{method} {path} answered {} without a problem: {}",
+                answer.status,
+                String::from_utf8_lossy(&answer.body)
+            ))),
+        }
+    }
+
+    pub fn get<T: DeserializeOwned>(&mut self, path: &str) -> Result<T, ClientError> {
+        self.call("GET", path, None::<&()>)
+    }
+
+    pub fn post<T: DeserializeOwned>(&mut self, path: &str, body: &impl Serialize) -> Result<T, ClientError> {
+        self.call("POST", path, Some(body))
+    }
+
+    pub fn put<T: DeserializeOwned>(&mut self, path: &str, body: &impl Serialize) -> Result<T, ClientError> {
+        self.call("PUT", path, Some(body))
+    }
+
+    /// Whether the server says that it is ready.
+    pub fn is_ready(&mut self) -> bool {
+        self.exchange("GET", "/readyz", b"").is_ok_and(|answer| answer.status == 200)
+    }
+
+    pub fn upsert_users(&mut self, users: Vec<UserUpsert>) -> Result<UsersUpserted, ClientError> {
+        self.put("/v1/users", &UsersUpsert { users })
+    }
+
+    pub fn create_conversation(&mut self, request: &CreateConversation) -> Result<ConversationCard, ClientError> {
+        self.post("/v1/conversations", request)
+    }
+
+    pub fn conversation(&mut self, id: &str) -> Result<ConversationCard, ClientError> {
+        self.get(&format!("/v1/conversations/{}", path_segment(id)))
+    }
+
+    pub fn change_members(&mut self, id: &str, change: &ChangeMembers) -> Result<MembersChanged, ClientError> {
+        self.post(&format!("/v1/conversations/{}/members", path_segment(id)), change)
+    }
+
+    pub fn send(&mut self, request: &SendRequest) -> Result<SendReceipt, ClientError> {
+        self.post("/v1/messages", request)
+    }
+
+    pub fn send_batch(&mut self, messages: Vec<SendRequest>) -> Result<SendBatchResults, ClientError> {
+        self.post("/v1/messages/batch", &SendBatch { messages })
+    }
+
+    pub fn history(&mut self, id: &str, query: &HistoryQuery) -> Result<HistoryPage, ClientError> {
+        let mut path = format!("/v1/conversations/{}/messages?", path_segment(id));
+        let fields = [
+            ("from_seq", query.from_seq),
+            ("to_seq", query.to_seq),
+            ("from_time", query.from_time),
+            ("to_time", query.to_time),
+            ("limit", query.limit.map(|l| l as u64)),
+        ];
+        for (name, value) in fields {
+            if let Some(value) = value {
+                path.push_str(&format!("{name}={value}&"));
+            }
+        }
+        path.pop();
+        self.get(&path)
+    }
+}
+
+/// An id as a segment of a path: ids are free to hold what a URL is not.
+pub fn path_segment(id: &str) -> String {
+    let mut out = String::with_capacity(id.len());
+    for byte in id.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => out.push(byte as char),
+            _ => out.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::path_segment;
+
+    #[test]
+    fn an_id_is_escaped_for_a_path() {
+        assert_eq!(path_segment("a~b"), "a~b");
+        assert_eq!(path_segment("[n]é?"), "%5Bn%5D%C3%A9%3F");
+    }
+}

@@ -1,0 +1,190 @@
+//! A blocking WebSocket session, one call at a time: what a test reads like.
+
+use crate::{
+    ClientError,
+    wire::{answer_head, put_upgrade},
+};
+use std::{
+    io::{ErrorKind, Read, Write},
+    net::{SocketAddr, TcpStream},
+    time::{Duration, Instant},
+};
+use tidings_protocol::{
+    frames::{Bind, Bound, ClientFrame, ServerFrame},
+    http::NewMessage,
+    ws::{Control, Data, OpCode, put_client_frame, take_frame},
+};
+
+/// The door's path.
+pub const CONNECT_PATH: &str = "/v1/connect";
+/// A frame from the server that is taken; a batch of entries stays far below.
+pub const SERVER_FRAME_BYTES_MAX: usize = 16 * 1024 * 1024;
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A connection to the WebSocket door. Nothing is answered behind the caller's back except pings of
+/// the WebSocket itself.
+#[derive(Debug)]
+pub struct Session {
+    stream: TcpStream,
+    buffer: Vec<u8>,
+    /// What `bound` said, once bound.
+    pub bound: Option<Bound>,
+    /// The newest cursor that was handed over.
+    pub cursor: Option<String>,
+}
+
+impl Session {
+    /// Connects and upgrades, without a bind.
+    pub fn connect(address: SocketAddr) -> Result<Self, ClientError> {
+        let mut stream = TcpStream::connect_timeout(&address, CONNECT_TIMEOUT)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(CONNECT_TIMEOUT))?;
+        stream.set_write_timeout(Some(CONNECT_TIMEOUT))?;
+        let mut buffer = Vec::new();
+        put_upgrade(&mut buffer, CONNECT_PATH);
+        stream.write_all(&buffer)?;
+        buffer.clear();
+        loop {
+            if let Some(head) = answer_head(&buffer).map_err(ClientError::Protocol)? {
+                if head.status != 101 {
+                    return Err(ClientError::Protocol(format!("the upgrade was answered with {}", head.status)));
+                }
+                buffer.drain(..head.body_start);
+                return Ok(Session { stream, buffer, bound: None, cursor: None });
+            }
+            let mut part = [0; 1024];
+            match stream.read(&mut part)? {
+                0 => return Err(std::io::Error::from(ErrorKind::UnexpectedEof).into()),
+                count => buffer.extend_from_slice(&part[..count]),
+            }
+        }
+    }
+
+    /// Connects and binds as `user`, with a device of the same name.
+    pub fn open(address: SocketAddr, token: &str, device_id: &str, cursor: Option<&str>) -> Result<Self, ClientError> {
+        let mut session = Session::connect(address)?;
+        session.bind(token, device_id, cursor)?;
+        Ok(session)
+    }
+
+    /// Binds, and returns when the server has said `bound`.
+    pub fn bind(&mut self, token: &str, device_id: &str, cursor: Option<&str>) -> Result<(), ClientError> {
+        self.write(&ClientFrame::Bind(Bind {
+            token: token.into(),
+            device_id: device_id.into(),
+            device_kind: "web".into(),
+            app_version: None,
+            cursor: cursor.map(str::to_owned),
+        }))?;
+        match self.next(CONNECT_TIMEOUT)? {
+            Some(ServerFrame::Bound(_)) => Ok(()),
+            Some(other) => Err(ClientError::Protocol(format!("a bind was answered with {other:?}"))),
+            None => Err(std::io::Error::from(ErrorKind::TimedOut).into()),
+        }
+    }
+
+    /// Writes one frame.
+    pub fn write(&mut self, frame: &ClientFrame) -> Result<(), ClientError> {
+        let payload = serde_json::to_vec(frame).map_err(ClientError::protocol)?;
+        self.write_text(&payload)
+    }
+
+    /// Writes any text as a frame, for tests of what the server must refuse.
+    pub fn write_text(&mut self, payload: &[u8]) -> Result<(), ClientError> {
+        let mut bytes = Vec::with_capacity(payload.len() + 14);
+        put_client_frame(&mut bytes, OpCode::Data(Data::Text), payload, MASK);
+        self.write_bytes(&bytes)
+    }
+
+    /// Writes bytes as they are, for tests of what the server must refuse.
+    pub fn write_bytes(&mut self, bytes: &[u8]) -> Result<(), ClientError> {
+        Ok(self.stream.write_all(bytes)?)
+    }
+
+    /// Sends a message to a conversation; the answer comes as a `sent` frame with the same `reference`.
+    pub fn send(&mut self, reference: u64, conversation: &str, message: NewMessage) -> Result<(), ClientError> {
+        self.write(&ClientFrame::Send(tidings_protocol::frames::Send {
+            reference: Some(reference),
+            conversation: Some(conversation.into()),
+            to: None,
+            message,
+        }))
+    }
+
+    /// The next frame; `None` when none has come in time.
+    pub fn next(&mut self, timeout: Duration) -> Result<Option<ServerFrame>, ClientError> {
+        let deadline = Instant::now() + timeout;
+        loop {
+            if let Some(frame) =
+                take_frame(&mut self.buffer, false, SERVER_FRAME_BYTES_MAX).map_err(ClientError::protocol)?
+            {
+                let end = frame.payload.end;
+                let payload = self.buffer[frame.payload].to_vec();
+                self.buffer.drain(..end);
+                match frame.opcode {
+                    OpCode::Data(Data::Text) => return self.note(&payload).map(Some),
+                    OpCode::Control(Control::Ping) => {
+                        let mut pong = Vec::new();
+                        put_client_frame(&mut pong, OpCode::Control(Control::Pong), &payload, MASK);
+                        self.write_bytes(&pong)?;
+                    }
+                    OpCode::Control(Control::Close) => return Err(closed(&payload)),
+                    _ => {}
+                }
+                continue;
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(None);
+            }
+            self.stream.set_read_timeout(Some(left))?;
+            let mut part = [0; 16 * 1024];
+            match self.stream.read(&mut part) {
+                Ok(0) => return Err(std::io::Error::from(ErrorKind::UnexpectedEof).into()),
+                Ok(count) => self.buffer.extend_from_slice(&part[..count]),
+                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => return Ok(None),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Reads until a frame satisfies `wanted`, dropping others; `None` when none did in time.
+    pub fn next_where(
+        &mut self,
+        timeout: Duration,
+        mut wanted: impl FnMut(&ServerFrame) -> bool,
+    ) -> Result<Option<ServerFrame>, ClientError> {
+        let deadline = Instant::now() + timeout;
+        loop {
+            match self.next(deadline.saturating_duration_since(Instant::now()))? {
+                Some(frame) if wanted(&frame) => return Ok(Some(frame)),
+                Some(_) => {}
+                None => return Ok(None),
+            }
+        }
+    }
+
+    fn note(&mut self, payload: &[u8]) -> Result<ServerFrame, ClientError> {
+        let frame: ServerFrame = serde_json::from_slice(payload)
+            .map_err(|error| ClientError::Protocol(format!("{error}: {}", String::from_utf8_lossy(payload))))?;
+        match &frame {
+            ServerFrame::Bound(bound) => {
+                self.cursor = Some(bound.cursor.clone());
+                self.bound = Some(bound.clone());
+            }
+            ServerFrame::Messages { cursor, .. } => self.cursor = Some(cursor.clone()),
+            _ => {}
+        }
+        Ok(frame)
+    }
+}
+
+/// A constant mask: masking protects proxies from hostile scripts, and there is no proxy here.
+pub const MASK: [u8; 4] = [0x37, 0xfa, 0x21, 0x3d];
+
+/// What a close frame's payload says.
+pub fn closed(payload: &[u8]) -> ClientError {
+    let code = payload.get(..2).map_or(1005, |code| u16::from_be_bytes([code[0], code[1]]));
+    let reason = String::from_utf8_lossy(payload.get(2..).unwrap_or_default()).into_owned();
+    ClientError::Closed { code, reason }
+}
