@@ -58,6 +58,8 @@ pub(crate) struct Work {
 
 enum Command {
     Commit(Work),
+    /// Answered once everything before it is committed, answered and published.
+    Barrier(oneshot::Sender<()>),
     Stop,
 }
 
@@ -170,6 +172,14 @@ impl Committer {
         }
     }
 
+    /// Waits until everything that was accepted before is committed and answered.
+    pub(crate) async fn settle(&self) {
+        let (reached, answer) = oneshot::channel();
+        if self.queue.try_send(Command::Barrier(reached)).is_ok() {
+            let _ = answer.await;
+        }
+    }
+
     /// Commits what was accepted, then ends the thread.
     pub(crate) fn stop(&self) {
         let _ = self.queue.send(Command::Stop);
@@ -200,6 +210,7 @@ impl Worker {
     fn run(self) {
         let mut proposals = Vec::with_capacity(self.batch_max);
         let mut waiting = Vec::with_capacity(self.batch_max);
+        let mut barriers = Vec::new();
         let mut stopping = false;
         while !stopping {
             let Ok(first) = self.inbox.recv() else { return };
@@ -208,6 +219,7 @@ impl Worker {
             while let Some(command) = next.take() {
                 match command {
                     Command::Stop => stopping = true,
+                    Command::Barrier(reached) => barriers.push(reached),
                     Command::Commit(work) => {
                         bytes += size_of_proposal(&work.proposal);
                         proposals.push(work.proposal);
@@ -220,6 +232,9 @@ impl Worker {
             }
             if !proposals.is_empty() {
                 self.commit(&mut proposals, &mut waiting);
+            }
+            for reached in barriers.drain(..) {
+                let _ = reached.send(());
             }
         }
     }

@@ -64,12 +64,20 @@ pub trait Sink {
 
 #[derive(Debug, PartialEq, Eq)]
 pub enum Bind {
-    /// The user's memberships must be read and handed to [`Delivery::install`].
-    NeedsMemberships,
+    /// The user's memberships must be read and handed to [`Delivery::install`] with this number.
+    NeedsMemberships(u64),
     /// Being read for another session already; `install` answers for this one too.
     Waiting,
     /// Live from these positions on.
     Joined([Position; LANES]),
+}
+
+/// The memberships are being read.
+struct Loading {
+    /// Which reading: the result of an earlier one, for sessions that have gone since, is stale.
+    number: u64,
+    /// What changed meanwhile: the last change per conversation.
+    changes: FxHashMap<ConversationNo, bool>,
 }
 
 #[derive(Default)]
@@ -77,8 +85,7 @@ struct UserState {
     sessions: SmallVec<[SessionKey; 2]>,
     /// Group and official conversations whose audience the user is in.
     conversations: Vec<ConversationNo>,
-    /// What changed while the memberships are being read: the last change per conversation.
-    loading: Option<FxHashMap<ConversationNo, bool>>,
+    loading: Option<Loading>,
 }
 
 #[derive(Default)]
@@ -87,6 +94,7 @@ pub struct Delivery {
     users: Slab<(UserNo, UserState)>,
     audiences: FxHashMap<ConversationNo, Vec<u32>>,
     positions: [Position; LANES],
+    loads: u64,
 }
 
 impl Delivery {
@@ -101,14 +109,13 @@ impl Delivery {
             state.sessions.push(session);
             return if state.loading.is_some() { Bind::Waiting } else { Bind::Joined(self.positions) };
         }
-        let state = UserState {
-            sessions: SmallVec::from_slice(&[session]),
-            loading: Some(FxHashMap::default()),
-            ..UserState::default()
-        };
+        self.loads += 1;
+        let loading = Loading { number: self.loads, changes: FxHashMap::default() };
+        let state =
+            UserState { sessions: SmallVec::from_slice(&[session]), loading: Some(loading), ..UserState::default() };
         let index = self.users.insert((user, state));
         self.by_no.insert(user, index);
-        Bind::NeedsMemberships
+        Bind::NeedsMemberships(self.loads)
     }
 
     /// Installs the memberships that were read, with what changed since on top. The sessions that
@@ -116,11 +123,12 @@ impl Delivery {
     pub fn install(
         &mut self,
         user: UserNo,
+        number: u64,
         conversations: Vec<ConversationNo>,
     ) -> Option<(SmallVec<[SessionKey; 2]>, [Position; LANES])> {
         let &index = self.by_no.get(&user)?;
         let (_, state) = &mut self.users[index];
-        let changes = state.loading.take()?;
+        let Loading { changes, .. } = state.loading.take_if(|loading| loading.number == number)?;
         let sessions = state.sessions.clone();
         let kept = conversations.into_iter().filter(|c| !changes.contains_key(c));
         let joined = changes.iter().filter(|(_, is_member)| **is_member).map(|(c, _)| *c);
@@ -168,7 +176,8 @@ impl Delivery {
                 }
             }
         }
-        self.positions[fanout.lane as usize] = fanout.through;
+        let position = &mut self.positions[fanout.lane as usize];
+        *position = fanout.through.max(*position);
         delivered
     }
 
@@ -203,7 +212,7 @@ impl Delivery {
         let Some(&index) = self.by_no.get(&user) else { return };
         let (_, state) = &mut self.users[index];
         match &mut state.loading {
-            Some(changes) => drop(changes.insert(conversation, true)),
+            Some(loading) => drop(loading.changes.insert(conversation, true)),
             None if state.conversations.contains(&conversation) => {}
             None => {
                 state.conversations.push(conversation);
@@ -215,8 +224,8 @@ impl Delivery {
     fn leave(&mut self, conversation: ConversationNo, id: &Arc<str>, user: UserNo, sink: &mut impl Sink) {
         let Some(&index) = self.by_no.get(&user) else { return };
         let (_, state) = &mut self.users[index];
-        if let Some(changes) = &mut state.loading {
-            changes.insert(conversation, false);
+        if let Some(loading) = &mut state.loading {
+            loading.changes.insert(conversation, false);
             return;
         }
         if let Some(at) = state.conversations.iter().position(|c| *c == conversation) {

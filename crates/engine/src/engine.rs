@@ -101,12 +101,30 @@ impl Engine {
         self.draining.load(Ordering::Relaxed)
     }
 
+    /// Waits until everything accepted so far is committed and answered.
+    pub async fn settle(&self) {
+        self.committer.settle().await;
+    }
+
     /// Ends the outbox and the committer once everything accepted is committed, then the lanes.
     pub fn stop(&self) {
         self.begin_drain();
         self.outbox.stop();
         self.committer.stop();
         self.lanes.stop();
+    }
+
+    /// Brings the gauges up to date that are looked up rather than counted: called before they are read.
+    pub fn refresh_gauges(&self) {
+        let (depth, limit) = self.committer.depth();
+        self.metrics.queue("commit", depth, limit);
+        let (slots, slot_limit) = self.lanes.depths();
+        let (shards, shard_limit) = self.lanes.shards().depths();
+        for lane in Lane::ALL {
+            self.metrics.queue(format!("lane_{}", lane.name()), slots[lane as usize], slot_limit);
+            self.metrics.queue(format!("shard_{}", lane.name()), shards[lane as usize], shard_limit);
+        }
+        self.metrics.store_disk_bytes.set(self.store.stats().disk_bytes as i64);
     }
 
     /// Whether the node can do its work now; if not, why.

@@ -264,3 +264,23 @@ fn check_message(message: &NewMessage) -> Result<(), Refusal> {
     }
     message.client_msg_id.as_deref().map_or(Ok(()), |id| check_id("client_msg_id", id))
 }
+
+impl Engine {
+    /// Tells the live members of a conversation that the user is typing; nothing is stored.
+    pub fn typing(&self, user: &User, conversation: &str) -> Result<(), Refusal> {
+        let conversation = self.directory.require_conversation(conversation)?;
+        let is_member = match conversation.pair {
+            Some((a, b)) => user.no == a || user.no == b,
+            None => {
+                self.directory.membership(conversation.no, user.no).map_err(crate::commit::store_refusal)?.is_some()
+            }
+        };
+        if !is_member {
+            return Err(not_a_member(&user.id, &conversation.id));
+        }
+        let signal =
+            crate::hub::Signal::Typing { conversation: conversation.id.as_str().into(), user: user.id.as_str().into() };
+        self.hub.signal_members(&conversation, user.no, signal);
+        Ok(())
+    }
+}

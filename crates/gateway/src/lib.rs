@@ -1,1 +1,25 @@
-//! gateway
+//! The doors that hold connections: the WebSocket door now, with one session core for the binary
+//! door that follows.
+//!
+//! ```text
+//! HTTP upgrade ──▶ adopt ──▶ any shard ── bind ──▶ the user's shard ──▶ session
+//! ```
+//! A shard is a thread with one poll loop that owns its users' sockets, buffers and timers outright.
+//! It knows nothing of disks: what needs the store runs on the runtime's blocking threads and comes
+//! back as a command. It does not know HTTP either; the HTTP door hands over a socket after its 101.
+//!
+//! In reading order: [`gateway`] (the handle), [`shard`] (the loop), [`turn`] (fan-outs and flushes),
+//! [`requests`] (what a client's frames do), [`binding`] (bind and resume), [`connection`] (a socket and
+//! its state), [`outgoing`] (what waits to be written), [`wheel`] (time-outs).
+
+mod binding;
+mod commands;
+mod connection;
+pub mod gateway;
+mod outgoing;
+mod requests;
+mod shard;
+mod turn;
+mod wheel;
+
+pub use gateway::{Gateway, GatewayConfig, Prepared, VerifyToken};

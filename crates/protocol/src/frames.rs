@@ -6,6 +6,7 @@
 use crate::{entry::Entry, error::ErrorCode, http};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use std::borrow::Cow;
 
 /// What a client sends.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -170,5 +171,48 @@ pub struct Sent {
     pub receipt: http::SendReceipt,
 }
 
-/// A client frame whose body is still the text it came in: what a client library writes.
-pub type Body = Box<RawValue>;
+/// A client's frame as a server reads it: all fields of all kinds, so that one pass over the bytes
+/// does (a tagged enum would be buffered first, and cannot carry a raw body).
+#[derive(Debug, Deserialize)]
+pub struct Incoming<'a> {
+    #[serde(borrow)]
+    pub t: Cow<'a, str>,
+    #[serde(default, rename = "ref")]
+    pub reference: Option<u64>,
+    #[serde(borrow, default)]
+    pub conversation: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    pub to: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    pub client_msg_id: Option<Cow<'a, str>>,
+    #[serde(borrow, default, rename = "type")]
+    pub content_type: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    pub body: Option<&'a RawValue>,
+    #[serde(default)]
+    pub mentions: Vec<String>,
+    #[serde(default)]
+    pub silent: bool,
+    #[serde(default)]
+    pub skip_push: bool,
+    #[serde(default)]
+    pub seq: Option<u64>,
+    #[serde(default)]
+    pub from_seq: Option<u64>,
+    #[serde(default)]
+    pub to_seq: Option<u64>,
+    #[serde(default)]
+    pub from_time: Option<u64>,
+    #[serde(default)]
+    pub to_time: Option<u64>,
+    #[serde(default)]
+    pub limit: Option<usize>,
+    #[serde(borrow, default)]
+    pub token: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    pub device_id: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    pub device_kind: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    pub cursor: Option<Cow<'a, str>>,
+}

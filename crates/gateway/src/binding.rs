@@ -1,0 +1,200 @@
+//! Bind: whose connection this is, which sessions it replaces, and what it missed.
+//!
+//! ```text
+//! Unbound ── bind, token good ──▶ (the user's shard) Binding ── memberships, missed entries ──▶ Live
+//! ```
+
+use crate::{
+    commands::{BindRequest, Command, Moving},
+    connection::{Phase, json, malformed, text_frame},
+    outgoing::messages_frame,
+    shard::{After, Shard, ticks},
+};
+use tidings_engine::{delivery::Bind, model::*, presence::Device, resume::Missed, shards::shard_of};
+use tidings_protocol::{
+    error::{ErrorCode, Refusal},
+    frames::{Bound, Incoming, Resume, ServerFrame},
+    ids::check_id,
+    limits::{ID_BYTES_MAX, TYPE_BYTES_MAX},
+};
+
+/// The first frame holds a token and little else; who has not bound gets no more memory than this.
+pub(crate) const FIRST_FRAME_BYTES_MAX: usize = 16 * 1024;
+
+impl Shard {
+    /// The first frame of a connection. `following` is what was read after it.
+    pub(crate) fn take_bind(&mut self, key: usize, frame: &Incoming<'_>, following: &[u8]) -> After {
+        let bind = match self.check_bind(frame) {
+            Ok(bind) => bind,
+            Err(refusal) => {
+                self.close(key, refusal);
+                return After::Stays;
+            }
+        };
+        let owner = shard_of(bind.user.no, self.parts.shards.len());
+        if owner == self.parts.index {
+            self.begin_bind(key, bind);
+            return After::Stays;
+        }
+        if let Some(socket) = self.take_out(key) {
+            let already_read = following.to_vec();
+            self.parts.shards[owner].tell(Command::Move(Box::new(Moving { socket, already_read, bind })));
+        }
+        After::Moves
+    }
+
+    fn check_bind(&self, frame: &Incoming<'_>) -> Result<BindRequest, Refusal> {
+        let token = frame.token.as_deref().ok_or_else(|| malformed("a bind needs a token"))?;
+        let user = self.parts.tokens.verify(token)?;
+        let user = self.parts.engine.directory.require_user(&user)?;
+        let device_id = frame.device_id.as_deref().ok_or_else(|| malformed("a bind needs a device_id"))?;
+        check_id("device_id", device_id)?;
+        let device_kind = frame.device_kind.as_deref().unwrap_or("web");
+        if device_kind.is_empty() || device_kind.len() > TYPE_BYTES_MAX.min(ID_BYTES_MAX) {
+            return Err(Refusal::limit(
+                "device_kind (bytes, at least 1)",
+                TYPE_BYTES_MAX as u64,
+                device_kind.len() as u64,
+            ));
+        }
+        let cursor = frame.cursor.as_deref().map(str::parse).transpose();
+        let cursor = cursor.map_err(|_| Refusal::new(ErrorCode::CursorInvalid, "cursor: not one of this server's"))?;
+        Ok(BindRequest { user, device_id: device_id.into(), device_kind: device_kind.into(), cursor })
+    }
+
+    /// Makes a connection a session of its user, on the user's own shard.
+    pub(crate) fn begin_bind(&mut self, key: usize, bind: BindRequest) {
+        if self.connections[key].phase != Phase::Unbound {
+            return;
+        }
+        let user = bind.user.no;
+        self.make_room(&bind);
+        let tick = self.tick();
+        let connection = &mut self.connections[key];
+        connection.phase = Phase::Binding;
+        connection.heard = tick;
+        connection.cursor.epoch = self.parts.engine.store.epoch();
+        let device = Device {
+            session: connection.session,
+            device_id: bind.device_id.clone(),
+            device_kind: bind.device_kind.clone(),
+            since: self.parts.engine.clock.now_ms(),
+        };
+        connection.bound = Some(Box::new(bind));
+        let heartbeat = self.parts.config.heartbeat;
+        self.arm(key, tick + ticks(heartbeat + heartbeat / 2));
+        self.parts.engine.presence.arrived(user, device);
+        self.parts.engine.metrics.sessions.inc();
+        self.parts.engine.metrics.sessions_opened.inc();
+        match self.delivery.bind(key, user) {
+            Bind::Joined(positions) => self.resume(key, positions),
+            Bind::Waiting => {}
+            Bind::NeedsMemberships(number) => {
+                let (engine, shard) = (self.parts.engine.clone(), self.parts.shards[self.parts.index].clone());
+                self.parts.runtime.spawn_blocking(move || {
+                    let result = engine.memberships_for_delivery(user);
+                    shard.tell(Command::Memberships { user, number, result });
+                });
+            }
+        }
+    }
+
+    /// A device has one session; a kind of device as many as configured, the oldest goes.
+    fn make_room(&mut self, bind: &BindRequest) {
+        let others: Vec<(usize, u64, bool)> = self
+            .delivery
+            .sessions_of(bind.user.no)
+            .iter()
+            .filter_map(|key| {
+                let connection = &self.connections[*key];
+                let other = connection
+                    .bound
+                    .as_ref()
+                    .filter(|b| b.device_kind == bind.device_kind || b.device_id == bind.device_id)?;
+                Some((*key, connection.session >> 32, other.device_id == bind.device_id))
+            })
+            .collect();
+        for (key, ..) in others.iter().filter(|(.., same)| *same) {
+            self.close(*key, Refusal::new(ErrorCode::Replaced, "a newer session of this device took the place"));
+        }
+        let mut kind: Vec<_> = others.iter().filter(|(.., same)| !same).collect();
+        kind.sort_by_key(|(_, age, _)| *age);
+        let over = (kind.len() + 1).saturating_sub(self.parts.engine.config.sessions_per_kind.max(1));
+        for (key, ..) in kind.into_iter().take(over) {
+            self.close(*key, Refusal::new(ErrorCode::Replaced, "the limit of sessions per device kind was reached"));
+        }
+    }
+
+    pub(crate) fn install_memberships(
+        &mut self,
+        user: UserNo,
+        number: u64,
+        result: Result<Vec<ConversationNo>, Refusal>,
+    ) {
+        let refused = result.as_ref().err().cloned();
+        let Some((sessions, positions)) = self.delivery.install(user, number, result.unwrap_or_default()) else {
+            return;
+        };
+        for key in sessions {
+            match &refused {
+                None => self.resume(key, positions),
+                Some(refusal) => self.close(key, refusal.clone()),
+            }
+        }
+    }
+
+    /// The session is live from `positions` on; what it missed before is read elsewhere.
+    fn resume(&mut self, key: usize, positions: [Position; LANES]) {
+        let connection = &mut self.connections[key];
+        connection.cursor.positions = positions;
+        let session = connection.session;
+        let Some(bound) = &connection.bound else { return };
+        let (user, Some(cursor)) = (bound.user.no, bound.cursor) else {
+            let resume = Resume { complete: true, reset: false, ranges: vec![] };
+            self.go_live(session, Ok(Missed { resume, json: vec![], entries: 0 }));
+            return;
+        };
+        let (engine, shard) = (self.parts.engine.clone(), self.parts.shards[self.parts.index].clone());
+        self.parts.runtime.spawn_blocking(move || {
+            let result = engine.missed(user, Some(&cursor), positions);
+            shard.tell(Command::Missed { session, result });
+        });
+    }
+
+    pub(crate) fn go_live(&mut self, session: u64, missed: Result<Missed, Refusal>) {
+        let Some(key) = self.find(session) else { return };
+        let missed = match missed {
+            Ok(missed) => missed,
+            Err(refusal) => {
+                self.close(key, refusal);
+                return;
+            }
+        };
+        let connection = &mut self.connections[key];
+        let (Phase::Binding, Some(bound)) = (connection.phase, &connection.bound) else { return };
+        let frame = ServerFrame::Bound(Bound {
+            session: format!("{session:x}"),
+            user: bound.user.id.clone(),
+            heartbeat_ms: self.parts.config.heartbeat.as_millis() as u64,
+            cursor: connection.cursor.to_string(),
+            resume: missed.resume,
+        });
+        let mut frames = vec![text_frame(&json(&frame))];
+        if missed.entries > 0 {
+            frames.push(messages_frame(&connection.cursor, &missed.json));
+        }
+        connection.outgoing.push_front_frames(frames);
+        connection.phase = Phase::Live;
+        self.schedule.flush_soon(connection, key);
+    }
+
+    /// The session ends; the connection may still say goodbye.
+    pub(crate) fn unbind(&mut self, key: usize) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        let session = connection.session;
+        let Some(bound) = connection.bound.take() else { return };
+        self.delivery.unbind(key, bound.user.no);
+        self.parts.engine.presence.left(bound.user.no, session, self.parts.engine.clock.now_ms());
+        self.parts.engine.metrics.sessions.dec();
+    }
+}

@@ -1,0 +1,41 @@
+//! What other threads tell a shard, besides the engine's fan-outs.
+
+use std::{net::TcpStream, sync::Arc};
+use tidings_engine::{model::*, resume::Missed};
+use tidings_protocol::error::Refusal;
+
+/// Results and connections for a shard. The queue needs no bound of its own: each connection has a
+/// bounded number of requests under way, and connections are bounded.
+pub(crate) enum Command {
+    /// A connection whose WebSocket handshake is done, with what was read beyond it.
+    Adopt { socket: TcpStream, already_read: Vec<u8> },
+    /// A connection that bound as a user of this shard.
+    Move(Box<Moving>),
+    /// A user's group and official conversations, by the number under which they were asked for.
+    Memberships { user: UserNo, number: u64, result: Result<Vec<ConversationNo>, Refusal> },
+    /// What a session missed up to where it went live.
+    Missed { session: u64, result: Result<Missed, Refusal> },
+    /// The answer to a request that ran elsewhere: a frame's JSON.
+    Answer { session: u64, json: Vec<u8> },
+    /// A direct conversation was opened: go on with what the session sent after it.
+    GoOn { session: u64 },
+    /// Tell every client to connect again within `spread_ms`, then close.
+    Drain { spread_ms: u64 },
+    /// Close what is left and end the thread.
+    Stop,
+}
+
+pub(crate) struct Moving {
+    pub socket: TcpStream,
+    pub already_read: Vec<u8>,
+    pub bind: BindRequest,
+}
+
+/// A bind whose token was found good.
+#[derive(Clone)]
+pub(crate) struct BindRequest {
+    pub user: Arc<User>,
+    pub device_id: Arc<str>,
+    pub device_kind: Arc<str>,
+    pub cursor: Option<Cursor>,
+}

@@ -1,0 +1,132 @@
+//! A socket and the state of the session on it. An idle one holds no buffer.
+
+use crate::{commands::BindRequest, outgoing::Outgoing};
+use mio::net::TcpStream;
+use std::time::Instant;
+use tidings_engine::model::*;
+use tidings_protocol::{
+    error::{ErrorCode, Refusal},
+    ws::{Control, Data, OpCode, close_payload, put_server_frame},
+};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Nobody yet: only a bind is taken, and soon.
+    Unbound,
+    /// Memberships or missed entries are being read; what comes live waits.
+    Binding,
+    Live,
+    /// A close frame is on its way; what still comes in is thrown away.
+    Closing,
+}
+
+/// Where a connection waits to be flushed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Scheduled {
+    No,
+    Later,
+    Bulk,
+    Urgent,
+}
+
+pub(crate) struct Connection {
+    pub socket: TcpStream,
+    /// The session's name: the slab key, and a generation above it that tells apart who had the key before.
+    pub session: u64,
+    pub phase: Phase,
+    pub scheduled: Scheduled,
+    /// The kernel's buffer is full; the next writable event goes on.
+    pub blocked: bool,
+    /// Waits in the shard's list of readable connections.
+    pub readable: bool,
+    /// Frames are not taken until something before them is done.
+    pub paused: bool,
+    /// Requests that run on other threads.
+    pub requests: u8,
+    /// The wheel's tick of the last byte heard, or of the start of the phase.
+    pub heard: u64,
+    /// The tick of its entry in the wheel.
+    pub due: u64,
+    pub flushed_at: Option<Instant>,
+    pub cursor: Cursor,
+    /// The head of a frame that has not come whole.
+    pub partial: Vec<u8>,
+    /// The parts of a fragmented message so far.
+    pub fragments: Vec<u8>,
+    pub outgoing: Outgoing,
+    pub bound: Option<Box<BindRequest>>,
+}
+
+impl Connection {
+    pub(crate) fn new(socket: TcpStream, session: u64, tick: u64) -> Self {
+        Connection {
+            socket,
+            session,
+            phase: Phase::Unbound,
+            scheduled: Scheduled::No,
+            blocked: false,
+            readable: false,
+            paused: false,
+            requests: 0,
+            heard: tick,
+            due: u64::MAX,
+            flushed_at: None,
+            cursor: Cursor::default(),
+            partial: Vec::new(),
+            fragments: Vec::new(),
+            outgoing: Outgoing::default(),
+            bound: None,
+        }
+    }
+
+    pub(crate) fn push_json(&mut self, json: &[u8]) {
+        self.outgoing.push_frame(text_frame(json));
+    }
+
+    pub(crate) fn push_control(&mut self, opcode: Control, payload: &[u8]) {
+        let mut frame = Vec::with_capacity(payload.len() + 2);
+        put_server_frame(&mut frame, OpCode::Control(opcode), payload);
+        self.outgoing.push_frame(frame);
+    }
+
+    /// An error frame, then a close frame with the code's number.
+    pub(crate) fn push_close(&mut self, refusal: &Refusal) {
+        self.push_json(&error_json(None, refusal));
+        self.push_control(Control::Close, &close_payload(refusal.code.close_code(), refusal.code.as_str()));
+    }
+}
+
+pub(crate) fn text_frame(json: &[u8]) -> Vec<u8> {
+    let mut frame = Vec::with_capacity(json.len() + 10);
+    put_server_frame(&mut frame, OpCode::Data(Data::Text), json);
+    frame
+}
+
+/// The JSON of a frame; a type of ours always serializes.
+pub(crate) fn json<T: serde::Serialize>(value: &T) -> Vec<u8> {
+    serde_json::to_vec(value).unwrap_or_default()
+}
+
+pub(crate) fn error_json(reference: Option<u64>, refusal: &Refusal) -> Vec<u8> {
+    json(&tidings_protocol::frames::ServerFrame::Error {
+        reference,
+        code: refusal.code,
+        message: refusal.detail.clone(),
+        retry: refusal.code.retryable(),
+        retry_after_ms: refusal.retry_after_ms,
+    })
+}
+
+pub(crate) fn malformed(detail: impl std::fmt::Display) -> Refusal {
+    Refusal::new(ErrorCode::Malformed, detail.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_state_of_an_idle_connection_is_small() {
+        let bytes = std::mem::size_of::<super::Connection>();
+        println!("size_of::<Connection>() = {bytes}");
+        assert!(bytes <= 320, "{bytes} bytes: what grew, and does every idle session need it?");
+    }
+}

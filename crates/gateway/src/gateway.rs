@@ -1,0 +1,209 @@
+//! The handle: starts the shards, hands them connections, drains them.
+
+use crate::{
+    commands::Command,
+    shard::{Shard, ShardParts},
+};
+use crossbeam_channel::{Sender, unbounded};
+use mio::{Poll, Token, Waker};
+use parking_lot::Mutex;
+use std::{
+    io,
+    net::TcpStream,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+use tidings_engine::{
+    Engine,
+    shards::{ShardReceivers, Wake},
+};
+use tidings_protocol::error::Refusal;
+
+/// Settings of sessions.
+#[derive(Debug, Clone)]
+pub struct GatewayConfig {
+    pub shards: usize,
+    /// A client sends something at least this often; half as much again of silence closes the session.
+    pub heartbeat: Duration,
+    /// An unbound connection is closed after this.
+    pub bind_timeout: Duration,
+    /// Bytes waiting for one session, shared ones included. Above: closed with `slow_reader`.
+    pub session_buffer_bytes: usize,
+    /// Requests of one session that may run at once (history, read marks). Above: `rate_limited`.
+    pub session_requests: u8,
+    /// Connections of this door, bound or not. Above: closed at once with `queue_full`.
+    pub connections_max: usize,
+    /// A session that was written to less than this ago gathers more before the next write.
+    pub flush_interval: Duration,
+}
+
+impl Default for GatewayConfig {
+    fn default() -> Self {
+        GatewayConfig {
+            shards: std::thread::available_parallelism().map_or(2, usize::from),
+            heartbeat: Duration::from_secs(30),
+            bind_timeout: Duration::from_secs(10),
+            session_buffer_bytes: 4 * 1024 * 1024,
+            session_requests: 16,
+            connections_max: 100_000,
+            flush_interval: Duration::from_millis(2),
+        }
+    }
+}
+
+/// Says whose token it is.
+pub trait VerifyToken: Send + Sync + 'static {
+    /// The id of the token's user.
+    fn verify(&self, token: &str) -> Result<String, Refusal>;
+}
+
+/// Wakes a shard that sleeps in its poll; costs a system call only then.
+pub(crate) struct ShardWake {
+    pub waker: Waker,
+    pub asleep: AtomicBool,
+}
+
+impl Wake for ShardWake {
+    fn wake(&self) {
+        if self.asleep.swap(false, Ordering::SeqCst)
+            && let Err(error) = self.waker.wake()
+        {
+            tracing::error!(%error, "a shard could not be woken");
+        }
+    }
+}
+
+/// Another thread's way to a shard.
+#[derive(Clone)]
+pub(crate) struct ShardHandle {
+    commands: Sender<Command>,
+    wake: Arc<ShardWake>,
+}
+
+impl ShardHandle {
+    pub(crate) fn tell(&self, command: Command) {
+        if self.commands.send(command).is_ok() {
+            self.wake.wake();
+        }
+    }
+}
+
+pub(crate) const WAKE: Token = Token(usize::MAX);
+
+/// Polls that exist before the engine does, since the engine must be able to wake them.
+pub struct Prepared {
+    config: GatewayConfig,
+    polls: Vec<(Poll, Arc<ShardWake>)>,
+}
+
+pub struct Gateway {
+    shards: Vec<ShardHandle>,
+    next: AtomicUsize,
+    open: Arc<AtomicUsize>,
+    connections_max: usize,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Gateway {
+    pub fn prepare(config: GatewayConfig) -> io::Result<(Prepared, Vec<Arc<dyn Wake>>)> {
+        let mut polls = Vec::new();
+        let mut wakes: Vec<Arc<dyn Wake>> = Vec::new();
+        for _ in 0..config.shards.max(1) {
+            let poll = Poll::new()?;
+            let wake =
+                Arc::new(ShardWake { waker: Waker::new(poll.registry(), WAKE)?, asleep: AtomicBool::new(false) });
+            wakes.push(wake.clone());
+            polls.push((poll, wake));
+        }
+        Ok((Prepared { config, polls }, wakes))
+    }
+
+    /// Takes a connection after its 101 answer, with what was read beyond the request. Answers
+    /// whether there was room; if not the socket is closed.
+    pub fn adopt(&self, socket: TcpStream, already_read: Vec<u8>) -> bool {
+        if self.open.fetch_add(1, Ordering::Relaxed) >= self.connections_max {
+            self.open.fetch_sub(1, Ordering::Relaxed);
+            return false;
+        }
+        let shard = self.next.fetch_add(1, Ordering::Relaxed) % self.shards.len();
+        self.shards[shard].tell(Command::Adopt { socket, already_read });
+        true
+    }
+
+    /// Connections open now.
+    pub fn connections(&self) -> usize {
+        self.open.load(Ordering::Relaxed)
+    }
+
+    /// Tells all clients to connect again, spread over the deadline, and waits until they are gone
+    /// or the deadline is over; then ends the shards.
+    pub async fn drain(&self, deadline: Duration) {
+        let end = Instant::now() + deadline;
+        for shard in &self.shards {
+            shard.tell(Command::Drain { spread_ms: deadline.as_millis() as u64 });
+        }
+        while self.connections() > 0 && Instant::now() < end {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        for shard in &self.shards {
+            shard.tell(Command::Stop);
+        }
+        let threads = std::mem::take(&mut *self.threads.lock());
+        let joined = tokio::task::spawn_blocking(move || {
+            for thread in threads {
+                let _ = thread.join();
+            }
+        });
+        let _ = joined.await;
+    }
+}
+
+impl Prepared {
+    /// Starts the shard threads. Call from within the runtime that may run blocking reads.
+    pub fn start(
+        self,
+        engine: Arc<Engine>,
+        receivers: Vec<ShardReceivers>,
+        tokens: Arc<dyn VerifyToken>,
+    ) -> io::Result<Arc<Gateway>> {
+        let open = Arc::new(AtomicUsize::new(0));
+        let (handles, inboxes): (Vec<_>, Vec<_>) = self
+            .polls
+            .iter()
+            .map(|(_, wake)| {
+                let (commands, inbox) = unbounded();
+                (ShardHandle { commands, wake: wake.clone() }, inbox)
+            })
+            .unzip();
+        let mut threads = Vec::new();
+        for (index, (((poll, wake), inbox), receivers)) in
+            self.polls.into_iter().zip(inboxes).zip(receivers).enumerate()
+        {
+            let shard = Shard::new(ShardParts {
+                index,
+                poll,
+                wake,
+                inbox,
+                receivers,
+                config: self.config.clone(),
+                engine: engine.clone(),
+                tokens: tokens.clone(),
+                shards: handles.clone(),
+                runtime: tokio::runtime::Handle::current(),
+                open: open.clone(),
+            });
+            threads.push(std::thread::Builder::new().name(format!("shard-{index}")).spawn(move || shard.run())?);
+        }
+        Ok(Arc::new(Gateway {
+            shards: handles,
+            next: AtomicUsize::new(0),
+            open,
+            connections_max: self.config.connections_max,
+            threads: Mutex::new(threads),
+        }))
+    }
+}

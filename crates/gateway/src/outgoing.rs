@@ -1,0 +1,301 @@
+//! What waits to be written to one session, and how it becomes bytes.
+//!
+//! Live entries wait as pointers to blocks that all receivers share. A flush puts what has gathered
+//! in one `messages` frame and one write. Only what the kernel did not take is kept as bytes.
+
+use std::{
+    collections::VecDeque,
+    io::{ErrorKind, Write},
+    sync::Arc,
+};
+use tidings_engine::{delivery::Block, model::*};
+use tidings_protocol::ws::{Data, OpCode, put_server_header};
+
+/// Bytes of entries put in one frame; the fan-out that crosses it is still completed.
+const FRAME_BYTES_TARGET: usize = 128 * 1024;
+/// The longest header that a frame can have.
+const HEADER_BYTES_MAX: usize = 10;
+
+enum Item {
+    Block {
+        block: Arc<Block>,
+        lane: Lane,
+        through: Position,
+    },
+    /// A whole frame, framed already.
+    Frame(Box<[u8]>),
+}
+
+#[derive(Default)]
+pub(crate) struct Outgoing {
+    items: VecDeque<Item>,
+    /// What the kernel did not take of the last write.
+    rest: Vec<u8>,
+    queued_bytes: usize,
+}
+
+/// How a flush ended.
+#[derive(Debug, PartialEq, Eq, Clone, Copy)]
+pub(crate) enum Flushed {
+    /// Everything is with the kernel.
+    All,
+    /// The kernel's buffer is full; go on when the socket is writable.
+    Blocked,
+    /// The connection is gone.
+    Gone,
+}
+
+impl Outgoing {
+    pub(crate) fn push_block(&mut self, block: &Arc<Block>, lane: Lane, through: Position) {
+        self.queued_bytes += block.json.len();
+        self.items.push_back(Item::Block { block: block.clone(), lane, through });
+    }
+
+    pub(crate) fn push_frame(&mut self, frame: Vec<u8>) {
+        self.queued_bytes += frame.len();
+        self.items.push_back(Item::Frame(frame.into()));
+    }
+
+    /// Frames go before everything that waits, in their order: a resume before what came live meanwhile.
+    pub(crate) fn push_front_frames(&mut self, frames: Vec<Vec<u8>>) {
+        for frame in frames.into_iter().rev() {
+            self.queued_bytes += frame.len();
+            self.items.push_front(Item::Frame(frame.into()));
+        }
+    }
+
+    /// Drops what has not begun to be written: the session is being closed, its client resumes.
+    pub(crate) fn clear_items(&mut self) {
+        self.items = VecDeque::new();
+        self.queued_bytes = self.rest.len();
+    }
+
+    pub(crate) fn queued_bytes(&self) -> usize {
+        self.queued_bytes
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.items.is_empty() && self.rest.is_empty()
+    }
+
+    /// Writes what waits. `cursor` is the session's; it moves with what is put in frames.
+    /// `scratch` is the shard's. Answers how it ended and how many bytes and writes it took.
+    pub(crate) fn flush(
+        &mut self,
+        socket: &mut impl Write,
+        cursor: &mut Cursor,
+        scratch: &mut Vec<u8>,
+    ) -> (Flushed, usize, u64) {
+        let mut written = 0;
+        let mut writes = 0;
+        if !self.rest.is_empty() {
+            let rest = std::mem::take(&mut self.rest);
+            self.queued_bytes -= rest.len();
+            let (flushed, n) = self.write(socket, &rest);
+            written += n;
+            writes += 1;
+            if flushed != Flushed::All {
+                return (flushed, written, writes);
+            }
+        }
+        while !self.items.is_empty() {
+            scratch.clear();
+            while scratch.len() < FRAME_BYTES_TARGET {
+                match self.items.front() {
+                    Some(Item::Block { .. }) => self.assemble(cursor, scratch),
+                    Some(Item::Frame(frame)) => {
+                        scratch.extend_from_slice(frame);
+                        self.queued_bytes -= frame.len();
+                        self.items.pop_front();
+                    }
+                    None => break,
+                }
+            }
+            let (flushed, n) = self.write(socket, scratch);
+            written += n;
+            writes += 1;
+            if flushed != Flushed::All {
+                return (flushed, written, writes);
+            }
+        }
+        if self.items.capacity() > 64 {
+            self.items = VecDeque::new();
+        }
+        (Flushed::All, written, writes)
+    }
+
+    /// One `messages` frame from the blocks at the front, ending where a fan-out ends.
+    fn assemble(&mut self, cursor: &mut Cursor, scratch: &mut Vec<u8>) {
+        let mut bytes = 0;
+        let mut count = 0;
+        let mut last = None;
+        for item in &self.items {
+            let Item::Block { block, lane, through } = item else { break };
+            if bytes >= FRAME_BYTES_TARGET && last != Some((*lane, *through)) {
+                break;
+            }
+            bytes += block.json.len();
+            count += 1;
+            last = Some((*lane, *through));
+            cursor.positions[*lane as usize] = *through;
+        }
+        self.queued_bytes -= bytes;
+        let start = scratch.len();
+        scratch.resize(start + HEADER_BYTES_MAX, 0);
+        let payload = scratch.len();
+        scratch.extend_from_slice(b"{\"t\":\"messages\",\"cursor\":\"");
+        put_cursor(scratch, cursor);
+        scratch.extend_from_slice(b"\",\"entries\":[");
+        for (at, item) in self.items.drain(..count).enumerate() {
+            if let Item::Block { block, .. } = item {
+                scratch.extend_from_slice(&block.json[usize::from(at == 0)..]);
+            }
+        }
+        scratch.extend_from_slice(b"]}");
+        close_frame_gap(scratch, start, payload);
+    }
+
+    fn write(&mut self, socket: &mut impl Write, bytes: &[u8]) -> (Flushed, usize) {
+        let mut done = 0;
+        while done < bytes.len() {
+            match socket.write(&bytes[done..]) {
+                Ok(0) => return (Flushed::Gone, done),
+                Ok(n) => done += n,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    self.rest = bytes[done..].to_vec();
+                    self.queued_bytes += self.rest.len();
+                    return (Flushed::Blocked, done);
+                }
+                Err(_) => return (Flushed::Gone, done),
+            }
+        }
+        (Flushed::All, done)
+    }
+}
+
+/// A `messages` frame around entries that were encoded elsewhere, each preceded by a comma.
+pub(crate) fn messages_frame(cursor: &Cursor, json: &[u8]) -> Vec<u8> {
+    let mut frame = vec![0; HEADER_BYTES_MAX];
+    frame.extend_from_slice(b"{\"t\":\"messages\",\"cursor\":\"");
+    put_cursor(&mut frame, cursor);
+    frame.extend_from_slice(b"\",\"entries\":[");
+    frame.extend_from_slice(json.get(1..).unwrap_or_default());
+    frame.extend_from_slice(b"]}");
+    close_frame_gap(&mut frame, 0, HEADER_BYTES_MAX);
+    frame
+}
+
+/// Puts the header of the text frame whose payload begins at `payload` right before it, and moves
+/// the frame down to `start`. The gap is a few bytes; the payload is moved only when they differ.
+fn close_frame_gap(buffer: &mut Vec<u8>, start: usize, payload: usize) {
+    let mut header = Vec::with_capacity(HEADER_BYTES_MAX);
+    put_server_header(&mut header, OpCode::Data(Data::Text), buffer.len() - payload);
+    let gap = payload - start - header.len();
+    buffer[start..start + header.len()].copy_from_slice(&header);
+    if gap > 0 {
+        buffer.copy_within(payload.., start + header.len());
+        buffer.truncate(buffer.len() - gap);
+    }
+}
+
+fn put_cursor(out: &mut Vec<u8>, cursor: &Cursor) {
+    // Writing to memory cannot fail.
+    let _ = write!(out, "{:x}", cursor.epoch);
+    let mut digits = itoa::Buffer::new();
+    for position in cursor.positions {
+        out.push(b'.');
+        out.extend_from_slice(digits.format(position).as_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use tidings_engine::delivery::Recipients;
+    use tidings_protocol::ws::take_frame;
+
+    fn block(json: &str) -> Arc<Block> {
+        let json = json.to_owned().into_bytes().into();
+        Arc::new(Block { conversation: ConversationNo(1), recipients: Recipients::Audience, entries: 1, json })
+    }
+
+    fn texts(mut bytes: Vec<u8>) -> Vec<String> {
+        let mut texts = Vec::new();
+        while let Some(frame) = take_frame(&mut bytes, false, 1 << 24).unwrap() {
+            texts.push(String::from_utf8(bytes[frame.payload.clone()].to_vec()).unwrap());
+            bytes.drain(..frame.payload.end);
+        }
+        assert_eq!(bytes, b"");
+        texts
+    }
+
+    /// A socket that takes `room` bytes.
+    struct Narrow {
+        taken: Vec<u8>,
+        room: usize,
+    }
+
+    impl Write for Narrow {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            let n = bytes.len().min(self.room);
+            if n == 0 {
+                return Err(ErrorKind::WouldBlock.into());
+            }
+            self.room -= n;
+            self.taken.extend_from_slice(&bytes[..n]);
+            Ok(n)
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn what_has_gathered_goes_in_one_frame_with_the_last_cursor() {
+        let mut outgoing = Outgoing::default();
+        outgoing.push_block(&block(",1"), Lane::Group, 7);
+        outgoing.push_block(&block(",2,3"), Lane::Direct, 9);
+        let mut socket = Vec::new();
+        let mut cursor = Cursor { epoch: 10, positions: [0; LANES] };
+        let (flushed, ..) = outgoing.flush(&mut socket, &mut cursor, &mut Vec::new());
+        assert_eq!(flushed, Flushed::All);
+        assert_eq!(texts(socket), [r#"{"t":"messages","cursor":"a.9.7.0","entries":[1,2,3]}"#]);
+        assert_eq!(outgoing.queued_bytes(), 0);
+    }
+
+    #[test]
+    fn a_blocked_socket_goes_on_where_it_stopped() {
+        let mut outgoing = Outgoing::default();
+        for n in 0..50 {
+            outgoing.push_block(&block(&format!(",{n}")), Lane::Group, n);
+        }
+        let mut socket = Narrow { taken: vec![], room: 0 };
+        let mut cursor = Cursor::default();
+        for _ in 0..1_000 {
+            socket.room = 3;
+            if outgoing.flush(&mut socket, &mut cursor, &mut Vec::new()).0 == Flushed::All {
+                break;
+            }
+        }
+        assert!(outgoing.is_empty());
+        assert_eq!(texts(socket.taken).len(), 1);
+    }
+
+    #[test]
+    fn a_frame_ends_only_where_a_fan_out_ends() {
+        let big = format!(",\"{}\"", "x".repeat(FRAME_BYTES_TARGET));
+        let mut outgoing = Outgoing::default();
+        outgoing.push_block(&block(&big), Lane::Group, 5);
+        outgoing.push_block(&block(",2"), Lane::Group, 5);
+        outgoing.push_block(&block(",3"), Lane::Group, 6);
+        let mut socket = Vec::new();
+        outgoing.flush(&mut socket, &mut Cursor::default(), &mut Vec::new());
+        let texts = texts(socket);
+        assert_eq!(texts.len(), 2);
+        assert!(texts[0].contains("0.0.5.0") && texts[0].ends_with(",2]}"));
+        assert!(texts[1].contains("0.0.6.0"));
+    }
+}

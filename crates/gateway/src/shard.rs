@@ -1,0 +1,474 @@
+//! The loop of one shard: sockets, commands, fan-outs, timers, flushes, a bounded piece of each.
+
+use crate::{
+    binding::FIRST_FRAME_BYTES_MAX,
+    commands::Command,
+    connection::{Connection, Phase, malformed},
+    gateway::{GatewayConfig, ShardHandle, ShardWake, VerifyToken, WAKE},
+    turn::Schedule,
+    wheel::Wheel,
+};
+use crossbeam_channel::Receiver;
+use mio::{Events, Interest, Poll, Token};
+use slab::Slab;
+use std::{
+    collections::VecDeque,
+    io::{ErrorKind, Read},
+    net::TcpStream,
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+use tidings_engine::{Engine, delivery::Delivery, model::LANES, shards::ShardReceivers};
+use tidings_protocol::{
+    error::{ErrorCode, Refusal},
+    limits::FRAME_BYTES_MAX,
+    ws::{self, Control, Data, OpCode, take_frame},
+};
+
+/// One read buffer per shard; a whole frame of the greatest length fits.
+const READ_BUFFER_BYTES: usize = 256 * 1024;
+/// Reads of one connection before others have their turn.
+const READS_PER_TURN: usize = 4;
+/// Readable connections served before fan-outs have their turn.
+const READERS_PER_TURN: usize = 64;
+/// Commands taken before others have their turn.
+const COMMANDS_PER_TURN: usize = 256;
+/// The wheel's tick: time-outs are kept to about this.
+pub(crate) const TICK: Duration = Duration::from_millis(100);
+/// How long a closing connection may take to say goodbye.
+const CLOSING: Duration = Duration::from_secs(5);
+
+pub(crate) struct ShardParts {
+    pub index: usize,
+    pub poll: Poll,
+    pub wake: Arc<ShardWake>,
+    pub inbox: Receiver<Command>,
+    pub receivers: ShardReceivers,
+    pub config: GatewayConfig,
+    pub engine: Arc<Engine>,
+    pub tokens: Arc<dyn VerifyToken>,
+    pub shards: Vec<ShardHandle>,
+    pub runtime: tokio::runtime::Handle,
+    pub open: Arc<AtomicUsize>,
+}
+
+pub(crate) struct Shard {
+    pub(crate) parts: ShardParts,
+    pub(crate) connections: Slab<Connection>,
+    pub(crate) delivery: Delivery,
+    pub(crate) schedule: Schedule,
+    pub(crate) wheel: Wheel,
+    pub(crate) readable: VecDeque<usize>,
+    pub(crate) scratch: Vec<u8>,
+    read_buffer: Vec<u8>,
+    generation: u64,
+    started: Instant,
+    pub(crate) draining: bool,
+    stopping: bool,
+}
+
+/// Whether the connection that was served is still here.
+#[derive(Debug, PartialEq, Eq, Clone, Copy)]
+pub(crate) enum After {
+    Stays,
+    /// Take no further frames now: what follows waits.
+    Pauses,
+    /// It moved to another shard, which takes what follows.
+    Moves,
+}
+
+impl Shard {
+    pub(crate) fn new(parts: ShardParts) -> Self {
+        let position = parts.engine.store.last_position();
+        Shard {
+            delivery: Delivery::starting_at([position; LANES]),
+            schedule: Schedule::new(parts.config.flush_interval),
+            connections: Slab::new(),
+            wheel: Wheel::new(),
+            readable: VecDeque::new(),
+            scratch: Vec::new(),
+            read_buffer: vec![0; READ_BUFFER_BYTES],
+            generation: 0,
+            started: Instant::now(),
+            draining: false,
+            stopping: false,
+            parts,
+        }
+    }
+
+    pub(crate) fn run(mut self) {
+        let mut events = Events::with_capacity(1_024);
+        while !self.stopping {
+            self.wait(&mut events);
+            self.take_commands();
+            self.take_control();
+            self.read_some();
+            self.take_fanouts();
+            self.check_times();
+            self.flush_some();
+        }
+        let keys: Vec<usize> = self.connections.iter().map(|(key, _)| key).collect();
+        for key in keys {
+            self.remove(key);
+        }
+    }
+
+    /// Sleeps until a socket, a command, a flush or the wheel needs a turn.
+    fn wait(&mut self, events: &mut Events) {
+        let wake = &self.parts.wake;
+        let busy = |shard: &Shard| {
+            shard.schedule.has_ready()
+                || !shard.readable.is_empty()
+                || !shard.parts.inbox.is_empty()
+                || !shard.parts.receivers.control.is_empty()
+                || shard.parts.receivers.lanes.iter().any(|lane| !lane.is_empty())
+        };
+        let mut timeout = Duration::ZERO;
+        if !busy(self) {
+            wake.asleep.store(true, Ordering::SeqCst);
+            // What was put in after the first look would not have woken us.
+            if busy(self) {
+                wake.asleep.store(false, Ordering::SeqCst);
+            } else {
+                timeout = self.schedule.until_due().map_or(TICK, |due| due.min(TICK));
+            }
+        }
+        if let Err(error) = self.parts.poll.poll(events, Some(timeout))
+            && error.kind() != ErrorKind::Interrupted
+        {
+            tracing::error!(%error, "poll failed");
+        }
+        wake.asleep.store(false, Ordering::SeqCst);
+        for event in events.iter() {
+            if event.token() == WAKE {
+                continue;
+            }
+            let key = event.token().0;
+            let Some(connection) = self.connections.get_mut(key) else { continue };
+            if event.is_writable() && connection.blocked {
+                connection.blocked = false;
+                self.schedule.flush_soon(connection, key);
+            }
+            if (event.is_readable() || event.is_read_closed() || event.is_error()) && !connection.readable {
+                connection.readable = true;
+                self.readable.push_back(key);
+            }
+        }
+    }
+
+    fn take_commands(&mut self) {
+        for _ in 0..COMMANDS_PER_TURN {
+            let Ok(command) = self.parts.inbox.try_recv() else { return };
+            match command {
+                Command::Adopt { socket, already_read } => {
+                    if let Some(key) = self.register(socket) {
+                        self.take_bytes(key, already_read);
+                    }
+                }
+                Command::Move(moving) => {
+                    if let Some(key) = self.register(moving.socket) {
+                        self.begin_bind(key, moving.bind);
+                        self.take_bytes(key, moving.already_read);
+                    }
+                }
+                Command::Memberships { user, number, result } => self.install_memberships(user, number, result),
+                Command::Missed { session, result } => self.go_live(session, result),
+                Command::Answer { session, json } => {
+                    if let Some(key) = self.find(session) {
+                        let connection = &mut self.connections[key];
+                        connection.requests = connection.requests.saturating_sub(1);
+                        connection.push_json(&json);
+                        self.schedule.flush_soon(connection, key);
+                    }
+                }
+                Command::GoOn { session } => {
+                    if let Some(key) = self.find(session) {
+                        self.connections[key].paused = false;
+                        let waiting = std::mem::take(&mut self.connections[key].partial);
+                        self.take_bytes(key, waiting);
+                        if let Some(connection) = self.connections.get_mut(key).filter(|c| !c.readable) {
+                            connection.readable = true;
+                            self.readable.push_back(key);
+                        }
+                    }
+                }
+                Command::Drain { spread_ms } => self.drain(spread_ms),
+                Command::Stop => self.stopping = true,
+            }
+        }
+    }
+
+    /// The key of a session that is still here.
+    pub(crate) fn find(&self, session: u64) -> Option<usize> {
+        let key = (session & u64::from(u32::MAX)) as usize;
+        self.connections.get(key).filter(|c| c.session == session).map(|_| key)
+    }
+
+    pub(crate) fn tick(&self) -> u64 {
+        (self.started.elapsed().as_millis() / TICK.as_millis()) as u64
+    }
+
+    fn register(&mut self, socket: TcpStream) -> Option<usize> {
+        let prepared = socket.set_nonblocking(true).and_then(|()| socket.set_nodelay(true));
+        let mut socket = mio::net::TcpStream::from_std(socket);
+        let entry = self.connections.vacant_entry();
+        let key = entry.key();
+        let registered = prepared.and_then(|()| {
+            self.parts.poll.registry().register(&mut socket, Token(key), Interest::READABLE | Interest::WRITABLE)
+        });
+        if let Err(error) = registered {
+            tracing::debug!(%error, "a connection could not be registered");
+            self.parts.open.fetch_sub(1, Ordering::Relaxed);
+            return None;
+        }
+        self.generation += 1;
+        let session = (self.generation << 32) | key as u64;
+        let tick = (self.started.elapsed().as_millis() / TICK.as_millis()) as u64;
+        entry.insert(Connection::new(socket, session, tick));
+        self.parts.engine.metrics.connections.inc();
+        self.arm(key, tick + ticks(self.parts.config.bind_timeout));
+        if self.draining {
+            self.close(key, Refusal::new(ErrorCode::Draining, "the server is draining"));
+        }
+        Some(key)
+    }
+
+    /// Forgets a connection whose socket is gone or no longer wanted.
+    pub(crate) fn remove(&mut self, key: usize) {
+        self.unbind(key);
+        let mut connection = self.connections.remove(key);
+        let _ = self.parts.poll.registry().deregister(&mut connection.socket);
+        self.parts.engine.metrics.connections.dec();
+        self.parts.open.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Hands a connection to another shard: its socket, and nothing else of it.
+    pub(crate) fn take_out(&mut self, key: usize) -> Option<TcpStream> {
+        let mut connection = self.connections.remove(key);
+        let _ = self.parts.poll.registry().deregister(&mut connection.socket);
+        self.parts.engine.metrics.connections.dec();
+        Some(connection.socket.into())
+    }
+
+    /// Says why, then closes once that is written.
+    pub(crate) fn close(&mut self, key: usize, refusal: Refusal) {
+        self.unbind(key);
+        let tick = self.tick();
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        if connection.phase == Phase::Closing {
+            return;
+        }
+        self.parts.engine.metrics.count_refusal(refusal.code);
+        connection.phase = Phase::Closing;
+        connection.heard = tick;
+        connection.partial = Vec::new();
+        connection.fragments = Vec::new();
+        connection.outgoing.clear_items();
+        connection.push_close(&refusal);
+        self.schedule.flush_soon(connection, key);
+        self.arm(key, tick + ticks(CLOSING));
+    }
+
+    /// Has the connection looked at no later than `tick`.
+    pub(crate) fn arm(&mut self, key: usize, tick: u64) {
+        if let Some(connection) = self.connections.get_mut(key).filter(|c| tick < c.due) {
+            connection.due = self.wheel.put(key, tick);
+        }
+    }
+
+    fn read_some(&mut self) {
+        for _ in 0..READERS_PER_TURN.min(self.readable.len()) {
+            let Some(key) = self.readable.pop_front() else { return };
+            let Some(connection) = self.connections.get_mut(key) else { continue };
+            connection.readable = false;
+            if !connection.paused {
+                self.read(key);
+            }
+        }
+    }
+
+    fn read(&mut self, key: usize) {
+        let tick = self.tick();
+        let mut buffer = std::mem::take(&mut self.read_buffer);
+        for round in 0.. {
+            let Some(connection) = self.connections.get_mut(key).filter(|c| !c.paused) else { break };
+            if round == READS_PER_TURN {
+                connection.readable = true;
+                self.readable.push_back(key);
+                break;
+            }
+            let partial = std::mem::take(&mut connection.partial);
+            buffer[..partial.len()].copy_from_slice(&partial);
+            match connection.socket.read(&mut buffer[partial.len()..]) {
+                Ok(0) => {
+                    self.remove(key);
+                    break;
+                }
+                Ok(n) => {
+                    if connection.phase == Phase::Closing {
+                        continue;
+                    }
+                    connection.heard = tick;
+                    let end = partial.len() + n;
+                    let drained = end < buffer.len();
+                    if self.take_frames(key, &mut buffer, 0..end) != After::Stays || drained {
+                        break;
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    connection.partial = partial;
+                    break;
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => connection.partial = partial,
+                Err(_) => {
+                    self.remove(key);
+                    break;
+                }
+            }
+        }
+        self.read_buffer = buffer;
+    }
+
+    /// Takes bytes that were read elsewhere.
+    fn take_bytes(&mut self, key: usize, mut bytes: Vec<u8>) {
+        if !bytes.is_empty() {
+            let end = bytes.len();
+            self.take_frames(key, &mut bytes, 0..end);
+        }
+    }
+
+    /// Takes the frames that have come whole; the rest is kept with the connection.
+    fn take_frames(&mut self, key: usize, buffer: &mut [u8], bytes: Range<usize>) -> After {
+        let mut at = bytes.start;
+        loop {
+            let Some(connection) = self.connections.get_mut(key) else { return After::Moves };
+            if connection.phase == Phase::Closing {
+                return After::Stays;
+            }
+            let rest = at..bytes.end;
+            if connection.paused {
+                connection.partial = buffer[rest].to_vec();
+                return After::Pauses;
+            }
+            let limit = if connection.phase == Phase::Unbound { FIRST_FRAME_BYTES_MAX } else { FRAME_BYTES_MAX };
+            let frame = match take_frame(&mut buffer[rest.clone()], true, limit) {
+                Ok(Some(frame)) => frame,
+                Ok(None) => {
+                    connection.partial = buffer[rest].to_vec();
+                    return After::Stays;
+                }
+                Err(error @ ws::FrameError::TooLong { .. }) => {
+                    self.close(key, Refusal::new(ErrorCode::LimitExceeded, error.to_string()));
+                    return After::Stays;
+                }
+                Err(error) => {
+                    self.close(key, malformed(error));
+                    return After::Stays;
+                }
+            };
+            let payload = at + frame.payload.start..at + frame.payload.end;
+            at = payload.end;
+            let after = self.take_one(key, frame.opcode, frame.is_final, &buffer[payload], &buffer[at..bytes.end]);
+            if after == After::Moves {
+                return after;
+            }
+        }
+    }
+
+    fn take_one(&mut self, key: usize, opcode: OpCode, is_final: bool, payload: &[u8], following: &[u8]) -> After {
+        let connection = &mut self.connections[key];
+        match opcode {
+            OpCode::Data(Data::Text) if is_final && connection.fragments.is_empty() => {
+                return self.take_text(key, payload, following);
+            }
+            OpCode::Data(Data::Text) if connection.fragments.is_empty() && !payload.is_empty() => {
+                connection.fragments = payload.to_vec();
+            }
+            OpCode::Data(Data::Continue) if !connection.fragments.is_empty() => {
+                let length = connection.fragments.len() + payload.len();
+                if length > FRAME_BYTES_MAX {
+                    self.close(key, Refusal::limit("a message (bytes)", FRAME_BYTES_MAX as u64, length as u64));
+                    return After::Stays;
+                }
+                connection.fragments.extend_from_slice(payload);
+                if is_final {
+                    let whole = std::mem::take(&mut connection.fragments);
+                    return self.take_text(key, &whole, following);
+                }
+            }
+            OpCode::Control(Control::Ping) => {
+                connection.push_control(Control::Pong, payload);
+                self.schedule.flush_soon(connection, key);
+            }
+            OpCode::Control(Control::Pong) => {}
+            // The client's own goodbye: echoed, then both sides are done.
+            OpCode::Control(Control::Close) => self.say_goodbye(key, payload.get(..2).unwrap_or_default()),
+            OpCode::Data(_) => self.close(key, malformed("send whole text messages")),
+            OpCode::Control(_) => self.close(key, malformed("a reserved opcode")),
+        }
+        After::Stays
+    }
+
+    /// Closes as the client asked.
+    pub(crate) fn say_goodbye(&mut self, key: usize, payload: &[u8]) {
+        self.unbind(key);
+        let tick = self.tick();
+        let connection = &mut self.connections[key];
+        connection.phase = Phase::Closing;
+        connection.heard = tick;
+        connection.outgoing.clear_items();
+        connection.push_control(Control::Close, payload);
+        self.schedule.flush_soon(connection, key);
+        self.arm(key, tick + ticks(CLOSING));
+    }
+
+    fn check_times(&mut self) {
+        let tick = self.tick();
+        let silence_max = ticks(self.parts.config.heartbeat + self.parts.config.heartbeat / 2);
+        for (due, key) in self.wheel.advance(tick) {
+            let Some(connection) = self.connections.get_mut(key).filter(|c| c.due == due) else { continue };
+            connection.due = u64::MAX;
+            let (limit, code) = match connection.phase {
+                Phase::Unbound => (ticks(self.parts.config.bind_timeout), Some(ErrorCode::BindTimeout)),
+                Phase::Binding | Phase::Live => (silence_max, Some(ErrorCode::HeartbeatTimeout)),
+                Phase::Closing => (ticks(CLOSING), None),
+            };
+            if tick < connection.heard + limit {
+                let again = connection.heard + limit;
+                self.arm(key, again);
+                continue;
+            }
+            match code {
+                None => self.remove(key),
+                Some(code) => {
+                    let counter = &self.parts.engine.metrics;
+                    if code == ErrorCode::BindTimeout { &counter.bind_timeouts } else { &counter.heartbeat_timeouts }
+                        .inc();
+                    self.close(key, Refusal::new(code, "nothing was heard in time"));
+                }
+            }
+        }
+    }
+
+    fn drain(&mut self, spread_ms: u64) {
+        self.draining = true;
+        let keys: Vec<usize> = self.connections.iter().map(|(key, _)| key).collect();
+        for key in keys {
+            let after_ms = rand::random_range(0..=spread_ms.max(1));
+            let refusal =
+                Refusal::new(ErrorCode::Draining, "the server is draining; connect again").retry_after(after_ms);
+            let frame = crate::connection::json(&tidings_protocol::frames::ServerFrame::Reconnect { after_ms });
+            if self.connections[key].phase != Phase::Closing {
+                self.close_after(key, &frame, refusal);
+            }
+        }
+    }
+}
+
+pub(crate) fn ticks(duration: Duration) -> u64 {
+    (duration.as_millis() / TICK.as_millis()).max(1) as u64
+}
