@@ -17,6 +17,10 @@ pub struct EngineConfig {
     pub cache_entries: usize,
     /// Sessions of one user and device kind; the oldest is told and closed.
     pub sessions_per_kind: usize,
+    /// Messages that one user may send in a second by token; 0: no limit. App servers are not limited.
+    pub sends_per_second: u32,
+    /// Messages that a user who was quiet may send at once.
+    pub sends_burst: u32,
     /// Whether messages to offline users go to the outbox.
     pub outbox: bool,
 }
@@ -31,6 +35,8 @@ impl Default for EngineConfig {
             shard_queue: 64,
             cache_entries: 100_000,
             sessions_per_kind: 5,
+            sends_per_second: 0,
+            sends_burst: 20,
             outbox: false,
         }
     }

@@ -12,6 +12,7 @@ use crate::{
     model::*,
     outbox::{Outbox, Webhook},
     presence::Presence,
+    rate::RateLimit,
     shards::{ShardReceivers, Shards, Wake},
     store::Store,
 };
@@ -49,6 +50,7 @@ pub struct Engine {
     pub(crate) lanes: Arc<Lanes>,
     pub(crate) hub: Arc<dyn Hub>,
     pub(crate) outbox: Outbox,
+    pub(crate) rate: RateLimit,
     draining: AtomicBool,
 }
 
@@ -77,6 +79,7 @@ impl Engine {
             directory: Directory::new(store.clone(), config.cache_entries),
             presence: Presence::default(),
             outbox: Outbox::default(),
+            rate: RateLimit::new(config.sends_per_second, config.sends_burst),
             committer,
             lanes,
             hub,

@@ -27,6 +27,7 @@ pub mod metrics;
 pub mod model;
 pub mod outbox;
 pub mod presence;
+mod rate;
 pub mod reads;
 pub mod resume;
 pub mod send;

@@ -200,6 +200,9 @@ impl Engine {
         check_message(&message)?;
         if let Some(sender) = sender {
             self.check_may_send(actor, sender, conversation)?;
+            if matches!(actor, Actor::User(_)) {
+                self.rate.check(sender.no)?;
+            }
         }
         let NewMessage { client_msg_id, content_type, body, mentions, silent, skip_push } = message;
         let entry = NewEntry {
