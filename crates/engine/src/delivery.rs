@@ -253,3 +253,134 @@ impl Delivery {
         self.positions
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROOM: ConversationNo = ConversationNo(7);
+    const ALICE: UserNo = UserNo(1);
+    const BOB: UserNo = UserNo(2);
+
+    /// What each session was handed: its entries' JSON, or a conversation that it left.
+    #[derive(Default)]
+    struct Seen(Vec<(SessionKey, String)>);
+
+    impl Sink for Seen {
+        fn block(&mut self, session: SessionKey, block: &Arc<Block>, _: Lane, _: Position) {
+            self.0.push((session, String::from_utf8_lossy(&block.json).into_owned()));
+        }
+
+        fn left(&mut self, session: SessionKey, conversation: &Arc<str>) {
+            self.0.push((session, format!("left {conversation}")));
+        }
+    }
+
+    fn say(text: &'static str) -> Step {
+        let json = Bytes::from_static(text.as_bytes());
+        Step::Block(Arc::new(Block { conversation: ROOM, recipients: Recipients::Audience, entries: 1, json }))
+    }
+
+    fn join(user: UserNo) -> Step {
+        Step::Join { conversation: ROOM, users: [user].into() }
+    }
+
+    fn leave(user: UserNo) -> Step {
+        Step::Leave { conversation: ROOM, id: "room".into(), users: [user].into() }
+    }
+
+    fn apply(delivery: &mut Delivery, through: Position, steps: Vec<Step>) -> Vec<(SessionKey, String)> {
+        let mut seen = Seen::default();
+        let fanout = Fanout { lane: Lane::Group, through, steps, committed_at: Instant::now() };
+        delivery.apply(&fanout, &mut seen);
+        seen.0
+    }
+
+    /// A delivery with Alice's session 1 live in the room.
+    fn with_alice() -> Delivery {
+        let mut delivery = Delivery::default();
+        assert_eq!(delivery.bind(1, ALICE), Bind::NeedsMemberships(1));
+        assert!(delivery.install(ALICE, 1, vec![ROOM]).is_some());
+        delivery
+    }
+
+    #[test]
+    fn live_from_the_position_at_which_memberships_were_installed() {
+        let mut delivery = Delivery::default();
+        delivery.bind(1, ALICE);
+        assert_eq!(apply(&mut delivery, 5, vec![say("early")]), [], "read from the store instead");
+        let (_, positions) = delivery.install(ALICE, 1, vec![ROOM]).into_iter().next().unwrap_or_default();
+        assert_eq!(positions, [0, 5, 0]);
+        assert_eq!(apply(&mut delivery, 6, vec![say("late")]), [(1, "late".into())]);
+    }
+
+    #[test]
+    fn who_left_while_memberships_were_read_stays_out() {
+        let mut delivery = Delivery::default();
+        delivery.bind(1, ALICE);
+        apply(&mut delivery, 5, vec![leave(ALICE)]);
+        delivery.install(ALICE, 1, vec![ROOM]);
+        assert_eq!(apply(&mut delivery, 6, vec![say("secret")]), []);
+    }
+
+    #[test]
+    fn who_joined_while_memberships_were_read_is_in_once() {
+        let mut delivery = Delivery::default();
+        delivery.bind(1, ALICE);
+        apply(&mut delivery, 5, vec![join(ALICE)]);
+        delivery.install(ALICE, 1, vec![ROOM]);
+        assert_eq!(apply(&mut delivery, 6, vec![say("hi")]), [(1, "hi".into())]);
+    }
+
+    #[test]
+    fn memberships_read_for_a_session_that_has_gone_are_not_used_for_the_next() {
+        let mut delivery = Delivery::default();
+        delivery.bind(1, ALICE);
+        delivery.unbind(1, ALICE);
+        apply(&mut delivery, 5, vec![leave(ALICE)]);
+        assert_eq!(delivery.bind(2, ALICE), Bind::NeedsMemberships(2));
+        assert!(delivery.install(ALICE, 1, vec![ROOM]).is_none(), "the older reading still had the room");
+        assert!(delivery.install(ALICE, 2, vec![]).is_some());
+        assert_eq!(apply(&mut delivery, 6, vec![say("secret")]), []);
+    }
+
+    #[test]
+    fn members_see_their_own_leaving_and_nothing_after_it() {
+        let mut delivery = with_alice();
+        let seen = apply(&mut delivery, 5, vec![say("bye"), leave(ALICE), say("after")]);
+        assert_eq!(seen, [(1, "bye".into()), (1, "left room".into())]);
+    }
+
+    #[test]
+    fn a_second_device_is_live_at_once_and_the_last_to_go_takes_the_user_along() {
+        let mut delivery = with_alice();
+        assert_eq!(delivery.bind(2, ALICE), Bind::Joined([0, 0, 0]));
+        assert_eq!(apply(&mut delivery, 5, vec![say("hi")]).len(), 2);
+        delivery.unbind(1, ALICE);
+        assert_eq!(apply(&mut delivery, 6, vec![say("hi")]).len(), 1);
+        delivery.unbind(2, ALICE);
+        assert_eq!(apply(&mut delivery, 7, vec![say("hi")]), []);
+        assert!(delivery.audiences.is_empty() && delivery.users.is_empty());
+    }
+
+    #[test]
+    fn a_direct_message_finds_both_of_its_users_and_notes_to_oneself_come_once() {
+        let mut delivery = with_alice();
+        delivery.bind(2, BOB);
+        delivery.install(BOB, 2, vec![]);
+        let direct = |a, b| {
+            let recipients = Recipients::Pair(a, b);
+            let json = Bytes::from_static(b",1");
+            Step::Block(Arc::new(Block { conversation: ConversationNo(9), recipients, entries: 1, json }))
+        };
+        assert_eq!(apply(&mut delivery, 5, vec![direct(ALICE, BOB)]).len(), 2);
+        assert_eq!(apply(&mut delivery, 6, vec![direct(ALICE, ALICE)]).len(), 1);
+    }
+
+    #[test]
+    fn a_fan_out_without_entries_does_not_turn_positions_back() {
+        let mut delivery = Delivery::starting_at([9; LANES]);
+        apply(&mut delivery, 0, vec![join(ALICE)]);
+        assert_eq!(delivery.positions(), [9; LANES]);
+    }
+}
