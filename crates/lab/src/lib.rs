@@ -1,1 +1,122 @@
-//! lab
+//! The load lab: what wrk2 is to HTTP, for messaging. It is a black-box user of a server, through its public doors.
+//!
+//! Open-loop schedules, latency from the planned send time, and counts that must balance: every
+//! receiver is checked entry by entry, and a run that lost, doubled, reordered or altered anything fails. It
+//! knows nothing of how the server works, and links none of it. In reading order:
+//! - [`args`]: the commands and their options;
+//! - `group`, `broadcast`, `replay`, `direct`, `isolation`, `crash`, `growth`: one file per command;
+//! - `server`, `setup`, `load`: a server of the bench's own, users and groups, the worker process as the parent sees it;
+//! - `job`: what parent and worker say to each other;
+//! - [`worker`]: the load client itself, on one core;
+//! - `bare`: a loop that only writes, the limit that broadcasts are held against;
+//! - `corpus`, `report`, `process`: recorded chats, tables, the operating system.
+
+pub mod args;
+mod bare;
+mod broadcast;
+mod corpus;
+mod crash;
+mod direct;
+mod group;
+mod growth;
+mod isolation;
+mod job;
+mod load;
+mod process;
+mod replay;
+mod report;
+mod server;
+mod setup;
+pub mod worker;
+
+pub use args::BenchArgs;
+pub use job::{Outcome, Percentiles};
+
+use args::Bench;
+use std::process::ExitCode;
+
+/// Why a bench could not be run. What the server did wrong is no error but a verdict: see [`Verdict`].
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LabError {
+    #[error("{0}")]
+    Usage(String),
+    #[error("{0}")]
+    Io(#[from] std::io::Error),
+    #[error("{0}")]
+    Client(#[from] tidings_client::ClientError),
+    #[error("the load worker failed: {0}")]
+    Worker(String),
+    #[error("the server {0}")]
+    Server(String),
+}
+
+/// What a bench found. Each has an exit code of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Verdict {
+    Passed = 0,
+    /// The lab could not keep its schedule: the figures are its own limit.
+    LabFellBehind = 3,
+    /// A count does not balance.
+    Failed = 1,
+}
+
+impl Verdict {
+    pub(crate) fn of(outcome: &Outcome) -> Self {
+        match (outcome.balances(), outcome.lab_fell_behind()) {
+            (false, _) => Verdict::Failed,
+            (true, true) => Verdict::LabFellBehind,
+            (true, false) => Verdict::Passed,
+        }
+    }
+
+    /// The graver of the two: a failure of the product stands above a lab that fell behind.
+    pub(crate) fn and(self, other: Verdict) -> Verdict {
+        if self == Verdict::Failed || other == Verdict::Failed {
+            return Verdict::Failed;
+        }
+        self.max(other)
+    }
+}
+
+/// Runs a bench and says how it ended: 0 passed, 1 the server failed, 2 usage, 3 the lab fell behind.
+pub fn run(args: BenchArgs) -> ExitCode {
+    let result = match args.bench {
+        Bench::Worker => return worker::main(),
+        Bench::BareServer(bare) => return bare::main(&bare),
+        Bench::Group(args) => group::run(&args),
+        Bench::Broadcast(args) => broadcast::run(&args),
+        Bench::Replay(args) => replay::run(&args),
+        Bench::Direct(args) => direct::run(&args),
+        Bench::Isolation(args) => isolation::run(&args),
+        Bench::Crash(args) => crash::run(&args),
+        Bench::Growth(args) => growth::run(&args),
+    };
+    match result {
+        Ok(verdict) => {
+            if verdict == Verdict::LabFellBehind {
+                eprintln!("the lab could not keep up with its own schedule: these figures are its limit");
+            }
+            ExitCode::from(verdict as u8)
+        }
+        Err(LabError::Usage(what)) => {
+            eprintln!("{what}");
+            ExitCode::from(2)
+        }
+        Err(error) => {
+            eprintln!("bench: {error}");
+            ExitCode::from(1)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_products_failure_stands_above_a_lab_that_fell_behind() {
+        assert_eq!(Verdict::Passed.and(Verdict::LabFellBehind), Verdict::LabFellBehind);
+        assert_eq!(Verdict::LabFellBehind.and(Verdict::Failed), Verdict::Failed);
+        assert_eq!(Verdict::Failed.and(Verdict::LabFellBehind), Verdict::Failed);
+    }
+}

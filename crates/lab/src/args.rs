@@ -1,0 +1,282 @@
+//! The commands of `tidings bench` and their options.
+
+use clap::{Args, Subcommand, ValueEnum};
+use std::{path::PathBuf, str::FromStr, time::Duration};
+
+/// Load a server the way its users will, and prove with counts that nothing was lost.
+#[derive(Debug, Clone, Args)]
+pub struct BenchArgs {
+    #[command(subcommand)]
+    pub bench: Bench,
+}
+
+#[derive(Debug, Clone, Subcommand)]
+pub enum Bench {
+    /// A group with many members online: HTTP send to every member's WebSocket
+    Group(GroupArgs),
+    /// One message to a big group, time to the last receiver, beside a loop that only writes
+    Broadcast(BroadcastArgs),
+    /// A recorded chat: its authors as users, one room, everyone a member
+    Replay(ReplayArgs),
+    /// Direct messages, each to a connected recipient
+    Direct(DirectArgs),
+    /// Direct messages beside a saturated group lane
+    Isolation(IsolationArgs),
+    /// Kill the server at random moments under load, and prove that nothing acknowledged was lost
+    Crash(CrashArgs),
+    /// Rates and memory at growing group sizes, histories and numbers of users
+    Growth(GrowthArgs),
+    #[command(hide = true)]
+    Worker,
+    #[command(hide = true)]
+    BareServer(BareArgs),
+}
+
+/// Which server, and where the figures go.
+#[derive(Debug, Clone, Args)]
+pub struct TargetArgs {
+    /// The server, such as http://127.0.0.1:8080; without it the bench starts one of its own
+    #[arg(long)]
+    pub url: Option<String>,
+    #[arg(long, env = "TIDINGS_API_KEY", hide_env_values = true)]
+    pub api_key: Option<String>,
+    /// The secret that client tokens are signed with (HS256)
+    #[arg(long, env = "TIDINGS_TOKEN_KEY", hide_env_values = true)]
+    pub token_key: Option<String>,
+    /// The core that the load client keeps to; the last one unless given
+    #[arg(long)]
+    pub client_core: Option<usize>,
+    /// Write the figures to this file as JSON
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct GroupArgs {
+    #[command(flatten)]
+    pub target: TargetArgs,
+    /// Members online
+    #[arg(long, default_value_t = 300)]
+    pub members: usize,
+    /// Members in all, the rest offline
+    #[arg(long)]
+    pub group_size: Option<usize>,
+    /// Messages a second (open loop), or `max` (closed loop)
+    #[arg(long, default_value = "1000")]
+    pub rate: Rate,
+    #[arg(long, default_value = "10s", value_parser = duration)]
+    pub duration: Duration,
+    #[arg(long, default_value_t = 200)]
+    pub body_bytes: usize,
+    /// HTTP connections that send, or sessions with `--via ws`
+    #[arg(long, default_value_t = 32)]
+    pub senders: usize,
+    #[arg(long, value_enum, default_value_t = Via::Http)]
+    pub via: Via,
+    /// Unanswered sends per session
+    #[arg(long, default_value_t = 64)]
+    pub pipeline: usize,
+    /// Messages in one HTTP request
+    #[arg(long, default_value_t = 1)]
+    pub batch: usize,
+    /// With `--rate max`: messages between send and last receiver
+    #[arg(long, default_value_t = 1000)]
+    pub window: usize,
+    /// Find the highest rate whose 99th percentile is within `--target-ms`
+    #[arg(long)]
+    pub search: bool,
+    #[arg(long, default_value_t = 500.0)]
+    pub target_ms: f64,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct BroadcastArgs {
+    #[command(flatten)]
+    pub target: TargetArgs,
+    #[arg(long, default_value_t = 10_000)]
+    pub members: usize,
+    #[arg(long, default_value_t = 20)]
+    pub rounds: usize,
+    #[arg(long, default_value_t = 200)]
+    pub body_bytes: usize,
+    /// Between the last receiver of one round and the next send
+    #[arg(long, default_value = "200ms", value_parser = duration)]
+    pub pause: Duration,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct ReplayArgs {
+    #[command(flatten)]
+    pub target: TargetArgs,
+    /// JSON lines with `at`, `user` and `text`, possibly gzipped
+    pub file: PathBuf,
+    /// Members online; the other authors are offline members
+    #[arg(long, default_value_t = 300)]
+    pub online: usize,
+    /// So many times real time, or `max`
+    #[arg(long, default_value = "max")]
+    pub speed: Rate,
+    /// Only the first so many messages
+    #[arg(long)]
+    pub limit: Option<usize>,
+    /// Messages in one request
+    #[arg(long, default_value_t = 200)]
+    pub batch: usize,
+    /// Messages between send and last receiver, at most
+    #[arg(long, default_value_t = 1000)]
+    pub window: usize,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct DirectArgs {
+    #[command(flatten)]
+    pub target: TargetArgs,
+    #[arg(long, value_enum, default_value_t = Via::Http)]
+    pub via: Via,
+    /// Conversations, each with a sender and a connected recipient
+    #[arg(long, default_value_t = 200)]
+    pub pairs: usize,
+    #[arg(long, default_value = "10s", value_parser = duration)]
+    pub duration: Duration,
+    /// Messages a second (open loop), or `max` (closed loop)
+    #[arg(long, default_value = "max")]
+    pub rate: Rate,
+    /// HTTP connections that send
+    #[arg(long, default_value_t = 256)]
+    pub connections: usize,
+    /// Unanswered sends per session
+    #[arg(long, default_value_t = 64)]
+    pub pipeline: usize,
+    #[arg(long, default_value_t = 200)]
+    pub body_bytes: usize,
+    #[arg(long, default_value_t = 1)]
+    pub batch: usize,
+    /// With `--rate max`: messages between send and recipient
+    #[arg(long, default_value_t = 8000)]
+    pub window: usize,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct IsolationArgs {
+    #[command(flatten)]
+    pub target: TargetArgs,
+    /// Direct messages a second
+    #[arg(long, default_value_t = 200.0)]
+    pub direct_rate: f64,
+    #[arg(long, default_value_t = 50)]
+    pub pairs: usize,
+    /// Members online of the group that is saturated
+    #[arg(long, default_value_t = 300)]
+    pub members: usize,
+    #[arg(long, default_value = "10s", value_parser = duration)]
+    pub duration: Duration,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct CrashArgs {
+    #[arg(long, default_value_t = 50)]
+    pub kills: usize,
+    /// Conversations under load
+    #[arg(long, default_value_t = 6)]
+    pub conversations: usize,
+    /// Repeats an earlier run's moments
+    #[arg(long)]
+    pub seed: Option<u64>,
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct GrowthArgs {
+    #[command(flatten)]
+    pub target: TargetArgs,
+    /// Members online in both groups
+    #[arg(long, default_value_t = 300)]
+    pub members: usize,
+    /// Members of the big group
+    #[arg(long, default_value_t = 100_000)]
+    pub group_size: usize,
+    #[arg(long, default_value = "10s", value_parser = duration)]
+    pub duration: Duration,
+    /// Sizes of history at which commit rate and opening are measured
+    #[arg(long, value_delimiter = ',', default_values_t = [1_000_000, 10_000_000])]
+    pub messages: Vec<u64>,
+    /// Offline users whose memory is measured
+    #[arg(long, default_value_t = 200_000)]
+    pub users: usize,
+    /// Only these parts
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [GrowthPart::Group, GrowthPart::History, GrowthPart::Users])]
+    pub parts: Vec<GrowthPart>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum GrowthPart {
+    Group,
+    History,
+    Users,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct BareArgs {
+    #[arg(long)]
+    pub receivers: usize,
+    #[arg(long)]
+    pub conversation: String,
+}
+
+/// How sends go in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Via {
+    Http,
+    Ws,
+}
+
+/// So many a second, or as many as go.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Rate {
+    Max,
+    PerSecond(f64),
+}
+
+impl FromStr for Rate {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "max" => Ok(Rate::Max),
+            _ => match text.parse::<f64>() {
+                Ok(rate) if rate > 0.0 && rate.is_finite() => Ok(Rate::PerSecond(rate)),
+                _ => Err("a positive number or `max`".into()),
+            },
+        }
+    }
+}
+
+/// `500ms`, `10s`, `2m`, or a number of seconds.
+fn duration(text: &str) -> Result<Duration, String> {
+    let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let scale = match unit {
+        "ms" => 0.001,
+        "" | "s" => 1.0,
+        "m" => 60.0,
+        _ => return Err("a duration such as 500ms, 10s or 2m".into()),
+    };
+    let number: f64 = number.parse().map_err(|_| "a duration such as 500ms, 10s or 2m".to_owned())?;
+    Duration::try_from_secs_f64(number * scale).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_and_durations_are_read() {
+        assert_eq!("max".parse(), Ok(Rate::Max));
+        assert_eq!("2.5".parse(), Ok(Rate::PerSecond(2.5)));
+        assert!("0".parse::<Rate>().is_err());
+        assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
+        assert_eq!(duration("2m"), Ok(Duration::from_secs(120)));
+        assert!(duration("2h").is_err());
+    }
+}

@@ -1,0 +1,136 @@
+//! A recorded chat: one JSON object a line with `at` (UTC), `room`, `user` and `text`, possibly gzipped.
+
+use serde::Deserialize;
+use std::{
+    collections::HashMap,
+    fs::File,
+    io::{self, BufRead, BufReader, Read},
+    path::Path,
+};
+use tidings_protocol::ids::check_id;
+
+/// A line as it stands in the file.
+#[derive(Debug, Deserialize)]
+struct Line {
+    at: String,
+    user: String,
+    text: String,
+}
+
+/// A chat whose speakers have ids that the server takes.
+#[derive(Debug, Default)]
+pub(crate) struct Corpus {
+    pub(crate) speakers: Vec<Speaker>,
+    pub(crate) messages: Vec<Spoken>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Speaker {
+    /// The nick, or `irc-N` where a nick is no valid id.
+    pub(crate) id: String,
+    pub(crate) nick: String,
+}
+
+#[derive(Debug)]
+pub(crate) struct Spoken {
+    pub(crate) speaker: usize,
+    /// Milliseconds after the first message. Times of one minute are spread over it.
+    pub(crate) after_ms: u64,
+    pub(crate) text: String,
+}
+
+/// Reads a file, gzipped or not, up to `limit` messages.
+pub(crate) fn read(path: &Path, limit: Option<usize>) -> io::Result<Corpus> {
+    let mut magic = [0; 2];
+    let is_gzip = File::open(path)?.read_exact(&mut magic).is_ok() && magic == [0x1f, 0x8b];
+    let file = File::open(path)?;
+    match is_gzip {
+        true => parse(BufReader::new(flate2::read::GzDecoder::new(file)), limit),
+        false => parse(BufReader::new(file), limit),
+    }
+}
+
+fn parse(lines: impl BufRead, limit: Option<usize>) -> io::Result<Corpus> {
+    let mut corpus = Corpus::default();
+    let mut known: HashMap<String, usize> = HashMap::new();
+    let mut minutes = Vec::new();
+    for (number, line) in lines.lines().take(limit.unwrap_or(usize::MAX)).enumerate() {
+        let bad = |what: &str| io::Error::new(io::ErrorKind::InvalidData, format!("line {}: {what}", number + 1));
+        let line: Line = serde_json::from_str(&line?).map_err(|error| bad(&error.to_string()))?;
+        minutes.push(minute(&line.at).ok_or_else(|| bad("`at` is not a UTC time"))?);
+        let speaker = *known.entry(line.user.clone()).or_insert_with(|| {
+            let number = corpus.speakers.len();
+            let id = if check_id("user", &line.user).is_ok() { line.user.clone() } else { format!("irc-{number}") };
+            corpus.speakers.push(Speaker { id, nick: line.user });
+            number
+        });
+        corpus.messages.push(Spoken { speaker, after_ms: 0, text: line.text });
+    }
+    spread(&mut corpus.messages, &minutes);
+    Ok(corpus)
+}
+
+/// Gives the messages of one minute evenly spaced times in it, and lets time never run backwards.
+fn spread(messages: &mut [Spoken], minutes: &[i64]) {
+    let Some(first) = minutes.first().copied() else { return };
+    let mut at = 0;
+    let mut start = 0;
+    while start < messages.len() {
+        let count = minutes[start..].iter().take_while(|minute| **minute == minutes[start]).count();
+        let minute_ms = ((minutes[start] - first).max(0) as u64) * 60_000;
+        for (index, message) in messages[start..start + count].iter_mut().enumerate() {
+            at = at.max(minute_ms + index as u64 * 60_000 / count as u64);
+            message.after_ms = at;
+        }
+        start += count;
+    }
+}
+
+/// Minutes since 1970 of `YYYY-MM-DDTHH:MM…Z`.
+fn minute(at: &str) -> Option<i64> {
+    let field = |range: std::ops::Range<usize>| at.get(range)?.parse::<i64>().ok();
+    let (year, month, day) = (field(0..4)?, field(5..7)?, field(8..10)?);
+    let (hour, minute) = (field(11..13)?, field(14..16)?);
+    if !at.ends_with('Z') || !(1..=12).contains(&month) {
+        return None;
+    }
+    // Days from a civil date, counting years from March (Howard Hinnant's `days_from_civil`).
+    let year = if month <= 2 { year - 1 } else { year };
+    let era = year.div_euclid(400);
+    let year_of_era = year.rem_euclid(400);
+    let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
+    let days = era * 146_097 + year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year - 719_468;
+    Some((days * 24 + hour) * 60 + minute)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    const SAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/ubuntu-irc-sample.jsonl");
+
+    #[test]
+    fn the_sample_reads_whole_with_valid_ids_and_times_in_order() {
+        let corpus = read(Path::new(SAMPLE), None).unwrap();
+        assert!(corpus.messages.len() >= 100);
+        assert!(corpus.speakers.iter().all(|speaker| check_id("user", &speaker.id).is_ok()));
+        assert!(corpus.messages.windows(2).all(|pair| pair[0].after_ms <= pair[1].after_ms));
+        assert_eq!(read(Path::new(SAMPLE), Some(7)).unwrap().messages.len(), 7);
+    }
+
+    #[test]
+    fn a_minute_is_counted_from_1970() {
+        assert_eq!(minute("1970-01-01T00:00:00Z"), Some(0));
+        assert_eq!(minute("2000-03-01T00:01:00Z"), Some(951_868_860 / 60));
+        assert_eq!(minute("2004-12-25T09:14:00Z"), Some(1_103_966_040 / 60));
+        assert_eq!(minute("yesterday"), None);
+    }
+
+    #[test]
+    fn a_nick_that_is_no_id_gets_one() {
+        let lines = "{\"at\":\"2004-12-25T09:14:00Z\",\"room\":\"r\",\"user\":\"a/b\",\"text\":\"x\"}\n";
+        let corpus = parse(lines.as_bytes(), None).unwrap();
+        assert_eq!(corpus.speakers, [Speaker { id: "irc-0".into(), nick: "a/b".into() }]);
+    }
+}

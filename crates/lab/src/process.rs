@@ -1,0 +1,69 @@
+//! What the lab asks of the operating system: cores, CPU time, memory, signals.
+
+use nix::{
+    sched::{CpuSet, sched_setaffinity},
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use std::{
+    io,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+/// Keeps this process to one core, so that the load takes nothing from the others.
+pub(crate) fn keep_to_core(core: usize) -> io::Result<()> {
+    let mut set = CpuSet::new();
+    set.set(core)?;
+    Ok(sched_setaffinity(Pid::from_raw(0), &set)?)
+}
+
+/// The last core of the machine.
+pub(crate) fn last_core() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from) - 1
+}
+
+/// CPU seconds that a process has used, all threads, in user and kernel mode; 0 if it is gone.
+pub(crate) fn cpu_seconds(pid: u32) -> f64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The name may hold anything, so fields are counted after its closing bracket.
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+    let ticks = |index: usize| fields.get(index).and_then(|field| field.parse::<u64>().ok()).unwrap_or(0);
+    (ticks(11) + ticks(12)) as f64 / TICKS_PER_SECOND
+}
+
+/// `USER_HZ`: fixed by Linux's interface for every architecture of interest.
+const TICKS_PER_SECOND: f64 = 100.0;
+
+/// Resident memory of a process, in bytes; 0 if it is gone.
+pub(crate) fn resident_bytes(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    line.and_then(|rest| rest.split_whitespace().next()).and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0) * 1024
+}
+
+/// Asks a process to end.
+pub(crate) fn terminate(pid: u32) {
+    let _ = kill(Pid::from_raw(pid as i32), Signal::SIGTERM);
+}
+
+/// A short text that differs between runs.
+pub(crate) fn run_tag() -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64);
+    format!("{:x}{:x}", now & 0xfff_ffff_ffff, std::process::id())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_process_uses_memory_and_time() {
+        let pid = std::process::id();
+        assert!(resident_bytes(pid) > 100_000);
+        let start = std::time::Instant::now();
+        while start.elapsed().as_millis() < 50 {
+            std::hint::black_box(run_tag());
+        }
+        assert!(cpu_seconds(pid) > 0.0);
+    }
+}

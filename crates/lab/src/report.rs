@@ -1,0 +1,108 @@
+//! Figures for people and for machines, and live progress on a terminal.
+
+use crate::{LabError, job::Outcome, job::Percentiles, job::Progress, server::Check};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::{Value, json};
+use std::path::Path;
+
+/// A line that changes while a phase runs; nothing when standard error is no terminal.
+#[derive(Debug)]
+pub(crate) struct Live {
+    bar: ProgressBar,
+}
+
+impl Live {
+    pub(crate) fn start(title: &str) -> Self {
+        // indicatif draws to standard error and hides itself when that is no terminal.
+        let bar = ProgressBar::new_spinner();
+        if let Ok(style) = ProgressStyle::with_template("{spinner} {prefix}: {msg}") {
+            bar.set_style(style);
+        }
+        bar.set_prefix(title.to_owned());
+        Live { bar }
+    }
+
+    pub(crate) fn show(&self, progress: &Progress) {
+        let seconds = progress.seconds.max(1e-9);
+        self.bar.set_message(format!(
+            "{:.0} s, sent {}, committed {} ({:.0}/s), delivered {} ({:.0}/s)",
+            seconds,
+            progress.sent,
+            progress.committed,
+            progress.committed as f64 / seconds,
+            progress.delivered,
+            progress.delivered as f64 / seconds
+        ));
+        self.bar.tick();
+    }
+
+    pub(crate) fn end(&self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+/// Prints one phase as a table.
+pub(crate) fn print(title: &str, outcome: &Outcome) {
+    println!("{title}");
+    println!(
+        "  messages     planned {}  sent {}  committed {}  refused {}  sent again {}",
+        outcome.planned, outcome.sent, outcome.committed, outcome.refused, outcome.retried
+    );
+    println!(
+        "  deliveries   {} of {}  lost {}  doubled {}  out of order {}  altered {}  reconnects {}",
+        outcome.delivered,
+        outcome.expected,
+        outcome.lost,
+        outcome.doubled,
+        outcome.out_of_order,
+        outcome.altered,
+        outcome.reconnects
+    );
+    println!(
+        "  rate         {:.0} messages/s  {:.0} deliveries/s  over {:.2} s",
+        outcome.messages_per_second(),
+        outcome.deliveries_per_second(),
+        outcome.seconds
+    );
+    let memory = outcome.server_rss_bytes.map_or("?".into(), |bytes| format!("{:.0} MiB", bytes as f64 / 1048576.0));
+    let server = outcome.server_cpu_seconds.map_or("?".into(), |seconds| format!("{seconds:.2} s"));
+    println!("  CPU          client {:.2} s  server {server}  server memory {memory}", outcome.client_cpu_seconds);
+    println!("  ms             p50       p90       p99     p99.9    p99.99      p100");
+    row("delivered", &outcome.latency);
+    row("acknowledged", &outcome.acknowledged);
+    if outcome.lateness != Percentiles::default() {
+        row("client late", &outcome.lateness);
+    }
+    for problem in &outcome.problems {
+        println!("  ! {problem}");
+    }
+}
+
+fn row(name: &str, p: &Percentiles) {
+    println!(
+        "  {name:<12}{:>8.2}  {:>8.2}  {:>8.2}  {:>8.2}  {:>8.2}  {:>8.2}",
+        p.p50, p.p90, p.p99, p.p99_9, p.p99_99, p.max
+    );
+}
+
+pub(crate) fn print_check(check: &Option<Check>) {
+    if let Some(check) = check {
+        println!("check          {}: {}", if check.passed { "passed" } else { "FAILED" }, check.said);
+    }
+}
+
+/// An outcome with its derived figures.
+pub(crate) fn outcome_json(outcome: &Outcome) -> Value {
+    let mut value = serde_json::to_value(outcome).unwrap_or_default();
+    value["messages_per_second"] = json!(outcome.messages_per_second());
+    value["deliveries_per_second"] = json!(outcome.deliveries_per_second());
+    value["balances"] = json!(outcome.balances());
+    value
+}
+
+/// Writes the figures where `--json` says.
+pub(crate) fn write_json(file: Option<&Path>, value: &Value) -> Result<(), LabError> {
+    let Some(file) = file else { return Ok(()) };
+    let text = serde_json::to_string_pretty(value).map_err(std::io::Error::from)?;
+    Ok(std::fs::write(file, text + "\n")?)
+}

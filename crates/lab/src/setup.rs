@@ -1,0 +1,57 @@
+//! Users and conversations for a run.
+
+use crate::{LabError, job::Conversation};
+use tidings_client::http::Http;
+use tidings_protocol::{
+    http::{ChangeMembers, ConversationKind, CreateConversation, UserUpsert},
+    limits::{MEMBERS_BATCH_MAX, USERS_BATCH_MAX},
+};
+
+/// `prefix-0`, `prefix-1`, …
+pub(crate) fn names(prefix: &str, count: usize) -> Vec<String> {
+    (0..count).map(|number| format!("{prefix}-{number}")).collect()
+}
+
+pub(crate) fn users(http: &mut Http, users: Vec<UserUpsert>) -> Result<(), LabError> {
+    for part in users.chunks(USERS_BATCH_MAX) {
+        http.upsert_users(part.to_vec())?;
+    }
+    Ok(())
+}
+
+pub(crate) fn named_users(http: &mut Http, ids: &[String]) -> Result<(), LabError> {
+    users(http, ids.iter().map(|id| UserUpsert { id: id.clone(), ..UserUpsert::default() }).collect())
+}
+
+/// A group of these users, who exist already.
+pub(crate) fn group(http: &mut Http, id: &str, members: &[String]) -> Result<Conversation, LabError> {
+    http.create_conversation(&CreateConversation {
+        id: Some(id.into()),
+        kind: ConversationKind::Group,
+        name: Some(id.into()),
+        avatar: None,
+        attributes: None,
+        owner: None,
+        members: Vec::new(),
+    })?;
+    for part in members.chunks(MEMBERS_BATCH_MAX) {
+        http.change_members(id, &ChangeMembers { add: part.to_vec(), remove: Vec::new(), role: None })?;
+    }
+    // Entries about the set-up itself stand before the run.
+    let card = http.conversation(id)?;
+    Ok(Conversation { id: id.into(), base_seq: card.last_seq })
+}
+
+/// A direct conversation of two users, who exist already.
+pub(crate) fn direct(http: &mut Http, a: &str, b: &str) -> Result<Conversation, LabError> {
+    let card = http.create_conversation(&CreateConversation {
+        id: None,
+        kind: ConversationKind::Direct,
+        name: None,
+        avatar: None,
+        attributes: None,
+        owner: None,
+        members: vec![a.into(), b.into()],
+    })?;
+    Ok(Conversation { id: card.id, base_seq: card.last_seq })
+}

@@ -1,0 +1,262 @@
+//! The worker's connections and the poll that drives them: opening in waves, heartbeats, coming back.
+
+use super::{
+    connection::{Broken, Connection, Role, Stage, State},
+    desk::Desk,
+};
+use crate::job::Open;
+use mio::{Events, Interest, Poll, Token, event::Event};
+use std::{
+    collections::VecDeque,
+    io,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    time::Duration,
+};
+use tidings_client::{
+    link::{Link, Reading},
+    session::{CONNECT_PATH, MASK},
+    wire::put_upgrade,
+};
+use tidings_protocol::ws::{Data, OpCode, put_client_frame};
+
+/// Handshakes under way at a time: what a server's accept queue holds without loss.
+const OPENING_MAX: usize = 200;
+/// One buffer for all reads; the longest frame from a server must fit.
+const BUFFER_BYTES: usize = 1024 * 1024;
+/// Connections from one source address, well below the range of ephemeral ports.
+const PER_SOURCE: usize = 20_000;
+/// A connection that broke is opened again after this.
+const REOPEN_NS: u64 = 100_000_000;
+/// Wakes the loop for a command.
+pub(crate) const WAKER: Token = Token(usize::MAX);
+
+pub(crate) struct Fleet {
+    pub(crate) poll: Poll,
+    events: Option<Events>,
+    pub(crate) connections: Vec<Connection>,
+    buffer: Vec<u8>,
+    address: SocketAddr,
+    api_key: String,
+    bare: bool,
+    /// To be opened at a time.
+    to_open: VecDeque<(u64, usize)>,
+    opening: usize,
+    pub(crate) reconnects: u64,
+    next_ping: usize,
+    last_ping_at: u64,
+    dirty: Vec<usize>,
+}
+
+impl Fleet {
+    pub(crate) fn new(open: &Open, poll: Poll, desk: &mut Desk) -> io::Result<Self> {
+        let mut roles = Vec::new();
+        for conversation in &open.conversations {
+            desk.verifier.add_conversation(conversation.id.clone(), conversation.base_seq);
+        }
+        for receiver in &open.receivers {
+            let index = desk.verifier.add_receiver(receiver.conversation);
+            roles.push(Role::Receiver { index, user: receiver.user.clone() });
+        }
+        for user in &open.ws_senders {
+            roles.push(Role::WsSender { user: user.clone(), in_flight: VecDeque::new() });
+        }
+        roles.extend((0..open.http_senders).map(|_| Role::HttpSender { in_flight: Vec::new() }));
+        let mut fleet = Fleet {
+            poll,
+            events: Some(Events::with_capacity(4096)),
+            connections: Vec::with_capacity(roles.len()),
+            buffer: vec![0; BUFFER_BYTES],
+            address: open.address,
+            api_key: open.api_key.clone(),
+            bare: open.bare,
+            to_open: VecDeque::new(),
+            opening: 0,
+            reconnects: 0,
+            next_ping: 0,
+            last_ping_at: 0,
+            dirty: Vec::new(),
+        };
+        for role in roles {
+            let number = fleet.connections.len();
+            // The bare loop takes its receivers to be those that connected first.
+            let link = fleet.open_link(number)?;
+            let state = State { role, stage: Stage::Connecting, cursor: Vec::new(), reply: Vec::new() };
+            fleet.connections.push(Connection { link, state });
+            while fleet.opening >= OPENING_MAX {
+                fleet.turn(Duration::from_millis(10), desk)?;
+            }
+        }
+        Ok(fleet)
+    }
+
+    fn open_link(&mut self, number: usize) -> io::Result<Link> {
+        let source = match self.address.ip() {
+            IpAddr::V4(ip) if ip.is_loopback() => {
+                let host = 2 + (number / PER_SOURCE) as u8;
+                Some(SocketAddr::from((Ipv4Addr::new(127, 0, (std::process::id() % 250) as u8, host), 0)))
+            }
+            _ => None,
+        };
+        let mut link = Link::connect(self.address, source)?;
+        self.poll.registry().register(link.stream(), Token(number), Interest::READABLE | Interest::WRITABLE)?;
+        self.opening += 1;
+        Ok(link)
+    }
+
+    /// Whether every connection is ready for work.
+    pub(crate) fn is_open(&self) -> bool {
+        self.opening == 0 && self.to_open.is_empty()
+    }
+
+    /// Waits for events and handles them, and sends heartbeats.
+    pub(crate) fn turn(&mut self, timeout: Duration, desk: &mut Desk) -> io::Result<()> {
+        let Some(mut events) = self.events.take() else { return Ok(()) };
+        let polled = self.poll.poll(&mut events, Some(timeout));
+        if polled.is_ok() {
+            for event in events.iter().filter(|event| event.token() != WAKER) {
+                self.handle(event, desk);
+            }
+        }
+        self.events = Some(events);
+        match polled {
+            Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
+            _ => {}
+        }
+        self.reopen(desk)?;
+        self.heartbeat(desk);
+        Ok(())
+    }
+
+    fn handle(&mut self, event: &Event, desk: &mut Desk) {
+        let number = event.token().0;
+        let Some(connection) = self.connections.get_mut(number) else { return };
+        let before = connection.state.stage;
+        let result = serve(connection, event, &mut self.buffer, desk, self.bare);
+        if before != Stage::Live && connection.state.stage == Stage::Live {
+            self.opening -= 1;
+        }
+        if let Err(broken) = result {
+            self.lost(number, &broken, desk);
+        }
+    }
+
+    fn lost(&mut self, number: usize, broken: &Broken, desk: &mut Desk) {
+        let connection = &mut self.connections[number];
+        let _ = self.poll.registry().deregister(connection.link.stream());
+        if connection.state.stage != Stage::Live {
+            self.opening -= 1;
+        }
+        connection.state.stage = Stage::Connecting;
+        connection.state.reply.clear();
+        let unanswered = connection.state.take_in_flight();
+        desk.again(&unanswered);
+        self.reconnects += 1;
+        if self.reconnects <= 5 && desk.verifier.problems.len() < 20 {
+            desk.verifier.problems.push(format!("connection {number} broke: {broken}"));
+        }
+        self.to_open.push_back((desk.now() + REOPEN_NS, number));
+    }
+
+    fn reopen(&mut self, desk: &mut Desk) -> io::Result<()> {
+        let now = desk.now();
+        while self.opening < OPENING_MAX
+            && let Some((at, number)) = self.to_open.front().copied()
+            && at <= now
+        {
+            self.to_open.pop_front();
+            self.connections[number].link = self.open_link(number)?;
+        }
+        Ok(())
+    }
+
+    /// Pings so many connections that each has its turn in half of its heartbeat.
+    fn heartbeat(&mut self, desk: &Desk) {
+        let now = desk.now();
+        if self.bare || now < self.last_ping_at + 50_000_000 {
+            return;
+        }
+        let all = self.connections.len();
+        let interval_ns = desk.heartbeat_ms * 1_000_000 / 2;
+        let count = (all as u64 * (now - self.last_ping_at) / interval_ns + 1).min(all as u64);
+        self.last_ping_at = now;
+        for _ in 0..count {
+            let connection = &mut self.connections[self.next_ping];
+            self.next_ping = (self.next_ping + 1) % all;
+            if connection.state.stage == Stage::Live && !matches!(connection.state.role, Role::HttpSender { .. }) {
+                put_client_frame(connection.link.out(), OpCode::Data(Data::Text), b"{\"t\":\"ping\"}", MASK);
+                // A failure shows as an event, too.
+                let _ = connection.link.flush();
+            }
+        }
+    }
+
+    /// Puts a request on an idle HTTP connection.
+    pub(crate) fn post(&mut self, number: usize, path: &str, body: &[u8]) {
+        let connection = &mut self.connections[number];
+        tidings_client::wire::put_request(connection.link.out(), "POST", path, &self.api_key, body);
+        let _ = connection.link.flush();
+    }
+
+    /// Gathers a frame for a session; it goes out with [`flush`](Self::flush).
+    pub(crate) fn gather(&mut self, number: usize, payload: &[u8]) {
+        put_client_frame(self.connections[number].link.out(), OpCode::Data(Data::Text), payload, MASK);
+        if self.dirty.last() != Some(&number) {
+            self.dirty.push(number);
+        }
+    }
+
+    pub(crate) fn flush(&mut self) {
+        for number in self.dirty.drain(..) {
+            let _ = self.connections[number].link.flush();
+        }
+    }
+}
+
+/// What an event asks for: the handshake's next step, reading, writing.
+fn serve(
+    connection: &mut Connection,
+    event: &Event,
+    buffer: &mut [u8],
+    desk: &mut Desk,
+    bare: bool,
+) -> Result<(), Broken> {
+    let Connection { link, state } = connection;
+    if event.is_error()
+        && let Some(error) = link.stream().take_error()?
+    {
+        return Err(error.into());
+    }
+    if event.is_writable() {
+        if state.stage == Stage::Connecting {
+            if link.stream().peer_addr().is_err() {
+                return Ok(());
+            }
+            match state.role {
+                // Connecting => Live: HTTP needs no more, and neither does the bare loop.
+                Role::HttpSender { .. } => state.stage = Stage::Live,
+                _ if bare => state.stage = Stage::Live,
+                // Connecting => Upgrading; the rest of the handshake is answered in `State::take`.
+                _ => {
+                    state.stage = Stage::Upgrading;
+                    put_upgrade(link.out(), CONNECT_PATH);
+                }
+            }
+        }
+        link.flush()?;
+    }
+    if event.is_readable() || event.is_read_closed() {
+        let mut reading = link.read(buffer, |bytes| state.take(bytes, desk))?;
+        // The end may stand behind the last bytes.
+        if event.is_read_closed() && reading == Reading::Drained {
+            reading = link.read(buffer, |bytes| state.take(bytes, desk))?;
+        }
+        if !state.reply.is_empty() {
+            link.out().append(&mut state.reply);
+            link.flush()?;
+        }
+        if reading == Reading::Ended {
+            return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+        }
+    }
+    Ok(())
+}
