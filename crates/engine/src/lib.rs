@@ -23,6 +23,7 @@ pub mod directory;
 pub mod engine;
 pub mod hub;
 pub mod lanes;
+pub mod memory;
 pub mod metrics;
 pub mod model;
 pub mod outbox;
