@@ -89,16 +89,17 @@ impl Link {
     }
 
     /// Reads until the socket is drained. `take` is shown what has come and says how much of it it took;
-    /// what it leaves is shown again with what comes next. `buffer` must hold the longest frame.
+    /// what it leaves is shown again with what comes next. `buffer` grows when a frame does not fit.
     pub fn read<E: From<io::Error>>(
         &mut self,
-        buffer: &mut [u8],
+        buffer: &mut Vec<u8>,
         mut take: impl FnMut(&mut [u8]) -> Result<usize, E>,
     ) -> Result<Reading, E> {
         loop {
             let kept = self.cut.len();
-            if kept >= buffer.len() {
-                return Err(io::Error::from(ErrorKind::InvalidData).into());
+            if kept >= buffer.len() / 2 {
+                // What `take` refuses to take bounds this: it knows the longest frame.
+                buffer.resize((kept * 2).max(BUFFER_BYTES_MIN), 0);
             }
             buffer[..kept].copy_from_slice(&self.cut);
             let count = match self.stream.read(&mut buffer[kept..]) {
@@ -126,6 +127,8 @@ impl Link {
     }
 }
 
+/// A shared read buffer is never smaller.
+const BUFFER_BYTES_MIN: usize = 16 * 1024;
 /// A write buffer up to this size is kept for the next write; idle links keep none worth counting.
 const KEPT_BYTES_MAX: usize = 64 * 1024;
 /// Linux's "in progress" for a nonblocking connect.

@@ -21,7 +21,7 @@ use tidings_protocol::ws::{Data, OpCode, put_client_frame};
 
 /// Handshakes under way at a time: what a server's accept queue holds without loss.
 const OPENING_MAX: usize = 200;
-/// One buffer for all reads; the longest frame from a server must fit.
+/// One buffer for all reads.
 const BUFFER_BYTES: usize = 1024 * 1024;
 /// Connections from one source address, well below the range of ephemeral ports.
 const PER_SOURCE: usize = 20_000;
@@ -216,7 +216,7 @@ impl Fleet {
 fn serve(
     connection: &mut Connection,
     event: &Event,
-    buffer: &mut [u8],
+    buffer: &mut Vec<u8>,
     desk: &mut Desk,
     bare: bool,
 ) -> Result<(), Broken> {
