@@ -46,6 +46,9 @@ pub struct TargetArgs {
     /// The core that the load client keeps to; the last one unless given
     #[arg(long)]
     pub client_core: Option<usize>,
+    /// Without a delivery or an answer for so long, what is missing counts as lost
+    #[arg(long, default_value = "15s", value_parser = duration)]
+    pub patience: Duration,
     /// Write the figures to this file as JSON
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,

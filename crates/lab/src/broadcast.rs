@@ -22,7 +22,7 @@ pub(crate) fn run(args: &BroadcastArgs) -> Result<Verdict, LabError> {
         return Err(LabError::Usage("--members and --rounds must be at least 1".into()));
     }
     let target = Target::find(&args.target)?;
-    let shape = Shape { members: args.members, group_size: args.members, senders: 1, via: Via::Http };
+    let shape = Shape { members: args.members, group_size: args.members, senders: 1, via: Via::Http, yielding: false };
     let mut stage = Stage::set(&target, &args.target, &shape)?;
     let pace = Pace::Rounds { rounds: args.rounds, pause_ms: args.pause.as_millis() as u64 };
     let phase = stage.phase(pace.clone(), args.body_bytes, 1, 1);

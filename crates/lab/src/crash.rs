@@ -29,8 +29,10 @@ use tidings_protocol::{
     limits::HISTORY_PAGE_MAX,
 };
 
-/// How long a server lives: killed while it opens, while it serves, and after it has served for a while.
+/// How long a server lives once it is ready.
 const LIFE_MS: std::ops::Range<u64> = 20..600;
+/// How long a server lives that is killed while it opens.
+const OPENING_MS: std::ops::Range<u64> = 1..60;
 /// A send that is not answered within this is sent again.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 /// Answered sends that are sent once more after a kill: their answer must not change.
@@ -126,19 +128,34 @@ pub(crate) fn run(args: &CrashArgs) -> Result<Verdict, LabError> {
                 }));
             }
         }
-        let result = (0..args.kills).try_for_each(|kill| -> Result<(), LabError> {
+        let mut killed = 0;
+        let mut kill_once = || -> Result<usize, LabError> {
             let life = Duration::from_millis(random.random_range(LIFE_MS));
             std::thread::sleep(life);
             server.kill()?;
+            // Some die again while they open: recovery must itself survive being cut off.
+            while random.random_ratio(1, 5) && killed + 1 < args.kills {
+                server.spawn()?;
+                std::thread::sleep(Duration::from_millis(random.random_range(OPENING_MS)));
+                server.kill()?;
+                killed += 1;
+            }
             server.launch()?;
+            killed += 1;
             *whereabouts.address.lock().unwrap_or_else(PoisonError::into_inner) = server.address;
-            eprintln!("kill {} of {} after {} ms", kill + 1, args.kills, life.as_millis());
-            Ok(())
-        });
+            eprintln!("{killed} of {} kills, the last server lived {} ms", args.kills, life.as_millis());
+            Ok(killed)
+        };
+        let result = loop {
+            match kill_once() {
+                Ok(killed) if killed < args.kills => {}
+                result => break result,
+            }
+        };
         // Senders must end also when a start failed: nothing answers them then.
         whereabouts.stop.store(true, Ordering::Relaxed);
         let told = senders.into_iter().filter_map(|sender| sender.join().ok()).collect();
-        result.map(|()| told)
+        result.map(|_| told)
     })?;
     let seconds = started.elapsed().as_secs_f64();
 

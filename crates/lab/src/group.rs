@@ -26,6 +26,8 @@ pub(crate) struct Shape {
     pub(crate) group_size: usize,
     pub(crate) senders: usize,
     pub(crate) via: Via,
+    /// See [`Crowd::yielding`].
+    pub(crate) yielding: bool,
 }
 
 impl Stage {
@@ -49,7 +51,8 @@ impl Stage {
             Via::Http => online.iter().take(shape.senders.max(1)).cloned().collect(),
             Via::Ws => ws_senders.clone(),
         };
-        let crowd = Crowd { http_senders, ws_senders, ..Crowd::of_group(conversation, &online) };
+        let crowd =
+            Crowd { http_senders, ws_senders, yielding: shape.yielding, ..Crowd::of_group(conversation, &online) };
         Ok(Stage { load: Load::open(target, args, crowd)?, senders })
     }
 
@@ -75,6 +78,7 @@ pub(crate) fn run(args: &GroupArgs) -> Result<Verdict, LabError> {
         group_size: args.group_size.unwrap_or(args.members),
         senders: args.senders,
         via: args.via,
+        yielding: false,
     };
     let mut stage = Stage::set(&target, &args.target, &shape)?;
     let title = format!("group of {}, {} online, {:?}", shape.group_size.max(shape.members), shape.members, args.via);

@@ -48,7 +48,7 @@ fn groups(args: &GrowthArgs) -> Result<(Value, Verdict), LabError> {
     let mut rates = Vec::new();
     let mut outcomes = Vec::new();
     for size in [args.members, args.group_size] {
-        let shape = Shape { members: args.members, group_size: size, senders: 32, via: Via::Http };
+        let shape = Shape { members: args.members, group_size: size, senders: 32, via: Via::Http, yielding: false };
         let mut stage = Stage::set(&target, &args.target, &shape)?;
         let pace = Pace::Window { window: 1000, duration_ms: args.duration.as_millis() as u64 };
         let phase = stage.phase(pace, 200, 1, 1);

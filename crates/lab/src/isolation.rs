@@ -18,7 +18,7 @@ const MARGIN: Duration = Duration::from_secs(2);
 pub(crate) fn run(args: &IsolationArgs) -> Result<Verdict, LabError> {
     let target = Target::find(&args.target)?;
     let mut pairs = Pairs::set(&target, &args.target, args.pairs, Via::Http, 32)?;
-    let shape = Shape { members: args.members, group_size: args.members, senders: 32, via: Via::Http };
+    let shape = Shape { members: args.members, group_size: args.members, senders: 32, via: Via::Http, yielding: true };
     let mut stage = Stage::set(&target, &args.target, &shape)?;
     let duration_ms = args.duration.as_millis() as u64;
     let pace = Pace::Rate { per_second: args.direct_rate, duration_ms };

@@ -21,6 +21,10 @@ pub(crate) struct Open {
     pub(crate) bare: bool,
     /// Keep to this core.
     pub(crate) core: Option<usize>,
+    /// Be the least urgent on it: for a flood beside which another client measures.
+    pub(crate) yielding: bool,
+    /// Without progress for so long, what is missing counts as lost.
+    pub(crate) patience_ms: u64,
     pub(crate) conversations: Vec<Conversation>,
     pub(crate) receivers: Vec<Receiver>,
     /// Connections that send over HTTP.

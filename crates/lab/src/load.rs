@@ -33,6 +33,8 @@ pub(crate) struct Crowd {
     pub(crate) receivers: Vec<Receiver>,
     pub(crate) http_senders: usize,
     pub(crate) ws_senders: Vec<String>,
+    /// Another worker on the same core measures at the same time, and goes first.
+    pub(crate) yielding: bool,
 }
 
 impl Crowd {
@@ -83,6 +85,8 @@ impl Load {
             token_key: token_key.into(),
             bare,
             core: Some(args.client_core.unwrap_or_else(process::last_core)),
+            yielding: crowd.yielding,
+            patience_ms: args.patience.as_millis() as u64,
             conversations: crowd.conversations,
             receivers: crowd.receivers,
             http_senders: crowd.http_senders,

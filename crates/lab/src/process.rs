@@ -1,9 +1,8 @@
 //! What the lab asks of the operating system: cores, CPU time, memory, signals.
 
-use nix::{
-    sched::{CpuSet, sched_setaffinity},
-    sys::signal::{Signal, kill},
-    unistd::Pid,
+use rustix::{
+    process::{Pid, Signal, kill_process, setpriority_process},
+    thread::{CpuSet, sched_setaffinity},
 };
 use std::{
     io,
@@ -13,8 +12,13 @@ use std::{
 /// Keeps this process to one core, so that the load takes nothing from the others.
 pub(crate) fn keep_to_core(core: usize) -> io::Result<()> {
     let mut set = CpuSet::new();
-    set.set(core)?;
-    Ok(sched_setaffinity(Pid::from_raw(0), &set)?)
+    set.set(core);
+    Ok(sched_setaffinity(None, &set)?)
+}
+
+/// Lets every other process on the core go first.
+pub(crate) fn yield_to_others() -> io::Result<()> {
+    Ok(setpriority_process(None, 19)?)
 }
 
 /// The last core of the machine.
@@ -43,7 +47,10 @@ pub(crate) fn resident_bytes(pid: u32) -> u64 {
 
 /// Asks a process to end.
 pub(crate) fn terminate(pid: u32) {
-    let _ = kill(Pid::from_raw(pid as i32), Signal::SIGTERM);
+    if let Some(pid) = Pid::from_raw(pid as i32) {
+        // Fails when it has ended already.
+        let _ = kill_process(pid, Signal::TERM);
+    }
 }
 
 /// A short text that differs between runs.

@@ -117,11 +117,18 @@ impl OwnServer {
 
     /// Starts the process and waits until it is ready; returns how long that took.
     pub(crate) fn launch(&mut self) -> Result<Duration, LabError> {
+        let started = Instant::now();
+        self.spawn()?;
+        self.wait_until_ready()?;
+        Ok(started.elapsed())
+    }
+
+    /// Starts the process without waiting for anything.
+    pub(crate) fn spawn(&mut self) -> Result<(), LabError> {
         let listening = self.data_dir().join("listening");
         // What a killed server left behind names a port that is no longer its.
         let _ = std::fs::remove_file(&listening);
         let log = std::fs::File::create(self.folder.path().join("server.log"))?;
-        let started = Instant::now();
         let child = Command::new(std::env::current_exe()?)
             .arg("serve")
             .env("TIDINGS_HTTP_LISTEN", "127.0.0.1:0")
@@ -133,12 +140,19 @@ impl OwnServer {
             .stdout(log.try_clone()?)
             .stderr(log)
             .spawn()?;
-        let child = self.child.insert(child);
+        self.child = Some(child);
+        Ok(())
+    }
+
+    fn wait_until_ready(&mut self) -> Result<(), LabError> {
+        let listening = self.data_dir().join("listening");
+        let started = Instant::now();
+        let Some(child) = &mut self.child else { return Err(LabError::Server("was not started".into())) };
         loop {
             if let Some(address) = read_listening(&listening) {
                 self.address = address;
                 if Http::new(address, "").is_ready() {
-                    return Ok(started.elapsed());
+                    return Ok(());
                 }
             }
             if let Some(status) = child.try_wait()? {

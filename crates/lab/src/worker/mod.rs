@@ -68,6 +68,9 @@ fn work() -> io::Result<()> {
     if let Some(core) = open.core {
         process::keep_to_core(core)?;
     }
+    if open.yielding {
+        process::yield_to_others()?;
+    }
     let mut desk = Desk::new(open.token_key.clone(), Ledger::new(process::run_tag(), &open.conversations));
     let started = Instant::now();
     let mut fleet = open_all(&open, poll, &mut desk)?;
@@ -76,7 +79,7 @@ fn work() -> io::Result<()> {
     loop {
         match inbox.try_recv() {
             Ok(Command::Run(phase)) => {
-                let outcome = phase::run(&phase, readers, &mut fleet, &mut desk)?;
+                let outcome = phase::run(&phase, (readers, open.patience_ms), &mut fleet, &mut desk)?;
                 report(&Report::Done(Box::new(outcome)));
             }
             Ok(Command::Open(_)) | Err(mpsc::TryRecvError::Disconnected) => return Ok(()),

@@ -16,8 +16,6 @@ use crate::{
 use hdrhistogram::Histogram;
 use std::{io, time::Duration};
 
-/// Without a delivery or an answer for so long, what is missing counts as lost.
-const STALL_NS: u64 = 15_000_000_000;
 const PROGRESS_NS: u64 = 250_000_000;
 /// The longest sleep; heartbeats need a turn now and then.
 const TURN_MAX: Duration = Duration::from_millis(50);
@@ -57,7 +55,14 @@ impl Schedule {
     }
 }
 
-pub(super) fn run(phase: &Phase, readers: u64, fleet: &mut Fleet, desk: &mut Desk) -> io::Result<Outcome> {
+/// Runs a phase to its end: everything delivered to all `readers` of each message, or no progress for
+/// `patience_ms`.
+pub(super) fn run(
+    phase: &Phase,
+    (readers, patience_ms): (u64, u64),
+    fleet: &mut Fleet,
+    desk: &mut Desk,
+) -> io::Result<Outcome> {
     let (texts, schedule) = prepare(phase)?;
     desk.ledger.start_phase(texts);
     desk.retry = phase.retry;
@@ -65,6 +70,7 @@ pub(super) fn run(phase: &Phase, readers: u64, fleet: &mut Fleet, desk: &mut Des
     let mut run = Run {
         phase,
         readers,
+        patience_ns: patience_ms * MS,
         start: desk.now(),
         schedule,
         lateness: histogram(),
@@ -117,6 +123,7 @@ fn prepare(phase: &Phase) -> io::Result<(Texts, Schedule)> {
 struct Run<'a> {
     phase: &'a Phase,
     readers: u64,
+    patience_ns: u64,
     start: u64,
     schedule: Schedule,
     lateness: Histogram<u64>,
@@ -149,7 +156,7 @@ impl Run<'_> {
             let idle = !all_planned && desk.unanswered == 0;
             if progress != last_progress.0 || idle {
                 last_progress = (progress, now);
-            } else if now > last_progress.1 + STALL_NS {
+            } else if now > last_progress.1 + self.patience_ns {
                 return Ok(());
             }
             if now >= next_report {
