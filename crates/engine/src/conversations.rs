@@ -1,1 +1,333 @@
-//! stub
+//! Conversations: cards, members, roles, mutes and read marks.
+
+use crate::{
+    commit::store_refusal,
+    engine::{Actor, Engine},
+    hub::Signal,
+    model::*,
+    send::not_a_member,
+    store::{NewConversation, Outcome, Proposal},
+    users::{attributes_value, check_attributes, check_name, unexpected},
+};
+use serde_json::json;
+use std::sync::Arc;
+use tidings_protocol::{
+    error::{ErrorCode, Refusal},
+    http::*,
+    ids::check_id,
+    limits::*,
+};
+
+/// Ids named in the timeline entry of a member change; the counts are always whole.
+const NOTICE_IDS_MAX: usize = 20;
+/// Members in a page when the caller does not say.
+const MEMBERS_PAGE_DEFAULT: usize = 100;
+const MEMBERS_PAGE_MAX: usize = 1_000;
+
+impl Engine {
+    /// Creates a conversation, or answers with the one that exists; the flag says which.
+    pub async fn create_conversation(
+        &self,
+        actor: &Actor,
+        new: CreateConversation,
+    ) -> Result<(ConversationCard, bool), Refusal> {
+        if new.kind == ConversationKind::Direct {
+            return self.create_direct(actor, new).await;
+        }
+        if new.kind == ConversationKind::Official && matches!(actor, Actor::User(_)) {
+            return Err(Refusal::new(ErrorCode::Forbidden, "official accounts are made by the app server"));
+        }
+        let id = new.id.unwrap_or_else(|| format!("{:032x}", rand::random::<u128>()));
+        check_id("id", &id)?;
+        check_name("name", new.name.as_deref())?;
+        check_name("avatar", new.avatar.as_deref())?;
+        let attributes = check_attributes(new.attributes.as_ref())?;
+        if new.members.len() > MEMBERS_BATCH_MAX {
+            return Err(Refusal::limit("first members", MEMBERS_BATCH_MAX as u64, new.members.len() as u64));
+        }
+        let owner = match actor {
+            Actor::User(user) => match new.owner {
+                Some(owner) if owner != user.id => {
+                    return Err(Refusal::new(ErrorCode::Forbidden, "owner: a user creates groups of their own"));
+                }
+                _ => Some(user.no),
+            },
+            Actor::App => new.owner.map(|owner| self.directory.require_user(&owner)).transpose()?.map(|u| u.no),
+        };
+        let mut members: Vec<(UserNo, Role)> = owner.map(|no| (no, Role::Owner)).into_iter().collect();
+        let mut known: std::collections::HashSet<UserNo> = owner.into_iter().collect();
+        for member in &new.members {
+            let no = self.require_user_no(member)?;
+            if known.insert(no) {
+                members.push((no, Role::Member));
+            }
+        }
+        let affected: Vec<UserNo> = members.iter().map(|(no, _)| *no).collect();
+        let proposal = Proposal::CreateConversation(NewConversation {
+            id,
+            kind: new.kind,
+            pair: None,
+            name: new.name,
+            avatar: new.avatar,
+            attributes,
+            members,
+        });
+        match self.committer.propose(None, proposal).await? {
+            Outcome::Conversation { conversation, created } => {
+                if !created {
+                    self.check_may_read(actor, &conversation)?;
+                }
+                self.forget(conversation.no, &affected);
+                Ok((self.card(&conversation)?, created))
+            }
+            _ => Err(unexpected()),
+        }
+    }
+
+    async fn create_direct(&self, actor: &Actor, new: CreateConversation) -> Result<(ConversationCard, bool), Refusal> {
+        let ([first, second], None) = (new.members.as_slice(), &new.id) else {
+            return Err(Refusal::field("members", "a direct conversation has two, and no id of its own"));
+        };
+        if let Actor::User(user) = actor
+            && user.id != *first
+            && user.id != *second
+        {
+            return Err(Refusal::new(ErrorCode::Forbidden, "members: a user opens direct conversations of their own"));
+        }
+        let first = self.directory.require_user(first)?;
+        let existed = self.directory.conversation_by_id(&tidings_protocol::ids::direct_id(&first.id, second));
+        let existed = existed.map_err(store_refusal)?.is_some();
+        let conversation = self.open_direct(&first, second).await?;
+        Ok((self.card(&conversation)?, !existed))
+    }
+
+    fn require_user_no(&self, id: &str) -> Result<UserNo, Refusal> {
+        self.directory.user_no(id).map_err(store_refusal)?.ok_or_else(|| Refusal::not_found("user", id))
+    }
+
+    /// After a commit and before its answer: nobody is served the old state from the cache.
+    fn forget(&self, conversation: ConversationNo, users: &[UserNo]) {
+        self.directory.forget_conversation(conversation);
+        for user in users {
+            self.directory.forget_membership(conversation, *user);
+        }
+    }
+
+    fn card(&self, conversation: &Conversation) -> Result<ConversationCard, Refusal> {
+        let head = self.store.head(conversation.no).map_err(store_refusal)?;
+        Ok(ConversationCard {
+            id: conversation.id.clone(),
+            kind: conversation.kind,
+            name: conversation.name.clone(),
+            avatar: conversation.avatar.clone(),
+            attributes: attributes_value(conversation.attributes.as_deref()),
+            created_at: conversation.created_at,
+            member_count: conversation.member_count,
+            last_seq: head.last_seq,
+        })
+    }
+
+    pub fn conversation_card(&self, actor: &Actor, id: &str) -> Result<ConversationCard, Refusal> {
+        let conversation = self.directory.require_conversation(id)?;
+        self.check_may_read(actor, &conversation)?;
+        self.card(&conversation)
+    }
+
+    /// The actor's role; app servers stand above all.
+    fn role_of(&self, actor: &Actor, conversation: &Conversation) -> Result<Role, Refusal> {
+        let Actor::User(user) = actor else { return Ok(Role::Owner) };
+        let membership = self.directory.membership(conversation.no, user.no).map_err(store_refusal)?;
+        membership.map(|m| m.role).ok_or_else(|| not_a_member(&user.id, &conversation.id))
+    }
+
+    /// Changes what is given of a card.
+    pub async fn update_conversation(
+        &self,
+        actor: &Actor,
+        id: &str,
+        update: UpdateConversation,
+    ) -> Result<ConversationCard, Refusal> {
+        let conversation = self.directory.require_conversation(id)?;
+        if self.role_of(actor, &conversation)? < Role::Admin {
+            return Err(Refusal::new(ErrorCode::Forbidden, "only the owner and admins change the card"));
+        }
+        check_name("name", update.name.as_deref())?;
+        check_name("avatar", update.avatar.as_deref())?;
+        let attributes = check_attributes(update.attributes.as_ref())?;
+        let notice = json!({ "name": update.name, "avatar": update.avatar, "by": actor.user().map(|u| &u.id) });
+        let proposal = Proposal::UpdateConversation {
+            conversation: conversation.no,
+            name: update.name,
+            avatar: update.avatar,
+            attributes,
+            notice: Some(notice_entry(EntryKind::ConversationChange, actor, &notice)),
+        };
+        self.committer.propose(Some(&conversation), proposal).await?;
+        self.directory.forget_conversation(conversation.no);
+        self.conversation_card(&Actor::App, id)
+    }
+
+    /// Adds and removes members, or changes the role of those who are.
+    pub async fn change_members(
+        &self,
+        actor: &Actor,
+        id: &str,
+        change: ChangeMembers,
+    ) -> Result<MembersChanged, Refusal> {
+        let conversation = self.directory.require_conversation(id)?;
+        if conversation.kind == ConversationKind::Direct {
+            return Err(Refusal::new(ErrorCode::Conflict, "a direct conversation has its two members for good"));
+        }
+        let asked = change.add.len() + change.remove.len();
+        if asked > MEMBERS_BATCH_MAX {
+            return Err(Refusal::limit("members in one change", MEMBERS_BATCH_MAX as u64, asked as u64));
+        }
+        self.check_may_change(actor, &conversation, &change)?;
+        let role = change.role.unwrap_or(Role::Member);
+        let add =
+            change.add.iter().map(|id| Ok((self.require_user_no(id)?, role))).collect::<Result<Vec<_>, Refusal>>()?;
+        let mut add = add;
+        if change.role.is_none() {
+            // Without a role nobody's role changes: who is a member already stays what they are.
+            add = self.without_members(&conversation, add)?;
+        }
+        let remove = change.remove.iter().map(|id| self.require_user_no(id)).collect::<Result<Vec<_>, _>>()?;
+        let notice = json!({
+            "added": change.add.iter().take(NOTICE_IDS_MAX).collect::<Vec<_>>(),
+            "added_count": change.add.len(),
+            "removed": change.remove.iter().take(NOTICE_IDS_MAX).collect::<Vec<_>>(),
+            "removed_count": change.remove.len(),
+            "role": change.role,
+            "by": actor.user().map(|u| &u.id),
+        });
+        let members_max = match conversation.kind {
+            ConversationKind::Official => u64::MAX,
+            _ => GROUP_MEMBERS_MAX,
+        };
+        // A follower more or less is no news to the other followers of an official account.
+        let notice = (conversation.kind == ConversationKind::Group)
+            .then(|| notice_entry(EntryKind::MemberChange, actor, &notice));
+        let affected: Vec<UserNo> = add.iter().map(|(no, _)| *no).chain(remove.iter().copied()).collect();
+        let proposal = Proposal::ChangeMembers { conversation: conversation.no, add, remove, members_max, notice };
+        match self.committer.propose(Some(&conversation), proposal).await? {
+            Outcome::MembersChanged { added, removed, changed, member_count, .. } => {
+                self.forget(conversation.no, &affected);
+                let (added, removed, changed) = (added.len(), removed.len(), changed.len());
+                Ok(MembersChanged { added, removed, changed, member_count })
+            }
+            _ => Err(unexpected()),
+        }
+    }
+
+    fn without_members(
+        &self,
+        conversation: &Conversation,
+        add: Vec<(UserNo, Role)>,
+    ) -> Result<Vec<(UserNo, Role)>, Refusal> {
+        let mut new = Vec::with_capacity(add.len());
+        for (user, role) in add {
+            if self.store.membership(conversation.no, user).map_err(store_refusal)?.is_none() {
+                new.push((user, role));
+            }
+        }
+        Ok(new)
+    }
+
+    /// Anyone may leave, and follow or unfollow an official account; the rest is for admins, roles for the owner.
+    fn check_may_change(
+        &self,
+        actor: &Actor,
+        conversation: &Conversation,
+        change: &ChangeMembers,
+    ) -> Result<(), Refusal> {
+        let Actor::User(user) = actor else { return Ok(()) };
+        let only_self = |ids: &[String]| ids.iter().all(|id| *id == user.id);
+        let official = conversation.kind == ConversationKind::Official;
+        let plain = change.role.unwrap_or(Role::Member) == Role::Member;
+        let may_join = change.add.is_empty() || (official && plain && only_self(&change.add));
+        if may_join && only_self(&change.remove) {
+            return Ok(());
+        }
+        let role = self.role_of(actor, conversation)?;
+        if role < Role::Admin {
+            return Err(Refusal::new(ErrorCode::Forbidden, "only the owner and admins change members"));
+        }
+        if change.role.is_some() && role < Role::Owner {
+            return Err(Refusal::new(ErrorCode::Forbidden, "only the owner changes roles"));
+        }
+        for id in &change.remove {
+            let no = self.require_user_no(id)?;
+            let other = self.directory.membership(conversation.no, no).map_err(store_refusal)?;
+            if *id != user.id && other.is_some_and(|m| m.role >= role) {
+                return Err(Refusal::new(ErrorCode::Forbidden, format!("remove: {id:?} stands no lower than you")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Members in the order in which their users were created.
+    pub fn members(&self, actor: &Actor, id: &str, after: Option<&str>, limit: usize) -> Result<MemberPage, Refusal> {
+        let conversation = self.directory.require_conversation(id)?;
+        self.check_may_read(actor, &conversation)?;
+        let limit = if limit == 0 { MEMBERS_PAGE_DEFAULT } else { limit };
+        if limit > MEMBERS_PAGE_MAX {
+            return Err(Refusal::limit("limit (members)", MEMBERS_PAGE_MAX as u64, limit as u64));
+        }
+        let after = after.map(|id| self.require_user_no(id)).transpose()?;
+        let page = self.store.members(conversation.no, after, limit + 1).map_err(store_refusal)?;
+        let more = page.len() > limit;
+        let mut members = Vec::with_capacity(limit);
+        for (no, membership) in page.into_iter().take(limit) {
+            if let Some(user) = self.directory.user(no).map_err(store_refusal)? {
+                let (user, role, joined_at) = (user.id.clone(), membership.role, membership.joined_at);
+                members.push(MemberView { user, role, joined_at });
+            }
+        }
+        let next = members.last().filter(|_| more).map(|member| member.user.clone());
+        Ok(MemberPage { members, next })
+    }
+
+    /// No offline push from this conversation, for good or until a time.
+    pub async fn set_mute(&self, user: &Arc<User>, conversation: &str, mute: Mute) -> Result<(), Refusal> {
+        let conversation = self.directory.require_conversation(conversation)?;
+        let mute = match mute {
+            Mute { muted: false, .. } => MuteState::Off,
+            Mute { until: None, .. } => MuteState::Forever,
+            Mute { until: Some(end), .. } => MuteState::Until(end),
+        };
+        let proposal = Proposal::SetMute { conversation: conversation.no, user: user.no, mute };
+        self.committer.propose(None, proposal).await?;
+        self.directory.forget_membership(conversation.no, user.no);
+        Ok(())
+    }
+
+    /// Moves a read mark forward; the user's other devices follow.
+    pub async fn mark_read(&self, user: &Arc<User>, conversation: &str, seq: u64) -> Result<ReadMark, Refusal> {
+        let conversation = self.directory.require_conversation(conversation)?;
+        let proposal = Proposal::MarkRead { conversation: conversation.no, user: user.no, seq };
+        let Outcome::Read { seq } = self.committer.propose(None, proposal).await? else { return Err(unexpected()) };
+        self.directory.forget_membership(conversation.no, user.no);
+        let signal = Signal::Read { conversation: conversation.id.as_str().into(), user: user.id.as_str().into(), seq };
+        self.hub.signal(user.no, signal);
+        let head = self.store.head(conversation.no).map_err(store_refusal)?;
+        let membership = self.store.membership(conversation.no, user.no).map_err(store_refusal)?;
+        let unread = match membership {
+            Some(membership) => self.unread(user, conversation.no, &membership, &head)?.count,
+            None => 0,
+        };
+        Ok(ReadMark { conversation: conversation.id.clone(), seq, unread })
+    }
+}
+
+fn notice_entry(kind: EntryKind, actor: &Actor, body: &serde_json::Value) -> NewEntry {
+    NewEntry {
+        kind,
+        sender: actor.user().map(|u| Sender { no: u.no, id: u.id.clone() }),
+        client_msg_id: None,
+        content_type: "notice".into(),
+        body: body.to_string().into(),
+        mentions: vec![],
+        silent: true,
+        skip_push: true,
+    }
+}

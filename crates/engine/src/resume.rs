@@ -1,1 +1,198 @@
-//! stub
+//! What a client missed: everything in its conversations between its cursor and a later position.
+//!
+//! Nothing is kept per user for this. Within a conversation positions rise with `seq`, so the tail of
+//! each conversation is walked back until the cursor; the newest 800 entries are handed out, and of
+//! what is older the answer names the exact ranges to fetch. A conversation's entries from before
+//! the user joined are not missed, they are history.
+
+use crate::{commit::store_refusal, engine::Engine, lanes::encode_entry, model::*, reads::entry_of, store::From};
+use std::{collections::BinaryHeap, sync::Arc};
+use tidings_protocol::{
+    error::{ErrorCode, Refusal},
+    frames::{MissedRange, Resume},
+    http::SyncAnswer,
+    limits::{CONVERSATIONS_PER_USER_MAX, INBOX_ENTRIES_MAX},
+};
+
+/// Entries read of a conversation's tail at once.
+const TAIL_PAGE: usize = 64;
+
+/// What a session is handed before it goes live.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Missed {
+    pub resume: Resume,
+    /// Entries as JSON, each preceded by a comma, in commit order.
+    pub json: Vec<u8>,
+    pub entries: u32,
+}
+
+/// A conversation's part in what was missed.
+struct Tail {
+    card: Arc<Conversation>,
+    /// The oldest `seq` that the user may have missed.
+    floor_seq: u64,
+    /// The cursor's position in this conversation's lane.
+    after: Position,
+    until: Position,
+    /// Read but not handed out yet, newest last.
+    page: Vec<StoredEntry>,
+    /// The next `seq` to read, downwards.
+    next_seq: u64,
+    /// The newest `seq` that was missed.
+    newest_seq: u64,
+    /// The oldest `seq` handed out.
+    taken_seq: u64,
+    retained_from: u64,
+}
+
+impl Tail {
+    /// Makes sure that the newest entry not handed out is at the end of `page`, if there is one.
+    fn fill(&mut self, engine: &Engine) -> Result<Option<Position>, Refusal> {
+        while self.page.is_empty() && self.next_seq >= self.floor_seq {
+            let low = self.floor_seq.max(self.next_seq.saturating_sub(TAIL_PAGE as u64 - 1));
+            let page = engine.store.entries(self.card.no, low, self.next_seq, TAIL_PAGE, From::Newest);
+            let page = page.map_err(store_refusal)?;
+            self.next_seq = low - 1;
+            let reached = page.first().is_none_or(|oldest| oldest.position <= self.after);
+            self.page = page.into_iter().filter(|e| e.position > self.after && e.position <= self.until).collect();
+            if reached {
+                self.next_seq = 0;
+            }
+        }
+        Ok(self.page.last().map(|entry| entry.position))
+    }
+}
+
+impl Engine {
+    /// The conversations whose audience a user's sessions join.
+    pub fn memberships_for_delivery(&self, user: UserNo) -> Result<Vec<ConversationNo>, Refusal> {
+        let places = self.store.conversations_of(user, false, CONVERSATIONS_PER_USER_MAX).map_err(store_refusal)?;
+        Ok(places.into_iter().map(|place| place.conversation).collect())
+    }
+
+    /// What the user missed after `cursor` and up to `until`, per lane. Without a cursor, nothing.
+    pub fn missed(&self, user: UserNo, cursor: Option<&Cursor>, until: [Position; LANES]) -> Result<Missed, Refusal> {
+        let (resume, taken) = self.missed_entries(user, cursor, until)?;
+        let mut json = Vec::new();
+        for (card, entry) in &taken {
+            json.push(b',');
+            encode_entry(&mut json, &card.id, entry);
+        }
+        Ok(Missed { resume, json, entries: taken.len() as u32 })
+    }
+
+    fn missed_entries(
+        &self,
+        user: UserNo,
+        cursor: Option<&Cursor>,
+        until: [Position; LANES],
+    ) -> Result<(Resume, Vec<(Arc<Conversation>, StoredEntry)>), Refusal> {
+        let whole = Resume { complete: true, reset: false, ranges: vec![] };
+        let Some(cursor) = cursor else { return Ok((whole, vec![])) };
+        let last = self.store.last_position();
+        let reset = cursor.epoch != self.store.epoch() || cursor.positions.iter().any(|position| *position > last);
+        let after = if reset { [0; LANES] } else { cursor.positions };
+        let mut tails = self.tails(user, after, until)?;
+
+        let mut newest = BinaryHeap::new();
+        for (index, tail) in tails.iter_mut().enumerate() {
+            newest.extend(tail.fill(self)?.map(|position| (position, index)));
+        }
+        let mut taken = Vec::new();
+        while taken.len() < INBOX_ENTRIES_MAX
+            && let Some((_, index)) = newest.pop()
+        {
+            let tail = &mut tails[index];
+            if let Some(entry) = tail.page.pop() {
+                tail.taken_seq = entry.seq;
+                taken.push((tail.card.clone(), entry));
+            }
+            newest.extend(tail.fill(self)?.map(|position| (position, index)));
+        }
+        taken.reverse();
+        if reset {
+            return Ok((Resume { complete: false, reset, ranges: vec![] }, taken));
+        }
+        let mut ranges = Vec::new();
+        for (_, index) in newest {
+            ranges.extend(self.range_left(&tails[index])?);
+        }
+        // What retention removed cannot be had any more, and is not called whole.
+        let gone = self.any_removed(&tails)?;
+        ranges.sort_by(|a: &MissedRange, b| a.conversation.cmp(&b.conversation));
+        Ok((Resume { complete: ranges.is_empty() && !gone, reset, ranges }, taken))
+    }
+
+    fn tails(&self, user: UserNo, after: [Position; LANES], until: [Position; LANES]) -> Result<Vec<Tail>, Refusal> {
+        let mut tails = Vec::new();
+        for place in self.store.conversations_of(user, true, CONVERSATIONS_PER_USER_MAX).map_err(store_refusal)? {
+            let lane = Lane::of(place.kind) as usize;
+            let head = self.store.head(place.conversation).map_err(store_refusal)?;
+            if head.last_position <= after[lane] {
+                continue;
+            }
+            let membership = self.store.membership(place.conversation, user).map_err(store_refusal)?;
+            let card = self.directory.conversation(place.conversation).map_err(store_refusal)?;
+            let (Some(membership), Some(card)) = (membership, card) else { continue };
+            let floor_seq = (membership.joined_seq + 1).max(head.first_seq);
+            tails.push(Tail {
+                card,
+                floor_seq,
+                after: after[lane],
+                until: until[lane],
+                page: vec![],
+                next_seq: head.last_seq,
+                newest_seq: head.last_seq,
+                taken_seq: 0,
+                retained_from: if head.first_seq > membership.joined_seq + 1 { head.first_seq } else { 0 },
+            });
+        }
+        Ok(tails)
+    }
+
+    /// The range of a tail that was not handed out, found by halving: positions rise with `seq`.
+    fn range_left(&self, tail: &Tail) -> Result<Option<MissedRange>, Refusal> {
+        let to_seq = match (tail.taken_seq, tail.page.last()) {
+            (0, Some(newest)) => newest.seq,
+            (0, None) => tail.newest_seq,
+            (taken, _) => taken - 1,
+        };
+        let (mut low, mut high) = (tail.floor_seq, to_seq + 1);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            match self.position_of(tail.card.no, middle)? {
+                Some(position) if position > tail.after => high = middle,
+                _ => low = middle + 1,
+            }
+        }
+        let range = MissedRange { conversation: tail.card.id.clone(), from_seq: low, to_seq };
+        Ok((low <= to_seq).then_some(range))
+    }
+
+    /// Whether retention removed entries after the cursor.
+    fn any_removed(&self, tails: &[Tail]) -> Result<bool, Refusal> {
+        for tail in tails.iter().filter(|tail| tail.retained_from > 0) {
+            // The oldest that is left is newer than the cursor: what was before it may have been, too.
+            if self.position_of(tail.card.no, tail.retained_from)?.is_some_and(|oldest| oldest > tail.after + 1) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn position_of(&self, conversation: ConversationNo, seq: u64) -> Result<Option<Position>, Refusal> {
+        let found = self.store.entries(conversation, seq, seq, 1, From::Oldest).map_err(store_refusal)?;
+        Ok(found.first().map(|entry| entry.position))
+    }
+
+    /// The same over HTTP, for apps that read without a connection.
+    pub fn sync(&self, user: &Arc<User>, cursor: Option<&str>) -> Result<SyncAnswer, Refusal> {
+        let cursor = cursor.map(str::parse::<Cursor>).transpose();
+        let cursor = cursor.map_err(|_| Refusal::new(ErrorCode::CursorInvalid, "cursor: not one of this server's"))?;
+        let until = [self.store.last_position(); LANES];
+        let (resume, taken) = self.missed_entries(user.no, cursor.as_ref(), until)?;
+        let entries = taken.iter().map(|(card, entry)| entry_of(&card.id, entry)).collect::<Result<_, _>>()?;
+        let cursor = Cursor { epoch: self.store.epoch(), positions: until };
+        Ok(SyncAnswer { cursor: cursor.to_string(), resume, entries })
+    }
+}

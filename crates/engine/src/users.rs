@@ -1,1 +1,186 @@
-//! stub
+//! Users: cards, do-not-disturb windows, who is online, and ending sessions.
+
+use crate::{
+    commit::store_refusal,
+    engine::Engine,
+    hub::Signal,
+    model::*,
+    store::{Outcome, Proposal, UserPatch},
+};
+use jiff::{civil::Time, tz::TimeZone};
+use tidings_protocol::{
+    error::{ErrorCode, Refusal},
+    http::*,
+    ids::check_id,
+    limits::*,
+};
+
+/// The refusal for an outcome that a proposal of this kind cannot have.
+pub(crate) fn unexpected() -> Refusal {
+    Refusal::new(ErrorCode::Internal, "the store answered with an outcome of another kind")
+}
+
+/// Checks an app's own attributes: a JSON object of bounded size; answers its text.
+pub(crate) fn check_attributes(attributes: Option<&serde_json::Value>) -> Result<Option<String>, Refusal> {
+    let Some(attributes) = attributes else { return Ok(None) };
+    if !attributes.is_object() {
+        return Err(Refusal::field("attributes", "must be a JSON object"));
+    }
+    let text = attributes.to_string();
+    match text.len() {
+        0..=ATTRIBUTES_BYTES_MAX => Ok(Some(text)),
+        length => Err(Refusal::limit("attributes (bytes)", ATTRIBUTES_BYTES_MAX as u64, length as u64)),
+    }
+}
+
+/// Checks a display name or an avatar's address.
+pub(crate) fn check_name(field: &str, name: Option<&str>) -> Result<(), Refusal> {
+    match name.map_or(0, str::len) {
+        0..=NAME_BYTES_MAX => Ok(()),
+        length => Err(Refusal::limit(&format!("{field} (bytes)"), NAME_BYTES_MAX as u64, length as u64)),
+    }
+}
+
+/// Reads back the attributes' text.
+pub(crate) fn attributes_value(text: Option<&str>) -> Option<serde_json::Value> {
+    text.and_then(|text| serde_json::from_str(text).ok())
+}
+
+/// A wall-clock time as `HH:MM`.
+pub(crate) fn parse_wall_time(text: &str) -> Option<Time> {
+    let (hour, minute) = text.split_once(':').filter(|(h, m)| h.len() == 2 && m.len() == 2)?;
+    Time::new(hour.parse().ok()?, minute.parse().ok()?, 0, 0).ok()
+}
+
+/// Whether a daily window covers a moment. One that cannot be understood covers none: it was
+/// checked when it was set, and a push too many is better than one too few.
+pub(crate) fn window_covers(window: &DailyWindow, now_ms: u64) -> bool {
+    let (Some(start), Some(end)) = (parse_wall_time(&window.start), parse_wall_time(&window.end)) else {
+        return false;
+    };
+    let Ok(zone) = TimeZone::get(&window.time_zone) else { return false };
+    let Ok(now) = jiff::Timestamp::from_millisecond(now_ms as i64) else { return false };
+    let time = now.to_zoned(zone).time();
+    if start <= end { start <= time && time < end } else { start <= time || time < end }
+}
+
+impl Engine {
+    /// Creates users, or changes what is given of those who exist.
+    pub async fn upsert_users(&self, users: Vec<UserUpsert>) -> Result<UsersUpserted, Refusal> {
+        if users.len() > USERS_BATCH_MAX {
+            return Err(Refusal::limit("users in an upsert", USERS_BATCH_MAX as u64, users.len() as u64));
+        }
+        let mut patches = Vec::with_capacity(users.len());
+        for user in users {
+            check_id("id", &user.id)?;
+            check_name("name", user.name.as_deref())?;
+            check_name("avatar", user.avatar.as_deref())?;
+            let attributes = check_attributes(user.attributes.as_ref())?;
+            patches.push(UserPatch { id: user.id, name: user.name, avatar: user.avatar, attributes });
+        }
+        let ids: Vec<String> = patches.iter().map(|p| p.id.clone()).collect();
+        let outcome = self.committer.propose(None, Proposal::PutUsers(patches)).await?;
+        for id in &ids {
+            if let Some(no) = self.directory.user_no(id).map_err(store_refusal)? {
+                self.directory.forget_user(no);
+            }
+        }
+        match outcome {
+            Outcome::Users { created, updated } => Ok(UsersUpserted { created, updated }),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// A user's card; what is private is shown to the user and to app servers.
+    pub fn user_card(&self, id: &str, private: bool) -> Result<UserCard, Refusal> {
+        let user = self.directory.require_user(id)?;
+        Ok(UserCard {
+            id: user.id.clone(),
+            name: user.name.clone(),
+            avatar: user.avatar.clone(),
+            attributes: attributes_value(user.attributes.as_deref()),
+            created_at: user.created_at,
+            do_not_disturb: user.do_not_disturb.clone().filter(|_| private),
+        })
+    }
+
+    /// Sets or ends the daily time in which a user gets no offline push.
+    pub async fn set_do_not_disturb(&self, user: &str, window: Option<DailyWindow>) -> Result<(), Refusal> {
+        let user = self.directory.require_user(user)?;
+        if let Some(window) = &window {
+            for (field, time) in [("window.start", &window.start), ("window.end", &window.end)] {
+                if parse_wall_time(time).is_none() {
+                    return Err(Refusal::field(field, format!("{time:?} is not a time as HH:MM")));
+                }
+            }
+            if TimeZone::get(&window.time_zone).is_err() {
+                let zone = &window.time_zone;
+                return Err(Refusal::field("window.time_zone", format!("{zone:?} is not an IANA time zone")));
+            }
+        }
+        self.committer.propose(None, Proposal::SetDoNotDisturb { user: user.no, window }).await?;
+        self.directory.forget_user(user.no);
+        Ok(())
+    }
+
+    /// Who of these users is online, and where. Users that do not exist are offline.
+    pub fn presence_of(&self, users: &[String]) -> Result<Vec<UserPresence>, Refusal> {
+        if users.len() > PRESENCE_BATCH_MAX {
+            return Err(Refusal::limit("users in a presence query", PRESENCE_BATCH_MAX as u64, users.len() as u64));
+        }
+        users
+            .iter()
+            .map(|id| {
+                let no = self.directory.user_no(id).map_err(store_refusal)?;
+                let devices = no.map(|no| self.presence.devices(no)).unwrap_or_default();
+                let devices: Vec<DevicePresence> = devices
+                    .iter()
+                    .map(|device| DevicePresence {
+                        device_id: device.device_id.to_string(),
+                        device_kind: device.device_kind.to_string(),
+                        since: device.since,
+                    })
+                    .collect();
+                let last_seen = no.filter(|_| devices.is_empty()).and_then(|no| self.presence.last_seen(no));
+                Ok(UserPresence { user: id.clone(), online: !devices.is_empty(), devices, last_seen })
+            })
+            .collect()
+    }
+
+    /// Ends a user's sessions: one device's, or all.
+    pub fn kick(&self, user: &str, kick: Kick) -> Result<Kicked, Refusal> {
+        let user = self.directory.require_user(user)?;
+        let devices = self.presence.devices(user.no);
+        let meant = |id: &str| kick.device_id.as_deref().is_none_or(|device| device == id);
+        let sessions = devices.iter().filter(|device| meant(&device.device_id)).count();
+        let reason = kick.reason.unwrap_or_else(|| "the app ended the session".into());
+        self.hub.signal(user.no, Signal::Kick { device_id: kick.device_id, reason });
+        Ok(Kicked { sessions })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn covers(start: &str, end: &str, zone: &str, at: &str) -> bool {
+        let window = DailyWindow { start: start.into(), end: end.into(), time_zone: zone.into() };
+        let at: jiff::Timestamp = at.parse().unwrap_or_default();
+        window_covers(&window, at.as_millisecond() as u64)
+    }
+
+    #[test]
+    fn a_window_counts_by_the_users_wall_clock_and_may_span_midnight() {
+        assert!(covers("22:00", "07:00", "UTC", "2026-03-01T23:30:00Z"));
+        assert!(covers("22:00", "07:00", "UTC", "2026-03-01T06:59:00Z"));
+        assert!(!covers("22:00", "07:00", "UTC", "2026-03-01T07:00:00Z"));
+        assert!(covers("09:00", "17:00", "Asia/Tokyo", "2026-03-01T00:30:00Z"), "09:30 in Tokyo");
+        assert!(!covers("09:00", "17:00", "Asia/Tokyo", "2026-03-01T10:00:00Z"), "19:00 in Tokyo");
+    }
+
+    #[test]
+    fn the_wall_clock_follows_summer_time() {
+        assert!(covers("08:00", "09:00", "Europe/Berlin", "2026-01-15T07:30:00Z"));
+        assert!(covers("08:00", "09:00", "Europe/Berlin", "2026-07-15T06:30:00Z"));
+    }
+}
