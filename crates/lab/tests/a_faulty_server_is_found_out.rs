@@ -80,6 +80,7 @@ fn serve(fault: Fault) -> String {
 
 /// Answers requests until the client hangs up.
 fn connection(mut stream: TcpStream, fault: Fault, state: &Mutex<State>) -> Option<()> {
+    stream.set_nodelay(true).ok()?;
     let mut reader = BufReader::new(stream.try_clone().ok()?);
     loop {
         let mut line = String::new();
@@ -113,7 +114,8 @@ fn connection(mut stream: TcpStream, fault: Fault, state: &Mutex<State>) -> Opti
             _ => json!({ "id": "g", "kind": "group", "created_at": 0, "member_count": 0, "last_seq": 0 }),
         };
         let answer = answer.to_string();
-        write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{answer}", answer.len()).ok()?;
+        let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{answer}", answer.len());
+        stream.write_all(answer.as_bytes()).ok()?;
     }
 }
 
