@@ -227,6 +227,15 @@ pub struct BareArgs {
     pub conversation: String,
 }
 
+impl std::fmt::Display for Via {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Via::Http => "HTTP",
+            Via::Ws => "WebSocket",
+        })
+    }
+}
+
 /// How sends go in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Via {
@@ -239,6 +248,15 @@ pub enum Via {
 pub enum Rate {
     Max,
     PerSecond(f64),
+}
+
+impl std::fmt::Display for Rate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Rate::Max => f.write_str("as fast as it goes"),
+            Rate::PerSecond(rate) => write!(f, "{rate} a second"),
+        }
+    }
 }
 
 impl FromStr for Rate {

@@ -70,14 +70,14 @@ pub(crate) fn run(args: &DirectArgs) -> Result<Verdict, LabError> {
     let outcome = pairs.load.run("direct", phase)?;
     drop(pairs);
     let check = target.finish()?;
-    report::print(&format!("direct messages between {} pairs over {:?}", args.pairs, args.via), &outcome);
+    report::print(&format!("direct messages between {} pairs over {}, {}", args.pairs, args.via, args.rate), &outcome);
     report::print_check(&check);
     let mut verdict = Verdict::of(&outcome);
     if check.as_ref().is_some_and(|check| !check.passed) {
         verdict = Verdict::Failed;
     }
     let value = json!({
-        "bench": "direct", "via": format!("{:?}", args.via), "pairs": args.pairs,
+        "bench": "direct", "via": args.via.to_string(), "pairs": args.pairs,
         "outcome": outcome_json(&outcome), "check": check,
     });
     report::write_json(args.target.json.as_deref(), &value)?;

@@ -81,12 +81,13 @@ pub(crate) fn run(args: &GroupArgs) -> Result<Verdict, LabError> {
         yielding: false,
     };
     let mut stage = Stage::set(&target, &args.target, &shape)?;
-    let title = format!("group of {}, {} online, {:?}", shape.group_size.max(shape.members), shape.members, args.via);
+    let title =
+        format!("group of {}, {} online, over {}", shape.group_size.max(shape.members), shape.members, args.via);
     let (mut verdict, mut value) = if args.search {
         search(args, &mut stage, &title)?
     } else {
         let outcome = once(args, &mut stage, &title, args.rate, args.duration)?;
-        report::print(&format!("{title}, rate {:?}", args.rate), &outcome);
+        report::print(&format!("{title}, {}", args.rate), &outcome);
         (Verdict::of(&outcome), json!({ "bench": "group", "outcome": outcome_json(&outcome) }))
     };
     drop(stage);

@@ -1,0 +1,147 @@
+//! Holding what is stored against what was answered.
+
+use super::senders::{Told, body};
+use crate::server::Check;
+use serde_json::json;
+use std::collections::HashMap;
+use tidings_protocol::entry::Entry;
+
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    acknowledged: u64,
+    stored: u64,
+    lost: u64,
+    doubled: u64,
+    moved: u64,
+    holes: u64,
+    altered: u64,
+    contradictions: u64,
+    retries: u64,
+    asked_again: u64,
+    problems: Vec<String>,
+}
+
+impl Tally {
+    /// Holds a conversation's timeline against what its senders were told.
+    pub(super) fn add<'a>(&mut self, conversation: &str, entries: &[Entry], told: impl Iterator<Item = &'a Told>) {
+        let mut stands_at: HashMap<&str, u64> = HashMap::new();
+        for (index, entry) in entries.iter().enumerate() {
+            if entry.seq != index as u64 + 1 {
+                self.holes += 1;
+                self.problems.push(format!("{conversation}: place {} holds {}", index + 1, entry.seq));
+            }
+            let Some(id) = entry.client_msg_id.as_deref() else { continue };
+            self.stored += 1;
+            if entry.body.get() != body(id).get() {
+                self.altered += 1;
+                self.problems.push(format!("{conversation}: {} holds another text", entry.seq));
+            }
+            if let Some(first) = stands_at.insert(id, entry.seq) {
+                self.doubled += 1;
+                self.problems.push(format!("{conversation}: {id} at {first} and at {}", entry.seq));
+            }
+        }
+        for told in told {
+            self.retries += told.retries;
+            self.asked_again += told.asked_again;
+            self.contradictions += told.contradictions.len() as u64;
+            self.problems.extend(told.contradictions.iter().cloned());
+            for (id, seq) in &told.acknowledged {
+                self.acknowledged += 1;
+                match stands_at.get(id.as_str()) {
+                    None => {
+                        self.lost += 1;
+                        self.problems.push(format!("{conversation}: {id}, acknowledged as {seq}, is gone"));
+                    }
+                    Some(place) if place != seq => {
+                        self.moved += 1;
+                        self.problems.push(format!("{conversation}: {id}, acknowledged as {seq}, is at {place}"));
+                    }
+                    Some(_) => {}
+                }
+            }
+        }
+    }
+
+    pub(super) fn is_clean(&self) -> bool {
+        self.lost + self.doubled + self.moved + self.holes + self.altered + self.contradictions == 0
+    }
+
+    pub(super) fn print(&self, kills: usize, seconds: f64) {
+        println!(
+            "kills={kills} acknowledged={} lost={} doubled={} moved={} holes={} altered={} contradictions={} stored={} \
+             retries={} asked_again={} seconds={seconds:.1}",
+            self.acknowledged,
+            self.lost,
+            self.doubled,
+            self.moved,
+            self.holes,
+            self.altered,
+            self.contradictions,
+            self.stored,
+            self.retries,
+            self.asked_again
+        );
+        for problem in self.problems.iter().take(10) {
+            println!("  ! {problem}");
+        }
+    }
+
+    pub(super) fn json(&self, kills: usize, seed: u64, seconds: f64, check: &Check) -> serde_json::Value {
+        json!({
+            "bench": "crash", "kills": kills, "seed": seed, "seconds": seconds, "acknowledged": self.acknowledged,
+            "stored": self.stored, "lost": self.lost, "doubled": self.doubled, "moved": self.moved,
+            "holes": self.holes, "altered": self.altered, "contradictions": self.contradictions,
+            "retries": self.retries, "asked_again": self.asked_again, "check": check,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidings_protocol::entry::EntryKind;
+
+    fn entry(seq: u64, id: &str) -> Entry {
+        Entry {
+            conversation: "c".into(),
+            seq,
+            kind: EntryKind::Message,
+            at: 1,
+            from: None,
+            client_msg_id: Some(id.into()),
+            content_type: "text".into(),
+            body: body(id),
+            mentions: Vec::new(),
+            silent: false,
+        }
+    }
+
+    fn tally(entries: &[Entry], acknowledged: &[(&str, u64)]) -> Tally {
+        let acknowledged = acknowledged.iter().map(|(id, seq)| (id.to_string(), *seq)).collect();
+        let told = Told { acknowledged, ..Told::default() };
+        let mut tally = Tally::default();
+        tally.add("c", entries, [&told].into_iter());
+        tally
+    }
+
+    #[test]
+    fn a_timeline_is_held_against_what_was_acknowledged() {
+        assert!(tally(&[entry(1, "a"), entry(2, "b")], &[("a", 1), ("b", 2)]).is_clean());
+        assert!(tally(&[entry(1, "a"), entry(2, "b")], &[("a", 1)]).is_clean(), "stored without an answer is allowed");
+        assert_eq!(tally(&[entry(1, "a")], &[("a", 1), ("b", 2)]).lost, 1);
+        assert_eq!(tally(&[entry(1, "a"), entry(2, "a")], &[("a", 1)]).doubled, 1);
+        assert_eq!(tally(&[entry(1, "a"), entry(3, "b")], &[]).holes, 1);
+        assert_eq!(tally(&[entry(1, "a"), entry(2, "b")], &[("a", 2)]).moved, 1);
+    }
+
+    #[test]
+    fn two_answers_to_one_send_must_agree() {
+        let mut told = Told::default();
+        told.note("a".into(), 1);
+        told.note("a".into(), 1);
+        assert!(told.contradictions.is_empty());
+        told.note("a".into(), 2);
+        assert_eq!(told.contradictions.len(), 1);
+    }
+}
