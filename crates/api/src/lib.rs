@@ -1,1 +1,133 @@
-//! api
+//! The HTTP door: JSON for app servers and for what apps read outside their connection.
+//!
+//! ```text
+//! accept ─▶ connection ─▶ Door ─┬─ POST /v1/messages: straight to the engine
+//!                               ├─ GET /v1/connect: 101, then the socket leaves for the gateway
+//!                               └─ everything else: the router
+//! ```
+//! It turns requests into calls of the engine and refusals into problem details. It decides nothing:
+//! who may do what is the engine's to say, and what becomes of a WebSocket is the gateway's.
+//!
+//! In reading order: [`Api`] (what handlers share), [`auth`] (who is calling), [`extract`] (what they ask),
+//! [`problem`] (how no is said), [`routes`] (the operations), [`connect`] (the way out to a WebSocket),
+//! [`door`] (one request), [`listener`] (connections, and how they end).
+
+pub mod auth;
+pub mod connect;
+pub mod door;
+pub mod extract;
+pub mod listener;
+pub mod problem;
+pub mod routes;
+
+use crate::auth::{ApiKeys, Tokens};
+use axum::http::{HeaderMap, header};
+use std::{net::TcpStream, path::PathBuf, sync::Arc};
+use tidings_engine::{Engine, engine::Actor};
+use tidings_protocol::error::{ErrorCode, Refusal};
+use tokio::sync::Semaphore;
+
+/// Where a connection goes once it has become a WebSocket.
+pub trait Sessions: Send + Sync + 'static {
+    /// Takes the socket and what was read beyond the request; closes it when there is no room.
+    fn adopt(&self, socket: TcpStream, already_read: Vec<u8>);
+}
+
+/// Copies the data folder while it is in use.
+pub trait BackUp: Send + Sync + 'static {
+    /// Writes a consistent copy to a folder that does not exist yet; answers with its size in bytes.
+    fn back_up(&self, folder: &std::path::Path) -> Result<u64, String>;
+}
+
+/// Settings of the door.
+#[derive(Debug, Clone)]
+pub struct ApiConfig {
+    /// Open HTTP connections; one that became a WebSocket counts no more. Full: 503 and closed.
+    pub connections_max: usize,
+    /// Reads that run at once. Full: refused with `queue_full`.
+    pub reads_max: usize,
+    /// Where backups may be written. Absent: none are made on request.
+    pub backup_dir: Option<PathBuf>,
+}
+
+impl Default for ApiConfig {
+    fn default() -> Self {
+        ApiConfig { connections_max: 20_000, reads_max: 256, backup_dir: None }
+    }
+}
+
+/// What all handlers share.
+pub struct Api {
+    pub engine: Arc<Engine>,
+    pub keys: ApiKeys,
+    pub tokens: Arc<Tokens>,
+    pub sessions: Arc<dyn Sessions>,
+    pub backup: Option<Arc<dyn BackUp>>,
+    pub config: ApiConfig,
+    reads: Semaphore,
+}
+
+impl Api {
+    pub fn new(
+        engine: Arc<Engine>,
+        keys: ApiKeys,
+        tokens: Arc<Tokens>,
+        sessions: Arc<dyn Sessions>,
+        backup: Option<Arc<dyn BackUp>>,
+        config: ApiConfig,
+    ) -> Self {
+        Api { engine, keys, tokens, sessions, backup, reads: Semaphore::new(config.reads_max), config }
+    }
+
+    /// Who is calling, by the `Authorization` header.
+    pub fn authenticate(&self, headers: &HeaderMap) -> Result<Actor, Refusal> {
+        let credential = headers.get(header::AUTHORIZATION).ok_or_else(|| unauthorized("an API key or a token"))?;
+        let credential = credential.to_str().map_err(|_| unauthorized("a header that is text"))?;
+        let secret = credential
+            .split_once(' ')
+            .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
+            .map(|(_, secret)| secret.trim())
+            .ok_or_else(|| unauthorized("the scheme Bearer"))?;
+        if self.keys.contain(secret) {
+            return Ok(Actor::App);
+        }
+        let user = self.tokens.verify(secret)?;
+        Ok(Actor::User(self.engine.directory.require_user(&user)?))
+    }
+
+    /// Runs a read on a thread that may wait for the disk.
+    pub async fn read<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&Arc<Engine>) -> Result<T, Refusal> + Send + 'static,
+    ) -> Result<T, Refusal> {
+        let Ok(_permit) = self.reads.try_acquire() else {
+            let detail = format!("reads at once are limited to {}", self.config.reads_max);
+            return Err(Refusal::new(ErrorCode::QueueFull, detail).retry_after(1_000));
+        };
+        let engine = self.engine.clone();
+        match tokio::task::spawn_blocking(move || read(&engine)).await {
+            Ok(result) => result,
+            Err(error) => Err(internal(&error)),
+        }
+    }
+
+    /// The metrics in Prometheus' text format.
+    pub fn metrics(&self) -> String {
+        self.engine.refresh_gauges();
+        let reads_running = self.config.reads_max - self.reads.available_permits();
+        self.engine.metrics.queue("http_reads", reads_running, self.config.reads_max);
+        self.engine.metrics.render()
+    }
+}
+
+fn unauthorized(needs: &str) -> Refusal {
+    Refusal::new(ErrorCode::Unauthorized, format!("the Authorization header needs {needs}"))
+}
+
+/// A defect of ours. The log has the cause, the caller only a reference to find it by.
+pub(crate) fn internal(cause: &dyn std::fmt::Display) -> Refusal {
+    static COUNT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
+    let reference = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    tracing::error!(reference, cause = %cause, "a request met a defect");
+    Refusal::new(ErrorCode::Internal, format!("a defect of the server; its log has it as reference={reference}"))
+}

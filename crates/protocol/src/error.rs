@@ -45,6 +45,8 @@ codes! {
     NotFound = "not_found", 404;
     /// The path exists, the method does not.
     MethodNotAllowed = "method_not_allowed", 405;
+    /// The body is declared to be something other than JSON. Send `application/json`.
+    UnsupportedMediaType = "unsupported_media_type", 415;
     /// It exists already with other properties, or the state forbids it.
     Conflict = "conflict", 409;
     /// This `client_msg_id` named a message in another conversation before.

@@ -1,1 +1,60 @@
-fn main() {}
+//! One server for chat, push and popups: this is its command line.
+//!
+//! In reading order: [`settings`] (where they come from), [`serve`] (configure, build, run, drain), [`wiring`] (the
+//! parts put together), [`development`] (keys and demo users for trying it), [`commands`] (everything but serving).
+//! What a message means is the engine's, what is on the wire the doors'; here parts are only joined.
+
+mod commands;
+mod development;
+mod logs;
+mod serve;
+mod settings;
+mod wiring;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// Chat, push and popups for your own product, from one self-hosted server.
+#[derive(Parser)]
+#[command(version, about)]
+struct CommandLine {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Serve until told to stop (SIGTERM or Ctrl-C)
+    Serve(serve::Serve),
+    /// Print the documented default settings
+    Config,
+    /// Print a client token for a user
+    Token(commands::token::Token),
+    /// Connect as a user and print what arrives
+    Listen(commands::listen::Listen),
+    /// Copy the data folder consistently, also while it is served
+    Backup(commands::backup::Backup),
+    /// Verify a data folder: sequences without holes, retries that match, counts
+    Check(commands::check::Check),
+    /// Load a server and prove with counts that nothing was lost
+    Bench(tidings_lab::BenchArgs),
+}
+
+fn main() -> ExitCode {
+    let result = match CommandLine::parse().command {
+        Command::Serve(serve) => serve.run(),
+        Command::Config => {
+            print!("{}", settings::Settings::sample());
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Token(token) => token.run(),
+        Command::Listen(listen) => listen.run(),
+        Command::Backup(backup) => backup.run(),
+        Command::Check(check) => check.run(),
+        Command::Bench(args) => Ok(tidings_lab::run(args)),
+    };
+    result.unwrap_or_else(|error| {
+        eprintln!("tidings: {error:#}");
+        ExitCode::FAILURE
+    })
+}

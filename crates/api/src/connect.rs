@@ -1,0 +1,114 @@
+//! From HTTP to a WebSocket: checks the handshake, answers 101, and lets the socket go.
+
+use crate::{Api, Sessions};
+use axum::http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::{
+    body::Incoming,
+    upgrade::{Parts, Upgraded},
+};
+use hyper_util::rt::TokioIo;
+use std::sync::Arc;
+use tidings_protocol::error::{ErrorCode, Refusal};
+use tokio::net::TcpStream;
+use tungstenite::handshake::derive_accept_key;
+
+/// Where apps connect.
+pub const CONNECT_PATH: &str = "/v1/connect";
+
+/// Answers a handshake and hands the socket over once the answer is out.
+pub(crate) fn upgrade(api: &Api, mut request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Refusal> {
+    let accept_key = check_handshake(request.method(), request.headers())?;
+    if api.engine.is_draining() {
+        return Err(Refusal::new(ErrorCode::Draining, "the server is draining; connect again").retry_after(1_000));
+    }
+    let upgraded = hyper::upgrade::on(&mut request);
+    let sessions = api.sessions.clone();
+    tokio::spawn(async move {
+        match upgraded.await {
+            Ok(upgraded) => hand_over(upgraded, &sessions),
+            Err(error) => tracing::debug!(%error, "a connection ended before it became a WebSocket"),
+        }
+    });
+    let mut response = Response::new(Full::default());
+    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    let headers = response.headers_mut();
+    headers.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
+    headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
+    headers.insert(header::SEC_WEBSOCKET_ACCEPT, accept_key);
+    Ok(response)
+}
+
+/// RFC 6455, 4.2.1; answers with the key that proves we understood.
+fn check_handshake(method: &Method, headers: &HeaderMap) -> Result<HeaderValue, Refusal> {
+    let refuse = |why: &str| Refusal::new(ErrorCode::Malformed, format!("not a WebSocket handshake: {why}"));
+    if method != Method::GET {
+        return Err(Refusal::new(ErrorCode::MethodNotAllowed, "a WebSocket handshake is a GET"));
+    }
+    if !has_token(headers, header::CONNECTION, "upgrade") || !has_token(headers, header::UPGRADE, "websocket") {
+        return Err(refuse("it needs `Connection: Upgrade` and `Upgrade: websocket`"));
+    }
+    if headers.get(header::SEC_WEBSOCKET_VERSION).is_none_or(|version| version != "13") {
+        return Err(refuse("Sec-WebSocket-Version must be 13"));
+    }
+    let key = headers.get(header::SEC_WEBSOCKET_KEY).ok_or_else(|| refuse("it has no Sec-WebSocket-Key"))?;
+    if key.len() != 24 {
+        return Err(refuse("Sec-WebSocket-Key must be 16 bytes as base64"));
+    }
+    HeaderValue::try_from(derive_accept_key(key.as_bytes())).map_err(|error| crate::internal(&error))
+}
+
+/// Whether a comma-separated header names a token, in any case.
+fn has_token(headers: &HeaderMap, name: header::HeaderName, token: &str) -> bool {
+    headers
+        .get_all(name)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .any(|part| part.trim().eq_ignore_ascii_case(token))
+}
+
+/// Takes the socket out of hyper and the runtime.
+fn hand_over(upgraded: Upgraded, sessions: &Arc<dyn Sessions>) {
+    let Ok(Parts { io, read_buf, .. }) = upgraded.downcast::<TokioIo<TcpStream>>() else {
+        tracing::error!("an upgraded connection was not a TCP socket");
+        return;
+    };
+    match io.into_inner().into_std() {
+        Ok(socket) => sessions.adopt(socket, read_buf.to_vec()),
+        Err(error) => tracing::warn!(%error, "a socket could not be taken out of the runtime"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn check(changes: &[(&'static str, &'static str)], expected: Result<&str, ErrorCode>) {
+        let mut headers = HeaderMap::new();
+        let good = [
+            ("connection", "keep-alive, Upgrade"),
+            ("upgrade", "WebSocket"),
+            ("sec-websocket-version", "13"),
+            ("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ=="),
+        ];
+        for (name, value) in good.iter().chain(changes) {
+            headers.insert(*name, HeaderValue::from_static(value));
+        }
+        let answer = check_handshake(&Method::GET, &headers).map_err(|refusal| refusal.code);
+        assert_eq!(answer, expected.map(|key| HeaderValue::from_str(key).unwrap()), "{changes:?}");
+    }
+
+    #[test]
+    fn only_a_handshake_of_the_standard_is_answered() {
+        // The example of RFC 6455.
+        check(&[], Ok("s3pPLMBiTxaQ9kYGzzhZRbK+xOo="));
+        let malformed = Err(ErrorCode::Malformed);
+        check(&[("connection", "close")], malformed);
+        check(&[("upgrade", "h2c")], malformed);
+        check(&[("sec-websocket-version", "8")], malformed);
+        check(&[("sec-websocket-key", "short")], malformed);
+    }
+}

@@ -1,0 +1,68 @@
+//! Every refusal as RFC 9457 problem details, with a stable code.
+
+use axum::{
+    body::Body,
+    http::{HeaderValue, Response, StatusCode, header},
+    response::IntoResponse,
+};
+use tidings_protocol::{
+    error::{ErrorCode, Refusal},
+    http::Problem,
+};
+
+/// The media type of an error's body.
+pub const PROBLEM_JSON: &str = "application/problem+json";
+
+/// A refusal on its way to an HTTP caller.
+#[derive(Debug)]
+pub struct Refused(pub Refusal);
+
+impl From<Refusal> for Refused {
+    fn from(refusal: Refusal) -> Self {
+        Refused(refusal)
+    }
+}
+
+/// The problem that a refusal is told as.
+pub fn problem(refusal: &Refusal) -> Problem {
+    let status = refusal.code.http_status();
+    Problem {
+        problem_type: format!("urn:tidings:error:{}", refusal.code),
+        title: title(refusal.code),
+        status,
+        detail: refusal.detail.clone(),
+        code: refusal.code,
+        retry: refusal.code.retryable(),
+    }
+}
+
+/// `not_a_member` reads "Not a member".
+fn title(code: ErrorCode) -> String {
+    let mut title = code.as_str().replace('_', " ");
+    if let Some(first) = title.get_mut(..1) {
+        first.make_ascii_uppercase();
+    }
+    title
+}
+
+impl IntoResponse for Refused {
+    fn into_response(self) -> Response<Body> {
+        let Refused(refusal) = self;
+        let body = serde_json::to_vec(&problem(&refusal)).unwrap_or_default();
+        let mut response = Response::new(Body::from(body));
+        let status = StatusCode::from_u16(refusal.code.http_status());
+        *response.status_mut() = status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(PROBLEM_JSON));
+        if let Some(ms) = refusal.retry_after_ms {
+            // Whole seconds are all that the header can say; rounded up, so that nobody comes early.
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(ms.div_ceil(1_000).max(1)));
+        }
+        if refusal.code.http_status() == 401 {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        // The door counts refusals by their codes on the way out.
+        response.extensions_mut().insert(refusal.code);
+        response
+    }
+}

@@ -1,0 +1,99 @@
+//! Conversations and who is in them.
+
+use super::{Answer, Answered};
+use crate::{
+    Api,
+    extract::{Caller, Ids, Json, Query},
+};
+use axum::{extract::State, http::StatusCode};
+use serde::Deserialize;
+use std::sync::Arc;
+use tidings_protocol::http::{
+    ChangeMembers, ConversationCard, CreateConversation, MemberPage, MembersChanged, UpdateConversation,
+};
+
+/// Open a conversation.
+///
+/// 201 when it is new; 200 with the one that is there when its id (or pair) stands for one of the
+/// same kind already, whose members stay as they are.
+#[utoipa::path(post, path = "/v1/conversations", tag = "conversations", request_body = CreateConversation,
+    responses((status = 201, body = ConversationCard), (status = 200, body = ConversationCard)))]
+pub(super) async fn create_conversation(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    Json(request): Json<CreateConversation>,
+) -> Answered<ConversationCard> {
+    let (card, created) = api.engine.create_conversation(&caller.0, request).await?;
+    Ok(Answer(if created { StatusCode::CREATED } else { StatusCode::OK }, card))
+}
+
+/// A conversation's card.
+#[utoipa::path(get, path = "/v1/conversations/{conversation}", tag = "conversations",
+    params(("conversation", description = "The conversation's id")),
+    responses((status = 200, body = ConversationCard)))]
+pub(super) async fn get_conversation(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    Ids(conversation): Ids<String>,
+) -> Answered<ConversationCard> {
+    Ok(Answer::ok(api.read(move |engine| engine.conversation_card(&caller.0, &conversation)).await?))
+}
+
+/// Change a conversation's card. What is absent stays as it was.
+#[utoipa::path(patch, path = "/v1/conversations/{conversation}", tag = "conversations",
+    request_body = UpdateConversation,
+    params(("conversation", description = "The conversation's id")),
+    responses((status = 200, body = ConversationCard)))]
+pub(super) async fn update_conversation(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    Ids(conversation): Ids<String>,
+    Json(request): Json<UpdateConversation>,
+) -> Answered<ConversationCard> {
+    Ok(Answer::ok(api.engine.update_conversation(&caller.0, &conversation, request).await?))
+}
+
+/// Add and remove members, or change their role; up to 10,000 at once.
+#[utoipa::path(post, path = "/v1/conversations/{conversation}/members", tag = "conversations",
+    request_body = ChangeMembers,
+    params(("conversation", description = "The conversation's id")),
+    responses((status = 200, body = MembersChanged)))]
+pub(super) async fn change_members(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    Ids(conversation): Ids<String>,
+    Json(request): Json<ChangeMembers>,
+) -> Answered<MembersChanged> {
+    Ok(Answer::ok(api.engine.change_members(&caller.0, &conversation, request).await?))
+}
+
+/// Where a page of a list starts.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+pub(super) struct Page {
+    /// The `next` of the page before; absent for the first.
+    pub after: Option<String>,
+    /// At most so many; absent or 0: as many as the server sees fit.
+    pub limit: Option<usize>,
+}
+
+impl Page {
+    pub(super) fn limit(&self) -> usize {
+        self.limit.unwrap_or(0)
+    }
+}
+
+/// The members of a conversation, page by page.
+#[utoipa::path(get, path = "/v1/conversations/{conversation}/members", tag = "conversations",
+    params(("conversation", description = "The conversation's id"), Page),
+    responses((status = 200, body = MemberPage)))]
+pub(super) async fn list_members(
+    State(api): State<Arc<Api>>,
+    caller: Caller,
+    Ids(conversation): Ids<String>,
+    Query(page): Query<Page>,
+) -> Answered<MemberPage> {
+    let read = move |engine: &Arc<tidings_engine::Engine>| {
+        engine.members(&caller.0, &conversation, page.after.as_deref(), page.limit())
+    };
+    Ok(Answer::ok(api.read(read).await?))
+}

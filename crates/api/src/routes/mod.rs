@@ -1,0 +1,89 @@
+//! The operations, one file per noun, and the description made from them.
+
+mod conversations;
+mod description;
+mod messages;
+mod operations;
+mod reading;
+mod users;
+
+pub(crate) use messages::send_message;
+
+use crate::{Api, problem::Refused};
+use axum::{
+    Router,
+    http::{HeaderName, HeaderValue, StatusCode, header},
+    response::IntoResponse,
+};
+use std::sync::Arc;
+use tidings_protocol::error::{ErrorCode, Refusal};
+use utoipa::openapi::OpenApi;
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+/// The router of everything but the WebSocket.
+pub fn router(api: Arc<Api>) -> Router {
+    let (router, description) = operations_router().split_for_parts();
+    router
+        .merge(description::pages(description::complete(description)))
+        .fallback(no_such_path)
+        .method_not_allowed_fallback(no_such_method)
+        .with_state(api)
+}
+
+/// The OpenAPI description of every operation.
+pub fn openapi() -> OpenApi {
+    description::complete(operations_router().into_openapi())
+}
+
+fn operations_router() -> OpenApiRouter<Arc<Api>> {
+    OpenApiRouter::with_openapi(description::preamble())
+        .routes(routes!(users::upsert_users))
+        .routes(routes!(users::get_user))
+        .routes(routes!(users::set_do_not_disturb))
+        .routes(routes!(users::kick))
+        .routes(routes!(users::query_presence))
+        .routes(routes!(reading::list_conversations))
+        .routes(routes!(reading::sync))
+        .routes(routes!(reading::mark_read))
+        .routes(routes!(reading::set_mute))
+        .routes(routes!(conversations::create_conversation))
+        .routes(routes!(conversations::get_conversation, conversations::update_conversation))
+        .routes(routes!(conversations::list_members, conversations::change_members))
+        .routes(routes!(messages::send))
+        .routes(routes!(messages::send_batch))
+        .routes(routes!(messages::history))
+        .routes(routes!(operations::back_up))
+        .routes(routes!(operations::metrics))
+        .routes(routes!(operations::healthz))
+        .routes(routes!(operations::readyz))
+}
+
+/// An answer as JSON.
+struct Answer<T>(StatusCode, T);
+
+impl<T> Answer<T> {
+    fn ok(body: T) -> Self {
+        Answer(StatusCode::OK, body)
+    }
+}
+
+const JSON: (HeaderName, HeaderValue) = (header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+
+impl<T: serde::Serialize> IntoResponse for Answer<T> {
+    fn into_response(self) -> axum::response::Response {
+        match serde_json::to_vec(&self.1) {
+            Ok(body) => (self.0, [JSON], body).into_response(),
+            Err(error) => Refused(crate::internal(&error)).into_response(),
+        }
+    }
+}
+
+type Answered<T> = Result<Answer<T>, Refused>;
+
+async fn no_such_path(uri: axum::http::Uri) -> Refused {
+    Refusal::not_found("path", uri.path()).into()
+}
+
+async fn no_such_method(method: axum::http::Method, uri: axum::http::Uri) -> Refused {
+    Refusal::new(ErrorCode::MethodNotAllowed, format!("{:?} does not take {method}", uri.path())).into()
+}

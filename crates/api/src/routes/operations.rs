@@ -1,0 +1,107 @@
+//! For those who run the server: health, metrics, backups.
+
+use super::{Answer, Answered};
+use crate::{
+    Api,
+    extract::{AppServer, Json},
+    problem::Refused,
+};
+use axum::{extract::State, http::header, response::IntoResponse};
+use serde::{Deserialize, Serialize};
+use std::{
+    path::{Component, Path, PathBuf},
+    sync::Arc,
+};
+use tidings_protocol::error::{ErrorCode, Refusal};
+use utoipa::ToSchema;
+
+/// A backup to be made.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct BackupRequest {
+    /// A folder that does not exist yet, within the configured backup folder.
+    path: String,
+}
+
+/// A backup that was made.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct BackupMade {
+    /// Where it is, on the server's disk.
+    path: String,
+    bytes: u64,
+}
+
+/// Write a consistent copy of the data folder while serving.
+#[utoipa::path(post, path = "/v1/admin/backup", tag = "operations", request_body = BackupRequest,
+    responses((status = 200, body = BackupMade)))]
+pub(super) async fn back_up(
+    State(api): State<Arc<Api>>,
+    _: AppServer,
+    Json(request): Json<BackupRequest>,
+) -> Answered<BackupMade> {
+    let (Some(folder), Some(backup)) = (&api.config.backup_dir, &api.backup) else {
+        return Err(Refusal::new(ErrorCode::Forbidden, "no backup_dir is configured").into());
+    };
+    let path = within(folder, Path::new(&request.path))?;
+    let backup = backup.clone();
+    let made = api
+        .read(move |_| {
+            if path.exists() {
+                return Err(Refusal::new(ErrorCode::Conflict, "path: there is something already"));
+            }
+            let bytes = backup
+                .back_up(&path)
+                .map_err(|why| Refusal::new(ErrorCode::StoreUnavailable, format!("the backup failed: {why}")))?;
+            Ok(BackupMade { path: path.display().to_string(), bytes })
+        })
+        .await?;
+    Ok(Answer::ok(made))
+}
+
+/// A path that is absolute or relative to `folder`, and stays within it by its spelling alone.
+fn within(folder: &Path, path: &Path) -> Result<PathBuf, Refusal> {
+    let rest = path.strip_prefix(folder).unwrap_or(path);
+    let stays = rest.components().all(|part| matches!(part, Component::Normal(_)));
+    match stays && rest.components().next().is_some() {
+        true => Ok(folder.join(rest)),
+        false => Err(Refusal::field("path", format!("must be a folder within {}", folder.display()))),
+    }
+}
+
+/// Metrics in Prometheus' text format.
+#[utoipa::path(get, path = "/metrics", tag = "operations",
+    responses((status = 200, body = String, content_type = "text/plain; version=0.0.4")))]
+pub(super) async fn metrics(State(api): State<Arc<Api>>) -> impl IntoResponse {
+    ([(header::CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], api.metrics())
+}
+
+/// Whether the process lives.
+#[utoipa::path(get, path = "/healthz", tag = "operations", responses((status = 200, body = String)))]
+pub(super) async fn healthz() -> &'static str {
+    "ok\n"
+}
+
+/// Whether the server can do its work now: it can commit, and is not draining.
+#[utoipa::path(get, path = "/readyz", tag = "operations", responses((status = 200, body = String)))]
+pub(super) async fn readyz(State(api): State<Arc<Api>>) -> Result<&'static str, Refused> {
+    match api.engine.readiness() {
+        Ok(()) => Ok("ready\n"),
+        Err(why) if api.engine.is_draining() => Err(Refusal::new(ErrorCode::Draining, why).retry_after(1_000).into()),
+        Err(why) => Err(Refusal::new(ErrorCode::StoreUnavailable, why).retry_after(1_000).into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_backup_cannot_leave_its_folder() {
+        let check = |path: &str| within(Path::new("/backups"), Path::new(path)).ok();
+        assert_eq!(check("monday"), Some("/backups/monday".into()));
+        assert_eq!(check("/backups/2026/monday"), Some("/backups/2026/monday".into()));
+        for bad in ["", ".", "..", "../x", "/etc", "a/../../b", "/backups", "/backups/../x"] {
+            assert_eq!(check(bad), None, "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! Notifications that no webhook took.
+
+use super::{Answer, Answered};
+use crate::{
+    Api,
+    extract::{AppServer, Json, Query},
+};
+use axum::extract::State;
+use serde::Deserialize;
+use std::sync::Arc;
+use tidings_protocol::http::{DeadLetterPage, ReplayDeadLetters, Replayed};
+
+/// Where a page of dead letters starts.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+pub(super) struct Page {
+    /// The `next` of the page before; absent for the first.
+    pub after: Option<u64>,
+    /// At most so many ; absent or 0: as many as the server sees fit.
+    pub limit: Option<usize>,
+}
+
+/// Notifications that were given up, oldest first.
+#[utoipa::path(get, path = "/v1/outbox/dead-letters", tag = "outbox", params(Page),
+    responses((status = 200, body = DeadLetterPage)))]
+pub(super) async fn list_dead_letters(
+    State(api): State<Arc<Api>>,
+    _: AppServer,
+    Query(page): Query<Page>,
+) -> Answered<DeadLetterPage> {
+    Ok(Answer::ok(api.read(move |engine| engine.dead_letters(page.after, page.limit.unwrap_or(0))).await?))
+}
+
+/// Try given-up notifications again.
+#[utoipa::path(post, path = "/v1/outbox/dead-letters/replay", tag = "outbox", request_body = ReplayDeadLetters,
+    responses((status = 200, body = Replayed)))]
+pub(super) async fn replay_dead_letters(
+    State(api): State<Arc<Api>>,
+    _: AppServer,
+    Json(request): Json<ReplayDeadLetters>,
+) -> Answered<Replayed> {
+    Ok(Answer::ok(Replayed { replayed: api.engine.replay_dead_letters(request.ids).await? }))
+}

@@ -1,0 +1,6 @@
+//! The commands beside serving, one file each.
+
+pub(crate) mod backup;
+pub(crate) mod check;
+pub(crate) mod listen;
+pub(crate) mod token;

@@ -1,0 +1,93 @@
+//! Development mode: keys, users and a group that are there at once, so that the first message takes a minute.
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+use std::{
+    fs,
+    io::{ErrorKind, Write},
+    net::SocketAddr,
+    os::unix::fs::OpenOptionsExt,
+    path::{Path, PathBuf},
+};
+use tidings_engine::{Engine, engine::Actor};
+use tidings_protocol::http::{ConversationKind, CreateConversation, UserUpsert};
+
+/// The demo users, and the group that they are in.
+pub(crate) const USERS: [(&str, &str); 3] = [("alice", "Alice"), ("bob", "Bob"), ("carol", "Carol")];
+pub(crate) const GROUP: &str = "demo";
+
+/// Keys that were made up, kept beside the data so that a restart keeps tokens valid.
+#[derive(Clone, Serialize, Deserialize)]
+pub(crate) struct Keys {
+    pub(crate) api_key: String,
+    pub(crate) token_key: String,
+}
+
+impl Keys {
+    fn file(data_dir: &Path) -> PathBuf {
+        data_dir.join("development-keys.toml")
+    }
+
+    pub(crate) fn read(data_dir: &Path) -> Result<Option<Keys>> {
+        let file = Keys::file(data_dir);
+        match fs::read_to_string(&file) {
+            Ok(text) => Ok(Some(toml::from_str(&text).with_context(|| format!("reading {}", file.display()))?)),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error).with_context(|| format!("reading {}", file.display())),
+        }
+    }
+
+    /// The keys of this folder, made up on first use. Only its owner may read the file.
+    pub(crate) fn read_or_make(data_dir: &Path) -> Result<Keys> {
+        if let Some(keys) = Keys::read(data_dir)? {
+            return Ok(keys);
+        }
+        let random = || format!("{:032x}{:032x}", rand::random::<u128>(), rand::random::<u128>());
+        let keys = Keys { api_key: format!("dev-{}", &random()[..32]), token_key: random() };
+        fs::create_dir_all(data_dir).with_context(|| format!("making {}", data_dir.display()))?;
+        let file = Keys::file(data_dir);
+        let mut out = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&file)?;
+        out.write_all(toml::to_string(&keys)?.as_bytes())?;
+        Ok(keys)
+    }
+}
+
+/// Makes sure that the demo users and their group are there.
+pub(crate) async fn populate(engine: &Engine) -> Result<()> {
+    let users = USERS.map(|(id, name)| UserUpsert { id: id.into(), name: Some(name.into()), ..UserUpsert::default() });
+    engine.upsert_users(users.to_vec()).await?;
+    let group = CreateConversation {
+        id: Some(GROUP.into()),
+        kind: ConversationKind::Group,
+        name: Some("Demo".into()),
+        avatar: None,
+        attributes: None,
+        owner: Some(USERS[0].0.into()),
+        members: USERS.iter().map(|(id, _)| (*id).into()).collect(),
+    };
+    engine.create_conversation(&Actor::App, group).await?;
+    Ok(())
+}
+
+/// Says loudly what this is, and what to try.
+pub(crate) fn announce(address: SocketAddr, data_dir: &Path, keys: &Keys) -> String {
+    let program = std::env::current_exe().map_or("tidings".into(), |path| path.display().to_string());
+    let folder = data_dir.display();
+    let key = &keys.api_key;
+    format!(
+        r#"
+  DEVELOPMENT MODE: made-up keys, demo users (alice, bob, carol) and a demo group. Not for production.
+
+  1. Watch what bob receives, in a second terminal:
+     {program} listen bob --data-dir {folder}
+
+  2. Send him a message, in a third:
+     curl -s http://{address}/v1/messages -H 'Authorization: Bearer {key}' -H 'Content-Type: application/json' -d '{{"conversation":"demo","from":"alice","body":{{"text":"hello"}}}}'
+
+  3. Get a token for alice, as your own servers would sign it for her app:
+     {program} token alice --data-dir {folder}
+
+  The API to browse: http://{address}/docs
+"#
+    )
+}

@@ -1,0 +1,114 @@
+//! `tidings serve`: configure, build, run, drain with a deadline.
+
+use crate::{
+    development::{self, Keys},
+    logs,
+    settings::{SettingArgs, Settings},
+    wiring::Server,
+};
+use anyhow::{Context, Result};
+use std::{fs, io::Write, path::Path, process::ExitCode, time::Duration};
+use tokio::signal::unix::{SignalKind, signal};
+
+/// The file in the data folder that tells where the server listens.
+pub(crate) const LISTENING: &str = "listening";
+/// A stop that takes this much longer than its deadline is ended the hard way.
+const STOP_GRACE: Duration = Duration::from_secs(5);
+
+#[derive(clap::Args)]
+pub(crate) struct Serve {
+    /// Development mode: made-up keys, demo users and a demo group
+    #[arg(long)]
+    dev: bool,
+    #[command(flatten)]
+    settings: SettingArgs,
+}
+
+impl Serve {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        let mut settings = self.settings.load()?;
+        let keys = self.dev.then(|| add_development_keys(&mut settings)).transpose()?;
+        settings.check()?;
+        logs::start(&settings.log)?;
+        raise_descriptor_limit();
+
+        let mut runtime = tokio::runtime::Builder::new_multi_thread();
+        if settings.http_threads > 0 {
+            runtime.worker_threads(settings.http_threads);
+        }
+        let runtime = runtime.enable_all().thread_name("http").build()?;
+        runtime.block_on(serve(&settings, keys.as_ref()))?;
+        // What still runs are reads whose callers are gone.
+        runtime.shutdown_background();
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+async fn serve(settings: &Settings, development: Option<&Keys>) -> Result<()> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let server = Server::start(settings)?;
+    if development.is_some() {
+        development::populate(server.engine()).await?;
+    }
+    let address = server.address();
+    let listening = settings.data_dir.join(LISTENING);
+    write_whole(&listening, format!("http={address}\n").as_bytes())?;
+    println!("listening http={address}");
+    if let Some(keys) = development {
+        println!("{}", development::announce(address, &settings.data_dir, keys));
+    }
+    std::io::stdout().flush()?;
+    tracing::info!(%address, data_dir = %settings.data_dir.display(), "serving");
+
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    let deadline = Duration::from_millis(settings.drain_deadline_ms);
+    tracing::info!(?deadline, "stopping");
+    // Whoever looks for the server must not find one that is going.
+    let _ = fs::remove_file(&listening);
+    end_late_stop(deadline + STOP_GRACE);
+    tokio::select! {
+        () = server.stop(deadline) => tracing::info!("stopped"),
+        _ = terminate.recv() => tracing::warn!("stopped at once by a second signal"),
+        _ = interrupt.recv() => tracing::warn!("stopped at once by a second signal"),
+    }
+    Ok(())
+}
+
+fn add_development_keys(settings: &mut Settings) -> Result<Keys> {
+    let made = Keys::read_or_make(&settings.data_dir)?;
+    let set = |key: &mut Option<String>, made: String| key.get_or_insert(made).clone();
+    Ok(Keys {
+        api_key: set(&mut settings.api_key, made.api_key),
+        token_key: set(&mut settings.token_key, made.token_key),
+    })
+}
+
+/// Readers see all of the file or none.
+fn write_whole(file: &Path, text: &[u8]) -> Result<()> {
+    let draft = file.with_extension("new");
+    fs::write(&draft, text).with_context(|| format!("writing {}", draft.display()))?;
+    fs::rename(&draft, file).with_context(|| format!("writing {}", file.display()))
+}
+
+/// Nothing that is acknowledged waits in memory, so an end without ceremony loses nothing.
+fn end_late_stop(after: Duration) {
+    std::thread::spawn(move || {
+        std::thread::sleep(after);
+        eprintln!("tidings: the stop took longer than its deadline; ending at once");
+        std::process::exit(1);
+    });
+}
+
+/// Every connection is a descriptor; the default soft limit of many systems is 1,024.
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile).maximum;
+    match setrlimit(Resource::Nofile, Rlimit { current: limit, maximum: limit }) {
+        Ok(()) => tracing::debug!(?limit, "file descriptors"),
+        Err(error) => tracing::warn!(%error, "the limit of file descriptors could not be raised"),
+    }
+}

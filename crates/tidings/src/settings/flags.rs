@@ -1,0 +1,79 @@
+//! The settings as flags. They are made from the settings' own documentation.
+
+use super::{FILE, Settings};
+use anyhow::{Context, Result};
+use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
+use std::path::{Path, PathBuf};
+
+/// Flags for every setting, and the file that the rest comes from.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct SettingArgs {
+    file: Option<PathBuf>,
+    /// (table, name, text) of the flags that were given.
+    given: Vec<(String, String, String)>,
+}
+
+impl SettingArgs {
+    /// Reads all sources.
+    pub(crate) fn load(&self) -> Result<Settings> {
+        let file = match &self.file {
+            Some(file) => Some(file.as_path()),
+            None => Some(Path::new(FILE)).filter(|file| file.exists()),
+        };
+        let read = |file: &Path| std::fs::read_to_string(file).with_context(|| format!("reading {}", file.display()));
+        let text = file.map(read).transpose()?;
+        let variable = |name: &str| std::env::var(name).ok();
+        let settings = Settings::gather(text.as_deref(), variable, &self.given);
+        settings.with_context(|| match file {
+            Some(file) => format!("in the settings ({} and what stands above it)", file.display()),
+            None => "in the settings".into(),
+        })
+    }
+}
+
+impl Args for SettingArgs {
+    fn augment_args(command: Command) -> Command {
+        let file = Arg::new("config")
+            .long("config")
+            .value_name("FILE")
+            .env("TIDINGS_CONFIG")
+            .value_parser(clap::value_parser!(PathBuf))
+            .help(format!("The settings file; {FILE} if it is there"));
+        let flags = Settings::describe().into_iter().map(|setting| {
+            let set = if setting.is_set { format!(" [default: {}]", setting.default) } else { String::new() };
+            Arg::new(setting.flag())
+                .long(setting.flag())
+                .value_name("VALUE")
+                .help(format!("{}{set}", setting.doc.join(" ")))
+                .help_heading(match setting.table {
+                    "" => "Settings".to_owned(),
+                    table => format!("Settings of [{table}]"),
+                })
+        });
+        command.arg(file).args(flags)
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for SettingArgs {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let mut args = SettingArgs::default();
+        args.update_from_arg_matches(matches)?;
+        Ok(args)
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        self.file = matches.get_one::<PathBuf>("config").cloned();
+        self.given = Settings::describe()
+            .into_iter()
+            .filter_map(|setting| {
+                let text = matches.get_one::<String>(&setting.flag())?.clone();
+                Some((setting.table.to_owned(), setting.name.to_owned(), text))
+            })
+            .collect();
+        Ok(())
+    }
+}

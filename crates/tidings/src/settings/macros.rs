@@ -1,0 +1,133 @@
+//! From one annotated list of settings: the type, its defaults, the sample file, the environment and the flags.
+
+use std::{net::SocketAddr, path::PathBuf};
+
+/// A value that can be read from an environment variable or a flag, and shown as TOML.
+pub(crate) trait Value: Sized {
+    fn read(text: &str) -> Result<Self, String>;
+    /// The value as TOML; the flag says whether it is set at all.
+    fn show(&self) -> (bool, String);
+}
+
+/// One setting, described.
+#[derive(Debug, Clone)]
+pub(crate) struct Described {
+    /// The table that it stands in; empty for the top.
+    pub(crate) table: &'static str,
+    pub(crate) name: &'static str,
+    /// The lines of its documentation.
+    pub(crate) doc: Vec<&'static str>,
+    pub(crate) is_set: bool,
+    pub(crate) default: String,
+}
+
+impl Described {
+    /// `[webhook] url` is `TIDINGS_WEBHOOK_URL`.
+    pub(crate) fn variable(&self) -> String {
+        format!("TIDINGS_{}", self.flag().replace('-', "_").to_uppercase())
+    }
+
+    /// `[webhook] url` is `--webhook-url`.
+    pub(crate) fn flag(&self) -> String {
+        let name = self.name.replace('_', "-");
+        if self.table.is_empty() { name } else { format!("{}-{name}", self.table) }
+    }
+}
+
+/// Declares a table of settings. Every field has a documentation comment and a default; `tables`
+/// are declared by this macro too.
+macro_rules! settings {
+    (
+        $(#[doc = $about:literal])*
+        $table:ident {
+            $($(#[doc = $doc:literal])+ $field:ident: $type:ty = $default:expr,)*
+            $(tables { $($sub:ident: $sub_table:ident,)* })?
+        }
+    ) => {
+        $(#[doc = $about])*
+        #[derive(Clone, PartialEq, serde::Deserialize)]
+        #[serde(default, deny_unknown_fields)]
+        pub(crate) struct $table {
+            $($(#[doc = $doc])+ pub(crate) $field: $type,)*
+            $($(pub(crate) $sub: $sub_table,)*)?
+        }
+
+        impl Default for $table {
+            fn default() -> Self {
+                $table { $($field: $default,)* $($($sub: Default::default(),)*)? }
+            }
+        }
+
+        impl $table {
+            /// Sets one setting of this table from text. `None`: there is no such setting here.
+            fn set(&mut self, name: &str, text: &str) -> Option<Result<(), String>> {
+                match name {
+                    $(stringify!($field) => Some(Value::read(text).map(|value| self.$field = value)),)*
+                    _ => None,
+                }
+            }
+
+            fn describe_into(table: &'static str, all: &mut Vec<Described>) {
+                let defaults = $table::default();
+                $({
+                    let (is_set, default) = defaults.$field.show();
+                    let doc = vec![$($doc.trim()),+];
+                    all.push(Described { table, name: stringify!($field), doc, is_set, default });
+                })*
+                $($($sub_table::describe_into(stringify!($sub), all);)*)?
+                let _ = defaults;
+            }
+        }
+    };
+}
+pub(crate) use settings;
+
+macro_rules! value_by_from_str {
+    ($($type:ty: $show:expr;)*) => {
+        $(impl Value for $type {
+            fn read(text: &str) -> Result<Self, String> {
+                text.parse().map_err(|error| format!("{error}"))
+            }
+
+            fn show(&self) -> (bool, String) {
+                let show: fn(&$type) -> String = $show;
+                (true, show(self))
+            }
+        })*
+    };
+}
+
+value_by_from_str! {
+    String: |text| format!("{text:?}");
+    PathBuf: |path| format!("{:?}", path.display().to_string());
+    SocketAddr: |address| format!("\"{address}\"");
+    bool: bool::to_string;
+    usize: usize::to_string;
+    u64: u64::to_string;
+    u32: u32::to_string;
+    u8: u8::to_string;
+}
+
+impl<T: Value + Default> Value for Option<T> {
+    fn read(text: &str) -> Result<Self, String> {
+        if text.is_empty() { Ok(None) } else { T::read(text).map(Some) }
+    }
+
+    fn show(&self) -> (bool, String) {
+        match self {
+            Some(value) => value.show(),
+            None => (false, T::default().show().1),
+        }
+    }
+}
+
+/// Separated by commas in a variable or flag.
+impl Value for Vec<String> {
+    fn read(text: &str) -> Result<Self, String> {
+        Ok(text.split(',').map(str::trim).filter(|part| !part.is_empty()).map(str::to_owned).collect())
+    }
+
+    fn show(&self) -> (bool, String) {
+        (true, format!("{self:?}"))
+    }
+}

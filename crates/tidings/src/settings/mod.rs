@@ -1,0 +1,346 @@
+//! All settings: flags stand above `TIDINGS_…` variables, those above the file, that above the defaults.
+
+mod flags;
+mod macros;
+
+pub(crate) use flags::SettingArgs;
+
+use anyhow::{Context, Result, anyhow, bail};
+use macros::{Described, Value, settings};
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use tidings_api::ApiConfig;
+use tidings_engine::{config::EngineConfig, store::Retention as Kept};
+use tidings_gateway::GatewayConfig;
+
+/// The file that is read when none is named and it is there.
+pub(crate) const FILE: &str = "tidings.toml";
+
+settings! {
+    /// The settings of a server.
+    Settings {
+        /// Where HTTP and WebSocket clients connect. Port 0 picks a free one; `<data_dir>/listening` tells which.
+        http_listen: SocketAddr = SocketAddr::from(([127, 0, 0, 1], 8080)),
+        /// The folder that holds everything that is stored.
+        data_dir: PathBuf = "data".into(),
+        /// The key of app servers: who has it may do everything.
+        api_key: Option<String> = None,
+        /// Further keys that are valid beside `api_key`, so that one can be replaced without a pause.
+        api_keys: Vec<String> = Vec::new(),
+        /// The secret that user tokens are signed with (HS256).
+        token_key: Option<String> = None,
+        /// A JWKS file with the public keys of user tokens (RS256, EdDSA).
+        jwks_file: Option<PathBuf> = None,
+        /// The folder that backups may be written to. Unset: `tidings backup` works only while the server is stopped.
+        backup_dir: Option<PathBuf> = None,
+        /// Open HTTP connections; one that became a WebSocket counts no more. Full: answered with 503 and closed.
+        http_connections_max: usize = ApiConfig::default().connections_max,
+        /// Reads (history, lists, sync) that run at once. Full: refused with `queue_full`.
+        http_reads_max: usize = ApiConfig::default().reads_max,
+        /// Threads that serve HTTP; 0: one per core.
+        http_threads: usize = 0,
+        /// How long a stop may take: requests are finished, clients told to connect again, everything closed.
+        drain_deadline_ms: u64 = 10_000,
+        /// An OpenTelemetry collector that traces are sent to (OTLP over HTTP), such as `http://127.0.0.1:4318`.
+        otlp_endpoint: Option<String> = None,
+        tables {
+            log: Log,
+            session: Session,
+            engine: Engine,
+            retention: Retention,
+            webhook: Webhook,
+        }
+    }
+}
+
+settings! {
+    /// What is logged, and how. Message bodies, keys and tokens never are.
+    Log {
+        /// `text` or `json`.
+        format: LogFormat = LogFormat::Text,
+        /// `error`, `warn`, `info`, `debug`, or a filter such as `info,tidings_api=debug`.
+        level: String = "info".into(),
+    }
+}
+
+settings! {
+    /// The connections that clients hold.
+    Session {
+        /// A client sends something at least this often; half as much again of silence ends the session.
+        heartbeat_ms: u64 = GatewayConfig::default().heartbeat.as_millis() as u64,
+        /// A connection that has not bound by then is closed.
+        bind_timeout_ms: u64 = GatewayConfig::default().bind_timeout.as_millis() as u64,
+        /// Bytes waiting for one session. Above: closed with `slow_reader`; it resumes from its cursor.
+        buffer_bytes: usize = GatewayConfig::default().session_buffer_bytes,
+        /// Requests of one session that may run at once (history, read marks). Above: `rate_limited`.
+        requests_max: u8 = GatewayConfig::default().session_requests,
+        /// Connections, bound or not. Above: closed at once.
+        connections_max: usize = GatewayConfig::default().connections_max,
+        /// A session that was written to less than this ago gathers more before the next write, in microseconds.
+        flush_interval_us: u64 = GatewayConfig::default().flush_interval.as_micros() as u64,
+        /// Sessions of one user and device kind; the oldest is told and closed.
+        per_device_kind_max: usize = EngineConfig::default().sessions_per_kind,
+    }
+}
+
+settings! {
+    /// The sizes of queues and caches. Each is a bound; a full queue refuses before anything is stored.
+    Engine {
+        /// Threads that own sessions; each user belongs to one. 0: one per core.
+        shards: usize = 0,
+        /// Messages waiting to be committed. Full: refused with `queue_full`.
+        commit_queue: usize = EngineConfig::default().commit_queue,
+        /// Most messages in one commit.
+        commit_batch: usize = EngineConfig::default().commit_batch,
+        /// Messages per lane between accept and fan-out. Full: refused with `queue_full`.
+        lane_queue: usize = EngineConfig::default().lane_queue,
+        /// Fan-outs per lane waiting at a shard. Full: the lane waits, and fills.
+        shard_queue: usize = EngineConfig::default().shard_queue,
+        /// Users, conversations and memberships kept in memory, each.
+        cache_entries: usize = EngineConfig::default().cache_entries,
+        /// Messages that one user may send in a second by token; 0: no limit. App servers are not limited.
+        sends_per_second: u32 = EngineConfig::default().sends_per_second,
+        /// Messages that a user who was quiet may send at once.
+        sends_burst: u32 = EngineConfig::default().sends_burst,
+    }
+}
+
+settings! {
+    /// How long messages are kept. Unset: for ever.
+    Retention {
+        /// Messages older than this many days are removed.
+        age_days_max: Option<u64> = None,
+        /// The oldest messages are removed above this many bytes, as stored before compression.
+        bytes_max: Option<u64> = None,
+        /// How often old messages are looked for, in minutes.
+        interval_minutes: u64 = 10,
+    }
+}
+
+settings! {
+    /// Offline push: who is not connected is told by your own server, which this calls.
+    Webhook {
+        /// Where notifications are posted. Unset: none are.
+        url: Option<String> = None,
+        /// Signs every call: HMAC-SHA256 over time stamp and body.
+        secret: Option<String> = None,
+        /// A call that takes longer has failed.
+        timeout_ms: u64 = 10_000,
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum LogFormat {
+    Text,
+    Json,
+}
+
+impl Value for LogFormat {
+    fn read(text: &str) -> Result<Self, String> {
+        match text {
+            "text" => Ok(LogFormat::Text),
+            "json" => Ok(LogFormat::Json),
+            _ => Err("text or json".into()),
+        }
+    }
+
+    fn show(&self) -> (bool, String) {
+        (true, format!("\"{}\"", format!("{self:?}").to_lowercase()))
+    }
+}
+
+impl Settings {
+    /// Every setting, in the order of the sample file.
+    pub(crate) fn describe() -> Vec<Described> {
+        let mut all = Vec::new();
+        Settings::describe_into("", &mut all);
+        all
+    }
+
+    /// The sample file: every setting with its documentation and default.
+    pub(crate) fn sample() -> String {
+        let mut text = String::from(
+            "# The settings of Tidings, with their defaults. `tidings config` prints this file.\n\
+             # A flag (--http-listen) stands above a variable (TIDINGS_HTTP_LISTEN), that above this file.\n",
+        );
+        let mut table = "";
+        for setting in Settings::describe() {
+            if setting.table != table {
+                table = setting.table;
+                text.push_str(&format!("\n[{table}]"));
+            }
+            text.push('\n');
+            for line in &setting.doc {
+                text.push_str(&format!("# {line}\n"));
+            }
+            let mark = if setting.is_set { "" } else { "# " };
+            text.push_str(&format!("{mark}{} = {}\n", setting.name, setting.default));
+        }
+        text
+    }
+
+    /// Puts the sources together: `file` is a file's text, `variable` looks up the environment, `flags` are (table,
+    /// name, text).
+    fn gather(
+        file: Option<&str>,
+        variable: impl Fn(&str) -> Option<String>,
+        flags: &[(String, String, String)],
+    ) -> Result<Settings> {
+        let mut settings: Settings = file.map(toml::from_str).transpose()?.unwrap_or_default();
+        for setting in Settings::describe() {
+            let name = setting.variable();
+            if let Some(text) = variable(&name) {
+                settings.set_any(setting.table, setting.name, &text).with_context(|| name.clone())?;
+            }
+        }
+        for (table, name, text) in flags {
+            settings.set_any(table, name, text).with_context(|| format!("the flag for {table} {name}"))?;
+        }
+        Ok(settings)
+    }
+
+    fn set_any(&mut self, table: &str, name: &str, text: &str) -> Result<()> {
+        let set = match table {
+            "" => self.set(name, text),
+            "log" => self.log.set(name, text),
+            "session" => self.session.set(name, text),
+            "engine" => self.engine.set(name, text),
+            "retention" => self.retention.set(name, text),
+            "webhook" => self.webhook.set(name, text),
+            _ => None,
+        };
+        set.ok_or_else(|| anyhow!("no such setting"))?.map_err(|why| anyhow!(why))
+    }
+
+    /// Refuses settings that cannot be served with.
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.all_api_keys().next().is_none() {
+            bail!("no api_key is set: app servers could not call. Set TIDINGS_API_KEY, or try `tidings serve --dev`");
+        }
+        if self.token_key.as_deref().unwrap_or_default().is_empty() && self.jwks_file.is_none() {
+            bail!("neither token_key nor jwks_file is set: no user could connect. Set TIDINGS_TOKEN_KEY");
+        }
+        if self.webhook.url.is_some() && self.webhook.secret.as_deref().unwrap_or_default().is_empty() {
+            bail!("[webhook] url needs a secret: your server could not tell our calls from a stranger's");
+        }
+        Ok(())
+    }
+
+    pub(crate) fn all_api_keys(&self) -> impl Iterator<Item = String> {
+        self.api_key.iter().chain(&self.api_keys).filter(|key| !key.is_empty()).cloned()
+    }
+
+    fn shards(&self) -> usize {
+        match self.engine.shards {
+            0 => EngineConfig::default().shards,
+            shards => shards,
+        }
+    }
+
+    pub(crate) fn engine_config(&self) -> EngineConfig {
+        let engine = &self.engine;
+        EngineConfig {
+            shards: self.shards(),
+            commit_queue: engine.commit_queue,
+            commit_batch: engine.commit_batch,
+            lane_queue: engine.lane_queue,
+            shard_queue: engine.shard_queue,
+            cache_entries: engine.cache_entries,
+            sessions_per_kind: self.session.per_device_kind_max,
+            sends_per_second: engine.sends_per_second,
+            sends_burst: engine.sends_burst,
+            outbox: self.webhook.url.is_some(),
+        }
+    }
+
+    pub(crate) fn gateway_config(&self) -> GatewayConfig {
+        let session = &self.session;
+        GatewayConfig {
+            shards: self.shards(),
+            heartbeat: Duration::from_millis(session.heartbeat_ms),
+            bind_timeout: Duration::from_millis(session.bind_timeout_ms),
+            session_buffer_bytes: session.buffer_bytes,
+            session_requests: session.requests_max,
+            connections_max: session.connections_max,
+            flush_interval: Duration::from_micros(session.flush_interval_us),
+        }
+    }
+
+    pub(crate) fn api_config(&self) -> ApiConfig {
+        ApiConfig {
+            connections_max: self.http_connections_max,
+            reads_max: self.http_reads_max,
+            backup_dir: self.backup_dir.clone(),
+        }
+    }
+
+    /// What is kept; `None` when everything is.
+    pub(crate) fn retention(&self) -> Option<Kept> {
+        let Retention { age_days_max, bytes_max, .. } = self.retention;
+        let age_max = age_days_max.map(|days| Duration::from_secs(days * 24 * 60 * 60));
+        (age_max.is_some() || bytes_max.is_some()).then_some(Kept { age_max, bytes_max })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn gather(file: &str, variables: &[(&str, &str)], flags: &[(&str, &str, &str)]) -> Result<Settings> {
+        let variable = |name: &str| variables.iter().find(|(known, _)| *known == name).map(|(_, text)| (*text).into());
+        let flags: Vec<_> = flags.iter().map(|(t, n, v)| ((*t).into(), (*n).into(), (*v).into())).collect();
+        Settings::gather(Some(file), variable, &flags)
+    }
+
+    #[test]
+    fn the_sample_file_says_the_defaults() {
+        assert!(toml::from_str::<Settings>(&Settings::sample()).unwrap() == Settings::default());
+        let all: String = Settings::sample()
+            .lines()
+            .map(|line| line.strip_prefix("# ").filter(|l| l.contains(" = ")).unwrap_or(line).to_owned() + "\n")
+            .collect();
+        let all = all.lines().filter(|line| !line.starts_with('#')).collect::<Vec<_>>().join("\n");
+        toml::from_str::<Settings>(&all).unwrap_or_else(|error| panic!("with every setting set: {error}\n{all}"));
+    }
+
+    #[test]
+    fn a_flag_stands_above_a_variable_above_the_file_above_the_default() {
+        let file = "http_threads = 1\n[session]\nheartbeat_ms = 1";
+        let variables = [("TIDINGS_SESSION_HEARTBEAT_MS", "2"), ("TIDINGS_HTTP_THREADS", "2")];
+        let settings = gather(file, &variables, &[("session", "heartbeat_ms", "3")]).unwrap();
+        assert_eq!((settings.session.heartbeat_ms, settings.http_threads), (3, 2));
+        assert_eq!(gather(file, &[], &[]).unwrap().session.heartbeat_ms, 1);
+        assert_eq!(gather("", &[], &[]).unwrap().session.heartbeat_ms, 30_000);
+    }
+
+    #[test]
+    fn every_variable_reaches_its_setting() {
+        for setting in Settings::describe() {
+            let mut settings = Settings::default();
+            let text = setting.default.trim_matches('"').replace("[]", "a,b");
+            settings.set_any(setting.table, setting.name, &text).unwrap_or_else(|e| panic!("{setting:?}: {e}"));
+        }
+        let settings = gather("", &[("TIDINGS_API_KEYS", "a, b"), ("TIDINGS_API_KEY", "c")], &[]).unwrap();
+        assert_eq!(settings.all_api_keys().collect::<Vec<_>>(), ["c", "a", "b"]);
+    }
+
+    #[test]
+    fn what_is_misspelt_or_of_the_wrong_type_is_refused() {
+        assert!(gather("http_lisen = \"127.0.0.1:1\"", &[], &[]).is_err());
+        assert!(gather("[sessions]\nheartbeat_ms = 1", &[], &[]).is_err());
+        assert!(gather("http_threads = \"many\"", &[], &[]).is_err());
+        assert!(gather("", &[("TIDINGS_HTTP_LISTEN", "here")], &[]).is_err());
+        assert!(gather("", &[], &[("", "http_lisen", "127.0.0.1:1")]).is_err());
+    }
+
+    #[test]
+    fn a_server_without_keys_does_not_start() {
+        let start = |variables: &[(&str, &str)]| gather("", variables, &[]).unwrap().check().is_ok();
+        let (api, token) = (("TIDINGS_API_KEY", "k"), ("TIDINGS_TOKEN_KEY", "t"));
+        assert!(start(&[api, token]));
+        assert!(!start(&[]) && !start(&[api]) && !start(&[token]));
+        assert!(!start(&[("TIDINGS_API_KEY", ""), token]));
+        assert!(!start(&[api, token, ("TIDINGS_WEBHOOK_URL", "http://127.0.0.1:1")]));
+    }
+}

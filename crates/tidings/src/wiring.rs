@@ -1,0 +1,131 @@
+//! The parts put together: store, gateway, engine, HTTP door. Built from the inside out, stopped from the outside in.
+
+use crate::settings::Settings;
+use anyhow::{Context, Result};
+use std::{
+    net::{SocketAddr, TcpStream},
+    sync::Arc,
+    time::Duration,
+};
+use tidings_api::{
+    Api, Sessions,
+    auth::{ApiKeys, Tokens},
+    door::Door,
+    listener::{Listener, Stop},
+};
+use tidings_engine::{Engine, clock::SystemClock, engine::Parts, store::Store};
+use tidings_gateway::{Gateway, VerifyToken};
+use tidings_protocol::error::Refusal;
+
+/// A running server.
+pub(crate) struct Server {
+    engine: Arc<Engine>,
+    gateway: Arc<Gateway>,
+    door: Stop,
+    address: SocketAddr,
+    housekeeping: tokio::task::JoinHandle<()>,
+}
+
+impl Server {
+    /// Starts everything. Call within the runtime.
+    pub(crate) fn start(settings: &Settings) -> Result<Server> {
+        let store = open_store(settings)?;
+        let (prepared, wakes) = Gateway::prepare(settings.gateway_config()).context("preparing the sessions")?;
+        let (engine, receivers) = Engine::start(Parts {
+            config: settings.engine_config(),
+            clock: Arc::new(SystemClock),
+            store: store.clone(),
+            webhook: None,
+            wakes,
+        });
+        let key_set = settings
+            .jwks_file
+            .as_ref()
+            .map(|file| std::fs::read_to_string(file).with_context(|| format!("reading {}", file.display())));
+        let tokens = Arc::new(Tokens::new(settings.token_key.as_deref(), key_set.transpose()?.as_deref())?);
+        let gateway = prepared.start(engine.clone(), receivers, Arc::new(SessionTokens(tokens.clone())))?;
+        let api = Api::new(
+            engine.clone(),
+            ApiKeys::new(settings.all_api_keys()),
+            tokens,
+            Arc::new(ToGateway(gateway.clone())),
+            None,
+            settings.api_config(),
+        );
+        let listener = Listener::bind(settings.http_listen, Door::new(Arc::new(api)))
+            .with_context(|| format!("listening on {}", settings.http_listen))?;
+        let housekeeping = tokio::spawn(housekeeping(engine.clone(), settings.clone()));
+        Ok(Server { address: listener.address(), door: listener.start(), engine, gateway, housekeeping })
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// No new connections, requests finished, accepted sends committed, clients told to connect again, all closed.
+    pub(crate) async fn stop(self, deadline: Duration) {
+        let began = tokio::time::Instant::now();
+        self.housekeeping.abort();
+        if !self.door.finish(deadline / 2).await {
+            tracing::warn!("some HTTP requests did not end in time");
+        }
+        self.engine.begin_drain();
+        let left = deadline.saturating_sub(began.elapsed());
+        if tokio::time::timeout(left / 2, self.engine.settle()).await.is_err() {
+            tracing::warn!("the store did not commit everything in time; what is not committed was not acknowledged");
+        }
+        self.gateway.drain(deadline.saturating_sub(began.elapsed())).await;
+        let engine = self.engine;
+        // Joins threads, which may wait for the disk.
+        let _ = tokio::task::spawn_blocking(move || engine.stop()).await;
+    }
+}
+
+fn open_store(_settings: &Settings) -> Result<Arc<dyn Store>> {
+    Ok(Arc::new(tidings_engine::memory::MemoryStore::default()))
+}
+
+/// Removes what retention no longer keeps, from time to time.
+async fn housekeeping(engine: Arc<Engine>, settings: Settings) {
+    let Some(kept) = settings.retention() else { return };
+    let mut timer = tokio::time::interval(Duration::from_secs(settings.retention.interval_minutes.max(1) * 60));
+    timer.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        timer.tick().await;
+        let engine = engine.clone();
+        let retain = move || {
+            let removed = engine.store.retain(kept, engine.clock.now_ms())?;
+            engine.metrics.retention_removed.inc_by(removed);
+            Ok::<u64, tidings_engine::store::StoreError>(removed)
+        };
+        match tokio::task::spawn_blocking(retain).await {
+            Ok(Ok(removed)) => tracing::info!(removed, "retention"),
+            Ok(Err(error)) => tracing::warn!(%error, "retention failed; it is tried again"),
+            Err(error) => tracing::error!(%error, "retention met a defect"),
+        }
+    }
+}
+
+/// The gateway as the HTTP door sees it.
+struct ToGateway(Arc<Gateway>);
+
+impl Sessions for ToGateway {
+    fn adopt(&self, socket: TcpStream, already_read: Vec<u8>) {
+        if !self.0.adopt(socket, already_read) {
+            tracing::debug!("no room for another connection");
+        }
+    }
+}
+
+/// The HTTP door's tokens as the gateway sees them.
+struct SessionTokens(Arc<Tokens>);
+
+impl VerifyToken for SessionTokens {
+    fn verify(&self, token: &str) -> Result<String, Refusal> {
+        self.0.verify(token)
+    }
+}
