@@ -73,7 +73,7 @@ pub struct Send {
 /// What the server sends. Batches of entries are written by the session without this type, from
 /// bytes that all receivers share; its `Messages` variant is how clients read them.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(tag = "t", rename_all = "snake_case")]
+#[serde(tag = "t", rename_all = "snake_case", try_from = "AnyServerFrame")]
 pub enum ServerFrame {
     Bound(Bound),
     /// New entries, oldest first. Keep `cursor` and hand it back on the next bind.
@@ -171,6 +171,90 @@ pub struct Sent {
     pub receipt: http::SendReceipt,
 }
 
+/// A server's frame as a client reads it: all fields of all kinds, for the same reason as [`Incoming`].
+#[derive(Deserialize)]
+struct AnyServerFrame {
+    t: String,
+    #[serde(default, rename = "ref")]
+    reference: Option<u64>,
+    session: Option<String>,
+    user: Option<String>,
+    heartbeat_ms: Option<u64>,
+    cursor: Option<String>,
+    resume: Option<Resume>,
+    entries: Option<Vec<Entry>>,
+    results: Option<Vec<Sent>>,
+    conversation: Option<String>,
+    seq: Option<u64>,
+    member: Option<bool>,
+    more: Option<bool>,
+    first_seq: Option<u64>,
+    last_seq: Option<u64>,
+    code: Option<ErrorCode>,
+    message: Option<String>,
+    retry: Option<bool>,
+    retry_after_ms: Option<u64>,
+    after_ms: Option<u64>,
+}
+
+impl TryFrom<AnyServerFrame> for ServerFrame {
+    type Error = String;
+
+    fn try_from(any: AnyServerFrame) -> Result<Self, String> {
+        fn need<T>(field: Option<T>, name: &str) -> Result<T, String> {
+            field.ok_or_else(|| format!("a frame without its {name}"))
+        }
+        let reference = any.reference;
+        Ok(match any.t.as_str() {
+            "bound" => ServerFrame::Bound(Bound {
+                session: need(any.session, "session")?,
+                user: need(any.user, "user")?,
+                heartbeat_ms: need(any.heartbeat_ms, "heartbeat_ms")?,
+                cursor: need(any.cursor, "cursor")?,
+                resume: need(any.resume, "resume")?,
+            }),
+            "messages" => {
+                ServerFrame::Messages { cursor: need(any.cursor, "cursor")?, entries: need(any.entries, "entries")? }
+            }
+            "sent" => ServerFrame::Sent { results: need(any.results, "results")? },
+            "read" => ServerFrame::Read {
+                conversation: need(any.conversation, "conversation")?,
+                user: need(any.user, "user")?,
+                seq: need(any.seq, "seq")?,
+            },
+            "ok" => ServerFrame::Ok { reference: need(reference, "ref")? },
+            "history" => ServerFrame::History {
+                reference,
+                conversation: need(any.conversation, "conversation")?,
+                page: http::HistoryPage {
+                    entries: need(any.entries, "entries")?,
+                    more: need(any.more, "more")?,
+                    first_seq: need(any.first_seq, "first_seq")?,
+                    last_seq: need(any.last_seq, "last_seq")?,
+                },
+            },
+            "typing" => ServerFrame::Typing {
+                conversation: need(any.conversation, "conversation")?,
+                user: need(any.user, "user")?,
+            },
+            "membership" => ServerFrame::Membership {
+                conversation: need(any.conversation, "conversation")?,
+                member: need(any.member, "member")?,
+            },
+            "pong" => ServerFrame::Pong { reference },
+            "error" => ServerFrame::Error {
+                reference,
+                code: need(any.code, "code")?,
+                message: need(any.message, "message")?,
+                retry: need(any.retry, "retry")?,
+                retry_after_ms: any.retry_after_ms,
+            },
+            "reconnect" => ServerFrame::Reconnect { after_ms: need(any.after_ms, "after_ms")? },
+            other => return Err(format!("an unknown frame {other:?}")),
+        })
+    }
+}
+
 /// A client's frame as a server reads it: all fields of all kinds, so that one pass over the bytes
 /// does (a tagged enum would be buffered first, and cannot carry a raw body).
 #[derive(Debug, Deserialize)]
@@ -215,4 +299,34 @@ pub struct Incoming<'a> {
     pub device_kind: Option<Cow<'a, str>>,
     #[serde(borrow, default)]
     pub cursor: Option<Cow<'a, str>>,
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_client_reads_every_frame_that_a_server_writes() {
+        let entry = r#"{"conversation":"c","seq":1,"kind":"message","at":5,"type":"text","body":{"a":[1, 2]}}"#;
+        for text in [
+            r#"{"t":"bound","session":"s","user":"u","heartbeat_ms":1,"cursor":"1.0.0.0","resume":{"complete":true}}"#,
+            &format!(r#"{{"t":"messages","cursor":"1.0.1.0","entries":[{entry}]}}"#),
+            r#"{"t":"sent","results":[{"ref":1,"conversation":"c","seq":1,"at":5}]}"#,
+            r#"{"t":"read","conversation":"c","user":"u","seq":1}"#,
+            r#"{"t":"ok","ref":1}"#,
+            &format!(
+                r#"{{"t":"history","conversation":"c","entries":[{entry}],"more":false,"first_seq":1,"last_seq":1}}"#
+            ),
+            r#"{"t":"typing","conversation":"c","user":"u"}"#,
+            r#"{"t":"membership","conversation":"c","member":true}"#,
+            r#"{"t":"pong"}"#,
+            r#"{"t":"error","code":"queue_full","message":"m","retry":true,"retry_after_ms":5}"#,
+            r#"{"t":"reconnect","after_ms":5}"#,
+        ] {
+            let frame: ServerFrame = serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"));
+            assert_eq!(serde_json::to_string(&frame).unwrap(), *text);
+        }
+        assert!(serde_json::from_str::<ServerFrame>(r#"{"t":"ok"}"#).is_err());
+    }
 }
