@@ -290,7 +290,7 @@ impl Store for MemoryStore {
         from_seq: u64,
         to_seq: u64,
         limit: usize,
-        from: From,
+        from: End,
     ) -> StoreResult<Vec<StoredEntry>> {
         let state = self.0.lock();
         let Some(timeline) = state.timelines.get(&conversation).filter(|_| from_seq <= to_seq) else {
@@ -298,8 +298,8 @@ impl Store for MemoryStore {
         };
         let range = timeline.range(from_seq..=to_seq).map(|(_, entry)| entry.clone());
         Ok(match from {
-            From::Oldest => range.take(limit).collect(),
-            From::Newest => {
+            End::Oldest => range.take(limit).collect(),
+            End::Newest => {
                 let mut newest: Vec<_> = range.rev().take(limit).collect();
                 newest.reverse();
                 newest

@@ -5,7 +5,7 @@ use crate::{
     engine::{Actor, Engine},
     model::*,
     send::{MENTION_ALL, not_a_member},
-    store::From,
+    store::End,
 };
 use std::sync::Arc;
 use tidings_protocol::{
@@ -79,8 +79,8 @@ impl Engine {
             last = last.min(seq_at(time.saturating_add(1))?.saturating_sub(1));
         }
         let from = match query.from_seq.is_some() || query.from_time.is_some() {
-            true => From::Oldest,
-            false => From::Newest,
+            true => End::Oldest,
+            false => End::Newest,
         };
         let stored = match first <= last {
             true => self.store.entries(conversation.no, first, last, limit, from).map_err(store_refusal)?,
@@ -102,7 +102,7 @@ impl Engine {
         let mut unread = Unread::default();
         let mut next = (membership.read_seq.max(membership.joined_seq) + 1).max(head.first_seq);
         while next <= head.last_seq {
-            let page = self.store.entries(no, next, head.last_seq, UNREAD_PAGE, From::Oldest).map_err(store_refusal)?;
+            let page = self.store.entries(no, next, head.last_seq, UNREAD_PAGE, End::Oldest).map_err(store_refusal)?;
             let Some(last) = page.last() else { break };
             next = last.seq + 1;
             for entry in &page {
@@ -165,7 +165,7 @@ impl Engine {
         let Some(card) = self.directory.conversation(no).map_err(store_refusal)? else { return Ok(None) };
         let unread = self.unread(user, no, &membership, head)?;
         let last =
-            self.store.entries(no, head.last_seq.max(1), head.last_seq, 1, From::Newest).map_err(store_refusal)?;
+            self.store.entries(no, head.last_seq.max(1), head.last_seq, 1, End::Newest).map_err(store_refusal)?;
         Ok(Some(ConversationView {
             id: card.id.clone(),
             kind: card.kind,

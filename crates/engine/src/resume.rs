@@ -5,7 +5,7 @@
 //! what is older the answer names the exact ranges to fetch. A conversation's entries from before
 //! the user joined are not missed, they are history.
 
-use crate::{commit::store_refusal, engine::Engine, lanes::encode_entry, model::*, reads::entry_of, store::From};
+use crate::{commit::store_refusal, engine::Engine, lanes::encode_entry, model::*, reads::entry_of, store::End};
 use std::{collections::BinaryHeap, sync::Arc};
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
@@ -50,7 +50,7 @@ impl Tail {
     fn fill(&mut self, engine: &Engine) -> Result<Option<Position>, Refusal> {
         while self.page.is_empty() && self.next_seq >= self.floor_seq {
             let low = self.floor_seq.max(self.next_seq.saturating_sub(TAIL_PAGE as u64 - 1));
-            let page = engine.store.entries(self.card.no, low, self.next_seq, TAIL_PAGE, From::Newest);
+            let page = engine.store.entries(self.card.no, low, self.next_seq, TAIL_PAGE, End::Newest);
             let page = page.map_err(store_refusal)?;
             self.next_seq = low - 1;
             let reached = page.first().is_none_or(|oldest| oldest.position <= self.after);
@@ -181,7 +181,7 @@ impl Engine {
     }
 
     fn position_of(&self, conversation: ConversationNo, seq: u64) -> Result<Option<Position>, Refusal> {
-        let found = self.store.entries(conversation, seq, seq, 1, From::Oldest).map_err(store_refusal)?;
+        let found = self.store.entries(conversation, seq, seq, 1, End::Oldest).map_err(store_refusal)?;
         Ok(found.first().map(|entry| entry.position))
     }
 

@@ -166,7 +166,7 @@ pub type StoreResult<T> = Result<T, StoreError>;
 
 /// Which end of a range to read from. Pages are returned oldest first either way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum From {
+pub enum End {
     Oldest,
     Newest,
 }
@@ -234,7 +234,7 @@ pub trait Store: Send + Sync + 'static {
         from_seq: u64,
         to_seq: u64,
         limit: usize,
-        from: From,
+        from: End,
     ) -> StoreResult<Vec<StoredEntry>>;
     /// The first `seq` whose entry is at or after `at_ms`; `last_seq + 1` if none is.
     fn seq_at(&self, conversation: ConversationNo, at_ms: u64) -> StoreResult<u64>;

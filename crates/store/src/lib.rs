@@ -1,1 +1,27 @@
-//! store
+//! The `Store` port on an embedded engine: one data folder, no other process.
+//!
+//! It knows keys, rows and fsyncs; it does not know who is online or what a message means.
+//! In reading order:
+//! - [`kv`]: the narrow port that an embedded engine must offer (atomic durable batch, get, scan
+//!   from both ends, snapshot), and [`fjall_kv`], the engine we use;
+//! - [`rows`]: which keys hold what, and in which bytes;
+//! - [`embedded`]: the store: open, read; [`commit`]: one batch of proposals, all or nothing;
+//! - [`folder`]: lock, format version, epoch and the mark of an orderly close;
+//! - [`journal`]: what may be cut from a damaged journal, and what may not;
+//! - [`backup`], [`check`], [`retention`]: copying, verifying and shortening a data folder;
+//! - [`conformance`]: what every store must do, as a suite.
+
+pub mod backup;
+pub mod check;
+mod commit;
+pub mod conformance;
+pub mod embedded;
+mod fjall_kv;
+mod folder;
+mod journal;
+mod kv;
+mod retention;
+mod rows;
+
+pub use embedded::{EmbeddedOptions, EmbeddedStore, OpenError};
+pub use journal::{Repaired, repair};

@@ -1,0 +1,201 @@
+//! Verifies a data folder: what must be true of every row, counted and compared.
+
+use crate::{
+    embedded::{EmbeddedOptions, EmbeddedStore, OpenError, read_parts, store_error},
+    kv::*,
+    rows::*,
+};
+use std::{collections::HashMap, fmt, path::Path};
+use tidings_engine::{model::*, store::*};
+
+/// Faults named one by one; the rest is counted.
+const FAULTS_NAMED: usize = 100;
+
+/// What a check found.
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
+pub struct CheckReport {
+    pub users: u64,
+    pub conversations: u64,
+    pub memberships: u64,
+    pub entries: u64,
+    pub split_bodies: u64,
+    pub dedupe_entries: u64,
+    pub last_position: u64,
+    pub fault_count: u64,
+    pub faults: Vec<String>,
+}
+
+impl CheckReport {
+    fn fault(&mut self, fault: impl fmt::Display) {
+        self.fault_count += 1;
+        if self.faults.len() < FAULTS_NAMED {
+            self.faults.push(fault.to_string());
+        }
+    }
+
+    pub fn is_sound(&self) -> bool {
+        self.fault_count == 0
+    }
+}
+
+impl fmt::Display for CheckReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "users          {:>12}", self.users)?;
+        writeln!(f, "conversations  {:>12}", self.conversations)?;
+        writeln!(f, "memberships    {:>12}", self.memberships)?;
+        writeln!(f, "entries        {:>12}", self.entries)?;
+        writeln!(f, "split bodies   {:>12}", self.split_bodies)?;
+        writeln!(f, "dedupe entries {:>12}", self.dedupe_entries)?;
+        writeln!(f, "last position  {:>12}", self.last_position)?;
+        writeln!(f, "faults         {:>12}", self.fault_count)?;
+        self.faults.iter().try_for_each(|fault| writeln!(f, "  {fault}"))
+    }
+}
+
+/// Checks a folder that no server has open.
+pub fn check(path: &Path) -> Result<CheckReport, OpenError> {
+    let store = EmbeddedStore::open(EmbeddedOptions::new(path))?;
+    store.check().map_err(|error| OpenError::Damaged(error.to_string()))
+}
+
+const FIRST: &[u8] = &[];
+const LAST: &[u8] = &[0xFF; 80];
+
+impl EmbeddedStore {
+    /// Checks everything against everything.
+    pub fn check(&self) -> StoreResult<CheckReport> {
+        let mut report = CheckReport { last_position: self.last_position(), ..CheckReport::default() };
+        let kv = self.kv().snapshot();
+        let kept = check_conversations(&*kv, &mut report)?;
+        let with_ids = check_entries(&*kv, &kept, &mut report)?;
+        check_dedupe(&*kv, with_ids, &mut report)?;
+        Ok(report)
+    }
+}
+
+fn scan_meta(kv: &dyn KvRead, kind: u8, mut visit: impl FnMut(&[u8], &[u8])) -> StoreResult<()> {
+    kv.scan(Space::Meta, &[kind], &[kind + 1], Order::Up, &mut |key, row| {
+        if key.first() == Some(&kind) {
+            visit(key, row);
+        }
+        true
+    })
+    .map_err(store_error)
+}
+
+/// Counts users, conversations and members; answers the oldest sequence kept per conversation.
+fn check_conversations(kv: &dyn KvRead, report: &mut CheckReport) -> StoreResult<HashMap<u64, u64>> {
+    scan_meta(kv, b'U', |key, row| {
+        report.users += 1;
+        if let Err(error) = decode::<UserRow>(row) {
+            report.fault(format_args!("user {:?}: {error}", number_at(key, 1)));
+        }
+    })?;
+    let mut members: HashMap<u64, u64> = HashMap::new();
+    scan_meta(kv, b'm', |key, row| {
+        report.memberships += 1;
+        *members.entry(number_at(key, 1).unwrap_or(0)).or_default() += 1;
+        if let Err(error) = decode::<MembershipRow>(row) {
+            report.fault(format_args!("member {:?} of {:?}: {error}", number_at(key, 9), number_at(key, 1)));
+        }
+    })?;
+    let mut places = 0;
+    scan_meta(kv, b'r', |_, _| places += 1)?;
+    if places != report.memberships {
+        let memberships = report.memberships;
+        report.fault(format_args!("{memberships} memberships, but users are in {places} places"));
+    }
+    let mut kept = HashMap::new();
+    scan_meta(kv, b'f', |key, row| kept.extend(number_at(key, 1).zip(number_at(row, 0))))?;
+    scan_meta(kv, b'C', |key, row| {
+        report.conversations += 1;
+        let no = number_at(key, 1).unwrap_or(0);
+        match decode::<ConversationRow>(row) {
+            Ok(row) => {
+                let (expected, found) =
+                    (row.conversation(ConversationNo(no)).member_count, members.remove(&no).unwrap_or(0));
+                if expected != found {
+                    report.fault(format_args!("conversation {no} counts {expected} members and has {found}"));
+                }
+                kept.entry(no).or_insert(1);
+            }
+            Err(error) => report.fault(format_args!("conversation {no}: {error}")),
+        }
+    })?;
+    for no in members.keys() {
+        report.fault(format_args!("members of conversation {no}, which does not exist"));
+    }
+    Ok(kept)
+}
+
+/// Walks all timelines; answers how many entries have a dedupe entry of their own.
+fn check_entries(kv: &dyn KvRead, kept: &HashMap<u64, u64>, report: &mut CheckReport) -> StoreResult<u64> {
+    let mut with_ids = 0;
+    let mut before: Option<(u64, StoredEntry)> = None;
+    kv.scan(Space::Timeline, FIRST, LAST, Order::Up, &mut |key, row| {
+        report.entries += 1;
+        let (Some(no), Some(seq)) = (number_at(key, 0), number_at(key, 8)) else {
+            report.fault("an entry's key");
+            return true;
+        };
+        let mut split = false;
+        let parts = |count| {
+            split = true;
+            read_parts(kv, ConversationNo(no), seq, count)
+        };
+        let entry = match decode_entry(seq, row, parts) {
+            Ok(entry) => entry,
+            Err(error) => {
+                report.fault(format_args!("conversation {no}: {error}"));
+                return true;
+            }
+        };
+        report.split_bodies += u64::from(split);
+        let previous = before.as_ref().filter(|(of, _)| *of == no).map(|(_, entry)| entry);
+        let expected = previous.map_or_else(|| kept.get(&no).copied(), |previous| Some(previous.seq + 1));
+        match expected {
+            None => report.fault(format_args!("entry {seq} of conversation {no}, which does not exist")),
+            Some(expected) if expected != seq => {
+                report.fault(format_args!("conversation {no}: {seq} stands where {expected} is due"));
+            }
+            Some(_) => {}
+        }
+        if previous.is_some_and(|p| p.position >= entry.position || p.at > entry.at) {
+            report.fault(format_args!("conversation {no}: entry {seq} goes back in position or time"));
+        }
+        if entry.position > report.last_position {
+            report.fault(format_args!("conversation {no}: entry {seq} is beyond the last position"));
+        }
+        if let (Some(sender), Some(id)) = (&entry.content.sender, &entry.content.client_msg_id) {
+            with_ids += 1;
+            let found = kv.get(Space::Dedupe, &dedupe_key(sender.no, id)).ok().flatten();
+            if found.as_deref() != Some(&numbers_row(&[no, seq, entry.at, entry.position])) {
+                report.fault(format_args!("conversation {no}: entry {seq} and its dedupe entry differ"));
+            }
+        }
+        before = Some((no, entry));
+        true
+    })
+    .map_err(store_error)?;
+    Ok(with_ids)
+}
+
+/// Every dedupe entry must name an entry; as many as entries with ids then means one each.
+fn check_dedupe(kv: &dyn KvRead, with_ids: u64, report: &mut CheckReport) -> StoreResult<()> {
+    kv.scan(Space::Dedupe, FIRST, LAST, Order::Up, &mut |_, row| {
+        report.dedupe_entries += 1;
+        if let [conversation, seq, ..] = numbers(row)[..]
+            && kv.get(Space::Timeline, &entry_key(ConversationNo(conversation), seq)).ok().flatten().is_some()
+        {
+            return true;
+        }
+        report.fault("a dedupe entry names no entry");
+        true
+    })
+    .map_err(store_error)?;
+    if report.dedupe_entries != with_ids {
+        let dedupe = report.dedupe_entries;
+        report.fault(format_args!("{dedupe} dedupe entries for {with_ids} entries with ids"));
+    }
+    Ok(())
+}

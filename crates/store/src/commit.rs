@@ -1,0 +1,439 @@
+//! One batch of proposals: decided on a scratch state over what is stored, written as one durable
+//! batch, and only then visible to the next. A failed write leaves nothing behind in memory.
+
+use crate::{
+    kv::{Batch, Kv, Space},
+    rows::*,
+};
+use quick_cache::sync::Cache;
+use rustc_hash::FxHashMap;
+use std::collections::BTreeSet;
+use tidings_engine::{model::*, store::*};
+
+/// Numbers given out so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Counters {
+    pub users: u64,
+    pub conversations: u64,
+    pub position: Position,
+}
+
+impl Counters {
+    pub(crate) fn of_row(row: &[u8]) -> Option<Counters> {
+        match numbers(row)[..] {
+            [users, conversations, position] => Some(Counters { users, conversations, position }),
+            _ => None,
+        }
+    }
+
+    fn row(self) -> Vec<u8> {
+        numbers_row(&[self.users, self.conversations, self.position])
+    }
+}
+
+const DAY_MS: u64 = 24 * 60 * 60 * 1_000;
+
+/// The UTC day of a time, counted from 1970.
+pub(crate) fn day_of(at_ms: u64) -> u64 {
+    at_ms / DAY_MS
+}
+
+/// Outbox items of one row: three numbers each, below the value limit.
+const OUTBOX_ITEMS_PER_ROW: usize = VALUE_BYTES_MAX / 24 - 1;
+
+/// The scratch state of one batch: what it changes, over what is stored.
+pub(crate) struct Scratch<'a> {
+    kv: &'a dyn Kv,
+    /// Heads of conversations written to lately. Only filled from batches that were committed: a
+    /// reader's fill could bring back an old head after a newer commit, and give a sequence twice.
+    heads_cache: &'a Cache<ConversationNo, Head>,
+    outbox: bool,
+    now_ms: u64,
+    batch: Batch,
+    pub(crate) counters: Counters,
+    pub(crate) heads: FxHashMap<ConversationNo, Head>,
+    sends: FxHashMap<Vec<u8>, Appended>,
+    users: FxHashMap<UserNo, User>,
+    user_nos: FxHashMap<String, UserNo>,
+    conversations: FxHashMap<ConversationNo, Conversation>,
+    conversation_nos: FxHashMap<String, ConversationNo>,
+    memberships: FxHashMap<(ConversationNo, UserNo), Option<Membership>>,
+    outbox_items: Vec<u64>,
+    day_bytes: FxHashMap<u64, u64>,
+}
+
+/// A proposal that was turned down, or a store that failed.
+enum Stop {
+    Refused(Refused),
+    Failed(StoreError),
+}
+
+impl From<StoreError> for Stop {
+    fn from(error: StoreError) -> Self {
+        Stop::Failed(error)
+    }
+}
+
+impl From<Refused> for Stop {
+    fn from(refused: Refused) -> Self {
+        Stop::Refused(refused)
+    }
+}
+
+impl<'a> Scratch<'a> {
+    pub(crate) fn new(
+        kv: &'a dyn Kv,
+        heads_cache: &'a Cache<ConversationNo, Head>,
+        counters: Counters,
+        outbox: bool,
+        now_ms: u64,
+    ) -> Self {
+        Scratch {
+            kv,
+            heads_cache,
+            outbox,
+            now_ms,
+            counters,
+            batch: Batch::default(),
+            heads: FxHashMap::default(),
+            sends: FxHashMap::default(),
+            users: FxHashMap::default(),
+            user_nos: FxHashMap::default(),
+            conversations: FxHashMap::default(),
+            conversation_nos: FxHashMap::default(),
+            memberships: FxHashMap::default(),
+            outbox_items: Vec::new(),
+            day_bytes: FxHashMap::default(),
+        }
+    }
+
+    /// Decides one proposal. `Err`: the store failed, and with it the whole batch.
+    pub(crate) fn propose(&mut self, proposal: &Proposal) -> StoreResult<Outcome> {
+        match self.decide(proposal) {
+            Ok(outcome) => Ok(outcome),
+            Err(Stop::Refused(refused)) => Ok(Outcome::Refused(refused)),
+            Err(Stop::Failed(error)) => Err(error),
+        }
+    }
+
+    /// The batch to write, with the rows that sum it up.
+    pub(crate) fn finish(&mut self) -> StoreResult<Batch> {
+        for (day, bytes) in std::mem::take(&mut self.day_bytes) {
+            let row_key = key(b'b', &[day]);
+            let before = self.get(Space::Meta, &row_key)?.and_then(|row| number_at(&row, 0)).unwrap_or(0);
+            self.batch.put(Space::Meta, row_key, (before + bytes).to_be_bytes().to_vec());
+        }
+        for items in std::mem::take(&mut self.outbox_items).chunks(OUTBOX_ITEMS_PER_ROW * 3) {
+            self.batch.put(Space::Meta, key(b'o', &items[..1]), numbers_row(items));
+        }
+        let mut batch = std::mem::take(&mut self.batch);
+        if !batch.puts.is_empty() {
+            batch.put(Space::Meta, vec![b'n'], self.counters.row());
+        }
+        Ok(batch)
+    }
+
+    fn get(&self, space: Space, key: &[u8]) -> StoreResult<Option<Vec<u8>>> {
+        self.kv.get(space, key).map_err(crate::embedded::store_error)
+    }
+
+    fn decide(&mut self, proposal: &Proposal) -> Result<Outcome, Stop> {
+        match proposal {
+            Proposal::Append { conversation, entry } => self.append(*conversation, entry).map(Outcome::Appended),
+            Proposal::PutUsers(patches) => self.put_users(patches),
+            Proposal::CreateConversation(new) => self.create_conversation(new),
+            Proposal::UpdateConversation { conversation, name, avatar, attributes, notice } => {
+                let mut card = self.conversation(*conversation)?.ok_or(Refused::NoSuchConversation)?;
+                card.name = name.clone().or(card.name);
+                card.avatar = avatar.clone().or(card.avatar);
+                card.attributes = attributes.clone().or(card.attributes);
+                self.put_conversation(card);
+                match notice {
+                    Some(notice) => self.append(*conversation, notice).map(Outcome::Appended),
+                    None => Ok(Outcome::Done),
+                }
+            }
+            Proposal::ChangeMembers { conversation, add, remove, members_max, notice } => {
+                self.change_members(*conversation, add, remove, *members_max, notice.as_ref())
+            }
+            Proposal::MarkRead { conversation, user, seq } => {
+                let mut membership = self.membership(*conversation, *user)?.ok_or(Refused::NotAMember)?;
+                let last = self.head(*conversation)?.ok_or(Refused::NoSuchConversation)?.last_seq;
+                let moved = membership.read_seq.max((*seq).min(last));
+                if moved != membership.read_seq {
+                    membership.read_seq = moved;
+                    self.put_membership(*conversation, *user, membership);
+                }
+                Ok(Outcome::Read { seq: moved })
+            }
+            Proposal::SetMute { conversation, user, mute } => {
+                let mut membership = self.membership(*conversation, *user)?.ok_or(Refused::NotAMember)?;
+                membership.mute = *mute;
+                self.put_membership(*conversation, *user, membership);
+                Ok(Outcome::Done)
+            }
+            Proposal::SetDoNotDisturb { user, window } => {
+                let mut found = self.user(*user)?.ok_or(Refused::NoSuchUser(*user))?;
+                found.do_not_disturb = window.clone();
+                self.put_user(found);
+                Ok(Outcome::Done)
+            }
+            Proposal::OutboxDone { through, dead } => self.outbox_done(*through, dead),
+            Proposal::DropDead { ids } => {
+                ids.iter().for_each(|id| self.batch.remove(Space::Meta, key(b'd', &[*id])));
+                Ok(Outcome::Done)
+            }
+        }
+    }
+
+    fn append(&mut self, conversation: ConversationNo, entry: &NewEntry) -> Result<Appended, Stop> {
+        let send = entry.sender.as_ref().zip(entry.client_msg_id.as_ref()).map(|(s, id)| dedupe_key(s.no, id));
+        if let Some(send) = &send
+            && let Some(first) = self.first_result(send)?
+        {
+            return match first.conversation == conversation {
+                true => Ok(first),
+                false => Err(Refused::ClientMsgIdReused.into()),
+            };
+        }
+        let mut head = self.head(conversation)?.ok_or(Refused::NoSuchConversation)?;
+        self.counters.position += 1;
+        let position = self.counters.position;
+        head.last_seq += 1;
+        head.last_at = head.last_at.max(self.now_ms);
+        head.last_position = position;
+        self.heads.insert(conversation, head);
+        let (seq, at) = (head.last_seq, head.last_at);
+
+        let (row, parts) = encode_entry(entry, at, position);
+        let mut bytes = row.len();
+        self.batch.put(Space::Timeline, entry_key(conversation, seq), row);
+        for (part, body) in parts.into_iter().enumerate() {
+            bytes += body.len();
+            self.batch.put(Space::Bodies, part_key(conversation, seq, part as u16), body);
+        }
+        *self.day_bytes.entry(day_of(at)).or_default() += bytes as u64;
+        if let Some(send) = send {
+            self.batch.put(Space::Dedupe, send.clone(), numbers_row(&[conversation.0, seq, at, position]));
+            self.sends.insert(send, Appended { conversation, seq, at, position, duplicate: true });
+        }
+        if self.outbox && entry.kind == EntryKind::Message && !entry.silent && !entry.skip_push {
+            self.outbox_items.extend([position, conversation.0, seq]);
+        }
+        Ok(Appended { conversation, seq, at, position, duplicate: false })
+    }
+
+    /// What a send with this key was answered first.
+    fn first_result(&self, send: &[u8]) -> StoreResult<Option<Appended>> {
+        if let Some(first) = self.sends.get(send) {
+            return Ok(Some(*first));
+        }
+        let Some(row) = self.get(Space::Dedupe, send)? else { return Ok(None) };
+        match numbers(&row)[..] {
+            [conversation, seq, at, position] => {
+                let conversation = ConversationNo(conversation);
+                Ok(Some(Appended { conversation, seq, at, position, duplicate: true }))
+            }
+            _ => Err(damaged("a dedupe row")),
+        }
+    }
+
+    /// A conversation's head; `None` if it does not exist.
+    fn head(&self, conversation: ConversationNo) -> StoreResult<Option<Head>> {
+        if let Some(head) = self.heads.get(&conversation) {
+            return Ok(Some(*head));
+        }
+        if let Some(head) = self.heads_cache.get(&conversation) {
+            return Ok(Some(head));
+        }
+        match self.conversation(conversation)? {
+            Some(_) => crate::embedded::read_head(self.kv, conversation).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    fn user_no(&self, id: &str) -> StoreResult<Option<UserNo>> {
+        match self.user_nos.get(id) {
+            Some(no) => Ok(Some(*no)),
+            None => Ok(self.get(Space::Meta, &id_key(b'u', id))?.and_then(|row| number_at(&row, 0)).map(UserNo)),
+        }
+    }
+
+    fn user(&self, no: UserNo) -> StoreResult<Option<User>> {
+        match self.users.get(&no) {
+            Some(user) => Ok(Some(user.clone())),
+            None => crate::embedded::read_user(self.kv, no),
+        }
+    }
+
+    fn put_user(&mut self, user: User) {
+        self.batch.put(Space::Meta, key(b'U', &[user.no.0]), encode(&UserRow::of(&user)));
+        self.users.insert(user.no, user);
+    }
+
+    fn put_users(&mut self, patches: &[UserPatch]) -> Result<Outcome, Stop> {
+        let (mut created, mut updated) = (0, 0);
+        for patch in patches {
+            let mut user = match self.user_no(&patch.id)? {
+                Some(no) => {
+                    updated += 1;
+                    self.user(no)?.ok_or_else(|| damaged(format_args!("user {} has a number and no row", patch.id)))?
+                }
+                None => {
+                    created += 1;
+                    self.counters.users += 1;
+                    let no = UserNo(self.counters.users);
+                    self.batch.put(Space::Meta, id_key(b'u', &patch.id), no.0.to_be_bytes().to_vec());
+                    self.user_nos.insert(patch.id.clone(), no);
+                    let (id, created_at) = (patch.id.clone(), self.now_ms);
+                    User { no, id, name: None, avatar: None, attributes: None, created_at, do_not_disturb: None }
+                }
+            };
+            user.name = patch.name.clone().or(user.name);
+            user.avatar = patch.avatar.clone().or(user.avatar);
+            user.attributes = patch.attributes.clone().or(user.attributes);
+            self.put_user(user);
+        }
+        Ok(Outcome::Users { created, updated })
+    }
+
+    fn conversation(&self, no: ConversationNo) -> StoreResult<Option<Conversation>> {
+        match self.conversations.get(&no) {
+            Some(conversation) => Ok(Some(conversation.clone())),
+            None => crate::embedded::read_conversation(self.kv, no),
+        }
+    }
+
+    fn put_conversation(&mut self, conversation: Conversation) {
+        let row = encode(&ConversationRow::of(&conversation));
+        self.batch.put(Space::Meta, key(b'C', &[conversation.no.0]), row);
+        self.conversations.insert(conversation.no, conversation);
+    }
+
+    fn create_conversation(&mut self, new: &NewConversation) -> Result<Outcome, Stop> {
+        let known = match self.conversation_nos.get(&new.id) {
+            Some(no) => Some(*no),
+            None => {
+                let row = self.get(Space::Meta, &id_key(b'c', &new.id))?;
+                row.and_then(|row| number_at(&row, 0)).map(ConversationNo)
+            }
+        };
+        if let Some(no) = known {
+            let conversation =
+                self.conversation(no)?.ok_or_else(|| damaged("a conversation has a number and no row"))?;
+            return match conversation.kind == new.kind {
+                true => Ok(Outcome::Conversation { conversation, created: false }),
+                false => Err(Refused::KindDiffers.into()),
+            };
+        }
+        self.check_users(new.members.iter().map(|(user, _)| *user))?;
+        self.counters.conversations += 1;
+        let no = ConversationNo(self.counters.conversations);
+        self.batch.put(Space::Meta, id_key(b'c', &new.id), no.0.to_be_bytes().to_vec());
+        self.conversation_nos.insert(new.id.clone(), no);
+        let NewConversation { id, kind, pair, name, avatar, attributes, members } = new.clone();
+        let (created_at, member_count) = (self.now_ms, members.len() as u64);
+        let conversation = Conversation { no, id, kind, pair, name, avatar, attributes, created_at, member_count };
+        self.put_conversation(conversation.clone());
+        self.heads.insert(no, Head { first_seq: 1, ..Head::default() });
+        for (user, role) in members {
+            self.add_member(&conversation, user, role, 0);
+        }
+        Ok(Outcome::Conversation { conversation, created: true })
+    }
+
+    fn check_users(&self, users: impl Iterator<Item = UserNo>) -> Result<(), Stop> {
+        // Numbers are given out one after the other, so a number tells whether its user exists.
+        let known = 1..=self.counters.users;
+        match users.into_iter().find(|user| !known.contains(&user.0)) {
+            Some(unknown) => Err(Refused::NoSuchUser(unknown).into()),
+            None => Ok(()),
+        }
+    }
+
+    fn membership(&self, conversation: ConversationNo, user: UserNo) -> StoreResult<Option<Membership>> {
+        match self.memberships.get(&(conversation, user)) {
+            Some(membership) => Ok(membership.clone()),
+            None => crate::embedded::read_membership(self.kv, conversation, user),
+        }
+    }
+
+    fn put_membership(&mut self, conversation: ConversationNo, user: UserNo, membership: Membership) {
+        let row = encode(&MembershipRow::of(&membership));
+        self.batch.put(Space::Meta, key(b'm', &[conversation.0, user.0]), row);
+        self.memberships.insert((conversation, user), Some(membership));
+    }
+
+    fn add_member(&mut self, conversation: &Conversation, user: UserNo, role: Role, last_seq: u64) {
+        let (joined_at, mute) = (self.now_ms, MuteState::Off);
+        let membership = Membership { role, joined_at, joined_seq: last_seq, read_seq: last_seq, mute };
+        self.put_membership(conversation.no, user, membership);
+        self.batch.put(Space::Meta, place_key(user, conversation.kind, conversation.no), Vec::new());
+    }
+
+    fn change_members(
+        &mut self,
+        conversation: ConversationNo,
+        add: &[(UserNo, Role)],
+        remove: &[UserNo],
+        members_max: u64,
+        notice: Option<&NewEntry>,
+    ) -> Result<Outcome, Stop> {
+        let mut card = self.conversation(conversation)?.ok_or(Refused::NoSuchConversation)?;
+        self.check_users(add.iter().map(|(user, _)| *user))?;
+        let mut added = BTreeSet::new();
+        let mut changed = Vec::new();
+        for (user, role) in add {
+            match self.membership(conversation, *user)? {
+                Some(membership) if membership.role != *role => changed.push((*user, membership, *role)),
+                Some(_) => {}
+                None => drop(added.insert(*user)),
+            }
+        }
+        let mut removed = BTreeSet::new();
+        for user in remove {
+            if self.membership(conversation, *user)?.is_some() {
+                removed.insert(*user);
+            }
+        }
+        let would_be = card.member_count + added.len() as u64 - removed.len() as u64;
+        if would_be > members_max && !added.is_empty() {
+            return Err(Refused::TooManyMembers { limit: members_max, would_be }.into());
+        }
+        let last_seq = self.head(conversation)?.ok_or(Refused::NoSuchConversation)?.last_seq;
+        for (user, role) in add {
+            if added.contains(user) {
+                self.add_member(&card, *user, *role, last_seq);
+            }
+        }
+        for (user, membership, role) in &changed {
+            self.put_membership(conversation, *user, Membership { role: *role, ..membership.clone() });
+        }
+        for user in &removed {
+            self.batch.remove(Space::Meta, key(b'm', &[conversation.0, user.0]));
+            self.batch.remove(Space::Meta, place_key(*user, card.kind, conversation));
+            self.memberships.insert((conversation, *user), None);
+        }
+        card.member_count = would_be;
+        self.put_conversation(card);
+        let anything = !(added.is_empty() && removed.is_empty() && changed.is_empty());
+        let notice = notice.filter(|_| anything).map(|notice| self.append(conversation, notice)).transpose()?;
+        let (added, removed) = (added.into_iter().collect(), removed.into_iter().collect());
+        let changed = changed.into_iter().map(|(user, ..)| user).collect();
+        Ok(Outcome::MembersChanged { added, removed, changed, member_count: would_be, notice })
+    }
+
+    fn outbox_done(&mut self, through: Position, dead: &[DeadNotification]) -> Result<Outcome, Stop> {
+        let before = self.get(Space::Meta, b"O")?.and_then(|row| number_at(&row, 0)).unwrap_or(0);
+        if through > before {
+            self.batch.put(Space::Meta, vec![b'O'], through.to_be_bytes().to_vec());
+            for row in crate::embedded::outbox_rows_done(self.kv, through)? {
+                self.batch.remove(Space::Meta, row);
+            }
+        }
+        for notification in dead {
+            self.batch.put(Space::Meta, key(b'd', &[notification.id]), encode(&DeadRow::of(notification)));
+        }
+        Ok(Outcome::Done)
+    }
+}

@@ -1,0 +1,480 @@
+//! The store: opens a data folder and reads from it; writing is in `commit`.
+
+use crate::{
+    commit::{Counters, Scratch},
+    fjall_kv::{FjallKv, Sizes},
+    folder::{ClosedMark, Folder},
+    journal,
+    kv::*,
+    rows::*,
+};
+use parking_lot::{Mutex, RwLock};
+use quick_cache::sync::Cache;
+use std::{
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+use tidings_engine::{model::*, store::*};
+
+/// Heads kept for conversations that were written to lately: 40 bytes each.
+const HEADS_CACHED: usize = 200_000;
+/// How long a look at the free space holds.
+const SPACE_CHECK: Duration = Duration::from_millis(100);
+
+/// How to open a data folder.
+#[derive(Debug, Clone)]
+pub struct EmbeddedOptions {
+    pub path: PathBuf,
+    /// Keep a list of entries for offline push.
+    pub outbox: bool,
+    /// Space left free on the disk: commits are refused before the engine meets a full one.
+    pub disk_reserve_bytes: u64,
+    pub memtable_bytes: u64,
+    pub journal_bytes: u64,
+    pub cache_bytes: u64,
+}
+
+impl EmbeddedOptions {
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        EmbeddedOptions {
+            path: path.into(),
+            outbox: false,
+            disk_reserve_bytes: 64 * 1024 * 1024,
+            memtable_bytes: 16 * 1024 * 1024,
+            journal_bytes: 96 * 1024 * 1024,
+            cache_bytes: 64 * 1024 * 1024,
+        }
+    }
+
+    fn sizes(&self) -> Sizes {
+        let EmbeddedOptions { memtable_bytes, journal_bytes, cache_bytes, .. } = *self;
+        Sizes { memtable_bytes, journal_bytes, cache_bytes }
+    }
+}
+
+/// Why a data folder could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    #[error("{} is in use by another process", .0.display())]
+    Locked(PathBuf),
+    #[error("the data folder has format {found}, this version knows {known}")]
+    Format { found: u32, known: u32 },
+    /// Acknowledged data is damaged or missing.
+    #[error("{0}; look with `tidings check`, and cut what is damaged with `tidings check --repair`")]
+    Damaged(String),
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+}
+
+pub struct EmbeddedStore {
+    options: EmbeddedOptions,
+    folder: Folder,
+    /// Replaced when the engine gave up after a failed write and there is room again.
+    kv: RwLock<Arc<FjallKv>>,
+    writer: Mutex<Writer>,
+    heads: Cache<ConversationNo, Head>,
+    position: AtomicU64,
+    epoch: u64,
+    /// The engine refused a write: reads go on, writes wait for a fresh start of it.
+    poisoned: AtomicBool,
+}
+
+/// What the one writer owns.
+struct Writer {
+    counters: Counters,
+    space_checked: Option<(Instant, bool)>,
+}
+
+pub(crate) fn store_error(error: KvError) -> StoreError {
+    match error {
+        KvError::Io(error) if error.kind() == std::io::ErrorKind::StorageFull => StoreError::DiskFull,
+        KvError::Io(error) => StoreError::Unavailable(error.to_string()),
+        KvError::Engine(error) => StoreError::Unavailable(error),
+    }
+}
+
+impl EmbeddedStore {
+    pub fn open(options: EmbeddedOptions) -> Result<EmbeddedStore, OpenError> {
+        let folder = Folder::take(&options.path)?;
+        let closed = folder.closed_mark();
+        journal::mend_tail(&folder, closed.as_ref())?;
+        let kv = FjallKv::open(&folder.engine_path(), options.sizes()).map_err(open_error)?;
+        folder.remove_closed_mark()?;
+        let epoch = match kv.get(Space::Meta, b"e").map_err(open_error)? {
+            Some(row) => number_at(&row, 0).ok_or_else(|| OpenError::Damaged("the epoch's row".into()))?,
+            None => {
+                let epoch = fresh_epoch();
+                let mut batch = Batch::default();
+                batch.put(Space::Meta, vec![b'e'], epoch.to_be_bytes().to_vec());
+                kv.commit(batch).map_err(open_error)?;
+                epoch
+            }
+        };
+        let counters = match kv.get(Space::Meta, b"n").map_err(open_error)? {
+            Some(row) => Counters::of_row(&row).ok_or_else(|| OpenError::Damaged("the counters' row".into()))?,
+            None => Counters::default(),
+        };
+        Ok(EmbeddedStore {
+            options,
+            folder,
+            kv: RwLock::new(Arc::new(kv)),
+            writer: Mutex::new(Writer { counters, space_checked: None }),
+            heads: Cache::new(HEADS_CACHED),
+            position: AtomicU64::new(counters.position),
+            epoch,
+            poisoned: AtomicBool::new(false),
+        })
+    }
+
+    pub(crate) fn kv(&self) -> Arc<FjallKv> {
+        self.kv.read().clone()
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.options.path
+    }
+
+    /// Whether the disk has room beyond the reserve.
+    fn has_space(&self, writer: &mut Writer) -> bool {
+        if let Some((at, enough)) = writer.space_checked
+            && at.elapsed() < SPACE_CHECK
+        {
+            return enough;
+        }
+        let enough = match rustix::fs::statvfs(&self.options.path) {
+            Ok(stat) => stat.f_bavail.saturating_mul(stat.f_frsize) >= self.options.disk_reserve_bytes,
+            // Not knowing is no reason to refuse: the write itself will tell.
+            Err(_) => true,
+        };
+        writer.space_checked = Some((Instant::now(), enough));
+        enough
+    }
+
+    /// Starts the engine afresh after it gave up on a failed write. What it had not acknowledged is
+    /// cut from its journal as after a crash.
+    fn restart_engine(&self) -> StoreResult<()> {
+        let mut kv = self.kv.write();
+        let options = &self.options;
+        // The engine locks its folder: the old one must be gone, readers that hold it included.
+        let placeholder = tempfile::tempdir().map_err(|e| StoreError::Unavailable(e.to_string()))?;
+        let empty = FjallKv::open(placeholder.path(), options.sizes()).map_err(store_error)?;
+        let mut old = std::mem::replace(&mut *kv, Arc::new(empty));
+        let deadline = Instant::now() + Duration::from_secs(5);
+        loop {
+            match Arc::try_unwrap(old) {
+                Ok(engine) => {
+                    drop(engine);
+                    break;
+                }
+                Err(shared) if Instant::now() < deadline => {
+                    old = shared;
+                    std::thread::yield_now();
+                }
+                Err(shared) => {
+                    *kv = shared;
+                    return Err(StoreError::Unavailable("reads hold the engine; it will be restarted".into()));
+                }
+            }
+        }
+        journal::mend_tail(&self.folder, None).map_err(|e| StoreError::Damaged(e.to_string()))?;
+        *kv = Arc::new(FjallKv::open(&self.folder.engine_path(), options.sizes()).map_err(store_error)?);
+        Ok(())
+    }
+
+    fn scan_values<T>(
+        &self,
+        space: Space,
+        low: &[u8],
+        high: &[u8],
+        limit: usize,
+        order: Order,
+        mut row: impl FnMut(&[u8], &[u8]) -> StoreResult<T>,
+    ) -> StoreResult<Vec<T>> {
+        let mut found = Vec::new();
+        let mut failed = None;
+        if limit > 0 && low <= high {
+            let kv = self.kv();
+            kv.scan(space, low, high, order, &mut |key, value| {
+                match row(key, value) {
+                    Ok(value) => found.push(value),
+                    Err(error) => failed = Some(error),
+                }
+                found.len() < limit && failed.is_none()
+            })
+            .map_err(store_error)?;
+        }
+        failed.map_or(Ok(found), Err)
+    }
+}
+
+impl Drop for EmbeddedStore {
+    /// Leaves the mark of an orderly close: from here on every byte of the journals counts.
+    fn drop(&mut self) {
+        if self.poisoned.load(Ordering::Relaxed) {
+            return;
+        }
+        let marked = journal::lengths(&self.folder.engine_path())
+            .and_then(|journals| self.folder.write_closed_mark(&ClosedMark { journals }));
+        if let Err(error) = marked {
+            tracing::warn!(%error, "no mark of an orderly close could be left");
+        }
+    }
+}
+
+fn open_error(error: KvError) -> OpenError {
+    match error {
+        KvError::Io(error) => OpenError::Io(error),
+        KvError::Engine(error) => OpenError::Damaged(error),
+    }
+}
+
+/// A new name for a store's history.
+pub(crate) fn fresh_epoch() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    // The seed of a hasher is the standard library's own source of randomness.
+    RandomState::new().hash_one(std::time::SystemTime::now()) >> 16
+}
+
+pub(crate) fn read_user(kv: &dyn KvRead, no: UserNo) -> StoreResult<Option<User>> {
+    let row = kv.get(Space::Meta, &key(b'U', &[no.0])).map_err(store_error)?;
+    row.map(|row| Ok(decode::<UserRow>(&row)?.user(no))).transpose()
+}
+
+pub(crate) fn read_conversation(kv: &dyn KvRead, no: ConversationNo) -> StoreResult<Option<Conversation>> {
+    let row = kv.get(Space::Meta, &key(b'C', &[no.0])).map_err(store_error)?;
+    row.map(|row| Ok(decode::<ConversationRow>(&row)?.conversation(no))).transpose()
+}
+
+pub(crate) fn read_membership(
+    kv: &dyn KvRead,
+    conversation: ConversationNo,
+    user: UserNo,
+) -> StoreResult<Option<Membership>> {
+    let row = kv.get(Space::Meta, &key(b'm', &[conversation.0, user.0])).map_err(store_error)?;
+    row.map(|row| Ok(decode::<MembershipRow>(&row)?.membership())).transpose()
+}
+
+/// A conversation's head, from its newest entry: one look at the end of the timeline.
+pub(crate) fn read_head(kv: &dyn KvRead, no: ConversationNo) -> StoreResult<Head> {
+    let first_row = kv.get(Space::Meta, &key(b'f', &[no.0])).map_err(store_error)?;
+    let first_seq = first_row.and_then(|row| number_at(&row, 0)).unwrap_or(1);
+    let mut head = Ok(Head { first_seq, ..Head::default() });
+    kv.scan(Space::Timeline, &entry_key(no, 0), &entry_key(no, u64::MAX), Order::Down, &mut |key, row| {
+        let seq = number_at(key, 8).unwrap_or(0);
+        // The body is not needed; one that is split is not fetched.
+        head = decode_entry(seq, row, |_| Ok(b"\0\0\0\x02[]".to_vec())).map(|entry| Head {
+            last_seq: seq,
+            last_at: entry.at,
+            last_position: entry.position,
+            first_seq,
+        });
+        false
+    })
+    .map_err(store_error)?;
+    head
+}
+
+/// The parts of a split body, joined.
+pub(crate) fn read_parts(kv: &dyn KvRead, no: ConversationNo, seq: u64, count: u16) -> StoreResult<Vec<u8>> {
+    let mut whole = Vec::new();
+    for part in 0..count {
+        let row = kv.get(Space::Bodies, &part_key(no, seq, part)).map_err(store_error)?;
+        whole.extend(row.ok_or_else(|| damaged(format_args!("entry {seq}: part {part} of its body is missing")))?);
+    }
+    Ok(whole)
+}
+
+/// Keys of outbox rows whose every item is at or before `through`.
+pub(crate) fn outbox_rows_done(kv: &dyn KvRead, through: Position) -> StoreResult<Vec<Vec<u8>>> {
+    let mut done = Vec::new();
+    kv.scan(Space::Meta, &key(b'o', &[0]), &key(b'o', &[through]), Order::Up, &mut |key, row| {
+        let newest = row.len().checked_sub(24).and_then(|at| number_at(row, at));
+        if newest.is_none_or(|newest| newest <= through) {
+            done.push(key.to_vec());
+        }
+        true
+    })
+    .map_err(store_error)?;
+    Ok(done)
+}
+
+impl Store for EmbeddedStore {
+    fn commit(&self, batch: &[Proposal], now_ms: u64) -> StoreResult<Vec<Outcome>> {
+        let mut writer = self.writer.lock();
+        if !self.has_space(&mut writer) {
+            return Err(StoreError::DiskFull);
+        }
+        if self.poisoned.load(Ordering::Relaxed) {
+            self.restart_engine()?;
+            self.heads.clear();
+            self.poisoned.store(false, Ordering::Relaxed);
+        }
+        let kv = self.kv();
+        let mut scratch = Scratch::new(&*kv, &self.heads, writer.counters, self.options.outbox, now_ms);
+        let outcomes = batch.iter().map(|proposal| scratch.propose(proposal)).collect::<StoreResult<Vec<_>>>()?;
+        let writes = scratch.finish()?;
+        let (counters, heads) = (scratch.counters, scratch.heads);
+        if !writes.puts.is_empty()
+            && let Err(error) = kv.commit(writes)
+        {
+            self.poisoned.store(true, Ordering::Relaxed);
+            writer.space_checked = None;
+            return Err(store_error(error));
+        }
+        writer.counters = counters;
+        for (conversation, head) in heads {
+            self.heads.insert(conversation, head);
+        }
+        self.position.store(counters.position, Ordering::Release);
+        Ok(outcomes)
+    }
+
+    fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    fn last_position(&self) -> Position {
+        self.position.load(Ordering::Acquire)
+    }
+
+    fn user_no(&self, id: &str) -> StoreResult<Option<UserNo>> {
+        let row = self.kv().get(Space::Meta, &id_key(b'u', id)).map_err(store_error)?;
+        Ok(row.and_then(|row| number_at(&row, 0)).map(UserNo))
+    }
+
+    fn user(&self, no: UserNo) -> StoreResult<Option<User>> {
+        read_user(&*self.kv(), no)
+    }
+
+    fn conversation_no(&self, id: &str) -> StoreResult<Option<ConversationNo>> {
+        let row = self.kv().get(Space::Meta, &id_key(b'c', id)).map_err(store_error)?;
+        Ok(row.and_then(|row| number_at(&row, 0)).map(ConversationNo))
+    }
+
+    fn conversation(&self, no: ConversationNo) -> StoreResult<Option<Conversation>> {
+        read_conversation(&*self.kv(), no)
+    }
+
+    fn head(&self, no: ConversationNo) -> StoreResult<Head> {
+        match self.heads.get(&no) {
+            Some(head) => Ok(head),
+            None => read_head(&*self.kv(), no),
+        }
+    }
+
+    fn membership(&self, conversation: ConversationNo, user: UserNo) -> StoreResult<Option<Membership>> {
+        read_membership(&*self.kv(), conversation, user)
+    }
+
+    fn members(
+        &self,
+        conversation: ConversationNo,
+        after: Option<UserNo>,
+        limit: usize,
+    ) -> StoreResult<Vec<(UserNo, Membership)>> {
+        let low = key(b'm', &[conversation.0, after.map_or(0, |user| user.0 + 1)]);
+        let high = key(b'm', &[conversation.0, u64::MAX]);
+        self.scan_values(Space::Meta, &low, &high, limit, Order::Up, |key, row| {
+            let user = number_at(key, 9).ok_or_else(|| damaged("a member's key"))?;
+            Ok((UserNo(user), decode::<MembershipRow>(row)?.membership()))
+        })
+    }
+
+    fn conversations_of(&self, user: UserNo, direct: bool, limit: usize) -> StoreResult<Vec<UserConversation>> {
+        let first = if direct { ConversationKind::Direct } else { ConversationKind::Group };
+        let low = place_key(user, first, ConversationNo(0));
+        let high = place_key(user, ConversationKind::Official, ConversationNo(u64::MAX));
+        self.scan_values(Space::Meta, &low, &high, limit, Order::Up, |key, _| {
+            let conversation = number_at(key, 10).ok_or_else(|| damaged("a place's key"))?;
+            Ok(UserConversation { conversation: ConversationNo(conversation), kind: kind_of(key[9]) })
+        })
+    }
+
+    fn entries(
+        &self,
+        conversation: ConversationNo,
+        from_seq: u64,
+        to_seq: u64,
+        limit: usize,
+        from: End,
+    ) -> StoreResult<Vec<StoredEntry>> {
+        let order = if from == End::Oldest { Order::Up } else { Order::Down };
+        let (low, high) = (entry_key(conversation, from_seq), entry_key(conversation, to_seq));
+        let kv = self.kv();
+        let mut entries = self.scan_values(Space::Timeline, &low, &high, limit, order, |key, row| {
+            let seq = number_at(key, 8).ok_or_else(|| damaged("an entry's key"))?;
+            decode_entry(seq, row, |count| read_parts(&*kv, conversation, seq, count))
+        })?;
+        if order == Order::Down {
+            entries.reverse();
+        }
+        Ok(entries)
+    }
+
+    fn seq_at(&self, conversation: ConversationNo, at_ms: u64) -> StoreResult<u64> {
+        let head = self.head(conversation)?;
+        // Times never decrease with the sequence, so halving finds the first.
+        let (mut low, mut high) = (head.first_seq, head.last_seq + 1);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            match self.entries(conversation, middle, middle, 1, End::Oldest)?.first() {
+                Some(entry) if entry.at >= at_ms => high = middle,
+                _ => low = middle + 1,
+            }
+        }
+        Ok(low)
+    }
+
+    fn outbox(&self, after: Position, limit: usize) -> StoreResult<Vec<OutboxItem>> {
+        let mut items = Vec::new();
+        self.kv()
+            .scan(Space::Meta, &key(b'o', &[0]), &key(b'o', &[u64::MAX]), Order::Up, &mut |_, row| {
+                for item in numbers(row).chunks_exact(3).filter(|item| item[0] > after) {
+                    let (position, conversation, seq) = (item[0], ConversationNo(item[1]), item[2]);
+                    items.push(OutboxItem { position, conversation, seq });
+                }
+                items.len() < limit
+            })
+            .map_err(store_error)?;
+        items.truncate(limit);
+        Ok(items)
+    }
+
+    fn outbox_done(&self) -> StoreResult<Position> {
+        let row = self.kv().get(Space::Meta, b"O").map_err(store_error)?;
+        Ok(row.and_then(|row| number_at(&row, 0)).unwrap_or(0))
+    }
+
+    fn dead_notifications(&self, after: Option<u64>, limit: usize) -> StoreResult<Vec<DeadNotification>> {
+        let low = key(b'd', &[after.map_or(0, |id| id.saturating_add(1))]);
+        self.scan_values(Space::Meta, &low, &key(b'd', &[u64::MAX]), limit, Order::Up, |key, row| {
+            let id = number_at(key, 1).ok_or_else(|| damaged("a dead notification's key"))?;
+            Ok(decode::<DeadRow>(row)?.notification(id))
+        })
+    }
+
+    fn retain(&self, retention: Retention, now_ms: u64) -> StoreResult<u64> {
+        self.remove_old(retention, now_ms)
+    }
+
+    fn stats(&self) -> StoreStats {
+        let kv = self.kv();
+        let timeline_bytes = self.timeline_bytes().unwrap_or(0);
+        StoreStats { disk_bytes: kv.disk_bytes(), timeline_bytes, journals: kv.journals() }
+    }
+}
+
+impl EmbeddedStore {
+    /// A lock that keeps commits out while something else writes.
+    pub(crate) fn hold_writer(&self) -> impl Drop + '_ {
+        self.writer.lock()
+    }
+
+    pub(crate) fn forget_head(&self, conversation: ConversationNo) {
+        self.heads.remove(&conversation);
+    }
+}

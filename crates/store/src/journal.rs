@@ -1,0 +1,209 @@
+//! What may be cut from a damaged journal, and what may not.
+//!
+//! The engine's journal is a row of batches, each closed by a checksum and fsynced before the next is
+//! begun. So what follows the last whole batch of the newest journal was never acknowledged: a
+//! crash may leave anything there, and it is cut before the engine sees it (which would refuse to
+//! open for some of it). Damage that a whole batch follows, damage in an older journal, and any damage
+//! at all after an orderly close is a loss of acknowledged data: that is for an operator to decide.
+//!
+//! ```text
+//! batch = 1 count:u32 seqno:u64, item*, 3 checksum:u64 "FJL3"        (little-endian)
+//! item  = 2 type:u8 compression:u8 space:u64 key:u16 value:u32 stored:u32 key-bytes value-bytes | 4 space:u64
+//! ```
+
+use crate::{
+    embedded::OpenError,
+    folder::{ClosedMark, Folder, sync_folder},
+};
+use std::{
+    fs::{self, File},
+    io,
+    path::{Path, PathBuf},
+};
+
+const TRAILER: &[u8] = b"FJL\x03";
+const START: u8 = 1;
+const ITEM: u8 = 2;
+const END: u8 = 3;
+const CLEAR: u8 = 4;
+
+/// What a look through a journal found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Scan {
+    /// Where the last whole batch before any damage ends.
+    whole: usize,
+    /// Whole batches after the damage.
+    later: usize,
+    length: usize,
+}
+
+impl Scan {
+    fn is_damaged(self) -> bool {
+        self.whole < self.length
+    }
+}
+
+fn take<'a>(bytes: &'a [u8], at: &mut usize, n: usize) -> Option<&'a [u8]> {
+    let taken = bytes.get(*at..at.checked_add(n)?)?;
+    *at += n;
+    Some(taken)
+}
+
+fn number(bytes: &[u8]) -> u64 {
+    bytes.iter().rev().fold(0, |n, byte| n << 8 | u64::from(*byte))
+}
+
+/// Where the whole batch that begins at `at` ends, if there is one.
+fn batch_end(bytes: &[u8], mut at: usize) -> Option<usize> {
+    let at = &mut at;
+    if take(bytes, at, 1)? != [START] {
+        return None;
+    }
+    let count = number(take(bytes, at, 4)?);
+    take(bytes, at, 8)?;
+    let items = *at;
+    for _ in 0..count {
+        match *take(bytes, at, 1)?.first()? {
+            ITEM => {
+                take(bytes, at, 2 + 8)?;
+                let key = number(take(bytes, at, 2)?) as usize;
+                take(bytes, at, 4)?;
+                let value = number(take(bytes, at, 4)?) as usize;
+                take(bytes, at, key.checked_add(value)?)?;
+            }
+            CLEAR => drop(take(bytes, at, 8)?),
+            _ => return None,
+        }
+    }
+    let checksum = xxhash_rust::xxh3::xxh3_64(&bytes[items..*at]);
+    let closed =
+        take(bytes, at, 1)? == [END] && number(take(bytes, at, 8)?) == checksum && take(bytes, at, 4)? == TRAILER;
+    closed.then_some(*at)
+}
+
+fn scan(bytes: &[u8]) -> Scan {
+    let mut whole = 0;
+    while let Some(end) = batch_end(bytes, whole) {
+        whole = end;
+    }
+    let mut later = 0;
+    let mut at = whole + 1;
+    while at < bytes.len() {
+        match batch_end(bytes, at) {
+            Some(end) => {
+                later += 1;
+                at = end;
+            }
+            None => at += 1,
+        }
+    }
+    // What was set aside in advance and never written is no damage.
+    let length = if bytes[whole..].iter().all(|byte| *byte == 0) { whole } else { bytes.len() };
+    Scan { whole, later, length }
+}
+
+/// The journals of an engine's folder, oldest first.
+fn journals(engine: &Path) -> io::Result<Vec<PathBuf>> {
+    let entries = match fs::read_dir(engine) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(vec![]),
+        entries => entries?,
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        let path = entry?.path();
+        let number = path.file_name().and_then(|name| name.to_str()?.strip_suffix(".jnl")?.parse::<u64>().ok());
+        found.extend(number.map(|number| (number, path)));
+    }
+    found.sort();
+    Ok(found.into_iter().map(|(_, path)| path).collect())
+}
+
+fn name_of(path: &Path) -> String {
+    path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+/// Journals and their lengths, for the mark of an orderly close.
+pub(crate) fn lengths(engine: &Path) -> io::Result<Vec<(String, u64)>> {
+    journals(engine)?.iter().map(|path| Ok((name_of(path), fs::metadata(path)?.len()))).collect()
+}
+
+/// Cuts an unacknowledged damaged tail before the engine opens, or refuses.
+pub(crate) fn mend_tail(folder: &Folder, closed: Option<&ClosedMark>) -> Result<(), OpenError> {
+    let engine = folder.engine_path();
+    let journals = journals(&engine)?;
+    for (name, length) in closed.map_or(&[][..], |mark| &mark.journals) {
+        let found = fs::metadata(engine.join(name)).map_or(0, |meta| meta.len());
+        if found < *length {
+            let message = format!("journal {name} has {found} bytes of the {length} that it had when it was closed");
+            return Err(OpenError::Damaged(message));
+        }
+    }
+    let Some(newest) = journals.last() else { return Ok(()) };
+    for path in &journals {
+        let bytes = fs::read(path)?;
+        let scan = scan(&bytes);
+        if !scan.is_damaged() {
+            continue;
+        }
+        let (name, at) = (name_of(path), scan.whole);
+        let why = match (path == newest, scan.later, closed) {
+            (false, ..) => "the journal is not the newest: everything in it was acknowledged".to_owned(),
+            (_, later @ 1.., _) => format!("{later} whole batches follow: what is damaged was acknowledged"),
+            (_, _, Some(_)) => "the store was closed in order: everything in it was acknowledged".to_owned(),
+            (true, 0, None) => {
+                cut(folder, path, &bytes, at)?;
+                tracing::warn!(
+                    journal = name,
+                    at,
+                    bytes = bytes.len() - at,
+                    "cut an unacknowledged tail from the journal"
+                );
+                continue;
+            }
+        };
+        return Err(OpenError::Damaged(format!("journal {name} is damaged at byte {at} and {why}")));
+    }
+    Ok(())
+}
+
+/// Keeps what is cut beside the store (the last such piece only) and shortens the journal.
+fn cut(folder: &Folder, journal: &Path, bytes: &[u8], at: usize) -> io::Result<()> {
+    fs::write(folder.path.join("cut-tail.bin"), &bytes[at..])?;
+    let file = File::options().write(true).open(journal)?;
+    file.set_len(at as u64)?;
+    file.sync_all()?;
+    sync_folder(&folder.engine_path())
+}
+
+/// What a repair dropped from one journal.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct Repaired {
+    pub journal: String,
+    /// Where it was cut.
+    pub at: u64,
+    pub bytes_dropped: u64,
+    /// Whole batches among what was dropped: they had been acknowledged.
+    pub batches_dropped: usize,
+}
+
+/// Cuts every journal at its first damage, whatever was acknowledged after it. The way out when
+/// `open` refuses; what is lost is reported.
+pub fn repair(path: &Path) -> Result<Vec<Repaired>, OpenError> {
+    let folder = Folder::take(path)?;
+    let mut repaired = Vec::new();
+    for journal in journals(&folder.engine_path())? {
+        let bytes = fs::read(&journal)?;
+        let scan = scan(&bytes);
+        if scan.is_damaged() {
+            cut(&folder, &journal, &bytes, scan.whole)?;
+            repaired.push(Repaired {
+                journal: name_of(&journal),
+                at: scan.whole as u64,
+                bytes_dropped: (bytes.len() - scan.whole) as u64,
+                batches_dropped: scan.later,
+            });
+        }
+    }
+    folder.remove_closed_mark()?;
+    Ok(repaired)
+}

@@ -1,0 +1,91 @@
+//! What an embedded engine must offer. Narrow, so that another one can take fjall's place.
+
+use std::io;
+
+/// The spaces of keys; each may be tuned for its access pattern.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(usize)]
+pub(crate) enum Space {
+    /// Users, conversations, members, marks, outbox, counters.
+    Meta = 0,
+    /// Entries by conversation and sequence.
+    Timeline = 1,
+    /// The rest of large bodies.
+    Bodies = 2,
+    /// First results by sender and client message id.
+    Dedupe = 3,
+}
+
+impl Space {
+    pub(crate) const ALL: [Space; 4] = [Space::Meta, Space::Timeline, Space::Bodies, Space::Dedupe];
+
+    pub(crate) fn name(self) -> &'static str {
+        ["meta", "timeline", "bodies", "dedupe"][self as usize]
+    }
+}
+
+/// The engine could not do it.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum KvError {
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error("{0}")]
+    Engine(String),
+}
+
+pub(crate) type KvResult<T> = Result<T, KvError>;
+
+/// One write of a batch; without a value the key is removed.
+#[derive(Debug, Clone)]
+pub(crate) struct Put {
+    pub space: Space,
+    pub key: Vec<u8>,
+    pub value: Option<Vec<u8>>,
+}
+
+/// Writes that happen together or not at all.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct Batch {
+    pub puts: Vec<Put>,
+}
+
+impl Batch {
+    pub(crate) fn put(&mut self, space: Space, key: Vec<u8>, value: Vec<u8>) {
+        self.puts.push(Put { space, key, value: Some(value) });
+    }
+
+    pub(crate) fn remove(&mut self, space: Space, key: Vec<u8>) {
+        self.puts.push(Put { space, key, value: None });
+    }
+}
+
+/// Which way a scan goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Order {
+    Up,
+    Down,
+}
+
+/// Reading, from the live state or from a snapshot.
+pub(crate) trait KvRead: Send + Sync {
+    fn get(&self, space: Space, key: &[u8]) -> KvResult<Option<Vec<u8>>>;
+
+    /// Visits `low..=high` in the given order until `visit` answers false.
+    fn scan(
+        &self,
+        space: Space,
+        low: &[u8],
+        high: &[u8],
+        order: Order,
+        visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
+    ) -> KvResult<()>;
+}
+
+pub(crate) trait Kv: KvRead {
+    /// Writes a batch as a whole; it is on the disk when this returns.
+    fn commit(&self, batch: Batch) -> KvResult<()>;
+    /// The state as it is now, whatever is written later.
+    fn snapshot(&self) -> Box<dyn KvRead>;
+    fn disk_bytes(&self) -> u64;
+    fn journals(&self) -> u64;
+}

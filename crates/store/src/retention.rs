@@ -1,0 +1,108 @@
+//! Retention: old entries go, by age or by how much all timelines take. A conversation keeps at least
+//! its newest entry, from which its head is read.
+
+use crate::{
+    commit::day_of,
+    embedded::{EmbeddedStore, store_error},
+    kv::*,
+    rows::*,
+};
+use tidings_engine::{model::*, store::*};
+
+/// Entries removed in one batch: commits wait no longer than this takes.
+const REMOVED_PER_BATCH: usize = 1_000;
+
+impl EmbeddedStore {
+    pub(crate) fn timeline_bytes(&self) -> StoreResult<u64> {
+        Ok(self.days()?.iter().map(|(_, bytes)| bytes).sum())
+    }
+
+    fn days(&self) -> StoreResult<Vec<(u64, u64)>> {
+        let mut days = Vec::new();
+        self.kv()
+            .scan(Space::Meta, &key(b'b', &[0]), &key(b'b', &[u64::MAX]), Order::Up, &mut |key, row| {
+                days.extend(number_at(key, 1).zip(number_at(row, 0)));
+                true
+            })
+            .map_err(store_error)?;
+        Ok(days)
+    }
+
+    /// Entries before this time go. Whole days, so that a day's bytes are gone with it.
+    fn cutoff(&self, retention: Retention, now_ms: u64) -> StoreResult<u64> {
+        let mut day = retention.age_max.map_or(0, |age| day_of(now_ms.saturating_sub(age.as_millis() as u64)));
+        if let Some(bytes_max) = retention.bytes_max {
+            let days = self.days()?;
+            let mut bytes: u64 = days.iter().map(|(_, bytes)| bytes).sum();
+            for (of, taken) in days {
+                // Today is never removed, however large: what was just said must be readable.
+                if bytes <= bytes_max || of >= day_of(now_ms) {
+                    break;
+                }
+                bytes -= taken;
+                day = day.max(of + 1);
+            }
+        }
+        Ok(day * 24 * 60 * 60 * 1_000)
+    }
+
+    pub(crate) fn remove_old(&self, retention: Retention, now_ms: u64) -> StoreResult<u64> {
+        let cutoff = self.cutoff(retention, now_ms)?;
+        if cutoff == 0 {
+            return Ok(0);
+        }
+        let mut conversations = Vec::new();
+        self.kv()
+            .scan(Space::Meta, &key(b'C', &[0]), &key(b'C', &[u64::MAX]), Order::Up, &mut |key, _| {
+                conversations.extend(number_at(key, 1).map(ConversationNo));
+                true
+            })
+            .map_err(store_error)?;
+        let mut removed = 0;
+        for conversation in conversations {
+            loop {
+                let some = self.remove_some(conversation, cutoff)?;
+                removed += some as u64;
+                if some < REMOVED_PER_BATCH {
+                    break;
+                }
+            }
+        }
+        let mut batch = Batch::default();
+        for (day, _) in self.days()?.into_iter().filter(|(day, _)| *day < day_of(cutoff)) {
+            batch.remove(Space::Meta, key(b'b', &[day]));
+        }
+        self.write(batch)?;
+        Ok(removed)
+    }
+
+    fn write(&self, batch: Batch) -> StoreResult<()> {
+        let _writer = self.hold_writer();
+        if batch.puts.is_empty() { Ok(()) } else { self.kv().commit(batch).map_err(store_error) }
+    }
+
+    fn remove_some(&self, conversation: ConversationNo, cutoff: u64) -> StoreResult<usize> {
+        let head = self.head(conversation)?;
+        if head.first_seq >= head.last_seq {
+            return Ok(0);
+        }
+        let old = self.entries(conversation, head.first_seq, head.last_seq - 1, REMOVED_PER_BATCH, End::Oldest)?;
+        let old: Vec<_> = old.into_iter().take_while(|entry| entry.at < cutoff).collect();
+        let Some(last) = old.last() else { return Ok(0) };
+        let mut batch = Batch::default();
+        for entry in &old {
+            batch.remove(Space::Timeline, entry_key(conversation, entry.seq));
+            if let (Some(sender), Some(id)) = (&entry.content.sender, &entry.content.client_msg_id) {
+                batch.remove(Space::Dedupe, dedupe_key(sender.no, id));
+            }
+            for part in 0..crate::rows::parts_of(&entry.content) {
+                batch.remove(Space::Bodies, part_key(conversation, entry.seq, part));
+            }
+        }
+        batch.put(Space::Meta, key(b'f', &[conversation.0]), (last.seq + 1).to_be_bytes().to_vec());
+        let _writer = self.hold_writer();
+        self.kv().commit(batch).map_err(store_error)?;
+        self.forget_head(conversation);
+        Ok(old.len())
+    }
+}
