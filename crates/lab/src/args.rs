@@ -225,6 +225,9 @@ pub struct BareArgs {
     pub receivers: usize,
     #[arg(long)]
     pub conversation: String,
+    /// The client's core
+    #[arg(long)]
+    pub avoid_core: usize,
 }
 
 impl std::fmt::Display for Via {

@@ -2,7 +2,7 @@
 //! socket in a loop. It stores nothing, checks nothing and knows nobody: no server can reach its
 //! receivers sooner by writing to one after the other.
 
-use crate::args::BareArgs;
+use crate::{args::BareArgs, process};
 use std::{
     io::{self, Read, Write},
     net::{TcpListener, TcpStream},
@@ -27,6 +27,8 @@ pub(crate) fn main(args: &BareArgs) -> ExitCode {
 }
 
 fn serve(args: &BareArgs) -> io::Result<()> {
+    // Its best case: one thread that the scheduler puts beside the client would measure the scheduler.
+    process::avoid_core(args.avoid_core)?;
     let listener = TcpListener::bind("127.0.0.1:0")?;
     println!("{}", listener.local_addr()?);
     io::stdout().flush()?;

@@ -55,6 +55,7 @@ fn run_bare(args: &BroadcastArgs, pace: Pace) -> Result<Outcome, LabError> {
     let conversation = format!("group-{}", process::run_tag());
     let mut child = Command::new(std::env::current_exe()?)
         .args(["bench", "bare-server", "--receivers", &args.members.to_string(), "--conversation", &conversation])
+        .args(["--avoid-core", &args.target.client_core.unwrap_or_else(process::last_core).to_string()])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()?;

@@ -2,7 +2,7 @@
 
 use rustix::{
     process::{Pid, Signal, kill_process, setpriority_process},
-    thread::{CpuSet, sched_setaffinity},
+    thread::{CpuSet, sched_getaffinity, sched_setaffinity},
 };
 use std::{
     io,
@@ -14,6 +14,16 @@ pub(crate) fn keep_to_core(core: usize) -> io::Result<()> {
     let mut set = CpuSet::new();
     set.set(core);
     Ok(sched_setaffinity(None, &set)?)
+}
+
+/// Leaves one core to another process, if there are more.
+pub(crate) fn avoid_core(core: usize) -> io::Result<()> {
+    let mut set = sched_getaffinity(None)?;
+    set.unset(core);
+    if set.count() > 0 {
+        sched_setaffinity(None, &set)?;
+    }
+    Ok(())
 }
 
 /// Lets every other process on the core go first.

@@ -103,6 +103,7 @@ impl OwnServer {
             api_key: random_key(),
             token_key: random_key(),
         };
+        std::fs::create_dir_all(server.data_dir())?;
         server.launch()?;
         Ok(server)
     }

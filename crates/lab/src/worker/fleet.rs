@@ -5,11 +5,15 @@ use super::{
     desk::Desk,
 };
 use crate::job::Open;
-use mio::{Events, Interest, Poll, Token, event::Event};
+use mio::{Events, Interest, Poll, Token, event::Event, unix::SourceFd};
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
+};
 use std::{
     collections::VecDeque,
     io,
     net::{IpAddr, Ipv4Addr, SocketAddr},
+    os::fd::{AsRawFd, OwnedFd},
     time::Duration,
 };
 use tidings_client::{
@@ -29,6 +33,7 @@ const PER_SOURCE: usize = 20_000;
 const REOPEN_NS: u64 = 100_000_000;
 /// Wakes the loop for a command.
 pub(crate) const WAKER: Token = Token(usize::MAX);
+const ALARM: Token = Token(usize::MAX - 1);
 
 pub(crate) struct Fleet {
     pub(crate) poll: Poll,
@@ -45,6 +50,8 @@ pub(crate) struct Fleet {
     next_ping: usize,
     last_ping_at: u64,
     dirty: Vec<usize>,
+    /// Wakes the poll in time for what is due: the poll's own time-out counts in milliseconds.
+    alarm: OwnedFd,
 }
 
 impl Fleet {
@@ -75,7 +82,9 @@ impl Fleet {
             next_ping: 0,
             last_ping_at: 0,
             dirty: Vec::new(),
+            alarm: timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?,
         };
+        fleet.poll.registry().register(&mut SourceFd(&fleet.alarm.as_raw_fd()), ALARM, Interest::READABLE)?;
         for role in roles {
             let number = fleet.connections.len();
             // The bare loop takes its receivers to be those that connected first.
@@ -111,9 +120,15 @@ impl Fleet {
     /// Waits for events and handles them, and sends heartbeats.
     pub(crate) fn turn(&mut self, timeout: Duration, desk: &mut Desk) -> io::Result<()> {
         let Some(mut events) = self.events.take() else { return Ok(()) };
+        // Whole milliseconds the poll can wait by itself.
+        if !timeout.subsec_nanos().is_multiple_of(1_000_000) {
+            let after = Timespec::try_from(timeout).unwrap_or_default();
+            let alarm = Itimerspec { it_interval: Timespec::default(), it_value: after };
+            timerfd_settime(&self.alarm, TimerfdTimerFlags::empty(), &alarm)?;
+        }
         let polled = self.poll.poll(&mut events, Some(timeout));
         if polled.is_ok() {
-            for event in events.iter().filter(|event| event.token() != WAKER) {
+            for event in events.iter().filter(|event| event.token() < ALARM) {
                 self.handle(event, desk);
             }
         }
