@@ -4,18 +4,20 @@ use crate::settings::Settings;
 use anyhow::{Context, Result};
 use std::{
     net::{SocketAddr, TcpStream},
+    path::Path,
     sync::Arc,
     time::Duration,
 };
 use tidings_api::{
-    Api, Sessions,
+    Api, BackUp, Sessions,
     auth::{ApiKeys, Tokens},
     door::Door,
     listener::{Listener, Stop},
 };
-use tidings_engine::{Engine, clock::SystemClock, engine::Parts, store::Store};
+use tidings_engine::{Engine, clock::SystemClock, engine::Parts};
 use tidings_gateway::{Gateway, VerifyToken};
 use tidings_protocol::error::Refusal;
+use tidings_store::{EmbeddedOptions, EmbeddedStore};
 
 /// A running server.
 pub(crate) struct Server {
@@ -29,7 +31,7 @@ pub(crate) struct Server {
 impl Server {
     /// Starts everything. Call within the runtime.
     pub(crate) fn start(settings: &Settings) -> Result<Server> {
-        let store = open_store(settings)?;
+        let store = Arc::new(open_store(settings)?);
         let (prepared, wakes) = Gateway::prepare(settings.gateway_config()).context("preparing the sessions")?;
         let (engine, receivers) = Engine::start(Parts {
             config: settings.engine_config(),
@@ -49,7 +51,7 @@ impl Server {
             ApiKeys::new(settings.all_api_keys()),
             tokens,
             Arc::new(ToGateway(gateway.clone())),
-            None,
+            Some(Arc::new(Copier(store))),
             settings.api_config(),
         );
         let listener = Listener::bind(settings.http_listen, Door::new(Arc::new(api)))
@@ -85,8 +87,17 @@ impl Server {
     }
 }
 
-fn open_store(_settings: &Settings) -> Result<Arc<dyn Store>> {
-    Ok(Arc::new(tidings_engine::memory::MemoryStore::default()))
+fn open_store(settings: &Settings) -> Result<EmbeddedStore> {
+    let store = &settings.store;
+    let options = EmbeddedOptions {
+        path: settings.data_dir.clone(),
+        outbox: settings.webhook.url.is_some(),
+        disk_reserve_bytes: store.disk_reserve_bytes,
+        memtable_bytes: store.memtable_bytes,
+        journal_bytes: store.journal_bytes,
+        cache_bytes: store.cache_bytes,
+    };
+    EmbeddedStore::open(options).with_context(|| format!("opening {}", settings.data_dir.display()))
 }
 
 /// Removes what retention no longer keeps, from time to time.
@@ -127,5 +138,14 @@ struct SessionTokens(Arc<Tokens>);
 impl VerifyToken for SessionTokens {
     fn verify(&self, token: &str) -> Result<String, Refusal> {
         self.0.verify(token)
+    }
+}
+
+/// The store as the HTTP door sees it.
+struct Copier(Arc<EmbeddedStore>);
+
+impl BackUp for Copier {
+    fn back_up(&self, folder: &Path) -> Result<u64, String> {
+        self.0.backup(folder).map(|made| made.bytes).map_err(|error| error.to_string())
     }
 }
