@@ -32,7 +32,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 
 /// What a connection is told that there is no room for; it has no request yet that could be read.
 const NO_ROOM: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/problem+json\r\n\
-Retry-After: 1\r\nConnection: close\r\nContent-Length: 176\r\n\r\n\
+Retry-After: 1\r\nConnection: close\r\nContent-Length: 173\r\n\r\n\
 {\"type\":\"urn:tidings:error:queue_full\",\"title\":\"Queue full\",\"status\":503,\
 \"detail\":\"the limit of open connections is reached; connect again\",\"code\":\"queue_full\",\"retry\":true}";
 

@@ -1,8 +1,20 @@
 //! `tidings backup`: a consistent copy of the data folder.
 
-use crate::{commands::listen::running_server, development::Keys, settings::SettingArgs};
-use anyhow::{Context, Result};
-use std::{path::PathBuf, process::ExitCode};
+use crate::{
+    commands::listen::running_server,
+    development::Keys,
+    settings::{SettingArgs, Settings},
+};
+use anyhow::{Context, Result, bail};
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::Duration,
+};
+use tidings_store::{EmbeddedOptions, EmbeddedStore, OpenError};
+
+/// Copying takes as long as there is data.
+const BACKUP_TIMEOUT: Duration = Duration::from_secs(6 * 60 * 60);
 
 #[derive(clap::Args)]
 pub(crate) struct Backup {
@@ -16,15 +28,28 @@ impl Backup {
     pub(crate) fn run(self) -> Result<ExitCode> {
         let settings = self.settings.load()?;
         let folder = std::path::absolute(&self.folder)?;
-        let address = running_server(&self.settings).context("asking the server that runs")?;
+        if !settings.data_dir.join("format").exists() {
+            bail!("{} is not a data folder", settings.data_dir.display());
+        }
+        // The folder's lock tells for certain whether a server has it open.
+        let bytes = match EmbeddedStore::open(EmbeddedOptions::new(&settings.data_dir)) {
+            Ok(store) => store.backup(&folder)?.bytes,
+            Err(OpenError::Locked(_)) => self.ask_the_server(&settings, &folder)?,
+            Err(error) => return Err(error.into()),
+        };
+        println!("{bytes} bytes copied to {}", folder.display());
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn ask_the_server(&self, settings: &Settings, folder: &Path) -> Result<u64> {
         let key = match settings.all_api_keys().next() {
             Some(key) => key,
             None => Keys::read(&settings.data_dir)?.context("no api_key is set")?.api_key,
         };
-        let mut http = tidings_client::http::Http::new(address, &key);
-        let made: serde_json::Value =
-            http.post("/v1/admin/backup", &serde_json::json!({ "path": folder.display().to_string() }))?;
-        println!("{made}");
-        Ok(ExitCode::SUCCESS)
+        let mut http = tidings_client::http::Http::new(running_server(&self.settings)?, key);
+        http.set_timeout(BACKUP_TIMEOUT);
+        let request = serde_json::json!({ "path": folder.display().to_string() });
+        let made: serde_json::Value = http.post("/v1/admin/backup", &request)?;
+        made["bytes"].as_u64().context("the server's answer has no size")
     }
 }

@@ -19,8 +19,27 @@ pub(crate) struct Check {
 }
 
 impl Check {
+    /// Exits with 1 when something is wrong.
     pub(crate) fn run(self) -> Result<ExitCode> {
-        let _ = (self.folder, self.repair, self.json, self.settings);
-        bail!("the store that this checks is not part of this build")
+        let folder = match self.folder {
+            Some(folder) => folder,
+            None => self.settings.load()?.data_dir,
+        };
+        if !folder.join("format").exists() {
+            bail!("{} is not a data folder", folder.display());
+        }
+        let repaired = if self.repair { tidings_store::repair(&folder)? } else { Vec::new() };
+        let report = tidings_store::check::check(&folder)?;
+        if self.json {
+            println!("{}", serde_json::json!({ "sound": report.is_sound(), "repaired": repaired, "report": report }));
+        } else {
+            for cut in &repaired {
+                let tidings_store::Repaired { journal, at, bytes_dropped, batches_dropped } = cut;
+                println!("{journal} was cut at {at}: {bytes_dropped} bytes went, with {batches_dropped} whole batches");
+            }
+            print!("{report}");
+            println!("{}", if report.is_sound() { "sound" } else { "NOT SOUND" });
+        }
+        Ok(if report.is_sound() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 }

@@ -11,6 +11,7 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 use tidings_api::ApiConfig;
 use tidings_engine::{config::EngineConfig, store::Retention as Kept};
 use tidings_gateway::GatewayConfig;
+use tidings_store::EmbeddedOptions;
 
 /// The file that is read when none is named and it is there.
 pub(crate) const FILE: &str = "tidings.toml";
@@ -46,6 +47,7 @@ settings! {
             log: Log,
             session: Session,
             engine: Engine,
+            store: Store,
             retention: Retention,
             webhook: Webhook,
         }
@@ -101,6 +103,20 @@ settings! {
         sends_per_second: u32 = EngineConfig::default().sends_per_second,
         /// Messages that a user who was quiet may send at once.
         sends_burst: u32 = EngineConfig::default().sends_burst,
+    }
+}
+
+settings! {
+    /// The data folder's engine.
+    Store {
+        /// Space left free on the disk: below it sends are refused, and go on when there is room again.
+        disk_reserve_bytes: u64 = EmbeddedOptions::new("").disk_reserve_bytes,
+        /// Writes gathered in memory before they are sorted into a file; smaller ones stall less.
+        memtable_bytes: u64 = EmbeddedOptions::new("").memtable_bytes,
+        /// The journals that an open reads again; above this they are emptied first.
+        journal_bytes: u64 = EmbeddedOptions::new("").journal_bytes,
+        /// Blocks of files kept in memory.
+        cache_bytes: u64 = EmbeddedOptions::new("").cache_bytes,
     }
 }
 
@@ -205,6 +221,7 @@ impl Settings {
             "log" => self.log.set(name, text),
             "session" => self.session.set(name, text),
             "engine" => self.engine.set(name, text),
+            "store" => self.store.set(name, text),
             "retention" => self.retention.set(name, text),
             "webhook" => self.webhook.set(name, text),
             _ => None,

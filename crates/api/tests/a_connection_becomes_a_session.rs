@@ -1,0 +1,33 @@
+//! `/v1/connect`: a handshake is checked, then the socket leaves for the gateway with all that was read.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::time::Duration;
+use support::*;
+use tidings_client::session::Session;
+use tidings_protocol::{frames::ServerFrame, http::SendRequest};
+
+#[test]
+fn a_message_over_http_reaches_a_bound_session() {
+    let server = Server::start().with_people();
+    let mut session = Session::open(server.address, &token("bob"), "d1", None).unwrap();
+    let request: SendRequest =
+        serde_json::from_str(r#"{"conversation":"g","from":"alice","body":{"text":"hello"}}"#).unwrap();
+    let receipt = server.app().send(&request).unwrap();
+    let frame = session.next_where(Duration::from_secs(5), |frame| matches!(frame, ServerFrame::Messages { .. }));
+    let Some(ServerFrame::Messages { entries, .. }) = frame.unwrap() else { panic!("nothing came") };
+    assert_eq!((entries[0].seq, entries[0].body.get()), (receipt.seq, r#"{"text":"hello"}"#));
+    let online = expect_status(&mut server.app(), "POST", "/v1/presence/query", r#"{"users":["bob"]}"#, 200);
+    assert!(online.contains(r#""online":true"#), "{online}");
+}
+
+#[test]
+fn what_is_not_a_handshake_is_refused() {
+    let server = Server::start();
+    let mut app = server.app();
+    check_refused(&mut app, "GET", "/v1/connect", "", "malformed", "Upgrade");
+    check_refused(&mut app, "POST", "/v1/connect", "{}", "method_not_allowed", "GET");
+    server.engine.begin_drain();
+    assert!(Session::connect(server.address).is_err());
+}

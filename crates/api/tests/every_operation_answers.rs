@@ -1,0 +1,136 @@
+//! Each operation once, as an app would use it; none of those described may be left out.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::collections::BTreeSet;
+use support::*;
+use tidings_client::http::Http;
+
+/// Calls an operation and notes that it was.
+struct Caller {
+    http: Http,
+    called: BTreeSet<String>,
+}
+
+impl Caller {
+    #[track_caller]
+    fn check(&mut self, operation: &str, path: &str, body: &str, status: u16, holds: &str) -> String {
+        self.called.insert(operation.to_owned());
+        let method = operation.split(' ').next().unwrap();
+        let text = expect_status(&mut self.http, method, path, body, status);
+        assert!(text.contains(holds), "{operation}: {text} does not hold {holds}");
+        text
+    }
+}
+
+#[test]
+fn every_operation_answers() {
+    let server = Server::start();
+    let mut app = Caller { http: server.app(), called: BTreeSet::new() };
+
+    let users = r#"{"users":[{"id":"alice","name":"Alice","attributes":{"vip":true}},{"id":"bob"},{"id":"é@x"}]}"#;
+    app.check("PUT /v1/users", "/v1/users", users, 200, r#"{"created":3,"updated":0}"#);
+    app.check("PUT /v1/users", "/v1/users", r#"{"users":[{"id":"bob","name":"Bob"}]}"#, 200, r#""updated":1"#);
+    app.check("GET /v1/users/{user}", "/v1/users/alice", "", 200, r#""attributes":{"vip":true}"#);
+    app.check("GET /v1/users/{user}", "/v1/users/%C3%A9%40x", "", 200, r#"{"id":"é@x""#);
+
+    let window = r#"{"window":{"start":"22:00","end":"07:00","time_zone":"Europe/Berlin"}}"#;
+    let path = "/v1/users/alice/do-not-disturb";
+    app.check("PUT /v1/users/{user}/do-not-disturb", path, window, 204, "");
+    app.check("GET /v1/users/{user}", "/v1/users/alice", "", 200, r#""do_not_disturb":{"start":"22:00""#);
+    app.check("PUT /v1/users/{user}/do-not-disturb", path, r#"{"window":null}"#, 204, "");
+
+    let group = r#"{"id":"g","kind":"group","name":"G","owner":"alice"}"#;
+    app.check("POST /v1/conversations", "/v1/conversations", group, 201, r#""id":"g","kind":"group""#);
+    app.check("POST /v1/conversations", "/v1/conversations", group, 200, r#""id":"g""#);
+    let direct = r#"{"kind":"direct","members":["bob","alice"]}"#;
+    app.check("POST /v1/conversations", "/v1/conversations", direct, 201, r#""id":"alice~bob""#);
+    app.check("GET /v1/conversations/{conversation}", "/v1/conversations/g", "", 200, r#""member_count":1"#);
+    let operation = "PATCH /v1/conversations/{conversation}";
+    app.check(operation, "/v1/conversations/g", r#"{"name":"Gee"}"#, 200, r#""name":"Gee""#);
+
+    let path = "/v1/conversations/g/members";
+    let operation = "POST /v1/conversations/{conversation}/members";
+    app.check(
+        operation,
+        path,
+        r#"{"add":["bob","é@x"]}"#,
+        200,
+        r#"{"added":2,"removed":0,"changed":0,"member_count":3}"#,
+    );
+    app.check(operation, path, r#"{"remove":["é@x"]}"#, 200, r#""removed":1"#);
+    let operation = "GET /v1/conversations/{conversation}/members";
+    let first =
+        app.check(operation, "/v1/conversations/g/members?limit=1", "", 200, r#""user":"alice","role":"owner""#);
+    let next = serde_json::from_str::<serde_json::Value>(&first).unwrap()["next"].as_str().unwrap().to_owned();
+    app.check(operation, &format!("/v1/conversations/g/members?limit=1&after={next}"), "", 200, r#""user":"bob""#);
+
+    let message = r#"{"conversation":"g","from":"alice","client_msg_id":"m1","body":{"text":"hello"}}"#;
+    let sent = app.check("POST /v1/messages", "/v1/messages", message, 200, r#"{"conversation":"g","seq":"#);
+    let seq = serde_json::from_str::<serde_json::Value>(&sent).unwrap()["seq"].as_u64().unwrap();
+    let again = app.check("POST /v1/messages", "/v1/messages", message, 200, r#""duplicate":true"#);
+    assert!(again.contains(&format!(r#""seq":{seq},"#)), "{again}");
+    let batch = r#"{"messages":[{"to":"bob","from":"alice","body":1},{"conversation":"nowhere","body":2}]}"#;
+    let operation = "POST /v1/messages/batch";
+    app.check(operation, "/v1/messages/batch", batch, 200, r#"{"results":[{"conversation":"alice~bob","seq":1,"#);
+    app.check(operation, "/v1/messages/batch", batch, 200, r#""code":"not_found""#);
+    let path = format!("/v1/conversations/g/messages?from_seq={seq}&limit=1");
+    app.check("GET /v1/conversations/{conversation}/messages", &path, "", 200, r#""body":{"text":"hello"}"#);
+
+    let path = "/v1/users/bob/conversations";
+    let list = app.check("GET /v1/users/{user}/conversations", path, "", 200, r#""unread":1"#);
+    assert!(list.contains("alice~bob") && list.contains(r#""id":"g""#), "{list}");
+    let synced = app.check("GET /v1/users/{user}/sync", "/v1/users/bob/sync", "", 200, r#""resume":{"complete":"#);
+    let cursor = serde_json::from_str::<serde_json::Value>(&synced).unwrap()["cursor"].as_str().unwrap().to_owned();
+    let path = format!("/v1/users/bob/sync?cursor={cursor}");
+    app.check("GET /v1/users/{user}/sync", &path, "", 200, r#""resume":{"complete":true},"entries":[]"#);
+    let operation = "PUT /v1/users/{user}/conversations/{conversation}/read";
+    let path = "/v1/users/bob/conversations/g/read";
+    app.check(operation, path, &format!(r#"{{"seq":{seq}}}"#), 200, r#""unread":0"#);
+    let operation = "PUT /v1/users/{user}/conversations/{conversation}/mute";
+    app.check(operation, "/v1/users/bob/conversations/g/mute", r#"{"muted":true}"#, 204, "");
+    let list = app.check("GET /v1/users/{user}/conversations", "/v1/users/bob/conversations", "", 200, "");
+    assert!(list.contains(r#""muted":true"#), "{list}");
+
+    let operation = "POST /v1/presence/query";
+    app.check(operation, "/v1/presence/query", r#"{"users":["bob"]}"#, 200, r#""user":"bob","online":false"#);
+    app.check("POST /v1/users/{user}/kick", "/v1/users/bob/kick", "{}", 200, r#"{"sessions":0}"#);
+    let path = "/v1/outbox/dead-letters";
+    app.check("GET /v1/outbox/dead-letters", path, "", 200, r#"{"dead_letters":[]}"#);
+    let operation = "POST /v1/outbox/dead-letters/replay";
+    app.check(operation, "/v1/outbox/dead-letters/replay", "{}", 200, r#"{"replayed":0}"#);
+    let made = r#"{"path":"/backups/monday","bytes":42}"#;
+    app.check("POST /v1/admin/backup", "/v1/admin/backup", r#"{"path":"monday"}"#, 200, made);
+    let metrics = app.check("GET /metrics", "/metrics", "", 200, "tidings_committed_entries_total");
+    assert!(metrics.contains(r#"tidings_queue_limit{queue="commit"}"#), "{metrics}");
+    app.check("GET /healthz", "/healthz", "", 200, "ok");
+    app.check("GET /readyz", "/readyz", "", 200, "ready");
+
+    assert_eq!(app.called, described());
+    expect_status(&mut app.http, "GET", "/docs/", "", 200);
+}
+
+fn described() -> BTreeSet<String> {
+    let description = serde_json::to_value(tidings_api::routes::openapi()).unwrap();
+    let paths = description["paths"].as_object().unwrap();
+    let operations = paths.iter().flat_map(|(path, item)| {
+        item.as_object().unwrap().keys().map(move |method| format!("{} {path}", method.to_uppercase()))
+    });
+    operations.collect()
+}
+
+#[test]
+fn a_user_reaches_its_own_things_by_token() {
+    let server = Server::start().with_people();
+    let mut bob = server.user("bob");
+    let message = r#"{"conversation":"g","body":"hi"}"#;
+    let sent = expect_status(&mut bob, "POST", "/v1/messages", message, 200);
+    assert!(sent.starts_with(r#"{"conversation":"g","seq":"#), "{sent}");
+    assert!(expect_status(&mut bob, "GET", "/v1/users/me/conversations", "", 200).contains(r#""id":"g""#));
+    assert!(expect_status(&mut bob, "GET", "/v1/users/bob/conversations", "", 200).contains(r#""id":"g""#));
+    assert!(expect_status(&mut bob, "GET", "/v1/users/me", "", 200).contains(r#""id":"bob""#));
+    assert!(expect_status(&mut bob, "GET", "/v1/users/alice", "", 200).contains(r#""name":"Alice""#));
+    expect_status(&mut bob, "GET", "/v1/users/me/sync", "", 200);
+    expect_status(&mut bob, "GET", "/v1/conversations/g/messages", "", 200);
+}

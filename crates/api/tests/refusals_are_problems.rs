@@ -1,0 +1,174 @@
+//! What is refused, is refused with problem details that name the reason.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::time::Duration;
+use support::*;
+use tidings_api::ApiConfig;
+use tidings_client::token::sign;
+
+#[test]
+fn a_path_or_method_that_does_not_exist() {
+    let server = Server::start();
+    let mut app = server.app();
+    check_refused(&mut app, "GET", "/", "", "not_found", "/");
+    check_refused(&mut app, "GET", "/v1/nothing", "", "not_found", "/v1/nothing");
+    check_refused(&mut app, "DELETE", "/v1/users", "", "method_not_allowed", "DELETE");
+    check_refused(&mut app, "GET", "/v1/messages", "", "method_not_allowed", "GET");
+    check_refused(&mut app, "GET", "/v1/users/%FF", "", "invalid_field", "UTF-8");
+}
+
+#[test]
+fn a_body_or_query_that_is_not_what_the_operation_takes() {
+    let server = Server::start().with_people();
+    let mut app = server.app();
+    for path in ["/v1/messages", "/v1/messages/batch", "/v1/conversations", "/v1/presence/query"] {
+        for malformed in ["", "{", "nonsense", "\u{1}"] {
+            check_refused(&mut app, "POST", path, malformed, "malformed", "body: ");
+        }
+        check_refused(&mut app, "POST", path, r#"{"surprise":1}"#, "invalid_field", "surprise");
+        check_refused(&mut app, "POST", path, "[]", "invalid_field", "body: ");
+    }
+    let wrong = r#"{"conversation":5,"body":1}"#;
+    check_refused(&mut app, "POST", "/v1/messages", wrong, "invalid_field", "integer `5`");
+    check_refused(&mut app, "POST", "/v1/messages", r#"{"body":1}"#, "invalid_field", "conversation");
+    let deep = format!(r#"{{"conversation":"g","from":"alice","body":{}}}"#, "[".repeat(100_000));
+    check_refused(&mut app, "POST", "/v1/messages", &deep, "malformed", "recursion limit");
+    let path = "/v1/conversations/g/messages";
+    check_refused(&mut app, "GET", &format!("{path}?from=1"), "", "invalid_field", "from_seq");
+    check_refused(&mut app, "GET", &format!("{path}?limit=-1"), "", "invalid_field", "query");
+    check_refused(&mut app, "GET", &format!("{path}?limit=501"), "", "limit_exceeded", "500");
+    check_refused(&mut app, "GET", "/v1/users/bob/sync?cursor=x", "", "cursor_invalid", "cursor");
+    check_refused(&mut app, "POST", "/v1/admin/backup", r#"{"path":"../etc"}"#, "invalid_field", "/backups");
+
+    let answer = server.raw(
+        format!(
+            "POST /v1/messages HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {API_KEY}\r\nconnection: close\r\n\
+        content-type: application/x-www-form-urlencoded\r\ncontent-length: 2\r\n\r\n{{}}"
+        )
+        .as_bytes(),
+    );
+    assert!(answer.starts_with("HTTP/1.1 415") && answer.contains("unsupported_media_type"), "{answer}");
+}
+
+#[test]
+fn what_is_over_a_limit() {
+    let server = Server::start().with_people();
+    let mut app = server.app();
+    let long = format!(r#"{{"conversation":"g","from":"alice","body":"{}"}}"#, "x".repeat(64 * 1024));
+    check_refused(&mut app, "POST", "/v1/messages", &long, "limit_exceeded", "65536");
+    let one = r#"{"conversation":"g","from":"alice","body":1}"#;
+    let batch = format!(r#"{{"messages":[{}]}}"#, vec![one; 501].join(","));
+    check_refused(&mut app, "POST", "/v1/messages/batch", &batch, "limit_exceeded", "500");
+    let many = vec![r#""bob""#; 1_001].join(",");
+    let query = format!(r#"{{"users":[{many}]}}"#);
+    check_refused(&mut app, "POST", "/v1/presence/query", &query, "limit_exceeded", "1000");
+
+    // Declared too long, and too long without being declared: neither is read to its end.
+    let head = format!("POST /v1/messages HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {API_KEY}\r\n");
+    let declared = server.raw(format!("{head}content-length: 9000000\r\n\r\n").as_bytes());
+    assert!(declared.starts_with("HTTP/1.1 413") && declared.contains("8388608, got 9000000"), "{declared}");
+    let mut chunked = format!("{head}transfer-encoding: chunked\r\n\r\n900000\r\n").into_bytes();
+    chunked.resize(chunked.len() + 8 * 1024 * 1024 + 2, b' ');
+    let chunked = server.raw(&chunked);
+    assert!(chunked.is_empty() || chunked.starts_with("HTTP/1.1 413"), "{chunked}");
+}
+
+#[test]
+fn headers_without_end_are_cut_off() {
+    let server = Server::start();
+    let mut head = b"GET /healthz HTTP/1.1\r\nhost: x\r\nx-long: ".to_vec();
+    head.resize(10 * 1024 * 1024, b'a');
+    let answer = server.raw(&head);
+    assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 431"), "{answer}");
+    let many = format!("GET /healthz HTTP/1.1\r\nhost: x\r\n{}\r\n", "a: b\r\n".repeat(1_000));
+    let answer = server.raw(many.as_bytes());
+    assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 431"), "{answer}");
+    for nonsense in ["\0\0\0\0\r\n\r\n", "GET\r\n\r\n", "GET / HTTP/9.9\r\n\r\n"] {
+        let answer = server.raw(nonsense.as_bytes());
+        assert!(answer.starts_with("HTTP/1.1 400") || answer.is_empty(), "{nonsense:?}: {answer}");
+    }
+    expect_status(&mut server.app(), "GET", "/healthz", "", 200);
+}
+
+#[test]
+fn a_caller_without_a_valid_credential() {
+    let server = Server::start().with_people();
+    let path = "/v1/users/me/conversations";
+    let other = sign("another secret", "alice", Duration::from_secs(600));
+    // {"alg":"none"}.{"sub":"alice","exp":4000000000}
+    let unsigned = "eyJhbGciOiJub25lIn0.eyJzdWIiOiJhbGljZSIsImV4cCI6NDAwMDAwMDAwMH0.";
+    for credential in ["", "wrong", &API_KEY[1..], other.as_str(), unsigned] {
+        check_refused(&mut server.with_credential(credential), "GET", path, "", "unauthorized", "");
+        let body = r#"{"conversation":"g","body":1}"#;
+        check_refused(&mut server.with_credential(credential), "POST", "/v1/messages", body, "unauthorized", "");
+    }
+    // {"alg":"HS256"} with `exp` 1, signed with the right key.
+    let expired = jsonwebtoken::encode(
+        &jsonwebtoken::Header::default(),
+        &serde_json::json!({"sub": "alice", "exp": 1}),
+        &jsonwebtoken::EncodingKey::from_secret(TOKEN_KEY.as_bytes()),
+    );
+    check_refused(&mut server.with_credential(&expired.unwrap()), "GET", path, "", "token_expired", "expired");
+    check_refused(&mut server.user("nobody"), "GET", path, "", "not_found", "nobody");
+    let without = server.raw(b"GET /v1/users/me HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+    assert!(without.starts_with("HTTP/1.1 401") && without.contains("www-authenticate: Bearer"), "{without}");
+    expect_status(&mut server.with_credential("a-second-key"), "GET", "/v1/users/alice", "", 200);
+}
+
+#[test]
+fn a_user_who_asks_for_more_than_its_own() {
+    let server = Server::start().with_people();
+    let mut carol = server.user("carol");
+    for (method, path, body, code) in [
+        ("POST", "/v1/messages", r#"{"conversation":"g","body":1}"#, "not_a_member"),
+        ("POST", "/v1/messages", r#"{"conversation":"g","from":"alice","body":1}"#, "forbidden"),
+        ("GET", "/v1/conversations/g/messages", "", "not_a_member"),
+        ("GET", "/v1/conversations/g/members", "", "not_a_member"),
+        ("GET", "/v1/conversations/g", "", "not_a_member"),
+        ("GET", "/v1/users/alice/conversations", "", "forbidden"),
+        ("GET", "/v1/users/alice/sync", "", "forbidden"),
+        ("PUT", "/v1/users/alice/conversations/g/read", r#"{"seq":1}"#, "forbidden"),
+        ("PUT", "/v1/users", r#"{"users":[]}"#, "forbidden"),
+        ("POST", "/v1/users/alice/kick", "{}", "forbidden"),
+        ("GET", "/v1/outbox/dead-letters", "", "forbidden"),
+        ("POST", "/v1/admin/backup", r#"{"path":"x"}"#, "forbidden"),
+    ] {
+        check_refused(&mut carol, method, path, body, code, "");
+    }
+}
+
+#[test]
+fn refusals_are_counted_by_their_codes() {
+    let server = Server::start();
+    let mut app = server.app();
+    check_refused(&mut app, "GET", "/v1/nothing", "", "not_found", "");
+    check_refused(&mut app, "POST", "/v1/messages", "{", "malformed", "");
+    let metrics = expect_status(&mut app, "GET", "/metrics", "", 200);
+    assert!(metrics.contains(r#"tidings_refused_total{code="not_found"} 1"#), "{metrics}");
+    assert!(metrics.contains(r#"tidings_refused_total{code="malformed"} 1"#), "{metrics}");
+}
+
+#[test]
+fn a_connection_beyond_the_limit_is_told_and_closed() {
+    let server = Server::with(ApiConfig { connections_max: 1, ..ApiConfig::default() });
+    let mut first = server.app();
+    expect_status(&mut first, "GET", "/healthz", "", 200);
+    let second = server.raw(b"");
+    assert!(second.starts_with("HTTP/1.1 503") && second.contains("queue_full"), "{second}");
+    expect_status(&mut first, "GET", "/healthz", "", 200);
+}
+
+#[test]
+fn a_drain_refuses_sends_and_ends_idle_connections() {
+    let mut server = Server::start().with_people();
+    let mut app = server.app();
+    expect_status(&mut app, "GET", "/readyz", "", 200);
+    server.engine.begin_drain();
+    let body = r#"{"conversation":"g","from":"alice","body":1}"#;
+    let answer = app.exchange("POST", "/v1/messages", body.as_bytes()).unwrap();
+    assert_eq!((answer.status, answer.retry_after), (503, Some(1)));
+    check_refused(&mut app, "GET", "/readyz", "", "draining", "draining");
+    assert!(server.finish(), "an idle connection held the stop up");
+}

@@ -1,0 +1,173 @@
+//! A real server on a free port, with a store in memory: what the tests of this door speak to.
+#![allow(clippy::unwrap_used, dead_code)]
+
+use std::{
+    io::{Read, Write},
+    net::{SocketAddr, TcpStream},
+    sync::Arc,
+    time::Duration,
+};
+use tidings_api::{
+    Api, ApiConfig, BackUp, Sessions,
+    auth::{ApiKeys, Tokens},
+    door::Door,
+    listener::{Listener, Stop},
+};
+use tidings_client::{http::Http, token::sign};
+use tidings_engine::{Engine, clock::SystemClock, config::EngineConfig, engine::Parts, memory::MemoryStore};
+use tidings_gateway::{Gateway, GatewayConfig, VerifyToken};
+use tidings_protocol::{error::Refusal, http::Problem};
+
+pub const API_KEY: &str = "the-key-of-the-app";
+pub const TOKEN_KEY: &str = "the secret that the app signs with";
+
+pub struct Server {
+    pub address: SocketAddr,
+    pub engine: Arc<Engine>,
+    stop: Option<Stop>,
+    gateway: Arc<Gateway>,
+    runtime: tokio::runtime::Runtime,
+}
+
+struct ToGateway(Arc<Gateway>);
+
+impl Sessions for ToGateway {
+    fn adopt(&self, socket: TcpStream, already_read: Vec<u8>) {
+        self.0.adopt(socket, already_read);
+    }
+}
+
+struct SessionTokens(Arc<Tokens>);
+
+impl VerifyToken for SessionTokens {
+    fn verify(&self, token: &str) -> Result<String, Refusal> {
+        self.0.verify(token)
+    }
+}
+
+struct NoBackup;
+
+impl BackUp for NoBackup {
+    fn back_up(&self, folder: &std::path::Path) -> Result<u64, String> {
+        assert!(folder.starts_with("/backups"));
+        Ok(42)
+    }
+}
+
+impl Server {
+    pub fn start() -> Self {
+        Server::with(ApiConfig { backup_dir: Some("/backups".into()), ..ApiConfig::default() })
+    }
+
+    pub fn with(config: ApiConfig) -> Self {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let guard = runtime.enter();
+        let sessions = GatewayConfig { shards: 1, ..GatewayConfig::default() };
+        let (prepared, wakes) = Gateway::prepare(sessions).unwrap();
+        let (engine, receivers) = Engine::start(Parts {
+            config: EngineConfig { shards: 1, ..EngineConfig::default() },
+            clock: Arc::new(SystemClock),
+            store: Arc::new(MemoryStore::default()),
+            webhook: None,
+            wakes,
+        });
+        let tokens = Arc::new(Tokens::new(Some(TOKEN_KEY), None).unwrap());
+        let gateway = prepared.start(engine.clone(), receivers, Arc::new(SessionTokens(tokens.clone()))).unwrap();
+        let keys = ApiKeys::new([API_KEY.to_owned(), "a-second-key".to_owned()]);
+        let sessions = Arc::new(ToGateway(gateway.clone()));
+        let api = Api::new(engine.clone(), keys, tokens, sessions, Some(Arc::new(NoBackup)), config);
+        let listener = Listener::bind(SocketAddr::from(([127, 0, 0, 1], 0)), Door::new(Arc::new(api))).unwrap();
+        let address = listener.address();
+        let stop = Some(listener.start());
+        drop(guard);
+        Server { address, engine, stop, gateway, runtime }
+    }
+
+    /// An app server's connection.
+    pub fn app(&self) -> Http {
+        Http::new(self.address, API_KEY)
+    }
+
+    pub fn with_credential(&self, credential: &str) -> Http {
+        Http::new(self.address, credential)
+    }
+
+    /// A user's connection.
+    pub fn user(&self, user: &str) -> Http {
+        Http::new(self.address, token(user))
+    }
+
+    /// Users alice, bob, carol; a group `g` of alice (its owner) and bob.
+    pub fn with_people(self) -> Self {
+        let mut app = self.app();
+        let users = r#"{"users":[{"id":"alice","name":"Alice"},{"id":"bob"},{"id":"carol"}]}"#;
+        check(&mut app, "PUT", "/v1/users", users, 200, r#"{"created":3,"updated":0}"#);
+        let group = r#"{"id":"g","kind":"group","name":"G","owner":"alice","members":["bob"]}"#;
+        expect_status(&mut app, "POST", "/v1/conversations", group, 201);
+        self
+    }
+
+    /// Writes raw bytes and returns what comes back until the server closes or is silent.
+    pub fn raw(&self, bytes: &[u8]) -> String {
+        let mut stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        // The server may close before all is written: that is an answer too.
+        let _ = stream.write_all(bytes);
+        let mut answer = Vec::new();
+        let mut part = [0; 4096];
+        loop {
+            match stream.read(&mut part) {
+                Ok(0) | Err(_) => return String::from_utf8_lossy(&answer).into_owned(),
+                Ok(count) => answer.extend_from_slice(&part[..count]),
+            }
+        }
+    }
+
+    /// Whether the door ended all its connections in time.
+    pub fn finish(&mut self) -> bool {
+        let stop = self.stop.take().unwrap();
+        self.runtime.block_on(stop.finish(Duration::from_secs(10)))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Some(stop) = self.stop.take() {
+            self.runtime.block_on(stop.finish(Duration::from_secs(10)));
+        }
+        self.runtime.block_on(self.gateway.drain(Duration::from_secs(1)));
+        self.engine.stop();
+    }
+}
+
+pub fn token(user: &str) -> String {
+    sign(TOKEN_KEY, user, Duration::from_secs(600))
+}
+
+/// One request with its status and its body word for word.
+#[track_caller]
+pub fn check(http: &mut Http, method: &str, path: &str, body: &str, status: u16, answer: &str) {
+    assert_eq!(expect_status(http, method, path, body, status), answer, "{method} {path}");
+}
+
+/// One request with its status; returns the body.
+#[track_caller]
+pub fn expect_status(http: &mut Http, method: &str, path: &str, body: &str, status: u16) -> String {
+    let answer = http.exchange(method, path, body.as_bytes()).unwrap();
+    let text = String::from_utf8(answer.body).unwrap();
+    assert_eq!(answer.status, status, "{method} {path}: {text}");
+    text
+}
+
+/// One request that is refused with a problem of this code, whose detail holds `names`.
+#[track_caller]
+pub fn check_refused(http: &mut Http, method: &str, path: &str, body: &str, code: &str, names: &str) -> Problem {
+    let answer = http.exchange(method, path, body.as_bytes()).unwrap();
+    let text = String::from_utf8(answer.body).unwrap();
+    let problem: Problem = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{method} {path}: {e}: {text}"));
+    assert_eq!(problem.code.as_str(), code, "{method} {path}: {text}");
+    assert_eq!((problem.status, answer.status), (problem.code.http_status(), problem.code.http_status()));
+    assert_eq!(problem.problem_type, format!("urn:tidings:error:{code}"));
+    assert!(problem.detail.contains(names), "{method} {path}: {:?} does not name {names:?}", problem.detail);
+    problem
+}
