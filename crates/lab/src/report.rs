@@ -87,7 +87,9 @@ fn row(name: &str, p: &Percentiles) {
 
 pub(crate) fn print_check(check: &Option<Check>) {
     if let Some(check) = check {
-        println!("check          {}: {}", if check.passed { "passed" } else { "FAILED" }, check.said);
+        let lines: Vec<String> =
+            check.said.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+        println!("check          {}: {}", if check.passed { "passed" } else { "FAILED" }, lines.join(", "));
     }
 }
 
