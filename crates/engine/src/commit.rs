@@ -157,6 +157,17 @@ impl Committer {
         }
     }
 
+    /// The same from a thread of our own, for a proposal that changes no timeline.
+    pub(crate) fn propose_blocking(&self, proposal: Proposal) -> Result<Outcome, Refusal> {
+        let (reply, answer) = oneshot::channel();
+        self.submit(Work { proposal, conversation: None, reply: Reply::Caller(reply), slot: None })?;
+        match answer.blocking_recv() {
+            Ok(Ok(Outcome::Refused(refused))) => Err(proposal_refusal(&refused)),
+            Ok(result) => result,
+            Err(_) => Err(Refusal::new(ErrorCode::Internal, "the committer ended")),
+        }
+    }
+
     /// How many wait, and how many may.
     pub(crate) fn depth(&self) -> (usize, usize) {
         (self.queue.len(), self.queue.capacity().unwrap_or(0))

@@ -21,8 +21,6 @@ pub struct EngineConfig {
     pub sends_per_second: u32,
     /// Messages that a user who was quiet may send at once.
     pub sends_burst: u32,
-    /// Whether messages to offline users go to the outbox.
-    pub outbox: bool,
 }
 
 impl Default for EngineConfig {
@@ -37,7 +35,6 @@ impl Default for EngineConfig {
             sessions_per_kind: 5,
             sends_per_second: 0,
             sends_burst: 20,
-            outbox: false,
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::{
     lanes::Lanes,
     metrics::Metrics,
     model::*,
-    outbox::{Outbox, Webhook},
+    outbox::{Outbox, OutboxConfig, Webhook},
     presence::Presence,
     rate::RateLimit,
     shards::{ShardReceivers, Shards, Wake},
@@ -60,7 +60,7 @@ pub struct Parts {
     pub clock: Arc<dyn Clock>,
     pub store: Arc<dyn Store>,
     /// Absent: messages to offline users are not pushed.
-    pub webhook: Option<Arc<dyn Webhook>>,
+    pub webhook: Option<(Arc<dyn Webhook>, OutboxConfig)>,
     /// One per shard: how its thread is woken when something was put in its queues.
     pub wakes: Vec<Arc<dyn Wake>>,
 }
@@ -89,8 +89,8 @@ impl Engine {
             config,
             draining: AtomicBool::new(false),
         });
-        if let Some(webhook) = webhook {
-            Outbox::start(&engine, webhook);
+        if let Some((webhook, config)) = webhook {
+            Outbox::start(&engine, webhook, config);
         }
         (engine, receivers)
     }

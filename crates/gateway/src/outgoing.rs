@@ -74,10 +74,6 @@ impl Outgoing {
         self.queued_bytes
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.items.is_empty() && self.rest.is_empty()
-    }
-
     /// Writes what waits. `cursor` is the session's; it moves with what is put in frames.
     /// `scratch` is the shard's. Answers how it ended and how many bytes and writes it took.
     pub(crate) fn flush(
@@ -280,7 +276,7 @@ mod tests {
                 break;
             }
         }
-        assert!(outgoing.is_empty());
+        assert_eq!(outgoing.queued_bytes(), 0);
         assert_eq!(texts(socket.taken).len(), 1);
     }
 

@@ -9,6 +9,7 @@ mod development;
 mod logs;
 mod serve;
 mod settings;
+mod webhook;
 mod wiring;
 
 use clap::{Parser, Subcommand};

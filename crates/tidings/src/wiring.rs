@@ -1,6 +1,6 @@
 //! The parts put together: store, gateway, engine, HTTP door. Built from the inside out, stopped from the outside in.
 
-use crate::settings::Settings;
+use crate::{settings::Settings, webhook::HttpWebhook};
 use anyhow::{Context, Result};
 use std::{
     net::{SocketAddr, TcpStream},
@@ -14,7 +14,12 @@ use tidings_api::{
     door::Door,
     listener::{Listener, Stop},
 };
-use tidings_engine::{Engine, clock::SystemClock, engine::Parts};
+use tidings_engine::{
+    Engine,
+    clock::SystemClock,
+    engine::Parts,
+    outbox::{OutboxConfig, Webhook},
+};
 use tidings_gateway::{Gateway, VerifyToken};
 use tidings_protocol::error::Refusal;
 use tidings_store::{EmbeddedOptions, EmbeddedStore};
@@ -37,7 +42,7 @@ impl Server {
             config: settings.engine_config(),
             clock: Arc::new(SystemClock),
             store: store.clone(),
-            webhook: None,
+            webhook: webhook(settings)?,
             wakes,
         });
         let key_set = settings
@@ -85,6 +90,13 @@ impl Server {
         // Joins threads, which may wait for the disk.
         let _ = tokio::task::spawn_blocking(move || engine.stop()).await;
     }
+}
+
+/// The app's webhook, if there is one.
+fn webhook(settings: &Settings) -> Result<Option<(Arc<dyn Webhook>, OutboxConfig)>> {
+    let Some(url) = &settings.webhook.url else { return Ok(None) };
+    let webhook = HttpWebhook::new(url, Duration::from_millis(settings.webhook.timeout_ms))?;
+    Ok(Some((Arc::new(webhook), settings.outbox_config())))
 }
 
 fn open_store(settings: &Settings) -> Result<EmbeddedStore> {

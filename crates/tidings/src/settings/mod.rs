@@ -9,7 +9,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use macros::{Described, Value, settings};
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 use tidings_api::ApiConfig;
-use tidings_engine::{config::EngineConfig, store::Retention as Kept};
+use tidings_engine::{config::EngineConfig, outbox::OutboxConfig, store::Retention as Kept};
 use tidings_gateway::GatewayConfig;
 use tidings_store::EmbeddedOptions;
 
@@ -60,7 +60,7 @@ settings! {
         /// `text` or `json`.
         format: LogFormat = LogFormat::Text,
         /// `error`, `warn`, `info`, `debug`, or a filter such as `info,tidings_api=debug`.
-        level: String = "info".into(),
+        level: String = "info,fjall=warn,lsm_tree=warn".into(),
     }
 }
 
@@ -141,6 +141,12 @@ settings! {
         secret: Option<String> = None,
         /// A call that takes longer has failed.
         timeout_ms: u64 = 10_000,
+        /// Attempts before an event becomes a dead letter, which can be listed and replayed.
+        attempts_max: u32 = 10,
+        /// The first wait after a failed attempt; it doubles each time, with jitter.
+        backoff_min_ms: u64 = 1_000,
+        /// The longest wait between attempts.
+        backoff_max_ms: u64 = 300_000,
     }
 }
 
@@ -266,7 +272,17 @@ impl Settings {
             sessions_per_kind: self.session.per_device_kind_max,
             sends_per_second: engine.sends_per_second,
             sends_burst: engine.sends_burst,
-            outbox: self.webhook.url.is_some(),
+        }
+    }
+
+    pub(crate) fn outbox_config(&self) -> OutboxConfig {
+        let webhook = &self.webhook;
+        OutboxConfig {
+            secret: webhook.secret.clone().unwrap_or_default(),
+            attempts_max: webhook.attempts_max,
+            backoff_min: Duration::from_millis(webhook.backoff_min_ms),
+            backoff_max: Duration::from_millis(webhook.backoff_max_ms),
+            ..OutboxConfig::default()
         }
     }
 

@@ -1,0 +1,53 @@
+//! The app's webhook, called over HTTP.
+//!
+//! ```text
+//! POST <url>
+//! Tidings-Timestamp: 1767225600
+//! Tidings-Signature: <hex HMAC-SHA256 of "1767225600." and the body>
+//! ```
+//! Any 2xx answer means taken. Redirects are not followed: what is signed is meant for this address.
+
+use anyhow::{Context, Result};
+use std::time::Duration;
+use tidings_engine::outbox::{Webhook, WebhookDelivery, WebhookError};
+use tokio::runtime::Handle;
+
+pub(crate) struct HttpWebhook {
+    url: reqwest::Url,
+    client: reqwest::Client,
+    runtime: Handle,
+}
+
+impl HttpWebhook {
+    /// Call within the runtime that will do the requests.
+    pub(crate) fn new(url: &str, timeout: Duration) -> Result<Self> {
+        // Err: it is installed already.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let url = url.parse().with_context(|| format!("[webhook] url {url:?}"))?;
+        let client = reqwest::Client::builder()
+            .timeout(timeout)
+            .redirect(reqwest::redirect::Policy::none())
+            .user_agent(concat!("tidings/", env!("CARGO_PKG_VERSION")))
+            .build()
+            .context("preparing the webhook's client")?;
+        Ok(HttpWebhook { url, client, runtime: Handle::current() })
+    }
+}
+
+impl Webhook for HttpWebhook {
+    fn deliver(&self, delivery: &WebhookDelivery) -> Result<(), WebhookError> {
+        let request = self
+            .client
+            .post(self.url.clone())
+            .header("content-type", "application/json")
+            .header("tidings-timestamp", delivery.timestamp)
+            .header("tidings-signature", &delivery.signature)
+            .body(delivery.body.clone());
+        // Errors are told without the address: it may carry a secret.
+        match self.runtime.block_on(request.send()) {
+            Ok(answer) if answer.status().is_success() => Ok(()),
+            Ok(answer) => Err(WebhookError { reason: format!("the webhook answered {}", answer.status()) }),
+            Err(error) => Err(WebhookError { reason: error.without_url().to_string() }),
+        }
+    }
+}
