@@ -34,7 +34,7 @@ fn a_body_or_query_that_is_not_what_the_operation_takes() {
     check_refused(&mut app, "POST", "/v1/messages", wrong, "invalid_field", "integer `5`");
     check_refused(&mut app, "POST", "/v1/messages", r#"{"body":1}"#, "invalid_field", "conversation");
     let deep = format!(r#"{{"conversation":"g","from":"alice","body":{}}}"#, "[".repeat(100_000));
-    check_refused(&mut app, "POST", "/v1/messages", &deep, "malformed", "recursion limit");
+    check_refused(&mut app, "POST", "/v1/messages", &deep, "malformed", "line 1 column");
     let path = "/v1/conversations/g/messages";
     check_refused(&mut app, "GET", &format!("{path}?from=1"), "", "invalid_field", "from_seq");
     check_refused(&mut app, "GET", &format!("{path}?limit=-1"), "", "invalid_field", "query");

@@ -4,6 +4,7 @@ mod conversations;
 mod description;
 mod messages;
 mod operations;
+mod outbox;
 mod reading;
 mod users;
 
@@ -52,6 +53,8 @@ fn operations_router() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(messages::send))
         .routes(routes!(messages::send_batch))
         .routes(routes!(messages::history))
+        .routes(routes!(outbox::list_dead_letters))
+        .routes(routes!(outbox::replay_dead_letters))
         .routes(routes!(operations::back_up))
         .routes(routes!(operations::metrics))
         .routes(routes!(operations::healthz))

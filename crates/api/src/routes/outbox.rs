@@ -38,5 +38,5 @@ pub(super) async fn replay_dead_letters(
     _: AppServer,
     Json(request): Json<ReplayDeadLetters>,
 ) -> Answered<Replayed> {
-    Ok(Answer::ok(Replayed { replayed: api.engine.replay_dead_letters(request.ids).await? }))
+    Ok(Answer::ok(api.engine.replay_dead_letters(request.ids).await?))
 }

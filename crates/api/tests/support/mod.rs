@@ -14,7 +14,14 @@ use tidings_api::{
     listener::{Listener, Stop},
 };
 use tidings_client::{http::Http, token::sign};
-use tidings_engine::{Engine, clock::SystemClock, config::EngineConfig, engine::Parts, memory::MemoryStore};
+use tidings_engine::{
+    Engine,
+    clock::SystemClock,
+    config::EngineConfig,
+    engine::Parts,
+    memory::MemoryStore,
+    outbox::{OutboxConfig, Webhook, WebhookDelivery, WebhookError},
+};
 use tidings_gateway::{Gateway, GatewayConfig, VerifyToken};
 use tidings_protocol::{error::Refusal, http::Problem};
 
@@ -45,6 +52,15 @@ impl VerifyToken for SessionTokens {
     }
 }
 
+/// A webhook that takes everything.
+struct TakesAll;
+
+impl Webhook for TakesAll {
+    fn deliver(&self, _: &WebhookDelivery) -> Result<(), WebhookError> {
+        Ok(())
+    }
+}
+
 struct NoBackup;
 
 impl BackUp for NoBackup {
@@ -68,7 +84,7 @@ impl Server {
             config: EngineConfig { shards: 1, ..EngineConfig::default() },
             clock: Arc::new(SystemClock),
             store: Arc::new(MemoryStore::default()),
-            webhook: None,
+            webhook: Some((Arc::new(TakesAll), OutboxConfig::default())),
             wakes,
         });
         let tokens = Arc::new(Tokens::new(Some(TOKEN_KEY), None).unwrap());

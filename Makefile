@@ -1,0 +1,30 @@
+# The verbs of this repository. `make help` lists them.
+
+BENCH ?= group
+
+.PHONY: help run test check bench docs setup
+
+help: ## List the verbs
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' Makefile
+
+run: ## Serve in development mode: made-up keys, demo users, a demo group
+	cargo run --release -p tidings -- serve --dev
+
+test: setup ## Run every test
+	cargo test --workspace
+
+check: setup ## Formatting, lints, licences and bans of dependencies
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- -D warnings
+	scripts/deny.sh
+
+bench: ## Load a server of its own and verify every receiver; BENCH="group --members 300"
+	cargo run --release -p tidings -- bench $(BENCH)
+
+docs: ## Write what is derived: the sample settings, the API's description, the code's documentation
+	cargo run -p tidings -- config > tidings.sample.toml
+	UPDATE_SNAPSHOTS=1 cargo test -p tidings-api --test the_description_is_kept
+	cargo doc --workspace --no-deps
+
+setup:
+	@scripts/setup.sh

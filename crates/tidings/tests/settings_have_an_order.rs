@@ -1,0 +1,36 @@
+//! Flags stand above variables, those above the file. (Where each value comes from is tested beside the settings.)
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use support::*;
+
+#[test]
+fn a_flag_stands_above_a_variable_above_the_file() {
+    let folder = Folder::new();
+    let file = folder.path().join("tidings.toml");
+    std::fs::write(&file, "token_key = \"of the file\"").unwrap();
+    let token = |variable: Option<&str>, flag: Option<&str>| {
+        let mut command = folder.program(&["token", "alice", "--lifetime-s", "1000000000"]);
+        if let Some(key) = variable {
+            command.env("TIDINGS_TOKEN_KEY", key);
+        }
+        if let Some(key) = flag {
+            command.args(["--token-key", key]);
+        }
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        text(&output.stdout).trim().to_owned()
+    };
+    let signed_with = |token: &str, key: &str| {
+        let tokens = tidings_api::auth::Tokens::new(Some(key), None).unwrap();
+        tokens.verify(token).as_deref() == Ok("alice")
+    };
+    assert!(signed_with(&token(None, None), "of the file"));
+    assert!(signed_with(&token(Some("of the variable"), None), "of the variable"));
+    assert!(signed_with(&token(Some("of the variable"), Some("of the flag")), "of the flag"));
+
+    std::fs::write(&file, "token_kee = \"misspelt\"").unwrap();
+    let output = folder.run(&["token", "alice"]);
+    assert!(!output.status.success() && text(&output.stderr).contains("token_kee"), "{}", text(&output.stderr));
+}

@@ -1,0 +1,108 @@
+//! The real program in a process of its own, on a folder of its own.
+#![allow(clippy::unwrap_used, dead_code)]
+
+use std::{
+    io::{BufRead, BufReader, Read},
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio},
+    time::Duration,
+};
+use tidings_client::{http::Http, session::Session, token::sign};
+
+pub const API_KEY: &str = "the-key-of-the-app";
+pub const TOKEN_KEY: &str = "the secret that the app signs with";
+
+pub struct Folder(tempfile::TempDir);
+
+impl Folder {
+    pub fn new() -> Self {
+        Folder(tempfile::tempdir().unwrap())
+    }
+
+    pub fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    pub fn data(&self) -> PathBuf {
+        self.path().join("data")
+    }
+
+    /// The program, with this folder's settings and none of the caller's.
+    pub fn program(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tidings"));
+        command
+            .args(arguments)
+            .env_clear()
+            .env("TIDINGS_HTTP_LISTEN", "127.0.0.1:0")
+            .env("TIDINGS_DATA_DIR", self.data())
+            .current_dir(self.path())
+            .stdin(Stdio::null());
+        command
+    }
+
+    pub fn run(&self, arguments: &[&str]) -> Output {
+        self.program(arguments).output().unwrap()
+    }
+
+    pub fn serve(&self) -> Server {
+        let mut command = self.program(&[
+            "serve",
+            "--backup-dir",
+            self.path().join("backups").to_str().unwrap(),
+            "--drain-deadline-ms",
+            "1500",
+        ]);
+        Server::start(command.env("TIDINGS_API_KEY", API_KEY).env("TIDINGS_TOKEN_KEY", TOKEN_KEY))
+    }
+}
+
+pub struct Server {
+    child: Child,
+    stdout: BufReader<ChildStdout>,
+    pub address: SocketAddr,
+}
+
+impl Server {
+    /// Starts and waits until it says where it listens.
+    pub fn start(command: &mut Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        stdout.read_line(&mut line).unwrap();
+        let address = line.trim().strip_prefix("listening http=").unwrap_or_else(|| panic!("it said {line:?}"));
+        Server { child, stdout, address: address.parse().unwrap() }
+    }
+
+    pub fn http(&self) -> Http {
+        Http::new(self.address, API_KEY)
+    }
+
+    pub fn session(&self, user: &str, cursor: Option<&str>) -> Session {
+        let token = sign(TOKEN_KEY, user, Duration::from_secs(600));
+        Session::open(self.address, &token, "d1", cursor).unwrap()
+    }
+
+    pub fn signal(&self, name: &str) {
+        let sent = Command::new("kill").args(["-s", name, &self.child.id().to_string()]).status().unwrap();
+        assert!(sent.success());
+    }
+
+    /// Waits for the end; returns how it ended and what it had still to say.
+    pub fn wait(&mut self) -> (ExitStatus, String) {
+        let mut rest = String::new();
+        self.stdout.read_to_string(&mut rest).unwrap();
+        (self.child.wait().unwrap(), rest)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+pub fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}

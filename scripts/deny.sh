@@ -1,0 +1,14 @@
+#!/bin/sh
+# Licences, bans and sources of dependencies; advisories too where their database can be reached.
+set -eu
+if ! cargo deny --version > /dev/null 2>&1; then
+    echo "installing cargo-deny"
+    cargo install cargo-deny --locked
+fi
+cargo deny check licenses bans sources
+# Advisories need the database at github.com/rustsec/advisory-db; run with network.
+if cargo deny fetch db > /dev/null 2>&1; then
+    cargo deny check advisories
+else
+    echo "advisories: SKIPPED, the database could not be reached"
+fi
