@@ -15,6 +15,11 @@ mod wiring;
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
+/// Messages are allocated on one thread and freed on another all day, which the system's allocator
+/// answers with locks and consolidation.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Chat, push and popups for your own product, from one self-hosted server.
 #[derive(Parser)]
 #[command(version, about)]
