@@ -56,6 +56,8 @@ pub(crate) struct Work {
     pub slot: Option<LaneSlot>,
 }
 
+// The large variant is the common one; boxing it would cost an allocation per message.
+#[allow(clippy::large_enum_variant)]
 enum Command {
     Commit(Work),
     /// Answered once everything before it is committed, answered and published.

@@ -26,6 +26,9 @@ pub struct Missed {
     pub entries: u32,
 }
 
+/// An entry that is handed out, with its conversation.
+type Taken = (Arc<Conversation>, StoredEntry);
+
 /// A conversation's part in what was missed.
 struct Tail {
     card: Arc<Conversation>,
@@ -86,7 +89,7 @@ impl Engine {
         user: UserNo,
         cursor: Option<&Cursor>,
         until: [Position; LANES],
-    ) -> Result<(Resume, Vec<(Arc<Conversation>, StoredEntry)>), Refusal> {
+    ) -> Result<(Resume, Vec<Taken>), Refusal> {
         let whole = Resume { complete: true, reset: false, ranges: vec![] };
         let Some(cursor) = cursor else { return Ok((whole, vec![])) };
         let last = self.store.last_position();
