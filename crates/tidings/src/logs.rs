@@ -1,19 +1,47 @@
-//! Structured logs. What is logged never holds message bodies, keys or tokens.
+//! Structured logs, and traces if they are asked for. Neither ever holds message bodies, keys or tokens.
 
-use crate::settings::{Log, LogFormat};
+use crate::settings::{LogFormat, Settings};
+#[cfg(feature = "otel")]
+use crate::traces::{self, Traces};
 use anyhow::{Context, Result};
 use std::io::IsTerminal;
 use tracing_subscriber::{EnvFilter, Layer, Registry, layer::SubscriberExt, util::SubscriberInitExt};
 
-/// Starts logging to standard error, which leaves standard output to what other programs read.
-pub(crate) fn start(log: &Log) -> Result<()> {
-    let filter = EnvFilter::try_new(&log.level).with_context(|| format!("log level {:?}", log.level))?;
+#[cfg(not(feature = "otel"))]
+pub(crate) struct Traces;
+
+/// Starts logging to standard error, which leaves standard output to what other programs read. Hold what it returns
+/// until the end.
+pub(crate) fn start(settings: &Settings) -> Result<Option<Traces>> {
+    let log = &settings.log;
+    // The storage engine's own news are for those who ask for them.
+    let filter = EnvFilter::try_new(format!("fjall=warn,lsm_tree=warn,{}", log.level))
+        .with_context(|| format!("log level {:?}", log.level))?;
     let colours = std::io::stderr().is_terminal();
     let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(colours);
     let lines: Box<dyn Layer<Registry> + Send + Sync> = match log.format {
         LogFormat::Text => lines.with_filter(filter).boxed(),
         LogFormat::Json => lines.json().with_filter(filter).boxed(),
     };
-    tracing_subscriber::registry().with(lines).try_init()?;
-    Ok(())
+    let mut layers = vec![lines];
+    let traces = match &settings.otlp_endpoint {
+        Some(endpoint) => Some(add_traces(&mut layers, endpoint, settings.otlp_sample_ratio)?),
+        None => None,
+    };
+    tracing_subscriber::registry().with(layers).try_init()?;
+    Ok(traces)
+}
+
+type Layers = Vec<Box<dyn Layer<Registry> + Send + Sync>>;
+
+#[cfg(feature = "otel")]
+fn add_traces(layers: &mut Layers, endpoint: &str, ratio: f64) -> Result<Traces> {
+    let (layer, traces) = traces::layer(endpoint, ratio)?;
+    layers.push(layer);
+    Ok(traces)
+}
+
+#[cfg(not(feature = "otel"))]
+fn add_traces(_: &mut Layers, _: &str, _: f64) -> Result<Traces> {
+    anyhow::bail!("otlp_endpoint is set, but this program was built without the feature otel")
 }

@@ -12,6 +12,8 @@ use tokio::signal::unix::{SignalKind, signal};
 
 /// The file in the data folder that tells where the server listens.
 pub(crate) const LISTENING: &str = "listening";
+/// Threads for reads from the store: beyond what a disk answers at once, more only take memory.
+const BLOCKING_THREADS: usize = 32;
 /// A stop that takes this much longer than its deadline is ended the hard way.
 const STOP_GRACE: Duration = Duration::from_secs(5);
 
@@ -29,14 +31,14 @@ impl Serve {
         let mut settings = self.settings.load()?;
         let keys = self.dev.then(|| add_development_keys(&mut settings)).transpose()?;
         settings.check()?;
-        logs::start(&settings.log)?;
+        let _traces = logs::start(&settings)?;
         raise_descriptor_limit();
 
         let mut runtime = tokio::runtime::Builder::new_multi_thread();
         if settings.http_threads > 0 {
             runtime.worker_threads(settings.http_threads);
         }
-        let runtime = runtime.enable_all().thread_name("http").build()?;
+        let runtime = runtime.max_blocking_threads(BLOCKING_THREADS).enable_all().thread_name("http").build()?;
         runtime.block_on(serve(&settings, keys.as_ref()))?;
         // What still runs are reads whose callers are gone.
         runtime.shutdown_background();
