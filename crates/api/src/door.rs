@@ -25,6 +25,7 @@ use std::{
 };
 use tidings_protocol::error::{ErrorCode, Refusal};
 use tower::ServiceExt;
+use tracing::Instrument;
 
 const SEND_PATH: &str = "/v1/messages";
 
@@ -77,7 +78,9 @@ impl Service<Request<Incoming>> for Door {
         let door = self.clone();
         Box::pin(async move {
             let api = door.api.clone();
-            let response = match caught(door.answer(request)).await {
+            // The path only: queries may hold cursors, headers hold secrets.
+            let span = tracing::debug_span!("request", method = %request.method(), path = request.uri().path());
+            let response = match caught(door.answer(request)).instrument(span).await {
                 Ok(response) => response,
                 Err(panic) => refused(internal(&format!("panic: {panic}"))),
             };

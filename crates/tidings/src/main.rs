@@ -9,6 +9,8 @@ mod development;
 mod logs;
 mod serve;
 mod settings;
+#[cfg(feature = "otel")]
+mod traces;
 mod webhook;
 mod wiring;
 

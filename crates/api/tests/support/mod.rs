@@ -1,5 +1,5 @@
 //! A real server on a free port, with a store in memory: what the tests of this door speak to.
-#![allow(clippy::unwrap_used, dead_code)]
+#![allow(clippy::unwrap_used, dead_code, unreachable_pub)]
 
 use std::{
     io::{Read, Write},

@@ -106,6 +106,7 @@ value_by_from_str! {
     u64: u64::to_string;
     u32: u32::to_string;
     u8: u8::to_string;
+    f64: f64::to_string;
 }
 
 impl<T: Value + Default> Value for Option<T> {

@@ -43,6 +43,8 @@ settings! {
         drain_deadline_ms: u64 = 10_000,
         /// An OpenTelemetry collector that traces are sent to (OTLP over HTTP), such as `http://127.0.0.1:4318`.
         otlp_endpoint: Option<String> = None,
+        /// The share of traces that is sent; 1.0: all.
+        otlp_sample_ratio: f64 = 0.01,
         tables {
             log: Log,
             session: Session,

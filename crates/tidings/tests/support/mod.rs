@@ -1,5 +1,5 @@
 //! The real program in a process of its own, on a folder of its own.
-#![allow(clippy::unwrap_used, dead_code)]
+#![allow(clippy::unwrap_used, dead_code, unreachable_pub)]
 
 use std::{
     io::{BufRead, BufReader, Read},
