@@ -188,6 +188,57 @@ mod tests {
         check(&"x".repeat(TOKEN_BYTES_MAX + 1), Err(ErrorCode::LimitExceeded));
     }
 
+    /// An Ed25519 key of 32 bytes as PKCS #8.
+    fn ed25519(seed: [u8; 32]) -> EncodingKey {
+        const HEAD: &[u8] = &[0x30, 0x2e, 2, 1, 0, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 4, 0x22, 4, 0x20];
+        EncodingKey::from_ed_der(&[HEAD, &seed].concat())
+    }
+
+    fn key_set(key: &EncodingKey, algorithm: Algorithm, id: Option<&str>) -> String {
+        let mut jwk = jsonwebtoken::jwk::Jwk::from_encoding_key(key, algorithm).unwrap();
+        jwk.common.key_id = id.map(str::to_owned);
+        json!({ "keys": [jwk] }).to_string()
+    }
+
+    #[test]
+    fn a_token_of_a_key_in_the_set_is_valid_with_or_without_a_name() {
+        let (ours, theirs) = (ed25519([7; 32]), ed25519([8; 32]));
+        let claims = json!({"sub": "alice", "exp": 4_000_000_000u64});
+        let signed = |key: &EncodingKey, id: Option<&str>| {
+            let header = Header { kid: id.map(str::to_owned), ..Header::new(Algorithm::EdDSA) };
+            encode(&header, &claims, key).unwrap()
+        };
+        for (set_id, token_id) in [(None, None), (Some("k1"), Some("k1")), (None, Some("k1"))] {
+            let set = key_set(&ours, Algorithm::EdDSA, set_id);
+            let tokens = Tokens::new(Some(SECRET), Some(&set)).unwrap();
+            assert_eq!(tokens.verify(&signed(&ours, token_id)).as_deref(), Ok("alice"), "{set_id:?} {token_id:?}");
+            let foreign = tokens.verify(&signed(&theirs, token_id)).unwrap_err();
+            assert_eq!(foreign.code, ErrorCode::Unauthorized);
+            // The secret goes on being valid beside the set.
+            let shared = super::tests::signed(Algorithm::HS256, SECRET, claims.clone());
+            assert_eq!(tokens.verify(&shared).as_deref(), Ok("alice"));
+        }
+    }
+
+    #[test]
+    fn a_public_key_is_no_secret() {
+        let set = key_set(&ed25519([7; 32]), Algorithm::EdDSA, Some("k1"));
+        let tokens = Tokens::new(None, Some(&set)).unwrap();
+        let public: Value = serde_json::from_str(&set).unwrap();
+        let public = public["keys"][0]["x"].as_str().unwrap();
+        let header = Header { kid: Some("k1".into()), ..Header::new(Algorithm::HS256) };
+        let claims = json!({"sub": "alice", "exp": 4_000_000_000u64});
+        let forged = encode(&header, &claims, &EncodingKey::from_secret(public.as_bytes())).unwrap();
+        assert_eq!(tokens.verify(&forged).unwrap_err().code, ErrorCode::Unauthorized);
+    }
+
+    #[test]
+    fn a_key_set_without_a_usable_key_is_refused() {
+        for bad in ["", "{}", r#"{"keys":[]}"#, r#"{"keys":[{"kty":"oct","k":"c2VjcmV0"}]}"#] {
+            assert!(Tokens::new(None, Some(bad)).is_err(), "{bad:?}");
+        }
+    }
+
     #[test]
     fn an_unset_key_opens_nothing() {
         let keys = ApiKeys::new(["".to_owned(), "k1".to_owned(), "k2".to_owned()]);
