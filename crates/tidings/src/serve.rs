@@ -32,7 +32,7 @@ impl Serve {
         let keys = self.dev.then(|| add_development_keys(&mut settings)).transpose()?;
         settings.check()?;
         let _traces = logs::start(&settings)?;
-        raise_descriptor_limit();
+        settings.fit_connections(raise_descriptor_limit());
 
         let mut runtime = tokio::runtime::Builder::new_multi_thread();
         if settings.http_threads > 0 {
@@ -105,12 +105,17 @@ fn end_late_stop(after: Duration) {
     });
 }
 
-/// Every connection is a descriptor; the default soft limit of many systems is 1,024.
-fn raise_descriptor_limit() {
+/// Every connection is a descriptor; the default soft limit of many systems is 1,024. Answers what it is now.
+fn raise_descriptor_limit() -> u64 {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let limit = getrlimit(Resource::Nofile).maximum;
-    match setrlimit(Resource::Nofile, Rlimit { current: limit, maximum: limit }) {
-        Ok(()) => tracing::debug!(?limit, "file descriptors"),
-        Err(error) => tracing::warn!(%error, "the limit of file descriptors could not be raised"),
-    }
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    let limit = match setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }) {
+        Ok(()) => maximum,
+        Err(error) => {
+            tracing::warn!(%error, "the limit of file descriptors could not be raised");
+            current
+        }
+    };
+    // Absent: there is no limit.
+    limit.unwrap_or(u64::MAX)
 }

@@ -16,6 +16,9 @@ use tidings_store::EmbeddedOptions;
 /// The file that is read when none is named and it is there.
 pub(crate) const FILE: &str = "tidings.toml";
 
+/// File descriptors kept for the store, timers and outgoing calls.
+const DESCRIPTORS_RESERVED: usize = 256;
+
 settings! {
     /// The settings of a server.
     Settings {
@@ -251,6 +254,23 @@ impl Settings {
         Ok(())
     }
 
+    /// Lowers the limits of connections until they fit the file descriptors that there are: a store that cannot open
+    /// a file is worse than a connection that is turned away.
+    pub(crate) fn fit_connections(&mut self, descriptors: u64) {
+        let room = usize::try_from(descriptors).unwrap_or(usize::MAX).saturating_sub(DESCRIPTORS_RESERVED).max(2);
+        if self.http_connections_max.saturating_add(self.session.connections_max) <= room {
+            return;
+        }
+        self.http_connections_max = self.http_connections_max.min(room / 4).max(1);
+        self.session.connections_max = self.session.connections_max.min(room - self.http_connections_max);
+        tracing::warn!(
+            descriptors,
+            http_connections_max = self.http_connections_max,
+            session_connections_max = self.session.connections_max,
+            "connections are limited to what the file descriptors allow; raise the limit (ulimit -n)"
+        );
+    }
+
     pub(crate) fn all_api_keys(&self) -> impl Iterator<Item = String> {
         self.api_key.iter().chain(&self.api_keys).filter(|key| !key.is_empty()).cloned()
     }
@@ -367,6 +387,18 @@ mod tests {
         assert!(gather("http_threads = \"many\"", &[], &[]).is_err());
         assert!(gather("", &[("TIDINGS_HTTP_LISTEN", "here")], &[]).is_err());
         assert!(gather("", &[], &[("", "http_lisen", "127.0.0.1:1")]).is_err());
+    }
+
+    #[test]
+    fn connections_fit_the_file_descriptors() {
+        let fitted = |descriptors| {
+            let mut settings = Settings::default();
+            settings.fit_connections(descriptors);
+            (settings.http_connections_max, settings.session.connections_max)
+        };
+        assert_eq!(fitted(u64::MAX), (20_000, 100_000));
+        assert_eq!(fitted(1_256), (250, 750));
+        assert_eq!(fitted(10), (1, 1));
     }
 
     #[test]
