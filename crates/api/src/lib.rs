@@ -22,7 +22,14 @@ pub mod routes;
 
 use crate::auth::{ApiKeys, Tokens};
 use axum::http::{HeaderMap, header};
-use std::{net::TcpStream, path::PathBuf, sync::Arc};
+use std::{
+    net::TcpStream,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
 use tidings_engine::{Engine, engine::Actor};
 use tidings_protocol::error::{ErrorCode, Refusal};
 use tokio::sync::Semaphore;
@@ -64,6 +71,8 @@ pub struct Api {
     pub sessions: Arc<dyn Sessions>,
     pub backup: Option<Arc<dyn BackUp>>,
     pub config: ApiConfig,
+    /// Open HTTP connections.
+    pub(crate) connections: Arc<AtomicUsize>,
     reads: Semaphore,
 }
 
@@ -76,7 +85,8 @@ impl Api {
         backup: Option<Arc<dyn BackUp>>,
         config: ApiConfig,
     ) -> Self {
-        Api { engine, keys, tokens, sessions, backup, reads: Semaphore::new(config.reads_max), config }
+        let reads = Semaphore::new(config.reads_max);
+        Api { engine, keys, tokens, sessions, backup, config, connections: Arc::default(), reads }
     }
 
     /// Who is calling, by the `Authorization` header.
@@ -116,6 +126,8 @@ impl Api {
         self.engine.refresh_gauges();
         let reads_running = self.config.reads_max - self.reads.available_permits();
         self.engine.metrics.queue("http_reads", reads_running, self.config.reads_max);
+        let connections = self.connections.load(Ordering::Relaxed);
+        self.engine.metrics.queue("http_connections", connections, self.config.connections_max);
         self.engine.metrics.render()
     }
 }

@@ -14,6 +14,7 @@ use std::{
     },
     time::Duration,
 };
+use tidings_protocol::error::ErrorCode;
 use tokio::{
     net::{TcpListener, TcpSocket, TcpStream},
     sync::watch,
@@ -76,7 +77,6 @@ impl Listener {
     }
 
     async fn run(self, mut stopped: watch::Receiver<bool>) {
-        let open = Arc::new(AtomicUsize::new(0));
         // Given up when descriptors run out, so that the next connection can be told instead of ignored.
         let mut reserve = File::open("/dev/null").ok();
         loop {
@@ -85,10 +85,10 @@ impl Listener {
                 () = told_to_stop(&mut stopped) => return,
             };
             match accepted {
-                Ok((stream, _)) => self.serve(stream, &open, &stopped),
+                Ok((stream, _)) => self.serve(stream, &stopped),
                 Err(error) if is_out_of_descriptors(&error) => {
                     tracing::warn!(%error, "out of file descriptors; new connections are refused");
-                    self.door.api().engine.metrics.count_refusal(tidings_protocol::error::ErrorCode::QueueFull);
+                    self.door.api().engine.metrics.count_refusal(ErrorCode::QueueFull);
                     drop(reserve.take());
                     if let Ok(Ok((stream, _))) = tokio::time::timeout(ACCEPT_PAUSE, self.listener.accept()).await {
                         turn_away(&stream);
@@ -108,12 +108,11 @@ impl Listener {
         }
     }
 
-    fn serve(&self, stream: TcpStream, open: &Arc<AtomicUsize>, stopped: &watch::Receiver<bool>) {
-        let limit = self.door.api().config.connections_max;
-        let place = Place::take(open);
-        self.door.api().engine.metrics.queue("http_connections", place.count, limit);
-        if place.count > limit {
-            self.door.api().engine.metrics.count_refusal(tidings_protocol::error::ErrorCode::QueueFull);
+    fn serve(&self, stream: TcpStream, stopped: &watch::Receiver<bool>) {
+        let api = self.door.api();
+        let place = Place::take(&api.connections);
+        if place.count > api.config.connections_max {
+            api.engine.metrics.count_refusal(ErrorCode::QueueFull);
             return turn_away(&stream);
         }
         if let Err(error) = stream.set_nodelay(true) {

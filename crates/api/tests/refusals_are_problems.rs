@@ -148,6 +148,7 @@ fn refusals_are_counted_by_their_codes() {
     let metrics = expect_status(&mut app, "GET", "/metrics", "", 200);
     assert!(metrics.contains(r#"tidings_refused_total{code="not_found"} 1"#), "{metrics}");
     assert!(metrics.contains(r#"tidings_refused_total{code="malformed"} 1"#), "{metrics}");
+    assert!(metrics.contains(r#"tidings_queue_depth{queue="http_connections"} 1"#), "{metrics}");
 }
 
 #[test]
