@@ -1,9 +1,9 @@
 //! What a client missed: everything in its conversations between its cursor and a later position.
 //!
 //! Nothing is kept per user for this. Within a conversation positions rise with `seq`, so the tail of
-//! each conversation is walked back until the cursor; the newest 800 entries are handed out, and of
-//! what is older the answer names the exact ranges to fetch. A conversation's entries from before
-//! the user joined are not missed, they are history.
+//! each conversation is walked back until the cursor; the newest 800 entries (fewer when they are large)
+//! are handed out, and of what is older the answer names the exact ranges to fetch. A conversation's
+//! entries from before the user joined are not missed, they are history.
 
 use crate::{commit::store_refusal, engine::Engine, lanes::encode_entry, model::*, reads::entry_of, store::End};
 use std::{collections::BinaryHeap, sync::Arc};
@@ -11,7 +11,7 @@ use tidings_protocol::{
     error::{ErrorCode, Refusal},
     frames::{MissedRange, Resume},
     http::SyncAnswer,
-    limits::{CONVERSATIONS_PER_USER_MAX, INBOX_ENTRIES_MAX},
+    limits::{CONVERSATIONS_PER_USER_MAX, INBOX_BYTES_MAX, INBOX_ENTRIES_MAX},
 };
 
 /// Entries read of a conversation's tail at once.
@@ -102,12 +102,15 @@ impl Engine {
             newest.extend(tail.fill(self)?.map(|position| (position, index)));
         }
         let mut taken = Vec::new();
+        let mut bytes = 0;
         while taken.len() < INBOX_ENTRIES_MAX
+            && bytes < INBOX_BYTES_MAX
             && let Some((_, index)) = newest.pop()
         {
             let tail = &mut tails[index];
             if let Some(entry) = tail.page.pop() {
                 tail.taken_seq = entry.seq;
+                bytes += entry.content.body.len();
                 taken.push((tail.card.clone(), entry));
             }
             newest.extend(tail.fill(self)?.map(|position| (position, index)));

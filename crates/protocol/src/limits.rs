@@ -28,6 +28,9 @@ pub const CONVERSATIONS_PAGE_MAX: usize = 200;
 pub const CONVERSATIONS_PER_USER_MAX: usize = 10_000;
 /// The newest entries that a resume or sync hands out; beyond it says which ranges to fetch.
 pub const INBOX_ENTRIES_MAX: usize = 800;
+/// The bodies of those entries together, in bytes; the entry that crosses it is still handed out. They
+/// come in one frame, which must leave a session's buffer room for what arrives live meanwhile.
+pub const INBOX_BYTES_MAX: usize = 1024 * 1024;
 /// Unread messages are counted exactly up to here; above, the answer says "at least".
 pub const UNREAD_COUNT_MAX: u64 = 1_000;
 /// Users in one query of online states.
