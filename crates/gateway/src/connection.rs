@@ -39,6 +39,9 @@ pub(crate) struct Connection {
     pub blocked: bool,
     /// Waits in the shard's list of readable connections.
     pub readable: bool,
+    /// The client's end was announced, perhaps together with its last bytes: read until it comes,
+    /// since it is not announced again.
+    pub ending: bool,
     /// Frames are not taken until something before them is done.
     pub paused: bool,
     /// Requests that run on other threads.
@@ -51,8 +54,8 @@ pub(crate) struct Connection {
     pub cursor: Cursor,
     /// The head of a frame that has not come whole.
     pub partial: Vec<u8>,
-    /// The parts of a fragmented message so far.
-    pub fragments: Vec<u8>,
+    /// The parts of a fragmented message so far; the first may be empty.
+    pub fragments: Option<Vec<u8>>,
     pub outgoing: Outgoing,
     pub bound: Option<Box<BindRequest>>,
 }
@@ -66,6 +69,7 @@ impl Connection {
             scheduled: Scheduled::No,
             blocked: false,
             readable: false,
+            ending: false,
             paused: false,
             requests: 0,
             heard: tick,
@@ -73,7 +77,7 @@ impl Connection {
             flushed_at: None,
             cursor: Cursor::default(),
             partial: Vec::new(),
-            fragments: Vec::new(),
+            fragments: None,
             outgoing: Outgoing::default(),
             bound: None,
         }

@@ -153,6 +153,7 @@ impl Shard {
                 connection.blocked = false;
                 self.schedule.flush_soon(connection, key);
             }
+            connection.ending |= event.is_read_closed() || event.is_error();
             if (event.is_readable() || event.is_read_closed() || event.is_error()) && !connection.readable {
                 connection.readable = true;
                 self.readable.push_back(key);
@@ -266,7 +267,7 @@ impl Shard {
         connection.phase = Phase::Closing;
         connection.heard = tick;
         connection.partial = Vec::new();
-        connection.fragments = Vec::new();
+        connection.fragments = None;
         connection.outgoing.clear_items();
         connection.push_close(&refusal);
         self.schedule.flush_soon(connection, key);
@@ -314,7 +315,7 @@ impl Shard {
                     }
                     connection.heard = tick;
                     let end = partial.len() + n;
-                    let drained = end < buffer.len();
+                    let drained = end < buffer.len() && !connection.ending;
                     if self.take_frames(key, &mut buffer, 0..end) != After::Stays || drained {
                         break;
                     }
@@ -382,23 +383,24 @@ impl Shard {
     fn take_one(&mut self, key: usize, opcode: OpCode, is_final: bool, payload: &[u8], following: &[u8]) -> After {
         let connection = &mut self.connections[key];
         match opcode {
-            OpCode::Data(Data::Text) if is_final && connection.fragments.is_empty() => {
-                return self.take_text(key, payload, following);
+            OpCode::Data(Data::Text) if connection.fragments.is_none() => {
+                if is_final {
+                    return self.take_text(key, payload, following);
+                }
+                connection.fragments = Some(payload.to_vec());
             }
-            OpCode::Data(Data::Text) if connection.fragments.is_empty() && !payload.is_empty() => {
-                connection.fragments = payload.to_vec();
-            }
-            OpCode::Data(Data::Continue) if !connection.fragments.is_empty() => {
-                let length = connection.fragments.len() + payload.len();
+            OpCode::Data(Data::Continue) if connection.fragments.is_some() => {
+                let mut whole = connection.fragments.take().unwrap_or_default();
+                let length = whole.len() + payload.len();
                 if length > FRAME_BYTES_MAX {
                     self.close(key, Refusal::limit("a message (bytes)", FRAME_BYTES_MAX as u64, length as u64));
                     return After::Stays;
                 }
-                connection.fragments.extend_from_slice(payload);
+                whole.extend_from_slice(payload);
                 if is_final {
-                    let whole = std::mem::take(&mut connection.fragments);
                     return self.take_text(key, &whole, following);
                 }
+                connection.fragments = Some(whole);
             }
             OpCode::Control(Control::Ping) => {
                 connection.push_control(Control::Pong, payload);
