@@ -1,0 +1,293 @@
+//! Whatever a client sends: an answer that says what was wrong, or a clean close; and the next one is served.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use jsonwebtoken::{EncodingKey, Header};
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+use support::*;
+use tidings_client::{
+    session::{MASK, Session},
+    token::sign,
+};
+use tidings_engine::memory::MemoryStore;
+use tidings_gateway::GatewayConfig;
+use tidings_protocol::{
+    error::ErrorCode,
+    frames::ServerFrame,
+    limits::FRAME_BYTES_MAX,
+    ws::{Control, Data, OpCode, put_client_frame, put_server_frame},
+};
+
+const TEXT: u8 = 0x81;
+const TEXT_BEGINS: u8 = 0x01;
+const CONTINUES: u8 = 0x00;
+const LAST_PART: u8 = 0x80;
+
+fn with_people() -> Server {
+    let server = Server::start();
+    server.users(&["alice", "bob", "carol"]);
+    server.group("g", &["alice", "bob"]);
+    server
+}
+
+/// A masked frame whose first byte is given.
+fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    put_client_frame(&mut bytes, OpCode::Data(Data::Text), payload, MASK);
+    bytes[0] = first;
+    bytes
+}
+
+/// The bytes end a bound session with this refusal, and those of an unbound one too.
+#[track_caller]
+fn check_closed(bytes: &[u8], refusal: ErrorCode) {
+    let server = with_people();
+    let mut bystander = server.open("bob", "phone");
+    let mut session = server.open("alice", "phone");
+    session.write_bytes(bytes).unwrap();
+    check_end(&mut session, refusal);
+    let mut unbound = Session::connect(server.address).unwrap();
+    unbound.write_bytes(bytes).unwrap();
+    check_end(&mut unbound, refusal);
+    server.say("alice", "g", "still here");
+    assert_eq!(entries(&mut bystander, 1)[0].seq, 1);
+}
+
+#[test]
+fn bytes_outside_the_protocol_close_the_session() {
+    let mut unmasked = Vec::new();
+    put_server_frame(&mut unmasked, OpCode::Data(Data::Text), br#"{"t":"ping"}"#);
+    check_closed(&unmasked, ErrorCode::Malformed);
+    for first in [0xC1, 0xA1, 0x91, 0x82, 0x83, 0x8B, 0x09, LAST_PART, CONTINUES] {
+        println!("first byte {first:#x}");
+        check_closed(&frame(first, br#"{"t":"ping"}"#), ErrorCode::Malformed);
+    }
+    let mut long_ping = frame(0x89, &[0; 126]);
+    long_ping[0] = 0x89;
+    check_closed(&long_ping, ErrorCode::Malformed);
+}
+
+#[test]
+fn a_frame_over_the_limit_is_refused_by_its_header() {
+    let mut header = vec![TEXT, 0xFF];
+    header.extend_from_slice(&(FRAME_BYTES_MAX as u64 + 1).to_be_bytes());
+    header.extend_from_slice(&MASK);
+    check_closed(&header, ErrorCode::LimitExceeded);
+    header[2..10].copy_from_slice(&u64::MAX.to_be_bytes());
+    // The length's highest bit must be 0: either refusal is right, nothing is allocated.
+    let server = with_people();
+    let mut session = server.open("alice", "phone");
+    session.write_bytes(&header).unwrap();
+    assert!([4000, 4005].contains(&end(&mut session).1));
+}
+
+#[test]
+fn parts_that_grow_over_the_limit_are_refused() {
+    let server = with_people();
+    let mut session = server.open("alice", "phone");
+    let part = vec![b' '; FRAME_BYTES_MAX / 2 + 1];
+    session.write_bytes(&frame(TEXT_BEGINS, &part)).unwrap();
+    session.write_bytes(&frame(CONTINUES, &part)).unwrap();
+    check_end(&mut session, ErrorCode::LimitExceeded);
+}
+
+#[test]
+fn a_long_first_frame_is_refused_before_it_is_kept() {
+    let server = with_people();
+    let mut session = Session::connect(server.address).unwrap();
+    session.write_text(&vec![b' '; 20_000]).unwrap();
+    check_end(&mut session, ErrorCode::LimitExceeded);
+}
+
+#[test]
+fn json_that_is_not_an_operation_is_answered_and_the_session_stays() {
+    let server = with_people();
+    let mut session = server.open("alice", "phone");
+    let cases: &[(&[u8], ErrorCode)] = &[
+        (b"", ErrorCode::Malformed),
+        (b"{", ErrorCode::Malformed),
+        (b"null", ErrorCode::Malformed),
+        (b"[]", ErrorCode::Malformed),
+        (br#"{"t":5}"#, ErrorCode::Malformed),
+        (br#"{"conversation":"g"}"#, ErrorCode::Malformed),
+        (br#"{"t":"ping"} trailing"#, ErrorCode::Malformed),
+        (b"{\"t\":\"ping\xff\"}", ErrorCode::Malformed),
+        (br#"{"t":"dance"}"#, ErrorCode::Malformed),
+        (br#"{"t":"send","conversation":"g"}"#, ErrorCode::Malformed),
+        (br#"{"t":"send","conversation":5,"body":1}"#, ErrorCode::Malformed),
+        (br#"{"t":"send","conversation":"g","body":{"a":}}"#, ErrorCode::Malformed),
+        (b"{\"t\":\"send\",\"conversation\":\"g\",\"body\":\"\xff\"}", ErrorCode::Malformed),
+        (br#"{"t":"send","body":1}"#, ErrorCode::InvalidField),
+        (br#"{"t":"send","conversation":"g","to":"bob","body":1}"#, ErrorCode::InvalidField),
+        (br#"{"t":"send","conversation":"g","client_msg_id":"","body":1}"#, ErrorCode::InvalidField),
+        (br#"{"t":"send","conversation":"g","client_msg_id":"a b","body":1}"#, ErrorCode::InvalidField),
+        (br#"{"t":"send","conversation":"g","type":"","body":1}"#, ErrorCode::LimitExceeded),
+        (br#"{"t":"send","conversation":"nowhere","body":1}"#, ErrorCode::NotFound),
+        (br#"{"t":"send","to":"nobody","body":1}"#, ErrorCode::NotFound),
+        (br#"{"t":"send","conversation":"bob~carol","body":1}"#, ErrorCode::NotFound),
+        (br#"{"t":"read","conversation":"g"}"#, ErrorCode::Malformed),
+        (br#"{"t":"read","conversation":"g","seq":-1}"#, ErrorCode::Malformed),
+        (br#"{"t":"read","conversation":"nowhere","seq":1}"#, ErrorCode::NotFound),
+        (br#"{"t":"history"}"#, ErrorCode::Malformed),
+        (br#"{"t":"history","conversation":"g","limit":501}"#, ErrorCode::LimitExceeded),
+        (br#"{"t":"history","conversation":"g","limit":0}"#, ErrorCode::LimitExceeded),
+        (br#"{"t":"typing"}"#, ErrorCode::Malformed),
+        (br#"{"t":"bind","token":"x","device_id":"y"}"#, ErrorCode::AlreadyBound),
+    ];
+    for (payload, refusal) in cases {
+        session.write_text(payload).unwrap();
+        let (_, code, detail) = error(&mut session);
+        assert_eq!(code, *refusal, "{}: {detail}", String::from_utf8_lossy(payload));
+        assert!(!detail.is_empty());
+    }
+    let deep = [br#"{"t":"send","conversation":"g","body":"#.to_vec(), vec![b'['; 50_000]].concat();
+    session.write_text(&deep).unwrap();
+    assert_eq!(error(&mut session).1, ErrorCode::Malformed);
+    assert!(frames_until_pong(&mut session).is_empty());
+    session.send(1, "g", message("and it still works")).unwrap();
+    assert_eq!(sent(&mut session).receipt.seq, 1);
+}
+
+#[test]
+fn unknown_fields_are_ignored() {
+    let server = with_people();
+    let mut session = Session::connect(server.address).unwrap();
+    let bind = format!(r#"{{"t":"bind","token":"{}","device_id":"p","since":{{"a":[1]}}}}"#, token("alice"));
+    session.write_text(bind.as_bytes()).unwrap();
+    assert!(matches!(next(&mut session), ServerFrame::Bound(_)));
+    session.write_text(br#"{"later":[{}],"t":"send","ref":3,"conversation":"g","body":1,"from":"bob"}"#).unwrap();
+    assert_eq!(sent(&mut session).reference, Some(3));
+    assert_eq!(entries(&mut session, 1)[0].from.as_deref(), Some("alice"), "the sender is who bound");
+}
+
+#[test]
+fn text_in_parts_with_pings_between_is_one_message() {
+    let server = with_people();
+    let mut session = server.open("alice", "phone");
+    let text = br#"{"t":"send","ref":1,"conversation":"g","body":"in parts"}"#;
+    let mut bytes = Vec::new();
+    for (n, byte) in text.iter().enumerate() {
+        let first = match n {
+            0 => TEXT_BEGINS,
+            n if n == text.len() - 1 => LAST_PART,
+            _ => CONTINUES,
+        };
+        bytes.extend(frame(first, &[*byte]));
+        put_client_frame(&mut bytes, OpCode::Control(Control::Ping), b"?", MASK);
+    }
+    // Each byte alone, so that every frame is cut somewhere.
+    for byte in bytes {
+        session.write_bytes(&[byte]).unwrap();
+    }
+    assert_eq!(sent(&mut session).reference, Some(1));
+    assert_eq!(text_of(&entries(&mut session, 1)[0]), "in parts");
+}
+
+#[test]
+fn a_first_part_may_be_empty() {
+    let server = with_people();
+    let mut session = server.open("alice", "phone");
+    session.write_bytes(&frame(TEXT_BEGINS, b"")).unwrap();
+    session.write_bytes(&frame(LAST_PART, br#"{"t":"ping","ref":4}"#)).unwrap();
+    assert!(matches!(next(&mut session), ServerFrame::Pong { reference: Some(4) }));
+}
+
+#[test]
+fn connections_cut_at_any_byte_leave_nothing_behind() {
+    // Not by the time-out for those who never bind: the cut itself must be noticed.
+    let config = GatewayConfig { bind_timeout: Duration::from_secs(600), ..gateway_config() };
+    let server = Server::with(config, Arc::new(MemoryStore::default()));
+    server.users(&["alice", "bob"]);
+    server.group("g", &["alice", "bob"]);
+    let bind = serde_json::to_vec(&bind_frame(&token("alice"), "phone", None)).unwrap();
+    let send = br#"{"t":"send","conversation":"g","body":"cut"}"#;
+    let bytes = [frame(TEXT, &bind), frame(TEXT, send)].concat();
+    let complete = bytes.len();
+    for cut in 0..complete {
+        let mut session = Session::connect(server.address).unwrap();
+        session.write_bytes(&bytes[..cut]).unwrap();
+    }
+    until("all cut connections are gone", || server.gateway.connections() == 0);
+    assert_eq!(server.online("alice"), 0);
+    let mut whole = Session::connect(server.address).unwrap();
+    whole.write_bytes(&bytes).unwrap();
+    assert_eq!(sent(&mut whole).receipt.seq, 1, "of the cut ones none was taken for a message");
+}
+
+#[test]
+fn nothing_is_taken_before_a_bind() {
+    let server = with_people();
+    for payload in [&br#"{"t":"send","conversation":"g","body":1}"#[..], br#"{"t":"ping"}"#, br#"{"t":"unbind"}"#] {
+        let mut session = Session::connect(server.address).unwrap();
+        session.write_text(payload).unwrap();
+        check_end(&mut session, ErrorCode::NotBound);
+    }
+    let mut session = Session::connect(server.address).unwrap();
+    session.write_text(b"{").unwrap();
+    check_end(&mut session, ErrorCode::Malformed);
+    assert_eq!(server.say("alice", "g", "first").seq, 1);
+}
+
+/// A token with this header and key.
+fn signed(header: &Header, key: &EncodingKey) -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+    jsonwebtoken::encode(header, &serde_json::json!({ "sub": "alice", "exp": now + 600 }), key).unwrap()
+}
+
+#[test]
+fn only_a_good_token_binds() {
+    let server = with_people();
+    let good = token("alice");
+    let payload = good.split('.').nth(1).unwrap();
+    let other_algorithm =
+        signed(&Header::new(jsonwebtoken::Algorithm::HS512), &EncodingKey::from_secret(TOKEN_KEY.as_bytes()));
+    let cases = [
+        ("expired", expired(), ErrorCode::TokenExpired),
+        ("foreign", sign("another secret", "alice", Duration::from_secs(60)), ErrorCode::Unauthorized),
+        // {"alg":"none"}, unsigned
+        ("unsigned", format!("eyJhbGciOiJub25lIn0.{payload}."), ErrorCode::Unauthorized),
+        ("another algorithm", other_algorithm, ErrorCode::Unauthorized),
+        ("cut", good[..good.len() - 5].to_owned(), ErrorCode::Unauthorized),
+        ("empty", String::new(), ErrorCode::Unauthorized),
+        ("no token at all", "\u{1F600}".into(), ErrorCode::Unauthorized),
+        ("of nobody", token("nobody"), ErrorCode::NotFound),
+    ];
+    for (name, token, refusal) in cases {
+        println!("{name}");
+        let mut session = Session::connect(server.address).unwrap();
+        session.write(&bind_frame(&token, "phone", None)).unwrap();
+        check_end(&mut session, refusal);
+    }
+    for device in ["", "a b", &"x".repeat(65)] {
+        let mut session = Session::connect(server.address).unwrap();
+        session.write(&bind_frame(&good, device, None)).unwrap();
+        assert!(matches!(end(&mut session).0[0], ServerFrame::Error { .. }), "{device:?}");
+    }
+    assert_eq!(server.online("alice"), 0);
+}
+
+fn expired() -> String {
+    let claims = serde_json::json!({ "sub": "alice", "exp": 1_000_000_000 });
+    jsonwebtoken::encode(&Header::default(), &claims, &EncodingKey::from_secret(TOKEN_KEY.as_bytes())).unwrap()
+}
+
+#[test]
+fn who_is_no_member_neither_sends_nor_reads() {
+    let server = with_people();
+    server.say("alice", "g", "private");
+    let mut carol = server.open("carol", "phone");
+    for payload in [
+        r#"{"t":"send","ref":1,"conversation":"g","body":1}"#,
+        r#"{"t":"history","ref":1,"conversation":"g"}"#,
+        r#"{"t":"typing","ref":1,"conversation":"g"}"#,
+        r#"{"t":"read","ref":1,"conversation":"g","seq":1}"#,
+    ] {
+        carol.write_text(payload.as_bytes()).unwrap();
+        let (reference, code, _) = error(&mut carol);
+        assert_eq!((reference, code), (Some(1), ErrorCode::NotAMember), "{payload}");
+    }
+}

@@ -1,0 +1,320 @@
+//! A whole server on a free port, with a store in memory, and sessions that check what they are handed.
+#![allow(clippy::unwrap_used, dead_code, unreachable_pub)]
+
+use std::{
+    collections::HashMap,
+    net::{SocketAddr, TcpStream},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use tidings_api::{
+    Api, ApiConfig, Sessions,
+    auth::{ApiKeys, Tokens},
+    door::Door,
+    listener::{Listener, Stop},
+};
+use tidings_client::{ClientError, http::Http, session::Session, token::sign};
+use tidings_engine::{
+    Engine,
+    clock::SystemClock,
+    config::EngineConfig,
+    engine::{Actor, Parts},
+    memory::MemoryStore,
+    store::Store,
+};
+use tidings_gateway::{Gateway, GatewayConfig, VerifyToken};
+use tidings_protocol::{
+    entry::Entry,
+    error::{ErrorCode, Refusal},
+    frames::{Bind, Bound, ClientFrame, Sent, ServerFrame},
+    http::*,
+};
+
+pub const API_KEY: &str = "the-key-of-the-app";
+pub const TOKEN_KEY: &str = "the secret that the app signs with";
+/// How long anything that must happen may take on a slow machine.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+pub struct Server {
+    pub address: SocketAddr,
+    pub engine: Arc<Engine>,
+    pub gateway: Arc<Gateway>,
+    pub runtime: tokio::runtime::Runtime,
+    stop: Option<Stop>,
+}
+
+struct ToGateway(Arc<Gateway>);
+
+impl Sessions for ToGateway {
+    fn adopt(&self, socket: TcpStream, already_read: Vec<u8>) {
+        self.0.adopt(socket, already_read);
+    }
+}
+
+struct SessionTokens(Arc<Tokens>);
+
+impl VerifyToken for SessionTokens {
+    fn verify(&self, token: &str) -> Result<String, Refusal> {
+        self.0.verify(token)
+    }
+}
+
+/// Two shards, so that a connection has to move to its user's.
+pub fn gateway_config() -> GatewayConfig {
+    GatewayConfig { shards: 2, ..GatewayConfig::default() }
+}
+
+impl Server {
+    pub fn start() -> Self {
+        Server::with(gateway_config(), Arc::new(MemoryStore::default()))
+    }
+
+    pub fn with(sessions: GatewayConfig, store: Arc<dyn Store>) -> Self {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let guard = runtime.enter();
+        let shards = sessions.shards;
+        let (prepared, wakes) = Gateway::prepare(sessions).unwrap();
+        let (engine, receivers) = Engine::start(Parts {
+            config: EngineConfig { shards, sessions_per_kind: 3, ..EngineConfig::default() },
+            clock: Arc::new(SystemClock),
+            store,
+            webhook: None,
+            wakes,
+        });
+        let tokens = Arc::new(Tokens::new(Some(TOKEN_KEY), None).unwrap());
+        let gateway = prepared.start(engine.clone(), receivers, Arc::new(SessionTokens(tokens.clone()))).unwrap();
+        let keys = ApiKeys::new([API_KEY.to_owned()]);
+        let doorway = Arc::new(ToGateway(gateway.clone()));
+        let api = Api::new(engine.clone(), keys, tokens, doorway, None, ApiConfig::default());
+        let listener = Listener::bind(SocketAddr::from(([127, 0, 0, 1], 0)), Door::new(Arc::new(api))).unwrap();
+        let address = listener.address();
+        let stop = Some(listener.start());
+        drop(guard);
+        Server { address, engine, gateway, runtime, stop }
+    }
+
+    pub fn wait<T>(&self, future: impl Future<Output = T>) -> T {
+        self.runtime.handle().block_on(future)
+    }
+
+    pub fn app(&self) -> Http {
+        Http::new(self.address, API_KEY)
+    }
+
+    pub fn users(&self, ids: &[&str]) {
+        let users = ids.iter().map(|id| UserUpsert { id: (*id).into(), ..UserUpsert::default() }).collect();
+        self.wait(self.engine.upsert_users(users)).unwrap();
+    }
+
+    /// A group or official account; the first member is its owner.
+    pub fn conversation(&self, kind: ConversationKind, id: &str, members: &[&str]) {
+        let new = CreateConversation {
+            id: Some(id.into()),
+            kind,
+            name: None,
+            avatar: None,
+            attributes: None,
+            owner: Some(members[0].into()),
+            members: members[1..].iter().map(|m| (*m).into()).collect(),
+        };
+        self.wait(self.engine.create_conversation(&Actor::App, new)).unwrap();
+    }
+
+    pub fn group(&self, id: &str, members: &[&str]) {
+        self.conversation(ConversationKind::Group, id, members);
+    }
+
+    /// A message through the app's door; a direct conversation is opened when there is none.
+    pub fn say(&self, from: &str, conversation: &str, text: &str) -> SendReceipt {
+        self.wait(self.engine.send(&Actor::App, message_to(from, conversation, text))).unwrap()
+    }
+
+    pub fn change_members(&self, conversation: &str, add: &[&str], remove: &[&str]) {
+        let ids = |ids: &[&str]| ids.iter().map(|id| (*id).to_owned()).collect();
+        let change = ChangeMembers { add: ids(add), remove: ids(remove), role: None };
+        self.wait(self.engine.change_members(&Actor::App, conversation, change)).unwrap();
+    }
+
+    pub fn open(&self, user: &str, device: &str) -> Session {
+        Session::open(self.address, &token(user), device, None).unwrap()
+    }
+
+    pub fn resume(&self, user: &str, device: &str, cursor: &str) -> Session {
+        Session::open(self.address, &token(user), device, Some(cursor)).unwrap()
+    }
+
+    pub fn online(&self, user: &str) -> usize {
+        self.engine.presence_of(&[user.to_owned()]).unwrap()[0].devices.len()
+    }
+
+    pub fn stop_accepting(&mut self) {
+        if let Some(stop) = self.stop.take() {
+            self.runtime.block_on(stop.finish(Duration::from_secs(5)));
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop_accepting();
+        self.runtime.block_on(self.gateway.drain(Duration::from_millis(200)));
+        self.engine.stop();
+    }
+}
+
+pub fn token(user: &str) -> String {
+    sign(TOKEN_KEY, user, Duration::from_secs(600))
+}
+
+pub fn raw(text: &str) -> Box<serde_json::value::RawValue> {
+    serde_json::value::to_raw_value(text).unwrap()
+}
+
+pub fn message(text: &str) -> NewMessage {
+    NewMessage {
+        client_msg_id: None,
+        content_type: "text".into(),
+        body: raw(text),
+        mentions: vec![],
+        silent: false,
+        skip_push: false,
+    }
+}
+
+pub fn message_to(from: &str, conversation: &str, text: &str) -> SendRequest {
+    SendRequest {
+        conversation: Some(conversation.into()),
+        to: None,
+        from: Some(from.into()),
+        client_msg_id: None,
+        content_type: "text".into(),
+        body: raw(text),
+        mentions: vec![],
+        silent: false,
+        skip_push: false,
+    }
+}
+
+pub fn text_of(entry: &Entry) -> String {
+    serde_json::from_str(entry.body.get()).unwrap()
+}
+
+pub fn bind_frame(token: &str, device: &str, cursor: Option<&str>) -> ClientFrame {
+    ClientFrame::Bind(Bind {
+        token: token.into(),
+        device_id: device.into(),
+        device_kind: "web".into(),
+        app_version: None,
+        cursor: cursor.map(str::to_owned),
+    })
+}
+
+/// The next frame; there must be one.
+#[track_caller]
+pub fn next(session: &mut Session) -> ServerFrame {
+    session.next(PATIENCE).unwrap().expect("a frame in time")
+}
+
+/// Entries until there are `count`; other frames are passed over.
+#[track_caller]
+pub fn entries(session: &mut Session, count: usize) -> Vec<Entry> {
+    let mut all = Vec::new();
+    while all.len() < count {
+        if let ServerFrame::Messages { entries, .. } = next(session) {
+            all.extend(entries);
+        }
+    }
+    assert_eq!(all.len(), count, "more than what was sent: {all:?}");
+    all
+}
+
+/// Nothing but what is listed came before the answer to a ping: what is on its way is in order.
+#[track_caller]
+pub fn frames_until_pong(session: &mut Session) -> Vec<ServerFrame> {
+    session.write(&ClientFrame::Ping { reference: Some(u64::MAX) }).unwrap();
+    let mut frames = Vec::new();
+    loop {
+        match next(session) {
+            ServerFrame::Pong { reference: Some(u64::MAX) } => return frames,
+            frame => frames.push(frame),
+        }
+    }
+}
+
+#[track_caller]
+pub fn sent(session: &mut Session) -> Sent {
+    loop {
+        if let ServerFrame::Sent { mut results } = next(session) {
+            assert_eq!(results.len(), 1);
+            return results.remove(0);
+        }
+    }
+}
+
+#[track_caller]
+pub fn error(session: &mut Session) -> (Option<u64>, ErrorCode, String) {
+    loop {
+        if let ServerFrame::Error { reference, code, message, .. } = next(session) {
+            return (reference, code, message);
+        }
+    }
+}
+
+/// Reads to the end of the session: the frames before it and the close code.
+#[track_caller]
+pub fn end(session: &mut Session) -> (Vec<ServerFrame>, u16) {
+    let mut frames = Vec::new();
+    loop {
+        match session.next(PATIENCE) {
+            Ok(Some(frame)) => frames.push(frame),
+            Ok(None) => panic!("the session goes on after {frames:?}"),
+            Err(ClientError::Closed { code, .. }) => return (frames, code),
+            Err(error) => panic!("the session ended without a goodbye: {error}; after {frames:?}"),
+        }
+    }
+}
+
+/// The session ends with this refusal: an error frame last, then the close code that goes with it.
+#[track_caller]
+pub fn check_end(session: &mut Session, refusal: ErrorCode) {
+    let (frames, close) = end(session);
+    match frames.last() {
+        Some(ServerFrame::Error { code, .. }) => assert_eq!(*code, refusal),
+        other => panic!("the last frame was {other:?}"),
+    }
+    assert_eq!(close, refusal.close_code());
+}
+
+/// Waits until it is so.
+#[track_caller]
+pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < deadline, "not in time: {what}");
+        std::thread::park_timeout(Duration::from_millis(1));
+    }
+}
+
+pub fn bound(session: &Session) -> &Bound {
+    session.bound.as_ref().unwrap()
+}
+
+/// What a device holds: every conversation from its first entry on, checked while it grows.
+#[derive(Default, Debug, PartialEq)]
+pub struct Inbox(pub HashMap<String, Vec<String>>);
+
+impl Inbox {
+    /// The next entries, without a hole, a double or a swap.
+    #[track_caller]
+    pub fn take(&mut self, entries: &[Entry]) {
+        for entry in entries {
+            let timeline = self.0.entry(entry.conversation.clone()).or_default();
+            assert_eq!(entry.seq, timeline.len() as u64 + 1, "in {}", entry.conversation);
+            timeline.push(text_of(entry));
+        }
+    }
+
+    pub fn count(&self) -> usize {
+        self.0.values().map(Vec::len).sum()
+    }
+}
