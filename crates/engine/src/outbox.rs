@@ -119,7 +119,7 @@ struct Event {
 impl Outbox {
     pub(crate) fn start(engine: &Arc<Engine>, webhook: Arc<dyn Webhook>, config: OutboxConfig) {
         let (commands, inbox) = bounded(REPLAYS_WAITING);
-        let worker = Worker { engine: engine.clone(), webhook, config, inbox, replays: Vec::new() };
+        let worker = Worker { engine: engine.clone(), webhook, config, inbox, replays: Vec::new(), stopping: false };
         let thread = std::thread::Builder::new().name("outbox".into()).spawn(move || worker.run());
         let thread = Mutex::new(thread.inspect_err(|error| tracing::error!(%error, "no outbox thread")).ok());
         let _ = engine.outbox.worker.set(Handle { commands, thread });
@@ -189,6 +189,8 @@ struct Worker {
     inbox: Receiver<Command>,
     /// Asked for, not delivered again yet.
     replays: Vec<u64>,
+    /// Told to stop, perhaps in the middle of a wait between two attempts: from then on no wait is one.
+    stopping: bool,
 }
 
 impl Worker {
@@ -211,9 +213,12 @@ impl Worker {
     /// Waits, taking commands meanwhile.
     fn wait(&mut self, time: Duration) -> Waited {
         loop {
+            if self.stopping {
+                return Waited::Stop;
+            }
             match self.inbox.recv_timeout(time) {
                 Ok(Command::Replay(ids)) => self.replays.extend(ids),
-                Ok(Command::Stop) | Err(RecvTimeoutError::Disconnected) => return Waited::Stop,
+                Ok(Command::Stop) | Err(RecvTimeoutError::Disconnected) => self.stopping = true,
                 Err(RecvTimeoutError::Timeout) => return Waited::TimeIsOver,
             }
         }

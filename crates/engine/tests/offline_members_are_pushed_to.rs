@@ -1,0 +1,208 @@
+//! The outbox: who is offline hears through the app's webhook, at least once, also across failures and restarts.
+#![allow(clippy::unwrap_used)]
+
+use crossbeam_channel::{Receiver, Sender, unbounded};
+use serde_json::{Value, json};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+use tidings_engine::{
+    Engine,
+    clock::{Clock, ManualClock},
+    config::EngineConfig,
+    engine::{Actor, Parts},
+    memory::MemoryStore,
+    outbox::{OutboxConfig, Webhook, WebhookDelivery, WebhookError, sign},
+    presence::Device,
+    shards::Wake,
+    store::Store,
+};
+use tidings_protocol::http::*;
+
+/// 2026-03-01 12:00 UTC.
+const NOON: u64 = 1_772_366_400_000;
+const PATIENCE: Duration = Duration::from_secs(20);
+
+struct Asleep;
+impl Wake for Asleep {
+    fn wake(&self) {}
+}
+
+/// A webhook that refuses a number of times, then takes and shows what it took.
+struct Fake {
+    refusals: AtomicUsize,
+    attempts: Sender<()>,
+    taken: Sender<WebhookDelivery>,
+}
+
+impl Webhook for Fake {
+    fn deliver(&self, delivery: &WebhookDelivery) -> Result<(), WebhookError> {
+        self.attempts.send(()).unwrap();
+        let refuse = |left: usize| left.checked_sub(1);
+        if self.refusals.fetch_update(Ordering::SeqCst, Ordering::SeqCst, refuse).is_ok() {
+            return Err(WebhookError { reason: "no".into() });
+        }
+        self.taken.send(delivery.clone()).unwrap();
+        Ok(())
+    }
+}
+
+struct World {
+    engine: Arc<Engine>,
+    attempts: Receiver<()>,
+    taken: Receiver<WebhookDelivery>,
+}
+
+/// An engine on a store, with a webhook that refuses so many times.
+fn world(store: Arc<MemoryStore>, refusals: usize) -> World {
+    let clock = Arc::new(ManualClock::default());
+    clock.set(NOON);
+    let (attempt, attempts) = unbounded();
+    let (take, taken) = unbounded();
+    let webhook = Arc::new(Fake { refusals: AtomicUsize::new(refusals), attempts: attempt, taken: take });
+    let config = OutboxConfig {
+        secret: "secret".into(),
+        attempts_max: 3,
+        backoff_min: Duration::from_millis(1),
+        backoff_max: Duration::from_millis(2),
+        ..OutboxConfig::default()
+    };
+    let (engine, _receivers) = Engine::start(Parts {
+        config: EngineConfig { shards: 1, ..EngineConfig::default() },
+        clock: clock as Arc<dyn Clock>,
+        store,
+        webhook: Some((webhook, config)),
+        wakes: vec![Arc::new(Asleep)],
+    });
+    World { engine, attempts, taken }
+}
+
+impl World {
+    async fn with_room(self, members: &[&str]) -> World {
+        let users = members.iter().map(|id| UserUpsert { id: (*id).into(), ..UserUpsert::default() }).collect();
+        self.engine.upsert_users(users).await.unwrap();
+        let members: Vec<&str> = members.to_vec();
+        let room = json!({ "id": "room", "kind": "group", "members": members });
+        self.engine.create_conversation(&Actor::App, serde_json::from_value(room).unwrap()).await.unwrap();
+        self
+    }
+
+    async fn send(&self, message: Value) {
+        let text = message.to_string();
+        self.engine.send(&Actor::App, serde_json::from_str(&text).unwrap()).await.unwrap();
+    }
+
+    fn next_events(&self) -> Vec<Value> {
+        let delivery = self.taken.recv_timeout(PATIENCE).expect("a delivery");
+        assert_eq!(delivery.signature, sign("secret", delivery.timestamp, &delivery.body));
+        assert_eq!(delivery.timestamp, NOON / 1_000);
+        let body: Value = serde_json::from_slice(&delivery.body).unwrap();
+        body["events"].as_array().unwrap().clone()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn offline_members_but_not_the_sender_are_named() {
+    let world = world(Arc::default(), 0).with_room(&["ada", "ben", "cleo"]).await;
+    let cleo = world.engine.directory.require_user("cleo").unwrap();
+    let device = Device { session: 1, device_id: "d".into(), device_kind: "web".into(), since: 0 };
+    world.engine.presence.arrived(cleo.no, device);
+    world.send(json!({ "conversation": "room", "from": "ada", "body": "hi" })).await;
+    let events = world.next_events();
+    assert_eq!(events.len(), 1);
+    assert_eq!(events[0]["recipients"], json!(["ben"]));
+    assert_eq!(events[0]["entry"]["body"], json!("hi"));
+    assert_eq!((&events[0]["sender"]["id"], &events[0]["conversation"]["id"]), (&json!("ada"), &json!("room")));
+    world.engine.stop();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_wants_quiet_gets_quiet() {
+    let world = world(Arc::default(), 0).with_room(&["ada", "ben", "cleo", "dan", "eve"]).await;
+    let user = |id: &str| world.engine.directory.require_user(id).unwrap();
+    world.engine.set_mute(&user("ben"), "room", Mute { muted: true, until: None }).await.unwrap();
+    world.engine.set_mute(&user("cleo"), "room", Mute { muted: true, until: Some(NOON) }).await.unwrap();
+    let window = DailyWindow { start: "11:00".into(), end: "13:00".into(), time_zone: "UTC".into() };
+    world.engine.set_do_not_disturb("dan", Some(window)).await.unwrap();
+    world.send(json!({ "conversation": "room", "from": "ada", "body": 1, "silent": true })).await;
+    world.send(json!({ "conversation": "room", "from": "ada", "body": 2, "skip_push": true })).await;
+    world.send(json!({ "conversation": "room", "from": "ada", "body": 3 })).await;
+    let events = world.next_events();
+    assert_eq!(events.len(), 1, "silent and skipped messages are not pushed");
+    assert_eq!(events[0]["entry"]["body"], json!(3));
+    assert_eq!(
+        events[0]["recipients"],
+        json!(["cleo", "eve"]),
+        "a mute that is over, and nobody else who asked for quiet"
+    );
+    world.engine.stop();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failing_webhook_is_tried_again() {
+    let world = world(Arc::default(), 2).with_room(&["ada", "ben"]).await;
+    world.send(json!({ "conversation": "room", "from": "ada", "body": "hi" })).await;
+    assert_eq!(world.next_events()[0]["recipients"], json!(["ben"]));
+    assert_eq!(world.attempts.try_iter().count(), 3);
+    world.engine.stop();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_given_up_is_listed_and_can_be_replayed() {
+    let store: Arc<MemoryStore> = Arc::default();
+    let world = world(store.clone(), 3).with_room(&["ada", "ben"]).await;
+    world.send(json!({ "conversation": "room", "from": "ada", "body": "first" })).await;
+    world.send(json!({ "conversation": "room", "from": "ada", "body": "second" })).await;
+    // The first batch may hold one message or both; what follows a dead one is delivered.
+    for _ in 0..3 {
+        world.attempts.recv_timeout(PATIENCE).unwrap();
+    }
+    let dead = loop {
+        let page = world.engine.dead_letters(None, 0).unwrap();
+        if !page.dead_letters.is_empty() {
+            break page.dead_letters;
+        }
+        tokio::task::yield_now().await;
+    };
+    assert_eq!((dead[0].attempts, dead[0].last_error.as_str()), (3, "no"));
+    assert_eq!(world.engine.replay_dead_letters(Some(vec![12])).await.unwrap_err().code.as_str(), "not_found");
+    let replayed = world.engine.replay_dead_letters(None).await.unwrap();
+    assert_eq!(replayed.replayed, dead.len());
+    let mut bodies = Vec::new();
+    while bodies.len() < 2 {
+        bodies.extend(world.next_events().iter().map(|event| event["entry"]["body"].as_str().unwrap().to_owned()));
+    }
+    bodies.sort();
+    assert_eq!(bodies, ["first", "second"]);
+    world.engine.stop();
+    assert_eq!(store.dead_notifications(None, 10).unwrap(), []);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restart_goes_on_where_it_stood() {
+    let store: Arc<MemoryStore> = Arc::default();
+    let before = world(store.clone(), 0).with_room(&["ada", "ben"]).await;
+    before.send(json!({ "conversation": "room", "from": "ada", "body": "delivered" })).await;
+    before.next_events();
+    before.engine.stop();
+
+    // Stopped while its webhook refuses: nothing is delivered, nothing is lost.
+    let stopped = world(store.clone(), usize::MAX);
+    stopped.send(json!({ "conversation": "room", "from": "ada", "body": "waiting" })).await;
+    stopped.attempts.recv_timeout(PATIENCE).unwrap();
+    stopped.engine.stop();
+    let dead = store.dead_notifications(None, 10).unwrap();
+
+    let after = world(store.clone(), 0);
+    if dead.is_empty() {
+        assert_eq!(after.next_events()[0]["entry"]["body"], json!("waiting"));
+    } else {
+        assert!(dead[0].event.contains("waiting"), "given up before the stop: it is a dead letter then");
+    }
+    after.engine.stop();
+    assert!(after.taken.try_recv().is_err(), "what was delivered before is not delivered again");
+}
