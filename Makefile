@@ -11,7 +11,7 @@ run: ## Serve in development mode: made-up keys, demo users, a demo group
 	cargo run --release -p tidings -- serve --dev
 
 test: setup ## Run every test
-	cargo test --workspace
+	cargo test --workspace --no-fail-fast
 
 check: setup ## Formatting, lints, licences and bans of dependencies
 	cargo fmt --all --check
