@@ -62,8 +62,12 @@ impl Shard {
         }
     }
 
-    fn push(&mut self, key: usize, json: &[u8]) -> After {
+    pub(crate) fn push(&mut self, key: usize, json: &[u8]) -> After {
         let connection = &mut self.connections[key];
+        // An answer that comes late does not follow the goodbye.
+        if connection.phase == Phase::Closing {
+            return After::Stays;
+        }
         if connection.outgoing.queued_bytes() > self.parts.config.session_buffer_bytes {
             self.parts.engine.metrics.slow_readers_closed.inc();
             self.close(key, Refusal::new(ErrorCode::SlowReader, "answers are not read; connect again"));

@@ -182,8 +182,7 @@ impl Shard {
                     if let Some(key) = self.find(session) {
                         let connection = &mut self.connections[key];
                         connection.requests = connection.requests.saturating_sub(1);
-                        connection.push_json(&json);
-                        self.schedule.flush_soon(connection, key);
+                        self.push(key, &json);
                     }
                 }
                 Command::GoOn { session } => {
