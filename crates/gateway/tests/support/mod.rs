@@ -241,12 +241,29 @@ pub fn frames_until_pong(session: &mut Session) -> Vec<ServerFrame> {
     }
 }
 
+/// The answer to a send; entries that come before it are passed over.
 #[track_caller]
 pub fn sent(session: &mut Session) -> Sent {
     loop {
         if let ServerFrame::Sent { mut results } = next(session) {
             assert_eq!(results.len(), 1);
             return results.remove(0);
+        }
+    }
+}
+
+/// The answer to a session's own send and the entry that it gets like everybody, whichever comes first.
+#[track_caller]
+pub fn sent_and_entry(session: &mut Session) -> (Sent, Entry) {
+    let (mut answer, mut entry) = (None, None);
+    loop {
+        match next(session) {
+            ServerFrame::Sent { mut results } => answer = results.pop(),
+            ServerFrame::Messages { mut entries, .. } => entry = entries.pop(),
+            _ => {}
+        }
+        if let (Some(_), Some(_)) = (&answer, &entry) {
+            return (answer.unwrap(), entry.unwrap());
         }
     }
 }

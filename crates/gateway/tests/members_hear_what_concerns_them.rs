@@ -1,0 +1,136 @@
+//! Read marks, typing and membership: told to those concerned, and to nobody else.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use support::*;
+use tidings_client::session::Session;
+use tidings_protocol::{
+    frames::{ClientFrame, ServerFrame},
+    http::ConversationKind,
+};
+
+fn read(session: &mut Session, reference: u64, seq: u64) {
+    session.write(&ClientFrame::Read { reference: Some(reference), conversation: "g".into(), seq }).unwrap();
+}
+
+/// The next mark that is told; an `ok` may come before or after it.
+#[track_caller]
+fn next_read(session: &mut Session, answers: &mut Vec<u64>) -> u64 {
+    loop {
+        match next(session) {
+            ServerFrame::Read { conversation, user, seq } => {
+                assert_eq!((conversation.as_str(), user.as_str()), ("g", "bob"));
+                return seq;
+            }
+            ServerFrame::Ok { reference } => answers.push(reference),
+            ServerFrame::Messages { .. } => {}
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn unread(server: &Server, user: &str) -> u64 {
+    let user = server.engine.directory.require_user(user).unwrap();
+    server.engine.conversations(&user, None, 0).unwrap().conversations[0].unread
+}
+
+#[test]
+fn read_marks_follow_the_user_to_every_device() {
+    let server = Server::start();
+    server.users(&["alice", "bob"]);
+    server.group("g", &["alice", "bob"]);
+    let mut alice = server.open("alice", "phone");
+    let mut phone = server.open("bob", "phone");
+    let mut laptop = server.open("bob", "laptop");
+    for n in 0..5 {
+        server.say("alice", "g", &n.to_string());
+    }
+    entries(&mut phone, 5);
+    assert_eq!(unread(&server, "bob"), 5);
+    let (mut answers, mut elsewhere) = (vec![], vec![]);
+    // Asked for, and where the mark stands then: never back, never past the head.
+    for (reference, (asked, stands)) in (1..).zip([(3, 3), (1, 3), (99, 5)]) {
+        read(&mut phone, reference, asked);
+        assert_eq!(next_read(&mut phone, &mut answers), stands, "asked for {asked}");
+        assert_eq!(next_read(&mut laptop, &mut elsewhere), stands, "asked for {asked}");
+        assert_eq!(unread(&server, "bob"), 5 - stands);
+    }
+    while answers.len() < 3 {
+        match next(&mut phone) {
+            ServerFrame::Ok { reference } => answers.push(reference),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!((answers, elsewhere), (vec![1, 2, 3], vec![]));
+    entries(&mut alice, 5);
+    assert!(frames_until_pong(&mut alice).is_empty(), "a read mark is its user's own");
+}
+
+#[test]
+fn typing_is_told_to_the_others_and_not_stored() {
+    let server = Server::start();
+    server.users(&["alice", "bob", "carol"]);
+    server.group("g", &["alice", "bob"]);
+    let mut alice = server.open("alice", "phone");
+    let mut own = server.open("alice", "laptop");
+    let mut bob = server.open("bob", "phone");
+    let mut carol = server.open("carol", "phone");
+    server.say("alice", "alice~bob", "first");
+    for session in [&mut alice, &mut own, &mut bob] {
+        entries(session, 1);
+    }
+    for id in ["g", "alice~bob"] {
+        let before = server.engine.store.last_position();
+        alice.write(&ClientFrame::Typing { conversation: id.into() }).unwrap();
+        match next(&mut bob) {
+            ServerFrame::Typing { conversation, user } => assert_eq!((conversation.as_str(), &*user), (id, "alice")),
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(server.engine.store.last_position(), before);
+    }
+    for session in [&mut alice, &mut own, &mut carol] {
+        assert!(frames_until_pong(session).is_empty());
+    }
+}
+
+#[test]
+fn members_who_leave_hear_no_more_and_who_joins_hears_at_once() {
+    for kind in [ConversationKind::Group, ConversationKind::Official] {
+        let server = Server::start();
+        server.users(&["alice", "bob", "carol"]);
+        server.conversation(kind, "g", &["alice", "bob"]);
+        let mut alice = server.open("alice", "phone");
+        let mut bob = server.open("bob", "phone");
+        let mut carol = server.open("carol", "phone");
+        // A follower more or less is no entry in an official account's timeline.
+        let notices = usize::from(kind == ConversationKind::Group);
+        for round in 0..5_u64 {
+            server.say("alice", "g", "both");
+            entries(&mut bob, 1);
+            server.change_members("g", &["carol"], &["bob"]);
+            server.say("alice", "g", "carol only");
+            entries(&mut bob, notices);
+            match next(&mut bob) {
+                ServerFrame::Membership { conversation, member } => assert_eq!((&*conversation, member), ("g", false)),
+                other => panic!("round {round}, {kind:?}: {other:?}"),
+            }
+            entries(&mut carol, notices + 1);
+            // What she has is in front of what he would have.
+            assert!(frames_until_pong(&mut bob).is_empty(), "{kind:?}");
+            server.change_members("g", &["bob"], &["carol"]);
+            server.say("alice", "g", "bob only");
+            entries(&mut bob, notices + 1);
+            entries(&mut carol, notices);
+            assert!(matches!(next(&mut carol), ServerFrame::Membership { member: false, .. }));
+        }
+        let all = entries(&mut alice, 5 * (3 + 2 * notices));
+        assert_eq!(all.last().unwrap().seq, all.len() as u64, "{kind:?}");
+        // Who is away while leaving gets nothing of what came after, not even by resuming.
+        let cursor = carol.cursor.clone().unwrap();
+        drop(carol);
+        server.say("alice", "g", "bob only");
+        let mut carol = server.resume("carol", "phone", &cursor);
+        assert!(bound(&carol).resume.complete && frames_until_pong(&mut carol).is_empty());
+    }
+}
