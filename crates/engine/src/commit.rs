@@ -2,7 +2,7 @@
 //! answers everybody, and hands the entries to the lanes.
 //!
 //! ```text
-//! accept ── bounded queue ──▶ gather ─▶ store.commit (one fsync) ─▶ answers ─▶ hub.publish
+//! accept ── bounded queue ──▶ gather ─▶ store.commit (one fsync) ─▶ caches ─▶ answers ─▶ hub.publish
 //! ```
 //! A proposal that writes a timeline holds a slot of its lane from before the commit until stage 1
 //! is through with it: a full lane refuses senders early, nothing is dropped after the commit.
@@ -10,7 +10,8 @@
 use crate::{
     clock::Clock,
     config::EngineConfig,
-    hub::Hub,
+    directory::Directory,
+    hub::{Hub, Signal},
     lanes::{Committed, LaneSlot, Lanes},
     metrics::Metrics,
     model::*,
@@ -103,6 +104,7 @@ impl Committer {
         config: &EngineConfig,
         store: Arc<dyn Store>,
         clock: Arc<dyn Clock>,
+        directory: Arc<Directory>,
         hub: Arc<dyn Hub>,
         lanes: Arc<Lanes>,
         metrics: Arc<Metrics>,
@@ -114,6 +116,7 @@ impl Committer {
             batch_max: config.commit_batch,
             store,
             clock,
+            directory,
             hub,
             lanes: lanes.clone(),
             metrics: metrics.clone(),
@@ -142,14 +145,16 @@ impl Committer {
         })
     }
 
-    /// Commits one proposal; the outcome is durable. `conversation` names the one whose timeline or
-    /// members it changes, so that live members learn of it.
+    /// Commits one proposal; the outcome is durable. `conversation` names the one whose timeline,
+    /// members or read marks it changes, so that those concerned learn of it.
     pub(crate) async fn propose(
         &self,
         conversation: Option<&Arc<Conversation>>,
         proposal: Proposal,
     ) -> Result<Outcome, Refusal> {
-        let slot = conversation.map(|c| self.reserve(c)).transpose()?;
+        // A read mark goes to the user's own devices and takes no lane.
+        let in_lane = conversation.filter(|_| !matches!(proposal, Proposal::MarkRead { .. }));
+        let slot = in_lane.map(|c| self.reserve(c)).transpose()?;
         let (reply, answer) = oneshot::channel();
         self.submit(Work { proposal, conversation: conversation.cloned(), reply: Reply::Caller(reply), slot })?;
         match answer.await {
@@ -210,6 +215,7 @@ struct Worker {
     batch_max: usize,
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
+    directory: Arc<Directory>,
     hub: Arc<dyn Hub>,
     lanes: Arc<Lanes>,
     metrics: Arc<Metrics>,
@@ -289,6 +295,7 @@ impl Worker {
     ) {
         let mut replies = Replies::new(&self.lanes);
         let mut publish = Vec::with_capacity(outcomes.len());
+        let mut read_marks = Vec::new();
         for ((proposal, (conversation, reply, slot)), outcome) in
             proposals.drain(..).zip(waiting.drain(..)).zip(outcomes)
         {
@@ -297,7 +304,11 @@ impl Worker {
                 Outcome::Appended(_) => self.metrics.committed_entries.inc(),
                 _ => 0,
             };
+            self.directory.forget_changed(&proposal, &outcome);
             let card = conversation.clone();
+            if let (Proposal::MarkRead { user, .. }, Outcome::Read { seq }, Some(card)) = (&proposal, &outcome, &card) {
+                read_marks.push((*user, card.clone(), *seq));
+            }
             if let Some(committed) = committed(proposal, conversation, &outcome, slot, started) {
                 publish.push(committed);
             }
@@ -306,6 +317,12 @@ impl Worker {
         replies.send();
         if !publish.is_empty() {
             self.hub.publish(publish);
+        }
+        for (user, conversation, seq) in read_marks {
+            if let Ok(Some(card)) = self.directory.user(user) {
+                let (conversation, id) = (conversation.id.as_str().into(), card.id.as_str().into());
+                self.hub.signal(user, Signal::Read { conversation, user: id, seq });
+            }
         }
     }
 }

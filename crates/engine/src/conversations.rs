@@ -3,14 +3,13 @@
 use crate::{
     commit::store_refusal,
     engine::{Actor, Engine},
-    hub::Signal,
     model::*,
     send::not_a_member,
     store::{NewConversation, Outcome, Proposal},
     users::{attributes_value, check_attributes, check_name, unexpected},
 };
 use serde_json::json;
-use std::sync::Arc;
+use std::{collections::HashSet, sync::Arc};
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
     http::*,
@@ -55,14 +54,13 @@ impl Engine {
             Actor::App => new.owner.map(|owner| self.directory.require_user(&owner)).transpose()?.map(|u| u.no),
         };
         let mut members: Vec<(UserNo, Role)> = owner.map(|no| (no, Role::Owner)).into_iter().collect();
-        let mut known: std::collections::HashSet<UserNo> = owner.into_iter().collect();
+        let mut known: HashSet<UserNo> = owner.into_iter().collect();
         for member in &new.members {
             let no = self.require_user_no(member)?;
             if known.insert(no) {
                 members.push((no, Role::Member));
             }
         }
-        let affected: Vec<UserNo> = members.iter().map(|(no, _)| *no).collect();
         let proposal = Proposal::CreateConversation(NewConversation {
             id,
             kind: new.kind,
@@ -77,7 +75,6 @@ impl Engine {
                 if !created {
                     self.check_may_read(actor, &conversation)?;
                 }
-                self.forget(conversation.no, &affected);
                 Ok((self.card(&conversation)?, created))
             }
             _ => Err(unexpected()),
@@ -88,6 +85,9 @@ impl Engine {
         let ([first, second], None) = (new.members.as_slice(), &new.id) else {
             return Err(Refusal::field("members", "a direct conversation has two, and no id of its own"));
         };
+        if new.owner.is_some() || new.name.is_some() || new.avatar.is_some() || new.attributes.is_some() {
+            return Err(Refusal::field("kind", "a direct conversation has no owner and no card of its own"));
+        }
         if let Actor::User(user) = actor
             && user.id != *first
             && user.id != *second
@@ -103,14 +103,6 @@ impl Engine {
 
     fn require_user_no(&self, id: &str) -> Result<UserNo, Refusal> {
         self.directory.user_no(id).map_err(store_refusal)?.ok_or_else(|| Refusal::not_found("user", id))
-    }
-
-    /// After a commit and before its answer: nobody is served the old state from the cache.
-    fn forget(&self, conversation: ConversationNo, users: &[UserNo]) {
-        self.directory.forget_conversation(conversation);
-        for user in users {
-            self.directory.forget_membership(conversation, *user);
-        }
     }
 
     fn card(&self, conversation: &Conversation) -> Result<ConversationCard, Refusal> {
@@ -154,6 +146,9 @@ impl Engine {
         check_name("name", update.name.as_deref())?;
         check_name("avatar", update.avatar.as_deref())?;
         let attributes = check_attributes(update.attributes.as_ref())?;
+        if update == UpdateConversation::default() {
+            return self.card(&conversation);
+        }
         let notice = json!({ "name": update.name, "avatar": update.avatar, "by": actor.user().map(|u| &u.id) });
         let proposal = Proposal::UpdateConversation {
             conversation: conversation.no,
@@ -163,7 +158,7 @@ impl Engine {
             notice: Some(notice_entry(EntryKind::ConversationChange, actor, &notice)),
         };
         self.committer.propose(Some(&conversation), proposal).await?;
-        self.directory.forget_conversation(conversation.no);
+        // Read again: the committer dropped the old card from the cache.
         self.conversation_card(&Actor::App, id)
     }
 
@@ -182,21 +177,45 @@ impl Engine {
         if asked > MEMBERS_BATCH_MAX {
             return Err(Refusal::limit("members in one change", MEMBERS_BATCH_MAX as u64, asked as u64));
         }
-        self.check_may_change(actor, &conversation, &change)?;
-        let role = change.role.unwrap_or(Role::Member);
-        let add =
-            change.add.iter().map(|id| Ok((self.require_user_no(id)?, role))).collect::<Result<Vec<_>, Refusal>>()?;
-        let mut add = add;
-        if change.role.is_none() {
-            // Without a role nobody's role changes: who is a member already stays what they are.
-            add = self.without_members(&conversation, add)?;
+        if let Some(both) = named_twice(&change.add, &change.remove) {
+            return Err(Refusal::field("remove", format!("{both:?} is to be added as well")));
         }
-        let remove = change.remove.iter().map(|id| self.require_user_no(id)).collect::<Result<Vec<_>, _>>()?;
+        self.check_may_change(actor, &conversation, &change)?;
+        let mut add = Vec::with_capacity(change.add.len());
+        let (mut added, mut changed) = (Named::default(), Named::default());
+        let mut seen = HashSet::new();
+        for id in &change.add {
+            let no = self.require_user_no(id)?;
+            if !seen.insert(no) {
+                continue;
+            }
+            let membership = self.directory.membership(conversation.no, no).map_err(store_refusal)?;
+            match (membership, change.role) {
+                (None, _) => added.count(id),
+                // Without a role nobody's role changes: who is a member already stays what they are.
+                (Some(_), None) => continue,
+                (Some(membership), Some(role)) if membership.role == role => continue,
+                (Some(_), Some(_)) => changed.count(id),
+            }
+            add.push((no, change.role.unwrap_or(Role::Member)));
+        }
+        let mut remove = Vec::with_capacity(change.remove.len());
+        let mut removed = Named::default();
+        for id in &change.remove {
+            let no = self.require_user_no(id)?;
+            let is_member = self.directory.membership(conversation.no, no).map_err(store_refusal)?.is_some();
+            if seen.insert(no) && is_member {
+                removed.count(id);
+                remove.push(no);
+            }
+        }
         let notice = json!({
-            "added": change.add.iter().take(NOTICE_IDS_MAX).collect::<Vec<_>>(),
-            "added_count": change.add.len(),
-            "removed": change.remove.iter().take(NOTICE_IDS_MAX).collect::<Vec<_>>(),
-            "removed_count": change.remove.len(),
+            "added": added.ids,
+            "added_count": added.whole,
+            "removed": removed.ids,
+            "removed_count": removed.whole,
+            "changed": changed.ids,
+            "changed_count": changed.whole,
             "role": change.role,
             "by": actor.user().map(|u| &u.id),
         });
@@ -207,30 +226,14 @@ impl Engine {
         // A follower more or less is no news to the other followers of an official account.
         let notice = (conversation.kind == ConversationKind::Group)
             .then(|| notice_entry(EntryKind::MemberChange, actor, &notice));
-        let affected: Vec<UserNo> = add.iter().map(|(no, _)| *no).chain(remove.iter().copied()).collect();
         let proposal = Proposal::ChangeMembers { conversation: conversation.no, add, remove, members_max, notice };
         match self.committer.propose(Some(&conversation), proposal).await? {
             Outcome::MembersChanged { added, removed, changed, member_count, .. } => {
-                self.forget(conversation.no, &affected);
                 let (added, removed, changed) = (added.len(), removed.len(), changed.len());
                 Ok(MembersChanged { added, removed, changed, member_count })
             }
             _ => Err(unexpected()),
         }
-    }
-
-    fn without_members(
-        &self,
-        conversation: &Conversation,
-        add: Vec<(UserNo, Role)>,
-    ) -> Result<Vec<(UserNo, Role)>, Refusal> {
-        let mut new = Vec::with_capacity(add.len());
-        for (user, role) in add {
-            if self.store.membership(conversation.no, user).map_err(store_refusal)?.is_none() {
-                new.push((user, role));
-            }
-        }
-        Ok(new)
     }
 
     /// Anyone may leave, and follow or unfollow an official account; the rest is for admins, roles for the owner.
@@ -297,7 +300,6 @@ impl Engine {
         };
         let proposal = Proposal::SetMute { conversation: conversation.no, user: user.no, mute };
         self.committer.propose(None, proposal).await?;
-        self.directory.forget_membership(conversation.no, user.no);
         Ok(())
     }
 
@@ -305,10 +307,8 @@ impl Engine {
     pub async fn mark_read(&self, user: &Arc<User>, conversation: &str, seq: u64) -> Result<ReadMark, Refusal> {
         let conversation = self.directory.require_conversation(conversation)?;
         let proposal = Proposal::MarkRead { conversation: conversation.no, user: user.no, seq };
-        let Outcome::Read { seq } = self.committer.propose(None, proposal).await? else { return Err(unexpected()) };
-        self.directory.forget_membership(conversation.no, user.no);
-        let signal = Signal::Read { conversation: conversation.id.as_str().into(), user: user.id.as_str().into(), seq };
-        self.hub.signal(user.no, signal);
+        let outcome = self.committer.propose(Some(&conversation), proposal).await?;
+        let Outcome::Read { seq } = outcome else { return Err(unexpected()) };
         let head = self.store.head(conversation.no).map_err(store_refusal)?;
         let membership = self.store.membership(conversation.no, user.no).map_err(store_refusal)?;
         let unread = match membership {
@@ -317,6 +317,27 @@ impl Engine {
         };
         Ok(ReadMark { conversation: conversation.id.clone(), seq, unread })
     }
+}
+
+/// Users named in a notice: the first few, and how many they are.
+#[derive(Default)]
+struct Named<'a> {
+    ids: Vec<&'a str>,
+    whole: usize,
+}
+
+impl<'a> Named<'a> {
+    fn count(&mut self, id: &'a str) {
+        self.whole += 1;
+        if self.ids.len() < NOTICE_IDS_MAX {
+            self.ids.push(id);
+        }
+    }
+}
+
+fn named_twice<'a>(add: &'a [String], remove: &[String]) -> Option<&'a String> {
+    let remove: HashSet<&String> = remove.iter().collect();
+    add.iter().find(|id| remove.contains(id))
 }
 
 fn notice_entry(kind: EntryKind, actor: &Actor, body: &serde_json::Value) -> NewEntry {

@@ -1,11 +1,12 @@
 //! What accept and stage 1 look up for every message, cached within a limit.
 //!
-//! A change is committed, then dropped from the cache, then answered. A look-up that was under way
-//! meanwhile may hold the old value; dropping also ends its placeholder, so the old value is used
-//! once and never kept.
+//! A change is committed, then dropped from the cache, then answered, all by the committer: a caller
+//! that goes away in between (a closed HTTP connection) cannot leave the old value behind. A look-up
+//! that was under way meanwhile may hold the old value; dropping also ends its placeholder, so the
+//! old value is used once and never kept.
 
 use crate::model::*;
-use crate::store::{Store, StoreResult};
+use crate::store::{Outcome, Proposal, Store, StoreResult};
 use quick_cache::sync::{Cache, GuardResult};
 use std::{borrow::Borrow, hash::Hash, sync::Arc};
 use tidings_protocol::error::Refusal;
@@ -99,15 +100,45 @@ impl Directory {
         Ok(through(&self.memberships, &key, || Ok(Some(self.store.membership(conversation, user)?)))?.flatten())
     }
 
-    pub fn forget_user(&self, no: UserNo) {
+    /// Drops what a committed proposal changed.
+    pub(crate) fn forget_changed(&self, proposal: &Proposal, outcome: &Outcome) {
+        match (proposal, outcome) {
+            // By far the most common one changes nothing that is cached.
+            (Proposal::Append { .. }, _) | (_, Outcome::Refused(_)) => {}
+            (Proposal::PutUsers(patches), _) => patches.iter().for_each(|patch| self.forget_user_by_id(&patch.id)),
+            (Proposal::SetDoNotDisturb { user, .. }, _) => self.forget_user(*user),
+            (Proposal::UpdateConversation { conversation, .. }, _) => self.forget_conversation(*conversation),
+            (Proposal::ChangeMembers { conversation, .. }, Outcome::MembersChanged { added, removed, changed, .. }) => {
+                self.forget_conversation(*conversation);
+                for user in added.iter().chain(removed).chain(changed) {
+                    self.forget_membership(*conversation, *user);
+                }
+            }
+            (Proposal::MarkRead { conversation, user, .. } | Proposal::SetMute { conversation, user, .. }, _) => {
+                self.forget_membership(*conversation, *user);
+            }
+            _ => {}
+        }
+    }
+
+    fn forget_user_by_id(&self, id: &str) {
+        match self.user_no(id) {
+            Ok(Some(no)) => self.forget_user(no),
+            Ok(None) => {}
+            // Whose number cannot be read now could be anyone's: an empty cache is slow, a wrong one is wrong.
+            Err(_) => self.users.clear(),
+        }
+    }
+
+    fn forget_user(&self, no: UserNo) {
         self.users.remove(&no);
     }
 
-    pub fn forget_conversation(&self, no: ConversationNo) {
+    fn forget_conversation(&self, no: ConversationNo) {
         self.conversations.remove(&no);
     }
 
-    pub fn forget_membership(&self, conversation: ConversationNo, user: UserNo) {
+    fn forget_membership(&self, conversation: ConversationNo, user: UserNo) {
         self.memberships.remove(&(conversation, user));
     }
 }

@@ -43,7 +43,7 @@ pub struct Engine {
     pub config: EngineConfig,
     pub clock: Arc<dyn Clock>,
     pub store: Arc<dyn Store>,
-    pub directory: Directory,
+    pub directory: Arc<Directory>,
     pub presence: Presence,
     pub metrics: Arc<Metrics>,
     pub(crate) committer: Committer,
@@ -73,10 +73,18 @@ impl Engine {
         let (shards, receivers) = Shards::new(&config, wakes);
         let lanes = Lanes::start(&config, shards, metrics.clone());
         let hub: Arc<dyn Hub> = Arc::new(LocalHub::new(lanes.clone()));
-        let committer =
-            Committer::start(&config, store.clone(), clock.clone(), hub.clone(), lanes.clone(), metrics.clone());
+        let directory = Arc::new(Directory::new(store.clone(), config.cache_entries));
+        let committer = Committer::start(
+            &config,
+            store.clone(),
+            clock.clone(),
+            directory.clone(),
+            hub.clone(),
+            lanes.clone(),
+            metrics.clone(),
+        );
         let engine = Arc::new(Engine {
-            directory: Directory::new(store.clone(), config.cache_entries),
+            directory,
             presence: Presence::default(),
             outbox: Outbox::default(),
             rate: RateLimit::new(config.sends_per_second, config.sends_burst),

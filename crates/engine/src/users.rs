@@ -78,14 +78,7 @@ impl Engine {
             let attributes = check_attributes(user.attributes.as_ref())?;
             patches.push(UserPatch { id: user.id, name: user.name, avatar: user.avatar, attributes });
         }
-        let ids: Vec<String> = patches.iter().map(|p| p.id.clone()).collect();
-        let outcome = self.committer.propose(None, Proposal::PutUsers(patches)).await?;
-        for id in &ids {
-            if let Some(no) = self.directory.user_no(id).map_err(store_refusal)? {
-                self.directory.forget_user(no);
-            }
-        }
-        match outcome {
+        match self.committer.propose(None, Proposal::PutUsers(patches)).await? {
             Outcome::Users { created, updated } => Ok(UsersUpserted { created, updated }),
             _ => Err(unexpected()),
         }
@@ -119,7 +112,6 @@ impl Engine {
             }
         }
         self.committer.propose(None, Proposal::SetDoNotDisturb { user: user.no, window }).await?;
-        self.directory.forget_user(user.no);
         Ok(())
     }
 

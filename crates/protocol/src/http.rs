@@ -169,7 +169,7 @@ pub struct CreateConversation {
     pub members: Vec<String>,
 }
 
-#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UpdateConversation {
     #[serde(default, skip_serializing_if = "Option::is_none")]
