@@ -7,7 +7,7 @@ use crate::{
     send::{MENTION_ALL, not_a_member},
     store::End,
 };
-use std::sync::Arc;
+use std::{collections::VecDeque, sync::Arc};
 use tidings_protocol::{
     entry::Entry,
     error::{ErrorCode, Refusal},
@@ -19,8 +19,12 @@ use tidings_protocol::{
 const HISTORY_PAGE_DEFAULT: usize = 50;
 /// Conversations in a page of the list when the caller does not say.
 const CONVERSATIONS_PAGE_DEFAULT: usize = 50;
-/// Entries read at once while counting unread ones.
-const UNREAD_PAGE: usize = 200;
+/// Entries read at once, for a page of history and while counting unread ones: what one look at the
+/// store may hold in memory.
+const READ_AT_ONCE: usize = 100;
+/// Entries that a count of unread ones looks at. Own, silent and other entries are passed over, so
+/// that without this limit one who never marks as read would cost ever more.
+const UNREAD_ENTRIES_MAX: usize = 5_000;
 
 /// A stored entry as clients see it.
 pub fn entry_of(conversation: &str, stored: &StoredEntry) -> Result<Entry, Refusal> {
@@ -83,12 +87,45 @@ impl Engine {
             false => End::Newest,
         };
         let stored = match first <= last {
-            true => self.store.entries(conversation.no, first, last, limit, from).map_err(store_refusal)?,
+            true => self.page_of(conversation.no, first, last, limit, from)?,
             false => Vec::new(),
         };
         let more = first <= last && (last - first + 1) > stored.len() as u64;
         let entries = stored.iter().map(|entry| entry_of(&conversation.id, entry)).collect::<Result<_, _>>()?;
         Ok(HistoryPage { entries, more, first_seq: head.first_seq, last_seq: head.last_seq })
+    }
+
+    /// Entries of a range from one of its ends, oldest first; fewer than `limit` when they are large.
+    fn page_of(
+        &self,
+        no: ConversationNo,
+        mut first: u64,
+        mut last: u64,
+        limit: usize,
+        from: End,
+    ) -> Result<Vec<StoredEntry>, Refusal> {
+        let mut page: VecDeque<StoredEntry> = VecDeque::new();
+        let mut bytes = 0;
+        while page.len() < limit && bytes < HISTORY_BYTES_MAX && first <= last {
+            let at_once = READ_AT_ONCE.min(limit - page.len());
+            let mut part = VecDeque::from(self.store.entries(no, first, last, at_once, from).map_err(store_refusal)?);
+            if part.is_empty() {
+                break;
+            }
+            while bytes < HISTORY_BYTES_MAX
+                && let Some(entry) = if from == End::Oldest { part.pop_front() } else { part.pop_back() }
+            {
+                bytes += entry.content.body.len();
+                if from == End::Oldest {
+                    first = entry.seq + 1;
+                    page.push_back(entry);
+                } else {
+                    last = entry.seq - 1;
+                    page.push_front(entry);
+                }
+            }
+        }
+        Ok(page.into())
     }
 
     /// Others' messages that this member has not read: counted from the timeline, so that it cannot drift.
@@ -101,10 +138,15 @@ impl Engine {
     ) -> Result<Unread, Refusal> {
         let mut unread = Unread::default();
         let mut next = (membership.read_seq.max(membership.joined_seq) + 1).max(head.first_seq);
+        let mut looked_at = 0;
         while next <= head.last_seq {
-            let page = self.store.entries(no, next, head.last_seq, UNREAD_PAGE, End::Oldest).map_err(store_refusal)?;
+            if looked_at >= UNREAD_ENTRIES_MAX {
+                return Ok(Unread { capped: true, ..unread });
+            }
+            let page = self.store.entries(no, next, head.last_seq, READ_AT_ONCE, End::Oldest).map_err(store_refusal)?;
             let Some(last) = page.last() else { break };
             next = last.seq + 1;
+            looked_at += page.len();
             for entry in &page {
                 let content = &entry.content;
                 let own = content.sender.as_ref().is_some_and(|s| s.no == user.no);
@@ -164,6 +206,7 @@ impl Engine {
         let Some(membership) = self.store.membership(no, user.no).map_err(store_refusal)? else { return Ok(None) };
         let Some(card) = self.directory.conversation(no).map_err(store_refusal)? else { return Ok(None) };
         let unread = self.unread(user, no, &membership, head)?;
+        let muted = membership.mute.is_muted(self.clock.now_ms());
         let last =
             self.store.entries(no, head.last_seq.max(1), head.last_seq, 1, End::Newest).map_err(store_refusal)?;
         Ok(Some(ConversationView {
@@ -178,9 +221,9 @@ impl Engine {
             unread: unread.count,
             unread_capped: unread.capped,
             mentions: unread.mentions,
-            muted: membership.mute.is_muted(self.clock.now_ms()),
+            muted,
             muted_until: match membership.mute {
-                MuteState::Until(end) => Some(end),
+                MuteState::Until(end) if muted => Some(end),
                 _ => None,
             },
             last_entry: last.first().map(|entry| entry_of(&card.id, entry)).transpose()?,

@@ -2,8 +2,12 @@
 //!
 //! Nothing is kept per user for this. Within a conversation positions rise with `seq`, so the tail of
 //! each conversation is walked back until the cursor; the newest 800 entries (fewer when they are large)
-//! are handed out, and of what is older the answer names the exact ranges to fetch. A conversation's
-//! entries from before the user joined are not missed, they are history.
+//! are handed out, and of what is older the answer names the exact ranges to fetch. A conversation is
+//! only looked into once its newest entry is next in line, so that a user of 10,000 conversations
+//! costs no more memory than what is handed out.
+//!
+//! A conversation's entries from before the user joined are not missed, they are history. What retention
+//! removed in between cannot be had any more: then the answer is not `complete`, without a range for it.
 
 use crate::{commit::store_refusal, engine::Engine, lanes::encode_entry, model::*, reads::entry_of, store::End};
 use std::{collections::BinaryHeap, sync::Arc};
@@ -14,8 +18,9 @@ use tidings_protocol::{
     limits::{CONVERSATIONS_PER_USER_MAX, INBOX_BYTES_MAX, INBOX_ENTRIES_MAX},
 };
 
-/// Entries read of a conversation's tail at once.
-const TAIL_PAGE: usize = 64;
+/// Entries read of a conversation's tail at once: first a few, most have no more; then more.
+const TAIL_PAGE_FIRST: u64 = 8;
+const TAIL_PAGE_MAX: u64 = 64;
 
 /// What a session is handed before it goes live.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,22 +44,24 @@ struct Tail {
     until: Position,
     /// Read but not handed out yet, newest last.
     page: Vec<StoredEntry>,
+    page_size: u64,
     /// The next `seq` to read, downwards.
     next_seq: u64,
-    /// The newest `seq` that was missed.
+    /// The newest `seq`; what stands after `until` comes live.
     newest_seq: u64,
-    /// The oldest `seq` handed out.
+    /// The oldest `seq` handed out; 0 for none.
     taken_seq: u64,
-    retained_from: u64,
+    joined_seq: u64,
 }
 
 impl Tail {
     /// Makes sure that the newest entry not handed out is at the end of `page`, if there is one.
     fn fill(&mut self, engine: &Engine) -> Result<Option<Position>, Refusal> {
         while self.page.is_empty() && self.next_seq >= self.floor_seq {
-            let low = self.floor_seq.max(self.next_seq.saturating_sub(TAIL_PAGE as u64 - 1));
-            let page = engine.store.entries(self.card.no, low, self.next_seq, TAIL_PAGE, End::Newest);
+            let low = self.floor_seq.max(self.next_seq.saturating_sub(self.page_size - 1));
+            let page = engine.store.entries(self.card.no, low, self.next_seq, self.page_size as usize, End::Newest);
             let page = page.map_err(store_refusal)?;
+            self.page_size = (self.page_size * 2).min(TAIL_PAGE_MAX);
             self.next_seq = low - 1;
             let reached = page.first().is_none_or(|oldest| oldest.position <= self.after);
             self.page = page.into_iter().filter(|e| e.position > self.after && e.position <= self.until).collect();
@@ -97,23 +104,27 @@ impl Engine {
         let after = if reset { [0; LANES] } else { cursor.positions };
         let mut tails = self.tails(user, after, until)?;
 
-        let mut newest = BinaryHeap::new();
-        for (index, tail) in tails.iter_mut().enumerate() {
-            newest.extend(tail.fill(self)?.map(|position| (position, index)));
-        }
+        // By position; of a tail not looked into yet, where its newest entry cannot be above.
+        let mut newest: BinaryHeap<(Position, usize)> =
+            tails.iter().enumerate().map(|(index, (head, tail))| (head.last_position.min(tail.until), index)).collect();
         let mut taken = Vec::new();
         let mut bytes = 0;
         while taken.len() < INBOX_ENTRIES_MAX
             && bytes < INBOX_BYTES_MAX
-            && let Some((_, index)) = newest.pop()
+            && let Some((bound, index)) = newest.pop()
         {
-            let tail = &mut tails[index];
+            let (_, tail) = &mut tails[index];
+            let Some(position) = tail.fill(self)? else { continue };
+            if position < bound {
+                newest.push((position, index));
+                continue;
+            }
             if let Some(entry) = tail.page.pop() {
                 tail.taken_seq = entry.seq;
                 bytes += entry.content.body.len();
                 taken.push((tail.card.clone(), entry));
             }
-            newest.extend(tail.fill(self)?.map(|position| (position, index)));
+            newest.push((position - 1, index));
         }
         taken.reverse();
         if reset {
@@ -121,65 +132,81 @@ impl Engine {
         }
         let mut ranges = Vec::new();
         for (_, index) in newest {
-            ranges.extend(self.range_left(&tails[index])?);
+            ranges.extend(self.range_left(&tails[index].1)?);
         }
-        // What retention removed cannot be had any more, and is not called whole.
-        let gone = self.any_removed(&tails)?;
+        let gone = self.any_removed(tails.iter().map(|(_, tail)| tail))?;
         ranges.sort_by(|a: &MissedRange, b| a.conversation.cmp(&b.conversation));
         Ok((Resume { complete: ranges.is_empty() && !gone, reset, ranges }, taken))
     }
 
-    fn tails(&self, user: UserNo, after: [Position; LANES], until: [Position; LANES]) -> Result<Vec<Tail>, Refusal> {
+    fn tails(
+        &self,
+        user: UserNo,
+        after: [Position; LANES],
+        until: [Position; LANES],
+    ) -> Result<Vec<(Head, Tail)>, Refusal> {
         let mut tails = Vec::new();
         for place in self.store.conversations_of(user, true, CONVERSATIONS_PER_USER_MAX).map_err(store_refusal)? {
             let lane = Lane::of(place.kind) as usize;
             let head = self.store.head(place.conversation).map_err(store_refusal)?;
-            if head.last_position <= after[lane] {
+            if head.last_position <= after[lane] || until[lane] <= after[lane] {
                 continue;
             }
             let membership = self.store.membership(place.conversation, user).map_err(store_refusal)?;
             let card = self.directory.conversation(place.conversation).map_err(store_refusal)?;
             let (Some(membership), Some(card)) = (membership, card) else { continue };
             let floor_seq = (membership.joined_seq + 1).max(head.first_seq);
-            tails.push(Tail {
+            let tail = Tail {
                 card,
                 floor_seq,
                 after: after[lane],
                 until: until[lane],
                 page: vec![],
+                page_size: TAIL_PAGE_FIRST,
                 next_seq: head.last_seq,
                 newest_seq: head.last_seq,
                 taken_seq: 0,
-                retained_from: if head.first_seq > membership.joined_seq + 1 { head.first_seq } else { 0 },
-            });
+                joined_seq: membership.joined_seq,
+            };
+            tails.push((head, tail));
         }
         Ok(tails)
     }
 
-    /// The range of a tail that was not handed out, found by halving: positions rise with `seq`.
+    /// The range of a tail that was not handed out.
     fn range_left(&self, tail: &Tail) -> Result<Option<MissedRange>, Refusal> {
-        let to_seq = match (tail.taken_seq, tail.page.last()) {
-            (0, Some(newest)) => newest.seq,
-            (0, None) => tail.newest_seq,
-            (taken, _) => taken - 1,
-        };
-        let (mut low, mut high) = (tail.floor_seq, to_seq + 1);
+        let newest_seq = if tail.taken_seq > 0 { tail.taken_seq - 1 } else { tail.newest_seq };
+        let from_seq = self.first_after(tail, tail.after, newest_seq)?;
+        let to_seq = self.first_after(tail, tail.until, newest_seq)?.saturating_sub(1);
+        let range = MissedRange { conversation: tail.card.id.clone(), from_seq, to_seq };
+        Ok((from_seq <= to_seq).then_some(range))
+    }
+
+    /// The first `seq` of a tail, up to `newest_seq`, that stands after a position; `newest_seq + 1` if
+    /// none does. Found by halving: positions rise with `seq`.
+    fn first_after(&self, tail: &Tail, position: Position, newest_seq: u64) -> Result<u64, Refusal> {
+        let (mut low, mut high) = (tail.floor_seq, newest_seq + 1);
         while low < high {
             let middle = low + (high - low) / 2;
             match self.position_of(tail.card.no, middle)? {
-                Some(position) if position > tail.after => high = middle,
+                Some(found) if found > position => high = middle,
                 _ => low = middle + 1,
             }
         }
-        let range = MissedRange { conversation: tail.card.id.clone(), from_seq: low, to_seq };
-        Ok((low <= to_seq).then_some(range))
+        Ok(low)
     }
 
-    /// Whether retention removed entries after the cursor.
-    fn any_removed(&self, tails: &[Tail]) -> Result<bool, Refusal> {
-        for tail in tails.iter().filter(|tail| tail.retained_from > 0) {
+    /// Whether retention removed entries that may have been missed. Asked last, so that what was
+    /// removed while the tails were read counts.
+    fn any_removed<'a>(&self, tails: impl Iterator<Item = &'a Tail>) -> Result<bool, Refusal> {
+        for tail in tails {
+            let head = self.store.head(tail.card.no).map_err(store_refusal)?;
+            if head.first_seq <= tail.joined_seq + 1 {
+                continue;
+            }
             // The oldest that is left is newer than the cursor: what was before it may have been, too.
-            if self.position_of(tail.card.no, tail.retained_from)?.is_some_and(|oldest| oldest > tail.after + 1) {
+            let oldest = self.position_of(tail.card.no, head.first_seq)?.unwrap_or(head.last_position + 1);
+            if oldest > tail.after + 1 {
                 return Ok(true);
             }
         }
