@@ -408,7 +408,7 @@ mod tests {
     #[test]
     fn an_altered_text_is_found_for_the_first_receiver_and_for_later_ones() {
         let altered = format!(r#"{{"t":"messages","cursor":"1.0.0.0","entries":[{}]}}"#, entry(1, "mX")).into_bytes();
-        assert_eq!(check(&[&[altered.clone()]]).2.altered, 1);
+        assert_eq!(check(&[std::slice::from_ref(&altered)]).2.altered, 1);
         assert_eq!(check(&[&[frame(&[1])], &[altered]]).2.altered, 1);
     }
 
