@@ -23,7 +23,7 @@ struct State {
 
 /// Numbers start at 1, so that 0 never names anything.
 fn index(no: u64) -> usize {
-    no as usize - 1
+    (no as usize).wrapping_sub(1)
 }
 
 #[derive(Default)]
@@ -41,14 +41,15 @@ impl State {
     }
 
     fn append(&mut self, conversation: ConversationNo, entry: &NewEntry, now_ms: u64) -> Result<Appended, Refused> {
-        let Some(card) = self.conversations.get(index(conversation.0)) else { return Err(Refused::NoSuchConversation) };
-        let conversation = card.no;
         let send = entry.sender.as_ref().zip(entry.client_msg_id.as_ref()).map(|(s, id)| (s.no, id.clone()));
         if let Some(first) = send.as_ref().and_then(|send| self.sends.get(send)) {
             return match first.conversation == conversation {
                 true => Ok(Appended { duplicate: true, ..*first }),
                 false => Err(Refused::ClientMsgIdReused),
             };
+        }
+        if index(conversation.0) >= self.conversations.len() {
+            return Err(Refused::NoSuchConversation);
         }
         let head = self.head(conversation);
         self.position += 1;
@@ -158,6 +159,10 @@ impl State {
                 false => Err(Refused::KindDiffers),
             };
         }
+        if let Some((missing, _)) = new.members.iter().find(|(user, _)| index(user.0) >= self.users.len()) {
+            return Err(Refused::NoSuchUser(*missing));
+        }
+        let members: BTreeMap<UserNo, Role> = new.members.iter().copied().collect();
         let no = ConversationNo(self.conversations.len() as u64 + 1);
         self.conversation_nos.insert(new.id.clone(), no);
         let conversation = Conversation {
@@ -169,11 +174,11 @@ impl State {
             avatar: new.avatar.clone(),
             attributes: new.attributes.clone(),
             created_at: now_ms,
-            member_count: new.members.len() as u64,
+            member_count: members.len() as u64,
         };
         self.conversations.push(conversation.clone());
-        for (user, role) in &new.members {
-            self.put_member(no, *user, *role, now_ms);
+        for (user, role) in members {
+            self.put_member(no, user, role, now_ms);
         }
         Ok(Outcome::Conversation { conversation, created: true })
     }
@@ -191,15 +196,17 @@ impl State {
         if let Some((missing, _)) = add.iter().find(|(user, _)| index(user.0) >= self.users.len()) {
             return Err(Refused::NoSuchUser(*missing));
         }
+        // Whoever is named twice gets the role named last.
+        let add: BTreeMap<UserNo, Role> = add.iter().copied().collect();
         let is_member = |state: &State, user| state.members.contains_key(&(conversation, user));
-        let new: BTreeSet<UserNo> = add.iter().map(|(user, _)| *user).filter(|u| !is_member(self, *u)).collect();
+        let new: BTreeSet<UserNo> = add.keys().copied().filter(|u| !is_member(self, *u)).collect();
         let gone: BTreeSet<UserNo> = remove.iter().copied().filter(|u| is_member(self, *u)).collect();
         let would_be = before + new.len() as u64 - gone.len() as u64;
         if would_be > members_max && !new.is_empty() {
             return Err(Refused::TooManyMembers { limit: members_max, would_be });
         }
         let mut changed = Vec::new();
-        for (user, role) in add {
+        for (user, role) in &add {
             match self.members.get_mut(&(conversation, *user)) {
                 Some(membership) if membership.role != *role => {
                     membership.role = *role;

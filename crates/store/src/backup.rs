@@ -43,7 +43,8 @@ impl EmbeddedStore {
     }
 
     fn copy_to(&self, engine: &Path) -> io::Result<BackedUp> {
-        let snapshot = self.kv().snapshot();
+        let live = self.kv().map_err(io::Error::other)?;
+        let snapshot = live.snapshot();
         let sizes = Sizes { memtable_bytes: 16 << 20, journal_bytes: 96 << 20, cache_bytes: 8 << 20 };
         let copy = FjallKv::open(engine, sizes).map_err(io_error)?;
         let mut copied = BackedUp { rows: 0, bytes: 0 };

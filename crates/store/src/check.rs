@@ -65,7 +65,8 @@ impl EmbeddedStore {
     /// Checks everything against everything.
     pub fn check(&self) -> StoreResult<CheckReport> {
         let mut report = CheckReport { last_position: self.last_position(), ..CheckReport::default() };
-        let kv = self.kv().snapshot();
+        let engine = self.kv()?;
+        let kv = engine.snapshot();
         let kept = check_conversations(&*kv, &mut report)?;
         let with_ids = check_entries(&*kv, &kept, &mut report)?;
         check_dedupe(&*kv, with_ids, &mut report)?;

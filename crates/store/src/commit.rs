@@ -2,12 +2,13 @@
 //! batch, and only then visible to the next. A failed write leaves nothing behind in memory.
 
 use crate::{
+    embedded::{OutboxMark, outbox_rows_done, read_outbox_mark},
     kv::{Batch, Kv, Space},
     rows::*,
 };
 use quick_cache::sync::Cache;
 use rustc_hash::FxHashMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use tidings_engine::{model::*, store::*};
 
 /// Numbers given out so far.
@@ -59,6 +60,7 @@ pub(crate) struct Scratch<'a> {
     conversation_nos: FxHashMap<String, ConversationNo>,
     memberships: FxHashMap<(ConversationNo, UserNo), Option<Membership>>,
     outbox_items: Vec<u64>,
+    outbox_mark: Option<OutboxMark>,
     day_bytes: FxHashMap<u64, u64>,
 }
 
@@ -103,6 +105,7 @@ impl<'a> Scratch<'a> {
             conversation_nos: FxHashMap::default(),
             memberships: FxHashMap::default(),
             outbox_items: Vec::new(),
+            outbox_mark: None,
             day_bytes: FxHashMap::default(),
         }
     }
@@ -123,7 +126,12 @@ impl<'a> Scratch<'a> {
             let before = self.get(Space::Meta, &row_key)?.and_then(|row| number_at(&row, 0)).unwrap_or(0);
             self.batch.put(Space::Meta, row_key, (before + bytes).to_be_bytes().to_vec());
         }
-        for items in std::mem::take(&mut self.outbox_items).chunks(OUTBOX_ITEMS_PER_ROW * 3) {
+        let mut outbox_items = std::mem::take(&mut self.outbox_items);
+        if let Some(mark) = self.outbox_mark {
+            outbox_items =
+                outbox_items.chunks_exact(3).filter(|item| item[0] > mark.through).flatten().copied().collect();
+        }
+        for items in outbox_items.chunks(OUTBOX_ITEMS_PER_ROW * 3) {
             self.batch.put(Space::Meta, key(b'o', &items[..1]), numbers_row(items));
         }
         let mut batch = std::mem::take(&mut self.batch);
@@ -327,11 +335,13 @@ impl<'a> Scratch<'a> {
             };
         }
         self.check_users(new.members.iter().map(|(user, _)| *user))?;
+        // Whoever is named twice is one member, with the role named last.
+        let members: BTreeMap<UserNo, Role> = new.members.iter().copied().collect();
         self.counters.conversations += 1;
         let no = ConversationNo(self.counters.conversations);
         self.batch.put(Space::Meta, id_key(b'c', &new.id), no.0.to_be_bytes().to_vec());
         self.conversation_nos.insert(new.id.clone(), no);
-        let NewConversation { id, kind, pair, name, avatar, attributes, members } = new.clone();
+        let NewConversation { id, kind, pair, name, avatar, attributes, .. } = new.clone();
         let (created_at, member_count) = (self.now_ms, members.len() as u64);
         let conversation = Conversation { no, id, kind, pair, name, avatar, attributes, created_at, member_count };
         self.put_conversation(conversation.clone());
@@ -381,9 +391,11 @@ impl<'a> Scratch<'a> {
     ) -> Result<Outcome, Stop> {
         let mut card = self.conversation(conversation)?.ok_or(Refused::NoSuchConversation)?;
         self.check_users(add.iter().map(|(user, _)| *user))?;
+        // Whoever is named twice gets the role named last.
+        let add: BTreeMap<UserNo, Role> = add.iter().copied().collect();
         let mut added = BTreeSet::new();
         let mut changed = Vec::new();
-        for (user, role) in add {
+        for (user, role) in &add {
             match self.membership(conversation, *user)? {
                 Some(membership) if membership.role != *role => changed.push((*user, membership, *role)),
                 Some(_) => {}
@@ -401,7 +413,7 @@ impl<'a> Scratch<'a> {
             return Err(Refused::TooManyMembers { limit: members_max, would_be }.into());
         }
         let last_seq = self.head(conversation)?.ok_or(Refused::NoSuchConversation)?.last_seq;
-        for (user, role) in add {
+        for (user, role) in &add {
             if added.contains(user) {
                 self.add_member(&card, *user, *role, last_seq);
             }
@@ -424,12 +436,15 @@ impl<'a> Scratch<'a> {
     }
 
     fn outbox_done(&mut self, through: Position, dead: &[DeadNotification]) -> Result<Outcome, Stop> {
-        let before = self.get(Space::Meta, b"O")?.and_then(|row| number_at(&row, 0)).unwrap_or(0);
-        if through > before {
-            self.batch.put(Space::Meta, vec![b'O'], through.to_be_bytes().to_vec());
-            for row in crate::embedded::outbox_rows_done(self.kv, through)? {
-                self.batch.remove(Space::Meta, row);
-            }
+        let before = match self.outbox_mark {
+            Some(mark) => mark,
+            None => read_outbox_mark(self.kv)?,
+        };
+        if through > before.through {
+            let (rows, mark) = outbox_rows_done(self.kv, before, through)?;
+            rows.into_iter().for_each(|row| self.batch.remove(Space::Meta, row));
+            self.batch.put(Space::Meta, vec![b'O'], numbers_row(&[mark.through, mark.first_row]));
+            self.outbox_mark = Some(mark);
         }
         for notification in dead {
             self.batch.put(Space::Meta, key(b'd', &[notification.id]), encode(&DeadRow::of(notification)));

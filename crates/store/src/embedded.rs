@@ -25,6 +25,9 @@ const HEADS_CACHED: usize = 200_000;
 /// How long a look at the free space holds.
 const SPACE_CHECK: Duration = Duration::from_millis(100);
 
+/// How long a fresh start of the engine waits for reads that are under way.
+const READERS_GONE_WITHIN: Duration = Duration::from_secs(5);
+
 /// How to open a data folder.
 #[derive(Debug, Clone)]
 pub struct EmbeddedOptions {
@@ -73,8 +76,9 @@ pub enum OpenError {
 pub struct EmbeddedStore {
     options: EmbeddedOptions,
     folder: Folder,
-    /// Replaced when the engine gave up after a failed write and there is room again.
-    kv: RwLock<Arc<FjallKv>>,
+    /// Replaced when the engine gave up after a failed write and there is room again; readers wait
+    /// meanwhile. Empty only if the fresh start failed: each commit tries again.
+    kv: RwLock<Option<Arc<FjallKv>>>,
     writer: Mutex<Writer>,
     heads: Cache<ConversationNo, Head>,
     position: AtomicU64,
@@ -102,8 +106,9 @@ impl EmbeddedStore {
         let folder = Folder::take(&options.path)?;
         let closed = folder.closed_mark();
         journal::mend_tail(&folder, closed.as_ref())?;
-        let kv = FjallKv::open(&folder.engine_path(), options.sizes()).map_err(open_error)?;
+        // Before the engine opens: it shortens and drops journals, and a crash then must not look like loss.
         folder.remove_closed_mark()?;
+        let kv = FjallKv::open(&folder.engine_path(), options.sizes()).map_err(open_error)?;
         let epoch = match kv.get(Space::Meta, b"e").map_err(open_error)? {
             Some(row) => number_at(&row, 0).ok_or_else(|| OpenError::Damaged("the epoch's row".into()))?,
             None => {
@@ -114,14 +119,11 @@ impl EmbeddedStore {
                 epoch
             }
         };
-        let counters = match kv.get(Space::Meta, b"n").map_err(open_error)? {
-            Some(row) => Counters::of_row(&row).ok_or_else(|| OpenError::Damaged("the counters' row".into()))?,
-            None => Counters::default(),
-        };
+        let counters = read_counters(&kv).map_err(|error| OpenError::Damaged(error.to_string()))?;
         Ok(EmbeddedStore {
             options,
             folder,
-            kv: RwLock::new(Arc::new(kv)),
+            kv: RwLock::new(Some(Arc::new(kv))),
             writer: Mutex::new(Writer { counters, space_checked: None }),
             heads: Cache::new(HEADS_CACHED),
             position: AtomicU64::new(counters.position),
@@ -130,8 +132,10 @@ impl EmbeddedStore {
         })
     }
 
-    pub(crate) fn kv(&self) -> Arc<FjallKv> {
-        self.kv.read().clone()
+    /// The engine. Who reads from a snapshot of it holds on to this too: the engine cannot start
+    /// afresh while parts of the old one are in use.
+    pub(crate) fn kv(&self) -> StoreResult<Arc<FjallKv>> {
+        self.kv.read().clone().ok_or_else(|| StoreError::Unavailable("the engine could not be started again".into()))
     }
 
     pub fn path(&self) -> &Path {
@@ -154,34 +158,28 @@ impl EmbeddedStore {
         enough
     }
 
-    /// Starts the engine afresh after it gave up on a failed write. What it had not acknowledged is
-    /// cut from its journal as after a crash.
-    fn restart_engine(&self) -> StoreResult<()> {
+    /// Starts the engine afresh after it gave up on a failed write. What was torn is cut from its
+    /// journal as after a crash; what was whole but not acknowledged may show up, hence the counters
+    /// that are read anew.
+    fn restart_engine(&self, writer: &mut Writer) -> StoreResult<()> {
         let mut kv = self.kv.write();
-        let options = &self.options;
-        // The engine locks its folder: the old one must be gone, readers that hold it included.
-        let placeholder = tempfile::tempdir().map_err(|e| StoreError::Unavailable(e.to_string()))?;
-        let empty = FjallKv::open(placeholder.path(), options.sizes()).map_err(store_error)?;
-        let mut old = std::mem::replace(&mut *kv, Arc::new(empty));
-        let deadline = Instant::now() + Duration::from_secs(5);
-        loop {
-            match Arc::try_unwrap(old) {
-                Ok(engine) => {
-                    drop(engine);
-                    break;
-                }
-                Err(shared) if Instant::now() < deadline => {
-                    old = shared;
-                    std::thread::yield_now();
-                }
+        if let Some(old) = kv.take() {
+            // The engine locks its folder: the old one must be gone, readers that hold it included.
+            match sole_owner(old) {
+                Ok(engine) => drop(engine),
                 Err(shared) => {
-                    *kv = shared;
+                    *kv = Some(shared);
                     return Err(StoreError::Unavailable("reads hold the engine; it will be restarted".into()));
                 }
             }
         }
         journal::mend_tail(&self.folder, None).map_err(|e| StoreError::Damaged(e.to_string()))?;
-        *kv = Arc::new(FjallKv::open(&self.folder.engine_path(), options.sizes()).map_err(store_error)?);
+        let fresh = FjallKv::open(&self.folder.engine_path(), self.options.sizes()).map_err(store_error)?;
+        writer.counters = read_counters(&fresh)?;
+        self.heads.clear();
+        self.position.store(writer.counters.position, Ordering::Release);
+        *kv = Some(Arc::new(fresh));
+        tracing::warn!("the engine was started afresh after a failed write");
         Ok(())
     }
 
@@ -197,7 +195,7 @@ impl EmbeddedStore {
         let mut found = Vec::new();
         let mut failed = None;
         if limit > 0 && low <= high {
-            let kv = self.kv();
+            let kv = self.kv()?;
             kv.scan(space, low, high, order, &mut |key, value| {
                 match row(key, value) {
                     Ok(value) => found.push(value),
@@ -214,6 +212,8 @@ impl EmbeddedStore {
 impl Drop for EmbeddedStore {
     /// Leaves the mark of an orderly close: from here on every byte of the journals counts.
     fn drop(&mut self) {
+        // The engine goes first: it may still write while it stops, and the folder is locked until then.
+        drop(self.kv.get_mut().take());
         if self.poisoned.load(Ordering::Relaxed) {
             return;
         }
@@ -222,6 +222,26 @@ impl Drop for EmbeddedStore {
         if let Err(error) = marked {
             tracing::warn!(%error, "no mark of an orderly close could be left");
         }
+    }
+}
+
+/// Waits until nobody else holds the engine, for a while.
+fn sole_owner(mut engine: Arc<FjallKv>) -> Result<FjallKv, Arc<FjallKv>> {
+    let deadline = Instant::now() + READERS_GONE_WITHIN;
+    loop {
+        engine = match Arc::try_unwrap(engine) {
+            Ok(engine) => return Ok(engine),
+            Err(shared) if Instant::now() < deadline => shared,
+            Err(shared) => return Err(shared),
+        };
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn read_counters(kv: &dyn KvRead) -> StoreResult<Counters> {
+    match kv.get(Space::Meta, b"n").map_err(store_error)? {
+        Some(row) => Counters::of_row(&row).ok_or_else(|| damaged("the counters' row")),
+        None => Ok(Counters::default()),
     }
 }
 
@@ -288,18 +308,43 @@ pub(crate) fn read_parts(kv: &dyn KvRead, no: ConversationNo, seq: u64, count: u
     Ok(whole)
 }
 
-/// Keys of outbox rows whose every item is at or before `through`.
-pub(crate) fn outbox_rows_done(kv: &dyn KvRead, through: Position) -> StoreResult<Vec<Vec<u8>>> {
+/// How far the outbox's consumer has got, and where the rows that are left begin: what was removed
+/// before that is not walked over again.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct OutboxMark {
+    pub through: Position,
+    pub first_row: Position,
+}
+
+pub(crate) fn read_outbox_mark(kv: &dyn KvRead) -> StoreResult<OutboxMark> {
+    let row = kv.get(Space::Meta, b"O").map_err(store_error)?;
+    match row.as_deref().map(numbers).as_deref() {
+        None => Ok(OutboxMark::default()),
+        Some([through, first_row]) => Ok(OutboxMark { through: *through, first_row: *first_row }),
+        Some(_) => Err(damaged("the outbox's mark")),
+    }
+}
+
+/// Keys of outbox rows whose every item is at or before `through`, and the mark after their removal.
+pub(crate) fn outbox_rows_done(
+    kv: &dyn KvRead,
+    before: OutboxMark,
+    through: Position,
+) -> StoreResult<(Vec<Vec<u8>>, OutboxMark)> {
     let mut done = Vec::new();
-    kv.scan(Space::Meta, &key(b'o', &[0]), &key(b'o', &[through]), Order::Up, &mut |key, row| {
+    let mut first_row = through + 1;
+    kv.scan(Space::Meta, &key(b'o', &[before.first_row]), &key(b'o', &[through]), Order::Up, &mut |key, row| {
         let newest = row.len().checked_sub(24).and_then(|at| number_at(row, at));
         if newest.is_none_or(|newest| newest <= through) {
             done.push(key.to_vec());
+        } else {
+            // Rows do not overlap, so only the last one can reach beyond.
+            first_row = number_at(key, 1).unwrap_or(first_row);
         }
         true
     })
     .map_err(store_error)?;
-    Ok(done)
+    Ok((done, OutboxMark { through, first_row }))
 }
 
 impl Store for EmbeddedStore {
@@ -309,11 +354,10 @@ impl Store for EmbeddedStore {
             return Err(StoreError::DiskFull);
         }
         if self.poisoned.load(Ordering::Relaxed) {
-            self.restart_engine()?;
-            self.heads.clear();
+            self.restart_engine(&mut writer)?;
             self.poisoned.store(false, Ordering::Relaxed);
         }
-        let kv = self.kv();
+        let kv = self.kv()?;
         let mut scratch = Scratch::new(&*kv, &self.heads, writer.counters, self.options.outbox, now_ms);
         let outcomes = batch.iter().map(|proposal| scratch.propose(proposal)).collect::<StoreResult<Vec<_>>>()?;
         let writes = scratch.finish()?;
@@ -323,7 +367,8 @@ impl Store for EmbeddedStore {
         {
             self.poisoned.store(true, Ordering::Relaxed);
             writer.space_checked = None;
-            return Err(store_error(error));
+            // Not `DiskFull`, even if that is why: a part or all of the batch may have been written.
+            return Err(StoreError::Unavailable(error.to_string()));
         }
         writer.counters = counters;
         for (conversation, head) in heads {
@@ -342,32 +387,32 @@ impl Store for EmbeddedStore {
     }
 
     fn user_no(&self, id: &str) -> StoreResult<Option<UserNo>> {
-        let row = self.kv().get(Space::Meta, &id_key(b'u', id)).map_err(store_error)?;
+        let row = self.kv()?.get(Space::Meta, &id_key(b'u', id)).map_err(store_error)?;
         Ok(row.and_then(|row| number_at(&row, 0)).map(UserNo))
     }
 
     fn user(&self, no: UserNo) -> StoreResult<Option<User>> {
-        read_user(&*self.kv(), no)
+        read_user(&*self.kv()?, no)
     }
 
     fn conversation_no(&self, id: &str) -> StoreResult<Option<ConversationNo>> {
-        let row = self.kv().get(Space::Meta, &id_key(b'c', id)).map_err(store_error)?;
+        let row = self.kv()?.get(Space::Meta, &id_key(b'c', id)).map_err(store_error)?;
         Ok(row.and_then(|row| number_at(&row, 0)).map(ConversationNo))
     }
 
     fn conversation(&self, no: ConversationNo) -> StoreResult<Option<Conversation>> {
-        read_conversation(&*self.kv(), no)
+        read_conversation(&*self.kv()?, no)
     }
 
     fn head(&self, no: ConversationNo) -> StoreResult<Head> {
         match self.heads.get(&no) {
             Some(head) => Ok(head),
-            None => read_head(&*self.kv(), no),
+            None => read_head(&*self.kv()?, no),
         }
     }
 
     fn membership(&self, conversation: ConversationNo, user: UserNo) -> StoreResult<Option<Membership>> {
-        read_membership(&*self.kv(), conversation, user)
+        read_membership(&*self.kv()?, conversation, user)
     }
 
     fn members(
@@ -404,7 +449,7 @@ impl Store for EmbeddedStore {
     ) -> StoreResult<Vec<StoredEntry>> {
         let order = if from == End::Oldest { Order::Up } else { Order::Down };
         let (low, high) = (entry_key(conversation, from_seq), entry_key(conversation, to_seq));
-        let kv = self.kv();
+        let kv = self.kv()?;
         let mut entries = self.scan_values(Space::Timeline, &low, &high, limit, order, |key, row| {
             let seq = number_at(key, 8).ok_or_else(|| damaged("an entry's key"))?;
             decode_entry(seq, row, |count| read_parts(&*kv, conversation, seq, count))
@@ -430,23 +475,25 @@ impl Store for EmbeddedStore {
     }
 
     fn outbox(&self, after: Position, limit: usize) -> StoreResult<Vec<OutboxItem>> {
+        let kv = self.kv()?;
+        let mark = read_outbox_mark(&*kv)?;
+        let after = after.max(mark.through);
         let mut items = Vec::new();
-        self.kv()
-            .scan(Space::Meta, &key(b'o', &[0]), &key(b'o', &[u64::MAX]), Order::Up, &mut |_, row| {
-                for item in numbers(row).chunks_exact(3).filter(|item| item[0] > after) {
-                    let (position, conversation, seq) = (item[0], ConversationNo(item[1]), item[2]);
-                    items.push(OutboxItem { position, conversation, seq });
-                }
-                items.len() < limit
-            })
-            .map_err(store_error)?;
+        let (low, high) = (key(b'o', &[mark.first_row]), key(b'o', &[u64::MAX]));
+        kv.scan(Space::Meta, &low, &high, Order::Up, &mut |_, row| {
+            for item in numbers(row).chunks_exact(3).filter(|item| item[0] > after) {
+                let (position, conversation, seq) = (item[0], ConversationNo(item[1]), item[2]);
+                items.push(OutboxItem { position, conversation, seq });
+            }
+            items.len() < limit
+        })
+        .map_err(store_error)?;
         items.truncate(limit);
         Ok(items)
     }
 
     fn outbox_done(&self) -> StoreResult<Position> {
-        let row = self.kv().get(Space::Meta, b"O").map_err(store_error)?;
-        Ok(row.and_then(|row| number_at(&row, 0)).unwrap_or(0))
+        Ok(read_outbox_mark(&*self.kv()?)?.through)
     }
 
     fn dead_notifications(&self, after: Option<u64>, limit: usize) -> StoreResult<Vec<DeadNotification>> {
@@ -462,7 +509,7 @@ impl Store for EmbeddedStore {
     }
 
     fn stats(&self) -> StoreStats {
-        let kv = self.kv();
+        let Ok(kv) = self.kv() else { return StoreStats::default() };
         let timeline_bytes = self.timeline_bytes().unwrap_or(0);
         StoreStats { disk_bytes: kv.disk_bytes(), timeline_bytes, journals: kv.journals() }
     }

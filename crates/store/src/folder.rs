@@ -19,7 +19,7 @@ pub(crate) const FORMAT: u32 = 1;
 /// byte of the journals was acknowledged, and damage is loss.
 #[derive(Debug, Serialize, Deserialize, PartialEq, Eq, Clone)]
 pub(crate) struct ClosedMark {
-    /// Journal file names and their lengths.
+    /// Journal file names and how much was written to each.
     pub journals: Vec<(String, u64)>,
 }
 

@@ -17,7 +17,7 @@ use crate::{
 };
 use std::{
     fs::{self, File},
-    io,
+    io::{self, Read, Seek, SeekFrom},
     path::{Path, PathBuf},
 };
 
@@ -97,9 +97,33 @@ fn scan(bytes: &[u8]) -> Scan {
             None => at += 1,
         }
     }
-    // What was set aside in advance and never written is no damage.
-    let length = if bytes[whole..].iter().all(|byte| *byte == 0) { whole } else { bytes.len() };
-    Scan { whole, later, length }
+    Scan { whole, later, length: bytes.len() }
+}
+
+/// What was written to a journal. The engine sets space aside in advance, and zeros to the end of
+/// the file are no damage; a batch never ends with one.
+fn read_written(path: &Path) -> io::Result<Vec<u8>> {
+    const BLOCK: usize = 1024 * 1024;
+    let mut file = File::open(path)?;
+    let mut block = vec![0; BLOCK];
+    let zeros = vec![0; BLOCK];
+    let mut length = file.metadata()?.len();
+    while length > 0 {
+        let start = (length - 1) / BLOCK as u64 * BLOCK as u64;
+        let piece = &mut block[..(length - start) as usize];
+        file.seek(SeekFrom::Start(start))?;
+        file.read_exact(piece)?;
+        // Blocks are compared whole because tens of MiB of zeros are usual.
+        if *piece != zeros[..piece.len()] {
+            length = start + piece.iter().rposition(|byte| *byte != 0).map_or(0, |at| at as u64 + 1);
+            break;
+        }
+        length = start;
+    }
+    let mut written = Vec::with_capacity(length as usize);
+    file.seek(SeekFrom::Start(0))?;
+    file.take(length).read_to_end(&mut written)?;
+    Ok(written)
 }
 
 /// The journals of an engine's folder, oldest first.
@@ -122,9 +146,9 @@ fn name_of(path: &Path) -> String {
     path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
-/// Journals and their lengths, for the mark of an orderly close.
+/// Journals and how much was written to each, for the mark of an orderly close.
 pub(crate) fn lengths(engine: &Path) -> io::Result<Vec<(String, u64)>> {
-    journals(engine)?.iter().map(|path| Ok((name_of(path), fs::metadata(path)?.len()))).collect()
+    journals(engine)?.iter().map(|path| Ok((name_of(path), read_written(path)?.len() as u64))).collect()
 }
 
 /// Cuts an unacknowledged damaged tail before the engine opens, or refuses.
@@ -132,7 +156,8 @@ pub(crate) fn mend_tail(folder: &Folder, closed: Option<&ClosedMark>) -> Result<
     let engine = folder.engine_path();
     let journals = journals(&engine)?;
     for (name, length) in closed.map_or(&[][..], |mark| &mark.journals) {
-        let found = fs::metadata(engine.join(name)).map_or(0, |meta| meta.len());
+        let path = engine.join(name);
+        let found = if path.exists() { read_written(&path)?.len() as u64 } else { 0 };
         if found < *length {
             let message = format!("journal {name} has {found} bytes of the {length} that it had when it was closed");
             return Err(OpenError::Damaged(message));
@@ -140,7 +165,7 @@ pub(crate) fn mend_tail(folder: &Folder, closed: Option<&ClosedMark>) -> Result<
     }
     let Some(newest) = journals.last() else { return Ok(()) };
     for path in &journals {
-        let bytes = fs::read(path)?;
+        let bytes = read_written(path)?;
         let scan = scan(&bytes);
         if !scan.is_damaged() {
             continue;
@@ -192,7 +217,7 @@ pub fn repair(path: &Path) -> Result<Vec<Repaired>, OpenError> {
     let folder = Folder::take(path)?;
     let mut repaired = Vec::new();
     for journal in journals(&folder.engine_path())? {
-        let bytes = fs::read(&journal)?;
+        let bytes = read_written(&journal)?;
         let scan = scan(&bytes);
         if scan.is_damaged() {
             cut(&folder, &journal, &bytes, scan.whole)?;

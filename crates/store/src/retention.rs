@@ -19,7 +19,7 @@ impl EmbeddedStore {
 
     fn days(&self) -> StoreResult<Vec<(u64, u64)>> {
         let mut days = Vec::new();
-        self.kv()
+        self.kv()?
             .scan(Space::Meta, &key(b'b', &[0]), &key(b'b', &[u64::MAX]), Order::Up, &mut |key, row| {
                 days.extend(number_at(key, 1).zip(number_at(row, 0)));
                 true
@@ -52,7 +52,7 @@ impl EmbeddedStore {
             return Ok(0);
         }
         let mut conversations = Vec::new();
-        self.kv()
+        self.kv()?
             .scan(Space::Meta, &key(b'C', &[0]), &key(b'C', &[u64::MAX]), Order::Up, &mut |key, _| {
                 conversations.extend(number_at(key, 1).map(ConversationNo));
                 true
@@ -78,7 +78,7 @@ impl EmbeddedStore {
 
     fn write(&self, batch: Batch) -> StoreResult<()> {
         let _writer = self.hold_writer();
-        if batch.puts.is_empty() { Ok(()) } else { self.kv().commit(batch).map_err(store_error) }
+        if batch.puts.is_empty() { Ok(()) } else { self.kv()?.commit(batch).map_err(store_error) }
     }
 
     fn remove_some(&self, conversation: ConversationNo, cutoff: u64) -> StoreResult<usize> {
@@ -101,7 +101,7 @@ impl EmbeddedStore {
         }
         batch.put(Space::Meta, key(b'f', &[conversation.0]), (last.seq + 1).to_be_bytes().to_vec());
         let _writer = self.hold_writer();
-        self.kv().commit(batch).map_err(store_error)?;
+        self.kv()?.commit(batch).map_err(store_error)?;
         self.forget_head(conversation);
         Ok(old.len())
     }

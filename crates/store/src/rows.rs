@@ -10,7 +10,7 @@
 //! | meta | `m` conversation, user | membership, read mark, mute |
 //! | meta | `r` user, kind, conversation | that the user is in it |
 //! | meta | `f` conversation | the oldest sequence that retention left |
-//! | meta | `o` position / `O` | entries awaiting push / how far push has got |
+//! | meta | `o` position / `O` | entries awaiting push / how far push has got, first row left |
 //! | meta | `d` id | a notification given up |
 //! | meta | `b` day | bytes of entries of that UTC day |
 //! | timeline | conversation, seq | the entry, or the head of one with a large body |

@@ -1,0 +1,110 @@
+//! How fast the embedded store commits and opens.
+//!
+//! ```text
+//! cargo bench -p tidings-store --bench commit -- [MESSAGES] [FOLDER]
+//! ```
+//!
+//! Messages of 220 bytes, each with its dedupe entry, over 1,000 conversations, by one committer
+//! with a real fsync per batch. Each batch size starts with an empty folder.
+#![allow(clippy::unwrap_used)]
+
+use hdrhistogram::Histogram;
+use std::{
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+use tidings_engine::{model::*, store::*};
+use tidings_store::{EmbeddedOptions, EmbeddedStore};
+
+const BATCH_SIZES: [u64; 2] = [64, 512];
+const CONVERSATIONS: u64 = 1_000;
+const BODY_BYTES: usize = 220;
+const NOW: u64 = 1_780_056_000_000;
+
+fn populate(store: &EmbeddedStore) {
+    let user = UserPatch { id: "u".into(), ..UserPatch::default() };
+    let conversation = |n: u64| {
+        Proposal::CreateConversation(NewConversation {
+            id: format!("g{n}"),
+            kind: ConversationKind::Group,
+            pair: None,
+            name: None,
+            avatar: None,
+            attributes: None,
+            members: vec![(UserNo(1), Role::Member)],
+        })
+    };
+    store.commit(&[Proposal::PutUsers(vec![user])], NOW).unwrap();
+    store.commit(&(0..CONVERSATIONS).map(conversation).collect::<Vec<_>>(), NOW).unwrap();
+}
+
+fn message(n: u64) -> Proposal {
+    let body = format!("\"{n:x>width$}\"", width = BODY_BYTES - 2);
+    let entry = NewEntry {
+        kind: EntryKind::Message,
+        sender: Some(Sender { no: UserNo(1), id: "u".into() }),
+        client_msg_id: Some(format!("{:016x}", n.wrapping_mul(0x9E37_79B9_7F4A_7C15))),
+        content_type: "text".into(),
+        body: body.into(),
+        mentions: vec![],
+        silent: false,
+        skip_push: false,
+    };
+    Proposal::Append { conversation: ConversationNo(n % CONVERSATIONS + 1), entry }
+}
+
+fn run(folder: &Path, messages: u64, batch_size: u64) {
+    let options = EmbeddedOptions { outbox: true, ..EmbeddedOptions::new(folder) };
+    let store = EmbeddedStore::open(options.clone()).unwrap();
+    populate(&store);
+    let mut commits = Histogram::<u64>::new(3).unwrap();
+    // Proposals are made outside the clock: it is the commit that is measured.
+    let mut busy = Duration::ZERO;
+    for first in (0..messages).step_by(batch_size as usize) {
+        let batch: Vec<_> = (first..messages.min(first + batch_size)).map(message).collect();
+        let start = Instant::now();
+        store.commit(&batch, NOW).unwrap();
+        let took = start.elapsed();
+        busy += took;
+        commits.record(took.as_micros() as u64).unwrap();
+        // A consumer of the outbox that keeps up.
+        if first / batch_size % 64 == 63 {
+            let through = store.last_position();
+            store.commit(&[Proposal::OutboxDone { through, dead: vec![] }], NOW).unwrap();
+        }
+    }
+    let disk_mib = store.stats().disk_bytes as f64 / 1_048_576.0;
+    drop(store);
+    let start = Instant::now();
+    let store = EmbeddedStore::open(options).unwrap();
+    let opened = start.elapsed();
+    assert_eq!(store.last_position(), messages);
+    let ms = |micros: u64| micros as f64 / 1_000.0;
+    println!(
+        "{batch_size:>6} {:>10.0} {:>8.2} {:>8.2} {:>8.2} {:>10.0} {:>9.0}",
+        messages as f64 / busy.as_secs_f64(),
+        ms(commits.value_at_quantile(0.5)),
+        ms(commits.value_at_quantile(0.99)),
+        ms(commits.max()),
+        disk_mib,
+        opened.as_secs_f64() * 1_000.0,
+    );
+}
+
+fn main() {
+    // `cargo bench` and `cargo test` add flags of their own.
+    let mut arguments = std::env::args().skip(1).filter(|argument| !argument.starts_with("--"));
+    let testing = std::env::args().any(|argument| argument == "--test");
+    let messages = match arguments.next() {
+        Some(count) => count.replace(['_', ','], "").parse().expect("the number of messages"),
+        None if testing => 2_000,
+        None => 200_000,
+    };
+    let parent = arguments.next().map_or_else(std::env::temp_dir, PathBuf::from);
+    println!("{messages} messages of {BODY_BYTES} bytes with dedupe entries, one fsync per batch");
+    println!(" batch      msg/s   p50 ms   p99 ms   max ms   disk MiB   open ms");
+    for batch_size in BATCH_SIZES {
+        let folder = tempfile::tempdir_in(&parent).unwrap();
+        run(folder.path(), messages, batch_size);
+    }
+}

@@ -1,0 +1,106 @@
+//! What awaits offline push, and what was given up.
+
+use super::*;
+
+pub(super) const CHECKS: &[Check] = &[
+    ("the outbox holds messages that may be pushed, in commit order", what_awaits),
+    ("the outbox forgets what is done", done),
+    ("the outbox is read in pages", pages),
+    ("what is done never goes back", never_back),
+    ("dead notifications are kept, listed and dropped", dead),
+];
+
+fn positions(items: &[OutboxItem]) -> Vec<Position> {
+    items.iter().map(|item| item.position).collect()
+}
+
+fn what_awaits(store: &dyn Store) {
+    let u = users(store, 1);
+    let (one, two) = (group(store, "one", &u), group(store, "two", &u));
+    let batch = [
+        append(one, message(u[0], "a")),
+        append(one, NewEntry { silent: true, ..message(u[0], "b") }),
+        append(two, NewEntry { skip_push: true, ..message(u[0], "c") }),
+        append(two, NewEntry { silent: false, skip_push: false, ..notice(EntryKind::MemberChange) }),
+        append(two, message(u[0], "d")),
+        append(one, message(u[0], "a")),
+        append(one, NewEntry { silent: false, skip_push: false, ..notice(EntryKind::Message) }),
+    ];
+    let found: Vec<_> = store.commit(&batch, NOON).unwrap().iter().map(appended).collect();
+    let item = |a: &Appended| OutboxItem { position: a.position, conversation: a.conversation, seq: a.seq };
+    assert_eq!(store.outbox(0, 100).unwrap(), [item(&found[0]), item(&found[4]), item(&found[6])]);
+    assert_eq!(store.outbox_done().unwrap(), 0);
+}
+
+fn done(store: &dyn Store) {
+    let u = users(store, 1);
+    let room = group(store, "g", &u);
+    fill(store, room, u[0], 20);
+    let all = positions(&store.outbox(0, 100).unwrap());
+    assert_eq!(all.len(), 20);
+    for kept in [19, 13, 12, 5, 0] {
+        let through = all[20 - kept - 1];
+        assert_eq!(commit(store, Proposal::OutboxDone { through, dead: vec![] }), Outcome::Done);
+        assert_eq!(positions(&store.outbox(0, 100).unwrap()), all[20 - kept..]);
+        assert_eq!(store.outbox_done().unwrap(), through);
+    }
+    let more = appended(&commit(store, append(room, message(u[0], "more"))));
+    assert_eq!(positions(&store.outbox(0, 100).unwrap()), [more.position]);
+    let last = appended(&commit(store, append(room, message(u[0], "last"))));
+    let batch = [append(room, message(u[0], "own")), Proposal::OutboxDone { through: last.position + 1, dead: vec![] }];
+    store.commit(&batch, NOON).unwrap();
+    assert_eq!(store.outbox(0, 100).unwrap(), [], "what was appended in the same batch is done too");
+}
+
+fn pages(store: &dyn Store) {
+    let u = users(store, 1);
+    let room = group(store, "g", &u);
+    let batch: Vec<_> = (0..300).map(|n| append(room, message(u[0], &n.to_string()))).collect();
+    let all: Vec<_> = store.commit(&batch, NOON).unwrap().iter().map(|o| appended(o).position).collect();
+    let mut found: Vec<Position> = vec![];
+    loop {
+        let page = store.outbox(found.last().copied().unwrap_or(0), 70).unwrap();
+        assert!(page.len() <= 70);
+        if page.is_empty() {
+            break;
+        }
+        found.extend(positions(&page));
+    }
+    assert_eq!(found, all);
+}
+
+fn never_back(store: &dyn Store) {
+    let u = users(store, 1);
+    let room = group(store, "g", &u);
+    fill(store, room, u[0], 9);
+    let all = positions(&store.outbox(0, 100).unwrap());
+    let batch = [all[5], all[2]].map(|through| Proposal::OutboxDone { through, dead: vec![] });
+    store.commit(&batch, NOON).unwrap();
+    assert_eq!(store.outbox_done().unwrap(), all[5]);
+    commit(store, Proposal::OutboxDone { through: all[3], dead: vec![] });
+    assert_eq!(store.outbox_done().unwrap(), all[5]);
+    assert_eq!(positions(&store.outbox(0, 100).unwrap()), all[6..]);
+}
+
+fn dead(store: &dyn Store) {
+    let given_up = |id| DeadNotification {
+        id,
+        failed_at: NOON + id,
+        attempts: 12,
+        last_error: "503 ünavailable".into(),
+        event: "{\"n\":1}".into(),
+    };
+    commit(store, Proposal::OutboxDone { through: 0, dead: vec![given_up(3), given_up(1)] });
+    commit(store, Proposal::OutboxDone { through: 0, dead: vec![given_up(7)] });
+    assert_eq!(store.dead_notifications(None, 10).unwrap(), [1, 3, 7].map(given_up));
+    assert_eq!(store.dead_notifications(Some(1), 1).unwrap(), [given_up(3)]);
+    assert_eq!(commit(store, Proposal::DropDead { ids: vec![3, 99] }), Outcome::Done);
+    assert_eq!(store.dead_notifications(None, 10).unwrap(), [1, 7].map(given_up));
+    let batch = [
+        Proposal::DropDead { ids: vec![7] },
+        Proposal::OutboxDone { through: 0, dead: vec![given_up(7), given_up(8)] },
+        Proposal::DropDead { ids: vec![8] },
+    ];
+    store.commit(&batch, NOON).unwrap();
+    assert_eq!(store.dead_notifications(None, 10).unwrap(), [1, 7].map(given_up));
+}

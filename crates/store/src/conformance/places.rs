@@ -1,0 +1,272 @@
+//! Users, conversations and who is where.
+
+use super::*;
+
+pub(super) const CHECKS: &[Check] = &[
+    ("an upsert keeps the fields that it does not name", upsert),
+    ("creating a conversation twice gives the first", create_twice),
+    ("a conversation of another kind under the same id is refused", kind_differs),
+    ("a conversation with unknown members is refused", unknown_members),
+    ("members are added, removed, and change role", members_change),
+    ("a member named twice is one member", named_twice),
+    ("members have a limit", members_limit),
+    ("members are listed in pages", member_pages),
+    ("a notice is appended only if members changed", members_notice),
+    ("an update keeps the fields that it does not name, and appends its notice", update),
+    ("a read mark moves forward only, and not past the head", mark_read),
+    ("a mute is kept", mute),
+    ("do-not-disturb is set and ended", do_not_disturb),
+    ("a user's conversations are listed with and without direct ones", conversations_of),
+    ("who joins again starts at the head", rejoin),
+];
+
+fn patch(id: &str, name: Option<&str>, avatar: Option<&str>, attributes: Option<&str>) -> UserPatch {
+    let [name, avatar, attributes] = [name, avatar, attributes].map(|field| field.map(str::to_owned));
+    UserPatch { id: id.into(), name, avatar, attributes }
+}
+
+fn upsert(store: &dyn Store) {
+    let first = [patch("a", Some("Ann"), Some("a.png"), Some("{\"x\":1}")), patch("b", None, None, None)];
+    let outcome = commit(store, Proposal::PutUsers(first.to_vec()));
+    assert_eq!(outcome, Outcome::Users { created: 2, updated: 0 });
+    let second =
+        [patch("a", None, Some("b.png"), None), patch("c", None, None, None), patch("c", Some("C"), None, None)];
+    let outcome = commit_at(store, Proposal::PutUsers(second.to_vec()), NOON + 5);
+    assert_eq!(outcome, Outcome::Users { created: 1, updated: 2 });
+    let no = store.user_no("a").unwrap().unwrap();
+    let user = store.user(no).unwrap().unwrap();
+    assert_eq!((user.no, user.id.as_str(), user.name.as_deref()), (no, "a", Some("Ann")));
+    assert_eq!((user.avatar.as_deref(), user.attributes.as_deref()), (Some("b.png"), Some("{\"x\":1}")));
+    assert_eq!(user.created_at, NOON);
+    let named = store.user(store.user_no("c").unwrap().unwrap()).unwrap().unwrap();
+    assert_eq!(named.name.as_deref(), Some("C"));
+    assert_eq!(store.user_no("d").unwrap(), None);
+    assert_eq!(store.user(UserNo(99)).unwrap(), None);
+}
+
+fn create_twice(store: &dyn Store) {
+    let users = users(store, 3);
+    let no = group(store, "g", &users[..2]);
+    let first = store.conversation(no).unwrap().unwrap();
+    assert_eq!((first.id.as_str(), first.member_count, first.created_at), ("g", 2, NOON));
+    let other =
+        NewConversation { name: Some("other".into()), ..new_conversation("g", ConversationKind::Group, &users) };
+    let batch = [Proposal::CreateConversation(other.clone()), Proposal::CreateConversation(other)];
+    for outcome in store.commit(&batch, NOON + 1).unwrap() {
+        assert_eq!(outcome, Outcome::Conversation { conversation: first.clone(), created: false });
+    }
+    assert_eq!(store.conversation_no("g").unwrap(), Some(no));
+    assert_eq!(store.conversation_no("h").unwrap(), None);
+    assert_eq!(store.head(no).unwrap(), Head { first_seq: 1, ..Head::default() });
+    let direct = create(store, "u1~u2", ConversationKind::Direct, &users[..2]);
+    assert_eq!(store.conversation(direct).unwrap().unwrap().pair, Some((users[0], users[1])));
+}
+
+fn kind_differs(store: &dyn Store) {
+    let users = users(store, 2);
+    group(store, "g", &users);
+    let official = new_conversation("g", ConversationKind::Official, &users);
+    assert_eq!(commit(store, Proposal::CreateConversation(official)), Outcome::Refused(Refused::KindDiffers));
+}
+
+fn unknown_members(store: &dyn Store) {
+    let users = users(store, 1);
+    for unknown in [UserNo(0), UserNo(2)] {
+        let new = new_conversation("g", ConversationKind::Group, &[users[0], unknown]);
+        let outcome = commit(store, Proposal::CreateConversation(new));
+        assert_eq!(outcome, Outcome::Refused(Refused::NoSuchUser(unknown)));
+    }
+    assert_eq!(store.conversation_no("g").unwrap(), None);
+}
+
+fn change(conversation: ConversationNo, add: &[(UserNo, Role)], remove: &[UserNo], members_max: u64) -> Proposal {
+    let (add, remove) = (add.to_vec(), remove.to_vec());
+    Proposal::ChangeMembers { conversation, add, remove, members_max, notice: None }
+}
+
+fn changed(added: &[UserNo], removed: &[UserNo], changed: &[UserNo], member_count: u64) -> Outcome {
+    let (added, removed, changed) = (added.to_vec(), removed.to_vec(), changed.to_vec());
+    Outcome::MembersChanged { added, removed, changed, member_count, notice: None }
+}
+
+fn members_change(store: &dyn Store) {
+    let u = users(store, 4);
+    let room = group(store, "g", &u[..2]);
+    let add = [(u[0], Role::Admin), (u[1], Role::Member), (u[2], Role::Owner)];
+    assert_eq!(commit(store, change(room, &add, &[], 10)), changed(&[u[2]], &[], &[u[0]], 3));
+    assert_eq!(commit(store, change(room, &[], &[u[1], u[3]], 10)), changed(&[], &[u[1]], &[], 2));
+    assert_eq!(commit(store, change(room, &[(u[3], Role::Member)], &[u[2]], 2)), changed(&[u[3]], &[u[2]], &[], 2));
+    let unknown = change(room, &[(UserNo(9), Role::Member)], &[], 10);
+    assert_eq!(commit(store, unknown), Outcome::Refused(Refused::NoSuchUser(UserNo(9))));
+    let nowhere = change(ConversationNo(9), &[], &[], 10);
+    assert_eq!(commit(store, nowhere), Outcome::Refused(Refused::NoSuchConversation));
+    let members = store.members(room, None, 10).unwrap();
+    let roles: Vec<_> = members.iter().map(|(user, m)| (*user, m.role)).collect();
+    assert_eq!(roles, [(u[0], Role::Admin), (u[3], Role::Member)]);
+    assert_eq!(store.conversation(room).unwrap().unwrap().member_count, 2);
+    assert_eq!(store.membership(room, u[2]).unwrap(), None);
+    assert_eq!(store.conversations_of(u[2], true, 10).unwrap(), []);
+}
+
+fn named_twice(store: &dyn Store) {
+    let u = users(store, 2);
+    let twice = NewConversation {
+        members: vec![(u[0], Role::Member), (u[0], Role::Owner)],
+        ..new_conversation("g", ConversationKind::Group, &[])
+    };
+    let Outcome::Conversation { conversation, .. } = commit(store, Proposal::CreateConversation(twice)) else {
+        panic!("not created")
+    };
+    assert_eq!(conversation.member_count, 1);
+    assert_eq!(store.membership(conversation.no, u[0]).unwrap().unwrap().role, Role::Owner);
+    let add = [(u[1], Role::Admin), (u[1], Role::Member), (u[0], Role::Member), (u[0], Role::Owner)];
+    let outcome = commit(store, change(conversation.no, &add, &[], 10));
+    assert_eq!(outcome, changed(&[u[1]], &[], &[], 2));
+    assert_eq!(store.membership(conversation.no, u[1]).unwrap().unwrap().role, Role::Member);
+}
+
+fn members_limit(store: &dyn Store) {
+    let u = users(store, 4);
+    let room = group(store, "g", &u[..2]);
+    let add = [(u[2], Role::Member), (u[3], Role::Member)];
+    let refused = Outcome::Refused(Refused::TooManyMembers { limit: 3, would_be: 4 });
+    assert_eq!(commit(store, change(room, &add, &[], 3)), refused);
+    assert_eq!(store.members(room, None, 10).unwrap().len(), 2, "none of a refused change is done");
+    assert_eq!(commit(store, change(room, &add[..1], &[], 3)), changed(&[u[2]], &[], &[], 3));
+    // A limit that was lowered keeps nobody from leaving or changing role.
+    assert_eq!(commit(store, change(room, &[(u[0], Role::Owner)], &[u[1]], 1)), changed(&[], &[u[1]], &[u[0]], 2));
+}
+
+fn member_pages(store: &dyn Store) {
+    let u = users(store, 25);
+    let room = group(store, "g", &u);
+    let other = group(store, "h", &u[3..5]);
+    let mut found = Vec::new();
+    loop {
+        let page = store.members(room, found.last().copied(), 10).unwrap();
+        assert!(page.len() <= 10);
+        if page.is_empty() {
+            break;
+        }
+        found.extend(page.into_iter().map(|(user, _)| user));
+    }
+    assert_eq!(found, u);
+    assert_eq!(store.members(other, None, 10).unwrap().len(), 2);
+    assert_eq!(store.members(room, None, 0).unwrap(), []);
+}
+
+fn members_notice(store: &dyn Store) {
+    let u = users(store, 2);
+    let room = group(store, "g", &u[..1]);
+    let add = |role| Proposal::ChangeMembers {
+        conversation: room,
+        add: vec![(u[1], role)],
+        remove: vec![],
+        members_max: 10,
+        notice: Some(notice(EntryKind::MemberChange)),
+    };
+    let noticed: Vec<_> = [Role::Member, Role::Member, Role::Admin]
+        .map(|role| match commit(store, add(role)) {
+            Outcome::MembersChanged { notice, .. } => notice.map(|appended| appended.seq),
+            other => panic!("{other:?}"),
+        })
+        .to_vec();
+    assert_eq!(noticed, [Some(1), None, Some(2)]);
+    let member = store.membership(room, u[1]).unwrap().unwrap();
+    assert_eq!((member.joined_seq, member.read_seq), (0, 0), "the notice of one's own joining comes after it");
+    assert_eq!(store.entries(room, 1, 1, 1, End::Oldest).unwrap()[0].content, notice(EntryKind::MemberChange));
+}
+
+fn update(store: &dyn Store) {
+    let u = users(store, 1);
+    let room = group(store, "g", &u);
+    let update = |conversation, name: Option<&str>, avatar: Option<&str>, notice| Proposal::UpdateConversation {
+        conversation,
+        name: name.map(str::to_owned),
+        avatar: avatar.map(str::to_owned),
+        attributes: None,
+        notice,
+    };
+    let noticed = commit(store, update(room, None, Some("g.png"), Some(notice(EntryKind::ConversationChange))));
+    assert_eq!(appended(&noticed).seq, 1);
+    assert_eq!(commit(store, update(room, Some("new"), None, None)), Outcome::Done);
+    let card = store.conversation(room).unwrap().unwrap();
+    assert_eq!((card.name.as_deref(), card.avatar.as_deref()), (Some("new"), Some("g.png")));
+    assert_eq!((card.member_count, store.head(room).unwrap().last_seq), (1, 1));
+    let nowhere = commit(store, update(ConversationNo(9), None, None, None));
+    assert_eq!(nowhere, Outcome::Refused(Refused::NoSuchConversation));
+}
+
+fn mark_read(store: &dyn Store) {
+    let u = users(store, 2);
+    let room = group(store, "g", &u[..1]);
+    fill(store, room, u[0], 5);
+    let mark = |user, seq| Proposal::MarkRead { conversation: room, user, seq };
+    for (asked, stands) in [(3, 3), (2, 3), (4, 4), (99, 5), (0, 5)] {
+        assert_eq!(commit(store, mark(u[0], asked)), Outcome::Read { seq: stands });
+        assert_eq!(store.membership(room, u[0]).unwrap().unwrap().read_seq, stands);
+    }
+    let batch = [append(room, message(u[0], "six")), mark(u[0], 6)];
+    assert_eq!(store.commit(&batch, NOON).unwrap()[1], Outcome::Read { seq: 6 }, "what the batch appended counts");
+    assert_eq!(commit(store, mark(u[1], 1)), Outcome::Refused(Refused::NotAMember));
+}
+
+fn mute(store: &dyn Store) {
+    let u = users(store, 2);
+    let room = group(store, "g", &u[..1]);
+    for mute in [MuteState::Until(NOON + 5), MuteState::Forever, MuteState::Off] {
+        assert_eq!(commit(store, Proposal::SetMute { conversation: room, user: u[0], mute }), Outcome::Done);
+        assert_eq!(store.membership(room, u[0]).unwrap().unwrap().mute, mute);
+    }
+    let stranger = Proposal::SetMute { conversation: room, user: u[1], mute: MuteState::Forever };
+    assert_eq!(commit(store, stranger), Outcome::Refused(Refused::NotAMember));
+}
+
+fn do_not_disturb(store: &dyn Store) {
+    let u = users(store, 1);
+    let window = DailyWindow { start: "22:00".into(), end: "07:30".into(), time_zone: "Europe/Berlin".into() };
+    for window in [Some(window), None] {
+        let set = Proposal::SetDoNotDisturb { user: u[0], window: window.clone() };
+        assert_eq!(commit(store, set), Outcome::Done);
+        assert_eq!(store.user(u[0]).unwrap().unwrap().do_not_disturb, window);
+    }
+    let unknown = Proposal::SetDoNotDisturb { user: UserNo(5), window: None };
+    assert_eq!(commit(store, unknown), Outcome::Refused(Refused::NoSuchUser(UserNo(5))));
+}
+
+fn conversations_of(store: &dyn Store) {
+    use ConversationKind::*;
+    let u = users(store, 3);
+    let made: Vec<_> = [("a", Group), ("u1~u2", Direct), ("b", Official), ("u1~u3", Direct), ("c", Group)]
+        .into_iter()
+        .map(|(id, kind)| UserConversation {
+            conversation: create(store, id, kind, &[u[0], u[if id == "u1~u3" { 2 } else { 1 }]]),
+            kind,
+        })
+        .collect();
+    let listed = |user, direct, limit| {
+        let mut found = store.conversations_of(user, direct, limit).unwrap();
+        found.sort_by_key(|place| place.conversation);
+        found
+    };
+    assert_eq!(listed(u[0], true, 100), made);
+    let shared: Vec<_> = made.iter().filter(|place| place.kind != Direct).cloned().collect();
+    assert_eq!(listed(u[0], false, 100), shared);
+    assert_eq!(listed(u[2], true, 100), [made[3].clone()]);
+    assert_eq!(listed(u[2], false, 100), []);
+    assert_eq!(listed(u[0], true, 2).len(), 2);
+}
+
+fn rejoin(store: &dyn Store) {
+    let u = users(store, 2);
+    let room = group(store, "g", &u);
+    commit(store, Proposal::SetMute { conversation: room, user: u[1], mute: MuteState::Forever });
+    fill(store, room, u[0], 4);
+    let batch = [change(room, &[], &[u[1]], 10), change(room, &[(u[1], Role::Admin)], &[], 10)];
+    store.commit(&batch, NOON + 7).unwrap();
+    let member = store.membership(room, u[1]).unwrap().unwrap();
+    let expected =
+        Membership { role: Role::Admin, joined_at: NOON + 7, joined_seq: 4, read_seq: 4, mute: MuteState::Off };
+    assert_eq!(member, expected);
+    assert_eq!(store.conversations_of(u[1], true, 9).unwrap().len(), 1);
+}

@@ -1,0 +1,65 @@
+//! A copy made while commits go on is a whole store: a prefix of the original, under a name of its own.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::sync::{
+    atomic::{AtomicBool, Ordering},
+    mpsc,
+};
+use support::*;
+use tidings_engine::store::*;
+
+#[test]
+fn a_backup_during_commits_is_a_prefix() {
+    let folder = scratch();
+    let target = folder.path().join("backups").join("monday");
+    let store = open(&folder.path().join("served"));
+    let room = populate(&store);
+    let stop = AtomicBool::new(false);
+    let (under_way, wait) = mpsc::sync_channel(1);
+    let (copied, said_before) = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for batch in 0.. {
+                say(&store, room, (0..5).map(|n| format!("{batch}-{n}")), NOON);
+                if batch == 20 {
+                    under_way.send(()).unwrap();
+                }
+                if stop.load(Ordering::Relaxed) {
+                    break;
+                }
+            }
+        });
+        wait.recv().unwrap();
+        let said_before = store.head(room).unwrap().last_seq;
+        let copied = store.backup(&target);
+        stop.store(true, Ordering::Relaxed);
+        (copied.unwrap(), said_before)
+    });
+    assert!(copied.rows > said_before && copied.bytes > copied.rows);
+
+    let copy = open(&target);
+    let (all, some) = (said(&store, room), said(&copy, room));
+    assert!(some.len() as u64 >= said_before && some.len().is_multiple_of(5), "whole batches: {}", some.len());
+    assert_eq!(some[..], all[..some.len()]);
+    assert_ne!(copy.epoch(), store.epoch());
+    assert_eq!(copy.last_position(), some.len() as u64);
+    assert_eq!(copy.outbox(0, usize::MAX).unwrap().len(), some.len());
+    let report = copy.check().unwrap();
+    assert!(report.is_sound(), "{report}");
+
+    // A retry of what the copy holds is known to it, and it goes on by itself.
+    let retried = copy.commit(&[append(room, &some[3]), append(room, "new")], NOON).unwrap();
+    assert!(matches!(retried[0], Outcome::Appended(Appended { seq: 4, duplicate: true, .. })));
+    assert!(matches!(retried[1], Outcome::Appended(a) if a.seq == some.len() as u64 + 1));
+}
+
+#[test]
+fn a_backup_never_overwrites() {
+    let folder = scratch();
+    let store = open(&folder.path().join("served"));
+    let refused = store.backup(folder.path()).unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::AlreadyExists);
+    let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(left, ["served"]);
+}

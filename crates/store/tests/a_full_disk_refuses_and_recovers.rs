@@ -1,0 +1,139 @@
+//! No room: commits are refused, reads live on, and with room again commits go on; nothing that was
+//! acknowledged is missing.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::{
+    fs,
+    path::Path,
+    process::Command,
+    time::{Duration, Instant},
+};
+use support::*;
+use tidings_engine::{model::*, store::*};
+use tidings_store::{EmbeddedOptions, EmbeddedStore};
+
+fn try_to_say(store: &EmbeddedStore, room: ConversationNo, id: &str) -> StoreResult<()> {
+    let entry = NewEntry { body: format!("\"{:a>2000}\"", 1).into(), ..message(id) };
+    store.commit(&[Proposal::Append { conversation: room, entry }], NOON).map(drop)
+}
+
+#[test]
+fn below_the_reserve_commits_are_refused_and_reads_live() {
+    let folder = scratch();
+    let room = {
+        let store = open(folder.path());
+        let room = populate(&store);
+        say(&store, room, ["a"], NOON);
+        room
+    };
+    let store =
+        EmbeddedStore::open(EmbeddedOptions { disk_reserve_bytes: u64::MAX, ..options(folder.path()) }).unwrap();
+    assert!(matches!(try_to_say(&store, room, "b"), Err(StoreError::DiskFull)));
+    assert_eq!(said(&store, room), ["a"]);
+    assert_eq!(store.head(room).unwrap().last_seq, 1);
+    drop(store);
+    let store = open(folder.path());
+    say(&store, room, ["b"], NOON);
+    assert_eq!(said(&store, room), ["a", "b"]);
+}
+
+/// A small disk of its own; `None` where none may be mounted.
+struct SmallDisk(tempfile::TempDir);
+
+impl SmallDisk {
+    fn mount(mib: u32) -> Option<SmallDisk> {
+        let folder = tempfile::tempdir().unwrap();
+        let size = format!("size={mib}m");
+        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(folder.path()).output();
+        mounted.is_ok_and(|out| out.status.success()).then_some(SmallDisk(folder))
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    /// Takes all but this much of the room.
+    fn fill(&self, left: u64) {
+        let stat = rustix::fs::statvfs(self.path()).unwrap();
+        let taken = (stat.f_bavail * stat.f_frsize).saturating_sub(left);
+        let file = fs::File::create(self.path().join("filler")).unwrap();
+        rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, taken).unwrap();
+    }
+
+    fn empty(&self) {
+        fs::remove_file(self.path().join("filler")).unwrap();
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        Command::new("umount").arg("-l").arg(self.0.path()).status().ok();
+    }
+}
+
+/// Commits until one is accepted: a look at the free space holds for a moment.
+fn say_when_there_is_room(store: &EmbeddedStore, room: ConversationNo, id: &str) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while let Err(error) = try_to_say(store, room, id) {
+        assert!(Instant::now() < deadline, "{error}");
+        std::thread::yield_now();
+    }
+}
+
+/// Fills the disk up, commits until `is_expected` answers true, makes room, goes on and reopens.
+fn fills_up_and_recovers(reserve: u64, left: u64, is_expected: impl Fn(&StoreError) -> bool) {
+    let Some(disk) = SmallDisk::mount(160) else {
+        println!("skipped: no file system may be mounted here");
+        return;
+    };
+    let data = disk.path().join("data");
+    let options = EmbeddedOptions { disk_reserve_bytes: reserve, memtable_bytes: 1 << 20, ..options(&data) };
+    let store = EmbeddedStore::open(options.clone()).unwrap();
+    let room = populate(&store);
+    let mut acknowledged = Vec::new();
+    for round in 0..2 {
+        for n in 0..50 {
+            let id = format!("{round}-before-{n}");
+            say_when_there_is_room(&store, room, &id);
+            acknowledged.push(id);
+        }
+        disk.fill(left);
+        let refused = (0..200_000).find_map(|n| {
+            let id = format!("{round}-full-{n}");
+            match try_to_say(&store, room, &id) {
+                Ok(()) => {
+                    acknowledged.push(id);
+                    None
+                }
+                Err(error) => Some((id, error)),
+            }
+        });
+        let (refused, error) = refused.expect("a full disk refuses");
+        assert!(is_expected(&error), "{error:?}");
+        // Reads live on, and find all that was acknowledged.
+        assert_eq!(said(&store, room), acknowledged);
+        assert_eq!(store.head(room).unwrap().last_seq, acknowledged.len() as u64);
+        disk.empty();
+        say_when_there_is_room(&store, room, &refused);
+        acknowledged.push(refused);
+        assert_eq!(said(&store, room), acknowledged, "a refused send and its retry give one entry");
+    }
+    assert_eq!(store.last_position(), acknowledged.len() as u64);
+    drop(store);
+    let store = EmbeddedStore::open(options).unwrap();
+    assert_eq!(said(&store, room), acknowledged);
+    let report = store.check().unwrap();
+    assert!(report.is_sound(), "{report}");
+}
+
+#[test]
+fn a_reserve_refuses_before_the_engine_meets_a_full_disk() {
+    fills_up_and_recovers(16 << 20, 8 << 20, |error| matches!(error, StoreError::DiskFull));
+}
+
+#[test]
+fn an_engine_that_met_a_full_disk_starts_afresh() {
+    fills_up_and_recovers(0, 0, |error| matches!(error, StoreError::Unavailable(_)));
+}

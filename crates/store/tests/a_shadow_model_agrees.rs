@@ -1,0 +1,212 @@
+//! Random proposals, with the store closed and opened now and then, against the store in plain maps:
+//! every outcome and then everything that can be read must be the same. A failing run is printed with
+//! the seed that replays it.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use proptest::prelude::*;
+use support::NOON;
+use tidings_engine::{memory::MemoryStore, model::*, store::*};
+
+const USERS: u64 = 6;
+const ROOMS: u64 = 5;
+
+#[derive(Debug, Clone)]
+enum Step {
+    Commit(Vec<Proposal>, u64),
+    Reopen,
+}
+
+/// Numbers from one below the first to one beyond the last.
+fn user() -> impl Strategy<Value = UserNo> {
+    (0..=USERS + 1).prop_map(UserNo)
+}
+
+fn room() -> impl Strategy<Value = ConversationNo> {
+    (0..=ROOMS + 1).prop_map(ConversationNo)
+}
+
+fn text() -> impl Strategy<Value = Option<String>> {
+    prop::option::of("[a-z🙂]{0,3}")
+}
+
+fn members(count: usize) -> impl Strategy<Value = Vec<(UserNo, Role)>> {
+    let role = prop_oneof![Just(Role::Member), Just(Role::Admin), Just(Role::Owner)];
+    prop::collection::vec((user(), role), 0..count)
+}
+
+fn entry() -> impl Strategy<Value = NewEntry> {
+    let sender = prop::option::of(1..=3u64);
+    let id = prop::option::weighted(0.9, 0..25u32);
+    let body = prop_oneof![8 => 0..300usize, 1 => 2_400..3_200usize, 1 => 3_000..10_000usize];
+    let mentions = prop_oneof![8 => 0..3usize, 1 => Just(100)];
+    (sender, id, body, mentions, any::<[bool; 2]>(), 0..8u8).prop_map(|(sender, id, body, mentions, flags, kind)| {
+        NewEntry {
+            kind: if kind == 0 { EntryKind::MemberChange } else { EntryKind::Message },
+            sender: sender.map(|no| Sender { no: UserNo(no), id: format!("u{no}") }),
+            client_msg_id: id.map(|id| format!("id-{id}")),
+            content_type: "text".into(),
+            body: format!("\"{:é>body$}\"", id.unwrap_or(0)).into(),
+            mentions: (0..mentions).map(|n| format!("someone-with-a-long-name-{n:030}")).collect(),
+            silent: flags[0] && kind < 4,
+            skip_push: flags[1] && kind < 4,
+        }
+    })
+}
+
+fn new_conversation() -> impl Strategy<Value = NewConversation> {
+    let kind = prop_oneof![
+        4 => Just(ConversationKind::Group),
+        1 => Just(ConversationKind::Official),
+        1 => Just(ConversationKind::Direct)
+    ];
+    (1..=ROOMS, kind, text(), members(5)).prop_map(|(id, kind, name, members)| NewConversation {
+        id: format!("room-{id}"),
+        kind,
+        pair: (kind == ConversationKind::Direct).then_some((UserNo(1), UserNo(2))),
+        name,
+        avatar: None,
+        attributes: None,
+        members,
+    })
+}
+
+fn dead() -> impl Strategy<Value = Vec<DeadNotification>> {
+    let one = (0..6u64, 1..9u32).prop_map(|(id, attempts)| DeadNotification {
+        id,
+        failed_at: NOON,
+        attempts,
+        last_error: "refused".into(),
+        event: "{}".into(),
+    });
+    prop::collection::vec(one, 0..3)
+}
+
+fn proposal() -> impl Strategy<Value = Proposal> {
+    let patch = (1..=USERS, text(), text(), text()).prop_map(|(id, name, avatar, attributes)| UserPatch {
+        id: format!("u{id}"),
+        name,
+        avatar,
+        attributes,
+    });
+    let mute = prop_oneof![Just(MuteState::Off), Just(MuteState::Forever), (1..99u64).prop_map(MuteState::Until)];
+    let window = prop::option::of(Just(DailyWindow {
+        start: "22:00".into(),
+        end: "06:00".into(),
+        time_zone: "Asia/Tokyo".into(),
+    }));
+    prop_oneof![
+        12 => (room(), entry()).prop_map(|(conversation, entry)| Proposal::Append { conversation, entry }),
+        3 => prop::collection::vec(patch, 0..5).prop_map(Proposal::PutUsers),
+        4 => new_conversation().prop_map(Proposal::CreateConversation),
+        1 => (room(), text(), text(), prop::option::of(entry())).prop_map(|(conversation, name, avatar, notice)| {
+            Proposal::UpdateConversation { conversation, name, avatar, attributes: None, notice }
+        }),
+        4 => (room(), members(4), prop::collection::vec(user(), 0..3), 2..8u64, prop::option::of(entry()))
+            .prop_map(|(conversation, add, remove, members_max, notice)| {
+                Proposal::ChangeMembers { conversation, add, remove, members_max, notice }
+            }),
+        3 => (room(), user(), 0..20u64)
+            .prop_map(|(conversation, user, seq)| Proposal::MarkRead { conversation, user, seq }),
+        2 => (room(), user(), mute)
+            .prop_map(|(conversation, user, mute)| Proposal::SetMute { conversation, user, mute }),
+        1 => (user(), window).prop_map(|(user, window)| Proposal::SetDoNotDisturb { user, window }),
+        2 => (0..60u64, dead()).prop_map(|(through, dead)| Proposal::OutboxDone { through, dead }),
+        1 => prop::collection::vec(0..6u64, 0..3).prop_map(|ids| Proposal::DropDead { ids }),
+    ]
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        9 => (prop::collection::vec(proposal(), 1..8), 0..20_000u64)
+            .prop_map(|(batch, later)| Step::Commit(batch, NOON + later)),
+        1 => Just(Step::Reopen),
+    ]
+}
+
+/// No consumer is done with what was not appended yet.
+fn within(batch: Vec<Proposal>, last: Position) -> Vec<Proposal> {
+    let bounded = |proposal| match proposal {
+        Proposal::OutboxDone { through, dead } => Proposal::OutboxDone { through: through.min(last), dead },
+        other => other,
+    };
+    batch.into_iter().map(bounded).collect()
+}
+
+fn sorted(mut places: Vec<UserConversation>) -> Vec<UserConversation> {
+    places.sort_by_key(|place| place.conversation);
+    places
+}
+
+/// Everything that can be read is the same.
+fn compare(store: &dyn Store, model: &dyn Store) {
+    assert_eq!(store.last_position(), model.last_position());
+    assert_eq!(store.outbox_done().unwrap(), model.outbox_done().unwrap());
+    for (after, limit) in [(0, 1_000), (3, 4), (40, 9)] {
+        assert_eq!(store.outbox(after, limit).unwrap(), model.outbox(after, limit).unwrap());
+    }
+    for (after, limit) in [(None, 100), (Some(2), 2)] {
+        assert_eq!(store.dead_notifications(after, limit).unwrap(), model.dead_notifications(after, limit).unwrap());
+    }
+    for user in (0..=USERS + 1).map(UserNo) {
+        let id = format!("u{}", user.0);
+        assert_eq!(store.user_no(&id).unwrap(), model.user_no(&id).unwrap());
+        assert_eq!(store.user(user).unwrap(), model.user(user).unwrap());
+        for direct in [true, false] {
+            let places = [store, model].map(|s| sorted(s.conversations_of(user, direct, 100).unwrap()));
+            assert_eq!(places[0], places[1]);
+        }
+    }
+    for room in (0..=ROOMS + 1).map(ConversationNo) {
+        let id = format!("room-{}", room.0);
+        assert_eq!(store.conversation_no(&id).unwrap(), model.conversation_no(&id).unwrap());
+        assert_eq!(store.conversation(room).unwrap(), model.conversation(room).unwrap());
+        let head = model.head(room).unwrap();
+        assert_eq!(store.head(room).unwrap(), head);
+        for (after, limit) in [(None, 100), (Some(UserNo(2)), 2)] {
+            assert_eq!(store.members(room, after, limit).unwrap(), model.members(room, after, limit).unwrap());
+        }
+        for user in (0..=USERS + 1).map(UserNo) {
+            assert_eq!(store.membership(room, user).unwrap(), model.membership(room, user).unwrap());
+        }
+        for end in [End::Oldest, End::Newest] {
+            for (from, to, limit) in [(0, u64::MAX, 1_000), (2, 9, 3), (head.last_seq, head.last_seq, 1)] {
+                let entries = [store, model].map(|s| s.entries(room, from, to, limit, end).unwrap());
+                assert_eq!(entries[0], entries[1]);
+            }
+        }
+        for at in [0, NOON, NOON + 5_000, NOON + 10_000, head.last_at, head.last_at + 1] {
+            assert_eq!(store.seq_at(room, at).unwrap(), model.seq_at(room, at).unwrap());
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, max_shrink_iters: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_shadow_model_agrees(steps in prop::collection::vec(step(), 1..24)) {
+        let folder = support::scratch();
+        let mut store = Some(support::open(folder.path()));
+        let model = MemoryStore::default();
+        for step in steps {
+            match step {
+                Step::Commit(batch, now) => {
+                    let batch = within(batch, model.last_position());
+                    let open = store.as_ref().unwrap();
+                    prop_assert_eq!(open.commit(&batch, now).unwrap(), model.commit(&batch, now).unwrap());
+                }
+                Step::Reopen => {
+                    drop(store.take());
+                    store = Some(support::open(folder.path()));
+                    compare(store.as_ref().unwrap(), &model);
+                }
+            }
+        }
+        let store = store.unwrap();
+        compare(&store, &model);
+        let report = store.check().unwrap();
+        prop_assert!(report.is_sound(), "{}", report);
+    }
+}

@@ -1,0 +1,180 @@
+//! What a crash leaves at the journal's end is cut; what was acknowledged and is damaged is refused
+//! until an operator says so.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+use support::*;
+use tidings_engine::{model::*, store::*};
+use tidings_store::{EmbeddedStore, OpenError, repair};
+
+const ROOM: ConversationNo = ConversationNo(1);
+
+/// A folder as a crash leaves it.
+struct Crashed {
+    folder: tempfile::TempDir,
+    journal: String,
+    bytes: Vec<u8>,
+    /// Where each batch of messages ends.
+    ends: Vec<usize>,
+}
+
+fn newest_journal(folder: &Path) -> PathBuf {
+    let entries = fs::read_dir(folder.join("store")).unwrap().map(|entry| entry.unwrap().path());
+    let number = |path: &PathBuf| path.file_stem()?.to_str()?.parse::<u64>().ok();
+    entries.filter(|path| path.extension().is_some_and(|e| e == "jnl")).max_by_key(number).unwrap()
+}
+
+/// The length that was written: what is set aside beyond it is zeros.
+fn written(bytes: &[u8]) -> usize {
+    bytes.iter().rposition(|byte| *byte != 0).map_or(0, |at| at + 1)
+}
+
+/// Four batches of three messages, then a copy of the open folder.
+fn crashed() -> Crashed {
+    let served = scratch();
+    let store = open(served.path());
+    populate(&store);
+    let path = newest_journal(served.path());
+    let mut ends = Vec::new();
+    for batch in 0..4 {
+        say(&store, ROOM, (0..3).map(|n| format!("{batch}-{n}")), NOON);
+        ends.push(written(&fs::read(&path).unwrap()));
+    }
+    let folder = scratch();
+    copy_folder(served.path(), folder.path());
+    let bytes = fs::read(&path).unwrap()[..ends[3]].to_vec();
+    let journal = path.file_name().unwrap().to_str().unwrap().to_owned();
+    // The space set aside beyond it, tens of MiB, is not copied again for each case.
+    fs::write(folder.path().join("store").join(&journal), &bytes).unwrap();
+    Crashed { folder, journal, bytes, ends }
+}
+
+impl Crashed {
+    /// A fresh copy with this journal in it.
+    fn with_journal(&self, bytes: &[u8]) -> tempfile::TempDir {
+        let copy = scratch();
+        copy_folder(self.folder.path(), copy.path());
+        fs::write(copy.path().join("store").join(&self.journal), bytes).unwrap();
+        copy
+    }
+
+    fn flipped(&self, at: usize) -> tempfile::TempDir {
+        let mut bytes = self.bytes.clone();
+        bytes[at] ^= 0x10;
+        self.with_journal(&bytes)
+    }
+}
+
+fn ids(batches: usize) -> Vec<String> {
+    (0..batches).flat_map(|batch| (0..3).map(move |n| format!("{batch}-{n}"))).collect()
+}
+
+/// Opens with exactly these batches, goes on, and is sound.
+fn holds(folder: &Path, batches: usize) {
+    let store = open(folder);
+    assert_eq!(said(&store, ROOM), ids(batches));
+    assert_eq!(store.head(ROOM).unwrap().last_seq, batches as u64 * 3);
+    say(&store, ROOM, ["after"], NOON);
+    assert_eq!(store.head(ROOM).unwrap().last_seq, batches as u64 * 3 + 1);
+    let report = store.check().unwrap();
+    assert!(report.is_sound(), "{report}");
+}
+
+fn refusal(folder: &Path) -> String {
+    match EmbeddedStore::open(options(folder)) {
+        Err(error @ OpenError::Damaged(_)) => error.to_string(),
+        Err(other) => panic!("refused for another reason: {other}"),
+        Ok(_) => panic!("opened"),
+    }
+}
+
+#[test]
+fn the_whole_journal_of_a_crash_opens() {
+    let crashed = crashed();
+    holds(crashed.folder.path(), 4);
+}
+
+#[test]
+fn a_batch_cut_at_any_byte_is_dropped_alone() {
+    let crashed = crashed();
+    for length in crashed.ends[2]..crashed.ends[3] {
+        let copy = crashed.with_journal(&crashed.bytes[..length]);
+        let store = open(copy.path());
+        assert_eq!(said(&store, ROOM), ids(3), "cut to {length}");
+    }
+    holds(crashed.with_journal(&crashed.bytes[..crashed.ends[3] - 1]).path(), 3);
+}
+
+#[test]
+fn a_tail_whose_page_was_never_written_is_dropped() {
+    let crashed = crashed();
+    let mut bytes = crashed.bytes.clone();
+    let middle = (crashed.ends[2] + crashed.ends[3]) / 2;
+    bytes[crashed.ends[2] + 20..middle].fill(0);
+    holds(crashed.with_journal(&bytes).path(), 3);
+    bytes[crashed.ends[2]..].fill(0);
+    holds(crashed.with_journal(&bytes).path(), 3);
+    bytes.extend_from_slice(&[0xA5; 5_000]);
+    holds(crashed.with_journal(&bytes).path(), 3);
+}
+
+#[test]
+fn a_flipped_byte_in_the_last_batch_drops_it() {
+    let crashed = crashed();
+    for at in (crashed.ends[2]..crashed.ends[3]).step_by(11) {
+        // What else stands in a batch's head, its number, is not covered by the checksum.
+        if (5..13).contains(&(at - crashed.ends[2])) {
+            continue;
+        }
+        let copy = crashed.flipped(at);
+        let store = open(copy.path());
+        assert_eq!(said(&store, ROOM), ids(3), "flipped at {at}");
+    }
+}
+
+#[test]
+fn a_flipped_byte_in_an_earlier_batch_is_refused_until_repaired() {
+    let crashed = crashed();
+    let at = (crashed.ends[0] + crashed.ends[1]) / 2;
+    let copy = crashed.flipped(at);
+    let refusal = refusal(copy.path());
+    assert!(refusal.contains("`tidings check --repair`") && refusal.contains("2 whole batches"), "{refusal}");
+    let repaired = repair(copy.path()).unwrap();
+    assert_eq!(repaired.len(), 1);
+    assert_eq!((repaired[0].at, repaired[0].batches_dropped), (crashed.ends[0] as u64, 2));
+    holds(copy.path(), 1);
+}
+
+#[test]
+fn after_an_orderly_close_no_damage_is_cut() {
+    let served = scratch();
+    let store = open(served.path());
+    populate(&store);
+    say(&store, ROOM, ids(2), NOON);
+    drop(store);
+    assert!(served.path().join("closed").exists());
+    let journal = newest_journal(served.path());
+    let bytes = fs::read(&journal).unwrap();
+    let end = written(&bytes);
+
+    let mut flipped = bytes.clone();
+    flipped[end - 20] ^= 1;
+    fs::write(&journal, &flipped).unwrap();
+    assert!(refusal(served.path()).contains("closed in order"));
+    fs::write(&journal, &bytes[..end - 1]).unwrap();
+    assert!(refusal(served.path()).contains("tidings check --repair"));
+    fs::remove_file(&journal).unwrap();
+    assert!(refusal(served.path()).contains("0 bytes"));
+
+    fs::write(&journal, &bytes).unwrap();
+    assert_eq!(said(&open(served.path()), ROOM), ids(2), "a refusal changes nothing");
+
+    fs::write(&journal, &flipped).unwrap();
+    assert_eq!(repair(served.path()).unwrap().len(), 1);
+    assert_eq!(said(&open(served.path()), ROOM), Vec::<String>::new());
+}

@@ -1,0 +1,123 @@
+//! Faults planted in the rows underneath are found and named; without them the store is sound.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
+use std::path::Path;
+use support::*;
+use tidings_engine::{model::*, store::*};
+use tidings_store::check::check;
+
+/// The spaces of keys, as the engine sees them.
+struct Rows {
+    meta: Keyspace,
+    timeline: Keyspace,
+    bodies: Keyspace,
+    dedupe: Keyspace,
+}
+
+fn numbers(numbers: &[u64]) -> Vec<u8> {
+    numbers.iter().flat_map(|n| n.to_be_bytes()).collect()
+}
+
+fn meta_key(kind: u8, of: &[u64]) -> Vec<u8> {
+    [vec![kind], numbers(of)].concat()
+}
+
+fn dedupe_key(client_msg_id: &str) -> Vec<u8> {
+    [&numbers(&[1])[..], client_msg_id.as_bytes()].concat()
+}
+
+/// A room of five messages, the fourth with a large body.
+fn populated(folder: &Path) {
+    let store = open(folder);
+    let room = populate(&store);
+    say(&store, room, ["a", "b", "c"], NOON);
+    let large = NewEntry { body: format!("\"{:a>9000}\"", 1).into(), ..message("d") };
+    store.commit(&[Proposal::Append { conversation: room, entry: large }], NOON).unwrap();
+    say(&store, room, ["e"], NOON + 1);
+}
+
+/// Plants a fault as if after a crash, and expects that the check names each of `named` and nothing else.
+fn finds(plant: impl FnOnce(&Rows), named: &[&str]) {
+    let folder = scratch();
+    populated(folder.path());
+    // The mark of the orderly close tells that nobody else wrote here.
+    std::fs::remove_file(folder.path().join("closed")).unwrap();
+    {
+        let database = Database::builder(folder.path().join("store")).open().unwrap();
+        let open = |name: &str| database.keyspace(name, KeyspaceCreateOptions::default).unwrap();
+        let rows =
+            Rows { meta: open("meta"), timeline: open("timeline"), bodies: open("bodies"), dedupe: open("dedupe") };
+        plant(&rows);
+        database.persist(PersistMode::SyncAll).unwrap();
+    }
+    let report = check(folder.path()).unwrap();
+    assert_eq!(report.fault_count as usize, named.len(), "{report}");
+    for named in named {
+        assert!(report.faults.iter().any(|fault| fault.contains(named)), "{named:?} is not in\n{report}");
+    }
+}
+
+#[test]
+fn a_sound_store_is_found_sound() {
+    finds(|_| {}, &[]);
+}
+
+#[test]
+fn a_missing_entry_is_a_hole() {
+    let third = numbers(&[1, 3]);
+    finds(
+        |rows| rows.timeline.remove(third).unwrap(),
+        &["conversation 1: 4 stands where 3 is due", "a dedupe entry names no entry", "5 dedupe entries for 4 entries"],
+    );
+}
+
+#[test]
+fn a_missing_first_entry_is_a_hole() {
+    finds(
+        |rows| {
+            rows.timeline.remove(numbers(&[1, 1])).unwrap();
+            rows.dedupe.remove(dedupe_key("a")).unwrap();
+        },
+        &["conversation 1: 2 stands where 1 is due"],
+    );
+}
+
+#[test]
+fn a_missing_newest_entry_shows_by_its_dedupe_entry() {
+    finds(|rows| rows.timeline.remove(numbers(&[1, 5])).unwrap(), &["a dedupe entry names no entry", "5 dedupe"]);
+}
+
+#[test]
+fn a_missing_or_different_dedupe_entry_is_found() {
+    finds(|rows| rows.dedupe.remove(dedupe_key("b")).unwrap(), &["entry 2 and its dedupe entry differ", "4 dedupe"]);
+    let other = numbers(&[1, 3, NOON, 3]);
+    finds(|rows| rows.dedupe.insert(dedupe_key("b"), other).unwrap(), &["entry 2 and its dedupe entry differ"]);
+}
+
+#[test]
+fn a_missing_part_of_a_body_is_found() {
+    let part = [&numbers(&[1, 4])[..], &1u16.to_be_bytes()].concat();
+    finds(|rows| rows.bodies.remove(part).unwrap(), &["entry 4: part 1 of its body is missing", "dedupe", "stands"]);
+}
+
+#[test]
+fn garbled_rows_are_found() {
+    finds(|rows| rows.meta.insert(meta_key(b'U', &[2]), [1, 0xFF]).unwrap(), &["user Some(2)"]);
+    finds(|rows| rows.meta.insert(meta_key(b'm', &[1, 2]), [9]).unwrap(), &["member Some(2) of Some(1)"]);
+}
+
+#[test]
+fn wrong_counts_are_found() {
+    let member = meta_key(b'm', &[1, 3]);
+    finds(|rows| rows.meta.remove(member).unwrap(), &["counts 3 members and has 2", "users are in 3 places"]);
+    let place = [&meta_key(b'r', &[3])[..], &[1], &numbers(&[1])].concat();
+    finds(|rows| rows.meta.remove(place).unwrap(), &["users are in 2 places"]);
+}
+
+#[test]
+fn an_entry_beyond_the_last_position_is_found() {
+    finds(|rows| rows.meta.insert("n", numbers(&[3, 1, 4])).unwrap(), &["entry 5 is beyond the last position"]);
+}

@@ -1,0 +1,30 @@
+//! The suite that every store passes, on the embedded store and on the model it is compared with.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use tidings_engine::{memory::MemoryStore, store::Store};
+use tidings_store::conformance;
+
+fn run(fresh: impl Fn(&mut dyn FnMut(&dyn Store))) {
+    for (name, check) in conformance::all() {
+        println!("{name}");
+        fresh(&mut |store| check(store));
+    }
+}
+
+#[test]
+fn the_embedded_store_does() {
+    run(|check| {
+        let folder = support::scratch();
+        let store = support::open(folder.path());
+        check(&store);
+        let report = store.check().unwrap();
+        assert!(report.is_sound(), "{report}");
+    });
+}
+
+#[test]
+fn the_store_in_memory_does() {
+    run(|check| check(&MemoryStore::default()));
+}

@@ -1,0 +1,120 @@
+//! Old entries go by age or by size, with all that belongs to them; a conversation's newest entry stays.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::time::Duration;
+use support::*;
+use tidings_engine::{model::*, store::*};
+use tidings_store::EmbeddedStore;
+
+/// Ten messages a day on five days, one of them with a large body; the last day is today.
+fn five_days(store: &EmbeddedStore) -> ConversationNo {
+    let room = populate(store);
+    for day in 0..5 {
+        say(store, room, (0..9).map(|n| format!("{day}-{n}")), NOON + day * DAY);
+        let entry = NewEntry { body: format!("\"{:a>9000}\"", day).into(), ..message(&format!("{day}-9")) };
+        store.commit(&[Proposal::Append { conversation: room, entry }], NOON + day * DAY).unwrap();
+    }
+    room
+}
+
+const TODAY: u64 = NOON + 4 * DAY;
+
+fn by_age(days: u64) -> Retention {
+    Retention { age_max: Some(Duration::from_millis(days * DAY)), bytes_max: None }
+}
+
+fn is_sound(store: &EmbeddedStore, entries: u64) {
+    let report = store.check().unwrap();
+    assert!(report.is_sound(), "{report}");
+    assert_eq!((report.entries, report.dedupe_entries), (entries, entries));
+}
+
+fn holds(store: &EmbeddedStore, room: ConversationNo, first_seq: u64, last_seq: u64) {
+    let head = store.head(room).unwrap();
+    assert_eq!((head.first_seq, head.last_seq), (first_seq, last_seq));
+    let entries = store.entries(room, 0, u64::MAX, 1_000, End::Oldest).unwrap();
+    assert!(entries.into_iter().map(|entry| entry.seq).eq(first_seq..=last_seq));
+    is_sound(store, last_seq - first_seq + 1);
+}
+
+#[test]
+fn by_age_whole_days_go() {
+    let folder = scratch();
+    let store = open(folder.path());
+    let room = five_days(&store);
+    let before = store.stats().timeline_bytes;
+    assert_eq!(store.retain(Retention::default(), TODAY).unwrap(), 0);
+    assert_eq!(store.retain(by_age(9), TODAY).unwrap(), 0);
+    assert_eq!(store.retain(by_age(2), TODAY).unwrap(), 20);
+    holds(&store, room, 21, 50);
+    assert_eq!(store.retain(by_age(2), TODAY).unwrap(), 0);
+    let after = store.stats().timeline_bytes;
+    assert!(after * 5 > before * 2 && after * 5 < before * 4, "{before} to {after}");
+    // Times before what is left are answered with the oldest that is.
+    assert_eq!(store.seq_at(room, NOON).unwrap(), 21);
+    drop(store);
+    let store = open(folder.path());
+    holds(&store, room, 21, 50);
+    // The id of an entry that is gone may be used again; that of one that is here may not.
+    let outcomes = store.commit(&[append(room, "0-0"), append(room, "4-9")], TODAY).unwrap();
+    assert!(matches!(outcomes[0], Outcome::Appended(Appended { seq: 51, duplicate: false, .. })));
+    assert!(matches!(outcomes[1], Outcome::Appended(Appended { seq: 50, duplicate: true, .. })));
+    holds(&store, room, 21, 51);
+}
+
+#[test]
+fn by_size_the_oldest_days_go_and_today_stays() {
+    let folder = scratch();
+    let store = open(folder.path());
+    let room = five_days(&store);
+    let bytes = store.stats().timeline_bytes;
+    let keep = |bytes_max| Retention { age_max: None, bytes_max: Some(bytes_max) };
+    assert_eq!(store.retain(keep(bytes), TODAY).unwrap(), 0);
+    assert_eq!(store.retain(keep(bytes / 2), TODAY).unwrap(), 30);
+    holds(&store, room, 31, 50);
+    assert!(store.stats().timeline_bytes <= bytes / 2);
+    assert_eq!(store.retain(keep(0), TODAY).unwrap(), 10);
+    holds(&store, room, 41, 50);
+}
+
+#[test]
+fn a_quiet_conversation_keeps_its_newest_entry_and_goes_on() {
+    let folder = scratch();
+    let store = open(folder.path());
+    let room = five_days(&store);
+    let quiet = group(&store, "empty");
+    let much_later = TODAY + 365 * DAY;
+    assert_eq!(store.retain(by_age(1), much_later).unwrap(), 49);
+    holds(&store, room, 50, 50);
+    assert_eq!(store.head(quiet).unwrap(), Head { first_seq: 1, ..Head::default() });
+    drop(store);
+    let store = open(folder.path());
+    say(&store, room, ["after a year"], much_later);
+    holds(&store, room, 50, 51);
+    assert_eq!(store.retain(by_age(1), much_later).unwrap(), 1);
+    holds(&store, room, 51, 51);
+}
+
+#[test]
+fn many_entries_go_beside_commits() {
+    let folder = scratch();
+    let store = open(folder.path());
+    let room = populate(&store);
+    for batch in 0..5 {
+        say(&store, room, (0..700).map(|n| format!("{batch}-{n}")), NOON);
+    }
+    std::thread::scope(|scope| {
+        let commits = scope.spawn(|| {
+            for n in 0..200 {
+                say(&store, room, [format!("new-{n}")], TODAY);
+            }
+        });
+        // The newest of the old ones may be the newest of all at that moment.
+        assert!(store.retain(by_age(1), TODAY).unwrap() >= 3_499);
+        commits.join().unwrap();
+    });
+    store.retain(by_age(1), TODAY).unwrap();
+    holds(&store, room, 3_501, 3_700);
+}
