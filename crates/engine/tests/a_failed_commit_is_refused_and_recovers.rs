@@ -1,0 +1,66 @@
+//! A disk that is full: sends are refused with a clear error, reads live on, and it recovers by itself.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::sync::Arc;
+use support::*;
+use tidings_engine::{config::EngineConfig, engine::Actor};
+use tidings_protocol::{error::ErrorCode, http::*};
+
+#[test]
+fn a_failed_commit_is_refused_and_recovers() {
+    let store = Arc::new(Troubled::default());
+    let world = World::new(EngineConfig::default(), store.clone());
+    let engine = &world.engine;
+    world.users(&["alice", "bob"]);
+    world.conversation(ConversationKind::Group, "g", &["alice", "bob"]);
+    let send = |text: &str| world.wait(engine.send(&Actor::App, message("alice", "g", text)));
+    assert_eq!(send("before").unwrap().seq, 1);
+    assert_eq!(engine.readiness(), Ok(()));
+
+    store.fail(3);
+    for attempt in 1..=2 {
+        let refusal = send("lost?").unwrap_err();
+        assert_eq!(refusal.code, ErrorCode::StoreUnavailable);
+        assert!(refusal.detail.contains("disk is full") && refusal.retry_after_ms.is_some(), "{refusal}");
+        assert_eq!(engine.metrics.commit_failures.get(), attempt);
+        assert!(engine.readiness().is_err_and(|why| why.contains("commits have failed")));
+    }
+    // What is no message fails the same way; what reads goes on.
+    let change =
+        ChangeMembers { remove: vec!["bob".into()], ..ChangeMembers { add: vec![], remove: vec![], role: None } };
+    let refusal = world.wait(engine.change_members(&Actor::App, "g", change)).unwrap_err();
+    assert_eq!(refusal.code, ErrorCode::StoreUnavailable);
+    let page = engine.history(&Actor::User(world.user("bob")), "g", &HistoryQuery::default()).unwrap();
+    assert_eq!((page.entries.len(), page.last_seq), (1, 1));
+
+    // There is room again: the same sends succeed, once, without a hole.
+    let retried = send("lost?").unwrap();
+    assert_eq!((retried.seq, retried.duplicate), (2, false));
+    assert_eq!(engine.readiness(), Ok(()));
+    assert!(send("lost?").unwrap().duplicate);
+    assert_eq!(engine.conversation_card(&Actor::App, "g").unwrap().member_count, 2);
+}
+
+#[test]
+fn everything_in_a_failed_batch_is_refused_and_nothing_of_it_stored() {
+    let store = Arc::new(Troubled::default());
+    let world = World::new(EngineConfig::default(), store.clone());
+    world.users(&["alice", "bob"]);
+    world.conversation(ConversationKind::Group, "g", &["alice", "bob"]);
+    let gate = store.close_gate();
+    let batch: Vec<SendRequest> = (0..100).map(|n| message("alice", "g", &n.to_string())).collect();
+    let engine = world.engine.clone();
+    let sent = world.spawn(async move { engine.send_batch(&Actor::App, batch).await });
+    store.wait_for_commit();
+    // However the hundred are spread over commits: the first of these fails, the others succeed.
+    store.fail(1);
+    drop(gate);
+    let results = world.wait(sent).unwrap().unwrap();
+    let stored: Vec<u64> = results.iter().filter_map(|r| r.as_ref().ok()).map(|r| r.seq).collect();
+    let refused = results.iter().filter_map(|r| r.as_ref().err()).collect::<Vec<_>>();
+    assert!(!refused.is_empty() && refused.iter().all(|r| r.code == ErrorCode::StoreUnavailable));
+    assert_eq!(stored, (1..=stored.len() as u64).collect::<Vec<_>>());
+    assert_eq!(world.engine.conversation_card(&Actor::App, "g").unwrap().last_seq, stored.len() as u64);
+}

@@ -1,0 +1,115 @@
+//! Full means refused early and cleanly: nothing of a refused send is stored, everything accepted is.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::{sync::Arc, time::Instant};
+use support::*;
+use tidings_engine::{config::EngineConfig, engine::Actor};
+use tidings_protocol::{error::ErrorCode, http::*};
+
+/// Sends while no commit gets through; answers how many were accepted and stored, and what refused the others.
+fn check(config: EngineConfig, accepted_at_least: usize, accepted_at_most: usize, names: &str) {
+    let store = Arc::new(Troubled::default());
+    let world = World::new(config, store.clone());
+    world.users(&["alice", "bob"]);
+    world.conversation(ConversationKind::Group, "g", &["alice", "bob"]);
+    world.conversation(ConversationKind::Official, "news", &["alice", "bob"]);
+    let before = store.close_gate();
+    let mut sends = Vec::new();
+    let send = |text: String| {
+        let engine = world.engine.clone();
+        world.spawn(async move { engine.send(&Actor::App, message("alice", "g", &text)).await })
+    };
+    sends.push(send("0".into()));
+    store.wait_for_commit();
+    // One commit is at the gate; from here on it is queues alone. A refusal comes at once.
+    let (mut texts, mut refused) = (vec!["0".to_owned()], 0);
+    for n in 1..60 {
+        let task = send(n.to_string());
+        while !task.is_finished() && waiting(&world) < texts.len() {
+            std::thread::yield_now();
+        }
+        if task.is_finished() {
+            let refusal = world.wait(task).unwrap().unwrap_err();
+            assert_eq!(refusal.code, ErrorCode::QueueFull, "{refusal}");
+            assert!(refusal.retry_after_ms.is_some_and(|ms| ms > 0) && refusal.detail.contains(names), "{refusal}");
+            refused += 1;
+        } else {
+            assert_eq!(refused, 0, "accepted after a refusal although nothing was freed");
+            texts.push(n.to_string());
+            sends.push(task);
+        }
+    }
+    assert!((accepted_at_least..=accepted_at_most).contains(&texts.len()), "{} accepted", texts.len());
+    drop(before);
+    let mut seqs: Vec<u64> = sends.into_iter().map(|task| world.wait(task).unwrap().unwrap().seq).collect();
+    seqs.sort_unstable();
+    assert_eq!(seqs, (1..=texts.len() as u64).collect::<Vec<_>>());
+    let query = HistoryQuery { limit: Some(500), ..HistoryQuery::default() };
+    let page = world.engine.history(&Actor::App, "g", &query).unwrap();
+    let mut stored: Vec<String> = page.entries.iter().map(|e| e.client_msg_id.clone().unwrap()).collect();
+    let by_number = |text: &String| text.parse::<u32>().unwrap();
+    stored.sort_by_key(by_number);
+    texts.sort_by_key(by_number);
+    assert_eq!(stored, texts, "exactly what was accepted");
+    // And who was refused tries again until there is room, as told: stage 1 may still hold some places.
+    let deadline = Instant::now() + PATIENCE;
+    let receipt = loop {
+        world.take_fanouts();
+        match world.wait(world.engine.send(&Actor::App, message("alice", "g", "59"))) {
+            Ok(receipt) => break receipt,
+            Err(refusal) => assert!(refusal.code == ErrorCode::QueueFull && Instant::now() < deadline, "{refusal}"),
+        }
+    };
+    assert_eq!((receipt.seq, receipt.duplicate), (seqs.len() as u64 + 1, false));
+}
+
+/// What waits in the commit queue, or holds a place of the group lane, whichever is more.
+fn waiting(world: &World) -> usize {
+    world.engine.refresh_gauges();
+    let depth = |queue: &str| {
+        let label = tidings_engine::metrics::QueueLabel { queue: queue.into() };
+        world.engine.metrics.queue_depth.get_or_create(&label).get() as usize
+    };
+    depth("lane_group").max(depth("commit") + 1).saturating_sub(1)
+}
+
+#[test]
+fn a_full_commit_queue_refuses() {
+    let config = EngineConfig { commit_queue: 8, lane_queue: 1_000, ..EngineConfig::default() };
+    check(config, 9, 9, "commit queue");
+}
+
+#[test]
+fn a_full_lane_refuses() {
+    let config = EngineConfig { commit_queue: 1_000, lane_queue: 12, ..EngineConfig::default() };
+    check(config, 12, 12, "group lane");
+}
+
+#[test]
+fn a_full_lane_leaves_the_others_open() {
+    let config = EngineConfig { lane_queue: 4, shard_queue: 1, ..EngineConfig::default() };
+    let world = World::new(config, Arc::new(Troubled::default()));
+    world.users(&["alice", "bob"]);
+    world.conversation(ConversationKind::Group, "g", &["alice", "bob"]);
+    world.conversation(ConversationKind::Official, "news", &["alice", "bob"]);
+    // No shard takes anything: the group lane fills behind its fan-outs.
+    let mut stored = 0;
+    let refusal = loop {
+        match world.wait(world.engine.send(&Actor::App, message("alice", "g", &stored.to_string()))) {
+            Ok(receipt) => {
+                stored += 1;
+                assert_eq!(receipt.seq, stored);
+            }
+            Err(refusal) => break refusal,
+        }
+        assert!(stored < 1_000, "the lane never filled");
+    };
+    assert_eq!(refusal.code, ErrorCode::QueueFull);
+    assert!(refusal.detail.contains("group"), "{refusal}");
+    for (id, text) in [("alice~bob", "d"), ("news", "n")] {
+        assert_eq!(world.wait(world.engine.send(&Actor::App, message("alice", id, text))).unwrap().seq, 1);
+    }
+    assert_eq!(world.engine.conversation_card(&Actor::App, "g").unwrap().last_seq, stored);
+}

@@ -1,0 +1,215 @@
+//! An engine without sockets, and a store that can be held up or made to fail.
+#![allow(clippy::unwrap_used, dead_code, unreachable_pub)]
+
+use crossbeam_channel::{Receiver, Sender, bounded};
+use parking_lot::Mutex;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+use tidings_engine::{
+    Engine,
+    clock::ManualClock,
+    config::EngineConfig,
+    engine::{Actor, Parts},
+    memory::MemoryStore,
+    model::*,
+    shards::{ShardReceivers, Wake},
+    store::*,
+};
+use tidings_protocol::http::*;
+
+pub const PATIENCE: Duration = Duration::from_secs(20);
+/// 2026-03-01 12:00 UTC.
+pub const NOON: u64 = 1_772_366_400_000;
+
+struct Asleep;
+
+impl Wake for Asleep {
+    fn wake(&self) {}
+}
+
+pub struct World {
+    pub engine: Arc<Engine>,
+    pub clock: Arc<ManualClock>,
+    pub receivers: Vec<ShardReceivers>,
+    runtime: tokio::runtime::Runtime,
+}
+
+impl World {
+    pub fn new(config: EngineConfig, store: Arc<dyn Store>) -> World {
+        let clock = Arc::new(ManualClock::default());
+        clock.set(NOON);
+        let wakes = vec![Arc::new(Asleep) as Arc<dyn Wake>];
+        let parts = Parts { config, clock: clock.clone(), store, webhook: None, wakes };
+        let (engine, receivers) = Engine::start(parts);
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
+        World { engine, clock, receivers, runtime }
+    }
+
+    pub fn wait<T>(&self, future: impl Future<Output = T>) -> T {
+        self.runtime.handle().block_on(future)
+    }
+
+    pub fn spawn<T: Send + 'static>(
+        &self,
+        future: impl Future<Output = T> + Send + 'static,
+    ) -> tokio::task::JoinHandle<T> {
+        self.runtime.spawn(future)
+    }
+
+    pub fn users(&self, ids: &[&str]) {
+        let users = ids.iter().map(|id| UserUpsert { id: (*id).into(), ..UserUpsert::default() }).collect();
+        self.wait(self.engine.upsert_users(users)).unwrap();
+    }
+
+    pub fn user(&self, id: &str) -> Arc<User> {
+        self.engine.directory.require_user(id).unwrap()
+    }
+
+    /// The first member is the owner.
+    pub fn conversation(&self, kind: ConversationKind, id: &str, members: &[&str]) {
+        let new = CreateConversation {
+            id: Some(id.into()),
+            kind,
+            name: None,
+            avatar: None,
+            attributes: None,
+            owner: Some(members[0].into()),
+            members: members[1..].iter().map(|m| (*m).into()).collect(),
+        };
+        self.wait(self.engine.create_conversation(&Actor::App, new)).unwrap();
+    }
+
+    /// Takes what the lanes hand out, as a shard would: without it they fill.
+    pub fn take_fanouts(&self) {
+        for receivers in &self.receivers {
+            receivers.lanes.iter().for_each(|lane| while lane.try_recv().is_ok() {});
+        }
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        // Nobody hands out any more: the lanes must not wait for it.
+        self.receivers.clear();
+        self.engine.stop();
+    }
+}
+
+pub fn message(from: &str, conversation: &str, text: &str) -> SendRequest {
+    SendRequest {
+        conversation: Some(conversation.into()),
+        to: None,
+        from: Some(from.into()),
+        client_msg_id: Some(text.into()),
+        content_type: "text".into(),
+        body: serde_json::value::to_raw_value(text).unwrap(),
+        mentions: vec![],
+        silent: false,
+        skip_push: false,
+    }
+}
+
+/// A store in memory whose commits wait at a gate, or fail a number of times.
+pub struct Troubled {
+    inner: MemoryStore,
+    gate: Mutex<Option<Receiver<()>>>,
+    entered: (Sender<()>, Receiver<()>),
+    failures: AtomicUsize,
+}
+
+impl Default for Troubled {
+    fn default() -> Self {
+        let (inner, gate, failures) = (MemoryStore::default(), Mutex::new(None), AtomicUsize::new(0));
+        Troubled { inner, gate, entered: bounded(1), failures }
+    }
+}
+
+impl Troubled {
+    /// From now on every commit waits until the returned end is dropped.
+    pub fn close_gate(&self) -> Sender<()> {
+        let (open, gate) = bounded(0);
+        *self.gate.lock() = Some(gate);
+        open
+    }
+
+    /// Waits until a commit stands at the gate.
+    pub fn wait_for_commit(&self) {
+        self.entered.1.recv_timeout(PATIENCE).unwrap();
+    }
+
+    /// The next commits find a full disk.
+    pub fn fail(&self, times: usize) {
+        self.failures.store(times, Ordering::SeqCst);
+    }
+}
+
+impl Store for Troubled {
+    fn commit(&self, batch: &[Proposal], now_ms: u64) -> StoreResult<Vec<Outcome>> {
+        let gate = self.gate.lock().clone();
+        if let Some(gate) = gate {
+            let _ = self.entered.0.try_send(());
+            let _ = gate.recv();
+        }
+        let left = |left: usize| left.checked_sub(1);
+        if self.failures.fetch_update(Ordering::SeqCst, Ordering::SeqCst, left).is_ok() {
+            return Err(StoreError::DiskFull);
+        }
+        self.inner.commit(batch, now_ms)
+    }
+    fn epoch(&self) -> u64 {
+        self.inner.epoch()
+    }
+    fn last_position(&self) -> Position {
+        self.inner.last_position()
+    }
+    fn user_no(&self, id: &str) -> StoreResult<Option<UserNo>> {
+        self.inner.user_no(id)
+    }
+    fn user(&self, no: UserNo) -> StoreResult<Option<User>> {
+        self.inner.user(no)
+    }
+    fn conversation_no(&self, id: &str) -> StoreResult<Option<ConversationNo>> {
+        self.inner.conversation_no(id)
+    }
+    fn conversation(&self, no: ConversationNo) -> StoreResult<Option<Conversation>> {
+        self.inner.conversation(no)
+    }
+    fn head(&self, no: ConversationNo) -> StoreResult<Head> {
+        self.inner.head(no)
+    }
+    fn membership(&self, conversation: ConversationNo, user: UserNo) -> StoreResult<Option<Membership>> {
+        self.inner.membership(conversation, user)
+    }
+    fn members(&self, c: ConversationNo, after: Option<UserNo>, n: usize) -> StoreResult<Vec<(UserNo, Membership)>> {
+        self.inner.members(c, after, n)
+    }
+    fn conversations_of(&self, user: UserNo, direct: bool, n: usize) -> StoreResult<Vec<UserConversation>> {
+        self.inner.conversations_of(user, direct, n)
+    }
+    fn entries(&self, c: ConversationNo, a: u64, b: u64, n: usize, from: End) -> StoreResult<Vec<StoredEntry>> {
+        self.inner.entries(c, a, b, n, from)
+    }
+    fn seq_at(&self, conversation: ConversationNo, at_ms: u64) -> StoreResult<u64> {
+        self.inner.seq_at(conversation, at_ms)
+    }
+    fn outbox(&self, after: Position, limit: usize) -> StoreResult<Vec<OutboxItem>> {
+        self.inner.outbox(after, limit)
+    }
+    fn outbox_done(&self) -> StoreResult<Position> {
+        self.inner.outbox_done()
+    }
+    fn dead_notifications(&self, after: Option<u64>, limit: usize) -> StoreResult<Vec<DeadNotification>> {
+        self.inner.dead_notifications(after, limit)
+    }
+    fn retain(&self, retention: Retention, now_ms: u64) -> StoreResult<u64> {
+        self.inner.retain(retention, now_ms)
+    }
+    fn stats(&self) -> StoreStats {
+        self.inner.stats()
+    }
+}
