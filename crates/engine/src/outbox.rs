@@ -2,23 +2,21 @@
 //!
 //! The store keeps, with the commit itself, which entries may need push; nothing is written per
 //! recipient. One worker walks that list in commit order, works out for each entry who is offline and
-//! wants to know, delivers, and then moves the durable mark. A crash repeats what was under way, so
-//! events come at least once, and each has an id by which a receiver notices.
+//! wants to know ([`events`]), delivers in batches, and after each moves the durable mark. A crash
+//! repeats what was under way: events come at least once.
 //!
 //! A webhook that is down lets the outbox lag; it holds up no sender and no live delivery.
 
-use crate::{
-    engine::Engine,
-    lanes::encode_entry,
-    model::*,
-    store::{DeadNotification, End, OutboxItem, Proposal, StoreResult},
-    users::{attributes_value, window_covers},
-};
+mod events;
+
+use crate::{commit::store_refusal, engine::Engine, model::Position, store::*};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
+use events::{Event, Expansion};
 use hmac::{Hmac, KeyInit, Mac};
 use parking_lot::Mutex;
-use serde_json::{json, value::RawValue};
+use serde_json::value::RawValue;
 use std::{
+    collections::{BTreeSet, HashSet},
     sync::{Arc, OnceLock},
     thread::JoinHandle,
     time::Duration,
@@ -34,10 +32,14 @@ const POLL: Duration = Duration::from_millis(100);
 const ITEMS_PER_LOOK: usize = 100;
 /// Replays that may wait for the worker. Full: refused with `queue_full`.
 const REPLAYS_WAITING: usize = 16;
+/// Dead letters delivered again before new entries have their turn.
+const REPLAYS_PER_ROUND: usize = 20;
 /// Dead letters in a page.
 const DEAD_LETTERS_PAGE_MAX: usize = 500;
-/// An event's id is its entry's position and which part of the recipients it names.
-const PARTS_BITS: u32 = 12;
+/// Dead letters read at once while looking for those to replay.
+const DEAD_LETTERS_AT_ONCE: usize = 100;
+/// Bytes of events after which a delivery is closed.
+const DELIVERY_BYTES_MAX: usize = 1024 * 1024;
 
 /// Delivers to the app. Blocking: it is called from the outbox's own thread.
 pub trait Webhook: Send + Sync + 'static {
@@ -110,16 +112,11 @@ enum Waited {
     Stop,
 }
 
-/// An event and its id.
-struct Event {
-    id: u64,
-    json: Box<RawValue>,
-}
-
 impl Outbox {
     pub(crate) fn start(engine: &Arc<Engine>, webhook: Arc<dyn Webhook>, config: OutboxConfig) {
         let (commands, inbox) = bounded(REPLAYS_WAITING);
-        let worker = Worker { engine: engine.clone(), webhook, config, inbox, replays: Vec::new(), stopping: false };
+        let worker =
+            Worker { engine: engine.clone(), webhook, config, inbox, replays: BTreeSet::new(), stopping: false };
         let thread = std::thread::Builder::new().name("outbox".into()).spawn(move || worker.run());
         let thread = Mutex::new(thread.inspect_err(|error| tracing::error!(%error, "no outbox thread")).ok());
         let _ = engine.outbox.worker.set(Handle { commands, thread });
@@ -142,7 +139,7 @@ impl Engine {
         if limit > DEAD_LETTERS_PAGE_MAX {
             return Err(Refusal::limit("limit (dead letters)", DEAD_LETTERS_PAGE_MAX as u64, limit as u64));
         }
-        let dead = self.store.dead_notifications(after, limit + 1).map_err(crate::commit::store_refusal)?;
+        let dead = self.store.dead_notifications(after, limit + 1).map_err(store_refusal)?;
         let next = (dead.len() > limit).then(|| dead[limit - 1].id);
         let dead_letters = dead.into_iter().take(limit).map(|dead| DeadLetter {
             id: dead.id,
@@ -154,16 +151,16 @@ impl Engine {
         Ok(DeadLetterPage { dead_letters: dead_letters.collect(), next })
     }
 
-    /// Has dead letters delivered again: the named ones, or all. They stay listed until they are taken.
+    /// Has dead letters delivered again: the named ones, or all. Each is tried once, by itself, so that
+    /// one that cannot be taken keeps none of the others; they stay listed until they are taken.
     pub async fn replay_dead_letters(&self, ids: Option<Vec<u64>>) -> Result<Replayed, Refusal> {
         let Some(handle) = self.outbox.worker.get() else {
             return Err(Refusal::new(ErrorCode::Conflict, "no webhook is configured"));
         };
-        let mut known = Vec::new();
+        let mut known = HashSet::new();
         let mut after = None;
         loop {
-            let page = self.store.dead_notifications(after, DEAD_LETTERS_PAGE_MAX);
-            let page = page.map_err(crate::commit::store_refusal)?;
+            let page = self.store.dead_notifications(after, DEAD_LETTERS_AT_ONCE).map_err(store_refusal)?;
             let Some(last) = page.last() else { break };
             after = Some(last.id);
             known.extend(page.iter().map(|dead| dead.id));
@@ -172,10 +169,10 @@ impl Engine {
             if let Some(unknown) = ids.iter().find(|id| !known.contains(id)) {
                 return Err(Refusal::not_found("dead letter", &unknown.to_string()));
             }
-            known = ids;
+            known = ids.into_iter().collect();
         }
         let replayed = known.len();
-        handle.commands.try_send(Command::Replay(known)).map_err(|_| {
+        handle.commands.try_send(Command::Replay(known.into_iter().collect())).map_err(|_| {
             Refusal::new(ErrorCode::QueueFull, "replays are waiting already; nothing was started").retry_after(1_000)
         })?;
         Ok(Replayed { replayed })
@@ -187,24 +184,28 @@ struct Worker {
     webhook: Arc<dyn Webhook>,
     config: OutboxConfig,
     inbox: Receiver<Command>,
-    /// Asked for, not delivered again yet.
-    replays: Vec<u64>,
+    /// Asked for, not tried again yet. A set: asking again and again takes no more room.
+    replays: BTreeSet<u64>,
     /// Told to stop, perhaps in the middle of a wait between two attempts: from then on no wait is one.
     stopping: bool,
 }
 
+/// The worker was told to stop in the middle: what is not on record is done again after the restart.
+struct Stopped;
+
 impl Worker {
     fn run(mut self) {
         loop {
-            let waited = match self.round() {
-                Ok(true) => self.wait(Duration::ZERO),
-                Ok(false) => self.wait(POLL),
-                Err(refusal) => {
-                    tracing::warn!(error = %refusal, "the outbox could not go on; it tries again");
-                    self.wait(self.config.backoff_min)
+            let time = match self.round() {
+                Ok(Ok(true)) => Duration::ZERO,
+                Ok(Ok(false)) => POLL,
+                Ok(Err(Stopped)) => return,
+                Err(error) => {
+                    tracing::warn!(%error, "the outbox could not read; it tries again");
+                    self.config.backoff_min
                 }
             };
-            if matches!(waited, Waited::Stop) {
+            if let Waited::Stop = self.wait(time) {
                 return;
             }
         }
@@ -225,33 +226,73 @@ impl Worker {
     }
 
     /// Deals with what waits; answers whether there was anything.
-    fn round(&mut self) -> Result<bool, Refusal> {
-        let replayed = self.replay()?;
+    fn round(&mut self) -> StoreResult<Result<bool, Stopped>> {
+        let replayed = match self.replay()? {
+            Ok(replayed) => replayed,
+            Err(Stopped) => return Ok(Err(Stopped)),
+        };
         let store = self.engine.store.clone();
-        let done = store.outbox_done().map_err(crate::commit::store_refusal)?;
-        let items = store.outbox(done, ITEMS_PER_LOOK).map_err(crate::commit::store_refusal)?;
+        let items = store.outbox(store.outbox_done()?, ITEMS_PER_LOOK)?;
         let lag = items.first().map_or(0, |first| store.last_position().saturating_sub(first.position) + 1);
         self.engine.metrics.outbox_lag.set(lag as i64);
-        let Some(last) = items.last().map(|item| item.position) else { return Ok(replayed) };
-        let mut events = Vec::new();
+        let Some(last) = items.last().map(|item| item.position) else { return Ok(Ok(replayed)) };
+        let (mut batch, mut bytes) = (Vec::new(), 0);
+        let mut through = None;
         for item in &items {
-            events.extend(self.events(item).map_err(crate::commit::store_refusal)?);
+            let mut expansion = Expansion::of(&self.engine, item, self.config.recipients_per_event.max(1))?;
+            while let Some(expansion) = &mut expansion
+                && let Some(event) = expansion.next(&self.engine)?
+            {
+                bytes += event.json.get().len();
+                batch.push(event);
+                if batch.len() >= self.config.events_per_delivery || bytes >= DELIVERY_BYTES_MAX {
+                    bytes = 0;
+                    // What was delivered of this entry goes on record with its last part.
+                    if let Err(Stopped) = self.deliver_and_record(&mut batch, through.take()) {
+                        return Ok(Err(Stopped));
+                    }
+                }
+            }
+            through = Some(item.position);
         }
+        Ok(self.deliver_and_record(&mut batch, Some(last)).map(|()| true))
+    }
+
+    /// Delivers a batch; then moves the mark, and keeps what was given up as dead letters.
+    fn deliver_and_record(&mut self, batch: &mut Vec<Event>, through: Option<Position>) -> Result<(), Stopped> {
         let mut dead = Vec::new();
-        for batch in events.chunks(self.config.events_per_delivery.max(1)) {
-            match self.deliver(batch) {
-                Delivered::Taken => self.engine.metrics.outbox_delivered.inc_by(batch.len() as u64),
+        if !batch.is_empty() {
+            match self.deliver(batch, self.config.attempts_max.max(1))? {
+                Delivered::Taken => {
+                    self.engine.metrics.outbox_delivered.inc_by(batch.len() as u64);
+                }
                 Delivered::GivenUp { attempts, error } => {
                     self.engine.metrics.outbox_dead.inc_by(batch.len() as u64);
                     dead.extend(batch.iter().map(|event| self.dead(event, attempts, &error)));
-                    0
                 }
-                // The mark stays where it is: after the restart these are delivered again.
-                Delivered::Stopped => return Ok(true),
-            };
+            }
+            batch.clear();
         }
-        self.engine.committer.propose_blocking(Proposal::OutboxDone { through: last, dead })?;
-        Ok(true)
+        match (through, dead.is_empty()) {
+            (None, true) => Ok(()),
+            // Position 0 moves no mark: only the dead letters are kept.
+            _ => self.record(Proposal::OutboxDone { through: through.unwrap_or(0), dead }),
+        }
+    }
+
+    /// Commits what became of a delivery. While senders fill the commit queue, or the disk is full, it
+    /// waits: delivering again what was taken would be worse.
+    fn record(&mut self, proposal: Proposal) -> Result<(), Stopped> {
+        let mut told = false;
+        while let Err(refusal) = self.engine.committer.propose_blocking(proposal.clone()) {
+            if !std::mem::replace(&mut told, true) {
+                tracing::warn!(error = %refusal, "the outbox cannot record its progress; it tries again");
+            }
+            if let Waited::Stop = self.wait(POLL) {
+                return Err(Stopped);
+            }
+        }
+        Ok(())
     }
 
     fn dead(&self, event: &Event, attempts: u32, error: &str) -> DeadNotification {
@@ -264,129 +305,62 @@ impl Worker {
         }
     }
 
-    /// Delivers again what was asked for; what is taken is a dead letter no more.
-    fn replay(&mut self) -> Result<bool, Refusal> {
-        let ids = std::mem::take(&mut self.replays);
-        for id in &ids {
-            let found = self.engine.store.dead_notifications(id.checked_sub(1), 1);
-            let found = found.map_err(crate::commit::store_refusal)?.into_iter().find(|dead| dead.id == *id);
-            let Some(dead) = found else { continue };
+    /// Tries some of what was asked for again; what is taken is a dead letter no more.
+    fn replay(&mut self) -> StoreResult<Result<bool, Stopped>> {
+        let mut taken = Vec::new();
+        let mut tried = 0;
+        while tried < REPLAYS_PER_ROUND
+            && !self.stopping
+            && let Some(id) = self.replays.pop_first()
+        {
+            tried += 1;
+            let found = self.engine.store.dead_notifications(id.checked_sub(1), 1)?;
+            let Some(dead) = found.into_iter().find(|dead| dead.id == id) else { continue };
             let json = RawValue::from_string(dead.event).unwrap_or_else(|_| RawValue::NULL.to_owned());
-            let event = Event { id: *id, json };
-            if matches!(self.deliver(&[event]), Delivered::Taken) {
+            if let Ok(Delivered::Taken) = self.deliver(&[Event { id, json }], 1) {
                 self.engine.metrics.outbox_delivered.inc();
-                self.engine.committer.propose_blocking(Proposal::DropDead { ids: vec![*id] })?;
+                taken.push(id);
             }
         }
-        Ok(!ids.is_empty())
-    }
-
-    /// The events of one entry: who is offline and wants to know, in parts.
-    fn events(&self, item: &OutboxItem) -> StoreResult<Vec<Event>> {
-        let engine = &self.engine;
-        let Some(conversation) = engine.directory.conversation(item.conversation)? else { return Ok(vec![]) };
-        // Removed by retention before it could be pushed: there is nothing to show any more.
-        let found = engine.store.entries(item.conversation, item.seq, item.seq, 1, End::Oldest)?;
-        let Some(entry) = found.into_iter().next() else { return Ok(vec![]) };
-        let recipients = self.recipients(&conversation, &entry)?;
-        let sender = entry.content.sender.as_ref().map(|s| engine.directory.user(s.no)).transpose()?.flatten();
-        let sender = sender.map(|user| {
-            let attributes = attributes_value(user.attributes.as_deref());
-            json!({ "id": user.id, "name": user.name, "avatar": user.avatar, "attributes": attributes })
-        });
-        let card = json!({
-            "id": conversation.id,
-            "kind": conversation.kind,
-            "name": conversation.name,
-            "avatar": conversation.avatar,
-        });
-        let mut encoded = Vec::new();
-        encode_entry(&mut encoded, &conversation.id, &entry);
-        let encoded = String::from_utf8(encoded).ok().and_then(|text| RawValue::from_string(text).ok());
-        let parts = recipients.chunks(self.config.recipients_per_event.max(1)).enumerate();
-        Ok(parts
-            .filter_map(|(part, recipients)| {
-                let id = item.position << PARTS_BITS | part as u64;
-                #[derive(serde::Serialize)]
-                struct Wire<'a> {
-                    event: &'static str,
-                    id: u64,
-                    conversation: &'a serde_json::Value,
-                    sender: &'a Option<serde_json::Value>,
-                    entry: &'a Option<Box<RawValue>>,
-                    recipients: &'a [String],
-                }
-                let wire =
-                    Wire { event: "message", id, conversation: &card, sender: &sender, entry: &encoded, recipients };
-                let json = serde_json::value::to_raw_value(&wire).ok()?;
-                Some(Event { id, json })
-            })
-            .collect())
-    }
-
-    /// Members without a live session who have not read it, muted it, or asked for quiet now.
-    fn recipients(&self, conversation: &Conversation, entry: &StoredEntry) -> StoreResult<Vec<String>> {
-        const PAGE: usize = 1_000;
-        let engine = &self.engine;
-        let now_ms = engine.clock.now_ms();
-        let sender = entry.content.sender.as_ref().map(|s| s.no);
-        let mut recipients = Vec::new();
-        let mut after = None;
-        loop {
-            let page = engine.store.members(conversation.no, after, PAGE)?;
-            after = page.last().map(|(user, _)| *user);
-            for (no, membership) in &page {
-                let wants = Some(*no) != sender
-                    && membership.joined_seq < entry.seq
-                    && membership.read_seq < entry.seq
-                    && !membership.mute.is_muted(now_ms)
-                    && !engine.presence.is_online(*no);
-                if !wants {
-                    continue;
-                }
-                let Some(user) = engine.directory.user(*no)? else { continue };
-                if !user.do_not_disturb.as_ref().is_some_and(|window| window_covers(window, now_ms)) {
-                    recipients.push(user.id.clone());
-                }
-            }
-            if page.len() < PAGE {
-                return Ok(recipients);
-            }
+        if !taken.is_empty()
+            && let Err(Stopped) = self.record(Proposal::DropDead { ids: taken })
+        {
+            return Ok(Err(Stopped));
         }
+        Ok(Ok(tried > 0))
     }
 
-    fn deliver(&mut self, events: &[Event]) -> Delivered {
+    fn deliver(&mut self, events: &[Event], attempts: u32) -> Result<Delivered, Stopped> {
         #[derive(serde::Serialize)]
         struct Body<'a> {
             events: Vec<&'a RawValue>,
         }
         let body = serde_json::to_vec(&Body { events: events.iter().map(|e| &*e.json).collect() }).unwrap_or_default();
         let mut error = String::new();
-        for attempt in 0..self.config.attempts_max.max(1) {
+        for attempt in 0..attempts {
             if attempt > 0 {
                 self.engine.metrics.outbox_retries.inc();
                 if let Waited::Stop = self.wait(backoff(&self.config, attempt)) {
-                    return Delivered::Stopped;
+                    return Err(Stopped);
                 }
             }
             let timestamp = self.engine.clock.now_ms() / 1_000;
             let signature = sign(&self.config.secret, timestamp, &body);
             match self.webhook.deliver(&WebhookDelivery { body: body.clone(), timestamp, signature }) {
-                Ok(()) => return Delivered::Taken,
+                Ok(()) => return Ok(Delivered::Taken),
                 Err(WebhookError { reason }) => {
                     tracing::debug!(attempt, reason, "a webhook delivery was not taken");
                     error = reason;
                 }
             }
         }
-        Delivered::GivenUp { attempts: self.config.attempts_max.max(1), error }
+        Ok(Delivered::GivenUp { attempts, error })
     }
 }
 
 enum Delivered {
     Taken,
     GivenUp { attempts: u32, error: String },
-    Stopped,
 }
 
 /// Doubling with jitter: many servers whose webhook comes back do not knock at once.

@@ -1,0 +1,137 @@
+//! What the webhook is told of one entry: who is offline and wants to know, in parts of bounded size.
+//!
+//! An event's id is its entry's position and the number of the part. After a crash the same entry is
+//! expanded again, when others may be offline: the same id then names other recipients. Who must not
+//! tell anybody twice remembers (conversation, seq, recipient), which the event spells out.
+
+use crate::{
+    engine::Engine,
+    lanes::encode_entry,
+    model::*,
+    store::{End, OutboxItem, StoreResult},
+    users::{attributes_value, window_covers},
+};
+use serde::Serialize;
+use serde_json::{Value, json, value::RawValue};
+use std::{collections::VecDeque, sync::Arc};
+
+/// Members looked at together.
+const MEMBERS_AT_ONCE: usize = 1_000;
+const PARTS_BITS: u32 = 12;
+
+/// An event and its id.
+pub(super) struct Event {
+    pub(super) id: u64,
+    pub(super) json: Box<RawValue>,
+}
+
+/// The events of one entry, made one after the other: a conversation of a million followers never
+/// stands in memory as a whole.
+pub(super) struct Expansion {
+    conversation: Arc<Conversation>,
+    entry: StoredEntry,
+    card: Value,
+    sender: Option<Value>,
+    encoded: Option<Box<RawValue>>,
+    recipients_per_event: usize,
+    recipients: VecDeque<String>,
+    part: u64,
+    after: Option<UserNo>,
+    all_seen: bool,
+}
+
+impl Expansion {
+    /// `None` when there is nothing to show any more: retention removed the entry.
+    pub(super) fn of(
+        engine: &Engine,
+        item: &OutboxItem,
+        recipients_per_event: usize,
+    ) -> StoreResult<Option<Expansion>> {
+        let Some(conversation) = engine.directory.conversation(item.conversation)? else { return Ok(None) };
+        let found = engine.store.entries(item.conversation, item.seq, item.seq, 1, End::Oldest)?;
+        let Some(entry) = found.into_iter().next() else { return Ok(None) };
+        let sender = entry.content.sender.as_ref().map(|s| engine.directory.user(s.no)).transpose()?.flatten();
+        let sender = sender.map(|user| {
+            let attributes = attributes_value(user.attributes.as_deref());
+            json!({ "id": user.id, "name": user.name, "avatar": user.avatar, "attributes": attributes })
+        });
+        let card = json!({
+            "id": conversation.id,
+            "kind": conversation.kind,
+            "name": conversation.name,
+            "avatar": conversation.avatar,
+        });
+        let mut encoded = Vec::new();
+        encode_entry(&mut encoded, &conversation.id, &entry);
+        let encoded = String::from_utf8(encoded).ok().and_then(|text| RawValue::from_string(text).ok());
+        // No more parts than an id can count.
+        let recipients_per_event = recipients_per_event.max((conversation.member_count >> PARTS_BITS) as usize + 1);
+        Ok(Some(Expansion {
+            conversation,
+            entry,
+            card,
+            sender,
+            encoded,
+            recipients_per_event,
+            recipients: VecDeque::new(),
+            part: 0,
+            after: None,
+            all_seen: false,
+        }))
+    }
+
+    /// The next part, until there is none.
+    pub(super) fn next(&mut self, engine: &Engine) -> StoreResult<Option<Event>> {
+        while self.recipients.len() < self.recipients_per_event && !self.all_seen {
+            self.look(engine)?;
+        }
+        if self.recipients.is_empty() {
+            return Ok(None);
+        }
+        #[derive(Serialize)]
+        struct Wire<'a> {
+            event: &'static str,
+            id: u64,
+            conversation: &'a Value,
+            sender: &'a Option<Value>,
+            entry: &'a Option<Box<RawValue>>,
+            recipients: Vec<String>,
+        }
+        let count = self.recipients.len().min(self.recipients_per_event);
+        let wire = Wire {
+            event: "message",
+            id: self.entry.position << PARTS_BITS | self.part,
+            conversation: &self.card,
+            sender: &self.sender,
+            entry: &self.encoded,
+            recipients: self.recipients.drain(..count).collect(),
+        };
+        self.part += 1;
+        Ok(serde_json::value::to_raw_value(&wire).ok().map(|json| Event { id: wire.id, json }))
+    }
+
+    /// The next members without a live session who have not read it, muted it, or asked for quiet now.
+    fn look(&mut self, engine: &Engine) -> StoreResult<()> {
+        let now_ms = engine.clock.now_ms();
+        let seq = self.entry.seq;
+        let sender = self.entry.content.sender.as_ref().map(|s| s.no);
+        let page = engine.store.members(self.conversation.no, self.after, MEMBERS_AT_ONCE)?;
+        self.after = page.last().map(|(user, _)| *user);
+        self.all_seen = page.len() < MEMBERS_AT_ONCE;
+        for (no, membership) in &page {
+            let wants = Some(*no) != sender
+                && membership.joined_seq < seq
+                && membership.read_seq < seq
+                && !membership.mute.is_muted(now_ms)
+                && !engine.presence.is_online(*no);
+            if !wants {
+                continue;
+            }
+            let Some(user) = engine.directory.user(*no)? else { continue };
+            if !user.do_not_disturb.as_ref().is_some_and(|window| window_covers(window, now_ms)) {
+                self.recipients.push_back(user.id.clone());
+            }
+        }
+        Ok(())
+    }
+}
