@@ -106,13 +106,13 @@ impl Engine {
     ) -> Result<Vec<StoredEntry>, Refusal> {
         let mut page: VecDeque<StoredEntry> = VecDeque::new();
         let mut bytes = 0;
-        while page.len() < limit && bytes < HISTORY_BYTES_MAX && first <= last {
+        while page.len() < limit && bytes < HISTORY_PAGE_BYTES_MAX && first <= last {
             let at_once = READ_AT_ONCE.min(limit - page.len());
             let mut part = VecDeque::from(self.store.entries(no, first, last, at_once, from).map_err(store_refusal)?);
             if part.is_empty() {
                 break;
             }
-            while bytes < HISTORY_BYTES_MAX
+            while bytes < HISTORY_PAGE_BYTES_MAX
                 && let Some(entry) = if from == End::Oldest { part.pop_front() } else { part.pop_back() }
             {
                 bytes += entry.content.body.len();

@@ -22,9 +22,9 @@ pub const SEND_BATCH_MAX: usize = 500;
 pub const GROUP_MEMBERS_MAX: u64 = 100_000;
 /// Entries in one page of history.
 pub const HISTORY_PAGE_MAX: usize = 500;
-/// The bodies of a page of history together, in bytes; the entry that crosses it is still in the page,
-/// and `more` says that there are others.
-pub const HISTORY_BYTES_MAX: usize = 1024 * 1024;
+/// The bodies in one page of history, in bytes; the entry that crosses it still belongs to the page, and
+/// `more` says that the page is shorter than asked for.
+pub const HISTORY_PAGE_BYTES_MAX: usize = 1024 * 1024;
 /// Conversations in one page of the list.
 pub const CONVERSATIONS_PAGE_MAX: usize = 200;
 /// Conversations of one user that a list, a sync or a resume looks through.
