@@ -13,7 +13,7 @@ use tidings_protocol::{
     error::ErrorCode,
     frames::{ClientFrame, ServerFrame},
     http::{ConversationKind, HistoryQuery},
-    limits::INBOX_ENTRIES_MAX,
+    limits::{BODY_BYTES_MAX, HISTORY_PAGE_BYTES_MAX, INBOX_ENTRIES_MAX},
 };
 
 const CONVERSATIONS: [&str; 4] = ["alice~bob", "g1", "g2", "news"];
@@ -100,6 +100,8 @@ fn fetch(session: &mut Session, conversation: &str, from_seq: u64, to_seq: u64, 
         let frame = session.next_where(PATIENCE, |f| matches!(f, ServerFrame::History { .. })).unwrap();
         let Some(ServerFrame::History { page, .. }) = frame else { panic!("{frame:?}") };
         inbox.take(&page.entries);
+        let bytes: usize = page.entries.iter().map(|e| e.body.get().len()).sum();
+        assert!(bytes < HISTORY_PAGE_BYTES_MAX + BODY_BYTES_MAX, "a page of {bytes} bytes");
         next_seq = page.entries.last().unwrap().seq + 1;
         assert_eq!(page.more, next_seq <= to_seq);
     }
@@ -124,6 +126,11 @@ fn catch_up(per_conversation: usize, text: &str) {
     let left: u64 = resume.ranges.iter().map(|r| r.to_seq - r.from_seq + 1).sum();
     let newest = entries(&mut session, all.len() - left as usize);
     assert!(!newest.is_empty() && newest.len() <= INBOX_ENTRIES_MAX);
+    // The newest end of a page that is shortened is the end that was asked for.
+    let page = server.engine.history(&Actor::App, "g1", &HistoryQuery { limit: Some(70), ..HistoryQuery::default() });
+    let page = page.unwrap();
+    assert_eq!(page.entries.last().unwrap().seq, page.last_seq);
+    assert!(page.more && page.entries.windows(2).all(|pair| pair[0].seq + 1 == pair[1].seq));
     // First what the ranges name, then what came by itself: together all, exactly once and in order.
     let mut inbox = Inbox::default();
     for range in &resume.ranges {
