@@ -37,7 +37,9 @@ fn a_newer_format_is_refused() {
     assert!(matches!(refusal, OpenError::Format { found: 7, known: 1 }), "{refusal}");
     for missing_or_garbled in [None, Some("one")] {
         fs::remove_file(&format).ok();
-        missing_or_garbled.map(|text| fs::write(&format, text).unwrap());
+        if let Some(text) = missing_or_garbled {
+            fs::write(&format, text).unwrap();
+        }
         let refusal = EmbeddedStore::open(options(folder.path())).err().unwrap();
         assert!(matches!(refusal, OpenError::Damaged(_)), "{refusal}");
     }

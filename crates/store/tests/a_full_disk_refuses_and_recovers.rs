@@ -8,6 +8,7 @@ use std::{
     fs,
     path::Path,
     process::Command,
+    sync::atomic::{AtomicBool, Ordering},
     time::{Duration, Instant},
 };
 use support::*;
@@ -82,27 +83,26 @@ fn say_when_there_is_room(store: &EmbeddedStore, room: ConversationNo, id: &str)
     }
 }
 
-/// Fills the disk up, commits until `is_expected` answers true, makes room, goes on and reopens.
-fn fills_up_and_recovers(reserve: u64, left: u64, is_expected: impl Fn(&StoreError) -> bool) {
-    let Some(disk) = SmallDisk::mount(160) else {
-        println!("skipped: no file system may be mounted here");
-        return;
-    };
-    let data = disk.path().join("data");
-    let options = EmbeddedOptions { disk_reserve_bytes: reserve, memtable_bytes: 1 << 20, ..options(&data) };
-    let store = EmbeddedStore::open(options.clone()).unwrap();
-    let room = populate(&store);
+/// Twice: commits, fills the disk, commits until refused, makes room and commits what was refused.
+/// Answers what was acknowledged.
+fn two_rounds(
+    disk: &SmallDisk,
+    store: &EmbeddedStore,
+    room: ConversationNo,
+    left: u64,
+    is_expected: impl Fn(&StoreError) -> bool,
+) -> Vec<String> {
     let mut acknowledged = Vec::new();
     for round in 0..2 {
         for n in 0..50 {
             let id = format!("{round}-before-{n}");
-            say_when_there_is_room(&store, room, &id);
+            say_when_there_is_room(store, room, &id);
             acknowledged.push(id);
         }
         disk.fill(left);
         let refused = (0..200_000).find_map(|n| {
             let id = format!("{round}-full-{n}");
-            match try_to_say(&store, room, &id) {
+            match try_to_say(store, room, &id) {
                 Ok(()) => {
                     acknowledged.push(id);
                     None
@@ -113,13 +113,49 @@ fn fills_up_and_recovers(reserve: u64, left: u64, is_expected: impl Fn(&StoreErr
         let (refused, error) = refused.expect("a full disk refuses");
         assert!(is_expected(&error), "{error:?}");
         // Reads live on, and find all that was acknowledged.
-        assert_eq!(said(&store, room), acknowledged);
+        assert_eq!(said(store, room), acknowledged);
         assert_eq!(store.head(room).unwrap().last_seq, acknowledged.len() as u64);
         disk.empty();
-        say_when_there_is_room(&store, room, &refused);
+        say_when_there_is_room(store, room, &refused);
         acknowledged.push(refused);
-        assert_eq!(said(&store, room), acknowledged, "a refused send and its retry give one entry");
+        assert_eq!(said(store, room), acknowledged, "a refused send and its retry give one entry");
     }
+    acknowledged
+}
+
+/// Lets the reader end also when an assertion beside it fails.
+struct StopOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Fills the disk up, commits until `is_expected` answers true, makes room, goes on and reopens.
+fn fills_up_and_recovers(reserve: u64, left: u64, is_expected: impl Fn(&StoreError) -> bool) {
+    let Some(disk) = SmallDisk::mount(160) else {
+        println!("skipped: no file system may be mounted here");
+        return;
+    };
+    let data = disk.path().join("data");
+    let options = EmbeddedOptions { disk_reserve_bytes: reserve, memtable_bytes: 1 << 20, ..options(&data) };
+    let store = EmbeddedStore::open(options.clone()).unwrap();
+    let room = populate(&store);
+    let stop = AtomicBool::new(false);
+    let acknowledged = std::thread::scope(|scope| {
+        // A reader never meets an engine without what is stored, also while it starts afresh.
+        let reader = scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                assert!(store.conversation(room).unwrap().is_some());
+            }
+        });
+        let stopping = StopOnDrop(&stop);
+        let acknowledged = two_rounds(&disk, &store, room, left, is_expected);
+        drop(stopping);
+        reader.join().unwrap();
+        acknowledged
+    });
     assert_eq!(store.last_position(), acknowledged.len() as u64);
     drop(store);
     let store = EmbeddedStore::open(options).unwrap();
