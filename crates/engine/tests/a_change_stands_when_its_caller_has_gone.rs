@@ -1,0 +1,96 @@
+//! A caller hangs up while its change is being committed: the change stands, and nobody is served the
+//! old state from a cache.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::sync::Arc;
+use support::*;
+use tidings_engine::{Engine, config::EngineConfig, engine::Actor, hub::Signal, shards::Control};
+use tidings_protocol::{error::ErrorCode, http::*};
+
+/// A room of Alice and Bob, on a store whose commits can be held up.
+fn world() -> (World, Arc<Troubled>) {
+    let store = Arc::new(Troubled::default());
+    let world = World::new(EngineConfig::default(), store.clone());
+    world.users(&["alice", "bob", "cleo"]);
+    world.conversation(ConversationKind::Group, "g", &["alice", "bob"]);
+    (world, store)
+}
+
+/// Begins a change, goes away while the store is at it, then lets the store commit it.
+fn hang_up<F: Future + Send + 'static>(world: &World, store: &Troubled, change: impl FnOnce(Arc<Engine>) -> F)
+where
+    F::Output: Send + 'static,
+{
+    let gate = store.close_gate();
+    let caller = world.spawn(change(world.engine.clone()));
+    store.wait_for_commit();
+    caller.abort();
+    assert!(world.wait(caller).is_err_and(|gone| gone.is_cancelled()));
+    drop(gate);
+    world.wait(world.engine.settle());
+}
+
+fn members(add: &[&str], remove: &[&str]) -> ChangeMembers {
+    let owned = |ids: &[&str]| ids.iter().map(|id| (*id).to_owned()).collect();
+    ChangeMembers { add: owned(add), remove: owned(remove), role: None }
+}
+
+#[test]
+fn who_was_removed_is_out_and_who_was_added_is_in() {
+    let (world, store) = world();
+    let engine = &world.engine;
+    let says = |user: &str| {
+        let request = SendRequest { from: None, ..message(user, "g", "hi") };
+        world.wait(engine.send(&Actor::User(world.user(user)), request)).map_err(|refusal| refusal.code)
+    };
+    // Both answers are cached now.
+    assert!(says("bob").is_ok());
+    assert_eq!(says("cleo"), Err(ErrorCode::NotAMember));
+    hang_up(&world, &store, |engine| async move {
+        engine.change_members(&Actor::App, "g", members(&["cleo"], &["bob"])).await
+    });
+    assert_eq!(says("bob"), Err(ErrorCode::NotAMember));
+    let read = engine.history(&Actor::User(world.user("bob")), "g", &HistoryQuery::default());
+    assert_eq!(read.unwrap_err().code, ErrorCode::NotAMember);
+    assert!(says("cleo").is_ok());
+}
+
+#[test]
+fn cards_are_the_new_ones() {
+    let (world, store) = world();
+    assert_eq!(world.engine.user_card("bob", true).unwrap().name, None);
+    hang_up(&world, &store, |engine| async move {
+        let bob = UserUpsert { id: "bob".into(), name: Some("Bob".into()), ..UserUpsert::default() };
+        engine.upsert_users(vec![bob]).await
+    });
+    assert_eq!(world.engine.user_card("bob", true).unwrap().name.as_deref(), Some("Bob"));
+
+    let window = DailyWindow { start: "22:00".into(), end: "07:00".into(), time_zone: "Asia/Tokyo".into() };
+    let asked = window.clone();
+    hang_up(&world, &store, |engine| async move { engine.set_do_not_disturb("bob", Some(asked)).await });
+    assert_eq!(world.engine.user_card("bob", true).unwrap().do_not_disturb, Some(window));
+
+    hang_up(&world, &store, |engine| async move {
+        let update = UpdateConversation { name: Some("Room".into()), ..UpdateConversation::default() };
+        engine.update_conversation(&Actor::App, "g", update).await
+    });
+    assert_eq!(world.engine.conversation_card(&Actor::App, "g").unwrap().name.as_deref(), Some("Room"));
+}
+
+#[test]
+fn the_users_devices_learn_of_a_read_mark() {
+    let (world, store) = world();
+    let bob = world.user("bob");
+    world.wait(world.engine.send(&Actor::App, message("alice", "g", "hi"))).unwrap();
+    let reader = bob.clone();
+    hang_up(&world, &store, |engine| async move { engine.mark_read(&reader, "g", 1).await });
+    match world.receivers[0].control.recv_timeout(PATIENCE).unwrap() {
+        Control::Signal { user, signal: Signal::Read { conversation, user: id, seq } } => {
+            assert_eq!((user, &*conversation, &*id, seq), (bob.no, "g", "bob", 1));
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(world.engine.conversations(&bob, None, 0).unwrap().conversations[0].unread, 0);
+}

@@ -1,0 +1,127 @@
+//! Resume: all that was missed, or exactly which ranges are left, or a plain "start anew".
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use support::*;
+use tidings_engine::{config::EngineConfig, engine::Actor, memory::MemoryStore, model::*, store::*};
+use tidings_protocol::{
+    error::ErrorCode,
+    http::*,
+    limits::{INBOX_BYTES_MAX, INBOX_ENTRIES_MAX},
+};
+use tidings_store::{EmbeddedOptions, EmbeddedStore};
+
+const DAY: u64 = 24 * 60 * 60 * 1_000;
+
+fn world(store: Arc<dyn Store>) -> World {
+    let world = World::new(EngineConfig::default(), store);
+    world.users(&["alice", "bob"]);
+    world
+}
+
+fn rooms(world: &World, count: usize) -> Vec<String> {
+    let ids: Vec<String> = (0..count).map(|n| format!("room{n:03}")).collect();
+    ids.iter().for_each(|id| world.conversation(ConversationKind::Group, id, &["alice", "bob"]));
+    ids
+}
+
+fn say(world: &World, room: &str, texts: impl Iterator<Item = String>) {
+    for text in texts {
+        world.wait(world.engine.send(&Actor::App, message("alice", room, &text))).unwrap();
+        world.take_fanouts();
+    }
+}
+
+/// The `seq`s of each conversation that Bob got, and those that he was told to fetch.
+fn synced(world: &World, cursor: &str) -> (SyncAnswer, BTreeMap<String, Vec<u64>>) {
+    let answer = world.engine.sync(&world.user("bob"), Some(cursor)).unwrap();
+    let mut all: BTreeMap<String, Vec<u64>> = BTreeMap::new();
+    for range in &answer.resume.ranges {
+        assert!(range.from_seq <= range.to_seq, "{range:?}");
+        all.entry(range.conversation.clone()).or_default().extend(range.from_seq..=range.to_seq);
+    }
+    for entry in &answer.entries {
+        all.entry(entry.conversation.clone()).or_default().push(entry.seq);
+    }
+    (answer, all)
+}
+
+#[test]
+fn more_rooms_than_are_handed_out_are_all_accounted_for() {
+    let world = world(Arc::new(MemoryStore::default()));
+    let rooms = rooms(&world, 50);
+    let cursor = world.engine.sync(&world.user("bob"), None).unwrap().cursor;
+    // 1,000 entries: the newest 800 are those of forty rooms, the ten oldest are never looked into.
+    for room in &rooms {
+        say(&world, room, (0..20).map(|n| format!("{room}-{n}")));
+    }
+    let (answer, all) = synced(&world, &cursor);
+    assert_eq!((answer.entries.len(), answer.resume.complete), (INBOX_ENTRIES_MAX, false));
+    assert_eq!(answer.resume.ranges.len(), 10);
+    assert!(rooms.iter().all(|room| all[room] == (1..=20).collect::<Vec<_>>()), "{all:?}");
+    let (answer, all) = synced(&world, &answer.cursor);
+    assert!(answer.resume.complete && all.is_empty());
+}
+
+#[test]
+fn large_bodies_end_a_resume_early_and_the_rest_is_named() {
+    let world = world(Arc::new(MemoryStore::default()));
+    let rooms = rooms(&world, 2);
+    let cursor = world.engine.sync(&world.user("bob"), None).unwrap().cursor;
+    let large = "x".repeat(60_000);
+    for n in 0..40 {
+        let mut request = message("alice", &rooms[n % 2], &format!("m{n}"));
+        request.body = serde_json::value::to_raw_value(&large).unwrap();
+        world.wait(world.engine.send(&Actor::App, request)).unwrap();
+    }
+    let (answer, all) = synced(&world, &cursor);
+    let bytes: usize = answer.entries.iter().map(|entry| entry.body.get().len()).sum();
+    assert!(bytes < INBOX_BYTES_MAX + large.len() + 2, "{bytes}");
+    assert!(!answer.resume.complete && answer.entries.len() >= 17);
+    assert!(rooms.iter().all(|room| all[room] == (1..=20).collect::<Vec<_>>()), "{all:?}");
+}
+
+#[test]
+fn a_cursor_of_another_history_starts_anew() {
+    let world = world(Arc::new(MemoryStore::default()));
+    let room = rooms(&world, 1).remove(0);
+    say(&world, &room, (0..5).map(|n| n.to_string()));
+    let (epoch, last) = (world.engine.store.epoch(), world.engine.store.last_position());
+    for (epoch, position) in [(epoch + 1, 0), (epoch, last + 1)] {
+        let (answer, all) = synced(&world, &Cursor { epoch, positions: [0, position, 0] }.to_string());
+        assert!(answer.resume.reset && !answer.resume.complete && answer.resume.ranges.is_empty());
+        assert_eq!(all[&room], [1, 2, 3, 4, 5], "the newest of everything, to begin with");
+    }
+    let answer = world.engine.sync(&world.user("bob"), None).unwrap();
+    assert!(answer.resume.complete && answer.entries.is_empty(), "a new device has missed nothing");
+    let refusal = world.engine.sync(&world.user("bob"), Some("1.2.3")).unwrap_err();
+    assert_eq!(refusal.code, ErrorCode::CursorInvalid);
+}
+
+#[test]
+fn what_retention_removed_is_not_passed_over_in_silence() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = EmbeddedStore::open(EmbeddedOptions::new(folder.path())).unwrap();
+    let world = world(Arc::new(store));
+    let room = rooms(&world, 1).remove(0);
+    say(&world, &room, ["seen".to_owned()].into_iter());
+    let early = world.engine.sync(&world.user("bob"), None).unwrap().cursor;
+    say(&world, &room, (0..5).map(|n| format!("old{n}")));
+    let late = world.engine.sync(&world.user("bob"), None).unwrap().cursor;
+    world.clock.set(NOON + 3 * DAY);
+    say(&world, &room, (0..5).map(|n| format!("new{n}")));
+    let retention = Retention { age_max: Some(Duration::from_secs(24 * 60 * 60)), bytes_max: None };
+    assert_eq!(world.engine.store.retain(retention, NOON + 3 * DAY).unwrap(), 6);
+
+    let (answer, all) = synced(&world, &early);
+    assert_eq!(all[&room], (7..=11).collect::<Vec<_>>());
+    assert!(!answer.resume.complete && answer.resume.ranges.is_empty(), "2 to 6 are gone: {:?}", answer.resume);
+    // Who had seen up to there has missed nothing that is gone.
+    let (answer, all) = synced(&world, &late);
+    assert_eq!(all[&room], (7..=11).collect::<Vec<_>>());
+    assert!(answer.resume.complete, "{:?}", answer.resume);
+    let page = world.engine.history(&Actor::App, &room, &HistoryQuery::default()).unwrap();
+    assert_eq!((page.first_seq, page.last_seq, page.more), (7, 11, false));
+}
