@@ -72,6 +72,17 @@ pub enum Bind {
     Joined([Position; LANES]),
 }
 
+/// A membership as it was read from the store, which may be ahead of what a shard has applied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    pub conversation: ConversationNo,
+    pub lane: Lane,
+    /// The last entry before the user joined; 0 when it is known to have been applied. A shard that
+    /// has not come so far leaves the place out: the join itself is still to come, and what is
+    /// said before it is not for this user.
+    pub joined_after: Position,
+}
+
 /// The memberships are being read.
 struct Loading {
     /// Which reading: the result of an earlier one, for sessions that have gone since, is stale.
@@ -124,13 +135,15 @@ impl Delivery {
         &mut self,
         user: UserNo,
         number: u64,
-        conversations: Vec<ConversationNo>,
+        places: Vec<Place>,
     ) -> Option<(SmallVec<[SessionKey; 2]>, [Position; LANES])> {
         let &index = self.by_no.get(&user)?;
         let (_, state) = &mut self.users[index];
         let Loading { changes, .. } = state.loading.take_if(|loading| loading.number == number)?;
         let sessions = state.sessions.clone();
-        let kept = conversations.into_iter().filter(|c| !changes.contains_key(c));
+        let positions = self.positions;
+        let kept = places.into_iter().filter(|place| place.joined_after <= positions[place.lane as usize]);
+        let kept = kept.map(|place| place.conversation).filter(|c| !changes.contains_key(c));
         let joined = changes.iter().filter(|(_, is_member)| **is_member).map(|(c, _)| *c);
         state.conversations = kept.chain(joined).collect();
         for conversation in &self.users[index].1.conversations {
@@ -259,6 +272,7 @@ mod tests {
     use super::*;
 
     const ROOM: ConversationNo = ConversationNo(7);
+    const IN_ROOM: Place = Place { conversation: ROOM, lane: Lane::Group, joined_after: 0 };
     const ALICE: UserNo = UserNo(1);
     const BOB: UserNo = UserNo(2);
 
@@ -300,7 +314,7 @@ mod tests {
     fn with_alice() -> Delivery {
         let mut delivery = Delivery::default();
         assert_eq!(delivery.bind(1, ALICE), Bind::NeedsMemberships(1));
-        assert!(delivery.install(ALICE, 1, vec![ROOM]).is_some());
+        assert!(delivery.install(ALICE, 1, vec![IN_ROOM]).is_some());
         delivery
     }
 
@@ -309,9 +323,20 @@ mod tests {
         let mut delivery = Delivery::default();
         delivery.bind(1, ALICE);
         assert_eq!(apply(&mut delivery, 5, vec![say("early")]), [], "read from the store instead");
-        let (_, positions) = delivery.install(ALICE, 1, vec![ROOM]).into_iter().next().unwrap_or_default();
+        let (_, positions) = delivery.install(ALICE, 1, vec![IN_ROOM]).into_iter().next().unwrap_or_default();
         assert_eq!(positions, [0, 5, 0]);
         assert_eq!(apply(&mut delivery, 6, vec![say("late")]), [(1, "late".into())]);
+    }
+
+    #[test]
+    fn who_joined_later_than_the_shard_has_come_hears_nothing_from_before() {
+        let mut delivery = Delivery::default();
+        delivery.bind(7, ALICE);
+        apply(&mut delivery, 4, vec![say(",1")]);
+        // Read from the store: joined after the entry at position 5.
+        delivery.install(ALICE, 1, vec![Place { joined_after: 5, ..IN_ROOM }]);
+        let heard = apply(&mut delivery, 6, vec![say(",2"), join(ALICE), say(",3")]);
+        assert_eq!(heard, [(7, ",3".to_owned())]);
     }
 
     #[test]
@@ -319,7 +344,7 @@ mod tests {
         let mut delivery = Delivery::default();
         delivery.bind(1, ALICE);
         apply(&mut delivery, 5, vec![leave(ALICE)]);
-        delivery.install(ALICE, 1, vec![ROOM]);
+        delivery.install(ALICE, 1, vec![IN_ROOM]);
         assert_eq!(apply(&mut delivery, 6, vec![say("secret")]), []);
     }
 
@@ -328,7 +353,7 @@ mod tests {
         let mut delivery = Delivery::default();
         delivery.bind(1, ALICE);
         apply(&mut delivery, 5, vec![join(ALICE)]);
-        delivery.install(ALICE, 1, vec![ROOM]);
+        delivery.install(ALICE, 1, vec![IN_ROOM]);
         assert_eq!(apply(&mut delivery, 6, vec![say("hi")]), [(1, "hi".into())]);
     }
 
@@ -339,7 +364,7 @@ mod tests {
         delivery.unbind(1, ALICE);
         apply(&mut delivery, 5, vec![leave(ALICE)]);
         assert_eq!(delivery.bind(2, ALICE), Bind::NeedsMemberships(2));
-        assert!(delivery.install(ALICE, 1, vec![ROOM]).is_none(), "the older reading still had the room");
+        assert!(delivery.install(ALICE, 1, vec![IN_ROOM]).is_none(), "the older reading still had the room");
         assert!(delivery.install(ALICE, 2, vec![]).is_some());
         assert_eq!(apply(&mut delivery, 6, vec![say("secret")]), []);
     }

@@ -9,7 +9,9 @@
 //! A conversation's entries from before the user joined are not missed, they are history. What retention
 //! removed in between cannot be had any more: then the answer is not `complete`, without a range for it.
 
-use crate::{commit::store_refusal, engine::Engine, lanes::encode_entry, model::*, reads::entry_of, store::End};
+use crate::{
+    commit::store_refusal, delivery::Place, engine::Engine, lanes::encode_entry, model::*, reads::entry_of, store::End,
+};
 use std::{collections::BinaryHeap, sync::Arc};
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
@@ -74,10 +76,22 @@ impl Tail {
 }
 
 impl Engine {
-    /// The conversations whose audience a user's sessions join.
-    pub fn memberships_for_delivery(&self, user: UserNo) -> Result<Vec<ConversationNo>, Refusal> {
-        let places = self.store.conversations_of(user, false, CONVERSATIONS_PER_USER_MAX).map_err(store_refusal)?;
-        Ok(places.into_iter().map(|place| place.conversation).collect())
+    /// The conversations whose audience a user's sessions join, for a shard that has applied `since`.
+    pub fn memberships_for_delivery(&self, user: UserNo, since: [Position; LANES]) -> Result<Vec<Place>, Refusal> {
+        let mut places = Vec::new();
+        for place in self.store.conversations_of(user, false, CONVERSATIONS_PER_USER_MAX).map_err(store_refusal)? {
+            let (conversation, lane) = (place.conversation, Lane::of(place.kind));
+            let mut joined_after = 0;
+            let head = self.store.head(conversation).map_err(store_refusal)?;
+            if head.last_position > since[lane as usize] {
+                let membership = self.store.membership(conversation, user).map_err(store_refusal)?;
+                // Left since the list was read: the leave is still to come, or noted already.
+                let Some(membership) = membership else { continue };
+                joined_after = self.position_of(conversation, membership.joined_seq)?.unwrap_or(0);
+            }
+            places.push(Place { conversation, lane, joined_after });
+        }
+        Ok(places)
     }
 
     /// What the user missed after `cursor` and up to `until`, per lane. Without a cursor, nothing.

@@ -10,7 +10,13 @@ use crate::{
     outgoing::messages_frame,
     shard::{After, Shard, ticks},
 };
-use tidings_engine::{delivery::Bind, model::*, presence::Device, resume::Missed, shards::shard_of};
+use tidings_engine::{
+    delivery::{Bind, Place},
+    model::*,
+    presence::Device,
+    resume::Missed,
+    shards::shard_of,
+};
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
     frames::{Bound, Incoming, Resume, ServerFrame},
@@ -91,8 +97,9 @@ impl Shard {
             Bind::Waiting => {}
             Bind::NeedsMemberships(number) => {
                 let (engine, shard) = (self.parts.engine.clone(), self.parts.shards[self.parts.index].clone());
+                let since = self.delivery.positions();
                 self.parts.runtime.spawn_blocking(move || {
-                    let result = engine.memberships_for_delivery(user);
+                    let result = engine.memberships_for_delivery(user, since);
                     shard.tell(Command::Memberships { user, number, result });
                 });
             }
@@ -125,12 +132,7 @@ impl Shard {
         }
     }
 
-    pub(crate) fn install_memberships(
-        &mut self,
-        user: UserNo,
-        number: u64,
-        result: Result<Vec<ConversationNo>, Refusal>,
-    ) {
+    pub(crate) fn install_memberships(&mut self, user: UserNo, number: u64, result: Result<Vec<Place>, Refusal>) {
         let refused = result.as_ref().err().cloned();
         let Some((sessions, positions)) = self.delivery.install(user, number, result.unwrap_or_default()) else {
             return;

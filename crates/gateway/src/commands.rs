@@ -1,7 +1,7 @@
 //! What other threads tell a shard, besides the engine's fan-outs.
 
 use std::{net::TcpStream, sync::Arc};
-use tidings_engine::{model::*, resume::Missed};
+use tidings_engine::{delivery::Place, model::*, resume::Missed};
 use tidings_protocol::error::Refusal;
 
 /// Results and connections for a shard. The queue needs no bound of its own: each connection has a
@@ -12,7 +12,7 @@ pub(crate) enum Command {
     /// A connection that bound as a user of this shard.
     Move(Box<Moving>),
     /// A user's group and official conversations, by the number under which they were asked for.
-    Memberships { user: UserNo, number: u64, result: Result<Vec<ConversationNo>, Refusal> },
+    Memberships { user: UserNo, number: u64, result: Result<Vec<Place>, Refusal> },
     /// What a session missed up to where it went live.
     Missed { session: u64, result: Result<Missed, Refusal> },
     /// The answer to a request that ran elsewhere: a frame's JSON.
