@@ -243,15 +243,15 @@ impl Worker {
             while let Some(expansion) = &mut expansion
                 && let Some(event) = expansion.next(&self.engine)?
             {
-                bytes += event.json.get().len();
-                batch.push(event);
-                if batch.len() >= self.config.events_per_delivery || bytes >= DELIVERY_BYTES_MAX {
+                // Only now, with the next event at hand, is it known which entries the full batch completes.
+                if batch.len() >= self.config.events_per_delivery.max(1) || bytes >= DELIVERY_BYTES_MAX {
                     bytes = 0;
-                    // What was delivered of this entry goes on record with its last part.
                     if let Err(Stopped) = self.deliver_and_record(&mut batch, through.take()) {
                         return Ok(Err(Stopped));
                     }
                 }
+                bytes += event.json.get().len();
+                batch.push(event);
             }
             through = Some(item.position);
         }

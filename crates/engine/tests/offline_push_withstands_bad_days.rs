@@ -1,0 +1,236 @@
+//! Offline push when groups are large, records cannot be kept, one event cannot be taken, or the process ends.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use crossbeam_channel::{Receiver, unbounded};
+use serde_json::Value;
+use std::{
+    collections::{BTreeSet, HashSet},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+use support::*;
+use tidings_engine::{
+    Engine,
+    clock::ManualClock,
+    config::EngineConfig,
+    engine::{Actor, Parts},
+    memory::MemoryStore,
+    outbox::{OutboxConfig, Webhook, WebhookDelivery, WebhookError},
+    shards::{ShardReceivers, Wake},
+    store::Store,
+};
+use tidings_protocol::http::*;
+use tidings_store::{EmbeddedOptions, EmbeddedStore};
+
+struct Asleep;
+impl Wake for Asleep {
+    fn wake(&self) {}
+}
+
+/// A webhook that takes what a function says.
+struct Picky<F>(F);
+impl<F: Fn(&str) -> bool + Send + Sync + 'static> Webhook for Picky<F> {
+    fn deliver(&self, delivery: &WebhookDelivery) -> Result<(), WebhookError> {
+        match (self.0)(std::str::from_utf8(&delivery.body).unwrap()) {
+            true => Ok(()),
+            false => Err(WebhookError { reason: "not that".into() }),
+        }
+    }
+}
+
+fn config() -> OutboxConfig {
+    OutboxConfig {
+        secret: "secret".into(),
+        attempts_max: 2,
+        backoff_min: Duration::from_millis(1),
+        backoff_max: Duration::from_millis(2),
+        ..OutboxConfig::default()
+    }
+}
+
+/// An engine whose webhook takes what `takes` says; and the bodies of every attempt.
+fn start(
+    store: Arc<dyn Store>,
+    config: OutboxConfig,
+    takes: impl Fn(&str) -> bool + Send + Sync + 'static,
+) -> (Arc<Engine>, Receiver<(bool, Value)>, Vec<ShardReceivers>) {
+    let clock = Arc::new(ManualClock::default());
+    clock.set(NOON);
+    let (shown, attempts) = unbounded();
+    let webhook = Picky(move |body: &str| {
+        let taken = takes(body);
+        let _ = shown.send((taken, serde_json::from_str(body).unwrap()));
+        taken
+    });
+    let parts = Parts {
+        config: EngineConfig::default(),
+        clock,
+        store,
+        webhook: Some((Arc::new(webhook), config)),
+        wakes: vec![Arc::new(Asleep)],
+    };
+    let (engine, receivers) = Engine::start(parts);
+    (engine, attempts, receivers)
+}
+
+async fn room(engine: &Engine, members: &[String]) {
+    let users = members.iter().map(|id| UserUpsert { id: id.clone(), ..UserUpsert::default() }).collect();
+    engine.upsert_users(users).await.unwrap();
+    let room = serde_json::json!({ "id": "room", "kind": "group", "members": members });
+    engine.create_conversation(&Actor::App, serde_json::from_value(room).unwrap()).await.unwrap();
+}
+
+async fn say(engine: &Engine, text: &str) {
+    engine.send(&Actor::App, message("u0", "room", text)).await.unwrap();
+}
+
+fn members(count: usize) -> Vec<String> {
+    (0..count).map(|n| format!("u{n}")).collect()
+}
+
+/// Texts, recipients and id of each event of a delivery.
+fn events(body: &Value) -> Vec<(String, Vec<String>, u64)> {
+    let of = |event: &Value| {
+        let recipients = event["recipients"].as_array().unwrap();
+        let recipients = recipients.iter().map(|r| r.as_str().unwrap().to_owned()).collect();
+        (event["entry"]["body"].as_str().unwrap().to_owned(), recipients, event["id"].as_u64().unwrap())
+    };
+    body["events"].as_array().unwrap().iter().map(of).collect()
+}
+
+fn until(what: impl Fn() -> bool) {
+    let started = Instant::now();
+    while !what() {
+        assert!(started.elapsed() < PATIENCE, "in vain");
+        std::thread::yield_now();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_large_group_is_named_in_parts_each_with_its_own_id() {
+    let config = OutboxConfig { recipients_per_event: 400, events_per_delivery: 3, ..config() };
+    let store: Arc<MemoryStore> = Arc::default();
+    let (engine, attempts, _receivers) = start(store.clone(), config, |_| true);
+    room(&engine, &members(2_501)).await;
+    say(&engine, "hi").await;
+    let (mut named, mut ids, mut sizes) = (BTreeSet::new(), HashSet::new(), Vec::new());
+    while named.len() < 2_500 {
+        let (_, body) = attempts.recv_timeout(PATIENCE).unwrap();
+        let events = events(&body);
+        sizes.push(events.len());
+        for (_, recipients, id) in events {
+            assert!(recipients.len() <= 400 && ids.insert(id));
+            assert!(recipients.into_iter().all(|user| user != "u0" && named.insert(user)), "named twice");
+        }
+    }
+    assert_eq!(sizes, [3, 3, 1]);
+    engine.stop();
+    assert_eq!(store.outbox_done().unwrap(), store.last_position());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_taken_is_not_delivered_again_because_the_disk_is_full() {
+    let store = Arc::new(Troubled::default());
+    let full = store.clone();
+    let (engine, attempts, _receivers) = start(store.clone(), config(), move |_| {
+        full.fail(2);
+        true
+    });
+    room(&engine, &members(2)).await;
+    say(&engine, "once").await;
+    assert_eq!(events(&attempts.recv_timeout(PATIENCE).unwrap().1)[0].0, "once");
+    until(|| store.outbox_done().unwrap() == store.last_position());
+    engine.stop();
+    assert!(attempts.try_recv().is_err(), "delivered a second time");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_event_that_is_never_taken_keeps_no_other_from_being_replayed() {
+    let store: Arc<MemoryStore> = Arc::default();
+    let up = Arc::new(AtomicBool::new(false));
+    let is_up = up.clone();
+    let (engine, attempts, _receivers) =
+        start(store.clone(), config(), move |body| is_up.load(Ordering::SeqCst) && !body.contains("poison"));
+    room(&engine, &members(2)).await;
+    for text in ["first", "poison", "last"] {
+        say(&engine, text).await;
+    }
+    until(|| store.dead_notifications(None, 10).unwrap().len() == 3);
+    up.store(true, Ordering::SeqCst);
+    assert_eq!(engine.replay_dead_letters(None).await.unwrap().replayed, 3);
+    until(|| store.dead_notifications(None, 10).unwrap().len() == 1);
+    let left = engine.dead_letters(None, 0).unwrap();
+    assert!(left.dead_letters[0].event.get().contains("poison") && left.next.is_none());
+    let taken: Vec<String> = attempts.try_iter().filter(|a| a.0).flat_map(|a| events(&a.1)).map(|e| e.0).collect();
+    assert_eq!(taken, ["first", "last"]);
+    // New messages go on beside it.
+    say(&engine, "new").await;
+    until(|| attempts.try_iter().any(|(taken, body)| taken && events(&body)[0].0 == "new"));
+    engine.stop();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn dead_letters_come_in_pages() {
+    let store: Arc<MemoryStore> = Arc::default();
+    let (engine, ..) = start(store.clone(), OutboxConfig { events_per_delivery: 1, ..config() }, |_| false);
+    room(&engine, &members(2)).await;
+    for n in 0..7 {
+        say(&engine, &n.to_string()).await;
+    }
+    until(|| store.dead_notifications(None, 10).unwrap().len() == 7);
+    let (mut after, mut sizes, mut ids) = (None, Vec::new(), Vec::new());
+    loop {
+        let page = engine.dead_letters(after, 3).unwrap();
+        sizes.push(page.dead_letters.len());
+        ids.extend(page.dead_letters.iter().map(|dead| dead.id));
+        after = page.next;
+        if after.is_none() {
+            break;
+        }
+    }
+    assert_eq!(sizes, [3, 3, 1]);
+    assert!(ids.is_sorted() && ids.iter().collect::<HashSet<_>>().len() == 7);
+    assert!(engine.dead_letters(None, 501).is_err());
+    engine.stop();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_is_opened_again_goes_on_where_the_outbox_stood() {
+    let folder = tempfile::tempdir().unwrap();
+    let open = || {
+        let options = EmbeddedOptions { outbox: true, disk_reserve_bytes: 0, ..EmbeddedOptions::new(folder.path()) };
+        Arc::new(EmbeddedStore::open(options).unwrap())
+    };
+    // The webhook takes the first three and is then down for good.
+    let patient = OutboxConfig {
+        events_per_delivery: 1,
+        attempts_max: u32::MAX,
+        backoff_min: Duration::from_secs(600),
+        backoff_max: Duration::from_secs(600),
+        ..config()
+    };
+    let taken = std::sync::atomic::AtomicUsize::new(0);
+    let (engine, attempts, receivers) = start(open(), patient, move |_| taken.fetch_add(1, Ordering::SeqCst) < 3);
+    room(&engine, &members(2)).await;
+    for n in 0..6 {
+        say(&engine, &n.to_string()).await;
+    }
+    until(|| attempts.len() == 4);
+    // Told to stop in the middle of a wait of ten minutes, it does at once.
+    let started = Instant::now();
+    engine.stop();
+    assert!(started.elapsed() < Duration::from_secs(60));
+    drop((engine, receivers));
+
+    let store = open();
+    let (engine, attempts, _receivers) = start(store.clone(), config(), |_| true);
+    until(|| store.outbox_done().unwrap() == store.last_position());
+    engine.stop();
+    let texts: Vec<String> = attempts.try_iter().flat_map(|a| events(&a.1)).map(|event| event.0).collect();
+    assert_eq!(texts, ["3", "4", "5"], "what was taken before is on record");
+}
