@@ -22,9 +22,6 @@ const CONVERSATIONS_PAGE_DEFAULT: usize = 50;
 /// Entries read at once, for a page of history and while counting unread ones: what one look at the
 /// store may hold in memory.
 const READ_AT_ONCE: usize = 100;
-/// Entries that a count of unread ones looks at. Own, silent and other entries are passed over, so
-/// that without this limit one who never marks as read would cost ever more.
-const UNREAD_ENTRIES_MAX: usize = 5_000;
 
 /// A stored entry as clients see it.
 pub fn entry_of(conversation: &str, stored: &StoredEntry) -> Result<Entry, Refusal> {

@@ -48,7 +48,8 @@ pub(crate) fn attributes_value(text: Option<&str>) -> Option<serde_json::Value> 
 
 /// A wall-clock time as `HH:MM`.
 pub(crate) fn parse_wall_time(text: &str) -> Option<Time> {
-    let (hour, minute) = text.split_once(':').filter(|(h, m)| h.len() == 2 && m.len() == 2)?;
+    let two_digits = |part: &str| part.len() == 2 && part.bytes().all(|byte| byte.is_ascii_digit());
+    let (hour, minute) = text.split_once(':').filter(|(hour, minute)| two_digits(hour) && two_digits(minute))?;
     Time::new(hour.parse().ok()?, minute.parse().ok()?, 0, 0).ok()
 }
 
@@ -168,6 +169,9 @@ mod tests {
         assert!(!covers("22:00", "07:00", "UTC", "2026-03-01T07:00:00Z"));
         assert!(covers("09:00", "17:00", "Asia/Tokyo", "2026-03-01T00:30:00Z"), "09:30 in Tokyo");
         assert!(!covers("09:00", "17:00", "Asia/Tokyo", "2026-03-01T10:00:00Z"), "19:00 in Tokyo");
+        assert!(covers("22:00", "07:00", "America/New_York", "2026-01-02T03:30:00Z"), "22:30 the day before");
+        assert!(!covers("22:00", "07:00", "America/New_York", "2026-01-02T12:30:00Z"), "07:30");
+        assert!(!covers("08:00", "08:00", "UTC", "2026-01-02T08:00:00Z"), "a window of no length");
     }
 
     #[test]

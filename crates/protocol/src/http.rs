@@ -390,9 +390,9 @@ pub struct ConversationView {
     pub last_seq: u64,
     pub last_at: u64,
     pub read_seq: u64,
-    /// Others' messages after `read_seq` that are not silent; exact below 1,000.
+    /// Others' messages after `read_seq` that are not silent; exact unless `unread_capped`.
     pub unread: u64,
-    /// Whether `unread` stopped counting at its limit.
+    /// Counting stopped, at 1,000 or after 5,000 entries of any kind: there are at least so many.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unread_capped: bool,
     /// How many of those mention this user.

@@ -36,6 +36,9 @@ pub const INBOX_ENTRIES_MAX: usize = 800;
 pub const INBOX_BYTES_MAX: usize = 1024 * 1024;
 /// Unread messages are counted exactly up to here; above, the answer says "at least".
 pub const UNREAD_COUNT_MAX: u64 = 1_000;
+/// Entries after a read mark that are looked at to count the unread among them. Own and silent messages
+/// and notices do not count: without this limit, a list would cost one who never marks as read ever more.
+pub const UNREAD_ENTRIES_MAX: usize = 5_000;
 /// Users in one query of online states.
 pub const PRESENCE_BATCH_MAX: usize = 1_000;
 /// An HTTP request's body, in bytes: a full batch of members or users fits.
