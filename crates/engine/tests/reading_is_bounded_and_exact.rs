@@ -115,7 +115,7 @@ fn unread_counts_others_loud_messages_and_says_when_it_stopped() {
         request.silent = n == 0;
         request.from = Some(if n == 1 { "bob" } else { "alice" }.into());
         request.mentions = match n {
-            0 | 1 | 2 => vec!["bob".into()],
+            0..=2 => vec!["bob".into()],
             3 => vec!["@all".into()],
             4 => vec!["alice".into()],
             _ => vec![],
