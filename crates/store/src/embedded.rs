@@ -109,16 +109,8 @@ impl EmbeddedStore {
         // Before the engine opens: it shortens and drops journals, and a crash then must not look like loss.
         folder.remove_closed_mark()?;
         let kv = FjallKv::open(&folder.engine_path(), options.sizes()).map_err(open_error)?;
-        let epoch = match kv.get(Space::Meta, b"e").map_err(open_error)? {
-            Some(row) => number_at(&row, 0).ok_or_else(|| OpenError::Damaged("the epoch's row".into()))?,
-            None => {
-                let epoch = fresh_epoch();
-                let mut batch = Batch::default();
-                batch.put(Space::Meta, vec![b'e'], epoch.to_be_bytes().to_vec());
-                kv.commit(batch).map_err(open_error)?;
-                epoch
-            }
-        };
+        let epoch = epoch_of(&kv, folder.is_new_epoch_asked())?;
+        folder.new_epoch_given()?;
         let counters = read_counters(&kv).map_err(|error| OpenError::Damaged(error.to_string()))?;
         Ok(EmbeddedStore {
             options,
@@ -183,8 +175,9 @@ impl EmbeddedStore {
         Ok(())
     }
 
+    /// Reads rows of one engine: a second look for it could wait for a fresh start that waits for this read.
     fn scan_values<T>(
-        &self,
+        kv: &FjallKv,
         space: Space,
         low: &[u8],
         high: &[u8],
@@ -195,7 +188,6 @@ impl EmbeddedStore {
         let mut found = Vec::new();
         let mut failed = None;
         if limit > 0 && low <= high {
-            let kv = self.kv()?;
             kv.scan(space, low, high, order, &mut |key, value| {
                 match row(key, value) {
                     Ok(value) => found.push(value),
@@ -238,7 +230,7 @@ fn sole_owner(mut engine: Arc<FjallKv>) -> Result<FjallKv, Arc<FjallKv>> {
     }
 }
 
-fn read_counters(kv: &dyn KvRead) -> StoreResult<Counters> {
+pub(crate) fn read_counters(kv: &dyn KvRead) -> StoreResult<Counters> {
     match kv.get(Space::Meta, b"n").map_err(store_error)? {
         Some(row) => Counters::of_row(&row).ok_or_else(|| damaged("the counters' row")),
         None => Ok(Counters::default()),
@@ -249,6 +241,20 @@ fn open_error(error: KvError) -> OpenError {
     match error {
         KvError::Io(error) => OpenError::Io(error),
         KvError::Engine(error) => OpenError::Damaged(error),
+    }
+}
+
+/// The name of this history; a new one if it has none, or if `renew` says that it is another now.
+fn epoch_of(kv: &FjallKv, renew: bool) -> Result<u64, OpenError> {
+    match kv.get(Space::Meta, b"e").map_err(open_error)? {
+        Some(row) if !renew => number_at(&row, 0).ok_or_else(|| OpenError::Damaged("the epoch's row".into())),
+        _ => {
+            let epoch = fresh_epoch();
+            let mut batch = Batch::default();
+            batch.put(Space::Meta, vec![b'e'], epoch.to_be_bytes().to_vec());
+            kv.commit(batch).map_err(open_error)?;
+            Ok(epoch)
+        }
     }
 }
 
@@ -353,22 +359,14 @@ impl Store for EmbeddedStore {
         if !self.has_space(&mut writer) {
             return Err(StoreError::DiskFull);
         }
-        if self.poisoned.load(Ordering::Relaxed) {
-            self.restart_engine(&mut writer)?;
-            self.poisoned.store(false, Ordering::Relaxed);
-        }
+        self.start_afresh_if_poisoned(&mut writer)?;
         let kv = self.kv()?;
         let mut scratch = Scratch::new(&*kv, &self.heads, writer.counters, self.options.outbox, now_ms);
         let outcomes = batch.iter().map(|proposal| scratch.propose(proposal)).collect::<StoreResult<Vec<_>>>()?;
         let writes = scratch.finish()?;
         let (counters, heads) = (scratch.counters, scratch.heads);
-        if !writes.puts.is_empty()
-            && let Err(error) = kv.commit(writes)
-        {
-            self.poisoned.store(true, Ordering::Relaxed);
-            writer.space_checked = None;
-            // Not `DiskFull`, even if that is why: a part or all of the batch may have been written.
-            return Err(StoreError::Unavailable(error.to_string()));
+        if !writes.puts.is_empty() {
+            self.write(&mut writer, &kv, writes)?;
         }
         writer.counters = counters;
         for (conversation, head) in heads {
@@ -423,7 +421,7 @@ impl Store for EmbeddedStore {
     ) -> StoreResult<Vec<(UserNo, Membership)>> {
         let low = key(b'm', &[conversation.0, after.map_or(0, |user| user.0 + 1)]);
         let high = key(b'm', &[conversation.0, u64::MAX]);
-        self.scan_values(Space::Meta, &low, &high, limit, Order::Up, |key, row| {
+        Self::scan_values(&*self.kv()?, Space::Meta, &low, &high, limit, Order::Up, |key, row| {
             let user = number_at(key, 9).ok_or_else(|| damaged("a member's key"))?;
             Ok((UserNo(user), decode::<MembershipRow>(row)?.membership()))
         })
@@ -433,7 +431,7 @@ impl Store for EmbeddedStore {
         let first = if direct { ConversationKind::Direct } else { ConversationKind::Group };
         let low = place_key(user, first, ConversationNo(0));
         let high = place_key(user, ConversationKind::Official, ConversationNo(u64::MAX));
-        self.scan_values(Space::Meta, &low, &high, limit, Order::Up, |key, _| {
+        Self::scan_values(&*self.kv()?, Space::Meta, &low, &high, limit, Order::Up, |key, _| {
             let conversation = number_at(key, 10).ok_or_else(|| damaged("a place's key"))?;
             Ok(UserConversation { conversation: ConversationNo(conversation), kind: kind_of(key[9]) })
         })
@@ -450,7 +448,7 @@ impl Store for EmbeddedStore {
         let order = if from == End::Oldest { Order::Up } else { Order::Down };
         let (low, high) = (entry_key(conversation, from_seq), entry_key(conversation, to_seq));
         let kv = self.kv()?;
-        let mut entries = self.scan_values(Space::Timeline, &low, &high, limit, order, |key, row| {
+        let mut entries = Self::scan_values(&kv, Space::Timeline, &low, &high, limit, order, |key, row| {
             let seq = number_at(key, 8).ok_or_else(|| damaged("an entry's key"))?;
             decode_entry(seq, row, |count| read_parts(&*kv, conversation, seq, count))
         })?;
@@ -479,7 +477,17 @@ impl Store for EmbeddedStore {
         let mark = read_outbox_mark(&*kv)?;
         let after = after.max(mark.through);
         let mut items = Vec::new();
-        let (low, high) = (key(b'o', &[mark.first_row]), key(b'o', &[u64::MAX]));
+        // The row that may hold the next item begins at or before it: rows long read are not walked over.
+        let mut low = key(b'o', &[mark.first_row]);
+        let next = key(b'o', &[after.saturating_add(1)]);
+        if low < next {
+            kv.scan(Space::Meta, &low.clone(), &next, Order::Down, &mut |key, _| {
+                low = key.to_vec();
+                false
+            })
+            .map_err(store_error)?;
+        }
+        let high = key(b'o', &[u64::MAX]);
         kv.scan(Space::Meta, &low, &high, Order::Up, &mut |_, row| {
             for item in numbers(row).chunks_exact(3).filter(|item| item[0] > after) {
                 let (position, conversation, seq) = (item[0], ConversationNo(item[1]), item[2]);
@@ -498,7 +506,8 @@ impl Store for EmbeddedStore {
 
     fn dead_notifications(&self, after: Option<u64>, limit: usize) -> StoreResult<Vec<DeadNotification>> {
         let low = key(b'd', &[after.map_or(0, |id| id.saturating_add(1))]);
-        self.scan_values(Space::Meta, &low, &key(b'd', &[u64::MAX]), limit, Order::Up, |key, row| {
+        let high = key(b'd', &[u64::MAX]);
+        Self::scan_values(&*self.kv()?, Space::Meta, &low, &high, limit, Order::Up, |key, row| {
             let id = number_at(key, 1).ok_or_else(|| damaged("a dead notification's key"))?;
             Ok(decode::<DeadRow>(row)?.notification(id))
         })
@@ -516,12 +525,38 @@ impl Store for EmbeddedStore {
 }
 
 impl EmbeddedStore {
-    /// A lock that keeps commits out while something else writes.
-    pub(crate) fn hold_writer(&self) -> impl Drop + '_ {
-        self.writer.lock()
+    /// Writes what is not a commit, such as what retention removes; `shortened` is the conversation whose
+    /// head that changes.
+    pub(crate) fn write_aside(&self, batch: Batch, shortened: Option<ConversationNo>) -> StoreResult<()> {
+        let mut writer = self.writer.lock();
+        if batch.puts.is_empty() {
+            return Ok(());
+        }
+        // No look at the free space: what this removes is what makes room.
+        self.start_afresh_if_poisoned(&mut writer)?;
+        self.write(&mut writer, &*self.kv()?, batch)?;
+        // Still under the lock, or a commit would put the old head back.
+        if let Some(conversation) = shortened {
+            self.heads.remove(&conversation);
+        }
+        Ok(())
     }
 
-    pub(crate) fn forget_head(&self, conversation: ConversationNo) {
-        self.heads.remove(&conversation);
+    fn start_afresh_if_poisoned(&self, writer: &mut Writer) -> StoreResult<()> {
+        if self.poisoned.load(Ordering::Relaxed) {
+            self.restart_engine(writer)?;
+            self.poisoned.store(false, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// A write that fails leaves the engine unfit for more.
+    fn write(&self, writer: &mut Writer, kv: &FjallKv, batch: Batch) -> StoreResult<()> {
+        kv.commit(batch).map_err(|error| {
+            self.poisoned.store(true, Ordering::Relaxed);
+            writer.space_checked = None;
+            // Not `DiskFull`, even if that is why: a part or all of the batch may have been written.
+            StoreError::Unavailable(error.to_string())
+        })
     }
 }

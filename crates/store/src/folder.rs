@@ -1,7 +1,7 @@
 //! The data folder around the engine's files: one owner, one format, and the mark of an orderly close.
 //!
 //! ```text
-//! data/  lock  format  closed  store/…(the engine's)
+//! data/  lock  format  closed  new-epoch  damaged-….bin  store/…(the engine's)
 //! ```
 
 use crate::embedded::OpenError;
@@ -26,7 +26,17 @@ pub(crate) struct ClosedMark {
 pub(crate) struct Folder {
     pub(crate) path: PathBuf,
     /// Held for as long as the store is open; the system lets go of it whatever happens to us.
-    _lock: File,
+    lock: File,
+}
+
+impl Drop for Folder {
+    /// Closing the file is not enough: a child process that is just being started holds a copy of it until
+    /// it runs its own program, and with it the lock.
+    fn drop(&mut self) {
+        if let Err(error) = self.lock.unlock() {
+            tracing::warn!(%error, folder = %self.path.display(), "the folder's lock could not be let go");
+        }
+    }
 }
 
 impl Folder {
@@ -39,7 +49,7 @@ impl Folder {
             Err(TryLockError::WouldBlock) => return Err(OpenError::Locked(path.to_owned())),
             Err(TryLockError::Error(error)) => return Err(error.into()),
         }
-        let folder = Folder { path: path.to_owned(), _lock: lock };
+        let folder = Folder { path: path.to_owned(), lock };
         folder.check_format()?;
         Ok(folder)
     }
@@ -73,9 +83,27 @@ impl Folder {
     }
 
     pub(crate) fn remove_closed_mark(&self) -> std::io::Result<()> {
-        match fs::remove_file(self.path.join("closed")) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
-            _ => sync_folder(&self.path),
+        self.remove("closed")
+    }
+
+    /// Acknowledged data went: whoever opens next gives the store a new epoch before anything else.
+    pub(crate) fn ask_new_epoch(&self) -> std::io::Result<()> {
+        write_durably(&self.path.join("new-epoch"), b"")
+    }
+
+    pub(crate) fn is_new_epoch_asked(&self) -> bool {
+        self.path.join("new-epoch").exists()
+    }
+
+    pub(crate) fn new_epoch_given(&self) -> std::io::Result<()> {
+        self.remove("new-epoch")
+    }
+
+    fn remove(&self, name: &str) -> std::io::Result<()> {
+        match fs::remove_file(self.path.join(name)) {
+            Ok(()) => sync_folder(&self.path),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(error),
         }
     }
 

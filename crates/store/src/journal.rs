@@ -6,6 +6,9 @@
 //! open for some of it). Damage that a whole batch follows, damage in an older journal, and any damage
 //! at all after an orderly close is a loss of acknowledged data: that is for an operator to decide.
 //!
+//! A batch's checksum covers its items but not its number, by which the engine orders writes. Numbers
+//! grow from batch to batch, so one that does not, or leaps, is damage too.
+//!
 //! ```text
 //! batch = 1 count:u32 seqno:u64, item*, 3 checksum:u64 "FJL3"        (little-endian)
 //! item  = 2 type:u8 compression:u8 space:u64 key:u16 value:u32 stored:u32 key-bytes value-bytes | 4 space:u64
@@ -26,6 +29,13 @@ const START: u8 = 1;
 const ITEM: u8 = 2;
 const END: u8 = 3;
 const CLEAR: u8 = 4;
+
+/// Batches are numbered nearly in a row (the engine takes a number for itself now and then). A gap like
+/// this is a flipped bit, and would push all later numbers up for good.
+const NUMBER_LEAP: u64 = 1 << 32;
+
+/// Pieces kept of what was cut; older ones go, lest a machine that crashes often fills its disk.
+const PIECES_KEPT: usize = 16;
 
 /// What a look through a journal found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,14 +63,27 @@ fn number(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |n, byte| n << 8 | u64::from(*byte))
 }
 
-/// Where the whole batch that begins at `at` ends, if there is one.
-fn batch_end(bytes: &[u8], mut at: usize) -> Option<usize> {
+/// A batch that is complete and whose checksum holds.
+#[derive(Debug, Clone, Copy)]
+struct WholeBatch {
+    end: usize,
+    number: u64,
+}
+
+impl WholeBatch {
+    fn may_follow(self, before: Option<u64>) -> bool {
+        before.is_none_or(|before| self.number > before && self.number - before < NUMBER_LEAP)
+    }
+}
+
+/// The whole batch that begins at `at`, if there is one.
+fn batch_at(bytes: &[u8], mut at: usize) -> Option<WholeBatch> {
     let at = &mut at;
     if take(bytes, at, 1)? != [START] {
         return None;
     }
     let count = number(take(bytes, at, 4)?);
-    take(bytes, at, 8)?;
+    let batch_number = number(take(bytes, at, 8)?);
     let items = *at;
     for _ in 0..count {
         match *take(bytes, at, 1)?.first()? {
@@ -78,21 +101,24 @@ fn batch_end(bytes: &[u8], mut at: usize) -> Option<usize> {
     let checksum = xxhash_rust::xxh3::xxh3_64(&bytes[items..*at]);
     let closed =
         take(bytes, at, 1)? == [END] && number(take(bytes, at, 8)?) == checksum && take(bytes, at, 4)? == TRAILER;
-    closed.then_some(*at)
+    closed.then_some(WholeBatch { end: *at, number: batch_number })
 }
 
-fn scan(bytes: &[u8]) -> Scan {
+/// Looks through what was written of a journal. `before` is the number of the batch before it, and
+/// afterwards of its last whole one.
+fn scan(bytes: &[u8], before: &mut Option<u64>) -> Scan {
     let mut whole = 0;
-    while let Some(end) = batch_end(bytes, whole) {
-        whole = end;
+    while let Some(batch) = batch_at(bytes, whole).filter(|batch| batch.may_follow(*before)) {
+        whole = batch.end;
+        *before = Some(batch.number);
     }
     let mut later = 0;
     let mut at = whole + 1;
     while at < bytes.len() {
-        match batch_end(bytes, at) {
-            Some(end) => {
+        match batch_at(bytes, at) {
+            Some(batch) => {
                 later += 1;
-                at = end;
+                at = batch.end;
             }
             None => at += 1,
         }
@@ -135,11 +161,15 @@ fn journals(engine: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in entries {
         let path = entry?.path();
-        let number = path.file_name().and_then(|name| name.to_str()?.strip_suffix(".jnl")?.parse::<u64>().ok());
-        found.extend(number.map(|number| (number, path)));
+        found.extend(number_in(&path, "", ".jnl").map(|number| (number, path)));
     }
     found.sort();
     Ok(found.into_iter().map(|(_, path)| path).collect())
+}
+
+/// The number that stands between these in a file's name.
+fn number_in(path: &Path, before: &str, after: &str) -> Option<u64> {
+    path.file_name()?.to_str()?.strip_prefix(before)?.strip_suffix(after)?.parse().ok()
 }
 
 fn name_of(path: &Path) -> String {
@@ -151,22 +181,32 @@ pub(crate) fn lengths(engine: &Path) -> io::Result<Vec<(String, u64)>> {
     journals(engine)?.iter().map(|path| Ok((name_of(path), read_written(path)?.len() as u64))).collect()
 }
 
-/// Cuts an unacknowledged damaged tail before the engine opens, or refuses.
-pub(crate) fn mend_tail(folder: &Folder, closed: Option<&ClosedMark>) -> Result<(), OpenError> {
-    let engine = folder.engine_path();
-    let journals = journals(&engine)?;
+/// Journals that are shorter than they were at the orderly close: what they have, and what they had.
+fn shortened(engine: &Path, closed: Option<&ClosedMark>) -> io::Result<Vec<(String, u64, u64)>> {
+    let mut shortened = Vec::new();
     for (name, length) in closed.map_or(&[][..], |mark| &mark.journals) {
         let path = engine.join(name);
         let found = if path.exists() { read_written(&path)?.len() as u64 } else { 0 };
         if found < *length {
-            let message = format!("journal {name} has {found} bytes of the {length} that it had when it was closed");
-            return Err(OpenError::Damaged(message));
+            shortened.push((name.clone(), found, *length));
         }
     }
+    Ok(shortened)
+}
+
+/// Cuts an unacknowledged damaged tail before the engine opens, or refuses.
+pub(crate) fn mend_tail(folder: &Folder, closed: Option<&ClosedMark>) -> Result<(), OpenError> {
+    let engine = folder.engine_path();
+    let journals = journals(&engine)?;
+    if let Some((name, found, length)) = shortened(&engine, closed)?.first() {
+        let message = format!("journal {name} has {found} bytes of the {length} that it had when it was closed");
+        return Err(OpenError::Damaged(message));
+    }
     let Some(newest) = journals.last() else { return Ok(()) };
+    let mut number = None;
     for path in &journals {
         let bytes = read_written(path)?;
-        let scan = scan(&bytes);
+        let scan = scan(&bytes, &mut number);
         if !scan.is_damaged() {
             continue;
         }
@@ -191,13 +231,29 @@ pub(crate) fn mend_tail(folder: &Folder, closed: Option<&ClosedMark>) -> Result<
     Ok(())
 }
 
-/// Keeps what is cut beside the store (the last such piece only) and shortens the journal.
+/// Keeps what is cut beside the store, as `damaged-<journal>.bin`, and shortens the journal.
 fn cut(folder: &Folder, journal: &Path, bytes: &[u8], at: usize) -> io::Result<()> {
-    fs::write(folder.path.join("cut-tail.bin"), &bytes[at..])?;
+    if let Err(error) = keep_piece(folder, journal, &bytes[at..]) {
+        // A full disk is one way to come here, and no reason not to open.
+        tracing::warn!(%error, journal = name_of(journal), "what is cut from the journal could not be kept");
+    }
     let file = File::options().write(true).open(journal)?;
     file.set_len(at as u64)?;
     file.sync_all()?;
     sync_folder(&folder.engine_path())
+}
+
+fn keep_piece(folder: &Folder, journal: &Path, piece: &[u8]) -> io::Result<()> {
+    let number = number_in(journal, "", ".jnl").unwrap_or(0);
+    fs::write(folder.path.join(format!("damaged-{number}.bin")), piece)?;
+    let mut pieces = Vec::new();
+    for entry in fs::read_dir(&folder.path)? {
+        let path = entry?.path();
+        pieces.extend(number_in(&path, "damaged-", ".bin").map(|number| (number, path)));
+    }
+    pieces.sort();
+    let old = pieces.len().saturating_sub(PIECES_KEPT);
+    pieces.iter().take(old).try_for_each(|(_, path)| fs::remove_file(path))
 }
 
 /// What a repair dropped from one journal.
@@ -212,13 +268,19 @@ pub struct Repaired {
 }
 
 /// Cuts every journal at its first damage, whatever was acknowledged after it. The way out when
-/// `open` refuses; what is lost is reported.
+/// `open` refuses; what is lost is reported. The store gets a new epoch: positions that were cut will be
+/// given out again, and a cursor from before must not be trusted.
 pub fn repair(path: &Path) -> Result<Vec<Repaired>, OpenError> {
     let folder = Folder::take(path)?;
+    let closed = folder.closed_mark();
+    let missing = shortened(&folder.engine_path(), closed.as_ref())?;
     let mut repaired = Vec::new();
+    // First, so that a repair that is cut short leaves no store whose cursors are trusted.
+    folder.ask_new_epoch()?;
+    let mut number = None;
     for journal in journals(&folder.engine_path())? {
         let bytes = read_written(&journal)?;
-        let scan = scan(&bytes);
+        let scan = scan(&bytes, &mut number);
         if scan.is_damaged() {
             cut(&folder, &journal, &bytes, scan.whole)?;
             repaired.push(Repaired {
@@ -229,6 +291,14 @@ pub fn repair(path: &Path) -> Result<Vec<Repaired>, OpenError> {
             });
         }
     }
+    for (journal, at, length) in missing {
+        if repaired.iter().all(|cut: &Repaired| cut.journal != journal) {
+            repaired.push(Repaired { journal, at, bytes_dropped: length - at, batches_dropped: 0 });
+        }
+    }
     folder.remove_closed_mark()?;
+    if repaired.is_empty() {
+        folder.new_epoch_given()?;
+    }
     Ok(repaired)
 }

@@ -72,13 +72,8 @@ impl EmbeddedStore {
         for (day, _) in self.days()?.into_iter().filter(|(day, _)| *day < day_of(cutoff)) {
             batch.remove(Space::Meta, key(b'b', &[day]));
         }
-        self.write(batch)?;
+        self.write_aside(batch, None)?;
         Ok(removed)
-    }
-
-    fn write(&self, batch: Batch) -> StoreResult<()> {
-        let _writer = self.hold_writer();
-        if batch.puts.is_empty() { Ok(()) } else { self.kv()?.commit(batch).map_err(store_error) }
     }
 
     fn remove_some(&self, conversation: ConversationNo, cutoff: u64) -> StoreResult<usize> {
@@ -100,9 +95,7 @@ impl EmbeddedStore {
             }
         }
         batch.put(Space::Meta, key(b'f', &[conversation.0]), (last.seq + 1).to_be_bytes().to_vec());
-        let _writer = self.hold_writer();
-        self.kv()?.commit(batch).map_err(store_error)?;
-        self.forget_head(conversation);
+        self.write_aside(batch, Some(conversation))?;
         Ok(old.len())
     }
 }

@@ -95,7 +95,9 @@ pub(crate) fn numbers(bytes: &[u8]) -> Vec<u64> {
 }
 
 pub(crate) fn numbers_row(numbers: &[u64]) -> Vec<u8> {
-    numbers.iter().flat_map(|n| n.to_be_bytes()).collect()
+    let mut row = Vec::with_capacity(numbers.len() * 8);
+    numbers.iter().for_each(|n| row.extend_from_slice(&n.to_be_bytes()));
+    row
 }
 
 pub(crate) fn damaged(what: impl std::fmt::Display) -> StoreError {

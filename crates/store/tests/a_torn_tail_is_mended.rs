@@ -127,7 +127,7 @@ fn a_tail_whose_page_was_never_written_is_dropped() {
 fn a_flipped_byte_in_the_last_batch_drops_it() {
     let crashed = crashed();
     for at in (crashed.ends[2]..crashed.ends[3]).step_by(11) {
-        // What else stands in a batch's head, its number, is not covered by the checksum.
+        // A batch's number is not covered by the checksum: see below.
         if (5..13).contains(&(at - crashed.ends[2])) {
             continue;
         }
@@ -135,6 +135,47 @@ fn a_flipped_byte_in_the_last_batch_drops_it() {
         let store = open(copy.path());
         assert_eq!(said(&store, ROOM), ids(3), "flipped at {at}");
     }
+}
+
+#[test]
+fn a_last_batch_whose_number_goes_back_or_leaps_is_dropped() {
+    let crashed = crashed();
+    let number_at = crashed.ends[2] + 5;
+    for number in [0_u64, 1, u64::MAX, 1 << 63, 1 << 40] {
+        let mut bytes = crashed.bytes.clone();
+        bytes[number_at..][..8].copy_from_slice(&number.to_le_bytes());
+        holds(crashed.with_journal(&bytes).path(), 3);
+    }
+    // A small step forward does no harm: later numbers go on from there.
+    holds(crashed.flipped(number_at + 1).path(), 4);
+}
+
+#[test]
+fn what_is_cut_is_kept_aside() {
+    let crashed = crashed();
+    let torn = crashed.bytes.len() - 1;
+    let copy = crashed.with_journal(&crashed.bytes[..torn]);
+    drop(open(copy.path()));
+    let kept = copy.path().join(format!("damaged-{}.bin", crashed.journal.trim_end_matches(".jnl")));
+    assert_eq!(fs::read(kept).unwrap(), crashed.bytes[crashed.ends[2]..torn]);
+}
+
+#[test]
+fn only_a_repair_that_drops_something_gives_a_new_epoch() {
+    let crashed = crashed();
+    let epoch = open(crashed.with_journal(&crashed.bytes).path()).epoch();
+    let sound = crashed.with_journal(&crashed.bytes);
+    assert_eq!(repair(sound.path()).unwrap(), []);
+    assert_eq!(open(sound.path()).epoch(), epoch);
+
+    let mended = crashed.with_journal(&crashed.bytes[..crashed.bytes.len() - 1]);
+    assert_eq!(open(mended.path()).epoch(), epoch, "what was cut had never been given out");
+
+    let repaired = crashed.flipped((crashed.ends[0] + crashed.ends[1]) / 2);
+    repair(repaired.path()).unwrap();
+    let renewed = open(repaired.path()).epoch();
+    assert_ne!(renewed, epoch, "positions that cursors name are given out again");
+    assert_eq!(open(repaired.path()).epoch(), renewed);
 }
 
 #[test]
@@ -174,6 +215,9 @@ fn after_an_orderly_close_no_damage_is_cut() {
     fs::write(&journal, &bytes).unwrap();
     assert_eq!(said(&open(served.path()), ROOM), ids(2), "a refusal changes nothing");
 
+    fs::write(&journal, &bytes[..end / 2]).unwrap();
+    let repaired = repair(served.path()).unwrap();
+    assert_eq!(repaired.len(), 1, "the journal is named once, though it is both shorter and torn");
     fs::write(&journal, &flipped).unwrap();
     assert_eq!(repair(served.path()).unwrap().len(), 1);
     assert_eq!(said(&open(served.path()), ROOM), Vec::<String>::new());
