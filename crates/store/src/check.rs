@@ -1,7 +1,9 @@
 //! Verifies a data folder: what must be true of every row, counted and compared.
 
 use crate::{
-    embedded::{EmbeddedOptions, EmbeddedStore, OpenError, read_parts, store_error},
+    embedded::{
+        EmbeddedOptions, EmbeddedStore, OpenError, read_conversation, read_counters, read_parts, read_user, store_error,
+    },
     kv::*,
     rows::*,
 };
@@ -54,6 +56,14 @@ impl fmt::Display for CheckReport {
 
 /// Checks a folder that no server has open.
 pub fn check(path: &Path) -> Result<CheckReport, OpenError> {
+    // Looking must not make an empty store where there is none.
+    if !path.join("format").exists() {
+        return Err(std::io::Error::new(
+            std::io::ErrorKind::NotFound,
+            format!("{} is not a data folder", path.display()),
+        )
+        .into());
+    }
     let store = EmbeddedStore::open(EmbeddedOptions::new(path))?;
     store.check().map_err(|error| OpenError::Damaged(error.to_string()))
 }
@@ -67,9 +77,12 @@ impl EmbeddedStore {
         let mut report = CheckReport { last_position: self.last_position(), ..CheckReport::default() };
         let engine = self.kv()?;
         let kv = engine.snapshot();
+        check_names(&*kv, &mut report)?;
         let kept = check_conversations(&*kv, &mut report)?;
-        let with_ids = check_entries(&*kv, &kept, &mut report)?;
-        check_dedupe(&*kv, with_ids, &mut report)?;
+        let found = check_entries(&*kv, &kept, &mut report)?;
+        check_dedupe(&*kv, found.with_ids, &mut report)?;
+        check_parts(&*kv, found.parts, &mut report)?;
+        check_marks(&*kv, &found.last_seqs, &mut report)?;
         Ok(report)
     }
 }
@@ -82,6 +95,28 @@ fn scan_meta(kv: &dyn KvRead, kind: u8, mut visit: impl FnMut(&[u8], &[u8])) -> 
         true
     })
     .map_err(store_error)
+}
+
+/// Every id must stand for the number whose row has that id, and no number may be beyond the counters.
+fn check_names(kv: &dyn KvRead, report: &mut CheckReport) -> StoreResult<()> {
+    let counters = read_counters(kv)?;
+    let mut stray = Vec::new();
+    scan_meta(kv, b'u', |key, row| {
+        let named = number_at(row, 0).and_then(|no| read_user(kv, UserNo(no)).ok().flatten());
+        if named.is_none_or(|user| user.id.as_bytes() != &key[1..] || user.no.0 > counters.users) {
+            stray.push(("user", String::from_utf8_lossy(&key[1..]).into_owned()));
+        }
+    })?;
+    scan_meta(kv, b'c', |key, row| {
+        let named = number_at(row, 0).and_then(|no| read_conversation(kv, ConversationNo(no)).ok().flatten());
+        if named.is_none_or(|card| card.id.as_bytes() != &key[1..] || card.no.0 > counters.conversations) {
+            stray.push(("conversation", String::from_utf8_lossy(&key[1..]).into_owned()));
+        }
+    })?;
+    for (what, id) in stray {
+        report.fault(format_args!("the id of {what} {id:?} stands for no such {what}"));
+    }
+    Ok(())
 }
 
 /// Counts users, conversations and members; answers the oldest sequence kept per conversation.
@@ -101,7 +136,13 @@ fn check_conversations(kv: &dyn KvRead, report: &mut CheckReport) -> StoreResult
         }
     })?;
     let mut places = 0;
-    scan_meta(kv, b'r', |_, _| places += 1)?;
+    scan_meta(kv, b'r', |place, _| {
+        places += 1;
+        let membership = number_at(place, 1).zip(number_at(place, 10)).map(|(user, of)| key(b'm', &[of, user]));
+        if membership.is_none_or(|key| !matches!(kv.get(Space::Meta, &key), Ok(Some(_)))) {
+            report.fault(format_args!("user {:?} is in a place without a membership", number_at(place, 1)));
+        }
+    })?;
     if places != report.memberships {
         let memberships = report.memberships;
         report.fault(format_args!("{memberships} memberships, but users are in {places} places"));
@@ -129,9 +170,19 @@ fn check_conversations(kv: &dyn KvRead, report: &mut CheckReport) -> StoreResult
     Ok(kept)
 }
 
-/// Walks all timelines; answers how many entries have a dedupe entry of their own.
-fn check_entries(kv: &dyn KvRead, kept: &HashMap<u64, u64>, report: &mut CheckReport) -> StoreResult<u64> {
-    let mut with_ids = 0;
+/// What the timelines say that other rows must agree with.
+#[derive(Default)]
+struct Timelines {
+    /// Entries that have a dedupe entry of their own.
+    with_ids: u64,
+    /// Parts of split bodies.
+    parts: u64,
+    last_seqs: HashMap<u64, u64>,
+}
+
+/// Walks all timelines.
+fn check_entries(kv: &dyn KvRead, kept: &HashMap<u64, u64>, report: &mut CheckReport) -> StoreResult<Timelines> {
+    let mut timelines = Timelines::default();
     let mut before: Option<(u64, StoredEntry)> = None;
     kv.scan(Space::Timeline, FIRST, LAST, Order::Up, &mut |key, row| {
         report.entries += 1;
@@ -139,19 +190,22 @@ fn check_entries(kv: &dyn KvRead, kept: &HashMap<u64, u64>, report: &mut CheckRe
             report.fault("an entry's key");
             return true;
         };
-        let mut split = false;
+        timelines.last_seqs.insert(no, seq);
+        let mut split = 0;
         let parts = |count| {
-            split = true;
+            split = count;
             read_parts(kv, ConversationNo(no), seq, count)
         };
-        let entry = match decode_entry(seq, row, parts) {
+        let decoded = decode_entry(seq, row, parts);
+        timelines.parts += u64::from(split);
+        let entry = match decoded {
             Ok(entry) => entry,
             Err(error) => {
                 report.fault(format_args!("conversation {no}: {error}"));
                 return true;
             }
         };
-        report.split_bodies += u64::from(split);
+        report.split_bodies += u64::from(split > 0);
         let previous = before.as_ref().filter(|(of, _)| *of == no).map(|(_, entry)| entry);
         let expected = previous.map_or_else(|| kept.get(&no).copied(), |previous| Some(previous.seq + 1));
         match expected {
@@ -168,7 +222,7 @@ fn check_entries(kv: &dyn KvRead, kept: &HashMap<u64, u64>, report: &mut CheckRe
             report.fault(format_args!("conversation {no}: entry {seq} is beyond the last position"));
         }
         if let (Some(sender), Some(id)) = (&entry.content.sender, &entry.content.client_msg_id) {
-            with_ids += 1;
+            timelines.with_ids += 1;
             let found = kv.get(Space::Dedupe, &dedupe_key(sender.no, id)).ok().flatten();
             if found.as_deref() != Some(&numbers_row(&[no, seq, entry.at, entry.position])) {
                 report.fault(format_args!("conversation {no}: entry {seq} and its dedupe entry differ"));
@@ -178,7 +232,34 @@ fn check_entries(kv: &dyn KvRead, kept: &HashMap<u64, u64>, report: &mut CheckRe
         true
     })
     .map_err(store_error)?;
-    Ok(with_ids)
+    Ok(timelines)
+}
+
+/// As many parts as the entries name: one that is missing is found where its entry is read.
+fn check_parts(kv: &dyn KvRead, named: u64, report: &mut CheckReport) -> StoreResult<()> {
+    let mut parts = 0;
+    kv.scan(Space::Bodies, FIRST, LAST, Order::Up, &mut |_, _| {
+        parts += 1;
+        true
+    })
+    .map_err(store_error)?;
+    if parts > named {
+        report.fault(format_args!("{parts} parts of bodies, and entries name {named}"));
+    }
+    Ok(())
+}
+
+/// Nobody has read what is not there.
+fn check_marks(kv: &dyn KvRead, last_seqs: &HashMap<u64, u64>, report: &mut CheckReport) -> StoreResult<()> {
+    scan_meta(kv, b'm', |key, row| {
+        let (of, user) = (number_at(key, 1).unwrap_or(0), number_at(key, 9).unwrap_or(0));
+        let last_seq = last_seqs.get(&of).copied().unwrap_or(0);
+        if let Ok(row) = decode::<MembershipRow>(row)
+            && row.membership().read_seq > last_seq
+        {
+            report.fault(format_args!("conversation {of}: user {user} has read beyond its last entry {last_seq}"));
+        }
+    })
 }
 
 /// Every dedupe entry must name an entry; as many as entries with ids then means one each.

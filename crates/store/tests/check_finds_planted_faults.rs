@@ -105,16 +105,51 @@ fn a_missing_part_of_a_body_is_found() {
 
 #[test]
 fn garbled_rows_are_found() {
-    finds(|rows| rows.meta.insert(meta_key(b'U', &[2]), [1, 0xFF]).unwrap(), &["user Some(2)"]);
+    finds(
+        |rows| rows.meta.insert(meta_key(b'U', &[2]), [1, 0xFF]).unwrap(),
+        &["user Some(2)", "the id of user \"u2\""],
+    );
     finds(|rows| rows.meta.insert(meta_key(b'm', &[1, 2]), [9]).unwrap(), &["member Some(2) of Some(1)"]);
 }
 
 #[test]
 fn wrong_counts_are_found() {
     let member = meta_key(b'm', &[1, 3]);
-    finds(|rows| rows.meta.remove(member).unwrap(), &["counts 3 members and has 2", "users are in 3 places"]);
+    finds(
+        |rows| rows.meta.remove(member).unwrap(),
+        &["counts 3 members and has 2", "users are in 3 places", "user Some(3) is in a place without a membership"],
+    );
     let place = [&meta_key(b'r', &[3])[..], &[1], &numbers(&[1])].concat();
     finds(|rows| rows.meta.remove(place).unwrap(), &["users are in 2 places"]);
+}
+
+#[test]
+fn an_id_that_stands_for_another_is_found() {
+    let named = |kind: u8, id: &str| [&[kind], id.as_bytes()].concat();
+    finds(|rows| rows.meta.insert(named(b'u', "u2"), numbers(&[3])).unwrap(), &["the id of user \"u2\""]);
+    finds(|rows| rows.meta.insert(named(b'c', "h"), numbers(&[1])).unwrap(), &["the id of conversation \"h\""]);
+}
+
+#[test]
+fn a_part_of_no_body_is_found() {
+    let part = [&numbers(&[1, 5])[..], &0u16.to_be_bytes()].concat();
+    finds(|rows| rows.bodies.insert(part, b"{}").unwrap(), &["4 parts of bodies, and entries name 3"]);
+}
+
+#[test]
+fn a_read_mark_beyond_the_end_is_found() {
+    // A member since 0 who has read up to 9, not muted.
+    finds(
+        |rows| rows.meta.insert(meta_key(b'm', &[1, 2]), [1, 0, 0, 0, 9, 0]).unwrap(),
+        &["user 2 has read beyond its last entry 5"],
+    );
+}
+
+#[test]
+fn looking_makes_no_store() {
+    let folder = scratch();
+    assert!(check(&folder.path().join("none")).is_err());
+    assert!(!folder.path().join("none").exists());
 }
 
 #[test]
