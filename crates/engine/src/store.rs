@@ -58,7 +58,7 @@ pub enum Proposal {
         through: Position,
         dead: Vec<DeadNotification>,
     },
-    /// Takes dead notifications out again (they were replayed). `None`: all.
+    /// Takes dead notifications out again: they were replayed.
     DropDead {
         ids: Vec<u64>,
     },
