@@ -75,6 +75,7 @@ impl Session {
             device_kind: "web".into(),
             app_version: None,
             cursor: cursor.map(str::to_owned),
+            push: false,
         }))?;
         match self.next(CONNECT_TIMEOUT)? {
             Some(ServerFrame::Bound(_)) => Ok(()),

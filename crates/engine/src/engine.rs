@@ -12,6 +12,7 @@ use crate::{
     model::*,
     outbox::{Outbox, OutboxConfig, Webhook},
     presence::Presence,
+    push::PushDesk,
     rate::RateLimit,
     shards::{ShardReceivers, Shards, Wake},
     store::Store,
@@ -45,6 +46,7 @@ pub struct Engine {
     pub store: Arc<dyn Store>,
     pub directory: Arc<Directory>,
     pub presence: Presence,
+    pub push: PushDesk,
     pub metrics: Arc<Metrics>,
     pub(crate) committer: Committer,
     pub(crate) lanes: Arc<Lanes>,
@@ -86,6 +88,7 @@ impl Engine {
         let engine = Arc::new(Engine {
             directory,
             presence: Presence::default(),
+            push: PushDesk::new(lanes.shards().clone()),
             outbox: Outbox::default(),
             rate: RateLimit::new(config.sends_per_second, config.sends_burst),
             committer,

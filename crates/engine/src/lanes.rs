@@ -109,7 +109,7 @@ impl Lanes {
         }
     }
 
-    pub(crate) fn shards(&self) -> &Shards {
+    pub(crate) fn shards(&self) -> &Arc<Shards> {
         &self.shards
     }
 

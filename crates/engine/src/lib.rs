@@ -12,6 +12,7 @@
 //! - [`reads`], [`resume`]: history, lists, unread counts, what was missed;
 //! - [`users`], [`conversations`]: cards, members, mutes;
 //! - [`outbox`]: offline push by webhook;
+//! - [`push`]: data to devices, stored until acknowledged;
 //! - [`presence`], [`directory`], [`metrics`]: who is here, what is cached, what is counted.
 
 pub mod clock;
@@ -28,6 +29,7 @@ pub mod metrics;
 pub mod model;
 pub mod outbox;
 pub mod presence;
+pub mod push;
 mod rate;
 pub mod reads;
 pub mod resume;

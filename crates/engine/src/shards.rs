@@ -4,13 +4,15 @@
 //! keep the lanes apart up to the thread that must serve them all: it takes direct before group
 //! before broadcast, a bounded piece at a time.
 
-use crate::{config::EngineConfig, delivery::Fanout, hub::Signal, model::*};
+use crate::{config::EngineConfig, delivery::Fanout, hub::Signal, model::*, push::PushItem};
 use crossbeam_channel::{Receiver, Sender, bounded};
 use std::sync::Arc;
 use tidings_protocol::{error::Refusal, http::SendReceipt};
 
 /// Answers, signals and kicks waiting at a shard. Full: a typing signal is dropped, others wait.
 const CONTROL_QUEUE: usize = 4_096;
+/// Push items waiting at a shard. Full: the push worker waits, chat does not.
+const PUSH_QUEUE: usize = 1_024;
 
 /// Wakes a shard's thread; called after something was put in one of its queues.
 pub trait Wake: Send + Sync + 'static {
@@ -45,11 +47,13 @@ pub enum Control {
 pub struct ShardReceivers {
     pub lanes: [Receiver<Arc<Fanout>>; LANES],
     pub control: Receiver<Control>,
+    pub push: Receiver<PushItem>,
 }
 
 struct ShardSender {
     lanes: [Sender<Arc<Fanout>>; LANES],
     control: Sender<Control>,
+    push: Sender<PushItem>,
     wake: Arc<dyn Wake>,
 }
 
@@ -64,9 +68,13 @@ impl Shards {
             .map(|wake| {
                 let lanes = [(); LANES].map(|()| bounded(config.shard_queue));
                 let (control, control_receiver) = bounded(CONTROL_QUEUE);
-                let receivers =
-                    ShardReceivers { lanes: lanes.each_ref().map(|(_, r)| r.clone()), control: control_receiver };
-                (ShardSender { lanes: lanes.map(|(s, _)| s), control, wake }, receivers)
+                let (push, push_receiver) = bounded(PUSH_QUEUE);
+                let receivers = ShardReceivers {
+                    lanes: lanes.each_ref().map(|(_, r)| r.clone()),
+                    control: control_receiver,
+                    push: push_receiver,
+                };
+                (ShardSender { lanes: lanes.map(|(s, _)| s), control, push, wake }, receivers)
             })
             .unzip();
         (Shards { shards }, receivers)
@@ -93,6 +101,14 @@ impl Shards {
     pub(crate) fn send_replies(&self, shard: usize, replies: Vec<SendReply>) {
         let target = &self.shards[shard];
         if target.control.send(Control::Replies(replies)).is_ok() {
+            target.wake.wake();
+        }
+    }
+
+    /// Waits while the shard's push queue is full: a push is paced by the shards.
+    pub(crate) fn push(&self, shard: usize, item: PushItem) {
+        let target = &self.shards[shard];
+        if target.push.send(item).is_ok() {
             target.wake.wake();
         }
     }

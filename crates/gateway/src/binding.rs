@@ -42,10 +42,8 @@ impl Shard {
             self.begin_bind(key, bind);
             return After::Stays;
         }
-        if let Some(socket) = self.take_out(key) {
-            let already_read = following.to_vec();
-            self.parts.shards[owner].tell(Command::Move(Box::new(Moving { socket, already_read, bind })));
-        }
+        let (carrier, already_read) = (self.take_out(key), following.to_vec());
+        self.parts.shards[owner].tell(Command::Move(Box::new(Moving { carrier, already_read, bind })));
         After::Moves
     }
 

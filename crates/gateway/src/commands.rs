@@ -1,6 +1,7 @@
 //! What other threads tell a shard, besides the engine's fan-outs.
 
-use std::{net::TcpStream, sync::Arc};
+use crate::transport::Carrier;
+use std::sync::Arc;
 use tidings_engine::{delivery::Place, model::*, resume::Missed};
 use tidings_protocol::error::Refusal;
 
@@ -8,7 +9,7 @@ use tidings_protocol::error::Refusal;
 /// bounded number of requests under way, and connections are bounded.
 pub(crate) enum Command {
     /// A connection whose WebSocket handshake is done, with what was read beyond it.
-    Adopt { socket: TcpStream, already_read: Vec<u8> },
+    Adopt { carrier: Carrier, already_read: Vec<u8> },
     /// A connection that bound as a user of this shard.
     Move(Box<Moving>),
     /// A user's group and official conversations, by the number under which they were asked for.
@@ -26,7 +27,7 @@ pub(crate) enum Command {
 }
 
 pub(crate) struct Moving {
-    pub socket: TcpStream,
+    pub carrier: Carrier,
     pub already_read: Vec<u8>,
     pub bind: BindRequest,
 }

@@ -1,7 +1,6 @@
 //! A socket and the state of the session on it. An idle one holds no buffer.
 
-use crate::{commands::BindRequest, outgoing::Outgoing};
-use mio::net::TcpStream;
+use crate::{commands::BindRequest, outgoing::Outgoing, transport::Transport};
 use std::time::Instant;
 use tidings_engine::model::*;
 use tidings_protocol::{
@@ -30,7 +29,7 @@ pub(crate) enum Scheduled {
 }
 
 pub(crate) struct Connection {
-    pub socket: TcpStream,
+    pub transport: Transport,
     /// The session's name: the slab key, and a generation above it that tells apart who had the key before.
     pub session: u64,
     pub phase: Phase,
@@ -61,9 +60,9 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    pub(crate) fn new(socket: TcpStream, session: u64, tick: u64) -> Self {
+    pub(crate) fn new(transport: Transport, session: u64, tick: u64) -> Self {
         Connection {
-            socket,
+            transport,
             session,
             phase: Phase::Unbound,
             scheduled: Scheduled::No,

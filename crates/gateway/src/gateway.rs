@@ -3,13 +3,13 @@
 use crate::{
     commands::Command,
     shard::{Shard, ShardParts},
+    transport::Carrier,
 };
 use crossbeam_channel::{Sender, unbounded};
 use mio::{Poll, Token, Waker};
 use parking_lot::Mutex;
 use std::{
     io,
-    net::TcpStream,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -124,13 +124,13 @@ impl Gateway {
 
     /// Takes a connection after its 101 answer, with what was read beyond the request. Answers
     /// whether there was room; if not the socket is closed.
-    pub fn adopt(&self, socket: TcpStream, already_read: Vec<u8>) -> bool {
+    pub fn adopt(&self, carrier: Carrier, already_read: Vec<u8>) -> bool {
         if self.open.fetch_add(1, Ordering::Relaxed) >= self.connections_max {
             self.open.fetch_sub(1, Ordering::Relaxed);
             return false;
         }
         let shard = self.next.fetch_add(1, Ordering::Relaxed) % self.shards.len();
-        self.shards[shard].tell(Command::Adopt { socket, already_read });
+        self.shards[shard].tell(Command::Adopt { carrier, already_read });
         true
     }
 

@@ -19,7 +19,9 @@ pub mod gateway;
 mod outgoing;
 mod requests;
 mod shard;
+mod transport;
 mod turn;
 mod wheel;
 
 pub use gateway::{Gateway, GatewayConfig, Prepared, VerifyToken};
+pub use transport::Carrier;

@@ -5,16 +5,16 @@ use crate::{
     commands::Command,
     connection::{Connection, Phase, malformed},
     gateway::{GatewayConfig, ShardHandle, ShardWake, VerifyToken, WAKE},
+    transport::{Carrier, Transport},
     turn::Schedule,
     wheel::Wheel,
 };
 use crossbeam_channel::Receiver;
-use mio::{Events, Interest, Poll, Token};
+use mio::{Events, Poll};
 use slab::Slab;
 use std::{
     collections::VecDeque,
     io::{ErrorKind, Read},
-    net::TcpStream,
     ops::Range,
     sync::{
         Arc,
@@ -165,13 +165,13 @@ impl Shard {
         for _ in 0..COMMANDS_PER_TURN {
             let Ok(command) = self.parts.inbox.try_recv() else { return };
             match command {
-                Command::Adopt { socket, already_read } => {
-                    if let Some(key) = self.register(socket) {
+                Command::Adopt { carrier, already_read } => {
+                    if let Some(key) = self.register(carrier) {
                         self.take_bytes(key, already_read);
                     }
                 }
                 Command::Move(moving) => {
-                    if let Some(key) = self.register(moving.socket) {
+                    if let Some(key) = self.register(moving.carrier) {
                         self.begin_bind(key, moving.bind);
                         self.take_bytes(key, moving.already_read);
                     }
@@ -212,23 +212,21 @@ impl Shard {
         (self.started.elapsed().as_millis() / TICK.as_millis()) as u64
     }
 
-    fn register(&mut self, socket: TcpStream) -> Option<usize> {
-        let prepared = socket.set_nonblocking(true).and_then(|()| socket.set_nodelay(true));
-        let mut socket = mio::net::TcpStream::from_std(socket);
+    fn register(&mut self, carrier: Carrier) -> Option<usize> {
         let entry = self.connections.vacant_entry();
         let key = entry.key();
-        let registered = prepared.and_then(|()| {
-            self.parts.poll.registry().register(&mut socket, Token(key), Interest::READABLE | Interest::WRITABLE)
-        });
-        if let Err(error) = registered {
-            tracing::debug!(%error, "a connection could not be registered");
-            self.parts.open.fetch_sub(1, Ordering::Relaxed);
-            return None;
-        }
+        let transport = match Transport::register(carrier, self.parts.poll.registry(), key) {
+            Ok(transport) => transport,
+            Err(error) => {
+                tracing::debug!(%error, "a connection could not be registered");
+                self.parts.open.fetch_sub(1, Ordering::Relaxed);
+                return None;
+            }
+        };
         self.generation += 1;
         let session = (self.generation << 32) | key as u64;
         let tick = (self.started.elapsed().as_millis() / TICK.as_millis()) as u64;
-        entry.insert(Connection::new(socket, session, tick));
+        entry.insert(Connection::new(transport, session, tick));
         self.parts.engine.metrics.connections.inc();
         self.arm(key, tick + ticks(self.parts.config.bind_timeout));
         if self.draining {
@@ -240,18 +238,17 @@ impl Shard {
     /// Forgets a connection whose socket is gone or no longer wanted.
     pub(crate) fn remove(&mut self, key: usize) {
         self.unbind(key);
-        let mut connection = self.connections.remove(key);
-        let _ = self.parts.poll.registry().deregister(&mut connection.socket);
+        let connection = self.connections.remove(key);
+        drop(connection.transport.deregister(self.parts.poll.registry()));
         self.parts.engine.metrics.connections.dec();
         self.parts.open.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Hands a connection to another shard: its socket, and nothing else of it.
-    pub(crate) fn take_out(&mut self, key: usize) -> Option<TcpStream> {
-        let mut connection = self.connections.remove(key);
-        let _ = self.parts.poll.registry().deregister(&mut connection.socket);
+    pub(crate) fn take_out(&mut self, key: usize) -> Carrier {
+        let connection = self.connections.remove(key);
         self.parts.engine.metrics.connections.dec();
-        Some(connection.socket.into())
+        connection.transport.deregister(self.parts.poll.registry())
     }
 
     /// Says why, then closes once that is written.
@@ -303,7 +300,7 @@ impl Shard {
             }
             let partial = std::mem::take(&mut connection.partial);
             buffer[..partial.len()].copy_from_slice(&partial);
-            match connection.socket.read(&mut buffer[partial.len()..]) {
+            match connection.transport.read(&mut buffer[partial.len()..]) {
                 Ok(0) => {
                     self.remove(key);
                     break;

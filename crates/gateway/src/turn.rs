@@ -191,15 +191,15 @@ impl Shard {
         if connection.blocked || connection.phase == Phase::Binding {
             return;
         }
-        let Connection { outgoing, socket, cursor, .. } = connection;
-        let (flushed, bytes, writes) = outgoing.flush(socket, cursor, &mut self.scratch);
+        let Connection { outgoing, transport, cursor, .. } = connection;
+        let (flushed, bytes, writes) = outgoing.flush(transport, cursor, &mut self.scratch);
         connection.flushed_at = Some(Instant::now());
         self.parts.engine.metrics.flushes.inc_by(writes);
         self.parts.engine.metrics.flushed_bytes.inc_by(bytes as u64);
         match flushed {
             Flushed::All if connection.phase == Phase::Closing => {
                 // Ours is said; the client's end of the conversation ends the socket.
-                let _ = connection.socket.shutdown(std::net::Shutdown::Write);
+                connection.transport.finish_writing();
             }
             Flushed::All => {}
             Flushed::Blocked => connection.blocked = true,

@@ -34,6 +34,10 @@ pub enum ClientFrame {
         #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
         reference: Option<u64>,
     },
+    /// This device has these pushes.
+    Ack {
+        pushes: Vec<u64>,
+    },
     Unbind,
 }
 
@@ -50,6 +54,9 @@ pub struct Bind {
     /// The last cursor that this device was handed; absent on first use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cursor: Option<String>,
+    /// Whether this device is one that pushes may be sent to, now and while it is away.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub push: bool,
 }
 
 fn default_device_kind() -> String {
@@ -129,6 +136,25 @@ pub enum ServerFrame {
     Reconnect {
         after_ms: u64,
     },
+    /// Data from the business. Acknowledge it, also when it was seen before.
+    Push(Push),
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Push {
+    /// Names the push: it may come more than once.
+    pub push: u64,
+    /// Milliseconds since 1970 UTC.
+    pub expires_at: u64,
+    /// A newer push with the same key takes this one's place.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub collapse_key: Option<String>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub high: bool,
+    /// The app's word for what the body is.
+    #[serde(rename = "type")]
+    pub content_type: String,
+    pub body: Box<RawValue>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -195,6 +221,14 @@ struct AnyServerFrame {
     retry: Option<bool>,
     retry_after_ms: Option<u64>,
     after_ms: Option<u64>,
+    push: Option<u64>,
+    expires_at: Option<u64>,
+    collapse_key: Option<String>,
+    #[serde(default)]
+    high: bool,
+    #[serde(rename = "type")]
+    content_type: Option<String>,
+    body: Option<Box<RawValue>>,
 }
 
 impl TryFrom<AnyServerFrame> for ServerFrame {
@@ -250,6 +284,14 @@ impl TryFrom<AnyServerFrame> for ServerFrame {
                 retry_after_ms: any.retry_after_ms,
             },
             "reconnect" => ServerFrame::Reconnect { after_ms: need(any.after_ms, "after_ms")? },
+            "push" => ServerFrame::Push(Push {
+                push: need(any.push, "push")?,
+                expires_at: need(any.expires_at, "expires_at")?,
+                collapse_key: any.collapse_key,
+                high: any.high,
+                content_type: need(any.content_type, "type")?,
+                body: need(any.body, "body")?,
+            }),
             other => return Err(format!("an unknown frame {other:?}")),
         })
     }
@@ -299,6 +341,12 @@ pub struct Incoming<'a> {
     pub device_kind: Option<Cow<'a, str>>,
     #[serde(borrow, default)]
     pub cursor: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    pub app_version: Option<Cow<'a, str>>,
+    #[serde(default)]
+    pub push: bool,
+    #[serde(default)]
+    pub pushes: Vec<u64>,
 }
 
 #[cfg(test)]
@@ -323,6 +371,7 @@ mod tests {
             r#"{"t":"pong"}"#,
             r#"{"t":"error","code":"queue_full","message":"m","retry":true,"retry_after_ms":5}"#,
             r#"{"t":"reconnect","after_ms":5}"#,
+            r#"{"t":"push","push":7,"expires_at":5,"collapse_key":"k","high":true,"type":"text","body":{"a":[1, 2]}}"#,
         ] {
             let frame: ServerFrame = serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"));
             assert_eq!(serde_json::to_string(&frame).unwrap(), *text);

@@ -8,7 +8,8 @@
 //! - [`cursor`]: how far a client has read, in one opaque string;
 //! - [`frames`]: the JSON frames of the WebSocket door;
 //! - [`http`]: the JSON bodies of the HTTP door;
-//! - [`ws`]: WebSocket framing over plain byte buffers.
+//! - [`ws`]: WebSocket framing over plain byte buffers;
+//! - [`miop`]: the binary frames of the device door.
 
 pub mod cursor;
 pub mod entry;
@@ -17,4 +18,5 @@ pub mod frames;
 pub mod http;
 pub mod ids;
 pub mod limits;
+pub mod miop;
 pub mod ws;

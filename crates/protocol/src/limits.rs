@@ -45,3 +45,11 @@ pub const PRESENCE_BATCH_MAX: usize = 1_000;
 pub const HTTP_BODY_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// A frame from a client, in bytes: a full body with its escapes and the other fields.
 pub const FRAME_BYTES_MAX: usize = 192 * 1024;
+/// Pushes acknowledged in one frame.
+pub const ACKS_PER_FRAME_MAX: usize = 1_000;
+/// A push's body, in bytes.
+pub const PUSH_BODY_BYTES_MAX: usize = 4 * 1024;
+/// Users and devices named in one push.
+pub const PUSH_TARGETS_MAX: usize = 10_000;
+/// Tags of one device.
+pub const TAGS_PER_DEVICE_MAX: usize = 32;

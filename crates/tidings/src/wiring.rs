@@ -138,7 +138,7 @@ struct ToGateway(Arc<Gateway>);
 
 impl Sessions for ToGateway {
     fn adopt(&self, socket: TcpStream, already_read: Vec<u8>) {
-        if !self.0.adopt(socket, already_read) {
+        if !self.0.adopt(socket.into(), already_read) {
             tracing::debug!("no room for another connection");
         }
     }
