@@ -206,6 +206,7 @@ pub fn bind_frame(token: &str, device: &str, cursor: Option<&str>) -> ClientFram
         device_kind: "web".into(),
         app_version: None,
         cursor: cursor.map(str::to_owned),
+        push: false,
     })
 }
 

@@ -108,6 +108,7 @@ impl State {
             device_kind: "web".into(),
             app_version: None,
             cursor: (!self.cursor.is_empty()).then(|| String::from_utf8_lossy(&self.cursor).into_owned()),
+            push: false,
         });
         self.reply_with(&frame);
     }
