@@ -42,8 +42,9 @@ impl Shard {
             self.begin_bind(key, bind);
             return After::Stays;
         }
+        let door = self.connections[key].door;
         let (carrier, already_read) = (self.take_out(key), following.to_vec());
-        self.parts.shards[owner].tell(Command::Move(Box::new(Moving { carrier, already_read, bind })));
+        self.parts.shards[owner].tell(Command::Move(Box::new(Moving { carrier, door, already_read, bind })));
         After::Moves
     }
 

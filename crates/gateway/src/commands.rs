@@ -1,6 +1,6 @@
 //! What other threads tell a shard, besides the engine's fan-outs.
 
-use crate::transport::Carrier;
+use crate::transport::{Carrier, Door};
 use std::sync::Arc;
 use tidings_engine::{delivery::Place, model::*, resume::Missed};
 use tidings_protocol::error::Refusal;
@@ -8,8 +8,8 @@ use tidings_protocol::error::Refusal;
 /// Results and connections for a shard. The queue needs no bound of its own: each connection has a
 /// bounded number of requests under way, and connections are bounded.
 pub(crate) enum Command {
-    /// A connection whose WebSocket handshake is done, with what was read beyond it.
-    Adopt { carrier: Carrier, already_read: Vec<u8> },
+    /// A new connection, with what was read of it already.
+    Adopt { carrier: Carrier, door: Door, already_read: Vec<u8> },
     /// A connection that bound as a user of this shard.
     Move(Box<Moving>),
     /// A user's group and official conversations, by the number under which they were asked for.
@@ -28,6 +28,7 @@ pub(crate) enum Command {
 
 pub(crate) struct Moving {
     pub carrier: Carrier,
+    pub door: Door,
     pub already_read: Vec<u8>,
     pub bind: BindRequest,
 }

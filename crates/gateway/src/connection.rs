@@ -1,6 +1,10 @@
 //! A socket and the state of the session on it. An idle one holds no buffer.
 
-use crate::{commands::BindRequest, outgoing::Outgoing, transport::Transport};
+use crate::{
+    commands::BindRequest,
+    outgoing::Outgoing,
+    transport::{Door, Transport},
+};
 use std::time::Instant;
 use tidings_engine::model::*;
 use tidings_protocol::{
@@ -30,6 +34,7 @@ pub(crate) enum Scheduled {
 
 pub(crate) struct Connection {
     pub transport: Transport,
+    pub door: Door,
     /// The session's name: the slab key, and a generation above it that tells apart who had the key before.
     pub session: u64,
     pub phase: Phase,
@@ -60,9 +65,10 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    pub(crate) fn new(transport: Transport, session: u64, tick: u64) -> Self {
+    pub(crate) fn new(transport: Transport, door: Door, session: u64, tick: u64) -> Self {
         Connection {
             transport,
+            door,
             session,
             phase: Phase::Unbound,
             scheduled: Scheduled::No,

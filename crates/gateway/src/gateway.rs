@@ -3,7 +3,7 @@
 use crate::{
     commands::Command,
     shard::{Shard, ShardParts},
-    transport::Carrier,
+    transport::{Carrier, Door},
 };
 use crossbeam_channel::{Sender, unbounded};
 use mio::{Poll, Token, Waker};
@@ -122,15 +122,15 @@ impl Gateway {
         Ok((Prepared { config, polls }, wakes))
     }
 
-    /// Takes a connection after its 101 answer, with what was read beyond the request. Answers
+    /// Takes a connection, with what was read of it already (beyond the HTTP request, say). Answers
     /// whether there was room; if not the socket is closed.
-    pub fn adopt(&self, carrier: Carrier, already_read: Vec<u8>) -> bool {
+    pub fn adopt(&self, carrier: Carrier, door: Door, already_read: Vec<u8>) -> bool {
         if self.open.fetch_add(1, Ordering::Relaxed) >= self.connections_max {
             self.open.fetch_sub(1, Ordering::Relaxed);
             return false;
         }
         let shard = self.next.fetch_add(1, Ordering::Relaxed) % self.shards.len();
-        self.shards[shard].tell(Command::Adopt { carrier, already_read });
+        self.shards[shard].tell(Command::Adopt { carrier, door, already_read });
         true
     }
 

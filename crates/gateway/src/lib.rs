@@ -24,4 +24,4 @@ mod turn;
 mod wheel;
 
 pub use gateway::{Gateway, GatewayConfig, Prepared, VerifyToken};
-pub use transport::Carrier;
+pub use transport::{Carrier, Door};

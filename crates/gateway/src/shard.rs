@@ -5,7 +5,7 @@ use crate::{
     commands::Command,
     connection::{Connection, Phase, malformed},
     gateway::{GatewayConfig, ShardHandle, ShardWake, VerifyToken, WAKE},
-    transport::{Carrier, Transport},
+    transport::{Carrier, Door, Transport},
     turn::Schedule,
     wheel::Wheel,
 };
@@ -165,13 +165,13 @@ impl Shard {
         for _ in 0..COMMANDS_PER_TURN {
             let Ok(command) = self.parts.inbox.try_recv() else { return };
             match command {
-                Command::Adopt { carrier, already_read } => {
-                    if let Some(key) = self.register(carrier) {
+                Command::Adopt { carrier, door, already_read } => {
+                    if let Some(key) = self.register(carrier, door) {
                         self.take_bytes(key, already_read);
                     }
                 }
                 Command::Move(moving) => {
-                    if let Some(key) = self.register(moving.carrier) {
+                    if let Some(key) = self.register(moving.carrier, moving.door) {
                         self.begin_bind(key, moving.bind);
                         self.take_bytes(key, moving.already_read);
                     }
@@ -212,7 +212,7 @@ impl Shard {
         (self.started.elapsed().as_millis() / TICK.as_millis()) as u64
     }
 
-    fn register(&mut self, carrier: Carrier) -> Option<usize> {
+    fn register(&mut self, carrier: Carrier, door: Door) -> Option<usize> {
         let entry = self.connections.vacant_entry();
         let key = entry.key();
         let transport = match Transport::register(carrier, self.parts.poll.registry(), key) {
@@ -226,7 +226,7 @@ impl Shard {
         self.generation += 1;
         let session = (self.generation << 32) | key as u64;
         let tick = (self.started.elapsed().as_millis() / TICK.as_millis()) as u64;
-        entry.insert(Connection::new(transport, session, tick));
+        entry.insert(Connection::new(transport, door, session, tick));
         self.parts.engine.metrics.connections.inc();
         self.arm(key, tick + ticks(self.parts.config.bind_timeout));
         if self.draining {

@@ -6,6 +6,14 @@ use std::{
     net::Shutdown,
 };
 
+/// Which protocol a connection speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Door {
+    /// JSON in text frames; the HTTP handshake is done.
+    WebSocket,
+    Miop,
+}
+
 /// A connection on its way to a shard, or from one to another.
 #[derive(Debug)]
 pub enum Carrier {

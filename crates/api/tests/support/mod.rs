@@ -40,7 +40,7 @@ struct ToGateway(Arc<Gateway>);
 
 impl Sessions for ToGateway {
     fn adopt(&self, socket: TcpStream, already_read: Vec<u8>) {
-        self.0.adopt(socket.into(), already_read);
+        self.0.adopt(socket.into(), tidings_gateway::Door::WebSocket, already_read);
     }
 }
 
