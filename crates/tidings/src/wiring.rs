@@ -20,7 +20,7 @@ use tidings_engine::{
     engine::Parts,
     outbox::{OutboxConfig, Webhook},
 };
-use tidings_gateway::{Door, Gateway, VerifyToken};
+use tidings_gateway::{Gateway, VerifyToken};
 use tidings_protocol::error::Refusal;
 use tidings_store::{EmbeddedOptions, EmbeddedStore};
 
@@ -138,7 +138,7 @@ struct ToGateway(Arc<Gateway>);
 
 impl Sessions for ToGateway {
     fn adopt(&self, socket: TcpStream, already_read: Vec<u8>) {
-        if !self.0.adopt(socket.into(), Door::WebSocket, already_read) {
+        if !self.0.adopt(socket.into(), tidings_gateway::Door::WebSocket, already_read) {
             tracing::debug!("no room for another connection");
         }
     }
