@@ -250,10 +250,6 @@ impl Delivery {
         }
     }
 
-    pub fn sessions_of(&self, user: UserNo) -> &[SessionKey] {
-        self.by_no.get(&user).map_or(&[], |index| &self.users[*index].1.sessions)
-    }
-
     /// Sessions of a conversation's live members.
     pub fn audience(&self, conversation: ConversationNo) -> impl Iterator<Item = (UserNo, &[SessionKey])> {
         self.audiences.get(&conversation).into_iter().flatten().map(|index| {

@@ -6,14 +6,19 @@
 
 use crate::{
     commands::{BindRequest, Command, Moving},
-    connection::{Phase, json, malformed, text_frame},
+    connection::{Connection, Phase, json, json_frame, malformed},
+    gateway::GatewayConfig,
     outgoing::messages_frame,
-    shard::{After, Shard, ticks},
+    shard::{After, Shard, silence_max},
+    transport::Door,
 };
+use smallvec::SmallVec;
+use std::borrow::Cow;
 use tidings_engine::{
     delivery::{Bind, Place},
     model::*,
     presence::Device,
+    push::{DeviceNo, Register},
     resume::Missed,
     shards::shard_of,
 };
@@ -21,16 +26,44 @@ use tidings_protocol::{
     error::{ErrorCode, Refusal},
     frames::{Bound, Incoming, Resume, ServerFrame},
     ids::check_id,
-    limits::{ID_BYTES_MAX, TYPE_BYTES_MAX},
+    limits::{FRAME_BYTES_MAX, ID_BYTES_MAX, TYPE_BYTES_MAX},
+    miop::{self, Frame},
 };
 
 /// The first frame holds a token and little else; who has not bound gets no more memory than this.
 pub(crate) const FIRST_FRAME_BYTES_MAX: usize = 16 * 1024;
 
+/// What a bind says, whichever door it came through.
+pub(crate) struct BindFields<'a> {
+    pub token: Option<Cow<'a, str>>,
+    pub device_id: Option<Cow<'a, str>>,
+    pub device_kind: Cow<'a, str>,
+    pub app_version: Option<Cow<'a, str>>,
+    pub cursor: Option<Cow<'a, str>>,
+    pub chat: bool,
+    pub push: bool,
+    pub heartbeat_ms: u32,
+}
+
+impl<'a> BindFields<'a> {
+    pub(crate) fn of(frame: &Incoming<'a>, config: &GatewayConfig) -> Self {
+        BindFields {
+            token: frame.token.clone(),
+            device_id: frame.device_id.clone(),
+            device_kind: frame.device_kind.clone().unwrap_or(Cow::Borrowed("web")),
+            app_version: frame.app_version.clone(),
+            cursor: frame.cursor.clone(),
+            chat: true,
+            push: frame.push,
+            heartbeat_ms: config.heartbeat.as_millis() as u32,
+        }
+    }
+}
+
 impl Shard {
     /// The first frame of a connection. `following` is what was read after it.
-    pub(crate) fn take_bind(&mut self, key: usize, frame: &Incoming<'_>, following: &[u8]) -> After {
-        let bind = match self.check_bind(frame) {
+    pub(crate) fn take_bind(&mut self, key: usize, fields: BindFields<'_>, following: &[u8]) -> After {
+        let bind = match self.check_bind(&fields) {
             Ok(bind) => bind,
             Err(refusal) => {
                 self.close(key, refusal);
@@ -48,13 +81,13 @@ impl Shard {
         After::Moves
     }
 
-    fn check_bind(&self, frame: &Incoming<'_>) -> Result<BindRequest, Refusal> {
+    fn check_bind(&self, frame: &BindFields<'_>) -> Result<BindRequest, Refusal> {
         let token = frame.token.as_deref().ok_or_else(|| malformed("a bind needs a token"))?;
         let user = self.parts.tokens.verify(token)?;
         let user = self.parts.engine.directory.require_user(&user)?;
         let device_id = frame.device_id.as_deref().ok_or_else(|| malformed("a bind needs a device_id"))?;
         check_id("device_id", device_id)?;
-        let device_kind = frame.device_kind.as_deref().unwrap_or("web");
+        let device_kind = &*frame.device_kind;
         if device_kind.is_empty() || device_kind.len() > TYPE_BYTES_MAX.min(ID_BYTES_MAX) {
             return Err(Refusal::limit(
                 "device_kind (bytes, at least 1)",
@@ -64,7 +97,20 @@ impl Shard {
         }
         let cursor = frame.cursor.as_deref().map(str::parse).transpose();
         let cursor = cursor.map_err(|_| Refusal::new(ErrorCode::CursorInvalid, "cursor: not one of this server's"))?;
-        Ok(BindRequest { user, device_id: device_id.into(), device_kind: device_kind.into(), cursor })
+        let app_version = frame.app_version.as_deref();
+        if let Some(version) = app_version.filter(|version| version.len() > TYPE_BYTES_MAX) {
+            return Err(Refusal::limit("app_version (bytes)", TYPE_BYTES_MAX as u64, version.len() as u64));
+        }
+        Ok(BindRequest {
+            user,
+            device_id: device_id.into(),
+            device_kind: device_kind.into(),
+            app_version: app_version.map(Into::into),
+            cursor,
+            chat: frame.chat,
+            push: frame.push,
+            heartbeat_ms: frame.heartbeat_ms,
+        })
     }
 
     /// Makes a connection a session of its user, on the user's own shard.
@@ -72,12 +118,13 @@ impl Shard {
         if self.connections[key].phase != Phase::Unbound {
             return;
         }
-        let user = bind.user.no;
+        let (user, heartbeat_ms) = (bind.user.no, bind.heartbeat_ms);
         self.make_room(&bind);
         let tick = self.tick();
         let connection = &mut self.connections[key];
         connection.phase = Phase::Binding;
         connection.heard = tick;
+        connection.heartbeat_ms = heartbeat_ms;
         connection.cursor.epoch = self.parts.engine.store.epoch();
         let device = Device {
             session: connection.session,
@@ -85,12 +132,49 @@ impl Shard {
             device_kind: bind.device_kind.clone(),
             since: self.parts.engine.clock.now_ms(),
         };
+        let session = connection.session;
+        let register = bind.push.then(|| Register {
+            shard: self.parts.index,
+            session,
+            user,
+            device_id: bind.device_id.clone(),
+            device_kind: bind.device_kind.clone(),
+            app_version: bind.app_version.clone(),
+        });
         connection.bound = Some(Box::new(bind));
-        let heartbeat = self.parts.config.heartbeat;
-        self.arm(key, tick + ticks(heartbeat + heartbeat / 2));
+        self.arm(key, tick + silence_max(heartbeat_ms));
         self.parts.engine.presence.arrived(user, device);
         self.parts.engine.metrics.sessions.inc();
         self.parts.engine.metrics.sessions_opened.inc();
+        match register.map(|register| self.parts.engine.push.register(register)) {
+            None => self.begin_chat(key),
+            Some(Ok(())) => {}
+            Some(Err(refusal)) => self.close(key, refusal),
+        }
+    }
+
+    /// The device is known now: what it is pushed from here on reaches it. Next, chat.
+    pub(crate) fn registered(&mut self, session: u64, result: Result<DeviceNo, Refusal>) {
+        match (self.find(session).filter(|key| self.connections[*key].phase == Phase::Binding), result) {
+            (Some(key), Ok(device)) => {
+                self.connections[key].device = Some(device);
+                self.begin_chat(key);
+            }
+            (Some(key), Err(refusal)) => self.close(key, refusal),
+            (None, Ok(device)) => self.parts.engine.push.left(device, session),
+            (None, Err(_)) => {}
+        }
+    }
+
+    fn begin_chat(&mut self, key: usize) {
+        let connection = &self.connections[key];
+        let (session, Some(bound)) = (connection.session, &connection.bound) else { return };
+        let user = bound.user.no;
+        if !bound.chat {
+            let resume = Resume { complete: true, reset: false, ranges: vec![] };
+            self.go_live(session, Ok(Missed { resume, json: vec![], entries: 0 }));
+            return;
+        }
         match self.delivery.bind(key, user) {
             Bind::Joined(positions) => self.resume(key, positions),
             Bind::Waiting => {}
@@ -105,10 +189,15 @@ impl Shard {
         }
     }
 
+    /// All sessions of a user: those that are only there for pushes too.
+    pub(crate) fn sessions_of(&self, user: UserNo) -> SmallVec<[usize; 2]> {
+        let devices = self.parts.engine.presence.devices(user);
+        devices.iter().filter_map(|device| self.find(device.session)).collect()
+    }
+
     /// A device has one session; a kind of device as many as configured, the oldest goes.
     fn make_room(&mut self, bind: &BindRequest) {
         let others: Vec<(usize, u64, bool)> = self
-            .delivery
             .sessions_of(bind.user.no)
             .iter()
             .filter_map(|key| {
@@ -173,16 +262,21 @@ impl Shard {
         };
         let connection = &mut self.connections[key];
         let (Phase::Binding, Some(bound)) = (connection.phase, &connection.bound) else { return };
-        let frame = ServerFrame::Bound(Bound {
-            session: format!("{session:x}"),
-            user: bound.user.id.clone(),
-            heartbeat_ms: self.parts.config.heartbeat.as_millis() as u64,
-            cursor: connection.cursor.to_string(),
-            resume: missed.resume,
-        });
-        let mut frames = vec![text_frame(&json(&frame))];
+        let mut frames = vec![match connection.door {
+            Door::WebSocket => {
+                let frame = ServerFrame::Bound(Bound {
+                    session: format!("{session:x}"),
+                    user: bound.user.id.clone(),
+                    heartbeat_ms: u64::from(connection.heartbeat_ms),
+                    cursor: connection.cursor.to_string(),
+                    resume: missed.resume,
+                });
+                json_frame(Door::WebSocket, &json(&frame))
+            }
+            Door::Miop => miop_bound(connection, bound, &missed.resume),
+        }];
         if missed.entries > 0 {
-            frames.push(messages_frame(&connection.cursor, &missed.json));
+            frames.push(messages_frame(connection.door, &connection.cursor, &missed.json));
         }
         connection.outgoing.push_front_frames(frames);
         connection.phase = Phase::Live;
@@ -195,7 +289,25 @@ impl Shard {
         let session = connection.session;
         let Some(bound) = connection.bound.take() else { return };
         self.delivery.unbind(key, bound.user.no);
+        if let Some(device) = connection.device.take() {
+            self.parts.engine.push.left(device, session);
+        }
         self.parts.engine.presence.left(bound.user.no, session, self.parts.engine.clock.now_ms());
         self.parts.engine.metrics.sessions.dec();
     }
+}
+
+fn miop_bound(connection: &Connection, bound: &BindRequest, resume: &Resume) -> Vec<u8> {
+    let cursor = bound.chat.then(|| connection.cursor.to_string());
+    let resume = bound.chat.then(|| json(resume));
+    let frame = Frame::Bound(miop::Bound {
+        version: miop::VERSION,
+        session: &format!("{:x}", connection.session),
+        user: &bound.user.id,
+        heartbeat_s: u64::from(connection.heartbeat_ms / 1_000),
+        frame_bytes_max: FRAME_BYTES_MAX as u64,
+        cursor: cursor.as_deref(),
+        resume: resume.as_deref(),
+    });
+    frame.to_bytes()
 }

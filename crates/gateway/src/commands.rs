@@ -39,5 +39,11 @@ pub(crate) struct BindRequest {
     pub user: Arc<User>,
     pub device_id: Arc<str>,
     pub device_kind: Arc<str>,
+    pub app_version: Option<Arc<str>>,
     pub cursor: Option<Cursor>,
+    /// Conversations are delivered to it.
+    pub chat: bool,
+    /// Pushes are delivered to it, and kept for it while it is away.
+    pub push: bool,
+    pub heartbeat_ms: u32,
 }

@@ -2,14 +2,16 @@
 
 use crate::{
     commands::BindRequest,
-    outgoing::Outgoing,
+    outgoing::{Outgoing, put_json_head},
     transport::{Door, Transport},
 };
 use std::time::Instant;
-use tidings_engine::model::*;
+use tidings_engine::{model::*, push::DeviceNo};
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
-    ws::{Control, Data, OpCode, close_payload, put_server_frame},
+    frames::ServerFrame,
+    miop::{ErrorFrame, Frame},
+    ws::{Control, OpCode, close_payload, put_server_frame},
 };
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,6 +52,10 @@ pub(crate) struct Connection {
     pub paused: bool,
     /// Requests that run on other threads.
     pub requests: u8,
+    /// Something is heard at least this often from a bound session.
+    pub heartbeat_ms: u32,
+    /// The device that pushes go to, once it is registered.
+    pub device: Option<DeviceNo>,
     /// The wheel's tick of the last byte heard, or of the start of the phase.
     pub heard: u64,
     /// The tick of its entry in the wheel.
@@ -77,6 +83,8 @@ impl Connection {
             ending: false,
             paused: false,
             requests: 0,
+            heartbeat_ms: 0,
+            device: None,
             heard: tick,
             due: u64::MAX,
             flushed_at: None,
@@ -89,7 +97,7 @@ impl Connection {
     }
 
     pub(crate) fn push_json(&mut self, json: &[u8]) {
-        self.outgoing.push_frame(text_frame(json));
+        self.outgoing.push_frame(json_frame(self.door, json));
     }
 
     pub(crate) fn push_control(&mut self, opcode: Control, payload: &[u8]) {
@@ -98,17 +106,44 @@ impl Connection {
         self.outgoing.push_frame(frame);
     }
 
-    /// An error frame, then a close frame with the code's number.
+    /// Says why the connection is being closed: an error frame, and on a WebSocket its close frame.
     pub(crate) fn push_close(&mut self, refusal: &Refusal) {
-        self.push_json(&error_json(None, refusal));
-        self.push_control(Control::Close, &close_payload(refusal.code.close_code(), refusal.code.as_str()));
+        match self.door {
+            Door::WebSocket => {
+                self.push_json(&error_json(None, refusal));
+                self.push_control(Control::Close, &close_payload(refusal.code.close_code(), refusal.code.as_str()));
+            }
+            Door::Miop => self.outgoing.push_frame(fatal_error(refusal)),
+        }
+    }
+
+    /// Where and when to connect again.
+    pub(crate) fn reconnect_frame(&self, address: Option<&str>, after_ms: u64) -> Vec<u8> {
+        match self.door {
+            Door::WebSocket => json_frame(self.door, &json(&ServerFrame::Reconnect { after_ms })),
+            Door::Miop => Frame::Redirect { address, after_ms }.to_bytes(),
+        }
     }
 }
 
-pub(crate) fn text_frame(json: &[u8]) -> Vec<u8> {
+/// A frame of the door that carries JSON.
+pub(crate) fn json_frame(door: Door, json: &[u8]) -> Vec<u8> {
     let mut frame = Vec::with_capacity(json.len() + 10);
-    put_server_frame(&mut frame, OpCode::Data(Data::Text), json);
+    put_json_head(door, &mut frame, json.len());
+    frame.extend_from_slice(json);
     frame
+}
+
+/// The last frame of a MIOP connection.
+pub(crate) fn fatal_error(refusal: &Refusal) -> Vec<u8> {
+    let error = ErrorFrame {
+        code: refusal.code.as_str(),
+        message: &refusal.detail,
+        retry: refusal.code.retryable(),
+        retry_after_ms: refusal.retry_after_ms,
+        fatal: true,
+    };
+    Frame::Error(error).to_bytes()
 }
 
 /// The JSON of a frame; a type of ours always serializes.

@@ -27,8 +27,11 @@ use tidings_protocol::error::Refusal;
 #[derive(Debug, Clone)]
 pub struct GatewayConfig {
     pub shards: usize,
-    /// A client sends something at least this often; half as much again of silence closes the session.
+    /// A client sends something at least this often, unless it asks for another interval within the
+    /// limits below; half as much again of silence closes the session.
     pub heartbeat: Duration,
+    pub heartbeat_min: Duration,
+    pub heartbeat_max: Duration,
     /// An unbound connection is closed after this.
     pub bind_timeout: Duration,
     /// Bytes waiting for one session, shared ones included. Above: closed with `slow_reader`.
@@ -41,11 +44,22 @@ pub struct GatewayConfig {
     pub flush_interval: Duration,
 }
 
+impl GatewayConfig {
+    /// The interval of a session that asked for one, in whole seconds; the wire knows no others.
+    pub(crate) fn granted_heartbeat_s(&self, asked_s: Option<u64>) -> u64 {
+        let whole = |interval: Duration| interval.as_millis().div_ceil(1_000).max(1) as u64;
+        let (least, most) = (whole(self.heartbeat_min), whole(self.heartbeat_max).min(HEARTBEAT_S_MAX));
+        asked_s.unwrap_or(whole(self.heartbeat)).clamp(least.min(most), most)
+    }
+}
+
 impl Default for GatewayConfig {
     fn default() -> Self {
         GatewayConfig {
             shards: std::thread::available_parallelism().map_or(2, usize::from),
             heartbeat: Duration::from_secs(30),
+            heartbeat_min: Duration::from_secs(10),
+            heartbeat_max: Duration::from_secs(1_800),
             bind_timeout: Duration::from_secs(10),
             session_buffer_bytes: 4 * 1024 * 1024,
             session_requests: 16,
@@ -91,6 +105,9 @@ impl ShardHandle {
         }
     }
 }
+
+/// More would not fit a session's state, and no network keeps an idle connection for a day.
+const HEARTBEAT_S_MAX: u64 = 86_400;
 
 pub(crate) const WAKE: Token = Token(usize::MAX);
 

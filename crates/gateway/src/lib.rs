@@ -9,14 +9,16 @@
 //! back as a command. It does not know HTTP either; the HTTP door hands over a socket after its 101.
 //!
 //! In reading order: [`gateway`] (the handle), [`shard`] (the loop), [`turn`] (fan-outs and flushes),
-//! [`requests`] (what a client's frames do), [`binding`] (bind and resume), [`connection`] (a socket and
+//! [`requests`] (what a client's frames do), [`miop`] (the binary door's frames), [`pushing`] (pushes to devices), [`binding`] (bind and resume), [`connection`] (a socket and
 //! its state), [`outgoing`] (what waits to be written), [`wheel`] (time-outs).
 
 mod binding;
 mod commands;
 mod connection;
 pub mod gateway;
+mod miop;
 mod outgoing;
+mod pushing;
 mod requests;
 mod shard;
 mod transport;

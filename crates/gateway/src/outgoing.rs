@@ -1,15 +1,19 @@
 //! What waits to be written to one session, and how it becomes bytes.
 //!
 //! Live entries wait as pointers to blocks that all receivers share. A flush puts what has gathered
-//! in one `messages` frame and one write. Only what the kernel did not take is kept as bytes.
+//! in one `messages` frame and one write. A push waits as a pointer too. Only what the kernel did not take is kept as bytes.
 
+use crate::transport::Door;
 use std::{
     collections::VecDeque,
     io::{ErrorKind, Write},
     sync::Arc,
 };
-use tidings_engine::{delivery::Block, model::*};
-use tidings_protocol::ws::{Data, OpCode, put_server_header};
+use tidings_engine::{delivery::Block, model::*, push::PushFrame};
+use tidings_protocol::{
+    miop,
+    ws::{Data, OpCode, put_server_header},
+};
 
 /// Bytes of entries put in one frame; the fan-out that crosses it is still completed.
 const FRAME_BYTES_TARGET: usize = 128 * 1024;
@@ -24,6 +28,7 @@ enum Item {
     },
     /// A whole frame, framed already.
     Frame(Box<[u8]>),
+    Push(Arc<PushFrame>),
 }
 
 #[derive(Default)]
@@ -49,6 +54,18 @@ impl Outgoing {
     pub(crate) fn push_block(&mut self, block: &Arc<Block>, lane: Lane, through: Position) {
         self.queued_bytes += block.json.len();
         self.items.push_back(Item::Block { block: block.clone(), lane, through });
+    }
+
+    pub(crate) fn push_push(&mut self, frame: &Arc<PushFrame>) {
+        self.queued_bytes += frame.json.len();
+        self.items.push_back(Item::Push(frame.clone()));
+    }
+
+    /// Gives back what an idle session does not need.
+    pub(crate) fn shrink(&mut self) {
+        if self.items.is_empty() {
+            self.items = VecDeque::new();
+        }
     }
 
     pub(crate) fn push_frame(&mut self, frame: Vec<u8>) {
@@ -79,6 +96,7 @@ impl Outgoing {
     pub(crate) fn flush(
         &mut self,
         socket: &mut impl Write,
+        door: Door,
         cursor: &mut Cursor,
         scratch: &mut Vec<u8>,
     ) -> (Flushed, usize, u64) {
@@ -98,10 +116,21 @@ impl Outgoing {
             scratch.clear();
             while scratch.len() < FRAME_BYTES_TARGET {
                 match self.items.front() {
-                    Some(Item::Block { .. }) => self.assemble(cursor, scratch),
+                    Some(Item::Block { .. }) => self.assemble(door, cursor, scratch),
                     Some(Item::Frame(frame)) => {
                         scratch.extend_from_slice(frame);
                         self.queued_bytes -= frame.len();
+                        self.items.pop_front();
+                    }
+                    Some(Item::Push(push)) => {
+                        match door {
+                            Door::Miop => scratch.extend_from_slice(&push.miop),
+                            Door::WebSocket => {
+                                put_server_header(scratch, OpCode::Data(Data::Text), push.json.len());
+                                scratch.extend_from_slice(&push.json);
+                            }
+                        }
+                        self.queued_bytes -= push.json.len();
                         self.items.pop_front();
                     }
                     None => break,
@@ -121,7 +150,7 @@ impl Outgoing {
     }
 
     /// One `messages` frame from the blocks at the front, ending where a fan-out ends.
-    fn assemble(&mut self, cursor: &mut Cursor, scratch: &mut Vec<u8>) {
+    fn assemble(&mut self, door: Door, cursor: &mut Cursor, scratch: &mut Vec<u8>) {
         let mut bytes = 0;
         let mut count = 0;
         let mut last = None;
@@ -148,7 +177,7 @@ impl Outgoing {
             }
         }
         scratch.extend_from_slice(b"]}");
-        close_frame_gap(scratch, start, payload);
+        close_frame_gap(door, scratch, start, payload);
     }
 
     fn write(&mut self, socket: &mut impl Write, bytes: &[u8]) -> (Flushed, usize) {
@@ -171,27 +200,35 @@ impl Outgoing {
 }
 
 /// A `messages` frame around entries that were encoded elsewhere, each preceded by a comma.
-pub(crate) fn messages_frame(cursor: &Cursor, json: &[u8]) -> Vec<u8> {
+pub(crate) fn messages_frame(door: Door, cursor: &Cursor, json: &[u8]) -> Vec<u8> {
     let mut frame = vec![0; HEADER_BYTES_MAX];
     frame.extend_from_slice(b"{\"t\":\"messages\",\"cursor\":\"");
     put_cursor(&mut frame, cursor);
     frame.extend_from_slice(b"\",\"entries\":[");
     frame.extend_from_slice(json.get(1..).unwrap_or_default());
     frame.extend_from_slice(b"]}");
-    close_frame_gap(&mut frame, 0, HEADER_BYTES_MAX);
+    close_frame_gap(door, &mut frame, 0, HEADER_BYTES_MAX);
     frame
 }
 
-/// Puts the header of the text frame whose payload begins at `payload` right before it, and moves
+/// Puts the header of the frame whose JSON begins at `payload` right before it, and moves
 /// the frame down to `start`. The gap is a few bytes; the payload is moved only when they differ.
-fn close_frame_gap(buffer: &mut Vec<u8>, start: usize, payload: usize) {
+fn close_frame_gap(door: Door, buffer: &mut Vec<u8>, start: usize, payload: usize) {
     let mut header = Vec::with_capacity(HEADER_BYTES_MAX);
-    put_server_header(&mut header, OpCode::Data(Data::Text), buffer.len() - payload);
+    put_json_head(door, &mut header, buffer.len() - payload);
     let gap = payload - start - header.len();
     buffer[start..start + header.len()].copy_from_slice(&header);
     if gap > 0 {
         buffer.copy_within(payload.., start + header.len());
         buffer.truncate(buffer.len() - gap);
+    }
+}
+
+/// The header of a frame that carries JSON.
+pub(crate) fn put_json_head(door: Door, out: &mut Vec<u8>, length: usize) {
+    match door {
+        Door::WebSocket => put_server_header(out, OpCode::Data(Data::Text), length),
+        Door::Miop => miop::put_head(out, miop::kind::CHAT, length),
     }
 }
 
@@ -256,7 +293,7 @@ mod tests {
         outgoing.push_block(&block(",2,3"), Lane::Direct, 9);
         let mut socket = Vec::new();
         let mut cursor = Cursor { epoch: 10, positions: [0; LANES] };
-        let (flushed, ..) = outgoing.flush(&mut socket, &mut cursor, &mut Vec::new());
+        let (flushed, ..) = outgoing.flush(&mut socket, Door::WebSocket, &mut cursor, &mut Vec::new());
         assert_eq!(flushed, Flushed::All);
         assert_eq!(texts(socket), [r#"{"t":"messages","cursor":"a.9.7.0","entries":[1,2,3]}"#]);
         assert_eq!(outgoing.queued_bytes(), 0);
@@ -272,7 +309,7 @@ mod tests {
         let mut cursor = Cursor::default();
         for _ in 0..1_000 {
             socket.room = 3;
-            if outgoing.flush(&mut socket, &mut cursor, &mut Vec::new()).0 == Flushed::All {
+            if outgoing.flush(&mut socket, Door::WebSocket, &mut cursor, &mut Vec::new()).0 == Flushed::All {
                 break;
             }
         }
@@ -288,7 +325,7 @@ mod tests {
         outgoing.push_block(&block(",2"), Lane::Group, 5);
         outgoing.push_block(&block(",3"), Lane::Group, 6);
         let mut socket = Vec::new();
-        outgoing.flush(&mut socket, &mut Cursor::default(), &mut Vec::new());
+        outgoing.flush(&mut socket, Door::WebSocket, &mut Cursor::default(), &mut Vec::new());
         let texts = texts(socket);
         assert_eq!(texts.len(), 2);
         assert!(texts[0].contains("0.0.5.0") && texts[0].ends_with(",2]}"));

@@ -1,6 +1,7 @@
 //! What a client's frames do once it is bound.
 
 use crate::{
+    binding::BindFields,
     commands::Command,
     connection::{Phase, error_json, json, malformed},
     gateway::ShardHandle,
@@ -37,22 +38,30 @@ impl Shard {
             Err(error) => return self.refuse(key, None, malformed(error)),
         };
         match (&*frame.t, phase) {
-            ("bind", Phase::Unbound) => return self.take_bind(key, &frame, following),
+            ("bind", Phase::Unbound) => {
+                return self.take_bind(key, BindFields::of(&frame, &self.parts.config), following);
+            }
             (_, Phase::Unbound) => {
                 self.close(key, Refusal::new(ErrorCode::NotBound, "bind first"));
                 return After::Stays;
             }
             _ => {}
         }
+        self.take_operation(key, &frame)
+    }
+
+    /// An operation of a bound session, from either door.
+    pub(crate) fn take_operation(&mut self, key: usize, frame: &Incoming<'_>) -> After {
         match &*frame.t {
-            "send" => self.take_send(key, &frame),
+            "send" => self.take_send(key, frame),
             "ping" => {
                 let pong = json(&ServerFrame::Pong { reference: frame.reference });
                 self.push(key, &pong)
             }
-            "typing" => self.take_typing(key, &frame),
-            "read" => self.take_read(key, &frame),
-            "history" => self.take_history(key, &frame),
+            "typing" => self.take_typing(key, frame),
+            "read" => self.take_read(key, frame),
+            "history" => self.take_history(key, frame),
+            "ack" => self.take_ack(key, frame.pushes.clone()),
             "unbind" => {
                 self.say_goodbye(key, &1_000_u16.to_be_bytes());
                 After::Stays
@@ -78,7 +87,7 @@ impl Shard {
         After::Stays
     }
 
-    fn refuse(&mut self, key: usize, reference: Option<u64>, refusal: Refusal) -> After {
+    pub(crate) fn refuse(&mut self, key: usize, reference: Option<u64>, refusal: Refusal) -> After {
         self.parts.engine.metrics.count_refusal(refusal.code);
         self.push(key, &error_json(reference, &refusal))
     }

@@ -5,6 +5,7 @@ use crate::{
     commands::Command,
     connection::{Connection, Phase, malformed},
     gateway::{GatewayConfig, ShardHandle, ShardWake, VerifyToken, WAKE},
+    pushing::Walk,
     transport::{Carrier, Door, Transport},
     turn::Schedule,
     wheel::Wheel,
@@ -68,6 +69,8 @@ pub(crate) struct Shard {
     generation: u64,
     started: Instant,
     pub(crate) draining: bool,
+    /// The push to many that is on its way.
+    pub(crate) pushing: Option<Walk>,
     stopping: bool,
 }
 
@@ -95,6 +98,7 @@ impl Shard {
             generation: 0,
             started: Instant::now(),
             draining: false,
+            pushing: None,
             stopping: false,
             parts,
         }
@@ -108,6 +112,7 @@ impl Shard {
             self.take_control();
             self.read_some();
             self.take_fanouts();
+            self.take_pushes();
             self.check_times();
             self.flush_some();
         }
@@ -126,6 +131,8 @@ impl Shard {
                 || !shard.parts.inbox.is_empty()
                 || !shard.parts.receivers.control.is_empty()
                 || shard.parts.receivers.lanes.iter().any(|lane| !lane.is_empty())
+                || shard.pushing.is_some()
+                || !shard.parts.receivers.push.is_empty()
         };
         let mut timeout = Duration::ZERO;
         if !busy(self) {
@@ -340,6 +347,14 @@ impl Shard {
 
     /// Takes the frames that have come whole; the rest is kept with the connection.
     fn take_frames(&mut self, key: usize, buffer: &mut [u8], bytes: Range<usize>) -> After {
+        match self.connections.get(key).map(|connection| connection.door) {
+            Some(Door::WebSocket) => self.take_websocket_frames(key, buffer, bytes),
+            Some(Door::Miop) => self.take_miop_frames(key, &buffer[bytes]),
+            None => After::Moves,
+        }
+    }
+
+    fn take_websocket_frames(&mut self, key: usize, buffer: &mut [u8], bytes: Range<usize>) -> After {
         let mut at = bytes.start;
         loop {
             let Some(connection) = self.connections.get_mut(key) else { return After::Moves };
@@ -419,23 +434,29 @@ impl Shard {
         connection.phase = Phase::Closing;
         connection.heard = tick;
         connection.outgoing.clear_items();
-        connection.push_control(Control::Close, payload);
+        match connection.door {
+            Door::WebSocket => connection.push_control(Control::Close, payload),
+            // The end of the stream is the whole answer.
+            Door::Miop => {}
+        }
         self.schedule.flush_soon(connection, key);
         self.arm(key, tick + ticks(CLOSING));
     }
 
     fn check_times(&mut self) {
         let tick = self.tick();
-        let silence_max = ticks(self.parts.config.heartbeat + self.parts.config.heartbeat / 2);
         for (due, key) in self.wheel.advance(tick) {
             let Some(connection) = self.connections.get_mut(key).filter(|c| c.due == due) else { continue };
             connection.due = u64::MAX;
             let (limit, code) = match connection.phase {
                 Phase::Unbound => (ticks(self.parts.config.bind_timeout), Some(ErrorCode::BindTimeout)),
-                Phase::Binding | Phase::Live => (silence_max, Some(ErrorCode::HeartbeatTimeout)),
+                Phase::Binding | Phase::Live => {
+                    (silence_max(connection.heartbeat_ms), Some(ErrorCode::HeartbeatTimeout))
+                }
                 Phase::Closing => (ticks(CLOSING), None),
             };
             if tick < connection.heard + limit {
+                connection.outgoing.shrink();
                 let again = connection.heard + limit;
                 self.arm(key, again);
                 continue;
@@ -459,12 +480,17 @@ impl Shard {
             let after_ms = rand::random_range(0..=spread_ms.max(1));
             let refusal =
                 Refusal::new(ErrorCode::Draining, "the server is draining; connect again").retry_after(after_ms);
-            let frame = crate::connection::json(&tidings_protocol::frames::ServerFrame::Reconnect { after_ms });
+            let frame = self.connections[key].reconnect_frame(None, after_ms);
             if self.connections[key].phase != Phase::Closing {
-                self.close_after(key, &frame, refusal);
+                self.close_after(key, frame, refusal);
             }
         }
     }
+}
+
+/// Ticks of silence after which a session with this heartbeat is given up: half as much again.
+pub(crate) fn silence_max(heartbeat_ms: u32) -> u64 {
+    ticks(Duration::from_millis(u64::from(heartbeat_ms) * 3 / 2))
 }
 
 pub(crate) fn ticks(duration: Duration) -> u64 {

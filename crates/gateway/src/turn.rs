@@ -53,6 +53,11 @@ impl Schedule {
         !self.urgent.is_empty() || !self.bulk.is_empty()
     }
 
+    /// What is still to be flushed is not piled up further.
+    pub(crate) fn bulk_waits(&self) -> bool {
+        self.bulk.len() > BULK_PIECE * 4
+    }
+
     pub(crate) fn until_due(&self) -> Option<Duration> {
         self.later.front().map(|(due, _)| due.saturating_duration_since(Instant::now()))
     }
@@ -66,7 +71,7 @@ impl Schedule {
     }
 
     /// Entries wait. An idle session is written at once, a busy one when it has gathered for a while.
-    fn flush_gathered(&mut self, connection: &mut Connection, key: usize, lane: Lane, now: Instant) {
+    pub(crate) fn flush_gathered(&mut self, connection: &mut Connection, key: usize, lane: Lane, now: Instant) {
         if connection.blocked || connection.phase != Phase::Live || connection.scheduled != Scheduled::No {
             return;
         }
@@ -127,8 +132,8 @@ impl Shard {
     /// Direct first, and all of it; then a piece of each of the others.
     pub(crate) fn take_fanouts(&mut self) {
         self.take_lane(Lane::Direct, DIRECT_PER_LOOK);
-        // What is still to be flushed is not piled up further: the lane waits, and refuses senders.
-        if self.schedule.bulk.len() <= BULK_PIECE * 4 {
+        // The lane waits then, and refuses senders.
+        if !self.schedule.bulk_waits() {
             self.take_lane(Lane::Group, 2);
             self.take_lane(Lane::Broadcast, 1);
         }
@@ -191,8 +196,8 @@ impl Shard {
         if connection.blocked || connection.phase == Phase::Binding {
             return;
         }
-        let Connection { outgoing, transport, cursor, .. } = connection;
-        let (flushed, bytes, writes) = outgoing.flush(transport, cursor, &mut self.scratch);
+        let Connection { outgoing, transport, door, cursor, .. } = connection;
+        let (flushed, bytes, writes) = outgoing.flush(transport, *door, cursor, &mut self.scratch);
         connection.flushed_at = Some(Instant::now());
         self.parts.engine.metrics.flushes.inc_by(writes);
         self.parts.engine.metrics.flushed_bytes.inc_by(bytes as u64);
@@ -213,7 +218,7 @@ impl Shard {
             match control {
                 Control::Replies(replies) => self.answer_sends(replies),
                 Control::Signal { user, signal } => {
-                    for key in self.delivery.sessions_of(user).to_vec() {
+                    for key in self.sessions_of(user) {
                         self.signal(key, &signal);
                     }
                 }
@@ -249,6 +254,9 @@ impl Shard {
             }
         };
         let connection = &mut self.connections[key];
+        if !connection.bound.as_ref().is_some_and(|bound| bound.chat) {
+            return;
+        }
         if connection.outgoing.queued_bytes() <= self.parts.config.session_buffer_bytes {
             connection.push_json(&crate::connection::json(&frame));
             self.schedule.flush_soon(connection, key);
@@ -256,10 +264,10 @@ impl Shard {
     }
 
     /// A frame of its own before the goodbye.
-    pub(crate) fn close_after(&mut self, key: usize, frame: &[u8], refusal: Refusal) {
+    pub(crate) fn close_after(&mut self, key: usize, frame: Vec<u8>, refusal: Refusal) {
         self.close(key, refusal);
         if let Some(connection) = self.connections.get_mut(key) {
-            connection.outgoing.push_front_frames(vec![crate::connection::text_frame(frame)]);
+            connection.outgoing.push_front_frames(vec![frame]);
         }
     }
 }

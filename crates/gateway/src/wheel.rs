@@ -5,7 +5,7 @@
 //! The owner keeps the tick it put last: an entry of any other tick is stale and is let go.
 
 /// Turns of the wheel's hand per round.
-const SLOTS: usize = 256;
+const SLOTS: usize = 4_096;
 
 pub(crate) struct Wheel {
     slots: Vec<Vec<usize>>,

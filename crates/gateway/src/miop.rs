@@ -1,0 +1,142 @@
+//! The binary door's frames: what each does to its session. The chat ones carry the WebSocket door's JSON.
+
+use crate::{
+    binding::{BindFields, FIRST_FRAME_BYTES_MAX},
+    connection::{Phase, malformed},
+    shard::{After, Shard},
+};
+use std::borrow::Cow;
+use tidings_protocol::{
+    error::{ErrorCode, Refusal},
+    frames::Incoming,
+    limits::FRAME_BYTES_MAX,
+    miop::{self, Bind, Frame, MiopError, VERSION, decode, take_head, wants},
+};
+
+impl Shard {
+    /// Takes the frames that have come whole; the rest is kept with the connection.
+    pub(crate) fn take_miop_frames(&mut self, key: usize, bytes: &[u8]) -> After {
+        let mut rest = bytes;
+        loop {
+            let Some(connection) = self.connections.get_mut(key) else { return After::Moves };
+            if connection.phase == Phase::Closing {
+                return After::Stays;
+            }
+            if connection.paused {
+                connection.partial = rest.to_vec();
+                return After::Pauses;
+            }
+            let limit = if connection.phase == Phase::Unbound { FIRST_FRAME_BYTES_MAX } else { FRAME_BYTES_MAX };
+            let head = match take_head(rest, limit) {
+                Ok(Some(head)) => head,
+                Ok(None) => {
+                    connection.partial = rest.to_vec();
+                    return After::Stays;
+                }
+                Err(error) => return self.end_miop(key, &error),
+            };
+            let (frame, following) = rest.split_at(head.payload.end);
+            rest = following;
+            if self.take_miop_frame(key, head.kind, &frame[head.payload], following) == After::Moves {
+                return After::Moves;
+            }
+        }
+    }
+
+    fn take_miop_frame(&mut self, key: usize, kind: u8, payload: &[u8], following: &[u8]) -> After {
+        let frame = match decode(kind, payload) {
+            Ok(frame) => frame,
+            Err(error) => return self.end_miop(key, &error),
+        };
+        if self.connections[key].phase == Phase::Unbound {
+            return match frame {
+                Frame::Bind(bind) => self.take_miop_bind(key, &bind, following),
+                Frame::Skipped { .. } => After::Stays,
+                _ => {
+                    self.close(key, Refusal::new(ErrorCode::NotBound, "bind first"));
+                    After::Stays
+                }
+            };
+        }
+        match frame {
+            Frame::Heartbeat { interval_s } => self.take_heartbeat(key, interval_s),
+            Frame::Ack { pushes } => self.take_ack(key, pushes),
+            Frame::Chat { json } => self.take_chat(key, json),
+            Frame::Unbind { .. } => {
+                self.say_goodbye(key, &[]);
+                After::Stays
+            }
+            Frame::Skipped { .. } => After::Stays,
+            Frame::Bind(_) => {
+                self.close(key, Refusal::new(ErrorCode::AlreadyBound, "the session is bound"));
+                After::Stays
+            }
+            Frame::Bound(_) | Frame::Push(_) | Frame::Redirect { .. } | Frame::Error(_) => {
+                self.close(key, malformed("a frame that only a server sends"));
+                After::Stays
+            }
+        }
+    }
+
+    fn take_miop_bind(&mut self, key: usize, bind: &Bind<'_>, following: &[u8]) -> After {
+        if bind.version < VERSION {
+            self.close(key, malformed(format_args!("version {} is none", bind.version)));
+            return After::Stays;
+        }
+        let wanted = bind.wants.unwrap_or(wants::PUSH | wants::CHAT);
+        let fields = BindFields {
+            token: Some(Cow::Borrowed(bind.token)),
+            device_id: Some(Cow::Borrowed(bind.device_id)),
+            device_kind: Cow::Borrowed(bind.device_kind.unwrap_or("device")),
+            app_version: bind.app_version.map(Cow::Borrowed),
+            cursor: bind.cursor.map(Cow::Borrowed),
+            chat: wanted & wants::CHAT != 0,
+            push: wanted & wants::PUSH != 0,
+            heartbeat_ms: self.parts.config.granted_heartbeat_s(bind.heartbeat_s) as u32 * 1_000,
+        };
+        self.take_bind(key, fields, following)
+    }
+
+    fn take_heartbeat(&mut self, key: usize, proposed_s: Option<u64>) -> After {
+        let granted = proposed_s.map(|proposed| self.parts.config.granted_heartbeat_s(Some(proposed)));
+        let tick = self.tick();
+        let connection = &mut self.connections[key];
+        match granted {
+            None => connection.outgoing.push_frame(miop::HEARTBEAT.to_vec()),
+            Some(granted) => {
+                connection.heartbeat_ms = granted as u32 * 1_000;
+                let answer = Frame::Heartbeat { interval_s: Some(granted) };
+                connection.outgoing.push_frame(answer.to_bytes());
+            }
+        }
+        self.schedule.flush_soon(connection, key);
+        if let Some(granted) = granted {
+            self.arm(key, tick + crate::shard::silence_max(granted as u32 * 1_000));
+        }
+        After::Stays
+    }
+
+    fn take_chat(&mut self, key: usize, json: &[u8]) -> After {
+        let frame: Incoming<'_> = match serde_json::from_slice(json) {
+            Ok(frame) => frame,
+            Err(error) => return self.refuse(key, None, malformed(error)),
+        };
+        if !self.connections[key].bound.as_ref().is_some_and(|bound| bound.chat) {
+            let why = "this session did not ask for chat when it bound";
+            return self.refuse(key, frame.reference, Refusal::new(ErrorCode::Forbidden, why));
+        }
+        match &*frame.t {
+            "bind" | "unbind" | "ack" => {
+                let why = format!("{:?} has a frame of its own in this protocol", frame.t);
+                self.refuse(key, frame.reference, Refusal::new(ErrorCode::Malformed, why))
+            }
+            _ => self.take_operation(key, &frame),
+        }
+    }
+
+    /// Bytes outside the protocol: nothing after them can be understood.
+    fn end_miop(&mut self, key: usize, error: &MiopError) -> After {
+        self.close(key, Refusal::new(error.code(), error.to_string()));
+        After::Stays
+    }
+}

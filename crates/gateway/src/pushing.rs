@@ -1,0 +1,126 @@
+//! Pushes on their way to this shard's sessions, behind everything that chat has to do.
+//!
+//! A push to many is a walk over the sessions, a piece a turn: a shard with 100,000 devices goes on
+//! serving its sockets meanwhile. Who binds during the walk gets the push with what waited for its device.
+
+use crate::{
+    connection::Phase,
+    shard::{After, Shard},
+};
+use std::{sync::Arc, time::Instant};
+use tidings_engine::{
+    model::Lane,
+    push::{DeviceNo, DeviceSet, PushFrame, PushItem},
+};
+use tidings_protocol::{
+    error::{ErrorCode, Refusal},
+    limits::ACKS_PER_FRAME_MAX,
+};
+
+/// Push items taken in a turn.
+const ITEMS_PER_TURN: usize = 64;
+/// Sessions that a walk looks at in a turn.
+const WALK_PIECE: usize = 256;
+
+/// A push to every live device of a set, as far as it has come.
+pub(crate) struct Walk {
+    frame: Arc<PushFrame>,
+    devices: Arc<dyn DeviceSet>,
+    next_key: usize,
+}
+
+impl Shard {
+    /// A piece of what is to be pushed, unless chat has work waiting.
+    pub(crate) fn take_pushes(&mut self) {
+        for _ in 0..ITEMS_PER_TURN {
+            if self.pushing.is_some() || self.schedule.bulk_waits() {
+                break;
+            }
+            let Ok(item) = self.parts.receivers.push.try_recv() else { break };
+            self.take_push_item(item);
+        }
+        if !self.schedule.bulk_waits() {
+            self.walk_on();
+        }
+    }
+
+    fn take_push_item(&mut self, item: PushItem) {
+        match item {
+            PushItem::Registered { session, result } => self.registered(session, result),
+            PushItem::Pending { session, frames } => {
+                let Some(key) = self.find(session) else { return };
+                let Some(device) = self.connections[key].device else { return };
+                for frame in frames {
+                    if self.push_to(key, &frame) {
+                        self.parts.engine.push.written(frame.push, vec![device]);
+                    }
+                }
+            }
+            PushItem::Sessions { frame, sessions } => {
+                let mut written = Vec::with_capacity(sessions.len());
+                for session in sessions {
+                    if let Some(key) = self.find(session)
+                        && let Some(device) = self.connections[key].device
+                        && self.push_to(key, &frame)
+                    {
+                        written.push(device);
+                    }
+                }
+                self.report_written(frame.push, written);
+            }
+            PushItem::Matching { frame, devices } => self.pushing = Some(Walk { frame, devices, next_key: 0 }),
+        }
+    }
+
+    fn walk_on(&mut self) {
+        let Some(mut walk) = self.pushing.take() else { return };
+        let mut written = Vec::new();
+        let end = (walk.next_key + WALK_PIECE).min(self.connections.capacity());
+        for key in walk.next_key..end {
+            let Some(device) = self.connections.get(key).and_then(|connection| connection.device) else { continue };
+            if walk.devices.contains(device) && self.push_to(key, &walk.frame) {
+                written.push(device);
+            }
+        }
+        self.report_written(walk.frame.push, written);
+        if end < self.connections.capacity() {
+            walk.next_key = end;
+            self.pushing = Some(walk);
+        }
+    }
+
+    fn report_written(&self, push: u64, devices: Vec<DeviceNo>) {
+        if !devices.is_empty() {
+            self.parts.engine.push.written(push, devices);
+        }
+    }
+
+    /// Puts a push to a session; answers whether it was taken. One whose buffer is full gets it on its next bind.
+    fn push_to(&mut self, key: usize, frame: &Arc<PushFrame>) -> bool {
+        let now_ms = self.parts.engine.clock.now_ms();
+        let connection = &mut self.connections[key];
+        if connection.phase == Phase::Closing
+            || frame.expires_at <= now_ms
+            || connection.outgoing.queued_bytes() > self.parts.config.session_buffer_bytes
+        {
+            return false;
+        }
+        connection.outgoing.push_push(frame);
+        self.schedule.flush_gathered(connection, key, Lane::Broadcast, Instant::now());
+        true
+    }
+
+    pub(crate) fn take_ack(&mut self, key: usize, pushes: Vec<u64>) -> After {
+        let connection = &self.connections[key];
+        let Some(device) = connection.device else {
+            let why = "this session did not ask for pushes when it bound";
+            return self.refuse(key, None, Refusal::new(ErrorCode::Forbidden, why));
+        };
+        if pushes.len() > ACKS_PER_FRAME_MAX {
+            let refusal = Refusal::limit("pushes in one ack", ACKS_PER_FRAME_MAX as u64, pushes.len() as u64);
+            return self.refuse(key, None, refusal);
+        }
+        self.parts.engine.push.acknowledged(device, pushes);
+        After::Stays
+    }
+}
