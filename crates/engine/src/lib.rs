@@ -30,7 +30,7 @@ pub mod model;
 pub mod outbox;
 pub mod presence;
 pub mod push;
-mod rate;
+pub mod rate;
 pub mod reads;
 pub mod resume;
 pub mod send;

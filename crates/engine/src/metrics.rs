@@ -52,6 +52,7 @@ pub struct Metrics {
     pub slow_readers_closed: Counter,
     pub heartbeat_timeouts: Counter,
     pub bind_timeouts: Counter,
+    pub descriptor_refusals: Counter,
     pub flushes: Counter,
     pub flushed_bytes: Counter,
     pub refused: Family<CodeLabel, Counter>,
@@ -106,6 +107,7 @@ impl Metrics {
             slow_readers_closed: Counter::default(),
             heartbeat_timeouts: Counter::default(),
             bind_timeouts: Counter::default(),
+            descriptor_refusals: Counter::default(),
             flushes: Counter::default(),
             flushed_bytes: Counter::default(),
             refused: Family::default(),
@@ -130,6 +132,11 @@ impl Metrics {
         registry.register("slow_readers_closed", "Sessions closed for a full buffer", m.slow_readers_closed.clone());
         registry.register("heartbeat_timeouts", "Sessions closed for silence", m.heartbeat_timeouts.clone());
         registry.register("bind_timeouts", "Connections closed unbound", m.bind_timeouts.clone());
+        registry.register(
+            "descriptor_refusals",
+            "Connections refused for want of file descriptors",
+            m.descriptor_refusals.clone(),
+        );
         registry.register("flushes", "Writes to session sockets", m.flushes.clone());
         registry.register("flushed_bytes", "Bytes written to session sockets", m.flushed_bytes.clone());
         registry.register("refused", "Refusals by code", m.refused.clone());

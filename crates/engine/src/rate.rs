@@ -1,7 +1,7 @@
-//! How fast one user may send: the generic cell rate algorithm, one number per user.
+//! How fast one user may send, and connections may come in: the generic cell rate algorithm, one number for each.
 //!
-//! The number is the time at which the user's allowance is whole again. A send moves it one
-//! interval further; one that would move it further than the burst allows is refused and told when.
+//! The number is the time at which the allowance is whole again. A send moves it one interval
+//! further; one that would move it further than the burst allows is refused and told when.
 
 use crate::model::UserNo;
 use quick_cache::sync::Cache;
@@ -17,10 +17,34 @@ use tidings_protocol::error::{ErrorCode, Refusal};
 /// Users whose allowance is remembered; one who falls out starts with a whole one.
 const USERS: usize = 100_000;
 
+/// So many a second, and so many at once after a quiet time.
+#[derive(Debug, Clone, Copy)]
+pub struct CellRate {
+    interval_ns: u64,
+    burst: u32,
+}
+
+impl CellRate {
+    pub fn new(per_second: u32, burst: u32) -> Self {
+        CellRate { interval_ns: 1_000_000_000 / u64::from(per_second.max(1)), burst: burst.max(1) }
+    }
+
+    /// How long to wait until one may be taken and `left` of the burst remain, in nanoseconds; 0: now.
+    pub fn wait_ns(&self, whole_at_ns: u64, now_ns: u64, left: u32) -> u64 {
+        let allowance = self.interval_ns * u64::from(self.burst.saturating_sub(left).max(1));
+        self.after_one(whole_at_ns, now_ns).saturating_sub(now_ns + allowance)
+    }
+
+    /// When the allowance is whole again once one more is taken.
+    pub fn after_one(&self, whole_at_ns: u64, now_ns: u64) -> u64 {
+        whole_at_ns.max(now_ns) + self.interval_ns
+    }
+}
+
 pub(crate) struct RateLimit {
     per_second: u32,
-    burst: u32,
-    whole_at_us: Cache<UserNo, Arc<AtomicU64>>,
+    rate: CellRate,
+    whole_at_ns: Cache<UserNo, Arc<AtomicU64>>,
     started: Instant,
 }
 
@@ -28,7 +52,8 @@ impl RateLimit {
     /// `per_second` 0: no limit.
     pub(crate) fn new(per_second: u32, burst: u32) -> Self {
         let users = if per_second == 0 { 1 } else { USERS };
-        RateLimit { per_second, burst: burst.max(1), whole_at_us: Cache::new(users), started: Instant::now() }
+        let rate = CellRate::new(per_second, burst);
+        RateLimit { per_second, rate, whole_at_ns: Cache::new(users), started: Instant::now() }
     }
 
     pub(crate) fn check(&self, user: UserNo) -> Result<(), Refusal> {
@@ -39,22 +64,20 @@ impl RateLimit {
     }
 
     fn check_at(&self, user: UserNo, now_us: u64) -> Result<(), Refusal> {
-        let interval = 1_000_000 / u64::from(self.per_second);
-        let allowance = interval * u64::from(self.burst);
-        let whole_at = match self.whole_at_us.get(&user) {
+        let whole_at = match self.whole_at_ns.get(&user) {
             Some(whole_at) => whole_at,
             None => {
                 let fresh = Arc::new(AtomicU64::new(0));
-                self.whole_at_us.insert(user, fresh.clone());
+                self.whole_at_ns.insert(user, fresh.clone());
                 fresh
             }
         };
+        let now_ns = now_us * 1_000;
         let moved = whole_at.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |at| {
-            let next = at.max(now_us) + interval;
-            (next <= now_us + allowance).then_some(next)
+            (self.rate.wait_ns(at, now_ns, 0) == 0).then(|| self.rate.after_one(at, now_ns))
         });
         moved.map(|_| ()).map_err(|at| {
-            let wait_ms = (at + interval).saturating_sub(now_us + allowance).div_ceil(1_000);
+            let wait_ms = self.rate.wait_ns(at, now_ns, 0).div_ceil(1_000_000);
             let limit = self.per_second;
             Refusal::new(ErrorCode::RateLimited, format!("a user may send {limit} messages a second"))
                 .retry_after(wait_ms)

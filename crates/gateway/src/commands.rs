@@ -1,8 +1,9 @@
 //! What other threads tell a shard, besides the engine's fan-outs.
 
-use crate::transport::{Carrier, Door};
+use crate::transport::Door;
 use std::sync::Arc;
 use tidings_engine::{delivery::Place, model::*, resume::Missed};
+use tidings_listen::Carrier;
 use tidings_protocol::error::Refusal;
 
 /// Results and connections for a shard. The queue needs no bound of its own: each connection has a

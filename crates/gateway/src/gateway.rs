@@ -3,7 +3,7 @@
 use crate::{
     commands::Command,
     shard::{Shard, ShardParts},
-    transport::{Carrier, Door},
+    transport::Door,
 };
 use crossbeam_channel::{Sender, unbounded};
 use mio::{Poll, Token, Waker};
@@ -21,6 +21,7 @@ use tidings_engine::{
     Engine,
     shards::{ShardReceivers, Wake},
 };
+use tidings_listen::Carrier;
 use tidings_protocol::error::Refusal;
 
 /// Settings of sessions.
@@ -118,6 +119,7 @@ pub struct Prepared {
 }
 
 pub struct Gateway {
+    engine: Arc<Engine>,
     shards: Vec<ShardHandle>,
     next: AtomicUsize,
     open: Arc<AtomicUsize>,
@@ -149,6 +151,21 @@ impl Gateway {
         let shard = self.next.fetch_add(1, Ordering::Relaxed) % self.shards.len();
         self.shards[shard].tell(Command::Adopt { carrier, door, already_read });
         true
+    }
+
+    /// Whether another connection would be taken now.
+    pub fn has_room(&self) -> bool {
+        self.connections() < self.connections_max
+    }
+
+    /// Connections that have not bound, or are closing.
+    pub fn unbound(&self) -> usize {
+        let bound = usize::try_from(self.engine.metrics.sessions.get()).unwrap_or(0);
+        self.connections().saturating_sub(bound)
+    }
+
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.engine
     }
 
     /// Connections open now.
@@ -216,6 +233,7 @@ impl Prepared {
             threads.push(std::thread::Builder::new().name(format!("shard-{index}")).spawn(move || shard.run())?);
         }
         Ok(Arc::new(Gateway {
+            engine,
             shards: handles,
             next: AtomicUsize::new(0),
             open,

@@ -15,6 +15,7 @@
 mod binding;
 mod commands;
 mod connection;
+pub mod door;
 pub mod gateway;
 mod miop;
 mod outgoing;
@@ -26,4 +27,5 @@ mod turn;
 mod wheel;
 
 pub use gateway::{Gateway, GatewayConfig, Prepared, VerifyToken};
-pub use transport::{Carrier, Door};
+pub use tidings_listen::Carrier;
+pub use transport::Door;

@@ -5,6 +5,7 @@ use std::{
     io::{self, Read, Write},
     net::Shutdown,
 };
+pub use tidings_listen::Carrier;
 
 /// Which protocol a connection speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -12,18 +13,6 @@ pub enum Door {
     /// JSON in text frames; the HTTP handshake is done.
     WebSocket,
     Miop,
-}
-
-/// A connection on its way to a shard, or from one to another.
-#[derive(Debug)]
-pub enum Carrier {
-    Plain(std::net::TcpStream),
-}
-
-impl From<std::net::TcpStream> for Carrier {
-    fn from(socket: std::net::TcpStream) -> Self {
-        Carrier::Plain(socket)
-    }
 }
 
 pub(crate) enum Transport {

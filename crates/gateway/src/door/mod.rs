@@ -1,0 +1,236 @@
+//! The MIOP door: one thread that accepts devices' connections, as fast as admission allows, and hands them to the shards.
+
+mod refusal;
+
+use crate::{gateway::Gateway, transport::Door};
+use mio::{Events, Interest, Poll, Token, Waker, net::TcpListener};
+use std::{
+    io::{self, ErrorKind},
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+use tidings_listen::{
+    Admission, Carrier, Descriptors,
+    admission::Guest,
+    descriptors::{Reserve, ran_out},
+    socket::{BACKLOG, listen},
+};
+use tidings_protocol::error::ErrorCode;
+
+/// Connections accepted of one listener before the others have their turn.
+const ACCEPTS_PER_TURN: usize = 256;
+/// How long accept pauses when too many have not bound, or it failed for want of something.
+const PAUSE: Duration = Duration::from_millis(20);
+
+const WAKE: Token = Token(usize::MAX);
+
+/// Where the door listens, and by which rules.
+#[derive(Clone)]
+pub struct MiopDoorConfig {
+    pub listen: Vec<SocketAddr>,
+    /// Connections that the kernel holds until they are accepted.
+    pub backlog: u32,
+    pub admission: Arc<Admission>,
+    pub descriptors: Arc<Descriptors>,
+}
+
+impl MiopDoorConfig {
+    /// Without a rule that anybody would notice.
+    pub fn open(listen: Vec<SocketAddr>) -> Self {
+        MiopDoorConfig {
+            listen,
+            backlog: BACKLOG,
+            admission: Arc::new(Admission::new(Default::default())),
+            descriptors: Arc::new(Descriptors::new(u64::MAX, 0)),
+        }
+    }
+}
+
+/// The listening door.
+pub struct MiopDoor {
+    config: MiopDoorConfig,
+    poll: Poll,
+    entrances: Vec<Entrance>,
+}
+
+struct Entrance {
+    listener: TcpListener,
+    address: SocketAddr,
+    /// Connections may wait there.
+    ready: bool,
+}
+
+/// Ends the door's thread; dropping it does too.
+pub struct Stop {
+    stopping: Arc<AtomicBool>,
+    waker: Waker,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Stop {
+    /// No new connections from here on; those that are open stay.
+    pub fn finish(self) {}
+}
+
+impl Drop for Stop {
+    fn drop(&mut self) {
+        self.stopping.store(true, Ordering::Release);
+        if let Err(error) = self.waker.wake() {
+            tracing::error!(%error, "the MIOP door could not be woken");
+        } else if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl MiopDoor {
+    pub fn bind(config: MiopDoorConfig) -> io::Result<Self> {
+        let poll = Poll::new()?;
+        let mut entrances = Vec::new();
+        for address in &config.listen {
+            let mut listener = TcpListener::from_std(listen(*address, config.backlog)?);
+            poll.registry().register(&mut listener, Token(entrances.len()), Interest::READABLE)?;
+            entrances.push(Entrance { address: listener.local_addr()?, listener, ready: true });
+        }
+        Ok(MiopDoor { config, poll, entrances })
+    }
+
+    /// Where it listens, with the ports that the system chose.
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        self.entrances.iter().map(|entrance| entrance.address).collect()
+    }
+
+    /// Accepts on a thread of its own until it is stopped.
+    pub fn start(self, gateway: Arc<Gateway>) -> io::Result<Stop> {
+        let stopping = Arc::new(AtomicBool::new(false));
+        let waker = Waker::new(self.poll.registry(), WAKE)?;
+        let running = Running { door: self, gateway, first: 0, reserve: Reserve::new() };
+        let stop = stopping.clone();
+        let thread = std::thread::Builder::new().name("miop-door".into()).spawn(move || running.run(&stop))?;
+        Ok(Stop { stopping, waker, thread: Some(thread) })
+    }
+}
+
+struct Running {
+    door: MiopDoor,
+    gateway: Arc<Gateway>,
+    /// The listener that is served first in this turn.
+    first: usize,
+    reserve: Reserve,
+}
+
+/// What became of an attempt to accept.
+enum Accepted {
+    One,
+    /// Nobody waits there.
+    None,
+    /// Not now.
+    Pause(Duration),
+}
+
+impl Running {
+    fn run(mut self, stopping: &AtomicBool) {
+        let mut events = Events::with_capacity(64);
+        while !stopping.load(Ordering::Acquire) {
+            let pause = self.accept_some();
+            let busy = self.door.entrances.iter().any(|entrance| entrance.ready);
+            let timeout = pause.or(busy.then_some(Duration::ZERO));
+            if let Err(error) = self.door.poll.poll(&mut events, timeout)
+                && error.kind() != ErrorKind::Interrupted
+            {
+                tracing::error!(%error, "poll failed");
+            }
+            for event in events.iter() {
+                if let Some(entrance) = self.door.entrances.get_mut(event.token().0) {
+                    entrance.ready = true;
+                }
+            }
+        }
+    }
+
+    /// A piece of what waits at each listener. Answers how long to pause, if accept may not go on.
+    fn accept_some(&mut self) -> Option<Duration> {
+        let count = self.door.entrances.len();
+        self.first += 1;
+        for at in 0..count {
+            let index = (self.first + at) % count;
+            for _ in 0..ACCEPTS_PER_TURN {
+                if !self.door.entrances[index].ready {
+                    break;
+                }
+                match self.accept_one(index) {
+                    Accepted::One => {}
+                    Accepted::None => self.door.entrances[index].ready = false,
+                    Accepted::Pause(pause) => return Some(pause),
+                }
+            }
+        }
+        None
+    }
+
+    fn accept_one(&mut self, index: usize) -> Accepted {
+        let config = &self.door.config;
+        if let Some(pause) = config.admission.pause(Guest::Device) {
+            return Accepted::Pause(pause);
+        }
+        if !config.admission.has_room_for_unbound(self.gateway.unbound()) {
+            return Accepted::Pause(PAUSE);
+        }
+        match self.door.entrances[index].listener.accept() {
+            Ok((socket, peer)) => {
+                config.admission.count();
+                self.welcome(socket, peer);
+                Accepted::One
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Accepted::None,
+            // The peer was gone before we came.
+            Err(error) if matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::Interrupted) => {
+                Accepted::One
+            }
+            Err(error) if ran_out(&error) => self.refuse_with_reserve(index),
+            Err(error) => {
+                tracing::warn!(%error, "a connection could not be accepted");
+                Accepted::Pause(PAUSE)
+            }
+        }
+    }
+
+    fn welcome(&mut self, mut socket: mio::net::TcpStream, peer: SocketAddr) {
+        let descriptors = &self.door.config.descriptors;
+        if !descriptors.leave_room_for(&socket) {
+            self.count_shortage();
+            return refusal::turn_away(&mut socket);
+        }
+        descriptors.count_admitted(Instant::now());
+        if !self.gateway.has_room() {
+            self.gateway.engine().metrics.count_refusal(ErrorCode::QueueFull);
+            return refusal::turn_away(&mut socket);
+        }
+        tracing::debug!(%peer, "a device connected");
+        self.gateway.adopt(Carrier::Plain(socket.into()), Door::Miop, Vec::new());
+    }
+
+    /// No descriptor is left: the reserve makes room for one, which is told and closed.
+    fn refuse_with_reserve(&mut self, index: usize) -> Accepted {
+        self.count_shortage();
+        self.reserve.give_up();
+        let accepted = self.door.entrances[index].listener.accept();
+        let went_well = accepted.is_ok();
+        if let Ok((mut socket, _)) = accepted {
+            refusal::turn_away(&mut socket);
+        }
+        if self.reserve.take_back() && went_well { Accepted::One } else { Accepted::Pause(PAUSE) }
+    }
+
+    fn count_shortage(&self) {
+        let metrics = &self.gateway.engine().metrics;
+        metrics.count_refusal(ErrorCode::QueueFull);
+        metrics.descriptor_refusals.inc();
+        self.door.config.descriptors.count_refused(Instant::now());
+    }
+}

@@ -1,0 +1,31 @@
+//! How a device is told that there is no room for it.
+
+use mio::net::TcpStream;
+use std::{
+    io::{Read, Write},
+    net::Shutdown,
+};
+use tidings_listen::come_back_after_ms;
+use tidings_protocol::{
+    error::ErrorCode,
+    miop::{ErrorFrame, Frame},
+};
+
+/// Says why and when to come back, if the socket takes it at once, and closes.
+pub(super) fn turn_away(socket: &mut TcpStream) {
+    let _ = socket.write(&no_room(come_back_after_ms()));
+    let _ = socket.shutdown(Shutdown::Write);
+    // A socket that is closed with bytes unread resets the connection, and what we said may be lost (RFC 1122, 4.2.2.13).
+    let _ = socket.read(&mut [0; 4_096]);
+}
+
+fn no_room(retry_after_ms: u64) -> Vec<u8> {
+    let frame = Frame::Error(ErrorFrame {
+        code: ErrorCode::QueueFull.as_str(),
+        message: "the limit of open connections is reached; connect again",
+        retry: true,
+        retry_after_ms: Some(retry_after_ms),
+        fatal: true,
+    });
+    frame.to_bytes()
+}
