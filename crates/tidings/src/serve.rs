@@ -32,36 +32,40 @@ impl Serve {
         let keys = self.dev.then(|| add_development_keys(&mut settings)).transpose()?;
         settings.check()?;
         let _traces = logs::start(&settings)?;
-        settings.fit_connections(raise_descriptor_limit());
+        let descriptors = raise_descriptor_limit();
+        settings.fit_connections(descriptors);
 
         let mut runtime = tokio::runtime::Builder::new_multi_thread();
         if settings.http_threads > 0 {
             runtime.worker_threads(settings.http_threads);
         }
         let runtime = runtime.max_blocking_threads(BLOCKING_THREADS).enable_all().thread_name("http").build()?;
-        runtime.block_on(serve(&settings, keys.as_ref()))?;
+        runtime.block_on(serve(&settings, descriptors, keys.as_ref()))?;
         // What still runs are reads whose callers are gone.
         runtime.shutdown_background();
         Ok(ExitCode::SUCCESS)
     }
 }
 
-async fn serve(settings: &Settings, development: Option<&Keys>) -> Result<()> {
+async fn serve(settings: &Settings, descriptors: u64, development: Option<&Keys>) -> Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    let server = Server::start(settings)?;
+    let server = Server::start(settings, descriptors)?;
     if development.is_some() {
         development::populate(server.engine()).await?;
     }
     let address = server.address();
     let listening = settings.data_dir.join(LISTENING);
-    write_whole(&listening, format!("http={address}\n").as_bytes())?;
-    println!("listening http={address}");
+    let doors = server.listening();
+    write_whole(&listening, doors.as_bytes())?;
+    for door in doors.lines() {
+        println!("listening {door}");
+    }
     if let Some(keys) = development {
         println!("{}", development::announce(address, &settings.data_dir, keys));
     }
     std::io::stdout().flush()?;
-    tracing::info!(%address, data_dir = %settings.data_dir.display(), "serving");
+    tracing::info!(doors = doors.trim().replace('\n', " "), data_dir = %settings.data_dir.display(), "serving");
 
     tokio::select! {
         _ = terminate.recv() => {}

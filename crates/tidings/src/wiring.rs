@@ -20,7 +20,8 @@ use tidings_engine::{
     engine::Parts,
     outbox::{OutboxConfig, Webhook},
 };
-use tidings_gateway::{Gateway, VerifyToken};
+use tidings_gateway::{Gateway, VerifyToken, door::MiopDoor};
+use tidings_listen::Descriptors;
 use tidings_protocol::error::Refusal;
 use tidings_store::{EmbeddedOptions, EmbeddedStore};
 
@@ -29,13 +30,15 @@ pub(crate) struct Server {
     engine: Arc<Engine>,
     gateway: Arc<Gateway>,
     door: Stop,
+    miop_door: tidings_gateway::door::Stop,
     address: SocketAddr,
+    miop_addresses: Vec<SocketAddr>,
     housekeeping: tokio::task::JoinHandle<()>,
 }
 
 impl Server {
-    /// Starts everything. Call within the runtime.
-    pub(crate) fn start(settings: &Settings) -> Result<Server> {
+    /// Starts everything, with so many file descriptors. Call within the runtime.
+    pub(crate) fn start(settings: &Settings, descriptors: u64) -> Result<Server> {
         let store = Arc::new(open_store(settings)?);
         let (prepared, wakes) = Gateway::prepare(settings.gateway_config()).context("preparing the sessions")?;
         let (engine, receivers) = Engine::start(Parts {
@@ -61,12 +64,29 @@ impl Server {
         );
         let listener = Listener::bind(settings.http_listen, Door::new(Arc::new(api)))
             .with_context(|| format!("listening on {}", settings.http_listen))?;
+        let descriptors = Arc::new(Descriptors::new(descriptors, settings.admission.descriptors_reserved));
+        let miop_door = MiopDoor::bind(settings.miop_door_config(settings.admission(), descriptors))
+            .with_context(|| format!("listening on {:?} for devices", settings.miop_listen))?;
         let housekeeping = tokio::spawn(housekeeping(engine.clone(), settings.clone()));
-        Ok(Server { address: listener.address(), door: listener.start(), engine, gateway, housekeeping })
+        Ok(Server {
+            address: listener.address(),
+            door: listener.start(),
+            miop_addresses: miop_door.addresses(),
+            miop_door: miop_door.start(gateway.clone())?,
+            engine,
+            gateway,
+            housekeeping,
+        })
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Where it listens: a line for each address, `http` first.
+    pub(crate) fn listening(&self) -> String {
+        let miop = self.miop_addresses.iter().map(|address| ("miop", address));
+        std::iter::once(("http", &self.address)).chain(miop).map(|(door, at)| format!("{door}={at}\n")).collect()
     }
 
     pub(crate) fn engine(&self) -> &Engine {
@@ -77,6 +97,7 @@ impl Server {
     pub(crate) async fn stop(self, deadline: Duration) {
         let began = tokio::time::Instant::now();
         self.housekeeping.abort();
+        self.miop_door.finish();
         if !self.door.finish(deadline / 2).await {
             tracing::warn!("some HTTP requests did not end in time");
         }

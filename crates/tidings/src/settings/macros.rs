@@ -1,6 +1,6 @@
 //! From one annotated list of settings: the type, its defaults, the sample file, the environment and the flags.
 
-use std::{net::SocketAddr, path::PathBuf};
+use std::{fmt::Display, net::SocketAddr, path::PathBuf, str::FromStr};
 
 /// A value that can be read from an environment variable or a flag, and shown as TOML.
 pub(crate) trait Value: Sized {
@@ -60,19 +60,19 @@ macro_rules! settings {
 
         impl $table {
             /// Sets one setting of this table from text. `None`: there is no such setting here.
-            fn set(&mut self, name: &str, text: &str) -> Option<Result<(), String>> {
+            pub(crate) fn set(&mut self, name: &str, text: &str) -> Option<Result<(), String>> {
                 match name {
-                    $(stringify!($field) => Some(Value::read(text).map(|value| self.$field = value)),)*
+                    $(stringify!($field) => Some($crate::settings::macros::Value::read(text).map(|value| self.$field = value)),)*
                     _ => None,
                 }
             }
 
-            fn describe_into(table: &'static str, all: &mut Vec<Described>) {
+            pub(crate) fn describe_into(table: &'static str, all: &mut Vec<$crate::settings::macros::Described>) {
                 let defaults = $table::default();
                 $({
-                    let (is_set, default) = defaults.$field.show();
+                    let (is_set, default) = $crate::settings::macros::Value::show(&defaults.$field);
                     let doc = vec![$($doc.trim()),+];
-                    all.push(Described { table, name: stringify!($field), doc, is_set, default });
+                    all.push($crate::settings::macros::Described { table, name: stringify!($field), doc, is_set, default });
                 })*
                 $($($sub_table::describe_into(stringify!($sub), all);)*)?
                 let _ = defaults;
@@ -123,12 +123,13 @@ impl<T: Value + Default> Value for Option<T> {
 }
 
 /// Separated by commas in a variable or flag.
-impl Value for Vec<String> {
+impl<T: FromStr<Err: Display> + Display> Value for Vec<T> {
     fn read(text: &str) -> Result<Self, String> {
-        Ok(text.split(',').map(str::trim).filter(|part| !part.is_empty()).map(str::to_owned).collect())
+        let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
+        parts.map(|part| part.parse().map_err(|error| format!("{part:?}: {error}"))).collect()
     }
 
     fn show(&self) -> (bool, String) {
-        (true, format!("{self:?}"))
+        (true, format!("{:?}", self.iter().map(T::to_string).collect::<Vec<_>>()))
     }
 }

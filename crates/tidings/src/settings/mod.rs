@@ -1,11 +1,13 @@
 //! All settings: flags stand above `TIDINGS_…` variables, those above the file, that above the defaults.
 
+mod doors;
 mod flags;
 mod macros;
 
 pub(crate) use flags::SettingArgs;
 
 use anyhow::{Context, Result, anyhow, bail};
+use doors::Admitting;
 use macros::{Described, Value, settings};
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 use tidings_api::ApiConfig;
@@ -16,14 +18,13 @@ use tidings_store::EmbeddedOptions;
 /// The file that is read when none is named and it is there.
 pub(crate) const FILE: &str = "tidings.toml";
 
-/// File descriptors kept for the store, timers and outgoing calls.
-const DESCRIPTORS_RESERVED: usize = 256;
-
 settings! {
     /// The settings of a server.
     Settings {
         /// Where HTTP and WebSocket clients connect. Port 0 picks a free one; `<data_dir>/listening` tells which.
         http_listen: SocketAddr = SocketAddr::from(([127, 0, 0, 1], 8080)),
+        /// Where devices connect (MIOP).
+        miop_listen: Vec<SocketAddr> = vec![SocketAddr::from(([127, 0, 0, 1], 8081))],
         /// The folder that holds everything that is stored.
         data_dir: PathBuf = "data".into(),
         /// The key of app servers: who has it may do everything.
@@ -50,6 +51,7 @@ settings! {
         otlp_sample_ratio: f64 = 0.01,
         tables {
             log: Log,
+            admission: Admitting,
             session: Session,
             engine: Engine,
             store: Store,
@@ -230,6 +232,7 @@ impl Settings {
         let set = match table {
             "" => self.set(name, text),
             "log" => self.log.set(name, text),
+            "admission" => self.admission.set(name, text),
             "session" => self.session.set(name, text),
             "engine" => self.engine.set(name, text),
             "store" => self.store.set(name, text),
@@ -257,7 +260,8 @@ impl Settings {
     /// Lowers the limits of connections until they fit the file descriptors that there are: a store that cannot open
     /// a file is worse than a connection that is turned away.
     pub(crate) fn fit_connections(&mut self, descriptors: u64) {
-        let room = usize::try_from(descriptors).unwrap_or(usize::MAX).saturating_sub(DESCRIPTORS_RESERVED).max(2);
+        let room = descriptors.saturating_sub(self.admission.descriptors_reserved).max(2);
+        let room = usize::try_from(room).unwrap_or(usize::MAX);
         if self.http_connections_max.saturating_add(self.session.connections_max) <= room {
             return;
         }
@@ -373,7 +377,8 @@ mod tests {
     fn every_variable_reaches_its_setting() {
         for setting in Settings::describe() {
             let mut settings = Settings::default();
-            let text = setting.default.trim_matches('"').replace("[]", "a,b");
+            // A list of addresses is none of texts.
+            let text = setting.default.trim_matches(['"', '[', ']']).to_owned();
             settings.set_any(setting.table, setting.name, &text).unwrap_or_else(|e| panic!("{setting:?}: {e}"));
         }
         let settings = gather("", &[("TIDINGS_API_KEYS", "a, b"), ("TIDINGS_API_KEY", "c")], &[]).unwrap();

@@ -35,6 +35,7 @@ impl Folder {
             .args(arguments)
             .env_clear()
             .env("TIDINGS_HTTP_LISTEN", "127.0.0.1:0")
+            .env("TIDINGS_MIOP_LISTEN", "127.0.0.1:0")
             .env("TIDINGS_DATA_DIR", self.data())
             .current_dir(self.path())
             .stdin(Stdio::null());
