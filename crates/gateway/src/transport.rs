@@ -5,7 +5,7 @@ use std::{
     io::{self, Read, Write},
     net::Shutdown,
 };
-pub use tidings_listen::Carrier;
+pub(crate) use tidings_listen::Carrier;
 
 /// Which protocol a connection speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
