@@ -9,19 +9,33 @@ use hyper::{
     upgrade::{Parts, Upgraded},
 };
 use hyper_util::rt::TokioIo;
-use std::sync::Arc;
+use std::{io, sync::Arc, time::Instant};
+use tidings_listen::{Carrier, Descriptors, come_back_after_ms};
 use tidings_protocol::error::{ErrorCode, Refusal};
 use tokio::net::TcpStream;
+use tokio_rustls::server::TlsStream;
 use tungstenite::handshake::derive_accept_key;
 
 /// Where apps connect.
 pub const CONNECT_PATH: &str = "/v1/connect";
 
 /// Answers a handshake and hands the socket over once the answer is out.
-pub(crate) fn upgrade(api: &Api, mut request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Refusal> {
+pub(crate) fn upgrade(
+    api: &Api,
+    reserve: Option<&Descriptors>,
+    mut request: Request<Incoming>,
+) -> Result<Response<Full<Bytes>>, Refusal> {
     let accept_key = check_handshake(request.method(), request.headers())?;
     if api.engine.is_draining() {
         return Err(Refusal::new(ErrorCode::Draining, "the server is draining; connect again").retry_after(1_000));
+    }
+    if let Some(descriptors) = reserve {
+        api.engine.metrics.descriptor_refusals.inc();
+        descriptors.count_refused(Instant::now());
+    }
+    if reserve.is_some() || !api.sessions.has_room() {
+        let refusal = Refusal::new(ErrorCode::QueueFull, "the limit of open connections is reached; connect again");
+        return Err(refusal.retry_after(come_back_after_ms()));
     }
     let upgraded = hyper::upgrade::on(&mut request);
     let sessions = api.sessions.clone();
@@ -69,16 +83,24 @@ fn has_token(headers: &HeaderMap, name: header::HeaderName, token: &str) -> bool
         .any(|part| part.trim().eq_ignore_ascii_case(token))
 }
 
-/// Takes the socket out of hyper and the runtime.
+/// Takes the connection out of hyper and the runtime.
 fn hand_over(upgraded: Upgraded, sessions: &Arc<dyn Sessions>) {
-    let Ok(Parts { io, read_buf, .. }) = upgraded.downcast::<TokioIo<TcpStream>>() else {
-        tracing::error!("an upgraded connection was not a TCP socket");
-        return;
-    };
-    match io.into_inner().into_std() {
-        Ok(socket) => sessions.adopt(socket, read_buf.to_vec()),
+    match take_out(upgraded) {
+        Ok(Some((carrier, read))) => sessions.adopt(carrier, read.to_vec()),
+        Ok(None) => tracing::error!("an upgraded connection was not one of the listener's"),
         Err(error) => tracing::warn!(%error, "a socket could not be taken out of the runtime"),
     }
+}
+
+/// The connection and what was read beyond the request.
+fn take_out(upgraded: Upgraded) -> io::Result<Option<(Carrier, Bytes)>> {
+    let upgraded = match upgraded.downcast::<TokioIo<TcpStream>>() {
+        Ok(Parts { io, read_buf, .. }) => return Ok(Some((io.into_inner().into_std()?.into(), read_buf))),
+        Err(upgraded) => upgraded,
+    };
+    let Ok(Parts { io, read_buf, .. }) = upgraded.downcast::<TokioIo<TlsStream<TcpStream>>>() else { return Ok(None) };
+    let (socket, session) = io.into_inner().into_inner();
+    Ok(Some((Carrier::Tls(socket.into_std()?, Box::new(session)), read_buf)))
 }
 
 #[cfg(test)]

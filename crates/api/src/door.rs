@@ -23,6 +23,7 @@ use std::{
     pin::{Pin, pin},
     sync::Arc,
 };
+use tidings_listen::Descriptors;
 use tidings_protocol::error::{ErrorCode, Refusal};
 use tower::ServiceExt;
 use tracing::Instrument;
@@ -37,11 +38,17 @@ pub type AnswerBody = Either<Full<Bytes>, Body>;
 pub struct Door {
     api: Arc<Api>,
     router: Router,
+    /// Set for a connection that took a descriptor of the reserve: it is served, but may not become a WebSocket.
+    reserve: Option<Arc<Descriptors>>,
 }
 
 impl Door {
     pub fn new(api: Arc<Api>) -> Self {
-        Door { router: routes::router(api.clone()), api }
+        Door { router: routes::router(api.clone()), api, reserve: None }
+    }
+
+    pub(crate) fn within_the_reserve(&self, descriptors: &Arc<Descriptors>) -> Self {
+        Door { reserve: Some(descriptors.clone()), ..self.clone() }
     }
 
     pub fn api(&self) -> &Arc<Api> {
@@ -58,7 +65,7 @@ impl Door {
                     Err(refusal) => refused(refusal),
                 }
             }
-            CONNECT_PATH => match upgrade(&self.api, request) {
+            CONNECT_PATH => match upgrade(&self.api, self.reserve.as_deref(), request) {
                 Ok(response) => response.map(Either::Left),
                 Err(refusal) => refused(refusal),
             },

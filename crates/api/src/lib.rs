@@ -10,11 +10,12 @@
 //!
 //! In reading order: [`Api`] (what handlers share), [`auth`] (who is calling), [`extract`] (what they ask),
 //! [`problem`] (how no is said), [`routes`] (the operations), [`connect`] (the way out to a WebSocket),
-//! [`door`] (one request), [`listener`] (connections, and how they end).
+//! [`door`] (one request), [`listener`] (connections, and how they end), `entrance` (what comes before HTTP on one).
 
 pub mod auth;
 pub mod connect;
 pub mod door;
+mod entrance;
 pub mod extract;
 pub mod listener;
 pub mod problem;
@@ -23,7 +24,6 @@ pub mod routes;
 use crate::auth::{ApiKeys, Tokens};
 use axum::http::{HeaderMap, header};
 use std::{
-    net::TcpStream,
     path::PathBuf,
     sync::{
         Arc,
@@ -31,13 +31,19 @@ use std::{
     },
 };
 use tidings_engine::{Engine, engine::Actor};
+use tidings_listen::Carrier;
 use tidings_protocol::error::{ErrorCode, Refusal};
 use tokio::sync::Semaphore;
 
 /// Where a connection goes once it has become a WebSocket.
 pub trait Sessions: Send + Sync + 'static {
-    /// Takes the socket and what was read beyond the request; closes it when there is no room.
-    fn adopt(&self, socket: TcpStream, already_read: Vec<u8>);
+    /// Takes the connection and what was read beyond the request; closes it when there is no room.
+    fn adopt(&self, carrier: Carrier, already_read: Vec<u8>);
+
+    /// Whether there is room now: who would find none is told so before the upgrade.
+    fn has_room(&self) -> bool {
+        true
+    }
 }
 
 /// Copies the data folder while it is in use.

@@ -1,10 +1,13 @@
 //! Connections: accepted within a limit, served until they end or are asked to.
 
-use crate::door::Door;
+use crate::{
+    door::Door,
+    entrance::{read_proxy_header, shake_hands},
+};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use rustls::ServerConfig;
 use std::{
-    fs::File,
     io,
     net::SocketAddr,
     pin::pin,
@@ -12,16 +15,23 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
+};
+use tidings_listen::{
+    Admission, Descriptors,
+    admission::Guest,
+    come_back_after_ms,
+    descriptors::{Reserve, ran_out},
+    proxy::Proxies,
+    socket::{BACKLOG, listen},
 };
 use tidings_protocol::error::ErrorCode;
 use tokio::{
-    net::{TcpListener, TcpSocket, TcpStream},
+    io::{AsyncRead, AsyncWrite},
+    net::{TcpListener, TcpStream},
     sync::watch,
 };
 
-/// Connections that the kernel holds until they are accepted: a crowd that connects at once waits here.
-const BACKLOG: u32 = 4_096;
 /// A request's head must have come by then; also how long a connection may idle between requests.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
 /// A request's head, in bytes. Above: answered with 431 and closed.
@@ -31,17 +41,39 @@ const READ_BUFFER_BYTES_MAX: usize = 64 * 1024;
 /// After an accept that failed for want of something, wait this long before the next.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 
-/// What a connection is told that there is no room for; it has no request yet that could be read.
-const NO_ROOM: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/problem+json\r\n\
-Retry-After: 1\r\nConnection: close\r\nContent-Length: 173\r\n\r\n\
-{\"type\":\"urn:tidings:error:queue_full\",\"title\":\"Queue full\",\"status\":503,\
-\"detail\":\"the limit of open connections is reached; connect again\",\"code\":\"queue_full\",\"retry\":true}";
+/// Where a listener listens, and by which rules.
+#[derive(Clone)]
+pub struct ListenerConfig {
+    pub address: SocketAddr,
+    /// How its connections begin, if not with HTTP at once.
+    pub tls: Option<Arc<ServerConfig>>,
+    /// The load balancers that its connections come from, if they do.
+    pub proxies: Option<Arc<Proxies>>,
+    /// Connections that the kernel holds until they are accepted.
+    pub backlog: u32,
+    pub admission: Arc<Admission>,
+    pub descriptors: Arc<Descriptors>,
+}
+
+impl ListenerConfig {
+    /// Without TLS, and without a rule that anybody would notice.
+    pub fn open(address: SocketAddr) -> Self {
+        ListenerConfig {
+            address,
+            tls: None,
+            proxies: None,
+            backlog: BACKLOG,
+            admission: Arc::new(Admission::new(Default::default())),
+            descriptors: Arc::new(Descriptors::new(u64::MAX, 0)),
+        }
+    }
+}
 
 /// The listening door.
 pub struct Listener {
     listener: TcpListener,
     door: Door,
-    address: SocketAddr,
+    config: ListenerConfig,
 }
 
 /// Asks the listener and its connections to end, and waits until they have.
@@ -56,17 +88,15 @@ impl Stop {
 }
 
 impl Listener {
-    pub fn bind(address: SocketAddr, door: Door) -> io::Result<Self> {
-        let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-        socket.set_reuseaddr(true)?;
-        socket.bind(address)?;
-        let listener = socket.listen(BACKLOG)?;
-        Ok(Listener { address: listener.local_addr()?, listener, door })
+    pub fn bind(mut config: ListenerConfig, door: Door) -> io::Result<Self> {
+        let listener = TcpListener::from_std(listen(config.address, config.backlog)?)?;
+        config.address = listener.local_addr()?;
+        Ok(Listener { listener, door, config })
     }
 
     /// Where it listens, with the port that the system chose.
     pub fn address(&self) -> SocketAddr {
-        self.address
+        self.config.address
     }
 
     /// Accepts in the background until it is stopped.
@@ -77,24 +107,21 @@ impl Listener {
     }
 
     async fn run(self, mut stopped: watch::Receiver<bool>) {
-        // Given up when descriptors run out, so that the next connection can be told instead of ignored.
-        let mut reserve = File::open("/dev/null").ok();
+        let mut reserve = Reserve::new();
         loop {
             let accepted = tokio::select! {
-                accepted = self.listener.accept() => accepted,
+                accepted = self.accept() => accepted,
                 () = told_to_stop(&mut stopped) => return,
             };
             match accepted {
-                Ok((stream, _)) => self.serve(stream, &stopped),
-                Err(error) if is_out_of_descriptors(&error) => {
-                    tracing::warn!(%error, "out of file descriptors; new connections are refused");
-                    self.door.api().engine.metrics.count_refusal(ErrorCode::QueueFull);
-                    drop(reserve.take());
+                Ok((stream, peer)) => self.serve(stream, peer, &stopped),
+                Err(error) if ran_out(&error) => {
+                    self.count_shortage();
+                    reserve.give_up();
                     if let Ok(Ok((stream, _))) = tokio::time::timeout(ACCEPT_PAUSE, self.listener.accept()).await {
-                        turn_away(&stream);
+                        turn_away(&stream, self.config.tls.is_some());
                     }
-                    reserve = File::open("/dev/null").ok();
-                    if reserve.is_none() {
+                    if !reserve.take_back() {
                         tokio::time::sleep(ACCEPT_PAUSE).await;
                     }
                 }
@@ -108,27 +135,73 @@ impl Listener {
         }
     }
 
-    fn serve(&self, stream: TcpStream, stopped: &watch::Receiver<bool>) {
+    /// The next connection, when admission lets it in.
+    async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
+        while let Some(pause) = self.config.admission.pause(Guest::Caller) {
+            tokio::time::sleep(pause).await;
+        }
+        let accepted = self.listener.accept().await?;
+        self.config.admission.count();
+        Ok(accepted)
+    }
+
+    fn serve(&self, stream: TcpStream, peer: SocketAddr, stopped: &watch::Receiver<bool>) {
         let api = self.door.api();
         let place = Place::take(&api.connections);
         if place.count > api.config.connections_max {
             api.engine.metrics.count_refusal(ErrorCode::QueueFull);
-            return turn_away(&stream);
+            return turn_away(&stream, self.config.tls.is_some());
         }
-        if let Err(error) = stream.set_nodelay(true) {
-            tracing::debug!(%error, "a connection ended before it began");
-            return;
+        // Near the limit of descriptors requests are served, but nobody settles in.
+        let may_stay = self.config.descriptors.leave_room_for(&stream);
+        if may_stay {
+            self.config.descriptors.count_admitted(Instant::now());
         }
-        let (door, stopped) = (self.door.clone(), stopped.clone());
+        let door = if may_stay { self.door.clone() } else { self.door.within_the_reserve(&self.config.descriptors) };
+        let (config, stopped) = (self.config.clone(), stopped.clone());
         tokio::spawn(async move {
             let _place = place;
-            converse(stream, door, stopped).await;
+            if let Err(error) = welcome(stream, peer, door, &config, stopped).await {
+                tracing::debug!(%peer, %error, "a connection ended before it began");
+            }
         });
+    }
+
+    fn count_shortage(&self) {
+        let metrics = &self.door.api().engine.metrics;
+        metrics.count_refusal(ErrorCode::QueueFull);
+        metrics.descriptor_refusals.inc();
+        self.config.descriptors.count_refused(Instant::now());
     }
 }
 
+/// What comes before HTTP, then HTTP.
+async fn welcome(
+    mut stream: TcpStream,
+    peer: SocketAddr,
+    door: Door,
+    config: &ListenerConfig,
+    stopped: watch::Receiver<bool>,
+) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let client = match &config.proxies {
+        Some(proxies) => read_proxy_header(&mut stream, peer, proxies).await?,
+        None => peer,
+    };
+    tracing::debug!(%client, "connected");
+    match &config.tls {
+        Some(tls) => converse(shake_hands(stream, tls.clone()).await?, door, stopped).await,
+        None => converse(stream, door, stopped).await,
+    }
+    Ok(())
+}
+
 /// Serves one connection until it ends, becomes a WebSocket, or is asked to stop.
-async fn converse(stream: TcpStream, door: Door, mut stopped: watch::Receiver<bool>) {
+async fn converse(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    door: Door,
+    mut stopped: watch::Receiver<bool>,
+) {
     let mut builder = http1::Builder::new();
     builder
         .timer(TokioTimer::new())
@@ -173,28 +246,36 @@ impl Drop for Place {
     }
 }
 
-/// Says why, if the socket takes it at once, and closes.
-fn turn_away(stream: &TcpStream) {
-    let _ = stream.try_write(NO_ROOM);
+/// Says why and when to come back, if the socket takes it at once, and closes. It has no request yet that could be
+/// read, and under TLS nothing can be said before a handshake, which is work that there is no room for.
+fn turn_away(stream: &TcpStream, tls: bool) {
+    if !tls {
+        let _ = stream.try_write(no_room(come_back_after_ms().div_ceil(1_000)).as_bytes());
+    }
 }
 
-fn is_out_of_descriptors(error: &io::Error) -> bool {
-    const ENFILE: i32 = 23;
-    const EMFILE: i32 = 24;
-    matches!(error.raw_os_error(), Some(ENFILE | EMFILE))
+fn no_room(retry_after_s: u64) -> String {
+    const BODY: &str = "{\"type\":\"urn:tidings:error:queue_full\",\"title\":\"Queue full\",\"status\":503,\
+        \"detail\":\"the limit of open connections is reached; connect again\",\"code\":\"queue_full\",\"retry\":true}";
+    format!(
+        "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/problem+json\r\n\
+         Retry-After: {retry_after_s}\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{BODY}",
+        BODY.len()
+    )
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::NO_ROOM;
+    use super::no_room;
     use tidings_protocol::http::Problem;
 
     #[test]
     fn the_ready_made_refusal_is_an_answer_that_can_be_read() {
-        let text = std::str::from_utf8(NO_ROOM).unwrap();
+        let text = no_room(7);
         let (head, body) = text.split_once("\r\n\r\n").unwrap();
-        assert!(head.contains(&format!("Content-Length: {}", body.len())), "{}", body.len());
+        assert!(head.contains("Retry-After: 7\r\n"), "{head}");
+        assert!(head.ends_with(&format!("Content-Length: {}", body.len())), "{head}");
         serde_json::from_str::<Problem>(body).unwrap();
     }
 }

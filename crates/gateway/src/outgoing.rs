@@ -146,7 +146,13 @@ impl Outgoing {
         if self.items.capacity() > 64 {
             self.items = VecDeque::new();
         }
-        (Flushed::All, written, writes)
+        // A transport that encrypts may hold the last piece.
+        let flushed = match socket.flush() {
+            Ok(()) => Flushed::All,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Flushed::Blocked,
+            Err(_) => Flushed::Gone,
+        };
+        (flushed, written, writes)
     }
 
     /// One `messages` frame from the blocks at the front, ending where a fan-out ends.

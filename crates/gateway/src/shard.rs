@@ -156,7 +156,7 @@ impl Shard {
             }
             let key = event.token().0;
             let Some(connection) = self.connections.get_mut(key) else { continue };
-            if event.is_writable() && connection.blocked {
+            if event.is_writable() && (connection.blocked || connection.transport.holds_unsent()) {
                 connection.blocked = false;
                 self.schedule.flush_soon(connection, key);
             }
@@ -233,7 +233,11 @@ impl Shard {
         self.generation += 1;
         let session = (self.generation << 32) | key as u64;
         let tick = (self.started.elapsed().as_millis() / TICK.as_millis()) as u64;
-        entry.insert(Connection::new(transport, door, session, tick));
+        let connection = entry.insert(Connection::new(transport, door, session, tick));
+        if connection.transport.may_hold_bytes() {
+            connection.readable = true;
+            self.readable.push_back(key);
+        }
         self.parts.engine.metrics.connections.inc();
         self.arm(key, tick + ticks(self.parts.config.bind_timeout));
         if self.draining {

@@ -13,7 +13,9 @@
 pub mod admission;
 pub mod carrier;
 pub mod descriptors;
+pub mod proxy;
 pub mod socket;
+pub mod tls;
 
 pub use admission::Admission;
 pub use carrier::Carrier;

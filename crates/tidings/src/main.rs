@@ -6,6 +6,7 @@
 
 mod commands;
 mod development;
+mod doors;
 mod logs;
 mod serve;
 mod settings;

@@ -54,9 +54,9 @@ async fn serve(settings: &Settings, descriptors: u64, development: Option<&Keys>
     if development.is_some() {
         development::populate(server.engine()).await?;
     }
-    let address = server.address();
+    let address = server.doors().http_address();
     let listening = settings.data_dir.join(LISTENING);
-    let doors = server.listening();
+    let doors = server.doors().listening();
     write_whole(&listening, doors.as_bytes())?;
     for door in doors.lines() {
         println!("listening {door}");

@@ -1,18 +1,12 @@
 //! The parts put together: store, gateway, engine, HTTP door. Built from the inside out, stopped from the outside in.
 
-use crate::{settings::Settings, webhook::HttpWebhook};
+use crate::{doors::Doors, settings::Settings, webhook::HttpWebhook};
 use anyhow::{Context, Result};
-use std::{
-    net::{SocketAddr, TcpStream},
-    path::Path,
-    sync::Arc,
-    time::Duration,
-};
+use std::{path::Path, sync::Arc, time::Duration};
 use tidings_api::{
     Api, BackUp, Sessions,
     auth::{ApiKeys, Tokens},
     door::Door,
-    listener::{Listener, Stop},
 };
 use tidings_engine::{
     Engine,
@@ -20,8 +14,7 @@ use tidings_engine::{
     engine::Parts,
     outbox::{OutboxConfig, Webhook},
 };
-use tidings_gateway::{Gateway, VerifyToken, door::MiopDoor};
-use tidings_listen::Descriptors;
+use tidings_gateway::{Carrier, Gateway, VerifyToken};
 use tidings_protocol::error::Refusal;
 use tidings_store::{EmbeddedOptions, EmbeddedStore};
 
@@ -29,16 +22,14 @@ use tidings_store::{EmbeddedOptions, EmbeddedStore};
 pub(crate) struct Server {
     engine: Arc<Engine>,
     gateway: Arc<Gateway>,
-    door: Stop,
-    miop_door: tidings_gateway::door::Stop,
-    address: SocketAddr,
-    miop_addresses: Vec<SocketAddr>,
+    doors: Doors,
     housekeeping: tokio::task::JoinHandle<()>,
 }
 
 impl Server {
     /// Starts everything, with so many file descriptors. Call within the runtime.
     pub(crate) fn start(settings: &Settings, descriptors: u64) -> Result<Server> {
+        let entry = settings.entry(descriptors)?;
         let store = Arc::new(open_store(settings)?);
         let (prepared, wakes) = Gateway::prepare(settings.gateway_config()).context("preparing the sessions")?;
         let (engine, receivers) = Engine::start(Parts {
@@ -62,31 +53,13 @@ impl Server {
             Some(Arc::new(Copier(store))),
             settings.api_config(),
         );
-        let listener = Listener::bind(settings.http_listen, Door::new(Arc::new(api)))
-            .with_context(|| format!("listening on {}", settings.http_listen))?;
-        let descriptors = Arc::new(Descriptors::new(descriptors, settings.admission.descriptors_reserved));
-        let miop_door = MiopDoor::bind(settings.miop_door_config(settings.admission(), descriptors))
-            .with_context(|| format!("listening on {:?} for devices", settings.miop_listen))?;
+        let doors = Doors::open(settings, entry, &Door::new(Arc::new(api)), &gateway)?;
         let housekeeping = tokio::spawn(housekeeping(engine.clone(), settings.clone()));
-        Ok(Server {
-            address: listener.address(),
-            door: listener.start(),
-            miop_addresses: miop_door.addresses(),
-            miop_door: miop_door.start(gateway.clone())?,
-            engine,
-            gateway,
-            housekeeping,
-        })
+        Ok(Server { doors, engine, gateway, housekeeping })
     }
 
-    pub(crate) fn address(&self) -> SocketAddr {
-        self.address
-    }
-
-    /// Where it listens: a line for each address, `http` first.
-    pub(crate) fn listening(&self) -> String {
-        let miop = self.miop_addresses.iter().map(|address| ("miop", address));
-        std::iter::once(("http", &self.address)).chain(miop).map(|(door, at)| format!("{door}={at}\n")).collect()
+    pub(crate) fn doors(&self) -> &Doors {
+        &self.doors
     }
 
     pub(crate) fn engine(&self) -> &Engine {
@@ -97,8 +70,7 @@ impl Server {
     pub(crate) async fn stop(self, deadline: Duration) {
         let began = tokio::time::Instant::now();
         self.housekeeping.abort();
-        self.miop_door.finish();
-        if !self.door.finish(deadline / 2).await {
+        if !self.doors.close(deadline / 2).await {
             tracing::warn!("some HTTP requests did not end in time");
         }
         self.engine.begin_drain();
@@ -158,10 +130,14 @@ async fn housekeeping(engine: Arc<Engine>, settings: Settings) {
 struct ToGateway(Arc<Gateway>);
 
 impl Sessions for ToGateway {
-    fn adopt(&self, socket: TcpStream, already_read: Vec<u8>) {
-        if !self.0.adopt(socket.into(), tidings_gateway::Door::WebSocket, already_read) {
+    fn adopt(&self, carrier: Carrier, already_read: Vec<u8>) {
+        if !self.0.adopt(carrier, tidings_gateway::Door::WebSocket, already_read) {
             tracing::debug!("no room for another connection");
         }
+    }
+
+    fn has_room(&self) -> bool {
+        self.0.has_room()
     }
 }
 

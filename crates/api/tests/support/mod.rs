@@ -11,7 +11,7 @@ use tidings_api::{
     Api, ApiConfig, BackUp, Sessions,
     auth::{ApiKeys, Tokens},
     door::Door,
-    listener::{Listener, Stop},
+    listener::{Listener, ListenerConfig, Stop},
 };
 use tidings_client::{http::Http, token::sign};
 use tidings_engine::{
@@ -22,7 +22,7 @@ use tidings_engine::{
     memory::MemoryStore,
     outbox::{OutboxConfig, Webhook, WebhookDelivery, WebhookError},
 };
-use tidings_gateway::{Gateway, GatewayConfig, VerifyToken};
+use tidings_gateway::{Carrier, Gateway, GatewayConfig, VerifyToken};
 use tidings_protocol::{error::Refusal, http::Problem};
 
 pub const API_KEY: &str = "the-key-of-the-app";
@@ -39,8 +39,8 @@ pub struct Server {
 struct ToGateway(Arc<Gateway>);
 
 impl Sessions for ToGateway {
-    fn adopt(&self, socket: TcpStream, already_read: Vec<u8>) {
-        self.0.adopt(socket.into(), tidings_gateway::Door::WebSocket, already_read);
+    fn adopt(&self, carrier: Carrier, already_read: Vec<u8>) {
+        self.0.adopt(carrier, tidings_gateway::Door::WebSocket, already_read);
     }
 }
 
@@ -92,7 +92,9 @@ impl Server {
         let keys = ApiKeys::new([API_KEY.to_owned(), "a-second-key".to_owned()]);
         let sessions = Arc::new(ToGateway(gateway.clone()));
         let api = Api::new(engine.clone(), keys, tokens, sessions, Some(Arc::new(NoBackup)), config);
-        let listener = Listener::bind(SocketAddr::from(([127, 0, 0, 1], 0)), Door::new(Arc::new(api))).unwrap();
+        let listener =
+            Listener::bind(ListenerConfig::open(SocketAddr::from(([127, 0, 0, 1], 0))), Door::new(Arc::new(api)))
+                .unwrap();
         let address = listener.address();
         let stop = Some(listener.start());
         drop(guard);

@@ -1,9 +1,13 @@
 //! The MIOP door: one thread that accepts devices' connections, as fast as admission allows, and hands them to the shards.
 
+mod newcomers;
 mod refusal;
 
 use crate::{gateway::Gateway, transport::Door};
 use mio::{Events, Interest, Poll, Token, Waker, net::TcpListener};
+use newcomers::{Newcomer, Newcomers};
+use refusal::turn_away;
+use rustls::{ServerConfig, ServerConnection};
 use std::{
     io::{self, ErrorKind},
     net::SocketAddr,
@@ -18,6 +22,7 @@ use tidings_listen::{
     Admission, Carrier, Descriptors,
     admission::Guest,
     descriptors::{Reserve, ran_out},
+    proxy::Proxies,
     socket::{BACKLOG, listen},
 };
 use tidings_protocol::error::ErrorCode;
@@ -32,7 +37,10 @@ const WAKE: Token = Token(usize::MAX);
 /// Where the door listens, and by which rules.
 #[derive(Clone)]
 pub struct MiopDoorConfig {
-    pub listen: Vec<SocketAddr>,
+    /// The addresses, each bare or with TLS.
+    pub listen: Vec<(SocketAddr, Option<Arc<ServerConfig>>)>,
+    /// The load balancers that connections come from, if they do.
+    pub proxies: Option<Arc<Proxies>>,
     /// Connections that the kernel holds until they are accepted.
     pub backlog: u32,
     pub admission: Arc<Admission>,
@@ -43,7 +51,8 @@ impl MiopDoorConfig {
     /// Without a rule that anybody would notice.
     pub fn open(listen: Vec<SocketAddr>) -> Self {
         MiopDoorConfig {
-            listen,
+            listen: listen.into_iter().map(|address| (address, None)).collect(),
+            proxies: None,
             backlog: BACKLOG,
             admission: Arc::new(Admission::new(Default::default())),
             descriptors: Arc::new(Descriptors::new(u64::MAX, 0)),
@@ -61,6 +70,8 @@ pub struct MiopDoor {
 struct Entrance {
     listener: TcpListener,
     address: SocketAddr,
+    /// How its connections begin, if not with MIOP at once.
+    tls: Option<Arc<ServerConfig>>,
     /// Connections may wait there.
     ready: bool,
 }
@@ -92,24 +103,25 @@ impl MiopDoor {
     pub fn bind(config: MiopDoorConfig) -> io::Result<Self> {
         let poll = Poll::new()?;
         let mut entrances = Vec::new();
-        for address in &config.listen {
+        for (address, tls) in &config.listen {
             let mut listener = TcpListener::from_std(listen(*address, config.backlog)?);
             poll.registry().register(&mut listener, Token(entrances.len()), Interest::READABLE)?;
-            entrances.push(Entrance { address: listener.local_addr()?, listener, ready: true });
+            entrances.push(Entrance { address: listener.local_addr()?, listener, tls: tls.clone(), ready: true });
         }
         Ok(MiopDoor { config, poll, entrances })
     }
 
-    /// Where it listens, with the ports that the system chose.
-    pub fn addresses(&self) -> Vec<SocketAddr> {
-        self.entrances.iter().map(|entrance| entrance.address).collect()
+    /// Where it listens, with the ports that the system chose; the flag says whether with TLS.
+    pub fn addresses(&self) -> Vec<(SocketAddr, bool)> {
+        self.entrances.iter().map(|entrance| (entrance.address, entrance.tls.is_some())).collect()
     }
 
     /// Accepts on a thread of its own until it is stopped.
     pub fn start(self, gateway: Arc<Gateway>) -> io::Result<Stop> {
         let stopping = Arc::new(AtomicBool::new(false));
         let waker = Waker::new(self.poll.registry(), WAKE)?;
-        let running = Running { door: self, gateway, first: 0, reserve: Reserve::new() };
+        let newcomers = Newcomers::new(self.entrances.len());
+        let running = Running { door: self, gateway, newcomers, first: 0, reserve: Reserve::new() };
         let stop = stopping.clone();
         let thread = std::thread::Builder::new().name("miop-door".into()).spawn(move || running.run(&stop))?;
         Ok(Stop { stopping, waker, thread: Some(thread) })
@@ -119,6 +131,7 @@ impl MiopDoor {
 struct Running {
     door: MiopDoor,
     gateway: Arc<Gateway>,
+    newcomers: Newcomers,
     /// The listener that is served first in this turn.
     first: usize,
     reserve: Reserve,
@@ -139,15 +152,21 @@ impl Running {
         while !stopping.load(Ordering::Acquire) {
             let pause = self.accept_some();
             let busy = self.door.entrances.iter().any(|entrance| entrance.ready);
-            let timeout = pause.or(busy.then_some(Duration::ZERO));
+            let now = Instant::now();
+            self.newcomers.expire(now);
+            let pause = if busy && pause.is_none() { Some(Duration::ZERO) } else { pause };
+            let timeout = pause.into_iter().chain(self.newcomers.until_due(now)).min();
             if let Err(error) = self.door.poll.poll(&mut events, timeout)
                 && error.kind() != ErrorKind::Interrupted
             {
                 tracing::error!(%error, "poll failed");
             }
             for event in events.iter() {
-                if let Some(entrance) = self.door.entrances.get_mut(event.token().0) {
+                let token = event.token().0;
+                if let Some(entrance) = self.door.entrances.get_mut(token) {
                     entrance.ready = true;
+                } else if let Some(newcomer) = self.newcomers.read(token, self.door.poll.registry()) {
+                    self.let_in(newcomer);
                 }
             }
         }
@@ -178,13 +197,14 @@ impl Running {
         if let Some(pause) = config.admission.pause(Guest::Device) {
             return Accepted::Pause(pause);
         }
-        if !config.admission.has_room_for_unbound(self.gateway.unbound()) {
+        if !config.admission.has_room_for_unbound(self.gateway.unbound() + self.newcomers.len()) {
             return Accepted::Pause(PAUSE);
         }
         match self.door.entrances[index].listener.accept() {
             Ok((socket, peer)) => {
                 config.admission.count();
-                self.welcome(socket, peer);
+                let tls = self.door.entrances[index].tls.clone();
+                self.welcome(Newcomer { socket, peer, tls });
                 Accepted::One
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => Accepted::None,
@@ -200,19 +220,40 @@ impl Running {
         }
     }
 
-    fn welcome(&mut self, mut socket: mio::net::TcpStream, peer: SocketAddr) {
-        let descriptors = &self.door.config.descriptors;
-        if !descriptors.leave_room_for(&socket) {
+    /// Turns it away when there is no room for it; a load balancer's has something to say first.
+    fn welcome(&mut self, mut newcomer: Newcomer) {
+        let config = &self.door.config;
+        let now = Instant::now();
+        let room = config.descriptors.leave_room_for(&newcomer.socket);
+        if !room {
             self.count_shortage();
-            return refusal::turn_away(&mut socket);
-        }
-        descriptors.count_admitted(Instant::now());
-        if !self.gateway.has_room() {
+        } else if !self.gateway.has_room() {
             self.gateway.engine().metrics.count_refusal(ErrorCode::QueueFull);
-            return refusal::turn_away(&mut socket);
         }
+        if !room || !self.gateway.has_room() {
+            return turn_away(&mut newcomer.socket, newcomer.tls.is_some());
+        }
+        config.descriptors.count_admitted(now);
+        let Some(proxies) = &config.proxies else { return self.let_in(newcomer) };
+        let peer = newcomer.peer;
+        if !proxies.trust(peer.ip()) {
+            return tracing::debug!(%peer, "not a load balancer that is trusted");
+        }
+        if let Err(error) = self.newcomers.put(newcomer, self.door.poll.registry(), now) {
+            tracing::warn!(%peer, %error, "a connection could not wait for its PROXY header");
+        }
+    }
+
+    /// Hands it to a shard, where TLS and MIOP begin.
+    fn let_in(&self, newcomer: Newcomer) {
+        let Newcomer { socket, peer, tls } = newcomer;
+        let carrier = match tls.map(ServerConnection::new).transpose() {
+            Ok(None) => Carrier::Plain(socket.into()),
+            Ok(Some(session)) => Carrier::Tls(socket.into(), Box::new(session)),
+            Err(error) => return tracing::error!(%error, "a TLS session could not begin"),
+        };
         tracing::debug!(%peer, "a device connected");
-        self.gateway.adopt(Carrier::Plain(socket.into()), Door::Miop, Vec::new());
+        self.gateway.adopt(carrier, Door::Miop, Vec::new());
     }
 
     /// No descriptor is left: the reserve makes room for one, which is told and closed.
@@ -222,7 +263,7 @@ impl Running {
         let accepted = self.door.entrances[index].listener.accept();
         let went_well = accepted.is_ok();
         if let Ok((mut socket, _)) = accepted {
-            refusal::turn_away(&mut socket);
+            turn_away(&mut socket, self.door.entrances[index].tls.is_some());
         }
         if self.reserve.take_back() && went_well { Accepted::One } else { Accepted::Pause(PAUSE) }
     }

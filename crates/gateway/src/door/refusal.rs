@@ -11,9 +11,12 @@ use tidings_protocol::{
     miop::{ErrorFrame, Frame},
 };
 
-/// Says why and when to come back, if the socket takes it at once, and closes.
-pub(super) fn turn_away(socket: &mut TcpStream) {
-    let _ = socket.write(&no_room(come_back_after_ms()));
+/// Says why and when to come back, if the socket takes it at once, and closes. Under TLS nothing can be said before
+/// a handshake, which is work that there is no room for.
+pub(super) fn turn_away(socket: &mut TcpStream, tls: bool) {
+    if !tls {
+        let _ = socket.write(&no_room(come_back_after_ms()));
+    }
     let _ = socket.shutdown(Shutdown::Write);
     // A socket that is closed with bytes unread resets the connection, and what we said may be lost (RFC 1122, 4.2.2.13).
     let _ = socket.read(&mut [0; 4_096]);

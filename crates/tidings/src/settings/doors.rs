@@ -1,9 +1,18 @@
 //! How connections come in: the settings of all doors together.
 
 use super::{Settings, macros::settings};
-use std::sync::Arc;
+use anyhow::{Context, Result, bail};
+use rustls::ServerConfig;
+use std::{net::SocketAddr, path::PathBuf, sync::Arc};
+use tidings_api::listener::ListenerConfig;
 use tidings_gateway::door::MiopDoorConfig;
-use tidings_listen::{Admission, Descriptors, admission::AdmissionConfig, socket::BACKLOG};
+use tidings_listen::{
+    Admission, Descriptors,
+    admission::AdmissionConfig,
+    proxy::Proxies,
+    socket::BACKLOG,
+    tls::{Certificates, protocol, server_config},
+};
 
 settings! {
     /// How fast connections are taken. Above the rate accept pauses and the kernel's backlog holds who waits.
@@ -21,13 +30,87 @@ settings! {
     }
 }
 
+settings! {
+    /// Certificates. The files are looked at every few seconds and at a SIGHUP; connections that are open stay as they are.
+    Tls {
+        /// The certificate and those that it rests on, in PEM, the server's own first.
+        certificate_file: Option<PathBuf> = None,
+        /// Its private key, in PEM.
+        key_file: Option<PathBuf> = None,
+    }
+}
+
+/// What the doors share.
+pub(crate) struct Entry {
+    admission: Arc<Admission>,
+    descriptors: Arc<Descriptors>,
+    proxies: Option<Arc<Proxies>>,
+    pub(crate) certificates: Option<Arc<Certificates>>,
+}
+
 impl Settings {
-    pub(crate) fn admission(&self) -> Arc<Admission> {
-        let Admitting { rate, burst, unbound_max, .. } = self.admission;
-        Arc::new(Admission::new(AdmissionConfig { rate, burst, unbound_max }))
+    /// What the doors share, with so many file descriptors.
+    pub(crate) fn entry(&self, descriptors: u64) -> Result<Entry> {
+        let Admitting { rate, burst, unbound_max, descriptors_reserved, .. } = self.admission;
+        let certificates = match (&self.tls.certificate_file, &self.tls.key_file) {
+            (Some(certificate), Some(key)) => Some(Certificates::load(certificate, key).context("loading TLS")?),
+            _ => None,
+        };
+        Ok(Entry {
+            admission: Arc::new(Admission::new(AdmissionConfig { rate, burst, unbound_max })),
+            descriptors: Arc::new(Descriptors::new(descriptors, descriptors_reserved)),
+            proxies: self.proxy_protocol.then(|| Arc::new(Proxies::new(self.proxy_protocol_from.clone()))),
+            certificates,
+        })
     }
 
-    pub(crate) fn miop_door_config(&self, admission: Arc<Admission>, descriptors: Arc<Descriptors>) -> MiopDoorConfig {
-        MiopDoorConfig { listen: self.miop_listen.clone(), backlog: self.admission.backlog, admission, descriptors }
+    /// The door of devices.
+    pub(crate) fn miop_door(&self, entry: &Entry) -> Result<MiopDoorConfig> {
+        let plain = self.miop_listen.iter().map(|address| (*address, None));
+        let tls = entry.tls(protocol::MIOP, &self.miop_tls_listen)?;
+        Ok(MiopDoorConfig {
+            listen: plain.chain(tls).collect(),
+            proxies: entry.proxies.clone(),
+            backlog: self.admission.backlog,
+            admission: entry.admission.clone(),
+            descriptors: entry.descriptors.clone(),
+        })
+    }
+
+    /// The doors of HTTP, the one without TLS first.
+    pub(crate) fn http_doors(&self, entry: &Entry) -> Result<Vec<ListenerConfig>> {
+        let tls = entry.tls(protocol::HTTP, &self.http_tls_listen)?;
+        let config = |(address, tls)| ListenerConfig {
+            address,
+            tls,
+            proxies: entry.proxies.clone(),
+            backlog: self.admission.backlog,
+            admission: entry.admission.clone(),
+            descriptors: entry.descriptors.clone(),
+        };
+        Ok(std::iter::once((self.http_listen, None)).chain(tls).map(config).collect())
+    }
+
+    /// Refuses doors that could not be opened as they are described.
+    pub(super) fn check_doors(&self) -> Result<()> {
+        let Tls { certificate_file, key_file } = &self.tls;
+        if certificate_file.is_some() != key_file.is_some() {
+            bail!("[tls] needs both certificate_file and key_file, or neither");
+        }
+        if certificate_file.is_none() && !(self.miop_tls_listen.is_empty() && self.http_tls_listen.is_empty()) {
+            bail!("miop_tls_listen and http_tls_listen need [tls] certificate_file and key_file");
+        }
+        if self.proxy_protocol && self.proxy_protocol_from.is_empty() {
+            bail!("proxy_protocol needs proxy_protocol_from: the networks of the load balancers that are believed");
+        }
+        Ok(())
+    }
+}
+
+impl Entry {
+    fn tls(&self, protocol: &[u8], listen: &[SocketAddr]) -> Result<Vec<(SocketAddr, Option<Arc<ServerConfig>>)>> {
+        let Some(certificates) = &self.certificates else { return Ok(Vec::new()) };
+        let config = server_config(certificates.clone(), protocol).context("preparing TLS")?;
+        Ok(listen.iter().map(|address| (*address, Some(config.clone()))).collect())
     }
 }

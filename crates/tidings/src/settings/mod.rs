@@ -4,10 +4,12 @@ mod doors;
 mod flags;
 mod macros;
 
+pub(crate) use doors::Entry;
 pub(crate) use flags::SettingArgs;
 
 use anyhow::{Context, Result, anyhow, bail};
-use doors::Admitting;
+use doors::{Admitting, Tls};
+use ipnet::IpNet;
 use macros::{Described, Value, settings};
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 use tidings_api::ApiConfig;
@@ -25,6 +27,14 @@ settings! {
         http_listen: SocketAddr = SocketAddr::from(([127, 0, 0, 1], 8080)),
         /// Where devices connect (MIOP).
         miop_listen: Vec<SocketAddr> = vec![SocketAddr::from(([127, 0, 0, 1], 8081))],
+        /// Where devices connect with TLS; none: nowhere.
+        miop_tls_listen: Vec<SocketAddr> = Vec::new(),
+        /// Where HTTPS and secure WebSocket clients connect; none: nowhere.
+        http_tls_listen: Vec<SocketAddr> = Vec::new(),
+        /// Every connection, at any address, begins with a load balancer's PROXY header (version 2); others are closed.
+        proxy_protocol: bool = false,
+        /// The networks of the load balancers whose headers are believed, such as `10.0.0.0/8`.
+        proxy_protocol_from: Vec<IpNet> = Vec::new(),
         /// The folder that holds everything that is stored.
         data_dir: PathBuf = "data".into(),
         /// The key of app servers: who has it may do everything.
@@ -51,6 +61,7 @@ settings! {
         otlp_sample_ratio: f64 = 0.01,
         tables {
             log: Log,
+            tls: Tls,
             admission: Admitting,
             session: Session,
             engine: Engine,
@@ -232,6 +243,7 @@ impl Settings {
         let set = match table {
             "" => self.set(name, text),
             "log" => self.log.set(name, text),
+            "tls" => self.tls.set(name, text),
             "admission" => self.admission.set(name, text),
             "session" => self.session.set(name, text),
             "engine" => self.engine.set(name, text),
@@ -254,7 +266,7 @@ impl Settings {
         if self.webhook.url.is_some() && self.webhook.secret.as_deref().unwrap_or_default().is_empty() {
             bail!("[webhook] url needs a secret: your server could not tell our calls from a stranger's");
         }
-        Ok(())
+        self.check_doors()
     }
 
     /// Lowers the limits of connections until they fit the file descriptors that there are: a store that cannot open

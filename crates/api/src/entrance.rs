@@ -1,0 +1,44 @@
+//! What comes before HTTP on a connection: the load balancer's header, and TLS.
+
+use rustls::ServerConfig;
+use std::{
+    io::{self, ErrorKind},
+    net::SocketAddr,
+    sync::Arc,
+    time::Duration,
+};
+use tidings_listen::proxy::{HEADER_TIMEOUT, Look, Proxies, look};
+use tokio::{io::AsyncReadExt, net::TcpStream, time::timeout};
+use tokio_rustls::{TlsAcceptor, server::TlsStream};
+
+/// A handshake must be done by then.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Reads the header that a load balancer sends first, and not a byte more. Answers with the client's address.
+pub(crate) async fn read_proxy_header(
+    stream: &mut TcpStream,
+    peer: SocketAddr,
+    proxies: &Proxies,
+) -> io::Result<SocketAddr> {
+    if !proxies.trust(peer.ip()) {
+        return Err(io::Error::new(ErrorKind::PermissionDenied, "not a load balancer that is trusted"));
+    }
+    let read = async {
+        let mut header = Vec::new();
+        loop {
+            match look(&header).map_err(|error| io::Error::new(ErrorKind::InvalidData, error))? {
+                Look::Whole(source) => return Ok(source.unwrap_or(peer)),
+                Look::Missing(more) => {
+                    let had = header.len();
+                    header.resize(had + more, 0);
+                    stream.read_exact(&mut header[had..]).await?;
+                }
+            }
+        }
+    };
+    timeout(HEADER_TIMEOUT, read).await?
+}
+
+pub(crate) async fn shake_hands(stream: TcpStream, config: Arc<ServerConfig>) -> io::Result<TlsStream<TcpStream>> {
+    timeout(HANDSHAKE_TIMEOUT, TlsAcceptor::from(config).accept(stream)).await?
+}
