@@ -40,6 +40,7 @@ pub struct Server {
     pub engine: Arc<Engine>,
     pub gateway: Arc<Gateway>,
     pub runtime: tokio::runtime::Runtime,
+    pub door: Door,
     stop: Option<Stop>,
 }
 
@@ -86,13 +87,13 @@ impl Server {
         let keys = ApiKeys::new([API_KEY.to_owned()]);
         let doorway = Arc::new(ToGateway(gateway.clone()));
         let api = Api::new(engine.clone(), keys, tokens, doorway, None, ApiConfig::default());
-        let listener =
-            Listener::bind(ListenerConfig::open(SocketAddr::from(([127, 0, 0, 1], 0))), Door::new(Arc::new(api)))
-                .unwrap();
+        let door = Door::new(Arc::new(api));
+        let open = ListenerConfig::open(SocketAddr::from(([127, 0, 0, 1], 0)));
+        let listener = Listener::bind(open, door.clone()).unwrap();
         let address = listener.address();
         let stop = Some(listener.start());
         drop(guard);
-        Server { address, engine, gateway, runtime, stop }
+        Server { address, engine, gateway, runtime, door, stop }
     }
 
     pub fn wait<T>(&self, future: impl Future<Output = T>) -> T {

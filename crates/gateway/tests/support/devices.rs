@@ -1,0 +1,167 @@
+//! Devices that speak MIOP, bare or under TLS, and the certificates that they trust.
+#![allow(clippy::unwrap_used, dead_code, unreachable_pub)]
+
+use crate::support::{PATIENCE, Server, token};
+use rustls::{
+    ClientConfig, ClientConnection, RootCertStore, StreamOwned,
+    crypto::ring,
+    pki_types::{CertificateDer, ServerName},
+};
+use std::{
+    fs,
+    io::{self, Read, Write},
+    net::{SocketAddr, TcpStream},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+use tidings_gateway::door::{MiopDoor, MiopDoorConfig, Stop};
+use tidings_listen::tls::{Certificates, server_config};
+use tidings_protocol::miop::{Bind, Frame, VERSION, decode, take_head};
+
+pub const LOCAL: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
+
+/// A door of a server; closed before it.
+pub struct OpenDoor {
+    pub address: SocketAddr,
+    _stop: Stop,
+}
+
+impl OpenDoor {
+    pub fn open(server: &Server, config: MiopDoorConfig) -> Self {
+        let door = MiopDoor::bind(config).unwrap();
+        OpenDoor { address: door.addresses()[0].0, _stop: door.start(server.gateway.clone()).unwrap() }
+    }
+}
+
+pub fn connect(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_nodelay(true).unwrap();
+    stream
+}
+
+/// One end of a MIOP connection.
+pub struct Device<S> {
+    pub stream: S,
+    buffer: Vec<u8>,
+}
+
+impl<S: Read + Write> Device<S> {
+    pub fn new(stream: S) -> Self {
+        Device { stream, buffer: Vec::new() }
+    }
+
+    /// Connected and bound.
+    pub fn bound(stream: S, user: &str) -> Self {
+        let mut device = Device::new(stream);
+        device.bind(user);
+        device.expect(|frame| assert!(matches!(frame, Frame::Bound(_)), "{frame:?}"));
+        device
+    }
+
+    pub fn bind(&mut self, user: &str) {
+        let token = token(user);
+        let bind = Bind { version: VERSION, token: &token, device_id: "d1", ..Bind::default() };
+        self.write(&Frame::Bind(bind));
+    }
+
+    pub fn write(&mut self, frame: &Frame) {
+        self.stream.write_all(&frame.to_bytes()).unwrap();
+        self.stream.flush().unwrap();
+    }
+
+    /// Looks at the next frame. `None`: the server ended the connection.
+    pub fn next<T>(&mut self, look: impl FnOnce(Frame) -> T) -> io::Result<Option<T>> {
+        loop {
+            if let Some(head) = take_head(&self.buffer, 1 << 24).unwrap() {
+                let seen = look(decode(head.kind, &self.buffer[head.payload.clone()]).unwrap());
+                self.buffer.drain(..head.payload.end);
+                return Ok(Some(seen));
+            }
+            let mut part = [0; 16 * 1024];
+            match self.stream.read(&mut part)? {
+                0 => return Ok(None),
+                count => self.buffer.extend_from_slice(&part[..count]),
+            }
+        }
+    }
+
+    #[track_caller]
+    pub fn expect<T>(&mut self, look: impl FnOnce(Frame) -> T) -> T {
+        self.next(look).unwrap().expect("the connection ended")
+    }
+
+    /// A heartbeat goes there and back.
+    #[track_caller]
+    pub fn is_alive(&mut self) {
+        self.write(&Frame::Heartbeat { interval_s: None });
+        self.expect(|frame| assert!(matches!(frame, Frame::Heartbeat { .. }), "{frame:?}"));
+    }
+}
+
+pub type Secure = StreamOwned<ClientConnection, TcpStream>;
+
+/// A certificate of one's own, in files.
+pub struct Identity {
+    folder: tempfile::TempDir,
+}
+
+impl Identity {
+    pub fn new() -> Self {
+        let identity = Identity { folder: tempfile::tempdir().unwrap() };
+        identity.renew();
+        identity
+    }
+
+    /// Replaces the files. Answers with a client that trusts the new certificate only.
+    pub fn renew(&self) -> Arc<ClientConfig> {
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        fs::write(self.certificate_file(), made.cert.pem()).unwrap();
+        fs::write(self.key_file(), made.signing_key.serialize_pem()).unwrap();
+        trusting(made.cert.der())
+    }
+
+    pub fn certificate_file(&self) -> PathBuf {
+        self.file("certificate.pem")
+    }
+
+    pub fn key_file(&self) -> PathBuf {
+        self.file("key.pem")
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        Path::new(self.folder.path()).join(name)
+    }
+
+    pub fn load(&self) -> Arc<Certificates> {
+        Certificates::load(&self.certificate_file(), &self.key_file()).unwrap()
+    }
+}
+
+fn trusting(certificate: &CertificateDer<'static>) -> Arc<ClientConfig> {
+    let mut roots = RootCertStore::empty();
+    roots.add(certificate.clone()).unwrap();
+    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    Arc::new(config)
+}
+
+/// A door's addresses with TLS.
+pub fn secure_door(certificates: &Arc<Certificates>, protocol: &[u8]) -> MiopDoorConfig {
+    let tls = server_config(certificates.clone(), protocol).unwrap();
+    MiopDoorConfig { listen: vec![(LOCAL, Some(tls))], ..MiopDoorConfig::open(vec![]) }
+}
+
+/// Connects with the handshake done, or says why not.
+pub fn connect_securely(address: SocketAddr, config: &Arc<ClientConfig>) -> io::Result<Secure> {
+    let name = ServerName::try_from("localhost").unwrap();
+    let session = ClientConnection::new(config.clone(), name).unwrap();
+    let mut stream = StreamOwned::new(session, connect(address));
+    while stream.conn.is_handshaking() {
+        stream.conn.complete_io(&mut stream.sock)?;
+    }
+    Ok(stream)
+}
