@@ -41,9 +41,7 @@ pub trait Sessions: Send + Sync + 'static {
     fn adopt(&self, carrier: Carrier, already_read: Vec<u8>);
 
     /// Whether there is room now: who would find none is told so before the upgrade.
-    fn has_room(&self) -> bool {
-        true
-    }
+    fn has_room(&self) -> bool;
 }
 
 /// Copies the data folder while it is in use.

@@ -42,6 +42,10 @@ impl Sessions for ToGateway {
     fn adopt(&self, carrier: Carrier, already_read: Vec<u8>) {
         self.0.adopt(carrier, tidings_gateway::Door::WebSocket, already_read);
     }
+
+    fn has_room(&self) -> bool {
+        self.0.has_room()
+    }
 }
 
 struct SessionTokens(Arc<Tokens>);

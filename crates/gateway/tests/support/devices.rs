@@ -157,9 +157,14 @@ pub fn secure_door(certificates: &Arc<Certificates>, protocol: &[u8]) -> MiopDoo
 
 /// Connects with the handshake done, or says why not.
 pub fn connect_securely(address: SocketAddr, config: &Arc<ClientConfig>) -> io::Result<Secure> {
+    secure_over(connect(address), config)
+}
+
+/// TLS from here on.
+pub fn secure_over(socket: TcpStream, config: &Arc<ClientConfig>) -> io::Result<Secure> {
     let name = ServerName::try_from("localhost").unwrap();
     let session = ClientConnection::new(config.clone(), name).unwrap();
-    let mut stream = StreamOwned::new(session, connect(address));
+    let mut stream = StreamOwned::new(session, socket);
     while stream.conn.is_handshaking() {
         stream.conn.complete_io(&mut stream.sock)?;
     }

@@ -1,0 +1,189 @@
+//! How devices come in: paced, bounded, and through load balancers that say whom they bring.
+#![allow(clippy::unwrap_used)]
+
+#[path = "support/devices.rs"]
+mod devices;
+mod support;
+
+use devices::*;
+use std::{
+    io::{Read, Write},
+    net::TcpStream,
+    sync::Arc,
+    time::Duration,
+};
+use support::*;
+use tidings_api::listener::{Listener, ListenerConfig};
+use tidings_engine::memory::MemoryStore;
+use tidings_gateway::{GatewayConfig, door::MiopDoorConfig};
+use tidings_listen::{Admission, Descriptors, admission::AdmissionConfig, proxy::Proxies, tls::protocol};
+use tidings_protocol::{error::ErrorCode, miop::Frame};
+
+fn open(admission: AdmissionConfig) -> MiopDoorConfig {
+    MiopDoorConfig { admission: Arc::new(Admission::new(admission)), ..MiopDoorConfig::open(vec![LOCAL]) }
+}
+
+#[test]
+fn a_crowd_above_the_rate_waits_and_all_come_in() {
+    let server = Server::start();
+    server.users(&["ann"]);
+    let door = OpenDoor::open(&server, open(AdmissionConfig { rate: 400, burst: 16, ..AdmissionConfig::default() }));
+    // All are connected, as the kernel sees it, long before the rate lets them in.
+    let mut crowd: Vec<_> = (0..100).map(|_| Device::new(connect(door.address))).collect();
+    crowd.iter_mut().for_each(|device| device.write(&Frame::Heartbeat { interval_s: None }));
+    for device in &mut crowd {
+        // Each is heard, though only to be told to bind first.
+        device.expect(|frame| {
+            let Frame::Error(error) = frame else { panic!("{frame:?}") };
+            assert_eq!(error.code, ErrorCode::NotBound.as_str());
+        });
+    }
+}
+
+#[test]
+fn who_has_not_bound_keeps_others_waiting_but_not_for_ever() {
+    let config = GatewayConfig { bind_timeout: Duration::from_millis(200), ..gateway_config() };
+    let server = Server::with(config, Arc::new(MemoryStore::default()));
+    server.users(&["ann"]);
+    let door = OpenDoor::open(&server, open(AdmissionConfig { unbound_max: 3, ..AdmissionConfig::default() }));
+    // They say nothing, and go when they are told to.
+    let silent = |mut stream: TcpStream| std::thread::spawn(move || stream.read_to_end(&mut Vec::new()));
+    let silent: Vec<_> = (0..8).map(|_| silent(connect(door.address))).collect();
+    let mut late = Device::new(connect(door.address));
+    late.bind("ann");
+    // The silent ones run into the bind deadline, three by three, and make room.
+    let mut most = 0;
+    until("the last has bound", || {
+        most = server.gateway.unbound().max(most);
+        server.online("ann") == 1
+    });
+    late.expect(|frame| assert!(matches!(frame, Frame::Bound(_)), "{frame:?}"));
+    assert_eq!(most, 3);
+    silent.into_iter().for_each(|thread| drop(thread.join()));
+}
+
+fn is_told_to_come_back(stream: TcpStream) {
+    let mut device = Device::new(stream);
+    device.expect(|frame| {
+        let Frame::Error(error) = frame else { panic!("{frame:?}") };
+        assert_eq!((error.code, error.retry, error.fatal), (ErrorCode::QueueFull.as_str(), true, true));
+        assert!((1_000..10_000).contains(&error.retry_after_ms.unwrap()));
+    });
+    assert_eq!(device.next(|_| ()).unwrap(), None);
+}
+
+#[test]
+fn above_the_limit_a_device_is_told_when_to_come_back() {
+    let config = GatewayConfig { connections_max: 1, ..gateway_config() };
+    let server = Server::with(config, Arc::new(MemoryStore::default()));
+    server.users(&["ann"]);
+    let door = OpenDoor::open(&server, MiopDoorConfig::open(vec![LOCAL]));
+    let mut first = Device::bound(connect(door.address), "ann");
+    is_told_to_come_back(connect(door.address));
+    first.is_alive();
+
+    // A WebSocket is told before its upgrade, by HTTP.
+    let mut browser = connect(server.address);
+    browser
+        .write_all(b"GET /v1/connect HTTP/1.1\r\nhost: x\r\nconnection: upgrade, close\r\nupgrade: websocket\r\n")
+        .unwrap();
+    browser.write_all(b"sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    browser.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 503") && answer.contains("retry-after: "), "{answer}");
+
+    drop(first);
+    until("there is room again", || server.gateway.has_room());
+    Device::bound(connect(door.address), "ann");
+}
+
+#[test]
+fn a_descriptor_of_the_reserve_is_not_for_devices() {
+    let server = Server::start();
+    let config = MiopDoorConfig { descriptors: Arc::new(Descriptors::new(1, 0)), ..MiopDoorConfig::open(vec![LOCAL]) };
+    let descriptors = config.descriptors.clone();
+    let door = OpenDoor::open(&server, config);
+    is_told_to_come_back(connect(door.address));
+    assert_eq!(descriptors.refused(), 1);
+    assert_eq!(server.engine.metrics.descriptor_refusals.get(), 1);
+}
+
+/// A header for 192.0.2.1:56324 to 198.51.100.2:443.
+const HEADER: &[u8] = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\x00\x0c\xc0\x00\x02\x01\xc6\x33\x64\x02\xdc\x04\x01\xbb";
+
+fn behind(network: &str) -> Option<Arc<Proxies>> {
+    Some(Arc::new(Proxies::new(vec![network.parse().unwrap()])))
+}
+
+#[test]
+fn a_load_balancer_says_whom_it_brings() {
+    let server = Server::start();
+    server.users(&["ann"]);
+    let identity = Identity::new();
+    let client = identity.renew();
+    let config = MiopDoorConfig { proxies: behind("127.0.0.0/8"), ..MiopDoorConfig::open(vec![LOCAL]) };
+    let plain = OpenDoor::open(&server, config.clone());
+    let listen = secure_door(&identity.load(), protocol::MIOP).listen;
+    let secure = OpenDoor::open(&server, MiopDoorConfig { listen, ..config });
+
+    let mut stream = connect(plain.address);
+    stream.write_all(HEADER).unwrap();
+    Device::bound(stream, "ann").is_alive();
+    let mut stream = connect(secure.address);
+    stream.write_all(HEADER).unwrap();
+    Device::bound(secure_over(stream, &client).unwrap(), "ann").is_alive();
+}
+
+#[test]
+fn a_header_may_come_byte_by_byte_and_must_come_whole() {
+    let server = Server::start();
+    server.users(&["ann"]);
+    let config = MiopDoorConfig { proxies: behind("127.0.0.0/8"), ..MiopDoorConfig::open(vec![LOCAL]) };
+    let door = OpenDoor::open(&server, config);
+    for cut in 1..HEADER.len() {
+        let mut stream = connect(door.address);
+        stream.write_all(&HEADER[..cut]).unwrap();
+        // Ended there: nothing is said, nothing adopted.
+        let ended = stream.try_clone().unwrap();
+        ended.shutdown(std::net::Shutdown::Write).unwrap();
+        assert_eq!(stream.read(&mut [0; 16]).unwrap(), 0, "cut at {cut}");
+
+        let mut stream = connect(door.address);
+        stream.write_all(&HEADER[..cut]).unwrap();
+        stream.write_all(&HEADER[cut..]).unwrap();
+        Device::bound(stream, "ann");
+    }
+    let mut bare = Device::new(connect(door.address));
+    bare.bind("ann");
+    assert!(!matches!(bare.next(|_| ()), Ok(Some(()))), "a connection without a header was let in");
+}
+
+#[test]
+fn who_is_no_trusted_load_balancer_is_closed() {
+    let server = Server::start();
+    let config = MiopDoorConfig { proxies: behind("10.0.0.0/8"), ..MiopDoorConfig::open(vec![LOCAL]) };
+    let door = OpenDoor::open(&server, config);
+    assert_eq!(connect(door.address).read(&mut [0; 16]).unwrap(), 0);
+    assert_eq!(server.gateway.connections(), 0);
+}
+
+#[test]
+fn http_behind_a_load_balancer_begins_with_its_header_too() {
+    let server = Server::start();
+    let guard = server.runtime.enter();
+    let config = ListenerConfig { proxies: behind("127.0.0.0/8"), ..ListenerConfig::open(LOCAL) };
+    let listener = Listener::bind(config, server.door.clone()).unwrap();
+    let address = listener.address();
+    let stop = listener.start();
+    drop(guard);
+    let answer = |head: &[u8]| {
+        let mut stream = connect(address);
+        let mut said = Vec::new();
+        let _ = stream.write_all(&[head, b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"].concat());
+        let _ = stream.read_to_end(&mut said);
+        said
+    };
+    assert!(answer(HEADER).starts_with(b"HTTP/1.1 200"));
+    assert_eq!(answer(b""), b"");
+    assert!(server.wait(stop.finish(Duration::from_secs(5))));
+}
