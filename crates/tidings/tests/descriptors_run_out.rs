@@ -4,23 +4,32 @@
 mod support;
 
 use std::{
-    io::{Read, Write},
-    net::TcpStream,
+    io::{ErrorKind, Read, Write},
+    net::{SocketAddr, TcpStream},
     process::Command,
     time::Duration,
 };
 use support::*;
+use tidings_client::token::sign;
+use tidings_protocol::{
+    http::UserUpsert,
+    miop::{Bind, Frame, VERSION, decode, take_head},
+};
+
+/// Starts a server that may open 300 files.
+fn serve(folder: &Folder, arguments: &str) -> Server {
+    let program = folder.program(&[]);
+    let mut limited = Command::new("sh");
+    let line = format!("ulimit -n 300; exec {} serve {arguments}", program.get_program().to_str().unwrap());
+    limited.args(["-c", &line]).env_clear().env("PATH", "/usr/bin:/bin").current_dir(folder.path());
+    limited.envs(program.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    Server::start(limited.env("TIDINGS_API_KEY", API_KEY).env("TIDINGS_TOKEN_KEY", TOKEN_KEY))
+}
 
 #[test]
 fn open_connections_live_on() {
     let folder = Folder::new();
-    let program = folder.program(&["serve", "--dev"]);
-    let mut limited = Command::new("sh");
-    let line = format!("ulimit -n 300; exec {} serve --dev", program.get_program().to_str().unwrap());
-    limited.args(["-c", &line]).env_clear().env("PATH", "/usr/bin:/bin").current_dir(folder.path());
-    limited.envs(program.get_envs().filter_map(|(name, value)| Some((name, value?))));
-    let server = Server::start(&mut limited);
-
+    let server = serve(&folder, "");
     let mut open = server.http();
     assert_eq!(open.exchange("GET", "/healthz", b"").unwrap().status, 200);
     let mut turned_away = 0;
@@ -46,4 +55,91 @@ fn open_connections_live_on() {
     assert_eq!(open.exchange("GET", "/healthz", b"").unwrap().status, 200);
     drop(crowd);
     assert_eq!(open.exchange("GET", "/readyz", b"").unwrap().status, 200);
+}
+
+/// Users for as many devices as there could be descriptors.
+fn populate(server: &Server) {
+    let user = |n: usize| UserUpsert { id: format!("u{n}"), ..UserUpsert::default() };
+    server.http().upsert_users((0..300).map(user).collect()).unwrap();
+}
+
+/// Connects and binds a device; `None` when there was no room for it.
+fn device(address: SocketAddr, user: usize) -> Option<TcpStream> {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let token = sign(TOKEN_KEY, &format!("u{user}"), Duration::from_secs(600));
+    let bind = Bind { version: VERSION, token: &token, device_id: "d1", ..Bind::default() };
+    // It may have been refused before it said anything.
+    let _ = stream.write_all(&Frame::Bind(bind).to_bytes());
+    let mut buffer = Vec::new();
+    loop {
+        if let Some(head) = take_head(&buffer, 1 << 20).unwrap() {
+            return match decode(head.kind, &buffer[head.payload]).unwrap() {
+                Frame::Bound(_) => Some(stream),
+                Frame::Error(error) => {
+                    assert_eq!((error.code, error.fatal), ("queue_full", true));
+                    assert!(error.retry_after_ms.is_some());
+                    None
+                }
+                frame => panic!("{frame:?}"),
+            };
+        }
+        let mut part = [0; 256];
+        match stream.read(&mut part) {
+            // Closed before it could be told.
+            Ok(0) => return None,
+            Ok(count) => buffer.extend_from_slice(&part[..count]),
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => return None,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+fn is_alive(device: &mut TcpStream) {
+    device.write_all(&Frame::Heartbeat { interval_s: None }.to_bytes()).unwrap();
+    let mut answer = [0; 2];
+    device.read_exact(&mut answer).unwrap();
+    assert_eq!(answer, Frame::Heartbeat { interval_s: None }.to_bytes()[..]);
+}
+
+fn refusals(server: &Server) -> u64 {
+    let metrics = text(&server.http().exchange("GET", "/metrics", b"").unwrap().body);
+    let line = metrics.lines().find_map(|line| line.strip_prefix("tidings_descriptor_refusals_total "));
+    line.unwrap().parse().unwrap()
+}
+
+#[test]
+fn devices_stop_coming_in_while_http_still_does() {
+    let folder = Folder::new();
+    let server = serve(&folder, "--admission-descriptors-reserved 220 --http-connections-max 1");
+    populate(&server);
+    let address = server.door(&folder, "miop");
+    let mut let_in: Vec<TcpStream> = (0..100).map_while(|user| device(address, user)).collect();
+    assert!(let_in.len() > 3 && let_in.len() < 100, "{} were let in", let_in.len());
+    assert!(device(address, 200).is_none());
+    // A new connection each.
+    assert!(refusals(&server) > 0);
+    assert_eq!(server.http().exchange("GET", "/healthz", b"").unwrap().status, 200);
+    let_in.iter_mut().for_each(is_alive);
+
+    // One goes, another comes.
+    drop(let_in.pop());
+    let mut attempts = std::iter::repeat_with(|| device(address, 200));
+    is_alive(&mut attempts.find_map(|let_in| let_in).unwrap());
+}
+
+#[test]
+fn without_a_reserve_accept_can_still_say_no() {
+    let folder = Folder::new();
+    let server = serve(&folder, "--admission-descriptors-reserved 0");
+    populate(&server);
+    let address = server.door(&folder, "miop");
+    let mut devices: Vec<TcpStream> = (0..200).map(|user| device(address, user).unwrap()).collect();
+    // HTTP takes the rest.
+    let crowd: Vec<TcpStream> = (0..75).map(|_| TcpStream::connect(server.address).unwrap()).collect();
+    let refused = (200..300).map(|user| device(address, user)).take_while(Option::is_some).count() < 100;
+    assert!(refused, "the limit was not reached");
+    devices.iter_mut().for_each(is_alive);
+    drop(crowd);
+    assert!(refusals(&server) > 0);
 }

@@ -20,6 +20,9 @@ use tidings_store::EmbeddedOptions;
 /// The file that is read when none is named and it is there.
 pub(crate) const FILE: &str = "tidings.toml";
 
+/// When descriptors are short, HTTP keeps a quarter of them up to so many connections, and a sixteenth above.
+const HTTP_CONNECTIONS_KEPT: usize = 1_024;
+
 settings! {
     /// The settings of a server.
     Settings {
@@ -277,7 +280,9 @@ impl Settings {
         if self.http_connections_max.saturating_add(self.session.connections_max) <= room {
             return;
         }
-        self.http_connections_max = self.http_connections_max.min(room / 4).max(1);
+        // Most are for devices: what calls us by HTTP comes from few machines.
+        let callers = (room / 16).max((room / 4).min(HTTP_CONNECTIONS_KEPT));
+        self.http_connections_max = self.http_connections_max.min(callers).max(1);
         self.session.connections_max = self.session.connections_max.min(room - self.http_connections_max);
         tracing::warn!(
             descriptors,
@@ -415,6 +420,7 @@ mod tests {
             (settings.http_connections_max, settings.session.connections_max)
         };
         assert_eq!(fitted(u64::MAX), (20_000, 100_000));
+        assert_eq!(fitted(20_000), (1_234, 18_510));
         assert_eq!(fitted(1_256), (250, 750));
         assert_eq!(fitted(10), (1, 1));
     }

@@ -65,6 +65,13 @@ pub struct Server {
 }
 
 impl Server {
+    /// Where another of its doors is, by the file that says so.
+    pub fn door(&self, folder: &Folder, name: &str) -> SocketAddr {
+        let listening = std::fs::read_to_string(folder.data().join("listening")).unwrap();
+        let address = listening.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
+        address.unwrap_or_else(|| panic!("no {name} in {listening:?}")).parse().unwrap()
+    }
+
     /// Starts and waits until it says where it listens.
     pub fn start(command: &mut Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
@@ -82,6 +89,12 @@ impl Server {
     pub fn session(&self, user: &str, cursor: Option<&str>) -> Session {
         let token = sign(TOKEN_KEY, user, Duration::from_secs(600));
         Session::open(self.address, &token, "d1", cursor).unwrap()
+    }
+
+    pub fn resident_bytes(&self) -> usize {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() * 1024
     }
 
     pub fn signal(&self, name: &str) {
