@@ -76,8 +76,8 @@ impl Shard {
             return After::Stays;
         }
         let door = self.connections[key].door;
-        let (carrier, already_read) = (self.take_out(key), following.to_vec());
-        self.parts.shards[owner].tell(Command::Move(Box::new(Moving { carrier, door, already_read, bind })));
+        let (passage, already_read) = (self.take_out(key), following.to_vec());
+        self.parts.shards[owner].tell(Command::Move(Box::new(Moving { passage, door, already_read, bind })));
         After::Moves
     }
 

@@ -1,7 +1,10 @@
 //! What other threads tell a shard, besides the engine's fan-outs.
 
-use crate::transport::Door;
-use std::sync::Arc;
+use crate::{
+    link::RelayThread,
+    transport::{Door, Passage},
+};
+use std::{net::TcpStream, sync::Arc, time::Duration};
 use tidings_engine::{delivery::Place, model::*, resume::Missed};
 use tidings_listen::Carrier;
 use tidings_protocol::error::Refusal;
@@ -11,6 +14,10 @@ use tidings_protocol::error::Refusal;
 pub(crate) enum Command {
     /// A new connection, with what was read of it already.
     Adopt { carrier: Carrier, door: Door, already_read: Vec<u8> },
+    /// A relay's link to this shard.
+    AdoptLink { socket: TcpStream, relay: RelayThread, lease: Duration },
+    /// A relay's successor attached: its links are of no use any more.
+    DropLinks { node: u32 },
     /// A connection that bound as a user of this shard.
     Move(Box<Moving>),
     /// A user's group and official conversations, by the number under which they were asked for.
@@ -28,7 +35,7 @@ pub(crate) enum Command {
 }
 
 pub(crate) struct Moving {
-    pub carrier: Carrier,
+    pub passage: Passage,
     pub door: Door,
     pub already_read: Vec<u8>,
     pub bind: BindRequest,

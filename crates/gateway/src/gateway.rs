@@ -12,7 +12,7 @@ use std::{
     io,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
     },
     thread::JoinHandle,
     time::{Duration, Instant},
@@ -123,6 +123,7 @@ pub struct Gateway {
     shards: Vec<ShardHandle>,
     next: AtomicUsize,
     open: Arc<AtomicUsize>,
+    nodes: AtomicU32,
     connections_max: usize,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -166,6 +167,26 @@ impl Gateway {
 
     pub(crate) fn engine(&self) -> &Engine {
         &self.engine
+    }
+
+    pub(crate) fn shard_count(&self) -> usize {
+        self.shards.len()
+    }
+
+    pub(crate) fn tell(&self, shard: usize, command: Command) {
+        self.shards[shard].tell(command);
+    }
+
+    /// A process that holds connections for this one has attached.
+    pub(crate) fn node_attached(&self, _name: &str, _boot_id: u64, _address: &str) -> u32 {
+        self.nodes.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Its successor has: what it held is gone.
+    pub(crate) fn drop_node(&self, node: u32) {
+        for shard in &self.shards {
+            shard.tell(Command::DropLinks { node });
+        }
     }
 
     /// Connections open now.
@@ -237,6 +258,7 @@ impl Prepared {
             shards: handles,
             next: AtomicUsize::new(0),
             open,
+            nodes: AtomicU32::new(1),
             connections_max: self.config.connections_max,
             threads: Mutex::new(threads),
         }))

@@ -17,6 +17,7 @@ mod commands;
 mod connection;
 pub mod door;
 pub mod gateway;
+pub mod link;
 mod miop;
 mod outgoing;
 mod pushing;

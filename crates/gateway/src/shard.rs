@@ -5,8 +5,9 @@ use crate::{
     commands::Command,
     connection::{Connection, Phase, malformed},
     gateway::{GatewayConfig, ShardHandle, ShardWake, VerifyToken, WAKE},
+    link::virtual_connections::{LINK_TOKENS, Link},
     pushing::Walk,
-    transport::{Carrier, Door, Transport},
+    transport::{Carrier, Door, Passage, Transport},
     turn::Schedule,
     wheel::Wheel,
 };
@@ -60,13 +61,14 @@ pub(crate) struct ShardParts {
 pub(crate) struct Shard {
     pub(crate) parts: ShardParts,
     pub(crate) connections: Slab<Connection>,
+    pub(crate) links: Slab<Link>,
     pub(crate) delivery: Delivery,
     pub(crate) schedule: Schedule,
     pub(crate) wheel: Wheel,
     pub(crate) readable: VecDeque<usize>,
     pub(crate) scratch: Vec<u8>,
     read_buffer: Vec<u8>,
-    generation: u64,
+    pub(crate) generation: u64,
     started: Instant,
     pub(crate) draining: bool,
     /// The push to many that is on its way.
@@ -91,6 +93,7 @@ impl Shard {
             delivery: Delivery::starting_at([position; LANES]),
             schedule: Schedule::new(parts.config.flush_interval),
             connections: Slab::new(),
+            links: Slab::new(),
             wheel: Wheel::new(),
             readable: VecDeque::new(),
             scratch: Vec::new(),
@@ -111,10 +114,12 @@ impl Shard {
             self.take_commands();
             self.take_control();
             self.read_some();
+            self.read_links();
             self.take_fanouts();
             self.take_pushes();
             self.check_times();
             self.flush_some();
+            self.serve_links();
         }
         let keys: Vec<usize> = self.connections.iter().map(|(key, _)| key).collect();
         for key in keys {
@@ -128,6 +133,7 @@ impl Shard {
         let busy = |shard: &Shard| {
             shard.schedule.has_ready()
                 || !shard.readable.is_empty()
+                || shard.links_wait()
                 || !shard.parts.inbox.is_empty()
                 || !shard.parts.receivers.control.is_empty()
                 || shard.parts.receivers.lanes.iter().any(|lane| !lane.is_empty())
@@ -155,6 +161,10 @@ impl Shard {
                 continue;
             }
             let key = event.token().0;
+            if key >= LINK_TOKENS {
+                self.link_event(key - LINK_TOKENS);
+                continue;
+            }
             let Some(connection) = self.connections.get_mut(key) else { continue };
             if event.is_writable() && (connection.blocked || connection.transport.holds_unsent()) {
                 connection.blocked = false;
@@ -178,11 +188,13 @@ impl Shard {
                     }
                 }
                 Command::Move(moving) => {
-                    if let Some(key) = self.register(moving.carrier, moving.door) {
+                    if let Some(key) = self.register_passage(moving.passage, moving.door) {
                         self.begin_bind(key, moving.bind);
                         self.take_bytes(key, moving.already_read);
                     }
                 }
+                Command::AdoptLink { socket, relay, lease } => self.adopt_link(socket, relay, lease),
+                Command::DropLinks { node } => self.drop_links_of(node),
                 Command::Memberships { user, number, result } => self.install_memberships(user, number, result),
                 Command::Missed { session, result } => self.go_live(session, result),
                 Command::Answer { session, json } => {
@@ -219,6 +231,13 @@ impl Shard {
         (self.started.elapsed().as_millis() / TICK.as_millis()) as u64
     }
 
+    fn register_passage(&mut self, passage: Passage, door: Door) -> Option<usize> {
+        match passage {
+            Passage::Socket(carrier) => self.register(carrier, door),
+            Passage::Link { relay, remote } => self.register_virtual(relay, remote, door),
+        }
+    }
+
     fn register(&mut self, carrier: Carrier, door: Door) -> Option<usize> {
         let entry = self.connections.vacant_entry();
         let key = entry.key();
@@ -250,16 +269,18 @@ impl Shard {
     pub(crate) fn remove(&mut self, key: usize) {
         self.unbind(key);
         let connection = self.connections.remove(key);
-        drop(connection.transport.deregister(self.parts.poll.registry()));
         self.parts.engine.metrics.connections.dec();
-        self.parts.open.fetch_sub(1, Ordering::Relaxed);
+        if !connection.transport.is_virtual() {
+            self.parts.open.fetch_sub(1, Ordering::Relaxed);
+        }
+        connection.transport.end(self.parts.poll.registry());
     }
 
     /// Hands a connection to another shard: its socket, and nothing else of it.
-    pub(crate) fn take_out(&mut self, key: usize) -> Carrier {
+    pub(crate) fn take_out(&mut self, key: usize) -> Passage {
         let connection = self.connections.remove(key);
         self.parts.engine.metrics.connections.dec();
-        connection.transport.deregister(self.parts.poll.registry())
+        connection.transport.into_passage(self.parts.poll.registry())
     }
 
     /// Says why, then closes once that is written.
@@ -283,7 +304,7 @@ impl Shard {
 
     /// Has the connection looked at no later than `tick`.
     pub(crate) fn arm(&mut self, key: usize, tick: u64) {
-        if let Some(connection) = self.connections.get_mut(key).filter(|c| tick < c.due) {
+        if let Some(connection) = self.connections.get_mut(key).filter(|c| tick < c.due && !c.transport.is_virtual()) {
             connection.due = self.wheel.put(key, tick);
         }
     }
@@ -342,7 +363,7 @@ impl Shard {
     }
 
     /// Takes bytes that were read elsewhere.
-    fn take_bytes(&mut self, key: usize, mut bytes: Vec<u8>) {
+    pub(crate) fn take_bytes(&mut self, key: usize, mut bytes: Vec<u8>) {
         if !bytes.is_empty() {
             let end = bytes.len();
             self.take_frames(key, &mut bytes, 0..end);

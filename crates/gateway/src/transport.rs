@@ -1,7 +1,8 @@
-//! What carries a connection's bytes: a TCP socket, bare or under TLS.
+//! What carries a connection's bytes: a TCP socket, bare or under TLS, or a link to who has the socket.
 
 mod tls;
 
+use crate::link::{LinkEnd, RelayThread};
 use mio::{Interest, Registry, Token, net::TcpStream};
 use std::{
     io::{self, Read, Write},
@@ -18,11 +19,22 @@ pub enum Door {
     Miop,
 }
 
+/// A connection on its way to its user's shard.
+pub(crate) enum Passage {
+    Socket(Carrier),
+    /// It will be found behind the same relay's link to the other shard.
+    Link {
+        relay: RelayThread,
+        remote: u64,
+    },
+}
+
 /// Reads and writes as a socket does that does not block. What was written may still be held here: it is with the
 /// kernel once `flush` says so; until then the next writable event goes on.
 pub(crate) enum Transport {
     Plain(TcpStream),
     Tls(TlsStream),
+    Link(Box<LinkEnd>),
 }
 
 impl Transport {
@@ -41,19 +53,39 @@ impl Transport {
         })
     }
 
-    pub(crate) fn deregister(mut self, registry: &Registry) -> Carrier {
-        let _ = registry.deregister(self.socket());
+    /// Takes it out of the poll, to go on elsewhere.
+    pub(crate) fn into_passage(mut self, registry: &Registry) -> Passage {
+        if let Some(socket) = self.socket() {
+            let _ = registry.deregister(socket);
+        }
         match self {
-            Transport::Plain(socket) => Carrier::Plain(socket.into()),
-            Transport::Tls(TlsStream { socket, session }) => Carrier::Tls(socket.into(), session),
+            Transport::Plain(socket) => Passage::Socket(Carrier::Plain(socket.into())),
+            Transport::Tls(TlsStream { socket, session }) => Passage::Socket(Carrier::Tls(socket.into(), session)),
+            Transport::Link(end) => Passage::Link { relay: end.relay, remote: end.remote },
         }
     }
 
-    fn socket(&mut self) -> &mut TcpStream {
-        match self {
-            Transport::Plain(socket) => socket,
-            Transport::Tls(stream) => &mut stream.socket,
+    /// The connection is over.
+    pub(crate) fn end(mut self, registry: &Registry) {
+        if let Some(socket) = self.socket() {
+            let _ = registry.deregister(socket);
         }
+        if let Transport::Link(end) = &mut self {
+            end.close();
+        }
+    }
+
+    fn socket(&mut self) -> Option<&mut TcpStream> {
+        match self {
+            Transport::Plain(socket) => Some(socket),
+            Transport::Tls(stream) => Some(&mut stream.socket),
+            Transport::Link(_) => None,
+        }
+    }
+
+    /// Whether another process holds the connection: its time-outs are that one's too.
+    pub(crate) fn is_virtual(&self) -> bool {
+        matches!(self, Transport::Link(_))
     }
 
     /// Whether there may be bytes to read that the socket will not announce, since they have left it.
@@ -71,7 +103,10 @@ impl Transport {
         if let Transport::Tls(stream) = self {
             stream.say_end();
         }
-        let _ = self.socket().shutdown(Shutdown::Write);
+        // A virtual connection's end is told when it is forgotten here.
+        if let Some(socket) = self.socket() {
+            let _ = socket.shutdown(Shutdown::Write);
+        }
     }
 }
 
@@ -80,6 +115,8 @@ impl Read for Transport {
         match self {
             Transport::Plain(socket) => socket.read(buffer),
             Transport::Tls(stream) => stream.read(buffer),
+            // What comes over a link is handed over by the link.
+            Transport::Link(_) => Err(io::ErrorKind::WouldBlock.into()),
         }
     }
 }
@@ -89,12 +126,13 @@ impl Write for Transport {
         match self {
             Transport::Plain(socket) => socket.write(bytes),
             Transport::Tls(stream) => stream.write(bytes),
+            Transport::Link(end) => end.write(bytes),
         }
     }
 
     fn flush(&mut self) -> io::Result<()> {
         match self {
-            Transport::Plain(_) => Ok(()),
+            Transport::Plain(_) | Transport::Link(_) => Ok(()),
             Transport::Tls(stream) => stream.flush(),
         }
     }

@@ -205,6 +205,9 @@ impl Shard {
             Flushed::All if connection.phase == Phase::Closing => {
                 // Ours is said; the client's end of the conversation ends the socket.
                 connection.transport.finish_writing();
+                if connection.transport.is_virtual() {
+                    self.end_virtual(key);
+                }
             }
             Flushed::All => {}
             Flushed::Blocked => connection.blocked = true,

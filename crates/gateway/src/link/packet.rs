@@ -1,0 +1,113 @@
+//! Packets: a kind, the connection that it is about, and bytes.
+//!
+//! ```text
+//! kind (1 byte)  connection (8 bytes)  length (4 bytes)  payload        little-endian
+//! ```
+
+use std::ops::Range;
+
+const HEAD_BYTES: usize = 13;
+/// The longest payload; longer runs of bytes go in several packets.
+pub(crate) const PAYLOAD_BYTES_MAX: usize = 256 * 1024;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    /// Up: a connection that begins, by its name at the relay: its door, then its first frames.
+    Open = 1,
+    /// Up, by its name at the core: whole frames. Down, by its name at the relay: bytes.
+    Data = 2,
+    /// Up, by its name at the core: the connection has ended.
+    Closed = 3,
+    /// Either way: the link lives.
+    Ping = 4,
+    /// Down, by its name at the relay: its name at the core.
+    Opened = 5,
+    /// Down, by its name at the relay: close it when what came before is written.
+    Close = 6,
+    /// Handshake: the core's nonce.
+    Challenge = 7,
+    /// Handshake: who the relay is.
+    Hello = 8,
+    /// Handshake: how the link is used.
+    Welcome = 9,
+    /// Handshake: why not.
+    Refused = 10,
+    /// Down: list your sessions, as an answer to this question.
+    List = 11,
+    /// Up: names of live sessions at the core, eight bytes each; the last packet of an answer is empty.
+    Sessions = 12,
+}
+
+impl Kind {
+    fn of(byte: u8) -> Option<Kind> {
+        use Kind::*;
+        [Open, Data, Closed, Ping, Opened, Close, Challenge, Hello, Welcome, Refused, List, Sessions]
+            .into_iter()
+            .find(|kind| *kind as u8 == byte)
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Packet {
+    pub kind: Kind,
+    pub id: u64,
+    pub payload: Range<usize>,
+}
+
+/// The other side is not ours, or broken: the link is of no use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("not a packet of a link")]
+pub(crate) struct BadPacket;
+
+pub(crate) fn put(out: &mut Vec<u8>, kind: Kind, id: u64, payload: &[u8]) {
+    out.push(kind as u8);
+    out.extend_from_slice(&id.to_le_bytes());
+    out.extend_from_slice(&(payload.len() as u32).to_le_bytes());
+    out.extend_from_slice(payload);
+}
+
+/// The first packet of `bytes`, if it has come whole.
+pub(crate) fn take(bytes: &[u8]) -> Result<Option<Packet>, BadPacket> {
+    let Some((head, rest)) = bytes.split_at_checked(HEAD_BYTES) else { return Ok(None) };
+    let kind = Kind::of(head[0]).ok_or(BadPacket)?;
+    let id = u64::from_le_bytes(head[1..9].try_into().map_err(|_| BadPacket)?);
+    let length = u32::from_le_bytes(head[9..].try_into().map_err(|_| BadPacket)?) as usize;
+    if length > PAYLOAD_BYTES_MAX {
+        return Err(BadPacket);
+    }
+    let whole = rest.len() >= length;
+    Ok(whole.then_some(Packet { kind, id, payload: HEAD_BYTES..HEAD_BYTES + length }))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn packets_come_back_whole_and_one_after_another() {
+        let mut bytes = Vec::new();
+        put(&mut bytes, Kind::Open, 7, b"first");
+        let first = bytes.len();
+        put(&mut bytes, Kind::Closed, u64::MAX, b"");
+        for cut in 0..first {
+            assert_eq!(take(&bytes[..cut]), Ok(None), "{cut}");
+        }
+        let packet = take(&bytes).unwrap().unwrap();
+        assert_eq!((packet.kind, packet.id, &bytes[packet.payload.clone()]), (Kind::Open, 7, &b"first"[..]));
+        let packet = take(&bytes[packet.payload.end..]).unwrap().unwrap();
+        assert_eq!((packet.kind, packet.id, packet.payload.len()), (Kind::Closed, u64::MAX, 0));
+    }
+
+    #[test]
+    fn what_is_no_packet_is_refused_by_its_head() {
+        let mut bytes = Vec::new();
+        put(&mut bytes, Kind::Data, 1, &[0; 4]);
+        bytes[0] = 99;
+        assert_eq!(take(&bytes), Err(BadPacket));
+        bytes[0] = Kind::Data as u8;
+        bytes[9..13].copy_from_slice(&u32::MAX.to_le_bytes());
+        assert_eq!(take(&bytes), Err(BadPacket));
+    }
+}

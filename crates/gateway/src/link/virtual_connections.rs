@@ -1,0 +1,260 @@
+//! A shard's links, and the connections behind them.
+
+use super::{
+    LinkEnd, LinkOut, RelayThread,
+    packet::{self, Kind, Packet},
+};
+use crate::{
+    connection::{Connection, Phase},
+    shard::{Shard, TICK, ticks},
+    transport::{Door, Transport},
+};
+use mio::{Interest, Token, net::TcpStream};
+use parking_lot::Mutex;
+use std::{
+    io::{ErrorKind, Read},
+    sync::Arc,
+    time::Duration,
+};
+use tidings_protocol::error::{ErrorCode, Refusal};
+
+/// Tokens from here on are links', below are connections'.
+pub(crate) const LINK_TOKENS: usize = usize::MAX / 2;
+/// Read from a link at once.
+const READ_BYTES: usize = 256 * 1024;
+/// Reads of one link before others have their turn.
+const READS_PER_TURN: usize = 4;
+/// Bytes of a session that wait while something before them is done.
+const WAITING_BYTES_MAX: usize = 1024 * 1024;
+
+pub(crate) struct Link {
+    socket: TcpStream,
+    relay: RelayThread,
+    out: Arc<Mutex<LinkOut>>,
+    /// The head of a packet that has not come whole.
+    partial: Vec<u8>,
+    pub readable: bool,
+    heard: u64,
+    said: u64,
+    lease: u64,
+}
+
+impl Shard {
+    pub(crate) fn adopt_link(&mut self, socket: std::net::TcpStream, relay: RelayThread, lease: Duration) {
+        let tick = self.tick();
+        let entry = self.links.vacant_entry();
+        let token = Token(LINK_TOKENS + entry.key());
+        let prepared = socket.set_nonblocking(true);
+        let mut socket = TcpStream::from_std(socket);
+        let interest = Interest::READABLE | Interest::WRITABLE;
+
+        if let Err(error) = prepared.and_then(|()| self.parts.poll.registry().register(&mut socket, token, interest)) {
+            tracing::warn!(%error, "a link could not be registered");
+            return;
+        }
+        entry.insert(Link {
+            socket,
+            relay,
+            out: Arc::default(),
+            partial: Vec::new(),
+            readable: true,
+            heard: tick,
+            said: tick,
+            lease: ticks(lease),
+        });
+    }
+
+    pub(crate) fn link_event(&mut self, index: usize) {
+        if let Some(link) = self.links.get_mut(index) {
+            link.readable = true;
+        }
+    }
+
+    /// A piece of what has come on each link.
+    pub(crate) fn read_links(&mut self) {
+        for index in 0..self.links.capacity() {
+            if self.links.get(index).is_some_and(|link| link.readable) && !self.read_link(index) {
+                self.drop_link(index);
+            }
+        }
+    }
+
+    /// Answers whether the link is still good.
+    fn read_link(&mut self, index: usize) -> bool {
+        let tick = self.tick();
+        for _ in 0..READS_PER_TURN {
+            let link = &mut self.links[index];
+            let start = link.partial.len();
+            link.partial.resize(start + READ_BYTES, 0);
+            match link.socket.read(&mut link.partial[start..]) {
+                Ok(0) => return false,
+                Ok(n) => {
+                    link.partial.truncate(start + n);
+                    link.heard = tick;
+                }
+                Err(error) => {
+                    link.partial.truncate(start);
+                    if link.partial.is_empty() {
+                        link.partial = Vec::new();
+                    }
+                    match error.kind() {
+                        ErrorKind::WouldBlock => {
+                            link.readable = false;
+                            return true;
+                        }
+                        ErrorKind::Interrupted => continue,
+                        _ => return false,
+                    }
+                }
+            }
+            let mut bytes = std::mem::take(&mut link.partial);
+            let Some(taken) = self.take_packets(index, &bytes) else { return false };
+            let Some(link) = self.links.get_mut(index) else { return true };
+            bytes.drain(..taken);
+            link.partial = bytes;
+        }
+        true
+    }
+
+    /// Takes the packets that have come whole; answers how many bytes they were.
+    fn take_packets(&mut self, index: usize, bytes: &[u8]) -> Option<usize> {
+        let mut at = 0;
+        while let Some(Packet { kind, id, payload }) = packet::take(&bytes[at..]).ok()? {
+            let end = at + payload.end;
+            self.take_packet(index, kind, id, &bytes[at + payload.start..end])?;
+            at = end;
+        }
+        Some(at)
+    }
+
+    fn take_packet(&mut self, index: usize, kind: Kind, id: u64, payload: &[u8]) -> Option<()> {
+        match kind {
+            Kind::Open => {
+                let (door, frames) = payload.split_first()?;
+                let door = if *door == 0 { Door::WebSocket } else { Door::Miop };
+                let key = self.register_virtual(self.links[index].relay, id, door)?;
+                self.take_bytes(key, frames.to_vec());
+            }
+            Kind::Data => {
+                let Some(key) = self.find_virtual(index, id) else { return Some(()) };
+                let connection = &mut self.connections[key];
+                if !connection.paused && connection.partial.is_empty() {
+                    self.take_bytes(key, payload.to_vec());
+                } else if connection.partial.len() + payload.len() <= WAITING_BYTES_MAX {
+                    connection.partial.extend_from_slice(payload);
+                } else {
+                    self.close(key, Refusal::new(ErrorCode::RateLimited, "too much was sent before an answer"));
+                }
+            }
+            Kind::Closed => {
+                if let Some(key) = self.find_virtual(index, id) {
+                    self.remove(key);
+                }
+            }
+            Kind::Sessions => self.hear_sessions(index, id, payload),
+            Kind::Ping => {}
+            _ => return None,
+        }
+        Some(())
+    }
+
+    /// A session that is still here, and behind this link: a relay speaks for its own connections only.
+    fn find_virtual(&self, index: usize, session: u64) -> Option<usize> {
+        let link = &self.links[index];
+        self.find(session)
+            .filter(|key| matches!(&self.connections[*key].transport, Transport::Link(end) if end.relay == link.relay))
+    }
+
+    /// A connection behind a relay's link to this shard, if there is one.
+    pub(crate) fn register_virtual(&mut self, relay: RelayThread, remote: u64, door: Door) -> Option<usize> {
+        let (_, link) = self.links.iter().find(|(_, link)| link.relay == relay)?;
+        let out = link.out.clone();
+        let tick = self.tick();
+        self.generation += 1;
+        let entry = self.connections.vacant_entry();
+        let key = entry.key();
+        let session = (self.generation << 32) | key as u64;
+        let end = LinkEnd { out, relay, remote, session, announced: false };
+        entry.insert(Connection::new(Transport::Link(Box::new(end)), door, session, tick));
+        self.parts.engine.metrics.connections.inc();
+        if self.draining {
+            self.close(key, Refusal::new(ErrorCode::Draining, "the server is draining"));
+        }
+        Some(key)
+    }
+
+    /// Writes what waits, speaks where nothing else was said, and gives up who is silent.
+    pub(crate) fn serve_links(&mut self) {
+        if self.links.is_empty() {
+            return;
+        }
+        let tick = self.tick();
+        let mut lost = Vec::new();
+        let mut unblocked = Vec::new();
+        for (index, link) in &mut self.links {
+            let mut out = link.out.lock();
+            if tick >= link.said + (link.lease / 3).max(1) {
+                out.put(Kind::Ping, 0, &[]);
+            }
+            if out.waits() > 0 {
+                link.said = tick;
+                match out.flush(&mut link.socket) {
+                    Ok(keys) => unblocked.extend(keys),
+                    Err(_) => lost.push(index),
+                }
+            }
+            if tick > link.heard + link.lease {
+                tracing::warn!(
+                    node = link.relay.node,
+                    silent_ms = link.lease * TICK.as_millis() as u64,
+                    "a link is silent"
+                );
+                lost.push(index);
+            }
+        }
+        for key in unblocked {
+            if let Some(connection) = self.connections.get_mut(key).filter(|connection| connection.blocked) {
+                connection.blocked = false;
+                self.schedule.flush_soon(connection, key);
+            }
+        }
+        for index in lost {
+            self.drop_link(index);
+        }
+    }
+
+    /// Whether a link needs a turn now.
+    pub(crate) fn links_wait(&self) -> bool {
+        self.links.iter().any(|(_, link)| link.readable)
+    }
+
+    pub(crate) fn drop_links_of(&mut self, node: u32) {
+        let lost: Vec<usize> =
+            self.links.iter().filter(|(_, link)| link.relay.node == node).map(|(index, _)| index).collect();
+        for index in lost {
+            self.drop_link(index);
+        }
+    }
+
+    /// A link's sessions end with it: nobody could hear them.
+    fn drop_link(&mut self, index: usize) {
+        let Some(mut link) = self.links.try_remove(index) else { return };
+        let _ = self.parts.poll.registry().deregister(&mut link.socket);
+        let behind = |connection: &Connection| matches!(&connection.transport, Transport::Link(end) if Arc::ptr_eq(&end.out, &link.out));
+        let keys: Vec<usize> =
+            self.connections.iter().filter(|(_, connection)| behind(connection)).map(|(key, _)| key).collect();
+        tracing::info!(node = link.relay.node, sessions = keys.len(), "a link is gone");
+        for key in keys {
+            self.remove(key);
+        }
+    }
+
+    fn hear_sessions(&mut self, _index: usize, _question: u64, _payload: &[u8]) {}
+
+    /// A virtual connection is done when its last bytes are on the link.
+    pub(crate) fn end_virtual(&mut self, key: usize) {
+        if self.connections[key].phase == Phase::Closing {
+            self.remove(key);
+        }
+    }
+}
