@@ -21,6 +21,7 @@ pub mod link;
 mod miop;
 mod outgoing;
 mod pushing;
+pub mod relay;
 mod requests;
 mod shard;
 mod transport;

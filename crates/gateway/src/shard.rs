@@ -42,7 +42,7 @@ const COMMANDS_PER_TURN: usize = 256;
 /// The wheel's tick: time-outs are kept to about this.
 pub(crate) const TICK: Duration = Duration::from_millis(100);
 /// How long a closing connection may take to say goodbye.
-const CLOSING: Duration = Duration::from_secs(5);
+pub(crate) const CLOSING: Duration = Duration::from_secs(5);
 
 pub(crate) struct ShardParts {
     pub index: usize,

@@ -61,6 +61,8 @@ codes! {
     StoreUnavailable = "store_unavailable", 503;
     /// The server is draining. Connect again as told.
     Draining = "draining", 503;
+    /// The node that would do it is away. Try again as told.
+    NodeUnavailable = "node_unavailable", 503;
     /// Nobody bound the connection in time.
     BindTimeout = "bind_timeout", 408;
     /// Something must be sent first: a bind.
@@ -89,6 +91,7 @@ impl ErrorCode {
                 | QueueFull
                 | StoreUnavailable
                 | Draining
+                | NodeUnavailable
                 | BindTimeout
                 | HeartbeatTimeout
                 | SlowReader
@@ -114,6 +117,7 @@ impl ErrorCode {
             NotBound => 4010,
             QueueFull => 4011,
             StoreUnavailable => 4012,
+            NodeUnavailable => 4013,
             _ => 4999,
         }
     }

@@ -18,6 +18,7 @@ use std::{
     thread::JoinHandle,
     time::{Duration, Instant},
 };
+use tidings_engine::metrics::Metrics;
 use tidings_listen::{
     Admission, Carrier, Descriptors,
     admission::Guest,
@@ -33,6 +34,36 @@ const ACCEPTS_PER_TURN: usize = 256;
 const PAUSE: Duration = Duration::from_millis(20);
 
 const WAKE: Token = Token(usize::MAX);
+
+/// Who serves the connections that come in.
+pub trait Host: Send + Sync + 'static {
+    /// Takes a connection, with what was read of it already. Answers whether there was room; if not
+    /// the socket is closed.
+    fn adopt(&self, carrier: Carrier, door: Door, already_read: Vec<u8>) -> bool;
+    /// Whether another connection would be taken now.
+    fn has_room(&self) -> bool;
+    /// Connections that have not bound, or are closing.
+    fn unbound(&self) -> usize;
+    fn metrics(&self) -> &Metrics;
+}
+
+impl Host for Gateway {
+    fn adopt(&self, carrier: Carrier, door: Door, already_read: Vec<u8>) -> bool {
+        Gateway::adopt(self, carrier, door, already_read)
+    }
+
+    fn has_room(&self) -> bool {
+        Gateway::has_room(self)
+    }
+
+    fn unbound(&self) -> usize {
+        Gateway::unbound(self)
+    }
+
+    fn metrics(&self) -> &Metrics {
+        &self.engine().metrics
+    }
+}
 
 /// Where the door listens, and by which rules.
 #[derive(Clone)]
@@ -117,11 +148,11 @@ impl MiopDoor {
     }
 
     /// Accepts on a thread of its own until it is stopped.
-    pub fn start(self, gateway: Arc<Gateway>) -> io::Result<Stop> {
+    pub fn start(self, host: Arc<dyn Host>) -> io::Result<Stop> {
         let stopping = Arc::new(AtomicBool::new(false));
         let waker = Waker::new(self.poll.registry(), WAKE)?;
         let newcomers = Newcomers::new(self.entrances.len());
-        let running = Running { door: self, gateway, newcomers, first: 0, reserve: Reserve::new() };
+        let running = Running { door: self, host, newcomers, first: 0, reserve: Reserve::new() };
         let stop = stopping.clone();
         let thread = std::thread::Builder::new().name("miop-door".into()).spawn(move || running.run(&stop))?;
         Ok(Stop { stopping, waker, thread: Some(thread) })
@@ -130,7 +161,7 @@ impl MiopDoor {
 
 struct Running {
     door: MiopDoor,
-    gateway: Arc<Gateway>,
+    host: Arc<dyn Host>,
     newcomers: Newcomers,
     /// The listener that is served first in this turn.
     first: usize,
@@ -197,7 +228,11 @@ impl Running {
         if let Some(pause) = config.admission.pause(Guest::Device) {
             return Accepted::Pause(pause);
         }
-        if !config.admission.has_room_for_unbound(self.gateway.unbound() + self.newcomers.len()) {
+<<<<<<< HEAD
+        if !config.admission.has_room_for_unbound(self.host.unbound() + self.newcomers.len()) {
+=======
+        if !config.admission.has_room_for_unbound(self.host.unbound()) {
+>>>>>>> e2d22df (A relay holds devices' connections for a core)
             return Accepted::Pause(PAUSE);
         }
         match self.door.entrances[index].listener.accept() {
@@ -227,10 +262,19 @@ impl Running {
         let room = config.descriptors.leave_room_for(&newcomer.socket);
         if !room {
             self.count_shortage();
-        } else if !self.gateway.has_room() {
-            self.gateway.engine().metrics.count_refusal(ErrorCode::QueueFull);
+<<<<<<< HEAD
+        } else if !self.host.has_room() {
+            self.host.metrics().count_refusal(ErrorCode::QueueFull);
+=======
+            return refusal::turn_away(&mut socket);
         }
-        if !room || !self.gateway.has_room() {
+        descriptors.count_admitted(Instant::now());
+        if !self.host.has_room() {
+            self.host.metrics().count_refusal(ErrorCode::QueueFull);
+            return refusal::turn_away(&mut socket);
+>>>>>>> e2d22df (A relay holds devices' connections for a core)
+        }
+        if !room || !self.host.has_room() {
             return turn_away(&mut newcomer.socket, newcomer.tls.is_some());
         }
         config.descriptors.count_admitted(now);
@@ -253,7 +297,11 @@ impl Running {
             Err(error) => return tracing::error!(%error, "a TLS session could not begin"),
         };
         tracing::debug!(%peer, "a device connected");
-        self.gateway.adopt(carrier, Door::Miop, Vec::new());
+<<<<<<< HEAD
+        self.host.adopt(carrier, Door::Miop, Vec::new());
+=======
+        self.host.adopt(Carrier::Plain(socket.into()), Door::Miop, Vec::new());
+>>>>>>> e2d22df (A relay holds devices' connections for a core)
     }
 
     /// No descriptor is left: the reserve makes room for one, which is told and closed.
@@ -269,7 +317,7 @@ impl Running {
     }
 
     fn count_shortage(&self) {
-        let metrics = &self.gateway.engine().metrics;
+        let metrics = self.host.metrics();
         metrics.count_refusal(ErrorCode::QueueFull);
         metrics.descriptor_refusals.inc();
         self.door.config.descriptors.count_refused(Instant::now());

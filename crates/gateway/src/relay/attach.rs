@@ -1,0 +1,91 @@
+//! How a relay's thread gets its links: tried again until the core is there.
+
+use super::{Command, RelayConfig, Shared};
+use crate::{
+    gateway::ShardWake,
+    link::handshake::{self, HandshakeError, Hello, VERSION},
+};
+use crossbeam_channel::Sender;
+use std::{
+    net::TcpStream,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+use tidings_engine::shards::Wake;
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Between attempts: doubled from the first to the last, with as much again at random, so that the relays of
+/// a core that restarts do not come in step.
+const PAUSE_FIRST_MS: u64 = 50;
+const PAUSE_LAST_MS: u64 = 2_000;
+
+#[derive(Clone)]
+pub(super) struct Attacher {
+    pub config: RelayConfig,
+    pub boot_id: u64,
+    pub thread: u16,
+    pub commands: Sender<Command>,
+    pub wake: Arc<ShardWake>,
+    pub shared: Arc<Shared>,
+}
+
+impl Attacher {
+    /// Attaches on a thread of its own; the links come as a command.
+    pub(super) fn begin(&self) {
+        let attacher = self.clone();
+        let spawned = std::thread::Builder::new().name("attach".into()).spawn(move || attacher.run());
+        if let Err(error) = spawned {
+            tracing::error!(%error, "no thread to attach to the core");
+        }
+    }
+
+    fn run(self) {
+        let mut pause_ms = PAUSE_FIRST_MS;
+        while !self.shared.stopping.load(Ordering::Acquire) {
+            match self.attach() {
+                Ok((links, lease)) => {
+                    if self.commands.send(Command::Attached { links, lease }).is_ok() {
+                        self.wake.wake();
+                    }
+                    return;
+                }
+                Err(error) => {
+                    // One line when it begins, then silence until it is over.
+                    if pause_ms == PAUSE_FIRST_MS {
+                        tracing::warn!(%error, core = %self.config.core, "the core cannot be reached; trying again");
+                    }
+                    std::thread::sleep(Duration::from_millis(pause_ms + rand::random_range(0..=pause_ms)));
+                    pause_ms = (pause_ms * 2).min(PAUSE_LAST_MS);
+                }
+            }
+        }
+    }
+
+    fn attach(&self) -> Result<(Vec<TcpStream>, Duration), HandshakeError> {
+        let (first, welcome) = self.attach_to(0)?;
+        let mut links = vec![first];
+        for shard in 1..welcome.shards {
+            links.push(self.attach_to(shard)?.0);
+        }
+        for link in &links {
+            link.set_read_timeout(None)?;
+            link.set_write_timeout(None)?;
+        }
+        Ok((links, Duration::from_millis(welcome.lease_ms)))
+    }
+
+    fn attach_to(&self, shard: u16) -> Result<(TcpStream, handshake::Welcome), HandshakeError> {
+        let mut socket = TcpStream::connect_timeout(&self.config.core, CONNECT_TIMEOUT)?;
+        let hello = Hello {
+            version: VERSION,
+            name: self.config.name.clone(),
+            boot_id: self.boot_id,
+            address: self.config.address.clone(),
+            thread: self.thread,
+            shard,
+            nonce: rand::random(),
+        };
+        let welcome = handshake::attach(&mut socket, &self.config.secret, &hello)?;
+        Ok((socket, welcome))
+    }
+}
