@@ -506,7 +506,8 @@ impl Shard {
             let refusal =
                 Refusal::new(ErrorCode::Draining, "the server is draining; connect again").retry_after(after_ms);
             let frame = self.connections[key].reconnect_frame(None, after_ms);
-            if self.connections[key].phase != Phase::Closing {
+            // What a relay holds it keeps, until we are back or it has waited long enough.
+            if self.connections[key].phase != Phase::Closing && !self.connections[key].transport.is_virtual() {
                 self.close_after(key, frame, refusal);
             }
         }

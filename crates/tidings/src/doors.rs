@@ -9,7 +9,7 @@ use tidings_api::{
 };
 use tidings_gateway::{
     Gateway,
-    door::{self, MiopDoor},
+    door::{self, Host, MiopDoor},
 };
 use tidings_listen::tls::Certificates;
 use tokio::{
@@ -30,7 +30,7 @@ pub(crate) struct Doors {
 }
 
 impl Doors {
-    pub(crate) fn open(settings: &Settings, entry: Entry, http: &Door, gateway: &Arc<Gateway>) -> Result<Doors> {
+    pub(crate) fn open(settings: &Settings, entry: Entry, http: &Door, gateway: Arc<Gateway>) -> Result<Doors> {
         let mut addresses = Vec::new();
         let mut listeners = Vec::new();
         for config in settings.http_doors(&entry)? {
@@ -40,14 +40,26 @@ impl Doors {
             addresses.push((name, listener.address()));
             listeners.push(listener);
         }
+        let doors = Doors::open_miop(settings, entry, |_| Ok(gateway))?;
+        addresses.extend(&doors.addresses);
+        Ok(Doors { http: listeners.into_iter().map(Listener::start).collect(), addresses, ..doors })
+    }
+
+    /// The doors of devices alone. Who serves them may need to know where they are.
+    pub(crate) fn open_miop(
+        settings: &Settings,
+        entry: Entry,
+        host: impl FnOnce(&[SocketAddr]) -> Result<Arc<dyn Host>>,
+    ) -> Result<Doors> {
         let config = settings.miop_door(&entry)?;
         let asked: Vec<SocketAddr> = config.listen.iter().map(|(address, _)| *address).collect();
         let miop = MiopDoor::bind(config).with_context(|| format!("listening on {asked:?} (miop)"))?;
-        addresses.extend(miop.addresses().into_iter().map(|(at, tls)| (if tls { "miop_tls" } else { "miop" }, at)));
+        let (at, tls): (Vec<SocketAddr>, Vec<bool>) = miop.addresses().into_iter().unzip();
+        let names = tls.iter().map(|tls| if *tls { "miop_tls" } else { "miop" });
         Ok(Doors {
-            http: listeners.into_iter().map(Listener::start).collect(),
-            miop: miop.start(gateway.clone())?,
-            addresses,
+            http: Vec::new(),
+            addresses: names.zip(at.iter().copied()).collect(),
+            miop: miop.start(host(&at)?)?,
             watch: entry.certificates.map(watch).transpose()?,
         })
     }

@@ -8,6 +8,7 @@ mod commands;
 mod development;
 mod doors;
 mod logs;
+mod relaying;
 mod serve;
 mod settings;
 #[cfg(feature = "otel")]

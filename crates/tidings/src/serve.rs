@@ -3,12 +3,14 @@
 use crate::{
     development::{self, Keys},
     logs,
+    relaying::RelayServer,
+    settings::Role,
     settings::{SettingArgs, Settings},
     wiring::Server,
 };
 use anyhow::{Context, Result};
 use std::{fs, io::Write, path::Path, process::ExitCode, time::Duration};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// The file in the data folder that tells where the server listens.
 pub(crate) const LISTENING: &str = "listening";
@@ -40,7 +42,10 @@ impl Serve {
             runtime.worker_threads(settings.http_threads);
         }
         let runtime = runtime.max_blocking_threads(BLOCKING_THREADS).enable_all().thread_name("http").build()?;
-        runtime.block_on(serve(&settings, descriptors, keys.as_ref()))?;
+        match settings.role {
+            Role::All => runtime.block_on(serve(&settings, descriptors, keys.as_ref()))?,
+            Role::Gateway => runtime.block_on(relay(&settings, descriptors))?,
+        }
         // What still runs are reads whose callers are gone.
         runtime.shutdown_background();
         Ok(ExitCode::SUCCESS)
@@ -55,33 +60,60 @@ async fn serve(settings: &Settings, descriptors: u64, development: Option<&Keys>
         development::populate(server.engine()).await?;
     }
     let address = server.doors().http_address();
-    let listening = settings.data_dir.join(LISTENING);
-    let doors = server.doors().listening();
-    write_whole(&listening, doors.as_bytes())?;
-    for door in doors.lines() {
-        println!("listening {door}");
-    }
+    announce(settings, &server.listening())?;
     if let Some(keys) = development {
         println!("{}", development::announce(address, &settings.data_dir, keys));
     }
     std::io::stdout().flush()?;
-    tracing::info!(doors = doors.trim().replace('\n', " "), data_dir = %settings.data_dir.display(), "serving");
 
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
     }
+    stop(settings, |deadline| server.stop(deadline), [&mut terminate, &mut interrupt]).await;
+    Ok(())
+}
+
+async fn relay(settings: &Settings, descriptors: u64) -> Result<()> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let server = RelayServer::start(settings, descriptors).await?;
+    fs::create_dir_all(&settings.data_dir).with_context(|| format!("making {}", settings.data_dir.display()))?;
+    announce(settings, &server.listening())?;
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    stop(settings, |deadline| server.stop(deadline), [&mut terminate, &mut interrupt]).await;
+    Ok(())
+}
+
+/// Tells where the doors are: in the data folder, and in print.
+fn announce(settings: &Settings, doors: &str) -> Result<()> {
+    write_whole(&settings.data_dir.join(LISTENING), doors.as_bytes())?;
+    for door in doors.lines() {
+        println!("listening {door}");
+    }
+    tracing::info!(doors = doors.trim().replace('\n', " "), data_dir = %settings.data_dir.display(), "serving");
+    Ok(std::io::stdout().flush()?)
+}
+
+/// Within the deadline, or at once by a second signal.
+async fn stop<F: Future<Output = ()>>(
+    settings: &Settings,
+    stop: impl FnOnce(Duration) -> F,
+    [terminate, interrupt]: [&mut Signal; 2],
+) {
     let deadline = Duration::from_millis(settings.drain_deadline_ms);
     tracing::info!(?deadline, "stopping");
     // Whoever looks for the server must not find one that is going.
-    let _ = fs::remove_file(&listening);
+    let _ = fs::remove_file(settings.data_dir.join(LISTENING));
     end_late_stop(deadline + STOP_GRACE);
     tokio::select! {
-        () = server.stop(deadline) => tracing::info!("stopped"),
+        () = stop(deadline) => tracing::info!("stopped"),
         _ = terminate.recv() => tracing::warn!("stopped at once by a second signal"),
         _ = interrupt.recv() => tracing::warn!("stopped at once by a second signal"),
     }
-    Ok(())
 }
 
 fn add_development_keys(settings: &mut Settings) -> Result<Keys> {

@@ -14,7 +14,7 @@ use tidings_engine::{
     engine::Parts,
     outbox::{OutboxConfig, Webhook},
 };
-use tidings_gateway::{Carrier, Gateway, VerifyToken};
+use tidings_gateway::{Carrier, Gateway, VerifyToken, link::door::LinkDoor};
 use tidings_protocol::error::Refusal;
 use tidings_store::{EmbeddedOptions, EmbeddedStore};
 
@@ -23,6 +23,7 @@ pub(crate) struct Server {
     engine: Arc<Engine>,
     gateway: Arc<Gateway>,
     doors: Doors,
+    link_door: Option<LinkDoor>,
     housekeeping: tokio::task::JoinHandle<()>,
 }
 
@@ -53,13 +54,21 @@ impl Server {
             Some(Arc::new(Copier(store))),
             settings.api_config(),
         );
-        let doors = Doors::open(settings, entry, &Door::new(Arc::new(api)), &gateway)?;
+        let doors = Doors::open(settings, entry, &Door::new(Arc::new(api)), gateway.clone())?;
+        let link_door = settings.link_config().map(|config| LinkDoor::start(config, gateway.clone())).transpose();
+        let link_door = link_door.with_context(|| format!("listening on {:?} for gateways", settings.link.listen))?;
         let housekeeping = tokio::spawn(housekeeping(engine.clone(), settings.clone()));
-        Ok(Server { doors, engine, gateway, housekeeping })
+        Ok(Server { doors, link_door, engine, gateway, housekeeping })
     }
 
     pub(crate) fn doors(&self) -> &Doors {
         &self.doors
+    }
+
+    /// Where it listens: a line for each address, HTTP first.
+    pub(crate) fn listening(&self) -> String {
+        let link = self.link_door.as_ref().map(|door| format!("link={}\n", door.address()));
+        self.doors.listening() + &link.unwrap_or_default()
     }
 
     pub(crate) fn engine(&self) -> &Engine {
@@ -70,6 +79,9 @@ impl Server {
     pub(crate) async fn stop(self, deadline: Duration) {
         let began = tokio::time::Instant::now();
         self.housekeeping.abort();
+        if let Some(door) = &self.link_door {
+            door.stop();
+        }
         if !self.doors.close(deadline / 2).await {
             tracing::warn!("some HTTP requests did not end in time");
         }

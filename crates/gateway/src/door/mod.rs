@@ -228,11 +228,7 @@ impl Running {
         if let Some(pause) = config.admission.pause(Guest::Device) {
             return Accepted::Pause(pause);
         }
-<<<<<<< HEAD
         if !config.admission.has_room_for_unbound(self.host.unbound() + self.newcomers.len()) {
-=======
-        if !config.admission.has_room_for_unbound(self.host.unbound()) {
->>>>>>> e2d22df (A relay holds devices' connections for a core)
             return Accepted::Pause(PAUSE);
         }
         match self.door.entrances[index].listener.accept() {
@@ -262,17 +258,8 @@ impl Running {
         let room = config.descriptors.leave_room_for(&newcomer.socket);
         if !room {
             self.count_shortage();
-<<<<<<< HEAD
         } else if !self.host.has_room() {
             self.host.metrics().count_refusal(ErrorCode::QueueFull);
-=======
-            return refusal::turn_away(&mut socket);
-        }
-        descriptors.count_admitted(Instant::now());
-        if !self.host.has_room() {
-            self.host.metrics().count_refusal(ErrorCode::QueueFull);
-            return refusal::turn_away(&mut socket);
->>>>>>> e2d22df (A relay holds devices' connections for a core)
         }
         if !room || !self.host.has_room() {
             return turn_away(&mut newcomer.socket, newcomer.tls.is_some());
@@ -297,11 +284,7 @@ impl Running {
             Err(error) => return tracing::error!(%error, "a TLS session could not begin"),
         };
         tracing::debug!(%peer, "a device connected");
-<<<<<<< HEAD
         self.host.adopt(carrier, Door::Miop, Vec::new());
-=======
-        self.host.adopt(Carrier::Plain(socket.into()), Door::Miop, Vec::new());
->>>>>>> e2d22df (A relay holds devices' connections for a core)
     }
 
     /// No descriptor is left: the reserve makes room for one, which is told and closed.

@@ -7,7 +7,8 @@ use crate::{
 };
 use crossbeam_channel::Sender;
 use std::{
-    net::TcpStream,
+    io,
+    net::{TcpStream, ToSocketAddrs},
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
@@ -52,7 +53,7 @@ impl Attacher {
                 Err(error) => {
                     // One line when it begins, then silence until it is over.
                     if pause_ms == PAUSE_FIRST_MS {
-                        tracing::warn!(%error, core = %self.config.core, "the core cannot be reached; trying again");
+                        tracing::warn!(%error, core = self.config.core, "the core cannot be reached; trying again");
                     }
                     std::thread::sleep(Duration::from_millis(pause_ms + rand::random_range(0..=pause_ms)));
                     pause_ms = (pause_ms * 2).min(PAUSE_LAST_MS);
@@ -75,7 +76,9 @@ impl Attacher {
     }
 
     fn attach_to(&self, shard: u16) -> Result<(TcpStream, handshake::Welcome), HandshakeError> {
-        let mut socket = TcpStream::connect_timeout(&self.config.core, CONNECT_TIMEOUT)?;
+        let address = self.config.core.to_socket_addrs()?.next();
+        let address = address.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
+        let mut socket = TcpStream::connect_timeout(&address, CONNECT_TIMEOUT)?;
         let hello = Hello {
             version: VERSION,
             name: self.config.name.clone(),

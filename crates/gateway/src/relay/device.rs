@@ -85,6 +85,12 @@ impl Device {
                 Err(_) => return Written::Gone,
             }
         }
+        // A transport that encrypts may hold the last piece.
+        match self.transport.flush() {
+            Ok(()) => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock => self.blocked = true,
+            Err(_) => return Written::Gone,
+        }
         let left = &bytes[done..];
         if self.rest.len() + left.len() > buffer_max {
             return Written::TooSlow;

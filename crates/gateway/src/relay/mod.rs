@@ -25,7 +25,7 @@ use mio::{Poll, Waker};
 use parking_lot::Mutex;
 use std::{
     io,
-    net::{SocketAddr, TcpStream},
+    net::TcpStream,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -40,7 +40,8 @@ use tidings_listen::Carrier;
 /// Where the core is, and who we are to it.
 #[derive(Debug, Clone)]
 pub struct RelayConfig {
-    pub core: SocketAddr,
+    /// As `host:port`.
+    pub core: String,
     pub secret: String,
     /// This node's name: one process at a time has it.
     pub name: String,

@@ -48,6 +48,8 @@ const CONGESTED_BYTES: usize = 8 * 1024 * 1024;
 const CORE_AWAY_MS: u64 = 1_000;
 /// How long devices that must connect again are spread over when a link is lost.
 const RECONNECT_SPREAD_MS: u64 = 5_000;
+/// Devices that stayed are sent away when the core is not back by then.
+const AWAY_MAX: Duration = Duration::from_secs(600);
 
 pub(super) struct RelayLoop {
     poll: Poll,
@@ -59,6 +61,8 @@ pub(super) struct RelayLoop {
     devices: Slab<Device>,
     upstreams: Vec<Upstream>,
     is_attached: bool,
+    /// The tick at which the core went away.
+    away_since: u64,
     wheel: Wheel,
     readable: VecDeque<usize>,
     /// Devices that wait to be opened anew.
@@ -89,6 +93,7 @@ impl RelayLoop {
             devices: Slab::new(),
             upstreams: Vec::new(),
             is_attached: false,
+            away_since: 0,
             wheel: Wheel::new(),
             readable: VecDeque::new(),
             reopen: VecDeque::new(),
@@ -162,7 +167,7 @@ impl RelayLoop {
                 device.readable = true;
                 self.readable.push_back(key);
             }
-            if event.is_writable() && device.blocked {
+            if event.is_writable() && (device.blocked || device.transport.holds_unsent()) {
                 let written = device.go_on();
                 self.after_write(key, written);
             }
@@ -194,7 +199,11 @@ impl RelayLoop {
             }
         };
         self.generation += 1;
-        entry.insert(Device::new(transport, (self.generation << 32) | key as u64, tick));
+        let device = entry.insert(Device::new(transport, (self.generation << 32) | key as u64, tick));
+        if device.transport.may_hold_bytes() {
+            device.readable = true;
+            self.readable.push_back(key);
+        }
         self.shared.metrics.connections.inc();
         self.arm(key, tick + ticks(self.config.bind_timeout));
         if self.draining {
@@ -227,6 +236,7 @@ impl RelayLoop {
             upstream.deregister(self.poll.registry());
         }
         if std::mem::take(&mut self.is_attached) {
+            self.away_since = self.tick();
             self.shared.attached.fetch_sub(1, Ordering::AcqRel);
         }
         self.upstreams.clear();
@@ -616,6 +626,10 @@ impl RelayLoop {
                 Phase::Live | Phase::Detached => (silence_max(device.heartbeat_ms), Some(ErrorCode::HeartbeatTimeout)),
                 Phase::Closing => (ticks(CLOSING), None),
             };
+            if device.phase == Phase::Detached && tick > self.away_since + ticks(AWAY_MAX) {
+                self.redirect(key, rand::random_range(0..=RECONNECT_SPREAD_MS), "the core stayed away");
+                continue;
+            }
             if tick < device.heard + limit {
                 let again = device.heard + limit;
                 self.arm(key, again);

@@ -2,14 +2,17 @@
 
 mod doors;
 mod flags;
+mod link;
 mod macros;
 
 pub(crate) use doors::Entry;
 pub(crate) use flags::SettingArgs;
+pub(crate) use link::Role;
 
 use anyhow::{Context, Result, anyhow, bail};
 use doors::{Admitting, Tls};
 use ipnet::IpNet;
+use link::Link;
 use macros::{Described, Value, settings};
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 use tidings_api::ApiConfig;
@@ -26,6 +29,8 @@ const HTTP_CONNECTIONS_KEPT: usize = 1_024;
 settings! {
     /// The settings of a server.
     Settings {
+        /// `all`: everything in one process. `gateway`: only devices' connections, for the core that `[link] to` names.
+        role: Role = Role::All,
         /// Where HTTP and WebSocket clients connect. Port 0 picks a free one; `<data_dir>/listening` tells which.
         http_listen: SocketAddr = SocketAddr::from(([127, 0, 0, 1], 8080)),
         /// Where devices connect (MIOP).
@@ -66,6 +71,7 @@ settings! {
             log: Log,
             tls: Tls,
             admission: Admitting,
+            link: Link,
             session: Session,
             engine: Engine,
             store: Store,
@@ -248,6 +254,7 @@ impl Settings {
             "log" => self.log.set(name, text),
             "tls" => self.tls.set(name, text),
             "admission" => self.admission.set(name, text),
+            "link" => self.link.set(name, text),
             "session" => self.session.set(name, text),
             "engine" => self.engine.set(name, text),
             "store" => self.store.set(name, text),
@@ -260,6 +267,10 @@ impl Settings {
 
     /// Refuses settings that cannot be served with.
     pub(crate) fn check(&self) -> Result<()> {
+        self.check_link()?;
+        if self.role == Role::Gateway {
+            return Ok(());
+        }
         if self.all_api_keys().next().is_none() {
             bail!("no api_key is set: app servers could not call. Set TIDINGS_API_KEY, or try `tidings serve --dev`");
         }
