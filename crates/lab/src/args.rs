@@ -1,7 +1,8 @@
 //! The commands of `tidings bench` and their options.
 
+pub use crate::devices::job::Via as DeviceVia;
 use clap::{Args, Subcommand, ValueEnum};
-use std::{path::PathBuf, str::FromStr, time::Duration};
+use std::{net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
 
 /// Load a server the way its users will, and prove with counts that nothing was lost.
 #[derive(Debug, Clone, Args)]
@@ -26,8 +27,12 @@ pub enum Bench {
     Crash(CrashArgs),
     /// Rates and memory at growing group sizes, histories and numbers of users
     Growth(GrowthArgs),
+    /// Devices bind, stay with heartbeats, and what that costs
+    Connect(ConnectArgs),
     #[command(hide = true)]
     Worker,
+    #[command(hide = true)]
+    DeviceWorker,
     #[command(hide = true)]
     BareServer(BareArgs),
 }
@@ -217,6 +222,83 @@ pub enum GrowthPart {
     Group,
     History,
     Users,
+}
+
+/// How many devices, from where, to which doors.
+#[derive(Debug, Clone, Args)]
+pub struct DeviceArgs {
+    #[command(flatten)]
+    pub target: TargetArgs,
+    #[arg(long, default_value_t = 1_000)]
+    pub devices: usize,
+    #[arg(long, value_enum, default_value_t = DeviceVia::Miop)]
+    pub via: DeviceVia,
+    /// With --url: where devices connect
+    #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
+    pub doors: Vec<SocketAddr>,
+    /// With --url and --via miops: the server's certificate in PEM, valid for `localhost`
+    #[arg(long, value_name = "FILE")]
+    pub certificate: Option<PathBuf>,
+    /// Gateway processes of a server of the bench's own: a number, 0 for none, or `auto`
+    #[arg(long, default_value = "auto")]
+    pub gateways: Gateways,
+    /// Client processes; one per 18000 devices unless given
+    #[arg(long)]
+    pub clients: Option<usize>,
+    /// Connects a second (open loop), or `max` (closed loop)
+    #[arg(long, default_value = "max")]
+    pub rate: Rate,
+    /// Connections between begun and bound, per client process
+    #[arg(long, default_value_t = 256)]
+    pub under_way: usize,
+    /// The heartbeat interval that devices ask for
+    #[arg(long, default_value = "60s", value_parser = duration)]
+    pub heartbeat: Duration,
+    /// All must be bound within this
+    #[arg(long, default_value = "5m", value_parser = duration)]
+    pub within: Duration,
+    /// A setting of the bench's own server and gateways, such as TIDINGS_LOG=debug; may be repeated
+    #[arg(long = "set", value_name = "NAME=VALUE", value_parser = setting)]
+    pub settings: Vec<(String, String)>,
+}
+
+impl DeviceArgs {
+    pub(crate) fn server_settings(&self) -> impl Iterator<Item = (String, String)> {
+        self.settings.iter().cloned()
+    }
+}
+
+fn setting(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("NAME=VALUE")?;
+    Ok((name.to_owned(), value.to_owned()))
+}
+
+/// Processes that hold connections for the core.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Gateways {
+    /// None while one process can hold all devices.
+    Auto,
+    Count(usize),
+}
+
+impl FromStr for Gateways {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Gateways::Auto),
+            _ => text.parse().map(Gateways::Count).map_err(|_| "a number or `auto`".into()),
+        }
+    }
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct ConnectArgs {
+    #[command(flatten)]
+    pub devices: DeviceArgs,
+    /// How long all are held after the last is bound
+    #[arg(long, default_value = "10s", value_parser = duration)]
+    pub hold: Duration,
 }
 
 #[derive(Debug, Clone, Args)]

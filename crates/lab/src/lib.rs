@@ -16,6 +16,8 @@ mod bare;
 mod broadcast;
 mod corpus;
 mod crash;
+mod device_worker;
+pub mod devices;
 mod direct;
 mod group;
 mod growth;
@@ -82,6 +84,7 @@ impl Verdict {
 pub fn run(args: BenchArgs) -> ExitCode {
     let result = match args.bench {
         Bench::Worker => return worker::main(),
+        Bench::DeviceWorker => return device_worker::main(),
         Bench::BareServer(bare) => return bare::main(&bare),
         Bench::Group(args) => group::run(&args),
         Bench::Broadcast(args) => broadcast::run(&args),
@@ -90,6 +93,7 @@ pub fn run(args: BenchArgs) -> ExitCode {
         Bench::Isolation(args) => isolation::run(&args),
         Bench::Crash(args) => crash::run(&args),
         Bench::Growth(args) => growth::run(&args),
+        Bench::Connect(args) => devices::connect::run(&args),
     };
     match result {
         Ok(verdict) => {

@@ -63,6 +63,12 @@ pub(crate) fn terminate(pid: u32) {
     }
 }
 
+/// Nanoseconds of the clock that all processes of the machine share and nobody sets.
+pub(crate) fn monotonic_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
 /// A short text that differs between runs.
 pub(crate) fn run_tag() -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64);

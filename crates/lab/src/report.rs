@@ -36,6 +36,11 @@ impl Live {
         self.bar.tick();
     }
 
+    pub(crate) fn say(&self, what: String) {
+        self.bar.set_message(what);
+        self.bar.tick();
+    }
+
     pub(crate) fn end(&self) {
         self.bar.finish_and_clear();
     }

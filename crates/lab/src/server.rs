@@ -92,16 +92,23 @@ pub(crate) struct OwnServer {
     pub(crate) address: SocketAddr,
     pub(crate) api_key: String,
     pub(crate) token_key: String,
+    /// Settings beyond those of every bench.
+    environment: Vec<(String, String)>,
 }
 
 impl OwnServer {
     pub(crate) fn start() -> Result<Self, LabError> {
+        OwnServer::start_with(Vec::new())
+    }
+
+    pub(crate) fn start_with(environment: Vec<(String, String)>) -> Result<Self, LabError> {
         let mut server = OwnServer {
             folder: tempfile::Builder::new().prefix("tidings-bench-").tempdir()?,
             child: None,
             address: SocketAddr::from(([127, 0, 0, 1], 0)),
             api_key: random_key(),
             token_key: random_key(),
+            environment,
         };
         std::fs::create_dir_all(server.data_dir())?;
         server.launch()?;
@@ -114,6 +121,11 @@ impl OwnServer {
 
     pub(crate) fn pid(&self) -> Option<u32> {
         self.child.as_ref().map(Child::id)
+    }
+
+    /// Where one of its doors listens.
+    pub(crate) fn listening(&self, door: &str) -> Option<SocketAddr> {
+        read_listening(&self.data_dir().join("listening"), door)
     }
 
     /// Starts the process and waits until it is ready; returns how long that took.
@@ -137,6 +149,7 @@ impl OwnServer {
             .env("TIDINGS_DATA_DIR", self.data_dir())
             .env("TIDINGS_API_KEY", &self.api_key)
             .env("TIDINGS_TOKEN_KEY", &self.token_key)
+            .envs(self.environment.iter().cloned())
             .current_dir(self.folder.path())
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
@@ -151,7 +164,7 @@ impl OwnServer {
         let started = Instant::now();
         let Some(child) = &mut self.child else { return Err(LabError::Server("was not started".into())) };
         loop {
-            if let Some(address) = read_listening(&listening) {
+            if let Some(address) = read_listening(&listening, "http") {
                 self.address = address;
                 if Http::new(address, "").is_ready() {
                     return Ok(());
@@ -211,9 +224,10 @@ impl Drop for OwnServer {
     }
 }
 
-fn read_listening(file: &Path) -> Option<SocketAddr> {
+/// The address that a server's `listening` file gives for one of its doors.
+pub(crate) fn read_listening(file: &Path, door: &str) -> Option<SocketAddr> {
     let text = std::fs::read_to_string(file).ok()?;
-    text.lines().find_map(|line| line.strip_prefix("http="))?.trim().parse().ok()
+    text.lines().find_map(|line| line.strip_prefix(door)?.strip_prefix('='))?.trim().parse().ok()
 }
 
 fn log_tail(folder: &Path) -> String {
@@ -222,6 +236,6 @@ fn log_tail(folder: &Path) -> String {
     lines[lines.len().saturating_sub(10)..].join("\n")
 }
 
-fn random_key() -> String {
+pub(crate) fn random_key() -> String {
     format!("{:032x}{:032x}", rand::random::<u128>(), rand::random::<u128>())
 }

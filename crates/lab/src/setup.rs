@@ -23,6 +23,16 @@ pub(crate) fn named_users(http: &mut Http, ids: &[String]) -> Result<(), LabErro
     users(http, ids.iter().map(|id| UserUpsert { id: id.clone(), ..UserUpsert::default() }).collect())
 }
 
+/// Users `tag-0`, `tag-1`, … by the hundred thousand.
+pub(crate) fn many_users(http: &mut Http, tag: &str, count: usize) -> Result<(), LabError> {
+    for start in (0..count).step_by(USERS_BATCH_MAX) {
+        let part = start..(start + USERS_BATCH_MAX).min(count);
+        let part = part.map(|number| UserUpsert { id: format!("{tag}-{number}"), ..UserUpsert::default() });
+        http.upsert_users(part.collect())?;
+    }
+    Ok(())
+}
+
 /// A group of these users, who exist already.
 pub(crate) fn group(http: &mut Http, id: &str, members: &[String]) -> Result<Conversation, LabError> {
     http.create_conversation(&CreateConversation {

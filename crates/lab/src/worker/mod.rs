@@ -17,6 +17,7 @@ use crate::{
     process,
 };
 use desk::Desk;
+pub(crate) use ledger::{histogram, record};
 use fleet::{Fleet, WAKER};
 use ledger::Ledger;
 use std::{

@@ -1,0 +1,233 @@
+//! What a device and its door say to each other, in the bytes of either protocol.
+
+use crate::devices::job::Via;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use std::borrow::Cow;
+use tidings_client::{
+    session::{CONNECT_PATH, MASK, SERVER_FRAME_BYTES_MAX},
+    wire::{answer_head, put_upgrade},
+};
+use tidings_protocol::{
+    frames::ClientFrame,
+    miop::{self, Frame, HEARTBEAT, decode, take_head, wants},
+    ws::{Control, Data, OpCode, put_client_frame, take_frame},
+};
+
+/// Something that the server said.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Said<'a> {
+    /// The upgrade is done: bind now.
+    Upgraded,
+    Bound {
+        user: Cow<'a, str>,
+        heartbeat_ms: u64,
+    },
+    /// The echo of a heartbeat.
+    Beat,
+    Push {
+        id: u64,
+        body: &'a [u8],
+    },
+    Refused {
+        code: Cow<'a, str>,
+        retry: bool,
+        retry_after_ms: Option<u64>,
+        /// The connection ends with it.
+        fatal: bool,
+    },
+    /// Connect again, there if an address is given.
+    ComeBack {
+        address: Option<&'a str>,
+        after_ms: u64,
+    },
+    /// Nothing that a device of the lab acts on.
+    Other,
+}
+
+/// The first bytes of a connection; `None` when the bind itself comes first.
+pub(crate) fn put_greeting(via: Via, out: &mut Vec<u8>) -> bool {
+    if via == Via::Ws {
+        put_upgrade(out, CONNECT_PATH);
+    }
+    via == Via::Ws
+}
+
+pub(crate) fn put_bind(via: Via, out: &mut Vec<u8>, token: &str, device_id: &str, heartbeat_s: u64) {
+    match via {
+        Via::Miop | Via::Miops => Frame::Bind(miop::Bind {
+            version: miop::VERSION,
+            token,
+            device_id,
+            device_kind: Some("bench"),
+            wants: Some(wants::PUSH),
+            heartbeat_s: Some(heartbeat_s),
+            ..miop::Bind::default()
+        })
+        .put(out),
+        Via::Ws => put_json(
+            out,
+            &ClientFrame::Bind(tidings_protocol::frames::Bind {
+                token: token.into(),
+                device_id: device_id.into(),
+                device_kind: "bench".into(),
+                app_version: None,
+                cursor: None,
+                push: true,
+            }),
+        ),
+    }
+}
+
+pub(crate) fn put_beat(via: Via, out: &mut Vec<u8>) {
+    match via {
+        Via::Miop | Via::Miops => out.extend_from_slice(&HEARTBEAT),
+        Via::Ws => put_client_frame(out, OpCode::Data(Data::Text), b"{\"t\":\"ping\"}", MASK),
+    }
+}
+
+pub(crate) fn put_ack(via: Via, out: &mut Vec<u8>, pushes: Vec<u64>) {
+    match via {
+        Via::Miop | Via::Miops => Frame::Ack { pushes }.put(out),
+        Via::Ws => put_json(out, &ClientFrame::Ack { pushes }),
+    }
+}
+
+fn put_json(out: &mut Vec<u8>, frame: &ClientFrame) {
+    // These types hold nothing that does not serialize.
+    let payload = serde_json::to_vec(frame).unwrap_or_default();
+    put_client_frame(out, OpCode::Data(Data::Text), &payload, MASK);
+}
+
+/// What the first whole frame of `bytes` says, and how many bytes it took; `None` when more are needed.
+pub(crate) fn take(via: Via, upgraded: bool, bytes: &mut [u8]) -> Result<Option<(usize, Said<'_>)>, String> {
+    match via {
+        Via::Miop | Via::Miops => take_miop(bytes),
+        Via::Ws if upgraded => take_ws(bytes),
+        Via::Ws => match answer_head(bytes)? {
+            None => Ok(None),
+            Some(head) if head.status == 101 => Ok(Some((head.body_start, Said::Upgraded))),
+            Some(head) => {
+                let code = Cow::Owned(format!("http_{}", head.status));
+                let retry_after_ms = head.retry_after.map(|seconds| seconds * 1000);
+                let retry = matches!(head.status, 429 | 503);
+                Ok(Some((bytes.len(), Said::Refused { code, retry, retry_after_ms, fatal: true })))
+            }
+        },
+    }
+}
+
+fn take_miop(bytes: &[u8]) -> Result<Option<(usize, Said<'_>)>, String> {
+    let Some(head) = take_head(bytes, SERVER_FRAME_BYTES_MAX).map_err(|error| error.to_string())? else {
+        return Ok(None);
+    };
+    let end = head.payload.end;
+    let said = match decode(head.kind, &bytes[head.payload]).map_err(|error| error.to_string())? {
+        Frame::Bound(bound) if bound.version == miop::VERSION && !bound.session.is_empty() => {
+            Said::Bound { user: Cow::Borrowed(bound.user), heartbeat_ms: bound.heartbeat_s * 1000 }
+        }
+        Frame::Bound(bound) => return Err(format!("bound with version {} and {:?}", bound.version, bound.session)),
+        Frame::Heartbeat { .. } => Said::Beat,
+        Frame::Push(push) => Said::Push { id: push.push, body: push.body },
+        Frame::Redirect { address, after_ms } => Said::ComeBack { address, after_ms },
+        Frame::Error(error) => Said::Refused {
+            code: Cow::Borrowed(error.code),
+            retry: error.retry,
+            retry_after_ms: error.retry_after_ms,
+            fatal: error.fatal,
+        },
+        Frame::Unbind { .. } => Said::Refused { code: "unbind".into(), retry: true, retry_after_ms: None, fatal: true },
+        Frame::Chat { .. } | Frame::Skipped { .. } => Said::Other,
+        Frame::Bind(_) | Frame::Ack { .. } => return Err(format!("a frame of kind {} from a server", head.kind)),
+    };
+    Ok(Some((end, said)))
+}
+
+/// What of a WebSocket frame a device reads.
+#[derive(Deserialize)]
+struct Text<'a> {
+    #[serde(borrow)]
+    t: Cow<'a, str>,
+    #[serde(borrow)]
+    user: Option<Cow<'a, str>>,
+    heartbeat_ms: Option<u64>,
+    push: Option<u64>,
+    #[serde(borrow)]
+    body: Option<&'a RawValue>,
+    #[serde(borrow)]
+    code: Option<Cow<'a, str>>,
+    #[serde(default)]
+    retry: bool,
+    retry_after_ms: Option<u64>,
+    after_ms: Option<u64>,
+}
+
+fn take_ws(bytes: &mut [u8]) -> Result<Option<(usize, Said<'_>)>, String> {
+    let Some(frame) = take_frame(bytes, false, SERVER_FRAME_BYTES_MAX).map_err(|error| error.to_string())? else {
+        return Ok(None);
+    };
+    let end = frame.payload.end;
+    let payload = &bytes[frame.payload];
+    match frame.opcode {
+        OpCode::Control(Control::Close) => {
+            let code = payload.get(..2).map_or(1005, |code| u16::from_be_bytes([code[0], code[1]]));
+            let code = Cow::Owned(format!("close_{code}"));
+            return Ok(Some((end, Said::Refused { code, retry: true, retry_after_ms: None, fatal: true })));
+        }
+        OpCode::Data(Data::Text) => {}
+        _ => return Ok(Some((end, Said::Other))),
+    }
+    let text: Text = serde_json::from_slice(payload).map_err(|error| error.to_string())?;
+    let missing = || format!("a {} frame without all of its fields", text.t);
+    let said = match text.t.as_ref() {
+        "bound" => Said::Bound {
+            user: text.user.clone().ok_or_else(missing)?,
+            heartbeat_ms: text.heartbeat_ms.ok_or_else(missing)?,
+        },
+        "pong" => Said::Beat,
+        "push" => {
+            Said::Push { id: text.push.ok_or_else(missing)?, body: text.body.ok_or_else(missing)?.get().as_bytes() }
+        }
+        "reconnect" => Said::ComeBack { address: None, after_ms: text.after_ms.ok_or_else(missing)? },
+        "error" => Said::Refused {
+            code: text.code.clone().ok_or_else(missing)?,
+            retry: text.retry,
+            retry_after_ms: text.retry_after_ms,
+            fatal: false,
+        },
+        _ => Said::Other,
+    };
+    Ok(Some((end, said)))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn check(via: Via, bytes: &[u8], expected: Said<'_>) {
+        for cut in 0..bytes.len() {
+            assert_eq!(take(via, true, &mut bytes[..cut].to_vec()), Ok(None), "cut at {cut}");
+        }
+        assert_eq!(take(via, true, &mut bytes.to_vec()), Ok(Some((bytes.len(), expected))));
+    }
+
+    #[test]
+    fn both_protocols_say_the_same() {
+        let bound = miop::Bound { version: 1, session: "s", user: "u", heartbeat_s: 60, ..Default::default() };
+        check(
+            Via::Miop,
+            &Frame::Bound(bound).to_bytes(),
+            Said::Bound { user: "u".into(), heartbeat_ms: 60_000 },
+        );
+        let mut text = Vec::new();
+        let json = br#"{"t":"bound","session":"s","user":"u","heartbeat_ms":60000,"cursor":"","resume":{}}"#;
+        tidings_protocol::ws::put_server_frame(&mut text, OpCode::Data(Data::Text), json);
+        check(Via::Ws, &text, Said::Bound { user: "u".into(), heartbeat_ms: 60_000 });
+    }
+
+    #[test]
+    fn a_server_that_speaks_as_a_client_is_told_apart() {
+        assert!(take(Via::Miop, true, &mut Frame::Ack { pushes: vec![1] }.to_bytes()).is_err());
+    }
+}

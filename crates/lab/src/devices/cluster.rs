@@ -1,0 +1,241 @@
+//! The server that devices connect to: one process, or a core and gateways that hold the connections for it.
+
+use super::job::Via;
+use crate::{
+    LabError,
+    args::{DeviceArgs, Gateways},
+    process,
+    server::{Check, OwnServer, Target, random_key},
+};
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+use tidings_client::http::Http;
+
+/// Devices of one process: below the 20,000 files that a process may commonly open, with room for the rest.
+pub(crate) const DEVICES_PER_PROCESS: usize = 18_000;
+/// A gateway opens no store.
+const READY_TIMEOUT: Duration = Duration::from_secs(60);
+const LOOK_AGAIN: Duration = Duration::from_millis(2);
+const STOP_TIMEOUT: Duration = Duration::from_secs(60);
+
+pub(crate) struct Cluster {
+    pub(crate) target: Target,
+    pub(crate) gateways: Vec<Gateway>,
+    /// Where devices connect.
+    pub(crate) doors: Vec<SocketAddr>,
+    /// In PEM, for TLS.
+    pub(crate) certificate: Option<String>,
+    folder: tempfile::TempDir,
+}
+
+/// A process that holds connections for a core.
+#[derive(Debug)]
+pub(crate) struct Gateway {
+    folder: PathBuf,
+    child: Option<Child>,
+}
+
+impl Cluster {
+    /// The server that the options name, or one of the bench's own.
+    pub(crate) fn find(args: &DeviceArgs) -> Result<Self, LabError> {
+        let folder = tempfile::Builder::new().prefix("tidings-bench-").tempdir()?;
+        if args.target.url.is_some() {
+            let target = Target::find(&args.target)?;
+            let doors = if args.via == Via::Ws { vec![target.address()] } else { args.doors.clone() };
+            if doors.is_empty() {
+                return Err(LabError::Usage("--url also needs --doors, the addresses that devices connect to".into()));
+            }
+            let certificate = args.certificate.as_ref().map(std::fs::read_to_string).transpose()?;
+            return Ok(Cluster { target, gateways: Vec::new(), doors, certificate, folder });
+        }
+        let tls = (args.via == Via::Miops).then(|| Certificate::make(&folder)).transpose()?;
+        let count = match args.gateways {
+            Gateways::Count(count) => count,
+            Gateways::Auto if args.devices <= DEVICES_PER_PROCESS => 0,
+            Gateways::Auto => args.devices.div_ceil(DEVICES_PER_PROCESS),
+        };
+        let mut environment = vec![("TIDINGS_LINK_SECRET".to_owned(), random_key())];
+        if let Some(tls) = &tls {
+            environment.extend(tls.environment());
+        }
+        let door = |address: SocketAddr| {
+            let name = if tls.is_some() { "TIDINGS_MIOP_TLS_LISTEN" } else { "TIDINGS_MIOP_LISTEN" };
+            (name.to_owned(), address.to_string())
+        };
+        let mut core = environment.clone();
+        if count == 0 {
+            core.push(door(free_port(Ipv4Addr::LOCALHOST)));
+        } else {
+            core.push(("TIDINGS_LINK_LISTEN".to_owned(), free_port(Ipv4Addr::LOCALHOST).to_string()));
+        }
+        core.extend(args.server_settings());
+        let own = OwnServer::start_with(core)?;
+        let mut gateways = Vec::new();
+        if count > 0 {
+            let link = own.listening("link").ok_or_else(|| LabError::Server("told no link address".into()))?;
+            environment.push(("TIDINGS_LINK_TO".to_owned(), link.to_string()));
+            environment.extend(args.server_settings());
+        }
+        for number in 0..count {
+            // An address for each: one address has ports for some 28,000 connections from one client address.
+            let address = Ipv4Addr::new(127, 0, (number / 250) as u8, (number % 250 + 2) as u8);
+            let mut environment = environment.clone();
+            environment.push(door(free_port(address)));
+            environment.push(("TIDINGS_HTTP_LISTEN".to_owned(), free_port(address).to_string()));
+            gateways.push(Gateway::start(folder.path().join(format!("gateway-{number}")), environment)?);
+        }
+        let line = match args.via {
+            Via::Miop => "miop",
+            Via::Miops => "miop_tls",
+            Via::Ws => "http",
+        };
+        let doors = if count == 0 {
+            vec![own.listening(line).ok_or_else(|| LabError::Server(format!("told no {line} address")))?]
+        } else {
+            gateways.iter_mut().map(|gateway| gateway.door(line)).collect::<Result<_, _>>()?
+        };
+        let certificate = tls.map(|tls| tls.pem);
+        Ok(Cluster { target: Target::Own(Box::new(own)), gateways, doors, certificate, folder })
+    }
+
+    pub(crate) fn http(&self) -> Http {
+        self.target.http()
+    }
+
+    /// Every process of a server of our own, with its name.
+    pub(crate) fn processes(&self) -> Vec<(String, u32)> {
+        let core = self.target.pid().map(|pid| ("core".to_owned(), pid));
+        let gateways = self.gateways.iter().enumerate();
+        let gateways = gateways.filter_map(|(number, gateway)| Some((format!("gateway {number}"), gateway.pid()?)));
+        core.into_iter().chain(gateways).collect()
+    }
+
+    pub(crate) fn cpu_seconds(&self) -> f64 {
+        self.processes().iter().map(|(_, pid)| process::cpu_seconds(*pid)).sum()
+    }
+
+    /// Whether every process of our own still runs, except gateways that the bench killed itself.
+    pub(crate) fn is_alive(&mut self) -> bool {
+        self.http().is_ready() && self.gateways.iter_mut().all(Gateway::is_as_it_should)
+    }
+
+    /// Ends the gateways, then the core, and checks its folder.
+    pub(crate) fn finish(mut self) -> Result<Option<Check>, LabError> {
+        for gateway in &mut self.gateways {
+            gateway.stop()?;
+        }
+        let check = self.target.finish()?;
+        self.folder.close()?;
+        Ok(check)
+    }
+}
+
+fn free_port(address: Ipv4Addr) -> SocketAddr {
+    SocketAddr::from((address, 0))
+}
+
+impl Gateway {
+    fn start(folder: PathBuf, environment: Vec<(String, String)>) -> Result<Self, LabError> {
+        std::fs::create_dir_all(&folder)?;
+        let log = std::fs::File::create(folder.join("gateway.log"))?;
+        let child = Command::new(std::env::current_exe()?)
+            .args(["serve", "--role", "gateway"])
+            .env("TIDINGS_DATA_DIR", &folder)
+            .envs(environment)
+            .current_dir(&folder)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .spawn()?;
+        Ok(Gateway { folder, child: Some(child) })
+    }
+
+    /// Waits until it says where devices connect.
+    fn door(&mut self, line: &str) -> Result<SocketAddr, LabError> {
+        let started = Instant::now();
+        loop {
+            if let Some(address) = crate::server::read_listening(&self.folder.join("listening"), line) {
+                return Ok(address);
+            }
+            let log = || std::fs::read_to_string(self.folder.join("gateway.log")).unwrap_or_default();
+            if let Some(child) = &mut self.child
+                && let Some(status) = child.try_wait()?
+            {
+                return Err(LabError::Server(format!("gateway ended with {status}: {}", log())));
+            }
+            if started.elapsed() > READY_TIMEOUT {
+                return Err(LabError::Server(format!("gateway was not ready in time: {}", log())));
+            }
+            std::thread::sleep(LOOK_AGAIN);
+        }
+    }
+
+    pub(crate) fn pid(&self) -> Option<u32> {
+        self.child.as_ref().map(Child::id)
+    }
+
+    fn is_as_it_should(&mut self) -> bool {
+        self.child.as_mut().is_none_or(|child| matches!(child.try_wait(), Ok(None)))
+    }
+
+    /// `kill -9`, and waits for the end.
+    pub(crate) fn kill(&mut self) -> Result<(), LabError> {
+        if let Some(mut child) = self.child.take() {
+            child.kill()?;
+            child.wait()?;
+        }
+        Ok(())
+    }
+
+    fn stop(&mut self) -> Result<(), LabError> {
+        let Some(child) = &mut self.child else { return Ok(()) };
+        process::terminate(child.id());
+        let asked = Instant::now();
+        while child.try_wait()?.is_none() {
+            if asked.elapsed() > STOP_TIMEOUT {
+                return Err(LabError::Server("gateway did not end after SIGTERM".into()));
+            }
+            std::thread::sleep(LOOK_AGAIN);
+        }
+        self.child = None;
+        Ok(())
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        // Reached with a process only when the bench failed.
+        let _ = self.kill();
+    }
+}
+
+/// A certificate of the run's own, for `localhost`, that vouches for itself.
+struct Certificate {
+    pem: String,
+    certificate_file: PathBuf,
+    key_file: PathBuf,
+}
+
+impl Certificate {
+    fn make(folder: &tempfile::TempDir) -> Result<Self, LabError> {
+        let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()])
+            .map_err(|error| LabError::Usage(format!("no certificate: {error}")))?;
+        let (certificate_file, key_file) = (folder.path().join("certificate.pem"), folder.path().join("key.pem"));
+        let pem = made.cert.pem();
+        std::fs::write(&certificate_file, &pem)?;
+        std::fs::write(&key_file, made.signing_key.serialize_pem())?;
+        Ok(Certificate { pem, certificate_file, key_file })
+    }
+
+    fn environment(&self) -> [(String, String); 2] {
+        let path = |file: &PathBuf| file.display().to_string();
+        [
+            ("TIDINGS_TLS_CERTIFICATE".to_owned(), path(&self.certificate_file)),
+            ("TIDINGS_TLS_KEY".to_owned(), path(&self.key_file)),
+        ]
+    }
+}

@@ -1,0 +1,93 @@
+//! What connections cost: memory of the processes on both sides, and of the kernel between them.
+
+use serde::Serialize;
+use std::fs;
+
+/// A moment's memory, in bytes.
+#[derive(Debug, Clone, Default, Serialize)]
+pub(crate) struct Memory {
+    /// Per server process, in the order in which they were named.
+    pub(crate) server: Vec<(String, u64)>,
+    pub(crate) clients: u64,
+    /// All of the machine's kernel objects (`Slab` of `/proc/meminfo`).
+    pub(crate) slab: u64,
+    /// Pages of TCP buffers (`mem` of `/proc/net/sockstat`).
+    pub(crate) tcp_buffers: u64,
+    /// TCP sockets of this network namespace that are in use.
+    pub(crate) sockets: u64,
+}
+
+impl Memory {
+    pub(crate) fn now(server: &[(String, u32)], clients: &[u32]) -> Self {
+        let socket_stat = fs::read_to_string("/proc/net/sockstat").unwrap_or_default();
+        Memory {
+            server: server.iter().map(|(name, pid)| (name.clone(), resident_bytes(*pid))).collect(),
+            clients: clients.iter().map(|pid| resident_bytes(*pid)).sum(),
+            slab: kib_line(&fs::read_to_string("/proc/meminfo").unwrap_or_default(), "Slab:"),
+            tcp_buffers: word_after(&socket_stat, "TCP:", "mem") * PAGE_BYTES,
+            sockets: word_after(&socket_stat, "TCP:", "inuse"),
+        }
+    }
+
+    pub(crate) fn server_bytes(&self) -> u64 {
+        self.server.iter().map(|(_, bytes)| bytes).sum()
+    }
+}
+
+/// `/proc/net/sockstat` counts in pages; Linux's are 4 KiB wherever this lab is likely to run.
+const PAGE_BYTES: u64 = 4096;
+
+/// `smaps_rollup` counts pages, where `status` may lag by some per thread (proc(5)).
+fn resident_bytes(pid: u32) -> u64 {
+    match fs::read_to_string(format!("/proc/{pid}/smaps_rollup")) {
+        Ok(text) => kib_line(&text, "Rss:"),
+        Err(_) => crate::process::resident_bytes(pid),
+    }
+}
+
+fn kib_line(text: &str, name: &str) -> u64 {
+    let rest = text.lines().find_map(|line| line.strip_prefix(name));
+    rest.and_then(|rest| rest.split_whitespace().next()).and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0) * 1024
+}
+
+fn word_after(text: &str, line: &str, name: &str) -> u64 {
+    let mut words = text.lines().find_map(|text| text.strip_prefix(line)).unwrap_or_default().split_whitespace();
+    words.find(|word| *word == name).and_then(|_| words.next()).and_then(|word| word.parse().ok()).unwrap_or(0)
+}
+
+/// What one connection costs, in bytes, by the difference of two moments.
+#[derive(Debug, Clone, Default, Serialize)]
+pub(crate) struct PerConnection {
+    pub(crate) server: f64,
+    pub(crate) client: f64,
+    /// The kernel's objects of both ends, since both are on this machine; everything else that the machine does
+    /// meanwhile counts, too.
+    pub(crate) kernel_both_ends: f64,
+    pub(crate) kernel_buffers: f64,
+}
+
+impl PerConnection {
+    pub(crate) fn between(before: &Memory, after: &Memory, connections: u64) -> Self {
+        let each = |before: u64, after: u64| (after as f64 - before as f64) / connections.max(1) as f64;
+        PerConnection {
+            server: each(before.server_bytes(), after.server_bytes()),
+            client: each(before.clients, after.clients),
+            kernel_both_ends: each(before.slab, after.slab),
+            kernel_buffers: each(before.tcp_buffers, after.tcp_buffers),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_tables_are_read() {
+        let text = "sockets: used 9\nTCP: inuse 5 orphan 0 tw 0 alloc 7 mem 3\nUDP: inuse 1 mem 0\n";
+        assert_eq!((word_after(text, "TCP:", "inuse"), word_after(text, "TCP:", "mem")), (5, 3));
+        assert_eq!(kib_line("MemFree: 1 kB\nSlab:    20 kB\n", "Slab:"), 20 * 1024);
+        let now = Memory::now(&[("me".into(), std::process::id())], &[]);
+        assert!(now.server_bytes() > 100_000);
+    }
+}
