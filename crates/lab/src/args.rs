@@ -29,6 +29,8 @@ pub enum Bench {
     Growth(GrowthArgs),
     /// Devices bind, stay with heartbeats, and what that costs
     Connect(ConnectArgs),
+    /// A push to every device: time to the last of them and to the last acknowledgement
+    Push(DevicePushArgs),
     #[command(hide = true)]
     Worker,
     #[command(hide = true)]
@@ -299,6 +301,29 @@ pub struct ConnectArgs {
     /// How long all are held after the last is bound
     #[arg(long, default_value = "10s", value_parser = duration)]
     pub hold: Duration,
+    /// Push to all at the end
+    #[arg(long)]
+    pub push: bool,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct DevicePushArgs {
+    #[command(flatten)]
+    pub devices: DeviceArgs,
+    #[arg(long, default_value_t = 5)]
+    pub rounds: usize,
+    /// Between the last acknowledgement of one round and the next push
+    #[arg(long, default_value = "200ms", value_parser = duration)]
+    pub pause: Duration,
+    /// Direct messages a second, alone and then beside the pushes
+    #[arg(long, value_name = "RATE")]
+    pub beside_chat: Option<f64>,
+    /// How long those are sent, each time
+    #[arg(long, default_value = "10s", value_parser = duration)]
+    pub chat_duration: Duration,
+    /// Their conversations
+    #[arg(long, default_value_t = 50)]
+    pub pairs: usize,
 }
 
 #[derive(Debug, Clone, Args)]

@@ -94,6 +94,7 @@ pub fn run(args: BenchArgs) -> ExitCode {
         Bench::Crash(args) => crash::run(&args),
         Bench::Growth(args) => growth::run(&args),
         Bench::Connect(args) => devices::connect::run(&args),
+        Bench::Push(args) => devices::push::run(&args),
     };
     match result {
         Ok(verdict) => {

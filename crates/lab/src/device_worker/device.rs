@@ -252,7 +252,11 @@ pub(crate) fn connect(address: SocketAddr, source: Option<SocketAddr>) -> io::Re
         Some(socket2::Protocol::TCP),
     )?;
     socket.set_reuse_address(true)?;
-    socket.bind(&source.into())?;
+    match socket.bind(&source.into()) {
+        // Somebody listens on that port of every address: the kernel then finds one.
+        Err(error) if error.kind() == ErrorKind::AddrInUse => socket.bind(&SocketAddr::new(source.ip(), 0).into())?,
+        bound => bound?,
+    }
     match socket.connect(&address.into()) {
         Ok(()) => {}
         Err(error) if error.raw_os_error() == Some(EINPROGRESS) => {}

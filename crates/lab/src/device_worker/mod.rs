@@ -55,6 +55,7 @@ enum Task {
     Storm { at_ns: u64, within: Duration },
     Connect { until: Instant },
     Settle { until: Instant },
+    AwaitPush { number: usize, patience: Duration, got: u64, changed: Instant },
 }
 
 fn work() -> io::Result<()> {
@@ -93,11 +94,7 @@ fn work() -> io::Result<()> {
         if !matches!(task, Task::None) && told.elapsed() > PROGRESS_EVERY {
             told = Instant::now();
             let count = &swarm.count;
-            report(&DeviceReport::Progress {
-                live: count.live,
-                attempts: count.attempts,
-                given_up: count.given_up,
-            });
+            report(&DeviceReport::Progress { live: count.live, attempts: count.attempts, given_up: count.given_up });
         }
     }
 }
@@ -114,6 +111,10 @@ fn begin(command: DeviceCommand, swarm: &mut Swarm) -> Task {
         DeviceCommand::Settle { within_ms } => {
             swarm.settling = true;
             Task::Settle { until: Instant::now() + Duration::from_millis(within_ms) }
+        }
+        DeviceCommand::AwaitPush { number, patience_ms } => {
+            let patience = Duration::from_millis(patience_ms);
+            Task::AwaitPush { number, patience, got: 0, changed: Instant::now() }
         }
         DeviceCommand::Silence => {
             swarm.silent = true;
@@ -136,6 +137,14 @@ fn go_on(task: Task, swarm: &mut Swarm) -> Task {
             let settled = done(swarm);
             swarm.settling = false;
             settled
+        }
+        Task::AwaitPush { number, patience, got, changed } => {
+            let now = swarm.devices_with(number);
+            if now >= swarm.count.live || changed.elapsed() > patience {
+                return done(swarm);
+            }
+            let changed = if now == got { changed } else { Instant::now() };
+            Task::AwaitPush { number, patience, got: now, changed }
         }
         other => other,
     }

@@ -75,6 +75,10 @@ impl PushBook {
         result
     }
 
+    pub(crate) fn devices_with(&self, number: usize) -> u64 {
+        self.counts.get(number).map_or(0, |count| count.devices)
+    }
+
     pub(crate) fn counts(&self) -> (Vec<PushCount>, Spread) {
         (self.counts.clone(), Spread::of(&self.latency))
     }

@@ -166,7 +166,9 @@ impl Swarm {
         let mut timeout = longest.min(Duration::from_millis(TICK_MS));
         if !begun_all {
             timeout = Duration::ZERO;
-        } else if !self.is_full() && let Some(wait) = self.plan.wait_ns(now) {
+        } else if !self.is_full()
+            && let Some(wait) = self.plan.wait_ns(now)
+        {
             timeout = timeout.min(Duration::from_nanos(wait));
         }
         let Some(mut events) = self.events.take() else { return Ok(()) };
@@ -490,6 +492,10 @@ impl Swarm {
 
     pub(crate) fn beats_pending(&self) -> u64 {
         self.devices.iter().filter(|device| device.beat_ns != 0).count() as u64
+    }
+
+    pub(crate) fn devices_with(&self, push: usize) -> u64 {
+        self.pushes.devices_with(push)
     }
 
     pub(crate) fn tally(&self) -> Tally {

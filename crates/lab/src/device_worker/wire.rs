@@ -215,11 +215,7 @@ mod tests {
     #[test]
     fn both_protocols_say_the_same() {
         let bound = miop::Bound { version: 1, session: "s", user: "u", heartbeat_s: 60, ..Default::default() };
-        check(
-            Via::Miop,
-            &Frame::Bound(bound).to_bytes(),
-            Said::Bound { user: "u".into(), heartbeat_ms: 60_000 },
-        );
+        check(Via::Miop, &Frame::Bound(bound).to_bytes(), Said::Bound { user: "u".into(), heartbeat_ms: 60_000 });
         let mut text = Vec::new();
         let json = br#"{"t":"bound","session":"s","user":"u","heartbeat_ms":60000,"cursor":"","resume":{}}"#;
         tidings_protocol::ws::put_server_frame(&mut text, OpCode::Data(Data::Text), json);

@@ -2,6 +2,7 @@
 
 use super::{
     memory::PerConnection,
+    pushing::Round,
     show,
     stage::{Stage, check_verdict},
     tally::Tally,
@@ -24,6 +25,9 @@ pub(crate) fn run(args: &ConnectArgs) -> Result<Verdict, LabError> {
     let (server, clients) = (stage.cluster.cpu_seconds(), stage.fleet.cpu_seconds());
     let held = hold(&mut stage, args.hold, args.devices.target.patience)?;
     let (server, clients) = (stage.cluster.cpu_seconds() - server, stage.fleet.cpu_seconds() - clients);
+    let mut push = args.push.then(|| Round::run(&mut stage, 0, args.devices.target.patience)).transpose()?;
+    let end = stage.settle(args.devices.target.patience)?;
+    push.iter_mut().for_each(|push| push.settle(&end));
     let later = stage.memory();
     let presence = stage.compare_presence()?;
     let before = stage.before.clone();
@@ -43,13 +47,16 @@ pub(crate) fn run(args: &ConnectArgs) -> Result<Verdict, LabError> {
     println!("  ms             p50       p90       p99     p99.9    p99.99      p100");
     show::row("echo", &held.beat);
     println!("  server memory at the end {:.1} MiB", later.server_bytes() as f64 / 1_048_576.0);
-    show::problems(&held);
+    push.iter().for_each(Round::print);
+    show::problems(&end);
     presence.print();
-    let verdict = ramp.verdict().and(held_verdict(&held)).and(presence.verdict()).and(check_verdict(&check));
+    let verdict = ramp.verdict().and(held_verdict(&end)).and(presence.verdict()).and(check_verdict(&check));
+    let verdict = push.iter().map(Round::verdict).fold(verdict, Verdict::and);
     let value = json!({
         "bench": "connect", "via": devices.via, "ramp": show::ramp_json(&ramp), "per_connection_bytes": each,
         "before": before, "after": after, "at_end": later, "hold_seconds": args.hold.as_secs_f64(),
         "hold": show::beats_json(&held), "hold_server_cpu_seconds": server, "hold_client_cpu_seconds": clients,
+        "push": push,
         "presence": presence.json(), "check": check,
     });
     report::write_json(devices.target.json.as_deref(), &value)?;

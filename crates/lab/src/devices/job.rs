@@ -31,11 +31,24 @@ pub(crate) enum DeviceCommand {
     Open(Box<OpenDevices>),
     /// Binds every device that is not bound, so many a second or as fast as it goes; done when all are bound or
     /// have given up, or after `within_ms`.
-    Connect { per_second: Option<f64>, within_ms: u64 },
+    Connect {
+        per_second: Option<f64>,
+        within_ms: u64,
+    },
     /// Closes every connection at that time of the monotonic clock and connects all again at once.
-    Storm { at_ns: u64, within_ms: u64 },
+    Storm {
+        at_ns: u64,
+        within_ms: u64,
+    },
+    /// Waits until every bound device has that push, or none more got it for the whole of `patience_ms`.
+    AwaitPush {
+        number: usize,
+        patience_ms: u64,
+    },
     /// Sends no more heartbeats until every one that was sent is answered or `within_ms` have passed.
-    Settle { within_ms: u64 },
+    Settle {
+        within_ms: u64,
+    },
     /// Sends no more heartbeats at all, and lets a connection that ends stay closed.
     Silence,
     /// Says how things stand.
@@ -75,7 +88,13 @@ pub(crate) struct OpenDevices {
 pub(crate) enum DeviceReport {
     Opened,
     /// Every so often while a command is under way.
-    Progress { live: u64, attempts: u64, given_up: u64 },
+    Progress {
+        live: u64,
+        attempts: u64,
+        given_up: u64,
+    },
     Done(Box<Tally>),
-    Failed { why: String },
+    Failed {
+        why: String,
+    },
 }

@@ -93,7 +93,8 @@ impl Tally {
         self.attempts += other.attempts;
         self.bound += other.bound;
         add_causes(&mut self.failures, &other.failures);
-        if self.first_planned_ns == 0 || (other.first_planned_ns > 0 && other.first_planned_ns < self.first_planned_ns) {
+        if self.first_planned_ns == 0 || (other.first_planned_ns > 0 && other.first_planned_ns < self.first_planned_ns)
+        {
             self.first_planned_ns = other.first_planned_ns;
         }
         self.last_bound_ns = self.last_bound_ns.max(other.last_bound_ns);

@@ -17,9 +17,9 @@ use crate::{
     process,
 };
 use desk::Desk;
-pub(crate) use ledger::{histogram, record};
 use fleet::{Fleet, WAKER};
 use ledger::Ledger;
+pub(crate) use ledger::{histogram, record};
 use std::{
     io::{self, BufRead, Write},
     process::ExitCode,
