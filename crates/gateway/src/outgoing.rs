@@ -305,6 +305,32 @@ mod tests {
         assert_eq!(outgoing.queued_bytes(), 0);
     }
 
+    /// A transport that takes everything and holds it until the socket has room.
+    struct Holding {
+        room: bool,
+    }
+
+    impl Write for Holding {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            if self.room { Ok(()) } else { Err(ErrorKind::WouldBlock.into()) }
+        }
+    }
+
+    #[test]
+    fn what_the_transport_holds_is_not_written() {
+        let mut outgoing = Outgoing::default();
+        outgoing.push_frame(b"frame".to_vec());
+        let mut transport = Holding { room: false };
+        let mut flush = |t: &mut Holding| outgoing.flush(t, Door::Miop, &mut Cursor::default(), &mut Vec::new()).0;
+        assert_eq!(flush(&mut transport), Flushed::Blocked);
+        transport.room = true;
+        assert_eq!(flush(&mut transport), Flushed::All);
+    }
+
     #[test]
     fn a_blocked_socket_goes_on_where_it_stopped() {
         let mut outgoing = Outgoing::default();

@@ -108,3 +108,124 @@ impl Write for TlsStream {
         self.send()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, crypto::ring};
+    use std::{net::TcpListener, sync::Arc};
+
+    type Client = rustls::StreamOwned<ClientConnection, std::net::TcpStream>;
+
+    /// Both ends of a connection, the handshake done.
+    fn pair() -> (TlsStream, Client) {
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        let key = rustls::pki_types::PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
+        let provider = Arc::new(ring::default_provider());
+        let server = ServerConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions();
+        let server = server.unwrap().with_no_client_auth().with_single_cert(vec![made.cert.der().clone()], key);
+        let mut roots = RootCertStore::empty();
+        roots.add(made.cert.der().clone()).unwrap();
+        let client = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+        let client = Arc::new(client.with_root_certificates(roots).with_no_client_auth());
+        let client = ClientConnection::new(client, "localhost".try_into().unwrap()).unwrap();
+
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let ours = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (socket, _) = listener.accept().unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let session = ServerConnection::new(Arc::new(server.unwrap())).unwrap();
+        let mut stream = TlsStream { socket: TcpStream::from_std(socket), session: Box::new(session) };
+        let mut client = rustls::StreamOwned::new(client, ours);
+        while client.conn.is_handshaking() || stream.session.is_handshaking() {
+            while client.conn.wants_write() {
+                client.conn.write_tls(&mut client.sock).unwrap();
+            }
+            assert_eq!(stream.read(&mut [0; 16]).unwrap_err().kind(), ErrorKind::WouldBlock);
+            if client.conn.is_handshaking() {
+                client.conn.read_tls(&mut client.sock).unwrap();
+                client.conn.process_new_packets().unwrap();
+            }
+        }
+        (stream, client)
+    }
+
+    /// Reads, as often as it takes for something to have come.
+    fn read(stream: &mut TlsStream, buffer: &mut [u8]) -> usize {
+        loop {
+            match stream.read(buffer) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => std::thread::yield_now(),
+                outcome => return outcome.unwrap(),
+            }
+        }
+    }
+
+    #[test]
+    fn a_full_socket_holds_at_most_a_piece_and_flush_says_so() {
+        let (mut stream, mut client) = pair();
+        let mut taken = 0;
+        while stream.flush().is_ok() {
+            taken += stream.write(&[7; 100_000]).unwrap();
+        }
+        assert_eq!(stream.write(b"more").unwrap_err().kind(), ErrorKind::WouldBlock);
+        let reader = std::thread::spawn(move || {
+            let mut all = vec![0; taken];
+            client.read_exact(&mut all).unwrap();
+            all.iter().all(|byte| *byte == 7)
+        });
+        while stream.flush().is_err() {
+            std::thread::yield_now();
+        }
+        assert!(reader.join().unwrap());
+    }
+
+    #[test]
+    fn a_short_read_means_that_nothing_is_left() {
+        let (mut stream, mut client) = pair();
+        const SENT: usize = 200_000;
+        client.write_all(&[7; SENT]).unwrap();
+        let mut buffer = vec![0; SENT + 1];
+        let mut filled = 0;
+        while filled < SENT {
+            filled += read(&mut stream, &mut buffer[filled..]);
+            assert_eq!(stream.session.process_new_packets().unwrap().plaintext_bytes_to_read(), 0);
+        }
+        assert_eq!(filled, SENT);
+        // A small buffer leaves the rest for the next read, which needs nothing from the socket.
+        client.write_all(b"abcdef").unwrap();
+        assert_eq!(read(&mut stream, &mut buffer[..4]), 4);
+        assert_eq!(stream.read(&mut buffer).unwrap(), 2);
+    }
+
+    #[test]
+    fn what_came_before_the_end_is_read_first() {
+        for says_goodbye in [true, false] {
+            let (mut stream, mut client) = pair();
+            client.write_all(b"last words").unwrap();
+            if says_goodbye {
+                client.conn.send_close_notify();
+            }
+            client.flush().unwrap();
+            client.sock.shutdown(Shutdown::Write).unwrap();
+            let mut buffer = [0; 64];
+            assert_eq!(read(&mut stream, &mut buffer), 10);
+            assert_eq!(read(&mut stream, &mut buffer), 0);
+        }
+    }
+
+    #[test]
+    fn what_is_no_tls_is_answered_with_an_alert() {
+        let (mut stream, mut client) = pair();
+        client.sock.write_all(&[23, 3, 3, 0, 5, 1, 2, 3, 4, 5]).unwrap();
+        let error = loop {
+            match stream.read(&mut [0; 64]) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => std::thread::yield_now(),
+                outcome => break outcome.unwrap_err(),
+            }
+        };
+        assert_eq!(error.kind(), ErrorKind::InvalidData);
+        let error = client.read(&mut [0; 64]).unwrap_err();
+        assert!(error.to_string().contains("alert"), "{error}");
+    }
+}
