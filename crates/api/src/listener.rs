@@ -31,6 +31,7 @@ use tokio::{
     net::{TcpListener, TcpStream},
     sync::watch,
 };
+use tokio_rustls::server::TlsStream;
 
 /// A request's head must have come by then; also how long a connection may idle between requests.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
@@ -116,9 +117,10 @@ impl Listener {
             match accepted {
                 Ok((stream, peer)) => self.serve(stream, peer, &stopped),
                 Err(error) if ran_out(&error) => {
-                    self.count_shortage();
+                    // Accept finds that out before it looks whether anybody waits.
                     reserve.give_up();
                     if let Ok(Ok((stream, _))) = tokio::time::timeout(ACCEPT_PAUSE, self.listener.accept()).await {
+                        self.count_shortage();
                         turn_away(&stream, self.config.tls.is_some());
                     }
                     if !reserve.take_back() {
@@ -181,19 +183,37 @@ async fn welcome(
     peer: SocketAddr,
     door: Door,
     config: &ListenerConfig,
-    stopped: watch::Receiver<bool>,
+    mut stopped: watch::Receiver<bool>,
 ) -> io::Result<()> {
     stream.set_nodelay(true)?;
-    let client = match &config.proxies {
-        Some(proxies) => read_proxy_header(&mut stream, peer, proxies).await?,
-        None => peer,
+    let begin = async {
+        let client = match &config.proxies {
+            Some(proxies) => read_proxy_header(&mut stream, peer, proxies).await?,
+            None => peer,
+        };
+        tracing::debug!(%client, "connected");
+        match &config.tls {
+            Some(tls) => shake_hands(stream, tls.clone()).await.map(|stream| Entered::Tls(Box::new(stream))),
+            None => Ok(Entered::Plain(stream)),
+        }
     };
-    tracing::debug!(%client, "connected");
-    match &config.tls {
-        Some(tls) => converse(shake_hands(stream, tls.clone()).await?, door, stopped).await,
-        None => converse(stream, door, stopped).await,
+    let entered = tokio::select! {
+        entered = begin => entered?,
+        // Nothing was asked yet that would have to be answered.
+        () = told_to_stop(&mut stopped) => return Ok(()),
+    };
+    match entered {
+        Entered::Plain(stream) => converse(stream, door, stopped).await,
+        // Boxed, so that a connection without TLS does not pay for its size.
+        Entered::Tls(stream) => Box::pin(converse(*stream, door, stopped)).await,
     }
     Ok(())
+}
+
+/// A connection on which HTTP begins.
+enum Entered {
+    Plain(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
 }
 
 /// Serves one connection until it ends, becomes a WebSocket, or is asked to stop.

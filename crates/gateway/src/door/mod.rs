@@ -287,16 +287,22 @@ impl Running {
         self.host.adopt(carrier, Door::Miop, Vec::new());
     }
 
-    /// No descriptor is left: the reserve makes room for one, which is told and closed.
+    /// No descriptor is left: the reserve makes room for one, which is told and closed. Accept finds that out before it
+    /// looks whether anybody waits.
     fn refuse_with_reserve(&mut self, index: usize) -> Accepted {
-        self.count_shortage();
         self.reserve.give_up();
-        let accepted = self.door.entrances[index].listener.accept();
-        let went_well = accepted.is_ok();
-        if let Ok((mut socket, _)) = accepted {
-            turn_away(&mut socket, self.door.entrances[index].tls.is_some());
-        }
-        if self.reserve.take_back() && went_well { Accepted::One } else { Accepted::Pause(PAUSE) }
+        let entrance = &self.door.entrances[index];
+        let accepted = match entrance.listener.accept() {
+            Ok((mut socket, _)) => {
+                self.count_shortage();
+                turn_away(&mut socket, entrance.tls.is_some());
+                Accepted::One
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Accepted::None,
+            // Somebody else was faster.
+            Err(_) => Accepted::Pause(PAUSE),
+        };
+        if self.reserve.take_back() { accepted } else { Accepted::Pause(PAUSE) }
     }
 
     fn count_shortage(&self) {

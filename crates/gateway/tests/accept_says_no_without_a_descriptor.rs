@@ -1,0 +1,49 @@
+//! No descriptor is left in the whole process: who comes is told, and nothing spins or breaks. Alone in its process,
+//! since the limit is the process's.
+#![allow(clippy::unwrap_used)]
+
+#[path = "support/devices.rs"]
+mod devices;
+mod support;
+
+use devices::*;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use socket2::{Domain, Socket, Type};
+use std::{fs::File, net::TcpStream};
+use support::*;
+use tidings_gateway::door::MiopDoorConfig;
+use tidings_protocol::{error::ErrorCode, miop::Frame};
+
+#[test]
+fn accept_says_no_and_goes_on_when_there_is_room_again() {
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: Some(256), ..limit }).unwrap();
+    let server = Server::start();
+    server.users(&["ann"]);
+    let config = MiopDoorConfig::open(vec![LOCAL]);
+    let descriptors = config.descriptors.clone();
+    let door = OpenDoor::open(&server, config);
+    let mut stays = Device::bound(connect(door.address), "ann");
+
+    // The clients' ends are descriptors too: they are there before the last is taken.
+    let sockets: Vec<Socket> = (0..3).map(|_| Socket::new(Domain::IPV4, Type::STREAM, None).unwrap()).collect();
+    let taken: Vec<File> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
+    for socket in sockets {
+        socket.connect(&door.address.into()).unwrap();
+        let stream = TcpStream::from(socket);
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut device = Device::new(stream);
+        device.expect(|frame| {
+            let Frame::Error(error) = frame else { panic!("{frame:?}") };
+            assert_eq!((error.code, error.fatal), (ErrorCode::QueueFull.as_str(), true));
+        });
+        assert_eq!(device.next(|_| ()).unwrap(), None);
+        // Its descriptor must not be what lets the next one in.
+        std::mem::forget(device);
+    }
+    assert_eq!(descriptors.refused(), 3);
+    stays.is_alive();
+
+    drop(taken);
+    Device::bound(connect(door.address), "ann");
+}
