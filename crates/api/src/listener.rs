@@ -140,6 +140,7 @@ impl Listener {
     /// The next connection, when admission lets it in.
     async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
         while let Some(pause) = self.config.admission.pause(Guest::Caller) {
+            self.door.api().engine.metrics.accept_pauses.inc();
             tokio::time::sleep(pause).await;
         }
         let accepted = self.listener.accept().await?;

@@ -52,6 +52,7 @@ pub struct Metrics {
     pub slow_readers_closed: Counter,
     pub heartbeat_timeouts: Counter,
     pub bind_timeouts: Counter,
+    pub accept_pauses: Counter,
     pub descriptor_refusals: Counter,
     pub flushes: Counter,
     pub flushed_bytes: Counter,
@@ -107,6 +108,7 @@ impl Metrics {
             slow_readers_closed: Counter::default(),
             heartbeat_timeouts: Counter::default(),
             bind_timeouts: Counter::default(),
+            accept_pauses: Counter::default(),
             descriptor_refusals: Counter::default(),
             flushes: Counter::default(),
             flushed_bytes: Counter::default(),
@@ -132,6 +134,7 @@ impl Metrics {
         registry.register("slow_readers_closed", "Sessions closed for a full buffer", m.slow_readers_closed.clone());
         registry.register("heartbeat_timeouts", "Sessions closed for silence", m.heartbeat_timeouts.clone());
         registry.register("bind_timeouts", "Connections closed unbound", m.bind_timeouts.clone());
+        registry.register("accept_pauses", "Times that accept waited for admission", m.accept_pauses.clone());
         registry.register(
             "descriptor_refusals",
             "Connections refused for want of file descriptors",

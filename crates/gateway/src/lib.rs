@@ -8,7 +8,7 @@
 //! It knows nothing of disks: what needs the store runs on the runtime's blocking threads and comes
 //! back as a command. It does not know HTTP either; the HTTP door hands over a socket after its 101.
 //!
-//! In reading order: [`gateway`] (the handle), [`shard`] (the loop), [`turn`] (fan-outs and flushes),
+//! In reading order: [`door`] (how devices come in), [`gateway`] (the handle), [`transport`] (what carries bytes: a socket, TLS, a link), [`shard`] (the loop), [`turn`] (fan-outs and flushes),
 //! [`requests`] (what a client's frames do), [`miop`] (the binary door's frames), [`pushing`] (pushes to devices), [`binding`] (bind and resume), [`connection`] (a socket and
 //! its state), [`outgoing`] (what waits to be written), [`wheel`] (time-outs).
 

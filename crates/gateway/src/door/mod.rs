@@ -225,11 +225,11 @@ impl Running {
 
     fn accept_one(&mut self, index: usize) -> Accepted {
         let config = &self.door.config;
-        if let Some(pause) = config.admission.pause(Guest::Device) {
+        let has_room = config.admission.has_room_for_unbound(self.host.unbound() + self.newcomers.len());
+        let pause = if has_room { config.admission.pause(Guest::Device) } else { Some(PAUSE) };
+        if let Some(pause) = pause {
+            self.host.metrics().accept_pauses.inc();
             return Accepted::Pause(pause);
-        }
-        if !config.admission.has_room_for_unbound(self.host.unbound() + self.newcomers.len()) {
-            return Accepted::Pause(PAUSE);
         }
         match self.door.entrances[index].listener.accept() {
             Ok((socket, peer)) => {

@@ -38,6 +38,7 @@ impl TlsStream {
         // the socket to be writable.
         let sent = self.send();
         if let Err(error) = processed {
+            tracing::debug!(%error, "TLS ended");
             return Err(io::Error::new(ErrorKind::InvalidData, error));
         }
         match sent {
