@@ -161,8 +161,11 @@ impl Gateway {
 
     /// Connections that have not bound, or are closing.
     pub fn unbound(&self) -> usize {
-        let bound = usize::try_from(self.engine.metrics.sessions.get()).unwrap_or(0);
-        self.connections().saturating_sub(bound)
+        let metrics = &self.engine.metrics;
+        let [bound, registered] =
+            [&metrics.sessions, &metrics.connections].map(|gauge| usize::try_from(gauge.get()).unwrap_or(0));
+        // Those that no shard has taken yet count already; so do those that other processes hold, as `bound` does.
+        self.connections().max(registered).saturating_sub(bound)
     }
 
     pub(crate) fn engine(&self) -> &Engine {

@@ -37,6 +37,8 @@ const READ_BUFFER_BYTES: usize = 256 * 1024;
 const READS_PER_TURN: usize = 4;
 /// Readable connections served before fan-outs have their turn.
 const READERS_PER_TURN: usize = 64;
+/// Time for reading before fan-outs have their turn: a TLS handshake takes as long as hundreds of frames.
+const READING_TURN: Duration = Duration::from_millis(2);
 /// Commands taken before others have their turn.
 const COMMANDS_PER_TURN: usize = 256;
 /// The wheel's tick: time-outs are kept to about this.
@@ -310,7 +312,11 @@ impl Shard {
     }
 
     fn read_some(&mut self) {
+        let started = Instant::now();
         for _ in 0..READERS_PER_TURN.min(self.readable.len()) {
+            if started.elapsed() >= READING_TURN {
+                return;
+            }
             let Some(key) = self.readable.pop_front() else { return };
             let Some(connection) = self.connections.get_mut(key) else { continue };
             connection.readable = false;

@@ -105,6 +105,7 @@ where
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use proptest::prelude::*;
 
     fn header(command: u8, family: u8, rest: &[u8]) -> Vec<u8> {
         let mut bytes = SIGNATURE.to_vec();
@@ -165,6 +166,19 @@ mod tests {
         assert_eq!(look(&header(0x21, 0x21, TCP4)), Err(ProxyError::TooShort));
         let too_long = vec![0; REST_BYTES_MAX + 1];
         assert_eq!(look(&header(0x21, 0x11, &too_long)[..16]), Err(ProxyError::TooLong(REST_BYTES_MAX + 1)));
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_it_ask_for_too_much(command: u8, family: u8, length: u16, rest: Vec<u8>) {
+            let mut bytes = SIGNATURE.to_vec();
+            bytes.extend([command, family]);
+            bytes.extend(length.to_be_bytes());
+            bytes.extend(rest);
+            if let Ok(Look::Missing(more)) = look(&bytes) {
+                prop_assert!(more > 0 && bytes.len() + more <= HEAD_BYTES + REST_BYTES_MAX);
+            }
+        }
     }
 
     #[test]
