@@ -8,8 +8,8 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use rustls::ServerConfig;
 use std::{
-    io,
-    net::SocketAddr,
+    io::{self, Read, Write},
+    net::{Shutdown, SocketAddr},
     pin::pin,
     sync::{
         Arc,
@@ -121,7 +121,7 @@ impl Listener {
                     reserve.give_up();
                     if let Ok(Ok((stream, _))) = tokio::time::timeout(ACCEPT_PAUSE, self.listener.accept()).await {
                         self.count_shortage();
-                        turn_away(&stream, self.config.tls.is_some());
+                        turn_away(stream, self.config.tls.is_some());
                     }
                     if !reserve.take_back() {
                         tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -153,7 +153,7 @@ impl Listener {
         let place = Place::take(&api.connections);
         if place.count > api.config.connections_max {
             api.engine.metrics.count_refusal(ErrorCode::QueueFull);
-            return turn_away(&stream, self.config.tls.is_some());
+            return turn_away(stream, self.config.tls.is_some());
         }
         // Near the limit of descriptors requests are served, but nobody settles in.
         let may_stay = self.config.descriptors.leave_room_for(&stream);
@@ -269,10 +269,15 @@ impl Drop for Place {
 
 /// Says why and when to come back, if the socket takes it at once, and closes. It has no request yet that could be
 /// read, and under TLS nothing can be said before a handshake, which is work that there is no room for.
-fn turn_away(stream: &TcpStream, tls: bool) {
+fn turn_away(stream: TcpStream, tls: bool) {
+    // Taken out of the runtime, which does not know yet that it is writable.
+    let Ok(mut stream) = stream.into_std() else { return };
     if !tls {
-        let _ = stream.try_write(no_room(come_back_after_ms().div_ceil(1_000)).as_bytes());
+        let _ = stream.write(no_room(come_back_after_ms().div_ceil(1_000)).as_bytes());
     }
+    let _ = stream.shutdown(Shutdown::Write);
+    // A socket that is closed with bytes unread resets the connection, and what we said may be lost (RFC 1122, 4.2.2.13).
+    let _ = stream.read(&mut [0; 4_096]);
 }
 
 fn no_room(retry_after_s: u64) -> String {
