@@ -96,6 +96,32 @@ fn every_operation_answers() {
     let operation = "POST /v1/presence/query";
     app.check(operation, "/v1/presence/query", r#"{"users":["bob"]}"#, 200, r#""user":"bob","online":false"#);
     app.check("POST /v1/users/{user}/kick", "/v1/users/bob/kick", "{}", 200, r#"{"sessions":0}"#);
+    let push =
+        r#"{"to":{"users":["alice"],"devices":[{"user":"bob","device_id":"b1"}]},"type":"offer","body":{"n":1}}"#;
+    let accepted = r#"{"push":1,"state":"completed","targets":0,"unknown":1,"expires_at":"#;
+    app.check("POST /v1/push", "/v1/push", push, 202, accepted);
+    let dry = r#"{"to":{"all":true},"body":1,"dry_run":true}"#;
+    app.check("POST /v1/push", "/v1/push", dry, 200, r#"{"reach":{"devices":0,"online":0}}"#);
+    app.check(
+        "GET /v1/push/{push}",
+        "/v1/push/1",
+        "",
+        200,
+        r#""state":"completed","type":"offer","priority":"normal""#,
+    );
+    let path = "/v1/push/1/devices?state=pending&limit=5";
+    app.check("GET /v1/push/{push}/devices", path, "", 200, r#"{"devices":[]}"#);
+    let later = format!(r#"{{"to":{{"all":true}},"body":1,"send_at":{}}}"#, now_ms() + 3_600_000);
+    app.check("POST /v1/push", "/v1/push", &later, 202, r#"{"push":2,"state":"scheduled""#);
+    app.check("DELETE /v1/push/{push}", "/v1/push/2", "", 200, r#""state":"cancelled""#);
+    server.register("alice", "a1");
+    let path = "/v1/users/alice/devices/a1/tags";
+    let operation = "PUT /v1/users/{user}/devices/{device_id}/tags";
+    app.check(operation, path, r#"{"tags":["news"]}"#, 200, r#""tags":["news"]"#);
+    let operation = "GET /v1/users/{user}/devices";
+    app.check(operation, "/v1/users/alice/devices", "", 200, r#"{"devices":[{"device_id":"a1","device_kind":"phone""#);
+    app.check("DELETE /v1/users/{user}/devices/{device_id}", "/v1/users/alice/devices/a1", "", 204, "");
+
     let path = "/v1/outbox/dead-letters";
     app.check("GET /v1/outbox/dead-letters", path, "", 200, r#"{"dead_letters":[]}"#);
     let operation = "POST /v1/outbox/dead-letters/replay";

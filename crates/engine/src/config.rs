@@ -1,5 +1,7 @@
 //! The engine's settings. The binary fills them from its configuration; tests from `Default`.
 
+use crate::push::PushConfig;
+
 /// Sizes of queues and caches. Each is a bound: being full has a stated answer.
 #[derive(Debug, Clone)]
 pub struct EngineConfig {
@@ -21,6 +23,7 @@ pub struct EngineConfig {
     pub sends_per_second: u32,
     /// Messages that a user who was quiet may send at once.
     pub sends_burst: u32,
+    pub push: PushConfig,
 }
 
 impl Default for EngineConfig {
@@ -35,6 +38,7 @@ impl Default for EngineConfig {
             sessions_per_kind: 5,
             sends_per_second: 0,
             sends_burst: 20,
+            push: PushConfig::default(),
         }
     }
 }

@@ -12,7 +12,7 @@ use crate::{
     model::*,
     outbox::{Outbox, OutboxConfig, Webhook},
     presence::Presence,
-    push::PushDesk,
+    push::{PushDesk, PushParts},
     rate::RateLimit,
     shards::{ShardReceivers, Shards, Wake},
     store::Store,
@@ -85,10 +85,17 @@ impl Engine {
             lanes.clone(),
             metrics.clone(),
         );
+        let push = PushDesk::start(PushParts {
+            config: config.push.clone(),
+            store: store.clone(),
+            clock: clock.clone(),
+            shards: lanes.shards().clone(),
+            metrics: metrics.clone(),
+        });
         let engine = Arc::new(Engine {
             directory,
             presence: Presence::default(),
-            push: PushDesk::new(lanes.shards().clone()),
+            push,
             outbox: Outbox::default(),
             rate: RateLimit::new(config.sends_per_second, config.sends_burst),
             committer,
@@ -120,10 +127,11 @@ impl Engine {
         self.committer.settle().await;
     }
 
-    /// Ends the outbox and the committer once everything accepted is committed, then the lanes.
+    /// Ends the outbox, push and the committer once everything accepted is committed, then the lanes.
     pub fn stop(&self) {
         self.begin_drain();
         self.outbox.stop();
+        self.push.stop();
         self.committer.stop();
         self.lanes.stop();
     }
@@ -138,6 +146,11 @@ impl Engine {
             self.metrics.queue(format!("lane_{}", lane.name()), slots[lane as usize], slot_limit);
             self.metrics.queue(format!("shard_{}", lane.name()), shards[lane as usize], shard_limit);
         }
+        for (queue, depth, limit) in self.push.depths() {
+            self.metrics.queue(queue, depth, limit);
+        }
+        let (depth, limit) = self.lanes.shards().push_depth();
+        self.metrics.queue("shard_push", depth, limit);
         self.metrics.store_disk_bytes.set(self.store.stats().disk_bytes as i64);
     }
 

@@ -1,7 +1,7 @@
 //! A `Store` in plain maps: obviously right, not durable. Tests use it as the model that the real
 //! stores are compared with, and where a disk would only be in the way.
 
-use crate::{model::*, store::*};
+use crate::{model::*, push::rows::*, store::*};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -19,6 +19,7 @@ struct State {
     outbox_done: Position,
     dead: BTreeMap<u64, DeadNotification>,
     position: Position,
+    push: BTreeMap<PushKey, PushRow>,
 }
 
 /// Numbers start at 1, so that 0 never names anything.
@@ -339,5 +340,29 @@ impl Store for MemoryStore {
 
     fn stats(&self) -> StoreStats {
         StoreStats::default()
+    }
+}
+
+impl PushStore for MemoryStore {
+    fn write_push(&self, changes: &[PushChange]) -> StoreResult<()> {
+        let mut state = self.0.lock();
+        for change in changes {
+            match change {
+                PushChange::Put(row) => drop(state.push.insert(row.key(), row.clone())),
+                PushChange::Drop(key) => drop(state.push.remove(key)),
+            }
+        }
+        Ok(())
+    }
+
+    fn push_row(&self, key: &PushKey) -> StoreResult<Option<PushRow>> {
+        Ok(self.0.lock().push.get(key).cloned())
+    }
+
+    fn push_rows(&self, from: &PushKey, to: &PushKey, limit: usize) -> StoreResult<Vec<PushRow>> {
+        if from > to {
+            return Ok(Vec::new());
+        }
+        Ok(self.0.lock().push.range(from..=to).take(limit).map(|(_, row)| row.clone()).collect())
     }
 }

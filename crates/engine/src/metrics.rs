@@ -63,6 +63,14 @@ pub struct Metrics {
     pub outbox_retries: Counter,
     pub outbox_dead: Counter,
     pub outbox_lag: Gauge,
+    pub pushes_accepted: Counter,
+    pub push_delivered: Counter,
+    pub push_acknowledged: Counter,
+    pub push_expired: Counter,
+    pub push_collapsed: Counter,
+    pub push_cancelled: Counter,
+    pub push_registrations: Counter,
+    pub push_notes_dropped: Counter,
     pub store_disk_bytes: Gauge,
     pub retention_removed: Counter,
 }
@@ -119,6 +127,14 @@ impl Metrics {
             outbox_retries: Counter::default(),
             outbox_dead: Counter::default(),
             outbox_lag: Gauge::default(),
+            pushes_accepted: Counter::default(),
+            push_delivered: Counter::default(),
+            push_acknowledged: Counter::default(),
+            push_expired: Counter::default(),
+            push_collapsed: Counter::default(),
+            push_cancelled: Counter::default(),
+            push_registrations: Counter::default(),
+            push_notes_dropped: Counter::default(),
             store_disk_bytes: Gauge::default(),
             retention_removed: Counter::default(),
         };
@@ -153,6 +169,22 @@ impl Metrics {
             "Commit positions between the head and the outbox's consumer",
             m.outbox_lag.clone(),
         );
+        for (name, help, counter) in [
+            ("pushes_accepted", "Pushes accepted or started by their schedule", &m.pushes_accepted),
+            ("push_delivered", "Pushes written to a device's connection for the first time", &m.push_delivered),
+            ("push_acknowledged", "Pushes that a device has acknowledged", &m.push_acknowledged),
+            ("push_expired", "Pushes that a device did not get in time", &m.push_expired),
+            ("push_collapsed", "Pushes that a newer one took the place of", &m.push_collapsed),
+            ("push_cancelled", "Pushes cancelled before a device had them", &m.push_cancelled),
+            ("push_registrations", "Devices bound for push", &m.push_registrations),
+            (
+                "push_notes_dropped",
+                "Reports of sessions that found no room; what they acknowledged is pushed again",
+                &m.push_notes_dropped,
+            ),
+        ] {
+            registry.register(name, help, counter.clone());
+        }
         registry.register("store_disk_bytes", "Bytes of the data folder", m.store_disk_bytes.clone());
         registry.register("retention_removed", "Entries removed by retention", m.retention_removed.clone());
         *metrics.registry.write() = registry;

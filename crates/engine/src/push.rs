@@ -5,17 +5,44 @@
 //!                                        ▲                                  │ written, acknowledged
 //!                                        └──────────────────────────────────┘
 //! ```
+//! One worker owns all of it and is spoken to by messages; nothing here is on chat's way. In reading order:
+//! - [`rows`]: what is stored, and the store's side of push;
+//! - `devices`, `audience`: devices, and pushes to many, as bitmaps in memory;
+//! - `inbox`, `worker`: what waits for the worker, and its turns; `outgoing`: what waits for the shards;
+//! - `accept`, `start`: a push becomes durable, then its devices' own; `handout`: what waited for a device;
+//! - `notes`: what devices have; `jobs`: starts, ends and removals, each at its time;
+//! - `operations`, `status`: what the HTTP door asks.
 
-use crate::{model::UserNo, shards::Shards};
+mod accept;
+mod audience;
+mod devices;
+mod draft;
+mod handout;
+mod inbox;
+mod jobs;
+mod notes;
+mod operations;
+mod outgoing;
+mod recovery;
+mod registering;
+pub mod rows;
+mod start;
+mod status;
+mod worker;
+
+pub use accept::PreparedPush;
+
+use crate::{clock::Clock, metrics::Metrics, model::UserNo, shards::Shards, store::Store};
 use bytes::Bytes;
-use std::sync::{
-    Arc,
-    atomic::{AtomicU32, Ordering},
-};
-use tidings_protocol::error::Refusal;
+use inbox::Inbox;
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use std::{sync::Arc, thread::JoinHandle, time::Duration};
+use tidings_protocol::error::{ErrorCode, Refusal};
+use worker::Worker;
 
 /// A device's number, given once and never reused: small, so that sets of devices are bitmaps.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct DeviceNo(pub u32);
 
 /// A push as sessions write it, encoded once for all receivers.
@@ -59,32 +86,108 @@ pub struct Register {
     pub app_version: Option<Arc<str>>,
 }
 
-/// The shards' way to the push worker.
+/// Bounds of push.
+#[derive(Debug, Clone)]
+pub struct PushConfig {
+    /// Pushes that wait for one device by name. Above: it does not get the next, and the answer counts it.
+    pub pending_per_device: usize,
+    /// Pushes to many that run at once. Above: refused with `queue_full`; scheduled ones wait.
+    pub running_to_many: usize,
+    /// Pushes that wait for their time. Above: refused with `queue_full`.
+    pub scheduled: usize,
+    /// How long a push can be asked about once it has ended.
+    pub kept: Duration,
+    /// How often acknowledgements are stored: what a crash loses is pushed again.
+    pub flush_interval: Duration,
+}
+
+impl Default for PushConfig {
+    fn default() -> Self {
+        PushConfig {
+            pending_per_device: 1_000,
+            running_to_many: 256,
+            scheduled: 10_000,
+            kept: Duration::from_secs(7 * 24 * 60 * 60),
+            flush_interval: Duration::from_millis(200),
+        }
+    }
+}
+
+/// What the worker needs from outside.
+pub(crate) struct PushParts {
+    pub(crate) config: PushConfig,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) shards: Arc<Shards>,
+    pub(crate) metrics: Arc<Metrics>,
+}
+
+/// The shards' and the doors' way to the push worker.
 pub struct PushDesk {
-    shards: Arc<Shards>,
-    next: AtomicU32,
+    inbox: Arc<Inbox>,
+    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl PushDesk {
-    pub(crate) fn new(shards: Arc<Shards>) -> Self {
-        PushDesk { shards, next: AtomicU32::new(0) }
+    pub(crate) fn start(parts: PushParts) -> Self {
+        let inbox = Arc::new(Inbox::default());
+        let worker_inbox = inbox.clone();
+        let thread = std::thread::Builder::new().name("push".into());
+        let thread = thread.spawn(move || Worker::run(parts, worker_inbox));
+        let thread = thread.inspect_err(|error| tracing::error!(%error, "no push thread")).ok();
+        PushDesk { inbox, thread: Mutex::new(thread) }
     }
 
     /// Finds or makes the device; the answer comes as [`PushItem::Registered`], what waits for the
     /// device follows. Never blocks: `queue_full` when too many bind at once.
     pub fn register(&self, register: Register) -> Result<(), Refusal> {
-        let device = DeviceNo(self.next.fetch_add(1, Ordering::Relaxed));
-        let item = PushItem::Registered { session: register.session, result: Ok(device) };
-        self.shards.push(register.shard, item);
-        Ok(())
+        self.inbox.register(register)
     }
 
     /// The session of a registered device has ended.
-    pub fn left(&self, _device: DeviceNo, _session: u64) {}
+    pub fn left(&self, device: DeviceNo, session: u64) {
+        self.inbox.left(device, session);
+    }
 
     /// These devices' connections were written the push.
-    pub fn written(&self, _push: u64, _devices: Vec<DeviceNo>) {}
+    pub fn written(&self, push: u64, devices: Vec<DeviceNo>) {
+        self.inbox.written(push, devices);
+    }
 
     /// The device has these. Never blocks; what cannot be taken is pushed again on the next bind.
-    pub fn acknowledged(&self, _device: DeviceNo, _pushes: Vec<u64>) {}
+    pub fn acknowledged(&self, device: DeviceNo, pushes: Vec<u64>) {
+        self.inbox.acknowledged(device, pushes);
+    }
+
+    /// Has the worker do something between two turns, and waits for what comes of it. Blocks.
+    pub(crate) fn ask<T: Send + 'static>(
+        &self,
+        question: impl FnOnce(&mut Worker) -> T + Send + 'static,
+    ) -> Result<T, Refusal> {
+        let (reply, answer) = crossbeam_channel::bounded(1);
+        self.inbox.ask(Box::new(move |worker| drop(reply.send(question(worker)))))?;
+        answer.recv().map_err(|_| stopped())
+    }
+
+    /// Waits until everything that was said and is due by now is done and stored. Blocks.
+    pub fn settle(&self) -> Result<(), Refusal> {
+        self.ask(Worker::settle)
+    }
+
+    /// Stores the acknowledgements that came so far and ends the worker.
+    pub(crate) fn stop(&self) {
+        self.inbox.stop();
+        if let Some(thread) = self.thread.lock().take() {
+            let _ = thread.join();
+        }
+    }
+
+    /// What waits for the worker: registrations, operations, acknowledgements; each with its limit.
+    pub(crate) fn depths(&self) -> [(&'static str, usize, usize); 3] {
+        self.inbox.depths()
+    }
+}
+
+pub(crate) fn stopped() -> Refusal {
+    Refusal::new(ErrorCode::Draining, "the server is stopping").retry_after(1_000)
 }

@@ -5,7 +5,7 @@
 //! before broadcast, a bounded piece at a time.
 
 use crate::{config::EngineConfig, delivery::Fanout, hub::Signal, model::*, push::PushItem};
-use crossbeam_channel::{Receiver, Sender, bounded};
+use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 use std::sync::Arc;
 use tidings_protocol::{error::Refusal, http::SendReceipt};
 
@@ -105,12 +105,27 @@ impl Shards {
         }
     }
 
-    /// Waits while the shard's push queue is full: a push is paced by the shards.
-    pub(crate) fn push(&self, shard: usize, item: PushItem) {
+    /// Hands a push item to a shard unless as many as `room` wait there: a push is paced by the shards,
+    /// and who paces does not wait.
+    pub(crate) fn try_push(&self, shard: usize, item: PushItem, room: usize) -> Result<(), PushItem> {
         let target = &self.shards[shard];
-        if target.push.send(item).is_ok() {
-            target.wake.wake();
+        if target.push.len() >= room {
+            return Err(item);
         }
+        match target.push.try_send(item) {
+            Ok(()) => {
+                target.wake.wake();
+                Ok(())
+            }
+            Err(TrySendError::Full(item)) => Err(item),
+            // The shard is gone, and its sessions with it.
+            Err(TrySendError::Disconnected(_)) => Ok(()),
+        }
+    }
+
+    /// Push items waiting at all shards, and the limit.
+    pub(crate) fn push_depth(&self) -> (usize, usize) {
+        (self.shards.iter().map(|shard| shard.push.len()).sum(), PUSH_QUEUE * self.shards.len())
     }
 
     pub(crate) fn signal(&self, user: UserNo, signal: Signal) {

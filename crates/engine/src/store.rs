@@ -5,7 +5,7 @@
 //! row locks. Calls block: they are made from the committer's and the readers' own threads (or
 //! `spawn_blocking`), never from a thread that serves sockets.
 
-use crate::model::*;
+use crate::{model::*, push::rows::PushStore};
 use std::time::Duration;
 use tidings_protocol::http::{ConversationKind, Role};
 
@@ -202,7 +202,7 @@ pub struct StoreStats {
     pub journals: u64,
 }
 
-pub trait Store: Send + Sync + 'static {
+pub trait Store: PushStore {
     /// Commits a batch; what it answered is durable. `now_ms` dates the entries (a clock that
     /// jumps back does not: `at` never decreases within a conversation).
     fn commit(&self, batch: &[Proposal], now_ms: u64) -> StoreResult<Vec<Outcome>>;

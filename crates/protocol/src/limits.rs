@@ -53,3 +53,14 @@ pub const PUSH_BODY_BYTES_MAX: usize = 4 * 1024;
 pub const PUSH_TARGETS_MAX: usize = 10_000;
 /// Tags of one device.
 pub const TAGS_PER_DEVICE_MAX: usize = 32;
+/// A push's time to live when it names none, and the longest, in seconds: a day, and 28.
+pub const PUSH_TTL_S_DEFAULT: u64 = 24 * 60 * 60;
+pub const PUSH_TTL_S_MAX: u64 = 28 * PUSH_TTL_S_DEFAULT;
+/// How far ahead a push may be scheduled, in seconds: 90 days.
+pub const PUSH_AHEAD_S_MAX: u64 = 90 * 24 * 60 * 60;
+/// Tags, and kinds, that one push may name.
+pub const PUSH_TAGS_MAX: usize = 100;
+/// Devices in one page of a push's states.
+pub const PUSH_DEVICES_PAGE_MAX: usize = 500;
+/// Devices of one user that are known. Above: the one that bound longest ago gives way.
+pub const DEVICES_PER_USER_MAX: usize = 100;

@@ -176,7 +176,7 @@ impl EmbeddedStore {
     }
 
     /// Reads rows of one engine: a second look for it could wait for a fresh start that waits for this read.
-    fn scan_values<T>(
+    pub(crate) fn scan_values<T>(
         kv: &FjallKv,
         space: Space,
         low: &[u8],
@@ -540,6 +540,16 @@ impl EmbeddedStore {
             self.heads.remove(&conversation);
         }
         Ok(())
+    }
+
+    /// Writes what is no commit but takes room as one does.
+    pub(crate) fn write_beside(&self, batch: Batch) -> StoreResult<()> {
+        let mut writer = self.writer.lock();
+        if !self.has_space(&mut writer) {
+            return Err(StoreError::DiskFull);
+        }
+        self.start_afresh_if_poisoned(&mut writer)?;
+        self.write(&mut writer, &*self.kv()?, batch)
     }
 
     fn start_afresh_if_poisoned(&self, writer: &mut Writer) -> StoreResult<()> {

@@ -14,13 +14,15 @@ pub(crate) enum Space {
     Bodies = 2,
     /// First results by sender and client message id.
     Dedupe = 3,
+    /// Devices, pushes, and what became of them.
+    Push = 4,
 }
 
 impl Space {
-    pub(crate) const ALL: [Space; 4] = [Space::Meta, Space::Timeline, Space::Bodies, Space::Dedupe];
+    pub(crate) const ALL: [Space; 5] = [Space::Meta, Space::Timeline, Space::Bodies, Space::Dedupe, Space::Push];
 
     pub(crate) fn name(self) -> &'static str {
-        ["meta", "timeline", "bodies", "dedupe"][self as usize]
+        ["meta", "timeline", "bodies", "dedupe", "push"][self as usize]
     }
 }
 

@@ -6,6 +6,7 @@
 //!   from both ends, snapshot), and [`fjall_kv`], the engine we use;
 //! - [`rows`]: which keys hold what, and in which bytes;
 //! - [`embedded`]: the store: open, read; [`commit`]: one batch of proposals, all or nothing;
+//! - [`push`]: the same for devices and pushes, in a space of their own;
 //! - [`folder`]: lock, format version, epoch and the mark of an orderly close;
 //! - [`journal`]: what may be cut from a damaged journal, and what may not;
 //! - [`backup`], [`check`], [`retention`]: copying, verifying and shortening a data folder;
@@ -20,6 +21,7 @@ mod fjall_kv;
 mod folder;
 mod journal;
 mod kv;
+mod push;
 mod retention;
 mod rows;
 

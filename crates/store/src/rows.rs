@@ -16,6 +16,7 @@
 //! | timeline | conversation, seq | the entry, or the head of one with a large body |
 //! | bodies | conversation, seq, part | a part of a large body |
 //! | dedupe | sender, client message id | conversation, seq, at, position |
+//! | push | a byte for the kind of row, its key | the row; see `push` |
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tidings_engine::{model::*, store::*};

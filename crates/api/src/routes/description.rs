@@ -33,6 +33,7 @@ const OPEN: [&str; 3] = ["/metrics", "/healthz", "/readyz"];
         (name = "conversations", description = "Direct, group and official-account conversations, and their members"),
         (name = "messages", description = "Sending, and a conversation's timeline"),
         (name = "reading", description = "What one user has: lists, unread counts, read marks, what was missed"),
+        (name = "push", description = "Data to devices, stored until they have it"),
         (name = "outbox", description = "Offline push that failed"),
         (name = "operations", description = "For those who run the server"),
     )

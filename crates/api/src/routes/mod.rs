@@ -5,6 +5,7 @@ mod description;
 mod messages;
 mod operations;
 mod outbox;
+mod push;
 mod reading;
 mod users;
 
@@ -53,6 +54,12 @@ fn operations_router() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(messages::send))
         .routes(routes!(messages::send_batch))
         .routes(routes!(messages::history))
+        .routes(routes!(push::send_push))
+        .routes(routes!(push::get_push, push::cancel_push))
+        .routes(routes!(push::list_push_devices))
+        .routes(routes!(push::list_devices))
+        .routes(routes!(push::set_device_tags))
+        .routes(routes!(push::remove_device))
         .routes(routes!(outbox::list_dead_letters))
         .routes(routes!(outbox::replay_dead_letters))
         .routes(routes!(operations::back_up))

@@ -16,11 +16,12 @@ use tidings_api::{
 use tidings_client::{http::Http, token::sign};
 use tidings_engine::{
     Engine,
-    clock::SystemClock,
+    clock::{Clock, SystemClock},
     config::EngineConfig,
     engine::Parts,
     memory::MemoryStore,
     outbox::{OutboxConfig, Webhook, WebhookDelivery, WebhookError},
+    push::Register,
 };
 use tidings_gateway::{Carrier, Gateway, GatewayConfig, VerifyToken};
 use tidings_protocol::{error::Refusal, http::Problem};
@@ -129,6 +130,20 @@ impl Server {
         self
     }
 
+    /// Has a device bind that leaves at once.
+    pub fn register(&self, user: &str, device_id: &str) {
+        let register = Register {
+            shard: 0,
+            session: u64::MAX,
+            user: self.engine.directory.require_user(user).unwrap().no,
+            device_id: device_id.into(),
+            device_kind: "phone".into(),
+            app_version: None,
+        };
+        self.engine.push.register(register).unwrap();
+        self.engine.push.settle().unwrap();
+    }
+
     /// Writes raw bytes and returns what comes back until the server closes or is silent.
     pub fn raw(&self, bytes: &[u8]) -> String {
         let mut stream = TcpStream::connect(self.address).unwrap();
@@ -160,6 +175,10 @@ impl Drop for Server {
         self.runtime.block_on(self.gateway.drain(Duration::from_secs(1)));
         self.engine.stop();
     }
+}
+
+pub fn now_ms() -> u64 {
+    SystemClock.now_ms()
 }
 
 pub fn token(user: &str) -> String {

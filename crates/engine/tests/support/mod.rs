@@ -17,6 +17,7 @@ use tidings_engine::{
     engine::{Actor, Parts},
     memory::MemoryStore,
     model::*,
+    push::rows::*,
     shards::{ShardReceivers, Wake},
     store::*,
 };
@@ -120,12 +121,14 @@ pub struct Troubled {
     gate: Mutex<Option<Receiver<()>>>,
     entered: (Sender<()>, Receiver<()>),
     failures: AtomicUsize,
+    push_failures: AtomicUsize,
 }
 
 impl Default for Troubled {
     fn default() -> Self {
-        let (inner, gate, failures) = (MemoryStore::default(), Mutex::new(None), AtomicUsize::new(0));
-        Troubled { inner, gate, entered: bounded(1), failures }
+        let (inner, gate) = (MemoryStore::default(), Mutex::new(None));
+        let (failures, push_failures) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Troubled { inner, gate, entered: bounded(1), failures, push_failures }
     }
 }
 
@@ -145,6 +148,13 @@ impl Troubled {
     /// The next commits find a full disk.
     pub fn fail(&self, times: usize) {
         self.failures.store(times, Ordering::SeqCst);
+    }
+}
+
+impl Troubled {
+    /// The next writes of push find a full disk.
+    pub fn fail_push(&self, times: usize) {
+        self.push_failures.store(times, Ordering::SeqCst);
     }
 }
 
@@ -211,5 +221,21 @@ impl Store for Troubled {
     }
     fn stats(&self) -> StoreStats {
         self.inner.stats()
+    }
+}
+
+impl PushStore for Troubled {
+    fn write_push(&self, changes: &[PushChange]) -> StoreResult<()> {
+        let left = |left: usize| left.checked_sub(1);
+        if self.push_failures.fetch_update(Ordering::SeqCst, Ordering::SeqCst, left).is_ok() {
+            return Err(StoreError::DiskFull);
+        }
+        self.inner.write_push(changes)
+    }
+    fn push_row(&self, key: &PushKey) -> StoreResult<Option<PushRow>> {
+        self.inner.push_row(key)
+    }
+    fn push_rows(&self, from: &PushKey, to: &PushKey, limit: usize) -> StoreResult<Vec<PushRow>> {
+        self.inner.push_rows(from, to, limit)
     }
 }

@@ -1,0 +1,125 @@
+//! Push: data to devices, what became of it, and the devices.
+
+use super::{Answer, Answered};
+use crate::{
+    Api,
+    extract::{AppServer, Ids, Json, Query},
+    problem::Refused,
+};
+use axum::{extract::State, http::StatusCode};
+use serde::Deserialize;
+use std::sync::Arc;
+use tidings_protocol::http::{
+    DeviceCard, DeviceState, PushAnswer, PushDevicePage, PushRequest, PushStatus, SetTags, UserDevices,
+};
+
+/// Push to devices.
+///
+/// To users, devices, tags or all. The answer means that it is durable: devices that are connected
+/// get it now, others when they bind, until it is acknowledged or its time is over. With a
+/// `client_push_id` a retry is safe: it answers with the first result. 202; 200 for a retry and for a dry run.
+#[utoipa::path(post, path = "/v1/push", tag = "push", request_body = PushRequest,
+    responses((status = 202, body = PushAnswer), (status = 200, body = PushAnswer)))]
+pub(super) async fn send_push(
+    State(api): State<Arc<Api>>,
+    _: AppServer,
+    Json(request): Json<PushRequest>,
+) -> Answered<PushAnswer> {
+    if request.dry_run {
+        let read = move |engine: &Arc<tidings_engine::Engine>| engine.push.reach(engine.prepare_push(request)?);
+        return Ok(Answer::ok(PushAnswer::Reach { reach: api.read(read).await? }));
+    }
+    let prepared = api.read(move |engine| engine.prepare_push(request)).await?;
+    let accepted = api.engine.push.accept(prepared).await?;
+    let status = if accepted.duplicate { StatusCode::OK } else { StatusCode::ACCEPTED };
+    Ok(Answer(status, PushAnswer::Accepted(accepted)))
+}
+
+/// A push's state, and its devices by what became of it on them.
+#[utoipa::path(get, path = "/v1/push/{push}", tag = "push",
+    params(("push" = u64, description = "The push's number")),
+    responses((status = 200, body = PushStatus)))]
+pub(super) async fn get_push(State(api): State<Arc<Api>>, _: AppServer, Ids(push): Ids<u64>) -> Answered<PushStatus> {
+    Ok(Answer::ok(api.read(move |engine| engine.push_status(push)).await?))
+}
+
+/// Which of a push's devices, and where the page starts.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+pub(super) struct DevicesQuery {
+    /// Only devices in this state.
+    pub state: Option<DeviceState>,
+    /// The `next` of the page before; absent for the first.
+    pub after: Option<u32>,
+    /// At most so many; absent or 0: as many as the server sees fit.
+    pub limit: Option<usize>,
+}
+
+/// What became of a push on each of its devices, page by page.
+#[utoipa::path(get, path = "/v1/push/{push}/devices", tag = "push",
+    params(("push" = u64, description = "The push's number"), DevicesQuery),
+    responses((status = 200, body = PushDevicePage)))]
+pub(super) async fn list_push_devices(
+    State(api): State<Arc<Api>>,
+    _: AppServer,
+    Ids(push): Ids<u64>,
+    Query(query): Query<DevicesQuery>,
+) -> Answered<PushDevicePage> {
+    let DevicesQuery { state, after, limit } = query;
+    let read = move |engine: &Arc<tidings_engine::Engine>| engine.push_devices(push, state, after, limit.unwrap_or(0));
+    Ok(Answer::ok(api.read(read).await?))
+}
+
+/// Cancel a push.
+///
+/// A scheduled one does not start; of a running one, devices that have not got it do not get it.
+#[utoipa::path(delete, path = "/v1/push/{push}", tag = "push",
+    params(("push" = u64, description = "The push's number")),
+    responses((status = 200, body = PushStatus)))]
+pub(super) async fn cancel_push(
+    State(api): State<Arc<Api>>,
+    _: AppServer,
+    Ids(push): Ids<u64>,
+) -> Answered<PushStatus> {
+    Ok(Answer::ok(api.read(move |engine| engine.cancel_push(push)).await?))
+}
+
+/// The devices of a user that pushes can be sent to.
+#[utoipa::path(get, path = "/v1/users/{user}/devices", tag = "push",
+    params(("user", description = "The user's id")),
+    responses((status = 200, body = UserDevices)))]
+pub(super) async fn list_devices(
+    State(api): State<Arc<Api>>,
+    _: AppServer,
+    Ids(user): Ids<String>,
+) -> Answered<UserDevices> {
+    Ok(Answer::ok(api.read(move |engine| engine.user_devices(&user)).await?))
+}
+
+/// Set all of a device's tags; at most 32.
+#[utoipa::path(put, path = "/v1/users/{user}/devices/{device_id}/tags", tag = "push", request_body = SetTags,
+    params(("user", description = "The user's id"), ("device_id", description = "The device's id")),
+    responses((status = 200, body = DeviceCard)))]
+pub(super) async fn set_device_tags(
+    State(api): State<Arc<Api>>,
+    _: AppServer,
+    Ids((user, device_id)): Ids<(String, String)>,
+    Json(request): Json<SetTags>,
+) -> Answered<DeviceCard> {
+    let set = move |engine: &Arc<tidings_engine::Engine>| engine.set_device_tags(&user, &device_id, request.tags);
+    Ok(Answer::ok(api.read(set).await?))
+}
+
+/// Forget a device.
+///
+/// What waits for it is cancelled and its session ended. When it binds again, it is a new one.
+#[utoipa::path(delete, path = "/v1/users/{user}/devices/{device_id}", tag = "push",
+    params(("user", description = "The user's id"), ("device_id", description = "The device's id")),
+    responses((status = 204)))]
+pub(super) async fn remove_device(
+    State(api): State<Arc<Api>>,
+    _: AppServer,
+    Ids((user, device_id)): Ids<(String, String)>,
+) -> Result<StatusCode, Refused> {
+    api.read(move |engine| engine.remove_device(&user, &device_id)).await?;
+    Ok(StatusCode::NO_CONTENT)
+}

@@ -1,0 +1,354 @@
+//! All devices in memory: who has which, who is connected, and sets of them as bitmaps. Rebuilt from
+//! the store at the start; about 100 bytes a device.
+
+use super::{DeviceNo, rows::StoredDevice};
+use crate::model::UserNo;
+use roaring::RoaringBitmap;
+use rustc_hash::FxHashMap;
+use std::hash::{BuildHasher, RandomState};
+use tidings_protocol::{error::Refusal, limits::DEVICES_PER_USER_MAX};
+
+/// Kinds that have a set of their own. A device of one more is found by everything but its kind.
+const KINDS_MAX: usize = 1_000;
+/// Tags in use. Above: a new one is refused.
+const TAGS_MAX: usize = 10_000;
+/// Ends the list of a user's devices; in `kind`: in no kind's set.
+const NONE: u32 = u32::MAX;
+const NO_KIND: u16 = u16::MAX;
+
+/// One device. `user` 0: there is none under this number.
+#[derive(Debug, Clone)]
+struct Entry {
+    user: u64,
+    session: u64,
+    /// Of the device id, with a key of this process: two of one user's ids are never taken for one.
+    id_hash: u64,
+    /// Of kind and app version: whether the stored row must change.
+    card_hash: u32,
+    /// The user's next device.
+    next: u32,
+    bound_s: u32,
+    shard: u16,
+    kind: u16,
+    pending: u16,
+}
+
+/// Whose devices a push to many is for.
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub(super) struct Many {
+    pub(super) all: bool,
+    pub(super) any: Vec<String>,
+    pub(super) every: Vec<String>,
+    pub(super) kinds: Vec<String>,
+}
+
+pub(super) struct Devices {
+    entries: Vec<Entry>,
+    first_of: FxHashMap<u64, u32>,
+    hasher: RandomState,
+    kind_nos: FxHashMap<String, u16>,
+    kinds: Vec<RoaringBitmap>,
+    tags: FxHashMap<String, RoaringBitmap>,
+    all: RoaringBitmap,
+    online: RoaringBitmap,
+}
+
+impl Default for Devices {
+    fn default() -> Self {
+        Devices {
+            entries: Vec::new(),
+            first_of: FxHashMap::default(),
+            hasher: RandomState::new(),
+            kind_nos: FxHashMap::default(),
+            kinds: Vec::new(),
+            tags: FxHashMap::default(),
+            all: RoaringBitmap::new(),
+            online: RoaringBitmap::new(),
+        }
+    }
+}
+
+impl Devices {
+    fn entry(&self, device: DeviceNo) -> Option<&Entry> {
+        self.entries.get(device.0 as usize).filter(|entry| entry.user != 0)
+    }
+
+    fn entry_mut(&mut self, device: DeviceNo) -> Option<&mut Entry> {
+        self.entries.get_mut(device.0 as usize).filter(|entry| entry.user != 0)
+    }
+
+    /// A user's devices, newest first.
+    pub(super) fn of_user(&self, user: UserNo) -> impl Iterator<Item = DeviceNo> {
+        let mut at = self.first_of.get(&user.0).copied().unwrap_or(NONE);
+        std::iter::from_fn(move || {
+            let device = (at != NONE).then_some(DeviceNo(at))?;
+            at = self.entries.get(at as usize).map_or(NONE, |entry| entry.next);
+            Some(device)
+        })
+    }
+
+    pub(super) fn find(&self, user: UserNo, device_id: &str) -> Option<DeviceNo> {
+        let hash = self.hasher.hash_one(device_id);
+        self.of_user(user).find(|device| self.entries[device.0 as usize].id_hash == hash)
+    }
+
+    /// The one that gives way to another of its user; `None` while there is room.
+    pub(super) fn gives_way(&self, user: UserNo) -> Option<DeviceNo> {
+        if self.of_user(user).nth(DEVICES_PER_USER_MAX - 1).is_none() {
+            return None;
+        }
+        self.of_user(user).min_by_key(|device| {
+            let bound = self.entry(*device).map_or(0, |entry| entry.bound_s);
+            (self.online.contains(device.0), bound, device.0)
+        })
+    }
+
+    /// Whether the stored row says something else about kind and version.
+    pub(super) fn card_differs(&self, device: DeviceNo, kind: &str, version: Option<&str>) -> bool {
+        self.entry(device).is_none_or(|entry| entry.card_hash != self.card_hash(kind, version))
+    }
+
+    fn card_hash(&self, kind: &str, version: Option<&str>) -> u32 {
+        self.hasher.hash_one((kind, version)) as u32
+    }
+
+    /// Takes a stored device in, or what has changed of it.
+    pub(super) fn put(&mut self, device: &StoredDevice) {
+        let at = device.no.0 as usize;
+        if self.entries.len() <= at {
+            let vacant = Entry {
+                user: 0,
+                session: 0,
+                id_hash: 0,
+                card_hash: 0,
+                next: NONE,
+                bound_s: 0,
+                shard: 0,
+                kind: NO_KIND,
+                pending: 0,
+            };
+            self.entries.resize(at + 1, vacant);
+        }
+        self.forget_sets(device.no);
+        if self.entries[at].user == 0 {
+            let next = self.first_of.insert(device.user, device.no.0).unwrap_or(NONE);
+            let id_hash = self.hasher.hash_one(device.device_id.as_str());
+            let bound_s = seconds(device.first_bound);
+            let entry = &mut self.entries[at];
+            (entry.user, entry.id_hash, entry.next, entry.bound_s) = (device.user, id_hash, next, bound_s);
+        }
+        let card_hash = self.card_hash(&device.device_kind, device.app_version.as_deref());
+        let kind = self.kind_no(&device.device_kind);
+        (self.entries[at].kind, self.entries[at].card_hash) = (kind, card_hash);
+        self.all.insert(device.no.0);
+        if let Some(of_kind) = self.kinds.get_mut(usize::from(kind)) {
+            of_kind.insert(device.no.0);
+        }
+        for tag in &device.tags {
+            self.tags.entry(tag.clone()).or_default().insert(device.no.0);
+        }
+    }
+
+    fn kind_no(&mut self, kind: &str) -> u16 {
+        if let Some(no) = self.kind_nos.get(kind) {
+            return *no;
+        }
+        if self.kinds.len() == KINDS_MAX {
+            return NO_KIND;
+        }
+        self.kinds.push(RoaringBitmap::new());
+        let no = (self.kinds.len() - 1) as u16;
+        self.kind_nos.insert(kind.to_owned(), no);
+        no
+    }
+
+    /// Takes a device out of the sets that its card puts it in.
+    fn forget_sets(&mut self, device: DeviceNo) {
+        if !self.all.remove(device.0) {
+            return;
+        }
+        let kind = self.entries[device.0 as usize].kind;
+        if let Some(of_kind) = self.kinds.get_mut(usize::from(kind)) {
+            of_kind.remove(device.0);
+        }
+        self.tags.retain(|_, tagged| !tagged.remove(device.0) || !tagged.is_empty());
+    }
+
+    pub(super) fn remove(&mut self, device: DeviceNo) {
+        let Some(Entry { user, next, .. }) = self.entry(device).cloned() else { return };
+        self.forget_sets(device);
+        self.online.remove(device.0);
+        let before = self.of_user(UserNo(user)).find(|other| self.entries[other.0 as usize].next == device.0);
+        match before {
+            Some(before) => self.entries[before.0 as usize].next = next,
+            None if next == NONE => drop(self.first_of.remove(&user)),
+            None => drop(self.first_of.insert(user, next)),
+        }
+        let entry = &mut self.entries[device.0 as usize];
+        (entry.user, entry.session, entry.pending, entry.next) = (0, 0, 0, NONE);
+    }
+
+    /// Whether the tags can be given: those in use are bounded.
+    pub(super) fn check_tags(&self, tags: &[String]) -> Result<(), Refusal> {
+        let new = tags.iter().filter(|tag| !self.tags.contains_key(*tag)).count();
+        match self.tags.len() + new {
+            all if new > 0 && all > TAGS_MAX => Err(Refusal::limit("tags in use", TAGS_MAX as u64, all as u64)),
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn bind(&mut self, device: DeviceNo, shard: usize, session: u64, now_ms: u64) {
+        if let Some(entry) = self.entry_mut(device) {
+            (entry.shard, entry.session, entry.bound_s) = (shard as u16, session, seconds(now_ms));
+            self.online.insert(device.0);
+        }
+    }
+
+    /// A session has ended; if the device has bound again meanwhile, that is not its session any more.
+    pub(super) fn left(&mut self, device: DeviceNo, session: u64) -> bool {
+        let is_its = self.session(device).is_some_and(|(_, own)| own == session);
+        is_its && self.online.remove(device.0)
+    }
+
+    /// Where a device is connected: shard and session.
+    pub(super) fn session(&self, device: DeviceNo) -> Option<(usize, u64)> {
+        let entry = self.entry(device).filter(|_| self.online.contains(device.0))?;
+        Some((usize::from(entry.shard), entry.session))
+    }
+
+    pub(super) fn is_known(&self, device: DeviceNo) -> bool {
+        self.entry(device).is_some()
+    }
+
+    pub(super) fn bound_ms(&self, device: DeviceNo) -> u64 {
+        self.entry(device).map_or(0, |entry| u64::from(entry.bound_s) * 1_000)
+    }
+
+    pub(super) fn set_bound(&mut self, device: DeviceNo, at_ms: u64) {
+        if let Some(entry) = self.entry_mut(device) {
+            entry.bound_s = entry.bound_s.max(seconds(at_ms));
+        }
+    }
+
+    /// Pushes that wait for the device by name.
+    pub(super) fn pending(&self, device: DeviceNo) -> usize {
+        self.entry(device).map_or(0, |entry| usize::from(entry.pending))
+    }
+
+    pub(super) fn change_pending(&mut self, device: DeviceNo, by: i32) {
+        if let Some(entry) = self.entry_mut(device) {
+            entry.pending = (i32::from(entry.pending) + by).clamp(0, i32::from(u16::MAX)) as u16;
+        }
+    }
+
+    pub(super) fn online(&self) -> &RoaringBitmap {
+        &self.online
+    }
+
+    pub(super) fn count(&self) -> u64 {
+        self.all.len()
+    }
+
+    /// Of these kinds; all kinds if none is named.
+    pub(super) fn is_of_kinds(&self, device: DeviceNo, kinds: &[String]) -> bool {
+        let own = self.entry(device).map_or(NO_KIND, |entry| entry.kind);
+        kinds.is_empty() || kinds.iter().any(|kind| self.kind_nos.get(kind).is_some_and(|no| *no == own))
+    }
+
+    pub(super) fn select(&self, many: &Many) -> RoaringBitmap {
+        let of_tag = |tag: &String| self.tags.get(tag);
+        let union = |sets: &mut dyn Iterator<Item = &RoaringBitmap>| {
+            sets.fold(RoaringBitmap::new(), |mut all, set| {
+                all |= set;
+                all
+            })
+        };
+        let mut found = match many.any.is_empty() {
+            true => self.all.clone(),
+            false => union(&mut many.any.iter().filter_map(of_tag)),
+        };
+        for tag in &many.every {
+            match of_tag(tag) {
+                Some(tagged) => found &= tagged,
+                None => found.clear(),
+            }
+        }
+        if !many.kinds.is_empty() {
+            let of_kind = |kind: &String| self.kind_nos.get(kind).map(|no| &self.kinds[usize::from(*no)]);
+            found &= union(&mut many.kinds.iter().filter_map(of_kind));
+        }
+        found.optimize();
+        found
+    }
+}
+
+fn seconds(ms: u64) -> u32 {
+    u32::try_from(ms / 1_000).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn device(no: u32, user: u64, id: &str, kind: &str, tags: &[&str]) -> StoredDevice {
+        StoredDevice {
+            no: DeviceNo(no),
+            user,
+            device_id: id.into(),
+            device_kind: kind.into(),
+            app_version: None,
+            tags: tags.iter().map(|tag| (*tag).to_owned()).collect(),
+            first_bound: 0,
+        }
+    }
+
+    #[test]
+    fn devices_are_found_by_user_kind_and_tags_until_they_are_removed() {
+        let mut devices = Devices::default();
+        devices.put(&device(0, 1, "a", "phone", &["x"]));
+        devices.put(&device(1, 1, "b", "tv", &["x", "y"]));
+        devices.put(&device(2, 2, "a", "phone", &[]));
+        assert_eq!(devices.find(UserNo(1), "a"), Some(DeviceNo(0)));
+        assert_eq!(devices.find(UserNo(2), "a"), Some(DeviceNo(2)));
+        assert_eq!(devices.find(UserNo(2), "b"), None);
+        let select = |devices: &Devices, all, any: &[&str], every: &[&str], kinds: &[&str]| {
+            let owned = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+            let many = Many { all, any: owned(any), every: owned(every), kinds: owned(kinds) };
+            devices.select(&many).iter().collect::<Vec<_>>()
+        };
+        assert_eq!(select(&devices, true, &[], &[], &[]), [0, 1, 2]);
+        assert_eq!(select(&devices, true, &[], &[], &["phone"]), [0, 2]);
+        assert_eq!(select(&devices, false, &["y", "none"], &[], &[]), [1]);
+        assert_eq!(select(&devices, false, &["x"], &["y"], &[]), [1]);
+        assert_eq!(select(&devices, false, &["x"], &[], &["phone"]), [0]);
+        assert_eq!(select(&devices, false, &[], &["none"], &[]), [] as [u32; 0]);
+        devices.put(&device(1, 1, "b", "phone", &["y"]));
+        assert_eq!(select(&devices, true, &[], &[], &["tv"]), [] as [u32; 0]);
+        assert_eq!(select(&devices, false, &["x"], &[], &[]), [0]);
+        devices.remove(DeviceNo(0));
+        assert_eq!(devices.of_user(UserNo(1)).collect::<Vec<_>>(), [DeviceNo(1)]);
+        assert_eq!(select(&devices, true, &[], &[], &[]), [1, 2]);
+        devices.remove(DeviceNo(1));
+        assert_eq!(devices.find(UserNo(1), "b"), None);
+        devices.put(&device(3, 1, "b", "phone", &[]));
+        assert_eq!(devices.find(UserNo(1), "b"), Some(DeviceNo(3)));
+    }
+
+    #[test]
+    fn a_session_that_was_replaced_does_not_end_the_new_one() {
+        let mut devices = Devices::default();
+        devices.put(&device(0, 1, "a", "phone", &[]));
+        devices.bind(DeviceNo(0), 0, 7, 5_000);
+        devices.bind(DeviceNo(0), 1, 8, 6_000);
+        assert!(!devices.left(DeviceNo(0), 7));
+        assert_eq!(devices.session(DeviceNo(0)), Some((1, 8)));
+        assert!(devices.left(DeviceNo(0), 8));
+        assert_eq!(devices.session(DeviceNo(0)), None);
+    }
+
+    #[test]
+    fn a_device_takes_few_bytes() {
+        println!("{} bytes a device", size_of::<Entry>());
+        assert!(size_of::<Entry>() <= 48);
+    }
+}

@@ -1,0 +1,181 @@
+//! What waits for the worker. Putting in never waits; each list has a bound and an answer to being full.
+
+use super::{DeviceNo, Register, accept::Accept, stopped, worker::Worker};
+use parking_lot::{Condvar, Mutex};
+use std::time::Duration;
+use tidings_protocol::{
+    error::{ErrorCode, Refusal},
+    limits::PUSH_TARGETS_MAX,
+};
+
+/// Sessions waiting to be registered. Full: the bind is refused with `queue_full`.
+const REGISTERS_MAX: usize = 65_536;
+/// Devices in reports of what was written or acknowledged. Full: the report is dropped, and what it
+/// would have acknowledged is pushed again.
+const NOTES_MAX: usize = 1_000_000;
+/// Pushes waiting to be accepted, and the users and devices that they name. Full: refused with `queue_full`.
+const ACCEPTS_MAX: usize = 4_096;
+const ACCEPT_NAMES_MAX: usize = 20 * PUSH_TARGETS_MAX;
+/// Other operations waiting. Full: refused with `queue_full`.
+const ASKS_MAX: usize = 1_024;
+
+pub(super) type Ask = Box<dyn FnOnce(&mut Worker) + Send>;
+
+/// All that waits.
+#[derive(Default)]
+pub(super) struct Waiting {
+    pub(super) registers: Vec<Register>,
+    /// Bounded by the sessions: each leaves once.
+    pub(super) left: Vec<(DeviceNo, u64)>,
+    pub(super) written: Vec<(u64, Vec<DeviceNo>)>,
+    pub(super) acknowledged: Vec<(DeviceNo, Vec<u64>)>,
+    notes: usize,
+    pub(super) notes_dropped: u64,
+    pub(super) accepts: Vec<Accept>,
+    accept_names: usize,
+    pub(super) asks: Vec<Ask>,
+    pub(super) stopping: bool,
+}
+
+impl Waiting {
+    fn is_empty(&self, with_new: bool) -> bool {
+        let old = self.left.is_empty() && self.written.is_empty() && self.acknowledged.is_empty();
+        let new = self.registers.is_empty() && self.accepts.is_empty();
+        old && self.asks.is_empty() && !self.stopping && (new || !with_new)
+    }
+}
+
+#[derive(Default)]
+pub(super) struct Inbox {
+    waiting: Mutex<Waiting>,
+    filled: Condvar,
+}
+
+fn full(what: &str, limit: usize) -> Refusal {
+    Refusal::new(ErrorCode::QueueFull, format!("{what} waiting are limited to {limit}")).retry_after(1_000)
+}
+
+impl Inbox {
+    fn put<T>(&self, put: impl FnOnce(&mut Waiting) -> T) -> T {
+        let mut waiting = self.waiting.lock();
+        let was_empty = waiting.is_empty(true);
+        let done = put(&mut waiting);
+        drop(waiting);
+        if was_empty {
+            self.filled.notify_one();
+        }
+        done
+    }
+
+    pub(super) fn register(&self, register: Register) -> Result<(), Refusal> {
+        self.put(|waiting| {
+            if waiting.stopping {
+                return Err(stopped());
+            }
+            if waiting.registers.len() == REGISTERS_MAX {
+                return Err(full("devices", REGISTERS_MAX));
+            }
+            waiting.registers.push(register);
+            Ok(())
+        })
+    }
+
+    pub(super) fn left(&self, device: DeviceNo, session: u64) {
+        self.put(|waiting| waiting.left.push((device, session)));
+    }
+
+    pub(super) fn written(&self, push: u64, devices: Vec<DeviceNo>) {
+        self.note(devices.len(), |waiting| waiting.written.push((push, devices)));
+    }
+
+    pub(super) fn acknowledged(&self, device: DeviceNo, pushes: Vec<u64>) {
+        self.note(pushes.len(), |waiting| waiting.acknowledged.push((device, pushes)));
+    }
+
+    fn note(&self, count: usize, put: impl FnOnce(&mut Waiting)) {
+        self.put(|waiting| match waiting.notes + count {
+            notes if notes <= NOTES_MAX => {
+                waiting.notes = notes;
+                put(waiting);
+            }
+            _ => waiting.notes_dropped += count as u64,
+        });
+    }
+
+    pub(super) fn accept(&self, accept: Accept) -> Result<(), Refusal> {
+        self.put(|waiting| {
+            let names = waiting.accept_names + accept.push.names();
+            if waiting.stopping {
+                return Err(stopped());
+            }
+            if waiting.accepts.len() == ACCEPTS_MAX {
+                return Err(full("pushes", ACCEPTS_MAX));
+            }
+            if names > ACCEPT_NAMES_MAX {
+                return Err(full("users and devices of pushes", ACCEPT_NAMES_MAX));
+            }
+            waiting.accept_names = names;
+            waiting.accepts.push(accept);
+            Ok(())
+        })
+    }
+
+    pub(super) fn ask(&self, ask: Ask) -> Result<(), Refusal> {
+        self.put(|waiting| {
+            if waiting.stopping {
+                return Err(stopped());
+            }
+            if waiting.asks.len() == ASKS_MAX {
+                return Err(full("push operations", ASKS_MAX));
+            }
+            waiting.asks.push(ask);
+            Ok(())
+        })
+    }
+
+    pub(super) fn stop(&self) {
+        self.put(|waiting| waiting.stopping = true);
+        self.filled.notify_one();
+    }
+
+    /// Waits; answers whether the worker is to stop.
+    pub(super) fn is_stopping_within(&self, patience: Duration) -> bool {
+        let mut waiting = self.waiting.lock();
+        if !waiting.stopping {
+            self.filled.wait_for(&mut waiting, patience);
+        }
+        waiting.stopping
+    }
+
+    /// Nothing is taken from here on; who waits for an answer is told so.
+    pub(super) fn close(&self) {
+        *self.waiting.lock() = Waiting { stopping: true, ..Waiting::default() };
+    }
+
+    /// Everything that waits, after waiting for it for a while. Without `with_new`, devices and pushes
+    /// that are not taken yet stay: the shards have enough to do.
+    pub(super) fn take(&self, patience: Duration, with_new: bool) -> Waiting {
+        let mut waiting = self.waiting.lock();
+        if waiting.is_empty(with_new) && !patience.is_zero() {
+            self.filled.wait_for(&mut waiting, patience);
+        }
+        let stopping = waiting.stopping;
+        let mut taken = std::mem::take(&mut *waiting);
+        if !with_new && !stopping {
+            waiting.registers = std::mem::take(&mut taken.registers);
+            waiting.accepts = std::mem::take(&mut taken.accepts);
+            waiting.accept_names = taken.accept_names;
+        }
+        waiting.stopping = stopping;
+        taken
+    }
+
+    pub(super) fn depths(&self) -> [(&'static str, usize, usize); 3] {
+        let waiting = self.waiting.lock();
+        [
+            ("push_registers", waiting.registers.len(), REGISTERS_MAX),
+            ("push_accepts", waiting.accepts.len(), ACCEPTS_MAX),
+            ("push_notes", waiting.notes, NOTES_MAX),
+        ]
+    }
+}

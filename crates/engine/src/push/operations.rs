@@ -1,0 +1,197 @@
+//! What app servers ask of push, checked.
+
+use super::{
+    DeviceNo,
+    accept::{Aim, PreparedPush},
+    devices::Many,
+    draft::Draft,
+    rows::*,
+    worker::Worker,
+};
+use crate::{commit::store_refusal, engine::Engine, model::UserNo};
+use tidings_protocol::{
+    error::{ErrorCode, Refusal},
+    http::*,
+    ids::check_id,
+    limits::*,
+};
+
+fn check_count(name: &str, limit: usize, count: usize) -> Result<(), Refusal> {
+    if count > limit { Err(Refusal::limit(name, limit as u64, count as u64)) } else { Ok(()) }
+}
+
+/// Tags, kinds and keys are words as ids are.
+fn check_words(field: &str, limit: usize, words: &[String]) -> Result<(), Refusal> {
+    check_count(&format!("{field} of a push"), limit, words.len())?;
+    words.iter().try_for_each(|word| check_id(field, word))
+}
+
+impl Engine {
+    /// Checks a push, and finds the users that it names. Blocks.
+    pub fn prepare_push(&self, request: PushRequest) -> Result<PreparedPush, Refusal> {
+        if self.is_draining() {
+            return Err(super::stopped());
+        }
+        let (aim, unknown) = self.aim_of(request.to)?;
+        match request.content_type.len() {
+            0 => return Err(Refusal::field("type", "must not be empty")),
+            length => check_count("type (bytes)", TYPE_BYTES_MAX, length)?,
+        }
+        check_count("body (bytes)", PUSH_BODY_BYTES_MAX, request.body.get().len())?;
+        for (field, id) in [("collapse_key", &request.collapse_key), ("client_push_id", &request.client_push_id)] {
+            id.as_ref().map_or(Ok(()), |id| check_id(field, id))?;
+        }
+        let ttl_s = request.ttl_s.unwrap_or(PUSH_TTL_S_DEFAULT);
+        if ttl_s == 0 {
+            return Err(Refusal::field("ttl_s", "must be at least 1"));
+        }
+        if ttl_s > PUSH_TTL_S_MAX {
+            return Err(Refusal::limit("ttl_s", PUSH_TTL_S_MAX, ttl_s));
+        }
+        let ahead_s = request.send_at.map_or(0, |at| at.saturating_sub(self.clock.now_ms()) / 1_000);
+        if ahead_s > PUSH_AHEAD_S_MAX {
+            return Err(Refusal::limit("send_at (seconds ahead)", PUSH_AHEAD_S_MAX, ahead_s));
+        }
+        Ok(PreparedPush {
+            aim,
+            content_type: request.content_type,
+            body: request.body.get().to_owned(),
+            collapse_key: request.collapse_key,
+            high: request.priority == PushPriority::High,
+            ttl_ms: ttl_s * 1_000,
+            send_at: request.send_at,
+            client_push_id: request.client_push_id,
+            unknown,
+        })
+    }
+
+    /// Whom a push is for, and how many of those it names are nobody.
+    fn aim_of(&self, to: PushTo) -> Result<(Aim, u32), Refusal> {
+        let PushTo { users, devices, tags, kinds, all } = to;
+        check_words("to.kinds", PUSH_TAGS_MAX, &kinds)?;
+        let named = !users.is_empty() || !devices.is_empty();
+        match (named, all, &tags) {
+            (true, true, _) | (true, _, Some(_)) | (_, true, Some(_)) => {
+                let why = "take one of these: users and devices, tags, all";
+                return Err(Refusal::field("to", why));
+            }
+            (false, false, None) => return Err(Refusal::field("to", "names nobody: give users, devices, tags or all")),
+            _ => {}
+        }
+        if !named {
+            let TagQuery { any, all: every } = tags.unwrap_or_default();
+            if !all && any.is_empty() && every.is_empty() {
+                return Err(Refusal::field("to.tags", "names no tag; for every device say all"));
+            }
+            check_words("to.tags.any", PUSH_TAGS_MAX, &any)?;
+            check_words("to.tags.all", PUSH_TAGS_MAX, &every)?;
+            return Ok((Aim::Many(Many { all, any, every, kinds }), 0));
+        }
+        check_count("users and devices of a push", PUSH_TARGETS_MAX, users.len() + devices.len())?;
+        let (mut unknown, mut user_nos, mut device_names) = (0, Vec::new(), Vec::new());
+        for user in &users {
+            match self.directory.user_no(user).map_err(store_refusal)? {
+                Some(no) => user_nos.push(no.0),
+                None => unknown += 1,
+            }
+        }
+        for NamedDevice { user, device_id } in devices {
+            check_id("device_id", &device_id)?;
+            match self.directory.user_no(&user).map_err(store_refusal)? {
+                Some(no) => device_names.push((no.0, device_id)),
+                None => unknown += 1,
+            }
+        }
+        Ok((Aim::Named { users: user_nos, devices: device_names, kinds }, unknown))
+    }
+
+    /// Ends a push that is scheduled or running: who has not got it does not get it. Blocks.
+    pub fn cancel_push(&self, push: u64) -> Result<PushStatus, Refusal> {
+        self.push.ask(move |worker| {
+            let stored = worker.stored_push(push).map_err(store_refusal)?;
+            match stored.filter(|stored| stored.stage != Stage::Preparing) {
+                None => Err(Refusal::not_found("push", &push.to_string())),
+                Some(stored) if matches!(stored.stage, Stage::Scheduled | Stage::Running) => {
+                    worker.jobs.remove(&push);
+                    worker.cancel(stored).map_err(store_refusal)
+                }
+                Some(stored) if stored.stage == Stage::Cancelled => Ok(()),
+                Some(_) => Err(Refusal::new(ErrorCode::Conflict, format!("push {push} has ended"))),
+            }
+        })??;
+        self.push_status(push)
+    }
+
+    /// The devices that a user has bound. Blocks.
+    pub fn user_devices(&self, user: &str) -> Result<UserDevices, Refusal> {
+        let user = self.directory.require_user(user)?.no;
+        let devices = self.push.ask(move |worker| worker.device_cards(user))??;
+        Ok(UserDevices { devices })
+    }
+
+    /// Sets all of a device's tags. Blocks.
+    pub fn set_device_tags(&self, user: &str, device_id: &str, mut tags: Vec<String>) -> Result<DeviceCard, Refusal> {
+        let user = self.directory.require_user(user)?.no;
+        tags.sort_unstable();
+        tags.dedup();
+        check_count("tags of a device", TAGS_PER_DEVICE_MAX, tags.len())?;
+        tags.iter().try_for_each(|tag| check_id("tags", tag))?;
+        let device_id = device_id.to_owned();
+        self.push.ask(move |worker| worker.set_tags(user, &device_id, tags))?
+    }
+
+    /// Forgets a device: nothing is pushed to it until it binds again, as a new one. Its session is ended. Blocks.
+    pub fn remove_device(&self, user: &str, device_id: &str) -> Result<(), Refusal> {
+        let no = self.directory.require_user(user)?.no;
+        let id = device_id.to_owned();
+        self.push.ask(move |worker| {
+            let device = worker.require_device(no, &id)?;
+            worker.remove_device(device).map_err(store_refusal)
+        })??;
+        let reason = Some("the device was removed".to_owned());
+        self.kick(user, Kick { device_id: Some(device_id.to_owned()), reason }).map(drop)
+    }
+}
+
+impl Worker {
+    fn require_device(&self, user: UserNo, device_id: &str) -> Result<DeviceNo, Refusal> {
+        self.devices.find(user, device_id).ok_or_else(|| Refusal::not_found("device", device_id))
+    }
+
+    fn device_cards(&self, user: UserNo) -> Result<Vec<DeviceCard>, Refusal> {
+        let mut cards = Vec::new();
+        for device in self.devices.of_user(user) {
+            if let Some(row) = self.device_row(device).map_err(store_refusal)? {
+                cards.push(self.card(row));
+            }
+        }
+        cards.sort_unstable_by(|a, b| a.device_id.cmp(&b.device_id));
+        Ok(cards)
+    }
+
+    fn card(&self, row: StoredDevice) -> DeviceCard {
+        DeviceCard {
+            online: self.devices.session(row.no).is_some(),
+            last_bound: self.devices.bound_ms(row.no).max(row.first_bound),
+            pending: self.devices.pending(row.no) as u64,
+            device_id: row.device_id,
+            device_kind: row.device_kind,
+            app_version: row.app_version,
+            tags: row.tags,
+            first_bound: row.first_bound,
+        }
+    }
+
+    fn set_tags(&mut self, user: UserNo, device_id: &str, tags: Vec<String>) -> Result<DeviceCard, Refusal> {
+        let device = self.require_device(user, device_id)?;
+        self.devices.check_tags(&tags)?;
+        let row = self.device_row(device).map_err(store_refusal)?;
+        let row = row.map(|row| StoredDevice { tags, ..row }).ok_or_else(|| Refusal::not_found("device", device_id))?;
+        let store = self.store.clone();
+        let mut draft = Draft::new(&*store);
+        draft.put(PushRow::Device(row.clone()));
+        self.store_draft(draft).map_err(store_refusal)?;
+        self.devices.put(&row);
+        Ok(self.card(row))
+    }
+}

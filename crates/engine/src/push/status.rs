@@ -1,0 +1,196 @@
+//! What became of a push: by counts, and device by device.
+
+use super::{DeviceNo, accept::state_of, audience::Sets, recovery::stored_sets, rows::*, worker::Worker};
+use crate::{
+    commit::store_refusal,
+    engine::Engine,
+    model::UserNo,
+    store::{StoreError, StoreResult},
+};
+use roaring::RoaringBitmap;
+use tidings_protocol::{error::Refusal, http::*, limits::PUSH_DEVICES_PAGE_MAX};
+
+/// Targets read at once.
+const TARGETS_AT_ONCE: usize = 1_000;
+
+impl Engine {
+    /// A push's state and counts; they are up to a flush behind. Blocks.
+    pub fn push_status(&self, push: u64) -> Result<PushStatus, Refusal> {
+        let stored = self.stored_push(push)?;
+        let counts = match stored.to_many {
+            true => self.counts_of_many(&stored)?,
+            false => self.counts_of_named(&stored)?,
+        };
+        let done = stored.stage == Stage::Running && counts.pending == 0;
+        Ok(PushStatus {
+            push,
+            state: if done { PushState::Completed } else { state_of(stored.stage) },
+            content_type: stored.content_type,
+            priority: if stored.high { PushPriority::High } else { PushPriority::Normal },
+            collapse_key: stored.collapse_key,
+            client_push_id: stored.client_push_id,
+            accepted_at: stored.accepted_at,
+            send_at: stored.send_at,
+            started_at: stored.started_at,
+            expires_at: stored.expires_at,
+            ended_at: stored.ended_at,
+            counts,
+            refused_full: u64::from(stored.refused_full),
+            unknown: u64::from(stored.unknown),
+        })
+    }
+
+    pub(super) fn stored_push(&self, push: u64) -> Result<StoredPush, Refusal> {
+        match self.store.push_row(&PushKey::Push(push)).map_err(store_refusal)? {
+            Some(PushRow::Push(stored)) if stored.stage != Stage::Preparing => Ok(stored),
+            _ => Err(Refusal::not_found("push", &push.to_string())),
+        }
+    }
+
+    fn counts_of_many(&self, stored: &StoredPush) -> Result<PushCounts, Refusal> {
+        let (push, stage) = (stored.push, stored.stage);
+        match self.push.ask(move |worker| worker.counts_of_running(push, stage))? {
+            Some(counts) => Ok(counts),
+            None => {
+                // It ended between the two looks, or before: its last state is what counts.
+                let stage = self.stored_push(push)?.stage;
+                let sets = stored_sets(&*self.store, push).map_err(store_refusal)?;
+                Ok(sets.counts(stage, &RoaringBitmap::new()))
+            }
+        }
+    }
+
+    fn counts_of_named(&self, stored: &StoredPush) -> Result<PushCounts, Refusal> {
+        let mut counts = PushCounts::default();
+        let mut waiting = RoaringBitmap::new();
+        let mut next = 0;
+        loop {
+            let targets = self.targets(stored.push, next, TARGETS_AT_ONCE).map_err(store_refusal)?;
+            for target in &targets {
+                next = target.device.0 + 1;
+                counts.targets += 1;
+                counts.delivered += u64::from(target.delivered_at.is_some());
+                match target.fate {
+                    Fate::Waits => drop(waiting.insert(target.device.0)),
+                    Fate::Acknowledged => counts.acknowledged += 1,
+                    Fate::Expired => counts.expired += 1,
+                    Fate::Collapsed => counts.collapsed += 1,
+                    Fate::Cancelled => counts.cancelled += 1,
+                }
+            }
+            if targets.len() < TARGETS_AT_ONCE {
+                break;
+            }
+        }
+        counts.pending = waiting.len();
+        if counts.pending > 0 {
+            counts.offline = self.push.ask(move |worker| waiting.difference_len(worker.devices.online()))?;
+        }
+        Ok(counts)
+    }
+
+    fn targets(&self, push: u64, from: u32, limit: usize) -> StoreResult<Vec<StoredTarget>> {
+        let (first, last) = (PushKey::Target(push, DeviceNo(from)), PushKey::Target(push, DeviceNo(u32::MAX)));
+        let rows = self.store.push_rows(&first, &last, limit)?;
+        let target = |row| if let PushRow::Target(target) = row { Some(target) } else { None };
+        Ok(rows.into_iter().filter_map(target).collect())
+    }
+
+    /// A push's devices in the order of their numbers, after `after`. Blocks.
+    pub fn push_devices(
+        &self,
+        push: u64,
+        state: Option<DeviceState>,
+        after: Option<u32>,
+        limit: usize,
+    ) -> Result<PushDevicePage, Refusal> {
+        let limit = if limit == 0 { PUSH_DEVICES_PAGE_MAX } else { limit };
+        if limit > PUSH_DEVICES_PAGE_MAX {
+            return Err(Refusal::limit("limit (devices)", PUSH_DEVICES_PAGE_MAX as u64, limit as u64));
+        }
+        let stored = self.stored_push(push)?;
+        let from = after.map_or(0, |after| after.saturating_add(1));
+        let mut found = match stored.to_many {
+            true => self.devices_of_many(&stored, state, from, limit + 1)?,
+            false => self.devices_of_named(&stored, state, from, limit + 1).map_err(store_refusal)?,
+        };
+        let more = found.len() > limit;
+        found.truncate(limit);
+        let next = found.last().filter(|_| more).map(|(device, ..)| device.0);
+        let mut devices = Vec::with_capacity(found.len());
+        for (device, state, delivered_at, ended_at) in found {
+            // A device that was removed meanwhile has no name to show.
+            let (user, device_id) = self.name_of(device).map_err(store_refusal)?.unwrap_or_default();
+            devices.push(PushDevice { user, device_id, state, delivered_at, ended_at });
+        }
+        Ok(PushDevicePage { devices, next })
+    }
+
+    fn name_of(&self, device: DeviceNo) -> StoreResult<Option<(String, String)>> {
+        let Some(PushRow::Device(device)) = self.store.push_row(&PushKey::Device(device))? else { return Ok(None) };
+        let user = self.store.user(UserNo(device.user))?;
+        let user = user.ok_or_else(|| StoreError::Damaged(format!("device {:?} is of no user", device.no)))?;
+        Ok(Some((user.id, device.device_id)))
+    }
+
+    #[allow(clippy::type_complexity)]
+    fn devices_of_many(
+        &self,
+        stored: &StoredPush,
+        state: Option<DeviceState>,
+        from: u32,
+        limit: usize,
+    ) -> Result<Vec<(DeviceNo, DeviceState, Option<u64>, Option<u64>)>, Refusal> {
+        let (push, stage) = (stored.push, stored.stage);
+        let page = move |sets: &Sets, stage| {
+            let states =
+                sets.of(Set::Targets).range(from..).map(move |no| (DeviceNo(no), sets.state(DeviceNo(no), stage)));
+            let wanted = states.filter(|(_, found)| state.is_none_or(|state| state == *found));
+            wanted.take(limit).map(|(device, state)| (device, state, None, None)).collect()
+        };
+        match self.push.ask(move |worker| worker.audiences.get(&push).map(|found| page(&found.sets, stage)))? {
+            Some(found) => Ok(found),
+            None => {
+                let stage = self.stored_push(push)?.stage;
+                Ok(page(&stored_sets(&*self.store, push).map_err(store_refusal)?, stage))
+            }
+        }
+    }
+
+    #[allow(clippy::type_complexity)]
+    fn devices_of_named(
+        &self,
+        stored: &StoredPush,
+        state: Option<DeviceState>,
+        mut from: u32,
+        limit: usize,
+    ) -> StoreResult<Vec<(DeviceNo, DeviceState, Option<u64>, Option<u64>)>> {
+        let mut found = Vec::new();
+        while found.len() < limit {
+            let targets = self.targets(stored.push, from, TARGETS_AT_ONCE)?;
+            let Some(last) = targets.last() else { break };
+            from = last.device.0.saturating_add(1);
+            let states = targets.iter().map(|target| {
+                let state = match target.fate {
+                    Fate::Waits if target.delivered_at.is_some() => DeviceState::Delivered,
+                    Fate::Waits => DeviceState::Pending,
+                    Fate::Acknowledged => DeviceState::Acknowledged,
+                    Fate::Expired => DeviceState::Expired,
+                    Fate::Collapsed => DeviceState::Collapsed,
+                    Fate::Cancelled => DeviceState::Cancelled,
+                };
+                (target.device, state, target.delivered_at, target.ended_at)
+            });
+            let room = limit - found.len();
+            found.extend(states.filter(|(_, own, ..)| state.is_none_or(|state| state == *own)).take(room));
+        }
+        Ok(found)
+    }
+}
+
+impl Worker {
+    fn counts_of_running(&self, push: u64, stage: Stage) -> Option<PushCounts> {
+        let audience = self.audiences.get(&push)?;
+        Some(audience.sets.counts(stage, self.devices.online()))
+    }
+}

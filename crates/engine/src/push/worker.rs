@@ -1,0 +1,218 @@
+//! The worker: one thread that owns devices, running pushes and what is on its way to the store.
+
+use super::{
+    DeviceNo, PushConfig, PushFrame, PushParts,
+    audience::Audience,
+    devices::Devices,
+    draft::Draft,
+    handout::Handout,
+    inbox::Inbox,
+    jobs::Job,
+    notes::Note,
+    outgoing::{BACKLOG_MAX, Outgoing},
+    rows::{PushKey, PushRow, StoredPush},
+};
+use crate::{
+    clock::Clock,
+    metrics::Metrics,
+    store::{Store, StoreError, StoreResult},
+};
+use quick_cache::unsync::Cache;
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// How long the worker sleeps when nothing is said to it: starts and ends are at most so late.
+const TICK: Duration = Duration::from_millis(100);
+/// The same while a shard's queue is full.
+const SHARD_FULL_TICK: Duration = Duration::from_millis(2);
+/// The wait after a store that failed.
+const STORE_FAILED_TICK: Duration = Duration::from_secs(1);
+/// Frames of pushes to named devices that are kept encoded.
+const FRAMES_CACHED: usize = 4_096;
+/// Writes in one turn that are not urgent: acknowledgements, ends, removals.
+const WRITES_PER_TURN: usize = 8;
+
+struct Closing(Arc<Inbox>);
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+pub(crate) struct Worker {
+    pub(super) config: PushConfig,
+    pub(super) store: Arc<dyn Store>,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) devices: Devices,
+    /// Running pushes to many, by number.
+    pub(super) audiences: BTreeMap<u64, Audience>,
+    pub(super) last_push: u64,
+    pub(super) next_device: u32,
+    pub(super) scheduled: usize,
+    /// What devices have of pushes that name them, not stored yet.
+    pub(super) notes: BTreeMap<(DeviceNo, u64), Note>,
+    /// Devices whose last bind is not stored yet.
+    pub(super) bound: BTreeSet<DeviceNo>,
+    /// Devices that were handed a part of what waits for them.
+    pub(super) handouts: FxHashMap<DeviceNo, Handout>,
+    /// Devices that are to be handed what waits for them, or the next part of it.
+    pub(super) due: FxHashSet<DeviceNo>,
+    /// Pushes that are being ended or removed, and how far that has come.
+    pub(super) jobs: BTreeMap<u64, Job>,
+    pub(super) frames: Cache<u64, Arc<PushFrame>>,
+    pub(super) outgoing: Outgoing,
+    inbox: Arc<Inbox>,
+    flushed_at: Instant,
+    failed_at: Option<Instant>,
+}
+
+impl Worker {
+    pub(super) fn run(parts: PushParts, inbox: Arc<Inbox>) {
+        // However this ends: nobody may wait for an answer that does not come.
+        let _closing = Closing(inbox.clone());
+        let PushParts { config, store, clock, shards, metrics } = parts;
+        let mut worker = Worker {
+            config,
+            store,
+            clock,
+            metrics,
+            devices: Devices::default(),
+            audiences: BTreeMap::new(),
+            last_push: 0,
+            next_device: 0,
+            scheduled: 0,
+            notes: BTreeMap::new(),
+            bound: BTreeSet::new(),
+            handouts: FxHashMap::default(),
+            due: FxHashSet::default(),
+            jobs: BTreeMap::new(),
+            frames: Cache::new(FRAMES_CACHED),
+            outgoing: Outgoing::new(shards),
+            inbox,
+            flushed_at: Instant::now(),
+            failed_at: None,
+        };
+        // Who binds and pushes meanwhile waits in the inbox.
+        while let Err(error) = worker.recover() {
+            tracing::warn!(%error, "push could not read what is stored; it tries again");
+            if worker.inbox.is_stopping_within(STORE_FAILED_TICK) {
+                return;
+            }
+        }
+        while worker.turn() {}
+    }
+
+    /// One turn; answers whether there is another.
+    fn turn(&mut self) -> bool {
+        let patience = match () {
+            () if self.outgoing.len() > 0 => SHARD_FULL_TICK,
+            () if self.has_more() => Duration::ZERO,
+            () => TICK,
+        };
+        let waiting = self.inbox.take(patience, self.outgoing.len() < BACKLOG_MAX);
+        self.metrics.push_notes_dropped.inc_by(waiting.notes_dropped);
+        for (push, devices) in waiting.written {
+            self.written(push, &devices);
+        }
+        for (device, pushes) in waiting.acknowledged {
+            self.acknowledged(device, &pushes);
+        }
+        for (device, session) in waiting.left {
+            if self.devices.left(device, session) {
+                self.handouts.remove(&device);
+            }
+        }
+        self.register_all(waiting.registers);
+        self.accept_all(waiting.accepts);
+        for ask in waiting.asks {
+            ask(self);
+        }
+        self.hand_out_due();
+        if waiting.stopping {
+            self.settle();
+            self.outgoing.drain();
+            return false;
+        }
+        let result = self.turn_of_store();
+        self.note_failure(result);
+        self.outgoing.drain();
+        true
+    }
+
+    /// What is due and what is to be stored, a bounded piece of it.
+    fn turn_of_store(&mut self) -> StoreResult<()> {
+        if self.failed_at.is_some_and(|at| at.elapsed() < STORE_FAILED_TICK) {
+            return Ok(());
+        }
+        self.look_at_timers()?;
+        self.work_on_jobs(WRITES_PER_TURN)?;
+        if self.flushed_at.elapsed() >= self.config.flush_interval || self.has_more() {
+            let all = self.flush(WRITES_PER_TURN)?;
+            if all {
+                self.flushed_at = Instant::now();
+            }
+        }
+        self.failed_at = None;
+        Ok(())
+    }
+
+    fn note_failure(&mut self, result: StoreResult<()>) {
+        if let Err(error) = result {
+            if self.failed_at.is_none() {
+                tracing::warn!(%error, "push could not store; it tries again");
+            }
+            self.failed_at = Some(Instant::now());
+        }
+    }
+
+    /// More than a turn's worth is to be stored already.
+    fn has_more(&self) -> bool {
+        let much = !self.jobs.is_empty() || self.notes.len() > 1_000 || !self.due.is_empty();
+        much && self.failed_at.is_none()
+    }
+
+    /// Does and stores all that is due by now.
+    pub(super) fn settle(&mut self) {
+        let result = (|| {
+            loop {
+                self.look_at_timers()?;
+                if self.jobs.is_empty() {
+                    break;
+                }
+                self.work_on_jobs(usize::MAX)?;
+            }
+            self.hand_out_due();
+            while !self.flush(usize::MAX)? {}
+            Ok(())
+        })();
+        self.note_failure(result);
+        self.outgoing.drain();
+    }
+
+    pub(super) fn now(&self) -> u64 {
+        self.clock.now_ms()
+    }
+
+    /// Stores a draft; what it makes wait for devices counts from then on.
+    pub(super) fn store_draft(&mut self, draft: Draft<'_>) -> StoreResult<()> {
+        draft.write()?;
+        for (device, by) in draft.pending {
+            self.devices.change_pending(device, by);
+        }
+        Ok(())
+    }
+
+    pub(super) fn stored_push(&self, push: u64) -> StoreResult<Option<StoredPush>> {
+        match self.store.push_row(&PushKey::Push(push))? {
+            Some(PushRow::Push(stored)) => Ok(Some(stored)),
+            Some(_) => Err(StoreError::Damaged("a push's row is of another kind".into())),
+            None => Ok(None),
+        }
+    }
+}

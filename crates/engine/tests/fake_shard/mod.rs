@@ -1,0 +1,154 @@
+//! A shard without sockets: it keeps what each device was handed, reports it as written, and acknowledges when told.
+#![allow(clippy::unwrap_used, dead_code, unreachable_pub)]
+
+use crate::support::World;
+use std::{collections::BTreeMap, sync::Arc};
+use tidings_engine::{
+    config::EngineConfig,
+    push::{DeviceNo, PushItem, Register},
+    store::Store,
+};
+use tidings_protocol::{error::Refusal, http::*};
+
+pub struct Phone {
+    pub session: u64,
+    pub device: DeviceNo,
+}
+
+pub struct Shard {
+    pub world: World,
+    /// Live sessions by device name.
+    pub phones: BTreeMap<String, Phone>,
+    /// What each device was handed since last looked at, in order.
+    pub handed: BTreeMap<String, Vec<u64>>,
+    pub refused: Vec<Refusal>,
+    binding: BTreeMap<u64, String>,
+    next_session: u64,
+}
+
+impl Shard {
+    pub fn new(config: EngineConfig, store: Arc<dyn Store>) -> Shard {
+        let world = World::new(config, store);
+        let (phones, handed, binding) = Default::default();
+        Shard { world, phones, handed, refused: vec![], binding, next_session: 1 }
+    }
+
+    /// Does all that is due, and takes what comes of it.
+    pub fn settle(&mut self) {
+        self.world.engine.push.settle().unwrap();
+        while self.take() {
+            self.world.engine.push.settle().unwrap();
+        }
+    }
+
+    /// Takes what waits for this shard; answers whether there was anything.
+    pub fn take(&mut self) -> bool {
+        let items: Vec<PushItem> = self.world.receivers[0].push.try_iter().collect();
+        let any = !items.is_empty();
+        for item in items {
+            let (frames, sessions): (Vec<_>, Vec<u64>) = match item {
+                PushItem::Registered { session, result } => {
+                    let name = self.binding.remove(&session).unwrap();
+                    match result {
+                        Ok(device) => drop(self.phones.insert(name, Phone { session, device })),
+                        Err(refusal) => self.refused.push(refusal),
+                    }
+                    continue;
+                }
+                PushItem::Pending { session, frames } => (frames, vec![session]),
+                PushItem::Sessions { frame, sessions } => (vec![frame], sessions),
+                PushItem::Matching { frame, devices } => {
+                    let is_meant = |phone: &&Phone| devices.contains(phone.device);
+                    (vec![frame], self.phones.values().filter(is_meant).map(|phone| phone.session).collect())
+                }
+            };
+            for (name, phone) in self.phones.iter().filter(|(_, phone)| sessions.contains(&phone.session)) {
+                for frame in &frames {
+                    assert_eq!(frame.json.is_empty(), frame.miop.is_empty());
+                    self.handed.entry(name.clone()).or_default().push(frame.push);
+                    self.world.engine.push.written(frame.push, vec![phone.device]);
+                }
+            }
+        }
+        any
+    }
+
+    /// A device is named `user/device` and of the kind before a dash: `ann/phone-1`.
+    pub fn ask_to_bind(&mut self, name: &str) {
+        let (user, device_id) = name.split_once('/').unwrap();
+        let kind = device_id.split('-').next().unwrap();
+        let session = self.next_session;
+        self.next_session += 1;
+        self.binding.insert(session, name.to_owned());
+        let register = Register {
+            shard: 0,
+            session,
+            user: self.world.user(user).no,
+            device_id: device_id.into(),
+            device_kind: kind.into(),
+            app_version: Some("1".into()),
+        };
+        self.world.engine.push.register(register).unwrap();
+    }
+
+    pub fn bind(&mut self, name: &str) {
+        self.ask_to_bind(name);
+        self.settle();
+        assert!(self.phones.contains_key(name), "{name}: {:?}", self.refused);
+    }
+
+    pub fn leave(&mut self, name: &str) {
+        let phone = self.phones.remove(name).unwrap();
+        self.world.engine.push.left(phone.device, phone.session);
+        self.settle();
+    }
+
+    pub fn acknowledge(&mut self, name: &str, pushes: &[u64]) {
+        self.world.engine.push.acknowledged(self.phones[name].device, pushes.to_vec());
+        self.settle();
+    }
+
+    /// What a device was handed since the last look.
+    pub fn handed(&mut self, name: &str) -> Vec<u64> {
+        self.settle();
+        self.handed.remove(name).unwrap_or_default()
+    }
+
+    pub fn try_push(&mut self, request: serde_json::Value) -> Result<PushAccepted, Refusal> {
+        let prepared = self.world.engine.prepare_push(serde_json::from_str(&request.to_string()).unwrap())?;
+        let accepted = self.world.wait(self.world.engine.push.accept(prepared));
+        self.settle();
+        accepted
+    }
+
+    /// Pushes with `body`, and what `more` adds or replaces.
+    pub fn push(&mut self, to: serde_json::Value, more: serde_json::Value) -> PushAccepted {
+        let mut request = serde_json::json!({ "to": to, "body": {"n": 1} });
+        request.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        self.try_push(request).unwrap()
+    }
+
+    pub fn status(&self, push: u64) -> PushStatus {
+        self.world.engine.push_status(push).unwrap()
+    }
+
+    /// Time goes on.
+    pub fn at(&mut self, now_ms: u64) {
+        self.world.clock.set(now_ms);
+        self.settle();
+    }
+
+    /// What became of a push on its devices, by name.
+    pub fn states(&self, push: u64) -> BTreeMap<String, DeviceState> {
+        let mut all = BTreeMap::new();
+        let mut after = None;
+        loop {
+            let page = self.world.engine.push_devices(push, None, after, 3).unwrap();
+            all.extend(page.devices.into_iter().map(|d| (format!("{}/{}", d.user, d.device_id), d.state)));
+            after = page.next;
+            if after.is_none() {
+                return all;
+            }
+        }
+    }
+}

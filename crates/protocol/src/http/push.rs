@@ -1,0 +1,241 @@
+//! The bodies of push: data to devices, their states, and the devices themselves.
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use utoipa::ToSchema;
+
+/// Whom a push is for: either named users and devices, or all devices, or those with tags.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PushTo {
+    /// All devices of these users.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub users: Vec<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub devices: Vec<NamedDevice>,
+    /// Devices by their tags.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tags: Option<TagQuery>,
+    /// Only devices of these kinds; absent: of any.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub kinds: Vec<String>,
+    /// Every device that ever bound.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub all: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NamedDevice {
+    pub user: String,
+    pub device_id: String,
+}
+
+/// Devices with at least one of `any` (if it names some) and with every one of `all`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TagQuery {
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub any: Vec<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub all: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum PushPriority {
+    #[default]
+    Normal,
+    /// Handed out before what is normal.
+    High,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PushRequest {
+    pub to: PushTo,
+    /// The app's word for what the body is.
+    #[serde(rename = "type", default = "super::text")]
+    pub content_type: String,
+    /// Any JSON of at most 4 KiB, carried unchanged.
+    #[schema(value_type = Object)]
+    pub body: Box<RawValue>,
+    /// How long it is kept for a device that is away, in seconds; a day when absent, at most 28 days.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ttl_s: Option<u64>,
+    /// On each device the newest push with the same key takes the place of those not acknowledged.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub collapse_key: Option<String>,
+    #[serde(default)]
+    pub priority: PushPriority,
+    /// When to start, in milliseconds since 1970 UTC; at once when absent or past.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub send_at: Option<u64>,
+    /// Only count whom it would reach.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub dry_run: bool,
+    /// The caller's own id for this push: a retry with it answers with the first result.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_push_id: Option<String>,
+}
+
+/// How far a push has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum PushState {
+    /// Waits for its time.
+    Scheduled,
+    /// Handed to devices as they are there, until all have acknowledged it or its time is over.
+    Running,
+    /// No device is left that it waits for.
+    Completed,
+    /// Its time was over before all had it.
+    Expired,
+    Cancelled,
+}
+
+/// A push that is stored: it survives a crash from here on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PushAccepted {
+    pub push: u64,
+    pub state: PushState,
+    /// Devices that it is for; of a scheduled push they are found when it starts.
+    pub targets: u64,
+    /// Devices for which too many pushes wait already: they do not get this one.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub refused_full: u64,
+    /// Named users and devices that do not exist.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub unknown: u64,
+    /// Milliseconds since 1970 UTC.
+    pub expires_at: u64,
+    /// It had been accepted before under its `client_push_id`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub duplicate: bool,
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
+
+/// Whom a push would reach.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PushReach {
+    pub devices: u64,
+    pub online: u64,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(untagged)]
+pub enum PushAnswer {
+    Accepted(PushAccepted),
+    /// The answer to a dry run.
+    Reach {
+        reach: PushReach,
+    },
+}
+
+/// Devices by what became of a push. `targets` is `pending` and all that ended.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PushCounts {
+    pub targets: u64,
+    /// Not acknowledged yet, and still to be handed out when the device binds.
+    pub pending: u64,
+    /// Of those pending: on devices that are not connected.
+    pub offline: u64,
+    /// Written to the device's connection at least once, whatever became of it.
+    pub delivered: u64,
+    pub acknowledged: u64,
+    pub expired: u64,
+    /// A newer push with the same collapse key took the place.
+    pub collapsed: u64,
+    pub cancelled: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PushStatus {
+    pub push: u64,
+    pub state: PushState,
+    #[serde(rename = "type")]
+    pub content_type: String,
+    pub priority: PushPriority,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub collapse_key: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_push_id: Option<String>,
+    /// Times are milliseconds since 1970 UTC.
+    pub accepted_at: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub send_at: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<u64>,
+    pub expires_at: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_at: Option<u64>,
+    pub counts: PushCounts,
+    pub refused_full: u64,
+    pub unknown: u64,
+}
+
+/// What became of a push on one device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum DeviceState {
+    /// Not handed out yet.
+    Pending,
+    /// Written to the device's connection, not acknowledged.
+    Delivered,
+    Acknowledged,
+    Expired,
+    Collapsed,
+    Cancelled,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PushDevice {
+    pub user: String,
+    pub device_id: String,
+    pub state: DeviceState,
+    /// When it was written first. Times are kept for pushes to named users and devices.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delivered_at: Option<u64>,
+    /// When it came to its last state.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_at: Option<u64>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PushDevicePage {
+    pub devices: Vec<PushDevice>,
+    /// Hand back as `after` for the next page; absent on the last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<u32>,
+}
+
+/// A device that pushes can be sent to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct DeviceCard {
+    pub device_id: String,
+    pub device_kind: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub app_version: Option<String>,
+    pub tags: Vec<String>,
+    pub online: bool,
+    pub first_bound: u64,
+    /// To the second; a crash may set it back by some hours.
+    pub last_bound: u64,
+    /// Pushes to it by name that wait for an acknowledgement.
+    pub pending: u64,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct UserDevices {
+    pub devices: Vec<DeviceCard>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SetTags {
+    /// All of the device's tags from now on.
+    pub tags: Vec<String>,
+}

@@ -1,0 +1,105 @@
+//! The rows of push: in a space of their own, so that what is written for a million devices does not
+//! sit between conversations.
+//!
+//! A key is a byte for its kind, its numbers big-endian, then its text: bytes sort as keys do. A row
+//! is its version and its fields, with those of the key once more: what a key says can be checked.
+
+use crate::{
+    embedded::{EmbeddedStore, store_error},
+    kv::*,
+    rows::*,
+};
+use tidings_engine::{push::rows::*, store::*};
+
+/// A key's bytes.
+pub(crate) fn push_key(key: &PushKey) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(24);
+    let kind: u8 = match key {
+        PushKey::Counters => 0,
+        PushKey::Device(_) => 1,
+        PushKey::Bound(_) => 2,
+        PushKey::Name(_) => 3,
+        PushKey::Push(_) => 4,
+        PushKey::Part(..) => 5,
+        PushKey::Mark(..) => 6,
+        PushKey::Timer(..) => 7,
+        PushKey::Target(..) => 8,
+        PushKey::Pending(..) => 9,
+        PushKey::Collapse(..) => 10,
+        PushKey::Chunk(..) => 11,
+    };
+    bytes.push(kind);
+    let long = |number: u64, bytes: &mut Vec<u8>| bytes.extend_from_slice(&number.to_be_bytes());
+    let short = |number: u32, bytes: &mut Vec<u8>| bytes.extend_from_slice(&number.to_be_bytes());
+    match key {
+        PushKey::Counters => {}
+        PushKey::Device(device) | PushKey::Bound(device) => short(device.0, &mut bytes),
+        PushKey::Name(name) => bytes.extend_from_slice(name.as_bytes()),
+        PushKey::Push(push) => long(*push, &mut bytes),
+        PushKey::Part(push, part) => {
+            long(*push, &mut bytes);
+            short(*part, &mut bytes);
+        }
+        PushKey::Mark(mark, push) => {
+            bytes.push(*mark as u8);
+            long(*push, &mut bytes);
+        }
+        PushKey::Timer(at, push) => {
+            long(*at, &mut bytes);
+            long(*push, &mut bytes);
+        }
+        PushKey::Target(push, device) => {
+            long(*push, &mut bytes);
+            short(device.0, &mut bytes);
+        }
+        PushKey::Pending(device, push) => {
+            short(device.0, &mut bytes);
+            long(*push, &mut bytes);
+        }
+        PushKey::Collapse(device, collapse_key) => {
+            short(device.0, &mut bytes);
+            bytes.extend_from_slice(collapse_key.as_bytes());
+        }
+        PushKey::Chunk(push, set, chunk) => {
+            long(*push, &mut bytes);
+            bytes.push(*set as u8);
+            short(*chunk, &mut bytes);
+        }
+    }
+    bytes
+}
+
+/// A row's value; the engine keeps it short.
+fn push_value(row: &PushRow) -> StoreResult<Vec<u8>> {
+    let value = encode(row);
+    match value.len() {
+        0..=PUSH_ROW_BYTES_MAX => Ok(value),
+        length => Err(StoreError::Unavailable(format!("a row of {length} bytes: {:?}", row.key()))),
+    }
+}
+
+impl PushStore for EmbeddedStore {
+    fn write_push(&self, changes: &[PushChange]) -> StoreResult<()> {
+        let mut batch = Batch::default();
+        for change in changes {
+            match change {
+                PushChange::Put(row) => batch.put(Space::Push, push_key(&row.key()), push_value(row)?),
+                PushChange::Drop(key) => batch.remove(Space::Push, push_key(key)),
+            }
+        }
+        match batch.puts.is_empty() {
+            true => Ok(()),
+            false => self.write_beside(batch),
+        }
+    }
+
+    fn push_row(&self, key: &PushKey) -> StoreResult<Option<PushRow>> {
+        let row = self.kv()?.get(Space::Push, &push_key(key)).map_err(store_error)?;
+        row.map(|row| decode(&row)).transpose()
+    }
+
+    fn push_rows(&self, from: &PushKey, to: &PushKey, limit: usize) -> StoreResult<Vec<PushRow>> {
+        let (low, high) = (push_key(from), push_key(to));
+        Self::scan_values(&*self.kv()?, Space::Push, &low, &high, limit, Order::Up, |_, row| decode(row))
+    }
+}
