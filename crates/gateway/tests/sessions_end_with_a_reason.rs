@@ -8,7 +8,7 @@ use crossbeam_channel::{Receiver, Sender, unbounded};
 use std::{sync::Arc, time::Duration};
 use support::*;
 use tidings_client::session::Session;
-use tidings_engine::{memory::MemoryStore, model::*, store::*};
+use tidings_engine::{memory::MemoryStore, model::*, push::rows::*, store::*};
 use tidings_protocol::{
     error::ErrorCode,
     frames::{ClientFrame, ServerFrame},
@@ -133,6 +133,18 @@ fn a_client_that_says_goodbye_is_answered_with_one() {
 struct Gated {
     inner: MemoryStore,
     gate: Receiver<()>,
+}
+
+impl PushStore for Gated {
+    fn write_push(&self, changes: &[PushChange]) -> StoreResult<()> {
+        self.inner.write_push(changes)
+    }
+    fn push_row(&self, key: &PushKey) -> StoreResult<Option<PushRow>> {
+        self.inner.push_row(key)
+    }
+    fn push_rows(&self, from: &PushKey, to: &PushKey, limit: usize) -> StoreResult<Vec<PushRow>> {
+        self.inner.push_rows(from, to, limit)
+    }
 }
 
 impl Store for Gated {

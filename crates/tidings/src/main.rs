@@ -35,7 +35,7 @@ struct CommandLine {
 #[derive(Subcommand)]
 enum Command {
     /// Serve until told to stop (SIGTERM or Ctrl-C)
-    Serve(serve::Serve),
+    Serve(Box<serve::Serve>),
     /// Print the documented default settings
     Config,
     /// Print a client token for a user
@@ -47,7 +47,7 @@ enum Command {
     /// Verify a data folder: sequences without holes, retries that match, counts
     Check(commands::check::Check),
     /// Load a server and prove with counts that nothing was lost
-    Bench(tidings_lab::BenchArgs),
+    Bench(Box<tidings_lab::BenchArgs>),
 }
 
 fn main() -> ExitCode {
@@ -61,7 +61,7 @@ fn main() -> ExitCode {
         Command::Listen(listen) => listen.run(),
         Command::Backup(backup) => backup.run(),
         Command::Check(check) => check.run(),
-        Command::Bench(args) => Ok(tidings_lab::run(args)),
+        Command::Bench(args) => Ok(tidings_lab::run(*args)),
     };
     result.unwrap_or_else(|error| {
         eprintln!("tidings: {error:#}");

@@ -94,9 +94,7 @@ impl Devices {
 
     /// The one that gives way to another of its user; `None` while there is room.
     pub(super) fn gives_way(&self, user: UserNo) -> Option<DeviceNo> {
-        if self.of_user(user).nth(DEVICES_PER_USER_MAX - 1).is_none() {
-            return None;
-        }
+        self.of_user(user).nth(DEVICES_PER_USER_MAX - 1)?;
         self.of_user(user).min_by_key(|device| {
             let bound = self.entry(*device).map_or(0, |entry| entry.bound_s);
             (self.online.contains(device.0), bound, device.0)

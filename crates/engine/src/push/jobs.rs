@@ -5,7 +5,6 @@ use super::{
     DeviceNo,
     accept::Aim,
     draft::Draft,
-    notes::Note,
     rows::*,
     start::{Plan, build_frame},
     worker::Worker,
@@ -287,7 +286,7 @@ impl Worker {
             let all = rows.len() < TARGETS_AT_ONCE;
             for row in rows {
                 let PushRow::Pending(pending) = row else { continue };
-                let note = self.notes.remove(&(device, pending.push)).unwrap_or_else(Note::default);
+                let note = self.notes.remove(&(device, pending.push)).unwrap_or_default();
                 let key = pending.collapse_key.as_deref();
                 self.end_on(&mut draft, device, pending.push, key, note.or_else(Fate::Cancelled))?;
             }

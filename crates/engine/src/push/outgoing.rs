@@ -53,7 +53,7 @@ impl Outgoing {
     }
 
     /// To those of the devices that are connected.
-    pub(super) fn to_named(&mut self, frame: &Arc<PushFrame>, high: bool, named: &[DeviceNo], devices: &Devices) {
+    pub(super) fn put_named(&mut self, frame: &Arc<PushFrame>, high: bool, named: &[DeviceNo], devices: &Devices) {
         let mut sessions = vec![Vec::new(); self.queues.len()];
         for (shard, session) in named.iter().filter_map(|device| devices.session(*device)) {
             if let Some(of_shard) = sessions.get_mut(shard) {
@@ -69,7 +69,7 @@ impl Outgoing {
     }
 
     /// One item a shard: each walks its own sessions.
-    pub(super) fn to_many(&mut self, frame: &Arc<PushFrame>, high: bool, receivers: RoaringBitmap) {
+    pub(super) fn put_many(&mut self, frame: &Arc<PushFrame>, high: bool, receivers: RoaringBitmap) {
         if receivers.is_empty() {
             return;
         }

@@ -265,11 +265,11 @@ impl Worker {
         self.collapse_audiences(&header, &targets);
         match audience {
             Some(audience) => {
-                self.outgoing.to_many(&frame, header.high, targets & self.devices.online());
+                self.outgoing.put_many(&frame, header.high, targets & self.devices.online());
                 self.audiences.insert(header.push, audience);
             }
             None if !named.is_empty() => {
-                self.outgoing.to_named(&frame, header.high, &named, &self.devices);
+                self.outgoing.put_named(&frame, header.high, &named, &self.devices);
                 self.frames.insert(header.push, frame);
             }
             None => {}

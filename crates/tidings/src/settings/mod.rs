@@ -16,7 +16,7 @@ use link::Link;
 use macros::{Described, Value, settings};
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 use tidings_api::ApiConfig;
-use tidings_engine::{config::EngineConfig, outbox::OutboxConfig, store::Retention as Kept};
+use tidings_engine::{config::EngineConfig, outbox::OutboxConfig, push::PushConfig, store::Retention as Kept};
 use tidings_gateway::GatewayConfig;
 use tidings_store::EmbeddedOptions;
 
@@ -75,6 +75,7 @@ settings! {
             session: Session,
             engine: Engine,
             store: Store,
+            push: Push,
             retention: Retention,
             webhook: Webhook,
         }
@@ -144,6 +145,22 @@ settings! {
         journal_bytes: u64 = EmbeddedOptions::new("").journal_bytes,
         /// Blocks of files kept in memory.
         cache_bytes: u64 = EmbeddedOptions::new("").cache_bytes,
+    }
+}
+
+settings! {
+    /// Data to devices.
+    Push {
+        /// Pushes that wait for one device by name. Above: it does not get the next, and the answer counts it.
+        pending_per_device_max: usize = PushConfig::default().pending_per_device,
+        /// Pushes to all or by tags that run at once. Above: refused with `queue_full`; scheduled ones wait.
+        running_to_many_max: usize = PushConfig::default().running_to_many,
+        /// Pushes that wait for their time. Above: refused with `queue_full`.
+        scheduled_max: usize = PushConfig::default().scheduled,
+        /// How long a push that has ended can be asked about, in days.
+        kept_days: u64 = PushConfig::default().kept.as_secs() / (24 * 60 * 60),
+        /// How often acknowledgements are stored: what a crash loses of them is pushed again.
+        flush_interval_ms: u64 = PushConfig::default().flush_interval.as_millis() as u64,
     }
 }
 
@@ -258,6 +275,7 @@ impl Settings {
             "session" => self.session.set(name, text),
             "engine" => self.engine.set(name, text),
             "store" => self.store.set(name, text),
+            "push" => self.push.set(name, text),
             "retention" => self.retention.set(name, text),
             "webhook" => self.webhook.set(name, text),
             _ => None,
@@ -326,6 +344,13 @@ impl Settings {
             sessions_per_kind: self.session.per_device_kind_max,
             sends_per_second: engine.sends_per_second,
             sends_burst: engine.sends_burst,
+            push: PushConfig {
+                pending_per_device: self.push.pending_per_device_max.min(usize::from(u16::MAX)),
+                running_to_many: self.push.running_to_many_max,
+                scheduled: self.push.scheduled_max,
+                kept: Duration::from_secs(self.push.kept_days * 24 * 60 * 60),
+                flush_interval: Duration::from_millis(self.push.flush_interval_ms),
+            },
         }
     }
 
