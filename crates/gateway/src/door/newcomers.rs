@@ -121,3 +121,45 @@ impl Waiting {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use mio::Poll;
+    use std::net::TcpListener;
+
+    #[test]
+    fn who_sends_no_header_in_time_is_let_go() {
+        let poll = Poll::new().unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut newcomers = Newcomers::new(1);
+        let began = Instant::now();
+        let come = |newcomers: &mut Newcomers, at: Instant| {
+            let client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let (socket, peer) = listener.accept().unwrap();
+            socket.set_nonblocking(true).unwrap();
+            let newcomer = Newcomer { socket: TcpStream::from_std(socket), peer, tls: None };
+            newcomers.put(newcomer, poll.registry(), at).unwrap();
+            client
+        };
+        let mut first = come(&mut newcomers, began);
+        let second = come(&mut newcomers, began + HEADER_TIMEOUT / 2);
+        assert_eq!(newcomers.until_due(began), Some(HEADER_TIMEOUT));
+
+        newcomers.expire(began + HEADER_TIMEOUT / 2);
+        assert_eq!(newcomers.len(), 2);
+        newcomers.expire(began + HEADER_TIMEOUT);
+        assert_eq!(newcomers.len(), 1);
+        assert_eq!(first.read(&mut [0; 1]).unwrap(), 0);
+
+        // One that has gone by itself leaves a deadline behind, which is not another's.
+        drop(second);
+        while newcomers.len() > 0 {
+            assert!(newcomers.read(2, poll.registry()).is_none());
+        }
+        let _third = come(&mut newcomers, began + HEADER_TIMEOUT);
+        newcomers.expire(began + HEADER_TIMEOUT * 3 / 2);
+        assert_eq!(newcomers.len(), 1);
+    }
+}
