@@ -30,7 +30,7 @@ use std::{
         atomic::{AtomicUsize, Ordering},
     },
 };
-use tidings_engine::{Engine, engine::Actor};
+use tidings_engine::{Engine, engine::Actor, presence::compare::SessionTruth};
 use tidings_listen::Carrier;
 use tidings_protocol::error::{ErrorCode, Refusal};
 use tokio::sync::Semaphore;
@@ -39,6 +39,9 @@ use tokio::sync::Semaphore;
 pub trait Sessions: Send + Sync + 'static {
     /// Takes the connection and what was read beyond the request; closes it when there is no room.
     fn adopt(&self, carrier: Carrier, already_read: Vec<u8>);
+
+    /// What sessions there are, by those who hold their connections.
+    fn truth(&self) -> Arc<dyn SessionTruth>;
 
     /// Whether there is room now: who would find none is told so before the upgrade.
     fn has_room(&self) -> bool;

@@ -17,6 +17,7 @@ pub struct EngineConfig {
     pub shard_queue: usize,
     /// Users, conversations and memberships kept in memory, each.
     pub cache_entries: usize,
+    pub presence: crate::presence::PresenceConfig,
     /// Sessions of one user and device kind; the oldest is told and closed.
     pub sessions_per_kind: usize,
     /// Messages that one user may send in a second by token; 0: no limit. App servers are not limited.
@@ -35,6 +36,7 @@ impl Default for EngineConfig {
             lane_queue: 8_192,
             shard_queue: 64,
             cache_entries: 100_000,
+            presence: Default::default(),
             sessions_per_kind: 5,
             sends_per_second: 0,
             sends_burst: 20,

@@ -11,7 +11,7 @@ use crate::{
     metrics::Metrics,
     model::*,
     outbox::{Outbox, OutboxConfig, Webhook},
-    presence::Presence,
+    presence::{Presence, worker::PresenceWorker},
     push::{PushDesk, PushParts},
     rate::RateLimit,
     shards::{ShardReceivers, Shards, Wake},
@@ -52,6 +52,7 @@ pub struct Engine {
     pub(crate) lanes: Arc<Lanes>,
     pub(crate) hub: Arc<dyn Hub>,
     pub(crate) outbox: Outbox,
+    pub(crate) presence_worker: PresenceWorker,
     pub(crate) rate: RateLimit,
     draining: AtomicBool,
 }
@@ -94,7 +95,8 @@ impl Engine {
         });
         let engine = Arc::new(Engine {
             directory,
-            presence: Presence::default(),
+            presence: Presence::new(config.presence.clone()),
+            presence_worker: PresenceWorker::default(),
             push,
             outbox: Outbox::default(),
             rate: RateLimit::new(config.sends_per_second, config.sends_burst),
@@ -107,6 +109,8 @@ impl Engine {
             config,
             draining: AtomicBool::new(false),
         });
+        let hook = webhook.as_ref().filter(|_| engine.config.presence.webhook);
+        PresenceWorker::start(&engine, hook.map(|(webhook, config)| (webhook.clone(), config.secret.clone())));
         if let Some((webhook, config)) = webhook {
             Outbox::start(&engine, webhook, config);
         }
@@ -132,6 +136,7 @@ impl Engine {
         self.begin_drain();
         self.outbox.stop();
         self.push.stop();
+        self.presence_worker.stop();
         self.committer.stop();
         self.lanes.stop();
     }

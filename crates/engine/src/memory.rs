@@ -16,6 +16,7 @@ struct State {
     timelines: HashMap<ConversationNo, BTreeMap<u64, StoredEntry>>,
     sends: HashMap<(UserNo, String), Appended>,
     outbox: BTreeMap<Position, OutboxItem>,
+    last_seen: HashMap<UserNo, u64>,
     outbox_done: Position,
     dead: BTreeMap<u64, DeadNotification>,
     position: Position,
@@ -105,6 +106,10 @@ impl State {
             Proposal::SetDoNotDisturb { user, window } => {
                 let found = self.users.get_mut(index(user.0)).ok_or(Refused::NoSuchUser(*user))?;
                 found.do_not_disturb = window.clone();
+                Outcome::Done
+            }
+            Proposal::SetLastSeen(seen) => {
+                self.last_seen.extend(seen.iter().copied());
                 Outcome::Done
             }
             Proposal::OutboxDone { through, dead } => {
@@ -252,6 +257,10 @@ impl Store for MemoryStore {
 
     fn user(&self, no: UserNo) -> StoreResult<Option<User>> {
         Ok(self.0.lock().users.get(index(no.0)).cloned())
+    }
+
+    fn last_seen(&self, no: UserNo) -> StoreResult<Option<u64>> {
+        Ok(self.0.lock().last_seen.get(&no).copied())
     }
 
     fn conversation_no(&self, id: &str) -> StoreResult<Option<ConversationNo>> {

@@ -71,6 +71,11 @@ pub struct Metrics {
     pub push_cancelled: Counter,
     pub push_registrations: Counter,
     pub push_notes_dropped: Counter,
+    pub presence_changes: Counter,
+    pub presence_coalesced: Counter,
+    pub presence_dropped: Counter,
+    pub presence_differences: Counter,
+    pub presence_repaired: Counter,
     pub store_disk_bytes: Gauge,
     pub retention_removed: Counter,
 }
@@ -135,6 +140,11 @@ impl Metrics {
             push_cancelled: Counter::default(),
             push_registrations: Counter::default(),
             push_notes_dropped: Counter::default(),
+            presence_changes: Counter::default(),
+            presence_coalesced: Counter::default(),
+            presence_dropped: Counter::default(),
+            presence_differences: Counter::default(),
+            presence_repaired: Counter::default(),
             store_disk_bytes: Gauge::default(),
             retention_removed: Counter::default(),
         };
@@ -185,6 +195,15 @@ impl Metrics {
         ] {
             registry.register(name, help, counter.clone());
         }
+        registry.register("presence_changes", "Users announced online or offline", m.presence_changes.clone());
+        registry.register(
+            "presence_coalesced",
+            "Returns within the grace, not announced",
+            m.presence_coalesced.clone(),
+        );
+        registry.register("presence_dropped", "Changes that the webhook was not told", m.presence_dropped.clone());
+        registry.register("presence_differences", "Found by comparisons", m.presence_differences.clone());
+        registry.register("presence_repaired", "Mended by comparisons", m.presence_repaired.clone());
         registry.register("store_disk_bytes", "Bytes of the data folder", m.store_disk_bytes.clone());
         registry.register("retention_removed", "Entries removed by retention", m.retention_removed.clone());
         *metrics.registry.write() = registry;

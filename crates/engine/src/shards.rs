@@ -27,6 +27,15 @@ pub struct SendReply {
     pub result: Result<SendReceipt, Refusal>,
 }
 
+/// A watched user's new state.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct WatchedChange {
+    pub user: Arc<str>,
+    pub online: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_seen: Option<u64>,
+}
+
 #[derive(Debug)]
 pub enum Control {
     Replies(Vec<SendReply>),
@@ -34,6 +43,11 @@ pub enum Control {
     Signal {
         user: UserNo,
         signal: Signal,
+    },
+    /// For one session: users that it watches.
+    Presence {
+        session: u64,
+        changes: Vec<WatchedChange>,
     },
     /// For the live members of a conversation, but one user.
     SignalMembers {
@@ -128,6 +142,13 @@ impl Shards {
         (self.shards.iter().map(|shard| shard.push.len()).sum(), PUSH_QUEUE * self.shards.len())
     }
 
+    /// Tells a shard; what is only news is dropped when too much waits there.
+    pub(crate) fn tell(&self, shard: usize, control: Control) {
+        if shard < self.shards.len() {
+            self.control(shard, control);
+        }
+    }
+
     pub(crate) fn signal(&self, user: UserNo, signal: Signal) {
         self.control(self.shard_of(user), Control::Signal { user, signal });
     }
@@ -150,8 +171,12 @@ impl Shards {
 
     fn control(&self, shard: usize, control: Control) {
         let target = &self.shards[shard];
-        let ephemeral =
-            matches!(&control, Control::Signal { signal: Signal::Typing { .. }, .. } | Control::SignalMembers { .. });
+        let ephemeral = matches!(
+            &control,
+            Control::Signal { signal: Signal::Typing { .. }, .. }
+                | Control::SignalMembers { .. }
+                | Control::Presence { .. }
+        );
         let sent =
             if ephemeral { target.control.try_send(control).is_ok() } else { target.control.send(control).is_ok() };
         if sent {

@@ -52,6 +52,8 @@ pub enum Proposal {
         user: UserNo,
         window: Option<DailyWindow>,
     },
+    /// When users' last sessions ended, in milliseconds since 1970 UTC.
+    SetLastSeen(Vec<(UserNo, u64)>),
     /// The outbox's consumer has dealt with everything up to and including this position, and
     /// these notifications failed for good.
     OutboxDone {
@@ -214,6 +216,7 @@ pub trait Store: PushStore {
 
     fn user_no(&self, id: &str) -> StoreResult<Option<UserNo>>;
     fn user(&self, no: UserNo) -> StoreResult<Option<User>>;
+    fn last_seen(&self, no: UserNo) -> StoreResult<Option<u64>>;
     fn conversation_no(&self, id: &str) -> StoreResult<Option<ConversationNo>>;
     fn conversation(&self, no: ConversationNo) -> StoreResult<Option<Conversation>>;
     fn head(&self, no: ConversationNo) -> StoreResult<Head>;

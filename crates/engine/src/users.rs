@@ -5,6 +5,10 @@ use crate::{
     engine::Engine,
     hub::Signal,
     model::*,
+    presence::{
+        Device, NodeCard, NodeNo,
+        compare::{Difference, DifferenceKind, SessionTruth},
+    },
     store::{Outcome, Proposal, UserPatch},
 };
 use jiff::{civil::Time, tz::TimeZone};
@@ -132,12 +136,85 @@ impl Engine {
                         device_id: device.device_id.to_string(),
                         device_kind: device.device_kind.to_string(),
                         since: device.since,
+                        node: self.node_name(device.node),
                     })
                     .collect();
-                let last_seen = no.filter(|_| devices.is_empty()).and_then(|no| self.presence.last_seen(no));
+                let last_seen = no.filter(|_| devices.is_empty()).map(|no| self.last_seen(no)).transpose()?.flatten();
                 Ok(UserPresence { user: id.clone(), online: !devices.is_empty(), devices, last_seen })
             })
             .collect()
+    }
+
+    /// When the user's last session ended.
+    pub(crate) fn last_seen(&self, user: UserNo) -> Result<Option<u64>, Refusal> {
+        match self.presence.last_seen(user) {
+            Some(at) => Ok(Some(at)),
+            None => self.store.last_seen(user).map_err(store_refusal),
+        }
+    }
+
+    fn node_name(&self, node: NodeNo) -> String {
+        self.presence.nodes.card(node).map_or_else(|| node.0.to_string(), |card| card.name)
+    }
+
+    /// One user's sessions, as registered and as the nodes hold them.
+    pub fn presence_views(&self, user: &str, truth: &dyn SessionTruth) -> Result<PresenceViews, Refusal> {
+        let user = self.directory.require_user(user)?;
+        let stored = self.presence.registered(user.no);
+        let stored = stored.iter().map(|device| self.session_view(device)).collect();
+        let held = truth.sessions(Some(user.no))?;
+        let memory = held.iter().filter(|held| held.held).map(|held| self.session_view(&held.device())).collect();
+        Ok(PresenceViews { user: user.id.clone(), stored, memory, last_seen: self.last_seen(user.no)? })
+    }
+
+    fn session_view(&self, device: &Device) -> SessionView {
+        SessionView {
+            session: format!("{:x}", device.session),
+            node: self.node_name(device.node),
+            device_id: device.device_id.to_string(),
+            device_kind: device.device_kind.to_string(),
+            since: device.since,
+        }
+    }
+
+    /// The processes that hold connections.
+    pub fn nodes(&self) -> Vec<NodeView> {
+        let now_ms = self.clock.now_ms();
+        let view = |card: NodeCard| NodeView {
+            name: card.name,
+            boot_id: format!("{:x}", card.boot_id),
+            address: card.address,
+            attached_at: card.attached_at,
+            lease_left_ms: (card.lease_until != u64::MAX).then(|| card.lease_until.saturating_sub(now_ms)),
+            sessions: card.sessions.max(0) as u64,
+        };
+        self.presence.nodes.cards(now_ms).into_iter().map(view).collect()
+    }
+
+    /// Compares what is registered with what the nodes hold, and mends it when asked to.
+    pub fn presence_comparison(&self, truth: &dyn SessionTruth, repair: bool) -> Result<PresenceComparison, Refusal> {
+        let found = self.compare_presence(truth, repair)?;
+        let view = |difference: &Difference| PresenceDifference {
+            kind: match difference.kind {
+                DifferenceKind::Ghost => "ghost",
+                DifferenceKind::Missing => "missing",
+                DifferenceKind::WrongNode => "wrong_node",
+            }
+            .into(),
+            user: self.directory.user(difference.user).ok().flatten().map_or_else(String::new, |user| user.id.clone()),
+            device_id: difference.device_id.to_string(),
+            session: format!("{:x}", difference.session),
+            node: self.node_name(difference.node),
+        };
+        Ok(PresenceComparison {
+            registered: found.registered as u64,
+            held: found.held as u64,
+            ghosts: found.ghosts as u64,
+            missing: found.missing as u64,
+            wrong_node: found.wrong_node as u64,
+            repaired: found.repaired as u64,
+            differences: found.differences.iter().map(view).collect(),
+        })
     }
 
     /// Ends a user's sessions: one device's, or all.

@@ -17,7 +17,7 @@ use std::borrow::Cow;
 use tidings_engine::{
     delivery::{Bind, Place},
     model::*,
-    presence::Device,
+    presence::{Device, NodeNo},
     push::{DeviceNo, Register},
     resume::Missed,
     shards::shard_of,
@@ -104,7 +104,8 @@ impl Shard {
         Ok(BindRequest {
             user,
             device_id: device_id.into(),
-            device_kind: device_kind.into(),
+            device_kind: self.parts.engine.presence.kind(device_kind),
+            since: self.parts.engine.clock.now_ms(),
             app_version: app_version.map(Into::into),
             cursor,
             chat: frame.chat,
@@ -128,9 +129,10 @@ impl Shard {
         connection.cursor.epoch = self.parts.engine.store.epoch();
         let device = Device {
             session: connection.session,
+            node: NodeNo(connection.transport.node()),
             device_id: bind.device_id.clone(),
             device_kind: bind.device_kind.clone(),
-            since: self.parts.engine.clock.now_ms(),
+            since: bind.since,
         };
         let session = connection.session;
         let register = bind.push.then(|| Register {
@@ -289,6 +291,9 @@ impl Shard {
         let session = connection.session;
         let Some(bound) = connection.bound.take() else { return };
         self.delivery.unbind(key, bound.user.no);
+        if std::mem::take(&mut connection.watches) {
+            self.parts.engine.unwatch_all((self.parts.index as u16, session));
+        }
         if let Some(device) = connection.device.take() {
             self.parts.engine.push.left(device, session);
         }

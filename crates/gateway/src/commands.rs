@@ -4,8 +4,9 @@ use crate::{
     link::RelayThread,
     transport::{Door, Passage},
 };
+use crossbeam_channel::Sender;
 use std::{net::TcpStream, sync::Arc, time::Duration};
-use tidings_engine::{delivery::Place, model::*, resume::Missed};
+use tidings_engine::{delivery::Place, model::*, presence::compare::HeldSession, resume::Missed};
 use tidings_listen::Carrier;
 use tidings_protocol::error::Refusal;
 
@@ -18,6 +19,10 @@ pub(crate) enum Command {
     AdoptLink { socket: TcpStream, relay: RelayThread, lease: Duration },
     /// A relay's successor attached: its links are of no use any more.
     DropLinks { node: u32 },
+    /// List the sessions, all or one user's; a dropped reply: too many are made.
+    List { user: Option<UserNo>, reply: Sender<Vec<HeldSession>> },
+    /// End a session that no node holds.
+    Remove { session: u64 },
     /// A connection that bound as a user of this shard.
     Move(Box<Moving>),
     /// A user's group and official conversations, by the number under which they were asked for.
@@ -54,4 +59,6 @@ pub(crate) struct BindRequest {
     /// Pushes are delivered to it, and kept for it while it is away.
     pub push: bool,
     pub heartbeat_ms: u32,
+    /// When it was bound, in milliseconds since 1970 UTC.
+    pub since: u64,
 }

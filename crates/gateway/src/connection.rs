@@ -48,6 +48,8 @@ pub(crate) struct Connection {
     /// The client's end was announced, perhaps together with its last bytes: read until it comes,
     /// since it is not announced again.
     pub ending: bool,
+    /// Asked to be told of others' presence.
+    pub watches: bool,
     /// Frames are not taken until something before them is done.
     pub paused: bool,
     /// Requests that run on other threads.
@@ -81,6 +83,7 @@ impl Connection {
             blocked: false,
             readable: false,
             ending: false,
+            watches: false,
             paused: false,
             requests: 0,
             heartbeat_ms: 0,

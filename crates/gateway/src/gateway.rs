@@ -12,13 +12,14 @@ use std::{
     io,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     thread::JoinHandle,
     time::{Duration, Instant},
 };
 use tidings_engine::{
     Engine,
+    presence::NodeNo,
     shards::{ShardReceivers, Wake},
 };
 use tidings_listen::Carrier;
@@ -123,7 +124,6 @@ pub struct Gateway {
     shards: Vec<ShardHandle>,
     next: AtomicUsize,
     open: Arc<AtomicUsize>,
-    nodes: AtomicU32,
     connections_max: usize,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -181,12 +181,14 @@ impl Gateway {
     }
 
     /// A process that holds connections for this one has attached.
-    pub(crate) fn node_attached(&self, _name: &str, _boot_id: u64, _address: &str) -> u32 {
-        self.nodes.fetch_add(1, Ordering::Relaxed)
+    pub(crate) fn node_attached(&self, name: &str, boot_id: u64, address: &str, lease: Duration) -> u32 {
+        let now_ms = self.engine.clock.now_ms();
+        self.engine.presence.nodes.attach(name, boot_id, address, now_ms, lease.as_millis() as u64).0
     }
 
     /// Its successor has: what it held is gone.
     pub(crate) fn drop_node(&self, node: u32) {
+        self.engine.presence.nodes.detach(NodeNo(node));
         for shard in &self.shards {
             shard.tell(Command::DropLinks { node });
         }
@@ -261,7 +263,6 @@ impl Prepared {
             shards: handles,
             next: AtomicUsize::new(0),
             open,
-            nodes: AtomicU32::new(1),
             connections_max: self.config.connections_max,
             threads: Mutex::new(threads),
         }))

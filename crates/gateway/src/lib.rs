@@ -18,6 +18,7 @@ mod connection;
 pub mod door;
 pub mod gateway;
 pub mod link;
+mod listing;
 mod miop;
 mod outgoing;
 mod pushing;
@@ -26,6 +27,7 @@ mod requests;
 mod shard;
 mod transport;
 mod turn;
+mod watching;
 mod wheel;
 
 pub use gateway::{Gateway, GatewayConfig, Prepared, VerifyToken};

@@ -61,6 +61,8 @@ impl Shard {
             "typing" => self.take_typing(key, frame),
             "read" => self.take_read(key, frame),
             "history" => self.take_history(key, frame),
+            "watch_presence" => self.take_watch(key, frame),
+            "unwatch_presence" => self.take_unwatch(key, frame),
             "ack" => self.take_ack(key, frame.pushes.clone()),
             "unbind" => {
                 self.say_goodbye(key, &1_000_u16.to_be_bytes());
@@ -92,7 +94,7 @@ impl Shard {
         self.push(key, &error_json(reference, &refusal))
     }
 
-    fn user(&self, key: usize) -> Option<Arc<User>> {
+    pub(crate) fn user(&self, key: usize) -> Option<Arc<User>> {
         self.connections[key].bound.as_ref().map(|b| b.user.clone())
     }
 
@@ -161,7 +163,7 @@ impl Shard {
         After::Pauses
     }
 
-    fn handles(&self) -> (Arc<Engine>, ShardHandle) {
+    pub(crate) fn handles(&self) -> (Arc<Engine>, ShardHandle) {
         (self.parts.engine.clone(), self.parts.shards[self.parts.index].clone())
     }
 
@@ -176,7 +178,7 @@ impl Shard {
     }
 
     /// Counts a request that runs elsewhere, or refuses it when the session has too many.
-    fn begin_request(&mut self, key: usize) -> Result<u64, Refusal> {
+    pub(crate) fn begin_request(&mut self, key: usize) -> Result<u64, Refusal> {
         let most = self.parts.config.session_requests;
         let connection = &mut self.connections[key];
         if connection.requests >= most {

@@ -6,6 +6,7 @@ use crate::{
     connection::{Connection, Phase, malformed},
     gateway::{GatewayConfig, ShardHandle, ShardWake, VerifyToken, WAKE},
     link::virtual_connections::{LINK_TOKENS, Link},
+    listing::Listing,
     pushing::Walk,
     transport::{Carrier, Door, Passage, Transport},
     turn::Schedule,
@@ -64,6 +65,8 @@ pub(crate) struct Shard {
     pub(crate) parts: ShardParts,
     pub(crate) connections: Slab<Connection>,
     pub(crate) links: Slab<Link>,
+    pub(crate) listings: Vec<Listing>,
+    pub(crate) questions: u64,
     pub(crate) delivery: Delivery,
     pub(crate) schedule: Schedule,
     pub(crate) wheel: Wheel,
@@ -96,6 +99,8 @@ impl Shard {
             schedule: Schedule::new(parts.config.flush_interval),
             connections: Slab::new(),
             links: Slab::new(),
+            listings: Vec::new(),
+            questions: 0,
             wheel: Wheel::new(),
             readable: VecDeque::new(),
             scratch: Vec::new(),
@@ -197,6 +202,12 @@ impl Shard {
                 }
                 Command::AdoptLink { socket, relay, lease } => self.adopt_link(socket, relay, lease),
                 Command::DropLinks { node } => self.drop_links_of(node),
+                Command::List { user, reply } => self.begin_listing(user, reply),
+                Command::Remove { session } => {
+                    if let Some(key) = self.find(session) {
+                        self.remove(key);
+                    }
+                }
                 Command::Memberships { user, number, result } => self.install_memberships(user, number, result),
                 Command::Missed { session, result } => self.go_live(session, result),
                 Command::Answer { session, json } => {

@@ -83,6 +83,14 @@ impl Transport {
         }
     }
 
+    /// The number of the node that holds the connection; 0: this process.
+    pub(crate) fn node(&self) -> u32 {
+        match self {
+            Transport::Link(end) => end.relay.node,
+            Transport::Plain(_) | Transport::Tls(_) => 0,
+        }
+    }
+
     /// Whether another process holds the connection: its time-outs are that one's too.
     pub(crate) fn is_virtual(&self) -> bool {
         matches!(self, Transport::Link(_))

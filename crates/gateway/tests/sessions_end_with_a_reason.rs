@@ -165,6 +165,9 @@ impl Store for Gated {
     fn user(&self, no: UserNo) -> StoreResult<Option<User>> {
         self.inner.user(no)
     }
+    fn last_seen(&self, no: UserNo) -> StoreResult<Option<u64>> {
+        self.inner.last_seen(no)
+    }
     fn conversation_no(&self, id: &str) -> StoreResult<Option<ConversationNo>> {
         self.inner.conversation_no(id)
     }

@@ -34,6 +34,22 @@ pub enum ClientFrame {
         #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
         reference: Option<u64>,
     },
+    /// Tell me how these users are, and when that changes.
+    WatchPresence {
+        #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
+        reference: Option<u64>,
+        /// A group that all are members of; without it they are those whom the user has direct conversations with.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        conversation: Option<String>,
+        users: Vec<String>,
+    },
+    /// No more; without users, of nobody.
+    UnwatchPresence {
+        #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
+        reference: Option<u64>,
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        users: Vec<String>,
+    },
     /// This device has these pushes.
     Ack {
         pushes: Vec<u64>,
@@ -138,6 +154,21 @@ pub enum ServerFrame {
     },
     /// Data from the business. Acknowledge it, also when it was seen before.
     Push(Push),
+    /// Watched users' states: the answer to `watch_presence`, and what changes.
+    Presence {
+        #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
+        reference: Option<u64>,
+        changes: Vec<PresenceChange>,
+    },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PresenceChange {
+    pub user: String,
+    pub online: bool,
+    /// When the last session ended, in milliseconds since 1970 UTC.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_seen: Option<u64>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -229,6 +260,7 @@ struct AnyServerFrame {
     #[serde(rename = "type")]
     content_type: Option<String>,
     body: Option<Box<RawValue>>,
+    changes: Option<Vec<PresenceChange>>,
 }
 
 impl TryFrom<AnyServerFrame> for ServerFrame {
@@ -292,6 +324,7 @@ impl TryFrom<AnyServerFrame> for ServerFrame {
                 content_type: need(any.content_type, "type")?,
                 body: need(any.body, "body")?,
             }),
+            "presence" => ServerFrame::Presence { reference, changes: need(any.changes, "changes")? },
             other => return Err(format!("an unknown frame {other:?}")),
         })
     }
@@ -347,6 +380,8 @@ pub struct Incoming<'a> {
     pub push: bool,
     #[serde(default)]
     pub pushes: Vec<u64>,
+    #[serde(default)]
+    pub users: Vec<String>,
 }
 
 #[cfg(test)]
@@ -371,6 +406,7 @@ mod tests {
             r#"{"t":"pong"}"#,
             r#"{"t":"error","code":"queue_full","message":"m","retry":true,"retry_after_ms":5}"#,
             r#"{"t":"reconnect","after_ms":5}"#,
+            r#"{"t":"presence","ref":1,"changes":[{"user":"u","online":false,"last_seen":5}]}"#,
             r#"{"t":"push","push":7,"expires_at":5,"collapse_key":"k","high":true,"type":"text","body":{"a":[1, 2]}}"#,
         ] {
             let frame: ServerFrame = serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"));

@@ -41,6 +41,10 @@ pub const UNREAD_COUNT_MAX: u64 = 1_000;
 pub const UNREAD_ENTRIES_MAX: usize = 5_000;
 /// Users in one query of online states.
 pub const PRESENCE_BATCH_MAX: usize = 1_000;
+/// Users whose presence one session watches.
+pub const WATCHED_USERS_MAX: usize = 1_000;
+/// Members of a group by which its members may watch each other.
+pub const WATCHED_GROUP_MEMBERS_MAX: u64 = 500;
 /// An HTTP request's body, in bytes: a full batch of members or users fits.
 pub const HTTP_BODY_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// A frame from a client, in bytes: a full body with its escapes and the other fields.

@@ -186,6 +186,12 @@ impl<'a> Scratch<'a> {
                 self.put_user(found);
                 Ok(Outcome::Done)
             }
+            Proposal::SetLastSeen(seen) => {
+                for (user, at) in seen {
+                    self.batch.put(Space::Meta, key(b's', &[user.0]), at.to_be_bytes().to_vec());
+                }
+                Ok(Outcome::Done)
+            }
             Proposal::OutboxDone { through, dead } => self.outbox_done(*through, dead),
             Proposal::DropDead { ids } => {
                 ids.iter().for_each(|id| self.batch.remove(Space::Meta, key(b'd', &[*id])));

@@ -393,6 +393,11 @@ impl Store for EmbeddedStore {
         read_user(&*self.kv()?, no)
     }
 
+    fn last_seen(&self, no: UserNo) -> StoreResult<Option<u64>> {
+        let row = self.kv()?.get(Space::Meta, &key(b's', &[no.0])).map_err(store_error)?;
+        Ok(row.and_then(|row| number_at(&row, 0)))
+    }
+
     fn conversation_no(&self, id: &str) -> StoreResult<Option<ConversationNo>> {
         let row = self.kv()?.get(Space::Meta, &id_key(b'c', id)).map_err(store_error)?;
         Ok(row.and_then(|row| number_at(&row, 0)).map(ConversationNo))

@@ -9,6 +9,7 @@
 //! | meta | `c` id / `C` no | a conversation's number / the conversation |
 //! | meta | `m` conversation, user | membership, read mark, mute |
 //! | meta | `r` user, kind, conversation | that the user is in it |
+//! | meta | `s` user | when the user's last session ended |
 //! | meta | `f` conversation | the oldest sequence that retention left |
 //! | meta | `o` position / `O` | entries awaiting push / how far push has got, first row left |
 //! | meta | `d` id | a notification given up |

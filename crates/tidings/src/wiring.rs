@@ -13,6 +13,7 @@ use tidings_engine::{
     clock::SystemClock,
     engine::Parts,
     outbox::{OutboxConfig, Webhook},
+    presence::compare::SessionTruth,
 };
 use tidings_gateway::{Carrier, Gateway, VerifyToken, link::door::LinkDoor};
 use tidings_protocol::error::Refusal;
@@ -146,6 +147,10 @@ impl Sessions for ToGateway {
         if !self.0.adopt(carrier, tidings_gateway::Door::WebSocket, already_read) {
             tracing::debug!("no room for another connection");
         }
+    }
+
+    fn truth(&self) -> Arc<dyn SessionTruth> {
+        self.0.clone()
     }
 
     fn has_room(&self) -> bool {

@@ -29,7 +29,8 @@ const OPEN: [&str; 3] = ["/metrics", "/healthz", "/readyz"];
     ),
     components(schemas(Problem, ErrorCode)),
     tags(
-        (name = "users", description = "Who there is, and who is online"),
+        (name = "users", description = "Who there is"),
+        (name = "presence", description = "Who is online, and the processes that hold their connections"),
         (name = "conversations", description = "Direct, group and official-account conversations, and their members"),
         (name = "messages", description = "Sending, and a conversation's timeline"),
         (name = "reading", description = "What one user has: lists, unread counts, read marks, what was missed"),

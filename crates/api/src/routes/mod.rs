@@ -5,6 +5,7 @@ mod description;
 mod messages;
 mod operations;
 mod outbox;
+mod presence;
 mod push;
 mod reading;
 mod users;
@@ -43,7 +44,11 @@ fn operations_router() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(users::get_user))
         .routes(routes!(users::set_do_not_disturb))
         .routes(routes!(users::kick))
-        .routes(routes!(users::query_presence))
+        .routes(routes!(presence::get_presence))
+        .routes(routes!(presence::query_presence))
+        .routes(routes!(presence::get_views))
+        .routes(routes!(presence::list_nodes))
+        .routes(routes!(presence::compare))
         .routes(routes!(reading::list_conversations))
         .routes(routes!(reading::sync))
         .routes(routes!(reading::mark_read))

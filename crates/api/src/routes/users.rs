@@ -1,4 +1,4 @@
-//! Users: profile cards, do-not-disturb, online states, and ending their sessions.
+//! Users: profile cards, do-not-disturb, and ending their sessions.
 
 use super::{Answer, Answered};
 use crate::{
@@ -8,9 +8,7 @@ use crate::{
 use axum::{extract::State, http::StatusCode};
 use std::sync::Arc;
 use tidings_engine::engine::Actor;
-use tidings_protocol::http::{
-    Kick, Kicked, PresenceAnswer, PresenceQuery, SetDoNotDisturb, UserCard, UsersUpsert, UsersUpserted,
-};
+use tidings_protocol::http::{Kick, Kicked, SetDoNotDisturb, UserCard, UsersUpsert, UsersUpserted};
 
 /// Create or change users.
 ///
@@ -71,16 +69,4 @@ pub(super) async fn kick(
     Json(request): Json<Kick>,
 ) -> Answered<Kicked> {
     Ok(Answer::ok(api.read(move |engine| engine.kick(&user, request)).await?))
-}
-
-/// Online states of up to 1,000 users.
-#[utoipa::path(post, path = "/v1/presence/query", tag = "users", request_body = PresenceQuery,
-    responses((status = 200, body = PresenceAnswer)))]
-pub(super) async fn query_presence(
-    State(api): State<Arc<Api>>,
-    _: AppServer,
-    Json(query): Json<PresenceQuery>,
-) -> Answered<PresenceAnswer> {
-    let users = api.read(move |engine| engine.presence_of(&query.users)).await?;
-    Ok(Answer::ok(PresenceAnswer { users }))
 }

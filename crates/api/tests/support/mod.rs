@@ -21,6 +21,7 @@ use tidings_engine::{
     engine::Parts,
     memory::MemoryStore,
     outbox::{OutboxConfig, Webhook, WebhookDelivery, WebhookError},
+    presence::compare::SessionTruth,
     push::Register,
 };
 use tidings_gateway::{Carrier, Gateway, GatewayConfig, VerifyToken};
@@ -42,6 +43,10 @@ struct ToGateway(Arc<Gateway>);
 impl Sessions for ToGateway {
     fn adopt(&self, carrier: Carrier, already_read: Vec<u8>) {
         self.0.adopt(carrier, tidings_gateway::Door::WebSocket, already_read);
+    }
+
+    fn truth(&self) -> Arc<dyn SessionTruth> {
+        self.0.clone()
     }
 
     fn has_room(&self) -> bool {

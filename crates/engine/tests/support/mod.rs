@@ -183,6 +183,9 @@ impl Store for Troubled {
     fn user(&self, no: UserNo) -> StoreResult<Option<User>> {
         self.inner.user(no)
     }
+    fn last_seen(&self, no: UserNo) -> StoreResult<Option<u64>> {
+        self.inner.last_seen(no)
+    }
     fn conversation_no(&self, id: &str) -> StoreResult<Option<ConversationNo>> {
         self.inner.conversation_no(id)
     }

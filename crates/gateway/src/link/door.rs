@@ -138,7 +138,7 @@ impl Attaching {
         if relays.len() >= RELAYS_MAX && !relays.contains_key(&hello.name) {
             return None;
         }
-        let node = self.gateway.node_attached(&hello.name, hello.boot_id, &hello.address);
+        let node = self.gateway.node_attached(&hello.name, hello.boot_id, &hello.address, self.config.lease);
         if let Some((_, before)) = relays.insert(hello.name.clone(), (hello.boot_id, node)) {
             self.gateway.drop_node(before);
         }

@@ -37,12 +37,14 @@ pub(crate) enum Kind {
     List = 11,
     /// Up: names of live sessions at the core, eight bytes each; the last packet of an answer is empty.
     Sessions = 12,
+    /// Down, by its name at the core: it is no session here, and must connect again.
+    Forget = 13,
 }
 
 impl Kind {
     fn of(byte: u8) -> Option<Kind> {
         use Kind::*;
-        [Open, Data, Closed, Ping, Opened, Close, Challenge, Hello, Welcome, Refused, List, Sessions]
+        [Open, Data, Closed, Ping, Opened, Close, Challenge, Hello, Welcome, Refused, List, Sessions, Forget]
             .into_iter()
             .find(|kind| *kind as u8 == byte)
     }

@@ -16,6 +16,7 @@ use std::{
     sync::Arc,
     time::Duration,
 };
+use tidings_engine::presence::NodeNo;
 use tidings_protocol::error::{ErrorCode, Refusal};
 
 /// Tokens from here on are links', below are connections'.
@@ -90,7 +91,12 @@ impl Shard {
                 Ok(0) => return false,
                 Ok(n) => {
                     link.partial.truncate(start + n);
-                    link.heard = tick;
+                    if link.heard != tick {
+                        link.heard = tick;
+                        let lease_ms = link.lease * TICK.as_millis() as u64;
+                        let engine = &self.parts.engine;
+                        engine.presence.nodes.renew(NodeNo(link.relay.node), engine.clock.now_ms(), lease_ms);
+                    }
                 }
                 Err(error) => {
                     link.partial.truncate(start);
@@ -228,6 +234,18 @@ impl Shard {
         self.links.iter().any(|(_, link)| link.readable)
     }
 
+    /// Puts a question to every link; answers which.
+    pub(crate) fn ask_links(&mut self, kind: Kind, question: u64) -> Vec<usize> {
+        self.links.iter().for_each(|(_, link)| link.out.lock().put(kind, question, &[]));
+        self.links.iter().map(|(index, _)| index).collect()
+    }
+
+    pub(crate) fn tell_link(&mut self, index: usize, kind: Kind, id: u64) {
+        if let Some(link) = self.links.get(index) {
+            link.out.lock().put(kind, id, &[]);
+        }
+    }
+
     pub(crate) fn drop_links_of(&mut self, node: u32) {
         let lost: Vec<usize> =
             self.links.iter().filter(|(_, link)| link.relay.node == node).map(|(index, _)| index).collect();
@@ -239,6 +257,7 @@ impl Shard {
     /// A link's sessions end with it: nobody could hear them.
     fn drop_link(&mut self, index: usize) {
         let Some(mut link) = self.links.try_remove(index) else { return };
+        self.await_no_more(index);
         let _ = self.parts.poll.registry().deregister(&mut link.socket);
         let behind = |connection: &Connection| matches!(&connection.transport, Transport::Link(end) if Arc::ptr_eq(&end.out, &link.out));
         let keys: Vec<usize> =
@@ -248,8 +267,6 @@ impl Shard {
             self.remove(key);
         }
     }
-
-    fn hear_sessions(&mut self, _index: usize, _question: u64, _payload: &[u8]) {}
 
     /// A virtual connection is done when its last bytes are on the link.
     pub(crate) fn end_virtual(&mut self, key: usize) {

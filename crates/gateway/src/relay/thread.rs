@@ -478,6 +478,7 @@ impl RelayLoop {
             Kind::Data if is_here => self.take_data(key, payload),
             Kind::Close if is_here => self.finish(key),
             Kind::List => self.list_sessions(index, id),
+            Kind::Forget => self.forget(index, id),
             _ => {}
         }
     }
@@ -508,6 +509,14 @@ impl RelayLoop {
                 device.readable = true;
                 self.readable.push_back(key);
             }
+        }
+    }
+
+    /// The core does not know this session: its device must come anew.
+    fn forget(&mut self, index: usize, session: u64) {
+        let is_it = |d: &Device| d.session == Some(session) && usize::from(d.upstream) == index;
+        if let Some(key) = self.devices.iter().find(|(_, device)| is_it(device)).map(|(key, _)| key) {
+            self.redirect(key, rand::random_range(0..=RECONNECT_SPREAD_MS), "the core does not know it");
         }
     }
 

@@ -20,6 +20,7 @@ use tidings_engine::{
     config::EngineConfig,
     engine::{Actor, Parts},
     memory::MemoryStore,
+    presence::compare::SessionTruth,
     store::Store,
 };
 use tidings_gateway::{Carrier, Gateway, GatewayConfig, VerifyToken};
@@ -49,6 +50,10 @@ struct ToGateway(Arc<Gateway>);
 impl Sessions for ToGateway {
     fn adopt(&self, carrier: Carrier, already_read: Vec<u8>) {
         self.0.adopt(carrier, tidings_gateway::Door::WebSocket, already_read);
+    }
+
+    fn truth(&self) -> Arc<dyn SessionTruth> {
+        self.0.clone()
     }
 
     fn has_room(&self) -> bool {

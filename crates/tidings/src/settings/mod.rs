@@ -16,7 +16,9 @@ use link::Link;
 use macros::{Described, Value, settings};
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 use tidings_api::ApiConfig;
-use tidings_engine::{config::EngineConfig, outbox::OutboxConfig, push::PushConfig, store::Retention as Kept};
+use tidings_engine::{
+    config::EngineConfig, outbox::OutboxConfig, presence::PresenceConfig, push::PushConfig, store::Retention as Kept,
+};
 use tidings_gateway::GatewayConfig;
 use tidings_store::EmbeddedOptions;
 
@@ -73,6 +75,7 @@ settings! {
             admission: Admitting,
             link: Link,
             session: Session,
+            presence: Presence,
             engine: Engine,
             store: Store,
             push: Push,
@@ -191,6 +194,16 @@ settings! {
         backoff_min_ms: u64 = 1_000,
         /// The longest wait between attempts.
         backoff_max_ms: u64 = 300_000,
+        /// Users who come online or go offline are told too, several in a call.
+        presence: bool = false,
+    }
+}
+
+settings! {
+    /// Who is online.
+    Presence {
+        /// A user is told to be offline when no device was there for this long.
+        grace_ms: u64 = PresenceConfig::default().grace_ms,
     }
 }
 
@@ -273,6 +286,7 @@ impl Settings {
             "admission" => self.admission.set(name, text),
             "link" => self.link.set(name, text),
             "session" => self.session.set(name, text),
+            "presence" => self.presence.set(name, text),
             "engine" => self.engine.set(name, text),
             "store" => self.store.set(name, text),
             "push" => self.push.set(name, text),
@@ -341,6 +355,11 @@ impl Settings {
             lane_queue: engine.lane_queue,
             shard_queue: engine.shard_queue,
             cache_entries: engine.cache_entries,
+            presence: PresenceConfig {
+                grace_ms: self.presence.grace_ms,
+                lease_ms: self.link.lease_ms,
+                webhook: self.webhook.presence,
+            },
             sessions_per_kind: self.session.per_device_kind_max,
             sends_per_second: engine.sends_per_second,
             sends_burst: engine.sends_burst,

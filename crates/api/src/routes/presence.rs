@@ -1,0 +1,87 @@
+//! Who is online; and for operators, whether what we say of it is true.
+
+use super::{Answer, Answered};
+use crate::{
+    Api,
+    extract::{AppServer, Json, Query},
+};
+use axum::extract::State;
+use serde::Deserialize;
+use std::sync::Arc;
+use tidings_protocol::http::{
+    ComparePresence, NodesAnswer, PresenceAnswer, PresenceComparison, PresenceQuery, PresenceViews,
+};
+
+/// Whose presence is asked for.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+pub(super) struct Users {
+    /// Up to 1,000 ids, with commas between them.
+    pub users: String,
+}
+
+/// Whose sessions are shown.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+pub(super) struct OneUser {
+    /// The user's id.
+    pub user: String,
+}
+
+/// Who of these users is online, where, and since when.
+///
+/// The merged view: sessions on every node whose lease runs.
+#[utoipa::path(get, path = "/v1/presence", tag = "presence", params(Users),
+    responses((status = 200, body = PresenceAnswer)))]
+pub(super) async fn get_presence(
+    State(api): State<Arc<Api>>,
+    _: AppServer,
+    Query(query): Query<Users>,
+) -> Answered<PresenceAnswer> {
+    let ids: Vec<String> = query.users.split(',').filter(|id| !id.is_empty()).map(str::to_owned).collect();
+    let users = api.read(move |engine| engine.presence_of(&ids)).await?;
+    Ok(Answer::ok(PresenceAnswer { users }))
+}
+
+/// The same for ids that do not fit an address.
+#[utoipa::path(post, path = "/v1/presence/query", tag = "presence", request_body = PresenceQuery,
+    responses((status = 200, body = PresenceAnswer)))]
+pub(super) async fn query_presence(
+    State(api): State<Arc<Api>>,
+    _: AppServer,
+    Json(query): Json<PresenceQuery>,
+) -> Answered<PresenceAnswer> {
+    let users = api.read(move |engine| engine.presence_of(&query.users)).await?;
+    Ok(Answer::ok(PresenceAnswer { users }))
+}
+
+/// One user's sessions in both views apart: as registered, and as the nodes hold them.
+#[utoipa::path(get, path = "/v1/admin/presence", tag = "presence", params(OneUser),
+    responses((status = 200, body = PresenceViews)))]
+pub(super) async fn get_views(
+    State(api): State<Arc<Api>>,
+    _: AppServer,
+    Query(query): Query<OneUser>,
+) -> Answered<PresenceViews> {
+    let truth = api.sessions.truth();
+    Ok(Answer::ok(api.read(move |engine| engine.presence_views(&query.user, &*truth)).await?))
+}
+
+/// The processes that hold connections, and their leases.
+#[utoipa::path(get, path = "/v1/admin/nodes", tag = "presence", responses((status = 200, body = NodesAnswer)))]
+pub(super) async fn list_nodes(State(api): State<Arc<Api>>, _: AppServer) -> Answered<NodesAnswer> {
+    Ok(Answer::ok(NodesAnswer { nodes: api.engine.nodes() }))
+}
+
+/// Compare the registered sessions with those that the nodes hold.
+///
+/// A difference counts when it stands in two looks, so that sessions that come or go meanwhile are
+/// none. With `repair` it is mended. Reads every session: not for every second.
+#[utoipa::path(post, path = "/v1/admin/presence/compare", tag = "presence", request_body = ComparePresence,
+    responses((status = 200, body = PresenceComparison)))]
+pub(super) async fn compare(
+    State(api): State<Arc<Api>>,
+    _: AppServer,
+    Json(request): Json<ComparePresence>,
+) -> Answered<PresenceComparison> {
+    let truth = api.sessions.truth();
+    Ok(Answer::ok(api.read(move |engine| engine.presence_comparison(&*truth, request.repair)).await?))
+}

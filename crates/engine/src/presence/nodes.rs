@@ -1,0 +1,156 @@
+//! Processes that hold connections, and their leases.
+//!
+//! A node that is heard renews its lease; one that is silent for longer does not count any more, nor
+//! do its sessions. Its boot id tells a process from its successor of the same name.
+
+use parking_lot::RwLock;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+
+/// A process that holds connections, for as long as it runs. 0 is the one that this runs in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct NodeNo(pub u32);
+
+/// A node as operators see it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeCard {
+    pub no: NodeNo,
+    pub name: String,
+    pub boot_id: u64,
+    pub address: String,
+    pub attached_at: u64,
+    /// When its lease ends unless it is renewed, in milliseconds since 1970 UTC; `u64::MAX` for ourselves.
+    pub lease_until: u64,
+    pub sessions: i64,
+}
+
+struct Node {
+    card: NodeCard,
+    lease_until: AtomicU64,
+    sessions: AtomicI64,
+}
+
+/// Nodes that are gone are forgotten in order once there are so many.
+const GONE_KEPT: usize = 1_024;
+
+pub struct Nodes {
+    /// By number; those that are gone are `None`.
+    nodes: RwLock<Vec<Option<Node>>>,
+    /// The last time that anybody said: reads need no clock.
+    now_ms: AtomicU64,
+}
+
+impl Default for Nodes {
+    fn default() -> Self {
+        let card = NodeCard {
+            no: NodeNo(0),
+            name: "core".into(),
+            boot_id: rand::random(),
+            address: String::new(),
+            attached_at: 0,
+            lease_until: u64::MAX,
+            sessions: 0,
+        };
+        Nodes { nodes: RwLock::new(vec![Some(Node::new(card))]), now_ms: AtomicU64::new(0) }
+    }
+}
+
+impl Node {
+    fn new(card: NodeCard) -> Self {
+        Node { lease_until: AtomicU64::new(card.lease_until), sessions: AtomicI64::new(0), card }
+    }
+
+    fn card(&self) -> NodeCard {
+        let (lease_until, sessions) = (self.lease_until.load(Ordering::Relaxed), self.sessions.load(Ordering::Relaxed));
+        NodeCard { lease_until, sessions, ..self.card.clone() }
+    }
+}
+
+impl Nodes {
+    /// A process has attached; its lease runs from now.
+    pub fn attach(&self, name: &str, boot_id: u64, address: &str, now_ms: u64, lease_ms: u64) -> NodeNo {
+        let mut nodes = self.nodes.write();
+        let no = NodeNo(nodes.len() as u32);
+        nodes.push(Some(Node::new(NodeCard {
+            no,
+            name: name.into(),
+            boot_id,
+            address: address.into(),
+            attached_at: now_ms,
+            lease_until: now_ms + lease_ms,
+            sessions: 0,
+        })));
+        if nodes.len() > GONE_KEPT {
+            // A node long over its lease and without sessions is no more than a line in a list.
+            let over = |node: &Node| {
+                node.lease_until.load(Ordering::Relaxed) < now_ms && node.sessions.load(Ordering::Relaxed) <= 0
+            };
+            nodes.iter_mut().filter(|node| node.as_ref().is_some_and(over)).for_each(|node| *node = None);
+        }
+        no
+    }
+
+    /// The node was heard.
+    pub fn renew(&self, node: NodeNo, now_ms: u64, lease_ms: u64) {
+        self.tell_time(now_ms);
+        if let Some(Some(node)) = self.nodes.read().get(node.0 as usize) {
+            node.lease_until.store(now_ms + lease_ms, Ordering::Relaxed);
+        }
+    }
+
+    /// The node has said goodbye, or a successor has its name.
+    pub fn detach(&self, node: NodeNo) {
+        if let Some(Some(node)) = self.nodes.read().get(node.0 as usize) {
+            node.lease_until.store(0, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn count(&self, node: NodeNo, by: i64) {
+        if let Some(Some(node)) = self.nodes.read().get(node.0 as usize) {
+            node.sessions.fetch_add(by, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn tell_time(&self, now_ms: u64) {
+        self.now_ms.store(now_ms, Ordering::Relaxed);
+    }
+
+    pub fn is_alive(&self, node: NodeNo) -> bool {
+        if node == NodeNo(0) {
+            return true;
+        }
+        let now_ms = self.now_ms.load(Ordering::Relaxed);
+        let nodes = self.nodes.read();
+        matches!(nodes.get(node.0 as usize), Some(Some(node)) if node.lease_until.load(Ordering::Relaxed) >= now_ms)
+    }
+
+    pub fn card(&self, node: NodeNo) -> Option<NodeCard> {
+        self.nodes.read().get(node.0 as usize)?.as_ref().map(Node::card)
+    }
+
+    /// Nodes whose lease runs, and those that still have sessions registered.
+    pub fn cards(&self, now_ms: u64) -> Vec<NodeCard> {
+        let nodes = self.nodes.read();
+        let cards = nodes.iter().flatten().map(Node::card);
+        cards.filter(|card| card.lease_until >= now_ms || card.sessions > 0).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_that_is_not_renewed_ends() {
+        let nodes = Nodes::default();
+        let node = nodes.attach("a", 7, "10.0.0.1:8081", 1_000, 500);
+        nodes.tell_time(1_500);
+        assert!(nodes.is_alive(node) && nodes.is_alive(NodeNo(0)));
+        nodes.tell_time(1_501);
+        assert!(!nodes.is_alive(node) && nodes.is_alive(NodeNo(0)));
+        nodes.renew(node, 1_600, 500);
+        assert!(nodes.is_alive(node), "it was only late");
+        nodes.detach(node);
+        assert!(!nodes.is_alive(node));
+        assert_eq!(nodes.cards(1_600).len(), 1, "ourselves");
+    }
+}

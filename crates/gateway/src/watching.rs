@@ -1,0 +1,90 @@
+//! Sessions that want to know who comes and goes.
+
+use crate::{
+    commands::Command,
+    connection::{error_json, json, malformed},
+    shard::{After, Shard},
+};
+use serde::Serialize;
+use tidings_engine::shards::WatchedChange;
+use tidings_protocol::frames::{Incoming, ServerFrame};
+
+#[derive(Serialize)]
+struct PresenceFrame<'a> {
+    t: &'static str,
+    #[serde(rename = "ref", skip_serializing_if = "Option::is_none")]
+    reference: Option<u64>,
+    changes: &'a [WatchedChange],
+}
+
+fn presence_json(reference: Option<u64>, changes: &[WatchedChange]) -> Vec<u8> {
+    json(&PresenceFrame { t: "presence", reference, changes })
+}
+
+impl Shard {
+    /// Answered with how those users are now; what changes comes by itself.
+    pub(crate) fn take_watch(&mut self, key: usize, frame: &Incoming<'_>) -> After {
+        let Some(user) = self.user(key) else { return After::Stays };
+        if frame.users.is_empty() {
+            return self.refuse(key, frame.reference, malformed("watch_presence needs users"));
+        }
+        let session = match self.begin_request(key) {
+            Ok(session) => session,
+            Err(refusal) => return self.refuse(key, frame.reference, refusal),
+        };
+        let (users, reference) = (frame.users.clone(), frame.reference);
+        let conversation = frame.conversation.as_deref().map(str::to_owned);
+        let watcher = (self.parts.index as u16, session);
+        let (engine, shard) = self.handles();
+        self.parts.runtime.spawn_blocking(move || {
+            let json = match engine.watch_presence(&user, conversation.as_deref(), &users, watcher) {
+                Ok(changes) => presence_json(reference, &changes),
+                Err(refusal) => {
+                    engine.metrics.count_refusal(refusal.code);
+                    error_json(reference, &refusal)
+                }
+            };
+            shard.tell(Command::Answer { session, json });
+        });
+        self.connections[key].watches = true;
+        After::Stays
+    }
+
+    pub(crate) fn take_unwatch(&mut self, key: usize, frame: &Incoming<'_>) -> After {
+        let session = self.connections[key].session;
+        let watcher = (self.parts.index as u16, session);
+        if frame.users.is_empty() {
+            self.parts.engine.unwatch_all(watcher);
+            return self.say_ok(key, frame.reference);
+        }
+        let session = match self.begin_request(key) {
+            Ok(session) => session,
+            Err(refusal) => return self.refuse(key, frame.reference, refusal),
+        };
+        let (users, reference) = (frame.users.clone(), frame.reference);
+        let (engine, shard) = self.handles();
+        self.parts.runtime.spawn_blocking(move || {
+            let json = match engine.unwatch_presence(&users, watcher) {
+                Ok(()) => json(&ServerFrame::Ok { reference: reference.unwrap_or(0) }),
+                Err(refusal) => error_json(reference, &refusal),
+            };
+            shard.tell(Command::Answer { session, json });
+        });
+        After::Stays
+    }
+
+    fn say_ok(&mut self, key: usize, reference: Option<u64>) -> After {
+        match reference {
+            Some(reference) => self.push(key, &json(&ServerFrame::Ok { reference })),
+            None => After::Stays,
+        }
+    }
+
+    /// News of watched users; who has gone meanwhile is not watched any more.
+    pub(crate) fn tell_changes(&mut self, session: u64, changes: &[WatchedChange]) {
+        match self.find(session).filter(|key| self.connections[*key].bound.is_some()) {
+            Some(key) => drop(self.push(key, &presence_json(None, changes))),
+            None => self.parts.engine.unwatch_all((self.parts.index as u16, session)),
+        }
+    }
+}
