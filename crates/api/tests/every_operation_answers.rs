@@ -95,6 +95,13 @@ fn every_operation_answers() {
 
     let operation = "POST /v1/presence/query";
     app.check(operation, "/v1/presence/query", r#"{"users":["bob"]}"#, 200, r#""user":"bob","online":false"#);
+    app.check("GET /v1/presence", "/v1/presence?users=bob,eve", "", 200, r#""user":"eve","online":false"#);
+    let path = "/v1/admin/presence?user=bob";
+    app.check("GET /v1/admin/presence", path, "", 200, r#""user":"bob","stored":[],"memory":[]"#);
+    app.check("GET /v1/admin/nodes", "/v1/admin/nodes", "", 200, r#""nodes":[{"name":"core""#);
+    let operation = "POST /v1/admin/presence/compare";
+    let same = r#"{"registered":0,"held":0,"ghosts":0,"missing":0,"wrong_node":0,"repaired":0,"differences":[]}"#;
+    app.check(operation, "/v1/admin/presence/compare", r#"{"repair":true}"#, 200, same);
     app.check("POST /v1/users/{user}/kick", "/v1/users/bob/kick", "{}", 200, r#"{"sessions":0}"#);
     let push =
         r#"{"to":{"users":["alice"],"devices":[{"user":"bob","device_id":"b1"}]},"type":"offer","body":{"n":1}}"#;

@@ -109,7 +109,8 @@ impl World {
 async fn offline_members_but_not_the_sender_are_named() {
     let world = world(Arc::default(), 0).with_room(&["ada", "ben", "cleo"]).await;
     let cleo = world.engine.directory.require_user("cleo").unwrap();
-    let device = Device { session: 1, device_id: "d".into(), device_kind: "web".into(), since: 0 };
+    let device =
+        Device { session: 1, node: Default::default(), device_id: "d".into(), device_kind: "web".into(), since: 0 };
     world.engine.presence.arrived(cleo.no, device);
     world.send(json!({ "conversation": "room", "from": "ada", "body": "hi" })).await;
     let events = world.next_events();
