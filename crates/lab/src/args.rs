@@ -29,12 +29,18 @@ pub enum Bench {
     Growth(GrowthArgs),
     /// Devices bind, stay with heartbeats, and what that costs
     Connect(ConnectArgs),
+    /// All devices drop at once and come back at once, beside a loop that only accepts
+    Storm(StormArgs),
+    /// A gateway is killed with its devices on it while pushes go on
+    Failover(FailoverArgs),
     /// A push to every device: time to the last of them and to the last acknowledgement
     Push(DevicePushArgs),
     #[command(hide = true)]
     Worker,
     #[command(hide = true)]
     DeviceWorker,
+    #[command(hide = true)]
+    BareAccept(BareAcceptArgs),
     #[command(hide = true)]
     BareServer(BareArgs),
 }
@@ -304,6 +310,40 @@ pub struct ConnectArgs {
     /// Push to all at the end
     #[arg(long)]
     pub push: bool,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct StormArgs {
+    #[command(flatten)]
+    pub devices: DeviceArgs,
+    /// Storms, one after the other
+    #[arg(long, default_value_t = 1)]
+    pub rounds: usize,
+    /// Without the loop that only accepts
+    #[arg(long)]
+    pub no_bare: bool,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct FailoverArgs {
+    /// --devices are those on the gateway that is killed
+    #[command(flatten)]
+    pub devices: DeviceArgs,
+    /// Devices on the other gateways, which must not notice
+    #[arg(long, default_value_t = 1_000)]
+    pub bystanders: usize,
+    /// Between two pushes
+    #[arg(long, default_value = "500ms", value_parser = duration)]
+    pub push_every: Duration,
+    /// The killed gateway must be forgotten within this
+    #[arg(long, default_value = "30s", value_parser = duration)]
+    pub lease: Duration,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct BareAcceptArgs {
+    #[arg(long)]
+    pub listen: SocketAddr,
 }
 
 #[derive(Debug, Clone, Args)]

@@ -85,6 +85,7 @@ pub fn run(args: BenchArgs) -> ExitCode {
     let result = match args.bench {
         Bench::Worker => return worker::main(),
         Bench::DeviceWorker => return device_worker::main(),
+        Bench::BareAccept(bare) => return devices::bare_accept_main(&bare),
         Bench::BareServer(bare) => return bare::main(&bare),
         Bench::Group(args) => group::run(&args),
         Bench::Broadcast(args) => broadcast::run(&args),
@@ -94,6 +95,8 @@ pub fn run(args: BenchArgs) -> ExitCode {
         Bench::Crash(args) => crash::run(&args),
         Bench::Growth(args) => growth::run(&args),
         Bench::Connect(args) => devices::connect::run(&args),
+        Bench::Storm(args) => devices::storm::run(&args),
+        Bench::Failover(args) => devices::failover::run(&args),
         Bench::Push(args) => devices::push::run(&args),
     };
     match result {

@@ -116,6 +116,10 @@ fn begin(command: DeviceCommand, swarm: &mut Swarm) -> Task {
             let patience = Duration::from_millis(patience_ms);
             Task::AwaitPush { number, patience, got: 0, changed: Instant::now() }
         }
+        DeviceCommand::Measure => {
+            swarm.begin_measurement();
+            done(swarm)
+        }
         DeviceCommand::Silence => {
             swarm.silent = true;
             done(swarm)

@@ -92,8 +92,7 @@ impl Swarm {
             tokens.text += &token::sign(&open.token_key, &name(&open, number), TOKEN_LIFETIME);
             tokens.ends.push(tokens.text.len() as u32);
         }
-        let doors = open.doors.len().max(1);
-        let devices = (0..open.count).map(|number| Device::new(((open.first_door + number) % doors) as u16)).collect();
+        let devices = (0..open.count).map(|number| Device::new(first_door(&open, number))).collect();
         Ok(Swarm {
             poll,
             events: Some(Events::with_capacity(4096)),
@@ -248,6 +247,9 @@ impl Swarm {
         self.poll.registry().register(&mut stream, Token(index), Interest::READABLE | Interest::WRITABLE)?;
         device.open(stream, self.tls.as_ref())?;
         self.scratch.clear();
+        if self.open.mute {
+            return Ok(());
+        }
         if put_greeting(self.open.via, &mut self.scratch) {
             device.stage = Stage::Opening;
         } else {
@@ -396,7 +398,7 @@ impl Swarm {
 
     /// Binding => Live.
     fn bound(&mut self, index: usize, user: &str, heartbeat_ms: u64) -> Result<(), Ending> {
-        if user != name(&self.open, index) || heartbeat_ms == 0 {
+        if (user != name(&self.open, index) && !self.open.bare) || heartbeat_ms == 0 {
             return Err(self.nonsense(index, &format!("bound as {user:?} with a heartbeat of {heartbeat_ms} ms")));
         }
         let now = monotonic_ns();
@@ -406,7 +408,8 @@ impl Swarm {
         device.heartbeat_ms = heartbeat_ms.min(u64::from(u32::MAX)) as u32;
         // The first is sent at a random moment, so that a wave of binds is no wave of heartbeats.
         let first_ms = rand::rng().random_range(0..=beat_every_ms(device));
-        device.due = self.wheel.put(index as u32, first_ms);
+        // No tick comes up twice: what waits for the last one waits for ever.
+        device.due = if self.open.bare { u32::MAX } else { self.wheel.put(index as u32, first_ms) };
         record(&mut self.bind, device.planned_ns, now);
         self.under_way -= 1;
         self.count.live += 1;
@@ -437,6 +440,9 @@ impl Swarm {
         }
         if self.silent {
             device.stage = Stage::Idle;
+        } else if self.open.mute {
+            device.stage = Stage::GivenUp;
+            self.count.given_up += 1;
         } else if ending.next == Next::Never || u32::from(device.attempts) >= self.open.attempts_max {
             device.stage = Stage::GivenUp;
             self.count.given_up += 1;
@@ -517,6 +523,17 @@ impl Swarm {
             self.count.problems.push(what);
         }
     }
+}
+
+/// Where a device begins.
+fn first_door(open: &OpenDevices, number: usize) -> u16 {
+    let (number, doors) = (open.first + number, open.doors.len().max(1));
+    let door = match open.crowd_at_first_door {
+        Some(crowd) if number < crowd || doors == 1 => 0,
+        Some(_) => 1 + number % (doors - 1),
+        None => number % doors,
+    };
+    door as u16
 }
 
 fn name(open: &OpenDevices, number: usize) -> String {

@@ -58,6 +58,11 @@ impl Cluster {
             Gateways::Auto if args.devices <= DEVICES_PER_PROCESS => 0,
             Gateways::Auto => args.devices.div_ceil(DEVICES_PER_PROCESS),
         };
+        if count > 0 && args.via == Via::Ws {
+            return Err(LabError::Usage(
+                "gateways hold devices, not WebSockets: --gateways 0, or another --via".into(),
+            ));
+        }
         let mut environment = vec![("TIDINGS_LINK_SECRET".to_owned(), random_key())];
         if let Some(tls) = &tls {
             environment.extend(tls.environment());
@@ -85,7 +90,9 @@ impl Cluster {
             let address = Ipv4Addr::new(127, 0, (number / 250) as u8, (number % 250 + 2) as u8);
             let mut environment = environment.clone();
             environment.push(door(free_port(address)));
-            environment.push(("TIDINGS_HTTP_LISTEN".to_owned(), free_port(address).to_string()));
+            if tls.is_some() {
+                environment.push(("TIDINGS_MIOP_LISTEN".to_owned(), free_port(address).to_string()));
+            }
             gateways.push(Gateway::start(folder.path().join(format!("gateway-{number}")), environment)?);
         }
         let line = match args.via {
@@ -116,6 +123,10 @@ impl Cluster {
 
     pub(crate) fn cpu_seconds(&self) -> f64 {
         self.processes().iter().map(|(_, pid)| process::cpu_seconds(*pid)).sum()
+    }
+
+    pub(crate) fn is_own(&self) -> bool {
+        self.target.pid().is_some()
     }
 
     /// Whether every process of our own still runs, except gateways that the bench killed itself.
@@ -234,8 +245,8 @@ impl Certificate {
     fn environment(&self) -> [(String, String); 2] {
         let path = |file: &PathBuf| file.display().to_string();
         [
-            ("TIDINGS_TLS_CERTIFICATE".to_owned(), path(&self.certificate_file)),
-            ("TIDINGS_TLS_KEY".to_owned(), path(&self.key_file)),
+            ("TIDINGS_TLS_CERTIFICATE_FILE".to_owned(), path(&self.certificate_file)),
+            ("TIDINGS_TLS_KEY_FILE".to_owned(), path(&self.key_file)),
         ]
     }
 }

@@ -38,13 +38,7 @@ impl Fleet {
         let (a, b) = plan.source;
         for number in 0..workers {
             let count = plan.count / workers + usize::from(number < plan.count % workers);
-            let open = OpenDevices {
-                first,
-                count,
-                first_door: first % plan.doors.len().max(1),
-                source: (a, b.wrapping_add(number as u8)),
-                ..plan.clone()
-            };
+            let open = OpenDevices { first, count, source: (a, b.wrapping_add(number as u8)), ..plan.clone() };
             first += count;
             fleet.start(number, sender.clone())?;
             fleet.tell(number, &DeviceCommand::Open(Box::new(open)))?;

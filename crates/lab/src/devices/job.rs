@@ -35,6 +35,8 @@ pub(crate) enum DeviceCommand {
         per_second: Option<f64>,
         within_ms: u64,
     },
+    /// Measures connecting anew from here on, without connecting anything.
+    Measure,
     /// Closes every connection at that time of the monotonic clock and connects all again at once.
     Storm {
         at_ns: u64,
@@ -58,9 +60,8 @@ pub(crate) enum DeviceCommand {
 /// The devices of one worker.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct OpenDevices {
-    /// The doors that devices may use; device `n` begins with door `n` modulo their number.
+    /// The doors that devices may use.
     pub(crate) doors: Vec<SocketAddr>,
-    pub(crate) first_door: usize,
     pub(crate) via: Via,
     /// The server's certificate in PEM, the only one that is accepted.
     pub(crate) certificate: Option<String>,
@@ -78,6 +79,12 @@ pub(crate) struct OpenDevices {
     pub(crate) attempt_ms: u64,
     /// A device that failed so often in a row gives up.
     pub(crate) attempts_max: u32,
+    /// Devices numbered below this begin at the first door, the others at the rest; unset: all in turn.
+    pub(crate) crowd_at_first_door: Option<usize>,
+    /// The other side answers every bind alike and echoes nothing.
+    pub(crate) bare: bool,
+    /// Says nothing after connecting, and does not come back.
+    pub(crate) mute: bool,
     /// Keep to this core.
     pub(crate) core: Option<usize>,
 }

@@ -4,8 +4,11 @@
 //! what they share; `cluster` is the server with its gateways, `fleet` the client processes; `job` is what is said to
 //! those, `tally` what they answer; `memory`, `push_body` and `show` are small.
 
+mod bare_accept;
 pub(crate) mod cluster;
+pub(crate) use bare_accept::main as bare_accept_main;
 pub(crate) mod connect;
+pub(crate) mod failover;
 pub(crate) mod fleet;
 pub mod job;
 pub(crate) mod memory;
@@ -14,4 +17,5 @@ pub(crate) mod push_body;
 pub(crate) mod pushing;
 mod show;
 pub(crate) mod stage;
+pub(crate) mod storm;
 pub(crate) mod tally;

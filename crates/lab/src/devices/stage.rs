@@ -31,6 +31,15 @@ pub(crate) struct Stage {
 
 impl Stage {
     pub(crate) fn set(args: &DeviceArgs) -> Result<Self, LabError> {
+        Stage::set_at(args, None)
+    }
+
+    /// The first so many devices all begin at the first door, the others at the rest.
+    pub(crate) fn set_crowded(args: &DeviceArgs, crowd: usize) -> Result<Self, LabError> {
+        Stage::set_at(args, Some(crowd))
+    }
+
+    fn set_at(args: &DeviceArgs, crowd_at_first_door: Option<usize>) -> Result<Self, LabError> {
         if args.devices == 0 || args.under_way == 0 {
             return Err(LabError::Usage("--devices and --under-way must be at least 1".into()));
         }
@@ -49,6 +58,7 @@ impl Stage {
             tag: tag.clone(),
             first: 0,
             count: args.devices,
+            crowd_at_first_door,
             ..Stage::plan(args)
         };
         let fleet = Fleet::open(&plan, workers)?;
@@ -60,7 +70,6 @@ impl Stage {
     pub(crate) fn plan(args: &DeviceArgs) -> OpenDevices {
         OpenDevices {
             doors: Vec::new(),
-            first_door: 0,
             via: args.via,
             certificate: None,
             token_key: String::new(),
@@ -72,6 +81,9 @@ impl Stage {
             under_way_max: args.under_way,
             attempt_ms: ATTEMPT.as_millis() as u64,
             attempts_max: ATTEMPTS_MAX,
+            crowd_at_first_door: None,
+            bare: false,
+            mute: false,
             core: args.target.client_core,
         }
     }
@@ -119,7 +131,7 @@ impl Stage {
 
     /// Ends the clients and a server of our own.
     pub(crate) fn end(mut self) -> Result<Option<Check>, LabError> {
-        if !self.cluster.is_alive() {
+        if self.cluster.is_own() && !self.cluster.is_alive() {
             return Err(LabError::Server("did not survive the run".into()));
         }
         drop(self.fleet);

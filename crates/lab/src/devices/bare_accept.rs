@@ -1,0 +1,155 @@
+//! The bare limit of connecting: a loop that accepts, reads one frame and writes one of the size of a `bound`. It
+//! checks no token, knows nobody and keeps nothing: no server can bind devices sooner on the same machine with the
+//! same clients.
+
+use crate::{LabError, args::BareAcceptArgs};
+use mio::{
+    Events, Interest, Poll, Token,
+    net::{TcpListener, TcpStream},
+};
+use std::{
+    io::{self, BufRead, BufReader, ErrorKind, Read, Write},
+    net::{Ipv4Addr, SocketAddr},
+    process::{Child, Command, ExitCode, Stdio},
+};
+use tidings_protocol::miop::{Bound, Frame, take_head};
+
+const LISTENER: Token = Token(usize::MAX);
+/// What the kernel holds until it is accepted, as much as it may (`net.core.somaxconn`).
+const BACKLOG: i32 = 65_535;
+const BIND_BYTES_MAX: usize = 4096;
+
+/// The hidden `bench bare-accept` command: prints its address and serves until it is ended.
+pub(crate) fn main(args: &BareAcceptArgs) -> ExitCode {
+    match serve(args.listen) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("bare accept: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+struct Peer {
+    stream: TcpStream,
+    /// A bind that came in pieces.
+    cut: Vec<u8>,
+}
+
+fn serve(address: SocketAddr) -> io::Result<()> {
+    let socket =
+        socket2::Socket::new(socket2::Domain::for_address(address), socket2::Type::STREAM.nonblocking(), None)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    let mut listener = TcpListener::from_std(socket.into());
+    println!("{}", listener.local_addr()?);
+    io::stdout().flush()?;
+    let bound = Bound {
+        version: 1,
+        session: "0123456789",
+        user: "somebody-of-a-run-1",
+        heartbeat_s: 3_600,
+        ..Bound::default()
+    };
+    let answer = Frame::Bound(Bound { frame_bytes_max: 196_608, ..bound }).to_bytes();
+    let mut poll = Poll::new()?;
+    poll.registry().register(&mut listener, LISTENER, Interest::READABLE)?;
+    let mut events = Events::with_capacity(4096);
+    // A slot is used again by the next that comes: descriptors are, too.
+    let mut peers: Vec<Option<Peer>> = Vec::new();
+    let mut free = Vec::new();
+    loop {
+        if let Err(error) = poll.poll(&mut events, None)
+            && error.kind() != ErrorKind::Interrupted
+        {
+            return Err(error);
+        }
+        for event in &events {
+            if event.token() == LISTENER {
+                accept(&listener, &poll, &mut peers, &mut free)?;
+                continue;
+            }
+            let slot = event.token().0;
+            if let Some(peer) = &mut peers[slot]
+                && peer.answer(&answer).is_err()
+            {
+                peers[slot] = None;
+                free.push(slot);
+            }
+        }
+    }
+}
+
+fn accept(listener: &TcpListener, poll: &Poll, peers: &mut Vec<Option<Peer>>, free: &mut Vec<usize>) -> io::Result<()> {
+    loop {
+        let mut stream = match listener.accept() {
+            Ok((stream, _)) => stream,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+            Err(error) if matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::Interrupted) => continue,
+            Err(error) => return Err(error),
+        };
+        let slot = free.pop().unwrap_or(peers.len());
+        poll.registry().register(&mut stream, Token(slot), Interest::READABLE)?;
+        let peer = Some(Peer { stream, cut: Vec::new() });
+        if slot == peers.len() { peers.push(peer) } else { peers[slot] = peer }
+    }
+}
+
+impl Peer {
+    /// Reads to the end of what has come and answers a whole frame; an error ends the connection.
+    fn answer(&mut self, answer: &[u8]) -> io::Result<()> {
+        let mut part = [0; BIND_BYTES_MAX];
+        loop {
+            let count = match self.stream.read(&mut part) {
+                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok(count) => count,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(error),
+            };
+            self.cut.extend_from_slice(&part[..count]);
+            if let Some(head) = take_head(&self.cut, BIND_BYTES_MAX).map_err(io::Error::other)? {
+                debug_assert_eq!(head.payload.end, self.cut.len());
+                self.cut = Vec::new();
+                self.stream.write_all(answer)?;
+            }
+        }
+    }
+}
+
+/// Bare loops, one process per door of the server that they are held against.
+pub(crate) struct BareAccept {
+    children: Vec<Child>,
+    pub(crate) doors: Vec<SocketAddr>,
+}
+
+impl BareAccept {
+    pub(crate) fn start(count: usize) -> Result<Self, LabError> {
+        let mut bare = BareAccept { children: Vec::new(), doors: Vec::new() };
+        for number in 0..count {
+            let address = Ipv4Addr::new(127, 0, (1 + number / 250) as u8, (number % 250 + 2) as u8);
+            let mut child = Command::new(std::env::current_exe()?)
+                .args(["bench", "bare-accept", "--listen", &format!("{address}:0")])
+                .stdin(Stdio::null())
+                .stdout(Stdio::piped())
+                .spawn()?;
+            let stdout = child.stdout.take();
+            bare.children.push(child);
+            let mut line = String::new();
+            if let Some(stdout) = stdout {
+                BufReader::new(stdout).read_line(&mut line)?;
+            }
+            let address = line.trim().parse().map_err(|_| LabError::Server("bare loop said no address".into()))?;
+            bare.doors.push(address);
+        }
+        Ok(bare)
+    }
+}
+
+impl Drop for BareAccept {
+    fn drop(&mut self) {
+        for child in &mut self.children {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
