@@ -33,6 +33,10 @@ pub enum Bench {
     Storm(StormArgs),
     /// A gateway is killed with its devices on it while pushes go on
     Failover(FailoverArgs),
+    /// What no device should do, and whether the server answers it as stated
+    Exceptions(ExceptionsArgs),
+    /// One of the four stages of a test of connections
+    Scenario(ScenarioArgs),
     /// A push to every device: time to the last of them and to the last acknowledgement
     Push(DevicePushArgs),
     #[command(hide = true)]
@@ -232,12 +236,52 @@ pub enum GrowthPart {
     Users,
 }
 
+#[derive(Debug, Clone, Args)]
+pub struct ExceptionsArgs {
+    /// --devices are the sockets that never bind
+    #[command(flatten)]
+    pub devices: DeviceArgs,
+    /// Devices whose heartbeats stop
+    #[arg(long, default_value_t = 1_000)]
+    pub silent: usize,
+    /// The limit of descriptors that one server of the bench's own gets
+    #[arg(long, default_value_t = 1_024)]
+    pub descriptors: u64,
+    /// The protocol's test vectors
+    #[arg(long, value_name = "FOLDER", default_value = crate::devices::exceptions::VECTORS)]
+    pub vectors: PathBuf,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Scenario {
+    /// As many connections as fit
+    LinkLimit,
+    /// Connections that stay, with heartbeats and a push
+    Stability,
+    /// Connections that come all at once
+    Concurrency,
+    /// Connections that misbehave
+    Exceptions,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct ScenarioArgs {
+    #[arg(value_enum)]
+    pub scenario: Scenario,
+    /// Instead of the scenario's own time
+    #[arg(long, value_parser = duration)]
+    pub hold: Option<Duration>,
+    #[command(flatten)]
+    pub devices: DeviceArgs,
+}
+
 /// How many devices, from where, to which doors.
 #[derive(Debug, Clone, Args)]
 pub struct DeviceArgs {
     #[command(flatten)]
     pub target: TargetArgs,
-    #[arg(long, default_value_t = 1_000)]
+    /// As many as the run is usually made with, unless given
+    #[arg(long, default_value_t = 0, hide_default_value = true)]
     pub devices: usize,
     #[arg(long, value_enum, default_value_t = DeviceVia::Miop)]
     pub via: DeviceVia,
@@ -265,12 +309,20 @@ pub struct DeviceArgs {
     /// All must be bound within this
     #[arg(long, default_value = "5m", value_parser = duration)]
     pub within: Duration,
+    /// Files that the bench's own server may open
+    #[arg(long, value_name = "NUMBER")]
+    pub server_descriptors: Option<u64>,
     /// A setting of the bench's own server and gateways, such as TIDINGS_LOG=debug; may be repeated
     #[arg(long = "set", value_name = "NAME=VALUE", value_parser = setting)]
     pub settings: Vec<(String, String)>,
 }
 
 impl DeviceArgs {
+    /// With a number of devices, the usual one unless another was asked for.
+    pub(crate) fn or_usual(&self, usual: usize) -> Self {
+        DeviceArgs { devices: if self.devices == 0 { usual } else { self.devices }, ..self.clone() }
+    }
+
     pub(crate) fn server_settings(&self) -> impl Iterator<Item = (String, String)> {
         self.settings.iter().cloned()
     }

@@ -97,6 +97,8 @@ pub fn run(args: BenchArgs) -> ExitCode {
         Bench::Connect(args) => devices::connect::run(&args),
         Bench::Storm(args) => devices::storm::run(&args),
         Bench::Failover(args) => devices::failover::run(&args),
+        Bench::Exceptions(args) => devices::exceptions::run(&args),
+        Bench::Scenario(args) => devices::scenario::run(&args),
         Bench::Push(args) => devices::push::run(&args),
     };
     match result {

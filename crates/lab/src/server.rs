@@ -94,14 +94,16 @@ pub(crate) struct OwnServer {
     pub(crate) token_key: String,
     /// Settings beyond those of every bench.
     environment: Vec<(String, String)>,
+    /// Files that the process may open; unset: as many as the bench.
+    descriptors: Option<u64>,
 }
 
 impl OwnServer {
     pub(crate) fn start() -> Result<Self, LabError> {
-        OwnServer::start_with(Vec::new())
+        OwnServer::start_with(Vec::new(), None)
     }
 
-    pub(crate) fn start_with(environment: Vec<(String, String)>) -> Result<Self, LabError> {
+    pub(crate) fn start_with(environment: Vec<(String, String)>, descriptors: Option<u64>) -> Result<Self, LabError> {
         let mut server = OwnServer {
             folder: tempfile::Builder::new().prefix("tidings-bench-").tempdir()?,
             child: None,
@@ -109,6 +111,7 @@ impl OwnServer {
             api_key: random_key(),
             token_key: random_key(),
             environment,
+            descriptors,
         };
         std::fs::create_dir_all(server.data_dir())?;
         server.launch()?;
@@ -142,7 +145,17 @@ impl OwnServer {
         // What a killed server left behind names a port that is no longer its.
         let _ = std::fs::remove_file(&listening);
         let log = std::fs::File::create(self.folder.path().join("server.log"))?;
-        let child = Command::new(std::env::current_exe()?)
+        let program = std::env::current_exe()?;
+        let mut command = match self.descriptors {
+            None => Command::new(program),
+            // A limit that the process is born with: the shell sets it and becomes the server.
+            Some(descriptors) => {
+                let mut shell = Command::new("sh");
+                shell.arg("-c").arg(format!("ulimit -n {descriptors} && exec \"$0\" \"$@\"")).arg(program);
+                shell
+            }
+        };
+        let child = command
             .arg("serve")
             .env("TIDINGS_HTTP_LISTEN", "127.0.0.1:0")
             .env("TIDINGS_MIOP_LISTEN", "127.0.0.1:0")

@@ -220,7 +220,10 @@ impl Swarm {
         let result = self.try_begin(index);
         if let Err(error) = result {
             // No port or no descriptor is this client's own trouble; the server's would come as an event.
-            if !matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::ConnectionReset) {
+            if !matches!(
+                error.kind(),
+                io::ErrorKind::ConnectionRefused | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe
+            ) {
                 self.count.lab_troubles += 1;
                 self.problem(format!("device {index} could not begin to connect: {error}"));
             }

@@ -78,7 +78,7 @@ impl Cluster {
             core.push(("TIDINGS_LINK_LISTEN".to_owned(), free_port(Ipv4Addr::LOCALHOST).to_string()));
         }
         core.extend(args.server_settings());
-        let own = OwnServer::start_with(core)?;
+        let own = OwnServer::start_with(core, args.server_descriptors)?;
         let mut gateways = Vec::new();
         if count > 0 {
             let link = own.listening("link").ok_or_else(|| LabError::Server("told no link address".into()))?;

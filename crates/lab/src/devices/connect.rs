@@ -17,16 +17,17 @@ const LOOK: Duration = Duration::from_secs(1);
 const REST: Duration = Duration::from_secs(1);
 
 pub(crate) fn run(args: &ConnectArgs) -> Result<Verdict, LabError> {
-    let mut stage = Stage::set(&args.devices)?;
-    let ramp = stage.connect(&args.devices)?;
+    let devices = &args.devices.or_usual(1_000);
+    let mut stage = Stage::set(devices)?;
+    let ramp = stage.connect(devices)?;
     std::thread::sleep(REST.min(args.hold));
     let after = stage.memory();
     let each = PerConnection::between(&stage.before, &after, ramp.tally.live);
     let (server, clients) = (stage.cluster.cpu_seconds(), stage.fleet.cpu_seconds());
-    let held = hold(&mut stage, args.hold, args.devices.target.patience)?;
+    let held = hold(&mut stage, args.hold, devices.target.patience)?;
     let (server, clients) = (stage.cluster.cpu_seconds() - server, stage.fleet.cpu_seconds() - clients);
-    let mut push = args.push.then(|| Round::run(&mut stage, 0, args.devices.target.patience)).transpose()?;
-    let end = stage.settle(args.devices.target.patience)?;
+    let mut push = args.push.then(|| Round::run(&mut stage, 0, devices.target.patience)).transpose()?;
+    let end = stage.settle(devices.target.patience)?;
     push.iter_mut().for_each(|push| push.settle(&end));
     let later = stage.memory();
     let presence = stage.compare_presence()?;
@@ -34,7 +35,6 @@ pub(crate) fn run(args: &ConnectArgs) -> Result<Verdict, LabError> {
     let processes = (stage.cluster.processes().len(), stage.fleet.workers());
     let check = stage.end()?;
 
-    let devices = &args.devices;
     let title = format!(
         "{} devices over {}, {} a second, {} server and {} client processes",
         devices.devices, devices.via, devices.rate, processes.0, processes.1

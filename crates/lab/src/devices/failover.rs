@@ -31,15 +31,16 @@ pub(crate) fn run(args: &FailoverArgs) -> Result<Verdict, LabError> {
         Gateways::Count(count) if count >= 2 => count,
         Gateways::Count(_) => return Err(LabError::Usage("failover needs --gateways 2 or more".into())),
     };
-    let all = args.devices.devices + args.bystanders;
+    let victims = args.devices.or_usual(1_000).devices;
+    let all = victims + args.bystanders;
     let devices = DeviceArgs { devices: all, gateways: Gateways::Count(gateways), ..args.devices.clone() };
-    let mut stage = Stage::set_crowded(&devices, args.devices.devices)?;
+    let mut stage = Stage::set_crowded(&devices, victims)?;
     let ramp = stage.connect(&devices)?;
     if ramp.verdict() == Verdict::Failed {
         show::ramp("before the kill", &ramp);
         return Ok(Verdict::Failed);
     }
-    let fall = fall(&mut stage, args)?;
+    let fall = fall(&mut stage, args, victims)?;
     let (mut rounds, mut acknowledged) = (Vec::new(), true);
     for asked in &fall.pushes {
         let (counts, _) =
@@ -51,10 +52,7 @@ pub(crate) fn run(args: &FailoverArgs) -> Result<Verdict, LabError> {
     let presence = stage.compare_presence()?;
     let check = stage.end()?;
 
-    show::ramp(
-        &format!("{} devices on the gateway to be killed, {} elsewhere", args.devices.devices, args.bystanders),
-        &ramp,
-    );
+    show::ramp(&format!("{} devices on the gateway to be killed, {} elsewhere", victims, args.bystanders), &ramp);
     println!("gateway killed");
     println!("  all bound again after {:.2} s, known after {:.2} s", fall.bound_s, fall.seen_s);
     println!("  failures     {}", show::causes(&end.failures));
@@ -85,11 +83,11 @@ pub(crate) fn run(args: &FailoverArgs) -> Result<Verdict, LabError> {
     presence.print();
     let broken: u64 = end.breaks.values().sum();
     let balances = sums.devices == (fall.pushes.len() * all) as u64 && sums.doubled == 0 && end.altered == 0;
-    let back = end.live == all as u64 && end.given_up == 0 && broken == args.devices.devices as u64;
+    let back = end.live == all as u64 && end.given_up == 0 && broken == victims as u64;
     let passed = balances && back && acknowledged && !matches!(fall.ghosts_s, Ghosts::Stayed);
     let verdict = if passed { Verdict::Passed } else { Verdict::Failed };
     let value = json!({
-        "bench": "failover", "devices": args.devices.devices, "bystanders": args.bystanders, "gateways": gateways,
+        "bench": "failover", "devices": victims, "bystanders": args.bystanders, "gateways": gateways,
         "bound_again_seconds": fall.bound_s, "ghosts_seconds": fall.ghosts_s.json(), "pushes": fall.pushes,
         "counts": rounds, "got": sums, "failures": end.failures, "broken": end.breaks,
         "bound_again_ms": end.bind.percentiles(), "push_ms": end.push.percentiles(), "presence": presence.json(),
@@ -128,7 +126,7 @@ impl Ghosts {
 }
 
 /// Pushes, kills, and pushes on until everybody is back and the dead gateway is forgotten.
-fn fall(stage: &mut Stage, args: &FailoverArgs) -> Result<Fall, LabError> {
+fn fall(stage: &mut Stage, args: &FailoverArgs, victims: usize) -> Result<Fall, LabError> {
     let mut http = stage.cluster.http();
     let tag = stage.tag.clone();
     let dead = stage.cluster.doors[0].to_string();
@@ -153,7 +151,7 @@ fn fall(stage: &mut Stage, args: &FailoverArgs) -> Result<Fall, LabError> {
         let tally = stage.fleet.count()?;
         live.say(format!("{} of {} bound, {} pushes", tally.live, tally.devices, pushes.len()));
         // Those of the killed gateway have come again; before they know of the kill, all are bound, too.
-        if seen_s.is_none() && tally.live == tally.devices && tally.bound >= args.devices.devices as u64 {
+        if seen_s.is_none() && tally.live == tally.devices && tally.bound >= victims as u64 {
             seen_s = Some(killed.elapsed().as_secs_f64());
             bound_s = tally.last_bound_ns.saturating_sub(killed_ns) as f64 / 1e9;
         }

@@ -5,9 +5,11 @@
 //! those, `tally` what they answer; `memory`, `push_body` and `show` are small.
 
 mod bare_accept;
+mod caller;
 pub(crate) mod cluster;
 pub(crate) use bare_accept::main as bare_accept_main;
 pub(crate) mod connect;
+pub(crate) mod exceptions;
 pub(crate) mod failover;
 pub(crate) mod fleet;
 pub mod job;
@@ -15,7 +17,9 @@ pub(crate) mod memory;
 pub(crate) mod push;
 pub(crate) mod push_body;
 pub(crate) mod pushing;
+pub(crate) mod scenario;
 mod show;
 pub(crate) mod stage;
 pub(crate) mod storm;
 pub(crate) mod tally;
+mod vectors;

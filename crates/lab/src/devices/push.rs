@@ -26,8 +26,9 @@ pub(crate) fn run(args: &DevicePushArgs) -> Result<Verdict, LabError> {
     if args.rounds == 0 || args.rounds > PUSHES_MAX {
         return Err(LabError::Usage(format!("--rounds must be 1 to {PUSHES_MAX}")));
     }
-    let mut stage = Stage::set(&args.devices)?;
-    let ramp = stage.connect(&args.devices)?;
+    let devices = &args.devices.or_usual(1_000);
+    let mut stage = Stage::set(devices)?;
+    let ramp = stage.connect(devices)?;
     let (server, clients) = (stage.cluster.cpu_seconds(), stage.fleet.cpu_seconds());
     let (mut rounds, chat) = match args.beside_chat {
         None => (push(&mut stage, args, Instant::now())?, None),
@@ -38,7 +39,7 @@ pub(crate) fn run(args: &DevicePushArgs) -> Result<Verdict, LabError> {
     rounds.iter_mut().for_each(|round| round.settle(&end));
     let check = stage.end()?;
 
-    show::ramp(&format!("{} devices over {}", args.devices.devices, args.devices.via), &ramp);
+    show::ramp(&format!("{} devices over {}", devices.devices, devices.via), &ramp);
     println!("pushes to all");
     rounds.iter().for_each(Round::print);
     println!("  CPU          server {server:.2} s  clients {clients:.2} s");

@@ -119,7 +119,11 @@ impl Stage {
 
     /// Has the server compare what it holds in memory with what it stored.
     pub(crate) fn compare_presence(&self) -> Result<Presence, LabError> {
-        let answer = self.cluster.http().exchange("POST", "/v1/admin/presence/compare", b"{}")?;
+        Stage::compare_presence_of(&self.cluster)
+    }
+
+    pub(crate) fn compare_presence_of(cluster: &Cluster) -> Result<Presence, LabError> {
+        let answer = cluster.http().exchange("POST", "/v1/admin/presence/compare", b"{}")?;
         let said: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
         let listed = |value: &Value| value.as_array().map(|list| list.len() as u64).or_else(|| value.as_u64());
         let differences = match answer.status {

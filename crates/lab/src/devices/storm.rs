@@ -7,7 +7,12 @@ use super::{
     show,
     stage::{Ramp, Stage, check_verdict},
 };
-use crate::{LabError, Verdict, args::StormArgs, process::monotonic_ns, report};
+use crate::{
+    LabError, Verdict,
+    args::{DeviceArgs, StormArgs},
+    process::monotonic_ns,
+    report,
+};
 use serde_json::json;
 use std::time::Duration;
 
@@ -15,7 +20,7 @@ use std::time::Duration;
 const NOTICE: Duration = Duration::from_millis(500);
 
 pub(crate) fn run(args: &StormArgs) -> Result<Verdict, LabError> {
-    let devices = &args.devices;
+    let devices = &args.devices.or_usual(10_000);
     let within_ms = devices.within.as_millis() as u64;
     let mut stage = Stage::set(devices)?;
     let first = stage.connect(devices)?;
@@ -28,7 +33,7 @@ pub(crate) fn run(args: &StormArgs) -> Result<Verdict, LabError> {
     let presence = stage.compare_presence()?;
     let (doors, workers) = (stage.cluster.doors.len(), stage.fleet.workers());
     let check = stage.end()?;
-    let bare = if args.no_bare { None } else { Some(bare(args, doors, workers)?) };
+    let bare = if args.no_bare { None } else { Some(bare(devices, args.rounds, (doors, workers))?) };
 
     show::ramp(&format!("{} devices over {}, first connect", devices.devices, devices.via), &first);
     for storm in &storms {
@@ -65,22 +70,22 @@ pub(crate) fn run(args: &StormArgs) -> Result<Verdict, LabError> {
 }
 
 /// The same clients and as many processes on the other side, which do nothing but answer.
-fn bare(args: &StormArgs, doors: usize, workers: usize) -> Result<Vec<Ramp>, LabError> {
+fn bare(devices: &DeviceArgs, rounds: usize, (doors, workers): (usize, usize)) -> Result<Vec<Ramp>, LabError> {
     let bare = BareAccept::start(doors)?;
     let plan = OpenDevices {
         doors: bare.doors.clone(),
         via: Via::Miop,
         token_key: "of-the-usual-length-but-nobody-looks-at-it".into(),
         tag: crate::process::run_tag(),
-        count: args.devices.devices,
+        count: devices.devices,
         bare: true,
-        ..Stage::plan(&args.devices)
+        ..Stage::plan(devices)
     };
     let mut fleet = Fleet::open(&plan, workers)?;
-    let within_ms = args.devices.within.as_millis() as u64;
+    let within_ms = devices.within.as_millis() as u64;
     fleet.run("bare loop", &DeviceCommand::Connect { per_second: None, within_ms })?;
     let mut ramps = Vec::new();
-    for _ in 0..args.rounds {
+    for _ in 0..rounds {
         let clients = fleet.cpu_seconds();
         let at_ns = monotonic_ns() + NOTICE.as_nanos() as u64;
         let tally = fleet.run("bare storm", &DeviceCommand::Storm { at_ns, within_ms })?;
