@@ -12,6 +12,7 @@ use std::{
     process::ExitCode,
     sync::{Arc, Mutex},
 };
+use tidings_protocol::http::PushRequest;
 use tidings_protocol::miop::{self, Bound, ErrorFrame, Frame, Push};
 
 #[derive(Parser)]
@@ -225,11 +226,9 @@ fn request(mut stream: TcpStream, server: &Server) -> Option<()> {
 
 /// Hands the push to every device, with a fault for one.
 fn push(request: &[u8], server: &Server) -> Value {
-    let request: Value = serde_json::from_slice(request).unwrap();
-    assert_eq!(request["to"], json!({ "all": true }));
-    let field = |name: &str| request["body"][name].clone();
-    // Carried unchanged, as it was written.
-    let text = format!(r#"{{"run":{},"n":{},"at":{}}}"#, field("run"), field("n"), field("at"));
+    let request: PushRequest = serde_json::from_slice(request).unwrap();
+    assert!(request.to.all);
+    let text = request.body.get();
     let frame = |id: u64, body: &str| {
         let push =
             Push { push: id, expires_at: u64::MAX, content_type: "bench", body: body.as_bytes(), ..Push::default() };
@@ -242,9 +241,9 @@ fn push(request: &[u8], server: &Server) -> Value {
         let victim = user.ends_with(VICTIM);
         let frames = match server.fault {
             Fault::Lose if victim => Vec::new(),
-            Fault::Double if victim => [frame(7, &text), frame(8, &text)].concat(),
+            Fault::Double if victim => [frame(7, text), frame(8, text)].concat(),
             Fault::Alter if victim => frame(7, &text.replace("\"at\":", "\"at\": ")),
-            _ => frame(7, &text),
+            _ => frame(7, text),
         };
         // A device that was treated badly may be gone.
         let _ = stream.write_all(&frames);

@@ -279,6 +279,14 @@ impl Swarm {
     }
 
     fn serve(&mut self, index: usize, event: &Event) -> Result<(), Ending> {
+        // Reading comes first: a server that refuses and closes may reset the connection behind its last words, which
+        // can be read all the same (and then the error).
+        if event.is_readable() || event.is_read_closed() || event.is_error() {
+            let mut buffer = std::mem::take(&mut self.buffer);
+            let result = self.read(index, event.is_read_closed(), &mut buffer);
+            self.buffer = buffer;
+            result?;
+        }
         let device = &mut self.devices[index];
         if event.is_error()
             && let Some(stream) = &device.stream
@@ -288,12 +296,6 @@ impl Swarm {
         }
         if event.is_writable() {
             device.flush().map_err(|error| Ending::of(&error))?;
-        }
-        if event.is_readable() || event.is_read_closed() {
-            let mut buffer = std::mem::take(&mut self.buffer);
-            let result = self.read(index, event.is_read_closed(), &mut buffer);
-            self.buffer = buffer;
-            return result;
         }
         Ok(())
     }

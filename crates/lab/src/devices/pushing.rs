@@ -8,9 +8,10 @@ use super::{
 };
 use crate::{LabError, Verdict, process::monotonic_ns};
 use serde::{Deserialize, Serialize};
-use serde_json::{json, value::RawValue};
+use serde_json::value::RawValue;
 use std::time::{Duration, Instant};
 use tidings_client::http::Http;
+use tidings_protocol::http::{PushPriority, PushRequest, PushTo};
 
 /// Between two looks at a push's state: the time to the last acknowledgement is known to this.
 const LOOK: Duration = Duration::from_millis(20);
@@ -54,10 +55,18 @@ pub(crate) fn ask(http: &mut Http, tag: &str, number: usize) -> Result<Asked, La
     let asked_ns = monotonic_ns();
     let body = push_body::write(tag, number, asked_ns / 1000);
     let body = RawValue::from_string(body).map_err(std::io::Error::from)?;
-    let request = json!({
-        "to": { "all": true }, "type": "bench", "body": body, "ttl_s": LIFETIME_S,
-        "client_push_id": format!("{tag}-{number}"),
-    });
+    let request = PushRequest {
+        to: PushTo { all: true, ..PushTo::default() },
+        content_type: "bench".into(),
+        // Raw: the devices compare it to the letter.
+        body,
+        ttl_s: Some(LIFETIME_S),
+        collapse_key: None,
+        priority: PushPriority::Normal,
+        send_at: None,
+        dry_run: false,
+        client_push_id: Some(format!("{tag}-{number}")),
+    };
     let accepted: Accepted = http.post("/v1/push", &request)?;
     Ok(Asked { number, id: accepted.push, targets: accepted.targets, asked_ns, answered_ns: monotonic_ns() })
 }
