@@ -1,0 +1,341 @@
+//! A core and a relay in one process, with a wire between them that can be cut.
+#![allow(clippy::unwrap_used)]
+
+#[path = "support/devices.rs"]
+mod devices;
+mod support;
+
+use devices::*;
+use std::{
+    io::{Read, Write},
+    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+use support::*;
+use tidings_engine::metrics::Metrics;
+use tidings_gateway::{
+    door::{MiopDoor, MiopDoorConfig, Stop},
+    link::door::{LinkConfig, LinkDoor},
+    relay::{Relay, RelayConfig},
+};
+use tidings_protocol::{
+    error::ErrorCode,
+    http::*,
+    miop::{Bind, Frame, HEARTBEAT, VERSION, wants},
+};
+
+const SECRET: &str = "the secret of the links";
+
+/// Carries bytes to `target` and back until it is cut; then refuses until it is mended.
+struct Wire {
+    address: SocketAddr,
+    open: Arc<Mutex<Option<Vec<TcpStream>>>>,
+}
+
+impl Wire {
+    fn to(target: SocketAddr) -> Wire {
+        let listener = TcpListener::bind(LOCAL).unwrap();
+        let address = listener.local_addr().unwrap();
+        let open = Arc::new(Mutex::new(Some(Vec::new())));
+        let ends = open.clone();
+        std::thread::spawn(move || {
+            for near in listener.incoming() {
+                let near = near.unwrap();
+                let mut open = ends.lock().unwrap();
+                let Some(ends) = open.as_mut() else { continue };
+                let Ok(far) = TcpStream::connect(target) else { continue };
+                for (mut from, mut to) in [
+                    (near.try_clone().unwrap(), far.try_clone().unwrap()),
+                    (far.try_clone().unwrap(), near.try_clone().unwrap()),
+                ] {
+                    std::thread::spawn(move || {
+                        let _ = std::io::copy(&mut from, &mut to);
+                        let _ = to.shutdown(Shutdown::Both);
+                    });
+                }
+                ends.extend([near, far]);
+            }
+        });
+        Wire { address, open }
+    }
+
+    fn cut(&self) {
+        for end in self.open.lock().unwrap().take().into_iter().flatten() {
+            let _ = end.shutdown(Shutdown::Both);
+        }
+    }
+
+    fn mend(&self) {
+        *self.open.lock().unwrap() = Some(Vec::new());
+    }
+}
+
+struct Pair {
+    relay: Arc<Relay>,
+    _door: Stop,
+    wire: Wire,
+    address: SocketAddr,
+    link: LinkDoor,
+    server: Server,
+}
+
+impl Pair {
+    fn start() -> Pair {
+        let server = Server::start();
+        server.users(&["ann", "bob", "cyd"]);
+        let config = LinkConfig { listen: LOCAL, secret: SECRET.into(), lease: Duration::from_secs(15) };
+        let link = LinkDoor::start(config, server.gateway.clone()).unwrap();
+        let wire = Wire::to(link.address());
+        let (relay, _door, address) = relay(wire.address, SECRET, "east");
+        let pair = Pair { relay, _door, wire, address, link, server };
+        pair.until("attached", || pair.relay.is_attached());
+        pair
+    }
+
+    /// Looks again and again, giving way, until it is so.
+    #[track_caller]
+    fn until(&self, what: &str, mut so: impl FnMut() -> bool) {
+        let end = Instant::now() + PATIENCE;
+        while !so() {
+            assert!(Instant::now() < end, "not {what} in time");
+            std::thread::yield_now();
+        }
+    }
+
+    fn device(&self, user: &str, wanted: u64) -> Device<TcpStream> {
+        let mut device = Device::new(connect(self.address));
+        let token = token(user);
+        device.write(&Frame::Bind(Bind {
+            version: VERSION,
+            token: &token,
+            device_id: "d1",
+            wants: Some(wanted),
+            ..Bind::default()
+        }));
+        device.expect(|frame| assert!(matches!(frame, Frame::Bound(_)), "{frame:?}"));
+        device
+    }
+
+    fn push_to_all(&self, text: &str) -> u64 {
+        let request = PushRequest {
+            to: PushTo { all: true, ..PushTo::default() },
+            content_type: "text".into(),
+            body: raw(text),
+            ttl_s: None,
+            collapse_key: None,
+            priority: PushPriority::Normal,
+            send_at: None,
+            dry_run: false,
+            client_push_id: None,
+        };
+        let prepared = self.server.engine.prepare_push(request).unwrap();
+        self.server.wait(self.server.engine.push.accept(prepared)).unwrap().push
+    }
+
+    fn compare(&self, repair: bool) -> PresenceComparison {
+        self.server.engine.presence_comparison(&*self.server.gateway, repair).unwrap()
+    }
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        self.relay.drain(Duration::ZERO);
+        self.link.stop();
+    }
+}
+
+fn relay(core: SocketAddr, secret: &str, name: &str) -> (Arc<Relay>, Stop, SocketAddr) {
+    let door = MiopDoor::bind(MiopDoorConfig::open(vec![LOCAL])).unwrap();
+    let address = door.addresses()[0].0;
+    let relay = Relay::start(
+        RelayConfig {
+            core: core.to_string(),
+            secret: secret.into(),
+            name: name.into(),
+            address: address.to_string(),
+            sessions: gateway_config(),
+        },
+        Arc::new(Metrics::new()),
+    );
+    let relay = relay.unwrap();
+    let stop = door.start(relay.clone()).unwrap();
+    (relay, stop, address)
+}
+
+/// The next push; answers its number and body.
+#[track_caller]
+fn pushed(device: &mut Device<TcpStream>) -> (u64, String) {
+    device.expect(|frame| {
+        let Frame::Push(push) = frame else { panic!("{frame:?}") };
+        (push.push, String::from_utf8(push.body.to_vec()).unwrap())
+    })
+}
+
+#[test]
+fn chat_and_push_pass_through_and_presence_names_the_node() {
+    let pair = Pair::start();
+    let mut phone = pair.device("ann", wants::PUSH | wants::CHAT);
+    let mut laptop = pair.server.open("bob", "laptop");
+    phone.is_alive();
+    let online = pair.server.engine.presence_of(&["ann".to_owned()]).unwrap();
+    assert_eq!((online[0].devices[0].node.as_str(), online[0].devices[0].device_id.as_str()), ("east", "d1"));
+
+    phone.write(&Frame::Chat { json: br#"{"t":"send","ref":4,"to":"bob","type":"text","body":"hello"}"# });
+    assert_eq!(text_of(&entries(&mut laptop, 1)[0]), "hello");
+    let mut seen = String::new();
+    while !seen.contains("messages") {
+        seen = phone.expect(|frame| {
+            let Frame::Chat { json } = frame else { panic!("{frame:?}") };
+            String::from_utf8(json.to_vec()).unwrap()
+        });
+    }
+    assert!(seen.contains("hello"), "{seen}");
+
+    let push = pair.push_to_all("news");
+    assert_eq!(pushed(&mut phone), (push, "\"news\"".into()));
+    phone.write(&Frame::Ack { pushes: vec![push] });
+    pair.until("acknowledged", || pair.server.engine.push_status(push).unwrap().counts.acknowledged == 1);
+}
+
+#[test]
+fn a_device_that_goes_is_forgotten_at_both_ends() {
+    let pair = Pair::start();
+    for _ in 0..20 {
+        let devices: Vec<_> = ["ann", "bob", "cyd"].iter().map(|user| pair.device(user, wants::PUSH)).collect();
+        assert_eq!(pair.relay.connections(), 3);
+        drop(devices);
+        pair.until("gone at the relay", || pair.relay.connections() == 0);
+        pair.until("gone at the core", || pair.server.engine.presence.sessions() == 0);
+    }
+    assert_eq!(pair.server.engine.metrics.connections.get(), 0);
+}
+
+#[test]
+fn a_bind_that_is_refused_says_why_through_the_relay() {
+    let pair = Pair::start();
+    let mut device = Device::new(connect(pair.address));
+    device.write(&Frame::Bind(Bind { version: VERSION, token: "none", device_id: "d", ..Bind::default() }));
+    device.expect(|frame| {
+        let Frame::Error(error) = frame else { panic!("{frame:?}") };
+        assert_eq!((error.code, error.fatal), (ErrorCode::Unauthorized.as_str(), true));
+    });
+    assert_eq!(device.next(|_| ()).unwrap(), None, "closed");
+    assert_eq!(pair.server.engine.metrics.connections.get(), 0);
+}
+
+#[test]
+fn frames_cut_at_every_byte_leave_nothing_behind() {
+    let pair = Pair::start();
+    let token = token("ann");
+    let mut frames =
+        Frame::Bind(Bind { version: VERSION, token: &token, device_id: "d1", ..Bind::default() }).to_bytes();
+    frames.extend(HEARTBEAT);
+    frames.extend(Frame::Ack { pushes: vec![1, 2, 300] }.to_bytes());
+    frames.extend(Frame::Chat { json: br#"{"t":"ping","ref":1}"# }.to_bytes());
+    for cut in 0..frames.len() {
+        let mut stream = connect(pair.address);
+        stream.write_all(&frames[..cut]).unwrap();
+        stream.shutdown(Shutdown::Write).unwrap();
+        // Whatever it says, it ends.
+        let mut rest = Vec::new();
+        let _ = stream.read_to_end(&mut rest);
+    }
+    pair.until("gone at the relay", || pair.relay.connections() == 0);
+    pair.until("gone at the core", || pair.server.engine.metrics.connections.get() == 0);
+    assert_eq!(pair.server.engine.presence.sessions(), 0);
+}
+
+#[test]
+fn devices_that_want_pushes_outlast_a_lost_core_and_chat_is_told_to_come_again() {
+    let pair = Pair::start();
+    let mut sensor = pair.device("ann", wants::PUSH);
+    let mut phone = pair.device("bob", wants::PUSH | wants::CHAT);
+    pair.wire.cut();
+    phone.expect(|frame| assert!(matches!(frame, Frame::Redirect { .. }), "{frame:?}"));
+    pair.until("forgotten by the core", || pair.server.engine.presence.sessions() == 0);
+    sensor.is_alive();
+
+    // Who comes now is told when to come again.
+    let mut late = Device::new(connect(pair.address));
+    late.bind("cyd");
+    late.expect(|frame| {
+        let Frame::Error(error) = frame else { panic!("{frame:?}") };
+        assert_eq!((error.code, error.retry, error.fatal), (ErrorCode::NodeUnavailable.as_str(), true, true));
+        assert!(error.retry_after_ms.is_some_and(|ms| ms > 0));
+    });
+
+    // What is pushed meanwhile is kept, and comes without the device having done anything.
+    let missed = pair.push_to_all("while away");
+    pair.wire.mend();
+    assert_eq!(pushed(&mut sensor), (missed, "\"while away\"".into()));
+    sensor.write(&Frame::Ack { pushes: vec![missed] });
+    pair.until("acknowledged", || pair.server.engine.push_status(missed).unwrap().counts.acknowledged == 1);
+    sensor.is_alive();
+    assert_eq!(pair.compare(false).ghosts, 0);
+}
+
+#[test]
+fn a_successor_of_the_same_name_takes_the_place_of_its_predecessors_sessions() {
+    let pair = Pair::start();
+    let _device = pair.device("ann", wants::PUSH);
+    let engine = &pair.server.engine;
+    let ann = engine.directory.user_no("ann").unwrap().unwrap();
+    let old = engine.presence.registered(ann)[0].session;
+    let (successor, _door, _) = relay(pair.wire.address, SECRET, "east");
+    // The old one may attach again, and open its device anew: under another name.
+    let gone = || !engine.presence.registered(ann).iter().any(|device| device.session == old);
+    pair.until("the old session gone", gone);
+    successor.drain(Duration::ZERO);
+}
+
+#[test]
+fn who_does_not_know_the_secret_is_not_let_in() {
+    let pair = Pair::start();
+    let before = pair.server.engine.nodes().len();
+    let (stranger, _door, address) = relay(pair.wire.address, "another secret of links", "west");
+    let mut device = Device::new(connect(address));
+    device.bind("ann");
+    device.expect(|frame| {
+        let Frame::Error(error) = frame else { panic!("{frame:?}") };
+        assert_eq!(error.code, ErrorCode::NodeUnavailable.as_str());
+    });
+    assert!(!stranger.is_attached());
+    assert_eq!(pair.server.engine.nodes().len(), before);
+    stranger.drain(Duration::ZERO);
+}
+
+#[test]
+fn a_comparison_finds_ghosts_and_missing_sessions_and_mends_them() {
+    let pair = Pair::start();
+    let _far = pair.device("ann", wants::PUSH);
+    let _near = pair.server.open("bob", "laptop");
+    let sound = pair.compare(false);
+    assert_eq!((sound.registered, sound.held, sound.ghosts, sound.missing, sound.wrong_node), (2, 2, 0, 0, 0));
+
+    let engine = &pair.server.engine;
+    let cyd = engine.directory.user_no("cyd").unwrap().unwrap();
+    let ghost = tidings_engine::presence::Device {
+        session: 99 << 32,
+        node: Default::default(),
+        device_id: "gone".into(),
+        device_kind: "web".into(),
+        since: 1,
+    };
+    engine.presence.arrived(cyd, ghost);
+    let bob = engine.directory.user_no("bob").unwrap().unwrap();
+    let lost = engine.presence.registered(bob)[0].session;
+    engine.presence.left(bob, lost, 1);
+
+    let found = pair.compare(true);
+    assert_eq!((found.ghosts, found.missing, found.repaired), (1, 1, 2), "{found:?}");
+    let mut kinds: Vec<_> = found.differences.iter().map(|d| (d.kind.as_str(), d.user.as_str())).collect();
+    kinds.sort_unstable();
+    assert_eq!(kinds, [("ghost", "cyd"), ("missing", "bob")]);
+    let after = pair.compare(false);
+    assert_eq!((after.registered, after.ghosts, after.missing), (2, 0, 0));
+    assert!(pair.server.online("bob") == 1 && pair.server.online("cyd") == 0);
+    let views = engine.presence_views("ann", &*pair.server.gateway).unwrap();
+    assert_eq!(views.stored, views.memory);
+    assert_eq!(views.memory[0].node, "east");
+}
