@@ -10,11 +10,12 @@
 //! - `devices`, `audience`: devices, and pushes to many, as bitmaps in memory;
 //! - `inbox`, `worker`: what waits for the worker, and its turns; `outgoing`: what waits for the shards;
 //! - `accept`, `start`: a push becomes durable, then its devices' own; `handout`: what waited for a device;
-//! - `notes`: what devices have; `jobs`: starts, ends and removals, each at its time;
+//! - `collapse`: the newest with a key takes the place; `notes`: what devices have; `jobs`: starts, ends and removals, each at its time;
 //! - `operations`, `status`: what the HTTP door asks.
 
 mod accept;
 mod audience;
+mod collapse;
 mod devices;
 mod draft;
 mod handout;

@@ -184,6 +184,7 @@ impl Worker {
             expires_at: send_at.unwrap_or(now) + push.ttl_ms,
             ended_at: None,
             due_at: send_at.unwrap_or(0),
+            order: self.last_push,
             targets: 0,
             refused_full: 0,
             unknown: push.unknown,
@@ -234,7 +235,7 @@ impl Worker {
     }
 
     pub(super) fn counters(&self) -> PushRow {
-        PushRow::Counters { push: self.last_push, device: self.next_device }
+        PushRow::Counters { push: self.last_push, device: self.next_device, epoch: self.store.epoch() }
     }
 }
 

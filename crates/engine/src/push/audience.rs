@@ -114,6 +114,8 @@ pub(super) struct Audience {
     pub(super) frame: Arc<PushFrame>,
     pub(super) high: bool,
     pub(super) collapse_key: Option<String>,
+    /// Among those with the same key the highest is the newest.
+    pub(super) order: u64,
     pub(super) sets: Sets,
     /// As many as `sets.pending()` has, counted along: it is asked for every turn.
     open: u64,
@@ -121,17 +123,23 @@ pub(super) struct Audience {
 }
 
 impl Audience {
-    pub(super) fn new(frame: Arc<PushFrame>, high: bool, collapse_key: Option<String>, sets: Sets) -> Self {
+    pub(super) fn new(frame: Arc<PushFrame>, high: bool, collapse_key: Option<String>, order: u64, sets: Sets) -> Self {
         let open = sets.pending().len();
-        Audience { frame, high, collapse_key, sets, open, dirty: BTreeSet::new() }
+        Audience { frame, high, collapse_key, order, sets, open, dirty: BTreeSet::new() }
     }
 
     /// A fresh one: its targets are not stored yet.
-    pub(super) fn to(frame: Arc<PushFrame>, high: bool, collapse_key: Option<String>, targets: RoaringBitmap) -> Self {
+    pub(super) fn to(
+        frame: Arc<PushFrame>,
+        high: bool,
+        collapse_key: Option<String>,
+        order: u64,
+        targets: RoaringBitmap,
+    ) -> Self {
         let dirty = chunks_of(&targets).map(|chunk| (Set::Targets, chunk)).collect();
         let open = targets.len();
         let sets = Sets([targets, RoaringBitmap::new(), RoaringBitmap::new(), RoaringBitmap::new()]);
-        Audience { frame, high, collapse_key, sets, open, dirty }
+        Audience { frame, high, collapse_key, order, sets, open, dirty }
     }
 
     pub(super) fn is_done(&self) -> bool {
@@ -214,7 +222,7 @@ mod tests {
         let mut targets: RoaringBitmap = (0..40_000).chain([70_000, 1_000_000, 16_383]).collect();
         targets.optimize();
         let frame = PushFrame { push: 1, expires_at: 0, miop: Default::default(), json: Default::default() };
-        let mut audience = Audience::to(Arc::new(frame), false, None, targets.clone());
+        let mut audience = Audience::to(Arc::new(frame), false, None, 1, targets.clone());
         for device in (0..60_000).step_by(3) {
             audience.insert(Set::Acknowledged, DeviceNo(device));
         }

@@ -23,6 +23,7 @@ pub(super) struct Handout {
 struct Waits {
     push: u64,
     high: bool,
+    order: u64,
     collapse_key: Option<String>,
     /// At hand for pushes to many.
     frame: Option<Arc<PushFrame>>,
@@ -43,8 +44,8 @@ impl Worker {
     pub(super) fn hand_out_due(&mut self) {
         for device in std::mem::take(&mut self.due) {
             if let Err(error) = self.hand_out(device) {
-                tracing::warn!(%error, "what waits for a device could not be read; it is tried again");
                 self.due.insert(device);
+                self.note_failure(Err(error));
             }
         }
     }
@@ -93,6 +94,7 @@ impl Worker {
                 waiting.push(Waits {
                     push: *push,
                     high: audience.high,
+                    order: audience.order,
                     collapse_key: audience.collapse_key.clone(),
                     frame: Some(audience.frame.clone()),
                 });
@@ -112,8 +114,8 @@ impl Worker {
                 let note = self.notes.get(&(device, pending.push));
                 let ended = note.is_some_and(|note| note.end.is_some()) || self.jobs.contains_key(&pending.push);
                 if now < pending.expires_at && !ended {
-                    let StoredPending { push, high, collapse_key, .. } = pending;
-                    waiting.push(Waits { push, high, collapse_key, frame: None });
+                    let StoredPending { push, high, order, collapse_key, .. } = pending;
+                    waiting.push(Waits { push, high, order, collapse_key, frame: None });
                 }
             }
             if count < PENDING_AT_ONCE {
@@ -122,19 +124,19 @@ impl Worker {
         }
     }
 
-    /// Of those with the same collapse key only the newest is handed out: a push to many and one to named devices
-    /// meet here.
+    /// Of those with the same collapse key only the newest is handed out, also where a crash cut off the ends of
+    /// the others.
     fn leave_the_newest(&mut self, device: DeviceNo, waiting: &mut Vec<Waits>) {
         let mut newest: FxHashMap<String, u64> = FxHashMap::default();
         for waits in waiting.iter() {
             if let Some(key) = &waits.collapse_key {
                 let newest = newest.entry(key.clone()).or_default();
-                *newest = waits.push.max(*newest);
+                *newest = waits.order.max(*newest);
             }
         }
         let now = self.now();
         waiting.retain(|waits| {
-            let stays = waits.collapse_key.as_ref().is_none_or(|key| newest[key] == waits.push);
+            let stays = waits.collapse_key.as_ref().is_none_or(|key| newest[key] == waits.order);
             if !stays {
                 match self.audiences.get_mut(&waits.push) {
                     Some(audience) => {

@@ -74,16 +74,28 @@ impl Worker {
         }
     }
 
-    fn start_scheduled(&mut self, stored: StoredPush) -> StoreResult<()> {
+    fn start_scheduled(&mut self, mut stored: StoredPush) -> StoreResult<()> {
         let (push, due_at) = (stored.push, stored.due_at);
         let now = self.now();
-        if stored.to_many && self.audiences.len() >= self.config.running_to_many && now < stored.expires_at {
+        if now >= stored.expires_at {
+            // The server was down, or the clock jumped, for longer than it was to live.
+            let store = self.store.clone();
+            let mut draft = Draft::new(&*store);
+            draft.drop(PushKey::Mark(Mark::Scheduled, push));
+            self.close(&mut draft, &mut stored, true);
+            self.store_draft(draft)?;
+            self.scheduled = self.scheduled.saturating_sub(1);
+            return Ok(());
+        }
+        if stored.to_many && self.audiences.len() >= self.config.running_to_many {
             return self.set_timer(stored, now + START_LATER_MS);
         }
         let (body, aim) = self.parts_of(&stored)?;
         let aim: Aim =
             serde_json::from_slice(&aim).map_err(|error| StoreError::Damaged(format!("push {push}: {error}")))?;
         let frame = build_frame(&stored, &body);
+        self.last_push += 1;
+        stored.order = self.last_push;
         let mut plan = Plan::new(stored, frame);
         plan.drops = vec![PushKey::Timer(due_at, push), PushKey::Mark(Mark::Scheduled, push)];
         self.aim(&mut plan, &aim, &Default::default());

@@ -14,6 +14,9 @@ use std::time::Instant;
 
 /// Rows read at once.
 const ROWS_AT_ONCE: usize = 4_096;
+/// After a restore numbers go on beyond all that may have been given out: a device takes a number that it
+/// has seen for a push that it has. A million restores stay below 2^53, the last whole number of JSON readers.
+const NUMBERS_OF_ONE_EPOCH: u64 = (1 << 32) - 1;
 
 impl Worker {
     pub(super) fn recover(&mut self) -> StoreResult<()> {
@@ -21,8 +24,10 @@ impl Worker {
         self.devices = Devices::default();
         self.audiences.clear();
         self.jobs.clear();
-        if let Some(PushRow::Counters { push, device }) = self.store.push_row(&PushKey::Counters)? {
-            (self.last_push, self.next_device) = (push, device);
+        self.collapsing.clear();
+        if let Some(PushRow::Counters { push, device, epoch }) = self.store.push_row(&PushKey::Counters)? {
+            let same = epoch == self.store.epoch();
+            (self.last_push, self.next_device) = (if same { push } else { (push | NUMBERS_OF_ONE_EPOCH) + 1 }, device);
         }
         let mut pending = 0_u64;
         self.each_row(PushKey::Device(DeviceNo(0)), PushKey::Device(DeviceNo(u32::MAX)), |worker, row| {
@@ -61,7 +66,7 @@ impl Worker {
         let (body, _) = self.parts_of(&stored)?;
         let sets = stored_sets(&*self.store, push)?;
         let frame = build_frame(&stored, &body);
-        self.audiences.insert(push, Audience::new(frame, stored.high, stored.collapse_key, sets));
+        self.audiences.insert(push, Audience::new(frame, stored.high, stored.collapse_key, stored.order, sets));
         Ok(())
     }
 

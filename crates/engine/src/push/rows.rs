@@ -73,6 +73,8 @@ pub enum PushRow {
     Counters {
         push: u64,
         device: u32,
+        /// The store's: after a restore, numbers given out since the backup are not known here, but on devices.
+        epoch: u64,
     },
     Device(StoredDevice),
     /// When a device bound last; written late, for it changes with every bind.
@@ -182,6 +184,9 @@ pub struct StoredPush {
     pub ended_at: Option<u64>,
     /// Where its timer stands.
     pub due_at: u64,
+    /// Counts starts: of two with the same collapse key the later one is the newest. Numbers of pushes and these
+    /// are given out together.
+    pub order: u64,
     pub targets: u32,
     pub refused_full: u32,
     pub unknown: u32,
@@ -212,4 +217,6 @@ pub struct StoredPending {
     pub high: bool,
     pub expires_at: u64,
     pub collapse_key: Option<String>,
+    /// The push's.
+    pub order: u64,
 }

@@ -2,7 +2,6 @@
 
 use super::{DeviceNo, PushFrame, accept::Aim, audience::Audience, draft::Draft, rows::*, worker::Worker};
 use crate::{model::UserNo, store::StoreResult};
-use roaring::RoaringBitmap;
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde_json::value::RawValue;
 use std::sync::Arc;
@@ -161,9 +160,9 @@ impl Worker {
                 header.targets = named.len() as u32;
                 plan.rows.reserve(named.len() * ROWS_PER_DEVICE);
                 for device in &named {
-                    let StoredPush { push, high, expires_at, .. } = *header;
+                    let StoredPush { push, high, expires_at, order, .. } = *header;
                     let collapse_key = header.collapse_key.clone();
-                    let pending = StoredPending { device: *device, push, high, expires_at, collapse_key };
+                    let pending = StoredPending { device: *device, push, high, expires_at, collapse_key, order };
                     let fate = Fate::Waits;
                     let target = StoredTarget { push, device: *device, fate, delivered_at: None, ended_at: None };
                     plan.rows.extend([PushRow::Pending(pending), PushRow::Target(target)]);
@@ -175,7 +174,7 @@ impl Worker {
                 header.targets = targets.len() as u32;
                 if !targets.is_empty() {
                     let (high, collapse_key) = (header.high, header.collapse_key.clone());
-                    let mut audience = Audience::to(plan.frame.clone(), high, collapse_key, targets);
+                    let mut audience = Audience::to(plan.frame.clone(), high, collapse_key, header.order, targets);
                     plan.rows.extend(audience.take_dirty(header.push, usize::MAX));
                     plan.audience = Some(audience);
                 }
@@ -192,12 +191,6 @@ impl Worker {
         self.config.kept.as_millis() as u64
     }
 
-    /// Whether a push with this key would take another's place there.
-    fn collapses_on(&self, device: DeviceNo, collapse_key: Option<&str>) -> bool {
-        let key = collapse_key.map(|key| PushKey::Collapse(device, key.to_owned()));
-        key.is_some_and(|key| matches!(self.store.push_row(&key), Ok(Some(_))))
-    }
-
     /// Puts a whole plan into a draft.
     pub(super) fn put_plan(&self, draft: &mut Draft<'_>, plan: &Plan) -> StoreResult<()> {
         for row in plan.rows.iter().cloned().chain(plan.last_rows()) {
@@ -206,22 +199,6 @@ impl Worker {
         draft.put(self.counters());
         plan.drops.iter().cloned().for_each(|key| draft.drop(key));
         plan.named.iter().try_for_each(|device| self.collapse_on(draft, *device, &plan.header))
-    }
-
-    /// The newest push with a key takes the place of the one before on a device.
-    fn collapse_on(&self, draft: &mut Draft<'_>, device: DeviceNo, newest: &StoredPush) -> StoreResult<()> {
-        let Some(collapse_key) = newest.collapse_key.clone() else { return Ok(()) };
-        let key = PushKey::Collapse(device, collapse_key.clone());
-        if let Some(PushRow::Collapse { push: older, .. }) = draft.get(&key)?
-            && older < newest.push
-            && draft.get(&PushKey::Pending(device, older))?.is_some()
-        {
-            // A device that has it has it, even if that is not stored yet.
-            let note = self.notes.get(&(device, older)).copied().unwrap_or_default();
-            self.end_on(draft, device, older, Some(&collapse_key), note.or_else(Fate::Collapsed))?;
-        }
-        draft.put(PushRow::Collapse { device, collapse_key, push: newest.push });
-        Ok(())
     }
 
     /// One with more rows than a write has. The write that makes it true comes when all others are done.
@@ -266,6 +243,9 @@ impl Worker {
         match audience {
             Some(audience) => {
                 self.outgoing.put_many(&frame, header.high, targets & self.devices.online());
+                if header.collapse_key.is_some() {
+                    self.collapsing.insert(header.push, 0);
+                }
                 self.audiences.insert(header.push, audience);
             }
             None if !named.is_empty() => {
@@ -273,19 +253,6 @@ impl Worker {
                 self.frames.insert(header.push, frame);
             }
             None => {}
-        }
-    }
-
-    /// Older pushes to many with the same key are through on these devices.
-    fn collapse_audiences(&mut self, newest: &StoredPush, targets: &RoaringBitmap) {
-        if newest.collapse_key.is_none() {
-            return;
-        }
-        for (_, older) in self.audiences.range_mut(..newest.push) {
-            if older.collapse_key == newest.collapse_key {
-                let count = older.collapse(targets);
-                self.metrics.push_collapsed.inc_by(count);
-            }
         }
     }
 }

@@ -65,6 +65,8 @@ pub(crate) struct Worker {
     pub(super) due: FxHashSet<DeviceNo>,
     /// Pushes that are being ended or removed, and how far that has come.
     pub(super) jobs: BTreeMap<u64, Job>,
+    /// Pushes to many whose collapse key is being applied to what waits by name, and the next device.
+    pub(super) collapsing: BTreeMap<u64, u32>,
     pub(super) frames: Cache<u64, Arc<PushFrame>>,
     pub(super) outgoing: Outgoing,
     inbox: Arc<Inbox>,
@@ -92,6 +94,7 @@ impl Worker {
             handouts: FxHashMap::default(),
             due: FxHashSet::default(),
             jobs: BTreeMap::new(),
+            collapsing: BTreeMap::new(),
             frames: Cache::new(FRAMES_CACHED),
             outgoing: Outgoing::new(shards),
             inbox,
@@ -152,6 +155,7 @@ impl Worker {
         }
         self.look_at_timers()?;
         self.work_on_jobs(WRITES_PER_TURN)?;
+        self.work_on_collapses(WRITES_PER_TURN)?;
         if self.flushed_at.elapsed() >= self.config.flush_interval || self.has_more() {
             let all = self.flush(WRITES_PER_TURN)?;
             if all {
@@ -162,7 +166,7 @@ impl Worker {
         Ok(())
     }
 
-    fn note_failure(&mut self, result: StoreResult<()>) {
+    pub(super) fn note_failure(&mut self, result: StoreResult<()>) {
         if let Err(error) = result {
             if self.failed_at.is_none() {
                 tracing::warn!(%error, "push could not store; it tries again");
@@ -173,7 +177,8 @@ impl Worker {
 
     /// More than a turn's worth is to be stored already.
     fn has_more(&self) -> bool {
-        let much = !self.jobs.is_empty() || self.notes.len() > 1_000 || !self.due.is_empty();
+        let much =
+            !self.jobs.is_empty() || !self.collapsing.is_empty() || self.notes.len() > 1_000 || !self.due.is_empty();
         much && self.failed_at.is_none()
     }
 
@@ -182,6 +187,7 @@ impl Worker {
         let result = (|| {
             loop {
                 self.look_at_timers()?;
+                self.work_on_collapses(usize::MAX)?;
                 if self.jobs.is_empty() {
                     break;
                 }
