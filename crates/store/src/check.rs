@@ -1,6 +1,7 @@
 //! Verifies a data folder: what must be true of every row, counted and compared.
 
 use crate::{
+    check_push::check_push,
     embedded::{
         EmbeddedOptions, EmbeddedStore, OpenError, read_conversation, read_counters, read_parts, read_user, store_error,
     },
@@ -23,12 +24,16 @@ pub struct CheckReport {
     pub split_bodies: u64,
     pub dedupe_entries: u64,
     pub last_position: u64,
+    pub devices: u64,
+    pub pushes: u64,
+    /// Pushes that wait for a device by name, each with each.
+    pub pending_pushes: u64,
     pub fault_count: u64,
     pub faults: Vec<String>,
 }
 
 impl CheckReport {
-    fn fault(&mut self, fault: impl fmt::Display) {
+    pub(crate) fn fault(&mut self, fault: impl fmt::Display) {
         self.fault_count += 1;
         if self.faults.len() < FAULTS_NAMED {
             self.faults.push(fault.to_string());
@@ -49,6 +54,9 @@ impl fmt::Display for CheckReport {
         writeln!(f, "split bodies   {:>12}", self.split_bodies)?;
         writeln!(f, "dedupe entries {:>12}", self.dedupe_entries)?;
         writeln!(f, "last position  {:>12}", self.last_position)?;
+        writeln!(f, "devices        {:>12}", self.devices)?;
+        writeln!(f, "pushes         {:>12}", self.pushes)?;
+        writeln!(f, "pending pushes {:>12}", self.pending_pushes)?;
         writeln!(f, "faults         {:>12}", self.fault_count)?;
         self.faults.iter().try_for_each(|fault| writeln!(f, "  {fault}"))
     }
@@ -83,6 +91,7 @@ impl EmbeddedStore {
         check_dedupe(&*kv, found.with_ids, &mut report)?;
         check_parts(&*kv, found.parts, &mut report)?;
         check_marks(&*kv, &found.last_seqs, &mut report)?;
+        check_push(&*kv, &mut report)?;
         Ok(report)
     }
 }

@@ -8,6 +8,7 @@
 mod appends;
 mod outbox;
 mod places;
+mod push;
 mod reads;
 
 use tidings_engine::{model::*, store::*};
@@ -17,7 +18,7 @@ pub type Check = (&'static str, fn(&dyn Store));
 
 /// All checks. The caller makes a fresh store for each.
 pub fn all() -> Vec<Check> {
-    [appends::CHECKS, places::CHECKS, reads::CHECKS, outbox::CHECKS].concat()
+    [appends::CHECKS, places::CHECKS, reads::CHECKS, outbox::CHECKS, push::CHECKS].concat()
 }
 
 /// Noon of a day in 2026; checks count their times from here.

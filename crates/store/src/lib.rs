@@ -14,6 +14,7 @@
 
 pub mod backup;
 pub mod check;
+mod check_push;
 mod commit;
 pub mod conformance;
 pub mod embedded;
