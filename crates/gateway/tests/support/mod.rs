@@ -20,7 +20,7 @@ use tidings_engine::{
     config::EngineConfig,
     engine::{Actor, Parts},
     memory::MemoryStore,
-    presence::compare::SessionTruth,
+    presence::{PresenceConfig, compare::SessionTruth},
     store::Store,
 };
 use tidings_gateway::{Carrier, Gateway, GatewayConfig, VerifyToken};
@@ -85,7 +85,12 @@ impl Server {
         let shards = sessions.shards;
         let (prepared, wakes) = Gateway::prepare(sessions).unwrap();
         let (engine, receivers) = Engine::start(Parts {
-            config: EngineConfig { shards, sessions_per_kind: 3, ..EngineConfig::default() },
+            config: EngineConfig {
+                shards,
+                sessions_per_kind: 3,
+                presence: PresenceConfig { grace_ms: 50, ..PresenceConfig::default() },
+                ..EngineConfig::default()
+            },
             clock: Arc::new(SystemClock),
             store,
             webhook: None,

@@ -1,0 +1,111 @@
+//! Who comes and goes is told to those who may know and want to, and remembered.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::sync::Arc;
+use support::*;
+use tidings_client::session::Session;
+use tidings_engine::{memory::MemoryStore, store::Store};
+use tidings_protocol::{
+    error::ErrorCode,
+    frames::{ClientFrame, PresenceChange, ServerFrame},
+    limits::WATCHED_USERS_MAX,
+};
+
+fn watch(session: &mut Session, conversation: Option<&str>, users: &[&str]) {
+    let users = users.iter().map(|user| (*user).to_owned()).collect();
+    let conversation = conversation.map(str::to_owned);
+    session.write(&ClientFrame::WatchPresence { reference: Some(1), conversation, users }).unwrap();
+}
+
+/// The next news of presence; other frames are passed over.
+#[track_caller]
+fn news(session: &mut Session) -> Vec<PresenceChange> {
+    loop {
+        if let ServerFrame::Presence { changes, .. } = next(session) {
+            return changes;
+        }
+    }
+}
+
+#[track_caller]
+fn refused(session: &mut Session) -> ErrorCode {
+    loop {
+        if let ServerFrame::Error { code, .. } = next(session) {
+            return code;
+        }
+    }
+}
+
+#[test]
+fn a_friend_is_seen_coming_and_going() {
+    let server = Server::start();
+    server.users(&["ann", "bob", "cyd"]);
+    server.say("ann", "ann~bob", "hello");
+    server.say("cyd", "bob~cyd", "hello");
+    let mut cyd = server.open("cyd", "phone");
+    let mut ann = server.open("ann", "phone");
+    watch(&mut ann, None, &["bob"]);
+    let now = news(&mut ann);
+    assert_eq!(now, [PresenceChange { user: "bob".into(), online: false, last_seen: None }]);
+
+    let bob = server.open("bob", "laptop");
+    let came = news(&mut ann);
+    assert_eq!((came.len(), came[0].online, came[0].last_seen), (1, true, None));
+    drop(bob);
+    let went = news(&mut ann);
+    assert_eq!((went.len(), went[0].online, went[0].last_seen.is_some()), (1, false, true));
+
+    // No more, once it is enough.
+    ann.write(&ClientFrame::UnwatchPresence { reference: Some(2), users: vec![] }).unwrap();
+    assert!(matches!(next(&mut ann), ServerFrame::Ok { reference: 2 }));
+    watch(&mut cyd, None, &["bob"]);
+    assert!(!news(&mut cyd)[0].online);
+    let _bob = server.open("bob", "laptop");
+    assert!(news(&mut cyd)[0].online, "told to who still watches");
+    assert!(frames_until_pong(&mut ann).is_empty());
+}
+
+#[test]
+fn only_who_shares_a_conversation_may_watch() {
+    let server = Server::start();
+    server.users(&["ann", "bob", "cyd", "dan"]);
+    server.group("g", &["ann", "bob"]);
+    let mut ann = server.open("ann", "phone");
+    for (conversation, user, expected) in [
+        (None, "bob", Some(ErrorCode::Forbidden)),
+        (Some("g"), "bob", None),
+        (Some("g"), "cyd", Some(ErrorCode::Forbidden)),
+        (None, "nobody", Some(ErrorCode::NotFound)),
+        (None, "ann", None),
+    ] {
+        watch(&mut ann, conversation, &[user]);
+        match expected {
+            None => assert_eq!(news(&mut ann)[0].user, user),
+            Some(code) => assert_eq!(refused(&mut ann), code, "{user}"),
+        }
+    }
+    let mut dan = server.open("dan", "phone");
+    watch(&mut dan, Some("g"), &["bob"]);
+    assert_eq!(refused(&mut dan), ErrorCode::NotAMember);
+    let many = vec!["bob"; WATCHED_USERS_MAX + 1];
+    watch(&mut ann, Some("g"), &many);
+    assert_eq!(refused(&mut ann), ErrorCode::LimitExceeded);
+}
+
+#[test]
+fn when_somebody_was_last_here_outlives_the_server() {
+    let store = Arc::new(MemoryStore::default());
+    let server = Server::with(gateway_config(), store.clone());
+    server.users(&["ann"]);
+    let ann = server.engine.directory.user_no("ann").unwrap().unwrap();
+    let session = server.open("ann", "phone");
+    assert_eq!(store.last_seen(ann).unwrap(), None);
+    drop(session);
+    drop(server);
+    let seen = store.last_seen(ann).unwrap();
+    assert!(seen.is_some());
+    let server = Server::with(gateway_config(), store);
+    assert_eq!(server.engine.presence_of(&["ann".to_owned()]).unwrap()[0].last_seen, seen);
+}
