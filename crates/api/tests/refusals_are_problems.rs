@@ -64,6 +64,16 @@ fn what_is_over_a_limit() {
     let many = vec![r#""bob""#; 1_001].join(",");
     let query = format!(r#"{{"users":[{many}]}}"#);
     check_refused(&mut app, "POST", "/v1/presence/query", &query, "limit_exceeded", "1000");
+    let names = vec![r#""bob""#; 10_001].join(",");
+    let push = format!(r#"{{"to":{{"users":[{names}]}},"body":1}}"#);
+    check_refused(&mut app, "POST", "/v1/push", &push, "limit_exceeded", "10000");
+    let push = format!(r#"{{"to":{{"all":true}},"body":"{}"}}"#, "x".repeat(4 * 1024));
+    check_refused(&mut app, "POST", "/v1/push", &push, "limit_exceeded", "body (bytes) is limited to 4096");
+    server.register("bob", "b1");
+    let tags: Vec<String> = (0..33).map(|n| format!(r#""t{n}""#)).collect();
+    let tags = format!(r#"{{"tags":[{}]}}"#, tags.join(","));
+    check_refused(&mut app, "PUT", "/v1/users/bob/devices/b1/tags", &tags, "limit_exceeded", "32");
+    check_refused(&mut app, "GET", "/v1/push/1/devices?limit=501", "", "limit_exceeded", "500");
 
     // Declared too long, and too long without being declared: neither is read to its end.
     let head = format!("POST /v1/messages HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {API_KEY}\r\n");
@@ -132,10 +142,38 @@ fn a_user_who_asks_for_more_than_its_own() {
         ("PUT", "/v1/users/alice/conversations/g/read", r#"{"seq":1}"#, "forbidden"),
         ("PUT", "/v1/users", r#"{"users":[]}"#, "forbidden"),
         ("POST", "/v1/users/alice/kick", "{}", "forbidden"),
+        ("POST", "/v1/push", r#"{"to":{"all":true},"body":1}"#, "forbidden"),
+        ("GET", "/v1/push/1", "", "forbidden"),
+        ("GET", "/v1/push/1/devices", "", "forbidden"),
+        ("DELETE", "/v1/push/1", "", "forbidden"),
+        ("GET", "/v1/users/carol/devices", "", "forbidden"),
+        ("PUT", "/v1/users/carol/devices/d/tags", r#"{"tags":[]}"#, "forbidden"),
+        ("DELETE", "/v1/users/carol/devices/d", "", "forbidden"),
         ("GET", "/v1/outbox/dead-letters", "", "forbidden"),
         ("POST", "/v1/admin/backup", r#"{"path":"x"}"#, "forbidden"),
     ] {
         check_refused(&mut carol, method, path, body, code, "");
+    }
+}
+
+#[test]
+fn a_push_that_says_not_what_it_should() {
+    let server = Server::start().with_people();
+    let mut app = server.app();
+    for (method, path, body, code, names) in [
+        ("POST", "/v1/push", r#"{"to":{},"body":1}"#, "invalid_field", "to:"),
+        ("POST", "/v1/push", r#"{"to":{"all":true,"users":["bob"]},"body":1}"#, "invalid_field", "to:"),
+        ("POST", "/v1/push", r#"{"to":{"everyone":true},"body":1}"#, "invalid_field", "everyone"),
+        ("POST", "/v1/push", r#"{"to":{"all":true},"body":1,"ttl_s":0}"#, "invalid_field", "ttl_s"),
+        ("GET", "/v1/push/7", "", "not_found", "7"),
+        ("DELETE", "/v1/push/7", "", "not_found", "7"),
+        ("GET", "/v1/push/x", "", "invalid_field", "path"),
+        ("GET", "/v1/push/7/devices?state=lost", "", "invalid_field", "query"),
+        ("GET", "/v1/users/nobody/devices", "", "not_found", "nobody"),
+        ("DELETE", "/v1/users/bob/devices/none", "", "not_found", "none"),
+        ("PUT", "/v1/users/bob/devices/none/tags", r#"{"tags":["a b"]}"#, "invalid_field", "tags"),
+    ] {
+        check_refused(&mut app, method, path, body, code, names);
     }
 }
 
