@@ -1,0 +1,146 @@
+//! Any frame survives being written and read; no bytes make the reader panic.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use proptest::{collection::vec, option, prelude::*};
+use support::read;
+use tidings_protocol::{
+    limits::*,
+    miop::{Bind, Bound, ErrorFrame, Frame, Push},
+};
+
+/// Text of at most so many bytes, of characters of every length.
+fn text(bytes_max: usize) -> impl Strategy<Value = String> {
+    vec(any::<char>(), 0..=bytes_max).prop_map(move |characters| {
+        let mut text = String::new();
+        for character in characters {
+            if text.len() + character.len_utf8() > bytes_max {
+                break;
+            }
+            text.push(character);
+        }
+        text
+    })
+}
+
+/// Numbers of every length, not mostly of the longest.
+fn number() -> impl Strategy<Value = u64> {
+    (any::<u64>(), 0..64_u32).prop_map(|(number, shift)| number >> shift)
+}
+
+#[track_caller]
+fn comes_back(frame: &Frame) {
+    let bytes = frame.to_bytes();
+    let (back, end) = read(&bytes, usize::MAX).unwrap().unwrap();
+    assert_eq!((&back, end), (frame, bytes.len()));
+    assert_eq!(back.to_bytes(), bytes);
+}
+
+proptest! {
+    #[test]
+    fn a_heartbeat_comes_back(interval_s in option::of(number())) {
+        comes_back(&Frame::Heartbeat { interval_s });
+    }
+
+    #[test]
+    fn a_bind_comes_back(
+        (version, token, device_id) in (1..=u64::MAX, text(2_000), text(ID_BYTES_MAX)),
+        (kind, app, cursor) in (
+            option::of(text(TYPE_BYTES_MAX)), option::of(text(TYPE_BYTES_MAX)), option::of(text(NAME_BYTES_MAX)),
+        ),
+        (wants, heartbeat_s) in (option::of(number()), option::of(number())),
+    ) {
+        comes_back(&Frame::Bind(Bind {
+            version,
+            token: &token,
+            device_id: &device_id,
+            device_kind: kind.as_deref(),
+            app_version: app.as_deref(),
+            cursor: cursor.as_deref(),
+            wants,
+            heartbeat_s,
+        }));
+    }
+
+    #[test]
+    fn a_bound_comes_back(
+        (version, session, user) in (1..=u64::MAX, text(ID_BYTES_MAX), text(ID_BYTES_MAX)),
+        (heartbeat_s, frame_bytes_max) in (number(), number()),
+        (cursor, resume) in (option::of(text(NAME_BYTES_MAX)), option::of(vec(any::<u8>(), 0..300))),
+    ) {
+        comes_back(&Frame::Bound(Bound {
+            version,
+            session: &session,
+            user: &user,
+            heartbeat_s,
+            frame_bytes_max,
+            cursor: cursor.as_deref(),
+            resume: resume.as_deref(),
+        }));
+    }
+
+    #[test]
+    fn a_push_comes_back(
+        (push, expires_at, priority) in (number(), number(), number()),
+        (collapse_key, content_type) in (option::of(text(ID_BYTES_MAX)), text(TYPE_BYTES_MAX)),
+        body in vec(any::<u8>(), 0..PUSH_BODY_BYTES_MAX),
+    ) {
+        comes_back(&Frame::Push(Push {
+            push,
+            expires_at,
+            collapse_key: collapse_key.as_deref(),
+            priority,
+            content_type: &content_type,
+            body: &body,
+        }));
+    }
+
+    #[test]
+    fn an_ack_comes_back(pushes in vec(number(), 0..=ACKS_PER_FRAME_MAX)) {
+        comes_back(&Frame::Ack { pushes });
+    }
+
+    #[test]
+    fn chat_comes_back(json in vec(any::<u8>(), 0..20_000)) {
+        comes_back(&Frame::Chat { json: &json });
+    }
+
+    #[test]
+    fn an_unbind_comes_back(reason in option::of(text(NAME_BYTES_MAX))) {
+        comes_back(&Frame::Unbind { reason: reason.as_deref() });
+    }
+
+    #[test]
+    fn a_redirect_comes_back(address in option::of(text(NAME_BYTES_MAX)), after_ms in number()) {
+        comes_back(&Frame::Redirect { address: address.as_deref(), after_ms });
+    }
+
+    #[test]
+    fn an_error_comes_back(
+        (code, message) in (text(ID_BYTES_MAX), text(500)),
+        (retry, fatal, retry_after_ms) in (any::<bool>(), any::<bool>(), option::of(number())),
+    ) {
+        comes_back(&Frame::Error(ErrorFrame { code: &code, message: &message, retry, retry_after_ms, fatal }));
+    }
+
+    /// Kinds that exist are drawn often, or hardly any payload would be looked at.
+    #[test]
+    fn no_bytes_make_the_reader_panic(
+        kind in prop_oneof![1..=9_u8, any::<u8>()],
+        claims_length in any::<bool>(),
+        rest in vec(any::<u8>(), 0..120),
+    ) {
+        let mut bytes = vec![kind];
+        if claims_length {
+            bytes.push(rest.len() as u8);
+        }
+        bytes.extend(rest);
+        if let Ok(Some((frame, end))) = read(&bytes, FRAME_BYTES_MAX) {
+            prop_assert!(end <= bytes.len());
+            if !matches!(frame, Frame::Skipped { .. }) {
+                comes_back(&frame);
+            }
+        }
+    }
+}
