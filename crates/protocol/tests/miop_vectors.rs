@@ -133,3 +133,25 @@ fn a_skipped_frame_is_whole_before_it_is_skipped() {
     let (frame, _) = read(&bytes[end..], FRAME_BYTES_MAX).unwrap().unwrap();
     assert_eq!(frame, Frame::Heartbeat { interval_s: None });
 }
+
+/// The worked examples of the text: a block names its vector, each line begins with its bytes.
+#[test]
+fn the_examples_of_the_text_are_vectors() {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/miop.md");
+    let text = std::fs::read_to_string(path).unwrap();
+    let vectors = vectors();
+    let mut kinds = BTreeSet::new();
+    for block in text.split("```hex ").skip(1) {
+        let (name, rest) = block.split_once('\n').unwrap();
+        let (lines, _) = rest.split_once("```").unwrap();
+        let is_byte = |word: &&str| word.len() == 2 && word.bytes().all(|b| b.is_ascii_hexdigit());
+        let hex: String = lines
+            .lines()
+            .flat_map(|line| line.split("  ").next().unwrap_or_default().split(' ').take_while(is_byte))
+            .collect();
+        let vector = vectors.iter().find(|vector| vector.name == name).unwrap_or_else(|| panic!("no vector {name:?}"));
+        assert_eq!(hex, hex_of(&vector.bytes()), "{name}");
+        kinds.insert(vector.bytes()[0]);
+    }
+    assert_eq!(kinds.into_iter().collect::<Vec<_>>(), kind::ALL, "an example of every kind");
+}
