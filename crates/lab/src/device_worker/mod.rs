@@ -1,7 +1,7 @@
 //! The device client: one thread that holds up to some 19,000 devices, told what to do by JSON lines on its
 //! standard input.
 //!
-//! In reading order: `mod.rs` takes commands; `swarm` drives the devices; `device` is one of them; `wire` is what
+//! In reading order: `mod.rs` takes commands; `swarm` drives the devices; `device` is one of them; `swarm/hearing` is what it makes of what comes, `wire` what
 //! it says and hears; `plan` and `retry` decide when it connects, `wheel` when anything else is due; `pushes`
 //! knows who got what.
 

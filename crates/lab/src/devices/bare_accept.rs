@@ -2,7 +2,8 @@
 //! checks no token, knows nobody and keeps nothing: no server can bind devices sooner on the same machine with the
 //! same clients.
 
-use crate::{LabError, args::BareAcceptArgs};
+use super::args::BareAcceptArgs;
+use crate::LabError;
 use mio::{
     Events, Interest, Poll, Token,
     net::{TcpListener, TcpStream},

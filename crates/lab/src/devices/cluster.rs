@@ -1,10 +1,9 @@
 //! The server that devices connect to: one process, or a core and gateways that hold the connections for it.
 
+use super::args::{DeviceArgs, Gateways};
 use super::job::Via;
 use crate::{
-    LabError,
-    args::{DeviceArgs, Gateways},
-    process,
+    LabError, process,
     server::{Check, OwnServer, Target, random_key},
 };
 use std::{

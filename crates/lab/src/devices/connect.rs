@@ -1,5 +1,6 @@
 //! `bench connect`: devices bind, stay, and cost something.
 
+use super::args::ConnectArgs;
 use super::{
     memory::PerConnection,
     pushing::Round,
@@ -7,7 +8,7 @@ use super::{
     stage::{Stage, check_verdict},
     tally::Tally,
 };
-use crate::{LabError, Verdict, args::ConnectArgs, report};
+use crate::{LabError, Verdict, report};
 use serde_json::json;
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,6 @@
 //! `bench exceptions`: what no device should do, and the answer that is stated for each.
 
+use super::args::{DeviceArgs, ExceptionsArgs, Gateways};
 use super::{
     caller::{Caller, Heard, bind},
     cluster::Cluster,
@@ -9,11 +10,7 @@ use super::{
     stage::{Stage, check_verdict},
     vectors,
 };
-use crate::{
-    LabError, Verdict,
-    args::{DeviceArgs, ExceptionsArgs, Gateways},
-    process, report, setup,
-};
+use crate::{LabError, Verdict, process, report, setup};
 use serde::Serialize;
 use serde_json::json;
 use std::{

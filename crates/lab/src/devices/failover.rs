@@ -1,5 +1,6 @@
 //! `bench failover`: a gateway is killed with its devices on it while pushes go on.
 
+use super::args::{DeviceArgs, FailoverArgs, Gateways};
 use super::{
     job::{DeviceCommand, Via},
     pushing::{Asked, ask, await_acknowledged},
@@ -7,15 +8,11 @@ use super::{
     stage::{Stage, check_verdict},
     tally::{PUSHES_MAX, PushCount, Tally},
 };
-use crate::{
-    LabError, Verdict,
-    args::{DeviceArgs, FailoverArgs, Gateways},
-    process::monotonic_ns,
-    report,
-};
+use crate::{LabError, Verdict, process::monotonic_ns, report};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 use tidings_client::{ClientError, http::Http};
+use tidings_protocol::http::NodesAnswer;
 
 /// Pushes before the kill, and after everybody is back.
 const PUSHES_AROUND: usize = 3;
@@ -60,7 +57,6 @@ pub(crate) fn run(args: &FailoverArgs) -> Result<Verdict, LabError> {
     match fall.ghosts_s {
         Ghosts::GoneAfter(seconds) => println!("  ghosts       gone after {seconds:.1} s"),
         Ghosts::Stayed => println!("  ghosts       still there after {:.0} s", args.lease.as_secs_f64()),
-        Ghosts::Unknown => println!("  ghosts       this server does not list its nodes"),
     }
     let sums = sums(&end, fall.pushes.len());
     println!(
@@ -111,8 +107,6 @@ struct Fall {
 enum Ghosts {
     GoneAfter(f64),
     Stayed,
-    /// The server has no list of nodes.
-    Unknown,
 }
 
 impl Ghosts {
@@ -120,7 +114,6 @@ impl Ghosts {
         match self {
             Ghosts::GoneAfter(seconds) => json!(seconds),
             Ghosts::Stayed => json!("stayed"),
-            Ghosts::Unknown => Value::Null,
         }
     }
 }
@@ -157,10 +150,9 @@ fn fall(stage: &mut Stage, args: &FailoverArgs, victims: usize) -> Result<Fall, 
         }
         if ghosts_s.is_none() {
             ghosts_s = match knows(&mut http, &dead)? {
-                None => Some(Ghosts::Unknown),
-                Some(false) => Some(Ghosts::GoneAfter(killed.elapsed().as_secs_f64())),
-                Some(true) if killed.elapsed() > args.lease => Some(Ghosts::Stayed),
-                Some(true) => None,
+                false => Some(Ghosts::GoneAfter(killed.elapsed().as_secs_f64())),
+                true if killed.elapsed() > args.lease => Some(Ghosts::Stayed),
+                true => None,
             };
         }
     }
@@ -185,16 +177,10 @@ fn push(http: &mut Http, tag: &str, number: usize, refused: &mut u64) -> Result<
     }
 }
 
-/// Whether the server still counts sessions of that gateway; `None` if it has no such list.
-fn knows(http: &mut Http, gateway: &str) -> Result<Option<bool>, LabError> {
-    let answer = http.exchange("GET", "/v1/admin/nodes", b"")?;
-    if answer.status == 404 {
-        return Ok(None);
-    }
-    let nodes: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
-    let list = nodes.as_array().or_else(|| nodes["nodes"].as_array()).cloned().unwrap_or_default();
-    let holds = |node: &Value| node.to_string().contains(gateway) && node["sessions"].as_u64() != Some(0);
-    Ok(Some(list.iter().any(holds)))
+/// Whether the server still knows that gateway, or sessions of it.
+fn knows(http: &mut Http, gateway: &str) -> Result<bool, LabError> {
+    let answer: NodesAnswer = http.get("/v1/admin/nodes")?;
+    Ok(answer.nodes.iter().any(|node| node.address == gateway))
 }
 
 fn sums(end: &Tally, pushes: usize) -> PushCount {

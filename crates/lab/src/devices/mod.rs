@@ -4,6 +4,7 @@
 //! what they share; `cluster` is the server with its gateways, `fleet` the client processes; `job` is what is said to
 //! those, `tally` what they answer; `memory`, `push_body` and `show` are small.
 
+pub mod args;
 mod bare_accept;
 mod caller;
 pub(crate) mod cluster;

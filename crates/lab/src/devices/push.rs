@@ -1,5 +1,6 @@
 //! `bench push`: from asking for a push to the last of many devices, with and without chat beside it.
 
+use super::args::DevicePushArgs;
 use super::{
     pushing::Round,
     show,
@@ -8,7 +9,7 @@ use super::{
 };
 use crate::{
     LabError, Verdict,
-    args::{DevicePushArgs, Via},
+    args::Via,
     direct::Pairs,
     job::{Outcome, Pace},
     report::{self, outcome_json},

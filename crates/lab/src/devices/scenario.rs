@@ -1,10 +1,8 @@
 //! `bench scenario`: the four stages in which connection-holding services are tested, each a run with fitting options.
 
+use super::args::{ConnectArgs, ExceptionsArgs, Scenario, ScenarioArgs, StormArgs};
 use super::{connect, exceptions, storm};
-use crate::{
-    LabError, Verdict,
-    args::{ConnectArgs, ExceptionsArgs, Scenario, ScenarioArgs, StormArgs},
-};
+use crate::{LabError, Verdict};
 use std::{path::PathBuf, time::Duration};
 
 /// Ten minutes, as long as a carrier's translation of addresses may forget an idle connection.

@@ -1,5 +1,6 @@
 //! What every run with devices begins and ends with: a server, users, client processes; a check of what is left.
 
+use super::args::DeviceArgs;
 use super::{
     cluster::{Cluster, DEVICES_PER_PROCESS},
     fleet::Fleet,
@@ -7,15 +8,10 @@ use super::{
     memory::Memory,
     tally::Tally,
 };
-use crate::{
-    LabError, Verdict,
-    args::{DeviceArgs, Rate},
-    process, report,
-    server::Check,
-    setup,
-};
+use crate::{LabError, Verdict, args::Rate, process, report, server::Check, setup};
 use serde_json::{Value, json};
 use std::time::Duration;
+use tidings_protocol::http::{ComparePresence, PresenceComparison};
 
 /// A device that failed so often in a row gives up: with the waits between, that takes minutes.
 const ATTEMPTS_MAX: u32 = 40;
@@ -123,14 +119,8 @@ impl Stage {
     }
 
     pub(crate) fn compare_presence_of(cluster: &Cluster) -> Result<Presence, LabError> {
-        let answer = cluster.http().exchange("POST", "/v1/admin/presence/compare", b"{}")?;
-        let said: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
-        let listed = |value: &Value| value.as_array().map(|list| list.len() as u64).or_else(|| value.as_u64());
-        let differences = match answer.status {
-            200..300 => listed(&said["differences"]),
-            _ => None,
-        };
-        Ok(Presence { status: answer.status, differences, said })
+        let request = ComparePresence { repair: false };
+        Ok(Presence(cluster.http().post("/v1/admin/presence/compare", &request)?))
     }
 
     /// Ends the clients and a server of our own.
@@ -165,31 +155,41 @@ impl Ramp {
 /// A client that begins its connects later than this at the 99th percentile shapes what it measures.
 const LATENESS_MS_MAX: f64 = 100.0;
 
-/// The answer to the presence comparison.
+/// What the server says of its sessions: those in memory, and those that it has registered.
 #[derive(Debug, Clone)]
-pub(crate) struct Presence {
-    pub(crate) status: u16,
-    pub(crate) differences: Option<u64>,
-    pub(crate) said: Value,
-}
+pub(crate) struct Presence(PresenceComparison);
+
+/// Differences that are printed; all are counted.
+const DIFFERENCES_SHOWN: usize = 5;
 
 impl Presence {
+    pub(crate) fn differences(&self) -> u64 {
+        self.0.ghosts + self.0.missing + self.0.wrong_node
+    }
+
     pub(crate) fn verdict(&self) -> Verdict {
-        if self.differences == Some(0) { Verdict::Passed } else { Verdict::Failed }
+        let agrees = self.differences() == 0 && self.0.registered == self.0.held;
+        if agrees { Verdict::Passed } else { Verdict::Failed }
     }
 
     pub(crate) fn print(&self) {
-        match self.differences {
-            Some(count) => println!("presence       {count} differences between memory and store"),
-            None => println!("presence       could not be compared: {} {}", self.status, self.said),
-        }
-        for difference in self.said["differences"].as_array().into_iter().flatten().take(5) {
-            println!("  ! {difference}");
+        let PresenceComparison { registered, held, ghosts, missing, wrong_node, .. } = &self.0;
+        println!(
+            "presence       {} differences: registered {registered}  held {held}  ghosts {ghosts}  missing {missing}  \
+             wrong node {wrong_node}",
+            self.differences()
+        );
+        for difference in self.0.differences.iter().take(DIFFERENCES_SHOWN) {
+            println!("  ! {difference:?}");
         }
     }
 
     pub(crate) fn json(&self) -> Value {
-        json!({ "differences": self.differences, "said": self.said })
+        let PresenceComparison { registered, held, ghosts, missing, wrong_node, .. } = &self.0;
+        json!({
+            "differences": self.differences(), "registered": registered, "held": held, "ghosts": ghosts,
+            "missing": missing, "wrong_node": wrong_node,
+        })
     }
 }
 

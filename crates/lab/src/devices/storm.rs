@@ -1,5 +1,6 @@
 //! `bench storm`: everybody is gone at once and wants back at once, beside a loop that only accepts.
 
+use super::args::{DeviceArgs, StormArgs};
 use super::{
     bare_accept::BareAccept,
     fleet::Fleet,
@@ -7,12 +8,7 @@ use super::{
     show,
     stage::{Ramp, Stage, check_verdict},
 };
-use crate::{
-    LabError, Verdict,
-    args::{DeviceArgs, StormArgs},
-    process::monotonic_ns,
-    report,
-};
+use crate::{LabError, Verdict, process::monotonic_ns, report};
 use serde_json::json;
 use std::time::Duration;
 
