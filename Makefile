@@ -2,7 +2,7 @@
 
 BENCH ?= group
 
-.PHONY: help run test check bench docs setup
+.PHONY: help run test check bench devices docs setup
 
 help: ## List the verbs
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' Makefile
@@ -20,6 +20,14 @@ check: setup ## Formatting, lints, licences and bans of dependencies
 
 bench: ## Load a server of its own and verify every receiver; BENCH="group --members 300"
 	cargo run --release -p tidings -- bench $(BENCH)
+
+devices: ## Load a server of its own with devices, in small sizes: docs/lab.md has the large ones
+	cargo build --release -p tidings
+	target/release/tidings bench connect --devices 5000 --hold 15s --push
+	target/release/tidings bench storm --devices 5000
+	target/release/tidings bench push --devices 5000 --beside-chat 200
+	target/release/tidings bench failover --devices 2000
+	target/release/tidings bench exceptions --devices 1000 --silent 100
 
 docs: ## Write what is derived: the sample settings, the API's description, the code's documentation
 	cargo run -p tidings -- config > tidings.sample.toml

@@ -40,8 +40,9 @@ pub(crate) fn run(args: &FailoverArgs) -> Result<Verdict, LabError> {
     let fall = fall(&mut stage, args, victims)?;
     let (mut rounds, mut acknowledged) = (Vec::new(), true);
     for asked in &fall.pushes {
-        let (counts, _) =
-            await_acknowledged(&mut stage.cluster.http(), asked, all as u64, args.devices.target.patience)?;
+        // What did not come while one push was waited for will not come for the next.
+        let patience = if acknowledged { args.devices.target.patience } else { Duration::ZERO };
+        let (counts, _) = await_acknowledged(&mut stage.cluster.http(), asked, all as u64, patience)?;
         acknowledged &= counts.acknowledged == all as u64;
         rounds.push(counts);
     }
