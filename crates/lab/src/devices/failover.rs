@@ -2,6 +2,7 @@
 
 use super::args::{DeviceArgs, FailoverArgs, Gateways};
 use super::{
+    cluster::DEVICES_PER_PROCESS,
     job::{DeviceCommand, Via},
     pushing::{Asked, ask, await_acknowledged},
     show,
@@ -23,13 +24,14 @@ pub(crate) fn run(args: &FailoverArgs) -> Result<Verdict, LabError> {
     if args.devices.target.url.is_some() || args.devices.via == Via::Ws {
         return Err(LabError::Usage("failover kills a gateway of its own: without --url, over miop or miops".into()));
     }
+    let victims = args.devices.or_usual(1_000).devices;
+    let all = victims + args.bystanders;
     let gateways = match args.devices.gateways {
-        Gateways::Auto => 2,
+        // Those that are left must have room for everybody.
+        Gateways::Auto => 1 + all.div_ceil(DEVICES_PER_PROCESS),
         Gateways::Count(count) if count >= 2 => count,
         Gateways::Count(_) => return Err(LabError::Usage("failover needs --gateways 2 or more".into())),
     };
-    let victims = args.devices.or_usual(1_000).devices;
-    let all = victims + args.bystanders;
     let devices = DeviceArgs { devices: all, gateways: Gateways::Count(gateways), ..args.devices.clone() };
     let mut stage = Stage::set_crowded(&devices, victims)?;
     let ramp = stage.connect(&devices)?;
@@ -61,12 +63,13 @@ pub(crate) fn run(args: &FailoverArgs) -> Result<Verdict, LabError> {
     }
     let sums = sums(&end, fall.pushes.len());
     println!(
-        "  pushes       {} to {all} devices, asked for again {}: got {}  lost {}  again {}  doubled {}",
+        "  pushes       {} to {all} devices, asked for again {}: got {}  lost {}  again {}  repeated {}  doubled {}",
         fall.pushes.len(),
         fall.refused,
         sums.devices,
         (fall.pushes.len() * all) as u64 - sums.devices.min((fall.pushes.len() * all) as u64),
         sums.again,
+        sums.repeated,
         sums.doubled
     );
     println!(
@@ -188,6 +191,7 @@ fn sums(end: &Tally, pushes: usize) -> PushCount {
     (0..pushes).map(|number| end.push(number)).fold(PushCount::default(), |sum, one| PushCount {
         devices: sum.devices + one.devices,
         again: sum.again + one.again,
+        repeated: sum.repeated + one.repeated,
         doubled: sum.doubled + one.doubled,
         last_at_ns: sum.last_at_ns.max(one.last_at_ns),
     })

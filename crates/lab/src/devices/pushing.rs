@@ -139,7 +139,7 @@ impl Round {
 
     /// Every device has it once, and the server says the same.
     pub(crate) fn verdict(&self) -> Verdict {
-        let devices = self.got.devices == self.expected && self.got.doubled == 0;
+        let devices = self.got.devices == self.expected && self.got.doubled + self.got.repeated == 0;
         let server = self.counts.acknowledged == self.expected && self.asked.targets >= self.expected;
         if devices && server { Verdict::Passed } else { Verdict::Failed }
     }
@@ -154,10 +154,11 @@ impl Round {
             ms(self.last_acknowledged_ms)
         );
         println!(
-            "            devices {} of {}  doubled {}  again {}   server: targets {}  delivered {}  acknowledged {}",
+            "            devices {} of {}  doubled {}  repeated {}  again {}   server: targets {}  delivered {}  acknowledged {}",
             self.got.devices,
             self.expected,
             self.got.doubled,
+            self.got.repeated,
             self.got.again,
             self.counts.targets,
             self.counts.delivered,

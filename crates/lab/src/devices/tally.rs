@@ -40,7 +40,10 @@ pub(crate) struct PushCount {
     pub(crate) devices: u64,
     /// Copies that a device knew by the push's id, after a reconnect: allowed, since it may come more than once.
     pub(crate) again: u64,
-    /// Copies within one connection, or under another id: no device could tell.
+    /// Copies that a device knew by the push's id, within one connection: allowed where a bind and a push meet, a
+    /// fault where nobody reconnects.
+    pub(crate) repeated: u64,
+    /// Copies under another id: no device could tell.
     pub(crate) doubled: u64,
     /// Monotonic time of the last device's first copy.
     pub(crate) last_at_ns: u64,
@@ -112,6 +115,7 @@ impl Tally {
         for (mine, its) in self.pushes.iter_mut().zip(&other.pushes) {
             mine.devices += its.devices;
             mine.again += its.again;
+            mine.repeated += its.repeated;
             mine.doubled += its.doubled;
             mine.last_at_ns = mine.last_at_ns.max(its.last_at_ns);
         }
