@@ -197,7 +197,8 @@ impl Scene<'_> {
 
     /// Sockets that never say anything are told that their time is over.
     fn never_bound(&mut self, count: usize) -> Result<Step, LabError> {
-        let plan = OpenDevices { mute: true, ..self.plan(count) };
+        // All are there at once: none comes to a bind that would make room for the next.
+        let plan = OpenDevices { mute: true, under_way_max: count, ..self.plan(count) };
         let mut fleet = Fleet::open(&plan, 1)?;
         let within_ms = SERVER_PATIENCE.as_millis() as u64;
         let tally = fleet.run("never bound", &DeviceCommand::Connect { per_second: None, within_ms })?;
