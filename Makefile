@@ -1,8 +1,9 @@
 # The verbs of this repository. `make help` lists them.
 
 BENCH ?= group
+FUZZ ?= 10000000
 
-.PHONY: help run test check bench devices docs setup
+.PHONY: help run test check bench devices fuzz docs setup
 
 help: ## List the verbs
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' Makefile
@@ -28,6 +29,9 @@ devices: ## Load a server of its own with devices, in small sizes: docs/lab.md h
 	target/release/tidings bench push --devices 5000 --beside-chat 200
 	target/release/tidings bench failover --devices 2000
 	target/release/tidings bench exceptions --devices 1000 --silent 100
+
+fuzz: ## Throw 10 million broken frames at the MIOP reader; FUZZ="EXECUTIONS SEED"
+	cargo run --release -p tidings-protocol --example miop_fuzz -- $(FUZZ)
 
 docs: ## Write what is derived: the sample settings, the API's description, the code's documentation
 	cargo run -p tidings -- config > tidings.sample.toml

@@ -1,14 +1,16 @@
 //! A small client of Tidings, for integration tests and the load lab.
 //!
-//! It speaks plain HTTP and WebSocket to one server and knows nothing of what stands behind the
+//! It speaks plain HTTP and WebSocket, and MIOP with or without TLS, to one server and knows nothing of what stands behind the
 //! doors. It keeps no state beyond its connection: no reconnecting by itself, no local store. In
 //! reading order:
 //! - [`token`]: signing the token that a user binds with;
 //! - [`http`]: a blocking JSON client on one keep-alive connection;
 //! - [`session`]: a blocking WebSocket session;
+//! - [`device`]: a blocking MIOP session;
 //! - [`wire`]: requests and answers as bytes, which both of the above and the lab are made of;
 //! - [`link`]: a nonblocking socket that a poll loop drives, with buffers only while it needs them.
 
+pub mod device;
 pub mod http;
 pub mod link;
 pub mod session;
@@ -34,6 +36,9 @@ pub enum ClientError {
     /// The server closed the session: the code says why.
     #[error("closed with {code}: {reason}")]
     Closed { code: u16, reason: String },
+    /// The server ended a device's session: the code is a stable one, by which to go on.
+    #[error("ended with {code}: {message}")]
+    Ended { code: String, message: String, retry_after_ms: Option<u64> },
     /// The answer is not what the protocol says: a bug on one side.
     #[error("not the protocol: {0}")]
     Protocol(String),

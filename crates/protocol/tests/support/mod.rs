@@ -1,7 +1,10 @@
 //! The vectors in `fixtures/miop`, and reading frames the way a connection does.
 #![allow(clippy::unwrap_used, dead_code, unreachable_pub)]
 
+pub mod fuzz;
 pub mod meaning;
+pub mod model;
+pub mod mutate;
 
 use serde::Deserialize;
 use serde_json::Value;
