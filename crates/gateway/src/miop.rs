@@ -10,7 +10,7 @@ use tidings_protocol::{
     error::{ErrorCode, Refusal},
     frames::Incoming,
     limits::FRAME_BYTES_MAX,
-    miop::{self, Bind, Frame, MiopError, VERSION, decode, take_head, wants},
+    miop::{self, Bind, ErrorFrame, Frame, MiopError, decode, take_head, wants},
 };
 
 impl Shard {
@@ -60,6 +60,7 @@ impl Shard {
         }
         match frame {
             Frame::Heartbeat { interval_s } => self.take_heartbeat(key, interval_s),
+            Frame::Ack { .. } if self.connections[key].device.is_none() => self.refuse_unwanted(key, "pushes"),
             Frame::Ack { pushes } => self.take_ack(key, pushes),
             Frame::Chat { json } => self.take_chat(key, json),
             Frame::Unbind { .. } => {
@@ -79,10 +80,6 @@ impl Shard {
     }
 
     fn take_miop_bind(&mut self, key: usize, bind: &Bind<'_>, following: &[u8]) -> After {
-        if bind.version < VERSION {
-            self.close(key, malformed(format_args!("version {} is none", bind.version)));
-            return After::Stays;
-        }
         let wanted = bind.wants.unwrap_or(wants::PUSH | wants::CHAT);
         let fields = BindFields {
             token: Some(Cow::Borrowed(bind.token)),
@@ -100,31 +97,24 @@ impl Shard {
     fn take_heartbeat(&mut self, key: usize, proposed_s: Option<u64>) -> After {
         let granted = proposed_s.map(|proposed| self.parts.config.granted_heartbeat_s(Some(proposed)));
         let tick = self.tick();
-        let connection = &mut self.connections[key];
         match granted {
-            None => connection.outgoing.push_frame(miop::HEARTBEAT.to_vec()),
+            None => self.answer(key, miop::HEARTBEAT.to_vec()),
             Some(granted) => {
-                connection.heartbeat_ms = granted as u32 * 1_000;
-                let answer = Frame::Heartbeat { interval_s: Some(granted) };
-                connection.outgoing.push_frame(answer.to_bytes());
+                self.connections[key].heartbeat_ms = granted as u32 * 1_000;
+                self.arm(key, tick + crate::shard::silence_max(granted as u32 * 1_000));
+                self.answer(key, Frame::Heartbeat { interval_s: Some(granted) }.to_bytes())
             }
         }
-        self.schedule.flush_soon(connection, key);
-        if let Some(granted) = granted {
-            self.arm(key, tick + crate::shard::silence_max(granted as u32 * 1_000));
-        }
-        After::Stays
     }
 
     fn take_chat(&mut self, key: usize, json: &[u8]) -> After {
+        if !self.connections[key].bound.as_ref().is_some_and(|bound| bound.chat) {
+            return self.refuse_unwanted(key, "chat");
+        }
         let frame: Incoming<'_> = match serde_json::from_slice(json) {
             Ok(frame) => frame,
             Err(error) => return self.refuse(key, None, malformed(error)),
         };
-        if !self.connections[key].bound.as_ref().is_some_and(|bound| bound.chat) {
-            let why = "this session did not ask for chat when it bound";
-            return self.refuse(key, frame.reference, Refusal::new(ErrorCode::Forbidden, why));
-        }
         match &*frame.t {
             "bind" | "unbind" | "ack" => {
                 let why = format!("{:?} has a frame of its own in this protocol", frame.t);
@@ -132,6 +122,21 @@ impl Shard {
             }
             _ => self.take_operation(key, &frame),
         }
+    }
+
+    /// Part of the protocol that this session did not bind for. It may have no chat to be told so by.
+    fn refuse_unwanted(&mut self, key: usize, what: &str) -> After {
+        let code = ErrorCode::Forbidden;
+        self.parts.engine.metrics.count_refusal(code);
+        let message = format!("this session did not ask for {what} when it bound");
+        let error = ErrorFrame {
+            code: code.as_str(),
+            message: &message,
+            retry: code.retryable(),
+            retry_after_ms: None,
+            fatal: false,
+        };
+        self.answer(key, Frame::Error(error).to_bytes())
     }
 
     /// Bytes outside the protocol: nothing after them can be understood.

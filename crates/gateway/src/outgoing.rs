@@ -31,6 +31,9 @@ enum Item {
     Push(Arc<PushFrame>),
 }
 
+/// What an item takes beside its bytes: a place in the queue, and an allocation of its own.
+const ITEM_BYTES: usize = 64;
+
 #[derive(Default)]
 pub(crate) struct Outgoing {
     items: VecDeque<Item>,
@@ -87,8 +90,9 @@ impl Outgoing {
         self.queued_bytes = self.rest.len();
     }
 
+    /// Memory that waits to be written, about: a heartbeat of two bytes takes more than two.
     pub(crate) fn queued_bytes(&self) -> usize {
-        self.queued_bytes
+        self.queued_bytes + self.items.len() * ITEM_BYTES
     }
 
     /// Writes what waits. `cursor` is the session's; it moves with what is put in frames.

@@ -3,7 +3,7 @@
 use crate::{
     binding::BindFields,
     commands::Command,
-    connection::{Phase, error_json, json, malformed},
+    connection::{Phase, error_json, json, json_frame, malformed},
     gateway::ShardHandle,
     shard::{After, Shard},
 };
@@ -74,6 +74,12 @@ impl Shard {
     }
 
     pub(crate) fn push(&mut self, key: usize, json: &[u8]) -> After {
+        let frame = json_frame(self.connections[key].door, json);
+        self.answer(key, frame)
+    }
+
+    /// Puts a frame to a session as an answer. Who asks for more than they read is let go.
+    pub(crate) fn answer(&mut self, key: usize, frame: Vec<u8>) -> After {
         let connection = &mut self.connections[key];
         // An answer that comes late does not follow the goodbye.
         if connection.phase == Phase::Closing {
@@ -84,7 +90,7 @@ impl Shard {
             self.close(key, Refusal::new(ErrorCode::SlowReader, "answers are not read; connect again"));
             return After::Stays;
         }
-        connection.push_json(json);
+        connection.outgoing.push_frame(frame);
         self.schedule.flush_soon(connection, key);
         After::Stays
     }

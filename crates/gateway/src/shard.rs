@@ -29,7 +29,7 @@ use tidings_engine::{Engine, delivery::Delivery, model::LANES, shards::ShardRece
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
     limits::FRAME_BYTES_MAX,
-    ws::{self, Control, Data, OpCode, take_frame},
+    ws::{self, Control, Data, OpCode, put_server_frame, take_frame},
 };
 
 /// One read buffer per shard; a whole frame of the greatest length fits.
@@ -456,8 +456,9 @@ impl Shard {
                 connection.fragments = Some(whole);
             }
             OpCode::Control(Control::Ping) => {
-                connection.push_control(Control::Pong, payload);
-                self.schedule.flush_soon(connection, key);
+                let mut pong = Vec::with_capacity(payload.len() + 2);
+                put_server_frame(&mut pong, OpCode::Control(Control::Pong), payload);
+                return self.answer(key, pong);
             }
             OpCode::Control(Control::Pong) => {}
             // The client's own goodbye: echoed, then both sides are done.

@@ -1,0 +1,78 @@
+//! `tidings listen` over the door of devices: what arrives is printed, and pushes are acknowledged.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::{
+    io::{BufRead, BufReader, Lines},
+    process::{Child, ChildStdout, Stdio},
+    time::{Duration, Instant},
+};
+use support::*;
+use tidings_protocol::{
+    frames::ServerFrame,
+    http::{PushAccepted, PushStatus, UserUpsert},
+};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+struct Listener {
+    child: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+impl Listener {
+    /// A device of bob, bound.
+    fn start(folder: &Folder) -> Self {
+        let mut command = folder.program(&["listen", "bob", "--via", "miop", "--device", "phone"]);
+        command.env("TIDINGS_TOKEN_KEY", TOKEN_KEY).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let said = BufReader::new(child.stderr.take().unwrap()).lines().next();
+        assert!(said.as_ref().is_some_and(|line| line.as_ref().unwrap().contains("as bob")), "{said:?}");
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        Listener { child, lines }
+    }
+
+    fn next(&mut self) -> ServerFrame {
+        serde_json::from_str(&self.lines.next().expect("a line").unwrap()).unwrap()
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn a_device_listens() {
+    let folder = Folder::new();
+    let server = folder.serve();
+    let users = ["alice", "bob"].map(|id| UserUpsert { id: id.into(), ..UserUpsert::default() });
+    server.http().upsert_users(users.to_vec()).unwrap();
+    let mut listener = Listener::start(&folder);
+
+    let request = serde_json::json!({ "to": { "users": ["bob"] }, "type": "note", "body": { "n": 1 } });
+    let accepted: PushAccepted = server.http().post("/v1/push", &request).unwrap();
+    match listener.next() {
+        ServerFrame::Push(push) => assert_eq!((push.push, push.body.get()), (accepted.push, r#"{"n":1}"#)),
+        other => panic!("{other:?}"),
+    }
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let status: PushStatus = server.http().get(&format!("/v1/push/{}", accepted.push)).unwrap();
+        if status.counts.acknowledged == 1 {
+            break;
+        }
+        assert!(Instant::now() < deadline, "not acknowledged in time: {status:?}");
+        std::thread::yield_now();
+    }
+
+    let message = serde_json::json!({ "to": "bob", "from": "alice", "body": "hello" });
+    let _: tidings_protocol::http::SendReceipt = server.http().post("/v1/messages", &message).unwrap();
+    match listener.next() {
+        ServerFrame::Messages { entries, .. } => assert_eq!(entries[0].body.get(), r#""hello""#),
+        other => panic!("{other:?}"),
+    }
+}
