@@ -54,7 +54,8 @@ pub fn run(seed: u64, executions: u64, mut progress: impl FnMut(u64)) -> Outcome
     let mut outcome = Outcome { executions, seen: BTreeMap::new(), corpus: 0, digest: 0 };
     for execution in 0..executions {
         // Half of the time a vector itself: kinds with few fields have few ways, and would drown.
-        let from = random.below(if random.below(2) == 0 { vectors } else { corpus.len() });
+        let end = if random.below(2) == 0 { vectors } else { corpus.len() };
+        let from = random.below(end);
         let other = random.below(others.len());
         let mut case = Case { seed, execution, bytes: mutate(&mut random, &corpus[from], &others[other]) };
         let limit = LIMITS[random.below(LIMITS.len())];
