@@ -156,6 +156,8 @@ impl Engine {
         }
         let (depth, limit) = self.lanes.shards().push_depth();
         self.metrics.queue("shard_push", depth, limit);
+        self.metrics.presence_users.set(self.presence.users() as i64);
+        self.metrics.queue("presence_watches", self.presence.watches(), self.config.presence.watches_max);
         self.metrics.store_disk_bytes.set(self.store.stats().disk_bytes as i64);
     }
 

@@ -74,6 +74,9 @@ pub struct Metrics {
     pub presence_changes: Counter,
     pub presence_coalesced: Counter,
     pub presence_dropped: Counter,
+    pub presence_hook_taken: Counter,
+    pub presence_leases_expired: Counter,
+    pub presence_users: Gauge,
     pub presence_differences: Counter,
     pub presence_repaired: Counter,
     pub store_disk_bytes: Gauge,
@@ -143,6 +146,9 @@ impl Metrics {
             presence_changes: Counter::default(),
             presence_coalesced: Counter::default(),
             presence_dropped: Counter::default(),
+            presence_hook_taken: Counter::default(),
+            presence_leases_expired: Counter::default(),
+            presence_users: Gauge::default(),
             presence_differences: Counter::default(),
             presence_repaired: Counter::default(),
             store_disk_bytes: Gauge::default(),
@@ -201,6 +207,13 @@ impl Metrics {
             "Returns within the grace, not announced",
             m.presence_coalesced.clone(),
         );
+        registry.register("presence_users", "Users with a registered session", m.presence_users.clone());
+        registry.register(
+            "presence_leases_expired",
+            "Nodes that were silent for longer than their lease",
+            m.presence_leases_expired.clone(),
+        );
+        registry.register("presence_hook_taken", "Changes that the webhook took", m.presence_hook_taken.clone());
         registry.register("presence_dropped", "Changes that the webhook was not told", m.presence_dropped.clone());
         registry.register("presence_differences", "Found by comparisons", m.presence_differences.clone());
         registry.register("presence_repaired", "Mended by comparisons", m.presence_repaired.clone());

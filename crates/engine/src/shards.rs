@@ -27,6 +27,15 @@ pub struct SendReply {
     pub result: Result<SendReceipt, Refusal>,
 }
 
+/// What a session hears of users that it watches.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Told {
+    pub session: u64,
+    /// It is the answer to the session's request, which had this `ref`.
+    pub answers: Option<Option<u64>>,
+    pub changes: Vec<WatchedChange>,
+}
+
 /// A watched user's new state.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct WatchedChange {
@@ -44,11 +53,8 @@ pub enum Control {
         user: UserNo,
         signal: Signal,
     },
-    /// For one session: users that it watches.
-    Presence {
-        session: u64,
-        changes: Vec<WatchedChange>,
-    },
+    /// Sessions hear of users that they watch.
+    Presence(Vec<Told>),
     /// For the live members of a conversation, but one user.
     SignalMembers {
         conversation: ConversationNo,
@@ -142,7 +148,7 @@ impl Shards {
         (self.shards.iter().map(|shard| shard.push.len()).sum(), PUSH_QUEUE * self.shards.len())
     }
 
-    /// Tells a shard; what is only news is dropped when too much waits there.
+    /// Tells a shard; waits while too much waits there.
     pub(crate) fn tell(&self, shard: usize, control: Control) {
         if shard < self.shards.len() {
             self.control(shard, control);
@@ -171,12 +177,8 @@ impl Shards {
 
     fn control(&self, shard: usize, control: Control) {
         let target = &self.shards[shard];
-        let ephemeral = matches!(
-            &control,
-            Control::Signal { signal: Signal::Typing { .. }, .. }
-                | Control::SignalMembers { .. }
-                | Control::Presence { .. }
-        );
+        let ephemeral =
+            matches!(&control, Control::Signal { signal: Signal::Typing { .. }, .. } | Control::SignalMembers { .. });
         let sent =
             if ephemeral { target.control.try_send(control).is_ok() } else { target.control.send(control).is_ok() };
         if sent {

@@ -140,7 +140,9 @@ impl Engine {
                     })
                     .collect();
                 let last_seen = no.filter(|_| devices.is_empty()).map(|no| self.last_seen(no)).transpose()?.flatten();
-                Ok(UserPresence { user: id.clone(), online: !devices.is_empty(), devices, last_seen })
+                // As it is announced: who asks once and then listens must not miss who comes back within the grace.
+                let online = !devices.is_empty() || no.is_some_and(|no| self.presence.counts_as_online(no));
+                Ok(UserPresence { user: id.clone(), online, devices, last_seen })
             })
             .collect()
     }

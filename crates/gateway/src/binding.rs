@@ -193,7 +193,7 @@ impl Shard {
 
     /// All sessions of a user: those that are only there for pushes too.
     pub(crate) fn sessions_of(&self, user: UserNo) -> SmallVec<[usize; 2]> {
-        let devices = self.parts.engine.presence.devices(user);
+        let devices = self.parts.engine.presence.registered(user);
         devices.iter().filter_map(|device| self.find(device.session)).collect()
     }
 

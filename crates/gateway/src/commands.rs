@@ -6,7 +6,12 @@ use crate::{
 };
 use crossbeam_channel::Sender;
 use std::{net::TcpStream, sync::Arc, time::Duration};
-use tidings_engine::{delivery::Place, model::*, presence::compare::HeldSession, resume::Missed};
+use tidings_engine::{
+    delivery::Place,
+    model::*,
+    presence::compare::{Correction, HeldSession},
+    resume::Missed,
+};
 use tidings_listen::Carrier;
 use tidings_protocol::error::Refusal;
 
@@ -21,8 +26,8 @@ pub(crate) enum Command {
     DropLinks { node: u32 },
     /// List the sessions, all or one user's; a dropped reply: too many are made.
     List { user: Option<UserNo>, reply: Sender<Vec<HeldSession>> },
-    /// End a session that no node holds.
-    Remove { session: u64 },
+    /// Have the registry of presence say of these sessions what is so; the reply is dropped when it does.
+    Correct { corrections: Vec<Correction>, reply: Sender<()> },
     /// A connection that bound as a user of this shard.
     Move(Box<Moving>),
     /// A user's group and official conversations, by the number under which they were asked for.

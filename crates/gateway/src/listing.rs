@@ -3,15 +3,21 @@
 //! A shard lists its own; for virtual ones it asks the relays, since a session whose device is gone
 //! there is one that only the shard still believes in.
 
-use crate::{commands::Command, connection::Phase, gateway::Gateway, link::packet::Kind, shard::Shard};
-use crossbeam_channel::{Sender, bounded};
+use crate::{
+    commands::Command,
+    connection::{Connection, Phase},
+    gateway::Gateway,
+    link::packet::Kind,
+    shard::Shard,
+};
+use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
 use rustc_hash::FxHashSet;
 use std::time::{Duration, Instant};
 use tidings_engine::{
     model::UserNo,
     presence::{
         NodeNo,
-        compare::{HeldSession, SessionTruth},
+        compare::{Correction, HeldSession, SessionTruth},
     },
     shards::shard_of,
 };
@@ -80,6 +86,21 @@ impl Shard {
         }
     }
 
+    /// What is registered of a session becomes what is so.
+    pub(crate) fn correct(&mut self, correction: &Correction) {
+        let Correction { session, user, held, .. } = *correction;
+        let is_theirs = |key: &usize| self.connections[*key].bound.as_ref().is_some_and(|b| b.user.no == user);
+        match self.find(session).filter(is_theirs) {
+            Some(key) if held => {
+                if let Some(held) = self.held_session(&self.connections[key], held) {
+                    self.parts.engine.presence.arrived(user, held.device());
+                }
+            }
+            Some(key) => self.remove(key),
+            None => self.parts.engine.presence.left(user, session, self.parts.engine.clock.now_ms()),
+        }
+    }
+
     fn list(&self, listing: &Listing) -> Vec<HeldSession> {
         let mut sessions = Vec::new();
         for (_, connection) in &self.connections {
@@ -91,18 +112,23 @@ impl Shard {
             let held = !connection.transport.is_virtual()
                 || connection.phase == Phase::Binding
                 || listing.held.contains(&connection.session);
-            sessions.push(HeldSession {
-                shard: self.parts.index as u16,
-                session: connection.session,
-                node: NodeNo(connection.transport.node()),
-                user: bound.user.no,
-                device_id: bound.device_id.clone(),
-                device_kind: bound.device_kind.clone(),
-                since: bound.since,
-                held,
-            });
+            sessions.extend(self.held_session(connection, held));
         }
         sessions
+    }
+
+    fn held_session(&self, connection: &Connection, held: bool) -> Option<HeldSession> {
+        let bound = connection.bound.as_ref()?;
+        Some(HeldSession {
+            shard: self.parts.index as u16,
+            session: connection.session,
+            node: NodeNo(connection.transport.node()),
+            user: bound.user.no,
+            device_id: bound.device_id.clone(),
+            device_kind: bound.device_kind.clone(),
+            since: bound.since,
+            held,
+        })
     }
 }
 
@@ -134,7 +160,24 @@ impl SessionTruth for Gateway {
         Ok(sessions)
     }
 
-    fn drop_session(&self, shard: u16, session: u64) {
-        self.tell(usize::from(shard), Command::Remove { session });
+    fn correct(&self, corrections: Vec<Correction>) -> Result<(), Refusal> {
+        let mut by_shard: Vec<Vec<Correction>> = vec![Vec::new(); self.shard_count()];
+        for correction in corrections {
+            if let Some(shard) = by_shard.get_mut(usize::from(correction.shard)) {
+                shard.push(correction);
+            }
+        }
+        let (reply, done) = bounded(1);
+        for (shard, corrections) in by_shard.into_iter().enumerate().filter(|(_, part)| !part.is_empty()) {
+            self.tell(shard, Command::Correct { corrections, reply: reply.clone() });
+        }
+        drop(reply);
+        match done.recv_timeout(DEADLINE) {
+            // Every shard has dropped its end.
+            Err(RecvTimeoutError::Disconnected) | Ok(()) => Ok(()),
+            Err(RecvTimeoutError::Timeout) => {
+                Err(Refusal::new(ErrorCode::NodeUnavailable, "the repair took too long").retry_after(1_000))
+            }
+        }
     }
 }

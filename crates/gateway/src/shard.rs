@@ -203,10 +203,9 @@ impl Shard {
                 Command::AdoptLink { socket, relay, lease } => self.adopt_link(socket, relay, lease),
                 Command::DropLinks { node } => self.drop_links_of(node),
                 Command::List { user, reply } => self.begin_listing(user, reply),
-                Command::Remove { session } => {
-                    if let Some(key) = self.find(session) {
-                        self.remove(key);
-                    }
+                Command::Correct { corrections, reply } => {
+                    corrections.iter().for_each(|correction| self.correct(correction));
+                    drop(reply);
                 }
                 Command::Memberships { user, number, result } => self.install_memberships(user, number, result),
                 Command::Missed { session, result } => self.go_live(session, result),

@@ -220,7 +220,7 @@ impl Shard {
             let Ok(control) = self.parts.receivers.control.try_recv() else { return };
             match control {
                 Control::Replies(replies) => self.answer_sends(replies),
-                Control::Presence { session, changes } => self.tell_changes(session, &changes),
+                Control::Presence(told) => told.iter().for_each(|told| self.tell_changes(told)),
                 Control::Signal { user, signal } => {
                     for key in self.sessions_of(user) {
                         self.signal(key, &signal);

@@ -6,7 +6,7 @@ use crate::{
     shard::{After, Shard},
 };
 use serde::Serialize;
-use tidings_engine::shards::WatchedChange;
+use tidings_engine::shards::{Told, WatchedChange};
 use tidings_protocol::frames::{Incoming, ServerFrame};
 
 #[derive(Serialize)]
@@ -37,14 +37,12 @@ impl Shard {
         let watcher = (self.parts.index as u16, session);
         let (engine, shard) = self.handles();
         self.parts.runtime.spawn_blocking(move || {
-            let json = match engine.watch_presence(&user, conversation.as_deref(), &users, watcher) {
-                Ok(changes) => presence_json(reference, &changes),
-                Err(refusal) => {
-                    engine.metrics.count_refusal(refusal.code);
-                    error_json(reference, &refusal)
-                }
-            };
-            shard.tell(Command::Answer { session, json });
+            let watching = engine.watch_presence(&user, conversation.as_deref(), &users, watcher, reference);
+            // The answer to a request that is granted comes with the changes, in their order.
+            if let Err(refusal) = watching {
+                engine.metrics.count_refusal(refusal.code);
+                shard.tell(Command::Answer { session, json: error_json(reference, &refusal) });
+            }
         });
         self.connections[key].watches = true;
         After::Stays
@@ -81,10 +79,15 @@ impl Shard {
     }
 
     /// News of watched users; who has gone meanwhile is not watched any more.
-    pub(crate) fn tell_changes(&mut self, session: u64, changes: &[WatchedChange]) {
-        match self.find(session).filter(|key| self.connections[*key].bound.is_some()) {
-            Some(key) => drop(self.push(key, &presence_json(None, changes))),
-            None => self.parts.engine.unwatch_all((self.parts.index as u16, session)),
+    pub(crate) fn tell_changes(&mut self, told: &Told) {
+        let Some(key) = self.find(told.session).filter(|key| self.connections[*key].bound.is_some()) else {
+            self.parts.engine.unwatch_all((self.parts.index as u16, told.session));
+            return;
+        };
+        if told.answers.is_some() {
+            let connection = &mut self.connections[key];
+            connection.requests = connection.requests.saturating_sub(1);
         }
+        self.push(key, &presence_json(told.answers.flatten(), &told.changes));
     }
 }

@@ -3,22 +3,22 @@
 //! come and go.
 
 use crate::model::UserNo;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::VecDeque;
 
 #[derive(Debug, Clone)]
 pub struct PresenceConfig {
     /// A user is announced offline when no device was there for this long.
     pub grace_ms: u64,
-    /// A node that is silent for longer does not count any more.
-    pub lease_ms: u64,
     /// Changes are told to the webhook.
     pub webhook: bool,
+    /// Users whom sessions watch, each once for each session, all together. Above: refused with `queue_full`.
+    pub watches_max: usize,
 }
 
 impl Default for PresenceConfig {
     fn default() -> Self {
-        PresenceConfig { grace_ms: 5_000, lease_ms: 15_000, webhook: false }
+        PresenceConfig { grace_ms: 5_000, webhook: false, watches_max: 2_000_000 }
     }
 }
 
@@ -30,6 +30,9 @@ pub struct Change {
     /// When they came, or when their last session ended, in milliseconds since 1970 UTC.
     pub at: u64,
 }
+
+/// A queue that has room for this many times what it holds gives it back.
+const SPARE_FACTOR: usize = 4;
 
 #[derive(Debug, Clone, Copy)]
 enum Pending {
@@ -59,6 +62,14 @@ impl Changes {
                 self.coalesced += 1;
             }
             None => self.came.push(user),
+        }
+    }
+
+    /// Since when a user is away of whom this has not been announced.
+    pub(super) fn away_since(&self, user: UserNo) -> Option<u64> {
+        match self.pending.get(&user)? {
+            Pending::Away { since, .. } => Some(*since),
+            Pending::Back => None,
         }
     }
 
@@ -101,8 +112,11 @@ impl Changes {
         }
         if self.queue.is_empty() {
             (self.pending, self.queue) = Default::default();
+        } else if self.queue.capacity() / SPARE_FACTOR > self.queue.len() {
+            self.queue.shrink_to_fit();
+            self.pending.shrink_to_fit();
         }
-        changes
+        only_latest(changes)
     }
 
     /// Everybody who is away, the grace over or not: the server stops.
@@ -115,6 +129,15 @@ impl Changes {
         };
         pending.into_iter().filter_map(away).collect()
     }
+}
+
+/// Who came and whose grace is over in the same round has gone: that they were here is no news any more.
+fn only_latest(mut changes: Vec<Change>) -> Vec<Change> {
+    let gone: FxHashSet<UserNo> = changes.iter().filter(|change| !change.online).map(|change| change.user).collect();
+    if !gone.is_empty() {
+        changes.retain(|change| !change.online || !gone.contains(&change.user));
+    }
+    changes
 }
 
 #[cfg(test)]
@@ -152,6 +175,28 @@ mod tests {
         changes.went(ALICE, 9_200, GRACE);
         changes.came(ALICE);
         assert_eq!(changes.take(90_000, GRACE), []);
+    }
+
+    #[test]
+    fn of_two_changes_in_one_round_only_the_last_is_told() {
+        let mut changes = Changes::default();
+        changes.came(ALICE);
+        changes.went(ALICE, 1_000, 0);
+        assert_eq!(changes.take(1_500, 0), [change(false, 1_000)]);
+        changes.came(ALICE);
+        assert_eq!(changes.take(2_000, 0), [change(true, 2_000)]);
+    }
+
+    #[test]
+    fn who_has_just_gone_is_known_until_it_is_announced() {
+        let mut changes = Changes::default();
+        changes.went(ALICE, 1_000, GRACE);
+        assert_eq!(changes.away_since(ALICE), Some(1_000));
+        changes.came(ALICE);
+        assert_eq!(changes.away_since(ALICE), None);
+        changes.went(ALICE, 2_000, GRACE);
+        assert_eq!(changes.take(7_000, GRACE), [change(false, 2_000)]);
+        assert_eq!(changes.away_since(ALICE), None);
     }
 
     #[test]

@@ -9,12 +9,15 @@
 //! of it. The two can differ after a defect, a lost link or a process that died: a session counts only
 //! while its node's lease runs, and [`compare`] finds and repairs what still differs.
 //!
-//! In reading order: this file (the registry), [`nodes`] (leases), [`changes`] (what is announced, and
-//! when), [`watching`] (who wants to know), [`worker`] (the thread that tells), [`compare`].
+//! In reading order: this file, `registry` (the sessions), [`nodes`] (leases), `changes` (what is
+//! announced, and when), [`watching`] (who wants to know), [`worker`] (the thread that tells), `hook` (the
+//! webhook), [`compare`].
 
 mod changes;
 pub mod compare;
+mod hook;
 pub mod nodes;
+mod registry;
 pub mod watching;
 pub(crate) mod worker;
 
@@ -23,13 +26,16 @@ use changes::Changes;
 pub use changes::{Change, PresenceConfig};
 use nodes::Nodes;
 pub use nodes::{NodeCard, NodeNo};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 use quick_cache::sync::Cache;
-use rustc_hash::{FxHashMap, FxHashSet};
+use registry::{Arrival, Registry};
 use smallvec::SmallVec;
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 use watching::Watchers;
 
@@ -45,115 +51,109 @@ pub struct Device {
 
 /// Users whose last session ended lately and whose last-seen time need not be read.
 const LAST_SEEN_ENTRIES: usize = 100_000;
-const STRIPES: usize = 64;
-/// Words for kinds of devices that are kept once. Further ones are kept by each session.
-const KINDS_MAX: usize = 1_024;
-/// A map that has room for this many times what it holds gives it back.
-const SPARE_FACTOR: usize = 4;
+/// Last-seen times that wait to be stored while the store cannot. Above, further ones are not: after a
+/// restart such a user was last seen some time before.
+const UNSAVED_MAX: usize = 1_000_000;
 
-type Sessions = SmallVec<[Device; 1]>;
-type Stripe = RwLock<FxHashMap<UserNo, Sessions>>;
+type Devices = SmallVec<[Device; 1]>;
 
 pub struct Presence {
-    stripes: Vec<Stripe>,
+    registry: Registry,
+    /// Times that the store does not have yet; then those that need not be read.
+    unsaved: Mutex<BTreeMap<UserNo, u64>>,
     last_seen: Cache<UserNo, u64>,
     sessions: AtomicU64,
-    kinds: RwLock<FxHashSet<Arc<str>>>,
     pub nodes: Nodes,
     changes: Mutex<Changes>,
     watchers: Mutex<Watchers>,
+    /// Held while states are read and told, so that no session hears an old one after a newer one.
+    telling: Mutex<()>,
     config: PresenceConfig,
 }
 
 impl Presence {
     pub fn new(config: PresenceConfig) -> Self {
         Presence {
-            stripes: (0..STRIPES).map(|_| Stripe::default()).collect(),
+            registry: Registry::default(),
+            unsaved: Mutex::default(),
             last_seen: Cache::new(LAST_SEEN_ENTRIES),
             sessions: AtomicU64::new(0),
-            kinds: RwLock::default(),
             nodes: Nodes::default(),
             changes: Mutex::default(),
             watchers: Mutex::default(),
+            telling: Mutex::default(),
             config,
         }
     }
 
-    fn stripe(&self, user: UserNo) -> &Stripe {
-        &self.stripes[user.0 as usize % STRIPES]
-    }
-
-    /// The one copy of a device kind: there are few, and a million sessions name them.
+    /// The one copy of a device kind.
     pub fn kind(&self, kind: &str) -> Arc<str> {
-        if let Some(known) = self.kinds.read().get(kind) {
-            return known.clone();
-        }
-        let kind: Arc<str> = kind.into();
-        let mut kinds = self.kinds.write();
-        if kinds.len() < KINDS_MAX {
-            kinds.insert(kind.clone());
-        }
-        kind
+        self.registry.kind(kind)
     }
 
+    /// A session is there; told again, it is as it was told last. The user's own shard tells.
     pub fn arrived(&self, user: UserNo, device: Device) {
         let node = device.node;
-        let first = {
-            let mut stripe = self.stripe(user).write();
-            let sessions = stripe.entry(user).or_default();
-            sessions.push(device);
-            sessions.len() == 1
-        };
-        self.sessions.fetch_add(1, Ordering::Relaxed);
+        // Changes are told under the stripe's lock, or the last of two could be told first.
+        let arrival = self.registry.arrive(user, device, |arrival| {
+            if *arrival == Arrival::First {
+                self.changes.lock().came(user);
+            }
+        });
         self.nodes.count(node, 1);
-        if first {
-            self.changes.lock().came(user);
+        match arrival {
+            Arrival::Again(before) => self.nodes.count(before, -1),
+            Arrival::First | Arrival::Further => drop(self.sessions.fetch_add(1, Ordering::Relaxed)),
         }
     }
 
+    /// A session has ended; nothing if it was not there.
     pub fn left(&self, user: UserNo, session: u64, now_ms: u64) {
-        let (gone, last) = {
-            let mut stripe = self.stripe(user).write();
-            let Some(sessions) = stripe.get_mut(&user) else { return };
-            let Some(at) = sessions.iter().position(|d| d.session == session) else { return };
-            let gone = sessions.remove(at);
-            let last = sessions.is_empty();
-            if last {
-                stripe.remove(&user);
-                if stripe.capacity() > STRIPES && stripe.capacity() / SPARE_FACTOR > stripe.len() {
-                    stripe.shrink_to_fit();
-                }
+        let gone = {
+            let mut stripe = self.registry.stripe(user).write();
+            let Some(gone) = stripe.leave(user, session) else { return };
+            if gone.was_last {
+                self.last_seen.insert(user, now_ms);
+                self.changes.lock().went(user, now_ms, self.config.grace_ms);
             }
-            (gone, last)
+            gone
         };
         self.sessions.fetch_sub(1, Ordering::Relaxed);
         self.nodes.count(gone.node, -1);
-        if last {
-            self.last_seen.insert(user, now_ms);
-            self.changes.lock().went(user, now_ms, self.config.grace_ms);
-        }
     }
 
+    /// Whether the user has a session now, on a node whose lease runs.
     pub fn is_online(&self, user: UserNo) -> bool {
-        let stripe = self.stripe(user).read();
-        stripe.get(&user).is_some_and(|sessions| sessions.iter().any(|device| self.nodes.is_alive(device.node)))
+        self.registry.is_there(user, |node| self.nodes.is_alive(node), || false)
+    }
+
+    /// Whether the user counts as online for others, who hear no more until that changes: one who has
+    /// just gone does until the grace is over.
+    pub fn counts_as_online(&self, user: UserNo) -> bool {
+        let alive = |node| self.nodes.is_alive(node);
+        self.registry.is_there(user, alive, || self.changes.lock().away_since(user).is_some())
     }
 
     /// The user's sessions on nodes whose lease runs.
-    pub fn devices(&self, user: UserNo) -> Sessions {
-        let mut sessions = self.stripe(user).read().get(&user).cloned().unwrap_or_default();
-        sessions.retain(|device| self.nodes.is_alive(device.node));
-        sessions
+    pub fn devices(&self, user: UserNo) -> Devices {
+        let mut devices = self.registry.devices(user);
+        devices.retain(|device| self.nodes.is_alive(device.node));
+        devices
     }
 
     /// The user's sessions as they are registered, whatever has become of their nodes.
-    pub fn registered(&self, user: UserNo) -> Sessions {
-        self.stripe(user).read().get(&user).cloned().unwrap_or_default()
+    pub fn registered(&self, user: UserNo) -> Devices {
+        self.registry.devices(user)
+    }
+
+    fn find(&self, user: UserNo, session: u64) -> Option<Device> {
+        self.registered(user).into_iter().find(|device| device.session == session)
     }
 
     /// When the last session ended, if that was lately; else the store knows.
     pub fn last_seen(&self, user: UserNo) -> Option<u64> {
-        self.last_seen.get(&user)
+        let pending = self.changes.lock().away_since(user);
+        pending.or_else(|| self.unsaved.lock().get(&user).copied()).or_else(|| self.last_seen.get(&user))
     }
 
     /// Registered sessions.
@@ -161,24 +161,28 @@ impl Presence {
         self.sessions.load(Ordering::Relaxed)
     }
 
-    /// Calls `look` with every registered session.
-    pub fn each(&self, mut look: impl FnMut(UserNo, &Device)) {
-        for stripe in &self.stripes {
-            for (user, sessions) in stripe.read().iter() {
-                sessions.iter().for_each(|device| look(*user, device));
+    /// Users with a registered session.
+    pub fn users(&self) -> usize {
+        self.registry.users()
+    }
+
+    /// Users whom sessions watch, each once for each session.
+    pub fn watches(&self) -> usize {
+        self.watchers.lock().watches()
+    }
+
+    /// Calls `look` with every registered session: its user, its number and its node.
+    pub fn each(&self, look: impl FnMut(UserNo, u64, NodeNo)) {
+        self.registry.each(look);
+    }
+
+    /// Puts times aside for the store.
+    fn put_unsaved(&self, times: impl Iterator<Item = (UserNo, u64)>) {
+        let mut unsaved = self.unsaved.lock();
+        for (user, at) in times {
+            if unsaved.len() < UNSAVED_MAX || unsaved.contains_key(&user) {
+                unsaved.insert(user, at);
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_session_costs_little() {
-        let bytes = size_of::<UserNo>() + size_of::<Sessions>();
-        println!("a user with one session: {bytes} bytes in the registry");
-        assert!(bytes <= 80, "{bytes}");
     }
 }

@@ -4,7 +4,7 @@
 //! do its sessions. Its boot id tells a process from its successor of the same name.
 
 use parking_lot::RwLock;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 /// A process that holds connections, for as long as it runs. 0 is the one that this runs in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -26,9 +26,13 @@ pub struct NodeCard {
 struct Node {
     card: NodeCard,
     lease_until: AtomicU64,
+    /// The end of its lease has been told.
+    told_over: AtomicBool,
     sessions: AtomicI64,
 }
 
+/// The lease of a node that has gone for good.
+const DETACHED: u64 = 0;
 /// Nodes that are gone are forgotten in order once there are so many.
 const GONE_KEPT: usize = 1_024;
 
@@ -56,7 +60,8 @@ impl Default for Nodes {
 
 impl Node {
     fn new(card: NodeCard) -> Self {
-        Node { lease_until: AtomicU64::new(card.lease_until), sessions: AtomicI64::new(0), card }
+        let lease_until = AtomicU64::new(card.lease_until);
+        Node { lease_until, told_over: AtomicBool::new(false), sessions: AtomicI64::new(0), card }
     }
 
     fn card(&self) -> NodeCard {
@@ -89,18 +94,30 @@ impl Nodes {
         no
     }
 
-    /// The node was heard.
+    /// The node was heard. One that was only late counts again; one that is detached does not.
     pub fn renew(&self, node: NodeNo, now_ms: u64, lease_ms: u64) {
         self.tell_time(now_ms);
         if let Some(Some(node)) = self.nodes.read().get(node.0 as usize) {
-            node.lease_until.store(now_ms + lease_ms, Ordering::Relaxed);
+            let longer = |until: u64| (until != DETACHED).then_some(now_ms + lease_ms);
+            let _ = node.lease_until.fetch_update(Ordering::Relaxed, Ordering::Relaxed, longer);
+            node.told_over.store(false, Ordering::Relaxed);
         }
+    }
+
+    /// Nodes whose lease is over since this was last asked, unless they said goodbye.
+    pub fn expired(&self, now_ms: u64) -> Vec<NodeNo> {
+        self.tell_time(now_ms);
+        let is_over = |node: &&Node| {
+            let until = node.lease_until.load(Ordering::Relaxed);
+            until != DETACHED && until < now_ms && !node.told_over.swap(true, Ordering::Relaxed)
+        };
+        self.nodes.read().iter().flatten().filter(is_over).map(|node| node.card.no).collect()
     }
 
     /// The node has said goodbye, or a successor has its name.
     pub fn detach(&self, node: NodeNo) {
         if let Some(Some(node)) = self.nodes.read().get(node.0 as usize) {
-            node.lease_until.store(0, Ordering::Relaxed);
+            node.lease_until.store(DETACHED, Ordering::Relaxed);
         }
     }
 
@@ -145,12 +162,17 @@ mod tests {
         let node = nodes.attach("a", 7, "10.0.0.1:8081", 1_000, 500);
         nodes.tell_time(1_500);
         assert!(nodes.is_alive(node) && nodes.is_alive(NodeNo(0)));
-        nodes.tell_time(1_501);
+        assert_eq!(nodes.expired(1_500), []);
+        assert_eq!(nodes.expired(1_501), [node]);
+        assert_eq!(nodes.expired(1_502), [], "told once");
         assert!(!nodes.is_alive(node) && nodes.is_alive(NodeNo(0)));
         nodes.renew(node, 1_600, 500);
         assert!(nodes.is_alive(node), "it was only late");
         nodes.detach(node);
         assert!(!nodes.is_alive(node));
         assert_eq!(nodes.cards(1_600).len(), 1, "ourselves");
+        nodes.renew(node, 1_700, 500);
+        assert!(!nodes.is_alive(node), "its successor has the name: what it still says does not count");
+        assert_eq!(nodes.expired(9_000), []);
     }
 }

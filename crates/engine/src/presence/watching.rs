@@ -6,9 +6,9 @@ use crate::{
     commit::store_refusal,
     engine::Engine,
     model::{User, UserNo},
-    shards::{Control, WatchedChange},
+    shards::{Control, Told, WatchedChange},
 };
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 use std::sync::Arc;
 use tidings_protocol::{
@@ -20,40 +20,56 @@ use tidings_protocol::{
 /// A session of a shard of this process.
 pub type Watcher = (u16, u64);
 
+/// Sessions told in one piece: a shard has other things to do in between.
+const SESSIONS_PER_PIECE: usize = 256;
+/// When there are too many watches, one that is refused may try again.
+const FULL_RETRY_AFTER_MS: u64 = 10_000;
+
 #[derive(Default)]
 pub(super) struct Watchers {
     of_user: FxHashMap<UserNo, SmallVec<[Watcher; 2]>>,
-    of_session: FxHashMap<Watcher, Vec<UserNo>>,
+    of_session: FxHashMap<Watcher, FxHashSet<UserNo>>,
+    watches: usize,
 }
 
 impl Watchers {
-    fn add(&mut self, watcher: Watcher, users: &[UserNo]) -> Result<(), Refusal> {
-        let watched = self.of_session.entry(watcher).or_default();
-        let new: Vec<UserNo> = users.iter().filter(|user| !watched.contains(user)).copied().collect();
-        let would_be = watched.len() + new.len();
+    pub(super) fn watches(&self) -> usize {
+        self.watches
+    }
+
+    fn add(&mut self, watcher: Watcher, users: &[UserNo], watches_max: usize) -> Result<(), Refusal> {
+        let watched = self.of_session.get(&watcher);
+        let is_new = |user: &&UserNo| watched.is_none_or(|watched| !watched.contains(user));
+        let new: FxHashSet<UserNo> = users.iter().filter(is_new).copied().collect();
+        let would_be = watched.map_or(0, FxHashSet::len) + new.len();
         if would_be > WATCHED_USERS_MAX {
             return Err(Refusal::limit("users that a session watches", WATCHED_USERS_MAX as u64, would_be as u64));
         }
-        for user in new {
-            watched.push(user);
-            self.of_user.entry(user).or_default().push(watcher);
+        if self.watches + new.len() > watches_max {
+            let why = format!("all sessions together watch {} users, and may {watches_max}", self.watches);
+            return Err(Refusal::new(ErrorCode::QueueFull, why).retry_after(FULL_RETRY_AFTER_MS));
         }
+        if new.is_empty() {
+            return Ok(());
+        }
+        self.watches += new.len();
+        for user in &new {
+            self.of_user.entry(*user).or_default().push(watcher);
+        }
+        self.of_session.entry(watcher).or_default().extend(new);
         Ok(())
     }
 
     fn remove(&mut self, watcher: Watcher, users: Option<&[UserNo]>) {
         let Some(watched) = self.of_session.get_mut(&watcher) else { return };
         let gone: Vec<UserNo> = match users {
-            None => std::mem::take(watched),
-            Some(users) => {
-                let gone = watched.iter().filter(|user| users.contains(user)).copied().collect();
-                watched.retain(|user| !users.contains(user));
-                gone
-            }
+            None => watched.drain().collect(),
+            Some(users) => users.iter().filter(|user| watched.remove(user)).copied().collect(),
         };
         if watched.is_empty() {
             self.of_session.remove(&watcher);
         }
+        self.watches -= gone.len();
         for user in gone {
             if let Some(watchers) = self.of_user.get_mut(&user) {
                 watchers.retain(|other| *other != watcher);
@@ -62,19 +78,24 @@ impl Watchers {
                 }
             }
         }
+        if self.watches == 0 {
+            *self = Watchers::default();
+        }
     }
 }
 
 impl Engine {
-    /// Has a session told of these users' changes; answers how they are now. With a conversation, the
-    /// users are members of it; without, each is one whom the watcher has a direct conversation with.
+    /// Has a session told how these users are, by its shard's control queue, and when that changes. With
+    /// a conversation, the users are members of it; without, each is one whom the watcher has a direct
+    /// conversation with.
     pub fn watch_presence(
         &self,
         user: &Arc<User>,
         conversation: Option<&str>,
         users: &[String],
         watcher: Watcher,
-    ) -> Result<Vec<WatchedChange>, Refusal> {
+        reference: Option<u64>,
+    ) -> Result<(), Refusal> {
         if users.len() > WATCHED_USERS_MAX {
             return Err(Refusal::limit("users that a session watches", WATCHED_USERS_MAX as u64, users.len() as u64));
         }
@@ -95,13 +116,18 @@ impl Engine {
             }
             numbers.push(other.no);
         }
-        self.presence.watchers.lock().add(watcher, &numbers)?;
-        let states = users.iter().zip(&numbers).map(|(id, no)| WatchedChange {
-            user: id.as_str().into(),
-            online: self.presence.is_online(*no),
-            last_seen: self.last_seen(*no).ok().flatten(),
-        });
-        Ok(states.collect())
+        self.presence.watchers.lock().add(watcher, &numbers, self.presence.config.watches_max)?;
+        let _telling = self.presence.telling.lock();
+        let mut changes = Vec::with_capacity(users.len());
+        for (id, no) in users.iter().zip(&numbers) {
+            let online = self.presence.counts_as_online(*no);
+            let last_seen = if online { None } else { self.last_seen(*no).ok().flatten() };
+            changes.push(WatchedChange { user: id.as_str().into(), online, last_seen });
+        }
+        let (shard, session) = watcher;
+        let told = Told { session, answers: Some(reference), changes };
+        self.lanes.shards().tell(usize::from(shard), Control::Presence(vec![told]));
+        Ok(())
     }
 
     fn watchable_group(&self, user: &User, id: &str) -> Result<Arc<crate::model::Conversation>, Refusal> {
@@ -130,23 +156,68 @@ impl Engine {
         self.presence.watchers.lock().remove(watcher, None);
     }
 
-    /// Tells watchers, each session once.
+    /// Tells watchers, each session once. Waits while a shard's queue is full: what is not told here is
+    /// not told at all.
     pub(super) fn tell_watchers(&self, changes: &[Change]) {
-        let mut by_watcher: FxHashMap<Watcher, Vec<WatchedChange>> = FxHashMap::default();
-        {
+        let watched: Vec<(&Change, SmallVec<[Watcher; 2]>)> = {
             let watchers = self.presence.watchers.lock();
-            for change in changes {
-                let Some(sessions) = watchers.of_user.get(&change.user) else { continue };
-                let Ok(Some(user)) = self.directory.user(change.user) else { continue };
-                let last_seen = (!change.online).then_some(change.at);
-                let told = WatchedChange { user: user.id.as_str().into(), online: change.online, last_seen };
-                for watcher in sessions {
-                    by_watcher.entry(*watcher).or_default().push(told.clone());
-                }
+            changes.iter().filter_map(|change| Some((change, watchers.of_user.get(&change.user)?.clone()))).collect()
+        };
+        let mut by_shard: FxHashMap<u16, FxHashMap<u64, Vec<WatchedChange>>> = FxHashMap::default();
+        for (change, watchers) in watched {
+            let Ok(Some(user)) = self.directory.user(change.user) else { continue };
+            let last_seen = (!change.online).then_some(change.at);
+            let told = WatchedChange { user: user.id.as_str().into(), online: change.online, last_seen };
+            for (shard, session) in watchers {
+                by_shard.entry(shard).or_default().entry(session).or_default().push(told.clone());
             }
         }
-        for ((shard, session), changes) in by_watcher {
-            self.lanes.shards().tell(usize::from(shard), Control::Presence { session, changes });
+        for (shard, sessions) in by_shard {
+            let mut sessions =
+                sessions.into_iter().map(|(session, changes)| Told { session, answers: None, changes }).peekable();
+            while sessions.peek().is_some() {
+                let piece = sessions.by_ref().take(SESSIONS_PER_PIECE).collect();
+                self.lanes.shards().tell(usize::from(shard), Control::Presence(piece));
+            }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    const LAPTOP: Watcher = (0, 1);
+    const PHONE: Watcher = (1, 2);
+
+    fn users(numbers: std::ops::Range<u64>) -> Vec<UserNo> {
+        numbers.map(UserNo).collect()
+    }
+
+    #[test]
+    fn a_session_watches_each_user_once_up_to_its_limit() {
+        let mut watchers = Watchers::default();
+        let most = WATCHED_USERS_MAX as u64;
+        watchers.add(LAPTOP, &[users(0..most), users(0..most)].concat(), 5_000).unwrap();
+        watchers.add(LAPTOP, &users(0..10), 5_000).unwrap();
+        assert_eq!((watchers.watches, watchers.of_user[&UserNo(0)].len()), (WATCHED_USERS_MAX, 1));
+        let refusal = watchers.add(LAPTOP, &users(most..most + 1), 5_000).unwrap_err();
+        assert_eq!(refusal.code, ErrorCode::LimitExceeded);
+        watchers.remove(LAPTOP, Some(&users(0..1)));
+        watchers.add(LAPTOP, &users(most..most + 1), 5_000).unwrap();
+    }
+
+    #[test]
+    fn all_sessions_together_have_a_limit_and_leave_nothing_behind() {
+        let mut watchers = Watchers::default();
+        watchers.add(LAPTOP, &users(0..3), 5).unwrap();
+        let refusal = watchers.add(PHONE, &users(0..3), 5).unwrap_err();
+        assert_eq!((refusal.code, refusal.retry_after_ms), (ErrorCode::QueueFull, Some(FULL_RETRY_AFTER_MS)));
+        watchers.add(PHONE, &users(0..2), 5).unwrap();
+        watchers.remove(LAPTOP, None);
+        assert_eq!((watchers.watches, watchers.of_user.len(), watchers.of_session.len()), (2, 2, 1));
+        watchers.remove(PHONE, Some(&users(0..9)));
+        assert_eq!((watchers.watches, watchers.of_user.capacity(), watchers.of_session.capacity()), (0, 0, 0));
     }
 }

@@ -17,6 +17,7 @@ use tidings_engine::{
     engine::{Actor, Parts},
     memory::MemoryStore,
     model::*,
+    outbox::{OutboxConfig, Webhook},
     push::rows::*,
     shards::{ShardReceivers, Wake},
     store::*,
@@ -42,10 +43,18 @@ pub struct World {
 
 impl World {
     pub fn new(config: EngineConfig, store: Arc<dyn Store>) -> World {
+        World::with_webhook(config, store, None)
+    }
+
+    pub fn with_webhook(
+        config: EngineConfig,
+        store: Arc<dyn Store>,
+        webhook: Option<(Arc<dyn Webhook>, OutboxConfig)>,
+    ) -> World {
         let clock = Arc::new(ManualClock::default());
         clock.set(NOON);
         let wakes = vec![Arc::new(Asleep) as Arc<dyn Wake>];
-        let parts = Parts { config, clock: clock.clone(), store, webhook: None, wakes };
+        let parts = Parts { config, clock: clock.clone(), store, webhook, wakes };
         let (engine, receivers) = Engine::start(parts);
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
         World { engine, clock, receivers, runtime }

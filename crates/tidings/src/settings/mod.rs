@@ -204,6 +204,8 @@ settings! {
     Presence {
         /// A user is told to be offline when no device was there for this long.
         grace_ms: u64 = PresenceConfig::default().grace_ms,
+        /// Users whom sessions watch, each once for each session, all together. Above: refused with `queue_full`.
+        watches_max: usize = PresenceConfig::default().watches_max,
     }
 }
 
@@ -357,7 +359,7 @@ impl Settings {
             cache_entries: engine.cache_entries,
             presence: PresenceConfig {
                 grace_ms: self.presence.grace_ms,
-                lease_ms: self.link.lease_ms,
+                watches_max: self.presence.watches_max,
                 webhook: self.webhook.presence,
             },
             sessions_per_kind: self.session.per_device_kind_max,

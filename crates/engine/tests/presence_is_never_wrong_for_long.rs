@@ -1,0 +1,292 @@
+//! Who counts as online, for how long after their last sign, and what is repaired when it is wrong. Time is a
+//! clock that the tests turn.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use parking_lot::Mutex;
+use std::sync::Arc;
+use support::{NOON, Troubled, World};
+use tidings_engine::{
+    config::EngineConfig,
+    engine::Actor,
+    memory::MemoryStore,
+    model::UserNo,
+    presence::{
+        Device, NodeNo,
+        compare::{Correction, HeldSession, SessionTruth},
+    },
+    shards::{Control, Told},
+    store::Store,
+};
+use tidings_protocol::{
+    error::{ErrorCode, Refusal},
+    http::{ConversationKind, PresenceComparison, UserPresence},
+};
+use tidings_store::{EmbeddedOptions, EmbeddedStore};
+
+const GRACE_MS: u64 = 5_000;
+const LEASE_MS: u64 = 15_000;
+const CORE: NodeNo = NodeNo(0);
+
+fn world_on(store: Arc<dyn Store>) -> World {
+    let world = World::new(EngineConfig { shards: 1, ..EngineConfig::default() }, store);
+    world.users(&["ann", "ben", "cyd"]);
+    world
+}
+
+fn world() -> World {
+    world_on(Arc::new(MemoryStore::default()))
+}
+
+fn device(session: u64, node: NodeNo) -> Device {
+    Device { session, node, device_id: format!("device {session}").into(), device_kind: "web".into(), since: NOON }
+}
+
+fn arrive(world: &World, id: &str, session: u64, node: NodeNo) {
+    world.engine.presence.arrived(world.user(id).no, device(session, node));
+}
+
+fn leave(world: &World, id: &str, session: u64, now_ms: u64) {
+    world.clock.set(now_ms);
+    world.engine.presence.left(world.user(id).no, session, now_ms);
+}
+
+/// Turns the clock and has what is due by then announced.
+fn at(world: &World, now_ms: u64) {
+    world.clock.set(now_ms);
+    world.engine.settle_presence();
+}
+
+fn presence(world: &World, id: &str) -> UserPresence {
+    world.engine.presence_of(&[id.to_owned()]).unwrap().remove(0)
+}
+
+/// What sessions were told: to whom, of whom, online or not.
+fn told(world: &World) -> Vec<(u64, String, bool)> {
+    let mut all = Vec::new();
+    while let Ok(control) = world.receivers[0].control.try_recv() {
+        let Control::Presence(pieces) = control else { continue };
+        for Told { session, changes, .. } in pieces {
+            all.extend(changes.into_iter().map(|change| (session, change.user.to_string(), change.online)));
+        }
+    }
+    all.sort();
+    all
+}
+
+fn open_direct(world: &World, a: &str, b: &str) {
+    let new = serde_json::json!({ "kind": "direct", "members": [a, b] });
+    world.wait(world.engine.create_conversation(&Actor::App, serde_json::from_value(new).unwrap())).unwrap();
+}
+
+#[test]
+fn who_goes_counts_as_online_until_the_grace_is_over_and_is_last_seen_when_they_went() {
+    let world = world();
+    assert_eq!(
+        presence(&world, "ann"),
+        UserPresence { user: "ann".into(), online: false, devices: vec![], last_seen: None }
+    );
+    arrive(&world, "ann", 1, CORE);
+    let here = presence(&world, "ann");
+    assert_eq!((here.online, here.devices[0].node.as_str(), here.last_seen), (true, "core", None));
+
+    leave(&world, "ann", 1, NOON + 1_000);
+    at(&world, NOON + GRACE_MS);
+    let away = presence(&world, "ann");
+    assert_eq!((away.online, away.devices.len(), away.last_seen), (true, 0, Some(NOON + 1_000)));
+    at(&world, NOON + 1_000 + GRACE_MS);
+    let gone = presence(&world, "ann");
+    assert_eq!((gone.online, gone.last_seen), (false, Some(NOON + 1_000)));
+}
+
+#[test]
+fn watchers_hear_each_change_once_and_nothing_of_who_is_back_in_time() {
+    let world = world();
+    open_direct(&world, "ann", "ben");
+    let ann = world.user("ann");
+    let watch = |users: &[&str]| {
+        let users: Vec<String> = users.iter().map(|id| (*id).to_owned()).collect();
+        world.engine.watch_presence(&ann, None, &users, (0, 77), Some(1))
+    };
+    assert_eq!(watch(&["cyd"]).unwrap_err().code, ErrorCode::Forbidden, "they share no conversation");
+    watch(&["ben"]).unwrap();
+    assert_eq!(told(&world), [(77, "ben".into(), false)], "how it is now");
+
+    arrive(&world, "ben", 1, CORE);
+    at(&world, NOON + 1);
+    assert_eq!(told(&world), [(77, "ben".into(), true)]);
+    for flap in 0..100 {
+        leave(&world, "ben", 1 + flap, NOON + 2);
+        arrive(&world, "ben", 2 + flap, CORE);
+    }
+    leave(&world, "ben", 101, NOON + 3);
+    at(&world, NOON + 4);
+    watch(&["ben"]).unwrap();
+    assert_eq!(told(&world), [(77, "ben".into(), true)], "asked within the grace: who comes back is not told again");
+    arrive(&world, "ben", 102, CORE);
+    at(&world, NOON + 20_000);
+    assert_eq!(told(&world), []);
+
+    leave(&world, "ben", 102, NOON + 30_000);
+    at(&world, NOON + 30_000 + GRACE_MS);
+    assert_eq!(told(&world), [(77, "ben".into(), false)]);
+    world.engine.unwatch_all((0, 77));
+    arrive(&world, "ben", 103, CORE);
+    at(&world, NOON + 40_000);
+    assert_eq!((told(&world), world.engine.presence.watches()), (vec![], 0));
+}
+
+#[test]
+fn members_of_a_small_group_may_watch_each_other_and_strangers_may_not() {
+    let world = world();
+    world.conversation(ConversationKind::Group, "house", &["ann", "ben"]);
+    let watch = |by: &str, of: &str| {
+        let watching = world.engine.watch_presence(&world.user(by), Some("house"), &[of.to_owned()], (0, 7), None);
+        watching.map_err(|refusal| refusal.code)
+    };
+    assert_eq!(watch("ann", "ben"), Ok(()));
+    assert_eq!(watch("ann", "cyd"), Err(ErrorCode::Forbidden));
+    assert_eq!(watch("cyd", "ben"), Err(ErrorCode::NotAMember));
+}
+
+#[test]
+fn sessions_of_a_node_whose_lease_is_over_count_no_more() {
+    let world = world();
+    let nodes = &world.engine.presence.nodes;
+    let east = nodes.attach("east", 1, "10.0.0.1:8081", NOON, LEASE_MS);
+    arrive(&world, "ann", 1, east);
+    arrive(&world, "ben", 2, east);
+    arrive(&world, "ben", 3, CORE);
+    at(&world, NOON + LEASE_MS);
+    assert_eq!((presence(&world, "ann").online, world.engine.metrics.presence_leases_expired.get()), (true, 0));
+
+    at(&world, NOON + LEASE_MS + 1);
+    assert!(!presence(&world, "ann").online && presence(&world, "ben").online);
+    assert_eq!(presence(&world, "ben").devices.len(), 1, "what is on a node that lives");
+    at(&world, NOON + LEASE_MS + 2);
+    assert_eq!(world.engine.metrics.presence_leases_expired.get(), 1, "told once");
+    let listed = world.engine.nodes();
+    let east_now = listed.iter().find(|node| node.name == "east").unwrap();
+    assert_eq!((east_now.sessions, east_now.lease_left_ms), (2, Some(0)), "its sessions are still to be dropped");
+
+    nodes.renew(east, NOON + LEASE_MS + 10, LEASE_MS);
+    assert!(presence(&world, "ann").online, "it was only late");
+    let successor = nodes.attach("east", 2, "10.0.0.1:8081", NOON + LEASE_MS + 20, LEASE_MS);
+    nodes.detach(east);
+    nodes.renew(east, NOON + LEASE_MS + 30, LEASE_MS);
+    assert!(!presence(&world, "ann").online, "a ghost from the moment its successor is there");
+    arrive(&world, "ann", 4, successor);
+    assert_eq!(presence(&world, "ann").devices.len(), 1);
+}
+
+#[test]
+fn last_seen_survives_a_restart_also_of_who_had_just_gone() {
+    let folder = tempfile::tempdir().unwrap();
+    let open = || Arc::new(EmbeddedStore::open(EmbeddedOptions::new(folder.path())).unwrap());
+    let world = world_on(open());
+    arrive(&world, "ann", 1, CORE);
+    arrive(&world, "ben", 2, CORE);
+    leave(&world, "ann", 1, NOON + 1_000);
+    at(&world, NOON + 60_000);
+    leave(&world, "ben", 2, NOON + 60_500);
+    drop(world);
+
+    let world = world_on(open());
+    let seen = ["ann", "ben", "cyd"].map(|id| presence(&world, id).last_seen);
+    assert_eq!(seen, [Some(NOON + 1_000), Some(NOON + 60_500), None]);
+}
+
+#[test]
+fn last_seen_waits_for_a_store_that_cannot_write_now() {
+    let store = Arc::new(Troubled::default());
+    let world = world_on(store.clone());
+    let ann = world.user("ann").no;
+    arrive(&world, "ann", 1, CORE);
+    leave(&world, "ann", 1, NOON + 1);
+    store.fail(1);
+    at(&world, NOON + 1 + GRACE_MS);
+    assert_eq!(store.last_seen(ann).unwrap(), None, "the disk was full");
+    assert_eq!(presence(&world, "ann").last_seen, Some(NOON + 1), "and the answer is right");
+    at(&world, NOON + 2 + GRACE_MS);
+    assert_eq!(store.last_seen(ann).unwrap(), Some(NOON + 1));
+}
+
+/// Nodes that list what a test puts down, one list after the other; the last one again and again.
+#[derive(Default)]
+struct Fake {
+    lists: Mutex<Vec<Vec<HeldSession>>>,
+    corrections: Mutex<Vec<Correction>>,
+}
+
+impl Fake {
+    fn listing(lists: &[&[HeldSession]]) -> Fake {
+        let lists = lists.iter().rev().map(|list| list.to_vec()).collect();
+        Fake { lists: Mutex::new(lists), ..Fake::default() }
+    }
+}
+
+impl SessionTruth for Fake {
+    fn sessions(&self, _: Option<UserNo>) -> Result<Vec<HeldSession>, Refusal> {
+        let mut lists = self.lists.lock();
+        Ok(if lists.len() > 1 { lists.pop().unwrap() } else { lists[0].clone() })
+    }
+
+    fn correct(&self, corrections: Vec<Correction>) -> Result<(), Refusal> {
+        self.corrections.lock().extend(corrections);
+        Ok(())
+    }
+}
+
+fn held(world: &World, id: &str, session: u64, node: NodeNo) -> HeldSession {
+    let Device { device_id, device_kind, since, .. } = device(session, node);
+    let user = world.user(id).no;
+    HeldSession { shard: 0, session, node, user, device_id, device_kind, since, held: true }
+}
+
+fn counts(found: &PresenceComparison) -> (u64, u64, u64, u64) {
+    (found.ghosts, found.missing, found.wrong_node, found.repaired)
+}
+
+#[test]
+fn a_comparison_names_ghosts_missing_sessions_and_wrong_nodes() {
+    let world = world();
+    let east = world.engine.presence.nodes.attach("east", 1, "", NOON, LEASE_MS);
+    arrive(&world, "ann", 1, CORE);
+    arrive(&world, "ann", 2, CORE);
+    arrive(&world, "ben", 3, east);
+    arrive(&world, "ben", 4, east);
+    let unheld = HeldSession { held: false, ..held(&world, "ben", 4, east) };
+    let list = [held(&world, "ann", 1, CORE), held(&world, "ben", 3, CORE), unheld, held(&world, "cyd", 5, east)];
+    let fake = Fake::listing(&[&list]);
+    let found = world.engine.presence_comparison(&fake, false).unwrap();
+    assert_eq!((found.registered, found.held, counts(&found)), (4, 3, (2, 1, 1, 0)));
+    let mut named: Vec<_> = found.differences.iter().map(|d| (d.kind.as_str(), d.session.as_str())).collect();
+    named.sort_unstable();
+    assert_eq!(named, [("ghost", "2"), ("ghost", "4"), ("missing", "5"), ("wrong_node", "3")]);
+    assert_eq!(*fake.corrections.lock(), [], "it was only asked");
+
+    assert_eq!(counts(&world.engine.presence_comparison(&fake, true).unwrap()), (2, 1, 1, 4));
+    let mut corrected: Vec<_> = fake.corrections.lock().iter().map(|c| (c.session, c.held)).collect();
+    corrected.sort_unstable();
+    assert_eq!(corrected, [(2, false), (3, true), (4, false), (5, true)]);
+    let metrics = &world.engine.metrics;
+    assert_eq!((metrics.presence_differences.get(), metrics.presence_repaired.get()), (8, 4));
+}
+
+#[test]
+fn who_comes_or_goes_between_the_looks_is_no_difference() {
+    let world = world();
+    arrive(&world, "ann", 1, CORE);
+    let (ann, ben) = (held(&world, "ann", 1, CORE), held(&world, "ben", 2, CORE));
+    // Not in the first list, in the second: it had not heard of its session yet.
+    let late = Fake::listing(&[&[], &[ann.clone()]]);
+    assert_eq!(counts(&world.engine.presence_comparison(&late, true).unwrap()), (0, 0, 0, 0));
+    // In the first list, not in the second: it has gone before it was registered anywhere.
+    let gone = Fake::listing(&[&[ann.clone(), ben.clone()], &[ann.clone()]]);
+    assert_eq!(counts(&world.engine.presence_comparison(&gone, true).unwrap()), (0, 0, 0, 0));
+    // Nothing differs: no second look.
+    let same = Fake::listing(&[&[ann.clone()], &[ann, ben]]);
+    let found = world.engine.presence_comparison(&same, true).unwrap();
+    assert_eq!((counts(&found), same.lists.lock().len()), ((0, 0, 0, 0), 1));
+}

@@ -1,0 +1,174 @@
+//! A hundred thousand devices that come and go: what is announced, told to the webhook and kept is bounded by
+//! users, not by how often they come and go.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use crossbeam_channel::{Receiver, Sender, unbounded};
+use serde_json::Value;
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+use support::{NOON, PATIENCE, World};
+use tidings_engine::{
+    config::EngineConfig,
+    memory::MemoryStore,
+    model::UserNo,
+    outbox::{OutboxConfig, Webhook, WebhookDelivery, WebhookError, sign},
+    presence::{Device, NodeNo, Presence, PresenceConfig},
+};
+use tidings_protocol::http::UserUpsert;
+
+const GRACE_MS: u64 = 5_000;
+
+struct Fake {
+    refusals: AtomicUsize,
+    taken: Sender<WebhookDelivery>,
+}
+
+impl Webhook for Fake {
+    fn deliver(&self, delivery: &WebhookDelivery) -> Result<(), WebhookError> {
+        let refuse = |left: usize| left.checked_sub(1);
+        if self.refusals.fetch_update(Ordering::SeqCst, Ordering::SeqCst, refuse).is_ok() {
+            return Err(WebhookError { reason: "not now".into() });
+        }
+        self.taken.send(delivery.clone()).unwrap();
+        Ok(())
+    }
+}
+
+struct Hooked {
+    world: World,
+    taken: Receiver<WebhookDelivery>,
+}
+
+/// A server with so many users and a webhook that refuses so many times.
+fn hooked(users: usize, refusals: usize) -> Hooked {
+    let (take, taken) = unbounded();
+    let webhook = Arc::new(Fake { refusals: AtomicUsize::new(refusals), taken: take });
+    let presence = PresenceConfig { webhook: true, grace_ms: GRACE_MS, ..PresenceConfig::default() };
+    let config = EngineConfig { shards: 1, presence, ..EngineConfig::default() };
+    let secret = OutboxConfig { secret: "secret".into(), ..OutboxConfig::default() };
+    let world = World::with_webhook(config, Arc::new(MemoryStore::default()), Some((webhook, secret)));
+    let ids: Vec<usize> = (1..=users).collect();
+    for part in ids.chunks(10_000) {
+        let users = part.iter().map(|id| UserUpsert { id: id.to_string(), ..UserUpsert::default() }).collect();
+        world.wait(world.engine.upsert_users(users)).unwrap();
+    }
+    Hooked { world, taken }
+}
+
+impl Hooked {
+    fn next(&self) -> Value {
+        let delivery = self.taken.recv_timeout(PATIENCE).expect("a call of the webhook");
+        assert_eq!(delivery.signature, sign("secret", delivery.timestamp, &delivery.body));
+        let body: Value = serde_json::from_slice(&delivery.body).unwrap();
+        let events = body["events"].as_array().unwrap();
+        assert_eq!((events.len(), events[0]["event"].as_str()), (1, Some("presence")));
+        events[0].clone()
+    }
+
+    fn at(&self, now_ms: u64) {
+        self.world.clock.set(now_ms);
+        self.world.engine.settle_presence();
+    }
+}
+
+fn device(session: u64) -> Device {
+    Device { session, node: NodeNo(0), device_id: "phone".into(), device_kind: "ios".into(), since: NOON }
+}
+
+#[test]
+fn the_webhook_hears_of_a_start_and_then_the_latest_state_until_it_takes_it() {
+    let hooked = hooked(2, 2);
+    let presence = &hooked.world.engine.presence;
+    presence.arrived(UserNo(1), device(1));
+    presence.arrived(UserNo(2), device(2));
+    hooked.at(NOON);
+    presence.left(UserNo(1), 1, NOON + 10);
+    hooked.at(NOON + 10 + GRACE_MS);
+    let mut states = HashMap::new();
+    let mut resets = Vec::new();
+    while states.len() < 2 || states["1"] == Value::Bool(true) {
+        let event = hooked.next();
+        resets.push(event.get("reset").is_some());
+        for change in event["changes"].as_array().unwrap() {
+            states.insert(change["user"].as_str().unwrap().to_owned(), change["online"].clone());
+        }
+    }
+    assert_eq!(states, HashMap::from([("1".into(), Value::Bool(false)), ("2".into(), Value::Bool(true))]));
+    assert!(resets[0] && !resets[1..].contains(&true), "{resets:?}");
+}
+
+#[test]
+fn a_storm_announces_a_user_once_and_calls_the_webhook_in_batches() {
+    const USERS: u64 = 100_000;
+    let hooked = hooked(USERS as usize, 0);
+    let engine = &hooked.world.engine;
+    let metrics = &engine.metrics;
+    for user in 1..=USERS {
+        engine.presence.arrived(UserNo(user), device(user));
+    }
+    hooked.at(NOON);
+    assert_eq!((metrics.presence_changes.get(), engine.presence.users()), (USERS, USERS as usize));
+
+    for flap in 1..=10 {
+        for user in 1..=USERS {
+            let session = flap * USERS + user;
+            engine.presence.left(UserNo(user), session - USERS, NOON + flap);
+            engine.presence.arrived(UserNo(user), device(session));
+        }
+    }
+    hooked.at(NOON + 60_000);
+    assert_eq!(metrics.presence_changes.get(), USERS, "all are back: nothing to tell");
+    assert_eq!(metrics.presence_coalesced.get(), 10 * USERS);
+
+    for user in 1..=USERS {
+        engine.presence.left(UserNo(user), 10 * USERS + user, NOON + 60_000);
+    }
+    hooked.at(NOON + 60_000 + GRACE_MS);
+    assert_eq!(metrics.presence_changes.get(), 2 * USERS, "once online, once offline");
+    assert_eq!((engine.presence.users(), engine.presence.sessions()), (0, 0));
+
+    let (mut calls, mut told, mut offline) = (0, 0, 0);
+    while offline < USERS {
+        let event = hooked.next();
+        let changes = event["changes"].as_array().unwrap();
+        assert!(changes.len() <= 500);
+        calls += 1;
+        told += changes.len() as u64;
+        offline += changes.iter().filter(|change| change["online"] == false).count() as u64;
+    }
+    println!("{calls} calls told {told} changes");
+    assert!(told <= 2 * USERS && calls <= 2 * USERS / 500 + 20, "{calls} calls, {told} changes");
+    assert_eq!((offline, metrics.presence_dropped.get()), (USERS, 0));
+}
+
+/// Resident memory, in bytes.
+fn resident() -> usize {
+    let text = std::fs::read_to_string("/proc/self/statm").unwrap();
+    text.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4_096
+}
+
+/// `cargo test --release -p tidings-engine --test presence_storms_coalesce -- --ignored --nocapture --exact <name>`
+#[test]
+#[ignore = "a measurement: needs a process of its own and 200 MB"]
+fn a_million_sessions_cost_about_a_hundred_bytes_each() {
+    const SESSIONS: u64 = 1_000_000;
+    let presence = Presence::new(PresenceConfig::default());
+    let id: Arc<str> = "phone".into();
+    let before = resident();
+    // Every third, then the others: users do not come in the order of their numbers.
+    for user in (0..3).flat_map(|start| (start..SESSIONS).step_by(3)) {
+        presence.arrived(UserNo(user), Device { device_id: id.clone(), ..device(user) });
+    }
+    // What is to be announced goes with the next round.
+    let announced = SESSIONS as usize * size_of::<UserNo>();
+    let grown = resident() - before;
+    println!("{} bytes a session, {announced} of them all until announced", grown / SESSIONS as usize);
+    assert!(grown / SESSIONS as usize <= 128, "{grown}");
+}
