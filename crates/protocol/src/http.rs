@@ -103,9 +103,10 @@ pub struct PresenceAnswer {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct UserPresence {
     pub user: String,
+    /// As it is announced: who has just gone counts until the grace is over, without devices.
     pub online: bool,
     pub devices: Vec<DevicePresence>,
-    /// When the last session ended, in milliseconds since 1970 UTC; absent while online, and for who never was.
+    /// When the last session ended, in milliseconds since 1970 UTC; absent while there is one, and for who never had any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_seen: Option<u64>,
 }
