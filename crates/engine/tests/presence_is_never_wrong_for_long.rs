@@ -5,7 +5,7 @@
 mod support;
 
 use parking_lot::Mutex;
-use std::sync::Arc;
+use std::{slice::from_ref, sync::Arc};
 use support::{NOON, Troubled, World};
 use tidings_engine::{
     config::EngineConfig,
@@ -280,13 +280,13 @@ fn who_comes_or_goes_between_the_looks_is_no_difference() {
     arrive(&world, "ann", 1, CORE);
     let (ann, ben) = (held(&world, "ann", 1, CORE), held(&world, "ben", 2, CORE));
     // Not in the first list, in the second: it had not heard of its session yet.
-    let late = Fake::listing(&[&[], &[ann.clone()]]);
+    let late = Fake::listing(&[&[], from_ref(&ann)]);
     assert_eq!(counts(&world.engine.presence_comparison(&late, true).unwrap()), (0, 0, 0, 0));
     // In the first list, not in the second: it has gone before it was registered anywhere.
-    let gone = Fake::listing(&[&[ann.clone(), ben.clone()], &[ann.clone()]]);
+    let gone = Fake::listing(&[&[ann.clone(), ben.clone()], from_ref(&ann)]);
     assert_eq!(counts(&world.engine.presence_comparison(&gone, true).unwrap()), (0, 0, 0, 0));
     // Nothing differs: no second look.
-    let same = Fake::listing(&[&[ann.clone()], &[ann, ben]]);
+    let same = Fake::listing(&[from_ref(&ann), &[ann.clone(), ben]]);
     let found = world.engine.presence_comparison(&same, true).unwrap();
     assert_eq!((counts(&found), same.lists.lock().len()), ((0, 0, 0, 0), 1));
 }

@@ -10,7 +10,10 @@ use crossbeam_channel::{Receiver, RecvTimeoutError};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use serde::Serialize;
-use std::{collections::VecDeque, time::Duration};
+use std::{
+    collections::{VecDeque, hash_map::Entry},
+    time::Duration,
+};
 
 /// Changes in one call.
 const CHANGES_PER_CALL: usize = 500;
@@ -71,8 +74,8 @@ impl Waiting {
     /// What was not taken waits again, unless there is something newer of the user.
     fn give_back(&mut self, call: Call) -> u64 {
         for (user, state) in call.changes.into_iter().rev() {
-            if !self.states.contains_key(&user) {
-                self.states.insert(user, state);
+            if let Entry::Vacant(entry) = self.states.entry(user) {
+                entry.insert(state);
                 self.order.push_front(user);
             }
         }
