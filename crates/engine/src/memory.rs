@@ -105,7 +105,7 @@ impl State {
             }
             Proposal::SetDoNotDisturb { user, window } => {
                 let found = self.users.get_mut(index(user.0)).ok_or(Refused::NoSuchUser(*user))?;
-                found.do_not_disturb = window.clone();
+                found.do_not_disturb = window.clone().map(Box::new);
                 Outcome::Done
             }
             Proposal::SetLastSeen(seen) => {

@@ -51,7 +51,8 @@ pub struct User {
     /// JSON text.
     pub attributes: Option<String>,
     pub created_at: u64,
-    pub do_not_disturb: Option<DailyWindow>,
+    /// Rare, and cards are kept by the hundred thousand.
+    pub do_not_disturb: Option<Box<DailyWindow>>,
 }
 
 #[derive(Debug, Clone, PartialEq)]

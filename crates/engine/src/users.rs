@@ -98,7 +98,7 @@ impl Engine {
             avatar: user.avatar.clone(),
             attributes: attributes_value(user.attributes.as_deref()),
             created_at: user.created_at,
-            do_not_disturb: user.do_not_disturb.clone().filter(|_| private),
+            do_not_disturb: user.do_not_disturb.as_deref().filter(|_| private).cloned(),
         })
     }
 

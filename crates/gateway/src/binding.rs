@@ -5,7 +5,7 @@
 //! ```
 
 use crate::{
-    commands::{BindRequest, Command, Moving},
+    commands::{BindRequest, Command, Moving, Opening},
     connection::{Connection, Phase, json, json_frame, malformed},
     gateway::GatewayConfig,
     outgoing::messages_frame,
@@ -106,8 +106,8 @@ impl Shard {
             device_id: device_id.into(),
             device_kind: self.parts.engine.presence.kind(device_kind),
             since: self.parts.engine.clock.now_ms(),
-            app_version: app_version.map(Into::into),
-            cursor,
+            opening: (app_version.is_some() || cursor.is_some())
+                .then(|| Box::new(Opening { app_version: app_version.map(Into::into), cursor })),
             chat: frame.chat,
             push: frame.push,
             heartbeat_ms: frame.heartbeat_ms,
@@ -141,7 +141,7 @@ impl Shard {
             user,
             device_id: bind.device_id.clone(),
             device_kind: bind.device_kind.clone(),
-            app_version: bind.app_version.clone(),
+            app_version: bind.opening.as_ref().and_then(|opening| opening.app_version.clone()),
         });
         connection.bound = Some(Box::new(bind));
         self.arm(key, tick + silence_max(heartbeat_ms));
@@ -241,7 +241,8 @@ impl Shard {
         connection.cursor.positions = positions;
         let session = connection.session;
         let Some(bound) = &connection.bound else { return };
-        let (user, Some(cursor)) = (bound.user.no, bound.cursor) else {
+        let cursor = bound.opening.as_ref().and_then(|opening| opening.cursor);
+        let (user, Some(cursor)) = (bound.user.no, cursor) else {
             let resume = Resume { complete: true, reset: false, ranges: vec![] };
             self.go_live(session, Ok(Missed { resume, json: vec![], entries: 0 }));
             return;
@@ -282,6 +283,9 @@ impl Shard {
         }
         connection.outgoing.push_front_frames(frames);
         connection.phase = Phase::Live;
+        if let Some(bound) = &mut connection.bound {
+            bound.opening = None;
+        }
         self.schedule.flush_soon(connection, key);
     }
 

@@ -57,8 +57,8 @@ pub(crate) struct BindRequest {
     pub user: Arc<User>,
     pub device_id: Arc<str>,
     pub device_kind: Arc<str>,
-    pub app_version: Option<Arc<str>>,
-    pub cursor: Option<Cursor>,
+    /// What is needed until it is live.
+    pub opening: Option<Box<Opening>>,
     /// Conversations are delivered to it.
     pub chat: bool,
     /// Pushes are delivered to it, and kept for it while it is away.
@@ -66,4 +66,11 @@ pub(crate) struct BindRequest {
     pub heartbeat_ms: u32,
     /// When it was bound, in milliseconds since 1970 UTC.
     pub since: u64,
+}
+
+/// The part of a bind that is of no use once the session is live.
+#[derive(Clone, Default)]
+pub(crate) struct Opening {
+    pub app_version: Option<Arc<str>>,
+    pub cursor: Option<Cursor>,
 }

@@ -59,21 +59,23 @@ pub(crate) struct Connection {
     /// The device that pushes go to, once it is registered.
     pub device: Option<DeviceNo>,
     /// The wheel's tick of the last byte heard, or of the start of the phase.
-    pub heard: u64,
+    pub heard: u32,
     /// The tick of its entry in the wheel.
-    pub due: u64,
+    pub due: u32,
     pub flushed_at: Option<Instant>,
     pub cursor: Cursor,
     /// The head of a frame that has not come whole.
     pub partial: Vec<u8>,
     /// The parts of a fragmented message so far; the first may be empty.
-    pub fragments: Option<Vec<u8>>,
+    // Rare, so that its place is small.
+    #[allow(clippy::box_collection)]
+    pub fragments: Option<Box<Vec<u8>>>,
     pub outgoing: Outgoing,
     pub bound: Option<Box<BindRequest>>,
 }
 
 impl Connection {
-    pub(crate) fn new(transport: Transport, door: Door, session: u64, tick: u64) -> Self {
+    pub(crate) fn new(transport: Transport, door: Door, session: u64, tick: u32) -> Self {
         Connection {
             transport,
             door,
@@ -89,7 +91,7 @@ impl Connection {
             heartbeat_ms: 0,
             device: None,
             heard: tick,
-            due: u64::MAX,
+            due: u32::MAX,
             flushed_at: None,
             cursor: Cursor::default(),
             partial: Vec::new(),

@@ -64,13 +64,6 @@ impl Outgoing {
         self.items.push_back(Item::Push(frame.clone()));
     }
 
-    /// Gives back what an idle session does not need.
-    pub(crate) fn shrink(&mut self) {
-        if self.items.is_empty() {
-            self.items = VecDeque::new();
-        }
-    }
-
     pub(crate) fn push_frame(&mut self, frame: Vec<u8>) {
         self.queued_bytes += frame.len();
         self.items.push_back(Item::Frame(frame.into()));
@@ -147,9 +140,8 @@ impl Outgoing {
                 return (flushed, written, writes);
             }
         }
-        if self.items.capacity() > 64 {
-            self.items = VecDeque::new();
-        }
+        // Most sessions are idle most of the time: room for a few items is as much as the rest of their state.
+        self.items = VecDeque::new();
         // A transport that encrypts may hold the last piece.
         let flushed = match socket.flush() {
             Ok(()) => Flushed::All,

@@ -239,8 +239,8 @@ impl Shard {
         self.connections.get(key).filter(|c| c.session == session).map(|_| key)
     }
 
-    pub(crate) fn tick(&self) -> u64 {
-        (self.started.elapsed().as_millis() / TICK.as_millis()) as u64
+    pub(crate) fn tick(&self) -> u32 {
+        (self.started.elapsed().as_millis() / TICK.as_millis()) as u32
     }
 
     fn register_passage(&mut self, passage: Passage, door: Door) -> Option<usize> {
@@ -263,7 +263,7 @@ impl Shard {
         };
         self.generation += 1;
         let session = (self.generation << 32) | key as u64;
-        let tick = (self.started.elapsed().as_millis() / TICK.as_millis()) as u64;
+        let tick = (self.started.elapsed().as_millis() / TICK.as_millis()) as u32;
         let connection = entry.insert(Connection::new(transport, door, session, tick));
         if connection.transport.may_hold_bytes() {
             connection.readable = true;
@@ -315,7 +315,7 @@ impl Shard {
     }
 
     /// Has the connection looked at no later than `tick`.
-    pub(crate) fn arm(&mut self, key: usize, tick: u64) {
+    pub(crate) fn arm(&mut self, key: usize, tick: u32) {
         if let Some(connection) = self.connections.get_mut(key).filter(|c| tick < c.due && !c.transport.is_virtual()) {
             connection.due = self.wheel.put(key, tick);
         }
@@ -439,7 +439,7 @@ impl Shard {
                 if is_final {
                     return self.take_text(key, payload, following);
                 }
-                connection.fragments = Some(payload.to_vec());
+                connection.fragments = Some(Box::new(payload.to_vec()));
             }
             OpCode::Data(Data::Continue) if connection.fragments.is_some() => {
                 let mut whole = connection.fragments.take().unwrap_or_default();
@@ -489,7 +489,7 @@ impl Shard {
         let tick = self.tick();
         for (due, key) in self.wheel.advance(tick) {
             let Some(connection) = self.connections.get_mut(key).filter(|c| c.due == due) else { continue };
-            connection.due = u64::MAX;
+            connection.due = u32::MAX;
             let (limit, code) = match connection.phase {
                 Phase::Unbound => (ticks(self.parts.config.bind_timeout), Some(ErrorCode::BindTimeout)),
                 Phase::Binding | Phase::Live => {
@@ -498,7 +498,6 @@ impl Shard {
                 Phase::Closing => (ticks(CLOSING), None),
             };
             if tick < connection.heard + limit {
-                connection.outgoing.shrink();
                 let again = connection.heard + limit;
                 self.arm(key, again);
                 continue;
@@ -532,10 +531,10 @@ impl Shard {
 }
 
 /// Ticks of silence after which a session with this heartbeat is given up: half as much again.
-pub(crate) fn silence_max(heartbeat_ms: u32) -> u64 {
+pub(crate) fn silence_max(heartbeat_ms: u32) -> u32 {
     ticks(Duration::from_millis(u64::from(heartbeat_ms) * 3 / 2))
 }
 
-pub(crate) fn ticks(duration: Duration) -> u64 {
-    (duration.as_millis() / TICK.as_millis()).max(1) as u64
+pub(crate) fn ticks(duration: Duration) -> u32 {
+    (duration.as_millis() / TICK.as_millis()).max(1) as u32
 }

@@ -10,7 +10,7 @@ const SLOTS: usize = 4_096;
 pub(crate) struct Wheel {
     slots: Vec<Vec<usize>>,
     /// The tick that is handed out next.
-    now: u64,
+    now: u32,
 }
 
 impl Wheel {
@@ -20,14 +20,14 @@ impl Wheel {
 
     /// Has `key` come up at `tick`, or earlier if that is more than a round away: the owner puts it
     /// back then. Answers the tick at which it will come up.
-    pub(crate) fn put(&mut self, key: usize, tick: u64) -> u64 {
-        let tick = tick.clamp(self.now, self.now + SLOTS as u64 - 1);
+    pub(crate) fn put(&mut self, key: usize, tick: u32) -> u32 {
+        let tick = tick.clamp(self.now, self.now + SLOTS as u32 - 1);
         self.slots[tick as usize % SLOTS].push(key);
         tick
     }
 
     /// Everything that comes up until `tick`, inclusive, with the tick it was put for.
-    pub(crate) fn advance(&mut self, tick: u64) -> Vec<(u64, usize)> {
+    pub(crate) fn advance(&mut self, tick: u32) -> Vec<(u32, usize)> {
         let mut due = Vec::new();
         while self.now <= tick {
             let now = self.now;
@@ -57,6 +57,6 @@ mod tests {
     fn beyond_a_round_it_comes_up_early_instead_of_never() {
         let mut wheel = Wheel::new();
         let early = wheel.put(1, 10_000);
-        assert_eq!(wheel.advance(SLOTS as u64), [(early, 1)]);
+        assert_eq!(wheel.advance(SLOTS as u32), [(early, 1)]);
     }
 }

@@ -182,7 +182,7 @@ impl<'a> Scratch<'a> {
             }
             Proposal::SetDoNotDisturb { user, window } => {
                 let mut found = self.user(*user)?.ok_or(Refused::NoSuchUser(*user))?;
-                found.do_not_disturb = window.clone();
+                found.do_not_disturb = window.clone().map(Box::new);
                 self.put_user(found);
                 Ok(Outcome::Done)
             }

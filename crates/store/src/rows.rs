@@ -139,7 +139,7 @@ impl UserRow {
 
     pub(crate) fn user(self, no: UserNo) -> User {
         let UserRow { id, name, avatar, attributes, created_at, window } = self;
-        let do_not_disturb = window.map(|(start, end, time_zone)| DailyWindow { start, end, time_zone });
+        let do_not_disturb = window.map(|(start, end, time_zone)| Box::new(DailyWindow { start, end, time_zone }));
         User { no, id, name, avatar, attributes, created_at, do_not_disturb }
     }
 }

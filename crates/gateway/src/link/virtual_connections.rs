@@ -35,9 +35,9 @@ pub(crate) struct Link {
     /// The head of a packet that has not come whole.
     partial: Vec<u8>,
     pub readable: bool,
-    heard: u64,
-    said: u64,
-    lease: u64,
+    heard: u32,
+    said: u32,
+    lease: u32,
 }
 
 impl Shard {
@@ -93,7 +93,7 @@ impl Shard {
                     link.partial.truncate(start + n);
                     if link.heard != tick {
                         link.heard = tick;
-                        let lease_ms = link.lease * TICK.as_millis() as u64;
+                        let lease_ms = u64::from(link.lease) * TICK.as_millis() as u64;
                         let engine = &self.parts.engine;
                         engine.presence.nodes.renew(NodeNo(link.relay.node), engine.clock.now_ms(), lease_ms);
                     }
@@ -212,7 +212,7 @@ impl Shard {
             if tick > link.heard + link.lease {
                 tracing::warn!(
                     node = link.relay.node,
-                    silent_ms = link.lease * TICK.as_millis() as u64,
+                    silent_ms = u64::from(link.lease) * TICK.as_millis() as u64,
                     "a link is silent"
                 );
                 lost.push(index);

@@ -31,8 +31,8 @@ pub(super) struct Device {
     pub readable: bool,
     pub ending: bool,
     pub heartbeat_ms: u32,
-    pub heard: u64,
-    pub due: u64,
+    pub heard: u32,
+    pub due: u32,
     /// The head of a frame that has not come whole, or what waits for `bound`.
     pub partial: Vec<u8>,
     /// What the kernel did not take.
@@ -51,7 +51,7 @@ pub(super) enum Written {
 }
 
 impl Device {
-    pub(super) fn new(transport: Transport, name: u64, tick: u64) -> Self {
+    pub(super) fn new(transport: Transport, name: u64, tick: u32) -> Self {
         Device {
             transport,
             name,
@@ -63,7 +63,7 @@ impl Device {
             ending: false,
             heartbeat_ms: 0,
             heard: tick,
-            due: u64::MAX,
+            due: u32::MAX,
             partial: Vec::new(),
             rest: Vec::new(),
             bind: None,

@@ -62,7 +62,7 @@ pub(super) struct RelayLoop {
     upstreams: Vec<Upstream>,
     is_attached: bool,
     /// The tick at which the core went away.
-    away_since: u64,
+    away_since: u32,
     wheel: Wheel,
     readable: VecDeque<usize>,
     /// Devices that wait to be opened anew.
@@ -119,8 +119,8 @@ impl RelayLoop {
         }
     }
 
-    fn tick(&self) -> u64 {
-        (self.started.elapsed().as_millis() / TICK.as_millis()) as u64
+    fn tick(&self) -> u32 {
+        (self.started.elapsed().as_millis() / TICK.as_millis()) as u32
     }
 
     fn is_congested(&self) -> bool {
@@ -617,7 +617,7 @@ impl RelayLoop {
         self.shared.open.fetch_sub(1, Ordering::Relaxed);
     }
 
-    fn arm(&mut self, key: usize, tick: u64) {
+    fn arm(&mut self, key: usize, tick: u32) {
         if let Some(device) = self.devices.get_mut(key).filter(|device| tick < device.due) {
             device.due = self.wheel.put(key, tick);
         }
@@ -627,7 +627,7 @@ impl RelayLoop {
         let tick = self.tick();
         for (due, key) in self.wheel.advance(tick) {
             let Some(device) = self.devices.get_mut(key).filter(|device| device.due == due) else { continue };
-            device.due = u64::MAX;
+            device.due = u32::MAX;
             let (limit, code) = match device.phase {
                 Phase::Unbound | Phase::Opening | Phase::Reopening => {
                     (ticks(self.config.bind_timeout), Some(ErrorCode::BindTimeout))

@@ -17,9 +17,9 @@ pub(super) struct Upstream {
     pub out: LinkOut,
     partial: Vec<u8>,
     pub readable: bool,
-    heard: u64,
-    said: u64,
-    lease: u64,
+    heard: u32,
+    said: u32,
+    lease: u32,
 }
 
 impl Upstream {
@@ -28,7 +28,7 @@ impl Upstream {
         registry: &Registry,
         token: Token,
         lease: Duration,
-        tick: u64,
+        tick: u32,
     ) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
         let mut socket = TcpStream::from_std(socket);
@@ -42,7 +42,7 @@ impl Upstream {
     }
 
     /// Reads a piece; answers all that has not been taken. An error: the link is of no use any more.
-    pub(super) fn read(&mut self, tick: u64) -> io::Result<Vec<u8>> {
+    pub(super) fn read(&mut self, tick: u32) -> io::Result<Vec<u8>> {
         let start = self.partial.len();
         self.partial.resize(start + READ_BYTES, 0);
         let read = self.socket.read(&mut self.partial[start..]);
@@ -63,7 +63,7 @@ impl Upstream {
     }
 
     /// Writes what waits, or that we live. An error: the link is lost.
-    pub(super) fn serve(&mut self, tick: u64) -> io::Result<()> {
+    pub(super) fn serve(&mut self, tick: u32) -> io::Result<()> {
         if tick > self.heard + self.lease {
             return Err(ErrorKind::TimedOut.into());
         }

@@ -228,7 +228,7 @@ fn do_not_disturb(store: &dyn Store) {
     for window in [Some(window), None] {
         let set = Proposal::SetDoNotDisturb { user: u[0], window: window.clone() };
         assert_eq!(commit(store, set), Outcome::Done);
-        assert_eq!(store.user(u[0]).unwrap().unwrap().do_not_disturb, window);
+        assert_eq!(store.user(u[0]).unwrap().unwrap().do_not_disturb.as_deref(), window.as_ref());
     }
     let unknown = Proposal::SetDoNotDisturb { user: UserNo(5), window: None };
     assert_eq!(commit(store, unknown), Outcome::Refused(Refused::NoSuchUser(UserNo(5))));
