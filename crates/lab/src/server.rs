@@ -159,7 +159,6 @@ impl OwnServer {
             .arg("serve")
             .env("TIDINGS_HTTP_LISTEN", "127.0.0.1:0")
             .env("TIDINGS_MIOP_LISTEN", "127.0.0.1:0")
-            .env("TIDINGS_MIOP_LISTEN", "127.0.0.1:0")
             .env("TIDINGS_DATA_DIR", self.data_dir())
             .env("TIDINGS_API_KEY", &self.api_key)
             .env("TIDINGS_TOKEN_KEY", &self.token_key)

@@ -92,6 +92,10 @@ pub struct ConnectArgs {
     /// Push to all at the end
     #[arg(long)]
     pub push: bool,
+    /// With --gateways 0: the devices have bound before, to a server that was started anew since. What connections cost
+    /// is then told apart from what it costs to get to know a device
+    #[arg(long)]
+    pub known: bool,
 }
 
 #[derive(Debug, Clone, Args)]

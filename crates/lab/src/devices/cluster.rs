@@ -94,11 +94,7 @@ impl Cluster {
             }
             gateways.push(Gateway::start(folder.path().join(format!("gateway-{number}")), environment)?);
         }
-        let line = match args.via {
-            Via::Miop => "miop",
-            Via::Miops => "miop_tls",
-            Via::Ws => "http",
-        };
+        let line = line_of(args.via);
         let doors = if count == 0 {
             vec![own.listening(line).ok_or_else(|| LabError::Server(format!("told no {line} address")))?]
         } else {
@@ -106,6 +102,21 @@ impl Cluster {
         };
         let certificate = tls.map(|tls| tls.pem);
         Ok(Cluster { target: Target::Own(Box::new(own)), gateways, doors, certificate, folder })
+    }
+
+    /// Stops a server of our own that has no gateways, and starts it again on its folder.
+    pub(crate) fn restart(&mut self, via: Via) -> Result<(), LabError> {
+        let Target::Own(own) = &mut self.target else {
+            return Err(LabError::Usage("only a server of the bench's own can be started anew".into()));
+        };
+        if !self.gateways.is_empty() {
+            return Err(LabError::Usage("--known needs --gateways 0".into()));
+        }
+        own.stop()?;
+        own.launch()?;
+        let line = line_of(via);
+        self.doors = vec![own.listening(line).ok_or_else(|| LabError::Server(format!("told no {line} address")))?];
+        Ok(())
     }
 
     pub(crate) fn http(&self) -> Http {
@@ -141,6 +152,15 @@ impl Cluster {
         let check = self.target.finish()?;
         self.folder.close()?;
         Ok(check)
+    }
+}
+
+/// The line of the server's `listening` file for a kind of connection.
+fn line_of(via: Via) -> &'static str {
+    match via {
+        Via::Miop => "miop",
+        Via::Miops => "miop_tls",
+        Via::Ws => "http",
     }
 }
 

@@ -14,19 +14,23 @@ use std::time::{Duration, Instant};
 
 /// Between two looks at the devices while they are held.
 const LOOK: Duration = Duration::from_secs(1);
-/// What binding left to be freed and written is done by then.
+/// What binding left to be freed and written is done by then, before the devices are held and measured.
 const REST: Duration = Duration::from_secs(1);
 
 pub(crate) fn run(args: &ConnectArgs) -> Result<Verdict, LabError> {
     let devices = &args.devices.or_usual(1_000);
     let mut stage = Stage::set(devices)?;
+    if args.known {
+        stage.connect(devices)?;
+        stage = stage.anew(devices)?;
+    }
     let ramp = stage.connect(devices)?;
     std::thread::sleep(REST.min(args.hold));
-    let after = stage.memory();
-    let each = PerConnection::between(&stage.before, &after, ramp.tally.live);
     let (server, clients) = (stage.cluster.cpu_seconds(), stage.fleet.cpu_seconds());
     let held = hold(&mut stage, args.hold, devices.target.patience)?;
     let (server, clients) = (stage.cluster.cpu_seconds() - server, stage.fleet.cpu_seconds() - clients);
+    let after = stage.memory();
+    let each = PerConnection::between(&stage.before, &after, ramp.tally.live);
     let mut push = args.push.then(|| Round::run(&mut stage, 0, devices.target.patience)).transpose()?;
     let end = stage.settle(devices.target.patience)?;
     push.iter_mut().for_each(|push| push.settle(&end));

@@ -17,11 +17,15 @@ pub(crate) fn run(args: &ScenarioArgs) -> Result<Verdict, LabError> {
             devices: devices(1_000_000),
             hold: args.hold.unwrap_or(10 * SECOND),
             push: false,
+            known: false,
         }),
         // They stay, each heartbeat is answered, and a push still reaches all.
-        Scenario::Stability => {
-            connect::run(&ConnectArgs { devices: devices(100_000), hold: args.hold.unwrap_or(STABLE_FOR), push: true })
-        }
+        Scenario::Stability => connect::run(&ConnectArgs {
+            devices: devices(100_000),
+            hold: args.hold.unwrap_or(STABLE_FOR),
+            push: true,
+            known: false,
+        }),
         // They come all at once.
         Scenario::Concurrency => storm::run(&StormArgs { devices: devices(100_000), rounds: 3, no_bare: false }),
         // They misbehave.

@@ -47,6 +47,16 @@ impl Stage {
         let cluster = Cluster::find(args)?;
         let tag = process::run_tag();
         setup::many_users(&mut cluster.http(), &tag, args.devices)?;
+        Stage::open(args, cluster, tag, workers, crowd_at_first_door)
+    }
+
+    fn open(
+        args: &DeviceArgs,
+        cluster: Cluster,
+        tag: String,
+        workers: usize,
+        crowd_at_first_door: Option<usize>,
+    ) -> Result<Self, LabError> {
         let plan = OpenDevices {
             doors: cluster.doors.clone(),
             certificate: cluster.certificate.clone(),
@@ -60,6 +70,15 @@ impl Stage {
         let fleet = Fleet::open(&plan, workers)?;
         let before = Memory::now(&cluster.processes(), &fleet.pids());
         Ok(Stage { cluster, fleet, tag, before })
+    }
+
+    /// The same devices, all away, and a server that was started anew.
+    pub(crate) fn anew(self, args: &DeviceArgs) -> Result<Self, LabError> {
+        let Stage { mut cluster, fleet, tag, .. } = self;
+        let workers = fleet.workers();
+        drop(fleet);
+        cluster.restart(args.via)?;
+        Stage::open(args, cluster, tag, workers, None)
     }
 
     /// What all device clients of a run are told, but for who their devices are.
