@@ -100,6 +100,10 @@ settings! {
     Session {
         /// A client sends something at least this often; half as much again of silence ends the session.
         heartbeat_ms: u64 = GatewayConfig::default().heartbeat.as_millis() as u64,
+        /// The shortest interval that a device may ask for, in seconds.
+        heartbeat_s_min: u64 = GatewayConfig::default().heartbeat_min.as_secs(),
+        /// The longest, in seconds: a network that forgets an idle connection sooner is found out by the device.
+        heartbeat_s_max: u64 = GatewayConfig::default().heartbeat_max.as_secs(),
         /// A connection that has not bound by then is closed.
         bind_timeout_ms: u64 = GatewayConfig::default().bind_timeout.as_millis() as u64,
         /// Bytes waiting for one session. Above: closed with `slow_reader`; it resumes from its cursor.
@@ -391,6 +395,8 @@ impl Settings {
         GatewayConfig {
             shards: self.shards(),
             heartbeat: Duration::from_millis(session.heartbeat_ms),
+            heartbeat_min: Duration::from_secs(session.heartbeat_s_min),
+            heartbeat_max: Duration::from_secs(session.heartbeat_s_max),
             bind_timeout: Duration::from_millis(session.bind_timeout_ms),
             session_buffer_bytes: session.buffer_bytes,
             session_requests: session.requests_max,
