@@ -62,6 +62,11 @@ impl Http {
     }
 
     fn try_exchange(&mut self, method: &str, path: &str, body: &[u8]) -> Result<Answer, ClientError> {
+        // A server ends connections that idle; a request on one that has ended would be lost, and nobody could say
+        // whether it was done.
+        if self.stream.as_ref().is_some_and(has_ended) {
+            self.stream = None;
+        }
         let stream = match &mut self.stream {
             Some(stream) => stream,
             None => {
@@ -202,6 +207,13 @@ pub fn path_segment(id: &str) -> String {
         }
     }
     out
+}
+
+/// Whether the other side has closed, or says something that nobody asked for, which is as bad.
+fn has_ended(stream: &TcpStream) -> bool {
+    let peeked = stream.set_nonblocking(true).and_then(|()| stream.peek(&mut [0]));
+    let quiet = matches!(peeked, Err(error) if error.kind() == std::io::ErrorKind::WouldBlock);
+    stream.set_nonblocking(false).is_err() || !quiet
 }
 
 #[cfg(test)]
