@@ -122,11 +122,11 @@ impl Connection {
         }
     }
 
-    /// Where and when to connect again.
-    pub(crate) fn reconnect_frame(&self, address: Option<&str>, after_ms: u64) -> Vec<u8> {
+    /// When to connect again.
+    pub(crate) fn reconnect_frame(&self, after_ms: u64) -> Vec<u8> {
         match self.door {
             Door::WebSocket => json_frame(self.door, &json(&ServerFrame::Reconnect { after_ms })),
-            Door::Miop => Frame::Redirect { address, after_ms }.to_bytes(),
+            Door::Miop => Frame::Redirect { address: None, after_ms }.to_bytes(),
         }
     }
 }

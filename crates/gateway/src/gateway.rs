@@ -186,6 +186,15 @@ impl Gateway {
         self.engine.presence.nodes.attach(name, boot_id, address, now_ms, lease.as_millis() as u64).0
     }
 
+    /// Whether a node has not been forgotten; its lease may be over.
+    pub(crate) fn knows_node(&self, node: u32) -> bool {
+        self.engine.presence.nodes.card(NodeNo(node)).is_some()
+    }
+
+    pub(crate) fn is_node_alive(&self, node: u32) -> bool {
+        self.engine.presence.nodes.is_alive(NodeNo(node))
+    }
+
     /// Its successor has: what it held is gone.
     pub(crate) fn drop_node(&self, node: u32) {
         self.engine.presence.nodes.detach(NodeNo(node));

@@ -29,6 +29,19 @@ pub(crate) struct Walk {
     next_key: usize,
 }
 
+/// Both clocks, read once for many sessions.
+#[derive(Clone, Copy)]
+struct Now {
+    wall_ms: u64,
+    monotonic: Instant,
+}
+
+impl Now {
+    fn of(shard: &Shard) -> Self {
+        Now { wall_ms: shard.parts.engine.clock.now_ms(), monotonic: Instant::now() }
+    }
+}
+
 impl Shard {
     /// A piece of what is to be pushed, unless chat has work waiting.
     pub(crate) fn take_pushes(&mut self) {
@@ -45,13 +58,14 @@ impl Shard {
     }
 
     fn take_push_item(&mut self, item: PushItem) {
+        let now = Now::of(self);
         match item {
             PushItem::Registered { session, result } => self.registered(session, result),
             PushItem::Pending { session, frames } => {
                 let Some(key) = self.find(session) else { return };
                 let Some(device) = self.connections[key].device else { return };
                 for frame in frames {
-                    if self.push_to(key, &frame) {
+                    if self.push_to(key, &frame, now) {
                         self.parts.engine.push.written(frame.push, vec![device]);
                     }
                 }
@@ -61,7 +75,7 @@ impl Shard {
                 for session in sessions {
                     if let Some(key) = self.find(session)
                         && let Some(device) = self.connections[key].device
-                        && self.push_to(key, &frame)
+                        && self.push_to(key, &frame, now)
                     {
                         written.push(device);
                     }
@@ -74,11 +88,12 @@ impl Shard {
 
     fn walk_on(&mut self) {
         let Some(mut walk) = self.pushing.take() else { return };
+        let now = Now::of(self);
         let mut written = Vec::new();
         let end = (walk.next_key + WALK_PIECE).min(self.connections.capacity());
         for key in walk.next_key..end {
             let Some(device) = self.connections.get(key).and_then(|connection| connection.device) else { continue };
-            if walk.devices.contains(device) && self.push_to(key, &walk.frame) {
+            if walk.devices.contains(device) && self.push_to(key, &walk.frame, now) {
                 written.push(device);
             }
         }
@@ -96,17 +111,16 @@ impl Shard {
     }
 
     /// Puts a push to a session; answers whether it was taken. One whose buffer is full gets it on its next bind.
-    fn push_to(&mut self, key: usize, frame: &Arc<PushFrame>) -> bool {
-        let now_ms = self.parts.engine.clock.now_ms();
+    fn push_to(&mut self, key: usize, frame: &Arc<PushFrame>, now: Now) -> bool {
         let connection = &mut self.connections[key];
         if connection.phase == Phase::Closing
-            || frame.expires_at <= now_ms
+            || frame.expires_at <= now.wall_ms
             || connection.outgoing.queued_bytes() > self.parts.config.session_buffer_bytes
         {
             return false;
         }
         connection.outgoing.push_push(frame);
-        self.schedule.flush_gathered(connection, key, Lane::Broadcast, Instant::now());
+        self.schedule.flush_gathered(connection, key, Lane::Broadcast, now.monotonic);
         true
     }
 

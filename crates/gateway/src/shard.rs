@@ -5,7 +5,10 @@ use crate::{
     commands::Command,
     connection::{Connection, Phase, malformed},
     gateway::{GatewayConfig, ShardHandle, ShardWake, VerifyToken, WAKE},
-    link::virtual_connections::{LINK_TOKENS, Link},
+    link::{
+        packet,
+        virtual_connections::{LINK_TOKENS, Link},
+    },
     listing::Listing,
     pushing::Walk,
     transport::{Carrier, Door, Passage, Transport},
@@ -32,8 +35,6 @@ use tidings_protocol::{
     ws::{self, Control, Data, OpCode, put_server_frame, take_frame},
 };
 
-/// One read buffer per shard; a whole frame of the greatest length fits.
-const READ_BUFFER_BYTES: usize = 256 * 1024;
 /// Reads of one connection before others have their turn.
 const READS_PER_TURN: usize = 4;
 /// Readable connections served before fan-outs have their turn.
@@ -72,7 +73,7 @@ pub(crate) struct Shard {
     pub(crate) wheel: Wheel,
     pub(crate) readable: VecDeque<usize>,
     pub(crate) scratch: Vec<u8>,
-    read_buffer: Vec<u8>,
+    pub(crate) read_buffer: Vec<u8>,
     pub(crate) generation: u64,
     started: Instant,
     pub(crate) draining: bool,
@@ -104,7 +105,7 @@ impl Shard {
             wheel: Wheel::new(),
             readable: VecDeque::new(),
             scratch: Vec::new(),
-            read_buffer: vec![0; READ_BUFFER_BYTES],
+            read_buffer: vec![0; packet::READ_BUFFER_BYTES],
             generation: 0,
             started: Instant::now(),
             draining: false,
@@ -521,7 +522,7 @@ impl Shard {
             let after_ms = rand::random_range(0..=spread_ms.max(1));
             let refusal =
                 Refusal::new(ErrorCode::Draining, "the server is draining; connect again").retry_after(after_ms);
-            let frame = self.connections[key].reconnect_frame(None, after_ms);
+            let frame = self.connections[key].reconnect_frame(after_ms);
             // What a relay holds it keeps, until we are back or it has waited long enough.
             if self.connections[key].phase != Phase::Closing && !self.connections[key].transport.is_virtual() {
                 self.close_after(key, frame, refusal);

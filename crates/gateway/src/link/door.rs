@@ -132,8 +132,13 @@ impl Attaching {
         let mut relays = self.relays.lock();
         if let Some((boot_id, node)) = relays.get(&hello.name)
             && *boot_id == hello.boot_id
+            && self.gateway.knows_node(*node)
         {
             return Some(*node);
+        }
+        if relays.len() >= RELAYS_MAX {
+            // Names of processes that are gone make room.
+            relays.retain(|_, (_, node)| self.gateway.is_node_alive(*node));
         }
         if relays.len() >= RELAYS_MAX && !relays.contains_key(&hello.name) {
             return None;

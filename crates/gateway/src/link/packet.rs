@@ -4,11 +4,18 @@
 //! kind (1 byte)  connection (8 bytes)  length (4 bytes)  payload        little-endian
 //! ```
 
-use std::ops::Range;
+use std::{
+    io::{self, ErrorKind, Read},
+    ops::Range,
+};
+use tidings_protocol::limits::FRAME_BYTES_MAX;
 
 const HEAD_BYTES: usize = 13;
-/// The longest payload; longer runs of bytes go in several packets.
-pub(crate) const PAYLOAD_BYTES_MAX: usize = 256 * 1024;
+/// The longest payload: a client's frame of the greatest length fits. Longer runs of bytes go in several packets.
+pub(crate) const PAYLOAD_BYTES_MAX: usize = 224 * 1024;
+/// One read buffer per thread, for devices and links: a whole frame or packet of the greatest length fits.
+pub(crate) const READ_BUFFER_BYTES: usize = 256 * 1024;
+const _: () = assert!(HEAD_BYTES + PAYLOAD_BYTES_MAX < READ_BUFFER_BYTES && FRAME_BYTES_MAX + 16 < PAYLOAD_BYTES_MAX);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
@@ -44,9 +51,22 @@ pub(crate) enum Kind {
 impl Kind {
     fn of(byte: u8) -> Option<Kind> {
         use Kind::*;
-        [Open, Data, Closed, Ping, Opened, Close, Challenge, Hello, Welcome, Refused, List, Sessions, Forget]
-            .into_iter()
-            .find(|kind| *kind as u8 == byte)
+        Some(match byte {
+            1 => Open,
+            2 => Data,
+            3 => Closed,
+            4 => Ping,
+            5 => Opened,
+            6 => Close,
+            7 => Challenge,
+            8 => Hello,
+            9 => Welcome,
+            10 => Refused,
+            11 => List,
+            12 => Sessions,
+            13 => Forget,
+            _ => return None,
+        })
     }
 }
 
@@ -82,6 +102,20 @@ pub(crate) fn take(bytes: &[u8]) -> Result<Option<Packet>, BadPacket> {
     Ok(whole.then_some(Packet { kind, id, payload: HEAD_BYTES..HEAD_BYTES + length }))
 }
 
+/// Reads once, with what had not come whole before it: `buffer[..n]` is what there is to take, and what is
+/// left of it goes back to `partial`. An error leaves `partial` as it was.
+pub(crate) fn read(socket: &mut impl Read, partial: &mut Vec<u8>, buffer: &mut [u8]) -> io::Result<usize> {
+    let start = partial.len();
+    buffer[..start].copy_from_slice(partial);
+    match socket.read(&mut buffer[start..])? {
+        0 => Err(ErrorKind::UnexpectedEof.into()),
+        n => {
+            *partial = Vec::new();
+            Ok(start + n)
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -100,6 +134,14 @@ mod tests {
         assert_eq!((packet.kind, packet.id, &bytes[packet.payload.clone()]), (Kind::Open, 7, &b"first"[..]));
         let packet = take(&bytes[packet.payload.end..]).unwrap().unwrap();
         assert_eq!((packet.kind, packet.id, packet.payload.len()), (Kind::Closed, u64::MAX, 0));
+    }
+
+    #[test]
+    fn every_kind_is_known_by_its_byte() {
+        for byte in 0..=u8::MAX {
+            assert!(Kind::of(byte).is_none_or(|kind| kind as u8 == byte), "{byte}");
+        }
+        assert_eq!((0..=u8::MAX).filter_map(Kind::of).count(), 13);
     }
 
     #[test]

@@ -11,18 +11,12 @@ use crate::{
 };
 use mio::{Interest, Token, net::TcpStream};
 use parking_lot::Mutex;
-use std::{
-    io::{ErrorKind, Read},
-    sync::Arc,
-    time::Duration,
-};
+use std::{io::ErrorKind, sync::Arc, time::Duration};
 use tidings_engine::presence::NodeNo;
 use tidings_protocol::error::{ErrorCode, Refusal};
 
 /// Tokens from here on are links', below are connections'.
 pub(crate) const LINK_TOKENS: usize = usize::MAX / 2;
-/// Read from a link at once.
-const READ_BYTES: usize = 256 * 1024;
 /// Reads of one link before others have their turn.
 const READS_PER_TURN: usize = 4;
 /// Bytes of a session that wait while something before them is done.
@@ -42,6 +36,11 @@ pub(crate) struct Link {
 
 impl Shard {
     pub(crate) fn adopt_link(&mut self, socket: std::net::TcpStream, relay: RelayThread, lease: Duration) {
+        // The relay has given the old one up, whether or not we have heard of it: what it is told there is lost.
+        let old = self.links.iter().find(|(_, link)| link.relay == relay).map(|(index, _)| index);
+        if let Some(old) = old {
+            self.drop_link(old);
+        }
         let tick = self.tick();
         let entry = self.links.vacant_entry();
         let token = Token(LINK_TOKENS + entry.key());
@@ -82,42 +81,34 @@ impl Shard {
 
     /// Answers whether the link is still good.
     fn read_link(&mut self, index: usize) -> bool {
+        let mut buffer = std::mem::take(&mut self.read_buffer);
+        let good = self.read_link_into(index, &mut buffer);
+        self.read_buffer = buffer;
+        good
+    }
+
+    fn read_link_into(&mut self, index: usize, buffer: &mut [u8]) -> bool {
         let tick = self.tick();
         for _ in 0..READS_PER_TURN {
             let link = &mut self.links[index];
-            let start = link.partial.len();
-            link.partial.resize(start + READ_BYTES, 0);
-            match link.socket.read(&mut link.partial[start..]) {
-                Ok(0) => return false,
-                Ok(n) => {
-                    link.partial.truncate(start + n);
-                    if link.heard != tick {
-                        link.heard = tick;
-                        let lease_ms = u64::from(link.lease) * TICK.as_millis() as u64;
-                        let engine = &self.parts.engine;
-                        engine.presence.nodes.renew(NodeNo(link.relay.node), engine.clock.now_ms(), lease_ms);
-                    }
+            let end = match packet::read(&mut link.socket, &mut link.partial, buffer) {
+                Ok(end) => end,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    link.readable = false;
+                    return true;
                 }
-                Err(error) => {
-                    link.partial.truncate(start);
-                    if link.partial.is_empty() {
-                        link.partial = Vec::new();
-                    }
-                    match error.kind() {
-                        ErrorKind::WouldBlock => {
-                            link.readable = false;
-                            return true;
-                        }
-                        ErrorKind::Interrupted => continue,
-                        _ => return false,
-                    }
-                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(_) => return false,
+            };
+            if link.heard != tick {
+                link.heard = tick;
+                let lease_ms = u64::from(link.lease) * TICK.as_millis() as u64;
+                let engine = &self.parts.engine;
+                engine.presence.nodes.renew(NodeNo(link.relay.node), engine.clock.now_ms(), lease_ms);
             }
-            let mut bytes = std::mem::take(&mut link.partial);
-            let Some(taken) = self.take_packets(index, &bytes) else { return false };
+            let Some(taken) = self.take_packets(index, &buffer[..end]) else { return false };
             let Some(link) = self.links.get_mut(index) else { return true };
-            bytes.drain(..taken);
-            link.partial = bytes;
+            link.partial = buffer[taken..end].to_vec();
         }
         true
     }
@@ -139,13 +130,13 @@ impl Shard {
                 let (door, frames) = payload.split_first()?;
                 let door = if *door == 0 { Door::WebSocket } else { Door::Miop };
                 let key = self.register_virtual(self.links[index].relay, id, door)?;
-                self.take_bytes(key, frames.to_vec());
+                self.take_frames_of(key, frames);
             }
             Kind::Data => {
                 let Some(key) = self.find_virtual(index, id) else { return Some(()) };
                 let connection = &mut self.connections[key];
                 if !connection.paused && connection.partial.is_empty() {
-                    self.take_bytes(key, payload.to_vec());
+                    self.take_frames_of(key, payload);
                 } else if connection.partial.len() + payload.len() <= WAITING_BYTES_MAX {
                     connection.partial.extend_from_slice(payload);
                 } else {
@@ -162,6 +153,15 @@ impl Shard {
             _ => return None,
         }
         Some(())
+    }
+
+    /// Whole frames of a virtual connection.
+    fn take_frames_of(&mut self, key: usize, frames: &[u8]) {
+        match self.connections[key].door {
+            Door::Miop => drop(self.take_miop_frames(key, frames)),
+            // Unmasking happens in place.
+            Door::WebSocket => self.take_bytes(key, frames.to_vec()),
+        }
     }
 
     /// A session that is still here, and behind this link: a relay speaks for its own connections only.

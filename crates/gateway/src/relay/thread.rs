@@ -35,7 +35,6 @@ use tidings_protocol::{
 };
 
 /// One read buffer for all devices; a whole frame of the greatest length fits.
-const READ_BUFFER_BYTES: usize = 256 * 1024;
 /// Readable devices served before the links have their turn.
 const READERS_PER_TURN: usize = 128;
 const READS_PER_TURN: usize = 4;
@@ -97,7 +96,7 @@ impl RelayLoop {
             wheel: Wheel::new(),
             readable: VecDeque::new(),
             reopen: VecDeque::new(),
-            read_buffer: vec![0; READ_BUFFER_BYTES],
+            read_buffer: vec![0; packet::READ_BUFFER_BYTES],
             generation: 0,
             started: Instant::now(),
             draining: false,
@@ -442,7 +441,10 @@ impl RelayLoop {
                 continue;
             }
             let tick = self.tick();
-            let read = self.upstreams[index].read(tick).and_then(|bytes| self.take_packets(index, bytes));
+            let mut buffer = std::mem::take(&mut self.read_buffer);
+            let read = self.upstreams[index].read(tick, &mut buffer);
+            let read = read.and_then(|end| self.take_packets(index, &buffer[..end]));
+            self.read_buffer = buffer;
             if let Err(error) = read {
                 tracing::warn!(%error, "the link to the core is lost");
                 return self.lose_core();
@@ -450,14 +452,15 @@ impl RelayLoop {
         }
     }
 
-    fn take_packets(&mut self, index: usize, mut bytes: Vec<u8>) -> std::io::Result<()> {
+    fn take_packets(&mut self, index: usize, bytes: &[u8]) -> std::io::Result<()> {
         let mut at = 0;
         while let Some(Packet { kind, id, payload }) = packet::take(&bytes[at..]).map_err(std::io::Error::other)? {
             self.take_packet(index, kind, id, &bytes[at + payload.start..at + payload.end]);
             at += payload.end;
         }
-        bytes.drain(..at);
-        self.upstreams[index].keep(bytes);
+        if at < bytes.len() {
+            self.upstreams[index].keep(&bytes[at..]);
+        }
         Ok(())
     }
 

@@ -1,16 +1,17 @@
 //! A relay's end of one link.
 
 use crate::{
-    link::{LinkOut, packet::Kind},
+    link::{
+        LinkOut,
+        packet::{self, Kind},
+    },
     shard::ticks,
 };
 use mio::{Interest, Registry, Token, net::TcpStream};
 use std::{
-    io::{self, ErrorKind, Read},
+    io::{self, ErrorKind},
     time::Duration,
 };
-
-const READ_BYTES: usize = 256 * 1024;
 
 pub(super) struct Upstream {
     socket: TcpStream,
@@ -41,25 +42,25 @@ impl Upstream {
         let _ = registry.deregister(&mut self.socket);
     }
 
-    /// Reads a piece; answers all that has not been taken. An error: the link is of no use any more.
-    pub(super) fn read(&mut self, tick: u32) -> io::Result<Vec<u8>> {
-        let start = self.partial.len();
-        self.partial.resize(start + READ_BYTES, 0);
-        let read = self.socket.read(&mut self.partial[start..]);
-        self.partial.truncate(start + *read.as_ref().unwrap_or(&0));
-        match read {
-            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
-            Ok(_) => self.heard = tick,
-            Err(error) if error.kind() == ErrorKind::WouldBlock => self.readable = false,
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
+    /// Reads a piece; answers how much of `buffer` there is to take. An error: the link is of no use any more.
+    pub(super) fn read(&mut self, tick: u32, buffer: &mut [u8]) -> io::Result<usize> {
+        match packet::read(&mut self.socket, &mut self.partial, buffer) {
+            Ok(end) => {
+                self.heard = tick;
+                Ok(end)
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                self.readable = false;
+                Ok(0)
+            }
+            Err(error) if error.kind() == ErrorKind::Interrupted => Ok(0),
+            Err(error) => Err(error),
         }
-        Ok(std::mem::take(&mut self.partial))
     }
 
     /// What had not come whole.
-    pub(super) fn keep(&mut self, bytes: Vec<u8>) {
-        self.partial = bytes;
+    pub(super) fn keep(&mut self, bytes: &[u8]) {
+        self.partial = bytes.to_vec();
     }
 
     /// Writes what waits, or that we live. An error: the link is lost.

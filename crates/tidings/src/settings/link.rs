@@ -57,6 +57,9 @@ impl Settings {
         if uses_links && secret.len() < SECRET_BYTES_MIN {
             bail!("[link] secret must be set, and have at least {SECRET_BYTES_MIN} bytes. Set TIDINGS_LINK_SECRET");
         }
+        if self.link.listen.len() > 1 || self.link.metrics_listen.len() > 1 {
+            bail!("[link] listen and metrics_listen take one address each");
+        }
         if self.role == Role::Gateway && self.link.to.is_none() {
             bail!("role = \"gateway\" needs [link] to: the core that it holds connections for. Set TIDINGS_LINK_TO");
         }
