@@ -13,6 +13,7 @@
 //! - [`users`], [`conversations`]: cards, members, mutes;
 //! - [`outbox`]: offline push by webhook;
 //! - [`push`]: data to devices, stored until acknowledged;
+//! - [`popups`]: which in-app message suits a user now;
 //! - [`presence`], [`directory`], [`metrics`]: who is here, what is cached, what is counted.
 
 pub mod clock;
@@ -28,6 +29,7 @@ pub mod memory;
 pub mod metrics;
 pub mod model;
 pub mod outbox;
+pub mod popups;
 pub mod presence;
 pub mod push;
 pub mod rate;

@@ -1,8 +1,10 @@
 //! The JSON bodies of the HTTP door. Unknown fields are refused in requests, so that a misspelt
 //! option is noticed instead of ignored.
 
+mod popups;
 mod push;
 
+pub use popups::*;
 pub use push::*;
 
 use crate::{entry::Entry, error::ErrorCode, frames::Resume};

@@ -68,3 +68,39 @@ pub const PUSH_TAGS_MAX: usize = 100;
 pub const PUSH_DEVICES_PAGE_MAX: usize = 500;
 /// Devices of one user that are known. Above: the one that bound longest ago gives way.
 pub const DEVICES_PER_USER_MAX: usize = 100;
+/// Popups, ended ones included.
+pub const POPUPS_MAX: usize = 20_000;
+/// A popup's configuration as JSON text, in bytes.
+pub const POPUP_BYTES_MAX: usize = 64 * 1024;
+/// Versions of a popup that are kept; the oldest give way.
+pub const POPUP_VERSIONS_MAX: usize = 100;
+/// Placements, windows, variants, buttons and test users of one popup.
+pub const POPUP_PLACEMENTS_MAX: usize = 32;
+pub const POPUP_WINDOWS_MAX: usize = 32;
+pub const POPUP_VARIANTS_MAX: usize = 20;
+pub const POPUP_BUTTONS_MAX: usize = 5;
+pub const POPUP_TEST_USERS_MAX: usize = 100;
+/// The shares of all variants together.
+pub const POPUP_WEIGHTS_MAX: u32 = 1_000_000;
+/// The longest gap between two showings, in seconds: ten years.
+pub const POPUP_GAP_S_MAX: u64 = 10 * 366 * 24 * 60 * 60;
+/// Placements with settings of their own.
+pub const PLACEMENT_SETTINGS_MAX: usize = 1_000;
+/// How deep rules may be nested, and conditions in one rule.
+pub const RULE_DEPTH_MAX: usize = 16;
+pub const RULE_CONDITIONS_MAX: usize = 500;
+/// Values that one condition compares with.
+pub const RULE_VALUES_MAX: usize = 10_000;
+/// Segments, and users of one.
+pub const SEGMENTS_MAX: usize = 1_000;
+pub const SEGMENT_USERS_MAX: usize = 1_000_000;
+/// A segment's upload, in bytes: a million of the longest ids fit.
+pub const SEGMENT_BYTES_MAX: usize = 80 * 1024 * 1024;
+/// Attributes of one decision, and a string among them in bytes.
+pub const DECIDE_ATTRIBUTES_MAX: usize = 200;
+pub const ATTRIBUTE_VALUE_BYTES_MAX: usize = 1_024;
+/// Events of popups in one call.
+pub const POPUP_EVENTS_BATCH_MAX: usize = 1_000;
+/// Popups in one page of the list, and hours in one answer of counts.
+pub const POPUPS_PAGE_MAX: usize = 500;
+pub const POPUP_HOURS_MAX: usize = 10_000;

@@ -1,0 +1,422 @@
+//! The bodies of popups: their configuration, decisions, events and counts.
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use std::collections::BTreeMap;
+use utoipa::ToSchema;
+
+// ---- configuration
+
+/// What an app server may set a popup to, and what it has become by its times.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum PopupState {
+    /// Shown to its test users only.
+    #[default]
+    Draft,
+    /// Live from `starts_at` on.
+    Scheduled,
+    Live,
+    Paused,
+    Ended,
+}
+
+/// A popup as the app server writes it. What is absent has its default: a write replaces the whole.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PopupSpec {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    #[serde(default)]
+    pub state: PopupState,
+    /// Where in the app it may be shown: the app's own words, such as `home`.
+    pub placements: Vec<String>,
+    /// Of several that are due the one with the highest is chosen; of equals the one whose id sorts first.
+    #[serde(default)]
+    pub priority: i32,
+    /// Milliseconds since 1970 UTC.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub starts_at: Option<u64>,
+    /// Not shown from here on; milliseconds since 1970 UTC.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ends_at: Option<u64>,
+    /// Of `windows` and of days in caps: a name of the IANA database. Absent: the settings'.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time_zone: Option<String>,
+    /// When in the week it may be shown; none: always.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub windows: Vec<PopupWindow>,
+    /// Who it is for: a rule. Absent: everybody.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub audience: Option<Box<RawValue>>,
+    /// Absent: a page view.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trigger: Option<PopupTrigger>,
+    #[serde(default)]
+    pub caps: PopupCaps,
+    pub variants: Vec<PopupVariant>,
+    /// This share of the audience is not shown it, so that there is something to compare with; in percent.
+    #[serde(default)]
+    pub control_percent: f64,
+    /// A decision for it is answered once it is durable, instead of within the stated bound.
+    #[serde(default)]
+    pub strict: bool,
+    /// These users are shown it in any state, at any time, whoever it is for, and are not counted.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub test_users: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Weekday {
+    Mon,
+    Tue,
+    Wed,
+    Thu,
+    Fri,
+    Sat,
+    Sun,
+}
+
+/// From a time of day to another, on these days. A `to` at or before `from` is on the next day.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PopupWindow {
+    /// On which days it begins; none: on all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub days: Vec<Weekday>,
+    /// `HH:MM`.
+    pub from: String,
+    pub to: String,
+}
+
+/// The event of the app that asks for the popup.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PopupTrigger {
+    pub event: String,
+    /// A rule over the event's properties.
+    #[serde(default, rename = "where", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub condition: Option<Box<RawValue>>,
+}
+
+/// How often a user is shown it at most, on all devices together. Absent: no limit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PopupCaps {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub per_session: Option<u32>,
+    /// Days begin at midnight in the popup's time zone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub per_day: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub total: Option<u32>,
+    /// So many seconds from one time to the next.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gap_s: Option<u64>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PopupVariant {
+    pub id: String,
+    /// Of the sum of all weights; a user always gets the same one while weights stay.
+    #[serde(default = "one")]
+    pub weight: u32,
+    pub content: PopupContent,
+}
+
+fn one() -> u32 {
+    1
+}
+
+/// What is shown: a small template, and whatever else the app understands.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PopupContent {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
+    /// An address.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub buttons: Vec<PopupButton>,
+    /// The app's own: any JSON.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub data: Option<Box<RawValue>>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PopupButton {
+    /// Reported in `button` events.
+    pub id: String,
+    pub label: String,
+    pub action: PopupAction,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+pub enum PopupAction {
+    /// Closes it.
+    Dismiss,
+    /// Opens an address.
+    Open { url: String },
+    /// The app's own word.
+    App { name: String },
+}
+
+/// A popup as it stands.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub struct Popup {
+    pub id: String,
+    /// Counts its changes; a write that names another one than the newest is refused with `conflict`.
+    pub version: u32,
+    pub updated_at: u64,
+    /// Who wrote this version, by the `Tidings-Author` header.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub updated_by: Option<String>,
+    /// What it is by its state and its times now.
+    pub now: PopupState,
+    pub spec: PopupSpec,
+}
+
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub struct PopupPage {
+    pub popups: Vec<Popup>,
+    /// Hand it back as `after` for the next page.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
+}
+
+/// A popup's versions, newest first.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub struct PopupVersions {
+    pub versions: Vec<Popup>,
+}
+
+/// Rules above all popups.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PopupSettings {
+    /// Of popups that name none, and of days in `caps`; UTC when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time_zone: Option<String>,
+    /// Of all popups together.
+    #[serde(default)]
+    pub caps: PopupCaps,
+    /// Of all popups at a placement together; a placement without a session's limit has none.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub placements: BTreeMap<String, PopupCaps>,
+    /// This share of all users is never shown any; in percent.
+    #[serde(default)]
+    pub holdout_percent: f64,
+}
+
+/// A list of users.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Segment {
+    pub id: String,
+    pub users: u64,
+    pub updated_at: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Segments {
+    pub segments: Vec<Segment>,
+}
+
+// ---- decisions
+
+/// Which popup suits this user now?
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DecideRequest {
+    /// Absent with a user's token: that user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    pub placement: String,
+    /// Names the app's session: caps per session count by it. Without it popups that have one are not chosen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<String>,
+    /// What rules look at: strings, numbers, booleans and lists of strings.
+    #[serde(default)]
+    pub attributes: serde_json::Map<String, serde_json::Value>,
+    /// Absent: a page view.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub event: Option<AppEvent>,
+}
+
+/// Something that happened in the app.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AppEvent {
+    pub name: String,
+    #[serde(default)]
+    pub properties: serde_json::Map<String, serde_json::Value>,
+}
+
+/// The popup to show.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Decision {
+    /// Events of this showing name it.
+    pub decision: String,
+    pub popup: String,
+    pub variant: String,
+    /// The user is one of its test users; nothing is counted.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub test: bool,
+    #[schema(value_type = PopupContent)]
+    pub content: Box<RawValue>,
+}
+
+/// What became of an event that was to trigger a popup.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Triggered {
+    /// A live session was sent the popup.
+    pub delivered: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub decision: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub popup: Option<String>,
+}
+
+/// Why each popup was or was not chosen; nothing is recorded.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Explanation {
+    /// When this was looked at, in milliseconds since 1970 UTC.
+    pub at: u64,
+    /// What a decision would have answered now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chosen: Option<String>,
+    /// If nothing: when the next one could be shown, were nothing else to change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_at: Option<u64>,
+    /// All popups of the placement, in the order in which they are considered.
+    pub popups: Vec<ExplainedPopup>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct ExplainedPopup {
+    pub popup: String,
+    pub version: u32,
+    pub outcome: ExplainedOutcome,
+    /// What kept it from being shown: the name of the part of its configuration, such as `caps.per_day` or
+    /// `audience.all[2]`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub field: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detail: Option<String>,
+    /// From when on this would no longer keep it, if time alone can tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_before: Option<u64>,
+    /// The variant that the user has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub variant: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ExplainedOutcome {
+    Chosen,
+    /// It could be shown, but one before it is.
+    Outranked,
+    /// All but the time is right.
+    NotYet,
+    /// Not for this user, or not any more.
+    No,
+    /// The user is in its control group.
+    Control,
+}
+
+// ---- events
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum PopupEventKind {
+    Impression,
+    Click,
+    /// One of its buttons; `button` names it.
+    Button,
+    Dismiss,
+    /// What the popup was for has happened.
+    Conversion,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PopupEvent {
+    /// The app's own, once for each event: a second one with the same id is not counted.
+    pub id: String,
+    pub decision: String,
+    #[serde(rename = "type")]
+    pub kind: PopupEventKind,
+    /// Milliseconds since 1970 UTC; now when absent. Kept as it is; counts go by when the server took it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub button: Option<String>,
+    /// Of a conversion, in the app's own unit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub value: Option<f64>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PopupEvents {
+    pub events: Vec<PopupEvent>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PopupEventsAccepted {
+    pub accepted: usize,
+    /// Known by their ids already.
+    pub duplicates: usize,
+}
+
+/// What became of a popup's variant within an hour.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PopupHour {
+    /// When the hour begins, in milliseconds since 1970 UTC.
+    pub hour: u64,
+    pub variant: String,
+    /// Decisions that answered with it.
+    pub shown: u64,
+    /// Decisions that would have, had the user not been in its control group.
+    pub control: u64,
+    pub impressions: u64,
+    pub clicks: u64,
+    pub buttons: u64,
+    pub dismissals: u64,
+    pub conversions: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PopupCounts {
+    pub popup: String,
+    pub hours: Vec<PopupHour>,
+}
+
+/// An event as an export has it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ExportedEvent {
+    /// When the server took it, in milliseconds since 1970 UTC.
+    pub taken_at: u64,
+    pub at: u64,
+    pub id: String,
+    #[serde(rename = "type")]
+    pub kind: PopupEventKind,
+    pub popup: String,
+    pub variant: String,
+    pub decision: String,
+    pub user: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub button: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub value: Option<f64>,
+}
