@@ -21,6 +21,7 @@ struct State {
     dead: BTreeMap<u64, DeadNotification>,
     position: Position,
     push: BTreeMap<PushKey, PushRow>,
+    rows: BTreeMap<(RowSpace, Vec<u8>), Vec<u8>>,
 }
 
 /// Numbers start at 1, so that 0 never names anything.
@@ -373,5 +374,34 @@ impl PushStore for MemoryStore {
             return Ok(Vec::new());
         }
         Ok(self.0.lock().push.range(from..=to).take(limit).map(|(_, row)| row.clone()).collect())
+    }
+}
+
+impl RowStore for MemoryStore {
+    fn write_rows(&self, space: RowSpace, changes: Vec<RowChange>) -> StoreResult<()> {
+        if changes.iter().any(|change| change.value.as_ref().is_some_and(|value| value.len() > ROW_BYTES_MAX)) {
+            return Err(StoreError::Unavailable("a row is too long".into()));
+        }
+        let mut state = self.0.lock();
+        for RowChange { key, value } in changes {
+            match value {
+                Some(value) => drop(state.rows.insert((space, key), value)),
+                None => drop(state.rows.remove(&(space, key))),
+            }
+        }
+        Ok(())
+    }
+
+    fn row(&self, space: RowSpace, key: &[u8]) -> StoreResult<Option<Vec<u8>>> {
+        Ok(self.0.lock().rows.get(&(space, key.to_vec())).cloned())
+    }
+
+    fn rows(&self, space: RowSpace, from: &[u8], to: &[u8], limit: usize) -> StoreResult<Vec<(Vec<u8>, Vec<u8>)>> {
+        if from > to {
+            return Ok(Vec::new());
+        }
+        let state = self.0.lock();
+        let range = state.rows.range((space, from.to_vec())..=(space, to.to_vec())).take(limit);
+        Ok(range.map(|((_, key), value)| (key.clone(), value.clone())).collect())
     }
 }

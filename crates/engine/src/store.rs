@@ -204,7 +204,32 @@ pub struct StoreStats {
     pub journals: u64,
 }
 
-pub trait Store: PushStore {
+/// Parts of the engine that keep rows of their own making.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum RowSpace {
+    Popups,
+}
+
+/// A row's longest value in bytes: longer ones are cut into parts before the store.
+pub const ROW_BYTES_MAX: usize = 3 * 1024;
+
+/// A row to be written; without a value it is dropped.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RowChange {
+    pub key: Vec<u8>,
+    pub value: Option<Vec<u8>>,
+}
+
+/// Rows of bytes in the order of their keys. The store knows nothing of their meaning.
+pub trait RowStore: Send + Sync + 'static {
+    /// Writes all or nothing; durable when it returns.
+    fn write_rows(&self, space: RowSpace, changes: Vec<RowChange>) -> StoreResult<()>;
+    fn row(&self, space: RowSpace, key: &[u8]) -> StoreResult<Option<Vec<u8>>>;
+    /// Rows with `from <= key <= to`, in the order of keys, at most `limit`.
+    fn rows(&self, space: RowSpace, from: &[u8], to: &[u8], limit: usize) -> StoreResult<Vec<(Vec<u8>, Vec<u8>)>>;
+}
+
+pub trait Store: PushStore + RowStore {
     /// Commits a batch; what it answered is durable. `now_ms` dates the entries (a clock that
     /// jumps back does not: `at` never decreases within a conversation).
     fn commit(&self, batch: &[Proposal], now_ms: u64) -> StoreResult<Vec<Outcome>>;

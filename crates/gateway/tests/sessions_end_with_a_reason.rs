@@ -147,6 +147,18 @@ impl PushStore for Gated {
     }
 }
 
+impl RowStore for Gated {
+    fn write_rows(&self, space: RowSpace, changes: Vec<RowChange>) -> StoreResult<()> {
+        self.inner.write_rows(space, changes)
+    }
+    fn row(&self, space: RowSpace, key: &[u8]) -> StoreResult<Option<Vec<u8>>> {
+        self.inner.row(space, key)
+    }
+    fn rows(&self, space: RowSpace, from: &[u8], to: &[u8], limit: usize) -> StoreResult<Vec<(Vec<u8>, Vec<u8>)>> {
+        self.inner.rows(space, from, to, limit)
+    }
+}
+
 impl Store for Gated {
     fn commit(&self, batch: &[Proposal], now_ms: u64) -> StoreResult<Vec<Outcome>> {
         // A gate that is gone is open.

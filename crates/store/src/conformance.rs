@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod appends;
+mod byte_rows;
 mod outbox;
 mod places;
 mod push;
@@ -18,7 +19,7 @@ pub type Check = (&'static str, fn(&dyn Store));
 
 /// All checks. The caller makes a fresh store for each.
 pub fn all() -> Vec<Check> {
-    [appends::CHECKS, places::CHECKS, reads::CHECKS, outbox::CHECKS, push::CHECKS].concat()
+    [appends::CHECKS, places::CHECKS, reads::CHECKS, outbox::CHECKS, push::CHECKS, byte_rows::CHECKS].concat()
 }
 
 /// Noon of a day in 2026; checks count their times from here.

@@ -18,7 +18,7 @@ pub(crate) struct Sizes {
 
 pub(crate) struct FjallKv {
     database: Database,
-    spaces: [Keyspace; 5],
+    spaces: [Keyspace; 6],
 }
 
 impl From<fjall::Error> for KvError {
@@ -48,8 +48,8 @@ impl FjallKv {
                 }
             })
         };
-        let [meta, timeline, bodies, dedupe, push] = Space::ALL;
-        let spaces = [open(meta)?, open(timeline)?, open(bodies)?, open(dedupe)?, open(push)?];
+        let [meta, timeline, bodies, dedupe, push, popups] = Space::ALL;
+        let spaces = [open(meta)?, open(timeline)?, open(bodies)?, open(dedupe)?, open(push)?, open(popups)?];
         Ok(FjallKv { database, spaces })
     }
 
@@ -117,7 +117,7 @@ impl Kv for FjallKv {
 
 struct FjallSnapshot {
     snapshot: Snapshot,
-    spaces: [Keyspace; 5],
+    spaces: [Keyspace; 6],
 }
 
 impl KvRead for FjallSnapshot {

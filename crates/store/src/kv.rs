@@ -16,13 +16,16 @@ pub(crate) enum Space {
     Dedupe = 3,
     /// Devices, pushes, and what became of them.
     Push = 4,
+    /// Popups, what users were shown of them, and events.
+    Popups = 5,
 }
 
 impl Space {
-    pub(crate) const ALL: [Space; 5] = [Space::Meta, Space::Timeline, Space::Bodies, Space::Dedupe, Space::Push];
+    pub(crate) const ALL: [Space; 6] =
+        [Space::Meta, Space::Timeline, Space::Bodies, Space::Dedupe, Space::Push, Space::Popups];
 
     pub(crate) fn name(self) -> &'static str {
-        ["meta", "timeline", "bodies", "dedupe", "push"][self as usize]
+        ["meta", "timeline", "bodies", "dedupe", "push", "popups"][self as usize]
     }
 }
 

@@ -7,12 +7,14 @@
 //! - [`rows`]: which keys hold what, and in which bytes;
 //! - [`embedded`]: the store: open, read; [`commit`]: one batch of proposals, all or nothing;
 //! - [`push`]: the same for devices and pushes, in a space of their own;
+//! - `byte_rows`: rows whose bytes the engine makes itself;
 //! - [`folder`]: lock, format version, epoch and the mark of an orderly close;
 //! - [`journal`]: what may be cut from a damaged journal, and what may not;
 //! - [`backup`], [`check`], [`retention`]: copying, verifying and shortening a data folder;
 //! - [`conformance`]: what every store must do, as a suite.
 
 pub mod backup;
+mod byte_rows;
 pub mod check;
 mod check_push;
 mod commit;

@@ -18,6 +18,7 @@
 //! | bodies | conversation, seq, part | a part of a large body |
 //! | dedupe | sender, client message id | conversation, seq, at, position |
 //! | push | a byte for the kind of row, its key | the row; see `push` |
+//! | popups | a byte for the kind of row, its key | the engine's bytes |
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tidings_engine::{model::*, store::*};

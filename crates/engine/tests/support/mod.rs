@@ -131,13 +131,14 @@ pub struct Troubled {
     entered: (Sender<()>, Receiver<()>),
     failures: AtomicUsize,
     push_failures: AtomicUsize,
+    row_failures: AtomicUsize,
 }
 
 impl Default for Troubled {
     fn default() -> Self {
         let (inner, gate) = (MemoryStore::default(), Mutex::new(None));
-        let (failures, push_failures) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        Troubled { inner, gate, entered: bounded(1), failures, push_failures }
+        let [failures, push_failures, row_failures] = [(); 3].map(|()| AtomicUsize::new(0));
+        Troubled { inner, gate, entered: bounded(1), failures, push_failures, row_failures }
     }
 }
 
@@ -164,6 +165,11 @@ impl Troubled {
     /// The next writes of push find a full disk.
     pub fn fail_push(&self, times: usize) {
         self.push_failures.store(times, Ordering::SeqCst);
+    }
+
+    /// The next writes of popups find a full disk.
+    pub fn fail_rows(&self, times: usize) {
+        self.row_failures.store(times, Ordering::SeqCst);
     }
 }
 
@@ -249,5 +255,21 @@ impl PushStore for Troubled {
     }
     fn push_rows(&self, from: &PushKey, to: &PushKey, limit: usize) -> StoreResult<Vec<PushRow>> {
         self.inner.push_rows(from, to, limit)
+    }
+}
+
+impl RowStore for Troubled {
+    fn write_rows(&self, space: RowSpace, changes: Vec<RowChange>) -> StoreResult<()> {
+        let left = |left: usize| left.checked_sub(1);
+        if self.row_failures.fetch_update(Ordering::SeqCst, Ordering::SeqCst, left).is_ok() {
+            return Err(StoreError::DiskFull);
+        }
+        self.inner.write_rows(space, changes)
+    }
+    fn row(&self, space: RowSpace, key: &[u8]) -> StoreResult<Option<Vec<u8>>> {
+        self.inner.row(space, key)
+    }
+    fn rows(&self, space: RowSpace, from: &[u8], to: &[u8], limit: usize) -> StoreResult<Vec<(Vec<u8>, Vec<u8>)>> {
+        self.inner.rows(space, from, to, limit)
     }
 }

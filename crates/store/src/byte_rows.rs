@@ -1,0 +1,37 @@
+//! The rows that parts of the engine make themselves: bytes as they are, each part in a space of its own.
+
+use crate::{
+    embedded::{EmbeddedStore, store_error},
+    kv::*,
+};
+use tidings_engine::store::*;
+
+fn space_of(space: RowSpace) -> Space {
+    match space {
+        RowSpace::Popups => Space::Popups,
+    }
+}
+
+impl RowStore for EmbeddedStore {
+    fn write_rows(&self, space: RowSpace, changes: Vec<RowChange>) -> StoreResult<()> {
+        if changes.is_empty() {
+            return Ok(());
+        }
+        if let Some(long) = changes.iter().find(|change| change.value.as_ref().is_some_and(|v| v.len() > ROW_BYTES_MAX))
+        {
+            return Err(StoreError::Unavailable(format!("a row of more than {ROW_BYTES_MAX} bytes: {:?}", long.key)));
+        }
+        let space = space_of(space);
+        let puts = changes.into_iter().map(|RowChange { key, value }| Put { space, key, value }).collect();
+        self.write_beside(Batch { puts })
+    }
+
+    fn row(&self, space: RowSpace, key: &[u8]) -> StoreResult<Option<Vec<u8>>> {
+        self.kv()?.get(space_of(space), key).map_err(store_error)
+    }
+
+    fn rows(&self, space: RowSpace, from: &[u8], to: &[u8], limit: usize) -> StoreResult<Vec<(Vec<u8>, Vec<u8>)>> {
+        let row = |key: &[u8], value: &[u8]| Ok((key.to_vec(), value.to_vec()));
+        Self::scan_values(&*self.kv()?, space_of(space), from, to, limit, Order::Up, row)
+    }
+}

@@ -1,0 +1,68 @@
+//! Rows of bytes: their order, whole writes, and rows at their longest.
+
+use super::*;
+
+pub(super) const CHECKS: &[Check] = &[
+    ("rows are what was put, until they are dropped", put_and_drop),
+    ("rows come in the order of their keys, and only those of the range", order),
+    ("a row may be as long as its limit, and no longer", longest),
+];
+
+const SPACE: RowSpace = RowSpace::Popups;
+
+/// A kind of row that nobody has, so that a check of the folder passes them over.
+fn key(rest: &[u8]) -> Vec<u8> {
+    [&[0xFE], rest].concat()
+}
+
+fn put(key: &[u8], value: &[u8]) -> RowChange {
+    RowChange { key: key.to_vec(), value: Some(value.to_vec()) }
+}
+
+fn put_and_drop(store: &dyn Store) {
+    let (one, two) = (key(b"1"), key(b"2"));
+    store.write_rows(SPACE, vec![put(&one, b"a"), put(&two, b"")]).unwrap();
+    assert_eq!(store.row(SPACE, &one).unwrap(), Some(b"a".to_vec()));
+    assert_eq!(store.row(SPACE, &two).unwrap(), Some(Vec::new()), "an empty value is a value");
+    store.write_rows(SPACE, vec![put(&one, b"b"), RowChange { key: two.clone(), value: None }]).unwrap();
+    assert_eq!(store.row(SPACE, &one).unwrap(), Some(b"b".to_vec()));
+    assert_eq!(store.row(SPACE, &two).unwrap(), None);
+    // Within one write the last word counts.
+    let drop_one = RowChange { key: one.clone(), value: None };
+    store.write_rows(SPACE, vec![put(&one, b"c"), drop_one.clone(), put(&one, b"d")]).unwrap();
+    assert_eq!(store.row(SPACE, &one).unwrap(), Some(b"d".to_vec()));
+    store.write_rows(SPACE, vec![drop_one.clone(), drop_one]).unwrap();
+    assert_eq!(store.row(SPACE, &one).unwrap(), None);
+    store.write_rows(SPACE, vec![]).unwrap();
+}
+
+fn order(store: &dyn Store) {
+    let mut keys: Vec<Vec<u8>> =
+        [&[][..], &[0], &[0, 0], &[0, 255], &[1], &[127], &[128], &[255], &[255, 0], b"b", b"a"]
+            .into_iter()
+            .map(key)
+            .collect();
+    store.write_rows(SPACE, keys.iter().map(|key| put(key, key)).collect()).unwrap();
+    keys.sort();
+    for (from, low) in keys.iter().enumerate() {
+        for (to, high) in keys.iter().enumerate() {
+            let found = store.rows(SPACE, low, high, usize::MAX).unwrap();
+            let expected = keys.get(from..=to).unwrap_or_default();
+            assert_eq!(found.iter().map(|(key, _)| key).collect::<Vec<_>>(), expected.iter().collect::<Vec<_>>());
+            assert!(found.iter().all(|(key, value)| key == value));
+        }
+    }
+    assert_eq!(store.rows(SPACE, &keys[0], &keys[10], 3).unwrap().len(), 3);
+    assert_eq!(store.rows(SPACE, &keys[0], &keys[10], 0).unwrap().len(), 0);
+    store.write_rows(SPACE, keys.into_iter().map(|key| RowChange { key, value: None }).collect()).unwrap();
+}
+
+fn longest(store: &dyn Store) {
+    let value: Vec<u8> = (0..ROW_BYTES_MAX).map(|n| n as u8).collect();
+    store.write_rows(SPACE, vec![put(&key(b"long"), &value)]).unwrap();
+    assert_eq!(store.row(SPACE, &key(b"long")).unwrap(), Some(value));
+    let too_long = vec![0; ROW_BYTES_MAX + 1];
+    assert!(store.write_rows(SPACE, vec![put(&key(b"x"), b"x"), put(&key(b"y"), &too_long)]).is_err());
+    assert_eq!(store.row(SPACE, &key(b"x")).unwrap(), None, "a write is whole");
+    store.write_rows(SPACE, vec![RowChange { key: key(b"long"), value: None }]).unwrap();
+}
