@@ -89,6 +89,8 @@ pub const PLACEMENT_SETTINGS_MAX: usize = 1_000;
 /// How deep rules may be nested, and conditions in one rule.
 pub const RULE_DEPTH_MAX: usize = 16;
 pub const RULE_CONDITIONS_MAX: usize = 500;
+/// The name of an attribute, a salt or a segment in a rule, in bytes.
+pub const RULE_NAME_BYTES_MAX: usize = 64;
 /// Values that one condition compares with.
 pub const RULE_VALUES_MAX: usize = 10_000;
 /// Segments, and users of one.
@@ -99,6 +101,8 @@ pub const SEGMENT_BYTES_MAX: usize = 80 * 1024 * 1024;
 /// Attributes of one decision, and a string among them in bytes.
 pub const DECIDE_ATTRIBUTES_MAX: usize = 200;
 pub const ATTRIBUTE_VALUE_BYTES_MAX: usize = 1_024;
+/// Strings in one attribute that is a list.
+pub const ATTRIBUTE_LIST_MAX: usize = 1_000;
 /// Events of popups in one call.
 pub const POPUP_EVENTS_BATCH_MAX: usize = 1_000;
 /// Popups in one page of the list, and hours in one answer of counts.

@@ -1,0 +1,118 @@
+//! Rules: whom a popup is for. Pure: what a rule looks at comes in with a [`Profile`].
+//!
+//! In reading order: [`value`], what a request says of itself; [`parse`], JSON text to a [`Rule`], or a refusal that names
+//! the place; [`compile`], a rule to what is evaluated for each request; [`segment`], uploaded lists of users; [`index`],
+//! which of many rules may hold at all. The language itself is described in `docs/popups.md`.
+
+mod compile;
+mod index;
+mod parse;
+mod segment;
+mod value;
+mod version;
+
+pub use compile::{Compiled, Names, Profile, compile};
+pub use index::Index;
+pub use parse::parse;
+pub use segment::{Segment, place};
+pub use value::{Attributes, Value};
+pub use version::Version;
+
+/// A rule as it was written. Evaluated as [`Compiled`]; this form is for reading.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Rule {
+    All(Vec<Rule>),
+    Any(Vec<Rule>),
+    Not(Box<Rule>),
+    Attribute {
+        name: String,
+        test: Test,
+    },
+    /// `from <= place(user, salt) < to`, in hundredths of a percent.
+    Percent {
+        salt: String,
+        from: u32,
+        to: u32,
+    },
+    Segment(String),
+    UnreadDirect {
+        older_than_s: u64,
+    },
+}
+
+/// What an attribute is compared with, and how. All but `Absent` are false of an attribute that is absent or of another
+/// type.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Test {
+    Equals(Scalar),
+    NotEquals(Scalar),
+    Number(Comparison, f64),
+    In(Values),
+    NotIn(Values),
+    Contains(String),
+    NotContains(String),
+    StartsWith(String),
+    EndsWith(String),
+    Version(Comparison, Version),
+    Exists,
+    Absent,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum Scalar {
+    Text(String),
+    Number(f64),
+    Bool(bool),
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum Values {
+    Texts(Vec<String>),
+    Numbers(Vec<f64>),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Comparison {
+    Equal,
+    Less,
+    AtMost,
+    Greater,
+    AtLeast,
+}
+
+impl Comparison {
+    /// Whether something that stands in this order to what it is compared with passes.
+    pub fn admits(self, ordering: std::cmp::Ordering) -> bool {
+        match self {
+            Comparison::Equal => ordering.is_eq(),
+            Comparison::Less => ordering.is_lt(),
+            Comparison::AtMost => ordering.is_le(),
+            Comparison::Greater => ordering.is_gt(),
+            Comparison::AtLeast => ordering.is_ge(),
+        }
+    }
+}
+
+impl Rule {
+    /// The segments that it names, each once, in order.
+    pub fn segments(&self) -> Vec<&str> {
+        let mut names = Vec::new();
+        self.visit(&mut |rule| {
+            if let Rule::Segment(name) = rule {
+                names.push(name.as_str());
+            }
+        });
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+
+    fn visit<'r>(&'r self, seen: &mut dyn FnMut(&'r Rule)) {
+        seen(self);
+        match self {
+            Rule::All(rules) | Rule::Any(rules) => rules.iter().for_each(|rule| rule.visit(seen)),
+            Rule::Not(rule) => rule.visit(seen),
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,320 @@
+//! What a request says of itself: attributes, read without copying.
+
+use serde::{
+    Deserialize, Deserializer,
+    de::{DeserializeSeed, Error, MapAccess, SeqAccess, Visitor},
+};
+use serde_json::value::RawValue;
+use smallvec::SmallVec;
+use std::{borrow::Cow, fmt, marker::PhantomData};
+use tidings_protocol::{
+    error::Refusal,
+    limits::{ATTRIBUTE_LIST_MAX, ATTRIBUTE_VALUE_BYTES_MAX, DECIDE_ATTRIBUTES_MAX},
+};
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum Value<'a> {
+    Text(Cow<'a, str>),
+    /// As JSON's numbers are read nearly everywhere: whole numbers beyond 2^53 are rounded.
+    Number(f64),
+    Bool(bool),
+    List(Vec<Cow<'a, str>>),
+    /// There, but nothing that rules compare: only in users' cards, which hold any JSON.
+    Other,
+}
+
+/// Names and values in the order in which they came. Of a name that is there twice the last counts; `None` is `null`, which
+/// is the same as being absent.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Attributes<'a>(SmallVec<[(Cow<'a, str>, Option<Value<'a>>); 16]>);
+
+impl<'a> Attributes<'a> {
+    /// Of a request's attributes that were read already. `field` is what they are called in the request.
+    pub fn of_json(field: &str, map: &'a serde_json::Map<String, serde_json::Value>) -> Result<Self, Refusal> {
+        if map.len() > DECIDE_ATTRIBUTES_MAX {
+            return Err(Refusal::field(field, too_many_attributes(map.len())));
+        }
+        let mut attributes = SmallVec::with_capacity(map.len());
+        for (name, json) in map {
+            let value = of_json(json).map_err(|why| Refusal::field(&format!("{field}.{name}"), why))?;
+            attributes.push((Cow::Borrowed(name.as_str()), value));
+        }
+        Ok(Attributes(attributes))
+    }
+
+    /// Of the attributes stored with a user's card, which are any JSON object: nothing is refused, and what rules cannot
+    /// compare is [`Value::Other`].
+    pub fn of_card(text: &'a str) -> Self {
+        let Ok(pairs) = serde_json::from_str::<Pairs<'a>>(text) else { return Attributes::default() };
+        let value = |raw: &'a RawValue| {
+            let mut deserializer = serde_json::Deserializer::from_str(raw.get());
+            ValueOf("").deserialize(&mut deserializer).unwrap_or(Some(Value::Other))
+        };
+        Attributes(pairs.0.into_iter().map(|(name, raw)| (name, value(raw))).collect())
+    }
+
+    pub fn get(&self, name: &str) -> Option<&Value<'a>> {
+        self.0.iter().rev().find(|(own, _)| own == name).and_then(|(_, value)| value.as_ref())
+    }
+
+    /// As they came: a later pair takes the place of an earlier one of the same name.
+    pub(super) fn pairs(&self) -> impl Iterator<Item = (&str, Option<&Value<'a>>)> {
+        self.0.iter().map(|(name, value)| (name.as_ref(), value.as_ref()))
+    }
+}
+
+impl<'a> FromIterator<(&'a str, Value<'a>)> for Attributes<'a> {
+    fn from_iter<I: IntoIterator<Item = (&'a str, Value<'a>)>>(pairs: I) -> Self {
+        Attributes(pairs.into_iter().map(|(name, value)| (Cow::Borrowed(name), Some(value))).collect())
+    }
+}
+
+fn of_json(json: &serde_json::Value) -> Result<Option<Value<'_>>, String> {
+    use serde_json::Value as Json;
+    Ok(Some(match json {
+        Json::Null => return Ok(None),
+        Json::Bool(truth) => Value::Bool(*truth),
+        Json::Number(number) => Value::Number(number.as_f64().ok_or("the number is out of range")?),
+        Json::String(text) => Value::Text(Cow::Borrowed(bounded(text)?)),
+        Json::Array(items) if items.len() > ATTRIBUTE_LIST_MAX => return Err(too_long_a_list()),
+        Json::Array(items) => Value::List(
+            items
+                .iter()
+                .map(|item| Ok(Cow::Borrowed(bounded(item.as_str().ok_or(OF_STRINGS)?)?)))
+                .collect::<Result<_, String>>()?,
+        ),
+        Json::Object(_) => return Err(KINDS.to_owned()),
+    }))
+}
+
+const KINDS: &str = "an attribute is a string, a number, a boolean or a list of strings";
+const OF_STRINGS: &str = "a list may hold strings only";
+
+fn bounded(text: &str) -> Result<&str, String> {
+    if text.len() > ATTRIBUTE_VALUE_BYTES_MAX {
+        return Err(format!("a string may have at most {ATTRIBUTE_VALUE_BYTES_MAX} bytes, this has {}", text.len()));
+    }
+    Ok(text)
+}
+
+fn too_many_attributes(count: usize) -> String {
+    format!("there may be at most {DECIDE_ATTRIBUTES_MAX} attributes, got {count}")
+}
+
+fn too_long_a_list() -> String {
+    format!("a list may hold at most {ATTRIBUTE_LIST_MAX} strings")
+}
+
+// ---- from JSON text, borrowing from it
+
+impl<'de: 'a, 'a> Deserialize<'de> for Attributes<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        /// The lifetime is its own because that of an inline vector cannot be shortened.
+        struct Object<'a>(PhantomData<Attributes<'a>>);
+        impl<'de: 'a, 'a> Visitor<'de> for Object<'a> {
+            type Value = Attributes<'a>;
+
+            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+                f.write_str("an object of attributes")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Attributes<'a>, A::Error> {
+                let mut pairs: SmallVec<[(Cow<'a, str>, Option<Value<'a>>); 16]> = SmallVec::new();
+                while let Some(name) = map.next_key_seed(Text)? {
+                    if pairs.len() == DECIDE_ATTRIBUTES_MAX {
+                        return Err(A::Error::custom(too_many_attributes(pairs.len() + 1)));
+                    }
+                    let value = map.next_value_seed(ValueOf(&name))?;
+                    pairs.push((name, value));
+                }
+                Ok(Attributes(pairs))
+            }
+        }
+        deserializer.deserialize_map(Object(PhantomData))
+    }
+}
+
+/// An object as its names and the text of its values, in order, repeated names included. Values are not looked into, so
+/// that their depth does not matter.
+pub(super) struct Pairs<'a>(pub(super) Vec<(Cow<'a, str>, &'a RawValue)>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Pairs<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Object;
+        impl<'de> Visitor<'de> for Object {
+            type Value = Pairs<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Pairs<'de>, A::Error> {
+                let mut pairs = Vec::new();
+                while let Some(name) = map.next_key_seed(Text)? {
+                    pairs.push((name, map.next_value()?));
+                }
+                Ok(Pairs(pairs))
+            }
+        }
+        deserializer.deserialize_map(Object)
+    }
+}
+
+/// A string: borrowed unless it has escapes. (`Cow`'s own implementation always copies.)
+pub(super) struct Text;
+
+impl<'de> DeserializeSeed<'de> for Text {
+    type Value = Cow<'de, str>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_str(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Text {
+    type Value = Cow<'de, str>;
+
+    fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str("a string")
+    }
+
+    fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
+        Ok(Cow::Borrowed(text))
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
+        Ok(Cow::Owned(text.to_owned()))
+    }
+}
+
+/// The value of the attribute of this name, which refusals tell.
+struct ValueOf<'n>(&'n str);
+
+impl ValueOf<'_> {
+    fn refuse<E: Error>(&self, why: impl fmt::Display) -> E {
+        E::custom(format_args!("attribute {:?}: {why}", self.0))
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for ValueOf<'_> {
+    type Value = Option<Value<'de>>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for ValueOf<'_> {
+    type Value = Option<Value<'de>>;
+
+    fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str(KINDS)
+    }
+
+    fn visit_unit<E>(self) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_bool<E>(self, truth: bool) -> Result<Self::Value, E> {
+        Ok(Some(Value::Bool(truth)))
+    }
+
+    fn visit_f64<E>(self, number: f64) -> Result<Self::Value, E> {
+        Ok(Some(Value::Number(number)))
+    }
+
+    fn visit_u64<E>(self, number: u64) -> Result<Self::Value, E> {
+        Ok(Some(Value::Number(number as f64)))
+    }
+
+    fn visit_i64<E>(self, number: i64) -> Result<Self::Value, E> {
+        Ok(Some(Value::Number(number as f64)))
+    }
+
+    fn visit_borrowed_str<E: Error>(self, text: &'de str) -> Result<Self::Value, E> {
+        bounded(text).map_err(|why| self.refuse(why))?;
+        Ok(Some(Value::Text(Cow::Borrowed(text))))
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Self::Value, E> {
+        bounded(text).map_err(|why| self.refuse(why))?;
+        Ok(Some(Value::Text(Cow::Owned(text.to_owned()))))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
+        let mut list = Vec::new();
+        // Each item is read as a value, so that one that is no string is refused by the attribute's name.
+        while let Some(item) = items.next_element_seed(Item(self.0))? {
+            if list.len() == ATTRIBUTE_LIST_MAX {
+                return Err(self.refuse(too_long_a_list()));
+            }
+            list.push(item);
+        }
+        Ok(Some(Value::List(list)))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, _: A) -> Result<Self::Value, A::Error> {
+        Err(self.refuse(KINDS))
+    }
+}
+
+/// A string in the list that is the attribute of this name.
+struct Item<'n>(&'n str);
+
+impl Item<'_> {
+    fn refuse<T, E: Error>(&self) -> Result<T, E> {
+        Err(ValueOf(self.0).refuse(OF_STRINGS))
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Item<'_> {
+    type Value = Cow<'de, str>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Item<'_> {
+    type Value = Cow<'de, str>;
+
+    fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str(OF_STRINGS)
+    }
+
+    fn visit_borrowed_str<E: Error>(self, text: &'de str) -> Result<Self::Value, E> {
+        bounded(text).map(Cow::Borrowed).map_err(|why| ValueOf(self.0).refuse(why))
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Self::Value, E> {
+        bounded(text).map(|text| Cow::Owned(text.to_owned())).map_err(|why| ValueOf(self.0).refuse(why))
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<Self::Value, E> {
+        self.refuse()
+    }
+
+    fn visit_bool<E: Error>(self, _: bool) -> Result<Self::Value, E> {
+        self.refuse()
+    }
+
+    fn visit_f64<E: Error>(self, _: f64) -> Result<Self::Value, E> {
+        self.refuse()
+    }
+
+    fn visit_u64<E: Error>(self, _: u64) -> Result<Self::Value, E> {
+        self.refuse()
+    }
+
+    fn visit_i64<E: Error>(self, _: i64) -> Result<Self::Value, E> {
+        self.refuse()
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, _: A) -> Result<Self::Value, A::Error> {
+        self.refuse()
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, _: A) -> Result<Self::Value, A::Error> {
+        self.refuse()
+    }
+}

@@ -1,0 +1,331 @@
+//! When a popup may be shown, and when a day begins: wall time of a zone, worked out in advance.
+//!
+//! A zone's clocks are changed now and then. Here a wall time is the first instant at which the clock shows it or a later
+//! one: what a change skips is over as soon as it has begun, and what it repeats counts the first time. So days and
+//! windows neither overlap nor run backwards, and a window is open at exactly those of its wall times that occur.
+
+use jiff::{
+    Timestamp,
+    civil::{Date, DateTime},
+    tz::{AmbiguousOffset, TimeZone},
+};
+use tidings_protocol::{
+    error::Refusal,
+    http::{PopupWindow, Weekday},
+    limits::POPUP_WINDOWS_MAX,
+};
+
+const MINUTES_PER_DAY: u16 = 24 * 60;
+const DAY_MS: u64 = 24 * 60 * 60 * 1_000;
+/// What is worked out in advance, around the instant given: as long as the caller renews within two weeks, nothing is
+/// worked out while a request waits.
+const BEFORE_MS: u64 = 2 * DAY_MS;
+const AFTER_MS: u64 = 15 * DAY_MS;
+/// The last instant that is told apart from later ones: the beginning of the year 9000. A clock that says more is broken.
+const LAST_MS: u64 = 221_845_392_000_000;
+
+/// The zone of this name in the IANA database.
+pub fn zone(field: &str, name: &str) -> Result<TimeZone, Refusal> {
+    match TimeZone::get(name) {
+        Ok(zone) if !zone.is_unknown() => Ok(zone),
+        _ => {
+            let name: String = name.chars().take(64).collect();
+            Err(Refusal::field(field, format_args!("there is no time zone {name:?}; known are the IANA database's")))
+        }
+    }
+}
+
+/// A part of the week, in wall time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Window {
+    /// Bit 0 is Monday: the days on which it begins.
+    days: u8,
+    /// Minutes of the day on which it begins; `to` is above `from`, on the next day if it is above a day's minutes.
+    from: u16,
+    to: u16,
+}
+
+/// Reads a popup's windows; `windows[1].from` is how a wrong one is named.
+pub fn parse_windows(windows: &[PopupWindow]) -> Result<Vec<Window>, Refusal> {
+    if windows.len() > POPUP_WINDOWS_MAX {
+        return Err(Refusal::field(
+            "windows",
+            format_args!("may be at most {POPUP_WINDOWS_MAX}, got {}", windows.len()),
+        ));
+    }
+    windows.iter().enumerate().map(|(index, window)| parse_window(index, window)).collect()
+}
+
+fn parse_window(index: usize, window: &PopupWindow) -> Result<Window, Refusal> {
+    let refuse = |part: &str, why: &str| Err(Refusal::field(&format!("windows[{index}].{part}"), why));
+    let Some(from) = minutes(&window.from).filter(|minutes| *minutes < MINUTES_PER_DAY) else {
+        return refuse("from", "must be HH:MM, from 00:00 to 23:59");
+    };
+    let Some(to) = minutes(&window.to) else { return refuse("to", "must be HH:MM, from 00:00 to 24:00") };
+    if from == to {
+        return refuse("to", "must differ from its from; a whole day is 00:00 to 24:00");
+    }
+    let mut days = 0;
+    for day in &window.days {
+        let bit = 1 << weekday(*day);
+        if days & bit != 0 {
+            return refuse("days", "a day is there twice");
+        }
+        days |= bit;
+    }
+    Ok(Window {
+        days: if days == 0 { 0b111_1111 } else { days },
+        from,
+        to: if to > from { to } else { to + MINUTES_PER_DAY },
+    })
+}
+
+/// `HH:MM` in minutes, up to 24:00.
+fn minutes(text: &str) -> Option<u16> {
+    let &[h, hh, b':', m, mm] = text.as_bytes() else { return None };
+    if ![h, hh, m, mm].iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let number = |tens: u8, ones: u8| u16::from(tens - b'0') * 10 + u16::from(ones - b'0');
+    let minutes = number(h, hh) * 60 + number(m, mm);
+    (number(m, mm) < 60 && minutes <= MINUTES_PER_DAY).then_some(minutes)
+}
+
+fn weekday(day: Weekday) -> u8 {
+    match day {
+        Weekday::Mon => 0,
+        Weekday::Tue => 1,
+        Weekday::Wed => 2,
+        Weekday::Thu => 3,
+        Weekday::Fri => 4,
+        Weekday::Sat => 5,
+        Weekday::Sun => 6,
+    }
+}
+
+// ---- wall time
+
+fn timestamp(ms: u64) -> Timestamp {
+    Timestamp::from_millisecond(ms.min(LAST_MS) as i64).unwrap_or(Timestamp::MAX)
+}
+
+fn date(zone: &TimeZone, ms: u64) -> Date {
+    zone.to_datetime(timestamp(ms)).date()
+}
+
+/// Days from one to another; dates of which this is asked are never near the ends of the calendar.
+fn plus(date: Date, days: i64) -> Date {
+    date.saturating_add(jiff::Span::new().days(days))
+}
+
+/// The first instant at which the clock shows this wall time or a later one, in milliseconds since 1970; 0 if before.
+fn instant(zone: &TimeZone, wall: DateTime) -> u64 {
+    let at = match zone.to_ambiguous_timestamp(wall).offset() {
+        AmbiguousOffset::Unambiguous { offset } => offset.to_timestamp(wall),
+        AmbiguousOffset::Fold { before, .. } => before.to_timestamp(wall),
+        // By the offset after it, a time in the gap is before the change: the next change is the one that skips it.
+        AmbiguousOffset::Gap { before, after } => match after.to_timestamp(wall) {
+            Ok(earlier) => match zone.following(earlier).next() {
+                Some(change) => Ok(change.timestamp()),
+                None => before.to_timestamp(wall),
+            },
+            Err(error) => Err(error),
+        },
+    };
+    at.map_or(0, |at| u64::try_from(at.as_millisecond()).unwrap_or(0))
+}
+
+/// Minutes after the beginning of a day, which may be beyond its end.
+fn at_minutes(zone: &TimeZone, day: Date, minutes: u16) -> u64 {
+    let day = plus(day, i64::from(minutes / MINUTES_PER_DAY));
+    let minutes = minutes % MINUTES_PER_DAY;
+    instant(zone, day.at((minutes / 60) as i8, (minutes % 60) as i8, 0, 0))
+}
+
+// ---- days
+
+/// Days of a zone.
+#[derive(Debug, Clone)]
+pub struct Days {
+    zone: TimeZone,
+    /// When each of some days in sequence begins, and the first one's number.
+    begins: Box<[u64]>,
+    first: i64,
+}
+
+impl Days {
+    pub fn new(zone: TimeZone, around_ms: u64) -> Self {
+        let around_ms = around_ms.min(LAST_MS);
+        let first = plus(date(&zone, around_ms.saturating_sub(BEFORE_MS)), -1);
+        let last = plus(date(&zone, around_ms + AFTER_MS), 2);
+        let mut begins = Vec::new();
+        let mut day = first;
+        while day <= last {
+            begins.push(at_minutes(&zone, day, 0));
+            day = plus(day, 1);
+        }
+        Days { zone, begins: begins.into(), first: number(first) }
+    }
+
+    /// The day it is, in civil days since 1970-01-01, and when the next one begins, in milliseconds since 1970 UTC.
+    pub fn day(&self, now_ms: u64) -> (u32, u64) {
+        match self.begins.partition_point(|begin| *begin <= now_ms) {
+            next if next > 0 && next < self.begins.len() => {
+                (u32::try_from(self.first + next as i64 - 1).unwrap_or(0), self.begins[next])
+            }
+            _ => self.day_slowly(now_ms),
+        }
+    }
+
+    fn day_slowly(&self, now_ms: u64) -> (u32, u64) {
+        let now_ms = now_ms.min(LAST_MS);
+        let begin = |day| at_minutes(&self.zone, day, 0);
+        // A day that has begun stays begun when the clock is set back behind midnight; a skipped one has no length.
+        let mut next = plus(date(&self.zone, now_ms), 1);
+        while begin(next) <= now_ms {
+            next = plus(next, 1);
+        }
+        (u32::try_from(number(next) - 1).unwrap_or(0), begin(next))
+    }
+}
+
+fn number(day: Date) -> i64 {
+    i64::from((day - jiff::civil::date(1970, 1, 1)).get_days())
+}
+
+// ---- windows
+
+/// Whether a popup may be shown, by the time alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    /// Until then, exclusively; for good if there is no end.
+    Open { until: Option<u64> },
+    /// From then on it will be; never again if there is no such time.
+    Closed { opens_at: Option<u64> },
+}
+
+/// A popup's schedule.
+#[derive(Debug, Clone)]
+pub struct Timetable {
+    starts_at: u64,
+    ends_at: u64,
+    /// None: always open between start and end.
+    weekly: Option<Weekly>,
+}
+
+#[derive(Debug, Clone)]
+struct Weekly {
+    zone: TimeZone,
+    windows: Box<[Window]>,
+    ahead: Spans,
+}
+
+impl Timetable {
+    pub fn new(
+        starts_at: Option<u64>,
+        ends_at: Option<u64>,
+        windows: &[Window],
+        zone: TimeZone,
+        around_ms: u64,
+    ) -> Self {
+        let weekly = (!windows.is_empty() && !cover_the_week(windows)).then(|| {
+            let ahead =
+                Spans::of(windows, &zone, around_ms.saturating_sub(BEFORE_MS), around_ms.saturating_add(AFTER_MS));
+            Weekly { zone, windows: windows.into(), ahead }
+        });
+        Timetable { starts_at: starts_at.unwrap_or(0), ends_at: ends_at.unwrap_or(u64::MAX), weekly }
+    }
+
+    pub fn at(&self, now_ms: u64) -> Phase {
+        let from = now_ms.max(self.starts_at);
+        if from >= self.ends_at {
+            return Phase::Closed { opens_at: None };
+        }
+        let (begin, end) = match &self.weekly {
+            None => (from, u64::MAX),
+            Some(weekly) => weekly.open_from(from),
+        };
+        let begin = begin.max(from);
+        if begin > now_ms {
+            return Phase::Closed { opens_at: (begin < self.ends_at).then_some(begin) };
+        }
+        let until = end.min(self.ends_at);
+        Phase::Open { until: (until < u64::MAX).then_some(until) }
+    }
+}
+
+impl Weekly {
+    /// The span that is open then, or the next one that will be.
+    fn open_from(&self, ms: u64) -> (u64, u64) {
+        let known = self.ahead.find(ms);
+        // An empty answer cannot be: a window opens each week, or the week after if a change skips it.
+        known.or_else(|| Spans::of(&self.windows, &self.zone, ms, ms).find(ms)).unwrap_or((u64::MAX, u64::MAX))
+    }
+}
+
+/// Whether every minute of the week is in a window.
+fn cover_the_week(windows: &[Window]) -> bool {
+    const WEEK: usize = 7 * MINUTES_PER_DAY as usize;
+    let mut open = vec![false; WEEK];
+    for window in windows {
+        for day in (0..7).filter(|day| window.days & (1 << day) != 0) {
+            let midnight = day * usize::from(MINUTES_PER_DAY);
+            for minute in window.from..window.to {
+                open[(midnight + usize::from(minute)) % WEEK] = true;
+            }
+        }
+    }
+    open.into_iter().all(|open| open)
+}
+
+/// Spans in which windows are open, in milliseconds: ascending, apart from each other. Right for instants from `from` to
+/// the beginning of the last one.
+#[derive(Debug, Clone)]
+struct Spans {
+    from: u64,
+    spans: Box<[(u64, u64)]>,
+}
+
+/// A window that opens once a week, at a wall time that a change skips, opens within two weeks; and one that closes at
+/// such a time only closes within two more.
+const DAYS_MAX: u64 = 35;
+
+impl Spans {
+    /// Enough of them for instants up to `to`.
+    fn of(windows: &[Window], zone: &TimeZone, from: u64, to: u64) -> Self {
+        let (from, to) = (from.min(LAST_MS), to.min(LAST_MS));
+        let mut spans: Vec<(u64, u64)> = Vec::new();
+        // A window may have begun on the day before, and the clock may be a day ahead of the date that it shows.
+        let mut day = plus(date(zone, from), -2);
+        let last = plus(date(zone, to), DAYS_MAX as i64);
+        while day <= last && spans.last().is_none_or(|span| span.0 <= to) {
+            let bit = 1 << day.weekday().to_monday_zero_offset();
+            let mut today: Vec<(u64, u64)> = windows
+                .iter()
+                .filter(|window| window.days & bit != 0)
+                .map(|window| (at_minutes(zone, day, window.from), at_minutes(zone, day, window.to)))
+                .filter(|(begin, end)| begin < end)
+                .collect();
+            today.sort_unstable();
+            for (begin, end) in today {
+                match spans.last_mut() {
+                    Some(span) if begin <= span.1 => span.1 = span.1.max(end),
+                    _ => spans.push((begin, end)),
+                }
+            }
+            day = plus(day, 1);
+        }
+        Spans { from, spans: spans.into() }
+    }
+
+    /// The span that is open at this instant, or the next one; `None` if it was not worked out.
+    fn find(&self, ms: u64) -> Option<(u64, u64)> {
+        if ms < self.from {
+            return None;
+        }
+        let next = self.spans.partition_point(|span| span.1 <= ms);
+        let span = *self.spans.get(next)?;
+        // The last span may go on beyond what was worked out: only its beginning is certain.
+        (next + 1 < self.spans.len() || ms < span.0).then_some(span)
+    }
+}
