@@ -304,7 +304,7 @@ impl Worker {
                 Outcome::Appended(_) => self.metrics.committed_entries.inc(),
                 _ => 0,
             };
-            self.directory.forget_changed(&proposal, &outcome);
+            self.directory.forget_changed(&proposal, &outcome, conversation.as_ref());
             let card = conversation.clone();
             if let (Proposal::MarkRead { user, .. }, Outcome::Read { seq }, Some(card)) = (&proposal, &outcome, &card) {
                 read_marks.push((*user, card.clone(), *seq));

@@ -1,6 +1,6 @@
 //! The engine's settings. The binary fills them from its configuration; tests from `Default`.
 
-use crate::push::PushConfig;
+use crate::{popups::PopupsConfig, push::PushConfig};
 
 /// Sizes of queues and caches. Each is a bound: being full has a stated answer.
 #[derive(Debug, Clone)]
@@ -25,6 +25,7 @@ pub struct EngineConfig {
     /// Messages that a user who was quiet may send at once.
     pub sends_burst: u32,
     pub push: PushConfig,
+    pub popups: PopupsConfig,
 }
 
 impl Default for EngineConfig {
@@ -41,6 +42,7 @@ impl Default for EngineConfig {
             sends_per_second: 0,
             sends_burst: 20,
             push: PushConfig::default(),
+            popups: PopupsConfig::default(),
         }
     }
 }

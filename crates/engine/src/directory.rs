@@ -6,6 +6,7 @@
 //! old value is used once and never kept.
 
 use crate::model::*;
+use crate::popups::UnreadCache;
 use crate::store::{Outcome, Proposal, Store, StoreResult};
 use quick_cache::sync::{Cache, GuardResult};
 use std::{borrow::Borrow, hash::Hash, sync::Arc};
@@ -18,6 +19,7 @@ pub struct Directory {
     conversation_nos: Cache<String, ConversationNo>,
     conversations: Cache<ConversationNo, Arc<Conversation>>,
     memberships: Cache<(ConversationNo, UserNo), Option<Membership>>,
+    pub(crate) unread: UnreadCache,
 }
 
 /// Looks up through a cache; what does not exist is not cached (it may come to exist).
@@ -54,6 +56,7 @@ impl Directory {
             conversation_nos: Cache::new(entries),
             conversations: Cache::new(entries),
             memberships: Cache::new(entries * 2),
+            unread: UnreadCache::default(),
         }
     }
 
@@ -101,10 +104,20 @@ impl Directory {
     }
 
     /// Drops what a committed proposal changed.
-    pub(crate) fn forget_changed(&self, proposal: &Proposal, outcome: &Outcome) {
+    pub(crate) fn forget_changed(
+        &self,
+        proposal: &Proposal,
+        outcome: &Outcome,
+        conversation: Option<&Arc<Conversation>>,
+    ) {
         match (proposal, outcome) {
-            // By far the most common one changes nothing that is cached.
-            (Proposal::Append { .. }, _) | (_, Outcome::Refused(_)) => {}
+            (_, Outcome::Refused(_)) => {}
+            // By far the most common one changes no card.
+            (Proposal::Append { .. }, _) => {
+                for user in conversation.and_then(|c| c.pair).into_iter().flat_map(|(a, b)| [a, b]) {
+                    self.unread.forget(user);
+                }
+            }
             (Proposal::PutUsers(patches), _) => patches.iter().for_each(|patch| self.forget_user_by_id(&patch.id)),
             (Proposal::SetDoNotDisturb { user, .. }, _) => self.forget_user(*user),
             (Proposal::UpdateConversation { conversation, .. }, _) => self.forget_conversation(*conversation),
@@ -114,7 +127,11 @@ impl Directory {
                     self.forget_membership(*conversation, *user);
                 }
             }
-            (Proposal::MarkRead { conversation, user, .. } | Proposal::SetMute { conversation, user, .. }, _) => {
+            (Proposal::MarkRead { conversation, user, .. }, _) => {
+                self.forget_membership(*conversation, *user);
+                self.unread.forget(*user);
+            }
+            (Proposal::SetMute { conversation, user, .. }, _) => {
                 self.forget_membership(*conversation, *user);
             }
             _ => {}

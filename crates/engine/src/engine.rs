@@ -11,6 +11,7 @@ use crate::{
     metrics::Metrics,
     model::*,
     outbox::{Outbox, OutboxConfig, Webhook},
+    popups::{PopupParts, Popups},
     presence::{Presence, worker::PresenceWorker},
     push::{PushDesk, PushParts},
     rate::RateLimit,
@@ -47,6 +48,7 @@ pub struct Engine {
     pub directory: Arc<Directory>,
     pub presence: Presence,
     pub push: PushDesk,
+    pub popups: Popups,
     pub metrics: Arc<Metrics>,
     pub(crate) committer: Committer,
     pub(crate) lanes: Arc<Lanes>,
@@ -86,6 +88,12 @@ impl Engine {
             lanes.clone(),
             metrics.clone(),
         );
+        let popups = Popups::start(PopupParts {
+            config: config.popups.clone(),
+            store: store.clone(),
+            clock: clock.clone(),
+            metrics: metrics.clone(),
+        });
         let push = PushDesk::start(PushParts {
             config: config.push.clone(),
             store: store.clone(),
@@ -98,6 +106,7 @@ impl Engine {
             presence: Presence::new(config.presence.clone()),
             presence_worker: PresenceWorker::default(),
             push,
+            popups,
             outbox: Outbox::default(),
             rate: RateLimit::new(config.sends_per_second, config.sends_burst),
             committer,
@@ -136,6 +145,7 @@ impl Engine {
         self.begin_drain();
         self.outbox.stop();
         self.push.stop();
+        self.popups.stop();
         self.presence_worker.stop();
         self.committer.stop();
         self.lanes.stop();
@@ -154,6 +164,7 @@ impl Engine {
         for (queue, depth, limit) in self.push.depths() {
             self.metrics.queue(queue, depth, limit);
         }
+        self.popups.refresh_gauges();
         let (depth, limit) = self.lanes.shards().push_depth();
         self.metrics.queue("shard_push", depth, limit);
         self.metrics.presence_users.set(self.presence.users() as i64);

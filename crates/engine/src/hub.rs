@@ -24,6 +24,11 @@ pub enum Signal {
         conversation: Arc<str>,
         user: Arc<str>,
     },
+    /// A popup was chosen: for the session that came last.
+    Popup {
+        /// A `popup` frame's JSON.
+        frame: Arc<[u8]>,
+    },
     /// The app server ended these sessions: one device's, or all.
     Kick {
         device_id: Option<String>,

@@ -27,6 +27,19 @@ pub struct CodeLabel {
     pub code: &'static str,
 }
 
+/// What a decision about popups came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PopupOutcome {
+    Shown = 0,
+    Nothing = 1,
+    HeldOut = 2,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct OutcomeLabel {
+    pub outcome: &'static str,
+}
+
 /// One lane's numbers.
 #[derive(Debug, Clone)]
 pub struct LaneMetrics {
@@ -79,6 +92,11 @@ pub struct Metrics {
     pub presence_users: Gauge,
     pub presence_differences: Counter,
     pub presence_repaired: Counter,
+    popup_decisions: [Counter; 3],
+    pub popup_events: Counter,
+    pub popup_store_reads: Counter,
+    pub popup_store_busy_seconds: Counter<f64>,
+    pub popup_users: Gauge,
     pub store_disk_bytes: Gauge,
     pub retention_removed: Counter,
 }
@@ -110,6 +128,10 @@ impl Metrics {
         registry.register("lane_entries", "Entries handed to a lane", entries);
         registry.register("lane_deliveries", "Entries put into sessions' buffers", deliveries);
         registry.register("lane_fanout_seconds", "From commit to the last shard's turn", fanout);
+        let decisions = Family::<OutcomeLabel, Counter>::default();
+        let popup_decisions = ["shown", "nothing", "held_out"]
+            .map(|outcome| decisions.get_or_create(&OutcomeLabel { outcome }).clone());
+        registry.register("popup_decisions", "Decisions about popups, by what they came to", decisions);
         let metrics = Metrics {
             registry: Default::default(),
             lanes,
@@ -151,6 +173,11 @@ impl Metrics {
             presence_users: Gauge::default(),
             presence_differences: Counter::default(),
             presence_repaired: Counter::default(),
+            popup_decisions,
+            popup_events: Counter::default(),
+            popup_store_reads: Counter::default(),
+            popup_store_busy_seconds: Counter::default(),
+            popup_users: Gauge::default(),
             store_disk_bytes: Gauge::default(),
             retention_removed: Counter::default(),
         };
@@ -217,10 +244,26 @@ impl Metrics {
         registry.register("presence_dropped", "Changes that the webhook was not told", m.presence_dropped.clone());
         registry.register("presence_differences", "Found by comparisons", m.presence_differences.clone());
         registry.register("presence_repaired", "Mended by comparisons", m.presence_repaired.clone());
+        registry.register("popup_events", "Events of popups taken, each once", m.popup_events.clone());
+        registry.register(
+            "popup_store_reads",
+            "Looks into the store for a decision about popups",
+            m.popup_store_reads.clone(),
+        );
+        registry.register(
+            "popup_store_busy_seconds",
+            "Time spent writing showings and events",
+            m.popup_store_busy_seconds.clone(),
+        );
+        registry.register("popup_users", "Users held in memory for popups", m.popup_users.clone());
         registry.register("store_disk_bytes", "Bytes of the data folder", m.store_disk_bytes.clone());
         registry.register("retention_removed", "Entries removed by retention", m.retention_removed.clone());
         *metrics.registry.write() = registry;
         metrics
+    }
+
+    pub fn count_popup(&self, outcome: PopupOutcome) {
+        self.popup_decisions[outcome as usize].inc();
     }
 
     pub fn lane(&self, lane: Lane) -> &LaneMetrics {

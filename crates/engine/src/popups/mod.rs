@@ -1,9 +1,198 @@
-//! Popups: which in-app message suits this user now.
+//! Popups: which in-app message suits this user now, and when to ask again if none does.
+//!
+//! ```text
+//! decide ─▶ configuration (compiled, in memory) ─┬─▶ nothing: when to ask again
+//!              users (what each was shown)       └─▶ shown: counted in memory, then answered
+//!                                                        │ within the stated bound (strict: before the answer)
+//! events ─▶ inbox ─▶ worker ─ batches ─▶ store ◀─────────┘
+//! ```
+//! The store is read when a user is not in memory or the configuration changes, never else. In reading order:
+//! - [`rules`], [`timetable`], `caps`, `marks`: who, when, how often; and what a user was shown;
+//! - `check`, `configuration`: what an app server writes, checked, then compiled;
+//! - `evaluate`, `decide`, `explain`: which popup, and why; `decision_id`: how events name a decision;
+//! - `catalog`, `segments`, `recovery`: popups, their versions, settings and lists of users;
+//! - `users`: who is held in memory; `unread`: what is looked up for rules about unread messages;
+//! - `inbox`, `worker`, `counts`, `events`, `export`: what becomes durable, and how it is read again; `rows`: as what.
 
-// pub mod rules;
-// pub mod timetable;
+mod caps;
+mod catalog;
+mod check;
+mod configuration;
+mod counts;
+mod decide;
+mod decision_id;
+mod evaluate;
+mod events;
+mod explain;
+mod export;
+mod inbox;
+mod marks;
+mod recovery;
+mod rows;
+pub mod rules;
+mod segments;
+pub mod timetable;
+mod trigger;
+mod unread;
+mod users;
+mod worker;
+
+pub use catalog::Precondition;
+pub use decide::{Ask, Decided, Facts, Needs, Showing};
+pub use export::EventCursor;
+pub use segments::read_segment;
+pub(crate) use trigger::fingerprint_of;
+pub(crate) use unread::UnreadCache;
+
+use crate::{clock::Clock, metrics::Metrics, store::Store};
+use catalog::Catalog;
+use configuration::Configuration;
+use decision_id::Seal;
+use inbox::Inbox;
+use parking_lot::{Mutex, RwLock};
+use std::{
+    sync::{Arc, OnceLock},
+    thread::JoinHandle,
+    time::Duration,
+};
+use tidings_protocol::error::{ErrorCode, Refusal};
+use users::Users;
+use worker::Worker;
+use xxhash_rust::xxh3::{xxh3_64_with_seed, xxh3_128};
 
 /// A user as popups know one: 128 bits of a stable hash (XXH3, unseeded) of the id. Two of a hundred million users
 /// share one with a probability of about 1 in 10^23 (the birthday bound).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UserKey(pub u128);
+
+impl UserKey {
+    pub fn of(user: &str) -> Self {
+        UserKey(xxh3_128(user.as_bytes()))
+    }
+
+    /// A number below `of`, always the same for the user, and unlike that for another purpose or name.
+    pub(crate) fn share(self, (purpose, name): (&str, &str), of: u64) -> u64 {
+        let seed = xxh3_64_with_seed(name.as_bytes(), xxh3_64_with_seed(purpose.as_bytes(), 0));
+        xxh3_64_with_seed(&self.0.to_le_bytes(), seed) % of.max(1)
+    }
+}
+
+/// Bounds of popups.
+#[derive(Debug, Clone)]
+pub struct PopupsConfig {
+    /// Users held in memory. Above: those not asked for lately are read from the store when they come back.
+    pub users: usize,
+    /// A decision is durable after this time; one for a strict popup when it is answered.
+    pub durable_within: Duration,
+    /// Showings that wait to be stored. Above: nothing is shown (`queue_full`) until some are.
+    pub showings: usize,
+    /// Events that wait to be stored. Above: refused with `rate_limited`.
+    pub events: usize,
+    /// How long events are kept for export, and their ids for telling second ones.
+    pub events_kept: Duration,
+    /// How long counts are kept.
+    pub counts_kept: Duration,
+}
+
+impl Default for PopupsConfig {
+    fn default() -> Self {
+        const DAY: u64 = 24 * 60 * 60;
+        PopupsConfig {
+            users: 1_000_000,
+            durable_within: Duration::from_millis(100),
+            showings: 200_000,
+            events: 100_000,
+            events_kept: Duration::from_secs(30 * DAY),
+            counts_kept: Duration::from_secs(400 * DAY),
+        }
+    }
+}
+
+/// What popups need from outside.
+pub(crate) struct PopupParts {
+    pub(crate) config: PopupsConfig,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) metrics: Arc<Metrics>,
+}
+
+/// What decisions, the worker and the operations share.
+pub(crate) struct Shared {
+    config: PopupsConfig,
+    store: Arc<dyn Store>,
+    clock: Arc<dyn Clock>,
+    metrics: Arc<Metrics>,
+    users: Users,
+    inbox: Inbox,
+    /// Absent until what is stored has been read.
+    configuration: RwLock<Option<Arc<Configuration>>>,
+    catalog: Mutex<Option<Catalog>>,
+    seal: OnceLock<Seal>,
+}
+
+/// The doors' way to popups.
+pub struct Popups {
+    pub(crate) shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Popups {
+    pub(crate) fn start(parts: PopupParts) -> Self {
+        let PopupParts { config, store, clock, metrics } = parts;
+        let shared = Arc::new(Shared {
+            users: Users::new(config.users),
+            inbox: Inbox::new(&config),
+            configuration: RwLock::default(),
+            catalog: Mutex::default(),
+            seal: OnceLock::new(),
+            config,
+            store,
+            clock,
+            metrics,
+        });
+        let worker = shared.clone();
+        let thread = std::thread::Builder::new().name("popups".into()).spawn(move || Worker::run(worker));
+        let thread = thread.inspect_err(|error| tracing::error!(%error, "no popups thread")).ok();
+        Popups { shared, thread: Mutex::new(thread) }
+    }
+
+    /// Waits until all that was decided and reported so far is stored. Blocks.
+    pub fn settle(&self) -> Result<(), Refusal> {
+        self.shared.settle()
+    }
+
+    /// Stores what was decided and ends the worker.
+    pub(crate) fn stop(&self) {
+        self.shared.inbox.stop();
+        if let Some(thread) = self.thread.lock().take() {
+            let _ = thread.join();
+        }
+    }
+
+    pub(crate) fn refresh_gauges(&self) {
+        self.shared.metrics.popup_users.set(self.shared.users.count() as i64);
+        for (queue, depth, limit) in self.shared.inbox.depths() {
+            self.shared.metrics.queue(queue, depth, limit);
+        }
+    }
+}
+
+impl Shared {
+    fn configuration(&self) -> Result<Arc<Configuration>, Refusal> {
+        self.configuration.read().clone().ok_or_else(loading)
+    }
+
+    fn settle(&self) -> Result<(), Refusal> {
+        let (done, stored) = tokio::sync::oneshot::channel();
+        self.inbox.ask_durable(done)?;
+        stored.blocking_recv().unwrap_or_else(|_| Err(stopped()))
+    }
+}
+
+fn loading() -> Refusal {
+    Refusal::new(ErrorCode::StoreUnavailable, "popups are being read from the store").retry_after(1_000)
+}
+
+fn stopped() -> Refusal {
+    Refusal::new(ErrorCode::Draining, "the server is stopping").retry_after(1_000)
+}

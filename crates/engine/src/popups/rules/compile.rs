@@ -13,7 +13,7 @@ pub(super) const CARD_PREFIX: &str = "user.";
 const SLOT_NONE: u16 = u16::MAX;
 
 /// The attributes that all rules of a configuration look at, each with its slot in a [`Profile`].
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Names {
     request: FxHashMap<Box<str>, u16>,
     /// Without the prefix.

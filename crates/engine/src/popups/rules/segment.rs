@@ -24,6 +24,10 @@ impl Segment {
         Segment { users: users.into_boxed_slice() }
     }
 
+    pub(crate) fn users(&self) -> &[u64] {
+        &self.users
+    }
+
     pub fn len(&self) -> usize {
         self.users.len()
     }

@@ -5,7 +5,6 @@ use serde::{
     de::{DeserializeSeed, Error, MapAccess, SeqAccess, Visitor},
 };
 use serde_json::value::RawValue;
-use smallvec::SmallVec;
 use std::{borrow::Cow, fmt, marker::PhantomData};
 use tidings_protocol::{
     error::Refusal,
@@ -26,7 +25,7 @@ pub enum Value<'a> {
 /// Names and values in the order in which they came. Of a name that is there twice the last counts; `None` is `null`, which
 /// is the same as being absent.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Attributes<'a>(SmallVec<[(Cow<'a, str>, Option<Value<'a>>); 16]>);
+pub struct Attributes<'a>(Vec<(Cow<'a, str>, Option<Value<'a>>)>);
 
 impl<'a> Attributes<'a> {
     /// Of a request's attributes that were read already. `field` is what they are called in the request.
@@ -34,7 +33,7 @@ impl<'a> Attributes<'a> {
         if map.len() > DECIDE_ATTRIBUTES_MAX {
             return Err(Refusal::field(field, too_many_attributes(map.len())));
         }
-        let mut attributes = SmallVec::with_capacity(map.len());
+        let mut attributes = Vec::with_capacity(map.len());
         for (name, json) in map {
             let value = of_json(json).map_err(|why| Refusal::field(&format!("{field}.{name}"), why))?;
             attributes.push((Cow::Borrowed(name.as_str()), value));
@@ -119,7 +118,8 @@ impl<'de: 'a, 'a> Deserialize<'de> for Attributes<'a> {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Attributes<'a>, A::Error> {
-                let mut pairs: SmallVec<[(Cow<'a, str>, Option<Value<'a>>); 16]> = SmallVec::new();
+                // Enough for most, so that the list grows once.
+                let mut pairs = Vec::with_capacity(8);
                 while let Some(name) = map.next_key_seed(Text)? {
                     if pairs.len() == DECIDE_ATTRIBUTES_MAX {
                         return Err(A::Error::custom(too_many_attributes(pairs.len() + 1)));

@@ -1,0 +1,419 @@
+//! Popups as app servers write them: each write is a version, and makes the configuration anew.
+
+use super::{
+    Shared,
+    check::{self, CheckedSettings, CheckedSpec},
+    configuration::{Above, Around, Configuration, Placement, Popup},
+    rows::{self, Head, Numbers, SPACE, SegmentHead, Version},
+    rules::{Names, Segment},
+    timetable::Days,
+};
+use crate::{
+    commit::store_refusal,
+    engine::Engine,
+    store::RowChange,
+};
+use jiff::tz::TimeZone;
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+use tidings_protocol::{
+    error::{ErrorCode, Refusal},
+    http::{Popup as PopupCard, *},
+    limits::*,
+};
+
+/// Who wrote a version, in bytes.
+const AUTHOR_BYTES_MAX: usize = 256;
+/// Popups in one page when the caller does not say.
+const PAGE_DEFAULT: usize = 100;
+
+/// What must be so for a write to happen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Precondition {
+    None,
+    /// This version is the newest.
+    Version(u32),
+    /// There is no such popup yet.
+    Absent,
+}
+
+/// A popup as it stands.
+pub(super) struct Entry {
+    pub(super) no: u32,
+    pub(super) head: Head,
+    pub(super) updated_at: u64,
+    pub(super) updated_by: Option<String>,
+    pub(super) spec: PopupSpec,
+    pub(super) checked: CheckedSpec,
+    pub(super) compiled: Arc<Popup>,
+}
+
+/// All that is configured. Its owner is a lock, which is held for the whole of a change.
+pub(super) struct Catalog {
+    pub(super) numbers: Numbers,
+    pub(super) popups: BTreeMap<String, Entry>,
+    pub(super) settings: PopupSettings,
+    pub(super) checked: CheckedSettings,
+    pub(super) segments: BTreeMap<String, (SegmentHead, Arc<Segment>)>,
+    pub(super) names: Names,
+    pub(super) days: FxHashMap<String, Arc<Days>>,
+    pub(super) configuration: Arc<Configuration>,
+}
+
+/// What a popup has become by its times.
+fn state_now(spec: &PopupSpec, now_ms: u64) -> PopupState {
+    match spec.state {
+        PopupState::Live | PopupState::Scheduled if spec.ends_at.is_some_and(|end| end <= now_ms) => PopupState::Ended,
+        PopupState::Live | PopupState::Scheduled if spec.starts_at.is_some_and(|start| start > now_ms) => {
+            PopupState::Scheduled
+        }
+        PopupState::Live | PopupState::Scheduled => PopupState::Live,
+        other => other,
+    }
+}
+
+fn card_of(head: &Head, version: Version, now_ms: u64) -> Result<PopupCard, Refusal> {
+    let spec: PopupSpec = serde_json::from_str(&version.spec)
+        .map_err(|error| store_refusal(rows::damaged(&format_args!("{:?} version {}: {error}", head.id, version.version))))?;
+    let Version { version, updated_at, updated_by, .. } = version;
+    Ok(PopupCard { id: head.id.clone(), version, updated_at, updated_by, now: state_now(&spec, now_ms), spec })
+}
+
+impl Entry {
+    pub(super) fn card(&self, now_ms: u64) -> PopupCard {
+        PopupCard {
+            id: self.head.id.clone(),
+            version: self.head.version,
+            updated_at: self.updated_at,
+            updated_by: self.updated_by.clone(),
+            now: state_now(&self.spec, now_ms),
+            spec: self.spec.clone(),
+        }
+    }
+
+    fn segments(&self) -> impl Iterator<Item = &str> {
+        let rules = [&self.checked.audience, &self.checked.condition];
+        rules.into_iter().flatten().flat_map(|rule| rule.segments())
+    }
+}
+
+impl Catalog {
+    pub(super) fn zone(&self) -> TimeZone {
+        self.checked.zone.clone().unwrap_or(TimeZone::UTC)
+    }
+
+    /// Compiles a popup with what is around it.
+    pub(super) fn compile(
+        &mut self,
+        named: (u32, &str, u32),
+        spec: &PopupSpec,
+        checked: &CheckedSpec,
+        now_ms: u64,
+    ) -> Arc<Popup> {
+        let zone = self.zone();
+        let segments = &self.segments;
+        let segment = |id: &str| segments.get(id).map(|(_, segment)| segment.clone());
+        let mut around = Around { zone: &zone, now_ms, segment: &segment, days: &mut self.days };
+        Arc::new(Popup::compile(named, spec, checked, &mut self.names, &mut around))
+    }
+
+    fn placement(&self, name: &str) -> Option<Arc<Placement>> {
+        let here = |entry: &&Entry| entry.spec.placements.iter().any(|placement| placement == name);
+        let popups: Vec<_> = self.popups.values().filter(here).map(|entry| entry.compiled.clone()).collect();
+        let caps = self.checked.placements.iter().find(|(placement, _)| placement == name).map(|(_, caps)| *caps);
+        (!popups.is_empty()).then(|| Arc::new(Placement::new(name, caps.unwrap_or_default(), popups)))
+    }
+
+    /// Makes these placements anew.
+    pub(super) fn rebuild<'a>(&mut self, names: impl Iterator<Item = &'a str>) {
+        let mut placements = self.configuration.placements.clone();
+        for name in names {
+            match self.placement(name) {
+                Some(placement) => drop(placements.insert(name.into(), placement)),
+                None => drop(placements.remove(name)),
+            }
+        }
+        self.publish(placements);
+    }
+
+    fn publish(&mut self, placements: FxHashMap<Box<str>, Arc<Placement>>) {
+        let by_no = self.popups.values().map(|entry| (entry.no, entry.compiled.clone())).collect();
+        self.configuration = Arc::new(Configuration {
+            generation: self.configuration.generation + 1,
+            above: self.configuration.above.clone(),
+            names: Arc::new(self.names.clone()),
+            placements,
+            by_no,
+            last_no: self.numbers.popup,
+        });
+    }
+
+    /// Makes all of it anew: settings or lists of users have changed, or time has passed.
+    pub(super) fn rebuild_all(&mut self, now_ms: u64) {
+        (self.names, self.days) = (Names::default(), FxHashMap::default());
+        let mut popups = std::mem::take(&mut self.popups);
+        for entry in popups.values_mut() {
+            let named = (entry.no, entry.head.id.as_str(), entry.head.version);
+            entry.compiled = self.compile(named, &entry.spec, &entry.checked, now_ms);
+        }
+        self.popups = popups;
+        let days = Arc::new(Days::new(self.zone(), now_ms));
+        let above = Arc::new(Above::new(&self.checked, days));
+        self.configuration = Arc::new(Configuration { above, ..(*self.configuration).clone() });
+        let names: BTreeSet<String> =
+            self.popups.values().flat_map(|entry| entry.spec.placements.iter().cloned()).collect();
+        let placements = names.iter().filter_map(|name| Some((name.as_str().into(), self.placement(name)?))).collect();
+        self.publish(placements);
+    }
+
+    /// The popups that name a segment.
+    pub(super) fn users_of_segment(&self, id: &str) -> Vec<&str> {
+        let names = |entry: &&Entry| entry.segments().any(|segment| segment == id);
+        self.popups.values().filter(names).map(|entry| entry.head.id.as_str()).collect()
+    }
+
+    fn check_segments(&self, checked: &CheckedSpec) -> Result<(), Refusal> {
+        for (field, rule) in [("audience", &checked.audience), ("trigger.where", &checked.condition)] {
+            let missing = rule.iter().flat_map(|rule| rule.segments()).find(|id| !self.segments.contains_key(*id));
+            if let Some(missing) = missing {
+                return Err(Refusal::field(field, format!("there is no segment {missing:?}")));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Shared {
+    /// Has the catalog changed, and shows decisions what came of it.
+    pub(super) fn change<T>(&self, change: impl FnOnce(&mut Catalog) -> Result<T, Refusal>) -> Result<T, Refusal> {
+        let mut catalog = self.catalog.lock();
+        let catalog = catalog.as_mut().ok_or_else(super::loading)?;
+        let done = change(catalog)?;
+        *self.configuration.write() = Some(catalog.configuration.clone());
+        Ok(done)
+    }
+
+    pub(super) fn look_at<T>(&self, look: impl FnOnce(&Catalog) -> Result<T, Refusal>) -> Result<T, Refusal> {
+        let catalog = self.catalog.lock();
+        look(catalog.as_ref().ok_or_else(super::loading)?)
+    }
+
+    /// Time tables reach some days ahead.
+    pub(super) fn refresh(&self) {
+        let now_ms = self.clock.now_ms();
+        let _ = self.change(|catalog| {
+            catalog.rebuild_all(now_ms);
+            Ok(())
+        });
+    }
+
+    pub(super) fn popup_no(&self, id: &str) -> Result<u32, Refusal> {
+        self.look_at(|catalog| Ok(catalog.popups.get(id).ok_or_else(|| Refusal::not_found("popup", id))?.no))
+    }
+
+    fn write(&self, changes: Vec<RowChange>) -> Result<(), Refusal> {
+        self.store.write_rows(SPACE, changes).map_err(store_refusal)
+    }
+
+    fn put_popup(
+        &self,
+        id: &str,
+        spec: PopupSpec,
+        author: Option<&str>,
+        precondition: Precondition,
+    ) -> Result<(PopupCard, bool), Refusal> {
+        check::check_popup_id(id)?;
+        if let Some(author) = author.filter(|author| author.len() > AUTHOR_BYTES_MAX) {
+            return Err(Refusal::limit("Tidings-Author (bytes)", AUTHOR_BYTES_MAX as u64, author.len() as u64));
+        }
+        let checked = check::check_spec(&spec)?;
+        let text = serde_json::to_string(&spec).map_err(|error| Refusal::field("popup", error))?;
+        let now_ms = self.clock.now_ms();
+        self.change(|catalog| {
+            catalog.check_segments(&checked)?;
+            let before = catalog.popups.get(id);
+            meets(precondition, before.map(|entry| entry.head.version), id)?;
+            let (numbers, no, head) = match before {
+                Some(entry) => {
+                    let version = entry.head.version + 1;
+                    let oldest = entry.head.oldest.max(version.saturating_sub(POPUP_VERSIONS_MAX as u32 - 1));
+                    (None, entry.no, Head { version, oldest, ..entry.head.clone() })
+                }
+                None if catalog.popups.len() >= POPUPS_MAX => {
+                    return Err(Refusal::limit("popups", POPUPS_MAX as u64, catalog.popups.len() as u64 + 1));
+                }
+                None => {
+                    let numbers = Numbers { popup: catalog.numbers.popup + 1, ..catalog.numbers.clone() };
+                    let no = numbers.popup;
+                    (Some(numbers), no, Head { id: id.to_owned(), version: 1, oldest: 1 })
+                }
+            };
+            let version =
+                Version { version: head.version, updated_at: now_ms, updated_by: author.map(str::to_owned), spec: text };
+            let mut changes = vec![rows::put(rows::head_key(no), rows::encode(&head))];
+            changes.extend(numbers.as_ref().map(|numbers| rows::put(rows::numbers_key(), rows::encode(numbers))));
+            rows::put_long(&mut changes, &rows::version_key(no, head.version), &rows::encode(&version));
+            if let Some(entry) = before
+                && entry.head.oldest < head.oldest
+            {
+                let (from, to) = (rows::version_key(no, entry.head.oldest), rows::version_key(no, head.oldest - 1));
+                let old = self.store.rows(SPACE, &from, &rows::end_of(to), rows::ROWS_PER_WRITE).map_err(store_refusal)?;
+                changes.extend(old.into_iter().map(|(key, _)| rows::remove(key)));
+            }
+            self.write(changes)?;
+            let created = before.is_none();
+            let mut touched: FxHashSet<String> = spec.placements.iter().cloned().collect();
+            touched.extend(before.iter().flat_map(|entry| entry.spec.placements.iter().cloned()));
+            if let Some(numbers) = numbers {
+                catalog.numbers = numbers;
+            }
+            let compiled = catalog.compile((no, id, head.version), &spec, &checked, now_ms);
+            let updated_by = author.map(str::to_owned);
+            let entry = Entry { no, head, updated_at: now_ms, updated_by, spec, checked, compiled };
+            let card = entry.card(now_ms);
+            catalog.popups.insert(id.to_owned(), entry);
+            catalog.rebuild(touched.iter().map(String::as_str));
+            Ok((card, created))
+        })
+    }
+
+    fn remove_popup(&self, id: &str, precondition: Precondition) -> Result<(), Refusal> {
+        let no = self.change(|catalog| {
+            let entry = catalog.popups.get(id).ok_or_else(|| Refusal::not_found("popup", id))?;
+            meets(precondition, Some(entry.head.version), id)?;
+            let no = entry.no;
+            self.write(vec![rows::remove(rows::head_key(no))])?;
+            if let Some(entry) = catalog.popups.remove(id) {
+                catalog.rebuild(entry.spec.placements.iter().map(String::as_str));
+            }
+            Ok(no)
+        })?;
+        // Nobody finds these any more: a stop in between leaves rows that are dropped at the next start.
+        for prefix in [rows::version_key(no, 0), rows::count_key(no, 0, "")] {
+            let prefix = &prefix[..5];
+            rows::drop_all(&*self.store, prefix, &rows::end_of(prefix.to_vec())).map_err(store_refusal)?;
+        }
+        Ok(())
+    }
+
+    fn versions(&self, id: &str) -> Result<PopupVersions, Refusal> {
+        let (no, head) = self.look_at(|catalog| {
+            let entry = catalog.popups.get(id).ok_or_else(|| Refusal::not_found("popup", id))?;
+            Ok((entry.no, entry.head.clone()))
+        })?;
+        let now_ms = self.clock.now_ms();
+        let mut versions = Vec::new();
+        for version in (head.oldest..=head.version).rev() {
+            let bytes = rows::read_long(&*self.store, &rows::version_key(no, version)).map_err(store_refusal)?;
+            // Gone meanwhile, as the oldest does.
+            let Some(bytes) = bytes else { continue };
+            versions.push(card_of(&head, rows::decode(&bytes).map_err(store_refusal)?, now_ms)?);
+        }
+        Ok(PopupVersions { versions })
+    }
+}
+
+fn meets(precondition: Precondition, version: Option<u32>, id: &str) -> Result<(), Refusal> {
+    let why = match (precondition, version) {
+        (Precondition::Version(asked), Some(version)) if asked != version => {
+            format!("{id:?} is at version {version}, not {asked}")
+        }
+        (Precondition::Version(asked), None) => format!("there is no {id:?} yet, thus no version {asked}"),
+        (Precondition::Absent, Some(version)) => format!("{id:?} is there already, at version {version}"),
+        _ => return Ok(()),
+    };
+    Err(Refusal::new(ErrorCode::Conflict, why))
+}
+
+/// Operations of app servers. All of them may wait for the store.
+impl Engine {
+    /// Creates or replaces a popup by the JSON of its [`PopupSpec`]; answers whether it is new.
+    pub fn put_popup(
+        &self,
+        id: &str,
+        spec: &[u8],
+        author: Option<&str>,
+        precondition: Precondition,
+    ) -> Result<(PopupCard, bool), Refusal> {
+        self.popups.shared.put_popup(id, check::read_spec(spec)?, author, precondition)
+    }
+
+    /// Changes a popup's state only: a version like any other.
+    pub fn set_popup_state(
+        &self,
+        id: &str,
+        state: PopupState,
+        author: Option<&str>,
+        precondition: Precondition,
+    ) -> Result<PopupCard, Refusal> {
+        let card = self.popup(id)?;
+        // Who wrote in between is not overwritten.
+        let precondition = match precondition {
+            Precondition::None => Precondition::Version(card.version),
+            asked => asked,
+        };
+        let spec = PopupSpec { state, ..card.spec };
+        Ok(self.popups.shared.put_popup(id, spec, author, precondition)?.0)
+    }
+
+    pub fn popup(&self, id: &str) -> Result<PopupCard, Refusal> {
+        let now_ms = self.clock.now_ms();
+        let find = |catalog: &Catalog| catalog.popups.get(id).map(|entry| entry.card(now_ms));
+        self.popups.shared.look_at(|catalog| find(catalog).ok_or_else(|| Refusal::not_found("popup", id)))
+    }
+
+    pub fn popup_versions(&self, id: &str) -> Result<PopupVersions, Refusal> {
+        self.popups.shared.versions(id)
+    }
+
+    pub fn remove_popup(&self, id: &str, precondition: Precondition) -> Result<(), Refusal> {
+        self.popups.shared.remove_popup(id, precondition)
+    }
+
+    /// Popups in the order of their ids.
+    pub fn list_popups(&self, after: Option<&str>, limit: usize) -> Result<PopupPage, Refusal> {
+        let limit = if limit == 0 { PAGE_DEFAULT } else { limit };
+        if limit > POPUPS_PAGE_MAX {
+            return Err(Refusal::limit("limit (popups)", POPUPS_PAGE_MAX as u64, limit as u64));
+        }
+        let now_ms = self.clock.now_ms();
+        self.popups.shared.look_at(|catalog| {
+            let from = match after {
+                Some(after) => std::ops::Bound::Excluded(after),
+                None => std::ops::Bound::Unbounded,
+            };
+            let mut rest = catalog.popups.range::<str, _>((from, std::ops::Bound::Unbounded));
+            let popups: Vec<_> = rest.by_ref().take(limit).map(|(_, entry)| entry.card(now_ms)).collect();
+            let next = rest.next().and(popups.last()).map(|popup| popup.id.clone());
+            Ok(PopupPage { popups, next })
+        })
+    }
+
+    pub fn popup_settings(&self) -> Result<PopupSettings, Refusal> {
+        self.popups.shared.look_at(|catalog| Ok(catalog.settings.clone()))
+    }
+
+    pub fn set_popup_settings(&self, settings: &[u8]) -> Result<PopupSettings, Refusal> {
+        let settings: PopupSettings = check::read_json(settings)?;
+        let checked = check::check_settings(&settings)?;
+        let text = serde_json::to_string(&settings).map_err(|error| Refusal::field("settings", error))?;
+        let now_ms = self.clock.now_ms();
+        let shared = &self.popups.shared;
+        shared.change(|catalog| {
+            let mut changes = Vec::new();
+            rows::put_long(&mut changes, &rows::settings_key(), text.as_bytes());
+            shared.write(changes)?;
+            (catalog.settings, catalog.checked) = (settings.clone(), checked);
+            catalog.rebuild_all(now_ms);
+            Ok(settings)
+        })
+    }
+
+    /// A popup's counts, hour by hour.
+    pub fn popup_counts(&self, id: &str, from: Option<u64>, to: Option<u64>) -> Result<PopupCounts, Refusal> {
+        self.popups.shared.counts(id, from, to)
+    }
+}

@@ -1,0 +1,172 @@
+//! What waits for the worker. Putting in never waits; each list has a bound and an answer to being full.
+
+use super::{PopupsConfig, UserKey, configuration::Popup, events::Batch, stopped};
+use parking_lot::{Condvar, Mutex};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+use tidings_protocol::error::{ErrorCode, Refusal};
+use tokio::sync::oneshot;
+
+/// Callers that wait for what they were answered to be durable. Full: refused with `queue_full`.
+const DURABLE_MAX: usize = 65_536;
+/// The worker writes at most so often, so that what comes meanwhile goes along.
+const GATHER: Duration = Duration::from_millis(2);
+
+/// A showing, or that there would have been one.
+pub(super) struct Record {
+    pub(super) user: UserKey,
+    pub(super) popup: Arc<Popup>,
+    pub(super) variant: u8,
+    pub(super) control: bool,
+    pub(super) at: u64,
+}
+
+pub(super) type Durable = oneshot::Sender<Result<(), Refusal>>;
+
+#[derive(Default)]
+pub(super) struct Waiting {
+    pub(super) records: Vec<Record>,
+    /// When the first of the records came.
+    first_at: Option<Instant>,
+    pub(super) durable: Vec<Durable>,
+    pub(super) events: Vec<Batch>,
+    pub(super) stopping: bool,
+}
+
+pub(super) struct Inbox {
+    waiting: Mutex<Waiting>,
+    filled: Condvar,
+    /// Counted from the put to the end of the write.
+    showings: AtomicUsize,
+    showings_max: usize,
+    events: AtomicUsize,
+    events_max: usize,
+    /// Half of the stated bound: the other half is for the write.
+    patience: Duration,
+}
+
+impl Inbox {
+    pub(super) fn new(config: &PopupsConfig) -> Self {
+        Inbox {
+            waiting: Mutex::default(),
+            filled: Condvar::new(),
+            showings: AtomicUsize::new(0),
+            showings_max: config.showings,
+            events: AtomicUsize::new(0),
+            events_max: config.events,
+            patience: config.durable_within / 2,
+        }
+    }
+
+    /// Whether a showing can be taken. Those who ask at once may exceed the bound by their number.
+    pub(super) fn has_room(&self) -> Result<(), Refusal> {
+        if self.showings.load(Ordering::Relaxed) < self.showings_max {
+            return Ok(());
+        }
+        let why = format!("showings that wait to be stored are limited to {}", self.showings_max);
+        Err(Refusal::new(ErrorCode::QueueFull, why).retry_after(1_000))
+    }
+
+    pub(super) fn record(&self, records: impl IntoIterator<Item = Record>, durable: Option<Durable>) {
+        let mut waiting = self.waiting.lock();
+        let before = waiting.records.len();
+        waiting.records.extend(records);
+        self.showings.fetch_add(waiting.records.len() - before, Ordering::Relaxed);
+        let wake = before == 0 || durable.is_some();
+        waiting.first_at.get_or_insert_with(Instant::now);
+        waiting.durable.extend(durable);
+        drop(waiting);
+        if wake {
+            self.filled.notify_one();
+        }
+    }
+
+    /// Answers when all that was put in before is stored.
+    pub(super) fn ask_durable(&self, durable: Durable) -> Result<(), Refusal> {
+        let mut waiting = self.waiting.lock();
+        if waiting.stopping {
+            return Err(stopped());
+        }
+        if waiting.durable.len() >= DURABLE_MAX {
+            return Err(Refusal::new(ErrorCode::QueueFull, "too many wait for the store").retry_after(1_000));
+        }
+        waiting.durable.push(durable);
+        drop(waiting);
+        self.filled.notify_one();
+        Ok(())
+    }
+
+    pub(super) fn events(&self, batch: Batch) -> Result<(), Refusal> {
+        let count = batch.events.len();
+        let mut waiting = self.waiting.lock();
+        if waiting.stopping {
+            return Err(stopped());
+        }
+        if self.events.load(Ordering::Relaxed) + count > self.events_max {
+            let why = format!("events that wait to be stored are limited to {}", self.events_max);
+            return Err(Refusal::new(ErrorCode::RateLimited, why).retry_after(1_000));
+        }
+        self.events.fetch_add(count, Ordering::Relaxed);
+        waiting.events.push(batch);
+        drop(waiting);
+        self.filled.notify_one();
+        Ok(())
+    }
+
+    /// These are stored, or given back to their callers.
+    pub(super) fn done(&self, showings: usize, events: usize) {
+        self.showings.fetch_sub(showings, Ordering::Relaxed);
+        self.events.fetch_sub(events, Ordering::Relaxed);
+    }
+
+    pub(super) fn stop(&self) {
+        self.waiting.lock().stopping = true;
+        self.filled.notify_one();
+    }
+
+    /// Waits; answers whether the worker is to stop.
+    pub(super) fn is_stopping_within(&self, patience: Duration) -> bool {
+        let mut waiting = self.waiting.lock();
+        if !waiting.stopping {
+            self.filled.wait_for(&mut waiting, patience);
+        }
+        waiting.stopping
+    }
+
+    /// What waits, once it is time: somebody waits for an answer, the oldest showing has waited long enough, or
+    /// `at_most` has passed. `written_at`: when the last write began.
+    pub(super) fn take(&self, at_most: Duration, written_at: Instant) -> Waiting {
+        let deadline = Instant::now() + at_most;
+        let mut waiting = self.waiting.lock();
+        loop {
+            let due = match &*waiting {
+                Waiting { stopping: true, .. } => break,
+                Waiting { durable, events, .. } if !durable.is_empty() || !events.is_empty() => written_at + GATHER,
+                Waiting { first_at: Some(first_at), .. } => *first_at + self.patience,
+                _ => deadline,
+            };
+            if self.filled.wait_until(&mut waiting, due.min(deadline)).timed_out() {
+                break;
+            }
+        }
+        let stopping = waiting.stopping;
+        std::mem::replace(&mut *waiting, Waiting { stopping, ..Waiting::default() })
+    }
+
+    /// Nothing is taken from here on; who waits for an answer is told so by the end of its channel.
+    pub(super) fn close(&self) {
+        *self.waiting.lock() = Waiting { stopping: true, ..Waiting::default() };
+    }
+
+    pub(super) fn depths(&self) -> [(&'static str, usize, usize); 2] {
+        [
+            ("popup_showings", self.showings.load(Ordering::Relaxed), self.showings_max),
+            ("popup_events", self.events.load(Ordering::Relaxed), self.events_max),
+        ]
+    }
+}

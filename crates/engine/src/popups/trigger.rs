@@ -1,0 +1,55 @@
+//! Popups that an event triggers for somebody who is here: decided, then sent to one live session.
+
+use super::{
+    UserKey,
+    decide::{Ask, Decided, Showing},
+};
+use crate::{engine::Engine, hub::Signal, model::UserNo};
+use std::sync::Arc;
+use tidings_protocol::{error::Refusal, http::Triggered, ids::check_id};
+
+impl Engine {
+    /// Decides for a user who has a live session, and sends it what was chosen: to the one that came last. Without
+    /// one nothing is decided, so that no cap is used up in vain. Blocks.
+    pub fn trigger_popup(&self, ask: &Ask<'_>) -> Result<Triggered, Refusal> {
+        check_id("user", ask.user)?;
+        let user = self.directory.require_user(ask.user)?;
+        if !self.presence.is_online(user.no) {
+            return Ok(Triggered { delivered: false, decision: None, popup: None });
+        }
+        let Some(showing) = self.decide_now(ask)? else {
+            return Ok(Triggered { delivered: false, decision: None, popup: None });
+        };
+        self.send_popup(user.no, &showing.json);
+        let popup = Some(showing.popup.to_string());
+        Ok(Triggered { delivered: true, decision: Some(showing.decision), popup })
+    }
+
+    /// A decision with all that it needs looked up, durable if it is to be. Blocks.
+    pub fn decide_now(&self, ask: &Ask<'_>) -> Result<Option<Showing>, Refusal> {
+        let mut facts = None;
+        loop {
+            match self.decide_popup(ask, facts.as_ref())? {
+                Decided::Needs(needs) => facts = Some(self.popup_facts(ask.user, needs)?),
+                Decided::Nothing { .. } => return Ok(None),
+                Decided::Shown(mut showing) => {
+                    if let Some(durable) = showing.durable.take() {
+                        durable.blocking_recv().unwrap_or_else(|_| Err(super::stopped()))?;
+                    }
+                    return Ok(Some(showing));
+                }
+            }
+        }
+    }
+
+    fn send_popup(&self, user: UserNo, json: &[u8]) {
+        // A `Decision` with the frame's name before its other fields.
+        let frame: Arc<[u8]> = [br#"{"t":"popup","#, &json[1..]].concat().into();
+        self.hub.signal(user, Signal::Popup { frame });
+    }
+}
+
+/// The same question has the same one.
+pub(crate) fn fingerprint_of(user: UserKey, question: &[u8]) -> u64 {
+    xxhash_rust::xxh3::xxh3_64_with_seed(question, user.0 as u64)
+}

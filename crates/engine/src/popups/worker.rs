@@ -1,0 +1,267 @@
+//! The worker: one thread that makes showings and events durable, in batches, in the order in which they came.
+
+use super::{
+    Shared, UserKey,
+    counts::{Counts, HOUR_MS},
+    events::Batch,
+    inbox::{Durable, Record},
+    rows::{self, Counted, ROWS_PER_WRITE, SPACE, StoredEvent},
+    users::Kept,
+};
+use crate::{
+    commit::store_refusal,
+    store::{RowChange, StoreError, StoreResult},
+};
+use rustc_hash::FxHashSet;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use tidings_protocol::{error::Refusal, http::PopupEventsAccepted};
+
+/// How often the worker looks at what time alone brings.
+const TICK: Duration = Duration::from_secs(1);
+/// The wait after a store that failed.
+const STORE_FAILED_TICK: Duration = Duration::from_millis(500);
+/// Time tables and days are made anew so often: they are fast for fifteen days ahead.
+const REFRESH_EVERY_MS: u64 = HOUR_MS;
+/// Old events and counts are looked for so often.
+const SWEEP_EVERY: Duration = Duration::from_secs(60);
+/// Rows removed in one sweep.
+const SWEPT_AT_ONCE: usize = 20_000;
+/// Tries to store what is left when the server stops.
+const LAST_TRIES: usize = 5;
+
+struct Closing(Arc<Shared>);
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        self.0.inbox.close();
+    }
+}
+
+pub(super) struct Worker {
+    shared: Arc<Shared>,
+    counts: Counts,
+    /// Could not be stored yet.
+    again: Vec<Record>,
+    refreshed_at: u64,
+    swept_at: Instant,
+    written_at: Instant,
+    is_failing: bool,
+}
+
+impl Worker {
+    pub(super) fn run(shared: Arc<Shared>) {
+        // However this ends: nobody may wait for an answer that does not come.
+        let _closing = Closing(shared.clone());
+        while let Err(error) = shared.recover() {
+            tracing::warn!(%error, "popups could not read what is stored; they try again");
+            if shared.inbox.is_stopping_within(STORE_FAILED_TICK) {
+                return;
+            }
+        }
+        let now = Instant::now();
+        let mut worker = Worker {
+            counts: Counts::default(),
+            again: Vec::new(),
+            refreshed_at: shared.clock.now_ms(),
+            swept_at: now,
+            written_at: now,
+            is_failing: false,
+            shared,
+        };
+        while worker.turn() {}
+    }
+
+    /// One turn; answers whether there is another.
+    fn turn(&mut self) -> bool {
+        let patience = if self.again.is_empty() { TICK } else { STORE_FAILED_TICK };
+        let waiting = self.shared.inbox.take(patience, self.written_at);
+        self.written_at = Instant::now();
+        let mut records = std::mem::take(&mut self.again);
+        records.extend(waiting.records);
+        self.store_events(waiting.events);
+        let stored = self.store_records(records);
+        answer(waiting.durable, stored);
+        self.shared.metrics.popup_store_busy_seconds.inc_by(self.written_at.elapsed().as_secs_f64());
+        if waiting.stopping {
+            self.store_the_rest();
+            return false;
+        }
+        self.look_at_the_clock();
+        true
+    }
+
+    fn store_the_rest(&mut self) {
+        for _ in 0..LAST_TRIES {
+            let records = std::mem::take(&mut self.again);
+            if records.is_empty() {
+                return;
+            }
+            let _ = self.store_records(records);
+            if !self.again.is_empty() {
+                std::thread::sleep(STORE_FAILED_TICK);
+            }
+        }
+        tracing::error!(showings = self.again.len(), "what was shown could not be stored before the stop");
+    }
+
+    fn look_at_the_clock(&mut self) {
+        let now_ms = self.shared.clock.now_ms();
+        if now_ms.abs_diff(self.refreshed_at) >= REFRESH_EVERY_MS {
+            self.refreshed_at = now_ms;
+            self.shared.refresh();
+        }
+        if self.swept_at.elapsed() >= SWEEP_EVERY {
+            self.swept_at = Instant::now();
+            if let Err(error) = self.shared.sweep(now_ms, SWEPT_AT_ONCE) {
+                tracing::warn!(%error, "old events of popups could not be removed; it is tried again");
+            }
+        }
+    }
+
+    /// Stores what users were shown, and counts it, a bounded piece in each write.
+    fn store_records(&mut self, records: Vec<Record>) -> Result<(), Refusal> {
+        let mut records = records.into_iter().peekable();
+        while records.peek().is_some() {
+            let piece: Vec<Record> = records.by_ref().take(ROWS_PER_WRITE).collect();
+            let users: FxHashSet<UserKey> = piece.iter().map(|record| record.user).collect();
+            match self.write_records(&piece, &users) {
+                Ok(()) => {
+                    self.shared.inbox.done(piece.len(), 0);
+                    self.settle_users(users, true);
+                }
+                Err(error) => {
+                    self.settle_users(users, false);
+                    self.again = piece.into_iter().chain(records).collect();
+                    return Err(self.failed(error));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn write_records(&mut self, records: &[Record], users: &FxHashSet<UserKey>) -> StoreResult<()> {
+        let mut changes = Vec::with_capacity(users.len() + 64);
+        for key in users {
+            let mut table = self.shared.users.table(*key);
+            if let Some(user) = table.get(*key) {
+                user.kept = Kept::BeingWritten;
+                rows::put_long(&mut changes, &rows::user_key(*key), &user.marks.to_bytes());
+            }
+        }
+        for record in records {
+            let what = if record.control { Counted::Control } else { Counted::Shown };
+            let variant = &record.popup.variants[usize::from(record.variant)].id;
+            self.counts.count(&*self.shared.store, record.popup.no, variant, what, record.at)?;
+        }
+        self.write(changes)
+    }
+
+    /// What was written is stored, unless it changed again meanwhile; what failed is to be written again.
+    fn settle_users(&self, users: FxHashSet<UserKey>, stored: bool) {
+        for key in users {
+            let mut table = self.shared.users.table(key);
+            if let Some(user) = table.get(key)
+                && user.kept == Kept::BeingWritten
+            {
+                user.kept = if stored { Kept::Stored } else { Kept::Changed };
+            }
+        }
+    }
+
+    /// Writes these rows and the counts that changed, as a whole.
+    fn write(&mut self, mut changes: Vec<RowChange>) -> StoreResult<()> {
+        self.counts.put_changed(&mut changes);
+        let written = self.shared.store.write_rows(SPACE, changes);
+        match &written {
+            Ok(()) => {
+                self.counts.stored();
+                self.is_failing = false;
+            }
+            Err(_) => self.counts.forget_changed(),
+        }
+        written
+    }
+
+    fn failed(&mut self, error: StoreError) -> Refusal {
+        self.counts.forget_changed();
+        if !std::mem::replace(&mut self.is_failing, true) {
+            tracing::warn!(%error, "popups could not store; they try again");
+        }
+        store_refusal(error)
+    }
+
+    fn store_events(&mut self, batches: Vec<Batch>) {
+        let mut batches = batches.into_iter().peekable();
+        while batches.peek().is_some() {
+            let mut piece = Vec::new();
+            let mut events = 0;
+            while let Some(batch) = batches.next_if(|batch| events == 0 || events + batch.events.len() <= ROWS_PER_WRITE) {
+                events += batch.events.len();
+                piece.push(batch);
+            }
+            let written = self.write_events(&piece).map_err(|error| self.failed(error));
+            self.shared.inbox.done(0, events);
+            match written {
+                Ok(accepted) => piece.into_iter().zip(accepted).for_each(|(batch, accepted)| {
+                    self.shared.metrics.popup_events.inc_by(accepted.accepted as u64);
+                    drop(batch.reply.send(Ok(accepted)));
+                }),
+                Err(refusal) => piece.into_iter().for_each(|batch| drop(batch.reply.send(Err(refusal.clone())))),
+            }
+        }
+    }
+
+    /// Writes events that are not known yet, with their ids and counts.
+    fn write_events(&mut self, batches: &[Batch]) -> StoreResult<Vec<PopupEventsAccepted>> {
+        let taken_at = self.shared.clock.now_ms();
+        let mut known = FxHashSet::default();
+        let mut changes = Vec::new();
+        let mut answers = Vec::new();
+        let configuration = self.shared.configuration.read().clone();
+        for batch in batches {
+            let mut accepted = PopupEventsAccepted { accepted: 0, duplicates: 0 };
+            for taken in &batch.events {
+                let (event, decision) = (&taken.event, &taken.decision);
+                let name = rows::event_name(&decision.user, &event.id);
+                let id_key = rows::event_id_key(name);
+                if !known.insert(name) || self.shared.store.row(SPACE, &id_key)?.is_some() {
+                    accepted.duplicates += 1;
+                    continue;
+                }
+                accepted.accepted += 1;
+                let kind = Counted::from(event.kind);
+                let popup = configuration.as_ref().and_then(|all| all.by_no.get(&decision.popup));
+                let stored = StoredEvent {
+                    id: event.id.clone(),
+                    kind: kind as u8,
+                    popup: decision.popup,
+                    popup_id: popup.map(|popup| popup.id.to_string()).unwrap_or_default(),
+                    variant: decision.variant.clone(),
+                    user: decision.user.clone(),
+                    decision: event.decision.clone(),
+                    at: event.at.unwrap_or(taken_at),
+                    button: event.button.clone(),
+                    value: event.value,
+                };
+                changes.push(rows::put(rows::event_key(taken_at, name), rows::encode(&stored)));
+                changes.push(rows::put(id_key, taken_at.to_be_bytes().to_vec()));
+                self.counts.count(&*self.shared.store, decision.popup, &decision.variant, kind, taken_at)?;
+            }
+            answers.push(accepted);
+        }
+        if !changes.is_empty() {
+            self.write(changes)?;
+        }
+        Ok(answers)
+    }
+}
+
+fn answer(durable: Vec<Durable>, stored: Result<(), Refusal>) {
+    for waiting in durable {
+        // Who asked may have gone.
+        let _ = waiting.send(stored.clone());
+    }
+}
