@@ -129,8 +129,8 @@ impl Metrics {
         registry.register("lane_deliveries", "Entries put into sessions' buffers", deliveries);
         registry.register("lane_fanout_seconds", "From commit to the last shard's turn", fanout);
         let decisions = Family::<OutcomeLabel, Counter>::default();
-        let popup_decisions = ["shown", "nothing", "held_out"]
-            .map(|outcome| decisions.get_or_create(&OutcomeLabel { outcome }).clone());
+        let popup_decisions =
+            ["shown", "nothing", "held_out"].map(|outcome| decisions.get_or_create(&OutcomeLabel { outcome }).clone());
         registry.register("popup_decisions", "Decisions about popups, by what they came to", decisions);
         let metrics = Metrics {
             registry: Default::default(),

@@ -8,11 +8,7 @@ use super::{
     rules::{Names, Segment},
     timetable::Days,
 };
-use crate::{
-    commit::store_refusal,
-    engine::Engine,
-    store::RowChange,
-};
+use crate::{commit::store_refusal, engine::Engine, store::RowChange};
 use jiff::tz::TimeZone;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::{
@@ -76,8 +72,9 @@ fn state_now(spec: &PopupSpec, now_ms: u64) -> PopupState {
 }
 
 fn card_of(head: &Head, version: Version, now_ms: u64) -> Result<PopupCard, Refusal> {
-    let spec: PopupSpec = serde_json::from_str(&version.spec)
-        .map_err(|error| store_refusal(rows::damaged(&format_args!("{:?} version {}: {error}", head.id, version.version))))?;
+    let spec: PopupSpec = serde_json::from_str(&version.spec).map_err(|error| {
+        store_refusal(rows::damaged(&format_args!("{:?} version {}: {error}", head.id, version.version)))
+    })?;
     let Version { version, updated_at, updated_by, .. } = version;
     Ok(PopupCard { id: head.id.clone(), version, updated_at, updated_by, now: state_now(&spec, now_ms), spec })
 }
@@ -251,8 +248,12 @@ impl Shared {
                     (Some(numbers), no, Head { id: id.to_owned(), version: 1, oldest: 1 })
                 }
             };
-            let version =
-                Version { version: head.version, updated_at: now_ms, updated_by: author.map(str::to_owned), spec: text };
+            let version = Version {
+                version: head.version,
+                updated_at: now_ms,
+                updated_by: author.map(str::to_owned),
+                spec: text,
+            };
             let mut changes = vec![rows::put(rows::head_key(no), rows::encode(&head))];
             changes.extend(numbers.as_ref().map(|numbers| rows::put(rows::numbers_key(), rows::encode(numbers))));
             rows::put_long(&mut changes, &rows::version_key(no, head.version), &rows::encode(&version));
@@ -260,7 +261,8 @@ impl Shared {
                 && entry.head.oldest < head.oldest
             {
                 let (from, to) = (rows::version_key(no, entry.head.oldest), rows::version_key(no, head.oldest - 1));
-                let old = self.store.rows(SPACE, &from, &rows::end_of(to), rows::ROWS_PER_WRITE).map_err(store_refusal)?;
+                let old =
+                    self.store.rows(SPACE, &from, &rows::end_of(to), rows::ROWS_PER_WRITE).map_err(store_refusal)?;
                 changes.extend(old.into_iter().map(|(key, _)| rows::remove(key)));
             }
             self.write(changes)?;

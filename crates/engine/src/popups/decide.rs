@@ -10,11 +10,7 @@ use super::{
     rules::{Attributes, Profile},
     users::{Kept, Nothing, User},
 };
-use crate::{
-    engine::Engine,
-    metrics::PopupOutcome,
-    model::User as Card,
-};
+use crate::{engine::Engine, metrics::PopupOutcome, model::User as Card};
 use std::sync::Arc;
 use tidings_protocol::{error::Refusal, ids::check_id};
 use tokio::sync::oneshot;
@@ -52,7 +48,9 @@ pub struct Needs {
 pub enum Decided {
     Shown(Showing),
     /// After how many milliseconds to ask again; absent: time alone will not make one due.
-    Nothing { retry_after_ms: Option<u64> },
+    Nothing {
+        retry_after_ms: Option<u64>,
+    },
     Needs(Needs),
 }
 

@@ -90,7 +90,14 @@ mod tests {
     #[test]
     fn only_what_was_written_here_is_read() {
         let seal = Seal::new(&[7; 32]);
-        let id = DecisionId { popup: 9, at: 1_764_547_200_000, chance: 3, variant: "a".into(), user: "anné".into(), test: false };
+        let id = DecisionId {
+            popup: 9,
+            at: 1_764_547_200_000,
+            chance: 3,
+            variant: "a".into(),
+            user: "anné".into(),
+            test: false,
+        };
         let text = seal.write(&id);
         assert_eq!(seal.read(&text), Some(id));
         assert_eq!(Seal::new(&[8; 32]).read(&text), None);

@@ -1,11 +1,6 @@
 //! Events: what users did with popups. Taken when durable, each counted once.
 
-use super::{
-    Shared,
-    check::check_word,
-    decision_id::DecisionId,
-    stopped,
-};
+use super::{Shared, check::check_word, decision_id::DecisionId, stopped};
 use crate::engine::{Actor, Engine};
 use tidings_protocol::{
     error::{ErrorCode, Refusal},

@@ -50,8 +50,7 @@ impl Shared {
             None if held_out => None,
             None => {
                 let choice = configuration.choose(&marks, &question);
-                explanation.next_at =
-                    (choice.chosen.is_none() && choice.next_at < u64::MAX).then_some(choice.next_at);
+                explanation.next_at = (choice.chosen.is_none() && choice.next_at < u64::MAX).then_some(choice.next_at);
                 choice.chosen.map(|(popup, _)| popup.id.to_string())
             }
         };

@@ -68,7 +68,8 @@ impl Marks {
         self.0.binary_search_by_key(&what, |mark| mark.what).ok().map(|at| &self.0[at])
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Mark> {
+    #[cfg(test)]
+    fn iter(&self) -> impl Iterator<Item = &Mark> {
         self.0.iter()
     }
 
@@ -110,7 +111,14 @@ impl Marks {
     /// If there is no room for another session's mark: when there will be.
     pub(super) fn sessions_full_until(&self, now_ms: u64) -> Option<u64> {
         let live = |mark: &&Mark| mark.what.is_session() && mark.last_at.saturating_add(SESSION_MS) > now_ms;
-        let mut ends: Vec<u64> = self.0.iter().rev().take_while(|mark| mark.what.is_session()).filter(live).map(|mark| mark.last_at.saturating_add(SESSION_MS)).collect();
+        let mut ends: Vec<u64> = self
+            .0
+            .iter()
+            .rev()
+            .take_while(|mark| mark.what.is_session())
+            .filter(live)
+            .map(|mark| mark.last_at.saturating_add(SESSION_MS))
+            .collect();
         if ends.len() < SESSION_MARKS_MAX {
             return None;
         }
@@ -118,11 +126,8 @@ impl Marks {
         ends.get(ends.len() - SESSION_MARKS_MAX).copied()
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    pub(super) fn len(&self) -> usize {
+    #[cfg(test)]
+    fn len(&self) -> usize {
         self.0.len()
     }
 
@@ -174,7 +179,9 @@ mod tests {
     fn marks_are_counted_read_back_and_tidied() {
         let (home, popup) = (What::placement("home"), What::popup(7));
         let mut marks = Marks::default();
-        for (what, at, day) in [(popup, 10, 5), (What::ALL, 20, 5), (home, 30, 5), (popup, 40, 5), (popup, 50, 6), (popup, 45, 5)] {
+        for (what, at, day) in
+            [(popup, 10, 5), (What::ALL, 20, 5), (home, 30, 5), (popup, 40, 5), (popup, 50, 6), (popup, 45, 5)]
+        {
             marks.count(what, at, day);
         }
         marks.count(popup.within(1), 60, 6);

@@ -9,7 +9,7 @@
 //! The store is read when a user is not in memory or the configuration changes, never else. In reading order:
 //! - [`rules`], [`timetable`], `caps`, `marks`: who, when, how often; and what a user was shown;
 //! - `check`, `configuration`: what an app server writes, checked, then compiled;
-//! - `evaluate`, `decide`, `explain`: which popup, and why; `decision_id`: how events name a decision;
+//! - `question`, `evaluate`, `decide`, `explain`: which popup, and why; `decision_id`: how events name a decision;
 //! - `catalog`, `segments`, `recovery`: popups, their versions, settings and lists of users;
 //! - `users`: who is held in memory; `unread`: what is looked up for rules about unread messages;
 //! - `inbox`, `worker`, `counts`, `events`, `export`: what becomes durable, and how it is read again; `rows`: as what.
@@ -27,6 +27,7 @@ mod explain;
 mod export;
 mod inbox;
 mod marks;
+mod question;
 mod recovery;
 mod rows;
 pub mod rules;
@@ -40,8 +41,9 @@ mod worker;
 pub use catalog::Precondition;
 pub use decide::{Ask, Decided, Facts, Needs, Showing};
 pub use export::EventCursor;
+pub use question::QuestionBody;
 pub use segments::read_segment;
-pub(crate) use trigger::fingerprint_of;
+pub use trigger::{LOOK_UPS_MAX, evicted};
 pub(crate) use unread::UnreadCache;
 
 use crate::{clock::Clock, metrics::Metrics, store::Store};

@@ -1,12 +1,13 @@
 //! Popups that an event triggers for somebody who is here: decided, then sent to one live session.
 
-use super::{
-    UserKey,
-    decide::{Ask, Decided, Showing},
-};
+use super::decide::{Ask, Decided, Showing};
 use crate::{engine::Engine, hub::Signal, model::UserNo};
 use std::sync::Arc;
-use tidings_protocol::{error::Refusal, http::Triggered, ids::check_id};
+use tidings_protocol::{
+    error::{ErrorCode, Refusal},
+    http::Triggered,
+    ids::check_id,
+};
 
 impl Engine {
     /// Decides for a user who has a live session, and sends it what was chosen: to the one that came last. Without
@@ -28,7 +29,7 @@ impl Engine {
     /// A decision with all that it needs looked up, durable if it is to be. Blocks.
     pub fn decide_now(&self, ask: &Ask<'_>) -> Result<Option<Showing>, Refusal> {
         let mut facts = None;
-        loop {
+        for _ in 0..LOOK_UPS_MAX {
             match self.decide_popup(ask, facts.as_ref())? {
                 Decided::Needs(needs) => facts = Some(self.popup_facts(ask.user, needs)?),
                 Decided::Nothing { .. } => return Ok(None),
@@ -40,6 +41,7 @@ impl Engine {
                 }
             }
         }
+        Err(evicted())
     }
 
     fn send_popup(&self, user: UserNo, json: &[u8]) {
@@ -49,7 +51,11 @@ impl Engine {
     }
 }
 
-/// The same question has the same one.
-pub(crate) fn fingerprint_of(user: UserKey, question: &[u8]) -> u64 {
-    xxhash_rust::xxh3::xxh3_64_with_seed(question, user.0 as u64)
+/// A user may have given way to others between the look-up and the decision; seldom twice.
+pub const LOOK_UPS_MAX: usize = 4;
+
+/// So many others were asked about that the user could not be held in memory.
+pub fn evicted() -> Refusal {
+    let why = "too many users are asked about at once: popups.users is too small for them";
+    Refusal::new(ErrorCode::QueueFull, why).retry_after(1_000)
 }

@@ -1,12 +1,7 @@
 //! Since when a user's oldest unread direct message is there: looked up for rules about it, and remembered until a
 //! message comes or is read.
 
-use crate::{
-    commit::store_refusal,
-    engine::Engine,
-    model::*,
-    store::End,
-};
+use crate::{commit::store_refusal, engine::Engine, model::*, store::End};
 use quick_cache::sync::Cache;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tidings_protocol::{

@@ -198,7 +198,9 @@ impl Worker {
         while batches.peek().is_some() {
             let mut piece = Vec::new();
             let mut events = 0;
-            while let Some(batch) = batches.next_if(|batch| events == 0 || events + batch.events.len() <= ROWS_PER_WRITE) {
+            while let Some(batch) =
+                batches.next_if(|batch| events == 0 || events + batch.events.len() <= ROWS_PER_WRITE)
+            {
                 events += batch.events.len();
                 piece.push(batch);
             }

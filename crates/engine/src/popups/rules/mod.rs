@@ -15,6 +15,7 @@ pub use compile::{Compiled, Names, Profile, compile};
 pub use index::Index;
 pub use parse::parse;
 pub use segment::{Segment, place};
+pub(super) use value::Text;
 pub use value::{Attributes, Value};
 pub use version::Version;
 

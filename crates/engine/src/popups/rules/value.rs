@@ -161,7 +161,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Pairs<'a> {
 }
 
 /// A string: borrowed unless it has escapes. (`Cow`'s own implementation always copies.)
-pub(super) struct Text;
+pub(in crate::popups) struct Text;
 
 impl<'de> DeserializeSeed<'de> for Text {
     type Value = Cow<'de, str>;

@@ -1,0 +1,76 @@
+//! A question as it comes in: read from its JSON without copying.
+
+use super::{
+    check,
+    decide::Ask,
+    rules::{Attributes, Text},
+};
+use serde::{Deserialize, Deserializer, de::DeserializeSeed};
+use std::borrow::Cow;
+use tidings_protocol::error::{ErrorCode, Refusal};
+use xxhash_rust::xxh3::xxh3_64;
+
+/// The body of a `DecideRequest`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct QuestionBody<'a> {
+    #[serde(borrow, default)]
+    user: Option<Word<'a>>,
+    #[serde(borrow)]
+    placement: Word<'a>,
+    #[serde(borrow, default)]
+    session: Option<Word<'a>>,
+    #[serde(borrow, default)]
+    attributes: Attributes<'a>,
+    #[serde(borrow, default)]
+    event: Option<EventBody<'a>>,
+    #[serde(skip)]
+    fingerprint: u64,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct EventBody<'a> {
+    #[serde(borrow)]
+    name: Word<'a>,
+    #[serde(borrow, default)]
+    properties: Attributes<'a>,
+}
+
+/// A string, borrowed unless it has escapes.
+#[derive(Debug)]
+struct Word<'a>(Cow<'a, str>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Word<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Text.deserialize(deserializer).map(Word)
+    }
+}
+
+impl<'a> QuestionBody<'a> {
+    pub fn read(json: &'a [u8]) -> Result<Self, Refusal> {
+        match serde_json::from_slice::<QuestionBody<'_>>(json) {
+            Ok(question) => Ok(QuestionBody { fingerprint: xxh3_64(json), ..question }),
+            // Read again for the place of the error, which costs more than the reading.
+            Err(error) => Err(check::read_json::<QuestionBody<'_>>(json)
+                .err()
+                .unwrap_or_else(|| Refusal::new(ErrorCode::Malformed, error.to_string()))),
+        }
+    }
+
+    /// The user that it names.
+    pub fn user(&self) -> Option<&str> {
+        self.user.as_ref().map(|user| &*user.0)
+    }
+
+    pub fn ask<'q>(&'q self, user: &'q str) -> Ask<'q> {
+        Ask {
+            user,
+            placement: &self.placement.0,
+            session: self.session.as_ref().map(|session| &*session.0),
+            attributes: &self.attributes,
+            event: self.event.as_ref().map(|event| (&*event.name.0, &event.properties)),
+            fingerprint: self.fingerprint,
+        }
+    }
+}
