@@ -29,6 +29,7 @@ use tower::ServiceExt;
 use tracing::Instrument;
 
 const SEND_PATH: &str = "/v1/messages";
+const DECIDE_PATH: &str = "/v1/popups/decide";
 
 /// A ready-made answer, or one of the router's.
 pub type AnswerBody = Either<Full<Bytes>, Body>;
@@ -62,6 +63,13 @@ impl Door {
                 let (parts, body) = request.into_parts();
                 match routes::send_message(&self.api, &parts.headers, body).await {
                     Ok(receipt) => json(&receipt),
+                    Err(refusal) => refused(refusal),
+                }
+            }
+            DECIDE_PATH if request.method() == Method::POST => {
+                let (parts, body) = request.into_parts();
+                match routes::decide_popup(&self.api, &parts.headers, body).await {
+                    Ok(response) => response.map(|body| Either::Left(Full::new(body))),
                     Err(refusal) => refused(refusal),
                 }
             }

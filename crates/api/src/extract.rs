@@ -141,8 +141,29 @@ impl<T: DeserializeOwned> FromRequest<Arc<Api>> for Json<T> {
     }
 }
 
+/// The text of a JSON body, unread.
+pub struct Raw(pub Bytes);
+
+impl FromRequest<Arc<Api>> for Raw {
+    type Rejection = Refused;
+
+    async fn from_request(request: Request, _: &Arc<Api>) -> Result<Self, Refused> {
+        let (parts, body) = request.into_parts();
+        Ok(Raw(read_body(&parts.headers, body).await?))
+    }
+}
+
 /// Reads a JSON body; the whole of it is one buffer, which is read in place.
 pub async fn read_json<T: DeserializeOwned, B>(headers: &HeaderMap, body: B) -> Result<T, Refusal>
+where
+    B: Body<Data = Bytes> + Unpin,
+    B::Error: std::fmt::Display,
+{
+    parse(&read_body(headers, body).await?)
+}
+
+/// The bytes of a JSON body of at most [`HTTP_BODY_BYTES_MAX`].
+pub(crate) async fn read_body<B>(headers: &HeaderMap, body: B) -> Result<Bytes, Refusal>
 where
     B: Body<Data = Bytes> + Unpin,
     B::Error: std::fmt::Display,
@@ -152,11 +173,17 @@ where
     {
         return Err(Refusal::new(ErrorCode::UnsupportedMediaType, "content-type: only application/json is taken"));
     }
-    let bytes = match tokio::time::timeout(BODY_TIMEOUT, collect(body)).await {
-        Ok(bytes) => bytes?,
-        Err(_) => return Err(Refusal::new(ErrorCode::Malformed, "the body did not come in time")),
-    };
-    parse(&bytes)
+    collect(body, HTTP_BODY_BYTES_MAX, "request body (bytes)").await
+}
+
+/// A body's bytes, if they come in time and are no more than `most`.
+pub(crate) async fn collect<B>(body: B, most: usize, name: &str) -> Result<Bytes, Refusal>
+where
+    B: Body<Data = Bytes> + Unpin,
+    B::Error: std::fmt::Display,
+{
+    let late = |_| Err(Refusal::new(ErrorCode::Malformed, "the body did not come in time"));
+    tokio::time::timeout(BODY_TIMEOUT, gather(body, most as u64, name)).await.unwrap_or_else(late)
 }
 
 /// `application/json`, with or without parameters, or a type built on it.
@@ -165,13 +192,12 @@ fn is_json(kind: &[u8]) -> bool {
     essence.eq_ignore_ascii_case(b"application/json") || essence.to_ascii_lowercase().ends_with(b"+json")
 }
 
-async fn collect<B>(mut body: B) -> Result<Bytes, Refusal>
+async fn gather<B>(mut body: B, limit: u64, name: &str) -> Result<Bytes, Refusal>
 where
     B: Body<Data = Bytes> + Unpin,
     B::Error: std::fmt::Display,
 {
-    let limit = HTTP_BODY_BYTES_MAX as u64;
-    let too_long = |length| Refusal::limit("request body (bytes)", limit, length);
+    let too_long = |length| Refusal::limit(name, limit, length);
     if body.size_hint().lower() > limit {
         return Err(too_long(body.size_hint().lower()));
     }

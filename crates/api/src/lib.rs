@@ -20,6 +20,7 @@ pub mod extract;
 pub mod listener;
 pub mod problem;
 pub mod routes;
+mod stream;
 
 use crate::auth::{ApiKeys, Tokens};
 use axum::http::{HeaderMap, header};
@@ -53,6 +54,9 @@ pub trait BackUp: Send + Sync + 'static {
     fn back_up(&self, folder: &std::path::Path) -> Result<u64, String>;
 }
 
+/// Lists of users are up to 80 MB, held while they are read.
+const UPLOADS_MAX: usize = 2;
+
 /// Settings of the door.
 #[derive(Debug, Clone)]
 pub struct ApiConfig {
@@ -81,6 +85,8 @@ pub struct Api {
     /// Open HTTP connections.
     pub(crate) connections: Arc<AtomicUsize>,
     reads: Semaphore,
+    /// Lists of users, which are large, that are taken at once. Full: refused with `queue_full`.
+    pub(crate) uploads: Semaphore,
 }
 
 impl Api {
@@ -93,7 +99,8 @@ impl Api {
         config: ApiConfig,
     ) -> Self {
         let reads = Semaphore::new(config.reads_max);
-        Api { engine, keys, tokens, sessions, backup, config, connections: Arc::default(), reads }
+        let uploads = Semaphore::new(UPLOADS_MAX);
+        Api { engine, keys, tokens, sessions, backup, config, connections: Arc::default(), reads, uploads }
     }
 
     /// Who is calling, by the `Authorization` header.

@@ -21,6 +21,7 @@ pub mod link;
 mod listing;
 mod miop;
 mod outgoing;
+mod popups;
 mod pushing;
 pub mod relay;
 mod requests;

@@ -63,6 +63,8 @@ impl Shard {
             "history" => self.take_history(key, frame),
             "watch_presence" => self.take_watch(key, frame),
             "unwatch_presence" => self.take_unwatch(key, frame),
+            "popup" => self.take_popup(key, frame),
+            "popup_events" => self.take_popup_events(key, frame),
             "ack" => self.take_ack(key, frame.pushes.clone()),
             "unbind" => {
                 self.say_goodbye(key, &1_000_u16.to_be_bytes());

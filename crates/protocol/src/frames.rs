@@ -50,6 +50,18 @@ pub enum ClientFrame {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         users: Vec<String>,
     },
+    /// Which popup suits this session's user now?
+    Popup {
+        #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
+        reference: Option<u64>,
+        question: http::DecideRequest,
+    },
+    /// What the user did with popups. Answered once it is durable.
+    PopupEvents {
+        #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
+        reference: Option<u64>,
+        events: Vec<http::PopupEvent>,
+    },
     /// This device has these pushes.
     Ack {
         pushes: Vec<u64>,
@@ -154,6 +166,17 @@ pub enum ServerFrame {
     },
     /// Data from the business. Acknowledge it, also when it was seen before.
     Push(Push),
+    /// A popup: the answer to a question, which repeats its `ref`, or one that something else triggered.
+    Popup {
+        #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
+        reference: Option<u64>,
+        /// Absent: none is due now.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        show: Option<http::Decision>,
+        /// If there is none: after how long one could be; absent if time alone will not make one due.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        retry_after_ms: Option<u64>,
+    },
     /// Watched users' states: the answer to `watch_presence`, and what changes.
     Presence {
         #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
@@ -261,6 +284,7 @@ struct AnyServerFrame {
     content_type: Option<String>,
     body: Option<Box<RawValue>>,
     changes: Option<Vec<PresenceChange>>,
+    show: Option<http::Decision>,
 }
 
 impl TryFrom<AnyServerFrame> for ServerFrame {
@@ -324,6 +348,7 @@ impl TryFrom<AnyServerFrame> for ServerFrame {
                 content_type: need(any.content_type, "type")?,
                 body: need(any.body, "body")?,
             }),
+            "popup" => ServerFrame::Popup { reference, show: any.show, retry_after_ms: any.retry_after_ms },
             "presence" => ServerFrame::Presence { reference, changes: need(any.changes, "changes")? },
             other => return Err(format!("an unknown frame {other:?}")),
         })
@@ -382,6 +407,10 @@ pub struct Incoming<'a> {
     pub pushes: Vec<u64>,
     #[serde(default)]
     pub users: Vec<String>,
+    #[serde(borrow, default)]
+    pub question: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    pub events: Option<&'a RawValue>,
 }
 
 #[cfg(test)]
@@ -407,6 +436,8 @@ mod tests {
             r#"{"t":"error","code":"queue_full","message":"m","retry":true,"retry_after_ms":5}"#,
             r#"{"t":"reconnect","after_ms":5}"#,
             r#"{"t":"presence","ref":1,"changes":[{"user":"u","online":false,"last_seen":5}]}"#,
+            r#"{"t":"popup","ref":1,"retry_after_ms":5}"#,
+            r#"{"t":"popup","show":{"decision":"d","popup":"p","variant":"a","content":{"data":{"a":[1, 2]}}}}"#,
             r#"{"t":"push","push":7,"expires_at":5,"collapse_key":"k","high":true,"type":"text","body":{"a":[1, 2]}}"#,
         ] {
             let frame: ServerFrame = serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"));

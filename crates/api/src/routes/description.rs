@@ -35,6 +35,7 @@ const OPEN: [&str; 3] = ["/metrics", "/healthz", "/readyz"];
         (name = "messages", description = "Sending, and a conversation's timeline"),
         (name = "reading", description = "What one user has: lists, unread counts, read marks, what was missed"),
         (name = "push", description = "Data to devices, stored until they have it"),
+        (name = "popups", description = "Which in-app message suits a user now, and what became of it"),
         (name = "outbox", description = "Offline push that failed"),
         (name = "operations", description = "For those who run the server"),
     )

@@ -5,12 +5,14 @@ mod description;
 mod messages;
 mod operations;
 mod outbox;
+mod popups;
 mod presence;
 mod push;
 mod reading;
 mod users;
 
 pub(crate) use messages::send_message;
+pub(crate) use popups::decide_popup;
 
 use crate::{Api, problem::Refused};
 use axum::{
@@ -65,6 +67,19 @@ fn operations_router() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(push::list_devices))
         .routes(routes!(push::set_device_tags))
         .routes(routes!(push::remove_device))
+        .routes(routes!(popups::decide))
+        .routes(routes!(popups::explain))
+        .routes(routes!(popups::trigger))
+        .routes(routes!(popups::list_popups))
+        .routes(routes!(popups::put_popup, popups::get_popup, popups::remove_popup))
+        .routes(routes!(popups::set_popup_state))
+        .routes(routes!(popups::popup_versions))
+        .routes(routes!(popups::get_counts))
+        .routes(routes!(popups::get_settings, popups::put_settings))
+        .routes(routes!(popups::list_segments))
+        .routes(routes!(popups::put_segment, popups::get_segment, popups::remove_segment))
+        .routes(routes!(popups::is_in_segment))
+        .routes(routes!(popups::report_events, popups::export_events))
         .routes(routes!(outbox::list_dead_letters))
         .routes(routes!(outbox::replay_dead_letters))
         .routes(routes!(operations::back_up))

@@ -43,7 +43,7 @@ pub use decide::{Ask, Decided, Facts, Needs, Showing};
 pub use export::EventCursor;
 pub use question::QuestionBody;
 pub use segments::read_segment;
-pub use trigger::{LOOK_UPS_MAX, evicted};
+pub use trigger::{DecidedNow, LOOK_UPS_MAX, evicted};
 pub(crate) use unread::UnreadCache;
 
 use crate::{clock::Clock, metrics::Metrics, store::Store};

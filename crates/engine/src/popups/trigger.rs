@@ -9,6 +9,14 @@ use tidings_protocol::{
     ids::check_id,
 };
 
+/// An answer with all that it needed looked up.
+#[derive(Debug)]
+pub struct DecidedNow {
+    pub show: Option<Showing>,
+    /// If there is none: after how many milliseconds to ask again.
+    pub retry_after_ms: Option<u64>,
+}
+
 impl Engine {
     /// Decides for a user who has a live session, and sends it what was chosen: to the one that came last. Without
     /// one nothing is decided, so that no cap is used up in vain. Blocks.
@@ -18,7 +26,7 @@ impl Engine {
         if !self.presence.is_online(user.no) {
             return Ok(Triggered { delivered: false, decision: None, popup: None });
         }
-        let Some(showing) = self.decide_now(ask)? else {
+        let Some(showing) = self.decide_now(ask)?.show else {
             return Ok(Triggered { delivered: false, decision: None, popup: None });
         };
         self.send_popup(user.no, &showing.json);
@@ -27,17 +35,17 @@ impl Engine {
     }
 
     /// A decision with all that it needs looked up, durable if it is to be. Blocks.
-    pub fn decide_now(&self, ask: &Ask<'_>) -> Result<Option<Showing>, Refusal> {
+    pub fn decide_now(&self, ask: &Ask<'_>) -> Result<DecidedNow, Refusal> {
         let mut facts = None;
         for _ in 0..LOOK_UPS_MAX {
             match self.decide_popup(ask, facts.as_ref())? {
                 Decided::Needs(needs) => facts = Some(self.popup_facts(ask.user, needs)?),
-                Decided::Nothing { .. } => return Ok(None),
+                Decided::Nothing { retry_after_ms } => return Ok(DecidedNow { show: None, retry_after_ms }),
                 Decided::Shown(mut showing) => {
                     if let Some(durable) = showing.durable.take() {
                         durable.blocking_recv().unwrap_or_else(|_| Err(super::stopped()))?;
                     }
-                    return Ok(Some(showing));
+                    return Ok(DecidedNow { show: Some(showing), retry_after_ms: None });
                 }
             }
         }
@@ -45,8 +53,7 @@ impl Engine {
     }
 
     fn send_popup(&self, user: UserNo, json: &[u8]) {
-        // A `Decision` with the frame's name before its other fields.
-        let frame: Arc<[u8]> = [br#"{"t":"popup","#, &json[1..]].concat().into();
+        let frame: Arc<[u8]> = [br#"{"t":"popup","show":"#, json, b"}"].concat().into();
         self.hub.signal(user, Signal::Popup { frame });
     }
 }

@@ -4,6 +4,7 @@ mod doors;
 mod flags;
 mod link;
 mod macros;
+mod popups;
 
 pub(crate) use doors::Entry;
 pub(crate) use flags::SettingArgs;
@@ -14,6 +15,7 @@ use doors::{Admitting, Tls};
 use ipnet::IpNet;
 use link::Link;
 use macros::{Described, Value, settings};
+use popups::Popups;
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 use tidings_api::ApiConfig;
 use tidings_engine::{
@@ -79,6 +81,7 @@ settings! {
             engine: Engine,
             store: Store,
             push: Push,
+            popups: Popups,
             retention: Retention,
             webhook: Webhook,
         }
@@ -296,6 +299,7 @@ impl Settings {
             "engine" => self.engine.set(name, text),
             "store" => self.store.set(name, text),
             "push" => self.push.set(name, text),
+            "popups" => self.popups.set(name, text),
             "retention" => self.retention.set(name, text),
             "webhook" => self.webhook.set(name, text),
             _ => None,
@@ -306,6 +310,7 @@ impl Settings {
     /// Refuses settings that cannot be served with.
     pub(crate) fn check(&self) -> Result<()> {
         self.check_link()?;
+        self.check_popups()?;
         if self.role == Role::Gateway {
             return Ok(());
         }
@@ -376,6 +381,7 @@ impl Settings {
                 kept: Duration::from_secs(self.push.kept_days * 24 * 60 * 60),
                 flush_interval: Duration::from_millis(self.push.flush_interval_ms),
             },
+            popups: self.popups_config(),
         }
     }
 

@@ -1,0 +1,458 @@
+//! Popups: which one to show, why, and what became of it.
+
+use super::{Answer, Answered};
+use crate::{
+    Api,
+    extract::{AppServer, Caller, Ids, Json, Query, Raw, read_body},
+    problem::Refused,
+    stream::Pages,
+};
+use axum::{
+    body::Body,
+    extract::State,
+    http::{HeaderMap, HeaderValue, Response, StatusCode, header},
+    response::IntoResponse,
+};
+use bytes::Bytes;
+use serde::Deserialize;
+use std::sync::Arc;
+use tidings_engine::{
+    engine::Actor,
+    popups::{Decided, EventCursor, LOOK_UPS_MAX, Precondition, QuestionBody, evicted, read_segment},
+};
+use tidings_protocol::{
+    error::{ErrorCode, Refusal},
+    http::{Popup as PopupCard, *},
+    limits::SEGMENT_BYTES_MAX,
+};
+
+const AUTHOR: &str = "tidings-author";
+
+// ---- decisions
+
+/// Which popup suits this user now?
+///
+/// The answer counts as a showing, on all of the user's devices, before it leaves. 204: none; `Retry-After` tells when
+/// one could be due, and is absent if time alone will not make one due. With a user's token `user` may be absent.
+#[utoipa::path(post, path = "/v1/popups/decide", tag = "popups", request_body = DecideRequest,
+    responses((status = 200, body = Decision), (status = 204, description = "None now")))]
+pub(super) async fn decide(
+    State(api): State<Arc<Api>>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response<Body>, Refused> {
+    Ok(decide_popup(&api, &headers, body).await?.map(Body::from))
+}
+
+/// The same, without what a router costs.
+pub(crate) async fn decide_popup<B>(api: &Api, headers: &HeaderMap, body: B) -> Result<Response<Bytes>, Refusal>
+where
+    B: hyper::body::Body<Data = Bytes> + Unpin,
+    B::Error: std::fmt::Display,
+{
+    let actor = api.authenticate(headers)?;
+    let body = read_body(headers, body).await?;
+    let question = QuestionBody::read(&body)?;
+    let user = asked_about(&actor, &question)?;
+    let ask = question.ask(user);
+    let mut facts = None;
+    for _ in 0..LOOK_UPS_MAX {
+        match api.engine.decide_popup(&ask, facts.as_ref())? {
+            Decided::Needs(needs) => {
+                let user = user.to_owned();
+                facts = Some(api.read(move |engine| engine.popup_facts(&user, needs)).await?);
+            }
+            Decided::Nothing { retry_after_ms } => return Ok(nothing(retry_after_ms)),
+            Decided::Shown(showing) => {
+                if let Some(durable) = showing.durable {
+                    let stopping = || Refusal::new(ErrorCode::Draining, "the server is stopping").retry_after(1_000);
+                    durable.await.unwrap_or_else(|_| Err(stopping()))?;
+                }
+                let mut response = Response::new(Bytes::from(showing.json));
+                response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+                return Ok(response);
+            }
+        }
+    }
+    Err(evicted())
+}
+
+fn nothing(retry_after_ms: Option<u64>) -> Response<Bytes> {
+    let mut response = Response::new(Bytes::new());
+    *response.status_mut() = StatusCode::NO_CONTENT;
+    if let Some(ms) = retry_after_ms {
+        // Whole seconds are all that the header can say; rounded up, so that nobody comes early.
+        response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(ms.div_ceil(1_000).max(1)));
+    }
+    response
+}
+
+/// The user that a question is about: a token's own, or the one that an app server names.
+fn asked_about<'a>(actor: &'a Actor, question: &'a QuestionBody<'_>) -> Result<&'a str, Refusal> {
+    match (actor, question.user()) {
+        (Actor::App, Some(user)) => Ok(user),
+        (Actor::App, None) => Err(Refusal::field("user", "is missing")),
+        (Actor::User(user), None) => Ok(&user.id),
+        (Actor::User(user), Some(named)) if named == "me" || named == user.id => Ok(&user.id),
+        (Actor::User(_), Some(_)) => Err(Refusal::new(ErrorCode::Forbidden, "a user's token asks for that user only")),
+    }
+}
+
+/// Why each popup of a placement is or is not chosen for a user. Nothing is counted.
+#[utoipa::path(post, path = "/v1/popups/explain", tag = "popups", request_body = DecideRequest,
+    responses((status = 200, body = Explanation)))]
+pub(super) async fn explain(State(api): State<Arc<Api>>, _: AppServer, Raw(body): Raw) -> Answered<Explanation> {
+    let explain = move |engine: &Arc<tidings_engine::Engine>| {
+        let question = QuestionBody::read(&body)?;
+        let user = question.user().ok_or_else(|| Refusal::field("user", "is missing"))?;
+        engine.explain_popups(&question.ask(user))
+    };
+    Ok(Answer::ok(api.read(explain).await?))
+}
+
+/// Send a popup to a user's live session, if one is due.
+///
+/// For what happens away from the app's own page views; `event` is what happened. It goes to the session that came
+/// last. Without a live session nothing is decided and nothing counted.
+#[utoipa::path(post, path = "/v1/popups/trigger", tag = "popups", request_body = DecideRequest,
+    responses((status = 200, body = Triggered)))]
+pub(super) async fn trigger(State(api): State<Arc<Api>>, _: AppServer, Raw(body): Raw) -> Answered<Triggered> {
+    let trigger = move |engine: &Arc<tidings_engine::Engine>| {
+        let question = QuestionBody::read(&body)?;
+        let user = question.user().ok_or_else(|| Refusal::field("user", "is missing"))?;
+        engine.trigger_popup(&question.ask(user))
+    };
+    Ok(Answer::ok(api.read(trigger).await?))
+}
+
+// ---- configuration
+
+fn author(headers: &HeaderMap) -> Result<Option<String>, Refusal> {
+    let Some(author) = headers.get(AUTHOR) else { return Ok(None) };
+    let author = author.to_str().map_err(|_| Refusal::field("Tidings-Author", "is not text"))?;
+    Ok(Some(author.to_owned()))
+}
+
+fn precondition(headers: &HeaderMap) -> Result<Precondition, Refusal> {
+    if let Some(version) = headers.get(header::IF_MATCH) {
+        let text = version.to_str().unwrap_or_default().trim_matches('"');
+        let version = text.parse().map_err(|_| Refusal::field("If-Match", "is not a version"))?;
+        return Ok(Precondition::Version(version));
+    }
+    match headers.get(header::IF_NONE_MATCH) {
+        Some(any) if any.as_bytes() == b"*" => Ok(Precondition::Absent),
+        Some(_) => Err(Refusal::field("If-None-Match", "only * is understood")),
+        None => Ok(Precondition::None),
+    }
+}
+
+/// Create a popup, or replace it as a whole.
+///
+/// Every write is a version; `Tidings-Author` is kept with it. `If-Match` makes it conditional on the newest version,
+/// `If-None-Match: *` on there being none. 201 for a new one.
+#[utoipa::path(put, path = "/v1/popups/{popup}", tag = "popups", request_body = PopupSpec,
+    params(("popup", description = "The popup's id")),
+    responses((status = 200, body = PopupCard), (status = 201, body = PopupCard)))]
+pub(super) async fn put_popup(
+    State(api): State<Arc<Api>>,
+    _: AppServer,
+    Ids(popup): Ids<String>,
+    headers: HeaderMap,
+    Raw(body): Raw,
+) -> Answered<PopupCard> {
+    let (author, precondition) = (author(&headers)?, precondition(&headers)?);
+    let put =
+        move |engine: &Arc<tidings_engine::Engine>| engine.put_popup(&popup, &body, author.as_deref(), precondition);
+    let (card, created) = api.read(put).await?;
+    Ok(Answer(if created { StatusCode::CREATED } else { StatusCode::OK }, card))
+}
+
+/// A popup as it stands.
+#[utoipa::path(get, path = "/v1/popups/{popup}", tag = "popups",
+    params(("popup", description = "The popup's id")),
+    responses((status = 200, body = PopupCard)))]
+pub(super) async fn get_popup(
+    State(api): State<Arc<Api>>,
+    _: AppServer,
+    Ids(popup): Ids<String>,
+) -> Answered<PopupCard> {
+    Ok(Answer::ok(api.read(move |engine| engine.popup(&popup)).await?))
+}
+
+/// Remove a popup with its versions and counts. Events that were taken stay in exports.
+#[utoipa::path(delete, path = "/v1/popups/{popup}", tag = "popups",
+    params(("popup", description = "The popup's id")),
+    responses((status = 204)))]
+pub(super) async fn remove_popup(
+    State(api): State<Arc<Api>>,
+    _: AppServer,
+    Ids(popup): Ids<String>,
+    headers: HeaderMap,
+) -> Result<StatusCode, Refused> {
+    let precondition = precondition(&headers)?;
+    api.read(move |engine| engine.remove_popup(&popup, precondition)).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Where a page of popups starts.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+pub(super) struct PopupsQuery {
+    /// The `next` of the page before; absent for the first.
+    pub after: Option<String>,
+    /// At most so many; absent or 0: as many as the server sees fit.
+    pub limit: Option<usize>,
+}
+
+/// All popups, in the order of their ids.
+#[utoipa::path(get, path = "/v1/popups", tag = "popups", params(PopupsQuery),
+    responses((status = 200, body = PopupPage)))]
+pub(super) async fn list_popups(
+    State(api): State<Arc<Api>>,
+    _: AppServer,
+    Query(query): Query<PopupsQuery>,
+) -> Answered<PopupPage> {
+    let list = move |engine: &Arc<tidings_engine::Engine>| {
+        engine.list_popups(query.after.as_deref(), query.limit.unwrap_or(0))
+    };
+    Ok(Answer::ok(api.read(list).await?))
+}
+
+/// A popup's versions, newest first; the newest 100 are kept.
+#[utoipa::path(get, path = "/v1/popups/{popup}/versions", tag = "popups",
+    params(("popup", description = "The popup's id")),
+    responses((status = 200, body = PopupVersions)))]
+pub(super) async fn popup_versions(
+    State(api): State<Arc<Api>>,
+    _: AppServer,
+    Ids(popup): Ids<String>,
+) -> Answered<PopupVersions> {
+    Ok(Answer::ok(api.read(move |engine| engine.popup_versions(&popup)).await?))
+}
+
+/// A popup's new state.
+#[derive(Debug, Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SetPopupState {
+    state: PopupState,
+}
+
+/// Change only a popup's state: a version like any other.
+#[utoipa::path(put, path = "/v1/popups/{popup}/state", tag = "popups", request_body = SetPopupState,
+    params(("popup", description = "The popup's id")),
+    responses((status = 200, body = PopupCard)))]
+pub(super) async fn set_popup_state(
+    State(api): State<Arc<Api>>,
+    _: AppServer,
+    Ids(popup): Ids<String>,
+    headers: HeaderMap,
+    Json(request): Json<SetPopupState>,
+) -> Answered<PopupCard> {
+    let (author, precondition) = (author(&headers)?, precondition(&headers)?);
+    let set = move |engine: &Arc<tidings_engine::Engine>| {
+        engine.set_popup_state(&popup, request.state, author.as_deref(), precondition)
+    };
+    Ok(Answer::ok(api.read(set).await?))
+}
+
+/// What is above all popups: their time zone, caps over all and per placement, the holdout.
+#[utoipa::path(get, path = "/v1/popup-settings", tag = "popups", responses((status = 200, body = PopupSettings)))]
+pub(super) async fn get_settings(State(api): State<Arc<Api>>, _: AppServer) -> Answered<PopupSettings> {
+    Ok(Answer::ok(api.read(|engine| engine.popup_settings()).await?))
+}
+
+/// Replace the settings as a whole.
+#[utoipa::path(put, path = "/v1/popup-settings", tag = "popups", request_body = PopupSettings,
+    responses((status = 200, body = PopupSettings)))]
+pub(super) async fn put_settings(State(api): State<Arc<Api>>, _: AppServer, Raw(body): Raw) -> Answered<PopupSettings> {
+    Ok(Answer::ok(api.read(move |engine| engine.set_popup_settings(&body)).await?))
+}
+
+// ---- lists of users
+
+/// Upload a list of users, in the place of the one before.
+///
+/// `text/plain`: a user's id in each line, at most a million. Taken as a whole or not at all.
+#[utoipa::path(put, path = "/v1/popup-segments/{segment}", tag = "popups",
+    params(("segment", description = "The segment's id")),
+    request_body(content = String, content_type = "text/plain"),
+    responses((status = 200, body = Segment)))]
+pub(super) async fn put_segment(
+    State(api): State<Arc<Api>>,
+    _: AppServer,
+    Ids(segment): Ids<String>,
+    headers: HeaderMap,
+    body: Body,
+) -> Answered<Segment> {
+    let _place = api.uploads.try_acquire().map_err(|_| {
+        Refusal::new(ErrorCode::QueueFull, "as many lists as can be are being uploaded").retry_after(1_000)
+    })?;
+    let kind = headers.get(header::CONTENT_TYPE).map_or(&b"text/plain"[..], HeaderValue::as_bytes);
+    if !kind.starts_with(b"text/plain") {
+        return Err(Refusal::new(ErrorCode::UnsupportedMediaType, "content-type: only text/plain is taken").into());
+    }
+    let body = crate::extract::collect(body, SEGMENT_BYTES_MAX, "segment (bytes)").await?;
+    let put = move |engine: &Arc<tidings_engine::Engine>| engine.put_popup_segment(&segment, read_segment(&body)?);
+    Ok(Answer::ok(api.read(put).await?))
+}
+
+/// All lists of users.
+#[utoipa::path(get, path = "/v1/popup-segments", tag = "popups", responses((status = 200, body = Segments)))]
+pub(super) async fn list_segments(State(api): State<Arc<Api>>, _: AppServer) -> Answered<Segments> {
+    Ok(Answer::ok(api.read(|engine| engine.popup_segments()).await?))
+}
+
+/// One of them.
+#[utoipa::path(get, path = "/v1/popup-segments/{segment}", tag = "popups",
+    params(("segment", description = "The segment's id")),
+    responses((status = 200, body = Segment)))]
+pub(super) async fn get_segment(
+    State(api): State<Arc<Api>>,
+    _: AppServer,
+    Ids(segment): Ids<String>,
+) -> Answered<Segment> {
+    Ok(Answer::ok(api.read(move |engine| engine.popup_segment(&segment)).await?))
+}
+
+/// Whether a user is in a list: 204; 404 if not.
+#[utoipa::path(get, path = "/v1/popup-segments/{segment}/users/{user}", tag = "popups",
+    params(("segment", description = "The segment's id"), ("user", description = "The user's id")),
+    responses((status = 204)))]
+pub(super) async fn is_in_segment(
+    State(api): State<Arc<Api>>,
+    _: AppServer,
+    Ids((segment, user)): Ids<(String, String)>,
+) -> Result<StatusCode, Refused> {
+    let is_in = move |engine: &Arc<tidings_engine::Engine>| match engine.is_in_popup_segment(&segment, &user)? {
+        true => Ok(StatusCode::NO_CONTENT),
+        false => Err(Refusal::not_found("user in the segment", &user)),
+    };
+    Ok(api.read(is_in).await?)
+}
+
+/// Remove a list. One that a popup names is not removed: `conflict`.
+#[utoipa::path(delete, path = "/v1/popup-segments/{segment}", tag = "popups",
+    params(("segment", description = "The segment's id")),
+    responses((status = 204)))]
+pub(super) async fn remove_segment(
+    State(api): State<Arc<Api>>,
+    _: AppServer,
+    Ids(segment): Ids<String>,
+) -> Result<StatusCode, Refused> {
+    api.read(move |engine| engine.remove_popup_segment(&segment)).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+// ---- what became of them
+
+/// Report what users did with popups.
+///
+/// At most 1,000 in a call. 202: they are durable, and each is counted once: a second one with an id that is known
+/// is a duplicate. A user's token reports events of its own decisions only. 429 when too many wait to be stored.
+#[utoipa::path(post, path = "/v1/popup-events", tag = "popups", request_body = PopupEvents,
+    responses((status = 202, body = PopupEventsAccepted)))]
+pub(super) async fn report_events(
+    State(api): State<Arc<Api>>,
+    Caller(actor): Caller,
+    Json(request): Json<PopupEvents>,
+) -> Answered<PopupEventsAccepted> {
+    let accepted = api.engine.report_popup_events(&actor, request.events).await?;
+    Ok(Answer(StatusCode::ACCEPTED, accepted))
+}
+
+/// Which hours of counts.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+pub(super) struct CountsQuery {
+    /// Hours that begin then or later, in milliseconds since 1970 UTC.
+    pub from: Option<u64>,
+    /// Hours that begin before then.
+    pub to: Option<u64>,
+}
+
+/// What became of a popup: per variant and hour. Hours in which nothing happened are left out.
+#[utoipa::path(get, path = "/v1/popups/{popup}/counts", tag = "popups",
+    params(("popup", description = "The popup's id"), CountsQuery),
+    responses((status = 200, body = PopupCounts)))]
+pub(super) async fn get_counts(
+    State(api): State<Arc<Api>>,
+    _: AppServer,
+    Ids(popup): Ids<String>,
+    Query(query): Query<CountsQuery>,
+) -> Answered<PopupCounts> {
+    Ok(Answer::ok(api.read(move |engine| engine.popup_counts(&popup, query.from, query.to)).await?))
+}
+
+/// How an export is written.
+#[derive(Debug, Clone, Copy, Default, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum ExportFormat {
+    /// An event a line, as JSON.
+    #[default]
+    Jsonl,
+    /// RFC 4180, with a line of names first.
+    Csv,
+}
+
+/// Which events.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+pub(super) struct ExportQuery {
+    /// Taken then or later, in milliseconds since 1970 UTC.
+    pub from: Option<u64>,
+    /// Taken before then.
+    pub to: Option<u64>,
+    /// Only of this popup.
+    pub popup: Option<String>,
+    #[serde(default)]
+    pub format: ExportFormat,
+}
+
+/// All events, in the order in which they were taken, streamed. An answer that breaks off is not whole.
+#[utoipa::path(get, path = "/v1/popup-events", tag = "popups", params(ExportQuery),
+    responses((status = 200, body = Vec<ExportedEvent>, content_type = "application/x-ndjson")))]
+pub(super) async fn export_events(
+    State(api): State<Arc<Api>>,
+    _: AppServer,
+    Query(query): Query<ExportQuery>,
+) -> Result<axum::response::Response, Refused> {
+    let ExportQuery { from, to, popup, format } = query;
+    let mut cursor = EventCursor::new(from, to, popup);
+    // What is on its way to the store belongs to it.
+    api.read(|engine| engine.popups.settle()).await?;
+    let mut first = true;
+    let pages = Pages::start(api, move |engine| {
+        let (events, more) = engine.export_popup_events(&mut cursor)?;
+        let text = match format {
+            ExportFormat::Jsonl => as_lines(&events),
+            ExportFormat::Csv => as_csv(&events, std::mem::take(&mut first)),
+        };
+        Ok((text.map_err(|error| crate::internal(&error))?.into(), more))
+    });
+    let kind = match format {
+        ExportFormat::Jsonl => "application/x-ndjson",
+        ExportFormat::Csv => "text/csv; charset=utf-8",
+    };
+    Ok(([(header::CONTENT_TYPE, kind)], Body::new(pages)).into_response())
+}
+
+fn as_lines(events: &[ExportedEvent]) -> Result<Vec<u8>, Box<dyn std::error::Error + Send + Sync>> {
+    let mut text = Vec::with_capacity(events.len() * 256);
+    for event in events {
+        serde_json::to_writer(&mut text, event)?;
+        text.push(b'\n');
+    }
+    Ok(text)
+}
+
+fn as_csv(events: &[ExportedEvent], first: bool) -> Result<Vec<u8>, Box<dyn std::error::Error + Send + Sync>> {
+    const NAMES: [&str; 10] =
+        ["taken_at", "at", "id", "type", "popup", "variant", "decision", "user", "button", "value"];
+    let mut writer =
+        csv::WriterBuilder::new().has_headers(false).terminator(csv::Terminator::CRLF).from_writer(Vec::new());
+    if first {
+        writer.write_record(NAMES)?;
+    }
+    for event in events {
+        let ExportedEvent { taken_at, at, id, kind, popup, variant, decision, user, button, value } = event;
+        writer.serialize((taken_at, at, id, kind, popup, variant, decision, user, button, value))?;
+    }
+    Ok(writer.into_inner().map_err(|error| error.into_error())?)
+}

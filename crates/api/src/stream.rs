@@ -1,0 +1,64 @@
+//! Answers that are made while they are sent: a page at a time, as fast as the caller reads.
+
+use crate::Api;
+use bytes::Bytes;
+use hyper::body::{Body, Frame};
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+use tidings_engine::Engine;
+use tidings_protocol::error::Refusal;
+use tokio::sync::mpsc;
+
+/// Pages that are made ahead of the caller.
+const PAGES_AHEAD: usize = 2;
+
+/// A body of pages. One that meets an error breaks off, so that it is not taken for whole.
+pub(crate) struct Pages(mpsc::Receiver<Result<Bytes, Refusal>>);
+
+impl Pages {
+    /// `page` makes the next one, on a thread that may wait for the disk, and tells whether there are more.
+    pub(crate) fn start(
+        api: Arc<Api>,
+        mut page: impl FnMut(&Engine) -> Result<(Bytes, bool), Refusal> + Send + 'static,
+    ) -> Self {
+        let (sender, receiver) = mpsc::channel(PAGES_AHEAD);
+        tokio::spawn(async move {
+            let mut more = true;
+            while more {
+                // Room first: nobody reads for a caller who has stopped.
+                let Ok(room) = sender.reserve().await else { return };
+                let made = api.read(move |engine| {
+                    let made = page(engine);
+                    Ok((made, page))
+                });
+                let made = match made.await {
+                    Ok((made, again)) => {
+                        page = again;
+                        made
+                    }
+                    Err(refusal) => return room.send(Err(refusal)),
+                };
+                match made {
+                    Ok((bytes, has_more)) => {
+                        more = has_more;
+                        room.send(Ok(bytes));
+                    }
+                    Err(refusal) => return room.send(Err(refusal)),
+                }
+            }
+        });
+        Pages(receiver)
+    }
+}
+
+impl Body for Pages {
+    type Data = Bytes;
+    type Error = Refusal;
+
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Refusal>>> {
+        self.0.poll_recv(context).map(|page| page.map(|page| page.map(Frame::data)))
+    }
+}

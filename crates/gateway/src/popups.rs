@@ -1,0 +1,120 @@
+//! Popups on a session: asked for, reported on, and sent when something else triggered one.
+
+use crate::{
+    commands::Command,
+    connection::{error_json, json, malformed},
+    shard::{After, Shard},
+};
+use serde::Serialize;
+use serde_json::value::RawValue;
+use std::sync::Arc;
+use tidings_engine::{
+    Engine,
+    engine::Actor,
+    model::{User, UserNo},
+    popups::QuestionBody,
+};
+use tidings_protocol::{
+    error::{ErrorCode, Refusal},
+    frames::{Incoming, ServerFrame},
+    http::PopupEvent,
+};
+
+/// The answer to a session's question.
+#[derive(Serialize)]
+struct Answer<'a> {
+    t: &'static str,
+    #[serde(rename = "ref", skip_serializing_if = "Option::is_none")]
+    reference: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_after_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    show: Option<&'a RawValue>,
+}
+
+impl Shard {
+    /// Which popup suits this session's user now?
+    pub(crate) fn take_popup(&mut self, key: usize, frame: &Incoming<'_>) -> After {
+        let (Some(user), Some(question)) = (self.user(key), frame.question) else {
+            return self.refuse(key, frame.reference, malformed("popup needs a question"));
+        };
+        let session = match self.begin_request(key) {
+            Ok(session) => session,
+            Err(refusal) => return self.refuse(key, frame.reference, refusal),
+        };
+        let (question, reference) = (question.to_owned(), frame.reference);
+        let (engine, shard) = self.handles();
+        self.parts.runtime.spawn_blocking(move || {
+            let answered = answer(&engine, &user, session, &question, reference);
+            let json = answered.unwrap_or_else(|refusal| {
+                engine.metrics.count_refusal(refusal.code);
+                error_json(reference, &refusal)
+            });
+            shard.tell(Command::Answer { session, json });
+        });
+        After::Stays
+    }
+
+    /// What the user did with popups.
+    pub(crate) fn take_popup_events(&mut self, key: usize, frame: &Incoming<'_>) -> After {
+        let (Some(user), Some(events)) = (self.user(key), frame.events) else {
+            return self.refuse(key, frame.reference, malformed("popup_events needs events"));
+        };
+        let events: Vec<PopupEvent> = match serde_json::from_str(events.get()) {
+            Ok(events) => events,
+            Err(error) => return self.refuse(key, frame.reference, Refusal::field("events", error)),
+        };
+        let session = match self.begin_request(key) {
+            Ok(session) => session,
+            Err(refusal) => return self.refuse(key, frame.reference, refusal),
+        };
+        let reference = frame.reference;
+        let (engine, shard) = self.handles();
+        self.parts.runtime.spawn(async move {
+            let json = match engine.report_popup_events(&Actor::User(user), events).await {
+                Ok(_) => json(&ServerFrame::Ok { reference: reference.unwrap_or(0) }),
+                Err(refusal) => {
+                    engine.metrics.count_refusal(refusal.code);
+                    error_json(reference, &refusal)
+                }
+            };
+            shard.tell(Command::Answer { session, json });
+        });
+        After::Stays
+    }
+
+    /// Sends a popup to the user's session that came last and takes such frames.
+    pub(crate) fn send_popup(&mut self, user: UserNo, frame: &[u8]) {
+        let sessions = self.sessions_of(user);
+        let takes = |key: &&usize| self.connections[**key].bound.as_ref().is_some_and(|bound| bound.chat);
+        let Some(key) = sessions.iter().rev().find(takes).copied() else { return };
+        let connection = &mut self.connections[key];
+        if connection.outgoing.queued_bytes() <= self.parts.config.session_buffer_bytes {
+            connection.push_json(frame);
+            self.schedule.flush_soon(connection, key);
+        }
+    }
+}
+
+fn answer(
+    engine: &Arc<Engine>,
+    user: &User,
+    session: u64,
+    question: &RawValue,
+    reference: Option<u64>,
+) -> Result<Vec<u8>, Refusal> {
+    let question = QuestionBody::read(question.get().as_bytes())?;
+    if question.user().is_some_and(|named| named != "me" && named != user.id) {
+        return Err(Refusal::new(ErrorCode::Forbidden, "a session asks for its own user only"));
+    }
+    // The connection is the app's session unless the app names one that outlives it.
+    let own = format!("connection {session:x}");
+    let mut ask = question.ask(&user.id);
+    ask.session = ask.session.or(Some(&own));
+    ask.fingerprint ^= session;
+    let decided = engine.decide_now(&ask)?;
+    let show = decided.show.map(|showing| RawValue::from_string(String::from_utf8_lossy(&showing.json).into_owned()));
+    let show = show.transpose().map_err(|error| Refusal::new(ErrorCode::Internal, error.to_string()))?;
+    let answer = Answer { t: "popup", reference, retry_after_ms: decided.retry_after_ms, show: show.as_deref() };
+    Ok(serde_json::to_vec(&answer).unwrap_or_default())
+}

@@ -1,0 +1,50 @@
+//! Popups: what is held, and for how long.
+
+use super::{Settings, macros::settings};
+use anyhow::{Result, bail};
+use std::time::Duration;
+use tidings_engine::popups::PopupsConfig;
+
+settings! {
+    /// Popups: which in-app message suits a user now.
+    Popups {
+        /// Users held in memory, at about 170 bytes each. Above: those not asked for lately are read from the store when they come back.
+        users_max: usize = PopupsConfig::default().users,
+        /// A decision is durable after so long: a crash forgets at most this. One for a popup that is `strict` is durable when it is answered.
+        durable_within_ms: u64 = 100,
+        /// Showings that wait to be stored. Full: nothing is shown (`queue_full`) until some are.
+        showings_max: usize = PopupsConfig::default().showings,
+        /// Events that wait to be stored. Full: refused with `rate_limited` (429).
+        events_max: usize = PopupsConfig::default().events,
+        /// How long events are kept for export, in days; a second event with the same id is known as long.
+        events_kept_days: u64 = 30,
+        /// How long counts are kept, in days.
+        counts_kept_days: u64 = 400,
+    }
+}
+
+const DAY_S: u64 = 24 * 60 * 60;
+
+impl Settings {
+    pub(super) fn check_popups(&self) -> Result<()> {
+        if !(10..=10_000).contains(&self.popups.durable_within_ms) {
+            bail!("[popups] durable_within_ms must be from 10 to 10000");
+        }
+        if self.popups.users_max > u32::MAX as usize / 2 {
+            bail!("[popups] users_max must be at most {}", u32::MAX / 2);
+        }
+        Ok(())
+    }
+
+    pub(super) fn popups_config(&self) -> PopupsConfig {
+        let popups = &self.popups;
+        PopupsConfig {
+            users: popups.users_max,
+            durable_within: Duration::from_millis(popups.durable_within_ms),
+            showings: popups.showings_max,
+            events: popups.events_max,
+            events_kept: Duration::from_secs(popups.events_kept_days * DAY_S),
+            counts_kept: Duration::from_secs(popups.counts_kept_days * DAY_S),
+        }
+    }
+}
