@@ -51,11 +51,11 @@ impl Names {
 
     /// Puts a request's attributes, and those of the user's card if rules ask for them, into their slots. Versions are
     /// parsed here, once for all rules.
-    pub fn profile<'p, 'a: 'p>(
+    pub fn profile<'p>(
         &self,
         user: UserKey,
-        request: &'p Attributes<'a>,
-        card: Option<&'p Attributes<'a>>,
+        request: &'p Attributes<'p>,
+        card: Option<&'p Attributes<'p>>,
         unread_since: Option<u64>,
         now_ms: u64,
     ) -> Profile<'p> {
