@@ -3,6 +3,7 @@
 pub use crate::devices::args::{
     BareAcceptArgs, ConnectArgs, DevicePushArgs, ExceptionsArgs, FailoverArgs, ScenarioArgs, StormArgs,
 };
+pub use crate::popups::args::PopupArgs;
 use clap::{Args, Subcommand, ValueEnum};
 use std::{path::PathBuf, str::FromStr, time::Duration};
 
@@ -41,6 +42,8 @@ pub enum Bench {
     Scenario(ScenarioArgs),
     /// A push to every device: time to the last of them and to the last acknowledgement
     Push(DevicePushArgs),
+    /// What a home page asks: decisions and events of a million users, beside nginx
+    Popup(PopupArgs),
     #[command(hide = true)]
     Worker,
     #[command(hide = true)]
@@ -307,6 +310,11 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     };
     let number: f64 = number.parse().map_err(|_| "a duration such as 500ms, 10s or 2m".to_owned())?;
     Duration::try_from_secs_f64(number * scale).map_err(|error| error.to_string())
+}
+
+pub(crate) fn setting(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("NAME=VALUE")?;
+    Ok((name.to_owned(), value.to_owned()))
 }
 
 #[cfg(test)]

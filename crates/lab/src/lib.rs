@@ -8,6 +8,7 @@
 //! - `server`, `setup`, `load`: a server of the bench's own, users and groups, the worker process as the parent sees it;
 //! - `job`: what parent and worker say to each other;
 //! - [`worker`]: the load client itself, on one core;
+//! - `popups`: decisions and events, with a client and commands of their own;
 //! - `bare`: a loop that only writes, the limit that broadcasts are held against;
 //! - `corpus`, `report`, `process`: recorded chats, tables, the operating system.
 
@@ -24,6 +25,7 @@ mod growth;
 mod isolation;
 mod job;
 mod load;
+pub mod popups;
 mod process;
 mod replay;
 mod report;
@@ -99,6 +101,7 @@ pub fn run(args: BenchArgs) -> ExitCode {
         Bench::Failover(args) => devices::failover::run(&args),
         Bench::Exceptions(args) => devices::exceptions::run(&args),
         Bench::Scenario(args) => devices::scenario::run(&args),
+        Bench::Popup(args) => popups::home::run(&args),
         Bench::Push(args) => devices::push::run(&args),
     };
     match result {

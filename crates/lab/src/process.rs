@@ -26,6 +26,16 @@ pub(crate) fn avoid_core(core: usize) -> io::Result<()> {
     Ok(())
 }
 
+/// Runs this on one core; a process that it starts stays there.
+pub(crate) fn on_core<T>(core: usize, work: impl FnOnce() -> T) -> io::Result<T> {
+    // Of this thread alone, and a child has what its parent's thread has.
+    let before = sched_getaffinity(None)?;
+    keep_to_core(core)?;
+    let result = work();
+    sched_setaffinity(None, &before)?;
+    Ok(result)
+}
+
 /// Lets every other process on the core go first.
 pub(crate) fn yield_to_others() -> io::Result<()> {
     Ok(setpriority_process(None, 19)?)

@@ -13,7 +13,7 @@ use tidings_client::http::Http;
 const READY_TIMEOUT: Duration = Duration::from_secs(120);
 /// Draining and closing the store.
 const STOP_TIMEOUT: Duration = Duration::from_secs(60);
-const LOOK_AGAIN: Duration = Duration::from_millis(2);
+pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
 /// A server to be loaded.
 #[derive(Debug)]
@@ -96,6 +96,8 @@ pub(crate) struct OwnServer {
     environment: Vec<(String, String)>,
     /// Files that the process may open; unset: as many as the bench.
     descriptors: Option<u64>,
+    /// The only core that it may use.
+    core: Option<usize>,
 }
 
 impl OwnServer {
@@ -104,6 +106,19 @@ impl OwnServer {
     }
 
     pub(crate) fn start_with(environment: Vec<(String, String)>, descriptors: Option<u64>) -> Result<Self, LabError> {
+        OwnServer::start_as(environment, descriptors, None)
+    }
+
+    /// With one core for itself, when the load has the other.
+    pub(crate) fn start_on_core(environment: Vec<(String, String)>, core: usize) -> Result<Self, LabError> {
+        OwnServer::start_as(environment, None, Some(core))
+    }
+
+    fn start_as(
+        environment: Vec<(String, String)>,
+        descriptors: Option<u64>,
+        core: Option<usize>,
+    ) -> Result<Self, LabError> {
         let mut server = OwnServer {
             folder: tempfile::Builder::new().prefix("tidings-bench-").tempdir()?,
             child: None,
@@ -112,6 +127,7 @@ impl OwnServer {
             token_key: random_key(),
             environment,
             descriptors,
+            core,
         };
         std::fs::create_dir_all(server.data_dir())?;
         server.launch()?;
@@ -155,7 +171,7 @@ impl OwnServer {
                 shell
             }
         };
-        let child = command
+        command
             .arg("serve")
             .env("TIDINGS_HTTP_LISTEN", "127.0.0.1:0")
             .env("TIDINGS_MIOP_LISTEN", "127.0.0.1:0")
@@ -166,9 +182,12 @@ impl OwnServer {
             .current_dir(self.folder.path())
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
-            .stderr(log)
-            .spawn()?;
-        self.child = Some(child);
+            .stderr(log);
+        let child = match self.core {
+            None => command.spawn(),
+            Some(core) => process::on_core(core, || command.spawn())?,
+        };
+        self.child = Some(child?);
         Ok(())
     }
 

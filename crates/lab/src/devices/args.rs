@@ -1,7 +1,7 @@
 //! The commands that connect devices, and their options.
 
 pub use super::job::Via as DeviceVia;
-use crate::args::{Rate, TargetArgs, duration};
+use crate::args::{Rate, TargetArgs, duration, setting};
 use clap::{Args, ValueEnum};
 use std::{net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
 
@@ -56,11 +56,6 @@ impl DeviceArgs {
     pub(crate) fn server_settings(&self) -> impl Iterator<Item = (String, String)> {
         self.settings.iter().cloned()
     }
-}
-
-fn setting(text: &str) -> Result<(String, String), String> {
-    let (name, value) = text.split_once('=').ok_or("NAME=VALUE")?;
-    Ok((name.to_owned(), value.to_owned()))
 }
 
 /// Processes that hold connections for the core.

@@ -1,0 +1,236 @@
+//! Popups as a business has them: countries, plans, versions, segments, seasons; some for many, most for few.
+
+use super::people::{COUNTRIES, LANGUAGES, PLANS, PLATFORMS, TAGS, mixed};
+use crate::{LabError, server::Target};
+use serde_json::{Value, json, value::RawValue};
+use tidings_client::http::Http;
+use tidings_protocol::http::{
+    PopupAction, PopupButton, PopupCaps, PopupContent, PopupSettings, PopupSpec, PopupState, PopupVariant, PopupWindow,
+    Weekday,
+};
+
+pub(crate) const HOME: &str = "home";
+/// The other places of the app. Three in ten popups are for `home`.
+const ELSEWHERE: [&str; 8] = ["listing", "search", "product", "cart", "profile", "orders", "help", "news"];
+const SEGMENTS: [&str; 4] = ["churned", "vip", "newsletter", "testers"];
+/// One in so many users is in a segment.
+const IN_SEGMENT: u32 = 20;
+const SEGMENT_USERS_MAX: u32 = 50_000;
+
+/// One popup as the answers are held against it.
+#[derive(Debug)]
+pub(crate) struct Known {
+    pub(crate) id: String,
+    pub(crate) at_home: bool,
+    /// Variants and what they show, as JSON text.
+    pub(crate) variants: Vec<(String, Vec<u8>)>,
+}
+
+/// What was configured.
+#[derive(Debug)]
+pub(crate) struct Catalogue {
+    pub(crate) popups: Vec<Known>,
+}
+
+impl Catalogue {
+    /// Writes settings, segments and popups to a server that has none; `user` names the run's users.
+    pub(crate) fn write(
+        target: &Target,
+        popups: usize,
+        users: u32,
+        gap_s: u64,
+        user: impl Fn(u32) -> String,
+    ) -> Result<Self, LabError> {
+        let mut http = target.http();
+        refuse_others_popups(&mut http)?;
+        let settings = PopupSettings {
+            caps: PopupCaps { gap_s: Some(gap_s), ..PopupCaps::default() },
+            ..PopupSettings::default()
+        };
+        let _: Value = http.put("/v1/popup-settings", &settings)?;
+        for (number, segment) in SEGMENTS.iter().enumerate() {
+            let members = (0..users).filter(|n| mixed(u64::from(*n) << 8 | number as u64) % u64::from(IN_SEGMENT) == 0);
+            let lines: String = members.take(SEGMENT_USERS_MAX as usize).map(|n| user(n) + "\n").collect();
+            put_segment(&mut http, segment, &lines)?;
+        }
+        let mut known = Vec::with_capacity(popups);
+        for number in 0..popups.max(1) {
+            let (id, spec) = (format!("p{number:05}"), spec(number as u64)?);
+            put_popup(&mut http, &id, &spec)?;
+            known.push(Known::of(&id, &spec)?);
+        }
+        Ok(Catalogue { popups: known })
+    }
+
+    /// Which popup and variant a decision's answer names.
+    pub(crate) fn find(&self, popup: &[u8], variant: &[u8]) -> Option<(u16, u8)> {
+        let digits = std::str::from_utf8(popup.strip_prefix(b"p")?).ok()?;
+        let index: usize = digits.parse().ok()?;
+        let known = self.popups.get(index).filter(|known| known.id.as_bytes() == popup)?;
+        let place = known.variants.iter().position(|(id, _)| id.as_bytes() == variant)?;
+        Some((index as u16, place as u8))
+    }
+}
+
+impl Known {
+    pub(crate) fn of(id: &str, spec: &PopupSpec) -> Result<Self, LabError> {
+        let variants = spec.variants.iter().map(|variant| {
+            let content = serde_json::to_vec(&variant.content).map_err(std::io::Error::from)?;
+            Ok((variant.id.clone(), content))
+        });
+        Ok(Known {
+            id: id.to_owned(),
+            at_home: spec.placements.iter().any(|placement| placement == HOME),
+            variants: variants.collect::<Result<_, LabError>>()?,
+        })
+    }
+}
+
+impl Known {
+    /// For a server that shows nothing.
+    pub(crate) fn nothing() -> Self {
+        Known { id: String::new(), at_home: true, variants: vec![(String::new(), Vec::new())] }
+    }
+}
+
+pub(crate) fn put_popup(http: &mut Http, id: &str, spec: &PopupSpec) -> Result<(), LabError> {
+    let _: Value = http.put(&format!("/v1/popups/{id}"), spec)?;
+    Ok(())
+}
+
+/// A run counts every decision; those for popups of somebody else would be taken for faults.
+fn refuse_others_popups(http: &mut Http) -> Result<(), LabError> {
+    let page: Value = http.get("/v1/popups?limit=1")?;
+    match page["popups"].as_array().is_some_and(Vec::is_empty) {
+        true => Ok(()),
+        false => Err(LabError::Usage("the server has popups already: use one without, or none of your own".into())),
+    }
+}
+
+fn put_segment(http: &mut Http, segment: &str, lines: &str) -> Result<(), LabError> {
+    let answer = http.exchange("PUT", &format!("/v1/popup-segments/{segment}"), lines.as_bytes())?;
+    match answer.status {
+        200..=299 => Ok(()),
+        status => {
+            let said = String::from_utf8_lossy(&answer.body).into_owned();
+            Err(LabError::Server(format!("answered a segment with {status}: {said}")))
+        }
+    }
+}
+
+/// The popup of this number: the same in every run.
+fn spec(number: u64) -> Result<PopupSpec, LabError> {
+    // The last in order is for everybody and without limits of its own: at home somebody who is due is shown something.
+    if number == 0 {
+        let variants = vec![variant(number, "a", 1)?];
+        let placements = vec![HOME.to_owned()];
+        return Ok(PopupSpec { state: PopupState::Live, placements, priority: -1, variants, ..PopupSpec::default() });
+    }
+    let seed = mixed(number);
+    let pick = |shift: u32, of: usize| (mixed(seed ^ u64::from(shift) << 40) as usize) % of;
+    let placements = match number % 10 {
+        1..=3 => vec![HOME.to_owned()],
+        _ => vec![ELSEWHERE[pick(1, ELSEWHERE.len())].to_owned()],
+    };
+    let windows = match number % 7 {
+        // Never open on all days: which is part of the work.
+        0 => vec![PopupWindow { days: vec![Weekday::Sat, Weekday::Sun], from: "08:00".into(), to: "23:00".into() }],
+        3 => vec![PopupWindow { days: Vec::new(), from: "06:00".into(), to: "22:30".into() }],
+        _ => Vec::new(),
+    };
+    let mut variants = vec![variant(number, "a", 3)?];
+    for (id, at_least) in [("b", 1), ("c", 2)] {
+        if pick(2, 4) >= at_least && number % 3 == 0 {
+            variants.push(variant(number, id, 1)?);
+        }
+    }
+    Ok(PopupSpec {
+        name: Some(format!("Campaign {number}")),
+        state: PopupState::Live,
+        placements,
+        priority: pick(3, 100) as i32,
+        time_zone: Some("Europe/Berlin".into()),
+        windows,
+        audience: Some(raw(&audience(number, &pick))?),
+        caps: PopupCaps {
+            per_session: Some(1),
+            per_day: Some(1 + pick(4, 3) as u32),
+            total: Some(2 + pick(5, 8) as u32),
+            gap_s: (number % 2 == 0).then_some(3600),
+        },
+        variants,
+        control_percent: if number % 8 == 0 { 5.0 } else { 0.0 },
+        ..PopupSpec::default()
+    })
+}
+
+/// Between two and six conditions that take part in most businesses' campaigns.
+fn audience(number: u64, pick: &impl Fn(u32, usize) -> usize) -> Value {
+    let mut all = Vec::new();
+    let country = pick(10, COUNTRIES.len());
+    all.push(match number % 3 {
+        0 => {
+            json!({ "attribute": "country", "op": "in", "value": [COUNTRIES[country], COUNTRIES[(country + 1) % 12]] })
+        }
+        _ => json!({ "attribute": "country", "op": "eq", "value": COUNTRIES[country] }),
+    });
+    let optional = [
+        json!({ "attribute": "plan", "op": "eq", "value": PLANS[pick(11, 3)] }),
+        json!({ "attribute": "app_version", "op": "version_gte", "value": format!("{}.{}", 3 + pick(12, 2), pick(13, 12)) }),
+        json!({ "percent": { "salt": format!("campaign-{}", number % 50), "from": 0, "to": 10 + pick(14, 80) } }),
+        json!({ "not": { "segment": SEGMENTS[pick(15, 4)] } }),
+        json!({ "any": [{ "attribute": "platform", "op": "eq", "value": PLATFORMS[pick(16, 3)] },
+                        { "attribute": "language", "op": "in", "value": [LANGUAGES[pick(17, 6)], "en"] }] }),
+        json!({ "attribute": "age", "op": "gte", "value": 18 + pick(18, 30) }),
+        json!({ "attribute": "orders", "op": "lt", "value": 1 + pick(19, 20) }),
+        json!({ "attribute": "tags", "op": "contains", "value": TAGS[pick(20, 6)] }),
+        json!({ "attribute": "beta", "op": "absent" }),
+    ];
+    let first = pick(21, optional.len());
+    for step in 0..1 + pick(22, 5) {
+        all.push(optional[(first + step * 2) % optional.len()].clone());
+    }
+    if number % 20 == 19 {
+        all.push(json!({ "segment": SEGMENTS[pick(23, 4)] }));
+    }
+    json!({ "all": all })
+}
+
+pub(crate) fn raw(value: &Value) -> Result<Box<RawValue>, LabError> {
+    Ok(RawValue::from_string(value.to_string()).map_err(std::io::Error::from)?)
+}
+
+/// A variant whose content is some 300 bytes long.
+pub(crate) fn variant(number: u64, id: &str, weight: u32) -> Result<PopupVariant, LabError> {
+    let button = |id: &str, label: &str, action| PopupButton { id: id.into(), label: label.into(), action };
+    let content = PopupContent {
+        title: Some(format!("Offer {number} of the week")),
+        text: Some(format!("Only until Sunday: version {id} of something that you have looked at before.")),
+        image: Some(format!("https://cdn.example.org/{number}/{id}.webp")),
+        buttons: vec![
+            button("go", "See it", PopupAction::Open { url: format!("app://offers/{number}") }),
+            button("later", "Later", PopupAction::Dismiss),
+        ],
+        data: Some(raw(&json!({ "colour": "#e33", "campaign": number }))?),
+    };
+    Ok(PopupVariant { id: id.into(), weight, content })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn popups_are_many_and_unlike() {
+        let specs: Vec<PopupSpec> = (0..500).map(|number| spec(number).unwrap()).collect();
+        let home = specs.iter().filter(|spec| spec.placements == [HOME]).count();
+        assert_eq!(home, 151);
+        assert!(specs.iter().filter(|spec| spec.variants.len() > 1).count() > 50);
+        assert!(specs.iter().filter(|spec| !spec.windows.is_empty()).count() > 50);
+        assert!(specs.iter().all(|spec| (250..400).contains(&content_bytes(spec))), "{}", content_bytes(&specs[0]));
+    }
+
+    fn content_bytes(spec: &PopupSpec) -> usize {
+        Known::of("p", spec).unwrap().variants[0].1.len()
+    }
+}

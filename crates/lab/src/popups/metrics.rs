@@ -1,0 +1,68 @@
+//! What the server says about itself, at its public `/metrics`.
+
+use crate::LabError;
+use serde::Serialize;
+use tidings_client::http::Http;
+
+/// The counters that a run is interested in, at one moment.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub(crate) struct Metrics {
+    pub(crate) decisions: f64,
+    pub(crate) store_reads: f64,
+    pub(crate) store_busy_seconds: f64,
+    pub(crate) users: f64,
+}
+
+impl Metrics {
+    /// Of a server that has none: zeros.
+    pub(crate) fn read(http: &mut Http) -> Result<Self, LabError> {
+        let answer = http.exchange("GET", "/metrics", b"")?;
+        Ok(Metrics::of(&String::from_utf8_lossy(&answer.body)))
+    }
+
+    fn of(text: &str) -> Self {
+        Metrics {
+            decisions: sum(text, "tidings_popup_decisions_total"),
+            store_reads: sum(text, "tidings_popup_store_reads_total"),
+            store_busy_seconds: sum(text, "tidings_popup_store_busy_seconds_total"),
+            users: sum(text, "tidings_popup_users"),
+        }
+    }
+
+    pub(crate) fn since(&self, before: &Metrics) -> Metrics {
+        Metrics {
+            decisions: self.decisions - before.decisions,
+            store_reads: self.store_reads - before.store_reads,
+            store_busy_seconds: self.store_busy_seconds - before.store_busy_seconds,
+            users: self.users,
+        }
+    }
+
+    /// Per 1,000 decisions.
+    pub(crate) fn reads_per_thousand(&self) -> f64 {
+        self.store_reads * 1000.0 / self.decisions.max(1.0)
+    }
+}
+
+/// Of all lines of a metric, whatever their labels.
+fn sum(text: &str, name: &str) -> f64 {
+    text.lines()
+        .filter_map(|line| {
+            let rest = line.strip_prefix(name)?;
+            rest.starts_with(['{', ' ']).then(|| rest.rsplit(' ').next()?.parse::<f64>().ok())?
+        })
+        .sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_are_summed_and_longer_names_left_out() {
+        let text = "# HELP tidings_popup_users x\ntidings_popup_users 3\ntidings_popup_users_max 9\n\
+                    tidings_popup_decisions_total{outcome=\"shown\"} 2\ntidings_popup_decisions_total{outcome=\"nothing\"} 5\n";
+        let metrics = Metrics::of(text);
+        assert_eq!((metrics.users, metrics.decisions), (3.0, 7.0));
+    }
+}
