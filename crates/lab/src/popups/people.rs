@@ -84,7 +84,7 @@ mod tests {
             let request: DecideRequest = serde_json::from_slice(&body).unwrap();
             assert_eq!(request.user.as_deref(), Some(people.id(user).as_str()));
             assert_eq!((request.placement.as_str(), request.attributes.len()), ("home", 8));
-            assert!((200..320).contains(&body.len()), "{}", body.len());
+            assert!((180..320).contains(&body.len()), "{}", body.len());
         }
     }
 }
