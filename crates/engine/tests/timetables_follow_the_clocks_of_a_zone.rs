@@ -238,6 +238,31 @@ fn windows_are_open_when_their_words_say() {
 }
 
 #[test]
+fn an_answer_does_not_depend_on_what_was_worked_out_in_advance() {
+    let window = |day, from: &str, to: &str| PopupWindow { days: vec![day], from: from.into(), to: to.into() };
+    // Three that join into one, and one apart.
+    let windows = parse_windows(&[
+        window(Weekday::Fri, "22:00", "06:00"),
+        window(Weekday::Sat, "06:00", "24:00"),
+        window(Weekday::Sun, "00:00", "09:00"),
+        window(Weekday::Wed, "12:00", "13:00"),
+    ])
+    .unwrap();
+    let zone = zone("z", "Europe/Berlin").unwrap();
+    let first = ms("2026-03-20T00:30:00Z");
+    for hour in 0..14 * 24 {
+        let now = first + hour * 60 * MINUTE_MS;
+        let answer = |around| Timetable::new(None, None, &windows, zone.clone(), around).at(now);
+        let day = Days::new(zone.clone(), now).day(now);
+        for days in 0..40 {
+            let around = now + 20 * DAY_MS - days * DAY_MS;
+            assert_eq!(answer(around), answer(now), "{days} {hour}");
+            assert_eq!(Days::new(zone.clone(), around).day(now), day, "{days} {hour}");
+        }
+    }
+}
+
+#[test]
 fn start_and_end_are_held_at_any_time() {
     let windows =
         parse_windows(&[PopupWindow { days: vec![Weekday::Mon], from: "09:00".into(), to: "10:00".into() }]).unwrap();
