@@ -2,7 +2,7 @@
 
 use crate::{
     ClientError,
-    wire::{answer_head, put_request, take_chunks},
+    wire::{answer_head, put_request_of, take_chunks},
 };
 use serde::{Serialize, de::DeserializeOwned};
 use std::{
@@ -54,14 +54,19 @@ impl Http {
     /// One request and its answer, whatever the status. A failure closes the connection; nothing is retried,
     /// since the caller alone knows whether that is safe.
     pub fn exchange(&mut self, method: &str, path: &str, body: &[u8]) -> Result<Answer, ClientError> {
-        let result = self.try_exchange(method, path, body);
+        self.exchange_text(method, path, "application/json", body)
+    }
+
+    /// The same with a body that is no JSON.
+    pub fn exchange_text(&mut self, method: &str, path: &str, kind: &str, body: &[u8]) -> Result<Answer, ClientError> {
+        let result = self.try_exchange((method, path), kind, body);
         if result.is_err() {
             self.stream = None;
         }
         result
     }
 
-    fn try_exchange(&mut self, method: &str, path: &str, body: &[u8]) -> Result<Answer, ClientError> {
+    fn try_exchange(&mut self, asked: (&str, &str), kind: &str, body: &[u8]) -> Result<Answer, ClientError> {
         // A server ends connections that idle; a request on one that has ended would be lost, and nobody could say
         // whether it was done.
         if self.stream.as_ref().is_some_and(has_ended) {
@@ -78,7 +83,7 @@ impl Http {
             }
         };
         self.buffer.clear();
-        put_request(&mut self.buffer, method, path, &self.authorization, body);
+        put_request_of(&mut self.buffer, asked, &self.authorization, kind, body);
         stream.write_all(&self.buffer)?;
         self.buffer.clear();
         let (head, body) = loop {

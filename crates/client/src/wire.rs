@@ -4,11 +4,16 @@ use std::io::Write;
 
 /// Appends a request with a JSON body.
 pub fn put_request(out: &mut Vec<u8>, method: &str, path: &str, authorization: &str, body: &[u8]) {
+    put_request_of(out, (method, path), authorization, "application/json", body);
+}
+
+/// Appends a request with a body of another kind.
+pub fn put_request_of(out: &mut Vec<u8>, (method, path): (&str, &str), authorization: &str, kind: &str, body: &[u8]) {
     // Writing to a Vec cannot fail.
     let _ = write!(
         out,
         "{method} {path} HTTP/1.1\r\nHost: tidings\r\nAuthorization: Bearer {authorization}\r\nContent-Type: \
-         application/json\r\nContent-Length: {}\r\n\r\n",
+         {kind}\r\nContent-Length: {}\r\n\r\n",
         body.len()
     );
     out.extend_from_slice(body);

@@ -108,7 +108,7 @@ fn refuse_others_popups(http: &mut Http) -> Result<(), LabError> {
 }
 
 fn put_segment(http: &mut Http, segment: &str, lines: &str) -> Result<(), LabError> {
-    let answer = http.exchange("PUT", &format!("/v1/popup-segments/{segment}"), lines.as_bytes())?;
+    let answer = http.exchange_text("PUT", &format!("/v1/popup-segments/{segment}"), "text/plain", lines.as_bytes())?;
     match answer.status {
         200..=299 => Ok(()),
         status => {
