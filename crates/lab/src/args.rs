@@ -3,7 +3,7 @@
 pub use crate::devices::args::{
     BareAcceptArgs, ConnectArgs, DevicePushArgs, ExceptionsArgs, FailoverArgs, ScenarioArgs, StormArgs,
 };
-pub use crate::popups::args::PopupArgs;
+pub use crate::popups::args::{PopupArgs, PopupCapsArgs, PopupCrashArgs, PopupGrowthArgs};
 use clap::{Args, Subcommand, ValueEnum};
 use std::{path::PathBuf, str::FromStr, time::Duration};
 
@@ -44,6 +44,10 @@ pub enum Bench {
     Push(DevicePushArgs),
     /// What a home page asks: decisions and events of a million users, beside nginx
     Popup(PopupArgs),
+    /// Decisions a second with more popups, and with more users
+    PopupGrowth(PopupGrowthArgs),
+    /// All devices of a user ask at once, for every kind of cap, also after a restart
+    PopupCaps(PopupCapsArgs),
     #[command(hide = true)]
     Worker,
     #[command(hide = true)]

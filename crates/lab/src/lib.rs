@@ -102,6 +102,8 @@ pub fn run(args: BenchArgs) -> ExitCode {
         Bench::Exceptions(args) => devices::exceptions::run(&args),
         Bench::Scenario(args) => devices::scenario::run(&args),
         Bench::Popup(args) => popups::home::run(&args),
+        Bench::PopupGrowth(args) => popups::growth::run(&args),
+        Bench::PopupCaps(args) => popups::caps::run(&args),
         Bench::Push(args) => devices::push::run(&args),
     };
     match result {

@@ -99,7 +99,7 @@ pub(crate) fn put_popup(http: &mut Http, id: &str, spec: &PopupSpec) -> Result<(
 }
 
 /// A run counts every decision; those for popups of somebody else would be taken for faults.
-fn refuse_others_popups(http: &mut Http) -> Result<(), LabError> {
+pub(crate) fn refuse_others_popups(http: &mut Http) -> Result<(), LabError> {
     let page: Value = http.get("/v1/popups?limit=1")?;
     match page["popups"].as_array().is_some_and(Vec::is_empty) {
         true => Ok(()),

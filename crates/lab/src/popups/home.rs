@@ -47,7 +47,7 @@ pub(crate) fn run(args: &PopupArgs) -> Result<Verdict, LabError> {
         None => Target::Own(Box::new(OwnServer::start_on_core(args.settings.clone(), args.server_core)?)),
     };
     let gap_s = args.gap.as_secs();
-    let mut stage = Stage::set(
+    let (mut stage, catalogue, people) = Stage::set(
         target,
         &Shape {
             users: args.users,
@@ -58,8 +58,7 @@ pub(crate) fn run(args: &PopupArgs) -> Result<Verdict, LabError> {
             client_core,
         },
     )?;
-    let (catalogue, people, tag) = stage.parts();
-    let api_key = stage.target.keys().0.to_owned();
+    let (api_key, tag) = (stage.target.keys().0.to_owned(), stage.tag.clone());
     let setting = MixSetting {
         catalogue: &catalogue,
         people: &people,
@@ -170,16 +169,5 @@ fn beside_nginx(args: &PopupArgs, client_core: usize) -> Result<Measured, LabErr
     match mix.tally.is_clean() {
         true => Ok(measured),
         false => Err(LabError::Usage(format!("nginx did not answer as it should: {:?}", mix.tally.problems))),
-    }
-}
-
-impl Stage {
-    /// What traffic borrows for as long as the connections are driven.
-    fn parts(&mut self) -> (Catalogue, People, String) {
-        (
-            std::mem::replace(&mut self.catalogue, Catalogue { popups: Vec::new() }),
-            std::mem::replace(&mut self.people, People::new("")),
-            self.tag.clone(),
-        )
     }
 }

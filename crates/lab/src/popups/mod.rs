@@ -7,8 +7,10 @@
 
 pub mod args;
 mod balance;
+pub(crate) mod caps;
 mod catalogue;
 mod drive;
+pub(crate) mod growth;
 pub(crate) mod home;
 mod judge;
 mod metrics;

@@ -38,11 +38,9 @@ impl Measured {
     }
 }
 
-/// A server, popups, users, and connections that ask for them.
+/// A server, and connections to it.
 pub(crate) struct Stage {
     pub(crate) target: Target,
-    pub(crate) people: People,
-    pub(crate) catalogue: Catalogue,
     pub(crate) connections: Connections,
     pub(crate) tag: String,
     http: Http,
@@ -59,14 +57,16 @@ pub(crate) struct Shape {
 }
 
 impl Stage {
-    pub(crate) fn set(target: Target, shape: &Shape) -> Result<Self, LabError> {
+    /// Configures the popups; these and the users are handed out, for traffic to borrow.
+    pub(crate) fn set(target: Target, shape: &Shape) -> Result<(Self, Catalogue, People), LabError> {
         let tag = process::run_tag();
         // Short ids, as most apps have; those of two runs differ.
         let people = People::new(&format!("u{}-", &tag[tag.len().saturating_sub(4)..]));
         let catalogue = Catalogue::write(&target, shape.popups, shape.users, shape.gap_s, |user| people.id(user))?;
         let connections = Connections::open(target.address(), shape.connections, shape.patience)?;
         let http = target.http();
-        Ok(Stage { target, people, catalogue, connections, tag, http, client_core: shape.client_core })
+        let stage = Stage { target, connections, tag, http, client_core: shape.client_core };
+        Ok((stage, catalogue, people))
     }
 
     pub(crate) fn drive(&mut self, traffic: &mut impl Traffic, pace: Pace, until: Until) -> Result<Measured, LabError> {
