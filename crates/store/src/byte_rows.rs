@@ -12,15 +12,20 @@ fn space_of(space: RowSpace) -> Space {
     }
 }
 
+/// No store takes longer rows than the one that takes the shortest.
+pub(crate) fn check_lengths(changes: &[RowChange]) -> StoreResult<()> {
+    match changes.iter().find(|change| change.value.as_ref().is_some_and(|v| v.len() > ROW_BYTES_MAX)) {
+        Some(long) => Err(StoreError::Unavailable(format!("a row of more than {ROW_BYTES_MAX} bytes: {:?}", long.key))),
+        None => Ok(()),
+    }
+}
+
 impl RowStore for EmbeddedStore {
     fn write_rows(&self, space: RowSpace, changes: Vec<RowChange>) -> StoreResult<()> {
         if changes.is_empty() {
             return Ok(());
         }
-        if let Some(long) = changes.iter().find(|change| change.value.as_ref().is_some_and(|v| v.len() > ROW_BYTES_MAX))
-        {
-            return Err(StoreError::Unavailable(format!("a row of more than {ROW_BYTES_MAX} bytes: {:?}", long.key)));
-        }
+        check_lengths(&changes)?;
         let space = space_of(space);
         let puts = changes.into_iter().map(|RowChange { key, value }| Put { space, key, value }).collect();
         self.write_beside(Batch { puts })

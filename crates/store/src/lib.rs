@@ -1,4 +1,5 @@
-//! The `Store` port on an embedded engine: one data folder, no other process.
+//! The `Store` port, twice: on an embedded engine (one data folder, no other process) and on PostgreSQL (several
+//! nodes on one database).
 //!
 //! It knows keys, rows and fsyncs; it does not know who is online or what a message means.
 //! In reading order:
@@ -11,6 +12,7 @@
 //! - [`folder`]: lock, format version, epoch and the mark of an orderly close;
 //! - [`journal`]: what may be cut from a damaged journal, and what may not;
 //! - [`backup`], [`check`], [`retention`]: copying, verifying and shortening a data folder;
+//! - [`postgres`]: the same port on PostgreSQL;
 //! - [`conformance`]: what every store must do, as a suite.
 
 pub mod backup;
@@ -24,9 +26,11 @@ mod fjall_kv;
 mod folder;
 mod journal;
 mod kv;
+pub mod postgres;
 mod push;
 mod retention;
 mod rows;
 
 pub use embedded::{EmbeddedOptions, EmbeddedStore, OpenError};
 pub use journal::{Repaired, repair};
+pub use postgres::{MigrationError, PostgresOpenError, PostgresOptions, PostgresStore};

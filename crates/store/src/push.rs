@@ -70,7 +70,7 @@ pub(crate) fn push_key(key: &PushKey) -> Vec<u8> {
 }
 
 /// A row's value; the engine keeps it short.
-fn push_value(row: &PushRow) -> StoreResult<Vec<u8>> {
+pub(crate) fn push_value(row: &PushRow) -> StoreResult<Vec<u8>> {
     let value = encode(row);
     match value.len() {
         0..=PUSH_ROW_BYTES_MAX => Ok(value),

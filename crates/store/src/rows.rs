@@ -248,13 +248,9 @@ pub(crate) struct EntryRow<'a> {
 const SILENT: u8 = 1;
 const SKIP_PUSH: u8 = 2;
 
-/// Splits an entry into its row and the parts of its body that go elsewhere.
-pub(crate) fn encode_entry(entry: &NewEntry, at: u64, position: Position) -> (Vec<u8>, Vec<Vec<u8>>) {
-    let body = entry.body.as_bytes();
-    let mentions: Vec<&str> = entry.mentions.iter().map(String::as_str).collect();
-    // Mentions count too: a hundred of them are 6 KiB, and go with the body's parts then.
-    let fits = body.len() + mentions.iter().map(|m| m.len() + 2).sum::<usize>() + 512 <= VALUE_BYTES_MAX;
-    let mut row = EntryRow {
+/// An entry's row with all that belongs to it.
+fn whole_row(entry: &NewEntry, at: u64, position: Position) -> EntryRow<'_> {
+    EntryRow {
         position,
         at,
         kind: entry.kind as u8,
@@ -262,10 +258,29 @@ pub(crate) fn encode_entry(entry: &NewEntry, at: u64, position: Position) -> (Ve
         sender: entry.sender.as_ref().map(|s| (s.no.0, s.id.as_str())),
         client_msg_id: entry.client_msg_id.as_deref(),
         content_type: &entry.content_type,
-        mentions,
+        mentions: entry.mentions.iter().map(String::as_str).collect(),
         parts: 0,
-        body,
-    };
+        body: entry.body.as_bytes(),
+    }
+}
+
+/// An entry in one row, however long, for a store that keeps its place and time elsewhere.
+pub(crate) fn encode_content(entry: &NewEntry) -> Vec<u8> {
+    encode_small(&whole_row(entry, 0, 0), entry.body.len())
+}
+
+/// Reads what [`encode_content`] wrote.
+pub(crate) fn decode_content(seq: u64, position: Position, at: u64, bytes: &[u8]) -> StoreResult<StoredEntry> {
+    let entry = decode_entry(seq, bytes, |_| Err(damaged(format_args!("entry {seq}: it has no parts elsewhere"))))?;
+    Ok(StoredEntry { position, at, ..entry })
+}
+
+/// Splits an entry into its row and the parts of its body that go elsewhere.
+pub(crate) fn encode_entry(entry: &NewEntry, at: u64, position: Position) -> (Vec<u8>, Vec<Vec<u8>>) {
+    let body = entry.body.as_bytes();
+    let mut row = whole_row(entry, at, position);
+    // Mentions count too: a hundred of them are 6 KiB, and go with the body's parts then.
+    let fits = body.len() + row.mentions.iter().map(|m| m.len() + 2).sum::<usize>() + 512 <= VALUE_BYTES_MAX;
     if fits {
         return (encode_small(&row, body.len()), Vec::new());
     }

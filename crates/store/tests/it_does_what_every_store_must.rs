@@ -1,10 +1,10 @@
-//! The suite that every store passes, on the embedded store and on the model it is compared with.
+//! The suite that every store passes: on the embedded store, on PostgreSQL, and on the model they are compared with.
 #![allow(clippy::unwrap_used)]
 
 mod support;
 
 use tidings_engine::{memory::MemoryStore, store::Store};
-use tidings_store::conformance;
+use tidings_store::{PostgresOptions, PostgresStore, conformance};
 
 fn run(fresh: impl Fn(&mut dyn FnMut(&dyn Store))) {
     for (name, check) in conformance::all() {
@@ -21,6 +21,15 @@ fn the_embedded_store_does() {
         check(&store);
         let report = store.check().unwrap();
         assert!(report.is_sound(), "{report}");
+    });
+}
+
+#[test]
+fn the_store_on_postgresql_does() {
+    let server = support::postgres::PostgresServer::shared();
+    run(|check| {
+        let options = PostgresOptions { outbox: true, ..PostgresOptions::new(server.database()) };
+        check(&PostgresStore::open(options).unwrap());
     });
 }
 

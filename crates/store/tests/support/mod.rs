@@ -1,6 +1,8 @@
 //! What the store's tests share: a store in a folder of its own, a room, and messages for it.
 #![allow(dead_code, clippy::unwrap_used)]
 
+pub(crate) mod postgres;
+
 use std::{fs, path::Path};
 use tidings_engine::{model::*, store::*};
 use tidings_store::{EmbeddedOptions, EmbeddedStore};

@@ -1,0 +1,144 @@
+//! The `Store` port on PostgreSQL: for several nodes on one database.
+//!
+//! It knows rows, locks and transactions, and that other nodes commit beside it. In reading order:
+//! - [`options`]: where the database is, and how long to wait for it;
+//! - [`connection`]: one connection: statements sent together, answers that tell for certain or do not;
+//!   [`pool`]: several of them, for readers;
+//! - [`migrations`]: the tables, made and changed once by whoever comes first;
+//! - [`commit`]: one batch: everything it touches is locked and loaded ([`load`]), decided in memory
+//!   ([`decide`]) and written ([`write`]), in two round trips whatever its size;
+//! - [`read`]: what others ask; [`byte_rows`]: rows that the engine makes itself;
+//! - [`parts`]: the timeline in parts, and how old ones go.
+//!
+//! # Locks
+//! A transaction takes row locks in one order, so that no two wait for each other: users by number,
+//! heads of conversations by number, and last the one row of counters. Who holds the counters waits for
+//! nobody. Positions come from there, and the row stays locked until the commit is done: a reader that sees
+//! a position sees every smaller one.
+
+mod byte_rows;
+mod commit;
+mod connection;
+mod decide;
+mod load;
+mod migrations;
+mod options;
+mod parts;
+mod pool;
+mod read;
+mod write;
+
+pub use migrations::MigrationError;
+pub use options::PostgresOptions;
+
+use commit::Writer;
+use connection::{Connector, Failure};
+use parking_lot::Mutex;
+use parts::Parts;
+use pool::Pool;
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+use tidings_engine::store::{StoreError, StoreResult};
+use tokio_postgres::{Row, types::ToSql};
+
+/// A statement's parameters.
+pub(crate) type Params<'a> = &'a [&'a (dyn ToSql + Sync)];
+
+/// Why a database could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum PostgresOpenError {
+    /// Says what is wrong with it, and nothing of what it says.
+    #[error("the database's url: {0}")]
+    Url(String),
+    #[error("the thread for connections: {0}")]
+    Thread(std::io::Error),
+    #[error(transparent)]
+    Migration(#[from] MigrationError),
+    #[error("{0}")]
+    Store(#[from] StoreError),
+}
+
+/// A store on a database that other nodes may use at the same time.
+pub struct PostgresStore {
+    connector: Arc<Connector>,
+    outbox: bool,
+    readers: Pool,
+    writer: Mutex<Writer>,
+    parts: Parts,
+    epoch: u64,
+    /// The highest position that this node has seen: the answer while the database is away.
+    position: AtomicU64,
+}
+
+impl PostgresStore {
+    /// Connects, and makes or changes the tables where that is due. Blocks.
+    pub fn open(options: PostgresOptions) -> Result<PostgresStore, PostgresOpenError> {
+        let connector = Arc::new(Connector::new(&options)?);
+        let history = migrations::run(&connector, options.part_days)?;
+        let store = PostgresStore {
+            readers: Pool::new(connector.clone(), options.connections, options.acquire_timeout),
+            writer: Mutex::new(Writer::default()),
+            parts: Parts::new(history.part_days),
+            epoch: history.epoch,
+            position: AtomicU64::new(0),
+            outbox: options.outbox,
+            connector,
+        };
+        store.fetch_position()?;
+        Ok(store)
+    }
+
+    /// Statements sent so far, begin and commit not counted: what a message costs the database.
+    pub fn statements(&self) -> u64 {
+        self.connector.statements()
+    }
+
+    /// Reads, on a connection of the pool. A connection that broke while it was idle is replaced once.
+    pub(crate) fn query(&self, sql: &'static str, params: Params<'_>) -> StoreResult<Vec<Row>> {
+        let mut tried = false;
+        loop {
+            let mut reader = self.readers.take()?;
+            let result = self.connector.block_on(async { reader.connection().await?.query(sql, params).await });
+            match result {
+                Ok(rows) => return Ok(rows),
+                Err(Failure::Lost(_)) if !tried => tried = true,
+                Err(failure) => {
+                    if matches!(failure, Failure::Late) {
+                        reader.give_up();
+                    }
+                    return Err(failure.into());
+                }
+            }
+        }
+    }
+
+    /// Writes what is no commit: one statement, and so all or nothing. Not tried again: an earlier try that
+    /// still runs could end after a later write.
+    pub(crate) fn write_aside(&self, sql: &'static str, params: Params<'_>) -> StoreResult<()> {
+        let mut writer = self.readers.take()?;
+        let (written, doubt) = self.connector.block_on(async {
+            let connection = match writer.connection().await {
+                Ok(connection) => connection,
+                Err(failure) => return (Err(failure), false),
+            };
+            connection.take_doubt();
+            let written = connection.query(sql, params).await;
+            (written, connection.take_doubt())
+        });
+        if matches!(written, Err(Failure::Late)) {
+            writer.give_up();
+        }
+        match doubt {
+            true => Err(StoreError::Unavailable("PostgreSQL stopped waiting for its standby".into())),
+            false => Ok(written.map(drop)?),
+        }
+    }
+
+    fn fetch_position(&self) -> StoreResult<u64> {
+        let rows = self.query("SELECT position FROM counters", &[])?;
+        let position = rows.first().map_or(0, |row| connection::number(row, 0));
+        Ok(self.position.fetch_max(position, Ordering::AcqRel).max(position))
+    }
+}

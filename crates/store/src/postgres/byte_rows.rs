@@ -1,0 +1,104 @@
+//! Rows whose keys and values the engine makes itself.
+
+use super::PostgresStore;
+use crate::{
+    byte_rows::check_lengths,
+    push::{push_key, push_value},
+    rows::decode,
+};
+use std::collections::BTreeMap;
+use tidings_engine::{push::rows::*, store::*};
+use tokio_postgres::Row;
+
+/// The statements of one table of rows.
+struct Table {
+    /// Puts rows that have a value and drops the others, in one statement and so all or none.
+    write: &'static str,
+    row: &'static str,
+    rows: &'static str,
+}
+
+macro_rules! table {
+    ($table:literal) => {
+        Table {
+            write: concat!(
+                "WITH change AS MATERIALIZED (SELECT * FROM unnest($1::bytea[], $2::bytea[]) AS c (key, value)), ",
+                "gone AS (DELETE FROM ",
+                $table,
+                " r USING change c WHERE r.key = c.key AND c.value IS NULL) ",
+                "INSERT INTO ",
+                $table,
+                " (key, value) SELECT key, value FROM change WHERE value IS NOT NULL ",
+                "ON CONFLICT (key) DO UPDATE SET value = excluded.value"
+            ),
+            row: concat!("SELECT value FROM ", $table, " WHERE key = $1"),
+            rows: concat!("SELECT key, value FROM ", $table, " WHERE key BETWEEN $1 AND $2 ORDER BY key LIMIT $3"),
+        }
+    };
+}
+
+const PUSH: Table = table!("push_rows");
+const POPUPS: Table = table!("popup_rows");
+
+impl PostgresStore {
+    /// The last change of a key counts; keys go in one order, so that writers do not wait for each other in a circle.
+    fn write_table(&self, table: &Table, changes: BTreeMap<Vec<u8>, Option<Vec<u8>>>) -> StoreResult<()> {
+        if changes.is_empty() {
+            return Ok(());
+        }
+        let (keys, values): (Vec<_>, Vec<_>) = changes.into_iter().unzip();
+        self.write_aside(table.write, &[&keys, &values])
+    }
+
+    fn rows_of(&self, table: &Table, from: &[u8], to: &[u8], limit: usize) -> StoreResult<Vec<Row>> {
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        self.query(table.rows, &[&from, &to, &limit])
+    }
+}
+
+impl Table {
+    fn of(space: RowSpace) -> &'static Table {
+        match space {
+            RowSpace::Popups => &POPUPS,
+        }
+    }
+}
+
+impl RowStore for PostgresStore {
+    fn write_rows(&self, space: RowSpace, changes: Vec<RowChange>) -> StoreResult<()> {
+        check_lengths(&changes)?;
+        self.write_table(Table::of(space), changes.into_iter().map(|change| (change.key, change.value)).collect())
+    }
+
+    fn row(&self, space: RowSpace, key: &[u8]) -> StoreResult<Option<Vec<u8>>> {
+        Ok(self.query(Table::of(space).row, &[&key])?.first().map(|row| row.get(0)))
+    }
+
+    fn rows(&self, space: RowSpace, from: &[u8], to: &[u8], limit: usize) -> StoreResult<Vec<(Vec<u8>, Vec<u8>)>> {
+        let rows = self.rows_of(Table::of(space), from, to, limit)?;
+        Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
+    }
+}
+
+impl PushStore for PostgresStore {
+    fn write_push(&self, changes: &[PushChange]) -> StoreResult<()> {
+        let mut last = BTreeMap::new();
+        for change in changes {
+            match change {
+                PushChange::Put(row) => last.insert(push_key(&row.key()), Some(push_value(row)?)),
+                PushChange::Drop(key) => last.insert(push_key(key), None),
+            };
+        }
+        self.write_table(&PUSH, last)
+    }
+
+    fn push_row(&self, key: &PushKey) -> StoreResult<Option<PushRow>> {
+        let rows = self.query(PUSH.row, &[&push_key(key)])?;
+        rows.first().map(|row| decode(row.get(0))).transpose()
+    }
+
+    fn push_rows(&self, from: &PushKey, to: &PushKey, limit: usize) -> StoreResult<Vec<PushRow>> {
+        let rows = self.rows_of(&PUSH, &push_key(from), &push_key(to), limit)?;
+        rows.iter().map(|row| decode(row.get(1))).collect()
+    }
+}

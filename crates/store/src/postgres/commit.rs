@@ -1,0 +1,152 @@
+//! One batch, as one transaction: load under locks, decide, write and commit. Tried again only when it surely
+//! was not stored; otherwise the caller learns that it may have been, and its next try finds out by the ids of
+//! its sends.
+
+use super::{
+    PostgresStore,
+    connection::{Connection, Failure, Use, number, stored},
+    decide::{Decider, Known, place},
+    load::Touched,
+    write::write,
+};
+use std::{sync::atomic::Ordering, time::Duration};
+use tidings_engine::store::{Outcome, Proposal, StoreError, StoreResult};
+use tokio_postgres::error::SqlState;
+
+/// How often a batch is tried that met another node's, or a connection that had ended.
+const TRIES: u32 = 6;
+/// The first wait between tries; it doubles.
+const FIRST_WAIT: Duration = Duration::from_millis(2);
+
+/// What the one who commits owns.
+#[derive(Default)]
+pub(crate) struct Writer {
+    connection: Option<Connection>,
+}
+
+/// Why a try came to nothing.
+enum Stop {
+    /// Nothing was stored.
+    Before(Failure),
+    /// It may have been.
+    Unsure(Failure),
+    Store(StoreError),
+}
+
+impl PostgresStore {
+    pub(crate) fn commit_batch(&self, batch: &[Proposal], now_ms: u64) -> StoreResult<Vec<Outcome>> {
+        let touched = Touched::by(batch);
+        let mut writer = self.writer.lock();
+        let writer = &mut *writer;
+        self.connector.block_on(async {
+            let mut wait = FIRST_WAIT;
+            for tried in 1.. {
+                let stop = match self.try_batch(writer, &touched, batch, now_ms).await {
+                    Ok(outcomes) => return Ok(outcomes),
+                    Err(stop) => stop,
+                };
+                match stop {
+                    Stop::Before(failure) if tried < TRIES && may_try_again(&failure) => {
+                        tracing::debug!(?failure, tried, "a batch is tried again");
+                    }
+                    Stop::Before(failure) | Stop::Unsure(failure) => return Err(failure.into()),
+                    Stop::Store(error) => return Err(error),
+                }
+                tokio::time::sleep(wait).await;
+                wait *= 2;
+            }
+            Err(StoreError::Unavailable("tried too often".into()))
+        })
+    }
+
+    async fn try_batch(
+        &self,
+        writer: &mut Writer,
+        touched: &Touched<'_>,
+        batch: &[Proposal],
+        now_ms: u64,
+    ) -> Result<Vec<Outcome>, Stop> {
+        // Taken out, and put back only when its transaction has ended.
+        let connection = match writer.connection.take().filter(|connection| !connection.is_closed()) {
+            Some(connection) => connection,
+            None => self.connector.connect(Use::Commit).await.map_err(Stop::Before)?,
+        };
+        self.parts.ensure(&connection, now_ms).await.map_err(Stop::Before)?;
+        let mut known = match touched.load(&connection).await {
+            Ok(known) => known,
+            Err(failure) => return Err(abandon(writer, connection, failure).await),
+        };
+        if let Err(failure) = reserve(&connection, touched, &mut known).await {
+            return Err(abandon(writer, connection, failure).await);
+        }
+        let mut decider = Decider::new(known, now_ms);
+        let decided = batch.iter().map(|proposal| decider.propose(proposal)).collect::<StoreResult<Vec<_>>>();
+        // What cannot be understood here ends the transaction by dropping its connection.
+        let mut outcomes = decided.map_err(Stop::Store)?;
+        let Decider { known, changes, .. } = &decider;
+        connection.take_doubt();
+        let base = match write(&connection, known, changes, &self.parts, self.outbox).await {
+            Ok(base) => base,
+            // An answer with an error came before the commit's, which then undid everything.
+            Err(failure @ Failure::Refused { .. }) => {
+                writer.connection = Some(connection);
+                if failure.is(&SqlState::CHECK_VIOLATION) {
+                    self.parts.miss(changes.entries.iter().map(|entry| self.parts.of(entry.at)));
+                }
+                return Err(Stop::Before(failure));
+            }
+            Err(failure) => return Err(Stop::Unsure(failure)),
+        };
+        if connection.take_doubt() {
+            return Err(Stop::Unsure(Failure::Lost("PostgreSQL stopped waiting for its standby".into())));
+        }
+        writer.connection = Some(connection);
+        if let Some(base) = base {
+            outcomes.iter_mut().for_each(|outcome| place(outcome, base));
+            self.position.fetch_max(base + changes.entries.len() as u64, Ordering::AcqRel);
+        }
+        Ok(outcomes)
+    }
+}
+
+/// Whether another try may end better, for a failure that left nothing behind.
+fn may_try_again(failure: &Failure) -> bool {
+    match failure {
+        Failure::Refused { code, .. } => [
+            SqlState::T_R_SERIALIZATION_FAILURE,
+            SqlState::T_R_DEADLOCK_DETECTED,
+            // Another node made the same user, conversation or send first: the next try sees it.
+            SqlState::UNIQUE_VIOLATION,
+            // A part of the timeline is missing.
+            SqlState::CHECK_VIOLATION,
+        ]
+        .contains(code),
+        // The connection had ended while it was idle, or did now; a new one tells.
+        Failure::Lost(_) => true,
+        Failure::Late | Failure::NotConnected(_) | Failure::Unfit(_) => false,
+    }
+}
+
+/// Ends a transaction in which nothing was written yet.
+async fn abandon(writer: &mut Writer, connection: Connection, failure: Failure) -> Stop {
+    if matches!(failure, Failure::Refused { .. }) && connection.batch("ROLLBACK").await.is_ok() {
+        writer.connection = Some(connection);
+    }
+    Stop::Before(failure)
+}
+
+/// Numbers for users and conversations that are not there yet. From here on the counters are locked.
+async fn reserve(connection: &Connection, touched: &Touched<'_>, known: &mut Known) -> Result<(), Failure> {
+    let users = touched.user_ids.iter().filter(|id| !known.user_nos.contains_key(**id)).count();
+    let conversations = touched.conversation_ids.iter().filter(|id| !known.conversation_nos.contains_key(**id)).count();
+    if users + conversations == 0 {
+        return Ok(());
+    }
+    let sql = "UPDATE counters SET users = users + $1, conversations = conversations + $2 \
+               RETURNING users - $1, conversations - $2";
+    let rows = connection.query(sql, &[&stored(users as u64), &stored(conversations as u64)]).await?;
+    if let Some(row) = rows.first() {
+        (known.users_counted, known.conversations_counted) = (number(row, 0), number(row, 1));
+    }
+    Ok(())
+}

@@ -1,0 +1,198 @@
+//! What a batch touches, locked and read in one round trip, in the one order of locks.
+
+use super::{
+    connection::{Call, Connection, Failure, number, stored},
+    decide::Known,
+};
+use crate::rows::{ConversationRow, UserRow, damaged, decode};
+use rustc_hash::FxHashSet;
+use std::collections::BTreeSet;
+use tidings_engine::{model::*, store::*};
+use tokio_postgres::Row;
+
+/// Names and numbers that a batch's proposals speak of.
+#[derive(Default)]
+pub(crate) struct Touched<'a> {
+    users: BTreeSet<UserNo>,
+    pub user_ids: BTreeSet<&'a str>,
+    heads: BTreeSet<ConversationNo>,
+    cards: BTreeSet<ConversationNo>,
+    pub conversation_ids: BTreeSet<&'a str>,
+    memberships: BTreeSet<(ConversationNo, UserNo)>,
+    sends: FxHashSet<(UserNo, &'a str)>,
+    /// Whether it matters who exists.
+    counters: bool,
+}
+
+impl<'a> Touched<'a> {
+    pub(crate) fn by(batch: &'a [Proposal]) -> Touched<'a> {
+        let mut touched = Touched::default();
+        batch.iter().for_each(|proposal| touched.add(proposal));
+        touched
+    }
+
+    fn add(&mut self, proposal: &'a Proposal) {
+        match proposal {
+            Proposal::Append { conversation, entry } => self.entry(*conversation, entry),
+            Proposal::PutUsers(patches) => self.user_ids.extend(patches.iter().map(|patch| patch.id.as_str())),
+            Proposal::CreateConversation(new) => {
+                self.conversation_ids.insert(&new.id);
+                self.counters = true;
+            }
+            Proposal::UpdateConversation { conversation, notice, .. } => {
+                self.heads.insert(*conversation);
+                self.cards.insert(*conversation);
+                notice.iter().for_each(|notice| self.entry(*conversation, notice));
+            }
+            Proposal::ChangeMembers { conversation, add, remove, notice, .. } => {
+                self.heads.insert(*conversation);
+                self.cards.insert(*conversation);
+                self.counters = true;
+                let users = add.iter().map(|(user, _)| user).chain(remove);
+                self.memberships.extend(users.map(|user| (*conversation, *user)));
+                notice.iter().for_each(|notice| self.entry(*conversation, notice));
+            }
+            Proposal::MarkRead { conversation, user, .. } | Proposal::SetMute { conversation, user, .. } => {
+                // A membership changes under its conversation's lock.
+                self.heads.insert(*conversation);
+                self.memberships.insert((*conversation, *user));
+            }
+            Proposal::SetDoNotDisturb { user, .. } => drop(self.users.insert(*user)),
+            Proposal::SetLastSeen(_) | Proposal::OutboxDone { .. } | Proposal::DropDead { .. } => {}
+        }
+    }
+
+    fn entry(&mut self, conversation: ConversationNo, entry: &'a NewEntry) {
+        self.heads.insert(conversation);
+        if let (Some(sender), Some(id)) = (&entry.sender, &entry.client_msg_id) {
+            self.sends.insert((sender.no, id));
+        }
+    }
+
+    /// Begins the transaction, takes the locks and reads.
+    pub(crate) async fn load(&self, connection: &Connection) -> Result<Known, Failure> {
+        let user_nos = column(self.users.iter().map(|user| user.0));
+        let user_ids: Vec<&str> = self.user_ids.iter().copied().collect();
+        let heads = column(self.heads.iter().map(|conversation| conversation.0));
+        let cards = column(self.cards.iter().map(|conversation| conversation.0));
+        let conversation_ids: Vec<&str> = self.conversation_ids.iter().copied().collect();
+        let (of, who): (Vec<i64>, Vec<i64>) = self.memberships.iter().map(|(c, u)| (stored(c.0), stored(u.0))).unzip();
+        let (senders, sends): (Vec<i64>, Vec<&str>) = self.sends.iter().map(|(user, id)| (stored(user.0), *id)).unzip();
+
+        let mut known = Known::default();
+        let mut calls = vec![Call::new("BEGIN", &[])];
+        let mut readers: Vec<fn(&mut Known, &Row) -> StoreResult<()>> = vec![|_, _| Ok(())];
+        let mut read = |call, reader| {
+            calls.push(call);
+            readers.push(reader);
+        };
+        if !user_nos.is_empty() || !user_ids.is_empty() {
+            read(Call::new(LOCK_USERS, &[&user_nos, &user_ids]), read_user);
+        }
+        if !heads.is_empty() {
+            read(Call::new(LOCK_HEADS, &[&heads]), read_head);
+        }
+        if !cards.is_empty() || !conversation_ids.is_empty() {
+            read(Call::new(CARDS, &[&cards, &conversation_ids]), read_card);
+        }
+        if !of.is_empty() {
+            read(Call::new(MEMBERSHIPS, &[&of, &who]), read_membership);
+        }
+        if !sends.is_empty() {
+            read(Call::new(SENDS, &[&senders, &sends]), read_send);
+        }
+        if self.counters {
+            read(Call::new("SELECT users FROM counters", &[]), |known, row| {
+                known.users_counted = number(row, 0);
+                Ok(())
+            });
+        }
+        let answers = connection.together(&calls).await?;
+        for (rows, reader) in answers.iter().zip(readers) {
+            for row in rows {
+                reader(&mut known, row).map_err(|error| Failure::Unfit(error.to_string()))?;
+            }
+        }
+        Ok(known)
+    }
+}
+
+fn column(numbers: impl Iterator<Item = u64>) -> Vec<i64> {
+    numbers.map(stored).collect()
+}
+
+const LOCK_USERS: &str = "SELECT no, card FROM users WHERE no = ANY($1) OR id = ANY($2) ORDER BY no FOR UPDATE";
+const LOCK_HEADS: &str = "SELECT conversation, last_seq, last_at, last_position FROM heads \
+     WHERE conversation = ANY($1) ORDER BY conversation FOR UPDATE";
+const CARDS: &str = "SELECT no, card FROM conversations WHERE no = ANY($1) OR id = ANY($2)";
+const MEMBERSHIPS: &str = "SELECT m.conversation, m.user_no, m.role, m.joined_at, m.joined_seq, m.read_seq, m.muted_until \
+     FROM unnest($1::bigint[], $2::bigint[]) AS k (conversation, user_no) \
+     JOIN members m ON m.conversation = k.conversation AND m.user_no = k.user_no";
+/// A first result counts while its entry is there.
+const SENDS: &str = "SELECT d.sender, d.client_msg_id, d.conversation, d.seq, d.at, d.position, \
+     EXISTS (SELECT FROM chapters c WHERE c.conversation = d.conversation AND c.first_seq <= d.seq) \
+     FROM unnest($1::bigint[], $2::text[]) AS k (sender, client_msg_id) \
+     JOIN dedupe d ON d.sender = k.sender AND d.client_msg_id = k.client_msg_id";
+
+fn read_user(known: &mut Known, row: &Row) -> StoreResult<()> {
+    let no = UserNo(number(row, 0));
+    let user = decode::<UserRow>(row.get(1))?.user(no);
+    known.user_nos.insert(user.id.clone(), no);
+    known.users.insert(no, user);
+    Ok(())
+}
+
+fn read_head(known: &mut Known, row: &Row) -> StoreResult<()> {
+    let (last_seq, last_at, last_position) = (number(row, 1), number(row, 2), number(row, 3));
+    // Where it begins matters to readers, not to who appends.
+    let head = Head { last_seq, last_at, last_position, first_seq: 1 };
+    known.heads.insert(ConversationNo(number(row, 0)), head);
+    Ok(())
+}
+
+fn read_card(known: &mut Known, row: &Row) -> StoreResult<()> {
+    let no = ConversationNo(number(row, 0));
+    let conversation = decode::<ConversationRow>(row.get(1))?.conversation(no);
+    known.conversation_nos.insert(conversation.id.clone(), no);
+    known.conversations.insert(no, conversation);
+    Ok(())
+}
+
+fn read_membership(known: &mut Known, row: &Row) -> StoreResult<()> {
+    let key = (ConversationNo(number(row, 0)), UserNo(number(row, 1)));
+    known.memberships.insert(key, membership(row, 2)?);
+    Ok(())
+}
+
+fn read_send(known: &mut Known, row: &Row) -> StoreResult<()> {
+    let (sender, client_msg_id) = (UserNo(number(row, 0)), row.get::<_, String>(1));
+    let conversation = ConversationNo(number(row, 2));
+    let (seq, at, position) = (number(row, 3), number(row, 4), number(row, 5));
+    match row.get(6) {
+        true => {
+            let first = Appended { conversation, seq, at, position, duplicate: true };
+            known.sends.insert((sender, client_msg_id), first);
+        }
+        false => known.gone_sends.push((sender, client_msg_id, position)),
+    }
+    Ok(())
+}
+
+/// A membership from five columns on.
+pub(crate) fn membership(row: &Row, first: usize) -> StoreResult<Membership> {
+    let role = match row.get::<_, i16>(first) {
+        0 => Role::Member,
+        1 => Role::Admin,
+        2 => Role::Owner,
+        other => return Err(damaged(format_args!("a member's role {other}"))),
+    };
+    let mute = match row.get::<_, i64>(first + 4) {
+        0 => MuteState::Off,
+        MUTED_FOR_GOOD => MuteState::Forever,
+        end => MuteState::Until(end as u64),
+    };
+    let [joined_at, joined_seq, read_seq] = [1, 2, 3].map(|column| number(row, first + column));
+    Ok(Membership { role, joined_at, joined_seq, read_seq, mute })
+}
+
+pub(crate) const MUTED_FOR_GOOD: i64 = -1;

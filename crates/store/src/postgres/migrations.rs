@@ -1,0 +1,151 @@
+//! The tables, made and changed once: whoever starts first does it under a lock, in one transaction.
+//!
+//! Each file in `migrations/` says which program it needs: the lowest version of the tables that a program must
+//! know to go on working with them. A change that the previous program can live with names that one's; nodes of
+//! it that run go on, while nodes that start must know every change.
+
+use super::connection::{Connection, Connector, Failure, Use, number, stored};
+use crate::embedded::fresh_epoch;
+use std::sync::Arc;
+use tidings_engine::store::StoreError;
+
+struct Migration {
+    version: u64,
+    name: &'static str,
+    sql: &'static str,
+}
+
+const MIGRATIONS: &[Migration] =
+    &[Migration { version: 1, name: "first", sql: include_str!("migrations/0001_first.sql") }];
+
+/// The version of the tables that this program knows.
+const KNOWN: u64 = MIGRATIONS[MIGRATIONS.len() - 1].version;
+
+/// The lowest version that a program must know to work with the tables as they are.
+pub(crate) const NEEDS_PROGRAM: &str = "SELECT max(needs_program) FROM tidings.migrations";
+
+/// "tidings" in ASCII: the advisory lock of who changes tables.
+pub(crate) const LOCK_KEY: i64 = 0x0074_6964_696e_6773;
+
+/// Why the tables are not such that this program can start.
+#[derive(Debug, thiserror::Error)]
+pub enum MigrationError {
+    #[error(
+        "the database has version {found} of the tables, and this program knows {known}: a newer one has changed \
+         them. Start that one, or restore a backup from before"
+    )]
+    Newer { found: u64, known: u64 },
+    /// Nothing of it was done.
+    #[error("changing the tables to version {version} ({name}): {why}")]
+    Failed { version: u64, name: &'static str, why: StoreError },
+    #[error("{0}")]
+    Store(#[from] StoreError),
+}
+
+impl From<Failure> for MigrationError {
+    fn from(failure: Failure) -> Self {
+        MigrationError::Store(failure.into())
+    }
+}
+
+/// What a database tells of itself.
+pub(crate) struct History {
+    pub epoch: u64,
+    pub part_days: u64,
+}
+
+pub(crate) fn run(connector: &Arc<Connector>, part_days: u32) -> Result<History, MigrationError> {
+    connector.block_on(async {
+        let connection = connector.connect_to_any_version(Use::Commit).await?;
+        connection.batch("BEGIN").await?;
+        // Held until the transaction ends.
+        connection.query("SELECT pg_advisory_xact_lock($1)", &[&LOCK_KEY]).await?;
+        let found = version(&connection).await?;
+        if found > KNOWN {
+            return Err(MigrationError::Newer { found, known: KNOWN });
+        }
+        for migration in MIGRATIONS.iter().filter(|migration| migration.version > found) {
+            apply(&connection, migration).await?;
+            tracing::info!(version = migration.version, name = migration.name, "the database's tables were changed");
+        }
+        let history = history(&connection, part_days).await?;
+        connection.batch("COMMIT").await?;
+        Ok(history)
+    })
+}
+
+/// Whether a program that runs can go on with the tables as another one may have left them.
+pub(crate) fn check_running(needs: u64) -> Result<(), String> {
+    match needs > KNOWN {
+        true => Err(format!(
+            "the database's tables were changed for programs that know version {needs} of them; this one knows \
+             {KNOWN} and must be replaced"
+        )),
+        false => Ok(()),
+    }
+}
+
+/// The version that the tables have; 0 for an empty database.
+async fn version(connection: &Connection) -> Result<u64, MigrationError> {
+    // The schema may have been made by who owns the database, for a user who may not.
+    let schema = connection.query("SELECT 1 FROM pg_namespace WHERE nspname = 'tidings'", &[]).await?;
+    if schema.is_empty() {
+        connection.batch("CREATE SCHEMA tidings").await?;
+    }
+    let table = connection.query("SELECT 1 WHERE to_regclass('tidings.migrations') IS NOT NULL", &[]).await?;
+    if table.is_empty() {
+        let create = "CREATE TABLE tidings.migrations (version bigint PRIMARY KEY, name text NOT NULL, \
+                      needs_program bigint NOT NULL, applied_at timestamptz NOT NULL DEFAULT now())";
+        connection.batch(create).await?;
+    }
+    let newest = connection.query("SELECT coalesce(max(version), 0) FROM tidings.migrations", &[]).await?;
+    Ok(newest.first().map_or(0, |row| number(row, 0)))
+}
+
+async fn apply(connection: &Connection, migration: &Migration) -> Result<(), MigrationError> {
+    let Migration { version, name, sql } = *migration;
+    let failed = |failure: Failure| MigrationError::Failed { version, name, why: failure.into() };
+    connection.batch(sql).await.map_err(failed)?;
+    let (number, needs) = (stored(version), stored(needs_program(sql).unwrap_or(version)));
+    let note = "INSERT INTO tidings.migrations (version, name, needs_program) VALUES ($1, $2, $3)";
+    connection.query(note, &[&number, &name, &needs]).await.map_err(failed)?;
+    Ok(())
+}
+
+/// What the file's head says.
+fn needs_program(sql: &str) -> Option<u64> {
+    sql.lines().find_map(|line| line.strip_prefix("-- needs program: "))?.trim().parse().ok()
+}
+
+/// This database's history, begun if it has none.
+async fn history(connection: &Connection, part_days: u32) -> Result<History, MigrationError> {
+    let read = "SELECT epoch, part_days::bigint FROM history";
+    let found = connection.query(read, &[]).await?;
+    if let Some(row) = found.first() {
+        return Ok(History { epoch: number(row, 0), part_days: number(row, 1).max(1) });
+    }
+    let (epoch, part_days) = (fresh_epoch(), part_days.max(1));
+    let begin = "INSERT INTO history (epoch, part_days) VALUES ($1, $2::bigint::integer)";
+    connection.query(begin, &[&stored(epoch), &i64::from(part_days)]).await?;
+    Ok(History { epoch, part_days: part_days.into() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_have_no_hole_and_each_says_which_program_it_needs() {
+        for (index, migration) in MIGRATIONS.iter().enumerate() {
+            assert_eq!(migration.version, index as u64 + 1);
+            let needs = needs_program(migration.sql).unwrap();
+            assert!((1..=migration.version).contains(&needs), "{} needs {needs}", migration.name);
+        }
+    }
+
+    #[test]
+    fn a_program_that_knows_less_than_is_needed_stops() {
+        assert!(check_running(KNOWN).is_ok());
+        assert!(check_running(KNOWN + 1).unwrap_err().contains("must be replaced"));
+    }
+}

@@ -1,0 +1,189 @@
+//! What others ask of the store: each a statement or two on a connection of the pool.
+
+use super::{
+    PostgresStore,
+    connection::{number, stored},
+    load::membership,
+};
+use crate::rows::{ConversationRow, DeadRow, UserRow, decode, decode_content, kind_byte, kind_of};
+use std::sync::atomic::Ordering;
+use tidings_engine::{model::*, store::*};
+use tokio_postgres::Row;
+
+/// A limit as the database takes it.
+fn rows_max(limit: usize) -> i64 {
+    i64::try_from(limit).unwrap_or(i64::MAX)
+}
+
+/// The parts that may hold sequences from $2 to $3, each looked into only while more are wanted.
+macro_rules! entries {
+    ($order:literal) => {
+        concat!(
+            "SELECT e.seq, e.position, e.at, e.content FROM (SELECT part, first_seq FROM chapters WHERE conversation = $1 ",
+            "AND first_seq <= $3 AND first_seq >= coalesce((SELECT max(first_seq) FROM chapters ",
+            "WHERE conversation = $1 AND first_seq <= $2), 0)) c CROSS JOIN LATERAL ",
+            "(SELECT seq, position, at, content FROM entries WHERE part = c.part AND conversation = $1 ",
+            "AND seq BETWEEN $2 AND $3 ORDER BY seq ", $order, " LIMIT $4) e ",
+            "ORDER BY c.first_seq ", $order, ", e.seq ", $order, " LIMIT $4"
+        )
+    };
+}
+const FROM_OLDEST: &str = entries!("ASC");
+const FROM_NEWEST: &str = entries!("DESC");
+const HEAD: &str = "SELECT h.last_seq, h.last_at, h.last_position, \
+     coalesce((SELECT min(c.first_seq) FROM chapters c WHERE c.conversation = h.conversation), h.last_seq + 1) \
+     FROM heads h WHERE h.conversation = $1";
+const AT: &str = "SELECT at FROM entries WHERE conversation = $1 AND seq = $2 AND part = \
+     (SELECT part FROM chapters WHERE conversation = $1 AND first_seq <= $2 ORDER BY first_seq DESC LIMIT 1)";
+
+impl PostgresStore {
+    /// The first column of the first row.
+    fn one(&self, sql: &'static str, params: super::Params<'_>) -> StoreResult<Option<u64>> {
+        Ok(self.query(sql, params)?.first().map(|row| number(row, 0)))
+    }
+}
+
+fn entry(row: &Row) -> StoreResult<StoredEntry> {
+    decode_content(number(row, 0), number(row, 1), number(row, 2), row.get(3))
+}
+
+impl Store for PostgresStore {
+    fn commit(&self, batch: &[Proposal], now_ms: u64) -> StoreResult<Vec<Outcome>> {
+        self.commit_batch(batch, now_ms)
+    }
+
+    fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Other nodes commit too, so the database is asked; while it is away, the newest that was seen.
+    fn last_position(&self) -> Position {
+        self.fetch_position().unwrap_or_else(|_| self.position.load(Ordering::Acquire))
+    }
+
+    fn user_no(&self, id: &str) -> StoreResult<Option<UserNo>> {
+        Ok(self.one("SELECT no FROM users WHERE id = $1", &[&id])?.map(UserNo))
+    }
+
+    fn user(&self, no: UserNo) -> StoreResult<Option<User>> {
+        let rows = self.query("SELECT card FROM users WHERE no = $1", &[&stored(no.0)])?;
+        rows.first().map(|row| Ok(decode::<UserRow>(row.get(0))?.user(no))).transpose()
+    }
+
+    fn last_seen(&self, no: UserNo) -> StoreResult<Option<u64>> {
+        self.one("SELECT at FROM last_seen WHERE user_no = $1", &[&stored(no.0)])
+    }
+
+    fn conversation_no(&self, id: &str) -> StoreResult<Option<ConversationNo>> {
+        Ok(self.one("SELECT no FROM conversations WHERE id = $1", &[&id])?.map(ConversationNo))
+    }
+
+    fn conversation(&self, no: ConversationNo) -> StoreResult<Option<Conversation>> {
+        let rows = self.query("SELECT card FROM conversations WHERE no = $1", &[&stored(no.0)])?;
+        rows.first().map(|row| Ok(decode::<ConversationRow>(row.get(0))?.conversation(no))).transpose()
+    }
+
+    fn head(&self, no: ConversationNo) -> StoreResult<Head> {
+        let rows = self.query(HEAD, &[&stored(no.0)])?;
+        let Some(row) = rows.first() else { return Ok(Head { first_seq: 1, ..Head::default() }) };
+        let [last_seq, last_at, last_position, first_seq] = [0, 1, 2, 3].map(|column| number(row, column));
+        Ok(Head { last_seq, last_at, last_position, first_seq })
+    }
+
+    fn membership(&self, conversation: ConversationNo, user: UserNo) -> StoreResult<Option<Membership>> {
+        let sql = "SELECT role, joined_at, joined_seq, read_seq, muted_until FROM members \
+                   WHERE conversation = $1 AND user_no = $2";
+        let rows = self.query(sql, &[&stored(conversation.0), &stored(user.0)])?;
+        rows.first().map(|row| membership(row, 0)).transpose()
+    }
+
+    fn members(
+        &self,
+        conversation: ConversationNo,
+        after: Option<UserNo>,
+        limit: usize,
+    ) -> StoreResult<Vec<(UserNo, Membership)>> {
+        let sql = "SELECT user_no, role, joined_at, joined_seq, read_seq, muted_until FROM members \
+                   WHERE conversation = $1 AND user_no > $2 ORDER BY user_no LIMIT $3";
+        let after = after.map_or(-1, |user| stored(user.0));
+        let rows = self.query(sql, &[&stored(conversation.0), &after, &rows_max(limit)])?;
+        rows.iter().map(|row| Ok((UserNo(number(row, 0)), membership(row, 1)?))).collect()
+    }
+
+    fn conversations_of(&self, user: UserNo, direct: bool, limit: usize) -> StoreResult<Vec<UserConversation>> {
+        let first = if direct { ConversationKind::Direct } else { ConversationKind::Group };
+        let sql = "SELECT conversation, kind FROM places WHERE user_no = $1 AND kind >= $2 \
+                   ORDER BY kind, conversation LIMIT $3";
+        let rows = self.query(sql, &[&stored(user.0), &i16::from(kind_byte(first)), &rows_max(limit)])?;
+        let place = |row: &Row| UserConversation {
+            conversation: ConversationNo(number(row, 0)),
+            kind: kind_of(row.get::<_, i16>(1) as u8),
+        };
+        Ok(rows.iter().map(place).collect())
+    }
+
+    fn entries(
+        &self,
+        conversation: ConversationNo,
+        from_seq: u64,
+        to_seq: u64,
+        limit: usize,
+        from: End,
+    ) -> StoreResult<Vec<StoredEntry>> {
+        let sql = if from == End::Oldest { FROM_OLDEST } else { FROM_NEWEST };
+        let (from_seq, to_seq) = (stored(from_seq), stored(to_seq));
+        let rows = self.query(sql, &[&stored(conversation.0), &from_seq, &to_seq, &rows_max(limit)])?;
+        match from {
+            End::Oldest => rows.iter().map(entry).collect(),
+            End::Newest => rows.iter().rev().map(entry).collect(),
+        }
+    }
+
+    fn seq_at(&self, conversation: ConversationNo, at_ms: u64) -> StoreResult<u64> {
+        let head = self.head(conversation)?;
+        // Times never decrease with the sequence, so halving finds the first.
+        let (mut low, mut high) = (head.first_seq, head.last_seq + 1);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            match self.one(AT, &[&stored(conversation.0), &stored(middle)])? {
+                Some(at) if at >= at_ms => high = middle,
+                _ => low = middle + 1,
+            }
+        }
+        Ok(low)
+    }
+
+    fn outbox(&self, after: Position, limit: usize) -> StoreResult<Vec<OutboxItem>> {
+        let sql = "SELECT position, conversation, seq FROM outbox \
+                   WHERE position > greatest($1, (SELECT outbox_done FROM counters)) ORDER BY position LIMIT $2";
+        let rows = self.query(sql, &[&stored(after), &rows_max(limit)])?;
+        let item = |row: &Row| OutboxItem {
+            position: number(row, 0),
+            conversation: ConversationNo(number(row, 1)),
+            seq: number(row, 2),
+        };
+        Ok(rows.iter().map(item).collect())
+    }
+
+    fn outbox_done(&self) -> StoreResult<Position> {
+        Ok(self.one("SELECT outbox_done FROM counters", &[])?.unwrap_or(0))
+    }
+
+    fn dead_notifications(&self, after: Option<u64>, limit: usize) -> StoreResult<Vec<DeadNotification>> {
+        let sql = "SELECT id, row FROM dead_notifications WHERE id > $1 ORDER BY id LIMIT $2";
+        let rows = self.query(sql, &[&after.map_or(-1, stored), &rows_max(limit)])?;
+        rows.iter().map(|row| Ok(decode::<DeadRow>(row.get(1))?.notification(number(row, 0)))).collect()
+    }
+
+    fn retain(&self, retention: Retention, now_ms: u64) -> StoreResult<u64> {
+        self.remove_old(retention, now_ms)
+    }
+
+    fn stats(&self) -> StoreStats {
+        let sql = "SELECT pg_database_size(current_database()), coalesce(sum(bytes), 0)::bigint FROM parts";
+        let rows = self.query(sql, &[]).unwrap_or_default();
+        let row = rows.first();
+        let [disk_bytes, timeline_bytes] = [0, 1].map(|column| row.map_or(0, |row| number(row, column)));
+        StoreStats { disk_bytes, timeline_bytes, journals: 0 }
+    }
+}

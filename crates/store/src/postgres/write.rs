@@ -1,0 +1,247 @@
+//! A decided batch as statements: one per table, whatever the number of rows.
+
+use super::{
+    connection::{Call, Connection, Failure, number, stored},
+    decide::{Changes, Known},
+    load::MUTED_FOR_GOOD,
+    parts::Parts,
+};
+use crate::rows::{ConversationRow, DeadRow, UserRow, encode, encode_content, kind_byte};
+use std::collections::BTreeSet;
+use tidings_engine::model::*;
+
+/// Columns of rows to be written, in the shape that the statements take.
+struct Columns<'a> {
+    users: (Vec<i64>, Vec<&'a str>, Vec<Vec<u8>>),
+    conversations: (Vec<i64>, Vec<&'a str>, Vec<Vec<u8>>),
+    created: Vec<i64>,
+    members: Members,
+    members_gone: (Vec<i64>, Vec<i64>),
+    places: (Vec<i64>, Vec<i16>, Vec<i64>),
+    places_gone: (Vec<i64>, Vec<i16>, Vec<i64>),
+    last_seen: (Vec<i64>, Vec<i64>),
+    sends_gone: (Vec<i64>, Vec<&'a str>, Vec<i64>),
+    entries: Entries<'a>,
+    outbox_done: Option<i64>,
+    dead: (Vec<i64>, Vec<Vec<u8>>),
+    dead_gone: Vec<i64>,
+}
+
+#[derive(Default)]
+struct Members {
+    conversations: Vec<i64>,
+    users: Vec<i64>,
+    roles: Vec<i16>,
+    joined_at: Vec<i64>,
+    joined_seq: Vec<i64>,
+    read_seq: Vec<i64>,
+    muted_until: Vec<i64>,
+}
+
+#[derive(Default)]
+struct Entries<'a> {
+    count: i64,
+    conversations: Vec<i64>,
+    seqs: Vec<i64>,
+    at: Vec<i64>,
+    parts: Vec<i32>,
+    contents: Vec<Vec<u8>>,
+    senders: Vec<Option<i64>>,
+    client_msg_ids: Vec<Option<&'a str>>,
+    /// Which of them await offline push.
+    pushed: Vec<bool>,
+}
+
+impl<'a> Columns<'a> {
+    fn of(known: &'a Known, changes: &Changes<'a>, parts: &Parts, outbox: bool) -> Columns<'a> {
+        let users = changes.users.iter().filter_map(|no| known.users.get(no));
+        let conversations = changes.conversations.iter().filter_map(|no| known.conversations.get(no));
+        let place = |(user, conversation): &(UserNo, ConversationNo)| {
+            let kind = known.conversations.get(conversation).map_or(0, |card| kind_byte(card.kind));
+            (stored(user.0), i16::from(kind), stored(conversation.0))
+        };
+        let places = |there: bool| changes.places.iter().filter(move |(_, is)| **is == there).map(|(key, _)| key);
+        let gone = changes.memberships.iter().filter(|key| !known.memberships.contains_key(key));
+        Columns {
+            users: three(users.map(|user| (stored(user.no.0), user.id.as_str(), encode(&UserRow::of(user))))),
+            conversations: three(
+                conversations.map(|card| (stored(card.no.0), card.id.as_str(), encode(&ConversationRow::of(card)))),
+            ),
+            created: changes.created.iter().map(|no| stored(no.0)).collect(),
+            members: Members::of(known, &changes.memberships),
+            members_gone: gone.map(|(conversation, user)| (stored(conversation.0), stored(user.0))).unzip(),
+            places: three(places(true).map(place)),
+            places_gone: three(places(false).map(place)),
+            last_seen: changes.last_seen.iter().map(|(user, at)| (stored(user.0), stored(*at))).unzip(),
+            sends_gone: three(
+                known
+                    .gone_sends
+                    .iter()
+                    .map(|(sender, id, position)| (stored(sender.0), id.as_str(), stored(*position))),
+            ),
+            entries: Entries::of(changes, parts, outbox),
+            outbox_done: changes.outbox_done.map(stored),
+            dead: changes
+                .dead
+                .iter()
+                .filter_map(|(id, dead)| Some((stored(*id), encode(&DeadRow::of((*dead)?)))))
+                .unzip(),
+            dead_gone: changes.dead.iter().filter(|(_, dead)| dead.is_none()).map(|(id, _)| stored(*id)).collect(),
+        }
+    }
+}
+
+fn three<A, B, C>(rows: impl Iterator<Item = (A, B, C)>) -> (Vec<A>, Vec<B>, Vec<C>) {
+    let mut columns = (Vec::new(), Vec::new(), Vec::new());
+    for (a, b, c) in rows {
+        columns.0.push(a);
+        columns.1.push(b);
+        columns.2.push(c);
+    }
+    columns
+}
+
+impl Members {
+    fn of(known: &Known, keys: &BTreeSet<(ConversationNo, UserNo)>) -> Members {
+        let mut columns = Members::default();
+        for (key, membership) in keys.iter().filter_map(|key| Some((key, known.memberships.get(key)?))) {
+            columns.conversations.push(stored(key.0.0));
+            columns.users.push(stored(key.1.0));
+            columns.roles.push(membership.role as i16);
+            columns.joined_at.push(stored(membership.joined_at));
+            columns.joined_seq.push(stored(membership.joined_seq));
+            columns.read_seq.push(stored(membership.read_seq));
+            columns.muted_until.push(match membership.mute {
+                MuteState::Off => 0,
+                MuteState::Until(end) => stored(end),
+                MuteState::Forever => MUTED_FOR_GOOD,
+            });
+        }
+        columns
+    }
+}
+
+impl<'a> Entries<'a> {
+    fn of(changes: &Changes<'a>, parts: &Parts, outbox: bool) -> Entries<'a> {
+        let mut columns = Entries { count: changes.entries.len() as i64, ..Entries::default() };
+        for entry in &changes.entries {
+            let content = entry.content;
+            columns.conversations.push(stored(entry.conversation.0));
+            columns.seqs.push(stored(entry.seq));
+            columns.at.push(stored(entry.at));
+            columns.parts.push(parts.of(entry.at));
+            columns.contents.push(encode_content(content));
+            let send = content.sender.as_ref().zip(content.client_msg_id.as_deref());
+            columns.senders.push(send.map(|(sender, _)| stored(sender.no.0)));
+            columns.client_msg_ids.push(send.map(|(_, id)| id));
+            let pushed = content.kind == EntryKind::Message && !content.silent && !content.skip_push;
+            columns.pushed.push(outbox && pushed);
+        }
+        columns
+    }
+}
+
+/// Writes and commits, in one round trip; answers the position before the batch's first entry.
+pub(crate) async fn write(
+    connection: &Connection,
+    known: &Known,
+    changes: &Changes<'_>,
+    parts: &Parts,
+    outbox: bool,
+) -> Result<Option<Position>, Failure> {
+    let columns = Columns::of(known, changes, parts, outbox);
+    let mut calls = Vec::new();
+    let Columns { users, conversations, members, entries, .. } = &columns;
+    if !users.0.is_empty() {
+        calls.push(Call::new(PUT_USERS, &[&users.0, &users.1, &users.2]));
+    }
+    if !conversations.0.is_empty() {
+        calls.push(Call::new(PUT_CONVERSATIONS, &[&conversations.0, &conversations.1, &conversations.2]));
+    }
+    if !columns.created.is_empty() {
+        calls.push(Call::new("INSERT INTO heads (conversation) SELECT unnest($1::bigint[])", &[&columns.created]));
+    }
+    if !members.users.is_empty() {
+        let Members { conversations, users, roles, joined_at, joined_seq, read_seq, muted_until } = members;
+        let params: [&(dyn tokio_postgres::types::ToSql + Sync); 7] =
+            [conversations, users, roles, joined_at, joined_seq, read_seq, muted_until];
+        calls.push(Call::new(PUT_MEMBERS, &params));
+    }
+    if !columns.members_gone.0.is_empty() {
+        calls.push(Call::new(DROP_MEMBERS, &[&columns.members_gone.0, &columns.members_gone.1]));
+    }
+    for (sql, places) in [(PUT_PLACES, &columns.places), (DROP_PLACES, &columns.places_gone)] {
+        if !places.0.is_empty() {
+            calls.push(Call::new(sql, &[&places.0, &places.1, &places.2]));
+        }
+    }
+    if !columns.last_seen.0.is_empty() {
+        calls.push(Call::new(PUT_LAST_SEEN, &[&columns.last_seen.0, &columns.last_seen.1]));
+    }
+    if !columns.dead.0.is_empty() {
+        calls.push(Call::new(PUT_DEAD, &[&columns.dead.0, &columns.dead.1]));
+    }
+    if !columns.dead_gone.is_empty() {
+        calls.push(Call::new("DELETE FROM dead_notifications WHERE id = ANY($1)", &[&columns.dead_gone]));
+    }
+    if !columns.sends_gone.0.is_empty() {
+        calls.push(Call::new(DROP_SENDS, &[&columns.sends_gone.0, &columns.sends_gone.1, &columns.sends_gone.2]));
+    }
+    // Here the counters are locked at the latest, and stay so until the commit: nothing after this waits.
+    let appends = calls.len();
+    if entries.count > 0 {
+        let Entries { count, conversations, seqs, at, parts, contents, senders, client_msg_ids, pushed } = entries;
+        let params: [&(dyn tokio_postgres::types::ToSql + Sync); 9] =
+            [count, conversations, seqs, at, parts, contents, senders, client_msg_ids, pushed];
+        calls.push(Call::new(APPEND, &params));
+    }
+    if let Some(through) = &columns.outbox_done {
+        calls.push(Call::new("UPDATE counters SET outbox_done = greatest(outbox_done, $1)", &[through]));
+        calls.push(Call::new("DELETE FROM outbox WHERE position <= $1", &[through]));
+    }
+    calls.push(Call::new("COMMIT", &[]));
+    let answers = connection.together(&calls).await?;
+    Ok((entries.count > 0).then(|| answers[appends].first().map_or(0, |row| number(row, 0))))
+}
+
+const PUT_USERS: &str = "INSERT INTO users (no, id, card) SELECT * FROM unnest($1::bigint[], $2::text[], $3::bytea[]) \
+     ON CONFLICT (no) DO UPDATE SET card = excluded.card";
+const PUT_CONVERSATIONS: &str = "INSERT INTO conversations (no, id, card) \
+     SELECT * FROM unnest($1::bigint[], $2::text[], $3::bytea[]) ON CONFLICT (no) DO UPDATE SET card = excluded.card";
+const PUT_MEMBERS: &str = "INSERT INTO members (conversation, user_no, role, joined_at, joined_seq, read_seq, muted_until) \
+     SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::smallint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[]) \
+     ON CONFLICT (conversation, user_no) DO UPDATE SET role = excluded.role, joined_at = excluded.joined_at, \
+     joined_seq = excluded.joined_seq, read_seq = excluded.read_seq, muted_until = excluded.muted_until";
+const DROP_MEMBERS: &str = "DELETE FROM members m USING unnest($1::bigint[], $2::bigint[]) AS k (conversation, user_no) \
+     WHERE m.conversation = k.conversation AND m.user_no = k.user_no";
+const PUT_PLACES: &str = "INSERT INTO places (user_no, kind, conversation) \
+     SELECT * FROM unnest($1::bigint[], $2::smallint[], $3::bigint[]) ON CONFLICT DO NOTHING";
+const DROP_PLACES: &str = "DELETE FROM places p USING unnest($1::bigint[], $2::smallint[], $3::bigint[]) AS k (user_no, kind, conversation) \
+     WHERE p.user_no = k.user_no AND p.kind = k.kind AND p.conversation = k.conversation";
+const PUT_LAST_SEEN: &str = "INSERT INTO last_seen (user_no, at) SELECT * FROM unnest($1::bigint[], $2::bigint[]) \
+     ON CONFLICT (user_no) DO UPDATE SET at = excluded.at";
+const PUT_DEAD: &str = "INSERT INTO dead_notifications (id, row) SELECT * FROM unnest($1::bigint[], $2::bytea[]) \
+     ON CONFLICT (id) DO UPDATE SET row = excluded.row";
+const DROP_SENDS: &str = "DELETE FROM dedupe d USING unnest($1::bigint[], $2::text[], $3::bigint[]) AS k (sender, client_msg_id, position) \
+     WHERE d.sender = k.sender AND d.client_msg_id = k.client_msg_id AND d.position = k.position";
+/// All that a batch of entries changes. A send that another node stored meanwhile breaks the unique key of
+/// `dedupe`, and with it the whole batch, which is then decided anew.
+const APPEND: &str = "WITH base AS (UPDATE counters SET position = position + $1 RETURNING position - $1 AS position), \
+     fresh AS MATERIALIZED (SELECT n.*, base.position + n.ordinal AS position FROM base, \
+       unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::integer[], $6::bytea[], $7::bigint[], $8::text[], $9::boolean[]) \
+       WITH ORDINALITY AS n (conversation, seq, at, part, content, sender, client_msg_id, pushed, ordinal)), \
+     e AS (INSERT INTO entries (conversation, seq, part, position, at, content) \
+       SELECT conversation, seq, part, position, at, content FROM fresh), \
+     d AS (INSERT INTO dedupe (sender, client_msg_id, conversation, seq, at, position) \
+       SELECT sender, client_msg_id, conversation, seq, at, position FROM fresh WHERE sender IS NOT NULL), \
+     o AS (INSERT INTO outbox (position, conversation, seq) SELECT position, conversation, seq FROM fresh WHERE pushed), \
+     h AS (UPDATE heads SET last_seq = x.seq, last_at = x.at, last_position = x.position FROM \
+       (SELECT conversation, max(seq) AS seq, max(at) AS at, max(position) AS position FROM fresh GROUP BY conversation) x \
+       WHERE heads.conversation = x.conversation), \
+     c AS (INSERT INTO chapters (conversation, part, first_seq) \
+       SELECT conversation, part, min(seq) FROM fresh GROUP BY conversation, part ON CONFLICT DO NOTHING), \
+     p AS (INSERT INTO parts (part, entries, bytes, last_position) \
+       SELECT part, count(*), sum(length(content)), max(position) FROM fresh GROUP BY part \
+       ON CONFLICT (part) DO UPDATE SET entries = parts.entries + excluded.entries, \
+         bytes = parts.bytes + excluded.bytes, last_position = excluded.last_position) \
+     SELECT position FROM base";

@@ -1,0 +1,185 @@
+//! A PostgreSQL of the tests' own, from the system's packages: made in a temporary folder, reached through a
+//! socket in it, and gone with the last test that holds it or with the test's process, however that ends.
+#![allow(dead_code, clippy::unwrap_used)]
+
+use parking_lot::Mutex;
+use std::{
+    fs,
+    os::unix::{fs::chown, process::CommandExt},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicU32, Ordering},
+    },
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A server. Its first user, who may do everything, is `postgres`.
+pub(crate) struct PostgresServer {
+    folder: tempfile::TempDir,
+    programs: PathBuf,
+    /// What the server is told beside its folder.
+    settings: Vec<String>,
+    /// The unprivileged user that it runs as where the tests run as root.
+    user: Option<(u32, u32)>,
+    running: Mutex<Option<JoinHandle<()>>>,
+    databases: AtomicU32,
+}
+
+static SHARED: Mutex<Weak<PostgresServer>> = Mutex::new(Weak::new());
+
+impl PostgresServer {
+    /// The server that tests of one binary share, for what does not depend on how it is treated.
+    pub(crate) fn shared() -> Arc<PostgresServer> {
+        let mut shared = SHARED.lock();
+        if let Some(server) = shared.upgrade() {
+            return server;
+        }
+        let server = Arc::new(PostgresServer::start(&["fsync=off", "synchronous_commit=on", "full_page_writes=off"]));
+        *shared = Arc::downgrade(&server);
+        server
+    }
+
+    pub(crate) fn start(settings: &[&str]) -> PostgresServer {
+        let programs = programs();
+        let user = rustix::process::getuid().is_root().then(postgres_user);
+        let folder = super::scratch();
+        if let Some((user, group)) = user {
+            chown(folder.path(), Some(user), Some(group)).unwrap();
+        }
+        let settings = settings.iter().map(|setting| (*setting).to_owned()).collect();
+        let running = Mutex::new(None);
+        let server = PostgresServer { folder, programs, settings, user, running, databases: AtomicU32::new(0) };
+        let mut initdb = server.command("initdb");
+        initdb.arg("-D").arg(server.data()).args(["-U", "postgres", "--auth=trust", "--no-sync", "--encoding=UTF8"]);
+        run(initdb.arg("--locale=C"));
+        server.go();
+        server
+    }
+
+    fn data(&self) -> PathBuf {
+        self.folder.path().join("data")
+    }
+
+    /// One of the server's programs, as the server's user.
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(self.programs.join(program));
+        if let Some((user, group)) = self.user {
+            command.uid(user).gid(group);
+        }
+        command.current_dir(self.folder.path()).stdin(Stdio::null()).stdout(Stdio::null());
+        command
+    }
+
+    /// Starts the server, and returns when it answers.
+    pub(crate) fn go(&self) {
+        let deadline = Instant::now() + PATIENCE;
+        while !self.answers() {
+            assert!(Instant::now() < deadline, "no answer; see {}", self.folder.path().join("log").display());
+            let mut running = self.running.lock();
+            // After a kill, what is left of the old server may keep the new one from starting for a moment.
+            if running.as_ref().is_none_or(JoinHandle::is_finished) {
+                *running = Some(self.spawn());
+            }
+            drop(running);
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// The thread waits as long as the server runs: the death signal is bound to the thread that spawned it.
+    fn spawn(&self) -> JoinHandle<()> {
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "SIGINT"]);
+        if let Some((user, group)) = self.user {
+            command.arg(format!("--reuid={user}")).arg(format!("--regid={group}")).arg("--clear-groups");
+        }
+        command.arg(self.programs.join("postgres")).arg("-D").arg(self.data()).arg("-k").arg(self.folder.path());
+        let common = ["listen_addresses=", "shared_buffers=32MB", "max_connections=80", "logging_collector=off"];
+        for setting in common.into_iter().chain(self.settings.iter().map(String::as_str)) {
+            command.args(["-c", setting]);
+        }
+        let log = fs::OpenOptions::new().create(true).append(true).open(self.folder.path().join("log")).unwrap();
+        command.current_dir(self.folder.path()).stdin(Stdio::null());
+        command.stdout(log.try_clone().unwrap()).stderr(log);
+        std::thread::spawn(move || {
+            let _ = command.spawn().unwrap().wait();
+        })
+    }
+
+    fn answers(&self) -> bool {
+        let mut ready = self.command("pg_isready");
+        ready.args(["-q", "-U", "postgres", "-h"]).arg(self.folder.path()).status().unwrap().success()
+    }
+
+    /// A new, empty database; answers its url.
+    pub(crate) fn database(&self) -> String {
+        let name = format!("test{}", self.databases.fetch_add(1, Ordering::Relaxed));
+        run(self.command("createdb").args(["-U", "postgres", "-h"]).arg(self.folder.path()).arg(&name));
+        self.url(&name)
+    }
+
+    pub(crate) fn url(&self, database: &str) -> String {
+        let socket = self.folder.path().display().to_string().replace('/', "%2F");
+        format!("postgres://postgres@{socket}/{database}")
+    }
+
+    /// Runs statements as their owner; answers what they print.
+    pub(crate) fn sql(&self, url: &str, sql: &str) -> String {
+        let mut psql = self.command("psql");
+        let output =
+            psql.args(["-X", "-A", "-t", "-q", "-v", "ON_ERROR_STOP=1", "-d", url, "-c", sql]).stdout(Stdio::piped());
+        let output = output.output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    }
+
+    /// Ends the server as a loss of power would, but for what the system has in memory.
+    pub(crate) fn kill(&self) {
+        self.end("KILL");
+    }
+
+    /// Stops the server in order; connections are closed.
+    pub(crate) fn stop(&self) {
+        self.end("INT");
+    }
+
+    fn end(&self, signal: &str) {
+        let Some(running) = self.running.lock().take() else { return };
+        if let Ok(text) = fs::read_to_string(self.data().join("postmaster.pid")) {
+            let pid = text.lines().next().unwrap_or_default().to_owned();
+            let _ = Command::new("kill").args(["-s", signal, &pid]).stderr(Stdio::null()).status();
+        }
+        running.join().unwrap();
+    }
+}
+
+impl Drop for PostgresServer {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn run(command: &mut Command) {
+    let output = command.stderr(Stdio::piped()).output().unwrap();
+    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Where the newest installed version's programs are.
+fn programs() -> PathBuf {
+    let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    let newest = versions.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok()).max();
+    let newest = newest.expect("PostgreSQL is not installed: `make setup` says how");
+    Path::new("/usr/lib/postgresql").join(newest.to_string()).join("bin")
+}
+
+/// Debian's user of that name: the server refuses to run as root.
+fn postgres_user() -> (u32, u32) {
+    let users = fs::read_to_string("/etc/passwd").unwrap();
+    let line = users.lines().find(|line| line.starts_with("postgres:")).expect("there is no user postgres");
+    let mut numbers = line.split(':').skip(2).map(|number| number.parse().unwrap());
+    (numbers.next().unwrap(), numbers.next().unwrap())
+}
