@@ -6,7 +6,8 @@
 //!   [`pool`]: several of them, for readers;
 //! - [`migrations`]: the tables, made and changed once by whoever comes first;
 //! - [`commit`]: one batch: everything it touches is locked and loaded ([`load`]), decided in memory
-//!   ([`decide`]) and written ([`write`]), in two round trips whatever its size;
+//!   ([`decide`]) and written ([`write`]), in two round trips whatever its size; [`append`] is the same for
+//!   entries alone, in one;
 //! - [`read`]: what others ask; [`byte_rows`]: rows that the engine makes itself;
 //! - [`parts`]: the timeline in parts, and how old ones go.
 //!
@@ -16,6 +17,7 @@
 //! nobody. Positions come from there, and the row stays locked until the commit is done: a reader that sees
 //! a position sees every smaller one.
 
+mod append;
 mod byte_rows;
 mod commit;
 mod connection;

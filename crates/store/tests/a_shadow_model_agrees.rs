@@ -182,31 +182,47 @@ fn compare(store: &dyn Store, model: &dyn Store) {
     }
 }
 
+/// Runs the steps on what `open` opens, and at the end compares once more.
+fn agree(steps: Vec<Step>, open: impl Fn() -> Box<dyn Store>) -> Result<(), TestCaseError> {
+    let mut store = Some(open());
+    let model = MemoryStore::default();
+    for step in steps {
+        match step {
+            Step::Commit(batch, now) => {
+                let batch = within(batch, model.last_position());
+                let open = store.as_ref().unwrap();
+                prop_assert_eq!(open.commit(&batch, now).unwrap(), model.commit(&batch, now).unwrap());
+            }
+            Step::Reopen => {
+                drop(store.take());
+                store = Some(open());
+                compare(store.as_deref().unwrap(), &model);
+            }
+        }
+    }
+    compare(store.as_deref().unwrap(), &model);
+    Ok(())
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, max_shrink_iters: 200, ..ProptestConfig::default() })]
 
     #[test]
     fn a_shadow_model_agrees(steps in prop::collection::vec(step(), 1..24)) {
         let folder = support::scratch();
-        let mut store = Some(support::open(folder.path()));
-        let model = MemoryStore::default();
-        for step in steps {
-            match step {
-                Step::Commit(batch, now) => {
-                    let batch = within(batch, model.last_position());
-                    let open = store.as_ref().unwrap();
-                    prop_assert_eq!(open.commit(&batch, now).unwrap(), model.commit(&batch, now).unwrap());
-                }
-                Step::Reopen => {
-                    drop(store.take());
-                    store = Some(support::open(folder.path()));
-                    compare(store.as_ref().unwrap(), &model);
-                }
-            }
-        }
-        let store = store.unwrap();
-        compare(&store, &model);
-        let report = store.check().unwrap();
+        agree(steps, || Box::new(support::open(folder.path())))?;
+        let report = support::open(folder.path()).check().unwrap();
         prop_assert!(report.is_sound(), "{}", report);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, max_shrink_iters: 100, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_shadow_model_agrees_with_postgresql(steps in prop::collection::vec(step(), 1..24)) {
+        let server = support::postgres::PostgresServer::shared();
+        let url = server.database();
+        agree(steps, || Box::new(support::postgres::open(&url)))?;
     }
 }

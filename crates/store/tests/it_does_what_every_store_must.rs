@@ -4,7 +4,7 @@
 mod support;
 
 use tidings_engine::{memory::MemoryStore, store::Store};
-use tidings_store::{PostgresOptions, PostgresStore, conformance};
+use tidings_store::conformance;
 
 fn run(fresh: impl Fn(&mut dyn FnMut(&dyn Store))) {
     for (name, check) in conformance::all() {
@@ -27,10 +27,7 @@ fn the_embedded_store_does() {
 #[test]
 fn the_store_on_postgresql_does() {
     let server = support::postgres::PostgresServer::shared();
-    run(|check| {
-        let options = PostgresOptions { outbox: true, ..PostgresOptions::new(server.database()) };
-        check(&PostgresStore::open(options).unwrap());
-    });
+    run(|check| check(&support::postgres::open(&server.database())));
 }
 
 #[test]

@@ -4,7 +4,8 @@
 
 use super::{
     PostgresStore,
-    connection::{Connection, Failure, Use, number, stored},
+    append::Appends,
+    connection::{Connection, Failure, Use, number},
     decide::{Decider, Known, place},
     load::Touched,
     write::write,
@@ -35,28 +36,50 @@ enum Stop {
 
 impl PostgresStore {
     pub(crate) fn commit_batch(&self, batch: &[Proposal], now_ms: u64) -> StoreResult<Vec<Outcome>> {
+        let appends = Appends::of(batch);
         let touched = Touched::by(batch);
         let mut writer = self.writer.lock();
         let writer = &mut *writer;
         self.connector.block_on(async {
             let mut wait = FIRST_WAIT;
             for tried in 1.. {
-                let stop = match self.try_batch(writer, &touched, batch, now_ms).await {
-                    Ok(outcomes) => return Ok(outcomes),
-                    Err(stop) => stop,
+                let tried_batch = match &appends {
+                    // What broke a constraint is decided the long way, which knows how to go on.
+                    Some(appends) if tried == 1 => self.try_appends(writer, appends, now_ms).await,
+                    _ => self.try_batch(writer, &touched, batch, now_ms).await,
                 };
-                match stop {
-                    Stop::Before(failure) if tried < TRIES && may_try_again(&failure) => {
+                match tried_batch {
+                    Ok(outcomes) => return Ok(outcomes),
+                    Err(Stop::Before(failure)) if tried < TRIES && may_try_again(&failure) => {
                         tracing::debug!(?failure, tried, "a batch is tried again");
                     }
-                    Stop::Before(failure) | Stop::Unsure(failure) => return Err(failure.into()),
-                    Stop::Store(error) => return Err(error),
+                    Err(Stop::Before(failure) | Stop::Unsure(failure)) => return Err(failure.into()),
+                    Err(Stop::Store(error)) => return Err(error),
                 }
                 tokio::time::sleep(wait).await;
                 wait *= 2;
             }
             Err(StoreError::Unavailable("tried too often".into()))
         })
+    }
+
+    /// The writer's connection, taken from it: it is put back only when its transaction has ended.
+    async fn take_connection(&self, writer: &mut Writer, now_ms: u64) -> Result<Connection, Stop> {
+        let connection = match writer.connection.take().filter(|connection| !connection.is_closed()) {
+            Some(connection) => connection,
+            None => self.connector.connect(Use::Commit).await.map_err(Stop::Before)?,
+        };
+        self.parts.ensure(&connection, now_ms).await.map_err(Stop::Before)?;
+        connection.take_doubt();
+        Ok(connection)
+    }
+
+    async fn try_appends(&self, writer: &mut Writer, appends: &Appends<'_>, now_ms: u64) -> Result<Vec<Outcome>, Stop> {
+        let connection = self.take_connection(writer, now_ms).await?;
+        let committed = appends.commit(&connection, &self.parts, self.outbox, now_ms).await;
+        let (outcomes, highest) = put_back(writer, connection, committed)?;
+        self.position.fetch_max(highest.unwrap_or(0), Ordering::AcqRel);
+        Ok(outcomes)
     }
 
     async fn try_batch(
@@ -66,17 +89,12 @@ impl PostgresStore {
         batch: &[Proposal],
         now_ms: u64,
     ) -> Result<Vec<Outcome>, Stop> {
-        // Taken out, and put back only when its transaction has ended.
-        let connection = match writer.connection.take().filter(|connection| !connection.is_closed()) {
-            Some(connection) => connection,
-            None => self.connector.connect(Use::Commit).await.map_err(Stop::Before)?,
-        };
-        self.parts.ensure(&connection, now_ms).await.map_err(Stop::Before)?;
+        let connection = self.take_connection(writer, now_ms).await?;
         let mut known = match touched.load(&connection).await {
             Ok(known) => known,
             Err(failure) => return Err(abandon(writer, connection, failure).await),
         };
-        if let Err(failure) = reserve(&connection, touched, &mut known).await {
+        if let Err(failure) = lock_counters(&connection, touched, &mut known).await {
             return Err(abandon(writer, connection, failure).await);
         }
         let mut decider = Decider::new(known, now_ms);
@@ -84,28 +102,36 @@ impl PostgresStore {
         // What cannot be understood here ends the transaction by dropping its connection.
         let mut outcomes = decided.map_err(Stop::Store)?;
         let Decider { known, changes, .. } = &decider;
-        connection.take_doubt();
-        let base = match write(&connection, known, changes, &self.parts, self.outbox).await {
-            Ok(base) => base,
-            // An answer with an error came before the commit's, which then undid everything.
-            Err(failure @ Failure::Refused { .. }) => {
-                writer.connection = Some(connection);
-                if failure.is(&SqlState::CHECK_VIOLATION) {
-                    self.parts.miss(changes.entries.iter().map(|entry| self.parts.of(entry.at)));
-                }
-                return Err(Stop::Before(failure));
-            }
-            Err(failure) => return Err(Stop::Unsure(failure)),
-        };
-        if connection.take_doubt() {
-            return Err(Stop::Unsure(Failure::Lost("PostgreSQL stopped waiting for its standby".into())));
+        let written = write(&connection, known, changes, &self.parts, self.outbox).await;
+        if written.as_ref().is_err_and(|failure| failure.is(&SqlState::CHECK_VIOLATION)) {
+            self.parts.miss(changes.entries.iter().map(|entry| self.parts.of(entry.at)));
         }
-        writer.connection = Some(connection);
-        if let Some(base) = base {
+        if let Some(base) = put_back(writer, connection, written)? {
             outcomes.iter_mut().for_each(|outcome| place(outcome, base));
             self.position.fetch_max(base + changes.entries.len() as u64, Ordering::AcqRel);
         }
         Ok(outcomes)
+    }
+}
+
+/// What is certain after statements that ended with a commit; the connection goes back if its transaction ended.
+fn put_back<T>(writer: &mut Writer, connection: Connection, committed: Result<T, Failure>) -> Result<T, Stop> {
+    match committed {
+        Ok(_) if connection.take_doubt() => {
+            Err(Stop::Unsure(Failure::Lost("PostgreSQL stopped waiting for its standby".into())))
+        }
+        Ok(done) => {
+            writer.connection = Some(connection);
+            Ok(done)
+        }
+        // An answer with an error came before the commit's, which then undid everything.
+        Err(failure @ Failure::Refused { .. }) => {
+            writer.connection = Some(connection);
+            Err(Stop::Before(failure))
+        }
+        // Nothing can have been sent before there was a connection.
+        Err(failure @ (Failure::NotConnected(_) | Failure::Unfit(_))) => Err(Stop::Before(failure)),
+        Err(failure) => Err(Stop::Unsure(failure)),
     }
 }
 
@@ -135,18 +161,17 @@ async fn abandon(writer: &mut Writer, connection: Connection, failure: Failure) 
     Stop::Before(failure)
 }
 
-/// Numbers for users and conversations that are not there yet. From here on the counters are locked.
-async fn reserve(connection: &Connection, touched: &Touched<'_>, known: &mut Known) -> Result<(), Failure> {
-    let users = touched.user_ids.iter().filter(|id| !known.user_nos.contains_key(**id)).count();
-    let conversations = touched.conversation_ids.iter().filter(|id| !known.conversation_nos.contains_key(**id)).count();
-    if users + conversations == 0 {
+/// Locks the counters if users or conversations are to be made; what is given out is written with the batch.
+async fn lock_counters(connection: &Connection, touched: &Touched<'_>, known: &mut Known) -> Result<(), Failure> {
+    let all_users = touched.user_ids.iter().all(|id| known.user_nos.contains_key(*id));
+    let all_conversations = touched.conversation_ids.iter().all(|id| known.conversation_nos.contains_key(*id));
+    if all_users && all_conversations {
         return Ok(());
     }
-    let sql = "UPDATE counters SET users = users + $1, conversations = conversations + $2 \
-               RETURNING users - $1, conversations - $2";
-    let rows = connection.query(sql, &[&stored(users as u64), &stored(conversations as u64)]).await?;
+    let rows = connection.query("SELECT users, conversations FROM counters FOR UPDATE", &[]).await?;
     if let Some(row) = rows.first() {
         (known.users_counted, known.conversations_counted) = (number(row, 0), number(row, 1));
     }
+    known.counters_locked = true;
     Ok(())
 }

@@ -25,6 +25,8 @@ pub(crate) struct Known {
     pub users_counted: u64,
     /// The last number given to a conversation.
     pub conversations_counted: u64,
+    /// Whether numbers may be given out: nobody else gives out any until this is written.
+    pub counters_locked: bool,
 }
 
 /// An entry with its place in its conversation.

@@ -35,6 +35,10 @@ impl Parts {
         Parts { days, state: Mutex::default() }
     }
 
+    pub(crate) fn days(&self) -> u64 {
+        self.days
+    }
+
     /// The part of an entry of this time.
     pub(crate) fn of(&self, at_ms: u64) -> i32 {
         i32::try_from(day_of(at_ms) / self.days).map_or(i32::MAX, |part| part.saturating_add(1))

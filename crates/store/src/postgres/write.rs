@@ -1,6 +1,7 @@
 //! A decided batch as statements: one per table, whatever the number of rows.
 
 use super::{
+    append::write_entries,
     connection::{Call, Connection, Failure, number, stored},
     decide::{Changes, Known},
     load::MUTED_FOR_GOOD,
@@ -9,6 +10,7 @@ use super::{
 use crate::rows::{ConversationRow, DeadRow, UserRow, encode, encode_content, kind_byte};
 use std::collections::BTreeSet;
 use tidings_engine::model::*;
+use tokio_postgres::types::ToSql;
 
 /// Columns of rows to be written, in the shape that the statements take.
 struct Columns<'a> {
@@ -38,18 +40,23 @@ struct Members {
     muted_until: Vec<i64>,
 }
 
-#[derive(Default)]
 struct Entries<'a> {
     count: i64,
     conversations: Vec<i64>,
     seqs: Vec<i64>,
     at: Vec<i64>,
     parts: Vec<i32>,
-    contents: Vec<Vec<u8>>,
-    senders: Vec<Option<i64>>,
-    client_msg_ids: Vec<Option<&'a str>>,
+    contents: Contents<'a>,
+}
+
+/// What entries hold, whatever their places.
+pub(crate) struct Contents<'a> {
+    pub rows: Vec<Vec<u8>>,
+    /// Of entries that may be sent again: by whom and under which id.
+    pub senders: Vec<Option<i64>>,
+    pub client_msg_ids: Vec<Option<&'a str>>,
     /// Which of them await offline push.
-    pushed: Vec<bool>,
+    pub pushed: Vec<bool>,
 }
 
 impl<'a> Columns<'a> {
@@ -123,19 +130,29 @@ impl Members {
 
 impl<'a> Entries<'a> {
     fn of(changes: &Changes<'a>, parts: &Parts, outbox: bool) -> Entries<'a> {
-        let mut columns = Entries { count: changes.entries.len() as i64, ..Entries::default() };
-        for entry in &changes.entries {
-            let content = entry.content;
-            columns.conversations.push(stored(entry.conversation.0));
-            columns.seqs.push(stored(entry.seq));
-            columns.at.push(stored(entry.at));
-            columns.parts.push(parts.of(entry.at));
-            columns.contents.push(encode_content(content));
-            let send = content.sender.as_ref().zip(content.client_msg_id.as_deref());
+        let entries = &changes.entries;
+        Entries {
+            count: entries.len() as i64,
+            conversations: entries.iter().map(|entry| stored(entry.conversation.0)).collect(),
+            seqs: entries.iter().map(|entry| stored(entry.seq)).collect(),
+            at: entries.iter().map(|entry| stored(entry.at)).collect(),
+            parts: entries.iter().map(|entry| parts.of(entry.at)).collect(),
+            contents: Contents::of(entries.iter().map(|entry| entry.content), outbox),
+        }
+    }
+}
+
+impl<'a> Contents<'a> {
+    pub(crate) fn of(entries: impl Iterator<Item = &'a NewEntry>, outbox: bool) -> Contents<'a> {
+        let mut columns =
+            Contents { rows: Vec::new(), senders: Vec::new(), client_msg_ids: Vec::new(), pushed: Vec::new() };
+        for entry in entries {
+            let send = entry.sender.as_ref().zip(entry.client_msg_id.as_deref());
+            let may_be_pushed = entry.kind == EntryKind::Message && !entry.silent && !entry.skip_push;
+            columns.rows.push(encode_content(entry));
             columns.senders.push(send.map(|(sender, _)| stored(sender.no.0)));
             columns.client_msg_ids.push(send.map(|(_, id)| id));
-            let pushed = content.kind == EntryKind::Message && !content.silent && !content.skip_push;
-            columns.pushed.push(outbox && pushed);
+            columns.pushed.push(outbox && may_be_pushed);
         }
         columns
     }
@@ -163,7 +180,7 @@ pub(crate) async fn write(
     }
     if !members.users.is_empty() {
         let Members { conversations, users, roles, joined_at, joined_seq, read_seq, muted_until } = members;
-        let params: [&(dyn tokio_postgres::types::ToSql + Sync); 7] =
+        let params: [&(dyn ToSql + Sync); 7] =
             [conversations, users, roles, joined_at, joined_seq, read_seq, muted_until];
         calls.push(Call::new(PUT_MEMBERS, &params));
     }
@@ -187,12 +204,18 @@ pub(crate) async fn write(
     if !columns.sends_gone.0.is_empty() {
         calls.push(Call::new(DROP_SENDS, &[&columns.sends_gone.0, &columns.sends_gone.1, &columns.sends_gone.2]));
     }
+    let (users_counted, conversations_counted) = (stored(known.users_counted), stored(known.conversations_counted));
+    if known.counters_locked {
+        let sql = "UPDATE counters SET users = $1, conversations = $2";
+        calls.push(Call::new(sql, &[&users_counted, &conversations_counted]));
+    }
     // Here the counters are locked at the latest, and stay so until the commit: nothing after this waits.
     let appends = calls.len();
     if entries.count > 0 {
-        let Entries { count, conversations, seqs, at, parts, contents, senders, client_msg_ids, pushed } = entries;
-        let params: [&(dyn tokio_postgres::types::ToSql + Sync); 9] =
-            [count, conversations, seqs, at, parts, contents, senders, client_msg_ids, pushed];
+        let Entries { count, conversations, seqs, at, parts, contents } = entries;
+        let Contents { rows, senders, client_msg_ids, pushed } = contents;
+        let params: [&(dyn ToSql + Sync); 9] =
+            [count, conversations, seqs, at, parts, rows, senders, client_msg_ids, pushed];
         calls.push(Call::new(APPEND, &params));
     }
     if let Some(through) = &columns.outbox_done {
@@ -224,24 +247,12 @@ const PUT_DEAD: &str = "INSERT INTO dead_notifications (id, row) SELECT * FROM u
      ON CONFLICT (id) DO UPDATE SET row = excluded.row";
 const DROP_SENDS: &str = "DELETE FROM dedupe d USING unnest($1::bigint[], $2::text[], $3::bigint[]) AS k (sender, client_msg_id, position) \
      WHERE d.sender = k.sender AND d.client_msg_id = k.client_msg_id AND d.position = k.position";
-/// All that a batch of entries changes. A send that another node stored meanwhile breaks the unique key of
-/// `dedupe`, and with it the whole batch, which is then decided anew.
-const APPEND: &str = "WITH base AS (UPDATE counters SET position = position + $1 RETURNING position - $1 AS position), \
+/// Entries whose places in their conversations are decided.
+const APPEND: &str = concat!(
+    "WITH base AS (UPDATE counters SET position = position + $1 RETURNING position - $1 AS position), \
      fresh AS MATERIALIZED (SELECT n.*, base.position + n.ordinal AS position FROM base, \
        unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::integer[], $6::bytea[], $7::bigint[], $8::text[], $9::boolean[]) \
-       WITH ORDINALITY AS n (conversation, seq, at, part, content, sender, client_msg_id, pushed, ordinal)), \
-     e AS (INSERT INTO entries (conversation, seq, part, position, at, content) \
-       SELECT conversation, seq, part, position, at, content FROM fresh), \
-     d AS (INSERT INTO dedupe (sender, client_msg_id, conversation, seq, at, position) \
-       SELECT sender, client_msg_id, conversation, seq, at, position FROM fresh WHERE sender IS NOT NULL), \
-     o AS (INSERT INTO outbox (position, conversation, seq) SELECT position, conversation, seq FROM fresh WHERE pushed), \
-     h AS (UPDATE heads SET last_seq = x.seq, last_at = x.at, last_position = x.position FROM \
-       (SELECT conversation, max(seq) AS seq, max(at) AS at, max(position) AS position FROM fresh GROUP BY conversation) x \
-       WHERE heads.conversation = x.conversation), \
-     c AS (INSERT INTO chapters (conversation, part, first_seq) \
-       SELECT conversation, part, min(seq) FROM fresh GROUP BY conversation, part ON CONFLICT DO NOTHING), \
-     p AS (INSERT INTO parts (part, entries, bytes, last_position) \
-       SELECT part, count(*), sum(length(content)), max(position) FROM fresh GROUP BY part \
-       ON CONFLICT (part) DO UPDATE SET entries = parts.entries + excluded.entries, \
-         bytes = parts.bytes + excluded.bytes, last_position = excluded.last_position) \
-     SELECT position FROM base";
+       WITH ORDINALITY AS n (conversation, seq, at, part, content, sender, client_msg_id, pushed, ordinal)), ",
+    write_entries!(),
+    "SELECT position FROM base"
+);

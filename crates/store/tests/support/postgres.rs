@@ -16,6 +16,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use tidings_store::{PostgresOptions, PostgresStore};
+
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A server. Its first user, who may do everything, is `postgres`.
@@ -28,6 +30,15 @@ pub(crate) struct PostgresServer {
     user: Option<(u32, u32)>,
     running: Mutex<Option<JoinHandle<()>>>,
     databases: AtomicU32,
+}
+
+/// A store on the database, with parts of a day each and connections for a few threads.
+pub(crate) fn open(url: &str) -> PostgresStore {
+    PostgresStore::open(options(url)).unwrap()
+}
+
+pub(crate) fn options(url: &str) -> PostgresOptions {
+    PostgresOptions { outbox: true, connections: 4, part_days: 1, ..PostgresOptions::new(url) }
 }
 
 static SHARED: Mutex<Weak<PostgresServer>> = Mutex::new(Weak::new());
