@@ -223,6 +223,6 @@ proptest! {
     fn a_shadow_model_agrees_with_postgresql(steps in prop::collection::vec(step(), 1..24)) {
         let server = support::postgres::PostgresServer::shared();
         let url = server.database();
-        agree(steps, || Box::new(support::postgres::open(&url)))?;
+        agree(steps, || Box::new(support::postgres::open_at(&url)))?;
     }
 }

@@ -27,7 +27,7 @@ fn the_embedded_store_does() {
 #[test]
 fn the_store_on_postgresql_does() {
     let server = support::postgres::PostgresServer::shared();
-    run(|check| check(&support::postgres::open(&server.database())));
+    run(|check| check(&support::postgres::open_at(&server.database())));
 }
 
 #[test]

@@ -33,11 +33,11 @@ pub(crate) struct PostgresServer {
 }
 
 /// A store on the database, with parts of a day each and connections for a few threads.
-pub(crate) fn open(url: &str) -> PostgresStore {
-    PostgresStore::open(options(url)).unwrap()
+pub(crate) fn open_at(url: &str) -> PostgresStore {
+    PostgresStore::open(options_at(url)).unwrap()
 }
 
-pub(crate) fn options(url: &str) -> PostgresOptions {
+pub(crate) fn options_at(url: &str) -> PostgresOptions {
     PostgresOptions { outbox: true, connections: 4, part_days: 1, ..PostgresOptions::new(url) }
 }
 

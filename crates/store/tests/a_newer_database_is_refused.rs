@@ -1,0 +1,70 @@
+//! Versions of the tables: a program that does not know all of them does not start, and one that runs goes on only
+//! as long as the newest change lets it.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use support::{postgres::*, *};
+use tidings_engine::store::*;
+use tidings_store::{MigrationError, PostgresOpenError, PostgresStore};
+
+/// As a newer program would leave it.
+fn migrated(server: &PostgresServer, url: &str, needs_program: u64) {
+    let note = format!("INSERT INTO tidings.migrations VALUES (99, 'of the future', {needs_program})");
+    server.sql(url, &note);
+    server.sql(url, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'tidings'");
+}
+
+#[test]
+fn a_program_that_does_not_know_the_tables_does_not_start() {
+    let server = PostgresServer::shared();
+    let url = server.database();
+    drop(open_at(&url));
+    migrated(&server, &url, 1);
+    match PostgresStore::open(options_at(&url)) {
+        Err(PostgresOpenError::Migration(MigrationError::Newer { found: 99, known })) => assert!(known < 99),
+        Err(other) => panic!("{other}"),
+        Ok(_) => panic!("it opened"),
+    }
+}
+
+#[test]
+fn a_program_that_runs_goes_on_if_the_change_says_that_it_may() {
+    let server = PostgresServer::shared();
+    let url = server.database();
+    let store = open_at(&url);
+    let room = populate(&store);
+    migrated(&server, &url, 1);
+    let sent_again = || store.commit(&[append(room, "a")], NOON).is_ok();
+    // The first may meet the connection that was closed: whether it was stored is then unknown, and it is sent again.
+    assert!(sent_again() || sent_again());
+    assert_eq!(said(&store, room), ["a"]);
+}
+
+#[test]
+fn a_program_that_runs_stops_if_the_change_says_that_it_must() {
+    let server = PostgresServer::shared();
+    let url = server.database();
+    let store = open_at(&url);
+    let room = populate(&store);
+    migrated(&server, &url, 99);
+    for _ in 0..3 {
+        assert!(store.commit(&[append(room, "a")], NOON).is_err());
+    }
+    let error = store.head(room).unwrap_err().to_string();
+    assert!(error.contains("must be replaced"), "{error}");
+}
+
+#[test]
+fn a_database_that_is_not_there_is_told_without_its_password() {
+    let server = PostgresServer::shared();
+    let url = server.url("nowhere").replace("postgres@", "postgres:secret-word@");
+    let error = PostgresStore::open(options_at(&url)).err().unwrap();
+    assert!(matches!(error, PostgresOpenError::Migration(MigrationError::Store(StoreError::Unavailable(_)))));
+    assert!(error.to_string().contains("does not exist"), "{error}");
+    for shown in [format!("{error} {error:?}"), format!("{:?}", options_at(&url))] {
+        assert!(!shown.contains("secret-word"), "{shown}");
+    }
+    let error = PostgresStore::open(options_at("postgres://u:secret-word@host:port/x")).err().unwrap();
+    assert!(!format!("{error} {error:?}").contains("secret-word"), "{error}");
+}
