@@ -148,6 +148,15 @@ impl PostgresServer {
         String::from_utf8(output.stdout).unwrap().trim().to_owned()
     }
 
+    /// Waits until a session of this database waits for what is named, as `pg_stat_activity` tells it.
+    pub(crate) fn until_one_waits_for(&self, url: &str, event: &str) {
+        let waits = format!("wait_event = '{event}' AND datname = current_database()");
+        let deadline = Instant::now() + PATIENCE;
+        while self.sql(url, &format!("SELECT count(*) FROM pg_stat_activity WHERE {waits}")) == "0" {
+            assert!(Instant::now() < deadline, "nobody waits for {event}");
+        }
+    }
+
     /// Ends the server as a loss of power would, but for what the system has in memory.
     pub(crate) fn kill(&self) {
         self.end("KILL");
