@@ -48,6 +48,8 @@ pub enum Bench {
     PopupGrowth(PopupGrowthArgs),
     /// All devices of a user ask at once, for every kind of cap, also after a restart
     PopupCaps(PopupCapsArgs),
+    /// Kill the server at random moments under decisions and events, and prove what it remembers
+    PopupCrash(PopupCrashArgs),
     #[command(hide = true)]
     Worker,
     #[command(hide = true)]

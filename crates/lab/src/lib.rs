@@ -104,6 +104,7 @@ pub fn run(args: BenchArgs) -> ExitCode {
         Bench::Popup(args) => popups::home::run(&args),
         Bench::PopupGrowth(args) => popups::growth::run(&args),
         Bench::PopupCaps(args) => popups::caps::run(&args),
+        Bench::PopupCrash(args) => popups::crash::run(&args),
         Bench::Push(args) => devices::push::run(&args),
     };
     match result {

@@ -10,8 +10,6 @@ use std::time::{Duration, Instant};
 use tidings_client::http::Http;
 use tidings_protocol::http::PopupHour;
 
-/// What waits to be stored when the load ends is stored within this.
-const SETTLES_WITHIN: Duration = Duration::from_secs(10);
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 const PROBLEMS_MAX: usize = 10;
 
@@ -28,12 +26,17 @@ pub(crate) struct Balance {
 }
 
 impl Balance {
-    /// Reads all counts, for as long as they may still grow.
-    pub(crate) fn strike(http: &mut Http, catalogue: &Catalogue, counts: &[Vec<Counts>]) -> Result<Self, LabError> {
+    /// Reads all counts, again and again for as long as they may still grow.
+    pub(crate) fn strike(
+        http: &mut Http,
+        catalogue: &Catalogue,
+        counts: &[Vec<Counts>],
+        patience: Duration,
+    ) -> Result<Self, LabError> {
         let began = Instant::now();
         loop {
             let balance = Balance::look(http, catalogue, counts)?;
-            if balance.wrong == 0 || began.elapsed() > SETTLES_WITHIN {
+            if balance.wrong == 0 || began.elapsed() > patience {
                 return Ok(balance);
             }
             std::thread::sleep(LOOK_AGAIN);

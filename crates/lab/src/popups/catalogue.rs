@@ -14,7 +14,7 @@ pub(crate) const HOME: &str = "home";
 const ELSEWHERE: [&str; 8] = ["listing", "search", "product", "cart", "profile", "orders", "help", "news"];
 const SEGMENTS: [&str; 4] = ["churned", "vip", "newsletter", "testers"];
 /// One in so many users is in a segment.
-const IN_SEGMENT: u32 = 20;
+const IN_SEGMENT: u64 = 20;
 const SEGMENT_USERS_MAX: u32 = 50_000;
 
 /// One popup as the answers are held against it.
@@ -49,7 +49,7 @@ impl Catalogue {
         };
         let _: Value = http.put("/v1/popup-settings", &settings)?;
         for (number, segment) in SEGMENTS.iter().enumerate() {
-            let members = (0..users).filter(|n| mixed(u64::from(*n) << 8 | number as u64) % u64::from(IN_SEGMENT) == 0);
+            let members = (0..users).filter(|n| mixed(u64::from(*n) << 8 | number as u64).is_multiple_of(IN_SEGMENT));
             let lines: String = members.take(SEGMENT_USERS_MAX as usize).map(|n| user(n) + "\n").collect();
             put_segment(&mut http, segment, &lines)?;
         }
@@ -140,7 +140,7 @@ fn spec(number: u64) -> Result<PopupSpec, LabError> {
     };
     let mut variants = vec![variant(number, "a", 3)?];
     for (id, at_least) in [("b", 1), ("c", 2)] {
-        if pick(2, 4) >= at_least && number % 3 == 0 {
+        if pick(2, 4) >= at_least && number.is_multiple_of(3) {
             variants.push(variant(number, id, 1)?);
         }
     }
@@ -156,10 +156,10 @@ fn spec(number: u64) -> Result<PopupSpec, LabError> {
             per_session: Some(1),
             per_day: Some(1 + pick(4, 3) as u32),
             total: Some(2 + pick(5, 8) as u32),
-            gap_s: (number % 2 == 0).then_some(3600),
+            gap_s: number.is_multiple_of(2).then_some(3600),
         },
         variants,
-        control_percent: if number % 8 == 0 { 5.0 } else { 0.0 },
+        control_percent: if number.is_multiple_of(8) { 5.0 } else { 0.0 },
         ..PopupSpec::default()
     })
 }

@@ -86,7 +86,7 @@ fn case(args: &PopupGrowthArgs, popups: usize, users: u32) -> Result<Case, LabEr
     stage.drive(&mut mix, Pace::Closed, Until::Passed(Duration::from_secs(gap_s + 1)))?;
     let warm = mix.tally.clone();
     let measured = stage.drive(&mut mix, Pace::Closed, Until::Passed(args.duration))?;
-    let balance = Balance::strike(stage.http(), &catalogue, &mix.counts)?;
+    let balance = Balance::strike(stage.http(), &catalogue, &mix.counts, PATIENCE)?;
     live.end();
     let check = stage.finish()?;
     let mut verdict = verdict(&mix.tally, &balance, 0.01);

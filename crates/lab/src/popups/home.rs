@@ -98,7 +98,7 @@ pub(crate) fn run(args: &PopupArgs) -> Result<Verdict, LabError> {
     };
     let open_tally = mix.tally.since(&before);
     live.say("striking the balance".into());
-    let balance = Balance::strike(stage.http(), &catalogue, &mix.counts)?;
+    let balance = Balance::strike(stage.http(), &catalogue, &mix.counts, args.target.patience)?;
     live.end();
     let check = stage.finish()?;
     if args.nginx {

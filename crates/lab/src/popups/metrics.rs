@@ -51,7 +51,7 @@ fn sum(text: &str, name: &str) -> f64 {
             let rest = line.strip_prefix(name)?;
             rest.starts_with(['{', ' ']).then(|| rest.rsplit(' ').next()?.parse::<f64>().ok())?
         })
-        .sum()
+        .fold(0.0, |sum, value| sum + value)
 }
 
 #[cfg(test)]

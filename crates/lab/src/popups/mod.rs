@@ -9,6 +9,7 @@ pub mod args;
 mod balance;
 pub(crate) mod caps;
 mod catalogue;
+pub(crate) mod crash;
 mod drive;
 pub(crate) mod growth;
 pub(crate) mod home;
