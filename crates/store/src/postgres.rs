@@ -2,8 +2,8 @@
 //!
 //! It knows rows, locks and transactions, and that other nodes commit beside it. In reading order:
 //! - [`options`]: where the database is, and how long to wait for it;
-//! - [`connection`]: one connection: statements sent together, answers that tell for certain or do not;
-//!   [`pool`]: several of them, for readers;
+//! - [`tls`]: whether connections are encrypted; [`connection`]: one of them, on which statements are sent together and
+//!   answers tell for certain or do not; [`pool`]: several, for readers;
 //! - [`migrations`]: the tables, made and changed once by whoever comes first;
 //! - [`commit`]: one batch: everything it touches is locked and loaded ([`load`]), decided in memory
 //!   ([`decide`]) and written ([`write`]), in two round trips whatever its size; [`append`] is the same for
@@ -28,6 +28,7 @@ mod options;
 mod parts;
 mod pool;
 mod read;
+mod tls;
 mod write;
 
 pub use migrations::MigrationError;
@@ -54,6 +55,8 @@ pub enum PostgresOpenError {
     /// Says what is wrong with it, and nothing of what it says.
     #[error("the database's url: {0}")]
     Url(String),
+    #[error("certificates to prove the database's with: {0}")]
+    Tls(String),
     #[error("the thread for connections: {0}")]
     Thread(std::io::Error),
     #[error(transparent)]

@@ -1,7 +1,7 @@
 //! One server for chat, push and popups: this is its command line.
 //!
 //! In reading order: [`settings`] (where they come from), [`serve`] (configure, build, run, drain), [`wiring`] (the
-//! parts put together), [`development`] (keys and demo users for trying it), [`commands`] (everything but serving).
+//! parts put together), [`storing`] (which store), [`development`] (keys and demo users for trying it), [`commands`] (everything but serving).
 //! What a message means is the engine's, what is on the wire the doors'; here parts are only joined.
 
 mod commands;
@@ -11,6 +11,7 @@ mod logs;
 mod relaying;
 mod serve;
 mod settings;
+mod storing;
 #[cfg(feature = "otel")]
 mod traces;
 mod webhook;

@@ -1,10 +1,10 @@
 //! The parts put together: store, gateway, engine, HTTP door. Built from the inside out, stopped from the outside in.
 
-use crate::{doors::Doors, settings::Settings, webhook::HttpWebhook};
+use crate::{doors::Doors, settings::Settings, storing, webhook::HttpWebhook};
 use anyhow::{Context, Result};
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 use tidings_api::{
-    Api, BackUp, Sessions,
+    Api, Sessions,
     auth::{ApiKeys, Tokens},
     door::Door,
 };
@@ -17,7 +17,6 @@ use tidings_engine::{
 };
 use tidings_gateway::{Carrier, Gateway, VerifyToken, link::door::LinkDoor};
 use tidings_protocol::error::Refusal;
-use tidings_store::{EmbeddedOptions, EmbeddedStore};
 
 /// A running server.
 pub(crate) struct Server {
@@ -32,12 +31,12 @@ impl Server {
     /// Starts everything, with so many file descriptors. Call within the runtime.
     pub(crate) fn start(settings: &Settings, descriptors: u64) -> Result<Server> {
         let entry = settings.entry(descriptors)?;
-        let store = Arc::new(open_store(settings)?);
+        let storing::Opened { store, backup } = storing::open(settings)?;
         let (prepared, wakes) = Gateway::prepare(settings.gateway_config()).context("preparing the sessions")?;
         let (engine, receivers) = Engine::start(Parts {
             config: settings.engine_config(),
             clock: Arc::new(SystemClock),
-            store: store.clone(),
+            store,
             webhook: webhook(settings)?,
             wakes,
         });
@@ -52,7 +51,7 @@ impl Server {
             ApiKeys::new(settings.all_api_keys()),
             tokens,
             Arc::new(ToGateway(gateway.clone())),
-            Some(Arc::new(Copier(store))),
+            backup,
             settings.api_config(),
         );
         let doors = Doors::open(settings, entry, &Door::new(Arc::new(api)), gateway.clone())?;
@@ -105,19 +104,6 @@ fn webhook(settings: &Settings) -> Result<Option<(Arc<dyn Webhook>, OutboxConfig
     Ok(Some((Arc::new(webhook), settings.outbox_config())))
 }
 
-fn open_store(settings: &Settings) -> Result<EmbeddedStore> {
-    let store = &settings.store;
-    let options = EmbeddedOptions {
-        path: settings.data_dir.clone(),
-        outbox: settings.webhook.url.is_some(),
-        disk_reserve_bytes: store.disk_reserve_bytes,
-        memtable_bytes: store.memtable_bytes,
-        journal_bytes: store.journal_bytes,
-        cache_bytes: store.cache_bytes,
-    };
-    EmbeddedStore::open(options).with_context(|| format!("opening {}", settings.data_dir.display()))
-}
-
 /// Removes what retention no longer keeps, from time to time.
 async fn housekeeping(engine: Arc<Engine>, settings: Settings) {
     let Some(kept) = settings.retention() else { return };
@@ -164,14 +150,5 @@ struct SessionTokens(Arc<Tokens>);
 impl VerifyToken for SessionTokens {
     fn verify(&self, token: &str) -> Result<String, Refusal> {
         self.0.verify(token)
-    }
-}
-
-/// The store as the HTTP door sees it.
-struct Copier(Arc<EmbeddedStore>);
-
-impl BackUp for Copier {
-    fn back_up(&self, folder: &Path) -> Result<u64, String> {
-        self.0.backup(folder).map(|made| made.bytes).map_err(|error| error.to_string())
     }
 }

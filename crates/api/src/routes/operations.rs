@@ -39,7 +39,11 @@ pub(super) async fn back_up(
     _: AppServer,
     Json(request): Json<BackupRequest>,
 ) -> Answered<BackupMade> {
-    let (Some(folder), Some(backup)) = (&api.config.backup_dir, &api.backup) else {
+    let Some(backup) = &api.backup else {
+        let why = "what is stored is in a database, which its own tools back up";
+        return Err(Refusal::new(ErrorCode::Forbidden, why).into());
+    };
+    let Some(folder) = &api.config.backup_dir else {
         return Err(Refusal::new(ErrorCode::Forbidden, "no backup_dir is configured").into());
     };
     let path = within(folder, Path::new(&request.path))?;

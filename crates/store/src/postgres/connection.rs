@@ -1,7 +1,7 @@
 //! One connection. Statements that do not need each other's answers travel together; what went wrong is
 //! told as what is certain about it.
 
-use super::{Params, PostgresOpenError, PostgresOptions, migrations};
+use super::{Params, PostgresOpenError, PostgresOptions, migrations, tls};
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use std::{
@@ -16,7 +16,8 @@ use std::{
 };
 use tidings_engine::store::StoreError;
 use tokio::{runtime::Runtime, time::timeout};
-use tokio_postgres::{AsyncMessage, Client, Config, NoTls, Row, Socket, Statement, error::SqlState, types::ToSql};
+use tokio_postgres::{AsyncMessage, Client, Config, Row, Socket, Statement, error::SqlState, types::ToSql};
+use tokio_postgres_rustls::MakeRustlsConnect;
 
 /// After a failed attempt to connect, others are answered with its error for so long: a database that comes
 /// back is not met by a storm.
@@ -87,6 +88,7 @@ impl From<Failure> for StoreError {
 /// What connections are made of: where to, and the thread that moves their bytes.
 pub(crate) struct Connector {
     config: Config,
+    tls: MakeRustlsConnect,
     settings: [String; 2],
     connect_timeout: Duration,
     answer_timeout: [Duration; 2],
@@ -106,6 +108,7 @@ pub(crate) enum Use {
 impl Connector {
     pub(crate) fn new(options: &PostgresOptions) -> Result<Connector, PostgresOpenError> {
         let mut config = Config::from_str(&options.url).map_err(|error| PostgresOpenError::Url(with_cause(&error)))?;
+        let tls = tls::of(options, &mut config)?;
         config.connect_timeout(options.connect_timeout);
         if config.get_application_name().is_none() {
             config.application_name("tidings");
@@ -119,6 +122,7 @@ impl Connector {
         let lock_timeout = options.lock_timeout;
         Ok(Connector {
             config,
+            tls,
             settings: [
                 session_settings(options.statement_timeout, lock_timeout),
                 session_settings(Duration::ZERO, lock_timeout),
@@ -168,7 +172,7 @@ impl Connector {
         // Its own limit is per host and for connecting alone; this one is for the whole of it.
         let limit = self.connect_timeout * (self.config.get_hosts().len().max(1) as u32) + ANSWER_GRACE;
         let set_up = async {
-            let (client, connection) = self.config.connect(NoTls).await?;
+            let (client, connection) = self.config.connect(self.tls.clone()).await?;
             let doubt = Arc::new(AtomicBool::new(false));
             if let Some(runtime) = &self.runtime {
                 runtime.spawn(drive(connection, doubt.clone()));
@@ -214,10 +218,10 @@ fn session_settings(statement_timeout: Duration, lock_timeout: Duration) -> Stri
 
 /// Moves a connection's bytes until it ends, and notes what casts doubt on a commit: stopped while it waited for
 /// a standby, it is answered as done, and only a warning says that the standby may not have it.
-async fn drive(
-    mut connection: tokio_postgres::Connection<Socket, tokio_postgres::tls::NoTlsStream>,
-    doubt: Arc<AtomicBool>,
-) {
+async fn drive<S>(mut connection: tokio_postgres::Connection<Socket, S>, doubt: Arc<AtomicBool>)
+where
+    S: tokio_postgres::tls::TlsStream + Unpin,
+{
     loop {
         match poll_fn(|context| connection.poll_message(context)).await {
             Some(Ok(AsyncMessage::Notice(notice))) => {

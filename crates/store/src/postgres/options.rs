@@ -1,6 +1,6 @@
 //! Where the database is, and how long to wait for it.
 
-use std::{fmt, time::Duration};
+use std::{fmt, path::PathBuf, time::Duration};
 
 /// How to open a store on PostgreSQL. Waiting has a limit everywhere: a database that does not answer is
 /// told as unavailable, and no thread is held by it.
@@ -9,6 +9,8 @@ pub struct PostgresOptions {
     /// `postgres://user:password@host:port/database`; several hosts, separated by commas, are tried in turn.
     /// Never printed.
     pub url: String,
+    /// Who signs the database's certificate, where the url says `sslmode=require`; unset: whom the system trusts.
+    pub tls_ca_file: Option<PathBuf>,
     /// Keep a list of entries for offline push.
     pub outbox: bool,
     /// Connections for readers; commits have one more.
@@ -29,6 +31,7 @@ impl PostgresOptions {
     pub fn new(url: impl Into<String>) -> Self {
         PostgresOptions {
             url: url.into(),
+            tls_ca_file: None,
             outbox: false,
             connections: 16,
             acquire_timeout: Duration::from_secs(2),

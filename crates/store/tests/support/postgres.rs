@@ -26,6 +26,8 @@ pub(crate) struct PostgresServer {
     programs: PathBuf,
     /// What the server is told beside its folder.
     settings: Vec<String>,
+    /// Of TCP where it listens there, and in any case the end of its socket's name.
+    port: String,
     /// The unprivileged user that it runs as where the tests run as root.
     user: Option<(u32, u32)>,
     running: Mutex<Option<JoinHandle<()>>>,
@@ -58,13 +60,15 @@ impl PostgresServer {
     pub(crate) fn start(settings: &[&str]) -> PostgresServer {
         let programs = programs();
         let user = rustix::process::getuid().is_root().then(postgres_user);
-        let folder = super::scratch();
+        // In memory where there is such a place: what is tested is what is stored, not the disk.
+        let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
         if let Some((user, group)) = user {
             chown(folder.path(), Some(user), Some(group)).unwrap();
         }
+        let port = settings.iter().find_map(|setting| setting.strip_prefix("port=")).unwrap_or("5432").to_owned();
         let settings = settings.iter().map(|setting| (*setting).to_owned()).collect();
         let running = Mutex::new(None);
-        let server = PostgresServer { folder, programs, settings, user, running, databases: AtomicU32::new(0) };
+        let server = PostgresServer { folder, programs, settings, port, user, running, databases: AtomicU32::new(0) };
         let mut initdb = server.command("initdb");
         initdb.arg("-D").arg(server.data()).args(["-U", "postgres", "--auth=trust", "--no-sync", "--encoding=UTF8"]);
         run(initdb.arg("--locale=C"));
@@ -82,6 +86,7 @@ impl PostgresServer {
         if let Some((user, group)) = self.user {
             command.uid(user).gid(group);
         }
+        command.env("PGPORT", &self.port);
         command.current_dir(self.folder.path()).stdin(Stdio::null()).stdout(Stdio::null());
         command
     }
@@ -133,9 +138,21 @@ impl PostgresServer {
         self.url(&name)
     }
 
+    /// A file that the server may read as its own.
+    pub(crate) fn keep(&self, name: &str, text: &str) -> PathBuf {
+        use std::os::unix::fs::PermissionsExt;
+        let file = self.folder.path().join(name);
+        fs::write(&file, text).unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+        if let Some((user, group)) = self.user {
+            chown(&file, Some(user), Some(group)).unwrap();
+        }
+        file
+    }
+
     pub(crate) fn url(&self, database: &str) -> String {
         let socket = self.folder.path().display().to_string().replace('/', "%2F");
-        format!("postgres://postgres@{socket}/{database}")
+        format!("postgres://postgres@{socket}:{}/{database}", self.port)
     }
 
     /// Runs statements as their owner; answers what they print.

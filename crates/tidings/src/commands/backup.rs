@@ -27,6 +27,8 @@ pub(crate) struct Backup {
 impl Backup {
     pub(crate) fn run(self) -> Result<ExitCode> {
         let settings = self.settings.load()?;
+        settings
+            .needs_folder("backup", "Back the database up with PostgreSQL's own tools: pg_dump or pg_basebackup.")?;
         let folder = std::path::absolute(&self.folder)?;
         if !settings.data_dir.join("format").exists() {
             bail!("{} is not a data folder", settings.data_dir.display());

@@ -23,7 +23,11 @@ impl Check {
     pub(crate) fn run(self) -> Result<ExitCode> {
         let folder = match self.folder {
             Some(folder) => folder,
-            None => self.settings.load()?.data_dir,
+            None => {
+                let settings = self.settings.load()?;
+                settings.needs_folder("check", "Look into the database with PostgreSQL's own tools: pg_amcheck.")?;
+                settings.data_dir
+            }
         };
         if !folder.join("format").exists() {
             bail!("{} is not a data folder", folder.display());

@@ -5,6 +5,7 @@ mod flags;
 mod link;
 mod macros;
 mod popups;
+mod store;
 
 pub(crate) use doors::Entry;
 pub(crate) use flags::SettingArgs;
@@ -17,12 +18,12 @@ use link::Link;
 use macros::{Described, Value, settings};
 use popups::Popups;
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use store::Store;
 use tidings_api::ApiConfig;
 use tidings_engine::{
     config::EngineConfig, outbox::OutboxConfig, presence::PresenceConfig, push::PushConfig, store::Retention as Kept,
 };
 use tidings_gateway::GatewayConfig;
-use tidings_store::EmbeddedOptions;
 
 /// The file that is read when none is named and it is there.
 pub(crate) const FILE: &str = "tidings.toml";
@@ -141,20 +142,6 @@ settings! {
         sends_per_second: u32 = EngineConfig::default().sends_per_second,
         /// Messages that a user who was quiet may send at once.
         sends_burst: u32 = EngineConfig::default().sends_burst,
-    }
-}
-
-settings! {
-    /// The data folder's engine.
-    Store {
-        /// Space left free on the disk: below it sends are refused, and go on when there is room again.
-        disk_reserve_bytes: u64 = EmbeddedOptions::new("").disk_reserve_bytes,
-        /// Writes gathered in memory before they are sorted into a file; smaller ones stall less.
-        memtable_bytes: u64 = EmbeddedOptions::new("").memtable_bytes,
-        /// The journals that an open reads again; above this they are emptied first.
-        journal_bytes: u64 = EmbeddedOptions::new("").journal_bytes,
-        /// Blocks of files kept in memory.
-        cache_bytes: u64 = EmbeddedOptions::new("").cache_bytes,
     }
 }
 
@@ -323,6 +310,7 @@ impl Settings {
         if self.webhook.url.is_some() && self.webhook.secret.as_deref().unwrap_or_default().is_empty() {
             bail!("[webhook] url needs a secret: your server could not tell our calls from a stranger's");
         }
+        self.check_store()?;
         self.check_doors()
     }
 

@@ -1,0 +1,84 @@
+//! Where things are stored: in the data folder, or in a database that several nodes share.
+
+use super::{Settings, macros::settings};
+use anyhow::{Result, bail};
+use std::{path::PathBuf, time::Duration};
+use tidings_store::{EmbeddedOptions, PostgresOptions};
+
+settings! {
+    /// The data folder's engine, or a database.
+    Store {
+        /// Space left free on the disk: below it sends are refused, and go on when there is room again.
+        disk_reserve_bytes: u64 = EmbeddedOptions::new("").disk_reserve_bytes,
+        /// Writes gathered in memory before they are sorted into a file; smaller ones stall less.
+        memtable_bytes: u64 = EmbeddedOptions::new("").memtable_bytes,
+        /// The journals that an open reads again; above this they are emptied first.
+        journal_bytes: u64 = EmbeddedOptions::new("").journal_bytes,
+        /// Blocks of files kept in memory.
+        cache_bytes: u64 = EmbeddedOptions::new("").cache_bytes,
+        /// A PostgreSQL database instead of the data folder: `postgres://user:password@host:5432/database`. Several
+        /// hosts, separated by commas, are tried in turn. `?sslmode=require`: encrypted, and the server's name proven.
+        url: Option<String> = None,
+        /// Who signs the database's certificate (PEM). Unset: whom the system trusts.
+        tls_ca_file: Option<PathBuf> = None,
+        /// Connections for reads; commits have one more. All busy: a read waits, and is then refused.
+        connections_max: usize = PostgresOptions::new("").connections,
+        /// How long a read waits for a connection.
+        acquire_timeout_ms: u64 = PostgresOptions::new("").acquire_timeout.as_millis() as u64,
+        /// How long connecting to one host may take.
+        connect_timeout_ms: u64 = PostgresOptions::new("").connect_timeout.as_millis() as u64,
+        /// How long a read may take in the database.
+        read_timeout_ms: u64 = PostgresOptions::new("").statement_timeout.as_millis() as u64,
+        /// How long a statement waits for rows that another node has locked.
+        lock_timeout_ms: u64 = PostgresOptions::new("").lock_timeout.as_millis() as u64,
+        /// The days of messages in one part of the timeline, which retention drops whole. Fixed when a database is
+        /// first used.
+        part_days: u32 = PostgresOptions::new("").part_days,
+    }
+}
+
+impl Settings {
+    pub(super) fn check_store(&self) -> Result<()> {
+        let url = self.store.url.as_deref().unwrap_or_default();
+        if !url.is_empty() && !url.starts_with("postgres://") && !url.starts_with("postgresql://") {
+            bail!("[store] url is not one of PostgreSQL: postgres://user:password@host:port/database");
+        }
+        Ok(())
+    }
+
+    pub(crate) fn embedded_options(&self) -> EmbeddedOptions {
+        let store = &self.store;
+        EmbeddedOptions {
+            path: self.data_dir.clone(),
+            outbox: self.webhook.url.is_some(),
+            disk_reserve_bytes: store.disk_reserve_bytes,
+            memtable_bytes: store.memtable_bytes,
+            journal_bytes: store.journal_bytes,
+            cache_bytes: store.cache_bytes,
+        }
+    }
+
+    /// The database, if there is one.
+    pub(crate) fn postgres_options(&self) -> Option<PostgresOptions> {
+        let store = &self.store;
+        Some(PostgresOptions {
+            url: store.url.clone().filter(|url| !url.is_empty())?,
+            outbox: self.webhook.url.is_some(),
+            tls_ca_file: store.tls_ca_file.clone(),
+            connections: store.connections_max,
+            acquire_timeout: Duration::from_millis(store.acquire_timeout_ms),
+            connect_timeout: Duration::from_millis(store.connect_timeout_ms),
+            statement_timeout: Duration::from_millis(store.read_timeout_ms),
+            lock_timeout: Duration::from_millis(store.lock_timeout_ms),
+            part_days: store.part_days,
+        })
+    }
+
+    /// Refuses a command that works on the data folder when what is stored is elsewhere.
+    pub(crate) fn needs_folder(&self, command: &str, instead: &str) -> Result<()> {
+        match self.postgres_options() {
+            Some(_) => bail!("[store] url names a database: `tidings {command}` is for data folders. {instead}"),
+            None => Ok(()),
+        }
+    }
+}
