@@ -174,9 +174,13 @@ pub(super) fn report_on(lives: &Lives, thread: usize) -> Told {
     let mut open: Vec<Reported> = Vec::new();
     let mut recent: VecDeque<Vec<Reported>> = VecDeque::new();
     let mut tried_before = false;
+    let mut called_again_in = life;
     while !lives.stopping() {
         if life != lives.life() {
             (http, life) = lives.connect();
+        }
+        if called_again_in != life {
+            called_again_in = life;
             for batch in recent.drain(..) {
                 if let Some(answer) = report(&mut http, &batch)
                     && answer.accepted > 0

@@ -9,7 +9,7 @@ use crate::{LabError, server::Check};
 use rand::{RngExt, rngs::StdRng};
 use serde_json::{Value, json};
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 use tidings_client::http::Http;
@@ -29,8 +29,8 @@ pub(super) struct Tally {
     asked_again: u64,
     /// Forgotten, of those answered within the bound before a kill: so it is stated.
     forgotten_within: u64,
-    /// The oldest of those.
-    oldest_forgotten: Duration,
+    /// Per kill, how long before it the oldest one was answered that was forgotten.
+    oldest_forgotten: Vec<Duration>,
     forgotten_late: u64,
     forgotten_strict: u64,
     /// Of lives before the last, or answered before a clean stop.
@@ -57,7 +57,7 @@ impl Tally {
             begun_ms: now_ms(),
             asked_again: 0,
             forgotten_within: 0,
-            oldest_forgotten: Duration::ZERO,
+            oldest_forgotten: Vec::new(),
             forgotten_late: 0,
             forgotten_strict: 0,
             forgotten_stored: 0,
@@ -90,6 +90,8 @@ impl Tally {
         shown: &[Shown],
         lives: Option<&Lives>,
     ) -> Result<(), LabError> {
+        // By life: problems of one kill are told together.
+        let mut oldest: BTreeMap<usize, (Duration, u64)> = BTreeMap::new();
         for one in shown {
             self.asked_again += 1;
             if !ask_again(http, one)? {
@@ -98,20 +100,34 @@ impl Tally {
                 }
                 continue;
             }
-            let end = lives.and_then(|lives| lives.end_of(one.life));
             // An answer that was read after the kill came before it.
+            let end = lives.and_then(|lives| lives.end_of(one.life));
             let age = end.map(|end| end.saturating_duration_since(one.answered));
             match age {
-                _ if one.strict => self.forgotten_strict += 1,
-                Some(age) if age <= self.bound => {
-                    self.forgotten_within += 1;
-                    self.oldest_forgotten = self.oldest_forgotten.max(age);
-                    continue;
+                _ if one.strict => {
+                    self.forgotten_strict += 1;
+                    self.problem(format!("{} of a strict popup was forgotten", one.user));
                 }
-                Some(_) => self.forgotten_late += 1,
-                None => self.forgotten_stored += 1,
+                Some(age) => {
+                    let late = age > self.bound;
+                    *if late { &mut self.forgotten_late } else { &mut self.forgotten_within } += 1;
+                    let (oldest, late_ones) = oldest.entry(one.life).or_default();
+                    *oldest = age.max(*oldest);
+                    *late_ones += u64::from(late);
+                }
+                None => {
+                    self.forgotten_stored += 1;
+                    self.problem(format!("{} was forgotten, whose showing was long stored", one.user));
+                }
             }
-            self.problem(format!("{} ({}) was forgotten, answered {age:?} before the kill", one.user, one.placement));
+        }
+        for (life, (oldest, late_ones)) in oldest {
+            self.oldest_forgotten.push(oldest);
+            if late_ones > 0 {
+                self.problem(format!(
+                    "life {life}: {late_ones} forgotten beyond the bound, the oldest after {oldest:?}"
+                ));
+            }
         }
         Ok(())
     }
@@ -207,19 +223,24 @@ impl Tally {
         forgotten + events == 0 && self.asked_again > 0 && self.accepted > 0
     }
 
+    fn oldest_ms(&self) -> Vec<f64> {
+        self.oldest_forgotten.iter().map(|oldest| oldest.as_secs_f64() * 1000.0).collect()
+    }
+
     pub(super) fn print(&self, kills: usize, seconds: f64) {
         println!("{kills} kills in {seconds:.1} s");
         println!(
-            "  decisions    asked again {}  forgotten: within {:?} of a kill {} (the oldest {:.0} ms), longer before {}, strict {}, \
-             of earlier lives or before a clean stop {}",
+            "  decisions    asked again {}  forgotten: within {:?} of a kill {}, longer before {}, strict {}, of earlier lives \
+             or before a clean stop {}",
             self.asked_again,
             self.bound,
             self.forgotten_within,
-            self.oldest_forgotten.as_secs_f64() * 1000.0,
             self.forgotten_late,
             self.forgotten_strict,
             self.forgotten_stored
         );
+        let oldest = self.oldest_ms();
+        println!("  oldest       forgotten at each kill, in ms before it: {oldest:.0?}");
         println!(
             "  events       accepted {}  exported {} ({} without an answer)  lost {}  doubled {}  altered {}  miscounted {}  \
              contradictions {}  sent again {}",
@@ -243,7 +264,7 @@ impl Tally {
             "bench": "popup-crash", "kills": kills, "seed": seed, "seconds": seconds,
             "bound_ms": self.bound.as_millis() as u64, "asked_again": self.asked_again,
             "forgotten": {
-                "within_bound": self.forgotten_within, "oldest_ms": self.oldest_forgotten.as_secs_f64() * 1000.0,
+                "within_bound": self.forgotten_within, "oldest_ms": self.oldest_ms(),
                 "longer_before": self.forgotten_late, "strict": self.forgotten_strict,
                 "stored": self.forgotten_stored,
             },
