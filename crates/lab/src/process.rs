@@ -55,6 +55,12 @@ pub(crate) fn cpu_seconds(pid: u32) -> f64 {
     (ticks(11) + ticks(12)) as f64 / TICKS_PER_SECOND
 }
 
+/// Seconds that this thread was ready to run while others had its core.
+pub(crate) fn thread_wait_seconds() -> f64 {
+    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    stat.split_whitespace().nth(1).and_then(|ns| ns.parse::<f64>().ok()).unwrap_or(0.0) / 1e9
+}
+
 /// `USER_HZ`: fixed by Linux's interface for every architecture of interest.
 const TICKS_PER_SECOND: f64 = 100.0;
 

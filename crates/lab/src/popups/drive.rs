@@ -4,7 +4,11 @@
 //! spaced times; what finds no free connection waits, and its latency counts from when it was due.
 
 use super::wire::{Answer, Reading, read_answer};
-use crate::{LabError, job::Percentiles, process::monotonic_ns};
+use crate::{
+    LabError,
+    job::Percentiles,
+    process::{monotonic_ns, thread_wait_seconds},
+};
 use hdrhistogram::Histogram;
 use mio::{Events, Interest, Poll, Token, net::TcpStream};
 use serde::Serialize;
@@ -59,6 +63,8 @@ pub(crate) struct Stretch {
     /// How late this client got to what was due while a connection was free.
     pub(crate) lateness: Percentiles,
     pub(crate) client_cpu_seconds: f64,
+    /// The client was ready to run, and others had its core.
+    pub(crate) client_wait_seconds: f64,
     /// Connections that broke while a request was under way.
     pub(crate) broken: u64,
     /// Requests due that were never sent, since no connection was free by the end.
@@ -72,6 +78,11 @@ impl Stretch {
 
     pub(crate) fn client_busy(&self) -> f64 {
         self.client_cpu_seconds / self.seconds.max(1e-9)
+    }
+
+    /// The share of its time in which others had the client's core.
+    pub(crate) fn disturbed(&self) -> f64 {
+        self.client_wait_seconds / self.seconds.max(1e-9)
     }
 
     /// These figures are the client's limit. `server_busy` is the share of its core that the server used.
@@ -149,7 +160,7 @@ impl Connections {
             answers: 0,
             broken: 0,
         };
-        let cpu_before = thread_cpu_seconds();
+        let (cpu_before, waited_before) = (thread_cpu_seconds(), thread_wait_seconds());
         loop {
             let now_ns = monotonic_ns();
             let over = now_ns >= run.deadline_ns;
@@ -175,6 +186,7 @@ impl Connections {
             latency: Percentiles::of(&run.latency),
             lateness: Percentiles::of(&run.lateness),
             client_cpu_seconds: thread_cpu_seconds() - cpu_before,
+            client_wait_seconds: thread_wait_seconds() - waited_before,
             broken: run.broken,
             unsent: run.due.map_or(0, |due| due.by(run.deadline_ns).saturating_sub(due.given)),
         })

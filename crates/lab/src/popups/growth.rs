@@ -101,7 +101,8 @@ fn case(args: &PopupGrowthArgs, popups: usize, users: u32) -> Result<Case, LabEr
 
 impl Case {
     fn bytes_per_user(&self) -> f64 {
-        let after = self.introduced.server_rss_bytes.unwrap_or_default();
+        // After the mix: what the store held of its own while all were written is gone by then.
+        let after = self.measured.server_rss_bytes.unwrap_or_default();
         after.saturating_sub(self.rss_before) as f64 / f64::from(self.users)
     }
 
@@ -109,9 +110,9 @@ impl Case {
         println!("{} live popups, {} known users, a gap of {} s", self.popups, self.users, self.gap_s);
         show::introduced(self.users, &self.introduced);
         println!(
-            "  memory       {:.0} MiB before the first user, {} with all: {:.0} bytes a user",
+            "  memory       {:.0} MiB before the first user, {} in the end: {:.0} bytes a user",
             self.rss_before as f64 / 1048576.0,
-            show::memory(&self.introduced),
+            show::memory(&self.measured),
             self.bytes_per_user()
         );
         show::mix("as fast as it goes", &self.measured, &self.tally);

@@ -61,6 +61,9 @@ pub(super) fn memory(measured: &Measured) -> String {
     measured.server_rss_bytes.map_or("?".into(), |bytes| format!("{:.0} MiB", bytes as f64 / 1048576.0))
 }
 
+/// Above this the machine was not the bench's alone, and the figures are lower than they could be.
+const DISTURBED_SHARE: f64 = 0.02;
+
 fn faults(tally: &Tally) {
     println!(
         "  faults       too early {}  wrong wait {}  wrong content {}  wrong answer {}  refused {}  broken {}  due but \
@@ -80,6 +83,12 @@ fn latency(measured: &Measured) {
     row("answered", &measured.stretch.latency);
     if measured.stretch.lateness != Percentiles::default() {
         row("client late", &measured.stretch.lateness);
+    }
+    if measured.stretch.disturbed() > DISTURBED_SHARE {
+        let percent = measured.stretch.disturbed() * 100.0;
+        println!(
+            "  ! other work kept the client from its core for {percent:.0} % of the time: these figures are too low"
+        );
     }
     if measured.stretch.unsent > 0 {
         println!("  ! {} requests were due and found no free connection by the end", measured.stretch.unsent);
