@@ -1,6 +1,6 @@
 //! From HTTP to a WebSocket: checks the handshake, answers 101, and lets the socket go.
 
-use crate::{Api, Sessions};
+use crate::{Api, Sessions, express::ReadAhead};
 use axum::http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use bytes::Bytes;
 use http_body_util::Full;
@@ -86,21 +86,27 @@ fn has_token(headers: &HeaderMap, name: header::HeaderName, token: &str) -> bool
 /// Takes the connection out of hyper and the runtime.
 fn hand_over(upgraded: Upgraded, sessions: &Arc<dyn Sessions>) {
     match take_out(upgraded) {
-        Ok(Some((carrier, read))) => sessions.adopt(carrier, read.to_vec()),
+        Ok(Some((carrier, read))) => sessions.adopt(carrier, read),
         Ok(None) => tracing::error!("an upgraded connection was not one of the listener's"),
         Err(error) => tracing::warn!(%error, "a socket could not be taken out of the runtime"),
     }
 }
 
 /// The connection and what was read beyond the request.
-fn take_out(upgraded: Upgraded) -> io::Result<Option<(Carrier, Bytes)>> {
-    let upgraded = match upgraded.downcast::<TokioIo<TcpStream>>() {
-        Ok(Parts { io, read_buf, .. }) => return Ok(Some((io.into_inner().into_std()?.into(), read_buf))),
+fn take_out(upgraded: Upgraded) -> io::Result<Option<(Carrier, Vec<u8>)>> {
+    let upgraded = match upgraded.downcast::<TokioIo<ReadAhead<TcpStream>>>() {
+        Ok(Parts { io, read_buf, .. }) => {
+            let (stream, ahead) = io.into_inner().into_parts();
+            return Ok(Some((stream.into_std()?.into(), [&read_buf[..], &ahead].concat())));
+        }
         Err(upgraded) => upgraded,
     };
-    let Ok(Parts { io, read_buf, .. }) = upgraded.downcast::<TokioIo<TlsStream<TcpStream>>>() else { return Ok(None) };
-    let (socket, session) = io.into_inner().into_inner();
-    Ok(Some((Carrier::Tls(socket.into_std()?, Box::new(session)), read_buf)))
+    let Ok(Parts { io, read_buf, .. }) = upgraded.downcast::<TokioIo<ReadAhead<TlsStream<TcpStream>>>>() else {
+        return Ok(None);
+    };
+    let (stream, ahead) = io.into_inner().into_parts();
+    let (socket, session) = stream.into_inner();
+    Ok(Some((Carrier::Tls(socket.into_std()?, Box::new(session)), [&read_buf[..], &ahead].concat())))
 }
 
 #[cfg(test)]

@@ -124,7 +124,7 @@ fn refused(refusal: Refusal) -> Response<AnswerBody> {
 }
 
 /// Runs a future; a panic in it ends the request, not the connection's task.
-async fn caught<T>(future: impl Future<Output = T>) -> Result<T, String> {
+pub(crate) async fn caught<T>(future: impl Future<Output = T>) -> Result<T, String> {
     let mut future = pin!(future);
     poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
         Ok(poll) => poll.map(Ok),

@@ -10,12 +10,14 @@
 //!
 //! In reading order: [`Api`] (what handlers share), [`auth`] (who is calling), [`extract`] (what they ask),
 //! [`problem`] (how no is said), [`routes`] (the operations), [`connect`] (the way out to a WebSocket),
-//! [`door`] (one request), [`listener`] (connections, and how they end), `entrance` (what comes before HTTP on one).
+//! [`door`] (one request), [`listener`] (connections, and how they end), `entrance` (what comes before HTTP on one),
+//! `express` (a way past all that for the one question that is asked most).
 
 pub mod auth;
 pub mod connect;
 pub mod door;
 mod entrance;
+mod express;
 pub mod extract;
 pub mod listener;
 pub mod problem;
@@ -105,8 +107,13 @@ impl Api {
 
     /// Who is calling, by the `Authorization` header.
     pub fn authenticate(&self, headers: &HeaderMap) -> Result<Actor, Refusal> {
-        let credential = headers.get(header::AUTHORIZATION).ok_or_else(|| unauthorized("an API key or a token"))?;
-        let credential = credential.to_str().map_err(|_| unauthorized("a header that is text"))?;
+        self.authenticate_header(headers.get(header::AUTHORIZATION).map(|credential| credential.as_bytes()))
+    }
+
+    /// The same, by the header's value.
+    pub(crate) fn authenticate_header(&self, credential: Option<&[u8]>) -> Result<Actor, Refusal> {
+        let credential = credential.ok_or_else(|| unauthorized("an API key or a token"))?;
+        let credential = std::str::from_utf8(credential).map_err(|_| unauthorized("a header that is text"))?;
         let secret = credential
             .split_once(' ')
             .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))

@@ -3,6 +3,7 @@
 use crate::{
     door::Door,
     entrance::{read_proxy_header, shake_hands},
+    express::{ReadAhead, serve_questions},
 };
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -107,12 +108,12 @@ impl Listener {
         Stop(stop)
     }
 
-    async fn run(self, mut stopped: watch::Receiver<bool>) {
+    async fn run(self, stopped: watch::Receiver<bool>) {
         let mut reserve = Reserve::new();
         loop {
             let accepted = tokio::select! {
                 accepted = self.accept() => accepted,
-                () = told_to_stop(&mut stopped) => return,
+                () = told_to_stop(stopped.clone()) => return,
             };
             match accepted {
                 Ok((stream, peer)) => self.serve(stream, peer, &stopped),
@@ -184,7 +185,7 @@ async fn welcome(
     peer: SocketAddr,
     door: Door,
     config: &ListenerConfig,
-    mut stopped: watch::Receiver<bool>,
+    stopped: watch::Receiver<bool>,
 ) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let begin = async {
@@ -201,12 +202,25 @@ async fn welcome(
     let entered = tokio::select! {
         entered = begin => entered?,
         // Nothing was asked yet that would have to be answered.
-        () = told_to_stop(&mut stopped) => return Ok(()),
+        () = told_to_stop(stopped.clone()) => return Ok(()),
     };
     match entered {
-        Entered::Plain(stream) => converse(stream, door, stopped).await,
+        Entered::Plain(stream) => serve_one(stream, door, stopped).await,
         // Boxed, so that a connection without TLS does not pay for its size.
-        Entered::Tls(stream) => Box::pin(converse(*stream, door, stopped)).await,
+        Entered::Tls(stream) => Box::pin(serve_one(*stream, door, stopped)).await,
+    }
+}
+
+/// Questions about popups, as long as nothing else is asked; then whatever is.
+async fn serve_one(
+    mut stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    door: Door,
+    stopped: watch::Receiver<bool>,
+) -> io::Result<()> {
+    let told = Box::pin(told_to_stop(stopped.clone()));
+    if let Some(read) = serve_questions(&mut stream, door.api(), HEAD_TIMEOUT, told).await? {
+        // Boxed: a connection that only ever asks about popups does not pay for the size.
+        Box::pin(converse(ReadAhead::new(read, stream), door, stopped)).await;
     }
     Ok(())
 }
@@ -221,7 +235,7 @@ enum Entered {
 async fn converse(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     door: Door,
-    mut stopped: watch::Receiver<bool>,
+    stopped: watch::Receiver<bool>,
 ) {
     let mut builder = http1::Builder::new();
     builder
@@ -234,7 +248,7 @@ async fn converse(
     let ended = tokio::select! {
         biased;
         ended = connection.as_mut() => ended,
-        () = told_to_stop(&mut stopped) => {
+        () = told_to_stop(stopped.clone()) => {
             connection.as_mut().graceful_shutdown();
             connection.await
         }
@@ -244,7 +258,7 @@ async fn converse(
     }
 }
 
-async fn told_to_stop(stopped: &mut watch::Receiver<bool>) {
+async fn told_to_stop(mut stopped: watch::Receiver<bool>) {
     let _ = stopped.wait_for(|stop| *stop).await;
 }
 

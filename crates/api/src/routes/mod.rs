@@ -12,7 +12,7 @@ mod reading;
 mod users;
 
 pub(crate) use messages::send_message;
-pub(crate) use popups::decide_popup;
+pub(crate) use popups::{Shown, answer_question, decide_popup};
 
 use crate::{Api, problem::Refused};
 use axum::{

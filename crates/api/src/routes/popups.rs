@@ -52,8 +52,36 @@ where
 {
     let actor = api.authenticate(headers)?;
     let body = read_body(headers, body).await?;
-    let question = QuestionBody::read(&body)?;
-    let user = asked_about(&actor, &question)?;
+    Ok(match answer_question(api, &actor, &body).await? {
+        Shown::Popup(json) => {
+            let mut response = Response::new(Bytes::from(json));
+            response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+            response
+        }
+        Shown::Nothing { retry_after_s } => {
+            let mut response = Response::new(Bytes::new());
+            *response.status_mut() = StatusCode::NO_CONTENT;
+            if let Some(seconds) = retry_after_s {
+                response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+            }
+            response
+        }
+    })
+}
+
+/// The answer to a question.
+pub(crate) enum Shown {
+    /// A `Decision` as JSON.
+    Popup(Vec<u8>),
+    Nothing {
+        retry_after_s: Option<u64>,
+    },
+}
+
+/// Answers the JSON of a `DecideRequest`. Waits only for what is not in memory.
+pub(crate) async fn answer_question(api: &Api, actor: &Actor, body: &[u8]) -> Result<Shown, Refusal> {
+    let question = QuestionBody::read(body)?;
+    let user = asked_about(actor, &question)?;
     let ask = question.ask(user);
     let mut facts = None;
     for _ in 0..LOOK_UPS_MAX {
@@ -62,29 +90,21 @@ where
                 let user = user.to_owned();
                 facts = Some(api.read(move |engine| engine.popup_facts(&user, needs)).await?);
             }
-            Decided::Nothing { retry_after_ms } => return Ok(nothing(retry_after_ms)),
+            Decided::Nothing { retry_after_ms } => {
+                // Whole seconds are all that the header can say; rounded up, so that nobody comes early.
+                let retry_after_s = retry_after_ms.map(|ms| ms.div_ceil(1_000).max(1));
+                return Ok(Shown::Nothing { retry_after_s });
+            }
             Decided::Shown(showing) => {
                 if let Some(durable) = showing.durable {
                     let stopping = || Refusal::new(ErrorCode::Draining, "the server is stopping").retry_after(1_000);
                     durable.await.unwrap_or_else(|_| Err(stopping()))?;
                 }
-                let mut response = Response::new(Bytes::from(showing.json));
-                response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-                return Ok(response);
+                return Ok(Shown::Popup(showing.json));
             }
         }
     }
     Err(evicted())
-}
-
-fn nothing(retry_after_ms: Option<u64>) -> Response<Bytes> {
-    let mut response = Response::new(Bytes::new());
-    *response.status_mut() = StatusCode::NO_CONTENT;
-    if let Some(ms) = retry_after_ms {
-        // Whole seconds are all that the header can say; rounded up, so that nobody comes early.
-        response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(ms.div_ceil(1_000).max(1)));
-    }
-    response
 }
 
 /// The user that a question is about: a token's own, or the one that an app server names.

@@ -9,7 +9,7 @@ use super::{
     configuration::{Configuration, Placement, Popup},
     marks::{Marks, What},
     rules::{Attributes, Profile},
-    timetable::{Days, Phase},
+    timetable::{Days, Phase, Timetable},
 };
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -66,65 +66,103 @@ pub(super) struct Choice {
     pub(super) until: u64,
 }
 
-/// A limit that holds for all popups of a placement, or for all.
-struct Common<'a> {
+/// Caps, and what they count.
+struct Limit<'a> {
     caps: &'a Caps,
     what: What,
     days: &'a Days,
     by: fn(&'static str) -> By,
 }
 
-impl Configuration {
-    /// From `at` on, the first time that caps and schedule all allow; with what moved it last.
-    fn earliest(&self, popup: &Popup, marks: &Marks, question: &Question<'_>) -> Result<(u64, Option<By>), By> {
-        let commons = [
-            Common { caps: &self.above.caps, what: What::ALL, days: &self.above.days, by: By::AllCaps },
-            Common {
-                caps: &question.placement.caps,
-                what: question.placement.what,
-                days: &self.above.days,
-                by: By::PlacementCaps,
-            },
-            Common { caps: &popup.caps, what: popup.what, days: &popup.days, by: By::Caps },
-        ];
-        let mut at = question.now_ms;
-        let mut moved_by = None;
-        'rounds: for _ in 0..ROUNDS_MAX {
-            match popup.timetable.at(at) {
-                Phase::Open { .. } => {}
-                Phase::Closed { opens_at: Some(opens_at) } => {
-                    (at, moved_by) = (opens_at, moved_by.or(Some(By::Schedule)));
-                    continue;
-                }
-                Phase::Closed { opens_at: None } => return Err(By::Schedule),
+/// From when on something is allowed, and what moved that furthest from now on first; or what forbids it.
+type Earliest = Result<(u64, Option<By>), By>;
+
+/// From `at` on, the first time that all of these limits, and the time table if there is one, allow.
+fn earliest(
+    (at, by): (u64, Option<By>),
+    timetable: Option<&Timetable>,
+    limits: &[Limit<'_>],
+    marks: &Marks,
+    session: Option<u64>,
+) -> Earliest {
+    let (mut at, mut moved_by) = (at, by);
+    'rounds: for _ in 0..ROUNDS_MAX {
+        match timetable.map(|timetable| timetable.at(at)) {
+            None | Some(Phase::Open { .. }) => {}
+            Some(Phase::Closed { opens_at: Some(opens_at) }) => {
+                (at, moved_by) = (opens_at, moved_by.or(Some(By::Schedule)));
+                continue;
             }
-            for common in &commons {
-                match common.caps.keep(common.what, marks, question.session, common.days, at) {
-                    None => {}
-                    Some(Kept { by, until: None }) => return Err((common.by)(by)),
-                    Some(Kept { by, until: Some(until) }) => {
-                        (at, moved_by) = (until.max(at + 1), moved_by.or(Some((common.by)(by))));
-                        continue 'rounds;
-                    }
-                }
-            }
-            break;
+            Some(Phase::Closed { opens_at: None }) => return Err(By::Schedule),
         }
-        Ok((at, moved_by))
+        for limit in limits {
+            match limit.caps.keep(limit.what, marks, session, limit.days, at) {
+                None => {}
+                Some(Kept { by, until: None }) => return Err((limit.by)(by)),
+                Some(Kept { by, until: Some(until) }) => {
+                    (at, moved_by) = (until.max(at + 1), moved_by.or(Some((limit.by)(by))));
+                    continue 'rounds;
+                }
+            }
+        }
+        break;
+    }
+    Ok((at, moved_by))
+}
+
+impl Configuration {
+    /// The limits that hold for every popup of the placement.
+    fn common<'a>(&'a self, placement: &'a Placement) -> [Limit<'a>; 2] {
+        let days = &*self.above.days;
+        [
+            Limit { caps: &self.above.caps, what: What::ALL, days, by: By::AllCaps },
+            Limit { caps: &placement.caps, what: placement.what, days, by: By::PlacementCaps },
+        ]
     }
 
-    /// What can be said of one popup. Cheap conditions come first, and those that only an answer needs last.
-    pub(super) fn look(&self, popup: &Popup, marks: &Marks, question: &Question<'_>) -> Look {
+    /// From when on any popup of the placement could be shown.
+    fn floor(&self, marks: &Marks, question: &Question<'_>) -> Earliest {
+        earliest((question.now_ms, None), None, &self.common(question.placement), marks, question.session)
+    }
+
+    /// From when on caps and schedule all allow this popup.
+    fn earliest(&self, popup: &Popup, marks: &Marks, question: &Question<'_>, floor: &Earliest) -> Earliest {
+        let own = Limit { caps: &popup.caps, what: popup.what, days: &popup.days, by: By::Caps };
+        let (session, floor) = (question.session, (*floor)?);
+        let (at, by) = earliest(floor, Some(&popup.timetable), std::slice::from_ref(&own), marks, session)?;
+        if at == floor.0 {
+            return Ok((at, by));
+        }
+        // Later, a limit of all may hold that did not before.
+        let [all, placement] = self.common(question.placement);
+        earliest((at, by), Some(&popup.timetable), &[all, placement, own], marks, session)
+    }
+
+    /// What can be said of one popup. One that could not be shown before `no_later_than` is not looked at further.
+    /// Cheap conditions come first.
+    fn look_before(
+        &self,
+        popup: &Popup,
+        marks: &Marks,
+        question: &Question<'_>,
+        floor: &Earliest,
+        no_later_than: u64,
+    ) -> Look {
         if !popup.is_published() {
             return Look::No { by: By::State };
         }
         if let Err(by) = asks_for(popup, question) {
             return Look::No { by };
         }
-        let (mut at, mut by) = match self.earliest(popup, marks, question) {
+        let (mut at, mut by) = match self.earliest(popup, marks, question, floor) {
             Ok(found) => found,
             Err(by) => return Look::No { by },
         };
+        if let Some(by) = by
+            && at >= no_later_than
+        {
+            return Look::NotBefore { at, by };
+        }
         if let Some(audience) = &popup.audience
             && !audience.holds(&question.profile)
         {
@@ -140,20 +178,28 @@ impl Configuration {
         }
     }
 
+    /// All that can be said of one popup.
+    pub(super) fn look(&self, popup: &Popup, marks: &Marks, question: &Question<'_>) -> Look {
+        self.look_before(popup, marks, question, &self.floor(marks, question), u64::MAX)
+    }
+
     /// The popup for this user now.
     pub(super) fn choose(&self, marks: &Marks, question: &Question<'_>) -> Choice {
         let placement = question.placement;
         let mut choice = Choice { chosen: None, controls: SmallVec::new(), next_at: u64::MAX, until: u64::MAX };
+        let floor = self.floor(marks, question);
+        let Ok((floor_at, _)) = floor else { return choice };
         let mut ranks = Vec::new();
         placement.index.candidates(&question.profile, &mut ranks);
         for rank in ranks {
             let popup = &placement.popups[rank as usize];
-            match self.look(popup, marks, question) {
+            match self.look_before(popup, marks, question, &floor, choice.next_at) {
                 Look::Due(variant) => {
                     choice.chosen = Some((popup.clone(), variant));
                     return choice;
                 }
                 Look::Control => choice.controls.push(popup.clone()),
+                // Also if it was not looked at further: then there is one that is not later.
                 Look::NotBefore { at, .. } => {
                     // A control group's member is not shown it then either, but it is counted then.
                     choice.until = choice.until.min(at);
@@ -162,6 +208,10 @@ impl Configuration {
                     }
                 }
                 Look::No { .. } => {}
+            }
+            // Nothing can be earlier, and nothing is due.
+            if floor_at > question.now_ms && choice.next_at == floor_at {
+                break;
             }
         }
         choice

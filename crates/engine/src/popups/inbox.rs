@@ -14,8 +14,6 @@ use tokio::sync::oneshot;
 
 /// Callers that wait for what they were answered to be durable. Full: refused with `queue_full`.
 const DURABLE_MAX: usize = 65_536;
-/// The worker writes at most so often, so that what comes meanwhile goes along.
-const GATHER: Duration = Duration::from_millis(2);
 
 /// A showing, or that there would have been one.
 pub(super) struct Record {
@@ -139,14 +137,14 @@ impl Inbox {
     }
 
     /// What waits, once it is time: somebody waits for an answer, the oldest showing has waited long enough, or
-    /// `at_most` has passed. `written_at`: when the last write began.
-    pub(super) fn take(&self, at_most: Duration, written_at: Instant) -> Waiting {
+    /// `at_most` has passed. Nobody who waits is served before `not_before`.
+    pub(super) fn take(&self, at_most: Duration, not_before: Instant) -> Waiting {
         let deadline = Instant::now() + at_most;
         let mut waiting = self.waiting.lock();
         loop {
             let due = match &*waiting {
                 Waiting { stopping: true, .. } => break,
-                Waiting { durable, events, .. } if !durable.is_empty() || !events.is_empty() => written_at + GATHER,
+                Waiting { durable, events, .. } if !durable.is_empty() || !events.is_empty() => not_before,
                 Waiting { first_at: Some(first_at), .. } => *first_at + self.patience,
                 _ => deadline,
             };

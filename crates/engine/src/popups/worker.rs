@@ -14,6 +14,7 @@ use crate::{
 };
 use rustc_hash::FxHashSet;
 use std::{
+    collections::BTreeSet,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -21,6 +22,9 @@ use tidings_protocol::{error::Refusal, http::PopupEventsAccepted};
 
 /// How often the worker looks at what time alone brings.
 const TICK: Duration = Duration::from_secs(1);
+/// The store is left alone for at least and at most so long after each write.
+const REST_MIN: Duration = Duration::from_millis(2);
+const REST_MAX: Duration = Duration::from_millis(20);
 /// The wait after a store that failed.
 const STORE_FAILED_TICK: Duration = Duration::from_millis(500);
 /// Time tables and days are made anew so often: they are fast for fifteen days ahead.
@@ -47,7 +51,8 @@ pub(super) struct Worker {
     again: Vec<Record>,
     refreshed_at: u64,
     swept_at: Instant,
-    written_at: Instant,
+    /// The store is left alone until then.
+    rests_until: Instant,
     is_failing: bool,
 }
 
@@ -67,7 +72,7 @@ impl Worker {
             again: Vec::new(),
             refreshed_at: shared.clock.now_ms(),
             swept_at: now,
-            written_at: now,
+            rests_until: now,
             is_failing: false,
             shared,
         };
@@ -77,14 +82,18 @@ impl Worker {
     /// One turn; answers whether there is another.
     fn turn(&mut self) -> bool {
         let patience = if self.again.is_empty() { TICK } else { STORE_FAILED_TICK };
-        let waiting = self.shared.inbox.take(patience, self.written_at);
-        self.written_at = Instant::now();
+        let waiting = self.shared.inbox.take(patience, self.rests_until);
+        let began = Instant::now();
         let mut records = std::mem::take(&mut self.again);
         records.extend(waiting.records);
         self.store_events(waiting.events);
         let stored = self.store_records(records);
         answer(waiting.durable, stored);
-        self.shared.metrics.popup_store_busy_seconds.inc_by(self.written_at.elapsed().as_secs_f64());
+        let took = began.elapsed();
+        self.shared.metrics.popup_store_busy_seconds.inc_by(took.as_secs_f64());
+        // As long as it was at work, so that it is busy for half of the time at most: chat commits to it too, and what
+        // comes meanwhile is written together.
+        self.rests_until = Instant::now() + took.clamp(REST_MIN, REST_MAX);
         if waiting.stopping {
             self.store_the_rest();
             return false;
@@ -126,7 +135,8 @@ impl Worker {
         let mut records = records.into_iter().peekable();
         while records.peek().is_some() {
             let piece: Vec<Record> = records.by_ref().take(ROWS_PER_WRITE).collect();
-            let users: FxHashSet<UserKey> = piece.iter().map(|record| record.user).collect();
+            // In the order of their rows: neighbours are found faster.
+            let users: BTreeSet<UserKey> = piece.iter().map(|record| record.user).collect();
             match self.write_records(&piece, &users) {
                 Ok(()) => {
                     self.shared.inbox.done(piece.len(), 0);
@@ -142,7 +152,7 @@ impl Worker {
         Ok(())
     }
 
-    fn write_records(&mut self, records: &[Record], users: &FxHashSet<UserKey>) -> StoreResult<()> {
+    fn write_records(&mut self, records: &[Record], users: &BTreeSet<UserKey>) -> StoreResult<()> {
         let mut changes = Vec::with_capacity(users.len() + 64);
         for key in users {
             let mut table = self.shared.users.table(*key);
@@ -160,7 +170,7 @@ impl Worker {
     }
 
     /// What was written is stored, unless it changed again meanwhile; what failed is to be written again.
-    fn settle_users(&self, users: FxHashSet<UserKey>, stored: bool) {
+    fn settle_users(&self, users: BTreeSet<UserKey>, stored: bool) {
         for key in users {
             let mut table = self.shared.users.table(key);
             if let Some(user) = table.get(key)

@@ -1,0 +1,290 @@
+//! A way past the router and the HTTP library for one request: `POST /v1/popups/decide`, which apps send for every page
+//! view. A connection starts here; the first request that is anything else, or of any less usual form, goes to the library
+//! with all that was read, and the connection stays there.
+
+use crate::{
+    Api,
+    door::caught,
+    internal,
+    problem::{PROBLEM_JSON, problem},
+    routes::{Shown, answer_question},
+};
+use std::{
+    future::poll_fn,
+    io::{self, Write},
+    pin::{Pin, pin},
+    task::{Context, Poll, ready},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+use tidings_protocol::error::{ErrorCode, Refusal};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf},
+    time::{Instant, Sleep, sleep_until},
+};
+
+const FIRST_LINE: &[u8] = b"POST /v1/popups/decide HTTP/1.1\r\n";
+/// Headers of a question. With more it goes to the library.
+const HEADERS_MAX: usize = 32;
+/// A question with its head, in bytes. A longer one goes to the library.
+const QUESTION_BYTES_MAX: usize = 32 * 1024;
+/// What a connection holds ready for reading.
+const READ_BYTES: usize = 2 * 1024;
+
+/// A stream of which something was read already.
+pub(crate) struct ReadAhead<S> {
+    ahead: Vec<u8>,
+    taken: usize,
+    stream: S,
+}
+
+impl<S> ReadAhead<S> {
+    pub(crate) fn new(ahead: Vec<u8>, stream: S) -> Self {
+        ReadAhead { ahead, taken: 0, stream }
+    }
+
+    /// The stream, and what nobody has taken of what was read of it.
+    pub(crate) fn into_parts(mut self) -> (S, Vec<u8>) {
+        self.ahead.drain(..self.taken);
+        (self.stream, self.ahead)
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for ReadAhead<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        if this.taken < this.ahead.len() {
+            let count = buffer.remaining().min(this.ahead.len() - this.taken);
+            buffer.put_slice(&this.ahead[this.taken..this.taken + count]);
+            this.taken += count;
+            if this.taken == this.ahead.len() {
+                (this.ahead, this.taken) = (Vec::new(), 0);
+            }
+            return Poll::Ready(Ok(()));
+        }
+        Pin::new(&mut this.stream).poll_read(context, buffer)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for ReadAhead<S> {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(context, bytes)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+/// What stands at the beginning of what was read.
+enum Next {
+    /// More must come before it can be told.
+    Unknown,
+    /// A whole question: where its body begins and ends, and the `Authorization` header.
+    Question { body: usize, end: usize, credential: Option<(usize, usize)> },
+    /// For the library.
+    SomethingElse,
+}
+
+/// The time as the `Date` header tells it, formatted once a second.
+#[derive(Default)]
+struct Date {
+    second: u64,
+    text: String,
+}
+
+impl Date {
+    fn text(&mut self) -> &str {
+        let now = SystemTime::now();
+        let second = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        if second != self.second || self.text.is_empty() {
+            (self.second, self.text) = (second, httpdate::fmt_http_date(now));
+        }
+        &self.text
+    }
+}
+
+/// Answers questions until the connection ends or is asked to stop (`None`), or something else is asked: then with all that
+/// was read and not answered.
+pub(crate) async fn serve_questions<S: AsyncRead + AsyncWrite + Unpin>(
+    stream: &mut S,
+    api: &Api,
+    idle_max: Duration,
+    mut told_to_stop: Pin<Box<impl Future<Output = ()>>>,
+) -> io::Result<Option<Vec<u8>>> {
+    let mut idle = pin!(sleep_until(Instant::now() + idle_max));
+    let (mut read, mut out, mut date) = (Vec::new(), Vec::new(), Date::default());
+    let mut taken = 0;
+    loop {
+        match next(&read[taken..]) {
+            Next::Question { body, end, credential } => {
+                let question = &read[taken..taken + end];
+                let credential = credential.map(|(from, to)| &question[from..to]);
+                answer(api, credential, &question[body..], &mut date, &mut out).await;
+                taken += end;
+            }
+            Next::SomethingElse => {
+                stream.write_all(&out).await?;
+                read.drain(..taken);
+                return Ok(Some(read));
+            }
+            Next::Unknown => {
+                if !out.is_empty() {
+                    stream.write_all(&out).await?;
+                    out.clear();
+                }
+                read.drain(..taken);
+                taken = 0;
+                if !read_more(stream, &mut read, &mut idle, idle_max, &mut told_to_stop).await? {
+                    return Ok(None);
+                }
+            }
+        }
+    }
+}
+
+/// Waits for more; answers whether there is any.
+async fn read_more<S: AsyncRead + Unpin>(
+    stream: &mut S,
+    read: &mut Vec<u8>,
+    idle: &mut Pin<&mut Sleep>,
+    idle_max: Duration,
+    told_to_stop: &mut Pin<Box<impl Future<Output = ()>>>,
+) -> io::Result<bool> {
+    let had = read.len();
+    let mut began = None;
+    read.resize(had + READ_BYTES, 0);
+    let count = poll_fn(|context| {
+        let mut buffer = ReadBuf::new(&mut read[had..]);
+        match Pin::new(&mut *stream).poll_read(context, &mut buffer) {
+            Poll::Ready(result) => return Poll::Ready(result.map(|()| buffer.filled().len())),
+            Poll::Pending => {}
+        }
+        if told_to_stop.as_mut().poll(context).is_ready() {
+            return Poll::Ready(Ok(0));
+        }
+        // The timer is set anew when it fires, not for each request.
+        let until = *began.get_or_insert_with(Instant::now) + idle_max;
+        loop {
+            ready!(idle.as_mut().poll(context));
+            if Instant::now() >= until {
+                return Poll::Ready(Ok(0));
+            }
+            idle.as_mut().reset(until);
+        }
+    })
+    .await?;
+    read.truncate(had + count);
+    Ok(count > 0)
+}
+
+fn next(read: &[u8]) -> Next {
+    let known = read.len().min(FIRST_LINE.len());
+    if read[..known] != FIRST_LINE[..known] || read.len() > QUESTION_BYTES_MAX {
+        return Next::SomethingElse;
+    }
+    let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+    let mut request = httparse::Request::new(&mut headers);
+    let body = match request.parse(read) {
+        Ok(httparse::Status::Complete(body)) => body,
+        Ok(httparse::Status::Partial) => return Next::Unknown,
+        Err(_) => return Next::SomethingElse,
+    };
+    let (mut length, mut credential) = (None, None);
+    for header in request.headers {
+        let is = |name: &str| header.name.eq_ignore_ascii_case(name);
+        if is("content-length") {
+            let text = std::str::from_utf8(header.value).unwrap_or_default();
+            match text.parse::<usize>() {
+                Ok(value) if length.is_none() && text.bytes().all(|byte| byte.is_ascii_digit()) => length = Some(value),
+                _ => return Next::SomethingElse,
+            }
+        } else if is("authorization") {
+            let from = header.value.as_ptr() as usize - read.as_ptr() as usize;
+            if credential.replace((from, from + header.value.len())).is_some() {
+                return Next::SomethingElse;
+            }
+        } else if is("content-type") {
+            if !header.value.eq_ignore_ascii_case(b"application/json") {
+                return Next::SomethingElse;
+            }
+        } else if is("connection") {
+            if !header.value.eq_ignore_ascii_case(b"keep-alive") {
+                return Next::SomethingElse;
+            }
+        } else if is("transfer-encoding") || is("expect") || is("upgrade") {
+            return Next::SomethingElse;
+        }
+    }
+    // Without a length there is no body: the library says what is wrong.
+    let Some(end) = length.map(|length| body.saturating_add(length)).filter(|end| *end <= QUESTION_BYTES_MAX) else {
+        return Next::SomethingElse;
+    };
+    if read.len() < end { Next::Unknown } else { Next::Question { body, end, credential } }
+}
+
+async fn answer(api: &Api, credential: Option<&[u8]>, question: &[u8], date: &mut Date, out: &mut Vec<u8>) {
+    let answered = caught(async {
+        let actor = api.authenticate_header(credential)?;
+        answer_question(api, &actor, question).await
+    });
+    let answered = answered.await.unwrap_or_else(|panic| Err(internal(&format!("panic: {panic}"))));
+    let date = date.text();
+    // Writing to memory cannot fail.
+    let _ = match answered {
+        Ok(Shown::Nothing { retry_after_s: None }) => write!(out, "HTTP/1.1 204 No Content\r\ndate: {date}\r\n\r\n"),
+        Ok(Shown::Nothing { retry_after_s: Some(seconds) }) => {
+            write!(out, "HTTP/1.1 204 No Content\r\nretry-after: {seconds}\r\ndate: {date}\r\n\r\n")
+        }
+        Ok(Shown::Popup(json)) => {
+            let length = json.len();
+            let head = write!(
+                out,
+                "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {length}\r\ndate: {date}\r\n\r\n"
+            );
+            out.extend_from_slice(&json);
+            head
+        }
+        Err(refusal) => {
+            api.engine.metrics.count_refusal(refusal.code);
+            tracing::debug!(code = %refusal.code, "refused");
+            put_refusal(out, &refusal, date)
+        }
+    };
+}
+
+/// The same answer as the library's.
+fn put_refusal(out: &mut Vec<u8>, refusal: &Refusal, date: &str) -> io::Result<()> {
+    let problem = problem(refusal);
+    let body = serde_json::to_vec(&problem)?;
+    let reason = axum::http::StatusCode::from_u16(problem.status).ok().and_then(|status| status.canonical_reason());
+    write!(out, "HTTP/1.1 {} {}\r\ncontent-type: {PROBLEM_JSON}\r\n", problem.status, reason.unwrap_or_default())?;
+    if let Some(ms) = refusal.retry_after_ms {
+        write!(out, "retry-after: {}\r\n", ms.div_ceil(1_000).max(1))?;
+    }
+    if refusal.code == ErrorCode::Unauthorized || refusal.code == ErrorCode::TokenExpired {
+        write!(out, "www-authenticate: Bearer\r\n")?;
+    }
+    write!(out, "content-length: {}\r\ndate: {date}\r\n\r\n", body.len())?;
+    out.extend_from_slice(&body);
+    Ok(())
+}
