@@ -12,7 +12,8 @@ use tidings_store::{MigrationError, PostgresOpenError, PostgresStore};
 fn migrated(server: &PostgresServer, url: &str, needs_program: u64) {
     let note = format!("INSERT INTO tidings.migrations VALUES (99, 'of the future', {needs_program})");
     server.sql(url, &note);
-    server.sql(url, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'tidings'");
+    let of_this = "application_name = 'tidings' AND datname = current_database()";
+    server.sql(url, &format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {of_this}"));
 }
 
 #[test]

@@ -195,3 +195,28 @@ fn parts_have_the_days_that_the_database_began_with() {
     assert_eq!(store.retain(by_age(2), TODAY + 9 * DAY).unwrap(), 49);
     assert_eq!(store.head(room).unwrap().first_seq, 50);
 }
+
+#[test]
+fn a_page_is_read_from_the_parts_that_hold_it() {
+    let (at, store) = database();
+    let room = five_days(&store);
+    drop(store);
+    let before = looks(&at);
+    let store = open_at(&at.1);
+    let newest = store.entries(room, 1, 99, 5, End::Newest).unwrap();
+    let oldest = store.entries(room, 1, 99, 5, End::Oldest).unwrap();
+    assert_eq!((newest[0].seq, oldest[0].seq), (46, 1));
+    drop(store);
+    let looks: Vec<_> = looks(&at).into_iter().zip(before).map(|(after, before)| after - before).collect();
+    assert_eq!(looks, [1, 1, 0, 1, 1], "one part, and one beyond it to see that it is another");
+}
+
+/// How often each part with entries was looked into, by sessions that have ended.
+fn looks(at: &(Arc<PostgresServer>, String)) -> Vec<u64> {
+    let open =
+        "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'tidings' AND datname = current_database()";
+    while at.0.sql(&at.1, open) != "0" {}
+    let scans = "SELECT string_agg((seq_scan + idx_scan)::text, ' ' ORDER BY relname) FROM pg_stat_user_tables \
+                 WHERE relname ~ '^entries_[1-9]\\d+$' AND n_live_tup > 0";
+    at.0.sql(&at.1, scans).split(' ').map(|scans| scans.parse().unwrap()).collect()
+}

@@ -16,7 +16,11 @@ use std::{
 };
 use tidings_engine::store::StoreError;
 use tokio::{runtime::Runtime, time::timeout};
-use tokio_postgres::{AsyncMessage, Client, Config, Row, Socket, Statement, error::SqlState, types::ToSql};
+use tokio_postgres::{
+    AsyncMessage, Client, Config, Row, Socket, Statement,
+    error::{Severity, SqlState},
+    types::ToSql,
+};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 /// After a failed attempt to connect, others are answered with its error for so long: a database that comes
@@ -50,8 +54,11 @@ impl Failure {
 
 impl From<tokio_postgres::Error> for Failure {
     fn from(error: tokio_postgres::Error) -> Self {
+        // The detail of what the database says is left out: it quotes what is stored.
         match error.as_db_error() {
-            // The detail is left out: it quotes what is stored.
+            Some(last) if matches!(last.parsed_severity(), Some(Severity::Fatal | Severity::Panic)) => {
+                Failure::Lost(format!("{} ({})", last.message(), last.code().code()))
+            }
             Some(refused) => Failure::Refused { code: refused.code().clone(), message: refused.message().to_owned() },
             None => Failure::Lost(with_cause(&error)),
         }
@@ -208,7 +215,7 @@ fn session_settings(statement_timeout: Duration, lock_timeout: Duration) -> Stri
     format!(
         "SET search_path = tidings; \
          SET statement_timeout = {}; SET lock_timeout = {}; SET idle_in_transaction_session_timeout = 30000; \
-         SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off; SET jit = off; \
+         SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off; SET enable_sort = off; SET jit = off; \
          SET plan_cache_mode = force_generic_plan; \
          SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'",
         statement_timeout.as_millis(),

@@ -94,6 +94,8 @@ CREATE TABLE chapters (
     first_seq bigint NOT NULL,
     PRIMARY KEY (conversation, part)
 );
+-- In the order of sequences, so that a page is read from the parts that hold it and no others.
+CREATE INDEX chapters_by_seq ON chapters (conversation, first_seq) INCLUDE (part);
 CREATE INDEX chapters_by_part ON chapters (part);
 
 CREATE TABLE parts (
