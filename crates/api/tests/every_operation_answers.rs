@@ -129,6 +129,8 @@ fn every_operation_answers() {
     app.check(operation, "/v1/users/alice/devices", "", 200, r#"{"devices":[{"device_id":"a1","device_kind":"phone""#);
     app.check("DELETE /v1/users/{user}/devices/{device_id}", "/v1/users/alice/devices/a1", "", 204, "");
 
+    popups_answer(&mut app);
+
     let path = "/v1/outbox/dead-letters";
     app.check("GET /v1/outbox/dead-letters", path, "", 200, r#"{"dead_letters":[]}"#);
     let operation = "POST /v1/outbox/dead-letters/replay";
@@ -142,6 +144,60 @@ fn every_operation_answers() {
 
     assert_eq!(app.called, described());
     expect_status(&mut app.http, "GET", "/docs/", "", 200);
+}
+
+fn popups_answer(app: &mut Caller) {
+    let segment = "/v1/popup-segments/friends";
+    let answer = app.http.exchange_text("PUT", segment, "text/plain", b"bob\ncarol\n").unwrap();
+    app.called.insert("PUT /v1/popup-segments/{segment}".to_owned());
+    assert_eq!(answer.status, 200, "{answer:?}");
+    app.check("GET /v1/popup-segments/{segment}", segment, "", 200, r#"{"id":"friends","users":2,"updated_at":"#);
+    app.check("GET /v1/popup-segments", "/v1/popup-segments", "", 200, r#"{"segments":[{"id":"friends","users":2"#);
+    let operation = "GET /v1/popup-segments/{segment}/users/{user}";
+    app.check(operation, "/v1/popup-segments/friends/users/bob", "", 204, "");
+    app.check(operation, "/v1/popup-segments/friends/users/alice", "", 404, "alice");
+
+    let settings = r#"{"time_zone":"Europe/Berlin","caps":{"per_day":3}}"#;
+    let same = r#"{"time_zone":"Europe/Berlin","caps":{"per_day":3},"holdout_percent":0.0}"#;
+    app.check("PUT /v1/popup-settings", "/v1/popup-settings", settings, 200, same);
+    app.check("GET /v1/popup-settings", "/v1/popup-settings", "", 200, same);
+
+    let popup = r#"{"state":"live","placements":["home"],"audience":{"segment":"friends"},"caps":{"total":1},
+        "variants":[{"id":"a","content":{"title":"Hello"}}]}"#;
+    app.check("PUT /v1/popups/{popup}", "/v1/popups/p", popup, 201, r#"{"id":"p","version":1,"#);
+    app.check("PUT /v1/popups/{popup}", "/v1/popups/p", popup, 200, r#"{"id":"p","version":2,"#);
+    app.check("GET /v1/popups/{popup}", "/v1/popups/p", "", 200, r#""now":"live","spec":{"state":"live""#);
+    app.check("GET /v1/popups", "/v1/popups?limit=1", "", 200, r#"{"popups":[{"id":"p","version":2,"#);
+    let operation = "PUT /v1/popups/{popup}/state";
+    app.check(operation, "/v1/popups/p/state", r#"{"state":"paused"}"#, 200, r#""now":"paused""#);
+    app.check(operation, "/v1/popups/p/state", r#"{"state":"live"}"#, 200, r#"{"id":"p","version":4,"#);
+    let versions = app.check("GET /v1/popups/{popup}/versions", "/v1/popups/p/versions", "", 200, r#""version":4,"#);
+    assert_eq!(versions.matches(r#""updated_at""#).count(), 4, "{versions}");
+
+    let ask = r#"{"user":"bob","placement":"home","attributes":{"country":"DE"}}"#;
+    let operation = "POST /v1/popups/explain";
+    app.check(operation, "/v1/popups/explain", ask, 200, r#""chosen":"p","popups":[{"popup":"p","version":4,"#);
+    let operation = "POST /v1/popups/trigger";
+    app.check(operation, "/v1/popups/trigger", ask, 200, r#"{"delivered":false}"#);
+    let shown = app.check("POST /v1/popups/decide", "/v1/popups/decide", ask, 200, r#""content":{"title":"Hello"}}"#);
+    app.check("POST /v1/popups/decide", "/v1/popups/decide", ask, 204, "");
+    let decision = serde_json::from_str::<serde_json::Value>(&shown).unwrap()["decision"].clone();
+    let events = format!(r#"{{"events":[{{"id":"e1","type":"click","decision":{decision}}}]}}"#);
+    let operation = "POST /v1/popup-events";
+    app.check(operation, "/v1/popup-events", &events, 202, r#"{"accepted":1,"duplicates":0}"#);
+    app.check(operation, "/v1/popup-events", &events, 202, r#"{"accepted":0,"duplicates":1}"#);
+    app.check("GET /v1/popup-events", "/v1/popup-events?popup=p", "", 200, r#""id":"e1","type":"click","popup":"p""#);
+    let operation = "GET /v1/popups/{popup}/counts";
+    app.check(
+        operation,
+        "/v1/popups/p/counts",
+        "",
+        200,
+        r#""variant":"a","shown":1,"control":0,"impressions":0,"clicks":1"#,
+    );
+
+    app.check("DELETE /v1/popups/{popup}", "/v1/popups/p", "", 204, "");
+    app.check("DELETE /v1/popup-segments/{segment}", segment, "", 204, "");
 }
 
 fn described() -> BTreeSet<String> {
