@@ -330,3 +330,27 @@ pub(crate) fn number(row: &Row, column: usize) -> u64 {
 pub(crate) fn stored(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(code: SqlState) -> StoreError {
+        Failure::Refused { code, message: "why".into() }.into()
+    }
+
+    #[test]
+    fn a_full_disk_is_told_as_such_and_damage_as_damage() {
+        assert!(matches!(told(SqlState::DISK_FULL), StoreError::DiskFull));
+        assert!(matches!(told(SqlState::INDEX_CORRUPTED), StoreError::Damaged(_)));
+        assert!(matches!(told(SqlState::DATA_CORRUPTED), StoreError::Damaged(_)));
+        for code in [SqlState::LOCK_NOT_AVAILABLE, SqlState::QUERY_CANCELED, SqlState::TOO_MANY_CONNECTIONS] {
+            assert!(matches!(told(code.clone()), StoreError::Unavailable(why) if why.contains(code.code())));
+        }
+    }
+
+    #[test]
+    fn numbers_beyond_what_the_database_holds_ask_for_its_highest() {
+        assert_eq!((stored(0), stored(7), stored(u64::MAX)), (0, 7, i64::MAX));
+    }
+}
