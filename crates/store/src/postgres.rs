@@ -102,20 +102,17 @@ impl PostgresStore {
 
     /// Reads, on a connection of the pool. A connection that broke while it was idle is replaced once.
     pub(crate) fn query(&self, sql: &'static str, params: Params<'_>) -> StoreResult<Vec<Row>> {
-        let mut tried = false;
-        loop {
-            let mut reader = self.readers.take()?;
+        let mut reader = self.readers.take()?;
+        let mut ask = || {
             let result = self.connector.block_on(async { reader.connection().await?.query(sql, params).await });
-            match result {
-                Ok(rows) => return Ok(rows),
-                Err(Failure::Lost(_)) if !tried => tried = true,
-                Err(failure) => {
-                    if matches!(failure, Failure::Late) {
-                        reader.give_up();
-                    }
-                    return Err(failure.into());
-                }
+            if result.as_ref().is_err_and(Failure::spoils_connection) {
+                reader.give_up();
             }
+            result
+        };
+        match ask() {
+            Err(Failure::Lost(_)) => Ok(ask()?),
+            result => Ok(result?),
         }
     }
 
@@ -132,7 +129,7 @@ impl PostgresStore {
             let written = connection.query(sql, params).await;
             (written, connection.take_doubt())
         });
-        if matches!(written, Err(Failure::Late)) {
+        if written.as_ref().is_err_and(Failure::spoils_connection) {
             writer.give_up();
         }
         match doubt {

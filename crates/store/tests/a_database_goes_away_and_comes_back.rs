@@ -68,16 +68,50 @@ fn what_was_acknowledged_survives_a_kill_under_load() {
         sender.join().unwrap()
     });
     println!("{} acknowledged", acknowledged.len());
+    holds(&store, &rooms, &acknowledged);
+}
+
+/// Each is there once, where its acknowledgement said, and nothing else is.
+fn holds(store: &dyn Store, rooms: &[ConversationNo], acknowledged: &HashMap<String, Appended>) {
     let mut stored = HashMap::new();
-    for room in &rooms {
+    for room in rooms {
         let entries = store.entries(*room, 0, u64::MAX, usize::MAX, End::Oldest).unwrap();
-        assert!(entries.iter().map(|entry| entry.seq).eq(1..=entries.len() as u64));
+        assert!(entries.iter().map(|entry| entry.seq).eq(1..=entries.len() as u64), "a hole or a double");
         for StoredEntry { seq, position, at, content } in entries {
             let appended = Appended { conversation: *room, seq, at, position, duplicate: false };
             assert_eq!(stored.insert(content.client_msg_id.unwrap(), appended), None);
         }
     }
-    assert_eq!(stored, acknowledged, "each is there once, where its acknowledgement said");
+    assert_eq!(&stored, acknowledged);
+}
+
+#[test]
+fn what_was_acknowledged_survives_the_loss_of_the_primary() {
+    let primary = PostgresServer::start(&["fsync=off"]);
+    let url = primary.database();
+    let database = url.rsplit('/').next().unwrap();
+    let standby = primary.synchronous_standby(&["fsync=off"]);
+    let store = open_at(&primary.url_with(&standby, database));
+    populate(&store);
+    let rooms: Vec<_> = (0..4).map(|n| group(&store, &format!("room-{n}"))).collect();
+    let (stop, sent) = (AtomicBool::new(false), AtomicU64::new(0));
+    let acknowledged = std::thread::scope(|scope| {
+        let sender = scope.spawn(|| send(&store, &rooms, &stop, &sent));
+        let reach = |rounds: u64| {
+            let until = sent.load(Ordering::Acquire) + rounds;
+            while sent.load(Ordering::Acquire) < until {
+                std::thread::yield_now();
+            }
+        };
+        reach(50);
+        primary.kill();
+        standby.promote();
+        reach(20);
+        stop.store(true, Ordering::Release);
+        sender.join().unwrap()
+    });
+    println!("{} acknowledged", acknowledged.len());
+    holds(&store, &rooms, &acknowledged);
 }
 
 #[test]
@@ -182,4 +216,30 @@ fn it_may_be_asked_from_threads_of_a_runtime() {
         head
     });
     assert_eq!(head.last_seq, 1);
+}
+
+#[test]
+fn a_server_that_turned_read_only_is_left_for_one_that_is_not() {
+    let server = PostgresServer::shared();
+    let url = server.database();
+    let store = open_at(&url);
+    let room = populate(&store);
+    // As a primary that was made a standby answers on connections that it kept; a new connection leads elsewhere.
+    let database = url.rsplit('/').next().unwrap();
+    server.sql(&url, &format!("ALTER DATABASE {database} SET default_transaction_read_only = on"));
+    server.sql(&url, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()");
+    let refused = loop {
+        match store.commit(&[append(room, "a")], NOON).unwrap_err() {
+            // The connection that was ended.
+            StoreError::Unavailable(why) if !why.contains("read-only") => {}
+            refused => break refused,
+        }
+    };
+    assert!(matches!(refused, StoreError::Unavailable(_)), "{refused}");
+    server.sql(
+        &url,
+        &format!("SET transaction_read_only = off; ALTER DATABASE {database} RESET default_transaction_read_only"),
+    );
+    eventually(|| store.commit(&[append(room, "a")], NOON));
+    assert_eq!(said(&store, room), ["a"]);
 }

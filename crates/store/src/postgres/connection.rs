@@ -18,7 +18,7 @@ use tidings_engine::store::StoreError;
 use tokio::{runtime::Runtime, time::timeout};
 use tokio_postgres::{
     AsyncMessage, Client, Config, Row, Socket, Statement,
-    error::{Severity, SqlState},
+    error::{DbError, Severity, SqlState},
     types::ToSql,
 };
 use tokio_postgres_rustls::MakeRustlsConnect;
@@ -47,6 +47,11 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
+    /// Whether the connection that it came by must not be used again.
+    pub(crate) fn spoils_connection(&self) -> bool {
+        matches!(self, Failure::Lost(_) | Failure::Late)
+    }
+
     pub(crate) fn is(&self, state: &SqlState) -> bool {
         matches!(self, Failure::Refused { code, .. } if code == state)
     }
@@ -56,13 +61,20 @@ impl From<tokio_postgres::Error> for Failure {
     fn from(error: tokio_postgres::Error) -> Self {
         // The detail of what the database says is left out: it quotes what is stored.
         match error.as_db_error() {
-            Some(last) if matches!(last.parsed_severity(), Some(Severity::Fatal | Severity::Panic)) => {
+            Some(last) if ends_connection(last) => {
                 Failure::Lost(format!("{} ({})", last.message(), last.code().code()))
             }
             Some(refused) => Failure::Refused { code: refused.code().clone(), message: refused.message().to_owned() },
             None => Failure::Lost(with_cause(&error)),
         }
     }
+}
+
+/// Whether a connection is of no use after this: the database ends it, or it leads to a server that has become a
+/// standby, or its statements were prepared for tables that have changed since.
+fn ends_connection(said: &DbError) -> bool {
+    matches!(said.parsed_severity(), Some(Severity::Fatal | Severity::Panic))
+        || [&SqlState::READ_ONLY_SQL_TRANSACTION, &SqlState::FEATURE_NOT_SUPPORTED].contains(&said.code())
 }
 
 fn with_cause(error: &tokio_postgres::Error) -> String {

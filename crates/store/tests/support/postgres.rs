@@ -58,6 +58,45 @@ impl PostgresServer {
     }
 
     pub(crate) fn start(settings: &[&str]) -> PostgresServer {
+        let server = PostgresServer::prepare(settings);
+        let mut initdb = server.command("initdb");
+        initdb.arg("-D").arg(server.data()).args(["-U", "postgres", "--auth=trust", "--no-sync", "--encoding=UTF8"]);
+        run(initdb.arg("--locale=C"));
+        server.go();
+        server
+    }
+
+    /// A standby that the primary's commits wait for from now on.
+    pub(crate) fn synchronous_standby(&self, settings: &[&str]) -> PostgresServer {
+        let standby = PostgresServer::prepare(settings);
+        let mut copy = standby.command("pg_basebackup");
+        copy.args(["-U", "postgres", "-R", "-X", "stream", "-c", "fast", "--no-sync", "-h"]).arg(self.folder.path());
+        run(copy.env("PGPORT", &self.port).arg("-D").arg(standby.data()));
+        standby.go();
+        let primary = self.url("postgres");
+        self.sql(&primary, "ALTER SYSTEM SET synchronous_standby_names = '*'");
+        self.sql(&primary, "SELECT pg_reload_conf()");
+        let deadline = Instant::now() + PATIENCE;
+        while self.sql(&primary, "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'") != "1" {
+            assert!(Instant::now() < deadline, "the standby does not follow");
+        }
+        standby
+    }
+
+    /// Makes a standby the primary.
+    pub(crate) fn promote(&self) {
+        run(self.command("pg_ctl").args(["promote", "-w", "-D"]).arg(self.data()));
+    }
+
+    /// The url of a database that is on either of two servers, whichever takes writes.
+    pub(crate) fn url_with(&self, other: &PostgresServer, database: &str) -> String {
+        let hosts = [self, other].map(|server| server.folder.path().display().to_string().replace('/', "%2F"));
+        let [one, two] = hosts;
+        format!("postgres://postgres@{one},{two}/{database}?target_session_attrs=read-write")
+    }
+
+    /// A folder for a server, and who runs it.
+    fn prepare(settings: &[&str]) -> PostgresServer {
         let programs = programs();
         let user = rustix::process::getuid().is_root().then(postgres_user);
         // In memory where there is such a place: what is tested is what is stored, not the disk.
@@ -68,12 +107,7 @@ impl PostgresServer {
         let port = settings.iter().find_map(|setting| setting.strip_prefix("port=")).unwrap_or("5432").to_owned();
         let settings = settings.iter().map(|setting| (*setting).to_owned()).collect();
         let running = Mutex::new(None);
-        let server = PostgresServer { folder, programs, settings, port, user, running, databases: AtomicU32::new(0) };
-        let mut initdb = server.command("initdb");
-        initdb.arg("-D").arg(server.data()).args(["-U", "postgres", "--auth=trust", "--no-sync", "--encoding=UTF8"]);
-        run(initdb.arg("--locale=C"));
-        server.go();
-        server
+        PostgresServer { folder, programs, settings, port, user, running, databases: AtomicU32::new(0) }
     }
 
     fn data(&self) -> PathBuf {
