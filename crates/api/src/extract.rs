@@ -186,9 +186,14 @@ where
     tokio::time::timeout(BODY_TIMEOUT, gather(body, most as u64, name)).await.unwrap_or_else(late)
 }
 
+/// A media type without its parameters.
+pub(crate) fn essence(kind: &[u8]) -> &[u8] {
+    kind.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii()
+}
+
 /// `application/json`, with or without parameters, or a type built on it.
 fn is_json(kind: &[u8]) -> bool {
-    let essence = kind.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
+    let essence = essence(kind);
     essence.eq_ignore_ascii_case(b"application/json") || essence.to_ascii_lowercase().ends_with(b"+json")
 }
 

@@ -307,7 +307,7 @@ pub(super) async fn put_segment(
         Refusal::new(ErrorCode::QueueFull, "as many lists as can be are being uploaded").retry_after(1_000)
     })?;
     let kind = headers.get(header::CONTENT_TYPE).map_or(&b"text/plain"[..], HeaderValue::as_bytes);
-    if !kind.starts_with(b"text/plain") {
+    if !crate::extract::essence(kind).eq_ignore_ascii_case(b"text/plain") {
         return Err(Refusal::new(ErrorCode::UnsupportedMediaType, "content-type: only text/plain is taken").into());
     }
     let body = crate::extract::collect(body, SEGMENT_BYTES_MAX, "segment (bytes)").await?;

@@ -130,6 +130,7 @@ impl Shared {
         let now_ms = self.clock.now_ms();
         let key = UserKey::of(ask.user);
         let Some(placement) = configuration.placements.get(ask.placement) else {
+            check_id("user", ask.user)?;
             return nothing(PopupOutcome::Nothing, None, now_ms);
         };
         if let Some(popup) = placement.tested.iter().find(|popup| popup.testers.contains(&key)) {
@@ -137,6 +138,7 @@ impl Shared {
             return self.show(ask, popup, variant, now_ms, true, None);
         }
         if configuration.above.is_held_out(key) {
+            check_id("user", ask.user)?;
             return nothing(PopupOutcome::HeldOut, None, now_ms);
         }
         let fingerprint = ask.fingerprint ^ configuration.generation.wrapping_mul(0x9E37_79B9_7F4A_7C15);
