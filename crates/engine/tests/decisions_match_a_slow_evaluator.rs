@@ -1,0 +1,344 @@
+//! Random configurations and random histories: every decision is the one that comes of thinking slowly, to the
+//! millisecond at which to ask again; and no cap is exceeded in the list of what was shown.
+//!
+//! `POPUP_CONFIGURATIONS` says how many, `POPUP_SEED` which one alone.
+#![allow(clippy::unwrap_used)]
+
+mod slow_popups;
+mod support;
+
+use rand::{RngExt, SeedableRng, rngs::StdRng, seq::IndexedRandom};
+use serde_json::{Map, Value, json};
+use slow_popups::{
+    Answer, Asked, Slow,
+    random::{EVENTS, USERS, any, attributes, base, caps, maybe, settings, spec},
+    wall::{DAY_MS, QUARTER_MS},
+};
+use std::{
+    collections::BTreeMap,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+use support::*;
+use tidings_engine::{
+    config::EngineConfig,
+    memory::MemoryStore,
+    popups::{PopupsConfig, Precondition, QuestionBody, UserKey, read_segment},
+    store::Store,
+};
+use tidings_protocol::http::*;
+
+const DECISIONS: usize = 60;
+const CONFIGURATIONS: u64 = 320;
+
+const SESSIONS: [Option<&str>; 5] = [None, Some("s1"), Some("s2"), Some("s3"), Some("s1")];
+
+struct Question {
+    user: &'static str,
+    placement: &'static str,
+    session: Option<&'static str>,
+    attributes: Map<String, Value>,
+    event: Option<(&'static str, Map<String, Value>)>,
+}
+
+#[derive(Default)]
+struct Tally {
+    shown: usize,
+    tests: usize,
+    later: usize,
+    never: usize,
+}
+
+struct Run {
+    /// Absent while it is started anew.
+    world: Option<World>,
+    store: Arc<MemoryStore>,
+    slow: Slow,
+    random: StdRng,
+    base: u64,
+    now: u64,
+    /// So that questions are asked again.
+    pool: Vec<Map<String, Value>>,
+    last: Option<Question>,
+    tally: Tally,
+}
+
+impl Run {
+    fn new(seed: u64) -> Run {
+        let mut random = StdRng::seed_from_u64(seed);
+        let base = base(&mut random);
+        let pool = (0..3).map(|_| attributes(&mut random)).collect();
+        let store = Arc::new(MemoryStore::default());
+        let slow = Slow::new(base);
+        let mut run =
+            Run { world: None, store, slow, random, base, now: base, pool, last: None, tally: Tally::default() };
+        run.start();
+        run.put_segment("s0");
+        run.put_segment("s1");
+        run.put_settings();
+        for _ in 0..run.random.random_range(1..14) {
+            run.put_popup();
+        }
+        run
+    }
+
+    fn start(&mut self) {
+        // A clean stop: what was shown is stored.
+        self.world = None;
+        let popups = PopupsConfig { users: 1, ..PopupsConfig::default() };
+        let config = EngineConfig { popups, ..EngineConfig::default() };
+        let world = World::new(config, self.store.clone() as Arc<dyn Store>);
+        world.clock.set(self.now);
+        world.engine.popups.settle().unwrap();
+        self.world = Some(world);
+    }
+
+    fn world(&self) -> &World {
+        self.world.as_ref().unwrap()
+    }
+
+    fn pass_time(&mut self) {
+        let forth = match self.random.random_range(0..20) {
+            0..6 => 0,
+            6..8 => self.random.random_range(1..1_000),
+            8..10 => self.random.random_range(1..60_000),
+            10..13 => self.random.random_range(1..3_600_000),
+            13..15 => self.random.random_range(1..DAY_MS / 4),
+            15 if self.now < self.base + 30 * DAY_MS => self.random.random_range(1..3 * DAY_MS),
+            16..18 => {
+                let back = any(&mut self.random, &[1, 50, 2_000, 600_000]);
+                self.now -= self.random.random_range(1..=back);
+                0
+            }
+            // To where something happens, or just before it.
+            _ => self.random.random_range(0..2) + self.next_turn() - self.now - 1,
+        };
+        self.now += forth;
+        self.world().clock.set(self.now);
+    }
+
+    /// When a popup starts or ends, or a quarter of an hour, at which windows and days do.
+    fn next_turn(&mut self) -> u64 {
+        let specs = self.slow.popups.values().map(|popup| &popup.spec);
+        let turns = specs.flat_map(|spec| spec.starts_at.into_iter().chain(spec.ends_at));
+        let turns: Vec<u64> = turns.filter(|at| (self.now + 1..self.now + 4 * DAY_MS).contains(at)).collect();
+        let quarter = (self.now / QUARTER_MS + 1) * QUARTER_MS;
+        turns.choose(&mut self.random).copied().filter(|_| self.now % 3 != 1).unwrap_or(quarter)
+    }
+
+    fn put_popup(&mut self) {
+        let id = format!("p{}", self.random.random_range(0..12));
+        let json = spec(&mut self.random, self.base);
+        let (card, _) =
+            self.world().engine.put_popup(&id, json.to_string().as_bytes(), None, Precondition::None).unwrap();
+        self.slow.put(&id, card.spec);
+    }
+
+    fn change_popup(&mut self) {
+        let ids: Vec<String> = self.slow.popups.keys().cloned().collect();
+        let Some(id) = ids.choose(&mut self.random).cloned() else { return self.put_popup() };
+        if self.random.random_bool(0.25) {
+            self.world().engine.remove_popup(&id, Precondition::None).unwrap();
+            self.slow.popups.remove(&id);
+            return;
+        }
+        let mut spec = self.slow.popups[&id].spec.clone();
+        if self.random.random() {
+            spec.state = any(&mut self.random, &[PopupState::Paused, PopupState::Live, PopupState::Live]);
+            self.world().engine.set_popup_state(&id, spec.state, None, Precondition::None).unwrap();
+        } else {
+            spec.caps = serde_json::from_value(caps(&mut self.random, 0.3)).unwrap();
+            let text = serde_json::to_vec(&spec).unwrap();
+            self.world().engine.put_popup(&id, &text, None, Precondition::None).unwrap();
+        }
+        self.slow.put(&id, spec);
+    }
+
+    fn put_settings(&mut self) {
+        let json = settings(&mut self.random);
+        self.world().engine.set_popup_settings(json.to_string().as_bytes()).unwrap();
+        self.slow.settings = serde_json::from_value(json).unwrap();
+    }
+
+    fn put_segment(&mut self, id: &str) {
+        let mut users: Vec<&str> = USERS.into_iter().filter(|_| self.random.random()).collect();
+        users.push("somebody");
+        self.world().engine.put_popup_segment(id, read_segment(users.join("\n").as_bytes()).unwrap()).unwrap();
+        self.slow.segments.insert(id.to_owned(), users.into_iter().map(str::to_owned).collect());
+    }
+
+    fn put_card(&mut self) {
+        let user = any(&mut self.random, &USERS);
+        let card = attributes(&mut self.random);
+        let attributes = Some(Value::Object(card.clone()));
+        let upsert = UserUpsert { id: user.into(), attributes, ..UserUpsert::default() };
+        self.world().wait(self.world().engine.upsert_users(vec![upsert])).unwrap();
+        self.slow.cards.insert(user.to_owned(), card);
+    }
+
+    /// So many others ask that nobody here stays in memory.
+    fn crowd(&mut self) {
+        self.world().engine.popups.settle().unwrap();
+        let tables: Vec<u128> = USERS.map(|user| UserKey::of(user).0 % 64).to_vec();
+        let (nobody, attributes) = (&mut self.random, Map::new());
+        let first: u32 = nobody.random();
+        let names = (0u32..).map(|at| format!("x{first}-{at}"));
+        let near = names.filter(|name| tables.contains(&(UserKey::of(name).0 % 64)));
+        for user in near.take(USERS.len() * 40) {
+            let asked = Asked {
+                user: &user,
+                placement: "home",
+                session: None,
+                attributes: &attributes,
+                event: None,
+                now: self.now,
+            };
+            self.ask(&asked, |body, user| drop(self.world().engine.explain_popups(&body.ask(user)).unwrap()));
+        }
+    }
+
+    fn ask<T>(&self, asked: &Asked<'_>, ask: impl FnOnce(&QuestionBody<'_>, &str) -> T) -> T {
+        let event = asked.event.map(|(name, properties)| json!({"name": name, "properties": properties}));
+        let Asked { user, placement, session, attributes, .. } = asked;
+        let question = json!({"user": user, "placement": placement, "session": session, "attributes": attributes,
+            "event": event});
+        let question = question.to_string();
+        ask(&QuestionBody::read(question.as_bytes()).unwrap(), user)
+    }
+
+    fn question(&mut self) -> Question {
+        let random = &mut self.random;
+        let places = ["home", "home", "home", "listing", "listing", "cart", "cart", "nowhere"];
+        Question {
+            user: any(random, &USERS[..3 + self.base as usize % 3]),
+            placement: any(random, &places),
+            session: any(random, &SESSIONS),
+            attributes: any(random, &self.pool),
+            event: maybe(random, 0.2, |random| (any(random, &EVENTS), any(random, &self.pool))),
+        }
+    }
+
+    fn decide(&mut self) {
+        // Now and then the same question once more: its answer may be remembered.
+        let question = match self.last.take().filter(|_| self.random.random_bool(0.3)) {
+            Some(last) => last,
+            None => self.question(),
+        };
+        let Question { user, placement, session, attributes, event } = &question;
+        let event = event.as_ref().map(|(name, properties)| (*name, properties));
+        let asked = Asked { user, placement, session: *session, attributes, event, now: self.now };
+        let explanation = maybe(&mut self.random, 0.3, |_| ())
+            .map(|()| self.ask(&asked, |body, user| self.world().engine.explain_popups(&body.ask(user)).unwrap()));
+        let decided = self.ask(&asked, |body, user| self.world().engine.decide_now(&body.ask(user)).unwrap());
+        let answer = match &decided.show {
+            None => Answer::Nothing { retry_after_ms: decided.retry_after_ms },
+            Some(showing) => {
+                let Decision { popup, variant, test, .. } = serde_json::from_slice(&showing.json).unwrap();
+                Answer::Shown { popup, variant, test }
+            }
+        };
+        assert_eq!(answer, self.slow.decide(&asked), "the server's is left: {asked:?}");
+        let chosen = match &answer {
+            Answer::Shown { test: true, .. } => {
+                self.tally.tests += 1;
+                &decided.show
+            }
+            Answer::Shown { .. } => {
+                self.tally.shown += 1;
+                self.slow.assert_caps_hold(&asked);
+                &decided.show
+            }
+            Answer::Nothing { retry_after_ms } => {
+                *(if retry_after_ms.is_some() { &mut self.tally.later } else { &mut self.tally.never }) += 1;
+                &None
+            }
+        };
+        if let Some(explanation) = explanation {
+            assert_eq!(explanation.chosen.as_deref(), chosen.as_ref().map(|showing| &*showing.popup), "{asked:?}");
+            let next_at = decided.retry_after_ms.map(|after| self.now + after);
+            assert_eq!(explanation.next_at, next_at, "{asked:?}");
+        }
+        self.last = Some(question);
+    }
+
+    fn step(&mut self) {
+        match self.random.random_range(0..300) {
+            0..6 => self.put_popup(),
+            6..14 => self.change_popup(),
+            14..17 => self.put_settings(),
+            17..19 => self.put_segment("s1"),
+            19..25 => self.put_card(),
+            25..27 => self.start(),
+            27 => self.crowd(),
+            28..120 => self.pass_time(),
+            _ => {}
+        }
+    }
+
+    /// What is counted is what was shown.
+    fn check_counts(&self) {
+        for (id, popup) in &self.slow.popups {
+            let of_popup = self.slow.shown.values().flatten().filter(|shown| shown.no == popup.no);
+            let mut expected = BTreeMap::<u64, (u64, u64)>::new();
+            for shown in of_popup {
+                let hour = expected.entry(shown.at / 3_600_000 * 3_600_000).or_default();
+                *(if shown.control { &mut hour.1 } else { &mut hour.0 }) += 1;
+            }
+            let mut counted = BTreeMap::<u64, (u64, u64)>::new();
+            for hour in self.world().engine.popup_counts(id, None, None).unwrap().hours {
+                let sums = counted.entry(hour.hour).or_default();
+                *sums = (sums.0 + hour.shown, sums.1 + hour.control);
+            }
+            assert_eq!(counted, expected, "{id}");
+        }
+    }
+}
+
+fn run(seed: u64) -> Tally {
+    let mut run = Run::new(seed);
+    for _ in 0..DECISIONS {
+        run.step();
+        run.decide();
+    }
+    run.check_counts();
+    run.tally
+}
+
+#[test]
+fn a_decision_is_the_one_that_comes_of_thinking_slowly() {
+    let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
+    if let Some(seed) = number("POPUP_SEED") {
+        run(seed);
+        return;
+    }
+    let configurations = number("POPUP_CONFIGURATIONS").unwrap_or(CONFIGURATIONS);
+    let next = AtomicU64::new(0);
+    let work = || {
+        let mut tally = Tally::default();
+        while let seed @ 0.. = next.fetch_add(1, Ordering::Relaxed)
+            && seed < configurations
+        {
+            let one = catch_unwind(AssertUnwindSafe(|| run(seed)));
+            let one = one.unwrap_or_else(|_| panic!("seen with POPUP_SEED={seed}"));
+            tally.shown += one.shown;
+            tally.tests += one.tests;
+            tally.later += one.later;
+            tally.never += one.never;
+        }
+        tally
+    };
+    let tallies = std::thread::scope(|scope| {
+        let threads = [scope.spawn(work), scope.spawn(work)];
+        threads.map(|thread| thread.join().unwrap())
+    });
+    let sum = |of: fn(&Tally) -> usize| tallies.iter().map(of).sum::<usize>();
+    let all = [sum(|tally| tally.shown), sum(|tally| tally.tests), sum(|tally| tally.later), sum(|tally| tally.never)];
+    println!("{configurations} configurations: shown, shown to test users, later, never: {all:?}");
+    // Each kind of answer was seen often.
+    let decisions = configurations as usize * DECISIONS;
+    assert_eq!(all.iter().sum::<usize>(), decisions);
+    assert!(all.iter().all(|seen| *seen > decisions / 200), "{all:?}");
+}

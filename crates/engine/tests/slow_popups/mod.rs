@@ -1,0 +1,350 @@
+//! Which popup, thought out slowly from what `docs/popups.md` says: every showing is kept in a list and counted again for
+//! each question, the clock on the wall is looked at every quarter of an hour, and nothing is remembered.
+#![allow(clippy::unwrap_used, dead_code, unreachable_pub)]
+
+pub mod random;
+pub mod rules;
+pub mod wall;
+
+use rules::Person;
+use serde_json::{Map, Value};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+};
+use tidings_engine::popups::{UserKey, rules::Rule};
+use tidings_protocol::http::*;
+use wall::{DAY_MS, QUARTER_MS, Wall};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+pub struct SlowPopup {
+    /// One that is removed and made again is another one.
+    pub no: u32,
+    pub spec: PopupSpec,
+    audience: Option<Rule>,
+    condition: Option<Rule>,
+}
+
+/// What caps count together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Level<'a> {
+    Popup(u32),
+    Placement(&'a str),
+    All,
+}
+
+/// A showing, or that there would have been one but for the control group: then only the popup's own caps count it.
+#[derive(Debug, Clone)]
+pub struct Shown {
+    pub at: u64,
+    pub no: u32,
+    pub control: bool,
+    placement: String,
+    session: Option<String>,
+    /// For popup, placement and all: the civil day by the zone of then, and whether caps per session were counted.
+    counted: [Counted; 3],
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Counted {
+    day: i32,
+    /// Days do not run backwards, though a clock may: the latest of this and all before.
+    latest_day: i32,
+    by_session: bool,
+}
+
+impl Shown {
+    fn counts(&self, level: Level<'_>) -> Option<Counted> {
+        match level {
+            Level::Popup(no) => (self.no == no).then_some(self.counted[0]),
+            Level::Placement(name) => (!self.control && self.placement == name).then_some(self.counted[1]),
+            Level::All => (!self.control).then_some(self.counted[2]),
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+pub struct Asked<'a> {
+    pub user: &'a str,
+    pub placement: &'a str,
+    pub session: Option<&'a str>,
+    pub attributes: &'a Map<String, Value>,
+    pub event: Option<(&'a str, &'a Map<String, Value>)>,
+    pub now: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    Shown { popup: String, variant: String, test: bool },
+    Nothing { retry_after_ms: Option<u64> },
+}
+
+/// Until then a cap keeps it; or for good.
+enum Kept {
+    Until(u64),
+    ForGood,
+    /// Until some quarter of an hour.
+    Today,
+}
+
+pub struct Slow {
+    base: u64,
+    pub popups: BTreeMap<String, SlowPopup>,
+    pub settings: PopupSettings,
+    pub segments: BTreeMap<String, BTreeSet<String>>,
+    pub cards: BTreeMap<String, Map<String, Value>>,
+    pub shown: HashMap<String, Vec<Shown>>,
+    last_no: u32,
+}
+
+impl Slow {
+    pub fn new(base: u64) -> Slow {
+        Slow {
+            base,
+            popups: BTreeMap::new(),
+            settings: PopupSettings::default(),
+            segments: BTreeMap::new(),
+            cards: BTreeMap::new(),
+            shown: HashMap::new(),
+            last_no: 0,
+        }
+    }
+
+    pub fn put(&mut self, id: &str, spec: PopupSpec) {
+        let no = self.popups.get(id).map_or(self.last_no + 1, |popup| popup.no);
+        self.last_no = self.last_no.max(no);
+        let audience = spec.audience.as_ref().map(|rule| rules::read(rule));
+        let condition = spec.trigger.as_ref().and_then(|trigger| trigger.condition.as_ref());
+        let condition = condition.map(|rule| rules::read(rule));
+        self.popups.insert(id.to_owned(), SlowPopup { no, spec, audience, condition });
+    }
+
+    fn above(&self) -> Arc<Wall> {
+        Wall::of(self.settings.time_zone.as_deref().unwrap_or("UTC"), self.base)
+    }
+
+    fn wall(&self, spec: &PopupSpec) -> Arc<Wall> {
+        spec.time_zone.as_deref().map_or_else(|| self.above(), |zone| Wall::of(zone, self.base))
+    }
+
+    /// Levels of caps, the narrowest first, each with its caps and the clock by which its days go.
+    fn levels<'a>(&'a self, popup: &SlowPopup, placement: &'a str) -> [(Level<'a>, PopupCaps, Arc<Wall>); 3] {
+        let of_placement = self.settings.placements.get(placement).copied().unwrap_or_default();
+        [
+            (Level::Popup(popup.no), popup.spec.caps, self.wall(&popup.spec)),
+            (Level::Placement(placement), of_placement, self.above()),
+            (Level::All, self.settings.caps, self.above()),
+        ]
+    }
+
+    // ---- one popup
+
+    fn is_for(&self, popup: &SlowPopup, asked: &Asked<'_>) -> bool {
+        let person = Person { key: UserKey::of(asked.user), id: asked.user, segments: &self.segments };
+        let published = matches!(popup.spec.state, PopupState::Live | PopupState::Scheduled);
+        let nobody = Map::new();
+        let card = self.cards.get(asked.user).unwrap_or(&nobody);
+        let fits = match (&popup.spec.trigger, asked.event) {
+            (None, None) => true,
+            (Some(trigger), Some((event, properties))) => {
+                let holds = |rule: &Rule| person.holds(rule, properties, &nobody);
+                trigger.event == event && popup.condition.as_ref().is_none_or(holds)
+            }
+            _ => false,
+        };
+        published && fits && popup.audience.as_ref().is_none_or(|rule| person.holds(rule, asked.attributes, card))
+    }
+
+    /// How often in this session, which is over when nothing was shown in it for a day; and when last.
+    fn in_session(shown: &[Shown], level: Level<'_>, session: &str) -> (u32, u64) {
+        let (mut count, mut last) = (0, 0);
+        for one in shown {
+            if one.at >= last + DAY_MS {
+                count = 0;
+            }
+            let is_of_it = one.session.as_deref() == Some(session);
+            if one.counts(level).is_some_and(|counted| counted.by_session) && is_of_it {
+                (count, last) = (count + 1, if count == 0 { one.at } else { last.max(one.at) });
+            }
+        }
+        (count, last)
+    }
+
+    fn kept_by(
+        &self,
+        (level, caps, wall): &(Level<'_>, PopupCaps, Arc<Wall>),
+        asked: &Asked<'_>,
+        at: u64,
+    ) -> Option<Kept> {
+        let shown = self.shown.get(asked.user).map_or(&[][..], Vec::as_slice);
+        let of_level = || shown.iter().filter_map(|one| Some((one, one.counts(*level)?)));
+        if caps.total.is_some_and(|most| of_level().count() >= most as usize) {
+            return Some(Kept::ForGood);
+        }
+        if let Some(most) = caps.per_session {
+            let Some(session) = asked.session else { return Some(Kept::ForGood) };
+            let (count, last) = Self::in_session(shown, *level, session);
+            if count >= most && at < last + DAY_MS {
+                return Some(Kept::Until(last + DAY_MS));
+            }
+        }
+        if let (Some(gap_s), Some(last)) = (caps.gap_s, of_level().map(|(one, _)| one.at).max())
+            && at < last + gap_s * 1_000
+        {
+            return Some(Kept::Until(last + gap_s * 1_000));
+        }
+        if let Some(most) = caps.per_day {
+            let latest_day = of_level().map(|(_, counted)| counted.latest_day).max();
+            let today = latest_day.map_or(wall.day(at), |latest| latest.max(wall.day(at)));
+            if of_level().filter(|(_, counted)| counted.latest_day == today).count() >= most as usize {
+                return Some(Kept::Today);
+            }
+        }
+        None
+    }
+
+    fn is_open(&self, spec: &PopupSpec, at: u64) -> bool {
+        let begun = spec.starts_at.is_none_or(|start| start <= at);
+        begun && spec.ends_at.is_none_or(|end| at < end) && self.wall(spec).is_open(&spec.windows, at)
+    }
+
+    fn can_be_shown(&self, popup: &SlowPopup, asked: &Asked<'_>, at: u64) -> bool {
+        self.is_open(&popup.spec, at)
+            && self.levels(popup, asked.placement).iter().all(|level| self.kept_by(level, asked, at).is_none())
+    }
+
+    // ---- all of them
+
+    /// A number below `of` that is always the same for a user.
+    fn share(user: &str, purpose: &str, name: &str, of: u64) -> u64 {
+        let seed = xxh3_64_with_seed(name.as_bytes(), xxh3_64_with_seed(purpose.as_bytes(), 0));
+        xxh3_64_with_seed(&UserKey::of(user).0.to_le_bytes(), seed) % of
+    }
+
+    fn is_within(percent: f64, user: &str, purpose: &str, name: &str) -> bool {
+        (Self::share(user, purpose, name, 10_000) as f64) < (percent * 100.0).round()
+    }
+
+    fn show(id: &str, popup: &SlowPopup, user: &str, test: bool) -> Answer {
+        let variants = &popup.spec.variants;
+        let mut place =
+            Self::share(user, "variant", id, variants.iter().map(|variant| u64::from(variant.weight)).sum());
+        for variant in variants {
+            if place < u64::from(variant.weight) {
+                return Answer::Shown { popup: id.to_owned(), variant: variant.id.clone(), test };
+            }
+            place -= u64::from(variant.weight);
+        }
+        unreachable!("places are below the sum of weights")
+    }
+
+    /// Answers, and counts what was shown.
+    pub fn decide(&mut self, asked: &Asked<'_>) -> Answer {
+        let mut here: Vec<(&String, &SlowPopup)> = self.popups.iter().collect();
+        here.retain(|(_, popup)| popup.spec.placements.iter().any(|placement| placement == asked.placement));
+        here.sort_by_key(|(id, popup)| (std::cmp::Reverse(popup.spec.priority), *id));
+        let is_tester = |popup: &SlowPopup| popup.spec.test_users.iter().any(|user| user == asked.user);
+        if let Some((id, popup)) = here.iter().find(|(_, popup)| is_tester(popup)) {
+            return Self::show(id, popup, asked.user, true);
+        }
+        if Self::is_within(self.settings.holdout_percent, asked.user, "holdout", "") {
+            return Answer::Nothing { retry_after_ms: None };
+        }
+        here.retain(|(_, popup)| self.is_for(popup, asked));
+        let is_control =
+            |id: &str, popup: &SlowPopup| Self::is_within(popup.spec.control_percent, asked.user, "control", id);
+        let (mut counted, mut answer) = (Vec::new(), None);
+        for (id, popup) in &here {
+            if self.can_be_shown(popup, asked, asked.now) {
+                let control = is_control(id, popup);
+                counted.push(self.shown_now(popup, asked, control));
+                if !control {
+                    answer = Some(Self::show(id, popup, asked.user, false));
+                    break;
+                }
+            }
+        }
+        if answer.is_none() {
+            here.retain(|(id, popup)| !is_control(id, popup));
+        }
+        let answer = answer.unwrap_or_else(|| {
+            let next_at = self.next_at(&here, asked);
+            Answer::Nothing { retry_after_ms: next_at.map(|at| at - asked.now) }
+        });
+        self.shown.entry(asked.user.to_owned()).or_default().extend(counted);
+        answer
+    }
+
+    fn shown_now(&self, popup: &SlowPopup, asked: &Asked<'_>, control: bool) -> Shown {
+        let before = self.shown.get(asked.user).map_or(&[][..], Vec::as_slice);
+        let counted = self.levels(popup, asked.placement).map(|(level, caps, wall)| {
+            let day = wall.day(asked.now);
+            let latest = before.iter().filter_map(|one| Some(one.counts(level)?.latest_day)).max();
+            let by_session = caps.per_session.is_some();
+            Counted { day, latest_day: latest.map_or(day, |latest| latest.max(day)), by_session }
+        });
+        let session = asked.session.map(str::to_owned);
+        Shown { at: asked.now, no: popup.no, control, placement: asked.placement.into(), session, counted }
+    }
+
+    /// The first instant at which one of these could be shown.
+    fn next_at(&self, popups: &[(&String, &SlowPopup)], asked: &Asked<'_>) -> Option<u64> {
+        let mut left: Vec<&SlowPopup> = popups.iter().map(|(_, popup)| *popup).collect();
+        let shown = self.shown.get(asked.user).map_or(&[][..], Vec::as_slice);
+        // What is kept for good never will be; and between these instants and the quarters of hours nothing changes.
+        let mut instants = BTreeSet::new();
+        left.retain(|popup| {
+            instants.extend(popup.spec.starts_at);
+            self.levels(popup, asked.placement).iter().all(|level| {
+                for one in shown {
+                    instants.insert(one.at + level.1.gap_s.unwrap_or(0) * 1_000);
+                    instants.insert(one.at + DAY_MS);
+                }
+                !matches!(self.kept_by(level, asked, asked.now), Some(Kept::ForGood))
+            })
+        });
+        let mut at = asked.now;
+        let last = self.above().last_ms();
+        while !left.is_empty() && at < last {
+            let quarter = (at / QUARTER_MS + 1) * QUARTER_MS;
+            at = instants.range(at + 1..).next().map_or(quarter, |exact| quarter.min(*exact));
+            left.retain(|popup| popup.spec.ends_at.is_none_or(|end| at < end));
+            if left.iter().any(|popup| self.can_be_shown(popup, asked, at)) {
+                return Some(at);
+            }
+        }
+        None
+    }
+
+    /// Looks at the list alone: the newest showing keeps to the caps as they are.
+    pub fn assert_caps_hold(&self, asked: &Asked<'_>) {
+        let shown = &self.shown[asked.user];
+        let newest = shown.last().unwrap();
+        let popup = self.popups.values().find(|popup| popup.no == newest.no).unwrap();
+        for (level, caps, wall) in self.levels(popup, asked.placement) {
+            let of_level: Vec<(&Shown, Counted)> =
+                shown.iter().filter_map(|one| Some((one, one.counts(level)?))).collect();
+            let most = |cap: Option<u32>, count: usize, name: &str| {
+                assert!(cap.is_none_or(|cap| count <= cap as usize), "{name} of {level:?}: {count} of {cap:?}");
+            };
+            most(caps.total, of_level.len(), "total");
+            // Days by another zone, which stood when they were counted, are not these days.
+            if of_level.iter().all(|(one, counted)| counted.day == wall.day(one.at)) {
+                let today = of_level.iter().filter(|(one, _)| wall.day(one.at) == wall.day(newest.at));
+                most(caps.per_day, today.count(), "per_day");
+            }
+            // Of the newest day alone: a session goes on for as long as it is not silent for one.
+            let latest = shown.iter().map(|one| one.at).max().unwrap();
+            let lately = of_level.iter().filter(|(one, counted)| {
+                counted.by_session && one.session == newest.session && latest < one.at + DAY_MS
+            });
+            if caps.per_session.is_some() {
+                most(caps.per_session, lately.count(), "per_session");
+            }
+            let before = &of_level[..of_level.len() - 1];
+            let too_soon =
+                caps.gap_s.is_some_and(|gap_s| before.iter().any(|(one, _)| newest.at < one.at + gap_s * 1_000));
+            assert!(!too_soon, "gap_s of {level:?}");
+        }
+    }
+}
