@@ -227,6 +227,25 @@ pub trait RowStore: Send + Sync + 'static {
     fn row(&self, space: RowSpace, key: &[u8]) -> StoreResult<Option<Vec<u8>>>;
     /// Rows with `from <= key <= to`, in the order of keys, at most `limit`.
     fn rows(&self, space: RowSpace, from: &[u8], to: &[u8], limit: usize) -> StoreResult<Vec<(Vec<u8>, Vec<u8>)>>;
+
+    /// Notes rows where they survive the end of this process, though not of the machine, without waiting for a disk that
+    /// stalls. A store that has no such place notes nothing.
+    fn note_rows(&self, _: &[RowChange]) -> StoreResult<()> {
+        Ok(())
+    }
+    /// Notes from here on are another set, unless the one before has not been forgotten.
+    fn turn_notes(&self) {}
+    /// The rows of the set before the last turn are written.
+    fn forget_turned_notes(&self) -> StoreResult<()> {
+        Ok(())
+    }
+    /// All that is noted, in the order in which it was within each set.
+    fn noted_rows(&self) -> StoreResult<Vec<RowChange>> {
+        Ok(Vec::new())
+    }
+    fn forget_all_notes(&self) -> StoreResult<()> {
+        Ok(())
+    }
 }
 
 pub trait Store: PushStore + RowStore {

@@ -20,6 +20,10 @@ pub(crate) fn check_lengths(changes: &[RowChange]) -> StoreResult<()> {
     }
 }
 
+fn note_error(error: std::io::Error) -> StoreError {
+    store_error(KvError::Io(error))
+}
+
 impl RowStore for EmbeddedStore {
     fn write_rows(&self, space: RowSpace, changes: Vec<RowChange>) -> StoreResult<()> {
         if changes.is_empty() {
@@ -38,5 +42,25 @@ impl RowStore for EmbeddedStore {
     fn rows(&self, space: RowSpace, from: &[u8], to: &[u8], limit: usize) -> StoreResult<Vec<(Vec<u8>, Vec<u8>)>> {
         let row = |key: &[u8], value: &[u8]| Ok((key.to_vec(), value.to_vec()));
         Self::scan_values(&*self.kv()?, space_of(space), from, to, limit, Order::Up, row)
+    }
+
+    fn note_rows(&self, changes: &[RowChange]) -> StoreResult<()> {
+        self.notes.note(changes).map_err(note_error)
+    }
+
+    fn turn_notes(&self) {
+        self.notes.turn();
+    }
+
+    fn forget_turned_notes(&self) -> StoreResult<()> {
+        self.notes.forget_turned().map_err(note_error)
+    }
+
+    fn noted_rows(&self) -> StoreResult<Vec<RowChange>> {
+        self.notes.read().map_err(note_error)
+    }
+
+    fn forget_all_notes(&self) -> StoreResult<()> {
+        self.notes.forget_all().map_err(note_error)
     }
 }

@@ -6,6 +6,7 @@ use crate::{
     folder::{ClosedMark, Folder},
     journal,
     kv::*,
+    notes::Notes,
     rows::*,
 };
 use parking_lot::{Mutex, RwLock};
@@ -76,6 +77,7 @@ pub enum OpenError {
 pub struct EmbeddedStore {
     options: EmbeddedOptions,
     folder: Folder,
+    pub(crate) notes: Notes,
     /// Replaced when the engine gave up after a failed write and there is room again; readers wait
     /// meanwhile. Empty only if the fresh start failed: each commit tries again.
     kv: RwLock<Option<Arc<FjallKv>>>,
@@ -112,9 +114,11 @@ impl EmbeddedStore {
         let epoch = epoch_of(&kv, folder.is_new_epoch_asked())?;
         folder.new_epoch_given()?;
         let counters = read_counters(&kv).map_err(|error| OpenError::Damaged(error.to_string()))?;
+        let notes = Notes::open(&options.path)?;
         Ok(EmbeddedStore {
             options,
             folder,
+            notes,
             kv: RwLock::new(Some(Arc::new(kv))),
             writer: Mutex::new(Writer { counters, space_checked: None }),
             heads: Cache::new(HEADS_CACHED),

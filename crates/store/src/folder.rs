@@ -1,7 +1,7 @@
 //! The data folder around the engine's files: one owner, one format, and the mark of an orderly close.
 //!
 //! ```text
-//! data/  lock  format  closed  new-epoch  damaged-….bin  store/…(the engine's)
+//! data/  lock  format  closed  new-epoch  damaged-….bin  notes-a  notes-b  store/…(the engine's)
 //! ```
 
 use crate::embedded::OpenError;

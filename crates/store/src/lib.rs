@@ -8,7 +8,7 @@
 //! - [`rows`]: which keys hold what, and in which bytes;
 //! - [`embedded`]: the store: open, read; [`commit`]: one batch of proposals, all or nothing;
 //! - [`push`]: the same for devices and pushes, in a space of their own;
-//! - `byte_rows`: rows whose bytes the engine makes itself;
+//! - `byte_rows`: rows whose bytes the engine makes itself; `notes`: those that are on their way;
 //! - [`folder`]: lock, format version, epoch and the mark of an orderly close;
 //! - [`journal`]: what may be cut from a damaged journal, and what may not;
 //! - [`backup`], [`check`], [`retention`]: copying, verifying and shortening a data folder;
@@ -26,6 +26,7 @@ mod fjall_kv;
 mod folder;
 mod journal;
 mod kv;
+mod notes;
 pub mod postgres;
 mod push;
 mod retention;

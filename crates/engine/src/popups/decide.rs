@@ -237,7 +237,7 @@ impl Shared {
     }
 
     /// A user's marks as they are stored. Blocks.
-    fn read_marks(&self, key: UserKey) -> crate::store::StoreResult<Marks> {
+    pub(super) fn read_marks(&self, key: UserKey) -> crate::store::StoreResult<Marks> {
         let bytes = super::rows::read_long(&*self.store, &super::rows::user_key(key))?;
         Marks::of_bytes(&bytes.unwrap_or_default())
     }

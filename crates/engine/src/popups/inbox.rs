@@ -34,11 +34,29 @@ pub(super) struct Waiting {
     pub(super) durable: Vec<Durable>,
     pub(super) events: Vec<Batch>,
     pub(super) stopping: bool,
+    /// So many of the records are noted.
+    noted: usize,
+}
+
+/// What the worker has taken and not stored yet, as far as it is not noted.
+#[derive(Default)]
+struct InFlight {
+    users: Vec<UserKey>,
+    since: Option<Instant>,
+}
+
+#[derive(Default)]
+struct State {
+    waiting: Waiting,
+    in_flight: InFlight,
+    closed: bool,
 }
 
 pub(super) struct Inbox {
-    waiting: Mutex<Waiting>,
+    state: Mutex<State>,
     filled: Condvar,
+    /// Told when there is something that may have to be noted.
+    notable: Condvar,
     /// Counted from the put to the end of the write.
     showings: AtomicUsize,
     showings_max: usize,
@@ -51,8 +69,9 @@ pub(super) struct Inbox {
 impl Inbox {
     pub(super) fn new(config: &PopupsConfig) -> Self {
         Inbox {
-            waiting: Mutex::default(),
+            state: Mutex::default(),
             filled: Condvar::new(),
+            notable: Condvar::new(),
             showings: AtomicUsize::new(0),
             showings_max: config.showings,
             events: AtomicUsize::new(0),
@@ -71,22 +90,27 @@ impl Inbox {
     }
 
     pub(super) fn record(&self, records: impl IntoIterator<Item = Record>, durable: Option<Durable>) {
-        let mut waiting = self.waiting.lock();
+        let mut state = self.state.lock();
+        let waiting = &mut state.waiting;
         let before = waiting.records.len();
         waiting.records.extend(records);
         self.showings.fetch_add(waiting.records.len() - before, Ordering::Relaxed);
         let wake = before == 0 || durable.is_some();
         waiting.first_at.get_or_insert_with(Instant::now);
         waiting.durable.extend(durable);
-        drop(waiting);
+        drop(state);
         if wake {
             self.filled.notify_one();
+        }
+        if before == 0 {
+            self.notable.notify_one();
         }
     }
 
     /// Answers when all that was put in before is stored.
     pub(super) fn ask_durable(&self, durable: Durable) -> Result<(), Refusal> {
-        let mut waiting = self.waiting.lock();
+        let mut state = self.state.lock();
+        let waiting = &mut state.waiting;
         if waiting.stopping {
             return Err(stopped());
         }
@@ -94,14 +118,15 @@ impl Inbox {
             return Err(Refusal::new(ErrorCode::QueueFull, "too many wait for the store").retry_after(1_000));
         }
         waiting.durable.push(durable);
-        drop(waiting);
+        drop(state);
         self.filled.notify_one();
         Ok(())
     }
 
     pub(super) fn events(&self, batch: Batch) -> Result<(), Refusal> {
         let count = batch.events.len();
-        let mut waiting = self.waiting.lock();
+        let mut state = self.state.lock();
+        let waiting = &mut state.waiting;
         if waiting.stopping {
             return Err(stopped());
         }
@@ -111,7 +136,7 @@ impl Inbox {
         }
         self.events.fetch_add(count, Ordering::Relaxed);
         waiting.events.push(batch);
-        drop(waiting);
+        drop(state);
         self.filled.notify_one();
         Ok(())
     }
@@ -123,42 +148,80 @@ impl Inbox {
     }
 
     pub(super) fn stop(&self) {
-        self.waiting.lock().stopping = true;
+        self.state.lock().waiting.stopping = true;
         self.filled.notify_one();
     }
 
     /// Waits; answers whether the worker is to stop.
     pub(super) fn is_stopping_within(&self, patience: Duration) -> bool {
-        let mut waiting = self.waiting.lock();
-        if !waiting.stopping {
-            self.filled.wait_for(&mut waiting, patience);
+        let mut state = self.state.lock();
+        if !state.waiting.stopping {
+            self.filled.wait_for(&mut state, patience);
         }
-        waiting.stopping
+        state.waiting.stopping
     }
 
     /// What waits, once it is time: somebody waits for an answer, the oldest showing has waited long enough, or
     /// `at_most` has passed. Nobody who waits is served before `not_before`.
     pub(super) fn take(&self, at_most: Duration, not_before: Instant) -> Waiting {
         let deadline = Instant::now() + at_most;
-        let mut waiting = self.waiting.lock();
+        let mut state = self.state.lock();
         loop {
-            let due = match &*waiting {
+            let due = match &state.waiting {
                 Waiting { stopping: true, .. } => break,
                 Waiting { durable, events, .. } if !durable.is_empty() || !events.is_empty() => not_before,
                 Waiting { first_at: Some(first_at), .. } => *first_at + self.patience,
                 _ => deadline,
             };
-            if self.filled.wait_until(&mut waiting, due.min(deadline)).timed_out() {
+            if self.filled.wait_until(&mut state, due.min(deadline)).timed_out() {
                 break;
             }
         }
-        let stopping = waiting.stopping;
-        std::mem::replace(&mut *waiting, Waiting { stopping, ..Waiting::default() })
+        let stopping = state.waiting.stopping;
+        let taken = std::mem::replace(&mut state.waiting, Waiting { stopping, ..Waiting::default() });
+        let InFlight { users, since } = &mut state.in_flight;
+        users.extend(taken.records[taken.noted..].iter().map(|record| record.user));
+        *since = since.or(taken.first_at).filter(|_| !users.is_empty());
+        taken
+    }
+
+    /// All that the worker has taken is stored.
+    pub(super) fn landed(&self) {
+        self.state.lock().in_flight = InFlight::default();
+    }
+
+    /// Users whose showings have waited for longer than a note of them may; each once. `None`: nothing comes any more.
+    pub(super) fn to_note(&self) -> Option<Vec<UserKey>> {
+        let mut state = self.state.lock();
+        loop {
+            if state.closed {
+                return None;
+            }
+            let State { waiting, in_flight, .. } = &mut *state;
+            let new = waiting.first_at.filter(|_| waiting.noted < waiting.records.len());
+            let Some(oldest) = in_flight.since.into_iter().chain(new).min() else {
+                self.notable.wait(&mut state);
+                continue;
+            };
+            let due = oldest + self.patience / 2;
+            if Instant::now() < due {
+                self.notable.wait_until(&mut state, due);
+                continue;
+            }
+            let mut users = std::mem::take(in_flight).users;
+            users.extend(waiting.records[waiting.noted..].iter().map(|record| record.user));
+            waiting.noted = waiting.records.len();
+            users.sort_unstable();
+            users.dedup();
+            return Some(users);
+        }
     }
 
     /// Nothing is taken from here on; who waits for an answer is told so by the end of its channel.
     pub(super) fn close(&self) {
-        *self.waiting.lock() = Waiting { stopping: true, ..Waiting::default() };
+        let waiting = Waiting { stopping: true, ..Waiting::default() };
+        *self.state.lock() = State { waiting, closed: true, ..State::default() };
+        self.notable.notify_all();
     }
 
     pub(super) fn depths(&self) -> [(&'static str, usize, usize); 2] {

@@ -97,6 +97,19 @@ impl Marks {
         }
     }
 
+    /// Takes over what another list counts more of.
+    pub(super) fn merge(&mut self, other: &Marks) {
+        let mut marks = self.0.to_vec();
+        for mark in &other.0 {
+            match marks.binary_search_by_key(&mark.what, |own| own.what) {
+                Ok(at) if marks[at].total < mark.total => marks[at] = *mark,
+                Ok(_) => {}
+                Err(at) => marks.insert(at, *mark),
+            }
+        }
+        self.0 = marks.into();
+    }
+
     /// Drops what no longer counts: sessions that are over, and popups that are gone.
     pub(super) fn tidy(&mut self, now_ms: u64, is_known: impl Fn(u32) -> bool) {
         let over = |mark: &Mark| match mark.what.popup_no() {
@@ -206,6 +219,20 @@ mod tests {
         }
         assert_eq!(marks.sessions_full_until(200), Some(100 + SESSION_MS));
         assert_eq!(marks.sessions_full_until(100 + SESSION_MS), None);
+    }
+
+    #[test]
+    fn of_two_lists_the_larger_counts_stand() {
+        let marks = |counts: &[(u32, u64)]| {
+            let mut marks = Marks::default();
+            for (popup, times) in counts {
+                (0..*times).for_each(|at| marks.count(What::popup(*popup), at, 1));
+            }
+            marks
+        };
+        let mut merged = marks(&[(1, 3), (2, 1), (4, 1)]);
+        merged.merge(&marks(&[(1, 2), (2, 5), (3, 1)]));
+        assert_eq!(merged, marks(&[(1, 3), (2, 5), (3, 1), (4, 1)]));
     }
 
     #[test]

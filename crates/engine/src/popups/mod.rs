@@ -12,7 +12,7 @@
 //! - `question`, `evaluate`, `decide`, `explain`: which popup, and why; `decision_id`: how events name a decision;
 //! - `catalog`, `segments`, `recovery`: popups, their versions, settings and lists of users;
 //! - `users`: who is held in memory; `unread`: what is looked up for rules about unread messages;
-//! - `inbox`, `worker`, `counts`, `events`, `export`: what becomes durable, and how it is read again; `rows`: as what.
+//! - `inbox`, `worker`, `notes`, `counts`, `events`, `export`: what becomes durable, and how it is read again; `rows`: as what.
 
 mod caps;
 mod catalog;
@@ -27,6 +27,7 @@ mod explain;
 mod export;
 mod inbox;
 mod marks;
+mod notes;
 mod question;
 mod recovery;
 mod rows;

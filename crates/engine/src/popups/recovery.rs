@@ -36,6 +36,7 @@ impl Shared {
                 numbers
             }
         };
+        self.take_notes()?;
         let now_ms = self.clock.now_ms();
         let above = Above::new(&CheckedSettings::default(), Arc::new(Days::new(TimeZone::UTC, now_ms)));
         let mut catalog = Catalog {

@@ -54,7 +54,7 @@ pub(super) struct Table {
 pub(super) struct Users {
     tables: Box<[Mutex<Table>]>,
     count: AtomicUsize,
-    per_table_max: usize,
+    users_max: usize,
 }
 
 fn hash(key: UserKey) -> u64 {
@@ -65,7 +65,7 @@ fn hash(key: UserKey) -> u64 {
 impl Users {
     pub(super) fn new(users_max: usize) -> Self {
         let tables = (0..TABLES).map(|_| Mutex::default()).collect();
-        Users { tables, count: AtomicUsize::new(0), per_table_max: users_max.div_ceil(TABLES).max(16) }
+        Users { tables, count: AtomicUsize::new(0), users_max: users_max.max(TABLES) }
     }
 
     /// The table that a user belongs in.
@@ -83,7 +83,7 @@ impl Users {
         if table.get(key).is_some() {
             return;
         }
-        if table.users.len() >= self.per_table_max && table.give_way() {
+        if self.count() >= self.users_max && table.give_way() {
             self.count.fetch_sub(1, Ordering::Relaxed);
         }
         table.insert(User { key, marks, nothing: Nothing::UNKNOWN, kept: Kept::Stored, used: true });
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn the_bound_holds_and_what_is_not_stored_stays() {
-        let users = Users::new(TABLES * 16);
+        let users = Users::new(1_000);
         for n in 0..10_000 {
             users.install(key(n), Marks::default());
             if n % 100 == 0 {
@@ -163,7 +163,7 @@ mod tests {
         }
         let held = (0..10_000).filter(|n| users.table(key(*n)).get(key(*n)).is_some()).count();
         assert_eq!(held, users.count());
-        assert!((900..=1_130).contains(&held), "{held}");
+        assert!((1_000..=1_110).contains(&held), "{held}");
         for n in (0..10_000).step_by(100) {
             let mut table = users.table(key(n));
             assert_eq!(table.get(key(n)).unwrap().marks.get(What::ALL).unwrap().last_at, u64::from(n));

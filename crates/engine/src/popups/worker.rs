@@ -66,6 +66,11 @@ impl Worker {
                 return;
             }
         }
+        let noting = shared.clone();
+        let noting = std::thread::Builder::new().name("popup notes".into()).spawn(move || noting.note());
+        if let Err(error) = noting {
+            tracing::error!(%error, "no thread for notes of popups: a crash while the disk stalls forgets more");
+        }
         let now = Instant::now();
         let mut worker = Worker {
             counts: Counts::default(),
@@ -82,12 +87,20 @@ impl Worker {
     /// One turn; answers whether there is another.
     fn turn(&mut self) -> bool {
         let patience = if self.again.is_empty() { TICK } else { STORE_FAILED_TICK };
+        // Before the take: what is noted until then is among what is taken, or taken already.
+        self.shared.store.turn_notes();
         let waiting = self.shared.inbox.take(patience, self.rests_until);
         let began = Instant::now();
         let mut records = std::mem::take(&mut self.again);
         records.extend(waiting.records);
         self.store_events(waiting.events);
         let stored = self.store_records(records);
+        if stored.is_ok() {
+            self.shared.inbox.landed();
+            if let Err(error) = self.shared.store.forget_turned_notes() {
+                tracing::warn!(%error, "notes of popups that are stored could not be forgotten; it is tried again");
+            }
+        }
         answer(waiting.durable, stored);
         let took = began.elapsed();
         self.shared.metrics.popup_store_busy_seconds.inc_by(took.as_secs_f64());
