@@ -342,3 +342,22 @@ fn a_decision_is_the_one_that_comes_of_thinking_slowly() {
     assert_eq!(all.iter().sum::<usize>(), decisions);
     assert!(all.iter().all(|seen| *seen > decisions / 200), "{all:?}");
 }
+
+#[test]
+fn what_is_remembered_does_not_stand_for_what_was_before_it() {
+    let world = World::new(EngineConfig::default(), Arc::new(MemoryStore::default()));
+    world.engine.popups.settle().unwrap();
+    let spec = json!({"state": "live", "placements": ["home"], "variants": [{"id": "a", "content": {}}],
+        "ends_at": NOON});
+    world.engine.put_popup("p", spec.to_string().as_bytes(), None, Precondition::None).unwrap();
+    let question = json!({"placement": "home", "attributes": {}}).to_string();
+    let body = QuestionBody::read(question.as_bytes()).unwrap();
+    let is_shown_at = |at| {
+        world.clock.set(at);
+        world.engine.decide_now(&body.ask("ada")).unwrap().show.is_some()
+    };
+    assert!(!is_shown_at(NOON));
+    assert!(!is_shown_at(NOON + 20 * DAY_MS));
+    assert!(!is_shown_at(NOON));
+    assert!(is_shown_at(NOON - 1), "the clock was set back to before its end");
+}

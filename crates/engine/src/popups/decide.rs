@@ -149,8 +149,8 @@ impl Shared {
         }
         let mut table = self.users.table(key);
         let Some(user) = table.get(key) else { return Ok(Decided::Needs(needs)) };
-        if user.nothing.fingerprint == fingerprint && now_ms < user.nothing.until && !looks_up {
-            let next_at = user.nothing.next_at;
+        let remembered = if looks_up { None } else { user.remembered(fingerprint, now_ms) };
+        if let Some(Nothing { next_at, .. }) = remembered {
             drop(table);
             return nothing(PopupOutcome::Nothing, (next_at < u64::MAX).then_some(next_at), now_ms);
         }
@@ -166,7 +166,7 @@ impl Shared {
         };
         let choice = configuration.choose(&user.marks, &question);
         if choice.chosen.is_none() && choice.controls.is_empty() {
-            user.nothing = Nothing { fingerprint, until: choice.until, next_at: choice.next_at };
+            user.remember(Nothing { fingerprint, until: choice.until, next_at: choice.next_at }, now_ms);
         } else {
             self.inbox.has_room()?;
             record(&configuration, user, &question, &choice);
@@ -265,5 +265,5 @@ fn record(configuration: &Configuration, user: &mut User, question: &Question<'_
         count(placement.what, placement.caps.per_session.is_some(), day);
     }
     user.kept = Kept::Changed;
-    user.nothing = Nothing::UNKNOWN;
+    user.remember(Nothing::UNKNOWN, question.now_ms);
 }

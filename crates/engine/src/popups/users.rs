@@ -39,9 +39,27 @@ impl Nothing {
 pub(super) struct User {
     key: UserKey,
     pub(super) marks: Marks,
-    pub(super) nothing: Nothing,
+    nothing: Nothing,
+    /// The lower bits of when `nothing` was answered: it does not stand for what was before, should the clock go back.
+    nothing_at: u32,
     pub(super) kept: Kept,
     used: bool,
+}
+
+impl User {
+    /// Remembers what this was answered with, or that nothing is known.
+    pub(super) fn remember(&mut self, nothing: Nothing, now_ms: u64) {
+        (self.nothing, self.nothing_at) = (nothing, now_ms as u32);
+    }
+
+    /// The answer that this question had, if it still stands.
+    pub(super) fn remembered(&self, fingerprint: u64, now_ms: u64) -> Option<Nothing> {
+        // Half of the circle is before, half after: a clock that went ahead by three weeks looks like one that went
+        // back, and the question is thought about once more.
+        let after = (now_ms as u32).wrapping_sub(self.nothing_at) <= u32::MAX / 2;
+        let stands = self.nothing.fingerprint == fingerprint && after && now_ms < self.nothing.until;
+        stands.then_some(self.nothing)
+    }
 }
 
 #[derive(Default)]
@@ -86,7 +104,7 @@ impl Users {
         if self.count() >= self.users_max && table.give_way() {
             self.count.fetch_sub(1, Ordering::Relaxed);
         }
-        table.insert(User { key, marks, nothing: Nothing::UNKNOWN, kept: Kept::Stored, used: true });
+        table.insert(User { key, marks, nothing: Nothing::UNKNOWN, nothing_at: 0, kept: Kept::Stored, used: true });
         self.count.fetch_add(1, Ordering::Relaxed);
     }
 }
