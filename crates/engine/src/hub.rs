@@ -24,8 +24,14 @@ pub enum Signal {
         conversation: Arc<str>,
         user: Arc<str>,
     },
-    /// A popup was chosen: for the session that came last.
+    /// Which session takes a popup: of those that take such frames and have room, the one that came last. Its number
+    /// is answered; if there is none, the channel just ends.
+    WhoTakesPopups {
+        answer: crossbeam_channel::Sender<u64>,
+    },
+    /// A popup was chosen for this session.
     Popup {
+        session: u64,
         /// A `popup` frame's JSON.
         frame: Arc<[u8]>,
     },

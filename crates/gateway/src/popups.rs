@@ -2,7 +2,7 @@
 
 use crate::{
     commands::Command,
-    connection::{error_json, json, malformed},
+    connection::{Phase, error_json, json, malformed},
     shard::{After, Shard},
 };
 use serde::Serialize;
@@ -83,16 +83,25 @@ impl Shard {
         After::Stays
     }
 
-    /// Sends a popup to the user's session that came last and takes such frames.
-    pub(crate) fn send_popup(&mut self, user: UserNo, frame: &[u8]) {
-        let sessions = self.sessions_of(user);
-        let takes = |key: &&usize| self.connections[**key].bound.as_ref().is_some_and(|bound| bound.chat);
-        let Some(key) = sessions.iter().rev().find(takes).copied() else { return };
+    /// The user's session that came last of those that take popups and have room for one.
+    pub(crate) fn popup_taker(&self, user: UserNo) -> Option<usize> {
+        self.sessions_of(user).into_iter().rev().find(|key| self.takes_popups(*key))
+    }
+
+    fn takes_popups(&self, key: usize) -> bool {
+        let connection = &self.connections[key];
+        connection.phase != Phase::Closing
+            && connection.bound.as_ref().is_some_and(|bound| bound.chat)
+            && connection.outgoing.queued_bytes() <= self.parts.config.session_buffer_bytes
+    }
+
+    /// Sends a popup that was chosen for this session. One that has gone since is lost, as it is when the app closes
+    /// before it has drawn it.
+    pub(crate) fn send_popup(&mut self, session: u64, frame: &[u8]) {
+        let Some(key) = self.find(session).filter(|key| self.takes_popups(*key)) else { return };
         let connection = &mut self.connections[key];
-        if connection.outgoing.queued_bytes() <= self.parts.config.session_buffer_bytes {
-            connection.push_json(frame);
-            self.schedule.flush_soon(connection, key);
-        }
+        connection.push_json(frame);
+        self.schedule.flush_soon(connection, key);
     }
 }
 
@@ -108,7 +117,7 @@ fn answer(
         return Err(Refusal::new(ErrorCode::Forbidden, "a session asks for its own user only"));
     }
     // The connection is the app's session unless the app names one that outlives it.
-    let own = format!("connection {session:x}");
+    let own = engine.popups.session_of(session);
     let mut ask = question.ask(&user.id);
     ask.session = ask.session.or(Some(&own));
     ask.fingerprint ^= session;

@@ -221,7 +221,13 @@ impl Shard {
             match control {
                 Control::Replies(replies) => self.answer_sends(replies),
                 Control::Presence(told) => told.iter().for_each(|told| self.tell_changes(told)),
-                Control::Signal { user, signal: Signal::Popup { frame } } => self.send_popup(user, &frame),
+                Control::Signal { user, signal: Signal::WhoTakesPopups { answer } } => {
+                    if let Some(key) = self.popup_taker(user) {
+                        // Who asked may have lost patience.
+                        let _ = answer.try_send(self.connections[key].session);
+                    }
+                }
+                Control::Signal { signal: Signal::Popup { session, frame }, .. } => self.send_popup(session, &frame),
                 Control::Signal { user, signal } => {
                     for key in self.sessions_of(user) {
                         self.signal(key, &signal);
@@ -258,7 +264,7 @@ impl Shard {
                 return;
             }
             // For one session of the user, not for each.
-            Signal::Popup { .. } => return,
+            Signal::WhoTakesPopups { .. } | Signal::Popup { .. } => return,
         };
         let connection = &mut self.connections[key];
         if !connection.bound.as_ref().is_some_and(|bound| bound.chat) {

@@ -136,6 +136,8 @@ pub(crate) struct Shared {
 /// The doors' way to popups.
 pub struct Popups {
     pub(crate) shared: Arc<Shared>,
+    /// Connections' numbers begin anew with the process; sessions that are remembered by name do not.
+    boot: u64,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -156,12 +158,17 @@ impl Popups {
         let worker = shared.clone();
         let thread = std::thread::Builder::new().name("popups".into()).spawn(move || Worker::run(worker));
         let thread = thread.inspect_err(|error| tracing::error!(%error, "no popups thread")).ok();
-        Popups { shared, thread: Mutex::new(thread) }
+        Popups { shared, boot: rand::random(), thread: Mutex::new(thread) }
     }
 
     /// Waits until all that was decided and reported so far is stored. Blocks.
     pub fn settle(&self) -> Result<(), Refusal> {
         self.shared.settle()
+    }
+
+    /// What a connection is called as an app's session, if the app names none that outlives it.
+    pub fn session_of(&self, connection: u64) -> String {
+        format!("connection {:x}-{connection:x}", self.boot)
     }
 
     /// Stores what was decided and ends the worker.

@@ -2,12 +2,16 @@
 
 use super::decide::{Ask, Decided, Showing};
 use crate::{engine::Engine, hub::Signal, model::UserNo};
-use std::sync::Arc;
+use crossbeam_channel::{RecvTimeoutError, bounded};
+use std::{sync::Arc, time::Duration};
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
     http::Triggered,
     ids::check_id,
 };
+
+/// How long the shard that owns a user's sessions may take to say which one takes a popup.
+const SHARD_PATIENCE: Duration = Duration::from_secs(2);
 
 /// An answer with all that it needed looked up.
 #[derive(Debug)]
@@ -18,18 +22,18 @@ pub struct DecidedNow {
 }
 
 impl Engine {
-    /// Decides for a user who has a live session, and sends it what was chosen: to the one that came last. Without
-    /// one nothing is decided, so that no cap is used up in vain. Blocks.
+    /// Decides for a user who has a live session that takes popups, and sends it what was chosen: to the one that came
+    /// last. Without one nothing is decided, so that no cap is used up in vain: a device that is there for pushes
+    /// only would not show it. Blocks.
     pub fn trigger_popup(&self, ask: &Ask<'_>) -> Result<Triggered, Refusal> {
         check_id("user", ask.user)?;
         let user = self.directory.require_user(ask.user)?;
-        if !self.presence.is_online(user.no) {
-            return Ok(Triggered { delivered: false, decision: None, popup: None });
-        }
-        let Some(showing) = self.decide_now(ask)?.show else {
-            return Ok(Triggered { delivered: false, decision: None, popup: None });
-        };
-        self.send_popup(user.no, &showing.json);
+        let none = Triggered { delivered: false, decision: None, popup: None };
+        let Some(session) = self.who_takes_popups(user.no)? else { return Ok(none) };
+        let own = self.popups.session_of(session);
+        let ask = Ask { session: ask.session.or(Some(&own)), fingerprint: ask.fingerprint ^ session, ..*ask };
+        let Some(showing) = self.decide_now(&ask)?.show else { return Ok(none) };
+        self.send_popup(user.no, session, &showing.json);
         let popup = Some(showing.popup.to_string());
         Ok(Triggered { delivered: true, decision: Some(showing.decision), popup })
     }
@@ -52,9 +56,24 @@ impl Engine {
         Err(evicted())
     }
 
-    fn send_popup(&self, user: UserNo, json: &[u8]) {
+    fn who_takes_popups(&self, user: UserNo) -> Result<Option<u64>, Refusal> {
+        if !self.presence.is_online(user) {
+            return Ok(None);
+        }
+        let (answer, answered) = bounded(1);
+        self.hub.signal(user, Signal::WhoTakesPopups { answer });
+        match answered.recv_timeout(SHARD_PATIENCE) {
+            Ok(session) => Ok(Some(session)),
+            Err(RecvTimeoutError::Disconnected) => Ok(None),
+            Err(RecvTimeoutError::Timeout) => {
+                Err(Refusal::new(ErrorCode::QueueFull, "too much waits for the user's sessions").retry_after(1_000))
+            }
+        }
+    }
+
+    fn send_popup(&self, user: UserNo, session: u64, json: &[u8]) {
         let frame: Arc<[u8]> = [br#"{"t":"popup","show":"#, json, b"}"].concat().into();
-        self.hub.signal(user, Signal::Popup { frame });
+        self.hub.signal(user, Signal::Popup { session, frame });
     }
 }
 

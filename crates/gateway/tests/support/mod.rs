@@ -96,6 +96,8 @@ impl Server {
             webhook: None,
             wakes,
         });
+        // Popups are read from the store by a thread of their own.
+        engine.popups.settle().unwrap();
         let tokens = Arc::new(Tokens::new(Some(TOKEN_KEY), None).unwrap());
         let gateway = prepared.start(engine.clone(), receivers, Arc::new(SessionTokens(tokens.clone()))).unwrap();
         let keys = ApiKeys::new([API_KEY.to_owned()]);
