@@ -134,8 +134,14 @@ impl Configuration {
             return Ok((at, by));
         }
         // Later, a limit of all may hold that did not before.
+        self.later(popup, marks, question, (at, by))
+    }
+
+    /// From a later time on, when caps and schedule all allow this popup.
+    fn later(&self, popup: &Popup, marks: &Marks, question: &Question<'_>, from: (u64, Option<By>)) -> Earliest {
         let [all, placement] = self.common(question.placement);
-        earliest((at, by), Some(&popup.timetable), &[all, placement, own], marks, session)
+        let own = Limit { caps: &popup.caps, what: popup.what, days: &popup.days, by: By::Caps };
+        earliest(from, Some(&popup.timetable), &[all, placement, own], marks, question.session)
     }
 
     /// What can be said of one popup. One that could not be shown before `no_later_than` is not looked at further.
@@ -166,9 +172,13 @@ impl Configuration {
         if let Some(audience) = &popup.audience
             && !audience.holds(&question.profile)
         {
-            match audience.unread_due_at(&question.profile) {
-                Some(due_at) => (at, by) = (at.max(due_at), Some(By::Audience)),
-                None => return Look::No { by: By::Audience },
+            let due_at = audience.unread_due_at(&question.profile).ok_or(By::Audience);
+            // When the message is old enough, the window may be over.
+            let due =
+                due_at.and_then(|due_at| self.later(popup, marks, question, (at.max(due_at), Some(By::Audience))));
+            match due {
+                Ok(due) => (at, by) = due,
+                Err(by) => return Look::No { by },
             }
         }
         match by {

@@ -328,8 +328,10 @@ impl Slow {
                 assert!(cap.is_none_or(|cap| count <= cap as usize), "{name} of {level:?}: {count} of {cap:?}");
             };
             most(caps.total, of_level.len(), "total");
-            // Days by another zone, which stood when they were counted, are not these days.
-            if of_level.iter().all(|(one, counted)| counted.day == wall.day(one.at)) {
+            // Days by another zone, which stood when they were counted, are not these days; and what is shown after the
+            // clock went back over midnight counts for the day that had begun.
+            let same = |(one, counted): &(&Shown, Counted)| counted.latest_day == wall.day(one.at);
+            if of_level.iter().all(same) {
                 let today = of_level.iter().filter(|(one, _)| wall.day(one.at) == wall.day(newest.at));
                 most(caps.per_day, today.count(), "per_day");
             }
