@@ -9,7 +9,11 @@ use crate::{
     rows::*,
 };
 use std::{collections::HashMap, fmt, path::Path};
-use tidings_engine::{model::*, store::*};
+use tidings_engine::{
+    model::*,
+    popups::{CheckedRows, check_popups},
+    store::*,
+};
 
 /// Faults named one by one; the rest is counted.
 const FAULTS_NAMED: usize = 100;
@@ -28,6 +32,11 @@ pub struct CheckReport {
     pub pushes: u64,
     /// Pushes that wait for a device by name, each with each.
     pub pending_pushes: u64,
+    pub popups: u64,
+    pub popup_segments: u64,
+    /// Users who were shown a popup.
+    pub popup_users: u64,
+    pub popup_events: u64,
     pub fault_count: u64,
     pub faults: Vec<String>,
 }
@@ -57,6 +66,10 @@ impl fmt::Display for CheckReport {
         writeln!(f, "devices        {:>12}", self.devices)?;
         writeln!(f, "pushes         {:>12}", self.pushes)?;
         writeln!(f, "pending pushes {:>12}", self.pending_pushes)?;
+        writeln!(f, "popups         {:>12}", self.popups)?;
+        writeln!(f, "popup segments {:>12}", self.popup_segments)?;
+        writeln!(f, "popup users    {:>12}", self.popup_users)?;
+        writeln!(f, "popup events   {:>12}", self.popup_events)?;
         writeln!(f, "faults         {:>12}", self.fault_count)?;
         self.faults.iter().try_for_each(|fault| writeln!(f, "  {fault}"))
     }
@@ -92,6 +105,10 @@ impl EmbeddedStore {
         check_parts(&*kv, found.parts, &mut report)?;
         check_marks(&*kv, &found.last_seqs, &mut report)?;
         check_push(&*kv, &mut report)?;
+        let checked = check_popups(self, &mut |fault| report.fault(fault))?;
+        let CheckedRows { popups, segments, users, events } = checked;
+        (report.popups, report.popup_segments, report.popup_users, report.popup_events) =
+            (popups, segments, users, events);
         Ok(report)
     }
 }

@@ -12,11 +12,13 @@
 //! - `question`, `evaluate`, `decide`, `explain`: which popup, and why; `decision_id`: how events name a decision;
 //! - `catalog`, `segments`, `recovery`: popups, their versions, settings and lists of users;
 //! - `users`: who is held in memory; `unread`: what is looked up for rules about unread messages;
-//! - `inbox`, `worker`, `notes`, `counts`, `events`, `export`: what becomes durable, and how it is read again; `rows`: as what.
+//! - `inbox`, `worker`, `notes`, `counts`, `events`, `export`: what becomes durable, and how it is read again;
+//! - `rows`, `check_rows`: as what it is stored, and whether all of that agrees.
 
 mod caps;
 mod catalog;
 mod check;
+mod check_rows;
 mod configuration;
 mod counts;
 mod decide;
@@ -40,6 +42,7 @@ mod users;
 mod worker;
 
 pub use catalog::Precondition;
+pub use check_rows::{CheckedRows, check_popups};
 pub use decide::{Ask, Decided, Facts, Needs, Showing};
 pub use export::EventCursor;
 pub use question::QuestionBody;

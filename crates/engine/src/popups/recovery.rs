@@ -143,7 +143,7 @@ fn number(bytes: &[u8]) -> StoreResult<u32> {
 }
 
 /// All rows whose key begins so.
-fn each<S: RowStore + ?Sized>(
+pub(super) fn each<S: RowStore + ?Sized>(
     store: &S,
     prefix: &[u8],
     mut row: impl FnMut(&[u8], &[u8]) -> StoreResult<()>,

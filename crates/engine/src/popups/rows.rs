@@ -157,7 +157,7 @@ pub(super) fn event_key(taken_at: u64, name: EventName) -> Vec<u8> {
 
 /// An event's id as the store knows it: ids are each user's own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct EventName(u128);
+pub(super) struct EventName(pub(super) u128);
 
 pub(super) fn event_name(user: &str, id: &str) -> EventName {
     let mut hasher = xxhash_rust::xxh3::Xxh3::new();

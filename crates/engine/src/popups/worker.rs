@@ -59,7 +59,7 @@ pub(super) struct Worker {
 impl Worker {
     pub(super) fn run(shared: Arc<Shared>) {
         // However this ends: nobody may wait for an answer that does not come.
-        let _closing = Closing(shared.clone());
+        let closing = Closing(shared.clone());
         while let Err(error) = shared.recover() {
             tracing::warn!(%error, "popups could not read what is stored; they try again");
             if shared.inbox.is_stopping_within(STORE_FAILED_TICK) {
@@ -68,9 +68,9 @@ impl Worker {
         }
         let noting = shared.clone();
         let noting = std::thread::Builder::new().name("popup notes".into()).spawn(move || noting.note());
-        if let Err(error) = noting {
+        let noting = noting.inspect_err(|error| {
             tracing::error!(%error, "no thread for notes of popups: a crash while the disk stalls forgets more");
-        }
+        });
         let now = Instant::now();
         let mut worker = Worker {
             counts: Counts::default(),
@@ -82,6 +82,9 @@ impl Worker {
             shared,
         };
         while worker.turn() {}
+        drop(closing);
+        // It holds the store, which who stopped us wants to close.
+        let _ = noting.map(std::thread::JoinHandle::join);
     }
 
     /// One turn; answers whether there is another.
