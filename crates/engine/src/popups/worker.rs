@@ -30,7 +30,7 @@ const STORE_FAILED_TICK: Duration = Duration::from_millis(500);
 /// Time tables and days are made anew so often: they are fast for fifteen days ahead.
 const REFRESH_EVERY_MS: u64 = HOUR_MS;
 /// Old events and counts are looked for so often.
-const SWEEP_EVERY: Duration = Duration::from_secs(60);
+const SWEEP_EVERY_MS: u64 = 60 * 1_000;
 /// Rows removed in one sweep.
 const SWEPT_AT_ONCE: usize = 20_000;
 /// Tries to store what is left when the server stops.
@@ -50,7 +50,7 @@ pub(super) struct Worker {
     /// Could not be stored yet.
     again: Vec<Record>,
     refreshed_at: u64,
-    swept_at: Instant,
+    swept_at: u64,
     /// The store is left alone until then.
     rests_until: Instant,
     is_failing: bool,
@@ -71,13 +71,13 @@ impl Worker {
         let noting = noting.inspect_err(|error| {
             tracing::error!(%error, "no thread for notes of popups: a crash while the disk stalls forgets more");
         });
-        let now = Instant::now();
+        let now_ms = shared.clock.now_ms();
         let mut worker = Worker {
             counts: Counts::default(),
             again: Vec::new(),
-            refreshed_at: shared.clock.now_ms(),
-            swept_at: now,
-            rests_until: now,
+            refreshed_at: now_ms,
+            swept_at: now_ms,
+            rests_until: Instant::now(),
             is_failing: false,
             shared,
         };
@@ -138,8 +138,8 @@ impl Worker {
             self.refreshed_at = now_ms;
             self.shared.refresh();
         }
-        if self.swept_at.elapsed() >= SWEEP_EVERY {
-            self.swept_at = Instant::now();
+        if now_ms.abs_diff(self.swept_at) >= SWEEP_EVERY_MS {
+            self.swept_at = now_ms;
             if let Err(error) = self.shared.sweep(now_ms, SWEPT_AT_ONCE) {
                 tracing::warn!(%error, "old events of popups could not be removed; it is tried again");
             }

@@ -57,8 +57,8 @@ impl World {
     }
 
     /// Without waiting for durability.
-    pub fn decide_at_once(&self, user: &str) -> Result<Decided, Refusal> {
-        self.ask(user, json!({}), |body| {
+    pub fn decide_at_once(&self, user: &str, parts: Value) -> Result<Decided, Refusal> {
+        self.ask(user, parts, |body| {
             loop {
                 match self.engine.decide_popup(&body.ask(user), None)? {
                     Decided::Needs(needs) => drop(self.engine.popup_facts(user, needs)?),

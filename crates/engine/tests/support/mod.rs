@@ -132,13 +132,17 @@ pub struct Troubled {
     failures: AtomicUsize,
     push_failures: AtomicUsize,
     row_failures: AtomicUsize,
+    row_gate: Mutex<Option<Receiver<()>>>,
+    rows_entered: (Sender<()>, Receiver<()>),
+    rows_written: (Sender<()>, Receiver<()>),
 }
 
 impl Default for Troubled {
     fn default() -> Self {
-        let (inner, gate) = (MemoryStore::default(), Mutex::new(None));
+        let (inner, gate, row_gate) = (MemoryStore::default(), Mutex::new(None), Mutex::new(None));
+        let [entered, rows_entered, rows_written] = [(); 3].map(|()| bounded(1));
         let [failures, push_failures, row_failures] = [(); 3].map(|()| AtomicUsize::new(0));
-        Troubled { inner, gate, entered: bounded(1), failures, push_failures, row_failures }
+        Troubled { inner, gate, entered, failures, push_failures, row_failures, row_gate, rows_entered, rows_written }
     }
 }
 
@@ -165,6 +169,28 @@ impl Troubled {
     /// The next writes of push find a full disk.
     pub fn fail_push(&self, times: usize) {
         self.push_failures.store(times, Ordering::SeqCst);
+    }
+
+    /// From now on every write of popups waits until the returned end is dropped.
+    pub fn close_row_gate(&self) -> Sender<()> {
+        let (open, gate) = bounded(0);
+        *self.row_gate.lock() = Some(gate);
+        let _ = self.rows_entered.1.try_recv();
+        open
+    }
+
+    /// Waits until a write of popups stands at the gate.
+    pub fn wait_for_rows(&self) {
+        self.rows_entered.1.recv_timeout(PATIENCE).unwrap();
+    }
+
+    /// Waits for the next write of popups.
+    pub fn wait_until_rows_are_written(&self) {
+        self.rows_written.1.recv_timeout(PATIENCE).unwrap();
+    }
+
+    pub fn forget_rows_written(&self) {
+        let _ = self.rows_written.1.try_recv();
     }
 
     /// The next writes of popups find a full disk.
@@ -260,11 +286,18 @@ impl PushStore for Troubled {
 
 impl RowStore for Troubled {
     fn write_rows(&self, space: RowSpace, changes: Vec<RowChange>) -> StoreResult<()> {
+        let gate = self.row_gate.lock().clone();
+        if let Some(gate) = gate {
+            let _ = self.rows_entered.0.try_send(());
+            let _ = gate.recv();
+        }
         let left = |left: usize| left.checked_sub(1);
         if self.row_failures.fetch_update(Ordering::SeqCst, Ordering::SeqCst, left).is_ok() {
             return Err(StoreError::DiskFull);
         }
-        self.inner.write_rows(space, changes)
+        let written = self.inner.write_rows(space, changes);
+        let _ = self.rows_written.0.try_send(());
+        written
     }
     fn row(&self, space: RowSpace, key: &[u8]) -> StoreResult<Option<Vec<u8>>> {
         self.inner.row(space, key)

@@ -1,0 +1,366 @@
+//! What was shown and what users did is stored within the bound and at a clean stop, once, whatever the store does; what
+//! there is no room for is refused and leaves nothing behind.
+#![allow(clippy::unwrap_used)]
+
+mod popup_support;
+mod support;
+
+use popup_support::*;
+use serde_json::json;
+use std::{sync::Arc, time::Duration};
+use support::*;
+use tidings_engine::{
+    engine::Actor,
+    memory::MemoryStore,
+    popups::{Decided, PopupsConfig},
+};
+use tidings_protocol::{
+    error::ErrorCode,
+    http::{PopupEvent, PopupEventKind, PopupEventsAccepted},
+};
+
+fn once(world: &World) {
+    world.put_popup("once", json!({"caps": {"total": 1}}));
+}
+
+fn troubled(config: PopupsConfig) -> (Arc<Troubled>, World) {
+    let store = Arc::new(Troubled::default());
+    let world = start(config, store.clone());
+    once(&world);
+    world.engine.popups.settle().unwrap();
+    store.forget_rows_written();
+    (store, world)
+}
+
+/// Nobody waits and nothing is due for a long time.
+fn patient() -> PopupsConfig {
+    PopupsConfig { durable_within: Duration::from_secs(3_600), ..PopupsConfig::default() }
+}
+
+/// Until the store works again each wait tells why it does not.
+fn settle_at_last(world: &World) -> usize {
+    let mut refused = 0;
+    while let Err(refusal) = world.engine.popups.settle() {
+        assert_eq!(refusal.code, ErrorCode::StoreUnavailable, "{refusal}");
+        refused += 1;
+        assert!(refused < 100);
+    }
+    refused
+}
+
+fn users(count: usize) -> Vec<String> {
+    (0..count).map(|user| format!("u{user}")).collect()
+}
+
+fn impressions(decision: &str, ids: std::ops::Range<usize>) -> Vec<PopupEvent> {
+    ids.map(|id| event(&format!("e{id}"), decision, PopupEventKind::Impression)).collect()
+}
+
+fn accepted(accepted: usize, duplicates: usize) -> PopupEventsAccepted {
+    PopupEventsAccepted { accepted, duplicates }
+}
+
+// ---- showings
+
+#[test]
+fn a_showing_is_stored_without_anybody_waiting_for_it() {
+    let (store, world) = troubled(PopupsConfig::default());
+    assert!(world.decide("ann").is_some());
+    store.wait_until_rows_are_written();
+    // Another engine finds it while the first one lives on, as after a crash.
+    let other = start(PopupsConfig::default(), store);
+    assert!(other.decide("ann").is_none());
+    assert!(other.decide("ben").is_some());
+}
+
+#[test]
+fn a_clean_stop_stores_what_was_shown() {
+    let store = Arc::new(MemoryStore::default());
+    let shown = users(2_500);
+    {
+        let world = start(patient(), store.clone());
+        once(&world);
+        assert!(shown.iter().all(|user| world.decide(user).is_some()));
+    }
+    let world = start(patient(), store);
+    assert!(shown.iter().all(|user| world.decide(user).is_none()));
+    assert_eq!(world.counts("once"), [2_500, 0, 0, 0]);
+}
+
+#[test]
+fn a_clean_stop_tries_again_when_the_store_fails() {
+    let store = Arc::new(Troubled::default());
+    {
+        let world = start(patient(), store.clone());
+        once(&world);
+        assert!(users(10).iter().all(|user| world.decide(user).is_some()));
+        store.fail_rows(2);
+    }
+    let world = start(patient(), store);
+    assert!(users(10).iter().all(|user| world.decide(user).is_none()));
+    assert_eq!(world.counts("once"), [10, 0, 0, 0]);
+}
+
+#[test]
+fn a_strict_showing_is_answered_when_it_is_stored_and_others_at_once() {
+    let (store, world) = troubled(patient());
+    world.put_popup("strict", json!({"caps": {"total": 1}, "strict": true, "placements": ["pay"]}));
+    let gate = store.close_row_gate();
+    let ask = |user: &str| world.decide_at_once(user, json!({"placement": "pay"})).unwrap();
+    let Decided::Shown(mut strict) = ask("ann") else { panic!("nothing is shown") };
+    let mut durable = strict.durable.take().unwrap();
+    store.wait_for_rows();
+    assert!(durable.try_recv().is_err(), "it is not stored yet");
+    // Its cap is counted at once, on any device; others are answered meanwhile.
+    assert!(matches!(ask("ann"), Decided::Nothing { .. }));
+    assert!(users(20).iter().all(|user| world.decide(user).is_some()));
+    drop(gate);
+    durable.blocking_recv().unwrap().unwrap();
+    let other = start(patient(), store);
+    assert!(other.decide_with("ann", json!({"placement": "pay"})).unwrap().show.is_none());
+}
+
+#[test]
+fn a_strict_showing_that_cannot_be_stored_is_refused_and_stored_later() {
+    let (store, world) = troubled(patient());
+    world.put_popup("strict", json!({"caps": {"total": 1}, "strict": true, "placements": ["pay"]}));
+    store.fail_rows(1);
+    let pay = || world.decide_with("ann", json!({"placement": "pay"}));
+    assert_eq!(pay().map(drop).unwrap_err().code, ErrorCode::StoreUnavailable);
+    // It may have been shown: it counts.
+    assert!(pay().unwrap().show.is_none());
+    assert_eq!(settle_at_last(&world), 0);
+    assert_eq!(world.counts("strict"), [1, 0, 0, 0]);
+}
+
+#[test]
+fn a_store_that_fails_loses_nothing_and_doubles_nothing() {
+    let (store, world) = troubled(patient());
+    store.fail_rows(3);
+    let shown = users(3_000);
+    assert!(shown[..1_500].iter().all(|user| world.decide(user).is_some()));
+    assert!(world.engine.popups.settle().is_err());
+    // While it fails decisions are made as ever.
+    assert!(shown[1_500..].iter().all(|user| world.decide(user).is_some()));
+    assert!(settle_at_last(&world) > 0);
+    assert_eq!(world.counts("once"), [3_000, 0, 0, 0]);
+    let other = start(patient(), store);
+    assert!(shown.iter().all(|user| other.decide(user).is_none()));
+    assert_eq!(other.counts("once"), [3_000, 0, 0, 0]);
+}
+
+#[test]
+fn control_groups_are_counted_as_durably() {
+    let (store, world) = troubled(patient());
+    world.put_popup("control", json!({"caps": {"total": 2}, "control_percent": 100.0, "placements": ["cart"]}));
+    let ask = |world: &World| world.decide_with("ann", json!({"placement": "cart"})).unwrap().show.is_some();
+    store.fail_rows(1);
+    assert!(!ask(&world) && !ask(&world) && !ask(&world));
+    assert_eq!(settle_at_last(&world), 1);
+    let other = start(patient(), store);
+    assert!(!ask(&other));
+    assert_eq!(other.counts("control"), [0, 2, 0, 0]);
+}
+
+#[test]
+fn showings_that_there_is_no_room_for_are_refused_and_not_counted() {
+    let config = PopupsConfig { showings: 3, durable_within: Duration::ZERO, ..PopupsConfig::default() };
+    let (store, world) = troubled(config);
+    world.put_popup("never", json!({"state": "paused", "placements": ["cart"]}));
+    let gate = store.close_row_gate();
+    assert!(world.decide_at_once("u0", json!({})).is_ok());
+    // What is being written takes room until it is stored.
+    store.wait_for_rows();
+    assert!(world.decide_at_once("u1", json!({})).is_ok() && world.decide_at_once("u2", json!({})).is_ok());
+    for _ in 0..3 {
+        let refusal = world.decide_at_once("u3", json!({})).map(drop).unwrap_err();
+        assert_eq!(refusal.code, ErrorCode::QueueFull);
+        assert!(refusal.retry_after_ms.is_some());
+    }
+    // Where nothing is shown nothing is refused.
+    assert!(world.decide_with("u3", json!({"placement": "cart"})).unwrap().show.is_none());
+    assert!(world.decide("u1").is_none());
+    drop(gate);
+    world.engine.popups.settle().unwrap();
+    assert!(world.decide("u3").is_some());
+    assert_eq!(world.counts("once"), [4, 0, 0, 0]);
+}
+
+// ---- events
+
+#[test]
+fn an_event_counts_once_by_its_id() {
+    let store = Arc::new(MemoryStore::default());
+    let decision = {
+        let world = start(patient(), store.clone());
+        world.put_popup("p", json!({}));
+        let [ann, ben] = ["ann", "ben"].map(|user| world.decide(user).unwrap());
+        // Within a batch, and of another batch.
+        let twice = impressions(&ann, 0..3).into_iter().chain(impressions(&ann, 1..5)).collect();
+        assert_eq!(world.report(twice), Ok(accepted(5, 2)));
+        assert_eq!(world.report(impressions(&ann, 4..7)), Ok(accepted(2, 1)));
+        // Ids are each user's own.
+        assert_eq!(world.report(impressions(&ben, 0..3)), Ok(accepted(3, 0)));
+        ann
+    };
+    let world = start(patient(), store);
+    assert_eq!(world.report(impressions(&decision, 5..9)), Ok(accepted(2, 2)));
+    assert_eq!(world.counts("p"), [2, 0, 12, 0]);
+    let exported = world.export(None, None, None);
+    assert_eq!(exported.len(), 12);
+    assert_eq!(exported.iter().filter(|event| event.user == "ann").count(), 9);
+}
+
+#[test]
+fn a_batch_is_taken_whole_or_not_at_all() {
+    let (store, world) = troubled(patient());
+    let decision = world.decide("ann").unwrap();
+    let check = |wrong: PopupEvent, code: ErrorCode, detail: &str| {
+        let mut batch = impressions(&decision, 0..3);
+        batch.insert(1, wrong);
+        let refusal = world.report(batch).unwrap_err();
+        assert_eq!(refusal.code, code);
+        assert!(refusal.detail.starts_with(detail), "{refusal}");
+    };
+    check(event("x", "garbage", PopupEventKind::Click), ErrorCode::InvalidField, "events[1].decision:");
+    check(event("x", &decision[1..], PopupEventKind::Click), ErrorCode::InvalidField, "events[1].decision:");
+    check(event("", &decision, PopupEventKind::Click), ErrorCode::InvalidField, "events[1].id:");
+    check(event("x", &decision, PopupEventKind::Button), ErrorCode::InvalidField, "events[1].button:");
+    let too_many = world.report(impressions(&decision, 0..1_001)).unwrap_err();
+    assert_eq!(too_many.code, ErrorCode::LimitExceeded);
+    world.users(&["ben"]);
+    let ben = Actor::User(world.user("ben"));
+    let report = world.engine.report_popup_events(&ben, impressions(&decision, 0..1));
+    assert_eq!(world.wait(report).unwrap_err().code, ErrorCode::Forbidden);
+    // Neither is what the store could not take.
+    store.fail_rows(1);
+    assert_eq!(world.report(impressions(&decision, 0..1_000)).unwrap_err().code, ErrorCode::StoreUnavailable);
+    assert_eq!(world.counts("once"), [1, 0, 0, 0]);
+    assert_eq!(world.export(None, None, None), []);
+    assert_eq!(world.report(impressions(&decision, 0..1_000)), Ok(accepted(1_000, 0)));
+    assert_eq!(world.counts("once"), [1, 0, 1_000, 0]);
+}
+
+#[test]
+fn events_that_there_is_no_room_for_are_refused_whole() {
+    let (store, world) = troubled(PopupsConfig { events: 3, ..patient() });
+    let decision = world.decide("ann").unwrap();
+    world.engine.popups.settle().unwrap();
+    let gate = store.close_row_gate();
+    let (engine, events) = (world.engine.clone(), impressions(&decision, 0..2));
+    let first = world.spawn(async move { engine.report_popup_events(&Actor::App, events).await });
+    store.wait_for_rows();
+    let refusal = world.report(impressions(&decision, 2..4)).unwrap_err();
+    assert_eq!(refusal.code, ErrorCode::RateLimited);
+    assert!(refusal.retry_after_ms.is_some());
+    drop(gate);
+    assert_eq!(world.wait(first).unwrap(), Ok(accepted(2, 0)));
+    assert_eq!(world.report(impressions(&decision, 1..4)), Ok(accepted(2, 1)));
+    assert_eq!(world.counts("once"), [1, 0, 4, 0]);
+}
+
+#[test]
+fn what_test_users_do_is_accepted_and_not_counted() {
+    let (_, world) = troubled(patient());
+    world.put_popup("draft", json!({"state": "draft", "placements": ["cart"], "test_users": ["ann"]}));
+    let shown = world.decide_with("ann", json!({"placement": "cart"})).unwrap().show.unwrap();
+    assert_eq!(world.report(impressions(&shown.decision, 0..2)), Ok(accepted(2, 0)));
+    assert_eq!(world.counts("draft"), [0; 4]);
+    assert_eq!(world.export(None, None, None), []);
+}
+
+#[test]
+fn counts_are_by_variant_and_hour_and_equal_events_and_showings() {
+    let (_, world) = troubled(patient());
+    let variants = json!([{"id": "a", "content": {}}, {"id": "b", "weight": 2, "content": {}}]);
+    world.put_popup("two", json!({"variants": variants, "placements": ["cart"]}));
+    let mut shown = 0;
+    for hour in 0..3 {
+        world.clock.set(NOON + hour * HOUR);
+        for user in users(60) {
+            let showing = world.decide_with(&user, json!({"placement": "cart"})).unwrap().show.unwrap();
+            let click = event(&format!("c{hour}"), &showing.decision, PopupEventKind::Click);
+            assert_eq!(world.report(vec![click]), Ok(accepted(1, 0)));
+            shown += 1;
+        }
+    }
+    assert_eq!(world.counts("two"), [shown, 0, 0, shown]);
+    let hours = world.engine.popup_counts("two", None, None).unwrap().hours;
+    let keys: Vec<(u64, &str)> = hours.iter().map(|hour| (hour.hour, hour.variant.as_str())).collect();
+    let expected: Vec<(u64, &str)> =
+        (0..3).flat_map(|hour| ["a", "b"].map(|variant| (NOON + hour * HOUR, variant))).collect();
+    assert_eq!(keys, expected);
+    assert!(hours.iter().all(|hour| hour.shown == hour.clicks && hour.shown > 5), "{hours:?}");
+    let exported = world.export(None, None, Some("two"));
+    for hour in hours {
+        let of_it = exported.iter().filter(|event| (hour.hour..hour.hour + HOUR).contains(&event.taken_at));
+        assert_eq!(of_it.filter(|event| event.variant == hour.variant).count() as u64, hour.clicks);
+    }
+    // From one hour on, up to another.
+    let some = world.engine.popup_counts("two", Some(NOON + 1), Some(NOON + 2 * HOUR)).unwrap().hours;
+    assert_eq!(some.iter().map(|hour| hour.hour).collect::<Vec<_>>(), [NOON + HOUR; 2]);
+}
+
+#[test]
+fn an_export_has_each_event_once_in_the_order_of_its_time() {
+    let (_, world) = troubled(patient());
+    world.put_popup("p", json!({"placements": ["cart"]}));
+    let once = world.decide("ann").unwrap();
+    let other = world.decide_with("ann", json!({"placement": "cart"})).unwrap().show.unwrap().decision;
+    // Pages end within an instant and between two.
+    for (at, count) in [900, 1_000, 300, 1].into_iter().enumerate() {
+        world.clock.set(NOON + at as u64);
+        let ids = |popup: &str| (0..count).map(move |id| format!("{popup}-{at}-{id}")).collect::<Vec<_>>();
+        for (popup, decision) in [("once", &once), ("p", &other)] {
+            let events = ids(popup).iter().map(|id| event(id, decision, PopupEventKind::Dismiss)).collect();
+            assert_eq!(world.report(events), Ok(accepted(count, 0)));
+        }
+    }
+    let check = |from: Option<u64>, to: Option<u64>, popup: Option<&str>, count: usize| {
+        let events = world.export(from, to, popup);
+        assert_eq!(events.len(), count, "{from:?} {to:?} {popup:?}");
+        assert!(events.is_sorted_by_key(|event| event.taken_at));
+        assert!(events.iter().all(|event| popup.is_none_or(|popup| event.popup == popup)));
+        let mut ids: Vec<&str> = events.iter().map(|event| event.id.as_str()).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        assert_eq!(ids.len(), count);
+    };
+    check(None, None, None, 4_402);
+    check(None, None, Some("p"), 2_201);
+    check(Some(NOON + 1), Some(NOON + 3), None, 2_600);
+    check(Some(NOON + 1), Some(NOON + 2), Some("once"), 1_000);
+    check(Some(NOON + 3), None, None, 2);
+    check(None, Some(NOON), None, 0);
+    check(None, Some(0), None, 0);
+    check(Some(NOON + 4), Some(NOON + 1), None, 0);
+    check(None, None, Some("unknown"), 0);
+}
+
+#[test]
+fn events_and_counts_are_kept_for_their_time_and_events_ids_as_long() {
+    let (_, world) = troubled(patient());
+    let decision = world.decide("ann").unwrap();
+    // The second settling ends after the turn in which the clock was looked at.
+    let pass = |to: u64| {
+        world.clock.set(to);
+        world.engine.popups.settle().unwrap();
+        world.engine.popups.settle().unwrap();
+    };
+    assert_eq!(world.report(impressions(&decision, 0..1_000)), Ok(accepted(1_000, 0)));
+    pass(NOON + 10 * DAY);
+    assert_eq!(world.report(impressions(&decision, 1_000..1_500)), Ok(accepted(500, 0)));
+    pass(NOON + 30 * DAY);
+    assert_eq!(world.export(None, None, None).len(), 1_500, "thirty days are kept");
+    pass(NOON + 30 * DAY + HOUR);
+    assert_eq!(world.export(None, None, None).len(), 500);
+    assert_eq!(world.report(impressions(&decision, 1_000..1_001)), Ok(accepted(0, 1)));
+    // Its id is forgotten with it.
+    assert_eq!(world.report(impressions(&decision, 0..1)), Ok(accepted(1, 0)));
+    assert_eq!(world.counts("once"), [1, 0, 1_501, 0]);
+    pass(NOON + 401 * DAY);
+    assert_eq!(world.counts("once"), [0, 0, 501, 0]);
+    assert_eq!(world.export(None, None, None), []);
+    pass(NOON + 500 * DAY);
+    assert_eq!(world.counts("once"), [0; 4]);
+}
