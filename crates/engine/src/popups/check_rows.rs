@@ -229,7 +229,10 @@ impl Check<'_> {
         each(store, &[6], |key, _| {
             let (user, part) = match key.split_last_chunk::<2>() {
                 Some((user, part)) if user.len() == 17 => (user, u16::from_be_bytes(*part)),
-                _ => return Ok(faults.push("popups: a user's marks stand under another key".to_owned())),
+                _ => {
+                    faults.push("popups: a user's marks stand under another key".to_owned());
+                    return Ok(());
+                }
             };
             // Later parts are read with the first; those beyond its count are of a longer list that was.
             if part > 0 {
@@ -258,12 +261,16 @@ impl Check<'_> {
             events += 1;
             let event: StoredEvent = match rows::decode(row) {
                 Ok(event) => event,
-                Err(error) => return Ok(faults.push(error.to_string())),
+                Err(error) => {
+                    faults.push(error.to_string());
+                    return Ok(());
+                }
             };
             let name = rows::event_name(&event.user, &event.id);
             let taken_at = key.get(1..).and_then(|key| key.first_chunk()).copied().map(u64::from_be_bytes);
             let Some(taken_at) = taken_at.filter(|at| rows::event_key(*at, name) == key) else {
-                return Ok(faults.push(format!("popups: event {:?} stands under another key", event.id)));
+                faults.push(format!("popups: event {:?} stands under another key", event.id));
+                return Ok(());
             };
             match store.row(SPACE, &rows::event_id_key(name))? {
                 Some(at) if at == taken_at.to_be_bytes() => {}
@@ -272,7 +279,8 @@ impl Check<'_> {
             }
             let kind = usize::from(event.kind);
             if !EVENT_KINDS.iter().any(|known| Counted::from(*known) as usize == kind) {
-                return Ok(faults.push(format!("popups: event {:?} is of no kind", event.id)));
+                faults.push(format!("popups: event {:?} is of no kind", event.id));
+                return Ok(());
             }
             let hour = (taken_at / HOUR_MS) as u32;
             happened.entry((event.popup, hour, event.variant)).or_default()[kind] += 1;
@@ -296,11 +304,15 @@ impl Check<'_> {
         each(store, &[7], |key, row| {
             let hour = key.get(5..9).and_then(number_of);
             let (Some(popup), Some(hour)) = (number(key), hour) else {
-                return Ok(faults.push("popups: counts stand under another key".to_owned()));
+                faults.push("popups: counts stand under another key".to_owned());
+                return Ok(());
             };
             let counted = match rows::decode::<[u64; COUNTED]>(row) {
                 Ok(counted) => counted,
-                Err(error) => return Ok(faults.push(error.to_string())),
+                Err(error) => {
+                    faults.push(error.to_string());
+                    return Ok(());
+                }
             };
             first.entry(popup).or_insert(hour);
             let variant = String::from_utf8_lossy(&key[9..]).into_owned();
