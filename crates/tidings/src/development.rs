@@ -1,4 +1,4 @@
-//! Development mode: keys, users and a group that are there at once, so that the first message takes a minute.
+//! Development mode: keys, users, a group and a popup that are there at once, so that the first message takes a minute.
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
@@ -8,13 +8,21 @@ use std::{
     net::SocketAddr,
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
+    sync::Arc,
 };
-use tidings_engine::{Engine, engine::Actor};
-use tidings_protocol::http::{ConversationKind, CreateConversation, UserUpsert};
+use tidings_engine::{Engine, engine::Actor, popups::Precondition};
+use tidings_protocol::{
+    error::{ErrorCode, Refusal},
+    http::{ConversationKind, CreateConversation, UserUpsert},
+};
 
 /// The demo users, and the group that they are in.
 pub(crate) const USERS: [(&str, &str); 3] = [("alice", "Alice"), ("bob", "Bob"), ("carol", "Carol")];
 pub(crate) const GROUP: &str = "demo";
+
+/// The demo popup: shown at `home`, to each user every ten seconds at most.
+const POPUP: &str = r#"{"name": "Demo", "state": "live", "placements": ["home"], "caps": {"gap_s": 10},
+    "variants": [{"id": "a", "content": {"title": "Hello", "text": "Asked again within ten seconds: 204, and when to come back."}}]}"#;
 
 /// Keys that were made up, kept beside the data so that a restart keeps tokens valid.
 #[derive(Clone, Serialize, Deserialize)]
@@ -52,8 +60,8 @@ impl Keys {
     }
 }
 
-/// Makes sure that the demo users and their group are there.
-pub(crate) async fn populate(engine: &Engine) -> Result<()> {
+/// Makes sure that the demo users, their group and the demo popup are there.
+pub(crate) async fn populate(engine: &Arc<Engine>) -> Result<()> {
     let users = USERS.map(|(id, name)| UserUpsert { id: id.into(), name: Some(name.into()), ..UserUpsert::default() });
     engine.upsert_users(users.to_vec()).await?;
     let group = CreateConversation {
@@ -66,7 +74,19 @@ pub(crate) async fn populate(engine: &Engine) -> Result<()> {
         members: USERS.iter().map(|(id, _)| (*id).into()).collect(),
     };
     engine.create_conversation(&Actor::App, group).await?;
+    let of_popups = engine.clone();
+    tokio::task::spawn_blocking(move || populate_popups(&of_popups)).await??;
     Ok(())
+}
+
+fn populate_popups(engine: &Engine) -> Result<(), Refusal> {
+    // Popups are read from the store by a thread of their own.
+    engine.popups.settle()?;
+    match engine.put_popup(GROUP, POPUP.as_bytes(), Some("development mode"), Precondition::Absent) {
+        // There from an earlier start, perhaps changed since.
+        Err(refusal) if refusal.code == ErrorCode::Conflict => Ok(()),
+        put => put.map(drop),
+    }
 }
 
 /// Says loudly what this is, and what to try.
@@ -76,7 +96,7 @@ pub(crate) fn announce(address: SocketAddr, data_dir: &Path, keys: &Keys) -> Str
     let key = &keys.api_key;
     format!(
         r#"
-  DEVELOPMENT MODE: made-up keys, demo users (alice, bob, carol) and a demo group. Not for production.
+  DEVELOPMENT MODE: made-up keys, demo users (alice, bob, carol), a demo group and a demo popup. Not for production.
 
   1. Watch what bob receives, in a second terminal:
      {program} listen bob --data-dir {folder}
@@ -86,6 +106,9 @@ pub(crate) fn announce(address: SocketAddr, data_dir: &Path, keys: &Keys) -> Str
 
   3. Get a token for alice, as your own servers would sign it for her app:
      {program} token alice --data-dir {folder}
+
+  4. Ask which popup suits bob on the page "home":
+     curl -si http://{address}/v1/popups/decide -H 'Authorization: Bearer {key}' -H 'Content-Type: application/json' -d '{{"user":"bob","placement":"home"}}'
 
   The API to browse: http://{address}/docs
 "#

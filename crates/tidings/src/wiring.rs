@@ -71,7 +71,7 @@ impl Server {
         self.doors.listening() + &link.unwrap_or_default()
     }
 
-    pub(crate) fn engine(&self) -> &Engine {
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
         &self.engine
     }
 

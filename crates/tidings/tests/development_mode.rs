@@ -17,16 +17,23 @@ fn the_printed_commands_work() {
     let (status, said) = server.wait();
     assert!(status.success());
     assert!(said.contains("DEVELOPMENT MODE"), "{said}");
-    for command in ["listen bob", "curl -s", "token alice"] {
+    for command in ["listen bob", "curl -s ", "token alice", "curl -si "] {
         assert!(said.contains(command), "no {command:?} in {said}");
     }
 
     // Started again on the same folder, keys and demo users are as they were.
     let server = Server::start(&mut folder.program(&["serve", "--dev"]));
-    let curl = said.lines().find(|line| line.trim_start().starts_with("curl")).unwrap();
-    let curl = curl.replace(&address.to_string(), &server.address.to_string());
-    let output = Command::new("sh").arg("-c").arg(&curl).output().unwrap();
-    assert!(text(&output.stdout).starts_with(r#"{"conversation":"demo","seq":"#), "{curl}: {output:?}");
+    let paste = |starts: &str| {
+        let curl = said.lines().find(|line| line.trim_start().starts_with(starts)).unwrap();
+        let curl = curl.replace(&address.to_string(), &server.address.to_string());
+        text(&Command::new("sh").arg("-c").arg(&curl).output().unwrap().stdout)
+    };
+    let sent = paste("curl -s ");
+    assert!(sent.starts_with(r#"{"conversation":"demo","seq":"#), "{sent}");
+    let shown = paste("curl -si ");
+    assert!(shown.starts_with("HTTP/1.1 200") && shown.contains(r#""popup":"demo""#), "{shown}");
+    let nothing = paste("curl -si ").to_lowercase();
+    assert!(nothing.starts_with("http/1.1 204") && nothing.contains("retry-after: "), "{nothing}");
     let mut alice = tidings_client::http::Http::new(server.address, token);
     let list = alice.exchange("GET", "/v1/users/me/conversations", b"").unwrap();
     assert!(text(&list.body).contains(r#""id":"demo""#), "{}", text(&list.body));
