@@ -1,10 +1,11 @@
-//! A way past the router and the HTTP library for one request: `POST /v1/popups/decide`, which apps send for every page
-//! view. A connection starts here; the first request that is anything else, or of any less usual form, goes to the library
-//! with all that was read, and the connection stays there.
+//! A way past the router and the HTTP library for what apps ask and report about popups at every page view:
+//! `POST /v1/popups/decide` and `POST /v1/popup-events`. A connection starts here; the first request that is anything else,
+//! or of any less usual form, goes to the library with all that was read, and the connection stays there.
 
 use crate::{
     Api,
     door::caught,
+    extract::parse,
     internal,
     problem::{PROBLEM_JSON, problem},
     routes::{Shown, answer_question},
@@ -16,13 +17,19 @@ use std::{
     task::{Context, Poll, ready},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
-use tidings_protocol::error::{ErrorCode, Refusal};
+use tidings_engine::engine::Actor;
+use tidings_protocol::{
+    error::{ErrorCode, Refusal},
+    http::{PopupEvents, PopupEventsAccepted},
+};
 use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf},
     time::{Instant, Sleep, sleep_until},
 };
 
-const FIRST_LINE: &[u8] = b"POST /v1/popups/decide HTTP/1.1\r\n";
+/// How what is answered here begins.
+const FIRST_LINES: [(&[u8], Asked); 2] =
+    [(b"POST /v1/popups/decide HTTP/1.1\r\n", Asked::Decide), (b"POST /v1/popup-events HTTP/1.1\r\n", Asked::Report)];
 /// Headers of a question. With more it goes to the library.
 const HEADERS_MAX: usize = 32;
 /// A question with its head, in bytes. A longer one goes to the library.
@@ -95,12 +102,18 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for ReadAhead<S> {
     }
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Asked {
+    Decide,
+    Report,
+}
+
 /// What stands at the beginning of what was read.
 enum Next {
     /// More must come before it can be told.
     Unknown,
     /// A whole question: where its body begins and ends, and the `Authorization` header.
-    Question { body: usize, end: usize, credential: Option<(usize, usize)> },
+    Question { asked: Asked, body: usize, end: usize, credential: Option<(usize, usize)> },
     /// For the library.
     SomethingElse,
 }
@@ -133,13 +146,15 @@ pub(crate) async fn serve_questions<S: AsyncRead + AsyncWrite + Unpin>(
 ) -> io::Result<Option<Vec<u8>>> {
     let mut idle = pin!(sleep_until(Instant::now() + idle_max));
     let (mut read, mut out, mut date) = (Vec::new(), Vec::new(), Date::default());
+    let mut caller = None;
     let mut taken = 0;
     loop {
         match next(&read[taken..]) {
-            Next::Question { body, end, credential } => {
+            Next::Question { asked, body, end, credential } => {
                 let question = &read[taken..taken + end];
                 let credential = credential.map(|(from, to)| &question[from..to]);
-                answer(api, credential, &question[body..], &mut date, &mut out).await;
+                let answered = answer(api, &mut caller, credential, asked, &question[body..]).await;
+                put_answer(&mut out, api, answered, date.text());
                 taken += end;
             }
             Next::SomethingElse => {
@@ -198,8 +213,13 @@ async fn read_more<S: AsyncRead + Unpin>(
 }
 
 fn next(read: &[u8]) -> Next {
-    let known = read.len().min(FIRST_LINE.len());
-    if read[..known] != FIRST_LINE[..known] || read.len() > QUESTION_BYTES_MAX {
+    let begins = |line: &[u8]| {
+        let known = read.len().min(line.len());
+        read[..known] == line[..known]
+    };
+    // While the line is not whole, it may be either.
+    let Some((_, asked)) = FIRST_LINES.into_iter().find(|(line, _)| begins(line)) else { return Next::SomethingElse };
+    if read.len() > QUESTION_BYTES_MAX {
         return Next::SomethingElse;
     }
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
@@ -239,30 +259,58 @@ fn next(read: &[u8]) -> Next {
     let Some(end) = length.map(|length| body.saturating_add(length)).filter(|end| *end <= QUESTION_BYTES_MAX) else {
         return Next::SomethingElse;
     };
-    if read.len() < end { Next::Unknown } else { Next::Question { body, end, credential } }
+    if read.len() < end { Next::Unknown } else { Next::Question { asked, body, end, credential } }
 }
 
-async fn answer(api: &Api, credential: Option<&[u8]>, question: &[u8], date: &mut Date, out: &mut Vec<u8>) {
+/// Who was found to be calling on a connection, by what it said then.
+type Caller = Option<(Vec<u8>, Actor)>;
+
+/// What is answered.
+enum Answer {
+    Shown(Shown),
+    Reported(PopupEventsAccepted),
+}
+
+async fn answer(
+    api: &Api,
+    caller: &mut Caller,
+    credential: Option<&[u8]>,
+    asked: Asked,
+    body: &[u8],
+) -> Result<Answer, Refusal> {
     let answered = caught(async {
-        let actor = api.authenticate_header(credential)?;
-        answer_question(api, &actor, question).await
+        let actor = match (&*caller, credential) {
+            // An app server's key does not expire, and says the same each time.
+            (Some((said, Actor::App)), Some(credential)) if said == credential => Actor::App,
+            _ => {
+                let actor = api.authenticate_header(credential)?;
+                *caller = credential.map(|credential| (credential.to_owned(), actor.clone()));
+                actor
+            }
+        };
+        match asked {
+            Asked::Decide => Ok(Answer::Shown(answer_question(api, &actor, body).await?)),
+            Asked::Report => {
+                let events: PopupEvents = parse(body)?;
+                Ok(Answer::Reported(api.engine.report_popup_events(&actor, events.events).await?))
+            }
+        }
     });
-    let answered = answered.await.unwrap_or_else(|panic| Err(internal(&format!("panic: {panic}"))));
-    let date = date.text();
+    answered.await.unwrap_or_else(|panic| Err(internal(&format!("panic: {panic}"))))
+}
+
+fn put_answer(out: &mut Vec<u8>, api: &Api, answered: Result<Answer, Refusal>, date: &str) {
     // Writing to memory cannot fail.
     let _ = match answered {
-        Ok(Shown::Nothing { retry_after_s: None }) => write!(out, "HTTP/1.1 204 No Content\r\ndate: {date}\r\n\r\n"),
-        Ok(Shown::Nothing { retry_after_s: Some(seconds) }) => {
+        Ok(Answer::Shown(Shown::Nothing { retry_after_s: None })) => {
+            write!(out, "HTTP/1.1 204 No Content\r\ndate: {date}\r\n\r\n")
+        }
+        Ok(Answer::Shown(Shown::Nothing { retry_after_s: Some(seconds) })) => {
             write!(out, "HTTP/1.1 204 No Content\r\nretry-after: {seconds}\r\ndate: {date}\r\n\r\n")
         }
-        Ok(Shown::Popup(json)) => {
-            let length = json.len();
-            let head = write!(
-                out,
-                "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {length}\r\ndate: {date}\r\n\r\n"
-            );
-            out.extend_from_slice(&json);
-            head
+        Ok(Answer::Shown(Shown::Popup(json))) => put_json(out, "200 OK", &json, date),
+        Ok(Answer::Reported(accepted)) => {
+            put_json(out, "202 Accepted", &serde_json::to_vec(&accepted).unwrap_or_default(), date)
         }
         Err(refusal) => {
             api.engine.metrics.count_refusal(refusal.code);
@@ -270,6 +318,16 @@ async fn answer(api: &Api, credential: Option<&[u8]>, question: &[u8], date: &mu
             put_refusal(out, &refusal, date)
         }
     };
+}
+
+fn put_json(out: &mut Vec<u8>, status: &str, json: &[u8], date: &str) -> io::Result<()> {
+    let length = json.len();
+    write!(
+        out,
+        "HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {length}\r\ndate: {date}\r\n\r\n"
+    )?;
+    out.extend_from_slice(json);
+    Ok(())
 }
 
 /// The same answer as the library's.

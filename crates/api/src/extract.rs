@@ -227,7 +227,7 @@ where
     Ok(if all.is_empty() { first } else { all.freeze() })
 }
 
-fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Refusal> {
+pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Refusal> {
     serde_json::from_slice(bytes).map_err(|error| {
         let code = match error.classify() {
             serde_json::error::Category::Data => ErrorCode::InvalidField,

@@ -94,6 +94,21 @@ fn both_ways_answer_alike() {
         };
         assert_eq!(ask(""), ask(LIBRARY), "{name}");
     }
+    for (name, credential, body) in [
+        ("no key", None, r#"{"events":[]}"#),
+        ("none", Some(API_KEY), r#"{"events":[]}"#),
+        ("no JSON", Some(API_KEY), bad_json),
+        ("no events", Some(API_KEY), "{}"),
+        ("a foreign decision", Some(API_KEY), r#"{"events":[{"id":"e","decision":"x","type":"click"}]}"#),
+    ] {
+        let report = |more: &str| {
+            let mut connection = Connection::open(&server);
+            let request = question(credential, more, body).replace("popups/decide", "popup-events");
+            connection.0.write_all(request.as_bytes()).unwrap();
+            connection.read()
+        };
+        assert_eq!(report(""), report(LIBRARY), "{name}");
+    }
     // The first of two is shown it, whichever way it asks.
     for (user, first, second) in [("u1", "", LIBRARY), ("u2", LIBRARY, "")] {
         let body = format!(r#"{{"user":"{user}","placement":"home"}}"#);
