@@ -38,6 +38,13 @@ pub(super) struct Waiting {
     noted: usize,
 }
 
+impl Waiting {
+    /// Somebody waits for an answer.
+    fn is_urgent(&self) -> bool {
+        !self.durable.is_empty() || !self.events.is_empty()
+    }
+}
+
 /// What the worker has taken and not stored yet, as far as it is not noted.
 #[derive(Default)]
 struct InFlight {
@@ -92,10 +99,11 @@ impl Inbox {
     pub(super) fn record(&self, records: impl IntoIterator<Item = Record>, durable: Option<Durable>) {
         let mut state = self.state.lock();
         let waiting = &mut state.waiting;
-        let before = waiting.records.len();
+        let (before, was_urgent) = (waiting.records.len(), waiting.is_urgent());
         waiting.records.extend(records);
         self.showings.fetch_add(waiting.records.len() - before, Ordering::Relaxed);
-        let wake = before == 0 || durable.is_some();
+        // The worker is woken by what makes its turn come earlier, not by all that goes along.
+        let wake = !was_urgent && (before == 0 || durable.is_some());
         waiting.first_at.get_or_insert_with(Instant::now);
         waiting.durable.extend(durable);
         drop(state);
@@ -117,9 +125,12 @@ impl Inbox {
         if waiting.durable.len() >= DURABLE_MAX {
             return Err(Refusal::new(ErrorCode::QueueFull, "too many wait for the store").retry_after(1_000));
         }
+        let was_urgent = waiting.is_urgent();
         waiting.durable.push(durable);
         drop(state);
-        self.filled.notify_one();
+        if !was_urgent {
+            self.filled.notify_one();
+        }
         Ok(())
     }
 
@@ -135,9 +146,12 @@ impl Inbox {
             return Err(Refusal::new(ErrorCode::RateLimited, why).retry_after(1_000));
         }
         self.events.fetch_add(count, Ordering::Relaxed);
+        let was_urgent = waiting.is_urgent();
         waiting.events.push(batch);
         drop(state);
-        self.filled.notify_one();
+        if !was_urgent {
+            self.filled.notify_one();
+        }
         Ok(())
     }
 
@@ -169,7 +183,7 @@ impl Inbox {
         loop {
             let due = match &state.waiting {
                 Waiting { stopping: true, .. } => break,
-                Waiting { durable, events, .. } if !durable.is_empty() || !events.is_empty() => not_before,
+                waiting if waiting.is_urgent() => not_before,
                 Waiting { first_at: Some(first_at), .. } => *first_at + self.patience,
                 _ => deadline,
             };
