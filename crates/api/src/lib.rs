@@ -56,6 +56,8 @@ pub trait BackUp: Send + Sync + 'static {
     fn back_up(&self, folder: &std::path::Path) -> Result<u64, String>;
 }
 
+/// Looks into the store for questions about popups that run at once, apart from other reads: as many as threads serve.
+const LOOK_UPS_MAX: usize = 32;
 /// Lists of users are up to 80 MB, held while they are read.
 const UPLOADS_MAX: usize = 2;
 
@@ -89,6 +91,7 @@ pub struct Api {
     reads: Semaphore,
     /// Lists of users, which are large, that are taken at once. Full: refused with `queue_full`.
     pub(crate) uploads: Semaphore,
+    look_ups: Semaphore,
 }
 
 impl Api {
@@ -101,8 +104,8 @@ impl Api {
         config: ApiConfig,
     ) -> Self {
         let reads = Semaphore::new(config.reads_max);
-        let uploads = Semaphore::new(UPLOADS_MAX);
-        Api { engine, keys, tokens, sessions, backup, config, connections: Arc::default(), reads, uploads }
+        let (uploads, look_ups) = (Semaphore::new(UPLOADS_MAX), Semaphore::new(LOOK_UPS_MAX));
+        Api { engine, keys, tokens, sessions, backup, config, connections: Arc::default(), reads, uploads, look_ups }
     }
 
     /// Who is calling, by the `Authorization` header.
@@ -136,10 +139,17 @@ impl Api {
             return Err(Refusal::new(ErrorCode::QueueFull, detail).retry_after(1_000));
         };
         let engine = self.engine.clone();
-        match tokio::task::spawn_blocking(move || read(&engine)).await {
-            Ok(result) => result,
-            Err(error) => Err(internal(&error)),
-        }
+        run(engine, read).await
+    }
+
+    /// The same for what a question about popups needs: it waits for its turn, with at most one waiting for each open
+    /// connection. After a start every first question about a user needs a look.
+    pub(crate) async fn look_up<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&Arc<Engine>) -> Result<T, Refusal> + Send + 'static,
+    ) -> Result<T, Refusal> {
+        let _permit = self.look_ups.acquire().await.map_err(|closed| internal(&closed))?;
+        run(self.engine.clone(), read).await
     }
 
     /// The metrics in Prometheus' text format.
@@ -150,6 +160,16 @@ impl Api {
         let connections = self.connections.load(Ordering::Relaxed);
         self.engine.metrics.queue("http_connections", connections, self.config.connections_max);
         self.engine.metrics.render()
+    }
+}
+
+async fn run<T: Send + 'static>(
+    engine: Arc<Engine>,
+    read: impl FnOnce(&Arc<Engine>) -> Result<T, Refusal> + Send + 'static,
+) -> Result<T, Refusal> {
+    match tokio::task::spawn_blocking(move || read(&engine)).await {
+        Ok(result) => result,
+        Err(error) => Err(internal(&error)),
     }
 }
 

@@ -14,9 +14,11 @@
 //! - [`outbox`]: offline push by webhook;
 //! - [`push`]: data to devices, stored until acknowledged;
 //! - [`popups`]: which in-app message suits a user now;
+//! - [`cluster`]: several nodes on one store;
 //! - [`presence`], [`directory`], [`metrics`]: who is here, what is cached, what is counted.
 
 pub mod clock;
+pub mod cluster;
 pub mod commit;
 pub mod config;
 pub mod conversations;

@@ -88,7 +88,7 @@ pub(crate) async fn answer_question(api: &Api, actor: &Actor, body: &[u8]) -> Re
         match api.engine.decide_popup(&ask, facts.as_ref())? {
             Decided::Needs(needs) => {
                 let user = user.to_owned();
-                facts = Some(api.read(move |engine| engine.popup_facts(&user, needs)).await?);
+                facts = Some(api.look_up(move |engine| engine.popup_facts(&user, needs)).await?);
             }
             Decided::Nothing { retry_after_ms } => {
                 // Whole seconds are all that the header can say; rounded up, so that nobody comes early.

@@ -7,7 +7,7 @@ use super::{
     evaluate::{Choice, Question},
     inbox::Record,
     marks::{Marks, What, session_hash},
-    rules::{Attributes, Profile},
+    rules::Attributes,
     users::{Kept, Nothing, User},
 };
 use crate::{engine::Engine, metrics::PopupOutcome, model::User as Card};
@@ -99,15 +99,17 @@ impl Placement {
 }
 
 impl Configuration {
-    /// What rules look at; `card` are the attributes of `facts`, read.
-    pub(super) fn profile<'a>(
+    /// The question with what is known of the user; `card` are the attributes of `facts`, read.
+    pub(super) fn question<'a>(
         &self,
-        (key, ask): (UserKey, &Ask<'a>),
+        (user, ask): (UserKey, &Ask<'a>),
+        placement: &'a Placement,
         facts: &Facts,
         card: Option<&'a Attributes<'a>>,
         now_ms: u64,
-    ) -> Profile<'a> {
-        self.names.profile(key, ask.attributes, card, facts.unread_since, now_ms)
+    ) -> Question<'a> {
+        let profile = self.names.profile(user, ask.attributes, card, facts.unread_since, now_ms);
+        Question { user, session: ask.session.map(session_hash), placement, profile, event: ask.event, now_ms }
     }
 }
 
@@ -156,14 +158,7 @@ impl Shared {
         }
         let facts = facts.unwrap_or(Facts::NONE);
         let card = facts.card();
-        let question = Question {
-            user: key,
-            session: ask.session.map(session_hash),
-            placement,
-            profile: configuration.profile((key, ask), facts, card.as_ref(), now_ms),
-            event: ask.event,
-            now_ms,
-        };
+        let question = configuration.question((key, ask), placement, facts, card.as_ref(), now_ms);
         let choice = configuration.choose(&user.marks, &question);
         if choice.chosen.is_none() && choice.controls.is_empty() {
             user.remember(Nothing { fingerprint, until: choice.until, next_at: choice.next_at }, now_ms);

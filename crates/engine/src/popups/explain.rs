@@ -5,7 +5,7 @@ use super::{
     configuration::Popup,
     decide::{Ask, Facts},
     evaluate::{By, Look, Question},
-    marks::{Marks, session_hash},
+    marks::Marks,
 };
 use crate::engine::Engine;
 use tidings_protocol::{
@@ -35,14 +35,7 @@ impl Shared {
         let Some(placement) = configuration.placements.get(ask.placement) else { return Ok(explanation) };
         let marks = self.users.table(key).get(key).map_or_else(Marks::default, |user| user.marks.clone());
         let card = facts.card();
-        let question = Question {
-            user: key,
-            session: ask.session.map(session_hash),
-            placement,
-            profile: configuration.profile((key, ask), facts, card.as_ref(), now_ms),
-            event: ask.event,
-            now_ms,
-        };
+        let question = configuration.question((key, ask), placement, facts, card.as_ref(), now_ms);
         let held_out = configuration.above.is_held_out(key);
         let tester = placement.tested.iter().find(|popup| popup.testers.contains(&key));
         explanation.chosen = match tester {
