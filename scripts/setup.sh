@@ -10,6 +10,9 @@ fi
 # Debian packages whose programs tests start. Installed where that may be done, asked for elsewhere.
 missing=""
 ls /usr/lib/postgresql/*/bin/postgres > /dev/null 2>&1 || missing="$missing postgresql-15"
+# Tests start servers of their own: the service that the package brings is not needed, and may be switched off.
+command -v redis-server > /dev/null && command -v redis-cli > /dev/null || missing="$missing redis-server"
+command -v setpriv > /dev/null || missing="$missing util-linux"
 if [ -n "$missing" ]; then
     if [ "$(id -u)" = 0 ] && command -v apt-get > /dev/null; then
         # shellcheck disable=SC2086 # a list of words

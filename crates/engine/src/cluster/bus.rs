@@ -6,7 +6,13 @@
 
 use bytes::Bytes;
 use parking_lot::RwLock;
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+};
 
 /// Takes what others send to this node. Called from the bus' own threads: it must not wait for long.
 pub trait Ear: Send + Sync + 'static {
@@ -27,17 +33,27 @@ pub trait Bus: Send + Sync + 'static {
     fn stop(&self);
 }
 
-/// Joins engines of one process: each has a [`LocalBus::clone`] of the same one.
-#[derive(Clone, Default)]
+/// Joins engines of one process: each has a [`LocalBus::clone`] of the same one, which is its own end of it.
+#[derive(Default)]
 pub struct LocalBus {
     ears: Arc<RwLock<BTreeMap<String, Arc<dyn Ear>>>>,
-    down: Arc<std::sync::atomic::AtomicBool>,
+    down: Arc<AtomicBool>,
+    /// The name that this end listens under, and whether it was stopped.
+    name: OnceLock<String>,
+    stopped: AtomicBool,
+}
+
+impl Clone for LocalBus {
+    fn clone(&self) -> Self {
+        let (ears, down) = (self.ears.clone(), self.down.clone());
+        Self { ears, down, name: OnceLock::new(), stopped: AtomicBool::new(false) }
+    }
 }
 
 impl LocalBus {
     /// While it is down, what is sent is lost.
     pub fn set_down(&self, down: bool) {
-        let was = self.down.swap(down, std::sync::atomic::Ordering::Relaxed);
+        let was = self.down.swap(down, Relaxed);
         if was && !down {
             self.ears.read().values().for_each(|ear| ear.missed());
         }
@@ -52,6 +68,7 @@ impl LocalBus {
 impl Bus for LocalBus {
     fn listen(&self, name: &str, ear: Arc<dyn Ear>) {
         self.ears.write().insert(name.into(), ear);
+        let _ = self.name.set(name.into());
     }
 
     fn send(&self, to: &[Arc<str>], message: Bytes) -> bool {
@@ -64,12 +81,17 @@ impl Bus for LocalBus {
     }
 
     fn is_up(&self) -> bool {
-        !self.down.load(std::sync::atomic::Ordering::Relaxed)
+        !self.down.load(Relaxed) && !self.stopped.load(Relaxed)
     }
 
     fn trouble(&self) -> Option<String> {
         (!self.is_up()).then(|| "down".into())
     }
 
-    fn stop(&self) {}
+    fn stop(&self) {
+        self.stopped.store(true, Relaxed);
+        if let Some(name) = self.name.get() {
+            self.leave(name);
+        }
+    }
 }

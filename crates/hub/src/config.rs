@@ -1,0 +1,148 @@
+//! What can be set.
+
+use redis::{Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, TlsCertificates};
+use std::time::Duration;
+
+/// How a [`RedisBus`](crate::RedisBus) finds Redis, and its limits.
+#[derive(Clone)]
+pub struct RedisBusConfig {
+    /// Some nodes of one cluster (the others are found), or one Redis that is none.
+    /// `redis://[user[:password]@]host[:port]`, `rediss://` for TLS. User, password and TLS of the first are used for all.
+    pub urls: Vec<String>,
+    /// What channels begin with: two installations on one Redis need two. Up to 64 bytes, no braces.
+    pub prefix: String,
+    /// Certificates to trust, as PEM, instead of those of the system.
+    pub ca_pem: Option<Vec<u8>>,
+    /// Open connections, all together: one to listen and one for each primary that owns a channel of a node.
+    pub connections_max: usize,
+    /// New connections in a second, with as many at once. After a restart of Redis all nodes come back together; a Redis that
+    /// has to shake hands with all of them first answers none.
+    pub connect_per_second: u32,
+    /// What may wait to be published, counted once for each receiver; what comes above it is dropped.
+    pub queue_bytes_max: usize,
+    pub connect_timeout: Duration,
+    /// How long an answer may take until the connection counts as dead.
+    pub publish_timeout: Duration,
+    /// How often this node sends a message to itself.
+    pub beat_every: Duration,
+    /// Without hearing itself for so long it counts as cut off.
+    pub deaf_after: Duration,
+}
+
+impl Default for RedisBusConfig {
+    fn default() -> Self {
+        Self {
+            urls: Vec::new(),
+            prefix: "tidings".into(),
+            ca_pem: None,
+            connections_max: 16,
+            connect_per_second: 10,
+            queue_bytes_max: 64 << 20,
+            connect_timeout: Duration::from_secs(1),
+            publish_timeout: Duration::from_secs(1),
+            beat_every: Duration::from_secs(1),
+            deaf_after: Duration::from_secs(3),
+        }
+    }
+}
+
+/// Why a bus does not start. Nothing but another configuration helps.
+#[derive(Debug, PartialEq, Eq)]
+pub enum ConfigError {
+    NoUrls,
+    /// The address with this index; addresses may hold a password, so they are not repeated.
+    BadUrl(usize, String),
+    BadPrefix,
+    BadCertificates(String),
+    /// One to listen and one to publish is the least.
+    TooFewConnections,
+    NoConnectPace,
+    /// The threads could not be started.
+    NoThreads(String),
+}
+
+impl std::error::Error for ConfigError {}
+
+impl std::fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::NoUrls => write!(f, "no address of Redis is given"),
+            Self::BadUrl(index, why) => write!(f, "address {} of Redis cannot be read: {why}", index + 1),
+            Self::BadPrefix => {
+                write!(f, "the prefix has more than 64 bytes, or a brace, a space or a control character")
+            }
+            Self::BadCertificates(why) => write!(f, "the certificates to trust cannot be read: {why}"),
+            Self::TooFewConnections => write!(f, "connections_max must be 2 or more"),
+            Self::NoConnectPace => write!(f, "connect_per_second must be 1 or more"),
+            Self::NoThreads(why) => write!(f, "threads could not be started: {why}"),
+        }
+    }
+}
+
+impl RedisBusConfig {
+    /// The addresses to begin with, checked, as the library wants them.
+    pub(crate) fn seeds(&self) -> Result<Vec<ConnectionInfo>, ConfigError> {
+        let bad = |c: char| matches!(c, '{' | '}') || c.is_whitespace() || c.is_control();
+        if self.prefix.len() > 64 || self.prefix.contains(bad) {
+            return Err(ConfigError::BadPrefix);
+        }
+        if self.connections_max < 2 {
+            return Err(ConfigError::TooFewConnections);
+        }
+        if self.connect_per_second == 0 {
+            return Err(ConfigError::NoConnectPace);
+        }
+        let seeds: Result<Vec<_>, _> = self.urls.iter().enumerate().map(|(index, url)| self.seed(index, url)).collect();
+        let seeds = seeds?;
+        if seeds.is_empty() { Err(ConfigError::NoUrls) } else { Ok(seeds) }
+    }
+
+    fn seed(&self, index: usize, url: &str) -> Result<ConnectionInfo, ConfigError> {
+        let bad = |why: redis::RedisError| ConfigError::BadUrl(index, why.to_string());
+        let info = url.into_connection_info().map_err(bad)?;
+        if matches!(info.addr(), ConnectionAddr::Unix(_)) {
+            return Err(ConfigError::BadUrl(index, "a bus between machines needs host and port".into()));
+        }
+        // Pushes on a connection that can also be asked came with RESP3.
+        let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3).set_skip_set_lib_name();
+        let info = info.set_redis_settings(settings);
+        let Some(pem) = self.ca_pem.clone().filter(|_| url.starts_with("rediss://")) else {
+            return Ok(info);
+        };
+        let trusted = TlsCertificates { client_tls: None, root_cert: Some(pem) };
+        let client = Client::build_with_tls(info, trusted);
+        client
+            .map(|client| client.get_connection_info().clone())
+            .map_err(|why| ConfigError::BadCertificates(why.to_string()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_work_is_refused() {
+        let with = |change: fn(&mut RedisBusConfig)| {
+            let mut config = RedisBusConfig { urls: vec!["redis://a:1".into()], ..Default::default() };
+            change(&mut config);
+            config.seeds().err()
+        };
+        assert_eq!(with(|_| ()), None);
+        assert_eq!(with(|c| c.urls = vec!["rediss://user:secret@a:1".into()]), None);
+        assert_eq!(with(|c| c.urls.clear()), Some(ConfigError::NoUrls));
+        assert_eq!(with(|c| c.prefix = "a{b".into()), Some(ConfigError::BadPrefix));
+        assert_eq!(with(|c| c.connections_max = 1), Some(ConfigError::TooFewConnections));
+        assert_eq!(with(|c| c.connect_per_second = 0), Some(ConfigError::NoConnectPace));
+        let bad = with(|c| c.urls.push("http://user:secret@b".into())).expect("refused");
+        assert!(matches!(bad, ConfigError::BadUrl(1, _)));
+        assert!(!bad.to_string().contains("secret"), "{bad}");
+        assert!(matches!(
+            with(|c| {
+                c.urls = vec!["rediss://a:1".into()];
+                c.ca_pem = Some(b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n".to_vec());
+            }),
+            Some(ConfigError::BadCertificates(_))
+        ));
+    }
+}

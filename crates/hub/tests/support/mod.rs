@@ -1,0 +1,91 @@
+//! What tests of the bus have in common.
+#![allow(dead_code, clippy::unwrap_used, unreachable_pub)]
+
+pub mod redis;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use redis::wait_until;
+use std::sync::Arc;
+use tidings_engine::cluster::bus::{Bus, Ear};
+use tidings_hub::{RedisBus, RedisBusConfig};
+
+/// Keeps what it hears.
+#[derive(Default)]
+pub struct Recorder {
+    heard: Mutex<Vec<Bytes>>,
+    missed: Mutex<usize>,
+}
+
+impl Ear for Recorder {
+    fn hear(&self, message: Bytes) {
+        self.heard.lock().push(message);
+    }
+
+    fn missed(&self) {
+        *self.missed.lock() += 1;
+    }
+}
+
+impl Recorder {
+    pub fn heard(&self) -> Vec<Bytes> {
+        self.heard.lock().clone()
+    }
+
+    pub fn count(&self) -> usize {
+        self.heard.lock().len()
+    }
+
+    pub fn missed_count(&self) -> usize {
+        *self.missed.lock()
+    }
+
+    pub fn clear(&self) {
+        self.heard.lock().clear();
+    }
+
+    pub fn wait_for(&self, count: usize) {
+        wait_until(&format!("{count} messages"), || self.count() >= count);
+    }
+}
+
+/// A bus, what it hears, and its name.
+pub struct Node<B> {
+    pub bus: B,
+    pub name: Arc<str>,
+    pub ear: Arc<Recorder>,
+}
+
+impl<B: Bus> Node<B> {
+    pub fn listening(bus: B, name: &str) -> Self {
+        let ear = Arc::new(Recorder::default());
+        bus.listen(name, ear.clone());
+        let node = Self { bus, name: name.into(), ear };
+        node.wait_until_up();
+        node
+    }
+
+    pub fn wait_until_up(&self) {
+        wait_until(&format!("{} is up", self.name), || self.bus.is_up());
+    }
+
+    pub fn send(&self, to: &Self, message: impl AsRef<[u8]>) -> bool {
+        self.bus.send(std::slice::from_ref(&to.name), Bytes::copy_from_slice(message.as_ref()))
+    }
+
+    /// Sends until it arrives: after a break the ways of two nodes are mended at their own pace.
+    pub fn send_until_heard(&self, to: &Self, message: &'static str) {
+        wait_until(&format!("{message} arrives"), || {
+            self.send(to, message);
+            to.ear.heard().iter().any(|heard| heard == message)
+        });
+    }
+}
+
+pub fn config(urls: &[String]) -> RedisBusConfig {
+    RedisBusConfig { urls: urls.to_vec(), ..RedisBusConfig::default() }
+}
+
+pub fn redis_node(config: RedisBusConfig, name: &str) -> Node<RedisBus> {
+    Node::listening(RedisBus::start(config).unwrap(), name)
+}

@@ -1,0 +1,266 @@
+//! Redis of the tests' own, from the system's packages: one server, or a cluster of three primaries with a replica each. They
+//! store nothing, run in a temporary folder on ports that were free, and end with their owner or with the test's process.
+#![allow(dead_code, clippy::unwrap_used)]
+
+use std::{
+    net::TcpListener,
+    path::Path,
+    process::{Command, Stdio},
+    sync::{
+        Mutex,
+        atomic::{AtomicU32, Ordering},
+        mpsc::sync_channel,
+    },
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const STARTS_MAX: usize = 5;
+/// Before a silent primary counts as failed.
+const NODE_TIMEOUT_MS: &str = "1500";
+const PRIMARIES: usize = 3;
+
+/// Waits until it is so.
+pub(crate) fn wait_until(what: &str, mut so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !so() {
+        assert!(Instant::now() < deadline, "never came: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+pub(crate) struct RedisServer {
+    folder: tempfile::TempDir,
+    pub(crate) port: u16,
+    bus_port: u16,
+    settings: Vec<String>,
+    /// 0 while it does not run.
+    pid: AtomicU32,
+    running: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl RedisServer {
+    /// One server that is no cluster, with settings such as `["--maxclients", "10"]`.
+    pub(crate) fn start(settings: &[&str]) -> Self {
+        // A port that was free may be taken by another a moment later.
+        (0..STARTS_MAX).find_map(|_| Self::try_start(settings)).expect("redis-server starts")
+    }
+
+    fn try_start(settings: &[&str]) -> Option<Self> {
+        let free = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+        let [port, bus_port] = free.map(|listener| listener.local_addr().unwrap().port());
+        let server = Self {
+            folder: tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap(),
+            port,
+            bus_port,
+            settings: settings.iter().map(|setting| (*setting).to_owned()).collect(),
+            pid: AtomicU32::new(0),
+            running: Mutex::new(None),
+        };
+        server.go().then_some(server)
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.pid.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn runs(&self) -> bool {
+        self.pid() != 0
+    }
+
+    /// Starts it, empty, and returns when it answers. False if it ended by itself.
+    pub(crate) fn go(&self) -> bool {
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL", "redis-server", "--save", "", "--appendonly", "no"]);
+        command.args(["--bind", "127.0.0.1", "--port", &self.port.to_string()]);
+        command.args(["--cluster-port", &self.bus_port.to_string(), "--dir"]).arg(self.folder.path());
+        command.args(&self.settings).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let (tell, told) = sync_channel(1);
+        // The thread waits as long as the server runs: the death signal is bound to the thread that spawned it.
+        let waits = std::thread::spawn(move || {
+            let mut child = command.spawn().expect("setpriv and redis-server are installed");
+            tell.send(child.id()).unwrap();
+            child.wait().unwrap();
+        });
+        self.pid.store(told.recv().unwrap(), Ordering::SeqCst);
+        let mut ended = false;
+        wait_until("redis-server answers", || {
+            ended = waits.is_finished();
+            ended || self.ask(&["PING"]) == "PONG"
+        });
+        *self.running.lock().unwrap() = Some(waits);
+        if ended {
+            self.pid.store(0, Ordering::SeqCst);
+        }
+        !ended
+    }
+
+    /// `kill -9`; returns when it is gone.
+    pub(crate) fn kill(&self) {
+        if self.runs() {
+            self.signal("KILL");
+        }
+        if let Some(waits) = self.running.lock().unwrap().take() {
+            waits.join().unwrap();
+        }
+        self.pid.store(0, Ordering::SeqCst);
+    }
+
+    pub(crate) fn pause(&self) {
+        self.signal("STOP");
+    }
+
+    pub(crate) fn resume(&self) {
+        self.signal("CONT");
+    }
+
+    fn signal(&self, signal: &str) {
+        let pid = rustix::process::Pid::from_raw(self.pid() as i32).expect("it runs");
+        let signal = match signal {
+            "KILL" => rustix::process::Signal::KILL,
+            "STOP" => rustix::process::Signal::STOP,
+            _ => rustix::process::Signal::CONT,
+        };
+        rustix::process::kill_process(pid, signal).unwrap();
+    }
+
+    /// The answer of `redis-cli`, without the last line's end. A paused server never answers.
+    pub(crate) fn ask(&self, words: &[&str]) -> String {
+        let mut cli = Command::new("redis-cli");
+        cli.args(["-h", "127.0.0.1", "-p", &self.port.to_string()]).args(words).stderr(Stdio::null());
+        let out = cli.stdin(Stdio::null()).output().expect("redis-cli is installed").stdout;
+        String::from_utf8_lossy(&out).trim_end().to_owned()
+    }
+
+    /// A field of `INFO` or `CLUSTER INFO`.
+    pub(crate) fn field(&self, command: &[&str], name: &str) -> String {
+        let answer = self.ask(command);
+        let line = answer.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        line.unwrap_or_default().trim().to_owned()
+    }
+
+    /// Connections of clients, without that of the one who asks and those of replicas.
+    pub(crate) fn clients(&self) -> usize {
+        let list = self.ask(&["CLIENT", "LIST", "TYPE", "normal"]).lines().count();
+        let subscribed = self.ask(&["CLIENT", "LIST", "TYPE", "pubsub"]);
+        (list + subscribed.lines().filter(|line| !line.is_empty()).count()).saturating_sub(1)
+    }
+
+    /// Seconds of processor that it has used.
+    pub(crate) fn cpu_seconds(&self) -> f64 {
+        let field = |name| self.field(&["INFO", "cpu"], name).parse::<f64>().unwrap_or_default();
+        field("used_cpu_sys") + field("used_cpu_user")
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+}
+
+impl Drop for RedisServer {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Servers 0, 1 and 2 begin as primaries of a third of the slots each; 3, 4 and 5 as their replicas.
+pub(crate) struct RedisCluster {
+    pub(crate) servers: Vec<RedisServer>,
+}
+
+impl RedisCluster {
+    pub(crate) fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    pub(crate) fn start_with(settings: &[&str]) -> Self {
+        let mut all = vec!["--cluster-enabled", "yes", "--cluster-node-timeout", NODE_TIMEOUT_MS];
+        all.extend(["--cluster-replica-validity-factor", "0", "--repl-diskless-sync-delay", "0"]);
+        all.extend_from_slice(settings);
+        let cluster = Self { servers: (0..2 * PRIMARIES).map(|_| RedisServer::start(&all)).collect() };
+        cluster.form();
+        cluster
+    }
+
+    pub(crate) fn urls(&self) -> Vec<String> {
+        self.servers.iter().map(RedisServer::url).collect()
+    }
+
+    fn form(&self) {
+        let first = &self.servers[0];
+        for (index, server) in self.servers.iter().enumerate() {
+            server.ask(&["CLUSTER", "SET-CONFIG-EPOCH", &(index + 1).to_string()]);
+            if index < PRIMARIES {
+                let (from, to) = (16_384 * index / PRIMARIES, 16_384 * (index + 1) / PRIMARIES - 1);
+                server.ask(&["CLUSTER", "ADDSLOTSRANGE", &from.to_string(), &to.to_string()]);
+            }
+            let (port, bus_port) = (server.port.to_string(), server.bus_port.to_string());
+            first.ask(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus_port]);
+        }
+        let all = self.servers.len().to_string();
+        for server in &self.servers {
+            wait_until("all know all", || server.field(&["CLUSTER", "INFO"], "cluster_known_nodes") == all);
+        }
+        for index in PRIMARIES..self.servers.len() {
+            let primary = self.servers[index - PRIMARIES].ask(&["CLUSTER", "MYID"]);
+            let replicate = ["CLUSTER", "REPLICATE", &primary];
+            wait_until("the replica knows its primary", || self.servers[index].ask(&replicate) == "OK");
+        }
+        self.wait_until_whole();
+    }
+
+    /// Until every server that runs says that the cluster is well, every slot is served by one that runs, and those that follow
+    /// another are in touch with it.
+    pub(crate) fn wait_until_whole(&self) {
+        let whole = |server: &RedisServer| {
+            let role = server.field(&["INFO", "replication"], "role");
+            let follows = role == "master" || server.field(&["INFO", "replication"], "master_link_status") == "up";
+            follows && server.field(&["CLUSTER", "INFO"], "cluster_state") == "ok" && self.served_by_running(server)
+        };
+        let running = || self.servers.iter().filter(|server| server.runs());
+        wait_until("the cluster is whole", || running().all(whole));
+    }
+
+    fn served_by_running(&self, server: &RedisServer) -> bool {
+        let nodes = server.ask(&["CLUSTER", "NODES"]);
+        let fine = |line: &str| {
+            let mut words = line.split(' ');
+            let (address, flags) = (words.nth(1).unwrap_or_default(), words.next().unwrap_or_default());
+            let port = address.split('@').next().and_then(|at| at.rsplit(':').next()).unwrap_or_default();
+            let owns = words.count() > 5;
+            !(flags.contains("master") && owns)
+                || (!flags.contains("fail") && self.server(port).is_some_and(RedisServer::runs))
+        };
+        nodes.lines().all(fine)
+    }
+
+    fn server(&self, port: &str) -> Option<&RedisServer> {
+        self.servers.iter().find(|server| server.port.to_string() == port)
+    }
+
+    /// The primary on which somebody listens to a channel that ends so.
+    pub(crate) fn owner_of(&self, channel_end: &str) -> &RedisServer {
+        let listens = |server: &&RedisServer| {
+            server.runs()
+                && server.ask(&["PUBSUB", "SHARDCHANNELS"]).lines().any(|channel| channel.ends_with(channel_end))
+        };
+        self.servers.iter().find(listens).expect("somebody listens")
+    }
+
+    pub(crate) fn kill_all(&self) {
+        self.servers.iter().for_each(RedisServer::kill);
+    }
+
+    /// All of them again, empty. They remember who owns which slots.
+    pub(crate) fn start_all(&self) {
+        for server in self.servers.iter().filter(|server| !server.runs()) {
+            assert!(server.go(), "its port is still free");
+        }
+        self.wait_until_whole();
+    }
+}
