@@ -9,9 +9,10 @@
 
 use crate::{
     clock::Clock,
+    cluster::log::Change,
     config::EngineConfig,
     directory::Directory,
-    hub::{Hub, Signal},
+    hub::{Batch, Hub, Item},
     lanes::{Committed, LaneSlot, Lanes},
     metrics::Metrics,
     model::*,
@@ -262,13 +263,13 @@ impl Worker {
         let started = Instant::now();
         let now_ms = self.clock.now_ms();
         let span = tracing::debug_span!("commit", proposals = proposals.len());
-        let committed = span.in_scope(|| self.store.commit(proposals, now_ms));
+        let committed = span.in_scope(|| self.store.commit_in_order(proposals, now_ms));
         match committed {
-            Ok(outcomes) => {
+            Ok((outcomes, span)) => {
                 self.metrics.commits.inc();
                 self.metrics.commit_seconds.observe(started.elapsed().as_secs_f64());
                 self.failing_since.store(0, Ordering::Relaxed);
-                self.answer(proposals, waiting, outcomes, started);
+                self.answer(proposals, waiting, outcomes, span, started);
             }
             Err(error) => {
                 self.metrics.commit_failures.inc();
@@ -291,11 +292,11 @@ impl Worker {
         proposals: &mut Vec<Proposal>,
         waiting: &mut Vec<Waiting>,
         outcomes: Vec<Outcome>,
+        span: Span,
         started: Instant,
     ) {
         let mut replies = Replies::new(&self.lanes);
-        let mut publish = Vec::with_capacity(outcomes.len());
-        let mut read_marks = Vec::new();
+        let mut items = Vec::with_capacity(outcomes.len());
         for ((proposal, (conversation, reply, slot)), outcome) in
             proposals.drain(..).zip(waiting.drain(..)).zip(outcomes)
         {
@@ -306,23 +307,16 @@ impl Worker {
             };
             self.directory.forget_changed(&proposal, &outcome, conversation.as_ref());
             let card = conversation.clone();
-            if let (Proposal::MarkRead { user, .. }, Outcome::Read { seq }, Some(card)) = (&proposal, &outcome, &card) {
-                read_marks.push((*user, card.clone(), *seq));
-            }
-            if let Some(committed) = committed(proposal, conversation, &outcome, slot, started) {
-                publish.push(committed);
+            let change = Change::of(&proposal, &outcome);
+            let committed = committed(proposal, conversation, &outcome, slot, started);
+            if committed.is_some() || change.is_some() {
+                items.push(Item { committed, change });
             }
             replies.answer(reply, Ok(outcome), card);
         }
         replies.send();
-        if !publish.is_empty() {
-            self.hub.publish(publish);
-        }
-        for (user, conversation, seq) in read_marks {
-            if let Ok(Some(card)) = self.directory.user(user) {
-                let (conversation, id) = (conversation.id.as_str().into(), card.id.as_str().into());
-                self.hub.signal(user, Signal::Read { conversation, user: id, seq });
-            }
+        if !items.is_empty() {
+            self.hub.publish(Batch { span, items });
         }
     }
 }

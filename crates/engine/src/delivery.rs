@@ -9,7 +9,7 @@
 //! the list is installed. From that moment (its position per lane is `joined`) entries arrive live,
 //! and everything up to it is read from the store: nothing is missed and nothing comes twice.
 
-use crate::model::*;
+use crate::{lanes::Latch, model::*};
 use bytes::Bytes;
 use rustc_hash::FxHashMap;
 use slab::Slab;
@@ -36,8 +36,17 @@ pub enum Recipients {
 #[derive(Debug, Clone)]
 pub enum Step {
     Block(Arc<Block>),
-    Join { conversation: ConversationNo, users: Arc<[UserNo]> },
-    Leave { conversation: ConversationNo, id: Arc<str>, users: Arc<[UserNo]> },
+    Join {
+        conversation: ConversationNo,
+        users: Arc<[UserNo]>,
+    },
+    Leave {
+        conversation: ConversationNo,
+        id: Arc<str>,
+        users: Arc<[UserNo]>,
+    },
+    /// Everything up to the fan-out's position was handed over before.
+    Mark(Arc<Latch>),
 }
 
 /// A bounded run of committed entries of one lane, in commit order per conversation. Applied as a
@@ -183,6 +192,7 @@ impl Delivery {
         for step in &fanout.steps {
             match step {
                 Step::Block(block) => delivered += self.deliver(block, fanout, sink),
+                Step::Mark(latch) => latch.count_down(),
                 Step::Join { conversation, users } => users.iter().for_each(|user| self.join(*conversation, *user)),
                 Step::Leave { conversation, id, users } => {
                     users.iter().for_each(|user| self.leave(*conversation, id, *user, sink));

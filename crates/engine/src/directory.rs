@@ -5,6 +5,7 @@
 //! that was under way meanwhile may hold the old value; dropping also ends its placeholder, so the
 //! old value is used once and never kept.
 
+use crate::cluster::log::Change;
 use crate::model::*;
 use crate::popups::UnreadCache;
 use crate::store::{Outcome, Proposal, Store, StoreResult};
@@ -135,6 +136,44 @@ impl Directory {
                 self.forget_membership(*conversation, *user);
             }
             _ => {}
+        }
+    }
+
+    /// Drops what another node changed.
+    pub(crate) fn forget_others(&self, change: Option<&Change>, conversation: Option<&Arc<Conversation>>) {
+        for user in conversation.and_then(|c| c.pair).into_iter().flat_map(|(a, b)| [a, b]) {
+            self.unread.forget(user);
+        }
+        match change {
+            Some(Change::Members { conversation, joined, left, changed }) => {
+                self.forget_conversation(*conversation);
+                for user in joined.iter().chain(left).chain(changed) {
+                    self.forget_membership(*conversation, *user);
+                }
+            }
+            Some(Change::Conversation(conversation)) => self.forget_conversation(*conversation),
+            Some(Change::Users(ids)) => self.forget_users(ids),
+            Some(Change::DoNotDisturb(user)) => self.forget_user(*user),
+            Some(Change::Mute { conversation, user }) => self.forget_membership(*conversation, *user),
+            Some(Change::Read { conversation, user, .. }) => {
+                self.forget_membership(*conversation, *user);
+                self.unread.forget(*user);
+            }
+            Some(Change::Kick { .. }) | None => {}
+        }
+    }
+
+    /// Asks the store for nothing: a number that is not at hand is looked for among the cards.
+    fn forget_users(&self, ids: &[String]) {
+        let mut unknown = std::collections::HashSet::new();
+        for id in ids {
+            match self.user_nos.get(id) {
+                Some(no) => self.forget_user(no),
+                None => drop(unknown.insert(id.as_str())),
+            }
+        }
+        if !unknown.is_empty() {
+            self.users.retain(|_, user| !unknown.contains(user.id.as_str()));
         }
     }
 

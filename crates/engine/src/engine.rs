@@ -3,10 +3,11 @@
 
 use crate::{
     clock::Clock,
+    cluster::{Cluster, ClusterParts},
     commit::Committer,
     config::EngineConfig,
     directory::Directory,
-    hub::{Hub, LocalHub},
+    hub::{Applier, Hub, LocalHub},
     lanes::Lanes,
     metrics::Metrics,
     model::*,
@@ -56,7 +57,9 @@ pub struct Engine {
     pub(crate) outbox: Outbox,
     pub(crate) presence_worker: PresenceWorker,
     pub(crate) rate: RateLimit,
+    pub cluster: Option<Cluster>,
     draining: AtomicBool,
+    started_at: [Position; LANES],
 }
 
 /// What [`Engine::start`] needs from outside.
@@ -68,17 +71,26 @@ pub struct Parts {
     pub webhook: Option<(Arc<dyn Webhook>, OutboxConfig)>,
     /// One per shard: how its thread is woken when something was put in its queues.
     pub wakes: Vec<Arc<dyn Wake>>,
+    /// Absent: this node has the store to itself.
+    pub cluster: Option<ClusterParts>,
 }
 
 impl Engine {
     /// Starts the committer, the lanes and the outbox. The receivers are for the shard threads, in order.
     pub fn start(parts: Parts) -> (Arc<Engine>, Vec<ShardReceivers>) {
-        let Parts { config, clock, store, webhook, wakes } = parts;
+        let Parts { config, clock, store, webhook, wakes, cluster } = parts;
         let metrics = Arc::new(Metrics::new());
         let (shards, receivers) = Shards::new(&config, wakes);
         let lanes = Lanes::start(&config, shards, metrics.clone());
-        let hub: Arc<dyn Hub> = Arc::new(LocalHub::new(lanes.clone()));
         let directory = Arc::new(Directory::new(store.clone(), config.cache_entries));
+        let applier = Applier { lanes: lanes.clone(), directory: directory.clone() };
+        // Asked before anything is followed: what comes after is handed to the lanes, what was before is not.
+        let started_at = [store.last_position(); LANES];
+        let cluster = cluster.map(|parts| Cluster::new(parts, started_at[0], &applier, &clock, &metrics));
+        let hub: Arc<dyn Hub> = match &cluster {
+            Some(cluster) => Arc::new(cluster.hub(applier)),
+            None => Arc::new(LocalHub::new(applier)),
+        };
         let committer = Committer::start(
             &config,
             store.clone(),
@@ -116,8 +128,11 @@ impl Engine {
             store,
             clock,
             config,
+            cluster,
             draining: AtomicBool::new(false),
+            started_at,
         });
+        Cluster::start(&engine);
         let hook = webhook.as_ref().filter(|_| engine.config.presence.webhook);
         PresenceWorker::start(&engine, hook.map(|(webhook, config)| (webhook.clone(), config.secret.clone())));
         if let Some((webhook, config)) = webhook {
@@ -148,6 +163,9 @@ impl Engine {
         self.popups.stop();
         self.presence_worker.stop();
         self.committer.stop();
+        if let Some(cluster) = &self.cluster {
+            cluster.stop();
+        }
         self.lanes.stop();
     }
 
@@ -177,6 +195,17 @@ impl Engine {
         if self.is_draining() {
             return Err("draining".into());
         }
-        self.committer.readiness()
+        self.committer.readiness()?;
+        self.cluster.as_ref().map_or(Ok(()), Cluster::readiness)
+    }
+
+    /// Everything up to there is read from the store, never handed to shards.
+    pub fn started_at(&self) -> [Position; LANES] {
+        self.started_at
+    }
+
+    /// Whether this node does what one node does for all.
+    pub fn leads(&self) -> bool {
+        self.cluster.as_ref().is_none_or(|cluster| cluster.members.leads())
     }
 }

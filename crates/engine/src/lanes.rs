@@ -12,7 +12,7 @@ use crate::{
     shards::Shards,
 };
 use crossbeam_channel::{Receiver, Sender, unbounded};
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -22,7 +22,7 @@ use std::{
         atomic::{AtomicUsize, Ordering},
     },
     thread::JoinHandle,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 /// Encoded bytes after which a fan-out is closed: bounds the largest frame that a session writes.
@@ -55,9 +55,44 @@ impl Drop for LaneSlot {
     }
 }
 
+/// What a lane's worker is given.
+enum LaneWork {
+    Committed(Vec<Committed>),
+    /// Everything up to here was given before: shards are told, and the latch when they know.
+    Mark(Position, Arc<Latch>),
+}
+
+/// Opens when as many as it was made for have counted it down.
+#[derive(Debug)]
+pub struct Latch {
+    left: Mutex<usize>,
+    open: Condvar,
+}
+
+impl Latch {
+    pub(crate) fn new(left: usize) -> Arc<Latch> {
+        Arc::new(Latch { left: Mutex::new(left), open: Condvar::new() })
+    }
+
+    pub(crate) fn count_down(&self) {
+        let mut left = self.left.lock();
+        *left = left.saturating_sub(1);
+        if *left == 0 {
+            self.open.notify_all();
+        }
+    }
+
+    /// Whether it opened in time.
+    pub(crate) fn wait(&self, time: Duration) -> bool {
+        let mut left = self.left.lock();
+        let closed = |left: &mut usize| *left > 0;
+        !self.open.wait_while_for(&mut left, closed, time).timed_out()
+    }
+}
+
 /// Bounded by its slots: only what holds one is put in the channel.
 struct LaneQueue {
-    sender: Mutex<Option<Sender<Vec<Committed>>>>,
+    sender: Mutex<Option<Sender<LaneWork>>>,
     taken: Arc<AtomicUsize>,
 }
 
@@ -104,9 +139,32 @@ impl Lanes {
             if !items.is_empty()
                 && let Some(sender) = &*queue.sender.lock()
             {
-                let _ = sender.send(items);
+                let _ = sender.send(LaneWork::Committed(items));
             }
         }
+    }
+
+    /// A place in the lane, even above its limit: for what others have committed.
+    pub(crate) fn take(&self, lane: Lane) -> LaneSlot {
+        let taken = &self.queues[lane as usize].taken;
+        taken.fetch_add(1, Ordering::Relaxed);
+        LaneSlot(taken.clone())
+    }
+
+    /// Whether no lane has more than it may.
+    pub(crate) fn have_room(&self) -> bool {
+        self.queues.iter().all(|queue| queue.taken.load(Ordering::Relaxed) < self.limit)
+    }
+
+    /// Has all shards take note that everything up to `position` came to the lanes before. The latch opens when they have.
+    pub(crate) fn mark(&self, position: Position) -> Arc<Latch> {
+        let latch = Latch::new(self.shards.count() * LANES);
+        for queue in &self.queues {
+            if let Some(sender) = &*queue.sender.lock() {
+                let _ = sender.send(LaneWork::Mark(position, latch.clone()));
+            }
+        }
+        latch
     }
 
     pub(crate) fn shards(&self) -> &Arc<Shards> {
@@ -131,7 +189,7 @@ impl Lanes {
 
 struct Worker {
     lane: Lane,
-    inbox: Receiver<Vec<Committed>>,
+    inbox: Receiver<LaneWork>,
     shards: Arc<Shards>,
     metrics: Arc<Metrics>,
 }
@@ -139,20 +197,36 @@ struct Worker {
 impl Worker {
     fn run(self) {
         let mut builder = FanoutBuilder::new(self.lane);
-        while let Ok(mut items) = self.inbox.recv() {
+        while let Ok(mut work) = self.inbox.recv() {
             loop {
-                for item in items {
-                    builder.add(item);
-                    if builder.is_full() {
+                match work {
+                    LaneWork::Committed(items) => {
+                        for item in items {
+                            builder.add(item);
+                            if builder.is_full() {
+                                self.hand_over(&mut builder);
+                            }
+                        }
+                    }
+                    LaneWork::Mark(position, latch) => {
                         self.hand_over(&mut builder);
+                        self.mark(position, &latch);
                     }
                 }
                 match self.inbox.try_recv() {
-                    Ok(more) => items = more,
+                    Ok(more) => work = more,
                     Err(_) => break,
                 }
             }
             self.hand_over(&mut builder);
+        }
+    }
+
+    fn mark(&self, position: Position, latch: &Arc<Latch>) {
+        let steps = vec![Step::Mark(latch.clone())];
+        let fanout = Arc::new(Fanout { lane: self.lane, through: position, steps, committed_at: Instant::now() });
+        for shard in 0..self.shards.count() {
+            self.shards.fan_out(shard, fanout.clone());
         }
     }
 

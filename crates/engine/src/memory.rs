@@ -1,7 +1,10 @@
 //! A `Store` in plain maps: obviously right, not durable. Tests use it as the model that the real
 //! stores are compared with, and where a disk would only be in the way.
 
+mod commit_order;
+
 use crate::{model::*, push::rows::*, store::*};
+use commit_order::CommitOrder;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -22,6 +25,7 @@ struct State {
     position: Position,
     push: BTreeMap<PushKey, PushRow>,
     rows: BTreeMap<(RowSpace, Vec<u8>), Vec<u8>>,
+    log: Option<CommitOrder>,
 }
 
 /// Numbers start at 1, so that 0 never names anything.
@@ -31,6 +35,13 @@ fn index(no: u64) -> usize {
 
 #[derive(Default)]
 pub struct MemoryStore(Mutex<State>);
+
+impl MemoryStore {
+    /// For several nodes: changes take their places in the commit order too, and can be read back.
+    pub fn shared() -> Self {
+        MemoryStore(Mutex::new(State { log: Some(CommitOrder::default()), ..State::default() }))
+    }
+}
 
 impl State {
     fn head(&self, no: ConversationNo) -> Head {
@@ -113,6 +124,7 @@ impl State {
                 self.last_seen.extend(seen.iter().copied());
                 Outcome::Done
             }
+            Proposal::Kick { .. } => Outcome::Done,
             Proposal::OutboxDone { through, dead } => {
                 self.outbox_done = self.outbox_done.max(*through);
                 self.outbox = self.outbox.split_off(&(self.outbox_done + 1));
@@ -240,8 +252,14 @@ impl State {
 
 impl Store for MemoryStore {
     fn commit(&self, batch: &[Proposal], now_ms: u64) -> StoreResult<Vec<Outcome>> {
+        Ok(self.commit_in_order(batch, now_ms)?.0)
+    }
+
+    fn commit_in_order(&self, batch: &[Proposal], now_ms: u64) -> StoreResult<(Vec<Outcome>, Span)> {
         let mut state = self.0.lock();
-        Ok(batch.iter().map(|p| state.propose(p, now_ms).unwrap_or_else(Outcome::Refused)).collect())
+        let after = state.position;
+        let outcomes = batch.iter().map(|p| state.propose_and_log(p, now_ms)).collect();
+        Ok((outcomes, Span { after, through: state.position }))
     }
 
     fn epoch(&self) -> u64 {

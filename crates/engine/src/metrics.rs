@@ -51,6 +51,40 @@ pub struct LaneMetrics {
     pub deliveries: Counter,
 }
 
+/// Of a node among others; all zero on a node by itself.
+#[derive(Default)]
+pub struct ClusterMetrics {
+    pub nodes: Gauge,
+    pub leader: Gauge,
+    pub position_lag: Gauge,
+    pub gaps: Counter,
+    pub read_back: Counter,
+    pub dropped: Counter,
+    pub missed: Counter,
+    pub unknown: Counter,
+}
+
+impl ClusterMetrics {
+    fn register(&self, registry: &mut Registry) {
+        for (name, help, gauge) in [
+            ("cluster_nodes", "Nodes whose leases run, this one included", &self.nodes),
+            ("cluster_leader", "1 on the node that does what one does for all", &self.leader),
+            ("cluster_position_lag", "Commit positions found behind at the last look into the log", &self.position_lag),
+        ] {
+            registry.register(name, help, gauge.clone());
+        }
+        for (name, help, counter) in [
+            ("cluster_gaps", "Looks into the log for commits that did not come over the bus in time", &self.gaps),
+            ("cluster_read_back", "Commit positions read from the log instead of the bus", &self.read_back),
+            ("cluster_dropped", "Commits of others that found no room to wait; read back later", &self.dropped),
+            ("cluster_missed", "Times that the bus said that something may be lost", &self.missed),
+            ("cluster_unknown_messages", "Messages of a form that this program does not know", &self.unknown),
+        ] {
+            registry.register(name, help, counter.clone());
+        }
+    }
+}
+
 pub struct Metrics {
     registry: parking_lot::RwLock<Registry>,
     pub lanes: [LaneMetrics; 3],
@@ -76,6 +110,7 @@ pub struct Metrics {
     pub outbox_retries: Counter,
     pub outbox_dead: Counter,
     pub outbox_lag: Gauge,
+    pub cluster: ClusterMetrics,
     pub pushes_accepted: Counter,
     pub push_delivered: Counter,
     pub push_acknowledged: Counter,
@@ -157,6 +192,7 @@ impl Metrics {
             outbox_retries: Counter::default(),
             outbox_dead: Counter::default(),
             outbox_lag: Gauge::default(),
+            cluster: ClusterMetrics::default(),
             pushes_accepted: Counter::default(),
             push_delivered: Counter::default(),
             push_acknowledged: Counter::default(),
@@ -212,6 +248,7 @@ impl Metrics {
             "Commit positions between the head and the outbox's consumer",
             m.outbox_lag.clone(),
         );
+        m.cluster.register(&mut registry);
         for (name, help, counter) in [
             ("pushes_accepted", "Pushes accepted or started by their schedule", &m.pushes_accepted),
             ("push_delivered", "Pushes written to a device's connection for the first time", &m.push_delivered),

@@ -7,10 +7,10 @@ pub use tidings_protocol::{
 };
 
 /// A user's number, given once and never reused: ids are the app's, numbers are small and fast.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 pub struct UserNo(pub u64);
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 pub struct ConversationNo(pub u64);
 
 /// A place in the store's one commit order: every entry has its own, later commits have higher ones.
@@ -117,7 +117,7 @@ impl MuteState {
 }
 
 /// A timeline entry as it is stored: neutral to any wire format.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct StoredEntry {
     pub seq: u64,
     pub position: Position,
@@ -126,7 +126,7 @@ pub struct StoredEntry {
 }
 
 /// A timeline entry before the store has given it its place.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct NewEntry {
     pub kind: EntryKind,
     /// Absent when the app server speaks as the conversation itself.
@@ -141,7 +141,7 @@ pub struct NewEntry {
 }
 
 /// Number for keys, id for readers: rendering history then needs no look-up per entry.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Sender {
     pub no: UserNo,
     pub id: String,

@@ -281,9 +281,7 @@ impl Engine {
         if !is_member {
             return Err(not_a_member(&user.id, &conversation.id));
         }
-        let signal =
-            crate::hub::Signal::Typing { conversation: conversation.id.as_str().into(), user: user.id.as_str().into() };
-        self.hub.signal_members(&conversation, user.no, signal);
+        self.hub.typing(&conversation, user.no, &user.id.as_str().into());
         Ok(())
     }
 }

@@ -54,6 +54,12 @@ pub enum Proposal {
     },
     /// When users' last sessions ended, in milliseconds since 1970 UTC.
     SetLastSeen(Vec<(UserNo, u64)>),
+    /// Ends sessions of a user, one device's or all: nothing is stored but that nodes must hear of it.
+    Kick {
+        user: UserNo,
+        device_id: Option<String>,
+        reason: String,
+    },
     /// The outbox's consumer has dealt with everything up to and including this position, and
     /// these notifications failed for good.
     OutboxDone {
@@ -132,6 +138,13 @@ pub struct Appended {
     pub at: u64,
     pub position: Position,
     pub duplicate: bool,
+}
+
+/// A stretch of the commit order: positions behind `after`, up to and including `through`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Span {
+    pub after: Position,
+    pub through: Position,
 }
 
 /// Why the store did not do one proposal.
@@ -252,6 +265,13 @@ pub trait Store: PushStore + RowStore {
     /// Commits a batch; what it answered is durable. `now_ms` dates the entries (a clock that
     /// jumps back does not: `at` never decreases within a conversation).
     fn commit(&self, batch: &[Proposal], now_ms: u64) -> StoreResult<Vec<Outcome>>;
+
+    /// The same, with the stretch of the commit order that the batch has. The default is for a store that one node writes.
+    fn commit_in_order(&self, batch: &[Proposal], now_ms: u64) -> StoreResult<(Vec<Outcome>, Span)> {
+        let after = self.last_position();
+        let outcomes = self.commit(batch, now_ms)?;
+        Ok((outcomes, Span { after, through: self.last_position() }))
+    }
 
     /// Names this history; differs after a restore.
     fn epoch(&self) -> u64;

@@ -3,7 +3,6 @@
 use crate::{
     commit::store_refusal,
     engine::Engine,
-    hub::Signal,
     model::*,
     presence::{
         Device, NodeCard, NodeNo,
@@ -220,14 +219,23 @@ impl Engine {
     }
 
     /// Ends a user's sessions: one device's, or all.
-    pub fn kick(&self, user: &str, kick: Kick) -> Result<Kicked, Refusal> {
-        let user = self.directory.require_user(user)?;
-        let devices = self.presence.devices(user.no);
+    pub async fn kick(&self, user: &str, kick: Kick) -> Result<Kicked, Refusal> {
+        let (kicked, proposal) = self.prepare_kick(user, kick)?;
+        self.committer.propose(None, proposal).await.map(|_| kicked)
+    }
+
+    pub(crate) fn kick_blocking(&self, user: &str, kick: Kick) -> Result<Kicked, Refusal> {
+        let (kicked, proposal) = self.prepare_kick(user, kick)?;
+        self.committer.propose_blocking(proposal).map(|_| kicked)
+    }
+
+    fn prepare_kick(&self, user: &str, kick: Kick) -> Result<(Kicked, Proposal), Refusal> {
+        let user = self.directory.require_user(user)?.no;
+        let devices = self.presence.devices(user);
         let meant = |id: &str| kick.device_id.as_deref().is_none_or(|device| device == id);
         let sessions = devices.iter().filter(|device| meant(&device.device_id)).count();
         let reason = kick.reason.unwrap_or_else(|| "the app ended the session".into());
-        self.hub.signal(user.no, Signal::Kick { device_id: kick.device_id, reason });
-        Ok(Kicked { sessions })
+        Ok((Kicked { sessions }, Proposal::Kick { user, device_id: kick.device_id, reason }))
     }
 }
 

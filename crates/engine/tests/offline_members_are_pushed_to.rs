@@ -77,6 +77,7 @@ fn world(store: Arc<MemoryStore>, refusals: usize) -> World {
         store,
         webhook: Some((webhook, config)),
         wakes: vec![Arc::new(Asleep)],
+        cluster: None,
     });
     World { engine, attempts, taken }
 }

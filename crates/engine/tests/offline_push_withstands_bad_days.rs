@@ -73,6 +73,7 @@ fn start(
         store,
         webhook: Some((Arc::new(webhook), config)),
         wakes: vec![Arc::new(Asleep)],
+        cluster: None,
     };
     let (engine, receivers) = Engine::start(parts);
     (engine, attempts, receivers)

@@ -177,6 +177,29 @@ impl Shard {
             self.go_live(session, Ok(Missed { resume, json: vec![], entries: 0 }));
             return;
         }
+        let cursor = bound.opening.as_ref().and_then(|opening| opening.cursor);
+        if let Some(cursor) = cursor.filter(|cursor| self.parts.engine.is_behind(cursor, self.delivery.positions())) {
+            let (engine, shard) = (self.parts.engine.clone(), self.parts.shards[self.parts.index].clone());
+            self.parts.runtime.spawn_blocking(move || {
+                let result = engine.catch_up(&cursor);
+                shard.tell(Command::CaughtUp { session, result });
+            });
+            return;
+        }
+        self.join(key, user);
+    }
+
+    /// This node has come as far as the session had come elsewhere.
+    pub(crate) fn caught_up(&mut self, session: u64, result: Result<(), Refusal>) {
+        let Some(key) = self.find(session).filter(|key| self.connections[*key].phase == Phase::Binding) else { return };
+        match (result, &self.connections[key].bound) {
+            (Ok(()), Some(bound)) => self.join(key, bound.user.no),
+            (Ok(()), None) => {}
+            (Err(refusal), _) => self.close(key, refusal),
+        }
+    }
+
+    fn join(&mut self, key: usize, user: UserNo) {
         match self.delivery.bind(key, user) {
             Bind::Joined(positions) => self.resume(key, positions),
             Bind::Waiting => {}

@@ -32,6 +32,8 @@ pub(crate) enum Command {
     Move(Box<Moving>),
     /// A user's group and official conversations, by the number under which they were asked for.
     Memberships { user: UserNo, number: u64, result: Result<Vec<Place>, Refusal> },
+    /// This node has come as far as a session had come elsewhere.
+    CaughtUp { session: u64, result: Result<(), Refusal> },
     /// What a session missed up to where it went live.
     Missed { session: u64, result: Result<Missed, Refusal> },
     /// The answer to a request that ran elsewhere: a frame's JSON.

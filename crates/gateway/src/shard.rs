@@ -28,7 +28,7 @@ use std::{
     },
     time::{Duration, Instant},
 };
-use tidings_engine::{Engine, delivery::Delivery, model::LANES, shards::ShardReceivers};
+use tidings_engine::{Engine, delivery::Delivery, shards::ShardReceivers};
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
     limits::FRAME_BYTES_MAX,
@@ -94,9 +94,8 @@ pub(crate) enum After {
 
 impl Shard {
     pub(crate) fn new(parts: ShardParts) -> Self {
-        let position = parts.engine.store.last_position();
         Shard {
-            delivery: Delivery::starting_at([position; LANES]),
+            delivery: Delivery::starting_at(parts.engine.started_at()),
             schedule: Schedule::new(parts.config.flush_interval),
             connections: Slab::new(),
             links: Slab::new(),
@@ -209,6 +208,7 @@ impl Shard {
                     drop(reply);
                 }
                 Command::Memberships { user, number, result } => self.install_memberships(user, number, result),
+                Command::CaughtUp { session, result } => self.caught_up(session, result),
                 Command::Missed { session, result } => self.go_live(session, result),
                 Command::Answer { session, json } => {
                     if let Some(key) = self.find(session) {

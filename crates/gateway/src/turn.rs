@@ -250,8 +250,10 @@ impl Shard {
 
     fn signal(&mut self, key: usize, signal: &Signal) {
         let frame = match signal {
-            Signal::Read { conversation, user, seq } => {
-                ServerFrame::Read { conversation: conversation.to_string(), user: user.to_string(), seq: *seq }
+            Signal::Read { conversation, seq } => {
+                let Ok(Some(conversation)) = self.parts.engine.directory.conversation(*conversation) else { return };
+                let Some(bound) = &self.connections[key].bound else { return };
+                ServerFrame::Read { conversation: conversation.id.clone(), user: bound.user.id.clone(), seq: *seq }
             }
             Signal::Typing { conversation, user } => {
                 ServerFrame::Typing { conversation: conversation.to_string(), user: user.to_string() }

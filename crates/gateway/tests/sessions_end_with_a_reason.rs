@@ -76,12 +76,12 @@ fn a_kick_ends_one_device_or_all_and_they_may_return() {
     let mut phone = server.open("bob", "phone");
     let mut laptop = server.open("bob", "laptop");
     let kick = |device: Option<&str>| Kick { device_id: device.map(str::to_owned), reason: Some("sold".into()) };
-    assert_eq!(server.engine.kick("bob", kick(Some("phone"))).unwrap().sessions, 1);
+    assert_eq!(server.wait(server.engine.kick("bob", kick(Some("phone")))).unwrap().sessions, 1);
     let (frames, close) = end(&mut phone);
     assert!(matches!(&frames[..], [ServerFrame::Error { code: ErrorCode::Kicked, message, .. }] if message == "sold"));
     assert_eq!(close, 4004);
     assert!(frames_until_pong(&mut laptop).is_empty());
-    assert_eq!(server.engine.kick("bob", kick(None)).unwrap().sessions, 1);
+    assert_eq!(server.wait(server.engine.kick("bob", kick(None))).unwrap().sessions, 1);
     check_end(&mut laptop, ErrorCode::Kicked);
     assert_eq!(server.online("bob"), 0);
     let mut again = server.open("bob", "phone");

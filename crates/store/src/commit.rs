@@ -192,6 +192,7 @@ impl<'a> Scratch<'a> {
                 }
                 Ok(Outcome::Done)
             }
+            Proposal::Kick { .. } => Ok(Outcome::Done),
             Proposal::OutboxDone { through, dead } => self.outbox_done(*through, dead),
             Proposal::DropDead { ids } => {
                 ids.iter().for_each(|id| self.batch.remove(Space::Meta, key(b'd', &[*id])));

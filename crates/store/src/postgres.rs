@@ -8,6 +8,7 @@
 //! - [`commit`]: one batch: everything it touches is locked and loaded ([`load`]), decided in memory
 //!   ([`decide`]) and written ([`write`]), in two round trips whatever its size; [`append`] is the same for
 //!   entries alone, in one;
+//! - [`commit_log`]: the commit order read back, and the nodes that share it;
 //! - [`read`]: what others ask; [`byte_rows`]: rows that the engine makes itself;
 //! - [`parts`]: the timeline in parts, and how old ones go.
 //!
@@ -20,6 +21,7 @@
 mod append;
 mod byte_rows;
 mod commit;
+mod commit_log;
 mod connection;
 mod decide;
 mod load;

@@ -7,7 +7,12 @@ mod support;
 
 use proptest::prelude::*;
 use support::NOON;
-use tidings_engine::{memory::MemoryStore, model::*, store::*};
+use tidings_engine::{
+    cluster::log::{CommitLog, Logged},
+    memory::MemoryStore,
+    model::*,
+    store::*,
+};
 
 const USERS: u64 = 6;
 const ROOMS: u64 = 5;
@@ -182,10 +187,24 @@ fn compare(store: &dyn Store, model: &dyn Store) {
     }
 }
 
+/// The whole log behind a position, read piece by piece.
+fn read_back(log: &dyn CommitLog, mut after: Position, limit: usize) -> (Position, Vec<Logged>) {
+    let mut all = Vec::new();
+    loop {
+        let stretch = log.committed_after(after, limit).unwrap();
+        assert_eq!(stretch.span.after, after);
+        if stretch.span.through == after {
+            return (after, all);
+        }
+        assert!(stretch.logged.iter().all(|logged| (after + 1..=stretch.span.through).contains(&logged.position)));
+        after = stretch.span.through;
+        all.extend(stretch.logged);
+    }
+}
+
 /// Runs the steps on what `open` opens, and at the end compares once more.
-fn agree(steps: Vec<Step>, open: impl Fn() -> Box<dyn Store>) -> Result<(), TestCaseError> {
+fn agree(steps: Vec<Step>, model: &MemoryStore, open: impl Fn() -> Box<dyn Store>) -> Result<(), TestCaseError> {
     let mut store = Some(open());
-    let model = MemoryStore::default();
     for step in steps {
         match step {
             Step::Commit(batch, now) => {
@@ -196,11 +215,11 @@ fn agree(steps: Vec<Step>, open: impl Fn() -> Box<dyn Store>) -> Result<(), Test
             Step::Reopen => {
                 drop(store.take());
                 store = Some(open());
-                compare(store.as_deref().unwrap(), &model);
+                compare(store.as_deref().unwrap(), model);
             }
         }
     }
-    compare(store.as_deref().unwrap(), &model);
+    compare(store.as_deref().unwrap(), model);
     Ok(())
 }
 
@@ -210,7 +229,7 @@ proptest! {
     #[test]
     fn a_shadow_model_agrees(steps in prop::collection::vec(step(), 1..24)) {
         let folder = support::scratch();
-        agree(steps, || Box::new(support::open(folder.path())))?;
+        agree(steps, &MemoryStore::default(), || Box::new(support::open(folder.path())))?;
         let report = support::open(folder.path()).check().unwrap();
         prop_assert!(report.is_sound(), "{}", report);
     }
@@ -223,6 +242,11 @@ proptest! {
     fn a_shadow_model_agrees_with_postgresql(steps in prop::collection::vec(step(), 1..24)) {
         let server = support::postgres::PostgresServer::shared();
         let url = server.database();
-        agree(steps, || Box::new(support::postgres::open_at(&url)))?;
+        let model = MemoryStore::shared();
+        agree(steps, &model, || Box::new(support::postgres::open_at(&url)))?;
+        let store = support::postgres::open_at(&url);
+        for (after, limit) in [(0, 1_000), (0, 3), (5, 7), (model.newest_position().unwrap(), 10)] {
+            prop_assert_eq!(read_back(&store, after, limit), read_back(&model, after, limit));
+        }
     }
 }

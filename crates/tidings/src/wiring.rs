@@ -39,6 +39,7 @@ impl Server {
             store,
             webhook: webhook(settings)?,
             wakes,
+            cluster: None,
         });
         let key_set = settings
             .jwks_file

@@ -68,5 +68,5 @@ pub(super) async fn kick(
     Ids(user): Ids<String>,
     Json(request): Json<Kick>,
 ) -> Answered<Kicked> {
-    Ok(Answer::ok(api.read(move |engine| engine.kick(&user, request)).await?))
+    Ok(Answer::ok(api.engine.kick(&user, request).await?))
 }

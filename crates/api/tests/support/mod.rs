@@ -96,6 +96,7 @@ impl Server {
             store: Arc::new(MemoryStore::default()),
             webhook: Some((Arc::new(TakesAll), OutboxConfig::default())),
             wakes,
+            cluster: None,
         });
         // Popups are read from the store by a thread of their own.
         engine.popups.settle().unwrap();

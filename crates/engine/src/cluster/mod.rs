@@ -3,5 +3,150 @@
 //! The store's commit order is the one thing that all nodes agree on. Each node follows it from where it started:
 //! its own commits it knows, those of others reach it over the [`bus`], and what did not come it reads from the
 //! store. So nothing rests on the bus, and a session's cursor means the same on every node.
+//!
+//! In reading order: [`log`], the store's side; [`bus`], the road between nodes; `wire`, what is said on it; `follower`, which
+//! keeps the order; `hub`, which sends and hears; [`members`], who is there and who leads.
 
 pub mod bus;
+mod follower;
+mod hub;
+pub mod log;
+pub mod members;
+pub mod wire;
+
+use crate::{
+    clock::Clock, commit::store_refusal, engine::Engine, hub::Applier, metrics::Metrics, model::*, store::StoreResult,
+};
+use bus::Bus;
+use follower::Follower;
+use hub::{ClusterHub, NodeEar};
+use log::{CommitLog, Member};
+use members::Members;
+use parking_lot::Mutex;
+use std::{sync::Arc, thread::JoinHandle, time::Duration};
+use tidings_protocol::error::{ErrorCode, Refusal};
+
+/// How long a session waits for this node to come as far as its client has come elsewhere.
+const CATCH_UP_MAX: Duration = Duration::from_secs(10);
+
+/// What a node needs to be one of several.
+pub struct ClusterParts {
+    pub log: Arc<dyn CommitLog>,
+    pub bus: Arc<dyn Bus>,
+    pub member: Member,
+    /// How long a node counts that is not heard.
+    pub lease: Duration,
+    /// Whether it may do what one node does for all.
+    pub may_lead: bool,
+}
+
+/// This node among others.
+pub struct Cluster {
+    pub members: Arc<Members>,
+    pub(crate) follower: Arc<Follower>,
+    log: Arc<dyn CommitLog>,
+    bus: Arc<dyn Bus>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Cluster {
+    pub(crate) fn new(
+        parts: ClusterParts,
+        from: Position,
+        applier: &Applier,
+        clock: &Arc<dyn Clock>,
+        metrics: &Arc<Metrics>,
+    ) -> Cluster {
+        let ClusterParts { log, bus, member, lease, may_lead } = parts;
+        let follower = Follower::new(from, applier.clone(), log.clone(), bus.clone(), metrics.clone());
+        let members = Members::new(member, lease, may_lead, (log.clone(), bus.clone(), clock.clone(), metrics.clone()));
+        let (follower, members) = (Arc::new(follower), Arc::new(members));
+        let ear = NodeEar {
+            applier: applier.clone(),
+            follower: follower.clone(),
+            members: members.clone(),
+            metrics: metrics.clone(),
+        };
+        bus.listen(&members.me().name, Arc::new(ear));
+        Cluster { members, follower, log, bus, threads: Mutex::default() }
+    }
+
+    pub(crate) fn hub(&self, applier: Applier) -> ClusterHub {
+        let (follower, members, bus) = (self.follower.clone(), self.members.clone(), self.bus.clone());
+        ClusterHub { applier, follower, members, bus }
+    }
+
+    /// Begins to follow and to beat.
+    pub(crate) fn start(engine: &Arc<Engine>) {
+        let Some(cluster) = &engine.cluster else { return };
+        let (follower, members, displaced) =
+            (cluster.follower.clone(), cluster.members.clone(), Arc::downgrade(engine));
+        let displaced = move || {
+            if let Some(engine) = displaced.upgrade() {
+                engine.begin_drain();
+            }
+        };
+        let named = |name: &str| std::thread::Builder::new().name(name.into());
+        let threads =
+            [named("follower").spawn(move || follower.run()), named("members").spawn(move || members.run(displaced))];
+        for thread in threads {
+            match thread {
+                Ok(thread) => cluster.threads.lock().push(thread),
+                Err(error) => tracing::error!(%error, "no thread for the cluster"),
+            }
+        }
+    }
+
+    /// After the committer has ended: says goodbye.
+    pub(crate) fn stop(&self) {
+        self.members.stop();
+        self.follower.stop();
+        for thread in self.threads.lock().drain(..) {
+            let _ = thread.join();
+        }
+        self.bus.stop();
+    }
+
+    pub(crate) fn readiness(&self) -> Result<(), String> {
+        match self.follower.trouble().or_else(|| self.members.trouble()) {
+            Some(trouble) => Err(trouble),
+            None => Ok(()),
+        }
+    }
+
+    /// What is worth knowing but keeps no node from its work.
+    pub fn bus_trouble(&self) -> Option<String> {
+        self.bus.trouble()
+    }
+
+    fn newest_position(&self) -> StoreResult<Position> {
+        self.log.newest_position()
+    }
+}
+
+impl Engine {
+    /// Whether a session that has come so far elsewhere must wait until this node has come as far.
+    pub fn is_behind(&self, cursor: &Cursor, positions: [Position; LANES]) -> bool {
+        self.cluster.is_some()
+            && cursor.epoch == self.store.epoch()
+            && cursor.positions.iter().zip(positions).any(|(cursor, position)| *cursor > position)
+    }
+
+    /// Waits until this node's shards have come as far as a cursor from another node. Blocks.
+    pub fn catch_up(&self, cursor: &Cursor) -> Result<(), Refusal> {
+        let Some(cluster) = &self.cluster else { return Ok(()) };
+        let target = cursor.positions.into_iter().max().unwrap_or_default();
+        if target > cluster.newest_position().map_err(store_refusal)? {
+            // Of a history that has been replaced by an older one: resuming tells.
+            return Ok(());
+        }
+        let late = || {
+            let detail = "this node has not come as far as another did; try again";
+            Refusal::new(ErrorCode::StoreUnavailable, detail).retry_after(1_000)
+        };
+        if !cluster.follower.reach(target, CATCH_UP_MAX) {
+            return Err(late());
+        }
+        cluster.follower.mark().wait(CATCH_UP_MAX).then_some(()).ok_or_else(late)
+    }
+}

@@ -149,7 +149,7 @@ impl Engine {
             worker.remove_device(device).map_err(store_refusal)
         })??;
         let reason = Some("the device was removed".to_owned());
-        self.kick(user, Kick { device_id: Some(device_id.to_owned()), reason }).map(drop)
+        self.kick_blocking(user, Kick { device_id: Some(device_id.to_owned()), reason }).map(drop)
     }
 }
 

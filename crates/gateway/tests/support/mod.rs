@@ -17,6 +17,11 @@ use tidings_client::{ClientError, http::Http, session::Session, token::sign};
 use tidings_engine::{
     Engine,
     clock::SystemClock,
+    cluster::{
+        ClusterParts,
+        bus::LocalBus,
+        log::{CommitLog, Member},
+    },
     config::EngineConfig,
     engine::{Actor, Parts},
     memory::MemoryStore,
@@ -79,7 +84,21 @@ impl Server {
         Server::with(gateway_config(), Arc::new(MemoryStore::default()))
     }
 
+    /// One of several nodes on one store.
+    pub fn node(name: &str, store: &Arc<MemoryStore>, bus: &LocalBus) -> Self {
+        let address = String::new();
+        let member =
+            Member { name: name.into(), boot_id: rand::random(), address, version: "1".into(), roles: "all".into() };
+        let (log, bus) = (store.clone() as Arc<dyn CommitLog>, Arc::new(bus.clone()));
+        let cluster = ClusterParts { log, bus, member, lease: Duration::from_secs(10), may_lead: true };
+        Server::of(gateway_config(), store.clone(), Some(cluster))
+    }
+
     pub fn with(sessions: GatewayConfig, store: Arc<dyn Store>) -> Self {
+        Server::of(sessions, store, None)
+    }
+
+    fn of(sessions: GatewayConfig, store: Arc<dyn Store>, cluster: Option<ClusterParts>) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let guard = runtime.enter();
         let shards = sessions.shards;
@@ -95,6 +114,7 @@ impl Server {
             store,
             webhook: None,
             wakes,
+            cluster,
         });
         // Popups are read from the store by a thread of their own.
         engine.popups.settle().unwrap();

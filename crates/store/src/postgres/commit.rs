@@ -11,7 +11,8 @@ use super::{
     write::write,
 };
 use std::{sync::atomic::Ordering, time::Duration};
-use tidings_engine::store::{Outcome, Proposal, StoreError, StoreResult};
+use tidings_engine::model::Position;
+use tidings_engine::store::{Outcome, Proposal, Span, StoreError, StoreResult};
 use tokio_postgres::error::SqlState;
 
 /// How often a batch is tried that met another node's, or a connection that had ended.
@@ -35,7 +36,8 @@ enum Stop {
 }
 
 impl PostgresStore {
-    pub(crate) fn commit_batch(&self, batch: &[Proposal], now_ms: u64) -> StoreResult<Vec<Outcome>> {
+    /// Answers what became of each proposal, and which stretch of the commit order they have.
+    pub(crate) fn commit_batch(&self, batch: &[Proposal], now_ms: u64) -> StoreResult<(Vec<Outcome>, Span)> {
         let appends = Appends::of(batch);
         let touched = Touched::by(batch);
         let mut writer = self.writer.lock();
@@ -49,7 +51,7 @@ impl PostgresStore {
                     _ => self.try_batch(writer, &touched, batch, now_ms).await,
                 };
                 match tried_batch {
-                    Ok(outcomes) => return Ok(outcomes),
+                    Ok(done) => return Ok(done),
                     Err(Stop::Before(failure)) if tried < TRIES && may_try_again(&failure) => {
                         tracing::debug!(?failure, tried, "a batch is tried again");
                     }
@@ -74,12 +76,17 @@ impl PostgresStore {
         Ok(connection)
     }
 
-    async fn try_appends(&self, writer: &mut Writer, appends: &Appends<'_>, now_ms: u64) -> Result<Vec<Outcome>, Stop> {
+    async fn try_appends(
+        &self,
+        writer: &mut Writer,
+        appends: &Appends<'_>,
+        now_ms: u64,
+    ) -> Result<(Vec<Outcome>, Span), Stop> {
         let connection = self.take_connection(writer, now_ms).await?;
         let committed = appends.commit(&connection, &self.parts, self.outbox, now_ms).await;
         let (outcomes, highest) = put_back(writer, connection, committed)?;
-        self.position.fetch_max(highest.unwrap_or(0), Ordering::AcqRel);
-        Ok(outcomes)
+        let fresh = outcomes.iter().filter(|outcome| matches!(outcome, Outcome::Appended(a) if !a.duplicate)).count();
+        Ok((outcomes, self.span(highest.map(|highest| highest - fresh as u64), fresh as u64)))
     }
 
     async fn try_batch(
@@ -88,7 +95,7 @@ impl PostgresStore {
         touched: &Touched<'_>,
         batch: &[Proposal],
         now_ms: u64,
-    ) -> Result<Vec<Outcome>, Stop> {
+    ) -> Result<(Vec<Outcome>, Span), Stop> {
         let connection = self.take_connection(writer, now_ms).await?;
         let mut known = match touched.load(&connection).await {
             Ok(known) => known,
@@ -102,15 +109,22 @@ impl PostgresStore {
         // What cannot be understood here ends the transaction by dropping its connection.
         let mut outcomes = decided.map_err(Stop::Store)?;
         let Decider { known, changes, .. } = &decider;
-        let written = write(&connection, known, changes, &self.parts, self.outbox).await;
+        let written = write(&connection, known, changes, &self.parts, self.outbox, now_ms).await;
         if written.as_ref().is_err_and(|failure| failure.is(&SqlState::CHECK_VIOLATION)) {
             self.parts.miss(changes.entries.iter().map(|entry| self.parts.of(entry.at)));
         }
-        if let Some(base) = put_back(writer, connection, written)? {
+        let base = put_back(writer, connection, written)?;
+        if let Some(base) = base {
             outcomes.iter_mut().for_each(|outcome| place(outcome, base));
-            self.position.fetch_max(base + changes.entries.len() as u64, Ordering::AcqRel);
         }
-        Ok(outcomes)
+        Ok((outcomes, self.span(base, changes.places)))
+    }
+
+    /// The stretch behind `base`, noted as seen. A batch that took no place has an empty one.
+    fn span(&self, base: Option<Position>, places: u64) -> Span {
+        let Some(after) = base else { return Span { after: 0, through: 0 } };
+        self.position.fetch_max(after + places, Ordering::AcqRel);
+        Span { after, through: after + places }
     }
 }
 

@@ -1,10 +1,10 @@
 //! What becomes of each proposal of a batch, decided in memory over what was locked and read. The same
 //! decisions as the embedded store's; numbers of entries in the commit order are not known yet.
 
-use crate::rows::damaged;
+use crate::rows::{damaged, encode};
 use rustc_hash::FxHashMap;
 use std::collections::{BTreeMap, BTreeSet};
-use tidings_engine::{model::*, store::*};
+use tidings_engine::{cluster::log::Change, model::*, store::*};
 
 /// Marks a position that counts from where this batch will begin.
 const FROM_BATCH: Position = 1 << 63;
@@ -31,6 +31,8 @@ pub(crate) struct Known {
 
 /// An entry with its place in its conversation.
 pub(crate) struct Entry<'a> {
+    /// Its place in the batch, from 1.
+    pub place: u64,
     pub conversation: ConversationNo,
     pub seq: u64,
     pub at: u64,
@@ -40,13 +42,17 @@ pub(crate) struct Entry<'a> {
 /// What is to be written, beside what [`Known`] holds of these keys.
 #[derive(Default)]
 pub(crate) struct Changes<'a> {
+    /// Positions that the batch takes.
+    pub places: u64,
     pub entries: Vec<Entry<'a>>,
+    /// What other nodes must learn beside entries, each with its place in the batch, encoded.
+    pub logged: Vec<(u64, Vec<u8>)>,
     pub users: BTreeSet<UserNo>,
     pub conversations: BTreeSet<ConversationNo>,
     pub created: BTreeSet<ConversationNo>,
     pub memberships: BTreeSet<(ConversationNo, UserNo)>,
     /// Who came (true) and went.
-    pub places: BTreeMap<(UserNo, ConversationNo), bool>,
+    pub came_and_went: BTreeMap<(UserNo, ConversationNo), bool>,
     pub last_seen: BTreeMap<UserNo, u64>,
     pub outbox_done: Option<Position>,
     pub dead: BTreeMap<u64, Option<&'a DeadNotification>>,
@@ -76,6 +82,13 @@ impl From<Refused> for Stop {
     }
 }
 
+impl Changes<'_> {
+    fn next_place(&mut self) -> u64 {
+        self.places += 1;
+        self.places
+    }
+}
+
 impl<'a> Decider<'a> {
     pub(crate) fn new(known: Known, now_ms: u64) -> Self {
         Decider { known, changes: Changes::default(), now_ms }
@@ -83,10 +96,26 @@ impl<'a> Decider<'a> {
 
     pub(crate) fn propose(&mut self, proposal: &'a Proposal) -> StoreResult<Outcome> {
         match self.decide(proposal) {
-            Ok(outcome) => Ok(outcome),
+            Ok(outcome) => {
+                self.log(proposal, &outcome);
+                Ok(outcome)
+            }
             Err(Stop::Refused(refused)) => Ok(Outcome::Refused(refused)),
             Err(Stop::Failed(error)) => Err(error),
         }
+    }
+
+    /// Notes what others must learn; at its entry's place, if it made one.
+    fn log(&mut self, proposal: &Proposal, outcome: &Outcome) {
+        let Some(change) = Change::of(proposal, outcome) else { return };
+        let at_entry = match outcome {
+            Outcome::Appended(appended) | Outcome::MembersChanged { notice: Some(appended), .. } => {
+                Some(appended.position).filter(|position| position & FROM_BATCH != 0).map(|p| p & !FROM_BATCH)
+            }
+            _ => None,
+        };
+        let place = at_entry.unwrap_or_else(|| self.changes.next_place());
+        self.changes.logged.push((place, encode(&change)));
     }
 
     fn decide(&mut self, proposal: &'a Proposal) -> Result<Outcome, Stop> {
@@ -134,6 +163,7 @@ impl<'a> Decider<'a> {
                 self.changes.last_seen.extend(seen.iter().copied());
                 Ok(Outcome::Done)
             }
+            Proposal::Kick { .. } => Ok(Outcome::Done),
             Proposal::OutboxDone { through, dead } => {
                 self.changes.outbox_done = self.changes.outbox_done.max(Some(*through));
                 self.changes.dead.extend(dead.iter().map(|dead| (dead.id, Some(dead))));
@@ -156,12 +186,13 @@ impl<'a> Decider<'a> {
             };
         }
         let head = self.known.heads.get_mut(&conversation).ok_or(Refused::NoSuchConversation)?;
-        let position = FROM_BATCH | (self.changes.entries.len() as u64 + 1);
+        let place = self.changes.next_place();
+        let position = FROM_BATCH | place;
         head.last_seq += 1;
         head.last_at = head.last_at.max(self.now_ms);
         head.last_position = position;
         let (seq, at) = (head.last_seq, head.last_at);
-        self.changes.entries.push(Entry { conversation, seq, at, content });
+        self.changes.entries.push(Entry { place, conversation, seq, at, content });
         let appended = Appended { conversation, seq, at, position, duplicate: false };
         if let Some(send) = send {
             self.known.sends.insert(send, Appended { duplicate: true, ..appended });
@@ -242,7 +273,7 @@ impl<'a> Decider<'a> {
         let membership = Membership { role, joined_at, joined_seq: last_seq, read_seq: last_seq, mute };
         self.known.memberships.insert((conversation, user), membership);
         self.changes.memberships.insert((conversation, user));
-        self.changes.places.insert((user, conversation), true);
+        self.changes.came_and_went.insert((user, conversation), true);
     }
 
     fn change_members(
@@ -282,7 +313,7 @@ impl<'a> Decider<'a> {
         for user in &removed {
             self.known.memberships.remove(&(conversation, *user));
             self.changes.memberships.insert((conversation, *user));
-            self.changes.places.insert((*user, conversation), false);
+            self.changes.came_and_went.insert((*user, conversation), false);
         }
         self.conversation(conversation)?.member_count = would_be;
         self.changes.conversations.insert(conversation);

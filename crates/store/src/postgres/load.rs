@@ -58,7 +58,10 @@ impl<'a> Touched<'a> {
                 self.memberships.insert((*conversation, *user));
             }
             Proposal::SetDoNotDisturb { user, .. } => drop(self.users.insert(*user)),
-            Proposal::SetLastSeen(_) | Proposal::OutboxDone { .. } | Proposal::DropDead { .. } => {}
+            Proposal::SetLastSeen(_)
+            | Proposal::Kick { .. }
+            | Proposal::OutboxDone { .. }
+            | Proposal::DropDead { .. } => {}
         }
     }
 

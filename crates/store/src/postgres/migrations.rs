@@ -15,8 +15,10 @@ struct Migration {
     sql: &'static str,
 }
 
-const MIGRATIONS: &[Migration] =
-    &[Migration { version: 1, name: "first", sql: include_str!("migrations/0001_first.sql") }];
+const MIGRATIONS: &[Migration] = &[
+    Migration { version: 1, name: "first", sql: include_str!("migrations/0001_first.sql") },
+    Migration { version: 2, name: "commit log", sql: include_str!("migrations/0002_commit_log.sql") },
+];
 
 /// The version of the tables that this program knows.
 const KNOWN: u64 = MIGRATIONS[MIGRATIONS.len() - 1].version;

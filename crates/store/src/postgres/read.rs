@@ -49,6 +49,10 @@ fn entry(row: &Row) -> StoreResult<StoredEntry> {
 
 impl Store for PostgresStore {
     fn commit(&self, batch: &[Proposal], now_ms: u64) -> StoreResult<Vec<Outcome>> {
+        Ok(self.commit_batch(batch, now_ms)?.0)
+    }
+
+    fn commit_in_order(&self, batch: &[Proposal], now_ms: u64) -> StoreResult<(Vec<Outcome>, Span)> {
         self.commit_batch(batch, now_ms)
     }
 

@@ -24,6 +24,7 @@ struct Columns<'a> {
     last_seen: (Vec<i64>, Vec<i64>),
     sends_gone: (Vec<i64>, Vec<&'a str>, Vec<i64>),
     entries: Entries<'a>,
+    logged: (Vec<i64>, Vec<&'a [u8]>),
     outbox_done: Option<i64>,
     dead: (Vec<i64>, Vec<Vec<u8>>),
     dead_gone: Vec<i64>,
@@ -41,7 +42,7 @@ struct Members {
 }
 
 struct Entries<'a> {
-    count: i64,
+    places: Vec<i64>,
     conversations: Vec<i64>,
     seqs: Vec<i64>,
     at: Vec<i64>,
@@ -60,14 +61,15 @@ pub(crate) struct Contents<'a> {
 }
 
 impl<'a> Columns<'a> {
-    fn of(known: &'a Known, changes: &Changes<'a>, parts: &Parts, outbox: bool) -> Columns<'a> {
+    fn of(known: &'a Known, changes: &'a Changes<'a>, parts: &Parts, outbox: bool) -> Columns<'a> {
         let users = changes.users.iter().filter_map(|no| known.users.get(no));
         let conversations = changes.conversations.iter().filter_map(|no| known.conversations.get(no));
         let place = |(user, conversation): &(UserNo, ConversationNo)| {
             let kind = known.conversations.get(conversation).map_or(0, |card| kind_byte(card.kind));
             (stored(user.0), i16::from(kind), stored(conversation.0))
         };
-        let places = |there: bool| changes.places.iter().filter(move |(_, is)| **is == there).map(|(key, _)| key);
+        let places =
+            |there: bool| changes.came_and_went.iter().filter(move |(_, is)| **is == there).map(|(key, _)| key);
         let gone = changes.memberships.iter().filter(|key| !known.memberships.contains_key(key));
         Columns {
             users: three(users.map(|user| (stored(user.no.0), user.id.as_str(), encode(&UserRow::of(user))))),
@@ -87,6 +89,7 @@ impl<'a> Columns<'a> {
                     .map(|(sender, id, position)| (stored(sender.0), id.as_str(), stored(*position))),
             ),
             entries: Entries::of(changes, parts, outbox),
+            logged: changes.logged.iter().map(|(place, change)| (stored(*place), change.as_slice())).unzip(),
             outbox_done: changes.outbox_done.map(stored),
             dead: changes
                 .dead
@@ -132,7 +135,7 @@ impl<'a> Entries<'a> {
     fn of(changes: &Changes<'a>, parts: &Parts, outbox: bool) -> Entries<'a> {
         let entries = &changes.entries;
         Entries {
-            count: entries.len() as i64,
+            places: entries.iter().map(|entry| stored(entry.place)).collect(),
             conversations: entries.iter().map(|entry| stored(entry.conversation.0)).collect(),
             seqs: entries.iter().map(|entry| stored(entry.seq)).collect(),
             at: entries.iter().map(|entry| stored(entry.at)).collect(),
@@ -158,17 +161,18 @@ impl<'a> Contents<'a> {
     }
 }
 
-/// Writes and commits, in one round trip; answers the position before the batch's first entry.
+/// Writes and commits, in one round trip; answers the position before the batch's first place.
 pub(crate) async fn write(
     connection: &Connection,
     known: &Known,
     changes: &Changes<'_>,
     parts: &Parts,
     outbox: bool,
+    now_ms: u64,
 ) -> Result<Option<Position>, Failure> {
     let columns = Columns::of(known, changes, parts, outbox);
     let mut calls = Vec::new();
-    let Columns { users, conversations, members, entries, .. } = &columns;
+    let Columns { users, conversations, members, entries, logged, .. } = &columns;
     if !users.0.is_empty() {
         calls.push(Call::new(PUT_USERS, &[&users.0, &users.1, &users.2]));
     }
@@ -211,12 +215,28 @@ pub(crate) async fn write(
     }
     // Here the counters are locked at the latest, and stay so until the commit: nothing after this waits.
     let appends = calls.len();
-    if entries.count > 0 {
-        let Entries { count, conversations, seqs, at, parts, contents } = entries;
+    let (count, now) = (stored(changes.places), stored(now_ms));
+    if !entries.places.is_empty() {
+        let Entries { places, conversations, seqs, at, parts, contents } = entries;
         let Contents { rows, senders, client_msg_ids, pushed } = contents;
-        let params: [&(dyn ToSql + Sync); 9] =
-            [count, conversations, seqs, at, parts, rows, senders, client_msg_ids, pushed];
+        let params: [&(dyn ToSql + Sync); 13] = [
+            &count,
+            places,
+            conversations,
+            seqs,
+            at,
+            parts,
+            rows,
+            senders,
+            client_msg_ids,
+            pushed,
+            &logged.0,
+            &logged.1,
+            &now,
+        ];
         calls.push(Call::new(APPEND, &params));
+    } else if count > 0 {
+        calls.push(Call::new(LOG, &[&count, &logged.0, &logged.1, &now]));
     }
     if let Some(through) = &columns.outbox_done {
         calls.push(Call::new("UPDATE counters SET outbox_done = greatest(outbox_done, $1)", &[through]));
@@ -224,7 +244,7 @@ pub(crate) async fn write(
     }
     calls.push(Call::new("COMMIT", &[]));
     let answers = connection.together(&calls).await?;
-    Ok((entries.count > 0).then(|| answers[appends].first().map_or(0, |row| number(row, 0))))
+    Ok((count > 0).then(|| answers[appends].first().map_or(0, |row| number(row, 0))))
 }
 
 const PUT_USERS: &str = "INSERT INTO users (no, id, card) SELECT * FROM unnest($1::bigint[], $2::text[], $3::bytea[]) \
@@ -247,12 +267,19 @@ const PUT_DEAD: &str = "INSERT INTO dead_notifications (id, row) SELECT * FROM u
      ON CONFLICT (id) DO UPDATE SET row = excluded.row";
 const DROP_SENDS: &str = "DELETE FROM dedupe d USING unnest($1::bigint[], $2::text[], $3::bigint[]) AS k (sender, client_msg_id, position) \
      WHERE d.sender = k.sender AND d.client_msg_id = k.client_msg_id AND d.position = k.position";
-/// Entries whose places in their conversations are decided.
+/// Entries whose places in their conversations are decided, and changes for the log.
 const APPEND: &str = concat!(
     "WITH base AS (UPDATE counters SET position = position + $1 RETURNING position - $1 AS position), \
-     fresh AS MATERIALIZED (SELECT n.*, base.position + n.ordinal AS position FROM base, \
-       unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::integer[], $6::bytea[], $7::bigint[], $8::text[], $9::boolean[]) \
-       WITH ORDINALITY AS n (conversation, seq, at, part, content, sender, client_msg_id, pushed, ordinal)), ",
+     fresh AS MATERIALIZED (SELECT n.*, base.position + n.place AS position FROM base, \
+       unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::integer[], $7::bytea[], $8::bigint[], $9::text[], $10::boolean[]) \
+       AS n (place, conversation, seq, at, part, content, sender, client_msg_id, pushed)), \
+     l AS (INSERT INTO changes (position, at, change) SELECT base.position + n.place, $13::bigint, n.change \
+       FROM base, unnest($11::bigint[], $12::bytea[]) AS n (place, change)), ",
     write_entries!(),
     "SELECT position FROM base"
 );
+/// Changes for the log, of a batch that has no entries.
+const LOG: &str = "WITH base AS (UPDATE counters SET position = position + $1 RETURNING position - $1 AS position), \
+     l AS (INSERT INTO changes (position, at, change) SELECT base.position + n.place, $4::bigint, n.change \
+       FROM base, unnest($2::bigint[], $3::bytea[]) AS n (place, change)) \
+     SELECT position FROM base";

@@ -1,0 +1,351 @@
+//! Follows the commit order: what comes in order goes to the lanes, what comes early waits, what does not come is
+//! read back from the store.
+//!
+//! ```text
+//! own commits ──────┐
+//! bus ── others' ───┼──▶ waiting, by position ── next in order ──▶ caches, lanes
+//! log ── read back ─┘         │ a gap that stays, or a look now and then
+//!         ▲───────────────────┘
+//! ```
+
+use super::{
+    bus::Bus,
+    log::{Change, CommitLog, Stretch},
+    wire::{ConversationRef, WireBatch, WireItem},
+};
+use crate::{
+    hub::{Applier, Item},
+    lanes::{Committed, Latch},
+    metrics::Metrics,
+    model::*,
+    store::{Span, StoreError, StoreResult},
+};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use rustc_hash::FxHashMap;
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// How long a gap may last before it is read back: what fills it is on its way over the bus.
+const PATIENCE: Duration = Duration::from_millis(20);
+/// How often the log is looked at although no gap is known: the last message may have been lost.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// The same while the bus is down, and at first, while others do not know this node: then this is how their commits
+/// come.
+const LOOK_EVERY_ALONE: Duration = Duration::from_millis(50);
+/// How long others may need to learn of this node.
+const NEW_FOR: Duration = Duration::from_secs(5);
+/// When the lanes are looked at again that had no room.
+const ROOM_EVERY: Duration = Duration::from_millis(2);
+/// After the log could not be read.
+const AFTER_FAILURE: Duration = Duration::from_millis(200);
+/// Places read back at once.
+const READ_MAX: usize = 2_000;
+/// Others' commits that wait for a gap to close. Above, they are dropped, and read back later.
+const WAITING_MAX: usize = 1_024;
+/// What changes nothing in the order may be told late: looks are put off for this long at most.
+const FAR: Duration = Duration::from_secs(3_600);
+
+/// What may come next.
+enum Offered {
+    Own(Vec<Item>),
+    Others(WireBatch),
+}
+
+struct Waiting {
+    span: Span,
+    offered: Offered,
+}
+
+struct State {
+    applied: Position,
+    /// By the position that each comes after.
+    waiting: BTreeMap<Position, Waiting>,
+    /// When the log is looked at next.
+    look: Instant,
+    /// The next in order waits for room in the lanes.
+    crowded: bool,
+    stopping: bool,
+    trouble: Option<String>,
+}
+
+pub(crate) struct Follower {
+    state: Mutex<State>,
+    /// The thread that reads back has something to do.
+    work: Condvar,
+    moved: Condvar,
+    applier: Applier,
+    log: Arc<dyn CommitLog>,
+    bus: Arc<dyn Bus>,
+    metrics: Arc<Metrics>,
+    began: Instant,
+}
+
+impl Follower {
+    /// `from`: everything up to there is read from the store, never handed to lanes.
+    pub(crate) fn new(
+        from: Position,
+        applier: Applier,
+        log: Arc<dyn CommitLog>,
+        bus: Arc<dyn Bus>,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        let state = State {
+            applied: from,
+            waiting: BTreeMap::new(),
+            look: Instant::now(),
+            crowded: false,
+            stopping: false,
+            trouble: None,
+        };
+        let (state, work, moved, began) = (Mutex::new(state), Condvar::new(), Condvar::new(), Instant::now());
+        Follower { state, work, moved, applier, log, bus, metrics, began }
+    }
+
+    pub(crate) fn offer_own(&self, span: Span, items: Vec<Item>) {
+        self.offer(Waiting { span, offered: Offered::Own(items) });
+    }
+
+    pub(crate) fn offer_others(&self, batch: WireBatch) {
+        self.offer(Waiting { span: batch.span(), offered: Offered::Others(batch) });
+    }
+
+    fn offer(&self, offer: Waiting) {
+        let mut state = self.state.lock();
+        if offer.span.through <= offer.span.after || offer.span.through <= state.applied {
+            return;
+        }
+        let is_own = matches!(offer.offered, Offered::Own(_));
+        if !is_own && state.waiting.len() >= WAITING_MAX && offer.span.after > state.applied {
+            self.metrics.cluster.dropped.inc();
+        } else {
+            match state.waiting.get(&offer.span.after) {
+                // Read back as far as that or farther.
+                Some(other) if other.span.through > offer.span.through => {}
+                Some(other) if other.span.through == offer.span.through && !is_own => {}
+                _ => drop(state.waiting.insert(offer.span.after, offer)),
+            }
+        }
+        self.advance(&mut state);
+        if !state.waiting.is_empty() {
+            let patience = if state.crowded { ROOM_EVERY } else { self.patience() };
+            self.look_within(&mut state, patience);
+        }
+    }
+
+    fn patience(&self) -> Duration {
+        if self.bus.is_up() { PATIENCE } else { Duration::ZERO }
+    }
+
+    fn look_within(&self, state: &mut MutexGuard<'_, State>, time: Duration) {
+        let by = Instant::now() + time;
+        if by < state.look {
+            state.look = by;
+            self.work.notify_one();
+        }
+    }
+
+    /// Something may have been lost.
+    pub(crate) fn look_now(&self) {
+        self.look_within(&mut self.state.lock(), Duration::ZERO);
+    }
+
+    /// Applies what is next in order, as far as there is.
+    fn advance(&self, state: &mut State) {
+        let before = state.applied;
+        state.crowded = false;
+        while let Some(first) = state.waiting.first_entry() {
+            let span = first.get().span;
+            if span.after > state.applied {
+                break;
+            }
+            let is_own = matches!(first.get().offered, Offered::Own(_));
+            if !is_own && span.through > state.applied && !self.applier.lanes.have_room() {
+                state.crowded = true;
+                break;
+            }
+            let offered = first.remove().offered;
+            if span.through <= state.applied {
+                continue;
+            }
+            match offered {
+                Offered::Own(items) => self.applier.apply(behind(items, state.applied)),
+                Offered::Others(batch) => self.apply_others(batch, state.applied),
+            }
+            state.applied = span.through;
+        }
+        if state.applied > before {
+            self.moved.notify_all();
+        }
+    }
+
+    /// Others' commits: first what this node holds in memory, then the lanes.
+    fn apply_others(&self, batch: WireBatch, applied: Position) {
+        let at = Instant::now();
+        let cards: Vec<Arc<Conversation>> = batch.conversations.into_iter().map(card).collect();
+        let mut items = Vec::with_capacity(batch.items.len());
+        for WireItem { conversation, entry, change } in batch.items {
+            let card = conversation.and_then(|index| cards.get(index as usize));
+            self.applier.directory.forget_others(change.as_ref(), card);
+            let entry = entry.filter(|entry| entry.position > applied);
+            let (joined, left) = match &change {
+                Some(Change::Members { joined, left, .. }) => (joined.clone(), left.clone()),
+                _ => (vec![], vec![]),
+            };
+            let concerns_live = entry.is_some() || !joined.is_empty() || !left.is_empty();
+            let committed = card.filter(|_| concerns_live).map(|card| Committed {
+                slot: Some(self.applier.lanes.take(card.lane())),
+                conversation: card.clone(),
+                joined,
+                left,
+                entry,
+                at,
+            });
+            items.push(Item { committed, change });
+        }
+        self.applier.apply(items);
+    }
+
+    /// Waits until everything up to `position` was handed to the lanes; answers whether it was in time.
+    pub(crate) fn reach(&self, position: Position, time: Duration) -> bool {
+        let mut state = self.state.lock();
+        if state.applied < position {
+            let patience = self.patience();
+            self.look_within(&mut state, patience);
+        }
+        !self.moved.wait_while_for(&mut state, |state| state.applied < position && !state.stopping, time).timed_out()
+    }
+
+    /// Has the shards take note of how far this node has come.
+    pub(crate) fn mark(&self) -> Arc<Latch> {
+        let state = self.state.lock();
+        self.applier.lanes.mark(state.applied)
+    }
+
+    /// Why this node cannot follow, if it cannot.
+    pub(crate) fn trouble(&self) -> Option<String> {
+        self.state.lock().trouble.clone()
+    }
+
+    pub(crate) fn stop(&self) {
+        self.state.lock().stopping = true;
+        self.work.notify_all();
+        self.moved.notify_all();
+    }
+
+    /// Reads back what did not come, on a thread of its own.
+    pub(crate) fn run(&self) {
+        let mut state = self.state.lock();
+        loop {
+            while !state.stopping && Instant::now() < state.look {
+                let until = state.look;
+                self.work.wait_until(&mut state, until);
+            }
+            if state.stopping {
+                return;
+            }
+            // Set before the log is read, so that what asks for a look meanwhile gets one.
+            state.look = Instant::now() + FAR;
+            if state.crowded {
+                self.advance(&mut state);
+            }
+            let next = match state.crowded {
+                true => ROOM_EVERY,
+                false => MutexGuard::unlocked(&mut state, || self.read_back()),
+            };
+            self.look_within(&mut state, next);
+        }
+    }
+
+    /// Answers when to look again.
+    fn read_back(&self) -> Duration {
+        let after = {
+            let state = self.state.lock();
+            if !state.waiting.is_empty() {
+                self.metrics.cluster.gaps.inc();
+            }
+            state.applied
+        };
+        let read = self.log.committed_after(after, READ_MAX).and_then(|stretch| {
+            let whole = stretch.logged.len() < READ_MAX;
+            Ok((self.with_cards(stretch)?, whole))
+        });
+        let (batch, whole) = match read {
+            Ok(read) => read,
+            Err(error) => {
+                self.note_trouble(Some(&error));
+                return AFTER_FAILURE;
+            }
+        };
+        self.note_trouble(None);
+        self.metrics.cluster.position_lag.set((batch.through - after) as i64);
+        if batch.through > after {
+            self.metrics.cluster.read_back.inc_by(batch.items.len() as u64);
+            self.offer_others(batch);
+        }
+        let waits = !self.state.lock().waiting.is_empty();
+        match (whole, waits, self.bus.is_up() && self.began.elapsed() > NEW_FOR) {
+            (false, ..) => Duration::ZERO,
+            (_, true, _) => PATIENCE,
+            (_, _, true) => LOOK_EVERY,
+            (_, _, false) => LOOK_EVERY_ALONE,
+        }
+    }
+
+    fn note_trouble(&self, error: Option<&StoreError>) {
+        let mut state = self.state.lock();
+        if state.trouble.is_none()
+            && let Some(error) = error
+        {
+            tracing::warn!(%error, "the commits of other nodes cannot be read");
+        }
+        state.trouble = error.map(|error| format!("the commits of other nodes cannot be read: {error}"));
+    }
+
+    /// With what fan-out needs of conversations, which the log has not.
+    fn with_cards(&self, stretch: Stretch) -> StoreResult<WireBatch> {
+        let mut conversations = Vec::new();
+        let mut indexes: FxHashMap<ConversationNo, Option<u32>> = FxHashMap::default();
+        let mut items = Vec::with_capacity(stretch.logged.len());
+        for logged in stretch.logged {
+            let of_entry = logged.entry.as_ref().map(|(conversation, _)| *conversation);
+            let no = of_entry.or_else(|| logged.change.as_ref().and_then(Change::members_of));
+            let conversation = match no {
+                Some(no) if !indexes.contains_key(&no) => {
+                    let card = self.applier.directory.conversation(no)?;
+                    let index = card.map(|card| {
+                        conversations.push(ConversationRef::of(&card));
+                        conversations.len() as u32 - 1
+                    });
+                    indexes.insert(no, index);
+                    index
+                }
+                Some(no) => indexes.get(&no).copied().flatten(),
+                None => None,
+            };
+            items.push(WireItem { conversation, entry: logged.entry.map(|(_, entry)| entry), change: logged.change });
+        }
+        let Span { after, through } = stretch.span;
+        Ok(WireBatch { after, through, conversations, items })
+    }
+}
+
+/// Own items whose entries were not read back meanwhile.
+fn behind(items: Vec<Item>, applied: Position) -> Vec<Item> {
+    let trim = |mut item: Item| {
+        if let Some(committed) = &mut item.committed {
+            committed.entry = committed.entry.take().filter(|entry| entry.position > applied);
+        }
+        item
+    };
+    items.into_iter().map(trim).collect()
+}
+
+/// As much of a card as fan-out needs.
+fn card(of: ConversationRef) -> Arc<Conversation> {
+    let ConversationRef { no, id, kind, pair } = of;
+    let (name, avatar, attributes) = (None, None, None);
+    Arc::new(Conversation { no, id, kind, pair, name, avatar, attributes, created_at: 0, member_count: 0 })
+}

@@ -1,0 +1,197 @@
+//! Who is in the cluster, and who leads: leases in the store, by its clock.
+//!
+//! A node that cannot reach the store keeps its last view of the others, and leads no longer than its own clock
+//! says that its lease runs.
+
+use super::{
+    bus::Bus,
+    log::{Beat, BeatError, CommitLog, Member},
+    wire::Message,
+};
+use crate::{clock::Clock, metrics::Metrics, store::StoreError};
+use parking_lot::{Condvar, Mutex, RwLock};
+use std::{
+    collections::BTreeSet,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// Leases are renewed so many times before they end.
+const BEATS_PER_LEASE: u32 = 5;
+/// The leader stops so much before its lease ends, as a part of the lease: clocks do not run alike.
+const LEAD_MARGIN: f64 = 0.3;
+/// How long the log keeps changes: no node looks back farther.
+const LOG_KEPT: Duration = Duration::from_secs(3_600);
+const PRUNE_EVERY: Duration = Duration::from_secs(60);
+
+#[derive(Default)]
+struct View {
+    members: Vec<Member>,
+    leader: Option<u64>,
+    /// By our own clock.
+    lead_until: Option<Instant>,
+    trouble: Option<String>,
+    stopping: bool,
+}
+
+pub struct Members {
+    me: Member,
+    lease: Duration,
+    may_lead: bool,
+    view: RwLock<View>,
+    /// The bus' names of the others, ready for use.
+    others: RwLock<Arc<[Arc<str>]>>,
+    sleep: (Mutex<bool>, Condvar),
+    log: Arc<dyn CommitLog>,
+    bus: Arc<dyn Bus>,
+    clock: Arc<dyn Clock>,
+    metrics: Arc<Metrics>,
+}
+
+impl Members {
+    pub(crate) fn new(
+        me: Member,
+        lease: Duration,
+        may_lead: bool,
+        parts: (Arc<dyn CommitLog>, Arc<dyn Bus>, Arc<dyn Clock>, Arc<Metrics>),
+    ) -> Members {
+        let (log, bus, clock, metrics) = parts;
+        Members {
+            me,
+            lease,
+            may_lead,
+            view: RwLock::default(),
+            others: RwLock::new(Arc::new([])),
+            sleep: (Mutex::new(false), Condvar::new()),
+            log,
+            bus,
+            clock,
+            metrics,
+        }
+    }
+
+    pub fn me(&self) -> &Member {
+        &self.me
+    }
+
+    pub(crate) fn others(&self) -> Arc<[Arc<str>]> {
+        self.others.read().clone()
+    }
+
+    pub fn all(&self) -> Vec<Member> {
+        self.view.read().members.clone()
+    }
+
+    /// Whether this node does now what one does for all.
+    pub fn leads(&self) -> bool {
+        let view = self.view.read();
+        view.leader == Some(self.me.boot_id) && view.lead_until.is_some_and(|until| Instant::now() < until)
+    }
+
+    /// The node that leads, as far as is known.
+    pub fn leader(&self) -> Option<Member> {
+        let view = self.view.read();
+        view.members.iter().find(|member| Some(member.boot_id) == view.leader).cloned()
+    }
+
+    /// Why this node is no good member now, if it is not.
+    pub(crate) fn trouble(&self) -> Option<String> {
+        self.view.read().trouble.clone()
+    }
+
+    /// A node told of itself before the store did.
+    pub(crate) fn heard_of(&self, name: &str, _boot_id: u64) {
+        if name != self.me.name && !self.others.read().iter().any(|other| &**other == name) {
+            let mut others = self.others.write();
+            *others = others.iter().cloned().chain([name.into()]).collect();
+            drop(others);
+            // The others' view of it comes with the next beat, which need not wait.
+            self.wake();
+        }
+    }
+
+    fn beat(&self, took: bool) -> Result<(), BeatError> {
+        let started = Instant::now();
+        let beat = self.log.beat(&self.me, self.lease.as_millis() as u64, self.may_lead, took)?;
+        self.see(beat, started);
+        Ok(())
+    }
+
+    fn see(&self, beat: Beat, started: Instant) {
+        let names = beat.members.iter().filter(|member| member.boot_id != self.me.boot_id);
+        let others: Arc<[Arc<str>]> = names.map(|member| member.name.as_str().into()).collect();
+        let known: BTreeSet<Arc<str>> = self.others.read().iter().cloned().collect();
+        let new: Vec<Arc<str>> = others.iter().filter(|name| !known.contains(*name)).cloned().collect();
+        *self.others.write() = others;
+        let mut view = self.view.write();
+        let led = view.leader == Some(self.me.boot_id);
+        view.lead_until = Some(started + self.lease.mul_f64(1.0 - LEAD_MARGIN));
+        (view.members, view.leader, view.trouble) = (beat.members, beat.leader, None);
+        let leads = view.leader == Some(self.me.boot_id);
+        self.metrics.cluster.nodes.set(view.members.len() as i64);
+        self.metrics.cluster.leader.set(i64::from(leads));
+        drop(view);
+        if leads != led {
+            tracing::info!(leads, "the lead of the cluster has changed");
+        }
+        if !new.is_empty() {
+            let hello = Message::Hello { name: self.me.name.clone(), boot_id: self.me.boot_id };
+            self.bus.send(&new, hello.encode());
+        }
+    }
+
+    fn wake(&self) {
+        *self.sleep.0.lock() = true;
+        self.sleep.1.notify_all();
+    }
+
+    pub(crate) fn stop(&self) {
+        self.view.write().stopping = true;
+        self.wake();
+    }
+
+    /// Beats, on a thread of its own, until it is stopped or displaced.
+    pub(crate) fn run(&self, displaced: impl Fn()) {
+        let mut prune_at = Instant::now() + PRUNE_EVERY;
+        // The first beat takes the name, so that an earlier process of it stops.
+        let mut takes_name = true;
+        loop {
+            if self.view.read().stopping {
+                let _ = self.log.goodbye(self.me.boot_id);
+                return;
+            }
+            match self.beat(takes_name) {
+                Ok(()) => takes_name = false,
+                Err(BeatError::Displaced) => {
+                    tracing::error!(name = self.me.name, "another process has taken this node's name: this one drains");
+                    let mut view = self.view.write();
+                    view.trouble = Some("another process has taken this node's name".into());
+                    view.leader = None;
+                    drop(view);
+                    displaced();
+                    return;
+                }
+                Err(BeatError::Store(error)) => self.note(&error),
+            }
+            if self.leads() && Instant::now() >= prune_at {
+                prune_at = Instant::now() + PRUNE_EVERY;
+                if let Err(error) = self.log.prune(LOG_KEPT.as_millis() as u64, self.clock.now_ms()) {
+                    self.note(&error);
+                }
+            }
+            let mut awake = self.sleep.0.lock();
+            if !std::mem::take(&mut *awake) {
+                self.sleep.1.wait_for(&mut awake, self.lease / BEATS_PER_LEASE);
+                *awake = false;
+            }
+        }
+    }
+
+    fn note(&self, error: &StoreError) {
+        let mut view = self.view.write();
+        if view.trouble.is_none() {
+            tracing::warn!(%error, "the lease in the cluster could not be renewed");
+        }
+        view.trouble = Some(format!("the lease in the cluster could not be renewed: {error}"));
+    }
+}

@@ -1,0 +1,88 @@
+//! The commit log of a [`MemoryStore`] that several engines share.
+
+use super::{MemoryStore, State};
+use crate::{cluster::log::*, model::*, store::*};
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+/// What is logged beside timelines, and the nodes.
+#[derive(Default)]
+pub(super) struct CommitOrder {
+    changes: BTreeMap<Position, Change>,
+    nodes: BTreeMap<String, (Member, Instant)>,
+    leader: Option<(u64, Instant)>,
+}
+
+impl State {
+    pub(super) fn propose_and_log(&mut self, proposal: &Proposal, now_ms: u64) -> Outcome {
+        let before = self.position;
+        let outcome = self.propose(proposal, now_ms).unwrap_or_else(Outcome::Refused);
+        if let Some(log) = &mut self.log
+            && let Some(change) = Change::of(proposal, &outcome)
+        {
+            // At its entry's place, if it made one.
+            self.position = self.position.max(before + 1);
+            log.changes.insert(self.position, change);
+        }
+        outcome
+    }
+}
+
+impl CommitLog for MemoryStore {
+    fn committed_after(&self, after: Position, limit: usize) -> StoreResult<Stretch> {
+        let state = self.0.lock();
+        let mut logged = BTreeMap::new();
+        for (conversation, timeline) in &state.timelines {
+            for entry in timeline.values().filter(|entry| entry.position > after) {
+                let position = entry.position;
+                let entry = Some((*conversation, entry.clone()));
+                logged.insert(position, Logged { position, entry, change: None });
+            }
+        }
+        for (position, change) in state.log.iter().flat_map(|log| log.changes.range(after + 1..)) {
+            let position = *position;
+            let at = logged.entry(position).or_insert(Logged { position, entry: None, change: None });
+            at.change = Some(change.clone());
+        }
+        let all = logged.len();
+        let logged: Vec<Logged> = logged.into_values().take(limit.max(1)).collect();
+        let last = logged.last().map_or(after, |last| last.position);
+        let through = if logged.len() < all { last } else { state.position.max(after) };
+        Ok(Stretch { span: Span { after, through }, logged })
+    }
+
+    fn newest_position(&self) -> StoreResult<Position> {
+        Ok(self.0.lock().position)
+    }
+
+    fn prune(&self, _: u64, _: u64) -> StoreResult<u64> {
+        Ok(0)
+    }
+
+    fn beat(&self, me: &Member, lease_ms: u64, may_lead: bool, took: bool) -> Result<Beat, BeatError> {
+        let (now, until) = (Instant::now(), Instant::now() + Duration::from_millis(lease_ms));
+        let mut state = self.0.lock();
+        let log = state.log.get_or_insert_default();
+        if log.nodes.get(&me.name).is_some_and(|(other, _)| other.boot_id != me.boot_id && !took) {
+            return Err(BeatError::Displaced);
+        }
+        log.nodes.insert(me.name.clone(), (me.clone(), until));
+        if may_lead && log.leader.is_none_or(|(boot_id, until)| boot_id == me.boot_id || until < now) {
+            log.leader = Some((me.boot_id, until));
+        }
+        let members = log.nodes.values().filter(|(_, until)| *until >= now).map(|(member, _)| member.clone()).collect();
+        let leader = log.leader.filter(|(_, until)| *until >= now).map(|(boot_id, _)| boot_id);
+        Ok(Beat { members, leader })
+    }
+
+    fn goodbye(&self, boot_id: u64) -> StoreResult<()> {
+        let mut state = self.0.lock();
+        if let Some(log) = &mut state.log {
+            log.nodes.retain(|_, (member, _)| member.boot_id != boot_id);
+            log.leader = log.leader.filter(|(leader, _)| *leader != boot_id);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,284 @@
+//! Several nodes on one store: every session sees the one order, wherever it is and whatever the bus loses.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+use support::*;
+use tidings_client::session::Session;
+use tidings_engine::{cluster::bus::LocalBus, engine::Actor, memory::MemoryStore};
+use tidings_protocol::{
+    entry::Entry,
+    error::ErrorCode,
+    frames::{ClientFrame, ServerFrame},
+    http::*,
+};
+
+struct Nodes {
+    servers: Vec<Server>,
+    bus: LocalBus,
+}
+
+/// Nodes `a`, `b`, …, which know each other, and users `u0`, `u1`, … in a group `g`.
+fn nodes(count: u8, users: usize) -> Nodes {
+    let (store, bus) = (Arc::new(MemoryStore::shared()), LocalBus::default());
+    let name = |n: u8| char::from(b'a' + n).to_string();
+    let servers: Vec<Server> = (0..count).map(|n| Server::node(&name(n), &store, &bus)).collect();
+    let all_known = |server: &Server| server.engine.cluster.as_ref().unwrap().members.all().len() == usize::from(count);
+    until("all nodes know each other", || servers.iter().all(all_known));
+    let ids: Vec<String> = (0..users).map(|n| format!("u{n}")).collect();
+    let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+    servers[0].users(&ids);
+    servers[0].group("g", &ids);
+    Nodes { servers, bus }
+}
+
+/// The `seq` and text (a notice has none) of all entries of `g` until there are `count`, in the order in which they came.
+fn heard(session: &mut Session, count: usize) -> Vec<(u64, String)> {
+    let mut all: Vec<(u64, String)> = Vec::new();
+    while all.len() < count {
+        if let ServerFrame::Messages { entries, .. } = next(session) {
+            let text = |entry: &Entry| serde_json::from_str(entry.body.get()).unwrap_or_default();
+            all.extend(entries.iter().map(|entry| (entry.seq, text(entry))));
+        }
+    }
+    all
+}
+
+#[track_caller]
+fn check_whole(heard: &[(u64, String)]) {
+    let first = heard[0].0;
+    for (index, (seq, _)) in heard.iter().enumerate() {
+        assert_eq!(*seq, first + index as u64, "a hole, a double or a swap in {heard:?}");
+    }
+}
+
+fn wait_for(nodes: &Nodes, what: &str, holds: impl Fn(&Server) -> bool) {
+    until(what, || nodes.servers.iter().all(&holds));
+}
+
+#[test]
+fn what_one_node_accepts_reaches_sessions_of_all_in_one_order() {
+    let nodes = nodes(3, 6);
+    let mut sessions: Vec<Session> = (0..6).map(|n| nodes.servers[n % 3].open(&format!("u{n}"), "phone")).collect();
+    std::thread::scope(|scope| {
+        for (index, server) in nodes.servers.iter().enumerate() {
+            scope.spawn(move || {
+                for n in 0..100 {
+                    server.say(&format!("u{index}"), "g", &format!("{index}-{n}"));
+                }
+            });
+        }
+    });
+    let first = heard(&mut sessions[0], 300);
+    check_whole(&first);
+    for session in &mut sessions[1..] {
+        assert_eq!(heard(session, 300), first);
+        assert!(frames_until_pong(session).is_empty());
+    }
+    for index in 0..3 {
+        let own = first.iter().filter(|(_, text)| text.starts_with(&format!("{index}-")));
+        let numbers: Vec<usize> = own.map(|(_, text)| text[2..].parse().unwrap()).collect();
+        assert_eq!(numbers, (0..100).collect::<Vec<_>>(), "one sender's messages keep their order");
+    }
+}
+
+#[test]
+fn direct_messages_and_notes_to_oneself_find_every_device() {
+    let nodes = nodes(2, 2);
+    let [a, b] = &nodes.servers[..] else { panic!() };
+    let mut phone = a.open("u0", "phone");
+    let mut laptop = b.open("u0", "laptop");
+    let mut other = b.open("u1", "phone");
+    let mut to = message_to("u0", "unused", "hello");
+    (to.conversation, to.to) = (None, Some("u1".into()));
+    a.wait(a.engine.send(&Actor::App, to)).unwrap();
+    for session in [&mut phone, &mut laptop, &mut other] {
+        assert_eq!(text_of(&entries(session, 1)[0]), "hello");
+    }
+    let mut note = message_to("u0", "unused", "to me");
+    (note.conversation, note.to) = (None, Some("u0".into()));
+    b.wait(b.engine.send(&Actor::App, note)).unwrap();
+    for session in [&mut phone, &mut laptop] {
+        assert_eq!(text_of(&entries(session, 1)[0]), "to me");
+    }
+    assert!(frames_until_pong(&mut other).is_empty());
+}
+
+#[test]
+fn without_the_bus_everything_still_arrives_in_order() {
+    let nodes = nodes(2, 2);
+    nodes.bus.set_down(true);
+    let mut here = nodes.servers[0].open("u0", "phone");
+    let mut there = nodes.servers[1].open("u1", "phone");
+    for n in 0..40 {
+        nodes.servers[n % 2].say("u0", "g", &n.to_string());
+    }
+    let first = heard(&mut here, 40);
+    check_whole(&first);
+    assert_eq!(heard(&mut there, 40), first);
+    let read_back = &nodes.servers[1].engine.metrics.cluster.read_back;
+    assert!(read_back.get() >= 20, "what the other accepted came from the store: {}", read_back.get());
+}
+
+#[test]
+fn a_bus_that_comes_and_goes_neither_loses_nor_doubles() {
+    let nodes = nodes(3, 3);
+    let mut sessions: Vec<Session> = (0..3).map(|n| nodes.servers[n].open(&format!("u{n}"), "phone")).collect();
+    let over = AtomicBool::new(false);
+    let first = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut down = false;
+            while !over.load(Ordering::Relaxed) {
+                down = !down;
+                nodes.bus.set_down(down);
+                std::thread::park_timeout(Duration::from_millis(3));
+            }
+            nodes.bus.set_down(false);
+        });
+        let senders: Vec<_> = nodes
+            .servers
+            .iter()
+            .enumerate()
+            .map(|(index, server)| {
+                scope.spawn(move || (0..150).for_each(|n| drop(server.say(&format!("u{index}"), "g", &n.to_string()))))
+            })
+            .collect();
+        senders.into_iter().for_each(|sender| sender.join().unwrap());
+        let first = heard(&mut sessions[0], 450);
+        over.store(true, Ordering::Relaxed);
+        first
+    });
+    check_whole(&first);
+    for session in &mut sessions[1..] {
+        assert_eq!(heard(session, 450), first);
+    }
+}
+
+#[test]
+fn a_client_that_changes_nodes_misses_nothing_and_gets_nothing_twice() {
+    let nodes = nodes(3, 2);
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let sender = scope.spawn(|| {
+            let mut n = 0;
+            while !over.load(Ordering::Relaxed) {
+                nodes.servers[n % 3].say("u0", "g", &n.to_string());
+                n += 1;
+            }
+            n
+        });
+        let mut inbox: Vec<Entry> = Vec::new();
+        let mut cursor = String::new();
+        for turn in 0..60 {
+            // Now and then the node that it comes to hears of others late.
+            nodes.bus.set_down(turn % 5 == 4);
+            let node = &nodes.servers[turn % 3];
+            let mut session = match cursor.as_str() {
+                "" => node.open("u1", "phone"),
+                cursor => node.resume("u1", "phone", cursor),
+            };
+            let resume = bound(&session).resume.clone();
+            assert!(resume.complete && !resume.reset, "{resume:?}");
+            loop {
+                if let ServerFrame::Messages { entries, .. } = next(&mut session) {
+                    inbox.extend(entries);
+                    break;
+                }
+            }
+            cursor = session.cursor.clone().unwrap();
+        }
+        over.store(true, Ordering::Relaxed);
+        let sent = sender.join().unwrap();
+        nodes.bus.set_down(false);
+        let mut session = nodes.servers[0].resume("u1", "phone", &cursor);
+        while inbox.last().unwrap().seq < sent as u64 {
+            if let ServerFrame::Messages { entries, .. } = next(&mut session) {
+                inbox.extend(entries);
+            }
+        }
+        let seqs: Vec<u64> = inbox.iter().map(|entry| entry.seq).collect();
+        let first = seqs[0];
+        assert_eq!(seqs, (first..=sent as u64).collect::<Vec<_>>());
+    });
+}
+
+#[test]
+fn changes_made_elsewhere_are_known_here() {
+    let nodes = nodes(2, 3);
+    let [a, b] = &nodes.servers[..] else { panic!() };
+    // So that both hold what they will have to forget.
+    for server in [a, b] {
+        server.say("u1", "g", "before");
+        assert_eq!(server.engine.directory.require_user("u1").unwrap().name, None);
+    }
+    let named = UserUpsert { id: "u1".into(), name: Some("Una".into()), ..UserUpsert::default() };
+    a.wait(a.engine.upsert_users(vec![named])).unwrap();
+    let name = |server: &Server| server.engine.directory.require_user("u1").unwrap().name.clone();
+    wait_for(&nodes, "the new name", |server| name(server).as_deref() == Some("Una"));
+
+    let mut gone = b.open("u1", "phone");
+    a.change_members("g", &[], &["u1"]);
+    until(
+        "the session hears that it left",
+        || matches!(next(&mut gone), ServerFrame::Membership { conversation, member: false } if conversation == "g"),
+    );
+    let refused = b.wait(b.engine.send(&Actor::App, message_to("u1", "g", "too late"))).unwrap_err();
+    assert_eq!(refused.code, ErrorCode::NotAMember);
+    a.say("u0", "g", "not for u1");
+    b.change_members("g", &["u1"], &[]);
+    b.say("u0", "g", "for u1 again");
+    let texts: Vec<String> = heard(&mut gone, 2).into_iter().map(|(_, text)| text).collect();
+    assert_eq!(texts.last().unwrap(), "for u1 again");
+    assert!(!texts.contains(&"not for u1".to_owned()), "{texts:?}");
+    a.say("u1", "g", "and u1 may speak");
+}
+
+#[test]
+fn read_marks_typing_and_kicks_reach_other_nodes() {
+    let nodes = nodes(2, 2);
+    let [a, b] = &nodes.servers[..] else { panic!() };
+    a.say("u0", "g", "one");
+    let mut phone = a.open("u1", "phone");
+    let mut laptop = b.open("u1", "laptop");
+    phone.write(&ClientFrame::Read { reference: Some(1), conversation: "g".into(), seq: 1 }).unwrap();
+    until(
+        "the other device hears of the mark",
+        || matches!(next(&mut laptop), ServerFrame::Read { conversation, user, seq: 1 } if conversation == "g" && user == "u1"),
+    );
+    let mut writer = a.open("u0", "phone");
+    writer.write(&ClientFrame::Typing { conversation: "g".into() }).unwrap();
+    until("typing is told", || matches!(next(&mut laptop), ServerFrame::Typing { user, .. } if user == "u0"));
+    // Kicks are no less sure than messages.
+    nodes.bus.set_down(true);
+    a.wait(a.engine.kick("u1", Kick { device_id: Some("laptop".into()), reason: None })).unwrap();
+    check_end(&mut laptop, ErrorCode::Kicked);
+    frames_until_pong(&mut phone);
+}
+
+#[test]
+fn one_leads_and_another_does_when_it_has_gone() {
+    let mut nodes = nodes(3, 1);
+    let leaders = |nodes: &Nodes| nodes.servers.iter().filter(|server| server.engine.leads()).count();
+    until("one leads", || leaders(&nodes) == 1);
+    let leader = nodes.servers.iter().position(|server| server.engine.leads()).unwrap();
+    drop(nodes.servers.remove(leader));
+    until("another one leads", || leaders(&nodes) == 1);
+    wait_for(&nodes, "the others know", |server| server.engine.cluster.as_ref().unwrap().members.all().len() == 2);
+}
+
+#[test]
+fn a_process_that_takes_the_name_of_another_ends_it() {
+    let (store, bus) = (Arc::new(MemoryStore::shared()), LocalBus::default());
+    let first = Server::node("a", &store, &bus);
+    until("it is ready", || first.engine.readiness().is_ok());
+    let second = Server::node("a", &store, &bus);
+    until("the first drains", || first.engine.is_draining());
+    assert_eq!(second.engine.readiness(), Ok(()));
+}
