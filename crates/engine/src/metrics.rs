@@ -2,6 +2,7 @@
 
 use crate::model::Lane;
 use prometheus_client::{
+    collector::Collector,
     encoding::{EncodeLabelSet, text::encode},
     metrics::{
         counter::Counter,
@@ -315,6 +316,11 @@ impl Metrics {
 
     pub fn count_refusal(&self, code: tidings_protocol::error::ErrorCode) {
         self.refused.get_or_create(&CodeLabel { code: code.as_str() }).inc();
+    }
+
+    /// Figures of others, asked for whenever these are read.
+    pub fn add(&self, collector: Box<dyn Collector>) {
+        self.registry.write().register_collector(collector);
     }
 
     /// The text exposition format.

@@ -4,6 +4,7 @@
 //! parts put together), [`storing`] (which store), [`development`] (keys and demo users for trying it), [`commands`] (everything but serving).
 //! What a message means is the engine's, what is on the wire the doors'; here parts are only joined.
 
+mod clustering;
 mod commands;
 mod development;
 mod doors;

@@ -36,6 +36,9 @@ impl Serve {
         let _traces = logs::start(&settings)?;
         let descriptors = raise_descriptor_limit();
         settings.fit_connections(descriptors);
+        if settings.role == Role::Worker {
+            settings.hold_no_sessions();
+        }
 
         let mut runtime = tokio::runtime::Builder::new_multi_thread();
         if settings.http_threads > 0 {
@@ -43,7 +46,7 @@ impl Serve {
         }
         let runtime = runtime.max_blocking_threads(BLOCKING_THREADS).enable_all().thread_name("http").build()?;
         match settings.role {
-            Role::All => runtime.block_on(serve(&settings, descriptors, keys.as_ref()))?,
+            Role::All | Role::Api | Role::Worker => runtime.block_on(serve(&settings, descriptors, keys.as_ref()))?,
             Role::Gateway => runtime.block_on(relay(&settings, descriptors))?,
         }
         // What still runs are reads whose callers are gone.

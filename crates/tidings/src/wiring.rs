@@ -1,6 +1,6 @@
 //! The parts put together: store, gateway, engine, HTTP door. Built from the inside out, stopped from the outside in.
 
-use crate::{doors::Doors, settings::Settings, storing, webhook::HttpWebhook};
+use crate::{clustering, doors::Doors, settings::Settings, storing, webhook::HttpWebhook};
 use anyhow::{Context, Result};
 use std::{sync::Arc, time::Duration};
 use tidings_api::{
@@ -31,7 +31,9 @@ impl Server {
     /// Starts everything, with so many file descriptors. Call within the runtime.
     pub(crate) fn start(settings: &Settings, descriptors: u64) -> Result<Server> {
         let entry = settings.entry(descriptors)?;
-        let storing::Opened { store, backup } = storing::open(settings)?;
+        let storing::Opened { store, backup, log } = storing::open(settings)?;
+        let (cluster, bus_figures) =
+            clustering::join(settings, log)?.map(|joined| (joined.parts, joined.metrics)).unzip();
         let (prepared, wakes) = Gateway::prepare(settings.gateway_config()).context("preparing the sessions")?;
         let (engine, receivers) = Engine::start(Parts {
             config: settings.engine_config(),
@@ -39,8 +41,11 @@ impl Server {
             store,
             webhook: webhook(settings)?,
             wakes,
-            cluster: None,
+            cluster,
         });
+        if let Some(figures) = bus_figures {
+            engine.metrics.add(Box::new(figures));
+        }
         let key_set = settings
             .jwks_file
             .as_ref()

@@ -87,9 +87,12 @@ pub(super) async fn healthz() -> &'static str {
 
 /// Whether the server can do its work now: it can commit, and is not draining.
 #[utoipa::path(get, path = "/readyz", tag = "operations", responses((status = 200, body = String)))]
-pub(super) async fn readyz(State(api): State<Arc<Api>>) -> Result<&'static str, Refused> {
+pub(super) async fn readyz(State(api): State<Arc<Api>>) -> Result<String, Refused> {
     match api.engine.readiness() {
-        Ok(()) => Ok("ready\n"),
+        Ok(()) => {
+            let trouble = api.engine.cluster.as_ref().and_then(|cluster| cluster.bus_trouble());
+            Ok(trouble.map_or("ready\n".into(), |trouble| format!("ready\nredis: {trouble}\n")))
+        }
         Err(why) if api.engine.is_draining() => Err(Refusal::new(ErrorCode::Draining, why).retry_after(1_000).into()),
         Err(why) => Err(Refusal::new(ErrorCode::StoreUnavailable, why).retry_after(1_000).into()),
     }

@@ -12,6 +12,8 @@ use tidings_gateway::{link::door::LinkConfig, relay::RelayConfig};
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Role {
     All,
+    Api,
+    Worker,
     Gateway,
 }
 
@@ -19,8 +21,10 @@ impl Value for Role {
     fn read(text: &str) -> Result<Self, String> {
         match text {
             "all" => Ok(Role::All),
+            "api" => Ok(Role::Api),
+            "worker" => Ok(Role::Worker),
             "gateway" => Ok(Role::Gateway),
-            _ => Err("all or gateway".into()),
+            _ => Err("all, api, worker or gateway".into()),
         }
     }
 

@@ -1,5 +1,6 @@
 //! All settings: flags stand above `TIDINGS_…` variables, those above the file, that above the defaults.
 
+mod cluster;
 mod doors;
 mod flags;
 mod link;
@@ -12,6 +13,7 @@ pub(crate) use flags::SettingArgs;
 pub(crate) use link::Role;
 
 use anyhow::{Context, Result, anyhow, bail};
+use cluster::Cluster;
 use doors::{Admitting, Tls};
 use ipnet::IpNet;
 use link::Link;
@@ -34,7 +36,8 @@ const HTTP_CONNECTIONS_KEPT: usize = 1_024;
 settings! {
     /// The settings of a server.
     Settings {
-        /// `all`: everything in one process. `gateway`: only devices' connections, for the core that `[link] to` names.
+        /// `all`: everything. `api`: everything but what one node does for all (webhooks, push, popups). `worker`: that alone,
+        /// and no sessions. `gateway`: only devices' connections, for the core that `[link] to` names.
         role: Role = Role::All,
         /// Where HTTP and WebSocket clients connect. Port 0 picks a free one; `<data_dir>/listening` tells which.
         http_listen: SocketAddr = SocketAddr::from(([127, 0, 0, 1], 8080)),
@@ -81,6 +84,7 @@ settings! {
             presence: Presence,
             engine: Engine,
             store: Store,
+            cluster: Cluster,
             push: Push,
             popups: Popups,
             retention: Retention,
@@ -285,6 +289,7 @@ impl Settings {
             "presence" => self.presence.set(name, text),
             "engine" => self.engine.set(name, text),
             "store" => self.store.set(name, text),
+            "cluster" => self.cluster.set(name, text),
             "push" => self.push.set(name, text),
             "popups" => self.popups.set(name, text),
             "retention" => self.retention.set(name, text),
@@ -311,6 +316,7 @@ impl Settings {
             bail!("[webhook] url needs a secret: your server could not tell our calls from a stranger's");
         }
         self.check_store()?;
+        self.check_cluster()?;
         self.check_doors()
     }
 

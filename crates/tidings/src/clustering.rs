@@ -1,0 +1,72 @@
+//! What makes this node one of several, where the settings say so.
+
+use crate::settings::Settings;
+use anyhow::{Context, Result};
+use prometheus_client::{
+    collector::Collector,
+    encoding::{DescriptorEncoder, EncodeMetric},
+    metrics::{counter::ConstCounter, gauge::ConstGauge},
+    registry::Unit,
+};
+use std::sync::Arc;
+use tidings_engine::cluster::{ClusterParts, log::CommitLog};
+use tidings_hub::{BusMetrics, RedisBus};
+
+pub(crate) struct Joined {
+    pub(crate) parts: ClusterParts,
+    pub(crate) metrics: BusFigures,
+}
+
+/// `None`: this node has its store to itself.
+pub(crate) fn join(settings: &Settings, log: Option<Arc<dyn CommitLog>>) -> Result<Option<Joined>> {
+    let (Some(member), Some(log)) = (settings.cluster_member(), log) else { return Ok(None) };
+    let bus = RedisBus::start(settings.redis_config()?).context("[cluster] redis")?;
+    let metrics = BusFigures(bus.metrics().clone());
+    let (lease, may_lead) = (settings.cluster_lease(), settings.may_lead());
+    Ok(Some(Joined { parts: ClusterParts { log, bus: Arc::new(bus), member, lease, may_lead }, metrics }))
+}
+
+/// The bus' figures, among the other metrics.
+#[derive(Clone)]
+pub(crate) struct BusFigures(Arc<BusMetrics>);
+
+impl std::fmt::Debug for BusFigures {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.snapshot().fmt(f)
+    }
+}
+
+impl Collector for BusFigures {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        let now = self.0.snapshot();
+        for (name, help, value) in [
+            ("bus_messages_sent", "Messages to other nodes, once for each receiver", now.sent),
+            ("bus_publishes", "Commands that publish them, with this node's messages to itself", now.publishes),
+            ("bus_published_bytes", "Bytes in those commands", now.publish_bytes),
+            ("bus_unheard", "Publishes that nobody listened to", now.unheard),
+            ("bus_pipelines", "Round trips to Redis", now.pipelines),
+            ("bus_dropped", "Messages given up; their receivers read the database", now.dropped),
+            ("bus_heard", "Messages from other nodes", now.heard),
+            ("bus_heard_bytes", "Bytes of those", now.heard_bytes),
+            ("bus_missed", "Times that something may have been lost", now.missed),
+            ("bus_unreadable", "Messages that could not be read", now.unreadable),
+            ("bus_connections_made", "Connections to Redis made", now.connections_made),
+            ("bus_connections_failed", "Attempts to connect to Redis that failed", now.connections_failed),
+            ("bus_resubscribed", "Times that the subscription was made again", now.resubscribed),
+        ] {
+            let counter = ConstCounter::new(value);
+            counter.encode(encoder.encode_descriptor(name, help, None, counter.metric_type())?)?;
+        }
+        let took = ConstCounter::new(now.round_trip_us as f64 / 1e6);
+        let help = "Time that round trips to Redis took, together";
+        took.encode(encoder.encode_descriptor("bus_round_trip", help, Some(&Unit::Seconds), took.metric_type())?)?;
+        for (name, help, value) in [
+            ("bus_connections", "Open connections to Redis", now.connections_open),
+            ("bus_queue_bytes", "Bytes that wait to be sent to other nodes", now.queue_bytes),
+        ] {
+            let gauge = ConstGauge::new(value as i64);
+            gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,109 @@
+//! One node among others on one database.
+
+use super::{
+    Role, Settings,
+    macros::{Value, settings},
+};
+use anyhow::{Context, Result, bail};
+use std::{path::PathBuf, time::Duration};
+use tidings_engine::cluster::log::Member;
+use tidings_hub::RedisBusConfig;
+
+settings! {
+    /// Several alike nodes on the database of `[store] url`. Each has a name of its own.
+    Cluster {
+        /// This node's name among the others, such as its host's. Unset: this node has the database to itself.
+        name: Option<String> = None,
+        /// Redis 7 (or Valkey), which carries messages between nodes: some nodes of a Redis Cluster, or one server.
+        /// `redis://user:password@host:port`, `rediss://` for TLS. Nothing is stored there.
+        redis: Vec<String> = Vec::new(),
+        /// What channels begin with: two installations on one Redis need two.
+        redis_prefix: String = RedisBusConfig::default().prefix,
+        /// Who signs the certificates of Redis (PEM). Unset: whom the system trusts.
+        redis_ca_file: Option<PathBuf> = None,
+        /// Open connections to Redis: one to listen, one for each primary that another node's channel is on.
+        redis_connections_max: usize = RedisBusConfig::default().connections_max,
+        /// New connections to Redis in a second: after its restart all nodes come back at once.
+        redis_connect_per_second: u32 = RedisBusConfig::default().connect_per_second,
+        /// Bytes that may wait to be sent to other nodes. Above: dropped; those nodes read them from the database.
+        redis_queue_bytes_max: usize = RedisBusConfig::default().queue_bytes_max,
+        /// Where other nodes reach this one's HTTP door, such as `http://10.0.0.1:8080`.
+        advertise: Option<String> = None,
+        /// The secret that the nodes share.
+        secret: Option<String> = None,
+        /// A node that is silent for longer counts no more; another takes over what it did for all.
+        lease_ms: u64 = 10_000,
+    }
+}
+
+/// Shorter leases end while a database restarts.
+const LEASE_MS_MIN: u64 = 1_000;
+const NAME_BYTES_MAX: usize = 64;
+
+impl Settings {
+    pub(super) fn check_cluster(&self) -> Result<()> {
+        let cluster = &self.cluster;
+        let Some(name) = cluster.name.as_deref().filter(|name| !name.is_empty()) else {
+            if !cluster.redis.is_empty() {
+                bail!(
+                    "[cluster] redis is set, but no name: nodes tell each other apart by it. Set TIDINGS_CLUSTER_NAME"
+                );
+            }
+            return Ok(());
+        };
+        let allowed = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        if name.len() > NAME_BYTES_MAX || !name.chars().all(allowed) {
+            bail!("[cluster] name: up to {NAME_BYTES_MAX} letters, digits, '-', '_' and '.'");
+        }
+        if self.postgres_options().is_none() {
+            bail!("[cluster] name is set, but no [store] url: a data folder has one owner. Set TIDINGS_STORE_URL");
+        }
+        if cluster.redis.is_empty() {
+            bail!("[cluster] redis is not set: nodes could not hear each other. Set TIDINGS_CLUSTER_REDIS");
+        }
+        if cluster.lease_ms < LEASE_MS_MIN {
+            bail!("[cluster] lease_ms must be at least {LEASE_MS_MIN}");
+        }
+        Ok(())
+    }
+
+    pub(crate) fn cluster_member(&self) -> Option<Member> {
+        Some(Member {
+            name: self.cluster.name.clone().filter(|name| !name.is_empty())?,
+            boot_id: rand::random(),
+            address: self.cluster.advertise.clone().unwrap_or_default(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            roles: self.role.show().1.trim_matches('"').into(),
+        })
+    }
+
+    pub(crate) fn cluster_lease(&self) -> Duration {
+        Duration::from_millis(self.cluster.lease_ms)
+    }
+
+    /// What a node of the role `worker` does not do.
+    pub(crate) fn hold_no_sessions(&mut self) {
+        self.session.connections_max = 0;
+        self.miop_listen.clear();
+        self.miop_tls_listen.clear();
+    }
+
+    /// Whether this node may do what one node does for all.
+    pub(crate) fn may_lead(&self) -> bool {
+        matches!(self.role, Role::All | Role::Worker)
+    }
+
+    pub(crate) fn redis_config(&self) -> Result<RedisBusConfig> {
+        let cluster = &self.cluster;
+        let read = |file: &PathBuf| std::fs::read(file).with_context(|| format!("reading {}", file.display()));
+        Ok(RedisBusConfig {
+            urls: cluster.redis.clone(),
+            prefix: cluster.redis_prefix.clone(),
+            ca_pem: cluster.redis_ca_file.as_ref().map(read).transpose()?,
+            connections_max: cluster.redis_connections_max,
+            connect_per_second: cluster.redis_connect_per_second,
+            queue_bytes_max: cluster.redis_queue_bytes_max,
+            ..RedisBusConfig::default()
+        })
+    }
+}
