@@ -14,10 +14,11 @@ run: ## Serve in development mode: made-up keys, demo users, a demo group
 test: setup ## Run every test
 	cargo test --workspace --no-fail-fast
 
-check: setup ## Formatting, lints, licences and bans of dependencies
+check: setup ## Formatting, lints, licences and bans of dependencies, the files in deploy/
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
 	scripts/deny.sh
+	scripts/check-deploy.py
 
 bench: ## Load a server of its own and verify every receiver; BENCH="group --members 300"
 	cargo run --release -p tidings -- bench $(BENCH)

@@ -13,6 +13,7 @@ ls /usr/lib/postgresql/*/bin/postgres > /dev/null 2>&1 || missing="$missing post
 # Tests start servers of their own: the service that the package brings is not needed, and may be switched off.
 command -v redis-server > /dev/null && command -v redis-cli > /dev/null || missing="$missing redis-server"
 command -v setpriv > /dev/null || missing="$missing util-linux"
+/usr/bin/python3 -c "import yaml" 2> /dev/null || missing="$missing python3-yaml" # for scripts/check-deploy.py
 if [ -n "$missing" ]; then
     if [ "$(id -u)" = 0 ] && command -v apt-get > /dev/null; then
         # shellcheck disable=SC2086 # a list of words

@@ -1,0 +1,284 @@
+#!/usr/bin/python3
+"""Keeps deploy/ true to the program: its files parse and fit together, and the settings and metrics that they name exist.
+
+    scripts/check-deploy.py                  what is in deploy/, against the sources
+    scripts/check-deploy.py --metrics FILE   metrics against what a running server's /metrics says (labelled ones that
+                                             have not counted yet are not in it)
+
+Programs that know a format better (kubectl, promtool, haproxy, systemd-analyze) are asked where they are installed.
+"""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import yaml
+
+ROOT = Path(__file__).resolve().parent.parent
+DEPLOY = ROOT / "deploy"
+
+# PENDING: named by deploy/, and not yet in the program. Remove a line when the program has it; the check tells which.
+PENDING_SETTINGS = {
+    "TIDINGS_CLUSTER_NAME",
+    "TIDINGS_CLUSTER_REDIS",
+    "TIDINGS_CLUSTER_ADVERTISE",
+    "TIDINGS_CLUSTER_SECRET",
+}
+PENDING_METRICS = {
+    "tidings_ready",
+    "tidings_bus_messages_sent_total",
+    "tidings_bus_publishes_total",
+    "tidings_bus_bytes_total",
+    "tidings_bus_dropped_total",
+    "tidings_bus_heard_total",
+    "tidings_bus_missed_total",
+    "tidings_bus_connections",
+    "tidings_bus_up",
+    "tidings_store_statements_total",
+}
+# END OF PENDING
+
+# Variables of deploy/ itself: the passwords from which urls are put together.
+OWN_VARIABLES = {"TIDINGS_DB_PASSWORD"}
+# Not settings in the file, but read by the program.
+PROGRAM_VARIABLES = {"TIDINGS_CONFIG"}
+
+problems = []
+
+
+def expect(condition, problem):
+    if not condition:
+        problems.append(problem)
+
+
+def read(path):
+    return path.read_text(encoding="utf-8")
+
+
+def files(*patterns):
+    found = sorted({file for pattern in patterns for file in DEPLOY.rglob(pattern) if file.is_file()})
+    assert found, f"nothing is {patterns}"
+    return found
+
+
+def name_of(path):
+    return str(path.relative_to(ROOT))
+
+
+# What the program has.
+
+
+def settings():
+    """The variables of all settings, from the sample that a test compares with the program's."""
+    table, known = "", set()
+    for line in read(ROOT / "tidings.sample.toml").splitlines():
+        if match := re.fullmatch(r"\[(\w+)]", line):
+            table = match[1] + "_"
+        elif match := re.match(r"(?:# )?(\w+) = ", line):
+            known.add(f"TIDINGS_{table}{match[1]}".upper())
+    return known
+
+
+SUFFIXES = {"Counter": ["_total"], "Gauge": [""], "Histogram": ["_bucket", "_sum", "_count"]}
+
+
+def metrics_of_sources():
+    """Every metric that is registered: `register("name", "help", value)`, or a row of a table of such."""
+    known = set()
+    for file in (ROOT / "crates").glob("*/src/**/*.rs"):
+        text = read(file)
+        if "metric" not in text.lower():
+            continue
+        types = dict(re.findall(r"(\w+): (?:Family<\w+, )?(Counter|Gauge|Histogram)\b", text))
+        types.update(re.findall(r"let (\w+) = Family::<\w+, (Counter|Gauge|Histogram)>", text))
+        for name, value in re.findall(r'(?:register|\()\(?\s*"([a-z][a-z_]+)",\s*"[^"]+",\s*([^)]*)', text):
+            words = [word for word in re.findall(r"\w+", value) if word in types]
+            # Where the type cannot be seen, any will do.
+            suffixes = SUFFIXES[types[words[-1]]] if words else sum(SUFFIXES.values(), [])
+            known.update(f"tidings_{name}{suffix}" for suffix in suffixes)
+    return known
+
+
+def metrics_of_output(text):
+    known = set()
+    for name, kind in re.findall(r"^# TYPE (\w+) (\w+)", text, re.MULTILINE):
+        known.update(name + suffix for suffix in SUFFIXES[kind.capitalize()])
+    return known
+
+
+# What deploy/ says.
+
+
+def check_formats():
+    for file in files("*.yml", "*.yaml"):
+        try:
+            list(yaml.safe_load_all(read(file)))
+        except yaml.YAMLError as error:
+            problems.append(f"{name_of(file)}: {error}")
+    for file in files("*.json"):
+        try:
+            json.loads(read(file))
+        except ValueError as error:
+            problems.append(f"{name_of(file)}: {error}")
+    for file in files("*.sh"):
+        shell = "bash" if read(file).startswith("#!/bin/bash") else "sh"
+        run(f"{name_of(file)}", [shell, "-n", str(file)])
+    for number, line in enumerate(read(DEPLOY / "sysctl.conf").splitlines(), 1):
+        expect(re.fullmatch(r"#.*|\s*|[a-z0-9_.-]+ = [0-9 ]+", line), f"deploy/sysctl.conf:{number} is no setting: {line}")
+
+
+def check_names(known_metrics):
+    known_settings = settings()
+    for file in sorted(DEPLOY.rglob("*")):
+        if not file.is_file() or file.name == ".env":
+            continue
+        for name in set(re.findall(r"\bTIDINGS_[A-Z_]*[A-Z]\b", read(file))):
+            known = known_settings | OWN_VARIABLES | PROGRAM_VARIABLES | PENDING_SETTINGS
+            expect(name in known, f"{name_of(file)} names {name}, which is no setting")
+    for file in [DEPLOY / "alerts.yml", *files("grafana/*.json"), *(ROOT / "docs").rglob("operations*.md"),
+                 *(ROOT / "docs/operations").glob("*.md")]:
+        text = read(file)
+        expect(file.suffix != ".json" or "tidings_" in text, f"{name_of(file)} shows nothing of ours")
+        for name in sorted(set(re.findall(r"\btidings_[a-z_]*[a-z]\b(?!\*|_\*)", text))):
+            expect(name in known_metrics | PENDING_METRICS, f"{name_of(file)} names {name}, which is no metric")
+    for name in sorted((PENDING_SETTINGS & known_settings) | (PENDING_METRICS & known_metrics)):
+        print(f"scripts/check-deploy.py: {name} is there now; remove it from PENDING")
+
+
+def check_compose():
+    compose = yaml.safe_load(read(DEPLOY / "compose.yml"))
+    services = compose["services"]
+    has_healthcheck = {name for name, service in services.items() if "healthcheck" in service}
+    if re.search(r"^HEALTHCHECK ", read(DEPLOY / "Dockerfile"), re.MULTILINE):
+        has_healthcheck |= {name for name, service in services.items() if service["image"] == "tidings"}
+    used = {"volumes": set(), "configs": set(), "networks": set()}
+    for name, service in services.items():
+        where = f"deploy/compose.yml, {name}"
+        image = service["image"]
+        expect(image == "tidings" or re.search(r":v?\d", image), f"{where}: {image} has no version")
+        for other, needs in service.get("depends_on", {}).items():
+            condition = needs["condition"]
+            expect(other in services, f"{where} depends on {other}, which is no service")
+            expect(condition != "service_healthy" or other in has_healthcheck, f"{where}: {other} has no healthcheck")
+            expect(condition != "service_completed_successfully" or services[other].get("restart") == "no",
+                   f"{where}: {other} never completes")
+        for volume in service.get("volumes", []):
+            source = volume.split(":")[0]
+            if source.startswith("."):
+                expect((DEPLOY / source).exists(), f"{where}: there is no {source}")
+            else:
+                used["volumes"].add(source)
+        used["configs"] |= {config["source"] for config in service.get("configs", [])}
+        used["networks"] |= set(service.get("networks", []))
+    for kind, names in used.items():
+        expect(names == set(compose[kind]), f"deploy/compose.yml: {kind} used and declared differ: {names ^ set(compose[kind])}")
+    for config in compose["configs"].values():
+        expect((DEPLOY / config["file"]).exists(), f"deploy/compose.yml: there is no {config['file']}")
+
+    asked = set(re.findall(r"(?<!\$)\$\{(\w+)", read(DEPLOY / "compose.yml")))
+    offered = set(re.findall(r"^(\w+)=", read(DEPLOY / ".env.example"), re.MULTILINE))
+    expect(asked == offered, f"compose.yml and .env.example differ in {sorted(asked ^ offered)}")
+
+    prometheus = yaml.safe_load(read(DEPLOY / "prometheus.yml"))
+    targets = [target for job in prometheus["scrape_configs"] for group in job["static_configs"] for target in group["targets"]]
+    balanced = re.findall(r"^\s+server \w+ (\S+)", read(DEPLOY / "haproxy/haproxy.cfg"), re.MULTILINE)
+    nodes = {name for name, service in services.items() if service["image"] == "tidings"}
+    for what, addresses in [("prometheus.yml", targets), ("haproxy.cfg", balanced)]:
+        hosts = {address.split(":")[0] for address in addresses}
+        expect(hosts == nodes, f"{what} knows {sorted(hosts)}, the nodes are {sorted(nodes)}")
+    advertised = {services[node]["environment"]["TIDINGS_CLUSTER_ADVERTISE"] for node in nodes}
+    names = {services[node]["environment"]["TIDINGS_CLUSTER_NAME"] for node in nodes}
+    expect(advertised == {f"http://{node}:8080" for node in nodes}, f"nodes advertise {sorted(advertised)}")
+    expect(len(names) == len(nodes), "two nodes have one name")
+
+
+def check_kubernetes():
+    folder = DEPLOY / "kubernetes"
+    resources = [folder / name for name in yaml.safe_load(read(folder / "kustomization.yaml"))["resources"]]
+    for resource in resources:
+        expect(resource.exists(), f"kustomization.yaml: there is no {resource.name}")
+    documents = [document for file in sorted(folder.glob("*.yaml")) for document in yaml.safe_load_all(read(file))]
+    by_kind = {}
+    for document in documents:
+        expect({"apiVersion", "kind"} <= set(document), f"deploy/kubernetes: not a resource: {document}")
+        by_kind.setdefault(document["kind"], []).append(document)
+    secret = {key for document in by_kind["Secret"] for key in document["stringData"]}
+    templates = [document["spec"]["template"] for kind in ("StatefulSet", "Job") for document in by_kind[kind]]
+    labels = [template["metadata"]["labels"] for template in templates]
+    ports = {port["name"] for template in templates for container in template["spec"]["containers"]
+             for port in container.get("ports", [])}
+
+    def selects(selector):
+        return any(selector.items() <= label.items() for label in labels)
+
+    for kind in ("Service", "NetworkPolicy", "PodDisruptionBudget", "StatefulSet"):
+        for document in by_kind[kind]:
+            spec, where = document["spec"], f"deploy/kubernetes, {kind} {document['metadata']['name']}"
+            selector = spec.get("selector") or spec.get("podSelector")
+            expect(selects(selector.get("matchLabels", selector)), f"{where} selects nothing")
+            if kind == "Service":
+                for port in spec["ports"]:
+                    target = port.get("targetPort", port["port"])
+                    expect(isinstance(target, int) or target in ports, f"{where}: no container has a port {target}")
+    services = {document["metadata"]["name"] for document in by_kind["Service"]}
+    for document in by_kind["StatefulSet"]:
+        expect(document["spec"]["serviceName"] in services, f"deploy/kubernetes: no Service {document['spec']['serviceName']}")
+    for key in re.findall(r"secretKeyRef: \{ name: tidings, key: (\w+)", "".join(map(read, folder.glob("*.yaml")))):
+        expect(key in secret, f"secret.example.yaml has no {key}")
+
+    node = next(d for d in by_kind["StatefulSet"] if d["metadata"]["name"] == "tidings")["spec"]["template"]["spec"]
+    drain = int(next(d for d in by_kind["ConfigMap"])["data"]["TIDINGS_DRAIN_DEADLINE_MS"]) / 1000
+    waits = int(node["containers"][0]["lifecycle"]["preStop"]["exec"]["command"][1])
+    # The server ends a stop that is late by itself after five seconds.
+    expect(node["terminationGracePeriodSeconds"] > waits + drain + 5, "a pod is killed before it has drained")
+
+
+def check_links():
+    for file in [ROOT / "docs/operations.md", *(ROOT / "docs/operations").glob("*.md")]:
+        for link in re.findall(r"]\(([^)#:]+)(?:#[^)]*)?\)", read(file)):
+            expect((file.parent / link).exists(), f"{name_of(file)} links to {link}, which is not there")
+
+
+def run(what, command, passes=lambda text: False, **options):
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, **options)
+    expect(done.returncode == 0 or passes(done.stdout + done.stderr), f"{what}: {done.stdout}{done.stderr}")
+
+
+def check_with_programs():
+    if kubectl := shutil.which("kubectl"):
+        run("kubectl kustomize", [kubectl, "kustomize", str(DEPLOY / "kubernetes")])
+    if promtool := shutil.which("promtool"):
+        run("promtool", [promtool, "check", "config", str(DEPLOY / "prometheus.yml")])
+    if haproxy := shutil.which("haproxy") or shutil.which("haproxy", path="/usr/sbin"):
+        run("haproxy", [haproxy, "-c", "-f", str(DEPLOY / "haproxy/haproxy.cfg")])
+    if systemd := shutil.which("systemd-analyze"):
+        with tempfile.TemporaryDirectory() as folder:
+            unit = Path(folder) / "tidings.service"
+            text = read(DEPLOY / "systemd/tidings.service")
+            # The program need not be installed.
+            unit.write_text(re.sub(r"(?m)^ExecStart=\S+", "ExecStart=/bin/true", text), encoding="utf-8")
+            run("systemd-analyze", [systemd, "verify", str(unit)])
+
+
+def main():
+    known_metrics = metrics_of_sources()
+    if sys.argv[1:2] == ["--metrics"]:
+        known_metrics = metrics_of_output(read(Path(sys.argv[2])))
+    assert len(known_metrics) > 50 and len(settings()) > 50, "the sources are read wrongly"
+    check_formats()
+    check_names(known_metrics)
+    check_compose()
+    check_kubernetes()
+    check_links()
+    check_with_programs()
+    for problem in problems:
+        print(f"scripts/check-deploy.py: {problem}", file=sys.stderr)
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
