@@ -21,6 +21,8 @@ pub struct Directory {
     conversations: Cache<ConversationNo, Arc<Conversation>>,
     memberships: Cache<(ConversationNo, UserNo), Option<Membership>>,
     pub(crate) unread: UnreadCache,
+    /// Other nodes change the store too.
+    shared: bool,
 }
 
 /// Looks up through a cache; what does not exist is not cached (it may come to exist).
@@ -49,7 +51,7 @@ where
 }
 
 impl Directory {
-    pub fn new(store: Arc<dyn Store>, entries: usize) -> Self {
+    pub fn new(store: Arc<dyn Store>, entries: usize, shared: bool) -> Self {
         Directory {
             store,
             user_nos: Cache::new(entries),
@@ -58,6 +60,7 @@ impl Directory {
             conversations: Cache::new(entries),
             memberships: Cache::new(entries * 2),
             unread: UnreadCache::default(),
+            shared,
         }
     }
 
@@ -101,6 +104,11 @@ impl Directory {
 
     pub fn membership(&self, conversation: ConversationNo, user: UserNo) -> StoreResult<Option<Membership>> {
         let key = (conversation, user);
+        if self.shared {
+            // That somebody is no member is asked each time: who was added elsewhere may speak here at once.
+            let load = || Ok(self.store.membership(conversation, user)?.map(Some));
+            return Ok(through(&self.memberships, &key, load)?.flatten());
+        }
         Ok(through(&self.memberships, &key, || Ok(Some(self.store.membership(conversation, user)?)))?.flatten())
     }
 

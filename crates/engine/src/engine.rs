@@ -82,7 +82,7 @@ impl Engine {
         let metrics = Arc::new(Metrics::new());
         let (shards, receivers) = Shards::new(&config, wakes);
         let lanes = Lanes::start(&config, shards, metrics.clone());
-        let directory = Arc::new(Directory::new(store.clone(), config.cache_entries));
+        let directory = Arc::new(Directory::new(store.clone(), config.cache_entries, cluster.is_some()));
         let applier = Applier { lanes: lanes.clone(), directory: directory.clone() };
         // Asked before anything is followed: what comes after is handed to the lanes, what was before is not.
         let started_at = [store.last_position(); LANES];

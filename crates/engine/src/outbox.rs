@@ -5,6 +5,8 @@
 //! wants to know ([`events`]), delivers in batches, and after each moves the durable mark. A crash
 //! repeats what was under way: events come at least once.
 //!
+//! Of several nodes the one that leads does this. When the lead moves in the middle, a delivery may come twice.
+//!
 //! A webhook that is down lets the outbox lag; it holds up no sender and no live delivery.
 
 mod events;
@@ -231,6 +233,10 @@ impl Worker {
             Ok(replayed) => replayed,
             Err(Stopped) => return Ok(Err(Stopped)),
         };
+        if !self.engine.leads() {
+            self.engine.metrics.outbox_lag.set(0);
+            return Ok(Ok(replayed));
+        }
         let store = self.engine.store.clone();
         let items = store.outbox(store.outbox_done()?, ITEMS_PER_LOOK)?;
         let lag = items.first().map_or(0, |first| store.last_position().saturating_sub(first.position) + 1);

@@ -117,6 +117,9 @@ async fn housekeeping(engine: Arc<Engine>, settings: Settings) {
     timer.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         timer.tick().await;
+        if !engine.leads() {
+            continue;
+        }
         let engine = engine.clone();
         let retain = move || {
             let removed = engine.store.retain(kept, engine.clock.now_ms())?;

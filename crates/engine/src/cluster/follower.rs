@@ -69,6 +69,8 @@ struct State {
     crowded: bool,
     stopping: bool,
     trouble: Option<String>,
+    /// The store has a shorter history than this node: nothing that is committed now can be told from what was.
+    astray: bool,
 }
 
 pub(crate) struct Follower {
@@ -99,6 +101,7 @@ impl Follower {
             crowded: false,
             stopping: false,
             trouble: None,
+            astray: false,
         };
         let (state, work, moved, began) = (Mutex::new(state), Condvar::new(), Condvar::new(), Instant::now());
         Follower { state, work, moved, applier, log, bus, metrics, began }
@@ -236,7 +239,8 @@ impl Follower {
     }
 
     /// Reads back what did not come, on a thread of its own.
-    pub(crate) fn run(&self) {
+    /// `astray` is called once if the store turns out to have gone back.
+    pub(crate) fn run(&self, astray: impl Fn()) {
         let mut state = self.state.lock();
         loop {
             while !state.stopping && Instant::now() < state.look {
@@ -255,6 +259,10 @@ impl Follower {
                 true => ROOM_EVERY,
                 false => MutexGuard::unlocked(&mut state, || self.read_back()),
             };
+            if state.astray {
+                MutexGuard::unlocked(&mut state, &astray);
+                return;
+            }
             self.look_within(&mut state, next);
         }
     }
@@ -268,6 +276,22 @@ impl Follower {
             }
             state.applied
         };
+        match self.log.newest_position() {
+            Ok(newest) if newest < after => {
+                tracing::error!(newest, after, "the store has gone back: this node drains and must be started again");
+                let mut state = self.state.lock();
+                state.trouble =
+                    Some(format!("the store has gone back to position {newest} from {after}: start this node again"));
+                state.astray = true;
+                return FAR;
+            }
+            Ok(newest) if newest == after => {
+                self.note_trouble(None);
+                self.metrics.cluster.position_lag.set(0);
+                return self.next_look(true);
+            }
+            _ => {}
+        }
         let read = self.log.committed_after(after, READ_MAX).and_then(|stretch| {
             let whole = stretch.logged.len() < READ_MAX;
             Ok((self.with_cards(stretch)?, whole))
@@ -285,6 +309,10 @@ impl Follower {
             self.metrics.cluster.read_back.inc_by(batch.items.len() as u64);
             self.offer_others(batch);
         }
+        self.next_look(whole)
+    }
+
+    fn next_look(&self, whole: bool) -> Duration {
         let waits = !self.state.lock().waiting.is_empty();
         match (whole, waits, self.bus.is_up() && self.began.elapsed() > NEW_FOR) {
             (false, ..) => Duration::ZERO,

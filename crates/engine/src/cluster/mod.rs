@@ -79,16 +79,18 @@ impl Cluster {
     /// Begins to follow and to beat.
     pub(crate) fn start(engine: &Arc<Engine>) {
         let Some(cluster) = &engine.cluster else { return };
-        let (follower, members, displaced) =
-            (cluster.follower.clone(), cluster.members.clone(), Arc::downgrade(engine));
-        let displaced = move || {
-            if let Some(engine) = displaced.upgrade() {
+        let (follower, members, engine) = (cluster.follower.clone(), cluster.members.clone(), Arc::downgrade(engine));
+        let drain = move || {
+            if let Some(engine) = engine.upgrade() {
                 engine.begin_drain();
             }
         };
+        let also_drain = drain.clone();
         let named = |name: &str| std::thread::Builder::new().name(name.into());
-        let threads =
-            [named("follower").spawn(move || follower.run()), named("members").spawn(move || members.run(displaced))];
+        let threads = [
+            named("follower").spawn(move || follower.run(drain)),
+            named("members").spawn(move || members.run(also_drain)),
+        ];
         for thread in threads {
             match thread {
                 Ok(thread) => cluster.threads.lock().push(thread),
@@ -136,7 +138,8 @@ impl Engine {
     pub fn catch_up(&self, cursor: &Cursor) -> Result<(), Refusal> {
         let Some(cluster) = &self.cluster else { return Ok(()) };
         let target = cursor.positions.into_iter().max().unwrap_or_default();
-        if target > cluster.newest_position().map_err(store_refusal)? {
+        let known = cluster.follower.reach(target, Duration::ZERO);
+        if !known && target > cluster.newest_position().map_err(store_refusal)? {
             // Of a history that has been replaced by an older one: resuming tells.
             return Ok(());
         }
