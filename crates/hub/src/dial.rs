@@ -40,8 +40,11 @@ impl Drop for Connection {
 
 impl Dialer {
     pub(crate) fn new(config: &RedisBusConfig, metrics: Arc<BusMetrics>) -> Result<Self, ConfigError> {
+        let seeds = config.seeds()?;
+        // The library takes the process' own; nothing happens if one is chosen already.
+        let _ = rustls::crypto::ring::default_provider().install_default();
         Ok(Self {
-            seeds: config.seeds()?,
+            seeds,
             config: AsyncConnectionConfig::new()
                 .set_connection_timeout(Some(config.connect_timeout))
                 .set_response_timeout(Some(config.publish_timeout)),

@@ -17,11 +17,13 @@ pub(crate) struct Health {
 struct Troubles {
     subscription: Option<String>,
     ways: Option<String>,
+    /// Why the newest beat did not leave.
+    beat: Option<String>,
 }
 
 impl Health {
     pub(crate) fn new(deaf_after: Duration) -> Self {
-        let troubles = Troubles { subscription: Some("does not listen yet".into()), ways: None };
+        let troubles = Troubles { subscription: Some("does not listen yet".into()), ways: None, beat: None };
         Self { start: Instant::now(), deaf_after, heard_ms: AtomicU64::new(0), troubles: Mutex::new(troubles) }
     }
 
@@ -58,10 +60,16 @@ impl Health {
         self.troubles.lock().ways = trouble;
     }
 
+    pub(crate) fn set_beat(&self, trouble: Option<String>) {
+        self.troubles.lock().beat = trouble;
+    }
+
     pub(crate) fn trouble(&self) -> Option<String> {
         let troubles = self.troubles.lock();
         let known = troubles.ways.clone().or_else(|| troubles.subscription.clone());
-        known.or_else(|| (!self.hears_itself()).then(|| "what this node sends to itself does not come back".into()))
+        let deaf =
+            || troubles.beat.clone().unwrap_or_else(|| "what this node sends to itself does not come back".into());
+        known.or_else(|| (!self.hears_itself()).then(deaf))
     }
 
     pub(crate) fn is_up(&self) -> bool {

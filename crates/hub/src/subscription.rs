@@ -6,7 +6,7 @@ use crate::{
     incoming::Incoming,
     map::{Address, Channel},
     metrics::BusMetrics,
-    ways::{Ways, jittered},
+    ways::{Ways, jittered, quote},
 };
 use bytes::Bytes;
 use redis::{PushInfo, PushKind, Value, aio::SendError};
@@ -37,6 +37,7 @@ impl Subscription {
         self.ways.want(self.channel.slot);
         self.health.set_subscription(Some("not subscribed yet".into()));
         let mut pause = PAUSE_MIN;
+        let mut said = String::new();
         loop {
             let owner = routes.borrow_and_update().owner(self.channel.slot).cloned();
             let Some(owner) = owner else {
@@ -44,7 +45,10 @@ impl Subscription {
                 continue;
             };
             let (stood, why) = self.stand(&owner).await;
-            tracing::warn!(why, "the bus does not hear");
+            if stood || said != why {
+                tracing::warn!(why, "the bus does not hear");
+                said.clone_from(&why);
+            }
             self.health.set_subscription(Some(why));
             self.ways.suspect();
             pause = if stood { PAUSE_MIN } else { (pause * 2).min(PAUSE_MAX) };
@@ -63,7 +67,7 @@ impl Subscription {
         self.health.forget_beats();
         let subscribed = connection.redis.send_packed_command(redis::cmd("SSUBSCRIBE").arg(&self.channel.name)).await;
         match subscribed {
-            Ok(Value::ServerError(why)) => return (false, format!("{owner}: {why:?}")),
+            Ok(Value::ServerError(why)) => return (false, quote(owner, &why)),
             Err(why) => return (false, format!("{owner}: {why}")),
             Ok(_) => {}
         }
@@ -86,8 +90,8 @@ impl Subscription {
                 }
                 let beat =
                     Frame { kind: Kind::Beat, lane: self.id, sequence: self.health.now_ms(), content: Bytes::new() };
-                // A beat that is lost is noticed by not being heard.
-                let _ = self.ways.publish(&self.channel, &[(beat, 0)], true).await;
+                let left = self.ways.publish(&self.channel, &[(beat, 0)], true).await;
+                self.health.set_beat(left.err());
             }
         };
         tokio::select! {

@@ -13,7 +13,7 @@ use crate::{
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use rand::RngExt;
-use redis::{Cmd, Pipeline, PushInfo, PushKind, RedisWrite, ServerErrorKind, Value, aio::SendError};
+use redis::{Cmd, Pipeline, PushInfo, PushKind, RedisWrite, ServerError, ServerErrorKind, Value, aio::SendError};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{
@@ -170,7 +170,7 @@ impl Ways {
             match answer {
                 Value::Int(0) => BusMetrics::add(&self.metrics.unheard, 1),
                 Value::ServerError(why) if why.kind() == Some(ServerErrorKind::Moved) => moved.push(index),
-                Value::ServerError(why) => failed = Some(format!("{}: {why:?}", way.address)),
+                Value::ServerError(why) => failed = Some(quote(&way.address, &why)),
                 _ => {}
             }
         }
@@ -332,11 +332,16 @@ impl Ways {
             {
                 Ok(Map::One(way.address.clone()))
             }
-            Value::ServerError(why) => Err(format!("{}: {why:?}", way.address)),
+            Value::ServerError(why) => Err(quote(&way.address, &why)),
             answer => Map::read(&way.address, &answer)
                 .ok_or_else(|| format!("{}: knows no servers of a cluster", way.address)),
         }
     }
+}
+
+/// What a server refused with.
+pub(crate) fn quote(server: &Address, why: &ServerError) -> String {
+    format!("{server}: {} {}", why.code(), why.details().unwrap_or_default())
 }
 
 pub(crate) fn jittered(pause: Duration) -> Duration {

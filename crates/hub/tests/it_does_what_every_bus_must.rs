@@ -128,7 +128,7 @@ fn one_that_stopped_sends_and_hears_nothing(new_end: NewEnd, a: &BusNode, b: &Bu
     assert!(end.bus.trouble().is_some());
     assert!(!end.send(b, "after the end"));
     let again = Node::listening(EndOf(new_end()), "node-d");
-    a.send_until_heard(&again, "its name is free for another");
+    a.reach(&again);
     assert_eq!((end.ear.count(), b.ear.count()), (0, 0));
     end.bus.stop();
 }

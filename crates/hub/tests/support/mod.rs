@@ -10,16 +10,24 @@ use std::sync::Arc;
 use tidings_engine::cluster::bus::{Bus, Ear};
 use tidings_hub::{RedisBus, RedisBusConfig};
 
+/// Sent to see whether anything arrives; counted apart.
+const PROBE: &str = "a probe";
+
 /// Keeps what it hears.
 #[derive(Default)]
 pub struct Recorder {
+    probes: Mutex<usize>,
     heard: Mutex<Vec<Bytes>>,
     missed: Mutex<usize>,
 }
 
 impl Ear for Recorder {
     fn hear(&self, message: Bytes) {
-        self.heard.lock().push(message);
+        if message == PROBE {
+            *self.probes.lock() += 1;
+        } else {
+            self.heard.lock().push(message);
+        }
     }
 
     fn missed(&self) {
@@ -73,13 +81,19 @@ impl<B: Bus> Node<B> {
         self.bus.send(std::slice::from_ref(&to.name), Bytes::copy_from_slice(message.as_ref()))
     }
 
-    /// Sends until it arrives: after a break the ways of two nodes are mended at their own pace.
-    pub fn send_until_heard(&self, to: &Self, message: &'static str) {
-        wait_until(&format!("{message} arrives"), || {
-            self.send(to, message);
-            to.ear.heard().iter().any(|heard| heard == message)
+    /// Sends probes until one arrives: after a break the ways of two nodes are mended at their own pace.
+    pub fn reach(&self, to: &Self) {
+        let before = *to.ear.probes.lock();
+        wait_until(&format!("{} reaches {}", self.name, to.name), || {
+            self.send(to, PROBE);
+            *to.ear.probes.lock() > before
         });
     }
+}
+
+pub fn both_up<B: Bus>(a: &Node<B>, b: &Node<B>) {
+    a.wait_until_up();
+    b.wait_until_up();
 }
 
 pub fn config(urls: &[String]) -> RedisBusConfig {

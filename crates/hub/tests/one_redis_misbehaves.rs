@@ -1,0 +1,185 @@
+//! A single server that hangs, cuts off, or goes half-dead.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use bytes::Bytes;
+use std::{
+    io::{Read, Write},
+    net::{TcpListener, TcpStream},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
+    time::{Duration, Instant},
+};
+use support::{
+    Node, both_up, config,
+    redis::{RedisServer, wait_until},
+    redis_node,
+};
+use tidings_engine::cluster::bus::Bus;
+use tidings_hub::{RedisBus, RedisBusConfig};
+
+fn two_nodes(config: &RedisBusConfig) -> [Node<RedisBus>; 2] {
+    let nodes = ["node-a", "node-b"].map(|name| redis_node(config.clone(), name));
+    nodes[0].reach(&nodes[1]);
+    nodes
+}
+
+#[test]
+fn it_may_come_later_than_the_bus() {
+    let redis = RedisServer::start(&[]);
+    redis.kill();
+    let bus = RedisBus::start(config(&[redis.url()])).unwrap();
+    let ear = Arc::new(support::Recorder::default());
+    bus.listen("node-a", ear.clone());
+    let to: [Arc<str>; 1] = ["node-a".into()];
+    wait_until("it says what is wrong", || bus.trouble().is_some_and(|why| why.contains("refused")));
+    wait_until("it drops", || !bus.send(&to, Bytes::from_static(b"lost")));
+    assert!(redis.go());
+    wait_until("it is up", || bus.is_up());
+    assert!(ear.missed_count() > 0);
+    wait_until("it hears", || bus.send(&to, Bytes::from_static(b"heard")) && ear.count() > 0);
+}
+
+#[test]
+fn a_server_that_hangs_is_noticed_and_mended() {
+    let redis = RedisServer::start(&[]);
+    let [a, b] = two_nodes(&config(&[redis.url()]));
+    redis.pause();
+    let start = Instant::now();
+    wait_until("both are down", || !a.bus.is_up() && !b.bus.is_up());
+    assert!(start.elapsed() < Duration::from_millis(3_500), "{:?}", start.elapsed());
+    assert!(a.bus.trouble().is_some());
+    redis.resume();
+    both_up(&a, &b);
+    a.reach(&b);
+}
+
+#[test]
+fn a_subscription_that_is_cut_off_is_made_again() {
+    let redis = RedisServer::start(&[]);
+    let [a, b] = two_nodes(&config(&[redis.url()]));
+    for _ in 0..3 {
+        let missed = b.ear.missed_count();
+        assert_eq!(redis.ask(&["CLIENT", "KILL", "TYPE", "pubsub"]), "2");
+        wait_until("it is told", || b.ear.missed_count() > missed);
+        both_up(&a, &b);
+        assert_eq!(b.ear.missed_count(), missed + 1, "once");
+        a.reach(&b);
+    }
+}
+
+/// Passes bytes on; once told to, keeps what the server sends to connections that listen until then.
+struct HalfDeadProxy {
+    url: String,
+    swallow: Arc<AtomicBool>,
+}
+
+impl HalfDeadProxy {
+    fn before(port: u16) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("redis://{}", listener.local_addr().unwrap());
+        let swallow = Arc::new(AtomicBool::new(false));
+        let shared = swallow.clone();
+        std::thread::spawn(move || {
+            for client in listener.incoming() {
+                let (client, server) = (client.unwrap(), TcpStream::connect(("127.0.0.1", port)).unwrap());
+                let (listens, shared) = (Arc::new(AtomicBool::new(false)), shared.clone());
+                let (listens_too, new) = (listens.clone(), !shared.load(SeqCst));
+                let ends = [client.try_clone().unwrap(), server.try_clone().unwrap()];
+                std::thread::spawn(move || {
+                    pass(client, server, |bytes| {
+                        let subscribes = bytes.windows(10).any(|words| words == b"SSUBSCRIBE");
+                        listens.fetch_or(subscribes, SeqCst);
+                        true
+                    });
+                });
+                let [client, server] = ends;
+                std::thread::spawn(move || {
+                    pass(server, client, |_| !(new && listens_too.load(SeqCst) && shared.load(SeqCst)));
+                });
+            }
+        });
+        Self { url, swallow }
+    }
+}
+
+fn pass(mut from: TcpStream, mut to: TcpStream, mut passes: impl FnMut(&[u8]) -> bool) {
+    let mut buffer = [0; 4096];
+    while let Ok(count @ 1..) = from.read(&mut buffer) {
+        if passes(&buffer[..count]) && to.write_all(&buffer[..count]).is_err() {
+            break;
+        }
+    }
+    let _ = to.shutdown(std::net::Shutdown::Both);
+}
+
+#[test]
+fn a_subscription_that_is_open_but_dead_is_found_out() {
+    let redis = RedisServer::start(&[]);
+    let proxy = HalfDeadProxy::before(redis.port);
+    let [a, b] = ["node-a", "node-b"].map(|name| {
+        let url = if name == "node-b" { proxy.url.clone() } else { redis.url() };
+        redis_node(config(&[url]), name)
+    });
+    a.reach(&b);
+    let missed = b.ear.missed_count();
+    proxy.swallow.store(true, SeqCst);
+    let start = Instant::now();
+    assert!(a.send(&b, "swallowed"));
+    wait_until("it is down", || !b.bus.is_up());
+    assert!(start.elapsed() < Duration::from_millis(3_500), "{:?}", start.elapsed());
+    assert!(a.bus.is_up(), "the other hears itself");
+    wait_until("it is told", || b.ear.missed_count() > missed);
+    b.wait_until_up();
+    a.reach(&b);
+    assert!(!b.ear.heard().contains(&Bytes::from_static(b"swallowed")));
+}
+
+#[test]
+fn what_does_not_fit_into_the_queue_is_dropped_and_told() {
+    let redis = RedisServer::start(&[]);
+    let limits = RedisBusConfig {
+        queue_bytes_max: 1 << 20,
+        // Nothing gives up before the server goes on.
+        publish_timeout: Duration::from_secs(60),
+        deaf_after: Duration::from_secs(60),
+        ..config(&[redis.url()])
+    };
+    let [a, b] = two_nodes(&limits);
+    let (before, missed) = (a.bus.metrics().snapshot(), b.ear.missed_count());
+    redis.pause();
+    let message = Bytes::from(vec![7; 10_000]);
+    let to = std::slice::from_ref(&b.name);
+    let start = Instant::now();
+    let taken = (0..1_000).filter(|_| a.bus.send(to, message.clone())).count();
+    assert!(start.elapsed() < Duration::from_secs(5), "it never waits");
+    let full = a.bus.metrics().snapshot();
+    assert!((50..=104).contains(&taken), "{taken}");
+    assert_eq!((full.sent - before.sent, full.dropped - before.dropped), (taken as u64, 1_000 - taken as u64));
+    assert!(full.queue_bytes <= 1 << 20);
+    redis.resume();
+    b.ear.wait_for(taken);
+    // Nothing more is sent, and yet it learns that there was more.
+    wait_until("it is told", || b.ear.missed_count() > missed);
+    assert_eq!((b.ear.count(), a.bus.metrics().snapshot().queue_bytes), (taken, 0));
+    assert!(a.bus.send(to, Bytes::from_static(b"fits")));
+    b.ear.wait_for(taken + 1);
+    assert_eq!(b.ear.missed_count(), missed + 1);
+    let too_large = Bytes::from(vec![0; tidings_hub::MESSAGE_BYTES_MAX + 1]);
+    assert!(!a.bus.send(to, too_large));
+}
+
+#[test]
+fn a_server_that_refuses_is_quoted() {
+    let redis = RedisServer::start(&[]);
+    let [a, b] = two_nodes(&config(&[redis.url()]));
+    assert_eq!(redis.ask(&["ACL", "SETUSER", "default", "-spublish"]), "OK");
+    wait_until("it says so", || a.bus.trouble().is_some_and(|why| why.contains("NOPERM")));
+    assert!(!a.bus.is_up());
+    assert_eq!(redis.ask(&["ACL", "SETUSER", "default", "+spublish"]), "OK");
+    both_up(&a, &b);
+    a.reach(&b);
+}
