@@ -248,6 +248,15 @@ def check_with_programs():
         run("kubectl kustomize", [kubectl, "kustomize", str(DEPLOY / "kubernetes")])
     if promtool := shutil.which("promtool"):
         run("promtool", [promtool, "check", "config", str(DEPLOY / "prometheus.yml")])
+        run("promtool", [promtool, "test", "rules", str(DEPLOY / "alerts_test.yml")])
+        panels = json.loads(read(DEPLOY / "grafana/tidings.json"))["panels"]
+        asked = [target["expr"] for panel in panels for target in panel.get("targets", [])]
+        asked = [text.replace("$__rate_interval", "1m").replace("$instance", ".*") for text in asked]
+        rules = [{"record": f"panel:{number}", "expr": text} for number, text in enumerate(asked)]
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "panels.yml"
+            file.write_text(json.dumps({"groups": [{"name": "panels", "rules": rules}]}), encoding="utf-8")
+            run("the dashboard's questions", [promtool, "check", "rules", str(file)])
     if haproxy := shutil.which("haproxy") or shutil.which("haproxy", path="/usr/sbin"):
         run("haproxy", [haproxy, "-c", "-f", str(DEPLOY / "haproxy/haproxy.cfg")])
     if systemd := shutil.which("systemd-analyze"):
