@@ -5,7 +5,7 @@ use crate::{
     engine::{Actor, Engine},
     model::*,
     send::not_a_member,
-    store::{NewConversation, Outcome, Proposal},
+    store::{NewConversation, Outcome, Proposal, Standing},
     users::{attributes_value, check_attributes, check_name, unexpected},
 };
 use serde_json::json;
@@ -312,7 +312,10 @@ impl Engine {
         let head = self.store.head(conversation.no).map_err(store_refusal)?;
         let membership = self.store.membership(conversation.no, user.no).map_err(store_refusal)?;
         let unread = match membership {
-            Some(membership) => self.unread(user, conversation.no, &membership, &head)?.count,
+            Some(membership) => {
+                let standing = Standing { conversation: conversation.no, kind: conversation.kind, head, membership };
+                self.unread(user, &[standing])?.first().map_or(0, |unread| unread.count)
+            }
             None => 0,
         };
         Ok(ReadMark { conversation: conversation.id.clone(), seq, unread })

@@ -5,6 +5,8 @@
 //! that was under way meanwhile may hold the old value; dropping also ends its placeholder, so the
 //! old value is used once and never kept.
 
+mod cards;
+
 use crate::cluster::log::Change;
 use crate::model::*;
 use crate::popups::UnreadCache;

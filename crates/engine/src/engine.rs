@@ -187,7 +187,7 @@ impl Engine {
         self.metrics.queue("shard_push", depth, limit);
         self.metrics.presence_users.set(self.presence.users() as i64);
         self.metrics.queue("presence_watches", self.presence.watches(), self.config.presence.watches_max);
-        self.metrics.store_disk_bytes.set(self.store.stats().disk_bytes as i64);
+        self.metrics.take_store_stats(self.store.stats());
     }
 
     /// Whether the node can do its work now; if not, why.

@@ -27,6 +27,7 @@ pub mod directory;
 pub mod engine;
 pub mod hub;
 pub mod lanes;
+pub mod many;
 pub mod memory;
 pub mod metrics;
 pub mod model;

@@ -1,6 +1,6 @@
 //! What is counted, in Prometheus' terms. Handles are plain atomics: counting costs no look-up.
 
-use crate::model::Lane;
+use crate::{model::Lane, store::StoreStats};
 use prometheus_client::{
     collector::Collector,
     encoding::{EncodeLabelSet, text::encode},
@@ -134,6 +134,8 @@ pub struct Metrics {
     pub popup_store_busy_seconds: Counter<f64>,
     pub popup_users: Gauge,
     pub store_disk_bytes: Gauge,
+    pub store_statements: Counter,
+    pub store_round_trips: Counter,
     pub retention_removed: Counter,
 }
 
@@ -216,6 +218,8 @@ impl Metrics {
             popup_store_busy_seconds: Counter::default(),
             popup_users: Gauge::default(),
             store_disk_bytes: Gauge::default(),
+            store_statements: Counter::default(),
+            store_round_trips: Counter::default(),
             retention_removed: Counter::default(),
         };
         let m = &metrics;
@@ -295,9 +299,26 @@ impl Metrics {
         );
         registry.register("popup_users", "Users held in memory for popups", m.popup_users.clone());
         registry.register("store_disk_bytes", "Bytes of the data folder", m.store_disk_bytes.clone());
+        registry.register(
+            "store_statements",
+            "Statements sent to the database, begin and commit not counted",
+            m.store_statements.clone(),
+        );
+        registry.register(
+            "store_round_trips",
+            "Times that an answer of the database was waited for",
+            m.store_round_trips.clone(),
+        );
         registry.register("retention_removed", "Entries removed by retention", m.retention_removed.clone());
         *metrics.registry.write() = registry;
         metrics
+    }
+
+    /// What the store tells about itself; its own counts are taken over as they are.
+    pub fn take_store_stats(&self, stats: StoreStats) {
+        self.store_disk_bytes.set(stats.disk_bytes as i64);
+        self.store_statements.inner().store(stats.statements, std::sync::atomic::Ordering::Relaxed);
+        self.store_round_trips.inner().store(stats.round_trips, std::sync::atomic::Ordering::Relaxed);
     }
 
     pub fn count_popup(&self, outcome: PopupOutcome) {

@@ -5,7 +5,7 @@ use crate::{
     engine::{Actor, Engine},
     model::*,
     send::{MENTION_ALL, not_a_member},
-    store::End,
+    store::{End, PageAsk, Places, Standing},
 };
 use std::{collections::VecDeque, sync::Arc};
 use tidings_protocol::{
@@ -22,6 +22,10 @@ const CONVERSATIONS_PAGE_DEFAULT: usize = 50;
 /// Entries read at once, for a page of history and while counting unread ones: what one look at the
 /// store may hold in memory.
 const READ_AT_ONCE: usize = 100;
+
+/// Entries read at once while counting the unread ones of several conversations, and bytes of all of them together.
+const COUNTED_AT_ONCE: usize = 2_000;
+const PAGES_BYTES_MAX: usize = 2 * 1024 * 1024;
 
 /// A stored entry as clients see it.
 pub fn entry_of(conversation: &str, stored: &StoredEntry) -> Result<Entry, Refusal> {
@@ -125,39 +129,22 @@ impl Engine {
         Ok(page.into())
     }
 
-    /// Others' messages that this member has not read: counted from the timeline, so that it cannot drift.
-    pub(crate) fn unread(
-        &self,
-        user: &User,
-        no: ConversationNo,
-        membership: &Membership,
-        head: &Head,
-    ) -> Result<Unread, Refusal> {
-        let mut unread = Unread::default();
-        let mut next = (membership.read_seq.max(membership.joined_seq) + 1).max(head.first_seq);
-        let mut looked_at = 0;
-        while next <= head.last_seq {
-            if looked_at >= UNREAD_ENTRIES_MAX {
-                return Ok(Unread { capped: true, ..unread });
+    /// Others' messages that this member has not read, for each of its places: counted from the timelines, so that it
+    /// cannot drift.
+    pub(crate) fn unread(&self, user: &User, standings: &[Standing]) -> Result<Vec<Unread>, Refusal> {
+        let mut counts: Vec<_> = standings.iter().map(Count::of).collect();
+        loop {
+            let open: Vec<usize> = (0..counts.len()).filter(|index| counts[*index].is_open()).collect();
+            if open.is_empty() {
+                return Ok(counts.into_iter().map(|count| count.unread).collect());
             }
-            let page = self.store.entries(no, next, head.last_seq, READ_AT_ONCE, End::Oldest).map_err(store_refusal)?;
-            let Some(last) = page.last() else { break };
-            next = last.seq + 1;
-            looked_at += page.len();
-            for entry in &page {
-                let content = &entry.content;
-                let own = content.sender.as_ref().is_some_and(|s| s.no == user.no);
-                if own || content.silent || content.kind != EntryKind::Message {
-                    continue;
-                }
-                if unread.count == UNREAD_COUNT_MAX {
-                    return Ok(Unread { capped: true, ..unread });
-                }
-                unread.count += 1;
-                unread.mentions += u64::from(content.mentions.iter().any(|m| m == MENTION_ALL || *m == user.id));
+            let limit = (COUNTED_AT_ONCE / open.len()).clamp(1, READ_AT_ONCE);
+            let asked: Vec<_> = open.iter().map(|index| counts[*index].ask(limit)).collect();
+            let pages = self.store.pages(&asked, PAGES_BYTES_MAX).map_err(store_refusal)?;
+            for (index, page) in open.into_iter().zip(pages) {
+                counts[index].add(user, &page);
             }
         }
-        Ok(unread)
     }
 
     /// A user's conversations, the latest active first.
@@ -172,59 +159,106 @@ impl Engine {
             return Err(Refusal::limit("limit (conversations)", CONVERSATIONS_PAGE_MAX as u64, limit as u64));
         }
         let after = after.map(parse_page_token).transpose()?;
-        let mut all = Vec::new();
-        for place in self.store.conversations_of(user.no, true, CONVERSATIONS_PER_USER_MAX).map_err(store_refusal)? {
-            let head = self.store.head(place.conversation).map_err(store_refusal)?;
-            all.push((head.last_position, place.conversation, head));
-        }
-        all.sort_by_key(|(position, no, _)| std::cmp::Reverse((*position, *no)));
-        let rest = all.iter().filter(|(position, no, _)| after.is_none_or(|after| (*position, no.0) < after));
-        let mut conversations = Vec::new();
-        let mut next = None;
-        for (position, no, head) in rest {
-            if conversations.len() == limit {
-                break;
-            }
-            next = Some(format!("{position:x}-{:x}", no.0));
-            conversations.extend(self.conversation_view(user, *no, head)?);
-        }
-        let last = all.last().map(|(position, no, _)| format!("{position:x}-{:x}", no.0));
-        let next = next.filter(|next| Some(next) != last.as_ref());
-        Ok(ConversationPage { conversations, next })
+        let mut all = self.store.standings(user.no, Places::All, CONVERSATIONS_PER_USER_MAX).map_err(store_refusal)?;
+        let key = |standing: &Standing| (standing.head.last_position, standing.conversation.0);
+        all.sort_unstable_by_key(|standing| std::cmp::Reverse(key(standing)));
+        let last = all.last().map(key);
+        let rest = all.into_iter().filter(|standing| after.is_none_or(|after| key(standing) < after));
+        let page: Vec<Standing> = rest.take(limit).collect();
+        let next = page.last().map(key).filter(|next| Some(*next) != last);
+        let conversations = self.conversation_views(user, &page)?;
+        Ok(ConversationPage { conversations, next: next.map(|(position, no)| format!("{position:x}-{no:x}")) })
     }
 
-    fn conversation_view(
-        &self,
-        user: &User,
-        no: ConversationNo,
-        head: &Head,
-    ) -> Result<Option<ConversationView>, Refusal> {
-        // Left, or removed, while the list was made: not in it.
-        let Some(membership) = self.store.membership(no, user.no).map_err(store_refusal)? else { return Ok(None) };
-        let Some(card) = self.directory.conversation(no).map_err(store_refusal)? else { return Ok(None) };
-        let unread = self.unread(user, no, &membership, head)?;
-        let muted = membership.mute.is_muted(self.clock.now_ms());
-        let last =
-            self.store.entries(no, head.last_seq.max(1), head.last_seq, 1, End::Newest).map_err(store_refusal)?;
-        Ok(Some(ConversationView {
-            id: card.id.clone(),
-            kind: card.kind,
-            name: card.name.clone(),
-            avatar: card.avatar.clone(),
-            role: membership.role,
+    fn conversation_views(&self, user: &User, page: &[Standing]) -> Result<Vec<ConversationView>, Refusal> {
+        let nos: Vec<_> = page.iter().map(|standing| standing.conversation).collect();
+        let cards = self.directory.conversations(&nos).map_err(store_refusal)?;
+        let unread = self.unread(user, page)?;
+        let newest = page.iter().map(|Standing { conversation, head, .. }| PageAsk {
+            conversation: *conversation,
+            from_seq: head.last_seq.max(1),
+            to_seq: head.last_seq,
+            limit: 1,
+        });
+        let newest = self.store.pages(&newest.collect::<Vec<_>>(), PAGES_BYTES_MAX).map_err(store_refusal)?;
+        let mut views = Vec::with_capacity(page.len());
+        for (((standing, card), unread), newest) in page.iter().zip(cards).zip(unread).zip(newest) {
+            let Some(card) = card else { continue };
+            let Standing { head, membership, .. } = standing;
+            let muted = membership.mute.is_muted(self.clock.now_ms());
+            views.push(ConversationView {
+                id: card.id.clone(),
+                kind: card.kind,
+                name: card.name.clone(),
+                avatar: card.avatar.clone(),
+                role: membership.role,
+                last_seq: head.last_seq,
+                last_at: head.last_at,
+                read_seq: membership.read_seq,
+                unread: unread.count,
+                unread_capped: unread.capped,
+                mentions: unread.mentions,
+                muted,
+                muted_until: match membership.mute {
+                    MuteState::Until(end) if muted => Some(end),
+                    _ => None,
+                },
+                last_entry: newest.first().map(|entry| entry_of(&card.id, entry)).transpose()?,
+            });
+        }
+        Ok(views)
+    }
+}
+
+/// A count of unread messages under way.
+struct Count {
+    conversation: ConversationNo,
+    /// The next `seq` to look at, upwards, and the last one.
+    next: u64,
+    last_seq: u64,
+    looked_at: usize,
+    unread: Unread,
+}
+
+impl Count {
+    fn of(standing: &Standing) -> Count {
+        let Standing { conversation, head, membership, .. } = standing;
+        Count {
+            conversation: *conversation,
+            next: (membership.read_seq.max(membership.joined_seq) + 1).max(head.first_seq),
             last_seq: head.last_seq,
-            last_at: head.last_at,
-            read_seq: membership.read_seq,
-            unread: unread.count,
-            unread_capped: unread.capped,
-            mentions: unread.mentions,
-            muted,
-            muted_until: match membership.mute {
-                MuteState::Until(end) if muted => Some(end),
-                _ => None,
-            },
-            last_entry: last.first().map(|entry| entry_of(&card.id, entry)).transpose()?,
-        }))
+            looked_at: 0,
+            unread: Unread::default(),
+        }
+    }
+
+    fn is_open(&self) -> bool {
+        self.next <= self.last_seq && !self.unread.capped
+    }
+
+    fn ask(&self, limit: usize) -> PageAsk {
+        let limit = limit.min(UNREAD_ENTRIES_MAX - self.looked_at);
+        PageAsk { conversation: self.conversation, from_seq: self.next, to_seq: self.last_seq, limit }
+    }
+
+    fn add(&mut self, user: &User, page: &[StoredEntry]) {
+        // Where nothing is left, nothing is unread.
+        self.next = page.last().map_or(self.last_seq, |last| last.seq) + 1;
+        self.looked_at += page.len();
+        for entry in page {
+            let content = &entry.content;
+            let own = content.sender.as_ref().is_some_and(|s| s.no == user.no);
+            if own || content.silent || content.kind != EntryKind::Message {
+                continue;
+            }
+            if self.unread.count == UNREAD_COUNT_MAX {
+                self.unread.capped = true;
+                return;
+            }
+            self.unread.count += 1;
+            self.unread.mentions += u64::from(content.mentions.iter().any(|m| m == MENTION_ALL || *m == user.id));
+        }
+        self.unread.capped = self.looked_at >= UNREAD_ENTRIES_MAX && self.next <= self.last_seq;
     }
 }
 

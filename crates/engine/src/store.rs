@@ -5,7 +5,7 @@
 //! row locks. Calls block: they are made from the committer's and the readers' own threads (or
 //! `spawn_blocking`), never from a thread that serves sockets.
 
-use crate::{model::*, push::rows::PushStore};
+use crate::{many, model::*, push::rows::PushStore};
 use std::time::Duration;
 use tidings_protocol::http::{ConversationKind, Role};
 
@@ -193,6 +193,64 @@ pub struct UserConversation {
     pub kind: ConversationKind,
 }
 
+/// Which of a user's conversations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Places {
+    All,
+    Direct,
+    /// All but the direct ones.
+    Shared,
+}
+
+/// A user's place in a conversation, with what the conversation has come to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Standing {
+    pub conversation: ConversationNo,
+    pub kind: ConversationKind,
+    pub head: Head,
+    pub membership: Membership,
+}
+
+/// A page of a timeline that is asked for: the oldest `limit` entries with `from_seq <= seq <= to_seq`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PageAsk {
+    pub conversation: ConversationNo,
+    pub from_seq: u64,
+    pub to_seq: u64,
+    pub limit: usize,
+}
+
+/// The part of a timeline that may have been missed: entries with `floor_seq <= seq <= newest_seq` and
+/// `after < position <= until`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tail {
+    pub conversation: ConversationNo,
+    pub floor_seq: u64,
+    pub newest_seq: u64,
+    /// No entry up to `newest_seq` stands after this position.
+    pub newest_position: Position,
+    pub after: Position,
+    pub until: Position,
+}
+
+/// How much of what was missed is wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Wanted {
+    pub entries_max: usize,
+    /// Of bodies; the entry that reaches it is the last.
+    pub bytes_max: usize,
+    /// Whether to tell what was left.
+    pub ranges: bool,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct MissedEntries {
+    /// The newest of all tails together, newest first, each with the index of its tail.
+    pub entries: Vec<(usize, StoredEntry)>,
+    /// Tails of which older entries were left, by index: the first and the last `seq` of those, in the order of tails.
+    pub left: Vec<(usize, u64, u64)>,
+}
+
 /// An entry that may need offline push: where it is, and in which commit order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OutboxItem {
@@ -215,6 +273,9 @@ pub struct StoreStats {
     pub disk_bytes: u64,
     pub timeline_bytes: u64,
     pub journals: u64,
+    /// Statements sent to a database, begin and commit not counted, and how often its answer was waited for.
+    pub statements: u64,
+    pub round_trips: u64,
 }
 
 /// Parts of the engine that keep rows of their own making.
@@ -303,6 +364,35 @@ pub trait Store: PushStore + RowStore {
         limit: usize,
         from: End,
     ) -> StoreResult<Vec<StoredEntry>>;
+
+    // Reads of many at once. A store that must travel for each read answers them in one; to others single reads are
+    // as good.
+
+    /// A user's conversations, at most `limit`, as they stand at one moment or as they come to stand meanwhile.
+    fn standings(&self, user: UserNo, places: Places, limit: usize) -> StoreResult<Vec<Standing>> {
+        many::standings(self, user, places, limit)
+    }
+    fn heads(&self, conversations: &[ConversationNo]) -> StoreResult<Vec<Head>> {
+        many::heads(self, conversations)
+    }
+    /// Cards, in the order asked for.
+    fn conversations(&self, conversations: &[ConversationNo]) -> StoreResult<Vec<Option<Conversation>>> {
+        many::conversations(self, conversations)
+    }
+    /// Where entries stand that are named by conversation and `seq`.
+    fn positions_at(&self, entries: &[(ConversationNo, u64)]) -> StoreResult<Vec<Option<Position>>> {
+        many::positions_at(self, entries)
+    }
+    /// Pages from their oldest end, in the order asked for. Once about `bytes_max` are read, each page that is still to
+    /// come has its first entry alone: a page that is shorter than asked for may go on.
+    fn pages(&self, asked: &[PageAsk], bytes_max: usize) -> StoreResult<Vec<Vec<StoredEntry>>> {
+        many::pages(self, asked, bytes_max)
+    }
+    /// The newest entries of several tails, merged in commit order.
+    fn missed(&self, tails: &[Tail], wanted: Wanted) -> StoreResult<MissedEntries> {
+        many::missed(self, tails, wanted)
+    }
+
     /// The first `seq` whose entry is at or after `at_ms`; `last_seq + 1` if none is.
     fn seq_at(&self, conversation: ConversationNo, at_ms: u64) -> StoreResult<u64>;
 

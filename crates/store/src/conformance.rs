@@ -7,6 +7,7 @@
 
 mod appends;
 mod byte_rows;
+mod many;
 mod outbox;
 mod places;
 mod push;
@@ -19,7 +20,8 @@ pub type Check = (&'static str, fn(&dyn Store));
 
 /// All checks. The caller makes a fresh store for each.
 pub fn all() -> Vec<Check> {
-    [appends::CHECKS, places::CHECKS, reads::CHECKS, outbox::CHECKS, push::CHECKS, byte_rows::CHECKS].concat()
+    [appends::CHECKS, places::CHECKS, reads::CHECKS, many::CHECKS, outbox::CHECKS, push::CHECKS, byte_rows::CHECKS]
+        .concat()
 }
 
 /// Noon of a day in 2026; checks count their times from here.

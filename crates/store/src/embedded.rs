@@ -529,7 +529,7 @@ impl Store for EmbeddedStore {
     fn stats(&self) -> StoreStats {
         let Ok(kv) = self.kv() else { return StoreStats::default() };
         let timeline_bytes = self.timeline_bytes().unwrap_or(0);
-        StoreStats { disk_bytes: kv.disk_bytes(), timeline_bytes, journals: kv.journals() }
+        StoreStats { disk_bytes: kv.disk_bytes(), timeline_bytes, journals: kv.journals(), ..StoreStats::default() }
     }
 }
 

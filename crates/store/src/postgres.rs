@@ -9,7 +9,8 @@
 //!   ([`decide`]) and written ([`write`]), in two round trips whatever its size; [`append`] is the same for
 //!   entries alone, in one;
 //! - [`commit_log`]: the commit order read back, and the nodes that share it;
-//! - [`read`]: what others ask; [`byte_rows`]: rows that the engine makes itself;
+//! - [`read`]: what others ask; [`many`]: the same of many things, in one statement; [`missed`]: the longest of those;
+//! - [`byte_rows`]: rows that the engine makes itself;
 //! - [`parts`]: the timeline in parts, and how old ones go.
 //!
 //! # Locks
@@ -25,7 +26,9 @@ mod commit_log;
 mod connection;
 mod decide;
 mod load;
+mod many;
 mod migrations;
+mod missed;
 mod options;
 mod parts;
 mod pool;
@@ -100,6 +103,11 @@ impl PostgresStore {
     /// Statements sent so far, begin and commit not counted: what a message costs the database.
     pub fn statements(&self) -> u64 {
         self.connector.statements()
+    }
+
+    /// How often an answer of the database was waited for.
+    pub fn round_trips(&self) -> u64 {
+        self.connector.round_trips()
     }
 
     /// Reads, on a connection of the pool. A connection that broke while it was idle is replaced once.

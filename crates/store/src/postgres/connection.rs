@@ -115,6 +115,7 @@ pub(crate) struct Connector {
     runtime: Option<Runtime>,
     paused: Mutex<Option<(Instant, String)>>,
     statements: AtomicU64,
+    round_trips: AtomicU64,
 }
 
 /// What a connection is for.
@@ -151,11 +152,17 @@ impl Connector {
             runtime: Some(runtime),
             paused: Mutex::new(None),
             statements: AtomicU64::new(0),
+            round_trips: AtomicU64::new(0),
         })
     }
 
     pub(crate) fn statements(&self) -> u64 {
         self.statements.load(Ordering::Relaxed)
+    }
+
+    /// How often an answer was waited for; statements that travel together wait once.
+    pub(crate) fn round_trips(&self) -> u64 {
+        self.round_trips.load(Ordering::Relaxed)
     }
 
     /// Waits on the caller's thread. Unlike a runtime's own `block_on` it may be called on any thread, also
@@ -326,6 +333,7 @@ impl Connection {
     }
 
     async fn in_time<T>(&self, work: impl Future<Output = Result<T, tokio_postgres::Error>>) -> Result<T, Failure> {
+        self.connector.round_trips.fetch_add(1, Ordering::Relaxed);
         match timeout(self.connector.answer_timeout[self.of as usize], work).await {
             Ok(result) => Ok(result?),
             Err(_) => Err(Failure::Late),

@@ -11,7 +11,7 @@ use tidings_engine::{model::*, store::*};
 use tokio_postgres::Row;
 
 /// A limit as the database takes it.
-fn rows_max(limit: usize) -> i64 {
+pub(super) fn rows_max(limit: usize) -> i64 {
     i64::try_from(limit).unwrap_or(i64::MAX)
 }
 
@@ -44,7 +44,12 @@ impl PostgresStore {
 }
 
 fn entry(row: &Row) -> StoreResult<StoredEntry> {
-    decode_content(number(row, 0), number(row, 1), number(row, 2), row.get(3))
+    entry_at(row, 0)
+}
+
+/// An entry from four columns on.
+pub(super) fn entry_at(row: &Row, first: usize) -> StoreResult<StoredEntry> {
+    decode_content(number(row, first), number(row, first + 1), number(row, first + 2), row.get(first + 3))
 }
 
 impl Store for PostgresStore {
@@ -143,6 +148,30 @@ impl Store for PostgresStore {
         }
     }
 
+    fn standings(&self, user: UserNo, places: Places, limit: usize) -> StoreResult<Vec<Standing>> {
+        self.read_standings(user, places, limit)
+    }
+
+    fn heads(&self, conversations: &[ConversationNo]) -> StoreResult<Vec<Head>> {
+        self.read_heads(conversations)
+    }
+
+    fn conversations(&self, conversations: &[ConversationNo]) -> StoreResult<Vec<Option<Conversation>>> {
+        self.read_cards(conversations)
+    }
+
+    fn positions_at(&self, entries: &[(ConversationNo, u64)]) -> StoreResult<Vec<Option<Position>>> {
+        self.read_positions(entries)
+    }
+
+    fn pages(&self, asked: &[PageAsk], bytes_max: usize) -> StoreResult<Vec<Vec<StoredEntry>>> {
+        self.read_pages(asked, bytes_max)
+    }
+
+    fn missed(&self, tails: &[Tail], wanted: Wanted) -> StoreResult<MissedEntries> {
+        self.read_missed(tails, wanted)
+    }
+
     fn seq_at(&self, conversation: ConversationNo, at_ms: u64) -> StoreResult<u64> {
         let head = self.head(conversation)?;
         // Times never decrease with the sequence, so halving finds the first.
@@ -188,6 +217,12 @@ impl Store for PostgresStore {
         let rows = self.query(sql, &[]).unwrap_or_default();
         let row = rows.first();
         let [disk_bytes, timeline_bytes] = [0, 1].map(|column| row.map_or(0, |row| number(row, column)));
-        StoreStats { disk_bytes, timeline_bytes, journals: 0 }
+        StoreStats {
+            disk_bytes,
+            timeline_bytes,
+            journals: 0,
+            statements: self.connector.statements(),
+            round_trips: self.connector.round_trips(),
+        }
     }
 }

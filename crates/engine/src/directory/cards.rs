@@ -1,0 +1,44 @@
+//! Cards of many conversations at once: one look at the store for all that are not cached.
+
+use super::Directory;
+use crate::{model::*, store::StoreResult};
+use quick_cache::sync::GuardResult;
+use std::{sync::Arc, time::Duration};
+
+impl Directory {
+    /// Cards in the order asked for; each conversation is named once.
+    pub fn conversations(&self, nos: &[ConversationNo]) -> StoreResult<Vec<Option<Arc<Conversation>>>> {
+        let mut cards = Vec::with_capacity(nos.len());
+        let (mut missing, mut guards) = (Vec::new(), Vec::new());
+        for (index, no) in nos.iter().enumerate() {
+            // Without waiting for who loads one already: two who hold places and wait for each other's would wait for good.
+            let found = match self.conversations.get_value_or_guard(no, Some(Duration::ZERO)) {
+                GuardResult::Value(card) => Some(card),
+                GuardResult::Guard(guard) => {
+                    missing.push((index, *no));
+                    guards.push(Some(guard));
+                    None
+                }
+                GuardResult::Timeout => {
+                    missing.push((index, *no));
+                    guards.push(None);
+                    None
+                }
+            };
+            cards.push(found);
+        }
+        if missing.is_empty() {
+            return Ok(cards);
+        }
+        let nos: Vec<_> = missing.iter().map(|(_, no)| *no).collect();
+        for (((index, _), guard), card) in missing.into_iter().zip(guards).zip(self.store.conversations(&nos)?) {
+            let Some(card) = card.map(Arc::new) else { continue };
+            if let Some(guard) = guard {
+                // Err: it was dropped while it was read; the card serves this caller only.
+                let _ = guard.insert(card.clone());
+            }
+            cards[index] = Some(card);
+        }
+        Ok(cards)
+    }
+}

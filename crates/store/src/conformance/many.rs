@@ -1,0 +1,190 @@
+//! Reads of many at once answer what single reads would.
+
+use super::*;
+use std::time::Duration;
+use tidings_engine::many;
+
+pub(super) const CHECKS: &[Check] = &[
+    ("standings, heads, cards and positions of many are those of each", many_at_once),
+    ("pages of many are those of each, and each has its first entry however large", pages),
+    ("what was missed is the newest of all conversations, and the exact rest", missed),
+    ("what was missed is found where retention removed some of it", missed_after_retention),
+];
+
+const DAY: u64 = 24 * 60 * 60 * 1_000;
+
+/// A small generator, so that every store gets the same history.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % end
+    }
+}
+
+/// Three users in 30 conversations of all kinds; entries come in bursts over several days. Some conversations stay empty,
+/// and the third user joins some of them late.
+fn history(store: &dyn Store, entries: u64) -> (Vec<UserNo>, Vec<ConversationNo>) {
+    let u = users(store, 3);
+    let kind = |n: usize| [ConversationKind::Group, ConversationKind::Official][n % 2];
+    let mut rooms: Vec<_> = (0..28).map(|n| create(store, &format!("room-{n}"), kind(n), &u[..2])).collect();
+    rooms.push(create(store, "direct-1", ConversationKind::Direct, &u[..2]));
+    rooms.push(create(store, "direct-2", ConversationKind::Direct, &[u[0], u[2]]));
+    let mut dice = Dice(7);
+    let (mut room, mut said) = (0, 0);
+    while said < entries {
+        let burst = dice.below(25) + 1;
+        // The last few stay empty but for a notice of a member, where one joins.
+        room = if dice.below(3) == 0 { dice.below(26) as usize } else { room };
+        let batch: Vec<_> = (0..burst).map(|n| append(rooms[room], message(u[0], &format!("m{}", said + n)))).collect();
+        store.commit(&batch, NOON + said * 4 * DAY / entries).unwrap();
+        said += burst;
+        if dice.below(8) == 0 {
+            let conversation = rooms[dice.below(28) as usize];
+            let add = vec![(u[2], Role::Member)];
+            let notice = Some(notice(EntryKind::MemberChange));
+            commit_at(
+                store,
+                Proposal::ChangeMembers { conversation, add, remove: vec![], members_max: 10, notice },
+                NOON + said * 4 * DAY / entries,
+            );
+        }
+    }
+    commit_at(store, append(rooms[28], message(u[1], "direct")), NOON + 4 * DAY);
+    commit_at(store, Proposal::MarkRead { conversation: rooms[0], user: u[1], seq: 3 }, NOON + 4 * DAY);
+    commit_at(
+        store,
+        Proposal::SetMute { conversation: rooms[1], user: u[1], mute: MuteState::Forever },
+        NOON + 4 * DAY,
+    );
+    (u, rooms)
+}
+
+fn by_conversation(mut standings: Vec<Standing>) -> Vec<Standing> {
+    standings.sort_by_key(|standing| standing.conversation);
+    standings
+}
+
+fn many_at_once(store: &dyn Store) {
+    let (u, rooms) = history(store, 600);
+    for user in u.iter().copied().chain([UserNo(99)]) {
+        for places in [Places::All, Places::Direct, Places::Shared] {
+            let found = by_conversation(store.standings(user, places, 100).unwrap());
+            assert_eq!(found, by_conversation(many::standings(store, user, places, 100).unwrap()), "{places:?}");
+        }
+    }
+    assert_eq!(store.standings(u[0], Places::All, 100).unwrap().len(), 30);
+    assert_eq!(store.standings(u[0], Places::Direct, 100).unwrap().len(), 2);
+    assert_eq!(store.standings(u[0], Places::All, 7).unwrap().len(), 7);
+    let mut asked: Vec<_> = rooms.iter().rev().copied().collect();
+    asked.insert(3, ConversationNo(999));
+    assert_eq!(store.heads(&asked).unwrap(), many::heads(store, &asked).unwrap());
+    assert_eq!(store.conversations(&asked).unwrap(), many::conversations(store, &asked).unwrap());
+    let entries: Vec<_> = asked.iter().flat_map(|no| [0, 1, 9, 40, 1_000].map(|seq| (*no, seq))).collect();
+    assert_eq!(store.positions_at(&entries).unwrap(), many::positions_at(store, &entries).unwrap());
+    assert!(store.heads(&[]).unwrap().is_empty() && store.conversations(&[]).unwrap().is_empty());
+    assert!(store.positions_at(&[]).unwrap().is_empty());
+}
+
+fn pages(store: &dyn Store) {
+    let (u, rooms) = history(store, 600);
+    let mut dice = Dice(11);
+    let mut asked: Vec<_> = rooms
+        .iter()
+        .map(|no| {
+            let from_seq = dice.below(30) + 1;
+            PageAsk {
+                conversation: *no,
+                from_seq,
+                to_seq: from_seq + dice.below(40),
+                limit: dice.below(30) as usize + 1,
+            }
+        })
+        .collect();
+    asked.push(PageAsk { conversation: rooms[0], from_seq: 1, to_seq: u64::MAX, limit: 2 });
+    asked.push(PageAsk { conversation: rooms[0], from_seq: 9, to_seq: 7, limit: 2 });
+    let all = many::pages(store, &asked, usize::MAX).unwrap();
+    assert_eq!(store.pages(&asked, 1 << 30).unwrap(), all);
+    assert!(store.pages(&[], 1 << 30).unwrap().is_empty());
+
+    // Where room is short, pages end early, but none is empty for that.
+    let large = group(store, "large", &u);
+    let body = format!("\"{}\"", "x".repeat(10_000));
+    let batch: Vec<_> = (0..20)
+        .map(|n| append(large, NewEntry { body: body.clone().into(), ..message(u[0], &format!("large-{n}")) }))
+        .collect();
+    store.commit(&batch, NOON + 4 * DAY).unwrap();
+    let ask = PageAsk { conversation: large, from_seq: 1, to_seq: 20, limit: 20 };
+    let asked =
+        [ask, PageAsk { from_seq: 5, ..ask }, asked[0], PageAsk { from_seq: 21, ..ask }, PageAsk { to_seq: 3, ..ask }];
+    let (found, whole) = (store.pages(&asked, 45_000).unwrap(), many::pages(store, &asked, usize::MAX).unwrap());
+    for (found, whole) in found.iter().zip(&whole) {
+        assert_eq!(found[..], whole[..found.len()], "pages start where they were to");
+        assert_eq!(found.is_empty(), whole.is_empty());
+    }
+    let entries: usize = found.iter().map(Vec::len).sum();
+    assert!(entries < whole.iter().map(Vec::len).sum::<usize>(), "{entries}");
+}
+
+/// The tails of a user, as a resume asks for them.
+fn tails(store: &dyn Store, user: UserNo, after: Position, until: Position) -> Vec<Tail> {
+    let standings = by_conversation(store.standings(user, Places::All, 100).unwrap());
+    let tail = |Standing { conversation, head, membership, .. }: &Standing| Tail {
+        conversation: *conversation,
+        floor_seq: (membership.joined_seq + 1).max(head.first_seq),
+        newest_seq: head.last_seq,
+        newest_position: head.last_position,
+        after,
+        until,
+    };
+    standings.iter().map(tail).collect()
+}
+
+fn compare_missed(store: &dyn Store, users: &[UserNo]) {
+    let last = store.last_position();
+    for user in users {
+        for (after, until) in
+            [(0, last), (last / 2, last), (last - 40, last), (last / 3, last / 2), (last - 1, last), (last, last)]
+        {
+            let tails = tails(store, *user, after, until);
+            for (entries_max, bytes_max) in
+                [(800, 1 << 20), (100, 1 << 20), (9, 1 << 20), (1, 1), (800, 300), (800, 2_000)]
+            {
+                let wanted = Wanted { entries_max, bytes_max, ranges: true };
+                let (found, expected) =
+                    (store.missed(&tails, wanted).unwrap(), many::missed(store, &tails, wanted).unwrap());
+                assert_eq!(found, expected, "{user:?} after {after} until {until}: {wanted:?}");
+                let without = store.missed(&tails, Wanted { ranges: false, ..wanted }).unwrap();
+                assert_eq!(without, MissedEntries { left: vec![], ..expected });
+            }
+        }
+    }
+    let nothing = store.missed(&[], Wanted { entries_max: 1, bytes_max: 1, ranges: true }).unwrap();
+    assert_eq!(nothing, MissedEntries::default());
+}
+
+fn missed(store: &dyn Store) {
+    let (u, rooms) = history(store, 1_500);
+    compare_missed(store, &u);
+    // One conversation in which most was said last, and large: others come to their turn behind it.
+    let body = format!("\"{}\"", "y".repeat(5_000));
+    let batch: Vec<_> = (0..150)
+        .map(|n| append(rooms[4], NewEntry { body: body.clone().into(), ..message(u[0], &format!("long-{n}")) }))
+        .collect();
+    store.commit(&batch, NOON + 4 * DAY).unwrap();
+    compare_missed(store, &u[..1]);
+}
+
+fn missed_after_retention(store: &dyn Store) {
+    let (u, _) = history(store, 900);
+    let before: Vec<_> = u.iter().map(|user| (*user, tails(store, *user, 0, store.last_position()))).collect();
+    store.retain(Retention { age_max: Some(Duration::from_millis(2 * DAY)), bytes_max: None }, NOON + 4 * DAY).unwrap();
+    compare_missed(store, &u);
+    // Removed while it was looked at: what is left is found all the same.
+    let wanted = Wanted { entries_max: 10_000, bytes_max: 1 << 30, ranges: false };
+    for (user, tails) in before {
+        let found = store.missed(&tails, wanted).unwrap();
+        assert_eq!(found, many::missed(store, &tails, wanted).unwrap(), "{user:?}");
+    }
+}

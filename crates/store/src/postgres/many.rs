@@ -1,0 +1,186 @@
+//! Reads of many things, each one statement: its time is the database's, and no longer a round trip for each thing.
+
+use super::{
+    PostgresStore,
+    connection::{number, stored},
+    load::membership,
+    missed::MISSED,
+    read::{entry_at, rows_max},
+};
+use crate::rows::{ConversationRow, decode, kind_byte, kind_of};
+use std::{cmp::Reverse, collections::HashMap};
+use tidings_engine::{model::*, store::*};
+use tokio_postgres::Row;
+
+const STANDINGS: &str = "SELECT p.conversation, p.kind, \
+     coalesce(h.last_seq, 0), coalesce(h.last_at, 0), coalesce(h.last_position, 0), \
+     coalesce((SELECT min(c.first_seq) FROM chapters c WHERE c.conversation = p.conversation), coalesce(h.last_seq, 0) + 1), \
+     m.role, m.joined_at, m.joined_seq, m.read_seq, m.muted_until \
+     FROM (SELECT conversation, kind FROM places WHERE user_no = $1 AND kind BETWEEN $2 AND $3 \
+     ORDER BY kind, conversation LIMIT $4) p \
+     JOIN members m ON m.conversation = p.conversation AND m.user_no = $1 \
+     LEFT JOIN heads h ON h.conversation = p.conversation";
+const HEADS: &str = "SELECT k.n, h.last_seq, h.last_at, h.last_position, \
+     coalesce((SELECT min(c.first_seq) FROM chapters c WHERE c.conversation = h.conversation), h.last_seq + 1) \
+     FROM unnest($1::bigint[]) WITH ORDINALITY AS k (conversation, n) JOIN heads h ON h.conversation = k.conversation";
+const CARDS: &str = "SELECT c.no, c.card FROM unnest($1::bigint[]) AS k (no) JOIN conversations c ON c.no = k.no";
+const POSITIONS: &str = "SELECT k.n, e.position \
+     FROM unnest($1::bigint[], $2::bigint[]) WITH ORDINALITY AS k (conversation, seq, n) \
+     CROSS JOIN LATERAL (SELECT part FROM chapters WHERE conversation = k.conversation AND first_seq <= k.seq \
+     ORDER BY first_seq DESC LIMIT 1) c \
+     JOIN entries e ON e.part = c.part AND e.conversation = k.conversation AND e.seq = k.seq";
+/// The sum is of what stands before an entry, over all pages: the first of each page comes in any case.
+const PAGES: &str = "SELECT n, seq, position, at, content FROM \
+     (SELECT k.n, e.seq, e.position, e.at, e.content, row_number() OVER (PARTITION BY k.n ORDER BY e.seq) AS place, \
+     sum(octet_length(e.content)) OVER (ORDER BY k.n, e.seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before \
+     FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[]) \
+     WITH ORDINALITY AS k (conversation, from_seq, to_seq, rows_max, n) CROSS JOIN LATERAL \
+     (SELECT e.seq, e.position, e.at, e.content FROM (SELECT part, first_seq FROM chapters \
+     WHERE conversation = k.conversation AND first_seq <= k.to_seq AND first_seq >= coalesce((SELECT max(first_seq) \
+     FROM chapters WHERE conversation = k.conversation AND first_seq <= k.from_seq), 0)) c CROSS JOIN LATERAL \
+     (SELECT seq, position, at, content FROM entries WHERE part = c.part AND conversation = k.conversation \
+     AND seq BETWEEN k.from_seq AND k.to_seq ORDER BY seq LIMIT k.rows_max) e \
+     ORDER BY c.first_seq, e.seq LIMIT k.rows_max) e) found \
+     WHERE place = 1 OR before < $5 ORDER BY n, seq";
+
+fn column(numbers: impl Iterator<Item = u64>) -> Vec<i64> {
+    numbers.map(stored).collect()
+}
+
+/// What a row is about, by its first column: the place in what was asked for.
+fn index(row: &Row) -> usize {
+    number(row, 0) as usize - 1
+}
+
+impl PostgresStore {
+    pub(super) fn read_standings(&self, user: UserNo, places: Places, limit: usize) -> StoreResult<Vec<Standing>> {
+        let kind = |kind| i16::from(kind_byte(kind));
+        let (first, last) = match places {
+            Places::All => (kind(ConversationKind::Direct), i16::MAX),
+            Places::Direct => (kind(ConversationKind::Direct), kind(ConversationKind::Direct)),
+            Places::Shared => (kind(ConversationKind::Group), i16::MAX),
+        };
+        let rows = self.query(STANDINGS, &[&stored(user.0), &first, &last, &rows_max(limit)])?;
+        let standing = |row: &Row| {
+            Ok(Standing {
+                conversation: ConversationNo(number(row, 0)),
+                kind: kind_of(row.get::<_, i16>(1) as u8),
+                head: head(row, 2),
+                membership: membership(row, 6)?,
+            })
+        };
+        rows.iter().map(standing).collect()
+    }
+
+    pub(super) fn read_heads(&self, conversations: &[ConversationNo]) -> StoreResult<Vec<Head>> {
+        let mut heads = vec![Head { first_seq: 1, ..Head::default() }; conversations.len()];
+        if !conversations.is_empty() {
+            let rows = self.query(HEADS, &[&column(conversations.iter().map(|no| no.0))])?;
+            rows.iter().for_each(|row| heads[index(row)] = head(row, 1));
+        }
+        Ok(heads)
+    }
+
+    pub(super) fn read_cards(&self, conversations: &[ConversationNo]) -> StoreResult<Vec<Option<Conversation>>> {
+        if conversations.is_empty() {
+            return Ok(Vec::new());
+        }
+        let rows = self.query(CARDS, &[&column(conversations.iter().map(|no| no.0))])?;
+        let card = |row: &Row| {
+            let no = ConversationNo(number(row, 0));
+            Ok((no, decode::<ConversationRow>(row.get(1))?.conversation(no)))
+        };
+        let cards = rows.iter().map(card).collect::<StoreResult<HashMap<_, _>>>()?;
+        Ok(conversations.iter().map(|no| cards.get(no).cloned()).collect())
+    }
+
+    pub(super) fn read_positions(&self, entries: &[(ConversationNo, u64)]) -> StoreResult<Vec<Option<Position>>> {
+        let mut positions = vec![None; entries.len()];
+        if !entries.is_empty() {
+            let (of, seqs) = (column(entries.iter().map(|(no, _)| no.0)), column(entries.iter().map(|(_, seq)| *seq)));
+            let rows = self.query(POSITIONS, &[&of, &seqs])?;
+            rows.iter().for_each(|row| positions[index(row)] = Some(number(row, 1)));
+        }
+        Ok(positions)
+    }
+
+    pub(super) fn read_pages(&self, asked: &[PageAsk], bytes_max: usize) -> StoreResult<Vec<Vec<StoredEntry>>> {
+        let mut pages = vec![Vec::new(); asked.len()];
+        if !asked.is_empty() {
+            let of = column(asked.iter().map(|ask| ask.conversation.0));
+            let (from, to) = (column(asked.iter().map(|ask| ask.from_seq)), column(asked.iter().map(|ask| ask.to_seq)));
+            let limits: Vec<_> = asked.iter().map(|ask| rows_max(ask.limit)).collect();
+            for row in self.query(PAGES, &[&of, &from, &to, &limits, &rows_max(bytes_max)])? {
+                pages[index(&row)].push(entry_at(&row, 1)?);
+            }
+        }
+        Ok(pages)
+    }
+
+    /// One statement, as a rule: another where the rows, which are longer than their bodies, reached the limit of bytes
+    /// before those did.
+    pub(super) fn read_missed(&self, tails: &[Tail], wanted: Wanted) -> StoreResult<MissedEntries> {
+        let mut entries: Vec<(usize, StoredEntry)> = Vec::new();
+        // What is not handed out: at first all that is asked for.
+        let mut left: Vec<_> = tails.iter().enumerate().map(|(n, tail)| (n, tail.floor_seq, tail.newest_seq)).collect();
+        let mut bytes = 0;
+        while !left.is_empty() && entries.len() < wanted.entries_max && bytes < wanted.bytes_max {
+            let entries_max = wanted.entries_max - entries.len();
+            // Room for what a row has beside its body.
+            let bytes_max = (wanted.bytes_max - bytes).saturating_mul(2);
+            let (ranges, mut found) = self.read_newest(tails, &left, entries_max, bytes_max)?;
+            found.sort_unstable_by_key(|(_, entry)| Reverse(entry.position));
+            let progress = !found.is_empty();
+            let mut ends: HashMap<usize, u64> = HashMap::new();
+            for (at, entry) in found {
+                if bytes >= wanted.bytes_max {
+                    break;
+                }
+                bytes += entry.content.body.len();
+                ends.insert(at, entry.seq - 1);
+                entries.push((ranges[at].0, entry));
+            }
+            let end = |at: usize, to_seq: u64| ends.get(&at).copied().unwrap_or(to_seq);
+            left = ranges.iter().enumerate().map(|(at, (tail, from, to))| (*tail, *from, end(at, *to))).collect();
+            left.retain(|(_, from_seq, to_seq)| from_seq <= to_seq);
+            if !progress {
+                break;
+            }
+        }
+        Ok(MissedEntries { entries, left: if wanted.ranges { left } else { Vec::new() } })
+    }
+
+    /// The exact ranges of these parts of tails, in their order, and the newest entries of all of them with the place of
+    /// their range.
+    #[allow(clippy::type_complexity)]
+    fn read_newest(
+        &self,
+        tails: &[Tail],
+        parts: &[(usize, u64, u64)],
+        entries_max: usize,
+        bytes_max: usize,
+    ) -> StoreResult<(Vec<(usize, u64, u64)>, Vec<(usize, StoredEntry)>)> {
+        let of = column(parts.iter().map(|(tail, ..)| tails[*tail].conversation.0));
+        let (from, to) = (column(parts.iter().map(|part| part.1)), column(parts.iter().map(|part| part.2)));
+        let after = column(parts.iter().map(|(tail, ..)| tails[*tail].after));
+        let until = column(parts.iter().map(|(tail, ..)| tails[*tail].until));
+        let limits = (rows_max(entries_max), rows_max(bytes_max));
+        let rows = self.query(MISSED, &[&of, &from, &to, &after, &until, &limits.0, &limits.1])?;
+        let mut ranges = vec![(0, 1, 0); parts.len()];
+        let mut entries = Vec::new();
+        for row in &rows {
+            let at = index(row);
+            match row.get::<_, Option<&[u8]>>(4) {
+                Some(_) => entries.push((at, entry_at(row, 1)?)),
+                None => ranges[at] = (parts[at].0, number(row, 1), number(row, 2)),
+            }
+        }
+        Ok((ranges, entries))
+    }
+}
+
+/// A head from four columns on.
+fn head(row: &Row, first: usize) -> Head {
+    let [last_seq, last_at, last_position, first_seq] = [0, 1, 2, 3].map(|column| number(row, first + column));
+    Head { last_seq, last_at, last_position, first_seq }
+}
