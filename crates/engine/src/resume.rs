@@ -69,8 +69,10 @@ impl Engine {
     ) -> Result<(Resume, Vec<Taken>), Refusal> {
         let whole = Resume { complete: true, reset: false, ranges: vec![] };
         let Some(cursor) = cursor else { return Ok((whole, vec![])) };
-        let last = self.store.last_position();
-        let reset = cursor.epoch != self.store.epoch() || cursor.positions.iter().any(|position| *position > last);
+        // What this node has come to is committed: only a cursor beyond that asks where the history ends.
+        let farthest = cursor.positions.into_iter().max().unwrap_or(0);
+        let is_beyond = until.iter().all(|until| farthest > *until) && farthest > self.store.last_position();
+        let reset = cursor.epoch != self.store.epoch() || is_beyond;
         let after = if reset { [0; LANES] } else { cursor.positions };
         let (tails, joined) = self.tails(user, after, until)?;
         let wanted = Wanted { entries_max: INBOX_ENTRIES_MAX, bytes_max: INBOX_BYTES_MAX, ranges: !reset };

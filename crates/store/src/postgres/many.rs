@@ -43,6 +43,9 @@ const PAGES: &str = "SELECT n, seq, position, at, content FROM \
      ORDER BY c.first_seq, e.seq LIMIT k.rows_max) e) found \
      WHERE place = 1 OR before < $5 ORDER BY n, seq";
 
+/// A part of a tail: the tail's index, and the part's first and last `seq`.
+type Part = (usize, u64, u64);
+
 fn column(numbers: impl Iterator<Item = u64>) -> Vec<i64> {
     numbers.map(stored).collect()
 }
@@ -152,14 +155,13 @@ impl PostgresStore {
 
     /// The exact ranges of these parts of tails, in their order, and the newest entries of all of them with the place of
     /// their range.
-    #[allow(clippy::type_complexity)]
     fn read_newest(
         &self,
         tails: &[Tail],
-        parts: &[(usize, u64, u64)],
+        parts: &[Part],
         entries_max: usize,
         bytes_max: usize,
-    ) -> StoreResult<(Vec<(usize, u64, u64)>, Vec<(usize, StoredEntry)>)> {
+    ) -> StoreResult<(Vec<Part>, Vec<(usize, StoredEntry)>)> {
         let of = column(parts.iter().map(|(tail, ..)| tails[*tail].conversation.0));
         let (from, to) = (column(parts.iter().map(|part| part.1)), column(parts.iter().map(|part| part.2)));
         let after = column(parts.iter().map(|(tail, ..)| tails[*tail].after));

@@ -1,0 +1,122 @@
+//! A store whose chats are in PostgreSQL and whose other rows are in memory: what an engine does in the background costs
+//! the database nothing, and its statements can be counted.
+#![allow(clippy::unwrap_used)]
+
+use std::sync::Arc;
+use tidings_engine::{many, memory::MemoryStore, model::*, push::rows::*, store::*};
+use tidings_store::PostgresStore;
+
+pub(crate) struct ChatStore {
+    pub chat: Arc<PostgresStore>,
+    pub rest: MemoryStore,
+    /// Reads of many as single reads.
+    pub singly: bool,
+}
+
+impl Store for ChatStore {
+    fn commit(&self, batch: &[Proposal], now_ms: u64) -> StoreResult<Vec<Outcome>> {
+        self.chat.commit(batch, now_ms)
+    }
+    fn commit_in_order(&self, batch: &[Proposal], now_ms: u64) -> StoreResult<(Vec<Outcome>, Span)> {
+        self.chat.commit_in_order(batch, now_ms)
+    }
+    fn epoch(&self) -> u64 {
+        self.chat.epoch()
+    }
+    fn last_position(&self) -> Position {
+        self.chat.last_position()
+    }
+    fn user_no(&self, id: &str) -> StoreResult<Option<UserNo>> {
+        self.chat.user_no(id)
+    }
+    fn user(&self, no: UserNo) -> StoreResult<Option<User>> {
+        self.chat.user(no)
+    }
+    fn last_seen(&self, no: UserNo) -> StoreResult<Option<u64>> {
+        self.chat.last_seen(no)
+    }
+    fn conversation_no(&self, id: &str) -> StoreResult<Option<ConversationNo>> {
+        self.chat.conversation_no(id)
+    }
+    fn conversation(&self, no: ConversationNo) -> StoreResult<Option<Conversation>> {
+        self.chat.conversation(no)
+    }
+    fn head(&self, no: ConversationNo) -> StoreResult<Head> {
+        self.chat.head(no)
+    }
+    fn membership(&self, conversation: ConversationNo, user: UserNo) -> StoreResult<Option<Membership>> {
+        self.chat.membership(conversation, user)
+    }
+    fn members(&self, c: ConversationNo, after: Option<UserNo>, n: usize) -> StoreResult<Vec<(UserNo, Membership)>> {
+        self.chat.members(c, after, n)
+    }
+    fn conversations_of(&self, user: UserNo, direct: bool, n: usize) -> StoreResult<Vec<UserConversation>> {
+        self.chat.conversations_of(user, direct, n)
+    }
+    fn entries(&self, c: ConversationNo, a: u64, b: u64, n: usize, from: End) -> StoreResult<Vec<StoredEntry>> {
+        self.chat.entries(c, a, b, n, from)
+    }
+    fn standings(&self, user: UserNo, places: Places, limit: usize) -> StoreResult<Vec<Standing>> {
+        match self.singly {
+            true => many::standings(self, user, places, limit),
+            false => self.chat.standings(user, places, limit),
+        }
+    }
+    fn heads(&self, nos: &[ConversationNo]) -> StoreResult<Vec<Head>> {
+        if self.singly { many::heads(self, nos) } else { self.chat.heads(nos) }
+    }
+    fn conversations(&self, nos: &[ConversationNo]) -> StoreResult<Vec<Option<Conversation>>> {
+        if self.singly { many::conversations(self, nos) } else { self.chat.conversations(nos) }
+    }
+    fn positions_at(&self, entries: &[(ConversationNo, u64)]) -> StoreResult<Vec<Option<Position>>> {
+        if self.singly { many::positions_at(self, entries) } else { self.chat.positions_at(entries) }
+    }
+    fn pages(&self, asked: &[PageAsk], bytes_max: usize) -> StoreResult<Vec<Vec<StoredEntry>>> {
+        if self.singly { many::pages(self, asked, bytes_max) } else { self.chat.pages(asked, bytes_max) }
+    }
+    fn missed(&self, tails: &[Tail], wanted: Wanted) -> StoreResult<MissedEntries> {
+        if self.singly { many::missed(self, tails, wanted) } else { self.chat.missed(tails, wanted) }
+    }
+    fn seq_at(&self, conversation: ConversationNo, at_ms: u64) -> StoreResult<u64> {
+        self.chat.seq_at(conversation, at_ms)
+    }
+    fn outbox(&self, after: Position, limit: usize) -> StoreResult<Vec<OutboxItem>> {
+        self.chat.outbox(after, limit)
+    }
+    fn outbox_done(&self) -> StoreResult<Position> {
+        self.chat.outbox_done()
+    }
+    fn dead_notifications(&self, after: Option<u64>, limit: usize) -> StoreResult<Vec<DeadNotification>> {
+        self.chat.dead_notifications(after, limit)
+    }
+    fn retain(&self, retention: Retention, now_ms: u64) -> StoreResult<u64> {
+        self.chat.retain(retention, now_ms)
+    }
+    fn stats(&self) -> StoreStats {
+        self.chat.stats()
+    }
+}
+
+impl PushStore for ChatStore {
+    fn write_push(&self, changes: &[PushChange]) -> StoreResult<()> {
+        self.rest.write_push(changes)
+    }
+    fn push_row(&self, key: &PushKey) -> StoreResult<Option<PushRow>> {
+        self.rest.push_row(key)
+    }
+    fn push_rows(&self, from: &PushKey, to: &PushKey, limit: usize) -> StoreResult<Vec<PushRow>> {
+        self.rest.push_rows(from, to, limit)
+    }
+}
+
+impl RowStore for ChatStore {
+    fn write_rows(&self, space: RowSpace, changes: Vec<RowChange>) -> StoreResult<()> {
+        self.rest.write_rows(space, changes)
+    }
+    fn row(&self, space: RowSpace, key: &[u8]) -> StoreResult<Option<Vec<u8>>> {
+        self.rest.row(space, key)
+    }
+    fn rows(&self, space: RowSpace, from: &[u8], to: &[u8], limit: usize) -> StoreResult<Vec<(Vec<u8>, Vec<u8>)>> {
+        self.rest.rows(space, from, to, limit)
+    }
+}
