@@ -377,3 +377,6 @@ fn card(of: ConversationRef) -> Arc<Conversation> {
     let (name, avatar, attributes) = (None, None, None);
     Arc::new(Conversation { no, id, kind, pair, name, avatar, attributes, created_at: 0, member_count: 0 })
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,251 @@
+//! Whatever is lost, late, doubled or cut on the way: the lanes get every entry once, in order.
+
+use super::*;
+use crate::{
+    cluster::{bus::LocalBus, log::Change},
+    config::EngineConfig,
+    delivery::{Fanout, Step},
+    directory::Directory,
+    lanes::Lanes,
+    memory::MemoryStore,
+    shards::{ShardReceivers, Shards, Wake},
+    store::{NewConversation, Outcome, Proposal, Store, UserPatch},
+};
+use proptest::prelude::*;
+
+struct Asleep;
+
+impl Wake for Asleep {
+    fn wake(&self) {}
+}
+
+/// A follower with what it hands to its one shard.
+struct Node {
+    follower: Follower,
+    receivers: Vec<ShardReceivers>,
+    store: Arc<MemoryStore>,
+    room: ConversationNo,
+    members: Vec<UserNo>,
+    lanes: Arc<Lanes>,
+}
+
+fn node() -> Node {
+    let store = Arc::new(MemoryStore::shared());
+    let ids = ["a", "b", "c"];
+    let users = ids.map(|id| UserPatch { id: id.into(), ..UserPatch::default() }).to_vec();
+    store.commit(&[Proposal::PutUsers(users)], 1).unwrap();
+    let members: Vec<UserNo> = ids.iter().map(|id| store.user_no(id).unwrap().unwrap()).collect();
+    let new = NewConversation {
+        id: "g".into(),
+        kind: ConversationKind::Group,
+        pair: None,
+        name: None,
+        avatar: None,
+        attributes: None,
+        members: vec![(members[0], Role::Owner)],
+    };
+    store.commit(&[Proposal::CreateConversation(new)], 1).unwrap();
+    let room = store.conversation_no("g").unwrap().unwrap();
+    let config = EngineConfig { shards: 1, shard_queue: 4_096, ..EngineConfig::default() };
+    let metrics = Arc::new(Metrics::new());
+    let (shards, receivers) = Shards::new(&config, vec![Arc::new(Asleep)]);
+    let lanes = Lanes::start(&config, shards, metrics.clone());
+    let directory = Arc::new(Directory::new(store.clone(), 100, true));
+    let applier = Applier { lanes: lanes.clone(), directory };
+    let bus = Arc::new(LocalBus::default());
+    let follower = Follower::new(store.last_position(), applier, store.clone(), bus, metrics);
+    Node { follower, receivers, store, room, members, lanes }
+}
+
+impl Node {
+    /// Commits some proposals and answers with the batch, as its own node and as others get it.
+    fn commit(&self, proposals: &[Proposal]) -> (Span, WireBatch) {
+        let after = self.store.last_position();
+        let (outcomes, span) = self.store.commit_in_order(proposals, 1).unwrap();
+        assert!(outcomes.iter().all(|outcome| !matches!(outcome, Outcome::Refused(_))), "{outcomes:?}");
+        assert_eq!(span.after, after);
+        let batch = self.follower.with_cards(self.store.committed_after(after, 1_000).unwrap()).unwrap();
+        (span, batch)
+    }
+
+    fn own(&self, batch: &WireBatch) -> Vec<Item> {
+        let card = self.store.conversation(self.room).unwrap().map(Arc::new).unwrap();
+        let item = |item: &WireItem| {
+            let (joined, left) = match &item.change {
+                Some(Change::Members { joined, left, .. }) => (joined.clone(), left.clone()),
+                _ => (vec![], vec![]),
+            };
+            let (entry, conversation) = (item.entry.clone(), card.clone());
+            let committed = Committed { conversation, joined, left, entry, slot: None, at: Instant::now() };
+            Item { committed: Some(committed), change: item.change.clone() }
+        };
+        batch.items.iter().map(item).collect()
+    }
+
+    fn say(&self) -> Proposal {
+        let entry = NewEntry {
+            kind: EntryKind::Message,
+            sender: None,
+            client_msg_id: None,
+            content_type: "text".into(),
+            body: "\"hi\"".into(),
+            mentions: vec![],
+            silent: false,
+            skip_push: false,
+        };
+        Proposal::Append { conversation: self.room, entry }
+    }
+
+    fn change_members(&self, which: usize, add: bool) -> Proposal {
+        let user = self.members[1 + which % 2];
+        let (add, remove) = if add { (vec![(user, Role::Member)], vec![]) } else { (vec![], vec![user]) };
+        Proposal::ChangeMembers { conversation: self.room, add, remove, members_max: 10, notice: None }
+    }
+
+    /// All `seq` that the shard got, and who is in the room in the end.
+    fn handed_over(self) -> (Vec<u64>, Vec<UserNo>) {
+        self.lanes.stop();
+        let (mut seqs, mut there) = (Vec::new(), vec![self.members[0]]);
+        let fanouts: Vec<Arc<Fanout>> = self.receivers[0].lanes[Lane::Group as usize].try_iter().collect();
+        for step in fanouts.iter().flat_map(|fanout| &fanout.steps) {
+            match step {
+                Step::Block(block) => {
+                    let entries: Vec<serde_json::Value> =
+                        serde_json::from_str(&format!("[{}]", &String::from_utf8_lossy(&block.json)[1..])).unwrap();
+                    seqs.extend(entries.iter().map(|entry| entry["seq"].as_u64().unwrap()));
+                }
+                Step::Join { users, .. } => there.extend(users.iter()),
+                Step::Leave { users, .. } => there.retain(|user| !users.contains(user)),
+                Step::Mark(_) => {}
+            }
+        }
+        there.sort_unstable();
+        there.dedup();
+        (seqs, there)
+    }
+}
+
+#[derive(Debug, Clone)]
+struct Commit {
+    entries: usize,
+    /// Who joins or leaves at its end.
+    change: Option<(usize, bool)>,
+    own: bool,
+    fate: Fate,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Fate {
+    Now,
+    Twice,
+    /// So many commits later.
+    Late(usize),
+    /// As when the answer to a commit, or a message, is lost.
+    Never,
+    /// The log is read first: up to this many places of it.
+    ReadBackFirst,
+}
+
+fn commit() -> impl Strategy<Value = Commit> {
+    let fate = prop_oneof![
+        5 => Just(Fate::Now),
+        1 => Just(Fate::Twice),
+        3 => (1..4usize).prop_map(Fate::Late),
+        2 => Just(Fate::Never),
+        1 => Just(Fate::ReadBackFirst),
+    ];
+    let change = prop::option::weighted(0.4, (0..2usize, any::<bool>()));
+    (0..4usize, change, any::<bool>(), fate).prop_map(|(entries, change, own, fate)| Commit {
+        entries,
+        change,
+        own,
+        fate,
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_entry_comes_once_and_in_order(commits in prop::collection::vec(commit(), 1..30)) {
+        let node = node();
+        let mut late: Vec<(usize, Span, WireBatch, bool)> = Vec::new();
+        let offer = |span: Span, batch: WireBatch, own: bool| match own {
+            true => node.follower.offer_own(span, node.own(&batch)),
+            false => node.follower.offer_others(batch),
+        };
+        for (turn, Commit { entries, change, own, fate }) in commits.into_iter().enumerate() {
+            let mut proposals: Vec<Proposal> = (0..entries).map(|_| node.say()).collect();
+            proposals.extend(change.map(|(which, add)| node.change_members(which, add)));
+            let (span, batch) = node.commit(&proposals);
+            match fate {
+                Fate::Now => offer(span, batch, own),
+                Fate::Twice => {
+                    offer(span, batch.clone(), own);
+                    offer(span, batch, own);
+                }
+                Fate::Late(turns) => late.push((turn + turns, span, batch, own)),
+                Fate::Never => {}
+                Fate::ReadBackFirst => {
+                    node.follower.read_back();
+                    offer(span, batch, own);
+                }
+            }
+            let (due, still): (Vec<_>, Vec<_>) = late.into_iter().partition(|(at, ..)| *at <= turn);
+            late = still;
+            due.into_iter().for_each(|(_, span, batch, own)| offer(span, batch, own));
+        }
+        node.follower.read_back();
+        let newest = node.store.last_position();
+        prop_assert!(node.follower.reach(newest, Duration::ZERO));
+        let last_seq = node.store.head(node.room).unwrap().last_seq;
+        let mut there: Vec<UserNo> = node.store.members(node.room, None, 10).unwrap().into_iter().map(|(user, _)| user).collect();
+        there.sort_unstable();
+        let (seqs, members) = node.handed_over();
+        prop_assert_eq!(seqs, (1..=last_seq).collect::<Vec<_>>());
+        prop_assert_eq!(members, there);
+    }
+}
+
+#[test]
+fn what_was_read_back_in_part_is_completed_by_the_rest() {
+    let node = node();
+    let (span, batch) = node.commit(&[node.say(), node.change_members(0, true), node.say(), node.say()]);
+    // A piece of the log that ends inside of the batch.
+    let piece = node.follower.with_cards(node.store.committed_after(span.after, 2).unwrap()).unwrap();
+    assert!(piece.through < span.through);
+    node.follower.offer_others(piece);
+    node.follower.offer_own(span, node.own(&batch));
+    assert!(node.follower.reach(span.through, Duration::ZERO));
+    let members = node.members[..2].to_vec();
+    assert_eq!(node.handed_over(), (vec![1, 2, 3], members));
+}
+
+#[test]
+fn more_than_may_wait_is_dropped_and_read_back() {
+    let node = node();
+    let first = node.commit(&[node.say()]);
+    for _ in 0..WAITING_MAX + 10 {
+        let (_, batch) = node.commit(&[node.say()]);
+        node.follower.offer_others(batch);
+    }
+    assert_eq!(node.follower.metrics.cluster.dropped.get(), 10);
+    assert_eq!(node.follower.state.lock().waiting.len(), WAITING_MAX);
+    node.follower.offer_others(first.1);
+    node.follower.read_back();
+    assert!(node.follower.reach(node.store.last_position(), Duration::ZERO));
+    let (seqs, _) = node.handed_over();
+    assert_eq!(seqs, (1..=WAITING_MAX as u64 + 11).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_store_that_has_gone_back_is_noticed() {
+    let node = node();
+    let Node { follower, store, .. } = &node;
+    let span = Span { after: store.last_position(), through: store.last_position() + 5 };
+    let Span { after, through } = span;
+    follower.offer_others(WireBatch { after, through, conversations: vec![], items: vec![] });
+    assert!(follower.reach(through, Duration::ZERO));
+    follower.read_back();
+    assert!(follower.trouble().is_some_and(|trouble| trouble.contains("gone back")), "{:?}", follower.trouble());
+}
