@@ -111,6 +111,7 @@ pub struct Metrics {
     pub outbox_retries: Counter,
     pub outbox_dead: Counter,
     pub outbox_lag: Gauge,
+    pub ready: Gauge,
     pub cluster: ClusterMetrics,
     pub pushes_accepted: Counter,
     pub push_delivered: Counter,
@@ -195,6 +196,7 @@ impl Metrics {
             outbox_retries: Counter::default(),
             outbox_dead: Counter::default(),
             outbox_lag: Gauge::default(),
+            ready: Gauge::default(),
             cluster: ClusterMetrics::default(),
             pushes_accepted: Counter::default(),
             push_delivered: Counter::default(),
@@ -253,6 +255,7 @@ impl Metrics {
             "Commit positions between the head and the outbox's consumer",
             m.outbox_lag.clone(),
         );
+        registry.register("ready", "1 while the node can do its work, as /readyz says", m.ready.clone());
         m.cluster.register(&mut registry);
         for (name, help, counter) in [
             ("pushes_accepted", "Pushes accepted or started by their schedule", &m.pushes_accepted),
