@@ -171,6 +171,7 @@ impl Engine {
 
     /// Brings the gauges up to date that are looked up rather than counted: called before they are read.
     pub fn refresh_gauges(&self) {
+        self.metrics.ready.set(i64::from(self.readiness().is_ok()));
         let (depth, limit) = self.committer.depth();
         self.metrics.queue("commit", depth, limit);
         let (slots, slot_limit) = self.lanes.depths();

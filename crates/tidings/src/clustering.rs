@@ -9,8 +9,8 @@ use prometheus_client::{
     registry::Unit,
 };
 use std::sync::Arc;
-use tidings_engine::cluster::{ClusterParts, log::CommitLog};
-use tidings_hub::{BusMetrics, RedisBus};
+use tidings_engine::cluster::{ClusterParts, bus::Bus, log::CommitLog};
+use tidings_hub::RedisBus;
 
 pub(crate) struct Joined {
     pub(crate) parts: ClusterParts,
@@ -20,25 +20,25 @@ pub(crate) struct Joined {
 /// `None`: this node has its store to itself.
 pub(crate) fn join(settings: &Settings, log: Option<Arc<dyn CommitLog>>) -> Result<Option<Joined>> {
     let (Some(member), Some(log)) = (settings.cluster_member(), log) else { return Ok(None) };
-    let bus = RedisBus::start(settings.redis_config()?).context("[cluster] redis")?;
-    let metrics = BusFigures(bus.metrics().clone());
+    let bus = Arc::new(RedisBus::start(settings.redis_config()?).context("[cluster] redis")?);
+    let metrics = BusFigures(bus.clone());
     let (lease, may_lead) = (settings.cluster_lease(), settings.may_lead());
-    Ok(Some(Joined { parts: ClusterParts { log, bus: Arc::new(bus), member, lease, may_lead }, metrics }))
+    Ok(Some(Joined { parts: ClusterParts { log, bus, member, lease, may_lead }, metrics }))
 }
 
 /// The bus' figures, among the other metrics.
 #[derive(Clone)]
-pub(crate) struct BusFigures(Arc<BusMetrics>);
+pub(crate) struct BusFigures(Arc<RedisBus>);
 
 impl std::fmt::Debug for BusFigures {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.0.snapshot().fmt(f)
+        self.0.metrics().snapshot().fmt(f)
     }
 }
 
 impl Collector for BusFigures {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-        let now = self.0.snapshot();
+        let now = self.0.metrics().snapshot();
         for (name, help, value) in [
             ("bus_messages_sent", "Messages to other nodes, once for each receiver", now.sent),
             ("bus_publishes", "Commands that publish them, with this node's messages to itself", now.publishes),
@@ -62,6 +62,7 @@ impl Collector for BusFigures {
         took.encode(encoder.encode_descriptor("bus_round_trip", help, Some(&Unit::Seconds), took.metric_type())?)?;
         for (name, help, value) in [
             ("bus_connections", "Open connections to Redis", now.connections_open),
+            ("bus_up", "1 while messages to and from other nodes flow", u64::from(self.0.is_up())),
             ("bus_queue_bytes", "Bytes that wait to be sent to other nodes", now.queue_bytes),
         ] {
             let gauge = ConstGauge::new(value as i64);
