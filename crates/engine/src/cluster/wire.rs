@@ -74,3 +74,65 @@ impl ConversationRef {
         ConversationRef { no: card.no, id: card.id.clone(), kind: card.kind, pair: card.pair }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn committed() -> Message {
+        let content = NewEntry {
+            kind: EntryKind::Message,
+            sender: Some(Sender { no: UserNo(7), id: "alice".into() }),
+            client_msg_id: Some("1".into()),
+            content_type: "text".into(),
+            body: r#"{"text":"héllo"}"#.into(),
+            mentions: vec!["bob".into()],
+            silent: false,
+            skip_push: true,
+        };
+        let entry = Some(StoredEntry { seq: 3, position: 12, at: 1_772_366_400_000, content });
+        let kinds = [ConversationKind::Direct, ConversationKind::Group, ConversationKind::Official];
+        let conversation =
+            |kind| ConversationRef { no: ConversationNo(9), id: "g".into(), kind, pair: Some((UserNo(7), UserNo(8))) };
+        let left = Change::Members {
+            conversation: ConversationNo(9),
+            joined: vec![],
+            left: vec![UserNo(8)],
+            changed: vec![UserNo(7)],
+        };
+        let items = vec![
+            WireItem { conversation: Some(1), entry, change: None },
+            WireItem { conversation: Some(0), entry: None, change: Some(left) },
+            WireItem { conversation: None, entry: None, change: Some(Change::Users(vec!["alice".into()])) },
+        ];
+        let conversations = kinds.map(conversation).to_vec();
+        Message::Committed(WireBatch { after: 11, through: 14, conversations, items })
+    }
+
+    #[test]
+    fn what_is_said_is_heard() {
+        let hello = Message::Hello { name: "a".into(), boot_id: u64::MAX };
+        for message in [committed(), hello, Message::Presence(vec![1, 2, 3])] {
+            assert_eq!(Message::decode(&message.encode()), Some(message));
+        }
+    }
+
+    #[test]
+    fn another_form_is_not_guessed_at() {
+        let mut bytes = committed().encode().to_vec();
+        bytes[0] += 1;
+        assert_eq!(Message::decode(&bytes), None);
+        assert_eq!(Message::decode(&[]), None);
+    }
+
+    proptest! {
+        #[test]
+        fn nonsense_is_no_message_or_one(bytes in prop::collection::vec(any::<u8>(), 0..200), cut in 0..300usize) {
+            let _ = Message::decode(&[&[FORM][..], &bytes].concat());
+            let whole = committed().encode();
+            let cut = cut.min(whole.len());
+            prop_assert_eq!(Message::decode(&whole[..cut]).is_some(), cut == whole.len());
+        }
+    }
+}
