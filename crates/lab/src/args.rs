@@ -1,5 +1,6 @@
 //! The commands of `tidings bench` and their options.
 
+pub use crate::chaos::kind::Kind as ChaosKind;
 pub use crate::devices::args::{
     BareAcceptArgs, ConnectArgs, DevicePushArgs, ExceptionsArgs, FailoverArgs, ScenarioArgs, StormArgs,
 };
@@ -28,6 +29,8 @@ pub enum Bench {
     Isolation(IsolationArgs),
     /// Kill the server at random moments under load, and prove that nothing acknowledged was lost
     Crash(CrashArgs),
+    /// Kill, stop and cut off parts of a cluster under load, and prove that no member of a group missed anything
+    Chaos(ChaosArgs),
     /// Rates and memory at growing group sizes, histories and numbers of users
     Growth(GrowthArgs),
     /// Devices bind, stay with heartbeats, and what that costs
@@ -61,9 +64,10 @@ pub enum Bench {
 }
 
 /// Which server, and where the figures go.
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, Default, Args)]
 pub struct TargetArgs {
-    /// The server, such as http://127.0.0.1:8080; without it the bench starts one of its own
+    /// The server, such as http://127.0.0.1:8080; without it the bench starts one of its own. Several, apart by commas, are
+    /// nodes of one cluster: connections of `group`, `replay`, `direct` and `broadcast` are spread over them
     #[arg(long)]
     pub url: Option<String>,
     #[arg(long, env = "TIDINGS_API_KEY", hide_env_values = true)]
@@ -215,6 +219,59 @@ pub struct CrashArgs {
     pub seed: Option<u64>,
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct ChaosArgs {
+    /// Random sequences; 0: everything once, in order, and of each node in turn its death
+    #[arg(long, default_value_t = 10)]
+    pub sequences: usize,
+    /// Steps of a sequence
+    #[arg(long, default_value_t = 3)]
+    pub steps: usize,
+    /// Only these kinds
+    #[arg(long, value_enum, value_delimiter = ',')]
+    pub only: Vec<ChaosKind>,
+    /// Repeats an earlier run's choices
+    #[arg(long)]
+    pub seed: Option<u64>,
+    #[arg(long, default_value_t = 3)]
+    pub nodes: usize,
+    /// Members online, spread over the nodes
+    #[arg(long, default_value_t = 300)]
+    pub members: usize,
+    /// Messages a second (open loop)
+    #[arg(long, default_value_t = 100.0)]
+    pub rate: f64,
+    /// HTTP connections that send, spread over the nodes
+    #[arg(long, default_value_t = 32)]
+    pub senders: usize,
+    #[arg(long, default_value_t = 200)]
+    pub body_bytes: usize,
+    /// How long a node stays cut off, Redis stopped, a disk slow
+    #[arg(long, default_value = "30s", value_parser = duration)]
+    pub hold: Duration,
+    /// How long a killed node stays dead
+    #[arg(long, default_value = "5s", value_parser = duration)]
+    pub restart: Duration,
+    /// Without a delivery or an answer for so long, what is missing counts as lost
+    #[arg(long, default_value = "60s", value_parser = duration)]
+    pub patience: Duration,
+    /// The core that the load client keeps to; the last one unless given
+    #[arg(long)]
+    pub client_core: Option<usize>,
+    /// A setting of all nodes, such as TIDINGS_LOG=debug
+    #[arg(long, value_name = "NAME=VALUE", value_parser = setting)]
+    pub set: Vec<(String, String)>,
+    /// Write the figures to this file as JSON
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+impl ChaosArgs {
+    pub(crate) fn kinds(&self) -> Vec<ChaosKind> {
+        if self.only.is_empty() { ChaosKind::ALL.to_vec() } else { self.only.clone() }
+    }
 }
 
 #[derive(Debug, Clone, Args)]

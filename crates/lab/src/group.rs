@@ -16,7 +16,10 @@ use std::time::Duration;
 /// A group on a server, with a load client connected: what several benches load.
 pub(crate) struct Stage {
     pub(crate) load: Load,
+    pub(crate) conversation: String,
     senders: Vec<String>,
+    /// Over several nodes: what one refuses for the moment is for the next.
+    spread: bool,
 }
 
 /// What kind of group, and who sends.
@@ -51,15 +54,21 @@ impl Stage {
             Via::Http => online.iter().take(shape.senders.max(1)).cloned().collect(),
             Via::Ws => ws_senders.clone(),
         };
+        let id = conversation.id.clone();
         let crowd =
             Crowd { http_senders, ws_senders, yielding: shape.yielding, ..Crowd::of_group(conversation, &online) };
-        Ok(Stage { load: Load::open(target, args, crowd)?, senders })
+        Ok(Stage {
+            load: Load::open(target, args, crowd)?,
+            conversation: id,
+            senders,
+            spread: target.addresses().len() > 1,
+        })
     }
 
     pub(crate) fn phase(&self, pace: Pace, body_bytes: usize, batch: usize, pipeline: usize) -> Phase {
         Phase {
             // A closed loop waits its turn; an open one counts what was refused.
-            retry: matches!(pace, Pace::Window { .. } | Pace::All { .. }),
+            retry: self.spread || matches!(pace, Pace::Window { .. } | Pace::All { .. }),
             pace,
             content: Content::Generated { body_bytes, senders: self.senders.clone() },
             batch,

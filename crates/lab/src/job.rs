@@ -1,7 +1,7 @@
 //! What the lab's parent and its worker process say to each other: one JSON line per command or report.
 
 use serde::{Deserialize, Serialize};
-use std::{net::SocketAddr, path::PathBuf};
+use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf};
 
 /// Parent to worker, on the worker's stdin. Each is answered by one [`Report`] other than `Progress`.
 #[derive(Debug, Serialize, Deserialize)]
@@ -9,12 +9,17 @@ use std::{net::SocketAddr, path::PathBuf};
 pub(crate) enum Command {
     Open(Open),
     Run(Phase),
+    /// Plan nothing more in the phase that runs. It ends as usual, and that is the answer.
+    Enough,
 }
 
 /// Opens all connections; answered by `Opened` when every receiver is bound.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Open {
-    pub(crate) address: SocketAddr,
+    /// Where servers are; connections are spread over them in turn, and one that breaks goes to the next.
+    pub(crate) addresses: Vec<SocketAddr>,
+    /// A connection on which nothing came for so long although something was due is given up; unset: none is.
+    pub(crate) silence_ms: Option<u64>,
     pub(crate) api_key: String,
     pub(crate) token_key: String,
     /// The other side is the bare loop: no upgrade, no bind.
@@ -102,7 +107,17 @@ pub(crate) struct Progress {
     pub(crate) sent: u64,
     pub(crate) committed: u64,
     pub(crate) delivered: u64,
+    /// The longest that a receiver waited for its next message, lately.
+    pub(crate) pause_ms: f64,
+    /// Receivers that have not got what others got by the last report.
+    pub(crate) lagging: u64,
+    /// In this phase so far.
+    pub(crate) reconnects: u64,
+    pub(crate) refused: Refused,
 }
+
+/// Refusals by their code, those that were sent again as well.
+pub(crate) type Refused = BTreeMap<String, u64>;
 
 /// What a phase came to.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -120,6 +135,10 @@ pub struct Outcome {
     pub altered: u64,
     /// Sessions that the server closed (a slow reader, a drain) and that resumed from their cursor.
     pub reconnects: u64,
+    /// The longest that a receiver waited for its next message, in milliseconds.
+    pub pause_ms: f64,
+    /// Refusals by their code, those that were sent again as well.
+    pub refused_by_code: BTreeMap<String, u64>,
     /// From the first planned time to the last delivery.
     pub seconds: f64,
     /// From planned send to a receiver, in milliseconds.

@@ -4,17 +4,19 @@
 //! receiver is checked entry by entry, and a run that lost, doubled, reordered or altered anything fails. It
 //! knows nothing of how the server works, and links none of it. In reading order:
 //! - [`args`]: the commands and their options;
-//! - `group`, `broadcast`, `replay`, `direct`, `isolation`, `crash`, `growth`: one file per command;
+//! - `group`, `broadcast`, `replay`, `direct`, `isolation`, `crash`, `chaos`, `growth`: one file or folder per command;
 //! - `server`, `setup`, `load`: a server of the bench's own, users and groups, the worker process as the parent sees it;
 //! - `job`: what parent and worker say to each other;
 //! - [`worker`]: the load client itself, on one core;
 //! - `popups`: decisions and events, with a client and commands of their own;
+//! - `topology`: a cluster as local processes;
 //! - `bare`: a loop that only writes, the limit that broadcasts are held against;
-//! - `corpus`, `report`, `process`: recorded chats, tables, the operating system.
+//! - `timeline`, `corpus`, `report`, `process`: reading back, recorded chats, tables, the operating system.
 
 pub mod args;
 mod bare;
 mod broadcast;
+mod chaos;
 mod corpus;
 mod crash;
 mod device_worker;
@@ -31,10 +33,13 @@ mod replay;
 mod report;
 mod server;
 mod setup;
+mod timeline;
+mod topology;
 pub mod worker;
 
 pub use args::BenchArgs;
 pub use job::{Outcome, Percentiles};
+pub use topology::command::{ClusterArgs, run as run_cluster};
 
 use args::Bench;
 use std::process::ExitCode;
@@ -52,6 +57,9 @@ pub(crate) enum LabError {
     Worker(String),
     #[error("the server {0}")]
     Server(String),
+    /// What stands around the server could not be set up or moved: no word about the server.
+    #[error("{0}")]
+    Part(String),
 }
 
 /// What a bench found. Each has an exit code of its own.
@@ -95,6 +103,7 @@ pub fn run(args: BenchArgs) -> ExitCode {
         Bench::Direct(args) => direct::run(&args),
         Bench::Isolation(args) => isolation::run(&args),
         Bench::Crash(args) => crash::run(&args),
+        Bench::Chaos(args) => chaos::run(&args),
         Bench::Growth(args) => growth::run(&args),
         Bench::Connect(args) => devices::connect::run(&args),
         Bench::Storm(args) => devices::storm::run(&args),
@@ -107,6 +116,10 @@ pub fn run(args: BenchArgs) -> ExitCode {
         Bench::PopupCrash(args) => popups::crash::run(&args),
         Bench::Push(args) => devices::push::run(&args),
     };
+    exit_code(result)
+}
+
+pub(crate) fn exit_code(result: Result<Verdict, LabError>) -> ExitCode {
     match result {
         Ok(verdict) => {
             if verdict == Verdict::LabFellBehind {
@@ -117,6 +130,10 @@ pub fn run(args: BenchArgs) -> ExitCode {
         Err(LabError::Usage(what)) => {
             eprintln!("{what}");
             ExitCode::from(2)
+        }
+        Err(error @ LabError::Part(_)) => {
+            eprintln!("{error}");
+            ExitCode::from(3)
         }
         Err(error) => {
             eprintln!("bench: {error}");

@@ -3,7 +3,7 @@
 use crate::{
     LabError,
     args::TargetArgs,
-    job::{Command as Job, Conversation, Open, Outcome, Phase, Receiver, Report},
+    job::{Command as Job, Conversation, Open, Outcome, Phase, Progress, Receiver, Report},
     process,
     report::Live,
     server::Target,
@@ -12,10 +12,14 @@ use std::{
     io::{BufRead, BufReader, Write},
     net::SocketAddr,
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+    time::Duration,
 };
 
 /// A descriptor per connection, and a few for the rest.
 const CONNECTIONS_MAX: usize = 19_900;
+
+/// With several servers, a connection that is silent for so long is given up for one to the next.
+const SILENCE: Duration = Duration::from_secs(4);
 
 /// A running worker with all its connections open.
 #[derive(Debug)]
@@ -51,16 +55,16 @@ impl Crowd {
 impl Load {
     pub(crate) fn open(target: &Target, args: &TargetArgs, crowd: Crowd) -> Result<Self, LabError> {
         let (api_key, token_key) = target.keys();
-        Load::start(target.address(), target.pid(), (api_key, token_key), args, crowd, false)
+        Load::start(target.addresses(), target.pid(), (api_key, token_key), args, crowd, false)
     }
 
     /// Against the bare loop, whose receivers neither upgrade nor bind.
     pub(crate) fn open_bare(address: SocketAddr, pid: u32, args: &TargetArgs, crowd: Crowd) -> Result<Self, LabError> {
-        Load::start(address, Some(pid), ("", ""), args, crowd, true)
+        Load::start(vec![address], Some(pid), ("", ""), args, crowd, true)
     }
 
     fn start(
-        address: SocketAddr,
+        addresses: Vec<SocketAddr>,
         server_pid: Option<u32>,
         (api_key, token_key): (&str, &str),
         args: &TargetArgs,
@@ -80,7 +84,9 @@ impl Load {
         let Some(stdout) = stdout else { return Err(LabError::Worker("has no output".into())) };
         let mut load = Load { child, stdin, stdout: BufReader::new(stdout), server_pid };
         load.tell(&Job::Open(Open {
-            address,
+            // One server that is silent has its reasons, and nobody else to go to.
+            silence_ms: (addresses.len() > 1).then_some(SILENCE.as_millis() as u64),
+            addresses,
             api_key: api_key.into(),
             token_key: token_key.into(),
             bare,
@@ -110,11 +116,27 @@ impl Load {
     }
 
     pub(crate) fn finish(&mut self, title: &str) -> Result<Outcome, LabError> {
+        self.finish_watched(title, |_| false)
+    }
+
+    /// Waits for the end of a phase, and shows each report on the way. Once `watch` answers that it is enough, nothing
+    /// more is planned.
+    pub(crate) fn finish_watched(
+        &mut self,
+        title: &str,
+        mut watch: impl FnMut(&Progress) -> bool,
+    ) -> Result<Outcome, LabError> {
         let live = Live::start(title);
+        let mut told = false;
         let before = self.server_pid.map(process::cpu_seconds);
         loop {
             match self.hear()? {
-                Report::Progress(progress) => live.show(&progress),
+                Report::Progress(progress) => {
+                    live.show(&progress);
+                    if watch(&progress) && !std::mem::replace(&mut told, true) {
+                        self.tell(&Job::Enough)?;
+                    }
+                }
                 Report::Done(mut outcome) => {
                     live.end();
                     if let (Some(pid), Some(before)) = (self.server_pid, before) {

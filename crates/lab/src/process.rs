@@ -73,9 +73,13 @@ pub(crate) fn resident_bytes(pid: u32) -> u64 {
 
 /// Asks a process to end.
 pub(crate) fn terminate(pid: u32) {
+    signal(pid, Signal::TERM);
+}
+
+pub(crate) fn signal(pid: u32, signal: Signal) {
     if let Some(pid) = Pid::from_raw(pid as i32) {
         // Fails when it has ended already.
-        let _ = kill_process(pid, Signal::TERM);
+        let _ = kill_process(pid, signal);
     }
 }
 

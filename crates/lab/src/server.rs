@@ -18,7 +18,12 @@ pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(2);
 /// A server to be loaded.
 #[derive(Debug)]
 pub(crate) enum Target {
-    Running { address: SocketAddr, api_key: String, token_key: String },
+    /// At least one address; several are nodes of one cluster.
+    Running {
+        addresses: Vec<SocketAddr>,
+        api_key: String,
+        token_key: String,
+    },
     Own(Box<OwnServer>),
 }
 
@@ -26,23 +31,35 @@ impl Target {
     /// The server that the options name, or a new one.
     pub(crate) fn find(args: &TargetArgs) -> Result<Self, LabError> {
         let Some(url) = &args.url else { return Ok(Target::Own(Box::new(OwnServer::start()?))) };
-        let authority = url.strip_prefix("http://").unwrap_or(url).trim_end_matches('/');
-        let address = authority.to_socket_addrs().ok().and_then(|mut addresses| addresses.next());
-        let address = address.ok_or_else(|| LabError::Usage(format!("--url {url}: no such address")))?;
+        let addresses = url.split(',').map(|url| {
+            let authority = url.strip_prefix("http://").unwrap_or(url).trim_end_matches('/');
+            let address = authority.to_socket_addrs().ok().and_then(|mut addresses| addresses.next());
+            address.ok_or_else(|| LabError::Usage(format!("--url {url}: no such address")))
+        });
+        let addresses = addresses.collect::<Result<Vec<_>, _>>()?;
         let need = |what: &Option<String>, name| {
             what.clone().ok_or_else(|| LabError::Usage(format!("--url also needs {name}")))
         };
         Ok(Target::Running {
-            address,
+            addresses,
             api_key: need(&args.api_key, "--api-key")?,
             token_key: need(&args.token_key, "--token-key")?,
         })
     }
 
+    /// The server, or the first of several.
     pub(crate) fn address(&self) -> SocketAddr {
         match self {
-            Target::Running { address, .. } => *address,
+            // There is at least one: a url is never nothing.
+            Target::Running { addresses, .. } => addresses[0],
             Target::Own(own) => own.address,
+        }
+    }
+
+    pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
+        match self {
+            Target::Running { addresses, .. } => addresses.clone(),
+            Target::Own(own) => vec![own.address],
         }
     }
 

@@ -50,6 +50,8 @@ enum Command {
     Check(commands::check::Check),
     /// Load a server and prove with counts that nothing was lost
     Bench(Box<tidings_lab::BenchArgs>),
+    /// Start a cluster of this machine's own: PostgreSQL with a standby, Redis, and several nodes
+    Cluster(tidings_lab::ClusterArgs),
 }
 
 fn main() -> ExitCode {
@@ -64,6 +66,7 @@ fn main() -> ExitCode {
         Command::Backup(backup) => backup.run(),
         Command::Check(check) => check.run(),
         Command::Bench(args) => Ok(tidings_lab::run(*args)),
+        Command::Cluster(args) => commands::cluster::run(&args),
     };
     result.unwrap_or_else(|error| {
         eprintln!("tidings: {error:#}");

@@ -6,7 +6,7 @@
 mod senders;
 mod tally;
 
-use crate::{LabError, Verdict, args::CrashArgs, report, server::OwnServer, setup};
+use crate::{LabError, Verdict, args::CrashArgs, report, server::OwnServer, setup, timeline::read_all};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use senders::{Told, Whereabouts, send_over_http, send_over_websocket};
 use std::{
@@ -15,7 +15,6 @@ use std::{
 };
 use tally::Tally;
 use tidings_client::http::Http;
-use tidings_protocol::{entry::Entry, http::HistoryQuery, limits::HISTORY_PAGE_MAX};
 
 /// How long a server lives once it is ready.
 const LIFE_MS: std::ops::Range<u64> = 20..600;
@@ -115,21 +114,4 @@ pub(crate) fn run(args: &CrashArgs) -> Result<Verdict, LabError> {
     report::print_check(&Some(check.clone()));
     report::write_json(args.json.as_deref(), &tally.json(args.kills, seed, seconds, &check))?;
     Ok(if tally.is_clean() && check.passed { Verdict::Passed } else { Verdict::Failed })
-}
-
-/// The whole timeline of a conversation.
-fn read_all(http: &mut Http, id: &str) -> Result<Vec<Entry>, LabError> {
-    let mut entries: Vec<Entry> = Vec::new();
-    loop {
-        let from_seq = entries.last().map_or(1, |entry| entry.seq + 1);
-        let query = HistoryQuery { from_seq: Some(from_seq), limit: Some(HISTORY_PAGE_MAX), ..HistoryQuery::default() };
-        let page = http.history(id, &query)?;
-        if page.entries.is_empty() {
-            return Ok(entries);
-        }
-        entries.extend(page.entries);
-        if !page.more {
-            return Ok(entries);
-        }
-    }
 }

@@ -23,12 +23,21 @@ pub(crate) enum Broken {
     Io(#[from] io::Error),
     #[error("{0}")]
     Protocol(String),
+    /// The server refuses for the moment, and there are others.
+    #[error("refused for the moment")]
+    Refused,
+    #[error("silent")]
+    Silent,
 }
 
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub(crate) link: Link,
     pub(crate) state: State,
+    /// Which of the servers it is on.
+    pub(crate) home: usize,
+    /// When something came, or was asked for after a rest: silence counts from here.
+    pub(crate) heard_at: u64,
 }
 
 #[derive(Debug)]
@@ -53,6 +62,8 @@ pub(crate) enum Role {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stage {
+    /// Broken, and not yet opened again.
+    Away,
     Connecting,
     Upgrading,
     Binding,
@@ -123,6 +134,7 @@ impl State {
         let now = desk.now();
         if payload.starts_with(b"{\"t\":\"messages\"") {
             let Role::Receiver { index, .. } = self.role else { return Ok(()) };
+            desk.pauses.heard(index, now);
             if let Some(cursor) = desk.verifier.take_messages(index, payload, &mut desk.ledger, now) {
                 self.cursor.clear();
                 self.cursor.extend_from_slice(&cursor);
@@ -158,7 +170,7 @@ impl State {
             ServerFrame::Error { reference, code, message, retry, .. } => match reference {
                 Some(reference) => {
                     self.answered(reference as u32);
-                    desk.refuse(&[reference as u32], retry, &format!("{}: {message}", code.as_str()));
+                    desk.refuse(&[reference as u32], retry, code.as_str(), &message);
                 }
                 None => return Err(Broken::Protocol(format!("{}: {message}", code.as_str()))),
             },
@@ -225,13 +237,17 @@ impl State {
         let Role::HttpSender { in_flight } = &mut self.role else { return Ok(0) };
         let messages = std::mem::take(in_flight);
         let now = desk.now();
+        let mut for_the_moment = false;
         match (head.status, messages.as_slice()) {
             (200..=299, _) if body.starts_with(b"{\"results\"") => {
                 let answer: BatchView = parse(body)?;
                 for (message, result) in messages.iter().zip(answer.results) {
                     match (result.seq, result.error) {
                         (Some(seq), _) => desk.acknowledge(*message, seq, now),
-                        (None, Some(error)) => desk.refuse(&[*message], error.retry, &error.detail),
+                        (None, Some(error)) => {
+                            for_the_moment |= error.retry;
+                            desk.refuse(&[*message], error.retry, error.code.as_str(), &error.detail);
+                        }
                         (None, None) => return Err(Broken::Protocol("a result that is neither".into())),
                     }
                 }
@@ -241,11 +257,15 @@ impl State {
                 desk.acknowledge(*message, receipt.seq, now);
             }
             _ => match serde_json::from_slice::<Problem>(body) {
-                Ok(problem) => desk.refuse(&messages, problem.retry, &problem.detail),
-                Err(_) => desk.refuse(&messages, false, &format!("an answer with status {}", head.status)),
+                Ok(problem) => {
+                    for_the_moment |= problem.retry;
+                    desk.refuse(&messages, problem.retry, problem.code.as_str(), &problem.detail);
+                }
+                Err(_) => desk.refuse(&messages, false, "none", &format!("an answer with status {}", head.status)),
             },
         }
         match head.closes {
+            _ if for_the_moment && desk.has_others => Err(Broken::Refused),
             true => Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
             false => Ok(head.body_start + head.body_length),
         }

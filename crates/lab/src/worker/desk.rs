@@ -1,6 +1,7 @@
 //! What all connections of the worker share: the verifier, the ledger, and the messages waiting to be sent.
 
-use super::{ledger::Ledger, verify::Verifier};
+use super::{ledger::Ledger, pauses::Pauses, verify::Verifier};
+use crate::job::Refused;
 use std::{
     collections::{HashMap, VecDeque},
     time::Instant,
@@ -24,6 +25,10 @@ pub(crate) struct Desk {
     pub(crate) paused_until: u64,
     pub(crate) bound: usize,
     pub(crate) heartbeat_ms: u64,
+    /// Whether there are other servers to go to with what one refused.
+    pub(crate) has_others: bool,
+    pub(crate) pauses: Pauses,
+    pub(crate) refused_by_code: Refused,
     /// Refusals in words, and how often each.
     refusals: HashMap<String, u64>,
 }
@@ -47,6 +52,9 @@ impl Desk {
             paused_until: 0,
             bound: 0,
             heartbeat_ms: 30_000,
+            has_others: false,
+            pauses: Pauses::default(),
+            refused_by_code: Refused::default(),
             refusals: HashMap::new(),
         }
     }
@@ -72,8 +80,9 @@ impl Desk {
         self.ledger.acknowledge(message, seq, now);
     }
 
-    pub(crate) fn refuse(&mut self, messages: &[u32], for_the_moment: bool, why: &str) {
-        *self.refusals.entry(why.to_owned()).or_default() += messages.len() as u64;
+    pub(crate) fn refuse(&mut self, messages: &[u32], for_the_moment: bool, code: &str, why: &str) {
+        *self.refusals.entry(format!("{code}: {why}")).or_default() += messages.len() as u64;
+        *self.refused_by_code.entry(code.to_owned()).or_default() += messages.len() as u64;
         if for_the_moment {
             self.paused_until = self.now() + PAUSE_NS;
         }

@@ -10,7 +10,8 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
 };
 use std::{
-    collections::VecDeque,
+    cmp::Reverse,
+    collections::{BinaryHeap, VecDeque},
     io,
     net::{IpAddr, Ipv4Addr, SocketAddr},
     os::fd::{AsRawFd, OwnedFd},
@@ -31,6 +32,10 @@ const BUFFER_BYTES: usize = 1024 * 1024;
 const PER_SOURCE: usize = 20_000;
 /// A connection that broke is opened again after this.
 const REOPEN_NS: u64 = 100_000_000;
+/// And so much later at random where there are several servers: those that lost one do not fall upon the next together.
+const REOPEN_JITTER_NS: u64 = 400_000_000;
+/// How often silence is looked for.
+const SILENCE_LOOK_NS: u64 = 250_000_000;
 /// Wakes the loop for a command.
 pub(crate) const WAKER: Token = Token(usize::MAX);
 const ALARM: Token = Token(usize::MAX - 1);
@@ -40,11 +45,13 @@ pub(crate) struct Fleet {
     events: Option<Events>,
     pub(crate) connections: Vec<Connection>,
     buffer: Vec<u8>,
-    address: SocketAddr,
+    addresses: Vec<SocketAddr>,
+    silence_ns: Option<u64>,
+    last_look_at: u64,
     api_key: String,
     bare: bool,
     /// To be opened at a time.
-    to_open: VecDeque<(u64, usize)>,
+    to_open: BinaryHeap<Reverse<(u64, usize)>>,
     opening: usize,
     pub(crate) reconnects: u64,
     next_ping: usize,
@@ -73,10 +80,12 @@ impl Fleet {
             events: Some(Events::with_capacity(4096)),
             connections: Vec::with_capacity(roles.len()),
             buffer: vec![0; BUFFER_BYTES],
-            address: open.address,
+            addresses: open.addresses.clone(),
+            silence_ns: open.silence_ms.map(|ms| ms * 1_000_000),
+            last_look_at: 0,
             api_key: open.api_key.clone(),
             bare: open.bare,
-            to_open: VecDeque::new(),
+            to_open: BinaryHeap::new(),
             opening: 0,
             reconnects: 0,
             next_ping: 0,
@@ -88,9 +97,10 @@ impl Fleet {
         for role in roles {
             let number = fleet.connections.len();
             // The bare loop takes its receivers to be those that connected first.
-            let link = fleet.open_link(number)?;
+            let home = number % fleet.addresses.len();
+            let link = fleet.open_link(number, home)?;
             let state = State { role, stage: Stage::Connecting, cursor: Vec::new(), reply: Vec::new() };
-            fleet.connections.push(Connection { link, state });
+            fleet.connections.push(Connection { link, state, home, heard_at: desk.now() });
             while fleet.opening >= OPENING_MAX {
                 fleet.turn(Duration::from_millis(10), desk)?;
             }
@@ -98,15 +108,16 @@ impl Fleet {
         Ok(fleet)
     }
 
-    fn open_link(&mut self, number: usize) -> io::Result<Link> {
-        let source = match self.address.ip() {
+    fn open_link(&mut self, number: usize, home: usize) -> io::Result<Link> {
+        let address = self.addresses[home];
+        let source = match address.ip() {
             IpAddr::V4(ip) if ip.is_loopback() => {
                 let host = 2 + (number / PER_SOURCE) as u8;
                 Some(SocketAddr::from((Ipv4Addr::new(127, 0, (std::process::id() % 250) as u8, host), 0)))
             }
             _ => None,
         };
-        let mut link = Link::connect(self.address, source)?;
+        let mut link = Link::connect(address, source)?;
         self.poll.registry().register(link.stream(), Token(number), Interest::READABLE | Interest::WRITABLE)?;
         self.opening += 1;
         Ok(link)
@@ -139,6 +150,7 @@ impl Fleet {
         }
         self.reopen(desk)?;
         self.heartbeat(desk);
+        self.look_for_silence(desk);
         Ok(())
     }
 
@@ -146,6 +158,13 @@ impl Fleet {
         let number = event.token().0;
         let Some(connection) = self.connections.get_mut(number) else { return };
         let before = connection.state.stage;
+        // What happened to a socket before it was given up may be told after.
+        if before == Stage::Away {
+            return;
+        }
+        if event.is_readable() {
+            connection.heard_at = desk.now();
+        }
         let result = serve(connection, event, &mut self.buffer, desk, self.bare);
         if before != Stage::Live && connection.state.stage == Stage::Live {
             self.opening -= 1;
@@ -161,25 +180,66 @@ impl Fleet {
         if connection.state.stage != Stage::Live {
             self.opening -= 1;
         }
-        connection.state.stage = Stage::Connecting;
+        connection.state.stage = Stage::Away;
         connection.state.reply.clear();
+        connection.home = (connection.home + 1) % self.addresses.len();
         let unanswered = connection.state.take_in_flight();
         desk.again(&unanswered);
-        self.reconnects += 1;
-        if self.reconnects <= 5 && desk.verifier.problems.len() < 20 {
-            desk.verifier.problems.push(format!("connection {number} broke: {broken}"));
+        if !matches!(broken, Broken::Refused) {
+            self.reconnects += 1;
+            if self.reconnects <= 5 && desk.verifier.problems.len() < 20 {
+                desk.verifier.problems.push(format!("connection {number} broke: {broken}"));
+            }
         }
-        self.to_open.push_back((desk.now() + REOPEN_NS, number));
+        self.open_later(number, desk);
+    }
+
+    fn open_later(&mut self, number: usize, desk: &Desk) {
+        let jitter = if self.addresses.len() > 1 { rand::random_range(0..REOPEN_JITTER_NS) } else { 0 };
+        self.to_open.push(Reverse((desk.now() + REOPEN_NS + jitter, number)));
+    }
+
+    /// Gives up the connections on which nothing comes: a server that was cut off closes none.
+    fn look_for_silence(&mut self, desk: &mut Desk) {
+        let (now, Some(silence_ns)) = (desk.now(), self.silence_ns) else { return };
+        if now < self.last_look_at + SILENCE_LOOK_NS {
+            return;
+        }
+        self.last_look_at = now;
+        for number in 0..self.connections.len() {
+            let connection = &self.connections[number];
+            let something_is_due = match (&connection.state.stage, &connection.state.role) {
+                (Stage::Away, _) => false,
+                (Stage::Live, Role::HttpSender { in_flight }) => !in_flight.is_empty(),
+                // Live sessions are pinged, and opening ones are to be answered.
+                _ => true,
+            };
+            if something_is_due && now > connection.heard_at + silence_ns {
+                self.lost(number, &Broken::Silent, desk);
+            }
+        }
     }
 
     fn reopen(&mut self, desk: &mut Desk) -> io::Result<()> {
         let now = desk.now();
         while self.opening < OPENING_MAX
-            && let Some((at, number)) = self.to_open.front().copied()
+            && let Some(Reverse((at, number))) = self.to_open.peek().copied()
             && at <= now
         {
-            self.to_open.pop_front();
-            self.connections[number].link = self.open_link(number)?;
+            self.to_open.pop();
+            match self.open_link(number, self.connections[number].home) {
+                Ok(link) => {
+                    let connection = &mut self.connections[number];
+                    (connection.link, connection.heard_at) = (link, now);
+                    connection.state.stage = Stage::Connecting;
+                }
+                // Refused at once, as the loopback does: the next one's turn.
+                Err(_) if self.addresses.len() > 1 => {
+                    self.connections[number].home = (self.connections[number].home + 1) % self.addresses.len();
+                    self.open_later(number, desk);
+                }
+                Err(error) => return Err(error),
+            }
         }
         Ok(())
     }
@@ -191,7 +251,7 @@ impl Fleet {
             return;
         }
         let all = self.connections.len();
-        let interval_ns = desk.heartbeat_ms * 1_000_000 / 2;
+        let interval_ns = (desk.heartbeat_ms * 1_000_000).min(self.silence_ns.unwrap_or(u64::MAX)) / 2;
         let count = (all as u64 * (now - self.last_ping_at) / interval_ns + 1).min(all as u64);
         self.last_ping_at = now;
         for _ in 0..count {
@@ -206,8 +266,9 @@ impl Fleet {
     }
 
     /// Puts a request on an idle HTTP connection.
-    pub(crate) fn post(&mut self, number: usize, path: &str, body: &[u8]) {
+    pub(crate) fn post(&mut self, number: usize, path: &str, body: &[u8], now: u64) {
         let connection = &mut self.connections[number];
+        connection.heard_at = now;
         tidings_client::wire::put_request(connection.link.out(), "POST", path, &self.api_key, body);
         let _ = connection.link.flush();
     }
@@ -235,7 +296,7 @@ fn serve(
     desk: &mut Desk,
     bare: bool,
 ) -> Result<(), Broken> {
-    let Connection { link, state } = connection;
+    let Connection { link, state, .. } = connection;
     if event.is_error()
         && let Some(error) = link.stream().take_error()?
     {

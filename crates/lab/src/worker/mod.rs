@@ -9,6 +9,7 @@ mod connection;
 mod desk;
 mod fleet;
 mod ledger;
+mod pauses;
 mod phase;
 pub mod verify;
 
@@ -73,6 +74,7 @@ fn work() -> io::Result<()> {
         process::yield_to_others()?;
     }
     let mut desk = Desk::new(open.token_key.clone(), Ledger::new(process::run_tag(), &open.conversations));
+    desk.has_others = open.addresses.len() > 1;
     let started = Instant::now();
     let mut fleet = open_all(&open, poll, &mut desk)?;
     report(&Report::Opened { seconds: started.elapsed().as_secs_f64() });
@@ -80,10 +82,12 @@ fn work() -> io::Result<()> {
     loop {
         match inbox.try_recv() {
             Ok(Command::Run(phase)) => {
-                let outcome = phase::run(&phase, (readers, open.patience_ms), &mut fleet, &mut desk)?;
+                let outcome = phase::run(&phase, (readers, open.patience_ms), &inbox, &mut fleet, &mut desk)?;
                 report(&Report::Done(Box::new(outcome)));
             }
             Ok(Command::Open(_)) | Err(mpsc::TryRecvError::Disconnected) => return Ok(()),
+            // It came when the phase had ended by itself.
+            Ok(Command::Enough) => {}
             Err(mpsc::TryRecvError::Empty) => fleet.turn(Duration::from_millis(100), &mut desk)?,
         }
     }

@@ -10,11 +10,11 @@ use super::{
 };
 use crate::{
     corpus,
-    job::{Content, Outcome, Pace, Percentiles, Phase, Progress, Report},
+    job::{Command, Content, Outcome, Pace, Percentiles, Phase, Progress, Report},
     process,
 };
 use hdrhistogram::Histogram;
-use std::{io, time::Duration};
+use std::{io, sync::mpsc, time::Duration};
 
 const PROGRESS_NS: u64 = 250_000_000;
 /// The longest sleep; heartbeats need a turn now and then.
@@ -60,6 +60,7 @@ impl Schedule {
 pub(super) fn run(
     phase: &Phase,
     (readers, patience_ms): (u64, u64),
+    inbox: &mpsc::Receiver<Command>,
     fleet: &mut Fleet,
     desk: &mut Desk,
 ) -> io::Result<Outcome> {
@@ -76,6 +77,8 @@ pub(super) fn run(
         lateness: histogram(),
         rounds: Vec::new(),
         sent: 0,
+        enough: false,
+        reconnects: 0,
         idle_http: Vec::new(),
         ws: Vec::new(),
     };
@@ -88,7 +91,10 @@ pub(super) fn run(
     }
     let before = (desk.verifier.faults, fleet.reconnects, process::cpu_seconds(std::process::id()));
     desk.verifier.problems.clear();
-    run.drive(fleet, desk)?;
+    desk.refused_by_code.clear();
+    desk.pauses.start(fleet.connections.len(), run.start);
+    run.reconnects = fleet.reconnects;
+    run.drive(inbox, fleet, desk)?;
     Ok(run.outcome(fleet, desk, before))
 }
 
@@ -129,16 +135,22 @@ struct Run<'a> {
     lateness: Histogram<u64>,
     rounds: Vec<f64>,
     sent: u64,
+    /// Nothing more is to be planned.
+    enough: bool,
+    /// Of the fleet, when the phase began.
+    reconnects: u64,
     idle_http: Vec<usize>,
     ws: Vec<usize>,
 }
 
 impl Run<'_> {
-    fn drive(&mut self, fleet: &mut Fleet, desk: &mut Desk) -> io::Result<()> {
+    fn drive(&mut self, inbox: &mpsc::Receiver<Command>, fleet: &mut Fleet, desk: &mut Desk) -> io::Result<()> {
+        let mut heads = desk.verifier.heads();
         let mut last_progress = (0, self.start);
         let mut next_report = self.start + PROGRESS_NS;
         loop {
-            let all_planned = self.plan(desk);
+            self.enough |= matches!(inbox.try_recv(), Ok(Command::Enough) | Err(mpsc::TryRecvError::Disconnected));
+            let all_planned = self.enough || self.plan(desk);
             self.dispatch(fleet, desk);
             fleet.flush();
             let now = desk.now();
@@ -167,7 +179,12 @@ impl Run<'_> {
                     sent: self.sent,
                     committed: desk.ledger.committed,
                     delivered: desk.ledger.delivered,
+                    pause_ms: desk.pauses.take_longest(now) as f64 / 1e6,
+                    lagging: desk.verifier.lagging(&heads),
+                    reconnects: fleet.reconnects - self.reconnects,
+                    refused: desk.refused_by_code.clone(),
                 }));
+                heads = desk.verifier.heads();
             }
             fleet.turn(self.timeout(desk), desk)?;
             self.find_idle(fleet);
@@ -240,7 +257,7 @@ impl Run<'_> {
             body.clear();
             if self.phase.batch == 1 {
                 desk.ledger.put_message(messages[0], &mut body, false);
-                fleet.post(number, "/v1/messages", &body);
+                fleet.post(number, "/v1/messages", &body, desk.now());
             } else {
                 body.extend_from_slice(b"{\"messages\":[");
                 for message in &messages {
@@ -249,7 +266,7 @@ impl Run<'_> {
                 }
                 body.pop();
                 body.extend_from_slice(b"]}");
-                fleet.post(number, "/v1/messages/batch", &body);
+                fleet.post(number, "/v1/messages/batch", &body, desk.now());
             }
             self.sent += count as u64;
             if let Role::HttpSender { in_flight } = &mut fleet.connections[number].state.role {
@@ -303,6 +320,7 @@ impl Run<'_> {
             return Duration::from_nanos(desk.paused_until - now).min(TURN_MAX);
         }
         let next = match &self.schedule {
+            _ if self.enough => None,
             Schedule::Rounds { next_at, .. } => Some(*next_at),
             schedule => schedule.due(desk.ledger.planned_in_phase()),
         };
@@ -334,6 +352,8 @@ impl Run<'_> {
             out_of_order: now_faults.out_of_order - faults.out_of_order,
             altered: now_faults.altered - faults.altered + ledger.contradictions,
             reconnects: fleet.reconnects - reconnects,
+            pause_ms: desk.pauses.longest() as f64 / 1e6,
+            refused_by_code: desk.refused_by_code.clone(),
             seconds: (end - self.start) as f64 / 1e9,
             latency: Percentiles::of(&ledger.latency),
             acknowledged: Percentiles::of(&ledger.acknowledged),

@@ -172,6 +172,20 @@ impl Verifier {
             .sum()
     }
 
+    /// How far each conversation has come, by whoever is furthest.
+    pub(crate) fn heads(&self) -> Vec<u64> {
+        self.logs.iter().map(Log::next_seq).collect()
+    }
+
+    /// Receivers that have not got everything before these.
+    pub(crate) fn lagging(&self, heads: &[u64]) -> u64 {
+        let lags = |receiver: &&Receiver| {
+            let head = heads.get(receiver.log).copied().unwrap_or(0);
+            receiver.next_seq < head || receiver.missing.first().is_some_and(|seq| *seq < head)
+        };
+        self.receivers.iter().filter(lags).count() as u64
+    }
+
     /// A `messages` frame. Returns its cursor, or `None` if it is not one.
     pub fn take_messages<'a>(
         &mut self,

@@ -2,5 +2,6 @@
 
 pub(crate) mod backup;
 pub(crate) mod check;
+pub(crate) mod cluster;
 pub(crate) mod listen;
 pub(crate) mod token;

@@ -1,0 +1,22 @@
+//! Reading a conversation back.
+
+use crate::LabError;
+use tidings_client::http::Http;
+use tidings_protocol::{entry::Entry, http::HistoryQuery, limits::HISTORY_PAGE_MAX};
+
+/// The whole timeline of a conversation.
+pub(crate) fn read_all(http: &mut Http, id: &str) -> Result<Vec<Entry>, LabError> {
+    let mut entries: Vec<Entry> = Vec::new();
+    loop {
+        let from_seq = entries.last().map_or(1, |entry| entry.seq + 1);
+        let query = HistoryQuery { from_seq: Some(from_seq), limit: Some(HISTORY_PAGE_MAX), ..HistoryQuery::default() };
+        let page = http.history(id, &query)?;
+        if page.entries.is_empty() {
+            return Ok(entries);
+        }
+        entries.extend(page.entries);
+        if !page.more {
+            return Ok(entries);
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! `tidings cluster`: a cluster to try things with, until Ctrl-C.
+
+use super::{Plan, Topology, node_name};
+use crate::{LabError, args::setting, exit_code};
+use clap::Args;
+use std::{path::PathBuf, process::ExitCode, time::Duration};
+
+/// Options of `tidings cluster`.
+#[derive(Debug, Clone, Args)]
+pub struct ClusterArgs {
+    #[arg(long, default_value_t = 3)]
+    nodes: usize,
+    /// Where it lives; a temporary folder that goes with it unless given, empty or new if it is
+    #[arg(long, value_name = "FOLDER")]
+    dir: Option<PathBuf>,
+    /// A setting of all nodes, such as TIDINGS_LOG=debug
+    #[arg(long, value_name = "NAME=VALUE", value_parser = setting)]
+    set: Vec<(String, String)>,
+}
+
+/// Nodes of one machine.
+const NODES_MAX: usize = 20;
+/// Between two looks whether everything still runs.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// Starts a cluster, says where it is, and keeps it until `told_to_stop` says so.
+pub fn run(args: &ClusterArgs, told_to_stop: impl Fn() -> bool) -> ExitCode {
+    exit_code(keep(args, told_to_stop).map(|()| crate::Verdict::Passed))
+}
+
+fn keep(args: &ClusterArgs, told_to_stop: impl Fn() -> bool) -> Result<(), LabError> {
+    if !(1..=NODES_MAX).contains(&args.nodes) {
+        return Err(LabError::Usage(format!("--nodes must be 1 to {NODES_MAX}")));
+    }
+    if let Some(dir) = &args.dir
+        && std::fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some())
+    {
+        return Err(LabError::Usage(format!("--dir {}: is not empty", dir.display())));
+    }
+    println!("starting PostgreSQL with a standby, a Redis Cluster of six and {} nodes …", args.nodes);
+    let plan = Plan { nodes: args.nodes, with_cuts: false, folder: args.dir.clone(), environment: args.set.clone() };
+    let mut topology = Topology::start(&plan)?;
+    describe(&topology);
+    let mut told = Vec::new();
+    while !told_to_stop() {
+        for end in topology.unexpected_ends().into_iter().take(1) {
+            if !told.contains(&end) {
+                eprintln!("ended: {end}");
+                told.push(end);
+            }
+        }
+        std::thread::sleep(LOOK);
+    }
+    println!("stopping …");
+    topology.stop()
+}
+
+fn describe(topology: &Topology) {
+    println!();
+    for (number, node) in topology.nodes.iter().enumerate() {
+        let pid = node.pid().unwrap_or_default();
+        println!("node {:<8} {}  miop {}  pid {pid}", node_name(number), node.url(), node.miop());
+    }
+    let redis: Vec<String> = topology.redis.addresses().map(|address| address.to_string()).collect();
+    println!("database      {}", topology.database_url());
+    println!("Redis         {}", redis.join(" "));
+    println!("folder        {}", topology.folder().display());
+    println!("API key       {}", topology.api_key);
+    println!("token key     {}", topology.token_key);
+    let urls: Vec<String> = topology.nodes.iter().map(|node| node.url()).collect();
+    let (first, last) = (urls.first().map_or("", String::as_str), urls.last().map_or("", String::as_str));
+    println!("\nTry, in another terminal:");
+    println!("  export TIDINGS_API_KEY={} TIDINGS_TOKEN_KEY={}", topology.api_key, topology.token_key);
+    println!("  tidings bench group --url {} --rate 200", urls.join(","));
+    println!("  curl -H \"Authorization: Bearer $TIDINGS_API_KEY\" {first}/v1/admin/nodes");
+    let last = last.trim_start_matches("http://");
+    println!("  tidings listen bob --server {last}   # what is sent to bob through any node arrives here");
+    println!("\nCtrl-C stops it.");
+}

@@ -1,0 +1,254 @@
+//! A PostgreSQL server from the system's packages, in a folder and a place of its own.
+
+use super::{
+    network::Place,
+    part::{self, Part, User, free_port, run},
+};
+use crate::{LabError, process, server::LOOK_AGAIN};
+use rustix::process::Signal;
+use std::{
+    os::unix::fs::{PermissionsExt, chown},
+    path::{Path, PathBuf},
+    process::Command,
+    time::{Duration, Instant},
+};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+/// The database of the cluster's nodes.
+const DATABASE: &str = "tidings";
+
+/// A server; its standby is another.
+#[derive(Debug)]
+pub(crate) struct Postgres {
+    name: &'static str,
+    place: Place,
+    folder: PathBuf,
+    programs: PathBuf,
+    user: Option<User>,
+    port: u16,
+    password: String,
+    part: Part,
+}
+
+/// How a server is told to end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// Connections are closed, all is written.
+    Fast,
+    /// Like a crash, but that its processes end in order: the next start recovers.
+    Immediate,
+}
+
+impl Postgres {
+    /// A place for a server, without one.
+    pub(super) fn prepare(name: &'static str, place: Place, folder: PathBuf, password: &str) -> Result<Self, LabError> {
+        let user = if rustix::process::getuid().is_root() { Some(postgres_user()?) } else { None };
+        std::fs::create_dir_all(&folder)?;
+        if let Some((user, group)) = user {
+            chown(&folder, Some(user), Some(group))?;
+        }
+        std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o700))?;
+        let port = if place.namespace().is_some() { 5432 } else { free_port(place.address)? };
+        let part = Part::new(format!("PostgreSQL {name}"), folder.join("log"));
+        let (programs, password) = (programs()?, password.to_owned());
+        Ok(Postgres { name, place, folder, programs, user, port, password, part })
+    }
+
+    /// Makes an empty database and starts it.
+    pub(super) fn create(&mut self) -> Result<(), LabError> {
+        let password_file = self.folder.join("password");
+        std::fs::write(&password_file, &self.password)?;
+        if let Some((user, group)) = self.user {
+            chown(&password_file, Some(user), Some(group))?;
+        }
+        let mut initdb = self.command("initdb");
+        initdb.args(["-U", "postgres", "--encoding=UTF8", "--locale=C", "--no-sync", "--auth-local=trust"]);
+        initdb.arg("--auth-host=scram-sha-256").arg("--pwfile").arg(&password_file).arg("-D").arg(self.data());
+        run(&mut initdb)?;
+        let access = self.data().join("pg_hba.conf");
+        let mut rules = std::fs::read_to_string(&access)?;
+        rules.push_str("host all all samenet scram-sha-256\nhost replication all samenet scram-sha-256\n");
+        std::fs::write(&access, rules)?;
+        self.start()?;
+        self.sql_in("postgres", &format!("CREATE DATABASE {DATABASE}"))?;
+        if self.counts_statements() {
+            self.sql("CREATE EXTENSION pg_stat_statements")?;
+        }
+        Ok(())
+    }
+
+    /// Follows `primary` from now on, and the primary's commits wait for it.
+    pub(super) fn follow(&mut self, primary: &Postgres) -> Result<(), LabError> {
+        if self.data().exists() {
+            std::fs::remove_dir_all(self.data())?;
+        }
+        let slot = format!("of_{}", self.name);
+        primary.sql(&format!(
+            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = '{slot}'"
+        ))?;
+        let mut copy = self.command("pg_basebackup");
+        copy.args(["-U", "postgres", "-R", "-X", "stream", "-c", "fast", "--no-sync", "-C", "-S", &slot]);
+        copy.args(["-h", &primary.place.address.to_string(), "-p", &primary.port.to_string(), "-D"]).arg(self.data());
+        run(&mut copy)?;
+        self.start()?;
+        primary.sql("ALTER SYSTEM SET synchronous_standby_names = '*'")?;
+        primary.sql("SELECT pg_reload_conf()")?;
+        let asked = Instant::now();
+        while primary.sql("SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'")? != "1" {
+            if asked.elapsed() > PATIENCE {
+                return Err(LabError::Part(format!("the standby does not follow: {}", self.part.last_words())));
+            }
+            std::thread::sleep(LOOK_AGAIN * 10);
+        }
+        Ok(())
+    }
+
+    /// A standby becomes the primary, and waits for nobody.
+    pub(super) fn promote(&self) -> Result<(), LabError> {
+        run(self.command("pg_ctl").args(["promote", "-w", "-D"]).arg(self.data()))?;
+        self.sql("ALTER SYSTEM RESET synchronous_standby_names")?;
+        self.sql("SELECT pg_reload_conf()")?;
+        Ok(())
+    }
+
+    /// Starts the server, and returns when it answers.
+    pub(super) fn start(&mut self) -> Result<(), LabError> {
+        // INT would wait for nobody either, but QUIT leaves no time in which the lab is gone and the server is not.
+        let mut command = part::command(self.place, self.user, "QUIT", &self.programs.join("postgres"));
+        command.current_dir(&self.folder).arg("-D").arg(self.data()).arg("-k").arg(&self.folder);
+        let (listen, port) = (format!("listen_addresses={}", self.place.address), format!("port={}", self.port));
+        let mut settings = vec![listen.as_str(), &port, "shared_buffers=64MB", "max_connections=200"];
+        // A standby that lost its primary for a moment asks for it again soon.
+        settings.extend(["logging_collector=off", "wal_retrieve_retry_interval=500ms", "max_replication_slots=10"]);
+        if self.counts_statements() {
+            settings.push("shared_preload_libraries=pg_stat_statements");
+        }
+        for setting in settings {
+            command.args(["-c", setting]);
+        }
+        self.part.start(command)?;
+        let mut ready = self.command("pg_isready");
+        ready.args(["-q", "-U", "postgres", "-h"]).arg(&self.folder);
+        self.part.wait_until(PATIENCE, || ready.status().is_ok_and(|status| status.success()))?;
+        Ok(())
+    }
+
+    pub(super) fn kill(&mut self) -> Result<(), LabError> {
+        let Some(pid) = self.part.pid() else { return Ok(()) };
+        let children = children(pid);
+        self.part.kill()?;
+        // They notice by themselves, but until then the folder is theirs.
+        for child in children {
+            process::signal(child, Signal::KILL);
+            let asked = Instant::now();
+            while Path::new(&format!("/proc/{child}")).exists() && asked.elapsed() < PATIENCE {
+                std::thread::sleep(LOOK_AGAIN);
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn stop(&mut self, ending: Ending) -> Result<(), LabError> {
+        let signal = match ending {
+            Ending::Fast => Signal::INT,
+            Ending::Immediate => Signal::QUIT,
+        };
+        self.part.stop(signal, PATIENCE)?;
+        Ok(())
+    }
+
+    pub(super) fn is_as_it_should(&mut self) -> Option<String> {
+        match self.part.is_as_it_should() {
+            true => None,
+            false => Some(format!("{}: {}", self.part.name(), self.part.last_words())),
+        }
+    }
+
+    pub(super) fn place(&self) -> Place {
+        self.place
+    }
+
+    /// `host:port`, as a store's url lists it.
+    pub(super) fn host(&self) -> String {
+        format!("{}:{}", self.place.address, self.port)
+    }
+
+    /// The url of the database, on whichever of these takes writes.
+    pub(super) fn url(servers: &[&Postgres]) -> String {
+        let hosts: Vec<String> = servers.iter().map(|server| server.host()).collect();
+        let password = servers.first().map_or("", |server| server.password.as_str());
+        format!("postgres://postgres:{password}@{}/{DATABASE}?target_session_attrs=read-write", hosts.join(","))
+    }
+
+    /// Runs statements on the nodes' database; returns what they print.
+    pub(crate) fn sql(&self, sql: &str) -> Result<String, LabError> {
+        self.sql_in(DATABASE, sql)
+    }
+
+    fn sql_in(&self, database: &str, sql: &str) -> Result<String, LabError> {
+        let mut psql = self.command("psql");
+        psql.args(["-X", "-A", "-t", "-q", "-U", "postgres", "-v", "ON_ERROR_STOP=1", "-d", database, "-h"]);
+        run(psql.arg(&self.folder).args(["-c", sql]))
+    }
+
+    /// Whether the packages bring what counts statements.
+    pub(crate) fn counts_statements(&self) -> bool {
+        self.programs.join("../lib/pg_stat_statements.so").exists()
+    }
+
+    /// The processes that put what is committed on the disk, and those that wait for it: stopped for a moment, they
+    /// are what a slow disk makes of them.
+    pub(super) fn writers(&self) -> Vec<u32> {
+        let Some(pid) = self.part.pid() else { return Vec::new() };
+        let writes = |pid: &u32| {
+            let name = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            ["walwriter", "checkpointer", "postgres postgres tidings", "walreceiver"]
+                .iter()
+                .any(|one| name.contains(one))
+        };
+        children(pid).into_iter().filter(writes).collect()
+    }
+
+    fn data(&self) -> PathBuf {
+        self.folder.join("data")
+    }
+
+    /// One of the server's programs, as the server's user.
+    fn command(&self, program: &str) -> Command {
+        let mut command = part::command(self.place, self.user, "KILL", &self.programs.join(program));
+        command.env("PGPORT", self.port.to_string()).env("PGPASSWORD", &self.password).current_dir(&self.folder);
+        command
+    }
+}
+
+impl Drop for Postgres {
+    fn drop(&mut self) {
+        // In order, so that its children are gone with it.
+        let _ = self.part.stop(Signal::QUIT, PATIENCE);
+    }
+}
+
+fn children(pid: u32) -> Vec<u32> {
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    children.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
+}
+
+/// Where the newest installed version's programs are.
+fn programs() -> Result<PathBuf, LabError> {
+    let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    let newest = versions.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok()).max();
+    let newest = newest.ok_or_else(|| LabError::Part("PostgreSQL is not installed: see `make setup`".into()))?;
+    Ok(Path::new("/usr/lib/postgresql").join(newest.to_string()).join("bin"))
+}
+
+/// Debian's user of that name: the server refuses to run as root.
+fn postgres_user() -> Result<User, LabError> {
+    let users = std::fs::read_to_string("/etc/passwd")?;
+    let line = users.lines().find(|line| line.starts_with("postgres:"));
+    let mut numbers =
+        line.into_iter().flat_map(|line| line.split(':').skip(2)).filter_map(|number| number.parse().ok());
+    match (numbers.next(), numbers.next()) {
+        (Some(user), Some(group)) => Ok((user, group)),
+        _ => Err(LabError::Part("there is no user postgres to run the database as".into())),
+    }
+}

@@ -1,0 +1,30 @@
+//! `tidings cluster`: starts a cluster of local processes and waits to be told to stop.
+
+use anyhow::{Context, Result};
+use std::{
+    process::ExitCode,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+use tidings_lab::ClusterArgs;
+use tokio::signal::unix::{SignalKind, signal};
+
+pub(crate) fn run(args: &ClusterArgs) -> Result<ExitCode> {
+    let told = Arc::new(AtomicBool::new(false));
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_io().build();
+    let runtime = runtime.context("starting what waits for signals")?;
+    let _inside = runtime.enter();
+    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    let tell = told.clone();
+    runtime.spawn(async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+        tell.store(true, Ordering::Relaxed);
+    });
+    // On this thread: the parts of the cluster end with the one that started them.
+    Ok(tidings_lab::run_cluster(args, || told.load(Ordering::Relaxed)))
+}
