@@ -1,9 +1,11 @@
 # The verbs of this repository. `make help` lists them.
 
 BENCH ?= group
+CHAOS ?= --sequences 0
+CLUSTER ?= --nodes 3
 FUZZ ?= 10000000
 
-.PHONY: help run test check bench devices fuzz docs setup
+.PHONY: help run test check bench cluster chaos devices fuzz docs setup
 
 help: ## List the verbs
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' Makefile
@@ -22,6 +24,14 @@ check: setup ## Formatting, lints, licences and bans of dependencies, the files 
 
 bench: ## Load a server of its own and verify every receiver; BENCH="group --members 300"
 	cargo run --release -p tidings -- bench $(BENCH)
+
+cluster: setup ## Start PostgreSQL with a standby, a Redis Cluster and three nodes until Ctrl-C; CLUSTER="--nodes 5"
+	cargo build --release -p tidings
+	target/release/tidings cluster $(CLUSTER)
+
+chaos: setup ## Kill, stop and cut off parts of a cluster under load; CHAOS="--seed 1 --sequences 2". As root: cuts, too
+	cargo build --release -p tidings
+	target/release/tidings bench chaos $(CHAOS)
 
 devices: ## Load a server of its own with devices, in small sizes: docs/lab.md has the large ones
 	cargo build --release -p tidings

@@ -3,7 +3,7 @@
 use super::{Plan, Topology, node_name};
 use crate::{LabError, args::setting, exit_code};
 use clap::Args;
-use std::{path::PathBuf, process::ExitCode, time::Duration};
+use std::{io::Write, path::PathBuf, process::ExitCode, time::Duration};
 
 /// Options of `tidings cluster`.
 #[derive(Debug, Clone, Args)]
@@ -51,7 +51,8 @@ fn keep(args: &ClusterArgs, told_to_stop: impl Fn() -> bool) -> Result<(), LabEr
         }
         std::thread::sleep(LOOK);
     }
-    println!("stopping …");
+    // Whoever read this may be gone, which is no reason to leave the rest standing.
+    let _ = writeln!(std::io::stdout(), "stopping …");
     topology.stop()
 }
 

@@ -182,7 +182,7 @@ impl Fleet {
         }
         connection.state.stage = Stage::Away;
         connection.state.reply.clear();
-        connection.home = (connection.home + 1) % self.addresses.len();
+        connection.home = another(connection.home, self.addresses.len());
         let unanswered = connection.state.take_in_flight();
         desk.again(&unanswered);
         if !matches!(broken, Broken::Refused) {
@@ -235,7 +235,7 @@ impl Fleet {
                 }
                 // Refused at once, as the loopback does: the next one's turn.
                 Err(_) if self.addresses.len() > 1 => {
-                    self.connections[number].home = (self.connections[number].home + 1) % self.addresses.len();
+                    self.connections[number].home = another(self.connections[number].home, self.addresses.len());
                     self.open_later(number, desk);
                 }
                 Err(error) => return Err(error),
@@ -285,6 +285,14 @@ impl Fleet {
         for number in self.dirty.drain(..) {
             let _ = self.connections[number].link.flush();
         }
+    }
+}
+
+/// Where to go from a server that is of no use: at random, so that those who lost one are spread over the others.
+fn another(home: usize, servers: usize) -> usize {
+    match servers {
+        0 | 1 => home,
+        _ => (home + rand::random_range(1..servers)) % servers,
     }
 }
 

@@ -92,7 +92,7 @@ pub(super) fn run(
     let before = (desk.verifier.faults, fleet.reconnects, process::cpu_seconds(std::process::id()));
     desk.verifier.problems.clear();
     desk.refused_by_code.clear();
-    desk.pauses.start(fleet.connections.len(), run.start);
+    desk.pauses.start(desk.verifier.receivers(), run.start);
     run.reconnects = fleet.reconnects;
     run.drive(inbox, fleet, desk)?;
     Ok(run.outcome(fleet, desk, before))

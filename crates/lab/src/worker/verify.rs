@@ -172,6 +172,10 @@ impl Verifier {
             .sum()
     }
 
+    pub(crate) fn receivers(&self) -> usize {
+        self.receivers.len()
+    }
+
     /// How far each conversation has come, by whoever is furthest.
     pub(crate) fn heads(&self) -> Vec<u64> {
         self.logs.iter().map(Log::next_seq).collect()
