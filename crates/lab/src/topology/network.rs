@@ -188,3 +188,34 @@ fn ip(holder: Option<u32>, line: &str) -> Result<(), LabError> {
     };
     run(command.args(line.split(' '))).map(|_| ())
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use std::net::TcpListener;
+
+    #[test]
+    fn what_is_cut_is_silent_until_it_is_joined() {
+        if !rustix::process::getuid().is_root() {
+            return eprintln!("skipped: making networks takes root");
+        }
+        let mut network = Network::with_cuts().unwrap();
+        let (one, other) = (network.place().unwrap(), network.place().unwrap());
+        let listener = TcpListener::bind((network.host().address, 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let address = network.host().address;
+        let reaches = |place: Place| {
+            let mut command = Command::new("nsenter");
+            command.arg(format!("--net=/proc/{}/ns/net", place.namespace().unwrap()));
+            let connect = format!("exec 3<>/dev/tcp/{address}/{port}");
+            command.args(["timeout", "1", "bash", "-c", &connect]).status().unwrap().success()
+        };
+        assert!(reaches(one) && reaches(other));
+        network.cut(one, network.host()).unwrap();
+        assert!(!reaches(one), "cut");
+        assert!(reaches(other), "another is not");
+        network.join(one, network.host()).unwrap();
+        assert!(reaches(one), "joined");
+    }
+}

@@ -180,7 +180,7 @@ impl RedisCluster {
 
     pub(super) fn is_as_it_should(&mut self) -> Option<String> {
         let ended = |server: &mut Server| !server.part.is_as_it_should();
-        let gone = self.servers.iter_mut().position(|server| ended(server))?;
+        let gone = self.servers.iter_mut().position(ended)?;
         Some(format!("{}: {}", self.servers[gone].part.name(), self.servers[gone].part.last_words()))
     }
 }
