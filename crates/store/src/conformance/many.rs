@@ -149,7 +149,7 @@ fn compare_missed(store: &dyn Store, users: &[UserNo]) {
         {
             let tails = tails(store, *user, after, until);
             for (entries_max, bytes_max) in
-                [(800, 1 << 20), (100, 1 << 20), (9, 1 << 20), (1, 1), (800, 300), (800, 2_000)]
+                [(800, 1 << 20), (300, 1 << 20), (100, 1 << 20), (9, 1 << 20), (1, 1), (800, 300), (800, 2_000)]
             {
                 let wanted = Wanted { entries_max, bytes_max, ranges: true };
                 let (found, expected) =
@@ -167,6 +167,12 @@ fn compare_missed(store: &dyn Store, users: &[UserNo]) {
 fn missed(store: &dyn Store) {
     let (u, rooms) = history(store, 1_500);
     compare_missed(store, &u);
+    // One conversation after the other: the newest are all of a few, and nothing of most.
+    for room in &rooms[..28] {
+        let batch: Vec<_> = (0..20).map(|n| append(*room, message(u[0], &format!("turn-{}-{n}", room.0)))).collect();
+        store.commit(&batch, NOON + 4 * DAY).unwrap();
+    }
+    compare_missed(store, &u[1..2]);
     // One conversation in which most was said last, and large: others come to their turn behind it.
     let body = format!("\"{}\"", "y".repeat(5_000));
     let batch: Vec<_> = (0..150)

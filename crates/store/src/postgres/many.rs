@@ -28,7 +28,8 @@ const POSITIONS: &str = "SELECT k.n, e.position \
      FROM unnest($1::bigint[], $2::bigint[]) WITH ORDINALITY AS k (conversation, seq, n) \
      CROSS JOIN LATERAL (SELECT part FROM chapters WHERE conversation = k.conversation AND first_seq <= k.seq \
      ORDER BY first_seq DESC LIMIT 1) c \
-     JOIN entries e ON e.part = c.part AND e.conversation = k.conversation AND e.seq = k.seq";
+     CROSS JOIN LATERAL (SELECT position FROM entries \
+     WHERE part = c.part AND conversation = k.conversation AND seq = k.seq LIMIT 1) e";
 /// The sum is of what stands before an entry, over all pages: the first of each page comes in any case.
 const PAGES: &str = "SELECT n, seq, position, at, content FROM \
      (SELECT k.n, e.seq, e.position, e.at, e.content, row_number() OVER (PARTITION BY k.n ORDER BY e.seq) AS place, \

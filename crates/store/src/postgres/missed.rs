@@ -39,6 +39,9 @@ macro_rules! newest {
 /// - `deeper`: the few tails that may have more after that: each has its 8 among those wanted, so these are at most an
 ///   eighth of what is wanted, whatever the number of conversations.
 /// - `picked`, `measured`: of all these the newest, and their contents while there is room.
+///
+/// Each look into the entries has a limit of its own: the planner, which is kept from sorting where it can, would otherwise
+/// walk the whole timeline by its index of positions to have them in order.
 pub(super) const MISSED: &str = concat!(
     "WITH RECURSIVE tails AS MATERIALIZED (SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], ",
     "$5::bigint[]) WITH ORDINALITY AS t (conversation, floor_seq, newest_seq, after_position, until_position, n)), ",
@@ -51,8 +54,8 @@ pub(super) const MISSED: &str = concat!(
     "CASE WHEN e.position > s.sought THEN least(s.step * 2, 1::bigint << 60) ELSE 1::bigint << 60 END ",
     "FROM search s CROSS JOIN LATERAL (SELECT greatest((s.low + s.high) / 2, s.high - s.step)) AS m (middle) ",
     "LEFT JOIN LATERAL (SELECT e.position FROM (SELECT part FROM chapters WHERE conversation = s.conversation ",
-    "AND first_seq <= m.middle ORDER BY first_seq DESC LIMIT 1) c JOIN entries e ",
-    "ON e.part = c.part AND e.conversation = s.conversation AND e.seq = m.middle) e ON true WHERE s.low < s.high), ",
+    "AND first_seq <= m.middle ORDER BY first_seq DESC LIMIT 1) c CROSS JOIN LATERAL (SELECT position FROM entries ",
+    "WHERE part = c.part AND conversation = s.conversation AND seq = m.middle LIMIT 1) e) e ON true WHERE s.low < s.high), ",
     "ranges AS MATERIALIZED (SELECT n, conversation, min(low) FILTER (WHERE NOT is_end) AS from_seq, ",
     "min(low) FILTER (WHERE is_end) - 1 AS to_seq FROM search WHERE low >= high GROUP BY n, conversation), ",
     "newest AS MATERIALIZED (SELECT r.n, r.conversation, r.from_seq, r.to_seq FROM ranges r CROSS JOIN LATERAL ",
@@ -73,7 +76,8 @@ pub(super) const MISSED: &str = concat!(
     " e) found ORDER BY position DESC LIMIT $6), ",
     "measured AS (SELECT p.n, e.seq, e.position, e.at, e.content, sum(octet_length(e.content)) ",
     "OVER (ORDER BY e.position DESC ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before ",
-    "FROM picked p JOIN entries e ON e.part = p.part AND e.conversation = p.conversation AND e.seq = p.seq) ",
+    "FROM picked p CROSS JOIN LATERAL (SELECT seq, position, at, content FROM entries ",
+    "WHERE part = p.part AND conversation = p.conversation AND seq = p.seq LIMIT 1) e) ",
     "SELECT n, from_seq AS a, to_seq AS b, NULL::bigint AS at, NULL::bytea AS content FROM ranges UNION ALL ",
     "SELECT n, seq, position, at, content FROM measured WHERE before IS NULL OR before < $7"
 );
