@@ -4,7 +4,7 @@
 //! receiver is checked entry by entry, and a run that lost, doubled, reordered or altered anything fails. It
 //! knows nothing of how the server works, and links none of it. In reading order:
 //! - [`args`]: the commands and their options;
-//! - `group`, `broadcast`, `replay`, `direct`, `isolation`, `crash`, `chaos`, `growth`: one file or folder per command;
+//! - `group`, `broadcast`, `replay`, `direct`, `isolation`, `crash`, `chaos`, `cluster_cost`, `growth`: one file or folder per command;
 //! - `server`, `setup`, `load`: a server of the bench's own, users and groups, the worker process as the parent sees it;
 //! - `job`: what parent and worker say to each other;
 //! - [`worker`]: the load client itself, on one core;
@@ -17,6 +17,7 @@ pub mod args;
 mod bare;
 mod broadcast;
 mod chaos;
+mod cluster_cost;
 mod corpus;
 mod crash;
 mod device_worker;
@@ -104,6 +105,7 @@ pub fn run(args: BenchArgs) -> ExitCode {
         Bench::Isolation(args) => isolation::run(&args),
         Bench::Crash(args) => crash::run(&args),
         Bench::Chaos(args) => chaos::run(&args),
+        Bench::ClusterCost(args) => cluster_cost::run(&args),
         Bench::Growth(args) => growth::run(&args),
         Bench::Connect(args) => devices::connect::run(&args),
         Bench::Storm(args) => devices::storm::run(&args),

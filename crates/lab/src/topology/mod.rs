@@ -18,6 +18,7 @@ use node::Node;
 pub(crate) use postgres::Ending;
 use postgres::Postgres;
 use redis::RedisCluster;
+pub(crate) use redis::SlotRange;
 use rustix::process::Signal;
 use std::{net::SocketAddr, os::unix::fs::PermissionsExt, path::PathBuf, time::Duration};
 
@@ -134,6 +135,15 @@ impl Topology {
 
     pub(crate) fn database_url(&self) -> String {
         Postgres::url(&[&self.databases[0], &self.databases[1]])
+    }
+
+    pub(crate) fn database(&self) -> &Postgres {
+        &self.databases[self.primary]
+    }
+
+    /// The nodes that run.
+    pub(crate) fn node_pids(&self) -> impl Iterator<Item = u32> {
+        self.nodes.iter().filter_map(Node::pid)
     }
 
     pub(crate) fn can_cut(&self) -> bool {

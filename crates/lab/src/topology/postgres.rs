@@ -196,6 +196,12 @@ impl Postgres {
         self.programs.join("../lib/pg_stat_statements.so").exists()
     }
 
+    /// The server and what works for it.
+    pub(crate) fn pids(&self) -> Vec<u32> {
+        let Some(pid) = self.part.pid() else { return Vec::new() };
+        std::iter::once(pid).chain(children(pid)).collect()
+    }
+
     /// The processes that put what is committed on the disk, and those that wait for it: stopped for a moment, they
     /// are what a slow disk makes of them.
     pub(super) fn writers(&self) -> Vec<u32> {

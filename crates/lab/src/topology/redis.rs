@@ -19,6 +19,9 @@ const SLOTS: usize = 16_384;
 const NODE_TIMEOUT_MS: u32 = 2_000;
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// The first slot and the last.
+pub(crate) type SlotRange = (i64, i64);
+
 /// One server of the cluster.
 #[derive(Debug)]
 struct Server {
@@ -162,6 +165,25 @@ impl RedisCluster {
                 })
         };
         (0..SERVERS).filter(is_primary).collect()
+    }
+
+    /// Where the primaries are, and from which slot to which each serves.
+    pub(crate) fn primaries_with_slots(&self) -> Result<Vec<(SocketAddr, Vec<SlotRange>)>, LabError> {
+        let mut primaries = Vec::new();
+        for number in self.primaries() {
+            let nodes = self.ask(number, "CLUSTER NODES")?;
+            let own = nodes.lines().find(|line| line.contains("myself")).unwrap_or_default();
+            let range = |text: &str| {
+                let (first, last) = text.split_once('-').unwrap_or((text, text));
+                Some((first.parse().ok()?, last.parse().ok()?))
+            };
+            primaries.push((self.address(number), own.split(' ').skip(8).filter_map(range).collect()));
+        }
+        Ok(primaries)
+    }
+
+    pub(crate) fn pids(&self) -> impl Iterator<Item = u32> {
+        self.servers.iter().filter_map(|server| server.part.pid())
     }
 
     pub(crate) fn address(&self, number: usize) -> SocketAddr {

@@ -21,6 +21,14 @@ impl Reply {
             _ => "",
         }
     }
+
+    /// A number, or 0.
+    pub(crate) fn number(&self) -> i64 {
+        match self {
+            Reply::Number(number) => *number,
+            _ => 0,
+        }
+    }
 }
 
 /// A connection to one server.
