@@ -9,6 +9,8 @@ use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf};
 pub(crate) enum Command {
     Open(Open),
     Run(Phase),
+    /// Spread the connections over all servers again; answered by `Opened`.
+    Spread,
     /// Plan nothing more in the phase that runs. It ends as usual, and that is the answer.
     Enough,
 }

@@ -104,6 +104,15 @@ impl Load {
         }
     }
 
+    /// Spreads the connections over all servers as they were at first, and returns when they are open.
+    pub(crate) fn spread(&mut self) -> Result<(), LabError> {
+        self.tell(&Job::Spread)?;
+        match self.hear()? {
+            Report::Opened { .. } => Ok(()),
+            other => Err(LabError::Worker(format!("said {other:?} instead of opening"))),
+        }
+    }
+
     /// Runs one phase, showing its progress on a terminal.
     pub(crate) fn run(&mut self, title: &str, phase: Phase) -> Result<Outcome, LabError> {
         self.begin(phase)?;

@@ -116,6 +116,8 @@ fn one(
     let duration_ms = PHASE.as_millis() as u64;
     let phase = stage.phase(Pace::Rate { per_second: args.rate, duration_ms }, args.body_bytes, 1, 1);
     let watch = Watch::default();
+    // Who went elsewhere in an earlier step would leave the node that is to be harmed without anybody to notice.
+    stage.load.spread()?;
     stage.load.begin(phase)?;
     let (outcome, noticed, healed) = std::thread::scope(|scope| {
         let (load, watching) = (&mut stage.load, &watch);

@@ -28,6 +28,9 @@ pub(crate) enum Broken {
     Refused,
     #[error("silent")]
     Silent,
+    /// It goes back to where it was at first.
+    #[error("goes home")]
+    Moved,
 }
 
 #[derive(Debug)]

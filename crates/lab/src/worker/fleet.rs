@@ -185,13 +185,24 @@ impl Fleet {
         connection.home = another(connection.home, self.addresses.len());
         let unanswered = connection.state.take_in_flight();
         desk.again(&unanswered);
-        if !matches!(broken, Broken::Refused) {
+        if !matches!(broken, Broken::Refused | Broken::Moved) {
             self.reconnects += 1;
             if self.reconnects <= 5 && desk.verifier.problems.len() < 20 {
                 desk.verifier.problems.push(format!("connection {number} broke: {broken}"));
             }
         }
         self.open_later(number, desk);
+    }
+
+    /// Sends every connection back to the server that it was on at first.
+    pub(crate) fn spread(&mut self, desk: &mut Desk) {
+        for number in 0..self.connections.len() {
+            let home = number % self.addresses.len();
+            if self.connections[number].home != home && self.connections[number].state.stage != Stage::Away {
+                self.lost(number, &Broken::Moved, desk);
+            }
+            self.connections[number].home = home;
+        }
     }
 
     fn open_later(&mut self, number: usize, desk: &Desk) {

@@ -86,6 +86,12 @@ fn work() -> io::Result<()> {
                 report(&Report::Done(Box::new(outcome)));
             }
             Ok(Command::Open(_)) | Err(mpsc::TryRecvError::Disconnected) => return Ok(()),
+            Ok(Command::Spread) => {
+                let started = Instant::now();
+                fleet.spread(&mut desk);
+                wait_until_open(&mut fleet, &mut desk)?;
+                report(&Report::Opened { seconds: started.elapsed().as_secs_f64() });
+            }
             // It came when the phase had ended by itself.
             Ok(Command::Enough) => {}
             Err(mpsc::TryRecvError::Empty) => fleet.turn(Duration::from_millis(100), &mut desk)?,
@@ -94,8 +100,13 @@ fn work() -> io::Result<()> {
 }
 
 fn open_all(open: &Open, poll: mio::Poll, desk: &mut Desk) -> io::Result<Fleet> {
-    let deadline = Instant::now() + OPEN_TIMEOUT;
     let mut fleet = Fleet::new(open, poll, desk)?;
+    wait_until_open(&mut fleet, desk)?;
+    Ok(fleet)
+}
+
+fn wait_until_open(fleet: &mut Fleet, desk: &mut Desk) -> io::Result<()> {
+    let deadline = Instant::now() + OPEN_TIMEOUT;
     while !fleet.is_open() {
         if Instant::now() > deadline {
             let why = desk.verifier.problems.join("; ");
@@ -103,5 +114,5 @@ fn open_all(open: &Open, poll: mio::Poll, desk: &mut Desk) -> io::Result<Fleet> 
         }
         fleet.turn(Duration::from_millis(50), desk)?;
     }
-    Ok(fleet)
+    Ok(())
 }
