@@ -28,6 +28,9 @@ use tokio::sync::{Notify, watch};
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
+/// Between two rounds, whoever asks for them.
+const ROUND_GAP: Duration = Duration::from_millis(20);
+
 pub(crate) struct Way {
     address: Address,
     connection: Connection,
@@ -206,6 +209,7 @@ impl Ways {
             self.health.set_ways(round.err());
             if whole {
                 pause = PAUSE_MIN;
+                tokio::time::sleep(ROUND_GAP).await;
                 let _ = tokio::time::timeout(self.every, self.poked.notified()).await;
             } else {
                 self.suspect.store(true, Relaxed);
@@ -220,9 +224,7 @@ impl Ways {
         join_all(routes.ways.values().map(|way| self.prove(way))).await;
         let all = routes.ways.len();
         routes.ways.retain(|_, way| !way.broken.load(Relaxed));
-        if routes.ways.len() < all {
-            self.routes.send_replace(routes.clone());
-        }
+        self.tell(&routes);
         let mut trouble = None;
         if self.suspect.swap(false, Relaxed) || routes.ways.len() < all {
             trouble = self.read_map(&mut routes).await.err();
@@ -245,8 +247,22 @@ impl Ways {
                 Err(why) => trouble = Some(why),
             }
         }
-        self.routes.send_replace(routes);
+        self.tell(&routes);
         trouble.map_or(Ok(()), Err)
+    }
+
+    /// Wakes those that wait for another way, and only then: a lane that is refused over the same one waits for its turn.
+    fn tell(&self, routes: &Routes) {
+        self.routes.send_if_modified(|told| {
+            let same = |(one, other): (&Arc<Way>, &Arc<Way>)| Arc::ptr_eq(one, other);
+            let same = told.map == routes.map
+                && told.ways.len() == routes.ways.len()
+                && told.ways.values().zip(routes.ways.values()).all(same);
+            if !same {
+                told.clone_from(routes);
+            }
+            !same
+        });
     }
 
     /// A connection that does not answer is broken, though nobody closed it.

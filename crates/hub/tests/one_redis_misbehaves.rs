@@ -179,6 +179,11 @@ fn a_server_that_refuses_is_quoted() {
     assert_eq!(redis.ask(&["ACL", "SETUSER", "default", "-spublish"]), "OK");
     wait_until("it says so", || a.bus.trouble().is_some_and(|why| why.contains("NOPERM")));
     assert!(!a.bus.is_up());
+    wait_until("it refuses", || !a.send(&b, "lost"));
+    // It asks again at its pace: once a second for the lane, and once for the beat.
+    let (start, asked) = (Instant::now(), a.bus.metrics().snapshot().pipelines);
+    wait_until("it asks again", || a.bus.metrics().snapshot().pipelines >= asked + 5);
+    assert!(start.elapsed() > Duration::from_millis(500), "{:?}", start.elapsed());
     assert_eq!(redis.ask(&["ACL", "SETUSER", "default", "+spublish"]), "OK");
     both_up(&a, &b);
     a.reach(&b);

@@ -1,0 +1,95 @@
+//! What the bus costs: messages from one node to two others, as fast as they go and one after the other.
+//! `cargo bench -p tidings-hub`; starts its own Redis, so it needs `redis-server`.
+#![allow(clippy::unwrap_used)]
+
+#[path = "../tests/support/redis.rs"]
+mod redis;
+
+use bytes::Bytes;
+use hdrhistogram::Histogram;
+use redis::{RedisCluster, RedisServer, wait_until};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::Instant,
+};
+use tidings_engine::cluster::bus::{Bus, Ear};
+use tidings_hub::{RedisBus, RedisBusConfig};
+
+const MESSAGES: usize = 500_000;
+const MESSAGE_BYTES: usize = 300;
+const ONE_BY_ONE: usize = 5_000;
+
+#[derive(Default)]
+struct Counter(AtomicUsize, AtomicUsize);
+
+impl Ear for Counter {
+    fn hear(&self, _: Bytes) {
+        self.0.fetch_add(1, Relaxed);
+    }
+
+    fn missed(&self) {
+        self.1.fetch_add(1, Relaxed);
+    }
+}
+
+fn measure(what: &str, urls: Vec<String>, servers: &[RedisServer]) {
+    let nodes: Vec<(RedisBus, Arc<Counter>)> = ["node-1", "node-2", "node-3"]
+        .map(|name| {
+            let bus = RedisBus::start(RedisBusConfig { urls: urls.clone(), ..RedisBusConfig::default() }).unwrap();
+            let ear = Arc::new(Counter::default());
+            bus.listen(name, ear.clone());
+            wait_until("it is up", || bus.is_up());
+            (bus, ear)
+        })
+        .into();
+    let (bus, heard) = (&nodes[0].0, || nodes[1..].iter().map(|(_, ear)| ear.0.load(Relaxed)).sum::<usize>());
+    let to: [Arc<str>; 2] = ["node-2".into(), "node-3".into()];
+    let message = Bytes::from(vec![b'm'; MESSAGE_BYTES]);
+    wait_until("the first arrives", || bus.send(&to, message.clone()) && heard() >= 2);
+    wait_until("all has left", || bus.metrics().snapshot().queue_bytes == 0);
+
+    let (cpu, before) = (servers.iter().map(RedisServer::cpu_seconds).sum::<f64>(), bus.metrics().snapshot());
+    let (start, heard_before) = (Instant::now(), heard());
+    for _ in 0..MESSAGES {
+        while bus.metrics().queue_bytes.load(Relaxed) > 16 << 20 {
+            std::thread::yield_now();
+        }
+        assert!(bus.send(&to, message.clone()));
+    }
+    wait_until("all arrive", || heard() >= heard_before + 2 * MESSAGES);
+    let took = start.elapsed().as_secs_f64();
+    let cpu = servers.iter().map(RedisServer::cpu_seconds).sum::<f64>() - cpu;
+    let after = bus.metrics().snapshot();
+    let per_pipeline = (after.publishes - before.publishes) as f64 / (after.pipelines - before.pipelines) as f64;
+    println!(
+        "{what}: {:.0} messages/s to two nodes, Redis {:.2} CPU s per 100,000, {per_pipeline:.0} publishes per round trip, missed {}",
+        MESSAGES as f64 / took,
+        cpu * 100_000.0 / MESSAGES as f64,
+        nodes[1..].iter().map(|(_, ear)| ear.1.load(Relaxed)).sum::<usize>() - 2,
+    );
+
+    let mut latency = Histogram::<u64>::new(3).unwrap();
+    for _ in 0..ONE_BY_ONE {
+        let (sent, expected) = (Instant::now(), heard() + 2);
+        assert!(bus.send(&to, message.clone()));
+        while heard() < expected {
+            std::thread::yield_now();
+        }
+        latency.record(sent.elapsed().as_micros() as u64).unwrap();
+    }
+    println!(
+        "{what}: one by one, heard by both after {} us at the median, {} us at p99",
+        latency.value_at_quantile(0.5),
+        latency.value_at_quantile(0.99)
+    );
+}
+
+fn main() {
+    let one = RedisServer::start(&[]);
+    measure("one Redis", vec![one.url()], std::slice::from_ref(&one));
+    let cluster = RedisCluster::start();
+    measure("cluster", cluster.urls(), &cluster.servers);
+}
