@@ -13,13 +13,16 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 use tidings_engine::cluster::bus::{Bus, Ear};
 use tidings_hub::{RedisBus, RedisBusConfig};
 
 const MESSAGES: usize = 500_000;
 const MESSAGE_BYTES: usize = 300;
+/// A second, for so many seconds.
+const PACE: usize = 10_000;
+const PACED_SECONDS: usize = 3;
 const ONE_BY_ONE: usize = 5_000;
 
 #[derive(Default)]
@@ -51,25 +54,41 @@ fn measure(what: &str, urls: Vec<String>, servers: &[RedisServer]) {
     wait_until("the first arrives", || bus.send(&to, message.clone()) && heard() >= 2);
     wait_until("all has left", || bus.metrics().snapshot().queue_bytes == 0);
 
-    let (cpu, before) = (servers.iter().map(RedisServer::cpu_seconds).sum::<f64>(), bus.metrics().snapshot());
-    let (start, heard_before) = (Instant::now(), heard());
-    for _ in 0..MESSAGES {
-        while bus.metrics().queue_bytes.load(Relaxed) > 16 << 20 {
-            std::thread::yield_now();
+    let all_at_once = || {
+        for _ in 0..MESSAGES {
+            while bus.metrics().queue_bytes.load(Relaxed) > 16 << 20 {
+                std::thread::yield_now();
+            }
+            assert!(bus.send(&to, message.clone()));
         }
-        assert!(bus.send(&to, message.clone()));
-    }
-    wait_until("all arrive", || heard() >= heard_before + 2 * MESSAGES);
-    let took = start.elapsed().as_secs_f64();
-    let cpu = servers.iter().map(RedisServer::cpu_seconds).sum::<f64>() - cpu;
-    let after = bus.metrics().snapshot();
-    let per_pipeline = (after.publishes - before.publishes) as f64 / (after.pipelines - before.pipelines) as f64;
-    println!(
-        "{what}: {:.0} messages/s to two nodes, Redis {:.2} CPU s per 100,000, {per_pipeline:.0} publishes per round trip, missed {}",
-        MESSAGES as f64 / took,
-        cpu * 100_000.0 / MESSAGES as f64,
-        nodes[1..].iter().map(|(_, ear)| ear.1.load(Relaxed)).sum::<usize>() - 2,
-    );
+    };
+    let paced = || {
+        let start = Instant::now();
+        for n in 0..PACED_SECONDS * PACE {
+            while start.elapsed().as_secs_f64() < n as f64 / PACE as f64 {
+                std::thread::sleep(Duration::from_micros(100));
+            }
+            assert!(bus.send(&to, message.clone()));
+        }
+    };
+    let counted = |how: &str, count: usize, send: &dyn Fn()| {
+        let (cpu, before) = (servers.iter().map(RedisServer::cpu_seconds).sum::<f64>(), bus.metrics().snapshot());
+        let (start, heard_before) = (Instant::now(), heard());
+        send();
+        wait_until("all arrive", || heard() >= heard_before + 2 * count);
+        let took = start.elapsed().as_secs_f64();
+        let cpu = servers.iter().map(RedisServer::cpu_seconds).sum::<f64>() - cpu;
+        println!(
+            "{what}, {how}: {:.0} messages/s to two nodes, Redis {:.2} CPU s per 100,000, {:.3} publishes per message",
+            count as f64 / took,
+            cpu * 100_000.0 / count as f64,
+            (bus.metrics().snapshot().publishes - before.publishes) as f64 / count as f64,
+        );
+    };
+    counted("as fast as they go", MESSAGES, &all_at_once);
+    counted("paced", PACED_SECONDS * PACE, &paced);
+    let missed = nodes[1..].iter().map(|(_, ear)| ear.1.load(Relaxed)).sum::<usize>();
+    assert_eq!(missed, 2, "once each, when they began to listen");
 
     let mut latency = Histogram::<u64>::new(3).unwrap();
     for _ in 0..ONE_BY_ONE {
@@ -81,7 +100,7 @@ fn measure(what: &str, urls: Vec<String>, servers: &[RedisServer]) {
         latency.record(sent.elapsed().as_micros() as u64).unwrap();
     }
     println!(
-        "{what}: one by one, heard by both after {} us at the median, {} us at p99",
+        "{what}, one by one: heard by both after {} us at the median, {} us at p99",
         latency.value_at_quantile(0.5),
         latency.value_at_quantile(0.99)
     );

@@ -1,11 +1,12 @@
 //! What comes in: joined, checked for holes, handed to the ear.
 
 use crate::{
-    frame::{Frame, Kind, MESSAGE_BYTES_MAX},
+    frame::{self, Frame, Kind, MESSAGE_BYTES_MAX},
     metrics::BusMetrics,
 };
 use bytes::{Buf, Bytes, BytesMut};
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 use std::{
     collections::HashMap,
     sync::{Arc, atomic::AtomicBool, atomic::Ordering::Relaxed},
@@ -46,7 +47,7 @@ struct Lane {
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Outcome {
     missed: bool,
-    message: Option<Bytes>,
+    messages: SmallVec<[Bytes; 1]>,
 }
 
 impl Incoming {
@@ -70,7 +71,10 @@ impl Incoming {
         if outcome.missed {
             self.missed();
         }
-        if let Some(message) = outcome.message.filter(|_| !self.stopped.load(Relaxed)) {
+        for message in outcome.messages {
+            if self.stopped.load(Relaxed) {
+                break;
+            }
             BusMetrics::add(&self.metrics.heard, 1);
             BusMetrics::add(&self.metrics.heard_bytes, message.len());
             self.ear.hear(message);
@@ -98,8 +102,8 @@ impl Lanes {
         if frame.sequence < lane.next {
             return Outcome::default();
         }
-        let mut outcome = Outcome { missed: frame.sequence > lane.next, message: None };
-        if outcome.missed || matches!(frame.kind, Kind::Whole | Kind::First | Kind::Notice) {
+        let mut outcome = Outcome { missed: frame.sequence > lane.next, ..Outcome::default() };
+        if outcome.missed || !matches!(frame.kind, Kind::More | Kind::Last) {
             let given_up = lane.joining.take();
             self.joining_bytes -= given_up.as_ref().map_or(0, |(_, whole)| *whole);
             outcome.missed |= given_up.is_some();
@@ -107,7 +111,14 @@ impl Lanes {
         lane.next = frame.sequence + u64::from(frame.kind != Kind::Notice);
         let mut content = frame.content;
         match frame.kind {
-            Kind::Whole => outcome.message = Some(content),
+            Kind::Whole => outcome.messages.push(content),
+            Kind::Bundle => match frame::unbundle(content) {
+                Some(messages) => {
+                    lane.next = frame.sequence + messages.len() as u64;
+                    outcome.messages = messages.into();
+                }
+                None => outcome.missed = true,
+            },
             Kind::First => {
                 let whole = content.try_get_u32_le().map_or(usize::MAX, |whole| whole as usize);
                 if whole > MESSAGE_BYTES_MAX || self.joining_bytes + whole > JOINING_BYTES_MAX {
@@ -129,7 +140,7 @@ impl Lanes {
                 if ends || !fits {
                     let joined = lane.joining.take().map(|(joined, _)| joined.freeze());
                     self.joining_bytes -= whole;
-                    outcome.message = joined.filter(|_| fits);
+                    outcome.messages.extend(joined.filter(|_| fits));
                     outcome.missed |= !fits;
                 }
             }
@@ -149,15 +160,19 @@ impl Lanes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::frame::PART_BYTES;
+    use crate::frame::{Outgoing, PART_BYTES};
 
-    fn frames(sequence: u64, message: &Bytes) -> Vec<Bytes> {
-        let written = |frame: Frame| {
+    fn frames_of(waiting: impl IntoIterator<Item = (u64, Bytes)>) -> Vec<Bytes> {
+        let written = |frame: Outgoing| {
             let mut out = Vec::new();
-            frame.write(message.len(), &mut out).expect("a vector takes it");
+            frame.write(&mut out).expect("a vector takes it");
             out.into()
         };
-        Frame::cut(1, sequence, message.clone()).map(written).collect()
+        Outgoing::pack(1, waiting).into_iter().map(written).collect()
+    }
+
+    fn frames(sequence: u64, message: &Bytes) -> Vec<Bytes> {
+        frames_of([(sequence, message.clone())])
     }
 
     /// Takes frames of lane 1; answers how often something was missed, and the messages.
@@ -165,7 +180,7 @@ mod tests {
         let outcomes: Vec<Outcome> =
             frames.into_iter().map(|bytes| lanes.take(Frame::read(bytes).expect("readable"))).collect();
         let missed = outcomes.iter().filter(|outcome| outcome.missed).count();
-        (missed, outcomes.into_iter().filter_map(|outcome| outcome.message).collect())
+        (missed, outcomes.into_iter().flat_map(|outcome| outcome.messages).collect())
     }
 
     #[test]
@@ -185,6 +200,22 @@ mod tests {
         assert!(lanes.take(notice(9)).missed);
         assert!(!lanes.take(notice(9)).missed);
         assert!(lanes.take(Frame { lane: 2, ..notice(2) }).missed, "a lane that was not heard from the start");
+    }
+
+    #[test]
+    fn a_bundle_counts_as_its_messages() {
+        let message = |n: u64| Bytes::from(n.to_string());
+        let bundle = |numbers: std::ops::Range<u64>| frames_of(numbers.map(|n| (n, message(n))));
+        let heard = |numbers: std::ops::Range<u64>| numbers.map(message).collect::<Vec<_>>();
+        let mut lanes = Lanes::default();
+        assert_eq!(bundle(1..4).len(), 1);
+        assert_eq!(run(&mut lanes, bundle(1..4)), (0, heard(1..4)));
+        assert_eq!(run(&mut lanes, bundle(1..4)), (0, vec![]), "again");
+        assert_eq!(run(&mut lanes, bundle(4..6)), (0, heard(4..6)));
+        assert_eq!(run(&mut lanes, bundle(8..10)), (1, heard(8..10)), "after a hole");
+        let broken = Frame { kind: Kind::Bundle, lane: 1, sequence: 10, content: Bytes::from_static(b"123") };
+        assert_eq!(lanes.take(broken), Outcome { missed: true, ..Outcome::default() });
+        assert_eq!(run(&mut lanes, bundle(12..14)), (1, heard(12..14)));
     }
 
     #[test]

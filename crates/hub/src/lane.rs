@@ -5,7 +5,7 @@
 //! unknown until the next message.
 
 use crate::{
-    frame::{self, Frame, Kind},
+    frame::{self, Outgoing},
     map::Channel,
     metrics::BusMetrics,
     ways::Ways,
@@ -24,7 +24,7 @@ use tokio::sync::Notify;
 
 /// One pipeline: large enough to be cheap, small enough that it is answered in time.
 const BATCH_BYTES_MAX: usize = 4 << 20;
-const BATCH_MESSAGES_MAX: usize = 1_024;
+const BATCH_MESSAGES_MAX: usize = 16_384;
 /// What a waiting message costs beside its bytes.
 const WAITING_COST: usize = 64;
 
@@ -102,7 +102,7 @@ impl Lane {
         let mut routes = ways.routes();
         let mut fresh = true;
         loop {
-            let (batch, messages, paid) = self.batch(room);
+            let (batch, messages, paid) = self.batch();
             if !batch.is_empty() {
                 let published = ways.publish(&self.channel, &batch, fresh).await;
                 room.give_back(paid);
@@ -115,7 +115,7 @@ impl Lane {
             }
             match self.notice() {
                 Some(notice) => {
-                    if ways.publish(&self.channel, &[(notice, 0)], false).await.is_ok() {
+                    if ways.publish(&self.channel, &[notice], false).await.is_ok() {
                         self.queue.lock().open = true;
                         continue;
                     }
@@ -131,27 +131,27 @@ impl Lane {
         }
     }
 
-    fn batch(&self, room: &Room) -> (Vec<(Frame, usize)>, usize, u64) {
+    /// What goes next; how many messages that are, and what they cost.
+    fn batch(&self) -> (Vec<Outgoing>, usize, u64) {
         let mut queue = self.queue.lock();
-        let (mut frames, mut bytes, mut messages, mut paid) = (Vec::new(), 0, 0, 0);
-        while let Some((_, message)) = queue.waiting.front() {
-            let fits = bytes + message.len() <= BATCH_BYTES_MAX && messages < BATCH_MESSAGES_MAX;
-            if !fits && messages > 0 {
+        let (mut count, mut bytes) = (0, 0);
+        for (_, message) in queue.waiting.iter().take(BATCH_MESSAGES_MAX) {
+            bytes += message.len();
+            if bytes > BATCH_BYTES_MAX && count > 0 {
                 break;
             }
-            let Some((sequence, message)) = queue.waiting.pop_front() else { break };
-            (bytes, messages, paid) = (bytes + message.len(), messages + 1, paid + cost(&message));
-            let whole = message.len();
-            frames.extend(Frame::cut(self.id, sequence, message).map(|frame| (frame, whole)));
+            count += 1;
         }
-        debug_assert!(paid <= room.metrics.queue_bytes.load(Relaxed));
-        (frames, messages, paid)
+        let messages: Vec<(u64, Bytes)> = queue.waiting.drain(..count).collect();
+        drop(queue);
+        let paid = messages.iter().map(|(_, message)| cost(message)).sum();
+        (Outgoing::pack(self.id, messages), count, paid)
     }
 
-    fn notice(&self) -> Option<Frame> {
+    fn notice(&self) -> Option<Outgoing> {
         let mut queue = self.queue.lock();
         let owes = std::mem::take(&mut queue.owes_notice);
-        owes.then(|| Frame { kind: Kind::Notice, lane: self.id, sequence: queue.next, content: Bytes::new() })
+        owes.then(|| Outgoing::notice(self.id, queue.next))
     }
 
     fn close(&self, room: &Room) {

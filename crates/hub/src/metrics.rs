@@ -42,7 +42,8 @@ counted! {
     sent,
     /// Messages not taken, or given up, once for each receiver.
     dropped,
-    /// Commands that publish: a large message takes several, and this node's messages to itself are among them.
+    /// Commands that publish: of messages that gathered one takes many, a large one takes several, and this node's
+    /// messages to itself are among them.
     publishes,
     /// Bytes in those commands, without the protocol's own.
     publish_bytes,

@@ -1,14 +1,13 @@
 //! The way to oneself: the subscription, and the beat that proves it.
 
 use crate::{
-    frame::{Frame, Kind},
+    frame::Outgoing,
     health::Health,
     incoming::Incoming,
     map::{Address, Channel},
     metrics::BusMetrics,
     ways::{Ways, jittered, quote},
 };
-use bytes::Bytes;
 use redis::{PushInfo, PushKind, Value, aio::SendError};
 use std::{sync::Arc, time::Duration};
 use tokio::{
@@ -88,9 +87,8 @@ impl Subscription {
                 if !self.health.hears_itself() && self.health.is_later(stands_since_ms) {
                     return format!("{owner}: what this node sends to itself does not come back");
                 }
-                let beat =
-                    Frame { kind: Kind::Beat, lane: self.id, sequence: self.health.now_ms(), content: Bytes::new() };
-                let left = self.ways.publish(&self.channel, &[(beat, 0)], true).await;
+                let beat = Outgoing::beat(self.id, self.health.now_ms());
+                let left = self.ways.publish(&self.channel, &[beat], true).await;
                 self.health.set_beat(left.err());
             }
         };

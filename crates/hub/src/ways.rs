@@ -5,7 +5,7 @@
 
 use crate::{
     dial::{Connection, Dialer},
-    frame::Frame,
+    frame::Outgoing,
     health::Health,
     map::{Address, Channel, Map},
     metrics::BusMetrics,
@@ -119,7 +119,7 @@ impl Ways {
 
     /// Publishes in this order, in one round trip. Waits for a way to be made if asked to. An error says why some of it may be
     /// lost.
-    pub(crate) async fn publish(&self, channel: &Channel, frames: &[(Frame, usize)], wait: bool) -> Result<(), String> {
+    pub(crate) async fn publish(&self, channel: &Channel, frames: &[Outgoing], wait: bool) -> Result<(), String> {
         let mut routes = self.routes();
         if wait {
             let open = routes.wait_for(|routes| routes.way(channel.slot).is_some());
@@ -150,14 +150,14 @@ impl Ways {
         &self,
         way: &Way,
         channel: &Channel,
-        frames: impl ExactSizeIterator<Item = &'a (Frame, usize)>,
+        frames: impl ExactSizeIterator<Item = &'a Outgoing>,
     ) -> Result<Answer, String> {
         let (count, mut bytes) = (frames.len(), 0);
         let mut pipeline = Pipeline::with_capacity(count);
-        for (frame, whole) in frames {
+        for frame in frames {
             let mut command = Cmd::with_capacity(3, 16 + channel.name.len() + frame.size());
             command.arg("SPUBLISH").arg(&channel.name);
-            frame.write(*whole, command.writer_for_next_arg()).map_err(|why| why.to_string())?;
+            frame.write(command.writer_for_next_arg()).map_err(|why| why.to_string())?;
             pipeline.add_command(command);
             bytes += frame.size();
         }

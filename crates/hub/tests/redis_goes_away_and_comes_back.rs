@@ -20,6 +20,8 @@ fn two_nodes(cluster: &RedisCluster) -> [RedisNode; 2] {
     // The ways exist, and what can be missed was missed.
     a.reach(b);
     b.reach(a);
+    // Nothing of this may be on its way when a server is killed: that would be missed too.
+    wait_until("all has left", || nodes.iter().all(|node| node.bus.metrics().snapshot().queue_bytes == 0));
     nodes
 }
 
