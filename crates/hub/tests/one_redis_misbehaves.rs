@@ -188,3 +188,18 @@ fn a_server_that_refuses_is_quoted() {
     both_up(&a, &b);
     a.reach(&b);
 }
+
+#[test]
+fn more_receivers_than_can_be_kept_are_refused() {
+    const RECEIVERS_MAX: usize = 1_024;
+    let redis = RedisServer::start(&[]);
+    let node = redis_node(config(&[redis.url()]), "node-a");
+    let others: Vec<Arc<str>> = (0..RECEIVERS_MAX).map(|n| format!("other-{n}").into()).collect();
+    assert!(node.bus.send(&others, Bytes::from_static(b"kept")));
+    assert!(!node.bus.send(std::slice::from_ref(&node.name), Bytes::from_static(b"one more")));
+    let figures = node.bus.metrics().snapshot();
+    assert_eq!((figures.sent, figures.dropped), (RECEIVERS_MAX as u64, 1));
+    assert!(node.bus.send(&others, Bytes::from_static(b"still kept")));
+    wait_until("all has left", || node.bus.metrics().snapshot().queue_bytes == 0);
+    assert!(node.bus.is_up());
+}
