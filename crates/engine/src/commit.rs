@@ -27,7 +27,7 @@ use std::{
         atomic::{AtomicU64, Ordering},
     },
     thread::JoinHandle,
-    time::Instant,
+    time::{Duration, Instant},
 };
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
@@ -74,6 +74,31 @@ pub(crate) struct Committer {
     thread: Mutex<Option<JoinHandle<()>>>,
     /// Milliseconds since 1970 of the last failed commit; 0 after a good one.
     failing_since: Arc<AtomicU64>,
+    under_way: Arc<UnderWay>,
+}
+
+/// Since when a commit runs: milliseconds behind `base`, 0 while none does.
+struct UnderWay {
+    time_max: Duration,
+    base: Instant,
+    since: AtomicU64,
+}
+
+impl UnderWay {
+    fn begin(&self) {
+        self.since.store(self.base.elapsed().as_millis() as u64 + 1, Ordering::Relaxed);
+    }
+
+    fn end(&self) {
+        self.since.store(0, Ordering::Relaxed);
+    }
+
+    /// How long a commit has run that runs too long.
+    fn overdue(&self) -> Option<Duration> {
+        let since = self.since.load(Ordering::Relaxed).checked_sub(1)?;
+        let ran = self.base.elapsed().saturating_sub(Duration::from_millis(since));
+        (ran > self.time_max).then_some(ran)
+    }
 }
 
 /// The refusal that a caller sees for a store that could not answer.
@@ -112,6 +137,8 @@ impl Committer {
     ) -> Committer {
         let (queue, inbox) = bounded(config.commit_queue);
         let failing_since = Arc::new(AtomicU64::new(0));
+        let under_way =
+            Arc::new(UnderWay { time_max: config.commit_time_max, base: Instant::now(), since: AtomicU64::new(0) });
         let worker = Worker {
             inbox,
             batch_max: config.commit_batch,
@@ -122,14 +149,19 @@ impl Committer {
             lanes: lanes.clone(),
             metrics: metrics.clone(),
             failing_since: failing_since.clone(),
+            under_way: under_way.clone(),
         };
         let thread = std::thread::Builder::new().name("committer".into()).spawn(move || worker.run());
         let thread = Mutex::new(thread.inspect_err(|e| tracing::error!(error = %e, "no committer thread")).ok());
-        Committer { queue, lanes, metrics, thread, failing_since }
+        Committer { queue, lanes, metrics, thread, failing_since, under_way }
     }
 
     /// Hands over work without waiting. On refusal the work's reply is dropped: the caller answers.
     pub(crate) fn submit(&self, work: Work) -> Result<(), Refusal> {
+        if let Some(ran) = self.under_way.overdue() {
+            let detail = format!("the store has not answered for {} s; nothing of this was stored", ran.as_secs());
+            return Err(Refusal::new(ErrorCode::StoreUnavailable, detail).retry_after(STORE_RETRY_AFTER_MS));
+        }
         self.queue.try_send(Command::Commit(work)).map_err(|error| match error {
             TrySendError::Full(_) => Refusal::new(ErrorCode::QueueFull, "the commit queue is full; nothing was stored")
                 .retry_after(RETRY_AFTER_MS),
@@ -185,6 +217,9 @@ impl Committer {
         if self.thread.lock().as_ref().is_none_or(JoinHandle::is_finished) {
             return Err("the committer has ended".into());
         }
+        if let Some(ran) = self.under_way.overdue() {
+            return Err(format!("a commit has waited for {} s", ran.as_secs()));
+        }
         match self.failing_since.load(Ordering::Relaxed) {
             0 => Ok(()),
             since => Err(format!("commits have failed since {since}")),
@@ -221,6 +256,7 @@ struct Worker {
     lanes: Arc<Lanes>,
     metrics: Arc<Metrics>,
     failing_since: Arc<AtomicU64>,
+    under_way: Arc<UnderWay>,
 }
 
 /// What of a work is needed after its proposal went to the store.
@@ -263,7 +299,9 @@ impl Worker {
         let started = Instant::now();
         let now_ms = self.clock.now_ms();
         let span = tracing::debug_span!("commit", proposals = proposals.len());
+        self.under_way.begin();
         let committed = span.in_scope(|| self.store.commit_in_order(proposals, now_ms));
+        self.under_way.end();
         match committed {
             Ok((outcomes, span)) => {
                 self.metrics.commits.inc();

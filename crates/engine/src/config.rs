@@ -1,6 +1,7 @@
 //! The engine's settings. The binary fills them from its configuration; tests from `Default`.
 
 use crate::{popups::PopupsConfig, push::PushConfig};
+use std::time::Duration;
 
 /// Sizes of queues and caches. Each is a bound: being full has a stated answer.
 #[derive(Debug, Clone)]
@@ -11,6 +12,8 @@ pub struct EngineConfig {
     pub commit_queue: usize,
     /// Most proposals in one commit.
     pub commit_batch: usize,
+    /// While a commit takes longer than this, what comes is refused with `store_unavailable` instead of waiting behind it.
+    pub commit_time_max: Duration,
     /// Messages per lane between accept and the end of stage 1. Full: refused with `queue_full`.
     pub lane_queue: usize,
     /// Fan-out items per lane waiting at a shard. Full: stage 1 waits, so the lane fills.
@@ -34,6 +37,7 @@ impl Default for EngineConfig {
             shards: std::thread::available_parallelism().map_or(2, usize::from),
             commit_queue: 8_192,
             commit_batch: 512,
+            commit_time_max: Duration::from_secs(3),
             lane_queue: 8_192,
             shard_queue: 64,
             cache_entries: 100_000,

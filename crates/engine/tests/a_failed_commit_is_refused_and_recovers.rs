@@ -3,7 +3,10 @@
 
 mod support;
 
-use std::sync::Arc;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 use support::*;
 use tidings_engine::{config::EngineConfig, engine::Actor};
 use tidings_protocol::{error::ErrorCode, http::*};
@@ -63,4 +66,29 @@ fn everything_in_a_failed_batch_is_refused_and_nothing_of_it_stored() {
     assert!(!refused.is_empty() && refused.iter().all(|r| r.code == ErrorCode::StoreUnavailable));
     assert_eq!(stored, (1..=stored.len() as u64).collect::<Vec<_>>());
     assert_eq!(world.engine.conversation_card(&Actor::App, "g").unwrap().last_seq, stored.len() as u64);
+}
+
+#[test]
+fn who_comes_while_the_store_does_not_answer_is_told_so() {
+    let store = Arc::new(Troubled::default());
+    let config = EngineConfig { commit_time_max: Duration::from_millis(1), ..EngineConfig::default() };
+    let world = World::new(config, store.clone());
+    world.users(&["alice", "bob"]);
+    world.conversation(ConversationKind::Group, "g", &["alice", "bob"]);
+    let gate = store.close_gate();
+    let engine = world.engine.clone();
+    let first = world.spawn(async move { engine.send(&Actor::App, message("alice", "g", "first")).await });
+    store.wait_for_commit();
+    let deadline = Instant::now() + PATIENCE;
+    while world.engine.readiness().is_ok() {
+        assert!(Instant::now() < deadline, "the commit stands still, and the node says that it is ready");
+        std::thread::yield_now();
+    }
+    let refusal = world.wait(world.engine.send(&Actor::App, message("alice", "g", "second"))).unwrap_err();
+    assert_eq!(refusal.code, ErrorCode::StoreUnavailable);
+    assert!(refusal.detail.contains("has not answered") && refusal.retry_after_ms.is_some(), "{refusal}");
+    drop(gate);
+    assert_eq!(world.wait(first).unwrap().unwrap().seq, 1, "what waited is committed after all");
+    assert_eq!(world.wait(world.engine.send(&Actor::App, message("alice", "g", "third"))).unwrap().seq, 2);
+    assert_eq!(world.engine.readiness(), Ok(()));
 }

@@ -136,6 +136,8 @@ settings! {
         commit_queue: usize = EngineConfig::default().commit_queue,
         /// Most messages in one commit.
         commit_batch: usize = EngineConfig::default().commit_batch,
+        /// While a commit takes longer, what comes is refused with `store_unavailable` instead of waiting behind it.
+        commit_time_max_ms: u64 = EngineConfig::default().commit_time_max.as_millis() as u64,
         /// Messages per lane between accept and fan-out. Full: refused with `queue_full`.
         lane_queue: usize = EngineConfig::default().lane_queue,
         /// Fan-outs per lane waiting at a shard. Full: the lane waits, and fills.
@@ -356,6 +358,7 @@ impl Settings {
         EngineConfig {
             shards: self.shards(),
             commit_queue: engine.commit_queue,
+            commit_time_max: Duration::from_millis(engine.commit_time_max_ms),
             commit_batch: engine.commit_batch,
             lane_queue: engine.lane_queue,
             shard_queue: engine.shard_queue,
