@@ -53,9 +53,9 @@ impl Members {
         me: Member,
         lease: Duration,
         may_lead: bool,
-        parts: (Arc<dyn CommitLog>, Arc<dyn Bus>, Arc<dyn Clock>, Arc<Metrics>),
+        (log, bus): (Arc<dyn CommitLog>, Arc<dyn Bus>),
+        (clock, metrics): (Arc<dyn Clock>, Arc<Metrics>),
     ) -> Members {
-        let (log, bus, clock, metrics) = parts;
         Members {
             me,
             lease,

@@ -59,7 +59,8 @@ impl Cluster {
     ) -> Cluster {
         let ClusterParts { log, bus, member, lease, may_lead } = parts;
         let follower = Follower::new(from, applier.clone(), log.clone(), bus.clone(), metrics.clone());
-        let members = Members::new(member, lease, may_lead, (log.clone(), bus.clone(), clock.clone(), metrics.clone()));
+        let members =
+            Members::new(member, lease, may_lead, (log.clone(), bus.clone()), (clock.clone(), metrics.clone()));
         let (follower, members) = (Arc::new(follower), Arc::new(members));
         let ear = NodeEar {
             applier: applier.clone(),
