@@ -115,7 +115,10 @@ impl Engine {
         });
         let engine = Arc::new(Engine {
             directory,
-            presence: Presence::new(config.presence.clone()),
+            presence: match &cluster {
+                Some(cluster) => Presence::of_member(config.presence.clone(), cluster.members.me()),
+                None => Presence::new(config.presence.clone()),
+            },
             presence_worker: PresenceWorker::default(),
             push,
             popups,
@@ -203,6 +206,11 @@ impl Engine {
     /// Everything up to there is read from the store, never handed to shards.
     pub fn started_at(&self) -> [Position; LANES] {
         self.started_at
+    }
+
+    /// Whether no other node is known that goes on when this one ends.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.cluster.as_ref().is_none_or(|cluster| cluster.members.all().len() <= 1)
     }
 
     /// Whether this node does what one node does for all.

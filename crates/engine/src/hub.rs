@@ -37,6 +37,10 @@ pub enum Signal {
         /// A `popup` frame's JSON.
         frame: Arc<[u8]>,
     },
+    /// This session has a later one in its place, on another node.
+    Replaced {
+        session: u64,
+    },
     /// The app server ended these sessions: one device's, or all.
     Kick {
         device_id: Option<String>,

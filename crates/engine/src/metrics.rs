@@ -63,6 +63,8 @@ pub struct ClusterMetrics {
     pub dropped: Counter,
     pub missed: Counter,
     pub unknown: Counter,
+    pub presence_snapshots: Counter,
+    pub presence_repaired: Counter,
 }
 
 impl ClusterMetrics {
@@ -80,6 +82,16 @@ impl ClusterMetrics {
             ("cluster_dropped", "Commits of others that found no room to wait; read back later", &self.dropped),
             ("cluster_missed", "Times that the bus said that something may be lost", &self.missed),
             ("cluster_unknown_messages", "Messages of a form that this program does not know", &self.unknown),
+            (
+                "cluster_presence_snapshots",
+                "Times that all own sessions were told to nodes that asked",
+                &self.presence_snapshots,
+            ),
+            (
+                "cluster_presence_repaired",
+                "Sessions of other nodes that were wrong here and were mended",
+                &self.presence_repaired,
+            ),
         ] {
             registry.register(name, help, counter.clone());
         }

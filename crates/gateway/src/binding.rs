@@ -115,7 +115,7 @@ impl Shard {
     }
 
     /// Makes a connection a session of its user, on the user's own shard.
-    pub(crate) fn begin_bind(&mut self, key: usize, bind: BindRequest) {
+    pub(crate) fn begin_bind(&mut self, key: usize, mut bind: BindRequest) {
         if self.connections[key].phase != Phase::Unbound {
             return;
         }
@@ -143,11 +143,15 @@ impl Shard {
             device_kind: bind.device_kind.clone(),
             app_version: bind.opening.as_ref().and_then(|opening| opening.app_version.clone()),
         });
+        // Later than what other nodes have of the user, whatever their clocks say: this is the one that stays.
+        bind.since = self.parts.engine.presence.arrived(user, device);
         connection.bound = Some(Box::new(bind));
         self.arm(key, tick + silence_max(heartbeat_ms));
-        self.parts.engine.presence.arrived(user, device);
         self.parts.engine.metrics.sessions.inc();
         self.parts.engine.metrics.sessions_opened.inc();
+        for session in self.parts.engine.presence.outranked(user, self.parts.engine.config.sessions_per_kind.max(1)) {
+            self.replace(user, session);
+        }
         match register.map(|register| self.parts.engine.push.register(register)) {
             None => self.begin_chat(key),
             Some(Ok(())) => {}
@@ -242,6 +246,14 @@ impl Shard {
         let over = (kind.len() + 1).saturating_sub(self.parts.engine.config.sessions_per_kind.max(1));
         for (key, ..) in kind.into_iter().take(over) {
             self.close(*key, Refusal::new(ErrorCode::Replaced, "the limit of sessions per device kind was reached"));
+        }
+    }
+
+    /// Another node has a later session in this one's place.
+    pub(crate) fn replace(&mut self, user: UserNo, session: u64) {
+        let is_theirs = |key: &usize| self.connections[*key].bound.as_ref().is_some_and(|b| b.user.no == user);
+        if let Some(key) = self.find(session).filter(is_theirs) {
+            self.close(key, Refusal::new(ErrorCode::Replaced, "a newer session on another node took the place"));
         }
     }
 

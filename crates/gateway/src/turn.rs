@@ -228,6 +228,7 @@ impl Shard {
                     }
                 }
                 Control::Signal { signal: Signal::Popup { session, frame }, .. } => self.send_popup(session, &frame),
+                Control::Signal { user, signal: Signal::Replaced { session } } => self.replace(user, session),
                 Control::Signal { user, signal } => {
                     for key in self.sessions_of(user) {
                         self.signal(key, &signal);
@@ -266,7 +267,7 @@ impl Shard {
                 return;
             }
             // For one session of the user, not for each.
-            Signal::WhoTakesPopups { .. } | Signal::Popup { .. } => return,
+            Signal::WhoTakesPopups { .. } | Signal::Popup { .. } | Signal::Replaced { .. } => return,
         };
         let connection = &mut self.connections[key];
         if !connection.bound.as_ref().is_some_and(|bound| bound.chat) {

@@ -4,6 +4,7 @@ use super::{
     bus::{Bus, Ear},
     follower::Follower,
     members::Members,
+    presence::PresenceInbox,
     wire::{ConversationRef, Message, WireBatch, WireItem},
 };
 use crate::{
@@ -70,6 +71,7 @@ pub(crate) struct NodeEar {
     pub applier: Applier,
     pub follower: Arc<Follower>,
     pub members: Arc<Members>,
+    pub presence: PresenceInbox,
     pub metrics: Arc<Metrics>,
 }
 
@@ -85,7 +87,7 @@ impl Ear for NodeEar {
                 self.applier.typing(&card, user, &user_id.as_str().into());
             }
             Some(Message::Hello { name, boot_id }) => self.members.heard_of(&name, boot_id),
-            Some(Message::Presence(_)) => {}
+            Some(Message::Presence(said)) => self.presence.put(said),
             None => {
                 self.metrics.cluster.unknown.inc();
                 self.follower.look_now();
@@ -95,6 +97,7 @@ impl Ear for NodeEar {
 
     fn missed(&self) {
         self.metrics.cluster.missed.inc();
+        self.presence.missed();
         self.follower.look_now();
     }
 }

@@ -70,6 +70,11 @@ impl Members {
         }
     }
 
+    /// How long a node counts that is not heard.
+    pub(crate) fn lease(&self) -> Duration {
+        self.lease
+    }
+
     pub fn me(&self) -> &Member {
         &self.me
     }
@@ -100,7 +105,11 @@ impl Members {
     }
 
     /// A node told of itself before the store did.
-    pub(crate) fn heard_of(&self, name: &str, _boot_id: u64) {
+    pub(crate) fn heard_of(&self, name: &str, boot_id: u64) {
+        if self.view.read().members.iter().any(|member| member.name == name && member.boot_id != boot_id) {
+            // A successor: the view of it need not wait either.
+            self.wake();
+        }
         if name != self.me.name && !self.others.read().iter().any(|other| &**other == name) {
             let mut others = self.others.write();
             *others = others.iter().cloned().chain([name.into()]).collect();

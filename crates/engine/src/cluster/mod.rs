@@ -5,13 +5,15 @@
 //! store. So nothing rests on the bus, and a session's cursor means the same on every node.
 //!
 //! In reading order: [`log`], the store's side; [`bus`], the road between nodes; `wire`, what is said on it; `follower`, which
-//! keeps the order; `hub`, which sends and hears; [`members`], who is there and who leads.
+//! keeps the order; `hub`, which sends and hears; [`members`], who is there and who leads; `presence`, who is
+//! online on any of them.
 
 pub mod bus;
 mod follower;
 mod hub;
 pub mod log;
 pub mod members;
+pub(crate) mod presence;
 pub mod wire;
 
 use crate::{
@@ -23,6 +25,7 @@ use hub::{ClusterHub, NodeEar};
 use log::{CommitLog, Member};
 use members::Members;
 use parking_lot::Mutex;
+use presence::PresenceThread;
 use std::{sync::Arc, thread::JoinHandle, time::Duration};
 use tidings_protocol::error::{ErrorCode, Refusal};
 
@@ -46,6 +49,7 @@ pub struct Cluster {
     pub(crate) follower: Arc<Follower>,
     log: Arc<dyn CommitLog>,
     bus: Arc<dyn Bus>,
+    presence: PresenceThread,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -62,14 +66,16 @@ impl Cluster {
         let members =
             Members::new(member, lease, may_lead, (log.clone(), bus.clone()), (clock.clone(), metrics.clone()));
         let (follower, members) = (Arc::new(follower), Arc::new(members));
+        let presence = PresenceThread::default();
         let ear = NodeEar {
             applier: applier.clone(),
             follower: follower.clone(),
             members: members.clone(),
+            presence: presence.inbox(),
             metrics: metrics.clone(),
         };
         bus.listen(&members.me().name, Arc::new(ear));
-        Cluster { members, follower, log, bus, threads: Mutex::default() }
+        Cluster { members, follower, log, bus, presence, threads: Mutex::default() }
     }
 
     pub(crate) fn hub(&self, applier: Applier) -> ClusterHub {
@@ -80,6 +86,7 @@ impl Cluster {
     /// Begins to follow and to beat.
     pub(crate) fn start(engine: &Arc<Engine>) {
         let Some(cluster) = &engine.cluster else { return };
+        cluster.presence.start(engine);
         let (follower, members, engine) = (cluster.follower.clone(), cluster.members.clone(), Arc::downgrade(engine));
         let drain = move || {
             if let Some(engine) = engine.upgrade() {
@@ -102,6 +109,7 @@ impl Cluster {
 
     /// After the committer has ended: says goodbye.
     pub(crate) fn stop(&self) {
+        self.presence.stop();
         self.members.stop();
         self.follower.stop();
         for thread in self.threads.lock().drain(..) {

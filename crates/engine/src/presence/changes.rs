@@ -73,9 +73,9 @@ impl Changes {
         }
     }
 
-    /// The last session of a user.
-    pub(super) fn went(&mut self, user: UserNo, now_ms: u64, grace_ms: u64) {
-        let away = Pending::Away { since: now_ms, until: now_ms + grace_ms };
+    /// The last session of a user, which ended at `since`; another node's clock may say so.
+    pub(super) fn went(&mut self, user: UserNo, since: u64, now_ms: u64, grace_ms: u64) {
+        let away = Pending::Away { since, until: now_ms + grace_ms };
         if self.pending.insert(user, away).is_none() {
             self.queue.push_back((now_ms + grace_ms, user));
         }
@@ -156,7 +156,7 @@ mod tests {
         let mut changes = Changes::default();
         changes.came(ALICE);
         assert_eq!(changes.take(1_000, GRACE), [change(true, 1_000)]);
-        changes.went(ALICE, 2_000, GRACE);
+        changes.went(ALICE, 2_000, 2_000, GRACE);
         assert_eq!(changes.take(6_999, GRACE), []);
         assert_eq!(changes.take(7_000, GRACE), [change(false, 2_000)]);
         assert_eq!(changes.take(20_000, GRACE), []);
@@ -165,14 +165,14 @@ mod tests {
     #[test]
     fn who_is_back_within_the_grace_was_never_away_and_going_again_starts_it_anew() {
         let mut changes = Changes::default();
-        changes.went(ALICE, 1_000, GRACE);
+        changes.went(ALICE, 1_000, 1_000, GRACE);
         changes.came(ALICE);
-        changes.went(ALICE, 4_000, GRACE);
+        changes.went(ALICE, 4_000, 4_000, GRACE);
         assert_eq!(changes.take(6_000, GRACE), [], "away since 4,000 only");
         assert_eq!(changes.take(9_000, GRACE), [change(false, 4_000)]);
         changes.came(ALICE);
         assert_eq!(changes.take(9_100, GRACE), [change(true, 9_100)]);
-        changes.went(ALICE, 9_200, GRACE);
+        changes.went(ALICE, 9_200, 9_200, GRACE);
         changes.came(ALICE);
         assert_eq!(changes.take(90_000, GRACE), []);
     }
@@ -181,7 +181,7 @@ mod tests {
     fn of_two_changes_in_one_round_only_the_last_is_told() {
         let mut changes = Changes::default();
         changes.came(ALICE);
-        changes.went(ALICE, 1_000, 0);
+        changes.went(ALICE, 1_000, 1_000, 0);
         assert_eq!(changes.take(1_500, 0), [change(false, 1_000)]);
         changes.came(ALICE);
         assert_eq!(changes.take(2_000, 0), [change(true, 2_000)]);
@@ -190,11 +190,11 @@ mod tests {
     #[test]
     fn who_has_just_gone_is_known_until_it_is_announced() {
         let mut changes = Changes::default();
-        changes.went(ALICE, 1_000, GRACE);
+        changes.went(ALICE, 1_000, 1_000, GRACE);
         assert_eq!(changes.away_since(ALICE), Some(1_000));
         changes.came(ALICE);
         assert_eq!(changes.away_since(ALICE), None);
-        changes.went(ALICE, 2_000, GRACE);
+        changes.went(ALICE, 2_000, 2_000, GRACE);
         assert_eq!(changes.take(7_000, GRACE), [change(false, 2_000)]);
         assert_eq!(changes.away_since(ALICE), None);
     }
@@ -203,7 +203,7 @@ mod tests {
     fn a_clock_that_jumps_back_keeps_nobody_online() {
         let mut changes = Changes::default();
         changes.take(1_000_000, GRACE);
-        changes.went(ALICE, 1_000_000, GRACE);
+        changes.went(ALICE, 1_000_000, 1_000_000, GRACE);
         assert_eq!(changes.take(400_000, GRACE), []);
         assert_eq!(changes.take(405_000, GRACE), [change(false, 1_000_000)]);
     }
@@ -214,7 +214,7 @@ mod tests {
         let users = 100_000;
         for flap in 0..10 {
             for user in 0..users {
-                changes.went(UserNo(user), 1_000 + flap, GRACE);
+                changes.went(UserNo(user), 1_000 + flap, 1_000 + flap, GRACE);
                 changes.came(UserNo(user));
             }
         }

@@ -7,7 +7,6 @@ use crate::{
     outbox::{Webhook, WebhookDelivery, sign},
 };
 use crossbeam_channel::{Receiver, RecvTimeoutError};
-use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 use std::{
@@ -28,6 +27,8 @@ const BACKOFF_MAX: Duration = Duration::from_secs(60);
 pub(super) struct State {
     pub online: bool,
     pub at: u64,
+    /// When it was announced here.
+    pub noted: u64,
 }
 
 /// Latest states that the webhook has not taken, the longest waiting first.
@@ -38,6 +39,7 @@ pub(super) struct Waiting {
     order: VecDeque<UserNo>,
     /// States dropped since the last call that was taken.
     dropped: u64,
+    dropped_at: u64,
 }
 
 impl Waiting {
@@ -47,7 +49,31 @@ impl Waiting {
             return 0;
         }
         self.order.push_back(user);
-        self.drop_oldest()
+        let dropped = self.drop_oldest();
+        if dropped > 0 {
+            self.dropped_at = state.noted;
+        }
+        dropped
+    }
+
+    /// When the longest waiting was announced.
+    pub(super) fn oldest(&self) -> Option<u64> {
+        self.states.get(self.order.front()?).map(|state| state.noted)
+    }
+
+    /// Lets go what was announced before: another node has told it.
+    pub(super) fn forget_before(&mut self, noted: u64) {
+        while self.oldest().is_some_and(|oldest| oldest < noted)
+            && let Some(user) = self.order.pop_front()
+        {
+            self.states.remove(&user);
+        }
+        if self.dropped_at < noted {
+            self.dropped = 0;
+        }
+        if self.order.is_empty() {
+            (self.states, self.order) = Default::default();
+        }
     }
 
     fn drop_oldest(&mut self) -> u64 {
@@ -124,7 +150,6 @@ pub(super) struct Hook<'a> {
     pub engine: &'a Engine,
     pub webhook: &'a dyn Webhook,
     pub secret: &'a str,
-    pub waiting: &'a Mutex<Waiting>,
 }
 
 impl Hook<'_> {
@@ -132,6 +157,13 @@ impl Hook<'_> {
         let mut reset = true;
         let mut pause = Duration::ZERO;
         while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(pause) {
+            if !self.engine.leads() {
+                // One node calls: of two, the app would hear in no order.
+                pause = ROUND;
+                continue;
+            }
+            // Who leads after another goes on where it was, with what it may not have told.
+            reset &= !self.engine.presence.follows_a_leader();
             pause = match self.call(&mut reset) {
                 Ok(true) => Duration::ZERO,
                 Ok(false) => ROUND,
@@ -142,7 +174,7 @@ impl Hook<'_> {
 
     /// Answers whether there was anything to tell.
     fn call(&self, reset: &mut bool) -> Result<bool, ()> {
-        let call = Call { reset: *reset, ..self.waiting.lock().take() };
+        let call = Call { reset: *reset, ..self.engine.presence.untold.lock().take() };
         if call.changes.is_empty() && call.dropped == 0 && !call.reset {
             return Ok(false);
         }
@@ -154,7 +186,7 @@ impl Hook<'_> {
             }
             Err(error) => {
                 tracing::debug!(%error, "the webhook did not take presence changes; it is told again");
-                let dropped = self.waiting.lock().give_back(call);
+                let dropped = self.engine.presence.untold.lock().give_back(call);
                 self.engine.metrics.presence_dropped.inc_by(dropped);
                 Err(())
             }
@@ -180,7 +212,7 @@ mod tests {
     use super::*;
 
     fn online(at: u64) -> State {
-        State { online: true, at }
+        State { online: true, at, noted: at }
     }
 
     fn told(call: &Call) -> Vec<(u64, u64)> {
@@ -199,6 +231,18 @@ mod tests {
         waiting.give_back(call);
         assert_eq!(told(&waiting.take()), [(1, 30), (2, 40)], "what is newer stays");
         assert_eq!((waiting.states.capacity(), waiting.order.capacity()), (0, 0));
+    }
+
+    #[test]
+    fn what_another_node_has_told_is_let_go() {
+        let mut waiting = Waiting::default();
+        for (user, at) in [(1, 10), (2, 20), (1, 30), (3, 40)] {
+            waiting.put(UserNo(user), online(at));
+        }
+        waiting.forget_before(30);
+        assert_eq!(waiting.oldest(), Some(30), "the first in the queue has changed since");
+        waiting.forget_before(40);
+        assert_eq!(told(&waiting.take()), [(3, 40)]);
     }
 
     #[test]

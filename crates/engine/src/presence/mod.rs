@@ -11,19 +11,24 @@
 //!
 //! In reading order: this file, `registry` (the sessions), [`nodes`] (leases), `changes` (what is
 //! announced, and when), [`watching`] (who wants to know), [`worker`] (the thread that tells), `hook` (the
-//! webhook), [`compare`].
+//! webhook), [`compare`]; then what several nodes need of it: `news` (what others are yet to be told), `stretches`
+//! (all sessions, a piece at a time), `shared` (those of others). [`crate::cluster::presence`] carries it.
 
 mod changes;
 pub mod compare;
 mod hook;
+pub(crate) mod news;
 pub mod nodes;
 mod registry;
+pub(crate) mod shared;
+pub(crate) mod stretches;
 pub mod watching;
 pub(crate) mod worker;
 
 use crate::model::UserNo;
 use changes::Changes;
 pub use changes::{Change, PresenceConfig};
+use news::{Arrived, Delta, News};
 use nodes::Nodes;
 pub use nodes::{NodeCard, NodeNo};
 use parking_lot::Mutex;
@@ -34,7 +39,7 @@ use std::{
     collections::BTreeMap,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 use watching::Watchers;
@@ -68,6 +73,12 @@ pub struct Presence {
     watchers: Mutex<Watchers>,
     /// Held while states are read and told, so that no session hears an old one after a newer one.
     telling: Mutex<()>,
+    /// For the other nodes of a cluster.
+    pub(crate) news: Option<News>,
+    /// For the webhook.
+    untold: Mutex<hook::Waiting>,
+    /// Another node told that it leads.
+    led: AtomicBool,
     config: PresenceConfig,
 }
 
@@ -82,6 +93,9 @@ impl Presence {
             changes: Mutex::default(),
             watchers: Mutex::default(),
             telling: Mutex::default(),
+            news: None,
+            untold: Mutex::default(),
+            led: AtomicBool::new(false),
             config,
         }
     }
@@ -91,30 +105,45 @@ impl Presence {
         self.registry.kind(kind)
     }
 
-    /// A session is there; told again, it is as it was told last. The user's own shard tells.
-    pub fn arrived(&self, user: UserNo, device: Device) {
-        let node = device.node;
+    /// A session of this core is there; told again, it is as it was told last. The user's own shard tells, and is
+    /// answered since when the session counts.
+    pub fn arrived(&self, user: UserNo, device: Device) -> u64 {
+        let (node, session) = (device.node, device.session);
+        let of_news = self.news.is_some().then(|| Arrived::of(user, device.clone()));
         // Changes are told under the stripe's lock, or the last of two could be told first.
-        let arrival = self.registry.arrive(user, device, |arrival| {
-            if *arrival == Arrival::First {
+        let (arrival, since) = self.registry.arrive(user, device, |arrival, since| {
+            if arrival == Arrival::First {
                 self.changes.lock().came(user);
+            }
+            if let Some((news, arrived)) = self.news.as_ref().zip(of_news) {
+                news.put(Delta::Arrived(Arrived { since, ..arrived }), |tally| {
+                    if let Arrival::Again { since: before, .. } = arrival {
+                        tally.remove(user, session, before);
+                    }
+                    tally.add(user, session, since);
+                });
             }
         });
         self.nodes.count(node, 1);
         match arrival {
-            Arrival::Again(before) => self.nodes.count(before, -1),
+            Arrival::Again { node: before, .. } => self.nodes.count(before, -1),
             Arrival::First | Arrival::Further => drop(self.sessions.fetch_add(1, Ordering::Relaxed)),
         }
+        since
     }
 
-    /// A session has ended; nothing if it was not there.
+    /// A session of this core has ended; nothing if it was not there.
     pub fn left(&self, user: UserNo, session: u64, now_ms: u64) {
         let gone = {
             let mut stripe = self.registry.stripe(user).write();
-            let Some(gone) = stripe.leave(user, session) else { return };
+            let Some(gone) = stripe.leave(user, NodeNo(0), session) else { return };
             if gone.was_last {
                 self.last_seen.insert(user, now_ms);
-                self.changes.lock().went(user, now_ms, self.config.grace_ms);
+                self.changes.lock().went(user, now_ms, now_ms, self.config.grace_ms);
+            }
+            if let Some(news) = &self.news {
+                let left = Delta::Left { user, session, at: now_ms };
+                news.put(left, |tally| tally.remove(user, session, gone.since));
             }
             gone
         };
@@ -141,9 +170,11 @@ impl Presence {
         devices
     }
 
-    /// The user's sessions as they are registered, whatever has become of their nodes.
+    /// The user's sessions of this core as they are registered, whatever has become of their nodes.
     pub fn registered(&self, user: UserNo) -> Devices {
-        self.registry.devices(user)
+        let mut devices = self.registry.devices(user);
+        devices.retain(|device| !device.node.is_peer());
+        devices
     }
 
     fn find(&self, user: UserNo, session: u64) -> Option<Device> {
@@ -156,12 +187,12 @@ impl Presence {
         pending.or_else(|| self.unsaved.lock().get(&user).copied()).or_else(|| self.last_seen.get(&user))
     }
 
-    /// Registered sessions.
+    /// Registered sessions of this core.
     pub fn sessions(&self) -> u64 {
         self.sessions.load(Ordering::Relaxed)
     }
 
-    /// Users with a registered session.
+    /// Users with a registered session, wherever.
     pub fn users(&self) -> usize {
         self.registry.users()
     }
@@ -171,9 +202,13 @@ impl Presence {
         self.watchers.lock().watches()
     }
 
-    /// Calls `look` with every registered session: its user, its number and its node.
-    pub fn each(&self, look: impl FnMut(UserNo, u64, NodeNo)) {
-        self.registry.each(look);
+    /// Calls `look` with every registered session of this core: its user, its number and its node.
+    pub fn each(&self, mut look: impl FnMut(UserNo, u64, NodeNo)) {
+        self.registry.each(|user, session, node| {
+            if !node.is_peer() {
+                look(user, session, node);
+            }
+        });
     }
 
     /// Puts times aside for the store.

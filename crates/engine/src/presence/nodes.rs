@@ -10,6 +10,21 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct NodeNo(pub u32);
 
+/// Numbers from here on are other cores of the cluster, each with the gateways that are attached to it.
+const PEERS: u32 = 1 << 31;
+
+impl NodeNo {
+    /// Whether it is another core: what it holds is its own business, told to us and not looked after by us.
+    pub fn is_peer(self) -> bool {
+        self.0 >= PEERS
+    }
+
+    /// The core that numbers the node's sessions.
+    pub(super) fn core(self) -> NodeNo {
+        if self.is_peer() { self } else { NodeNo(0) }
+    }
+}
+
 /// A node as operators see it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeCard {
@@ -39,22 +54,15 @@ const GONE_KEPT: usize = 1_024;
 pub struct Nodes {
     /// By number; those that are gone are `None`.
     nodes: RwLock<Vec<Option<Node>>>,
+    /// Other cores, by number without [`PEERS`]. Places of those that have gone are used again.
+    peers: RwLock<Vec<Option<Node>>>,
     /// The last time that anybody said: reads need no clock.
     now_ms: AtomicU64,
 }
 
 impl Default for Nodes {
     fn default() -> Self {
-        let card = NodeCard {
-            no: NodeNo(0),
-            name: "core".into(),
-            boot_id: rand::random(),
-            address: String::new(),
-            attached_at: 0,
-            lease_until: u64::MAX,
-            sessions: 0,
-        };
-        Nodes { nodes: RwLock::new(vec![Some(Node::new(card))]), now_ms: AtomicU64::new(0) }
+        Nodes::of("core", rand::random(), "")
     }
 }
 
@@ -71,6 +79,48 @@ impl Node {
 }
 
 impl Nodes {
+    /// With what this process is called.
+    pub(super) fn of(name: &str, boot_id: u64, address: &str) -> Self {
+        let card = NodeCard {
+            no: NodeNo(0),
+            name: name.into(),
+            boot_id,
+            address: address.into(),
+            attached_at: 0,
+            lease_until: u64::MAX,
+            sessions: 0,
+        };
+        let nodes = RwLock::new(vec![Some(Node::new(card))]);
+        Nodes { nodes, peers: RwLock::default(), now_ms: AtomicU64::new(0) }
+    }
+
+    /// Another core of the cluster, which counts until it is detached: its lease is in the store.
+    pub(crate) fn attach_peer(&self, name: &str, boot_id: u64, address: &str, now_ms: u64) -> NodeNo {
+        let mut peers = self.peers.write();
+        let at = peers.iter().position(Option::is_none).unwrap_or(peers.len());
+        let (no, name, address) = (NodeNo(PEERS | at as u32), name.into(), address.into());
+        let lease_until = u64::MAX;
+        let card = NodeCard { no, name, boot_id, address, attached_at: now_ms, lease_until, sessions: 0 };
+        if at == peers.len() {
+            peers.push(None);
+        }
+        peers[at] = Some(Node::new(card));
+        no
+    }
+
+    /// After its sessions were taken off the registry.
+    pub(crate) fn detach_peer(&self, peer: NodeNo) {
+        if let Some(place) = self.peers.write().get_mut((peer.0 & !PEERS) as usize) {
+            *place = None;
+        }
+    }
+
+    /// Looks at a node, of whichever kind.
+    fn with<T>(&self, node: NodeNo, look: impl FnOnce(&Node) -> T) -> Option<T> {
+        let (nodes, at) = if node.is_peer() { (&self.peers, node.0 & !PEERS) } else { (&self.nodes, node.0) };
+        nodes.read().get(at as usize)?.as_ref().map(look)
+    }
+
     /// A process has attached; its lease runs from now.
     pub fn attach(&self, name: &str, boot_id: u64, address: &str, now_ms: u64, lease_ms: u64) -> NodeNo {
         let mut nodes = self.nodes.write();
@@ -122,9 +172,7 @@ impl Nodes {
     }
 
     pub(super) fn count(&self, node: NodeNo, by: i64) {
-        if let Some(Some(node)) = self.nodes.read().get(node.0 as usize) {
-            node.sessions.fetch_add(by, Ordering::Relaxed);
-        }
+        self.with(node, |node| node.sessions.fetch_add(by, Ordering::Relaxed));
     }
 
     pub(super) fn tell_time(&self, now_ms: u64) {
@@ -136,18 +184,17 @@ impl Nodes {
             return true;
         }
         let now_ms = self.now_ms.load(Ordering::Relaxed);
-        let nodes = self.nodes.read();
-        matches!(nodes.get(node.0 as usize), Some(Some(node)) if node.lease_until.load(Ordering::Relaxed) >= now_ms)
+        self.with(node, |node| node.lease_until.load(Ordering::Relaxed) >= now_ms).unwrap_or(false)
     }
 
     pub fn card(&self, node: NodeNo) -> Option<NodeCard> {
-        self.nodes.read().get(node.0 as usize)?.as_ref().map(Node::card)
+        self.with(node, Node::card)
     }
 
     /// Nodes whose lease runs, and those that still have sessions registered.
     pub fn cards(&self, now_ms: u64) -> Vec<NodeCard> {
-        let nodes = self.nodes.read();
-        let cards = nodes.iter().flatten().map(Node::card);
+        let (nodes, peers) = (self.nodes.read(), self.peers.read());
+        let cards = nodes.iter().chain(peers.iter()).flatten().map(Node::card);
         cards.filter(|card| card.lease_until >= now_ms || card.sessions > 0).collect()
     }
 }

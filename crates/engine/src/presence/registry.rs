@@ -10,10 +10,12 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use std::{
     collections::{BTreeMap, btree_map::Entry},
+    ops::Bound,
     sync::Arc,
 };
 
-const STRIPES: usize = 64;
+/// Nodes tell each other of stripes: part of the form of their messages.
+pub(super) const STRIPES: usize = 64;
 /// Words for kinds of devices that are kept. Clients choose them: who comes with a further one is shown as [`OTHER`].
 const KINDS_MAX: usize = 4_096;
 const OTHER: &str = "other";
@@ -33,6 +35,13 @@ enum Sessions {
     Many(Vec<Session>),
 }
 
+impl Session {
+    /// A session's number is its own only among those that one core numbers.
+    fn is(&self, node: NodeNo, session: u64) -> bool {
+        self.session == session && self.node.core() == node.core()
+    }
+}
+
 impl Sessions {
     fn as_slice(&self) -> &[Session] {
         match self {
@@ -47,58 +56,71 @@ impl Sessions {
 pub(super) struct Stripe(BTreeMap<UserNo, Sessions>);
 
 /// What an arrival was.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Arrival {
     First,
     Further,
-    /// The session was registered already, at this node.
-    Again(NodeNo),
+    /// The session was registered already, at this node and since then.
+    Again {
+        node: NodeNo,
+        since: u64,
+    },
 }
 
 /// What a departure was.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Departure {
     pub node: NodeNo,
+    pub since: u64,
     pub was_last: bool,
 }
 
 impl Stripe {
-    fn arrive(&mut self, user: UserNo, new: Session) -> Arrival {
+    /// Answers too since when the session counts: one of ours that is new is later than all that we know of its
+    /// user, whatever other nodes' clocks say, so that it is the one that stays.
+    fn arrive(&mut self, user: UserNo, mut new: Session) -> (Arrival, u64) {
         let mut entry = match self.0.entry(user) {
             Entry::Vacant(entry) => {
+                let since = new.since;
                 entry.insert(Sessions::One(new));
-                return Arrival::First;
+                return (Arrival::First, since);
             }
             Entry::Occupied(entry) => entry,
         };
         let again = match entry.get_mut() {
-            Sessions::One(one) => Some(one).filter(|known| known.session == new.session),
-            Sessions::Many(many) => many.iter_mut().find(|known| known.session == new.session),
+            Sessions::One(one) => Some(one).filter(|known| known.is(new.node, new.session)),
+            Sessions::Many(many) => many.iter_mut().find(|known| known.is(new.node, new.session)),
         };
         if let Some(known) = again {
-            let node = known.node;
+            let (arrival, since) = (Arrival::Again { node: known.node, since: known.since }, new.since);
             *known = new;
-            return Arrival::Again(node);
+            return (arrival, since);
         }
+        if !new.node.is_peer() {
+            let elsewhere = entry.get().as_slice().iter().filter(|known| known.node.is_peer());
+            new.since = elsewhere.map(|known| known.since + 1).max().map_or(new.since, |later| later.max(new.since));
+        }
+        let since = new.since;
         let mut sessions = match std::mem::replace(entry.get_mut(), Sessions::Many(Vec::new())) {
             Sessions::One(one) => vec![one],
             Sessions::Many(many) => many,
         };
         sessions.push(new);
         *entry.get_mut() = Sessions::Many(sessions);
-        Arrival::Further
+        (Arrival::Further, since)
     }
 
-    pub(super) fn leave(&mut self, user: UserNo, session: u64) -> Option<Departure> {
+    /// Of which node's core the session is, any node of it tells.
+    pub(super) fn leave(&mut self, user: UserNo, node: NodeNo, session: u64) -> Option<Departure> {
         let Entry::Occupied(mut entry) = self.0.entry(user) else { return None };
         let gone = match entry.get_mut() {
             Sessions::One(one) => {
-                let node = (one.session == session).then_some(one.node)?;
+                let (node, since) = one.is(node, session).then_some((one.node, one.since))?;
                 entry.remove();
-                return Some(Departure { node, was_last: true });
+                return Some(Departure { node, since, was_last: true });
             }
             Sessions::Many(many) => {
-                let at = many.iter().position(|known| known.session == session)?;
+                let at = many.iter().position(|known| known.is(node, session))?;
                 let gone = many.remove(at);
                 if let [_] = many.as_slice()
                     && let Some(one) = many.pop()
@@ -108,7 +130,7 @@ impl Stripe {
                 gone
             }
         };
-        Some(Departure { node: gone.node, was_last: false })
+        Some(Departure { node: gone.node, since: gone.since, was_last: false })
     }
 }
 
@@ -163,13 +185,29 @@ impl Registry {
     }
 
     /// Registers a session; `then` is told while nobody else can change this user's.
-    pub(super) fn arrive(&self, user: UserNo, device: Device, then: impl FnOnce(&Arrival)) -> Arrival {
+    pub(super) fn arrive(&self, user: UserNo, device: Device, then: impl FnOnce(Arrival, u64)) -> (Arrival, u64) {
         let kind = self.kind_number(&device.device_kind);
         let Device { session, node, device_id, since, .. } = device;
         let mut stripe = self.stripe(user).write();
-        let arrival = stripe.arrive(user, Session { session, since, device_id, node, kind });
-        then(&arrival);
-        arrival
+        let (arrival, since) = stripe.arrive(user, Session { session, since, device_id, node, kind });
+        then(arrival, since);
+        (arrival, since)
+    }
+
+    /// Takes off all sessions of one core; `then` is told of each while nobody else can change its user's.
+    pub(super) fn leave_all(&self, node: NodeNo, mut then: impl FnMut(UserNo, u64, Departure)) {
+        for stripe in &self.stripes {
+            let mut stripe = stripe.write();
+            let of_node = |session: &&Session| session.node.core() == node.core();
+            let gone: Vec<(UserNo, u64)> = (stripe.0.iter())
+                .flat_map(|(user, sessions)| sessions.as_slice().iter().filter(of_node).map(|s| (*user, s.session)))
+                .collect();
+            for (user, session) in gone {
+                if let Some(departure) = stripe.leave(user, node, session) {
+                    then(user, session, departure);
+                }
+            }
+        }
     }
 
     fn device(kinds: &Kinds, session: &Session) -> Device {
@@ -208,6 +246,25 @@ impl Registry {
         }
     }
 
+    /// Shows a stripe's users after one, in order, with their sessions, until `look` has seen enough; answers whether
+    /// that was all.
+    pub(super) fn look_through(
+        &self,
+        stripe: usize,
+        after: Option<UserNo>,
+        mut look: impl FnMut(UserNo, SmallVec<[Device; 1]>) -> bool,
+    ) -> bool {
+        let (stripe, kinds) = (self.stripes[stripe].read(), self.kinds.read());
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        for (user, sessions) in stripe.0.range((from, Bound::Unbounded)) {
+            let devices = sessions.as_slice().iter().map(|session| Self::device(&kinds, session)).collect();
+            if !look(*user, devices) {
+                return false;
+            }
+        }
+        true
+    }
+
     pub(super) fn users(&self) -> usize {
         self.stripes.iter().map(|stripe| stripe.read().0.len()).sum()
     }
@@ -237,31 +294,36 @@ mod tests {
     #[test]
     fn sessions_come_and_go_and_the_first_and_last_are_told() {
         let registry = Registry::default();
-        let arrive = |session: u64| registry.arrive(ANN, device(session, "web"), |_| ());
-        let leave = |session: u64| registry.stripe(ANN).write().leave(ANN, session);
+        let arrive = |session: u64| registry.arrive(ANN, device(session, "web"), |_, _| ()).0;
+        let leave = |session: u64| registry.stripe(ANN).write().leave(ANN, NodeNo(0), session);
+        let left = |node, was_last| Some(Departure { node: NodeNo(node), since: 7, was_last });
         assert_eq!(arrive(1), Arrival::First);
         assert_eq!(arrive(2), Arrival::Further);
         assert_eq!(arrive(3), Arrival::Further);
-        assert_eq!(arrive(2), Arrival::Again(NodeNo(2)), "the same session is one, however often it is told");
+        assert_eq!(
+            arrive(2),
+            Arrival::Again { node: NodeNo(2), since: 7 },
+            "the same session is one, however often it is told"
+        );
         assert_eq!(sessions(&registry), [1, 2, 3]);
         assert_eq!(leave(4), None);
-        assert_eq!(leave(2), Some(Departure { node: NodeNo(2), was_last: false }));
-        assert_eq!(leave(1), Some(Departure { node: NodeNo(1), was_last: false }));
+        assert_eq!(leave(2), left(2, false));
+        assert_eq!(leave(1), left(1, false));
         assert_eq!((sessions(&registry), registry.users()), (vec![3], 1));
         assert_eq!(leave(1), None);
-        assert_eq!(leave(3), Some(Departure { node: NodeNo(3), was_last: true }));
+        assert_eq!(leave(3), left(3, true));
         assert_eq!((sessions(&registry), registry.users()), (vec![], 0));
     }
 
     #[test]
     fn clients_cannot_fill_memory_with_words_for_kinds() {
         let registry = Registry::default();
-        registry.arrive(ANN, device(1, "web"), |_| ());
+        registry.arrive(ANN, device(1, "web"), |_, _| ());
         for number in 0..2 * KINDS_MAX {
             registry.kind(&format!("kind {number}"));
         }
         assert_eq!(registry.kinds.read().words.len(), KINDS_MAX);
-        registry.arrive(ANN, device(2, "one more"), |_| ());
+        registry.arrive(ANN, device(2, "one more"), |_, _| ());
         let kinds: Vec<_> = registry.devices(ANN).iter().map(|device| device.device_kind.to_string()).collect();
         assert_eq!(kinds, ["web", OTHER]);
     }

@@ -2,7 +2,7 @@
 
 use super::{
     Change,
-    hook::{Hook, State, Waiting},
+    hook::{Hook, State},
 };
 use crate::{engine::Engine, model::UserNo, outbox::Webhook, store::Proposal};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
@@ -37,20 +37,19 @@ struct Threads {
 impl PresenceWorker {
     /// With a webhook, and the secret that its calls are signed with, changes are told to it too.
     pub(crate) fn start(engine: &Arc<Engine>, hook: Option<(Arc<dyn Webhook>, String)>) {
-        let waiting = Arc::new(Mutex::new(Waiting::default()));
         let mut joins = Vec::new();
         let mut spawn = |name: &str, run: Box<dyn FnOnce() + Send>| {
             let thread = std::thread::Builder::new().name(name.into()).spawn(run);
             joins.extend(thread.inspect_err(|error| tracing::error!(%error, "no thread for presence")));
         };
         let (rounds, asked) = bounded(1);
-        let (announcer, calls) = (engine.clone(), hook.is_some().then(|| waiting.clone()));
-        spawn("presence", Box::new(move || announce(&announcer, calls.as_deref(), &asked)));
+        let (announcer, has_hook) = (engine.clone(), hook.is_some());
+        spawn("presence", Box::new(move || announce(&announcer, has_hook, &asked)));
         let (stop_hook, stopped) = bounded(1);
         if let Some((webhook, secret)) = hook {
             let engine = engine.clone();
             let call = move || {
-                Hook { engine: &engine, webhook: &*webhook, secret: &secret, waiting: &waiting }.run(&stopped);
+                Hook { engine: &engine, webhook: &*webhook, secret: &secret }.run(&stopped);
             };
             spawn("presence-hook", Box::new(call));
         }
@@ -69,12 +68,16 @@ impl PresenceWorker {
     }
 }
 
-fn announce(engine: &Engine, calls: Option<&Mutex<Waiting>>, asked: &Receiver<Sender<()>>) {
+fn announce(engine: &Engine, has_hook: bool, asked: &Receiver<Sender<()>>) {
     loop {
         let asked = asked.recv_timeout(ROUND);
         let stopping = matches!(asked, Err(RecvTimeoutError::Disconnected));
-        engine.announce_presence(calls, stopping);
-        engine.store_last_seen(stopping);
+        // Who goes from this node may be on another soon: the others wait for it, if there are any.
+        let ends = stopping && engine.is_alone();
+        engine.announce_presence(has_hook, ends);
+        if ends || engine.leads() {
+            engine.store_last_seen(ends);
+        }
         match asked {
             Ok(done) => drop(done.send(())),
             Err(RecvTimeoutError::Timeout) => {}
@@ -93,7 +96,7 @@ impl Engine {
         }
     }
 
-    fn announce_presence(&self, calls: Option<&Mutex<Waiting>>, stopping: bool) {
+    fn announce_presence(&self, has_hook: bool, stopping: bool) {
         let now_ms = self.clock.now_ms();
         for node in self.presence.nodes.expired(now_ms) {
             let name = self.presence.nodes.card(node).map_or_else(String::new, |card| card.name);
@@ -109,10 +112,13 @@ impl Engine {
         self.tell_watchers(&changes);
         drop(telling);
         self.metrics.presence_changes.inc_by(changes.len() as u64);
-        if let Some(calls) = calls {
-            let mut calls = calls.lock();
-            let put = |change: &Change| calls.put(change.user, State { online: change.online, at: change.at });
-            self.metrics.presence_dropped.inc_by(changes.iter().map(put).sum());
+        if has_hook {
+            let mut untold = self.presence.untold.lock();
+            let state = |change: &Change| State { online: change.online, at: change.at, noted: now_ms };
+            let dropped = changes.iter().map(|change| untold.put(change.user, state(change))).sum();
+            if self.leads() {
+                self.metrics.presence_dropped.inc_by(dropped);
+            }
         }
         self.presence.put_unsaved(changes.iter().filter(|change| !change.online).map(|c| (c.user, c.at)));
     }

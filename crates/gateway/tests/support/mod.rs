@@ -19,7 +19,7 @@ use tidings_engine::{
     clock::SystemClock,
     cluster::{
         ClusterParts,
-        bus::LocalBus,
+        bus::{Bus, LocalBus},
         log::{CommitLog, Member},
     },
     config::EngineConfig,
@@ -86,11 +86,21 @@ impl Server {
 
     /// One of several nodes on one store.
     pub fn node(name: &str, store: &Arc<MemoryStore>, bus: &LocalBus) -> Self {
+        Server::node_on(name, store, store.clone(), Arc::new(bus.clone()), Duration::from_secs(10))
+    }
+
+    /// The same, with what joins it to the others.
+    pub fn node_on(
+        name: &str,
+        store: &Arc<MemoryStore>,
+        log: Arc<dyn CommitLog>,
+        bus: Arc<dyn Bus>,
+        lease: Duration,
+    ) -> Self {
         let address = String::new();
         let member =
             Member { name: name.into(), boot_id: rand::random(), address, version: "1".into(), roles: "all".into() };
-        let (log, bus) = (store.clone() as Arc<dyn CommitLog>, Arc::new(bus.clone()));
-        let cluster = ClusterParts { log, bus, member, lease: Duration::from_secs(10), may_lead: true };
+        let cluster = ClusterParts { log, bus, member, lease, may_lead: true };
         Server::of(gateway_config(), store.clone(), Some(cluster))
     }
 

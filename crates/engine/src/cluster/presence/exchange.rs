@@ -1,0 +1,342 @@
+//! What a node does about what it hears, without threads, sockets or clocks.
+
+use super::{Said, What};
+use crate::{
+    cluster::log::Member,
+    metrics::ClusterMetrics,
+    model::UserNo,
+    presence::{
+        Presence,
+        news::{Delta, Taken, Tally},
+        shared::Peer,
+        stretches::Place,
+    },
+};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// Sessions in one message: some 50 kB.
+const SESSIONS_PER_MESSAGE: usize = 500;
+/// Between stretches: what else is said goes between them, and the bus is not filled. 100,000 sessions take a second.
+const STRETCH_EVERY: Duration = Duration::from_millis(5);
+const BEAT_EVERY: Duration = Duration::from_secs(1);
+/// What was asked for and did not come, or stopped coming, is asked for again.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
+/// A node heard so lately runs, although its lease in the store is over: the store may have been away.
+const HEARD_LATELY: Duration = Duration::from_secs(3);
+
+/// Whether what we have of a peer is what it said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    /// Nothing was heard of it that could be compared.
+    New,
+    InStep,
+    Asked {
+        at: Instant,
+    },
+    /// The next part of all its sessions is awaited.
+    Receiving {
+        part: u32,
+        at: Instant,
+    },
+}
+
+struct Other {
+    member: Member,
+    peer: Peer,
+    step: Step,
+    /// The number of the next changes.
+    next: u64,
+    /// It was in step before: what a stretch changes now had gone wrong.
+    was_in_step: bool,
+    heard: Option<Instant>,
+    /// Its lease is over since.
+    missing: Option<Instant>,
+}
+
+/// All sessions, on their way to those who asked.
+struct Telling {
+    to: Vec<Arc<str>>,
+    number: u64,
+    part: u32,
+    place: Place,
+    next: Instant,
+}
+
+/// What surrounds a step of the exchange.
+pub(super) struct Around<'a> {
+    pub presence: &'a Presence,
+    pub metrics: &'a ClusterMetrics,
+    pub now: Instant,
+    pub now_ms: u64,
+    /// This node leads.
+    pub leads: bool,
+    pub sessions_per_kind: usize,
+}
+
+#[derive(Debug)]
+pub(super) enum To {
+    /// Every other node.
+    All,
+    Some(Vec<Arc<str>>),
+}
+
+/// What is to be done.
+#[derive(Debug)]
+pub(super) enum Act {
+    Say(To, Said),
+    /// An own session ends: another node has a later one in its place.
+    Replace(UserNo, u64),
+}
+
+pub(super) struct Exchange {
+    me: Member,
+    lease: Duration,
+    others: BTreeMap<String, Other>,
+    /// The number of the last changes said, and the sum with them.
+    number: u64,
+    tally: Tally,
+    beat: Instant,
+    asked: BTreeSet<Arc<str>>,
+    telling: Option<Telling>,
+    acts: Vec<Act>,
+}
+
+impl Exchange {
+    pub(super) fn new(me: Member, lease: Duration, now: Instant) -> Self {
+        Exchange {
+            me,
+            lease,
+            others: BTreeMap::new(),
+            number: 0,
+            tally: Tally::default(),
+            beat: now,
+            asked: BTreeSet::new(),
+            telling: None,
+            acts: Vec::new(),
+        }
+    }
+
+    pub(super) fn take_acts(&mut self) -> Vec<Act> {
+        std::mem::take(&mut self.acts)
+    }
+
+    fn say(&mut self, to: To, what: What) {
+        let said = Said { from: self.me.name.clone(), boot_id: self.me.boot_id, what };
+        self.acts.push(Act::Say(to, said));
+    }
+
+    fn say_to(&mut self, name: &str, what: What) {
+        self.say(To::Some(vec![name.into()]), what);
+    }
+
+    fn own_beat(&self, around: &Around<'_>) -> What {
+        let behind_ms = around.leads.then(|| around.presence.behind_ms(around.now_ms));
+        What::Beat { number: self.number, tally: self.tally, behind_ms }
+    }
+
+    /// Who is in the cluster now, by the leases in the store.
+    pub(super) fn see(&mut self, members: &[Member], around: &Around<'_>) {
+        let others = || members.iter().filter(|member| member.name != self.me.name);
+        let is_there = |other: &Other| others().any(|member| member.boot_id == other.member.boot_id);
+        let mut gone = Vec::new();
+        for (name, other) in &mut self.others {
+            if is_there(other) {
+                other.missing = None;
+                continue;
+            }
+            let missing = *other.missing.get_or_insert(around.now);
+            let has_successor = others().any(|member| member.name == *name);
+            let was_heard = other.heard.is_some_and(|heard| around.now < heard + HEARD_LATELY);
+            if has_successor || !was_heard || around.now >= missing + self.lease {
+                gone.push(name.clone());
+            }
+        }
+        for name in gone {
+            if let Some(other) = self.others.remove(&name) {
+                tracing::info!(name, boot_id = other.member.boot_id, "a node is gone, and its sessions with it");
+                around.presence.peer_gone(other.peer, around.now_ms);
+            }
+        }
+        let is_new = |member: &&Member| member.name != self.me.name && !self.others.contains_key(&member.name);
+        let new: Vec<Member> = members.iter().filter(is_new).cloned().collect();
+        for member in new {
+            let (name, boot_id) = (member.name.clone(), member.boot_id);
+            let node = around.presence.nodes.attach_peer(&name, boot_id, &member.address, around.now_ms);
+            let (peer, step) = (Peer::new(node), Step::New);
+            let other = Other { member, peer, step, next: 1, was_in_step: false, heard: None, missing: None };
+            self.others.insert(name.clone(), other);
+            // Whichever of the two knows the other last says both.
+            self.say_to(&name, What::Look);
+            let beat = self.own_beat(around);
+            self.say_to(&name, beat);
+        }
+    }
+
+    /// Whether what is said comes from a node that is known: else whoever is there must be looked up.
+    pub(super) fn knows(&self, said: &Said) -> bool {
+        self.others.get(&said.from).is_some_and(|other| other.member.boot_id == said.boot_id)
+    }
+
+    pub(super) fn hear(&mut self, said: Said, around: &Around<'_>) {
+        let Said { from, boot_id, what } = said;
+        let Some(other) = self.others.get_mut(&from).filter(|other| other.member.boot_id == boot_id) else { return };
+        other.heard = Some(around.now);
+        let changed_before = other.peer.changed;
+        let mut ask = false;
+        match what {
+            What::Look => {
+                let beat = self.own_beat(around);
+                self.say_to(&from, beat);
+                return;
+            }
+            What::Ask => {
+                self.asked.insert(from.as_str().into());
+                return;
+            }
+            What::Beat { number, tally, behind_ms } => {
+                if let Some(behind_ms) = behind_ms.filter(|_| !around.leads) {
+                    around.presence.leave_to_leader(around.now_ms, behind_ms);
+                }
+                ask = other.compare(number, tally);
+            }
+            What::Changes { number, deltas } => {
+                ask = number != other.next && !matches!(other.step, Step::New | Step::Asked { .. });
+                other.next = number + 1;
+                for delta in deltas {
+                    match delta {
+                        Delta::Arrived(arrived) => around.presence.peer_arrived(&mut other.peer, arrived),
+                        Delta::Left { user, session, at } => {
+                            around.presence.peer_left(&mut other.peer, user, session, at, around.now_ms);
+                        }
+                    }
+                }
+            }
+            What::Stretch { number, part, from, to, sessions } => {
+                match other.step {
+                    _ if part == 0 => other.next = number + 1,
+                    Step::Receiving { part: next, .. } if next == part => {}
+                    // A part was lost, or changes: this one is still true.
+                    Step::Receiving { .. } | Step::InStep => ask = true,
+                    Step::New | Step::Asked { .. } => {}
+                }
+                let is_next = part == 0 || matches!(other.step, Step::Receiving { part: next, .. } if next == part);
+                around.presence.peer_stretch(&mut other.peer, (from, to), sessions, around.now_ms);
+                if is_next {
+                    let goes_on = Step::Receiving { part: part + 1, at: around.now };
+                    other.step = if to == Place::END { Step::InStep } else { goes_on };
+                }
+                if other.was_in_step {
+                    around.metrics.presence_repaired.inc_by(other.peer.changed - changed_before);
+                }
+                other.was_in_step |= other.step == Step::InStep;
+            }
+        }
+        if ask {
+            other.step = Step::Asked { at: around.now };
+        }
+        let came = std::mem::take(&mut other.peer.came);
+        if ask {
+            self.say_to(&from, What::Ask);
+        }
+        for user in came {
+            let outranked = around.presence.outranked(user, around.sessions_per_kind);
+            self.acts.extend(outranked.into_iter().map(|session| Act::Replace(user, session)));
+        }
+    }
+
+    /// Something may have been lost. Mostly nothing was: a beat tells.
+    pub(super) fn missed(&mut self, around: &Around<'_>) {
+        self.say(To::All, What::Look);
+        let beat = self.own_beat(around);
+        self.say(To::All, beat);
+        let waits = |step: Step| matches!(step, Step::Asked { .. } | Step::Receiving { .. });
+        let waiting = self.others.iter_mut().filter(|(_, other)| waits(other.step));
+        let waiting: Vec<String> = waiting
+            .map(|(name, other)| {
+                other.step = Step::Asked { at: around.now };
+                name.clone()
+            })
+            .collect();
+        waiting.iter().for_each(|name| self.say_to(name, What::Ask));
+    }
+
+    /// Says what has come and gone here.
+    pub(super) fn tell(&mut self, taken: Taken) {
+        self.tally = taken.tally;
+        if taken.overflowed {
+            // A hole, which the others notice.
+            self.number += 1;
+        }
+        let mut deltas = taken.deltas.into_iter().peekable();
+        while deltas.peek().is_some() {
+            self.number += 1;
+            let deltas = deltas.by_ref().take(SESSIONS_PER_MESSAGE).collect();
+            self.say(To::All, What::Changes { number: self.number, deltas });
+        }
+    }
+
+    /// What time has come for.
+    pub(super) fn tick(&mut self, around: &Around<'_>) {
+        let is_late = |step: Step| match step {
+            Step::Asked { at } | Step::Receiving { at, .. } => around.now >= at + ASK_AGAIN,
+            Step::New | Step::InStep => false,
+        };
+        let mut late = Vec::new();
+        for (name, other) in self.others.iter_mut().filter(|(_, other)| is_late(other.step)) {
+            other.step = Step::Asked { at: around.now };
+            late.push(name.clone());
+        }
+        late.iter().for_each(|name| self.say_to(name, What::Ask));
+        if around.now >= self.beat {
+            self.beat = around.now + BEAT_EVERY;
+            let beat = self.own_beat(around);
+            self.say(To::All, beat);
+        }
+        self.tell_all(around);
+    }
+
+    fn tell_all(&mut self, around: &Around<'_>) {
+        if self.telling.is_none() && !self.asked.is_empty() {
+            around.metrics.presence_snapshots.inc();
+            let to = std::mem::take(&mut self.asked).into_iter().collect();
+            let (number, place) = (self.number, Place::default());
+            self.telling = Some(Telling { to, number, part: 0, place, next: around.now });
+        }
+        let Some(telling) = self.telling.as_mut().filter(|telling| around.now >= telling.next) else { return };
+        let (sessions, to) = around.presence.own_stretch(telling.place, SESSIONS_PER_MESSAGE);
+        let (number, part, from) = (telling.number, telling.part, telling.place);
+        let names = telling.to.clone();
+        (telling.part, telling.place, telling.next) = (part + 1, to, around.now + STRETCH_EVERY);
+        if to == Place::END {
+            self.telling = None;
+        }
+        self.say(To::Some(names), What::Stretch { number, part, from, to, sessions });
+    }
+
+    /// When there may be something to do at the latest, news and what is heard aside.
+    pub(super) fn due(&self) -> Instant {
+        let telling = self.telling.as_ref().map(|telling| telling.next);
+        telling.map_or(self.beat, |telling| telling.min(self.beat))
+    }
+}
+
+impl Other {
+    /// Whether its sessions are to be asked for.
+    fn compare(&mut self, number: u64, tally: Tally) -> bool {
+        let is_next = self.next == number + 1;
+        match self.step {
+            Step::Receiving { .. } => !is_next,
+            // The same sessions are the same sessions, whatever was lost on the way.
+            _ if tally == self.peer.tally => {
+                (self.next, self.step, self.was_in_step) = (number + 1, Step::InStep, true);
+                false
+            }
+            Step::New | Step::InStep => true,
+            Step::Asked { .. } => false,
+        }
+    }
+}

@@ -1,0 +1,340 @@
+//! Several nodes on one store: each knows the sessions of all, whatever the bus loses and whoever dies.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use bytes::Bytes;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+use support::*;
+use tidings_client::session::Session;
+use tidings_engine::{
+    cluster::{
+        bus::{Bus, Ear, LocalBus},
+        log::*,
+    },
+    memory::MemoryStore,
+    model::Position,
+    store::{StoreError, StoreResult},
+};
+use tidings_protocol::{
+    error::ErrorCode,
+    frames::{ClientFrame, PresenceChange, ServerFrame},
+    http::Kick,
+};
+
+const LEASE: Duration = Duration::from_secs(1);
+
+/// A node's own way to the store's log and to the bus: both can be cut, as if the process were gone.
+struct Joint {
+    store: Arc<MemoryStore>,
+    bus: LocalBus,
+    cut: AtomicBool,
+    /// Messages to lose, from here on.
+    lose: AtomicU64,
+}
+
+impl Joint {
+    fn ask<T, E: From<StoreError>>(&self, ask: impl FnOnce(&MemoryStore) -> Result<T, E>) -> Result<T, E> {
+        match self.cut.load(Ordering::Relaxed) {
+            true => Err(StoreError::Unavailable("cut off".into()).into()),
+            false => ask(&self.store),
+        }
+    }
+}
+
+struct ToStore(Arc<Joint>);
+
+impl CommitLog for ToStore {
+    fn committed_after(&self, after: Position, limit: usize) -> StoreResult<Stretch> {
+        self.0.ask(|store| store.committed_after(after, limit))
+    }
+
+    fn newest_position(&self) -> StoreResult<Position> {
+        self.0.ask(MemoryStore::newest_position)
+    }
+
+    fn prune(&self, older_than_ms: u64, now_ms: u64) -> StoreResult<u64> {
+        self.0.ask(|store| store.prune(older_than_ms, now_ms))
+    }
+
+    fn beat(&self, me: &Member, lease_ms: u64, may_lead: bool, took: bool) -> Result<Beat, BeatError> {
+        self.0.ask(|store| store.beat(me, lease_ms, may_lead, took))
+    }
+
+    fn goodbye(&self, boot_id: u64) -> StoreResult<()> {
+        self.0.ask(|store| store.goodbye(boot_id))
+    }
+}
+
+struct ToBus(Arc<Joint>);
+
+impl Bus for ToBus {
+    fn listen(&self, name: &str, ear: Arc<dyn Ear>) {
+        self.0.bus.listen(name, ear);
+    }
+
+    fn send(&self, to: &[Arc<str>], message: Bytes) -> bool {
+        let less = |left: u64| left.checked_sub(1);
+        let lost = self.0.lose.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok();
+        !self.0.cut.load(Ordering::Relaxed) && (lost || self.0.bus.send(to, message))
+    }
+
+    fn is_up(&self) -> bool {
+        self.0.bus.is_up()
+    }
+
+    fn trouble(&self) -> Option<String> {
+        self.0.bus.trouble()
+    }
+
+    fn stop(&self) {
+        self.0.bus.stop();
+    }
+}
+
+struct Nodes {
+    servers: Vec<Server>,
+    joints: Vec<Arc<Joint>>,
+    bus: LocalBus,
+    store: Arc<MemoryStore>,
+}
+
+fn start(name: &str, store: &Arc<MemoryStore>, bus: &LocalBus, lease: Duration) -> (Server, Arc<Joint>) {
+    let (cut, lose) = (AtomicBool::new(false), AtomicU64::new(0));
+    let joint = Arc::new(Joint { store: store.clone(), bus: bus.clone(), cut, lose });
+    let (log, bus) = (Arc::new(ToStore(joint.clone())), Arc::new(ToBus(joint.clone())));
+    (Server::node_on(name, store, log, bus, lease), joint)
+}
+
+/// Nodes `a`, `b`, …, which know each other, and users `u0`, `u1`, … in a group `g`.
+fn nodes(count: u8, users: usize, lease: Duration) -> Nodes {
+    let (store, bus) = (Arc::new(MemoryStore::shared()), LocalBus::default());
+    let name = |n: u8| char::from(b'a' + n).to_string();
+    let (servers, joints): (Vec<_>, Vec<_>) = (0..count).map(|n| start(&name(n), &store, &bus, lease)).unzip();
+    let nodes = Nodes { servers, joints, bus, store };
+    let known = |server: &Server| server.engine.cluster.as_ref().unwrap().members.all().len() == usize::from(count);
+    nodes.wait("all nodes know each other", known);
+    let ids: Vec<String> = (0..users).map(|n| format!("u{n}")).collect();
+    let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+    nodes.servers[0].users(&ids);
+    nodes.servers[0].group("g", &ids);
+    nodes
+}
+
+impl Nodes {
+    #[track_caller]
+    fn wait(&self, what: &str, holds: impl Fn(&Server) -> bool) {
+        until(what, || self.servers.iter().all(&holds));
+    }
+
+    /// Every node says that these have so many devices.
+    #[track_caller]
+    fn all_say(&self, expected: &[(&str, usize)]) {
+        self.wait(&format!("{expected:?}"), |server| says(server, expected));
+    }
+
+    /// The node ends as one does that is killed: nobody hears of it again.
+    fn kill(&mut self, index: usize) -> Server {
+        self.joints[index].cut.store(true, Ordering::Relaxed);
+        let name = char::from(b'a' + index as u8).to_string();
+        self.bus.leave(&name);
+        self.joints.remove(index);
+        self.servers.remove(index)
+    }
+}
+
+fn says(server: &Server, expected: &[(&str, usize)]) -> bool {
+    expected.iter().all(|(user, devices)| server.online(user) == *devices)
+}
+
+fn watch(session: &mut Session, users: &[&str]) {
+    let users = users.iter().map(|user| (*user).to_owned()).collect();
+    session.write(&ClientFrame::WatchPresence { reference: Some(1), conversation: Some("g".into()), users }).unwrap();
+}
+
+#[track_caller]
+fn news(session: &mut Session) -> Vec<PresenceChange> {
+    loop {
+        if let ServerFrame::Presence { changes, .. } = next(session) {
+            return changes;
+        }
+    }
+}
+
+fn presence_frames(session: &mut Session) -> usize {
+    frames_until_pong(session).iter().filter(|frame| matches!(frame, ServerFrame::Presence { .. })).count()
+}
+
+#[test]
+fn every_node_answers_the_same() {
+    let nodes = nodes(3, 3, LEASE);
+    let phone = nodes.servers[0].open("u0", "phone");
+    let _laptop = nodes.servers[1].open("u0", "laptop");
+    let _other = nodes.servers[2].open("u1", "phone");
+    nodes.all_say(&[("u0", 2), ("u1", 1), ("u2", 0)]);
+    let ids: Vec<String> = (0..3).map(|n| format!("u{n}")).collect();
+    let answer = |server: &Server| {
+        let mut users = server.engine.presence_of(&ids).unwrap();
+        users.iter_mut().for_each(|user| user.devices.sort_by(|a, b| a.device_id.cmp(&b.device_id)));
+        users
+    };
+    let first = answer(&nodes.servers[0]);
+    let where_ = |user: usize| first[user].devices.iter().map(|device| device.node.as_str()).collect::<Vec<_>>();
+    assert_eq!((where_(0), where_(1)), (vec!["b", "a"], vec!["c"]));
+    nodes.servers[1..].iter().for_each(|server| assert_eq!(answer(server), first));
+    // A kick anywhere counts the sessions everywhere, and ends them.
+    let kicked = nodes.servers[2].wait(nodes.servers[2].engine.kick("u0", Kick { device_id: None, reason: None }));
+    assert_eq!(kicked.unwrap().sessions, 2);
+    drop(phone);
+    nodes.all_say(&[("u0", 0), ("u1", 1)]);
+    let seen = |server: &Server| server.engine.presence_of(&ids[..1]).unwrap()[0].last_seen;
+    let first = seen(&nodes.servers[0]);
+    assert!(first.is_some());
+    nodes.wait("all know when they were last seen", |server| seen(server) == first);
+}
+
+#[test]
+fn who_watches_on_one_node_hears_of_users_of_another() {
+    let nodes = nodes(2, 3, LEASE);
+    let mut watcher = nodes.servers[1].open("u0", "phone");
+    watch(&mut watcher, &["u1"]);
+    assert!(!news(&mut watcher)[0].online);
+    let phone = nodes.servers[0].open("u1", "phone");
+    assert!(news(&mut watcher)[0].online);
+    // From one node to the other: not a word.
+    let laptop = nodes.servers[1].open("u1", "laptop");
+    nodes.all_say(&[("u1", 2)]);
+    drop(phone);
+    nodes.all_say(&[("u1", 1)]);
+    drop(laptop);
+    let gone = news(&mut watcher);
+    assert!(!gone[0].online && gone[0].last_seen.is_some(), "{gone:?}");
+    assert_eq!(presence_frames(&mut watcher), 0);
+}
+
+#[test]
+fn what_the_bus_loses_is_noticed_and_mended() {
+    let nodes = nodes(3, 4, LEASE);
+    let lose = |node: usize, messages: u64| nodes.joints[node].lose.store(messages, Ordering::Relaxed);
+    let _zero = nodes.servers[0].open("u0", "phone");
+    nodes.all_say(&[("u0", 1)]);
+    // A change that others follow upon, and one that is the last.
+    for messages in [1, 3] {
+        lose(0, messages);
+        let gone = nodes.servers[0].open("u1", "phone");
+        until("it was lost", || nodes.joints[0].lose.load(Ordering::Relaxed) == 0);
+        let _here = nodes.servers[0].open("u2", "phone");
+        nodes.all_say(&[("u0", 1), ("u1", 1), ("u2", 1)]);
+        lose(0, messages);
+        drop(gone);
+        nodes.all_say(&[("u0", 1), ("u1", 0), ("u2", 1)]);
+    }
+}
+
+#[test]
+fn while_the_bus_is_down_the_last_view_stands_and_afterwards_it_is_right() {
+    let nodes = nodes(2, 4, LEASE);
+    let mut watcher = nodes.servers[1].open("u0", "phone");
+    let _stays = nodes.servers[0].open("u1", "phone");
+    let goes = nodes.servers[0].open("u2", "phone");
+    nodes.all_say(&[("u1", 1), ("u2", 1), ("u3", 0)]);
+    nodes.servers[1].engine.settle_presence();
+    watch(&mut watcher, &["u1", "u2", "u3"]);
+    assert_eq!(news(&mut watcher).len(), 3);
+    nodes.bus.set_down(true);
+    drop(goes);
+    let _comes = nodes.servers[0].open("u3", "phone");
+    let here = [("u1", 1), ("u2", 0), ("u3", 1)];
+    until("known at home", || says(&nodes.servers[0], &here));
+    // Longer than any lease, grace and beat.
+    let down = Instant::now();
+    while down.elapsed() < LEASE * 2 {
+        assert!(says(&nodes.servers[1], &[("u1", 1), ("u2", 1), ("u3", 0)]));
+        std::thread::park_timeout(Duration::from_millis(20));
+    }
+    nodes.bus.set_down(false);
+    nodes.all_say(&here);
+    let mut changes = Vec::new();
+    while changes.len() < 2 {
+        changes.extend(news(&mut watcher).into_iter().map(|change| (change.user, change.online)));
+    }
+    changes.sort();
+    assert_eq!(changes, [("u2".into(), false), ("u3".into(), true)], "nobody who stayed");
+}
+
+#[test]
+fn a_killed_nodes_users_go_when_its_lease_is_over_and_not_before() {
+    let mut nodes = nodes(3, 3, LEASE);
+    let mut watcher = nodes.servers[0].open("u0", "phone");
+    let _lost = nodes.servers[2].open("u1", "phone");
+    nodes.all_say(&[("u1", 1)]);
+    nodes.servers[0].engine.settle_presence();
+    watch(&mut watcher, &["u1"]);
+    assert!(news(&mut watcher)[0].online);
+    let killed = nodes.kill(2);
+    let at = Instant::now();
+    // Its last lease began a fifth of it before at the earliest.
+    while at.elapsed() < LEASE / 2 {
+        assert!(says(&nodes.servers[0], &[("u1", 1)]));
+        std::thread::park_timeout(Duration::from_millis(20));
+    }
+    nodes.all_say(&[("u1", 0)]);
+    assert!(!news(&mut watcher)[0].online);
+    drop(killed);
+}
+
+#[test]
+fn a_node_that_comes_later_or_again_learns_everything() {
+    let mut nodes = nodes(2, 40, LEASE);
+    let all: Vec<Session> = (0..40).map(|n| nodes.servers[n % 2].open(&format!("u{n}"), "phone")).collect();
+    let (late, _) = start("c", &nodes.store, &nodes.bus, LEASE);
+    let everybody: Vec<String> = (0..40).map(|n| format!("u{n}")).collect();
+    let everybody: Vec<(&str, usize)> = everybody.iter().map(|user| (user.as_str(), 1)).collect();
+    until("it has learned", || says(&late, &everybody));
+    assert_eq!(late.engine.metrics.cluster.presence_repaired.get(), 0, "nothing was wrong");
+    // A process that takes the name of `b`: what the earlier one held is gone.
+    let killed = nodes.kill(1);
+    let (again, _) = start("b", &nodes.store, &nodes.bus, LEASE);
+    let left: Vec<(&str, usize)> = everybody.iter().enumerate().map(|(n, (user, _))| (*user, (n + 1) % 2)).collect();
+    for server in [&nodes.servers[0], &again, &late] {
+        until("the sessions of the earlier process are gone", || says(server, &left));
+    }
+    let everything = nodes.servers[0].engine.presence.everything();
+    assert_eq!(everything, again.engine.presence.everything());
+    drop((killed, all));
+}
+
+#[test]
+fn a_device_has_one_session_and_a_kind_its_number_over_all_nodes() {
+    let nodes = nodes(2, 2, LEASE);
+    let [a, b] = &nodes.servers[..] else { panic!() };
+    let mut first = a.open("u0", "phone");
+    until("b knows", || says(b, &[("u0", 1)]));
+    let mut second = b.open("u0", "phone");
+    check_end(&mut first, ErrorCode::Replaced);
+    nodes.all_say(&[("u0", 1)]);
+    // At the same time on both, without a word between them: one stays, and it is the same for both.
+    nodes.bus.set_down(true);
+    let mut one = a.open("u1", "phone");
+    let mut two = b.open("u1", "phone");
+    nodes.bus.set_down(false);
+    nodes.all_say(&[("u1", 1)]);
+    let stays = a.engine.presence_of(&["u1".into()]).unwrap()[0].devices[0].node.clone();
+    assert_eq!(b.engine.presence_of(&["u1".into()]).unwrap()[0].devices[0].node, stays);
+    let (stays, goes) = if stays == "a" { (&mut one, &mut two) } else { (&mut two, &mut one) };
+    check_end(goes, ErrorCode::Replaced);
+    frames_until_pong(stays);
+    // Three of a kind: a fourth one ends the oldest, wherever it is.
+    let mut more: Vec<Session> = (0..2).map(|n| nodes.servers[n % 2].open("u0", &format!("tablet {n}"))).collect();
+    nodes.all_say(&[("u0", 3)]);
+    more.push(a.open("u0", "tablet 3"));
+    check_end(&mut second, ErrorCode::Replaced);
+    nodes.all_say(&[("u0", 3)]);
+    more.iter_mut().for_each(|session| drop(frames_until_pong(session)));
+}
