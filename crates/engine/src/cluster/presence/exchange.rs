@@ -30,10 +30,10 @@ const HEARD_LATELY: Duration = Duration::from_secs(3);
 
 /// Whether what we have of a peer is what it said.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Step {
+enum Standing {
     /// Nothing was heard of it that could be compared.
     New,
-    InStep,
+    Even,
     Asked {
         at: Instant,
     },
@@ -47,11 +47,11 @@ enum Step {
 struct Other {
     member: Member,
     peer: Peer,
-    step: Step,
+    standing: Standing,
     /// The number of the next changes.
     next: u64,
-    /// It was in step before: what a stretch changes now had gone wrong.
-    was_in_step: bool,
+    /// It was even before: what a stretch changes now had gone wrong.
+    was_even: bool,
     heard: Option<Instant>,
     /// Its lease is over since.
     missing: Option<Instant>,
@@ -166,8 +166,8 @@ impl Exchange {
         for member in new {
             let (name, boot_id) = (member.name.clone(), member.boot_id);
             let node = around.presence.nodes.attach_peer(&name, boot_id, &member.address, around.now_ms);
-            let (peer, step) = (Peer::new(node), Step::New);
-            let other = Other { member, peer, step, next: 1, was_in_step: false, heard: None, missing: None };
+            let (peer, standing) = (Peer::new(node), Standing::New);
+            let other = Other { member, peer, standing, next: 1, was_even: false, heard: None, missing: None };
             self.others.insert(name.clone(), other);
             // Whichever of the two knows the other last says both.
             self.say_to(&name, What::Look);
@@ -204,7 +204,7 @@ impl Exchange {
                 ask = other.compare(number, tally);
             }
             What::Changes { number, deltas } => {
-                ask = number != other.next && !matches!(other.step, Step::New | Step::Asked { .. });
+                ask = number != other.next && !matches!(other.standing, Standing::New | Standing::Asked { .. });
                 other.next = number + 1;
                 for delta in deltas {
                     match delta {
@@ -216,27 +216,28 @@ impl Exchange {
                 }
             }
             What::Stretch { number, part, from, to, sessions } => {
-                match other.step {
+                match other.standing {
                     _ if part == 0 => other.next = number + 1,
-                    Step::Receiving { part: next, .. } if next == part => {}
+                    Standing::Receiving { part: next, .. } if next == part => {}
                     // A part was lost, or changes: this one is still true.
-                    Step::Receiving { .. } | Step::InStep => ask = true,
-                    Step::New | Step::Asked { .. } => {}
+                    Standing::Receiving { .. } | Standing::Even => ask = true,
+                    Standing::New | Standing::Asked { .. } => {}
                 }
-                let is_next = part == 0 || matches!(other.step, Step::Receiving { part: next, .. } if next == part);
+                let is_next =
+                    part == 0 || matches!(other.standing, Standing::Receiving { part: next, .. } if next == part);
                 around.presence.peer_stretch(&mut other.peer, (from, to), sessions, around.now_ms);
                 if is_next {
-                    let goes_on = Step::Receiving { part: part + 1, at: around.now };
-                    other.step = if to == Place::END { Step::InStep } else { goes_on };
+                    let goes_on = Standing::Receiving { part: part + 1, at: around.now };
+                    other.standing = if to == Place::END { Standing::Even } else { goes_on };
                 }
-                if other.was_in_step {
+                if other.was_even {
                     around.metrics.presence_repaired.inc_by(other.peer.changed - changed_before);
                 }
-                other.was_in_step |= other.step == Step::InStep;
+                other.was_even |= other.standing == Standing::Even;
             }
         }
         if ask {
-            other.step = Step::Asked { at: around.now };
+            other.standing = Standing::Asked { at: around.now };
         }
         let came = std::mem::take(&mut other.peer.came);
         if ask {
@@ -253,11 +254,11 @@ impl Exchange {
         self.say(To::All, What::Look);
         let beat = self.own_beat(around);
         self.say(To::All, beat);
-        let waits = |step: Step| matches!(step, Step::Asked { .. } | Step::Receiving { .. });
-        let waiting = self.others.iter_mut().filter(|(_, other)| waits(other.step));
+        let waits = |standing: Standing| matches!(standing, Standing::Asked { .. } | Standing::Receiving { .. });
+        let waiting = self.others.iter_mut().filter(|(_, other)| waits(other.standing));
         let waiting: Vec<String> = waiting
             .map(|(name, other)| {
-                other.step = Step::Asked { at: around.now };
+                other.standing = Standing::Asked { at: around.now };
                 name.clone()
             })
             .collect();
@@ -281,13 +282,13 @@ impl Exchange {
 
     /// What time has come for.
     pub(super) fn tick(&mut self, around: &Around<'_>) {
-        let is_late = |step: Step| match step {
-            Step::Asked { at } | Step::Receiving { at, .. } => around.now >= at + ASK_AGAIN,
-            Step::New | Step::InStep => false,
+        let is_late = |standing: Standing| match standing {
+            Standing::Asked { at } | Standing::Receiving { at, .. } => around.now >= at + ASK_AGAIN,
+            Standing::New | Standing::Even => false,
         };
         let mut late = Vec::new();
-        for (name, other) in self.others.iter_mut().filter(|(_, other)| is_late(other.step)) {
-            other.step = Step::Asked { at: around.now };
+        for (name, other) in self.others.iter_mut().filter(|(_, other)| is_late(other.standing)) {
+            other.standing = Standing::Asked { at: around.now };
             late.push(name.clone());
         }
         late.iter().for_each(|name| self.say_to(name, What::Ask));
@@ -328,15 +329,15 @@ impl Other {
     /// Whether its sessions are to be asked for.
     fn compare(&mut self, number: u64, tally: Tally) -> bool {
         let is_next = self.next == number + 1;
-        match self.step {
-            Step::Receiving { .. } => !is_next,
+        match self.standing {
+            Standing::Receiving { .. } => !is_next,
             // The same sessions are the same sessions, whatever was lost on the way.
             _ if tally == self.peer.tally => {
-                (self.next, self.step, self.was_in_step) = (number + 1, Step::InStep, true);
+                (self.next, self.standing, self.was_even) = (number + 1, Standing::Even, true);
                 false
             }
-            Step::New | Step::InStep => true,
-            Step::Asked { .. } => false,
+            Standing::New | Standing::Even => true,
+            Standing::Asked { .. } => false,
         }
     }
 }
