@@ -67,6 +67,17 @@ fn processes_in(folder: &Path) -> Vec<String> {
     inside.map(|entry| std::fs::read_to_string(entry.path().join("cmdline")).unwrap_or_default()).collect()
 }
 
+/// A recorded chat with its members spread over the nodes: one order everywhere, and every count balances.
+fn replay(cluster: &Cluster) {
+    let urls: Vec<String> = cluster.nodes.iter().map(|node| format!("http://{node}")).collect();
+    let mut bench = Command::new(env!("CARGO_BIN_EXE_tidings"));
+    bench.args(["bench", "replay", "--online", "20", "--batch", "5", "--url", &urls.join(",")]);
+    bench.args(["--api-key", &cluster.api_key, "--token-key", &cluster.token_key]);
+    let sample = concat!(env!("CARGO_MANIFEST_DIR"), "/../lab/fixtures/ubuntu-irc-sample.jsonl");
+    let output = bench.arg(sample).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+}
+
 #[test]
 fn a_message_crosses_from_one_node_to_another_and_the_end_leaves_no_process() {
     let mut cluster = Cluster::start();
@@ -89,6 +100,7 @@ fn a_message_crosses_from_one_node_to_another_and_the_end_leaves_no_process() {
     };
     assert!(bob.next_where(WAIT, has_it).unwrap().is_some());
     drop(bob);
+    replay(&cluster);
     // Two nodes, two databases, six of Redis, and the databases' own.
     assert!(processes_in(&cluster.folder).len() >= 10);
 
@@ -110,4 +122,15 @@ fn a_cluster_that_is_killed_takes_its_parts_with_it() {
         std::thread::yield_now();
     }
     std::fs::remove_dir_all(&cluster.folder).unwrap();
+}
+
+#[test]
+fn a_node_dies_under_load_and_nobody_misses_anything() {
+    let mut bench = Command::new(env!("CARGO_BIN_EXE_tidings"));
+    bench.args(["bench", "chaos", "--sequences", "1", "--steps", "1", "--only", "node-killed", "--nodes", "2"]);
+    bench.args(["--members", "12", "--rate", "20", "--senders", "4", "--restart", "500ms"]);
+    let output = bench.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(said.contains("the same on all nodes") && !said.contains("reconnects 0"), "{said}");
 }
