@@ -28,11 +28,16 @@ use watch::{Noticed, Watch};
 const PHASE: Duration = Duration::from_secs(3600);
 /// All must be well within this, before a step and after its harm was undone.
 const HEAL_TIMEOUT: Duration = Duration::from_secs(90);
+/// Several messages between two reports of the clients, so that a report without one is a fault.
+const RATE_MIN: f64 = 10.0;
 const LOOK: Duration = Duration::from_millis(50);
 
 pub(crate) fn run(args: &ChaosArgs) -> Result<Verdict, LabError> {
     if args.nodes < 2 || args.members == 0 || args.senders == 0 || args.steps == 0 {
         return Err(LabError::Usage("--nodes must be at least 2, --members, --senders and --steps at least 1".into()));
+    }
+    if args.rate < RATE_MIN {
+        return Err(LabError::Usage(format!("--rate must be at least {RATE_MIN}: otherwise silence says nothing")));
     }
     let seed = args.seed.unwrap_or_else(rand::random);
     println!("seed {seed}");
