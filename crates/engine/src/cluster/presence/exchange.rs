@@ -19,7 +19,7 @@ use std::{
 };
 
 /// Sessions in one message: some 50 kB.
-const SESSIONS_PER_MESSAGE: usize = 500;
+const SESSIONS_PER_MESSAGE: usize = if cfg!(test) { 3 } else { 500 };
 /// Between stretches: what else is said goes between them, and the bus is not filled. 100,000 sessions take a second.
 const STRETCH_EVERY: Duration = Duration::from_millis(5);
 const BEAT_EVERY: Duration = Duration::from_secs(1);
@@ -316,6 +316,11 @@ impl Exchange {
             self.telling = None;
         }
         self.say(To::Some(names), What::Stretch { number, part, from, to, sessions });
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_telling(&self) -> bool {
+        self.telling.is_some() || !self.asked.is_empty()
     }
 
     /// When there may be something to do at the latest, news and what is heard aside.

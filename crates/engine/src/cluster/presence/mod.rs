@@ -13,6 +13,8 @@
 //! In reading order: this file, what is said; `exchange`, what is done about it; `worker`, the thread that does it.
 
 mod exchange;
+#[cfg(test)]
+mod simulation;
 mod worker;
 
 use crate::presence::{

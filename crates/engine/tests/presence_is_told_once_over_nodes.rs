@@ -1,0 +1,201 @@
+//! Of several nodes one tells the webhook and stores when users were last seen; the next one goes on where it was.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use crossbeam_channel::{Receiver, Sender, unbounded};
+use serde_json::Value;
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+use support::{NOON, PATIENCE};
+use tidings_engine::{
+    Engine,
+    clock::ManualClock,
+    cluster::{ClusterParts, bus::LocalBus, log::Member},
+    config::EngineConfig,
+    engine::Parts,
+    memory::MemoryStore,
+    model::UserNo,
+    outbox::{OutboxConfig, Webhook, WebhookDelivery, WebhookError},
+    presence::{Device, NodeNo, PresenceConfig},
+    shards::{ShardReceivers, Wake},
+    store::Store,
+};
+use tidings_protocol::http::UserUpsert;
+
+const GRACE_MS: u64 = 5_000;
+
+/// The app's side of the webhook: it notes which node calls, and refuses when told to.
+struct App {
+    node: &'static str,
+    refuses: Arc<AtomicBool>,
+    taken: Sender<(&'static str, Value)>,
+}
+
+impl Webhook for App {
+    fn deliver(&self, delivery: &WebhookDelivery) -> Result<(), WebhookError> {
+        if self.refuses.load(Ordering::SeqCst) {
+            return Err(WebhookError { reason: "not now".into() });
+        }
+        let body: Value = serde_json::from_slice(&delivery.body).unwrap();
+        let _ = self.taken.send((self.node, body["events"][0].clone()));
+        Ok(())
+    }
+}
+
+struct Asleep;
+
+impl Wake for Asleep {
+    fn wake(&self) {}
+}
+
+struct Nodes {
+    engines: Vec<(Arc<Engine>, Vec<ShardReceivers>)>,
+    store: Arc<MemoryStore>,
+    clock: Arc<ManualClock>,
+    refuses: Arc<AtomicBool>,
+    taken: Receiver<(&'static str, Value)>,
+}
+
+#[track_caller]
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < deadline, "not in time: {what}");
+        std::thread::park_timeout(Duration::from_millis(1));
+    }
+}
+
+/// The first one leads.
+fn nodes(names: &[&'static str]) -> Nodes {
+    let (store, bus, clock) = (Arc::new(MemoryStore::shared()), LocalBus::default(), Arc::new(ManualClock::default()));
+    clock.set(NOON);
+    let (take, taken) = unbounded();
+    let refuses = Arc::new(AtomicBool::new(false));
+    let mut engines: Vec<(Arc<Engine>, Vec<ShardReceivers>)> = Vec::new();
+    for (index, node) in names.iter().enumerate() {
+        let (version, roles, address) = ("1".into(), "all".into(), String::new());
+        let member = Member { name: (*node).into(), boot_id: index as u64 + 1, address, version, roles };
+        let lease = Duration::from_secs(5);
+        let bus = Arc::new(bus.clone());
+        let cluster = Some(ClusterParts { log: store.clone(), bus, member, lease, may_lead: true });
+        let presence = PresenceConfig { webhook: true, grace_ms: GRACE_MS, ..PresenceConfig::default() };
+        let config = EngineConfig { shards: 1, presence, ..EngineConfig::default() };
+        let app = App { node, refuses: refuses.clone(), taken: take.clone() };
+        let secret = OutboxConfig { secret: "secret".into(), ..OutboxConfig::default() };
+        let webhook = Some((Arc::new(app) as Arc<dyn Webhook>, secret));
+        let wakes = vec![Arc::new(Asleep) as Arc<dyn Wake>];
+        let parts = Parts { config, clock: clock.clone(), store: store.clone(), webhook, wakes, cluster };
+        engines.push(Engine::start(parts));
+        until("it is there", || {
+            engines.iter().all(|(e, _)| e.cluster.as_ref().unwrap().members.all().len() == index + 1)
+        });
+    }
+    assert!(engines[0].0.leads());
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let users = (1..=3).map(|id| UserUpsert { id: id.to_string(), ..UserUpsert::default() }).collect();
+    runtime.block_on(engines[0].0.upsert_users(users)).unwrap();
+    Nodes { engines, store, clock, refuses, taken }
+}
+
+impl Nodes {
+    fn engine(&self, index: usize) -> &Engine {
+        &self.engines[index].0
+    }
+
+    fn arrive(&self, node: usize, user: u64) {
+        let (device_id, device_kind, since) = ("phone".into(), "ios".into(), NOON);
+        let device = Device { session: user, node: NodeNo(0), device_id, device_kind, since };
+        self.engine(node).presence.arrived(UserNo(user), device);
+    }
+
+    /// All nodes know, and have announced it.
+    #[track_caller]
+    fn all_know(&self, online: &[(u64, bool)]) {
+        let knows = |engine: &Engine| online.iter().all(|(user, is)| engine.presence.is_online(UserNo(*user)) == *is);
+        until("all nodes know", || self.engines.iter().all(|(engine, _)| knows(engine)));
+        self.engines.iter().for_each(|(engine, _)| engine.settle_presence());
+    }
+
+    /// What the app is told until it knows this: who said so, and the states.
+    #[track_caller]
+    fn told(&self, expected: &[(&str, bool)]) -> (BTreeMap<&'static str, usize>, bool) {
+        let mut states: BTreeMap<String, bool> = BTreeMap::new();
+        let (mut by, mut reset) = (BTreeMap::new(), false);
+        while !expected.iter().all(|(user, online)| states.get(*user) == Some(online)) {
+            let (node, event) = self.taken.recv_timeout(PATIENCE).expect("a call of the webhook");
+            assert_eq!(event["event"], "presence");
+            *by.entry(node).or_default() += 1;
+            reset |= event.get("reset").is_some();
+            for change in event["changes"].as_array().unwrap() {
+                states.insert(change["user"].as_str().unwrap().into(), change["online"].as_bool().unwrap());
+            }
+        }
+        (by, reset)
+    }
+
+    fn stop(&mut self, index: usize) {
+        let (engine, receivers) = self.engines.remove(index);
+        drop(receivers);
+        engine.stop();
+    }
+}
+
+#[test]
+fn one_node_tells_and_stores_and_the_next_one_goes_on() {
+    let mut nodes = nodes(&["a", "b", "c"]);
+    nodes.arrive(1, 1);
+    nodes.arrive(2, 2);
+    nodes.all_know(&[(1, true), (2, true)]);
+    let (by, reset) = nodes.told(&[("1", true), ("2", true)]);
+    assert!(by.keys().eq(&["a"]) && reset, "{by:?}");
+
+    nodes.engine(1).presence.left(UserNo(1), 1, NOON + 10);
+    nodes.all_know(&[(1, false)]);
+    nodes.clock.set(NOON + 20 + GRACE_MS);
+    nodes.all_know(&[]);
+    assert!(nodes.told(&[("1", false)]).0.keys().eq(&["a"]));
+    until("it is stored", || nodes.store.last_seen(UserNo(1)).unwrap() == Some(NOON + 10));
+    assert_eq!([1, 2].map(|node| nodes.engine(node).metrics.commits.get()), [0, 0], "by the one that leads");
+
+    // The app does not answer while the leader ends: another one knows what is still to be told.
+    nodes.refuses.store(true, Ordering::SeqCst);
+    nodes.engine(2).presence.left(UserNo(2), 2, NOON + 30 + GRACE_MS);
+    nodes.arrive(1, 3);
+    nodes.all_know(&[(2, false), (3, true)]);
+    nodes.clock.set(NOON + 40 + 2 * GRACE_MS);
+    nodes.all_know(&[]);
+    until("it is stored", || nodes.store.last_seen(UserNo(2)).unwrap() == Some(NOON + 30 + GRACE_MS));
+    nodes.stop(0);
+    until("another one leads", || (0..2).any(|node| nodes.engine(node).leads()));
+    nodes.refuses.store(false, Ordering::SeqCst);
+    let (by, reset) = nodes.told(&[("2", false), ("3", true)]);
+    assert!(!by.contains_key("a") && by.len() == 1, "{by:?}");
+    assert!(!reset, "the app need not forget what it knows");
+    nodes.stop(1);
+    nodes.stop(0);
+    assert_eq!(nodes.taken.try_iter().count(), 0, "nobody tells it again");
+}
+
+#[test]
+fn the_last_node_that_stops_stores_who_was_there() {
+    let mut nodes = nodes(&["a", "b"]);
+    nodes.arrive(0, 1);
+    nodes.arrive(1, 2);
+    nodes.all_know(&[(1, true), (2, true)]);
+    nodes.engine(1).presence.left(UserNo(2), 2, NOON + 10);
+    nodes.all_know(&[(2, false)]);
+    nodes.stop(1);
+    until("the other is known to be gone", || nodes.engine(0).cluster.as_ref().unwrap().members.all().len() == 1);
+    assert_eq!(nodes.store.last_seen(UserNo(2)).unwrap(), None, "the grace is not over");
+    nodes.engine(0).presence.left(UserNo(1), 1, NOON + 20);
+    nodes.stop(0);
+    let seen = [1, 2].map(|user| nodes.store.last_seen(UserNo(user)).unwrap());
+    assert_eq!(seen, [Some(NOON + 20), Some(NOON + 10)]);
+}
