@@ -63,6 +63,7 @@ pub struct ClusterMetrics {
     pub dropped: Counter,
     pub missed: Counter,
     pub unknown: Counter,
+    pub recent_resumes: Counter,
     pub presence_snapshots: Counter,
     pub presence_repaired: Counter,
 }
@@ -81,6 +82,11 @@ impl ClusterMetrics {
             ("cluster_read_back", "Commit positions read from the log instead of the bus", &self.read_back),
             ("cluster_dropped", "Commits of others that found no room to wait; read back later", &self.dropped),
             ("cluster_missed", "Times that the bus said that something may be lost", &self.missed),
+            (
+                "cluster_recent_resumes",
+                "Resumes answered from memory, without a look into timelines",
+                &self.recent_resumes,
+            ),
             ("cluster_unknown_messages", "Messages of a form that this program does not know", &self.unknown),
             (
                 "cluster_presence_snapshots",

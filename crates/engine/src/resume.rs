@@ -76,7 +76,12 @@ impl Engine {
         let after = if reset { [0; LANES] } else { cursor.positions };
         let (tails, joined) = self.tails(user, after, until)?;
         let wanted = Wanted { entries_max: INBOX_ENTRIES_MAX, bytes_max: INBOX_BYTES_MAX, ranges: !reset };
-        let missed = self.store.missed(&tails, wanted).map_err(store_refusal)?;
+        let recent = self.cluster.as_ref().filter(|_| !reset).and_then(|cluster| cluster.missed(&tails, wanted));
+        let all_at_hand = recent.is_some();
+        let missed = match recent {
+            Some(missed) => missed,
+            None => self.store.missed(&tails, wanted).map_err(store_refusal)?,
+        };
         let cards = self.cards_of(&tails, &missed)?;
         let mut taken = Vec::with_capacity(missed.entries.len());
         for (index, entry) in missed.entries.into_iter().rev() {
@@ -90,7 +95,7 @@ impl Engine {
             let Some(card) = &cards[index] else { continue };
             ranges.push(MissedRange { conversation: card.id.clone(), from_seq, to_seq });
         }
-        let gone = self.any_removed(&tails, &joined)?;
+        let gone = !all_at_hand && self.any_removed(&tails, &joined)?;
         ranges.sort_by(|a: &MissedRange, b| a.conversation.cmp(&b.conversation));
         Ok((Resume { complete: ranges.is_empty() && !gone, reset, ranges }, taken))
     }

@@ -207,6 +207,8 @@ fn a_client_that_changes_nodes_misses_nothing_and_gets_nothing_twice() {
         let first = seqs[0];
         assert_eq!(seqs, (first..=sent as u64).collect::<Vec<_>>());
     });
+    let from_memory = |server: &Server| server.engine.metrics.cluster.recent_resumes.get();
+    assert!(nodes.servers.iter().map(from_memory).sum::<u64>() > 30, "who missed moments is answered from memory");
 }
 
 #[test]

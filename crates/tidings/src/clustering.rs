@@ -23,7 +23,10 @@ pub(crate) fn join(settings: &Settings, log: Option<Arc<dyn CommitLog>>) -> Resu
     let bus = Arc::new(RedisBus::start(settings.redis_config()?).context("[cluster] redis")?);
     let metrics = BusFigures(bus.clone());
     let (lease, may_lead) = (settings.cluster_lease(), settings.may_lead());
-    Ok(Some(Joined { parts: ClusterParts { log, bus, member, lease, may_lead }, metrics }))
+    Ok(Some(Joined {
+        parts: ClusterParts { log, bus, member, lease, may_lead, recent_bytes_max: settings.cluster.recent_bytes_max },
+        metrics,
+    }))
 }
 
 /// The bus' figures, among the other metrics.

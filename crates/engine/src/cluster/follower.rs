@@ -11,6 +11,7 @@
 use super::{
     bus::Bus,
     log::{Change, CommitLog, Stretch},
+    recent::Recent,
     wire::{ConversationRef, WireBatch, WireItem},
 };
 use crate::{
@@ -78,6 +79,7 @@ pub(crate) struct Follower {
     /// The thread that reads back has something to do.
     work: Condvar,
     moved: Condvar,
+    pub(crate) recent: Recent,
     applier: Applier,
     log: Arc<dyn CommitLog>,
     bus: Arc<dyn Bus>,
@@ -89,9 +91,9 @@ impl Follower {
     /// `from`: everything up to there is read from the store, never handed to lanes.
     pub(crate) fn new(
         from: Position,
+        recent_bytes_max: usize,
         applier: Applier,
-        log: Arc<dyn CommitLog>,
-        bus: Arc<dyn Bus>,
+        (log, bus): (Arc<dyn CommitLog>, Arc<dyn Bus>),
         metrics: Arc<Metrics>,
     ) -> Self {
         let state = State {
@@ -104,7 +106,7 @@ impl Follower {
             astray: false,
         };
         let (state, work, moved, began) = (Mutex::new(state), Condvar::new(), Condvar::new(), Instant::now());
-        Follower { state, work, moved, applier, log, bus, metrics, began }
+        Follower { state, work, moved, recent: Recent::new(from, recent_bytes_max), applier, log, bus, metrics, began }
     }
 
     pub(crate) fn offer_own(&self, span: Span, items: Vec<Item>) {
@@ -174,8 +176,8 @@ impl Follower {
                 continue;
             }
             match offered {
-                Offered::Own(items) => self.applier.apply(behind(items, state.applied)),
-                Offered::Others(batch) => self.apply_others(batch, state.applied),
+                Offered::Own(items) => self.apply(behind(items, state.applied), span.through),
+                Offered::Others(batch) => self.apply(self.taken_over(batch, state.applied), span.through),
             }
             state.applied = span.through;
         }
@@ -184,8 +186,16 @@ impl Follower {
         }
     }
 
-    /// Others' commits: first what this node holds in memory, then the lanes.
-    fn apply_others(&self, batch: WireBatch, applied: Position) {
+    fn apply(&self, items: Vec<Item>, through: Position) {
+        let committed = items.iter().filter_map(|item| item.committed.as_ref());
+        let entries = committed.filter_map(|committed| Some((committed.conversation.no, committed.entry.as_ref()?)));
+        // First, so that what a shard has come to is here.
+        self.recent.push(entries, through);
+        self.applier.apply(items);
+    }
+
+    /// Others' commits as items of this node, which has forgotten what they changed.
+    fn taken_over(&self, batch: WireBatch, applied: Position) -> Vec<Item> {
         let at = Instant::now();
         let cards: Vec<Arc<Conversation>> = batch.conversations.into_iter().map(card).collect();
         let mut items = Vec::with_capacity(batch.items.len());
@@ -208,7 +218,7 @@ impl Follower {
             });
             items.push(Item { committed, change });
         }
-        self.applier.apply(items);
+        items
     }
 
     /// Waits until everything up to `position` was handed to the lanes; answers whether it was in time.

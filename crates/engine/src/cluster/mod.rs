@@ -5,7 +5,7 @@
 //! store. So nothing rests on the bus, and a session's cursor means the same on every node.
 //!
 //! In reading order: [`log`], the store's side; [`bus`], the road between nodes; `wire`, what is said on it; `follower`, which
-//! keeps the order; `hub`, which sends and hears; [`members`], who is there and who leads; `presence`, who is
+//! keeps the order; `recent`, what it has seen lately; `hub`, which sends and hears; [`members`], who is there and who leads; `presence`, who is
 //! online on any of them.
 
 pub mod bus;
@@ -14,11 +14,10 @@ mod hub;
 pub mod log;
 pub mod members;
 pub(crate) mod presence;
+pub(crate) mod recent;
 pub mod wire;
 
-use crate::{
-    clock::Clock, commit::store_refusal, engine::Engine, hub::Applier, metrics::Metrics, model::*, store::StoreResult,
-};
+use crate::{clock::Clock, commit::store_refusal, engine::Engine, hub::Applier, metrics::Metrics, model::*, store::*};
 use bus::Bus;
 use follower::Follower;
 use hub::{ClusterHub, NodeEar};
@@ -41,6 +40,8 @@ pub struct ClusterParts {
     pub lease: Duration,
     /// Whether it may do what one node does for all.
     pub may_lead: bool,
+    /// Bytes of entries kept in memory for clients that come back soon. What is older is read from the store.
+    pub recent_bytes_max: usize,
 }
 
 /// This node among others.
@@ -49,6 +50,7 @@ pub struct Cluster {
     pub(crate) follower: Arc<Follower>,
     log: Arc<dyn CommitLog>,
     bus: Arc<dyn Bus>,
+    metrics: Arc<Metrics>,
     presence: PresenceThread,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -61,8 +63,9 @@ impl Cluster {
         clock: &Arc<dyn Clock>,
         metrics: &Arc<Metrics>,
     ) -> Cluster {
-        let ClusterParts { log, bus, member, lease, may_lead } = parts;
-        let follower = Follower::new(from, applier.clone(), log.clone(), bus.clone(), metrics.clone());
+        let ClusterParts { log, bus, member, lease, may_lead, recent_bytes_max } = parts;
+        let follower =
+            Follower::new(from, recent_bytes_max, applier.clone(), (log.clone(), bus.clone()), metrics.clone());
         let members =
             Members::new(member, lease, may_lead, (log.clone(), bus.clone()), (clock.clone(), metrics.clone()));
         let (follower, members) = (Arc::new(follower), Arc::new(members));
@@ -75,7 +78,8 @@ impl Cluster {
             metrics: metrics.clone(),
         };
         bus.listen(&members.me().name, Arc::new(ear));
-        Cluster { members, follower, log, bus, presence, threads: Mutex::default() }
+        let metrics = metrics.clone();
+        Cluster { members, follower, log, bus, metrics, presence, threads: Mutex::default() }
     }
 
     pub(crate) fn hub(&self, applier: Applier) -> ClusterHub {
@@ -128,6 +132,13 @@ impl Cluster {
     /// What is worth knowing but keeps no node from its work.
     pub fn bus_trouble(&self) -> Option<String> {
         self.bus.trouble()
+    }
+
+    /// What was missed, if it is all in memory.
+    pub(crate) fn missed(&self, tails: &[Tail], wanted: Wanted) -> Option<MissedEntries> {
+        let entries = self.follower.recent.missed(tails, wanted)?;
+        self.metrics.cluster.recent_resumes.inc();
+        Some(MissedEntries { entries, left: vec![] })
     }
 
     fn newest_position(&self) -> StoreResult<Position> {

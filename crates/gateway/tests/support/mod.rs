@@ -100,7 +100,7 @@ impl Server {
         let address = String::new();
         let member =
             Member { name: name.into(), boot_id: rand::random(), address, version: "1".into(), roles: "all".into() };
-        let cluster = ClusterParts { log, bus, member, lease, may_lead: true };
+        let cluster = ClusterParts { log, bus, member, lease, may_lead: true, recent_bytes_max: 1 << 20 };
         Server::of(gateway_config(), store.clone(), Some(cluster))
     }
 

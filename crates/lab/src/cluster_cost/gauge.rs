@@ -67,11 +67,9 @@ impl Reading {
         reading.nodes_cpu = topology.node_pids().map(process::cpu_seconds).sum();
         let database = topology.database();
         reading.database_cpu = database.pids().into_iter().map(process::cpu_seconds).sum();
-        let count = |text: String| text.trim().parse().unwrap_or(0);
-        reading.transactions = count(
-            database
-                .sql("SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = current_database()")?,
-        );
+        let transactions =
+            "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = current_database()";
+        reading.transactions = database.sql(transactions)?.trim().parse().unwrap_or(0);
         if database.counts_statements() {
             let told = database.sql(
                 "SELECT sum(calls) || ' ' || left(regexp_replace(query, '\\s+', ' ', 'g'), 90) FROM pg_stat_statements \

@@ -27,6 +27,8 @@ settings! {
         redis_connect_per_second: u32 = RedisBusConfig::default().connect_per_second,
         /// Bytes that may wait to be sent to other nodes. Above: dropped; those nodes read them from the database.
         redis_queue_bytes_max: usize = RedisBusConfig::default().queue_bytes_max,
+        /// Bytes of messages kept in memory for clients that come back soon; what is older is read from the database.
+        recent_bytes_max: usize = 64 << 20,
         /// Where other nodes reach this one's HTTP door, such as `http://10.0.0.1:8080`.
         advertise: Option<String> = None,
         /// The secret that the nodes share.

@@ -53,7 +53,7 @@ fn node() -> Node {
     let directory = Arc::new(Directory::new(store.clone(), 100, true));
     let applier = Applier { lanes: lanes.clone(), directory };
     let bus = Arc::new(LocalBus::default());
-    let follower = Follower::new(store.last_position(), applier, store.clone(), bus, metrics);
+    let follower = Follower::new(store.last_position(), 1 << 20, applier, (store.clone(), bus), metrics);
     Node { follower, receivers, store, room, members, lanes }
 }
 
