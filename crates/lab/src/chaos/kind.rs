@@ -39,7 +39,7 @@ const STALL: Duration = Duration::from_millis(400);
 const FLOW: Duration = Duration::from_millis(200);
 
 impl Kind {
-    pub(crate) const ALL: &[Kind] = &[
+    pub(super) const ALL: &[Kind] = &[
         Kind::NodeKilled,
         Kind::RedisPrimaryKilled,
         Kind::RedisEmptied,

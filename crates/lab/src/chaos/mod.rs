@@ -4,6 +4,7 @@
 //! counts that must balance: nothing that was acknowledged is lost, nothing comes twice or in another
 //! order, for any member, on whichever nodes it was meanwhile.
 
+pub(crate) mod args;
 pub(crate) mod kind;
 mod watch;
 

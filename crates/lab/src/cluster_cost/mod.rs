@@ -3,6 +3,7 @@
 //! In reading order: [`gauge`] reads what the parts count, [`plain`] is the design beside, on the same Redis in the
 //! same run.
 
+pub(crate) mod args;
 mod gauge;
 mod plain;
 

@@ -1,0 +1,59 @@
+//! The options of `bench chaos`.
+
+use super::kind::Kind;
+use crate::args::{duration, setting};
+use clap::Args;
+use std::{path::PathBuf, time::Duration};
+
+#[derive(Debug, Clone, Args)]
+pub struct ChaosArgs {
+    /// Random sequences; 0: everything once, in order, and of each node in turn its death
+    #[arg(long, default_value_t = 10)]
+    pub sequences: usize,
+    /// Steps of a sequence
+    #[arg(long, default_value_t = 3)]
+    pub steps: usize,
+    /// Only these kinds
+    #[arg(long, value_enum, value_delimiter = ',')]
+    pub only: Vec<Kind>,
+    /// Repeats an earlier run's choices
+    #[arg(long)]
+    pub seed: Option<u64>,
+    #[arg(long, default_value_t = 3)]
+    pub nodes: usize,
+    /// Members online, spread over the nodes
+    #[arg(long, default_value_t = 300)]
+    pub members: usize,
+    /// Messages a second (open loop)
+    #[arg(long, default_value_t = 100.0)]
+    pub rate: f64,
+    /// HTTP connections that send, spread over the nodes
+    #[arg(long, default_value_t = 32)]
+    pub senders: usize,
+    #[arg(long, default_value_t = 200)]
+    pub body_bytes: usize,
+    /// How long a node stays cut off, Redis stopped, a disk slow
+    #[arg(long, default_value = "30s", value_parser = duration)]
+    pub hold: Duration,
+    /// How long a killed node stays dead
+    #[arg(long, default_value = "5s", value_parser = duration)]
+    pub restart: Duration,
+    /// Without a delivery or an answer for so long, what is missing counts as lost
+    #[arg(long, default_value = "60s", value_parser = duration)]
+    pub patience: Duration,
+    /// The core that the load client keeps to; the last one unless given
+    #[arg(long)]
+    pub client_core: Option<usize>,
+    /// A setting of all nodes, such as TIDINGS_LOG=debug
+    #[arg(long, value_name = "NAME=VALUE", value_parser = setting)]
+    pub set: Vec<(String, String)>,
+    /// Write the figures to this file as JSON
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+impl ChaosArgs {
+    pub(crate) fn kinds(&self) -> Vec<Kind> {
+        if self.only.is_empty() { Kind::ALL.to_vec() } else { self.only.clone() }
+    }
+}
