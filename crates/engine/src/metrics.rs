@@ -64,6 +64,7 @@ pub struct ClusterMetrics {
     pub missed: Counter,
     pub unknown: Counter,
     pub recent_resumes: Counter,
+    pub asked: Counter,
     pub presence_snapshots: Counter,
     pub presence_repaired: Counter,
 }
@@ -82,6 +83,7 @@ impl ClusterMetrics {
             ("cluster_read_back", "Commit positions read from the log instead of the bus", &self.read_back),
             ("cluster_dropped", "Commits of others that found no room to wait; read back later", &self.dropped),
             ("cluster_missed", "Times that the bus said that something may be lost", &self.missed),
+            ("cluster_asked", "Gaps that another node was asked for: the store did not tell", &self.asked),
             (
                 "cluster_recent_resumes",
                 "Resumes answered from memory, without a look into timelines",

@@ -84,7 +84,8 @@ fn nodes(names: &[&'static str]) -> Nodes {
         let member = Member { name: (*node).into(), boot_id: index as u64 + 1, address, version, roles };
         let lease = Duration::from_secs(5);
         let bus = Arc::new(bus.clone());
-        let cluster = Some(ClusterParts { log: store.clone(), bus, member, lease, may_lead: true });
+        let cluster =
+            Some(ClusterParts { log: store.clone(), bus, member, lease, may_lead: true, recent_bytes_max: 1 << 20 });
         let presence = PresenceConfig { webhook: true, grace_ms: GRACE_MS, ..PresenceConfig::default() };
         let config = EngineConfig { shards: 1, presence, ..EngineConfig::default() };
         let app = App { node, refuses: refuses.clone(), taken: take.clone() };

@@ -12,7 +12,7 @@ use super::{
     bus::Bus,
     log::{Change, CommitLog, Stretch},
     recent::Recent,
-    wire::{ConversationRef, WireBatch, WireItem},
+    wire::{ConversationRef, Message, WireBatch, WireItem},
 };
 use crate::{
     hub::{Applier, Item},
@@ -21,11 +21,12 @@ use crate::{
     model::*,
     store::{Span, StoreError, StoreResult},
 };
+use bytes::Bytes;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustc_hash::FxHashMap;
 use std::{
-    collections::BTreeMap,
-    sync::Arc,
+    collections::{BTreeMap, VecDeque},
+    sync::{Arc, OnceLock},
     time::{Duration, Instant},
 };
 
@@ -49,6 +50,12 @@ const WAITING_MAX: usize = 1_024;
 /// What changes nothing in the order may be told late: looks are put off for this long at most.
 const FAR: Duration = Duration::from_secs(3_600);
 
+/// A gap that has lasted so long is asked of another node too, again and again: the store may be out of reach of this one.
+const ASK_AFTER: Duration = Duration::from_millis(250);
+/// What was said of commits lately, for nodes that ask: so many bytes, and so many in an answer.
+const SAID_BYTES_MAX: usize = 16 << 20;
+const ANSWER_MAX: usize = 64;
+
 /// What may come next.
 enum Offered {
     Own(Vec<Item>),
@@ -58,7 +65,38 @@ enum Offered {
 struct Waiting {
     span: Span,
     offered: Offered,
+    /// The same as a message, if it is one already.
+    said: Option<Bytes>,
 }
+
+/// Messages of commits, oldest first.
+#[derive(Default)]
+struct Said {
+    messages: VecDeque<(Span, Bytes)>,
+    bytes: usize,
+}
+
+impl Said {
+    fn push(&mut self, span: Span, message: Bytes) {
+        self.bytes += message.len();
+        self.messages.push_back((span, message));
+        while self.bytes > SAID_BYTES_MAX
+            && let Some((_, oldest)) = self.messages.pop_front()
+        {
+            self.bytes -= oldest.len();
+        }
+    }
+}
+
+/// Since when a gap lasts, and when it was asked for last.
+struct Gap {
+    since: Instant,
+    asked: Instant,
+    turn: usize,
+}
+
+/// Asks another node for what comes after a position; the number is for taking turns.
+type Ask = Box<dyn Fn(Position, usize) + Send + Sync>;
 
 struct State {
     applied: Position,
@@ -68,6 +106,8 @@ struct State {
     look: Instant,
     /// The next in order waits for room in the lanes.
     crowded: bool,
+    gap: Option<Gap>,
+    said: Said,
     stopping: bool,
     trouble: Option<String>,
     /// The store has a shorter history than this node: nothing that is committed now can be told from what was.
@@ -80,6 +120,7 @@ pub(crate) struct Follower {
     work: Condvar,
     moved: Condvar,
     pub(crate) recent: Recent,
+    ask: OnceLock<Ask>,
     applier: Applier,
     log: Arc<dyn CommitLog>,
     bus: Arc<dyn Bus>,
@@ -101,20 +142,45 @@ impl Follower {
             waiting: BTreeMap::new(),
             look: Instant::now(),
             crowded: false,
+            gap: None,
+            said: Said::default(),
             stopping: false,
             trouble: None,
             astray: false,
         };
         let (state, work, moved, began) = (Mutex::new(state), Condvar::new(), Condvar::new(), Instant::now());
-        Follower { state, work, moved, recent: Recent::new(from, recent_bytes_max), applier, log, bus, metrics, began }
+        Follower {
+            state,
+            work,
+            moved,
+            recent: Recent::new(from, recent_bytes_max),
+            ask: OnceLock::new(),
+            applier,
+            log,
+            bus,
+            metrics,
+            began,
+        }
     }
 
-    pub(crate) fn offer_own(&self, span: Span, items: Vec<Item>) {
-        self.offer(Waiting { span, offered: Offered::Own(items) });
+    pub(crate) fn ask_by(&self, ask: impl Fn(Position, usize) + Send + Sync + 'static) {
+        let _ = self.ask.set(Box::new(ask));
     }
 
-    pub(crate) fn offer_others(&self, batch: WireBatch) {
-        self.offer(Waiting { span: batch.span(), offered: Offered::Others(batch) });
+    /// `said`: the batch as other nodes get it.
+    pub(crate) fn offer_own(&self, span: Span, items: Vec<Item>, said: Bytes) {
+        self.offer(Waiting { span, offered: Offered::Own(items), said: Some(said) });
+    }
+
+    pub(crate) fn offer_others(&self, batch: WireBatch, said: Bytes) {
+        self.offer(Waiting { span: batch.span(), offered: Offered::Others(batch), said: Some(said) });
+    }
+
+    /// For a node that asks: messages of commits after a position, as far as they are at hand.
+    pub(crate) fn said_after(&self, after: Position) -> Vec<Bytes> {
+        let state = self.state.lock();
+        let behind = state.said.messages.iter().filter(|(span, _)| span.through > after);
+        behind.take(ANSWER_MAX).map(|(_, message)| message.clone()).collect()
     }
 
     fn offer(&self, offer: Waiting) {
@@ -137,6 +203,24 @@ impl Follower {
         if !state.waiting.is_empty() {
             let patience = if state.crowded { ROOM_EVERY } else { self.patience() };
             self.look_within(&mut state, patience);
+        }
+        self.ask_others(&mut state);
+    }
+
+    /// Asks another node for what is missing, if it has been for long.
+    fn ask_others(&self, state: &mut State) {
+        if state.waiting.is_empty() || state.crowded {
+            state.gap = None;
+            return;
+        }
+        let now = Instant::now();
+        let gap = state.gap.get_or_insert(Gap { since: now, asked: now, turn: 0 });
+        if now - gap.since >= ASK_AFTER && now - gap.asked >= ASK_AFTER {
+            (gap.asked, gap.turn) = (now, gap.turn + 1);
+            self.metrics.cluster.asked.inc();
+            if let Some(ask) = self.ask.get() {
+                ask(state.applied, gap.turn);
+            }
         }
     }
 
@@ -171,9 +255,12 @@ impl Follower {
                 state.crowded = true;
                 break;
             }
-            let offered = first.remove().offered;
+            let Waiting { offered, said, .. } = first.remove();
             if span.through <= state.applied {
                 continue;
+            }
+            if let Some(said) = said {
+                state.said.push(span, said);
             }
             match offered {
                 Offered::Own(items) => self.apply(behind(items, state.applied), span.through),
@@ -182,6 +269,7 @@ impl Follower {
             state.applied = span.through;
         }
         if state.applied > before {
+            state.gap = None;
             self.moved.notify_all();
         }
     }
@@ -317,7 +405,11 @@ impl Follower {
         self.metrics.cluster.position_lag.set((batch.through - after) as i64);
         if batch.through > after {
             self.metrics.cluster.read_back.inc_by(batch.items.len() as u64);
-            self.offer_others(batch);
+            let message = Message::Committed(batch);
+            let said = message.encode();
+            if let Message::Committed(batch) = message {
+                self.offer_others(batch, said);
+            }
         }
         self.next_look(whole)
     }

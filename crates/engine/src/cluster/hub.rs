@@ -26,10 +26,10 @@ pub(crate) struct ClusterHub {
 impl Hub for ClusterHub {
     fn publish(&self, batch: Batch) {
         let others = self.members.others();
-        let message = (!others.is_empty()).then(|| Message::Committed(to_wire(&batch)).encode());
+        let message = Message::Committed(to_wire(&batch)).encode();
         // Who is here does not wait for who is elsewhere.
-        self.follower.offer_own(batch.span, batch.items);
-        if let Some(message) = message {
+        self.follower.offer_own(batch.span, batch.items, message.clone());
+        if !others.is_empty() {
             self.bus.send(&others, message);
         }
     }
@@ -72,13 +72,20 @@ pub(crate) struct NodeEar {
     pub follower: Arc<Follower>,
     pub members: Arc<Members>,
     pub presence: PresenceInbox,
+    pub bus: Arc<dyn Bus>,
     pub metrics: Arc<Metrics>,
 }
 
 impl Ear for NodeEar {
     fn hear(&self, message: Bytes) {
         match Message::decode(&message) {
-            Some(Message::Committed(batch)) => self.follower.offer_others(batch),
+            Some(Message::Committed(batch)) => self.follower.offer_others(batch, message),
+            Some(Message::Ask { name, after }) => {
+                let name = [Arc::from(name)];
+                for message in self.follower.said_after(after) {
+                    self.bus.send(&name, message);
+                }
+            }
             Some(Message::Typing { conversation, user, user_id }) => {
                 let ConversationRef { no, id, kind, pair } = conversation;
                 let (name, avatar, attributes) = (None, None, None);

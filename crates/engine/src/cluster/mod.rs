@@ -27,6 +27,7 @@ use parking_lot::Mutex;
 use presence::PresenceThread;
 use std::{sync::Arc, thread::JoinHandle, time::Duration};
 use tidings_protocol::error::{ErrorCode, Refusal};
+use wire::Message;
 
 /// How long a session waits for this node to come as far as its client has come elsewhere.
 const CATCH_UP_MAX: Duration = Duration::from_secs(10);
@@ -75,8 +76,16 @@ impl Cluster {
             follower: follower.clone(),
             members: members.clone(),
             presence: presence.inbox(),
+            bus: bus.clone(),
             metrics: metrics.clone(),
         };
+        let (asks, asked_of, name) = (bus.clone(), members.clone(), members.me().name.clone());
+        follower.ask_by(move |after, turn| {
+            let others = asked_of.others();
+            if let Some(other) = others.get(turn.checked_rem(others.len()).unwrap_or(0)) {
+                asks.send(std::slice::from_ref(other), Message::Ask { name: name.clone(), after }.encode());
+            }
+        });
         bus.listen(&members.me().name, Arc::new(ear));
         let metrics = metrics.clone();
         Cluster { members, follower, log, bus, metrics, presence, threads: Mutex::default() }

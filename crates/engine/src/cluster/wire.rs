@@ -53,6 +53,11 @@ pub enum Message {
         user: UserNo,
         user_id: String,
     },
+    /// A node cannot read what was committed after this position, and asks for it.
+    Ask {
+        name: String,
+        after: Position,
+    },
     /// What a node tells of its sessions; see [`super::presence`].
     Presence(Vec<u8>),
 }

@@ -26,6 +26,8 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 /// After a failed attempt to connect, others are answered with its error for so long: a database that comes
 /// back is not met by a storm.
 const CONNECT_PAUSE: Duration = Duration::from_millis(200);
+/// How long bytes may go unacknowledged until a connection counts as broken.
+const SILENCE_MAX: Duration = Duration::from_secs(8);
 /// What a commit may take beyond the waits that the database itself bounds, such as for a slow disk or standby.
 const COMMIT_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long the answer to a statement with a limit may be late before the connection is given up.
@@ -130,6 +132,8 @@ impl Connector {
         let mut config = Config::from_str(&options.url).map_err(|error| PostgresOpenError::Url(with_cause(&error)))?;
         let tls = tls::of(options, &mut config)?;
         config.connect_timeout(options.connect_timeout);
+        // A server that is cut off says nothing, not even that.
+        config.tcp_user_timeout(SILENCE_MAX).keepalives_idle(SILENCE_MAX / 2).keepalives_interval(SILENCE_MAX / 4);
         if config.get_application_name().is_none() {
             config.application_name("tidings");
         }

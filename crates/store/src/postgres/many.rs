@@ -46,6 +46,8 @@ const PAGES: &str = "SELECT n, seq, position, at, content FROM \
 
 /// A part of a tail: the tail's index, and the part's first and last `seq`.
 type Part = (usize, u64, u64);
+/// Entries, each with the place of its range.
+type Placed = Vec<(usize, StoredEntry)>;
 
 fn column(numbers: impl Iterator<Item = u64>) -> Vec<i64> {
     numbers.map(stored).collect()
@@ -162,7 +164,7 @@ impl PostgresStore {
         parts: &[Part],
         entries_max: usize,
         bytes_max: usize,
-    ) -> StoreResult<(Vec<Part>, Vec<(usize, StoredEntry)>)> {
+    ) -> StoreResult<(Vec<Part>, Placed)> {
         let of = column(parts.iter().map(|(tail, ..)| tails[*tail].conversation.0));
         let (from, to) = (column(parts.iter().map(|part| part.1)), column(parts.iter().map(|part| part.2)));
         let after = column(parts.iter().map(|(tail, ..)| tails[*tail].after));

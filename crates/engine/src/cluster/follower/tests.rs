@@ -171,8 +171,8 @@ proptest! {
         let node = node();
         let mut late: Vec<(usize, Span, WireBatch, bool)> = Vec::new();
         let offer = |span: Span, batch: WireBatch, own: bool| match own {
-            true => node.follower.offer_own(span, node.own(&batch)),
-            false => node.follower.offer_others(batch),
+            true => node.follower.offer_own(span, node.own(&batch), Bytes::new()),
+            false => node.follower.offer_others(batch, Bytes::new()),
         };
         for (turn, Commit { entries, change, own, fate }) in commits.into_iter().enumerate() {
             let mut proposals: Vec<Proposal> = (0..entries).map(|_| node.say()).collect();
@@ -214,8 +214,8 @@ fn what_was_read_back_in_part_is_completed_by_the_rest() {
     // A piece of the log that ends inside of the batch.
     let piece = node.follower.with_cards(node.store.committed_after(span.after, 2).unwrap()).unwrap();
     assert!(piece.through < span.through);
-    node.follower.offer_others(piece);
-    node.follower.offer_own(span, node.own(&batch));
+    node.follower.offer_others(piece, Bytes::new());
+    node.follower.offer_own(span, node.own(&batch), Bytes::new());
     assert!(node.follower.reach(span.through, Duration::ZERO));
     let members = node.members[..2].to_vec();
     assert_eq!(node.handed_over(), (vec![1, 2, 3], members));
@@ -227,11 +227,11 @@ fn more_than_may_wait_is_dropped_and_read_back() {
     let first = node.commit(&[node.say()]);
     for _ in 0..WAITING_MAX + 10 {
         let (_, batch) = node.commit(&[node.say()]);
-        node.follower.offer_others(batch);
+        node.follower.offer_others(batch, Bytes::new());
     }
     assert_eq!(node.follower.metrics.cluster.dropped.get(), 10);
     assert_eq!(node.follower.state.lock().waiting.len(), WAITING_MAX);
-    node.follower.offer_others(first.1);
+    node.follower.offer_others(first.1, Bytes::new());
     node.follower.read_back();
     assert!(node.follower.reach(node.store.last_position(), Duration::ZERO));
     let (seqs, _) = node.handed_over();
@@ -244,8 +244,31 @@ fn a_store_that_has_gone_back_is_noticed() {
     let Node { follower, store, .. } = &node;
     let span = Span { after: store.last_position(), through: store.last_position() + 5 };
     let Span { after, through } = span;
-    follower.offer_others(WireBatch { after, through, conversations: vec![], items: vec![] });
+    follower.offer_others(WireBatch { after, through, conversations: vec![], items: vec![] }, Bytes::new());
     assert!(follower.reach(through, Duration::ZERO));
     follower.read_back();
     assert!(follower.trouble().is_some_and(|trouble| trouble.contains("gone back")), "{:?}", follower.trouble());
+}
+
+#[test]
+fn what_the_store_does_not_tell_is_asked_of_others() {
+    let node = node();
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let by = asked.clone();
+    node.follower.ask_by(move |after, turn| by.lock().push((after, turn)));
+    let start = node.store.last_position();
+    let (_, first) = node.commit(&[node.say()]);
+    let (_, second) = node.commit(&[node.say()]);
+    let said = Message::Committed(first.clone()).encode();
+    node.follower.offer_others(second.clone(), Bytes::new());
+    assert_eq!(*asked.lock(), [], "a short gap closes by itself");
+    node.follower.state.lock().gap.as_mut().unwrap().since -= ASK_AFTER;
+    node.follower.state.lock().gap.as_mut().unwrap().asked -= ASK_AFTER;
+    node.follower.offer_others(second.clone(), Bytes::new());
+    node.follower.offer_others(second, Bytes::new());
+    assert_eq!(*asked.lock(), [(start, 1)], "asked once, with patience for the answer");
+    node.follower.offer_others(first, said.clone());
+    assert!(node.follower.reach(node.store.last_position(), Duration::ZERO));
+    assert_eq!(node.follower.said_after(start)[0], said, "and it can tell others now");
+    assert_eq!(node.handed_over().0, [1, 2]);
 }
