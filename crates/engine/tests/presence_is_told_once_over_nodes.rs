@@ -58,6 +58,7 @@ impl Wake for Asleep {
 struct Nodes {
     engines: Vec<(Arc<Engine>, Vec<ShardReceivers>)>,
     store: Arc<MemoryStore>,
+    bus: LocalBus,
     clock: Arc<ManualClock>,
     refuses: Arc<AtomicBool>,
     taken: Receiver<(&'static str, Value)>,
@@ -83,9 +84,8 @@ fn nodes(names: &[&'static str]) -> Nodes {
         let (version, roles, address) = ("1".into(), "all".into(), String::new());
         let member = Member { name: (*node).into(), boot_id: index as u64 + 1, address, version, roles };
         let lease = Duration::from_secs(5);
-        let bus = Arc::new(bus.clone());
-        let cluster =
-            Some(ClusterParts { log: store.clone(), bus, member, lease, may_lead: true, recent_bytes_max: 1 << 20 });
+        let (log, bus) = (store.clone(), Arc::new(bus.clone()));
+        let cluster = Some(ClusterParts { log, bus, member, lease, may_lead: true, recent_bytes_max: 1 << 20 });
         let presence = PresenceConfig { webhook: true, grace_ms: GRACE_MS, ..PresenceConfig::default() };
         let config = EngineConfig { shards: 1, presence, ..EngineConfig::default() };
         let app = App { node, refuses: refuses.clone(), taken: take.clone() };
@@ -102,7 +102,7 @@ fn nodes(names: &[&'static str]) -> Nodes {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let users = (1..=3).map(|id| UserUpsert { id: id.to_string(), ..UserUpsert::default() }).collect();
     runtime.block_on(engines[0].0.upsert_users(users)).unwrap();
-    Nodes { engines, store, clock, refuses, taken }
+    Nodes { engines, store, bus, clock, refuses, taken }
 }
 
 impl Nodes {
@@ -111,8 +111,12 @@ impl Nodes {
     }
 
     fn arrive(&self, node: usize, user: u64) {
+        self.arrive_as(node, user, user);
+    }
+
+    fn arrive_as(&self, node: usize, user: u64, session: u64) {
         let (device_id, device_kind, since) = ("phone".into(), "ios".into(), NOON);
-        let device = Device { session: user, node: NodeNo(0), device_id, device_kind, since };
+        let device = Device { session, node: NodeNo(0), device_id, device_kind, since };
         self.engine(node).presence.arrived(UserNo(user), device);
     }
 
@@ -199,4 +203,28 @@ fn the_last_node_that_stops_stores_who_was_there() {
     nodes.stop(0);
     let seen = [1, 2].map(|user| nodes.store.last_seen(UserNo(user)).unwrap());
     assert_eq!(seen, [Some(NOON + 20), Some(NOON + 10)]);
+}
+
+/// `cargo test -p tidings-engine --test presence_is_told_once_over_nodes -- --ignored --nocapture`
+#[test]
+#[ignore = "a measurement"]
+fn how_long_a_node_takes_to_learn_of_many_sessions() {
+    const SESSIONS: u64 = 100_000;
+    let nodes = nodes(&["a", "b"]);
+    let told = |node: usize| nodes.engine(node).metrics.cluster.presence_snapshots.get();
+    let knows = || nodes.engine(1).presence.users() as u64 == SESSIONS;
+    let before = Instant::now();
+    (1..=SESSIONS).for_each(|user| nodes.arrive(0, user));
+    until("b knows", knows);
+    println!("{SESSIONS} sessions that came in one go: {:?}, told whole {} times", before.elapsed(), told(0));
+    nodes.bus.set_down(true);
+    for user in 1..=SESSIONS {
+        nodes.engine(0).presence.left(UserNo(user), user, NOON);
+        nodes.arrive_as(0, user, SESSIONS + user);
+    }
+    let same = || nodes.engine(0).presence.everything() == nodes.engine(1).presence.everything();
+    nodes.bus.set_down(false);
+    let before = Instant::now();
+    until("b knows", same);
+    println!("who all went and came while the bus was down: {:?}, told whole {} times", before.elapsed(), told(0));
 }
