@@ -28,7 +28,7 @@ use tidings_protocol::{
     http::Kick,
 };
 
-const LEASE: Duration = Duration::from_secs(1);
+const LEASE: Duration = Duration::from_secs(3);
 
 /// A node's own way to the store's log and to the bus: both can be cut, as if the process were gone.
 struct Joint {
@@ -254,7 +254,7 @@ fn while_the_bus_is_down_the_last_view_stands_and_afterwards_it_is_right() {
     until("known at home", || says(&nodes.servers[0], &here));
     // Longer than any lease, grace and beat.
     let down = Instant::now();
-    while down.elapsed() < LEASE * 2 {
+    while down.elapsed() < LEASE + LEASE / 5 {
         assert!(says(&nodes.servers[1], &[("u1", 1), ("u2", 1), ("u3", 0)]));
         std::thread::park_timeout(Duration::from_millis(20));
     }
@@ -280,7 +280,7 @@ fn a_killed_nodes_users_go_when_its_lease_is_over_and_not_before() {
     let killed = nodes.kill(2);
     let at = Instant::now();
     // Its last lease began a fifth of it before at the earliest.
-    while at.elapsed() < LEASE / 2 {
+    while at.elapsed() < LEASE / 3 {
         assert!(says(&nodes.servers[0], &[("u1", 1)]));
         std::thread::park_timeout(Duration::from_millis(20));
     }

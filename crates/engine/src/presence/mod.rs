@@ -137,10 +137,7 @@ impl Presence {
         let gone = {
             let mut stripe = self.registry.stripe(user).write();
             let Some(gone) = stripe.leave(user, NodeNo(0), session) else { return };
-            if gone.was_last {
-                self.last_seen.insert(user, now_ms);
-                self.changes.lock().went(user, now_ms, now_ms, self.config.grace_ms);
-            }
+            self.note_end(user, gone.was_last, now_ms, now_ms);
             if let Some(news) = &self.news {
                 let left = Delta::Left { user, session, at: now_ms };
                 news.put(left, |tally| tally.remove(user, session, gone.since));
@@ -149,6 +146,19 @@ impl Presence {
         };
         self.sessions.fetch_sub(1, Ordering::Relaxed);
         self.nodes.count(gone.node, -1);
+    }
+
+    /// A session ended at `at`, by the clock of the node that held it. Under the lock of the user's stripe.
+    fn note_end(&self, user: UserNo, was_last: bool, at: u64, now_ms: u64) {
+        // Nodes hear of ends in different orders, and must still agree on which was the last.
+        let before = self.news.as_ref().and_then(|_| self.last_seen.get(&user));
+        let at = before.map_or(at, |before| before.max(at));
+        if was_last || self.news.is_some() {
+            self.last_seen.insert(user, at);
+        }
+        if was_last {
+            self.changes.lock().went(user, at, now_ms, self.config.grace_ms);
+        }
     }
 
     /// Whether the user has a session now, on a node whose lease runs.

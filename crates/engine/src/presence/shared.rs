@@ -101,10 +101,7 @@ impl Presence {
                 peer.tally.remove(user, session, since);
                 peer.changed += 1;
                 self.nodes.count(peer.node, -1);
-                if was_last {
-                    self.last_seen.insert(user, at);
-                    self.changes.lock().went(user, at, now_ms, self.config.grace_ms);
-                }
+                self.note_end(user, was_last, at, now_ms);
             }
         }
     }

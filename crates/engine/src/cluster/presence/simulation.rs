@@ -302,6 +302,23 @@ fn who_comes_last_stays_whatever_the_clocks_say() {
 }
 
 #[test]
+fn nodes_that_hear_of_ends_in_different_orders_agree_on_the_last_one() {
+    let mut world = World::new();
+    world.see();
+    (0..2).for_each(|node| world.arrive(node, 7, node as u8));
+    world.heal_once();
+    let user = *world.nodes[0].here.values().next().unwrap();
+    for node in [1, 0] {
+        world.ms += 10;
+        world.take(&Step::Leave { node, which: 0 });
+    }
+    let last = world.ms;
+    world.heal();
+    let seen: Vec<Option<u64>> = world.nodes.iter().map(|node| node.presence.last_seen(user)).collect();
+    assert_eq!(seen, [Some(last); NODES]);
+}
+
+#[test]
 fn what_was_not_lost_is_not_told_again() {
     let mut world = World::new();
     world.see();
