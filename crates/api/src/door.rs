@@ -57,6 +57,12 @@ impl Door {
     }
 
     async fn answer(self, request: Request<Incoming>) -> Response<AnswerBody> {
+        if self.api.is_for_another(request.uri().path()) {
+            return match self.api.forward(request).await {
+                Ok(response) => response.map(Either::Right),
+                Err(refusal) => refused(refusal),
+            };
+        }
         match request.uri().path() {
             // The router's boxes and layers cost as much as the send itself.
             SEND_PATH if request.method() == Method::POST => {

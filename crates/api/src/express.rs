@@ -149,7 +149,12 @@ pub(crate) async fn serve_questions<S: AsyncRead + AsyncWrite + Unpin>(
     let mut caller = None;
     let mut taken = 0;
     loop {
-        match next(&read[taken..]) {
+        // Who asks what another node answers goes by the library from here on.
+        let next = match next(&read[taken..]) {
+            Next::Question { .. } if !api.engine.has_lead() => Next::SomethingElse,
+            next => next,
+        };
+        match next {
             Next::Question { asked, body, end, credential } => {
                 let question = &read[taken..taken + end];
                 let credential = credential.map(|(from, to)| &question[from..to]);

@@ -11,7 +11,7 @@
 //! In reading order: [`Api`] (what handlers share), [`auth`] (who is calling), [`extract`] (what they ask),
 //! [`problem`] (how no is said), [`routes`] (the operations), [`connect`] (the way out to a WebSocket),
 //! [`door`] (one request), [`listener`] (connections, and how they end), `entrance` (what comes before HTTP on one),
-//! `express` (a way past all that for the one question that is asked most).
+//! [`forward`] (what another node does), `express` (a way past all that for the one question that is asked most).
 
 pub mod auth;
 pub mod connect;
@@ -19,12 +19,16 @@ pub mod door;
 mod entrance;
 mod express;
 pub mod extract;
+pub mod forward;
 pub mod listener;
 pub mod problem;
 pub mod routes;
 mod stream;
 
-use crate::auth::{ApiKeys, Tokens};
+use crate::{
+    auth::{ApiKeys, Tokens},
+    forward::Forwarder,
+};
 use axum::http::{HeaderMap, header};
 use std::{
     path::PathBuf,
@@ -92,6 +96,8 @@ pub struct Api {
     /// Lists of users, which are large, that are taken at once. Full: refused with `queue_full`.
     pub(crate) uploads: Semaphore,
     look_ups: Semaphore,
+    /// Absent: this node does all itself.
+    forwarder: Option<Forwarder>,
 }
 
 impl Api {
@@ -104,8 +110,10 @@ impl Api {
         config: ApiConfig,
     ) -> Self {
         let reads = Semaphore::new(config.reads_max);
+        let forwarder = Forwarder::of(&engine);
         let (uploads, look_ups) = (Semaphore::new(UPLOADS_MAX), Semaphore::new(LOOK_UPS_MAX));
-        Api { engine, keys, tokens, sessions, backup, config, connections: Arc::default(), reads, uploads, look_ups }
+        let connections = Arc::default();
+        Api { engine, keys, tokens, sessions, backup, config, connections, reads, uploads, look_ups, forwarder }
     }
 
     /// Who is calling, by the `Authorization` header.

@@ -9,7 +9,7 @@
 
 use crate::{
     clock::Clock,
-    cluster::log::Change,
+    cluster::{lead::another_leads, log::Change},
     config::EngineConfig,
     directory::Directory,
     hub::{Batch, Hub, Item},
@@ -106,6 +106,7 @@ pub fn store_refusal(error: StoreError) -> Refusal {
     match error {
         StoreError::DiskFull => Refusal::new(ErrorCode::StoreUnavailable, "the disk is full; nothing was stored")
             .retry_after(STORE_RETRY_AFTER_MS),
+        StoreError::TermIsOver => another_leads(),
         other => Refusal::new(ErrorCode::StoreUnavailable, other.to_string()).retry_after(STORE_RETRY_AFTER_MS),
     }
 }

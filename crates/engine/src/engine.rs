@@ -3,7 +3,7 @@
 
 use crate::{
     clock::Clock,
-    cluster::{Cluster, ClusterParts},
+    cluster::{Cluster, ClusterParts, lead::Lead},
     commit::Committer,
     config::EngineConfig,
     directory::Directory,
@@ -58,6 +58,7 @@ pub struct Engine {
     pub(crate) presence_worker: PresenceWorker,
     pub(crate) rate: RateLimit,
     pub cluster: Option<Cluster>,
+    lead: Lead,
     draining: AtomicBool,
     started_at: [Position; LANES],
 }
@@ -100,14 +101,17 @@ impl Engine {
             lanes.clone(),
             metrics.clone(),
         );
+        let lead = Lead::of(cluster.as_ref().map(|cluster| cluster.members.clone()));
         let popups = Popups::start(PopupParts {
             config: config.popups.clone(),
+            lead: lead.clone(),
             store: store.clone(),
             clock: clock.clone(),
             metrics: metrics.clone(),
         });
         let push = PushDesk::start(PushParts {
             config: config.push.clone(),
+            lead: lead.clone(),
             store: store.clone(),
             clock: clock.clone(),
             shards: lanes.shards().clone(),
@@ -132,6 +136,7 @@ impl Engine {
             clock,
             config,
             cluster,
+            lead,
             draining: AtomicBool::new(false),
             started_at,
         });
@@ -211,6 +216,11 @@ impl Engine {
     /// Whether no other node is known that goes on when this one ends.
     pub(crate) fn is_alone(&self) -> bool {
         self.cluster.as_ref().is_none_or(|cluster| cluster.members.all().len() <= 1)
+    }
+
+    /// Whether push and popups are done here, as far as this node has heard: what they write is checked by the store.
+    pub fn has_lead(&self) -> bool {
+        self.lead.term().is_some()
     }
 
     /// Whether this node does what one node does for all.

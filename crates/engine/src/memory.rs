@@ -372,8 +372,9 @@ impl Store for MemoryStore {
 }
 
 impl PushStore for MemoryStore {
-    fn write_push(&self, changes: &[PushChange]) -> StoreResult<()> {
+    fn write_push(&self, term: Term, changes: &[PushChange]) -> StoreResult<()> {
         let mut state = self.0.lock();
+        state.check_term(term)?;
         for change in changes {
             match change {
                 PushChange::Put(row) => drop(state.push.insert(row.key(), row.clone())),
@@ -396,11 +397,12 @@ impl PushStore for MemoryStore {
 }
 
 impl RowStore for MemoryStore {
-    fn write_rows(&self, space: RowSpace, changes: Vec<RowChange>) -> StoreResult<()> {
+    fn write_rows(&self, term: Term, space: RowSpace, changes: Vec<RowChange>) -> StoreResult<()> {
         if changes.iter().any(|change| change.value.as_ref().is_some_and(|value| value.len() > ROW_BYTES_MAX)) {
             return Err(StoreError::Unavailable("a row is too long".into()));
         }
         let mut state = self.0.lock();
+        state.check_term(term)?;
         for RowChange { key, value } in changes {
             match value {
                 Some(value) => drop(state.rows.insert((space, key), value)),

@@ -67,6 +67,7 @@ pub struct ClusterMetrics {
     pub asked: Counter,
     pub presence_snapshots: Counter,
     pub presence_repaired: Counter,
+    pub forwarded: Counter,
 }
 
 impl ClusterMetrics {
@@ -89,6 +90,7 @@ impl ClusterMetrics {
                 "Resumes answered from memory, without a look into timelines",
                 &self.recent_resumes,
             ),
+            ("cluster_forwarded", "Requests that another node was asked to answer", &self.forwarded),
             ("cluster_unknown_messages", "Messages of a form that this program does not know", &self.unknown),
             (
                 "cluster_presence_snapshots",

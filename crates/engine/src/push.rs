@@ -33,7 +33,7 @@ mod worker;
 
 pub use accept::PreparedPush;
 
-use crate::{clock::Clock, metrics::Metrics, model::UserNo, shards::Shards, store::Store};
+use crate::{clock::Clock, cluster::lead::Lead, metrics::Metrics, model::UserNo, shards::Shards, store::Store};
 use bytes::Bytes;
 use inbox::Inbox;
 use parking_lot::Mutex;
@@ -69,6 +69,8 @@ pub enum PushItem {
     Sessions { frame: Arc<PushFrame>, sessions: Vec<u64> },
     /// For every live device of the set: the shard walks its sessions in pieces, other lanes first.
     Matching { frame: Arc<PushFrame>, devices: Arc<dyn DeviceSet> },
+    /// Another node does push now: sessions that want pushes are of no use here.
+    Over,
 }
 
 /// A set of devices that a shard can look into.
@@ -117,6 +119,7 @@ impl Default for PushConfig {
 /// What the worker needs from outside.
 pub(crate) struct PushParts {
     pub(crate) config: PushConfig,
+    pub(crate) lead: Lead,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) shards: Arc<Shards>,
@@ -131,12 +134,17 @@ pub struct PushDesk {
 
 impl PushDesk {
     pub(crate) fn start(parts: PushParts) -> Self {
-        let inbox = Arc::new(Inbox::default());
+        let inbox = Arc::new(Inbox::new(parts.lead.is_shared()));
         let worker_inbox = inbox.clone();
         let thread = std::thread::Builder::new().name("push".into());
         let thread = thread.spawn(move || Worker::run(parts, worker_inbox));
         let thread = thread.inspect_err(|error| tracing::error!(%error, "no push thread")).ok();
         PushDesk { inbox, thread: Mutex::new(thread) }
+    }
+
+    /// Whether push is done here, and not at another node.
+    pub fn is_here(&self) -> bool {
+        !self.inbox.is_away()
     }
 
     /// Finds or makes the device; the answer comes as [`PushItem::Registered`], what waits for the
@@ -167,7 +175,7 @@ impl PushDesk {
     ) -> Result<T, Refusal> {
         let (reply, answer) = crossbeam_channel::bounded(1);
         self.inbox.ask(Box::new(move |worker| drop(reply.send(question(worker)))))?;
-        answer.recv().map_err(|_| stopped())
+        answer.recv().map_err(|_| self.inbox.why_not())
     }
 
     /// Waits until everything that was said and is due by now is done and stored. Blocks.
@@ -179,6 +187,7 @@ impl PushDesk {
     pub(crate) fn stop(&self) {
         self.inbox.stop();
         if let Some(thread) = self.thread.lock().take() {
+            thread.thread().unpark();
             let _ = thread.join();
         }
     }

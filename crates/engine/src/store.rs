@@ -175,6 +175,19 @@ pub enum StoreError {
     /// What is stored cannot be understood: an operator must look (`tidings check`).
     #[error("the store is damaged: {0}")]
     Damaged(String),
+    /// The term that it was written in is over: another node does this work now, or will. Nothing was stored.
+    #[error("another node leads")]
+    TermIsOver,
+}
+
+/// A time in which one node does what one does for all; each has a higher number than the one before. What is written
+/// names its term, and the store takes nothing in one that is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Term(pub u64);
+
+impl Term {
+    /// Of a node that has the store to itself.
+    pub const ALONE: Term = Term(0);
 }
 
 pub type StoreResult<T> = Result<T, StoreError>;
@@ -297,7 +310,7 @@ pub struct RowChange {
 /// Rows of bytes in the order of their keys. The store knows nothing of their meaning.
 pub trait RowStore: Send + Sync + 'static {
     /// Writes all or nothing; durable when it returns.
-    fn write_rows(&self, space: RowSpace, changes: Vec<RowChange>) -> StoreResult<()>;
+    fn write_rows(&self, term: Term, space: RowSpace, changes: Vec<RowChange>) -> StoreResult<()>;
     fn row(&self, space: RowSpace, key: &[u8]) -> StoreResult<Option<Vec<u8>>>;
     /// Rows with `from <= key <= to`, in the order of keys, at most `limit`.
     fn rows(&self, space: RowSpace, from: &[u8], to: &[u8], limit: usize) -> StoreResult<Vec<(Vec<u8>, Vec<u8>)>>;

@@ -11,7 +11,7 @@ use support::*;
 use tidings_engine::{
     memory::MemoryStore,
     popups::{PopupsConfig, Precondition, read_segment},
-    store::{RowChange, RowSpace, RowStore, Store},
+    store::{RowChange, RowSpace, RowStore, Store, Term},
 };
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
@@ -240,7 +240,7 @@ fn what_an_upload_that_was_cut_short_left_is_dropped_at_the_start() {
         RowChange { key, value: Some(vec![7; 8]) }
     };
     let left_over = (0..2_000).map(|at| chunk(77, at)).chain([chunk(78, 0), chunk(u32::MAX, 5)]).collect();
-    store.write_rows(RowSpace::Popups, left_over).unwrap();
+    store.write_rows(Term::ALONE, RowSpace::Popups, left_over).unwrap();
     let world = start(PopupsConfig::default(), store.clone());
     assert_eq!(rows(&*store, LISTS), 1);
     assert!(is_in(&world, "s", "ann"));

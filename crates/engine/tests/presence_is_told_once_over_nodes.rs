@@ -81,8 +81,8 @@ fn nodes(names: &[&'static str]) -> Nodes {
     let refuses = Arc::new(AtomicBool::new(false));
     let mut engines: Vec<(Arc<Engine>, Vec<ShardReceivers>)> = Vec::new();
     for (index, node) in names.iter().enumerate() {
-        let (version, roles, address) = ("1".into(), "all".into(), String::new());
-        let member = Member { name: (*node).into(), boot_id: index as u64 + 1, address, version, roles };
+        let (version, roles, address, link) = ("1".into(), "all".into(), String::new(), String::new());
+        let member = Member { name: (*node).into(), boot_id: index as u64 + 1, address, link, version, roles };
         let lease = Duration::from_secs(5);
         let (log, bus) = (store.clone(), Arc::new(bus.clone()));
         let cluster = Some(ClusterParts { log, bus, member, lease, may_lead: true, recent_bytes_max: 1 << 20 });

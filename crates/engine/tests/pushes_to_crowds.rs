@@ -12,7 +12,7 @@ use tidings_engine::{
     config::EngineConfig,
     memory::MemoryStore,
     push::{DeviceNo, PushItem, Register, rows::*},
-    store::Store,
+    store::{Store, Term},
 };
 use tidings_protocol::http::*;
 use tidings_store::{EmbeddedOptions, EmbeddedStore};
@@ -110,7 +110,7 @@ fn what_a_crash_left_of_a_push_that_was_not_accepted_goes() {
         PushRow::Pending(pending),
         PushRow::Target(StoredTarget { push: 2, device, fate, delivered_at, ended_at }),
     ];
-    store.write_push(&left.clone().map(PushChange::Put)).unwrap();
+    store.write_push(Term::ALONE, &left.clone().map(PushChange::Put)).unwrap();
     let mut shard = Shard::new(config(), store.clone());
     shard.bind("ann/phone-1");
     assert_eq!(shard.handed("ann/phone-1"), [1], "it was never accepted");

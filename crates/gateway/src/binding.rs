@@ -155,7 +155,7 @@ impl Shard {
         match register.map(|register| self.parts.engine.push.register(register)) {
             None => self.begin_chat(key),
             Some(Ok(())) => {}
-            Some(Err(refusal)) => self.close(key, refusal),
+            Some(Err(refusal)) => self.without_pushes(key, refusal),
         }
     }
 
@@ -166,9 +166,19 @@ impl Shard {
                 self.connections[key].device = Some(device);
                 self.begin_chat(key);
             }
-            (Some(key), Err(refusal)) => self.close(key, refusal),
+            (Some(key), Err(refusal)) => self.without_pushes(key, refusal),
             (None, Ok(device)) => self.parts.engine.push.left(device, session),
             (None, Err(_)) => {}
+        }
+    }
+
+    /// Another node hands out pushes: chat goes on here, and the client is told. A device without chat must find that node.
+    fn without_pushes(&mut self, key: usize, refusal: Refusal) {
+        let connection = &self.connections[key];
+        let has_chat = connection.bound.as_ref().is_some_and(|bound| bound.chat);
+        match refusal.code == ErrorCode::NodeUnavailable && has_chat && connection.door == Door::WebSocket {
+            true => self.begin_chat(key),
+            false => self.close(key, refusal),
         }
     }
 
@@ -308,6 +318,7 @@ impl Shard {
                     heartbeat_ms: u64::from(connection.heartbeat_ms),
                     cursor: connection.cursor.to_string(),
                     resume: missed.resume,
+                    pushes: (bound.push && connection.device.is_none()).then_some(false),
                 });
                 json_frame(Door::WebSocket, &json(&frame))
             }

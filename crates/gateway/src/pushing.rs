@@ -4,7 +4,7 @@
 //! serving its sockets meanwhile. Who binds during the walk gets the push with what waited for its device.
 
 use crate::{
-    connection::Phase,
+    connection::{Connection, Phase},
     shard::{After, Shard},
 };
 use std::{sync::Arc, time::Instant};
@@ -21,6 +21,8 @@ use tidings_protocol::{
 const ITEMS_PER_TURN: usize = 64;
 /// Sessions that a walk looks at in a turn.
 const WALK_PIECE: usize = 256;
+/// How long sessions are spread over that must look for the node that does push.
+const RECONNECT_SPREAD_MS: u64 = 5_000;
 
 /// A push to every live device of a set, as far as it has come.
 pub(crate) struct Walk {
@@ -83,6 +85,25 @@ impl Shard {
                 self.report_written(frame.push, written);
             }
             PushItem::Matching { frame, devices } => self.pushing = Some(Walk { frame, devices, next_key: 0 }),
+            PushItem::Over => self.end_pushes(),
+        }
+    }
+
+    /// Another node does push from here on: relays find it with the devices that they hold, others must themselves.
+    fn end_pushes(&mut self) {
+        self.pushing = None;
+        self.drop_all_links();
+        let wants_pushes = |connection: &Connection| {
+            let bound = connection.bound.as_ref().is_some_and(|bound| bound.push);
+            bound && (connection.device.is_some() || connection.phase == Phase::Binding)
+        };
+        let keys: Vec<usize> =
+            self.connections.iter().filter(|(_, connection)| wants_pushes(connection)).map(|(key, _)| key).collect();
+        for key in keys {
+            let after_ms = rand::random_range(0..=RECONNECT_SPREAD_MS);
+            let refusal = Refusal::new(ErrorCode::NodeUnavailable, "another node hands out pushes; connect again");
+            let frame = self.connections[key].reconnect_frame(after_ms);
+            self.close_after(key, frame, refusal.retry_after(after_ms));
         }
     }
 

@@ -150,7 +150,7 @@ fn relay(core: SocketAddr, secret: &str, name: &str) -> (Arc<Relay>, Stop, Socke
     let address = door.addresses()[0].0;
     let relay = Relay::start(
         RelayConfig {
-            core: core.to_string(),
+            cores: Arc::new(vec![core.to_string()]),
             secret: secret.into(),
             name: name.into(),
             address: address.to_string(),

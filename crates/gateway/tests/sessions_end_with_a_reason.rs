@@ -136,8 +136,8 @@ struct Gated {
 }
 
 impl PushStore for Gated {
-    fn write_push(&self, changes: &[PushChange]) -> StoreResult<()> {
-        self.inner.write_push(changes)
+    fn write_push(&self, term: Term, changes: &[PushChange]) -> StoreResult<()> {
+        self.inner.write_push(term, changes)
     }
     fn push_row(&self, key: &PushKey) -> StoreResult<Option<PushRow>> {
         self.inner.push_row(key)
@@ -148,8 +148,8 @@ impl PushStore for Gated {
 }
 
 impl RowStore for Gated {
-    fn write_rows(&self, space: RowSpace, changes: Vec<RowChange>) -> StoreResult<()> {
-        self.inner.write_rows(space, changes)
+    fn write_rows(&self, term: Term, space: RowSpace, changes: Vec<RowChange>) -> StoreResult<()> {
+        self.inner.write_rows(term, space, changes)
     }
     fn row(&self, space: RowSpace, key: &[u8]) -> StoreResult<Option<Vec<u8>>> {
         self.inner.row(space, key)

@@ -220,6 +220,9 @@ pub struct Bound {
     /// Where live delivery starts; keep it as you keep the cursors of batches.
     pub cursor: String,
     pub resume: Resume,
+    /// `false`: pushes were asked for, and come to this session from another node of the cluster only. Absent: as asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pushes: Option<bool>,
 }
 
 /// How a resume went. What was missed comes in `messages` frames after `bound`.
@@ -285,6 +288,7 @@ struct AnyServerFrame {
     body: Option<Box<RawValue>>,
     changes: Option<Vec<PresenceChange>>,
     show: Option<http::Decision>,
+    pushes: Option<bool>,
 }
 
 impl TryFrom<AnyServerFrame> for ServerFrame {
@@ -302,6 +306,7 @@ impl TryFrom<AnyServerFrame> for ServerFrame {
                 heartbeat_ms: need(any.heartbeat_ms, "heartbeat_ms")?,
                 cursor: need(any.cursor, "cursor")?,
                 resume: need(any.resume, "resume")?,
+                pushes: any.pushes,
             }),
             "messages" => {
                 ServerFrame::Messages { cursor: need(any.cursor, "cursor")?, entries: need(any.entries, "entries")? }

@@ -25,7 +25,7 @@ fn note_error(error: std::io::Error) -> StoreError {
 }
 
 impl RowStore for EmbeddedStore {
-    fn write_rows(&self, space: RowSpace, changes: Vec<RowChange>) -> StoreResult<()> {
+    fn write_rows(&self, _: Term, space: RowSpace, changes: Vec<RowChange>) -> StoreResult<()> {
         if changes.is_empty() {
             return Ok(());
         }

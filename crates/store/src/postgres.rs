@@ -128,7 +128,7 @@ impl PostgresStore {
 
     /// Writes what is no commit: one statement, and so all or nothing. Not tried again: an earlier try that
     /// still runs could end after a later write.
-    pub(crate) fn write_aside(&self, sql: &'static str, params: Params<'_>) -> StoreResult<()> {
+    pub(crate) fn write_aside(&self, sql: &'static str, params: Params<'_>) -> StoreResult<Vec<Row>> {
         let mut writer = self.readers.take()?;
         let (written, doubt) = self.connector.block_on(async {
             let connection = match writer.connection().await {
@@ -144,7 +144,7 @@ impl PostgresStore {
         }
         match doubt {
             true => Err(StoreError::Unavailable("PostgreSQL stopped waiting for its standby".into())),
-            false => Ok(written.map(drop)?),
+            false => Ok(written?),
         }
     }
 

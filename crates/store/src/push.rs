@@ -79,7 +79,7 @@ pub(crate) fn push_value(row: &PushRow) -> StoreResult<Vec<u8>> {
 }
 
 impl PushStore for EmbeddedStore {
-    fn write_push(&self, changes: &[PushChange]) -> StoreResult<()> {
+    fn write_push(&self, _: Term, changes: &[PushChange]) -> StoreResult<()> {
         let mut batch = Batch::default();
         for change in changes {
             match change {

@@ -85,7 +85,7 @@ fn finds(plant: impl FnOnce(&dyn RowStore), named: &[&str]) {
 
 fn change(store: &dyn RowStore, key: &[u8], value: Option<&[u8]>) {
     let change = RowChange { key: key.to_vec(), value: value.map(<[u8]>::to_vec) };
-    store.write_rows(SPACE, vec![change]).unwrap();
+    store.write_rows(Term::ALONE, SPACE, vec![change]).unwrap();
 }
 
 /// Drops the row of a kind that stands at this place among them.

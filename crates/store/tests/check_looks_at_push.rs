@@ -4,7 +4,10 @@
 mod support;
 
 use support::*;
-use tidings_engine::push::{DeviceNo, rows::*};
+use tidings_engine::{
+    push::{DeviceNo, rows::*},
+    store::Term,
+};
 use tidings_store::check::check;
 
 const DEVICE: DeviceNo = DeviceNo(0);
@@ -64,9 +67,9 @@ fn finds(without: Option<PushKey>, named: &[&str]) {
         let store = open(folder.path());
         populate(&store);
         let puts: Vec<_> = sound().into_iter().map(PushChange::Put).collect();
-        store.write_push(&puts).unwrap();
+        store.write_push(Term::ALONE, &puts).unwrap();
         let drop = without.map(PushChange::Drop);
-        store.write_push(drop.as_slice()).unwrap();
+        store.write_push(Term::ALONE, drop.as_slice()).unwrap();
     }
     let report = check(folder.path()).unwrap();
     assert_eq!(report.fault_count as usize, named.len(), "{report}");

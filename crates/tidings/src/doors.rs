@@ -7,10 +7,7 @@ use tidings_api::{
     door::Door,
     listener::{Listener, Stop},
 };
-use tidings_gateway::{
-    Gateway,
-    door::{self, Host, MiopDoor},
-};
+use tidings_gateway::door::{self, Host, MiopDoor};
 use tidings_listen::tls::Certificates;
 use tokio::{
     signal::unix::{SignalKind, signal},
@@ -30,7 +27,13 @@ pub(crate) struct Doors {
 }
 
 impl Doors {
-    pub(crate) fn open(settings: &Settings, entry: Entry, http: &Door, gateway: Arc<Gateway>) -> Result<Doors> {
+    /// `host` is told where devices connect, and answers who serves them.
+    pub(crate) fn open(
+        settings: &Settings,
+        entry: Entry,
+        http: &Door,
+        host: impl FnOnce(&[SocketAddr]) -> Result<Arc<dyn Host>>,
+    ) -> Result<Doors> {
         let mut addresses = Vec::new();
         let mut listeners = Vec::new();
         for config in settings.http_doors(&entry)? {
@@ -40,7 +43,7 @@ impl Doors {
             addresses.push((name, listener.address()));
             listeners.push(listener);
         }
-        let doors = Doors::open_miop(settings, entry, |_| Ok(gateway))?;
+        let doors = Doors::open_miop(settings, entry, host)?;
         addresses.extend(&doors.addresses);
         Ok(Doors { http: listeners.into_iter().map(Listener::start).collect(), addresses, ..doors })
     }

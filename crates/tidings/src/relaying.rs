@@ -1,11 +1,20 @@
-//! `role = gateway`: devices' connections for a core elsewhere.
+//! Devices' connections for a core elsewhere: all that `role = gateway` does; and in a cluster every node, since push is
+//! done at one of them.
 
 use crate::{doors::Doors, settings::Settings};
 use anyhow::{Context, Result};
 use axum::{Router, http::StatusCode, routing::get};
-use std::{sync::Arc, time::Duration};
-use tidings_engine::metrics::Metrics;
-use tidings_gateway::{door::Host, relay::Relay};
+use prometheus_client::{
+    collector::Collector,
+    encoding::{DescriptorEncoder, EncodeMetric},
+    metrics::gauge::ConstGauge,
+};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+use tidings_engine::{Engine, cluster::members::Members, metrics::Metrics};
+use tidings_gateway::{
+    door::Host,
+    relay::{FindCore, Relay},
+};
 
 /// A running gateway.
 pub(crate) struct RelayServer {
@@ -19,7 +28,7 @@ impl RelayServer {
         let metrics = Arc::new(Metrics::new());
         let mut started = None;
         let doors = Doors::open_miop(settings, settings.entry(descriptors)?, |addresses| {
-            let relay = Relay::start(settings.relay_config(addresses), metrics.clone())?;
+            let relay = Relay::start(settings.relay_config(settings.cores(), addresses), metrics.clone())?;
             started = Some(relay.clone());
             Ok(relay as Arc<dyn Host>)
         })?;
@@ -55,4 +64,69 @@ fn operations(relay: Arc<Relay>, metrics: Arc<Metrics>) -> Router {
         .route("/metrics", get(move || async move { metrics.render() }))
         .route("/healthz", get(|| async { "alive" }))
         .route("/readyz", get(ready))
+}
+
+/// The node that leads, as this one has heard.
+struct Leader(Arc<Members>);
+
+impl Leader {
+    fn link(&self) -> Option<String> {
+        self.0.leader().map(|leader| leader.link).filter(|link| !link.is_empty())
+    }
+}
+
+impl FindCore for Leader {
+    fn candidates(&self) -> Vec<String> {
+        self.link().into_iter().collect()
+    }
+
+    fn has_moved(&self, from: &str) -> bool {
+        self.link().is_some_and(|link| link != from)
+    }
+}
+
+/// Holds the devices of a node that is one of several, for the one that leads: itself too.
+pub(crate) fn for_the_leader(
+    settings: &Settings,
+    engine: &Engine,
+    addresses: &[SocketAddr],
+) -> Result<Option<Arc<Relay>>> {
+    let Some(cluster) = engine.cluster.as_ref().filter(|_| !addresses.is_empty()) else { return Ok(None) };
+    let mut config = settings.relay_config(Leader(cluster.members.clone()), addresses);
+    // Not the node's own name, under which it is known for the sessions that it serves itself.
+    config.name = format!("{}/devices", cluster.members.me().name);
+    // Counted apart: the engine's metrics are of the sessions that it serves.
+    let relay = Relay::start(config, Arc::new(Metrics::new()))?;
+    engine.metrics.add(Box::new(RelayFigures(relay.clone())));
+    Ok(Some(relay))
+}
+
+/// A node's relay among its metrics.
+struct RelayFigures(Arc<Relay>);
+
+impl std::fmt::Debug for RelayFigures {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RelayFigures").field("connections", &self.0.connections()).finish()
+    }
+}
+
+impl Collector for RelayFigures {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        for (name, help, value) in [
+            (
+                "relay_connections",
+                "Devices' connections that this node holds for the leader",
+                self.0.connections() as i64,
+            ),
+            (
+                "relay_attached",
+                "1 while this node's devices have their links to the leader",
+                i64::from(self.0.is_attached()),
+            ),
+        ] {
+            let gauge = ConstGauge::new(value);
+            gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)?;
+        }
+        Ok(())
+    }
 }

@@ -1,8 +1,8 @@
 //! The parts put together: store, gateway, engine, HTTP door. Built from the inside out, stopped from the outside in.
 
-use crate::{clustering, doors::Doors, settings::Settings, storing, webhook::HttpWebhook};
+use crate::{clustering, doors::Doors, relaying, settings::Settings, storing, webhook::HttpWebhook};
 use anyhow::{Context, Result};
-use std::{sync::Arc, time::Duration};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 use tidings_api::{
     Api, Sessions,
     auth::{ApiKeys, Tokens},
@@ -15,7 +15,7 @@ use tidings_engine::{
     outbox::{OutboxConfig, Webhook},
     presence::compare::SessionTruth,
 };
-use tidings_gateway::{Carrier, Gateway, VerifyToken, link::door::LinkDoor};
+use tidings_gateway::{Carrier, Gateway, VerifyToken, door::Host, link::door::LinkDoor, relay::Relay};
 use tidings_protocol::error::Refusal;
 
 /// A running server.
@@ -24,6 +24,8 @@ pub(crate) struct Server {
     gateway: Arc<Gateway>,
     doors: Doors,
     link_door: Option<LinkDoor>,
+    /// Holds devices for the leader, where nodes are several.
+    relay: Option<Arc<Relay>>,
     housekeeping: tokio::task::JoinHandle<()>,
 }
 
@@ -60,11 +62,26 @@ impl Server {
             backup,
             settings.api_config(),
         );
-        let doors = Doors::open(settings, entry, &Door::new(Arc::new(api)), gateway.clone())?;
+        let mut relay = None;
+        let host = |addresses: &[SocketAddr]| -> Result<Arc<dyn Host>> {
+            relay = relaying::for_the_leader(settings, &engine, addresses)?;
+            Ok(match &relay {
+                Some(relay) => relay.clone(),
+                None => gateway.clone(),
+            })
+        };
+        let doors = Doors::open(settings, entry, &Door::new(Arc::new(api)), host)?;
         let link_door = settings.link_config().map(|config| LinkDoor::start(config, gateway.clone())).transpose();
         let link_door = link_door.with_context(|| format!("listening on {:?} for gateways", settings.link.listen))?;
+        if let Some(cluster) = &engine.cluster {
+            let address = settings.advertised(doors.http_address())?;
+            let link = link_door.as_ref().map(LinkDoor::address);
+            let link = link.zip(address.host_str()).map(|(link, host)| format!("{host}:{}", link.port()));
+            let address = address.as_str().trim_end_matches('/').to_owned();
+            cluster.members.tell_doors(address, link.unwrap_or_default());
+        }
         let housekeeping = tokio::spawn(housekeeping(engine.clone(), settings.clone()));
-        Ok(Server { doors, link_door, engine, gateway, housekeeping })
+        Ok(Server { doors, link_door, relay, engine, gateway, housekeeping })
     }
 
     pub(crate) fn doors(&self) -> &Doors {
@@ -90,6 +107,11 @@ impl Server {
         }
         if !self.doors.close(deadline / 2).await {
             tracing::warn!("some HTTP requests did not end in time");
+        }
+        if let Some(relay) = self.relay {
+            // Joins threads.
+            let (relay, time) = (relay.clone(), deadline.saturating_sub(began.elapsed()) / 2);
+            let _ = tokio::task::spawn_blocking(move || relay.drain(time)).await;
         }
         self.engine.begin_drain();
         let left = deadline.saturating_sub(began.elapsed());

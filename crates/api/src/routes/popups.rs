@@ -97,8 +97,7 @@ pub(crate) async fn answer_question(api: &Api, actor: &Actor, body: &[u8]) -> Re
             }
             Decided::Shown(showing) => {
                 if let Some(durable) = showing.durable {
-                    let stopping = || Refusal::new(ErrorCode::Draining, "the server is stopping").retry_after(1_000);
-                    durable.await.unwrap_or_else(|_| Err(stopping()))?;
+                    durable.await.unwrap_or_else(|_| Err(api.engine.popups.gone()))?;
                 }
                 return Ok(Shown::Popup(showing.json));
             }

@@ -105,6 +105,8 @@ pub struct Member {
     pub boot_id: u64,
     /// Where other nodes reach its HTTP door.
     pub address: String,
+    /// Where relays attach to it, as `host:port`.
+    pub link: String,
     pub version: String,
     pub roles: String,
 }
@@ -116,6 +118,8 @@ pub struct Beat {
     pub members: Vec<Member>,
     /// Who does the work that one node does for all: its boot id.
     pub leader: Option<u64>,
+    /// The leader's term.
+    pub term: Term,
 }
 
 /// Why a node is not taken into the cluster.

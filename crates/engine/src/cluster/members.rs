@@ -8,11 +8,18 @@ use super::{
     log::{Beat, BeatError, CommitLog, Member},
     wire::Message,
 };
-use crate::{clock::Clock, metrics::Metrics, store::StoreError};
+use crate::{
+    clock::Clock,
+    metrics::Metrics,
+    store::{StoreError, Term},
+};
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::{
     collections::BTreeSet,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -28,17 +35,50 @@ const PRUNE_EVERY: Duration = Duration::from_secs(60);
 struct View {
     members: Vec<Member>,
     leader: Option<u64>,
-    /// By our own clock.
-    lead_until: Option<Instant>,
     trouble: Option<String>,
     stopping: bool,
 }
 
+/// This node's time as the leader: asked for often, and so without a lock.
+struct Tenure {
+    began: Instant,
+    /// By our own clock, in milliseconds since `began`.
+    until_ms: AtomicU64,
+    /// 0: this node does not lead.
+    term: AtomicU64,
+}
+
+impl Default for Tenure {
+    fn default() -> Self {
+        Tenure { began: Instant::now(), until_ms: AtomicU64::new(0), term: AtomicU64::new(0) }
+    }
+}
+
+impl Tenure {
+    fn set(&self, term: Option<Term>, until: Instant) {
+        // Who sees the new end sees its term.
+        self.term.store(term.map_or(0, |term| term.0), Ordering::Release);
+        let until_ms = until.saturating_duration_since(self.began).as_millis() as u64;
+        self.until_ms.store(if term.is_some() { until_ms } else { 0 }, Ordering::Release);
+    }
+
+    fn runs(&self) -> bool {
+        (self.began.elapsed().as_millis() as u64) < self.until_ms.load(Ordering::Acquire)
+    }
+
+    fn term(&self) -> Option<Term> {
+        Some(Term(self.term.load(Ordering::Acquire))).filter(|term| *term != Term::ALONE)
+    }
+}
+
 pub struct Members {
     me: Member,
+    /// Where this node's doors are, once they are open: for HTTP, and for links.
+    doors: RwLock<Option<(String, String)>>,
     lease: Duration,
     may_lead: bool,
     view: RwLock<View>,
+    tenure: Tenure,
     /// The bus' names of the others, ready for use.
     others: RwLock<Arc<[Arc<str>]>>,
     sleep: (Mutex<bool>, Condvar),
@@ -58,9 +98,11 @@ impl Members {
     ) -> Members {
         Members {
             me,
+            doors: RwLock::default(),
             lease,
             may_lead,
             view: RwLock::default(),
+            tenure: Tenure::default(),
             others: RwLock::new(Arc::new([])),
             sleep: (Mutex::new(false), Condvar::new()),
             log,
@@ -79,6 +121,12 @@ impl Members {
         &self.me
     }
 
+    /// The doors are open: others hear where.
+    pub fn tell_doors(&self, address: String, link: String) {
+        *self.doors.write() = Some((address, link));
+        self.wake();
+    }
+
     pub(crate) fn others(&self) -> Arc<[Arc<str>]> {
         self.others.read().clone()
     }
@@ -89,8 +137,17 @@ impl Members {
 
     /// Whether this node does now what one does for all.
     pub fn leads(&self) -> bool {
-        let view = self.view.read();
-        view.leader == Some(self.me.boot_id) && view.lead_until.is_some_and(|until| Instant::now() < until)
+        self.tenure.runs()
+    }
+
+    /// The term that this node has, as far as it has heard.
+    pub(crate) fn term(&self) -> Option<Term> {
+        self.tenure.term()
+    }
+
+    /// Whether nobody else can have the lead in the place of this term.
+    pub(crate) fn holds(&self, term: Term) -> bool {
+        self.tenure.runs() && self.tenure.term() == Some(term)
     }
 
     /// The node that leads, as far as is known.
@@ -121,7 +178,11 @@ impl Members {
 
     fn beat(&self, took: bool) -> Result<(), BeatError> {
         let started = Instant::now();
-        let beat = self.log.beat(&self.me, self.lease.as_millis() as u64, self.may_lead, took)?;
+        let mut me = self.me.clone();
+        if let Some((address, link)) = self.doors.read().clone() {
+            (me.address, me.link) = (address, link);
+        }
+        let beat = self.log.beat(&me, self.lease.as_millis() as u64, self.may_lead, took)?;
         self.see(beat, started);
         Ok(())
     }
@@ -134,7 +195,8 @@ impl Members {
         *self.others.write() = others;
         let mut view = self.view.write();
         let led = view.leader == Some(self.me.boot_id);
-        view.lead_until = Some(started + self.lease.mul_f64(1.0 - LEAD_MARGIN));
+        let is_mine = beat.leader == Some(self.me.boot_id);
+        self.tenure.set(is_mine.then_some(beat.term), started + self.lease.mul_f64(1.0 - LEAD_MARGIN));
         (view.members, view.leader, view.trouble) = (beat.members, beat.leader, None);
         let leads = view.leader == Some(self.me.boot_id);
         self.metrics.cluster.nodes.set(view.members.len() as i64);
@@ -176,6 +238,7 @@ impl Members {
                     let mut view = self.view.write();
                     view.trouble = Some("another process has taken this node's name".into());
                     view.leader = None;
+                    self.tenure.set(None, Instant::now());
                     drop(view);
                     displaced();
                     return;

@@ -13,9 +13,17 @@ pub(super) struct CommitOrder {
     changes: BTreeMap<Position, Change>,
     nodes: BTreeMap<String, (Member, Instant)>,
     leader: Option<(u64, Instant)>,
+    term: Term,
 }
 
 impl State {
+    pub(super) fn check_term(&self, term: Term) -> StoreResult<()> {
+        match &self.log {
+            Some(log) if term != Term::ALONE && term != log.term => Err(StoreError::TermIsOver),
+            _ => Ok(()),
+        }
+    }
+
     pub(super) fn propose_and_log(&mut self, proposal: &Proposal, now_ms: u64) -> Outcome {
         let before = self.position;
         let outcome = self.propose(proposal, now_ms).unwrap_or_else(Outcome::Refused);
@@ -69,12 +77,15 @@ impl CommitLog for MemoryStore {
             return Err(BeatError::Displaced);
         }
         log.nodes.insert(me.name.clone(), (me.clone(), until));
-        if may_lead && log.leader.is_none_or(|(boot_id, until)| boot_id == me.boot_id || until < now) {
-            log.leader = Some((me.boot_id, until));
+        match log.leader {
+            _ if !may_lead => {}
+            Some((boot_id, _)) if boot_id == me.boot_id => log.leader = Some((boot_id, until)),
+            Some((_, ends)) if ends >= now => {}
+            _ => (log.leader, log.term) = (Some((me.boot_id, until)), Term(log.term.0 + 1)),
         }
         let members = log.nodes.values().filter(|(_, until)| *until >= now).map(|(member, _)| member.clone()).collect();
         let leader = log.leader.filter(|(_, until)| *until >= now).map(|(boot_id, _)| boot_id);
-        Ok(Beat { members, leader })
+        Ok(Beat { members, leader, term: log.term })
     }
 
     fn goodbye(&self, boot_id: u64) -> StoreResult<()> {

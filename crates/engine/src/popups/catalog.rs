@@ -8,7 +8,7 @@ use super::{
     rules::{Names, Segment},
     timetable::Days,
 };
-use crate::{commit::store_refusal, engine::Engine, store::RowChange};
+use crate::{commit::store_refusal, engine::Engine};
 use jiff::tz::TimeZone;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::{
@@ -211,10 +211,6 @@ impl Shared {
         self.look_at(|catalog| Ok(catalog.popups.get(id).ok_or_else(|| Refusal::not_found("popup", id))?.no))
     }
 
-    fn write(&self, changes: Vec<RowChange>) -> Result<(), Refusal> {
-        self.store.write_rows(SPACE, changes).map_err(store_refusal)
-    }
-
     fn put_popup(
         &self,
         id: &str,
@@ -265,7 +261,7 @@ impl Shared {
                     self.store.rows(SPACE, &from, &rows::end_of(to), rows::ROWS_PER_WRITE).map_err(store_refusal)?;
                 changes.extend(old.into_iter().map(|(key, _)| rows::remove(key)));
             }
-            self.write(changes)?;
+            self.write(changes).map_err(store_refusal)?;
             let created = before.is_none();
             let mut touched: FxHashSet<String> = spec.placements.iter().cloned().collect();
             touched.extend(before.iter().flat_map(|entry| entry.spec.placements.iter().cloned()));
@@ -287,7 +283,7 @@ impl Shared {
             let entry = catalog.popups.get(id).ok_or_else(|| Refusal::not_found("popup", id))?;
             meets(precondition, Some(entry.head.version), id)?;
             let no = entry.no;
-            self.write(vec![rows::remove(rows::head_key(no))])?;
+            self.write(vec![rows::remove(rows::head_key(no))]).map_err(store_refusal)?;
             if let Some(entry) = catalog.popups.remove(id) {
                 catalog.rebuild(entry.spec.placements.iter().map(String::as_str));
             }
@@ -296,7 +292,7 @@ impl Shared {
         // Nobody finds these any more: a stop in between leaves rows that are dropped at the next start.
         for prefix in [rows::version_key(no, 0), rows::count_key(no, 0, "")] {
             let prefix = &prefix[..5];
-            rows::drop_all(&*self.store, prefix, &rows::end_of(prefix.to_vec())).map_err(store_refusal)?;
+            self.drop_all(prefix, &rows::end_of(prefix.to_vec())).map_err(store_refusal)?;
         }
         Ok(())
     }
@@ -340,7 +336,7 @@ impl Engine {
         author: Option<&str>,
         precondition: Precondition,
     ) -> Result<(PopupCard, bool), Refusal> {
-        self.popups.shared.put_popup(id, check::read_spec(spec)?, author, precondition)
+        self.popups.shared()?.put_popup(id, check::read_spec(spec)?, author, precondition)
     }
 
     /// Changes a popup's state only: a version like any other.
@@ -358,21 +354,21 @@ impl Engine {
             asked => asked,
         };
         let spec = PopupSpec { state, ..card.spec };
-        Ok(self.popups.shared.put_popup(id, spec, author, precondition)?.0)
+        Ok(self.popups.shared()?.put_popup(id, spec, author, precondition)?.0)
     }
 
     pub fn popup(&self, id: &str) -> Result<PopupCard, Refusal> {
         let now_ms = self.clock.now_ms();
         let find = |catalog: &Catalog| catalog.popups.get(id).map(|entry| entry.card(now_ms));
-        self.popups.shared.look_at(|catalog| find(catalog).ok_or_else(|| Refusal::not_found("popup", id)))
+        self.popups.shared()?.look_at(|catalog| find(catalog).ok_or_else(|| Refusal::not_found("popup", id)))
     }
 
     pub fn popup_versions(&self, id: &str) -> Result<PopupVersions, Refusal> {
-        self.popups.shared.versions(id)
+        self.popups.shared()?.versions(id)
     }
 
     pub fn remove_popup(&self, id: &str, precondition: Precondition) -> Result<(), Refusal> {
-        self.popups.shared.remove_popup(id, precondition)
+        self.popups.shared()?.remove_popup(id, precondition)
     }
 
     /// Popups in the order of their ids.
@@ -382,7 +378,7 @@ impl Engine {
             return Err(Refusal::limit("limit (popups)", POPUPS_PAGE_MAX as u64, limit as u64));
         }
         let now_ms = self.clock.now_ms();
-        self.popups.shared.look_at(|catalog| {
+        self.popups.shared()?.look_at(|catalog| {
             let from = match after {
                 Some(after) => std::ops::Bound::Excluded(after),
                 None => std::ops::Bound::Unbounded,
@@ -395,7 +391,7 @@ impl Engine {
     }
 
     pub fn popup_settings(&self) -> Result<PopupSettings, Refusal> {
-        self.popups.shared.look_at(|catalog| Ok(catalog.settings.clone()))
+        self.popups.shared()?.look_at(|catalog| Ok(catalog.settings.clone()))
     }
 
     pub fn set_popup_settings(&self, settings: &[u8]) -> Result<PopupSettings, Refusal> {
@@ -403,11 +399,11 @@ impl Engine {
         let checked = check::check_settings(&settings)?;
         let text = serde_json::to_string(&settings).map_err(|error| Refusal::field("settings", error))?;
         let now_ms = self.clock.now_ms();
-        let shared = &self.popups.shared;
+        let shared = self.popups.shared()?;
         shared.change(|catalog| {
             let mut changes = Vec::new();
             rows::put_long(&mut changes, &rows::settings_key(), text.as_bytes());
-            shared.write(changes)?;
+            shared.write(changes).map_err(store_refusal)?;
             (catalog.settings, catalog.checked) = (settings.clone(), checked);
             catalog.rebuild_all(now_ms);
             Ok(settings)
@@ -416,6 +412,6 @@ impl Engine {
 
     /// A popup's counts, hour by hour.
     pub fn popup_counts(&self, id: &str, from: Option<u64>, to: Option<u64>) -> Result<PopupCounts, Refusal> {
-        self.popups.shared.counts(id, from, to)
+        self.popups.shared()?.counts(id, from, to)
     }
 }

@@ -67,13 +67,13 @@ pub struct Showing {
 impl Engine {
     /// Which popup? Never waits for the store: what it would need from there is said instead, and given as `facts`.
     pub fn decide_popup(&self, ask: &Ask<'_>, facts: Option<&Facts>) -> Result<Decided, Refusal> {
-        self.popups.shared.decide(ask, facts)
+        self.popups.with_shared(|shared| shared.decide(ask, facts))
     }
 
     /// Looks up what a decision needs. Blocks.
     pub fn popup_facts(&self, user: &str, needs: Needs) -> Result<Facts, Refusal> {
         check_id("user", user)?;
-        self.popups.shared.load(UserKey::of(user))?;
+        self.popups.shared()?.load(UserKey::of(user))?;
         self.facts_of(user, needs)
     }
 
@@ -124,6 +124,7 @@ impl Facts {
 
 impl Shared {
     fn decide(&self, ask: &Ask<'_>, facts: Option<&Facts>) -> Result<Decided, Refusal> {
+        self.check_lead()?;
         let configuration = self.configuration()?;
         let nothing = |outcome: PopupOutcome, next_at: Option<u64>, now_ms: u64| {
             self.metrics.count_popup(outcome);

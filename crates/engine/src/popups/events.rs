@@ -1,6 +1,6 @@
 //! Events: what users did with popups. Taken when durable, each counted once.
 
-use super::{Shared, check::check_word, decision_id::DecisionId, stopped};
+use super::{Shared, check::check_word, decision_id::DecisionId};
 use crate::engine::{Actor, Engine};
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
@@ -29,7 +29,7 @@ impl Engine {
         actor: &Actor,
         events: Vec<PopupEvent>,
     ) -> Result<PopupEventsAccepted, Refusal> {
-        self.popups.shared.report(actor, events).await
+        self.popups.shared()?.report(actor, events).await
     }
 }
 
@@ -68,7 +68,7 @@ impl Shared {
         }
         let (reply, answer) = oneshot::channel();
         self.inbox.events(Batch { events: taken, reply })?;
-        let mut accepted = answer.await.unwrap_or_else(|_| Err(stopped()))?;
+        let mut accepted = answer.await.unwrap_or_else(|_| Err(self.gone()))?;
         accepted.accepted += tests;
         Ok(accepted)
     }

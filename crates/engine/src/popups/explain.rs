@@ -18,7 +18,7 @@ impl Engine {
     /// Blocks.
     pub fn explain_popups(&self, ask: &Ask<'_>) -> Result<Explanation, Refusal> {
         check_id("user", ask.user)?;
-        let shared = &self.popups.shared;
+        let shared = self.popups.shared()?;
         shared.load(UserKey::of(ask.user))?;
         let configuration = shared.configuration()?;
         let needs = configuration.placements.get(ask.placement).map(|placement| placement.needs());

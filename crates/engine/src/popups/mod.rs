@@ -50,14 +50,22 @@ pub use segments::read_segment;
 pub use trigger::{DecidedNow, LOOK_UPS_MAX, evicted};
 pub(crate) use unread::UnreadCache;
 
-use crate::{clock::Clock, metrics::Metrics, store::Store};
+use crate::{
+    clock::Clock,
+    cluster::lead::{Lead, another_leads},
+    metrics::Metrics,
+    store::{RowChange, Store, StoreError, StoreResult, Term},
+};
 use catalog::Catalog;
 use configuration::Configuration;
 use decision_id::Seal;
 use inbox::Inbox;
 use parking_lot::{Mutex, RwLock};
 use std::{
-    sync::{Arc, OnceLock},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
     thread::JoinHandle,
     time::Duration,
 };
@@ -115,19 +123,25 @@ impl Default for PopupsConfig {
 }
 
 /// What popups need from outside.
+#[derive(Clone)]
 pub(crate) struct PopupParts {
     pub(crate) config: PopupsConfig,
+    pub(crate) lead: Lead,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) metrics: Arc<Metrics>,
 }
 
-/// What decisions, the worker and the operations share.
+/// What decisions, the worker and the operations share, for as long as this node leads.
 pub(crate) struct Shared {
     config: PopupsConfig,
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
     metrics: Arc<Metrics>,
+    lead: Lead,
+    term: Term,
+    /// The store has told that another node leads.
+    is_over: AtomicBool,
     users: Users,
     inbox: Inbox,
     /// Absent until what is stored has been read.
@@ -136,9 +150,17 @@ pub(crate) struct Shared {
     seal: OnceLock<Seal>,
 }
 
+/// What is held in memory now; nothing while another node leads.
+#[derive(Default)]
+struct Held {
+    now: RwLock<Option<Arc<Shared>>>,
+    stopping: AtomicBool,
+}
+
 /// The doors' way to popups.
 pub struct Popups {
-    pub(crate) shared: Arc<Shared>,
+    held: Arc<Held>,
+    metrics: Arc<Metrics>,
     /// Connections' numbers begin anew with the process; sessions that are remembered by name do not.
     boot: u64,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -146,27 +168,20 @@ pub struct Popups {
 
 impl Popups {
     pub(crate) fn start(parts: PopupParts) -> Self {
-        let PopupParts { config, store, clock, metrics } = parts;
-        let shared = Arc::new(Shared {
-            users: Users::new(config.users),
-            inbox: Inbox::new(&config),
-            configuration: RwLock::default(),
-            catalog: Mutex::default(),
-            seal: OnceLock::new(),
-            config,
-            store,
-            clock,
-            metrics,
-        });
-        let worker = shared.clone();
-        let thread = std::thread::Builder::new().name("popups".into()).spawn(move || Worker::run(worker));
+        let (held, metrics) = (Arc::new(Held::default()), parts.metrics.clone());
+        if !parts.lead.is_shared() {
+            // What is asked from now on waits until it is read.
+            *held.now.write() = Some(Shared::new(&parts, Term::ALONE));
+        }
+        let for_thread = held.clone();
+        let thread = std::thread::Builder::new().name("popups".into()).spawn(move || for_thread.serve(&parts));
         let thread = thread.inspect_err(|error| tracing::error!(%error, "no popups thread")).ok();
-        Popups { shared, boot: rand::random(), thread: Mutex::new(thread) }
+        Popups { held, metrics, boot: rand::random(), thread: Mutex::new(thread) }
     }
 
     /// Waits until all that was decided and reported so far is stored. Blocks.
     pub fn settle(&self) -> Result<(), Refusal> {
-        self.shared.settle()
+        self.shared()?.settle()
     }
 
     /// What a connection is called as an app's session, if the app names none that outlives it.
@@ -176,21 +191,78 @@ impl Popups {
 
     /// Stores what was decided and ends the worker.
     pub(crate) fn stop(&self) {
-        self.shared.inbox.stop();
+        self.held.stopping.store(true, Ordering::SeqCst);
+        if let Some(shared) = &*self.held.now.read() {
+            shared.inbox.stop();
+        }
         if let Some(thread) = self.thread.lock().take() {
+            thread.thread().unpark();
             let _ = thread.join();
         }
     }
 
     pub(crate) fn refresh_gauges(&self) {
-        self.shared.metrics.popup_users.set(self.shared.users.count() as i64);
-        for (queue, depth, limit) in self.shared.inbox.depths() {
-            self.shared.metrics.queue(queue, depth, limit);
+        let shared = self.held.now.read().clone();
+        self.metrics.popup_users.set(shared.as_ref().map_or(0, |shared| shared.users.count() as i64));
+        for (queue, depth, limit) in shared.iter().flat_map(|shared| shared.inbox.depths()) {
+            self.metrics.queue(queue, depth, limit);
+        }
+    }
+
+    /// Why what was decided will not be durable: who would have told has gone.
+    pub fn gone(&self) -> Refusal {
+        self.shared().map_or_else(|refusal| refusal, |shared| shared.gone())
+    }
+
+    fn shared(&self) -> Result<Arc<Shared>, Refusal> {
+        self.held.now.read().clone().ok_or_else(another_leads)
+    }
+
+    /// The same without a count of who uses it, for what never waits.
+    fn with_shared<T>(&self, ask: impl FnOnce(&Shared) -> Result<T, Refusal>) -> Result<T, Refusal> {
+        ask(self.held.now.read().as_ref().ok_or_else(another_leads)?)
+    }
+}
+
+impl Held {
+    /// Whenever this node leads: the whole of a thread.
+    fn serve(&self, parts: &PopupParts) {
+        let mut over = None;
+        while let Some(term) = parts.lead.wait(over, || self.stopping.load(Ordering::SeqCst)) {
+            let shared = self.now.write().get_or_insert_with(|| Shared::new(parts, term)).clone();
+            if self.stopping.load(Ordering::SeqCst) {
+                shared.inbox.stop();
+            }
+            let is_end = Worker::run(shared.clone());
+            if is_end {
+                return;
+            }
+            *self.now.write() = None;
+            over = shared.is_over.load(Ordering::Relaxed).then_some(term);
+            tracing::info!("popups go on at another node");
         }
     }
 }
 
 impl Shared {
+    fn new(parts: &PopupParts, term: Term) -> Arc<Shared> {
+        let PopupParts { config, lead, store, clock, metrics } = parts.clone();
+        Arc::new(Shared {
+            users: Users::new(config.users),
+            inbox: Inbox::new(&config),
+            configuration: RwLock::default(),
+            catalog: Mutex::default(),
+            seal: OnceLock::new(),
+            is_over: AtomicBool::new(false),
+            term,
+            lead,
+            config,
+            store,
+            clock,
+            metrics,
+        })
+    }
+
     fn configuration(&self) -> Result<Arc<Configuration>, Refusal> {
         self.configuration.read().clone().ok_or_else(loading)
     }
@@ -198,7 +270,42 @@ impl Shared {
     fn settle(&self) -> Result<(), Refusal> {
         let (done, stored) = tokio::sync::oneshot::channel();
         self.inbox.ask_durable(done)?;
-        stored.blocking_recv().unwrap_or_else(|_| Err(stopped()))
+        stored.blocking_recv().unwrap_or_else(|_| Err(self.gone()))
+    }
+
+    /// All or nothing.
+    fn write(&self, changes: Vec<RowChange>) -> StoreResult<()> {
+        let written = self.store.write_rows(self.term, rows::SPACE, changes);
+        if matches!(written, Err(StoreError::TermIsOver)) {
+            self.is_over.store(true, Ordering::Relaxed);
+        }
+        written
+    }
+
+    /// Drops all that begins with these keys, a bounded piece in each write.
+    fn drop_all(&self, from: &[u8], to: &[u8]) -> StoreResult<()> {
+        loop {
+            let rows = self.store.rows(rows::SPACE, from, to, rows::ROWS_PER_WRITE)?;
+            if rows.is_empty() {
+                return Ok(());
+            }
+            self.write(rows.into_iter().map(|(key, _)| rows::remove(key)).collect())?;
+        }
+    }
+
+    /// Whether another node leads.
+    fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Relaxed) || self.lead.term() != Some(self.term)
+    }
+
+    /// What is answered from memory counts only while nobody else can lead.
+    fn check_lead(&self) -> Result<(), Refusal> {
+        if self.lead.holds(self.term) { Ok(()) } else { Err(another_leads()) }
+    }
+
+    /// Why who waited gets no answer.
+    fn gone(&self) -> Refusal {
+        if self.is_over() { another_leads() } else { stopped() }
     }
 }
 

@@ -1,11 +1,7 @@
 //! What was shown survives a crash within the stated bound also while the disk stalls: showings that wait for longer than a
 //! quarter of it are noted where the process can lose nothing, and read back at the next start.
 
-use super::{
-    Shared, UserKey,
-    marks::Marks,
-    rows::{self, SPACE},
-};
+use super::{Shared, UserKey, marks::Marks, rows};
 use crate::store::{RowChange, StoreResult};
 
 impl Shared {
@@ -42,13 +38,13 @@ impl Shared {
                 let user = UserKey(key);
                 // Of a user who was noted twice the second note is merged with the first, once that is stored.
                 if changes.iter().any(|change: &RowChange| change.key.starts_with(&note.key)) {
-                    self.store.write_rows(SPACE, std::mem::take(&mut changes))?;
+                    self.write(std::mem::take(&mut changes))?;
                 }
                 let mut marks = self.read_marks(user)?;
                 marks.merge(&Marks::of_bytes(note.value.as_deref().unwrap_or_default())?);
                 rows::put_long(&mut changes, &rows::user_key(user), &marks.to_bytes());
             }
-            self.store.write_rows(SPACE, changes)?;
+            self.write(changes)?;
         }
         if !notes.is_empty() {
             tracing::info!(users = notes.len(), "what was shown shortly before the last end was read from notes");

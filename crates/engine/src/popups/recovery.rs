@@ -32,7 +32,7 @@ impl Shared {
             Some(row) => rows::decode(&row)?,
             None => {
                 let numbers = Numbers { popup: 0, list: 0, seal: rand::random() };
-                store.write_rows(SPACE, vec![rows::put(rows::numbers_key(), rows::encode(&numbers))])?;
+                self.write(vec![rows::put(rows::numbers_key(), rows::encode(&numbers))])?;
                 numbers
             }
         };
@@ -97,7 +97,7 @@ impl Shared {
                 let owner = number(&key[1..])?;
                 let last = rows::end_of(key[..5].to_vec());
                 if !known.contains(&owner) {
-                    rows::drop_all(&*self.store, &key[..5], &last)?;
+                    self.drop_all(&key[..5], &last)?;
                 }
                 from = last;
             }
@@ -122,7 +122,7 @@ impl Shared {
                 changes.push(rows::remove(rows::event_id_key(rows::event_name(&event.user, &event.id))));
                 changes.push(rows::remove(key));
             }
-            self.store.write_rows(SPACE, changes)?;
+            self.write(changes)?;
         }
         let oldest_hour = (now_ms.saturating_sub(self.config.counts_kept.as_millis() as u64) / HOUR_MS) as u32;
         let popups: Vec<u32> = self.configuration.read().iter().flat_map(|all| all.by_no.keys().copied()).collect();
@@ -130,7 +130,7 @@ impl Shared {
             let (from, to) = (rows::count_key(popup, 0, ""), rows::count_key(popup, oldest_hour, ""));
             let old = self.store.rows(SPACE, &from, &to, rows::ROWS_PER_WRITE)?;
             if !old.is_empty() {
-                self.store.write_rows(SPACE, old.into_iter().map(|(key, _)| rows::remove(key)).collect())?;
+                self.write(old.into_iter().map(|(key, _)| rows::remove(key)).collect())?;
             }
         }
         Ok(())

@@ -234,18 +234,5 @@ pub(super) fn read_long<S: RowStore + ?Sized>(store: &S, key: &[u8]) -> StoreRes
     Ok(Some(bytes))
 }
 
-/// Drops all that begins with these keys, a bounded piece in each write.
-pub(super) fn drop_all<S: RowStore + ?Sized>(store: &S, from: &[u8], to: &[u8]) -> StoreResult<u64> {
-    let mut dropped = 0;
-    loop {
-        let rows = store.rows(SPACE, from, to, ROWS_PER_WRITE)?;
-        if rows.is_empty() {
-            return Ok(dropped);
-        }
-        dropped += rows.len() as u64;
-        store.write_rows(SPACE, rows.into_iter().map(|(key, _)| remove(key)).collect())?;
-    }
-}
-
 /// Rows in one write: small, so that chat's commits never wait long.
 pub(super) const ROWS_PER_WRITE: usize = 1_024;

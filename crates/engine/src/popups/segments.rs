@@ -72,7 +72,7 @@ impl Shared {
             }
             let numbers = Numbers { list: catalog.numbers.list + 1, ..catalog.numbers.clone() };
             let row = rows::put(rows::numbers_key(), rows::encode(&numbers));
-            self.store.write_rows(SPACE, vec![row]).map_err(store_refusal)?;
+            self.write(vec![row]).map_err(store_refusal)?;
             catalog.numbers = numbers;
             Ok(catalog.numbers.list)
         })?;
@@ -87,13 +87,13 @@ impl Shared {
             })
             .collect();
         for piece in chunks.chunks(ROWS_PER_WRITE / 2) {
-            self.store.write_rows(SPACE, piece.to_vec()).map_err(store_refusal)?;
+            self.write(piece.to_vec()).map_err(store_refusal)?;
         }
         let now_ms = self.clock.now_ms();
         let head = SegmentHead { id: id.to_owned(), list: number, users: list.len() as u64, updated_at: now_ms };
         let before = self.change(|catalog| {
             let row = rows::put(rows::segment_key(id), rows::encode(&head));
-            self.store.write_rows(SPACE, vec![row]).map_err(store_refusal)?;
+            self.write(vec![row]).map_err(store_refusal)?;
             let before = catalog.segments.insert(id.to_owned(), (head.clone(), Arc::new(list)));
             if !catalog.users_of_segment(id).is_empty() {
                 catalog.rebuild_all(now_ms);
@@ -108,7 +108,7 @@ impl Shared {
 
     fn drop_list(&self, list: u32) -> Result<(), Refusal> {
         let (from, to) = (rows::chunk_key(list, 0), rows::chunk_key(list, u32::MAX));
-        rows::drop_all(&*self.store, &from, &to).map(drop).map_err(store_refusal)
+        self.drop_all(&from, &to).map(drop).map_err(store_refusal)
     }
 
     fn remove_segment(&self, id: &str) -> Result<(), Refusal> {
@@ -119,7 +119,7 @@ impl Shared {
                 return Err(Refusal::new(ErrorCode::Conflict, why));
             }
             let head = head.clone();
-            self.store.write_rows(SPACE, vec![rows::remove(rows::segment_key(id))]).map_err(store_refusal)?;
+            self.write(vec![rows::remove(rows::segment_key(id))]).map_err(store_refusal)?;
             catalog.segments.remove(id);
             Ok(head)
         })?;
@@ -134,16 +134,16 @@ fn card(head: &SegmentHead) -> Segment {
 /// Operations of app servers. Those that change something wait for the store.
 impl Engine {
     pub fn put_popup_segment(&self, id: &str, list: List) -> Result<Segment, Refusal> {
-        self.popups.shared.put_segment(id, list)
+        self.popups.shared()?.put_segment(id, list)
     }
 
     pub fn popup_segments(&self) -> Result<Segments, Refusal> {
         let cards = |catalog: &super::Catalog| catalog.segments.values().map(|(head, _)| card(head)).collect();
-        self.popups.shared.look_at(|catalog| Ok(Segments { segments: cards(catalog) }))
+        self.popups.shared()?.look_at(|catalog| Ok(Segments { segments: cards(catalog) }))
     }
 
     pub fn popup_segment(&self, id: &str) -> Result<Segment, Refusal> {
-        self.popups.shared.look_at(|catalog| match catalog.segments.get(id) {
+        self.popups.shared()?.look_at(|catalog| match catalog.segments.get(id) {
             Some((head, _)) => Ok(card(head)),
             None => Err(Refusal::not_found("segment", id)),
         })
@@ -151,13 +151,13 @@ impl Engine {
 
     /// Whether a user is in it.
     pub fn is_in_popup_segment(&self, id: &str, user: &str) -> Result<bool, Refusal> {
-        self.popups.shared.look_at(|catalog| match catalog.segments.get(id) {
+        self.popups.shared()?.look_at(|catalog| match catalog.segments.get(id) {
             Some((_, list)) => Ok(list.contains(UserKey::of(user))),
             None => Err(Refusal::not_found("segment", id)),
         })
     }
 
     pub fn remove_popup_segment(&self, id: &str) -> Result<(), Refusal> {
-        self.popups.shared.remove_segment(id)
+        self.popups.shared()?.remove_segment(id)
     }
 }

@@ -47,7 +47,7 @@ impl Engine {
                 Decided::Nothing { retry_after_ms } => return Ok(DecidedNow { show: None, retry_after_ms }),
                 Decided::Shown(mut showing) => {
                     if let Some(durable) = showing.durable.take() {
-                        durable.blocking_recv().unwrap_or_else(|_| Err(super::stopped()))?;
+                        durable.blocking_recv().unwrap_or_else(|_| Err(self.popups.gone()))?;
                     }
                     return Ok(DecidedNow { show: Some(showing), retry_after_ms: None });
                 }

@@ -22,6 +22,8 @@ use tidings_protocol::{error::Refusal, http::PopupEventsAccepted};
 
 /// How often the worker looks at what time alone brings.
 const TICK: Duration = Duration::from_secs(1);
+/// The same where the lead may go to another node.
+const LEAD_TICK: Duration = Duration::from_millis(100);
 /// The store is left alone for at least and at most so long after each write.
 const REST_MIN: Duration = Duration::from_millis(2);
 const REST_MAX: Duration = Duration::from_millis(20);
@@ -57,13 +59,17 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    pub(super) fn run(shared: Arc<Shared>) {
+    /// Until the end, or until another node leads; answers whether it is the end.
+    pub(super) fn run(shared: Arc<Shared>) -> bool {
         // However this ends: nobody may wait for an answer that does not come.
         let closing = Closing(shared.clone());
         while let Err(error) = shared.recover() {
             tracing::warn!(%error, "popups could not read what is stored; they try again");
             if shared.inbox.is_stopping_within(STORE_FAILED_TICK) {
-                return;
+                return true;
+            }
+            if shared.is_over() {
+                return false;
             }
         }
         let noting = shared.clone();
@@ -81,15 +87,27 @@ impl Worker {
             is_failing: false,
             shared,
         };
-        while worker.turn() {}
+        let is_end = loop {
+            if !worker.turn() {
+                break true;
+            }
+            if worker.shared.is_over() {
+                break false;
+            }
+        };
         drop(closing);
         // It holds the store, which who stopped us wants to close.
         let _ = noting.map(std::thread::JoinHandle::join);
+        is_end
     }
 
     /// One turn; answers whether there is another.
     fn turn(&mut self) -> bool {
-        let patience = if self.again.is_empty() { TICK } else { STORE_FAILED_TICK };
+        let patience = match self.again.is_empty() {
+            true if self.shared.lead.is_shared() => LEAD_TICK,
+            true => TICK,
+            false => STORE_FAILED_TICK,
+        };
         // Before the take: what is noted until then is among what is taken, or taken already.
         self.shared.store.turn_notes();
         let waiting = self.shared.inbox.take(patience, self.rests_until);
@@ -200,7 +218,7 @@ impl Worker {
     /// Writes these rows and the counts that changed, as a whole.
     fn write(&mut self, mut changes: Vec<RowChange>) -> StoreResult<()> {
         self.counts.put_changed(&mut changes);
-        let written = self.shared.store.write_rows(SPACE, changes);
+        let written = self.shared.write(changes);
         match &written {
             Ok(()) => {
                 self.counts.stored();

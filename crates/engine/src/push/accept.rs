@@ -6,7 +6,6 @@ use super::{
     draft::Draft,
     rows::*,
     start::{Plan, build_frame},
-    stopped,
     worker::Worker,
 };
 use crate::{
@@ -68,7 +67,7 @@ impl PushDesk {
     pub async fn accept(&self, push: PreparedPush) -> Answer {
         let (reply, answer) = oneshot::channel();
         self.inbox.accept(Accept { push, reply })?;
-        answer.await.map_err(|_| stopped())?
+        answer.await.map_err(|_| self.inbox.why_not())?
     }
 
     /// Whom it would reach now. Blocks.

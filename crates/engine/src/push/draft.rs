@@ -4,7 +4,7 @@ use super::{
     DeviceNo,
     rows::{PushChange, PushKey, PushRow},
 };
-use crate::store::{Store, StoreResult};
+use crate::store::{Store, StoreResult, Term};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 
@@ -62,7 +62,7 @@ impl<'a> Draft<'a> {
     }
 
     /// Stores it all in one write.
-    pub(super) fn write(&self) -> StoreResult<()> {
+    pub(super) fn write(&self, term: Term) -> StoreResult<()> {
         if self.changes.is_empty() {
             return Ok(());
         }
@@ -74,6 +74,6 @@ impl<'a> Draft<'a> {
                 None => PushChange::Drop(key.clone()),
             })
             .collect();
-        self.store.write_push(&changes)
+        self.store.write_push(term, &changes)
     }
 }

@@ -1,6 +1,7 @@
 //! What waits for the worker. Putting in never waits; each list has a bound and an answer to being full.
 
 use super::{DeviceNo, Register, accept::Accept, stopped, worker::Worker};
+use crate::cluster::lead::another_leads;
 use parking_lot::{Condvar, Mutex};
 use std::time::Duration;
 use tidings_protocol::{
@@ -35,9 +36,19 @@ pub(super) struct Waiting {
     accept_names: usize,
     pub(super) asks: Vec<Ask>,
     pub(super) stopping: bool,
+    /// Another node does this: nothing is taken.
+    away: bool,
 }
 
 impl Waiting {
+    fn why_not(&self) -> Result<(), Refusal> {
+        match self {
+            Waiting { stopping: true, .. } => Err(stopped()),
+            Waiting { away: true, .. } => Err(another_leads()),
+            _ => Ok(()),
+        }
+    }
+
     fn is_empty(&self, with_new: bool) -> bool {
         let old = self.left.is_empty() && self.written.is_empty() && self.acknowledged.is_empty();
         let new = self.registers.is_empty() && self.accepts.is_empty();
@@ -45,7 +56,6 @@ impl Waiting {
     }
 }
 
-#[derive(Default)]
 pub(super) struct Inbox {
     waiting: Mutex<Waiting>,
     filled: Condvar,
@@ -56,6 +66,30 @@ fn full(what: &str, limit: usize) -> Refusal {
 }
 
 impl Inbox {
+    pub(super) fn new(away: bool) -> Self {
+        Inbox { waiting: Mutex::new(Waiting { away, ..Waiting::default() }), filled: Condvar::new() }
+    }
+
+    /// Why what was asked has no answer: the worker has gone.
+    pub(super) fn why_not(&self) -> Refusal {
+        self.waiting.lock().why_not().err().unwrap_or_else(another_leads)
+    }
+
+    /// From here on this node does push, or another one: then who waits is told so.
+    pub(super) fn set_away(&self, away: bool) {
+        let mut waiting = self.waiting.lock();
+        let stopping = waiting.stopping;
+        *waiting = Waiting { stopping, away, ..Waiting::default() };
+    }
+
+    pub(super) fn is_away(&self) -> bool {
+        self.waiting.lock().away
+    }
+
+    pub(super) fn is_stopping(&self) -> bool {
+        self.waiting.lock().stopping
+    }
+
     fn put<T>(&self, put: impl FnOnce(&mut Waiting) -> T) -> T {
         let mut waiting = self.waiting.lock();
         let was_empty = waiting.is_empty(true);
@@ -69,9 +103,7 @@ impl Inbox {
 
     pub(super) fn register(&self, register: Register) -> Result<(), Refusal> {
         self.put(|waiting| {
-            if waiting.stopping {
-                return Err(stopped());
-            }
+            waiting.why_not()?;
             if waiting.registers.len() == REGISTERS_MAX {
                 return Err(full("devices", REGISTERS_MAX));
             }
@@ -81,7 +113,11 @@ impl Inbox {
     }
 
     pub(super) fn left(&self, device: DeviceNo, session: u64) {
-        self.put(|waiting| waiting.left.push((device, session)));
+        self.put(|waiting| {
+            if !waiting.away {
+                waiting.left.push((device, session));
+            }
+        });
     }
 
     pub(super) fn written(&self, push: u64, devices: Vec<DeviceNo>) {
@@ -94,6 +130,7 @@ impl Inbox {
 
     fn note(&self, count: usize, put: impl FnOnce(&mut Waiting)) {
         self.put(|waiting| match waiting.notes + count {
+            _ if waiting.away => {}
             notes if notes <= NOTES_MAX => {
                 waiting.notes = notes;
                 put(waiting);
@@ -105,9 +142,7 @@ impl Inbox {
     pub(super) fn accept(&self, accept: Accept) -> Result<(), Refusal> {
         self.put(|waiting| {
             let names = waiting.accept_names + accept.push.names();
-            if waiting.stopping {
-                return Err(stopped());
-            }
+            waiting.why_not()?;
             if waiting.accepts.len() == ACCEPTS_MAX {
                 return Err(full("pushes", ACCEPTS_MAX));
             }
@@ -122,9 +157,7 @@ impl Inbox {
 
     pub(super) fn ask(&self, ask: Ask) -> Result<(), Refusal> {
         self.put(|waiting| {
-            if waiting.stopping {
-                return Err(stopped());
-            }
+            waiting.why_not()?;
             if waiting.asks.len() == ASKS_MAX {
                 return Err(full("push operations", ASKS_MAX));
             }
@@ -159,14 +192,14 @@ impl Inbox {
         if waiting.is_empty(with_new) && !patience.is_zero() {
             self.filled.wait_for(&mut waiting, patience);
         }
-        let stopping = waiting.stopping;
+        let (stopping, away) = (waiting.stopping, waiting.away);
         let mut taken = std::mem::take(&mut *waiting);
         if !with_new && !stopping {
             waiting.registers = std::mem::take(&mut taken.registers);
             waiting.accepts = std::mem::take(&mut taken.accepts);
             waiting.accept_names = taken.accept_names;
         }
-        waiting.stopping = stopping;
+        (waiting.stopping, waiting.away) = (stopping, away);
         taken
     }
 

@@ -205,7 +205,7 @@ impl Worker {
             if !rows.is_empty() {
                 let keys: Vec<_> = rows.iter().map(PushRow::key).collect();
                 rows.into_iter().for_each(|row| draft.put(row));
-                if let Err(error) = draft.write() {
+                if let Err(error) = draft.write(self.term) {
                     self.chunks_not_stored(&keys);
                     return Err(error);
                 }

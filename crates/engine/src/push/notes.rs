@@ -160,7 +160,7 @@ impl Worker {
         if draft.len() == 0 {
             return Ok(false);
         }
-        let written = draft.write();
+        let written = draft.write(self.term);
         if written.is_err() {
             for key in draft.keys() {
                 if let PushKey::Chunk(push, set, chunk) = key

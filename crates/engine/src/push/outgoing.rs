@@ -3,7 +3,7 @@
 use super::{DeviceNo, PushFrame, PushItem, audience::Receivers, devices::Devices};
 use crate::shards::Shards;
 use roaring::RoaringBitmap;
-use std::{collections::VecDeque, sync::Arc};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 /// Items waiting here for all shards. Above: no more devices and pushes are taken in.
 pub(super) const BACKLOG_MAX: usize = 8_192;
@@ -11,6 +11,8 @@ pub(super) const BACKLOG_MAX: usize = 8_192;
 const SESSIONS_PER_ITEM: usize = 1_000;
 /// What is normal takes only so many places of a shard's queue, so that what is high never waits behind more.
 const NORMAL_IN_QUEUE: usize = 32;
+/// When a shard without room is looked at again.
+const ROOM_EVERY: Duration = Duration::from_millis(2);
 
 #[derive(Default)]
 struct ShardQueues {
@@ -77,6 +79,19 @@ impl Outgoing {
         for shard in 0..self.queues.len() {
             let item = PushItem::Matching { frame: frame.clone(), devices: devices.clone() };
             self.put(shard, item, |queues| if high { &mut queues.high } else { &mut queues.normal });
+        }
+    }
+
+    /// Another node does push from here on: has every shard know, as soon as it has room.
+    pub(super) fn end(&mut self, is_stopping: impl Fn() -> bool) {
+        self.queues.iter_mut().for_each(|queues| *queues = ShardQueues::default());
+        self.len = 0;
+        for shard in 0..self.queues.len() {
+            self.answer(shard, PushItem::Over);
+        }
+        while self.len > 0 && !is_stopping() {
+            self.drain();
+            std::thread::park_timeout(ROOM_EVERY);
         }
     }
 

@@ -2,7 +2,7 @@
 //! a whole. The store knows nothing of their meaning.
 
 use super::DeviceNo;
-use crate::store::StoreResult;
+use crate::store::{StoreResult, Term};
 use serde::{Deserialize, Serialize};
 
 /// Rows in one write: small, so that chat's commits never wait long for push.
@@ -13,7 +13,7 @@ pub const PUSH_ROW_BYTES_MAX: usize = 3 * 1024;
 /// The store's side of push.
 pub trait PushStore: Send + Sync + 'static {
     /// Writes all or nothing; durable when it returns.
-    fn write_push(&self, changes: &[PushChange]) -> StoreResult<()>;
+    fn write_push(&self, term: Term, changes: &[PushChange]) -> StoreResult<()>;
     fn push_row(&self, key: &PushKey) -> StoreResult<Option<PushRow>>;
     /// Rows with `from <= key <= to`, in the order of keys, at most `limit`.
     fn push_rows(&self, from: &PushKey, to: &PushKey, limit: usize) -> StoreResult<Vec<PushRow>>;

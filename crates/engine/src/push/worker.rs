@@ -14,8 +14,9 @@ use super::{
 };
 use crate::{
     clock::Clock,
+    cluster::lead::Lead,
     metrics::Metrics,
-    store::{Store, StoreError, StoreResult},
+    store::{Store, StoreError, StoreResult, Term},
 };
 use quick_cache::unsync::Cache;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -69,6 +70,10 @@ pub(crate) struct Worker {
     pub(super) collapsing: BTreeMap<u64, u32>,
     pub(super) frames: Cache<u64, Arc<PushFrame>>,
     pub(super) outgoing: Outgoing,
+    lead: Lead,
+    pub(super) term: Term,
+    /// The store has told.
+    is_over: bool,
     inbox: Arc<Inbox>,
     flushed_at: Instant,
     failed_at: Option<Instant>,
@@ -78,12 +83,31 @@ impl Worker {
     pub(super) fn run(parts: PushParts, inbox: Arc<Inbox>) {
         // However this ends: nobody may wait for an answer that does not come.
         let _closing = Closing(inbox.clone());
-        let PushParts { config, store, clock, shards, metrics } = parts;
-        let mut worker = Worker {
-            config,
-            store,
-            clock,
-            metrics,
+        let mut over = None;
+        while let Some(term) = parts.lead.wait(over, || inbox.is_stopping()) {
+            if parts.lead.is_shared() {
+                inbox.set_away(false);
+            }
+            let mut worker = Worker::new(&parts, inbox.clone(), term);
+            if worker.serve() {
+                return;
+            }
+            over = worker.is_over.then_some(term);
+            tracing::info!("push goes on at another node");
+            inbox.set_away(true);
+            worker.outgoing.end(|| inbox.is_stopping());
+        }
+    }
+
+    fn new(parts: &PushParts, inbox: Arc<Inbox>, term: Term) -> Worker {
+        Worker {
+            config: parts.config.clone(),
+            store: parts.store.clone(),
+            clock: parts.clock.clone(),
+            metrics: parts.metrics.clone(),
+            lead: parts.lead.clone(),
+            term,
+            is_over: false,
             devices: Devices::default(),
             audiences: BTreeMap::new(),
             last_push: 0,
@@ -96,19 +120,36 @@ impl Worker {
             jobs: BTreeMap::new(),
             collapsing: BTreeMap::new(),
             frames: Cache::new(FRAMES_CACHED),
-            outgoing: Outgoing::new(shards),
+            outgoing: Outgoing::new(parts.shards.clone()),
             inbox,
             flushed_at: Instant::now(),
             failed_at: None,
-        };
+        }
+    }
+
+    /// Until the end, or until another node leads; answers whether it is the end.
+    fn serve(&mut self) -> bool {
         // Who binds and pushes meanwhile waits in the inbox.
-        while let Err(error) = worker.recover() {
+        while let Err(error) = self.recover() {
             tracing::warn!(%error, "push could not read what is stored; it tries again");
-            if worker.inbox.is_stopping_within(STORE_FAILED_TICK) {
-                return;
+            if self.inbox.is_stopping_within(STORE_FAILED_TICK) {
+                return true;
+            }
+            if self.is_over() {
+                return false;
             }
         }
-        while worker.turn() {}
+        while self.turn() {
+            if self.is_over() {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Whether another node leads, as this one has heard or the store has told.
+    fn is_over(&self) -> bool {
+        self.is_over || self.lead.term() != Some(self.term)
     }
 
     /// One turn; answers whether there is another.
@@ -168,6 +209,7 @@ impl Worker {
 
     pub(super) fn note_failure(&mut self, result: StoreResult<()>) {
         if let Err(error) = result {
+            self.is_over |= matches!(error, StoreError::TermIsOver);
             if self.failed_at.is_none() {
                 tracing::warn!(%error, "push could not store; it tries again");
             }
@@ -207,7 +249,9 @@ impl Worker {
 
     /// Stores a draft; what it makes wait for devices counts from then on.
     pub(super) fn store_draft(&mut self, draft: Draft<'_>) -> StoreResult<()> {
-        draft.write()?;
+        let written = draft.write(self.term);
+        self.is_over |= matches!(written, Err(StoreError::TermIsOver));
+        written?;
         for (device, by) in draft.pending {
             self.devices.change_pending(device, by);
         }

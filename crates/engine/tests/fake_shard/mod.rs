@@ -28,7 +28,10 @@ pub struct Shard {
 
 impl Shard {
     pub fn new(config: EngineConfig, store: Arc<dyn Store>) -> Shard {
-        let world = World::new(config, store);
+        Shard::of(World::new(config, store))
+    }
+
+    pub fn of(world: World) -> Shard {
         let (phones, handed, binding) = Default::default();
         Shard { world, phones, handed, refused: vec![], binding, next_session: 1 }
     }
@@ -57,6 +60,11 @@ impl Shard {
                 }
                 PushItem::Pending { session, frames } => (frames, vec![session]),
                 PushItem::Sessions { frame, sessions } => (vec![frame], sessions),
+                PushItem::Over => {
+                    self.phones.clear();
+                    self.binding.clear();
+                    continue;
+                }
                 PushItem::Matching { frame, devices } => {
                     let is_meant = |phone: &&Phone| devices.contains(phone.device);
                     (vec![frame], self.phones.values().filter(is_meant).map(|phone| phone.session).collect())

@@ -13,6 +13,11 @@ use std::{
 use tidings_engine::{
     Engine,
     clock::ManualClock,
+    cluster::{
+        ClusterParts,
+        bus::LocalBus,
+        log::{CommitLog, Member},
+    },
     config::EngineConfig,
     engine::{Actor, Parts},
     memory::MemoryStore,
@@ -51,10 +56,29 @@ impl World {
         store: Arc<dyn Store>,
         webhook: Option<(Arc<dyn Webhook>, OutboxConfig)>,
     ) -> World {
+        World::of(config, store, webhook, None)
+    }
+
+    /// One of several nodes on one store.
+    pub fn node(name: &str, store: &Arc<MemoryStore>, log: Arc<dyn CommitLog>, bus: &LocalBus) -> World {
+        let (address, link) = (format!("http://{name}"), String::new());
+        let (version, roles) = ("1".into(), "all".into());
+        let member = Member { name: name.into(), boot_id: rand::random(), address, link, version, roles };
+        let (bus, lease) = (Arc::new(bus.clone()), Duration::from_secs(1));
+        let cluster = ClusterParts { log, bus, member, lease, may_lead: true, recent_bytes_max: 1 << 20 };
+        World::of(EngineConfig { shards: 1, ..EngineConfig::default() }, store.clone(), None, Some(cluster))
+    }
+
+    fn of(
+        config: EngineConfig,
+        store: Arc<dyn Store>,
+        webhook: Option<(Arc<dyn Webhook>, OutboxConfig)>,
+        cluster: Option<ClusterParts>,
+    ) -> World {
         let clock = Arc::new(ManualClock::default());
         clock.set(NOON);
         let wakes = vec![Arc::new(Asleep) as Arc<dyn Wake>];
-        let parts = Parts { config, clock: clock.clone(), store, webhook, wakes, cluster: None };
+        let parts = Parts { config, clock: clock.clone(), store, webhook, wakes, cluster };
         let (engine, receivers) = Engine::start(parts);
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
         World { engine, clock, receivers, runtime }
@@ -269,12 +293,12 @@ impl Store for Troubled {
 }
 
 impl PushStore for Troubled {
-    fn write_push(&self, changes: &[PushChange]) -> StoreResult<()> {
+    fn write_push(&self, term: Term, changes: &[PushChange]) -> StoreResult<()> {
         let left = |left: usize| left.checked_sub(1);
         if self.push_failures.fetch_update(Ordering::SeqCst, Ordering::SeqCst, left).is_ok() {
             return Err(StoreError::DiskFull);
         }
-        self.inner.write_push(changes)
+        self.inner.write_push(term, changes)
     }
     fn push_row(&self, key: &PushKey) -> StoreResult<Option<PushRow>> {
         self.inner.push_row(key)
@@ -285,7 +309,7 @@ impl PushStore for Troubled {
 }
 
 impl RowStore for Troubled {
-    fn write_rows(&self, space: RowSpace, changes: Vec<RowChange>) -> StoreResult<()> {
+    fn write_rows(&self, term: Term, space: RowSpace, changes: Vec<RowChange>) -> StoreResult<()> {
         let gate = self.row_gate.lock().clone();
         if let Some(gate) = gate {
             let _ = self.rows_entered.0.try_send(());
@@ -295,7 +319,7 @@ impl RowStore for Troubled {
         if self.row_failures.fetch_update(Ordering::SeqCst, Ordering::SeqCst, left).is_ok() {
             return Err(StoreError::DiskFull);
         }
-        let written = self.inner.write_rows(space, changes);
+        let written = self.inner.write_rows(term, space, changes);
         let _ = self.rows_written.0.try_send(());
         written
     }

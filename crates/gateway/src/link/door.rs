@@ -108,6 +108,11 @@ impl Attaching {
 
     fn attach(&self, mut socket: TcpStream) -> Result<(), HandshakeError> {
         let hello = handshake::receive(&mut socket, &self.config.secret, rand::random())?;
+        if !self.gateway.engine().push.is_here() {
+            let leader = self.gateway.engine().cluster.as_ref().and_then(|cluster| cluster.members.leader());
+            handshake::send_elsewhere(&mut socket, &leader.map(|leader| leader.link).unwrap_or_default());
+            return Ok(());
+        }
         let shards = self.gateway.shard_count();
         let Some(node) = self.number(&hello).filter(|_| usize::from(hello.shard) < shards) else {
             let why = "no such shard, or the limit of relays is reached";

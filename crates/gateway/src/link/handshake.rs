@@ -56,6 +56,9 @@ pub(crate) enum HandshakeError {
     Secret,
     #[error("refused: {0}")]
     Refused(String),
+    /// The core does not take devices now; this one may. Empty: nobody is known to.
+    #[error("another core takes devices: {0:?}")]
+    Elsewhere(String),
 }
 
 impl From<packet::BadPacket> for HandshakeError {
@@ -89,6 +92,11 @@ pub(super) fn welcome(
     Ok(())
 }
 
+/// Another core takes devices.
+pub(super) fn send_elsewhere(socket: &mut TcpStream, core: &str) {
+    let _ = send(socket, Kind::Elsewhere, core.as_bytes());
+}
+
 pub(super) fn refuse(socket: &mut TcpStream, why: &str) {
     let _ = send(socket, Kind::Refused, why.as_bytes());
 }
@@ -103,6 +111,7 @@ pub(crate) fn attach(socket: &mut TcpStream, secret: &str, hello: &Hello) -> Res
     send(socket, Kind::Hello, &seal(secret, &nonce, hello)?)?;
     match receive_packet(socket)? {
         (Kind::Welcome, payload) => open(secret, &hello.nonce, &payload),
+        (Kind::Elsewhere, core) => Err(HandshakeError::Elsewhere(String::from_utf8_lossy(&core).into_owned())),
         (Kind::Refused, why) => Err(HandshakeError::Refused(String::from_utf8_lossy(&why).into_owned())),
         _ => Err(HandshakeError::Protocol),
     }

@@ -46,6 +46,8 @@ pub(crate) enum Kind {
     Sessions = 12,
     /// Down, by its name at the core: it is no session here, and must connect again.
     Forget = 13,
+    /// Handshake: the core that is to be attached to instead, as `host:port`; empty: not known now.
+    Elsewhere = 14,
 }
 
 impl Kind {
@@ -65,6 +67,7 @@ impl Kind {
             11 => List,
             12 => Sessions,
             13 => Forget,
+            14 => Elsewhere,
             _ => return None,
         })
     }
@@ -141,7 +144,7 @@ mod tests {
         for byte in 0..=u8::MAX {
             assert!(Kind::of(byte).is_none_or(|kind| kind as u8 == byte), "{byte}");
         }
-        assert_eq!((0..=u8::MAX).filter_map(Kind::of).count(), 13);
+        assert_eq!((0..=u8::MAX).filter_map(Kind::of).count(), 14);
     }
 
     #[test]

@@ -36,6 +36,10 @@ pub(crate) struct Link {
 
 impl Shard {
     pub(crate) fn adopt_link(&mut self, socket: std::net::TcpStream, relay: RelayThread, lease: Duration) {
+        // It has just gone to another node.
+        if !self.parts.engine.push.is_here() {
+            return;
+        }
         // The relay has given the old one up, whether or not we have heard of it: what it is told there is lost.
         let old = self.links.iter().find(|(_, link)| link.relay == relay).map(|(index, _)| index);
         if let Some(old) = old {
@@ -250,6 +254,13 @@ impl Shard {
         let lost: Vec<usize> =
             self.links.iter().filter(|(_, link)| link.relay.node == node).map(|(index, _)| index).collect();
         for index in lost {
+            self.drop_link(index);
+        }
+    }
+
+    pub(crate) fn drop_all_links(&mut self) {
+        let all: Vec<usize> = self.links.iter().map(|(index, _)| index).collect();
+        for index in all {
             self.drop_link(index);
         }
     }

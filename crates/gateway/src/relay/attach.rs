@@ -20,6 +20,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const PAUSE_FIRST_MS: u64 = 50;
 const PAUSE_LAST_MS: u64 = 2_000;
 
+/// The core, the links to its shards, and their lease.
+type Attached = (String, Vec<TcpStream>, Duration);
+
 #[derive(Clone)]
 pub(super) struct Attacher {
     pub config: RelayConfig,
@@ -42,18 +45,20 @@ impl Attacher {
 
     fn run(self) {
         let mut pause_ms = PAUSE_FIRST_MS;
+        let mut told = false;
         while !self.shared.stopping.load(Ordering::Acquire) {
             match self.attach() {
-                Ok((links, lease)) => {
-                    if self.commands.send(Command::Attached { links, lease }).is_ok() {
+                Ok((core, links, lease)) => {
+                    if self.commands.send(Command::Attached { core, links, lease }).is_ok() {
                         self.wake.wake();
                     }
                     return;
                 }
                 Err(error) => {
                     // One line when it begins, then silence until it is over.
-                    if pause_ms == PAUSE_FIRST_MS {
-                        tracing::warn!(%error, core = self.config.core, "the core cannot be reached; trying again");
+                    if !std::mem::replace(&mut told, true) {
+                        let cores = self.config.cores.candidates();
+                        tracing::warn!(%error, ?cores, "the core cannot be reached; trying again");
                     }
                     std::thread::sleep(Duration::from_millis(pause_ms + rand::random_range(0..=pause_ms)));
                     pause_ms = (pause_ms * 2).min(PAUSE_LAST_MS);
@@ -62,21 +67,37 @@ impl Attacher {
         }
     }
 
-    fn attach(&self) -> Result<(Vec<TcpStream>, Duration), HandshakeError> {
-        let (first, welcome) = self.attach_to(0)?;
+    /// Asks each that may be the core, and whom that one names.
+    fn attach(&self) -> Result<Attached, HandshakeError> {
+        let mut last = io::Error::from(io::ErrorKind::NotFound).into();
+        for core in self.config.cores.candidates() {
+            let attached = match self.attach_to(core) {
+                Err(HandshakeError::Elsewhere(core)) if !core.is_empty() => self.attach_to(core),
+                attached => attached,
+            };
+            match attached {
+                Ok(attached) => return Ok(attached),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    fn attach_to(&self, core: String) -> Result<Attached, HandshakeError> {
+        let (first, welcome) = self.attach_to_shard(&core, 0)?;
         let mut links = vec![first];
         for shard in 1..welcome.shards {
-            links.push(self.attach_to(shard)?.0);
+            links.push(self.attach_to_shard(&core, shard)?.0);
         }
         for link in &links {
             link.set_read_timeout(None)?;
             link.set_write_timeout(None)?;
         }
-        Ok((links, Duration::from_millis(welcome.lease_ms)))
+        Ok((core, links, Duration::from_millis(welcome.lease_ms)))
     }
 
-    fn attach_to(&self, shard: u16) -> Result<(TcpStream, handshake::Welcome), HandshakeError> {
-        let address = self.config.core.to_socket_addrs()?.next();
+    fn attach_to_shard(&self, core: &str, shard: u16) -> Result<(TcpStream, handshake::Welcome), HandshakeError> {
+        let address = core.to_socket_addrs()?.next();
         let address = address.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
         let mut socket = TcpStream::connect_timeout(&address, CONNECT_TIMEOUT)?;
         let hello = Hello {

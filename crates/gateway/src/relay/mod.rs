@@ -8,7 +8,8 @@
 //!
 //! When the core goes away, devices that want pushes alone stay connected and are bound anew, by the
 //! bind that they sent, once it is back: a restart of the core is no storm of a million connects. Who
-//! wants chat is told to connect again, since only the device knows what it has seen.
+//! wants chat is told to connect again, since only the device knows what it has seen. Of several cores one takes devices: which it
+//! is, any of them tells.
 
 mod attach;
 mod device;
@@ -37,11 +38,28 @@ use thread::RelayLoop;
 use tidings_engine::{metrics::Metrics, shards::Wake};
 use tidings_listen::Carrier;
 
+/// Finds the core to attach to.
+pub trait FindCore: Send + Sync + 'static {
+    /// Where it may be, as `host:port`, likeliest first; each is asked, and may name another one.
+    fn candidates(&self) -> Vec<String>;
+
+    /// Whether it is known to be elsewhere than here by now.
+    fn has_moved(&self, _from: &str) -> bool {
+        false
+    }
+}
+
+/// These, by name.
+impl FindCore for Vec<String> {
+    fn candidates(&self) -> Vec<String> {
+        self.clone()
+    }
+}
+
 /// Where the core is, and who we are to it.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct RelayConfig {
-    /// As `host:port`.
-    pub core: String,
+    pub cores: Arc<dyn FindCore>,
     pub secret: String,
     /// This node's name: one process at a time has it.
     pub name: String,
@@ -56,8 +74,9 @@ pub(crate) enum Command {
         carrier: Carrier,
         already_read: Vec<u8>,
     },
-    /// Links to all the core's shards, in order.
+    /// Links to all the shards of this core, in order.
     Attached {
+        core: String,
         links: Vec<TcpStream>,
         lease: Duration,
     },

@@ -49,6 +49,8 @@ const CORE_AWAY_MS: u64 = 1_000;
 const RECONNECT_SPREAD_MS: u64 = 5_000;
 /// Devices that stayed are sent away when the core is not back by then.
 const AWAY_MAX: Duration = Duration::from_secs(600);
+/// How often a core is asked about that may move.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 pub(super) struct RelayLoop {
     poll: Poll,
@@ -60,6 +62,9 @@ pub(super) struct RelayLoop {
     devices: Slab<Device>,
     upstreams: Vec<Upstream>,
     is_attached: bool,
+    core: String,
+    /// The tick at which it is asked next whether the core has moved.
+    look_at: u32,
     /// The tick at which the core went away.
     away_since: u32,
     wheel: Wheel,
@@ -92,6 +97,8 @@ impl RelayLoop {
             devices: Slab::new(),
             upstreams: Vec::new(),
             is_attached: false,
+            core: String::new(),
+            look_at: 0,
             away_since: 0,
             wheel: Wheel::new(),
             readable: VecDeque::new(),
@@ -115,6 +122,20 @@ impl RelayLoop {
             self.reopen_some();
             self.check_times();
             self.serve_upstreams();
+            self.follow_core();
+        }
+    }
+
+    /// Leaves a core that has given its work to another one, should it not say so itself.
+    fn follow_core(&mut self) {
+        let tick = self.tick();
+        if !self.is_attached || tick < self.look_at {
+            return;
+        }
+        self.look_at = tick + ticks(LOOK_EVERY);
+        if self.attacher.config.cores.has_moved(&self.core) {
+            tracing::info!(core = self.core, "the core has moved");
+            self.lose_core();
         }
     }
 
@@ -178,7 +199,7 @@ impl RelayLoop {
             let Ok(command) = self.inbox.try_recv() else { return };
             match command {
                 Command::Adopt { carrier, already_read } => self.adopt(carrier, already_read),
-                Command::Attached { links, lease } => self.attached(links, lease),
+                Command::Attached { core, links, lease } => self.attached(core, links, lease),
                 Command::Drain { spread_ms } => self.drain(spread_ms),
                 Command::Stop => self.stopping = true,
             }
@@ -212,7 +233,7 @@ impl RelayLoop {
         }
     }
 
-    fn attached(&mut self, links: Vec<std::net::TcpStream>, lease: Duration) {
+    fn attached(&mut self, core: String, links: Vec<std::net::TcpStream>, lease: Duration) {
         let tick = self.tick();
         for (index, socket) in links.into_iter().enumerate() {
             match Upstream::register(socket, self.poll.registry(), Token(LINK_TOKENS + index), lease, tick) {
@@ -223,9 +244,9 @@ impl RelayLoop {
                 }
             }
         }
-        self.is_attached = true;
+        tracing::info!(links = self.upstreams.len(), core, "attached to the core");
+        (self.is_attached, self.core) = (true, core);
         self.shared.attached.fetch_add(1, Ordering::AcqRel);
-        tracing::info!(links = self.upstreams.len(), "attached to the core");
         self.reopen = self.devices.iter().filter(|(_, d)| d.phase == Phase::Detached).map(|(key, _)| key).collect();
     }
 

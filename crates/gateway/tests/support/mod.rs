@@ -97,9 +97,9 @@ impl Server {
         bus: Arc<dyn Bus>,
         lease: Duration,
     ) -> Self {
-        let address = String::new();
-        let member =
-            Member { name: name.into(), boot_id: rand::random(), address, version: "1".into(), roles: "all".into() };
+        let (address, link) = Default::default();
+        let (version, roles) = ("1".into(), "all".into());
+        let member = Member { name: name.into(), boot_id: rand::random(), address, link, version, roles };
         let cluster = ClusterParts { log, bus, member, lease, may_lead: true, recent_bytes_max: 1 << 20 };
         Server::of(gateway_config(), store.clone(), Some(cluster))
     }
@@ -127,7 +127,9 @@ impl Server {
             cluster,
         });
         // Popups are read from the store by a thread of their own.
-        engine.popups.settle().unwrap();
+        if engine.cluster.is_none() {
+            engine.popups.settle().unwrap();
+        }
         let tokens = Arc::new(Tokens::new(Some(TOKEN_KEY), None).unwrap());
         let gateway = prepared.start(engine.clone(), receivers, Arc::new(SessionTokens(tokens.clone()))).unwrap();
         let keys = ApiKeys::new([API_KEY.to_owned()]);
@@ -138,6 +140,9 @@ impl Server {
         let listener = Listener::bind(open, door.clone()).unwrap();
         let address = listener.address();
         let stop = Some(listener.start());
+        if let Some(cluster) = &engine.cluster {
+            cluster.members.tell_doors(format!("http://{address}"), String::new());
+        }
         drop(guard);
         Server { address, engine, gateway, runtime, door, stop }
     }

@@ -21,19 +21,19 @@ fn put(key: &[u8], value: &[u8]) -> RowChange {
 
 fn put_and_drop(store: &dyn Store) {
     let (one, two) = (key(b"1"), key(b"2"));
-    store.write_rows(SPACE, vec![put(&one, b"a"), put(&two, b"")]).unwrap();
+    store.write_rows(Term::ALONE, SPACE, vec![put(&one, b"a"), put(&two, b"")]).unwrap();
     assert_eq!(store.row(SPACE, &one).unwrap(), Some(b"a".to_vec()));
     assert_eq!(store.row(SPACE, &two).unwrap(), Some(Vec::new()), "an empty value is a value");
-    store.write_rows(SPACE, vec![put(&one, b"b"), RowChange { key: two.clone(), value: None }]).unwrap();
+    store.write_rows(Term::ALONE, SPACE, vec![put(&one, b"b"), RowChange { key: two.clone(), value: None }]).unwrap();
     assert_eq!(store.row(SPACE, &one).unwrap(), Some(b"b".to_vec()));
     assert_eq!(store.row(SPACE, &two).unwrap(), None);
     // Within one write the last word counts.
     let drop_one = RowChange { key: one.clone(), value: None };
-    store.write_rows(SPACE, vec![put(&one, b"c"), drop_one.clone(), put(&one, b"d")]).unwrap();
+    store.write_rows(Term::ALONE, SPACE, vec![put(&one, b"c"), drop_one.clone(), put(&one, b"d")]).unwrap();
     assert_eq!(store.row(SPACE, &one).unwrap(), Some(b"d".to_vec()));
-    store.write_rows(SPACE, vec![drop_one.clone(), drop_one]).unwrap();
+    store.write_rows(Term::ALONE, SPACE, vec![drop_one.clone(), drop_one]).unwrap();
     assert_eq!(store.row(SPACE, &one).unwrap(), None);
-    store.write_rows(SPACE, vec![]).unwrap();
+    store.write_rows(Term::ALONE, SPACE, vec![]).unwrap();
 }
 
 fn order(store: &dyn Store) {
@@ -42,7 +42,7 @@ fn order(store: &dyn Store) {
             .into_iter()
             .map(key)
             .collect();
-    store.write_rows(SPACE, keys.iter().map(|key| put(key, key)).collect()).unwrap();
+    store.write_rows(Term::ALONE, SPACE, keys.iter().map(|key| put(key, key)).collect()).unwrap();
     keys.sort();
     for (from, low) in keys.iter().enumerate() {
         for (to, high) in keys.iter().enumerate() {
@@ -54,15 +54,15 @@ fn order(store: &dyn Store) {
     }
     assert_eq!(store.rows(SPACE, &keys[0], &keys[10], 3).unwrap().len(), 3);
     assert_eq!(store.rows(SPACE, &keys[0], &keys[10], 0).unwrap().len(), 0);
-    store.write_rows(SPACE, keys.into_iter().map(|key| RowChange { key, value: None }).collect()).unwrap();
+    store.write_rows(Term::ALONE, SPACE, keys.into_iter().map(|key| RowChange { key, value: None }).collect()).unwrap();
 }
 
 fn longest(store: &dyn Store) {
     let value: Vec<u8> = (0..ROW_BYTES_MAX).map(|n| n as u8).collect();
-    store.write_rows(SPACE, vec![put(&key(b"long"), &value)]).unwrap();
+    store.write_rows(Term::ALONE, SPACE, vec![put(&key(b"long"), &value)]).unwrap();
     assert_eq!(store.row(SPACE, &key(b"long")).unwrap(), Some(value));
     let too_long = vec![0; ROW_BYTES_MAX + 1];
-    assert!(store.write_rows(SPACE, vec![put(&key(b"x"), b"x"), put(&key(b"y"), &too_long)]).is_err());
+    assert!(store.write_rows(Term::ALONE, SPACE, vec![put(&key(b"x"), b"x"), put(&key(b"y"), &too_long)]).is_err());
     assert_eq!(store.row(SPACE, &key(b"x")).unwrap(), None, "a write is whole");
-    store.write_rows(SPACE, vec![RowChange { key: key(b"long"), value: None }]).unwrap();
+    store.write_rows(Term::ALONE, SPACE, vec![RowChange { key: key(b"long"), value: None }]).unwrap();
 }

@@ -75,14 +75,14 @@ fn every_row() -> Vec<PushRow> {
 }
 
 fn put(store: &dyn Store, rows: &[PushRow]) {
-    store.write_push(&rows.iter().cloned().map(PushChange::Put).collect::<Vec<_>>()).unwrap();
+    store.write_push(Term::ALONE, &rows.iter().cloned().map(PushChange::Put).collect::<Vec<_>>()).unwrap();
 }
 
 /// The rows of these checks make no sense together: they go before the folder is checked.
 fn clear(store: &dyn Store) {
     let rows = store.push_rows(&PushKey::Counters, &PushKey::Chunk(u64::MAX, Set::Collapsed, u32::MAX), usize::MAX);
     let drops: Vec<_> = rows.unwrap().iter().map(|row| PushChange::Drop(row.key())).collect();
-    store.write_push(&drops).unwrap();
+    store.write_push(Term::ALONE, &drops).unwrap();
 }
 
 fn put_and_drop(store: &dyn Store) {
@@ -95,10 +95,10 @@ fn put_and_drop(store: &dyn Store) {
     put(store, std::slice::from_ref(&changed));
     assert_eq!(store.push_row(&PushKey::Counters).unwrap(), Some(changed));
     let drops: Vec<_> = rows.iter().map(|row| PushChange::Drop(row.key())).collect();
-    store.write_push(&drops).unwrap();
-    store.write_push(&drops).unwrap();
+    store.write_push(Term::ALONE, &drops).unwrap();
+    store.write_push(Term::ALONE, &drops).unwrap();
     assert!(rows.iter().all(|row| store.push_row(&row.key()).unwrap().is_none()));
-    store.write_push(&[]).unwrap();
+    store.write_push(Term::ALONE, &[]).unwrap();
 }
 
 fn order(store: &dyn Store) {
@@ -135,7 +135,7 @@ fn whole(store: &dyn Store) {
     put(store, &timers);
     let mut changes: Vec<_> = timers.iter().map(|row| PushChange::Drop(row.key())).collect();
     changes.push(PushChange::Put(PushRow::Timer { at: 2, push: 1 }));
-    store.write_push(&changes).unwrap();
+    store.write_push(Term::ALONE, &changes).unwrap();
     let found = store.push_rows(&PushKey::Timer(0, 0), &PushKey::Timer(u64::MAX, 0), usize::MAX).unwrap();
     assert_eq!(found, [PushRow::Timer { at: 2, push: 1 }]);
     clear(store);

@@ -1,6 +1,6 @@
 //! Rows whose keys and values the engine makes itself.
 
-use super::PostgresStore;
+use super::{PostgresStore, connection::stored};
 use crate::{
     byte_rows::check_lengths,
     push::{push_key, push_value},
@@ -12,7 +12,8 @@ use tokio_postgres::Row;
 
 /// The statements of one table of rows.
 struct Table {
-    /// Puts rows that have a value and drops the others, in one statement and so all or none.
+    /// Puts rows that have a value and drops the others, in one statement and so all or none; answers with a row, or with
+    /// none if the term is over. Who would begin another one waits until the statement is done.
     write: &'static str,
     row: &'static str,
     rows: &'static str,
@@ -22,14 +23,18 @@ macro_rules! table {
     ($table:literal) => {
         Table {
             write: concat!(
-                "WITH change AS MATERIALIZED (SELECT * FROM unnest($1::bytea[], $2::bytea[]) AS c (key, value)), ",
+                "WITH held AS MATERIALIZED (SELECT 1 FROM leader WHERE term = $3::bigint FOR SHARE), ",
+                "fence AS MATERIALIZED (SELECT 1 FROM held UNION SELECT 1 WHERE $3::bigint = 0), ",
+                "change AS MATERIALIZED ",
+                "(SELECT c.* FROM fence, unnest($1::bytea[], $2::bytea[]) AS c (key, value)), ",
                 "gone AS (DELETE FROM ",
                 $table,
-                " r USING change c WHERE r.key = c.key AND c.value IS NULL) ",
-                "INSERT INTO ",
+                " r USING change c WHERE r.key = c.key AND c.value IS NULL), ",
+                "there AS (INSERT INTO ",
                 $table,
                 " (key, value) SELECT key, value FROM change WHERE value IS NOT NULL ",
-                "ON CONFLICT (key) DO UPDATE SET value = excluded.value"
+                "ON CONFLICT (key) DO UPDATE SET value = excluded.value) ",
+                "SELECT 1 FROM fence"
             ),
             row: concat!("SELECT value FROM ", $table, " WHERE key = $1"),
             rows: concat!("SELECT key, value FROM ", $table, " WHERE key BETWEEN $1 AND $2 ORDER BY key LIMIT $3"),
@@ -42,12 +47,15 @@ const POPUPS: Table = table!("popup_rows");
 
 impl PostgresStore {
     /// The last change of a key counts; keys go in one order, so that writers do not wait for each other in a circle.
-    fn write_table(&self, table: &Table, changes: BTreeMap<Vec<u8>, Option<Vec<u8>>>) -> StoreResult<()> {
+    fn write_table(&self, term: Term, table: &Table, changes: BTreeMap<Vec<u8>, Option<Vec<u8>>>) -> StoreResult<()> {
         if changes.is_empty() {
             return Ok(());
         }
         let (keys, values): (Vec<_>, Vec<_>) = changes.into_iter().unzip();
-        self.write_aside(table.write, &[&keys, &values])
+        match self.write_aside(table.write, &[&keys, &values, &stored(term.0)])?.is_empty() {
+            true => Err(StoreError::TermIsOver),
+            false => Ok(()),
+        }
     }
 
     fn rows_of(&self, table: &Table, from: &[u8], to: &[u8], limit: usize) -> StoreResult<Vec<Row>> {
@@ -65,9 +73,9 @@ impl Table {
 }
 
 impl RowStore for PostgresStore {
-    fn write_rows(&self, space: RowSpace, changes: Vec<RowChange>) -> StoreResult<()> {
+    fn write_rows(&self, term: Term, space: RowSpace, changes: Vec<RowChange>) -> StoreResult<()> {
         check_lengths(&changes)?;
-        self.write_table(Table::of(space), changes.into_iter().map(|change| (change.key, change.value)).collect())
+        self.write_table(term, Table::of(space), changes.into_iter().map(|change| (change.key, change.value)).collect())
     }
 
     fn row(&self, space: RowSpace, key: &[u8]) -> StoreResult<Option<Vec<u8>>> {
@@ -81,7 +89,7 @@ impl RowStore for PostgresStore {
 }
 
 impl PushStore for PostgresStore {
-    fn write_push(&self, changes: &[PushChange]) -> StoreResult<()> {
+    fn write_push(&self, term: Term, changes: &[PushChange]) -> StoreResult<()> {
         let mut last = BTreeMap::new();
         for change in changes {
             match change {
@@ -89,7 +97,7 @@ impl PushStore for PostgresStore {
                 PushChange::Drop(key) => last.insert(push_key(key), None),
             };
         }
-        self.write_table(&PUSH, last)
+        self.write_table(term, &PUSH, last)
     }
 
     fn push_row(&self, key: &PushKey) -> StoreResult<Option<PushRow>> {

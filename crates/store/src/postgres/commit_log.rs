@@ -17,9 +17,9 @@ const BEAT: &str = "INSERT INTO nodes (name, boot_id, card, lease_until) \
      VALUES ($1, $2, $3, now() + $4 * interval '1 millisecond') ON CONFLICT (name) DO UPDATE \
      SET boot_id = excluded.boot_id, card = excluded.card, lease_until = excluded.lease_until \
      WHERE nodes.boot_id = excluded.boot_id OR $5 RETURNING 1";
-const LEAD: &str = "UPDATE leader SET boot_id = $1, lease_until = now() + $2 * interval '1 millisecond' \
-     WHERE $3 AND (boot_id = $1 OR lease_until < now())";
-const LEADER: &str = "SELECT boot_id FROM leader WHERE lease_until >= now() AND boot_id <> 0";
+const LEAD: &str = "UPDATE leader SET \
+     term = term + CASE WHEN boot_id = $1 THEN 0 ELSE 1 END, boot_id = $1, lease_until = now() + $2 * interval '1 millisecond' WHERE $3 AND (boot_id = $1 OR lease_until < now())";
+const LEADER: &str = "SELECT boot_id, term FROM leader WHERE lease_until >= now() AND boot_id <> 0";
 const NODES: &str = "SELECT card FROM nodes WHERE lease_until >= now() ORDER BY name";
 const GOODBYE: &str = "WITH l AS (UPDATE leader SET lease_until = now() - interval '1 millisecond' WHERE boot_id = $1) \
      DELETE FROM nodes WHERE boot_id = $1";
@@ -80,10 +80,11 @@ impl CommitLog for PostgresStore {
             return Err(BeatError::Displaced);
         }
         self.query(LEAD, &[&id, &lease, &may_lead])?;
-        let leader = self.query(LEADER, &[])?.first().map(|row| row.get::<_, i64>(0) as u64);
+        let leads = self.query(LEADER, &[])?.first().map(|row| (row.get::<_, i64>(0) as u64, Term(number(row, 1))));
+        let (leader, term) = leads.map_or_else(Default::default, |(leader, term)| (Some(leader), term));
         let members =
             self.query(NODES, &[])?.iter().map(|row| decode::<Member>(row.get(0))).collect::<Result<_, _>>()?;
-        Ok(Beat { members, leader })
+        Ok(Beat { members, leader, term })
     }
 
     fn goodbye(&self, boot_id: u64) -> StoreResult<()> {

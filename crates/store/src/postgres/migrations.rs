@@ -18,6 +18,7 @@ struct Migration {
 const MIGRATIONS: &[Migration] = &[
     Migration { version: 1, name: "first", sql: include_str!("migrations/0001_first.sql") },
     Migration { version: 2, name: "commit log", sql: include_str!("migrations/0002_commit_log.sql") },
+    Migration { version: 3, name: "terms", sql: include_str!("migrations/0003_terms.sql") },
 ];
 
 /// The version of the tables that this program knows.

@@ -98,8 +98,8 @@ impl Store for ChatStore {
 }
 
 impl PushStore for ChatStore {
-    fn write_push(&self, changes: &[PushChange]) -> StoreResult<()> {
-        self.rest.write_push(changes)
+    fn write_push(&self, term: Term, changes: &[PushChange]) -> StoreResult<()> {
+        self.rest.write_push(term, changes)
     }
     fn push_row(&self, key: &PushKey) -> StoreResult<Option<PushRow>> {
         self.rest.push_row(key)
@@ -110,8 +110,8 @@ impl PushStore for ChatStore {
 }
 
 impl RowStore for ChatStore {
-    fn write_rows(&self, space: RowSpace, changes: Vec<RowChange>) -> StoreResult<()> {
-        self.rest.write_rows(space, changes)
+    fn write_rows(&self, term: Term, space: RowSpace, changes: Vec<RowChange>) -> StoreResult<()> {
+        self.rest.write_rows(term, space, changes)
     }
     fn row(&self, space: RowSpace, key: &[u8]) -> StoreResult<Option<Vec<u8>>> {
         self.rest.row(space, key)

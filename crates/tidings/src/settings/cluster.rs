@@ -2,10 +2,11 @@
 
 use super::{
     Role, Settings,
+    link::SECRET_BYTES_MIN,
     macros::{Value, settings},
 };
 use anyhow::{Context, Result, bail};
-use std::{path::PathBuf, time::Duration};
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
 use tidings_engine::cluster::log::Member;
 use tidings_hub::RedisBusConfig;
 
@@ -29,9 +30,10 @@ settings! {
         redis_queue_bytes_max: usize = RedisBusConfig::default().queue_bytes_max,
         /// Bytes of messages kept in memory for clients that come back soon; what is older is read from the database.
         recent_bytes_max: usize = 64 << 20,
-        /// Where other nodes reach this one's HTTP door, such as `http://10.0.0.1:8080`.
+        /// Where other nodes reach this one's HTTP door, such as `http://10.0.0.1:8080`; its host is told for links too. Unset:
+        /// where the door listens, if that is one address.
         advertise: Option<String> = None,
-        /// The secret that the nodes share.
+        /// The secret that the nodes share, of 16 bytes or more.
         secret: Option<String> = None,
         /// A node that is silent for longer counts no more; another takes over what it did for all.
         lease_ms: u64 = 10_000,
@@ -63,6 +65,23 @@ impl Settings {
         if cluster.redis.is_empty() {
             bail!("[cluster] redis is not set: nodes could not hear each other. Set TIDINGS_CLUSTER_REDIS");
         }
+        if cluster.secret.as_deref().unwrap_or_default().len() < SECRET_BYTES_MIN {
+            bail!(
+                "[cluster] secret must be set, and have at least {SECRET_BYTES_MIN} bytes. Set TIDINGS_CLUSTER_SECRET"
+            );
+        }
+        if let Some(advertise) = &cluster.advertise {
+            let url = reqwest::Url::parse(advertise).ok();
+            if !url.is_some_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host()) {
+                bail!("[cluster] advertise: an address such as http://10.0.0.1:8080");
+            }
+        }
+        if cluster.advertise.is_none() && self.http_listen.ip().is_unspecified() {
+            bail!(
+                "[cluster] advertise is not set, and {} is no address that others could use. Set TIDINGS_CLUSTER_ADVERTISE",
+                self.http_listen
+            );
+        }
         if cluster.lease_ms < LEASE_MS_MIN {
             bail!("[cluster] lease_ms must be at least {LEASE_MS_MIN}");
         }
@@ -73,10 +92,21 @@ impl Settings {
         Some(Member {
             name: self.cluster.name.clone().filter(|name| !name.is_empty())?,
             boot_id: rand::random(),
-            address: self.cluster.advertise.clone().unwrap_or_default(),
+            // Told once the doors are open.
+            address: String::new(),
+            link: String::new(),
             version: env!("CARGO_PKG_VERSION").into(),
             roles: self.role.show().1.trim_matches('"').into(),
         })
+    }
+
+    /// Where other nodes reach this one's door, which listens at `http`.
+    pub(crate) fn advertised(&self, http: SocketAddr) -> Result<reqwest::Url> {
+        let address = match &self.cluster.advertise {
+            Some(advertise) => advertise.clone(),
+            None => format!("http://{http}"),
+        };
+        reqwest::Url::parse(&address).with_context(|| format!("[cluster] advertise {address:?}"))
     }
 
     pub(crate) fn cluster_lease(&self) -> Duration {

@@ -5,8 +5,15 @@ use super::{
     macros::{Value, settings},
 };
 use anyhow::{Result, bail};
-use std::{net::SocketAddr, time::Duration};
-use tidings_gateway::{link::door::LinkConfig, relay::RelayConfig};
+use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
+use tidings_gateway::{
+    link::door::LinkConfig,
+    relay::{FindCore, RelayConfig},
+};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -36,11 +43,12 @@ impl Value for Role {
 settings! {
     /// Links between a core and the gateways that hold connections for it.
     Link {
-        /// Where gateways attach to this core (one address). Empty: none can. Links are not encrypted: use a network of your own.
+        /// Where gateways attach to this core (one address). Empty: none can; in a cluster, at a free port of the advertised
+        /// host. Links are not encrypted: use a network of your own.
         listen: Vec<SocketAddr> = Vec::new(),
-        /// The core that this gateway attaches to, as `host:port`.
+        /// The core that this gateway attaches to, as `host:port`; of a cluster some nodes, with commas between.
         to: Option<String> = None,
-        /// The secret that core and gateways share.
+        /// The secret that core and gateways share. Unset: that of the cluster.
         secret: Option<String> = None,
         /// This gateway's name, one process at a time has it. Unset: its first address for devices.
         name: Option<String> = None,
@@ -52,11 +60,11 @@ settings! {
 }
 
 /// A secret that could be guessed would open every session.
-const SECRET_BYTES_MIN: usize = 16;
+pub(super) const SECRET_BYTES_MIN: usize = 16;
 
 impl Settings {
     pub(super) fn check_link(&self) -> Result<()> {
-        let secret = self.link.secret.as_deref().unwrap_or_default();
+        let secret = self.link_secret().unwrap_or_default();
         let uses_links = self.role == Role::Gateway || !self.link.listen.is_empty();
         if uses_links && secret.len() < SECRET_BYTES_MIN {
             bail!("[link] secret must be set, and have at least {SECRET_BYTES_MIN} bytes. Set TIDINGS_LINK_SECRET");
@@ -64,7 +72,7 @@ impl Settings {
         if self.link.listen.len() > 1 || self.link.metrics_listen.len() > 1 {
             bail!("[link] listen and metrics_listen take one address each");
         }
-        if self.role == Role::Gateway && self.link.to.is_none() {
+        if self.role == Role::Gateway && self.cores().is_empty() {
             bail!("role = \"gateway\" needs [link] to: the core that it holds connections for. Set TIDINGS_LINK_TO");
         }
         Ok(())
@@ -72,19 +80,38 @@ impl Settings {
 
     /// Where gateways attach, if they may.
     pub(crate) fn link_config(&self) -> Option<LinkConfig> {
+        let in_cluster = || self.cluster_member().map(|_| SocketAddr::new(self.advertised_ip(), 0));
         Some(LinkConfig {
-            listen: self.link.listen.first().copied()?,
-            secret: self.link.secret.clone()?,
+            listen: self.link.listen.first().copied().or_else(in_cluster)?,
+            secret: self.link_secret()?,
             lease: Duration::from_millis(self.link.lease_ms),
         })
     }
 
+    fn link_secret(&self) -> Option<String> {
+        self.link.secret.clone().or_else(|| self.cluster.secret.clone())
+    }
+
+    /// What is known of the advertised host without asking for names: all addresses if it has a name.
+    fn advertised_ip(&self) -> IpAddr {
+        let advertise = self.cluster.advertise.as_deref().and_then(|text| reqwest::Url::parse(text).ok());
+        match advertise.as_ref().and_then(reqwest::Url::host_str) {
+            Some(host) => host.trim_matches(['[', ']']).parse().unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED)),
+            None => self.http_listen.ip(),
+        }
+    }
+
+    pub(crate) fn cores(&self) -> Vec<String> {
+        let to = self.link.to.as_deref().unwrap_or_default();
+        to.split(',').map(str::trim).filter(|core| !core.is_empty()).map(str::to_owned).collect()
+    }
+
     /// What a gateway that listens at these addresses needs to know.
-    pub(crate) fn relay_config(&self, addresses: &[SocketAddr]) -> RelayConfig {
+    pub(crate) fn relay_config(&self, cores: impl FindCore, addresses: &[SocketAddr]) -> RelayConfig {
         let address = addresses.first().map(SocketAddr::to_string).unwrap_or_default();
         RelayConfig {
-            core: self.link.to.clone().unwrap_or_default(),
-            secret: self.link.secret.clone().unwrap_or_default(),
+            cores: Arc::new(cores),
+            secret: self.link_secret().unwrap_or_default(),
             name: self.link.name.clone().unwrap_or_else(|| address.clone()),
             address,
             sessions: self.gateway_config(),

@@ -72,8 +72,8 @@ struct World {
 
 fn node(index: usize, boot_id: u64, now: Instant) -> Node {
     let name = char::from(b'a' + index as u8).to_string();
-    let (address, version, roles) = (String::new(), String::new(), String::new());
-    let member = Member { name, boot_id, address, version, roles };
+    let (address, link, version, roles) = Default::default();
+    let member = Member { name, boot_id, address, link, version, roles };
     Node {
         presence: Presence::of_member(PresenceConfig::default(), &member),
         exchange: Exchange::new(member.clone(), LEASE, now),

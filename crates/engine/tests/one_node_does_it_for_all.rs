@@ -1,0 +1,204 @@
+//! Push and popups are done by one node for all. Another takes them up where that one ended, whether it said goodbye
+//! or not; and nobody writes over what the successor has written.
+#![allow(clippy::unwrap_used)]
+
+mod fake_shard;
+mod popup_support;
+mod support;
+
+use fake_shard::Shard;
+use serde_json::json;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+use support::*;
+use tidings_engine::{
+    cluster::{bus::LocalBus, log::*},
+    memory::MemoryStore,
+    model::Position,
+    push::Register,
+    store::*,
+};
+use tidings_protocol::{
+    error::ErrorCode,
+    http::{DeviceState, PushState},
+};
+
+/// A node's way to what nodes agree on, which can be cut.
+struct Way {
+    store: Arc<MemoryStore>,
+    is_cut: AtomicBool,
+}
+
+impl Way {
+    fn pass(&self) -> StoreResult<&MemoryStore> {
+        match self.is_cut.load(Ordering::Relaxed) {
+            true => Err(StoreError::Unavailable("cut".into())),
+            false => Ok(&self.store),
+        }
+    }
+}
+
+impl CommitLog for Way {
+    fn committed_after(&self, after: Position, limit: usize) -> StoreResult<Stretch> {
+        self.pass()?.committed_after(after, limit)
+    }
+    fn newest_position(&self) -> StoreResult<Position> {
+        self.pass()?.newest_position()
+    }
+    fn prune(&self, older_than_ms: u64, now_ms: u64) -> StoreResult<u64> {
+        self.pass()?.prune(older_than_ms, now_ms)
+    }
+    fn beat(&self, me: &Member, lease_ms: u64, may_lead: bool, took: bool) -> Result<Beat, BeatError> {
+        self.pass()?.beat(me, lease_ms, may_lead, took)
+    }
+    fn goodbye(&self, boot_id: u64) -> StoreResult<()> {
+        self.pass()?.goodbye(boot_id)
+    }
+}
+
+struct Node {
+    shard: Shard,
+    way: Arc<Way>,
+}
+
+fn node(name: &str, store: &Arc<MemoryStore>, bus: &LocalBus) -> Node {
+    let way = Arc::new(Way { store: store.clone(), is_cut: AtomicBool::new(false) });
+    Node { shard: Shard::of(World::node(name, store, way.clone(), bus)), way }
+}
+
+/// Two nodes, of which the first leads, with users, a device of one of them and a popup that each is shown once.
+fn two() -> (Node, Node) {
+    let (store, bus) = (Arc::new(MemoryStore::shared()), LocalBus::default());
+    let mut first = node("a", &store, &bus);
+    first.takes_over();
+    let second = node("b", &store, &bus);
+    first.world().users(&["ann", "ben"]);
+    first.shard.bind("ann/phone");
+    first.world().put_popup("once", json!({"caps": {"total": 1}}));
+    (first, second)
+}
+
+impl Node {
+    fn world(&self) -> &World {
+        &self.shard.world
+    }
+
+    fn takes_over(&self) {
+        let engine = &self.world().engine;
+        until("it leads", || engine.has_lead() && engine.push.settle().is_ok() && engine.popup_settings().is_ok());
+    }
+}
+
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < deadline, "{what}: not within {PATIENCE:?}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn to_ann() -> serde_json::Value {
+    json!({"to": {"users": ["ann"]}, "type": "t", "body": 1})
+}
+
+#[test]
+fn who_does_not_lead_says_so_and_when_to_ask_again() {
+    let (first, second) = two();
+    let engine = &second.world().engine;
+    let push = serde_json::from_str(&to_ann().to_string()).unwrap();
+    let register = Register {
+        shard: 0,
+        session: 1,
+        user: second.world().user("ann").no,
+        device_id: "phone".into(),
+        device_kind: "phone".into(),
+        app_version: None,
+    };
+    for refusal in [
+        second.world().wait(engine.push.accept(engine.prepare_push(push).unwrap())).unwrap_err(),
+        second.world().decide_with("ann", json!({})).unwrap_err(),
+        engine.push.register(register).unwrap_err(),
+        engine.user_devices("ann").unwrap_err(),
+        engine.popup_settings().unwrap_err(),
+        second.world().report(vec![]).unwrap_err(),
+    ] {
+        assert_eq!(refusal.code, ErrorCode::NodeUnavailable, "{refusal}");
+        assert!(refusal.retry_after_ms.is_some());
+    }
+    assert!(first.world().decide("ann").is_some());
+}
+
+#[test]
+fn a_node_that_stops_leaves_all_to_the_next() {
+    let (mut first, mut second) = two();
+    let scheduled = first.shard.push(json!({"users": ["ann"]}), json!({"type": "t", "send_at": NOON + 60_000}));
+    let waits = first.shard.push(json!({"users": ["ann"]}), json!({"type": "t"}));
+    let had = first.shard.push(json!({"all": true}), json!({"type": "t"}));
+    assert_eq!(first.shard.handed("ann/phone"), [waits.push, had.push]);
+    first.shard.acknowledge("ann/phone", &[had.push]);
+    assert!(first.world().decide("ann").is_some(), "shown, and not waited for");
+    drop(first);
+    second.takes_over();
+    assert_eq!(second.world().decide("ann"), None, "the cap holds at the next node");
+    assert!(second.world().decide("ben").is_some());
+    second.shard.bind("ann/phone");
+    assert_eq!(second.shard.handed("ann/phone"), [waits.push], "what was acknowledged does not come again");
+    assert_eq!(second.shard.states(had.push)["ann/phone"], DeviceState::Acknowledged);
+    second.shard.at(NOON + 60_000);
+    assert_eq!(second.shard.handed("ann/phone"), [scheduled.push]);
+    let newest = second.shard.push(json!({"users": ["ann"]}), json!({"type": "t"}));
+    assert!(newest.push > had.push, "numbers go on");
+}
+
+#[test]
+fn a_node_that_is_cut_off_writes_nothing_more() {
+    let (mut first, mut second) = two();
+    assert!(first.world().decide("ann").is_some());
+    first.world().engine.popups.settle().unwrap();
+    let waits = first.shard.push(json!({"users": ["ann"]}), json!({"type": "t"}));
+    first.way.is_cut.store(true, Ordering::Relaxed);
+    until("its lease is over by its own clock", || !first.world().engine.leads());
+    let refusal = first.world().decide_with("ben", json!({})).unwrap_err();
+    assert_eq!(refusal.code, ErrorCode::NodeUnavailable, "nothing is decided while another may decide");
+    second.takes_over();
+    assert!(first.world().engine.has_lead(), "it has not heard");
+    let taken = second.shard.push(json!({"users": ["ann"]}), json!({"type": "t"}));
+    let refusal = first.shard.world.engine.prepare_push(serde_json::from_str(&to_ann().to_string()).unwrap()).unwrap();
+    let refusal = first.world().wait(first.world().engine.push.accept(refusal)).unwrap_err();
+    assert_eq!(refusal.code, ErrorCode::NodeUnavailable, "the store does not take it: {refusal}");
+    // Its sessions hear of it, and it forgets.
+    until("its sessions are told", || {
+        first.shard.take();
+        first.shard.phones.is_empty()
+    });
+    assert_eq!(first.world().engine.push.settle().unwrap_err().code, ErrorCode::NodeUnavailable);
+    second.shard.bind("ann/phone");
+    assert_eq!(second.shard.handed("ann/phone"), [waits.push, taken.push]);
+    assert_eq!(second.world().decide("ann"), None);
+    // It hears again: another leads.
+    first.way.is_cut.store(false, Ordering::Relaxed);
+    until("it hears that another leads", || !first.world().engine.has_lead());
+    assert_eq!(first.world().decide_with("ben", json!({})).unwrap_err().code, ErrorCode::NodeUnavailable);
+    second.shard.acknowledge("ann/phone", &[waits.push, taken.push]);
+    assert_eq!(second.shard.status(taken.push).state, PushState::Completed);
+}
+
+#[test]
+fn a_lead_that_is_renewed_late_goes_on_with_all_it_had() {
+    let (first, second) = two();
+    // Another one could take it: it is gone.
+    drop(second);
+    let mut first = first;
+    first.way.is_cut.store(true, Ordering::Relaxed);
+    until("its lease is over by its own clock", || !first.world().engine.leads());
+    first.way.is_cut.store(false, Ordering::Relaxed);
+    until("it leads again", || first.world().engine.leads());
+    let push = first.shard.push(json!({"users": ["ann"]}), json!({"type": "t"}));
+    assert_eq!(first.shard.handed("ann/phone"), [push.push], "its sessions stayed");
+    assert!(first.world().decide("ann").is_some());
+}

@@ -1,0 +1,224 @@
+//! Devices connect to any node. Their sessions are where push is done, and go along when that moves; the connections
+//! stay.
+#![allow(clippy::unwrap_used)]
+
+#[path = "support/devices.rs"]
+mod devices;
+mod support;
+
+use devices::*;
+use std::{net::TcpStream, sync::Arc, time::Duration};
+use support::*;
+use tidings_client::session::Session;
+use tidings_engine::{
+    cluster::{bus::LocalBus, members::Members},
+    memory::MemoryStore,
+    metrics::Metrics,
+};
+use tidings_gateway::{
+    door::{MiopDoor, MiopDoorConfig, Stop},
+    link::door::{LinkConfig, LinkDoor},
+    relay::{FindCore, Relay, RelayConfig},
+};
+use tidings_protocol::{
+    error::ErrorCode,
+    frames::{self, ClientFrame, ServerFrame},
+    http::*,
+    miop::{Bind, Frame, VERSION, wants},
+};
+
+const SECRET: &str = "the secret of the links";
+
+/// The node that leads, as one has heard.
+struct Leader(Arc<Members>);
+
+impl FindCore for Leader {
+    fn candidates(&self) -> Vec<String> {
+        self.0.leader().map(|leader| leader.link).filter(|link| !link.is_empty()).into_iter().collect()
+    }
+
+    fn has_moved(&self, from: &str) -> bool {
+        self.candidates().first().is_some_and(|link| link != from)
+    }
+}
+
+/// A door for devices, and who holds them.
+struct Holder {
+    relay: Arc<Relay>,
+    address: std::net::SocketAddr,
+    _door: Stop,
+}
+
+impl Holder {
+    fn start(name: &str, cores: impl FindCore) -> Holder {
+        let door = MiopDoor::bind(MiopDoorConfig::open(vec![LOCAL])).unwrap();
+        let address = door.addresses()[0].0;
+        let (secret, name) = (SECRET.into(), name.into());
+        let config = RelayConfig {
+            cores: Arc::new(cores),
+            secret,
+            name,
+            address: address.to_string(),
+            sessions: gateway_config(),
+        };
+        let relay = Relay::start(config, Arc::new(Metrics::new())).unwrap();
+        Holder { address, _door: door.start(relay.clone()).unwrap(), relay }
+    }
+
+    fn device(&self, user: &str, wanted: u64) -> Device<TcpStream> {
+        until("there are links", || self.relay.is_attached());
+        let mut device = Device::new(connect(self.address));
+        let token = token(user);
+        let bind = Bind { version: VERSION, token: &token, device_id: "d1", wants: Some(wanted), ..Bind::default() };
+        device.write(&Frame::Bind(bind));
+        device.expect(|frame| assert!(matches!(frame, Frame::Bound(_)), "{frame:?}"));
+        device
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        self.relay.drain(Duration::ZERO);
+    }
+}
+
+struct Node {
+    holder: Holder,
+    link: LinkDoor,
+    server: Server,
+}
+
+impl Node {
+    fn start(name: &str, store: &Arc<MemoryStore>, bus: &LocalBus) -> Node {
+        let server = Server::node(name, store, bus);
+        let config = LinkConfig { listen: LOCAL, secret: SECRET.into(), lease: Duration::from_secs(15) };
+        let link = LinkDoor::start(config, server.gateway.clone()).unwrap();
+        let members = &server.engine.cluster.as_ref().unwrap().members;
+        members.tell_doors(format!("http://{}", server.address), link.address().to_string());
+        let holder = Holder::start(&format!("{name}/devices"), Leader(members.clone()));
+        Node { holder, link, server }
+    }
+
+    fn leads(&self) -> bool {
+        self.server.engine.has_lead() && self.server.engine.push.settle().is_ok()
+    }
+
+    fn push_to(&self, user: &str) -> u64 {
+        let to = PushTo { users: vec![user.into()], ..PushTo::default() };
+        let request = PushRequest {
+            to,
+            content_type: "text".into(),
+            body: raw("hello"),
+            ttl_s: None,
+            collapse_key: None,
+            priority: PushPriority::Normal,
+            send_at: None,
+            dry_run: false,
+            client_push_id: None,
+        };
+        let prepared = self.server.engine.prepare_push(request).unwrap();
+        self.server.wait(self.server.engine.push.accept(prepared)).unwrap().push
+    }
+
+    fn devices(&self, user: &str) -> Vec<DeviceCard> {
+        self.server.engine.user_devices(user).unwrap().devices
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.link.stop();
+    }
+}
+
+/// The first leads.
+fn nodes() -> [Node; 2] {
+    let (store, bus) = (Arc::new(MemoryStore::shared()), LocalBus::default());
+    let first = Node::start("a", &store, &bus);
+    until("the first leads", || first.leads());
+    let second = Node::start("b", &store, &bus);
+    first.server.users(&["ann", "ben", "cyd"]);
+    [first, second]
+}
+
+fn pushed(device: &mut Device<TcpStream>) -> u64 {
+    let push = device.expect(|frame| match frame {
+        Frame::Push(push) => push.push,
+        other => panic!("no push: {other:?}"),
+    });
+    device.write(&Frame::Ack { pushes: vec![push] });
+    push
+}
+
+#[test]
+fn a_device_anywhere_is_pushed_to_and_stays_when_the_lead_moves() {
+    let [first, second] = nodes();
+    let mut there = second.holder.device("ann", wants::PUSH);
+    let mut here = first.holder.device("ben", wants::PUSH);
+    let push = first.push_to("ann");
+    assert_eq!(pushed(&mut there), push);
+    let push = first.push_to("ben");
+    assert_eq!(pushed(&mut here), push);
+    until("what was acknowledged is stored", || {
+        first.server.engine.push.settle().unwrap();
+        first.devices("ann")[0].pending == 0
+    });
+    drop(first);
+    until("the second leads", || second.leads());
+    until("its device is bound there anew", || second.devices("ann").iter().any(|device| device.online));
+    let push = second.push_to("ann");
+    assert_eq!(pushed(&mut there), push, "over the connection that it had");
+    there.is_alive();
+    assert!(!second.devices("ben")[0].online);
+}
+
+#[test]
+fn a_gateway_of_its_own_finds_the_leader_by_any_node() {
+    let [first, second] = nodes();
+    let gateway = Holder::start("east", vec![second.link.address().to_string(), first.link.address().to_string()]);
+    let mut phone = gateway.device("ann", wants::PUSH);
+    let mut chatter = gateway.device("ben", wants::PUSH | wants::CHAT);
+    assert_eq!(first.server.online("ann"), 1, "it is a session of the leader");
+    let push = first.push_to("ann");
+    assert_eq!(pushed(&mut phone), push);
+    drop(first);
+    // Who chats knows best what it has seen, and comes again.
+    chatter.expect(|frame| assert!(matches!(frame, Frame::Redirect { .. }), "{frame:?}"));
+    until("the second leads", || second.leads());
+    let push = second.push_to("ann");
+    assert_eq!(pushed(&mut phone), push);
+    phone.is_alive();
+}
+
+#[test]
+fn a_session_elsewhere_chats_and_is_told_that_pushes_do_not_come_here() {
+    let [first, second] = nodes();
+    first.server.group("g", &["ann", "ben"]);
+    let open = |server: &Server| {
+        let mut session = Session::connect(server.address).unwrap();
+        let bind = ClientFrame::Bind(frames::Bind {
+            token: token("ann"),
+            device_id: "browser".into(),
+            device_kind: "web".into(),
+            app_version: None,
+            cursor: None,
+            push: true,
+        });
+        session.write(&bind).unwrap();
+        assert!(matches!(next(&mut session), ServerFrame::Bound(_)));
+        session
+    };
+    let mut here = open(&first.server);
+    assert_eq!(bound(&here).pushes, None);
+    let mut there = open(&second.server);
+    assert_eq!(bound(&there).pushes, Some(false));
+    second.server.say("ben", "g", "hello");
+    for session in [&mut here, &mut there] {
+        assert_eq!(text_of(&entries(session, 1)[0]), "hello");
+    }
+    there.write(&ClientFrame::Ack { pushes: vec![1] }).unwrap();
+    match next(&mut there) {
+        ServerFrame::Error { code, .. } => assert_eq!(code, ErrorCode::Forbidden),
+        other => panic!("{other:?}"),
+    }
+}

@@ -1,0 +1,148 @@
+//! Push and popups are asked for at any node: one that does not lead has the leader answer, and passes that on.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use serde_json::{Value, json};
+use std::{
+    io::{Read, Write},
+    net::{SocketAddr, TcpListener, TcpStream},
+    sync::Arc,
+};
+use support::*;
+use tidings_client::http::Http;
+use tidings_engine::{cluster::bus::LocalBus, memory::MemoryStore};
+
+/// Two nodes, of which the first leads and the second knows where it is; users `ann` and `ben`.
+fn nodes() -> [Server; 2] {
+    let (store, bus) = (Arc::new(MemoryStore::shared()), LocalBus::default());
+    let first = Server::node("a", &store, &bus);
+    until("the first leads", || first.engine.popup_settings().is_ok() && first.engine.push.settle().is_ok());
+    let second = Server::node("b", &store, &bus);
+    let known = || second.engine.cluster.as_ref().unwrap().members.leader().is_some_and(|a| !a.address.is_empty());
+    until("the second knows where the first is", known);
+    first.users(&["ann", "ben"]);
+    [first, second]
+}
+
+#[track_caller]
+fn ask(http: &mut Http, method: &str, path: &str, body: Value, status: u16) -> Value {
+    let body = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
+    let answer = http.exchange(method, path, &body).unwrap();
+    assert_eq!(answer.status, status, "{}", String::from_utf8_lossy(&answer.body));
+    serde_json::from_slice(&answer.body).unwrap_or_default()
+}
+
+/// The whole answer to a request that is written as it stands.
+fn raw(address: SocketAddr, head: &str, body: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let length = body.len();
+    write!(
+        stream,
+        "{head}\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
+    )
+    .unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+#[test]
+fn what_is_asked_at_another_node_is_done_by_the_leader() {
+    let [first, second] = nodes();
+    let (mut here, mut there) = (first.app(), second.app());
+    let popup = json!({"state": "live", "placements": ["home"], "variants": [{"id": "a", "content": {"title": "x"}}],
+        "caps": {"total": 1}});
+    ask(&mut there, "PUT", "/v1/popups/once", popup, 201);
+    assert_eq!(ask(&mut here, "GET", "/v1/popups/once", Value::Null, 200)["version"], 1);
+    let question = json!({"user": "ann", "placement": "home"});
+    let shown = ask(&mut there, "POST", "/v1/popups/decide", question.clone(), 200);
+    ask(&mut here, "POST", "/v1/popups/decide", question.clone(), 204);
+    ask(&mut there, "POST", "/v1/popups/decide", question, 204);
+    let event = json!({"events": [{"id": "e1", "type": "click", "decision": shown["decision"]}]});
+    assert_eq!(ask(&mut there, "POST", "/v1/popup-events", event.clone(), 202)["accepted"], 1);
+    assert_eq!(ask(&mut here, "POST", "/v1/popup-events", event, 202)["duplicates"], 1);
+    let push = json!({"to": {"all": true}, "type": "t", "body": 1});
+    let pushed = ask(&mut there, "POST", "/v1/push", push, 202)["push"].clone();
+    assert_eq!(ask(&mut here, "GET", &format!("/v1/push/{pushed}"), Value::Null, 200)["push"], pushed);
+    assert_eq!(ask(&mut there, "GET", "/v1/users/ann/devices", Value::Null, 200), json!({"devices": []}));
+    // What is no one node's is answered where it is asked.
+    ask(&mut there, "GET", "/v1/users/ann", Value::Null, 200);
+    let forwarded = &second.engine.metrics.cluster.forwarded;
+    assert_eq!((forwarded.get(), first.engine.metrics.cluster.forwarded.get()), (6, 0));
+}
+
+#[test]
+fn the_callers_own_credential_goes_along_and_the_answer_comes_as_it_is() {
+    let [first, second] = nodes();
+    let answers = [first.address, second.address].map(|address| raw(address, "GET /v1/popups/none HTTP/1.1", ""));
+    for answer in &answers {
+        assert!(answer.starts_with("HTTP/1.1 401 Unauthorized\r\n"), "{answer}");
+        assert!(answer.contains("www-authenticate: Bearer\r\n") && answer.contains("problem+json"), "{answer}");
+    }
+    let mut as_ann = Http::new(second.address, token("ann"));
+    let refused = ask(&mut as_ann, "POST", "/v1/popups/decide", json!({"user": "ben", "placement": "home"}), 403);
+    assert_eq!(refused["code"], "forbidden");
+    ask(&mut as_ann, "POST", "/v1/popups/decide", json!({"placement": "home"}), 204);
+    assert_eq!(ask(&mut second.app(), "GET", "/v1/popups/none", Value::Null, 404)["code"], "not_found");
+}
+
+#[test]
+fn large_bodies_pass_through_both_ways() {
+    let [_first, second] = nodes();
+    let mut there = second.app();
+    let list: String = (0..200_000).map(|n| format!("user-{n}\n")).collect();
+    let answer = there.exchange_text("PUT", "/v1/popup-segments/all", "text/plain", list.as_bytes()).unwrap();
+    assert_eq!(answer.status, 200, "{}", String::from_utf8_lossy(&answer.body));
+    assert_eq!(ask(&mut there, "GET", "/v1/popup-segments/all", Value::Null, 200)["users"], 200_000);
+    let popup = json!({"state": "live", "placements": ["home"], "variants": [{"id": "a", "content": {}}]});
+    ask(&mut there, "PUT", "/v1/popups/each", popup, 201);
+    let decision = ask(&mut there, "POST", "/v1/popups/decide", json!({"user": "ann", "placement": "home"}), 200);
+    for hundred in 0..30 {
+        let event = |n| json!({"id": format!("{hundred}-{n}"), "type": "click", "decision": decision["decision"]});
+        let events: Vec<Value> = (0..100).map(event).collect();
+        ask(&mut there, "POST", "/v1/popup-events", json!({"events": events}), 202);
+    }
+    // Longer than its length could be told before.
+    let authorization = format!("GET /v1/popup-events HTTP/1.1\r\nAuthorization: Bearer {API_KEY}");
+    let export = raw(second.address, &authorization, "");
+    assert!(export.contains("application/x-ndjson"), "{}", &export[..300]);
+    assert_eq!(export.matches("\"decision\"").count(), 3_000);
+}
+
+#[test]
+fn who_cannot_have_it_answered_says_so_and_when_to_ask_again() {
+    let [first, second] = nodes();
+    let check = |answer: String| {
+        assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
+        assert!(answer.contains("node_unavailable") && answer.contains("retry-after: 1\r\n"), "{answer}");
+    };
+    let question = r#"{"user": "ann", "placement": "home"}"#;
+    let head = format!("POST /v1/popups/decide HTTP/1.1\r\nAuthorization: Bearer {API_KEY}");
+    // One hop only.
+    check(raw(second.address, &format!("{head}\r\nTidings-Forwarded: c"), question));
+    assert!(raw(first.address, &format!("{head}\r\nTidings-Forwarded: b"), question).starts_with("HTTP/1.1 204 "));
+    // Nobody is there any more.
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    first.engine.cluster.as_ref().unwrap().members.tell_doors(format!("http://{closed}"), String::new());
+    let leader = || second.engine.cluster.as_ref().unwrap().members.leader().unwrap().address;
+    until("the second has heard", || leader() == format!("http://{closed}"));
+    check(raw(second.address, &head, question));
+}
+
+#[test]
+fn when_the_lead_moves_so_do_the_questions() {
+    let [first, second] = nodes();
+    let popup = json!({"state": "live", "placements": ["home"], "variants": [{"id": "a", "content": {}}],
+        "caps": {"total": 1}});
+    ask(&mut second.app(), "PUT", "/v1/popups/once", popup, 201);
+    let question = json!({"user": "ann", "placement": "home"});
+    let mut there = second.app();
+    ask(&mut there, "POST", "/v1/popups/decide", question.clone(), 200);
+    drop(first);
+    until("the second answers by itself", || second.engine.popup_settings().is_ok());
+    ask(&mut there, "POST", "/v1/popups/decide", question.clone(), 204);
+    ask(&mut second.app(), "POST", "/v1/popups/decide", question, 204);
+    assert_eq!(ask(&mut there, "GET", "/v1/popups/once", Value::Null, 200)["version"], 1);
+}

@@ -1,0 +1,114 @@
+//! What one node writes for all is taken while its term runs, and not once another has begun: also not if it was on
+//! its way then.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::time::Duration;
+use support::postgres::*;
+use tidings_engine::{
+    cluster::log::{Beat, CommitLog, Member},
+    push::rows::*,
+    store::*,
+};
+use tidings_store::PostgresStore;
+
+const LEASE_MS: u64 = 300;
+
+fn member(name: &str, boot_id: u64) -> Member {
+    let (address, link) = Default::default();
+    Member { name: name.into(), boot_id, address, link, version: "1".into(), roles: "all".into() }
+}
+
+fn beat(store: &PostgresStore, member: &Member) -> Beat {
+    store.beat(member, LEASE_MS, true, true).unwrap()
+}
+
+/// Beats until it leads: the lease of the one before must end.
+fn lead(store: &PostgresStore, member: &Member) -> Term {
+    loop {
+        let beat = beat(store, member);
+        if beat.leader == Some(member.boot_id) {
+            return beat.term;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn put(store: &PostgresStore, term: Term, value: &[u8]) -> StoreResult<()> {
+    let change = RowChange { key: b"k".to_vec(), value: Some(value.to_vec()) };
+    store.write_rows(term, RowSpace::Popups, vec![change])
+}
+
+fn push(push: u64) -> [PushChange; 1] {
+    [PushChange::Put(PushRow::Mark { mark: Mark::Live, push })]
+}
+
+fn value(store: &PostgresStore) -> Option<Vec<u8>> {
+    store.row(RowSpace::Popups, b"k").unwrap()
+}
+
+#[test]
+fn only_the_present_term_writes() {
+    let server = PostgresServer::shared();
+    let url = server.database();
+    let [one, other] = [(); 2].map(|()| open_at(&url));
+    let (a, b) = (member("a", 1), member("b", u64::MAX));
+    let first = lead(&one, &a);
+    assert_eq!(beat(&one, &a).term, first, "who renews goes on with its term");
+    put(&one, first, b"1").unwrap();
+    one.write_push(first, &push(1)).unwrap();
+    let second = lead(&other, &b);
+    assert!(second > first);
+    assert!(matches!(put(&one, first, b"2"), Err(StoreError::TermIsOver)));
+    assert!(matches!(one.write_push(first, &push(2)), Err(StoreError::TermIsOver)));
+    assert!(matches!(put(&one, Term(second.0 + 1), b"2"), Err(StoreError::TermIsOver)));
+    assert_eq!(value(&other).unwrap(), b"1");
+    assert_eq!(other.push_row(&PushKey::Mark(Mark::Live, 2)).unwrap(), None);
+    put(&other, second, b"3").unwrap();
+    // A lease that is over and was nobody else's is the same term still.
+    std::thread::sleep(Duration::from_millis(LEASE_MS + 50));
+    put(&other, second, b"4").unwrap();
+    assert_eq!(lead(&other, &b), second);
+    // The first leads again: what it wrote before does not come back to life.
+    other.goodbye(b.boot_id).unwrap();
+    let third = lead(&one, &a);
+    assert!(third > second);
+    assert!(matches!(put(&one, first, b"5"), Err(StoreError::TermIsOver)));
+    put(&one, third, b"6").unwrap();
+    assert_eq!(value(&one).unwrap(), b"6");
+    // Without others nobody has a term.
+    put(&other, Term::ALONE, b"7").unwrap();
+    assert_eq!(value(&one).unwrap(), b"7");
+}
+
+#[test]
+fn who_would_lead_next_waits_for_a_write_that_is_under_way() {
+    let server = PostgresServer::shared();
+    let url = server.database();
+    let [one, other] = [(); 2].map(|()| open_at(&url));
+    let first = lead(&one, &member("a", 1));
+    put(&one, first, b"0").unwrap();
+    let waiting = |what: &str| {
+        let count = format!("SELECT count(*) FROM pg_stat_activity WHERE {what} AND datname = current_database()");
+        server.sql(&url, &count).parse::<usize>().unwrap()
+    };
+    std::thread::scope(|scope| {
+        // Somebody holds the row, so that the write stands in its middle.
+        let hold = "BEGIN; SELECT 1 FROM tidings.popup_rows FOR UPDATE; SELECT pg_sleep(60)";
+        let holder = scope.spawn(|| server.sql(&url, hold));
+        server.until_one_waits_for(&url, "PgSleep");
+        let writing = scope.spawn(|| put(&one, first, b"1"));
+        server.until_one_waits_for(&url, "transactionid");
+        let leading = scope.spawn(|| lead(&other, &member("b", 2)));
+        while waiting("wait_event = 'transactionid'") < 2 {}
+        assert!(!leading.is_finished(), "the write is not done");
+        server.sql(&url, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event = 'PgSleep'");
+        assert!(holder.join().is_err());
+        writing.join().unwrap().unwrap();
+        let second = leading.join().unwrap();
+        assert_eq!(value(&other).unwrap(), b"1", "who leads next sees it");
+        assert!(matches!(put(&one, first, b"2"), Err(StoreError::TermIsOver)));
+        put(&other, second, b"3").unwrap();
+    });
+}
