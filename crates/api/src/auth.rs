@@ -1,11 +1,12 @@
 //! Who is calling: an app server by its API key, or a user by a token that the app has signed.
 
 use jsonwebtoken::{
-    Algorithm, DecodingKey, Validation, decode, decode_header,
+    Algorithm, DecodingKey, EncodingKey, Header, Validation, decode, decode_header, encode,
     errors::ErrorKind,
+    get_current_timestamp,
     jwk::{AlgorithmParameters, JwkSet},
 };
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use subtle::ConstantTimeEq;
 use tidings_protocol::error::{ErrorCode, Refusal};
@@ -69,6 +70,37 @@ struct Claims {
     sub: String,
 }
 
+/// Names the key that nodes sign with.
+const NODES_KEY_ID: &str = "tidings-nodes";
+/// As long as a request from node to node may be on its way, in seconds.
+const NODE_TOKEN_S: u64 = 60;
+
+/// Tokens that one node of a cluster signs for another: a user whose session it holds asks something that the other answers.
+#[derive(Clone)]
+pub struct NodeTokens {
+    key_text: String,
+}
+
+#[derive(Serialize)]
+struct NodeClaims<'a> {
+    sub: &'a str,
+    exp: u64,
+}
+
+impl NodeTokens {
+    /// `secret`: that of the cluster.
+    pub fn new(secret: &str) -> Self {
+        // Not the secret itself: what is signed for one purpose is of no use for another.
+        NodeTokens { key_text: format!("{NODES_KEY_ID} {secret}") }
+    }
+
+    pub(crate) fn sign(&self, user: &str) -> Result<String, jsonwebtoken::errors::Error> {
+        let header = Header { kid: Some(NODES_KEY_ID.into()), ..Header::new(Algorithm::HS256) };
+        let claims = NodeClaims { sub: user, exp: get_current_timestamp() + NODE_TOKEN_S };
+        encode(&header, &claims, &EncodingKey::from_secret(self.key_text.as_bytes()))
+    }
+}
+
 /// A key set that cannot be used; the server must not start with it.
 #[derive(Debug, thiserror::Error)]
 pub enum KeySetError {
@@ -91,6 +123,12 @@ impl Tokens {
             tokens.add_key_set(&serde_json::from_str(text)?)?;
         }
         Ok(tokens)
+    }
+
+    /// Also takes what nodes of the cluster sign for users whose sessions they hold.
+    pub fn trust(&mut self, nodes: &NodeTokens) {
+        let key = DecodingKey::from_secret(nodes.key_text.as_bytes());
+        self.by_id.insert(NODES_KEY_ID.into(), TokenKey::new(key, Algorithm::HS256));
     }
 
     fn add_key_set(&mut self, keys: &JwkSet) -> Result<(), KeySetError> {

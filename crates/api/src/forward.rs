@@ -2,16 +2,26 @@
 //!
 //! One hop only: a node that is asked so and does not lead (any more) says so. Bodies pass through, neither is held.
 
-use crate::Api;
+use crate::{Api, auth::NodeTokens};
 use axum::{
     body::Body,
     http::{HeaderMap, HeaderName, HeaderValue, Request, Response, header},
 };
 use hyper::body::Incoming;
-use std::time::Duration;
-use tidings_engine::{Engine, cluster::log::Member};
+use std::{sync::Arc, time::Duration};
+use tidings_engine::{
+    Engine,
+    cluster::{
+        asking::{LeaderDoor, LeadersAnswer, UsersRequest},
+        log::Member,
+        members::Members,
+    },
+};
 use tidings_protocol::error::{ErrorCode, Refusal};
-use tokio::sync::Semaphore;
+use tokio::{
+    runtime::Handle,
+    sync::{Semaphore, SemaphorePermit},
+};
 
 /// Names the node that a request came by.
 pub const FORWARDED: HeaderName = HeaderName::from_static("tidings-forwarded");
@@ -74,9 +84,53 @@ impl Forwarder {
         let client = client.inspect_err(|error| tracing::error!(%error, "nothing can be forwarded to other nodes"));
         Some(Forwarder { client: client.ok()?, node, places: Semaphore::new(FORWARDED_MAX) })
     }
+
+    fn place(&self) -> Result<SemaphorePermit<'_>, Refusal> {
+        self.places.try_acquire().map_err(|_| {
+            let why = format!("requests that wait for another node are limited to {FORWARDED_MAX}");
+            Refusal::new(ErrorCode::QueueFull, why).retry_after(RETRY_AFTER_MS)
+        })
+    }
+}
+
+/// The way of sessions to the leader.
+struct SessionsDoor {
+    forwarder: Arc<Forwarder>,
+    members: Arc<Members>,
+    tokens: NodeTokens,
+    runtime: Handle,
+}
+
+impl SessionsDoor {
+    async fn send(&self, leader: &Member, token: &str, request: UsersRequest<'_>) -> reqwest::Result<LeadersAnswer> {
+        let post = self.forwarder.client.post(url(leader, request.path)).bearer_auth(token);
+        let post = post.header(header::CONTENT_TYPE, "application/json").header(FORWARDED, &self.forwarder.node);
+        let answer = post.body(request.body).send().await?;
+        let retry_after = answer.headers().get(header::RETRY_AFTER).and_then(|value| value.to_str().ok());
+        let retry_after_ms = retry_after.and_then(|seconds| seconds.parse::<u64>().ok()).map(|seconds| seconds * 1_000);
+        let status = answer.status().as_u16();
+        Ok(LeadersAnswer { status, retry_after_ms, body: answer.bytes().await?.to_vec() })
+    }
+}
+
+impl LeaderDoor for SessionsDoor {
+    fn ask(&self, request: UsersRequest<'_>) -> Result<LeadersAnswer, Refusal> {
+        let leader = find_leader(&self.members)?;
+        let _place = self.forwarder.place()?;
+        let token = self.tokens.sign(request.user).map_err(|error| crate::internal(&error))?;
+        self.runtime.block_on(self.send(&leader, &token, request)).map_err(not_answered)
+    }
 }
 
 impl Api {
+    /// Has sessions of this node ask what the leader answers. Call within the runtime.
+    pub fn let_sessions_ask(&self, tokens: NodeTokens) {
+        let Some((cluster, forwarder)) = self.engine.cluster.as_ref().zip(self.forwarder.clone()) else { return };
+        let members = cluster.members.clone();
+        let door = SessionsDoor { forwarder, members, tokens, runtime: Handle::current() };
+        self.engine.set_leader_door(Arc::new(door));
+    }
+
     /// Whether a request is for another node to answer.
     pub(crate) fn is_for_another(&self, path: &str) -> bool {
         !self.engine.has_lead() && is_of_the_leader(path)
@@ -103,14 +157,9 @@ impl Api {
     }
 
     fn leader(&self) -> Result<(&Forwarder, Member), Refusal> {
-        let cluster = self.engine.cluster.as_ref().zip(self.forwarder.as_ref());
+        let cluster = self.engine.cluster.as_ref().zip(self.forwarder.as_deref());
         let (cluster, forwarder) = cluster.ok_or_else(|| no_leader("this node cannot ask others"))?;
-        let leader = cluster.members.leader().filter(|leader| leader.boot_id != cluster.members.me().boot_id);
-        let leader = leader.ok_or_else(|| no_leader("no node leads now; another will soon"))?;
-        match leader.address.is_empty() {
-            true => Err(no_leader("the node that leads does not tell where it is reached")),
-            false => Ok((forwarder, leader)),
-        }
+        Ok((forwarder, find_leader(&cluster.members)?))
     }
 
     async fn send(
@@ -118,16 +167,24 @@ impl Api {
         forwarder: &Forwarder,
         request: reqwest::RequestBuilder,
     ) -> Result<reqwest::Response, Refusal> {
-        let _place = forwarder.places.try_acquire().map_err(|_| {
-            let why = format!("requests that wait for another node are limited to {FORWARDED_MAX}");
-            Refusal::new(ErrorCode::QueueFull, why).retry_after(RETRY_AFTER_MS)
-        })?;
+        let _place = forwarder.place()?;
         self.engine.metrics.cluster.forwarded.inc();
-        request.send().await.map_err(|error| {
-            tracing::debug!(error = %error.without_url(), "the node that leads did not answer");
-            no_leader("the node that does this did not answer; whether it was done is not known")
-        })
+        request.send().await.map_err(not_answered)
     }
+}
+
+fn find_leader(members: &Members) -> Result<Member, Refusal> {
+    let leader = members.leader().filter(|leader| leader.boot_id != members.me().boot_id);
+    let leader = leader.ok_or_else(|| no_leader("no node leads now; another will soon"))?;
+    match leader.address.is_empty() {
+        true => Err(no_leader("the node that leads does not tell where it is reached")),
+        false => Ok(leader),
+    }
+}
+
+fn not_answered(error: reqwest::Error) -> Refusal {
+    tracing::debug!(error = %error.without_url(), "the node that leads did not answer");
+    no_leader("the node that does this did not answer; whether it was done is not known")
 }
 
 fn url(leader: &Member, path: &str) -> String {

@@ -97,7 +97,7 @@ pub struct Api {
     pub(crate) uploads: Semaphore,
     look_ups: Semaphore,
     /// Absent: this node does all itself.
-    forwarder: Option<Forwarder>,
+    forwarder: Option<Arc<Forwarder>>,
 }
 
 impl Api {
@@ -110,7 +110,7 @@ impl Api {
         config: ApiConfig,
     ) -> Self {
         let reads = Semaphore::new(config.reads_max);
-        let forwarder = Forwarder::of(&engine);
+        let forwarder = Forwarder::of(&engine).map(Arc::new);
         let (uploads, look_ups) = (Semaphore::new(UPLOADS_MAX), Semaphore::new(LOOK_UPS_MAX));
         let connections = Arc::default();
         Api { engine, keys, tokens, sessions, backup, config, connections, reads, uploads, look_ups, forwarder }

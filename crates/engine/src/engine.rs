@@ -3,7 +3,7 @@
 
 use crate::{
     clock::Clock,
-    cluster::{Cluster, ClusterParts, lead::Lead},
+    cluster::{Cluster, ClusterParts, asking::LeaderDoor, lead::Lead},
     commit::Committer,
     config::EngineConfig,
     directory::Directory,
@@ -20,7 +20,7 @@ use crate::{
     store::Store,
 };
 use std::sync::{
-    Arc,
+    Arc, OnceLock,
     atomic::{AtomicBool, Ordering},
 };
 
@@ -59,6 +59,7 @@ pub struct Engine {
     pub(crate) rate: RateLimit,
     pub cluster: Option<Cluster>,
     lead: Lead,
+    pub(crate) leader_door: OnceLock<Arc<dyn LeaderDoor>>,
     draining: AtomicBool,
     started_at: [Position; LANES],
 }
@@ -137,6 +138,7 @@ impl Engine {
             config,
             cluster,
             lead,
+            leader_door: OnceLock::new(),
             draining: AtomicBool::new(false),
             started_at,
         });

@@ -6,8 +6,8 @@ use crate::{
     shard::{After, Shard},
 };
 use serde::Serialize;
-use serde_json::value::RawValue;
-use std::sync::Arc;
+use serde_json::value::{RawValue, to_raw_value};
+use std::{collections::BTreeMap, sync::Arc};
 use tidings_engine::{
     Engine,
     engine::Actor,
@@ -57,10 +57,10 @@ impl Shard {
 
     /// What the user did with popups.
     pub(crate) fn take_popup_events(&mut self, key: usize, frame: &Incoming<'_>) -> After {
-        let (Some(user), Some(events)) = (self.user(key), frame.events) else {
+        let (Some(user), Some(frame_events)) = (self.user(key), frame.events) else {
             return self.refuse(key, frame.reference, malformed("popup_events needs events"));
         };
-        let events: Vec<PopupEvent> = match serde_json::from_str(events.get()) {
+        let events: Vec<PopupEvent> = match serde_json::from_str(frame_events.get()) {
             Ok(events) => events,
             Err(error) => return self.refuse(key, frame.reference, Refusal::field("events", error)),
         };
@@ -70,6 +70,20 @@ impl Shard {
         };
         let reference = frame.reference;
         let (engine, shard) = self.handles();
+        if !engine.has_lead() {
+            let events = [br#"{"events":"#, frame_events.get().as_bytes(), b"}"].concat();
+            self.parts.runtime.spawn_blocking(move || {
+                let json = match engine.report_to_leader(&user.id, events) {
+                    Ok(_) => json(&ServerFrame::Ok { reference: reference.unwrap_or(0) }),
+                    Err(refusal) => {
+                        engine.metrics.count_refusal(refusal.code);
+                        error_json(reference, &refusal)
+                    }
+                };
+                shard.tell(Command::Answer { session, json });
+            });
+            return After::Stays;
+        }
         self.parts.runtime.spawn(async move {
             let json = match engine.report_popup_events(&Actor::User(user), events).await {
                 Ok(_) => json(&ServerFrame::Ok { reference: reference.unwrap_or(0) }),
@@ -109,21 +123,47 @@ fn answer(
     engine: &Arc<Engine>,
     user: &User,
     session: u64,
-    question: &RawValue,
+    question_text: &RawValue,
     reference: Option<u64>,
 ) -> Result<Vec<u8>, Refusal> {
-    let question = QuestionBody::read(question.get().as_bytes())?;
+    let question = QuestionBody::read(question_text.get().as_bytes())?;
     if question.user().is_some_and(|named| named != "me" && named != user.id) {
         return Err(Refusal::new(ErrorCode::Forbidden, "a session asks for its own user only"));
     }
     // The connection is the app's session unless the app names one that outlives it.
     let own = engine.popups.session_of(session);
+    if !engine.has_lead() {
+        return answer_of_leader(engine, user, &own, question_text, reference);
+    }
     let mut ask = question.ask(&user.id);
     ask.session = ask.session.or(Some(&own));
     ask.fingerprint ^= session;
     let decided = engine.decide_now(&ask)?;
-    let show = decided.show.map(|showing| RawValue::from_string(String::from_utf8_lossy(&showing.json).into_owned()));
-    let show = show.transpose().map_err(|error| Refusal::new(ErrorCode::Internal, error.to_string()))?;
-    let answer = Answer { t: "popup", reference, retry_after_ms: decided.retry_after_ms, show: show.as_deref() };
+    let show = decided.show.map(|showing| String::from_utf8_lossy(&showing.json).into_owned());
+    put_answer(show, decided.retry_after_ms, reference)
+}
+
+/// The same from the node that decides for all.
+fn answer_of_leader(
+    engine: &Engine,
+    user: &User,
+    own_session: &str,
+    question: &RawValue,
+    reference: Option<u64>,
+) -> Result<Vec<u8>, Refusal> {
+    let unreadable = |error: serde_json::Error| Refusal::field("question", error);
+    let mut question: BTreeMap<String, Box<RawValue>> = serde_json::from_str(question.get()).map_err(unreadable)?;
+    if question.get("session").is_none_or(|session| session.get() == "null") {
+        question.insert("session".into(), to_raw_value(own_session).map_err(unreadable)?);
+    }
+    let question = serde_json::to_vec(&question).map_err(unreadable)?;
+    let (show, retry_after_ms) = engine.decide_at_leader(&user.id, question)?;
+    put_answer(show, retry_after_ms, reference)
+}
+
+fn put_answer(show: Option<String>, retry_after_ms: Option<u64>, reference: Option<u64>) -> Result<Vec<u8>, Refusal> {
+    let show = show.map(RawValue::from_string).transpose();
+    let show = show.map_err(|error| Refusal::new(ErrorCode::Internal, error.to_string()))?;
+    let answer = Answer { t: "popup", reference, retry_after_ms, show: show.as_deref() };
     Ok(serde_json::to_vec(&answer).unwrap_or_default())
 }

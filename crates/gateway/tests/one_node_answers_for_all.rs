@@ -10,8 +10,13 @@ use std::{
     sync::Arc,
 };
 use support::*;
-use tidings_client::http::Http;
+use tidings_client::{http::Http, session::Session};
 use tidings_engine::{cluster::bus::LocalBus, memory::MemoryStore};
+use tidings_protocol::{
+    error::ErrorCode,
+    frames::{ClientFrame, ServerFrame},
+    http::{PopupEvent, PopupEventKind},
+};
 
 /// Two nodes, of which the first leads and the second knows where it is; users `ann` and `ben`.
 fn nodes() -> [Server; 2] {
@@ -145,4 +150,47 @@ fn when_the_lead_moves_so_do_the_questions() {
     ask(&mut there, "POST", "/v1/popups/decide", question.clone(), 204);
     ask(&mut second.app(), "POST", "/v1/popups/decide", question, 204);
     assert_eq!(ask(&mut there, "GET", "/v1/popups/once", Value::Null, 200)["version"], 1);
+}
+
+#[test]
+fn a_session_of_another_node_asks_and_reports_too() {
+    let [first, second] = nodes();
+    let popup = json!({"state": "live", "placements": ["home"], "variants": [{"id": "a", "content": {"title": "x"}}],
+        "caps": {"per_session": 1}});
+    ask(&mut first.app(), "PUT", "/v1/popups/often", popup, 201);
+    let question = || serde_json::from_value(json!({ "placement": "home" })).unwrap();
+    let asks = |session: &mut Session| {
+        session.write(&ClientFrame::Popup { reference: Some(7), question: question() }).unwrap();
+        match next(session) {
+            ServerFrame::Popup { reference: Some(7), show, .. } => show,
+            other => panic!("no answer but {other:?}"),
+        }
+    };
+    let mut there = second.open("ann", "phone");
+    let shown = asks(&mut there).unwrap();
+    assert_eq!(asks(&mut there).map(|show| show.popup), None, "a connection is a session there too");
+    assert!(asks(&mut second.open("ann", "laptop")).is_some());
+    let event = |decision: &str| PopupEvent {
+        id: "e1".into(),
+        kind: PopupEventKind::Click,
+        decision: decision.into(),
+        at: None,
+        button: None,
+        value: None,
+    };
+    let report = |session: &mut Session| {
+        let events = vec![event(&shown.decision)];
+        session.write(&ClientFrame::PopupEvents { reference: Some(8), events }).unwrap();
+        next(session)
+    };
+    assert!(matches!(report(&mut there), ServerFrame::Ok { reference: 8 }));
+    match report(&mut second.open("ben", "phone")) {
+        ServerFrame::Error { code, reference, .. } => {
+            assert_eq!((code, reference), (ErrorCode::Forbidden, Some(8)), "of another user's decision");
+        }
+        other => panic!("{other:?}"),
+    }
+    let clicks: u64 =
+        first.engine.popup_counts("often", None, None).unwrap().hours.iter().map(|hour| hour.clicks).sum();
+    assert_eq!(clicks, 1);
 }

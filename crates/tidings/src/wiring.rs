@@ -5,7 +5,7 @@ use anyhow::{Context, Result};
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 use tidings_api::{
     Api, Sessions,
-    auth::{ApiKeys, Tokens},
+    auth::{ApiKeys, NodeTokens, Tokens},
     door::Door,
 };
 use tidings_engine::{
@@ -52,7 +52,10 @@ impl Server {
             .jwks_file
             .as_ref()
             .map(|file| std::fs::read_to_string(file).with_context(|| format!("reading {}", file.display())));
-        let tokens = Arc::new(Tokens::new(settings.token_key.as_deref(), key_set.transpose()?.as_deref())?);
+        let mut tokens = Tokens::new(settings.token_key.as_deref(), key_set.transpose()?.as_deref())?;
+        let nodes = settings.cluster.secret.as_deref().filter(|_| engine.cluster.is_some()).map(NodeTokens::new);
+        nodes.iter().for_each(|nodes| tokens.trust(nodes));
+        let tokens = Arc::new(tokens);
         let gateway = prepared.start(engine.clone(), receivers, Arc::new(SessionTokens(tokens.clone())))?;
         let api = Api::new(
             engine.clone(),
@@ -62,6 +65,7 @@ impl Server {
             backup,
             settings.api_config(),
         );
+        nodes.into_iter().for_each(|nodes| api.let_sessions_ask(nodes));
         let mut relay = None;
         let host = |addresses: &[SocketAddr]| -> Result<Arc<dyn Host>> {
             relay = relaying::for_the_leader(settings, &engine, addresses)?;

@@ -6,8 +6,10 @@
 //!
 //! In reading order: [`log`], the store's side; [`bus`], the road between nodes; `wire`, what is said on it; `follower`, which
 //! keeps the order; `recent`, what it has seen lately; `hub`, which sends and hears; [`members`], who is there and who leads; `presence`, who is
-//! online on any of them; `lead`, for those who do what one node does for all.
+//! online on any of them; `lead`, for those who do what one node does for all; [`asking`], for those
+//! who ask it.
 
+pub mod asking;
 pub mod bus;
 mod follower;
 mod hub;

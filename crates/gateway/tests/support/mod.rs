@@ -9,7 +9,7 @@ use std::{
 };
 use tidings_api::{
     Api, ApiConfig, Sessions,
-    auth::{ApiKeys, Tokens},
+    auth::{ApiKeys, NodeTokens, Tokens},
     door::Door,
     listener::{Listener, ListenerConfig, Stop},
 };
@@ -130,11 +130,15 @@ impl Server {
         if engine.cluster.is_none() {
             engine.popups.settle().unwrap();
         }
-        let tokens = Arc::new(Tokens::new(Some(TOKEN_KEY), None).unwrap());
+        let nodes = NodeTokens::new("the secret of the nodes");
+        let mut tokens = Tokens::new(Some(TOKEN_KEY), None).unwrap();
+        tokens.trust(&nodes);
+        let tokens = Arc::new(tokens);
         let gateway = prepared.start(engine.clone(), receivers, Arc::new(SessionTokens(tokens.clone()))).unwrap();
         let keys = ApiKeys::new([API_KEY.to_owned()]);
         let doorway = Arc::new(ToGateway(gateway.clone()));
         let api = Api::new(engine.clone(), keys, tokens, doorway, None, ApiConfig::default());
+        api.let_sessions_ask(nodes);
         let door = Door::new(Arc::new(api));
         let open = ListenerConfig::open(SocketAddr::from(([127, 0, 0, 1], 0)));
         let listener = Listener::bind(open, door.clone()).unwrap();
