@@ -105,6 +105,7 @@ impl Engine {
         let lead = Lead::of(cluster.as_ref().map(|cluster| cluster.members.clone()));
         let popups = Popups::start(PopupParts {
             config: config.popups.clone(),
+            boot: cluster.as_ref().map_or_else(rand::random, |cluster| cluster.members.me().boot_id),
             lead: lead.clone(),
             store: store.clone(),
             clock: clock.clone(),

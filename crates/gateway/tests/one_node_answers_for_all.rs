@@ -15,7 +15,7 @@ use tidings_engine::{cluster::bus::LocalBus, memory::MemoryStore};
 use tidings_protocol::{
     error::ErrorCode,
     frames::{ClientFrame, ServerFrame},
-    http::{PopupEvent, PopupEventKind},
+    http::{DecideRequest, PopupEvent, PopupEventKind},
 };
 
 /// Two nodes, of which the first leads and the second knows where it is; users `ann` and `ben`.
@@ -193,4 +193,30 @@ fn a_session_of_another_node_asks_and_reports_too() {
     let clicks: u64 =
         first.engine.popup_counts("often", None, None).unwrap().hours.iter().map(|hour| hour.clicks).sum();
     assert_eq!(clicks, 1);
+}
+
+#[test]
+fn what_happens_elsewhere_reaches_a_session_of_any_node() {
+    let [first, second] = nodes();
+    let popup = json!({"state": "live", "placements": ["home"], "variants": [{"id": "a", "content": {"title": "x"}}],
+        "trigger": {"event": "paid"}, "caps": {"per_session": 1}});
+    ask(&mut first.app(), "PUT", "/v1/popups/thanks", popup, 201);
+    let event = json!({"user": "ann", "placement": "home", "event": {"name": "paid"}});
+    let trigger = |server: &Server| ask(&mut server.app(), "POST", "/v1/popups/trigger", event.clone(), 200);
+    assert_eq!(trigger(&first)["delivered"], false, "nobody is there");
+    let mut there = second.open("ann", "phone");
+    until("the first has heard", || first.online("ann") == 1);
+    let triggered = trigger(&second);
+    assert_eq!(triggered["delivered"], true, "{triggered}");
+    match next(&mut there) {
+        ServerFrame::Popup { reference: None, show: Some(show), .. } => {
+            assert_eq!((show.popup.as_str(), json!(show.decision)), ("thanks", triggered["decision"].clone()));
+        }
+        other => panic!("no popup but {other:?}"),
+    }
+    assert_eq!(trigger(&first)["delivered"], false, "once a session, as for a question of its own");
+    let mut question: DecideRequest = serde_json::from_value(json!({ "placement": "home" })).unwrap();
+    question.event = serde_json::from_value(json!({"name": "paid"})).unwrap();
+    there.write(&ClientFrame::Popup { reference: Some(7), question }).unwrap();
+    assert!(matches!(next(&mut there), ServerFrame::Popup { reference: Some(7), show: None, .. }));
 }

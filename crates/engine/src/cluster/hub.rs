@@ -95,6 +95,9 @@ impl Ear for NodeEar {
             }
             Some(Message::Hello { name, boot_id }) => self.members.heard_of(&name, boot_id),
             Some(Message::Presence(said)) => self.presence.put(said),
+            Some(Message::Popup { user, session, frame }) => {
+                self.applier.lanes.shards().signal(user, Signal::Popup { session, frame: frame.into() });
+            }
             None => {
                 self.metrics.cluster.unknown.inc();
                 self.follower.look_now();

@@ -153,6 +153,11 @@ impl Cluster {
         Some(MissedEntries { entries, left: vec![] })
     }
 
+    /// Whether the bus took it.
+    pub(crate) fn send_popup(&self, node: &str, user: UserNo, session: u64, frame: Vec<u8>) -> bool {
+        self.bus.send(&[node.into()], Message::Popup { user, session, frame }.encode())
+    }
+
     fn newest_position(&self) -> StoreResult<Position> {
         self.log.newest_position()
     }

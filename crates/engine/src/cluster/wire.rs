@@ -60,6 +60,12 @@ pub enum Message {
     },
     /// What a node tells of its sessions; see [`super::presence`].
     Presence(Vec<u8>),
+    /// A popup that the leader has chosen for a session of the node that hears this: its frame's JSON.
+    Popup {
+        user: UserNo,
+        session: u64,
+        frame: Vec<u8>,
+    },
 }
 
 impl Message {

@@ -126,6 +126,8 @@ impl Default for PopupsConfig {
 #[derive(Clone)]
 pub(crate) struct PopupParts {
     pub(crate) config: PopupsConfig,
+    /// Tells this process from others.
+    pub(crate) boot: u64,
     pub(crate) lead: Lead,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) clock: Arc<dyn Clock>,
@@ -168,7 +170,7 @@ pub struct Popups {
 
 impl Popups {
     pub(crate) fn start(parts: PopupParts) -> Self {
-        let (held, metrics) = (Arc::new(Held::default()), parts.metrics.clone());
+        let (held, metrics, boot) = (Arc::new(Held::default()), parts.metrics.clone(), parts.boot);
         if !parts.lead.is_shared() {
             // What is asked from now on waits until it is read.
             *held.now.write() = Some(Shared::new(&parts, Term::ALONE));
@@ -176,7 +178,7 @@ impl Popups {
         let for_thread = held.clone();
         let thread = std::thread::Builder::new().name("popups".into()).spawn(move || for_thread.serve(&parts));
         let thread = thread.inspect_err(|error| tracing::error!(%error, "no popups thread")).ok();
-        Popups { held, metrics, boot: rand::random(), thread: Mutex::new(thread) }
+        Popups { held, metrics, boot, thread: Mutex::new(thread) }
     }
 
     /// Waits until all that was decided and reported so far is stored. Blocks.
@@ -186,7 +188,7 @@ impl Popups {
 
     /// What a connection is called as an app's session, if the app names none that outlives it.
     pub fn session_of(&self, connection: u64) -> String {
-        format!("connection {:x}-{connection:x}", self.boot)
+        session_at(self.boot, connection)
     }
 
     /// Stores what was decided and ends the worker.
@@ -246,7 +248,7 @@ impl Held {
 
 impl Shared {
     fn new(parts: &PopupParts, term: Term) -> Arc<Shared> {
-        let PopupParts { config, lead, store, clock, metrics } = parts.clone();
+        let PopupParts { config, lead, store, clock, metrics, .. } = parts.clone();
         Arc::new(Shared {
             users: Users::new(config.users),
             inbox: Inbox::new(&config),
@@ -307,6 +309,11 @@ impl Shared {
     fn gone(&self) -> Refusal {
         if self.is_over() { another_leads() } else { stopped() }
     }
+}
+
+/// The same for a connection of another process.
+fn session_at(boot: u64, connection: u64) -> String {
+    format!("connection {boot:x}-{connection:x}")
 }
 
 fn loading() -> Refusal {

@@ -1,9 +1,12 @@
 //! Popups that an event triggers for somebody who is here: decided, then sent to one live session.
 
-use super::decide::{Ask, Decided, Showing};
+use super::{
+    decide::{Ask, Decided, Showing},
+    session_at,
+};
 use crate::{engine::Engine, hub::Signal, model::UserNo};
 use crossbeam_channel::{RecvTimeoutError, bounded};
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
     http::Triggered,
@@ -12,6 +15,14 @@ use tidings_protocol::{
 
 /// How long the shard that owns a user's sessions may take to say which one takes a popup.
 const SHARD_PATIENCE: Duration = Duration::from_secs(2);
+
+/// The session that a popup is sent to.
+struct Taker {
+    session: u64,
+    /// Another node that has it, and its process.
+    node: Option<String>,
+    boot: Option<u64>,
+}
 
 /// An answer with all that it needed looked up.
 #[derive(Debug)]
@@ -29,13 +40,31 @@ impl Engine {
         check_id("user", ask.user)?;
         let user = self.directory.require_user(ask.user)?;
         let none = Triggered { delivered: false, decision: None, popup: None };
-        let Some(session) = self.who_takes_popups(user.no)? else { return Ok(none) };
-        let own = self.popups.session_of(session);
-        let ask = Ask { session: ask.session.or(Some(&own)), fingerprint: ask.fingerprint ^ session, ..*ask };
+        let Some(taker) = self.popup_taker(user.no)? else { return Ok(none) };
+        let own = session_at(taker.boot.unwrap_or(self.popups.boot), taker.session);
+        let ask = Ask { session: ask.session.or(Some(&own)), fingerprint: ask.fingerprint ^ taker.session, ..*ask };
         let Some(showing) = self.decide_now(&ask)?.show else { return Ok(none) };
-        self.send_popup(user.no, session, &showing.json);
+        let delivered = self.send_popup(user.no, &taker, &showing.json);
         let popup = Some(showing.popup.to_string());
-        Ok(Triggered { delivered: true, decision: Some(showing.decision), popup })
+        Ok(Triggered { delivered, decision: Some(showing.decision), popup })
+    }
+
+    /// A session here that takes popups; else the one that came last of those that other nodes have.
+    fn popup_taker(&self, user: UserNo) -> Result<Option<Taker>, Refusal> {
+        if let Some(session) = self.who_takes_popups(user)? {
+            return Ok(Some(Taker { session, node: None, boot: None }));
+        }
+        let Some(cluster) = self.cluster.as_ref().filter(|cluster| cluster.bus_trouble().is_none()) else {
+            return Ok(None);
+        };
+        let devices = self.presence.devices(user);
+        let newest = devices.iter().filter(|device| device.node.is_peer()).max_by_key(|device| device.since);
+        let taker = newest.and_then(|device| {
+            let card = self.presence.nodes.card(device.node)?;
+            let is_known = cluster.members.others().iter().any(|name| **name == *card.name);
+            is_known.then_some(Taker { session: device.session, node: Some(card.name), boot: Some(card.boot_id) })
+        });
+        Ok(taker)
     }
 
     /// A decision with all that it needs looked up, durable if it is to be. Blocks.
@@ -71,9 +100,16 @@ impl Engine {
         }
     }
 
-    fn send_popup(&self, user: UserNo, session: u64, json: &[u8]) {
-        let frame: Arc<[u8]> = [br#"{"t":"popup","show":"#, json, b"}"].concat().into();
-        self.hub.signal(user, Signal::Popup { session, frame });
+    /// Whether it is on its way.
+    fn send_popup(&self, user: UserNo, taker: &Taker, json: &[u8]) -> bool {
+        let frame = [br#"{"t":"popup","show":"#, json, b"}"].concat();
+        match (&taker.node, &self.cluster) {
+            (Some(node), Some(cluster)) => cluster.send_popup(node, user, taker.session, frame),
+            _ => {
+                self.hub.signal(user, Signal::Popup { session: taker.session, frame: frame.into() });
+                true
+            }
+        }
     }
 }
 
