@@ -16,6 +16,7 @@ use tidings_engine::{
         log::Member,
         members::Members,
     },
+    metrics::Metrics,
 };
 use tidings_protocol::error::{ErrorCode, Refusal};
 use tokio::{
@@ -97,6 +98,7 @@ impl Forwarder {
 struct SessionsDoor {
     forwarder: Arc<Forwarder>,
     members: Arc<Members>,
+    metrics: Arc<Metrics>,
     tokens: NodeTokens,
     runtime: Handle,
 }
@@ -117,6 +119,7 @@ impl LeaderDoor for SessionsDoor {
     fn ask(&self, request: UsersRequest<'_>) -> Result<LeadersAnswer, Refusal> {
         let leader = find_leader(&self.members)?;
         let _place = self.forwarder.place()?;
+        self.metrics.cluster.forwarded.inc();
         let token = self.tokens.sign(request.user).map_err(|error| crate::internal(&error))?;
         self.runtime.block_on(self.send(&leader, &token, request)).map_err(not_answered)
     }
@@ -126,8 +129,8 @@ impl Api {
     /// Has sessions of this node ask what the leader answers. Call within the runtime.
     pub fn let_sessions_ask(&self, tokens: NodeTokens) {
         let Some((cluster, forwarder)) = self.engine.cluster.as_ref().zip(self.forwarder.clone()) else { return };
-        let members = cluster.members.clone();
-        let door = SessionsDoor { forwarder, members, tokens, runtime: Handle::current() };
+        let (members, metrics) = (cluster.members.clone(), self.engine.metrics.clone());
+        let door = SessionsDoor { forwarder, members, metrics, tokens, runtime: Handle::current() };
         self.engine.set_leader_door(Arc::new(door));
     }
 

@@ -19,6 +19,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// a core that restarts do not come in step.
 const PAUSE_FIRST_MS: u64 = 50;
 const PAUSE_LAST_MS: u64 = 2_000;
+/// A core that restarts, or moves, is no matter for the log at once.
+const PAUSE_TOLD_MS: u64 = 400;
 
 /// The core, the links to its shards, and their lease.
 type Attached = (String, Vec<TcpStream>, Duration);
@@ -55,8 +57,8 @@ impl Attacher {
                     return;
                 }
                 Err(error) => {
-                    // One line when it begins, then silence until it is over.
-                    if !std::mem::replace(&mut told, true) {
+                    // One line when it lasts, then silence until it is over.
+                    if pause_ms >= PAUSE_TOLD_MS && !std::mem::replace(&mut told, true) {
                         let cores = self.config.cores.candidates();
                         tracing::warn!(%error, ?cores, "the core cannot be reached; trying again");
                     }
