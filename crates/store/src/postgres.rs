@@ -3,7 +3,8 @@
 //! It knows rows, locks and transactions, and that other nodes commit beside it. In reading order:
 //! - [`options`]: where the database is, and how long to wait for it;
 //! - [`tls`]: whether connections are encrypted; [`connection`]: one of them, on which statements are sent together and
-//!   answers tell for certain or do not; [`pool`]: several, for readers;
+//!   answers tell for certain or do not; [`pool`]: several, for readers; [`pulse`]: whether it
+//!   says anything;
 //! - [`migrations`]: the tables, made and changed once by whoever comes first;
 //! - [`commit`]: one batch: everything it touches is locked and loaded ([`load`]), decided in memory
 //!   ([`decide`]) and written ([`write`]), in two round trips whatever its size; [`append`] is the same for
@@ -32,6 +33,7 @@ mod missed;
 mod options;
 mod parts;
 mod pool;
+mod pulse;
 mod read;
 mod tls;
 mod write;
@@ -97,6 +99,7 @@ impl PostgresStore {
             connector,
         };
         store.fetch_position()?;
+        store.connector.feel_pulse();
         Ok(store)
     }
 
@@ -112,6 +115,7 @@ impl PostgresStore {
 
     /// Reads, on a connection of the pool. A connection that broke while it was idle is replaced once.
     pub(crate) fn query(&self, sql: &'static str, params: Params<'_>) -> StoreResult<Vec<Row>> {
+        self.connector.check_pulse()?;
         let mut reader = self.readers.take()?;
         let mut ask = || {
             let result = self.connector.block_on(async { reader.connection().await?.query(sql, params).await });
@@ -129,6 +133,7 @@ impl PostgresStore {
     /// Writes what is no commit: one statement, and so all or nothing. Not tried again: an earlier try that
     /// still runs could end after a later write.
     pub(crate) fn write_aside(&self, sql: &'static str, params: Params<'_>) -> StoreResult<Vec<Row>> {
+        self.connector.check_pulse()?;
         let mut writer = self.readers.take()?;
         let (written, doubt) = self.connector.block_on(async {
             let connection = match writer.connection().await {

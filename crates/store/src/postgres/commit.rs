@@ -67,6 +67,7 @@ impl PostgresStore {
 
     /// The writer's connection, taken from it: it is put back only when its transaction has ended.
     async fn take_connection(&self, writer: &mut Writer, now_ms: u64) -> Result<Connection, Stop> {
+        self.connector.check_pulse().map_err(Stop::Before)?;
         let connection = match writer.connection.take().filter(|connection| !connection.is_closed()) {
             Some(connection) => connection,
             None => self.connector.connect(Use::Commit).await.map_err(Stop::Before)?,

@@ -1,7 +1,7 @@
 //! One connection. Statements that do not need each other's answers travel together; what went wrong is
 //! told as what is certain about it.
 
-use super::{Params, PostgresOpenError, PostgresOptions, migrations, tls};
+use super::{Params, PostgresOpenError, PostgresOptions, migrations, pulse::Pulse, tls};
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use std::{
@@ -116,6 +116,7 @@ pub(crate) struct Connector {
     /// Callers wait on their own threads, whatever those are; this one only reads and writes sockets.
     runtime: Option<Runtime>,
     paused: Mutex<Option<(Instant, String)>>,
+    pulse: Pulse,
     statements: AtomicU64,
     round_trips: AtomicU64,
 }
@@ -155,6 +156,7 @@ impl Connector {
             answer_timeout: [options.statement_timeout + ANSWER_GRACE, lock_timeout + COMMIT_TIMEOUT],
             runtime: Some(runtime),
             paused: Mutex::new(None),
+            pulse: Pulse::new(),
             statements: AtomicU64::new(0),
             round_trips: AtomicU64::new(0),
         })
@@ -167,6 +169,21 @@ impl Connector {
     /// How often an answer was waited for; statements that travel together wait once.
     pub(crate) fn round_trips(&self) -> u64 {
         self.round_trips.load(Ordering::Relaxed)
+    }
+
+    /// From now on a database that falls silent is waited for by nobody.
+    pub(crate) fn feel_pulse(&self) {
+        if let Some(runtime) = &self.runtime {
+            self.pulse.begin(runtime, self.config.clone(), self.tls.clone());
+        }
+    }
+
+    /// An error while the database is silent: nothing is to be sent then.
+    pub(crate) fn check_pulse(&self) -> Result<(), Failure> {
+        match self.pulse.is_silent() {
+            true => Err(Failure::NotConnected("PostgreSQL does not answer".into())),
+            false => Ok(()),
+        }
     }
 
     /// Waits on the caller's thread. Unlike a runtime's own `block_on` it may be called on any thread, also
@@ -185,6 +202,7 @@ impl Connector {
     }
 
     pub(crate) async fn connect_to_any_version(self: &Arc<Self>, of: Use) -> Result<Connection, Failure> {
+        self.check_pulse()?;
         if let Some((at, why)) = &*self.paused.lock()
             && at.elapsed() < CONNECT_PAUSE
         {
@@ -237,7 +255,7 @@ impl Drop for Connector {
 fn session_settings(statement_timeout: Duration, lock_timeout: Duration) -> String {
     format!(
         "SET search_path = tidings; \
-         SET statement_timeout = {}; SET lock_timeout = {}; SET idle_in_transaction_session_timeout = 30000; \
+         SET statement_timeout = {}; SET lock_timeout = {}; SET idle_in_transaction_session_timeout = 5000; \
          SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off; SET enable_sort = off; SET jit = off; \
          SET plan_cache_mode = force_generic_plan; \
          SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'",
@@ -248,7 +266,7 @@ fn session_settings(statement_timeout: Duration, lock_timeout: Duration) -> Stri
 
 /// Moves a connection's bytes until it ends, and notes what casts doubt on a commit: stopped while it waited for
 /// a standby, it is answered as done, and only a warning says that the standby may not have it.
-async fn drive<S>(mut connection: tokio_postgres::Connection<Socket, S>, doubt: Arc<AtomicBool>)
+pub(crate) async fn drive<S>(mut connection: tokio_postgres::Connection<Socket, S>, doubt: Arc<AtomicBool>)
 where
     S: tokio_postgres::tls::TlsStream + Unpin,
 {
@@ -338,9 +356,12 @@ impl Connection {
 
     async fn in_time<T>(&self, work: impl Future<Output = Result<T, tokio_postgres::Error>>) -> Result<T, Failure> {
         self.connector.round_trips.fetch_add(1, Ordering::Relaxed);
-        match timeout(self.connector.answer_timeout[self.of as usize], work).await {
-            Ok(result) => Ok(result?),
-            Err(_) => Err(Failure::Late),
+        tokio::select! {
+            result = timeout(self.connector.answer_timeout[self.of as usize], work) => match result {
+                Ok(result) => Ok(result?),
+                Err(_) => Err(Failure::Late),
+            },
+            () = self.connector.pulse.falls_silent() => Err(Failure::Late),
         }
     }
 }

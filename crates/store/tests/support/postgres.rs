@@ -165,6 +165,11 @@ impl PostgresServer {
         ready.args(["-q", "-U", "postgres", "-h"]).arg(self.folder.path()).status().unwrap().success()
     }
 
+    /// Where its socket is.
+    pub(crate) fn folder(&self) -> &std::path::Path {
+        self.folder.path()
+    }
+
     /// A new, empty database; answers its url.
     pub(crate) fn database(&self) -> String {
         let name = format!("test{}", self.databases.fetch_add(1, Ordering::Relaxed));
