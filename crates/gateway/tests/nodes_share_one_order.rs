@@ -12,7 +12,13 @@ use std::{
 };
 use support::*;
 use tidings_client::session::Session;
-use tidings_engine::{cluster::bus::LocalBus, engine::Actor, memory::MemoryStore};
+use tidings_engine::{
+    cluster::{bus::LocalBus, log::*},
+    engine::Actor,
+    memory::MemoryStore,
+    model::*,
+    store::*,
+};
 use tidings_protocol::{
     entry::Entry,
     error::ErrorCode,
@@ -283,4 +289,87 @@ fn a_process_that_takes_the_name_of_another_ends_it() {
     let second = Server::node("a", &store, &bus);
     until("the first drains", || first.engine.is_draining());
     assert_eq!(second.engine.readiness(), Ok(()));
+}
+
+/// The log of a store that is out of one node's reach now and then.
+struct OutOfReach {
+    store: Arc<MemoryStore>,
+    cut: AtomicBool,
+}
+
+impl OutOfReach {
+    fn reach(&self) -> StoreResult<&MemoryStore> {
+        match self.cut.load(Ordering::Relaxed) {
+            true => Err(StoreError::Unavailable("out of reach".into())),
+            false => Ok(&self.store),
+        }
+    }
+}
+
+impl CommitLog for OutOfReach {
+    fn committed_after(&self, after: Position, limit: usize) -> StoreResult<Stretch> {
+        self.reach()?.committed_after(after, limit)
+    }
+
+    fn newest_position(&self) -> StoreResult<Position> {
+        self.reach()?.newest_position()
+    }
+
+    fn prune(&self, older_than_ms: u64, now_ms: u64) -> StoreResult<u64> {
+        self.reach()?.prune(older_than_ms, now_ms)
+    }
+
+    fn beat(&self, me: &Member, lease_ms: u64, may_lead: bool, took: bool) -> Result<Beat, BeatError> {
+        self.reach()?.beat(me, lease_ms, may_lead, took)
+    }
+
+    fn goodbye(&self, boot_id: u64) -> StoreResult<()> {
+        self.reach()?.goodbye(boot_id)
+    }
+}
+
+#[test]
+fn a_node_that_cannot_reach_the_store_still_gets_what_others_commit() {
+    let (store, bus) = (Arc::new(MemoryStore::shared()), LocalBus::default());
+    let log = Arc::new(OutOfReach { store: store.clone(), cut: AtomicBool::new(false) });
+    let lease = Duration::from_millis(500);
+    let cut_off = Server::node_on("a", &store, log.clone(), Arc::new(bus.clone()), lease);
+    let other = Server::node_on("b", &store, store.clone(), Arc::new(bus.clone()), lease);
+    let members = |server: &Server| server.engine.cluster.as_ref().unwrap().members.all().len();
+    until("they know each other", || members(&cut_off) == 2 && members(&other) == 2);
+    other.users(&["u0", "u1"]);
+    other.group("g", &["u0", "u1"]);
+    let mut session = cut_off.open("u1", "phone");
+    log.cut.store(true, Ordering::Relaxed);
+    until("its lease is over", || members(&other) == 1);
+    // Said by the other, and by the one that is cut off, which never hears the answer of its commit.
+    for n in 0..20 {
+        other.say("u0", "g", &format!("other {n}"));
+        if n == 10 {
+            let lost = Proposal::Append {
+                conversation: other.engine.directory.require_conversation("g").unwrap().no,
+                entry: said("lost"),
+            };
+            store.commit(&[lost], 1).unwrap();
+        }
+    }
+    let all = heard(&mut session, 21);
+    check_whole(&all);
+    assert!(cut_off.engine.metrics.cluster.asked.get() > 0, "what nobody published is asked of the others");
+    assert!(cut_off.engine.readiness().is_err_and(|why| why.contains("out of reach")));
+    log.cut.store(false, Ordering::Relaxed);
+    until("it is whole again", || cut_off.engine.readiness().is_ok() && members(&other) == 2);
+}
+
+fn said(text: &str) -> NewEntry {
+    NewEntry {
+        kind: EntryKind::Message,
+        sender: None,
+        client_msg_id: None,
+        content_type: "text".into(),
+        body: format!("{text:?}").into(),
+        mentions: vec![],
+        silent: false,
+        skip_push: false,
+    }
 }

@@ -361,6 +361,7 @@ impl Follower {
                 MutexGuard::unlocked(&mut state, &astray);
                 return;
             }
+            self.ask_others(&mut state);
             self.look_within(&mut state, next);
         }
     }

@@ -15,7 +15,7 @@ use crate::{
 };
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeSet, HashMap},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -29,6 +29,8 @@ const BEATS_PER_LEASE: u32 = 5;
 const LEAD_MARGIN: f64 = 0.3;
 /// How long the log keeps changes: no node looks back farther.
 const LOG_KEPT: Duration = Duration::from_secs(3_600);
+/// Names that are remembered because they were heard.
+const HEARD_MAX: usize = 1_024;
 const PRUNE_EVERY: Duration = Duration::from_secs(60);
 
 #[derive(Default)]
@@ -81,6 +83,8 @@ pub struct Members {
     tenure: Tenure,
     /// The bus' names of the others, ready for use.
     others: RwLock<Arc<[Arc<str>]>>,
+    /// Who told of itself over the bus lately.
+    heard: Mutex<HashMap<Arc<str>, Instant>>,
     sleep: (Mutex<bool>, Condvar),
     log: Arc<dyn CommitLog>,
     bus: Arc<dyn Bus>,
@@ -104,6 +108,7 @@ impl Members {
             view: RwLock::default(),
             tenure: Tenure::default(),
             others: RwLock::new(Arc::new([])),
+            heard: Mutex::default(),
             sleep: (Mutex::new(false), Condvar::new()),
             log,
             bus,
@@ -161,8 +166,15 @@ impl Members {
         self.view.read().trouble.clone()
     }
 
-    /// A node told of itself before the store did.
+    /// A node told of itself, before the store did or because it cannot reach the store.
     pub(crate) fn heard_of(&self, name: &str, boot_id: u64) {
+        if name != self.me.name {
+            let mut heard = self.heard.lock();
+            heard.retain(|_, at| at.elapsed() < self.lease);
+            if heard.len() < HEARD_MAX {
+                heard.insert(name.into(), Instant::now());
+            }
+        }
         if self.view.read().members.iter().any(|member| member.name == name && member.boot_id != boot_id) {
             // A successor: the view of it need not wait either.
             self.wake();
@@ -189,7 +201,12 @@ impl Members {
 
     fn see(&self, beat: Beat, started: Instant) {
         let names = beat.members.iter().filter(|member| member.boot_id != self.me.boot_id);
-        let others: Arc<[Arc<str>]> = names.map(|member| member.name.as_str().into()).collect();
+        let mut names: BTreeSet<Arc<str>> = names.map(|member| member.name.as_str().into()).collect();
+        // Cut off from the store and from nothing else: its sessions still get what others commit.
+        let heard = self.heard.lock();
+        names.extend(heard.iter().filter(|(_, at)| at.elapsed() < self.lease).map(|(name, _)| name.clone()));
+        drop(heard);
+        let others: Arc<[Arc<str>]> = names.into_iter().collect();
         let known: BTreeSet<Arc<str>> = self.others.read().iter().cloned().collect();
         let new: Vec<Arc<str>> = others.iter().filter(|name| !known.contains(*name)).cloned().collect();
         *self.others.write() = others;
@@ -205,9 +222,13 @@ impl Members {
         if leads != led {
             tracing::info!(leads, "the lead of the cluster has changed");
         }
-        if !new.is_empty() {
+        self.say_hello(&new);
+    }
+
+    fn say_hello(&self, to: &[Arc<str>]) {
+        if !to.is_empty() {
             let hello = Message::Hello { name: self.me.name.clone(), boot_id: self.me.boot_id };
-            self.bus.send(&new, hello.encode());
+            self.bus.send(to, hello.encode());
         }
     }
 
@@ -243,7 +264,11 @@ impl Members {
                     displaced();
                     return;
                 }
-                Err(BeatError::Store(error)) => self.note(&error),
+                Err(BeatError::Store(error)) => {
+                    self.note(&error);
+                    // They see no lease of it any more, and would send nothing.
+                    self.say_hello(&self.others());
+                }
             }
             if self.leads() && Instant::now() >= prune_at {
                 prune_at = Instant::now() + PRUNE_EVERY;
