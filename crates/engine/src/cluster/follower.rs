@@ -204,24 +204,32 @@ impl Follower {
             let patience = if state.crowded { ROOM_EVERY } else { self.patience() };
             self.look_within(&mut state, patience);
         }
-        self.ask_others(&mut state);
+        let due = self.due_to_ask(&mut state);
+        drop(state);
+        self.ask_others(due);
     }
 
-    /// Asks another node for what is missing, if it has been for long.
-    fn ask_others(&self, state: &mut State) {
+    /// Asks another node for what is missing. Not under the lock: the answer may come before this returns.
+    fn ask_others(&self, due: Option<(Position, usize)>) {
+        if let (Some((after, turn)), Some(ask)) = (due, self.ask.get()) {
+            self.metrics.cluster.asked.inc();
+            ask(after, turn);
+        }
+    }
+
+    /// Whether something has been missing for long: after what it comes, and whose turn it is.
+    fn due_to_ask(&self, state: &mut State) -> Option<(Position, usize)> {
         if state.waiting.is_empty() || state.crowded {
             state.gap = None;
-            return;
+            return None;
         }
         let now = Instant::now();
         let gap = state.gap.get_or_insert(Gap { since: now, asked: now, turn: 0 });
-        if now - gap.since >= ASK_AFTER && now - gap.asked >= ASK_AFTER {
+        let due = now - gap.since >= ASK_AFTER && now - gap.asked >= ASK_AFTER;
+        due.then(|| {
             (gap.asked, gap.turn) = (now, gap.turn + 1);
-            self.metrics.cluster.asked.inc();
-            if let Some(ask) = self.ask.get() {
-                ask(state.applied, gap.turn);
-            }
-        }
+            (state.applied, gap.turn)
+        })
     }
 
     fn patience(&self) -> Duration {
@@ -361,7 +369,8 @@ impl Follower {
                 MutexGuard::unlocked(&mut state, &astray);
                 return;
             }
-            self.ask_others(&mut state);
+            let due = self.due_to_ask(&mut state);
+            MutexGuard::unlocked(&mut state, || self.ask_others(due));
             self.look_within(&mut state, next);
         }
     }
