@@ -19,7 +19,7 @@ use crate::{
     shards::SendReply,
     store::*,
 };
-use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TrySendError, bounded};
 use parking_lot::Mutex;
 use std::{
     sync::{
@@ -39,6 +39,9 @@ use tokio::sync::oneshot;
 const BATCH_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// When a refused sender may try again: a few commits later.
 const RETRY_AFTER_MS: u64 = 100;
+/// After a commit failed and while none is asked for, the store is tried so often: who is not ready is sent nothing, and
+/// would never find out that it is again.
+const TRY_STORE_EVERY: Duration = Duration::from_secs(5);
 /// When to try again after the store failed: an operator has to act first.
 const STORE_RETRY_AFTER_MS: u64 = 1_000;
 
@@ -270,7 +273,18 @@ impl Worker {
         let mut barriers = Vec::new();
         let mut stopping = false;
         while !stopping {
-            let Ok(first) = self.inbox.recv() else { return };
+            let first = match self.failing_since.load(Ordering::Relaxed) {
+                0 => self.inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                _ => self.inbox.recv_timeout(TRY_STORE_EVERY),
+            };
+            let first = match first {
+                Ok(first) => first,
+                Err(RecvTimeoutError::Timeout) => {
+                    self.try_store();
+                    continue;
+                }
+                Err(RecvTimeoutError::Disconnected) => return,
+            };
             let mut next = Some(first);
             let mut bytes = 0;
             while let Some(command) = next.take() {
@@ -293,6 +307,17 @@ impl Worker {
             for reached in barriers.drain(..) {
                 let _ = reached.send(());
             }
+        }
+    }
+
+    /// A commit that changes nothing.
+    fn try_store(&self) {
+        let nothing = [Proposal::OutboxDone { through: 0, dead: vec![] }];
+        self.under_way.begin();
+        let tried = self.store.commit(&nothing, self.clock.now_ms());
+        self.under_way.end();
+        if tried.is_ok() {
+            self.failing_since.store(0, Ordering::Relaxed);
         }
     }
 

@@ -92,3 +92,20 @@ fn who_comes_while_the_store_does_not_answer_is_told_so() {
     assert_eq!(world.wait(world.engine.send(&Actor::App, message("alice", "g", "third"))).unwrap().seq, 2);
     assert_eq!(world.engine.readiness(), Ok(()));
 }
+
+#[test]
+fn a_node_that_is_sent_nothing_finds_out_that_its_store_is_back() {
+    let store = Arc::new(Troubled::default());
+    let world = World::new(EngineConfig::default(), store.clone());
+    world.users(&["alice", "bob"]);
+    world.conversation(ConversationKind::Group, "g", &["alice", "bob"]);
+    store.fail(1);
+    world.wait(world.engine.send(&Actor::App, message("alice", "g", "refused"))).unwrap_err();
+    assert!(world.engine.readiness().is_err());
+    let deadline = Instant::now() + PATIENCE;
+    while world.engine.readiness().is_err() {
+        assert!(Instant::now() < deadline, "nobody sends to who is not ready, and it never is again");
+        std::thread::park_timeout(std::time::Duration::from_millis(10));
+    }
+    assert_eq!(world.engine.conversation_card(&Actor::App, "g").unwrap().last_seq, 0);
+}
