@@ -408,6 +408,10 @@ impl Follower {
             Ok(read) => read,
             Err(error) => {
                 self.note_trouble(Some(&error));
+                if matches!(error, StoreError::Damaged(_)) {
+                    // What is missing is missing for good: only a new start knows the store as it is.
+                    self.state.lock().astray = true;
+                }
                 return AFTER_FAILURE;
             }
         };

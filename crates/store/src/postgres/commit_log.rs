@@ -24,7 +24,9 @@ const NODES: &str = "SELECT card FROM nodes WHERE lease_until >= now() ORDER BY 
 const GOODBYE: &str = "WITH l AS (UPDATE leader SET lease_until = now() - interval '1 millisecond' WHERE boot_id = $1) \
      DELETE FROM nodes WHERE boot_id = $1";
 const PRUNE: &str = "WITH gone AS (DELETE FROM changes WHERE position IN \
-     (SELECT position FROM changes WHERE at < $1 ORDER BY position LIMIT 10000) RETURNING 1) SELECT count(*) FROM gone";
+     (SELECT position FROM changes WHERE at < $1 ORDER BY position LIMIT 10000) RETURNING position), \
+     h AS (UPDATE history SET changes_pruned = greatest(changes_pruned, (SELECT max(position) FROM gone)) \
+     WHERE EXISTS (SELECT FROM gone)) SELECT count(*) FROM gone";
 
 /// A boot id as the database holds it: all of its bits.
 fn boot(id: u64) -> i64 {
@@ -42,6 +44,13 @@ impl CommitLog for PostgresStore {
         let (from, to) = (stored(after), stored(newest));
         let entries = self.query(ENTRIES, &[&from, &to, &rows_max])?;
         let changes = self.query(CHANGES, &[&from, &to, &rows_max])?;
+        // Asked last: what was removed while the others were read counts.
+        let pruned = self.query("SELECT changes_pruned FROM history", &[])?.first().map_or(0, |row| number(row, 0));
+        if after < pruned {
+            return Err(StoreError::Damaged(format!(
+                "changes behind position {after} are removed up to {pruned}: this node was away for too long"
+            )));
+        }
         let mut through = newest;
         for rows in [&entries, &changes] {
             if let Some(last) = rows.last().filter(|_| rows.len() == limit.max(1)) {

@@ -10,6 +10,8 @@ CREATE TABLE changes (
     at bigint NOT NULL,
     change bytea NOT NULL
 );
+-- Changes up to this position are removed: who has not come so far cannot follow any more.
+ALTER TABLE history ADD COLUMN changes_pruned bigint NOT NULL DEFAULT 0;
 CREATE INDEX changes_by_time ON changes USING brin (at);
 
 -- Nodes and their leases, by this server's clock.
