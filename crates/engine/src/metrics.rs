@@ -118,6 +118,7 @@ pub struct Metrics {
     pub commit_failures: Counter,
     pub sessions: Gauge,
     pub connections: Gauge,
+    pub connections_opened: Counter,
     pub sessions_opened: Counter,
     pub slow_readers_closed: Counter,
     pub heartbeat_timeouts: Counter,
@@ -203,6 +204,7 @@ impl Metrics {
             commit_failures: Counter::default(),
             sessions: Gauge::default(),
             connections: Gauge::default(),
+            connections_opened: Counter::default(),
             sessions_opened: Counter::default(),
             slow_readers_closed: Counter::default(),
             heartbeat_timeouts: Counter::default(),
@@ -254,6 +256,11 @@ impl Metrics {
         registry.register("commit_failures", "Batches that the store refused", m.commit_failures.clone());
         registry.register("sessions", "Bound sessions", m.sessions.clone());
         registry.register("connections", "Open connections of the session doors", m.connections.clone());
+        registry.register(
+            "connections_opened",
+            "Connections that the session doors took since the start",
+            m.connections_opened.clone(),
+        );
         registry.register("sessions_opened", "Sessions bound since the start", m.sessions_opened.clone());
         registry.register("slow_readers_closed", "Sessions closed for a full buffer", m.slow_readers_closed.clone());
         registry.register("heartbeat_timeouts", "Sessions closed for silence", m.heartbeat_timeouts.clone());

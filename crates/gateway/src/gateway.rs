@@ -149,6 +149,7 @@ impl Gateway {
             self.open.fetch_sub(1, Ordering::Relaxed);
             return false;
         }
+        self.engine.metrics.connections_opened.inc();
         let shard = self.next.fetch_add(1, Ordering::Relaxed) % self.shards.len();
         self.shards[shard].tell(Command::Adopt { carrier, door, already_read });
         true

@@ -212,6 +212,9 @@ fn connections_cut_at_any_byte_leave_nothing_behind() {
         let mut session = Session::connect(server.address).unwrap();
         session.write_bytes(&bytes[..cut]).unwrap();
     }
+    // Only those that the gateway took have a session that could still begin.
+    let taken = || server.engine.metrics.connections_opened.get();
+    until("all cut connections came", || taken() == complete as u64);
     until("all cut connections are gone", || server.gateway.connections() == 0);
     assert_eq!(server.online("alice"), 0);
     let mut whole = Session::connect(server.address).unwrap();
