@@ -357,9 +357,10 @@ fn who_did_not_ask_for_it_is_told_so_and_stays() {
     let doors = Doors::open();
     let mut pushes_only = doors.bind("alice", |bind| bind.wants = Some(wants::PUSH));
     assert_eq!((&bound(&pushes_only).cursor, &bound(&pushes_only).resume), (&None, &None));
-    doors.server.say("bob", "g", "not for who asked for pushes only");
-    pushes_only.write(&Frame::Chat { json: br#"{"t":"ping"}"# }).unwrap();
     let mut chat_only = doors.bind("bob", |bind| bind.wants = Some(wants::CHAT));
+    doors.server.say("bob", "g", "not for who asked for pushes only");
+    assert_eq!(texts(&mut chat_only, 1), ["not for who asked for pushes only"]);
+    pushes_only.write(&Frame::Chat { json: br#"{"t":"ping"}"# }).unwrap();
     doors.push("bob", "not for who asked for chat only");
     chat_only.acknowledge(&[1]).unwrap();
     for session in [&mut pushes_only, &mut chat_only] {

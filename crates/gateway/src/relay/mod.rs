@@ -182,6 +182,7 @@ impl Relay {
 impl Host for Relay {
     fn adopt(&self, carrier: Carrier, _door: Door, already_read: Vec<u8>) -> bool {
         self.shared.open.fetch_add(1, Ordering::Relaxed);
+        self.shared.metrics.connections_opened.inc();
         let thread = self.next.fetch_add(1, Ordering::Relaxed) % self.threads.len();
         self.threads[thread].tell(Command::Adopt { carrier, already_read });
         true
