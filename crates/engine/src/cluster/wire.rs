@@ -5,7 +5,8 @@ use crate::{model::*, store::Span};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-/// The form of the messages; nodes of another form next to this one hear each other's commits from the store.
+/// The form of the messages; nodes of another form next to this one hear each other's commits from the store. New kinds
+/// of messages go to the end of [`Message`] and leave it as it is: who does not know them takes them as lost.
 const FORM: u8 = 1;
 
 /// What fan-out needs to know of a conversation.
