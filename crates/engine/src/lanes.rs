@@ -93,7 +93,10 @@ impl Latch {
 /// Bounded by its slots: only what holds one is put in the channel.
 struct LaneQueue {
     sender: Mutex<Option<Sender<LaneWork>>>,
+    /// Places taken, from before the commit on.
     taken: Arc<AtomicUsize>,
+    /// What the worker was given and is not through with.
+    given: Arc<AtomicUsize>,
 }
 
 pub struct Lanes {
@@ -109,12 +112,13 @@ impl Lanes {
         let mut workers = Vec::new();
         let queues = Lane::ALL.map(|lane| {
             let (sender, inbox) = unbounded();
-            let worker = Worker { lane, inbox, shards: shards.clone(), metrics: metrics.clone() };
+            let given = Arc::new(AtomicUsize::new(0));
+            let worker = Worker { lane, inbox, given: given.clone(), shards: shards.clone(), metrics: metrics.clone() };
             match std::thread::Builder::new().name(format!("lane-{}", lane.name())).spawn(move || worker.run()) {
                 Ok(thread) => workers.push(thread),
                 Err(error) => tracing::error!(%error, "no lane thread"),
             }
-            LaneQueue { sender: Mutex::new(Some(sender)), taken: Arc::new(AtomicUsize::new(0)) }
+            LaneQueue { sender: Mutex::new(Some(sender)), taken: Arc::new(AtomicUsize::new(0)), given }
         });
         Arc::new(Lanes { queues, limit: config.lane_queue, shards, workers: Mutex::new(workers) })
     }
@@ -139,6 +143,7 @@ impl Lanes {
             if !items.is_empty()
                 && let Some(sender) = &*queue.sender.lock()
             {
+                queue.given.fetch_add(items.len(), Ordering::Relaxed);
                 let _ = sender.send(LaneWork::Committed(items));
             }
         }
@@ -151,9 +156,10 @@ impl Lanes {
         LaneSlot(taken.clone())
     }
 
-    /// Whether no lane has more than it may.
+    /// Whether no worker has more to do than it may. Places that are taken for what has yet to come to it do not count:
+    /// they may be waiting for what asks for room here.
     pub(crate) fn have_room(&self) -> bool {
-        self.queues.iter().all(|queue| queue.taken.load(Ordering::Relaxed) < self.limit)
+        self.queues.iter().all(|queue| queue.given.load(Ordering::Relaxed) < self.limit)
     }
 
     /// Has all shards take note that everything up to `position` came to the lanes before. The latch opens when they have.
@@ -190,6 +196,7 @@ impl Lanes {
 struct Worker {
     lane: Lane,
     inbox: Receiver<LaneWork>,
+    given: Arc<AtomicUsize>,
     shards: Arc<Shards>,
     metrics: Arc<Metrics>,
 }
@@ -231,7 +238,14 @@ impl Worker {
     }
 
     fn hand_over(&self, builder: &mut FanoutBuilder) {
-        let Some((fanout, entries, slots)) = builder.finish() else { return };
+        let items = std::mem::take(&mut builder.items);
+        if let Some(fanout) = builder.finish() {
+            self.fan_out(fanout);
+        }
+        self.given.fetch_sub(items, Ordering::Relaxed);
+    }
+
+    fn fan_out(&self, (fanout, entries, slots): (Fanout, usize, Vec<LaneSlot>)) {
         self.metrics.lane(self.lane).entries.inc_by(entries as u64);
         let _span = tracing::debug_span!("fan_out", lane = self.lane.name(), entries).entered();
         if self.lane == Lane::Direct {
@@ -287,6 +301,8 @@ struct FanoutBuilder {
     /// The open block of each conversation, by its place in `steps`.
     open: FxHashMap<ConversationNo, usize>,
     slots: Vec<LaneSlot>,
+    /// Added since the last fan-out.
+    items: usize,
     entries: usize,
     bytes: usize,
     through: Position,
@@ -300,6 +316,7 @@ impl FanoutBuilder {
             steps: Vec::new(),
             open: FxHashMap::default(),
             slots: Vec::new(),
+            items: 0,
             entries: 0,
             bytes: 0,
             through: 0,
@@ -313,6 +330,7 @@ impl FanoutBuilder {
 
     fn add(&mut self, item: Committed) {
         let Committed { conversation, joined, left, entry, slot, at } = item;
+        self.items += 1;
         self.oldest.get_or_insert(at);
         self.slots.extend(slot);
         if !joined.is_empty() {

@@ -43,15 +43,19 @@ const NEW_FOR: Duration = Duration::from_secs(5);
 const ROOM_EVERY: Duration = Duration::from_millis(2);
 /// After the log could not be read.
 const AFTER_FAILURE: Duration = Duration::from_millis(200);
-/// Places read back at once.
+/// Places read back at once; fewer after each failure, for who cannot be given so much in time.
 const READ_MAX: usize = 2_000;
-/// Others' commits that wait for a gap to close. Above, they are dropped, and read back later.
+const READ_MIN: usize = 16;
+/// Others' commits that wait for a gap to close, and their bytes. Above, they are dropped, and read back later.
 const WAITING_MAX: usize = 1_024;
+const WAITING_BYTES_MAX: usize = 32 << 20;
 /// What changes nothing in the order may be told late: looks are put off for this long at most.
 const FAR: Duration = Duration::from_secs(3_600);
 
-/// A gap that has lasted so long is asked of another node too, again and again: the store may be out of reach of this one.
+/// A gap that has lasted so long is asked of another node too, and of the next one after twice the time, and so on: the
+/// store may be out of reach of this one.
 const ASK_AFTER: Duration = Duration::from_millis(250);
+const ASK_DOUBLINGS_MAX: u32 = 5;
 /// What was said of commits lately, for nodes that ask: so many bytes, and so many in an answer.
 const SAID_BYTES_MAX: usize = 16 << 20;
 const ANSWER_MAX: usize = 64;
@@ -67,6 +71,16 @@ struct Waiting {
     offered: Offered,
     /// The same as a message, if it is one already.
     said: Option<Bytes>,
+}
+
+impl Waiting {
+    /// What it holds for others' sake; this node's own are bounded by their places in the lanes.
+    fn bytes(&self) -> usize {
+        match &self.offered {
+            Offered::Own(_) => 0,
+            Offered::Others(_) => self.said.as_ref().map_or(0, Bytes::len),
+        }
+    }
 }
 
 /// Messages of commits, oldest first.
@@ -90,7 +104,6 @@ impl Said {
 
 /// Since when a gap lasts, and when it was asked for last.
 struct Gap {
-    since: Instant,
     asked: Instant,
     turn: usize,
 }
@@ -102,6 +115,9 @@ struct State {
     applied: Position,
     /// By the position that each comes after.
     waiting: BTreeMap<Position, Waiting>,
+    waiting_bytes: usize,
+    /// Places to read back at once.
+    read_limit: usize,
     /// When the log is looked at next.
     look: Instant,
     /// The next in order waits for room in the lanes.
@@ -140,6 +156,8 @@ impl Follower {
         let state = State {
             applied: from,
             waiting: BTreeMap::new(),
+            waiting_bytes: 0,
+            read_limit: READ_MAX,
             look: Instant::now(),
             crowded: false,
             gap: None,
@@ -176,10 +194,14 @@ impl Follower {
         self.offer(Waiting { span: batch.span(), offered: Offered::Others(batch), said: Some(said) });
     }
 
-    /// For a node that asks: messages of commits after a position, as far as they are at hand.
+    /// For a node that asks: messages of commits after a position, as far as they are at hand. None if the first of them
+    /// is not: the rest would not close the gap.
     pub(crate) fn said_after(&self, after: Position) -> Vec<Bytes> {
         let state = self.state.lock();
-        let behind = state.said.messages.iter().filter(|(span, _)| span.through > after);
+        let mut behind = state.said.messages.iter().filter(|(span, _)| span.through > after).peekable();
+        if behind.peek().is_none_or(|(span, _)| span.after > after) {
+            return vec![];
+        }
         behind.take(ANSWER_MAX).map(|(_, message)| message.clone()).collect()
     }
 
@@ -189,14 +211,19 @@ impl Follower {
             return;
         }
         let is_own = matches!(offer.offered, Offered::Own(_));
-        if !is_own && state.waiting.len() >= WAITING_MAX && offer.span.after > state.applied {
+        let is_full = state.waiting.len() >= WAITING_MAX || state.waiting_bytes + offer.bytes() > WAITING_BYTES_MAX;
+        if !is_own && is_full && offer.span.after > state.applied {
             self.metrics.cluster.dropped.inc();
         } else {
             match state.waiting.get(&offer.span.after) {
                 // Read back as far as that or farther.
                 Some(other) if other.span.through > offer.span.through => {}
                 Some(other) if other.span.through == offer.span.through && !is_own => {}
-                _ => drop(state.waiting.insert(offer.span.after, offer)),
+                _ => {
+                    state.waiting_bytes += offer.bytes();
+                    let replaced = state.waiting.insert(offer.span.after, offer);
+                    state.waiting_bytes -= replaced.map_or(0, |replaced| replaced.bytes());
+                }
             }
         }
         self.advance(&mut state);
@@ -224,9 +251,9 @@ impl Follower {
             return None;
         }
         let now = Instant::now();
-        let gap = state.gap.get_or_insert(Gap { since: now, asked: now, turn: 0 });
-        let due = now - gap.since >= ASK_AFTER && now - gap.asked >= ASK_AFTER;
-        due.then(|| {
+        let gap = state.gap.get_or_insert(Gap { asked: now, turn: 0 });
+        let pause = ASK_AFTER * 2u32.pow(ASK_DOUBLINGS_MAX.min(gap.turn as u32));
+        (now - gap.asked >= pause).then(|| {
             (gap.asked, gap.turn) = (now, gap.turn + 1);
             (state.applied, gap.turn)
         })
@@ -263,7 +290,9 @@ impl Follower {
                 state.crowded = true;
                 break;
             }
-            let Waiting { offered, said, .. } = first.remove();
+            let first = first.remove();
+            state.waiting_bytes -= first.bytes();
+            let Waiting { offered, said, .. } = first;
             if span.through <= state.applied {
                 continue;
             }
@@ -377,14 +406,15 @@ impl Follower {
 
     /// Answers when to look again.
     fn read_back(&self) -> Duration {
-        let after = {
+        let (after, limit) = {
             let state = self.state.lock();
             if !state.waiting.is_empty() {
                 self.metrics.cluster.gaps.inc();
             }
-            state.applied
+            (state.applied, state.read_limit)
         };
-        match self.log.newest_position() {
+        let newest = self.log.newest_position();
+        match newest {
             Ok(newest) if newest < after => {
                 tracing::error!(newest, after, "the store has gone back: this node drains and must be started again");
                 let mut state = self.state.lock();
@@ -400,10 +430,14 @@ impl Follower {
             }
             _ => {}
         }
-        let read = self.log.committed_after(after, READ_MAX).and_then(|stretch| {
-            let whole = stretch.logged.len() < READ_MAX;
+        let read = self.log.committed_after(after, limit).and_then(|stretch| {
+            let whole = newest.is_ok_and(|newest| stretch.span.through >= newest);
             Ok((self.with_cards(stretch)?, whole))
         });
+        self.state.lock().read_limit = match &read {
+            Ok(_) => (limit * 2).min(READ_MAX),
+            Err(_) => (limit / 2).max(READ_MIN),
+        };
         let (batch, whole) = match read {
             Ok(read) => read,
             Err(error) => {

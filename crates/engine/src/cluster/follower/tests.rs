@@ -30,6 +30,10 @@ struct Node {
 }
 
 fn node() -> Node {
+    node_with(EngineConfig::default())
+}
+
+fn node_with(config: EngineConfig) -> Node {
     let store = Arc::new(MemoryStore::shared());
     let ids = ["a", "b", "c"];
     let users = ids.map(|id| UserPatch { id: id.into(), ..UserPatch::default() }).to_vec();
@@ -46,7 +50,7 @@ fn node() -> Node {
     };
     store.commit(&[Proposal::CreateConversation(new)], 1).unwrap();
     let room = store.conversation_no("g").unwrap().unwrap();
-    let config = EngineConfig { shards: 1, shard_queue: 4_096, ..EngineConfig::default() };
+    let config = EngineConfig { shards: 1, shard_queue: 4_096, ..config };
     let metrics = Arc::new(Metrics::new());
     let (shards, receivers) = Shards::new(&config, vec![Arc::new(Asleep)]);
     let lanes = Lanes::start(&config, shards, metrics.clone());
@@ -239,6 +243,58 @@ fn more_than_may_wait_is_dropped_and_read_back() {
 }
 
 #[test]
+fn a_lane_whose_places_are_all_taken_by_what_waits_goes_on() {
+    let node = node_with(EngineConfig { lane_queue: 4, ..EngineConfig::default() });
+    let (first, others) = node.commit(&[node.say()]);
+    let mut expected = 1;
+    // This node's own come behind another's, and hold all places there are.
+    while let Some(slot) = node.lanes.reserve(Lane::Group) {
+        let (span, batch) = node.commit(&[node.say()]);
+        let mut items = node.own(&batch);
+        items[0].committed.as_mut().unwrap().slot = Some(slot);
+        node.follower.offer_own(span, items, Bytes::new());
+        expected += 1;
+    }
+    assert_eq!(expected, 5);
+    assert!(!node.follower.reach(first.through, Duration::ZERO));
+    node.follower.offer_others(others, Bytes::new());
+    assert!(node.follower.reach(node.store.last_position(), Duration::ZERO));
+    assert_eq!(node.handed_over().0, (1..=expected).collect::<Vec<_>>());
+}
+
+#[test]
+fn what_waits_is_bounded_in_bytes_too() {
+    let node = node();
+    let first = node.commit(&[node.say()]);
+    let said = Bytes::from(vec![0; WAITING_BYTES_MAX / 4]);
+    for _ in 0..6 {
+        let (_, batch) = node.commit(&[node.say()]);
+        node.follower.offer_others(batch.clone(), said.clone());
+        node.follower.offer_others(batch, said.clone());
+    }
+    assert_eq!(node.follower.state.lock().waiting_bytes, WAITING_BYTES_MAX);
+    node.follower.offer_others(first.1, Bytes::new());
+    node.follower.read_back();
+    assert!(node.follower.reach(node.store.last_position(), Duration::ZERO));
+    assert_eq!(node.follower.state.lock().waiting_bytes, 0);
+    assert_eq!(node.handed_over().0, (1..=7).collect::<Vec<_>>());
+}
+
+#[test]
+fn who_cannot_close_a_gap_does_not_answer() {
+    let node = node();
+    let start = node.store.last_position();
+    let (_, lost) = node.commit(&[node.say()]);
+    let (_, batch) = node.commit(&[node.say()]);
+    let other = node_with(EngineConfig::default()).follower;
+    other.state.lock().applied = lost.through;
+    let said = Message::Committed(batch.clone()).encode();
+    other.offer_others(batch, said.clone());
+    assert!(other.said_after(start).is_empty(), "it begins behind the gap");
+    assert_eq!(other.said_after(lost.through), [said]);
+}
+
+#[test]
 fn a_store_that_has_gone_back_is_noticed() {
     let node = node();
     let Node { follower, store, .. } = &node;
@@ -262,7 +318,6 @@ fn what_the_store_does_not_tell_is_asked_of_others() {
     let said = Message::Committed(first.clone()).encode();
     node.follower.offer_others(second.clone(), Bytes::new());
     assert_eq!(*asked.lock(), [], "a short gap closes by itself");
-    node.follower.state.lock().gap.as_mut().unwrap().since -= ASK_AFTER;
     node.follower.state.lock().gap.as_mut().unwrap().asked -= ASK_AFTER;
     node.follower.offer_others(second.clone(), Bytes::new());
     node.follower.offer_others(second, Bytes::new());
