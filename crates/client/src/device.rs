@@ -15,7 +15,7 @@ use tidings_protocol::{
 
 /// The longest payload that a server may send (`docs/miop.md`, 2.2).
 const SERVER_PAYLOAD_BYTES_MAX: usize = 16 * 1024 * 1024;
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A connection to the MIOP door. Nothing is answered behind the caller's back: heartbeats are sent and
 /// pushes acknowledged by whoever holds it.

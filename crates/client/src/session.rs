@@ -19,7 +19,7 @@ use tidings_protocol::{
 pub const CONNECT_PATH: &str = "/v1/connect";
 /// A frame from the server that is taken; a batch of entries stays far below.
 pub const SERVER_FRAME_BYTES_MAX: usize = 16 * 1024 * 1024;
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A connection to the WebSocket door. Nothing is answered behind the caller's back except pings of
 /// the WebSocket itself.

@@ -21,7 +21,7 @@ pub(crate) enum Command {
     /// A new connection, with what was read of it already.
     Adopt { carrier: Carrier, door: Door, already_read: Vec<u8> },
     /// A relay's link to this shard.
-    AdoptLink { socket: TcpStream, relay: RelayThread, lease: Duration },
+    AdoptLink { socket: TcpStream, relay: RelayThread, lease: Duration, welcome: Vec<u8> },
     /// A relay's successor attached: its links are of no use any more.
     DropLinks { node: u32 },
     /// List the sessions, all or one user's; a dropped reply: too many are made.

@@ -36,6 +36,8 @@ pub struct GatewayConfig {
     pub heartbeat_max: Duration,
     /// An unbound connection is closed after this.
     pub bind_timeout: Duration,
+    /// How long a closing connection may take to take its goodbye and go.
+    pub closing_timeout: Duration,
     /// Bytes waiting for one session, shared ones included. Above: closed with `slow_reader`.
     pub session_buffer_bytes: usize,
     /// Requests of one session that may run at once (history, read marks). Above: `rate_limited`.
@@ -63,6 +65,7 @@ impl Default for GatewayConfig {
             heartbeat_min: Duration::from_secs(10),
             heartbeat_max: Duration::from_secs(1_800),
             bind_timeout: Duration::from_secs(10),
+            closing_timeout: Duration::from_secs(5),
             session_buffer_bytes: 4 * 1024 * 1024,
             session_requests: 16,
             connections_max: 100_000,

@@ -45,8 +45,6 @@ const READING_TURN: Duration = Duration::from_millis(2);
 const COMMANDS_PER_TURN: usize = 256;
 /// The wheel's tick: time-outs are kept to about this.
 pub(crate) const TICK: Duration = Duration::from_millis(100);
-/// How long a closing connection may take to say goodbye.
-pub(crate) const CLOSING: Duration = Duration::from_secs(5);
 
 pub(crate) struct ShardParts {
     pub index: usize,
@@ -200,7 +198,7 @@ impl Shard {
                         self.take_bytes(key, moving.already_read);
                     }
                 }
-                Command::AdoptLink { socket, relay, lease } => self.adopt_link(socket, relay, lease),
+                Command::AdoptLink { socket, relay, lease, welcome } => self.adopt_link(socket, relay, lease, &welcome),
                 Command::DropLinks { node } => self.drop_links_of(node),
                 Command::List { user, reply } => self.begin_listing(user, reply),
                 Command::Correct { corrections, reply } => {
@@ -312,7 +310,7 @@ impl Shard {
         connection.outgoing.clear_items();
         connection.push_close(&refusal);
         self.schedule.flush_soon(connection, key);
-        self.arm(key, tick + ticks(CLOSING));
+        self.arm(key, tick + ticks(self.parts.config.closing_timeout));
     }
 
     /// Has the connection looked at no later than `tick`.
@@ -483,7 +481,7 @@ impl Shard {
             Door::Miop => {}
         }
         self.schedule.flush_soon(connection, key);
-        self.arm(key, tick + ticks(CLOSING));
+        self.arm(key, tick + ticks(self.parts.config.closing_timeout));
     }
 
     fn check_times(&mut self) {
@@ -496,7 +494,7 @@ impl Shard {
                 Phase::Binding | Phase::Live => {
                     (silence_max(connection.heartbeat_ms), Some(ErrorCode::HeartbeatTimeout))
                 }
-                Phase::Closing => (ticks(CLOSING), None),
+                Phase::Closing => (ticks(self.parts.config.closing_timeout), None),
             };
             if tick < connection.heard + limit {
                 let again = connection.heard + limit;

@@ -182,7 +182,7 @@ fn a_websocket_session_over_tls() {
             seen.extend(next(&mut stream));
         }
     }
-    assert!(server.wait(stop.finish(Duration::from_secs(5))));
+    assert!(server.wait(stop.finish(PATIENCE)));
 }
 
 #[test]

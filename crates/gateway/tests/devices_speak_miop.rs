@@ -6,7 +6,13 @@ mod devices;
 mod support;
 
 use devices::{Identity, LOCAL, OpenDoor, secure_door};
-use std::{io::ErrorKind, net::SocketAddr, path::Path, sync::Arc, time::Duration};
+use std::{
+    io::ErrorKind,
+    net::SocketAddr,
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 use support::*;
 use tidings_client::{
     ClientError,
@@ -31,7 +37,7 @@ struct Doors {
 
 impl Doors {
     fn open() -> Self {
-        Doors::with(GatewayConfig { bind_timeout: Duration::from_secs(600), ..gateway_config() })
+        Doors::with(gateway_config())
     }
 
     fn with(config: GatewayConfig) -> Self {
@@ -74,6 +80,7 @@ impl Doors {
         let mut last = self.connect();
         last.write_bytes(&HEARTBEAT).unwrap();
         check_end(&mut last, "not_bound", "the last of all");
+        drop(last);
         until("all connections are gone", || self.server.gateway.connections() == 0);
         assert_eq!((self.server.online("alice"), self.server.online("bob")), (0, 0));
     }
@@ -205,6 +212,7 @@ fn frames_out_of_place_end_the_connection() {
     let again = token("alice");
     twice.write(&Frame::Bind(Bind { version: 1, token: &again, device_id: "d1", ..Bind::default() })).unwrap();
     check_end(&mut twice, "already_bound", "a second bind");
+    drop(twice);
     doors.nobody_is_left();
 }
 
@@ -408,9 +416,9 @@ fn silence_ends_a_session_by_the_interval_that_it_has() {
     let mut patient = doors.device("bob");
     let mut by_bind = doors.bind("alice", |bind| bind.heartbeat_s = Some(1));
     let mut by_proposal = doors.bind("alice", |bind| bind.device_id = "d2");
+    let started = Instant::now();
     by_proposal.propose_heartbeat(1).unwrap();
     next(&mut by_proposal);
-    let started = std::time::Instant::now();
     check_end(&mut by_bind, "heartbeat_timeout", "an interval from the bind");
     check_end(&mut by_proposal, "heartbeat_timeout", "an interval from a heartbeat");
     assert!(started.elapsed() >= Duration::from_millis(1_200), "one and a half intervals, to a tenth of a second");

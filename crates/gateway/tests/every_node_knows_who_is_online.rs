@@ -28,7 +28,8 @@ use tidings_protocol::{
     http::Kick,
 };
 
-const LEASE: Duration = Duration::from_secs(3);
+/// A node whose threads are stopped for longer is rightly given up: this is more than a busy machine stops them for.
+const LEASE: Duration = Duration::from_secs(12);
 
 /// A node's own way to the store's log and to the bus: both can be cut, as if the process were gone.
 struct Joint {
@@ -277,11 +278,15 @@ fn a_killed_nodes_users_go_when_its_lease_is_over_and_not_before() {
     nodes.servers[0].engine.settle_presence();
     watch(&mut watcher, &["u1"]);
     assert!(news(&mut watcher)[0].online);
-    let killed = nodes.kill(2);
     let at = Instant::now();
-    // Its last lease began a fifth of it before at the earliest.
-    while at.elapsed() < LEASE / 3 {
-        assert!(says(&nodes.servers[0], &[("u1", 1)]));
+    let killed = nodes.kill(2);
+    // Its last lease began a fifth of it before, or little earlier. What was seen late does not count.
+    loop {
+        let is_there = says(&nodes.servers[0], &[("u1", 1)]);
+        if at.elapsed() >= LEASE / 3 {
+            break;
+        }
+        assert!(is_there);
         std::thread::park_timeout(Duration::from_millis(20));
     }
     nodes.all_say(&[("u1", 0)]);

@@ -4,9 +4,10 @@
 mod support;
 
 use serde_json::{Value, json};
+use socket2::{Domain, Socket, Type};
 use std::{
     io::{Read, Write},
-    net::{SocketAddr, TcpListener, TcpStream},
+    net::{SocketAddr, TcpStream},
     sync::Arc,
 };
 use support::*;
@@ -33,7 +34,7 @@ fn nodes() -> [Server; 2] {
 #[track_caller]
 fn ask(http: &mut Http, method: &str, path: &str, body: Value, status: u16) -> Value {
     let body = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
-    let answer = http.exchange(method, path, &body).unwrap();
+    let answer = answered(|| http.exchange(method, path, &body).unwrap());
     assert_eq!(answer.status, status, "{}", String::from_utf8_lossy(&answer.body));
     serde_json::from_slice(&answer.body).unwrap_or_default()
 }
@@ -109,12 +110,12 @@ fn large_bodies_pass_through_both_ways() {
         let events: Vec<Value> = (0..100).map(event).collect();
         ask(&mut there, "POST", "/v1/popup-events", json!({"events": events}), 202);
     }
-    // Longer than its length could be told before.
+    // Longer than its length could be told before: it comes in chunks, which are cut anywhere.
     let authorization = format!("GET /v1/popup-events HTTP/1.1\r\nAuthorization: Bearer {API_KEY}");
     let export = raw(second.address, &authorization, "");
-    assert!(export.contains("application/x-ndjson"), "{}", &export[..300]);
-    let (_, chunks) = export.split_once("\r\n\r\n").unwrap();
-    let lines = String::from_utf8(take_chunks(chunks.as_bytes()).unwrap().unwrap()).unwrap();
+    let (head, chunks) = export.split_once("\r\n\r\n").unwrap();
+    assert!(head.contains("application/x-ndjson") && head.contains("chunked"), "{head}");
+    let lines = String::from_utf8(take_chunks(chunks.as_bytes()).unwrap().expect("a last chunk")).unwrap();
     assert_eq!(lines.matches("\"decision\"").count(), 3_000);
 }
 
@@ -130,8 +131,10 @@ fn who_cannot_have_it_answered_says_so_and_when_to_ask_again() {
     // One hop only.
     check(raw(second.address, &format!("{head}\r\nTidings-Forwarded: c"), question));
     assert!(raw(first.address, &format!("{head}\r\nTidings-Forwarded: b"), question).starts_with("HTTP/1.1 204 "));
-    // Nobody is there any more.
-    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    // Nobody is there any more: a port that is taken, so that nobody else comes, and not listened at.
+    let taken = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    taken.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+    let closed = taken.local_addr().unwrap().as_socket().unwrap();
     first.engine.cluster.as_ref().unwrap().members.tell_doors(format!("http://{closed}"), String::new());
     let leader = || second.engine.cluster.as_ref().unwrap().members.leader().unwrap().address;
     until("the second has heard", || leader() == format!("http://{closed}"));

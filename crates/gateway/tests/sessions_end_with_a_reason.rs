@@ -97,6 +97,8 @@ fn draining_tells_clients_to_come_back() {
     for session in &mut sessions {
         entries(session, 1);
     }
+    // Who was upgraded is handed over after the answer.
+    until("the sessions have them all", || server.engine.metrics.connections.get() == 4);
     server.stop_accepting();
     let gateway = server.gateway.clone();
     let draining = server.runtime.spawn(async move { gateway.drain(Duration::from_secs(2)).await });

@@ -3,14 +3,33 @@
 
 mod support;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 use support::*;
 use tidings_client::session::Session;
 use tidings_engine::memory::MemoryStore;
 use tidings_gateway::GatewayConfig;
-use tidings_protocol::{error::ErrorCode, frames::ClientFrame};
+use tidings_protocol::{
+    error::ErrorCode,
+    frames::{ClientFrame, ServerFrame},
+};
 
 const NEVER_BOUND: usize = 1_000;
+
+/// A session that has bound within the time-out. Between its connect and its bind this thread may be stopped for longer.
+fn in_time(server: &Server, user: &str) -> Session {
+    loop {
+        let mut session = Session::connect(server.address).unwrap();
+        session.write(&bind_frame(&token(user), "phone", None)).unwrap();
+        match next(&mut session) {
+            ServerFrame::Bound(_) => return session,
+            ServerFrame::Error { code: ErrorCode::BindTimeout, .. } => {}
+            other => panic!("{other:?}"),
+        }
+    }
+}
 
 #[test]
 fn who_never_binds_is_let_go() {
@@ -18,42 +37,42 @@ fn who_never_binds_is_let_go() {
     let server = Server::with(config, Arc::new(MemoryStore::default()));
     server.users(&["alice", "bob"]);
     server.group("g", &["alice", "bob"]);
-    let mut bob = server.open("bob", "phone");
+    let mut bob = in_time(&server, "bob");
+    let before = server.engine.metrics.bind_timeouts.get();
     let mut idle: Vec<Session> = (0..NEVER_BOUND).map(|_| Session::connect(server.address).unwrap()).collect();
-    for (n, session) in idle.iter_mut().enumerate() {
-        // Half a frame is no bind either.
-        if n % 2 == 0 {
-            let _ = session.write_bytes(&[0x81]);
-        }
+    for session in idle.iter_mut().step_by(2) {
+        // Half a frame is no bind either. The connection is still there, should it have been closed by now.
+        session.write_bytes(&[0x81]).unwrap();
     }
     for session in &mut idle {
         check_end(session, ErrorCode::BindTimeout);
     }
     drop(idle);
     until("only bob's connection is left", || server.gateway.connections() == 1);
-    assert_eq!(server.engine.metrics.bind_timeouts.get(), NEVER_BOUND as u64);
+    assert_eq!(server.engine.metrics.bind_timeouts.get() - before, NEVER_BOUND as u64);
     server.say("alice", "g", "hello");
     assert_eq!(entries(&mut bob, 1)[0].seq, 1);
 }
 
 #[test]
 fn silence_ends_a_session_and_a_ping_keeps_it() {
-    let config = GatewayConfig { heartbeat: Duration::from_millis(200), ..gateway_config() };
+    // Long enough for one that is told to speak twenty times in it to be heard, though its thread be stopped for seconds.
+    const INTERVAL: Duration = Duration::from_secs(4);
+    let config = GatewayConfig { heartbeat: INTERVAL, ..gateway_config() };
     let server = Server::with(config, Arc::new(MemoryStore::default()));
     server.users(&["alice", "bob"]);
     let mut silent = server.open("bob", "phone");
     let mut heard = server.open("alice", "phone");
-    assert_eq!(bound(&heard).heartbeat_ms, 200);
+    assert_eq!(u128::from(bound(&heard).heartbeat_ms), INTERVAL.as_millis());
     let silent = std::thread::spawn(move || {
         check_end(&mut silent, ErrorCode::HeartbeatTimeout);
     });
-    // As often as told, for as long as the silent one lasts.
-    let mut pings = 0;
-    while !silent.is_finished() || pings < 10 {
+    // More often than told, for longer than the silent one lasts: it came first.
+    let bound_at = Instant::now();
+    while !silent.is_finished() || bound_at.elapsed() < INTERVAL * 2 {
         heard.write(&ClientFrame::Ping { reference: None }).unwrap();
         next(&mut heard);
-        std::thread::park_timeout(Duration::from_millis(50));
-        pings += 1;
+        std::thread::park_timeout(INTERVAL / 20);
     }
     silent.join().unwrap();
     assert!(frames_until_pong(&mut heard).is_empty());

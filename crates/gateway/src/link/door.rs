@@ -121,14 +121,15 @@ impl Attaching {
         };
         let lease_ms = self.config.lease.as_millis() as u64;
         let welcome = Welcome { shards: shards as u16, lease_ms };
-        handshake::welcome(&mut socket, &self.config.secret, &hello, &welcome)?;
+        let welcome = handshake::welcome(&self.config.secret, &hello, &welcome)?;
         socket.set_read_timeout(None)?;
         socket.set_write_timeout(None)?;
         if hello.thread == 0 && hello.shard == 0 {
             tracing::info!(name = hello.name, boot_id = hello.boot_id, address = hello.address, "a relay attached");
         }
         let relay = RelayThread { node, thread: hello.thread };
-        self.gateway.tell(usize::from(hello.shard), Command::AdoptLink { socket, relay, lease: self.config.lease });
+        let adopt = Command::AdoptLink { socket, relay, lease: self.config.lease, welcome };
+        self.gateway.tell(usize::from(hello.shard), adopt);
         Ok(())
     }
 

@@ -67,7 +67,7 @@ impl From<packet::BadPacket> for HandshakeError {
     }
 }
 
-/// The core's side. Answers who it is once the relay has proven itself; `welcome` then ends the handshake.
+/// The core's side. Answers who it is once the relay has proven itself; a welcome then ends the handshake.
 pub(super) fn receive(socket: &mut TcpStream, secret: &str, nonce: [u8; 16]) -> Result<Hello, HandshakeError> {
     prepare(socket)?;
     send(socket, Kind::Challenge, &nonce)?;
@@ -82,14 +82,10 @@ pub(super) fn receive(socket: &mut TcpStream, secret: &str, nonce: [u8; 16]) -> 
     Ok(hello)
 }
 
-pub(super) fn welcome(
-    socket: &mut TcpStream,
-    secret: &str,
-    hello: &Hello,
-    welcome: &Welcome,
-) -> Result<(), HandshakeError> {
-    send(socket, Kind::Welcome, &seal(secret, &hello.nonce, welcome)?)?;
-    Ok(())
+/// The payload of the packet that ends the handshake. It is the first that the link's shard writes: who is welcome at all
+/// shards has a link to each, and a session may move to any of them.
+pub(super) fn welcome(secret: &str, hello: &Hello, welcome: &Welcome) -> Result<Vec<u8>, HandshakeError> {
+    seal(secret, &hello.nonce, welcome)
 }
 
 /// Another core takes devices.

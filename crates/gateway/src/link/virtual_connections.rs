@@ -35,7 +35,13 @@ pub(crate) struct Link {
 }
 
 impl Shard {
-    pub(crate) fn adopt_link(&mut self, socket: std::net::TcpStream, relay: RelayThread, lease: Duration) {
+    pub(crate) fn adopt_link(
+        &mut self,
+        socket: std::net::TcpStream,
+        relay: RelayThread,
+        lease: Duration,
+        welcome: &[u8],
+    ) {
         // It has just gone to another node.
         if !self.parts.engine.push.is_here() {
             return;
@@ -56,10 +62,12 @@ impl Shard {
             tracing::warn!(%error, "a link could not be registered");
             return;
         }
+        let mut out = LinkOut::default();
+        out.put(Kind::Welcome, 0, welcome);
         entry.insert(Link {
             socket,
             relay,
-            out: Arc::default(),
+            out: Arc::new(Mutex::new(out)),
             partial: Vec::new(),
             readable: true,
             heard: tick,

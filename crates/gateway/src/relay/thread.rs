@@ -14,7 +14,7 @@ use crate::{
         packet::{self, Kind, Packet},
         virtual_connections::LINK_TOKENS,
     },
-    shard::{CLOSING, TICK, silence_max, ticks},
+    shard::{TICK, silence_max, ticks},
     transport::Transport,
     wheel::Wheel,
 };
@@ -616,7 +616,7 @@ impl RelayLoop {
         device.phase = Phase::Closing;
         device.heard = tick;
         device.partial = Vec::new();
-        self.arm(key, tick + ticks(CLOSING));
+        self.arm(key, tick + ticks(self.config.closing_timeout));
     }
 
     /// The core need not speak to it any more.
@@ -657,7 +657,7 @@ impl RelayLoop {
                     (ticks(self.config.bind_timeout), Some(ErrorCode::BindTimeout))
                 }
                 Phase::Live | Phase::Detached => (silence_max(device.heartbeat_ms), Some(ErrorCode::HeartbeatTimeout)),
-                Phase::Closing => (ticks(CLOSING), None),
+                Phase::Closing => (ticks(self.config.closing_timeout), None),
             };
             if device.phase == Phase::Detached && tick > self.away_since + ticks(AWAY_MAX) {
                 self.redirect(key, rand::random_range(0..=RECONNECT_SPREAD_MS), "the core stayed away");

@@ -405,6 +405,7 @@ impl Settings {
             session_requests: session.requests_max,
             connections_max: session.connections_max,
             flush_interval: Duration::from_micros(session.flush_interval_us),
+            ..GatewayConfig::default()
         }
     }
 
