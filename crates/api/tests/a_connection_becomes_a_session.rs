@@ -3,7 +3,6 @@
 
 mod support;
 
-use std::time::Duration;
 use support::*;
 use tidings_client::session::Session;
 use tidings_protocol::{frames::ServerFrame, http::SendRequest};
@@ -15,7 +14,7 @@ fn a_message_over_http_reaches_a_bound_session() {
     let request: SendRequest =
         serde_json::from_str(r#"{"conversation":"g","from":"alice","body":{"text":"hello"}}"#).unwrap();
     let receipt = server.app().send(&request).unwrap();
-    let frame = session.next_where(Duration::from_secs(5), |frame| matches!(frame, ServerFrame::Messages { .. }));
+    let frame = session.next_where(PATIENCE, |frame| matches!(frame, ServerFrame::Messages { .. }));
     let Some(ServerFrame::Messages { entries, .. }) = frame.unwrap() else { panic!("nothing came") };
     assert_eq!((entries[0].seq, entries[0].body.get()), (receipt.seq, r#"{"text":"hello"}"#));
     let online = expect_status(&mut server.app(), "POST", "/v1/presence/query", r#"{"users":["bob"]}"#, 200);

@@ -8,7 +8,6 @@ use std::{
     collections::BTreeMap,
     io::{ErrorKind, Read, Write},
     net::TcpStream,
-    time::Duration,
 };
 use support::*;
 
@@ -28,7 +27,7 @@ impl Connection {
     fn open(server: &Server) -> Self {
         let stream = TcpStream::connect(server.address).unwrap();
         stream.set_nodelay(true).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
         Connection(stream, Vec::new())
     }
 

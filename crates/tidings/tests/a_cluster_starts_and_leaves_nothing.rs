@@ -14,7 +14,7 @@ use tidings_protocol::{
     http::{CreateConversation, SendRequest, UserUpsert},
 };
 
-const WAIT: Duration = Duration::from_secs(30);
+const WAIT: Duration = Duration::from_secs(60);
 
 struct Cluster {
     child: Child,

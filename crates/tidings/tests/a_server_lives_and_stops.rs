@@ -11,7 +11,7 @@ use tidings_protocol::{
     http::{CreateConversation, HistoryQuery, SendRequest, UserUpsert},
 };
 
-const WAIT: Duration = Duration::from_secs(10);
+const WAIT: Duration = Duration::from_secs(60);
 
 fn populate(server: &Server) {
     let user = |id: &str| UserUpsert { id: id.into(), ..UserUpsert::default() };
@@ -64,6 +64,8 @@ fn a_stop_tells_sessions_and_leaves_a_sound_folder() {
     });
     let closed = closed.flatten().next();
     assert!(matches!(closed, Some(ClientError::Closed { code: 4009, .. })), "{closed:?}");
+    let cursor = bob.cursor.clone();
+    drop(bob);
     let (status, _) = server.wait();
     assert!(status.success());
     assert!(!folder.data().join("listening").exists());
@@ -73,7 +75,7 @@ fn a_stop_tells_sessions_and_leaves_a_sound_folder() {
     assert!(text(&check.stdout).contains(r#""sound":true"#));
 
     let server = folder.serve();
-    let mut bob = server.session("bob", bob.cursor.as_deref());
+    let mut bob = server.session("bob", cursor.as_deref());
     server.http().send(&message(2)).unwrap();
     let frame = bob.next_where(WAIT, |frame| matches!(frame, ServerFrame::Messages { .. })).unwrap();
     let Some(ServerFrame::Messages { entries, .. }) = frame else { panic!("nothing came") };

@@ -16,11 +16,14 @@ use tidings_protocol::{
     miop::{Bind, Frame, VERSION, decode, take_head},
 };
 
-/// Starts a server that may open 300 files.
+/// How long anything that must happen may take on a slow machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Starts a server that may open 300 files, of which it takes as many for itself on any machine.
 fn serve(folder: &Folder, arguments: &str) -> Server {
     let program = folder.program(&[]);
     let mut limited = Command::new("sh");
-    let line = format!("ulimit -n 300; exec {} serve {arguments}", program.get_program().to_str().unwrap());
+    let line = format!("ulimit -n 300; exec {} serve --shards 2 {arguments}", program.get_program().to_str().unwrap());
     limited.args(["-c", &line]).env_clear().env("PATH", "/usr/bin:/bin").current_dir(folder.path());
     limited.envs(program.get_envs().filter_map(|(name, value)| Some((name, value?))));
     Server::start(limited.env("TIDINGS_API_KEY", API_KEY).env("TIDINGS_TOKEN_KEY", TOKEN_KEY))
@@ -29,7 +32,7 @@ fn serve(folder: &Folder, arguments: &str) -> Server {
 /// A connection that was answered; `None` when it was turned away.
 fn asks(address: SocketAddr) -> Option<TcpStream> {
     let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
     let mut answer = [0; 12];
     // Closed before it could be told?
@@ -63,7 +66,7 @@ fn populate(server: &Server) {
 /// Connects and binds a device; `None` when there was no room for it.
 fn device(address: SocketAddr, user: usize) -> Option<TcpStream> {
     let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let token = sign(TOKEN_KEY, &format!("u{user}"), Duration::from_secs(600));
     let bind = Bind { version: VERSION, token: &token, device_id: "d1", ..Bind::default() };
     // It may have been refused before it said anything.
@@ -136,8 +139,8 @@ fn without_a_reserve_accept_can_still_say_no() {
     let crowd: Vec<TcpStream> = (0..75).map_while(|_| asks(server.address)).collect();
     assert!(crowd.len() < 74, "the limit was not reached");
     // What the store has put down meanwhile may let one in.
-    devices.extend((224..226).map_while(|user| device(address, user)));
-    assert!(devices.len() < 226);
+    devices.extend((224..240).map_while(|user| device(address, user)));
+    assert!(devices.len() < 240);
     assert!(refusals(&mut open) > 0);
     devices.iter_mut().for_each(is_alive);
     drop(crowd);

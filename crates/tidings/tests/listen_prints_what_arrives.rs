@@ -14,7 +14,7 @@ use tidings_protocol::{
     http::{PushAccepted, PushStatus, UserUpsert},
 };
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 struct Listener {
     child: Child,

@@ -4,7 +4,7 @@
 use std::{
     io::{Read, Write},
     net::{SocketAddr, TcpStream},
-    sync::Arc,
+    sync::{Arc, LazyLock},
     time::Duration,
 };
 use tidings_api::{
@@ -26,6 +26,11 @@ use tidings_engine::{
 };
 use tidings_gateway::{Carrier, Gateway, GatewayConfig, VerifyToken};
 use tidings_protocol::{error::Refusal, http::Problem};
+
+/// How long anything that must happen may take on a slow machine.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+/// More than any test takes: what is not about a time-out must not run into it.
+const FOREVER: Duration = Duration::from_secs(600);
 
 pub const API_KEY: &str = "the-key-of-the-app";
 pub const TOKEN_KEY: &str = "the secret that the app signs with";
@@ -88,11 +93,12 @@ impl Server {
     pub fn with(config: ApiConfig) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let guard = runtime.enter();
-        let sessions = GatewayConfig { shards: 1, ..GatewayConfig::default() };
+        let sessions =
+            GatewayConfig { shards: 1, bind_timeout: FOREVER, heartbeat: FOREVER, ..GatewayConfig::default() };
         let (prepared, wakes) = Gateway::prepare(sessions).unwrap();
         let (engine, receivers) = Engine::start(Parts {
-            config: EngineConfig { shards: 1, ..EngineConfig::default() },
-            clock: Arc::new(SystemClock),
+            config: EngineConfig { shards: 1, commit_time_max: FOREVER, ..EngineConfig::default() },
+            clock: Arc::new(WithinAnHour),
             store: Arc::new(MemoryStore::default()),
             webhook: Some((Arc::new(TakesAll), OutboxConfig::default())),
             wakes,
@@ -155,7 +161,7 @@ impl Server {
     /// Writes raw bytes and returns what comes back until the server closes or is silent.
     pub fn raw(&self, bytes: &[u8]) -> String {
         let mut stream = TcpStream::connect(self.address).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
         // The server may close before all is written: that is an answer too.
         let _ = stream.write_all(bytes);
         let mut answer = Vec::new();
@@ -171,7 +177,7 @@ impl Server {
     /// Whether the door ended all its connections in time.
     pub fn finish(&mut self) -> bool {
         let stop = self.stop.take().unwrap();
-        self.runtime.block_on(stop.finish(Duration::from_secs(10)))
+        self.runtime.block_on(stop.finish(PATIENCE))
     }
 }
 
@@ -185,8 +191,20 @@ impl Drop for Server {
     }
 }
 
+/// The system's clock, put back to where an hour begins: no test sees the next one, which would be counted apart.
+struct WithinAnHour;
+
+impl Clock for WithinAnHour {
+    fn now_ms(&self) -> u64 {
+        const HOUR_MS: u64 = 60 * 60 * 1_000;
+        static PUT_BACK_MS: LazyLock<u64> = LazyLock::new(|| SystemClock.now_ms() % HOUR_MS);
+        let put_back_ms = *PUT_BACK_MS;
+        SystemClock.now_ms() - put_back_ms
+    }
+}
+
 pub fn now_ms() -> u64 {
-    SystemClock.now_ms()
+    WithinAnHour.now_ms()
 }
 
 pub fn token(user: &str) -> String {

@@ -52,7 +52,8 @@ impl Folder {
             "--backup-dir",
             self.path().join("backups").to_str().unwrap(),
             "--drain-deadline-ms",
-            "1500",
+            // A stop that is late fails: no client of these tests keeps one waiting.
+            "30000",
         ]);
         Server::start(command.env("TIDINGS_API_KEY", API_KEY).env("TIDINGS_TOKEN_KEY", TOKEN_KEY))
     }
