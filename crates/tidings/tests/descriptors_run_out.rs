@@ -23,7 +23,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 fn serve(folder: &Folder, arguments: &str) -> Server {
     let program = folder.program(&[]);
     let mut limited = Command::new("sh");
-    let line = format!("ulimit -n 300; exec {} serve --shards 2 {arguments}", program.get_program().to_str().unwrap());
+    let line =
+        format!("ulimit -n 300; exec {} serve --engine-shards 2 {arguments}", program.get_program().to_str().unwrap());
     limited.args(["-c", &line]).env_clear().env("PATH", "/usr/bin:/bin").current_dir(folder.path());
     limited.envs(program.get_envs().filter_map(|(name, value)| Some((name, value?))));
     Server::start(limited.env("TIDINGS_API_KEY", API_KEY).env("TIDINGS_TOKEN_KEY", TOKEN_KEY))
