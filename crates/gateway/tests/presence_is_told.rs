@@ -42,10 +42,13 @@ fn refused(session: &mut Session) -> ErrorCode {
 fn a_friend_is_seen_coming_and_going() {
     let server = Server::start();
     server.users(&["ann", "bob", "cyd"]);
-    server.say("ann", "ann~bob", "hello");
-    server.say("cyd", "bob~cyd", "hello");
     let mut cyd = server.open("cyd", "phone");
     let mut ann = server.open("ann", "phone");
+    server.say("ann", "ann~bob", "hello");
+    server.say("cyd", "bob~cyd", "hello");
+    for session in [&mut ann, &mut cyd] {
+        entries(session, 1);
+    }
     watch(&mut ann, None, &["bob"]);
     let now = news(&mut ann);
     assert_eq!(now, [PresenceChange { user: "bob".into(), online: false, last_seen: None }]);
