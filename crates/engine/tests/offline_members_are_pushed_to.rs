@@ -25,7 +25,7 @@ use tidings_protocol::http::*;
 
 /// 2026-03-01 12:00 UTC.
 const NOON: u64 = 1_772_366_400_000;
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 struct Asleep;
 impl Wake for Asleep {
@@ -72,7 +72,8 @@ fn world(store: Arc<MemoryStore>, refusals: usize) -> World {
         ..OutboxConfig::default()
     };
     let (engine, _receivers) = Engine::start(Parts {
-        config: EngineConfig { shards: 1, ..EngineConfig::default() },
+        // However long a commit takes, nobody is refused for it.
+        config: EngineConfig { shards: 1, commit_time_max: PATIENCE, ..EngineConfig::default() },
         clock: clock as Arc<dyn Clock>,
         store,
         webhook: Some((webhook, config)),

@@ -68,7 +68,7 @@ fn start(
         taken
     });
     let parts = Parts {
-        config: EngineConfig::default(),
+        config: patient(EngineConfig::default()),
         clock,
         store,
         webhook: Some((Arc::new(webhook), config)),

@@ -66,17 +66,20 @@ struct Node {
     way: Arc<Way>,
 }
 
-fn node(name: &str, store: &Arc<MemoryStore>, bus: &LocalBus) -> Node {
+fn node(name: &str, store: &Arc<MemoryStore>, bus: &LocalBus, lease: Duration) -> Node {
     let way = Arc::new(Way { store: store.clone(), is_cut: AtomicBool::new(false) });
-    Node { shard: Shard::of(World::node(name, store, way.clone(), bus)), way }
+    Node { shard: Shard::of(World::node(name, store, way.clone(), bus, lease)), way }
 }
 
+/// Of nodes whose lease is to end: long enough that it does not while they run, as short as that allows.
+const LEASE: Duration = Duration::from_secs(12);
+
 /// Two nodes, of which the first leads, with users, a device of one of them and a popup that each is shown once.
-fn two() -> (Node, Node) {
+fn two(lease: Duration) -> (Node, Node) {
     let (store, bus) = (Arc::new(MemoryStore::shared()), LocalBus::default());
-    let mut first = node("a", &store, &bus);
+    let mut first = node("a", &store, &bus, lease);
     first.takes_over();
-    let second = node("b", &store, &bus);
+    let second = node("b", &store, &bus, lease);
     first.world().users(&["ann", "ben"]);
     first.shard.bind("ann/phone");
     first.world().put_popup("once", json!({"caps": {"total": 1}}));
@@ -90,7 +93,10 @@ impl Node {
 
     fn takes_over(&self) {
         let engine = &self.world().engine;
-        until("it leads", || engine.has_lead() && engine.push.settle().is_ok() && engine.popup_settings().is_ok());
+        until("it leads", || {
+            look_around(engine);
+            engine.has_lead() && engine.push.settle().is_ok() && engine.popup_settings().is_ok()
+        });
     }
 }
 
@@ -108,7 +114,7 @@ fn to_ann() -> serde_json::Value {
 
 #[test]
 fn who_does_not_lead_says_so_and_when_to_ask_again() {
-    let (first, second) = two();
+    let (first, second) = two(LONG_LEASE);
     let engine = &second.world().engine;
     let push = serde_json::from_str(&to_ann().to_string()).unwrap();
     let register = Register {
@@ -135,7 +141,7 @@ fn who_does_not_lead_says_so_and_when_to_ask_again() {
 
 #[test]
 fn a_node_that_stops_leaves_all_to_the_next() {
-    let (mut first, mut second) = two();
+    let (mut first, mut second) = two(LONG_LEASE);
     let scheduled = first.shard.push(json!({"users": ["ann"]}), json!({"type": "t", "send_at": NOON + 60_000}));
     let waits = first.shard.push(json!({"users": ["ann"]}), json!({"type": "t"}));
     let had = first.shard.push(json!({"all": true}), json!({"type": "t"}));
@@ -157,7 +163,7 @@ fn a_node_that_stops_leaves_all_to_the_next() {
 
 #[test]
 fn a_node_that_is_cut_off_writes_nothing_more() {
-    let (mut first, mut second) = two();
+    let (mut first, mut second) = two(LEASE);
     assert!(first.world().decide("ann").is_some());
     first.world().engine.popups.settle().unwrap();
     let waits = first.shard.push(json!({"users": ["ann"]}), json!({"type": "t"}));
@@ -182,7 +188,10 @@ fn a_node_that_is_cut_off_writes_nothing_more() {
     assert_eq!(second.world().decide("ann"), None);
     // It hears again: another leads.
     first.way.is_cut.store(false, Ordering::Relaxed);
-    until("it hears that another leads", || !first.world().engine.has_lead());
+    until("it hears that another leads", || {
+        look_around(&first.world().engine);
+        !first.world().engine.has_lead()
+    });
     assert_eq!(first.world().decide_with("ben", json!({})).unwrap_err().code, ErrorCode::NodeUnavailable);
     second.shard.acknowledge("ann/phone", &[waits.push, taken.push]);
     assert_eq!(second.shard.status(taken.push).state, PushState::Completed);
@@ -190,14 +199,17 @@ fn a_node_that_is_cut_off_writes_nothing_more() {
 
 #[test]
 fn a_lead_that_is_renewed_late_goes_on_with_all_it_had() {
-    let (first, second) = two();
+    let (first, second) = two(LEASE);
     // Another one could take it: it is gone.
     drop(second);
     let mut first = first;
     first.way.is_cut.store(true, Ordering::Relaxed);
     until("its lease is over by its own clock", || !first.world().engine.leads());
     first.way.is_cut.store(false, Ordering::Relaxed);
-    until("it leads again", || first.world().engine.leads());
+    until("it leads again", || {
+        look_around(&first.world().engine);
+        first.world().engine.leads()
+    });
     let push = first.shard.push(json!({"users": ["ann"]}), json!({"type": "t"}));
     assert_eq!(first.shard.handed("ann/phone"), [push.push], "its sessions stayed");
     assert!(first.world().decide("ann").is_some());

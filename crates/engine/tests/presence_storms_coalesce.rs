@@ -12,6 +12,7 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
+    time::Instant,
 };
 use support::{NOON, PATIENCE, World};
 use tidings_engine::{
@@ -110,6 +111,7 @@ fn a_storm_announces_a_user_once_and_calls_the_webhook_in_batches() {
     let hooked = hooked(USERS as usize, 0);
     let engine = &hooked.world.engine;
     let metrics = &engine.metrics;
+    let began = Instant::now();
     for user in 1..=USERS {
         engine.presence.arrived(UserNo(user), device(user));
     }
@@ -144,7 +146,9 @@ fn a_storm_announces_a_user_once_and_calls_the_webhook_in_batches() {
         offline += changes.iter().filter(|change| change["online"] == false).count() as u64;
     }
     println!("{calls} calls told {told} changes");
-    assert!(told <= 2 * USERS && calls <= 2 * USERS / 500 + 20, "{calls} calls, {told} changes");
+    // Of the calls that follow a round the last is not full, and there may be a round every half second.
+    let rounds = 20 + began.elapsed().as_millis() as u64 / 500;
+    assert!(told <= 2 * USERS && calls <= 2 * USERS / 500 + rounds, "{calls} calls, {told} changes");
     assert_eq!((offline, metrics.presence_dropped.get()), (USERS, 0));
 }
 

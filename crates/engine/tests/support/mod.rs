@@ -29,7 +29,10 @@ use tidings_engine::{
 };
 use tidings_protocol::http::*;
 
-pub const PATIENCE: Duration = Duration::from_secs(20);
+/// Nothing here takes a second on an idle machine; this is for one that is not.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+/// Of nodes of which none is to be taken for gone, however long its threads are kept from running.
+pub const LONG_LEASE: Duration = Duration::from_secs(600);
 /// 2026-03-01 12:00 UTC.
 pub const NOON: u64 = 1_772_366_400_000;
 
@@ -60,11 +63,17 @@ impl World {
     }
 
     /// One of several nodes on one store.
-    pub fn node(name: &str, store: &Arc<MemoryStore>, log: Arc<dyn CommitLog>, bus: &LocalBus) -> World {
+    pub fn node(
+        name: &str,
+        store: &Arc<MemoryStore>,
+        log: Arc<dyn CommitLog>,
+        bus: &LocalBus,
+        lease: Duration,
+    ) -> World {
         let (address, link) = (format!("http://{name}"), String::new());
         let (version, roles) = ("1".into(), "all".into());
         let member = Member { name: name.into(), boot_id: rand::random(), address, link, version, roles };
-        let (bus, lease) = (Arc::new(bus.clone()), Duration::from_secs(1));
+        let bus = Arc::new(bus.clone());
         let cluster = ClusterParts { log, bus, member, lease, may_lead: true, recent_bytes_max: 1 << 20 };
         World::of(EngineConfig { shards: 1, ..EngineConfig::default() }, store.clone(), None, Some(cluster))
     }
@@ -75,6 +84,7 @@ impl World {
         webhook: Option<(Arc<dyn Webhook>, OutboxConfig)>,
         cluster: Option<ClusterParts>,
     ) -> World {
+        let config = patient(config);
         let clock = Arc::new(ManualClock::default());
         clock.set(NOON);
         let wakes = vec![Arc::new(Asleep) as Arc<dyn Wake>];
@@ -126,6 +136,18 @@ impl World {
     }
 }
 
+/// Refuses nobody because a commit takes long, unless a test wants that: the committer may be kept from running.
+pub fn patient(config: EngineConfig) -> EngineConfig {
+    let is_default = config.commit_time_max == EngineConfig::default().commit_time_max;
+    EngineConfig { commit_time_max: if is_default { PATIENCE } else { config.commit_time_max }, ..config }
+}
+
+/// Has a node look now who is there and who leads, not only when a part of its lease is over.
+pub fn look_around(engine: &Engine) {
+    let members = &engine.cluster.as_ref().unwrap().members;
+    members.tell_doors(members.me().address.clone(), members.me().link.clone());
+}
+
 impl Drop for World {
     fn drop(&mut self) {
         // Nobody hands out any more: the lanes must not wait for it.
@@ -175,6 +197,8 @@ impl Troubled {
     pub fn close_gate(&self) -> Sender<()> {
         let (open, gate) = bounded(0);
         *self.gate.lock() = Some(gate);
+        // Of a commit that passed a gate before, after it was opened.
+        let _ = self.entered.1.try_recv();
         open
     }
 

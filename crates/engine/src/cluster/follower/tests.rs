@@ -319,7 +319,10 @@ fn what_the_store_does_not_tell_is_asked_of_others() {
     node.follower.offer_others(second.clone(), Bytes::new());
     assert_eq!(*asked.lock(), [], "a short gap closes by itself");
     node.follower.state.lock().gap.as_mut().unwrap().asked -= ASK_AFTER;
+    let before = Instant::now();
     node.follower.offer_others(second.clone(), Bytes::new());
+    let asked_at = std::mem::replace(&mut node.follower.state.lock().gap.as_mut().unwrap().asked, Instant::now() + FAR);
+    assert!(asked_at >= before, "patience for the answer begins with the question");
     node.follower.offer_others(second, Bytes::new());
     assert_eq!(*asked.lock(), [(start, 1)], "asked once, with patience for the answer");
     node.follower.offer_others(first, said.clone());
