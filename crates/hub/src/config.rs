@@ -27,6 +27,8 @@ pub struct RedisBusConfig {
     pub beat_every: Duration,
     /// Without hearing itself for so long it counts as cut off.
     pub deaf_after: Duration,
+    /// What was taken before the bus is stopped has so long to leave.
+    pub stop_wait: Duration,
 }
 
 impl Default for RedisBusConfig {
@@ -42,6 +44,7 @@ impl Default for RedisBusConfig {
             publish_timeout: Duration::from_secs(1),
             beat_every: Duration::from_secs(1),
             deaf_after: Duration::from_secs(3),
+            stop_wait: Duration::from_millis(200),
         }
     }
 }

@@ -54,8 +54,6 @@ use ways::Ways;
 /// otherwise what is sent to it is dropped.
 const LANES_MAX: usize = 1_024;
 const LANE_IDLE_MS: u64 = 60_000;
-/// What was taken before [`Bus::stop`] has so long to leave.
-const STOP_WAIT: Duration = Duration::from_millis(200);
 
 /// A node's end of the bus. Its threads end with [`Bus::stop`], or when it is dropped.
 pub struct RedisBus {
@@ -177,7 +175,7 @@ impl Bus for RedisBus {
         if self.stopped.swap(true, Relaxed) {
             return;
         }
-        let deadline = Instant::now() + STOP_WAIT;
+        let deadline = Instant::now() + self.config.stop_wait;
         while self.metrics.queue_bytes.load(Relaxed) > 0 && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(1));
         }

@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 use support::{
-    Node, both_up, config,
+    AT_ONCE, Node, both_up, config, hasty_config,
     redis::{RedisServer, wait_until},
     redis_node,
 };
@@ -31,7 +31,7 @@ fn two_nodes(config: &RedisBusConfig) -> [Node<RedisBus>; 2] {
 fn it_may_come_later_than_the_bus() {
     let redis = RedisServer::start(&[]);
     redis.kill();
-    let bus = RedisBus::start(config(&[redis.url()])).unwrap();
+    let bus = RedisBus::start(hasty_config(&[redis.url()])).unwrap();
     let ear = Arc::new(support::Recorder::default());
     bus.listen("node-a", ear.clone());
     let to: [Arc<str>; 1] = ["node-a".into()];
@@ -46,11 +46,11 @@ fn it_may_come_later_than_the_bus() {
 #[test]
 fn a_server_that_hangs_is_noticed_and_mended() {
     let redis = RedisServer::start(&[]);
-    let [a, b] = two_nodes(&config(&[redis.url()]));
+    let [a, b] = two_nodes(&hasty_config(&[redis.url()]));
     redis.pause();
     let start = Instant::now();
     wait_until("both are down", || !a.bus.is_up() && !b.bus.is_up());
-    assert!(start.elapsed() < Duration::from_millis(3_500), "{:?}", start.elapsed());
+    assert!(start.elapsed() < AT_ONCE, "{:?}", start.elapsed());
     assert!(a.bus.trouble().is_some());
     redis.resume();
     both_up(&a, &b);
@@ -63,6 +63,7 @@ fn a_subscription_that_is_cut_off_is_made_again() {
     let [a, b] = two_nodes(&config(&[redis.url()]));
     for _ in 0..3 {
         let missed = b.ear.missed_count();
+        wait_until("both listen", || redis.ask(&["CLIENT", "LIST", "TYPE", "pubsub"]).lines().count() == 2);
         assert_eq!(redis.ask(&["CLIENT", "KILL", "TYPE", "pubsub"]), "2");
         wait_until("it is told", || b.ear.missed_count() > missed);
         both_up(&a, &b);
@@ -121,8 +122,11 @@ fn a_subscription_that_is_open_but_dead_is_found_out() {
     let redis = RedisServer::start(&[]);
     let proxy = HalfDeadProxy::before(redis.port);
     let [a, b] = ["node-a", "node-b"].map(|name| {
-        let url = if name == "node-b" { proxy.url.clone() } else { redis.url() };
-        redis_node(config(&[url]), name)
+        let config = match name {
+            "node-b" => hasty_config(std::slice::from_ref(&proxy.url)),
+            _ => config(&[redis.url()]),
+        };
+        redis_node(config, name)
     });
     a.reach(&b);
     let missed = b.ear.missed_count();
@@ -130,7 +134,7 @@ fn a_subscription_that_is_open_but_dead_is_found_out() {
     let start = Instant::now();
     assert!(a.send(&b, "swallowed"));
     wait_until("it is down", || !b.bus.is_up());
-    assert!(start.elapsed() < Duration::from_millis(3_500), "{:?}", start.elapsed());
+    assert!(start.elapsed() < AT_ONCE, "{:?}", start.elapsed());
     assert!(a.bus.is_up(), "the other hears itself");
     wait_until("it is told", || b.ear.missed_count() > missed);
     b.wait_until_up();
@@ -141,13 +145,7 @@ fn a_subscription_that_is_open_but_dead_is_found_out() {
 #[test]
 fn what_does_not_fit_into_the_queue_is_dropped_and_told() {
     let redis = RedisServer::start(&[]);
-    let limits = RedisBusConfig {
-        queue_bytes_max: 1 << 20,
-        // Nothing gives up before the server goes on.
-        publish_timeout: Duration::from_secs(60),
-        deaf_after: Duration::from_secs(60),
-        ..config(&[redis.url()])
-    };
+    let limits = RedisBusConfig { queue_bytes_max: 1 << 20, ..config(&[redis.url()]) };
     let [a, b] = two_nodes(&limits);
     let (before, missed) = (a.bus.metrics().snapshot(), b.ear.missed_count());
     redis.pause();
@@ -155,7 +153,7 @@ fn what_does_not_fit_into_the_queue_is_dropped_and_told() {
     let to = std::slice::from_ref(&b.name);
     let start = Instant::now();
     let taken = (0..1_000).filter(|_| a.bus.send(to, message.clone())).count();
-    assert!(start.elapsed() < Duration::from_secs(5), "it never waits");
+    assert!(start.elapsed() < AT_ONCE, "it never waits");
     let full = a.bus.metrics().snapshot();
     assert!((50..=104).contains(&taken), "{taken}");
     assert_eq!((full.sent - before.sent, full.dropped - before.dropped), (taken as u64, 1_000 - taken as u64));
@@ -175,7 +173,8 @@ fn what_does_not_fit_into_the_queue_is_dropped_and_told() {
 #[test]
 fn a_server_that_refuses_is_quoted() {
     let redis = RedisServer::start(&[]);
-    let [a, b] = two_nodes(&config(&[redis.url()]));
+    let deaf_after = hasty_config(&[]).deaf_after;
+    let [a, b] = two_nodes(&RedisBusConfig { deaf_after, ..config(&[redis.url()]) });
     assert_eq!(redis.ask(&["ACL", "SETUSER", "default", "-spublish"]), "OK");
     wait_until("it says so", || a.bus.trouble().is_some_and(|why| why.contains("NOPERM")));
     assert!(!a.bus.is_up());

@@ -76,7 +76,7 @@ impl Drop for SmallDisk {
 
 /// Commits until one is accepted: a look at the free space holds for a moment.
 fn say_when_there_is_room(store: &EmbeddedStore, room: ConversationNo, id: &str) {
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + Duration::from_secs(120);
     while let Err(error) = try_to_say(store, room, id) {
         assert!(Instant::now() < deadline, "{error}");
         std::thread::yield_now();

@@ -6,7 +6,7 @@ pub mod redis;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use redis::wait_until;
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 use tidings_engine::cluster::bus::{Bus, Ear};
 use tidings_hub::{RedisBus, RedisBusConfig};
 
@@ -96,7 +96,19 @@ pub fn both_up<B: Bus>(a: &Node<B>, b: &Node<B>) {
     b.wait_until_up();
 }
 
+/// Long enough for whoever is kept from running: what is noticed before is not noticed because it took long.
+const LONG: Duration = Duration::from_secs(60);
+/// Short of [`LONG`] by so much that nothing was waited for.
+pub const AT_ONCE: Duration = Duration::from_secs(30);
+
+/// A bus that gives up nothing because it is slow.
 pub fn config(urls: &[String]) -> RedisBusConfig {
+    let (connect_timeout, publish_timeout, deaf_after, stop_wait) = (LONG, LONG, LONG, LONG);
+    RedisBusConfig { connect_timeout, publish_timeout, deaf_after, stop_wait, ..hasty_config(urls) }
+}
+
+/// A bus that soon notices what is silent: also what is only slow, which such tests must bear.
+pub fn hasty_config(urls: &[String]) -> RedisBusConfig {
     RedisBusConfig { urls: urls.to_vec(), ..RedisBusConfig::default() }
 }
 

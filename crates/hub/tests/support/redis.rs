@@ -17,8 +17,15 @@ use std::{
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const STARTS_MAX: usize = 5;
-/// Before a silent primary counts as failed.
-const NODE_TIMEOUT_MS: &str = "1500";
+/// Before a silent primary counts as failed: so long that none does that runs, however slowly.
+const NODE_TIMEOUT_MS: &str = "60000";
+/// The same where one is to fail.
+const FAILING_NODE_TIMEOUT_MS: &str = "5000";
+/// While they get to know each other: they talk more often.
+const FORMING_NODE_TIMEOUT_MS: &str = "1500";
+/// Where ports for ourselves begin: below those that the system gives to whoever connects.
+const FIRST_PORT: u32 = 12_000;
+const PORTS: u32 = 20_000;
 const PRIMARIES: usize = 3;
 
 /// Waits until it is so.
@@ -28,6 +35,14 @@ pub(crate) fn wait_until(what: &str, mut so: impl FnMut() -> bool) {
         assert!(Instant::now() < deadline, "never came: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// A port that is free, that no other test of this process gets, and that the system gives to nobody meanwhile.
+pub(crate) fn free_port() -> u16 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let next = || std::process::id().wrapping_mul(97).wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % PORTS;
+    let port = || u16::try_from(FIRST_PORT + next()).unwrap();
+    std::iter::repeat_with(port).find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok()).unwrap()
 }
 
 pub(crate) struct RedisServer {
@@ -48,8 +63,7 @@ impl RedisServer {
     }
 
     fn try_start(settings: &[&str]) -> Option<Self> {
-        let free = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
-        let [port, bus_port] = free.map(|listener| listener.local_addr().unwrap().port());
+        let [port, bus_port] = [(); 2].map(|()| free_port());
         let server = Self {
             folder: tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap(),
             port,
@@ -175,23 +189,38 @@ pub(crate) struct RedisCluster {
 
 impl RedisCluster {
     pub(crate) fn start() -> Self {
-        Self::start_with(&[])
+        Self::start_with(NODE_TIMEOUT_MS)
     }
 
-    pub(crate) fn start_with(settings: &[&str]) -> Self {
-        let mut all = vec!["--cluster-enabled", "yes", "--cluster-node-timeout", NODE_TIMEOUT_MS];
-        all.extend(["--cluster-replica-validity-factor", "0", "--repl-diskless-sync-delay", "0"]);
-        all.extend_from_slice(settings);
-        let cluster = Self { servers: (0..2 * PRIMARIES).map(|_| RedisServer::start(&all)).collect() };
-        cluster.form();
+    /// One in which a replica takes the place of a primary that is silent for seconds.
+    pub(crate) fn failing_over() -> Self {
+        Self::start_with(FAILING_NODE_TIMEOUT_MS)
+    }
+
+    fn start_with(node_timeout_ms: &str) -> Self {
+        let all = [
+            ["--cluster-enabled", "yes"],
+            ["--cluster-node-timeout", node_timeout_ms],
+            ["--cluster-replica-validity-factor", "0"],
+            ["--repl-diskless-sync-delay", "0"],
+        ];
+        let cluster = Self { servers: (0..2 * PRIMARIES).map(|_| RedisServer::start(all.as_flattened())).collect() };
+        cluster.form(node_timeout_ms);
         cluster
+    }
+
+    fn set_node_timeout(&self, ms: &str) {
+        for server in &self.servers {
+            assert_eq!(server.ask(&["CONFIG", "SET", "cluster-node-timeout", ms]), "OK");
+        }
     }
 
     pub(crate) fn urls(&self) -> Vec<String> {
         self.servers.iter().map(RedisServer::url).collect()
     }
 
-    fn form(&self) {
+    fn form(&self, node_timeout_ms: &str) {
+        self.set_node_timeout(FORMING_NODE_TIMEOUT_MS);
         let first = &self.servers[0];
         for (index, server) in self.servers.iter().enumerate() {
             server.ask(&["CLUSTER", "SET-CONFIG-EPOCH", &(index + 1).to_string()]);
@@ -206,6 +235,11 @@ impl RedisCluster {
         for server in &self.servers {
             wait_until("all know all", || server.field(&["CLUSTER", "INFO"], "cluster_known_nodes") == all);
         }
+        for server in &self.servers {
+            wait_until("all are well", || server.field(&["CLUSTER", "INFO"], "cluster_state") == "ok");
+        }
+        // Before there are replicas, which would take a slow one's place.
+        self.set_node_timeout(node_timeout_ms);
         for index in PRIMARIES..self.servers.len() {
             let primary = self.servers[index - PRIMARIES].ask(&["CLUSTER", "MYID"]);
             let replicate = ["CLUSTER", "REPLICATE", &primary];

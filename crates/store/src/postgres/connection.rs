@@ -156,7 +156,7 @@ impl Connector {
             answer_timeout: [options.statement_timeout + ANSWER_GRACE, lock_timeout + COMMIT_TIMEOUT],
             runtime: Some(runtime),
             paused: Mutex::new(None),
-            pulse: Pulse::new(),
+            pulse: Pulse::new(options.silent_after),
             statements: AtomicU64::new(0),
             round_trips: AtomicU64::new(0),
         })

@@ -23,6 +23,9 @@ pub struct PostgresOptions {
     pub statement_timeout: Duration,
     /// How long a statement waits for another's locks.
     pub lock_timeout: Duration,
+    /// A database that has said nothing for so long is waited for by nobody until it says something. A busy one is slow,
+    /// and not silent.
+    pub silent_after: Duration,
     /// The days of entries in one part of the timeline; fixed when the database is first opened.
     pub part_days: u32,
 }
@@ -38,6 +41,7 @@ impl PostgresOptions {
             connect_timeout: Duration::from_secs(5),
             statement_timeout: Duration::from_secs(15),
             lock_timeout: Duration::from_secs(5),
+            silent_after: Duration::from_secs(3),
             part_days: 7,
         }
     }

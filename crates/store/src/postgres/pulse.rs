@@ -14,18 +14,17 @@ use tokio_postgres::{Client, Config};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 const BEAT: Duration = Duration::from_millis(500);
-/// A busy server is slow, and not silent.
-const SILENT_AFTER: Duration = Duration::from_secs(3);
 
 #[derive(Clone)]
 pub(crate) struct Pulse {
     silent: Arc<watch::Sender<bool>>,
     begun: Arc<AtomicBool>,
+    silent_after: Duration,
 }
 
 impl Pulse {
-    pub(crate) fn new() -> Self {
-        Pulse { silent: Arc::new(watch::Sender::new(false)), begun: Arc::default() }
+    pub(crate) fn new(silent_after: Duration) -> Self {
+        Pulse { silent: Arc::new(watch::Sender::new(false)), begun: Arc::default(), silent_after }
     }
 
     pub(crate) fn is_silent(&self) -> bool {
@@ -41,12 +40,12 @@ impl Pulse {
     /// Begins to ask, once; ends with the runtime.
     pub(crate) fn begin(&self, runtime: &Runtime, config: Config, tls: MakeRustlsConnect) {
         if !self.begun.swap(true, Ordering::Relaxed) {
-            runtime.spawn(ask(self.silent.clone(), config, tls));
+            runtime.spawn(ask(self.silent.clone(), self.silent_after, config, tls));
         }
     }
 }
 
-async fn ask(silent: Arc<watch::Sender<bool>>, config: Config, tls: MakeRustlsConnect) {
+async fn ask(silent: Arc<watch::Sender<bool>>, silent_after: Duration, config: Config, tls: MakeRustlsConnect) {
     let mut client: Option<Client> = None;
     loop {
         time::sleep(BEAT).await;
@@ -63,7 +62,7 @@ async fn ask(silent: Arc<watch::Sender<bool>>, config: Config, tls: MakeRustlsCo
             client.simple_query("SELECT 1").await?;
             Ok::<Client, Failure>(client)
         };
-        let answered = time::timeout(SILENT_AFTER, asked).await;
+        let answered = time::timeout(silent_after, asked).await;
         // An error is an answer, too: others get it as well, at once.
         let is_silent = answered.is_err();
         client = answered.ok().and_then(Result::ok);

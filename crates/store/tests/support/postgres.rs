@@ -5,9 +5,10 @@
 use parking_lot::Mutex;
 use std::{
     fs,
+    io::{BufRead, BufReader, Write},
     os::unix::{fs::chown, process::CommandExt},
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::{Child, Command, Stdio},
     sync::{
         Arc, Weak,
         atomic::{AtomicU32, Ordering},
@@ -19,6 +20,8 @@ use std::{
 use tidings_store::{PostgresOptions, PostgresStore};
 
 const PATIENCE: Duration = Duration::from_secs(60);
+/// For what is to be waited for however slow the machine is.
+pub(crate) const LONG: Duration = Duration::from_secs(600);
 
 /// A server. Its first user, who may do everything, is `postgres`.
 pub(crate) struct PostgresServer {
@@ -40,7 +43,18 @@ pub(crate) fn open_at(url: &str) -> PostgresStore {
 }
 
 pub(crate) fn options_at(url: &str) -> PostgresOptions {
-    PostgresOptions { outbox: true, connections: 4, part_days: 1, ..PostgresOptions::new(url) }
+    PostgresOptions {
+        outbox: true,
+        connections: 4,
+        part_days: 1,
+        // Where a test is not about one of these, a slow machine must not be taken for a database that is away.
+        acquire_timeout: LONG,
+        connect_timeout: LONG,
+        statement_timeout: LONG,
+        lock_timeout: LONG,
+        silent_after: LONG,
+        ..PostgresOptions::new(url)
+    }
 }
 
 static SHARED: Mutex<Weak<PostgresServer>> = Mutex::new(Weak::new());
@@ -148,7 +162,7 @@ impl PostgresServer {
             command.arg(format!("--reuid={user}")).arg(format!("--regid={group}")).arg("--clear-groups");
         }
         command.arg(self.programs.join("postgres")).arg("-D").arg(self.data()).arg("-k").arg(self.folder.path());
-        let common = ["listen_addresses=", "shared_buffers=32MB", "max_connections=80", "logging_collector=off"];
+        let common = ["listen_addresses=", "shared_buffers=32MB", "max_connections=200", "logging_collector=off"];
         for setting in common.into_iter().chain(self.settings.iter().map(String::as_str)) {
             command.args(["-c", setting]);
         }
@@ -213,6 +227,17 @@ impl PostgresServer {
         }
     }
 
+    /// Holds what this statement locks until what is answered is dropped.
+    pub(crate) fn hold(&self, url: &str, lock: &str) -> Hold {
+        let mut psql = self.command("psql");
+        psql.args(["-X", "-q", "-v", "ON_ERROR_STOP=1", "-d", url]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut hold = Hold(psql.spawn().unwrap());
+        writeln!(hold.0.stdin.as_mut().unwrap(), "BEGIN; {lock}; \\echo held").unwrap();
+        let mut said = BufReader::new(hold.0.stdout.take().unwrap()).lines();
+        assert!(said.any(|line| line.unwrap() == "held"), "it was not locked");
+        hold
+    }
+
     /// Ends the server as a loss of power would, but for what the system has in memory.
     pub(crate) fn kill(&self) {
         self.end("KILL");
@@ -230,6 +255,17 @@ impl PostgresServer {
             let _ = Command::new("kill").args(["-s", signal, &pid]).stderr(Stdio::null()).status();
         }
         running.join().unwrap();
+    }
+}
+
+/// A transaction that holds its locks.
+pub(crate) struct Hold(Child);
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        // At the end of its input it ends, and what it began is undone.
+        drop(self.0.stdin.take());
+        self.0.wait().unwrap();
     }
 }
 

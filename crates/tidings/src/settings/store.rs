@@ -71,6 +71,7 @@ impl Settings {
             statement_timeout: Duration::from_millis(store.read_timeout_ms),
             lock_timeout: Duration::from_millis(store.lock_timeout_ms),
             part_days: store.part_days,
+            ..PostgresOptions::new("")
         })
     }
 
