@@ -104,9 +104,9 @@ mod tests {
         let pid = std::process::id();
         assert!(resident_bytes(pid) > 100_000);
         let start = std::time::Instant::now();
-        while start.elapsed().as_millis() < 50 {
+        while cpu_seconds(pid) == 0.0 {
+            assert!(start.elapsed().as_secs() < 60, "a minute of work took no time");
             std::hint::black_box(run_tag());
         }
-        assert!(cpu_seconds(pid) > 0.0);
     }
 }
