@@ -308,7 +308,7 @@ impl Engine {
         let conversation = self.directory.require_conversation(conversation)?;
         let proposal = Proposal::MarkRead { conversation: conversation.no, user: user.no, seq };
         let outcome = self.committer.propose(Some(&conversation), proposal).await?;
-        let Outcome::Read { seq } = outcome else { return Err(unexpected()) };
+        let Outcome::Read { seq, .. } = outcome else { return Err(unexpected()) };
         let head = self.store.head(conversation.no).map_err(store_refusal)?;
         let membership = self.store.membership(conversation.no, user.no).map_err(store_refusal)?;
         let unread = match membership {

@@ -88,7 +88,7 @@ impl Engine {
         let applier = Applier { lanes: lanes.clone(), directory: directory.clone() };
         // Asked before anything is followed: what comes after is handed to the lanes, what was before is not.
         let started_at = [store.last_position(); LANES];
-        let cluster = cluster.map(|parts| Cluster::new(parts, started_at[0], &applier, &clock, &metrics));
+        let cluster = cluster.map(|parts| Cluster::new(parts, started_at[0], &applier, &metrics));
         let hub: Arc<dyn Hub> = match &cluster {
             Some(cluster) => Arc::new(cluster.hub(applier)),
             None => Arc::new(LocalHub::new(applier)),

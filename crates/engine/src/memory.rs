@@ -108,8 +108,9 @@ impl State {
             Proposal::MarkRead { conversation, user, seq } => {
                 let last = self.head(*conversation).last_seq;
                 let membership = self.members.get_mut(&(*conversation, *user)).ok_or(Refused::NotAMember)?;
-                membership.read_seq = membership.read_seq.max((*seq).min(last));
-                Outcome::Read { seq: membership.read_seq }
+                let seq = membership.read_seq.max((*seq).min(last));
+                let moved = std::mem::replace(&mut membership.read_seq, seq) != seq;
+                Outcome::Read { seq, moved }
             }
             Proposal::SetMute { conversation, user, mute } => {
                 self.members.get_mut(&(*conversation, *user)).ok_or(Refused::NotAMember)?.mute = *mute;

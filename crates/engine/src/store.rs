@@ -122,9 +122,10 @@ pub enum Outcome {
         member_count: u64,
         notice: Option<Appended>,
     },
-    /// The mark as it stands now.
+    /// The mark as it stands now, and whether it stood elsewhere before.
     Read {
         seq: u64,
+        moved: bool,
     },
     Done,
     Refused(Refused),

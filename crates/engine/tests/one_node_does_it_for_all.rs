@@ -50,8 +50,8 @@ impl CommitLog for Way {
     fn newest_position(&self) -> StoreResult<Position> {
         self.pass()?.newest_position()
     }
-    fn prune(&self, older_than_ms: u64, now_ms: u64) -> StoreResult<u64> {
-        self.pass()?.prune(older_than_ms, now_ms)
+    fn prune(&self, older_than_ms: u64) -> StoreResult<Pruned> {
+        self.pass()?.prune(older_than_ms)
     }
     fn beat(&self, me: &Member, lease_ms: u64, may_lead: bool, took: bool) -> Result<Beat, BeatError> {
         self.pass()?.beat(me, lease_ms, may_lead, took)

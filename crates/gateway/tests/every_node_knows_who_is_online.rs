@@ -60,8 +60,8 @@ impl CommitLog for ToStore {
         self.0.ask(MemoryStore::newest_position)
     }
 
-    fn prune(&self, older_than_ms: u64, now_ms: u64) -> StoreResult<u64> {
-        self.0.ask(|store| store.prune(older_than_ms, now_ms))
+    fn prune(&self, older_than_ms: u64) -> StoreResult<Pruned> {
+        self.0.ask(|store| store.prune(older_than_ms))
     }
 
     fn beat(&self, me: &Member, lease_ms: u64, may_lead: bool, took: bool) -> Result<Beat, BeatError> {

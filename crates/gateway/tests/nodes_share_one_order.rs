@@ -322,8 +322,8 @@ impl CommitLog for OutOfReach {
         self.reach()?.newest_position()
     }
 
-    fn prune(&self, older_than_ms: u64, now_ms: u64) -> StoreResult<u64> {
-        self.reach()?.prune(older_than_ms, now_ms)
+    fn prune(&self, older_than_ms: u64) -> StoreResult<Pruned> {
+        self.reach()?.prune(older_than_ms)
     }
 
     fn beat(&self, me: &Member, lease_ms: u64, may_lead: bool, took: bool) -> Result<Beat, BeatError> {

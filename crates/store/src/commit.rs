@@ -168,11 +168,12 @@ impl<'a> Scratch<'a> {
                 let mut membership = self.membership(*conversation, *user)?.ok_or(Refused::NotAMember)?;
                 let last = self.head(*conversation)?.ok_or(Refused::NoSuchConversation)?.last_seq;
                 let moved = membership.read_seq.max((*seq).min(last));
-                if moved != membership.read_seq {
+                let has_moved = moved != membership.read_seq;
+                if has_moved {
                     membership.read_seq = moved;
                     self.put_membership(*conversation, *user, membership);
                 }
-                Ok(Outcome::Read { seq: moved })
+                Ok(Outcome::Read { seq: moved, moved: has_moved })
             }
             Proposal::SetMute { conversation, user, mute } => {
                 let mut membership = self.membership(*conversation, *user)?.ok_or(Refused::NotAMember)?;

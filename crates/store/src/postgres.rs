@@ -48,7 +48,7 @@ use parts::Parts;
 use pool::Pool;
 use std::sync::{
     Arc,
-    atomic::{AtomicU64, Ordering},
+    atomic::{AtomicI64, AtomicU64, Ordering},
 };
 use tidings_engine::store::{StoreError, StoreResult};
 use tokio_postgres::{Row, types::ToSql};
@@ -79,7 +79,10 @@ pub struct PostgresStore {
     readers: Pool,
     writer: Mutex<Writer>,
     parts: Parts,
-    epoch: u64,
+    /// May change: a node that finds the history to be another one says so to all.
+    epoch: AtomicU64,
+    /// Who writes in a term: this process, once it has beaten.
+    boot_id: AtomicI64,
     /// The highest position that this node has seen: the answer while the database is away.
     position: AtomicU64,
 }
@@ -93,7 +96,8 @@ impl PostgresStore {
             readers: Pool::new(connector.clone(), options.connections, options.acquire_timeout),
             writer: Mutex::new(Writer::default()),
             parts: Parts::new(history.part_days),
-            epoch: history.epoch,
+            epoch: AtomicU64::new(history.epoch),
+            boot_id: AtomicI64::new(0),
             position: AtomicU64::new(0),
             outbox: options.outbox,
             connector,
@@ -153,9 +157,11 @@ impl PostgresStore {
         }
     }
 
+    /// What the database says, and not what it said before: it may have gone back.
     fn fetch_position(&self) -> StoreResult<u64> {
         let rows = self.query("SELECT position FROM counters", &[])?;
         let position = rows.first().map_or(0, |row| connection::number(row, 0));
-        Ok(self.position.fetch_max(position, Ordering::AcqRel).max(position))
+        self.position.fetch_max(position, Ordering::AcqRel);
+        Ok(position)
     }
 }

@@ -83,6 +83,36 @@ fn only_the_present_term_writes() {
 }
 
 #[test]
+fn a_term_that_a_database_lost_is_nobody_elses() {
+    let server = PostgresServer::shared();
+    let url = server.database();
+    let [one, other] = [(); 2].map(|()| open_at(&url));
+    let (a, b) = (member("a", 1), member("b", 2));
+    let kept = lead(&other, &b);
+    other.goodbye(b.boot_id).unwrap();
+    let lost = lead(&one, &a);
+    put(&one, lost, b"1").unwrap();
+    // A standby took over that had not heard of the last term.
+    server.sql(&url, &format!("UPDATE tidings.leader SET term = {}, boot_id = 2, lease_until = now()", kept.0));
+    let again = loop {
+        match beat(&other, &b) {
+            Beat { leader: Some(2), term, .. } => break term,
+            _ => std::thread::sleep(Duration::from_millis(5)),
+        }
+    };
+    assert_eq!(again, kept, "its own term goes on");
+    server.sql(&url, "UPDATE tidings.leader SET boot_id = 3, lease_until = now() - interval '1 hour'");
+    let next = lead(&other, &b);
+    assert!(next > lost, "a number is not given out twice");
+    assert!(matches!(put(&one, lost, b"2"), Err(StoreError::TermIsOver)));
+    // Also not if it were: nodes of an earlier version count on from the last.
+    server.sql(&url, &format!("UPDATE tidings.leader SET term = {}", lost.0));
+    assert!(matches!(put(&one, lost, b"3"), Err(StoreError::TermIsOver)));
+    put(&other, lost, b"4").unwrap();
+    assert_eq!(value(&one).unwrap(), b"4");
+}
+
+#[test]
 fn who_would_lead_next_waits_for_a_write_that_is_under_way() {
     let server = PostgresServer::shared();
     let url = server.database();

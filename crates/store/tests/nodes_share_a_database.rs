@@ -238,15 +238,3 @@ fn members_and_read_marks_changed_by_two_nodes_add_up() {
     assert_eq!(nodes[1].head(room).unwrap().last_seq, 57);
     assert_eq!(nodes[0].membership(room, UserNo(1)).unwrap().unwrap().read_seq, 57);
 }
-
-#[test]
-fn who_was_away_for_longer_than_changes_are_kept_is_told_so() {
-    let server = PostgresServer::shared();
-    let store = open_at(&server.database());
-    let rooms = rooms(&store);
-    let newest = store.newest_position().unwrap();
-    store.commit(&[append(rooms[0], "after")], NOON).unwrap();
-    assert_eq!(store.prune(0, NOON + 1).unwrap(), newest, "all so far were changes");
-    assert!(matches!(store.committed_after(newest - 1, 100), Err(StoreError::Damaged(_))));
-    assert_eq!(store.committed_after(newest, 100).unwrap().logged.len(), 1);
-}

@@ -22,6 +22,7 @@ use crate::{
     store::{Span, StoreError, StoreResult},
 };
 use bytes::Bytes;
+use ends::{Ends, end_of};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustc_hash::FxHashMap;
 use std::{
@@ -29,6 +30,8 @@ use std::{
     sync::{Arc, OnceLock},
     time::{Duration, Instant},
 };
+
+mod ends;
 
 /// How long a gap may last before it is read back: what fills it is on its way over the bus.
 const PATIENCE: Duration = Duration::from_millis(20);
@@ -124,9 +127,10 @@ struct State {
     crowded: bool,
     gap: Option<Gap>,
     said: Said,
+    ends: Ends,
     stopping: bool,
     trouble: Option<String>,
-    /// The store has a shorter history than this node: nothing that is committed now can be told from what was.
+    /// The store has not the history that this node has: nothing that is committed now can be told from what was.
     astray: bool,
 }
 
@@ -162,6 +166,7 @@ impl Follower {
             crowded: false,
             gap: None,
             said: Said::default(),
+            ends: Ends::default(),
             stopping: false,
             trouble: None,
             astray: false,
@@ -299,6 +304,7 @@ impl Follower {
             if let Some(said) = said {
                 state.said.push(span, said);
             }
+            state.ends.push(end_of(&offered, span));
             match offered {
                 Offered::Own(items) => self.apply(behind(items, state.applied), span.through),
                 Offered::Others(batch) => self.apply(self.taken_over(batch, state.applied), span.through),
@@ -413,25 +419,19 @@ impl Follower {
             }
             (state.applied, state.read_limit)
         };
-        let newest = self.log.newest_position();
-        match newest {
-            Ok(newest) if newest < after => {
-                tracing::error!(newest, after, "the store has gone back: this node drains and must be started again");
-                let mut state = self.state.lock();
-                state.trouble =
-                    Some(format!("the store has gone back to position {newest} from {after}: start this node again"));
-                state.astray = true;
-                return FAR;
-            }
-            Ok(newest) if newest == after => {
+        let looked = self.look(after);
+        match looked {
+            Ok((_, Some(back_to))) => return self.go_astray(back_to, after),
+            Ok((newest, None)) if newest == after => {
                 self.note_trouble(None);
                 self.metrics.cluster.position_lag.set(0);
                 return self.next_look(true);
             }
             _ => {}
         }
-        let read = self.log.committed_after(after, limit).and_then(|stretch| {
-            let whole = newest.is_ok_and(|newest| stretch.span.through >= newest);
+        let read = looked.and_then(|(newest, _)| {
+            let stretch = self.log.committed_after(after, limit)?;
+            let whole = stretch.span.through >= newest;
             Ok((self.with_cards(stretch)?, whole))
         });
         self.state.lock().read_limit = match &read {

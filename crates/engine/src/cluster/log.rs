@@ -7,7 +7,7 @@ use crate::{model::*, store::*};
 use serde::{Deserialize, Serialize};
 
 /// What a commit changed beside timelines, as far as another node's memory may hold it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Change {
     /// Members came, went, or changed their roles. Those who came see an entry at the same position; those who
     /// went see it too, and nothing after it.
@@ -63,7 +63,8 @@ impl Change {
             (Proposal::SetMute { conversation, user, .. }, _) => {
                 Some(Change::Mute { conversation: *conversation, user: *user })
             }
-            (Proposal::MarkRead { conversation, user, .. }, Outcome::Read { seq }) => {
+            // A mark that stays where it was is no news; clients set it again and again.
+            (Proposal::MarkRead { conversation, user, .. }, Outcome::Read { seq, moved: true }) => {
                 Some(Change::Read { conversation: *conversation, user: *user, seq: *seq })
             }
             (Proposal::Kick { user, device_id, reason }, _) => {
@@ -132,14 +133,39 @@ pub enum BeatError {
     Store(#[from] StoreError),
 }
 
+/// How far the store has come. `server` tells the one that answers from those that may take its place, with a history
+/// that need not go as far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stand {
+    pub newest: Position,
+    pub server: u64,
+}
+
+/// What one piece of pruning came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Pruned {
+    pub removed: u64,
+    /// There may be another piece.
+    pub more: bool,
+}
+
 /// A store that several nodes write, and what they agree on through it.
 pub trait CommitLog: Send + Sync + 'static {
     /// What was committed after a position, in order: all of it, or as much as about `limit` places.
     fn committed_after(&self, after: Position, limit: usize) -> StoreResult<Stretch>;
     /// The newest position that is committed, asked of the store itself.
     fn newest_position(&self) -> StoreResult<Position>;
-    /// Removes changes that are older than any node looks back.
-    fn prune(&self, older_than_ms: u64, now_ms: u64) -> StoreResult<u64>;
+    /// The same, and who says so.
+    fn stand(&self) -> StoreResult<Stand> {
+        Ok(Stand { newest: self.newest_position()?, server: 0 })
+    }
+    /// The store has lost what it had told: cursors from before are of another history, on every node.
+    fn turn_epoch(&self) -> StoreResult<()> {
+        Ok(())
+    }
+    /// Removes the oldest changes, as far as they are older than any node looks back by the store's own clock: a piece of
+    /// them, and never the newest.
+    fn prune(&self, older_than_ms: u64) -> StoreResult<Pruned>;
 
     /// Says that the node is alive for so long, by the store's clock, and renews or takes the lead if it may.
     /// `took`: whether it takes its name from an earlier process, which it does when it starts.

@@ -9,7 +9,6 @@ use super::{
     wire::Message,
 };
 use crate::{
-    clock::Clock,
     metrics::Metrics,
     store::{StoreError, Term},
 };
@@ -27,11 +26,8 @@ use std::{
 const BEATS_PER_LEASE: u32 = 5;
 /// The leader stops so much before its lease ends, as a part of the lease: clocks do not run alike.
 const LEAD_MARGIN: f64 = 0.3;
-/// How long the log keeps changes: no node looks back farther.
-const LOG_KEPT: Duration = Duration::from_secs(3_600);
 /// Names that are remembered because they were heard.
 const HEARD_MAX: usize = 1_024;
-const PRUNE_EVERY: Duration = Duration::from_secs(60);
 
 #[derive(Default)]
 struct View {
@@ -88,7 +84,6 @@ pub struct Members {
     sleep: (Mutex<bool>, Condvar),
     log: Arc<dyn CommitLog>,
     bus: Arc<dyn Bus>,
-    clock: Arc<dyn Clock>,
     metrics: Arc<Metrics>,
 }
 
@@ -98,7 +93,7 @@ impl Members {
         lease: Duration,
         may_lead: bool,
         (log, bus): (Arc<dyn CommitLog>, Arc<dyn Bus>),
-        (clock, metrics): (Arc<dyn Clock>, Arc<Metrics>),
+        metrics: Arc<Metrics>,
     ) -> Members {
         Members {
             me,
@@ -112,7 +107,6 @@ impl Members {
             sleep: (Mutex::new(false), Condvar::new()),
             log,
             bus,
-            clock,
             metrics,
         }
     }
@@ -244,7 +238,6 @@ impl Members {
 
     /// Beats, on a thread of its own, until it is stopped or displaced.
     pub(crate) fn run(&self, displaced: impl Fn()) {
-        let mut prune_at = Instant::now() + PRUNE_EVERY;
         // The first beat takes the name, so that an earlier process of it stops.
         let mut takes_name = true;
         loop {
@@ -268,12 +261,6 @@ impl Members {
                     self.note(&error);
                     // They see no lease of it any more, and would send nothing.
                     self.say_hello(&self.others());
-                }
-            }
-            if self.leads() && Instant::now() >= prune_at {
-                prune_at = Instant::now() + PRUNE_EVERY;
-                if let Err(error) = self.log.prune(LOG_KEPT.as_millis() as u64, self.clock.now_ms()) {
-                    self.note(&error);
                 }
             }
             let mut awake = self.sleep.0.lock();

@@ -5,7 +5,8 @@
 //! store. So nothing rests on the bus, and a session's cursor means the same on every node.
 //!
 //! In reading order: [`log`], the store's side; [`bus`], the road between nodes; `wire`, what is said on it; `follower`, which
-//! keeps the order; `recent`, what it has seen lately; `hub`, which sends and hears; [`members`], who is there and who leads; `presence`, who is
+//! keeps the order; `recent`, what it has seen lately; `hub`, which sends and hears; [`members`], who is there and who leads; `keeper`, which shortens
+//! the log; `presence`, who is
 //! online on any of them; `lead`, for those who do what one node does for all; [`asking`], for those
 //! who ask it.
 
@@ -13,6 +14,7 @@ pub mod asking;
 pub mod bus;
 mod follower;
 mod hub;
+mod keeper;
 pub(crate) mod lead;
 pub mod log;
 pub mod members;
@@ -20,15 +22,17 @@ pub(crate) mod presence;
 pub(crate) mod recent;
 pub mod wire;
 
-use crate::{clock::Clock, commit::store_refusal, engine::Engine, hub::Applier, metrics::Metrics, model::*, store::*};
+use crate::{commit::store_refusal, engine::Engine, hub::Applier, metrics::Metrics, model::*, store::*};
 use bus::Bus;
+use crossbeam_channel::{Sender, bounded};
 use follower::Follower;
 use hub::{ClusterHub, NodeEar};
+use keeper::Keeper;
 use log::{CommitLog, Member};
 use members::Members;
 use parking_lot::Mutex;
 use presence::PresenceThread;
-use std::{sync::Arc, thread::JoinHandle, time::Duration};
+use std::{convert::Infallible, sync::Arc, thread::JoinHandle, time::Duration};
 use tidings_protocol::error::{ErrorCode, Refusal};
 use wire::Message;
 
@@ -56,22 +60,17 @@ pub struct Cluster {
     bus: Arc<dyn Bus>,
     metrics: Arc<Metrics>,
     presence: PresenceThread,
+    /// Held until the log need not be kept any more.
+    keeping: Mutex<Option<Sender<Infallible>>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl Cluster {
-    pub(crate) fn new(
-        parts: ClusterParts,
-        from: Position,
-        applier: &Applier,
-        clock: &Arc<dyn Clock>,
-        metrics: &Arc<Metrics>,
-    ) -> Cluster {
+    pub(crate) fn new(parts: ClusterParts, from: Position, applier: &Applier, metrics: &Arc<Metrics>) -> Cluster {
         let ClusterParts { log, bus, member, lease, may_lead, recent_bytes_max } = parts;
         let follower =
             Follower::new(from, recent_bytes_max, applier.clone(), (log.clone(), bus.clone()), metrics.clone());
-        let members =
-            Members::new(member, lease, may_lead, (log.clone(), bus.clone()), (clock.clone(), metrics.clone()));
+        let members = Members::new(member, lease, may_lead, (log.clone(), bus.clone()), metrics.clone());
         let (follower, members) = (Arc::new(follower), Arc::new(members));
         let presence = PresenceThread::default();
         let ear = NodeEar {
@@ -91,7 +90,7 @@ impl Cluster {
         });
         bus.listen(&members.me().name, Arc::new(ear));
         let metrics = metrics.clone();
-        Cluster { members, follower, log, bus, metrics, presence, threads: Mutex::default() }
+        Cluster { members, follower, log, bus, metrics, presence, keeping: Mutex::default(), threads: Mutex::default() }
     }
 
     pub(crate) fn hub(&self, applier: Applier) -> ClusterHub {
@@ -111,9 +110,13 @@ impl Cluster {
         };
         let also_drain = drain.clone();
         let named = |name: &str| std::thread::Builder::new().name(name.into());
+        let (keeping, stopped) = bounded(0);
+        *cluster.keeping.lock() = Some(keeping);
+        let keeper = Keeper { log: cluster.log.clone(), members: members.clone(), stopped };
         let threads = [
             named("follower").spawn(move || follower.run(drain)),
             named("members").spawn(move || members.run(also_drain)),
+            named("log").spawn(move || keeper.run()),
         ];
         for thread in threads {
             match thread {
@@ -128,6 +131,7 @@ impl Cluster {
         self.presence.stop();
         self.members.stop();
         self.follower.stop();
+        drop(self.keeping.lock().take());
         for thread in self.threads.lock().drain(..) {
             let _ = thread.join();
         }

@@ -65,8 +65,8 @@ impl CommitLog for MemoryStore {
         Ok(self.0.lock().position)
     }
 
-    fn prune(&self, _: u64, _: u64) -> StoreResult<u64> {
-        Ok(0)
+    fn prune(&self, _: u64) -> StoreResult<Pruned> {
+        Ok(Pruned::default())
     }
 
     fn beat(&self, me: &Member, lease_ms: u64, may_lead: bool, took: bool) -> Result<Beat, BeatError> {

@@ -202,12 +202,17 @@ fn mark_read(store: &dyn Store) {
     let room = group(store, "g", &u[..1]);
     fill(store, room, u[0], 5);
     let mark = |user, seq| Proposal::MarkRead { conversation: room, user, seq };
-    for (asked, stands) in [(3, 3), (2, 3), (4, 4), (99, 5), (0, 5)] {
-        assert_eq!(commit(store, mark(u[0], asked)), Outcome::Read { seq: stands });
-        assert_eq!(store.membership(room, u[0]).unwrap().unwrap().read_seq, stands);
+    for (asked, seq, moved) in [(3, 3, true), (2, 3, false), (3, 3, false), (4, 4, true), (99, 5, true), (0, 5, false)]
+    {
+        assert_eq!(commit(store, mark(u[0], asked)), Outcome::Read { seq, moved });
+        assert_eq!(store.membership(room, u[0]).unwrap().unwrap().read_seq, seq);
     }
     let batch = [append(room, message(u[0], "six")), mark(u[0], 6)];
-    assert_eq!(store.commit(&batch, NOON).unwrap()[1], Outcome::Read { seq: 6 }, "what the batch appended counts");
+    assert_eq!(
+        store.commit(&batch, NOON).unwrap()[1],
+        Outcome::Read { seq: 6, moved: true },
+        "what the batch appended counts"
+    );
     assert_eq!(commit(store, mark(u[1], 1)), Outcome::Refused(Refused::NotAMember));
 }
 

@@ -6,14 +6,14 @@ use crate::{
     push::{push_key, push_value},
     rows::decode,
 };
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::atomic::Ordering};
 use tidings_engine::{push::rows::*, store::*};
 use tokio_postgres::Row;
 
 /// The statements of one table of rows.
 struct Table {
     /// Puts rows that have a value and drops the others, in one statement and so all or none; answers with a row, or with
-    /// none if the term is over. Who would begin another one waits until the statement is done.
+    /// none if the term is over or another node's: one that a database gave out before it lost it may be given out twice. Who would begin another one waits until the statement is done.
     write: &'static str,
     row: &'static str,
     rows: &'static str,
@@ -23,7 +23,7 @@ macro_rules! table {
     ($table:literal) => {
         Table {
             write: concat!(
-                "WITH held AS MATERIALIZED (SELECT 1 FROM leader WHERE term = $3::bigint FOR SHARE), ",
+                "WITH held AS MATERIALIZED (SELECT 1 FROM leader WHERE term = $3::bigint AND boot_id = $4::bigint FOR SHARE), ",
                 "fence AS MATERIALIZED (SELECT 1 FROM held UNION SELECT 1 WHERE $3::bigint = 0), ",
                 "change AS MATERIALIZED ",
                 "(SELECT c.* FROM fence, unnest($1::bytea[], $2::bytea[]) AS c (key, value)), ",
@@ -52,7 +52,8 @@ impl PostgresStore {
             return Ok(());
         }
         let (keys, values): (Vec<_>, Vec<_>) = changes.into_iter().unzip();
-        match self.write_aside(table.write, &[&keys, &values, &stored(term.0)])?.is_empty() {
+        let me = self.boot_id.load(Ordering::Acquire);
+        match self.write_aside(table.write, &[&keys, &values, &stored(term.0), &me])?.is_empty() {
             true => Err(StoreError::TermIsOver),
             false => Ok(()),
         }

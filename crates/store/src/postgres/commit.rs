@@ -110,7 +110,7 @@ impl PostgresStore {
         // What cannot be understood here ends the transaction by dropping its connection.
         let mut outcomes = decided.map_err(Stop::Store)?;
         let Decider { known, changes, .. } = &decider;
-        let written = write(&connection, known, changes, &self.parts, self.outbox, now_ms).await;
+        let written = write(&connection, known, changes, &self.parts, self.outbox).await;
         if written.as_ref().is_err_and(|failure| failure.is(&SqlState::CHECK_VIOLATION)) {
             self.parts.miss(changes.entries.iter().map(|entry| self.parts.of(entry.at)));
         }

@@ -3,9 +3,13 @@
 use super::{
     PostgresStore,
     connection::{number, stored},
+    write::now_ms,
 };
-use crate::rows::{decode, decode_content, encode};
-use std::collections::BTreeMap;
+use crate::{
+    embedded::fresh_epoch,
+    rows::{decode, decode_content, encode},
+};
+use std::{collections::BTreeMap, sync::atomic::Ordering};
 use tidings_engine::{cluster::log::*, model::*, store::*};
 
 const ENTRIES: &str = "SELECT position, conversation, seq, at, content FROM entries \
@@ -17,16 +21,39 @@ const BEAT: &str = "INSERT INTO nodes (name, boot_id, card, lease_until) \
      VALUES ($1, $2, $3, now() + $4 * interval '1 millisecond') ON CONFLICT (name) DO UPDATE \
      SET boot_id = excluded.boot_id, card = excluded.card, lease_until = excluded.lease_until \
      WHERE nodes.boot_id = excluded.boot_id OR $5 RETURNING 1";
-const LEAD: &str = "UPDATE leader SET \
-     term = term + CASE WHEN boot_id = $1 THEN 0 ELSE 1 END, boot_id = $1, lease_until = now() + $2 * interval '1 millisecond' WHERE $3 AND (boot_id = $1 OR lease_until < now())";
+/// A term's number is a time where it can be: a database that has lost its latest terms does not give them out again.
+const LEAD: &str = concat!(
+    "UPDATE leader SET term = CASE WHEN boot_id = $1 THEN term ELSE greatest(term + 1, ",
+    now_ms!(),
+    ") END, boot_id = $1, lease_until = now() + $2 * interval '1 millisecond' WHERE $3 AND (boot_id = $1 OR lease_until < now())"
+);
 const LEADER: &str = "SELECT boot_id, term FROM leader WHERE lease_until >= now() AND boot_id <> 0";
 const NODES: &str = "SELECT card FROM nodes WHERE lease_until >= now() ORDER BY name";
 const GOODBYE: &str = "WITH l AS (UPDATE leader SET lease_until = now() - interval '1 millisecond' WHERE boot_id = $1) \
      DELETE FROM nodes WHERE boot_id = $1";
-const PRUNE: &str = "WITH gone AS (DELETE FROM changes WHERE position IN \
-     (SELECT position FROM changes WHERE at < $1 ORDER BY position LIMIT 10000) RETURNING position), \
+/// Changes removed at once: some ten milliseconds of work.
+const PRUNED_AT_ONCE: i64 = 10_000;
+/// The newest positions keep their changes however old they are said to be: clocks err, and who followed a moment ago
+/// must find what comes next.
+const NEVER_PRUNED: i64 = 10_000;
+/// A piece begins where the last one ended and stops before the first change that is too young: what is left has no
+/// hole.
+const PRUNE: &str = concat!(
+    "WITH piece AS MATERIALIZED (SELECT c.position, c.at FROM changes c \
+       WHERE c.position > (SELECT changes_pruned FROM history) \
+       AND c.position <= (SELECT position FROM counters) - $2::bigint ORDER BY c.position LIMIT $3::bigint), \
+     young AS (SELECT min(position) AS position FROM piece WHERE at >= ",
+    now_ms!(),
+    " - $1::bigint), \
+     gone AS (DELETE FROM changes c USING piece p, young y \
+       WHERE c.position = p.position AND (y.position IS NULL OR p.position < y.position) RETURNING c.position), \
      h AS (UPDATE history SET changes_pruned = greatest(changes_pruned, (SELECT max(position) FROM gone)) \
-     WHERE EXISTS (SELECT FROM gone)) SELECT count(*) FROM gone";
+       WHERE EXISTS (SELECT FROM gone)) SELECT count(*) FROM gone"
+);
+
+/// A server that takes another's place has begun at another moment, to the microsecond; so has one that came back.
+const STAND: &str = "SELECT c.position, (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint, h.epoch \
+     FROM counters c, history h";
 
 /// A boot id as the database holds it: all of its bits.
 fn boot(id: u64) -> i64 {
@@ -77,13 +104,29 @@ impl CommitLog for PostgresStore {
         self.fetch_position()
     }
 
-    fn prune(&self, older_than_ms: u64, now_ms: u64) -> StoreResult<u64> {
-        let rows = self.query(PRUNE, &[&stored(now_ms.saturating_sub(older_than_ms))])?;
-        Ok(rows.first().map_or(0, |row| number(row, 0)))
+    fn stand(&self) -> StoreResult<Stand> {
+        let rows = self.query(STAND, &[])?;
+        let [newest, server, epoch] = [0, 1, 2].map(|column| rows.first().map_or(0, |row| number(row, column)));
+        // Another node found that the history is another one.
+        self.epoch.store(epoch, Ordering::Release);
+        Ok(Stand { newest, server })
+    }
+
+    fn turn_epoch(&self) -> StoreResult<()> {
+        let (mine, fresh) = (self.epoch.load(Ordering::Acquire), fresh_epoch());
+        self.query("UPDATE history SET epoch = $2 WHERE epoch = $1", &[&stored(mine), &stored(fresh)])?;
+        self.stand().map(drop)
+    }
+
+    fn prune(&self, older_than_ms: u64) -> StoreResult<Pruned> {
+        let rows = self.query(PRUNE, &[&stored(older_than_ms), &NEVER_PRUNED, &PRUNED_AT_ONCE])?;
+        let removed = rows.first().map_or(0, |row| number(row, 0));
+        Ok(Pruned { removed, more: removed == PRUNED_AT_ONCE as u64 })
     }
 
     fn beat(&self, me: &Member, lease_ms: u64, may_lead: bool, took: bool) -> Result<Beat, BeatError> {
         let (id, lease) = (boot(me.boot_id), lease_ms as f64);
+        self.boot_id.store(id, Ordering::Release);
         let taken = self.query(BEAT, &[&me.name, &id, &encode(me), &lease, &took])?;
         if taken.is_empty() {
             return Err(BeatError::Displaced);

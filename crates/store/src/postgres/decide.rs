@@ -141,11 +141,12 @@ impl<'a> Decider<'a> {
                 let membership = self.known.memberships.get_mut(&(*conversation, *user)).ok_or(Refused::NotAMember)?;
                 let last = self.known.heads.get(conversation).ok_or(Refused::NoSuchConversation)?.last_seq;
                 let moved = membership.read_seq.max((*seq).min(last));
-                if moved != membership.read_seq {
+                let has_moved = moved != membership.read_seq;
+                if has_moved {
                     membership.read_seq = moved;
                     self.changes.memberships.insert((*conversation, *user));
                 }
-                Ok(Outcome::Read { seq: moved })
+                Ok(Outcome::Read { seq: moved, moved: has_moved })
             }
             Proposal::SetMute { conversation, user, mute } => {
                 let membership = self.known.memberships.get_mut(&(*conversation, *user)).ok_or(Refused::NotAMember)?;

@@ -62,7 +62,7 @@ impl Store for PostgresStore {
     }
 
     fn epoch(&self) -> u64 {
-        self.epoch
+        self.epoch.load(Ordering::Acquire)
     }
 
     /// Other nodes commit too, so the database is asked; while it is away, the newest that was seen.

@@ -168,7 +168,6 @@ pub(crate) async fn write(
     changes: &Changes<'_>,
     parts: &Parts,
     outbox: bool,
-    now_ms: u64,
 ) -> Result<Option<Position>, Failure> {
     let columns = Columns::of(known, changes, parts, outbox);
     let mut calls = Vec::new();
@@ -215,11 +214,11 @@ pub(crate) async fn write(
     }
     // Here the counters are locked at the latest, and stay so until the commit: nothing after this waits.
     let appends = calls.len();
-    let (count, now) = (stored(changes.places), stored(now_ms));
+    let count = stored(changes.places);
     if !entries.places.is_empty() {
         let Entries { places, conversations, seqs, at, parts, contents } = entries;
         let Contents { rows, senders, client_msg_ids, pushed } = contents;
-        let params: [&(dyn ToSql + Sync); 13] = [
+        let params: [&(dyn ToSql + Sync); 12] = [
             &count,
             places,
             conversations,
@@ -232,11 +231,10 @@ pub(crate) async fn write(
             pushed,
             &logged.0,
             &logged.1,
-            &now,
         ];
         calls.push(Call::new(APPEND, &params));
     } else if count > 0 {
-        calls.push(Call::new(LOG, &[&count, &logged.0, &logged.1, &now]));
+        calls.push(Call::new(LOG, &[&count, &logged.0, &logged.1]));
     }
     if let Some(through) = &columns.outbox_done {
         calls.push(Call::new("UPDATE counters SET outbox_done = greatest(outbox_done, $1)", &[through]));
@@ -267,19 +265,33 @@ const PUT_DEAD: &str = "INSERT INTO dead_notifications (id, row) SELECT * FROM u
      ON CONFLICT (id) DO UPDATE SET row = excluded.row";
 const DROP_SENDS: &str = "DELETE FROM dedupe d USING unnest($1::bigint[], $2::text[], $3::bigint[]) AS k (sender, client_msg_id, position) \
      WHERE d.sender = k.sender AND d.client_msg_id = k.client_msg_id AND d.position = k.position";
+/// Changes are dated by the database's clock: they are removed by it too, whoever wrote them.
+macro_rules! now_ms {
+    () => {
+        "(extract(epoch FROM now()) * 1000)::bigint"
+    };
+}
+pub(crate) use now_ms;
+
 /// Entries whose places in their conversations are decided, and changes for the log.
 const APPEND: &str = concat!(
     "WITH base AS (UPDATE counters SET position = position + $1 RETURNING position - $1 AS position), \
      fresh AS MATERIALIZED (SELECT n.*, base.position + n.place AS position FROM base, \
        unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::integer[], $7::bytea[], $8::bigint[], $9::text[], $10::boolean[]) \
        AS n (place, conversation, seq, at, part, content, sender, client_msg_id, pushed)), \
-     l AS (INSERT INTO changes (position, at, change) SELECT base.position + n.place, $13::bigint, n.change \
+     l AS (INSERT INTO changes (position, at, change) SELECT base.position + n.place, ",
+    now_ms!(),
+    ", n.change \
        FROM base, unnest($11::bigint[], $12::bytea[]) AS n (place, change)), ",
     write_entries!(),
     "SELECT position FROM base"
 );
 /// Changes for the log, of a batch that has no entries.
-const LOG: &str = "WITH base AS (UPDATE counters SET position = position + $1 RETURNING position - $1 AS position), \
-     l AS (INSERT INTO changes (position, at, change) SELECT base.position + n.place, $4::bigint, n.change \
+const LOG: &str = concat!(
+    "WITH base AS (UPDATE counters SET position = position + $1 RETURNING position - $1 AS position), \
+     l AS (INSERT INTO changes (position, at, change) SELECT base.position + n.place, ",
+    now_ms!(),
+    ", n.change \
        FROM base, unnest($2::bigint[], $3::bytea[]) AS n (place, change)) \
-     SELECT position FROM base";
+     SELECT position FROM base"
+);

@@ -35,6 +35,12 @@ fn node() -> Node {
 
 fn node_with(config: EngineConfig) -> Node {
     let store = Arc::new(MemoryStore::shared());
+    let log = store.clone();
+    node_on(store, log, config)
+}
+
+/// With the users `a`, `b` and `c`, and a group of the first of them.
+fn node_on(store: Arc<MemoryStore>, log: Arc<dyn CommitLog>, config: EngineConfig) -> Node {
     let ids = ["a", "b", "c"];
     let users = ids.map(|id| UserPatch { id: id.into(), ..UserPatch::default() }).to_vec();
     store.commit(&[Proposal::PutUsers(users)], 1).unwrap();
@@ -57,7 +63,7 @@ fn node_with(config: EngineConfig) -> Node {
     let directory = Arc::new(Directory::new(store.clone(), 100, true));
     let applier = Applier { lanes: lanes.clone(), directory };
     let bus = Arc::new(LocalBus::default());
-    let follower = Follower::new(store.last_position(), 1 << 20, applier, (store.clone(), bus), metrics);
+    let follower = Follower::new(store.last_position(), 1 << 20, applier, (log, bus), metrics);
     Node { follower, receivers, store, room, members, lanes }
 }
 
@@ -330,3 +336,5 @@ fn what_the_store_does_not_tell_is_asked_of_others() {
     assert_eq!(node.follower.said_after(start)[0], said, "and it can tell others now");
     assert_eq!(node.handed_over().0, [1, 2]);
 }
+
+mod another_server;
