@@ -12,17 +12,14 @@ use std::{sync::Arc, time::Duration};
 use tidings_engine::{
     Engine,
     cluster::{
-        asking::{LeaderDoor, LeadersAnswer, UsersRequest},
+        asking::{Asked, LeaderDoor, LeadersAnswer, UsersRequest},
         log::Member,
         members::Members,
     },
     metrics::Metrics,
 };
 use tidings_protocol::error::{ErrorCode, Refusal};
-use tokio::{
-    runtime::Handle,
-    sync::{Semaphore, SemaphorePermit},
-};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Names the node that a request came by.
 pub const FORWARDED: HeaderName = HeaderName::from_static("tidings-forwarded");
@@ -31,6 +28,8 @@ const FORWARDED_MAX: usize = 2_048;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Longer than the other node gives a body to come.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+/// What a session asks is small on both sides: a leader that has not answered by then will not.
+const SESSIONS_ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Connections kept for the next request, for half as long as the other node keeps them.
 const IDLE_CONNECTIONS_MAX: usize = 256;
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -53,7 +52,7 @@ const OF_ONE_CONNECTION: [HeaderName; 10] = [
 pub struct Forwarder {
     client: reqwest::Client,
     node: HeaderValue,
-    places: Semaphore,
+    places: Arc<Semaphore>,
 }
 
 /// Whether a path is of what one node does for all: push, devices and popups.
@@ -83,11 +82,11 @@ impl Forwarder {
             .tcp_nodelay(true)
             .build();
         let client = client.inspect_err(|error| tracing::error!(%error, "nothing can be forwarded to other nodes"));
-        Some(Forwarder { client: client.ok()?, node, places: Semaphore::new(FORWARDED_MAX) })
+        Some(Forwarder { client: client.ok()?, node, places: Arc::new(Semaphore::new(FORWARDED_MAX)) })
     }
 
-    fn place(&self) -> Result<SemaphorePermit<'_>, Refusal> {
-        self.places.try_acquire().map_err(|_| {
+    fn place(&self) -> Result<OwnedSemaphorePermit, Refusal> {
+        self.places.clone().try_acquire_owned().map_err(|_| {
             let why = format!("requests that wait for another node are limited to {FORWARDED_MAX}");
             Refusal::new(ErrorCode::QueueFull, why).retry_after(RETRY_AFTER_MS)
         })
@@ -100,14 +99,12 @@ struct SessionsDoor {
     members: Arc<Members>,
     metrics: Arc<Metrics>,
     tokens: NodeTokens,
-    runtime: Handle,
 }
 
 impl SessionsDoor {
-    async fn send(&self, leader: &Member, token: &str, request: UsersRequest<'_>) -> reqwest::Result<LeadersAnswer> {
-        let post = self.forwarder.client.post(url(leader, request.path)).bearer_auth(token);
-        let post = post.header(header::CONTENT_TYPE, "application/json").header(FORWARDED, &self.forwarder.node);
-        let answer = post.body(request.body).send().await?;
+    /// The answer to a request that is ready to be sent.
+    async fn answer(post: reqwest::RequestBuilder) -> reqwest::Result<LeadersAnswer> {
+        let answer = post.timeout(SESSIONS_ANSWER_TIMEOUT).send().await?;
         let retry_after = answer.headers().get(header::RETRY_AFTER).and_then(|value| value.to_str().ok());
         let retry_after_ms = retry_after.and_then(|seconds| seconds.parse::<u64>().ok()).map(|seconds| seconds * 1_000);
         let status = answer.status().as_u16();
@@ -116,21 +113,28 @@ impl SessionsDoor {
 }
 
 impl LeaderDoor for SessionsDoor {
-    fn ask(&self, request: UsersRequest<'_>) -> Result<LeadersAnswer, Refusal> {
+    fn ask(&self, request: UsersRequest) -> Result<Asked, Refusal> {
         let leader = find_leader(&self.members)?;
-        let _place = self.forwarder.place()?;
+        let place = self.forwarder.place()?;
         self.metrics.cluster.forwarded.inc();
-        let token = self.tokens.sign(request.user).map_err(|error| crate::internal(&error))?;
-        self.runtime.block_on(self.send(&leader, &token, request)).map_err(not_answered)
+        let token = self.tokens.sign(&request.user).map_err(|error| crate::internal(&error))?;
+        let post = self.forwarder.client.post(url(&leader, request.path)).bearer_auth(token);
+        let post = post.header(header::CONTENT_TYPE, "application/json").header(FORWARDED, &self.forwarder.node);
+        let post = post.body(request.body);
+        Ok(Box::pin(async move {
+            let answer = Self::answer(post).await.map_err(not_answered);
+            drop(place);
+            answer
+        }))
     }
 }
 
 impl Api {
-    /// Has sessions of this node ask what the leader answers. Call within the runtime.
+    /// Has sessions of this node ask what the leader answers.
     pub fn let_sessions_ask(&self, tokens: NodeTokens) {
         let Some((cluster, forwarder)) = self.engine.cluster.as_ref().zip(self.forwarder.clone()) else { return };
         let (members, metrics) = (cluster.members.clone(), self.engine.metrics.clone());
-        let door = SessionsDoor { forwarder, members, metrics, tokens, runtime: Handle::current() };
+        let door = SessionsDoor { forwarder, members, metrics, tokens };
         self.engine.set_leader_door(Arc::new(door));
     }
 

@@ -60,8 +60,6 @@ pub trait BackUp: Send + Sync + 'static {
     fn back_up(&self, folder: &std::path::Path) -> Result<u64, String>;
 }
 
-/// Looks into the store for questions about popups that run at once, apart from other reads: as many as threads serve.
-const LOOK_UPS_MAX: usize = 32;
 /// Lists of users are up to 80 MB, held while they are read.
 const UPLOADS_MAX: usize = 2;
 
@@ -95,7 +93,6 @@ pub struct Api {
     reads: Semaphore,
     /// Lists of users, which are large, that are taken at once. Full: refused with `queue_full`.
     pub(crate) uploads: Semaphore,
-    look_ups: Semaphore,
     /// Absent: this node does all itself.
     forwarder: Option<Arc<Forwarder>>,
 }
@@ -111,9 +108,8 @@ impl Api {
     ) -> Self {
         let reads = Semaphore::new(config.reads_max);
         let forwarder = Forwarder::of(&engine).map(Arc::new);
-        let (uploads, look_ups) = (Semaphore::new(UPLOADS_MAX), Semaphore::new(LOOK_UPS_MAX));
-        let connections = Arc::default();
-        Api { engine, keys, tokens, sessions, backup, config, connections, reads, uploads, look_ups, forwarder }
+        let (uploads, connections) = (Semaphore::new(UPLOADS_MAX), Arc::default());
+        Api { engine, keys, tokens, sessions, backup, config, connections, reads, uploads, forwarder }
     }
 
     /// Who is calling, by the `Authorization` header.
@@ -148,16 +144,6 @@ impl Api {
         };
         let engine = self.engine.clone();
         run(engine, read).await
-    }
-
-    /// The same for what a question about popups needs: it waits for its turn, with at most one waiting for each open
-    /// connection. After a start every first question about a user needs a look.
-    pub(crate) async fn look_up<T: Send + 'static>(
-        &self,
-        read: impl FnOnce(&Arc<Engine>) -> Result<T, Refusal> + Send + 'static,
-    ) -> Result<T, Refusal> {
-        let _permit = self.look_ups.acquire().await.map_err(|closed| internal(&closed))?;
-        run(self.engine.clone(), read).await
     }
 
     /// The metrics in Prometheus' text format.

@@ -81,6 +81,11 @@ impl Directory {
         }
     }
 
+    /// The user, if the store need not be asked.
+    pub(crate) fn user_at_hand(&self, id: &str) -> Option<Arc<User>> {
+        self.users.get(&self.user_nos.get(id)?)
+    }
+
     /// The user, or a `not_found` refusal.
     pub fn require_user(&self, id: &str) -> Result<Arc<User>, Refusal> {
         self.user_by_id(id).map_err(crate::commit::store_refusal)?.ok_or_else(|| Refusal::not_found("user", id))

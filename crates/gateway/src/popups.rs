@@ -44,8 +44,8 @@ impl Shard {
         };
         let (question, reference) = (question.to_owned(), frame.reference);
         let (engine, shard) = self.handles();
-        self.parts.runtime.spawn_blocking(move || {
-            let answered = answer(&engine, &user, session, &question, reference);
+        self.parts.runtime.spawn(async move {
+            let answered = answer(&engine, &user, session, &question, reference).await;
             let json = answered.unwrap_or_else(|refusal| {
                 engine.metrics.count_refusal(refusal.code);
                 error_json(reference, &refusal)
@@ -72,8 +72,8 @@ impl Shard {
         let (engine, shard) = self.handles();
         if !engine.has_lead() {
             let events = [br#"{"events":"#, frame_events.get().as_bytes(), b"}"].concat();
-            self.parts.runtime.spawn_blocking(move || {
-                let json = match engine.report_to_leader(&user.id, events) {
+            self.parts.runtime.spawn(async move {
+                let json = match engine.report_to_leader(&user.id, events).await {
                     Ok(_) => json(&ServerFrame::Ok { reference: reference.unwrap_or(0) }),
                     Err(refusal) => {
                         engine.metrics.count_refusal(refusal.code);
@@ -119,7 +119,7 @@ impl Shard {
     }
 }
 
-fn answer(
+async fn answer(
     engine: &Arc<Engine>,
     user: &User,
     session: u64,
@@ -133,18 +133,18 @@ fn answer(
     // The connection is the app's session unless the app names one that outlives it.
     let own = engine.popups.session_of(session);
     if !engine.has_lead() {
-        return answer_of_leader(engine, user, &own, question_text, reference);
+        return answer_of_leader(engine, user, &own, question_text, reference).await;
     }
     let mut ask = question.ask(&user.id);
     ask.session = ask.session.or(Some(&own));
     ask.fingerprint ^= session;
-    let decided = engine.decide_now(&ask)?;
+    let decided = engine.answer_popup(&ask).await?;
     let show = decided.show.map(|showing| String::from_utf8_lossy(&showing.json).into_owned());
     put_answer(show, decided.retry_after_ms, reference)
 }
 
 /// The same from the node that decides for all.
-fn answer_of_leader(
+async fn answer_of_leader(
     engine: &Engine,
     user: &User,
     own_session: &str,
@@ -157,7 +157,7 @@ fn answer_of_leader(
         question.insert("session".into(), to_raw_value(own_session).map_err(unreadable)?);
     }
     let question = serde_json::to_vec(&question).map_err(unreadable)?;
-    let (show, retry_after_ms) = engine.decide_at_leader(&user.id, question)?;
+    let (show, retry_after_ms) = engine.decide_at_leader(&user.id, question).await?;
     put_answer(show, retry_after_ms, reference)
 }
 

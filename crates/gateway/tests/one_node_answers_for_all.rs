@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use socket2::{Domain, Socket, Type};
 use std::{
     io::{Read, Write},
-    net::{SocketAddr, TcpStream},
+    net::{SocketAddr, TcpListener, TcpStream},
     sync::Arc,
 };
 use support::*;
@@ -139,6 +139,36 @@ fn who_cannot_have_it_answered_says_so_and_when_to_ask_again() {
     let leader = || second.engine.cluster.as_ref().unwrap().members.leader().unwrap().address;
     until("the second has heard", || leader() == format!("http://{closed}"));
     check(raw(second.address, &head, question));
+}
+
+#[test]
+fn a_leader_that_says_nothing_holds_up_its_own_questions_only() {
+    let [first, second] = nodes();
+    second.group("g", &["ann", "ben"]);
+    second.say("ann", "g", "hello");
+    // The kernel takes connections, and nobody reads from them.
+    let silent = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let address = format!("http://{}", silent.local_addr().unwrap());
+    first.engine.cluster.as_ref().unwrap().members.tell_doors(address.clone(), String::new());
+    let leader = || second.engine.cluster.as_ref().unwrap().members.leader().unwrap().address;
+    until("the second has heard", || leader() == address);
+    // More of them than there are threads for reads from the store.
+    let mut sessions: Vec<Session> = (0..3).map(|n| second.open("ben", &format!("device-{n}"))).collect();
+    let question: serde_json::Value = json!({ "placement": "home" });
+    for session in &mut sessions {
+        for n in 0..16 {
+            let question = serde_json::from_value(question.clone()).unwrap();
+            session.write(&ClientFrame::Popup { reference: Some(n), question }).unwrap();
+        }
+    }
+    until("all are asked", || second.engine.metrics.cluster.forwarded.get() == 48);
+    let history = ask(&mut second.app(), "GET", "/v1/conversations/g/messages", Value::Null, 200);
+    assert_eq!(history["entries"][0]["body"], "hello", "{history}");
+    for session in &mut sessions {
+        for _ in 0..16 {
+            assert_eq!(error(session).1, ErrorCode::NodeUnavailable);
+        }
+    }
 }
 
 #[test]

@@ -18,7 +18,7 @@ use serde::Deserialize;
 use std::sync::Arc;
 use tidings_engine::{
     engine::Actor,
-    popups::{Decided, EventCursor, LOOK_UPS_MAX, Precondition, QuestionBody, evicted, read_segment},
+    popups::{EventCursor, Precondition, QuestionBody, read_segment},
 };
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
@@ -82,28 +82,12 @@ pub(crate) enum Shown {
 pub(crate) async fn answer_question(api: &Api, actor: &Actor, body: &[u8]) -> Result<Shown, Refusal> {
     let question = QuestionBody::read(body)?;
     let user = asked_about(actor, &question)?;
-    let ask = question.ask(user);
-    let mut facts = None;
-    for _ in 0..LOOK_UPS_MAX {
-        match api.engine.decide_popup(&ask, facts.as_ref())? {
-            Decided::Needs(needs) => {
-                let user = user.to_owned();
-                facts = Some(api.look_up(move |engine| engine.popup_facts(&user, needs)).await?);
-            }
-            Decided::Nothing { retry_after_ms } => {
-                // Whole seconds are all that the header can say; rounded up, so that nobody comes early.
-                let retry_after_s = retry_after_ms.map(|ms| ms.div_ceil(1_000).max(1));
-                return Ok(Shown::Nothing { retry_after_s });
-            }
-            Decided::Shown(showing) => {
-                if let Some(durable) = showing.durable {
-                    durable.await.unwrap_or_else(|_| Err(api.engine.popups.gone()))?;
-                }
-                return Ok(Shown::Popup(showing.json));
-            }
-        }
-    }
-    Err(evicted())
+    let decided = api.engine.answer_popup(&question.ask(user)).await?;
+    Ok(match decided.show {
+        Some(showing) => Shown::Popup(showing.json),
+        // Whole seconds are all that the header can say; rounded up, so that nobody comes early.
+        None => Shown::Nothing { retry_after_s: decided.retry_after_ms.map(|ms| ms.div_ceil(1_000).max(1)) },
+    })
 }
 
 /// The user that a question is about: a token's own, or the one that an app server names.

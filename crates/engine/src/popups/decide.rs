@@ -77,6 +77,19 @@ impl Engine {
         self.facts_of(user, needs)
     }
 
+    /// The same, if all of it is in memory but for what the user was shown.
+    pub(super) fn facts_at_hand(&self, user: &str, needs: Needs) -> Option<Facts> {
+        let mut facts = Facts::default();
+        if needs.unread || needs.card {
+            let known = self.directory.user_at_hand(user)?;
+            if needs.unread {
+                facts.unread_since = self.directory.unread.at_hand(known.no)?;
+            }
+            facts.card = needs.card.then_some(known);
+        }
+        Some(facts)
+    }
+
     pub(super) fn facts_of(&self, user: &str, needs: Needs) -> Result<Facts, Refusal> {
         let mut facts = Facts::default();
         if needs.unread || needs.card {

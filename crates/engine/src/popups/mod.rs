@@ -9,12 +9,13 @@
 //! The store is read when a user is not in memory or the configuration changes, never else. In reading order:
 //! - [`rules`], [`timetable`], `caps`, `marks`: who, when, how often; and what a user was shown;
 //! - `check`, `configuration`: what an app server writes, checked, then compiled;
-//! - `question`, `evaluate`, `decide`, `explain`: which popup, and why; `decision_id`: how events name a decision;
+//! - `question`, `evaluate`, `decide`, `answer`, `explain`: which popup, and why; `decision_id`: how events name a decision;
 //! - `catalog`, `segments`, `recovery`: popups, their versions, settings and lists of users;
 //! - `users`: who is held in memory; `unread`: what is looked up for rules about unread messages;
 //! - `inbox`, `worker`, `notes`, `counts`, `events`, `export`: what becomes durable, and how it is read again;
 //! - `rows`, `check_rows`: as what it is stored, and whether all of that agrees.
 
+mod answer;
 mod caps;
 mod catalog;
 mod check;
@@ -41,13 +42,13 @@ mod unread;
 mod users;
 mod worker;
 
+pub use answer::DecidedNow;
 pub use catalog::Precondition;
 pub use check_rows::{CheckedRows, check_popups};
 pub use decide::{Ask, Decided, Facts, Needs, Showing};
 pub use export::EventCursor;
 pub use question::QuestionBody;
 pub use segments::read_segment;
-pub use trigger::{DecidedNow, LOOK_UPS_MAX, evicted};
 pub(crate) use unread::UnreadCache;
 
 use crate::{
@@ -70,6 +71,7 @@ use std::{
     time::Duration,
 };
 use tidings_protocol::error::{ErrorCode, Refusal};
+use tokio::sync::Semaphore;
 use users::Users;
 use worker::Worker;
 use xxhash_rust::xxh3::{xxh3_64_with_seed, xxh3_128};
@@ -165,6 +167,7 @@ pub struct Popups {
     metrics: Arc<Metrics>,
     /// Connections' numbers begin anew with the process; sessions that are remembered by name do not.
     boot: u64,
+    look_ups: Semaphore,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -178,7 +181,8 @@ impl Popups {
         let for_thread = held.clone();
         let thread = std::thread::Builder::new().name("popups".into()).spawn(move || for_thread.serve(&parts));
         let thread = thread.inspect_err(|error| tracing::error!(%error, "no popups thread")).ok();
-        Popups { held, metrics, boot, thread: Mutex::new(thread) }
+        let look_ups = Semaphore::new(answer::LOOKING_UP_MAX);
+        Popups { held, metrics, boot, look_ups, thread: Mutex::new(thread) }
     }
 
     /// Waits until all that was decided and reported so far is stored. Blocks.

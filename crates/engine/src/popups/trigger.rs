@@ -1,9 +1,6 @@
 //! Popups that an event triggers for somebody who is here: decided, then sent to one live session.
 
-use super::{
-    decide::{Ask, Decided, Showing},
-    session_at,
-};
+use super::{decide::Ask, session_at};
 use crate::{engine::Engine, hub::Signal, model::UserNo};
 use crossbeam_channel::{RecvTimeoutError, bounded};
 use std::time::Duration;
@@ -22,14 +19,6 @@ struct Taker {
     /// Another node that has it, and its process.
     node: Option<String>,
     boot: Option<u64>,
-}
-
-/// An answer with all that it needed looked up.
-#[derive(Debug)]
-pub struct DecidedNow {
-    pub show: Option<Showing>,
-    /// If there is none: after how many milliseconds to ask again.
-    pub retry_after_ms: Option<u64>,
 }
 
 impl Engine {
@@ -67,24 +56,6 @@ impl Engine {
         Ok(taker)
     }
 
-    /// A decision with all that it needs looked up, durable if it is to be. Blocks.
-    pub fn decide_now(&self, ask: &Ask<'_>) -> Result<DecidedNow, Refusal> {
-        let mut facts = None;
-        for _ in 0..LOOK_UPS_MAX {
-            match self.decide_popup(ask, facts.as_ref())? {
-                Decided::Needs(needs) => facts = Some(self.popup_facts(ask.user, needs)?),
-                Decided::Nothing { retry_after_ms } => return Ok(DecidedNow { show: None, retry_after_ms }),
-                Decided::Shown(mut showing) => {
-                    if let Some(durable) = showing.durable.take() {
-                        durable.blocking_recv().unwrap_or_else(|_| Err(self.popups.gone()))?;
-                    }
-                    return Ok(DecidedNow { show: Some(showing), retry_after_ms: None });
-                }
-            }
-        }
-        Err(evicted())
-    }
-
     fn who_takes_popups(&self, user: UserNo) -> Result<Option<u64>, Refusal> {
         if !self.presence.is_online(user) {
             return Ok(None);
@@ -111,13 +82,4 @@ impl Engine {
             }
         }
     }
-}
-
-/// A user may have given way to others between the look-up and the decision; seldom twice.
-pub const LOOK_UPS_MAX: usize = 4;
-
-/// So many others were asked about that the user could not be held in memory.
-pub fn evicted() -> Refusal {
-    let why = "too many users are asked about at once: popups.users is too small for them";
-    Refusal::new(ErrorCode::QueueFull, why).retry_after(1_000)
 }

@@ -41,6 +41,11 @@ impl UnreadCache {
         self.known.remove(&user);
     }
 
+    /// What is remembered, if it is.
+    pub(super) fn at_hand(&self, user: UserNo) -> Option<Option<u64>> {
+        self.known.get(&user)
+    }
+
     fn look_up(
         &self,
         user: UserNo,

@@ -123,7 +123,12 @@ impl Server {
     }
 
     fn of(sessions: GatewayConfig, store: Arc<dyn Store>, cluster: Option<ClusterParts>) -> Self {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .max_blocking_threads(32)
+            .enable_all()
+            .build()
+            .unwrap();
         let guard = runtime.enter();
         let shards = sessions.shards;
         let (prepared, wakes) = Gateway::prepare(sessions).unwrap();
