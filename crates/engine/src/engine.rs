@@ -14,7 +14,7 @@ use crate::{
     outbox::{Outbox, OutboxConfig, Webhook},
     popups::{PopupParts, Popups},
     presence::{Presence, worker::PresenceWorker},
-    push::{PushDesk, PushParts},
+    push::{PushDesk, PushEar, PushParts},
     rate::RateLimit,
     shards::{ShardReceivers, Shards, Wake},
     store::Store,
@@ -88,7 +88,8 @@ impl Engine {
         let applier = Applier { lanes: lanes.clone(), directory: directory.clone() };
         // Asked before anything is followed: what comes after is handed to the lanes, what was before is not.
         let started_at = [store.last_position(); LANES];
-        let cluster = cluster.map(|parts| Cluster::new(parts, started_at[0], &applier, &metrics));
+        let push_ear = PushEar::new(cluster.is_some());
+        let cluster = cluster.map(|parts| Cluster::new(parts, started_at[0], (&applier, &push_ear), &metrics));
         let hub: Arc<dyn Hub> = match &cluster {
             Some(cluster) => Arc::new(cluster.hub(applier)),
             None => Arc::new(LocalHub::new(applier)),
@@ -111,14 +112,16 @@ impl Engine {
             clock: clock.clone(),
             metrics: metrics.clone(),
         });
-        let push = PushDesk::start(PushParts {
+        let push_parts = PushParts {
             config: config.push.clone(),
             lead: lead.clone(),
+            road: cluster.as_ref().map(Cluster::push_road),
             store: store.clone(),
             clock: clock.clone(),
             shards: lanes.shards().clone(),
             metrics: metrics.clone(),
-        });
+        };
+        let push = PushDesk::start(push_parts, push_ear);
         let engine = Arc::new(Engine {
             directory,
             presence: match &cluster {

@@ -65,6 +65,8 @@ pub struct ClusterMetrics {
     pub unknown: Counter,
     pub recent_resumes: Counter,
     pub asked: Counter,
+    pub push_streams: Counter,
+    pub push_sent_again: Counter,
     pub presence_snapshots: Counter,
     pub presence_repaired: Counter,
     pub forwarded: Counter,
@@ -91,6 +93,16 @@ impl ClusterMetrics {
                 &self.recent_resumes,
             ),
             ("cluster_forwarded", "Requests that another node was asked to answer", &self.forwarded),
+            (
+                "cluster_push_streams",
+                "Times that all own sessions were registered for pushes with another node",
+                &self.push_streams,
+            ),
+            (
+                "cluster_push_sent_again",
+                "Messages about pushes that another node did not confirm in time",
+                &self.push_sent_again,
+            ),
             ("cluster_unknown_messages", "Messages of a form that this program does not know", &self.unknown),
             (
                 "cluster_presence_snapshots",

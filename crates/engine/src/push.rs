@@ -10,6 +10,7 @@
 //! - `devices`, `audience`: devices, and pushes to many, as bitmaps in memory;
 //! - `inbox`, `worker`: what waits for the worker, and its turns; `outgoing`: what waits for the shards;
 //! - `accept`, `start`: a push becomes durable, then its devices' own; `handout`: what waited for a device;
+//! - `elsewhere`: sessions of other nodes, over the bus;
 //! - `collapse`: the newest with a key takes the place; `notes`: what devices have; `jobs`: starts, ends and removals, each at its time;
 //! - `operations`, `status`: what the HTTP door asks.
 
@@ -18,6 +19,7 @@ mod audience;
 mod collapse;
 mod devices;
 mod draft;
+mod elsewhere;
 mod handout;
 mod inbox;
 mod jobs;
@@ -32,6 +34,7 @@ mod status;
 mod worker;
 
 pub use accept::PreparedPush;
+pub(crate) use elsewhere::Road;
 
 use crate::{clock::Clock, cluster::lead::Lead, metrics::Metrics, model::UserNo, shards::Shards, store::Store};
 use bytes::Bytes;
@@ -61,7 +64,8 @@ pub struct PushFrame {
 /// What the push worker puts in a shard's push queue.
 #[derive(Debug)]
 pub enum PushItem {
-    /// The answer to a [`Register`]; the session goes live with it.
+    /// The answer to a [`Register`]; the session goes live with it. To one that [stays](Register::stays) another may
+    /// follow: its device after a `node_unavailable`, or a new number.
     Registered { session: u64, result: Result<DeviceNo, Refusal> },
     /// For one session: what waited for its device.
     Pending { session: u64, frames: Vec<Arc<PushFrame>> },
@@ -69,7 +73,7 @@ pub enum PushItem {
     Sessions { frame: Arc<PushFrame>, sessions: Vec<u64> },
     /// For every live device of the set: the shard walks its sessions in pieces, other lanes first.
     Matching { frame: Arc<PushFrame>, devices: Arc<dyn DeviceSet> },
-    /// Another node does push now: sessions that want pushes are of no use here.
+    /// Another node does push now: sessions that want pushes are of no use here, but for those that stay.
     Over,
 }
 
@@ -87,6 +91,10 @@ pub struct Register {
     pub device_id: Arc<str>,
     pub device_kind: Arc<str>,
     pub app_version: Option<Arc<str>>,
+    /// When it bound, in milliseconds since 1970 UTC: of a device's sessions the newest is pushed to.
+    pub since: u64,
+    /// The session lives on when another node does push, and is pushed to from there.
+    pub stays: bool,
 }
 
 /// Bounds of push.
@@ -120,10 +128,27 @@ impl Default for PushConfig {
 pub(crate) struct PushParts {
     pub(crate) config: PushConfig,
     pub(crate) lead: Lead,
+    /// Absent: there are no other nodes.
+    pub(crate) road: Option<Road>,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) shards: Arc<Shards>,
     pub(crate) metrics: Arc<Metrics>,
+}
+
+/// Where what other nodes say of pushes is put.
+#[derive(Clone)]
+pub(crate) struct PushEar(Arc<Inbox>);
+
+impl PushEar {
+    pub(crate) fn new(is_shared: bool) -> Self {
+        PushEar(Arc::new(Inbox::new(is_shared)))
+    }
+
+    /// Never waits.
+    pub(crate) fn hear(&self, said: Vec<u8>) {
+        self.0.hear(said);
+    }
 }
 
 /// The shards' and the doors' way to the push worker.
@@ -133,8 +158,7 @@ pub struct PushDesk {
 }
 
 impl PushDesk {
-    pub(crate) fn start(parts: PushParts) -> Self {
-        let inbox = Arc::new(Inbox::new(parts.lead.is_shared()));
+    pub(crate) fn start(parts: PushParts, PushEar(inbox): PushEar) -> Self {
         let worker_inbox = inbox.clone();
         let thread = std::thread::Builder::new().name("push".into());
         let thread = thread.spawn(move || Worker::run(parts, worker_inbox));
@@ -153,9 +177,9 @@ impl PushDesk {
         self.inbox.register(register)
     }
 
-    /// The session of a registered device has ended.
-    pub fn left(&self, device: DeviceNo, session: u64) {
-        self.inbox.left(device, session);
+    /// A session that asked to be registered has ended; its device, if it has been told.
+    pub fn left(&self, shard: usize, session: u64, device: Option<DeviceNo>) {
+        self.inbox.left(shard, session, device);
     }
 
     /// These devices' connections were written the push.

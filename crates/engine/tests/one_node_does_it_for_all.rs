@@ -124,6 +124,8 @@ fn who_does_not_lead_says_so_and_when_to_ask_again() {
         device_id: "phone".into(),
         device_kind: "phone".into(),
         app_version: None,
+        since: 1,
+        stays: false,
     };
     for refusal in [
         second.world().wait(engine.push.accept(engine.prepare_push(push).unwrap())).unwrap_err(),

@@ -140,7 +140,8 @@ fn devices_become_known_in_batches() {
         for n in 0..100_u64 {
             let device_id = format!("phone-{n}").into();
             let (device_kind, app_version) = ("phone".into(), None);
-            let register = Register { shard: 0, session: n, user, device_id, device_kind, app_version };
+            let (shard, session, since, stays) = (0, n, 0, false);
+            let register = Register { shard, session, user, device_id, device_kind, app_version, since, stays };
             world.engine.push.register(register).unwrap();
         }
         known += world.receivers[0].push.try_iter().count();

@@ -110,6 +110,7 @@ impl Shard {
                 .then(|| Box::new(Opening { app_version: app_version.map(Into::into), cursor })),
             chat: frame.chat,
             push: frame.push,
+            awaits_device: false,
             heartbeat_ms: frame.heartbeat_ms,
         })
     }
@@ -134,7 +135,9 @@ impl Shard {
             device_kind: bind.device_kind.clone(),
             since: bind.since,
         };
-        let session = connection.session;
+        let (session, door) = (connection.session, connection.door);
+        // Later than what other nodes have of the user, whatever their clocks say: this is the one that stays.
+        bind.since = self.parts.engine.presence.arrived(user, device);
         let register = bind.push.then(|| Register {
             shard: self.parts.index,
             session,
@@ -142,9 +145,10 @@ impl Shard {
             device_id: bind.device_id.clone(),
             device_kind: bind.device_kind.clone(),
             app_version: bind.opening.as_ref().and_then(|opening| opening.app_version.clone()),
+            since: bind.since,
+            stays: bind.stays(door),
         });
-        // Later than what other nodes have of the user, whatever their clocks say: this is the one that stays.
-        bind.since = self.parts.engine.presence.arrived(user, device);
+        bind.awaits_device = bind.push;
         connection.bound = Some(Box::new(bind));
         self.arm(key, tick + silence_max(heartbeat_ms));
         self.parts.engine.metrics.sessions.inc();
@@ -159,24 +163,35 @@ impl Shard {
         }
     }
 
-    /// The device is known now: what it is pushed from here on reaches it. Next, chat.
+    /// The device is known now: what it is pushed from here on reaches it. Next, chat, unless that has begun without it.
     pub(crate) fn registered(&mut self, session: u64, result: Result<DeviceNo, Refusal>) {
-        match (self.find(session).filter(|key| self.connections[*key].phase == Phase::Binding), result) {
-            (Some(key), Ok(device)) => {
-                self.connections[key].device = Some(device);
-                self.begin_chat(key);
+        let bound = |key: &usize| self.connections[*key].bound.is_some();
+        let Some(key) = self.find(session).filter(bound) else {
+            if let Ok(device) = result {
+                self.parts.engine.push.left(self.parts.index, session, Some(device));
             }
-            (Some(key), Err(refusal)) => self.without_pushes(key, refusal),
-            (None, Ok(device)) => self.parts.engine.push.left(device, session),
-            (None, Err(_)) => {}
+            return;
+        };
+        let connection = &mut self.connections[key];
+        let awaited = connection.bound.as_mut().is_some_and(|bound| std::mem::take(&mut bound.awaits_device));
+        match result {
+            Ok(device) => {
+                connection.device = Some(device);
+                if awaited {
+                    self.begin_chat(key);
+                }
+            }
+            Err(refusal) if awaited => self.without_pushes(key, refusal),
+            Err(_) => {}
         }
     }
 
-    /// Another node hands out pushes: chat goes on here, and the client is told. A device without chat must find that node.
+    /// The node that hands out pushes cannot be reached: chat goes on, the client is told, and pushes come when it can.
+    /// A device without chat must find that node.
     fn without_pushes(&mut self, key: usize, refusal: Refusal) {
         let connection = &self.connections[key];
-        let has_chat = connection.bound.as_ref().is_some_and(|bound| bound.chat);
-        match refusal.code == ErrorCode::NodeUnavailable && has_chat && connection.door == Door::WebSocket {
+        let stays = connection.bound.as_ref().is_some_and(|bound| bound.stays(connection.door));
+        match refusal.code == ErrorCode::NodeUnavailable && stays {
             true => self.begin_chat(key),
             false => self.close(key, refusal),
         }
@@ -344,8 +359,8 @@ impl Shard {
         if std::mem::take(&mut connection.watches) {
             self.parts.engine.unwatch_all((self.parts.index as u16, session));
         }
-        if let Some(device) = connection.device.take() {
-            self.parts.engine.push.left(device, session);
+        if bound.push {
+            self.parts.engine.push.left(self.parts.index, session, connection.device.take());
         }
         self.parts.engine.presence.left(bound.user.no, session, self.parts.engine.clock.now_ms());
         self.parts.engine.metrics.sessions.dec();

@@ -65,9 +65,18 @@ pub(crate) struct BindRequest {
     pub chat: bool,
     /// Pushes are delivered to it, and kept for it while it is away.
     pub push: bool,
+    /// It goes live when its device is known, or known to be known later.
+    pub awaits_device: bool,
     pub heartbeat_ms: u32,
     /// When it was bound, in milliseconds since 1970 UTC.
     pub since: u64,
+}
+
+impl BindRequest {
+    /// Whether pushes come to it from whichever node does push. A device's connection is carried to that node instead.
+    pub(crate) fn stays(&self, door: Door) -> bool {
+        self.chat && door == Door::WebSocket
+    }
 }
 
 /// The part of a bind that is of no use once the session is live.

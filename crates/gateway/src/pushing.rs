@@ -89,12 +89,13 @@ impl Shard {
         }
     }
 
-    /// Another node does push from here on: relays find it with the devices that they hold, others must themselves.
+    /// Another node does push from here on. Relays find it with the devices that they hold, the engine for sessions that
+    /// stay; others must themselves.
     fn end_pushes(&mut self) {
         self.pushing = None;
         self.drop_all_links();
         let wants_pushes = |connection: &Connection| {
-            let bound = connection.bound.as_ref().is_some_and(|bound| bound.push);
+            let bound = connection.bound.as_ref().is_some_and(|bound| bound.push && !bound.stays(connection.door));
             bound && (connection.device.is_some() || connection.phase == Phase::Binding)
         };
         let keys: Vec<usize> =
@@ -148,6 +149,10 @@ impl Shard {
     pub(crate) fn take_ack(&mut self, key: usize, pushes: Vec<u64>) -> After {
         let connection = &self.connections[key];
         let Some(device) = connection.device else {
+            if connection.bound.as_ref().is_some_and(|bound| bound.push) {
+                // Of pushes that an earlier session was handed, before this one's device is known. They come again.
+                return After::Stays;
+            }
             let why = "this session did not ask for pushes when it bound";
             return self.refuse(key, None, Refusal::new(ErrorCode::Forbidden, why));
         };

@@ -144,6 +144,7 @@ fn nodes() -> [Node; 2] {
     let first = Node::start("a", &store, &bus);
     until("the first leads", || first.leads());
     let second = Node::start("b", &store, &bus);
+    until("the second knows", || second.server.engine.cluster.as_ref().unwrap().members.leader().is_some());
     first.server.users(&["ann", "ben", "cyd"]);
     [first, second]
 }
@@ -196,36 +197,109 @@ fn a_gateway_of_its_own_finds_the_leader_by_any_node() {
     phone.is_alive();
 }
 
+fn open(server: &Server, user: &str) -> Session {
+    let mut session = Session::connect(server.address).unwrap();
+    let bind = ClientFrame::Bind(frames::Bind {
+        token: token(user),
+        device_id: "browser".into(),
+        device_kind: "web".into(),
+        app_version: None,
+        cursor: None,
+        push: true,
+    });
+    session.write(&bind).unwrap();
+    assert!(matches!(next(&mut session), ServerFrame::Bound(_)));
+    session
+}
+
+/// The next frame, a push.
+fn pushed_to(session: &mut Session) -> u64 {
+    match next(session) {
+        ServerFrame::Push(push) => push.push,
+        other => panic!("no push: {other:?}"),
+    }
+}
+
+fn acknowledge(session: &mut Session, push: u64) {
+    session.write(&ClientFrame::Ack { pushes: vec![push] }).unwrap();
+}
+
+fn pending(node: &Node, user: &str) -> u64 {
+    node.server.engine.push.settle().unwrap();
+    node.devices(user)[0].pending
+}
+
 #[test]
-fn a_session_elsewhere_chats_and_is_told_that_pushes_do_not_come_here() {
+fn a_session_anywhere_chats_and_is_pushed_to_and_stays_when_the_lead_moves() {
     let [first, second] = nodes();
     first.server.group("g", &["ann", "ben"]);
-    // Two devices: a later session of the same one, on whichever node, would take its place.
-    let open = |server: &Server, device: &str| {
-        let mut session = Session::connect(server.address).unwrap();
-        let bind = ClientFrame::Bind(frames::Bind {
-            token: token("ann"),
-            device_id: device.into(),
-            device_kind: "web".into(),
-            app_version: None,
-            cursor: None,
-            push: true,
-        });
-        session.write(&bind).unwrap();
-        assert!(matches!(next(&mut session), ServerFrame::Bound(_)));
-        session
-    };
-    let mut here = open(&first.server, "browser");
-    assert_eq!(bound(&here).pushes, None);
-    let mut there = open(&second.server, "phone");
-    assert_eq!(bound(&there).pushes, Some(false));
+    let mut here = open(&first.server, "ann");
+    let mut there = open(&second.server, "ben");
+    assert_eq!((bound(&here).pushes, bound(&there).pushes), (None, None));
+    assert_eq!((first.server.online("ann"), first.server.online("ben")), (1, 1), "each is one session");
     second.server.say("ben", "g", "hello");
     for session in [&mut here, &mut there] {
         assert_eq!(text_of(&entries(session, 1)[0]), "hello");
     }
-    there.write(&ClientFrame::Ack { pushes: vec![1] }).unwrap();
-    match next(&mut there) {
-        ServerFrame::Error { code, .. } => assert_eq!(code, ErrorCode::Forbidden),
+    let push = first.push_to("ben");
+    assert_eq!(pushed_to(&mut there), push);
+    acknowledge(&mut there, push);
+    until("it is acknowledged", || pending(&first, "ben") == 0);
+    let push = first.push_to("ann");
+    assert_eq!(pushed_to(&mut here), push);
+    acknowledge(&mut here, push);
+    let open_push = first.push_to("ben");
+    assert_eq!(pushed_to(&mut there), open_push);
+    drop(here);
+    drop(first);
+    until("the second leads", || second.leads());
+    assert_eq!(pushed_to(&mut there), open_push, "it was not acknowledged");
+    acknowledge(&mut there, open_push);
+    let push = second.push_to("ben");
+    assert_eq!(pushed_to(&mut there), push);
+    acknowledge(&mut there, push);
+    until("all is acknowledged", || pending(&second, "ben") == 0);
+    second.server.say("ben", "g", "still here");
+    assert_eq!(text_of(&entries(&mut there, 1)[0]), "still here");
+}
+
+#[test]
+fn a_session_that_cannot_be_pushed_to_now_is_told_so_and_pushed_to_later() {
+    let (store, bus) = (Arc::new(MemoryStore::shared()), LocalBus::default());
+    let first = Node::start("a", &store, &bus);
+    until("the first leads", || first.leads());
+    let second = Node::start("b", &store, &bus);
+    first.server.users(&["ann"]);
+    bus.set_down(true);
+    let mut session = open(&second.server, "ann");
+    assert_eq!(bound(&session).pushes, Some(false));
+    // What an earlier session was handed may be acknowledged at once; it comes again.
+    acknowledge(&mut session, 1);
+    bus.set_down(false);
+    until("its device is known", || first.devices("ann").first().is_some_and(|device| device.online));
+    let push = first.push_to("ann");
+    assert_eq!(pushed_to(&mut session), push);
+    acknowledge(&mut session, push);
+    until("it is acknowledged", || pending(&first, "ann") == 0);
+}
+
+#[test]
+fn a_session_that_moves_to_another_node_takes_its_pushes_along() {
+    let [first, second] = nodes();
+    let mut before = open(&second.server, "ann");
+    let push = first.push_to("ann");
+    assert_eq!(pushed_to(&mut before), push);
+    let mut after = open(&first.server, "ann");
+    match next(&mut before) {
+        ServerFrame::Error { code, .. } => assert_eq!(code, ErrorCode::Replaced),
         other => panic!("{other:?}"),
     }
+    assert_eq!(pushed_to(&mut after), push);
+    let mut again = open(&second.server, "ann");
+    assert_eq!(pushed_to(&mut again), push);
+    acknowledge(&mut again, push);
+    until("it is acknowledged", || pending(&first, "ann") == 0);
+    assert!(first.devices("ann")[0].online);
+    drop(again);
+    until("it is offline", || !first.devices("ann")[0].online);
 }

@@ -153,6 +153,8 @@ impl Server {
             device_id: device_id.into(),
             device_kind: "phone".into(),
             app_version: None,
+            since: 0,
+            stays: false,
         };
         self.engine.push.register(register).unwrap();
         self.engine.push.settle().unwrap();

@@ -11,6 +11,7 @@ use crate::{
     hub::{Applier, Batch, Hub, Item, Signal},
     metrics::Metrics,
     model::*,
+    push::PushEar,
 };
 use bytes::Bytes;
 use rustc_hash::FxHashMap;
@@ -72,6 +73,7 @@ pub(crate) struct NodeEar {
     pub follower: Arc<Follower>,
     pub members: Arc<Members>,
     pub presence: PresenceInbox,
+    pub push: PushEar,
     pub bus: Arc<dyn Bus>,
     pub metrics: Arc<Metrics>,
 }
@@ -98,6 +100,7 @@ impl Ear for NodeEar {
             Some(Message::Popup { user, session, frame }) => {
                 self.applier.lanes.shards().signal(user, Signal::Popup { session, frame: frame.into() });
             }
+            Some(Message::Push(said)) => self.push.hear(said),
             None => {
                 self.metrics.cluster.unknown.inc();
                 self.follower.look_now();

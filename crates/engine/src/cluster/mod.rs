@@ -22,7 +22,15 @@ pub(crate) mod presence;
 pub(crate) mod recent;
 pub mod wire;
 
-use crate::{commit::store_refusal, engine::Engine, hub::Applier, metrics::Metrics, model::*, store::*};
+use crate::{
+    commit::store_refusal,
+    engine::Engine,
+    hub::Applier,
+    metrics::Metrics,
+    model::*,
+    push::{PushEar, Road},
+    store::*,
+};
 use bus::Bus;
 use crossbeam_channel::{Sender, bounded};
 use follower::Follower;
@@ -66,7 +74,12 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    pub(crate) fn new(parts: ClusterParts, from: Position, applier: &Applier, metrics: &Arc<Metrics>) -> Cluster {
+    pub(crate) fn new(
+        parts: ClusterParts,
+        from: Position,
+        (applier, push): (&Applier, &PushEar),
+        metrics: &Arc<Metrics>,
+    ) -> Cluster {
         let ClusterParts { log, bus, member, lease, may_lead, recent_bytes_max } = parts;
         let follower =
             Follower::new(from, recent_bytes_max, applier.clone(), (log.clone(), bus.clone()), metrics.clone());
@@ -78,6 +91,7 @@ impl Cluster {
             follower: follower.clone(),
             members: members.clone(),
             presence: presence.inbox(),
+            push: push.clone(),
             bus: bus.clone(),
             metrics: metrics.clone(),
         };
@@ -91,6 +105,11 @@ impl Cluster {
         bus.listen(&members.me().name, Arc::new(ear));
         let metrics = metrics.clone();
         Cluster { members, follower, log, bus, metrics, presence, keeping: Mutex::default(), threads: Mutex::default() }
+    }
+
+    /// The way to the node that does push, or to those whose sessions it pushes to.
+    pub(crate) fn push_road(&self) -> Road {
+        Road { bus: self.bus.clone(), members: self.members.clone() }
     }
 
     pub(crate) fn hub(&self, applier: Applier) -> ClusterHub {

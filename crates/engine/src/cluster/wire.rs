@@ -67,6 +67,8 @@ pub enum Message {
         session: u64,
         frame: Vec<u8>,
     },
+    /// Between the leader and nodes whose sessions it pushes to; see `push::elsewhere`.
+    Push(Vec<u8>),
 }
 
 impl Message {

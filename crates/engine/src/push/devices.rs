@@ -5,6 +5,7 @@ use super::{DeviceNo, rows::StoredDevice};
 use crate::model::UserNo;
 use roaring::RoaringBitmap;
 use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
 use std::hash::{BuildHasher, RandomState};
 use tidings_protocol::{error::Refusal, limits::DEVICES_PER_USER_MAX};
 
@@ -12,6 +13,8 @@ use tidings_protocol::{error::Refusal, limits::DEVICES_PER_USER_MAX};
 const KINDS_MAX: usize = 1_000;
 /// Tags in use. Above: a new one is refused.
 const TAGS_MAX: usize = 10_000;
+/// Sessions of one device beside its newest that are remembered. Above: the oldest is not, as if it had left.
+const OTHERS_MAX: usize = 8;
 /// Ends the list of a user's devices; in `kind`: in no kind's set.
 const NONE: u32 = u32::MAX;
 const NO_KIND: u16 = u16::MAX;
@@ -31,6 +34,33 @@ struct Entry {
     shard: u16,
     kind: u16,
     pending: u16,
+    /// When the session bound, in milliseconds: as much of it as there is room for, 8,900 years.
+    since_low: u32,
+    since_high: u16,
+}
+
+/// A session that a device can be pushed to by. `place`: see [`super::outgoing`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Session {
+    pub(super) place: usize,
+    pub(super) name: u64,
+    pub(super) since: u64,
+}
+
+/// What the end of a session is to its device.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Left {
+    /// Nothing: it was pushed to by another one, or by none.
+    Unknown,
+    Offline,
+    /// Another session of it is pushed to from here on.
+    ForAnother,
+}
+
+impl Entry {
+    fn since(&self) -> u64 {
+        u64::from(self.since_high) << 32 | u64::from(self.since_low)
+    }
 }
 
 /// Whose devices a push to many is for.
@@ -51,6 +81,10 @@ pub(super) struct Devices {
     tags: FxHashMap<String, RoaringBitmap>,
     all: RoaringBitmap,
     online: RoaringBitmap,
+    /// Those of `online`, by place.
+    places: Vec<RoaringBitmap>,
+    /// Sessions that have not left though their device has a newer one: nodes are heard in any order.
+    others: FxHashMap<u32, SmallVec<[Session; 1]>>,
 }
 
 impl Default for Devices {
@@ -64,6 +98,8 @@ impl Default for Devices {
             tags: FxHashMap::default(),
             all: RoaringBitmap::new(),
             online: RoaringBitmap::new(),
+            places: Vec::new(),
+            others: FxHashMap::default(),
         }
     }
 }
@@ -124,6 +160,8 @@ impl Devices {
                 shard: 0,
                 kind: NO_KIND,
                 pending: 0,
+                since_low: 0,
+                since_high: 0,
             };
             self.entries.resize(at + 1, vacant);
         }
@@ -175,7 +213,8 @@ impl Devices {
     pub(super) fn remove(&mut self, device: DeviceNo) {
         let Some(Entry { user, next, .. }) = self.entry(device).cloned() else { return };
         self.forget_sets(device);
-        self.online.remove(device.0);
+        self.set_offline(device);
+        self.others.remove(&device.0);
         let before = self.of_user(UserNo(user)).find(|other| self.entries[other.0 as usize].next == device.0);
         match before {
             Some(before) => self.entries[before.0 as usize].next = next,
@@ -195,23 +234,94 @@ impl Devices {
         }
     }
 
-    pub(super) fn bind(&mut self, device: DeviceNo, shard: usize, session: u64, now_ms: u64) {
+    /// Answers whether the device is pushed to by this session from here on: the newest is, whichever is heard of first.
+    pub(super) fn bind(&mut self, device: DeviceNo, session: Session, now_ms: u64) -> bool {
         if let Some(entry) = self.entry_mut(device) {
-            (entry.shard, entry.session, entry.bound_s) = (shard as u16, session, seconds(now_ms));
-            self.online.insert(device.0);
+            entry.bound_s = seconds(now_ms);
+        }
+        self.forget_other(device, session.place, session.name);
+        let Some(present) = self.present(device) else { return self.set_online(device, session) };
+        if (present.place, present.name) == (session.place, session.name) {
+            return self.set_online(device, session);
+        }
+        let others = self.others.entry(device.0).or_default();
+        let is_newer = session.since >= present.since;
+        others.push(if is_newer { present } else { session });
+        if others.len() > OTHERS_MAX {
+            let oldest = (0..others.len()).min_by_key(|at| others[*at].since);
+            oldest.map(|at| others.remove(at));
+        }
+        is_newer && self.set_online(device, session)
+    }
+
+    /// A session has ended. If the device has bound again meanwhile, that is not its session any more.
+    pub(super) fn left(&mut self, device: DeviceNo, place: usize, name: u64) -> Left {
+        if self.session(device) != Some((place, name)) {
+            self.forget_other(device, place, name);
+            return Left::Unknown;
+        }
+        self.set_offline(device);
+        let others = self.others.get(&device.0).map(SmallVec::as_slice).unwrap_or_default();
+        let Some(newest) = others.iter().max_by_key(|other| other.since).copied() else { return Left::Offline };
+        self.forget_other(device, newest.place, newest.name);
+        self.set_online(device, newest);
+        Left::ForAnother
+    }
+
+    fn forget_other(&mut self, device: DeviceNo, place: usize, name: u64) {
+        if let Some(others) = self.others.get_mut(&device.0) {
+            others.retain(|other| (other.place, other.name) != (place, name));
+            if others.is_empty() {
+                self.others.remove(&device.0);
+            }
         }
     }
 
-    /// A session has ended; if the device has bound again meanwhile, that is not its session any more.
-    pub(super) fn left(&mut self, device: DeviceNo, session: u64) -> bool {
-        let is_its = self.session(device).is_some_and(|(_, own)| own == session);
-        is_its && self.online.remove(device.0)
+    fn set_online(&mut self, device: DeviceNo, Session { place, name, since }: Session) -> bool {
+        self.set_offline(device);
+        let Some(entry) = self.entry_mut(device) else { return false };
+        (entry.shard, entry.session) = (place as u16, name);
+        (entry.since_low, entry.since_high) = (since as u32, (since >> 32) as u16);
+        self.online.insert(device.0);
+        if self.places.len() <= place {
+            self.places.resize(place + 1, RoaringBitmap::new());
+        }
+        self.places[place].insert(device.0)
     }
 
-    /// Where a device is connected: shard and session.
-    pub(super) fn session(&self, device: DeviceNo) -> Option<(usize, u64)> {
+    fn set_offline(&mut self, device: DeviceNo) {
+        if self.online.remove(device.0)
+            && let Some(entry) = self.entries.get(device.0 as usize)
+            && let Some(there) = self.places.get_mut(usize::from(entry.shard))
+        {
+            there.remove(device.0);
+        }
+    }
+
+    /// The session that the device is pushed to by.
+    fn present(&self, device: DeviceNo) -> Option<Session> {
         let entry = self.entry(device).filter(|_| self.online.contains(device.0))?;
-        Some((usize::from(entry.shard), entry.session))
+        Some(Session { place: usize::from(entry.shard), name: entry.session, since: entry.since() })
+    }
+
+    /// Devices that are pushed to at a place.
+    pub(super) fn at(&self, place: usize) -> Option<&RoaringBitmap> {
+        self.places.get(place)
+    }
+
+    /// All sessions of a place.
+    pub(super) fn sessions_at(&self, place: usize) -> Vec<(DeviceNo, u64)> {
+        let present = self.at(place).into_iter().flatten().map(DeviceNo);
+        let present = present.filter_map(|device| Some((device, self.session(device)?.1)));
+        let others = self.others.iter().flat_map(|(device, others)| others.iter().map(|other| (*device, *other)));
+        let others =
+            others.filter(|(_, other)| other.place == place).map(|(device, other)| (DeviceNo(device), other.name));
+        others.chain(present).collect()
+    }
+
+    /// Where a device is connected: place and session.
+    pub(super) fn session(&self, device: DeviceNo) -> Option<(usize, u64)> {
+        self.present(device).map(|session| (session.place, session.name))
     }
 
     pub(super) fn is_known(&self, device: DeviceNo) -> bool {
@@ -336,12 +446,53 @@ mod tests {
     fn a_session_that_was_replaced_does_not_end_the_new_one() {
         let mut devices = Devices::default();
         devices.put(&device(0, 1, "a", "phone", &[]));
-        devices.bind(DeviceNo(0), 0, 7, 5_000);
-        devices.bind(DeviceNo(0), 1, 8, 6_000);
-        assert!(!devices.left(DeviceNo(0), 7));
+        assert!(devices.bind(DeviceNo(0), Session { place: 0, name: 7, since: 5_000 }, 5_000));
+        assert!(devices.bind(DeviceNo(0), Session { place: 1, name: 8, since: 6_000 }, 6_000));
+        assert_eq!(devices.left(DeviceNo(0), 0, 7), Left::Unknown);
         assert_eq!(devices.session(DeviceNo(0)), Some((1, 8)));
-        assert!(devices.left(DeviceNo(0), 8));
+        assert_eq!(devices.left(DeviceNo(0), 0, 8), Left::Unknown, "of another place");
+        assert_eq!(devices.left(DeviceNo(0), 1, 8), Left::Offline);
         assert_eq!(devices.session(DeviceNo(0)), None);
+    }
+
+    /// In whatever order what becomes of a device's sessions is heard, it is the newest of those that are there.
+    #[test]
+    fn the_newest_session_that_is_there_is_pushed_to() {
+        let since = |name: u64| [5_000, 7_000, 6_000][name as usize];
+        let mut random = 1_u64;
+        for _ in 0..2_000 {
+            let mut devices = Devices::default();
+            devices.put(&device(0, 1, "a", "phone", &[]));
+            let mut there: Vec<u64> = Vec::new();
+            let mut left = [false; 3];
+            for _ in 0..12 {
+                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                let name = (random >> 33) % 3;
+                if left[name as usize] {
+                    continue;
+                }
+                if !there.contains(&name) {
+                    there.push(name);
+                    let session = Session { place: name as usize, name, since: since(name) };
+                    let newest = there.iter().max_by_key(|name| since(**name)) == Some(&name);
+                    assert_eq!(devices.bind(DeviceNo(0), session, 0), newest);
+                } else if random >> 40 & 1 == 0 {
+                    there.retain(|other| *other != name);
+                    left[name as usize] = true;
+                    devices.left(DeviceNo(0), name as usize, name);
+                }
+                let newest = there.iter().max_by_key(|name| since(**name)).copied();
+                assert_eq!(devices.session(DeviceNo(0)).map(|(_, name)| name), newest);
+                let at: Vec<usize> =
+                    (0..3).filter(|place| devices.at(*place).is_some_and(|at| at.contains(0))).collect();
+                assert_eq!(at, newest.map(|name| name as usize).into_iter().collect::<Vec<_>>());
+                let mut all: Vec<u64> =
+                    (0..3).flat_map(|place| devices.sessions_at(place)).map(|(_, name)| name).collect();
+                all.sort_unstable();
+                there.sort_unstable();
+                assert_eq!(all, there);
+            }
+        }
     }
 
     #[test]

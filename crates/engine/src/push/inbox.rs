@@ -17,6 +17,8 @@ const NOTES_MAX: usize = 1_000_000;
 /// Pushes waiting to be accepted, and the users and devices that they name. Full: refused with `queue_full`.
 const ACCEPTS_MAX: usize = 4_096;
 const ACCEPT_NAMES_MAX: usize = 20 * PUSH_TARGETS_MAX;
+/// Bytes that other nodes have said. Full: what they say is lost, and they say it again.
+const HEARD_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// Other operations waiting. Full: refused with `queue_full`.
 const ASKS_MAX: usize = 1_024;
 
@@ -25,9 +27,11 @@ pub(super) type Ask = Box<dyn FnOnce(&mut Worker) + Send>;
 /// All that waits.
 #[derive(Default)]
 pub(super) struct Waiting {
+    pub(super) heard: Vec<Vec<u8>>,
+    heard_bytes: usize,
     pub(super) registers: Vec<Register>,
-    /// Bounded by the sessions: each leaves once.
-    pub(super) left: Vec<(DeviceNo, u64)>,
+    /// Shard, session, and its device if it knew; bounded by the sessions: each leaves once.
+    pub(super) left: Vec<(usize, u64, Option<DeviceNo>)>,
     pub(super) written: Vec<(u64, Vec<DeviceNo>)>,
     pub(super) acknowledged: Vec<(DeviceNo, Vec<u64>)>,
     notes: usize,
@@ -49,16 +53,19 @@ impl Waiting {
         }
     }
 
-    fn is_empty(&self, with_new: bool) -> bool {
-        let old = self.left.is_empty() && self.written.is_empty() && self.acknowledged.is_empty();
+    fn is_empty(&self, with_new: bool, with_notes: bool) -> bool {
+        let notes = self.written.is_empty() && self.acknowledged.is_empty();
         let new = self.registers.is_empty() && self.accepts.is_empty();
-        old && self.asks.is_empty() && !self.stopping && (new || !with_new)
+        let old = self.left.is_empty() && self.heard.is_empty() && self.asks.is_empty() && !self.stopping;
+        old && (new || !with_new) && (notes || !with_notes)
     }
 }
 
 pub(super) struct Inbox {
     waiting: Mutex<Waiting>,
     filled: Condvar,
+    /// There are other nodes.
+    is_shared: bool,
 }
 
 fn full(what: &str, limit: usize) -> Refusal {
@@ -66,8 +73,9 @@ fn full(what: &str, limit: usize) -> Refusal {
 }
 
 impl Inbox {
-    pub(super) fn new(away: bool) -> Self {
-        Inbox { waiting: Mutex::new(Waiting { away, ..Waiting::default() }), filled: Condvar::new() }
+    pub(super) fn new(is_shared: bool) -> Self {
+        let waiting = Mutex::new(Waiting { away: is_shared, ..Waiting::default() });
+        Inbox { waiting, filled: Condvar::new(), is_shared }
     }
 
     /// Why what was asked has no answer: the worker has gone.
@@ -75,15 +83,25 @@ impl Inbox {
         self.waiting.lock().why_not().err().unwrap_or_else(another_leads)
     }
 
-    /// From here on this node does push, or another one: then who waits is told so.
+    /// From here on this node does push, or another one: then who asks is told so. What is said of sessions that
+    /// stay is as true for whoever does it.
     pub(super) fn set_away(&self, away: bool) {
         let mut waiting = self.waiting.lock();
-        let stopping = waiting.stopping;
-        *waiting = Waiting { stopping, away, ..Waiting::default() };
+        waiting.away = away;
+        waiting.accepts.clear();
+        waiting.accept_names = 0;
+        waiting.asks.clear();
+        if away {
+            waiting.registers.retain(|register| register.stays);
+        }
     }
 
     pub(super) fn is_away(&self) -> bool {
         self.waiting.lock().away
+    }
+
+    pub(super) fn is_shared(&self) -> bool {
+        self.is_shared
     }
 
     pub(super) fn is_stopping(&self) -> bool {
@@ -91,19 +109,17 @@ impl Inbox {
     }
 
     fn put<T>(&self, put: impl FnOnce(&mut Waiting) -> T) -> T {
-        let mut waiting = self.waiting.lock();
-        let was_empty = waiting.is_empty(true);
-        let done = put(&mut waiting);
-        drop(waiting);
-        if was_empty {
-            self.filled.notify_one();
-        }
+        let done = put(&mut self.waiting.lock());
+        // Costs next to nothing while nobody waits.
+        self.filled.notify_one();
         done
     }
 
     pub(super) fn register(&self, register: Register) -> Result<(), Refusal> {
         self.put(|waiting| {
-            waiting.why_not()?;
+            if !(register.stays && self.is_shared && !waiting.stopping) {
+                waiting.why_not()?;
+            }
             if waiting.registers.len() == REGISTERS_MAX {
                 return Err(full("devices", REGISTERS_MAX));
             }
@@ -112,10 +128,16 @@ impl Inbox {
         })
     }
 
-    pub(super) fn left(&self, device: DeviceNo, session: u64) {
+    pub(super) fn left(&self, shard: usize, session: u64, device: Option<DeviceNo>) {
+        self.put(|waiting| waiting.left.push((shard, session, device)));
+    }
+
+    /// What another node has said.
+    pub(super) fn hear(&self, said: Vec<u8>) {
         self.put(|waiting| {
-            if !waiting.away {
-                waiting.left.push((device, session));
+            if waiting.heard_bytes + said.len() <= HEARD_BYTES_MAX && !waiting.stopping {
+                waiting.heard_bytes += said.len();
+                waiting.heard.push(said);
             }
         });
     }
@@ -130,7 +152,6 @@ impl Inbox {
 
     fn note(&self, count: usize, put: impl FnOnce(&mut Waiting)) {
         self.put(|waiting| match waiting.notes + count {
-            _ if waiting.away => {}
             notes if notes <= NOTES_MAX => {
                 waiting.notes = notes;
                 put(waiting);
@@ -189,7 +210,7 @@ impl Inbox {
     /// that are not taken yet stay: the shards have enough to do.
     pub(super) fn take(&self, patience: Duration, with_new: bool) -> Waiting {
         let mut waiting = self.waiting.lock();
-        if waiting.is_empty(with_new) && !patience.is_zero() {
+        if waiting.is_empty(with_new, true) && !patience.is_zero() {
             self.filled.wait_for(&mut waiting, patience);
         }
         let (stopping, away) = (waiting.stopping, waiting.away);
@@ -200,6 +221,24 @@ impl Inbox {
             waiting.accept_names = taken.accept_names;
         }
         (waiting.stopping, waiting.away) = (stopping, away);
+        taken
+    }
+
+    /// What waits for an outpost, likewise. Without `with_notes`, reports stay.
+    pub(super) fn take_at_outpost(&self, patience: Duration, with_notes: bool) -> Waiting {
+        let mut waiting = self.waiting.lock();
+        if waiting.is_empty(true, with_notes) {
+            self.filled.wait_for(&mut waiting, patience);
+        }
+        let (stopping, away) = (waiting.stopping, waiting.away);
+        let mut taken = std::mem::take(&mut *waiting);
+        if !with_notes {
+            (waiting.written, waiting.acknowledged) =
+                (std::mem::take(&mut taken.written), std::mem::take(&mut taken.acknowledged));
+            waiting.notes = taken.notes;
+        }
+        (waiting.stopping, waiting.away) = (stopping, away);
+        taken.stopping = stopping;
         taken
     }
 

@@ -1,9 +1,10 @@
 //! Devices become known: a device is in the store before its session is told that it is bound, so a
 //! push to all after that reaches it.
 
-use super::{DeviceNo, PushItem, Register, draft::Draft, rows::*, worker::Worker};
+use super::{DeviceNo, Register, devices::Session, draft::Draft, elsewhere::Answer, rows::*, worker::Worker};
 use crate::{commit::store_refusal, store::StoreResult};
 use rustc_hash::FxHashMap;
+use std::time::Instant;
 use tidings_protocol::error::{ErrorCode, Refusal};
 
 /// Registrations of one write.
@@ -12,7 +13,7 @@ const REGISTERS_PER_WRITE: usize = PUSH_ROWS_PER_WRITE - 1;
 const DEVICES_MAX: u32 = 100_000_000;
 
 impl Worker {
-    pub(super) fn register_all(&mut self, registers: Vec<Register>) {
+    pub(super) fn register_all(&mut self, registers: &[Register]) {
         for some in registers.chunks(REGISTERS_PER_WRITE) {
             self.register_some(some);
         }
@@ -64,13 +65,31 @@ impl Worker {
             };
             if let Ok(device) = result {
                 card.iter().for_each(|card| self.devices.put(card));
-                self.devices.bind(device, register.shard, register.session, now);
+                let session = Session { place: register.shard, name: register.session, since: register.since };
+                if self.devices.bind(device, session, now) {
+                    self.handouts.remove(&device);
+                    self.due.insert(device);
+                }
                 self.bound.insert(device);
-                self.handouts.remove(&device);
-                self.due.insert(device);
                 self.metrics.push_registrations.inc();
             }
-            self.outgoing.answer(register.shard, PushItem::Registered { session: register.session, result });
+            self.answer(register, result);
+        }
+    }
+
+    fn answer(&mut self, register: &Register, result: Result<DeviceNo, Refusal>) {
+        let (place, session) = (register.shard, register.session);
+        let Some(name) = self.held.name(place, session) else {
+            return self.outgoing.answer(place, session, result);
+        };
+        match self.held.answered(name, result.as_ref().ok().copied()) {
+            Answer::Tell(shard, session) => self.outgoing.answer(shard, session, result),
+            Answer::Nothing => {}
+            // The store failed; it is tried again when that may be over.
+            Answer::Again => {
+                self.unregistered.push(name);
+                self.failed_at.get_or_insert(Instant::now());
+            }
         }
     }
 

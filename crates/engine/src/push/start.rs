@@ -242,14 +242,20 @@ impl Worker {
         self.collapse_audiences(&header, &targets);
         match audience {
             Some(audience) => {
-                self.outgoing.put_many(&frame, header.high, targets & self.devices.online());
+                let mut there = targets & self.devices.online();
+                // They are handed it with what waits for them.
+                for device in &self.due {
+                    there.remove(device.0);
+                }
+                self.outgoing.put_many(&frame, header.high, there, &self.devices);
                 if header.collapse_key.is_some() {
                     self.collapsing.insert(header.push, 0);
                 }
                 self.audiences.insert(header.push, audience);
             }
             None if !named.is_empty() => {
-                self.outgoing.put_named(&frame, header.high, &named, &self.devices);
+                let there: Vec<DeviceNo> = named.into_iter().filter(|device| !self.due.contains(device)).collect();
+                self.outgoing.put_named(&frame, header.high, &there, &self.devices);
                 self.frames.insert(header.push, frame);
             }
             None => {}

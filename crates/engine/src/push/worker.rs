@@ -3,8 +3,9 @@
 use super::{
     DeviceNo, PushConfig, PushFrame, PushParts,
     audience::Audience,
-    devices::Devices,
+    devices::{Devices, Left},
     draft::Draft,
+    elsewhere::{FromNode, Held, Outpost},
     handout::Handout,
     inbox::Inbox,
     jobs::Job,
@@ -34,6 +35,8 @@ const SHARD_FULL_TICK: Duration = Duration::from_millis(2);
 const STORE_FAILED_TICK: Duration = Duration::from_secs(1);
 /// Frames of pushes to named devices that are kept encoded.
 const FRAMES_CACHED: usize = 4_096;
+/// Sessions registered anew in one turn.
+const REGISTERS_PER_TURN: usize = 4_096;
 /// Writes in one turn that are not urgent: acknowledgements, ends, removals.
 const WRITES_PER_TURN: usize = 8;
 
@@ -70,25 +73,33 @@ pub(crate) struct Worker {
     pub(super) collapsing: BTreeMap<u64, u32>,
     pub(super) frames: Cache<u64, Arc<PushFrame>>,
     pub(super) outgoing: Outgoing,
+    /// Sessions of this node that stay when the lead goes.
+    pub(super) held: Held,
+    /// Those that are to be registered with this worker, by name.
+    pub(super) unregistered: Vec<u64>,
     lead: Lead,
     pub(super) term: Term,
     /// The store has told.
     is_over: bool,
     inbox: Arc<Inbox>,
     flushed_at: Instant,
-    failed_at: Option<Instant>,
+    pub(super) failed_at: Option<Instant>,
 }
 
 impl Worker {
     pub(super) fn run(parts: PushParts, inbox: Arc<Inbox>) {
         // However this ends: nobody may wait for an answer that does not come.
         let _closing = Closing(inbox.clone());
-        let mut over = None;
-        while let Some(term) = parts.lead.wait(over, || inbox.is_stopping()) {
-            if parts.lead.is_shared() {
+        let (mut over, mut held) = (None, Held::default());
+        let next_term = |over, held: &mut Held| match &parts.road {
+            Some(road) => Outpost::new(&parts, road, &inbox, held).serve(over),
+            None => parts.lead.wait(over, || inbox.is_stopping()),
+        };
+        while let Some(term) = next_term(over, &mut held) {
+            if inbox.is_shared() {
                 inbox.set_away(false);
             }
-            let mut worker = Worker::new(&parts, inbox.clone(), term);
+            let mut worker = Worker::new(&parts, inbox.clone(), term, std::mem::take(&mut held));
             if worker.serve() {
                 return;
             }
@@ -96,10 +107,11 @@ impl Worker {
             tracing::info!("push goes on at another node");
             inbox.set_away(true);
             worker.outgoing.end(|| inbox.is_stopping());
+            held = worker.held;
         }
     }
 
-    fn new(parts: &PushParts, inbox: Arc<Inbox>, term: Term) -> Worker {
+    fn new(parts: &PushParts, inbox: Arc<Inbox>, term: Term, held: Held) -> Worker {
         Worker {
             config: parts.config.clone(),
             store: parts.store.clone(),
@@ -120,7 +132,9 @@ impl Worker {
             jobs: BTreeMap::new(),
             collapsing: BTreeMap::new(),
             frames: Cache::new(FRAMES_CACHED),
-            outgoing: Outgoing::new(parts.shards.clone()),
+            outgoing: Outgoing::new(parts.shards.clone(), parts.road.clone(), parts.metrics.clone()),
+            unregistered: held.names().collect(),
+            held,
             inbox,
             flushed_at: Instant::now(),
             failed_at: None,
@@ -139,6 +153,7 @@ impl Worker {
                 return false;
             }
         }
+        self.outgoing.nodes.say_leads();
         while self.turn() {
             if self.is_over() {
                 return false;
@@ -167,12 +182,20 @@ impl Worker {
         for (device, pushes) in waiting.acknowledged {
             self.acknowledged(device, &pushes);
         }
-        for (device, session) in waiting.left {
-            if self.devices.left(device, session) {
-                self.handouts.remove(&device);
+        for (shard, session, device) in waiting.left {
+            self.held.remove(shard, session);
+            if let Some(device) = device {
+                self.left(device, shard, session);
             }
         }
-        self.register_all(waiting.registers);
+        self.hear_nodes(waiting.heard);
+        if self.outgoing.len() < BACKLOG_MAX {
+            self.register_held();
+        }
+        for register in waiting.registers.iter().filter(|register| register.stays && self.inbox.is_shared()) {
+            self.held.put(register.clone());
+        }
+        self.register_all(&waiting.registers);
         self.accept_all(waiting.accepts);
         for ask in waiting.asks {
             ask(self);
@@ -180,13 +203,68 @@ impl Worker {
         self.hand_out_due();
         if waiting.stopping {
             self.settle();
-            self.outgoing.drain();
+            self.outgoing.drain(Instant::now());
             return false;
         }
         let result = self.turn_of_store();
         self.note_failure(result);
-        self.outgoing.drain();
+        self.outgoing.drain(Instant::now());
         true
+    }
+
+    /// Takes what sessions of other nodes, and their devices, have said.
+    fn hear_nodes(&mut self, heard: Vec<Vec<u8>>) {
+        let now = Instant::now();
+        let mut registers = Vec::new();
+        for item in heard.iter().flat_map(|said| self.outgoing.nodes.hear(said, now)).collect::<Vec<_>>() {
+            match item {
+                FromNode::Register(register) => registers.push(register),
+                FromNode::Written { push, devices } => self.written(push, &devices),
+                FromNode::Acknowledged { device, pushes } => self.acknowledged(device, &pushes),
+                // After what those sessions were registered with before.
+                FromNode::Left { place, device, session } => {
+                    self.register_all(&std::mem::take(&mut registers));
+                    self.left(device, place, session);
+                }
+                FromNode::Gone(place) => {
+                    self.register_all(&std::mem::take(&mut registers));
+                    self.all_left(place);
+                }
+            }
+        }
+        self.register_all(&registers);
+        for place in self.outgoing.nodes.take_gone(now) {
+            self.all_left(place);
+        }
+    }
+
+    fn left(&mut self, device: DeviceNo, place: usize, session: u64) {
+        match self.devices.left(device, place, session) {
+            Left::Unknown => {}
+            Left::Offline => drop(self.handouts.remove(&device)),
+            Left::ForAnother => {
+                self.handouts.remove(&device);
+                self.due.insert(device);
+            }
+        }
+    }
+
+    /// Nothing at this place is pushed to any more.
+    fn all_left(&mut self, place: usize) {
+        for (device, session) in self.devices.sessions_at(place) {
+            self.left(device, place, session);
+        }
+    }
+
+    /// Registers sessions of this node that another one did push for, or that could not be when they asked.
+    fn register_held(&mut self) {
+        if self.unregistered.is_empty() || self.failed_at.is_some_and(|at| at.elapsed() < STORE_FAILED_TICK) {
+            return;
+        }
+        let first = self.unregistered.len().saturating_sub(REGISTERS_PER_TURN);
+        let some = self.unregistered.split_off(first);
+        let registers: Vec<_> = some.into_iter().filter_map(|name| self.held.register(name).cloned()).collect();
+        self.register_all(&registers);
     }
 
     /// What is due and what is to be stored, a bounded piece of it.
@@ -219,8 +297,11 @@ impl Worker {
 
     /// More than a turn's worth is to be stored already.
     fn has_more(&self) -> bool {
-        let much =
-            !self.jobs.is_empty() || !self.collapsing.is_empty() || self.notes.len() > 1_000 || !self.due.is_empty();
+        let much = !self.jobs.is_empty()
+            || !self.collapsing.is_empty()
+            || self.notes.len() > 1_000
+            || !self.due.is_empty()
+            || !self.unregistered.is_empty();
         much && self.failed_at.is_none()
     }
 
@@ -240,7 +321,7 @@ impl Worker {
             Ok(())
         })();
         self.note_failure(result);
-        self.outgoing.drain();
+        self.outgoing.drain(Instant::now());
     }
 
     pub(super) fn now(&self) -> u64 {

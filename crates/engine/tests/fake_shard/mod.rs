@@ -4,6 +4,7 @@
 use crate::support::World;
 use std::{collections::BTreeMap, sync::Arc};
 use tidings_engine::{
+    clock::Clock,
     config::EngineConfig,
     push::{DeviceNo, PushItem, Register},
     store::Store,
@@ -22,6 +23,10 @@ pub struct Shard {
     /// What each device was handed since last looked at, in order.
     pub handed: BTreeMap<String, Vec<u64>>,
     pub refused: Vec<Refusal>,
+    /// Sessions live on when the lead goes, as a WebSocket's do.
+    pub stays: bool,
+    /// Sessions that are live without their device, by name.
+    pub later: BTreeMap<String, u64>,
     binding: BTreeMap<u64, String>,
     next_session: u64,
 }
@@ -32,8 +37,8 @@ impl Shard {
     }
 
     pub fn of(world: World) -> Shard {
-        let (phones, handed, binding) = Default::default();
-        Shard { world, phones, handed, refused: vec![], binding, next_session: 1 }
+        let (phones, handed, later, binding) = Default::default();
+        Shard { world, phones, handed, refused: vec![], stays: false, later, binding, next_session: 1 }
     }
 
     /// Does all that is due, and takes what comes of it.
@@ -51,18 +56,16 @@ impl Shard {
         for item in items {
             let (frames, sessions): (Vec<_>, Vec<u64>) = match item {
                 PushItem::Registered { session, result } => {
-                    let name = self.binding.remove(&session).unwrap();
-                    match result {
-                        Ok(device) => drop(self.phones.insert(name, Phone { session, device })),
-                        Err(refusal) => self.refused.push(refusal),
-                    }
+                    self.registered(session, result);
                     continue;
                 }
                 PushItem::Pending { session, frames } => (frames, vec![session]),
                 PushItem::Sessions { frame, sessions } => (vec![frame], sessions),
                 PushItem::Over => {
-                    self.phones.clear();
-                    self.binding.clear();
+                    if !self.stays {
+                        self.phones.clear();
+                        self.binding.clear();
+                    }
                     continue;
                 }
                 PushItem::Matching { frame, devices } => {
@@ -72,13 +75,29 @@ impl Shard {
             };
             for (name, phone) in self.phones.iter().filter(|(_, phone)| sessions.contains(&phone.session)) {
                 for frame in &frames {
-                    assert_eq!(frame.json.is_empty(), frame.miop.is_empty());
+                    assert!(!frame.json.is_empty() && (self.stays || !frame.miop.is_empty()));
                     self.handed.entry(name.clone()).or_default().push(frame.push);
                     self.world.engine.push.written(frame.push, vec![phone.device]);
                 }
             }
         }
         any
+    }
+
+    fn registered(&mut self, session: u64, result: Result<DeviceNo, Refusal>) {
+        let late = self.later.iter().find(|(_, late)| **late == session).map(|(name, _)| name.clone());
+        let again = self.phones.iter().find(|(_, phone)| phone.session == session).map(|(name, _)| name.clone());
+        let name = self.binding.remove(&session).or(late).or(again);
+        match (name, result) {
+            (Some(name), Ok(device)) => {
+                self.later.remove(&name);
+                self.phones.insert(name, Phone { session, device });
+            }
+            (Some(name), Err(_)) if self.stays => drop(self.later.insert(name, session)),
+            (Some(_), Err(refusal)) => self.refused.push(refusal),
+            (None, Ok(device)) => self.world.engine.push.left(0, session, Some(device)),
+            (None, Err(_)) => {}
+        }
     }
 
     /// A device is named `user/device` and of the kind before a dash: `ann/phone-1`.
@@ -95,6 +114,8 @@ impl Shard {
             device_id: device_id.into(),
             device_kind: kind.into(),
             app_version: Some("1".into()),
+            since: self.world.clock.now_ms(),
+            stays: self.stays,
         };
         self.world.engine.push.register(register).unwrap();
     }
@@ -107,7 +128,7 @@ impl Shard {
 
     pub fn leave(&mut self, name: &str) {
         let phone = self.phones.remove(name).unwrap();
-        self.world.engine.push.left(phone.device, phone.session);
+        self.world.engine.push.left(0, phone.session, Some(phone.device));
         self.settle();
     }
 

@@ -15,7 +15,7 @@ use tidings_engine::{
     clock::ManualClock,
     cluster::{
         ClusterParts,
-        bus::LocalBus,
+        bus::{Bus, LocalBus},
         log::{CommitLog, Member},
     },
     config::EngineConfig,
@@ -70,10 +70,19 @@ impl World {
         bus: &LocalBus,
         lease: Duration,
     ) -> World {
+        World::node_on(name, store, log, Arc::new(bus.clone()), lease)
+    }
+
+    pub fn node_on(
+        name: &str,
+        store: &Arc<MemoryStore>,
+        log: Arc<dyn CommitLog>,
+        bus: Arc<dyn Bus>,
+        lease: Duration,
+    ) -> World {
         let (address, link) = (format!("http://{name}"), String::new());
         let (version, roles) = ("1".into(), "all".into());
         let member = Member { name: name.into(), boot_id: rand::random(), address, link, version, roles };
-        let bus = Arc::new(bus.clone());
         let cluster = ClusterParts { log, bus, member, lease, may_lead: true, recent_bytes_max: 1 << 20 };
         World::of(EngineConfig { shards: 1, ..EngineConfig::default() }, store.clone(), None, Some(cluster))
     }

@@ -1,0 +1,428 @@
+//! Sessions of nodes that do not do push are pushed to as the leader's own are: whatever the bus loses, wherever a device
+//! comes next, and when the lead moves.
+#![allow(clippy::unwrap_used)]
+
+mod fake_shard;
+mod support;
+
+use bytes::Bytes;
+use fake_shard::Shard;
+use serde_json::json;
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
+use support::*;
+use tidings_engine::{
+    clock::Clock,
+    cluster::bus::{Bus, Ear, LocalBus},
+    memory::MemoryStore,
+};
+use tidings_protocol::http::{DeviceState, PushState};
+
+/// A node's end of the bus, which loses some of what the node says.
+struct Lossy {
+    bus: LocalBus,
+    /// Of a thousand messages.
+    loses: AtomicU64,
+    random: Mutex<u64>,
+}
+
+impl Lossy {
+    fn of(bus: &LocalBus, seed: u64) -> Arc<Lossy> {
+        Arc::new(Lossy { bus: bus.clone(), loses: AtomicU64::new(0), random: Mutex::new(seed) })
+    }
+
+    fn lose(&self, of_a_thousand: u64) {
+        self.loses.store(of_a_thousand, Relaxed);
+    }
+}
+
+impl Bus for Lossy {
+    fn listen(&self, name: &str, ear: Arc<dyn Ear>) {
+        self.bus.listen(name, ear);
+    }
+    fn send(&self, to: &[Arc<str>], message: Bytes) -> bool {
+        let mut random = self.random.lock().unwrap();
+        *random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let is_lost = (*random >> 33) % 1_000 < self.loses.load(Relaxed);
+        drop(random);
+        is_lost || self.bus.send(to, message)
+    }
+    fn is_up(&self) -> bool {
+        self.bus.is_up()
+    }
+    fn trouble(&self) -> Option<String> {
+        self.bus.trouble()
+    }
+    fn stop(&self) {
+        self.bus.stop();
+    }
+}
+
+struct Node {
+    shard: Shard,
+    bus: Arc<Lossy>,
+}
+
+impl Node {
+    fn start(name: &str, store: &Arc<MemoryStore>, bus: &LocalBus, seed: u64, lease: Duration) -> Node {
+        let bus = Lossy::of(bus, seed);
+        let mut shard = Shard::of(World::node_on(name, store, store.clone(), bus.clone(), lease));
+        shard.stays = true;
+        Node { shard, bus }
+    }
+
+    fn leads(&self) -> bool {
+        look_around(&self.shard.world.engine);
+        self.shard.world.engine.has_lead() && self.shard.world.engine.push.settle().is_ok()
+    }
+
+    /// Binds a device and waits until its number is known here.
+    fn bind(&mut self, name: &str) {
+        self.shard.ask_to_bind(name);
+        self.becomes("the device is known", |shard| shard.phones.contains_key(name));
+    }
+
+    fn leave(&mut self, name: &str) {
+        let phone = self.shard.phones.remove(name).unwrap();
+        self.shard.world.engine.push.left(0, phone.session, Some(phone.device));
+    }
+
+    fn acknowledge(&mut self, name: &str, pushes: &[u64]) {
+        self.shard.world.engine.push.acknowledged(self.shard.phones[name].device, pushes.to_vec());
+    }
+
+    fn becomes(&mut self, what: &str, mut holds: impl FnMut(&mut Shard) -> bool) {
+        let shard = &mut self.shard;
+        until(what, || {
+            shard.take();
+            holds(shard)
+        });
+    }
+
+    /// The next pushes that a device here is handed.
+    fn is_handed(&mut self, name: &str, pushes: &[u64]) {
+        self.becomes(&format!("{name} is handed {pushes:?}"), |shard| {
+            shard.handed.get(name).is_some_and(|handed| handed.len() >= pushes.len())
+        });
+        assert_eq!(self.shard.handed.remove(name).unwrap(), pushes);
+    }
+
+    fn push_to(&mut self, user: &str) -> u64 {
+        self.shard.push(json!({"users": [user]}), json!({"type": "t"})).push
+    }
+
+    /// What the leader says of a push on a device.
+    fn state_becomes(&mut self, push: u64, name: &str, state: DeviceState) {
+        self.becomes(&format!("{push} is {state:?} on {name}"), |shard| {
+            shard.world.engine.push.settle().unwrap();
+            shard.states(push)[name] == state
+        });
+    }
+
+    fn is_online(&self, user: &str) -> bool {
+        self.shard.world.engine.user_devices(user).unwrap().devices[0].online
+    }
+}
+
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < deadline, "{what}: not within {PATIENCE:?}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Of nodes of which one is to be taken for gone.
+const SHORT_LEASE: Duration = Duration::from_secs(2);
+
+/// Three nodes, of which the first leads, with users.
+fn three() -> ([Node; 3], LocalBus) {
+    three_with(LONG_LEASE)
+}
+
+fn three_with(lease: Duration) -> ([Node; 3], LocalBus) {
+    let (store, bus) = (Arc::new(MemoryStore::shared()), LocalBus::default());
+    let first = Node::start("a", &store, &bus, 1, lease);
+    until("the first leads", || first.leads());
+    let nodes = [("b", 2), ("c", 3)].map(|(name, seed)| Node::start(name, &store, &bus, seed, lease));
+    let [second, third] = nodes;
+    let nodes = [first, second, third];
+    nodes[0].shard.world.users(&["ann", "ben", "cyd"]);
+    (nodes, bus)
+}
+
+#[test]
+fn a_session_anywhere_is_pushed_to_as_the_leaders_own_are() {
+    let ([mut a, mut b, mut c], _) = three();
+    a.bind("ann/web");
+    b.bind("ben/web");
+    c.bind("cyd/web");
+    let all = a.shard.push(json!({"all": true}), json!({"type": "t"}));
+    assert_eq!(all.targets, 3);
+    for (node, name) in [(&mut a, "ann/web"), (&mut b, "ben/web"), (&mut c, "cyd/web")] {
+        node.is_handed(name, &[all.push]);
+        node.acknowledge(name, &[all.push]);
+    }
+    a.becomes("all have it", |shard| shard.status(all.push).counts.acknowledged == 3);
+    let to_ben = a.push_to("ben");
+    b.is_handed("ben/web", &[to_ben]);
+    a.state_becomes(to_ben, "ben/web", DeviceState::Delivered);
+    b.acknowledge("ben/web", &[to_ben]);
+    a.becomes("it is completed", |shard| shard.status(to_ben).state == PushState::Completed);
+    assert!(a.is_online("ben"));
+    b.leave("ben/web");
+    until("it is offline", || !a.is_online("ben"));
+    let waits = [a.push_to("ben"), a.push_to("ben")];
+    assert_eq!(a.shard.states(waits[0])["ben/web"], DeviceState::Pending);
+    c.bind("ben/web");
+    c.is_handed("ben/web", &waits);
+    // One that is not acknowledged is over with its time.
+    let brief = a.shard.push(json!({"users": ["ben"]}), json!({"type": "t", "ttl_s": 60})).push;
+    c.is_handed("ben/web", &[brief]);
+    a.shard.at(NOON + 60_000);
+    a.state_becomes(brief, "ben/web", DeviceState::Expired);
+    for node in [&mut a, &mut b, &mut c] {
+        node.shard.take();
+        assert_eq!(node.shard.handed, Default::default(), "nothing came twice");
+    }
+}
+
+#[test]
+fn what_waits_for_a_device_is_handed_out_in_parts_elsewhere_too() {
+    let ([mut a, mut b, _c], _) = three();
+    b.bind("ben/web");
+    b.leave("ben/web");
+    until("it is offline", || !a.is_online("ben"));
+    let waits: Vec<u64> = (0..100).map(|_| a.push_to("ben")).collect();
+    b.bind("ben/web");
+    let mut handed = Vec::new();
+    while handed.len() < waits.len() {
+        b.becomes("a part comes", |shard| !shard.handed.is_empty());
+        let part = b.shard.handed.remove("ben/web").unwrap();
+        b.acknowledge("ben/web", &part);
+        handed.extend(part);
+    }
+    assert_eq!(handed, waits);
+    a.becomes("nothing waits", |shard| shard.world.engine.user_devices("ben").unwrap().devices[0].pending == 0);
+}
+
+#[test]
+fn what_the_bus_loses_comes_late_and_once() {
+    let ([mut a, mut b, mut c], _) = three();
+    a.shard.world.users(&["u0", "u1", "u2", "u3", "u4", "u5"]);
+    for node in [&a, &b, &c] {
+        node.bus.lose(100);
+    }
+    let users: Vec<String> = (0..6).map(|n| format!("u{n}")).collect();
+    let names: Vec<String> = users.iter().map(|user| format!("{user}/web")).collect();
+    for (n, name) in names.iter().enumerate() {
+        if n % 2 == 0 { &mut b } else { &mut c }.bind(name);
+    }
+    let mut pushes = Vec::new();
+    for _ in 0..60 {
+        pushes.push(a.shard.push(json!({"users": users}), json!({"type": "t"})).push);
+        pushes.push(a.shard.push(json!({"all": true}), json!({"type": "t"})).push);
+        for (n, name) in names.iter().enumerate() {
+            let node = if n % 2 == 0 { &mut b } else { &mut c };
+            node.shard.take();
+            let had = node.shard.handed.get(name).map_or(0, Vec::len);
+            if had > 0 {
+                let last = node.shard.handed[name][had - 1];
+                node.acknowledge(name, &[last]);
+            }
+        }
+    }
+    for (n, name) in names.iter().enumerate() {
+        if n % 2 == 0 { &mut b } else { &mut c }.is_handed(name, &pushes);
+    }
+    for (n, name) in names.iter().enumerate() {
+        if n % 2 == 0 { &mut b } else { &mut c }.acknowledge(name, &pushes);
+    }
+    a.becomes("all is acknowledged", |shard| {
+        shard.world.engine.push.settle().unwrap();
+        pushes.iter().all(|push| shard.status(*push).counts.acknowledged == 6)
+    });
+    let lost: u64 = [&a, &b, &c].iter().map(|n| n.shard.world.engine.metrics.cluster.push_sent_again.get()).sum();
+    assert!(lost > 0, "something was lost");
+    for node in [&mut b, &mut c] {
+        node.shard.take();
+        assert!(node.shard.handed.is_empty(), "nothing came twice");
+    }
+}
+
+#[test]
+fn the_lead_moves_and_sessions_stay() {
+    let ([mut a, mut b, mut c], _) = three();
+    b.bind("ben/web");
+    c.bind("cyd/web");
+    let had = a.shard.push(json!({"users": ["ben", "cyd"]}), json!({"type": "t"})).push;
+    let open = a.shard.push(json!({"all": true}), json!({"type": "t"})).push;
+    for (node, name) in [(&mut b, "ben/web"), (&mut c, "cyd/web")] {
+        node.is_handed(name, &[had, open]);
+        node.acknowledge(name, &[had]);
+    }
+    a.state_becomes(had, "ben/web", DeviceState::Acknowledged);
+    a.state_becomes(had, "cyd/web", DeviceState::Acknowledged);
+    drop(a);
+    until("another leads", || b.leads() || c.leads());
+    let mut nodes = [(b, "ben/web"), (c, "cyd/web")];
+    if nodes[1].0.leads() {
+        nodes.swap(0, 1);
+    }
+    // What was not acknowledged comes again, to the next leader's own sessions and to the other's.
+    for (node, name) in &mut nodes {
+        node.is_handed(name, &[open]);
+        node.acknowledge(name, &[open]);
+    }
+    let [(mut leader, own), (mut other, others)] = nodes;
+    leader.becomes("all have it", |shard| shard.status(open).counts.acknowledged == 2);
+    let next = leader.shard.push(json!({"users": ["ben", "cyd"]}), json!({"type": "t"})).push;
+    leader.is_handed(own, &[next]);
+    other.is_handed(others, &[next]);
+    other.acknowledge(others, &[next]);
+    leader.state_becomes(next, others, DeviceState::Acknowledged);
+    drop(leader);
+    until("the last one leads", || other.leads());
+    let newest = other.push_to(&others[..3]);
+    other.is_handed(others, &[newest]);
+}
+
+#[test]
+fn what_is_acknowledged_while_nobody_leads_does_not_come_again() {
+    let ([mut a, mut b, c], _) = three();
+    drop(c);
+    b.bind("ben/web");
+    let push = a.push_to("ben");
+    b.is_handed("ben/web", &[push]);
+    drop(a);
+    b.acknowledge("ben/web", &[push]);
+    until("the other leads", || b.leads());
+    b.state_becomes(push, "ben/web", DeviceState::Acknowledged);
+    assert!(b.shard.handed.is_empty());
+}
+
+#[test]
+fn a_device_that_comes_to_another_node_is_pushed_to_there_in_whatever_order_that_is_heard() {
+    let ([mut a, mut b, mut c], _) = three();
+    for bs_is_late in [false, true] {
+        b.bind("ann/web");
+        let open = a.push_to("ann");
+        b.is_handed("ann/web", &[open]);
+        // What b says comes late, and c's registration before it.
+        b.bus.lose(if bs_is_late { 1_000 } else { 0 });
+        c.shard.world.clock.set(c.shard.world.clock.now_ms() + 1);
+        c.bind("ann/web");
+        c.is_handed("ann/web", &[open]);
+        b.leave("ann/web");
+        b.bus.lose(0);
+        let next = a.push_to("ann");
+        c.is_handed("ann/web", &[next]);
+        c.acknowledge("ann/web", &[open, next]);
+        a.state_becomes(open, "ann/web", DeviceState::Acknowledged);
+        a.state_becomes(next, "ann/web", DeviceState::Acknowledged);
+        assert!(a.is_online("ann"));
+        c.leave("ann/web");
+        until("it is offline", || !a.is_online("ann"));
+        b.shard.world.clock.set(c.shard.world.clock.now_ms() + 1);
+    }
+}
+
+#[test]
+fn a_session_that_ends_leaves_what_it_did_not_acknowledge() {
+    let ([mut a, mut b, mut c], _) = three();
+    b.bind("ben/web");
+    let push = a.push_to("ben");
+    b.is_handed("ben/web", &[push]);
+    a.state_becomes(push, "ben/web", DeviceState::Delivered);
+    b.leave("ben/web");
+    until("it is offline", || !a.is_online("ben"));
+    assert_eq!(a.shard.status(push).counts.offline, 1);
+    c.bind("ben/web");
+    c.is_handed("ben/web", &[push]);
+    c.acknowledge("ben/web", &[push]);
+    a.state_becomes(push, "ben/web", DeviceState::Acknowledged);
+    // The same at the leader.
+    let push = a.push_to("ben");
+    c.is_handed("ben/web", &[push]);
+    c.leave("ben/web");
+    a.shard.world.clock.set(NOON + 1);
+    a.bind("ben/web");
+    a.is_handed("ben/web", &[push]);
+}
+
+#[test]
+fn who_binds_while_the_leader_cannot_be_reached_goes_live_and_is_pushed_to_later() {
+    let ([mut a, mut b, _c], bus) = three();
+    a.bind("ann/web");
+    b.bind("ben/web");
+    bus.set_down(true);
+    b.shard.ask_to_bind("cyd/web");
+    b.becomes("it is live without its number", |shard| shard.later.contains_key("cyd/web"));
+    b.shard.ask_to_bind("ann/tv");
+    b.becomes("so is another", |shard| shard.later.contains_key("ann/tv"));
+    let session = b.shard.later.remove("ann/tv").unwrap();
+    b.shard.world.engine.push.left(0, session, None);
+    let waits = a.push_to("ben");
+    bus.set_down(false);
+    b.is_handed("ben/web", &[waits]);
+    b.becomes("its number is known", |shard| shard.phones.contains_key("cyd/web"));
+    let push = a.push_to("cyd");
+    b.is_handed("cyd/web", &[push]);
+    b.shard.take();
+    assert!(!b.shard.phones.contains_key("ann/tv") && b.shard.later.is_empty());
+}
+
+#[test]
+fn a_node_that_is_silent_for_long_is_given_up_and_taken_up_again() {
+    let ([mut a, mut b, _c], _) = three_with(SHORT_LEASE);
+    b.bind("ben/web");
+    let first = a.push_to("ben");
+    b.is_handed("ben/web", &[first]);
+    b.bus.lose(1_000);
+    b.acknowledge("ben/web", &[first]);
+    until("its device is offline", || !a.is_online("ben"));
+    let waits = a.push_to("ben");
+    assert_eq!(a.shard.status(waits).counts.offline, 1);
+    b.bus.lose(0);
+    // It has said of the first that it has it before it is registered anew.
+    b.is_handed("ben/web", &[waits]);
+    assert!(a.is_online("ben"));
+    a.state_becomes(first, "ben/web", DeviceState::Acknowledged);
+}
+
+#[test]
+fn a_node_that_takes_nothing_holds_up_nobody_and_loses_nothing() {
+    let ([mut a, mut b, mut c], _) = three();
+    let users: Vec<String> = (0..12).map(|n| format!("u{n}")).collect();
+    a.shard.world.users(&users.iter().map(String::as_str).collect::<Vec<_>>());
+    for user in &users {
+        b.bind(&format!("{user}/web"));
+    }
+    c.bind("cyd/web");
+    // Nobody takes anything from b's shard. Its queue fills, then b's, then what may be under way, then what waits at a.
+    let mut pushes = Vec::new();
+    for _ in 0..999 {
+        pushes.extend(users.iter().map(|user| a.push_to(user)));
+    }
+    let streams = b.shard.world.engine.metrics.cluster.push_streams.get();
+    let meanwhile = a.push_to("cyd");
+    c.is_handed("cyd/web", &[meanwhile]);
+    let mut had: BTreeSet<u64> = BTreeSet::new();
+    b.becomes("all has come", |shard| {
+        for (name, handed) in std::mem::take(&mut shard.handed) {
+            shard.world.engine.push.acknowledged(shard.phones[&name].device, handed.clone());
+            had.extend(handed);
+        }
+        had.len() == pushes.len()
+    });
+    println!("registered anew {} times", b.shard.world.engine.metrics.cluster.push_streams.get() - streams);
+    a.becomes("all is acknowledged", |shard| {
+        users.iter().all(|user| shard.world.engine.user_devices(user).unwrap().devices[0].pending == 0)
+    });
+}
