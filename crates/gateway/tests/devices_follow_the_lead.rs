@@ -224,6 +224,13 @@ fn acknowledge(session: &mut Session, push: u64) {
     session.write(&ClientFrame::Ack { pushes: vec![push] }).unwrap();
 }
 
+fn is_replaced(session: &mut Session) {
+    match next(session) {
+        ServerFrame::Error { code, .. } => assert_eq!(code, ErrorCode::Replaced),
+        other => panic!("{other:?}"),
+    }
+}
+
 fn pending(node: &Node, user: &str) -> u64 {
     node.server.engine.push.settle().unwrap();
     node.devices(user)[0].pending
@@ -236,7 +243,7 @@ fn a_session_anywhere_chats_and_is_pushed_to_and_stays_when_the_lead_moves() {
     let mut here = open(&first.server, "ann");
     let mut there = open(&second.server, "ben");
     assert_eq!((bound(&here).pushes, bound(&there).pushes), (None, None));
-    assert_eq!((first.server.online("ann"), first.server.online("ben")), (1, 1), "each is one session");
+    until("each is one session", || (first.server.online("ann"), first.server.online("ben")) == (1, 1));
     second.server.say("ben", "g", "hello");
     for session in [&mut here, &mut there] {
         assert_eq!(text_of(&entries(session, 1)[0]), "hello");
@@ -290,12 +297,10 @@ fn a_session_that_moves_to_another_node_takes_its_pushes_along() {
     let push = first.push_to("ann");
     assert_eq!(pushed_to(&mut before), push);
     let mut after = open(&first.server, "ann");
-    match next(&mut before) {
-        ServerFrame::Error { code, .. } => assert_eq!(code, ErrorCode::Replaced),
-        other => panic!("{other:?}"),
-    }
+    is_replaced(&mut before);
     assert_eq!(pushed_to(&mut after), push);
     let mut again = open(&second.server, "ann");
+    is_replaced(&mut after);
     assert_eq!(pushed_to(&mut again), push);
     acknowledge(&mut again, push);
     until("it is acknowledged", || pending(&first, "ann") == 0);

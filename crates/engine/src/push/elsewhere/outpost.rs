@@ -124,8 +124,14 @@ impl<'a> Outpost<'a> {
         let Waiting { heard, registers, left, written, acknowledged, notes_dropped, stopping, .. } = waiting;
         self.metrics.push_notes_dropped.inc_by(notes_dropped);
         heard.iter().for_each(|said| self.hear(said, now));
+        let new: Vec<u64> = registers.into_iter().map(|register| self.held.put(register)).collect();
+        let before = self.line.as_ref().map(|line| line.id);
         self.follow_the_lead(now);
-        registers.into_iter().for_each(|register| self.begin(register, now));
+        if before.is_some() && self.line.as_ref().map(|line| line.id) == before {
+            // Another stream has all sessions to register.
+            self.registers.extend(&new);
+        }
+        new.into_iter().for_each(|name| self.begin(name, now));
         left.into_iter().for_each(|(shard, session, device)| self.left(shard, session, device));
         self.reports.extend(written.into_iter().map(|(push, devices)| Up::Written { push, devices }));
         let acknowledged = acknowledged.into_iter();
@@ -222,9 +228,8 @@ impl<'a> Outpost<'a> {
         }
     }
 
-    fn begin(&mut self, register: Register, now: Instant) {
-        let name = self.held.put(register);
-        self.registers.push_back(name);
+    /// A session that binds waits for its answer, unless that may take long.
+    fn begin(&mut self, name: u64, now: Instant) {
         match &self.line {
             Some(line) if now < line.heard_at + SILENCE_MAX => self.binding.push_back((now + ANSWER_WITHIN, name)),
             _ => self.answer_later(name),
