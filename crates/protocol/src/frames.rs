@@ -220,7 +220,8 @@ pub struct Bound {
     /// Where live delivery starts; keep it as you keep the cursors of batches.
     pub cursor: String,
     pub resume: Resume,
-    /// `false`: pushes were asked for, and come to this session from another node of the cluster only. Absent: as asked.
+    /// `false`: pushes were asked for, and come later: the node that hands them out cannot be reached now. Absent: as
+    /// asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pushes: Option<bool>,
 }
