@@ -43,8 +43,10 @@ impl Webhook for HttpWebhook {
             .header("tidings-timestamp", delivery.timestamp)
             .header("tidings-signature", &delivery.signature)
             .body(delivery.body.clone());
+        // Within the runtime: sending sets a timer as soon as it is asked to, and callers are plain threads.
+        let answered = self.runtime.block_on(async { request.send().await });
         // Errors are told without the address: it may carry a secret.
-        match self.runtime.block_on(request.send()) {
+        match answered {
             Ok(answer) if answer.status().is_success() => Ok(()),
             Ok(answer) => Err(WebhookError { reason: format!("the webhook answered {}", answer.status()) }),
             Err(error) => Err(WebhookError { reason: error.without_url().to_string() }),
