@@ -161,7 +161,8 @@ impl Tokens {
         if token.len() > TOKEN_BYTES_MAX {
             return Err(Refusal::limit("token (bytes)", TOKEN_BYTES_MAX as u64, token.len() as u64));
         }
-        let header = decode_header(token).map_err(|_| invalid("it is not a JWT of a known algorithm"))?;
+        let header =
+            decode_header(token).map_err(|_| invalid("it is neither an API key nor a JWT of a known algorithm"))?;
         let named = header.kid.as_ref().and_then(|id| self.by_id.get(id));
         let candidates = named.into_iter().chain(self.shared.as_ref()).chain(&self.unnamed);
         let mut why = invalid("it is signed by none of our keys");

@@ -24,7 +24,7 @@ use tidings_protocol::http::Problem;
 pub enum ClientError {
     /// The connection failed or timed out: connect again, and retry with the same `client_msg_id`.
     #[error("connection: {0}")]
-    Io(#[from] std::io::Error),
+    Io(std::io::Error),
     /// The server refused: the problem says why and whether to try again.
     #[error("refused with {status}: {}", problem.detail)]
     Refused {
@@ -36,12 +36,19 @@ pub enum ClientError {
     /// The server closed the session: the code says why.
     #[error("closed with {code}: {reason}")]
     Closed { code: u16, reason: String },
-    /// The server ended a device's session: the code is a stable one, by which to go on.
+    /// The server refused a bind, or ended a device's session: the code is a stable one, by which to go on.
     #[error("ended with {code}: {message}")]
     Ended { code: String, message: String, retry_after_ms: Option<u64> },
     /// The answer is not what the protocol says: a bug on one side.
     #[error("not the protocol: {0}")]
     Protocol(String),
+}
+
+// By hand, since the words already say the cause: as a source too, who prints the chain would say it twice.
+impl From<std::io::Error> for ClientError {
+    fn from(error: std::io::Error) -> Self {
+        ClientError::Io(error)
+    }
 }
 
 impl ClientError {

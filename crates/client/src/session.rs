@@ -79,6 +79,9 @@ impl Session {
         }))?;
         match self.next(CONNECT_TIMEOUT)? {
             Some(ServerFrame::Bound(_)) => Ok(()),
+            Some(ServerFrame::Error { code, message, retry_after_ms, .. }) => {
+                Err(ClientError::Ended { code: code.as_str().into(), message, retry_after_ms })
+            }
             Some(other) => Err(ClientError::Protocol(format!("a bind was answered with {other:?}"))),
             None => Err(std::io::Error::from(ErrorKind::TimedOut).into()),
         }

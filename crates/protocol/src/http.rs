@@ -44,6 +44,7 @@ pub struct UserUpsert {
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[schema(example = json!({ "users": [{ "id": "ada", "name": "Ada" }, { "id": "ben", "name": "Ben" }] }))]
 #[serde(deny_unknown_fields)]
 pub struct UsersUpsert {
     pub users: Vec<UserUpsert>,
@@ -85,6 +86,7 @@ pub struct DailyWindow {
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[schema(example = json!({ "window": { "start": "22:00", "end": "07:00", "time_zone": "Europe/Berlin" } }))]
 #[serde(deny_unknown_fields)]
 pub struct SetDoNotDisturb {
     /// `null` ends it.
@@ -92,6 +94,7 @@ pub struct SetDoNotDisturb {
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[schema(example = json!({ "users": ["alice", "bob"] }))]
 #[serde(deny_unknown_fields)]
 pub struct PresenceQuery {
     pub users: Vec<String>,
@@ -233,6 +236,7 @@ pub enum Role {
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[schema(example = json!({ "id": "house-7", "kind": "group", "name": "House 7", "owner": "alice", "members": ["bob"] }))]
 #[serde(deny_unknown_fields)]
 pub struct CreateConversation {
     /// The app's id for a group or official account; made up when absent. Absent for direct ones.
@@ -254,6 +258,7 @@ pub struct CreateConversation {
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[schema(example = json!({ "name": "House 7" }))]
 #[serde(deny_unknown_fields)]
 pub struct UpdateConversation {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -282,6 +287,7 @@ pub struct ConversationCard {
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[schema(example = json!({ "add": ["carol"] }))]
 #[serde(deny_unknown_fields)]
 pub struct ChangeMembers {
     #[serde(default)]
@@ -347,6 +353,7 @@ fn text() -> String {
 /// A send over HTTP. Flattening and refusing unknown fields do not mix in serde, so the fields
 /// of [`NewMessage`] stand here again.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[schema(example = json!({ "conversation": "demo", "from": "alice", "body": { "text": "hello" } }))]
 #[serde(deny_unknown_fields)]
 pub struct SendRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -382,6 +389,7 @@ impl SendRequest {
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[schema(example = json!({ "messages": [{ "to": "bob", "from": "alice", "body": { "text": "hello" } }, { "to": "carol", "from": "alice", "body": { "text": "hello" } }] }))]
 #[serde(deny_unknown_fields)]
 pub struct SendBatch {
     pub messages: Vec<SendRequest>,

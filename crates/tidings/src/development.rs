@@ -54,8 +54,13 @@ impl Keys {
         let keys = Keys { api_key: format!("dev-{}", &random()[..32]), token_key: random() };
         fs::create_dir_all(data_dir).with_context(|| format!("making {}", data_dir.display()))?;
         let file = Keys::file(data_dir);
-        let mut out = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&file)?;
-        out.write_all(toml::to_string(&keys)?.as_bytes())?;
+        let mut out = fs::OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&file)
+            .with_context(|| format!("making {}", file.display()))?;
+        out.write_all(toml::to_string(&keys)?.as_bytes()).with_context(|| format!("writing {}", file.display()))?;
         Ok(keys)
     }
 }
@@ -91,8 +96,9 @@ fn populate_popups(engine: &Engine) -> Result<(), Refusal> {
 
 /// Says loudly what this is, and what to try.
 pub(crate) fn announce(address: SocketAddr, data_dir: &Path, keys: &Keys) -> String {
-    let program = std::env::current_exe().map_or("tidings".into(), |path| path.display().to_string());
-    let folder = data_dir.display();
+    let program = std::env::current_exe().map_or("tidings".into(), |path| for_a_shell(&path));
+    // Other terminals are in other folders.
+    let folder = for_a_shell(&std::path::absolute(data_dir).unwrap_or_else(|_| data_dir.into()));
     let key = &keys.api_key;
     format!(
         r#"
@@ -110,7 +116,17 @@ pub(crate) fn announce(address: SocketAddr, data_dir: &Path, keys: &Keys) -> Str
   4. Ask which popup suits bob on the page "home":
      curl -si http://{address}/v1/popups/decide -H 'Authorization: Bearer {key}' -H 'Content-Type: application/json' -d '{{"user":"bob","placement":"home"}}'
 
-  The API to browse: http://{address}/docs
+  For the commands of README.md and docs/, which take the key from the shell:
+     export TIDINGS_API_KEY={key}
+
+  The API to browse (under Authorize it takes that key): http://{address}/docs
 "#
     )
+}
+
+/// A path as a shell reads it back.
+fn for_a_shell(path: &Path) -> String {
+    let path = path.display().to_string();
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-+".contains(&byte);
+    if path.bytes().all(is_plain) { path } else { format!("'{}'", path.replace('\'', r"'\''")) }
 }

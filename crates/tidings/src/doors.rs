@@ -38,8 +38,7 @@ impl Doors {
         let mut listeners = Vec::new();
         for config in settings.http_doors(&entry)? {
             let (name, address) = (if config.tls.is_some() { "https" } else { "http" }, config.address);
-            let listener =
-                Listener::bind(config, http.clone()).with_context(|| format!("listening on {address} ({name})"))?;
+            let listener = Listener::bind(config, http.clone()).with_context(|| cannot_listen(&[address], name))?;
             addresses.push((name, listener.address()));
             listeners.push(listener);
         }
@@ -56,7 +55,7 @@ impl Doors {
     ) -> Result<Doors> {
         let config = settings.miop_door(&entry)?;
         let asked: Vec<SocketAddr> = config.listen.iter().map(|(address, _)| *address).collect();
-        let miop = MiopDoor::bind(config).with_context(|| format!("listening on {asked:?} (miop)"))?;
+        let miop = MiopDoor::bind(config).with_context(|| cannot_listen(&asked, "miop"))?;
         let (at, tls): (Vec<SocketAddr>, Vec<bool>) = miop.addresses().into_iter().unzip();
         let names = tls.iter().map(|tls| if *tls { "miop_tls" } else { "miop" });
         Ok(Doors {
@@ -90,6 +89,17 @@ impl Doors {
         }
         in_time
     }
+}
+
+/// Most likely another program is there, or this one already.
+fn cannot_listen(addresses: &[SocketAddr], name: &str) -> String {
+    let setting = match name {
+        "https" => "--http-tls-listen",
+        "miop" => "--miop-listen and --miop-tls-listen",
+        _ => "--http-listen",
+    };
+    let addresses: Vec<_> = addresses.iter().map(SocketAddr::to_string).collect();
+    format!("listening on {} ({name}; another address: {setting})", addresses.join(", "))
 }
 
 /// Takes new certificates when their files change, or when told to by a SIGHUP.

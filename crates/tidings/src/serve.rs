@@ -34,6 +34,9 @@ impl Serve {
         let keys = self.dev.then(|| add_development_keys(&mut settings)).transpose()?;
         settings.check()?;
         let _traces = logs::start(&settings)?;
+        for doubt in settings.doubts(std::env::vars_os()) {
+            tracing::warn!("{doubt}");
+        }
         let descriptors = raise_descriptor_limit();
         settings.fit_connections(descriptors);
         if settings.role == Role::Worker {

@@ -3,6 +3,7 @@
 
 mod support;
 
+use serde_json::Value;
 use std::process::Command;
 use support::*;
 
@@ -17,6 +18,8 @@ fn the_printed_commands_work() {
     let (status, said) = server.wait();
     assert!(status.success());
     assert!(said.contains("DEVELOPMENT MODE"), "{said}");
+    let folder_named = format!(" --data-dir {}", folder.data().display());
+    assert_eq!(said.matches(&folder_named).count(), 2, "as a terminal in any folder can use it: {said}");
     for command in ["listen bob", "curl -s ", "token alice", "curl -si "] {
         assert!(said.contains(command), "no {command:?} in {said}");
     }
@@ -37,6 +40,48 @@ fn the_printed_commands_work() {
     let mut alice = tidings_client::http::Http::new(server.address, token);
     let list = alice.exchange("GET", "/v1/users/me/conversations", b"").unwrap();
     assert!(text(&list.body).contains(r#""id":"demo""#), "{}", text(&list.body));
+}
+
+/// Who tries the page at `/docs` sends the examples first.
+#[test]
+fn the_examples_of_the_api_work_with_the_demo_users() {
+    let folder = Folder::new();
+    let server = Server::start(folder.program(&["serve", "--dev"]).env("TIDINGS_API_KEY", API_KEY));
+    let mut http = server.http();
+    let root = http.exchange("GET", "/", b"").unwrap();
+    assert_eq!(root.status, 303, "who opens the address alone is led to the page");
+    let described: Value = serde_json::from_slice(&http.exchange("GET", "/openapi.json", b"").unwrap().body).unwrap();
+    let mut tried = 0;
+    for (path, operations) in described["paths"].as_object().unwrap() {
+        for (method, operation) in operations.as_object().unwrap() {
+            let schema = &operation["requestBody"]["content"]["application/json"]["schema"]["$ref"];
+            let Some(schema) = schema.as_str().and_then(|name| name.strip_prefix('#')) else { continue };
+            let Some(example) = described.pointer(schema).unwrap().get("example") else { continue };
+            let path = path.replace("{user}", "bob").replace("{conversation}", "demo");
+            let answer = http.exchange(&method.to_uppercase(), &path, example.to_string().as_bytes()).unwrap();
+            assert_eq!(answer.status / 100, 2, "{method} {path} {example}: {}", text(&answer.body));
+            tried += 1;
+        }
+    }
+    assert!(tried >= 10, "{tried} examples");
+}
+
+#[test]
+fn what_is_most_likely_a_mistake_is_said() {
+    let folder = Folder::new();
+    let mut program = folder.program(&["serve", "--http-listen", "8080"]);
+    let output = program.env("TIDINGS_API_KEY", "a").env("TIDINGS_TOKEN_KEY", "b").output().unwrap();
+    let said = text(&output.stderr);
+    assert!(said.contains("--http-listen") && said.contains("such as 127.0.0.1:8080"), "{said}");
+
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut program = folder.program(&["serve", "--dev", "--http-listen", &taken.local_addr().unwrap().to_string()]);
+    let output = program.env("TIDINGS_HTTP_LISEN", "127.0.0.1:1").output().unwrap();
+    assert!(!output.status.success());
+    let said = text(&output.stderr);
+    for words in ["the variable TIDINGS_HTTP_LISEN is of no setting", "another address: --http-listen", "in use"] {
+        assert!(said.contains(words), "no {words:?} in {said}");
+    }
 }
 
 #[test]

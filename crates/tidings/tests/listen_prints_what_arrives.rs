@@ -76,3 +76,18 @@ fn a_device_listens() {
         other => panic!("{other:?}"),
     }
 }
+
+#[test]
+fn who_is_refused_is_told_why() {
+    let folder = Folder::new();
+    let _server = folder.serve();
+    for door in ["ws", "miop"] {
+        let mut command = folder.program(&["listen", "zoe", "--via", door]);
+        let output = command.env("TIDINGS_TOKEN_KEY", TOKEN_KEY).output().unwrap();
+        let said = text(&output.stderr);
+        assert!(!output.status.success() && said.contains("ended with not_found: no user \"zoe\""), "{said}");
+    }
+    let mut command = folder.program(&["listen", "zoe", "--server", "wss://127.0.0.1:1", "--token", "t"]);
+    let said = text(&command.output().unwrap().stderr);
+    assert!(said.contains("without TLS"), "{said}");
+}

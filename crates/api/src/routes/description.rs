@@ -1,7 +1,7 @@
 //! The OpenAPI 3.1 description, and the page to browse it.
 
 use crate::problem::PROBLEM_JSON;
-use axum::{Router, http::header, routing::get};
+use axum::{Router, http::header, response::Redirect, routing::get};
 use bytes::Bytes;
 use tidings_protocol::{error::ErrorCode, http::Problem};
 use utoipa::{
@@ -72,10 +72,12 @@ fn add_refusals(operation: &mut Operation) {
     operation.responses.responses.insert("default".into(), RefOr::T(refused));
 }
 
-/// `/openapi.json` and the page at `/docs`, which is served from the binary: no other host is asked.
+/// `/openapi.json` and the page at `/docs`, which is served from the binary: no other host is asked. Who opens the
+/// address alone is led there.
 pub(super) fn pages<S: Clone + Send + Sync + 'static>(description: OpenApi) -> Router<S> {
     let json = Bytes::from(description.to_json().unwrap_or_default());
     Router::new()
+        .route("/", get(|| async { Redirect::to("/docs/") }))
         .route(
             "/openapi.json",
             get(move || async move { ([(header::CONTENT_TYPE, "application/json")], json.clone()) }),

@@ -44,7 +44,11 @@ pub(super) async fn back_up(
         return Err(Refusal::new(ErrorCode::Forbidden, why).into());
     };
     let Some(folder) = &api.config.backup_dir else {
-        return Err(Refusal::new(ErrorCode::Forbidden, "no backup_dir is configured").into());
+        return Err(Refusal::new(
+            ErrorCode::Forbidden,
+            "no backup_dir is set: set one, or stop the server and back up then",
+        )
+        .into());
     };
     let path = within(folder, Path::new(&request.path))?;
     let backup = backup.clone();

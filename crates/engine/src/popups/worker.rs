@@ -63,8 +63,12 @@ impl Worker {
     pub(super) fn run(shared: Arc<Shared>) -> bool {
         // However this ends: nobody may wait for an answer that does not come.
         let closing = Closing(shared.clone());
+        let mut told = None;
         while let Err(error) = shared.recover() {
-            tracing::warn!(%error, "popups could not read what is stored; they try again");
+            // Tried twice a second, told once.
+            if told.replace(error.to_string()).as_deref() != Some(error.to_string().as_str()) {
+                tracing::warn!(%error, "popups could not take up what is stored; they try again until they can");
+            }
             if shared.inbox.is_stopping_within(STORE_FAILED_TICK) {
                 return true;
             }

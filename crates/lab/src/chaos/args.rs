@@ -44,7 +44,7 @@ pub struct ChaosArgs {
     /// The core that the load client keeps to; the last one unless given
     #[arg(long)]
     pub client_core: Option<usize>,
-    /// A setting of all nodes, such as TIDINGS_LOG=debug
+    /// A setting of all nodes, such as TIDINGS_LOG_LEVEL=debug
     #[arg(long, value_name = "NAME=VALUE", value_parser = setting)]
     pub set: Vec<(String, String)>,
     /// Write the figures to this file as JSON

@@ -42,7 +42,7 @@ pub struct DeviceArgs {
     /// Files that the bench's own server may open
     #[arg(long, value_name = "NUMBER")]
     pub server_descriptors: Option<u64>,
-    /// A setting of the bench's own server and gateways, such as TIDINGS_LOG=debug; may be repeated
+    /// A setting of the bench's own server and gateways, such as TIDINGS_LOG_LEVEL=debug; may be repeated
     #[arg(long = "set", value_name = "NAME=VALUE", value_parser = setting)]
     pub settings: Vec<(String, String)>,
 }

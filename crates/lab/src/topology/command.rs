@@ -13,7 +13,7 @@ pub struct ClusterArgs {
     /// Where it lives; a temporary folder that goes with it unless given, empty or new if it is
     #[arg(long, value_name = "FOLDER")]
     dir: Option<PathBuf>,
-    /// A setting of all nodes, such as TIDINGS_LOG=debug
+    /// A setting of all nodes, such as TIDINGS_LOG_LEVEL=debug
     #[arg(long, value_name = "NAME=VALUE", value_parser = setting)]
     set: Vec<(String, String)>,
 }

@@ -235,6 +235,7 @@ pub struct Segments {
 
 /// Which popup suits this user now?
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[schema(example = json!({ "user": "bob", "placement": "home" }))]
 #[serde(deny_unknown_fields)]
 pub struct DecideRequest {
     /// Absent with a user's token: that user.

@@ -51,6 +51,7 @@ pub enum PushPriority {
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[schema(example = json!({ "to": { "users": ["bob"] }, "type": "offer", "body": { "text": "half price" }, "ttl_s": 3600 }))]
 #[serde(deny_unknown_fields)]
 pub struct PushRequest {
     pub to: PushTo,

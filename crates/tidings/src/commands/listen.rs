@@ -68,7 +68,8 @@ impl Listen {
     }
 
     fn by_websocket(&self, address: SocketAddr, token: &str, device: &str) -> Result<ExitCode> {
-        let mut session = Session::open(address, token, device, self.cursor.as_deref())?;
+        let session = Session::open(address, token, device, self.cursor.as_deref());
+        let mut session = session.with_context(|| format!("connecting to {address} by WebSocket"))?;
         let bound = session.bound.clone().context("the server did not say bound")?;
         greet(address, &bound.user);
         let heartbeat = Duration::from_millis(bound.heartbeat_ms);
@@ -89,7 +90,8 @@ impl Listen {
             cursor: self.cursor.as_deref(),
             ..Bind::default()
         };
-        let mut session = DeviceSession::open(address, &bind)?;
+        let mut session =
+            DeviceSession::open(address, &bind).with_context(|| format!("connecting to {address} by MIOP"))?;
         greet(address, session.bound.as_ref().map_or("", |bound| &bound.user));
         loop {
             match session.next(Duration::from_secs(session.heartbeat_s.max(1)))? {
@@ -153,10 +155,17 @@ fn running_door(settings: &SettingArgs, name: &str) -> Result<SocketAddr> {
 }
 
 fn resolve(server: &str) -> Result<SocketAddr> {
+    if let Some(scheme) = ["https", "wss", "miops"].iter().find(|scheme| server.starts_with(&format!("{scheme}://"))) {
+        bail!("{scheme}:// is not spoken by this command: name a door without TLS");
+    }
     let authority =
         ["http://", "ws://", "miop://"].iter().find_map(|scheme| server.strip_prefix(scheme)).unwrap_or(server);
     let authority = authority.split('/').next().unwrap_or(authority);
-    match authority.to_socket_addrs().with_context(|| format!("{server:?} is not an address"))?.next() {
+    match authority
+        .to_socket_addrs()
+        .with_context(|| format!("{server:?} is not a host and port, such as 127.0.0.1:8080"))?
+        .next()
+    {
         Some(address) => Ok(address),
         None => bail!("{server:?} has no address"),
     }

@@ -29,9 +29,13 @@ impl Described {
 
     /// `[webhook] url` is `--webhook-url`.
     pub(crate) fn flag(&self) -> String {
-        let name = self.name.replace('_', "-");
-        if self.table.is_empty() { name } else { format!("{}-{name}", self.table) }
+        flag(self.table, self.name)
     }
+}
+
+pub(crate) fn flag(table: &str, name: &str) -> String {
+    let name = name.replace('_', "-");
+    if table.is_empty() { name } else { format!("{table}-{name}") }
 }
 
 /// Declares a table of settings. Every field has a documentation comment and a default; `tables`
@@ -83,10 +87,10 @@ macro_rules! settings {
 pub(crate) use settings;
 
 macro_rules! value_by_from_str {
-    ($($type:ty: $show:expr;)*) => {
+    ($($type:ty, $wanted:literal: $show:expr;)*) => {
         $(impl Value for $type {
             fn read(text: &str) -> Result<Self, String> {
-                text.parse().map_err(|error| format!("{error}"))
+                text.parse().map_err(|error| format!("{text:?} is not {}: {error}", $wanted))
             }
 
             fn show(&self) -> (bool, String) {
@@ -98,15 +102,15 @@ macro_rules! value_by_from_str {
 }
 
 value_by_from_str! {
-    String: |text| format!("{text:?}");
-    PathBuf: |path| format!("{:?}", path.display().to_string());
-    SocketAddr: |address| format!("\"{address}\"");
-    bool: bool::to_string;
-    usize: usize::to_string;
-    u64: u64::to_string;
-    u32: u32::to_string;
-    u8: u8::to_string;
-    f64: f64::to_string;
+    String, "a text": |text| format!("{text:?}");
+    PathBuf, "a path": |path| format!("{:?}", path.display().to_string());
+    SocketAddr, "an address and a port, such as 127.0.0.1:8080": |address| format!("\"{address}\"");
+    bool, "true or false": bool::to_string;
+    usize, "a whole number": usize::to_string;
+    u64, "a whole number": u64::to_string;
+    u32, "a whole number": u32::to_string;
+    u8, "a whole number from 0 to 255": u8::to_string;
+    f64, "a number": f64::to_string;
 }
 
 impl<T: Value + Default> Value for Option<T> {

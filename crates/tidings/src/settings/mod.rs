@@ -5,6 +5,7 @@ mod doors;
 mod flags;
 mod link;
 mod macros;
+mod mistakes;
 mod popups;
 mod store;
 
@@ -17,7 +18,7 @@ use cluster::Cluster;
 use doors::{Admitting, Tls};
 use ipnet::IpNet;
 use link::Link;
-use macros::{Described, Value, settings};
+use macros::{Described, Value, flag, settings};
 use popups::Popups;
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 use store::Store;
@@ -275,7 +276,7 @@ impl Settings {
             }
         }
         for (table, name, text) in flags {
-            settings.set_any(table, name, text).with_context(|| format!("the flag for {table} {name}"))?;
+            settings.set_any(table, name, text).with_context(|| format!("--{}", flag(table, name)))?;
         }
         Ok(settings)
     }
@@ -303,6 +304,7 @@ impl Settings {
 
     /// Refuses settings that cannot be served with.
     pub(crate) fn check(&self) -> Result<()> {
+        self.check_zeros()?;
         self.check_link()?;
         self.check_popups()?;
         if self.role == Role::Gateway {
