@@ -22,7 +22,7 @@ impl App {
     fn start() -> (App, SocketAddr) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let (calls, told) = mpsc::channel();
+        let (calls, told) = mpsc::sync_channel(64);
         std::thread::spawn(move || while calls.send(take_call(&listener)).is_ok() {});
         (App(told), address)
     }
