@@ -7,12 +7,12 @@ mod support;
 use std::{
     io::{BufRead, BufReader, Read, Write},
     net::TcpListener,
-    sync::mpsc::{Sender, channel},
+    sync::mpsc::{SyncSender, sync_channel},
 };
 use support::*;
 
 /// Answers one OTLP request, once its path and body are told.
-fn collect(listener: &TcpListener, told: &Sender<(String, Vec<u8>)>) {
+fn collect(listener: &TcpListener, told: &SyncSender<(String, Vec<u8>)>) {
     let (stream, _) = listener.accept().unwrap();
     let mut reader = BufReader::new(stream);
     let mut request = String::new();
@@ -38,7 +38,7 @@ fn collect(listener: &TcpListener, told: &Sender<(String, Vec<u8>)>) {
 fn spans_are_posted_to_the_collector() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoint = format!("http://{}", listener.local_addr().unwrap());
-    let (told, posted) = channel();
+    let (told, posted) = sync_channel(1_024);
     std::thread::spawn(move || {
         loop {
             collect(&listener, &told);
