@@ -12,7 +12,7 @@ use tidings_client::token::sign;
 fn a_path_or_method_that_does_not_exist() {
     let server = Server::start();
     let mut app = server.app();
-    check_refused(&mut app, "GET", "/", "", "not_found", "/");
+    check_refused(&mut app, "GET", "/nothing", "", "not_found", "/nothing");
     check_refused(&mut app, "GET", "/v1/nothing", "", "not_found", "/v1/nothing");
     check_refused(&mut app, "DELETE", "/v1/users", "", "method_not_allowed", "DELETE");
     check_refused(&mut app, "GET", "/v1/messages", "", "method_not_allowed", "GET");
