@@ -102,6 +102,16 @@ fn a_part_that_is_wrong_is_named() {
         (json!({"windows": vec![json!({"from": "09:00", "to": "10:00"}); 33]}), limit, "windows is limited to 32"),
         (json!({"trigger": {"event": ""}}), invalid, "trigger.event: must have"),
         (json!({"trigger": {"event": "e", "where": {"all": 1}}}), invalid, "trigger.where.all: must be a list"),
+        (
+            json!({"trigger": {"event": "e", "where": {"not": {"unread_direct": {"older_than_s": 1}}}}}),
+            invalid,
+            "trigger.where.not.unread_direct: a condition on an event is about the event",
+        ),
+        (
+            json!({"trigger": {"event": "e", "where": {"any": [{"attribute": "user.x", "op": "absent"}]}}}),
+            invalid,
+            "trigger.where.any[0].attribute: a condition on an event names the event's properties",
+        ),
         (json!({"trigger": {"event": "e", "when": {}}}), invalid, "trigger.when: unknown field"),
         (json!({"caps": {"per_day": 0}}), invalid, "caps.per_day: must be from 1"),
         (json!({"caps": {"per_session": 10_001}}), invalid, "caps.per_session: must be from 1 to 10000"),

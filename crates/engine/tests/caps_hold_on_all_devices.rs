@@ -147,3 +147,20 @@ fn no_cap_is_exceeded_by_users_who_give_way_in_memory() {
         check(&case, &users, &|| start(PopupsConfig { users: 1, ..PopupsConfig::default() }, store.clone()));
     }
 }
+
+#[test]
+fn another_time_zone_does_not_begin_the_day_anew() {
+    let world = start(PopupsConfig::default(), Arc::new(MemoryStore::default()));
+    let daily = |zone: &str| json!({"caps": {"per_day": 1}, "time_zone": zone});
+    world.put_popup("p", daily("UTC"));
+    let is_shown_at = |at| {
+        world.clock.set(at);
+        world.decide("ann").is_some()
+    };
+    // In Tokyo it is one o'clock of the next day.
+    assert!(is_shown_at(NOON + 4 * HOUR));
+    world.put_popup("p", daily("Asia/Tokyo"));
+    assert!(!is_shown_at(NOON + 4 * HOUR));
+    assert!(!is_shown_at(NOON + 27 * HOUR - 1));
+    assert!(is_shown_at(NOON + 27 * HOUR), "midnight in Tokyo");
+}

@@ -6,6 +6,9 @@ use super::{
 };
 use tidings_protocol::http::PopupCaps;
 
+/// Longer than any day.
+const DAYS_MS: u64 = 2 * 24 * 60 * 60 * 1_000;
+
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Caps {
     pub(super) per_session: Option<u32>,
@@ -63,8 +66,13 @@ impl Caps {
 }
 
 /// If the mark's day is full and it is that day (or, by a clock that was turned back, one before): when the next begins.
+/// The day of the last showing is that of now's zone too, if the zone was another one then.
 fn full_day(mark: &Mark, most: u32, days: &Days, at: u64) -> Option<u64> {
+    if u32::from(mark.on_day) < most {
+        return None;
+    }
     let (day, next) = days.day(at);
-    let full = u32::from(mark.on_day) >= most && day <= u32::from(mark.day);
+    let full =
+        day <= u32::from(mark.day) || (mark.last_at.saturating_add(DAYS_MS) > at && day <= days.day(mark.last_at).0);
     full.then_some(next)
 }

@@ -135,7 +135,7 @@ pub(super) fn check_spec(spec: &PopupSpec) -> Result<CheckedSpec, Refusal> {
     let mut condition = None;
     if let Some(trigger) = &spec.trigger {
         check_word("trigger.event", &trigger.event)?;
-        condition = trigger.condition.as_ref().map(|rule| rules::parse("trigger.where", rule)).transpose()?;
+        condition = trigger.condition.as_ref().map(|rule| rules::parse_of_event("trigger.where", rule)).transpose()?;
     }
     let caps = check_caps("caps", &spec.caps)?;
     let control = check_percent("control_percent", spec.control_percent)?;

@@ -195,8 +195,10 @@ impl Slow {
         }
         if let Some(most) = caps.per_day {
             let latest_day = of_level().map(|(_, counted)| counted.latest_day).max();
-            let today = latest_day.map_or(wall.day(at), |latest| latest.max(wall.day(at)));
-            if of_level().filter(|(_, counted)| counted.latest_day == today).count() >= most as usize {
+            let counts = of_level().filter(|(_, counted)| Some(counted.latest_day) == latest_day).count();
+            // It may have been another zone's day; the last showing's counts by the zone of now, too.
+            let last_day = of_level().map(|(one, _)| one.at).max().map(|last| wall.day(last));
+            if counts >= most as usize && Some(wall.day(at)) <= latest_day.max(last_day) {
                 return Some(Kept::Today);
             }
         }

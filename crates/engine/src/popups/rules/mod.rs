@@ -13,7 +13,7 @@ mod version;
 
 pub use compile::{Compiled, Names, Profile, compile};
 pub use index::Index;
-pub use parse::parse;
+pub use parse::{parse, parse_of_event};
 pub use segment::{Segment, place};
 pub(super) use value::Text;
 pub use value::{Attributes, Value};

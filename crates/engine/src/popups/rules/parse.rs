@@ -17,7 +17,12 @@ use tidings_protocol::{
 
 /// Reads a rule; `field` is what it is called in the request, such as `audience`.
 pub fn parse(field: &str, text: &RawValue) -> Result<Rule, Refusal> {
-    Reader { path: field.to_owned(), depth: 0, conditions: 0 }.rule(text)
+    Reader { path: field.to_owned(), of_event: false, depth: 0, conditions: 0 }.rule(text)
+}
+
+/// The same for a condition on what an event tells: of the user it knows who that is, and nothing else.
+pub fn parse_of_event(field: &str, text: &RawValue) -> Result<Rule, Refusal> {
+    Reader { path: field.to_owned(), of_event: true, depth: 0, conditions: 0 }.rule(text)
 }
 
 /// As the operators are told to whom used another one.
@@ -28,6 +33,7 @@ const FORMS: &str = "all, any, not, attribute, percent, segment, unread_direct";
 struct Reader {
     /// The place that is being read.
     path: String,
+    of_event: bool,
     depth: usize,
     conditions: usize,
 }
@@ -202,6 +208,9 @@ impl Reader {
 
     fn unread_direct(&mut self, text: &RawValue) -> Result<Rule, Refusal> {
         self.count_condition()?;
+        if self.of_event {
+            return self.refuse("a condition on an event is about the event: unread messages are for the audience");
+        }
         let fields = self.fields(text)?;
         let [age] = self.pick(fields, ["older_than_s"])?;
         let older_than_s =
@@ -285,6 +294,10 @@ impl Reader {
         let name = self.name(text)?;
         if name == super::compile::CARD_PREFIX {
             return self.refuse("names no attribute of the user's card");
+        }
+        if self.of_event && name.starts_with(super::compile::CARD_PREFIX) {
+            return self
+                .refuse("a condition on an event names the event's properties: the user's card is for the audience");
         }
         Ok(name)
     }
