@@ -9,6 +9,7 @@ mod commands;
 mod development;
 mod doors;
 mod logs;
+mod panics;
 mod relaying;
 mod serve;
 mod settings;

@@ -2,7 +2,7 @@
 
 use crate::{
     development::{self, Keys},
-    logs,
+    logs, panics,
     relaying::RelayServer,
     settings::Role,
     settings::{SettingArgs, Settings},
@@ -34,6 +34,7 @@ impl Serve {
         let keys = self.dev.then(|| add_development_keys(&mut settings)).transpose()?;
         settings.check()?;
         let _traces = logs::start(&settings)?;
+        panics::end_the_process();
         for doubt in settings.doubts(std::env::vars_os()) {
             tracing::warn!("{doubt}");
         }
