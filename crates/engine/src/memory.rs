@@ -15,6 +15,8 @@ struct State {
     conversations: Vec<Conversation>,
     conversation_nos: HashMap<String, ConversationNo>,
     members: BTreeMap<(ConversationNo, UserNo), Membership>,
+    /// Conversations that somebody has left.
+    left: BTreeSet<ConversationNo>,
     memberships: BTreeSet<(UserNo, ConversationNo)>,
     timelines: HashMap<ConversationNo, BTreeMap<u64, StoredEntry>>,
     sends: HashMap<(UserNo, String), Appended>,
@@ -54,6 +56,18 @@ impl State {
         }
     }
 
+    /// What another node took from somebody who has just left is refused, unless it is stored already.
+    fn send(&mut self, conversation: ConversationNo, entry: &NewEntry, now_ms: u64) -> Result<Appended, Refused> {
+        let sender = entry.sender.as_ref().map(|sender| sender.no);
+        let is_repeated = sender.zip(entry.client_msg_id.clone()).is_some_and(|send| self.sends.contains_key(&send));
+        let has_left =
+            |sender| self.left.contains(&conversation) && !self.members.contains_key(&(conversation, sender));
+        match sender {
+            Some(sender) if self.log.is_some() && !is_repeated && has_left(sender) => Err(Refused::NotAMember),
+            _ => self.append(conversation, entry, now_ms),
+        }
+    }
+
     fn append(&mut self, conversation: ConversationNo, entry: &NewEntry, now_ms: u64) -> Result<Appended, Refused> {
         let send = entry.sender.as_ref().zip(entry.client_msg_id.as_ref()).map(|(s, id)| (s.no, id.clone()));
         if let Some(first) = send.as_ref().and_then(|send| self.sends.get(send)) {
@@ -89,7 +103,7 @@ impl State {
 
     fn propose(&mut self, proposal: &Proposal, now_ms: u64) -> Result<Outcome, Refused> {
         Ok(match proposal {
-            Proposal::Append { conversation, entry } => Outcome::Appended(self.append(*conversation, entry, now_ms)?),
+            Proposal::Append { conversation, entry } => Outcome::Appended(self.send(*conversation, entry, now_ms)?),
             Proposal::PutUsers(patches) => self.put_users(patches, now_ms),
             Proposal::CreateConversation(new) => self.create(new, now_ms)?,
             Proposal::UpdateConversation { conversation, name, avatar, attributes, notice } => {
@@ -235,6 +249,9 @@ impl State {
                 Some(_) => {}
                 None => self.put_member(conversation, *user, *role, now_ms),
             }
+        }
+        if !gone.is_empty() {
+            self.left.insert(conversation);
         }
         for user in &gone {
             self.members.remove(&(conversation, *user));

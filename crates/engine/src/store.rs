@@ -12,7 +12,8 @@ use tidings_protocol::http::{ConversationKind, Role};
 /// Something to be committed. Each gets one [`Outcome`]; a refused one leaves the rest of its batch alone.
 #[derive(Debug, Clone)]
 pub enum Proposal {
-    /// Appends to a timeline, once per (sender, client_msg_id).
+    /// Appends to a timeline, once per (sender, client_msg_id). A store that several nodes write refuses a sender who has
+    /// just left the conversation: its node may not know yet.
     Append {
         conversation: ConversationNo,
         entry: NewEntry,

@@ -135,3 +135,36 @@ fn another_server_is_told_from_the_one_before() {
     assert_eq!(then.newest, first.newest);
     assert_ne!(then.server, first.server);
 }
+
+#[test]
+fn a_standby_that_lacks_the_newest_is_another_server_that_goes_less_far() {
+    let primary = PostgresServer::start(&["fsync=off"]);
+    let url = primary.database();
+    let standby = primary.synchronous_standby(&["fsync=off"]);
+    let store = open_at(&primary.url_with(&standby, url.rsplit('/').next().unwrap()));
+    let room = populate(&store);
+    say(&store, room, ["kept"], NOON);
+    let kept = store.stand().unwrap();
+    // Commits wait for the standby no longer, and it is gone for a while.
+    primary.sql(&url, "ALTER SYSTEM RESET synchronous_standby_names");
+    primary.sql(&url, "SELECT pg_reload_conf()");
+    standby.stop();
+    say(&store, room, ["lost"], NOON);
+    let known = store.committed_after(kept.newest, 10).unwrap();
+    primary.kill();
+    standby.go();
+    standby.promote();
+    let stand = loop {
+        if let Ok(stand) = store.stand() {
+            break stand;
+        }
+    };
+    assert_eq!(stand.newest, kept.newest);
+    assert_ne!(stand.server, kept.server);
+    assert_eq!(store.last_position(), kept.newest, "whatever this node saw before");
+    while store.commit(&[append(room, "instead"), append(room, "more")], NOON).is_err() {}
+    let now = store.committed_after(kept.newest, 10).unwrap();
+    assert_eq!(now.span.through, kept.newest + 2, "it has come farther than what was lost");
+    assert_eq!(now.logged[0].position, known.logged[0].position);
+    assert_ne!(now.logged[0], known.logged[0]);
+}

@@ -6,9 +6,9 @@
 use super::{
     connection::{Call, Connection, Failure, number, stored},
     parts::Parts,
-    write::Contents,
+    write::{Contents, left_lately},
 };
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeSet;
 use tidings_engine::{model::*, store::*};
 
@@ -35,13 +35,17 @@ impl<'a> Appends<'a> {
         let heads: BTreeSet<i64> = self.0.iter().map(|(conversation, _)| stored(conversation.0)).collect();
         let heads: Vec<i64> = heads.into_iter().collect();
         let conversations: Vec<i64> = self.0.iter().map(|(conversation, _)| stored(conversation.0)).collect();
-        let Contents { rows, senders, client_msg_ids, pushed } = &Contents::of(self.0.iter().map(|(_, e)| *e), outbox);
+        let Contents { rows, senders, client_msg_ids, authors, pushed } =
+            &Contents::of(self.0.iter().map(|(_, e)| *e), outbox);
         let (now, days) = (stored(now_ms), stored(parts.days()));
         let answers = connection
             .together(&[
                 Call::new("BEGIN", &[]),
-                Call::new("SELECT FROM heads WHERE conversation = ANY($1) ORDER BY conversation FOR UPDATE", &[&heads]),
-                Call::new(APPEND, &[&conversations, senders, client_msg_ids, rows, pushed, &now, &days]),
+                Call::new(
+                    "SELECT conversation FROM heads WHERE conversation = ANY($1) ORDER BY conversation FOR UPDATE",
+                    &[&heads],
+                ),
+                Call::new(APPEND, &[&conversations, senders, client_msg_ids, rows, pushed, &now, &days, authors]),
                 Call::new("COMMIT", &[]),
             ])
             .await?;
@@ -54,11 +58,12 @@ impl<'a> Appends<'a> {
             placed.insert(number(row, 0), Appended { conversation, seq, at, position, duplicate });
             highest = highest.max(Some(position).filter(|_| !duplicate));
         }
-        Ok((self.outcomes(&placed), highest))
+        let there = answers[1].iter().map(|row| ConversationNo(number(row, 0))).collect();
+        Ok((self.outcomes(&placed, &there), highest))
     }
 
-    /// What became of each, from what has a place in a timeline by its ordinal.
-    fn outcomes(&self, placed: &FxHashMap<u64, Appended>) -> Vec<Outcome> {
+    /// What became of each, from what has a place in a timeline by its ordinal, in the conversations that are there.
+    fn outcomes(&self, placed: &FxHashMap<u64, Appended>, there: &FxHashSet<ConversationNo>) -> Vec<Outcome> {
         let mut sends: FxHashMap<(UserNo, &str), Appended> = FxHashMap::default();
         let outcome = |(index, (conversation, entry)): (usize, &(ConversationNo, &'a NewEntry))| {
             let send = entry.sender.as_ref().map(|sender| sender.no).zip(entry.client_msg_id.as_deref());
@@ -72,6 +77,7 @@ impl<'a> Appends<'a> {
             match first {
                 Some(first) if first.conversation == *conversation => Outcome::Appended(first),
                 Some(_) => Outcome::Refused(Refused::ClientMsgIdReused),
+                None if there.contains(conversation) => Outcome::Refused(Refused::NotAMember),
                 None => Outcome::Refused(Refused::NoSuchConversation),
             }
         };
@@ -104,18 +110,22 @@ macro_rules! write_entries {
 pub(crate) use write_entries;
 
 /// Heads are locked by now, so what this statement sees of their conversations is the newest. `first`: sends that
-/// have a result already. `place`: where the others stand in the batch.
+/// have a result already. `taken`: the others, but of those who have just left. `place`: where the others stand in the batch.
 const APPEND: &str = concat!(
     "WITH sent AS MATERIALIZED (SELECT * FROM \
-       unnest($1::bigint[], $2::bigint[], $3::text[], $4::bytea[], $5::boolean[]) \
-       WITH ORDINALITY AS s (conversation, sender, client_msg_id, content, pushed, ordinal)), \
+       unnest($1::bigint[], $2::bigint[], $3::text[], $4::bytea[], $5::boolean[], $8::bigint[]) \
+       WITH ORDINALITY AS s (conversation, sender, client_msg_id, content, pushed, author, ordinal)), \
      first AS MATERIALIZED (SELECT s.ordinal, d.conversation, d.seq, d.at, d.position FROM sent s \
        JOIN dedupe d ON d.sender = s.sender AND d.client_msg_id = s.client_msg_id \
        WHERE EXISTS (SELECT FROM chapters c WHERE c.conversation = d.conversation AND c.first_seq <= d.seq)), \
      taken AS (SELECT s.*, h.last_seq, h.last_at, \
        row_number() OVER (PARTITION BY s.sender, s.client_msg_id ORDER BY s.ordinal) AS turn \
        FROM sent s JOIN heads h ON h.conversation = s.conversation \
-       WHERE NOT EXISTS (SELECT FROM first f WHERE f.ordinal = s.ordinal)), \
+       WHERE NOT EXISTS (SELECT FROM first f WHERE f.ordinal = s.ordinal) \
+       AND (NOT ",
+    left_lately!(),
+    " OR s.author IS NULL OR EXISTS \
+         (SELECT FROM members m WHERE m.conversation = s.conversation AND m.user_no = s.author))), \
      numbered AS MATERIALIZED (SELECT t.*, \
        last_seq + row_number() OVER (PARTITION BY conversation ORDER BY ordinal) AS seq, \
        greatest(last_at, $6::bigint) AS at, row_number() OVER (ORDER BY ordinal) AS place \

@@ -2,7 +2,7 @@
 //! decisions as the embedded store's; numbers of entries in the commit order are not known yet.
 
 use crate::rows::{damaged, encode};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::{BTreeMap, BTreeSet};
 use tidings_engine::{cluster::log::Change, model::*, store::*};
 
@@ -19,6 +19,9 @@ pub(crate) struct Known {
     pub conversation_nos: FxHashMap<String, ConversationNo>,
     pub memberships: FxHashMap<(ConversationNo, UserNo), Membership>,
     pub sends: FxHashMap<(UserNo, String), Appended>,
+    /// Conversations that somebody has just left, and who sends to them without being a member.
+    pub left_lately: FxHashSet<ConversationNo>,
+    pub strangers: FxHashSet<(ConversationNo, UserNo)>,
     /// First results whose entries retention removed: their ids may be used again.
     pub gone_sends: Vec<(UserNo, String, Position)>,
     /// Users have the numbers from 1 to this.
@@ -53,6 +56,8 @@ pub(crate) struct Changes<'a> {
     pub memberships: BTreeSet<(ConversationNo, UserNo)>,
     /// Who came (true) and went.
     pub came_and_went: BTreeMap<(UserNo, ConversationNo), bool>,
+    /// Conversations that somebody left.
+    pub left: BTreeSet<ConversationNo>,
     pub last_seen: BTreeMap<UserNo, u64>,
     pub outbox_done: Option<Position>,
     pub dead: BTreeMap<u64, Option<&'a DeadNotification>>,
@@ -120,7 +125,7 @@ impl<'a> Decider<'a> {
 
     fn decide(&mut self, proposal: &'a Proposal) -> Result<Outcome, Stop> {
         match proposal {
-            Proposal::Append { conversation, entry } => self.append(*conversation, entry).map(Outcome::Appended),
+            Proposal::Append { conversation, entry } => self.send(*conversation, entry).map(Outcome::Appended),
             Proposal::PutUsers(patches) => self.put_users(patches),
             Proposal::CreateConversation(new) => self.create_conversation(new),
             Proposal::UpdateConversation { conversation, name, avatar, attributes, notice } => {
@@ -175,6 +180,23 @@ impl<'a> Decider<'a> {
                 Ok(Outcome::Done)
             }
         }
+    }
+
+    /// As [`Self::append`], by a member: its node may not know yet that it is none any more.
+    fn send(&mut self, conversation: ConversationNo, content: &'a NewEntry) -> Result<Appended, Stop> {
+        let sender = content.sender.as_ref().map(|sender| sender.no);
+        let is_repeated =
+            sender.zip(content.client_msg_id.clone()).is_some_and(|send| self.known.sends.contains_key(&send));
+        match sender {
+            Some(sender) if !is_repeated && self.has_just_left(conversation, sender) => Err(Refused::NotAMember.into()),
+            _ => self.append(conversation, content),
+        }
+    }
+
+    fn has_just_left(&self, conversation: ConversationNo, user: UserNo) -> bool {
+        let there = self.changes.came_and_went.get(&(user, conversation)).copied();
+        self.known.left_lately.contains(&conversation)
+            && !there.unwrap_or_else(|| !self.known.strangers.contains(&(conversation, user)))
     }
 
     fn append(&mut self, conversation: ConversationNo, content: &'a NewEntry) -> Result<Appended, Stop> {
@@ -315,6 +337,10 @@ impl<'a> Decider<'a> {
             self.known.memberships.remove(&(conversation, *user));
             self.changes.memberships.insert((conversation, *user));
             self.changes.came_and_went.insert((*user, conversation), false);
+        }
+        if !removed.is_empty() {
+            self.known.left_lately.insert(conversation);
+            self.changes.left.insert(conversation);
         }
         self.conversation(conversation)?.member_count = would_be;
         self.changes.conversations.insert(conversation);

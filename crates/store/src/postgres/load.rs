@@ -3,6 +3,7 @@
 use super::{
     connection::{Call, Connection, Failure, number, stored},
     decide::Known,
+    write::left_lately,
 };
 use crate::rows::{ConversationRow, UserRow, damaged, decode};
 use rustc_hash::FxHashSet;
@@ -20,6 +21,10 @@ pub(crate) struct Touched<'a> {
     pub conversation_ids: BTreeSet<&'a str>,
     memberships: BTreeSet<(ConversationNo, UserNo)>,
     sends: FxHashSet<(UserNo, &'a str)>,
+    /// Who sends where.
+    authors: BTreeSet<(ConversationNo, UserNo)>,
+    /// Conversations that somebody is to leave.
+    left: FxHashSet<ConversationNo>,
     /// Whether it matters who exists.
     counters: bool,
 }
@@ -33,7 +38,10 @@ impl<'a> Touched<'a> {
 
     fn add(&mut self, proposal: &'a Proposal) {
         match proposal {
-            Proposal::Append { conversation, entry } => self.entry(*conversation, entry),
+            Proposal::Append { conversation, entry } => {
+                self.entry(*conversation, entry);
+                self.authors.extend(entry.sender.as_ref().map(|sender| (*conversation, sender.no)));
+            }
             Proposal::PutUsers(patches) => self.user_ids.extend(patches.iter().map(|patch| patch.id.as_str())),
             Proposal::CreateConversation(new) => {
                 self.conversation_ids.insert(&new.id);
@@ -48,6 +56,9 @@ impl<'a> Touched<'a> {
                 self.heads.insert(*conversation);
                 self.cards.insert(*conversation);
                 self.counters = true;
+                if !remove.is_empty() {
+                    self.left.insert(*conversation);
+                }
                 let users = add.iter().map(|(user, _)| user).chain(remove);
                 self.memberships.extend(users.map(|user| (*conversation, *user)));
                 notice.iter().for_each(|notice| self.entry(*conversation, notice));
@@ -116,7 +127,23 @@ impl<'a> Touched<'a> {
                 reader(&mut known, row).map_err(|error| Failure::Unfit(error.to_string()))?;
             }
         }
+        self.load_strangers(connection, &mut known).await?;
         Ok(known)
+    }
+
+    /// Who sends to a conversation that somebody has just left or is to leave, and is no member. Rarely anybody is asked for.
+    async fn load_strangers(&self, connection: &Connection, known: &mut Known) -> Result<(), Failure> {
+        let asked = self
+            .authors
+            .iter()
+            .filter(|(conversation, _)| known.left_lately.contains(conversation) || self.left.contains(conversation));
+        let (of, who): (Vec<i64>, Vec<i64>) = asked.map(|(c, u)| (stored(c.0), stored(u.0))).unzip();
+        if !of.is_empty() {
+            for row in connection.query(STRANGERS, &[&of, &who]).await? {
+                known.strangers.insert((ConversationNo(number(&row, 0)), UserNo(number(&row, 1))));
+            }
+        }
+        Ok(())
     }
 }
 
@@ -125,8 +152,13 @@ fn column(numbers: impl Iterator<Item = u64>) -> Vec<i64> {
 }
 
 const LOCK_USERS: &str = "SELECT no, card FROM users WHERE no = ANY($1) OR id = ANY($2) ORDER BY no FOR UPDATE";
-const LOCK_HEADS: &str = "SELECT conversation, last_seq, last_at, last_position FROM heads \
-     WHERE conversation = ANY($1) ORDER BY conversation FOR UPDATE";
+const LOCK_HEADS: &str = concat!(
+    "SELECT h.conversation, h.last_seq, h.last_at, h.last_position, ",
+    left_lately!(),
+    " FROM heads h WHERE h.conversation = ANY($1) ORDER BY h.conversation FOR UPDATE"
+);
+const STRANGERS: &str = "SELECT k.conversation, k.user_no FROM unnest($1::bigint[], $2::bigint[]) AS k (conversation, user_no) \
+     WHERE NOT EXISTS (SELECT FROM members m WHERE m.conversation = k.conversation AND m.user_no = k.user_no)";
 const CARDS: &str = "SELECT no, card FROM conversations WHERE no = ANY($1) OR id = ANY($2)";
 const MEMBERSHIPS: &str = "SELECT m.conversation, m.user_no, m.role, m.joined_at, m.joined_seq, m.read_seq, m.muted_until \
      FROM unnest($1::bigint[], $2::bigint[]) AS k (conversation, user_no) \
@@ -149,7 +181,11 @@ fn read_head(known: &mut Known, row: &Row) -> StoreResult<()> {
     let (last_seq, last_at, last_position) = (number(row, 1), number(row, 2), number(row, 3));
     // Where it begins matters to readers, not to who appends.
     let head = Head { last_seq, last_at, last_position, first_seq: 1 };
-    known.heads.insert(ConversationNo(number(row, 0)), head);
+    let conversation = ConversationNo(number(row, 0));
+    known.heads.insert(conversation, head);
+    if row.get(4) {
+        known.left_lately.insert(conversation);
+    }
     Ok(())
 }
 

@@ -19,6 +19,7 @@ const MIGRATIONS: &[Migration] = &[
     Migration { version: 1, name: "first", sql: include_str!("migrations/0001_first.sql") },
     Migration { version: 2, name: "commit log", sql: include_str!("migrations/0002_commit_log.sql") },
     Migration { version: 3, name: "terms", sql: include_str!("migrations/0003_terms.sql") },
+    Migration { version: 4, name: "left", sql: include_str!("migrations/0004_left.sql") },
 ];
 
 /// The version of the tables that this program knows.

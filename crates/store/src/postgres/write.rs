@@ -19,6 +19,7 @@ struct Columns<'a> {
     created: Vec<i64>,
     members: Members,
     members_gone: (Vec<i64>, Vec<i64>),
+    left: Vec<i64>,
     places: (Vec<i64>, Vec<i16>, Vec<i64>),
     places_gone: (Vec<i64>, Vec<i16>, Vec<i64>),
     last_seen: (Vec<i64>, Vec<i64>),
@@ -56,6 +57,8 @@ pub(crate) struct Contents<'a> {
     /// Of entries that may be sent again: by whom and under which id.
     pub senders: Vec<Option<i64>>,
     pub client_msg_ids: Vec<Option<&'a str>>,
+    /// By whom, whether they may be sent again or not.
+    pub authors: Vec<Option<i64>>,
     /// Which of them await offline push.
     pub pushed: Vec<bool>,
 }
@@ -79,6 +82,7 @@ impl<'a> Columns<'a> {
             created: changes.created.iter().map(|no| stored(no.0)).collect(),
             members: Members::of(known, &changes.memberships),
             members_gone: gone.map(|(conversation, user)| (stored(conversation.0), stored(user.0))).unzip(),
+            left: changes.left.iter().map(|no| stored(no.0)).collect(),
             places: three(places(true).map(place)),
             places_gone: three(places(false).map(place)),
             last_seen: changes.last_seen.iter().map(|(user, at)| (stored(user.0), stored(*at))).unzip(),
@@ -148,13 +152,14 @@ impl<'a> Entries<'a> {
 impl<'a> Contents<'a> {
     pub(crate) fn of(entries: impl Iterator<Item = &'a NewEntry>, outbox: bool) -> Contents<'a> {
         let mut columns =
-            Contents { rows: Vec::new(), senders: Vec::new(), client_msg_ids: Vec::new(), pushed: Vec::new() };
+            Contents { rows: vec![], senders: vec![], client_msg_ids: vec![], authors: vec![], pushed: vec![] };
         for entry in entries {
             let send = entry.sender.as_ref().zip(entry.client_msg_id.as_deref());
             let may_be_pushed = entry.kind == EntryKind::Message && !entry.silent && !entry.skip_push;
             columns.rows.push(encode_content(entry));
             columns.senders.push(send.map(|(sender, _)| stored(sender.no.0)));
             columns.client_msg_ids.push(send.map(|(_, id)| id));
+            columns.authors.push(entry.sender.as_ref().map(|sender| stored(sender.no.0)));
             columns.pushed.push(outbox && may_be_pushed);
         }
         columns
@@ -190,6 +195,9 @@ pub(crate) async fn write(
     if !columns.members_gone.0.is_empty() {
         calls.push(Call::new(DROP_MEMBERS, &[&columns.members_gone.0, &columns.members_gone.1]));
     }
+    if !columns.left.is_empty() {
+        calls.push(Call::new(NOTE_LEFT, &[&columns.left]));
+    }
     for (sql, places) in [(PUT_PLACES, &columns.places), (DROP_PLACES, &columns.places_gone)] {
         if !places.0.is_empty() {
             calls.push(Call::new(sql, &[&places.0, &places.1, &places.2]));
@@ -217,7 +225,7 @@ pub(crate) async fn write(
     let count = stored(changes.places);
     if !entries.places.is_empty() {
         let Entries { places, conversations, seqs, at, parts, contents } = entries;
-        let Contents { rows, senders, client_msg_ids, pushed } = contents;
+        let Contents { rows, senders, client_msg_ids, pushed, .. } = contents;
         let params: [&(dyn ToSql + Sync); 12] = [
             &count,
             places,
@@ -245,6 +253,22 @@ pub(crate) async fn write(
     Ok((count > 0).then(|| answers[appends].first().map_or(0, |row| number(row, 0))))
 }
 
+/// The database's clock. Changes are dated by it, for they are removed by it, whoever wrote them.
+macro_rules! now_ms {
+    () => {
+        "(extract(epoch FROM now()) * 1000)::bigint"
+    };
+}
+
+/// Whether anybody has left the conversation of this head so lately that a node may not know of it. A node that commits
+/// reads the log too, each second. The time is computed once a statement.
+macro_rules! left_lately {
+    () => {
+        "h.left_at > (SELECT (extract(epoch FROM now()) * 1000)::bigint - 60000)"
+    };
+}
+pub(crate) use {left_lately, now_ms};
+
 const PUT_USERS: &str = "INSERT INTO users (no, id, card) SELECT * FROM unnest($1::bigint[], $2::text[], $3::bytea[]) \
      ON CONFLICT (no) DO UPDATE SET card = excluded.card";
 const PUT_CONVERSATIONS: &str = "INSERT INTO conversations (no, id, card) \
@@ -255,6 +279,7 @@ const PUT_MEMBERS: &str = "INSERT INTO members (conversation, user_no, role, joi
      joined_seq = excluded.joined_seq, read_seq = excluded.read_seq, muted_until = excluded.muted_until";
 const DROP_MEMBERS: &str = "DELETE FROM members m USING unnest($1::bigint[], $2::bigint[]) AS k (conversation, user_no) \
      WHERE m.conversation = k.conversation AND m.user_no = k.user_no";
+const NOTE_LEFT: &str = concat!("UPDATE heads SET left_at = ", now_ms!(), " WHERE conversation = ANY($1)");
 const PUT_PLACES: &str = "INSERT INTO places (user_no, kind, conversation) \
      SELECT * FROM unnest($1::bigint[], $2::smallint[], $3::bigint[]) ON CONFLICT DO NOTHING";
 const DROP_PLACES: &str = "DELETE FROM places p USING unnest($1::bigint[], $2::smallint[], $3::bigint[]) AS k (user_no, kind, conversation) \
@@ -265,14 +290,6 @@ const PUT_DEAD: &str = "INSERT INTO dead_notifications (id, row) SELECT * FROM u
      ON CONFLICT (id) DO UPDATE SET row = excluded.row";
 const DROP_SENDS: &str = "DELETE FROM dedupe d USING unnest($1::bigint[], $2::text[], $3::bigint[]) AS k (sender, client_msg_id, position) \
      WHERE d.sender = k.sender AND d.client_msg_id = k.client_msg_id AND d.position = k.position";
-/// Changes are dated by the database's clock: they are removed by it too, whoever wrote them.
-macro_rules! now_ms {
-    () => {
-        "(extract(epoch FROM now()) * 1000)::bigint"
-    };
-}
-pub(crate) use now_ms;
-
 /// Entries whose places in their conversations are decided, and changes for the log.
 const APPEND: &str = concat!(
     "WITH base AS (UPDATE counters SET position = position + $1 RETURNING position - $1 AS position), \
