@@ -65,7 +65,7 @@ pub struct PushFrame {
 #[derive(Debug)]
 pub enum PushItem {
     /// The answer to a [`Register`]; the session goes live with it. To one that [stays](Register::stays) another may
-    /// follow: its device after a `node_unavailable`, or a new number.
+    /// follow: its device after a `node_unavailable`, or a new number. To another one a refusal may: its device is no more.
     Registered { session: u64, result: Result<DeviceNo, Refusal> },
     /// For one session: what waited for its device.
     Pending { session: u64, frames: Vec<Arc<PushFrame>> },

@@ -171,9 +171,14 @@ pub enum StoreError {
     /// Nothing of the batch was stored; the caller may retry once there is room.
     #[error("the disk is full")]
     DiskFull,
-    /// Nothing was acknowledged; whether it was stored shows after a restart or reconnect.
+    /// Nothing was acknowledged. Of a commit, whether it was stored shows after a restart or reconnect; of any other write
+    /// nothing was stored.
     #[error("the store is unavailable: {0}")]
     Unavailable(String),
+    /// Of a write that is no commit: it was stored, or it was not, or it will be any moment. [`Store::settle`] ends that, and
+    /// what is read then tells.
+    #[error("the store may have taken it: {0}")]
+    Unsure(String),
     /// What is stored cannot be understood: an operator must look (`tidings check`).
     #[error("the store is damaged: {0}")]
     Damaged(String),
@@ -379,6 +384,12 @@ pub trait Store: PushStore + RowStore {
         limit: usize,
         from: End,
     ) -> StoreResult<Vec<StoredEntry>>;
+
+    /// Once this has returned, each write of the term that was answered with [`StoreError::Unsure`] is stored or never will be.
+    /// A later write does the same by itself before it begins; who goes on by what it reads must ask first.
+    fn settle(&self, _: Term) -> StoreResult<()> {
+        Ok(())
+    }
 
     // Reads of many at once. A store that must travel for each read answers them in one; to others single reads are
     // as good.

@@ -182,6 +182,8 @@ impl Shard {
                 }
             }
             Err(refusal) if awaited => self.without_pushes(key, refusal),
+            // Its device was removed: it binds again, as a new one.
+            Err(refusal) if connection.device.take().is_some() => self.close(key, refusal),
             Err(_) => {}
         }
     }

@@ -148,6 +148,8 @@ impl Worker {
 
     /// What a push would be: its answer, and its rows unless it is there already.
     fn decide(&mut self, group: &Group<'_>, push: PreparedPush) -> Result<(PushAccepted, Option<Plan>), Refusal> {
+        // A first try that may have been stored is neither there nor not.
+        self.check_sure().map_err(store_refusal)?;
         if let Some(client_push_id) = &push.client_push_id
             && let Some(first) = self.named(&group.draft, client_push_id).map_err(store_refusal)?
         {
@@ -216,7 +218,8 @@ impl Worker {
     fn accept_large(&mut self, plan: Plan) -> StoreResult<()> {
         let push = plan.header.push;
         let result = self.store_large(plan);
-        if result.is_err() {
+        // One that may have been stored is looked at first: it stays if its last write is there.
+        if result.is_err() && !self.is_unsure {
             self.jobs.insert(push, super::jobs::Job::forget());
         }
         result

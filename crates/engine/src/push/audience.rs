@@ -169,6 +169,16 @@ impl Audience {
         gone.len()
     }
 
+    /// What this one, read from the store, does not know yet of what the same one in memory does.
+    pub(super) fn take_reports(&mut self, known: &Audience) {
+        for set in [Set::Delivered, Set::Acknowledged, Set::Collapsed] {
+            let new = (known.sets.of(set) & self.sets.of(Set::Targets)) - self.sets.of(set);
+            self.dirty.extend(chunks_of(&new).map(|chunk| (set, chunk)));
+            self.sets.0[set as usize] |= new;
+        }
+        self.open = self.sets.pending().len();
+    }
+
     /// A device that is no more is nobody's target.
     pub(super) fn forget(&mut self, device: DeviceNo) {
         self.open -= u64::from(self.sets.waits_for(device));

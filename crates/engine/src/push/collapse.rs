@@ -33,14 +33,12 @@ impl Worker {
         Ok(())
     }
 
-    /// Older pushes to many with the same key are through on these devices.
-    pub(super) fn collapse_audiences(&mut self, newest: &StoredPush, targets: &RoaringBitmap) {
-        if newest.collapse_key.is_none() {
-            return;
-        }
+    /// Older pushes to many with this key are through on these devices.
+    pub(super) fn collapse_audiences(&mut self, collapse_key: &str, order: u64, targets: &RoaringBitmap) {
         let now = self.now();
         for older in self.audiences.values_mut() {
-            if older.collapse_key == newest.collapse_key && now < older.frame.expires_at {
+            let is_older = older.order < order && older.collapse_key.as_deref() == Some(collapse_key);
+            if is_older && now < older.frame.expires_at {
                 let count = older.collapse(targets);
                 self.metrics.push_collapsed.inc_by(count);
             }

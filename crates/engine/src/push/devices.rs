@@ -166,6 +166,10 @@ impl Devices {
             self.entries.resize(at + 1, vacant);
         }
         self.forget_sets(device.no);
+        if ![0, device.user].contains(&self.entries[at].user) {
+            // A number stands for one user's device: never for whoever had it in memory.
+            self.remove(device.no);
+        }
         if self.entries[at].user == 0 {
             let next = self.first_of.insert(device.user, device.no.0).unwrap_or(NONE);
             let id_hash = self.hasher.hash_one(device.device_id.as_str());
@@ -268,6 +272,28 @@ impl Devices {
         Left::ForAnother
     }
 
+    /// Takes over who is connected from what was known before; answers the sessions of devices that are not known here:
+    /// place and name.
+    pub(super) fn take_sessions(&mut self, before: &Devices) -> Vec<(usize, u64)> {
+        let mut unknown = Vec::new();
+        for device in before.online.iter().map(DeviceNo) {
+            let (Some(was), Some(present)) = (before.entry(device), before.present(device)) else { continue };
+            let others = before.others.get(&device.0);
+            match self.entry_mut(device).filter(|entry| entry.user == was.user) {
+                Some(entry) => {
+                    entry.bound_s = was.bound_s;
+                    self.set_online(device, present);
+                    self.others.extend(others.map(|others| (device.0, others.clone())));
+                }
+                None => {
+                    let sessions = others.into_iter().flatten().chain([&present]);
+                    unknown.extend(sessions.map(|session| (session.place, session.name)));
+                }
+            }
+        }
+        unknown
+    }
+
     fn forget_other(&mut self, device: DeviceNo, place: usize, name: u64) {
         if let Some(others) = self.others.get_mut(&device.0) {
             others.retain(|other| (other.place, other.name) != (place, name));
@@ -347,6 +373,15 @@ impl Devices {
         if let Some(entry) = self.entry_mut(device) {
             entry.pending = (i32::from(entry.pending) + by).clamp(0, i32::from(u16::MAX)) as u16;
         }
+    }
+
+    pub(super) fn all(&self) -> &RoaringBitmap {
+        &self.all
+    }
+
+    /// Above all numbers that are given.
+    pub(super) fn next_no(&self) -> u32 {
+        self.all.max().map_or(0, |highest| highest + 1)
     }
 
     pub(super) fn online(&self) -> &RoaringBitmap {

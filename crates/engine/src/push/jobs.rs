@@ -90,6 +90,7 @@ impl Worker {
         if stored.to_many && self.audiences.len() >= self.config.running_to_many {
             return self.set_timer(stored, now + START_LATER_MS);
         }
+        self.undo_start(push)?;
         let (body, aim) = self.parts_of(&stored)?;
         let aim: Aim =
             serde_json::from_slice(&aim).map_err(|error| StoreError::Damaged(format!("push {push}: {error}")))?;
@@ -102,6 +103,19 @@ impl Worker {
         self.store_in_pieces(plan)?;
         self.scheduled = self.scheduled.saturating_sub(1);
         Ok(())
+    }
+
+    /// A start that came to nothing may have left rows for devices that it is not for any more, and each counts once.
+    fn undo_start(&mut self, push: u64) -> StoreResult<()> {
+        let store = self.store.clone();
+        loop {
+            let mut draft = Draft::new(&*store);
+            self.drop_targets(&mut draft, push)?;
+            if draft.len() == 0 {
+                return Ok(());
+            }
+            self.store_draft(draft)?;
+        }
     }
 
     fn set_timer(&mut self, mut stored: StoredPush, at: u64) -> StoreResult<()> {
@@ -172,6 +186,8 @@ impl Worker {
         for row in rows {
             let PushRow::Target(target) = row else { continue };
             after = target.device.0 + 1;
+            // Also what an earlier try has ended.
+            waited |= target.fate == Fate::Expired;
             if target.fate != Fate::Waits {
                 continue;
             }
@@ -252,21 +268,9 @@ impl Worker {
     fn forget_some(&mut self, push: u64) -> StoreResult<Option<Job>> {
         let store = self.store.clone();
         let mut draft = Draft::new(&*store);
-        let (first, last) = (PushKey::Target(push, DeviceNo(0)), PushKey::Target(push, DeviceNo(u32::MAX)));
-        let ranges = [
-            (first, last),
-            (PushKey::Chunk(push, Set::Targets, 0), PushKey::Chunk(push, Set::Collapsed, u32::MAX)),
-            (PushKey::Part(push, 0), PushKey::Part(push, u32::MAX)),
-        ];
-        for (first, last) in &ranges {
-            for row in self.store.push_rows(first, last, TARGETS_AT_ONCE)? {
-                if let PushRow::Target(StoredTarget { device, fate: Fate::Waits, .. }) = row
-                    && draft.get(&PushKey::Pending(device, push))?.is_some()
-                {
-                    draft.drop_pending(device, push, None)?;
-                }
-                draft.drop(row.key());
-            }
+        self.drop_targets(&mut draft, push)?;
+        for row in self.store.push_rows(&PushKey::Part(push, 0), &PushKey::Part(push, u32::MAX), TARGETS_AT_ONCE)? {
+            draft.drop(row.key());
         }
         if draft.len() > 0 {
             self.store_draft(draft)?;
@@ -288,6 +292,23 @@ impl Worker {
         Ok(None)
     }
 
+    /// Drops a piece of what makes a push its devices' own.
+    fn drop_targets(&self, draft: &mut Draft<'_>, push: u64) -> StoreResult<()> {
+        let targets = (PushKey::Target(push, DeviceNo(0)), PushKey::Target(push, DeviceNo(u32::MAX)));
+        let chunks = (PushKey::Chunk(push, Set::Targets, 0), PushKey::Chunk(push, Set::Collapsed, u32::MAX));
+        for (first, last) in [targets, chunks] {
+            for row in self.store.push_rows(&first, &last, TARGETS_AT_ONCE)? {
+                if let PushRow::Target(StoredTarget { device, fate: Fate::Waits, .. }) = row
+                    && draft.get(&PushKey::Pending(device, push))?.is_some()
+                {
+                    draft.drop_pending(device, push, None)?;
+                }
+                draft.drop(row.key());
+            }
+        }
+        Ok(())
+    }
+
     /// Takes a device out of everything: what waits for it by name is cancelled.
     pub(super) fn remove_device(&mut self, device: DeviceNo) -> StoreResult<()> {
         let store = self.store.clone();
@@ -296,9 +317,11 @@ impl Worker {
             let rows = self.store.push_rows(&first, &last, TARGETS_AT_ONCE)?;
             let mut draft = Draft::new(&*store);
             let all = rows.len() < TARGETS_AT_ONCE;
+            let mut ended = Vec::with_capacity(rows.len());
             for row in rows {
                 let PushRow::Pending(pending) = row else { continue };
-                let note = self.notes.remove(&(device, pending.push)).unwrap_or_default();
+                ended.push((device, pending.push));
+                let note = self.notes.get(&(device, pending.push)).copied().unwrap_or_default();
                 let key = pending.collapse_key.as_deref();
                 self.end_on(&mut draft, device, pending.push, key, note.or_else(Fate::Cancelled))?;
             }
@@ -307,6 +330,9 @@ impl Worker {
                 draft.drop(PushKey::Device(device));
             }
             self.store_draft(draft)?;
+            for key in &ended {
+                self.notes.remove(key);
+            }
             if all {
                 break;
             }

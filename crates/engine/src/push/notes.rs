@@ -160,6 +160,8 @@ impl Worker {
         if draft.len() == 0 {
             return Ok(false);
         }
+        // As memory has them: whatever became of a write that failed, the next one is right.
+        self.check_sure()?;
         let written = draft.write(self.term);
         if written.is_err() {
             for key in draft.keys() {
@@ -180,7 +182,9 @@ impl Worker {
         for device in some.iter().filter(|device| self.devices.is_known(**device)) {
             draft.put(PushRow::Bound { device: *device, at: self.devices.bound_ms(*device) });
         }
-        self.store_draft(draft)?;
+        // As memory has them, too.
+        self.check_sure()?;
+        draft.write(self.term)?;
         for device in &some {
             self.bound.remove(device);
         }

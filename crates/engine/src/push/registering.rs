@@ -2,7 +2,10 @@
 //! push to all after that reaches it.
 
 use super::{DeviceNo, Register, devices::Session, draft::Draft, elsewhere::Answer, rows::*, worker::Worker};
-use crate::{commit::store_refusal, store::StoreResult};
+use crate::{
+    commit::store_refusal,
+    store::{StoreError, StoreResult},
+};
 use rustc_hash::FxHashMap;
 use std::time::Instant;
 use tidings_protocol::error::{ErrorCode, Refusal};
@@ -50,10 +53,12 @@ impl Worker {
             let mut draft = Draft::new(&*store);
             changed.values().for_each(|card| draft.put(PushRow::Device(card.clone())));
             draft.put(self.counters());
-            failed = self.store_draft(draft).err().map(store_refusal);
-        }
-        if failed.is_some() {
-            self.next_device = next_device;
+            let written = self.store_draft(draft);
+            // Numbers that may have been stored are never given again: a device's rows, and its pushes, would be another's.
+            if matches!(&written, Err(error) if !matches!(error, StoreError::Unsure(_))) {
+                self.next_device = next_device;
+            }
+            failed = written.err().map(store_refusal);
         }
         let now = self.now();
         for (place, (register, device)) in registers.iter().zip(found).enumerate() {

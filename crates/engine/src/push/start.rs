@@ -239,7 +239,9 @@ impl Worker {
             Some(audience) => audience.sets.of(Set::Targets).clone(),
             None => named.iter().map(|device| device.0).collect(),
         };
-        self.collapse_audiences(&header, &targets);
+        if let Some(collapse_key) = &header.collapse_key {
+            self.collapse_audiences(collapse_key, header.order, &targets);
+        }
         match audience {
             Some(audience) => {
                 let mut there = targets & self.devices.online();

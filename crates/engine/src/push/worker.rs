@@ -81,9 +81,13 @@ pub(crate) struct Worker {
     pub(super) term: Term,
     /// The store has told.
     is_over: bool,
+    /// A write may have been stored or not: nothing is written until what is stored has been read anew.
+    pub(super) is_unsure: bool,
     inbox: Arc<Inbox>,
     flushed_at: Instant,
     pub(super) failed_at: Option<Instant>,
+    /// When what is stored could not be read anew.
+    not_read_at: Option<Instant>,
 }
 
 impl Worker {
@@ -120,6 +124,7 @@ impl Worker {
             lead: parts.lead.clone(),
             term,
             is_over: false,
+            is_unsure: false,
             devices: Devices::default(),
             audiences: BTreeMap::new(),
             last_push: 0,
@@ -138,6 +143,7 @@ impl Worker {
             inbox,
             flushed_at: Instant::now(),
             failed_at: None,
+            not_read_at: None,
         }
     }
 
@@ -175,6 +181,7 @@ impl Worker {
             () => TICK,
         };
         let waiting = self.inbox.take(patience, self.outgoing.len() < BACKLOG_MAX);
+        self.find_out();
         self.metrics.push_notes_dropped.inc_by(waiting.notes_dropped);
         for (push, devices) in waiting.written {
             self.written(push, &devices);
@@ -269,7 +276,7 @@ impl Worker {
 
     /// What is due and what is to be stored, a bounded piece of it.
     fn turn_of_store(&mut self) -> StoreResult<()> {
-        if self.failed_at.is_some_and(|at| at.elapsed() < STORE_FAILED_TICK) {
+        if self.is_unsure || self.failed_at.is_some_and(|at| at.elapsed() < STORE_FAILED_TICK) {
             return Ok(());
         }
         self.look_at_timers()?;
@@ -283,6 +290,16 @@ impl Worker {
         }
         self.failed_at = None;
         Ok(())
+    }
+
+    /// After a write that may have been stored: what is stored counts, and is read before anything is taken in.
+    fn find_out(&mut self) {
+        if !self.is_unsure || self.not_read_at.is_some_and(|at| at.elapsed() < STORE_FAILED_TICK) {
+            return;
+        }
+        let read = self.recover_anew();
+        self.not_read_at = read.is_err().then(Instant::now);
+        self.note_failure(read);
     }
 
     pub(super) fn note_failure(&mut self, result: StoreResult<()>) {
@@ -308,6 +325,9 @@ impl Worker {
     /// Does and stores all that is due by now.
     pub(super) fn settle(&mut self) {
         let result = (|| {
+            if self.is_unsure {
+                self.recover_anew()?;
+            }
             loop {
                 self.look_at_timers()?;
                 self.work_on_collapses(usize::MAX)?;
@@ -328,15 +348,26 @@ impl Worker {
         self.clock.now_ms()
     }
 
-    /// Stores a draft; what it makes wait for devices counts from then on.
+    /// Stores a draft; what it makes wait for devices counts from then on. It was made of what is in memory: after a write
+    /// that may have been stored there is no other until memory and store are known to agree.
     pub(super) fn store_draft(&mut self, draft: Draft<'_>) -> StoreResult<()> {
+        self.check_sure()?;
         let written = draft.write(self.term);
         self.is_over |= matches!(written, Err(StoreError::TermIsOver));
+        self.is_unsure |= matches!(written, Err(StoreError::Unsure(_)));
         written?;
         for (device, by) in draft.pending {
             self.devices.change_pending(device, by);
         }
         Ok(())
+    }
+
+    /// Nothing may be answered for by what memory says while the store may say something else.
+    pub(super) fn check_sure(&self) -> StoreResult<()> {
+        match self.is_unsure {
+            true => Err(StoreError::Unavailable("whether an earlier push was stored is being found out".into())),
+            false => Ok(()),
+        }
     }
 
     pub(super) fn stored_push(&self, push: u64) -> StoreResult<Option<StoredPush>> {

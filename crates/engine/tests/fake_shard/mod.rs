@@ -94,7 +94,13 @@ impl Shard {
                 self.phones.insert(name, Phone { session, device });
             }
             (Some(name), Err(_)) if self.stays => drop(self.later.insert(name, session)),
-            (Some(_), Err(refusal)) => self.refused.push(refusal),
+            (Some(name), Err(refusal)) => {
+                self.refused.push(refusal);
+                // The device of a live session is no more.
+                if self.phones.get(&name).is_some_and(|phone| phone.session == session) {
+                    self.phones.remove(&name);
+                }
+            }
             (None, Ok(device)) => self.world.engine.push.left(0, session, Some(device)),
             (None, Err(_)) => {}
         }

@@ -1,7 +1,10 @@
 //! An engine without sockets, and a store that can be held up or made to fail.
 #![allow(clippy::unwrap_used, dead_code, unreachable_pub)]
 
+pub mod doubts;
+
 use crossbeam_channel::{Receiver, Sender, bounded};
+use doubts::{Doubts, Write};
 use parking_lot::Mutex;
 use std::{
     sync::{
@@ -182,6 +185,7 @@ pub fn message(from: &str, conversation: &str, text: &str) -> SendRequest {
 /// A store in memory whose commits wait at a gate, or fail a number of times.
 pub struct Troubled {
     inner: MemoryStore,
+    pub doubts: Doubts,
     gate: Mutex<Option<Receiver<()>>>,
     entered: (Sender<()>, Receiver<()>),
     failures: AtomicUsize,
@@ -194,10 +198,22 @@ pub struct Troubled {
 
 impl Default for Troubled {
     fn default() -> Self {
-        let (inner, gate, row_gate) = (MemoryStore::default(), Mutex::new(None), Mutex::new(None));
+        let (inner, doubts) = Default::default();
+        let [gate, row_gate] = [(); 2].map(|()| Mutex::new(None));
         let [entered, rows_entered, rows_written] = [(); 3].map(|()| bounded(1));
         let [failures, push_failures, row_failures] = [(); 3].map(|()| AtomicUsize::new(0));
-        Troubled { inner, gate, entered, failures, push_failures, row_failures, row_gate, rows_entered, rows_written }
+        Troubled {
+            inner,
+            doubts,
+            gate,
+            entered,
+            failures,
+            push_failures,
+            row_failures,
+            row_gate,
+            rows_entered,
+            rows_written,
+        }
     }
 }
 
@@ -257,6 +273,10 @@ impl Troubled {
 }
 
 impl Store for Troubled {
+    fn settle(&self, _: Term) -> StoreResult<()> {
+        self.doubts.settle(&self.inner);
+        Ok(())
+    }
     fn commit(&self, batch: &[Proposal], now_ms: u64) -> StoreResult<Vec<Outcome>> {
         let gate = self.gate.lock().clone();
         if let Some(gate) = gate {
@@ -331,12 +351,14 @@ impl PushStore for Troubled {
         if self.push_failures.fetch_update(Ordering::SeqCst, Ordering::SeqCst, left).is_ok() {
             return Err(StoreError::DiskFull);
         }
-        self.inner.write_push(term, changes)
+        self.doubts.write(&self.inner, Write::Push(term, changes.to_vec()))
     }
     fn push_row(&self, key: &PushKey) -> StoreResult<Option<PushRow>> {
+        self.doubts.read(&self.inner);
         self.inner.push_row(key)
     }
     fn push_rows(&self, from: &PushKey, to: &PushKey, limit: usize) -> StoreResult<Vec<PushRow>> {
+        self.doubts.read(&self.inner);
         self.inner.push_rows(from, to, limit)
     }
 }
@@ -352,11 +374,12 @@ impl RowStore for Troubled {
         if self.row_failures.fetch_update(Ordering::SeqCst, Ordering::SeqCst, left).is_ok() {
             return Err(StoreError::DiskFull);
         }
-        let written = self.inner.write_rows(term, space, changes);
+        let written = self.doubts.write(&self.inner, Write::Rows(term, space, changes));
         let _ = self.rows_written.0.try_send(());
         written
     }
     fn row(&self, space: RowSpace, key: &[u8]) -> StoreResult<Option<Vec<u8>>> {
+        self.doubts.read(&self.inner);
         self.inner.row(space, key)
     }
     fn rows(&self, space: RowSpace, from: &[u8], to: &[u8], limit: usize) -> StoreResult<Vec<(Vec<u8>, Vec<u8>)>> {
