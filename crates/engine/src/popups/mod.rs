@@ -281,7 +281,15 @@ impl Shared {
 
     /// All or nothing.
     fn write(&self, changes: Vec<RowChange>) -> StoreResult<()> {
-        let written = self.store.write_rows(self.term, rows::SPACE, changes);
+        self.heed(self.store.write_rows(self.term, rows::SPACE, changes))
+    }
+
+    /// From here on what is read shows what became of writes that may have been stored.
+    fn settle_writes(&self) -> StoreResult<()> {
+        self.heed(self.store.settle(self.term))
+    }
+
+    fn heed(&self, written: StoreResult<()>) -> StoreResult<()> {
         if matches!(written, Err(StoreError::TermIsOver)) {
             self.is_over.store(true, Ordering::Relaxed);
         }

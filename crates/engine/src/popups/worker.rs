@@ -46,11 +46,20 @@ impl Drop for Closing {
     }
 }
 
+/// A write that may have been stored. Its counts tell, for each write makes them higher.
+struct Unsure {
+    counts: Vec<RowChange>,
+    records: Vec<Record>,
+    users: BTreeSet<UserKey>,
+}
+
 pub(super) struct Worker {
     shared: Arc<Shared>,
     counts: Counts,
     /// Could not be stored yet.
     again: Vec<Record>,
+    /// Nothing is written until it is known what became of this.
+    unsure: Option<Unsure>,
     refreshed_at: u64,
     swept_at: u64,
     /// The store is left alone until then.
@@ -85,6 +94,7 @@ impl Worker {
         let mut worker = Worker {
             counts: Counts::default(),
             again: Vec::new(),
+            unsure: None,
             refreshed_at: now_ms,
             swept_at: now_ms,
             rests_until: Instant::now(),
@@ -107,7 +117,7 @@ impl Worker {
 
     /// One turn; answers whether there is another.
     fn turn(&mut self) -> bool {
-        let patience = match self.again.is_empty() {
+        let patience = match self.again.is_empty() && self.unsure.is_none() {
             true if self.shared.lead.is_shared() => LEAD_TICK,
             true => TICK,
             false => STORE_FAILED_TICK,
@@ -116,10 +126,11 @@ impl Worker {
         self.shared.store.turn_notes();
         let waiting = self.shared.inbox.take(patience, self.rests_until);
         let began = Instant::now();
+        let known = self.find_out().map_err(|error| self.failed(error));
         let mut records = std::mem::take(&mut self.again);
         records.extend(waiting.records);
         self.store_events(waiting.events);
-        let stored = self.store_records(records);
+        let stored = self.store_records(records).and(known);
         if stored.is_ok() {
             self.shared.inbox.landed();
             if let Err(error) = self.shared.store.forget_turned_notes() {
@@ -142,16 +153,18 @@ impl Worker {
 
     fn store_the_rest(&mut self) {
         for _ in 0..LAST_TRIES {
+            let known = self.find_out();
             let records = std::mem::take(&mut self.again);
-            if records.is_empty() {
+            if known.is_ok() && records.is_empty() {
                 return;
             }
             let _ = self.store_records(records);
-            if !self.again.is_empty() {
+            if !self.again.is_empty() || self.unsure.is_some() {
                 std::thread::sleep(STORE_FAILED_TICK);
             }
         }
-        tracing::error!(showings = self.again.len(), "what was shown could not be stored before the stop");
+        let showings = self.again.len() + self.unsure.as_ref().map_or(0, |unsure| unsure.records.len());
+        tracing::error!(showings, "what was shown could not be stored before the stop");
     }
 
     fn look_at_the_clock(&mut self) {
@@ -179,6 +192,13 @@ impl Worker {
                 Ok(()) => {
                     self.shared.inbox.done(piece.len(), 0);
                     self.settle_users(users, true);
+                }
+                Err(error @ StoreError::Unsure(_)) => {
+                    if let Some(unsure) = &mut self.unsure {
+                        (unsure.records, unsure.users) = (piece, users);
+                    }
+                    self.again = records.collect();
+                    return Err(self.failed(error));
                 }
                 Err(error) => {
                     self.settle_users(users, false);
@@ -221,6 +241,12 @@ impl Worker {
 
     /// Writes these rows and the counts that changed, as a whole.
     fn write(&mut self, mut changes: Vec<RowChange>) -> StoreResult<()> {
+        if self.unsure.is_some() {
+            self.counts.forget_changed();
+            return Err(StoreError::Unavailable(
+                "whether earlier showings or events were stored is not known yet".into(),
+            ));
+        }
         self.counts.put_changed(&mut changes);
         let written = self.shared.write(changes);
         match &written {
@@ -228,9 +254,36 @@ impl Worker {
                 self.counts.stored();
                 self.is_failing = false;
             }
-            Err(_) => self.counts.forget_changed(),
+            Err(error) => {
+                if matches!(error, StoreError::Unsure(_)) {
+                    let mut counts = Vec::new();
+                    self.counts.put_changed(&mut counts);
+                    self.unsure = Some(Unsure { counts, records: Vec::new(), users: BTreeSet::new() });
+                }
+                self.counts.forget_changed();
+            }
         }
         written
+    }
+
+    /// What became of a write that may have been stored: it is done, or is to be done again.
+    fn find_out(&mut self) -> StoreResult<()> {
+        let Some(unsure) = &self.unsure else { return Ok(()) };
+        self.shared.settle_writes()?;
+        let mut is_stored = false;
+        // A popup that was removed meanwhile took its counts along: any one tells, for they were written together.
+        for count in &unsure.counts {
+            is_stored |= self.shared.store.row(SPACE, &count.key)? == count.value;
+        }
+        let Some(Unsure { mut records, users, .. }) = self.unsure.take() else { return Ok(()) };
+        self.settle_users(users, is_stored);
+        if is_stored {
+            self.shared.inbox.done(records.len(), 0);
+        } else {
+            records.append(&mut self.again);
+            self.again = records;
+        }
+        Ok(())
     }
 
     fn failed(&mut self, error: StoreError) -> Refusal {

@@ -1,0 +1,133 @@
+//! A store whose answers are lost: whether showings and events were stored or not, or were a while later, each is counted
+//! once and every cap holds.
+#![allow(clippy::unwrap_used)]
+
+mod popup_support;
+mod support;
+
+use popup_support::*;
+use rand::{RngExt, SeedableRng, rngs::StdRng};
+use serde_json::json;
+use std::{collections::BTreeSet, ops::Range, sync::Arc, time::Duration};
+use support::{doubts::Fated::*, *};
+use tidings_engine::popups::{Decided, PopupsConfig};
+use tidings_protocol::http::{PopupEvent, PopupEventKind};
+
+/// Nothing is stored before it is waited for.
+fn start_doubtful() -> (Arc<Troubled>, World) {
+    let store = Arc::new(Troubled::default());
+    let config = PopupsConfig { durable_within: Duration::from_secs(3_600), ..PopupsConfig::default() };
+    let world = start(config, store.clone());
+    world.put_popup("once", json!({"caps": {"total": 1}}));
+    world.put_popup("often", json!({"placements": ["often"]}));
+    (store, world)
+}
+
+fn settle_at_last(world: &World) {
+    assert!((0..100).any(|_| world.engine.popups.settle().is_ok()));
+}
+
+fn users(count: usize) -> Vec<String> {
+    (0..count).map(|user| format!("u{user}")).collect()
+}
+
+fn is_shown(world: &World, user: &str) -> bool {
+    matches!(world.decide_at_once(user, json!({"placement": "often"})).unwrap(), Decided::Shown(_))
+}
+
+fn impressions(decision: &str, ids: Range<usize>) -> Vec<PopupEvent> {
+    ids.map(|id| event(&format!("e{id}"), decision, PopupEventKind::Impression)).collect()
+}
+
+/// Whatever becomes of writes whose answers are lost, once or often.
+fn each_answer_lost(run: impl Fn(&Troubled, &World, &str)) {
+    for fated in [Stored, NotStored, StoredLate] {
+        for before in 0..3 {
+            let (store, world) = start_doubtful();
+            store.doubts.next((0..before).map(|_| None).chain([Some(fated), None, Some(fated)]));
+            run(&store, &world, &format!("{before} answers, then {fated:?}"));
+        }
+    }
+}
+
+#[test]
+fn a_showing_whose_write_may_have_been_stored_counts_once() {
+    each_answer_lost(|store, world, what| {
+        // More than one write, and some of the users again later.
+        let shown = users(1_500);
+        assert!(shown.iter().all(|user| is_shown(world, user)));
+        settle_at_last(world);
+        assert!(shown[..100].iter().all(|user| is_shown(world, user)));
+        settle_at_last(world);
+        assert!(shown[..100].iter().all(|user| is_shown(world, user)));
+        settle_at_last(world);
+        store.doubts.end();
+        settle_at_last(world);
+        assert_eq!(world.counts("often"), [1_700, 0, 0, 0], "{what}");
+    });
+}
+
+#[test]
+fn a_cap_holds_whose_write_may_have_been_stored() {
+    each_answer_lost(|store, world, what| {
+        let shown = users(10);
+        assert!(shown.iter().all(|user| world.decide(user).is_some()));
+        settle_at_last(world);
+        store.doubts.end();
+        settle_at_last(world);
+        assert!(shown.iter().all(|user| world.decide(user).is_none()), "{what}");
+        assert_eq!(world.counts("once"), [10, 0, 0, 0], "{what}");
+    });
+}
+
+#[test]
+fn events_whose_write_may_have_been_stored_count_once() {
+    each_answer_lost(|store, world, what| {
+        let decision = world.decide("ann").unwrap();
+        let report_at_last =
+            |ids: Range<usize>| (0..9).find_map(|_| world.report(impressions(&decision, ids.clone())).ok()).unwrap();
+        report_at_last(0..3);
+        // Others, without another try of those before.
+        let _ = world.report(impressions(&decision, 3..5));
+        report_at_last(5..9);
+        report_at_last(3..5);
+        store.doubts.end();
+        settle_at_last(world);
+        assert_eq!(world.counts("once"), [1, 0, 9, 0], "{what}");
+    });
+}
+
+#[test]
+fn a_random_history_with_lost_answers_counts_each_once() {
+    for _ in 0..8 {
+        let seed: u64 = rand::random();
+        println!("seed {seed}");
+        let mut random = StdRng::seed_from_u64(seed);
+        let (store, world) = start_doubtful();
+        let (users, mut shown, mut reported) = (users(40), 0, BTreeSet::new());
+        let decision = world.decide("ann").unwrap();
+        store.doubts.begin(seed, 0.4);
+        for _ in 0..60 {
+            match random.random_range(0..3) {
+                0 => {
+                    let some = random.random_range(1..30);
+                    users.iter().take(some).for_each(|user| shown += u64::from(is_shown(&world, user)));
+                }
+                1 => {
+                    let from = random.random_range(0..100);
+                    let ids = from..from + random.random_range(1..8);
+                    reported.extend(ids.clone());
+                    let _ = world.report(impressions(&decision, ids));
+                }
+                _ => drop(world.engine.popups.settle()),
+            }
+        }
+        store.doubts.end();
+        for id in &reported {
+            world.report(impressions(&decision, *id..*id + 1)).unwrap();
+        }
+        settle_at_last(&world);
+        assert_eq!(world.counts("often"), [shown, 0, 0, 0]);
+        assert_eq!(world.counts("once"), [1, 0, reported.len() as u64, 0]);
+    }
+}
