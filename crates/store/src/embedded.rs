@@ -358,6 +358,10 @@ pub(crate) fn outbox_rows_done(
 }
 
 impl Store for EmbeddedStore {
+    fn settle(&self, _: Term) -> StoreResult<()> {
+        self.settle_writes()
+    }
+
     fn commit(&self, batch: &[Proposal], now_ms: u64) -> StoreResult<Vec<Outcome>> {
         let mut writer = self.writer.lock();
         if !self.has_space(&mut writer) {
@@ -534,6 +538,15 @@ impl Store for EmbeddedStore {
 }
 
 impl EmbeddedStore {
+    /// After a fresh start the journals tell what was written.
+    fn settle_writes(&self) -> StoreResult<()> {
+        let mut writer = self.writer.lock();
+        if !self.has_space(&mut writer) {
+            return Err(StoreError::DiskFull);
+        }
+        self.start_afresh_if_poisoned(&mut writer)
+    }
+
     /// Writes what is not a commit, such as what retention removes; `shortened` is the conversation whose
     /// head that changes.
     pub(crate) fn write_aside(&self, batch: Batch, shortened: Option<ConversationNo>) -> StoreResult<()> {
@@ -558,7 +571,7 @@ impl EmbeddedStore {
             return Err(StoreError::DiskFull);
         }
         self.start_afresh_if_poisoned(&mut writer)?;
-        self.write(&mut writer, &*self.kv()?, batch)
+        self.write(&mut writer, &*self.kv()?, batch).map_err(|error| StoreError::Unsure(error.to_string()))
     }
 
     fn start_afresh_if_poisoned(&self, writer: &mut Writer) -> StoreResult<()> {

@@ -11,7 +11,7 @@
 //!   entries alone, in one;
 //! - [`commit_log`]: the commit order read back, and the nodes that share it;
 //! - [`read`]: what others ask; [`many`]: the same of many things, in one statement; [`missed`]: the longest of those;
-//! - [`byte_rows`]: rows that the engine makes itself;
+//! - [`byte_rows`]: rows that the engine makes itself; [`terms`]: which of their writes count;
 //! - [`parts`]: the timeline in parts, and how old ones go.
 //!
 //! # Locks
@@ -35,6 +35,7 @@ mod parts;
 mod pool;
 mod pulse;
 mod read;
+mod terms;
 mod tls;
 mod write;
 
@@ -42,14 +43,15 @@ pub use migrations::MigrationError;
 pub use options::PostgresOptions;
 
 use commit::Writer;
-use connection::{Connector, Failure};
+use connection::{Connector, Failure, failure_text};
 use parking_lot::Mutex;
 use parts::Parts;
 use pool::Pool;
 use std::sync::{
     Arc,
-    atomic::{AtomicI64, AtomicU64, Ordering},
+    atomic::{AtomicU64, Ordering},
 };
+use terms::Terms;
 use tidings_engine::store::{StoreError, StoreResult};
 use tokio_postgres::{Row, types::ToSql};
 
@@ -81,8 +83,7 @@ pub struct PostgresStore {
     parts: Parts,
     /// May change: a node that finds the history to be another one says so to all.
     epoch: AtomicU64,
-    /// Who writes in a term: this process, once it has beaten.
-    boot_id: AtomicI64,
+    terms: Terms,
     /// The highest position that this node has seen: the answer while the database is away.
     position: AtomicU64,
 }
@@ -97,7 +98,7 @@ impl PostgresStore {
             writer: Mutex::new(Writer::default()),
             parts: Parts::new(history.part_days),
             epoch: AtomicU64::new(history.epoch),
-            boot_id: AtomicI64::new(0),
+            terms: Terms::default(),
             position: AtomicU64::new(0),
             outbox: options.outbox,
             connector,
@@ -135,7 +136,7 @@ impl PostgresStore {
     }
 
     /// Writes what is no commit: one statement, and so all or nothing. Not tried again: an earlier try that
-    /// still runs could end after a later write.
+    /// still runs could end after a later write. [`terms`] sees to it that none does.
     pub(crate) fn write_aside(&self, sql: &'static str, params: Params<'_>) -> StoreResult<Vec<Row>> {
         self.connector.check_pulse()?;
         let mut writer = self.readers.take()?;
@@ -151,9 +152,10 @@ impl PostgresStore {
         if written.as_ref().is_err_and(Failure::spoils_connection) {
             writer.give_up();
         }
-        match doubt {
-            true => Err(StoreError::Unavailable("PostgreSQL stopped waiting for its standby".into())),
-            false => Ok(written?),
+        match written {
+            _ if doubt => Err(StoreError::Unsure("PostgreSQL stopped waiting for its standby".into())),
+            Err(failure) if failure.spoils_connection() => Err(StoreError::Unsure(failure_text(&failure))),
+            written => Ok(written?),
         }
     }
 

@@ -1,12 +1,12 @@
 //! Rows whose keys and values the engine makes itself.
 
-use super::{PostgresStore, connection::stored};
+use super::PostgresStore;
 use crate::{
     byte_rows::check_lengths,
     push::{push_key, push_value},
     rows::decode,
 };
-use std::{collections::BTreeMap, sync::atomic::Ordering};
+use std::collections::BTreeMap;
 use tidings_engine::{push::rows::*, store::*};
 use tokio_postgres::Row;
 
@@ -23,8 +23,7 @@ macro_rules! table {
     ($table:literal) => {
         Table {
             write: concat!(
-                "WITH held AS MATERIALIZED (SELECT 1 FROM leader WHERE term = $3::bigint AND boot_id = $4::bigint FOR SHARE), ",
-                "fence AS MATERIALIZED (SELECT 1 FROM held UNION SELECT 1 WHERE $3::bigint = 0), ",
+                "WITH fence AS MATERIALIZED (SELECT 1 FROM leader WHERE term = $3::bigint AND boot_id = $4::bigint FOR SHARE), ",
                 "change AS MATERIALIZED ",
                 "(SELECT c.* FROM fence, unnest($1::bytea[], $2::bytea[]) AS c (key, value)), ",
                 "gone AS (DELETE FROM ",
@@ -52,11 +51,9 @@ impl PostgresStore {
             return Ok(());
         }
         let (keys, values): (Vec<_>, Vec<_>) = changes.into_iter().unzip();
-        let me = self.boot_id.load(Ordering::Acquire);
-        match self.write_aside(table.write, &[&keys, &values, &stored(term.0), &me])?.is_empty() {
-            true => Err(StoreError::TermIsOver),
-            false => Ok(()),
-        }
+        self.write_in_term(term, |number, leader| {
+            Ok(!self.write_aside(table.write, &[&keys, &values, &number, &leader])?.is_empty())
+        })
     }
 
     fn rows_of(&self, table: &Table, from: &[u8], to: &[u8], limit: usize) -> StoreResult<Vec<Row>> {

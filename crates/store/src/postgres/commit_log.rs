@@ -126,7 +126,6 @@ impl CommitLog for PostgresStore {
 
     fn beat(&self, me: &Member, lease_ms: u64, may_lead: bool, took: bool) -> Result<Beat, BeatError> {
         let (id, lease) = (boot(me.boot_id), lease_ms as f64);
-        self.boot_id.store(id, Ordering::Release);
         let taken = self.query(BEAT, &[&me.name, &id, &encode(me), &lease, &took])?;
         if taken.is_empty() {
             return Err(BeatError::Displaced);
@@ -134,6 +133,7 @@ impl CommitLog for PostgresStore {
         self.query(LEAD, &[&id, &lease, &may_lead])?;
         let leads = self.query(LEADER, &[])?.first().map(|row| (row.get::<_, i64>(0) as u64, Term(number(row, 1))));
         let (leader, term) = leads.map_or_else(Default::default, |(leader, term)| (Some(leader), term));
+        let term = self.terms.heard(id, leader.map(boot), term);
         let members =
             self.query(NODES, &[])?.iter().map(|row| decode::<Member>(row.get(0))).collect::<Result<_, _>>()?;
         Ok(Beat { members, leader, term })

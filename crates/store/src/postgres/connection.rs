@@ -233,7 +233,7 @@ impl Connector {
     }
 }
 
-fn failure_text(failure: &Failure) -> String {
+pub(crate) fn failure_text(failure: &Failure) -> String {
     match failure {
         Failure::Refused { message, code } => format!("{message} ({})", code.code()),
         Failure::Lost(why) | Failure::NotConnected(why) | Failure::Unfit(why) => why.clone(),

@@ -53,6 +53,10 @@ pub(super) fn entry_at(row: &Row, first: usize) -> StoreResult<StoredEntry> {
 }
 
 impl Store for PostgresStore {
+    fn settle(&self, term: Term) -> StoreResult<()> {
+        self.settle_writes(term)
+    }
+
     fn commit(&self, batch: &[Proposal], now_ms: u64) -> StoreResult<Vec<Outcome>> {
         Ok(self.commit_batch(batch, now_ms)?.0)
     }
