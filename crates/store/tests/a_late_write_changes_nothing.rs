@@ -137,12 +137,13 @@ fn with_a_write_under_way(lead: impl Fn(&PostgresStore) -> Term, then: impl FnOn
     let server = PostgresServer::shared();
     let url = server.database();
     let way = Way::to(format!("{}/.s.PGSQL.5432", server.folder().display()));
-    // One connection, or another one would take the write.
-    let store = PostgresStore::open(PostgresOptions { connections: 1, ..options_at(&way.url(&url)) }).unwrap();
+    // One connection, or another one would take the write; and it is not waited for long.
+    let statement_timeout = Duration::from_millis(500);
+    let options = PostgresOptions { connections: 1, statement_timeout, ..options_at(&way.url(&url)) };
+    let store = PostgresStore::open(options).unwrap();
     let term = lead(&store);
     put(&store, term, b"0").unwrap();
     way.hold();
-    // Until the database counts as silent.
     assert!(matches!(put(&store, term, b"1"), Err(StoreError::Unsure(_))));
     then(&store, &way, term);
     // Who leads goes on with its term, and so does what it writes.
