@@ -10,8 +10,8 @@ use std::{
 };
 use tidings_client::{http::Http, session::Session, token::sign};
 use tidings_protocol::{
-    frames::ServerFrame,
-    http::{CreateConversation, SendRequest, UserUpsert},
+    frames::{Bind, ClientFrame, ServerFrame},
+    http::{CreateConversation, PushAccepted, PushStatus, SendRequest, UserUpsert},
 };
 
 const WAIT: Duration = Duration::from_secs(60);
@@ -109,6 +109,83 @@ fn a_message_crosses_from_one_node_to_another_and_the_end_leaves_no_process() {
     assert!(cluster.child.wait().unwrap().success());
     assert_eq!(processes_in(&cluster.folder), Vec::<String>::new());
     assert!(!cluster.folder.exists());
+}
+
+/// A session that is pushed to, bound.
+fn pushed_session(cluster: &Cluster, node: SocketAddr, user: &str) -> Session {
+    let mut session = Session::connect(node).unwrap();
+    let bind = Bind {
+        token: sign(&cluster.token_key, user, Duration::from_secs(600)),
+        device_id: "browser".into(),
+        device_kind: "web".into(),
+        app_version: None,
+        cursor: None,
+        push: true,
+    };
+    session.write(&ClientFrame::Bind(bind)).unwrap();
+    assert!(session.next_where(WAIT, |frame| matches!(frame, ServerFrame::Bound(_))).unwrap().is_some());
+    session
+}
+
+/// Waits for a push, and acknowledges it.
+fn takes(session: &mut Session, push: u64) {
+    let is_it = |frame: &ServerFrame| matches!(frame, ServerFrame::Push(got) if got.push == push);
+    assert!(session.next_where(WAIT, is_it).unwrap().is_some(), "push {push}");
+    session.write(&ClientFrame::Ack { pushes: vec![push] }).unwrap();
+}
+
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !holds() {
+        assert!(began.elapsed() < WAIT, "{what}: not within {WAIT:?}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn leads(node: SocketAddr) -> bool {
+    let answer = Http::new(node, "").exchange("GET", "/metrics", b"").unwrap();
+    String::from_utf8_lossy(&answer.body).lines().any(|line| line == "tidings_cluster_leader 1")
+}
+
+/// The process that listens there.
+fn pid_of(node: SocketAddr) -> String {
+    let listens = format!("TIDINGS_HTTP_LISTEN={node}");
+    let has_it = |environment: Vec<u8>| environment.split(|byte| *byte == 0).any(|entry| entry == listens.as_bytes());
+    let mut processes = std::fs::read_dir("/proc").unwrap().flatten();
+    let process = processes.find(|process| std::fs::read(process.path().join("environ")).is_ok_and(has_it)).unwrap();
+    process.file_name().into_string().unwrap()
+}
+
+#[test]
+fn sessions_of_every_node_are_pushed_to_also_when_the_leader_dies() {
+    let cluster = Cluster::start();
+    let mut https: Vec<Http> = cluster.nodes.iter().map(|node| Http::new(*node, cluster.api_key.clone())).collect();
+    let user = |id: &str| UserUpsert { id: id.into(), ..UserUpsert::default() };
+    https[0].upsert_users(vec![user("alice"), user("bob")]).unwrap();
+    until("somebody leads", || cluster.nodes.iter().any(|node| leads(*node)));
+    let mut sessions = [("alice", cluster.nodes[0]), ("bob", cluster.nodes[1])]
+        .map(|(user, node)| pushed_session(&cluster, node, user));
+    let to_both = serde_json::json!({"to": {"users": ["alice", "bob"]}, "body": {"n": 1}});
+    let to_all = serde_json::json!({"to": {"all": true}, "body": {"n": 2}});
+    for http in &mut https {
+        for to in [&to_both, &to_all] {
+            let push = http.post::<PushAccepted>("/v1/push", to).unwrap();
+            assert_eq!(push.targets, 2);
+            sessions.iter_mut().for_each(|session| takes(session, push.push));
+            let path = format!("/v1/push/{}", push.push);
+            until("both have it", || http.get::<PushStatus>(&path).unwrap().counts.acknowledged == 2);
+        }
+    }
+    let (leader, other) = if leads(cluster.nodes[0]) { (0, 1) } else { (1, 0) };
+    assert!(Command::new("kill").args(["-s", "KILL", &pid_of(cluster.nodes[leader])]).status().unwrap().success());
+    until("the other leads", || leads(cluster.nodes[other]));
+    // Asked while the next leader reads what is stored, it is to be asked again.
+    let mut push = None;
+    until("it takes pushes", || {
+        push = https[other].post::<PushAccepted>("/v1/push", &to_all).ok();
+        push.is_some()
+    });
+    takes(&mut sessions[other], push.unwrap().push);
 }
 
 #[test]
