@@ -21,6 +21,7 @@ use tidings_engine::{
     clock::Clock,
     cluster::bus::{Bus, Ear, LocalBus},
     memory::MemoryStore,
+    push::{DeviceNo, PushItem, Register},
 };
 use tidings_protocol::http::{DeviceState, PushState};
 
@@ -29,12 +30,15 @@ struct Lossy {
     bus: LocalBus,
     /// Of a thousand messages.
     loses: AtomicU64,
+    messages: AtomicU64,
+    bytes: AtomicU64,
     random: Mutex<u64>,
 }
 
 impl Lossy {
     fn of(bus: &LocalBus, seed: u64) -> Arc<Lossy> {
-        Arc::new(Lossy { bus: bus.clone(), loses: AtomicU64::new(0), random: Mutex::new(seed) })
+        let [loses, messages, bytes] = Default::default();
+        Arc::new(Lossy { bus: bus.clone(), loses, messages, bytes, random: Mutex::new(seed) })
     }
 
     fn lose(&self, of_a_thousand: u64) {
@@ -47,6 +51,8 @@ impl Bus for Lossy {
         self.bus.listen(name, ear);
     }
     fn send(&self, to: &[Arc<str>], message: Bytes) -> bool {
+        self.messages.fetch_add(1, Relaxed);
+        self.bytes.fetch_add(message.len() as u64, Relaxed);
         let mut random = self.random.lock().unwrap();
         *random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let is_lost = (*random >> 33) % 1_000 < self.loses.load(Relaxed);
@@ -425,4 +431,183 @@ fn a_node_that_takes_nothing_holds_up_nobody_and_loses_nothing() {
     a.becomes("all is acknowledged", |shard| {
         users.iter().all(|user| shard.world.engine.user_devices(user).unwrap().devices[0].pending == 0)
     });
+}
+
+/// Devices bind, move, leave and acknowledge on three nodes while the bus loses what it likes: no session is handed a push
+/// that names it twice, and in the end each device has had all. A push to all is for whoever of its devices it meets on its way, and may
+/// meet one that has just come and is handed all that waits.
+#[test]
+fn random_histories_hand_out_all_and_nothing_twice_to_one_session() {
+    for seed in 1..=3 {
+        println!("seed {seed}");
+        random_history(seed);
+    }
+}
+
+fn random_history(seed: u64) {
+    let (nodes, _bus) = three();
+    let (live, to_all) = (vec![BTreeSet::new(); NAMES.len()], BTreeSet::new());
+    let mut history = History { nodes, random: seed, clock: NOON, live, to_all };
+    let mut pushes = Vec::new();
+    (0..NAMES.len()).for_each(|name| history.bind(name));
+    for _ in 0..200 {
+        let name = history.below(NAMES.len());
+        match history.below(10) {
+            0 | 1 => history.bind(name),
+            2 => history.leave(name),
+            3 | 4 => history.acknowledge_some(name),
+            5 => {
+                let (node, loses) = (history.below(3), [0, 50, 100][history.below(3)]);
+                history.nodes[node].bus.lose(loses);
+            }
+            6 => {
+                pushes.push(history.nodes[0].shard.push(json!({"all": true}), json!({"type": "t"})));
+                history.to_all.extend(pushes.last().map(|push| push.push));
+            }
+            _ => pushes.push(history.nodes[0].shard.push(json!({"users": [&NAMES[name][..3]]}), json!({"type": "t"}))),
+        }
+        for node in &mut history.nodes {
+            node.shard.take();
+        }
+    }
+    history.nodes.iter().for_each(|node| node.bus.lose(0));
+    until("every device has all", || {
+        for name in 0..NAMES.len() {
+            if history.live[name].is_empty() {
+                history.bind(name);
+            }
+            history.acknowledge_some(name);
+        }
+        for node in &mut history.nodes {
+            node.shard.take();
+        }
+        let leader = &history.nodes[0].shard;
+        leader.world.engine.push.settle().unwrap();
+        pushes.iter().all(|push| leader.status(push.push).counts.acknowledged == push.targets)
+    });
+    (0..NAMES.len()).for_each(|name| history.leave(name));
+}
+
+const NAMES: [&str; 5] = ["ann/web", "ann/tv", "ben/web", "ben/tv", "cyd/web"];
+
+struct History {
+    nodes: [Node; 3],
+    random: u64,
+    clock: u64,
+    /// By name, the nodes with a live session of it.
+    live: Vec<BTreeSet<usize>>,
+    to_all: BTreeSet<u64>,
+}
+
+impl History {
+    fn below(&mut self, bound: usize) -> usize {
+        self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.random >> 33) as usize % bound
+    }
+
+    /// On a node without a session of it. Those on others may leave later.
+    fn bind(&mut self, name: usize) {
+        let node = self.below(3);
+        if self.live[name].insert(node) {
+            self.clock += 1;
+            self.nodes[node].shard.world.clock.set(self.clock);
+            self.nodes[node].bind(NAMES[name]);
+            if self.live[name].len() > 1 && self.below(2) == 0 {
+                let before = *self.live[name].iter().find(|other| **other != node).unwrap();
+                self.end(before, name);
+            }
+        }
+    }
+
+    fn leave(&mut self, name: usize) {
+        while let Some(node) = self.live[name].first().copied() {
+            self.end(node, name);
+        }
+    }
+
+    fn end(&mut self, node: usize, name: usize) {
+        self.live[name].remove(&node);
+        self.nodes[node].leave(NAMES[name]);
+        let mut handed = self.nodes[node].shard.handed.remove(NAMES[name]).unwrap_or_default();
+        handed.retain(|push| !self.to_all.contains(push));
+        let once: BTreeSet<u64> = handed.iter().copied().collect();
+        assert_eq!(once.len(), handed.len(), "{} on node {node}: {handed:?}", NAMES[name]);
+    }
+
+    fn acknowledge_some(&mut self, name: usize) {
+        for node in self.live[name].clone() {
+            let handed = self.nodes[node].shard.handed.get(NAMES[name]).cloned().unwrap_or_default();
+            self.nodes[node].acknowledge(NAMES[name], &handed);
+        }
+    }
+}
+
+/// Prints what 100,000 sessions of another node cost; figures to watch, not a promise of this machine.
+#[test]
+#[ignore = "figures"]
+fn a_crowd_elsewhere() {
+    const USERS: usize = 1_000;
+    const DEVICES: usize = 100;
+    let ([a, b, _c], _) = three();
+    let users: Vec<String> = (0..USERS).map(|n| format!("u{n}")).collect();
+    a.shard.world.users(&users.iter().map(String::as_str).collect::<Vec<_>>());
+    let receiver = &b.shard.world.receivers[0].push;
+    let push = &b.shard.world.engine.push;
+    let said = |what: &str, began: Instant, before: [u64; 4]| {
+        let now = figures(&a, &b);
+        let [down, down_bytes, up, up_bytes] = [0, 1, 2, 3].map(|at| now[at] - before[at]);
+        let took = began.elapsed();
+        println!("{what}: {took:?}, down {down} messages, {down_bytes} bytes, up {up} messages, {up_bytes} bytes");
+    };
+    let (began, before) = (Instant::now(), figures(&a, &b));
+    let mut devices = Vec::new();
+    let registered = |devices: &mut Vec<DeviceNo>| {
+        for item in receiver.try_iter() {
+            let PushItem::Registered { session, result } = item else { continue };
+            if let Ok(device) = result {
+                devices.push(device);
+            }
+            assert!(session < (USERS * DEVICES) as u64);
+        }
+    };
+    for (place, user) in users.iter().enumerate() {
+        let user = b.shard.world.user(user).no;
+        for device in 0..DEVICES {
+            let register = Register {
+                shard: 0,
+                session: (place * DEVICES + device) as u64,
+                user,
+                device_id: format!("phone-{device}").into(),
+                device_kind: "phone".into(),
+                app_version: None,
+                since: 1,
+                stays: true,
+            };
+            while push.register(register.clone()).is_err() {
+                registered(&mut devices);
+            }
+        }
+    }
+    until("all are registered", || {
+        registered(&mut devices);
+        devices.len() == USERS * DEVICES
+    });
+    said("registered", began, before);
+    let (began, before) = (Instant::now(), figures(&a, &b));
+    let request = json!({"to": {"all": true}, "type": "t", "body": {"text": "x".repeat(1_000)}}).to_string();
+    let prepared = a.shard.world.engine.prepare_push(serde_json::from_str(&request).unwrap()).unwrap();
+    let accepted = a.shard.world.wait(a.shard.world.engine.push.accept(prepared)).unwrap();
+    let item = receiver.recv_timeout(PATIENCE).unwrap();
+    let PushItem::Matching { devices: set, .. } = item else { panic!("{item:?}") };
+    assert!(devices.iter().all(|device| set.contains(*device)));
+    said("pushed to all", began, before);
+    let (began, before) = (Instant::now(), figures(&a, &b));
+    devices.chunks(256).for_each(|some| push.written(accepted.push, some.to_vec()));
+    devices.iter().for_each(|device| push.acknowledged(*device, vec![accepted.push]));
+    until("all is acknowledged", || a.shard.status(accepted.push).counts.acknowledged == devices.len() as u64);
+    said("acknowledged", began, before);
+}
+
+fn figures(a: &Node, b: &Node) -> [u64; 4] {
+    [&a.bus.messages, &a.bus.bytes, &b.bus.messages, &b.bus.bytes].map(|figure| figure.load(Relaxed))
 }

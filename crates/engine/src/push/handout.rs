@@ -17,6 +17,9 @@ const PENDING_AT_ONCE: usize = 2_048;
 pub(super) struct Handout {
     /// Handed out, not acknowledged.
     open: SmallVec<[u64; 8]>,
+    /// Pushes that began meanwhile and were handed to it at once: the next parts are without them. As many as may
+    /// wait for a device, and run to many.
+    at_once: Vec<u64>,
 }
 
 /// A push that waits for a device.
@@ -35,8 +38,14 @@ impl Worker {
         let Some(handout) = self.handouts.get_mut(&device) else { return };
         handout.open.retain(|open| *open != push);
         if handout.open.is_empty() {
-            self.handouts.remove(&device);
             self.due.insert(device);
+        }
+    }
+
+    /// A push is handed to a device as it begins.
+    pub(super) fn handed_at_once(&mut self, device: DeviceNo, push: u64) {
+        if let Some(handout) = self.handouts.get_mut(&device) {
+            handout.at_once.push(push);
         }
     }
 
@@ -53,7 +62,10 @@ impl Worker {
     fn hand_out(&mut self, device: DeviceNo) -> StoreResult<()> {
         let Some((shard, session)) = self.devices.session(device) else { return Ok(()) };
         let mut waiting = self.waits_for(device)?;
+        let at_once = self.handouts.get(&device).map(|handout| handout.at_once.clone()).unwrap_or_default();
+        waiting.retain(|waits| !at_once.contains(&waits.push));
         if waiting.is_empty() {
+            self.handouts.remove(&device);
             return Ok(());
         }
         self.leave_the_newest(device, &mut waiting);
@@ -76,7 +88,9 @@ impl Worker {
         }
         if more {
             let open = frames.iter().map(|frame| frame.push).collect();
-            self.handouts.insert(device, Handout { open });
+            self.handouts.insert(device, Handout { open, at_once });
+        } else {
+            self.handouts.remove(&device);
         }
         if !frames.is_empty() {
             self.outgoing.pending(shard, session, frames, high);

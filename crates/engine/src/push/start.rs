@@ -249,6 +249,8 @@ impl Worker {
                 for device in &self.due {
                     there.remove(device.0);
                 }
+                let handed: Vec<DeviceNo> = self.handouts.keys().copied().filter(|no| there.contains(no.0)).collect();
+                handed.into_iter().for_each(|device| self.handed_at_once(device, header.push));
                 self.outgoing.put_many(&frame, header.high, there, &self.devices);
                 if header.collapse_key.is_some() {
                     self.collapsing.insert(header.push, 0);
@@ -257,6 +259,7 @@ impl Worker {
             }
             None if !named.is_empty() => {
                 let there: Vec<DeviceNo> = named.into_iter().filter(|device| !self.due.contains(device)).collect();
+                there.iter().for_each(|device| self.handed_at_once(*device, header.push));
                 self.outgoing.put_named(&frame, header.high, &there, &self.devices);
                 self.frames.insert(header.push, frame);
             }
