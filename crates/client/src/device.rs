@@ -87,14 +87,19 @@ pub struct DevicePush {
 impl DeviceSession {
     /// Connects, without a bind.
     pub fn connect(address: SocketAddr) -> Result<Self, ClientError> {
-        Ok(DeviceSession::over(Wire::Plain(socket_to(address)?)))
+        DeviceSession::connect_within(address, CONNECT_TIMEOUT)
+    }
+
+    /// The same for those who have another server to go to: each wait on the way there lasts so long at most.
+    pub fn connect_within(address: SocketAddr, timeout: Duration) -> Result<Self, ClientError> {
+        Ok(DeviceSession::over(Wire::Plain(socket_to(address, timeout)?)))
     }
 
     /// Connects and shakes hands by TLS, without a bind. `name` is whom the certificate must name.
     pub fn connect_securely(address: SocketAddr, config: Arc<ClientConfig>, name: &str) -> Result<Self, ClientError> {
         let name = ServerName::try_from(name.to_owned()).map_err(io::Error::other)?;
         let session = ClientConnection::new(config, name).map_err(io::Error::other)?;
-        let mut stream = StreamOwned::new(session, socket_to(address)?);
+        let mut stream = StreamOwned::new(session, socket_to(address, CONNECT_TIMEOUT)?);
         while stream.conn.is_handshaking() {
             stream.conn.complete_io(&mut stream.sock)?;
         }
@@ -229,11 +234,11 @@ impl DeviceSession {
     }
 }
 
-fn socket_to(address: SocketAddr) -> Result<TcpStream, ClientError> {
-    let socket = TcpStream::connect_timeout(&address, CONNECT_TIMEOUT)?;
+fn socket_to(address: SocketAddr, timeout: Duration) -> Result<TcpStream, ClientError> {
+    let socket = TcpStream::connect_timeout(&address, timeout)?;
     socket.set_nodelay(true)?;
-    socket.set_read_timeout(Some(CONNECT_TIMEOUT))?;
-    socket.set_write_timeout(Some(CONNECT_TIMEOUT))?;
+    socket.set_read_timeout(Some(timeout))?;
+    socket.set_write_timeout(Some(timeout))?;
     Ok(socket)
 }
 

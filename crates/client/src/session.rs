@@ -36,10 +36,15 @@ pub struct Session {
 impl Session {
     /// Connects and upgrades, without a bind.
     pub fn connect(address: SocketAddr) -> Result<Self, ClientError> {
-        let mut stream = TcpStream::connect_timeout(&address, CONNECT_TIMEOUT)?;
+        Session::connect_within(address, CONNECT_TIMEOUT)
+    }
+
+    /// The same for those who have another server to go to: each wait on the way there lasts so long at most.
+    pub fn connect_within(address: SocketAddr, timeout: Duration) -> Result<Self, ClientError> {
+        let mut stream = TcpStream::connect_timeout(&address, timeout)?;
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(CONNECT_TIMEOUT))?;
-        stream.set_write_timeout(Some(CONNECT_TIMEOUT))?;
+        stream.set_read_timeout(Some(timeout))?;
+        stream.set_write_timeout(Some(timeout))?;
         let mut buffer = Vec::new();
         put_upgrade(&mut buffer, CONNECT_PATH);
         stream.write_all(&buffer)?;

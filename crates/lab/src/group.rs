@@ -17,6 +17,8 @@ use std::time::Duration;
 pub(crate) struct Stage {
     pub(crate) load: Load,
     pub(crate) conversation: String,
+    /// Those who receive, and are there all the time.
+    pub(crate) online: Vec<String>,
     senders: Vec<String>,
     /// Over several nodes: what one refuses for the moment is for the next.
     spread: bool,
@@ -60,6 +62,7 @@ impl Stage {
         Ok(Stage {
             load: Load::open(target, args, crowd)?,
             conversation: id,
+            online,
             senders,
             spread: target.addresses().len() > 1,
         })

@@ -7,12 +7,15 @@ use std::{path::PathBuf, time::Duration};
 
 #[derive(Debug, Clone, Args)]
 pub struct ChaosArgs {
-    /// Random sequences; 0: everything once, in order, and of each node in turn its death
+    /// Random sequences; 0: everything once, in order, and of each node in turn its death; with --overlap every pair once
     #[arg(long, default_value_t = 10)]
     pub sequences: usize,
     /// Steps of a sequence
     #[arg(long, default_value_t = 3)]
     pub steps: usize,
+    /// Two harms of different kinds at the same time in every step
+    #[arg(long)]
+    pub overlap: bool,
     /// Only these kinds
     #[arg(long, value_enum, value_delimiter = ',')]
     pub only: Vec<Kind>,
@@ -24,6 +27,13 @@ pub struct ChaosArgs {
     /// Members online, spread over the nodes
     #[arg(long, default_value_t = 300)]
     pub members: usize,
+    /// Users beside the group, each with a device over MIOP and a WebSocket session: all are pushed to, half come and go
+    /// on purpose during the harm
+    #[arg(long, default_value_t = 16)]
+    pub guests: usize,
+    /// Pushes to guests a second, over all nodes
+    #[arg(long, default_value_t = 3.0)]
+    pub pushes: f64,
     /// Messages a second (open loop)
     #[arg(long, default_value_t = 100.0)]
     pub rate: f64,
@@ -38,7 +48,7 @@ pub struct ChaosArgs {
     /// How long a killed node stays dead
     #[arg(long, default_value = "5s", value_parser = duration)]
     pub restart: Duration,
-    /// Without a delivery or an answer for so long, what is missing counts as lost
+    /// Without a delivery, a push or an answer for so long, what is missing counts as lost
     #[arg(long, default_value = "60s", value_parser = duration)]
     pub patience: Duration,
     /// The core that the load client keeps to; the last one unless given

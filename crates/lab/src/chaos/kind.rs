@@ -2,7 +2,7 @@
 
 use crate::{
     LabError,
-    topology::{Ending, From, Topology, node_name},
+    topology::{Ending, From, Topology},
 };
 use clap::ValueEnum;
 use std::time::Duration;
@@ -34,9 +34,14 @@ pub enum Kind {
 
 /// Silence of 2 s, the vote of the others, and the news of it.
 const REDIS_FAILOVER: Duration = Duration::from_secs(10);
-/// How long the disks stall, and how long they do not.
-const STALL: Duration = Duration::from_millis(400);
-const FLOW: Duration = Duration::from_millis(200);
+
+/// What a kind harms. Two of one part at a time would be one harm, or none that can be undone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Part {
+    Node,
+    Redis,
+    Database,
+}
 
 impl Kind {
     pub(super) const ALL: &[Kind] = &[
@@ -65,6 +70,42 @@ impl Kind {
         self.needs_cuts() || self == Kind::NodeKilled
     }
 
+    pub(super) fn part(self) -> Part {
+        match self {
+            Kind::NodeKilled | Kind::NodeCutOff | Kind::NodeCutOffRedis | Kind::NodeCutOffDatabase => Part::Node,
+            Kind::RedisPrimaryKilled | Kind::RedisEmptied => Part::Redis,
+            Kind::DatabaseRestarted | Kind::DatabaseCrashed | Kind::DatabaseFailedOver | Kind::DiskSlow => {
+                Part::Database
+            }
+        }
+    }
+
+    /// Whether every node that lives keeps its lease: nobody has a reason to take its sessions for gone, nor the lead
+    /// from it. Leases are in PostgreSQL.
+    pub(super) fn keeps_leases(self) -> bool {
+        matches!(self, Kind::RedisPrimaryKilled | Kind::RedisEmptied | Kind::NodeCutOffRedis | Kind::NodeKilled)
+    }
+
+    /// Whether another node may come to lead, which binds devices anew.
+    pub(super) fn may_move_the_lead(self) -> bool {
+        !self.keeps_leases() || self == Kind::NodeKilled
+    }
+
+    /// How long it is left so before it is undone.
+    pub(super) fn lasts(self, hold: Duration, restart: Duration) -> Duration {
+        match self {
+            Kind::NodeKilled => restart,
+            // The others need their time to notice and to elect.
+            Kind::RedisPrimaryKilled => hold.min(REDIS_FAILOVER),
+            Kind::DatabaseRestarted | Kind::DatabaseCrashed | Kind::DatabaseFailedOver => Duration::ZERO,
+            Kind::RedisEmptied
+            | Kind::DiskSlow
+            | Kind::NodeCutOff
+            | Kind::NodeCutOffRedis
+            | Kind::NodeCutOffDatabase => hold,
+        }
+    }
+
     fn cut(self) -> From {
         match self {
             Kind::NodeCutOffRedis => From::Redis,
@@ -72,74 +113,33 @@ impl Kind {
             _ => From::Everything,
         }
     }
-}
 
-/// One kind, done to one of the parts.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Step {
-    pub(super) kind: Kind,
-    /// Which of the parts that it may be done to.
-    pub(super) choice: usize,
-}
-
-impl Step {
-    pub(super) fn title(self, nodes: usize) -> String {
-        match self.kind.is_of_a_node() {
-            true => format!("{} {}", self.kind.name(), node_name(self.choice % nodes)),
-            false => self.kind.name(),
+    /// Does it to one of the parts that it may be done to.
+    pub(super) fn begin(self, choice: usize, topology: &mut Topology) -> Result<(), LabError> {
+        let node = choice % topology.nodes.len();
+        match self {
+            Kind::NodeKilled => topology.kill_node(node),
+            Kind::RedisPrimaryKilled => topology.kill_redis_primary(choice).map(|_| ()),
+            Kind::RedisEmptied => topology.kill_redis(),
+            Kind::DatabaseRestarted => topology.stop_database(Ending::Fast),
+            Kind::DatabaseCrashed => topology.stop_database(Ending::Immediate),
+            Kind::DatabaseFailedOver => topology.fail_over(),
+            // Stalls again and again while it lasts.
+            Kind::DiskSlow => Ok(()),
+            Kind::NodeCutOff | Kind::NodeCutOffRedis | Kind::NodeCutOffDatabase => topology.cut_node(node, self.cut()),
         }
     }
 
-    /// Does it, and leaves it so for as long as it is meant to last.
-    pub(super) fn harm(self, topology: &mut Topology, hold: Duration, restart: Duration) -> Result<(), LabError> {
-        let node = self.choice % topology.nodes.len();
-        match self.kind {
-            Kind::NodeKilled => {
-                topology.kill_node(node)?;
-                std::thread::sleep(restart);
-            }
-            Kind::RedisPrimaryKilled => {
-                topology.kill_redis_primary(self.choice)?;
-                // The others need their time to notice and to elect.
-                std::thread::sleep(hold.min(REDIS_FAILOVER));
-            }
-            Kind::RedisEmptied => {
-                topology.kill_redis()?;
-                std::thread::sleep(hold);
-            }
-            Kind::DatabaseRestarted => topology.stop_database(Ending::Fast)?,
-            Kind::DatabaseCrashed => topology.stop_database(Ending::Immediate)?,
-            Kind::DatabaseFailedOver => topology.fail_over()?,
-            Kind::DiskSlow => {
-                let rounds = (hold.as_secs_f64() / (STALL + FLOW).as_secs_f64()).ceil() as usize;
-                for _ in 0..rounds {
-                    topology.freeze_disks(true);
-                    std::thread::sleep(STALL);
-                    topology.freeze_disks(false);
-                    std::thread::sleep(FLOW);
-                }
-            }
-            Kind::NodeCutOff | Kind::NodeCutOffRedis | Kind::NodeCutOffDatabase => {
-                topology.cut_node(node, self.kind.cut())?;
-                std::thread::sleep(hold);
-            }
-        }
-        Ok(())
-    }
-
-    /// Undoes it. What was killed runs again; whether all is well is for the clients to say.
-    pub(super) fn mend(self, topology: &mut Topology) -> Result<(), LabError> {
-        let node = self.choice % topology.nodes.len();
-        match self.kind {
-            Kind::NodeKilled => topology.start_node(node).map(|_| ()),
+    /// Undoes it. What was killed runs again; whether a node is ready is looked at when nothing else harms it.
+    pub(super) fn undo(self, choice: usize, topology: &mut Topology) -> Result<(), LabError> {
+        let node = choice % topology.nodes.len();
+        match self {
+            Kind::NodeKilled => topology.spawn_node(node),
             Kind::RedisPrimaryKilled | Kind::RedisEmptied => topology.start_redis(),
             Kind::DatabaseRestarted | Kind::DatabaseCrashed => topology.start_database(),
             Kind::DatabaseFailedOver => topology.renew_standby(),
             Kind::DiskSlow => Ok(()),
-            Kind::NodeCutOff | Kind::NodeCutOffRedis | Kind::NodeCutOffDatabase => {
-                topology.join_node(node, self.kind.cut())?;
-                topology.wait_for_node(node)
-            }
+            Kind::NodeCutOff | Kind::NodeCutOffRedis | Kind::NodeCutOffDatabase => topology.join_node(node, self.cut()),
         }
     }
 }

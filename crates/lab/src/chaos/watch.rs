@@ -13,10 +13,17 @@ use std::{
 /// Reports in a row without a fault after which all counts as well again; four come a second.
 const GOOD_ENOUGH: u32 = 6;
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Watch {
+    started: Instant,
     seen: Mutex<Seen>,
     enough: AtomicBool,
+}
+
+impl Default for Watch {
+    fn default() -> Self {
+        Watch { started: Instant::now(), seen: Mutex::default(), enough: AtomicBool::new(false) }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -71,6 +78,15 @@ impl Watch {
     pub(super) fn begin_harm(&self) {
         let mut seen = self.seen();
         (seen.good_in_row, seen.pause_ms, seen.last_bad) = (0, 0.0, None);
+    }
+
+    pub(super) fn started(&self) -> Instant {
+        self.started
+    }
+
+    /// Whether nobody in the group has lost a connection in this phase.
+    pub(super) fn has_nobody_moved(&self) -> bool {
+        self.seen().reconnects == 0
     }
 
     /// What was good before counts no longer: asks anew whether all is well.

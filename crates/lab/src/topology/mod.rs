@@ -151,8 +151,13 @@ impl Topology {
     }
 
     pub(crate) fn start_node(&mut self, number: usize) -> Result<Duration, LabError> {
-        self.nodes[number].spawn()?;
+        self.spawn_node(number)?;
         self.nodes[number].wait_until_ready()
+    }
+
+    /// Starts it without waiting until it is ready.
+    pub(crate) fn spawn_node(&mut self, number: usize) -> Result<(), LabError> {
+        self.nodes[number].spawn()
     }
 
     pub(crate) fn wait_for_node(&mut self, number: usize) -> Result<(), LabError> {

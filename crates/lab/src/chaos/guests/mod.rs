@@ -1,0 +1,156 @@
+//! Users beside the group, each with two devices of their own thread: who comes, goes, and is pushed to.
+//!
+//! A device is where it is wanted: it connects, comes back from a connection that broke or fell silent, on another node,
+//! and leaves when it is told to. What it knows of its own session is the truth that nodes are held against. In reading order:
+//! [`slot`] is what a device is told and tells, [`line`] its connection, [`device`] its life.
+
+mod device;
+mod line;
+mod slot;
+
+use super::{
+    pushes::Book,
+    truth::{Stand, Truth},
+};
+use crate::{LabError, setup};
+use rand::{RngExt, SeedableRng, rngs::StdRng};
+pub(super) use slot::Doors;
+use slot::{Slot, Via};
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+use tidings_client::http::Http;
+
+/// Devices of a guest, as presence names them.
+const DEVICES: [&str; 2] = ["phone", "web"];
+/// Between two who come or go.
+const BETWEEN_WHIMS: Duration = Duration::from_millis(400);
+const LOOK: Duration = Duration::from_millis(20);
+
+pub(super) struct Guests {
+    slots: Arc<[Slot]>,
+    names: Vec<String>,
+    gone: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Guests {
+    /// Makes the users, and returns when all their devices are there.
+    pub(super) fn arrive(
+        tag: &str,
+        count: usize,
+        doors: &Arc<Doors>,
+        book: &Arc<Book>,
+        patience: Duration,
+    ) -> Result<Self, LabError> {
+        let names = setup::names(&format!("{tag}-g"), count);
+        setup::named_users(&mut Http::new(doors.nodes[0].0, doors.api_key.clone()), &names)?;
+        let mut slots = Vec::new();
+        for (number, user) in names.iter().enumerate() {
+            // Every node has devices of all ways: one that is for pushes alone lives on when its session is bound anew.
+            let phone = Via::Miop { chats: number % 2 == 0 };
+            slots.push(Slot::new(user, DEVICES[0], phone, number % doors.nodes.len()));
+            slots.push(Slot::new(user, DEVICES[1], Via::WebSocket, (number + 1) % doors.nodes.len()));
+        }
+        let slots: Arc<[Slot]> = slots.into();
+        let gone = Arc::new(AtomicBool::new(false));
+        let start = |number: usize| {
+            let (slots, doors, book, gone) = (slots.clone(), doors.clone(), book.clone(), gone.clone());
+            std::thread::spawn(move || device::live(number, &slots[number], &doors, &book, &gone))
+        };
+        let threads = (0..slots.len()).map(start).collect();
+        let guests = Guests { slots, names, gone, threads };
+        match guests.await_all(patience) {
+            true => Ok(guests),
+            false => Err(LabError::Server(format!("not all devices were bound: {:?}", guests.breaks()))),
+        }
+    }
+
+    pub(super) fn names(&self) -> &[String] {
+        &self.names
+    }
+
+    /// The devices of the guest of this number.
+    pub(super) fn devices_of(guest: usize) -> impl Iterator<Item = usize> {
+        (0..DEVICES.len()).map(move |device| guest * DEVICES.len() + device)
+    }
+
+    pub(super) fn truth(&self) -> Truth {
+        let mut truth: Truth = BTreeMap::new();
+        for slot in self.slots.iter() {
+            let stand: &mut Stand = truth.entry(slot.user.clone()).or_default();
+            slot.tell(stand);
+        }
+        truth
+    }
+
+    /// Whether pushes come to this device, by what it was told when it was bound.
+    pub(super) fn is_pushed_to(&self, device: usize) -> bool {
+        self.slots[device].is_pushed_to()
+    }
+
+    /// How many devices are there to which no pushes come.
+    pub(super) fn without_pushes(&self) -> usize {
+        (0..self.slots.len()).filter(|device| !self.is_pushed_to(*device)).count()
+    }
+
+    /// All come, and to the nodes where they were first.
+    pub(super) fn spread(&self) {
+        for slot in self.slots.iter() {
+            slot.want(true);
+            slot.go_home();
+        }
+    }
+
+    pub(super) fn all_come(&self) {
+        self.slots.iter().for_each(|slot| slot.want(true));
+    }
+
+    /// Waits until every device that is wanted has a session.
+    pub(super) fn await_all(&self, patience: Duration) -> bool {
+        let asked = Instant::now();
+        let is_there = || self.slots.iter().all(Slot::is_as_wanted);
+        while !is_there() && asked.elapsed() < patience {
+            std::thread::sleep(LOOK);
+        }
+        is_there()
+    }
+
+    /// Half of the guests come and go, one device at a time, until `enough`.
+    pub(super) fn have_whims(&self, seed: u64, enough: &AtomicBool) {
+        let mut random = StdRng::seed_from_u64(seed);
+        let whimsical: Vec<usize> = (0..self.names.len()).filter(|guest| guest % 4 > 1).collect();
+        while !whimsical.is_empty() && !enough.load(Ordering::Relaxed) {
+            let guest = whimsical[random.random_range(0..whimsical.len())];
+            let device = &self.slots[guest * DEVICES.len() + random.random_range(0..DEVICES.len())];
+            device.want(!device.is_wanted());
+            std::thread::sleep(BETWEEN_WHIMS);
+        }
+    }
+
+    /// Why connections ended so far, except where devices left by themselves.
+    pub(super) fn breaks(&self) -> BTreeMap<String, u64> {
+        let mut breaks = BTreeMap::new();
+        for slot in self.slots.iter() {
+            for (why, count) in slot.breaks() {
+                *breaks.entry(why).or_default() += count;
+            }
+        }
+        breaks
+    }
+}
+
+impl Drop for Guests {
+    fn drop(&mut self) {
+        self.gone.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
