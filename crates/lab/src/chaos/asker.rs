@@ -62,7 +62,7 @@ impl Asker<'_> {
     /// Asks every node in turn until one has accepted it.
     fn ask(&self, chosen: &[usize], nodes: &mut [Http], enough: &AtomicBool) {
         let devices = chosen.iter().flat_map(|guest| Guests::devices_of(*guest)).collect();
-        let (number, id, body) = self.book.ask(devices);
+        let (number, id, body) = self.book.ask(devices, |device| self.guests.is_known(device));
         let body = match RawValue::from_string(body) {
             Ok(body) => body,
             Err(error) => return self.book.refused(number, &error.to_string()),

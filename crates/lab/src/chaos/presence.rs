@@ -1,6 +1,6 @@
 //! The judge of presence: what every node answers, held against what the devices themselves know.
 
-use super::truth::Truth;
+use super::{harm::Times, truth::Truth};
 use crate::LabError;
 use serde::Serialize;
 use std::{
@@ -84,20 +84,22 @@ struct Judged {
 /// What a step came to.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Presence {
-    /// From when all was undone until all nodes told the truth and went on doing so; absent: they did not.
+    /// From when the harm began to be undone until all nodes told the truth and went on doing so; absent: they did not.
     pub(super) right_s: Option<f64>,
+    /// The same from when every part said that it is ready, which is what has a bound.
+    pub(super) since_ready_s: Option<f64>,
     pub(super) bound_s: f64,
     /// Who stayed and was told to be offline, and where.
     pub(super) told_offline: Vec<String>,
     /// Whether nobody may be, in this step.
     pub(super) nobody_may_be: bool,
-    /// What was wrong when it was given up.
+    /// What is wrong still.
     pub(super) wrong: Vec<String>,
 }
 
 impl Presence {
     pub(super) fn passes(&self) -> bool {
-        let in_time = self.right_s.is_some_and(|seconds| seconds <= self.bound_s);
+        let in_time = self.since_ready_s.is_some_and(|seconds| seconds <= self.bound_s);
         in_time && (self.told_offline.is_empty() || !self.nobody_may_be)
     }
 }
@@ -152,6 +154,13 @@ impl Judge {
         (latest.elapsed() >= STEADY).then_some(latest)
     }
 
+    /// What is wrong, by node.
+    pub(super) fn wrong(&self) -> Vec<String> {
+        let judged = self.judged();
+        let nodes = judged.nodes.iter().enumerate().filter(|(_, node)| node.right_since.is_none());
+        nodes.map(|(number, node)| format!("node {number}: {}", node.last)).collect()
+    }
+
     /// Waits until all nodes have told the truth for a while.
     pub(super) fn await_right(&self, patience: Duration) -> bool {
         let asked = Instant::now();
@@ -161,16 +170,18 @@ impl Judge {
         self.right_since().is_some()
     }
 
-    pub(super) fn presence(&self, undone: Instant, bound: Duration, nobody_may_be: bool) -> Presence {
-        let right_s = self.right_since().map(|since| since.saturating_duration_since(undone).as_secs_f64());
-        let judged = self.judged();
-        let nodes = judged.nodes.iter().enumerate().filter(|(_, node)| node.right_since.is_none());
+    pub(super) fn presence(&self, times: &Times, bound: Duration, nobody_may_be: bool) -> Presence {
+        let right = self.right_since();
+        let after = |start: Instant| right.map(|since| since.saturating_duration_since(start).as_secs_f64());
+        // Not within the expression below, which would hold on to the lock.
+        let told_offline = self.judged().told_offline.clone();
         Presence {
-            right_s,
+            right_s: after(times.mended),
+            since_ready_s: after(times.undone),
             bound_s: bound.as_secs_f64(),
-            told_offline: judged.told_offline.clone(),
+            told_offline,
             nobody_may_be,
-            wrong: nodes.map(|(number, node)| format!("node {number}: {}", node.last)).collect(),
+            wrong: self.wrong(),
         }
     }
 
@@ -280,16 +291,18 @@ mod tests {
         assert_eq!(judge.right_since(), None);
         judge.note(1, began + STEADY, Ok(Look::default()));
         assert_eq!(judge.right_since(), Some(began + STEADY), "the later of the two");
+        let times = Times { harmed: began, mended: began, undone: began };
+        let passes = |bound: Duration, nobody_may_be: bool| judge.presence(&times, bound, nobody_may_be).passes();
         judge.note(0, now, Ok(Look { wrong: vec!["ann".into()], ..Look::default() }));
-        assert!(!judge.presence(began, MINUTE, true).passes(), "wrong again");
+        assert!(!passes(MINUTE, true), "wrong again");
         judge.note(0, began, Ok(Look::default()));
-        assert!(judge.presence(began, MINUTE, true).passes());
-        assert!(!judge.presence(began, STEADY / 2, true).passes(), "later than the bound");
+        assert!(passes(MINUTE, true));
+        assert!(!passes(STEADY / 2, true), "later than the bound");
 
         judge.judged().harmed = Some(began);
         judge.note(0, began, Ok(Look { told_offline: vec!["ann".into()], ..Look::default() }));
-        assert!(!judge.presence(began, MINUTE, true).passes());
-        assert!(judge.presence(began, MINUTE, false).passes(), "where it may be");
+        assert!(!passes(MINUTE, true));
+        assert!(passes(MINUTE, false), "where it may be");
     }
 
     #[test]

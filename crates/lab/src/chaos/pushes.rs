@@ -30,8 +30,10 @@ struct Kept {
 
 #[derive(Debug)]
 struct Push {
-    /// Whom it is for.
+    /// Whom it is for: all devices of its users.
     devices: Vec<usize>,
+    /// Those of them that had been bound for pushes when it was asked for.
+    known: Vec<usize>,
     /// Its id, and how many devices it is for by the server's word.
     accepted: Option<(u64, u64)>,
 }
@@ -100,10 +102,11 @@ impl Book {
     }
 
     /// A push that is about to be asked for: its number, the caller's id for it, and the body.
-    pub(super) fn ask(&self, devices: Vec<usize>) -> (usize, String, String) {
+    pub(super) fn ask(&self, devices: Vec<usize>, is_known: impl Fn(usize) -> bool) -> (usize, String, String) {
+        let known = devices.iter().copied().filter(|device| is_known(*device)).collect();
         let mut kept = self.kept();
         let number = kept.pushes.len();
-        kept.pushes.push(Push { devices, accepted: None });
+        kept.pushes.push(Push { devices, known, accepted: None });
         (number, format!("{}-{number}", self.tag), push_body::write(&self.tag, number, 0))
     }
 
@@ -156,8 +159,8 @@ impl Book {
             pushes.asked += 1;
             let Some((id, targets)) = push.accepted else { continue };
             pushes.accepted += 1;
-            pushes.left_out += (push.devices.len() as u64).saturating_sub(targets);
-            for device in push.devices.iter().filter(|device| is_there(**device)) {
+            pushes.left_out += (push.known.len() as u64).saturating_sub(targets);
+            for device in push.known.iter().filter(|device| is_there(**device)) {
                 pushes.expected += 1;
                 match kept.got.get(&(*device, number)) {
                     Some(got) if got.id == id => pushes.reached += 1,
@@ -186,7 +189,7 @@ mod tests {
     /// A book in which one push is for the devices 0 and 1, and its body.
     fn asked() -> (Book, String) {
         let book = Book::new("t");
-        let (number, _, body) = book.ask(vec![0, 1]);
+        let (number, _, body) = book.ask(vec![0, 1], ALL);
         book.accepted(number, 100, 2);
         (book, body)
     }
@@ -213,11 +216,22 @@ mod tests {
     #[test]
     fn one_that_is_never_accepted_fails_and_so_does_one_that_leaves_out_a_device() {
         let book = Book::new("t");
-        let (number, ..) = book.ask(vec![0]);
+        let (number, ..) = book.ask(vec![0], ALL);
         assert!(!book.pushes(ALL, true).passes());
         book.accepted(number, 7, 0);
         let pushes = book.pushes(|_| false, true);
         assert!(!pushes.passes() && pushes.left_out == 1);
+    }
+
+    #[test]
+    fn a_device_that_asked_for_pushes_later_may_get_it_or_not() {
+        let book = Book::new("t");
+        let (number, _, body) = book.ask(vec![0, 1], |device| device == 0);
+        book.accepted(number, 100, 1);
+        book.take(0, 1, 100, body.as_bytes());
+        assert!(book.pushes(ALL, true).passes());
+        book.take(1, 1, 100, body.as_bytes());
+        assert!(book.pushes(ALL, true).passes());
     }
 
     #[test]

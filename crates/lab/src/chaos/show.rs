@@ -35,12 +35,15 @@ pub(super) fn messages(outcome: &Outcome, noticed: &Noticed, healed: bool) {
 }
 
 pub(super) fn presence(presence: &Presence) {
-    let right = match presence.right_s {
-        Some(seconds) if seconds <= presence.bound_s => {
-            format!("presence right again after {seconds:.1} s, within {:.1} s", presence.bound_s)
+    let right = match (presence.right_s, presence.since_ready_s) {
+        (Some(right), Some(since_ready)) => {
+            let within = if since_ready <= presence.bound_s { "within" } else { "NOT within" };
+            format!(
+                "right again after {right:.1} s, {since_ready:.1} s after every part was ready, {within} {:.1} s",
+                presence.bound_s
+            )
         }
-        Some(seconds) => format!("presence right again after {seconds:.1} s, NOT within {:.1} s", presence.bound_s),
-        None => format!("presence NOT right again within {:.1} s", presence.bound_s),
+        _ => format!("NOT right again within {:.1} s", presence.bound_s),
     };
     let told = presence.told_offline.len();
     let told = match (told, presence.nobody_may_be) {

@@ -222,7 +222,7 @@ impl<'a> Beside<'a> {
             return Err(LabError::Server("was not well before the step".into()));
         }
         if !self.judge.await_right(HEAL_TIMEOUT) {
-            let wrong = self.judge.presence(Instant::now(), Duration::ZERO, false).wrong;
+            let wrong = self.judge.wrong();
             return Err(LabError::Server(format!("did not tell who is there before the step: {wrong:?}")));
         }
         self.watch.begin_harm();
@@ -237,7 +237,7 @@ impl<'a> Beside<'a> {
         let bound = self.bounds.presence(step.kinds());
         self.judge.await_right((bound + LATER).saturating_sub(times.undone.elapsed()));
         let nobody_may_be_told_offline = step.kinds().all(Kind::keeps_leases);
-        let presence = self.judge.presence(times.undone, bound, nobody_may_be_told_offline);
+        let presence = self.judge.presence(&times, bound, nobody_may_be_told_offline);
 
         // In the end everybody is there, and gets what came meanwhile.
         self.guests.all_come();
@@ -282,7 +282,8 @@ mod tests {
             noticed: Watch::default().noticed(Instant::now(), Instant::now()),
             healed: true,
             presence: Presence {
-                right_s: Some(1.0),
+                right_s: Some(20.0),
+                since_ready_s: Some(1.0),
                 bound_s: 9.5,
                 told_offline: Vec::new(),
                 nobody_may_be: true,
@@ -303,8 +304,8 @@ mod tests {
         };
         assert!(!is_failed(&|_| {}));
         assert!(is_failed(&|seen| seen.healed = false));
-        assert!(is_failed(&|seen| seen.presence.right_s = None), "a wrong answer at the end");
-        assert!(is_failed(&|seen| seen.presence.right_s = Some(9.6)), "later than the bound");
+        assert!(is_failed(&|seen| seen.presence.since_ready_s = None), "a wrong answer at the end");
+        assert!(is_failed(&|seen| seen.presence.since_ready_s = Some(9.6)), "later than the bound");
         assert!(is_failed(&|seen| seen.presence.told_offline.push("ann".into())));
         assert!(is_failed(&|seen| seen.pushes.lost = 1));
         assert!(is_failed(&|seen| seen.pushes.accepted = 0));

@@ -95,6 +95,11 @@ impl Guests {
         self.slots[device].is_pushed_to()
     }
 
+    /// Whether it has ever been told that pushes come to it: it is one of those that pushes are for.
+    pub(super) fn is_known(&self, device: usize) -> bool {
+        self.slots[device].is_known()
+    }
+
     /// How many devices are there to which no pushes come.
     pub(super) fn without_pushes(&self) -> usize {
         (0..self.slots.len()).filter(|device| !self.is_pushed_to(*device)).count()

@@ -47,6 +47,8 @@ struct State {
     is_busy: bool,
     changes: u64,
     pushes: bool,
+    /// Pushes came to it once, so that they are kept for it.
+    is_known: bool,
     breaks: BTreeMap<String, u64>,
 }
 
@@ -98,6 +100,10 @@ impl Slot {
         state.bound.is_some() && state.pushes
     }
 
+    pub(super) fn is_known(&self) -> bool {
+        self.state().is_known
+    }
+
     pub(super) fn breaks(&self) -> BTreeMap<String, u64> {
         self.state().breaks.clone()
     }
@@ -114,6 +120,7 @@ impl Slot {
     pub(super) fn is_bound(&self, pushes: bool) {
         let mut state = self.state();
         (state.bound, state.pushes, state.is_busy) = (Some(Instant::now()), pushes, false);
+        state.is_known |= pushes;
         state.changes += 1;
     }
 
