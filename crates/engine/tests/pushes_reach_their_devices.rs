@@ -6,7 +6,12 @@ mod support;
 
 use fake_shard::Shard;
 use serde_json::json;
-use std::{sync::Arc, time::Duration};
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Waker},
+    time::Duration,
+};
 use support::{NOON, Troubled};
 use tidings_engine::{config::EngineConfig, memory::MemoryStore, push::PushConfig};
 use tidings_protocol::{error::ErrorCode, http::*};
@@ -305,6 +310,34 @@ fn a_store_that_cannot_write_refuses_and_recovers() {
     shard.acknowledge("ann/phone-2", &[push]);
     shard.settle();
     assert_eq!(shard.status(push).counts.acknowledged, 1, "an acknowledgement is kept until it is stored");
+}
+
+#[test]
+fn a_push_that_comes_with_a_bind_is_handed_out_once() {
+    let store = Arc::new(Troubled::default());
+    let mut shard = Shard::new(EngineConfig { shards: 1, ..EngineConfig::default() }, store.clone());
+    shard.world.users(&["ann", "bob"]);
+    shard.bind("ann/phone-1");
+    shard.bind("bob/phone-1");
+    let engine = shard.world.engine.clone();
+    let asked = |user: &str| {
+        let request = json!({"to": {"users": [user]}, "body": 1}).to_string();
+        let push = engine.prepare_push(serde_json::from_str(&request).unwrap()).unwrap();
+        let mut accept: Pin<Box<dyn Future<Output = _> + '_>> = Box::pin(engine.push.accept(push));
+        // Once polled, it waits in the queue.
+        assert!(accept.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        accept
+    };
+    let open = store.close_push_gate();
+    let first = asked("bob");
+    store.wait_for_pushes();
+    // Both wait while bob's push is stored, and are seen in the same turn.
+    shard.ask_to_bind("ann/phone-1");
+    let second = asked("ann");
+    drop(open);
+    shard.world.wait(first).unwrap();
+    let push = shard.world.wait(second).unwrap().push;
+    assert_eq!(shard.handed("ann/phone-1"), [push]);
 }
 
 #[test]

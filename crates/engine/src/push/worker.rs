@@ -203,11 +203,12 @@ impl Worker {
             self.held.put(register.clone());
         }
         self.register_all(&waiting.registers);
+        // Before pushes come that devices get as they are there: they would be handed out once more.
+        self.hand_out_due();
         self.accept_all(waiting.accepts);
         for ask in waiting.asks {
             ask(self);
         }
-        self.hand_out_due();
         if waiting.stopping {
             self.settle();
             self.outgoing.drain(Instant::now());

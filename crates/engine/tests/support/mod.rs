@@ -191,6 +191,8 @@ pub struct Troubled {
     failures: AtomicUsize,
     push_failures: AtomicUsize,
     row_failures: AtomicUsize,
+    push_gate: Mutex<Option<Receiver<()>>>,
+    pushes_entered: (Sender<()>, Receiver<()>),
     row_gate: Mutex<Option<Receiver<()>>>,
     rows_entered: (Sender<()>, Receiver<()>),
     rows_written: (Sender<()>, Receiver<()>),
@@ -199,8 +201,8 @@ pub struct Troubled {
 impl Default for Troubled {
     fn default() -> Self {
         let (inner, doubts) = Default::default();
-        let [gate, row_gate] = [(); 2].map(|()| Mutex::new(None));
-        let [entered, rows_entered, rows_written] = [(); 3].map(|()| bounded(1));
+        let [gate, push_gate, row_gate] = [(); 3].map(|()| Mutex::new(None));
+        let [entered, pushes_entered, rows_entered, rows_written] = [(); 4].map(|()| bounded(1));
         let [failures, push_failures, row_failures] = [(); 3].map(|()| AtomicUsize::new(0));
         Troubled {
             inner,
@@ -210,6 +212,8 @@ impl Default for Troubled {
             failures,
             push_failures,
             row_failures,
+            push_gate,
+            pushes_entered,
             row_gate,
             rows_entered,
             rows_written,
@@ -242,6 +246,19 @@ impl Troubled {
     /// The next writes of push find a full disk.
     pub fn fail_push(&self, times: usize) {
         self.push_failures.store(times, Ordering::SeqCst);
+    }
+
+    /// From now on every write of push waits until the returned end is dropped.
+    pub fn close_push_gate(&self) -> Sender<()> {
+        let (open, gate) = bounded(0);
+        *self.push_gate.lock() = Some(gate);
+        let _ = self.pushes_entered.1.try_recv();
+        open
+    }
+
+    /// Waits until a write of push stands at the gate.
+    pub fn wait_for_pushes(&self) {
+        self.pushes_entered.1.recv_timeout(PATIENCE).unwrap();
     }
 
     /// From now on every write of popups waits until the returned end is dropped.
@@ -347,6 +364,11 @@ impl Store for Troubled {
 
 impl PushStore for Troubled {
     fn write_push(&self, term: Term, changes: &[PushChange]) -> StoreResult<()> {
+        let gate = self.push_gate.lock().clone();
+        if let Some(gate) = gate {
+            let _ = self.pushes_entered.0.try_send(());
+            let _ = gate.recv();
+        }
         let left = |left: usize| left.checked_sub(1);
         if self.push_failures.fetch_update(Ordering::SeqCst, Ordering::SeqCst, left).is_ok() {
             return Err(StoreError::DiskFull);

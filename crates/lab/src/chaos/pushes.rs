@@ -5,6 +5,7 @@ use serde::Serialize;
 use std::{
     collections::{BTreeMap, HashMap},
     sync::{Mutex, MutexGuard, PoisonError},
+    time::Instant,
 };
 
 const EXAMPLES_MAX: usize = 5;
@@ -26,6 +27,7 @@ struct Kept {
     copies: Copies,
     asked_again: BTreeMap<String, u64>,
     refused: Vec<String>,
+    repeats: Vec<String>,
 }
 
 #[derive(Debug)]
@@ -42,6 +44,7 @@ struct Push {
 struct Got {
     id: u64,
     connection: u64,
+    at: Instant,
 }
 
 /// What came more than once in a step.
@@ -99,6 +102,7 @@ impl Book {
         kept.copies = Copies::default();
         kept.asked_again.clear();
         kept.refused.clear();
+        kept.repeats.clear();
     }
 
     /// A push that is about to be asked for: its number, the caller's id for it, and the body.
@@ -137,10 +141,18 @@ impl Book {
             kept.copies.altered += 1;
             return;
         };
-        match kept.got.insert((device, number), Got { id, connection }) {
+        match kept.got.insert((device, number), Got { id, connection, at: Instant::now() }) {
             None => {}
             Some(got) if got.id != id => kept.copies.doubled += 1,
-            Some(got) if got.connection == connection => kept.copies.repeated += 1,
+            Some(got) if got.connection == connection => {
+                kept.copies.repeated += 1;
+                let after = got.at.elapsed().as_secs_f64();
+                if kept.repeats.len() < EXAMPLES_MAX {
+                    kept.repeats.push(format!(
+                        "push {number}, accepted as {id}, came to device {device} once more after {after:.3} s"
+                    ));
+                }
+            }
             Some(_) => kept.copies.again += 1,
         }
     }
@@ -174,6 +186,9 @@ impl Book {
                     }
                 }
             }
+        }
+        if !may_repeat {
+            pushes.problems.extend(kept.repeats.iter().cloned());
         }
         pushes.problems.truncate(EXAMPLES_MAX);
         pushes
