@@ -81,7 +81,7 @@ impl Visit<'_> {
             }
             if !self.slot.is_wanted() || gone.load(Ordering::Relaxed) {
                 // Every other time it is just gone, like an app that is swiped away.
-                return self.leave(line, self.connection % 2 == 0);
+                return self.leave(line, self.connection.is_multiple_of(2));
             }
             let result = self.listen(&mut line, &mut heard, &mut beaten);
             if let Err(why) = result {
@@ -115,7 +115,7 @@ impl Visit<'_> {
                     }
                     News::Bound { pushes } => self.slot.is_bound(pushes),
                     News::Leave => return Err("told to connect again".into()),
-                    News::Other => {}
+                    News::Refused(_) | News::Other => {}
                 }
             }
             None if heard.elapsed() > SILENCE => return Err("silence".into()),

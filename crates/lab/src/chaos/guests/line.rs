@@ -75,6 +75,9 @@ impl Line {
         };
         match line.next(BIND_TIMEOUT)? {
             Some(News::Bound { pushes }) => Ok((line, pushes)),
+            Some(News::Refused(code)) => {
+                Err(ClientError::Ended { code, message: "not bound".into(), retry_after_ms: None })
+            }
             Some(_) => Err(ClientError::Protocol("a bind was answered with something else".into())),
             None => Err(std::io::Error::from(ErrorKind::TimedOut).into()),
         }
@@ -87,11 +90,13 @@ impl Line {
                 DeviceFrame::Push(push) => News::Push { id: push.push, body: push.body },
                 DeviceFrame::Redirect { .. } => News::Leave,
                 DeviceFrame::Bound(_) => News::Bound { pushes: true },
+                DeviceFrame::Error { code, .. } => News::Refused(code),
                 _ => News::Other,
             })),
             Line::WebSocket(session) => Ok(session.next(timeout)?.map(|frame| match frame {
                 ServerFrame::Push(push) => News::Push { id: push.push, body: push.body.get().as_bytes().to_vec() },
                 ServerFrame::Reconnect { .. } => News::Leave,
+                ServerFrame::Error { code, .. } => News::Refused(code.as_str().to_owned()),
                 ServerFrame::Bound(bound) => News::Bound { pushes: bound.pushes != Some(false) },
                 _ => News::Other,
             })),
