@@ -26,7 +26,7 @@ use crate::{
     group::{Shape, Stage},
     process, report,
     server::Target,
-    timeline,
+    setup, timeline,
     topology::{Plan, Topology},
 };
 use bounds::Bounds;
@@ -39,6 +39,8 @@ use tidings_client::http::Http;
 
 /// Several messages between two reports of the clients, so that a report without one is a fault.
 const RATE_MIN: f64 = 10.0;
+/// The members of a group who may watch each other, and a thread for each of their devices.
+const GUESTS_MAX: usize = 500;
 
 fn check(args: &ChaosArgs) -> Result<(), LabError> {
     if args.nodes < 2 || args.members == 0 || args.senders == 0 || args.steps == 0 || args.guests == 0 {
@@ -47,6 +49,11 @@ fn check(args: &ChaosArgs) -> Result<(), LabError> {
     }
     if args.rate < RATE_MIN {
         return Err(LabError::Usage(format!("--rate must be at least {RATE_MIN}: otherwise silence says nothing")));
+    }
+    if args.guests > GUESTS_MAX {
+        return Err(LabError::Usage(format!(
+            "--guests must be at most {GUESTS_MAX}: they watch each other in one group"
+        )));
     }
     if args.pushes.is_nan() || args.pushes <= 0.0 {
         return Err(LabError::Usage("--pushes must be above 0".into()));
@@ -89,9 +96,11 @@ pub(crate) fn run(args: &ChaosArgs) -> Result<Verdict, LabError> {
         nodes: topology.nodes.iter().map(|node| (node.http, node.miop())).collect(),
         api_key: topology.api_key.clone(),
         token_key: topology.token_key.clone(),
+        guests: setup::names(&format!("{tag}-g"), args.guests),
+        group: format!("guests-{tag}"),
     });
     let book = Arc::new(Book::new(&tag));
-    let guests = Guests::arrive(&tag, args.guests, &doors, &book, args.patience)?;
+    let guests = Guests::arrive(&doors, &book, args.patience)?;
     let mut run = Run { args, seed, bounds, stage, doors, book, guests };
     let (mut verdict, mut told) = (Verdict::Passed, Vec::new());
     for (number, step) in steps.iter().enumerate() {

@@ -91,6 +91,8 @@ pub(super) struct Presence {
     pub(super) bound_s: f64,
     /// Who stayed and was told to be offline, and where.
     pub(super) told_offline: Vec<String>,
+    /// Changes that sessions were told.
+    pub(super) told_changes: u64,
     /// Whether nobody may be, in this step.
     pub(super) nobody_may_be: bool,
     /// What is wrong still.
@@ -180,6 +182,7 @@ impl Judge {
             since_ready_s: after(times.undone),
             bound_s: bound.as_secs_f64(),
             told_offline,
+            told_changes: 0,
             nobody_may_be,
             wrong: self.wrong(),
         }

@@ -51,7 +51,7 @@ pub(super) fn presence(presence: &Presence) {
         (_, true) => format!("TOLD OFFLINE though they stayed: {told} times"),
         (_, false) => format!("told offline though they stayed: {told} times, their node's lease being over"),
     };
-    println!("  presence     {right}  {told}");
+    println!("  presence     {right}  {told} (sessions were told {} changes)", presence.told_changes);
     for wrong in &presence.wrong {
         println!("  ! {wrong}");
     }

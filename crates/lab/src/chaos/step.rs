@@ -237,7 +237,9 @@ impl<'a> Beside<'a> {
         let bound = self.bounds.presence(step.kinds());
         self.judge.await_right((bound + LATER).saturating_sub(times.undone.elapsed()));
         let nobody_may_be_told_offline = step.kinds().all(Kind::keeps_leases);
-        let presence = self.judge.presence(&times, bound, nobody_may_be_told_offline);
+        let mut presence = self.judge.presence(&times, bound, nobody_may_be_told_offline);
+        presence.told_offline.extend(self.guests.told_offline(times.harmed));
+        presence.told_changes = self.guests.told_changes();
 
         // In the end everybody is there, and gets what came meanwhile.
         self.guests.all_come();
@@ -286,6 +288,7 @@ mod tests {
                 since_ready_s: Some(1.0),
                 bound_s: 9.5,
                 told_offline: Vec::new(),
+                told_changes: 0,
                 nobody_may_be: true,
                 wrong: Vec::new(),
             },

@@ -4,6 +4,7 @@ use super::{
     super::pushes::Book,
     line::{Line, News},
     slot::{Doors, Slot},
+    told::Told,
 };
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -19,7 +20,18 @@ const SILENCE: Duration = Duration::from_secs(4);
 /// Before a device tries again, in milliseconds at random: those that lost a node do not fall upon the next together.
 const AGAIN_MS: std::ops::Range<u64> = 100..500;
 
-pub(super) fn live(number: usize, slot: &Slot, doors: &Doors, book: &Book, gone: &AtomicBool) {
+/// What all devices share.
+pub(super) struct Around<'a> {
+    pub(super) slots: &'a [Slot],
+    pub(super) doors: &'a Doors,
+    pub(super) book: &'a Book,
+    pub(super) told: &'a Told,
+    pub(super) gone: &'a AtomicBool,
+}
+
+pub(super) fn live(number: usize, around: &Around<'_>) {
+    let Around { doors, gone, .. } = around;
+    let slot = &around.slots[number];
     let mut node = slot.home;
     let mut connections = 0;
     while !gone.load(Ordering::Relaxed) {
@@ -36,7 +48,7 @@ pub(super) fn live(number: usize, slot: &Slot, doors: &Doors, book: &Book, gone:
             Ok((line, pushes)) => {
                 slot.is_bound(pushes);
                 connections += 1;
-                let ended = Visit { number, connection: connections, slot, book, node }.stay(line, gone);
+                let ended = Visit { number, connection: connections, slot, around, node }.stay(line);
                 match ended {
                     Ended::Left => {
                         node = slot.home;
@@ -63,15 +75,22 @@ struct Visit<'a> {
     number: usize,
     connection: u64,
     slot: &'a Slot,
-    book: &'a Book,
+    around: &'a Around<'a>,
     node: usize,
+}
+
+/// What a visitor keeps in mind.
+struct Mind {
+    heard: Instant,
+    beaten: Instant,
+    /// Whether it has asked to be told of the others, and was not refused.
+    watches: bool,
 }
 
 impl Visit<'_> {
     /// Until it is to go, or the connection ends.
-    fn stay(&self, mut line: Line, gone: &AtomicBool) -> Ended {
-        let mut heard = Instant::now();
-        let mut beaten = heard;
+    fn stay(&self, mut line: Line) -> Ended {
+        let mut mind = Mind { heard: Instant::now(), beaten: Instant::now(), watches: false };
         loop {
             if self.slot.take_call() {
                 if self.node != self.slot.home {
@@ -79,11 +98,11 @@ impl Visit<'_> {
                 }
                 self.slot.is_at_rest();
             }
-            if !self.slot.is_wanted() || gone.load(Ordering::Relaxed) {
+            if !self.slot.is_wanted() || self.around.gone.load(Ordering::Relaxed) {
                 // Every other time it is just gone, like an app that is swiped away.
                 return self.leave(line, self.connection.is_multiple_of(2));
             }
-            let result = self.listen(&mut line, &mut heard, &mut beaten);
+            let result = self.listen(&mut line, &mut mind);
             if let Err(why) = result {
                 self.slot.has_ended();
                 return Ended::Broke(why);
@@ -99,26 +118,32 @@ impl Visit<'_> {
         Ended::Left
     }
 
-    fn listen(&self, line: &mut Line, heard: &mut Instant, beaten: &mut Instant) -> Result<(), String> {
+    fn listen(&self, line: &mut Line, mind: &mut Mind) -> Result<(), String> {
         let word = |error: ClientError| in_a_word(&error);
-        if beaten.elapsed() >= BETWEEN_BEATS {
-            *beaten = Instant::now();
+        if mind.beaten.elapsed() >= BETWEEN_BEATS {
+            mind.beaten = Instant::now();
             line.beat().map_err(word)?;
+            if !std::mem::replace(&mut mind.watches, true) {
+                line.watch(self.around.doors).map_err(word)?;
+            }
         }
         match line.next(LISTEN).map_err(word)? {
             Some(news) => {
-                *heard = Instant::now();
+                mind.heard = Instant::now();
                 match news {
                     News::Push { id, body } => {
-                        self.book.take(self.number, self.connection, id, &body);
+                        self.around.book.take(self.number, self.connection, id, &body);
                         line.acknowledge(id).map_err(word)?;
                     }
                     News::Bound { pushes } => self.slot.is_bound(pushes),
                     News::Leave => return Err("told to connect again".into()),
-                    News::Refused(_) | News::Other => {}
+                    News::Presence(changes) => self.around.told.take(changes, self.around.slots, self.node),
+                    // Nothing else is asked for: it asks again.
+                    News::Refused(_) => mind.watches = false,
+                    News::Other => {}
                 }
             }
-            None if heard.elapsed() > SILENCE => return Err("silence".into()),
+            None if mind.heard.elapsed() > SILENCE => return Err("silence".into()),
             None => {}
         }
         Ok(())

@@ -37,6 +37,10 @@ pub(super) enum News {
     Bound {
         pushes: bool,
     },
+    /// Something was refused, by its code.
+    Refused(String),
+    /// Users whom it watches, and whether they are online.
+    Presence(Vec<(String, bool)>),
     Other,
 }
 
@@ -95,6 +99,9 @@ impl Line {
             })),
             Line::WebSocket(session) => Ok(session.next(timeout)?.map(|frame| match frame {
                 ServerFrame::Push(push) => News::Push { id: push.push, body: push.body.get().as_bytes().to_vec() },
+                ServerFrame::Presence { changes, .. } => {
+                    News::Presence(changes.into_iter().map(|change| (change.user, change.online)).collect())
+                }
                 ServerFrame::Reconnect { .. } => News::Leave,
                 ServerFrame::Error { code, .. } => News::Refused(code.as_str().to_owned()),
                 ServerFrame::Bound(bound) => News::Bound { pushes: bound.pushes != Some(false) },
@@ -108,6 +115,18 @@ impl Line {
         match self {
             Line::Miop(session) => session.heartbeat(),
             Line::WebSocket(session) => session.write(&ClientFrame::Ping { reference: None }),
+        }
+    }
+
+    /// Asks to be told how all guests are. Devices over MIOP are not asked to watch: some want pushes alone.
+    pub(super) fn watch(&mut self, doors: &Doors) -> Result<(), ClientError> {
+        match self {
+            Line::Miop(_) => Ok(()),
+            Line::WebSocket(session) => session.write(&ClientFrame::WatchPresence {
+                reference: None,
+                conversation: Some(doors.group.clone()),
+                users: doors.guests.clone(),
+            }),
         }
     }
 

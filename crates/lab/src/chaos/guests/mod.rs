@@ -2,17 +2,19 @@
 //!
 //! A device is where it is wanted: it connects, comes back from a connection that broke or fell silent, on another node,
 //! and leaves when it is told to. What it knows of its own session is the truth that nodes are held against. In reading order:
-//! [`slot`] is what a device is told and tells, [`line`] its connection, [`device`] its life.
+//! [`slot`] is what a device is told and tells, [`line`] its connection, [`device`] its life, [`told`] what it hears of others.
 
 mod device;
 mod line;
 mod slot;
+mod told;
 
 use super::{
     pushes::Book,
     truth::{Stand, Truth},
 };
 use crate::{LabError, setup};
+use device::Around;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 pub(super) use slot::Doors;
 use slot::{Slot, Via};
@@ -26,6 +28,7 @@ use std::{
     time::{Duration, Instant},
 };
 use tidings_client::http::Http;
+use told::Told;
 
 /// Devices of a guest, as presence names them.
 const DEVICES: [&str; 2] = ["phone", "web"];
@@ -35,24 +38,20 @@ const LOOK: Duration = Duration::from_millis(20);
 
 pub(super) struct Guests {
     slots: Arc<[Slot]>,
-    names: Vec<String>,
+    doors: Arc<Doors>,
+    told: Arc<Told>,
     gone: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Guests {
     /// Makes the users, and returns when all their devices are there.
-    pub(super) fn arrive(
-        tag: &str,
-        count: usize,
-        doors: &Arc<Doors>,
-        book: &Arc<Book>,
-        patience: Duration,
-    ) -> Result<Self, LabError> {
-        let names = setup::names(&format!("{tag}-g"), count);
-        setup::named_users(&mut Http::new(doors.nodes[0].0, doors.api_key.clone()), &names)?;
+    pub(super) fn arrive(doors: &Arc<Doors>, book: &Arc<Book>, patience: Duration) -> Result<Self, LabError> {
+        let mut http = Http::new(doors.nodes[0].0, doors.api_key.clone());
+        setup::named_users(&mut http, &doors.guests)?;
+        setup::group(&mut http, &doors.group, &doors.guests)?;
         let mut slots = Vec::new();
-        for (number, user) in names.iter().enumerate() {
+        for (number, user) in doors.guests.iter().enumerate() {
             // Every node has devices of all ways: one that is for pushes alone lives on when its session is bound anew.
             let phone = Via::Miop { chats: number % 2 == 0 };
             slots.push(Slot::new(user, DEVICES[0], phone, number % doors.nodes.len()));
@@ -60,12 +59,17 @@ impl Guests {
         }
         let slots: Arc<[Slot]> = slots.into();
         let gone = Arc::new(AtomicBool::new(false));
+        let told = Arc::new(Told::default());
         let start = |number: usize| {
-            let (slots, doors, book, gone) = (slots.clone(), doors.clone(), book.clone(), gone.clone());
-            std::thread::spawn(move || device::live(number, &slots[number], &doors, &book, &gone))
+            let (slots, doors, book, told) = (slots.clone(), doors.clone(), book.clone(), told.clone());
+            let gone = gone.clone();
+            std::thread::spawn(move || {
+                let around = Around { slots: &slots, doors: &doors, book: &book, told: &told, gone: &gone };
+                device::live(number, &around);
+            })
         };
         let threads = (0..slots.len()).map(start).collect();
-        let guests = Guests { slots, names, gone, threads };
+        let guests = Guests { slots, doors: doors.clone(), told, gone, threads };
         match guests.await_all(patience) {
             true => Ok(guests),
             false => Err(LabError::Server(format!("not all devices were bound: {:?}", guests.breaks()))),
@@ -73,7 +77,7 @@ impl Guests {
     }
 
     pub(super) fn names(&self) -> &[String] {
-        &self.names
+        &self.doors.guests
     }
 
     /// The devices of the guest of this number.
@@ -105,8 +109,19 @@ impl Guests {
         (0..self.slots.len()).filter(|device| !self.is_pushed_to(*device)).count()
     }
 
+    /// Who was told to be offline to a session that watches, though there since before the harm.
+    pub(super) fn told_offline(&self, harmed: Instant) -> Vec<String> {
+        self.told.since(harmed)
+    }
+
+    /// Changes that sessions were told in this step.
+    pub(super) fn told_changes(&self) -> u64 {
+        self.told.changes()
+    }
+
     /// All come, and to the nodes where they were first.
     pub(super) fn spread(&self) {
+        self.told.forget();
         for slot in self.slots.iter() {
             slot.want(true);
             slot.go_home();
@@ -130,7 +145,7 @@ impl Guests {
     /// Half of the guests come and go, one device at a time, until `enough`.
     pub(super) fn have_whims(&self, seed: u64, enough: &AtomicBool) {
         let mut random = StdRng::seed_from_u64(seed);
-        let whimsical: Vec<usize> = (0..self.names.len()).filter(|guest| guest % 4 > 1).collect();
+        let whimsical: Vec<usize> = (0..self.names().len()).filter(|guest| guest % 4 > 1).collect();
         while !whimsical.is_empty() && !enough.load(Ordering::Relaxed) {
             let guest = whimsical[random.random_range(0..whimsical.len())];
             let device = &self.slots[guest * DEVICES.len() + random.random_range(0..DEVICES.len())];

@@ -18,6 +18,9 @@ pub(in crate::chaos) struct Doors {
     pub(in crate::chaos) nodes: Vec<(SocketAddr, SocketAddr)>,
     pub(in crate::chaos) api_key: String,
     pub(in crate::chaos) token_key: String,
+    /// The guests, and the group of theirs in which they may watch each other.
+    pub(in crate::chaos) guests: Vec<String>,
+    pub(in crate::chaos) group: String,
 }
 
 /// How a device connects.
@@ -98,6 +101,11 @@ impl Slot {
     pub(super) fn is_pushed_to(&self) -> bool {
         let state = self.state();
         state.bound.is_some() && state.pushes
+    }
+
+    /// Since when it has a session.
+    pub(super) fn bound_since(&self) -> Option<Instant> {
+        self.state().bound
     }
 
     pub(super) fn is_known(&self) -> bool {
