@@ -206,8 +206,11 @@ fn a_node_dies_under_load_and_nobody_misses_anything() {
     let mut bench = Command::new(env!("CARGO_BIN_EXE_tidings"));
     bench.args(["bench", "chaos", "--sequences", "1", "--steps", "1", "--only", "node-killed", "--nodes", "2"]);
     bench.args(["--members", "12", "--rate", "20", "--senders", "4", "--restart", "500ms"]);
+    bench.args(["--guests", "4"]);
     let output = bench.output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
     assert!(said.contains("the same on all nodes") && !said.contains("reconnects 0"), "{said}");
+    assert!(said.contains("right again after") && said.contains("nobody who stayed was told offline"), "{said}");
+    assert!(!said.contains("told 0 changes") && !said.contains("reached 0 of"), "{said}");
 }

@@ -79,10 +79,14 @@ impl Line {
         };
         match line.next(BIND_TIMEOUT)? {
             Some(News::Bound { pushes }) => Ok((line, pushes)),
-            Some(News::Refused(code)) => {
+            Some(answer) => {
+                let code = match answer {
+                    News::Refused(code) => code,
+                    News::Leave => "told to connect again".to_owned(),
+                    _ => return Err(ClientError::Protocol("a bind was answered with something else".into())),
+                };
                 Err(ClientError::Ended { code, message: "not bound".into(), retry_after_ms: None })
             }
-            Some(_) => Err(ClientError::Protocol("a bind was answered with something else".into())),
             None => Err(std::io::Error::from(ErrorKind::TimedOut).into()),
         }
     }
