@@ -23,6 +23,7 @@ use std::sync::{
     Arc, OnceLock,
     atomic::{AtomicBool, Ordering},
 };
+use tidings_protocol::error::Refusal;
 
 /// Who asks. The doors establish it from an API key or a token; the engine checks what it may do.
 #[derive(Debug, Clone)]
@@ -217,6 +218,11 @@ impl Engine {
     /// Everything up to there is read from the store, never handed to shards.
     pub fn started_at(&self) -> [Position; LANES] {
         self.started_at
+    }
+
+    /// Whether this node can tell who is online.
+    pub(crate) fn check_presence(&self) -> Result<(), Refusal> {
+        self.cluster.as_ref().map_or(Ok(()), Cluster::check_presence)
     }
 
     /// Whether no other node is known that goes on when this one ends.

@@ -124,6 +124,7 @@ impl Engine {
         if users.len() > PRESENCE_BATCH_MAX {
             return Err(Refusal::limit("users in a presence query", PRESENCE_BATCH_MAX as u64, users.len() as u64));
         }
+        self.check_presence()?;
         users
             .iter()
             .map(|id| {

@@ -60,6 +60,8 @@ pub struct ClusterParts {
     pub recent_bytes_max: usize,
 }
 
+const NOBODY_KNOWN: &str = "this node has just started, and has not heard yet who is online on the others";
+
 /// This node among others.
 pub struct Cluster {
     pub members: Arc<Members>,
@@ -160,7 +162,16 @@ impl Cluster {
     pub(crate) fn readiness(&self) -> Result<(), String> {
         match self.follower.trouble().or_else(|| self.members.trouble()) {
             Some(trouble) => Err(trouble),
+            None if !self.presence.knows() => Err(NOBODY_KNOWN.into()),
             None => Ok(()),
+        }
+    }
+
+    /// Whether this node can tell who is online: one that has just started must hear of the others first.
+    pub(crate) fn check_presence(&self) -> Result<(), Refusal> {
+        match self.presence.knows() {
+            true => Ok(()),
+            false => Err(Refusal::new(ErrorCode::NodeUnavailable, NOBODY_KNOWN).retry_after(1_000)),
         }
     }
 

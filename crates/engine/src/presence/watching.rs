@@ -99,6 +99,7 @@ impl Engine {
         if users.len() > WATCHED_USERS_MAX {
             return Err(Refusal::limit("users that a session watches", WATCHED_USERS_MAX as u64, users.len() as u64));
         }
+        self.check_presence()?;
         let group = conversation.map(|id| self.watchable_group(user, id)).transpose()?;
         let mut numbers = Vec::with_capacity(users.len());
         for id in users {

@@ -55,8 +55,9 @@ pub(super) fn presence(presence: &Presence) {
     for wrong in &presence.wrong {
         println!("  ! {wrong}");
     }
-    for told in presence.told_offline.iter().take(NAMES_MAX).filter(|_| presence.nobody_may_be) {
-        println!("  ! told offline: {told}");
+    for told in presence.told_offline.iter().take(NAMES_MAX) {
+        let mark = if presence.nobody_may_be { '!' } else { '-' };
+        println!("  {mark} told offline: {told}");
     }
 }
 

@@ -89,7 +89,7 @@ impl Run<'_> {
         let breaks_before = self.guests.breaks();
         // Who went elsewhere in an earlier step would leave the node that is to be harmed without anybody to notice.
         self.stage.load.spread()?;
-        self.guests.spread();
+        self.guests.spread(step.kinds().any(Kind::may_move_the_lead));
         self.book.begin_step();
         self.stage.load.begin(phase)?;
         let (watch, judge, enough) = (Watch::default(), Judge::new(args.nodes), Enough::default());

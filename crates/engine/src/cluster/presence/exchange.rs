@@ -92,6 +92,15 @@ pub(super) enum Act {
     Replace(UserNo, u64),
 }
 
+/// How much of the others' sessions is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Progress {
+    All,
+    Coming,
+    /// Somebody has not said anything yet.
+    Silence,
+}
+
 pub(super) struct Exchange {
     me: Member,
     lease: Duration,
@@ -263,6 +272,16 @@ impl Exchange {
             })
             .collect();
         waiting.iter().for_each(|name| self.say_to(name, What::Ask));
+    }
+
+    /// Whether all that the other nodes have was heard once, and whether some of it is coming.
+    pub(super) fn progress(&self) -> Progress {
+        let is_receiving = |other: &Other| matches!(other.standing, Standing::Receiving { .. });
+        match () {
+            () if self.others.values().all(|other| other.was_even) => Progress::All,
+            () if self.others.values().any(is_receiving) => Progress::Coming,
+            () => Progress::Silence,
+        }
     }
 
     /// Says what has come and gone here.

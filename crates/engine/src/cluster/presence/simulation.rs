@@ -4,7 +4,7 @@
 
 use super::{
     Said,
-    exchange::{Act, Around, Exchange, To},
+    exchange::{Act, Around, Exchange, Progress, To},
 };
 use crate::{
     cluster::log::Member,
@@ -316,6 +316,20 @@ fn nodes_that_hear_of_ends_in_different_orders_agree_on_the_last_one() {
     world.heal();
     let seen: Vec<Option<u64>> = world.nodes.iter().map(|node| node.presence.last_seen(user)).collect();
     assert_eq!(seen, [Some(last); NODES]);
+}
+
+#[test]
+fn a_node_that_has_just_started_knows_that_it_has_not_heard_the_others() {
+    let mut world = World::new();
+    world.see();
+    (0..40).for_each(|user| world.arrive(1, user, 0));
+    world.heal();
+    let progress = |world: &World| world.nodes[0].exchange.progress();
+    assert_eq!(progress(&world), Progress::All);
+    world.take(&Step::Restart { node: 0 });
+    assert_eq!((world.nodes[0].presence.users(), progress(&world)), (0, Progress::Silence));
+    world.heal();
+    assert_eq!((world.nodes[0].presence.users(), progress(&world)), (40, Progress::All));
 }
 
 #[test]

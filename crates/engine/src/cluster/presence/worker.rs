@@ -2,7 +2,7 @@
 
 use super::{
     Said,
-    exchange::{Act, Around, Exchange, To},
+    exchange::{Act, Around, Exchange, Progress, To},
 };
 use crate::{
     cluster::{Cluster, wire::Message},
@@ -30,6 +30,10 @@ const GATHER: Duration = Duration::from_millis(5);
 /// Between looks at who is in the cluster.
 const SEE_EVERY: Duration = Duration::from_millis(100);
 
+/// A node that has just started waits for so long for those that say nothing: they may have died with it, or the bus is
+/// away. Then it answers by what it knows.
+const SILENCE_MAX: Duration = Duration::from_secs(5);
+
 /// Where what was heard waits.
 #[derive(Clone)]
 pub(crate) struct PresenceInbox {
@@ -56,6 +60,7 @@ impl PresenceInbox {
 pub(crate) struct PresenceThread {
     inbox: PresenceInbox,
     heard: Receiver<Vec<u8>>,
+    knows: Arc<AtomicBool>,
     running: Mutex<Option<(Sender<()>, JoinHandle<()>)>>,
 }
 
@@ -63,7 +68,7 @@ impl Default for PresenceThread {
     fn default() -> Self {
         let (sender, heard) = bounded(HEARD_MAX);
         let inbox = PresenceInbox { heard: sender, lost: Arc::default() };
-        PresenceThread { inbox, heard, running: Mutex::default() }
+        PresenceThread { inbox, heard, knows: Arc::default(), running: Mutex::default() }
     }
 }
 
@@ -72,14 +77,22 @@ impl PresenceThread {
         self.inbox.clone()
     }
 
+    /// Whether this node has heard who is online on the others. Before, it would tell them offline.
+    pub(crate) fn knows(&self) -> bool {
+        self.knows.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn start(&self, engine: &Arc<Engine>) {
         let (engine, heard, lost) = (engine.clone(), self.heard.clone(), self.inbox.lost.clone());
+        let knows = self.knows.clone();
         let (stop, stopped) = bounded(1);
         let run = move || {
             if let (Some(cluster), Some(news)) = (&engine.cluster, &engine.presence.news) {
                 let me = cluster.members.me().clone();
                 let exchange = Exchange::new(me, cluster.members.lease(), Instant::now());
-                Turns { engine: &engine, cluster, news, exchange, lost: &lost, tell: None }.run(&heard, &stopped);
+                let (started, lost, knows) = (Instant::now(), &*lost, &*knows);
+                Turns { engine: &engine, cluster, news, exchange, lost, tell: None, started, knows }
+                    .run(&heard, &stopped);
             }
         };
         match std::thread::Builder::new().name("presence-nodes".into()).spawn(run) {
@@ -105,6 +118,8 @@ struct Turns<'a> {
     lost: &'a AtomicBool,
     /// When what waits is said.
     tell: Option<Instant>,
+    started: Instant,
+    knows: &'a AtomicBool,
 }
 
 impl Turns<'_> {
@@ -175,7 +190,20 @@ impl Turns<'_> {
         // Before the first answer of the store nobody is known, not even ourselves.
         if !members.is_empty() {
             self.step(|exchange, around| exchange.see(&members, around));
+            self.look_whether_all_is_known();
         }
+    }
+
+    fn look_whether_all_is_known(&self) {
+        if self.knows.load(Ordering::Relaxed) {
+            return;
+        }
+        let knows = match self.exchange.progress() {
+            Progress::All => true,
+            Progress::Coming => false,
+            Progress::Silence => self.started.elapsed() >= SILENCE_MAX,
+        };
+        self.knows.store(knows, Ordering::Relaxed);
     }
 
     fn hear(&mut self, bytes: &[u8]) {
@@ -190,6 +218,7 @@ impl Turns<'_> {
             self.see();
         }
         self.step(|exchange, around| exchange.hear(said, around));
+        self.look_whether_all_is_known();
     }
 
     /// While the bus is down, what there is to say waits for it, up to its bound.

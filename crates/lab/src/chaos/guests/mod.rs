@@ -120,10 +120,11 @@ impl Guests {
     }
 
     /// All come, and to the nodes where they were first.
-    pub(super) fn spread(&self) {
+    pub(super) fn spread(&self, lead_may_move: bool) {
         self.told.forget();
         for slot in self.slots.iter() {
             slot.want(true);
+            slot.lead_may_move(lead_may_move);
             slot.go_home();
         }
     }

@@ -39,6 +39,8 @@ pub(super) struct Slot {
     pub(super) home: usize,
     wanted: AtomicBool,
     called_home: AtomicBool,
+    /// Whether its session lasts as long as its connection: over MIOP it is the leader's, and ends with the lead.
+    lasts: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -64,6 +66,7 @@ impl Slot {
             home,
             wanted: AtomicBool::new(true),
             called_home: AtomicBool::new(false),
+            lasts: AtomicBool::new(true),
             state: Mutex::default(),
         }
     }
@@ -80,6 +83,11 @@ impl Slot {
 
     pub(super) fn is_wanted(&self) -> bool {
         self.wanted.load(Ordering::Relaxed)
+    }
+
+    /// Another node may come to lead.
+    pub(super) fn lead_may_move(&self, may_move: bool) {
+        self.lasts.store(!may_move || matches!(self.via, Via::WebSocket), Ordering::Relaxed);
     }
 
     pub(super) fn go_home(&self) {
@@ -103,9 +111,9 @@ impl Slot {
         state.bound.is_some() && state.pushes
     }
 
-    /// Since when it has a session.
+    /// Since when it has a session that lasts.
     pub(super) fn bound_since(&self) -> Option<Instant> {
-        self.state().bound
+        self.state().bound.filter(|_| self.lasts.load(Ordering::Relaxed))
     }
 
     pub(super) fn is_known(&self) -> bool {
@@ -149,7 +157,30 @@ impl Slot {
         stand.changing |= state.is_busy || state.bound.is_some() != self.is_wanted();
         if let Some(since) = state.bound {
             stand.devices.insert(self.device.to_owned());
-            stand.since = Some(stand.since.map_or(since, |other| other.min(since)));
+            if self.lasts.load(Ordering::Relaxed) {
+                stand.since = Some(stand.since.map_or(since, |other| other.min(since)));
+            }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_that_is_the_leaders_lasts_only_while_the_lead_does() {
+        let phone = Slot::new("ann", "phone", Via::Miop { chats: false }, 0);
+        let web = Slot::new("ann", "web", Via::WebSocket, 0);
+        let since = |slot: &Slot, may_move: bool| {
+            slot.is_bound(true);
+            slot.lead_may_move(may_move);
+            let mut stand = Stand::default();
+            slot.tell(&mut stand);
+            assert_eq!((stand.since, stand.devices.len()), (slot.bound_since(), 1));
+            stand.since.is_some()
+        };
+        assert!(since(&phone, false) && since(&web, false) && since(&web, true));
+        assert!(!since(&phone, true));
     }
 }
