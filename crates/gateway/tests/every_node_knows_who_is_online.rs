@@ -121,6 +121,7 @@ fn nodes(count: u8, users: usize, lease: Duration) -> Nodes {
     let nodes = Nodes { servers, joints, bus, store };
     let known = |server: &Server| server.engine.cluster.as_ref().unwrap().members.all().len() == usize::from(count);
     nodes.wait("all nodes know each other", known);
+    nodes.wait("all nodes have heard each other", |server| server.engine.readiness().is_ok());
     let ids: Vec<String> = (0..users).map(|n| format!("u{n}")).collect();
     let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
     nodes.servers[0].users(&ids);
@@ -151,7 +152,8 @@ impl Nodes {
 }
 
 fn says(server: &Server, expected: &[(&str, usize)]) -> bool {
-    expected.iter().all(|(user, devices)| server.online(user) == *devices)
+    // One that has just started knows nothing of the others, and says so.
+    server.engine.readiness().is_ok() && expected.iter().all(|(user, devices)| server.online(user) == *devices)
 }
 
 fn watch(session: &mut Session, users: &[&str]) {
