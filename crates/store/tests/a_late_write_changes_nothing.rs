@@ -121,19 +121,36 @@ fn value(store: &PostgresStore) -> Vec<u8> {
     store.row(RowSpace::Popups, b"k").unwrap().unwrap()
 }
 
-fn member() -> Member {
+fn member(boot_id: u64) -> Member {
     let (address, link) = Default::default();
-    Member { name: "a".into(), boot_id: u64::MAX - 7, address, link, version: "1".into(), roles: "all".into() }
+    Member { name: boot_id.to_string(), boot_id, address, link, version: "1".into(), roles: "all".into() }
 }
 
 fn lead(store: &PostgresStore) -> Term {
-    let beat = store.beat(&member(), 60_000, true, true).unwrap();
-    assert_eq!(beat.leader, Some(member().boot_id));
+    lead_as(store, u64::MAX - 7)
+}
+
+fn lead_as(store: &PostgresStore, boot_id: u64) -> Term {
+    let beat = store.beat(&member(boot_id), 60_000, true, true).unwrap();
+    assert_eq!(beat.leader, Some(boot_id));
     beat.term
 }
 
-/// A store on a way of its own, which has written, and the value whose answer is lost.
+/// A store on a way of its own, which has written, and whose next write is held up; then the node goes on as before.
 fn with_a_write_under_way(lead: impl Fn(&PostgresStore) -> Term, then: impl FnOnce(&PostgresStore, &Way, Term)) {
+    with_a_lead_and_a_write_under_way(&lead, |store, way, term, _| {
+        then(store, way, term);
+        // Who leads goes on with its term, and so does what it writes.
+        assert_eq!(lead(store), term);
+        put(store, term, b"9").unwrap();
+        assert_eq!(value(store), b"9");
+    });
+}
+
+fn with_a_lead_and_a_write_under_way(
+    lead: impl Fn(&PostgresStore) -> Term,
+    then: impl FnOnce(&PostgresStore, &Way, Term, &str),
+) {
     let server = PostgresServer::shared();
     let url = server.database();
     let way = Way::to(format!("{}/.s.PGSQL.5432", server.folder().display()));
@@ -145,11 +162,7 @@ fn with_a_write_under_way(lead: impl Fn(&PostgresStore) -> Term, then: impl FnOn
     put(&store, term, b"0").unwrap();
     way.hold();
     assert!(matches!(put(&store, term, b"1"), Err(StoreError::Unsure(_))));
-    then(&store, &way, term);
-    // Who leads goes on with its term, and so does what it writes.
-    assert_eq!(lead(&store), term);
-    put(&store, term, b"9").unwrap();
-    assert_eq!(value(&store), b"9");
+    then(&store, &way, term, &url);
 }
 
 #[test]
@@ -173,4 +186,41 @@ fn a_write_that_arrives_late_is_not_read_once_it_was_asked_about() {
             assert_eq!(value(store), b"0");
         });
     }
+}
+
+#[test]
+fn another_lead_ends_a_term_that_was_raised() {
+    with_a_lead_and_a_write_under_way(lead, |store, way, term, url| {
+        until("a new connection writes", || put(store, term, b"2").is_ok());
+        let other = open_at(url);
+        other.goodbye(u64::MAX - 7).unwrap();
+        let second = lead_as(&other, 1);
+        assert!(second > term);
+        put(&other, second, b"3").unwrap();
+        assert!(matches!(put(store, term, b"4"), Err(StoreError::TermIsOver)));
+        way.let_go();
+        assert_eq!(value(store), b"3");
+        // The first leads again: in a term of its own.
+        other.goodbye(1).unwrap();
+        let third = lead(store);
+        assert!(third > second);
+        assert!(matches!(put(store, term, b"5"), Err(StoreError::TermIsOver)));
+        assert!(matches!(put(&other, second, b"5"), Err(StoreError::TermIsOver)));
+        put(store, third, b"6").unwrap();
+        assert_eq!(value(store), b"6");
+    });
+}
+
+#[test]
+fn another_lead_that_comes_first_ends_the_doubt() {
+    with_a_lead_and_a_write_under_way(lead, |store, way, term, url| {
+        let other = open_at(url);
+        other.goodbye(u64::MAX - 7).unwrap();
+        let second = lead_as(&other, 1);
+        until("a new connection tells", || matches!(store.settle(term), Err(StoreError::TermIsOver)));
+        assert!(matches!(put(store, term, b"4"), Err(StoreError::TermIsOver)));
+        way.let_go();
+        assert_eq!(value(store), b"0");
+        put(&other, second, b"3").unwrap();
+    });
 }
