@@ -53,7 +53,7 @@ impl Terms {
     /// The leader and its term's number, as the database says: the term as the engine knows it.
     pub(super) fn heard(&self, me: i64, leader: Option<i64>, term: Term) -> Term {
         let mut state = self.0.lock();
-        let is_raised = |by: u64| by % STRIDE == 0 && by / STRIDE <= state.raised;
+        let is_raised = |by: u64| by.is_multiple_of(STRIDE) && by / STRIDE <= state.raised;
         let is_known =
             state.me == me && state.term != Term::ALONE && term.0.checked_sub(state.term.0).is_some_and(is_raised);
         match leader {
