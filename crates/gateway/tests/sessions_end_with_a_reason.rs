@@ -131,7 +131,27 @@ fn a_client_that_says_goodbye_is_answered_with_one() {
     until("his connection is closed", || server.gateway.connections() == 0);
 }
 
-/// Commits only when it is let through, one batch each.
+#[test]
+fn a_session_whose_device_went_without_an_answer_binds_anew() {
+    let gate = unbounded().1;
+    let server = Server::with(gateway_config(), Arc::new(Gated { inner: MemoryStore::default(), gate }));
+    server.users(&["bob"]);
+    let bind = || {
+        let mut session = Session::connect(server.address).unwrap();
+        let bind = format!(r#"{{"t":"bind","token":"{}","device_id":"phone","push":true}}"#, token("bob"));
+        session.write_text(bind.as_bytes()).unwrap();
+        assert!(matches!(next(&mut session), ServerFrame::Bound(_)));
+        session
+    };
+    let mut session = bind();
+    assert_eq!(server.engine.remove_device("bob", "phone").unwrap_err().code, ErrorCode::StoreUnavailable);
+    check_end(&mut session, ErrorCode::StoreUnavailable);
+    let mut session = bind();
+    assert!(frames_until_pong(&mut session).is_empty());
+    assert_eq!(server.engine.user_devices("bob").unwrap().devices.len(), 1);
+}
+
+/// Commits only when it is let through, one batch each; and tells nobody that a device was removed.
 struct Gated {
     inner: MemoryStore,
     gate: Receiver<()>,
@@ -139,7 +159,11 @@ struct Gated {
 
 impl PushStore for Gated {
     fn write_push(&self, term: Term, changes: &[PushChange]) -> StoreResult<()> {
-        self.inner.write_push(term, changes)
+        self.inner.write_push(term, changes)?;
+        match changes.iter().any(|change| matches!(change, PushChange::Drop(PushKey::Device(_)))) {
+            true => Err(StoreError::Unsure("the answer was lost".into())),
+            false => Ok(()),
+        }
     }
     fn push_row(&self, key: &PushKey) -> StoreResult<Option<PushRow>> {
         self.inner.push_row(key)
