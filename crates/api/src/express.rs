@@ -188,19 +188,20 @@ async fn read_more<S: AsyncRead + Unpin>(
     read: &mut Vec<u8>,
     idle: &mut Pin<&mut Sleep>,
     idle_max: Duration,
-    told_to_stop: &mut Pin<Box<impl Future<Output = ()>>>,
+    told_to_stop: &mut Pin<Box<impl Future<Output = ()> + ?Sized>>,
 ) -> io::Result<bool> {
     let had = read.len();
     let mut began = None;
     read.resize(had + READ_BYTES, 0);
     let count = poll_fn(|context| {
+        // First: on a connection that always has another question nothing else would ever be looked at.
+        if told_to_stop.as_mut().poll(context).is_ready() {
+            return Poll::Ready(Ok(0));
+        }
         let mut buffer = ReadBuf::new(&mut read[had..]);
         match Pin::new(&mut *stream).poll_read(context, &mut buffer) {
             Poll::Ready(result) => return Poll::Ready(result.map(|()| buffer.filled().len())),
             Poll::Pending => {}
-        }
-        if told_to_stop.as_mut().poll(context).is_ready() {
-            return Poll::Ready(Ok(0));
         }
         // The timer is set anew when it fires, not for each request.
         let until = *began.get_or_insert_with(Instant::now) + idle_max;
@@ -350,4 +351,23 @@ fn put_refusal(out: &mut Vec<u8>, refusal: &Refusal, date: &str) -> io::Result<(
     write!(out, "content-length: {}\r\ndate: {date}\r\n\r\n", body.len())?;
     out.extend_from_slice(&body);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use std::future::{pending, ready};
+
+    #[tokio::test]
+    async fn a_connection_that_never_pauses_is_stopped_too() {
+        let (mut busy, mut read) = (tokio::io::repeat(b'x'), Vec::new());
+        let idle_max = Duration::from_secs(60);
+        let mut idle = pin!(sleep_until(Instant::now() + idle_max));
+        let mut never: Pin<Box<dyn Future<Output = ()>>> = Box::pin(pending());
+        assert!(read_more(&mut busy, &mut read, &mut idle, idle_max, &mut never).await.unwrap());
+        let mut now: Pin<Box<dyn Future<Output = ()>>> = Box::pin(ready(()));
+        assert!(!read_more(&mut busy, &mut read, &mut idle, idle_max, &mut now).await.unwrap());
+        assert_eq!(read.len(), READ_BYTES);
+    }
 }

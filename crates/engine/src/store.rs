@@ -322,8 +322,18 @@ pub trait RowStore: Send + Sync + 'static {
     /// Rows with `from <= key <= to`, in the order of keys, at most `limit`.
     fn rows(&self, space: RowSpace, from: &[u8], to: &[u8], limit: usize) -> StoreResult<Vec<(Vec<u8>, Vec<u8>)>>;
 
+    /// The values of these keys, in the order in which they were asked for. A store that must travel for each answers them
+    /// in one; to others single reads are as good.
+    fn rows_of(&self, space: RowSpace, keys: &[Vec<u8>]) -> StoreResult<Vec<Option<Vec<u8>>>> {
+        keys.iter().map(|key| self.row(space, key)).collect()
+    }
+
+    /// Whether the store has a place for notes.
+    fn takes_notes(&self) -> bool {
+        false
+    }
     /// Notes rows where they survive the end of this process, though not of the machine, without waiting for a disk that
-    /// stalls. A store that has no such place notes nothing.
+    /// stalls.
     fn note_rows(&self, _: &[RowChange]) -> StoreResult<()> {
         Ok(())
     }

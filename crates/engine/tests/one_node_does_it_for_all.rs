@@ -20,6 +20,7 @@ use tidings_engine::{
     cluster::{bus::LocalBus, log::*},
     memory::MemoryStore,
     model::Position,
+    popups::PopupsConfig,
     push::Register,
     store::*,
 };
@@ -64,11 +65,22 @@ impl CommitLog for Way {
 struct Node {
     shard: Shard,
     way: Arc<Way>,
+    /// Its way to what one node writes for all.
+    rows: Arc<Troubled>,
 }
 
+/// How much of what was shown a node may forget.
+const AT_RISK: Duration = Duration::from_millis(80);
+
 fn node(name: &str, store: &Arc<MemoryStore>, bus: &LocalBus, lease: Duration) -> Node {
+    node_with(PopupsConfig::default(), name, store, bus, lease)
+}
+
+fn node_with(popups: PopupsConfig, name: &str, store: &Arc<MemoryStore>, bus: &LocalBus, lease: Duration) -> Node {
     let way = Arc::new(Way { store: store.clone(), is_cut: AtomicBool::new(false) });
-    Node { shard: Shard::of(World::node(name, store, way.clone(), bus, lease)), way }
+    let rows = Arc::new(Troubled::on(store.clone()));
+    let world = World::node_with(popups, name, rows.clone(), way.clone(), Arc::new(bus.clone()), lease);
+    Node { shard: Shard::of(world), way, rows }
 }
 
 /// Of nodes whose lease is to end: long enough that it does not while they run, as short as that allows.
@@ -197,6 +209,51 @@ fn a_node_that_is_cut_off_writes_nothing_more() {
     assert_eq!(first.world().decide_with("ben", json!({})).unwrap_err().code, ErrorCode::NodeUnavailable);
     second.shard.acknowledge("ann/phone", &[waits.push, taken.push]);
     assert_eq!(second.shard.status(taken.push).state, PushState::Completed);
+}
+
+#[test]
+fn a_node_that_is_cut_off_forgets_no_more_than_it_may() {
+    let (store, bus) = (Arc::new(MemoryStore::shared()), LocalBus::default());
+    let popups = PopupsConfig { durable_within: AT_RISK, at_risk_max: AT_RISK, ..PopupsConfig::default() };
+    let first = node_with(popups, "a", &store, &bus, LEASE);
+    first.takes_over();
+    let second = node("b", &store, &bus, LEASE);
+    first.world().put_popup("once", json!({"caps": {"total": 1}}));
+    let (mut shown, mut refused, mut cut_at) = (Vec::new(), 0, None);
+    // It leads for most of its lease after it was cut off from all that is stored.
+    while first.world().engine.leads() {
+        if shown.len() == 20 && cut_at.is_none() {
+            first.rows.fail_rows(usize::MAX);
+            first.way.is_cut.store(true, Ordering::Relaxed);
+            cut_at = Some(Instant::now());
+        }
+        let (user, asked) = (format!("u{}-{refused}", shown.len()), Instant::now());
+        match first.world().decide_with(&user, json!({})) {
+            Ok(decided) => {
+                assert!(decided.show.is_some());
+                shown.push((user, asked, Instant::now()));
+            }
+            Err(refusal) => {
+                let codes = [ErrorCode::StoreUnavailable, ErrorCode::NodeUnavailable];
+                assert!(codes.contains(&refusal.code) && refusal.retry_after_ms.is_some(), "{refusal}");
+                refused += 1;
+                // Where nothing is shown nothing is refused.
+                if let (ErrorCode::StoreUnavailable, Some((user, ..))) = (refusal.code, shown.last()) {
+                    let again = first.world().decide_with(user, json!({}));
+                    assert!(again.is_ok_and(|decided| decided.show.is_none()) || !first.world().engine.leads());
+                }
+            }
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    second.takes_over();
+    let forgotten: Vec<_> = shown.iter().filter(|(user, ..)| second.world().decide(user).is_some()).collect();
+    let (Some((_, _, first_answered)), Some((_, last_asked, _))) = (forgotten.first(), forgotten.last()) else {
+        panic!("of {} nothing was forgotten", shown.len());
+    };
+    let span = last_asked.saturating_duration_since(*first_answered);
+    assert!(span <= AT_RISK, "{} showings of {span:?} are forgotten, {refused} were refused", forgotten.len());
+    assert!(refused > 0 && cut_at.is_some());
 }
 
 #[test]

@@ -44,6 +44,10 @@ impl RowStore for EmbeddedStore {
         Self::scan_values(&*self.kv()?, space_of(space), from, to, limit, Order::Up, row)
     }
 
+    fn takes_notes(&self) -> bool {
+        true
+    }
+
     fn note_rows(&self, changes: &[RowChange]) -> StoreResult<()> {
         self.notes.note(changes).map_err(note_error)
     }

@@ -21,6 +21,7 @@ use tidings_engine::{
     engine::Parts,
     memory::MemoryStore,
     outbox::{OutboxConfig, Webhook, WebhookDelivery, WebhookError},
+    popups::PopupsConfig,
     presence::compare::SessionTruth,
     push::Register,
 };
@@ -97,7 +98,12 @@ impl Server {
             GatewayConfig { shards: 1, bind_timeout: FOREVER, heartbeat: FOREVER, ..GatewayConfig::default() };
         let (prepared, wakes) = Gateway::prepare(sessions).unwrap();
         let (engine, receivers) = Engine::start(Parts {
-            config: EngineConfig { shards: 1, commit_time_max: FOREVER, ..EngineConfig::default() },
+            config: EngineConfig {
+                shards: 1,
+                commit_time_max: FOREVER,
+                popups: PopupsConfig { at_risk_max: FOREVER, ..PopupsConfig::default() },
+                ..EngineConfig::default()
+            },
             clock: Arc::new(WithinAnHour),
             store: Arc::new(MemoryStore::default()),
             webhook: Some((Arc::new(TakesAll), OutboxConfig::default())),

@@ -87,7 +87,7 @@ impl Check<'_> {
 
     /// No rows but those of the known kinds, one look each.
     fn kinds(&mut self) -> StoreResult<()> {
-        let mut from = vec![10];
+        let mut from = vec![11];
         while let Some((key, _)) = self.store.rows(SPACE, &from, &[0xFF; 80], 1)?.pop() {
             let kind = key.first().copied().unwrap_or_default();
             if kind != NOBODYS {
@@ -211,6 +211,8 @@ impl Check<'_> {
             }
             None => {}
         }
+        let last_taken = self.store.row(SPACE, &rows::last_taken_key())?;
+        self.found(last_taken.map(|row| rows::decode::<u64>(&row)).transpose())?;
         let text = rows::read_long(self.store, &rows::settings_key());
         if let Some(Some(text)) = self.found(text)? {
             let settings = serde_json::from_slice::<PopupSettings>(&text).map_err(|error| error.to_string());

@@ -23,6 +23,12 @@ pub(super) struct CountKey {
     variant: String,
 }
 
+impl CountKey {
+    fn of(popup: u32, variant: &str, at: u64) -> Self {
+        CountKey { popup, hour: (at / HOUR_MS) as u32, variant: variant.to_owned() }
+    }
+}
+
 type Numbers = [u64; COUNTED];
 
 #[derive(Default)]
@@ -36,25 +42,34 @@ fn encode(numbers: &Numbers) -> Vec<u8> {
 }
 
 impl Counts {
-    pub(super) fn count<S: RowStore + ?Sized>(
+    /// Reads what is not held of what is to be counted: popup, variant and time of each.
+    pub(super) fn hold<'a, S: RowStore + ?Sized>(
         &mut self,
         store: &S,
-        popup: u32,
-        variant: &str,
-        what: Counted,
-        at: u64,
+        wanted: impl Iterator<Item = (u32, &'a str, u64)>,
     ) -> StoreResult<()> {
-        let key = CountKey { popup, hour: (at / HOUR_MS) as u32, variant: variant.to_owned() };
-        if !self.held.contains_key(&key) {
-            let stored = store.row(SPACE, &rows::count_key(popup, key.hour, variant))?;
-            let numbers = stored.map(|row| rows::decode(&row)).transpose()?.unwrap_or_default();
-            self.held.insert(key.clone(), numbers);
+        let wanted = wanted.map(|(popup, variant, at)| CountKey::of(popup, variant, at));
+        let missing: FxHashSet<CountKey> = wanted.filter(|key| !self.held.contains_key(key)).collect();
+        if missing.is_empty() {
+            return Ok(());
         }
+        let missing: Vec<CountKey> = missing.into_iter().collect();
+        let keys: Vec<Vec<u8>> = missing.iter().map(|key| rows::count_key(key.popup, key.hour, &key.variant)).collect();
+        for (key, stored) in missing.into_iter().zip(store.rows_of(SPACE, &keys)?) {
+            let numbers = stored.map(|row| rows::decode(&row)).transpose()?.unwrap_or_default();
+            self.held.insert(key, numbers);
+        }
+        Ok(())
+    }
+
+    /// Counts one of what is held.
+    pub(super) fn count(&mut self, popup: u32, variant: &str, what: Counted, at: u64) {
+        let key = CountKey::of(popup, variant, at);
+        debug_assert!(self.held.contains_key(&key), "what is counted is held");
         if let Some(numbers) = self.held.get_mut(&key) {
             numbers[what as usize] += 1;
+            self.changed.insert(key);
         }
-        self.changed.insert(key);
-        Ok(())
     }
 
     /// The rows of what changed since the last time.

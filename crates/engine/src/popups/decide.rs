@@ -174,13 +174,13 @@ impl Shared {
         let card = facts.card();
         let question = configuration.question((key, ask), placement, facts, card.as_ref(), now_ms);
         let choice = configuration.choose(&user.marks, &question);
-        if choice.chosen.is_none() && choice.controls.is_empty() {
-            user.remember(Nothing { fingerprint, until: choice.until, next_at: choice.next_at }, now_ms);
-        } else {
-            self.inbox.has_room()?;
-            record(&configuration, user, &question, &choice);
+        let Choice { chosen, controls, next_at, until } = &choice;
+        if chosen.is_none() && controls.is_empty() {
+            user.remember(Nothing { fingerprint, until: *until, next_at: *next_at }, now_ms);
+            drop(table);
+            return nothing(PopupOutcome::Nothing, (*next_at < u64::MAX).then_some(*next_at), now_ms);
         }
-        let Choice { chosen, controls, next_at, .. } = choice;
+        self.inbox.has_room()?;
         let of = |popup: &Arc<Popup>, variant: usize, control: bool| Record {
             user: key,
             popup: popup.clone(),
@@ -189,20 +189,18 @@ impl Shared {
             at: now_ms,
         };
         let records = controls.iter().map(|popup| of(popup, popup.variant_of(key), true));
-        let Some((popup, variant)) = &chosen else {
-            if !controls.is_empty() {
-                self.inbox.record(records, None);
-            }
-            drop(table);
-            return nothing(PopupOutcome::Nothing, (next_at < u64::MAX).then_some(next_at), now_ms);
-        };
-        let (durable, stored) = match popup.strict {
-            true => Some(oneshot::channel()).unzip(),
-            false => (None, None),
-        };
-        // Before the lock goes: whoever sees the marks is behind them in the inbox.
-        self.inbox.record(records.chain([of(popup, *variant, false)]), durable);
+        let shown = chosen.as_ref().map(|(popup, variant)| of(popup, *variant, false));
+        let is_strict = chosen.as_ref().is_some_and(|(popup, _)| popup.strict);
+        let (durable, stored) = is_strict.then(oneshot::channel).unzip();
+        // Both before the lock goes: whoever sees the marks is behind them in the inbox, and who stores them waits for it.
+        if !self.inbox.record(records.chain(shown), durable) {
+            return Err(self.gone());
+        }
+        record(&configuration, user, &question, &choice);
         drop(table);
+        let Some((popup, variant)) = chosen else {
+            return nothing(PopupOutcome::Nothing, (*next_at < u64::MAX).then_some(*next_at), now_ms);
+        };
         self.metrics.count_popup(PopupOutcome::Shown);
         self.show(ask, popup, *variant, now_ms, false, stored)
     }

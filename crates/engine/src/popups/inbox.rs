@@ -1,11 +1,11 @@
 //! What waits for the worker. Putting in never waits; each list has a bound and an answer to being full.
 
-use super::{PopupsConfig, UserKey, configuration::Popup, events::Batch, stopped};
+use super::{PopupsConfig, UserKey, at_risk::AtRisk, configuration::Popup, events::Batch, stopped};
 use parking_lot::{Condvar, Mutex};
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -14,6 +14,8 @@ use tokio::sync::oneshot;
 
 /// Callers that wait for what they were answered to be durable. Full: refused with `queue_full`.
 const DURABLE_MAX: usize = 65_536;
+/// Nothing is at risk.
+const NEVER: u64 = u64::MAX;
 
 /// A showing, or that there would have been one.
 pub(super) struct Record {
@@ -22,6 +24,12 @@ pub(super) struct Record {
     pub(super) variant: u8,
     pub(super) control: bool,
     pub(super) at: u64,
+}
+
+impl Record {
+    pub(super) fn variant_id(&self) -> &str {
+        &self.popup.variants[usize::from(self.variant)].id
+    }
 }
 
 pub(super) type Durable = oneshot::Sender<Result<(), Refusal>>;
@@ -34,8 +42,6 @@ pub(super) struct Waiting {
     pub(super) durable: Vec<Durable>,
     pub(super) events: Vec<Batch>,
     pub(super) stopping: bool,
-    /// So many of the records are noted.
-    noted: usize,
 }
 
 impl Waiting {
@@ -45,17 +51,11 @@ impl Waiting {
     }
 }
 
-/// What the worker has taken and not stored yet, as far as it is not noted.
-#[derive(Default)]
-struct InFlight {
-    users: Vec<UserKey>,
-    since: Option<Instant>,
-}
-
-#[derive(Default)]
 struct State {
     waiting: Waiting,
-    in_flight: InFlight,
+    at_risk: AtRisk,
+    /// So many of all records are stored: they are in the order in which they came.
+    stored: u64,
     closed: bool,
 }
 
@@ -69,50 +69,93 @@ pub(super) struct Inbox {
     showings_max: usize,
     events: AtomicUsize,
     events_max: usize,
-    /// Half of the stated bound: the other half is for the write.
+    /// When the worker takes what waits.
     patience: Duration,
+    /// When what is not stored is noted.
+    note_patience: Duration,
+    /// No showing is taken while one is at risk for longer.
+    at_risk_max: Duration,
+    began: Instant,
+    /// Since when something is at risk, in microseconds from the beginning.
+    at_risk_since_us: AtomicU64,
 }
 
 impl Inbox {
-    pub(super) fn new(config: &PopupsConfig) -> Self {
+    pub(super) fn new(config: &PopupsConfig, takes_notes: bool) -> Self {
+        let durable_within = config.durable_within;
         Inbox {
-            state: Mutex::default(),
+            state: Mutex::new(State {
+                waiting: Waiting::default(),
+                at_risk: AtRisk::new(durable_within / 32),
+                stored: 0,
+                closed: false,
+            }),
             filled: Condvar::new(),
             notable: Condvar::new(),
             showings: AtomicUsize::new(0),
             showings_max: config.showings,
             events: AtomicUsize::new(0),
             events_max: config.events,
-            patience: config.durable_within / 2,
+            // The rest of the bound is for a write, and the one before it that may be under way. With notes they are
+            // rarer, since a note does not wait for writes.
+            patience: durable_within / if takes_notes { 2 } else { 4 },
+            note_patience: durable_within / 4,
+            at_risk_max: config.at_risk_max,
+            began: Instant::now(),
+            at_risk_since_us: AtomicU64::new(NEVER),
         }
     }
 
     /// Whether a showing can be taken. Those who ask at once may exceed the bound by their number.
     pub(super) fn has_room(&self) -> Result<(), Refusal> {
-        if self.showings.load(Ordering::Relaxed) < self.showings_max {
-            return Ok(());
+        if self.showings.load(Ordering::Relaxed) >= self.showings_max {
+            let why = format!("showings that wait to be stored are limited to {}", self.showings_max);
+            return Err(Refusal::new(ErrorCode::QueueFull, why).retry_after(1_000));
         }
-        let why = format!("showings that wait to be stored are limited to {}", self.showings_max);
-        Err(Refusal::new(ErrorCode::QueueFull, why).retry_after(1_000))
+        let since = self.at_risk_since_us.load(Ordering::Relaxed);
+        if since != NEVER && self.began.elapsed() > Duration::from_micros(since).saturating_add(self.at_risk_max) {
+            let why = format!("showings have waited to be stored for longer than {:?}", self.at_risk_max);
+            return Err(Refusal::new(ErrorCode::StoreUnavailable, why).retry_after(1_000));
+        }
+        Ok(())
     }
 
-    pub(super) fn record(&self, records: impl IntoIterator<Item = Record>, durable: Option<Durable>) {
+    /// Under the lock of the state.
+    fn tell_risk(&self, at_risk: &AtRisk) {
+        let since = at_risk.since().map(|since| since.duration_since(self.began).as_micros() as u64);
+        self.at_risk_since_us.store(since.unwrap_or(NEVER), Ordering::Relaxed);
+    }
+
+    /// Answers whether they are taken: not if nobody is left to store them.
+    #[must_use]
+    pub(super) fn record(&self, records: impl IntoIterator<Item = Record>, durable: Option<Durable>) -> bool {
         let mut state = self.state.lock();
-        let waiting = &mut state.waiting;
-        let (before, was_urgent) = (waiting.records.len(), waiting.is_urgent());
-        waiting.records.extend(records);
+        let State { waiting, at_risk, .. } = &mut *state;
+        if waiting.stopping {
+            return false;
+        }
+        let (now, before, was_urgent) = (Instant::now(), waiting.records.len(), waiting.is_urgent());
+        let was_safe = at_risk.since().is_none();
+        for record in records {
+            at_risk.add(record.user, now);
+            waiting.records.push(record);
+        }
         self.showings.fetch_add(waiting.records.len() - before, Ordering::Relaxed);
         // The worker is woken by what makes its turn come earlier, not by all that goes along.
         let wake = !was_urgent && (before == 0 || durable.is_some());
-        waiting.first_at.get_or_insert_with(Instant::now);
+        waiting.first_at.get_or_insert(now);
         waiting.durable.extend(durable);
+        if was_safe {
+            self.tell_risk(at_risk);
+        }
         drop(state);
         if wake {
             self.filled.notify_one();
         }
-        if before == 0 {
+        if was_safe {
             self.notable.notify_one();
         }
+        true
     }
 
     /// Answers when all that was put in before is stored.
@@ -155,8 +198,15 @@ impl Inbox {
         Ok(())
     }
 
-    /// These are stored, or given back to their callers.
+    /// These are stored, or given back to their callers; showings in the order in which they came.
     pub(super) fn done(&self, showings: usize, events: usize) {
+        if showings > 0 {
+            let mut state = self.state.lock();
+            state.stored += showings as u64;
+            let stored = state.stored;
+            state.at_risk.secure(stored);
+            self.tell_risk(&state.at_risk);
+        }
         self.showings.fetch_sub(showings, Ordering::Relaxed);
         self.events.fetch_sub(events, Ordering::Relaxed);
     }
@@ -192,49 +242,52 @@ impl Inbox {
             }
         }
         let stopping = state.waiting.stopping;
-        let taken = std::mem::replace(&mut state.waiting, Waiting { stopping, ..Waiting::default() });
-        let InFlight { users, since } = &mut state.in_flight;
-        users.extend(taken.records[taken.noted..].iter().map(|record| record.user));
-        *since = since.or(taken.first_at).filter(|_| !users.is_empty());
-        taken
+        std::mem::replace(&mut state.waiting, Waiting { stopping, ..Waiting::default() })
     }
 
-    /// All that the worker has taken is stored.
-    pub(super) fn landed(&self) {
-        self.state.lock().in_flight = InFlight::default();
-    }
-
-    /// Users whose showings have waited for longer than a note of them may; each once. `None`: nothing comes any more.
-    pub(super) fn to_note(&self) -> Option<Vec<UserKey>> {
+    /// Users whose showings have been at risk for as long as they may be without a note, each once, and how many showings
+    /// that makes safe; not before `not_before`. `None`: nothing comes any more.
+    pub(super) fn to_note(&self, not_before: Instant) -> Option<(Vec<UserKey>, u64)> {
         let mut state = self.state.lock();
         loop {
             if state.closed {
                 return None;
             }
-            let State { waiting, in_flight, .. } = &mut *state;
-            let new = waiting.first_at.filter(|_| waiting.noted < waiting.records.len());
-            let Some(oldest) = in_flight.since.into_iter().chain(new).min() else {
+            let Some(since) = state.at_risk.since() else {
                 self.notable.wait(&mut state);
                 continue;
             };
-            let due = oldest + self.patience / 2;
+            let due = not_before.max(since + self.note_patience);
             if Instant::now() < due {
                 self.notable.wait_until(&mut state, due);
                 continue;
             }
-            let mut users = std::mem::take(in_flight).users;
-            users.extend(waiting.records[waiting.noted..].iter().map(|record| record.user));
-            waiting.noted = waiting.records.len();
+            let (mut users, through) = (state.at_risk.users(), state.at_risk.came());
+            drop(state);
             users.sort_unstable();
             users.dedup();
-            return Some(users);
+            return Some((users, through));
         }
+    }
+
+    /// The first so many of all showings are noted.
+    pub(super) fn noted(&self, through: u64) {
+        let mut state = self.state.lock();
+        state.at_risk.secure(through);
+        self.tell_risk(&state.at_risk);
+    }
+
+    /// The wait after a note that failed.
+    pub(super) fn note_patience(&self) -> Duration {
+        self.note_patience
     }
 
     /// Nothing is taken from here on; who waits for an answer is told so by the end of its channel.
     pub(super) fn close(&self) {
-        let waiting = Waiting { stopping: true, ..Waiting::default() };
-        *self.state.lock() = State { waiting, closed: true, ..State::default() };
+        let mut state = self.state.lock();
+        state.waiting = Waiting { stopping: true, ..Waiting::default() };
+        state.closed = true;
+        drop(state);
         self.notable.notify_all();
     }
 

@@ -10,12 +10,13 @@
 //! - [`rules`], [`timetable`], `caps`, `marks`: who, when, how often; and what a user was shown;
 //! - `check`, `configuration`: what an app server writes, checked, then compiled;
 //! - `question`, `evaluate`, `decide`, `answer`, `explain`: which popup, and why; `decision_id`: how events name a decision;
-//! - `catalog`, `segments`, `recovery`: popups, their versions, settings and lists of users;
+//! - `catalog`, `segments`, `recovery`, `sweep`: popups, their versions, settings and lists of users;
 //! - `users`: who is held in memory; `unread`: what is looked up for rules about unread messages;
-//! - `inbox`, `worker`, `notes`, `counts`, `events`, `export`: what becomes durable, and how it is read again;
+//! - `inbox`, `at_risk`, `worker`, `notes`, `counts`, `events`, `export`: what becomes durable, and how it is read again;
 //! - `rows`, `check_rows`: as what it is stored, and whether all of that agrees.
 
 mod answer;
+mod at_risk;
 mod caps;
 mod catalog;
 mod check;
@@ -36,6 +37,7 @@ mod recovery;
 mod rows;
 pub mod rules;
 mod segments;
+mod sweep;
 pub mod timetable;
 mod trigger;
 mod unread;
@@ -100,6 +102,9 @@ pub struct PopupsConfig {
     pub users: usize,
     /// A decision is durable after this time; one for a strict popup when it is answered.
     pub durable_within: Duration,
+    /// Nothing is shown while an earlier showing has been neither stored nor noted for longer: as long as `durable_within`,
+    /// unless threads may be kept from running.
+    pub at_risk_max: Duration,
     /// Showings that wait to be stored. Above: nothing is shown (`queue_full`) until some are.
     pub showings: usize,
     /// Events that wait to be stored. Above: refused with `rate_limited`.
@@ -116,6 +121,7 @@ impl Default for PopupsConfig {
         PopupsConfig {
             users: 1_000_000,
             durable_within: Duration::from_millis(100),
+            at_risk_max: Duration::from_millis(100),
             showings: 200_000,
             events: 100_000,
             events_kept: Duration::from_secs(30 * DAY),
@@ -255,7 +261,7 @@ impl Shared {
         let PopupParts { config, lead, store, clock, metrics, .. } = parts.clone();
         Arc::new(Shared {
             users: Users::new(config.users),
-            inbox: Inbox::new(&config),
+            inbox: Inbox::new(&config, store.takes_notes()),
             configuration: RwLock::default(),
             catalog: Mutex::default(),
             seal: OnceLock::new(),

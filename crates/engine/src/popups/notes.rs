@@ -3,12 +3,14 @@
 
 use super::{Shared, UserKey, marks::Marks, rows};
 use crate::store::{RowChange, StoreResult};
+use std::time::Instant;
 
 impl Shared {
     /// Notes until nothing comes any more: the whole of a thread.
     pub(super) fn note(&self) {
         let mut is_failing = false;
-        while let Some(users) = self.inbox.to_note() {
+        let mut not_before = Instant::now();
+        while let Some((users, through)) = self.inbox.to_note(not_before) {
             let mut notes = Vec::with_capacity(users.len());
             for key in users {
                 if let Some(user) = self.users.table(key).get(key) {
@@ -16,11 +18,17 @@ impl Shared {
                 }
             }
             match self.store.note_rows(&notes) {
-                Ok(()) => is_failing = false,
-                Err(error) if !std::mem::replace(&mut is_failing, true) => {
-                    tracing::warn!(%error, "showings of popups could not be noted; they wait for the store");
+                Ok(()) => {
+                    is_failing = false;
+                    self.inbox.noted(through);
                 }
-                Err(_) => {}
+                // They stay at risk, and are noted with the next.
+                Err(error) => {
+                    if !std::mem::replace(&mut is_failing, true) {
+                        tracing::warn!(%error, "showings of popups could not be noted; they wait for the store");
+                    }
+                    not_before = Instant::now() + self.inbox.note_patience();
+                }
             }
         }
     }

@@ -5,9 +5,8 @@ use super::{
     catalog::{Catalog, Entry},
     check::{self, CheckedSettings},
     configuration::{Above, Configuration},
-    counts::HOUR_MS,
     decision_id::Seal,
-    rows::{self, Head, Numbers, SPACE, StoredEvent, Version},
+    rows::{self, Head, Numbers, SPACE, Version},
     rules::Names,
     segments::read_list,
     timetable::Days,
@@ -25,8 +24,8 @@ use tidings_protocol::http::{PopupSettings, PopupSpec};
 const READ_AT_ONCE: usize = 512;
 
 impl Shared {
-    /// Reads what is configured; decisions are answered from then on.
-    pub(super) fn recover(&self) -> StoreResult<()> {
+    /// Reads what is configured; decisions are answered from then on. Answers when the last events were taken.
+    pub(super) fn recover(&self) -> StoreResult<u64> {
         let store = &*self.store;
         let numbers = match store.row(SPACE, &rows::numbers_key())? {
             Some(row) => rows::decode(&row)?,
@@ -37,6 +36,8 @@ impl Shared {
             }
         };
         self.take_notes()?;
+        let last_taken = store.row(SPACE, &rows::last_taken_key())?;
+        let last_taken_at = last_taken.map(|row| rows::decode(&row)).transpose()?.unwrap_or_default();
         let now_ms = self.clock.now_ms();
         let above = Above::new(&CheckedSettings::default(), Arc::new(Days::new(TimeZone::UTC, now_ms)));
         let mut catalog = Catalog {
@@ -66,16 +67,22 @@ impl Shared {
             catalog.segments.insert(head.id.clone(), (head, Arc::new(list)));
             Ok(())
         })?;
-        each(store, &[1], |key, row| {
-            let no = number(&key[1..])?;
-            let head: Head = rows::decode(row)?;
-            let version = rows::read_long(store, &rows::version_key(no, head.version))?;
-            let version = version.ok_or_else(|| rows::damaged(&format_args!("popup {:?} has no version", head.id)))?;
-            let Version { updated_at, updated_by, spec, .. } = rows::decode(&version)?;
-            let spec: PopupSpec = serde_json::from_str(&spec).map_err(|error| rows::damaged(&error))?;
-            let checked = check::check_spec(&spec).map_err(|refusal| rows::damaged(&refusal))?;
-            let compiled = catalog.compile((no, &head.id, head.version), &spec, &checked, now_ms);
-            catalog.popups.insert(head.id.clone(), Entry { no, head, updated_at, updated_by, spec, checked, compiled });
+        pages(store, &[1], |page| {
+            let heads: Vec<(u32, Head)> = page
+                .iter()
+                .map(|(key, row)| Ok((number(&key[1..])?, rows::decode::<Head>(row)?)))
+                .collect::<StoreResult<_>>()?;
+            let keys: Vec<Vec<u8>> = heads.iter().map(|(no, head)| rows::version_key(*no, head.version)).collect();
+            for ((no, head), version) in heads.into_iter().zip(rows::read_longs(store, &keys)?) {
+                let version =
+                    version.ok_or_else(|| rows::damaged(&format_args!("popup {:?} has no version", head.id)))?;
+                let Version { updated_at, updated_by, spec, .. } = rows::decode(&version)?;
+                let spec: PopupSpec = serde_json::from_str(&spec).map_err(|error| rows::damaged(&error))?;
+                let checked = check::check_spec(&spec).map_err(|refusal| rows::damaged(&refusal))?;
+                let compiled = catalog.compile((no, &head.id, head.version), &spec, &checked, now_ms);
+                let entry = Entry { no, head, updated_at, updated_by, spec, checked, compiled };
+                catalog.popups.insert(entry.head.id.clone(), entry);
+            }
             Ok(())
         })?;
         self.drop_left_over(&catalog)?;
@@ -83,7 +90,7 @@ impl Shared {
         let _ = self.seal.set(Seal::new(&catalog.numbers.seal));
         *self.configuration.write() = Some(catalog.configuration.clone());
         *self.catalog.lock() = Some(catalog);
-        Ok(())
+        Ok(last_taken_at)
     }
 
     /// Lists that no segment has: an upload, or the removal of a list, was cut short. The same for popups.
@@ -91,46 +98,15 @@ impl Shared {
         let lists: BTreeSet<u32> = catalog.segments.values().map(|(head, _)| head.list).collect();
         let popups: BTreeSet<u32> = catalog.popups.values().map(|entry| entry.no).collect();
         for (kind, known) in [(5, &lists), (2, &popups), (7, &popups)] {
-            // One look per number, not one per row.
-            let mut from = vec![kind];
-            while let Some((key, _)) = self.store.rows(SPACE, &from, &rows::end_of(vec![kind]), 1)?.pop() {
-                let owner = number(&key[1..])?;
-                let last = rows::end_of(key[..5].to_vec());
-                if !known.contains(&owner) {
-                    self.drop_all(&key[..5], &last)?;
+            // Numbers that follow each other leave no room for others: one look per gap.
+            let mut next = 0;
+            let ends = known.iter().map(|owner| (Some(*owner), owner.checked_sub(1)));
+            for (owner, last) in ends.chain([(None, Some(u32::MAX))]) {
+                if let Some(last) = last.filter(|last| *last >= next) {
+                    let key = |number: u32| [&[kind], &number.to_be_bytes()[..]].concat();
+                    self.drop_all(&key(next), &rows::end_of(key(last)))?;
                 }
-                from = last;
-            }
-        }
-        Ok(())
-    }
-
-    /// Drops events and counts that are old, a bounded number of rows.
-    pub(super) fn sweep(&self, now_ms: u64, most: usize) -> StoreResult<()> {
-        let kept_from = now_ms.saturating_sub(self.config.events_kept.as_millis() as u64);
-        let last = [&[8], &kept_from.saturating_sub(1).to_be_bytes()[..]].concat();
-        let mut left = most;
-        while left > 0 {
-            let old = self.store.rows(SPACE, &[8], &rows::end_of(last.clone()), rows::ROWS_PER_WRITE / 2)?;
-            if old.is_empty() {
-                break;
-            }
-            left = left.saturating_sub(old.len());
-            let mut changes = Vec::with_capacity(old.len() * 2);
-            for (key, row) in old {
-                let event: StoredEvent = rows::decode(&row)?;
-                changes.push(rows::remove(rows::event_id_key(rows::event_name(&event.user, &event.id))));
-                changes.push(rows::remove(key));
-            }
-            self.write(changes)?;
-        }
-        let oldest_hour = (now_ms.saturating_sub(self.config.counts_kept.as_millis() as u64) / HOUR_MS) as u32;
-        let popups: Vec<u32> = self.configuration.read().iter().flat_map(|all| all.by_no.keys().copied()).collect();
-        for popup in popups {
-            let (from, to) = (rows::count_key(popup, 0, ""), rows::count_key(popup, oldest_hour, ""));
-            let old = self.store.rows(SPACE, &from, &to, rows::ROWS_PER_WRITE)?;
-            if !old.is_empty() {
-                self.write(old.into_iter().map(|(key, _)| rows::remove(key)).collect())?;
+                next = owner.map_or(u32::MAX, |owner| owner.saturating_add(1));
             }
         }
         Ok(())
@@ -148,14 +124,21 @@ pub(super) fn each<S: RowStore + ?Sized>(
     prefix: &[u8],
     mut row: impl FnMut(&[u8], &[u8]) -> StoreResult<()>,
 ) -> StoreResult<()> {
+    pages(store, prefix, |page| page.iter().try_for_each(|(key, value)| row(key, value)))
+}
+
+/// The same, as many at once as are read at once.
+fn pages<S: RowStore + ?Sized>(
+    store: &S,
+    prefix: &[u8],
+    mut page: impl FnMut(&[(Vec<u8>, Vec<u8>)]) -> StoreResult<()>,
+) -> StoreResult<()> {
     let to = rows::end_of(prefix.to_vec());
     let mut from = prefix.to_vec();
     loop {
         let found = store.rows(SPACE, &from, &to, READ_AT_ONCE)?;
         let Some((last, _)) = found.last() else { return Ok(()) };
         from = [&last[..], &[0]].concat();
-        for (key, value) in &found {
-            row(key, value)?;
-        }
+        page(&found)?;
     }
 }

@@ -13,6 +13,7 @@
 //! | 7 | popup, hour, variant | counts |
 //! | 8 | taken at, name | [`StoredEvent`] |
 //! | 9 | name: a hash of user and event id | when it was taken: the event is known |
+//! | 10 | | when the last events were taken |
 
 use super::UserKey;
 use crate::store::{ROW_BYTES_MAX, RowChange, RowSpace, RowStore, StoreError, StoreResult};
@@ -24,6 +25,8 @@ pub(super) const SPACE: RowSpace = RowSpace::Popups;
 const FORM: u8 = 1;
 /// A part of a long value.
 const PART_BYTES: usize = ROW_BYTES_MAX - 16;
+/// Parts read at once.
+const PARTS_AT_ONCE: usize = 1_024;
 /// Users in one chunk of a segment's list.
 pub(super) const CHUNK_USERS: usize = 380;
 
@@ -172,6 +175,10 @@ pub(super) fn event_id_key(name: EventName) -> Vec<u8> {
     key(9, [&name.0.to_be_bytes()])
 }
 
+pub(super) fn last_taken_key() -> Vec<u8> {
+    vec![10]
+}
+
 /// Past the last key that begins like this one.
 pub(super) fn end_of(mut prefix: Vec<u8>) -> Vec<u8> {
     prefix.extend_from_slice(&[0xFF; 72]);
@@ -222,16 +229,36 @@ fn part_key(key: &[u8], part: u16) -> Vec<u8> {
     [key, &part.to_be_bytes()].concat()
 }
 
-/// Reads back what [`put_long`] wrote; how many parts it had, and its bytes.
+/// Reads back what [`put_long`] wrote.
 pub(super) fn read_long<S: RowStore + ?Sized>(store: &S, key: &[u8]) -> StoreResult<Option<Vec<u8>>> {
-    let Some(first) = store.row(SPACE, &part_key(key, 0))? else { return Ok(None) };
-    let Some((count, bytes)) = first.split_first_chunk::<2>() else { return Err(damaged(&"a part without a count")) };
-    let mut bytes = bytes.to_vec();
-    for part in 1..u16::from_be_bytes(*count) {
-        let row = store.row(SPACE, &part_key(key, part))?;
-        bytes.extend(row.ok_or_else(|| damaged(&format_args!("part {part} of a value is missing")))?);
+    Ok(read_longs(store, &[key])?.pop().flatten())
+}
+
+/// Of several keys, in the order asked for.
+pub(super) fn read_longs<S: RowStore + ?Sized>(
+    store: &S,
+    keys: &[impl AsRef<[u8]>],
+) -> StoreResult<Vec<Option<Vec<u8>>>> {
+    let firsts: Vec<Vec<u8>> = keys.iter().map(|key| part_key(key.as_ref(), 0)).collect();
+    let mut values = store.rows_of(SPACE, &firsts)?;
+    // What follows the first parts, with the place of its value.
+    let mut rest = Vec::new();
+    for (place, (key, value)) in keys.iter().zip(&mut values).enumerate() {
+        let Some(bytes) = value else { continue };
+        let Some((count, first)) = bytes.split_first_chunk::<2>() else {
+            return Err(damaged(&"a part without a count"));
+        };
+        rest.extend((1..u16::from_be_bytes(*count)).map(|part| (place, part, part_key(key.as_ref(), part))));
+        *bytes = first.to_vec();
     }
-    Ok(Some(bytes))
+    for some in rest.chunks(PARTS_AT_ONCE) {
+        let parts: Vec<Vec<u8>> = some.iter().map(|(.., key)| key.clone()).collect();
+        for ((place, part, _), row) in some.iter().zip(store.rows_of(SPACE, &parts)?) {
+            let row = row.ok_or_else(|| damaged(&format_args!("part {part} of a value is missing")))?;
+            values[*place].get_or_insert_default().extend(row);
+        }
+    }
+    Ok(values)
 }
 
 /// Rows in one write: small, so that chat's commits never wait long.

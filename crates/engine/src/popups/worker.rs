@@ -5,7 +5,8 @@ use super::{
     counts::{Counts, HOUR_MS},
     events::Batch,
     inbox::{Durable, Record},
-    rows::{self, Counted, ROWS_PER_WRITE, SPACE, StoredEvent},
+    rows::{self, Counted, EventName, ROWS_PER_WRITE, SPACE, StoredEvent},
+    sweep::Sweep,
     users::Kept,
 };
 use crate::{
@@ -14,8 +15,9 @@ use crate::{
 };
 use rustc_hash::FxHashSet;
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeSet, VecDeque},
     sync::Arc,
+    thread::JoinHandle,
     time::{Duration, Instant},
 };
 use tidings_protocol::{error::Refusal, http::PopupEventsAccepted};
@@ -31,10 +33,6 @@ const REST_MAX: Duration = Duration::from_millis(20);
 const STORE_FAILED_TICK: Duration = Duration::from_millis(500);
 /// Time tables and days are made anew so often: they are fast for fifteen days ahead.
 const REFRESH_EVERY_MS: u64 = HOUR_MS;
-/// Old events and counts are looked for so often.
-const SWEEP_EVERY_MS: u64 = 60 * 1_000;
-/// Rows removed in one sweep.
-const SWEPT_AT_ONCE: usize = 20_000;
 /// Tries to store what is left when the server stops.
 const LAST_TRIES: usize = 5;
 
@@ -60,8 +58,12 @@ pub(super) struct Worker {
     again: Vec<Record>,
     /// Nothing is written until it is known what became of this.
     unsure: Option<Unsure>,
+    /// Wait for another turn.
+    events: VecDeque<Batch>,
+    last_taken_at: u64,
     refreshed_at: u64,
-    swept_at: u64,
+    refreshing: Option<JoinHandle<()>>,
+    sweep: Sweep,
     /// The store is left alone until then.
     rests_until: Instant,
     is_failing: bool,
@@ -73,10 +75,14 @@ impl Worker {
         // However this ends: nobody may wait for an answer that does not come.
         let closing = Closing(shared.clone());
         let mut told = None;
-        while let Err(error) = shared.recover() {
-            // Tried twice a second, told once.
-            if told.replace(error.to_string()).as_deref() != Some(error.to_string().as_str()) {
-                tracing::warn!(%error, "popups could not take up what is stored; they try again until they can");
+        let last_taken_at = loop {
+            match shared.recover() {
+                Ok(last_taken_at) => break last_taken_at,
+                // Tried twice a second, told once.
+                Err(error) if told.replace(error.to_string()).as_deref() != Some(error.to_string().as_str()) => {
+                    tracing::warn!(%error, "popups could not take up what is stored; they try again until they can");
+                }
+                Err(_) => {}
             }
             if shared.inbox.is_stopping_within(STORE_FAILED_TICK) {
                 return true;
@@ -84,19 +90,24 @@ impl Worker {
             if shared.is_over() {
                 return false;
             }
-        }
-        let noting = shared.clone();
-        let noting = std::thread::Builder::new().name("popup notes".into()).spawn(move || noting.note());
-        let noting = noting.inspect_err(|error| {
-            tracing::error!(%error, "no thread for notes of popups: a crash while the disk stalls forgets more");
+        };
+        let noting = shared.store.takes_notes().then(|| {
+            let noting = shared.clone();
+            std::thread::Builder::new().name("popup notes".into()).spawn(move || noting.note())
+        });
+        let noting = noting.transpose().inspect_err(|error| {
+            tracing::error!(%error, "no thread for notes of popups: nothing is shown while the disk stalls");
         });
         let now_ms = shared.clock.now_ms();
         let mut worker = Worker {
             counts: Counts::default(),
             again: Vec::new(),
             unsure: None,
+            events: VecDeque::new(),
+            last_taken_at,
             refreshed_at: now_ms,
-            swept_at: now_ms,
+            refreshing: None,
+            sweep: Sweep::new(now_ms),
             rests_until: Instant::now(),
             is_failing: false,
             shared,
@@ -110,14 +121,17 @@ impl Worker {
             }
         };
         drop(closing);
-        // It holds the store, which who stopped us wants to close.
-        let _ = noting.map(std::thread::JoinHandle::join);
+        // They hold the store, which who stopped us wants to close.
+        let _ = worker.refreshing.take().map(JoinHandle::join);
+        let _ = noting.map(|noting| noting.map(JoinHandle::join));
         is_end
     }
 
     /// One turn; answers whether there is another.
     fn turn(&mut self) -> bool {
         let patience = match self.again.is_empty() && self.unsure.is_none() {
+            // More is to be done, after a rest.
+            _ if self.has_work() => self.rests_until.saturating_duration_since(Instant::now()),
             true if self.shared.lead.is_shared() => LEAD_TICK,
             true => TICK,
             false => STORE_FAILED_TICK,
@@ -129,29 +143,38 @@ impl Worker {
         let known = self.find_out().map_err(|error| self.failed(error));
         let mut records = std::mem::take(&mut self.again);
         records.extend(waiting.records);
-        self.store_events(waiting.events);
+        self.events.extend(waiting.events);
+        // What would be forgotten goes first: who reports events waits for the answer and can report again.
         let stored = self.store_records(records).and(known);
-        if stored.is_ok() {
-            self.shared.inbox.landed();
-            if let Err(error) = self.shared.store.forget_turned_notes() {
-                tracing::warn!(%error, "notes of popups that are stored could not be forgotten; it is tried again");
-            }
+        if stored.is_ok()
+            && let Err(error) = self.shared.store.forget_turned_notes()
+        {
+            tracing::warn!(%error, "notes of popups that are stored could not be forgotten; it is tried again");
         }
         answer(waiting.durable, stored);
-        let took = began.elapsed();
-        self.shared.metrics.popup_store_busy_seconds.inc_by(took.as_secs_f64());
-        // As long as it was at work, so that it is busy for half of the time at most: chat commits to it too, and what
-        // comes meanwhile is written together.
-        self.rests_until = Instant::now() + took.clamp(REST_MIN, REST_MAX);
+        self.store_events();
         if waiting.stopping {
             self.store_the_rest();
             return false;
         }
         self.look_at_the_clock();
+        let took = began.elapsed();
+        self.shared.metrics.popup_store_busy_seconds.inc_by(took.as_secs_f64());
+        // As long as it was at work, so that it is busy for half of the time at most: chat commits to it too, and what
+        // comes meanwhile is written together.
+        self.rests_until = Instant::now() + took.clamp(REST_MIN, REST_MAX);
         true
     }
 
+    /// Whether something is left for the next turn that need not wait for anything.
+    fn has_work(&self) -> bool {
+        !self.events.is_empty() || self.sweep.is_under_way()
+    }
+
     fn store_the_rest(&mut self) {
+        while !self.events.is_empty() {
+            self.store_events();
+        }
         for _ in 0..LAST_TRIES {
             let known = self.find_out();
             let records = std::mem::take(&mut self.again);
@@ -170,14 +193,22 @@ impl Worker {
     fn look_at_the_clock(&mut self) {
         let now_ms = self.shared.clock.now_ms();
         if now_ms.abs_diff(self.refreshed_at) >= REFRESH_EVERY_MS {
-            self.refreshed_at = now_ms;
-            self.shared.refresh();
+            self.refresh(now_ms);
         }
-        if now_ms.abs_diff(self.swept_at) >= SWEEP_EVERY_MS {
-            self.swept_at = now_ms;
-            if let Err(error) = self.shared.sweep(now_ms, SWEPT_AT_ONCE) {
-                tracing::warn!(%error, "old events of popups could not be removed; it is tried again");
-            }
+        if let Err(error) = self.sweep.work(&self.shared, now_ms) {
+            tracing::warn!(%error, "what is old of popups could not be removed; it is tried again");
+        }
+    }
+
+    /// On a thread of its own: of many popups it takes seconds, and showings would wait to be stored.
+    fn refresh(&mut self, now_ms: u64) {
+        if self.refreshing.as_ref().is_some_and(|refreshing| !refreshing.is_finished()) {
+            return;
+        }
+        let shared = self.shared.clone();
+        match std::thread::Builder::new().name("popup times".into()).spawn(move || shared.refresh()) {
+            Ok(refreshing) => (self.refreshing, self.refreshed_at) = (Some(refreshing), now_ms),
+            Err(error) => tracing::warn!(%error, "no thread for time tables of popups: they go on, more slowly"),
         }
     }
 
@@ -219,10 +250,11 @@ impl Worker {
                 rows::put_long(&mut changes, &rows::user_key(*key), &user.marks.to_bytes());
             }
         }
+        let counted = records.iter().map(|record| (record.popup.no, record.variant_id(), record.at));
+        self.counts.hold(&*self.shared.store, counted)?;
         for record in records {
             let what = if record.control { Counted::Control } else { Counted::Shown };
-            let variant = &record.popup.variants[usize::from(record.variant)].id;
-            self.counts.count(&*self.shared.store, record.popup.no, variant, what, record.at)?;
+            self.counts.count(record.popup.no, record.variant_id(), what, record.at);
         }
         self.write(changes)
     }
@@ -270,11 +302,10 @@ impl Worker {
     fn find_out(&mut self) -> StoreResult<()> {
         let Some(unsure) = &self.unsure else { return Ok(()) };
         self.shared.settle_writes()?;
-        let mut is_stored = false;
+        let keys: Vec<Vec<u8>> = unsure.counts.iter().map(|count| count.key.clone()).collect();
+        let stored = self.shared.store.rows_of(SPACE, &keys)?;
         // A popup that was removed meanwhile took its counts along: any one tells, for they were written together.
-        for count in &unsure.counts {
-            is_stored |= self.shared.store.row(SPACE, &count.key)? == count.value;
-        }
+        let is_stored = unsure.counts.iter().zip(stored).any(|(count, stored)| stored == count.value);
         let Some(Unsure { mut records, users, .. }) = self.unsure.take() else { return Ok(()) };
         self.settle_users(users, is_stored);
         if is_stored {
@@ -294,43 +325,64 @@ impl Worker {
         store_refusal(error)
     }
 
-    fn store_events(&mut self, batches: Vec<Batch>) {
-        let mut batches = batches.into_iter().peekable();
-        while batches.peek().is_some() {
-            let mut piece = Vec::new();
-            let mut events = 0;
-            while let Some(batch) =
-                batches.next_if(|batch| events == 0 || events + batch.events.len() <= ROWS_PER_WRITE)
-            {
-                events += batch.events.len();
-                piece.push(batch);
-            }
-            let written = self.write_events(&piece).map_err(|error| self.failed(error));
-            self.shared.inbox.done(0, events);
-            match written {
-                Ok(accepted) => piece.into_iter().zip(accepted).for_each(|(batch, accepted)| {
+    /// Stores events that wait, no more than one write takes.
+    fn store_events(&mut self) {
+        let (mut piece, mut events) = (Vec::new(), 0);
+        while let Some(batch) = self.events.front()
+            && (events == 0 || events + batch.events.len() <= ROWS_PER_WRITE)
+        {
+            events += batch.events.len();
+            piece.extend(self.events.pop_front());
+        }
+        if piece.is_empty() {
+            return;
+        }
+        match self.write_events(&piece).map_err(|error| self.failed(error)) {
+            Ok(accepted) => {
+                self.shared.inbox.done(0, events);
+                for (batch, accepted) in piece.into_iter().zip(accepted) {
                     self.shared.metrics.popup_events.inc_by(accepted.accepted as u64);
                     drop(batch.reply.send(Ok(accepted)));
-                }),
-                Err(refusal) => piece.into_iter().for_each(|batch| drop(batch.reply.send(Err(refusal.clone())))),
+                }
+            }
+            // Those that are behind would wait for as long again, each piece of them, to hear the same.
+            Err(refusal) => {
+                for batch in piece.into_iter().chain(self.events.drain(..)) {
+                    self.shared.inbox.done(0, batch.events.len());
+                    drop(batch.reply.send(Err(refusal.clone())));
+                }
             }
         }
     }
 
+    /// The time under which events that are taken now are kept: no export has passed it, whatever the clock does.
+    fn take_at(&mut self) -> u64 {
+        let now_ms = self.shared.clock.now_ms();
+        self.last_taken_at = if now_ms >= self.last_taken_at { now_ms } else { self.last_taken_at + 1 };
+        self.last_taken_at
+    }
+
     /// Writes events that are not known yet, with their ids and counts.
     fn write_events(&mut self, batches: &[Batch]) -> StoreResult<Vec<PopupEventsAccepted>> {
-        let taken_at = self.shared.clock.now_ms();
-        let mut known = FxHashSet::default();
+        let taken_at = self.take_at();
+        let all = || batches.iter().flat_map(|batch| &batch.events);
+        let names: Vec<EventName> =
+            all().map(|taken| rows::event_name(&taken.decision.user, &taken.event.id)).collect();
+        let id_keys: Vec<Vec<u8>> = names.iter().map(|name| rows::event_id_key(*name)).collect();
+        let stored = self.shared.store.rows_of(SPACE, &id_keys)?;
+        let stored = names.iter().zip(stored).filter(|(_, stored)| stored.is_some());
+        let mut known: FxHashSet<EventName> = stored.map(|(name, _)| *name).collect();
+        let counted = all().map(|taken| (taken.decision.popup, taken.decision.variant.as_str(), taken_at));
+        self.counts.hold(&*self.shared.store, counted)?;
+        let mut names = names.into_iter().zip(id_keys);
         let mut changes = Vec::new();
         let mut answers = Vec::new();
         let configuration = self.shared.configuration.read().clone();
         for batch in batches {
             let mut accepted = PopupEventsAccepted { accepted: 0, duplicates: 0 };
-            for taken in &batch.events {
+            for (taken, (name, id_key)) in batch.events.iter().zip(&mut names) {
                 let (event, decision) = (&taken.event, &taken.decision);
-                let name = rows::event_name(&decision.user, &event.id);
-                let id_key = rows::event_id_key(name);
-                if !known.insert(name) || self.shared.store.row(SPACE, &id_key)?.is_some() {
+                if !known.insert(name) {
                     accepted.duplicates += 1;
                     continue;
                 }
@@ -351,11 +403,12 @@ impl Worker {
                 };
                 changes.push(rows::put(rows::event_key(taken_at, name), rows::encode(&stored)));
                 changes.push(rows::put(id_key, taken_at.to_be_bytes().to_vec()));
-                self.counts.count(&*self.shared.store, decision.popup, &decision.variant, kind, taken_at)?;
+                self.counts.count(decision.popup, &decision.variant, kind, taken_at);
             }
             answers.push(accepted);
         }
         if !changes.is_empty() {
+            changes.push(rows::put(rows::last_taken_key(), rows::encode(&taken_at)));
             self.write(changes)?;
         }
         Ok(answers)

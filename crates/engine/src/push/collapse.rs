@@ -5,19 +5,51 @@
 use super::{DeviceNo, draft::Draft, rows::*, worker::Worker};
 use crate::store::StoreResult;
 use roaring::RoaringBitmap;
+use rustc_hash::FxHashSet;
 
 /// Devices of a push to many that are looked at in one write.
 const DEVICES_AT_ONCE: usize = PUSH_ROWS_PER_WRITE / 4;
 
 impl Worker {
-    /// Whether a push with this key would take another's place there.
-    pub(super) fn collapses_on(&self, device: DeviceNo, collapse_key: Option<&str>) -> bool {
-        let key = collapse_key.map(|key| PushKey::Collapse(device, key.to_owned()));
-        key.is_some_and(|key| matches!(self.store.push_row(&key), Ok(Some(_))))
+    /// Of these devices, those on which a push with this key would take another's place.
+    pub(super) fn collapses_on(&self, devices: &[DeviceNo], collapse_key: &str) -> FxHashSet<DeviceNo> {
+        let keys: Vec<PushKey> =
+            devices.iter().map(|device| PushKey::Collapse(*device, collapse_key.to_owned())).collect();
+        let rows = if keys.is_empty() { Vec::new() } else { self.store.push_rows_of(&keys).unwrap_or_default() };
+        devices.iter().zip(rows).filter(|(_, row)| row.is_some()).map(|(device, _)| *device).collect()
     }
 
-    /// The newest push with a key takes the place of the one before on a device.
-    pub(super) fn collapse_on(&self, draft: &mut Draft<'_>, device: DeviceNo, newest: &StoredPush) -> StoreResult<()> {
+    /// Reads what [`Self::collapse_on`] will ask for, of all these devices at once: in two rounds, however many they are.
+    pub(super) fn read_collapses(
+        &self,
+        draft: &mut Draft<'_>,
+        devices: &[DeviceNo],
+        collapse_key: &str,
+    ) -> StoreResult<()> {
+        let keys = || devices.iter().map(|device| PushKey::Collapse(*device, collapse_key.to_owned()));
+        draft.read_ahead(keys())?;
+        let mut waiting = Vec::new();
+        for key in keys() {
+            if let Some(PushRow::Collapse { device, push, .. }) = draft.get(&key)? {
+                waiting.extend([PushKey::Pending(device, push), PushKey::Target(push, device)]);
+            }
+        }
+        draft.read_ahead(waiting)
+    }
+
+    /// The newest push with a key takes the place of the one before on each of these devices.
+    pub(super) fn collapse_all(
+        &self,
+        draft: &mut Draft<'_>,
+        devices: &[DeviceNo],
+        newest: &StoredPush,
+    ) -> StoreResult<()> {
+        let Some(collapse_key) = &newest.collapse_key else { return Ok(()) };
+        self.read_collapses(draft, devices, collapse_key)?;
+        devices.iter().try_for_each(|device| self.collapse_on(draft, *device, newest))
+    }
+
+    fn collapse_on(&self, draft: &mut Draft<'_>, device: DeviceNo, newest: &StoredPush) -> StoreResult<()> {
         let Some(collapse_key) = newest.collapse_key.clone() else { return Ok(()) };
         let key = PushKey::Collapse(device, collapse_key.clone());
         if let Some(PushRow::Collapse { push: older, .. }) = draft.get(&key)?
@@ -68,6 +100,7 @@ impl Worker {
             targets.map(DeviceNo).filter(|device| self.devices.pending(*device) > 0).take(DEVICES_AT_ONCE).collect();
         let store = self.store.clone();
         let mut draft = Draft::new(&*store);
+        self.read_collapses(&mut draft, &some, &collapse_key)?;
         for device in &some {
             let key = PushKey::Collapse(*device, collapse_key.clone());
             if let Some(PushRow::Collapse { push: older, .. }) = draft.get(&key)?

@@ -11,13 +11,15 @@ use std::collections::BTreeMap;
 pub(super) struct Draft<'a> {
     store: &'a dyn Store,
     changes: BTreeMap<PushKey, Option<PushRow>>,
+    /// What the store has, as far as it was read ahead.
+    read: BTreeMap<PushKey, Option<PushRow>>,
     /// By how much the pushes that wait for a device by name grow once this is stored.
     pub(super) pending: FxHashMap<DeviceNo, i32>,
 }
 
 impl<'a> Draft<'a> {
     pub(super) fn new(store: &'a dyn Store) -> Self {
-        Draft { store, changes: BTreeMap::new(), pending: FxHashMap::default() }
+        Draft { store, changes: BTreeMap::new(), read: BTreeMap::new(), pending: FxHashMap::default() }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -31,8 +33,19 @@ impl<'a> Draft<'a> {
     pub(super) fn get(&self, key: &PushKey) -> StoreResult<Option<PushRow>> {
         match self.changes.get(key) {
             Some(row) => Ok(row.clone()),
-            None => self.store.push_row(key),
+            None => self.read.get(key).map_or_else(|| self.store.push_row(key), |row| Ok(row.clone())),
         }
+    }
+
+    /// Reads rows that will be asked for, all at once.
+    pub(super) fn read_ahead(&mut self, keys: impl IntoIterator<Item = PushKey>) -> StoreResult<()> {
+        let is_known = |key: &PushKey| self.changes.contains_key(key) || self.read.contains_key(key);
+        let keys: Vec<PushKey> = keys.into_iter().filter(|key| !is_known(key)).collect();
+        if !keys.is_empty() {
+            let rows = self.store.push_rows_of(&keys)?;
+            self.read.extend(keys.into_iter().zip(rows));
+        }
+        Ok(())
     }
 
     pub(super) fn put(&mut self, row: PushRow) {

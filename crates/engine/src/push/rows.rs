@@ -15,6 +15,11 @@ pub trait PushStore: Send + Sync + 'static {
     /// Writes all or nothing; durable when it returns.
     fn write_push(&self, term: Term, changes: &[PushChange]) -> StoreResult<()>;
     fn push_row(&self, key: &PushKey) -> StoreResult<Option<PushRow>>;
+    /// Several rows, in the order in which they were asked for. A store that must travel for each answers them in one; to
+    /// others single reads are as good.
+    fn push_rows_of(&self, keys: &[PushKey]) -> StoreResult<Vec<Option<PushRow>>> {
+        keys.iter().map(|key| self.push_row(key)).collect()
+    }
     /// Rows with `from <= key <= to`, in the order of keys, at most `limit`.
     fn push_rows(&self, from: &PushKey, to: &PushKey, limit: usize) -> StoreResult<Vec<PushRow>>;
 }

@@ -148,13 +148,17 @@ impl Worker {
             Aim::Named { .. } => {
                 let (mut named, unknown) = self.resolve(aim);
                 let before = named.len();
-                let may_collapse = header.collapse_key.is_some();
-                named.retain(|device| {
+                let has_room = |device: &DeviceNo| {
                     let waiting = self.devices.pending(*device) as i64
                         + i64::from(planned.get(device).copied().unwrap_or_default());
-                    let room = (self.config.pending_per_device as i64) > waiting;
-                    room || (may_collapse && self.collapses_on(*device, header.collapse_key.as_deref()))
-                });
+                    (self.config.pending_per_device as i64) > waiting
+                };
+                let full: Vec<DeviceNo> = named.iter().copied().filter(|device| !has_room(device)).collect();
+                if !full.is_empty() {
+                    let collapses = header.collapse_key.as_deref().map(|key| self.collapses_on(&full, key));
+                    let collapses = collapses.unwrap_or_default();
+                    named.retain(|device| has_room(device) || collapses.contains(device));
+                }
                 header.unknown += unknown;
                 header.refused_full = (before - named.len()) as u32;
                 header.targets = named.len() as u32;
@@ -198,7 +202,7 @@ impl Worker {
         }
         draft.put(self.counters());
         plan.drops.iter().cloned().for_each(|key| draft.drop(key));
-        plan.named.iter().try_for_each(|device| self.collapse_on(draft, *device, &plan.header))
+        self.collapse_all(draft, &plan.named, &plan.header)
     }
 
     /// One with more rows than a write has. The write that makes it true comes when all others are done.
@@ -216,7 +220,7 @@ impl Worker {
         // It is accepted. What it collapses ends afterwards: nothing may end for a push that then is not there.
         for some in named.chunks(PUSH_ROWS_PER_WRITE / (ROWS_PER_COLLAPSE + 1)) {
             let mut draft = Draft::new(&*store);
-            let collapsed = some.iter().try_for_each(|device| self.collapse_on(&mut draft, *device, &plan.header));
+            let collapsed = self.collapse_all(&mut draft, some, &plan.header);
             if let Err(error) = collapsed.and_then(|()| self.store_draft(draft)) {
                 tracing::warn!(%error, push = plan.header.push, "what a push takes the place of stays beside it");
                 break;

@@ -2,9 +2,11 @@
 #![allow(clippy::unwrap_used, dead_code, unreachable_pub)]
 
 pub mod doubts;
+pub mod note_pad;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 use doubts::{Doubts, Write};
+use note_pad::NotePad;
 use parking_lot::Mutex;
 use std::{
     sync::{
@@ -26,6 +28,7 @@ use tidings_engine::{
     memory::MemoryStore,
     model::*,
     outbox::{OutboxConfig, Webhook},
+    popups::PopupsConfig,
     push::rows::*,
     shards::{ShardReceivers, Wake},
     store::*,
@@ -83,11 +86,23 @@ impl World {
         bus: Arc<dyn Bus>,
         lease: Duration,
     ) -> World {
+        World::node_with(PopupsConfig::default(), name, store.clone(), log, bus, lease)
+    }
+
+    /// The same by its own way to the store.
+    pub fn node_with(
+        popups: PopupsConfig,
+        name: &str,
+        store: Arc<dyn Store>,
+        log: Arc<dyn CommitLog>,
+        bus: Arc<dyn Bus>,
+        lease: Duration,
+    ) -> World {
         let (address, link) = (format!("http://{name}"), String::new());
         let (version, roles) = ("1".into(), "all".into());
         let member = Member { name: name.into(), boot_id: rand::random(), address, link, version, roles };
         let cluster = ClusterParts { log, bus, member, lease, may_lead: true, recent_bytes_max: 1 << 20 };
-        World::of(EngineConfig { shards: 1, ..EngineConfig::default() }, store.clone(), None, Some(cluster))
+        World::of(EngineConfig { shards: 1, popups, ..EngineConfig::default() }, store, None, Some(cluster))
     }
 
     fn of(
@@ -148,10 +163,18 @@ impl World {
     }
 }
 
-/// Refuses nobody because a commit takes long, unless a test wants that: the committer may be kept from running.
-pub fn patient(config: EngineConfig) -> EngineConfig {
-    let is_default = config.commit_time_max == EngineConfig::default().commit_time_max;
-    EngineConfig { commit_time_max: if is_default { PATIENCE } else { config.commit_time_max }, ..config }
+/// Refuses nobody because a commit takes long, or a showing waits for long to be stored, unless a test wants that: who does
+/// it may be kept from running.
+pub fn patient(mut config: EngineConfig) -> EngineConfig {
+    let default = EngineConfig::default();
+    let patient = |time: &mut Duration, default: Duration| {
+        if *time == default {
+            *time = PATIENCE;
+        }
+    };
+    patient(&mut config.commit_time_max, default.commit_time_max);
+    patient(&mut config.popups.at_risk_max, default.popups.at_risk_max);
+    config
 }
 
 /// Has a node look now who is there and who leads, not only when a part of its lease is over.
@@ -184,8 +207,10 @@ pub fn message(from: &str, conversation: &str, text: &str) -> SendRequest {
 
 /// A store in memory whose commits wait at a gate, or fail a number of times.
 pub struct Troubled {
-    inner: MemoryStore,
+    inner: Arc<MemoryStore>,
     pub doubts: Doubts,
+    pub notes: NotePad,
+    row_reads: AtomicUsize,
     gate: Mutex<Option<Receiver<()>>>,
     entered: (Sender<()>, Receiver<()>),
     failures: AtomicUsize,
@@ -200,13 +225,22 @@ pub struct Troubled {
 
 impl Default for Troubled {
     fn default() -> Self {
-        let (inner, doubts) = Default::default();
+        Troubled::on(Arc::default())
+    }
+}
+
+impl Troubled {
+    /// One node's way to a store.
+    pub fn on(inner: Arc<MemoryStore>) -> Self {
+        let (doubts, notes) = Default::default();
         let [gate, push_gate, row_gate] = [(); 3].map(|()| Mutex::new(None));
         let [entered, pushes_entered, rows_entered, rows_written] = [(); 4].map(|()| bounded(1));
-        let [failures, push_failures, row_failures] = [(); 3].map(|()| AtomicUsize::new(0));
+        let [failures, push_failures, row_failures, row_reads] = [(); 4].map(|()| AtomicUsize::new(0));
         Troubled {
             inner,
             doubts,
+            notes,
+            row_reads,
             gate,
             entered,
             failures,
@@ -218,6 +252,17 @@ impl Default for Troubled {
             rows_entered,
             rows_written,
         }
+    }
+
+    /// How often rows of popups or of push were read so far, each time one or many.
+    pub fn row_reads(&self) -> usize {
+        self.row_reads.load(Ordering::SeqCst)
+    }
+
+    fn read(&self) -> &MemoryStore {
+        self.doubts.read(&self.inner);
+        self.row_reads.fetch_add(1, Ordering::SeqCst);
+        &self.inner
     }
 }
 
@@ -376,12 +421,13 @@ impl PushStore for Troubled {
         self.doubts.write(&self.inner, Write::Push(term, changes.to_vec()))
     }
     fn push_row(&self, key: &PushKey) -> StoreResult<Option<PushRow>> {
-        self.doubts.read(&self.inner);
-        self.inner.push_row(key)
+        self.read().push_row(key)
     }
     fn push_rows(&self, from: &PushKey, to: &PushKey, limit: usize) -> StoreResult<Vec<PushRow>> {
-        self.doubts.read(&self.inner);
-        self.inner.push_rows(from, to, limit)
+        self.read().push_rows(from, to, limit)
+    }
+    fn push_rows_of(&self, keys: &[PushKey]) -> StoreResult<Vec<Option<PushRow>>> {
+        self.read().push_rows_of(keys)
     }
 }
 
@@ -401,10 +447,32 @@ impl RowStore for Troubled {
         written
     }
     fn row(&self, space: RowSpace, key: &[u8]) -> StoreResult<Option<Vec<u8>>> {
-        self.doubts.read(&self.inner);
-        self.inner.row(space, key)
+        self.read().row(space, key)
     }
     fn rows(&self, space: RowSpace, from: &[u8], to: &[u8], limit: usize) -> StoreResult<Vec<(Vec<u8>, Vec<u8>)>> {
-        self.inner.rows(space, from, to, limit)
+        self.read().rows(space, from, to, limit)
+    }
+    fn rows_of(&self, space: RowSpace, keys: &[Vec<u8>]) -> StoreResult<Vec<Option<Vec<u8>>>> {
+        self.read().rows_of(space, keys)
+    }
+    fn takes_notes(&self) -> bool {
+        self.notes.is_there()
+    }
+    fn note_rows(&self, changes: &[RowChange]) -> StoreResult<()> {
+        self.notes.note(changes)
+    }
+    fn turn_notes(&self) {
+        self.notes.turn();
+    }
+    fn forget_turned_notes(&self) -> StoreResult<()> {
+        self.notes.forget_turned();
+        Ok(())
+    }
+    fn noted_rows(&self) -> StoreResult<Vec<RowChange>> {
+        Ok(self.notes.all())
+    }
+    fn forget_all_notes(&self) -> StoreResult<()> {
+        self.notes.forget_all();
+        Ok(())
     }
 }

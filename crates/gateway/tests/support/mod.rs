@@ -30,6 +30,7 @@ use tidings_engine::{
     config::EngineConfig,
     engine::{Actor, Parts},
     memory::MemoryStore,
+    popups::PopupsConfig,
     presence::{PresenceConfig, compare::SessionTruth},
     store::Store,
 };
@@ -137,6 +138,7 @@ impl Server {
                 shards,
                 sessions_per_kind: 3,
                 commit_time_max: FOREVER,
+                popups: PopupsConfig { at_risk_max: FOREVER, ..PopupsConfig::default() },
                 presence: PresenceConfig { grace_ms: 50, ..PresenceConfig::default() },
                 ..EngineConfig::default()
             },

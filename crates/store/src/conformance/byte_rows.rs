@@ -5,6 +5,7 @@ use super::*;
 pub(super) const CHECKS: &[Check] = &[
     ("rows are what was put, until they are dropped", put_and_drop),
     ("rows come in the order of their keys, and only those of the range", order),
+    ("rows that are asked for together come as they were asked for", together),
     ("a row may be as long as its limit, and no longer", longest),
 ];
 
@@ -55,6 +56,25 @@ fn order(store: &dyn Store) {
     assert_eq!(store.rows(SPACE, &keys[0], &keys[10], 3).unwrap().len(), 3);
     assert_eq!(store.rows(SPACE, &keys[0], &keys[10], 0).unwrap().len(), 0);
     store.write_rows(Term::ALONE, SPACE, keys.into_iter().map(|key| RowChange { key, value: None }).collect()).unwrap();
+}
+
+fn together(store: &dyn Store) {
+    let (there, empty, gone) = (key(b"there"), key(b"empty"), key(b"gone"));
+    store.write_rows(Term::ALONE, SPACE, vec![put(&there, b"a"), put(&empty, b""), put(&gone, b"b")]).unwrap();
+    store.write_rows(Term::ALONE, SPACE, vec![RowChange { key: gone.clone(), value: None }]).unwrap();
+    let asked = [there.clone(), gone, key(b"never"), empty.clone(), there.clone()];
+    let expected = [Some(b"a".to_vec()), None, None, Some(Vec::new()), Some(b"a".to_vec())];
+    assert_eq!(store.rows_of(SPACE, &asked).unwrap(), expected);
+    assert_eq!(store.rows_of(SPACE, &[]).unwrap(), []);
+    // Many, and those that are there among those that are not.
+    let many: Vec<Vec<u8>> = (0..3_000_u32).map(|n| key(&n.to_be_bytes())).collect();
+    let even = || many.iter().step_by(2);
+    store.write_rows(Term::ALONE, SPACE, even().map(|key| put(key, key)).collect()).unwrap();
+    for (n, value) in store.rows_of(SPACE, &many).unwrap().into_iter().enumerate() {
+        assert_eq!(value, (n % 2 == 0).then(|| many[n].clone()));
+    }
+    let all = even().chain([&there, &empty]).map(|key| RowChange { key: key.clone(), value: None });
+    store.write_rows(Term::ALONE, SPACE, all.collect()).unwrap();
 }
 
 fn longest(store: &dyn Store) {

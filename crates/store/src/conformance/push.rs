@@ -6,6 +6,7 @@ use tidings_engine::push::{DeviceNo, rows::*};
 pub(super) const CHECKS: &[Check] = &[
     ("push rows are what was put, until they are dropped", put_and_drop),
     ("push rows come in the order of their keys, and only those of the range", order),
+    ("push rows that are asked for together come as they were asked for", together),
     ("a push row may be as long as its limit", longest),
     ("a write of push is whole", whole),
 ];
@@ -72,6 +73,21 @@ fn every_row() -> Vec<PushRow> {
     rows.extend([(1, 2), (1, 256), (256, 1)].map(|(push, device)| target(push, device)));
     rows.extend([(NOON, 256), (NOON, 2), (2, 9)].map(|(at, push)| PushRow::Timer { at, push }));
     rows
+}
+
+fn together(store: &dyn Store) {
+    let rows = every_row();
+    let (there, gone): (Vec<_>, Vec<_>) = rows.iter().cloned().enumerate().partition(|(n, _)| n % 3 > 0);
+    put(store, &rows);
+    let drops: Vec<PushChange> = gone.iter().map(|(_, row)| PushChange::Drop(row.key())).collect();
+    store.write_push(Term::ALONE, &drops).unwrap();
+    let keys: Vec<PushKey> = rows.iter().rev().map(PushRow::key).collect();
+    let expected: Vec<Option<PushRow>> =
+        rows.iter().enumerate().rev().map(|(n, row)| (n % 3 > 0).then(|| row.clone())).collect();
+    assert_eq!(store.push_rows_of(&keys).unwrap(), expected);
+    assert_eq!(store.push_rows_of(&[]).unwrap(), []);
+    let drops: Vec<PushChange> = there.iter().map(|(_, row)| PushChange::Drop(row.key())).collect();
+    store.write_push(Term::ALONE, &drops).unwrap();
 }
 
 fn put(store: &dyn Store, rows: &[PushRow]) {

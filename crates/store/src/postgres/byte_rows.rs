@@ -6,7 +6,7 @@ use crate::{
     push::{push_key, push_value},
     rows::decode,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use tidings_engine::{push::rows::*, store::*};
 use tokio_postgres::Row;
 
@@ -16,6 +16,7 @@ struct Table {
     /// none if the term is over or another node's: one that a database gave out before it lost it may be given out twice. Who would begin another one waits until the statement is done.
     write: &'static str,
     row: &'static str,
+    rows_of: &'static str,
     rows: &'static str,
 }
 
@@ -36,6 +37,7 @@ macro_rules! table {
                 "SELECT 1 FROM fence"
             ),
             row: concat!("SELECT value FROM ", $table, " WHERE key = $1"),
+            rows_of: concat!("SELECT key, value FROM ", $table, " WHERE key = ANY($1::bytea[])"),
             rows: concat!("SELECT key, value FROM ", $table, " WHERE key BETWEEN $1 AND $2 ORDER BY key LIMIT $3"),
         }
     };
@@ -56,7 +58,25 @@ impl PostgresStore {
         })
     }
 
-    fn rows_of(&self, table: &Table, from: &[u8], to: &[u8], limit: usize) -> StoreResult<Vec<Row>> {
+    /// What each of these keys has, in their order.
+    fn values_of<T: Clone>(
+        &self,
+        table: &Table,
+        keys: &[Vec<u8>],
+        value: impl Fn(&[u8]) -> StoreResult<T>,
+    ) -> StoreResult<Vec<Option<T>>> {
+        if keys.is_empty() {
+            return Ok(Vec::new());
+        }
+        let rows = self.query(table.rows_of, &[&keys])?;
+        let mut found = HashMap::with_capacity(rows.len());
+        for row in &rows {
+            found.insert(row.get::<_, &[u8]>(0), value(row.get(1))?);
+        }
+        Ok(keys.iter().map(|key| found.get(&key[..]).cloned()).collect())
+    }
+
+    fn range_of(&self, table: &Table, from: &[u8], to: &[u8], limit: usize) -> StoreResult<Vec<Row>> {
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         self.query(table.rows, &[&from, &to, &limit])
     }
@@ -80,8 +100,12 @@ impl RowStore for PostgresStore {
         Ok(self.query(Table::of(space).row, &[&key])?.first().map(|row| row.get(0)))
     }
 
+    fn rows_of(&self, space: RowSpace, keys: &[Vec<u8>]) -> StoreResult<Vec<Option<Vec<u8>>>> {
+        self.values_of(Table::of(space), keys, |value| Ok(value.to_vec()))
+    }
+
     fn rows(&self, space: RowSpace, from: &[u8], to: &[u8], limit: usize) -> StoreResult<Vec<(Vec<u8>, Vec<u8>)>> {
-        let rows = self.rows_of(Table::of(space), from, to, limit)?;
+        let rows = self.range_of(Table::of(space), from, to, limit)?;
         Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
     }
 }
@@ -103,8 +127,13 @@ impl PushStore for PostgresStore {
         rows.first().map(|row| decode(row.get(0))).transpose()
     }
 
+    fn push_rows_of(&self, keys: &[PushKey]) -> StoreResult<Vec<Option<PushRow>>> {
+        let keys: Vec<Vec<u8>> = keys.iter().map(push_key).collect();
+        self.values_of(&PUSH, &keys, decode)
+    }
+
     fn push_rows(&self, from: &PushKey, to: &PushKey, limit: usize) -> StoreResult<Vec<PushRow>> {
-        let rows = self.rows_of(&PUSH, &push_key(from), &push_key(to), limit)?;
+        let rows = self.range_of(&PUSH, &push_key(from), &push_key(to), limit)?;
         rows.iter().map(|row| decode(row.get(1))).collect()
     }
 }

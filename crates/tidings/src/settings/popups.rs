@@ -10,7 +10,7 @@ settings! {
     Popups {
         /// Users held in memory, at about 170 bytes each. Above: those not asked for lately are read from the store when they come back.
         users_max: usize = PopupsConfig::default().users,
-        /// A decision is durable after so long: a crash forgets at most this. One for a popup that is `strict` is durable when it is answered.
+        /// A showing is durable after so long: a crash forgets at most this. While one has waited for longer, nothing is shown (`store_unavailable`). One of a popup that is `strict` is durable when it is answered.
         durable_within_ms: u64 = 100,
         /// Showings that wait to be stored. Full: nothing is shown (`queue_full`) until some are.
         showings_max: usize = PopupsConfig::default().showings,
@@ -41,6 +41,7 @@ impl Settings {
         PopupsConfig {
             users: popups.users_max,
             durable_within: Duration::from_millis(popups.durable_within_ms),
+            at_risk_max: Duration::from_millis(popups.durable_within_ms),
             showings: popups.showings_max,
             events: popups.events_max,
             events_kept: Duration::from_secs(popups.events_kept_days * DAY_S),
