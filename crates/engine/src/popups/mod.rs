@@ -12,7 +12,8 @@
 //! - `question`, `evaluate`, `decide`, `answer`, `explain`: which popup, and why; `decision_id`: how events name a decision;
 //! - `catalog`, `segments`, `recovery`, `sweep`: popups, their versions, settings and lists of users;
 //! - `users`: who is held in memory; `unread`: what is looked up for rules about unread messages;
-//! - `inbox`, `at_risk`, `worker`, `notes`, `counts`, `events`, `export`: what becomes durable, and how it is read again;
+//! - `inbox`, `at_risk`, `worker`, `notes`, `counts`, `events`, `taking`, `export`: what becomes durable, and how
+//!   it is read again;
 //! - `rows`, `check_rows`: as what it is stored, and whether all of that agrees.
 
 mod answer;
@@ -38,6 +39,7 @@ mod rows;
 pub mod rules;
 mod segments;
 mod sweep;
+mod taking;
 pub mod timetable;
 mod trigger;
 mod unread;
