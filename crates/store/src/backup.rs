@@ -43,7 +43,7 @@ impl EmbeddedStore {
     }
 
     fn copy_to(&self, engine: &Path) -> io::Result<BackedUp> {
-        let live = self.kv().map_err(io::Error::other)?;
+        let (live, _turn) = self.kv_for_long().map_err(io::Error::other)?;
         let snapshot = live.snapshot();
         let sizes = Sizes { memtable_bytes: 16 << 20, journal_bytes: 96 << 20, cache_bytes: 8 << 20 };
         let copy = FjallKv::open(engine, sizes).map_err(io_error)?;
@@ -71,5 +71,34 @@ impl EmbeddedStore {
         batch.put(Space::Meta, vec![b'e'], fresh_epoch().to_be_bytes().to_vec());
         copy.commit(batch).map_err(io_error)?;
         Ok(copied)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::EmbeddedOptions;
+    use tidings_engine::store::*;
+
+    #[test]
+    fn writes_wait_for_a_backup_without_holding_up_who_reads() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = EmbeddedStore::open(EmbeddedOptions::new(folder.path())).unwrap();
+        let users = |id: &str| [Proposal::PutUsers(vec![UserPatch { id: id.into(), ..UserPatch::default() }])];
+        store.commit(&users("before"), 0).unwrap();
+        let backup = store.kv_for_long().unwrap();
+        let snapshot = backup.0.snapshot();
+        store.refuse_writes_until_restarted();
+        for _ in 0..100 {
+            // At once: a hundred of these do not wait for each other's patience.
+            let refusal = store.commit(&users("after"), 0).unwrap_err().to_string();
+            assert!(refusal.contains("backup"), "{refusal}");
+            assert!(store.user_no("before").unwrap().is_some());
+        }
+        drop(snapshot);
+        drop(backup);
+        store.commit(&users("after"), 0).unwrap();
+        assert!(store.user_no("after").unwrap().is_some());
     }
 }

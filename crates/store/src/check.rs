@@ -96,7 +96,7 @@ impl EmbeddedStore {
     /// Checks everything against everything.
     pub fn check(&self) -> StoreResult<CheckReport> {
         let mut report = CheckReport { last_position: self.last_position(), ..CheckReport::default() };
-        let engine = self.kv()?;
+        let (engine, _turn) = self.kv_for_long()?;
         let kv = engine.snapshot();
         check_names(&*kv, &mut report)?;
         let kept = check_conversations(&*kv, &mut report)?;

@@ -9,13 +9,13 @@ use crate::{
     notes::Notes,
     rows::*,
 };
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use quick_cache::sync::Cache;
 use std::{
     path::{Path, PathBuf},
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -26,8 +26,8 @@ const HEADS_CACHED: usize = 200_000;
 /// How long a look at the free space holds.
 const SPACE_CHECK: Duration = Duration::from_millis(100);
 
-/// How long a fresh start of the engine waits for reads that are under way.
-const READERS_GONE_WITHIN: Duration = Duration::from_secs(5);
+/// How long a fresh start of the engine waits for short reads that are under way: who comes meanwhile waits too.
+const READERS_GONE_WITHIN: Duration = Duration::from_secs(1);
 
 /// How to open a data folder.
 #[derive(Debug, Clone)]
@@ -81,18 +81,22 @@ pub struct EmbeddedStore {
     /// Replaced when the engine gave up after a failed write and there is room again; readers wait
     /// meanwhile. Empty only if the fresh start failed: each commit tries again.
     kv: RwLock<Option<Arc<FjallKv>>>,
+    /// Held by what reads all there is, such as a backup: no fresh start of the engine waits for that.
+    long_reads: RwLock<()>,
     writer: Mutex<Writer>,
     heads: Cache<ConversationNo, Head>,
     position: AtomicU64,
     epoch: u64,
-    /// The engine refused a write: reads go on, writes wait for a fresh start of it.
-    poisoned: AtomicBool,
 }
 
 /// What the one writer owns.
 struct Writer {
     counters: Counters,
     space_checked: Option<(Instant, bool)>,
+    /// The engine refused a write: reads go on, writes wait for a fresh start of it. No batch of this number or a
+    /// higher one was acknowledged, and none ever shows up: the engine writes what it still holds as it ends, and
+    /// that is cut again before the next one opens.
+    refused_from: Option<u64>,
 }
 
 pub(crate) fn store_error(error: KvError) -> StoreError {
@@ -120,11 +124,11 @@ impl EmbeddedStore {
             folder,
             notes,
             kv: RwLock::new(Some(Arc::new(kv))),
-            writer: Mutex::new(Writer { counters, space_checked: None }),
+            long_reads: RwLock::new(()),
+            writer: Mutex::new(Writer { counters, space_checked: None, refused_from: None }),
             heads: Cache::new(HEADS_CACHED),
             position: AtomicU64::new(counters.position),
             epoch,
-            poisoned: AtomicBool::new(false),
         })
     }
 
@@ -154,10 +158,20 @@ impl EmbeddedStore {
         enough
     }
 
-    /// Starts the engine afresh after it gave up on a failed write. What was torn is cut from its
-    /// journal as after a crash; what was whole but not acknowledged may show up, hence the counters
-    /// that are read anew.
-    fn restart_engine(&self, writer: &mut Writer) -> StoreResult<()> {
+    /// The engine for what takes long, and what keeps a fresh start of it away meanwhile. Who asks holds no
+    /// engine yet: it waits while one is started.
+    pub(crate) fn kv_for_long(&self) -> StoreResult<(Arc<FjallKv>, RwLockReadGuard<'_, ()>)> {
+        let turn = self.long_reads.read();
+        Ok((self.kv()?, turn))
+    }
+
+    /// Starts the engine afresh after it gave up on a failed write. What it was to write then is cut from its
+    /// journals, whole or torn: who asked for it was told that it failed, and nobody was told that it is there.
+    fn restart_engine(&self, writer: &mut Writer, refused_from: u64) -> StoreResult<()> {
+        let Some(_turn) = self.long_reads.try_write() else {
+            let why = "the engine is restarted when the backup that reads from it is done";
+            return Err(StoreError::Unavailable(why.into()));
+        };
         let mut kv = self.kv.write();
         if let Some(old) = kv.take() {
             // The engine locks its folder: the old one must be gone, readers that hold it included.
@@ -169,7 +183,10 @@ impl EmbeddedStore {
                 }
             }
         }
-        journal::mend_tail(&self.folder, None).map_err(|e| StoreError::Damaged(e.to_string()))?;
+        journal::cut_refused(&self.folder, refused_from).map_err(|error| match error {
+            OpenError::Damaged(what) => StoreError::Damaged(what),
+            other => StoreError::Unavailable(other.to_string()),
+        })?;
         let fresh = FjallKv::open(&self.folder.engine_path(), self.options.sizes()).map_err(store_error)?;
         writer.counters = read_counters(&fresh)?;
         self.heads.clear();
@@ -181,7 +198,7 @@ impl EmbeddedStore {
 
     /// Reads rows of one engine: a second look for it could wait for a fresh start that waits for this read.
     pub(crate) fn scan_values<T>(
-        kv: &FjallKv,
+        kv: &dyn KvRead,
         space: Space,
         low: &[u8],
         high: &[u8],
@@ -210,7 +227,10 @@ impl Drop for EmbeddedStore {
     fn drop(&mut self) {
         // The engine goes first: it may still write while it stops, and the folder is locked until then.
         drop(self.kv.get_mut().take());
-        if self.poisoned.load(Ordering::Relaxed) {
+        if let Some(refused_from) = self.writer.get_mut().refused_from {
+            if let Err(error) = journal::cut_refused(&self.folder, refused_from) {
+                tracing::warn!(%error, "what was refused could not be cut; it may be there when the store opens");
+            }
             return;
         }
         let marked = journal::lengths(&self.folder.engine_path())
@@ -367,7 +387,7 @@ impl Store for EmbeddedStore {
         if !self.has_space(&mut writer) {
             return Err(StoreError::DiskFull);
         }
-        self.start_afresh_if_poisoned(&mut writer)?;
+        self.start_afresh_if_refused(&mut writer)?;
         let kv = self.kv()?;
         let mut scratch = Scratch::new(&*kv, &self.heads, writer.counters, self.options.outbox, now_ms);
         let outcomes = batch.iter().map(|proposal| scratch.propose(proposal)).collect::<StoreResult<Vec<_>>>()?;
@@ -460,8 +480,10 @@ impl Store for EmbeddedStore {
     ) -> StoreResult<Vec<StoredEntry>> {
         let order = if from == End::Oldest { Order::Up } else { Order::Down };
         let (low, high) = (entry_key(conversation, from_seq), entry_key(conversation, to_seq));
+        // One state for the entries and the parts of their bodies: retention removes both beside this.
         let kv = self.kv()?;
-        let mut entries = Self::scan_values(&kv, Space::Timeline, &low, &high, limit, order, |key, row| {
+        let kv = kv.snapshot();
+        let mut entries = Self::scan_values(&*kv, Space::Timeline, &low, &high, limit, order, |key, row| {
             let seq = number_at(key, 8).ok_or_else(|| damaged("an entry's key"))?;
             decode_entry(seq, row, |count| read_parts(&*kv, conversation, seq, count))
         })?;
@@ -544,7 +566,7 @@ impl EmbeddedStore {
         if !self.has_space(&mut writer) {
             return Err(StoreError::DiskFull);
         }
-        self.start_afresh_if_poisoned(&mut writer)
+        self.start_afresh_if_refused(&mut writer)
     }
 
     /// Writes what is not a commit, such as what retention removes; `shortened` is the conversation whose
@@ -555,7 +577,7 @@ impl EmbeddedStore {
             return Ok(());
         }
         // No look at the free space: what this removes is what makes room.
-        self.start_afresh_if_poisoned(&mut writer)?;
+        self.start_afresh_if_refused(&mut writer)?;
         self.write(&mut writer, &*self.kv()?, batch)?;
         // Still under the lock, or a commit would put the old head back.
         if let Some(conversation) = shortened {
@@ -570,24 +592,32 @@ impl EmbeddedStore {
         if !self.has_space(&mut writer) {
             return Err(StoreError::DiskFull);
         }
-        self.start_afresh_if_poisoned(&mut writer)?;
+        self.start_afresh_if_refused(&mut writer)?;
         self.write(&mut writer, &*self.kv()?, batch).map_err(|error| StoreError::Unsure(error.to_string()))
     }
 
-    fn start_afresh_if_poisoned(&self, writer: &mut Writer) -> StoreResult<()> {
-        if self.poisoned.load(Ordering::Relaxed) {
-            self.restart_engine(writer)?;
-            self.poisoned.store(false, Ordering::Relaxed);
+    fn start_afresh_if_refused(&self, writer: &mut Writer) -> StoreResult<()> {
+        if let Some(refused_from) = writer.refused_from {
+            self.restart_engine(writer, refused_from)?;
+            writer.refused_from = None;
         }
         Ok(())
     }
 
+    /// As after a write that failed.
+    #[cfg(test)]
+    pub(crate) fn refuse_writes_until_restarted(&self) {
+        self.writer.lock().refused_from = Some(u64::MAX);
+    }
+
     /// A write that fails leaves the engine unfit for more.
     fn write(&self, writer: &mut Writer, kv: &FjallKv, batch: Batch) -> StoreResult<()> {
+        // Before the write: all that was acknowledged has a lower number, and this batch has none yet.
+        let number = kv.next_number();
         kv.commit(batch).map_err(|error| {
-            self.poisoned.store(true, Ordering::Relaxed);
+            writer.refused_from = Some(number);
             writer.space_checked = None;
-            // Not `DiskFull`, even if that is why: a part or all of the batch may have been written.
+            // Not `DiskFull`, even if that is why: a crash before the fresh start may leave the batch whole.
             StoreError::Unavailable(error.to_string())
         })
     }

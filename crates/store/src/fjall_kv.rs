@@ -102,8 +102,12 @@ impl Kv for FjallKv {
         Ok(writes.commit()?)
     }
 
-    fn snapshot(&self) -> Box<dyn KvRead> {
-        Box::new(FjallSnapshot { snapshot: self.database.snapshot(), spaces: self.spaces.clone() })
+    fn next_number(&self) -> u64 {
+        self.database.seqno()
+    }
+
+    fn snapshot(&self) -> Box<dyn KvRead + '_> {
+        Box::new(FjallSnapshot { snapshot: self.database.snapshot(), spaces: &self.spaces })
     }
 
     fn disk_bytes(&self) -> u64 {
@@ -115,12 +119,12 @@ impl Kv for FjallKv {
     }
 }
 
-struct FjallSnapshot {
+struct FjallSnapshot<'a> {
     snapshot: Snapshot,
-    spaces: [Keyspace; 6],
+    spaces: &'a [Keyspace; 6],
 }
 
-impl KvRead for FjallSnapshot {
+impl KvRead for FjallSnapshot<'_> {
     fn get(&self, space: Space, key: &[u8]) -> KvResult<Option<Vec<u8>>> {
         Ok(self.snapshot.get(&self.spaces[space as usize], key)?.map(|value| value.to_vec()))
     }

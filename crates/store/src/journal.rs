@@ -107,17 +107,24 @@ fn batch_at(bytes: &[u8], mut at: usize) -> Option<WholeBatch> {
 /// Looks through what was written of a journal. `before` is the number of the batch before it, and
 /// afterwards of its last whole one.
 fn scan(bytes: &[u8], before: &mut Option<u64>) -> Scan {
+    scan_below(bytes, before, u64::MAX)
+}
+
+/// The same where no batch of this number or a higher one counts: what such a one holds is damage.
+fn scan_below(bytes: &[u8], before: &mut Option<u64>, end: u64) -> Scan {
+    let counts = |batch: &WholeBatch, before| batch.number < end && batch.may_follow(before);
     let mut whole = 0;
-    while let Some(batch) = batch_at(bytes, whole).filter(|batch| batch.may_follow(*before)) {
+    while let Some(batch) = batch_at(bytes, whole).filter(|batch| counts(batch, *before)) {
         whole = batch.end;
         *before = Some(batch.number);
     }
     let mut later = 0;
-    let mut at = whole + 1;
+    // Not within a batch that does not count: what somebody wrote there is no batch, whatever it looks like.
+    let mut at = batch_at(bytes, whole).map_or(whole + 1, |batch| batch.end);
     while at < bytes.len() {
         match batch_at(bytes, at) {
             Some(batch) => {
-                later += 1;
+                later += usize::from(batch.number < end);
                 at = batch.end;
             }
             None => at += 1,
@@ -231,6 +238,30 @@ pub(crate) fn mend_tail(folder: &Folder, closed: Option<&ClosedMark>) -> Result<
     Ok(())
 }
 
+/// Cuts what the engine was told to write from this number on, when it has ended after a write that failed. Unlike
+/// after a crash it is known what was acknowledged: all that is numbered lower, in whichever journal (the engine may
+/// have begun another one since), and nothing else.
+pub(crate) fn cut_refused(folder: &Folder, refused_from: u64) -> Result<(), OpenError> {
+    let mut number = None;
+    for path in journals(&folder.engine_path())? {
+        let bytes = read_written(&path)?;
+        let scan = scan_below(&bytes, &mut number, refused_from);
+        let (name, at) = (name_of(&path), scan.whole);
+        match scan.later {
+            _ if !scan.is_damaged() => {}
+            0 => {
+                cut(folder, &path, &bytes, at)?;
+                tracing::warn!(journal = name, at, bytes = bytes.len() - at, "cut what was refused from the journal");
+            }
+            later => {
+                let why = format!("{later} whole batches follow: what is damaged was acknowledged");
+                return Err(OpenError::Damaged(format!("journal {name} is damaged at byte {at} and {why}")));
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Keeps what is cut beside the store, as `damaged-<journal>.bin`, and shortens the journal.
 fn cut(folder: &Folder, journal: &Path, bytes: &[u8], at: usize) -> io::Result<()> {
     if let Err(error) = keep_piece(folder, journal, &bytes[at..]) {
@@ -301,4 +332,76 @@ pub fn repair(path: &Path) -> Result<Vec<Repaired>, OpenError> {
         folder.new_epoch_given()?;
     }
     Ok(repaired)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::{fjall_kv::*, kv::*};
+
+    const SIZES: Sizes = Sizes { memtable_bytes: 1 << 20, journal_bytes: 96 << 20, cache_bytes: 1 << 20 };
+
+    fn open(folder: &Path) -> FjallKv {
+        FjallKv::open(&folder.join("store"), SIZES).unwrap()
+    }
+
+    fn put(kv: &FjallKv, key: u8) {
+        let mut batch = Batch::default();
+        batch.put(Space::Meta, vec![key], vec![key; 100]);
+        kv.commit(batch).unwrap();
+    }
+
+    fn kept(folder: &Path) -> Vec<u8> {
+        let mut keys = Vec::new();
+        let all = &mut |key: &[u8], _: &[u8]| {
+            keys.extend_from_slice(key);
+            true
+        };
+        open(folder).scan(Space::Meta, &[], &[0xFF], Order::Up, all).unwrap();
+        keys
+    }
+
+    /// Rows 1 to 3, of which the first two were acknowledged, in a journal that the engine then closed with another. Answers
+    /// the number that what was refused begins with.
+    fn refused_before_a_rotation(folder: &Path) -> u64 {
+        let kv = open(folder);
+        put(&kv, 1);
+        put(&kv, 2);
+        let refused_from = kv.next_number();
+        put(&kv, 3);
+        drop(kv);
+        File::create_new(folder.join("store/1.jnl")).unwrap();
+        refused_from
+    }
+
+    #[test]
+    fn what_was_refused_goes_from_a_journal_that_is_no_longer_the_newest() {
+        for torn in [0, 1, 60] {
+            let scratch = tempfile::tempdir().unwrap();
+            let folder = Folder::take(scratch.path()).unwrap();
+            let refused_from = refused_before_a_rotation(scratch.path());
+            let journal = scratch.path().join("store/0.jnl");
+            let written = read_written(&journal).unwrap();
+            fs::write(&journal, &written[..written.len() - torn]).unwrap();
+            cut_refused(&folder, refused_from).unwrap();
+            assert_eq!(kept(scratch.path()), [1, 2], "{torn} bytes were never written");
+            cut_refused(&folder, refused_from).unwrap();
+            assert_eq!(kept(scratch.path()), [1, 2], "a fresh start that failed is tried again");
+        }
+    }
+
+    #[test]
+    fn damage_before_what_was_refused_is_not_cut() {
+        let scratch = tempfile::tempdir().unwrap();
+        let folder = Folder::take(scratch.path()).unwrap();
+        let refused_from = refused_before_a_rotation(scratch.path());
+        let journal = scratch.path().join("store/0.jnl");
+        let mut written = read_written(&journal).unwrap();
+        written[60] ^= 1;
+        fs::write(&journal, &written).unwrap();
+        let error = cut_refused(&folder, refused_from).unwrap_err().to_string();
+        assert!(error.contains("at byte 0 and 1 whole batches follow"), "{error}");
+        assert_eq!(read_written(&journal).unwrap(), written);
+    }
 }

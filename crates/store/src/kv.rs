@@ -89,8 +89,11 @@ pub(crate) trait KvRead: Send + Sync {
 pub(crate) trait Kv: KvRead {
     /// Writes a batch as a whole; it is on the disk when this returns.
     fn commit(&self, batch: Batch) -> KvResult<()>;
+    /// What is committed from now on has this number or a higher one in the journals, and what was committed
+    /// before has a lower one.
+    fn next_number(&self) -> u64;
     /// The state as it is now, whatever is written later.
-    fn snapshot(&self) -> Box<dyn KvRead>;
+    fn snapshot(&self) -> Box<dyn KvRead + '_>;
     fn disk_bytes(&self) -> u64;
     fn journals(&self) -> u64;
 }

@@ -83,7 +83,7 @@ fn say_when_there_is_room(store: &EmbeddedStore, room: ConversationNo, id: &str)
     }
 }
 
-/// Twice: commits, fills the disk, commits until refused, makes room and commits what was refused.
+/// Twice: commits, fills the disk, commits until refused, makes room, and commits something else and what was refused.
 /// Answers what was acknowledged.
 fn two_rounds(
     disk: &SmallDisk,
@@ -116,6 +116,9 @@ fn two_rounds(
         assert_eq!(said(store, room), acknowledged);
         assert_eq!(store.head(room).unwrap().last_seq, acknowledged.len() as u64);
         disk.empty();
+        acknowledged.push(format!("{round}-after"));
+        say_when_there_is_room(store, room, &acknowledged[acknowledged.len() - 1]);
+        assert_eq!(said(store, room), acknowledged, "what was refused is not there by itself");
         say_when_there_is_room(store, room, &refused);
         acknowledged.push(refused);
         assert_eq!(said(store, room), acknowledged, "a refused send and its retry give one entry");

@@ -118,3 +118,28 @@ fn many_entries_go_beside_commits() {
     store.retain(by_age(1), TODAY).unwrap();
     holds(&store, room, 3_501, 3_700);
 }
+
+#[test]
+fn who_reads_large_bodies_meanwhile_finds_whole_entries() {
+    let folder = scratch();
+    let store = open(folder.path());
+    let room = populate(&store);
+    let large = |id: String| NewEntry { body: format!("\"{:a>9000}\"", 1).into(), ..message(&id) };
+    for batch in 0..20 {
+        let proposal = |n| Proposal::Append { conversation: room, entry: large(format!("{batch}-{n}")) };
+        store.commit(&(0..20).map(proposal).collect::<Vec<_>>(), NOON + batch * DAY).unwrap();
+    }
+    std::thread::scope(|scope| {
+        let removing = scope.spawn(|| {
+            for day in 0..20 {
+                store.retain(by_age(1), NOON + day * DAY).unwrap();
+            }
+        });
+        while !removing.is_finished() {
+            let found = store.entries(room, 0, u64::MAX, 1_000, End::Oldest).unwrap();
+            assert!(found.windows(2).all(|pair| pair[0].seq + 1 == pair[1].seq), "no hole");
+            assert!(found.iter().all(|entry| entry.content.body.len() == 9_002));
+        }
+        removing.join().unwrap();
+    });
+}
