@@ -29,6 +29,15 @@ pub struct Missed {
     pub entries: u32,
 }
 
+/// What is walked back for a user.
+struct Tails {
+    tails: Vec<Tail>,
+    /// The last `seq` before the user joined each.
+    joined: Vec<u64>,
+    /// Whether no conversation of the user was left out.
+    are_all: bool,
+}
+
 /// An entry that is handed out, with its conversation.
 type Taken = (Arc<Conversation>, StoredEntry);
 
@@ -74,7 +83,7 @@ impl Engine {
         let is_beyond = until.iter().all(|until| farthest > *until) && farthest > self.store.last_position();
         let reset = cursor.epoch != self.store.epoch() || is_beyond;
         let after = if reset { [0; LANES] } else { cursor.positions };
-        let (tails, joined) = self.tails(user, after, until)?;
+        let Tails { tails, joined, are_all } = self.tails(user, after, until)?;
         let wanted = Wanted { entries_max: INBOX_ENTRIES_MAX, bytes_max: INBOX_BYTES_MAX, ranges: !reset };
         let recent = self.cluster.as_ref().filter(|_| !reset).and_then(|cluster| cluster.missed(&tails, wanted));
         let all_at_hand = recent.is_some();
@@ -97,16 +106,11 @@ impl Engine {
         }
         let gone = !all_at_hand && self.any_removed(&tails, &joined)?;
         ranges.sort_by(|a: &MissedRange, b| a.conversation.cmp(&b.conversation));
-        Ok((Resume { complete: ranges.is_empty() && !gone, reset, ranges }, taken))
+        Ok((Resume { complete: ranges.is_empty() && !gone && are_all, reset, ranges }, taken))
     }
 
-    /// Tails of the conversations in which anything was said since, with the last `seq` before the user joined each.
-    fn tails(
-        &self,
-        user: UserNo,
-        after: [Position; LANES],
-        until: [Position; LANES],
-    ) -> Result<(Vec<Tail>, Vec<u64>), Refusal> {
+    /// Tails of the conversations in which anything was said since.
+    fn tails(&self, user: UserNo, after: [Position; LANES], until: [Position; LANES]) -> Result<Tails, Refusal> {
         let standings = self.store.standings(user, Places::All, CONVERSATIONS_PER_USER_MAX).map_err(store_refusal)?;
         let tail = |Standing { conversation, kind, head, membership }: Standing| {
             let (after, until) = (after[Lane::of(kind) as usize], until[Lane::of(kind) as usize]);
@@ -120,7 +124,9 @@ impl Engine {
             };
             (head.last_position > after && until > after).then_some((tail, membership.joined_seq))
         };
-        Ok(standings.into_iter().filter_map(tail).unzip())
+        let are_all = standings.len() < CONVERSATIONS_PER_USER_MAX;
+        let (tails, joined) = standings.into_iter().filter_map(tail).unzip();
+        Ok(Tails { tails, joined, are_all })
     }
 
     /// The cards of conversations that the answer speaks of, by index of their tails.

@@ -9,7 +9,8 @@ use tidings_engine::{config::EngineConfig, engine::Actor, memory::MemoryStore, m
 use tidings_protocol::{
     error::ErrorCode,
     http::*,
-    limits::{INBOX_BYTES_MAX, INBOX_ENTRIES_MAX},
+    ids::direct_id,
+    limits::{CONVERSATIONS_PER_USER_MAX, INBOX_BYTES_MAX, INBOX_ENTRIES_MAX},
 };
 use tidings_store::{EmbeddedOptions, EmbeddedStore};
 
@@ -63,6 +64,42 @@ fn more_rooms_than_are_handed_out_are_all_accounted_for() {
     assert!(rooms.iter().all(|room| all[room] == (1..=20).collect::<Vec<_>>()), "{all:?}");
     let (answer, all) = synced(&world, &answer.cursor);
     assert!(answer.resume.complete && all.is_empty());
+}
+
+/// Adds direct conversations to Bob's, at the store itself: thousands of users do no more.
+fn chats(world: &World, from: usize, to: usize) {
+    let bob = world.user("bob").no;
+    for part in (from..to).collect::<Vec<_>>().chunks(1_000) {
+        let ids: Vec<String> = part.iter().map(|n| format!("customer{n}")).collect();
+        let users = ids.iter().map(|id| UserPatch { id: id.clone(), ..UserPatch::default() }).collect();
+        world.engine.store.commit(&[Proposal::PutUsers(users)], 1).unwrap();
+        let chat = |id: &String| {
+            let other = world.engine.store.user_no(id).unwrap().unwrap();
+            let members = vec![(bob, Role::Member), (other, Role::Member)];
+            let pair = Some((bob.min(other), bob.max(other)));
+            let (id, kind) = (direct_id("bob", id), ConversationKind::Direct);
+            let (name, avatar, attributes) = (None, None, None);
+            Proposal::CreateConversation(NewConversation { id, kind, pair, name, avatar, attributes, members })
+        };
+        world.engine.store.commit(&ids.iter().map(chat).collect::<Vec<_>>(), 1).unwrap();
+    }
+}
+
+#[test]
+fn who_has_very_many_conversations_misses_none_or_is_told() {
+    let world = world(Arc::new(MemoryStore::default()));
+    chats(&world, 0, 12_000);
+    let room = &rooms(&world, 1)[0];
+    let cursor = world.engine.sync(&world.user("bob"), None).unwrap().cursor;
+    say(&world, room, ["first".to_owned()].into_iter());
+    let (answer, all) = synced(&world, &cursor);
+    assert!(answer.resume.complete, "{:?}", answer.resume);
+    assert_eq!(all[room], [1]);
+    // As many as are looked through: there may be more.
+    chats(&world, 12_000, CONVERSATIONS_PER_USER_MAX);
+    say(&world, room, ["second".to_owned()].into_iter());
+    let (answer, _) = synced(&world, &answer.cursor);
+    assert!(!answer.resume.complete && answer.resume.ranges.is_empty(), "{:?}", answer.resume);
 }
 
 #[test]

@@ -27,8 +27,9 @@ pub const HISTORY_PAGE_MAX: usize = 500;
 pub const HISTORY_PAGE_BYTES_MAX: usize = 1024 * 1024;
 /// Conversations in one page of the list.
 pub const CONVERSATIONS_PAGE_MAX: usize = 200;
-/// Conversations of one user that a list, a sync or a resume looks through.
-pub const CONVERSATIONS_PER_USER_MAX: usize = 10_000;
+/// Conversations of one user that a list, a session, a sync or a resume looks through. With more, what a resume
+/// answers is never called complete.
+pub const CONVERSATIONS_PER_USER_MAX: usize = 100_000;
 /// The newest entries that a resume or sync hands out; beyond it says which ranges to fetch.
 pub const INBOX_ENTRIES_MAX: usize = 800;
 /// The bodies of those entries together, in bytes; the entry that crosses it is still handed out. They
