@@ -24,7 +24,7 @@ use tidings_protocol::{
 };
 use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf},
-    time::{Instant, Sleep, sleep_until},
+    time::{Instant, Sleep, sleep_until, timeout},
 };
 
 /// How what is answered here begins.
@@ -37,16 +37,32 @@ const QUESTION_BYTES_MAX: usize = 32 * 1024;
 /// What a connection holds ready for reading.
 const READ_BYTES: usize = 2 * 1024;
 
-/// A stream of which something was read already.
+/// How long the other side may take nothing of what it is answered.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A stream of which something was read already. A write to it that waits for too long fails: who does not read must not
+/// hold a place for ever.
 pub(crate) struct ReadAhead<S> {
     ahead: Vec<u8>,
     taken: usize,
+    /// Until when a write may go on waiting, if it does.
+    patience: Option<Pin<Box<Sleep>>>,
     stream: S,
 }
 
 impl<S> ReadAhead<S> {
     pub(crate) fn new(ahead: Vec<u8>, stream: S) -> Self {
-        ReadAhead { ahead, taken: 0, stream }
+        ReadAhead { ahead, taken: 0, patience: None, stream }
+    }
+
+    fn with_patience<T>(&mut self, context: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if written.is_ready() {
+            self.patience = None;
+            return written;
+        }
+        let patience = self.patience.get_or_insert_with(|| Box::pin(sleep_until(Instant::now() + WRITE_TIMEOUT)));
+        ready!(patience.as_mut().poll(context));
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 
     /// The stream, and what nobody has taken of what was read of it.
@@ -78,7 +94,8 @@ impl<S: AsyncRead + Unpin> AsyncRead for ReadAhead<S> {
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for ReadAhead<S> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
+        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.with_patience(context, written)
     }
 
     fn poll_write_vectored(
@@ -86,7 +103,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for ReadAhead<S> {
         context: &mut Context<'_>,
         bytes: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(context, bytes)
+        let written = Pin::new(&mut self.stream).poll_write_vectored(context, bytes);
+        self.with_patience(context, written)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -94,7 +112,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for ReadAhead<S> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
+        let flushed = Pin::new(&mut self.stream).poll_flush(context);
+        self.with_patience(context, flushed)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -148,6 +167,8 @@ pub(crate) async fn serve_questions<S: AsyncRead + AsyncWrite + Unpin>(
     let (mut read, mut out, mut date) = (Vec::new(), Vec::new(), Date::default());
     let mut caller = None;
     let mut taken = 0;
+    // When the wait for the next question, or for the rest of it, began.
+    let mut began = None;
     loop {
         // Who asks what another node answers goes by the library from here on.
         let next = match next(&read[taken..]) {
@@ -161,37 +182,45 @@ pub(crate) async fn serve_questions<S: AsyncRead + AsyncWrite + Unpin>(
                 let answered = answer(api, &mut caller, credential, asked, &question[body..]).await;
                 put_answer(&mut out, api, answered, date.text());
                 taken += end;
+                began = None;
             }
             Next::SomethingElse => {
-                stream.write_all(&out).await?;
+                write(stream, &out).await?;
                 read.drain(..taken);
                 return Ok(Some(read));
             }
             Next::Unknown => {
                 if !out.is_empty() {
-                    stream.write_all(&out).await?;
+                    write(stream, &out).await?;
                     out.clear();
                 }
                 read.drain(..taken);
                 taken = 0;
-                if !read_more(stream, &mut read, &mut idle, idle_max, &mut told_to_stop).await? {
+                let is_first = read.is_empty();
+                let patience = (&mut idle, &mut began, idle_max);
+                if !read_more(stream, &mut read, patience, &mut told_to_stop).await? {
                     return Ok(None);
+                }
+                if is_first {
+                    began = None;
                 }
             }
         }
     }
 }
 
-/// Waits for more; answers whether there is any.
+async fn write<S: AsyncWrite + Unpin>(stream: &mut S, bytes: &[u8]) -> io::Result<()> {
+    timeout(WRITE_TIMEOUT, stream.write_all(bytes)).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+}
+
+/// Waits for more; answers whether there is any. All waits since `began` was set count together.
 async fn read_more<S: AsyncRead + Unpin>(
     stream: &mut S,
     read: &mut Vec<u8>,
-    idle: &mut Pin<&mut Sleep>,
-    idle_max: Duration,
+    (idle, began, idle_max): (&mut Pin<&mut Sleep>, &mut Option<Instant>, Duration),
     told_to_stop: &mut Pin<Box<impl Future<Output = ()> + ?Sized>>,
 ) -> io::Result<bool> {
     let had = read.len();
-    let mut began = None;
     read.resize(had + READ_BYTES, 0);
     let count = poll_fn(|context| {
         // First: on a connection that always has another question nothing else would ever be looked at.
@@ -358,16 +387,58 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use std::future::{pending, ready};
+    use tokio::io::AsyncReadExt;
+
+    const IDLE_MAX: Duration = Duration::from_secs(60);
 
     #[tokio::test]
     async fn a_connection_that_never_pauses_is_stopped_too() {
         let (mut busy, mut read) = (tokio::io::repeat(b'x'), Vec::new());
-        let idle_max = Duration::from_secs(60);
-        let mut idle = pin!(sleep_until(Instant::now() + idle_max));
+        let mut idle = pin!(sleep_until(Instant::now() + IDLE_MAX));
+        let mut began = None;
         let mut never: Pin<Box<dyn Future<Output = ()>>> = Box::pin(pending());
-        assert!(read_more(&mut busy, &mut read, &mut idle, idle_max, &mut never).await.unwrap());
+        assert!(read_more(&mut busy, &mut read, (&mut idle, &mut began, IDLE_MAX), &mut never).await.unwrap());
         let mut now: Pin<Box<dyn Future<Output = ()>>> = Box::pin(ready(()));
-        assert!(!read_more(&mut busy, &mut read, &mut idle, idle_max, &mut now).await.unwrap());
+        assert!(!read_more(&mut busy, &mut read, (&mut idle, &mut began, IDLE_MAX), &mut now).await.unwrap());
         assert_eq!(read.len(), READ_BYTES);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_question_that_comes_byte_by_byte_has_one_limit_for_all_of_it() {
+        let (mut ours, mut theirs) = tokio::io::duplex(1_024);
+        let sender = tokio::spawn(async move {
+            let mut sent = 0;
+            while theirs.write_all(b"P").await.is_ok() {
+                sent += 1;
+                tokio::time::sleep(Duration::from_secs(25)).await;
+            }
+            sent
+        });
+        let mut idle = pin!(sleep_until(Instant::now() + IDLE_MAX));
+        let mut stop: Pin<Box<dyn Future<Output = ()>>> = Box::pin(pending());
+        let (mut read, mut began) = (Vec::new(), None);
+        assert!(read_more(&mut ours, &mut read, (&mut idle, &mut began, IDLE_MAX), &mut stop).await.unwrap());
+        began = None;
+        let from = Instant::now();
+        while read_more(&mut ours, &mut read, (&mut idle, &mut began, IDLE_MAX), &mut stop).await.unwrap() {}
+        assert_eq!(from.elapsed().as_secs(), 60);
+        drop(ours);
+        assert_eq!(sender.await.unwrap(), 3);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_write_that_nobody_reads_ends() {
+        let (ours, mut theirs) = tokio::io::duplex(16);
+        let mut ours = ReadAhead::new(vec![], ours);
+        let from = Instant::now();
+        ours.write_all(&[0; 16]).await.unwrap();
+        let error = ours.write_all(&[0; 16]).await.unwrap_err();
+        assert_eq!((error.kind(), from.elapsed()), (io::ErrorKind::TimedOut, WRITE_TIMEOUT));
+        // Who reads in time is written to.
+        theirs.read_exact(&mut [0; 16]).await.unwrap();
+        ours.write_all(&[0; 16]).await.unwrap();
+        let (mut plain, _theirs) = tokio::io::duplex(16);
+        let error = write(&mut plain, &[0; 17]).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     }
 }
