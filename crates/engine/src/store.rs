@@ -287,6 +287,30 @@ pub struct Retention {
     pub bytes_max: Option<u64>,
 }
 
+/// A clock is believed this far beyond the newest entry and the age at which that one would go, in milliseconds: a
+/// store where nobody says anything any more is looked at often enough to be emptied before that.
+const CLOCK_BELIEVED_MS: u64 = 7 * 24 * 60 * 60 * 1_000;
+
+impl Retention {
+    /// The time from which on entries are kept, by age. `None`: no limit, or all that is stored is so much older (`newest_ms`
+    /// is when the newest of it was said, or a little later) that rather this machine's clock is wrong. Some start years
+    /// ahead until they have asked what time it is, and what is removed does not come back.
+    pub fn kept_from(self, now_ms: u64, newest_ms: u64) -> Option<u64> {
+        let age_max_ms = u64::try_from(self.age_max?.as_millis()).unwrap_or(u64::MAX);
+        let kept_from = now_ms.saturating_sub(age_max_ms);
+        if kept_from <= newest_ms.saturating_add(CLOCK_BELIEVED_MS) {
+            return Some(kept_from);
+        }
+        tracing::warn!(
+            now_ms,
+            newest_ms,
+            "no messages are removed by age: by this machine's clock nothing was said for very long; \
+             if the clock is right, the next message ends this"
+        );
+        None
+    }
+}
+
 /// What the store tells about itself, for metrics.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct StoreStats {

@@ -32,7 +32,7 @@ impl Counters {
     }
 }
 
-const DAY_MS: u64 = 24 * 60 * 60 * 1_000;
+pub(crate) const DAY_MS: u64 = 24 * 60 * 60 * 1_000;
 
 /// The UTC day of a time, counted from 1970.
 pub(crate) fn day_of(at_ms: u64) -> u64 {

@@ -2,7 +2,7 @@
 //! its newest entry, from which its head is read.
 
 use crate::{
-    commit::day_of,
+    commit::{DAY_MS, day_of},
     embedded::{EmbeddedStore, store_error},
     kv::*,
     rows::*,
@@ -30,20 +30,23 @@ impl EmbeddedStore {
 
     /// Entries before this time go. Whole days, so that a day's bytes are gone with it.
     fn cutoff(&self, retention: Retention, now_ms: u64) -> StoreResult<u64> {
-        let mut day = retention.age_max.map_or(0, |age| day_of(now_ms.saturating_sub(age.as_millis() as u64)));
+        let days = self.days()?;
+        // Without one nothing was said since the last removal.
+        let Some(&(newest, _)) = days.last() else { return Ok(0) };
+        let mut day = retention.kept_from(now_ms, (newest + 1) * DAY_MS).map_or(0, day_of);
         if let Some(bytes_max) = retention.bytes_max {
-            let days = self.days()?;
             let mut bytes: u64 = days.iter().map(|(_, bytes)| bytes).sum();
             for (of, taken) in days {
-                // Today is never removed, however large: what was just said must be readable.
-                if bytes <= bytes_max || of >= day_of(now_ms) {
+                // Today is never removed, however large, nor the newest day: what was just said must be readable,
+                // also by a clock that is ahead.
+                if bytes <= bytes_max || of >= newest.min(day_of(now_ms)) {
                     break;
                 }
                 bytes -= taken;
                 day = day.max(of + 1);
             }
         }
-        Ok(day * 24 * 60 * 60 * 1_000)
+        Ok(day * DAY_MS)
     }
 
     pub(crate) fn remove_old(&self, retention: Retention, now_ms: u64) -> StoreResult<u64> {

@@ -104,19 +104,35 @@ fn a_quiet_conversation_keeps_its_newest_entry_and_goes_on() {
     let (at, store) = database();
     let room = five_days(&store);
     let quiet = group(&store, "empty");
-    let much_later = TODAY + 365 * DAY;
+    let much_later = TODAY + 5 * DAY;
     assert_eq!(store.retain(by_age(1), much_later).unwrap(), 49);
     holds(&at, &store, room, 50, 50);
     assert_eq!(store.head(quiet).unwrap(), Head { first_seq: 1, ..Head::default() });
     let again = store.commit(&[append(room, "4-9")], much_later).unwrap().remove(0);
     assert!(matches!(again, Outcome::Appended(Appended { seq: 50, duplicate: true, .. })));
-    say(&store, room, ["after a year"], much_later);
+    say(&store, room, ["after some days"], much_later);
     holds(&at, &store, room, 50, 51);
     // The one that was kept goes with the next part.
     assert_eq!(store.retain(by_age(1), much_later).unwrap(), 0);
     assert_eq!(store.retain(by_age(1), much_later + 2 * DAY).unwrap(), 1);
     assert_eq!(store.head(room).unwrap().first_seq, 51);
     assert_eq!(store.entries(room, 0, 99, 99, End::Oldest).unwrap().len(), 1);
+}
+
+#[test]
+fn a_clock_that_is_far_ahead_removes_nothing() {
+    let (at, store) = database();
+    let room = five_days(&store);
+    let in_a_year = TODAY + 365 * DAY;
+    assert_eq!(store.retain(by_age(30), in_a_year).unwrap(), 0);
+    holds(&at, &store, room, 1, 50);
+    let keep = |bytes_max| Retention { age_max: None, bytes_max: Some(bytes_max) };
+    assert_eq!(store.retain(keep(0), in_a_year).unwrap(), 40, "the newest day stays");
+    holds(&at, &store, room, 41, 50);
+    // It is so: somebody says something.
+    say(&store, room, ["a year later"], in_a_year);
+    assert_eq!(store.retain(by_age(30), in_a_year).unwrap(), 10);
+    holds(&at, &store, room, 51, 51);
 }
 
 #[test]

@@ -85,13 +85,13 @@ fn a_quiet_conversation_keeps_its_newest_entry_and_goes_on() {
     let store = open(folder.path());
     let room = five_days(&store);
     let quiet = group(&store, "empty");
-    let much_later = TODAY + 365 * DAY;
+    let much_later = TODAY + 5 * DAY;
     assert_eq!(store.retain(by_age(1), much_later).unwrap(), 49);
     holds(&store, room, 50, 50);
     assert_eq!(store.head(quiet).unwrap(), Head { first_seq: 1, ..Head::default() });
     drop(store);
     let store = open(folder.path());
-    say(&store, room, ["after a year"], much_later);
+    say(&store, room, ["after some days"], much_later);
     holds(&store, room, 50, 51);
     assert_eq!(store.retain(by_age(1), much_later).unwrap(), 1);
     holds(&store, room, 51, 51);
@@ -142,4 +142,31 @@ fn who_reads_large_bodies_meanwhile_finds_whole_entries() {
         }
         removing.join().unwrap();
     });
+}
+
+#[test]
+fn a_clock_that_is_far_ahead_removes_nothing() {
+    let folder = scratch();
+    let store = open(folder.path());
+    let room = five_days(&store);
+    let in_a_year = TODAY + 365 * DAY;
+    assert_eq!(store.retain(by_age(30), in_a_year).unwrap(), 0);
+    holds(&store, room, 1, 50);
+    let keep = |bytes_max| Retention { age_max: None, bytes_max: Some(bytes_max) };
+    assert_eq!(store.retain(keep(0), in_a_year).unwrap(), 40, "the newest day stays");
+    holds(&store, room, 41, 50);
+    // It is so: somebody says something.
+    say(&store, room, ["a year later"], in_a_year);
+    assert_eq!(store.retain(by_age(30), in_a_year).unwrap(), 10);
+    holds(&store, room, 51, 51);
+}
+
+#[test]
+fn where_nobody_says_anything_any_more_old_entries_go_in_time() {
+    let folder = scratch();
+    let store = open(folder.path());
+    let room = five_days(&store);
+    let runs = (0..60).map(|days| store.retain(by_age(30), TODAY + days * DAY).unwrap());
+    assert_eq!(runs.sum::<u64>(), 49);
+    holds(&store, room, 50, 50);
 }

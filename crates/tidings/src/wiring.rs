@@ -139,8 +139,7 @@ fn webhook(settings: &Settings) -> Result<Option<(Arc<dyn Webhook>, OutboxConfig
 /// Removes what retention no longer keeps, from time to time.
 async fn housekeeping(engine: Arc<Engine>, settings: Settings) {
     let Some(kept) = settings.retention() else { return };
-    let mut timer = tokio::time::interval(Duration::from_secs(settings.retention.interval_minutes.max(1) * 60));
-    timer.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut timer = interval_from_now(Duration::from_secs(settings.retention.interval_minutes.max(1) * 60));
     loop {
         timer.tick().await;
         if !engine.leads() {
@@ -158,6 +157,13 @@ async fn housekeeping(engine: Arc<Engine>, settings: Settings) {
             Err(error) => tracing::error!(%error, "retention met a defect"),
         }
     }
+}
+
+/// Ticks for the first time when one interval is over: a machine that has just started may not know yet what time it is.
+fn interval_from_now(interval: Duration) -> tokio::time::Interval {
+    let mut timer = tokio::time::interval_at(tokio::time::Instant::now() + interval, interval);
+    timer.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    timer
 }
 
 /// The gateway as the HTTP door sees it.
@@ -185,5 +191,17 @@ struct SessionTokens(Arc<Tokens>);
 impl VerifyToken for SessionTokens {
     fn verify(&self, token: &str) -> Result<String, Refusal> {
         self.0.verify(token)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn nothing_is_removed_as_soon_as_the_server_starts() {
+        let mut timer = interval_from_now(Duration::from_secs(600));
+        let is_due = std::future::poll_fn(|context| std::task::Poll::Ready(timer.poll_tick(context).is_ready()));
+        assert!(!is_due.await);
     }
 }

@@ -8,7 +8,7 @@ use super::{
     connection::{Connection, Failure, Use, number, stored},
     migrations::LOCK_KEY,
 };
-use crate::commit::day_of;
+use crate::commit::{DAY_MS, day_of};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use tidings_engine::store::{Retention, StoreResult};
@@ -42,6 +42,11 @@ impl Parts {
     /// The part of an entry of this time.
     pub(crate) fn of(&self, at_ms: u64) -> i32 {
         i32::try_from(day_of(at_ms) / self.days).map_or(i32::MAX, |part| part.saturating_add(1))
+    }
+
+    /// When a part is over.
+    fn end_of(&self, part: i32) -> u64 {
+        u64::try_from(part).unwrap_or(0).saturating_mul(self.days * DAY_MS)
     }
 
     /// Makes the part of this time and the next one, so that no commit waits for a table at midnight.
@@ -103,10 +108,12 @@ impl PostgresStore {
     /// Whole parts go: by age once the last of their days is too old, by size the oldest first, today's never.
     pub(crate) fn remove_old(&self, retention: Retention, now_ms: u64) -> StoreResult<u64> {
         let parts = self.parts_there()?;
-        let age_max = retention.age_max.map(|age| u64::try_from(age.as_millis()).unwrap_or(u64::MAX));
-        let mut first_kept = age_max.map_or(KEPT, |age| self.parts.of(now_ms.saturating_sub(age)));
+        let Some(newest) = parts.iter().rfind(|part| part.entries > 0).map(|part| part.part) else { return Ok(0) };
+        let kept_from = retention.kept_from(now_ms, self.parts.end_of(newest));
+        let mut first_kept = kept_from.map_or(KEPT, |at_ms| self.parts.of(at_ms));
         let mut bytes: u64 = parts.iter().map(|part| part.bytes).sum();
-        for part in parts.iter().filter(|part| part.part < self.parts.of(now_ms)) {
+        // Nor the newest part: by a clock that is ahead, today's is long over.
+        for part in parts.iter().filter(|part| part.part < newest.min(self.parts.of(now_ms))) {
             if bytes <= retention.bytes_max.unwrap_or(u64::MAX) {
                 break;
             }

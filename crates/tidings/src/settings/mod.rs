@@ -171,11 +171,12 @@ settings! {
 settings! {
     /// How long messages are kept. Unset: for ever.
     Retention {
-        /// Messages older than this many days are removed.
+        /// Messages older than this many days are removed. None are while all that is there is older by more than a
+        /// week: rather this machine's clock is wrong.
         age_days_max: Option<u64> = None,
         /// The oldest messages are removed above this many bytes, as stored before compression.
         bytes_max: Option<u64> = None,
-        /// How often old messages are looked for, in minutes.
+        /// How often old messages are looked for, in minutes; for the first time when so many are over.
         interval_minutes: u64 = 10,
     }
 }
