@@ -183,6 +183,14 @@ impl Worker {
         let more = (rows.len() == TARGETS_AT_ONCE).then_some(());
         let mut after = next;
         let mut ended = Vec::new();
+        let waiting = rows.iter().filter_map(|row| match row {
+            PushRow::Target(StoredTarget { device, fate: Fate::Waits, .. }) => Some(*device),
+            _ => None,
+        });
+        draft.read_ahead(waiting.flat_map(|device| {
+            let collapse = stored.collapse_key.clone().map(|key| PushKey::Collapse(device, key));
+            collapse.into_iter().chain([PushKey::Target(push, device)])
+        }))?;
         for row in rows {
             let PushRow::Target(target) = row else { continue };
             after = target.device.0 + 1;
@@ -297,7 +305,14 @@ impl Worker {
         let targets = (PushKey::Target(push, DeviceNo(0)), PushKey::Target(push, DeviceNo(u32::MAX)));
         let chunks = (PushKey::Chunk(push, Set::Targets, 0), PushKey::Chunk(push, Set::Collapsed, u32::MAX));
         for (first, last) in [targets, chunks] {
-            for row in self.store.push_rows(&first, &last, TARGETS_AT_ONCE)? {
+            let rows = self.store.push_rows(&first, &last, TARGETS_AT_ONCE)?;
+            draft.read_ahead(rows.iter().filter_map(|row| match row {
+                PushRow::Target(StoredTarget { device, fate: Fate::Waits, .. }) => {
+                    Some(PushKey::Pending(*device, push))
+                }
+                _ => None,
+            }))?;
+            for row in rows {
                 if let PushRow::Target(StoredTarget { device, fate: Fate::Waits, .. }) = row
                     && draft.get(&PushKey::Pending(device, push))?.is_some()
                 {
@@ -318,6 +333,17 @@ impl Worker {
             let mut draft = Draft::new(&*store);
             let all = rows.len() < TARGETS_AT_ONCE;
             let mut ended = Vec::with_capacity(rows.len());
+            draft.read_ahead(
+                rows.iter()
+                    .filter_map(|row| match row {
+                        PushRow::Pending(pending) => Some(pending),
+                        _ => None,
+                    })
+                    .flat_map(|pending| {
+                        let collapse = pending.collapse_key.clone().map(|key| PushKey::Collapse(device, key));
+                        collapse.into_iter().chain([PushKey::Target(pending.push, device)])
+                    }),
+            )?;
             for row in rows {
                 let PushRow::Pending(pending) = row else { continue };
                 ended.push((device, pending.push));

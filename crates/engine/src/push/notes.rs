@@ -95,6 +95,19 @@ impl Worker {
         let store = self.store.clone();
         let mut draft = Draft::new(&*store);
         let some: Vec<_> = self.notes.iter().take(NOTES_PER_WRITE).map(|(key, note)| (*key, *note)).collect();
+        draft.read_ahead(
+            some.iter()
+                .flat_map(|((device, push), _)| [PushKey::Pending(*device, *push), PushKey::Target(*push, *device)]),
+        )?;
+        let mut collapses = Vec::new();
+        for ((device, push), _) in some.iter().filter(|(_, note)| note.end.is_some()) {
+            if let Some(PushRow::Pending(StoredPending { collapse_key: Some(key), .. })) =
+                draft.get(&PushKey::Pending(*device, *push))?
+            {
+                collapses.push(PushKey::Collapse(*device, key));
+            }
+        }
+        draft.read_ahead(collapses)?;
         for ((device, push), note) in &some {
             let Some(PushRow::Pending(pending)) = draft.get(&PushKey::Pending(*device, *push))? else { continue };
             match note.end {
