@@ -37,9 +37,11 @@ enum Fault {
     Forget,
     /// Takes a known event as a new one.
     TakeTwice,
+    /// Answers a question as if the server had a defect.
+    Break,
 }
 
-const FAULTS: [Fault; 8] = [
+const FAULTS: [Fault; 9] = [
     Fault::None,
     Fault::BreakCaps,
     Fault::WrongWait,
@@ -48,6 +50,7 @@ const FAULTS: [Fault; 8] = [
     Fault::Miscount,
     Fault::Forget,
     Fault::TakeTwice,
+    Fault::Break,
 ];
 const FAULT_VARIABLE: &str = "TIDINGS_TEST_FAULT";
 /// A file that grows by a byte whenever the server does wrong.
@@ -88,7 +91,7 @@ fn main() {
             });
         }
     });
-    for fault in [Fault::None, Fault::Forget, Fault::LoseEvent, Fault::TakeTwice] {
+    for fault in [Fault::None, Fault::Forget, Fault::LoseEvent, Fault::TakeTwice, Fault::Break] {
         // The server is a process of the lab, and gets its fault from there.
         let number = FAULTS.iter().position(|other| *other == fault).unwrap();
         let wrongs = tempfile::NamedTempFile::new().unwrap();
@@ -313,6 +316,10 @@ impl State {
     fn decide(&mut self, question: &Value) -> Answer {
         let user = question["user"].as_str().unwrap();
         let placement = question["placement"].as_str().unwrap();
+        if self.fault == Fault::Break && user.ends_with('7') {
+            self.did_wrong();
+            return (500, None, "{}".into());
+        }
         let at_placement = |spec: &Value| spec["placements"].as_array().unwrap().iter().any(|p| p == placement);
         let mut here: Vec<&String> =
             self.popups.iter().filter(|(_, spec)| at_placement(spec)).map(|(id, _)| id).collect();

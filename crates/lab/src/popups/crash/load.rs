@@ -3,7 +3,7 @@
 use crate::server::OwnServer;
 use serde_json::json;
 use std::{
-    collections::VecDeque,
+    collections::{BTreeMap, VecDeque},
     net::SocketAddr,
     sync::{
         Mutex, MutexGuard, PoisonError,
@@ -11,7 +11,7 @@ use std::{
     },
     time::{Duration, Instant},
 };
-use tidings_client::http::Http;
+use tidings_client::http::{Answer, Http};
 use tidings_protocol::http::{Decision, PopupEventsAccepted};
 
 /// What is not answered within this is asked again.
@@ -52,6 +52,8 @@ pub(super) struct Lives {
     api_key: String,
     shown: Mutex<Vec<Shown>>,
     decisions: Mutex<VecDeque<String>>,
+    /// Answers that a server may not give, however often it was killed: how often, and the first one, by status.
+    odd: Mutex<BTreeMap<u16, (u64, String)>>,
 }
 
 impl Lives {
@@ -64,7 +66,20 @@ impl Lives {
             api_key: server.api_key.clone(),
             shown: Mutex::default(),
             decisions: Mutex::default(),
+            odd: Mutex::default(),
         }
+    }
+
+    /// Remembers an answer that is neither what was asked for nor a refusal for the moment.
+    fn look_at(&self, path: &str, answer: &Answer) {
+        if !matches!(answer.status, 200 | 202 | 204 | 429 | 503) {
+            let first = || (0, format!("{path}: {} {}", answer.status, String::from_utf8_lossy(&answer.body)));
+            lock(&self.odd).entry(answer.status).or_insert_with(first).0 += 1;
+        }
+    }
+
+    pub(super) fn take_odd(&self) -> BTreeMap<u16, (u64, String)> {
+        std::mem::take(&mut lock(&self.odd))
     }
 
     pub(super) fn ended_at(&self, at: Instant) {
@@ -137,7 +152,10 @@ pub(super) fn decide_on(lives: &Lives, thread: usize, (placement, strict): (&'st
                 }
             }
             // Refused for the moment: the next one is another user.
-            Ok(_) => std::thread::sleep(PAUSE),
+            Ok(answer) => {
+                lives.look_at("decide", &answer);
+                std::thread::sleep(PAUSE);
+            }
             Err(_) => {
                 std::thread::sleep(PAUSE);
                 (http, life) = lives.connect();
@@ -182,7 +200,7 @@ pub(super) fn report_on(lives: &Lives, thread: usize) -> Told {
         if called_again_in != life {
             called_again_in = life;
             for batch in recent.drain(..) {
-                if let Some(answer) = report(&mut http, &batch)
+                if let Some(answer) = report(lives, &mut http, &batch)
                     && answer.accepted > 0
                 {
                     let ids: Vec<&str> = batch.iter().map(|event| event.id.as_str()).collect();
@@ -211,7 +229,7 @@ pub(super) fn report_on(lives: &Lives, thread: usize) -> Told {
             std::thread::sleep(PAUSE);
             continue;
         }
-        match report(&mut http, &open) {
+        match report(lives, &mut http, &open) {
             Some(answer) => {
                 if answer.accepted + answer.duplicates != open.len() || (answer.duplicates > 0 && !tried_before) {
                     told.contradictions.push(format!("{answer:?} for {} events, the first {}", open.len(), open[0].id));
@@ -235,10 +253,11 @@ pub(super) fn report_on(lives: &Lives, thread: usize) -> Told {
 }
 
 /// Nothing: not answered, or refused for the moment.
-fn report(http: &mut Http, events: &[Reported]) -> Option<PopupEventsAccepted> {
+fn report(lives: &Lives, http: &mut Http, events: &[Reported]) -> Option<PopupEventsAccepted> {
     let events: Vec<_> =
         events.iter().map(|event| json!({ "id": event.id, "decision": event.decision, "type": event.kind })).collect();
     let body = json!({ "events": events }).to_string();
     let answer = http.exchange("POST", "/v1/popup-events", body.as_bytes()).ok()?;
+    lives.look_at("popup-events", &answer);
     (answer.status == 202).then(|| serde_json::from_slice(&answer.body).ok())?
 }

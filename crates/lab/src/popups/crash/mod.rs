@@ -84,6 +84,7 @@ pub(crate) fn run(args: &PopupCrashArgs) -> Result<Verdict, LabError> {
     let mut http = Http::new(server.address, server.api_key.clone());
     tally.remembered(&mut http, &lives.take_shown(), None)?;
     tally.hold_events(&mut http, &reports)?;
+    tally.hold_against(lives.take_odd());
     drop(http);
     server.stop()?;
     let check = server.check()?;

@@ -45,6 +45,8 @@ pub(super) struct Tally {
     miscounted: u64,
     retries: u64,
     contradictions: u64,
+    /// Answers with a status that a server may not have.
+    odd: u64,
     /// Those whose showing must be remembered from now on.
     earlier: Vec<Shown>,
     problems: Vec<String>,
@@ -70,6 +72,7 @@ impl Tally {
             miscounted: 0,
             retries: 0,
             contradictions: 0,
+            odd: 0,
             earlier: Vec::new(),
             problems: Vec::new(),
         }
@@ -210,6 +213,13 @@ impl Tally {
         Ok(events)
     }
 
+    pub(super) fn hold_against(&mut self, odd: BTreeMap<u16, (u64, String)>) {
+        for (times, first) in odd.into_values() {
+            self.odd += times;
+            self.problem(format!("{times} times, the first {first}"));
+        }
+    }
+
     fn problem(&mut self, what: String) {
         if self.problems.len() < PROBLEMS_MAX {
             self.problems.push(what);
@@ -218,7 +228,7 @@ impl Tally {
 
     pub(super) fn is_clean(&self) -> bool {
         let forgotten = self.forgotten_late + self.forgotten_strict + self.forgotten_stored;
-        let events = self.lost + self.doubled + self.altered + self.miscounted + self.contradictions;
+        let events = self.lost + self.doubled + self.altered + self.miscounted + self.contradictions + self.odd;
         // A run in which nothing was answered proves nothing.
         forgotten + events == 0 && self.asked_again > 0 && self.accepted > 0
     }
@@ -243,7 +253,7 @@ impl Tally {
         println!("  oldest       forgotten at each kill, in ms before it: {oldest:.0?}");
         println!(
             "  events       accepted {}  exported {} ({} without an answer)  lost {}  doubled {}  altered {}  miscounted {}  \
-             contradictions {}  sent again {}",
+             contradictions {}  sent again {}  other answers {}",
             self.accepted,
             self.exported,
             self.unanswered_exported,
@@ -252,7 +262,8 @@ impl Tally {
             self.altered,
             self.miscounted,
             self.contradictions,
-            self.retries
+            self.retries,
+            self.odd
         );
         for problem in &self.problems {
             println!("  ! {problem}");
@@ -271,7 +282,7 @@ impl Tally {
             "events": {
                 "accepted": self.accepted, "exported": self.exported, "unanswered_exported": self.unanswered_exported,
                 "lost": self.lost, "doubled": self.doubled, "altered": self.altered, "miscounted": self.miscounted,
-                "contradictions": self.contradictions, "retries": self.retries,
+                "contradictions": self.contradictions, "retries": self.retries, "other_answers": self.odd,
             },
             "passed": self.is_clean(), "problems": self.problems, "check": check,
         })
