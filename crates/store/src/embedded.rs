@@ -1,4 +1,4 @@
-//! The store: opens a data folder and reads from it; writing is in `commit`.
+//! The store: opens a data folder and reads from it; writing is in `commit`, going on after a write that failed in `restart`.
 
 use crate::{
     commit::{Counters, Scratch},
@@ -9,7 +9,7 @@ use crate::{
     notes::Notes,
     rows::*,
 };
-use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+use parking_lot::{Mutex, RwLock};
 use quick_cache::sync::Cache;
 use std::{
     path::{Path, PathBuf},
@@ -25,9 +25,6 @@ use tidings_engine::{model::*, store::*};
 const HEADS_CACHED: usize = 200_000;
 /// How long a look at the free space holds.
 const SPACE_CHECK: Duration = Duration::from_millis(100);
-
-/// How long a fresh start of the engine waits for short reads that are under way: who comes meanwhile waits too.
-const READERS_GONE_WITHIN: Duration = Duration::from_secs(1);
 
 /// How to open a data folder.
 #[derive(Debug, Clone)]
@@ -54,7 +51,7 @@ impl EmbeddedOptions {
         }
     }
 
-    fn sizes(&self) -> Sizes {
+    pub(crate) fn sizes(&self) -> Sizes {
         let EmbeddedOptions { memtable_bytes, journal_bytes, cache_bytes, .. } = *self;
         Sizes { memtable_bytes, journal_bytes, cache_bytes }
     }
@@ -75,28 +72,28 @@ pub enum OpenError {
 }
 
 pub struct EmbeddedStore {
-    options: EmbeddedOptions,
-    folder: Folder,
+    pub(crate) options: EmbeddedOptions,
+    pub(crate) folder: Folder,
     pub(crate) notes: Notes,
     /// Replaced when the engine gave up after a failed write and there is room again; readers wait
     /// meanwhile. Empty only if the fresh start failed: each commit tries again.
-    kv: RwLock<Option<Arc<FjallKv>>>,
+    pub(crate) kv: RwLock<Option<Arc<FjallKv>>>,
     /// Held by what reads all there is, such as a backup: no fresh start of the engine waits for that.
-    long_reads: RwLock<()>,
-    writer: Mutex<Writer>,
-    heads: Cache<ConversationNo, Head>,
-    position: AtomicU64,
+    pub(crate) long_reads: RwLock<()>,
+    pub(crate) writer: Mutex<Writer>,
+    pub(crate) heads: Cache<ConversationNo, Head>,
+    pub(crate) position: AtomicU64,
     epoch: u64,
 }
 
 /// What the one writer owns.
-struct Writer {
-    counters: Counters,
+pub(crate) struct Writer {
+    pub(crate) counters: Counters,
     space_checked: Option<(Instant, bool)>,
     /// The engine refused a write: reads go on, writes wait for a fresh start of it. No batch of this number or a
     /// higher one was acknowledged, and none ever shows up: the engine writes what it still holds as it ends, and
     /// that is cut again before the next one opens.
-    refused_from: Option<u64>,
+    pub(crate) refused_from: Option<u64>,
 }
 
 pub(crate) fn store_error(error: KvError) -> StoreError {
@@ -158,44 +155,6 @@ impl EmbeddedStore {
         enough
     }
 
-    /// The engine for what takes long, and what keeps a fresh start of it away meanwhile. Who asks holds no
-    /// engine yet: it waits while one is started.
-    pub(crate) fn kv_for_long(&self) -> StoreResult<(Arc<FjallKv>, RwLockReadGuard<'_, ()>)> {
-        let turn = self.long_reads.read();
-        Ok((self.kv()?, turn))
-    }
-
-    /// Starts the engine afresh after it gave up on a failed write. What it was to write then is cut from its
-    /// journals, whole or torn: who asked for it was told that it failed, and nobody was told that it is there.
-    fn restart_engine(&self, writer: &mut Writer, refused_from: u64) -> StoreResult<()> {
-        let Some(_turn) = self.long_reads.try_write() else {
-            let why = "the engine is restarted when the backup that reads from it is done";
-            return Err(StoreError::Unavailable(why.into()));
-        };
-        let mut kv = self.kv.write();
-        if let Some(old) = kv.take() {
-            // The engine locks its folder: the old one must be gone, readers that hold it included.
-            match sole_owner(old) {
-                Ok(engine) => drop(engine),
-                Err(shared) => {
-                    *kv = Some(shared);
-                    return Err(StoreError::Unavailable("reads hold the engine; it will be restarted".into()));
-                }
-            }
-        }
-        journal::cut_refused(&self.folder, refused_from).map_err(|error| match error {
-            OpenError::Damaged(what) => StoreError::Damaged(what),
-            other => StoreError::Unavailable(other.to_string()),
-        })?;
-        let fresh = FjallKv::open(&self.folder.engine_path(), self.options.sizes()).map_err(store_error)?;
-        writer.counters = read_counters(&fresh)?;
-        self.heads.clear();
-        self.position.store(writer.counters.position, Ordering::Release);
-        *kv = Some(Arc::new(fresh));
-        tracing::warn!("the engine was started afresh after a failed write");
-        Ok(())
-    }
-
     /// Reads rows of one engine: a second look for it could wait for a fresh start that waits for this read.
     pub(crate) fn scan_values<T>(
         kv: &dyn KvRead,
@@ -238,19 +197,6 @@ impl Drop for EmbeddedStore {
         if let Err(error) = marked {
             tracing::warn!(%error, "no mark of an orderly close could be left");
         }
-    }
-}
-
-/// Waits until nobody else holds the engine, for a while.
-fn sole_owner(mut engine: Arc<FjallKv>) -> Result<FjallKv, Arc<FjallKv>> {
-    let deadline = Instant::now() + READERS_GONE_WITHIN;
-    loop {
-        engine = match Arc::try_unwrap(engine) {
-            Ok(engine) => return Ok(engine),
-            Err(shared) if Instant::now() < deadline => shared,
-            Err(shared) => return Err(shared),
-        };
-        std::thread::sleep(Duration::from_millis(1));
     }
 }
 
@@ -594,20 +540,6 @@ impl EmbeddedStore {
         }
         self.start_afresh_if_refused(&mut writer)?;
         self.write(&mut writer, &*self.kv()?, batch).map_err(|error| StoreError::Unsure(error.to_string()))
-    }
-
-    fn start_afresh_if_refused(&self, writer: &mut Writer) -> StoreResult<()> {
-        if let Some(refused_from) = writer.refused_from {
-            self.restart_engine(writer, refused_from)?;
-            writer.refused_from = None;
-        }
-        Ok(())
-    }
-
-    /// As after a write that failed.
-    #[cfg(test)]
-    pub(crate) fn refuse_writes_until_restarted(&self) {
-        self.writer.lock().refused_from = Some(u64::MAX);
     }
 
     /// A write that fails leaves the engine unfit for more.

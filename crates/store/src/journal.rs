@@ -16,7 +16,7 @@
 
 use crate::{
     embedded::OpenError,
-    folder::{ClosedMark, Folder, sync_folder},
+    folder::{ClosedMark, Folder, sync_folder, write_durably},
 };
 use std::{
     fs::{self, File},
@@ -241,37 +241,60 @@ pub(crate) fn mend_tail(folder: &Folder, closed: Option<&ClosedMark>) -> Result<
 /// Cuts what the engine was told to write from this number on, when it has ended after a write that failed. Unlike
 /// after a crash it is known what was acknowledged: all that is numbered lower, in whichever journal (the engine may
 /// have begun another one since), and nothing else.
+///
+/// What is left is written as a new file. A thread of the engine may still be at its end, and the last one writes what
+/// it holds of the failed write to the file that it has open: one that is no part of the store any more.
 pub(crate) fn cut_refused(folder: &Folder, refused_from: u64) -> Result<(), OpenError> {
     let mut number = None;
+    let mut looked_at = Vec::new();
     for path in journals(&folder.engine_path())? {
         let bytes = read_written(&path)?;
         let scan = scan_below(&bytes, &mut number, refused_from);
-        let (name, at) = (name_of(&path), scan.whole);
-        match scan.later {
-            _ if !scan.is_damaged() => {}
-            0 => {
-                cut(folder, &path, &bytes, at)?;
-                tracing::warn!(journal = name, at, bytes = bytes.len() - at, "cut what was refused from the journal");
-            }
-            later => {
-                let why = format!("{later} whole batches follow: what is damaged was acknowledged");
-                return Err(OpenError::Damaged(format!("journal {name} is damaged at byte {at} and {why}")));
-            }
+        if scan.is_damaged() && scan.later > 0 {
+            let (name, at, later) = (name_of(&path), scan.whole, scan.later);
+            let why = format!("{later} whole batches follow: what is damaged was acknowledged");
+            return Err(OpenError::Damaged(format!("journal {name} is damaged at byte {at} and {why}")));
+        }
+        looked_at.push((path, bytes, scan));
+    }
+    // The engine wrote to the last of them that holds anything, or was about to write to one after that.
+    let last = looked_at.iter().rposition(|(_, _, scan)| scan.length > 0).unwrap_or(0);
+    for (at, (path, bytes, scan)) in looked_at.iter().enumerate() {
+        let (kept, refused) = bytes.split_at(scan.whole);
+        if !refused.is_empty() {
+            keep_or_warn(folder, path, refused);
+            let (journal, bytes) = (name_of(path), refused.len());
+            tracing::warn!(journal, at = scan.whole, bytes, "cut what was refused from the journal");
+        }
+        if at >= last || !refused.is_empty() {
+            replace(path, kept)?;
         }
     }
     Ok(())
 }
 
+/// Needs room for what is written, which what it replaces gives back.
+fn replace(journal: &Path, bytes: &[u8]) -> io::Result<()> {
+    write_durably(journal, bytes).inspect_err(|_| {
+        // Lest a full disk stays full of it.
+        fs::remove_file(journal.with_extension("new")).ok();
+    })
+}
+
 /// Keeps what is cut beside the store, as `damaged-<journal>.bin`, and shortens the journal.
 fn cut(folder: &Folder, journal: &Path, bytes: &[u8], at: usize) -> io::Result<()> {
-    if let Err(error) = keep_piece(folder, journal, &bytes[at..]) {
-        // A full disk is one way to come here, and no reason not to open.
-        tracing::warn!(%error, journal = name_of(journal), "what is cut from the journal could not be kept");
-    }
+    keep_or_warn(folder, journal, &bytes[at..]);
     let file = File::options().write(true).open(journal)?;
     file.set_len(at as u64)?;
     file.sync_all()?;
     sync_folder(&folder.engine_path())
+}
+
+fn keep_or_warn(folder: &Folder, journal: &Path, piece: &[u8]) {
+    if let Err(error) = keep_piece(folder, journal, piece) {
+        // A full disk is one way to come here, and no reason not to open.
+        tracing::warn!(%error, journal = name_of(journal), "what is cut from the journal could not be kept");
+    }
 }
 
 fn keep_piece(folder: &Folder, journal: &Path, piece: &[u8]) -> io::Result<()> {
@@ -335,73 +358,4 @@ pub fn repair(path: &Path) -> Result<Vec<Repaired>, OpenError> {
 }
 
 #[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-    use super::*;
-    use crate::{fjall_kv::*, kv::*};
-
-    const SIZES: Sizes = Sizes { memtable_bytes: 1 << 20, journal_bytes: 96 << 20, cache_bytes: 1 << 20 };
-
-    fn open(folder: &Path) -> FjallKv {
-        FjallKv::open(&folder.join("store"), SIZES).unwrap()
-    }
-
-    fn put(kv: &FjallKv, key: u8) {
-        let mut batch = Batch::default();
-        batch.put(Space::Meta, vec![key], vec![key; 100]);
-        kv.commit(batch).unwrap();
-    }
-
-    fn kept(folder: &Path) -> Vec<u8> {
-        let mut keys = Vec::new();
-        let all = &mut |key: &[u8], _: &[u8]| {
-            keys.extend_from_slice(key);
-            true
-        };
-        open(folder).scan(Space::Meta, &[], &[0xFF], Order::Up, all).unwrap();
-        keys
-    }
-
-    /// Rows 1 to 3, of which the first two were acknowledged, in a journal that the engine then closed with another. Answers
-    /// the number that what was refused begins with.
-    fn refused_before_a_rotation(folder: &Path) -> u64 {
-        let kv = open(folder);
-        put(&kv, 1);
-        put(&kv, 2);
-        let refused_from = kv.next_number();
-        put(&kv, 3);
-        drop(kv);
-        File::create_new(folder.join("store/1.jnl")).unwrap();
-        refused_from
-    }
-
-    #[test]
-    fn what_was_refused_goes_from_a_journal_that_is_no_longer_the_newest() {
-        for torn in [0, 1, 60] {
-            let scratch = tempfile::tempdir().unwrap();
-            let folder = Folder::take(scratch.path()).unwrap();
-            let refused_from = refused_before_a_rotation(scratch.path());
-            let journal = scratch.path().join("store/0.jnl");
-            let written = read_written(&journal).unwrap();
-            fs::write(&journal, &written[..written.len() - torn]).unwrap();
-            cut_refused(&folder, refused_from).unwrap();
-            assert_eq!(kept(scratch.path()), [1, 2], "{torn} bytes were never written");
-            cut_refused(&folder, refused_from).unwrap();
-            assert_eq!(kept(scratch.path()), [1, 2], "a fresh start that failed is tried again");
-        }
-    }
-
-    #[test]
-    fn damage_before_what_was_refused_is_not_cut() {
-        let scratch = tempfile::tempdir().unwrap();
-        let folder = Folder::take(scratch.path()).unwrap();
-        let refused_from = refused_before_a_rotation(scratch.path());
-        let journal = scratch.path().join("store/0.jnl");
-        let mut written = read_written(&journal).unwrap();
-        written[60] ^= 1;
-        fs::write(&journal, &written).unwrap();
-        let error = cut_refused(&folder, refused_from).unwrap_err().to_string();
-        assert!(error.contains("at byte 0 and 1 whole batches follow"), "{error}");
-        assert_eq!(read_written(&journal).unwrap(), written);
-    }
-}
+mod tests;

@@ -10,7 +10,7 @@
 //! - [`push`]: the same for devices and pushes, in a space of their own;
 //! - `byte_rows`: rows whose bytes the engine makes itself; `notes`: those that are on their way;
 //! - [`folder`]: lock, format version, epoch and the mark of an orderly close;
-//! - [`journal`]: what may be cut from a damaged journal, and what may not;
+//! - [`journal`]: what may be cut from a damaged journal, and what may not; [`restart`]: going on after a write that failed;
 //! - [`backup`], [`check`], [`retention`]: copying, verifying and shortening a data folder;
 //! - [`postgres`]: the same port on PostgreSQL;
 //! - [`conformance`]: what every store must do, as a suite.
@@ -29,6 +29,7 @@ mod kv;
 mod notes;
 pub mod postgres;
 mod push;
+mod restart;
 mod retention;
 mod rows;
 
