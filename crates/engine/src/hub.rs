@@ -18,19 +18,10 @@ use std::sync::Arc;
 #[derive(Debug, Clone)]
 pub enum Signal {
     /// The user's read mark moved.
-    Read {
-        conversation: ConversationNo,
-        seq: u64,
-    },
-    Typing {
-        conversation: Arc<str>,
-        user: Arc<str>,
-    },
+    Read { conversation: ConversationNo, seq: u64 },
     /// Which session takes a popup: of those that take such frames and have room, the one that came last. Its number
     /// is answered; if there is none, the channel just ends.
-    WhoTakesPopups {
-        answer: crossbeam_channel::Sender<u64>,
-    },
+    WhoTakesPopups { answer: crossbeam_channel::Sender<u64> },
     /// A popup was chosen for this session.
     Popup {
         session: u64,
@@ -38,14 +29,9 @@ pub enum Signal {
         frame: Arc<[u8]>,
     },
     /// This session has a later one in its place, on another node.
-    Replaced {
-        session: u64,
-    },
+    Replaced { session: u64 },
     /// The app server ended these sessions: one device's, or all.
-    Kick {
-        device_id: Option<String>,
-        reason: String,
-    },
+    Kick { device_id: Option<String>, reason: String },
 }
 
 /// One thing of a commit that others learn of.
@@ -106,8 +92,7 @@ impl Applier {
     }
 
     pub(crate) fn typing(&self, conversation: &Conversation, user: UserNo, user_id: &Arc<str>) {
-        let signal = Signal::Typing { conversation: conversation.id.as_str().into(), user: user_id.clone() };
-        self.lanes.shards().signal_members(conversation, user, signal);
+        self.lanes.shards().typing(conversation, user, user_id);
     }
 }
 

@@ -97,6 +97,7 @@ impl Engine {
             Ok(conversation) => conversation,
             Err(with) => {
                 let sender = sender.as_ref().ok_or_else(|| Refusal::field("from", "to needs a sender"))?;
+                self.check_may_open(actor, sender)?;
                 self.open_direct(sender, &with).await?
             }
         };
@@ -122,7 +123,10 @@ impl Engine {
     ) -> Result<Submitted, Refusal> {
         let conversation = match self.find_target(Some(sender), target)? {
             Ok(conversation) => conversation,
-            Err(with) => return Ok(Submitted::NeedsDirect { with }),
+            Err(with) => {
+                self.check_may_open(&Actor::User(sender.clone()), sender)?;
+                return Ok(Submitted::NeedsDirect { with });
+            }
         };
         let proposal = self.accept(&Actor::User(sender.clone()), Some(sender), &conversation, message)?;
         let slot = Some(self.committer.reserve(&conversation)?);
@@ -184,6 +188,23 @@ impl Engine {
         }
     }
 
+    /// A direct conversation is opened by a commit before its first message is looked at: it costs a send of its own.
+    fn check_may_open(&self, actor: &Actor, sender: &User) -> Result<(), Refusal> {
+        self.check_draining()?;
+        match actor {
+            Actor::User(_) => self.rate.check(sender.no),
+            Actor::App => Ok(()),
+        }
+    }
+
+    fn check_draining(&self) -> Result<(), Refusal> {
+        if self.is_draining() {
+            let why = "the server is draining; nothing was stored";
+            return Err(Refusal::new(ErrorCode::Draining, why).retry_after(1_000));
+        }
+        Ok(())
+    }
+
     /// Checks a message against limits, membership and role; what passes is ready to commit.
     fn accept(
         &self,
@@ -192,11 +213,7 @@ impl Engine {
         conversation: &Conversation,
         message: NewMessage,
     ) -> Result<Proposal, Refusal> {
-        if self.is_draining() {
-            return Err(
-                Refusal::new(ErrorCode::Draining, "the server is draining; nothing was stored").retry_after(1_000)
-            );
-        }
+        self.check_draining()?;
         check_message(&message)?;
         if let Some(sender) = sender {
             self.check_may_send(actor, sender, conversation)?;
@@ -269,18 +286,10 @@ fn check_message(message: &NewMessage) -> Result<(), Refusal> {
 }
 
 impl Engine {
-    /// Tells the live members of a conversation that the user is typing; nothing is stored.
-    pub fn typing(&self, user: &User, conversation: &str) -> Result<(), Refusal> {
+    /// Tells the live members of a conversation that the user is typing; nothing is stored. Who may not send does not type.
+    pub fn typing(&self, user: &Arc<User>, conversation: &str) -> Result<(), Refusal> {
         let conversation = self.directory.require_conversation(conversation)?;
-        let is_member = match conversation.pair {
-            Some((a, b)) => user.no == a || user.no == b,
-            None => {
-                self.directory.membership(conversation.no, user.no).map_err(crate::commit::store_refusal)?.is_some()
-            }
-        };
-        if !is_member {
-            return Err(not_a_member(&user.id, &conversation.id));
-        }
+        self.check_may_send(&Actor::User(user.clone()), user, &conversation)?;
         self.hub.typing(&conversation, user.no, &user.id.as_str().into());
         Ok(())
     }

@@ -9,8 +9,10 @@ use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 use std::sync::Arc;
 use tidings_protocol::{error::Refusal, http::SendReceipt};
 
-/// Answers, signals and kicks waiting at a shard. Full: a typing signal is dropped, others wait.
+/// Answers, signals and kicks waiting at a shard. Full: who tells waits, the committer among them.
 const CONTROL_QUEUE: usize = 4_096;
+/// Typing signals waiting at a shard, beside what others wait for. Full: dropped, they are of no use later.
+const TYPING_QUEUE: usize = 256;
 /// Push items waiting at a shard. Full: the push worker waits, chat does not.
 const PUSH_QUEUE: usize = 1_024;
 
@@ -55,11 +57,23 @@ pub enum Control {
     },
     /// Sessions hear of users that they watch.
     Presence(Vec<Told>),
-    /// For the live members of a conversation, but one user.
-    SignalMembers {
+}
+
+/// That a user types in a conversation.
+#[derive(Debug, Clone)]
+pub struct Typing {
+    pub conversation: Arc<str>,
+    pub user: Arc<str>,
+    pub hearers: Hearers,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hearers {
+    User(UserNo),
+    /// The live members of the conversation, but one user.
+    Members {
         conversation: ConversationNo,
         but: UserNo,
-        signal: Signal,
     },
 }
 
@@ -67,12 +81,14 @@ pub enum Control {
 pub struct ShardReceivers {
     pub lanes: [Receiver<Arc<Fanout>>; LANES],
     pub control: Receiver<Control>,
+    pub typing: Receiver<Typing>,
     pub push: Receiver<PushItem>,
 }
 
 struct ShardSender {
     lanes: [Sender<Arc<Fanout>>; LANES],
     control: Sender<Control>,
+    typing: Sender<Typing>,
     push: Sender<PushItem>,
     wake: Arc<dyn Wake>,
 }
@@ -88,13 +104,15 @@ impl Shards {
             .map(|wake| {
                 let lanes = [(); LANES].map(|()| bounded(config.shard_queue));
                 let (control, control_receiver) = bounded(CONTROL_QUEUE);
+                let (typing, typing_receiver) = bounded(TYPING_QUEUE);
                 let (push, push_receiver) = bounded(PUSH_QUEUE);
                 let receivers = ShardReceivers {
                     lanes: lanes.each_ref().map(|(_, r)| r.clone()),
                     control: control_receiver,
+                    typing: typing_receiver,
                     push: push_receiver,
                 };
-                (ShardSender { lanes: lanes.map(|(s, _)| s), control, push, wake }, receivers)
+                (ShardSender { lanes: lanes.map(|(s, _)| s), control, typing, push, wake }, receivers)
             })
             .unzip();
         (Shards { shards }, receivers)
@@ -159,29 +177,33 @@ impl Shards {
         self.control(self.shard_of(user), Control::Signal { user, signal });
     }
 
-    pub(crate) fn signal_members(&self, conversation: &Conversation, but: UserNo, signal: Signal) {
+    /// Tells who is online of a conversation, but one user, that this one types there; those whose shard has too much
+    /// of that waiting are not told.
+    pub(crate) fn typing(&self, conversation: &Conversation, but: UserNo, user: &Arc<str>) {
+        let id: Arc<str> = conversation.id.as_str().into();
+        let tell = |shard: usize, hearers| {
+            let target: &ShardSender = &self.shards[shard];
+            let typing = Typing { conversation: id.clone(), user: user.clone(), hearers };
+            if target.typing.try_send(typing).is_ok() {
+                target.wake.wake();
+            }
+        };
         match conversation.pair {
             Some((a, b)) => {
                 for user in [a, b].into_iter().filter(|user| *user != but) {
-                    self.signal(user, signal.clone());
+                    tell(self.shard_of(user), Hearers::User(user));
                 }
             }
             None => {
-                for shard in 0..self.shards.len() {
-                    let signal = signal.clone();
-                    self.control(shard, Control::SignalMembers { conversation: conversation.no, but, signal });
-                }
+                let hearers = Hearers::Members { conversation: conversation.no, but };
+                (0..self.shards.len()).for_each(|shard| tell(shard, hearers));
             }
         }
     }
 
     fn control(&self, shard: usize, control: Control) {
         let target = &self.shards[shard];
-        let ephemeral =
-            matches!(&control, Control::Signal { signal: Signal::Typing { .. }, .. } | Control::SignalMembers { .. });
-        let sent =
-            if ephemeral { target.control.try_send(control).is_ok() } else { target.control.send(control).is_ok() };
-        if sent {
+        if target.control.send(control).is_ok() {
             target.wake.wake();
         }
     }
@@ -201,4 +223,36 @@ impl Shards {
 /// Which of `count` shards a user belongs to.
 pub fn shard_of(user: UserNo, count: usize) -> usize {
     (user.0 % count as u64) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct NobodyWakes;
+
+    impl Wake for NobodyWakes {
+        fn wake(&self) {}
+    }
+
+    #[test]
+    fn typing_that_nobody_takes_leaves_the_answers_alone() {
+        let (shards, receivers) = Shards::new(&EngineConfig::default(), vec![Arc::new(NobodyWakes)]);
+        let (kind, (name, avatar, attributes)) = (ConversationKind::Group, Default::default());
+        let group = Conversation {
+            no: ConversationNo(1),
+            id: "g".into(),
+            kind,
+            pair: None,
+            name,
+            avatar,
+            attributes,
+            created_at: 0,
+            member_count: 2,
+        };
+        for _ in 0..2 * CONTROL_QUEUE {
+            shards.typing(&group, UserNo(1), &"ada".into());
+        }
+        assert_eq!((receivers[0].typing.len(), receivers[0].control.len()), (TYPING_QUEUE, 0));
+    }
 }

@@ -9,6 +9,7 @@ use crate::{
     connection::{Connection, Phase, json, json_frame, malformed},
     gateway::GatewayConfig,
     outgoing::messages_frame,
+    reads::is_here,
     shard::{After, Shard, silence_max},
     transport::Door,
 };
@@ -212,6 +213,9 @@ impl Shard {
         if let Some(cursor) = cursor.filter(|cursor| self.parts.engine.is_behind(cursor, self.delivery.positions())) {
             let (engine, shard) = (self.parts.engine.clone(), self.parts.shards[self.parts.index].clone());
             self.parts.runtime.spawn_blocking(move || {
+                if !is_here(&engine, user, session) {
+                    return;
+                }
                 let result = engine.catch_up(&cursor);
                 shard.tell(Command::CaughtUp { session, result });
             });
@@ -238,6 +242,10 @@ impl Shard {
                 let (engine, shard) = (self.parts.engine.clone(), self.parts.shards[self.parts.index].clone());
                 let since = self.delivery.positions();
                 self.parts.runtime.spawn_blocking(move || {
+                    // Any session of the user may wait for it, not only the one that asked.
+                    if engine.presence.registered(user).is_empty() {
+                        return;
+                    }
                     let result = engine.memberships_for_delivery(user, since);
                     shard.tell(Command::Memberships { user, number, result });
                 });
@@ -311,6 +319,9 @@ impl Shard {
         };
         let (engine, shard) = (self.parts.engine.clone(), self.parts.shards[self.parts.index].clone());
         self.parts.runtime.spawn_blocking(move || {
+            if !is_here(&engine, user, session) {
+                return;
+            }
             let result = engine.missed(user, Some(&cursor), positions);
             shard.tell(Command::Missed { session, result });
         });
@@ -327,19 +338,20 @@ impl Shard {
         };
         let connection = &mut self.connections[key];
         let (Phase::Binding, Some(bound)) = (connection.phase, &connection.bound) else { return };
+        let cursor = cursor_before(connection, bound, &missed);
         let mut frames = vec![match connection.door {
             Door::WebSocket => {
                 let frame = ServerFrame::Bound(Bound {
                     session: format!("{session:x}"),
                     user: bound.user.id.clone(),
                     heartbeat_ms: u64::from(connection.heartbeat_ms),
-                    cursor: connection.cursor.to_string(),
+                    cursor,
                     resume: missed.resume,
                     pushes: (bound.push && connection.device.is_none()).then_some(false),
                 });
                 json_frame(Door::WebSocket, &json(&frame))
             }
-            Door::Miop => miop_bound(connection, bound, &missed.resume),
+            Door::Miop => miop_bound(connection, bound, &cursor, &missed.resume),
         }];
         if missed.entries > 0 {
             frames.push(messages_frame(connection.door, &connection.cursor, &missed.json));
@@ -369,8 +381,16 @@ impl Shard {
     }
 }
 
-fn miop_bound(connection: &Connection, bound: &BindRequest, resume: &Resume) -> Vec<u8> {
-    let cursor = bound.chat.then(|| connection.cursor.to_string());
+/// The cursor in `bound`: until what was missed has come too, the client's own. A connection that breaks between the two
+/// must not have moved it past entries that nobody was handed.
+fn cursor_before(connection: &Connection, bound: &BindRequest, missed: &Missed) -> String {
+    let own = bound.opening.as_ref().and_then(|opening| opening.cursor);
+    let own = own.filter(|_| missed.entries > 0 && !missed.resume.reset);
+    own.unwrap_or(connection.cursor).to_string()
+}
+
+fn miop_bound(connection: &Connection, bound: &BindRequest, cursor: &str, resume: &Resume) -> Vec<u8> {
+    let cursor = bound.chat.then_some(cursor);
     let resume = bound.chat.then(|| json(resume));
     let frame = Frame::Bound(miop::Bound {
         version: miop::VERSION,
@@ -378,7 +398,7 @@ fn miop_bound(connection: &Connection, bound: &BindRequest, resume: &Resume) -> 
         user: &bound.user.id,
         heartbeat_s: u64::from(connection.heartbeat_ms / 1_000),
         frame_bytes_max: FRAME_BYTES_MAX as u64,
-        cursor: cursor.as_deref(),
+        cursor,
         resume: resume.as_deref(),
     });
     frame.to_bytes()

@@ -1,15 +1,18 @@
 //! A socket and the state of the session on it. An idle one holds no buffer.
 
 use crate::{
+    binding::FIRST_FRAME_BYTES_MAX,
     commands::BindRequest,
     outgoing::{Outgoing, put_json_head},
     transport::{Door, Transport},
+    typing::Typed,
 };
 use std::time::Instant;
 use tidings_engine::{model::*, push::DeviceNo};
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
     frames::ServerFrame,
+    limits::FRAME_BYTES_MAX,
     miop::{ErrorFrame, Frame},
     ws::{Control, OpCode, close_payload, put_server_frame},
 };
@@ -71,6 +74,8 @@ pub(crate) struct Connection {
     #[allow(clippy::box_collection)]
     pub fragments: Option<Box<Vec<u8>>>,
     pub outgoing: Outgoing,
+    /// Where the user typed a moment ago, once they have typed anywhere.
+    pub typed: Option<Box<Typed>>,
     pub bound: Option<Box<BindRequest>>,
 }
 
@@ -97,8 +102,14 @@ impl Connection {
             partial: Vec::new(),
             fragments: None,
             outgoing: Outgoing::default(),
+            typed: None,
             bound: None,
         }
+    }
+
+    /// What one message of the client may hold, in however many parts it comes.
+    pub(crate) fn frame_bytes_max(&self) -> usize {
+        if self.phase == Phase::Unbound { FIRST_FRAME_BYTES_MAX } else { FRAME_BYTES_MAX }
     }
 
     pub(crate) fn push_json(&mut self, json: &[u8]) {

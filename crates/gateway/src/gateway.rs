@@ -2,6 +2,7 @@
 
 use crate::{
     commands::Command,
+    reads::Reads,
     shard::{Shard, ShardParts},
     transport::Door,
 };
@@ -42,6 +43,8 @@ pub struct GatewayConfig {
     pub session_buffer_bytes: usize,
     /// Requests of one session that may run at once (history, read marks). Above: `rate_limited`.
     pub session_requests: u8,
+    /// Reads of all sessions (history, presence) that wait or run. Above: `queue_full`.
+    pub session_reads: usize,
     /// Connections of this door, bound or not. Above: closed at once with `queue_full`.
     pub connections_max: usize,
     /// A session that was written to less than this ago gathers more before the next write.
@@ -68,6 +71,7 @@ impl Default for GatewayConfig {
             closing_timeout: Duration::from_secs(5),
             session_buffer_bytes: 4 * 1024 * 1024,
             session_requests: 16,
+            session_reads: 256,
             connections_max: 100_000,
             flush_interval: Duration::from_millis(2),
         }
@@ -244,6 +248,7 @@ impl Prepared {
         tokens: Arc<dyn VerifyToken>,
     ) -> io::Result<Arc<Gateway>> {
         let open = Arc::new(AtomicUsize::new(0));
+        let reads = Arc::new(Reads::new(self.config.session_reads));
         let (handles, inboxes): (Vec<_>, Vec<_>) = self
             .polls
             .iter()
@@ -267,6 +272,7 @@ impl Prepared {
                 tokens: tokens.clone(),
                 shards: handles.clone(),
                 runtime: tokio::runtime::Handle::current(),
+                reads: reads.clone(),
                 open: open.clone(),
             });
             threads.push(std::thread::Builder::new().name(format!("shard-{index}")).spawn(move || shard.run())?);

@@ -9,7 +9,7 @@
 //! back as a command. It does not know HTTP either; the HTTP door hands over a socket after its 101.
 //!
 //! In reading order: [`door`] (how devices come in), [`gateway`] (the handle), [`transport`] (what carries bytes: a socket, TLS, a link), [`shard`] (the loop), [`turn`] (fan-outs and flushes),
-//! [`requests`] (what a client's frames do), [`miop`] (the binary door's frames), [`pushing`] (pushes to devices), [`binding`] (bind and resume), [`connection`] (a socket and
+//! [`requests`] (what a client's frames do), [`reads`] (those that the store answers), [`typing`] (who types), [`miop`] (the binary door's frames), [`pushing`] (pushes to devices), [`binding`] (bind and resume), [`connection`] (a socket and
 //! its state), [`outgoing`] (what waits to be written), [`wheel`] (time-outs).
 
 mod binding;
@@ -23,14 +23,17 @@ mod miop;
 mod outgoing;
 mod popups;
 mod pushing;
+mod reads;
 pub mod relay;
 mod requests;
 mod shard;
 mod transport;
 mod turn;
+mod typing;
 mod watching;
 mod wheel;
 
 pub use gateway::{Gateway, GatewayConfig, Prepared, VerifyToken};
+pub use reads::SESSION_READS_RUNNING;
 pub use tidings_listen::Carrier;
 pub use transport::Door;

@@ -1,7 +1,7 @@
 //! The binary door's frames: what each does to its session. The chat ones carry the WebSocket door's JSON.
 
 use crate::{
-    binding::{BindFields, FIRST_FRAME_BYTES_MAX},
+    binding::BindFields,
     connection::{Phase, malformed},
     shard::{After, Shard},
 };
@@ -9,7 +9,6 @@ use std::borrow::Cow;
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
     frames::Incoming,
-    limits::FRAME_BYTES_MAX,
     miop::{self, Bind, ErrorFrame, Frame, MiopError, decode, take_head, wants},
 };
 
@@ -26,7 +25,7 @@ impl Shard {
                 connection.partial = rest.to_vec();
                 return After::Pauses;
             }
-            let limit = if connection.phase == Phase::Unbound { FIRST_FRAME_BYTES_MAX } else { FRAME_BYTES_MAX };
+            let limit = connection.frame_bytes_max();
             let head = match take_head(rest, limit) {
                 Ok(Some(head)) => head,
                 Ok(None) => {

@@ -25,9 +25,13 @@ enum Item {
         block: Arc<Block>,
         lane: Lane,
         through: Position,
+        /// A later block is of the same fan-out: the cursor does not move past what is still to come.
+        goes_on: bool,
     },
     /// A whole frame, framed already.
     Frame(Box<[u8]>),
+    /// One that others are handed too.
+    Shared(Arc<[u8]>),
     Push(Arc<PushFrame>),
 }
 
@@ -55,8 +59,14 @@ pub(crate) enum Flushed {
 
 impl Outgoing {
     pub(crate) fn push_block(&mut self, block: &Arc<Block>, lane: Lane, through: Position) {
+        // Frames may stand between blocks of one fan-out: that its user left one of the conversations. They are looked
+        // at once each: from here on the last block is this one.
+        let last = self.items.iter_mut().rev().find(|item| matches!(item, Item::Block { .. }));
+        if let Some(Item::Block { lane: last_lane, through: last_through, goes_on, .. }) = last {
+            *goes_on = (*last_lane, *last_through) == (lane, through);
+        }
         self.queued_bytes += block.json.len();
-        self.items.push_back(Item::Block { block: block.clone(), lane, through });
+        self.items.push_back(Item::Block { block: block.clone(), lane, through, goes_on: false });
     }
 
     pub(crate) fn push_push(&mut self, frame: &Arc<PushFrame>) {
@@ -67,6 +77,11 @@ impl Outgoing {
     pub(crate) fn push_frame(&mut self, frame: Vec<u8>) {
         self.queued_bytes += frame.len();
         self.items.push_back(Item::Frame(frame.into()));
+    }
+
+    pub(crate) fn push_shared(&mut self, frame: &Arc<[u8]>) {
+        self.queued_bytes += frame.len();
+        self.items.push_back(Item::Shared(frame.clone()));
     }
 
     /// Frames go before everything that waits, in their order: a resume before what came live meanwhile.
@@ -119,6 +134,11 @@ impl Outgoing {
                         self.queued_bytes -= frame.len();
                         self.items.pop_front();
                     }
+                    Some(Item::Shared(frame)) => {
+                        scratch.extend_from_slice(frame);
+                        self.queued_bytes -= frame.len();
+                        self.items.pop_front();
+                    }
                     Some(Item::Push(push)) => {
                         match door {
                             Door::Miop => scratch.extend_from_slice(&push.miop),
@@ -151,20 +171,24 @@ impl Outgoing {
         (flushed, written, writes)
     }
 
-    /// One `messages` frame from the blocks at the front, ending where a fan-out ends.
+    /// One `messages` frame from the blocks at the front, ending where a fan-out ends or another frame comes. In the
+    /// middle of a fan-out its cursor is the one before it: who resumes from there is handed the first part again,
+    /// which is known by `seq`, and the rest.
     fn assemble(&mut self, door: Door, cursor: &mut Cursor, scratch: &mut Vec<u8>) {
         let mut bytes = 0;
         let mut count = 0;
-        let mut last = None;
+        let mut within = false;
         for item in &self.items {
-            let Item::Block { block, lane, through } = item else { break };
-            if bytes >= FRAME_BYTES_TARGET && last != Some((*lane, *through)) {
+            let Item::Block { block, lane, through, goes_on } = item else { break };
+            if bytes >= FRAME_BYTES_TARGET && !within {
                 break;
             }
             bytes += block.json.len();
             count += 1;
-            last = Some((*lane, *through));
-            cursor.positions[*lane as usize] = *through;
+            within = *goes_on;
+            if !within {
+                cursor.positions[*lane as usize] = *through;
+            }
         }
         self.queued_bytes -= bytes;
         let start = scratch.len();
@@ -358,5 +382,37 @@ mod tests {
         assert_eq!(texts.len(), 2);
         assert!(texts[0].contains("0.0.5.0") && texts[0].ends_with(",2]}"));
         assert!(texts[1].contains("0.0.6.0"));
+    }
+
+    #[test]
+    fn a_frame_within_a_fan_out_does_not_let_the_cursor_run_ahead() {
+        let mut outgoing = Outgoing::default();
+        let frame = |json: &str| crate::connection::json_frame(Door::WebSocket, json.as_bytes());
+        outgoing.push_block(&block(",1"), Lane::Direct, 3);
+        outgoing.push_block(&block(",2"), Lane::Group, 7);
+        outgoing.push_frame(frame("left"));
+        outgoing.push_shared(&frame("left too").into());
+        outgoing.push_block(&block(",3"), Lane::Group, 7);
+        outgoing.push_frame(frame("left again"));
+        outgoing.push_block(&block(",4"), Lane::Group, 7);
+        outgoing.push_frame(frame("pong"));
+        outgoing.push_block(&block(",5"), Lane::Group, 8);
+        let mut socket = Vec::new();
+        let mut cursor = Cursor { epoch: 1, positions: [2, 6, 0] };
+        outgoing.flush(&mut socket, Door::WebSocket, &mut cursor, &mut Vec::new());
+        let messages =
+            |cursor: &str, entries: &str| format!(r#"{{"t":"messages","cursor":"1.{cursor}","entries":[{entries}]}}"#);
+        let expected = [
+            messages("3.6.0", "1,2"),
+            "left".into(),
+            "left too".into(),
+            messages("3.6.0", "3"),
+            "left again".into(),
+            messages("3.7.0", "4"),
+            "pong".into(),
+            messages("3.8.0", "5"),
+        ];
+        assert_eq!(texts(socket), expected);
+        assert_eq!(outgoing.queued_bytes(), 0);
     }
 }

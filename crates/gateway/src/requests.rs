@@ -175,16 +175,6 @@ impl Shard {
         (self.parts.engine.clone(), self.parts.shards[self.parts.index].clone())
     }
 
-    fn take_typing(&mut self, key: usize, frame: &Incoming<'_>) -> After {
-        let (Some(user), Some(conversation)) = (self.user(key), &frame.conversation) else {
-            return self.refuse(key, frame.reference, malformed("typing needs a conversation"));
-        };
-        match self.parts.engine.typing(&user, conversation) {
-            Ok(()) => After::Stays,
-            Err(refusal) => self.refuse(key, frame.reference, refusal),
-        }
-    }
-
     /// Counts a request that runs elsewhere, or refuses it when the session has too many.
     pub(crate) fn begin_request(&mut self, key: usize) -> Result<u64, Refusal> {
         let most = self.parts.config.session_requests;
@@ -224,10 +214,6 @@ impl Shard {
         let (Some(user), Some(conversation)) = (self.user(key), &frame.conversation) else {
             return self.refuse(key, frame.reference, malformed("history needs a conversation"));
         };
-        let session = match self.begin_request(key) {
-            Ok(session) => session,
-            Err(refusal) => return self.refuse(key, frame.reference, refusal),
-        };
         let query = HistoryQuery {
             from_seq: frame.from_seq,
             to_seq: frame.to_seq,
@@ -236,18 +222,15 @@ impl Shard {
             limit: frame.limit,
         };
         let (conversation, reference) = (conversation.to_string(), frame.reference);
-        let (engine, shard) = self.handles();
-        self.parts.runtime.spawn_blocking(move || {
-            let json = match engine.history(&Actor::User(user), &conversation, &query) {
+        self.read_for(key, reference, move |engine| {
+            Some(match engine.history(&Actor::User(user), &conversation, &query) {
                 Ok(page) => json(&ServerFrame::History { reference, conversation, page }),
                 Err(refusal) => {
                     engine.metrics.count_refusal(refusal.code);
                     error_json(reference, &refusal)
                 }
-            };
-            shard.tell(Command::Answer { session, json });
-        });
-        After::Stays
+            })
+        })
     }
 
     /// Answers sends, those of one session together.

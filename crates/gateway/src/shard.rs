@@ -1,7 +1,6 @@
 //! The loop of one shard: sockets, commands, fan-outs, timers, flushes, a bounded piece of each.
 
 use crate::{
-    binding::FIRST_FRAME_BYTES_MAX,
     commands::Command,
     connection::{Connection, Phase, malformed},
     gateway::{GatewayConfig, ShardHandle, ShardWake, VerifyToken, WAKE},
@@ -11,6 +10,7 @@ use crate::{
     },
     listing::Listing,
     pushing::Walk,
+    reads::Reads,
     transport::{Carrier, Door, Passage, Transport},
     turn::Schedule,
     wheel::Wheel,
@@ -31,7 +31,6 @@ use std::{
 use tidings_engine::{Engine, delivery::Delivery, shards::ShardReceivers};
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
-    limits::FRAME_BYTES_MAX,
     ws::{self, Control, Data, OpCode, put_server_frame, take_frame},
 };
 
@@ -57,6 +56,7 @@ pub(crate) struct ShardParts {
     pub tokens: Arc<dyn VerifyToken>,
     pub shards: Vec<ShardHandle>,
     pub runtime: tokio::runtime::Handle,
+    pub reads: Arc<Reads>,
     pub open: Arc<AtomicUsize>,
 }
 
@@ -118,6 +118,7 @@ impl Shard {
             self.wait(&mut events);
             self.take_commands();
             self.take_control();
+            self.tell_of_typing();
             self.read_some();
             self.read_links();
             self.take_fanouts();
@@ -141,6 +142,7 @@ impl Shard {
                 || shard.links_wait()
                 || !shard.parts.inbox.is_empty()
                 || !shard.parts.receivers.control.is_empty()
+                || !shard.parts.receivers.typing.is_empty()
                 || shard.parts.receivers.lanes.iter().any(|lane| !lane.is_empty())
                 || shard.pushing.is_some()
                 || !shard.parts.receivers.push.is_empty()
@@ -406,7 +408,7 @@ impl Shard {
                 connection.partial = buffer[rest].to_vec();
                 return After::Pauses;
             }
-            let limit = if connection.phase == Phase::Unbound { FIRST_FRAME_BYTES_MAX } else { FRAME_BYTES_MAX };
+            let limit = connection.frame_bytes_max();
             let frame = match take_frame(&mut buffer[rest.clone()], true, limit) {
                 Ok(Some(frame)) => frame,
                 Ok(None) => {
@@ -443,8 +445,9 @@ impl Shard {
             OpCode::Data(Data::Continue) if connection.fragments.is_some() => {
                 let mut whole = connection.fragments.take().unwrap_or_default();
                 let length = whole.len() + payload.len();
-                if length > FRAME_BYTES_MAX {
-                    self.close(key, Refusal::limit("a message (bytes)", FRAME_BYTES_MAX as u64, length as u64));
+                let limit = connection.frame_bytes_max();
+                if length > limit {
+                    self.close(key, Refusal::limit("a message (bytes)", limit as u64, length as u64));
                     return After::Stays;
                 }
                 whole.extend_from_slice(payload);

@@ -8,6 +8,7 @@ use crate::{
     connection::{Connection, Phase, Scheduled},
     outgoing::Flushed,
     shard::Shard,
+    typing::SharedFrame,
 };
 use slab::Slab;
 use std::{
@@ -229,53 +230,38 @@ impl Shard {
                 }
                 Control::Signal { signal: Signal::Popup { session, frame }, .. } => self.send_popup(session, &frame),
                 Control::Signal { user, signal: Signal::Replaced { session } } => self.replace(user, session),
-                Control::Signal { user, signal } => {
-                    for key in self.sessions_of(user) {
-                        self.signal(key, &signal);
-                    }
+                Control::Signal { user, signal: Signal::Kick { device_id, reason } } => {
+                    self.kick(user, device_id.as_deref(), &reason);
                 }
-                Control::SignalMembers { conversation, but, signal } => {
-                    let sessions: Vec<usize> = self
-                        .delivery
-                        .audience(conversation)
-                        .filter(|(user, _)| *user != but)
-                        .flat_map(|(_, sessions)| sessions.iter().copied())
-                        .collect();
-                    for key in sessions {
-                        self.signal(key, &signal);
-                    }
+                Control::Signal { user, signal: Signal::Read { conversation, seq } } => {
+                    self.tell_read(user, conversation, seq);
                 }
             }
         }
     }
 
-    fn signal(&mut self, key: usize, signal: &Signal) {
-        let frame = match signal {
-            Signal::Read { conversation, seq } => {
-                let Ok(Some(conversation)) = self.parts.engine.directory.conversation(*conversation) else { return };
-                let Some(bound) = &self.connections[key].bound else { return };
-                ServerFrame::Read { conversation: conversation.id.clone(), user: bound.user.id.clone(), seq: *seq }
+    fn kick(&mut self, user: UserNo, device_id: Option<&str>, reason: &str) {
+        for key in self.sessions_of(user) {
+            let bound = self.connections[key].bound.as_ref();
+            if device_id.is_none_or(|id| bound.is_some_and(|bound| &*bound.device_id == id)) {
+                self.close(key, Refusal::new(ErrorCode::Kicked, reason));
             }
-            Signal::Typing { conversation, user } => {
-                ServerFrame::Typing { conversation: conversation.to_string(), user: user.to_string() }
-            }
-            Signal::Kick { device_id, reason } => {
-                let bound = self.connections[key].bound.as_ref();
-                if device_id.as_deref().is_none_or(|id| bound.is_some_and(|b| &*b.device_id == id)) {
-                    self.close(key, Refusal::new(ErrorCode::Kicked, reason.clone()));
-                }
-                return;
-            }
-            // For one session of the user, not for each.
-            Signal::WhoTakesPopups { .. } | Signal::Popup { .. } | Signal::Replaced { .. } => return,
-        };
-        let connection = &mut self.connections[key];
-        if !connection.bound.as_ref().is_some_and(|bound| bound.chat) {
-            return;
         }
-        if connection.outgoing.queued_bytes() <= self.parts.config.session_buffer_bytes {
-            connection.push_json(&crate::connection::json(&frame));
-            self.schedule.flush_soon(connection, key);
+    }
+
+    fn tell_read(&mut self, user: UserNo, conversation: ConversationNo, seq: u64) {
+        let sessions = self.sessions_of(user);
+        let Some(user) = sessions.first().and_then(|key| self.user(*key)) else { return };
+        let Ok(Some(conversation)) = self.parts.engine.directory.conversation(conversation) else { return };
+        let read = ServerFrame::Read { conversation: conversation.id.clone(), user: user.id.clone(), seq };
+        let frame = SharedFrame::of(&read);
+        for key in sessions {
+            let connection = &mut self.connections[key];
+            let has_chat = connection.bound.as_ref().is_some_and(|bound| bound.chat);
+            if has_chat && connection.outgoing.queued_bytes() <= self.parts.config.session_buffer_bytes {
+                connection.outgoing.push_shared(frame.through(connection.door));
+                self.schedule.flush_soon(connection, key);
+            }
         }
     }
 

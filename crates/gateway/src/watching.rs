@@ -1,7 +1,6 @@
 //! Sessions that want to know who comes and goes.
 
 use crate::{
-    commands::Command,
     connection::{error_json, json, malformed},
     shard::{After, Shard},
 };
@@ -28,24 +27,17 @@ impl Shard {
         if frame.users.is_empty() {
             return self.refuse(key, frame.reference, malformed("watch_presence needs users"));
         }
-        let session = match self.begin_request(key) {
-            Ok(session) => session,
-            Err(refusal) => return self.refuse(key, frame.reference, refusal),
-        };
         let (users, reference) = (frame.users.clone(), frame.reference);
         let conversation = frame.conversation.as_deref().map(str::to_owned);
-        let watcher = (self.parts.index as u16, session);
-        let (engine, shard) = self.handles();
-        self.parts.runtime.spawn_blocking(move || {
+        let watcher = (self.parts.index as u16, self.connections[key].session);
+        self.connections[key].watches = true;
+        self.read_for(key, reference, move |engine| {
             let watching = engine.watch_presence(&user, conversation.as_deref(), &users, watcher, reference);
             // The answer to a request that is granted comes with the changes, in their order.
-            if let Err(refusal) = watching {
-                engine.metrics.count_refusal(refusal.code);
-                shard.tell(Command::Answer { session, json: error_json(reference, &refusal) });
-            }
-        });
-        self.connections[key].watches = true;
-        After::Stays
+            let refusal = watching.err()?;
+            engine.metrics.count_refusal(refusal.code);
+            Some(error_json(reference, &refusal))
+        })
     }
 
     pub(crate) fn take_unwatch(&mut self, key: usize, frame: &Incoming<'_>) -> After {
@@ -55,20 +47,13 @@ impl Shard {
             self.parts.engine.unwatch_all(watcher);
             return self.say_ok(key, frame.reference);
         }
-        let session = match self.begin_request(key) {
-            Ok(session) => session,
-            Err(refusal) => return self.refuse(key, frame.reference, refusal),
-        };
         let (users, reference) = (frame.users.clone(), frame.reference);
-        let (engine, shard) = self.handles();
-        self.parts.runtime.spawn_blocking(move || {
-            let json = match engine.unwatch_presence(&users, watcher) {
+        self.read_for(key, reference, move |engine| {
+            Some(match engine.unwatch_presence(&users, watcher) {
                 Ok(()) => json(&ServerFrame::Ok { reference: reference.unwrap_or(0) }),
                 Err(refusal) => error_json(reference, &refusal),
-            };
-            shard.tell(Command::Answer { session, json });
-        });
-        After::Stays
+            })
+        })
     }
 
     fn say_ok(&mut self, key: usize, reference: Option<u64>) -> After {

@@ -104,6 +104,16 @@ fn a_long_first_frame_is_refused_before_it_is_kept() {
 }
 
 #[test]
+fn parts_of_a_long_first_frame_are_refused_before_they_are_kept() {
+    let server = with_people();
+    let mut session = Session::connect(server.address).unwrap();
+    let part = [b' '; 10_000];
+    session.write_bytes(&frame(TEXT_BEGINS, &part)).unwrap();
+    session.write_bytes(&frame(CONTINUES, &part)).unwrap();
+    check_end(&mut session, ErrorCode::LimitExceeded);
+}
+
+#[test]
 fn json_that_is_not_an_operation_is_answered_and_the_session_stays() {
     let server = with_people();
     let mut session = server.open("alice", "phone");

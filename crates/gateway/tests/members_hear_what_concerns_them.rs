@@ -3,9 +3,11 @@
 
 mod support;
 
+use std::time::Instant;
 use support::*;
 use tidings_client::session::Session;
 use tidings_protocol::{
+    error::ErrorCode,
     frames::{ClientFrame, ServerFrame},
     http::ConversationKind,
 };
@@ -49,21 +51,21 @@ fn read_marks_follow_the_user_to_every_device() {
     entries(&mut phone, 5);
     assert_eq!(unread(&server, "bob"), 5);
     let (mut answers, mut elsewhere) = (vec![], vec![]);
-    // Asked for, and where the mark stands then: never back, never past the head.
-    for (reference, (asked, stands)) in (1..).zip([(3, 3), (1, 3), (99, 5)]) {
+    // Never back, which nobody is told; never past the head.
+    for (reference, (asked, told, stands)) in (1..).zip([(3, Some(3), 3), (1, None, 3), (99, Some(5), 5)]) {
         read(&mut phone, reference, asked);
-        assert_eq!(next_read(&mut phone, &mut answers), stands, "asked for {asked}");
-        assert_eq!(next_read(&mut laptop, &mut elsewhere), stands, "asked for {asked}");
+        if let Some(seq) = told {
+            assert_eq!(next_read(&mut phone, &mut answers), seq, "asked for {asked}");
+            assert_eq!(next_read(&mut laptop, &mut elsewhere), seq, "asked for {asked}");
+        }
+        while !answers.contains(&reference) {
+            match next(&mut phone) {
+                ServerFrame::Ok { reference } => answers.push(reference),
+                other => panic!("{other:?}"),
+            }
+        }
         assert_eq!(unread(&server, "bob"), 5 - stands);
     }
-    while answers.len() < 3 {
-        match next(&mut phone) {
-            ServerFrame::Ok { reference } => answers.push(reference),
-            other => panic!("{other:?}"),
-        }
-    }
-    // Requests that run at once are answered in any order; their references tell which is which.
-    answers.sort_unstable();
     assert_eq!((answers, elsewhere), (vec![1, 2, 3], vec![]));
     entries(&mut alice, 5);
     assert!(frames_until_pong(&mut alice).is_empty(), "a read mark is its user's own");
@@ -94,6 +96,45 @@ fn typing_is_told_to_the_others_and_not_stored() {
     for session in [&mut alice, &mut own, &mut carol] {
         assert!(frames_until_pong(session).is_empty());
     }
+}
+
+#[test]
+fn who_types_without_end_is_heard_once_a_second() {
+    let server = Server::start();
+    server.users(&["alice", "bob"]);
+    server.group("g", &["alice", "bob"]);
+    let mut alice = server.open("alice", "phone");
+    let mut bob = server.open("bob", "phone");
+    let begun = Instant::now();
+    for _ in 0..500 {
+        alice.write(&ClientFrame::Typing { conversation: "g".into() }).unwrap();
+    }
+    assert!(frames_until_pong(&mut alice).is_empty());
+    let most = 1 + begun.elapsed().as_secs() as usize + 1;
+    server.say("alice", "g", "typed");
+    let mut heard = 0;
+    loop {
+        match next(&mut bob) {
+            ServerFrame::Typing { .. } => heard += 1,
+            _ => break,
+        }
+    }
+    heard += frames_until_pong(&mut bob).len();
+    assert!((1..=most).contains(&heard), "{heard} of 500 were heard");
+}
+
+#[test]
+fn who_may_not_send_is_not_heard_to_type() {
+    let server = Server::start();
+    server.users(&["alice", "bob", "carol"]);
+    server.conversation(ConversationKind::Official, "news", &["alice", "bob", "carol"]);
+    let mut alice = server.open("alice", "phone");
+    let mut bob = server.open("bob", "phone");
+    bob.write(&ClientFrame::Typing { conversation: "news".into() }).unwrap();
+    assert_eq!(error(&mut bob).1, ErrorCode::Forbidden);
+    alice.write(&ClientFrame::Typing { conversation: "news".into() }).unwrap();
+    assert!(matches!(next(&mut bob), ServerFrame::Typing { user, .. } if user == "alice"));
+    assert!(frames_until_pong(&mut alice).is_empty());
 }
 
 #[test]

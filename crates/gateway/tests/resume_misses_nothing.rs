@@ -84,9 +84,13 @@ fn a_cursor_is_good_for_as_long_as_the_history_and_used_any_number_of_times() {
     }
     for _ in 0..3 {
         let mut session = server.resume("bob", "phone", &cursor);
+        assert_eq!(session.cursor.as_ref(), Some(&cursor), "not past what has not come");
         let mut inbox = Inbox::default();
         inbox.take(&entries(&mut session, 20));
         assert_eq!(bound(&session).resume.ranges, []);
+        let latest = session.cursor.clone().unwrap();
+        assert_ne!(latest, cursor);
+        assert_eq!(bound(&server.resume("bob", "tablet", &latest)).cursor, latest);
     }
 }
 

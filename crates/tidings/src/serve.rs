@@ -16,6 +16,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 pub(crate) const LISTENING: &str = "listening";
 /// Threads for reads from the store: beyond what a disk answers at once, more only take memory.
 const BLOCKING_THREADS: usize = 32;
+// Whatever sessions ask for, binds find a thread.
+const _: () = assert!(BLOCKING_THREADS > tidings_gateway::SESSION_READS_RUNNING);
 /// A stop that takes this much longer than its deadline is ended the hard way.
 const STOP_GRACE: Duration = Duration::from_secs(5);
 

@@ -83,6 +83,9 @@ impl VerifyToken for SessionTokens {
 /// More than any test takes, on whatever machine: what is not about a time-out must not run into it.
 pub const FOREVER: Duration = Duration::from_secs(600);
 
+/// Threads for what waits for the store, as many as a server has.
+pub const BLOCKING_THREADS: usize = 32;
+
 /// Two shards, so that a connection has to move to its user's.
 pub fn gateway_config() -> GatewayConfig {
     GatewayConfig {
@@ -126,7 +129,7 @@ impl Server {
     fn of(sessions: GatewayConfig, store: Arc<dyn Store>, cluster: Option<ClusterParts>) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
-            .max_blocking_threads(32)
+            .max_blocking_threads(BLOCKING_THREADS)
             .enable_all()
             .build()
             .unwrap();

@@ -19,6 +19,7 @@ impl Settings {
             ("engine.lane_queue", self.engine.lane_queue),
             ("session.buffer_bytes", self.session.buffer_bytes),
             ("session.requests_max", self.session.requests_max.into()),
+            ("session.reads_max", self.session.reads_max),
         ];
         match bounds.iter().find(|(_, bound)| *bound == 0) {
             Some((name, _)) => bail!("{name} is 0: there would be room for nothing"),

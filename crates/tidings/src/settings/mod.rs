@@ -119,6 +119,8 @@ settings! {
         buffer_bytes: usize = GatewayConfig::default().session_buffer_bytes,
         /// Requests of one session that may run at once (history, read marks). Above: `rate_limited`.
         requests_max: u8 = GatewayConfig::default().session_requests,
+        /// Reads of all sessions (history, presence) that wait or run. Full: refused with `queue_full`.
+        reads_max: usize = GatewayConfig::default().session_reads,
         /// Connections, bound or not. Above: closed at once.
         connections_max: usize = GatewayConfig::default().connections_max,
         /// A session that was written to less than this ago gathers more before the next write, in microseconds.
@@ -406,6 +408,7 @@ impl Settings {
             bind_timeout: Duration::from_millis(session.bind_timeout_ms),
             session_buffer_bytes: session.buffer_bytes,
             session_requests: session.requests_max,
+            session_reads: session.reads_max,
             connections_max: session.connections_max,
             flush_interval: Duration::from_micros(session.flush_interval_us),
             ..GatewayConfig::default()
