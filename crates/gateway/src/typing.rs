@@ -83,7 +83,7 @@ impl Shard {
 
     pub(crate) fn tell_of_typing(&mut self) {
         let now = Instant::now();
-        while now.elapsed() < TELLING_TURN {
+        loop {
             let Ok(Typing { conversation, user, hearers }) = self.parts.receivers.typing.try_recv() else { return };
             let frame = ServerFrame::Typing { conversation: conversation.to_string(), user: user.to_string() };
             let frame = SharedFrame::of(&frame);
@@ -100,6 +100,9 @@ impl Shard {
                         self.let_hear(key, &frame, Lane::Group, now);
                     }
                 }
+            }
+            if now.elapsed() >= TELLING_TURN {
+                return;
             }
         }
     }

@@ -113,11 +113,8 @@ fn who_types_without_end_is_heard_once_a_second() {
     let most = 1 + begun.elapsed().as_secs() as usize + 1;
     server.say("alice", "g", "typed");
     let mut heard = 0;
-    loop {
-        match next(&mut bob) {
-            ServerFrame::Typing { .. } => heard += 1,
-            _ => break,
-        }
+    while let ServerFrame::Typing { .. } = next(&mut bob) {
+        heard += 1;
     }
     heard += frames_until_pong(&mut bob).len();
     assert!((1..=most).contains(&heard), "{heard} of 500 were heard");

@@ -17,14 +17,14 @@ const READS: u64 = 12;
 
 /// Lets no read begin until it is dropped.
 struct Gate {
-    _closed: Vec<mpsc::Sender<()>>,
+    _closed: Vec<mpsc::SyncSender<()>>,
 }
 
 impl Gate {
     fn close(server: &Server) -> Gate {
         let threads = (0..BLOCKING_THREADS).map(|_| {
-            let (gate, opened) = mpsc::channel::<()>();
-            let (here, arrived) = mpsc::channel();
+            let (gate, opened) = mpsc::sync_channel::<()>(1);
+            let (here, arrived) = mpsc::sync_channel(1);
             server.runtime.spawn_blocking(move || {
                 here.send(()).unwrap();
                 let _ = opened.recv();
