@@ -226,8 +226,14 @@ impl Server {
         Session::open(self.address, &token(user), device, Some(cursor)).unwrap()
     }
 
+    /// A node that has just started waits until it has heard from the others.
     pub fn online(&self, user: &str) -> usize {
-        self.engine.presence_of(&[user.to_owned()]).unwrap()[0].devices.len()
+        let mut devices = None;
+        until("the node knows who is online", || {
+            devices = self.engine.presence_of(&[user.into()]).ok().map(|online| online[0].devices.len());
+            devices.is_some()
+        });
+        devices.unwrap()
     }
 
     pub fn stop_accepting(&mut self) {
