@@ -35,7 +35,9 @@ use tidings_protocol::{
 };
 
 /// Reads of one connection before others have their turn.
-const READS_PER_TURN: usize = 4;
+const READS_PER_TURN: usize = 2;
+/// Bytes of one read: who sends without end has a thousand small frames served, then others have their turn.
+const READ_BYTES: usize = 32 * 1024;
 /// Readable connections served before fan-outs have their turn.
 const READERS_PER_TURN: usize = 64;
 /// Time for reading before fan-outs have their turn: a TLS handshake takes as long as hundreds of frames.
@@ -349,7 +351,8 @@ impl Shard {
             }
             let partial = std::mem::take(&mut connection.partial);
             buffer[..partial.len()].copy_from_slice(&partial);
-            match connection.transport.read(&mut buffer[partial.len()..]) {
+            let room = (partial.len() + READ_BYTES).min(buffer.len());
+            match connection.transport.read(&mut buffer[partial.len()..room]) {
                 Ok(0) => {
                     self.remove(key);
                     break;
@@ -360,7 +363,7 @@ impl Shard {
                     }
                     connection.heard = tick;
                     let end = partial.len() + n;
-                    let drained = end < buffer.len() && !connection.ending;
+                    let drained = end < room && !connection.ending;
                     if self.take_frames(key, &mut buffer, 0..end) != After::Stays || drained {
                         break;
                     }
