@@ -60,6 +60,8 @@ pub trait BackUp: Send + Sync + 'static {
     fn back_up(&self, folder: &std::path::Path) -> Result<u64, String>;
 }
 
+/// Reads from the store that run at once, of those that [`ApiConfig::reads_max`] lets in; the others wait for their turn.
+pub const READS_RUNNING: usize = 16;
 /// Lists of users are up to 80 MB, held while they are read.
 const UPLOADS_MAX: usize = 2;
 
@@ -90,7 +92,8 @@ pub struct Api {
     pub config: ApiConfig,
     /// Open HTTP connections.
     pub(crate) connections: Arc<AtomicUsize>,
-    reads: Semaphore,
+    reads: Arc<Semaphore>,
+    reading: Arc<Semaphore>,
     /// Lists of users, which are large, that are taken at once. Full: refused with `queue_full`.
     pub(crate) uploads: Semaphore,
     /// Absent: this node does all itself.
@@ -106,10 +109,10 @@ impl Api {
         backup: Option<Arc<dyn BackUp>>,
         config: ApiConfig,
     ) -> Self {
-        let reads = Semaphore::new(config.reads_max);
+        let [reads, reading] = [config.reads_max, READS_RUNNING].map(|places| Arc::new(Semaphore::new(places)));
         let forwarder = Forwarder::of(&engine).map(Arc::new);
         let (uploads, connections) = (Semaphore::new(UPLOADS_MAX), Arc::default());
-        Api { engine, keys, tokens, sessions, backup, config, connections, reads, uploads, forwarder }
+        Api { engine, keys, tokens, sessions, backup, config, connections, reads, reading, uploads, forwarder }
     }
 
     /// Who is calling, by the `Authorization` header.
@@ -138,12 +141,17 @@ impl Api {
         &self,
         read: impl FnOnce(&Arc<Engine>) -> Result<T, Refusal> + Send + 'static,
     ) -> Result<T, Refusal> {
-        let Ok(_permit) = self.reads.try_acquire() else {
+        let Ok(place) = self.reads.clone().try_acquire_owned() else {
             let detail = format!("reads at once are limited to {}", self.config.reads_max);
             return Err(Refusal::new(ErrorCode::QueueFull, detail).retry_after(1_000));
         };
-        let engine = self.engine.clone();
-        run(engine, read).await
+        let turn = self.reading.clone().acquire_owned().await.map_err(|closed| internal(&closed))?;
+        run(self.engine.clone(), move |engine| {
+            // A caller who goes away does not end what was begun: its places are taken until it has ended.
+            let _held = (place, turn);
+            read(engine)
+        })
+        .await
     }
 
     /// The metrics in Prometheus' text format.

@@ -10,14 +10,17 @@ use crate::{
 };
 use anyhow::{Context, Result};
 use std::{fs, io::Write, path::Path, process::ExitCode, time::Duration};
+use tidings_engine::popups;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// The file in the data folder that tells where the server listens.
 pub(crate) const LISTENING: &str = "listening";
 /// Threads for reads from the store: beyond what a disk answers at once, more only take memory.
-const BLOCKING_THREADS: usize = 32;
-// Whatever sessions ask for, binds find a thread.
-const _: () = assert!(BLOCKING_THREADS > tidings_gateway::SESSION_READS_RUNNING);
+const BLOCKING_THREADS: usize = 64;
+// Whatever is asked for over HTTP, by sessions and about popups, binds find a thread.
+const _: () = assert!(
+    BLOCKING_THREADS > tidings_gateway::SESSION_READS_RUNNING + tidings_api::READS_RUNNING + popups::LOOKING_UP_MAX
+);
 /// A stop that takes this much longer than its deadline is ended the hard way.
 const STOP_GRACE: Duration = Duration::from_secs(5);
 

@@ -7,9 +7,9 @@ use tidings_protocol::error::{ErrorCode, Refusal};
 
 /// A user may have given way to others between the look-up and the decision; seldom twice.
 const LOOK_UPS_MAX: usize = 4;
-/// Look-ups that run at once, each on a thread that may block. Half of those that a server has, so that histories and
-/// resumes are read meanwhile; the rest wait for their turn, one for each open connection or request under way.
-pub(super) const LOOKING_UP_MAX: usize = 16;
+/// Look-ups that run at once, each on a thread that may block. Fewer than a server has, so that histories and resumes are
+/// read meanwhile; the rest wait for their turn, one for each open connection or request under way.
+pub const LOOKING_UP_MAX: usize = 16;
 
 /// An answer with all that it needed looked up.
 #[derive(Debug)]

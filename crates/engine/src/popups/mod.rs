@@ -46,7 +46,7 @@ mod unread;
 mod users;
 mod worker;
 
-pub use answer::DecidedNow;
+pub use answer::{DecidedNow, LOOKING_UP_MAX};
 pub use catalog::Precondition;
 pub use check_rows::{CheckedRows, check_popups};
 pub use decide::{Ask, Decided, Facts, Needs, Showing};
@@ -189,7 +189,7 @@ impl Popups {
         let for_thread = held.clone();
         let thread = std::thread::Builder::new().name("popups".into()).spawn(move || for_thread.serve(&parts));
         let thread = thread.inspect_err(|error| tracing::error!(%error, "no popups thread")).ok();
-        let look_ups = Semaphore::new(answer::LOOKING_UP_MAX);
+        let look_ups = Semaphore::new(LOOKING_UP_MAX);
         Popups { held, metrics, boot, look_ups, thread: Mutex::new(thread) }
     }
 
