@@ -266,3 +266,34 @@ fn times_of_taking_never_go_back_so_that_no_export_misses_an_event() {
     let at: Vec<u64> = world.export(None, None, None).iter().map(|event| event.taken_at).collect();
     assert_eq!(at, [NOON + HOUR, NOON + HOUR + 1, NOON + HOUR + 2, NOON + HOUR + 3, NOON + 2 * HOUR]);
 }
+
+#[test]
+fn while_the_store_is_slow_answers_wait_for_it() {
+    let store = Arc::new(Troubled::default());
+    let world = world(&store);
+    let gate = store.close_row_gate();
+    assert!(is_shown(&world, "first"));
+    store.wait_for_rows();
+    // Others are answered at once until the first has waited for too long, and when it has waited for much too long, not at all.
+    let (mut shown, mut waiting) = (0, Vec::new());
+    until("it is refused", || {
+        shown += 1;
+        match world.decide_at_once(&format!("u{shown}"), json!({})) {
+            Ok(Decided::Shown(showing)) => {
+                waiting.extend(showing.durable);
+                false
+            }
+            Err(refusal) => refusal.code == ErrorCode::StoreUnavailable,
+            other => panic!("{other:?}"),
+        }
+    });
+    assert!(!waiting.is_empty());
+    assert!(waiting.iter_mut().all(|durable| durable.try_recv().is_err()), "they are not stored yet");
+    drop(gate);
+    for durable in waiting {
+        durable.blocking_recv().unwrap().unwrap();
+    }
+    let other = start(brisk(), store);
+    assert!(other.decide("u1").is_none() && other.decide(&format!("u{}", shown - 1)).is_none());
+    until("who was refused is shown it", || is_shown(&other, &format!("u{shown}")));
+}

@@ -180,7 +180,7 @@ impl Shared {
             drop(table);
             return nothing(PopupOutcome::Nothing, (*next_at < u64::MAX).then_some(*next_at), now_ms);
         }
-        self.inbox.has_room()?;
+        let is_late = self.inbox.has_room()?;
         let of = |popup: &Arc<Popup>, variant: usize, control: bool| Record {
             user: key,
             popup: popup.clone(),
@@ -190,8 +190,8 @@ impl Shared {
         };
         let records = controls.iter().map(|popup| of(popup, popup.variant_of(key), true));
         let shown = chosen.as_ref().map(|(popup, variant)| of(popup, *variant, false));
-        let is_strict = chosen.as_ref().is_some_and(|(popup, _)| popup.strict);
-        let (durable, stored) = is_strict.then(oneshot::channel).unzip();
+        let waits = chosen.as_ref().is_some_and(|(popup, _)| popup.strict || is_late);
+        let (durable, stored) = waits.then(oneshot::channel).unzip();
         // Both before the lock goes: whoever sees the marks is behind them in the inbox, and who stores them waits for it.
         if !self.inbox.record(records.chain(shown), durable) {
             return Err(self.gone());

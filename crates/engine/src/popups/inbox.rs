@@ -5,7 +5,7 @@ use parking_lot::{Condvar, Mutex};
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -16,6 +16,8 @@ use tokio::sync::oneshot;
 const DURABLE_MAX: usize = 65_536;
 /// Nothing is at risk.
 const NEVER: u64 = u64::MAX;
+/// So many times as long as one may be at risk, others wait with it for a store that is slow; then nothing is shown.
+const LATE_MAX: u32 = 10;
 
 /// A showing, or that there would have been one.
 pub(super) struct Record {
@@ -73,8 +75,10 @@ pub(super) struct Inbox {
     patience: Duration,
     /// When what is not stored is noted.
     note_patience: Duration,
-    /// No showing is taken while one is at risk for longer.
+    /// While one is at risk for longer, a showing is answered once it is stored; or not taken, if the store fails.
     at_risk_max: Duration,
+    /// What was written last could not be stored.
+    is_failing: AtomicBool,
     began: Instant,
     /// Since when something is at risk, in microseconds from the beginning.
     at_risk_since_us: AtomicU64,
@@ -101,23 +105,34 @@ impl Inbox {
             patience: durable_within / if takes_notes { 2 } else { 4 },
             note_patience: durable_within / 4,
             at_risk_max: config.at_risk_max,
+            is_failing: AtomicBool::new(false),
             began: Instant::now(),
             at_risk_since_us: AtomicU64::new(NEVER),
         }
     }
 
-    /// Whether a showing can be taken. Those who ask at once may exceed the bound by their number.
-    pub(super) fn has_room(&self) -> Result<(), Refusal> {
+    pub(super) fn set_failing(&self, is_failing: bool) {
+        self.is_failing.store(is_failing, Ordering::Relaxed);
+    }
+
+    /// Whether a showing can be taken, and if so whether it must be stored before it is answered. Those who ask at once
+    /// may exceed the bound by their number.
+    pub(super) fn has_room(&self) -> Result<bool, Refusal> {
         if self.showings.load(Ordering::Relaxed) >= self.showings_max {
             let why = format!("showings that wait to be stored are limited to {}", self.showings_max);
             return Err(Refusal::new(ErrorCode::QueueFull, why).retry_after(1_000));
         }
         let since = self.at_risk_since_us.load(Ordering::Relaxed);
-        if since != NEVER && self.began.elapsed() > Duration::from_micros(since).saturating_add(self.at_risk_max) {
-            let why = format!("showings have waited to be stored for longer than {:?}", self.at_risk_max);
+        if since == NEVER {
+            return Ok(false);
+        }
+        let at_risk = self.began.elapsed().saturating_sub(Duration::from_micros(since));
+        let is_late = at_risk > self.at_risk_max;
+        if is_late && (self.is_failing.load(Ordering::Relaxed) || at_risk > self.at_risk_max.saturating_mul(LATE_MAX)) {
+            let why = format!("showings have waited to be stored for {at_risk:.0?}");
             return Err(Refusal::new(ErrorCode::StoreUnavailable, why).retry_after(1_000));
         }
-        Ok(())
+        Ok(is_late)
     }
 
     /// Under the lock of the state.

@@ -284,6 +284,7 @@ impl Worker {
             Ok(()) => {
                 self.counts.stored();
                 self.is_failing = false;
+                self.shared.inbox.set_failing(false);
             }
             Err(error) => {
                 if matches!(error, StoreError::Unsure(_)) {
@@ -318,6 +319,7 @@ impl Worker {
 
     pub(super) fn failed(&mut self, error: StoreError) -> Refusal {
         self.counts.forget_changed();
+        self.shared.inbox.set_failing(true);
         if !std::mem::replace(&mut self.is_failing, true) {
             tracing::warn!(%error, "popups could not store; they try again");
         }
