@@ -270,7 +270,9 @@ fn times_of_taking_never_go_back_so_that_no_export_misses_an_event() {
 #[test]
 fn while_the_store_is_slow_answers_wait_for_it() {
     let store = Arc::new(Troubled::default());
-    let world = world(&store);
+    // Ten times as long is long enough for a thread that is kept from running.
+    let world = start(PopupsConfig { at_risk_max: Duration::from_millis(300), ..brisk() }, store.clone());
+    world.put_popup("once", json!({"caps": {"total": 1}}));
     let gate = store.close_row_gate();
     assert!(is_shown(&world, "first"));
     store.wait_for_rows();
