@@ -229,6 +229,12 @@ fn a_cancelled_push_goes_no_further() {
     }
     let done = shard.push(json!({"users": ["cat"]}), json!({})).push;
     assert_eq!(shard.world.engine.cancel_push(done).unwrap_err().code, ErrorCode::Conflict);
+    // Whoever was to get it has it.
+    let arrived = shard.push(json!({"users": ["bob"]}), json!({})).push;
+    shard.acknowledge("bob/phone-1", &[arrived]);
+    assert_eq!(shard.status(arrived).state, PushState::Completed);
+    assert_eq!(shard.world.engine.cancel_push(arrived).unwrap_err().code, ErrorCode::Conflict);
+    assert_eq!(shard.status(arrived).state, PushState::Completed);
 }
 
 #[test]

@@ -107,6 +107,11 @@ impl Engine {
 
     /// Ends a push that is scheduled or running: who has not got it does not get it. Blocks.
     pub fn cancel_push(&self, push: u64) -> Result<PushStatus, Refusal> {
+        let has_ended = move || Refusal::new(ErrorCode::Conflict, format!("push {push} has ended"));
+        // All have it, which is noted only when its time is over.
+        if self.push_status(push)?.state == PushState::Completed {
+            return Err(has_ended());
+        }
         self.push.ask(move |worker| {
             let stored = worker.stored_push(push).map_err(store_refusal)?;
             match stored.filter(|stored| stored.stage != Stage::Preparing) {
@@ -116,7 +121,7 @@ impl Engine {
                     worker.cancel(stored).map_err(store_refusal)
                 }
                 Some(stored) if stored.stage == Stage::Cancelled => Ok(()),
-                Some(_) => Err(Refusal::new(ErrorCode::Conflict, format!("push {push} has ended"))),
+                Some(_) => Err(has_ended()),
             }
         })??;
         self.push_status(push)
