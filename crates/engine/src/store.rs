@@ -182,6 +182,9 @@ pub enum StoreError {
     /// What is stored cannot be understood: an operator must look (`tidings check`).
     #[error("the store is damaged: {0}")]
     Damaged(String),
+    /// What a node asks for of the commit log is removed: it was away for longer than changes are kept.
+    #[error("{0}")]
+    Pruned(String),
     /// The term that it was written in is over: another node does this work now, or will. Nothing was stored.
     #[error("another node leads")]
     TermIsOver,

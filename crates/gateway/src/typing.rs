@@ -85,21 +85,17 @@ impl Shard {
         let now = Instant::now();
         loop {
             let Ok(Typing { conversation, user, hearers }) = self.parts.receivers.typing.try_recv() else { return };
-            let frame = ServerFrame::Typing { conversation: conversation.to_string(), user: user.to_string() };
-            let frame = SharedFrame::of(&frame);
-            match hearers {
-                Hearers::User(user) => {
-                    for key in self.sessions_of(user) {
-                        self.let_hear(key, &frame, Lane::Direct, now);
-                    }
-                }
+            let (lane, keys) = match hearers {
+                Hearers::User(user) => (Lane::Direct, self.sessions_of(user)),
                 Hearers::Members { conversation, but } => {
                     let others = self.delivery.audience(conversation).filter(|(user, _)| *user != but);
-                    let keys: Vec<usize> = others.flat_map(|(_, sessions)| sessions.iter().copied()).collect();
-                    for key in keys {
-                        self.let_hear(key, &frame, Lane::Group, now);
-                    }
+                    (Lane::Group, others.flat_map(|(_, sessions)| sessions.iter().copied()).collect())
                 }
+            };
+            if !keys.is_empty() {
+                let frame = ServerFrame::Typing { conversation: conversation.to_string(), user: user.to_string() };
+                let frame = SharedFrame::of(&frame);
+                keys.into_iter().for_each(|key| self.let_hear(key, &frame, lane, now));
             }
             if now.elapsed() >= TELLING_TURN {
                 return;

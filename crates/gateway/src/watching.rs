@@ -51,7 +51,10 @@ impl Shard {
         self.read_for(key, reference, move |engine| {
             Some(match engine.unwatch_presence(&users, watcher) {
                 Ok(()) => json(&ServerFrame::Ok { reference: reference.unwrap_or(0) }),
-                Err(refusal) => error_json(reference, &refusal),
+                Err(refusal) => {
+                    engine.metrics.count_refusal(refusal.code);
+                    error_json(reference, &refusal)
+                }
             })
         })
     }

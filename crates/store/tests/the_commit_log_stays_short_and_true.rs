@@ -108,13 +108,14 @@ fn another_epoch_is_heard_by_all() {
     let url = server.database();
     let nodes = [(); 3].map(|()| open_at(&url));
     let before = nodes[0].epoch();
-    nodes[0].turn_epoch().unwrap();
+    nodes[0].turn_epoch(before).unwrap();
     let turned = nodes[0].epoch();
     assert_ne!(turned, before);
     nodes[1].stand().unwrap();
     assert_eq!(nodes[1].epoch(), turned);
-    // Who noticed at the same time does not turn it once more, and takes what the first one said.
-    nodes[2].turn_epoch().unwrap();
+    // Who notices later, having heard of it or not, does not turn it once more, and takes what the first one said.
+    nodes[1].turn_epoch(before).unwrap();
+    nodes[2].turn_epoch(before).unwrap();
     assert_eq!((nodes[2].epoch(), open_at(&url).epoch()), (turned, turned));
 }
 

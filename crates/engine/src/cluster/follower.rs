@@ -166,7 +166,7 @@ impl Follower {
             crowded: false,
             gap: None,
             said: Said::default(),
-            ends: Ends::default(),
+            ends: Ends::of(log.known_epoch()),
             stopping: false,
             trouble: None,
             astray: false,
@@ -419,7 +419,7 @@ impl Follower {
             }
             (state.applied, state.read_limit)
         };
-        let looked = self.look(after);
+        let looked = self.look(after, limit);
         match looked {
             Ok((_, Some(back_to))) => return self.go_astray(back_to, after),
             Ok((newest, None)) if newest == after => {
@@ -442,8 +442,9 @@ impl Follower {
             Ok(read) => read,
             Err(error) => {
                 self.note_trouble(Some(&error));
-                if matches!(error, StoreError::Damaged(_)) {
+                if matches!(error, StoreError::Pruned(_)) {
                     // What is missing is missing for good: only a new start knows the store as it is.
+                    tracing::error!(%error, "this node drains and must be started again");
                     self.state.lock().astray = true;
                 }
                 return AFTER_FAILURE;

@@ -159,8 +159,13 @@ pub trait CommitLog: Send + Sync + 'static {
     fn stand(&self) -> StoreResult<Stand> {
         Ok(Stand { newest: self.newest_position()?, server: 0 })
     }
-    /// The store has lost what it had told: cursors from before are of another history, on every node.
-    fn turn_epoch(&self) -> StoreResult<()> {
+    /// The history's number, as this node heard it last.
+    fn known_epoch(&self) -> u64 {
+        0
+    }
+    /// The store has lost what it had told under this number: cursors from before are of another history, on every node.
+    /// Whoever notices it after another one leaves the number that is there then.
+    fn turn_epoch(&self, _lost: u64) -> StoreResult<()> {
         Ok(())
     }
     /// Removes the oldest changes, as far as they are older than any node looks back by the store's own clock: a piece of

@@ -104,8 +104,8 @@ pub struct PopupsConfig {
     pub users: usize,
     /// A decision is durable after this time; one for a strict popup when it is answered.
     pub durable_within: Duration,
-    /// Nothing is shown while an earlier showing has been neither stored nor noted for longer: as long as `durable_within`,
-    /// unless threads may be kept from running.
+    /// While an earlier showing has been neither stored nor noted for longer, showings are answered once they are stored, or
+    /// refused: as long as `durable_within`, unless threads may be kept from running.
     pub at_risk_max: Duration,
     /// Showings that wait to be stored. Above: nothing is shown (`queue_full`) until some are.
     pub showings: usize,

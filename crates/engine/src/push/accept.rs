@@ -196,7 +196,7 @@ impl Worker {
                 let frame = build_frame(&header, &push.body);
                 let mut plan = Plan::new(header, frame);
                 plan.put_parts(push.body.as_bytes());
-                self.aim(&mut plan, &push.aim, &group.draft.pending);
+                self.aim(&mut plan, &push.aim, &group.draft.pending).map_err(store_refusal)?;
                 plan
             }
         };

@@ -12,11 +12,11 @@ const DEVICES_AT_ONCE: usize = PUSH_ROWS_PER_WRITE / 4;
 
 impl Worker {
     /// Of these devices, those on which a push with this key would take another's place.
-    pub(super) fn collapses_on(&self, devices: &[DeviceNo], collapse_key: &str) -> FxHashSet<DeviceNo> {
+    pub(super) fn collapses_on(&self, devices: &[DeviceNo], collapse_key: &str) -> StoreResult<FxHashSet<DeviceNo>> {
         let keys: Vec<PushKey> =
             devices.iter().map(|device| PushKey::Collapse(*device, collapse_key.to_owned())).collect();
-        let rows = if keys.is_empty() { Vec::new() } else { self.store.push_rows_of(&keys).unwrap_or_default() };
-        devices.iter().zip(rows).filter(|(_, row)| row.is_some()).map(|(device, _)| *device).collect()
+        let rows = self.store.push_rows_of(&keys)?;
+        Ok(devices.iter().zip(rows).filter(|(_, row)| row.is_some()).map(|(device, _)| *device).collect())
     }
 
     /// Reads what [`Self::collapse_on`] will ask for, of all these devices at once: in two rounds, however many they are.

@@ -99,7 +99,7 @@ impl Worker {
         stored.order = self.last_push;
         let mut plan = Plan::new(stored, frame);
         plan.drops = vec![PushKey::Timer(due_at, push), PushKey::Mark(Mark::Scheduled, push)];
-        self.aim(&mut plan, &aim, &Default::default());
+        self.aim(&mut plan, &aim, &Default::default())?;
         self.store_in_pieces(plan)?;
         self.scheduled = self.scheduled.saturating_sub(1);
         Ok(())

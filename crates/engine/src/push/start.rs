@@ -139,7 +139,7 @@ impl Worker {
     }
 
     /// Finds the devices and writes down what makes the push theirs. `planned`: what is about to wait for devices.
-    pub(super) fn aim(&self, plan: &mut Plan, aim: &Aim, planned: &FxHashMap<DeviceNo, i32>) {
+    pub(super) fn aim(&self, plan: &mut Plan, aim: &Aim, planned: &FxHashMap<DeviceNo, i32>) -> StoreResult<()> {
         let header = &mut plan.header;
         header.started_at = Some(self.now());
         header.stage = Stage::Running;
@@ -156,7 +156,7 @@ impl Worker {
                 let full: Vec<DeviceNo> = named.iter().copied().filter(|device| !has_room(device)).collect();
                 if !full.is_empty() {
                     let collapses = header.collapse_key.as_deref().map(|key| self.collapses_on(&full, key));
-                    let collapses = collapses.unwrap_or_default();
+                    let collapses = collapses.transpose()?.unwrap_or_default();
                     named.retain(|device| has_room(device) || collapses.contains(device));
                 }
                 header.unknown += unknown;
@@ -189,6 +189,7 @@ impl Worker {
             header.ended_at = header.started_at;
             header.due_at = self.now() + self.kept_ms();
         }
+        Ok(())
     }
 
     pub(super) fn kept_ms(&self) -> u64 {

@@ -223,23 +223,15 @@ impl Worker {
     /// Takes what sessions of other nodes, and their devices, have said.
     fn hear_nodes(&mut self, heard: Vec<Vec<u8>>) {
         let now = Instant::now();
-        let mut registers = Vec::new();
         for item in heard.iter().flat_map(|said| self.outgoing.nodes.hear(said, now)).collect::<Vec<_>>() {
             match item {
-                FromNode::Register(register) => registers.push(register),
                 FromNode::Written { push, devices } => self.written(push, &devices),
                 FromNode::Acknowledged { device, pushes } => self.acknowledged(device, &pushes),
-                // After what those sessions were registered with before.
-                FromNode::Left { place, device, session } => {
-                    self.register_all(&std::mem::take(&mut registers));
-                    self.left(device, place, session);
-                }
-                FromNode::Gone(place) => {
-                    self.register_all(&std::mem::take(&mut registers));
-                    self.all_left(place);
-                }
+                FromNode::Left { place, device, session } => self.left(device, place, session),
+                FromNode::Gone(place) => self.all_left(place),
             }
         }
+        let registers = self.outgoing.nodes.take_registers();
         self.register_all(&registers);
         for place in self.outgoing.nodes.take_gone(now) {
             self.all_left(place);

@@ -74,7 +74,7 @@ impl CommitLog for PostgresStore {
         // Asked last: what was removed while the others were read counts.
         let pruned = self.query("SELECT changes_pruned FROM history", &[])?.first().map_or(0, |row| number(row, 0));
         if after < pruned {
-            return Err(StoreError::Damaged(format!(
+            return Err(StoreError::Pruned(format!(
                 "changes behind position {after} are removed up to {pruned}: this node was away for too long"
             )));
         }
@@ -112,9 +112,13 @@ impl CommitLog for PostgresStore {
         Ok(Stand { newest, server })
     }
 
-    fn turn_epoch(&self) -> StoreResult<()> {
-        let (mine, fresh) = (self.epoch.load(Ordering::Acquire), fresh_epoch());
-        self.query("UPDATE history SET epoch = $2 WHERE epoch = $1", &[&stored(mine), &stored(fresh)])?;
+    fn known_epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Acquire)
+    }
+
+    fn turn_epoch(&self, lost: u64) -> StoreResult<()> {
+        let fresh = fresh_epoch();
+        self.query("UPDATE history SET epoch = $2 WHERE epoch = $1", &[&stored(lost), &stored(fresh)])?;
         self.stand().map(drop)
     }
 

@@ -10,7 +10,7 @@ settings! {
     Popups {
         /// Users held in memory, at about 170 bytes each. Above: those not asked for lately are read from the store when they come back.
         users_max: usize = PopupsConfig::default().users,
-        /// A showing is durable after so long: a crash forgets at most this. While one has waited for longer, nothing is shown (`store_unavailable`). One of a popup that is `strict` is durable when it is answered.
+        /// A showing is durable after so long: a crash forgets at most this. While one has waited for longer, answers wait until they are stored; where the store fails, or after ten times as long, nothing is shown (`store_unavailable`). One of a popup that is `strict` is durable when it is answered.
         durable_within_ms: u64 = 100,
         /// Showings that wait to be stored. Full: nothing is shown (`queue_full`) until some are.
         showings_max: usize = PopupsConfig::default().showings,

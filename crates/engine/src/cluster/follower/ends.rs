@@ -22,8 +22,6 @@ const LATE_FOR: Duration = Duration::from_secs(10);
 /// Ends that are remembered while the store cannot be looked at. Above, every other one goes: of what was lost there are
 /// fewer ends to notice it by.
 const ENDS_MAX: usize = 4_096;
-/// Places read at once to compare.
-const COMPARED_AT_ONCE: usize = 2_000;
 
 /// The last place of a batch, and a hash of what stands there.
 pub(super) type End = (Position, u64);
@@ -34,9 +32,15 @@ pub(super) struct Ends {
     ends: VecDeque<End>,
     server: Option<u64>,
     comparing_until: Option<Instant>,
+    /// The number of the history that this node's ends were found in last.
+    epoch: u64,
 }
 
 impl Ends {
+    pub(super) fn of(epoch: u64) -> Self {
+        Ends { epoch, ..Ends::default() }
+    }
+
     pub(super) fn push(&mut self, end: Option<End>) {
         self.ends.extend(end);
         if self.ends.len() > ENDS_MAX {
@@ -117,21 +121,27 @@ fn hash_of(entry: Option<&StoredEntry>, change: Option<&Change>) -> u64 {
 
 impl Follower {
     /// How far the store has come, and if it has not all that this node took: how far the two agree.
-    pub(super) fn look(&self, applied: Position) -> StoreResult<(Position, Option<Position>)> {
+    pub(super) fn look(&self, applied: Position, limit: usize) -> StoreResult<(Position, Option<Position>)> {
         let Stand { newest, server } = self.log.stand()?;
         if newest < applied {
             return Ok((newest, Some(newest)));
         }
         let ends = self.state.lock().ends.seen(server, applied, Instant::now());
-        let other = self.first_other(&ends)?;
-        self.state.lock().ends.compared(applied, Instant::now());
+        let other = self.first_other(&ends, limit)?;
+        let mut state = self.state.lock();
+        state.ends.compared(applied, Instant::now());
+        if other.is_none() {
+            state.ends.epoch = self.log.known_epoch();
+        }
+        drop(state);
         Ok((newest, other.map(|other| other - 1)))
     }
 
     /// The store has lost what this node has handed out: it ends, and cursors from before are of another history.
     pub(super) fn go_astray(&self, back_to: Position, from: Position) -> Duration {
         tracing::error!(back_to, from, "the store has gone back: this node drains and must be started again");
-        if let Err(error) = self.log.turn_epoch() {
+        let lost = self.state.lock().ends.epoch;
+        if let Err(error) = self.log.turn_epoch(lost) {
             tracing::error!(%error, "clients could not be told that the history is another one: change its epoch by hand");
         }
         let mut state = self.state.lock();
@@ -142,7 +152,7 @@ impl Follower {
     }
 
     /// The first of these places where something else stands now. Where retention left nothing, nothing is told.
-    fn first_other(&self, ends: &[End]) -> StoreResult<Option<Position>> {
+    fn first_other(&self, ends: &[End], limit: usize) -> StoreResult<Option<Position>> {
         let (Some((first, _)), Some((last, _))) = (ends.first(), ends.last()) else { return Ok(None) };
         let differs = |Logged { position, entry, change }: &Logged| {
             let known = ends.binary_search_by_key(position, |(position, _)| *position);
@@ -151,7 +161,7 @@ impl Follower {
         };
         let mut after = first - 1;
         while after < *last {
-            let stretch = self.log.committed_after(after, COMPARED_AT_ONCE)?;
+            let stretch = self.log.committed_after(after, limit)?;
             if let Some(other) = stretch.logged.iter().find(|logged| differs(logged)) {
                 return Ok(Some(other.position));
             }

@@ -19,11 +19,11 @@ use std::{
 };
 use tidings_protocol::error::Refusal;
 
-/// Nodes that are known by name. Above: one more is not heard.
+/// Nodes that are known by name. Above: one more takes the place of one that has gone, or is not heard, which is logged.
 const NODES_MAX: usize = 1_024;
 /// Items waiting for one node. Above: it is given up, and what waits for its devices comes when they are registered anew.
 const WAITING_MAX: usize = 8_192;
-/// Registrations are answered while no more waits, so that sessions do not ask for theirs faster than they take it.
+/// Sessions are registered while no more waits, so that they do not ask for theirs faster than they take it.
 const WAITING_LOW: usize = 1_024;
 /// A packet that has so many bytes takes no more items.
 pub(super) const PACKET_BYTES: usize = 48 * 1024;
@@ -34,7 +34,6 @@ const SILENCE_MIN: Duration = Duration::from_secs(5);
 
 /// What a node has said.
 pub(in crate::push) enum FromNode {
-    Register(Register),
     Left {
         place: usize,
         device: DeviceNo,
@@ -63,6 +62,8 @@ struct Line {
     id: u64,
     stream: Stream,
     heard_at: Instant,
+    /// Sessions that ask to be registered, and are when there is room for what waits for them.
+    registers: Vec<Register>,
     answers: VecDeque<(u64, Result<DeviceNo, Refusal>)>,
     high: VecDeque<Item>,
     normal: VecDeque<Item>,
@@ -125,7 +126,8 @@ impl Nodes {
                 if let Some(line) = &mut self.nodes[at].line {
                     line.heard_at = now;
                     if line.stream.take(head, now) == Came::Next {
-                        heard.extend(items.into_iter().map(|item| from_wire(item, self.first + at)));
+                        let place = self.first + at;
+                        heard.extend(items.into_iter().filter_map(|item| line.hear(item, place)));
                     }
                 }
                 heard
@@ -140,14 +142,30 @@ impl Nodes {
         }
     }
 
+    /// Sessions to register now. The others wait: what is handed to a session must not come before it knows its device, and
+    /// answers go ahead of all else, so that nobody is registered who could not be told.
+    pub(in crate::push) fn take_registers(&mut self) -> Vec<Register> {
+        let lines = self.nodes.iter_mut().filter_map(|node| node.line.as_mut());
+        lines.filter(|line| line.waiting() < WAITING_LOW).flat_map(|line| line.registers.drain(..)).collect()
+    }
+
     fn node(&mut self, name: &str) -> Option<usize> {
         if let Some(at) = self.nodes.iter().position(|node| *node.name == *name) {
             return Some(at);
         }
-        (self.nodes.len() < NODES_MAX).then(|| {
+        if self.nodes.len() < NODES_MAX {
             self.nodes.push(Node { name: name.into(), line: None });
-            self.nodes.len() - 1
-        })
+            return Some(self.nodes.len() - 1);
+        }
+        // In the place of one that has gone, and of which nothing is left to be said.
+        let first = self.first;
+        let has_gone = |(at, node): (usize, &Node)| node.line.is_none() && !self.gone.contains(&(first + at));
+        let Some(at) = self.nodes.iter().enumerate().position(has_gone) else {
+            tracing::warn!(node = name, "its sessions are not pushed to: there are {NODES_MAX} other nodes");
+            return None;
+        };
+        self.nodes[at].name = name.into();
+        Some(at)
     }
 
     /// The places of nodes that have been given up since last asked, or are now.
@@ -244,8 +262,29 @@ impl Nodes {
 
 impl Line {
     fn new(id: u64, now: Instant) -> Self {
-        let (answers, high, normal) = Default::default();
-        Line { id, stream: Stream::new(now), heard_at: now, answers, high, normal }
+        let (registers, answers, high, normal) = Default::default();
+        Line { id, stream: Stream::new(now), heard_at: now, registers, answers, high, normal }
+    }
+
+    fn hear(&mut self, item: Up, place: usize) -> Option<FromNode> {
+        Some(match item {
+            Up::Register { session, user, device_id, device_kind, app_version, since } => {
+                self.registers.push(Register {
+                    shard: place,
+                    session,
+                    user: UserNo(user),
+                    device_id: device_id.into(),
+                    device_kind: device_kind.into(),
+                    app_version: app_version.map(Into::into),
+                    since,
+                    stays: true,
+                });
+                return None;
+            }
+            Up::Left { device, session } => FromNode::Left { place, device, session },
+            Up::Written { push, devices } => FromNode::Written { push, devices },
+            Up::Acknowledged { device, pushes } => FromNode::Acknowledged { device, pushes },
+        })
     }
 
     fn waiting(&self) -> usize {
@@ -258,8 +297,10 @@ impl Line {
             return None;
         }
         let mut packet = Packet::default();
-        while packet.bytes < PACKET_BYTES && self.waiting() < WAITING_LOW {
-            let Some((session, result)) = self.answers.pop_front() else { break };
+        // First: what is handed to a session that does not know its device yet would be lost.
+        while packet.bytes < PACKET_BYTES
+            && let Some((session, result)) = self.answers.pop_front()
+        {
             packet.answer(session, result);
         }
         while packet.bytes < PACKET_BYTES {
@@ -310,23 +351,5 @@ impl Packet {
             self.frames.push(frame.into());
         }
         place
-    }
-}
-
-fn from_wire(item: Up, place: usize) -> FromNode {
-    match item {
-        Up::Register { session, user, device_id, device_kind, app_version, since } => FromNode::Register(Register {
-            shard: place,
-            session,
-            user: UserNo(user),
-            device_id: device_id.into(),
-            device_kind: device_kind.into(),
-            app_version: app_version.map(Into::into),
-            since,
-            stays: true,
-        }),
-        Up::Left { device, session } => FromNode::Left { place, device, session },
-        Up::Written { push, devices } => FromNode::Written { push, devices },
-        Up::Acknowledged { device, pushes } => FromNode::Acknowledged { device, pushes },
     }
 }

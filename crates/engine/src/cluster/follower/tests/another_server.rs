@@ -37,7 +37,7 @@ impl CommitLog for Failover {
         Ok(Stand { newest: self.newest_position()?, server: self.server.load(Ordering::Relaxed) })
     }
 
-    fn turn_epoch(&self) -> StoreResult<()> {
+    fn turn_epoch(&self, _: u64) -> StoreResult<()> {
         self.epochs.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
