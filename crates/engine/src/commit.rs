@@ -310,7 +310,8 @@ impl Worker {
         }
     }
 
-    /// A commit that changes nothing.
+    /// A commit that changes nothing: it tells whether the store is there and has room. The embedded one writes nothing for it,
+    /// so that a disk that still fails shows at the next commit.
     fn try_store(&self) {
         let nothing = [Proposal::OutboxDone { through: 0, dead: vec![] }];
         self.under_way.begin();

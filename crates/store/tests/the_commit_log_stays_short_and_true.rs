@@ -56,7 +56,7 @@ fn old_changes_go_in_pieces_until_none_is_left_but_the_newest() {
     } {}
     assert_eq!(pieces.iter().map(|piece| piece.removed).collect::<Vec<_>>(), [10_000, 10_000, 4_000]);
     assert_eq!(pruned(&server, &url), 24_000);
-    assert!(matches!(store.committed_after(23_999, 10), Err(StoreError::Damaged(_))));
+    assert!(matches!(store.committed_after(23_999, 10), Err(StoreError::Pruned(_))));
     assert_eq!(store.committed_after(24_000, 20_000).unwrap().logged.len(), 10_000);
 }
 

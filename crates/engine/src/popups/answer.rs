@@ -4,6 +4,7 @@ use super::decide::{Ask, Decided, Facts, Needs, Showing};
 use crate::engine::Engine;
 use std::sync::Arc;
 use tidings_protocol::error::{ErrorCode, Refusal};
+use tokio::sync::oneshot::Receiver;
 
 /// A user may have given way to others between the look-up and the decision; seldom twice.
 const LOOK_UPS_MAX: usize = 4;
@@ -19,26 +20,34 @@ pub struct DecidedNow {
     pub retry_after_ms: Option<u64>,
 }
 
+/// What is to be done for an answer.
+enum Step {
+    LookUp(Needs),
+    /// The answer, and what is to be waited for before it is given.
+    Answer(DecidedNow, Option<Receiver<Result<(), Refusal>>>),
+}
+
 impl Engine {
     /// A decision with all that it needs looked up, durable if it is to be. Waits for no thread that may block unless
     /// something has to be read from the store.
     pub async fn answer_popup(self: &Arc<Self>, ask: &Ask<'_>) -> Result<DecidedNow, Refusal> {
         let mut facts = None;
-        for turn in 0..=LOOK_UPS_MAX {
-            match self.decide_popup(ask, facts.as_ref())? {
-                Decided::Needs(needs) => {
-                    let at_hand = if turn == 0 { self.facts_at_hand(ask.user, needs) } else { None };
-                    facts = Some(match at_hand {
+        let mut at_hand = true;
+        for _ in 0..=LOOK_UPS_MAX {
+            match self.step(ask, facts.as_ref())? {
+                Step::LookUp(needs) => {
+                    // What is in memory once and was not enough is not asked for again.
+                    let known = if std::mem::take(&mut at_hand) { self.facts_at_hand(ask.user, needs) } else { None };
+                    facts = Some(match known {
                         Some(facts) => facts,
                         None => self.look_up(ask.user.to_owned(), needs).await?,
                     });
                 }
-                Decided::Nothing { retry_after_ms } => return Ok(DecidedNow { show: None, retry_after_ms }),
-                Decided::Shown(mut showing) => {
-                    if let Some(durable) = showing.durable.take() {
+                Step::Answer(decided, durable) => {
+                    if let Some(durable) = durable {
                         durable.await.unwrap_or_else(|_| Err(self.popups.gone()))?;
                     }
-                    return Ok(DecidedNow { show: Some(showing), retry_after_ms: None });
+                    return Ok(decided);
                 }
             }
         }
@@ -56,19 +65,29 @@ impl Engine {
     /// The same on a thread that may block.
     pub fn decide_now(&self, ask: &Ask<'_>) -> Result<DecidedNow, Refusal> {
         let mut facts = None;
-        for _ in 0..LOOK_UPS_MAX {
-            match self.decide_popup(ask, facts.as_ref())? {
-                Decided::Needs(needs) => facts = Some(self.popup_facts(ask.user, needs)?),
-                Decided::Nothing { retry_after_ms } => return Ok(DecidedNow { show: None, retry_after_ms }),
-                Decided::Shown(mut showing) => {
-                    if let Some(durable) = showing.durable.take() {
+        for _ in 0..=LOOK_UPS_MAX {
+            match self.step(ask, facts.as_ref())? {
+                Step::LookUp(needs) => facts = Some(self.popup_facts(ask.user, needs)?),
+                Step::Answer(decided, durable) => {
+                    if let Some(durable) = durable {
                         durable.blocking_recv().unwrap_or_else(|_| Err(self.popups.gone()))?;
                     }
-                    return Ok(DecidedNow { show: Some(showing), retry_after_ms: None });
+                    return Ok(decided);
                 }
             }
         }
         Err(evicted())
+    }
+
+    fn step(&self, ask: &Ask<'_>, facts: Option<&Facts>) -> Result<Step, Refusal> {
+        Ok(match self.decide_popup(ask, facts)? {
+            Decided::Needs(needs) => Step::LookUp(needs),
+            Decided::Nothing { retry_after_ms } => Step::Answer(DecidedNow { show: None, retry_after_ms }, None),
+            Decided::Shown(mut showing) => {
+                let durable = showing.durable.take();
+                Step::Answer(DecidedNow { show: Some(showing), retry_after_ms: None }, durable)
+            }
+        })
     }
 }
 

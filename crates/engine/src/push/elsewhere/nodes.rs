@@ -353,3 +353,58 @@ impl Packet {
         place
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_registered_is_told_so_before_anything_is_handed_to_it() {
+        let mut nodes = Nodes::new(None, 1, Arc::new(Metrics::new()));
+        nodes.nodes.push(Node { name: "b".into(), line: Some(Line::new(7, Instant::now())) });
+        for session in 0..WAITING_LOW as u64 {
+            nodes.pending(1, session, vec![], false);
+        }
+        let asks = |session| Up::Register {
+            session,
+            user: 1,
+            device_id: "phone".into(),
+            device_kind: "phone".into(),
+            app_version: None,
+            since: 0,
+        };
+        let Some(line) = &mut nodes.nodes[0].line else { panic!("it is there") };
+        assert!(line.hear(asks(9), 1).is_none());
+        assert!(nodes.take_registers().is_empty(), "there is no room for what waits for it");
+        let Some(line) = &mut nodes.nodes[0].line else { panic!("it is there") };
+        line.normal.pop_front();
+        assert_eq!(nodes.take_registers().iter().map(|register| register.session).collect::<Vec<_>>(), [9]);
+        // What comes with the answer, however urgent, and however much waits, comes behind it.
+        nodes.answer(1, 9, Ok(DeviceNo(3)));
+        nodes.pending(1, 9, vec![], true);
+        nodes.pending(1, 10, vec![], false);
+        let packet = nodes.nodes[0].line.as_mut().and_then(Line::next_packet).map(|packet| packet.items);
+        let first: Vec<_> = packet.into_iter().flatten().take(2).collect();
+        assert!(
+            matches!(first[..], [Down::Registered { session: 9, .. }, Down::Pending { session: 9, high: true, .. }]),
+            "{first:?}"
+        );
+    }
+
+    #[test]
+    fn a_node_that_has_gone_makes_room_for_another() {
+        let mut nodes = Nodes::new(None, 4, Arc::new(Metrics::new()));
+        for n in 0..NODES_MAX {
+            nodes.node(&n.to_string());
+            nodes.nodes[n].line = Some(Line::new(1, Instant::now()));
+        }
+        assert_eq!(nodes.node("new"), None);
+        nodes.nodes[5].line = None;
+        nodes.gone.push(4 + 5);
+        assert_eq!(nodes.node("new"), None, "its sessions are not known to be gone yet");
+        nodes.gone.clear();
+        assert_eq!((nodes.node("new"), nodes.node("new"), nodes.node("7")), (Some(5), Some(5), Some(7)));
+        nodes.nodes[5].line = Some(Line::new(1, Instant::now()));
+        assert_eq!(nodes.node("5"), None, "its place is taken");
+    }
+}
