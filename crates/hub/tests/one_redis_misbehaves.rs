@@ -37,7 +37,7 @@ fn it_may_come_later_than_the_bus() {
     let to: [Arc<str>; 1] = ["node-a".into()];
     wait_until("it says what is wrong", || bus.trouble().is_some_and(|why| why.contains("refused")));
     wait_until("it drops", || !bus.send(&to, Bytes::from_static(b"lost")));
-    assert!(redis.go());
+    redis.go();
     wait_until("it is up", || bus.is_up());
     assert!(ear.missed_count() > 0);
     wait_until("it hears", || bus.send(&to, Bytes::from_static(b"heard")) && ear.count() > 0);
@@ -120,7 +120,7 @@ fn pass(mut from: TcpStream, mut to: TcpStream, mut passes: impl FnMut(&[u8]) ->
 #[test]
 fn a_subscription_that_is_open_but_dead_is_found_out() {
     let redis = RedisServer::start(&[]);
-    let proxy = HalfDeadProxy::before(redis.port);
+    let proxy = HalfDeadProxy::before(redis.port.number);
     let [a, b] = ["node-a", "node-b"].map(|name| {
         let config = match name {
             "node-b" => hasty_config(std::slice::from_ref(&proxy.url)),

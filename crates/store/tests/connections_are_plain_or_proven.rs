@@ -3,6 +3,8 @@
 
 mod support;
 
+use socket2::{Domain, Socket, Type};
+use std::net::{Ipv4Addr, SocketAddr};
 use support::postgres::*;
 use tidings_engine::store::Store;
 use tidings_store::{PostgresOpenError, PostgresOptions, PostgresStore};
@@ -21,11 +23,12 @@ fn certificate(name: &str) -> [String; 3] {
 
 #[test]
 fn who_asks_for_encryption_gets_it_proven() {
-    // The server cannot be told to take any free port; one that is free, and that the system gives to nobody who connects,
-    // is as near as it gets.
-    let first = 10_000 + std::process::id() % 20_000;
-    let is_free = |port: &u32| std::net::TcpListener::bind(("127.0.0.1", *port as u16)).is_ok();
-    let port = (first..32_000).find(is_free).unwrap();
+    // The server cannot be told to take any free port: this one is held for it, by a socket that is bound without leave to
+    // share, and that gives the leave afterwards. The server asks for it.
+    let held = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    held.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into()).unwrap();
+    held.set_reuse_address(true).unwrap();
+    let port = held.local_addr().unwrap().as_socket().unwrap().port();
     let server = PostgresServer::start(&["fsync=off", &format!("port={port}"), "listen_addresses=127.0.0.1"]);
     let [signer, certificate, key] = certificate("localhost");
     let (certificate, key) = (server.keep("server.crt", &certificate), server.keep("server.key", &key));

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::{
-    io::{BufRead, BufReader},
+    io::{BufRead, BufReader, Read},
     net::SocketAddr,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -29,7 +29,13 @@ impl Cluster {
     fn start() -> Cluster {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tidings"));
         command.args(["cluster", "--nodes", "2", "--set", "TIDINGS_DRAIN_DEADLINE_MS=1500"]);
-        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        // Beside what it says otherwise: when it does not start, this is why.
+        let mut errors = child.stderr.take().unwrap();
+        let errors = std::thread::spawn(move || {
+            let mut text = String::new();
+            errors.read_to_string(&mut text).map(|_| text).unwrap()
+        });
         let mut said = Vec::new();
         for line in BufReader::new(child.stdout.take().unwrap()).lines() {
             said.push(line.unwrap());
@@ -37,8 +43,11 @@ impl Cluster {
                 break;
             }
         }
+        if said.last().is_none_or(|line| !line.starts_with("Ctrl-C")) {
+            panic!("it did not start: {}\n{}", said.join("\n"), errors.join().unwrap());
+        }
         let after = |name: &str| {
-            let line = said.iter().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("no {name}: {said:?}"));
+            let line = said.iter().find(|line| line.starts_with(name)).unwrap();
             line[name.len()..].trim().to_owned()
         };
         let node = |line: &String| line.strip_prefix("node ")?.split("http://").nth(1)?.split(' ').next()?.parse().ok();

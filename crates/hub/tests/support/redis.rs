@@ -2,8 +2,9 @@
 //! store nothing, run in a temporary folder on ports that were free, and end with their owner or with the test's process.
 #![allow(dead_code, clippy::unwrap_used)]
 
+use socket2::{Domain, Socket, Type};
 use std::{
-    net::TcpListener,
+    net::{Ipv4Addr, SocketAddr},
     path::Path,
     process::{Command, Stdio},
     sync::{
@@ -16,16 +17,12 @@ use std::{
 };
 
 const PATIENCE: Duration = Duration::from_secs(60);
-const STARTS_MAX: usize = 5;
 /// Before a silent primary counts as failed: so long that none does that runs, however slowly.
 const NODE_TIMEOUT_MS: &str = "60000";
 /// The same where one is to fail.
 const FAILING_NODE_TIMEOUT_MS: &str = "5000";
 /// While they get to know each other: they talk more often.
 const FORMING_NODE_TIMEOUT_MS: &str = "1500";
-/// Where ports for ourselves begin: below those that the system gives to whoever connects.
-const FIRST_PORT: u32 = 12_000;
-const PORTS: u32 = 20_000;
 const PRIMARIES: usize = 3;
 
 /// Waits until it is so.
@@ -37,18 +34,26 @@ pub(crate) fn wait_until(what: &str, mut so: impl FnMut() -> bool) {
     }
 }
 
-/// A port that is free, that no other test of this process gets, and that the system gives to nobody meanwhile.
-pub(crate) fn free_port() -> u16 {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    let next = || std::process::id().wrapping_mul(97).wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % PORTS;
-    let port = || u16::try_from(FIRST_PORT + next()).unwrap();
-    std::iter::repeat_with(port).find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok()).unwrap()
+/// A port that nobody else gets while this lives, also while no server listens on it. It is bound without leave to share; the
+/// leave is given afterwards, and lets in a server that asks for it, as Redis does.
+pub(crate) struct Port {
+    pub(crate) number: u16,
+    _held: Socket,
+}
+
+impl Port {
+    pub(crate) fn take() -> Self {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        socket.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into()).unwrap();
+        socket.set_reuse_address(true).unwrap();
+        Port { number: socket.local_addr().unwrap().as_socket().unwrap().port(), _held: socket }
+    }
 }
 
 pub(crate) struct RedisServer {
     folder: tempfile::TempDir,
-    pub(crate) port: u16,
-    bus_port: u16,
+    pub(crate) port: Port,
+    bus_port: Port,
     settings: Vec<String>,
     /// 0 while it does not run.
     pid: AtomicU32,
@@ -58,25 +63,20 @@ pub(crate) struct RedisServer {
 impl RedisServer {
     /// One server that is no cluster, with settings such as `["--maxclients", "10"]`.
     pub(crate) fn start(settings: &[&str]) -> Self {
-        // A port that was free may be taken by another a moment later.
-        (0..STARTS_MAX).find_map(|_| Self::try_start(settings)).expect("redis-server starts")
-    }
-
-    fn try_start(settings: &[&str]) -> Option<Self> {
-        let [port, bus_port] = [(); 2].map(|()| free_port());
         let server = Self {
             folder: tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap(),
-            port,
-            bus_port,
+            port: Port::take(),
+            bus_port: Port::take(),
             settings: settings.iter().map(|setting| (*setting).to_owned()).collect(),
             pid: AtomicU32::new(0),
             running: Mutex::new(None),
         };
-        server.go().then_some(server)
+        server.go();
+        server
     }
 
     pub(crate) fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}", self.port)
+        format!("redis://127.0.0.1:{}", self.port.number)
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -87,12 +87,12 @@ impl RedisServer {
         self.pid() != 0
     }
 
-    /// Starts it, empty, and returns when it answers. False if it ended by itself.
-    pub(crate) fn go(&self) -> bool {
+    /// Starts it, empty, and returns when it answers.
+    pub(crate) fn go(&self) {
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", "redis-server", "--save", "", "--appendonly", "no"]);
-        command.args(["--bind", "127.0.0.1", "--port", &self.port.to_string()]);
-        command.args(["--cluster-port", &self.bus_port.to_string(), "--dir"]).arg(self.folder.path());
+        command.args(["--bind", "127.0.0.1", "--port", &self.port.number.to_string()]);
+        command.args(["--cluster-port", &self.bus_port.number.to_string(), "--dir"]).arg(self.folder.path());
         command.args(&self.settings).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let (tell, told) = sync_channel(1);
         // The thread waits as long as the server runs: the death signal is bound to the thread that spawned it.
@@ -102,16 +102,11 @@ impl RedisServer {
             child.wait().unwrap();
         });
         self.pid.store(told.recv().unwrap(), Ordering::SeqCst);
-        let mut ended = false;
         wait_until("redis-server answers", || {
-            ended = waits.is_finished();
-            ended || self.ask(&["PING"]) == "PONG"
+            assert!(!waits.is_finished(), "redis-server ended by itself");
+            self.ask(&["PING"]) == "PONG"
         });
         *self.running.lock().unwrap() = Some(waits);
-        if ended {
-            self.pid.store(0, Ordering::SeqCst);
-        }
-        !ended
     }
 
     /// `kill -9`; returns when it is gone.
@@ -146,7 +141,7 @@ impl RedisServer {
     /// The answer of `redis-cli`, without the last line's end. A paused server never answers.
     pub(crate) fn ask(&self, words: &[&str]) -> String {
         let mut cli = Command::new("redis-cli");
-        cli.args(["-h", "127.0.0.1", "-p", &self.port.to_string()]).args(words).stderr(Stdio::null());
+        cli.args(["-h", "127.0.0.1", "-p", &self.port.number.to_string()]).args(words).stderr(Stdio::null());
         let out = cli.stdin(Stdio::null()).output().expect("redis-cli is installed").stdout;
         String::from_utf8_lossy(&out).trim_end().to_owned()
     }
@@ -228,7 +223,7 @@ impl RedisCluster {
                 let (from, to) = (16_384 * index / PRIMARIES, 16_384 * (index + 1) / PRIMARIES - 1);
                 server.ask(&["CLUSTER", "ADDSLOTSRANGE", &from.to_string(), &to.to_string()]);
             }
-            let (port, bus_port) = (server.port.to_string(), server.bus_port.to_string());
+            let (port, bus_port) = (server.port.number.to_string(), server.bus_port.number.to_string());
             first.ask(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus_port]);
         }
         let all = self.servers.len().to_string();
@@ -274,7 +269,7 @@ impl RedisCluster {
     }
 
     fn server(&self, port: &str) -> Option<&RedisServer> {
-        self.servers.iter().find(|server| server.port.to_string() == port)
+        self.servers.iter().find(|server| server.port.number.to_string() == port)
     }
 
     /// The primary on which somebody listens to a channel that ends so.
@@ -293,7 +288,7 @@ impl RedisCluster {
     /// All of them again, empty. They remember who owns which slots.
     pub(crate) fn start_all(&self) {
         for server in self.servers.iter().filter(|server| !server.runs()) {
-            assert!(server.go(), "its port is still free");
+            server.go();
         }
         self.wait_until_whole();
     }

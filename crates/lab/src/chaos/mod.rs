@@ -93,7 +93,7 @@ pub(crate) fn run(args: &ChaosArgs) -> Result<Verdict, LabError> {
     let stage = Stage::set(&target, &load, &shape)?;
     let tag = process::run_tag();
     let doors = Arc::new(Doors {
-        nodes: topology.nodes.iter().map(|node| (node.http, node.miop())).collect(),
+        nodes: topology.nodes.iter().map(|node| (node.http(), node.miop())).collect(),
         api_key: topology.api_key.clone(),
         token_key: topology.token_key.clone(),
         guests: setup::names(&format!("{tag}-g"), args.guests),
@@ -140,7 +140,7 @@ pub(crate) fn run(args: &ChaosArgs) -> Result<Verdict, LabError> {
 fn one_order(topology: &Topology, conversation: &str) -> Result<Result<usize, String>, LabError> {
     let mut first: Option<Vec<(u64, Option<String>)>> = None;
     for node in &topology.nodes {
-        let mut http = Http::new(node.http, topology.api_key.clone());
+        let mut http = Http::new(node.http(), topology.api_key.clone());
         let entries = timeline::read_all(&mut http, conversation)?;
         let entries: Vec<_> = entries.into_iter().map(|entry| (entry.seq, entry.client_msg_id)).collect();
         match &first {

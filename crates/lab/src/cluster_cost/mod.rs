@@ -106,7 +106,7 @@ fn watched(
             let mut most = vec![0; topology.nodes.len() + 1];
             while !done.load(Ordering::Relaxed) {
                 for (source, count) in gauge::connections(topology)? {
-                    let node = topology.nodes.iter().position(|node| topology.can_cut() && node.http.ip() == source);
+                    let node = topology.nodes.iter().position(|node| topology.can_cut() && node.http().ip() == source);
                     let place = &mut most[node.unwrap_or(topology.nodes.len())];
                     *place = count.max(*place);
                 }

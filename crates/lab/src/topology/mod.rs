@@ -130,7 +130,7 @@ impl Topology {
     }
 
     pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
-        self.nodes.iter().map(|node| node.http).collect()
+        self.nodes.iter().map(Node::http).collect()
     }
 
     pub(crate) fn database_url(&self) -> String {

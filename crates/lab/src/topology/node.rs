@@ -2,7 +2,7 @@
 
 use super::{
     network::Place,
-    part::{self, Part, free_port},
+    part::{self, Part, Port},
 };
 use crate::LabError;
 use std::{
@@ -22,8 +22,8 @@ const ASK_TIMEOUT: Duration = Duration::from_secs(1);
 pub(crate) struct Node {
     pub(super) place: Place,
     folder: PathBuf,
-    pub(crate) http: SocketAddr,
-    miop: SocketAddr,
+    http: Port,
+    miop: Port,
     part: Part,
     environment: Vec<(String, String)>,
 }
@@ -38,26 +38,26 @@ impl Node {
     ) -> Result<Self, LabError> {
         let folder = folder.join(format!("node-{number}"));
         std::fs::create_dir_all(&folder)?;
-        let (http, miop) = match place.namespace() {
-            Some(_) => (8080, 8081),
-            None => (free_port(place.address)?, free_port(place.address)?),
-        };
-        let (http, miop) = (SocketAddr::new(place.address, http), SocketAddr::new(place.address, miop));
+        let (http, miop) = (Port::of(place, 8080)?, Port::of(place, 8081)?);
         let mut set = |name: &str, value: String| environment.push((name.to_owned(), value));
-        set("TIDINGS_HTTP_LISTEN", http.to_string());
-        set("TIDINGS_MIOP_LISTEN", miop.to_string());
+        set("TIDINGS_HTTP_LISTEN", http.at.to_string());
+        set("TIDINGS_MIOP_LISTEN", miop.at.to_string());
         set("TIDINGS_DATA_DIR", folder.join("data").display().to_string());
-        set("TIDINGS_CLUSTER_ADVERTISE", format!("http://{http}"));
+        set("TIDINGS_CLUSTER_ADVERTISE", format!("http://{}", http.at));
         let part = Part::new(format!("node {number}"), folder.join("log"));
         Ok(Node { place, folder, http, miop, part, environment })
     }
 
     pub(crate) fn url(&self) -> String {
-        format!("http://{}", self.http)
+        format!("http://{}", self.http.at)
+    }
+
+    pub(crate) fn http(&self) -> SocketAddr {
+        self.http.at
     }
 
     pub(crate) fn miop(&self) -> SocketAddr {
-        self.miop
+        self.miop.at
     }
 
     pub(crate) fn pid(&self) -> Option<u32> {
@@ -72,8 +72,7 @@ impl Node {
     }
 
     pub(super) fn wait_until_ready(&mut self) -> Result<Duration, LabError> {
-        let http = self.http;
-        let mut asking = Http::new(http, "");
+        let mut asking = Http::new(self.http(), "");
         asking.set_timeout(ASK_TIMEOUT);
         self.part.wait_until(READY_TIMEOUT, || asking.is_ready())
     }

@@ -2,9 +2,10 @@
 
 use super::network::Place;
 use crate::{LabError, process, server::LOOK_AGAIN};
+use socket2::{Domain, Protocol, Socket, Type};
 use std::{
     fs::{File, OpenOptions},
-    net::{IpAddr, SocketAddr, TcpListener},
+    net::{IpAddr, SocketAddr},
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -156,18 +157,37 @@ impl Drop for Part {
     }
 }
 
-/// Below what the system gives to outgoing connections by itself: one of those must not sit on the port of a part that
-/// is being restarted.
-const PORTS: std::ops::Range<u16> = 15_000..31_000;
-const TRIES: usize = 200;
+/// A port that is a part's own from before its first start and over its restarts.
+///
+/// A socket that is bound and never listens holds it. It was bound without leave to share, which the system grants to one
+/// only, also among labs that choose at the same moment; the leave is given afterwards, and lets the part in: every server asks
+/// for it, so that it can be started again at once.
+#[derive(Debug)]
+pub(super) struct Port {
+    pub(super) at: SocketAddr,
+    /// Absent in a namespace, whose ports nobody else takes.
+    _held: Option<Socket>,
+}
 
-/// A port on which nobody listens, and that stays the part's over its restarts.
-pub(super) fn free_port(address: IpAddr) -> Result<u16, LabError> {
-    for _ in 0..TRIES {
-        let port = rand::random_range(PORTS);
-        if TcpListener::bind(SocketAddr::new(address, port)).is_ok() {
-            return Ok(port);
+impl Port {
+    /// `number` where the place has all ports for itself, otherwise one that is free.
+    pub(super) fn of(place: Place, number: u16) -> Result<Self, LabError> {
+        if place.namespace().is_some() {
+            return Ok(Port { at: SocketAddr::new(place.address, number), _held: None });
         }
+        let socket = Socket::new(Domain::for_address(free(place.address)), Type::STREAM, Some(Protocol::TCP))?;
+        socket.bind(&free(place.address).into())?;
+        socket.set_reuse_address(true)?;
+        let at = socket.local_addr()?.as_socket().ok_or_else(|| LabError::Part("a port without a number".into()))?;
+        Ok(Port { at, _held: Some(socket) })
     }
-    Err(LabError::Part(format!("{address} has no free port")))
+
+    pub(super) fn number(&self) -> u16 {
+        self.at.port()
+    }
+}
+
+/// Any port that the system finds free.
+fn free(address: IpAddr) -> SocketAddr {
+    SocketAddr::new(address, 0)
 }

@@ -2,7 +2,7 @@
 
 use super::{
     network::Place,
-    part::{self, Part, User, free_port, run},
+    part::{self, Part, Port, User, run},
 };
 use crate::{LabError, process, server::LOOK_AGAIN};
 use rustix::process::Signal;
@@ -25,7 +25,7 @@ pub(crate) struct Postgres {
     folder: PathBuf,
     programs: PathBuf,
     user: Option<User>,
-    port: u16,
+    port: Port,
     password: String,
     part: Part,
 }
@@ -48,7 +48,7 @@ impl Postgres {
             chown(&folder, Some(user), Some(group))?;
         }
         std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o700))?;
-        let port = if place.namespace().is_some() { 5432 } else { free_port(place.address)? };
+        let port = Port::of(place, 5432)?;
         let part = Part::new(format!("PostgreSQL {name}"), folder.join("log"));
         let (programs, password) = (programs()?, password.to_owned());
         Ok(Postgres { name, place, folder, programs, user, port, password, part })
@@ -88,7 +88,8 @@ impl Postgres {
         ))?;
         let mut copy = self.command("pg_basebackup");
         copy.args(["-U", "postgres", "-R", "-X", "stream", "-c", "fast", "--no-sync", "-C", "-S", &slot]);
-        copy.args(["-h", &primary.place.address.to_string(), "-p", &primary.port.to_string(), "-D"]).arg(self.data());
+        copy.args(["-h", &primary.place.address.to_string(), "-p", &primary.port.number().to_string(), "-D"])
+            .arg(self.data());
         run(&mut copy)?;
         self.start()?;
         primary.sql("ALTER SYSTEM SET synchronous_standby_names = '*'")?;
@@ -116,7 +117,8 @@ impl Postgres {
         // INT would wait for nobody either, but QUIT leaves no time in which the lab is gone and the server is not.
         let mut command = part::command(self.place, self.user, "QUIT", &self.programs.join("postgres"));
         command.current_dir(&self.folder).arg("-D").arg(self.data()).arg("-k").arg(&self.folder);
-        let (listen, port) = (format!("listen_addresses={}", self.place.address), format!("port={}", self.port));
+        let (listen, port) =
+            (format!("listen_addresses={}", self.place.address), format!("port={}", self.port.number()));
         let mut settings = vec![listen.as_str(), &port, "shared_buffers=64MB", "max_connections=200"];
         // A standby that lost its primary for a moment asks for it again soon.
         settings.extend(["logging_collector=off", "wal_retrieve_retry_interval=500ms", "max_replication_slots=10"]);
@@ -170,7 +172,7 @@ impl Postgres {
 
     /// `host:port`, as a store's url lists it.
     pub(super) fn host(&self) -> String {
-        format!("{}:{}", self.place.address, self.port)
+        self.port.at.to_string()
     }
 
     /// The url of the database, on whichever of these takes writes.
@@ -222,7 +224,10 @@ impl Postgres {
     /// One of the server's programs, as the server's user.
     fn command(&self, program: &str) -> Command {
         let mut command = part::command(self.place, self.user, "KILL", &self.programs.join(program));
-        command.env("PGPORT", self.port.to_string()).env("PGPASSWORD", &self.password).current_dir(&self.folder);
+        command
+            .env("PGPORT", self.port.number().to_string())
+            .env("PGPASSWORD", &self.password)
+            .current_dir(&self.folder);
         command
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{
     network::Place,
-    part::{self, Part, free_port},
+    part::{self, Part, Port},
     resp::Redis,
 };
 use crate::{LabError, server::LOOK_AGAIN};
@@ -18,6 +18,8 @@ const SLOTS: usize = 16_384;
 /// A primary that is silent for so long is taken to be gone, and its replica takes over.
 const NODE_TIMEOUT_MS: u32 = 2_000;
 const PATIENCE: Duration = Duration::from_secs(60);
+/// They drop an introduction that takes longer than a silent primary is waited for.
+const INTRODUCE_AGAIN: Duration = Duration::from_secs(5);
 
 /// The first slot and the last.
 pub(crate) type SlotRange = (i64, i64);
@@ -27,8 +29,8 @@ pub(crate) type SlotRange = (i64, i64);
 struct Server {
     part: Part,
     folder: PathBuf,
-    address: SocketAddr,
-    bus_port: u16,
+    port: Port,
+    bus_port: Port,
 }
 
 #[derive(Debug)]
@@ -44,13 +46,9 @@ impl RedisCluster {
         for number in 0..SERVERS {
             let folder = folder.join(format!("redis-{number}"));
             std::fs::create_dir_all(&folder)?;
-            let (port, bus_port) = match place.namespace() {
-                // A namespace has all ports for itself.
-                Some(_) => (7001 + number as u16, 17_001 + number as u16),
-                None => (free_port(place.address)?, free_port(place.address)?),
-            };
+            let (port, bus_port) = (Port::of(place, 7001 + number as u16)?, Port::of(place, 17_001 + number as u16)?);
             let part = Part::new(format!("Redis {number}"), folder.join("log"));
-            servers.push(Server { part, folder, address: SocketAddr::new(place.address, port), bus_port });
+            servers.push(Server { part, folder, port, bus_port });
         }
         let mut cluster = RedisCluster { place, servers };
         cluster.start_all()?;
@@ -60,14 +58,14 @@ impl RedisCluster {
     }
 
     pub(crate) fn addresses(&self) -> impl Iterator<Item = SocketAddr> {
-        self.servers.iter().map(|server| server.address)
+        self.servers.iter().map(|server| server.port.at)
     }
 
     fn launch(&mut self, number: usize) -> Result<(), LabError> {
         let server = &mut self.servers[number];
         let mut command = part::command(self.place, None, "KILL", Path::new("redis-server"));
-        let (port, bus_port) = (server.address.port().to_string(), server.bus_port.to_string());
-        let address = server.address.ip().to_string();
+        let (port, bus_port) = (server.port.number().to_string(), server.bus_port.number().to_string());
+        let address = server.port.at.ip().to_string();
         command
             .current_dir(&server.folder)
             .args(["--port", &port, "--cluster-port", &bus_port, "--bind", &address])
@@ -78,7 +76,7 @@ impl RedisCluster {
             // What is left of the cluster goes on when a part of its slots is gone.
             .args(["--cluster-require-full-coverage", "no", "--cluster-allow-pubsubshard-when-down", "yes"]);
         server.part.start(command)?;
-        let address = server.address;
+        let address = server.port.at;
         server.part.wait_until(PATIENCE, || Redis::connect(address).and_then(|mut redis| redis.ask("PING")).is_ok())?;
         Ok(())
     }
@@ -94,7 +92,7 @@ impl RedisCluster {
     }
 
     fn ask(&self, number: usize, line: &str) -> Result<String, LabError> {
-        let mut redis = Redis::connect(self.servers[number].address)?;
+        let mut redis = Redis::connect(self.address(number))?;
         Ok(redis.ask(line)?.text().to_owned())
     }
 
@@ -104,27 +102,30 @@ impl RedisCluster {
             let (first, last) = (number * SLOTS / PRIMARIES, (number + 1) * SLOTS / PRIMARIES - 1);
             self.ask(number, &format!("CLUSTER ADDSLOTSRANGE {first} {last}"))?;
         }
-        let first = &self.servers[0];
         for number in 0..SERVERS {
             self.ask(number, &format!("CLUSTER SET-CONFIG-EPOCH {}", number + 1))?;
         }
-        for number in 1..SERVERS {
-            let (ip, port) = (first.address.ip(), first.address.port());
-            self.ask(number, &format!("CLUSTER MEET {ip} {port} {}", first.bus_port))?;
-        }
+        let first = &self.servers[0];
+        let meet = format!("CLUSTER MEET {} {} {}", first.port.at.ip(), first.port.number(), first.bus_port.number());
+        let mut introduced: Option<Instant> = None;
         self.wait("the servers do not know each other", |cluster| {
-            (0..SERVERS).all(|number| {
-                cluster.ask(number, "CLUSTER NODES").is_ok_and(|nodes| {
-                    nodes.lines().filter(|line| line.contains("connected") && !line.contains("handshake")).count()
-                        == SERVERS
-                })
-            })
+            if introduced.is_none_or(|at| at.elapsed() > INTRODUCE_AGAIN) {
+                introduced = Some(Instant::now());
+                let strangers = (1..SERVERS).filter(|number| !cluster.knows_all(*number));
+                strangers.for_each(|number| _ = cluster.ask(number, &meet));
+            }
+            (0..SERVERS).all(|number| cluster.knows_all(number))
         })?;
         for number in PRIMARIES..SERVERS {
             let primary = self.ask(number - PRIMARIES, "CLUSTER MYID")?;
             self.ask(number, &format!("CLUSTER REPLICATE {primary}"))?;
         }
         Ok(())
+    }
+
+    fn knows_all(&self, number: usize) -> bool {
+        let known = |line: &&str| line.contains(" connected") && !line.contains("handshake");
+        self.ask(number, "CLUSTER NODES").is_ok_and(|nodes| nodes.lines().filter(known).count() == SERVERS)
     }
 
     /// Waits until all slots are served, by everybody's word, and each primary has a replica that follows.
@@ -144,7 +145,7 @@ impl RedisCluster {
         })
     }
 
-    fn wait(&self, why: &str, done: impl Fn(&Self) -> bool) -> Result<(), LabError> {
+    fn wait(&self, why: &str, mut done: impl FnMut(&Self) -> bool) -> Result<(), LabError> {
         let started = Instant::now();
         while !done(self) {
             if started.elapsed() > PATIENCE {
@@ -187,7 +188,7 @@ impl RedisCluster {
     }
 
     pub(crate) fn address(&self, number: usize) -> SocketAddr {
-        self.servers[number].address
+        self.servers[number].port.at
     }
 
     /// `kill -9` of one server.

@@ -38,7 +38,8 @@ pub(crate) struct Redis {
     out: Vec<u8>,
 }
 
-const PATIENCE: Duration = Duration::from_secs(5);
+/// A server that writes its part in the cluster to a busy disk says nothing meanwhile.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 impl Redis {
     pub(crate) fn connect(address: SocketAddr) -> io::Result<Self> {
