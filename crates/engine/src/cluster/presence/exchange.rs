@@ -96,6 +96,7 @@ pub(super) enum Act {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Progress {
     All,
+    /// Some of it is on its way, or it is not known yet who the others are.
     Coming,
     /// Somebody has not said anything yet.
     Silence,
@@ -105,6 +106,8 @@ pub(super) struct Exchange {
     me: Member,
     lease: Duration,
     others: BTreeMap<String, Other>,
+    /// The store has told who the others are.
+    has_seen: bool,
     /// The number of the last changes said, and the sum with them.
     number: u64,
     tally: Tally,
@@ -120,6 +123,7 @@ impl Exchange {
             me,
             lease,
             others: BTreeMap::new(),
+            has_seen: false,
             number: 0,
             tally: Tally::default(),
             beat: now,
@@ -149,6 +153,7 @@ impl Exchange {
 
     /// Who is in the cluster now, by the leases in the store.
     pub(super) fn see(&mut self, members: &[Member], around: &Around<'_>) {
+        self.has_seen = true;
         let others = || members.iter().filter(|member| member.name != self.me.name);
         let is_there = |other: &Other| others().any(|member| member.boot_id == other.member.boot_id);
         let mut gone = Vec::new();
@@ -278,6 +283,8 @@ impl Exchange {
     pub(super) fn progress(&self) -> Progress {
         let is_receiving = |other: &Other| matches!(other.standing, Standing::Receiving { .. });
         match () {
+            // Others may be heard before the store has told of them.
+            () if !self.has_seen => Progress::Coming,
             () if self.others.values().all(|other| other.was_even) => Progress::All,
             () if self.others.values().any(is_receiving) => Progress::Coming,
             () => Progress::Silence,

@@ -321,10 +321,14 @@ fn nodes_that_hear_of_ends_in_different_orders_agree_on_the_last_one() {
 #[test]
 fn a_node_that_has_just_started_knows_that_it_has_not_heard_the_others() {
     let mut world = World::new();
+    let progress = |world: &World| world.nodes[0].exchange.progress();
+    // Heard of another node before the store told of any.
+    world.with(1, Exchange::tick);
+    assert!(world.deliver(1, 0));
+    assert_eq!(progress(&world), Progress::Coming);
     world.see();
     (0..40).for_each(|user| world.arrive(1, user, 0));
     world.heal();
-    let progress = |world: &World| world.nodes[0].exchange.progress();
     assert_eq!(progress(&world), Progress::All);
     world.take(&Step::Restart { node: 0 });
     assert_eq!((world.nodes[0].presence.users(), progress(&world)), (0, Progress::Silence));
