@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 /// The database of the cluster's nodes.
 const DATABASE: &str = "tidings";
 

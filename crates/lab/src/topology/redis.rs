@@ -17,7 +17,7 @@ const SERVERS: usize = 2 * PRIMARIES;
 const SLOTS: usize = 16_384;
 /// A primary that is silent for so long is taken to be gone, and its replica takes over.
 const NODE_TIMEOUT_MS: u32 = 2_000;
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 /// They drop an introduction that takes longer than a silent primary is waited for.
 const INTRODUCE_AGAIN: Duration = Duration::from_secs(5);
 
