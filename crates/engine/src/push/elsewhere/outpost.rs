@@ -152,8 +152,10 @@ impl<'a> Outpost<'a> {
             Some(Said::Down { stream, head, frames, items }) => {
                 let Some(line) = self.line.as_mut().filter(|line| line.id == stream) else { return };
                 (line.heard_at, line.is_open) = (now, true);
+                // Also while the shards have enough to do, and what else it carries must wait.
+                line.stream.confirmed(head, now);
                 let bytes = said.len();
-                if self.untaken_bytes + bytes <= UNTAKEN_BYTES_MAX {
+                if head.number > 0 && self.untaken_bytes + bytes <= UNTAKEN_BYTES_MAX {
                     self.untaken_bytes += bytes;
                     self.untaken.push_back((head, frames, items, bytes));
                 }

@@ -76,7 +76,8 @@ impl Stream {
         Head { number: 0, heard: self.heard }
     }
 
-    pub(super) fn take(&mut self, head: Head, now: Instant) -> Came {
+    /// What the other end has heard, from the head of a packet that need not be taken yet.
+    pub(super) fn confirmed(&mut self, head: Head, now: Instant) {
         while let Some((number, packet)) = self.unconfirmed.front()
             && *number <= head.heard
         {
@@ -85,6 +86,10 @@ impl Stream {
             self.patience = PATIENCE_FIRST;
             self.again_at = now + self.patience;
         }
+    }
+
+    pub(super) fn take(&mut self, head: Head, now: Instant) -> Came {
+        self.confirmed(head, now);
         self.owes |= head.number > 0;
         if head.number != self.heard + 1 {
             return Came::Nothing;
@@ -180,5 +185,17 @@ mod tests {
         assert_eq!(stream.again(now + PATIENCE_FIRST).count(), 0, "patience has doubled");
         stream.take(Head { number: 0, heard: 5 }, now);
         assert!(stream.has_room());
+    }
+
+    #[test]
+    fn what_is_confirmed_need_not_wait_until_its_packet_is_taken() {
+        let now = Instant::now();
+        let mut stream = Stream::new(now);
+        stream.put(now, |_| vec![0; 100]);
+        let head = Head { number: 1, heard: 1 };
+        stream.confirmed(head, now);
+        assert_eq!((stream.again(now + PATIENCE_LAST).count(), stream.owes()), (0, false));
+        // The packet itself is still the next one.
+        assert_eq!((stream.take(head, now), stream.take(head, now)), (Came::Next, Came::Nothing));
     }
 }
