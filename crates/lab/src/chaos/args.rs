@@ -7,7 +7,7 @@ use std::{path::PathBuf, time::Duration};
 
 #[derive(Debug, Clone, Args)]
 pub struct ChaosArgs {
-    /// Random sequences; 0: everything once, in order, and of each node in turn its death; with --overlap every pair once
+    /// Random sequences; 0: everything once, in order, and each node in turn killed and frozen; with --overlap every pair once
     #[arg(long, default_value_t = 10)]
     pub sequences: usize,
     /// Steps of a sequence

@@ -60,7 +60,7 @@ impl Bounds {
             | Kind::DiskSlow
             | Kind::NodeCutOffDatabase => self.lease.mul_f64(HEARD_STILL),
             // Who ended a session meanwhile was not heard: the node holds it until it has been silent for too long.
-            Kind::NodeCutOff => self.lease.mul_f64(HEARD_STILL).max(self.heartbeat.mul_f64(SILENT)),
+            Kind::NodeFrozen | Kind::NodeCutOff => self.lease.mul_f64(HEARD_STILL).max(self.heartbeat.mul_f64(SILENT)),
         }
     }
 }

@@ -12,6 +12,8 @@ use std::time::Duration;
 pub enum Kind {
     /// `kill -9` of a node; it is started again some seconds later
     NodeKilled,
+    /// A node stands still, as one does whose machine is moved or has no memory, and goes on after `--hold`
+    NodeFrozen,
     /// A Redis server that serves slots is killed; its replica takes over; it comes back empty as the replica
     RedisPrimaryKilled,
     /// All Redis servers are killed, and started empty after `--hold`
@@ -46,6 +48,7 @@ pub(super) enum Part {
 impl Kind {
     pub(super) const ALL: &[Kind] = &[
         Kind::NodeKilled,
+        Kind::NodeFrozen,
         Kind::RedisPrimaryKilled,
         Kind::RedisEmptied,
         Kind::DatabaseRestarted,
@@ -65,14 +68,22 @@ impl Kind {
         matches!(self, Kind::NodeCutOff | Kind::NodeCutOffRedis | Kind::NodeCutOffDatabase)
     }
 
-    /// Whether it is done to one node, so that each should have its turn.
     pub(super) fn is_of_a_node(self) -> bool {
-        self.needs_cuts() || self == Kind::NodeKilled
+        self.part() == Part::Node
+    }
+
+    /// Whether each node has its turn where everything is done once: what the one that leads goes through, the others do not.
+    pub(super) fn is_done_to_each(self) -> bool {
+        matches!(self, Kind::NodeKilled | Kind::NodeFrozen)
     }
 
     pub(super) fn part(self) -> Part {
         match self {
-            Kind::NodeKilled | Kind::NodeCutOff | Kind::NodeCutOffRedis | Kind::NodeCutOffDatabase => Part::Node,
+            Kind::NodeKilled
+            | Kind::NodeFrozen
+            | Kind::NodeCutOff
+            | Kind::NodeCutOffRedis
+            | Kind::NodeCutOffDatabase => Part::Node,
             Kind::RedisPrimaryKilled | Kind::RedisEmptied => Part::Redis,
             Kind::DatabaseRestarted | Kind::DatabaseCrashed | Kind::DatabaseFailedOver | Kind::DiskSlow => {
                 Part::Database
@@ -98,7 +109,8 @@ impl Kind {
             // The others need their time to notice and to elect.
             Kind::RedisPrimaryKilled => hold.min(REDIS_FAILOVER),
             Kind::DatabaseRestarted | Kind::DatabaseCrashed | Kind::DatabaseFailedOver => Duration::ZERO,
-            Kind::RedisEmptied
+            Kind::NodeFrozen
+            | Kind::RedisEmptied
             | Kind::DiskSlow
             | Kind::NodeCutOff
             | Kind::NodeCutOffRedis
@@ -119,6 +131,7 @@ impl Kind {
         let node = choice % topology.nodes.len();
         match self {
             Kind::NodeKilled => topology.kill_node(node),
+            Kind::NodeFrozen => topology.freeze_node(node, true),
             Kind::RedisPrimaryKilled => topology.kill_redis_primary(choice).map(|_| ()),
             Kind::RedisEmptied => topology.kill_redis(),
             Kind::DatabaseRestarted => topology.stop_database(Ending::Fast),
@@ -135,6 +148,7 @@ impl Kind {
         let node = choice % topology.nodes.len();
         match self {
             Kind::NodeKilled => topology.spawn_node(node),
+            Kind::NodeFrozen => topology.freeze_node(node, false),
             Kind::RedisPrimaryKilled | Kind::RedisEmptied => topology.start_redis(),
             Kind::DatabaseRestarted | Kind::DatabaseCrashed => topology.start_database(),
             Kind::DatabaseFailedOver => topology.renew_standby(),

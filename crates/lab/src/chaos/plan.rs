@@ -45,7 +45,7 @@ impl Step {
     }
 }
 
-/// Random sequences, or everything once: of each node in turn its death, or every pair.
+/// Random sequences, or everything once: some of it to each node in turn, or every pair.
 pub(super) fn steps(args: &ChaosArgs, can_cut: bool, seed: u64) -> Vec<Step> {
     let kinds: Vec<Kind> = args.kinds().into_iter().filter(|kind| can_cut || !kind.needs_cuts()).collect();
     let mut random = StdRng::seed_from_u64(seed);
@@ -55,7 +55,7 @@ pub(super) fn steps(args: &ChaosArgs, can_cut: bool, seed: u64) -> Vec<Step> {
         (0, true) => pairs.into_iter().map(together).collect(),
         (0, false) => {
             let of = |kind: Kind| {
-                let choices = if kind == Kind::NodeKilled { args.nodes } else { 1 };
+                let choices = if kind.is_done_to_each() { args.nodes } else { 1 };
                 (0..choices).map(move |choice| Step::of(kind, choice))
             };
             kinds.into_iter().flat_map(of).collect()
@@ -156,7 +156,11 @@ mod tests {
 
     #[test]
     fn without_sequences_each_comes_once() {
-        assert_eq!(steps(&args("--sequences 0"), true, 1).len(), Kind::ALL.len() + 2, "three nodes die");
+        assert_eq!(
+            steps(&args("--sequences 0"), true, 1).len(),
+            Kind::ALL.len() + 4,
+            "three nodes die, and three stand still"
+        );
         let pairs = steps(&args("--sequences 0 --overlap --only node-killed,redis-emptied,disk-slow"), true, 1);
         let titles: Vec<_> = pairs.iter().map(|step| step.kinds().collect::<Vec<_>>()).collect();
         assert_eq!(titles.len(), 3);

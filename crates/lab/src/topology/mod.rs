@@ -218,6 +218,13 @@ impl Topology {
         }
     }
 
+    /// Stops a node where it stands, or lets it go on.
+    pub(crate) fn freeze_node(&self, number: usize, frozen: bool) -> Result<(), LabError> {
+        let pid = self.nodes[number].pid().ok_or_else(|| LabError::Part(format!("node {number} does not run")))?;
+        process::signal(pid, if frozen { Signal::STOP } else { Signal::CONT });
+        Ok(())
+    }
+
     pub(crate) fn cut_node(&self, number: usize, from: From) -> Result<(), LabError> {
         self.beyond(number, from).into_iter().try_for_each(|place| self.network.cut(self.nodes[number].place, place))
     }
