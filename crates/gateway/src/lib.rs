@@ -1,14 +1,15 @@
-//! The doors that hold connections: the WebSocket door now, with one session core for the binary
-//! door that follows.
+//! The doors that hold connections, for WebSocket and for MIOP, with one session core for both.
 //!
 //! ```text
-//! HTTP upgrade ──▶ adopt ──▶ any shard ── bind ──▶ the user's shard ──▶ session
+//! HTTP upgrade ──┐
+//! MIOP, TLS ─────┼─▶ adopt ──▶ any shard ── bind ──▶ the user's shard ──▶ session
+//! a gateway ─────┘
 //! ```
 //! A shard is a thread with one poll loop that owns its users' sockets, buffers and timers outright.
 //! It knows nothing of disks: what needs the store runs on the runtime's blocking threads and comes
 //! back as a command. It does not know HTTP either; the HTTP door hands over a socket after its 101.
 //!
-//! In reading order: [`door`] (how devices come in), [`gateway`] (the handle), [`transport`] (what carries bytes: a socket, TLS, a link), [`shard`] (the loop), [`turn`] (fan-outs and flushes),
+//! In reading order: [`door`] (how devices come in), [`gateway`] (the handle), [`transport`] (what carries bytes: a socket, TLS, a link), [`shard`] (the loop), [`reading`] (bytes into frames), [`turn`] (fan-outs and flushes),
 //! [`requests`] (what a client's frames do), [`reads`] (those that the store answers), [`typing`] (who types), [`miop`] (the binary door's frames), [`pushing`] (pushes to devices), [`binding`] (bind and resume), [`connection`] (a socket and
 //! its state), [`outgoing`] (what waits to be written), [`wheel`] (time-outs).
 
@@ -23,6 +24,7 @@ mod miop;
 mod outgoing;
 mod popups;
 mod pushing;
+mod reading;
 mod reads;
 pub mod relay;
 mod requests;

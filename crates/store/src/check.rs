@@ -2,10 +2,9 @@
 
 use crate::{
     check_push::check_push,
-    embedded::{
-        EmbeddedOptions, EmbeddedStore, OpenError, read_conversation, read_counters, read_parts, read_user, store_error,
-    },
+    embedded::{EmbeddedOptions, EmbeddedStore, OpenError, store_error},
     kv::*,
+    reads::*,
     rows::*,
 };
 use std::{collections::HashMap, fmt, path::Path};

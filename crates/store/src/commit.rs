@@ -2,8 +2,8 @@
 //! batch, and only then visible to the next. A failed write leaves nothing behind in memory.
 
 use crate::{
-    embedded::{OutboxMark, outbox_rows_done, read_outbox_mark},
     kv::{Batch, Kv, Space},
+    reads::*,
     rows::*,
 };
 use quick_cache::sync::Cache;
@@ -263,7 +263,7 @@ impl<'a> Scratch<'a> {
             return Ok(Some(head));
         }
         match self.conversation(conversation)? {
-            Some(_) => crate::embedded::read_head(self.kv, conversation).map(Some),
+            Some(_) => read_head(self.kv, conversation).map(Some),
             None => Ok(None),
         }
     }
@@ -278,7 +278,7 @@ impl<'a> Scratch<'a> {
     fn user(&self, no: UserNo) -> StoreResult<Option<User>> {
         match self.users.get(&no) {
             Some(user) => Ok(Some(user.clone())),
-            None => crate::embedded::read_user(self.kv, no),
+            None => read_user(self.kv, no),
         }
     }
 
@@ -316,7 +316,7 @@ impl<'a> Scratch<'a> {
     fn conversation(&self, no: ConversationNo) -> StoreResult<Option<Conversation>> {
         match self.conversations.get(&no) {
             Some(conversation) => Ok(Some(conversation.clone())),
-            None => crate::embedded::read_conversation(self.kv, no),
+            None => read_conversation(self.kv, no),
         }
     }
 
@@ -372,7 +372,7 @@ impl<'a> Scratch<'a> {
     fn membership(&self, conversation: ConversationNo, user: UserNo) -> StoreResult<Option<Membership>> {
         match self.memberships.get(&(conversation, user)) {
             Some(membership) => Ok(membership.clone()),
-            None => crate::embedded::read_membership(self.kv, conversation, user),
+            None => read_membership(self.kv, conversation, user),
         }
     }
 

@@ -6,7 +6,7 @@
 //! - [`kv`]: the narrow port that an embedded engine must offer (atomic durable batch, get, scan
 //!   from both ends, snapshot), and [`fjall_kv`], the engine we use;
 //! - [`rows`]: which keys hold what, and in which bytes;
-//! - [`embedded`]: the store: open, read; [`commit`]: one batch of proposals, all or nothing;
+//! - [`embedded`]: the store: open, read; [`reads`]: one record of a kind; [`commit`]: one batch of proposals, all or nothing;
 //! - [`push`]: the same for devices and pushes, in a space of their own;
 //! - `byte_rows`: rows whose bytes the engine makes itself; `notes`: those that are on their way;
 //! - [`folder`]: lock, format version, epoch and the mark of an orderly close;
@@ -29,6 +29,7 @@ mod kv;
 mod notes;
 pub mod postgres;
 mod push;
+mod reads;
 mod restart;
 mod retention;
 mod rows;

@@ -2,9 +2,10 @@
 //! journals between the two, so that a refusal stays one.
 
 use crate::{
-    embedded::{EmbeddedStore, OpenError, Writer, read_counters, store_error},
+    embedded::{EmbeddedStore, OpenError, Writer, store_error},
     fjall_kv::FjallKv,
     journal,
+    reads::read_counters,
 };
 use parking_lot::RwLockReadGuard;
 use std::{

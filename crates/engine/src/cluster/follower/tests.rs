@@ -2,14 +2,14 @@
 
 use super::*;
 use crate::{
-    cluster::{bus::LocalBus, log::Change},
+    cluster::{bus::LocalBus, log::Change, wire::Message},
     config::EngineConfig,
     delivery::{Fanout, Step},
     directory::Directory,
     lanes::Lanes,
     memory::MemoryStore,
     shards::{ShardReceivers, Shards, Wake},
-    store::{NewConversation, Outcome, Proposal, Store, UserPatch},
+    store::{NewConversation, Outcome, Proposal, Store, StoreResult, UserPatch},
 };
 use proptest::prelude::*;
 

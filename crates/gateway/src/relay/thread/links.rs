@@ -1,0 +1,217 @@
+//! The side of the core: its links, and what comes on them.
+
+use super::{RECONNECT_SPREAD_MS, RelayLoop};
+use crate::{
+    link::{
+        packet::{self, Kind, Packet},
+        virtual_connections::LINK_TOKENS,
+    },
+    relay::{
+        device::{Device, Phase},
+        upstream::Upstream,
+    },
+    shard::ticks,
+};
+use mio::Token;
+use std::{io, net::TcpStream, sync::atomic::Ordering, time::Duration};
+use tidings_protocol::miop::{Frame, decode, take_head};
+
+/// Devices opened anew in a turn, after the core came back.
+const REOPENED_PER_TURN: usize = 256;
+/// How often a core is asked about that may move.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+impl RelayLoop {
+    /// Leaves a core that has given its work to another one, should it not say so itself.
+    pub(super) fn follow_core(&mut self) {
+        let tick = self.tick();
+        if !self.is_attached || tick < self.look_at {
+            return;
+        }
+        self.look_at = tick + ticks(LOOK_EVERY);
+        if self.attacher.config.cores.has_moved(&self.core) {
+            tracing::info!(core = self.core, "the core has moved");
+            self.lose_core();
+        }
+    }
+
+    pub(super) fn attached(&mut self, core: String, links: Vec<TcpStream>, lease: Duration) {
+        let tick = self.tick();
+        for (index, socket) in links.into_iter().enumerate() {
+            match Upstream::register(socket, self.poll.registry(), Token(LINK_TOKENS + index), lease, tick) {
+                Ok(upstream) => self.upstreams.push(upstream),
+                Err(error) => {
+                    tracing::warn!(%error, "a link could not be registered");
+                    return self.lose_core();
+                }
+            }
+        }
+        tracing::info!(links = self.upstreams.len(), core, "attached to the core");
+        (self.is_attached, self.core) = (true, core);
+        self.shared.attached.fetch_add(1, Ordering::AcqRel);
+        self.reopen = self.devices.iter().filter(|(_, d)| d.phase == Phase::Detached).map(|(key, _)| key).collect();
+    }
+
+    /// A link is lost: the core is away, or has forgotten us.
+    fn lose_core(&mut self) {
+        for upstream in &mut self.upstreams {
+            upstream.deregister(self.poll.registry());
+        }
+        if std::mem::take(&mut self.is_attached) {
+            self.away_since = self.tick();
+            self.shared.attached.fetch_sub(1, Ordering::AcqRel);
+        }
+        self.upstreams.clear();
+        self.reopen.clear();
+        let keys: Vec<usize> = self.devices.iter().map(|(key, _)| key).collect();
+        for key in keys {
+            let device = &mut self.devices[key];
+            device.session = None;
+            match device.phase {
+                Phase::Live | Phase::Reopening if device.bind.is_some() => device.phase = Phase::Detached,
+                Phase::Unbound | Phase::Closing | Phase::Detached => {}
+                Phase::Opening | Phase::Live | Phase::Reopening => {
+                    let after_ms = rand::random_range(0..=RECONNECT_SPREAD_MS);
+                    self.redirect(key, after_ms, "the core is away");
+                }
+            }
+        }
+        if !self.stopping {
+            self.attacher.begin();
+        }
+    }
+
+    /// Some of the devices that stayed while the core was away.
+    pub(super) fn reopen_some(&mut self) {
+        if self.upstreams.is_empty() || self.is_congested() {
+            return;
+        }
+        let tick = self.tick();
+        for _ in 0..REOPENED_PER_TURN {
+            let Some(key) = self.reopen.pop_front() else { return };
+            let Some(device) = self.devices.get_mut(key).filter(|device| device.phase == Phase::Detached) else {
+                continue;
+            };
+            let Some(bind) = device.bind.take() else { continue };
+            device.phase = Phase::Reopening;
+            device.heard = tick;
+            self.open(key, &bind);
+            self.devices[key].bind = Some(bind);
+            self.arm(key, tick + ticks(self.config.bind_timeout));
+        }
+    }
+
+    pub(super) fn read_upstreams(&mut self) {
+        for index in 0..self.upstreams.len() {
+            if !self.upstreams.get(index).is_some_and(|upstream| upstream.readable) {
+                continue;
+            }
+            let tick = self.tick();
+            let mut buffer = std::mem::take(&mut self.read_buffer);
+            let read = self.upstreams[index].read(tick, &mut buffer);
+            let read = read.and_then(|end| self.take_packets(index, &buffer[..end]));
+            self.read_buffer = buffer;
+            if let Err(error) = read {
+                tracing::warn!(%error, "the link to the core is lost");
+                return self.lose_core();
+            }
+        }
+    }
+
+    fn take_packets(&mut self, index: usize, bytes: &[u8]) -> io::Result<()> {
+        let mut at = 0;
+        while let Some(Packet { kind, id, payload }) = packet::take(&bytes[at..]).map_err(io::Error::other)? {
+            self.take_packet(index, kind, id, &bytes[at + payload.start..at + payload.end]);
+            at += payload.end;
+        }
+        if at < bytes.len() {
+            self.upstreams[index].keep(&bytes[at..]);
+        }
+        Ok(())
+    }
+
+    fn take_packet(&mut self, index: usize, kind: Kind, id: u64, payload: &[u8]) {
+        let key = (id & u64::from(u32::MAX)) as usize;
+        let is_here = self.devices.get(key).is_some_and(|device| device.name == id);
+        match kind {
+            Kind::Opened => {
+                let Ok(session) = payload.try_into().map(u64::from_le_bytes) else { return };
+                if is_here {
+                    let device = &mut self.devices[key];
+                    (device.session, device.upstream) = (Some(session), index as u16);
+                } else {
+                    // It went while its bind was with the core.
+                    self.upstreams[index].out.put(Kind::Closed, session, &[]);
+                }
+            }
+            Kind::Data if is_here => self.take_data(key, payload),
+            Kind::Close if is_here => self.finish(key),
+            Kind::List => self.list_sessions(index, id),
+            Kind::Forget => self.forget(index, id),
+            _ => {}
+        }
+    }
+
+    /// Bytes for a device. The first of them are its `bound`, or why not.
+    fn take_data(&mut self, key: usize, bytes: &[u8]) {
+        let phase = self.devices[key].phase;
+        let mut bytes = bytes;
+        if matches!(phase, Phase::Opening | Phase::Reopening)
+            && let Ok(Some(head)) = take_head(bytes, usize::MAX)
+            && let Ok(Frame::Bound(bound)) = decode(head.kind, &bytes[head.payload.clone()])
+        {
+            self.devices[key].phase = Phase::Live;
+            self.beat_every(key, (bound.heartbeat_s as u32).saturating_mul(1_000));
+            if phase == Phase::Opening {
+                self.shared.bound.fetch_add(1, Ordering::Relaxed);
+            } else {
+                bytes = &bytes[head.payload.end..];
+            }
+        }
+        if !bytes.is_empty() {
+            self.write(key, bytes);
+        }
+        if phase == Phase::Opening && self.devices.get(key).is_some_and(|device| device.phase == Phase::Live) {
+            let waiting = std::mem::take(&mut self.devices[key].partial);
+            self.take_frames(key, &waiting);
+            if let Some(device) = self.devices.get_mut(key).filter(|device| !device.readable) {
+                device.readable = true;
+                self.readable.push_back(key);
+            }
+        }
+    }
+
+    /// The core does not know this session: its device must come anew.
+    fn forget(&mut self, index: usize, session: u64) {
+        let is_it = |d: &Device| d.session == Some(session) && usize::from(d.upstream) == index;
+        if let Some(key) = self.devices.iter().find(|(_, device)| is_it(device)).map(|(key, _)| key) {
+            self.redirect(key, rand::random_range(0..=RECONNECT_SPREAD_MS), "the core does not know it");
+        }
+    }
+
+    /// The names of our live sessions behind one link, for a comparison.
+    fn list_sessions(&mut self, index: usize, question: u64) {
+        let mut names = Vec::new();
+        for (_, device) in &self.devices {
+            if let (Phase::Live, Some(session)) = (device.phase, device.session)
+                && usize::from(device.upstream) == index
+            {
+                names.extend_from_slice(&session.to_le_bytes());
+            }
+        }
+        let out = &mut self.upstreams[index].out;
+        for piece in names.chunks(packet::PAYLOAD_BYTES_MAX / 8 * 8) {
+            out.put(Kind::Sessions, question, piece);
+        }
+        out.put(Kind::Sessions, question, &[]);
+    }
+
+    pub(super) fn serve_upstreams(&mut self) {
+        let tick = self.tick();
+        let served: io::Result<()> = self.upstreams.iter_mut().try_for_each(|upstream| upstream.serve(tick));
+        if let Err(error) = served {
+            tracing::warn!(%error, "the link to the core is lost");
+            self.lose_core();
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! What each part of the server is told of the settings.
+
+use super::{Retention, Settings};
+use std::time::Duration;
+use tidings_api::ApiConfig;
+use tidings_engine::{
+    config::EngineConfig, outbox::OutboxConfig, presence::PresenceConfig, push::PushConfig, store::Retention as Kept,
+};
+use tidings_gateway::GatewayConfig;
+
+impl Settings {
+    fn shards(&self) -> usize {
+        match self.engine.shards {
+            0 => EngineConfig::default().shards,
+            shards => shards,
+        }
+    }
+
+    pub(crate) fn engine_config(&self) -> EngineConfig {
+        let engine = &self.engine;
+        EngineConfig {
+            shards: self.shards(),
+            commit_queue: engine.commit_queue,
+            commit_time_max: Duration::from_millis(engine.commit_time_max_ms),
+            commit_batch: engine.commit_batch,
+            lane_queue: engine.lane_queue,
+            shard_queue: engine.shard_queue,
+            cache_entries: engine.cache_entries,
+            presence: PresenceConfig {
+                grace_ms: self.presence.grace_ms,
+                watches_max: self.presence.watches_max,
+                webhook: self.webhook.presence,
+            },
+            sessions_per_kind: self.session.per_device_kind_max,
+            sends_per_second: engine.sends_per_second,
+            sends_burst: engine.sends_burst,
+            push: PushConfig {
+                pending_per_device: self.push.pending_per_device_max.min(usize::from(u16::MAX)),
+                running_to_many: self.push.running_to_many_max,
+                scheduled: self.push.scheduled_max,
+                kept: Duration::from_secs(self.push.kept_days * 24 * 60 * 60),
+                flush_interval: Duration::from_millis(self.push.flush_interval_ms),
+            },
+            popups: self.popups_config(),
+        }
+    }
+
+    pub(crate) fn outbox_config(&self) -> OutboxConfig {
+        let webhook = &self.webhook;
+        OutboxConfig {
+            secret: webhook.secret.clone().unwrap_or_default(),
+            attempts_max: webhook.attempts_max,
+            backoff_min: Duration::from_millis(webhook.backoff_min_ms),
+            backoff_max: Duration::from_millis(webhook.backoff_max_ms),
+            ..OutboxConfig::default()
+        }
+    }
+
+    pub(crate) fn gateway_config(&self) -> GatewayConfig {
+        let session = &self.session;
+        GatewayConfig {
+            shards: self.shards(),
+            heartbeat: Duration::from_millis(session.heartbeat_ms),
+            heartbeat_min: Duration::from_secs(session.heartbeat_s_min),
+            heartbeat_max: Duration::from_secs(session.heartbeat_s_max),
+            bind_timeout: Duration::from_millis(session.bind_timeout_ms),
+            session_buffer_bytes: session.buffer_bytes,
+            session_requests: session.requests_max,
+            session_reads: session.reads_max,
+            connections_max: session.connections_max,
+            flush_interval: Duration::from_micros(session.flush_interval_us),
+            ..GatewayConfig::default()
+        }
+    }
+
+    pub(crate) fn api_config(&self) -> ApiConfig {
+        ApiConfig {
+            connections_max: self.http_connections_max,
+            reads_max: self.http_reads_max,
+            backup_dir: self.backup_dir.clone(),
+        }
+    }
+
+    /// What is kept; `None` when everything is.
+    pub(crate) fn retention(&self) -> Option<Kept> {
+        let Retention { age_days_max, bytes_max, .. } = self.retention;
+        let age_max = age_days_max.map(|days| Duration::from_secs(days * 24 * 60 * 60));
+        (age_max.is_some() || bytes_max.is_some()).then_some(Kept { age_max, bytes_max })
+    }
+}
