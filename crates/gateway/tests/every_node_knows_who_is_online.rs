@@ -203,6 +203,22 @@ fn every_node_answers_the_same() {
 }
 
 #[test]
+fn every_node_lists_all_with_what_they_told_later_too() {
+    let nodes = nodes(2, 1, LEASE);
+    for (server, address) in nodes.servers.iter().zip(["http://one", "http://two"]) {
+        server.engine.cluster.as_ref().unwrap().members.tell_doors(address.into(), String::new());
+    }
+    nodes.wait("both addresses are known, and one leads", |server| {
+        let listed = server.engine.nodes();
+        let address = |name: &str| listed.iter().find(|node| node.name == name).map(|node| node.address.as_str());
+        let told = (address("a"), address("b")) == (Some("http://one"), Some("http://two"));
+        told && listed.iter().filter(|node| node.leads).count() == 1
+    });
+    let listed = nodes.servers[0].engine.nodes();
+    assert!(listed.len() == 2 && listed.iter().all(|node| node.version.is_some() && node.roles.is_some()));
+}
+
+#[test]
 fn who_watches_on_one_node_hears_of_users_of_another() {
     let nodes = nodes(2, 3, LEASE);
     let mut watcher = nodes.servers[1].open("u0", "phone");

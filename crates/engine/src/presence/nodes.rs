@@ -94,11 +94,11 @@ impl Nodes {
         Nodes { nodes, peers: RwLock::default(), now_ms: AtomicU64::new(0) }
     }
 
-    /// Another core of the cluster, which counts until it is detached: its lease is in the store.
-    pub(crate) fn attach_peer(&self, name: &str, boot_id: u64, address: &str, now_ms: u64) -> NodeNo {
+    /// Another core of the cluster, which counts until it is detached: its lease is in the store, and with it where it is.
+    pub(crate) fn attach_peer(&self, name: &str, boot_id: u64, now_ms: u64) -> NodeNo {
         let mut peers = self.peers.write();
         let at = peers.iter().position(Option::is_none).unwrap_or(peers.len());
-        let (no, name, address) = (NodeNo(PEERS | at as u32), name.into(), address.into());
+        let (no, name, address) = (NodeNo(PEERS | at as u32), name.into(), String::new());
         let lease_until = u64::MAX;
         let card = NodeCard { no, name, boot_id, address, attached_at: now_ms, lease_until, sessions: 0 };
         if at == peers.len() {

@@ -7,7 +7,7 @@ use std::{path::PathBuf, time::Duration};
 
 #[derive(Debug, Clone, Args)]
 pub struct ChaosArgs {
-    /// Random sequences; 0: everything once, in order, and each node in turn killed and frozen; with --overlap every pair once
+    /// Random sequences; 0: everything once, in order, and each node in turn killed, restarted and frozen; with --overlap every pair once
     #[arg(long, default_value_t = 10)]
     pub sequences: usize,
     /// Steps of a sequence
@@ -24,6 +24,9 @@ pub struct ChaosArgs {
     pub seed: Option<u64>,
     #[arg(long, default_value_t = 3)]
     pub nodes: usize,
+    /// What nodes run at first, such as the version before; what is killed or restarted goes on as this program
+    #[arg(long, value_name = "PROGRAM")]
+    pub from: Option<PathBuf>,
     /// Members online, spread over the nodes
     #[arg(long, default_value_t = 300)]
     pub members: usize,

@@ -53,7 +53,7 @@ impl Bounds {
         match kind {
             // Nobody's lease ends. What nodes hear of each other is all that is missing.
             Kind::RedisPrimaryKilled | Kind::RedisEmptied | Kind::NodeCutOffRedis => Duration::ZERO,
-            Kind::NodeKilled => self.lease.mul_f64(LED_AGAIN),
+            Kind::NodeKilled | Kind::NodeRestarted => self.lease.mul_f64(LED_AGAIN),
             Kind::DatabaseRestarted
             | Kind::DatabaseCrashed
             | Kind::DatabaseFailedOver

@@ -12,6 +12,8 @@ use std::time::Duration;
 pub enum Kind {
     /// `kill -9` of a node; it is started again some seconds later
     NodeKilled,
+    /// A node is told to end, drains, and is started again at once; with `--from`, as the next version
+    NodeRestarted,
     /// A node stands still, as one does whose machine is moved or has no memory, and goes on after `--hold`
     NodeFrozen,
     /// A Redis server that serves slots is killed; its replica takes over; it comes back empty as the replica
@@ -48,6 +50,7 @@ pub(super) enum Part {
 impl Kind {
     pub(super) const ALL: &[Kind] = &[
         Kind::NodeKilled,
+        Kind::NodeRestarted,
         Kind::NodeFrozen,
         Kind::RedisPrimaryKilled,
         Kind::RedisEmptied,
@@ -74,12 +77,13 @@ impl Kind {
 
     /// Whether each node has its turn where everything is done once: what the one that leads goes through, the others do not.
     pub(super) fn is_done_to_each(self) -> bool {
-        matches!(self, Kind::NodeKilled | Kind::NodeFrozen)
+        matches!(self, Kind::NodeKilled | Kind::NodeRestarted | Kind::NodeFrozen)
     }
 
     pub(super) fn part(self) -> Part {
         match self {
             Kind::NodeKilled
+            | Kind::NodeRestarted
             | Kind::NodeFrozen
             | Kind::NodeCutOff
             | Kind::NodeCutOffRedis
@@ -94,12 +98,17 @@ impl Kind {
     /// Whether every node that lives keeps its lease: nobody has a reason to take its sessions for gone, nor the lead
     /// from it. Leases are in PostgreSQL.
     pub(super) fn keeps_leases(self) -> bool {
-        matches!(self, Kind::RedisPrimaryKilled | Kind::RedisEmptied | Kind::NodeCutOffRedis | Kind::NodeKilled)
+        let of_redis = matches!(self, Kind::RedisPrimaryKilled | Kind::RedisEmptied | Kind::NodeCutOffRedis);
+        of_redis || self.ends_a_node()
+    }
+
+    fn ends_a_node(self) -> bool {
+        matches!(self, Kind::NodeKilled | Kind::NodeRestarted)
     }
 
     /// Whether another node may come to lead, which binds devices anew.
     pub(super) fn may_move_the_lead(self) -> bool {
-        !self.keeps_leases() || self == Kind::NodeKilled
+        !self.keeps_leases() || self.ends_a_node()
     }
 
     /// How long it is left so before it is undone.
@@ -108,7 +117,9 @@ impl Kind {
             Kind::NodeKilled => restart,
             // The others need their time to notice and to elect.
             Kind::RedisPrimaryKilled => hold.min(REDIS_FAILOVER),
-            Kind::DatabaseRestarted | Kind::DatabaseCrashed | Kind::DatabaseFailedOver => Duration::ZERO,
+            Kind::NodeRestarted | Kind::DatabaseRestarted | Kind::DatabaseCrashed | Kind::DatabaseFailedOver => {
+                Duration::ZERO
+            }
             Kind::NodeFrozen
             | Kind::RedisEmptied
             | Kind::DiskSlow
@@ -131,6 +142,7 @@ impl Kind {
         let node = choice % topology.nodes.len();
         match self {
             Kind::NodeKilled => topology.kill_node(node),
+            Kind::NodeRestarted => topology.stop_node(node),
             Kind::NodeFrozen => topology.freeze_node(node, true),
             Kind::RedisPrimaryKilled => topology.kill_redis_primary(choice).map(|_| ()),
             Kind::RedisEmptied => topology.kill_redis(),
@@ -147,7 +159,7 @@ impl Kind {
     pub(super) fn undo(self, choice: usize, topology: &mut Topology) -> Result<(), LabError> {
         let node = choice % topology.nodes.len();
         match self {
-            Kind::NodeKilled => topology.spawn_node(node),
+            Kind::NodeKilled | Kind::NodeRestarted => topology.spawn_node(node),
             Kind::NodeFrozen => topology.freeze_node(node, false),
             Kind::RedisPrimaryKilled | Kind::RedisEmptied => topology.start_redis(),
             Kind::DatabaseRestarted | Kind::DatabaseCrashed => topology.start_database(),

@@ -75,7 +75,7 @@ pub(crate) fn run(args: &ChaosArgs) -> Result<Verdict, LabError> {
     let bounds = Bounds::of(&args.set);
     // What the bounds rest on is what the nodes have.
     let environment = bounds.settings().into_iter().chain(args.set.clone()).collect();
-    let plan = Plan { nodes: args.nodes, with_cuts, folder: None, environment };
+    let plan = Plan { nodes: args.nodes, with_cuts, folder: None, environment, program: args.from.clone() };
     let mut topology = Topology::start(&plan)?;
     let target = Target::Running {
         addresses: topology.addresses(),

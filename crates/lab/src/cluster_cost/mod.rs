@@ -35,7 +35,7 @@ pub(crate) fn run(args: &ClusterCostArgs) -> Result<Verdict, LabError> {
     }
     // Addresses of their own tell whose connections are whose.
     let with_cuts = rustix::process::getuid().is_root();
-    let plan = Plan { nodes: args.nodes, with_cuts, folder: None, environment: args.set.clone() };
+    let plan = Plan { nodes: args.nodes, with_cuts, folder: None, environment: args.set.clone(), program: None };
     let topology = Topology::start(&plan)?;
     let target = Target::Running {
         addresses: topology.addresses(),

@@ -38,7 +38,13 @@ fn keep(args: &ClusterArgs, told_to_stop: impl Fn() -> bool) -> Result<(), LabEr
         return Err(LabError::Usage(format!("--dir {}: is not empty", dir.display())));
     }
     println!("starting PostgreSQL with a standby, a Redis Cluster of six and {} nodes …", args.nodes);
-    let plan = Plan { nodes: args.nodes, with_cuts: false, folder: args.dir.clone(), environment: args.set.clone() };
+    let plan = Plan {
+        nodes: args.nodes,
+        with_cuts: false,
+        folder: args.dir.clone(),
+        environment: args.set.clone(),
+        program: None,
+    };
     let mut topology = Topology::start(&plan)?;
     describe(&topology);
     let mut told = Vec::new();

@@ -20,7 +20,7 @@ use postgres::Postgres;
 use redis::RedisCluster;
 pub(crate) use redis::SlotRange;
 use rustix::process::Signal;
-use std::{net::SocketAddr, os::unix::fs::PermissionsExt, path::PathBuf, time::Duration};
+use std::{net::SocketAddr, os::unix::fs::PermissionsExt, path::PathBuf};
 
 /// What a topology consists of.
 #[derive(Debug, Clone)]
@@ -32,6 +32,8 @@ pub(crate) struct Plan {
     pub(crate) folder: Option<PathBuf>,
     /// Settings of all nodes beside those that join them.
     pub(crate) environment: Vec<(String, String)>,
+    /// What nodes run when they are started first; this program unless given, and ever after.
+    pub(crate) program: Option<PathBuf>,
 }
 
 /// Where something is that a node can be cut off from.
@@ -120,7 +122,8 @@ impl Topology {
         };
         // One after another: the first makes the tables.
         for number in 0..plan.nodes {
-            topology.start_node(number)?;
+            topology.nodes[number].spawn(plan.program.as_deref())?;
+            topology.wait_for_node(number)?;
         }
         Ok(topology)
     }
@@ -150,22 +153,22 @@ impl Topology {
         self.network.can_cut()
     }
 
-    pub(crate) fn start_node(&mut self, number: usize) -> Result<Duration, LabError> {
-        self.spawn_node(number)?;
-        self.nodes[number].wait_until_ready()
-    }
-
     /// Starts it without waiting until it is ready.
     pub(crate) fn spawn_node(&mut self, number: usize) -> Result<(), LabError> {
-        self.nodes[number].spawn()
+        self.nodes[number].spawn(None)
     }
 
     pub(crate) fn wait_for_node(&mut self, number: usize) -> Result<(), LabError> {
-        self.nodes[number].wait_until_ready().map(|_| ())
+        self.nodes[number].wait_until_ready()
     }
 
     pub(crate) fn kill_node(&mut self, number: usize) -> Result<(), LabError> {
         self.nodes[number].kill()
+    }
+
+    /// Tells it to end, and waits until it has drained.
+    pub(crate) fn stop_node(&mut self, number: usize) -> Result<(), LabError> {
+        self.nodes[number].stop()
     }
 
     /// `kill -9` of a server that serves slots; the cluster is to put its replica in its place.

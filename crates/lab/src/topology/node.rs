@@ -64,14 +64,18 @@ impl Node {
         self.part.pid()
     }
 
-    /// Starts the process without waiting for it.
-    pub(super) fn spawn(&mut self) -> Result<(), LabError> {
-        let mut command = part::command(self.place, None, "KILL", &std::env::current_exe()?);
+    /// Starts the process without waiting for it: of another program, or of this one.
+    pub(super) fn spawn(&mut self, program: Option<&Path>) -> Result<(), LabError> {
+        let program = match program {
+            Some(program) => program.canonicalize()?,
+            None => std::env::current_exe()?,
+        };
+        let mut command = part::command(self.place, None, "KILL", &program);
         command.arg("serve").envs(self.environment.iter().cloned()).current_dir(&self.folder);
         self.part.start(command)
     }
 
-    pub(super) fn wait_until_ready(&mut self) -> Result<Duration, LabError> {
+    pub(super) fn wait_until_ready(&mut self) -> Result<(), LabError> {
         let mut asking = Http::new(self.http(), "");
         asking.set_timeout(ASK_TIMEOUT);
         self.part.wait_until(READY_TIMEOUT, || asking.is_ready())

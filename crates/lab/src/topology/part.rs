@@ -87,11 +87,7 @@ impl Part {
     }
 
     /// Waits until `ready` says so; a process that ends instead is an error with its last words.
-    pub(super) fn wait_until(
-        &mut self,
-        patience: Duration,
-        mut ready: impl FnMut() -> bool,
-    ) -> Result<Duration, LabError> {
+    pub(super) fn wait_until(&mut self, patience: Duration, mut ready: impl FnMut() -> bool) -> Result<(), LabError> {
         let started = Instant::now();
         while !ready() {
             if let Some(status) = self.ended()? {
@@ -102,7 +98,7 @@ impl Part {
             }
             std::thread::sleep(LOOK_AGAIN);
         }
-        Ok(started.elapsed())
+        Ok(())
     }
 
     /// How it ended, if it did without being asked.

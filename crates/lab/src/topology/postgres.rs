@@ -131,8 +131,7 @@ impl Postgres {
         self.part.start(command)?;
         let mut ready = self.command("pg_isready");
         ready.args(["-q", "-U", "postgres", "-h"]).arg(&self.folder);
-        self.part.wait_until(PATIENCE, || ready.status().is_ok_and(|status| status.success()))?;
-        Ok(())
+        self.part.wait_until(PATIENCE, || ready.status().is_ok_and(|status| status.success()))
     }
 
     pub(super) fn kill(&mut self) -> Result<(), LabError> {

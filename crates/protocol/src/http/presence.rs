@@ -74,6 +74,15 @@ pub struct NodeView {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease_left_ms: Option<u64>,
     pub sessions: u64,
+    /// What a node of a cluster runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+    /// What a node of a cluster does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub roles: Option<String>,
+    /// Whether it does now what one node of a cluster does for all.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub leads: bool,
 }
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]

@@ -179,7 +179,7 @@ impl Exchange {
         let new: Vec<Member> = members.iter().filter(is_new).cloned().collect();
         for member in new {
             let (name, boot_id) = (member.name.clone(), member.boot_id);
-            let node = around.presence.nodes.attach_peer(&name, boot_id, &member.address, around.now_ms);
+            let node = around.presence.nodes.attach_peer(&name, boot_id, around.now_ms);
             let (peer, standing) = (Peer::new(node), Standing::New);
             let other = Other { member, peer, standing, next: 1, was_even: false, heard: None, missing: None };
             self.others.insert(name.clone(), other);
