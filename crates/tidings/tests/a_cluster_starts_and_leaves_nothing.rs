@@ -211,9 +211,9 @@ fn a_cluster_that_is_killed_takes_its_parts_with_it() {
 }
 
 #[test]
-fn a_node_dies_under_load_and_nobody_misses_anything() {
+fn nodes_die_and_are_restarted_under_load_and_nobody_misses_anything() {
     let mut bench = Command::new(env!("CARGO_BIN_EXE_tidings"));
-    bench.args(["bench", "chaos", "--sequences", "1", "--steps", "1", "--only", "node-killed", "--nodes", "2"]);
+    bench.args(["bench", "chaos", "--sequences", "0", "--only", "node-killed,node-restarted", "--nodes", "2"]);
     bench.args(["--members", "12", "--rate", "20", "--senders", "4", "--restart", "500ms"]);
     bench.args(["--guests", "4"]);
     let output = bench.output().unwrap();
