@@ -29,7 +29,7 @@ cluster: setup ## Start PostgreSQL with a standby, a Redis Cluster and three nod
 	cargo build --release -p tidings
 	target/release/tidings cluster $(CLUSTER)
 
-chaos: setup ## Kill, stop and cut off parts of a cluster under load; CHAOS="--seed 1 --sequences 2". As root: cuts, too
+chaos: setup ## Kill, restart, freeze, stop and cut off parts of a cluster under load; CHAOS="--seed 1 --sequences 2". As root: cuts, too
 	cargo build --release -p tidings
 	target/release/tidings bench chaos $(CHAOS)
 

@@ -29,7 +29,7 @@ pub enum Bench {
     Isolation(IsolationArgs),
     /// Kill the server at random moments under load, and prove that nothing acknowledged was lost
     Crash(CrashArgs),
-    /// Kill, stop and cut off parts of a cluster under load, and prove that no member of a group missed anything
+    /// Kill, restart, freeze, stop and cut off parts of a cluster under load, and prove that no member of a group missed anything
     Chaos(ChaosArgs),
     /// What a message costs Redis and PostgreSQL, beside an inbox per member written one by one
     ClusterCost(ClusterCostArgs),

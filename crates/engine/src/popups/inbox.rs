@@ -111,8 +111,9 @@ impl Inbox {
         }
     }
 
-    pub(super) fn set_failing(&self, is_failing: bool) {
-        self.is_failing.store(is_failing, Ordering::Relaxed);
+    /// Whether what was written last could be stored; answers whether it was so before.
+    pub(super) fn set_failing(&self, is_failing: bool) -> bool {
+        self.is_failing.swap(is_failing, Ordering::Relaxed)
     }
 
     /// Whether a showing can be taken, and if so whether it must be stored before it is answered. Those who ask at once

@@ -65,7 +65,6 @@ pub(super) struct Worker {
     sweep: Sweep,
     /// The store is left alone until then.
     rests_until: Instant,
-    is_failing: bool,
 }
 
 impl Worker {
@@ -108,7 +107,6 @@ impl Worker {
             refreshing: None,
             sweep: Sweep::new(now_ms),
             rests_until: Instant::now(),
-            is_failing: false,
             shared,
         };
         let is_end = loop {
@@ -283,7 +281,6 @@ impl Worker {
         match &written {
             Ok(()) => {
                 self.counts.stored();
-                self.is_failing = false;
                 self.shared.inbox.set_failing(false);
             }
             Err(error) => {
@@ -319,8 +316,7 @@ impl Worker {
 
     pub(super) fn failed(&mut self, error: StoreError) -> Refusal {
         self.counts.forget_changed();
-        self.shared.inbox.set_failing(true);
-        if !std::mem::replace(&mut self.is_failing, true) {
+        if !self.shared.inbox.set_failing(true) {
             tracing::warn!(%error, "popups could not store; they try again");
         }
         store_refusal(error)

@@ -1,4 +1,4 @@
-//! `bench chaos`: a group run over several nodes while parts of the cluster are killed, frozen, stopped and cut off.
+//! `bench chaos`: a group run over several nodes while parts of the cluster are killed, restarted, frozen, stopped and cut off.
 //!
 //! In reading order: [`kind`] is what is done and how it is undone, [`plan`] which of it a run does, [`harm`] does it in time.
 //! [`watch`] is what the group's clients notice; [`guests`] come and go beside them, [`asker`] pushes to them. [`presence`]

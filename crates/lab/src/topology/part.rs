@@ -5,7 +5,7 @@ use crate::{LabError, process, server::LOOK_AGAIN};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::{
     fs::{File, OpenOptions},
-    net::{IpAddr, SocketAddr},
+    net::SocketAddr,
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -171,8 +171,9 @@ impl Port {
         if place.namespace().is_some() {
             return Ok(Port { at: SocketAddr::new(place.address, number), _held: None });
         }
-        let socket = Socket::new(Domain::for_address(free(place.address)), Type::STREAM, Some(Protocol::TCP))?;
-        socket.bind(&free(place.address).into())?;
+        let any = SocketAddr::new(place.address, 0);
+        let socket = Socket::new(Domain::for_address(any), Type::STREAM, Some(Protocol::TCP))?;
+        socket.bind(&any.into())?;
         socket.set_reuse_address(true)?;
         let at = socket.local_addr()?.as_socket().ok_or_else(|| LabError::Part("a port without a number".into()))?;
         Ok(Port { at, _held: Some(socket) })
@@ -181,9 +182,4 @@ impl Port {
     pub(super) fn number(&self) -> u16 {
         self.at.port()
     }
-}
-
-/// Any port that the system finds free.
-fn free(address: IpAddr) -> SocketAddr {
-    SocketAddr::new(address, 0)
 }
