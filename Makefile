@@ -4,8 +4,9 @@ BENCH ?= group
 CHAOS ?= --sequences 0
 CLUSTER ?= --nodes 3
 FUZZ ?= 10000000
+INTEROP ?=
 
-.PHONY: help run test check bench cluster chaos devices fuzz docs setup
+.PHONY: help run test interop check bench cluster chaos devices fuzz docs setup
 
 help: ## List the verbs
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' Makefile
@@ -13,8 +14,12 @@ help: ## List the verbs
 run: ## Serve in development mode: made-up keys, demo users, a demo group
 	cargo run --release -p tidings -- serve --dev
 
-test: setup ## Run every test
+test: setup ## Run every test, then every client of interop/ that others wrote
 	cargo test --workspace --no-fail-fast
+	interop/run
+
+interop: setup ## Clients that others wrote against every door; INTEROP="ws/" for some
+	interop/run $(INTEROP)
 
 check: setup ## Formatting, lints, licences and bans of dependencies, the files in deploy/
 	cargo fmt --all --check

@@ -79,10 +79,10 @@ def metrics_of_sources():
             continue
         types = dict(re.findall(r"(\w+): (?:Family<\w+, )?(Counter|Gauge|Histogram)\b", text))
         types.update(re.findall(r"let (\w+) = Family::<\w+, (Counter|Gauge|Histogram)>", text))
-        for name, value in re.findall(r'(?:register|\()\(?\s*"([a-z][a-z_]+)",\s*"[^"]+",\s*([^)]*)', text):
+        for name, value in re.findall(r'(?:register|\()\(?\s*"([a-z][a-z_]+)",\s*(?:"[^"]+"|\w+),\s*([^)]*)', text):
             words = [word for word in re.findall(r"\w+", value) if word in types]
             # Where the type cannot be seen, any will do.
-            suffixes = SUFFIXES[types[words[-1]]] if words else sum(SUFFIXES.values(), [])
+            suffixes = SUFFIXES[types[words[-1]]] if words else ["_info", *sum(SUFFIXES.values(), [])]
             known.update(f"tidings_{name}{suffix}" for suffix in suffixes)
         for name in re.findall(r'encode_descriptor\("([a-z_]+)", \w+, Some\(&Unit::Seconds\)', text):
             known.update(f"tidings_{name}_seconds{suffix}" for suffix in sum(SUFFIXES.values(), []))
@@ -227,6 +227,42 @@ def check_kubernetes():
     expect(node["terminationGracePeriodSeconds"] > waits + drain + 5, "a pod is killed before it has drained")
 
 
+# What is secret, or has a password in it, and is not a setting of its own where it is unset.
+SECRET_NAMES = re.compile(r"TIDINGS_(?:\w+_)?(?:SECRET|API_KEY|TOKEN_KEY)|TIDINGS_STORE_URL|TIDINGS_CLUSTER_REDIS")
+# Unset: that of the cluster.
+SECRETS_THAT_FOLLOW = {"TIDINGS_LINK_SECRET"}
+
+
+def check_secrets():
+    """Whoever installs by these files finds a place for every secret, and no secret in a place for what is none."""
+    secrets = {name for name in settings() if SECRET_NAMES.fullmatch(name)} - SECRETS_THAT_FOLLOW
+    assert {"TIDINGS_API_KEY", "TIDINGS_WEBHOOK_SECRET", "TIDINGS_CLUSTER_SECRET"} <= secrets, f"the settings are read wrongly: {secrets}"
+
+    compose = yaml.safe_load(read(DEPLOY / "compose.yml"))
+    for name, service in compose["services"].items():
+        if service["image"] == "tidings":
+            missing = secrets - set(service["environment"])
+            expect(not missing, f"deploy/compose.yml, {name} is not given {sorted(missing)}")
+            for secret in secrets & set(service["environment"]):
+                expect("${" in service["environment"][secret], f"deploy/compose.yml, {name}: {secret} is written out")
+
+    documents = [document for file in sorted((DEPLOY / "kubernetes").glob("*.yaml")) for document in yaml.safe_load_all(read(file))]
+    offered = {key for document in documents if document["kind"] == "Secret" for key in document["stringData"]}
+    expect(secrets <= offered, f"secret.example.yaml has no {sorted(secrets - offered)}")
+    for document in documents:
+        if document["kind"] == "ConfigMap":
+            named = secrets & set(document.get("data", {}))
+            expect(not named, f"deploy/kubernetes, ConfigMap {document['metadata']['name']} holds {sorted(named)}, which is secret")
+        if document["kind"] == "StatefulSet" and document["metadata"]["name"] == "tidings":
+            given = {entry["name"]: entry for container in document["spec"]["template"]["spec"]["containers"] for entry in container["env"]}
+            for secret in sorted(secrets):
+                source = given.get(secret, {}).get("valueFrom", {}).get("secretKeyRef", {})
+                expect(source.get("key") == secret, f"deploy/kubernetes/nodes.yaml does not carry {secret} from the Secret")
+
+    names = set(re.findall(r"^(?:# )?(TIDINGS_\w+)=", read(DEPLOY / "systemd/tidings.env.example"), re.MULTILINE))
+    expect(secrets <= names, f"deploy/systemd/tidings.env.example has no {sorted(secrets - names)}")
+
+
 def check_links():
     for file in [ROOT / "docs/operations.md", *(ROOT / "docs/operations").glob("*.md")]:
         for link in re.findall(r"]\(([^)#:]+)(?:#[^)]*)?\)", read(file)):
@@ -274,6 +310,7 @@ def main():
     check_names(known_metrics)
     check_compose()
     check_kubernetes()
+    check_secrets()
     check_links()
     check_with_programs()
     for problem in problems:

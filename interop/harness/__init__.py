@@ -1,0 +1,1 @@
+"""What the suites share: a server of their own, TAP, tokens and calls that are not what a suite is about."""
