@@ -1,10 +1,14 @@
 //! A consistent copy while the store serves: read from a snapshot, written as a store of its own.
 
 use crate::{
-    embedded::{EmbeddedStore, fresh_epoch},
+    embedded::EmbeddedStore,
     fjall_kv::{FjallKv, Sizes},
-    folder::{FORMAT, sync_folder, write_durably},
+    folder::{ClosedMark, Folder, create_folders, sync_folder},
+    inspect::Findings,
+    journal,
     kv::*,
+    open::fresh_epoch,
+    tracker::JournalTracker,
 };
 use std::{fs, io, path::Path};
 
@@ -21,7 +25,7 @@ pub struct BackedUp {
 fn io_error(error: KvError) -> io::Error {
     match error {
         KvError::Io(error) => error,
-        KvError::Engine(error) => io::Error::other(error),
+        other => io::Error::other(other),
     }
 }
 
@@ -33,26 +37,30 @@ impl EmbeddedStore {
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, format!("{} exists", target.display())));
         }
         let parent = target.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        fs::create_dir_all(parent)?;
+        create_folders(parent)?;
         let unfinished = tempfile::Builder::new().prefix(".backup-").tempdir_in(parent)?;
-        let copied = self.copy_to(&unfinished.path().join("store"))?;
-        write_durably(&unfinished.path().join("format"), format!("{FORMAT}\n").as_bytes())?;
+        let folder = Folder::take(unfinished.path()).map_err(io::Error::other)?;
+        let copied = self.copy_to(&folder)?;
+        // As a store that was closed in order: every byte of it counts.
+        let journals = journal::lengths(&folder.engine_path())?;
+        folder.write_closed_mark(&ClosedMark { journals })?;
+        drop(folder);
         fs::rename(unfinished.keep(), target)?;
         sync_folder(parent)?;
         Ok(copied)
     }
 
-    fn copy_to(&self, engine: &Path) -> io::Result<BackedUp> {
+    fn copy_to(&self, folder: &Folder) -> io::Result<BackedUp> {
         let (live, _turn) = self.kv_for_long().map_err(io::Error::other)?;
         let snapshot = live.snapshot();
         let sizes = Sizes { memtable_bytes: 16 << 20, journal_bytes: 96 << 20, cache_bytes: 8 << 20 };
-        let copy = FjallKv::open(engine, sizes).map_err(io_error)?;
+        let copy = FjallKv::open(&folder.engine_path(), sizes).map_err(io_error)?;
         let mut copied = BackedUp { rows: 0, bytes: 0 };
         for space in Space::ALL {
             let mut batch = Batch::default();
             let mut failed = None;
             snapshot
-                .scan(space, &[], &[0xFF; 32], Order::Up, &mut |key, value| {
+                .scan(space, &[], LAST_KEY, Order::Up, &mut |key, value| {
                     copied.rows += 1;
                     copied.bytes += (key.len() + value.len()) as u64;
                     batch.put(space, key.to_vec(), value.to_vec());
@@ -70,6 +78,7 @@ impl EmbeddedStore {
         let mut batch = Batch::default();
         batch.put(Space::Meta, vec![b'e'], fresh_epoch().to_be_bytes().to_vec());
         copy.commit(batch).map_err(io_error)?;
+        JournalTracker::begin(folder, &Findings::default(), copy.space_ids(), copy.last_batch())?;
         Ok(copied)
     }
 }

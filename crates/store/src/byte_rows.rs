@@ -41,6 +41,8 @@ impl RowStore for EmbeddedStore {
 
     fn rows(&self, space: RowSpace, from: &[u8], to: &[u8], limit: usize) -> StoreResult<Vec<(Vec<u8>, Vec<u8>)>> {
         let row = |key: &[u8], value: &[u8]| Ok((key.to_vec(), value.to_vec()));
+        // What stands beyond is the store's own.
+        let to = to.min(LAST_KEY);
         Self::scan_values(&*self.kv()?, space_of(space), from, to, limit, Order::Up, row)
     }
 

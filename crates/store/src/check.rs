@@ -3,9 +3,13 @@
 use crate::{
     check_push::check_push,
     embedded::{EmbeddedOptions, EmbeddedStore, OpenError, store_error},
+    folder::Folder,
+    inspect::inspect,
     kv::*,
+    problem::{Damage, Problem},
     reads::*,
     rows::*,
+    tables,
 };
 use std::{collections::HashMap, fmt, path::Path};
 use tidings_engine::{
@@ -36,8 +40,15 @@ pub struct CheckReport {
     /// Users who were shown a popup.
     pub popup_users: u64,
     pub popup_events: u64,
+    /// Tables of the engine whose checksums were compared, and their bytes.
+    pub tables: u64,
+    pub table_bytes: u64,
     pub fault_count: u64,
     pub faults: Vec<String>,
+    /// Files that are not as they were left; faults too.
+    pub damage: Vec<Problem>,
+    /// Files that tell less than they might, without anything being lost.
+    pub notes: Vec<String>,
 }
 
 impl CheckReport {
@@ -45,6 +56,14 @@ impl CheckReport {
         self.fault_count += 1;
         if self.faults.len() < FAULTS_NAMED {
             self.faults.push(fault.to_string());
+        }
+    }
+
+    /// A file is a fault once, whatever is wrong with it.
+    fn damaged(&mut self, problem: Problem) {
+        if self.damage.iter().all(|known| known.file != problem.file) {
+            self.fault(&problem);
+            self.damage.push(problem);
         }
     }
 
@@ -69,27 +88,79 @@ impl fmt::Display for CheckReport {
         writeln!(f, "popup segments {:>12}", self.popup_segments)?;
         writeln!(f, "popup users    {:>12}", self.popup_users)?;
         writeln!(f, "popup events   {:>12}", self.popup_events)?;
+        writeln!(f, "tables         {:>12}", self.tables)?;
+        writeln!(f, "table bytes    {:>12}", self.table_bytes)?;
         writeln!(f, "faults         {:>12}", self.fault_count)?;
-        self.faults.iter().try_for_each(|fault| writeln!(f, "  {fault}"))
+        self.faults.iter().try_for_each(|fault| writeln!(f, "  {fault}"))?;
+        self.notes.iter().try_for_each(|note| writeln!(f, "note: {note}"))?;
+        match self.damage.is_empty() {
+            true => Ok(()),
+            false => writeln!(f, "{}", Damage(self.damage.clone())),
+        }
     }
 }
 
-/// Checks a folder that no server has open.
+/// Checks a folder that no server has open: its files first, then, if the engine opens them, every row.
 pub fn check(path: &Path) -> Result<CheckReport, OpenError> {
     // Looking must not make an empty store where there is none.
-    if !path.join("format").exists() {
+    if !Folder::is_one(path) {
         return Err(std::io::Error::new(
             std::io::ErrorKind::NotFound,
             format!("{} is not a data folder", path.display()),
         )
         .into());
     }
-    let store = EmbeddedStore::open(EmbeddedOptions::new(path))?;
-    store.check().map_err(|error| OpenError::Damaged(error.to_string()))
+    let mut files = check_files(path)?;
+    let report = match EmbeddedStore::open(EmbeddedOptions::new(path)) {
+        Ok(store) => store.check().unwrap_or_else(|error| {
+            let mut report = CheckReport::default();
+            report.fault(format_args!("not all rows could be read: {error}"));
+            report
+        }),
+        Err(OpenError::Damaged(Damage(problems))) => {
+            problems.into_iter().for_each(|problem| files.damaged(problem));
+            CheckReport::default()
+        }
+        Err(OpenError::Engine(what)) => {
+            files.fault(what);
+            CheckReport::default()
+        }
+        Err(other) => return Err(other),
+    };
+    let CheckReport { tables, table_bytes, fault_count, mut faults, damage, notes, .. } = files;
+    faults.extend(report.faults);
+    let fault_count = fault_count + report.fault_count;
+    Ok(CheckReport { tables, table_bytes, fault_count, faults, damage, notes, ..report })
+}
+
+/// What the engine would stumble over, and every table's checksum.
+fn check_files(path: &Path) -> Result<CheckReport, OpenError> {
+    let mut report = CheckReport::default();
+    let folder = match Folder::take(path) {
+        Ok(folder) => folder,
+        Err(OpenError::Damaged(Damage(problems))) => {
+            problems.into_iter().for_each(|problem| report.damaged(problem));
+            Folder::take_as_it_is(path)?
+        }
+        Err(other) => return Err(other),
+    };
+    let found = inspect(&folder)?;
+    for table in found.tables() {
+        match tables::verify(table) {
+            Ok(bytes) => {
+                report.tables += 1;
+                report.table_bytes += bytes;
+            }
+            Err(problem) => report.damaged(problem),
+        }
+    }
+    found.problems.into_iter().for_each(|problem| report.damaged(problem));
+    let damaged = |file| format!("{file}: damaged before its end; what it tells of the newest batches is not known");
+    report.notes.extend(found.acknowledged.damaged.into_iter().map(damaged));
+    Ok(report)
 }
 
 const FIRST: &[u8] = &[];
-const LAST: &[u8] = &[0xFF; 80];
 
 impl EmbeddedStore {
     /// Checks everything against everything.
@@ -112,7 +183,7 @@ impl EmbeddedStore {
     }
 }
 
-fn scan_meta(kv: &dyn KvRead, kind: u8, mut visit: impl FnMut(&[u8], &[u8])) -> StoreResult<()> {
+pub(crate) fn scan_meta(kv: &dyn KvRead, kind: u8, mut visit: impl FnMut(&[u8], &[u8])) -> StoreResult<()> {
     kv.scan(Space::Meta, &[kind], &[kind + 1], Order::Up, &mut |key, row| {
         if key.first() == Some(&kind) {
             visit(key, row);
@@ -209,7 +280,7 @@ struct Timelines {
 fn check_entries(kv: &dyn KvRead, kept: &HashMap<u64, u64>, report: &mut CheckReport) -> StoreResult<Timelines> {
     let mut timelines = Timelines::default();
     let mut before: Option<(u64, StoredEntry)> = None;
-    kv.scan(Space::Timeline, FIRST, LAST, Order::Up, &mut |key, row| {
+    kv.scan(Space::Timeline, FIRST, LAST_KEY, Order::Up, &mut |key, row| {
         report.entries += 1;
         let (Some(no), Some(seq)) = (number_at(key, 0), number_at(key, 8)) else {
             report.fault("an entry's key");
@@ -263,7 +334,7 @@ fn check_entries(kv: &dyn KvRead, kept: &HashMap<u64, u64>, report: &mut CheckRe
 /// As many parts as the entries name: one that is missing is found where its entry is read.
 fn check_parts(kv: &dyn KvRead, named: u64, report: &mut CheckReport) -> StoreResult<()> {
     let mut parts = 0;
-    kv.scan(Space::Bodies, FIRST, LAST, Order::Up, &mut |_, _| {
+    kv.scan(Space::Bodies, FIRST, LAST_KEY, Order::Up, &mut |_, _| {
         parts += 1;
         true
     })
@@ -289,7 +360,7 @@ fn check_marks(kv: &dyn KvRead, last_seqs: &HashMap<u64, u64>, report: &mut Chec
 
 /// Every dedupe entry must name an entry; as many as entries with ids then means one each.
 fn check_dedupe(kv: &dyn KvRead, with_ids: u64, report: &mut CheckReport) -> StoreResult<()> {
-    kv.scan(Space::Dedupe, FIRST, LAST, Order::Up, &mut |_, row| {
+    kv.scan(Space::Dedupe, FIRST, LAST_KEY, Order::Up, &mut |_, row| {
         report.dedupe_entries += 1;
         if let [conversation, seq, ..] = numbers(row)[..]
             && kv.get(Space::Timeline, &entry_key(ConversationNo(conversation), seq)).ok().flatten().is_some()

@@ -105,7 +105,7 @@ impl Found {
 }
 
 fn each_row(kv: &dyn KvRead, visit: &mut dyn FnMut(&[u8], StoreResult<PushRow>)) -> StoreResult<()> {
-    kv.scan(Space::Push, &[], &[0xFF; 80], Order::Up, &mut |key, row| {
+    kv.scan(Space::Push, &[], LAST_KEY, Order::Up, &mut |key, row| {
         visit(key, decode(row));
         true
     })

@@ -53,6 +53,8 @@ pub(crate) struct Scratch<'a> {
     batch: Batch,
     pub(crate) counters: Counters,
     pub(crate) heads: FxHashMap<ConversationNo, Head>,
+    /// The ids of conversations whose first entry is in this batch.
+    pub(crate) begun: FxHashMap<ConversationNo, String>,
     sends: FxHashMap<Vec<u8>, Appended>,
     users: FxHashMap<UserNo, User>,
     user_nos: FxHashMap<String, UserNo>,
@@ -98,6 +100,7 @@ impl<'a> Scratch<'a> {
             counters,
             batch: Batch::default(),
             heads: FxHashMap::default(),
+            begun: FxHashMap::default(),
             sends: FxHashMap::default(),
             users: FxHashMap::default(),
             user_nos: FxHashMap::default(),
@@ -187,6 +190,13 @@ impl<'a> Scratch<'a> {
                 self.put_user(found);
                 Ok(Outcome::Done)
             }
+            Proposal::Revoke { user, before, .. } => {
+                let mut found = self.user(*user)?.ok_or(Refused::NoSuchUser(*user))?;
+                found.revoked_at = found.revoked_at.max(*before);
+                self.batch.put(Space::Meta, key(b'v', &[user.0]), found.revoked_at.to_be_bytes().to_vec());
+                self.users.insert(*user, found);
+                Ok(Outcome::Done)
+            }
             Proposal::SetLastSeen(seen) => {
                 for (user, at) in seen {
                     self.batch.put(Space::Meta, key(b's', &[user.0]), at.to_be_bytes().to_vec());
@@ -219,6 +229,11 @@ impl<'a> Scratch<'a> {
         head.last_at = head.last_at.max(self.now_ms);
         head.last_position = position;
         self.heads.insert(conversation, head);
+        if head.last_seq == 1
+            && let Some(begun) = self.conversation(conversation)?
+        {
+            self.begun.insert(conversation, begun.id);
+        }
         let (seq, at) = (head.last_seq, head.last_at);
 
         let (row, parts) = encode_entry(entry, at, position);
@@ -302,7 +317,16 @@ impl<'a> Scratch<'a> {
                     self.batch.put(Space::Meta, id_key(b'u', &patch.id), no.0.to_be_bytes().to_vec());
                     self.user_nos.insert(patch.id.clone(), no);
                     let (id, created_at) = (patch.id.clone(), self.now_ms);
-                    User { no, id, name: None, avatar: None, attributes: None, created_at, do_not_disturb: None }
+                    User {
+                        no,
+                        id,
+                        name: None,
+                        avatar: None,
+                        attributes: None,
+                        created_at,
+                        do_not_disturb: None,
+                        revoked_at: 0,
+                    }
                 }
             };
             user.name = patch.name.clone().or(user.name);

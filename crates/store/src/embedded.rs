@@ -1,19 +1,25 @@
-//! The store: opens a data folder and reads from it; writing is in `commit`, going on after a write that failed in `restart`.
+//! The store: reads, and hands batches to the engine. Opening is in `open`, deciding in `commit`, going on after a write that
+//! failed in `restart`.
+
+pub use crate::open::{EmbeddedOptions, JOURNAL_BYTES_MIN, MEMTABLE_BYTES_MIN, OpenError};
 
 use crate::{
     commit::{Counters, Scratch},
-    fjall_kv::{FjallKv, Sizes},
+    fjall_kv::FjallKv,
     folder::{ClosedMark, Folder},
+    health::Health,
     journal,
     kv::*,
     notes::Notes,
     reads::*,
     rows::*,
+    said::Said,
+    tracker::JournalTracker,
 };
 use parking_lot::{Mutex, RwLock};
 use quick_cache::sync::Cache;
 use std::{
-    path::{Path, PathBuf},
+    path::Path,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -22,55 +28,8 @@ use std::{
 };
 use tidings_engine::{model::*, store::*};
 
-/// Heads kept for conversations that were written to lately: 40 bytes each.
-const HEADS_CACHED: usize = 200_000;
 /// How long a look at the free space holds.
 const SPACE_CHECK: Duration = Duration::from_millis(100);
-
-/// How to open a data folder.
-#[derive(Debug, Clone)]
-pub struct EmbeddedOptions {
-    pub path: PathBuf,
-    /// Keep a list of entries for offline push.
-    pub outbox: bool,
-    /// Space left free on the disk: commits are refused before the engine meets a full one.
-    pub disk_reserve_bytes: u64,
-    pub memtable_bytes: u64,
-    pub journal_bytes: u64,
-    pub cache_bytes: u64,
-}
-
-impl EmbeddedOptions {
-    pub fn new(path: impl Into<PathBuf>) -> Self {
-        EmbeddedOptions {
-            path: path.into(),
-            outbox: false,
-            disk_reserve_bytes: 64 * 1024 * 1024,
-            memtable_bytes: 16 * 1024 * 1024,
-            journal_bytes: 96 * 1024 * 1024,
-            cache_bytes: 64 * 1024 * 1024,
-        }
-    }
-
-    pub(crate) fn sizes(&self) -> Sizes {
-        let EmbeddedOptions { memtable_bytes, journal_bytes, cache_bytes, .. } = *self;
-        Sizes { memtable_bytes, journal_bytes, cache_bytes }
-    }
-}
-
-/// Why a data folder could not be opened.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    #[error("{} is in use by another process", .0.display())]
-    Locked(PathBuf),
-    #[error("the data folder has format {found}, this version knows {known}")]
-    Format { found: u32, known: u32 },
-    /// Acknowledged data is damaged or missing.
-    #[error("{0}; look with `tidings check`, and cut what is damaged with `tidings check --repair`")]
-    Damaged(String),
-    #[error(transparent)]
-    Io(#[from] std::io::Error),
-}
 
 pub struct EmbeddedStore {
     pub(crate) options: EmbeddedOptions,
@@ -84,17 +43,21 @@ pub struct EmbeddedStore {
     pub(crate) writer: Mutex<Writer>,
     pub(crate) heads: Cache<ConversationNo, Head>,
     pub(crate) position: AtomicU64,
-    epoch: u64,
+    pub(crate) health: Health,
+    pub(crate) epoch: u64,
 }
 
 /// What the one writer owns.
 pub(crate) struct Writer {
     pub(crate) counters: Counters,
-    space_checked: Option<(Instant, bool)>,
+    pub(crate) space_checked: Option<(Instant, bool)>,
     /// The engine refused a write: reads go on, writes wait for a fresh start of it. No batch of this number or a
     /// higher one was acknowledged, and none ever shows up: the engine writes what it still holds as it ends, and
     /// that is cut again before the next one opens.
     pub(crate) refused_from: Option<u64>,
+    /// That was because a thread of the engine met an error, not because this write did.
+    pub(crate) has_stopped: bool,
+    pub(crate) tracker: JournalTracker,
 }
 
 pub(crate) fn store_error(error: KvError) -> StoreError {
@@ -102,34 +65,12 @@ pub(crate) fn store_error(error: KvError) -> StoreError {
         KvError::Io(error) if error.kind() == std::io::ErrorKind::StorageFull => StoreError::DiskFull,
         KvError::Io(error) => StoreError::Unavailable(error.to_string()),
         KvError::Engine(error) => StoreError::Unavailable(error),
+        KvError::Damaged(what) => StoreError::Damaged(what),
+        KvError::Stopped => StoreError::Unavailable(error.to_string()),
     }
 }
 
 impl EmbeddedStore {
-    pub fn open(options: EmbeddedOptions) -> Result<EmbeddedStore, OpenError> {
-        let folder = Folder::take(&options.path)?;
-        let closed = folder.closed_mark();
-        journal::mend_tail(&folder, closed.as_ref())?;
-        // Before the engine opens: it shortens and drops journals, and a crash then must not look like loss.
-        folder.remove_closed_mark()?;
-        let kv = FjallKv::open(&folder.engine_path(), options.sizes()).map_err(open_error)?;
-        let epoch = epoch_of(&kv, folder.is_new_epoch_asked())?;
-        folder.new_epoch_given()?;
-        let counters = read_counters(&kv).map_err(|error| OpenError::Damaged(error.to_string()))?;
-        let notes = Notes::open(&options.path)?;
-        Ok(EmbeddedStore {
-            options,
-            folder,
-            notes,
-            kv: RwLock::new(Some(Arc::new(kv))),
-            long_reads: RwLock::new(()),
-            writer: Mutex::new(Writer { counters, space_checked: None, refused_from: None }),
-            heads: Cache::new(HEADS_CACHED),
-            position: AtomicU64::new(counters.position),
-            epoch,
-        })
-    }
-
     /// The engine. Who reads from a snapshot of it holds on to this too: the engine cannot start
     /// afresh while parts of the old one are in use.
     pub(crate) fn kv(&self) -> StoreResult<Arc<FjallKv>> {
@@ -186,6 +127,7 @@ impl Drop for EmbeddedStore {
     /// Leaves the mark of an orderly close: from here on every byte of the journals counts.
     fn drop(&mut self) {
         // The engine goes first: it may still write while it stops, and the folder is locked until then.
+        self.health.stop();
         drop(self.kv.get_mut().take());
         if let Some(refused_from) = self.writer.get_mut().refused_from {
             if let Err(error) = journal::cut_refused(&self.folder, refused_from) {
@@ -199,34 +141,6 @@ impl Drop for EmbeddedStore {
             tracing::warn!(%error, "no mark of an orderly close could be left");
         }
     }
-}
-
-fn open_error(error: KvError) -> OpenError {
-    match error {
-        KvError::Io(error) => OpenError::Io(error),
-        KvError::Engine(error) => OpenError::Damaged(error),
-    }
-}
-
-/// The name of this history; a new one if it has none, or if `renew` says that it is another now.
-fn epoch_of(kv: &FjallKv, renew: bool) -> Result<u64, OpenError> {
-    match kv.get(Space::Meta, b"e").map_err(open_error)? {
-        Some(row) if !renew => number_at(&row, 0).ok_or_else(|| OpenError::Damaged("the epoch's row".into())),
-        _ => {
-            let epoch = fresh_epoch();
-            let mut batch = Batch::default();
-            batch.put(Space::Meta, vec![b'e'], epoch.to_be_bytes().to_vec());
-            kv.commit(batch).map_err(open_error)?;
-            Ok(epoch)
-        }
-    }
-}
-
-/// A new name for a store's history.
-pub(crate) fn fresh_epoch() -> u64 {
-    use std::hash::{BuildHasher, RandomState};
-    // The seed of a hasher is the standard library's own source of randomness.
-    RandomState::new().hash_one(std::time::SystemTime::now()) >> 16
 }
 
 impl Store for EmbeddedStore {
@@ -244,9 +158,10 @@ impl Store for EmbeddedStore {
         let mut scratch = Scratch::new(&*kv, &self.heads, writer.counters, self.options.outbox, now_ms);
         let outcomes = batch.iter().map(|proposal| scratch.propose(proposal)).collect::<StoreResult<Vec<_>>>()?;
         let writes = scratch.finish()?;
-        let (counters, heads) = (scratch.counters, scratch.heads);
+        let (counters, heads, begun) = (scratch.counters, scratch.heads, scratch.begun);
         if !writes.puts.is_empty() {
-            self.write(&mut writer, &kv, writes)?;
+            let said = Said { position: counters.position, heads: Some(&heads), begun: Some(&begun) };
+            self.write(&mut writer, &kv, writes, said)?;
         }
         writer.counters = counters;
         for (conversation, head) in heads {
@@ -404,6 +319,10 @@ impl Store for EmbeddedStore {
         self.remove_old(retention, now_ms)
     }
 
+    fn trouble(&self) -> Option<String> {
+        self.health.trouble()
+    }
+
     fn stats(&self) -> StoreStats {
         let Ok(kv) = self.kv() else { return StoreStats::default() };
         let timeline_bytes = self.timeline_bytes().unwrap_or(0);
@@ -430,7 +349,7 @@ impl EmbeddedStore {
         }
         // No look at the free space: what this removes is what makes room.
         self.start_afresh_if_refused(&mut writer)?;
-        self.write(&mut writer, &*self.kv()?, batch)?;
+        self.write(&mut writer, &*self.kv()?, batch, Said::nothing())?;
         // Still under the lock, or a commit would put the old head back.
         if let Some(conversation) = shortened {
             self.heads.remove(&conversation);
@@ -445,15 +364,21 @@ impl EmbeddedStore {
             return Err(StoreError::DiskFull);
         }
         self.start_afresh_if_refused(&mut writer)?;
-        self.write(&mut writer, &*self.kv()?, batch).map_err(|error| StoreError::Unsure(error.to_string()))
+        self.write(&mut writer, &*self.kv()?, batch, Said::nothing())
+            .map_err(|error| StoreError::Unsure(error.to_string()))
     }
 
     /// A write that fails leaves the engine unfit for more.
-    fn write(&self, writer: &mut Writer, kv: &FjallKv, batch: Batch) -> StoreResult<()> {
+    pub(crate) fn write(&self, writer: &mut Writer, kv: &FjallKv, batch: Batch, said: Said) -> StoreResult<()> {
         // Before the write: all that was acknowledged has a lower number, and this batch has none yet.
         let number = kv.next_number();
-        kv.commit(batch).map_err(|error| {
+        let committed = kv.commit(batch).and_then(|batch| {
+            let position = said.position.max(writer.counters.position);
+            Ok(writer.tracker.committed(batch, position, said.reached())?)
+        });
+        committed.map_err(|error| {
             writer.refused_from = Some(number);
+            writer.has_stopped = matches!(error, KvError::Stopped);
             writer.space_checked = None;
             // Not `DiskFull`, even if that is why: a crash before the fresh start may leave the batch whole.
             StoreError::Unavailable(error.to_string())

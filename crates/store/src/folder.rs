@@ -1,10 +1,15 @@
 //! The data folder around the engine's files: one owner, one format, and the mark of an orderly close.
 //!
 //! ```text
-//! data/  lock  format  closed  new-epoch  damaged-….bin  notes-a  notes-b  store/…(the engine's)
+//! data/  lock  format  manifest  closed  new-epoch  damaged-….bin  acknowledged-…  notes-a  notes-b  store/…(the engine's)
 //! ```
 
-use crate::embedded::OpenError;
+use crate::{
+    acknowledged,
+    embedded::OpenError,
+    manifest::{MANIFEST, Manifest, checked, with_checksum},
+    problem::{Damage, Problem, Remedy},
+};
 use serde::{Deserialize, Serialize};
 use std::{
     fs::{self, File, TryLockError},
@@ -13,7 +18,9 @@ use std::{
 };
 
 /// The form of the folder and its rows. A newer one is refused, an older one is upgraded here.
-pub(crate) const FORMAT: u32 = 1;
+pub(crate) const FORMAT: u32 = 2;
+/// Before there was a manifest. Such a folder is upgraded when it is opened.
+const FORMAT_WITHOUT_MANIFEST: u32 = 1;
 
 /// Written when a store is closed in order, removed when it is opened: as long as it stands, every
 /// byte of the journals was acknowledged, and damage is loss.
@@ -42,33 +49,105 @@ impl Drop for Folder {
 impl Folder {
     /// Takes the folder, creating it if it does not exist.
     pub(crate) fn take(path: &Path) -> Result<Folder, OpenError> {
-        fs::create_dir_all(path)?;
+        let folder = Self::take_as_it_is(path)?;
+        folder.check_format()?;
+        Ok(folder)
+    }
+
+    /// Takes the folder, whatever its format says.
+    pub(crate) fn take_as_it_is(path: &Path) -> Result<Folder, OpenError> {
+        create_folders(path)?;
         let lock = File::options().create(true).write(true).truncate(false).open(path.join("lock"))?;
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(OpenError::Locked(path.to_owned())),
             Err(TryLockError::Error(error)) => return Err(error.into()),
         }
-        let folder = Folder { path: path.to_owned(), lock };
-        folder.check_format()?;
-        Ok(folder)
+        Ok(Folder { path: path.to_owned(), lock })
     }
 
-    fn check_format(&self) -> Result<(), OpenError> {
-        let path = self.path.join("format");
-        match fs::read_to_string(&path) {
-            Ok(text) => match text.trim().parse() {
-                Ok(FORMAT) => Ok(()),
-                Ok(found) => Err(OpenError::Format { found, known: FORMAT }),
-                Err(_) => Err(OpenError::Damaged(format!("{} does not hold a format number", path.display()))),
-            },
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                if self.engine_path().exists() {
-                    return Err(OpenError::Damaged(format!("{} is missing beside a store", path.display())));
-                }
-                Ok(write_durably(&path, format!("{FORMAT}\n").as_bytes())?)
+    /// Whether there is anything of a store in a folder.
+    pub(crate) fn is_one(path: &Path) -> bool {
+        ["format", MANIFEST, "store"].iter().any(|name| path.join(name).exists())
+    }
+
+    /// The format, if the folder names one.
+    fn format(&self) -> std::io::Result<Option<Result<u32, String>>> {
+        match fs::read(self.path.join("format")) {
+            Ok(bytes) => {
+                let text = String::from_utf8_lossy(&bytes);
+                Ok(Some(text.trim().parse().map_err(|_| text.into_owned())))
             }
-            Err(error) => Err(error.into()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(crate) fn check_format(&self) -> Result<(), OpenError> {
+        let damaged = |what: &str| {
+            let problem = Problem { file: "format".into(), what: what.into(), remedy: Remedy::Mend };
+            Err(OpenError::Damaged(Damage(vec![problem])))
+        };
+        match self.format()? {
+            Some(Ok(FORMAT)) => Ok(()),
+            // With a manifest: the process ended while the folder was upgraded.
+            Some(Ok(FORMAT_WITHOUT_MANIFEST)) => Ok(()),
+            Some(Ok(found @ FORMAT..)) => Err(OpenError::Format { found, known: FORMAT }),
+            Some(_) => damaged("it does not hold the number of a format"),
+            None if self.engine_path().exists() => damaged("it is missing beside a store"),
+            None => {
+                // The manifest first: a folder of this format without one has lost it.
+                Manifest::default().write(&self.path)?;
+                Ok(self.write_format()?)
+            }
+        }
+    }
+
+    /// Whether there must be a manifest.
+    pub(crate) fn has_manifest(&self) -> bool {
+        !matches!(self.format(), Ok(Some(Ok(FORMAT_WITHOUT_MANIFEST))))
+    }
+
+    /// When all that this format asks for is there.
+    pub(crate) fn write_format(&self) -> std::io::Result<()> {
+        if matches!(self.format(), Ok(Some(Ok(FORMAT)))) {
+            return Ok(());
+        }
+        write_durably(&self.path.join("format"), format!("{FORMAT}\n").as_bytes())
+    }
+
+    /// The format that the folder seems to have.
+    pub(crate) fn write_format_anew(&self) -> std::io::Result<()> {
+        write_durably(&self.path.join("format"), format!("{FORMAT}\n").as_bytes())
+    }
+
+    /// Makes this a folder of which nothing tells what must be in it, until it is opened.
+    pub(crate) fn forget_what_must_be_there(&self) -> std::io::Result<()> {
+        acknowledged::forget_all(&self.path)?;
+        self.remove(MANIFEST)?;
+        write_durably(&self.path.join("format"), format!("{FORMAT_WITHOUT_MANIFEST}\n").as_bytes())
+    }
+
+    /// Moves a file out of the engine's sight, and answers its name in the folder.
+    pub(crate) fn set_aside(&self, file: &Path) -> std::io::Result<PathBuf> {
+        let name = file.strip_prefix(&self.path).unwrap_or(file);
+        let name: Vec<_> = name.iter().map(|part| part.to_string_lossy()).collect();
+        let mut aside = PathBuf::from(format!("set-aside-{}", name.join("-")));
+        let mut again = 1;
+        while self.path.join(&aside).exists() {
+            again += 1;
+            aside = PathBuf::from(format!("set-aside-{}-{again}", name.join("-")));
+        }
+        fs::rename(file, self.path.join(&aside))?;
+        sync_folder(&self.path)?;
+        Ok(aside)
+    }
+
+    /// The engine was being made for the first time when the process ended, and does not open what is half made.
+    pub(crate) fn remove_unfinished_store(&self) -> std::io::Result<()> {
+        match fs::remove_dir_all(self.engine_path()) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+            removed => removed,
         }
     }
 
@@ -77,9 +156,12 @@ impl Folder {
         self.path.join("store")
     }
 
+    /// Nothing if there is none, or a damaged one: then it is as after a crash.
     pub(crate) fn closed_mark(&self) -> Option<ClosedMark> {
-        let bytes = fs::read(self.path.join("closed")).ok()?;
-        serde_json::from_slice(&bytes).ok()
+        let text = fs::read_to_string(self.path.join("closed")).ok()?;
+        // Earlier versions wrote no checksum before it.
+        let text = if text.starts_with('{') { &text } else { checked(&text)? };
+        serde_json::from_str(text).ok()
     }
 
     pub(crate) fn remove_closed_mark(&self) -> std::io::Result<()> {
@@ -108,8 +190,24 @@ impl Folder {
     }
 
     pub(crate) fn write_closed_mark(&self, mark: &ClosedMark) -> std::io::Result<()> {
-        write_durably(&self.path.join("closed"), &serde_json::to_vec(mark)?)
+        write_durably(&self.path.join("closed"), with_checksum(&serde_json::to_string(mark)?).as_bytes())
     }
+}
+
+/// Makes a folder and those above it, so that they are there after a power loss.
+pub(crate) fn create_folders(path: &Path) -> std::io::Result<()> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    if let Some(parent) = parent {
+        create_folders(parent)?;
+    }
+    match fs::create_dir(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+        made => made?,
+    }
+    sync_folder(parent.unwrap_or(Path::new(".")))
 }
 
 /// Writes a small file whole or not at all, and makes it durable.

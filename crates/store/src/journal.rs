@@ -1,13 +1,13 @@
-//! What may be cut from a damaged journal, and what may not.
+//! The engine's journals: what is whole in them, and how they are cut.
 //!
 //! The engine's journal is a row of batches, each closed by a checksum and fsynced before the next is
-//! begun. So what follows the last whole batch of the newest journal was never acknowledged: a
-//! crash may leave anything there, and it is cut before the engine sees it (which would refuse to
-//! open for some of it). Damage that a whole batch follows, damage in an older journal, and any damage
-//! at all after an orderly close is a loss of acknowledged data: that is for an operator to decide.
+//! begun. So what follows the last whole batch of the newest journal was never acknowledged, unless something else
+//! tells that it was (see [`crate::inspect`]): a crash may leave anything there, and it is cut before the engine sees it
+//! (which would refuse to open for some of it).
 //!
 //! A batch's checksum covers its items but not its number, by which the engine orders writes. Numbers
-//! grow from batch to batch, so one that does not, or leaps, is damage too.
+//! grow from batch to batch, so one that does not, or leaps, is damage too. Ordinals, which we write ourselves, have no
+//! holes: a batch that is missing is damage as well.
 //!
 //! ```text
 //! batch = 1 count:u32 seqno:u64, item*, 3 checksum:u64 "FJL3"        (little-endian)
@@ -16,9 +16,14 @@
 
 use crate::{
     embedded::OpenError,
-    folder::{ClosedMark, Folder, sync_folder, write_durably},
+    folder::{Folder, sync_folder, write_durably},
+    kv::BATCH_KEY,
+    problem::{Damage, Problem, Remedy},
+    rows::number_at,
+    tables::file_name,
 };
 use std::{
+    collections::BTreeMap,
     fs::{self, File},
     io::{self, Read, Seek, SeekFrom},
     path::{Path, PathBuf},
@@ -38,18 +43,36 @@ const NUMBER_LEAP: u64 = 1 << 32;
 const PIECES_KEPT: usize = 16;
 
 /// What a look through a journal found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Scan {
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Scan {
     /// Where the last whole batch before any damage ends.
-    whole: usize,
+    pub whole: usize,
     /// Whole batches after the damage.
-    later: usize,
-    length: usize,
+    pub later: usize,
+    pub length: usize,
+    /// Ordinals of the first and the last whole batch before any damage that have one.
+    pub first_batch: Option<u64>,
+    pub last_batch: Option<u64>,
+    /// The engine's number of the last whole batch before any damage, and of the last one that wrote to each space.
+    pub last_number: Option<u64>,
+    pub last_numbers: BTreeMap<u64, u64>,
 }
 
 impl Scan {
-    fn is_damaged(self) -> bool {
+    pub(crate) fn is_damaged(&self) -> bool {
         self.whole < self.length
+    }
+
+    fn take_in(&mut self, batch: &WholeBatch) {
+        self.whole = batch.end;
+        self.first_batch = self.first_batch.or(batch.ordinal);
+        self.last_batch = batch.ordinal.or(self.last_batch);
+        self.last_number = Some(batch.number);
+        // Without an ordinal it was written by an earlier version, whose newest row of a space may be gone from its tables.
+        let spaces = batch.ordinal.map_or(0, |_| batch.spaces);
+        for space in (0..64).filter(|space| spaces & 1 << space != 0) {
+            self.last_numbers.insert(space, batch.number);
+        }
     }
 }
 
@@ -68,11 +91,27 @@ fn number(bytes: &[u8]) -> u64 {
 struct WholeBatch {
     end: usize,
     number: u64,
+    /// None in what was written before there were ordinals.
+    ordinal: Option<u64>,
+    /// The engine's numbers of the spaces that it wrote to, one bit each.
+    spaces: u64,
+}
+
+/// The batch before the one that is looked at.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Before {
+    pub number: Option<u64>,
+    pub ordinal: Option<u64>,
 }
 
 impl WholeBatch {
-    fn may_follow(self, before: Option<u64>) -> bool {
-        before.is_none_or(|before| self.number > before && self.number - before < NUMBER_LEAP)
+    fn may_follow(&self, before: Before) -> bool {
+        let numbered = before.number.is_none_or(|before| self.number > before && self.number - before < NUMBER_LEAP);
+        numbered && self.is_next_after(before)
+    }
+
+    fn is_next_after(&self, before: Before) -> bool {
+        self.ordinal.zip(before.ordinal).is_none_or(|(ordinal, before)| ordinal == before + 1)
     }
 }
 
@@ -85,14 +124,20 @@ fn batch_at(bytes: &[u8], mut at: usize) -> Option<WholeBatch> {
     let count = number(take(bytes, at, 4)?);
     let batch_number = number(take(bytes, at, 8)?);
     let items = *at;
+    let (mut ordinal, mut spaces) = (None, 0);
     for _ in 0..count {
         match *take(bytes, at, 1)?.first()? {
             ITEM => {
-                take(bytes, at, 2 + 8)?;
+                take(bytes, at, 2)?;
+                let space = number(take(bytes, at, 8)?);
                 let key = number(take(bytes, at, 2)?) as usize;
                 take(bytes, at, 4)?;
                 let value = number(take(bytes, at, 4)?) as usize;
-                take(bytes, at, key.checked_add(value)?)?;
+                let (key, value) = take(bytes, at, key.checked_add(value)?)?.split_at(key);
+                if key == BATCH_KEY {
+                    ordinal = ordinal.or(number_at(value, 0));
+                }
+                spaces |= 1_u64.checked_shl(space.try_into().unwrap_or(u32::MAX)).unwrap_or(0);
             }
             CLEAR => drop(take(bytes, at, 8)?),
             _ => return None,
@@ -101,41 +146,49 @@ fn batch_at(bytes: &[u8], mut at: usize) -> Option<WholeBatch> {
     let checksum = xxhash_rust::xxh3::xxh3_64(&bytes[items..*at]);
     let closed =
         take(bytes, at, 1)? == [END] && number(take(bytes, at, 8)?) == checksum && take(bytes, at, 4)? == TRAILER;
-    closed.then_some(WholeBatch { end: *at, number: batch_number })
+    closed.then_some(WholeBatch { end: *at, number: batch_number, ordinal, spaces })
 }
 
-/// Looks through what was written of a journal. `before` is the number of the batch before it, and
-/// afterwards of its last whole one.
-fn scan(bytes: &[u8], before: &mut Option<u64>) -> Scan {
+/// Looks through what was written of a journal. `before` is the batch before it, and afterwards its last whole one.
+pub(crate) fn scan(bytes: &[u8], before: &mut Before) -> Scan {
     scan_below(bytes, before, u64::MAX)
 }
 
 /// The same where no batch of this number or a higher one counts: what such a one holds is damage.
-fn scan_below(bytes: &[u8], before: &mut Option<u64>, end: u64) -> Scan {
+fn scan_below(bytes: &[u8], before: &mut Before, end: u64) -> Scan {
     let counts = |batch: &WholeBatch, before| batch.number < end && batch.may_follow(before);
-    let mut whole = 0;
-    while let Some(batch) = batch_at(bytes, whole).filter(|batch| counts(batch, *before)) {
-        whole = batch.end;
-        *before = Some(batch.number);
+    let mut scan = Scan { length: bytes.len(), ..Scan::default() };
+    while let Some(batch) = batch_at(bytes, scan.whole).filter(|batch| counts(batch, *before)) {
+        scan.take_in(&batch);
+        *before = Before { number: Some(batch.number), ordinal: batch.ordinal.or(before.ordinal) };
     }
-    let mut later = 0;
-    // Not within a batch that does not count: what somebody wrote there is no batch, whatever it looks like.
-    let mut at = batch_at(bytes, whole).map_or(whole + 1, |batch| batch.end);
+    // Not within a batch that does not count: what somebody wrote there is no batch, whatever it looks like. One that is
+    // out of turn tells that those between are missing, or that this is a copy.
+    let out_of_turn = batch_at(bytes, scan.whole);
+    scan.later += usize::from(out_of_turn.is_some_and(|batch| batch.number < end && !batch.is_next_after(*before)));
+    let mut at = out_of_turn.map_or(scan.whole + 1, |batch| batch.end);
     while at < bytes.len() {
         match batch_at(bytes, at) {
             Some(batch) => {
-                later += usize::from(batch.number < end);
+                scan.later += usize::from(batch.number < end);
                 at = batch.end;
             }
             None => at += 1,
         }
     }
-    Scan { whole, later, length: bytes.len() }
+    scan
+}
+
+/// Whether the first batch of a journal has this number or a higher one. Of one that is being written.
+pub(crate) fn begins_from(journal: &Path, lowest: u64) -> io::Result<bool> {
+    let mut head = [0; 13];
+    File::open(journal)?.read_exact(&mut head)?;
+    Ok(head[0] == START && number(&head[5..]) >= lowest)
 }
 
 /// What was written to a journal. The engine sets space aside in advance, and zeros to the end of
 /// the file are no damage; a batch never ends with one.
-fn read_written(path: &Path) -> io::Result<Vec<u8>> {
+pub(crate) fn read_written(path: &Path) -> io::Result<Vec<u8>> {
     const BLOCK: usize = 1024 * 1024;
     let mut file = File::open(path)?;
     let mut block = vec![0; BLOCK];
@@ -160,7 +213,7 @@ fn read_written(path: &Path) -> io::Result<Vec<u8>> {
 }
 
 /// The journals of an engine's folder, oldest first.
-fn journals(engine: &Path) -> io::Result<Vec<PathBuf>> {
+pub(crate) fn journals(engine: &Path) -> io::Result<Vec<PathBuf>> {
     let entries = match fs::read_dir(engine) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(vec![]),
         entries => entries?,
@@ -175,67 +228,17 @@ fn journals(engine: &Path) -> io::Result<Vec<PathBuf>> {
 }
 
 /// The number that stands between these in a file's name.
-fn number_in(path: &Path, before: &str, after: &str) -> Option<u64> {
+pub(crate) fn number_in(path: &Path, before: &str, after: &str) -> Option<u64> {
     path.file_name()?.to_str()?.strip_prefix(before)?.strip_suffix(after)?.parse().ok()
 }
 
-fn name_of(path: &Path) -> String {
+pub(crate) fn name_of(path: &Path) -> String {
     path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
 /// Journals and how much was written to each, for the mark of an orderly close.
 pub(crate) fn lengths(engine: &Path) -> io::Result<Vec<(String, u64)>> {
     journals(engine)?.iter().map(|path| Ok((name_of(path), read_written(path)?.len() as u64))).collect()
-}
-
-/// Journals that are shorter than they were at the orderly close: what they have, and what they had.
-fn shortened(engine: &Path, closed: Option<&ClosedMark>) -> io::Result<Vec<(String, u64, u64)>> {
-    let mut shortened = Vec::new();
-    for (name, length) in closed.map_or(&[][..], |mark| &mark.journals) {
-        let path = engine.join(name);
-        let found = if path.exists() { read_written(&path)?.len() as u64 } else { 0 };
-        if found < *length {
-            shortened.push((name.clone(), found, *length));
-        }
-    }
-    Ok(shortened)
-}
-
-/// Cuts an unacknowledged damaged tail before the engine opens, or refuses.
-pub(crate) fn mend_tail(folder: &Folder, closed: Option<&ClosedMark>) -> Result<(), OpenError> {
-    let engine = folder.engine_path();
-    let journals = journals(&engine)?;
-    if let Some((name, found, length)) = shortened(&engine, closed)?.first() {
-        let message = format!("journal {name} has {found} bytes of the {length} that it had when it was closed");
-        return Err(OpenError::Damaged(message));
-    }
-    let Some(newest) = journals.last() else { return Ok(()) };
-    let mut number = None;
-    for path in &journals {
-        let bytes = read_written(path)?;
-        let scan = scan(&bytes, &mut number);
-        if !scan.is_damaged() {
-            continue;
-        }
-        let (name, at) = (name_of(path), scan.whole);
-        let why = match (path == newest, scan.later, closed) {
-            (false, ..) => "the journal is not the newest: everything in it was acknowledged".to_owned(),
-            (_, later @ 1.., _) => format!("{later} whole batches follow: what is damaged was acknowledged"),
-            (_, _, Some(_)) => "the store was closed in order: everything in it was acknowledged".to_owned(),
-            (true, 0, None) => {
-                cut(folder, path, &bytes, at)?;
-                tracing::warn!(
-                    journal = name,
-                    at,
-                    bytes = bytes.len() - at,
-                    "cut an unacknowledged tail from the journal"
-                );
-                continue;
-            }
-        };
-        return Err(OpenError::Damaged(format!("journal {name} is damaged at byte {at} and {why}")));
-    }
-    Ok(())
 }
 
 /// Cuts what the engine was told to write from this number on, when it has ended after a write that failed. Unlike
@@ -245,15 +248,17 @@ pub(crate) fn mend_tail(folder: &Folder, closed: Option<&ClosedMark>) -> Result<
 /// What is left is written as a new file. A thread of the engine may still be at its end, and the last one writes what
 /// it holds of the failed write to the file that it has open: one that is no part of the store any more.
 pub(crate) fn cut_refused(folder: &Folder, refused_from: u64) -> Result<(), OpenError> {
-    let mut number = None;
+    let mut before = Before::default();
     let mut looked_at = Vec::new();
     for path in journals(&folder.engine_path())? {
         let bytes = read_written(&path)?;
-        let scan = scan_below(&bytes, &mut number, refused_from);
+        let scan = scan_below(&bytes, &mut before, refused_from);
         if scan.is_damaged() && scan.later > 0 {
-            let (name, at, later) = (name_of(&path), scan.whole, scan.later);
+            let (at, later) = (scan.whole, scan.later);
             let why = format!("{later} whole batches follow: what is damaged was acknowledged");
-            return Err(OpenError::Damaged(format!("journal {name} is damaged at byte {at} and {why}")));
+            let what = format!("the journal is damaged at byte {at} and {why}");
+            let problem = Problem { file: file_name(&path), what, remedy: Remedy::Lose };
+            return Err(OpenError::Damaged(Damage(vec![problem])));
         }
         looked_at.push((path, bytes, scan));
     }
@@ -282,7 +287,7 @@ fn replace(journal: &Path, bytes: &[u8]) -> io::Result<()> {
 }
 
 /// Keeps what is cut beside the store, as `damaged-<journal>.bin`, and shortens the journal.
-fn cut(folder: &Folder, journal: &Path, bytes: &[u8], at: usize) -> io::Result<()> {
+pub(crate) fn cut(folder: &Folder, journal: &Path, bytes: &[u8], at: usize) -> io::Result<()> {
     keep_or_warn(folder, journal, &bytes[at..]);
     let file = File::options().write(true).open(journal)?;
     file.set_len(at as u64)?;
@@ -308,53 +313,6 @@ fn keep_piece(folder: &Folder, journal: &Path, piece: &[u8]) -> io::Result<()> {
     pieces.sort();
     let old = pieces.len().saturating_sub(PIECES_KEPT);
     pieces.iter().take(old).try_for_each(|(_, path)| fs::remove_file(path))
-}
-
-/// What a repair dropped from one journal.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
-pub struct Repaired {
-    pub journal: String,
-    /// Where it was cut.
-    pub at: u64,
-    pub bytes_dropped: u64,
-    /// Whole batches among what was dropped: they had been acknowledged.
-    pub batches_dropped: usize,
-}
-
-/// Cuts every journal at its first damage, whatever was acknowledged after it. The way out when
-/// `open` refuses; what is lost is reported. The store gets a new epoch: positions that were cut will be
-/// given out again, and a cursor from before must not be trusted.
-pub fn repair(path: &Path) -> Result<Vec<Repaired>, OpenError> {
-    let folder = Folder::take(path)?;
-    let closed = folder.closed_mark();
-    let missing = shortened(&folder.engine_path(), closed.as_ref())?;
-    let mut repaired = Vec::new();
-    // First, so that a repair that is cut short leaves no store whose cursors are trusted.
-    folder.ask_new_epoch()?;
-    let mut number = None;
-    for journal in journals(&folder.engine_path())? {
-        let bytes = read_written(&journal)?;
-        let scan = scan(&bytes, &mut number);
-        if scan.is_damaged() {
-            cut(&folder, &journal, &bytes, scan.whole)?;
-            repaired.push(Repaired {
-                journal: name_of(&journal),
-                at: scan.whole as u64,
-                bytes_dropped: (bytes.len() - scan.whole) as u64,
-                batches_dropped: scan.later,
-            });
-        }
-    }
-    for (journal, at, length) in missing {
-        if repaired.iter().all(|cut: &Repaired| cut.journal != journal) {
-            repaired.push(Repaired { journal, at, bytes_dropped: length - at, batches_dropped: 0 });
-        }
-    }
-    folder.remove_closed_mark()?;
-    if repaired.is_empty() {
-        folder.new_epoch_given()?;
-    }
-    Ok(repaired)
 }
 
 #[cfg(test)]

@@ -36,6 +36,12 @@ pub(crate) enum KvError {
     Io(#[from] io::Error),
     #[error("{0}")]
     Engine(String),
+    /// What the engine read is not what it wrote: a table of it is damaged.
+    #[error("{0}")]
+    Damaged(String),
+    /// The engine has ended its work after an error in a thread of its own.
+    #[error("the storage engine stopped on an error")]
+    Stopped,
 }
 
 pub(crate) type KvResult<T> = Result<T, KvError>;
@@ -71,6 +77,24 @@ pub(crate) enum Order {
     Down,
 }
 
+/// Each batch leaves this row in every space that it writes to; its value is the batch's ordinal (8 bytes, big-endian).
+/// So a journal that lacks a batch in its midst is noticed, and a space's tables never seem older than they are because
+/// what was newest in them was removed. Beyond all that scans look for.
+pub(crate) const BATCH_KEY: [u8; 33] = [0xFF; 33];
+/// The highest key that a scan over a whole space asks for.
+pub(crate) const LAST_KEY: &[u8] = &[0xFF; 32];
+
+/// A batch that was written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Committed {
+    /// Batches are numbered 1, 2, 3, … with no hole.
+    pub ordinal: u64,
+    /// The engine's number for it is not lower, and all before it had lower ones.
+    pub number: u64,
+    /// The spaces that it wrote to, one bit each.
+    pub spaces: u8,
+}
+
 /// Reading, from the live state or from a snapshot.
 pub(crate) trait KvRead: Send + Sync {
     fn get(&self, space: Space, key: &[u8]) -> KvResult<Option<Vec<u8>>>;
@@ -88,7 +112,7 @@ pub(crate) trait KvRead: Send + Sync {
 
 pub(crate) trait Kv: KvRead {
     /// Writes a batch as a whole; it is on the disk when this returns.
-    fn commit(&self, batch: Batch) -> KvResult<()>;
+    fn commit(&self, batch: Batch) -> KvResult<Committed>;
     /// What is committed from now on has this number or a higher one in the journals, and what was committed
     /// before has a lower one.
     fn next_number(&self) -> u64;

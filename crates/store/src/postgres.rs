@@ -70,7 +70,7 @@ pub enum PostgresOpenError {
     Thread(std::io::Error),
     #[error(transparent)]
     Migration(#[from] MigrationError),
-    #[error("{0}")]
+    #[error(transparent)]
     Store(#[from] StoreError),
 }
 
@@ -165,5 +165,24 @@ impl PostgresStore {
         let position = rows.first().map_or(0, |row| connection::number(row, 0));
         self.position.fetch_max(position, Ordering::AcqRel);
         Ok(position)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::error::Error;
+
+    #[test]
+    fn what_is_wrong_is_said_once() {
+        let told = || StoreError::Unavailable("refused".into());
+        for error in [PostgresOpenError::from(told()), MigrationError::from(told()).into()] {
+            let (mut said, mut next) = (Vec::new(), Some(&error as &dyn Error));
+            while let Some(error) = next {
+                said.push(error.to_string());
+                next = error.source();
+            }
+            assert_eq!(said, ["the store is unavailable: refused"]);
+        }
     }
 }

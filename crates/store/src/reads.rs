@@ -13,7 +13,11 @@ pub(crate) fn read_counters(kv: &dyn KvRead) -> StoreResult<Counters> {
 
 pub(crate) fn read_user(kv: &dyn KvRead, no: UserNo) -> StoreResult<Option<User>> {
     let row = kv.get(Space::Meta, &key(b'U', &[no.0])).map_err(store_error)?;
-    row.map(|row| Ok(decode::<UserRow>(&row)?.user(no))).transpose()
+    let Some(row) = row else { return Ok(None) };
+    // A row of its own: programs that do not know of it write the user's row anew and leave this one.
+    let revoked = kv.get(Space::Meta, &key(b'v', &[no.0])).map_err(store_error)?;
+    let revoked_at = revoked.and_then(|row| number_at(&row, 0)).unwrap_or(0);
+    Ok(Some(User { revoked_at, ..decode::<UserRow>(&row)?.user(no) }))
 }
 
 pub(crate) fn read_conversation(kv: &dyn KvRead, no: ConversationNo) -> StoreResult<Option<Conversation>> {

@@ -4,8 +4,10 @@
 use crate::{
     embedded::{EmbeddedStore, OpenError, Writer, store_error},
     fjall_kv::FjallKv,
+    inspect::inspect,
     journal,
     reads::read_counters,
+    tracker::JournalTracker,
 };
 use parking_lot::RwLockReadGuard;
 use std::{
@@ -28,6 +30,13 @@ impl EmbeddedStore {
     /// Starts the engine afresh after it gave up on a failed write. What it was to write then is cut from its
     /// journals, whole or torn: who asked for it was told that it failed, and nobody was told that it is there.
     fn restart_engine(&self, writer: &mut Writer, refused_from: u64) -> StoreResult<()> {
+        if writer.has_stopped {
+            self.health.verify_after_stop().map_err(|error| StoreError::Unavailable(error.to_string()))?;
+        }
+        // Started again, it would stop again: at the latest when it merges the damaged table.
+        if let Some(trouble) = self.health.trouble() {
+            return Err(StoreError::Damaged(trouble));
+        }
         let Some(_turn) = self.long_reads.try_write() else {
             let why = "the engine is restarted when the backup that reads from it is done";
             return Err(StoreError::Unavailable(why.into()));
@@ -43,15 +52,23 @@ impl EmbeddedStore {
                 }
             }
         }
-        journal::cut_refused(&self.folder, refused_from).map_err(|error| match error {
-            OpenError::Damaged(what) => StoreError::Damaged(what),
+        let unavailable = |error: std::io::Error| StoreError::Unavailable(error.to_string());
+        let damaged = |error: OpenError| match error {
+            OpenError::Damaged(damage) => StoreError::Damaged(damage.to_string()),
             other => StoreError::Unavailable(other.to_string()),
-        })?;
+        };
+        journal::cut_refused(&self.folder, refused_from).map_err(damaged)?;
+        let found = inspect(&self.folder).map_err(unavailable)?;
+        found.refuse().map_err(damaged)?;
         let fresh = FjallKv::open(&self.folder.engine_path(), self.options.sizes()).map_err(store_error)?;
+        writer.tracker =
+            JournalTracker::begin(&self.folder, &found, fresh.space_ids(), fresh.last_batch()).map_err(unavailable)?;
         writer.counters = read_counters(&fresh)?;
         self.heads.clear();
         self.position.store(writer.counters.position, Ordering::Release);
-        *kv = Some(Arc::new(fresh));
+        let fresh = Arc::new(fresh);
+        self.health.watch(&fresh);
+        *kv = Some(fresh);
         tracing::warn!("the engine was started afresh after a failed write");
         Ok(())
     }

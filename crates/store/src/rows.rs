@@ -10,6 +10,7 @@
 //! | meta | `m` conversation, user | membership, read mark, mute |
 //! | meta | `r` user, kind, conversation | that the user is in it |
 //! | meta | `s` user | when the user's last session ended |
+//! | meta | `v` user | before when the user's tokens are revoked |
 //! | meta | `f` conversation | the oldest sequence that retention left |
 //! | meta | `o` position / `O` | entries awaiting push / how far push has got, first row left |
 //! | meta | `d` id | a notification given up |
@@ -141,7 +142,7 @@ impl UserRow {
     pub(crate) fn user(self, no: UserNo) -> User {
         let UserRow { id, name, avatar, attributes, created_at, window } = self;
         let do_not_disturb = window.map(|(start, end, time_zone)| Box::new(DailyWindow { start, end, time_zone }));
-        User { no, id, name, avatar, attributes, created_at, do_not_disturb }
+        User { no, id, name, avatar, attributes, created_at, do_not_disturb, revoked_at: 0 }
     }
 }
 

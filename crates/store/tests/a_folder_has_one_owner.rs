@@ -34,7 +34,7 @@ fn a_newer_format_is_refused() {
     let format = folder.path().join("format");
     fs::write(&format, "7\n").unwrap();
     let refusal = EmbeddedStore::open(options(folder.path())).err().unwrap();
-    assert!(matches!(refusal, OpenError::Format { found: 7, known: 1 }), "{refusal}");
+    assert!(matches!(refusal, OpenError::Format { found: 7, known: 2 }), "{refusal}");
     for missing_or_garbled in [None, Some("one")] {
         fs::remove_file(&format).ok();
         if let Some(text) = missing_or_garbled {
@@ -53,4 +53,49 @@ fn the_epoch_stays_and_differs_between_stores() {
     let epochs = [one.path(), one.path(), two.path()].map(|path| open(path).epoch());
     assert_eq!(epochs[0], epochs[1]);
     assert_ne!(epochs[0], epochs[2]);
+}
+
+#[test]
+fn a_folder_of_the_format_before_is_upgraded_and_guarded_from_then_on() {
+    let folder = scratch();
+    let store = open(folder.path());
+    let room = populate(&store);
+    say(&store, room, ["a", "b"], NOON);
+    drop(store);
+    // As it was before there was a manifest.
+    for name in ["manifest", "acknowledged-0", "closed"] {
+        fs::remove_file(folder.path().join(name)).unwrap();
+    }
+    fs::write(folder.path().join("format"), "1\n").unwrap();
+
+    let store = open(folder.path());
+    assert_eq!(said(&store, room), ["a", "b"]);
+    say(&store, room, ["c"], NOON);
+    drop(store);
+    assert_eq!(fs::read_to_string(folder.path().join("format")).unwrap(), "2\n");
+    assert_eq!(said(&open(folder.path()), room), ["a", "b", "c"]);
+    fs::remove_file(folder.path().join("manifest")).unwrap();
+    let refused = EmbeddedStore::open(options(folder.path())).err().map(|error| error.to_string());
+    assert!(refused.as_ref().is_some_and(|why| why.contains("manifest: it is missing")), "{refused:?}");
+}
+
+#[test]
+fn a_folder_that_was_never_finished_is_made_anew() {
+    let folder = scratch();
+    drop(open(folder.path()));
+    // The process ended while the engine was being made: the manifest names no journal yet.
+    let unfinished = r#"{"journals":[],"spaces":[],"emptied":{}}"#;
+    let sum = xxhash_rust::xxh3::xxh3_64(unfinished.as_bytes());
+    fs::write(folder.path().join("manifest"), format!("{sum:016x}\n{unfinished}\n")).unwrap();
+    let refused = EmbeddedStore::open(options(folder.path())).err().map(|error| error.to_string());
+    assert!(refused.as_ref().is_some_and(|why| why.contains("there are batches")), "one put back: {refused:?}");
+    for name in ["closed", "acknowledged-0", "store/version"] {
+        fs::remove_file(folder.path().join(name)).unwrap();
+    }
+    fs::write(folder.path().join("store/0.jnl"), [0; 4_096]).unwrap();
+    let store = open(folder.path());
+    let room = populate(&store);
+    say(&store, room, ["a"], NOON);
+    drop(store);
+    assert_eq!(said(&open(folder.path()), room), ["a"]);
 }

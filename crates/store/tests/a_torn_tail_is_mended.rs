@@ -10,7 +10,7 @@ use std::{
 };
 use support::*;
 use tidings_engine::{model::*, store::*};
-use tidings_store::{EmbeddedStore, OpenError, repair};
+use tidings_store::{EmbeddedStore, OpenError, Repair, repair};
 
 const ROOM: ConversationNo = ConversationNo(1);
 
@@ -34,14 +34,17 @@ fn written(bytes: &[u8]) -> usize {
     bytes.iter().rposition(|byte| *byte != 0).map_or(0, |at| at + 1)
 }
 
-/// Four batches of three messages, then a copy of the open folder.
+/// Four batches of three messages, then a copy of the open folder as it was before the fourth was acknowledged.
 fn crashed() -> Crashed {
     let served = scratch();
     let store = open(served.path());
     populate(&store);
     let path = newest_journal(served.path());
     let mut ends = Vec::new();
+    let notes = served.path().join(format!("acknowledged-{}", path.file_stem().unwrap().to_str().unwrap()));
+    let mut acknowledged = Vec::new();
     for batch in 0..4 {
+        acknowledged = fs::read(&notes).unwrap();
         say(&store, ROOM, (0..3).map(|n| format!("{batch}-{n}")), NOON);
         ends.push(written(&fs::read(&path).unwrap()));
     }
@@ -49,6 +52,7 @@ fn crashed() -> Crashed {
     copy_folder(served.path(), folder.path());
     let bytes = fs::read(&path).unwrap()[..ends[3]].to_vec();
     let journal = path.file_name().unwrap().to_str().unwrap().to_owned();
+    fs::write(folder.path().join(notes.file_name().unwrap()), acknowledged).unwrap();
     // The space set aside beyond it, tens of MiB, is not copied again for each case.
     fs::write(folder.path().join("store").join(&journal), &bytes).unwrap();
     Crashed { folder, journal, bytes, ends }
@@ -165,7 +169,7 @@ fn only_a_repair_that_drops_something_gives_a_new_epoch() {
     let crashed = crashed();
     let epoch = open(crashed.with_journal(&crashed.bytes).path()).epoch();
     let sound = crashed.with_journal(&crashed.bytes);
-    assert_eq!(repair(sound.path()).unwrap(), []);
+    assert_eq!(repair(sound.path()).unwrap(), Repair::default());
     assert_eq!(open(sound.path()).epoch(), epoch);
 
     let mended = crashed.with_journal(&crashed.bytes[..crashed.bytes.len() - 1]);
@@ -185,9 +189,11 @@ fn a_flipped_byte_in_an_earlier_batch_is_refused_until_repaired() {
     let copy = crashed.flipped(at);
     let refusal = refusal(copy.path());
     assert!(refusal.contains("`tidings check --repair`") && refusal.contains("2 whole batches"), "{refusal}");
-    let repaired = repair(copy.path()).unwrap();
-    assert_eq!(repaired.len(), 1);
-    assert_eq!((repaired[0].at, repaired[0].batches_dropped), (crashed.ends[0] as u64, 2));
+    let repair = repair(copy.path()).unwrap();
+    assert_eq!(repair.repaired.len(), 1);
+    assert_eq!((repair.repaired[0].at, repair.repaired[0].batches_dropped), (crashed.ends[0] as u64, 2));
+    // The fourth batch was never acknowledged.
+    assert_eq!((repair.lost[0].conversation.as_deref(), &repair.lost[0].seqs[..]), (Some("g"), &[(4, 9)][..]));
     holds(copy.path(), 1);
 }
 
@@ -217,8 +223,6 @@ fn after_an_orderly_close_no_damage_is_cut() {
 
     fs::write(&journal, &bytes[..end / 2]).unwrap();
     let repaired = repair(served.path()).unwrap();
-    assert_eq!(repaired.len(), 1, "the journal is named once, though it is both shorter and torn");
-    fs::write(&journal, &flipped).unwrap();
-    assert_eq!(repair(served.path()).unwrap().len(), 1);
+    assert_eq!(repaired.repaired.len(), 1, "the journal is named once, though it is both shorter and torn");
     assert_eq!(said(&open(served.path()), ROOM), Vec::<String>::new());
 }

@@ -85,7 +85,7 @@ fn never_back(store: &dyn Store) {
 fn dead(store: &dyn Store) {
     let given_up = |id| DeadNotification {
         id,
-        failed_at: NOON + id,
+        failed_at: NOON + id % 1_000,
         attempts: 12,
         last_error: "503 ünavailable".into(),
         event: "{\"n\":1}".into(),
@@ -102,5 +102,15 @@ fn dead(store: &dyn Store) {
         Proposal::DropDead { ids: vec![8] },
     ];
     store.commit(&batch, NOON).unwrap();
+    assert_eq!(store.dead_notifications(None, 10).unwrap(), [1, 7].map(given_up));
+    // Ids up to 2^63 stand in their order: what waits for another attempt is above all that was given up.
+    let above = [1 << 62, 1 << 62 | 5, 1 << 62 | 1 << 61, (1 << 63) - 2];
+    commit(store, Proposal::OutboxDone { through: 0, dead: above.iter().rev().map(|id| given_up(*id)).collect() });
+    assert_eq!(store.dead_notifications(Some(7), 10).unwrap(), above.map(given_up));
+    assert_eq!(store.dead_notifications(Some((1 << 62) - 1), 2).unwrap(), [above[0], above[1]].map(given_up));
+    let again = DeadNotification { attempts: 3, ..given_up(above[1]) };
+    commit(store, Proposal::OutboxDone { through: 0, dead: vec![again.clone()] });
+    assert_eq!(store.dead_notifications(Some(above[1] - 1), 1).unwrap(), [again]);
+    commit(store, Proposal::DropDead { ids: above.to_vec() });
     assert_eq!(store.dead_notifications(None, 10).unwrap(), [1, 7].map(given_up));
 }

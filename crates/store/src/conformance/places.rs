@@ -16,6 +16,7 @@ pub(super) const CHECKS: &[Check] = &[
     ("a read mark moves forward only, and not past the head", mark_read),
     ("a mute is kept", mute),
     ("do-not-disturb is set and ended", do_not_disturb),
+    ("tokens are revoked for good", revoke),
     ("a user's conversations are listed with and without direct ones", conversations_of),
     ("who joins again starts at the head", rejoin),
 ];
@@ -236,6 +237,27 @@ fn do_not_disturb(store: &dyn Store) {
         assert_eq!(store.user(u[0]).unwrap().unwrap().do_not_disturb.as_deref(), window.as_ref());
     }
     let unknown = Proposal::SetDoNotDisturb { user: UserNo(5), window: None };
+    assert_eq!(commit(store, unknown), Outcome::Refused(Refused::NoSuchUser(UserNo(5))));
+}
+
+fn revoke(store: &dyn Store) {
+    let u = users(store, 2);
+    let revoked_at = |user: UserNo| store.user(user).unwrap().unwrap().revoked_at;
+    assert_eq!(revoked_at(u[0]), 0);
+    let revoke = |before| Proposal::Revoke { user: u[0], before, reason: "lost".into() };
+    assert_eq!(commit(store, revoke(NOON)), Outcome::Done);
+    assert_eq!(revoked_at(u[0]), NOON);
+    // One from a clock that is behind takes nothing back; two in one batch count as the later one.
+    assert_eq!(commit(store, revoke(NOON - 1)), Outcome::Done);
+    assert_eq!(revoked_at(u[0]), NOON);
+    store.commit(&[revoke(NOON + 7), revoke(NOON + 5)], NOON).unwrap();
+    assert_eq!(revoked_at(u[0]), NOON + 7);
+    // A change of the card leaves it.
+    let patch =
+        UserPatch { id: store.user(u[0]).unwrap().unwrap().id, name: Some("Ada".into()), ..UserPatch::default() };
+    commit(store, Proposal::PutUsers(vec![patch]));
+    assert_eq!((revoked_at(u[0]), revoked_at(u[1])), (NOON + 7, 0));
+    let unknown = Proposal::Revoke { user: UserNo(5), before: NOON, reason: String::new() };
     assert_eq!(commit(store, unknown), Outcome::Refused(Refused::NoSuchUser(UserNo(5))));
 }
 

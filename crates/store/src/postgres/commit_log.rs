@@ -6,7 +6,7 @@ use super::{
     write::now_ms,
 };
 use crate::{
-    embedded::fresh_epoch,
+    open::fresh_epoch,
     rows::{decode, decode_content, encode},
 };
 use std::{collections::BTreeMap, sync::atomic::Ordering};

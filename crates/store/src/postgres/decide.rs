@@ -59,6 +59,8 @@ pub(crate) struct Changes<'a> {
     /// Conversations that somebody left.
     pub left: BTreeSet<ConversationNo>,
     pub last_seen: BTreeMap<UserNo, u64>,
+    /// Before when users' tokens are revoked.
+    pub revoked: BTreeMap<UserNo, u64>,
     pub outbox_done: Option<Position>,
     pub dead: BTreeMap<u64, Option<&'a DeadNotification>>,
 }
@@ -165,6 +167,14 @@ impl<'a> Decider<'a> {
                 self.changes.users.insert(*user);
                 Ok(Outcome::Done)
             }
+            Proposal::Revoke { user, before, .. } => {
+                if !self.known.users.contains_key(user) {
+                    return Err(Refused::NoSuchUser(*user).into());
+                }
+                let revoked = self.changes.revoked.entry(*user).or_default();
+                *revoked = (*revoked).max(*before);
+                Ok(Outcome::Done)
+            }
             Proposal::SetLastSeen(seen) => {
                 self.changes.last_seen.extend(seen.iter().copied());
                 Ok(Outcome::Done)
@@ -237,8 +247,16 @@ impl<'a> Decider<'a> {
                     let no = UserNo(self.known.users_counted);
                     self.known.user_nos.insert(patch.id.clone(), no);
                     let (id, created_at) = (patch.id.clone(), self.now_ms);
-                    let user =
-                        User { no, id, name: None, avatar: None, attributes: None, created_at, do_not_disturb: None };
+                    let user = User {
+                        no,
+                        id,
+                        name: None,
+                        avatar: None,
+                        attributes: None,
+                        created_at,
+                        do_not_disturb: None,
+                        revoked_at: 0,
+                    };
                     self.known.users.entry(no).or_insert(user)
                 }
             };

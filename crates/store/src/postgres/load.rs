@@ -68,7 +68,7 @@ impl<'a> Touched<'a> {
                 self.heads.insert(*conversation);
                 self.memberships.insert((*conversation, *user));
             }
-            Proposal::SetDoNotDisturb { user, .. } => drop(self.users.insert(*user)),
+            Proposal::SetDoNotDisturb { user, .. } | Proposal::Revoke { user, .. } => drop(self.users.insert(*user)),
             Proposal::SetLastSeen(_)
             | Proposal::Kick { .. }
             | Proposal::OutboxDone { .. }

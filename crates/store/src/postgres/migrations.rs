@@ -5,7 +5,7 @@
 //! it that run go on, while nodes that start must know every change.
 
 use super::connection::{Connection, Connector, Failure, Use, number, stored};
-use crate::embedded::fresh_epoch;
+use crate::open::fresh_epoch;
 use std::sync::Arc;
 use tidings_engine::store::StoreError;
 
@@ -20,6 +20,7 @@ const MIGRATIONS: &[Migration] = &[
     Migration { version: 2, name: "commit log", sql: include_str!("migrations/0002_commit_log.sql") },
     Migration { version: 3, name: "terms", sql: include_str!("migrations/0003_terms.sql") },
     Migration { version: 4, name: "left", sql: include_str!("migrations/0004_left.sql") },
+    Migration { version: 5, name: "revoked", sql: include_str!("migrations/0005_revoked.sql") },
 ];
 
 /// The version of the tables that this program knows.
@@ -42,7 +43,7 @@ pub enum MigrationError {
     /// Nothing of it was done.
     #[error("changing the tables to version {version} ({name}): {why}")]
     Failed { version: u64, name: &'static str, why: StoreError },
-    #[error("{0}")]
+    #[error(transparent)]
     Store(#[from] StoreError),
 }
 

@@ -79,8 +79,9 @@ impl Store for PostgresStore {
     }
 
     fn user(&self, no: UserNo) -> StoreResult<Option<User>> {
-        let rows = self.query("SELECT card FROM users WHERE no = $1", &[&stored(no.0)])?;
-        rows.first().map(|row| Ok(decode::<UserRow>(row.get(0))?.user(no))).transpose()
+        let rows = self.query("SELECT card, revoked_at FROM users WHERE no = $1", &[&stored(no.0)])?;
+        let user = |row: &Row| Ok(User { revoked_at: number(row, 1), ..decode::<UserRow>(row.get(0))?.user(no) });
+        rows.first().map(user).transpose()
     }
 
     fn last_seen(&self, no: UserNo) -> StoreResult<Option<u64>> {

@@ -23,6 +23,7 @@ struct Columns<'a> {
     places: (Vec<i64>, Vec<i16>, Vec<i64>),
     places_gone: (Vec<i64>, Vec<i16>, Vec<i64>),
     last_seen: (Vec<i64>, Vec<i64>),
+    revoked: (Vec<i64>, Vec<i64>),
     sends_gone: (Vec<i64>, Vec<&'a str>, Vec<i64>),
     entries: Entries<'a>,
     logged: (Vec<i64>, Vec<&'a [u8]>),
@@ -85,6 +86,7 @@ impl<'a> Columns<'a> {
             left: changes.left.iter().map(|no| stored(no.0)).collect(),
             places: three(places(true).map(place)),
             places_gone: three(places(false).map(place)),
+            revoked: changes.revoked.iter().map(|(user, at)| (stored(user.0), stored(*at))).unzip(),
             last_seen: changes.last_seen.iter().map(|(user, at)| (stored(user.0), stored(*at))).unzip(),
             sends_gone: three(
                 known
@@ -206,6 +208,9 @@ pub(crate) async fn write(
     if !columns.last_seen.0.is_empty() {
         calls.push(Call::new(PUT_LAST_SEEN, &[&columns.last_seen.0, &columns.last_seen.1]));
     }
+    if !columns.revoked.0.is_empty() {
+        calls.push(Call::new(REVOKE, &[&columns.revoked.0, &columns.revoked.1]));
+    }
     if !columns.dead.0.is_empty() {
         calls.push(Call::new(PUT_DEAD, &[&columns.dead.0, &columns.dead.1]));
     }
@@ -286,6 +291,8 @@ const DROP_PLACES: &str = "DELETE FROM places p USING unnest($1::bigint[], $2::s
      WHERE p.user_no = k.user_no AND p.kind = k.kind AND p.conversation = k.conversation";
 const PUT_LAST_SEEN: &str = "INSERT INTO last_seen (user_no, at) SELECT * FROM unnest($1::bigint[], $2::bigint[]) \
      ON CONFLICT (user_no) DO UPDATE SET at = excluded.at";
+const REVOKE: &str = "UPDATE users u SET revoked_at = greatest(u.revoked_at, k.before) \
+     FROM unnest($1::bigint[], $2::bigint[]) AS k (no, before) WHERE u.no = k.no";
 const PUT_DEAD: &str = "INSERT INTO dead_notifications (id, row) SELECT * FROM unnest($1::bigint[], $2::bytea[]) \
      ON CONFLICT (id) DO UPDATE SET row = excluded.row";
 const DROP_SENDS: &str = "DELETE FROM dedupe d USING unnest($1::bigint[], $2::text[], $3::bigint[]) AS k (sender, client_msg_id, position) \
