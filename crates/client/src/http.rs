@@ -197,6 +197,9 @@ impl Http {
                 path.push_str(&format!("{name}={value}&"));
             }
         }
+        if let Some(cursor) = &query.cursor {
+            path.push_str(&format!("cursor={}&", path_segment(cursor)));
+        }
         path.pop();
         self.get(&path)
     }

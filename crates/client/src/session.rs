@@ -12,7 +12,7 @@ use std::{
 use tidings_protocol::{
     frames::{Bind, Bound, ClientFrame, ServerFrame},
     http::NewMessage,
-    ws::{Control, Data, OpCode, put_client_frame, take_frame},
+    ws::{Assembly, Control, Data, OpCode, Received, derive_accept_key, put_client_frame, take_frame},
 };
 
 /// The door's path.
@@ -27,6 +27,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 pub struct Session {
     stream: TcpStream,
     buffer: Vec<u8>,
+    assembly: Assembly,
     /// What `bound` said, once bound.
     pub bound: Option<Bound>,
     /// The newest cursor that was handed over.
@@ -46,7 +47,7 @@ impl Session {
         stream.set_read_timeout(Some(timeout))?;
         stream.set_write_timeout(Some(timeout))?;
         let mut buffer = Vec::new();
-        put_upgrade(&mut buffer, CONNECT_PATH);
+        let key = put_upgrade(&mut buffer, CONNECT_PATH);
         stream.write_all(&buffer)?;
         buffer.clear();
         loop {
@@ -54,8 +55,11 @@ impl Session {
                 if head.status != 101 {
                     return Err(ClientError::Protocol(format!("the upgrade was answered with {}", head.status)));
                 }
+                if head.accept.is_none_or(|accept| accept != derive_accept_key(key.as_bytes())) {
+                    return Err(ClientError::Protocol("the upgrade was answered to somebody else".into()));
+                }
                 buffer.drain(..head.body_start);
-                return Ok(Session { stream, buffer, bound: None, cursor: None });
+                return Ok(Session { stream, buffer, assembly: Assembly::default(), bound: None, cursor: None });
             }
             let mut part = [0; 1024];
             match stream.read(&mut part)? {
@@ -101,7 +105,7 @@ impl Session {
     /// Writes any text as a frame, for tests of what the server must refuse.
     pub fn write_text(&mut self, payload: &[u8]) -> Result<(), ClientError> {
         let mut bytes = Vec::with_capacity(payload.len() + 14);
-        put_client_frame(&mut bytes, OpCode::Data(Data::Text), payload, MASK);
+        put_client_frame(&mut bytes, OpCode::Data(Data::Text), payload, mask());
         self.write_bytes(&bytes)
     }
 
@@ -128,17 +132,18 @@ impl Session {
                 take_frame(&mut self.buffer, false, SERVER_FRAME_BYTES_MAX).map_err(ClientError::protocol)?
             {
                 let end = frame.payload.end;
-                let payload = self.buffer[frame.payload].to_vec();
+                let payload = self.buffer[frame.payload.clone()].to_vec();
                 self.buffer.drain(..end);
-                match frame.opcode {
-                    OpCode::Data(Data::Text) => return self.note(&payload).map(Some),
-                    OpCode::Control(Control::Ping) => {
+                let received = self.assembly.take(&frame, &payload, SERVER_FRAME_BYTES_MAX);
+                match received.map_err(ClientError::protocol)? {
+                    Received::Text(text) => return self.note(text.as_bytes()).map(Some),
+                    Received::Ping => {
                         let mut pong = Vec::new();
-                        put_client_frame(&mut pong, OpCode::Control(Control::Pong), &payload, MASK);
+                        put_client_frame(&mut pong, OpCode::Control(Control::Pong), &payload, mask());
                         self.write_bytes(&pong)?;
                     }
-                    OpCode::Control(Control::Close) => return Err(closed(&payload)),
-                    _ => {}
+                    Received::Close(_) => return Err(closed(&payload)),
+                    Received::Part | Received::Binary(_) | Received::Pong => {}
                 }
                 continue;
             }
@@ -188,8 +193,11 @@ impl Session {
     }
 }
 
-/// A constant mask: masking protects proxies from hostile scripts, and there is no proxy here.
-pub const MASK: [u8; 4] = [0x37, 0xfa, 0x21, 0x3d];
+/// A key for one frame. RFC 6455, 5.3: a new one for each, which nobody can foretell. With one key for all, a server that
+/// unmasks wrongly would be found out by as few as that key shows.
+pub fn mask() -> [u8; 4] {
+    rand::random()
+}
 
 /// What a close frame's payload says.
 pub fn closed(payload: &[u8]) -> ClientError {

@@ -1,6 +1,7 @@
 //! HTTP/1.1 requests and answers as bytes, the WebSocket upgrade, and the shape of a batch of entries.
 
 use std::io::Write;
+use tidings_protocol::ws::generate_key;
 
 /// Appends a request with a JSON body.
 pub fn put_request(out: &mut Vec<u8>, method: &str, path: &str, authorization: &str, body: &[u8]) {
@@ -19,14 +20,16 @@ pub fn put_request_of(out: &mut Vec<u8>, (method, path): (&str, &str), authoriza
     out.extend_from_slice(body);
 }
 
-/// Appends the request that turns a connection into a WebSocket. The key is a constant: it guards
-/// against caches that answer by mistake, and there is none between a test and its server.
-pub fn put_upgrade(out: &mut Vec<u8>, path: &str) {
+/// Appends the request that turns a connection into a WebSocket, and returns its key: an answer that holds what
+/// `derive_accept_key` makes of it is no cache's.
+pub fn put_upgrade(out: &mut Vec<u8>, path: &str) -> String {
+    let key = generate_key();
     let _ = write!(
         out,
         "GET {path} HTTP/1.1\r\nHost: tidings\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: \
-         13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+         13\r\nSec-WebSocket-Key: {key}\r\n\r\n"
     );
+    key
 }
 
 /// The head of an answer: where its body stands, if all of the head has come.
@@ -40,6 +43,8 @@ pub struct AnswerHead {
     /// The server will close the connection after this answer.
     pub closes: bool,
     pub retry_after: Option<u64>,
+    /// `Sec-WebSocket-Accept`.
+    pub accept: Option<String>,
 }
 
 /// Bytes of an answer's head that are taken; ours are a few hundred.
@@ -58,8 +63,15 @@ pub fn answer_head(bytes: &[u8]) -> Result<Option<AnswerHead>, String> {
         .and_then(|rest| rest.get(..3))
         .and_then(|code| code.parse().ok())
         .ok_or_else(|| "an answer without a status line".to_owned())?;
-    let mut head =
-        AnswerHead { status, body_start: end + 4, body_length: 0, chunked: false, closes: false, retry_after: None };
+    let mut head = AnswerHead {
+        status,
+        body_start: end + 4,
+        body_length: 0,
+        chunked: false,
+        closes: false,
+        retry_after: None,
+        accept: None,
+    };
     for (name, value) in lines.filter_map(|line| line.split_once(':')) {
         let value = value.trim();
         if name.eq_ignore_ascii_case("content-length") {
@@ -70,6 +82,8 @@ pub fn answer_head(bytes: &[u8]) -> Result<Option<AnswerHead>, String> {
             head.closes = value.eq_ignore_ascii_case("close");
         } else if name.eq_ignore_ascii_case("retry-after") {
             head.retry_after = value.parse().ok();
+        } else if name.eq_ignore_ascii_case("sec-websocket-accept") {
+            head.accept = Some(value.to_owned());
         }
     }
     Ok(Some(head))

@@ -37,7 +37,7 @@ pub struct Entry {
     #[serde(rename = "type")]
     pub content_type: String,
     /// The content: any JSON, carried unchanged.
-    #[schema(value_type = Object)]
+    #[schema(value_type = serde_json::Value)]
     pub body: Box<RawValue>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mentions: Vec<String>,

@@ -100,7 +100,7 @@ impl ErrorCode {
     }
 
     /// The WebSocket close code that goes with the code when it ends a session: 4000 plus a
-    /// stable number, so that a client that reads only numbers can branch too.
+    /// stable number, so that a client that reads only numbers can branch too. `docs/websocket.md` says what it does.
     pub fn close_code(self) -> u16 {
         use ErrorCode::*;
         match self {
@@ -118,7 +118,15 @@ impl ErrorCode {
             QueueFull => 4011,
             StoreUnavailable => 4012,
             NodeUnavailable => 4013,
-            _ => 4999,
+            CursorInvalid => 4014,
+            NotFound => 4015,
+            InvalidField => 4016,
+            Forbidden => 4017,
+            RateLimited => 4018,
+            AlreadyBound => 4019,
+            Internal => 4020,
+            // These refuse requests; they end no session.
+            NotAMember | MethodNotAllowed | UnsupportedMediaType | Conflict | ClientMsgIdReused => 4999,
         }
     }
 }

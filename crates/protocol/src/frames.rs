@@ -1,28 +1,31 @@
 //! The JSON frames of the WebSocket door. Each is an object whose `t` names it.
 //!
-//! A client binds first; every later request may carry a `ref`, which its answer repeats. Unknown
-//! fields are ignored, so that newer clients can talk to older servers; unknown `t` is an error.
+//! A client binds first; every later request may carry a `ref`, which its answer repeats. What clients write is read
+//! strictly, as over HTTP ([`crate::json`]); clients ignore fields and frames that they do not know.
 
 use crate::{entry::Entry, error::ErrorCode, http};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 use std::borrow::Cow;
 
 /// What a client sends.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(tag = "t", rename_all = "snake_case")]
 pub enum ClientFrame {
+    /// The first frame: whose session this is.
     Bind(Bind),
+    /// A message. Answered once it is durable.
     Send(Send),
+    /// The user has read up to `seq`.
     Read {
         #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
         reference: Option<u64>,
         conversation: String,
         seq: u64,
     },
-    Typing {
-        conversation: String,
-    },
+    /// The user types: told to members who are there, not stored, not answered.
+    Typing { conversation: String },
+    /// A part of a conversation's timeline.
     History {
         #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
         reference: Option<u64>,
@@ -30,6 +33,18 @@ pub enum ClientFrame {
         #[serde(flatten)]
         query: http::HistoryQuery,
     },
+    /// The user's conversations, the latest active first, page by page.
+    Conversations {
+        #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
+        reference: Option<u64>,
+        /// The `next` of the page before; absent for the first.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        after: Option<String>,
+        /// At most so many (limit 200); absent or 0: as many as the server sees fit.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        limit: Option<usize>,
+    },
+    /// Answered with `pong`: something is to be heard from a client at least every `heartbeat_ms`.
     Ping {
         #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
         reference: Option<u64>,
@@ -63,13 +78,18 @@ pub enum ClientFrame {
         events: Vec<http::PopupEvent>,
     },
     /// This device has these pushes.
-    Ack {
-        pushes: Vec<u64>,
+    Ack { pushes: Vec<u64> },
+    /// The session goes on with a new token of the same user.
+    Refresh {
+        #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
+        reference: Option<u64>,
+        token: String,
     },
+    /// The session ends.
     Unbind,
 }
 
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Bind {
     pub token: String,
     /// Names the device for as long as the app is installed. A second session of it replaces the first.
@@ -91,7 +111,7 @@ fn default_device_kind() -> String {
     "web".into()
 }
 
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Send {
     #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
     pub reference: Option<u64>,
@@ -107,30 +127,23 @@ pub struct Send {
 
 /// What the server sends. Batches of entries are written by the session without this type, from
 /// bytes that all receivers share; its `Messages` variant is how clients read them.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(tag = "t", rename_all = "snake_case", try_from = "AnyServerFrame")]
 pub enum ServerFrame {
+    /// The answer to `bind`.
     Bound(Bound),
     /// New entries, oldest first. Keep `cursor` and hand it back on the next bind.
-    Messages {
-        cursor: String,
-        entries: Vec<Entry>,
-    },
+    Messages { cursor: String, entries: Vec<Entry> },
     /// Answers to sends, in the order of their commits.
-    Sent {
-        results: Vec<Sent>,
-    },
+    Sent { results: Vec<Sent> },
     /// This user's read mark moved, here or on another device.
-    Read {
-        conversation: String,
-        user: String,
-        seq: u64,
-    },
+    Read { conversation: String, user: String, seq: u64 },
     /// The answer to a `read`, `history` or `ping` that had a `ref`.
     Ok {
         #[serde(rename = "ref")]
         reference: u64,
     },
+    /// The answer to `history`.
     History {
         #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
         reference: Option<u64>,
@@ -138,19 +151,23 @@ pub enum ServerFrame {
         #[serde(flatten)]
         page: http::HistoryPage,
     },
-    Typing {
-        conversation: String,
-        user: String,
+    /// The answer to `conversations`.
+    Conversations {
+        #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
+        reference: Option<u64>,
+        #[serde(flatten)]
+        page: http::ConversationPage,
     },
+    /// A member types.
+    Typing { conversation: String, user: String },
     /// The user is no longer in this conversation (or is again): a hint to refresh the list.
-    Membership {
-        conversation: String,
-        member: bool,
-    },
+    Membership { conversation: String, member: bool },
+    /// The answer to `ping`.
     Pong {
         #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
         reference: Option<u64>,
     },
+    /// A request was refused, or, before a close, why the session ends.
     Error {
         #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
         reference: Option<u64>,
@@ -161,9 +178,7 @@ pub enum ServerFrame {
         retry_after_ms: Option<u64>,
     },
     /// Sent before the server closes for its own reasons: connect again after this many milliseconds.
-    Reconnect {
-        after_ms: u64,
-    },
+    Reconnect { after_ms: u64 },
     /// Data from the business. Acknowledge it, also when it was seen before.
     Push(Push),
     /// A popup: the answer to a question, which repeats its `ref`, or one that something else triggered.
@@ -185,7 +200,7 @@ pub enum ServerFrame {
     },
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct PresenceChange {
     pub user: String,
     pub online: bool,
@@ -194,7 +209,7 @@ pub struct PresenceChange {
     pub last_seen: Option<u64>,
 }
 
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Push {
     /// Names the push: it may come more than once.
     pub push: u64,
@@ -208,10 +223,12 @@ pub struct Push {
     /// The app's word for what the body is.
     #[serde(rename = "type")]
     pub content_type: String,
+    /// Any JSON.
+    #[schema(value_type = serde_json::Value)]
     pub body: Box<RawValue>,
 }
 
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Bound {
     pub session: String,
     pub user: String,
@@ -224,6 +241,9 @@ pub struct Bound {
     /// asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pushes: Option<bool>,
+    /// When the token expires, in milliseconds since 1970 UTC: `refresh` it before, or the session ends.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<u64>,
 }
 
 /// How a resume went. What was missed comes in `messages` frames after `bound`.
@@ -247,7 +267,7 @@ pub struct MissedRange {
     pub to_seq: u64,
 }
 
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Sent {
     #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
     pub reference: Option<u64>,
@@ -272,6 +292,12 @@ struct AnyServerFrame {
     seq: Option<u64>,
     member: Option<bool>,
     more: Option<bool>,
+    next: Option<String>,
+    previous: Option<String>,
+    #[serde(default)]
+    conversation_first_seq: u64,
+    #[serde(default)]
+    conversation_last_seq: u64,
     first_seq: Option<u64>,
     last_seq: Option<u64>,
     code: Option<ErrorCode>,
@@ -286,8 +312,10 @@ struct AnyServerFrame {
     high: bool,
     #[serde(rename = "type")]
     content_type: Option<String>,
+    #[serde(default, deserialize_with = "also_null")]
     body: Option<Box<RawValue>>,
     changes: Option<Vec<PresenceChange>>,
+    conversations: Option<Vec<http::ConversationView>>,
     show: Option<http::Decision>,
     pushes: Option<bool>,
 }
@@ -308,6 +336,7 @@ impl TryFrom<AnyServerFrame> for ServerFrame {
                 cursor: need(any.cursor, "cursor")?,
                 resume: need(any.resume, "resume")?,
                 pushes: any.pushes,
+                expires_at: any.expires_at,
             }),
             "messages" => {
                 ServerFrame::Messages { cursor: need(any.cursor, "cursor")?, entries: need(any.entries, "entries")? }
@@ -324,9 +353,20 @@ impl TryFrom<AnyServerFrame> for ServerFrame {
                 conversation: need(any.conversation, "conversation")?,
                 page: http::HistoryPage {
                     entries: need(any.entries, "entries")?,
+                    next: any.next,
+                    previous: any.previous,
                     more: need(any.more, "more")?,
+                    conversation_first_seq: any.conversation_first_seq,
+                    conversation_last_seq: any.conversation_last_seq,
                     first_seq: need(any.first_seq, "first_seq")?,
                     last_seq: need(any.last_seq, "last_seq")?,
+                },
+            },
+            "conversations" => ServerFrame::Conversations {
+                reference,
+                page: http::ConversationPage {
+                    conversations: need(any.conversations, "conversations")?,
+                    next: any.next,
                 },
             },
             "typing" => ServerFrame::Typing {
@@ -361,9 +401,15 @@ impl TryFrom<AnyServerFrame> for ServerFrame {
     }
 }
 
+/// A body that is there: `null` is one.
+fn also_null<'de, D: Deserializer<'de>, T: Deserialize<'de>>(json: D) -> Result<Option<T>, D::Error> {
+    T::deserialize(json).map(Some)
+}
+
 /// A client's frame as a server reads it: all fields of all kinds, so that one pass over the bytes
 /// does (a tagged enum would be buffered first, and cannot carry a raw body).
 #[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Incoming<'a> {
     #[serde(borrow)]
     pub t: Cow<'a, str>,
@@ -377,7 +423,7 @@ pub struct Incoming<'a> {
     pub client_msg_id: Option<Cow<'a, str>>,
     #[serde(borrow, default, rename = "type")]
     pub content_type: Option<Cow<'a, str>>,
-    #[serde(borrow, default)]
+    #[serde(borrow, default, deserialize_with = "also_null")]
     pub body: Option<&'a RawValue>,
     #[serde(default)]
     pub mentions: Vec<String>,
@@ -397,6 +443,8 @@ pub struct Incoming<'a> {
     pub to_time: Option<u64>,
     #[serde(default)]
     pub limit: Option<usize>,
+    #[serde(borrow, default)]
+    pub after: Option<Cow<'a, str>>,
     #[serde(borrow, default)]
     pub token: Option<Cow<'a, str>>,
     #[serde(borrow, default)]
@@ -434,7 +482,10 @@ mod tests {
             r#"{"t":"read","conversation":"c","user":"u","seq":1}"#,
             r#"{"t":"ok","ref":1}"#,
             &format!(
-                r#"{{"t":"history","conversation":"c","entries":[{entry}],"more":false,"first_seq":1,"last_seq":1}}"#
+                r#"{{"t":"history","conversation":"c","entries":[{entry}],"next":"n2","previous":"p0","more":true,"conversation_first_seq":1,"conversation_last_seq":2,"first_seq":1,"last_seq":2}}"#
+            ),
+            &format!(
+                r#"{{"t":"conversations","ref":1,"conversations":[{{"id":"c","kind":"group","role":"owner","last_seq":1,"last_at":5,"read_seq":0,"unread":1,"mentions":0,"muted":false,"last_entry":{entry}}}],"next":"1-2"}}"#
             ),
             r#"{"t":"typing","conversation":"c","user":"u"}"#,
             r#"{"t":"membership","conversation":"c","member":true}"#,
@@ -444,6 +495,7 @@ mod tests {
             r#"{"t":"presence","ref":1,"changes":[{"user":"u","online":false,"last_seen":5}]}"#,
             r#"{"t":"popup","ref":1,"retry_after_ms":5}"#,
             r#"{"t":"popup","show":{"decision":"d","popup":"p","variant":"a","content":{"data":{"a":[1, 2]}}}}"#,
+            r#"{"t":"push","push":7,"expires_at":5,"type":"text","body":null}"#,
             r#"{"t":"push","push":7,"expires_at":5,"collapse_key":"k","high":true,"type":"text","body":{"a":[1, 2]}}"#,
         ] {
             let frame: ServerFrame = serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"));

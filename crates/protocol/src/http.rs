@@ -213,7 +213,7 @@ pub struct NewMessage {
     #[serde(rename = "type", default = "text")]
     pub content_type: String,
     /// Any JSON of at most 64 KiB, carried unchanged.
-    #[schema(value_type = Object)]
+    #[schema(value_type = serde_json::Value)]
     pub body: Box<RawValue>,
     /// User ids, or `@all`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -230,12 +230,13 @@ fn text() -> String {
     "text".into()
 }
 
-/// A send over HTTP. Flattening and refusing unknown fields do not mix in serde, so the fields
-/// of [`NewMessage`] stand here again.
+// Flattening and refusing unknown fields do not mix in serde, so the fields of [`NewMessage`] stand here again.
+/// A message to be sent, and where to: one of `conversation` and `to`.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[schema(example = json!({ "conversation": "demo", "from": "alice", "body": { "text": "hello" } }))]
 #[serde(deny_unknown_fields)]
 pub struct SendRequest {
+    /// The conversation's id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conversation: Option<String>,
     /// A user instead of a conversation: their direct conversation with the sender.
@@ -245,16 +246,22 @@ pub struct SendRequest {
     /// with a user token it is the token's user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
+    /// The sender's own id for this send: a retry with it answers with the first result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_msg_id: Option<String>,
+    /// The app's own kind of content; `text` when absent.
     #[serde(rename = "type", default = "text")]
     pub content_type: String,
-    #[schema(value_type = Object)]
+    /// Any JSON of at most 64 KiB, carried unchanged.
+    #[schema(value_type = serde_json::Value)]
     pub body: Box<RawValue>,
+    /// User ids, or `@all`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mentions: Vec<String>,
+    /// Neither counted as unread nor pushed to offline devices.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub silent: bool,
+    /// Counted as unread, but not pushed to offline devices.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub skip_push: bool,
 }
@@ -303,9 +310,14 @@ pub struct SendBatchResults {
 
 // ---- reading
 
-/// Which part of a timeline. Without bounds: the newest page.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::IntoParams)]
+/// Which part of a timeline. Without bounds: the newest page. The pages beside it are had by its cursors.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::IntoParams, ToSchema)]
+#[into_params(parameter_in = Query)]
 pub struct HistoryQuery {
+    /// The `next` or `previous` of another page: the page after or before it, within the range that the first one was
+    /// asked for. Besides it only `limit` may be given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cursor: Option<String>,
     /// First `seq` wanted, inclusive: the page is the oldest entries from here on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from_seq: Option<u64>,
@@ -318,7 +330,8 @@ pub struct HistoryQuery {
     /// Entries at or before this time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to_time: Option<u64>,
-    /// At most so many entries (default 50, limit 500).
+    /// At most so many entries (default 50, limit 500). A page of large entries has fewer.
+    #[param(minimum = 1, maximum = 500)]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<usize>,
 }
@@ -327,10 +340,27 @@ pub struct HistoryQuery {
 pub struct HistoryPage {
     /// Oldest first.
     pub entries: Vec<Entry>,
-    /// Whether the asked-for range holds more than this page.
+    /// Hand it back as `cursor` for the page after this one (newer entries). Absent: there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
+    /// Hand it back as `cursor` for the page before this one (older entries). Absent: there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub previous: Option<String>,
+    /// Whether there is more in the direction of this page: newer entries when it was asked for by `from_seq`,
+    /// `from_time` or a `next`, older ones otherwise.
     pub more: bool,
-    /// Entries below this were removed by retention.
+    /// The oldest entry of the whole conversation; those below were removed by retention.
+    #[serde(default)]
+    pub conversation_first_seq: u64,
+    /// The newest entry of the whole conversation, on this page or not.
+    #[serde(default)]
+    pub conversation_last_seq: u64,
+    /// The same as `conversation_first_seq`, under its older name.
+    #[schema(deprecated)]
     pub first_seq: u64,
+    /// The same as `conversation_last_seq`, under its older name: of the whole conversation, not of this page. Who goes on
+    /// from it leaves out what lies between: go on by `next`.
+    #[schema(deprecated)]
     pub last_seq: u64,
 }
 

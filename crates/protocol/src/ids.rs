@@ -21,6 +21,19 @@ pub fn check_id(field: &str, id: &str) -> Result<(), Refusal> {
     Ok(())
 }
 
+/// Names that stand for something else where ids stand: parts of a path, the caller, everybody.
+const RESERVED: [&str; 4] = [".", "..", "me", "@all"];
+
+/// Checks an id that is being given to a user, a conversation or a device: as [`check_id`], and none of the words that
+/// paths and mentions take for something else. Ids that were given before stay what they are.
+pub fn check_new_id(field: &str, id: &str) -> Result<(), Refusal> {
+    check_id(field, id)?;
+    match RESERVED.contains(&id) {
+        true => Err(Refusal::field(field, format!("{id:?} is reserved; choose another id"))),
+        false => Ok(()),
+    }
+}
+
 /// The id of the direct conversation of two users, the same whoever asks.
 pub fn direct_id(a: &str, b: &str) -> String {
     let (first, second) = if a <= b { (a, b) } else { (b, a) };
@@ -41,6 +54,16 @@ mod tests {
         assert_eq!(direct_id("bob", "alice"), "alice~bob");
         assert_eq!(direct_id("alice", "bob"), "alice~bob");
         assert_eq!(direct_pair("alice~bob"), Some(("alice", "bob")));
+    }
+
+    #[test]
+    fn words_with_a_meaning_of_their_own_are_given_to_nobody() {
+        for bad in [".", "..", "me", "@all", "\0", "a\0b", "\u{7f}", "\u{85}", ""] {
+            assert!(check_new_id("id", bad).is_err(), "{bad:?}");
+        }
+        for good in ["...", "Me", "@bob", "a.b", "all"] {
+            assert!(check_new_id("id", good).is_ok(), "{good:?}");
+        }
     }
 
     #[test]

@@ -4,6 +4,9 @@
 pub const ID_BYTES_MAX: usize = 64;
 /// A message body as JSON text, in bytes.
 pub const BODY_BYTES_MAX: usize = 64 * 1024;
+/// How deep arrays and objects may be nested in any JSON that is stored. Parsers that others use give up at 100 (Ruby), 128 (Rust) or 512
+/// (PHP); what is stored comes to them within a few levels of ours.
+pub const JSON_DEPTH_MAX: usize = 64;
 /// A message `type`, in bytes.
 pub const TYPE_BYTES_MAX: usize = 32;
 /// A display name or avatar address, in bytes.
@@ -23,7 +26,7 @@ pub const GROUP_MEMBERS_MAX: u64 = 100_000;
 /// Entries in one page of history.
 pub const HISTORY_PAGE_MAX: usize = 500;
 /// The bodies in one page of history, in bytes; the entry that crosses it still belongs to the page, and
-/// `more` says that the page is shorter than asked for.
+/// `next` or `previous` leads on from there.
 pub const HISTORY_PAGE_BYTES_MAX: usize = 1024 * 1024;
 /// Conversations in one page of the list.
 pub const CONVERSATIONS_PAGE_MAX: usize = 200;
@@ -46,8 +49,12 @@ pub const PRESENCE_BATCH_MAX: usize = 1_000;
 pub const WATCHED_USERS_MAX: usize = 1_000;
 /// Members of a group by which its members may watch each other.
 pub const WATCHED_GROUP_MEMBERS_MAX: u64 = 500;
-/// An HTTP request's body, in bytes: a full batch of members or users fits.
+/// An HTTP request's body, in bytes, where a batch is taken: of messages, members, users, targets of a push, events of popups.
 pub const HTTP_BODY_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// The body of any other request, in bytes.
+pub const OPERATION_BODY_BYTES_MAX: usize = 1024 * 1024;
+/// The body of a single send, in bytes: the longest message and its envelope, in which a hundred members are mentioned.
+pub const SEND_BODY_BYTES_MAX: usize = 128 * 1024;
 /// A frame from a client, in bytes: a full body with its escapes and the other fields.
 pub const FRAME_BYTES_MAX: usize = 192 * 1024;
 /// Pushes acknowledged in one frame.

@@ -24,6 +24,8 @@ use std::ops::Range;
 pub const VERSION: u64 = 1;
 /// A plain heartbeat: a frame without a payload.
 pub const HEARTBEAT: [u8; 2] = [kind::HEARTBEAT, 0];
+/// From a server: are you there? From a client: yes. A frame without a payload, of an optional kind.
+pub const PROBE: [u8; 2] = [kind::PROBE, 0];
 /// Bytes of a varint that gives a frame's length.
 const LENGTH_BYTES_MAX: usize = 4;
 /// A field with this bit must be understood, or the frame refused.
@@ -42,6 +44,8 @@ pub mod kind {
     pub const UNBIND: u8 = 0x07;
     pub const REDIRECT: u8 = 0x08;
     pub const ERROR: u8 = 0x09;
+    /// Optional: who does not know it skips it.
+    pub const PROBE: u8 = 0x80;
 
     /// All that this version has.
     pub const ALL: [u8; 9] = [HEARTBEAT, BIND, BOUND, PUSH, ACK, CHAT, UNBIND, REDIRECT, ERROR];
@@ -51,6 +55,8 @@ pub mod kind {
 pub mod wants {
     pub const PUSH: u64 = 1;
     pub const CHAT: u64 = 2;
+    /// Answers a probe.
+    pub const PROBES: u64 = 4;
 }
 
 /// One frame, borrowed from the bytes that it came in.

@@ -3,10 +3,16 @@
 //! Sessions are held without a task or buffer each, so the socket-owning types of the WebSocket
 //! libraries do not fit; their frame header codec does.
 
+mod message;
+
+pub use message::{Assembly, Received};
 use std::io::Cursor;
-pub use tungstenite::protocol::frame::{
-    FrameHeader,
-    coding::{Control, Data, OpCode},
+pub use tungstenite::{
+    handshake::{client::generate_key, derive_accept_key},
+    protocol::frame::{
+        FrameHeader,
+        coding::{Control, Data, OpCode},
+    },
 };
 
 /// The bytes do not follow the protocol; close the connection.
@@ -20,7 +26,31 @@ pub enum FrameError {
     Masking,
     #[error("a control frame that is fragmented or longer than 125 bytes")]
     Control,
+    #[error("a part of a message that was not begun, or a message begun within another")]
+    Order,
+    #[error("text that is not UTF-8")]
+    Utf8,
+    #[error("a close frame with a code that must not be sent, or with half a code")]
+    Close,
 }
+
+impl FrameError {
+    /// The close code that RFC 6455, 7.4.1, has for it.
+    pub fn close_code(self) -> u16 {
+        match self {
+            FrameError::Utf8 => NOT_UTF8,
+            FrameError::TooLong { .. } => 1009,
+            _ => PROTOCOL_ERROR,
+        }
+    }
+}
+
+/// Close codes of RFC 6455, 7.4.1: as asked; bytes outside the protocol; a kind of data that is not taken; text that is
+/// not UTF-8.
+pub const NORMAL: u16 = 1000;
+pub const PROTOCOL_ERROR: u16 = 1002;
+pub const UNSUPPORTED_DATA: u16 = 1003;
+pub const NOT_UTF8: u16 = 1007;
 
 /// One frame at the head of a buffer.
 #[derive(Debug)]
@@ -42,6 +72,7 @@ pub fn take_frame(buffer: &mut [u8], from_client: bool, payload_max: usize) -> R
             Some((header, length)) => (header, length, cursor.position() as usize),
         }
     };
+    // No extension was agreed on that would give the reserved bits a meaning.
     if header.rsv1 || header.rsv2 || header.rsv3 {
         return Err(FrameError::Header);
     }
@@ -62,6 +93,8 @@ pub fn take_frame(buffer: &mut [u8], from_client: bool, payload_max: usize) -> R
     Ok(Some(RawFrame { is_final: header.is_final, opcode: header.opcode, payload: start..end }))
 }
 
+/// XORs `payload` with the key, eight bytes at a time. The tail after the last whole word is up to seven bytes long,
+/// so the key, four bytes long, is repeated over it: eight is a multiple of four, so the tail starts at the key's first byte.
 fn unmask(payload: &mut [u8], mask: [u8; 4]) {
     let wide = u64::from_ne_bytes([mask[0], mask[1], mask[2], mask[3], mask[0], mask[1], mask[2], mask[3]]);
     let mut chunks = payload.chunks_exact_mut(8);
@@ -70,7 +103,7 @@ fn unmask(payload: &mut [u8], mask: [u8; 4]) {
         word.copy_from_slice(chunk);
         chunk.copy_from_slice(&(u64::from_ne_bytes(word) ^ wide).to_ne_bytes());
     }
-    for (byte, key) in chunks.into_remainder().iter_mut().zip(mask) {
+    for (byte, key) in chunks.into_remainder().iter_mut().zip(mask.into_iter().cycle()) {
         *byte ^= key;
     }
 }
@@ -131,6 +164,30 @@ mod tests {
             }
             let frame = take_frame(&mut bytes, true, 1 << 20).unwrap().unwrap();
             assert_eq!(&bytes[frame.payload], &payload[..]);
+        }
+    }
+
+    /// RFC 6455, 5.7: "a single-frame masked text message", which contains "Hello".
+    #[test]
+    fn the_masked_hello_of_rfc_6455_is_read() {
+        let mut bytes = [0x81, 0x85, 0x37, 0xfa, 0x21, 0x3d, 0x7f, 0x9f, 0x4d, 0x51, 0x58];
+        let frame = take_frame(&mut bytes, true, 125).unwrap().unwrap();
+        assert_eq!(&bytes[frame.payload], b"Hello");
+    }
+
+    /// The judge is the sentence of RFC 6455, 5.3, byte by byte: octet i is XORed with key octet i modulo 4.
+    #[test]
+    fn every_length_is_unmasked_as_rfc_6455_says() {
+        for length in (0..=300).chain(65_530..=65_541) {
+            let key = [0xA5, 0x3C, 0x0F, length as u8];
+            let payload: Vec<u8> = (0..length).map(|i| (i * 31 + 7) as u8).collect();
+            let mut bytes = Vec::new();
+            put_server_header(&mut bytes, OpCode::Data(Data::Binary), length);
+            bytes[1] |= 0x80;
+            bytes.extend_from_slice(&key);
+            bytes.extend(payload.iter().enumerate().map(|(i, byte)| byte ^ key[i % 4]));
+            let frame = take_frame(&mut bytes, true, 1 << 20).unwrap().unwrap();
+            assert_eq!(&bytes[frame.payload], &payload[..], "a frame of {length} bytes");
         }
     }
 

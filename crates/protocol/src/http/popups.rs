@@ -147,7 +147,7 @@ pub struct PopupContent {
     pub buttons: Vec<PopupButton>,
     /// The app's own: any JSON.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Option<Value>)]
     pub data: Option<Box<RawValue>>,
 }
 
@@ -161,7 +161,7 @@ pub struct PopupButton {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+#[serde(tag = "type", rename_all = "snake_case", try_from = "AnyAction")]
 pub enum PopupAction {
     /// Closes it.
     Dismiss,
@@ -169,6 +169,42 @@ pub enum PopupAction {
     Open { url: String },
     /// The app's own word.
     App { name: String },
+}
+
+/// An action as it is read: all fields of all kinds. A tagged enum would also be read from an array, and what is wrong in it
+/// would not be told by its place.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AnyAction {
+    #[serde(rename = "type")]
+    kind: ActionKind,
+    #[serde(default)]
+    url: Option<String>,
+    #[serde(default)]
+    name: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum ActionKind {
+    Dismiss,
+    Open,
+    App,
+}
+
+impl TryFrom<AnyAction> for PopupAction {
+    type Error = &'static str;
+
+    fn try_from(action: AnyAction) -> Result<Self, &'static str> {
+        match (action.kind, action.url, action.name) {
+            (ActionKind::Dismiss, None, None) => Ok(PopupAction::Dismiss),
+            (ActionKind::Dismiss, ..) => Err("dismiss takes neither url nor name"),
+            (ActionKind::Open, Some(url), None) => Ok(PopupAction::Open { url }),
+            (ActionKind::Open, ..) => Err("open takes a url, and no name"),
+            (ActionKind::App, None, Some(name)) => Ok(PopupAction::App { name }),
+            (ActionKind::App, ..) => Err("app takes a name, and no url"),
+        }
+    }
 }
 
 /// A popup as it stands.

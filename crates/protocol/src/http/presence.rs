@@ -129,6 +129,22 @@ pub struct Kick {
     pub reason: Option<String>,
 }
 
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Revoke {
+    /// Told to the sessions that end.
+    #[serde(default)]
+    pub reason: Option<String>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Revoked {
+    /// Sessions that were open, and are closed.
+    pub sessions: usize,
+    /// In seconds since 1970 UTC: tokens whose `iat` is this or later are good.
+    pub issue_from: u64,
+}
+
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Kicked {
     pub sessions: usize,

@@ -59,7 +59,7 @@ pub struct PushRequest {
     #[serde(rename = "type", default = "super::text")]
     pub content_type: String,
     /// Any JSON of at most 4 KiB, carried unchanged.
-    #[schema(value_type = Object)]
+    #[schema(value_type = Value)]
     pub body: Box<RawValue>,
     /// How long it is kept for a device that is away, in seconds; a day when absent, at most 28 days.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -209,6 +209,7 @@ pub struct PushDevice {
 pub struct PushDevicePage {
     pub devices: Vec<PushDevice>,
     /// Hand back as `after` for the next page; absent on the last.
+    #[schema(value_type = Option<u64>)]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<u32>,
 }

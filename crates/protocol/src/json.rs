@@ -1,0 +1,192 @@
+//! Reading the JSON that callers write, alike on every door.
+//!
+//! One rule for both doors: what a caller writes is read strictly. A field that the operation does not know is refused,
+//! so that a misspelt option is noticed instead of ignored; so is a field of another type, an object that is written as an
+//! array, and a field that comes twice. Each refusal names the field by its path and says what is expected in JSON's own
+//! words. (What the server writes is read the other way: clients ignore fields that they do not know.)
+
+mod strict;
+mod words;
+
+use crate::{
+    depth::is_deeper_than,
+    error::{ErrorCode, Refusal},
+    limits::JSON_DEPTH_MAX,
+};
+use serde::{Deserialize, de::IgnoredAny};
+use strict::Strict;
+
+/// What is read as a whole, by its name in refusals.
+const WHOLES: [&str; 2] = ["body", "frame"];
+/// `serde_json` reads no deeper, so that its recursion ends.
+const PARSED_DEPTH_MAX: usize = 127;
+const PARSED_TOO_DEEP: &str = "recursion limit";
+/// What is told of a field's place, in characters: a caller's own names may be part of it.
+const PLACE_MAX: usize = 200;
+
+/// Reads a whole body or frame.
+pub fn read<'de, T: Deserialize<'de>>(text: &'de [u8]) -> Result<T, Refusal> {
+    read_part("body", text)
+}
+
+/// The same of a part that is read apart; `name` is where it stands.
+pub fn read_part<'de, T: Deserialize<'de>>(name: &str, text: &'de [u8]) -> Result<T, Refusal> {
+    read_from(name, text, &mut serde_json::Deserializer::from_slice(text))
+}
+
+/// A text that is known to be UTF-8.
+pub fn read_text<'de, T: Deserialize<'de>>(name: &str, text: &'de str) -> Result<T, Refusal> {
+    read_from(name, text.as_bytes(), &mut serde_json::Deserializer::from_str(text))
+}
+
+fn read_from<'de, T: Deserialize<'de>, R: serde_json::de::Read<'de>>(
+    name: &str,
+    text: &'de [u8],
+    json: &mut serde_json::Deserializer<R>,
+) -> Result<T, Refusal> {
+    let read = T::deserialize(Strict(&mut *json)).and_then(|read| json.end().map(|()| read));
+    read.map_err(|error| explain::<T>(name, text, &error))
+}
+
+/// What is wrong with a text that could not be read as a `T`. Reads it again for the place, which costs more than the first
+/// reading.
+#[cold]
+fn explain<'de, T: Deserialize<'de>>(name: &str, text: &'de [u8], error: &serde_json::Error) -> Refusal {
+    if text.trim_ascii().is_empty() {
+        return Refusal::new(ErrorCode::Malformed, format!("{name}: is missing: JSON is expected"));
+    }
+    // What is deeper than can be read at all is too deep for whatever field it is in.
+    if is_deeper_than(text, PARSED_DEPTH_MAX) && error.to_string().starts_with(PARSED_TOO_DEEP) {
+        let why =
+            format!("{name}: arrays and objects may be nested {JSON_DEPTH_MAX} deep in a field; these are deeper");
+        return Refusal::new(ErrorCode::LimitExceeded, why);
+    }
+    // What is skipped is not looked into: a string there may hold what no string may.
+    let not_json = serde_json::from_slice::<IgnoredAny>(text).err();
+    if let Some(error) = not_json.as_ref().or((!error.is_data()).then_some(error)) {
+        return Refusal::new(ErrorCode::Malformed, format!("{name}: is not JSON: {error}"));
+    }
+    let mut json = serde_json::Deserializer::from_slice(text);
+    let Err(error) = serde_path_to_error::deserialize::<_, T>(Strict(&mut json)) else {
+        return Refusal::new(ErrorCode::Malformed, format!("{name}: {error}"));
+    };
+    let path = error.path().to_string();
+    let (within, why) = words::in_the_callers_words(&error.inner().to_string());
+    let mut place = join(name, &path);
+    // The path of a field that is not known has its name already, unless it stands in one of several forms.
+    let is_named = |field: &String| error.inner().to_string().starts_with("unknown") && is_last_of(&path, field);
+    if let Some(field) = within.filter(|field| !is_named(field)) {
+        place = join(&place, &field);
+    }
+    // What is in the whole is named by itself.
+    let place = WHOLES.iter().find_map(|whole| place.strip_prefix(whole)?.strip_prefix('.')).unwrap_or(&place);
+    Refusal::field(&words::shortened(place, PLACE_MAX), why)
+}
+
+fn join(place: &str, path: &str) -> String {
+    match path {
+        "" | "." => place.to_owned(),
+        path if path.starts_with('[') => format!("{place}{path}"),
+        path => format!("{place}.{path}"),
+    }
+}
+
+fn is_last_of(path: &str, field: &str) -> bool {
+    path.strip_suffix(field).is_some_and(|before| before.is_empty() || before.ends_with('.'))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::http::*;
+
+    #[track_caller]
+    fn check<T: serde::de::DeserializeOwned>(text: &str, code: ErrorCode, detail: &str) {
+        let Err(refusal) = read::<T>(text.as_bytes()) else { panic!("{text} was read") };
+        assert_eq!((refusal.code, &*refusal.detail), (code, detail), "{text}");
+    }
+
+    #[track_caller]
+    fn field<T: serde::de::DeserializeOwned>(text: &str, detail: &str) {
+        check::<T>(text, ErrorCode::InvalidField, detail);
+    }
+
+    #[test]
+    fn an_error_names_the_field_and_what_is_expected() {
+        field::<SendRequest>(
+            r#"{"conversation":"g","client_msg_id":7,"body":1}"#,
+            "client_msg_id: must be a string, got the number 7",
+        );
+        field::<SendRequest>(r#"{"silent":"yes","body":1}"#, r#"silent: must be true or false, got the string "yes""#);
+        field::<SendRequest>(r#"{"mentions":"bob","body":1}"#, r#"mentions: must be an array, got the string "bob""#);
+        field::<SendRequest>(r#"{"mentions":["bob",null],"body":1}"#, "mentions[1]: must be a string, got null");
+        field::<SendRequest>("{}", "body: is missing");
+        field::<SendRequest>(r#"{"body":1,"body":2}"#, "body: is given twice");
+        field::<MarkRead>(r#"{"seq":-1}"#, "seq: must be a whole number from 0 on, got the number -1");
+        field::<MarkRead>(r#"{"seq":1.5}"#, "seq: must be a whole number from 0 on, got the number 1.5");
+        field::<PushRequest>(r#"{"to":7,"body":1}"#, "to: must be an object, got the number 7");
+        field::<UsersUpsert>(r#"{"users":[{"id":"a"},{"name":"b"}]}"#, "users[1].id: is missing");
+        field::<UsersUpsert>(
+            r#"{"users":[{"id":"a","nmae":"b"}]}"#,
+            "users[0].nmae: is no known field; known are id, name, avatar, attributes",
+        );
+        field::<UsersUpsert>(r#"[{"id":"a"}]"#, "body: must be an object, got an array");
+        field::<UsersUpsert>("7", "body: must be an object, got the number 7");
+        field::<CreateConversation>(
+            r#"{"kind":"band"}"#,
+            r#"kind: must be one of direct, group, official, got "band""#,
+        );
+        field::<CreateConversation>(r#"{"kind":7}"#, "kind: must be one of direct, group, official");
+    }
+
+    #[test]
+    fn an_object_is_not_written_as_an_array() {
+        read::<UsersUpsert>(br#"{"users":[{"id":"a"}]}"#).unwrap();
+        for array in [r#"[[{"id":"a"}]]"#, r#"{"users":[["a"]]}"#] {
+            assert!(serde_json::from_str::<UsersUpsert>(array).is_ok(), "{array}");
+            assert!(read::<UsersUpsert>(array.as_bytes()).is_err(), "{array}");
+        }
+        field::<PushRequest>(r#"{"to":[],"body":1}"#, "to: must be an object, got an array");
+    }
+
+    #[test]
+    fn what_is_no_json_is_malformed() {
+        let malformed = ErrorCode::Malformed;
+        check::<MarkRead>("", malformed, "body: is missing: JSON is expected");
+        check::<MarkRead>(
+            r#"{"seq":1"#,
+            malformed,
+            "body: is not JSON: EOF while parsing an object at line 1 column 8",
+        );
+        let half = r#"{"kind":"group","name":"\ud800"}"#;
+        assert_eq!(read::<CreateConversation>(half.as_bytes()).unwrap_err().code, malformed);
+        assert_eq!(read::<CreateConversation>(b"{\"kind\":\"group\",\"name\":\"\xff\"}").unwrap_err().code, malformed);
+        check::<MarkRead>(r#"{"seq":1} x"#, malformed, "body: is not JSON: trailing characters at line 1 column 11");
+    }
+
+    #[test]
+    fn a_part_is_named_by_where_it_stands() {
+        let refusal = read_part::<Vec<PopupEvent>>("events", br#"[{"id":"e","type":7,"decision":"d"}]"#).unwrap_err();
+        let kinds = "impression, click, button, dismiss, conversion";
+        assert_eq!(refusal.detail, format!("events[0].type: must be one of {kinds}"));
+        let refusal = read_part::<Vec<PopupEvent>>("events", b"7").unwrap_err();
+        assert_eq!(refusal.detail, "events: must be an array, got the number 7");
+    }
+
+    #[test]
+    fn a_long_text_is_not_said_back_whole() {
+        let text = format!(r#"{{"kind":"{}"}}"#, "x".repeat(10_000));
+        assert!(read::<CreateConversation>(text.as_bytes()).unwrap_err().detail.len() < 300);
+        let text = format!(r#"{{"{}":1}}"#, "x".repeat(10_000));
+        assert!(read::<CreateConversation>(text.as_bytes()).unwrap_err().detail.len() < 500);
+    }
+
+    #[test]
+    fn bodies_are_carried_word_for_word() {
+        let sent: SendRequest = read(br#"{"body": {"a":  [1.0, 2e3]}, "mentions": ["b"]}"#).unwrap();
+        assert_eq!(sent.body.get(), r#"{"a":  [1.0, 2e3]}"#);
+        let frame: crate::frames::Incoming<'_> = read(br#"{"t":"send","to":"a","body":[[1]]}"#).unwrap();
+        assert_eq!(frame.body.unwrap().get(), "[[1]]");
+    }
+}

@@ -1,0 +1,101 @@
+//! What a reader's errors say, in the words of who writes JSON: no name or number type of ours.
+
+/// What is said back of a caller's own text, in characters, and of a sentence of ours that may hold some.
+const SAID_BACK_MAX: usize = 64;
+const WHOLE_MAX: usize = 500;
+
+/// The field that the text names besides the path, if it does, and what is wrong there.
+pub(super) fn in_the_callers_words(text: &str) -> (Option<String>, String) {
+    let text = text.rfind(" at line ").map_or(text, |end| &text[..end]);
+    if let Some(field) = named(text, "missing field ") {
+        return (Some(field), "is missing".into());
+    }
+    if let Some(field) = named(text, "duplicate field ") {
+        return (Some(field), "is given twice".into());
+    }
+    let (what, expected) = match text.rfind(", expected ") {
+        Some(at) => (&text[..at], &text[at + ", expected ".len()..]),
+        None => (text, ""),
+    };
+    if let Some(field) = named(what, "unknown field ") {
+        return (Some(field), format!("is no known field{}", known("; known are ", expected)));
+    }
+    if let Some(word) = named(what, "unknown variant ") {
+        return (None, format!("must be one of {}, got {word:?}", list(expected)));
+    }
+    if let Some(got) = what.strip_prefix("invalid type: ").or_else(|| what.strip_prefix("invalid value: ")) {
+        return (None, format!("must be {}, got {}", wanted(expected), found(got)));
+    }
+    if let Some(length) = what.strip_prefix("invalid length ") {
+        return (None, format!("must be {}, got {length} of them", wanted(expected)));
+    }
+    (None, shortened(text, WHOLE_MAX))
+}
+
+/// What stands in the backticks that follow `before`.
+fn named(text: &str, before: &str) -> Option<String> {
+    let rest = text.strip_prefix(before)?.strip_prefix('`')?;
+    Some(shortened(&rest[..rest.rfind('`').unwrap_or(rest.len())], SAID_BACK_MAX))
+}
+
+fn known(before: &str, expected: &str) -> String {
+    if expected.is_empty() { String::new() } else { format!("{before}{}", list(expected)) }
+}
+
+/// "one of `a`, `b`" and "`a` or `b`" as "a, b".
+fn list(expected: &str) -> String {
+    expected.trim_start_matches("one of ").replace("` or `", ", ").replace('`', "")
+}
+
+/// A text of at most so many characters.
+pub(super) fn shortened(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+/// What came instead.
+fn found(got: &str) -> String {
+    let (kind, value) = got.split_once(' ').unwrap_or((got, ""));
+    let value = value.trim_matches('`');
+    match (kind, value) {
+        ("integer", number) => format!("the number {}", shortened(number, SAID_BACK_MAX)),
+        ("floating", point) => format!("the number {}", point.trim_start_matches("point ").trim_matches('`')),
+        ("boolean", value) => value.to_owned(),
+        ("string", text) => match text.char_indices().nth(SAID_BACK_MAX) {
+            Some(_) => format!("the string {}\"", shortened(text, SAID_BACK_MAX)),
+            None => format!("the string {text}"),
+        },
+        ("sequence", _) => "an array".into(),
+        ("map", _) => "an object".into(),
+        ("null" | "unit" | "Option", _) => "null".into(),
+        _ => "something else".into(),
+    }
+}
+
+/// What a type of ours is in JSON.
+fn wanted(expected: &str) -> String {
+    const FROM_0_ON: &str = "a whole number from 0 on";
+    match expected {
+        "u64" | "usize" => FROM_0_ON.into(),
+        "u32" => format!("a whole number from 0 to {}", u32::MAX),
+        "u16" => format!("a whole number from 0 to {}", u16::MAX),
+        "u8" => format!("a whole number from 0 to {}", u8::MAX),
+        "i32" => format!("a whole number from {} to {}", i32::MIN, i32::MAX),
+        "i8" | "i16" | "i64" | "isize" => "a whole number".into(),
+        "f32" | "f64" => "a number".into(),
+        "a boolean" => "true or false".into(),
+        "a borrowed string" | "a character" | "str" => "a string".into(),
+        "a sequence" => "an array".into(),
+        "a map" => "an object".into(),
+        "unit" => "null".into(),
+        text if ["struct ", "enum ", "internally tagged ", "adjacently tagged "]
+            .iter()
+            .any(|kind| text.starts_with(kind)) =>
+        {
+            "an object".into()
+        }
+        text => text.to_owned(),
+    }
+}
