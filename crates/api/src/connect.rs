@@ -1,7 +1,7 @@
 //! From HTTP to a WebSocket: checks the handshake, answers 101, and lets the socket go.
 
-use crate::{Api, Sessions, express::ReadAhead};
-use axum::http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
+use crate::{Api, Sessions, read_ahead::ReadAhead};
+use axum::http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version, header};
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::{
@@ -10,7 +10,7 @@ use hyper::{
 };
 use hyper_util::rt::TokioIo;
 use std::{io, sync::Arc, time::Instant};
-use tidings_listen::{Carrier, Descriptors, come_back_after_ms};
+use tidings_listen::{Carrier, Descriptors, Origin, come_back_after_ms};
 use tidings_protocol::error::{ErrorCode, Refusal};
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
@@ -24,8 +24,10 @@ pub(crate) fn upgrade(
     api: &Api,
     reserve: Option<&Descriptors>,
     mut request: Request<Incoming>,
+    origin: Origin,
 ) -> Result<Response<Full<Bytes>>, Refusal> {
-    let accept_key = check_handshake(request.method(), request.headers())?;
+    let accept_key = check_handshake(request.method(), request.version(), request.headers())?;
+    api.config.cors.as_ref().map_or(Ok(()), |cors| cors.check_upgrade(request.headers()))?;
     if api.engine.is_draining() {
         return Err(Refusal::new(ErrorCode::Draining, "the server is draining; connect again").retry_after(1_000));
     }
@@ -41,7 +43,7 @@ pub(crate) fn upgrade(
     let sessions = api.sessions.clone();
     tokio::spawn(async move {
         match upgraded.await {
-            Ok(upgraded) => hand_over(upgraded, &sessions),
+            Ok(upgraded) => hand_over(upgraded, &sessions, origin),
             Err(error) => tracing::debug!(%error, "a connection ended before it became a WebSocket"),
         }
     });
@@ -55,10 +57,13 @@ pub(crate) fn upgrade(
 }
 
 /// RFC 6455, 4.2.1; answers with the key that proves we understood.
-fn check_handshake(method: &Method, headers: &HeaderMap) -> Result<HeaderValue, Refusal> {
+fn check_handshake(method: &Method, version: Version, headers: &HeaderMap) -> Result<HeaderValue, Refusal> {
     let refuse = |why: &str| Refusal::new(ErrorCode::Malformed, format!("not a WebSocket handshake: {why}"));
     if method != Method::GET {
         return Err(Refusal::new(ErrorCode::MethodNotAllowed, "a WebSocket handshake is a GET"));
+    }
+    if version < Version::HTTP_11 || !headers.contains_key(header::HOST) {
+        return Err(refuse("it needs HTTP/1.1 and a Host"));
     }
     if !has_token(headers, header::CONNECTION, "upgrade") || !has_token(headers, header::UPGRADE, "websocket") {
         return Err(refuse("it needs `Connection: Upgrade` and `Upgrade: websocket`"));
@@ -84,9 +89,9 @@ fn has_token(headers: &HeaderMap, name: header::HeaderName, token: &str) -> bool
 }
 
 /// Takes the connection out of hyper and the runtime.
-fn hand_over(upgraded: Upgraded, sessions: &Arc<dyn Sessions>) {
+fn hand_over(upgraded: Upgraded, sessions: &Arc<dyn Sessions>, origin: Origin) {
     match take_out(upgraded) {
-        Ok(Some((carrier, read))) => sessions.adopt(carrier, read),
+        Ok(Some((carrier, read))) => sessions.adopt(carrier, read, origin),
         Ok(None) => tracing::error!("an upgraded connection was not one of the listener's"),
         Err(error) => tracing::warn!(%error, "a socket could not be taken out of the runtime"),
     }
@@ -114,18 +119,20 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
+    const GOOD: [(&str, &str); 5] = [
+        ("host", "example.org"),
+        ("connection", "keep-alive, Upgrade"),
+        ("upgrade", "WebSocket"),
+        ("sec-websocket-version", "13"),
+        ("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ=="),
+    ];
+
     fn check(changes: &[(&'static str, &'static str)], expected: Result<&str, ErrorCode>) {
         let mut headers = HeaderMap::new();
-        let good = [
-            ("connection", "keep-alive, Upgrade"),
-            ("upgrade", "WebSocket"),
-            ("sec-websocket-version", "13"),
-            ("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ=="),
-        ];
-        for (name, value) in good.iter().chain(changes) {
+        for (name, value) in GOOD.iter().chain(changes) {
             headers.insert(*name, HeaderValue::from_static(value));
         }
-        let answer = check_handshake(&Method::GET, &headers).map_err(|refusal| refusal.code);
+        let answer = check_handshake(&Method::GET, Version::HTTP_11, &headers).map_err(|refusal| refusal.code);
         assert_eq!(answer, expected.map(|key| HeaderValue::from_str(key).unwrap()), "{changes:?}");
     }
 
@@ -138,5 +145,14 @@ mod tests {
         check(&[("upgrade", "h2c")], malformed);
         check(&[("sec-websocket-version", "8")], malformed);
         check(&[("sec-websocket-key", "short")], malformed);
+        let mut headers = HeaderMap::new();
+        for (name, value) in GOOD {
+            headers.insert(name, HeaderValue::from_static(value));
+        }
+        let code = |version, headers: &HeaderMap| check_handshake(&Method::GET, version, headers).err().map(|r| r.code);
+        assert_eq!(code(Version::HTTP_11, &headers), None);
+        assert_eq!(code(Version::HTTP_10, &headers), Some(ErrorCode::Malformed));
+        headers.remove(header::HOST);
+        assert_eq!(code(Version::HTTP_11, &headers), Some(ErrorCode::Malformed));
     }
 }

@@ -2,34 +2,47 @@
 
 use crate::{
     Api,
+    bodies::finish,
     connect::{CONNECT_PATH, upgrade},
     internal,
+    lent::Left,
     problem::Refused,
     routes,
 };
 use axum::{
     Router,
     body::Body,
-    http::{HeaderValue, Method, Request, Response, header},
+    http::{HeaderValue, Method, Request, Response, StatusCode, header},
     response::IntoResponse,
 };
 use bytes::Bytes;
 use http_body_util::{Either, Full};
-use hyper::{body::Incoming, service::Service};
+use hyper::{
+    body::{Body as _, Incoming},
+    service::Service,
+    upgrade::OnUpgrade,
+};
 use std::{
     convert::Infallible,
     future::{Future, poll_fn},
+    net::SocketAddr,
     panic::{AssertUnwindSafe, catch_unwind},
     pin::{Pin, pin},
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
 };
-use tidings_listen::Descriptors;
+use tidings_listen::{Descriptors, Origin, Place, Places, PlacesConfig, Standing, come_back_after_ms};
 use tidings_protocol::error::{ErrorCode, Refusal};
 use tower::ServiceExt;
 use tracing::Instrument;
 
-const SEND_PATH: &str = "/v1/messages";
-const DECIDE_PATH: &str = "/v1/popups/decide";
+pub(crate) const SEND_PATH: &str = "/v1/messages";
+pub(crate) const DECIDE_PATH: &str = "/v1/popups/decide";
+pub(crate) const REPORT_PATH: &str = "/v1/popup-events";
+/// What is answered when nothing else is: all that tells how the server fares.
+const PATHS_OF_OPERATORS: [&str; 3] = ["/healthz", "/readyz", "/metrics"];
+/// Connections of a door of health alone.
+const HEALTH_CONNECTIONS_MAX: usize = 64;
 
 /// A ready-made answer, or one of the router's.
 pub type AnswerBody = Either<Full<Bytes>, Body>;
@@ -39,79 +52,258 @@ pub type AnswerBody = Either<Full<Bytes>, Body>;
 pub struct Door {
     api: Arc<Api>,
     router: Router,
+    places: Arc<Places>,
+    /// Whether only health and metrics are asked for.
+    health_only: bool,
+    /// Set for a connection of the reserve of places, which others wait for: it ends with its first answer.
+    once: bool,
     /// Set for a connection that took a descriptor of the reserve: it is served, but may not become a WebSocket.
     reserve: Option<Arc<Descriptors>>,
+    /// Set on a connection.
+    standing: Option<Standing>,
+    /// Of a connection whose newest request offered another protocol that is not spoken here (Java's client offers h2c): its
+    /// stream, when the library is done with it.
+    offered: Arc<Mutex<Option<OnUpgrade>>>,
+    /// Whom failed authentications are counted for.
+    origin: Origin,
 }
 
 impl Door {
     pub fn new(api: Arc<Api>) -> Self {
-        Door { router: routes::router(api.clone()), api, reserve: None }
+        Door {
+            router: routes::router(api.clone()),
+            places: api.places.clone(),
+            api,
+            health_only: false,
+            once: false,
+            reserve: None,
+            standing: None,
+            offered: Arc::default(),
+            origin: Origin::UNKNOWN,
+        }
     }
 
-    pub(crate) fn within_the_reserve(&self, descriptors: &Arc<Descriptors>) -> Self {
-        Door { reserve: Some(descriptors.clone()), ..self.clone() }
+    /// A door with places of its own, at which only health and metrics are asked for.
+    pub fn of_health(&self) -> Self {
+        let most = HEALTH_CONNECTIONS_MAX;
+        let idle_min = self.api.config.stranger_idle_min;
+        let places =
+            Places::new(PlacesConfig { most, of_one_address: most, of_this_machine: most, reserve: 0, idle_min });
+        Door { places, health_only: true, ..self.clone() }
+    }
+
+    /// For a client's connection.
+    pub(crate) fn for_client(self, client: SocketAddr) -> Self {
+        let origin = self.api.throttle.as_ref().map_or(Origin::UNKNOWN, |throttle| throttle.origin(client.ip()));
+        Door { origin, ..self }
+    }
+
+    pub(crate) fn origin(&self) -> Origin {
+        self.origin
     }
 
     pub fn api(&self) -> &Arc<Api> {
         &self.api
     }
 
-    async fn answer(self, request: Request<Incoming>) -> Response<AnswerBody> {
-        if self.api.is_for_another(request.uri().path()) {
+    pub(crate) fn places(&self) -> &Arc<Places> {
+        &self.places
+    }
+
+    /// Whether all that can be asked here is how the server fares.
+    pub(crate) fn is_of_health(&self) -> bool {
+        self.health_only
+    }
+
+    /// The door as one connection sees it; `reserve` is set if it took a descriptor of the reserve.
+    pub(crate) fn of_connection(mut self, place: &Place, reserve: Option<&Arc<Descriptors>>) -> Self {
+        self.standing = Some(place.standing());
+        self.once = place.is_reserved();
+        self.health_only |= self.once;
+        self.reserve = reserve.cloned();
+        self.offered = Arc::default();
+        self
+    }
+
+    /// What came of an offer that was left aside. The library gives the stream of such a connection away instead of closing
+    /// it, so that closing it is ours to do.
+    pub(crate) fn offered(&self) -> Arc<Mutex<Option<OnUpgrade>>> {
+        self.offered.clone()
+    }
+
+    fn know(&self) {
+        self.standing.iter().for_each(Standing::know);
+    }
+
+    /// Answers a request; what is left of its body comes along, if it was not read to its end.
+    async fn answer(&self, request: Request<Incoming>) -> (Response<AnswerBody>, Option<Incoming>) {
+        let path = request.uri().path();
+        if self.health_only && !PATHS_OF_OPERATORS.contains(&path) {
+            return (refused(self.no_place()), Some(request.into_body()));
+        }
+        if let Some(preflight) = self.api.config.cors.as_ref().and_then(|cors| cors.preflight(&request)) {
+            let response = preflight.map_or_else(refused, |response| response.map(Either::Left));
+            return (response, Some(request.into_body()));
+        }
+        let credential = request.headers().get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
+        if let Err(refusal) = self.api.check_origin(self.origin, credential) {
+            return (refused(refusal), Some(request.into_body()));
+        }
+        if self.api.is_for_another(path) {
+            // Guesses are counted where they come in: to the other node they would all be ours.
+            if let Err(refusal) = self.api.authenticate(request.headers()) {
+                return (refused(refusal), Some(request.into_body()));
+            }
             return match self.api.forward(request).await {
-                Ok(response) => response.map(Either::Right),
-                Err(refusal) => refused(refusal),
+                Ok(response) => {
+                    // The other node answers none of these to strangers.
+                    if response.status().is_success() {
+                        self.know();
+                    }
+                    (response.map(Either::Right), None)
+                }
+                Err(refusal) => (refused(refusal), None),
             };
         }
-        match request.uri().path() {
+        match path {
             // The router's boxes and layers cost as much as the send itself.
             SEND_PATH if request.method() == Method::POST => {
-                let (parts, body) = request.into_parts();
-                match routes::send_message(&self.api, &parts.headers, body).await {
-                    Ok(receipt) => json(&receipt),
-                    Err(refusal) => refused(refusal),
+                let (parts, mut body) = request.into_parts();
+                match routes::send_message(&self.api, &parts.headers, &mut body).await {
+                    Ok(receipt) => {
+                        self.know();
+                        (json(&receipt), None)
+                    }
+                    Err(refusal) => (self.refused_known(refusal), Some(body)),
                 }
             }
             DECIDE_PATH if request.method() == Method::POST => {
-                let (parts, body) = request.into_parts();
-                match routes::decide_popup(&self.api, &parts.headers, body).await {
-                    Ok(response) => response.map(|body| Either::Left(Full::new(body))),
-                    Err(refusal) => refused(refusal),
+                let (parts, mut body) = request.into_parts();
+                match routes::decide_popup(&self.api, &parts.headers, &mut body).await {
+                    Ok(response) => {
+                        self.know();
+                        (response.map(|body| Either::Left(Full::new(body))), None)
+                    }
+                    Err(refusal) => (self.refused_known(refusal), Some(body)),
                 }
             }
-            CONNECT_PATH => match upgrade(&self.api, self.reserve.as_deref(), request) {
-                Ok(response) => response.map(Either::Left),
-                Err(refusal) => refused(refusal),
+            CONNECT_PATH => match upgrade(&self.api, self.reserve.as_deref(), request, self.origin) {
+                Ok(response) => (response.map(Either::Left), None),
+                // RFC 6455, 4.2.2: who came with another version learns which one is understood.
+                Err(refusal) => {
+                    let mut response = refused(refusal);
+                    response.headers_mut().insert(header::SEC_WEBSOCKET_VERSION, HeaderValue::from_static("13"));
+                    (response, None)
+                }
             },
-            _ => match self.router.oneshot(request).await {
-                Ok(response) => response.map(Either::Right),
-            },
+            _ => {
+                let left = Left::default();
+                let mut request = request.map(|body| left.lend(body));
+                if let Some(standing) = &self.standing {
+                    request.extensions_mut().insert(standing.clone());
+                }
+                match self.router.clone().oneshot(request).await {
+                    Ok(response) => (response.map(Either::Right), left.take()),
+                }
+            }
+        }
+    }
+
+    /// A refusal of an operation that looks at the credential first.
+    fn refused_known(&self, refusal: Refusal) -> Response<AnswerBody> {
+        if refusal.code.http_status() != 401 {
+            self.know();
+        }
+        refused(refusal)
+    }
+
+    fn no_place(&self) -> Refusal {
+        match self.once {
+            true => full(),
+            false => Refusal::new(ErrorCode::NotFound, "this address answers how the server fares, and nothing else"),
+        }
+    }
+
+    /// Answers a request of which nothing but its head has been looked at.
+    async fn serve(&self, mut request: Request<Incoming>) -> Response<AnswerBody> {
+        let began = Instant::now();
+        if self.standing.as_ref().is_some_and(|standing| !standing.begin()) {
+            // Its place is another's already: nothing was done, and all of it may be asked again.
+            return closing(refused(full()));
+        }
+        if request.headers().contains_key(header::UPGRADE) && request.uri().path() != CONNECT_PATH {
+            *self.offered.lock().unwrap_or_else(PoisonError::into_inner) = Some(hyper::upgrade::on(&mut request));
+        }
+        let (method, uri) = (request.method().clone(), request.uri().clone());
+        // What is only looked at when more than an answer has to be written.
+        let has_credential = request.headers().contains_key(header::AUTHORIZATION);
+        let expects = request.headers().contains_key(header::EXPECT);
+        let origin = request.headers().get(header::ORIGIN).cloned();
+        // The path only: queries may hold cursors, headers hold secrets.
+        let span = tracing::debug_span!("request", %method, path = uri.path());
+        let (mut response, left) = match caught(self.answer(request)).instrument(span).await {
+            Ok(answered) => answered,
+            Err(panic) => (refused(internal(&format!("panic: {panic}"))), None),
+        };
+        if has_credential
+            && response.extensions().get() == Some(&ErrorCode::Unauthorized)
+            && let Some(refusal) = self.api.too_many_failures(self.origin)
+        {
+            response = refused(refusal);
+        }
+        if let Some(code) = response.extensions().get::<ErrorCode>() {
+            self.api.engine.metrics.count_refusal(*code);
+            tracing::debug!(%code, "refused");
+        }
+        self.observe(uri.path(), &method, response.status(), began.elapsed());
+        if let Some(cors) = &self.api.config.cors {
+            cors.put(origin.as_ref(), response.headers_mut());
+        }
+        // A stranger may be sent away while the rest is awaited; one that becomes a WebSocket leaves by itself.
+        if response.status() != StatusCode::SWITCHING_PROTOCOLS {
+            self.standing.iter().for_each(Standing::end);
+        }
+        let is_over = match left {
+            Some(body) if !body.is_end_stream() => expects || !finish(body).await,
+            _ => false,
+        };
+        if is_over || self.once { closing(response) } else { response }
+    }
+
+    fn observe(&self, path: &str, method: &Method, status: StatusCode, took: Duration) {
+        let figures = &self.api.figures;
+        match path {
+            SEND_PATH if method == Method::POST => figures.sends.observe(status, took),
+            DECIDE_PATH if method == Method::POST => figures.decisions.observe(status, took),
+            _ => figures.observe(path, method, status, took),
         }
     }
 }
 
-impl Service<Request<Incoming>> for Door {
+/// The door as the HTTP library asks it: a request holds it with one count instead of one for each of its parts.
+pub(crate) struct DoorService(pub(crate) Arc<Door>);
+
+impl Service<Request<Incoming>> for DoorService {
     type Response = Response<AnswerBody>;
     type Error = Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
-        let door = self.clone();
-        Box::pin(async move {
-            let api = door.api.clone();
-            // The path only: queries may hold cursors, headers hold secrets.
-            let span = tracing::debug_span!("request", method = %request.method(), path = request.uri().path());
-            let response = match caught(door.answer(request)).instrument(span).await {
-                Ok(response) => response,
-                Err(panic) => refused(internal(&format!("panic: {panic}"))),
-            };
-            if let Some(code) = response.extensions().get::<ErrorCode>() {
-                api.engine.metrics.count_refusal(*code);
-                tracing::debug!(%code, "refused");
-            }
-            Ok(response)
-        })
+        let door = self.0.clone();
+        Box::pin(async move { Ok(door.serve(request).await) })
     }
+}
+
+/// There are too many connections for this one to stay.
+fn full() -> Refusal {
+    let detail = "the limit of open connections is reached; connect again";
+    Refusal::new(ErrorCode::QueueFull, detail).retry_after(come_back_after_ms())
+}
+
+/// The last answer of its connection.
+fn closing(mut response: Response<AnswerBody>) -> Response<AnswerBody> {
+    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    response
 }
 
 fn json(body: &impl serde::Serialize) -> Response<AnswerBody> {
@@ -146,7 +338,15 @@ fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::caught;
+    use super::{caught, full};
+
+    /// Also one that was under way when its connection was sent away: it is not taken for one that can never succeed.
+    #[test]
+    fn who_found_no_place_may_come_again() {
+        let refusal = full();
+        assert!(refusal.code.retryable() && refusal.code.http_status() == 503);
+        assert!(refusal.retry_after_ms.is_some());
+    }
 
     #[tokio::test]
     async fn a_panic_is_an_error_of_its_request() {

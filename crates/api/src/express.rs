@@ -8,16 +8,19 @@ use crate::{
     extract::parse,
     internal,
     problem::{PROBLEM_JSON, problem},
+    read_ahead::WRITE_TIMEOUT,
     routes::{Shown, answer_question},
 };
+use axum::http::StatusCode;
 use std::{
     future::poll_fn,
     io::{self, Write},
     pin::{Pin, pin},
-    task::{Context, Poll, ready},
+    task::{Poll, ready},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
-use tidings_engine::engine::Actor;
+use tidings_engine::{engine::Actor, pass::Scope};
+use tidings_listen::{Origin, Standing};
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
     http::{PopupEvents, PopupEventsAccepted},
@@ -37,90 +40,6 @@ const QUESTION_BYTES_MAX: usize = 32 * 1024;
 /// What a connection holds ready for reading.
 const READ_BYTES: usize = 2 * 1024;
 
-/// How long the other side may take nothing of what it is answered.
-const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
-
-/// A stream of which something was read already. A write to it that waits for too long fails: who does not read must not
-/// hold a place for ever.
-pub(crate) struct ReadAhead<S> {
-    ahead: Vec<u8>,
-    taken: usize,
-    /// Until when a write may go on waiting, if it does.
-    patience: Option<Pin<Box<Sleep>>>,
-    stream: S,
-}
-
-impl<S> ReadAhead<S> {
-    pub(crate) fn new(ahead: Vec<u8>, stream: S) -> Self {
-        ReadAhead { ahead, taken: 0, patience: None, stream }
-    }
-
-    fn with_patience<T>(&mut self, context: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
-        if written.is_ready() {
-            self.patience = None;
-            return written;
-        }
-        let patience = self.patience.get_or_insert_with(|| Box::pin(sleep_until(Instant::now() + WRITE_TIMEOUT)));
-        ready!(patience.as_mut().poll(context));
-        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
-    }
-
-    /// The stream, and what nobody has taken of what was read of it.
-    pub(crate) fn into_parts(mut self) -> (S, Vec<u8>) {
-        self.ahead.drain(..self.taken);
-        (self.stream, self.ahead)
-    }
-}
-
-impl<S: AsyncRead + Unpin> AsyncRead for ReadAhead<S> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let this = &mut *self;
-        if this.taken < this.ahead.len() {
-            let count = buffer.remaining().min(this.ahead.len() - this.taken);
-            buffer.put_slice(&this.ahead[this.taken..this.taken + count]);
-            this.taken += count;
-            if this.taken == this.ahead.len() {
-                (this.ahead, this.taken) = (Vec::new(), 0);
-            }
-            return Poll::Ready(Ok(()));
-        }
-        Pin::new(&mut this.stream).poll_read(context, buffer)
-    }
-}
-
-impl<S: AsyncWrite + Unpin> AsyncWrite for ReadAhead<S> {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
-        self.with_patience(context, written)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write_vectored(context, bytes);
-        self.with_patience(context, written)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let flushed = Pin::new(&mut self.stream).poll_flush(context);
-        self.with_patience(context, flushed)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
-    }
-}
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Asked {
     Decide,
@@ -131,8 +50,8 @@ enum Asked {
 enum Next {
     /// More must come before it can be told.
     Unknown,
-    /// A whole question: where its body begins and ends, and the `Authorization` header.
-    Question { asked: Asked, body: usize, end: usize, credential: Option<(usize, usize)> },
+    /// A whole question: where its body begins and ends, the `Authorization` header, and whether a browser asks for a page.
+    Question { asked: Asked, body: usize, end: usize, credential: Option<(usize, usize)>, of_page: bool },
     /// For the library.
     SomethingElse,
 }
@@ -159,7 +78,8 @@ impl Date {
 /// was read and not answered.
 pub(crate) async fn serve_questions<S: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut S,
-    api: &Api,
+    (api, origin): (&Api, Origin),
+    standing: &Standing,
     idle_max: Duration,
     mut told_to_stop: Pin<Box<impl Future<Output = ()>>>,
 ) -> io::Result<Option<Vec<u8>>> {
@@ -167,21 +87,33 @@ pub(crate) async fn serve_questions<S: AsyncRead + AsyncWrite + Unpin>(
     let (mut read, mut out, mut date) = (Vec::new(), Vec::new(), Date::default());
     let mut caller = None;
     let mut taken = 0;
+    let mut share = None;
     // When the wait for the next question, or for the rest of it, began.
     let mut began = None;
     loop {
         // Who asks what another node answers goes by the library from here on.
         let next = match next(&read[taken..]) {
             Next::Question { .. } if !api.engine.has_lead() => Next::SomethingElse,
+            // So does a page of another origin, if any may ask.
+            Next::Question { of_page: true, .. } if api.config.cors.is_some() => Next::SomethingElse,
             next => next,
         };
         match next {
-            Next::Question { asked, body, end, credential } => {
+            Next::Question { asked, body, end, credential, .. } => {
+                let began_answer = std::time::Instant::now();
+                // Its place is another's already.
+                if !standing.begin() {
+                    return Ok(None);
+                }
                 let question = &read[taken..taken + end];
                 let credential = credential.map(|(from, to)| &question[from..to]);
-                let answered = answer(api, &mut caller, credential, asked, &question[body..]).await;
-                put_answer(&mut out, api, answered, date.text());
+                let answered = answer((api, origin), &mut caller, standing, credential, asked, &question[body..]).await;
+                standing.end();
+                let status = put_answer(&mut out, api, answered, date.text());
+                let times = if asked == Asked::Decide { &api.figures.decisions } else { &api.figures.reports };
+                times.observe(status, began_answer.elapsed());
                 taken += end;
+                share = None;
                 began = None;
             }
             Next::SomethingElse => {
@@ -196,6 +128,15 @@ pub(crate) async fn serve_questions<S: AsyncRead + AsyncWrite + Unpin>(
                 }
                 read.drain(..taken);
                 taken = 0;
+                // A long question waits for its rest at the cost of what all bodies share.
+                if read.len() > READ_BYTES {
+                    let share = share.get_or_insert_with(|| api.bodies.share(QUESTION_BYTES_MAX));
+                    if let Err(refusal) = share.grow_to(read.len() + READ_BYTES) {
+                        put_answer(&mut out, api, Err(refusal), date.text());
+                        write(stream, &out).await?;
+                        return Ok(None);
+                    }
+                }
                 let is_first = read.is_empty();
                 let patience = (&mut idle, &mut began, idle_max);
                 if !read_more(stream, &mut read, patience, &mut told_to_stop).await? {
@@ -264,7 +205,7 @@ fn next(read: &[u8]) -> Next {
         Ok(httparse::Status::Partial) => return Next::Unknown,
         Err(_) => return Next::SomethingElse,
     };
-    let (mut length, mut credential) = (None, None);
+    let (mut length, mut credential, mut of_page) = (None, None, false);
     for header in request.headers {
         let is = |name: &str| header.name.eq_ignore_ascii_case(name);
         if is("content-length") {
@@ -286,6 +227,8 @@ fn next(read: &[u8]) -> Next {
             if !header.value.eq_ignore_ascii_case(b"keep-alive") {
                 return Next::SomethingElse;
             }
+        } else if is("origin") {
+            of_page = true;
         } else if is("transfer-encoding") || is("expect") || is("upgrade") {
             return Next::SomethingElse;
         }
@@ -294,7 +237,7 @@ fn next(read: &[u8]) -> Next {
     let Some(end) = length.map(|length| body.saturating_add(length)).filter(|end| *end <= QUESTION_BYTES_MAX) else {
         return Next::SomethingElse;
     };
-    if read.len() < end { Next::Unknown } else { Next::Question { asked, body, end, credential } }
+    if read.len() < end { Next::Unknown } else { Next::Question { asked, body, end, credential, of_page } }
 }
 
 /// Who was found to be calling on a connection, by what it said then.
@@ -307,8 +250,9 @@ enum Answer {
 }
 
 async fn answer(
-    api: &Api,
+    (api, origin): (&Api, Origin),
     caller: &mut Caller,
+    standing: &Standing,
     credential: Option<&[u8]>,
     asked: Asked,
     body: &[u8],
@@ -318,7 +262,14 @@ async fn answer(
             // An app server's key does not expire, and says the same each time.
             (Some((said, Actor::App)), Some(credential)) if said == credential => Actor::App,
             _ => {
-                let actor = api.authenticate_header(credential)?;
+                api.check_origin(origin, credential)?;
+                let found = api.authenticate_header(credential).map_err(|refusal| match credential {
+                    Some(_) => api.count_failure(origin, refusal),
+                    None => refusal,
+                })?;
+                found.scopes.check(Scope::Popups)?;
+                let actor = found.actor;
+                standing.know();
                 *caller = credential.map(|credential| (credential.to_owned(), actor.clone()));
                 actor
             }
@@ -334,25 +285,30 @@ async fn answer(
     answered.await.unwrap_or_else(|panic| Err(internal(&format!("panic: {panic}"))))
 }
 
-fn put_answer(out: &mut Vec<u8>, api: &Api, answered: Result<Answer, Refusal>, date: &str) {
+/// Answers with the status.
+fn put_answer(out: &mut Vec<u8>, api: &Api, answered: Result<Answer, Refusal>, date: &str) -> StatusCode {
     // Writing to memory cannot fail.
-    let _ = match answered {
+    let (status, _) = match answered {
         Ok(Answer::Shown(Shown::Nothing { retry_after_s: None })) => {
-            write!(out, "HTTP/1.1 204 No Content\r\ndate: {date}\r\n\r\n")
+            (StatusCode::NO_CONTENT, write!(out, "HTTP/1.1 204 No Content\r\ndate: {date}\r\n\r\n"))
         }
         Ok(Answer::Shown(Shown::Nothing { retry_after_s: Some(seconds) })) => {
-            write!(out, "HTTP/1.1 204 No Content\r\nretry-after: {seconds}\r\ndate: {date}\r\n\r\n")
+            let put = write!(out, "HTTP/1.1 204 No Content\r\nretry-after: {seconds}\r\ndate: {date}\r\n\r\n");
+            (StatusCode::NO_CONTENT, put)
         }
-        Ok(Answer::Shown(Shown::Popup(json))) => put_json(out, "200 OK", &json, date),
+        Ok(Answer::Shown(Shown::Popup(json))) => (StatusCode::OK, put_json(out, "200 OK", &json, date)),
         Ok(Answer::Reported(accepted)) => {
-            put_json(out, "202 Accepted", &serde_json::to_vec(&accepted).unwrap_or_default(), date)
+            let json = serde_json::to_vec(&accepted).unwrap_or_default();
+            (StatusCode::ACCEPTED, put_json(out, "202 Accepted", &json, date))
         }
         Err(refusal) => {
             api.engine.metrics.count_refusal(refusal.code);
             tracing::debug!(code = %refusal.code, "refused");
-            put_refusal(out, &refusal, date)
+            let status = StatusCode::from_u16(refusal.code.http_status());
+            (status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), put_refusal(out, &refusal, date))
         }
     };
+    status
 }
 
 fn put_json(out: &mut Vec<u8>, status: &str, json: &[u8], date: &str) -> io::Result<()> {
@@ -369,7 +325,7 @@ fn put_json(out: &mut Vec<u8>, status: &str, json: &[u8], date: &str) -> io::Res
 fn put_refusal(out: &mut Vec<u8>, refusal: &Refusal, date: &str) -> io::Result<()> {
     let problem = problem(refusal);
     let body = serde_json::to_vec(&problem)?;
-    let reason = axum::http::StatusCode::from_u16(problem.status).ok().and_then(|status| status.canonical_reason());
+    let reason = StatusCode::from_u16(problem.status).ok().and_then(|status| status.canonical_reason());
     write!(out, "HTTP/1.1 {} {}\r\ncontent-type: {PROBLEM_JSON}\r\n", problem.status, reason.unwrap_or_default())?;
     if let Some(ms) = refusal.retry_after_ms {
         write!(out, "retry-after: {}\r\n", ms.div_ceil(1_000).max(1))?;
@@ -387,7 +343,6 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use std::future::{pending, ready};
-    use tokio::io::AsyncReadExt;
 
     const IDLE_MAX: Duration = Duration::from_secs(60);
 
@@ -427,16 +382,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_write_that_nobody_reads_ends() {
-        let (ours, mut theirs) = tokio::io::duplex(16);
-        let mut ours = ReadAhead::new(vec![], ours);
-        let from = Instant::now();
-        ours.write_all(&[0; 16]).await.unwrap();
-        let error = ours.write_all(&[0; 16]).await.unwrap_err();
-        assert_eq!((error.kind(), from.elapsed()), (io::ErrorKind::TimedOut, WRITE_TIMEOUT));
-        // Who reads in time is written to.
-        theirs.read_exact(&mut [0; 16]).await.unwrap();
-        ours.write_all(&[0; 16]).await.unwrap();
+    async fn an_answer_that_nobody_reads_ends() {
         let (mut plain, _theirs) = tokio::io::duplex(16);
         let error = write(&mut plain, &[0; 17]).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);

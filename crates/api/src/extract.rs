@@ -1,36 +1,50 @@
 //! What a handler is given: the caller, a path's ids, a query and a JSON body, each strictly read.
 
-use crate::{Api, problem::Refused};
+use crate::{
+    Api,
+    bodies::{Collected, collect},
+    problem::Refused,
+};
 use axum::{
-    extract::{FromRequest, FromRequestParts, Path, Request},
+    extract::{FromRequest, FromRequestParts, Path, RawPathParams, Request, path::ErrorKind, rejection::PathRejection},
     http::{HeaderMap, header, request::Parts},
 };
-use bytes::{Bytes, BytesMut};
-use http_body_util::BodyExt;
+use bytes::Bytes;
 use hyper::body::Body;
 use serde::{
     Deserialize,
     de::{DeserializeOwned, Deserializer, Visitor, value},
     forward_to_deserialize_any,
 };
-use std::{sync::Arc, time::Duration};
-use tidings_engine::{engine::Actor, model::User};
+use std::sync::Arc;
+use tidings_engine::{
+    engine::Actor,
+    model::User,
+    pass::{self, Scope, Scopes},
+};
+use tidings_listen::Standing;
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
-    limits::HTTP_BODY_BYTES_MAX,
+    json,
+    limits::{HTTP_BODY_BYTES_MAX, OPERATION_BODY_BYTES_MAX},
 };
 
-/// A body that has not come by then is given up, so that an idle sender does not hold its connection.
-const BODY_TIMEOUT: Duration = Duration::from_secs(30);
+/// What is said back of a caller's own text, in characters.
+const SAID_BACK_MAX: usize = 64;
 
-/// Who is calling: an app server or a user.
-pub struct Caller(pub Actor);
+/// Who is calling, an app server or a user, and what its token allows. Nothing is done for it before it was asked
+/// whether it [`Caller::may`].
+pub struct Caller(Actor, Scopes);
+
+/// A caller who may do what is asked.
+pub struct Allowed(pub Actor);
 
 impl FromRequestParts<Arc<Api>> for Caller {
     type Rejection = Refused;
 
     async fn from_request_parts(parts: &mut Parts, api: &Arc<Api>) -> Result<Self, Refused> {
-        Ok(Caller(api.authenticate(&parts.headers)?))
+        let caller = authenticate(api, parts)?;
+        Ok(Caller(caller.actor, caller.scopes))
     }
 }
 
@@ -41,7 +55,7 @@ impl FromRequestParts<Arc<Api>> for AppServer {
     type Rejection = Refused;
 
     async fn from_request_parts(parts: &mut Parts, api: &Arc<Api>) -> Result<Self, Refused> {
-        match api.authenticate(&parts.headers)? {
+        match authenticate(api, parts)?.actor {
             Actor::App => Ok(AppServer),
             Actor::User(_) => {
                 Err(Refusal::new(ErrorCode::Forbidden, "this operation needs an API key, not a user's token").into())
@@ -50,7 +64,31 @@ impl FromRequestParts<Arc<Api>> for AppServer {
     }
 }
 
+/// Who is calling; who does is known from then on to where connections are counted.
+fn authenticate(api: &Api, parts: &Parts) -> Result<pass::Caller, Refusal> {
+    let caller = api.authenticate(&parts.headers)?;
+    if let Some(standing) = parts.extensions.get::<Standing>() {
+        standing.know();
+    }
+    Ok(caller)
+}
+
 impl Caller {
+    pub fn may(self, scope: Scope) -> Result<Allowed, Refusal> {
+        self.1.check(scope)?;
+        Ok(Allowed(self.0))
+    }
+
+    pub fn scopes(&self) -> Scopes {
+        self.1
+    }
+
+    pub fn actor(&self) -> &Actor {
+        &self.0
+    }
+}
+
+impl Allowed {
     /// The user that a path names. A token's user is also called `me`, and may name nobody else.
     pub fn user(&self, api: &Api, named: &str) -> Result<Arc<User>, Refusal> {
         match &self.0 {
@@ -70,8 +108,41 @@ impl<T: DeserializeOwned + Send> FromRequestParts<Arc<Api>> for Ids<T> {
     async fn from_request_parts(parts: &mut Parts, api: &Arc<Api>) -> Result<Self, Refused> {
         match Path::<T>::from_request_parts(parts, api).await {
             Ok(Path(ids)) => Ok(Ids(ids)),
-            Err(error) => Err(Refusal::field("path", error.body_text()).into()),
+            Err(error) => Err(refused_path(parts, &error).await.into()),
         }
+    }
+}
+
+/// What is wrong with a path, by the name that its part has in the description.
+async fn refused_path(parts: &mut Parts, error: &PathRejection) -> Refusal {
+    let PathRejection::FailedToDeserializePathParams(error) = error else {
+        return Refusal::field("path", error.body_text());
+    };
+    match error.kind() {
+        ErrorKind::InvalidUtf8InPathParam { key } => Refusal::field(key, "is not UTF-8 once its %-escapes are undone"),
+        ErrorKind::ParseErrorAtKey { key, value, .. } => not_a_number(key, value),
+        ErrorKind::ParseErrorAtIndex { index, value, .. } => not_a_number(&path_name(parts, *index).await, value),
+        ErrorKind::ParseError { value, .. } => not_a_number(&path_name(parts, 0).await, value),
+        _ => Refusal::field("path", "is not of the operation's form"),
+    }
+}
+
+async fn path_name(parts: &mut Parts, index: usize) -> String {
+    let params = RawPathParams::from_request_parts(parts, &()).await;
+    let name = params.ok().and_then(|params| params.iter().nth(index).map(|(name, _)| name.to_owned()));
+    name.unwrap_or_else(|| "path".into())
+}
+
+/// All that paths and queries hold besides text.
+fn not_a_number(name: &str, value: &str) -> Refusal {
+    Refusal::field(name, format!("must be a whole number from 0 on, got {}", quoted(value)))
+}
+
+/// A caller's own text, of which a long one is not said back whole.
+fn quoted(text: &str) -> String {
+    match text.char_indices().nth(SAID_BACK_MAX) {
+        Some((end, _)) => format!("{:?}…", &text[..end]),
+        None => format!("{text:?}"),
     }
 }
 
@@ -87,14 +158,40 @@ impl<T: DeserializeOwned + Send> FromRequestParts<Arc<Api>> for Query<T> {
 }
 
 fn read_query<T: DeserializeOwned>(text: &str) -> Result<T, Refusal> {
+    let pairs = || form_urlencoded::parse(text.as_bytes());
     let known = field_names::<T>();
-    let names = text.split('&').filter(|pair| !pair.is_empty()).map(|pair| pair.split('=').next().unwrap_or(pair));
-    for name in names {
-        if !known.contains(&name) {
-            return Err(Refusal::field("query", format!("unknown name {name:?}; known are {known:?}")));
+    let mut seen = Vec::new();
+    for (name, _) in pairs() {
+        if !known.contains(&&*name) {
+            let why = format!("is no known parameter; known are {}", known.join(", "));
+            return Err(Refusal::field(&quoted(&name).replace('"', ""), why));
         }
+        if seen.contains(&name) {
+            return Err(Refusal::field(&name, "is given twice"));
+        }
+        seen.push(name);
     }
-    serde_urlencoded::from_str(text).map_err(|error| Refusal::field("query", error))
+    serde_path_to_error::deserialize(serde_urlencoded::Deserializer::new(pairs())).map_err(|error| {
+        let name = error.path().to_string();
+        let given = pairs().find(|(given, _)| *given == name).map(|(_, value)| value);
+        refused_parameter(&name, given.as_deref(), &error.inner().to_string())
+    })
+}
+
+/// What is wrong with a parameter, from the words of who read it.
+fn refused_parameter(name: &str, given: Option<&str>, why: &str) -> Refusal {
+    if let Some(missing) = why.strip_prefix("missing field ") {
+        return Refusal::field(missing.trim_matches('`'), "is missing");
+    }
+    let got = quoted(given.unwrap_or_default());
+    if let Some((_, variants)) = why.rsplit_once(", expected ").filter(|_| why.starts_with("unknown variant")) {
+        let variants = variants.trim_start_matches("one of ").replace("` or `", ", ").replace('`', "");
+        return Refusal::field(name, format!("must be one of {variants}, got {got}"));
+    }
+    match why.contains("too large") {
+        true => Refusal::field(name, format!("is too large a number: {got}")),
+        false => not_a_number(name, given.unwrap_or_default()),
+    }
 }
 
 /// The names of a struct's fields, as its derived `Deserialize` asks for them.
@@ -129,15 +226,18 @@ fn field_names<'de, T: Deserialize<'de>>() -> &'static [&'static str] {
     names
 }
 
-/// A JSON body of at most [`HTTP_BODY_BYTES_MAX`].
-pub struct Json<T>(pub T);
+/// A JSON body of at most so many bytes.
+pub struct Json<T, const BYTES_MAX: usize = OPERATION_BODY_BYTES_MAX>(pub T);
 
-impl<T: DeserializeOwned> FromRequest<Arc<Api>> for Json<T> {
+/// One that holds many of what others hold one of.
+pub type Batch<T> = Json<T, HTTP_BODY_BYTES_MAX>;
+
+impl<T: DeserializeOwned, const BYTES_MAX: usize> FromRequest<Arc<Api>> for Json<T, BYTES_MAX> {
     type Rejection = Refused;
 
-    async fn from_request(request: Request, _: &Arc<Api>) -> Result<Self, Refused> {
+    async fn from_request(request: Request, api: &Arc<Api>) -> Result<Self, Refused> {
         let (parts, body) = request.into_parts();
-        Ok(Json(read_json(&parts.headers, body).await?))
+        Ok(Json(read_json(api, &parts.headers, body, BYTES_MAX).await?))
     }
 }
 
@@ -147,23 +247,33 @@ pub struct Raw(pub Bytes);
 impl FromRequest<Arc<Api>> for Raw {
     type Rejection = Refused;
 
-    async fn from_request(request: Request, _: &Arc<Api>) -> Result<Self, Refused> {
+    async fn from_request(request: Request, api: &Arc<Api>) -> Result<Self, Refused> {
         let (parts, body) = request.into_parts();
-        Ok(Raw(read_body(&parts.headers, body).await?))
+        Ok(Raw(read_body(api, &parts.headers, body, OPERATION_BODY_BYTES_MAX).await?.into()))
     }
 }
 
 /// Reads a JSON body; the whole of it is one buffer, which is read in place.
-pub async fn read_json<T: DeserializeOwned, B>(headers: &HeaderMap, body: B) -> Result<T, Refusal>
+pub(crate) async fn read_json<T: DeserializeOwned, B>(
+    api: &Api,
+    headers: &HeaderMap,
+    body: B,
+    bytes_max: usize,
+) -> Result<T, Refusal>
 where
     B: Body<Data = Bytes> + Unpin,
     B::Error: std::fmt::Display,
 {
-    parse(&read_body(headers, body).await?)
+    parse(read_body(api, headers, body, bytes_max).await?.as_ref())
 }
 
-/// The bytes of a JSON body of at most [`HTTP_BODY_BYTES_MAX`].
-pub(crate) async fn read_body<B>(headers: &HeaderMap, body: B) -> Result<Bytes, Refusal>
+/// The bytes of a JSON body.
+pub(crate) async fn read_body<B>(
+    api: &Api,
+    headers: &HeaderMap,
+    body: B,
+    bytes_max: usize,
+) -> Result<Collected, Refusal>
 where
     B: Body<Data = Bytes> + Unpin,
     B::Error: std::fmt::Display,
@@ -173,17 +283,7 @@ where
     {
         return Err(Refusal::new(ErrorCode::UnsupportedMediaType, "content-type: only application/json is taken"));
     }
-    collect(body, HTTP_BODY_BYTES_MAX, "request body (bytes)").await
-}
-
-/// A body's bytes, if they come in time and are no more than `most`.
-pub(crate) async fn collect<B>(body: B, most: usize, name: &str) -> Result<Bytes, Refusal>
-where
-    B: Body<Data = Bytes> + Unpin,
-    B::Error: std::fmt::Display,
-{
-    let late = |_| Err(Refusal::new(ErrorCode::Malformed, "the body did not come in time"));
-    tokio::time::timeout(BODY_TIMEOUT, gather(body, most as u64, name)).await.unwrap_or_else(late)
+    collect(&api.bodies, body, bytes_max, "request body (bytes)").await
 }
 
 /// A media type without its parameters.
@@ -197,44 +297,8 @@ fn is_json(kind: &[u8]) -> bool {
     essence.eq_ignore_ascii_case(b"application/json") || essence.to_ascii_lowercase().ends_with(b"+json")
 }
 
-async fn gather<B>(mut body: B, limit: u64, name: &str) -> Result<Bytes, Refusal>
-where
-    B: Body<Data = Bytes> + Unpin,
-    B::Error: std::fmt::Display,
-{
-    let too_long = |length| Refusal::limit(name, limit, length);
-    if body.size_hint().lower() > limit {
-        return Err(too_long(body.size_hint().lower()));
-    }
-    let mut first = Bytes::new();
-    let mut all = BytesMut::new();
-    while let Some(frame) = body.frame().await {
-        let frame =
-            frame.map_err(|error| Refusal::new(ErrorCode::Malformed, format!("the body broke off: {error}")))?;
-        let Ok(data) = frame.into_data() else { continue };
-        let length = (first.len() + all.len() + data.len()) as u64;
-        if length > limit {
-            return Err(too_long(length));
-        }
-        // Most bodies are one frame, which then needs no copy.
-        if first.is_empty() && all.is_empty() {
-            first = data;
-            continue;
-        }
-        all.extend_from_slice(&std::mem::take(&mut first));
-        all.extend_from_slice(&data);
-    }
-    Ok(if all.is_empty() { first } else { all.freeze() })
-}
-
 pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Refusal> {
-    serde_json::from_slice(bytes).map_err(|error| {
-        let code = match error.classify() {
-            serde_json::error::Category::Data => ErrorCode::InvalidField,
-            _ => ErrorCode::Malformed,
-        };
-        Refusal::new(code, format!("body: {error}"))
-    })
+    json::read(bytes)
 }
 
 #[cfg(test)]
@@ -247,9 +311,19 @@ mod tests {
     fn a_query_with_an_unknown_name_is_refused() {
         let query: HistoryQuery = read_query("from_seq=3&limit=10").unwrap();
         assert_eq!((query.from_seq, query.limit), (Some(3), Some(10)));
-        for bad in ["from=3", "from_seq=x", "from_seq=1&from_seq=2", "limit=-1", "&limit=1&x"] {
-            assert_eq!(read_query::<HistoryQuery>(bad).unwrap_err().code, ErrorCode::InvalidField, "{bad}");
+        for (bad, why) in [
+            ("from=3", "from: is no known parameter; known are cursor, from_seq"),
+            ("from_seq=x", "from_seq: must be a whole number from 0 on, got \"x\""),
+            ("from_seq=", "from_seq: must be a whole number from 0 on, got \"\""),
+            ("from_seq=1&from_seq=2", "from_seq: is given twice"),
+            ("limit=99999999999999999999999", "limit: is too large a number"),
+            ("&limit=1&x", "x: is no known parameter"),
+        ] {
+            let refusal = read_query::<HistoryQuery>(bad).unwrap_err();
+            assert_eq!(refusal.code, ErrorCode::InvalidField, "{bad}");
+            assert!(refusal.detail.starts_with(why), "{bad}: {}", refusal.detail);
         }
+        assert_eq!(read_query::<HistoryQuery>("%6Cimit=1").unwrap().limit, Some(1));
         read_query::<HistoryQuery>("").unwrap();
     }
 

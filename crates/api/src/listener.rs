@@ -1,9 +1,10 @@
 //! Connections: accepted within a limit, served until they end or are asked to.
 
 use crate::{
-    door::Door,
+    door::{Door, DoorService},
     entrance::{read_proxy_header, shake_hands},
-    express::{ReadAhead, serve_questions},
+    express::serve_questions,
+    read_ahead::{self, ReadAhead},
 };
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -12,14 +13,11 @@ use std::{
     io::{self, Read, Write},
     net::{Shutdown, SocketAddr},
     pin::pin,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::{Arc, PoisonError},
     time::{Duration, Instant},
 };
 use tidings_listen::{
-    Admission, Descriptors,
+    Admission, Descriptors, Place, Standing,
     admission::Guest,
     come_back_after_ms,
     descriptors::{Reserve, ran_out},
@@ -28,7 +26,7 @@ use tidings_listen::{
 };
 use tidings_protocol::error::ErrorCode;
 use tokio::{
-    io::{AsyncRead, AsyncWrite},
+    io::{AsyncRead, AsyncWrite, AsyncWriteExt},
     net::{TcpListener, TcpStream},
     sync::watch,
 };
@@ -42,6 +40,9 @@ const HEAD_BYTES_MAX: usize = 32 * 1024;
 const READ_BUFFER_BYTES_MAX: usize = 64 * 1024;
 /// After an accept that failed for want of something, wait this long before the next.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
+
+/// While many connections that gave way are on their way out, the next waits this long for them.
+const LEAVING_PAUSE: Duration = Duration::from_millis(1);
 
 /// Where a listener listens, and by which rules.
 #[derive(Clone)]
@@ -117,6 +118,10 @@ impl Listener {
             };
             match accepted {
                 Ok((stream, peer)) => self.serve(stream, peer, &stopped),
+                // Who was sent away gives its descriptor back.
+                Err(error) if ran_out(&error) && self.door.places().make_room() => {
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
                 Err(error) if ran_out(&error) => {
                     // Accept finds that out before it looks whether anybody waits.
                     reserve.give_up();
@@ -144,29 +149,37 @@ impl Listener {
             self.door.api().engine.metrics.accept_pauses.inc();
             tokio::time::sleep(pause).await;
         }
+        while self.door.places().are_leaving() {
+            tokio::time::sleep(LEAVING_PAUSE).await;
+        }
         let accepted = self.listener.accept().await?;
         self.config.admission.count();
         Ok(accepted)
     }
 
     fn serve(&self, stream: TcpStream, peer: SocketAddr, stopped: &watch::Receiver<bool>) {
-        let api = self.door.api();
-        let place = Place::take(&api.connections);
-        if place.count > api.config.connections_max {
-            api.engine.metrics.count_refusal(ErrorCode::QueueFull);
+        let Some(mut place) = self.door.places().take() else {
+            self.door.api().engine.metrics.count_refusal(ErrorCode::QueueFull);
             return turn_away(stream, self.config.tls.is_some());
-        }
+        };
         // Near the limit of descriptors requests are served, but nobody settles in.
         let may_stay = self.config.descriptors.leave_room_for(&stream);
         if may_stay {
             self.config.descriptors.count_admitted(Instant::now());
         }
-        let door = if may_stay { self.door.clone() } else { self.door.within_the_reserve(&self.config.descriptors) };
-        let (config, stopped) = (self.config.clone(), stopped.clone());
+        let (door, config, stopped) = (self.door.clone(), self.config.clone(), stopped.clone());
         tokio::spawn(async move {
-            let _place = place;
-            if let Err(error) = welcome(stream, peer, door, &config, stopped).await {
-                tracing::debug!(%peer, %error, "a connection ended before it began");
+            let evicted = place.evicted();
+            let served = async {
+                let reserve = (!may_stay).then_some(&config.descriptors);
+                if let Err(error) = welcome(stream, peer, door, &mut place, reserve, &config, stopped).await {
+                    tracing::debug!(%peer, %error, "a connection ended before it began");
+                }
+            };
+            tokio::select! {
+                biased;
+                () = served => {}
+                () = evicted => tracing::debug!(%peer, "an idle connection without a credential gave way to another"),
             }
         });
     }
@@ -184,6 +197,8 @@ async fn welcome(
     mut stream: TcpStream,
     peer: SocketAddr,
     door: Door,
+    place: &mut Place,
+    reserve: Option<&Arc<Descriptors>>,
     config: &ListenerConfig,
     stopped: watch::Receiver<bool>,
 ) -> io::Result<()> {
@@ -194,20 +209,27 @@ async fn welcome(
             None => peer,
         };
         tracing::debug!(%client, "connected");
-        match &config.tls {
-            Some(tls) => shake_hands(stream, tls.clone()).await.map(|stream| Entered::Tls(Box::new(stream))),
-            None => Ok(Entered::Plain(stream)),
+        if !place.settle(client.ip()) {
+            door.api().engine.metrics.count_refusal(ErrorCode::QueueFull);
+            turn_away(stream, config.tls.is_some());
+            return Err(io::Error::new(io::ErrorKind::QuotaExceeded, "its address has as many connections as it may"));
         }
+        let entered = match &config.tls {
+            Some(tls) => Entered::Tls(Box::new(shake_hands(stream, tls.clone()).await?)),
+            None => Entered::Plain(stream),
+        };
+        Ok((entered, client))
     };
-    let entered = tokio::select! {
+    let (entered, client) = tokio::select! {
         entered = begin => entered?,
         // Nothing was asked yet that would have to be answered.
         () = told_to_stop(stopped.clone()) => return Ok(()),
     };
+    let (standing, door) = (place.standing(), door.of_connection(place, reserve).for_client(client));
     match entered {
-        Entered::Plain(stream) => serve_one(stream, door, stopped).await,
+        Entered::Plain(stream) => serve_one(stream, door, &standing, stopped).await,
         // Boxed, so that a connection without TLS does not pay for its size.
-        Entered::Tls(stream) => Box::pin(serve_one(*stream, door, stopped)).await,
+        Entered::Tls(stream) => Box::pin(serve_one(*stream, door, &standing, stopped)).await,
     }
 }
 
@@ -215,12 +237,18 @@ async fn welcome(
 async fn serve_one(
     mut stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     door: Door,
+    standing: &Standing,
     stopped: watch::Receiver<bool>,
 ) -> io::Result<()> {
+    if door.is_of_health() {
+        Box::pin(converse(ReadAhead::new(Vec::new(), stream, stopped.clone()), door, stopped)).await;
+        return Ok(());
+    }
     let told = Box::pin(told_to_stop(stopped.clone()));
-    if let Some(read) = serve_questions(&mut stream, door.api(), HEAD_TIMEOUT, told).await? {
-        // Boxed: a connection that only ever asks about popups does not pay for the size.
-        Box::pin(converse(ReadAhead::new(read, stream), door, stopped)).await;
+    // Boxed: a connection that only ever asks about popups does not pay for the size.
+    match serve_questions(&mut stream, (door.api(), door.origin()), standing, HEAD_TIMEOUT, told).await? {
+        Some(read) => Box::pin(converse(ReadAhead::new(read, stream, stopped.clone()), door, stopped)).await,
+        None => Box::pin(read_ahead::close(stream, &stopped)).await,
     }
     Ok(())
 }
@@ -243,8 +271,13 @@ async fn converse(
         .header_read_timeout(HEAD_TIMEOUT)
         .max_header_size(HEAD_BYTES_MAX)
         .max_buf_size(READ_BUFFER_BYTES_MAX)
-        .pipeline_flush(true);
-    let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), door).with_upgrades());
+        // A caller may close its sending half with its last request, and still reads the answer.
+        .half_close(true);
+    // Not `pipeline_flush`: with it an answer stays in memory for as long as anything is read beyond its request (a line end, the
+    // beginning of the next request, garbage), and is lost when the connection then ends.
+    let offered = door.offered();
+    let mut connection =
+        pin!(builder.serve_connection(TokioIo::new(stream), DoorService(Arc::new(door))).with_upgrades());
     let ended = tokio::select! {
         biased;
         ended = connection.as_mut() => ended,
@@ -254,31 +287,19 @@ async fn converse(
         }
     };
     if let Err(error) = ended {
-        tracing::debug!(%error, "a connection ended badly");
+        return tracing::debug!(%error, "a connection ended badly");
+    }
+    // Left open by the library, with an offer that was not taken: closed as others are, so that the last answer arrives.
+    let offered = offered.lock().unwrap_or_else(PoisonError::into_inner).take();
+    if let Some(offered) = offered
+        && let Ok(stream) = offered.await
+    {
+        let _ = TokioIo::new(stream).shutdown().await;
     }
 }
 
 async fn told_to_stop(mut stopped: watch::Receiver<bool>) {
     let _ = stopped.wait_for(|stop| *stop).await;
-}
-
-/// One of the open connections, for as long as it is held.
-struct Place {
-    open: Arc<AtomicUsize>,
-    /// Including this one.
-    count: usize,
-}
-
-impl Place {
-    fn take(open: &Arc<AtomicUsize>) -> Self {
-        Place { count: open.fetch_add(1, Ordering::Relaxed) + 1, open: open.clone() }
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.open.fetch_sub(1, Ordering::Relaxed);
-    }
 }
 
 /// Says why and when to come back, if the socket takes it at once, and closes. It has no request yet that could be

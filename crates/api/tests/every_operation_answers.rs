@@ -103,6 +103,7 @@ fn every_operation_answers() {
     let same = r#"{"registered":0,"held":0,"ghosts":0,"missing":0,"wrong_node":0,"repaired":0,"differences":[]}"#;
     app.check(operation, "/v1/admin/presence/compare", r#"{"repair":true}"#, 200, same);
     app.check("POST /v1/users/{user}/kick", "/v1/users/bob/kick", "{}", 200, r#"{"sessions":0}"#);
+    app.check("POST /v1/users/{user}/revoke", "/v1/users/bob/revoke", "{}", 200, r#"{"sessions":0,"issue_from":"#);
     let push =
         r#"{"to":{"users":["alice"],"devices":[{"user":"bob","device_id":"b1"}]},"type":"offer","body":{"n":1}}"#;
     let accepted = r#"{"push":1,"state":"completed","targets":0,"unknown":1,"expires_at":"#;

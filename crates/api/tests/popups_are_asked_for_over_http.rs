@@ -124,8 +124,13 @@ const AWKWARD: [&str; 6] =
 fn exports_read_back_as_what_was_reported() {
     let server = Server::start();
     let mut app = server.app();
-    put(&mut app, "p", json!({"variants": [{"id": "a, \"b\"", "content": {}}]}));
-    put(&mut app, "q", json!({"placements": ["q"]}));
+    let button = |word: &str| json!({"id": word, "label": "label", "action": {"type": "dismiss"}});
+    // Five are the most that a popup has; the other popup has the fourth.
+    let (of_q, of_p) = (AWKWARD[3], AWKWARD.iter().filter(|word| **word != AWKWARD[3]));
+    let of_p: Vec<_> = of_p.map(|word| button(word)).collect();
+    put(&mut app, "p", json!({"variants": [{"id": "a, \"b\"", "content": {"buttons": of_p}}]}));
+    let variants = json!([{"id": "a", "content": {"buttons": [button(of_q)]}}]);
+    put(&mut app, "q", json!({"placements": ["q"], "variants": variants}));
     let mut reported = Vec::new();
     for (at, word) in AWKWARD.iter().enumerate() {
         let user = format!("user,\"{at}\"");

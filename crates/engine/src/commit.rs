@@ -2,10 +2,15 @@
 //! answers everybody, and hands the entries to the lanes.
 //!
 //! ```text
-//! accept ── bounded queue ──▶ gather ─▶ store.commit (one fsync) ─▶ caches ─▶ answers ─▶ hub.publish
+//! accept ── bounded queues ──▶ gather ─▶ store.commit (one fsync) ─▶ caches ─▶ answers ─▶ hub.publish
 //! ```
+//! What waits is gathered in fair turns, by lane and by who sends ([`queue`]): a flood fills its own places.
+//!
 //! A proposal that writes a timeline holds a slot of its lane from before the commit until stage 1
 //! is through with it: a full lane refuses senders early, nothing is dropped after the commit.
+
+mod answers;
+pub(crate) mod queue;
 
 use crate::{
     clock::Clock,
@@ -13,14 +18,15 @@ use crate::{
     config::EngineConfig,
     directory::Directory,
     hub::{Batch, Hub, Item},
-    lanes::{Committed, LaneSlot, Lanes},
+    lanes::{LaneSlot, Lanes},
     metrics::Metrics,
     model::*,
-    shards::SendReply,
     store::*,
 };
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TrySendError, bounded};
+pub(crate) use answers::receipt;
+use answers::{Replies, committed};
 use parking_lot::Mutex;
+use queue::{CommitQueue, Most, NoPlace, Party, QUEUES, REST, Taken};
 use std::{
     sync::{
         Arc,
@@ -29,14 +35,17 @@ use std::{
     thread::JoinHandle,
     time::{Duration, Instant},
 };
-use tidings_protocol::{
-    error::{ErrorCode, Refusal},
-    http::SendReceipt,
-};
+use tidings_protocol::error::{ErrorCode, Refusal};
 use tokio::sync::oneshot;
 
 /// Bytes of bodies after which a batch is closed: bounds one commit's memory and time.
 const BATCH_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// So much of a batch may be other than direct messages while those are being sent: they wait for the commit that runs and
+/// for their own, so that both must stay short. 128 group messages commit in about the time of the fsync itself.
+const BULK_BESIDE_DIRECT: usize = 128;
+const BULK_BYTES_BESIDE_DIRECT: usize = 256 * 1024;
+/// For so long after a direct message others are expected.
+const DIRECT_LATELY: Duration = Duration::from_secs(1);
 /// When a refused sender may try again: a few commits later.
 const RETRY_AFTER_MS: u64 = 100;
 /// After a commit failed and while none is asked for, the store is tried so often: who is not ready is sent nothing, and
@@ -55,23 +64,16 @@ pub(crate) enum Reply {
 
 pub(crate) struct Work {
     pub proposal: Proposal,
+    /// Whose share of the queue it takes.
+    pub party: Party,
     /// The conversation whose timeline or membership it changes, if it does.
     pub conversation: Option<Arc<Conversation>>,
     pub reply: Reply,
     pub slot: Option<LaneSlot>,
 }
 
-// The large variant is the common one; boxing it would cost an allocation per message.
-#[allow(clippy::large_enum_variant)]
-enum Command {
-    Commit(Work),
-    /// Answered once everything before it is committed, answered and published.
-    Barrier(oneshot::Sender<()>),
-    Stop,
-}
-
 pub(crate) struct Committer {
-    queue: Sender<Command>,
+    queue: Arc<CommitQueue<Work>>,
     lanes: Arc<Lanes>,
     metrics: Arc<Metrics>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -139,12 +141,12 @@ impl Committer {
         lanes: Arc<Lanes>,
         metrics: Arc<Metrics>,
     ) -> Committer {
-        let (queue, inbox) = bounded(config.commit_queue);
+        let queue = Arc::new(CommitQueue::new(config.commit_queue));
         let failing_since = Arc::new(AtomicU64::new(0));
         let under_way =
             Arc::new(UnderWay { time_max: config.commit_time_max, base: Instant::now(), since: AtomicU64::new(0) });
         let worker = Worker {
-            inbox,
+            queue: queue.clone(),
             batch_max: config.commit_batch,
             store,
             clock,
@@ -166,20 +168,20 @@ impl Committer {
             let detail = format!("the store has not answered for {} s; nothing of this was stored", ran.as_secs());
             return Err(Refusal::new(ErrorCode::StoreUnavailable, detail).retry_after(STORE_RETRY_AFTER_MS));
         }
-        self.queue.try_send(Command::Commit(work)).map_err(|error| match error {
-            TrySendError::Full(_) => Refusal::new(ErrorCode::QueueFull, "the commit queue is full; nothing was stored")
-                .retry_after(RETRY_AFTER_MS),
-            TrySendError::Disconnected(_) => Refusal::new(ErrorCode::Draining, "the server is stopping"),
+        // A read mark goes to the user's own devices and takes no lane.
+        let lane = work.slot.as_ref().and(work.conversation.as_ref()).map(|conversation| conversation.lane());
+        let queue = lane.map_or(REST, |lane| lane as usize);
+        let bytes = size_of_proposal(&work.proposal);
+        self.queue.put(queue, work.party, bytes, work).map_err(|why| {
+            let queue = lane.map_or("operations", Lane::name);
+            no_place(why, &format!("the {queue} commit queue"))
         })
     }
 
-    /// A slot of the conversation's lane, or the refusal when the lane is full.
-    pub(crate) fn reserve(&self, conversation: &Conversation) -> Result<LaneSlot, Refusal> {
+    /// A slot of the conversation's lane, or the refusal when the lane is full, or the party's share of it.
+    pub(crate) fn reserve(&self, conversation: &Conversation, party: Party) -> Result<LaneSlot, Refusal> {
         let lane = conversation.lane();
-        self.lanes.reserve(lane).ok_or_else(|| {
-            Refusal::new(ErrorCode::QueueFull, format!("the {} lane is full; nothing was stored", lane.name()))
-                .retry_after(RETRY_AFTER_MS)
-        })
+        self.lanes.reserve(lane, party).map_err(|why| no_place(why, &format!("the {} lane", lane.name())))
     }
 
     /// Commits one proposal; the outcome is durable. `conversation` names the one whose timeline,
@@ -191,9 +193,21 @@ impl Committer {
     ) -> Result<Outcome, Refusal> {
         // A read mark goes to the user's own devices and takes no lane.
         let in_lane = conversation.filter(|_| !matches!(proposal, Proposal::MarkRead { .. }));
-        let slot = in_lane.map(|c| self.reserve(c)).transpose()?;
-        let (reply, answer) = oneshot::channel();
-        self.submit(Work { proposal, conversation: conversation.cloned(), reply: Reply::Caller(reply), slot })?;
+        let party = party_of(&proposal);
+        let slot = in_lane.map(|c| self.reserve(c, party)).transpose()?;
+        self.commit(Work::of(proposal, party, conversation.cloned(), slot)).await
+    }
+
+    /// The same for a user who has one opened that is not there yet.
+    pub(crate) async fn propose_for(&self, user: UserNo, proposal: Proposal) -> Result<Outcome, Refusal> {
+        self.commit(Work::of(proposal, Party::User(user), None, None)).await
+    }
+
+    async fn commit(
+        &self,
+        (work, answer): (Work, oneshot::Receiver<Result<Outcome, Refusal>>),
+    ) -> Result<Outcome, Refusal> {
+        self.submit(work)?;
         match answer.await {
             Ok(Ok(Outcome::Refused(refused))) => Err(proposal_refusal(&refused)),
             Ok(result) => result,
@@ -203,8 +217,8 @@ impl Committer {
 
     /// The same from a thread of our own, for a proposal that changes no timeline.
     pub(crate) fn propose_blocking(&self, proposal: Proposal) -> Result<Outcome, Refusal> {
-        let (reply, answer) = oneshot::channel();
-        self.submit(Work { proposal, conversation: None, reply: Reply::Caller(reply), slot: None })?;
+        let (work, answer) = Work::of(proposal, Party::Server, None, None);
+        self.submit(work)?;
         match answer.blocking_recv() {
             Ok(Ok(Outcome::Refused(refused))) => Err(proposal_refusal(&refused)),
             Ok(result) => result,
@@ -212,9 +226,9 @@ impl Committer {
         }
     }
 
-    /// How many wait, and how many may.
-    pub(crate) fn depth(&self) -> (usize, usize) {
-        (self.queue.len(), self.queue.capacity().unwrap_or(0))
+    /// How many wait in each queue, and how many may.
+    pub(crate) fn depths(&self) -> ([usize; QUEUES], usize) {
+        (self.queue.depths(), self.queue.limit())
     }
 
     pub(crate) fn readiness(&self) -> Result<(), String> {
@@ -232,26 +246,85 @@ impl Committer {
 
     /// Waits until everything that was accepted before is committed and answered.
     pub(crate) async fn settle(&self) {
-        let (reached, answer) = oneshot::channel();
-        if self.queue.try_send(Command::Barrier(reached)).is_ok() {
-            let _ = answer.await;
+        if let Some(reached) = self.queue.barrier() {
+            let _ = reached.await;
         }
     }
 
     /// Commits what was accepted, then ends the thread.
     pub(crate) fn stop(&self) {
-        let _ = self.queue.send(Command::Stop);
+        self.queue.stop();
         if let Some(thread) = self.thread.lock().take() {
             let _ = thread.join();
         }
-        let (depth, limit) = self.depth();
-        self.metrics.queue("commit", depth, limit);
+        self.show_depths(&self.metrics);
     }
+
+    /// Brings the gauges of the queues up to date.
+    pub(crate) fn show_depths(&self, metrics: &Metrics) {
+        let (depths, limit) = self.depths();
+        metrics.queue("commit", depths.iter().sum(), limit * QUEUES);
+        for (queue, depth) in depths.into_iter().enumerate() {
+            let name = Lane::ALL.get(queue).map_or("operations", |lane| lane.name());
+            metrics.queue(format!("commit_{name}"), depth, limit);
+        }
+    }
+}
+
+impl Work {
+    /// For a caller who waits for the answer.
+    fn of(
+        proposal: Proposal,
+        party: Party,
+        conversation: Option<Arc<Conversation>>,
+        slot: Option<LaneSlot>,
+    ) -> (Work, oneshot::Receiver<Result<Outcome, Refusal>>) {
+        let (reply, answer) = oneshot::channel();
+        (Work { proposal, party, conversation, reply: Reply::Caller(reply), slot }, answer)
+    }
+}
+
+/// Whose share an operation takes: that of the user who does it, as far as it tells.
+fn party_of(proposal: &Proposal) -> Party {
+    let by = |notice: &Option<NewEntry>| notice.as_ref()?.sender.as_ref().map(|sender| Party::User(sender.no));
+    match proposal {
+        Proposal::MarkRead { user, .. }
+        | Proposal::SetMute { user, .. }
+        | Proposal::SetDoNotDisturb { user, .. }
+        | Proposal::Kick { user, .. } => Party::User(*user),
+        Proposal::UpdateConversation { conversation, notice, .. }
+        | Proposal::ChangeMembers { conversation, notice, .. } => {
+            by(notice).unwrap_or(Party::Conversation(*conversation))
+        }
+        Proposal::Append { conversation, .. } => Party::Conversation(*conversation),
+        Proposal::CreateConversation(new) => {
+            let owner = new.members.iter().find(|(_, role)| *role == Role::Owner);
+            owner.map_or(Party::Server, |(user, _)| Party::User(*user))
+        }
+        // A revocation does not wait behind what the user floods.
+        Proposal::Revoke { .. }
+        | Proposal::PutUsers(_)
+        | Proposal::SetLastSeen(_)
+        | Proposal::OutboxDone { .. }
+        | Proposal::DropDead { .. } => Party::Server,
+    }
+}
+
+/// The refusal of who finds no place in a queue.
+fn no_place(why: NoPlace, queue: &str) -> Refusal {
+    let detail = match why {
+        NoPlace::Stopping => return Refusal::new(ErrorCode::Draining, "the server is stopping"),
+        NoPlace::Full => format!("{queue} is full; nothing was stored"),
+        NoPlace::Share { held } => {
+            format!("{held} of the same sender wait in {queue}, as many as have room there besides; nothing was stored")
+        }
+    };
+    Refusal::new(ErrorCode::QueueFull, detail).retry_after(RETRY_AFTER_MS)
 }
 
 /// What the committer's thread owns.
 struct Worker {
-    inbox: Receiver<Command>,
+    queue: Arc<CommitQueue<Work>>,
     batch_max: usize,
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
@@ -270,44 +343,36 @@ impl Worker {
     fn run(self) {
         let mut proposals = Vec::with_capacity(self.batch_max);
         let mut waiting = Vec::with_capacity(self.batch_max);
-        let mut barriers = Vec::new();
-        let mut stopping = false;
-        while !stopping {
-            let first = match self.failing_since.load(Ordering::Relaxed) {
-                0 => self.inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
-                _ => self.inbox.recv_timeout(TRY_STORE_EVERY),
-            };
-            let first = match first {
-                Ok(first) => first,
-                Err(RecvTimeoutError::Timeout) => {
-                    self.try_store();
-                    continue;
-                }
-                Err(RecvTimeoutError::Disconnected) => return,
-            };
-            let mut next = Some(first);
-            let mut bytes = 0;
-            while let Some(command) = next.take() {
-                match command {
-                    Command::Stop => stopping = true,
-                    Command::Barrier(reached) => barriers.push(reached),
-                    Command::Commit(work) => {
-                        bytes += size_of_proposal(&work.proposal);
-                        proposals.push(work.proposal);
-                        waiting.push((work.conversation, work.reply, work.slot));
-                    }
-                }
-                if proposals.len() < self.batch_max && bytes < BATCH_BYTES_MAX {
-                    next = self.inbox.try_recv().ok();
-                }
+        let mut last_direct: Option<Instant> = None;
+        loop {
+            let patience = (self.failing_since.load(Ordering::Relaxed) != 0).then_some(TRY_STORE_EVERY);
+            let is_direct_lively = last_direct.is_some_and(|at| at.elapsed() < DIRECT_LATELY);
+            let mut has_direct = false;
+            let taken = self.queue.take(self.most(is_direct_lively), patience, |queue, work| {
+                has_direct |= queue == Lane::Direct as usize;
+                proposals.push(work.proposal);
+                waiting.push((work.conversation, work.reply, work.slot));
+            });
+            match taken {
+                Taken::Some if proposals.is_empty() => {}
+                Taken::Some => self.commit(&mut proposals, &mut waiting),
+                Taken::TimeIsOver => self.try_store(),
+                Taken::Stopped => return,
             }
-            if !proposals.is_empty() {
-                self.commit(&mut proposals, &mut waiting);
-            }
-            for reached in barriers.drain(..) {
-                let _ = reached.send(());
+            if has_direct {
+                last_direct = Some(Instant::now());
             }
         }
+    }
+
+    /// How much of a batch.
+    fn most(&self, is_direct_lively: bool) -> Most {
+        let (proposals, bytes) = (self.batch_max.max(1), BATCH_BYTES_MAX);
+        let (bulk_proposals, bulk_bytes) = match is_direct_lively {
+            true => (BULK_BESIDE_DIRECT.min(proposals), BULK_BYTES_BESIDE_DIRECT),
+            false => (proposals, bytes),
+        };
+        Most { proposals, bytes, bulk_proposals, bulk_bytes }
     }
 
     /// A commit that changes nothing: it tells whether the store is there and has room. The embedded one writes nothing for it,
@@ -383,79 +448,6 @@ impl Worker {
         if !items.is_empty() {
             self.hub.publish(Batch { span, items });
         }
-    }
-}
-
-/// What live members must learn of an outcome, if anything.
-fn committed(
-    proposal: Proposal,
-    conversation: Option<Arc<Conversation>>,
-    outcome: &Outcome,
-    slot: Option<LaneSlot>,
-    at: Instant,
-) -> Option<Committed> {
-    let stored = |content: NewEntry, a: &Appended| StoredEntry { seq: a.seq, position: a.position, at: a.at, content };
-    let quiet = |conversation, entry| Committed { conversation, joined: vec![], left: vec![], entry, slot: None, at };
-    let mut committed = match (proposal, outcome) {
-        (Proposal::Append { entry, .. }, Outcome::Appended(a)) if !a.duplicate => {
-            quiet(conversation?, Some(stored(entry, a)))
-        }
-        (Proposal::ChangeMembers { notice, .. }, Outcome::MembersChanged { added, removed, notice: appended, .. }) => {
-            let entry = notice.zip(appended.as_ref()).map(|(content, a)| stored(content, a));
-            Committed { joined: added.clone(), left: removed.clone(), ..quiet(conversation?, entry) }
-        }
-        (Proposal::CreateConversation(new), Outcome::Conversation { conversation, created: true }) => {
-            let joined = new.members.iter().map(|(user, _)| *user).collect();
-            Committed { joined, ..quiet(Arc::new(conversation.clone()), None) }
-        }
-        (Proposal::UpdateConversation { notice: Some(notice), .. }, Outcome::Appended(a)) => {
-            quiet(conversation?, Some(stored(notice, a)))
-        }
-        _ => return None,
-    };
-    committed.slot = slot;
-    Some(committed)
-}
-
-/// Answers gathered per shard, so that a batch wakes each shard once.
-struct Replies<'a> {
-    lanes: &'a Lanes,
-    by_shard: Vec<Vec<SendReply>>,
-}
-
-impl<'a> Replies<'a> {
-    fn new(lanes: &'a Lanes) -> Self {
-        Replies { lanes, by_shard: vec![Vec::new(); lanes.shards().count()] }
-    }
-
-    fn answer(&mut self, reply: Reply, result: Result<Outcome, Refusal>, conversation: Option<Arc<Conversation>>) {
-        match reply {
-            // The caller may have gone away (a closed HTTP connection); the commit stands.
-            Reply::Caller(caller) => drop(caller.send(result)),
-            Reply::Session { shard, session, reference } => {
-                let result = result.and_then(|outcome| receipt(&outcome, conversation.as_deref()));
-                self.by_shard[shard].push(SendReply { session, reference, result });
-            }
-        }
-    }
-
-    fn send(self) {
-        for (shard, replies) in self.by_shard.into_iter().enumerate() {
-            if !replies.is_empty() {
-                self.lanes.shards().send_replies(shard, replies);
-            }
-        }
-    }
-}
-
-/// The receipt of an append.
-pub(crate) fn receipt(outcome: &Outcome, conversation: Option<&Conversation>) -> Result<SendReceipt, Refusal> {
-    match (outcome, conversation) {
-        (Outcome::Appended(a), Some(c)) => {
-            Ok(SendReceipt { conversation: c.id.clone(), seq: a.seq, at: a.at, duplicate: a.duplicate })
-        }
-        (Outcome::Refused(refused), _) => Err(proposal_refusal(refused)),
-        _ => Err(Refusal::new(ErrorCode::Internal, "an outcome of another kind")),
     }
 }
 

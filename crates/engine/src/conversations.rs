@@ -13,7 +13,7 @@ use std::{collections::HashSet, sync::Arc};
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
     http::*,
-    ids::check_id,
+    ids::check_new_id,
     limits::*,
 };
 
@@ -37,7 +37,7 @@ impl Engine {
             return Err(Refusal::new(ErrorCode::Forbidden, "official accounts are made by the app server"));
         }
         let id = new.id.unwrap_or_else(|| format!("{:032x}", rand::random::<u128>()));
-        check_id("id", &id)?;
+        check_new_id("id", &id)?;
         check_name("name", new.name.as_deref())?;
         check_name("avatar", new.avatar.as_deref())?;
         let attributes = check_attributes(new.attributes.as_ref())?;
@@ -53,6 +53,9 @@ impl Engine {
             },
             Actor::App => new.owner.map(|owner| self.directory.require_user(&owner)).transpose()?.map(|u| u.no),
         };
+        if let Actor::User(user) = actor {
+            self.check_may_gather(user, &id, &new.members)?;
+        }
         let mut members: Vec<(UserNo, Role)> = owner.map(|no| (no, Role::Owner)).into_iter().collect();
         let mut known: HashSet<UserNo> = owner.into_iter().collect();
         for member in &new.members {
@@ -97,6 +100,9 @@ impl Engine {
         let first = self.directory.require_user(first)?;
         let existed = self.directory.conversation_by_id(&tidings_protocol::ids::direct_id(&first.id, second));
         let existed = existed.map_err(store_refusal)?.is_some();
+        if !existed {
+            self.check_may_open(actor, &first, second)?;
+        }
         let conversation = self.open_direct(&first, second).await?;
         Ok((self.card(&conversation)?, !existed))
     }
@@ -120,7 +126,7 @@ impl Engine {
     }
 
     pub fn conversation_card(&self, actor: &Actor, id: &str) -> Result<ConversationCard, Refusal> {
-        let conversation = self.directory.require_conversation(id)?;
+        let conversation = self.directory.require_conversation_by(actor, id)?;
         self.check_may_read(actor, &conversation)?;
         self.card(&conversation)
     }
@@ -139,7 +145,7 @@ impl Engine {
         id: &str,
         update: UpdateConversation,
     ) -> Result<ConversationCard, Refusal> {
-        let conversation = self.directory.require_conversation(id)?;
+        let conversation = self.directory.require_conversation_by(actor, id)?;
         if self.role_of(actor, &conversation)? < Role::Admin {
             return Err(Refusal::new(ErrorCode::Forbidden, "only the owner and admins change the card"));
         }
@@ -169,7 +175,7 @@ impl Engine {
         id: &str,
         change: ChangeMembers,
     ) -> Result<MembersChanged, Refusal> {
-        let conversation = self.directory.require_conversation(id)?;
+        let conversation = self.directory.require_conversation_by(actor, id)?;
         if conversation.kind == ConversationKind::Direct {
             return Err(Refusal::new(ErrorCode::Conflict, "a direct conversation has its two members for good"));
         }
@@ -184,6 +190,7 @@ impl Engine {
         let mut add = Vec::with_capacity(change.add.len());
         let (mut added, mut changed) = (Named::default(), Named::default());
         let mut seen = HashSet::new();
+        let mut newcomers = Vec::new();
         for id in &change.add {
             let no = self.require_user_no(id)?;
             if !seen.insert(no) {
@@ -191,13 +198,19 @@ impl Engine {
             }
             let membership = self.directory.membership(conversation.no, no).map_err(store_refusal)?;
             match (membership, change.role) {
-                (None, _) => added.count(id),
+                (None, _) => {
+                    added.count(id);
+                    newcomers.push((no, id.as_str()));
+                }
                 // Without a role nobody's role changes: who is a member already stays what they are.
                 (Some(_), None) => continue,
                 (Some(membership), Some(role)) if membership.role == role => continue,
                 (Some(_), Some(_)) => changed.count(id),
             }
             add.push((no, change.role.unwrap_or(Role::Member)));
+        }
+        if let Actor::User(user) = actor {
+            self.check_may_add(user, &newcomers)?;
         }
         let mut remove = Vec::with_capacity(change.remove.len());
         let mut removed = Named::default();
@@ -270,7 +283,7 @@ impl Engine {
 
     /// Members in the order in which their users were created.
     pub fn members(&self, actor: &Actor, id: &str, after: Option<&str>, limit: usize) -> Result<MemberPage, Refusal> {
-        let conversation = self.directory.require_conversation(id)?;
+        let conversation = self.directory.require_conversation_by(actor, id)?;
         self.check_may_read(actor, &conversation)?;
         let limit = if limit == 0 { MEMBERS_PAGE_DEFAULT } else { limit };
         if limit > MEMBERS_PAGE_MAX {
@@ -292,7 +305,7 @@ impl Engine {
 
     /// No offline push from this conversation, for good or until a time.
     pub async fn set_mute(&self, user: &Arc<User>, conversation: &str, mute: Mute) -> Result<(), Refusal> {
-        let conversation = self.directory.require_conversation(conversation)?;
+        let conversation = self.directory.require_conversation_for(user, conversation)?;
         let mute = match mute {
             Mute { muted: false, .. } => MuteState::Off,
             Mute { until: None, .. } => MuteState::Forever,
@@ -305,7 +318,7 @@ impl Engine {
 
     /// Moves a read mark forward; the user's other devices follow.
     pub async fn mark_read(&self, user: &Arc<User>, conversation: &str, seq: u64) -> Result<ReadMark, Refusal> {
-        let conversation = self.directory.require_conversation(conversation)?;
+        let conversation = self.directory.require_conversation_for(user, conversation)?;
         let proposal = Proposal::MarkRead { conversation: conversation.no, user: user.no, seq };
         let outcome = self.committer.propose(Some(&conversation), proposal).await?;
         let Outcome::Read { seq, .. } = outcome else { return Err(unexpected()) };

@@ -8,6 +8,7 @@
 mod cards;
 
 use crate::cluster::log::Change;
+use crate::engine::Actor;
 use crate::model::*;
 use crate::popups::UnreadCache;
 use crate::store::{Outcome, Proposal, Store, StoreResult};
@@ -52,6 +53,11 @@ where
     }
 }
 
+/// No id that was ever given has a zero byte, and a database cannot even be asked for one.
+fn can_be_stored(id: &str) -> bool {
+    !id.contains('\0')
+}
+
 impl Directory {
     pub fn new(store: Arc<dyn Store>, entries: usize, shared: bool) -> Self {
         Directory {
@@ -67,7 +73,7 @@ impl Directory {
     }
 
     pub fn user_no(&self, id: &str) -> StoreResult<Option<UserNo>> {
-        through(&self.user_nos, id, || self.store.user_no(id))
+        through(&self.user_nos, id, || if can_be_stored(id) { self.store.user_no(id) } else { Ok(None) })
     }
 
     pub fn user(&self, no: UserNo) -> StoreResult<Option<Arc<User>>> {
@@ -96,7 +102,9 @@ impl Directory {
     }
 
     pub fn conversation_by_id(&self, id: &str) -> StoreResult<Option<Arc<Conversation>>> {
-        match through(&self.conversation_nos, id, || self.store.conversation_no(id))? {
+        match through(&self.conversation_nos, id, || {
+            if can_be_stored(id) { self.store.conversation_no(id) } else { Ok(None) }
+        })? {
             Some(no) => self.conversation(no),
             None => Ok(None),
         }
@@ -107,6 +115,24 @@ impl Directory {
         self.conversation_by_id(id)
             .map_err(crate::commit::store_refusal)?
             .ok_or_else(|| Refusal::not_found("conversation", id))
+    }
+
+    /// The conversation as this user may know of it. That two others have a direct one is nobody else's business: it is
+    /// not there, as one that nobody opened.
+    pub fn require_conversation_for(&self, user: &User, id: &str) -> Result<Arc<Conversation>, Refusal> {
+        let conversation = self.require_conversation(id)?;
+        match conversation.pair {
+            Some((a, b)) if user.no != a && user.no != b => Err(Refusal::not_found("conversation", id)),
+            _ => Ok(conversation),
+        }
+    }
+
+    /// The same for whoever asks.
+    pub(crate) fn require_conversation_by(&self, actor: &Actor, id: &str) -> Result<Arc<Conversation>, Refusal> {
+        match actor {
+            Actor::App => self.require_conversation(id),
+            Actor::User(user) => self.require_conversation_for(user, id),
+        }
     }
 
     pub fn membership(&self, conversation: ConversationNo, user: UserNo) -> StoreResult<Option<Membership>> {
@@ -135,7 +161,7 @@ impl Directory {
                 }
             }
             (Proposal::PutUsers(patches), _) => patches.iter().for_each(|patch| self.forget_user_by_id(&patch.id)),
-            (Proposal::SetDoNotDisturb { user, .. }, _) => self.forget_user(*user),
+            (Proposal::SetDoNotDisturb { user, .. } | Proposal::Revoke { user, .. }, _) => self.forget_user(*user),
             (Proposal::UpdateConversation { conversation, .. }, _) => self.forget_conversation(*conversation),
             (Proposal::ChangeMembers { conversation, .. }, Outcome::MembersChanged { added, removed, changed, .. }) => {
                 self.forget_conversation(*conversation);
@@ -174,7 +200,9 @@ impl Directory {
                 self.forget_membership(*conversation, *user);
                 self.unread.forget(*user);
             }
-            Some(Change::Kick { .. }) | None => {}
+            // Perhaps the user's tokens were revoked.
+            Some(Change::Kick { user, .. }) => self.forget_user(*user),
+            None => {}
         }
     }
 

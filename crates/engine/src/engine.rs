@@ -9,6 +9,7 @@ use crate::{
     directory::Directory,
     hub::{Applier, Hub, LocalHub},
     lanes::Lanes,
+    limits::Limits,
     metrics::Metrics,
     model::*,
     outbox::{Outbox, OutboxConfig, Webhook},
@@ -58,6 +59,7 @@ pub struct Engine {
     pub(crate) outbox: Outbox,
     pub(crate) presence_worker: PresenceWorker,
     pub(crate) rate: RateLimit,
+    pub(crate) limits: Limits,
     pub cluster: Option<Cluster>,
     lead: Lead,
     pub(crate) leader_door: OnceLock<Arc<dyn LeaderDoor>>,
@@ -134,6 +136,7 @@ impl Engine {
             popups,
             outbox: Outbox::default(),
             rate: RateLimit::new(config.sends_per_second, config.sends_burst),
+            limits: Limits::new(&config.limits),
             committer,
             lanes,
             hub,
@@ -187,8 +190,7 @@ impl Engine {
     /// Brings the gauges up to date that are looked up rather than counted: called before they are read.
     pub fn refresh_gauges(&self) {
         self.metrics.ready.set(i64::from(self.readiness().is_ok()));
-        let (depth, limit) = self.committer.depth();
-        self.metrics.queue("commit", depth, limit);
+        self.committer.show_depths(&self.metrics);
         let (slots, slot_limit) = self.lanes.depths();
         let (shards, shard_limit) = self.lanes.shards().depths();
         for lane in Lane::ALL {
@@ -210,6 +212,9 @@ impl Engine {
     pub fn readiness(&self) -> Result<(), String> {
         if self.is_draining() {
             return Err("draining".into());
+        }
+        if let Some(trouble) = self.store.trouble() {
+            return Err(format!("the store is damaged: {trouble}"));
         }
         self.committer.readiness()?;
         self.cluster.as_ref().map_or(Ok(()), Cluster::readiness)

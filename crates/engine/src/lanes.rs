@@ -4,7 +4,10 @@
 //! conversation together in one block, and hands every shard one item: the cost per receiver is
 //! then a pointer per block, not per message.
 
+mod places;
+
 use crate::{
+    commit::queue::{NoPlace, Party},
     config::EngineConfig,
     delivery::{Block, Fanout, Recipients, Step},
     metrics::Metrics,
@@ -13,6 +16,8 @@ use crate::{
 };
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use parking_lot::{Condvar, Mutex};
+pub use places::LaneSlot;
+use places::Places;
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -43,16 +48,6 @@ pub struct Committed {
     pub slot: Option<LaneSlot>,
     /// When the committer took it up.
     pub at: Instant,
-}
-
-/// A place in a lane's queue, taken before the commit and freed by dropping.
-#[derive(Debug)]
-pub struct LaneSlot(Arc<AtomicUsize>);
-
-impl Drop for LaneSlot {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
 }
 
 /// What a lane's worker is given.
@@ -93,8 +88,7 @@ impl Latch {
 /// Bounded by its slots: only what holds one is put in the channel.
 struct LaneQueue {
     sender: Mutex<Option<Sender<LaneWork>>>,
-    /// Places taken, from before the commit on.
-    taken: Arc<AtomicUsize>,
+    places: Arc<Places>,
     /// What the worker was given and is not through with.
     given: Arc<AtomicUsize>,
 }
@@ -118,19 +112,14 @@ impl Lanes {
                 Ok(thread) => workers.push(thread),
                 Err(error) => tracing::error!(%error, "no lane thread"),
             }
-            LaneQueue { sender: Mutex::new(Some(sender)), taken: Arc::new(AtomicUsize::new(0)), given }
+            LaneQueue { sender: Mutex::new(Some(sender)), places: Places::new(), given }
         });
         Arc::new(Lanes { queues, limit: config.lane_queue, shards, workers: Mutex::new(workers) })
     }
 
-    /// A place in the lane, if it has one left.
-    pub(crate) fn reserve(&self, lane: Lane) -> Option<LaneSlot> {
-        let taken = &self.queues[lane as usize].taken;
-        if taken.fetch_add(1, Ordering::Relaxed) >= self.limit {
-            taken.fetch_sub(1, Ordering::Relaxed);
-            return None;
-        }
-        Some(LaneSlot(taken.clone()))
+    /// A place in the lane, if it has one left for the party.
+    pub(crate) fn reserve(&self, lane: Lane, party: Party) -> Result<LaneSlot, NoPlace> {
+        self.queues[lane as usize].places.take(self.limit, party)
     }
 
     /// Sorts a commit's entries into the lanes, keeping their order.
@@ -151,9 +140,7 @@ impl Lanes {
 
     /// A place in the lane, even above its limit: for what others have committed.
     pub(crate) fn take(&self, lane: Lane) -> LaneSlot {
-        let taken = &self.queues[lane as usize].taken;
-        taken.fetch_add(1, Ordering::Relaxed);
-        LaneSlot(taken.clone())
+        self.queues[lane as usize].places.take_anyway()
     }
 
     /// Whether no worker has more to do than it may. Places that are taken for what has yet to come to it do not count:
@@ -179,7 +166,7 @@ impl Lanes {
 
     /// Places taken per lane, and how many there are.
     pub(crate) fn depths(&self) -> ([usize; LANES], usize) {
-        (self.queues.each_ref().map(|q| q.taken.load(Ordering::Relaxed)), self.limit)
+        (self.queues.each_ref().map(|q| q.places.taken()), self.limit)
     }
 
     /// Fans out what was committed, then ends the workers.

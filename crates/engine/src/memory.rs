@@ -135,6 +135,11 @@ impl State {
                 found.do_not_disturb = window.clone().map(Box::new);
                 Outcome::Done
             }
+            Proposal::Revoke { user, before, .. } => {
+                let found = self.users.get_mut(index(user.0)).ok_or(Refused::NoSuchUser(*user))?;
+                found.revoked_at = found.revoked_at.max(*before);
+                Outcome::Done
+            }
             Proposal::SetLastSeen(seen) => {
                 self.last_seen.extend(seen.iter().copied());
                 Outcome::Done
@@ -173,6 +178,7 @@ impl State {
                         attributes: None,
                         created_at: now_ms,
                         do_not_disturb: None,
+                        revoked_at: 0,
                     });
                     no
                 }

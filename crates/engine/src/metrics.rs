@@ -146,6 +146,9 @@ pub struct Metrics {
     pub outbox_retries: Counter,
     pub outbox_dead: Counter,
     pub outbox_lag: Gauge,
+    pub outbox_parked: Gauge,
+    pub outbox_failing: Gauge,
+    pub outbox_unheard: Counter,
     pub ready: Gauge,
     pub cluster: ClusterMetrics,
     pub pushes_accepted: Counter,
@@ -232,6 +235,9 @@ impl Metrics {
             outbox_retries: Counter::default(),
             outbox_dead: Counter::default(),
             outbox_lag: Gauge::default(),
+            outbox_parked: Gauge::default(),
+            outbox_failing: Gauge::default(),
+            outbox_unheard: Counter::default(),
             ready: Gauge::default(),
             cluster: ClusterMetrics::default(),
             pushes_accepted: Counter::default(),
@@ -291,6 +297,17 @@ impl Metrics {
         registry.register("outbox_delivered", "Notifications that the webhook took", m.outbox_delivered.clone());
         registry.register("outbox_retries", "Webhook attempts that failed", m.outbox_retries.clone());
         registry.register("outbox_dead", "Notifications given up", m.outbox_dead.clone());
+        registry.register(
+            "outbox_parked",
+            "Notifications that wait for another attempt, with those behind them",
+            m.outbox_parked.clone(),
+        );
+        registry.register("outbox_failing", "1 while the webhook takes nothing", m.outbox_failing.clone());
+        registry.register(
+            "outbox_unheard",
+            "Notifications of messages that a session was handed and did not answer for",
+            m.outbox_unheard.clone(),
+        );
         registry.register(
             "outbox_lag",
             "Commit positions between the head and the outbox's consumer",

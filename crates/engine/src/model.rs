@@ -53,6 +53,8 @@ pub struct User {
     pub created_at: u64,
     /// Rare, and cards are kept by the hundred thousand.
     pub do_not_disturb: Option<Box<DailyWindow>>,
+    /// Tokens issued before are refused, in milliseconds since 1970 UTC; 0: they never were revoked.
+    pub revoked_at: u64,
 }
 
 #[derive(Debug, Clone, PartialEq)]

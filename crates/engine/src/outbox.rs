@@ -7,18 +7,32 @@
 //!
 //! Of several nodes the one that leads does this. When the lead moves in the middle, a delivery may come twice.
 //!
-//! A webhook that is down lets the outbox lag; it holds up no sender and no live delivery.
+//! ```text
+//! commits ─▶ list ─▶ events ─▶ webhook ── not taken ──▶ parked, by conversation ── due ─▶ webhook ── given up ──▶ dead
+//!                                                          ▲
+//! what a session was handed and did not answer for ────────┘
+//! ```
+//! One event that the app cannot take stops its own conversation and no other ([`parking`]). A webhook that is down lets
+//! the outbox lag; it holds up no sender and no live delivery.
+//!
+//! In reading order: this file, [`events`] (what is told), [`worker`], [`parking`] (what waits for another attempt), [`health`] (is it the event, or the
+//! webhook?),
+//! [`unheard`] (what sessions did not answer for).
 
 mod events;
+mod health;
+mod parking;
+mod unheard;
+mod worker;
 
-use crate::{commit::store_refusal, engine::Engine, model::Position, store::*};
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
-use events::{Event, Expansion};
+use crate::{commit::store_refusal, engine::Engine};
+use crossbeam_channel::{Sender, bounded};
 use hmac::{Hmac, KeyInit, Mac};
+use parking::WAITING;
 use parking_lot::Mutex;
 use serde_json::value::RawValue;
 use std::{
-    collections::{BTreeSet, HashSet},
+    collections::HashSet,
     sync::{Arc, OnceLock},
     thread::JoinHandle,
     time::Duration,
@@ -28,20 +42,12 @@ use tidings_protocol::{
     http::{DeadLetter, DeadLetterPage, Replayed},
 };
 
-/// How often the list is looked at when it was empty.
-const POLL: Duration = Duration::from_millis(100);
-/// Entries taken from the list at once.
-const ITEMS_PER_LOOK: usize = 100;
 /// Replays that may wait for the worker. Full: refused with `queue_full`.
 const REPLAYS_WAITING: usize = 16;
-/// Dead letters delivered again before new entries have their turn.
-const REPLAYS_PER_ROUND: usize = 20;
 /// Dead letters in a page.
 const DEAD_LETTERS_PAGE_MAX: usize = 500;
 /// Dead letters read at once while looking for those to replay.
 const DEAD_LETTERS_AT_ONCE: usize = 100;
-/// Bytes of events after which a delivery is closed.
-const DELIVERY_BYTES_MAX: usize = 1024 * 1024;
 
 /// Delivers to the app. Blocking: it is called from the outbox's own thread.
 pub trait Webhook: Send + Sync + 'static {
@@ -108,17 +114,10 @@ enum Command {
     Stop,
 }
 
-/// What happened while the worker waited.
-enum Waited {
-    TimeIsOver,
-    Stop,
-}
-
 impl Outbox {
     pub(crate) fn start(engine: &Arc<Engine>, webhook: Arc<dyn Webhook>, config: OutboxConfig) {
         let (commands, inbox) = bounded(REPLAYS_WAITING);
-        let worker =
-            Worker { engine: engine.clone(), webhook, config, inbox, replays: BTreeSet::new(), stopping: false };
+        let worker = worker::Worker::new(engine.clone(), webhook, config, inbox);
         let thread = std::thread::Builder::new().name("outbox".into()).spawn(move || worker.run());
         let thread = Mutex::new(thread.inspect_err(|error| tracing::error!(%error, "no outbox thread")).ok());
         let _ = engine.outbox.worker.set(Handle { commands, thread });
@@ -141,7 +140,8 @@ impl Engine {
         if limit > DEAD_LETTERS_PAGE_MAX {
             return Err(Refusal::limit("limit (dead letters)", DEAD_LETTERS_PAGE_MAX as u64, limit as u64));
         }
-        let dead = self.store.dead_notifications(after, limit + 1).map_err(store_refusal)?;
+        let mut dead = self.store.dead_notifications(after, limit + 1).map_err(store_refusal)?;
+        dead.retain(|dead| dead.id < WAITING);
         let next = (dead.len() > limit).then(|| dead[limit - 1].id);
         let dead_letters = dead.into_iter().take(limit).map(|dead| DeadLetter {
             id: dead.id,
@@ -163,7 +163,10 @@ impl Engine {
         let mut after = None;
         loop {
             let page = self.store.dead_notifications(after, DEAD_LETTERS_AT_ONCE).map_err(store_refusal)?;
-            let Some(last) = page.last() else { break };
+            let Some(last) = page.last().filter(|last| last.id < WAITING) else {
+                known.extend(page.iter().map(|dead| dead.id).filter(|id| *id < WAITING));
+                break;
+            };
             after = Some(last.id);
             known.extend(page.iter().map(|dead| dead.id));
         }
@@ -179,194 +182,6 @@ impl Engine {
         })?;
         Ok(Replayed { replayed })
     }
-}
-
-struct Worker {
-    engine: Arc<Engine>,
-    webhook: Arc<dyn Webhook>,
-    config: OutboxConfig,
-    inbox: Receiver<Command>,
-    /// Asked for, not tried again yet. A set: asking again and again takes no more room.
-    replays: BTreeSet<u64>,
-    /// Told to stop, perhaps in the middle of a wait between two attempts: from then on no wait is one.
-    stopping: bool,
-}
-
-/// The worker was told to stop in the middle: what is not on record is done again after the restart.
-struct Stopped;
-
-impl Worker {
-    fn run(mut self) {
-        loop {
-            let time = match self.round() {
-                Ok(Ok(true)) => Duration::ZERO,
-                Ok(Ok(false)) => POLL,
-                Ok(Err(Stopped)) => return,
-                Err(error) => {
-                    tracing::warn!(%error, "the outbox could not read; it tries again");
-                    self.config.backoff_min
-                }
-            };
-            if let Waited::Stop = self.wait(time) {
-                return;
-            }
-        }
-    }
-
-    /// Waits, taking commands meanwhile.
-    fn wait(&mut self, time: Duration) -> Waited {
-        loop {
-            if self.stopping {
-                return Waited::Stop;
-            }
-            match self.inbox.recv_timeout(time) {
-                Ok(Command::Replay(ids)) => self.replays.extend(ids),
-                Ok(Command::Stop) | Err(RecvTimeoutError::Disconnected) => self.stopping = true,
-                Err(RecvTimeoutError::Timeout) => return Waited::TimeIsOver,
-            }
-        }
-    }
-
-    /// Deals with what waits; answers whether there was anything.
-    fn round(&mut self) -> StoreResult<Result<bool, Stopped>> {
-        let replayed = match self.replay()? {
-            Ok(replayed) => replayed,
-            Err(Stopped) => return Ok(Err(Stopped)),
-        };
-        if !self.engine.leads() {
-            self.engine.metrics.outbox_lag.set(0);
-            return Ok(Ok(replayed));
-        }
-        let store = self.engine.store.clone();
-        let items = store.outbox(store.outbox_done()?, ITEMS_PER_LOOK)?;
-        let lag = items.first().map_or(0, |first| store.last_position().saturating_sub(first.position) + 1);
-        self.engine.metrics.outbox_lag.set(lag as i64);
-        let Some(last) = items.last().map(|item| item.position) else { return Ok(Ok(replayed)) };
-        let (mut batch, mut bytes) = (Vec::new(), 0);
-        let mut through = None;
-        for item in &items {
-            let mut expansion = Expansion::of(&self.engine, item, self.config.recipients_per_event.max(1))?;
-            while let Some(expansion) = &mut expansion
-                && let Some(event) = expansion.next(&self.engine)?
-            {
-                // Only now, with the next event at hand, is it known which entries the full batch completes.
-                if batch.len() >= self.config.events_per_delivery.max(1) || bytes >= DELIVERY_BYTES_MAX {
-                    bytes = 0;
-                    if let Err(Stopped) = self.deliver_and_record(&mut batch, through.take()) {
-                        return Ok(Err(Stopped));
-                    }
-                }
-                bytes += event.json.get().len();
-                batch.push(event);
-            }
-            through = Some(item.position);
-        }
-        Ok(self.deliver_and_record(&mut batch, Some(last)).map(|()| true))
-    }
-
-    /// Delivers a batch; then moves the mark, and keeps what was given up as dead letters.
-    fn deliver_and_record(&mut self, batch: &mut Vec<Event>, through: Option<Position>) -> Result<(), Stopped> {
-        let mut dead = Vec::new();
-        if !batch.is_empty() {
-            match self.deliver(batch, self.config.attempts_max.max(1))? {
-                Delivered::Taken => {
-                    self.engine.metrics.outbox_delivered.inc_by(batch.len() as u64);
-                }
-                Delivered::GivenUp { attempts, error } => {
-                    self.engine.metrics.outbox_dead.inc_by(batch.len() as u64);
-                    dead.extend(batch.iter().map(|event| self.dead(event, attempts, &error)));
-                }
-            }
-            batch.clear();
-        }
-        match (through, dead.is_empty()) {
-            (None, true) => Ok(()),
-            // Position 0 moves no mark: only the dead letters are kept.
-            _ => self.record(Proposal::OutboxDone { through: through.unwrap_or(0), dead }),
-        }
-    }
-
-    /// Commits what became of a delivery. While senders fill the commit queue, or the disk is full, it
-    /// waits: delivering again what was taken would be worse.
-    fn record(&mut self, proposal: Proposal) -> Result<(), Stopped> {
-        let mut told = false;
-        while let Err(refusal) = self.engine.committer.propose_blocking(proposal.clone()) {
-            if !std::mem::replace(&mut told, true) {
-                tracing::warn!(error = %refusal, "the outbox cannot record its progress; it tries again");
-            }
-            if let Waited::Stop = self.wait(POLL) {
-                return Err(Stopped);
-            }
-        }
-        Ok(())
-    }
-
-    fn dead(&self, event: &Event, attempts: u32, error: &str) -> DeadNotification {
-        DeadNotification {
-            id: event.id,
-            failed_at: self.engine.clock.now_ms(),
-            attempts,
-            last_error: error.chars().take(500).collect(),
-            event: event.json.get().to_owned(),
-        }
-    }
-
-    /// Tries some of what was asked for again; what is taken is a dead letter no more.
-    fn replay(&mut self) -> StoreResult<Result<bool, Stopped>> {
-        let mut taken = Vec::new();
-        let mut tried = 0;
-        while tried < REPLAYS_PER_ROUND
-            && !self.stopping
-            && let Some(id) = self.replays.pop_first()
-        {
-            tried += 1;
-            let found = self.engine.store.dead_notifications(id.checked_sub(1), 1)?;
-            let Some(dead) = found.into_iter().find(|dead| dead.id == id) else { continue };
-            let json = RawValue::from_string(dead.event).unwrap_or_else(|_| RawValue::NULL.to_owned());
-            if let Ok(Delivered::Taken) = self.deliver(&[Event { id, json }], 1) {
-                self.engine.metrics.outbox_delivered.inc();
-                taken.push(id);
-            }
-        }
-        if !taken.is_empty()
-            && let Err(Stopped) = self.record(Proposal::DropDead { ids: taken })
-        {
-            return Ok(Err(Stopped));
-        }
-        Ok(Ok(tried > 0))
-    }
-
-    fn deliver(&mut self, events: &[Event], attempts: u32) -> Result<Delivered, Stopped> {
-        #[derive(serde::Serialize)]
-        struct Body<'a> {
-            events: Vec<&'a RawValue>,
-        }
-        let body = serde_json::to_vec(&Body { events: events.iter().map(|e| &*e.json).collect() }).unwrap_or_default();
-        let mut error = String::new();
-        for attempt in 0..attempts {
-            if attempt > 0 {
-                self.engine.metrics.outbox_retries.inc();
-                if let Waited::Stop = self.wait(backoff(&self.config, attempt)) {
-                    return Err(Stopped);
-                }
-            }
-            let timestamp = self.engine.clock.now_ms() / 1_000;
-            let signature = sign(&self.config.secret, timestamp, &body);
-            match self.webhook.deliver(&WebhookDelivery { body: body.clone(), timestamp, signature }) {
-                Ok(()) => return Ok(Delivered::Taken),
-                Err(WebhookError { reason }) => {
-                    tracing::debug!(attempt, reason, "a webhook delivery was not taken");
-                    error = reason;
-                }
-            }
-        }
-        Ok(Delivered::GivenUp { attempts, error })
-    }
-}
-
-enum Delivered {
-    Taken,
-    GivenUp { attempts: u32, error: String },
 }
 
 /// Doubling with jitter: many servers whose webhook comes back do not knock at once.

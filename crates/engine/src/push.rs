@@ -24,6 +24,7 @@ mod handout;
 mod inbox;
 mod jobs;
 mod notes;
+mod numbers;
 mod operations;
 mod outgoing;
 mod recovery;
@@ -36,7 +37,9 @@ mod worker;
 pub use accept::PreparedPush;
 pub(crate) use elsewhere::Road;
 
-use crate::{clock::Clock, cluster::lead::Lead, metrics::Metrics, model::UserNo, shards::Shards, store::Store};
+use crate::{
+    clock::Clock, cluster::lead::Lead, limits::PerMinute, metrics::Metrics, model::UserNo, shards::Shards, store::Store,
+};
 use bytes::Bytes;
 use inbox::Inbox;
 use parking_lot::Mutex;
@@ -110,6 +113,8 @@ pub struct PushConfig {
     pub kept: Duration,
     /// How often acknowledgements are stored: what a crash loses is pushed again.
     pub flush_interval: Duration,
+    /// New devices of one user.
+    pub new_devices: PerMinute,
 }
 
 impl Default for PushConfig {
@@ -120,6 +125,7 @@ impl Default for PushConfig {
             scheduled: 10_000,
             kept: Duration::from_secs(7 * 24 * 60 * 60),
             flush_interval: Duration::from_millis(200),
+            new_devices: PerMinute { count: 10, burst: 120 },
         }
     }
 }

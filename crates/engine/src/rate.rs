@@ -29,6 +29,22 @@ impl CellRate {
         CellRate { interval_ns: 1_000_000_000 / u64::from(per_second.max(1)), burst: burst.max(1) }
     }
 
+    pub fn per_minute(per_minute: u32, burst: u32) -> Self {
+        CellRate { interval_ns: 60_000_000_000 / u64::from(per_minute.max(1)), burst: burst.max(1) }
+    }
+
+    /// Takes so many at once. `Err`: how long to wait for them, in nanoseconds; `None` if they never come at once.
+    pub fn take(&self, whole_at_ns: u64, now_ns: u64, count: u32) -> Result<u64, Option<u64>> {
+        if count > self.burst {
+            return Err(None);
+        }
+        let after = whole_at_ns.max(now_ns).saturating_add(self.interval_ns.saturating_mul(count.into()));
+        match after.saturating_sub(now_ns.saturating_add(self.interval_ns.saturating_mul(self.burst.into()))) {
+            0 => Ok(after),
+            wait => Err(Some(wait)),
+        }
+    }
+
     /// How long to wait until one may be taken and `left` of the burst remain, in nanoseconds; 0: now.
     pub fn wait_ns(&self, whole_at_ns: u64, now_ns: u64, left: u32) -> u64 {
         let allowance = self.interval_ns * u64::from(self.burst.saturating_sub(left).max(1));

@@ -1,27 +1,25 @@
-//! Reading: history by sequence or time, and a user's list of conversations with unread counts.
+//! Reading: who may, an entry as clients see it, and a user's list of conversations with unread counts.
 
 use crate::{
     commit::store_refusal,
     engine::{Actor, Engine},
     model::*,
     send::{MENTION_ALL, not_a_member},
-    store::{End, PageAsk, Places, Standing},
+    store::{PageAsk, Places, Standing},
 };
-use std::{collections::VecDeque, sync::Arc};
+use std::sync::Arc;
 use tidings_protocol::{
     entry::Entry,
     error::{ErrorCode, Refusal},
-    http::{ConversationPage, ConversationView, HistoryPage, HistoryQuery},
+    http::{ConversationPage, ConversationView},
     limits::*,
 };
 
-/// Entries in a page of history when the caller does not say.
-const HISTORY_PAGE_DEFAULT: usize = 50;
 /// Conversations in a page of the list when the caller does not say.
 const CONVERSATIONS_PAGE_DEFAULT: usize = 50;
 /// Entries read at once, for a page of history and while counting unread ones: what one look at the
 /// store may hold in memory.
-const READ_AT_ONCE: usize = 100;
+pub(crate) const READ_AT_ONCE: usize = 100;
 
 /// Entries read at once while counting the unread ones of several conversations, and bytes of all of them together.
 const COUNTED_AT_ONCE: usize = 2_000;
@@ -63,70 +61,6 @@ impl Engine {
             None => self.directory.membership(conversation.no, user.no).map_err(store_refusal)?.is_some(),
         };
         if is_member { Ok(()) } else { Err(not_a_member(&user.id, &conversation.id)) }
-    }
-
-    /// A page of a timeline, oldest first.
-    pub fn history(&self, actor: &Actor, conversation: &str, query: &HistoryQuery) -> Result<HistoryPage, Refusal> {
-        let conversation = self.directory.require_conversation(conversation)?;
-        self.check_may_read(actor, &conversation)?;
-        let limit = query.limit.unwrap_or(HISTORY_PAGE_DEFAULT);
-        if limit == 0 || limit > HISTORY_PAGE_MAX {
-            return Err(Refusal::limit("limit (entries, at least 1)", HISTORY_PAGE_MAX as u64, limit as u64));
-        }
-        let head = self.store.head(conversation.no).map_err(store_refusal)?;
-        let seq_at = |time: u64| self.store.seq_at(conversation.no, time).map_err(store_refusal);
-        let mut first = query.from_seq.unwrap_or(1).max(head.first_seq);
-        if let Some(time) = query.from_time {
-            first = first.max(seq_at(time)?);
-        }
-        let mut last = query.to_seq.unwrap_or(u64::MAX).min(head.last_seq);
-        if let Some(time) = query.to_time {
-            last = last.min(seq_at(time.saturating_add(1))?.saturating_sub(1));
-        }
-        let from = match query.from_seq.is_some() || query.from_time.is_some() {
-            true => End::Oldest,
-            false => End::Newest,
-        };
-        let stored = match first <= last {
-            true => self.page_of(conversation.no, first, last, limit, from)?,
-            false => Vec::new(),
-        };
-        let more = first <= last && (last - first + 1) > stored.len() as u64;
-        let entries = stored.iter().map(|entry| entry_of(&conversation.id, entry)).collect::<Result<_, _>>()?;
-        Ok(HistoryPage { entries, more, first_seq: head.first_seq, last_seq: head.last_seq })
-    }
-
-    /// Entries of a range from one of its ends, oldest first; fewer than `limit` when they are large.
-    fn page_of(
-        &self,
-        no: ConversationNo,
-        mut first: u64,
-        mut last: u64,
-        limit: usize,
-        from: End,
-    ) -> Result<Vec<StoredEntry>, Refusal> {
-        let mut page: VecDeque<StoredEntry> = VecDeque::new();
-        let mut bytes = 0;
-        while page.len() < limit && bytes < HISTORY_PAGE_BYTES_MAX && first <= last {
-            let at_once = READ_AT_ONCE.min(limit - page.len());
-            let mut part = VecDeque::from(self.store.entries(no, first, last, at_once, from).map_err(store_refusal)?);
-            if part.is_empty() {
-                break;
-            }
-            while bytes < HISTORY_PAGE_BYTES_MAX
-                && let Some(entry) = if from == End::Oldest { part.pop_front() } else { part.pop_back() }
-            {
-                bytes += entry.content.body.len();
-                if from == End::Oldest {
-                    first = entry.seq + 1;
-                    page.push_back(entry);
-                } else {
-                    last = entry.seq - 1;
-                    page.push_front(entry);
-                }
-            }
-        }
-        Ok(page.into())
     }
 
     /// Others' messages that this member has not read, for each of its places: counted from the timelines, so that it

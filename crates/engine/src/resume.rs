@@ -39,7 +39,7 @@ struct Tails {
 }
 
 /// An entry that is handed out, with its conversation.
-type Taken = (Arc<Conversation>, StoredEntry);
+pub(crate) type Taken = (Arc<Conversation>, StoredEntry);
 
 impl Engine {
     /// The conversations whose audience a user's sessions join, for a shard that has applied `since`.
@@ -70,7 +70,7 @@ impl Engine {
         Ok(Missed { resume, json, entries: taken.len() as u32 })
     }
 
-    fn missed_entries(
+    pub(crate) fn missed_entries(
         &self,
         user: UserNo,
         cursor: Option<&Cursor>,

@@ -1,13 +1,14 @@
 //! Accept: everything that is checked before a message is stored.
 
 use crate::{
-    commit::{Reply, Work, receipt},
+    commit::{Reply, Work, queue::Party, receipt},
     engine::{Actor, Engine},
     model::*,
     store::{NewConversation, Outcome, Proposal},
 };
 use std::sync::Arc;
 use tidings_protocol::{
+    depth::check_depth,
     error::{ErrorCode, Refusal},
     http::{NewMessage, SendReceipt, SendRequest},
     ids::{check_id, direct_id, direct_pair},
@@ -46,7 +47,7 @@ pub enum Submitted {
 impl Engine {
     /// Sends one message; the receipt means that it is durable.
     pub async fn send(&self, actor: &Actor, request: SendRequest) -> Result<SendReceipt, Refusal> {
-        let (conversation, answer) = self.begin_send(actor, request).await?;
+        let (conversation, answer) = self.begin_send(actor, request, false).await?;
         finish_send(&conversation, answer).await
     }
 
@@ -59,9 +60,12 @@ impl Engine {
         if requests.len() > SEND_BATCH_MAX {
             return Err(Refusal::limit("messages in a batch", SEND_BATCH_MAX as u64, requests.len() as u64));
         }
+        // What several send is in order as a whole: it stands in one line.
+        let first = requests.first().and_then(|request| request.from.as_deref());
+        let is_bulk = requests.iter().any(|request| request.from.as_deref() != first);
         let mut begun = Vec::with_capacity(requests.len());
         for request in requests {
-            begun.push(self.begin_send(actor, request).await);
+            begun.push(self.begin_send(actor, request, is_bulk).await);
         }
         let mut results = Vec::with_capacity(begun.len());
         for begun in begun {
@@ -77,6 +81,7 @@ impl Engine {
         &self,
         actor: &Actor,
         request: SendRequest,
+        is_bulk: bool,
     ) -> Result<(Arc<Conversation>, oneshot::Receiver<Result<Outcome, Refusal>>), Refusal> {
         let (conversation, to, from, message) = request.into_parts();
         let sender = match (actor, from) {
@@ -94,18 +99,29 @@ impl Engine {
             _ => return Err(Refusal::field("conversation", "give either conversation or to")),
         };
         let conversation = match self.find_target(sender.as_deref(), target)? {
-            Ok(conversation) => conversation,
+            Ok(conversation) => {
+                if let Actor::User(user) = actor {
+                    check_not_of_others(user, &conversation)?;
+                }
+                conversation
+            }
             Err(with) => {
                 let sender = sender.as_ref().ok_or_else(|| Refusal::field("from", "to needs a sender"))?;
-                self.check_may_open(actor, sender)?;
+                self.check_may_open(actor, sender, &with)?;
                 self.open_direct(sender, &with).await?
             }
         };
         let proposal = self.accept(actor, sender.as_deref(), &conversation, message)?;
-        let slot = Some(self.committer.reserve(&conversation)?);
+        let party = match sender {
+            _ if is_bulk => Party::Bulk,
+            Some(sender) => Party::User(sender.no),
+            None => Party::Conversation(conversation.no),
+        };
+        let slot = Some(self.committer.reserve(&conversation, party)?);
         let (reply, answer) = oneshot::channel();
         self.committer.submit(Work {
             proposal,
+            party,
             conversation: Some(conversation.clone()),
             reply: Reply::Caller(reply),
             slot,
@@ -122,17 +138,22 @@ impl Engine {
         reply: SessionReply,
     ) -> Result<Submitted, Refusal> {
         let conversation = match self.find_target(Some(sender), target)? {
-            Ok(conversation) => conversation,
+            Ok(conversation) => {
+                check_not_of_others(sender, &conversation)?;
+                conversation
+            }
             Err(with) => {
-                self.check_may_open(&Actor::User(sender.clone()), sender)?;
+                self.check_may_open(&Actor::User(sender.clone()), sender, &with)?;
                 return Ok(Submitted::NeedsDirect { with });
             }
         };
         let proposal = self.accept(&Actor::User(sender.clone()), Some(sender), &conversation, message)?;
-        let slot = Some(self.committer.reserve(&conversation)?);
+        let party = Party::User(sender.no);
+        let slot = Some(self.committer.reserve(&conversation, party)?);
         let SessionReply { shard, session, reference } = reply;
         self.committer.submit(Work {
             proposal,
+            party,
             conversation: Some(conversation),
             reply: Reply::Session { shard, session, reference },
             slot,
@@ -156,13 +177,18 @@ impl Engine {
             (Target::User(_), None) => return Err(Refusal::field("from", "to needs a sender")),
         };
         let found = self.directory.conversation_by_id(id).map_err(crate::commit::store_refusal)?;
-        match (found, direct_pair(id), sender) {
-            (Some(conversation), _, _) => Ok(Ok(conversation)),
+        match (found.as_deref(), direct_pair(id), sender) {
+            (Some(_), _, _) => Ok(found.ok_or_else(String::new)),
             // A direct conversation exists as soon as one of its two writes.
             (None, Some((a, b)), Some(sender)) if a == sender.id => Ok(Err(b.to_owned())),
             (None, Some((a, b)), Some(sender)) if b == sender.id => Ok(Err(a.to_owned())),
             _ => Err(Refusal::not_found("conversation", id)),
         }
+    }
+
+    /// Whether a message to this target opens a direct conversation first.
+    pub fn would_open(&self, sender: &User, target: Target<'_>) -> bool {
+        self.find_target(Some(sender), target).is_ok_and(|found| found.is_err())
     }
 
     /// Opens the direct conversation of two users, or finds it.
@@ -182,17 +208,20 @@ impl Engine {
             attributes: None,
             members,
         });
-        match self.committer.propose(None, proposal).await? {
+        match self.committer.propose_for(user.no, proposal).await? {
             Outcome::Conversation { conversation, .. } => Ok(Arc::new(conversation)),
             _ => Err(Refusal::new(ErrorCode::Internal, "an outcome of another kind")),
         }
     }
 
     /// A direct conversation is opened by a commit before its first message is looked at: it costs a send of its own.
-    fn check_may_open(&self, actor: &Actor, sender: &User) -> Result<(), Refusal> {
+    pub(crate) fn check_may_open(&self, actor: &Actor, sender: &User, with: &str) -> Result<(), Refusal> {
         self.check_draining()?;
         match actor {
-            Actor::User(_) => self.rate.check(sender.no),
+            Actor::User(_) => {
+                self.rate.check(sender.no)?;
+                self.check_may_approach(sender, with)
+            }
             Actor::App => Ok(()),
         }
     }
@@ -253,6 +282,15 @@ impl Engine {
     }
 }
 
+/// To a user, a direct conversation of two others does not exist: that they talk is nobody else's business. Looked at before all
+/// else, so that no other refusal tells. App servers are told as it is.
+fn check_not_of_others(user: &User, conversation: &Conversation) -> Result<(), Refusal> {
+    match conversation.pair {
+        Some((a, b)) if user.no != a && user.no != b => Err(Refusal::not_found("conversation", &conversation.id)),
+        _ => Ok(()),
+    }
+}
+
 pub(crate) fn not_a_member(user: &str, conversation: &str) -> Refusal {
     Refusal::new(ErrorCode::NotAMember, format!("user {user:?} is not a member of conversation {conversation:?}"))
 }
@@ -272,6 +310,7 @@ fn check_message(message: &NewMessage) -> Result<(), Refusal> {
     if body > BODY_BYTES_MAX {
         return Err(Refusal::limit("body (bytes)", BODY_BYTES_MAX as u64, body as u64));
     }
+    check_depth("body", message.body.get())?;
     if message.content_type.is_empty() || message.content_type.len() > TYPE_BYTES_MAX {
         let asked = message.content_type.len() as u64;
         return Err(Refusal::limit("type (bytes, at least 1)", TYPE_BYTES_MAX as u64, asked));
@@ -288,7 +327,7 @@ fn check_message(message: &NewMessage) -> Result<(), Refusal> {
 impl Engine {
     /// Tells the live members of a conversation that the user is typing; nothing is stored. Who may not send does not type.
     pub fn typing(&self, user: &Arc<User>, conversation: &str) -> Result<(), Refusal> {
-        let conversation = self.directory.require_conversation(conversation)?;
+        let conversation = self.directory.require_conversation_for(user, conversation)?;
         self.check_may_send(&Actor::User(user.clone()), user, &conversation)?;
         self.hub.typing(&conversation, user.no, &user.id.as_str().into());
         Ok(())

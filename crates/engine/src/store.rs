@@ -61,6 +61,13 @@ pub enum Proposal {
         device_id: Option<String>,
         reason: String,
     },
+    /// Tokens of the user that were issued before this time, in milliseconds since 1970 UTC, are refused from here on; nodes
+    /// hear of it as of a [`Proposal::Kick`] of all the user's sessions.
+    Revoke {
+        user: UserNo,
+        before: u64,
+        reason: String,
+    },
     /// The outbox's consumer has dealt with everything up to and including this position, and
     /// these notifications failed for good.
     OutboxDone {
@@ -469,4 +476,9 @@ pub trait Store: PushStore + RowStore {
     /// Removes what retention no longer keeps; answers how many entries went. Runs beside commits.
     fn retain(&self, retention: Retention, now_ms: u64) -> StoreResult<u64>;
     fn stats(&self) -> StoreStats;
+
+    /// What is wrong with what is stored, as far as the store knows: an operator must look. Looks nothing up.
+    fn trouble(&self) -> Option<String> {
+        None
+    }
 }

@@ -12,9 +12,10 @@ use crate::{
 };
 use jiff::{civil::Time, tz::TimeZone};
 use tidings_protocol::{
+    depth::check_depth,
     error::{ErrorCode, Refusal},
     http::*,
-    ids::check_id,
+    ids::check_new_id,
     limits::*,
 };
 
@@ -30,6 +31,7 @@ pub(crate) fn check_attributes(attributes: Option<&serde_json::Value>) -> Result
         return Err(Refusal::field("attributes", "must be a JSON object"));
     }
     let text = attributes.to_string();
+    check_depth("attributes", &text)?;
     match text.len() {
         0..=ATTRIBUTES_BYTES_MAX => Ok(Some(text)),
         length => Err(Refusal::limit("attributes (bytes)", ATTRIBUTES_BYTES_MAX as u64, length as u64)),
@@ -76,7 +78,7 @@ impl Engine {
         }
         let mut patches = Vec::with_capacity(users.len());
         for user in users {
-            check_id("id", &user.id)?;
+            check_new_id("id", &user.id)?;
             check_name("name", user.name.as_deref())?;
             check_name("avatar", user.avatar.as_deref())?;
             let attributes = check_attributes(user.attributes.as_ref())?;
@@ -95,10 +97,24 @@ impl Engine {
             id: user.id.clone(),
             name: user.name.clone(),
             avatar: user.avatar.clone(),
-            attributes: attributes_value(user.attributes.as_deref()),
+            attributes: self.attributes_shown(&user, private),
             created_at: user.created_at,
             do_not_disturb: user.do_not_disturb.as_deref().filter(|_| private).cloned(),
         })
+    }
+
+    /// All attributes to the user and to app servers; to others those that the settings name.
+    fn attributes_shown(&self, user: &User, private: bool) -> Option<serde_json::Value> {
+        let public = &self.config.public_attributes;
+        if !private && public.is_empty() {
+            return None;
+        }
+        let mut attributes = attributes_value(user.attributes.as_deref())?;
+        if let Some(all) = attributes.as_object_mut().filter(|_| !private) {
+            all.retain(|name, _| public.contains(name));
+            return (!all.is_empty()).then_some(attributes);
+        }
+        Some(attributes)
     }
 
     /// Sets or ends the daily time in which a user gets no offline push.
@@ -232,6 +248,17 @@ impl Engine {
     pub async fn kick(&self, user: &str, kick: Kick) -> Result<Kicked, Refusal> {
         let (kicked, proposal) = self.prepare_kick(user, kick)?;
         self.committer.propose(None, proposal).await.map(|_| kicked)
+    }
+
+    /// Refuses all tokens of a user that were issued until now, and ends the user's sessions, on every node. Tokens say in
+    /// whole seconds when they were issued: those of the second that it is now are refused too.
+    pub async fn revoke(&self, user: &str, revoke: Revoke) -> Result<Revoked, Refusal> {
+        let user = self.directory.require_user(user)?.no;
+        let issue_from = self.clock.now_ms() / 1_000 + 1;
+        let sessions = self.presence.devices(user).len();
+        let reason = revoke.reason.unwrap_or_else(|| "the app revoked the user's tokens".into());
+        self.committer.propose(None, Proposal::Revoke { user, before: issue_from * 1_000, reason }).await?;
+        Ok(Revoked { sessions, issue_from })
     }
 
     pub(crate) fn kick_blocking(&self, user: &str, kick: Kick) -> Result<Kicked, Refusal> {

@@ -18,13 +18,15 @@ use tidings_protocol::{error::ErrorCode, http::*};
 fn check(config: EngineConfig, accepted_at_least: usize, accepted_at_most: usize, names: &str) {
     let store = Arc::new(Troubled::default());
     let world = World::new(config, store.clone());
-    world.users(&["alice", "bob"]);
-    world.conversation(ConversationKind::Group, "g", &["alice", "bob"]);
-    world.conversation(ConversationKind::Official, "news", &["alice", "bob"]);
+    // Each of them sends once: whose share is used up is told apart from a queue that is full.
+    let members: Vec<String> = (0..60).map(|n| format!("u{n}")).collect();
+    let members: Vec<&str> = members.iter().map(String::as_str).collect();
+    world.users(&members);
+    world.conversation(ConversationKind::Group, "g", &members);
     let before = store.close_gate();
     let send = |text: String| {
         let engine = world.engine.clone();
-        Box::pin(async move { engine.send(&Actor::App, message("alice", "g", &text)).await })
+        Box::pin(async move { engine.send(&Actor::App, message(&format!("u{text}"), "g", &text)).await })
     };
     // A send is accepted or refused where it is first polled; what is pending then waits for its commit.
     let first_poll = |send: Pin<&mut dyn Future<Output = _>>| send.poll(&mut Context::from_waker(Waker::noop()));
@@ -65,7 +67,7 @@ fn check(config: EngineConfig, accepted_at_least: usize, accepted_at_most: usize
     let deadline = Instant::now() + PATIENCE;
     let receipt = loop {
         world.take_fanouts();
-        match world.wait(world.engine.send(&Actor::App, message("alice", "g", "59"))) {
+        match world.wait(world.engine.send(&Actor::App, message("u59", "g", "59"))) {
             Ok(receipt) => break receipt,
             Err(refusal) => assert!(refusal.code == ErrorCode::QueueFull && Instant::now() < deadline, "{refusal}"),
         }
@@ -76,13 +78,13 @@ fn check(config: EngineConfig, accepted_at_least: usize, accepted_at_most: usize
 #[test]
 fn a_full_commit_queue_refuses() {
     let config = EngineConfig { commit_queue: 8, lane_queue: 1_000, ..EngineConfig::default() };
-    check(config, 9, 9, "commit queue");
+    check(config, 9, 9, "the group commit queue is full");
 }
 
 #[test]
 fn a_full_lane_refuses() {
     let config = EngineConfig { commit_queue: 1_000, lane_queue: 12, ..EngineConfig::default() };
-    check(config, 12, 12, "group lane");
+    check(config, 12, 12, "the group lane is full");
 }
 
 #[test]

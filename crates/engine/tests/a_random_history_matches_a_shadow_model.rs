@@ -47,6 +47,11 @@ struct ModelConversation {
     entries: Vec<ModelEntry>,
 }
 
+/// To a user that is no member a direct conversation does not exist; a group says that the user is no member.
+fn told_to_strangers(conversation: &str) -> ErrorCode {
+    if conversation.contains('~') { ErrorCode::NotFound } else { ErrorCode::NotAMember }
+}
+
 impl ModelConversation {
     fn last_seq(&self) -> u64 {
         self.entries.len() as u64
@@ -206,7 +211,7 @@ impl Run {
         let asked = self.random.random_range(0..last_seq + 3);
         let answer = self.world.wait(self.world.engine.mark_read(&user, &conversation.id, asked));
         match conversation.members.get_mut(name) {
-            None => assert_eq!(answer.unwrap_err().code, ErrorCode::NotAMember),
+            None => assert_eq!(answer.unwrap_err().code, told_to_strangers(&conversation.id)),
             Some(member) => {
                 member.read_seq = member.read_seq.max(asked.min(last_seq));
                 assert_eq!(answer.unwrap().seq, member.read_seq);
@@ -220,7 +225,7 @@ impl Run {
         let conversation = &mut self.conversations[at];
         let answer = self.world.wait(self.world.engine.set_mute(&user, &conversation.id, Mute { muted, until: None }));
         match conversation.members.get_mut(name) {
-            None => assert_eq!(answer.unwrap_err().code, ErrorCode::NotAMember),
+            None => assert_eq!(answer.unwrap_err().code, told_to_strangers(&conversation.id)),
             Some(member) => {
                 answer.unwrap();
                 member.muted = muted;

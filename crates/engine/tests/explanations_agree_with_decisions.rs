@@ -176,6 +176,10 @@ fn one_that_comes_after_the_chosen_one_is_outranked() {
     let explanation = world.explain("ann", json!({}));
     let told: Vec<_> = explanation.popups.iter().map(|popup| (popup.popup.as_str(), popup.outcome)).collect();
     assert_eq!(told, [("c", Control), ("b", Chosen), ("a", Outranked)]);
+    // Of the chosen one nothing is said that holds for those behind it.
+    let details: Vec<_> = explanation.popups.iter().map(|popup| popup.detail.as_deref().unwrap_or_default()).collect();
+    assert_eq!(details[1], "it can be shown, and none that can comes before it");
+    assert_eq!(details[2], "it could be shown, but another one comes before it");
     assert_eq!(explanation.chosen.as_deref(), Some("b"));
     // Nothing was recorded by it.
     assert_eq!(world.counts("c"), [0; 4]);

@@ -110,10 +110,13 @@ impl World {
 #[tokio::test(flavor = "multi_thread")]
 async fn offline_members_but_not_the_sender_are_named() {
     let world = world(Arc::default(), 0).with_room(&["ada", "ben", "cleo"]).await;
-    let cleo = world.engine.directory.require_user("cleo").unwrap();
-    let device =
-        Device { session: 1, node: Default::default(), device_id: "d".into(), device_kind: "web".into(), since: 0 };
-    world.engine.presence.arrived(cleo.no, device);
+    // Ben's device is there for pushes alone: no message comes to it.
+    for (user, chat) in [("cleo", true), ("ben", false)] {
+        let no = world.engine.directory.require_user(user).unwrap().no;
+        let (session, node, device_id, device_kind) = (no.0, Default::default(), "d".into(), "phone".into());
+        world.engine.presence.arrived(no, Device { session, node, device_id, device_kind, since: 0, chat });
+        assert!(world.engine.presence.is_online(no));
+    }
     world.send(json!({ "conversation": "room", "from": "ada", "body": "hi" })).await;
     let events = world.next_events();
     assert_eq!(events.len(), 1);
@@ -198,13 +201,13 @@ async fn a_restart_goes_on_where_it_stood() {
     stopped.send(json!({ "conversation": "room", "from": "ada", "body": "waiting" })).await;
     stopped.attempts.recv_timeout(PATIENCE).unwrap();
     stopped.engine.stop();
-    let dead = store.dead_notifications(None, 10).unwrap();
+    let dead = stopped.engine.dead_letters(None, 0).unwrap().dead_letters;
 
     let after = world(store.clone(), 0);
     if dead.is_empty() {
         assert_eq!(after.next_events()[0]["entry"]["body"], json!("waiting"));
     } else {
-        assert!(dead[0].event.contains("waiting"), "given up before the stop: it is a dead letter then");
+        assert!(dead[0].event.get().contains("waiting"), "given up before the stop: it is a dead letter then");
     }
     after.engine.stop();
     assert!(after.taken.try_recv().is_err(), "what was delivered before is not delivered again");

@@ -40,7 +40,14 @@ fn world() -> World {
 }
 
 fn device(session: u64, node: NodeNo) -> Device {
-    Device { session, node, device_id: format!("device {session}").into(), device_kind: "web".into(), since: NOON }
+    Device {
+        session,
+        node,
+        device_id: format!("device {session}").into(),
+        device_kind: "web".into(),
+        since: NOON,
+        chat: true,
+    }
 }
 
 fn arrive(world: &World, id: &str, session: u64, node: NodeNo) {
@@ -241,9 +248,9 @@ impl SessionTruth for Fake {
 }
 
 fn held(world: &World, id: &str, session: u64, node: NodeNo) -> HeldSession {
-    let Device { device_id, device_kind, since, .. } = device(session, node);
+    let Device { device_id, device_kind, since, chat, .. } = device(session, node);
     let user = world.user(id).no;
-    HeldSession { shard: 0, session, node, user, device_id, device_kind, since, held: true }
+    HeldSession { shard: 0, session, node, user, device_id, device_kind, since, chat, held: true }
 }
 
 fn counts(found: &PresenceComparison) -> (u64, u64, u64, u64) {

@@ -115,7 +115,7 @@ impl Nodes {
 
     fn arrive_as(&self, node: usize, user: u64, session: u64) {
         let (device_id, device_kind, since) = ("phone".into(), "ios".into(), NOON);
-        let device = Device { session, node: NodeNo(0), device_id, device_kind, since };
+        let device = Device { session, node: NodeNo(0), device_id, device_kind, since, chat: true };
         self.engine(node).presence.arrived(UserNo(user), device);
     }
 

@@ -80,7 +80,7 @@ impl Hooked {
 }
 
 fn device(session: u64) -> Device {
-    Device { session, node: NodeNo(0), device_id: "phone".into(), device_kind: "ios".into(), since: NOON }
+    Device { session, node: NodeNo(0), device_id: "phone".into(), device_kind: "ios".into(), since: NOON, chat: true }
 }
 
 #[test]

@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 use support::{NOON, Troubled};
-use tidings_engine::{config::EngineConfig, memory::MemoryStore, push::PushConfig};
+use tidings_engine::{config::EngineConfig, limits::PerMinute, memory::MemoryStore, push::PushConfig};
 use tidings_protocol::{error::ErrorCode, http::*};
 
 const DAY: u64 = 24 * 60 * 60 * 1_000;
@@ -385,4 +385,74 @@ fn what_cannot_be_pushed_is_refused_by_name() {
         let (found, detail) = refused(request);
         assert!(found == code && detail.contains(names), "{found}: {detail}");
     }
+}
+
+#[test]
+fn devices_that_come_at_once_have_the_same_limit() {
+    let store = Arc::new(Troubled::default());
+    let push = PushConfig { new_devices: PerMinute { count: 0, burst: 0 }, ..PushConfig::default() };
+    let config = EngineConfig { shards: 1, push, ..EngineConfig::default() };
+    let mut shard = Shard::new(config, store.clone());
+    shard.world.users(&["ann", "bob"]);
+    (0..60).for_each(|n| shard.ask_to_bind(&format!("ann/old-{n}")));
+    shard.settle();
+    assert_eq!(shard.phones.len(), 60);
+    let names: Vec<String> = shard.phones.keys().cloned().collect();
+    names.iter().for_each(|name| shard.leave(name));
+    // All of these wait while a push is stored, and are seen in one turn.
+    let open = store.close_push_gate();
+    let request = json!({"to": {"users": ["bob"]}, "body": 1}).to_string();
+    let prepared = shard.world.engine.prepare_push(serde_json::from_str(&request).unwrap()).unwrap();
+    let engine = shard.world.engine.clone();
+    let mut first = Box::pin(async move { engine.push.accept(prepared).await });
+    let _ = Pin::new(&mut first).poll(&mut Context::from_waker(Waker::noop()));
+    store.wait_for_pushes();
+    (0..250).for_each(|n| shard.ask_to_bind(&format!("ann/new-{n}")));
+    drop(open);
+    shard.world.wait(first).unwrap();
+    shard.settle();
+    let devices = shard.world.engine.user_devices("ann").unwrap().devices;
+    assert_eq!(devices.len(), 100);
+    assert!(devices.iter().all(|device| device.device_id.starts_with("new")), "the older ones gave way");
+}
+
+#[test]
+fn new_devices_of_a_user_come_at_a_rate() {
+    let mut shard = shard_with(PushConfig { new_devices: PerMinute { count: 1, burst: 3 }, ..PushConfig::default() });
+    for n in 0..3 {
+        shard.bind(&format!("ann/phone-{n}"));
+    }
+    shard.ask_to_bind("ann/phone-3");
+    shard.settle();
+    let refusal = shard.refused.pop().expect("one too many");
+    assert_eq!(refusal.code, ErrorCode::RateLimited);
+    assert!(refusal.retry_after_ms.is_some_and(|wait| wait > 0 && wait <= 60_000), "{refusal:?}");
+    // A known one comes as often as it likes, and others' devices are not ann's.
+    for _ in 0..10 {
+        shard.leave("ann/phone-1");
+        shard.bind("ann/phone-1");
+    }
+    shard.bind("bob/phone-1");
+}
+
+#[test]
+fn a_number_is_another_devices_when_no_push_names_it_any_more() {
+    let mut shard = shard();
+    shard.bind("ann/phone-1");
+    let first = shard.phones["ann/phone-1"].device;
+    let push = shard.push(json!({"users": ["ann"]}), json!({"ttl_s": 60})).push;
+    shard.world.engine.remove_device("ann", "phone-1").unwrap();
+    shard.settle();
+    shard.bind("bob/phone-1");
+    assert_ne!(shard.phones["bob/phone-1"].device, first, "the push is remembered");
+    assert_eq!(shard.handed("bob/phone-1"), [] as [u64; 0]);
+    // It is forgotten a week after it ended.
+    shard.at(NOON + DAY);
+    shard.at(NOON + 9 * DAY);
+    assert!(shard.world.engine.push_status(push).is_err());
+    shard.bind("cat/phone-1");
+    assert_eq!(shard.phones["cat/phone-1"].device, first);
+    let push = shard.push(json!({"users": ["cat"]}), json!({})).push;
+    assert_eq!(shard.handed("cat/phone-1"), [push]);
+    assert_eq!(shard.states(push).into_keys().collect::<Vec<_>>(), ["cat/phone-1"]);
 }

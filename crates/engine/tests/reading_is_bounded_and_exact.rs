@@ -73,9 +73,9 @@ fn a_page_of_history_is_what_was_asked_for() {
         let page = world.engine.history(&Actor::App, "g", &empty).unwrap();
         assert!(page.entries.is_empty() && !page.more, "{empty:?}");
     }
-    for limit in [0, HISTORY_PAGE_MAX + 1] {
+    for (limit, code) in [(0, ErrorCode::InvalidField), (HISTORY_PAGE_MAX + 1, ErrorCode::LimitExceeded)] {
         let refusal = world.engine.history(&Actor::App, "g", &HistoryQuery { limit: Some(limit), ..all.clone() });
-        assert_eq!(refusal.unwrap_err().code, ErrorCode::LimitExceeded);
+        assert_eq!(refusal.unwrap_err().code, code);
     }
 }
 

@@ -12,7 +12,7 @@ use support::*;
 use tidings_engine::{
     engine::Actor,
     memory::MemoryStore,
-    popups::{Decided, PopupsConfig},
+    popups::{Decided, PopupsConfig, Precondition},
 };
 use tidings_protocol::{
     error::ErrorCode,
@@ -240,6 +240,31 @@ fn a_batch_is_taken_whole_or_not_at_all() {
     assert_eq!(world.export(None, None, None), []);
     assert_eq!(world.report(impressions(&decision, 0..1_000)), Ok(accepted(1_000, 0)));
     assert_eq!(world.counts("once"), [1, 0, 1_000, 0]);
+}
+
+#[test]
+fn a_button_that_the_popup_never_had_is_refused() {
+    let (_, world) = troubled(patient());
+    let with = |button: &str| {
+        let buttons = json!([{"id": button, "label": "Go", "action": {"type": "dismiss"}}]);
+        json!({"variants": [{"id": "a", "content": {"buttons": buttons}}]})
+    };
+    world.put_popup("once", with("old"));
+    let decision = world.decide("ann").unwrap();
+    world.put_popup("once", with("new"));
+    let press = |id: &str, button: &str| {
+        let pressed = event(id, &decision, PopupEventKind::Button);
+        world.report(vec![PopupEvent { button: Some(button.into()), ..pressed }])
+    };
+    assert_eq!(press("1", "old"), Ok(accepted(1, 0)), "it was there when the popup was shown");
+    assert_eq!(press("2", "new"), Ok(accepted(1, 0)));
+    let refusal = press("3", "never").unwrap_err();
+    assert_eq!(refusal.code, ErrorCode::InvalidField);
+    assert!(refusal.detail.starts_with("events[0].button: popup \"once\" has no button \"never\""), "{refusal}");
+    let hours = world.engine.popup_counts("once", None, None).unwrap().hours;
+    assert_eq!(hours.iter().map(|hour| hour.buttons).sum::<u64>(), 2, "what was refused is not counted");
+    world.engine.remove_popup("once", Precondition::None).unwrap();
+    assert_eq!(press("4", "never"), Ok(accepted(1, 0)), "of a popup that is gone nothing can be said");
 }
 
 #[test]

@@ -6,7 +6,8 @@
 
 use crate::{
     commands::{BindRequest, Command, Moving, Opening},
-    connection::{Connection, Phase, json, json_frame, malformed},
+    connection::{Connection, Phase, json, json_frame},
+    decoding::missing,
     gateway::GatewayConfig,
     outgoing::messages_frame,
     reads::is_here,
@@ -14,10 +15,12 @@ use crate::{
     transport::Door,
 };
 use smallvec::SmallVec;
-use std::borrow::Cow;
+use std::{borrow::Cow, sync::Arc};
 use tidings_engine::{
+    commit::store_refusal,
     delivery::{Bind, Place},
     model::*,
+    pass::{Pass, Scope, Scopes},
     presence::{Device, NodeNo},
     push::{DeviceNo, Register},
     resume::Missed,
@@ -26,8 +29,8 @@ use tidings_engine::{
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
     frames::{Bound, Incoming, Resume, ServerFrame},
-    ids::check_id,
-    limits::{FRAME_BYTES_MAX, ID_BYTES_MAX, TYPE_BYTES_MAX},
+    ids::check_new_id,
+    limits::{FRAME_BYTES_MAX, TYPE_BYTES_MAX},
     miop::{self, Frame},
 };
 
@@ -43,6 +46,9 @@ pub(crate) struct BindFields<'a> {
     pub cursor: Option<Cow<'a, str>>,
     pub chat: bool,
     pub push: bool,
+    pub answers_probes: bool,
+    /// The client named pushes itself: without the scope they are refused, not left out.
+    pub push_is_meant: bool,
     pub heartbeat_ms: u32,
 }
 
@@ -56,15 +62,34 @@ impl<'a> BindFields<'a> {
             cursor: frame.cursor.clone(),
             chat: true,
             push: frame.push,
+            // Every WebSocket does (RFC 6455, 5.5.3).
+            answers_probes: true,
+            push_is_meant: true,
             heartbeat_ms: config.heartbeat.as_millis() as u32,
         }
+    }
+
+    /// What the session has of chat and pushes: no more than its token allows. A client that asked for pushes must not wait
+    /// for them in vain, nor one hold a connection that nothing comes by.
+    fn granted(&self, scopes: Scopes) -> Result<(bool, bool), Refusal> {
+        let (chat, push) = (self.chat && scopes.contains(Scope::Read), self.push && scopes.contains(Scope::Push));
+        if self.push && !push && self.push_is_meant {
+            scopes.check(Scope::Push)?;
+        }
+        if self.chat && !chat && !push && scopes == Scopes::NONE {
+            scopes.check(Scope::Read)?;
+        }
+        if !self.chat && !push {
+            scopes.check(Scope::Push)?;
+        }
+        Ok((chat, push))
     }
 }
 
 impl Shard {
     /// The first frame of a connection. `following` is what was read after it.
     pub(crate) fn take_bind(&mut self, key: usize, fields: BindFields<'_>, following: &[u8]) -> After {
-        let bind = match self.check_bind(&fields) {
+        let bind = match self.check_bind(key, &fields) {
             Ok(bind) => bind,
             Err(refusal) => {
                 self.close(key, refusal);
@@ -82,22 +107,43 @@ impl Shard {
         After::Moves
     }
 
-    fn check_bind(&self, frame: &BindFields<'_>) -> Result<BindRequest, Refusal> {
-        let token = frame.token.as_deref().ok_or_else(|| malformed("a bind needs a token"))?;
-        let user = self.parts.tokens.verify(token)?;
-        let user = self.parts.engine.directory.require_user(&user)?;
-        let device_id = frame.device_id.as_deref().ok_or_else(|| malformed("a bind needs a device_id"))?;
-        check_id("device_id", device_id)?;
+    /// Whose a token is, and what it allows. Who brings many that are not good is told to wait.
+    fn check_token(&self, key: usize, token: &str) -> Result<(Pass, Arc<User>), Refusal> {
+        let checked = self.parts.tokens.verify(token).and_then(|pass| {
+            let user = self.parts.engine.directory.require_user(&pass.user)?;
+            pass.check_revoked(&user)?;
+            Ok((pass, user))
+        });
+        checked.map_err(|refusal| {
+            let is_failure = refusal.code == ErrorCode::Unauthorized;
+            let origin = self.connections[key].origin;
+            match is_failure.then(|| self.parts.tokens.count_failure(origin)).flatten() {
+                Some(wait_ms) => {
+                    let why = "too many tokens from this address were not good; wait before the next";
+                    Refusal::new(ErrorCode::RateLimited, why).retry_after(wait_ms)
+                }
+                None => refusal,
+            }
+        })
+    }
+
+    fn check_bind(&self, key: usize, frame: &BindFields<'_>) -> Result<BindRequest, Refusal> {
+        let token = frame.token.as_deref().ok_or_else(|| missing("token", "a bind"))?;
+        let (pass, user) = self.check_token(key, token)?;
+        let (chat, push) = frame.granted(pass.scopes)?;
+        let device_id = frame.device_id.as_deref().ok_or_else(|| missing("device_id", "a bind"))?;
+        check_new_id("device_id", device_id)?;
         let device_kind = &*frame.device_kind;
-        if device_kind.is_empty() || device_kind.len() > TYPE_BYTES_MAX.min(ID_BYTES_MAX) {
-            return Err(Refusal::limit(
-                "device_kind (bytes, at least 1)",
-                TYPE_BYTES_MAX as u64,
-                device_kind.len() as u64,
-            ));
+        if device_kind.is_empty() {
+            return Err(Refusal::field("device_kind", "must not be empty"));
+        }
+        if device_kind.len() > TYPE_BYTES_MAX {
+            return Err(Refusal::limit("device_kind (bytes)", TYPE_BYTES_MAX as u64, device_kind.len() as u64));
         }
         let cursor = frame.cursor.as_deref().map(str::parse).transpose();
-        let cursor = cursor.map_err(|_| Refusal::new(ErrorCode::CursorInvalid, "cursor: not one of this server's"))?;
+        let cursor = cursor.map_err(|_| {
+            Refusal::new(ErrorCode::CursorInvalid, "cursor: not one of this server's; drop it and bind without one")
+        })?;
         let app_version = frame.app_version.as_deref();
         if let Some(version) = app_version.filter(|version| version.len() > TYPE_BYTES_MAX) {
             return Err(Refusal::limit("app_version (bytes)", TYPE_BYTES_MAX as u64, version.len() as u64));
@@ -108,17 +154,27 @@ impl Shard {
             device_kind: self.parts.engine.presence.kind(device_kind),
             since: self.parts.engine.clock.now_ms(),
             opening: (app_version.is_some() || cursor.is_some())
-                .then(|| Box::new(Opening { app_version: app_version.map(Into::into), cursor })),
-            chat: frame.chat,
-            push: frame.push,
+                .then(|| Box::new(Opening { app_version: app_version.map(Into::into), cursor, ..Opening::default() })),
+            chat,
+            push,
+            answers_probes: frame.answers_probes,
             awaits_device: false,
             heartbeat_ms: frame.heartbeat_ms,
+            scopes: pass.scopes,
+            issued_at: pass.issued_at,
+            expires_at: pass.expires_at,
         })
     }
 
     /// Makes a connection a session of its user, on the user's own shard.
     pub(crate) fn begin_bind(&mut self, key: usize, mut bind: BindRequest) {
         if self.connections[key].phase != Phase::Unbound {
+            return;
+        }
+        // On the user's own shard, behind whatever ended the user's sessions a moment ago: what was looked up before may be
+        // from before.
+        if let Err(refusal) = self.check_not_revoked(&bind) {
+            self.close(key, refusal);
             return;
         }
         let (user, heartbeat_ms) = (bind.user.no, bind.heartbeat_ms);
@@ -135,6 +191,7 @@ impl Shard {
             device_id: bind.device_id.clone(),
             device_kind: bind.device_kind.clone(),
             since: bind.since,
+            chat: bind.chat,
         };
         let (session, door) = (connection.session, connection.door);
         // Later than what other nodes have of the user, whatever their clocks say: this is the one that stays.
@@ -150,8 +207,13 @@ impl Shard {
             stays: bind.stays(door),
         });
         bind.awaits_device = bind.push;
+        if let Some(opening) = &mut bind.opening {
+            opening.bound_at = self.delivery.positions();
+        }
+        let expires_at = bind.expires_at;
         connection.bound = Some(Box::new(bind));
         self.arm(key, tick + silence_max(heartbeat_ms));
+        self.end_with_token(key, expires_at);
         self.parts.engine.metrics.sessions.inc();
         self.parts.engine.metrics.sessions_opened.inc();
         for session in self.parts.engine.presence.outranked(user, self.parts.engine.config.sessions_per_kind.max(1)) {
@@ -162,6 +224,45 @@ impl Shard {
             Some(Ok(())) => {}
             Some(Err(refusal)) => self.without_pushes(key, refusal),
         }
+    }
+
+    fn check_not_revoked(&self, bind: &BindRequest) -> Result<(), Refusal> {
+        let user = self.parts.engine.directory.user(bind.user.no).map_err(store_refusal)?;
+        let user = user.as_deref().unwrap_or(&bind.user);
+        let pass = Pass {
+            user: String::new(),
+            scopes: bind.scopes,
+            issued_at: bind.issued_at,
+            expires_at: bind.expires_at,
+            of_node: false,
+        };
+        pass.check_revoked(user)
+    }
+
+    /// The session goes on with a new token of the same user.
+    pub(crate) fn take_refresh(&mut self, key: usize, frame: &Incoming<'_>) -> After {
+        let refreshed = frame.token.as_deref().ok_or_else(|| missing("token", "refresh"));
+        match refreshed.and_then(|token| self.refresh(key, token)) {
+            Ok(()) => self.say_ok(key, frame.reference),
+            Err(refusal) => self.refuse(key, frame.reference, refusal),
+        }
+    }
+
+    fn refresh(&mut self, key: usize, token: &str) -> Result<(), Refusal> {
+        let (pass, user) = self.check_token(key, token)?;
+        let Some(bound) = &mut self.connections[key].bound else { return Ok(()) };
+        if user.no != bound.user.no {
+            return Err(Refusal::new(ErrorCode::Forbidden, "token: it is another user's; bind on another connection"));
+        }
+        // What the session has of them was settled when it bound.
+        for (has, scope) in [(bound.chat, Scope::Read), (bound.push, Scope::Push)] {
+            if has {
+                pass.scopes.check(scope)?;
+            }
+        }
+        (bound.scopes, bound.issued_at, bound.expires_at) = (pass.scopes, pass.issued_at, pass.expires_at);
+        self.end_with_token(key, pass.expires_at);
+        Ok(())
     }
 
     /// The device is known now: what it is pushed from here on reaches it. Next, chat, unless that has begun without it.
@@ -205,6 +306,14 @@ impl Shard {
         let (session, Some(bound)) = (connection.session, &connection.bound) else { return };
         let user = bound.user.no;
         if !bound.chat {
+            // Nothing is handed over, so that it has come as far as it had, or as all who come now.
+            let cursor = bound.opening.as_ref().and_then(|opening| opening.cursor);
+            let positions = self.delivery.positions();
+            let connection = &mut self.connections[key];
+            match cursor {
+                Some(cursor) => connection.cursor = cursor,
+                None => connection.cursor.positions = positions,
+            }
             let resume = Resume { complete: true, reset: false, ranges: vec![] };
             self.go_live(session, Ok(Missed { resume, json: vec![], entries: 0 }));
             return;
@@ -348,6 +457,7 @@ impl Shard {
                     cursor,
                     resume: missed.resume,
                     pushes: (bound.push && connection.device.is_none()).then_some(false),
+                    expires_at: Some(bound.expires_at),
                 });
                 json_frame(Door::WebSocket, &json(&frame))
             }
@@ -356,12 +466,20 @@ impl Shard {
         if missed.entries > 0 {
             frames.push(messages_frame(connection.door, &connection.cursor, &missed.json));
         }
+        // What came live meanwhile follows it, and is handed over with it.
+        let handed = (missed.entries > 0 || connection.outgoing.queued_bytes() > 0)
+            .then(|| bound.opening.as_ref().map_or(connection.cursor.positions, |opening| opening.bound_at))
+            .map(|positions| Cursor { positions, ..connection.cursor });
         connection.outgoing.push_front_frames(frames);
         connection.phase = Phase::Live;
         if let Some(bound) = &mut connection.bound {
             bound.opening = None;
         }
         self.schedule.flush_soon(connection, key);
+        if let Some(since) = handed {
+            let tick = self.tick();
+            self.probes.begin(&mut self.connections[key], key, since, tick, &mut self.wheel);
+        }
     }
 
     /// The session ends; the connection may still say goodbye.

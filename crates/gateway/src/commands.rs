@@ -9,17 +9,18 @@ use std::{net::TcpStream, sync::Arc, time::Duration};
 use tidings_engine::{
     delivery::Place,
     model::*,
+    pass::Scopes,
     presence::compare::{Correction, HeldSession},
     resume::Missed,
 };
-use tidings_listen::Carrier;
+use tidings_listen::{Carrier, Origin};
 use tidings_protocol::error::Refusal;
 
 /// Results and connections for a shard. The queue needs no bound of its own: each connection has a
 /// bounded number of requests under way, and connections are bounded.
 pub(crate) enum Command {
     /// A new connection, with what was read of it already.
-    Adopt { carrier: Carrier, door: Door, already_read: Vec<u8> },
+    Adopt { carrier: Carrier, door: Door, already_read: Vec<u8>, origin: Origin },
     /// A relay's link to this shard.
     AdoptLink { socket: TcpStream, relay: RelayThread, lease: Duration, welcome: Vec<u8> },
     /// A relay's successor attached: its links are of no use any more.
@@ -65,17 +66,24 @@ pub(crate) struct BindRequest {
     pub chat: bool,
     /// Pushes are delivered to it, and kept for it while it is away.
     pub push: bool,
+    /// The device answers when it is asked whether it is there.
+    pub answers_probes: bool,
     /// It goes live when its device is known, or known to be known later.
     pub awaits_device: bool,
     pub heartbeat_ms: u32,
     /// When it was bound, in milliseconds since 1970 UTC.
     pub since: u64,
+    /// What its token allows.
+    pub scopes: Scopes,
+    /// When its token was issued, if it says so, and when it expires, in milliseconds since 1970 UTC.
+    pub issued_at: Option<u64>,
+    pub expires_at: u64,
 }
 
 impl BindRequest {
     /// Whether pushes come to it from whichever node does push. A device's connection is carried to that node instead.
     pub(crate) fn stays(&self, door: Door) -> bool {
-        self.chat && door == Door::WebSocket
+        door == Door::WebSocket
     }
 }
 
@@ -84,4 +92,6 @@ impl BindRequest {
 pub(crate) struct Opening {
     pub app_version: Option<Arc<str>>,
     pub cursor: Option<Cursor>,
+    /// Where the shard stood when it was bound: from there on offline push takes the user to be here.
+    pub bound_at: [Position; LANES],
 }

@@ -4,17 +4,19 @@ use crate::{
     binding::FIRST_FRAME_BYTES_MAX,
     commands::BindRequest,
     outgoing::{Outgoing, put_json_head},
+    probing::Unheard,
     transport::{Door, Transport},
     typing::Typed,
 };
 use std::time::Instant;
 use tidings_engine::{model::*, push::DeviceNo};
+use tidings_listen::Origin;
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
     frames::ServerFrame,
     limits::FRAME_BYTES_MAX,
     miop::{ErrorFrame, Frame},
-    ws::{Control, OpCode, close_payload, put_server_frame},
+    ws::{Assembly, Control, OpCode, close_payload, put_server_frame},
 };
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,14 +67,18 @@ pub(crate) struct Connection {
     pub heard: u32,
     /// The tick of its entry in the wheel.
     pub due: u32,
+    /// The tick at which its token's time is over.
+    pub expires: u32,
+    /// Whom a bind that fails is counted for.
+    pub origin: Origin,
     pub flushed_at: Option<Instant>,
     pub cursor: Cursor,
+    /// What it was handed since it was last heard, if anything.
+    pub unheard: Option<Box<Unheard>>,
     /// The head of a frame that has not come whole.
     pub partial: Vec<u8>,
-    /// The parts of a fragmented message so far; the first may be empty.
-    // Rare, so that its place is small.
-    #[allow(clippy::box_collection)]
-    pub fragments: Option<Box<Vec<u8>>>,
+    /// The parts of a fragmented message so far.
+    pub assembly: Assembly,
     pub outgoing: Outgoing,
     /// Where the user typed a moment ago, once they have typed anywhere.
     pub typed: Option<Box<Typed>>,
@@ -97,10 +103,13 @@ impl Connection {
             device: None,
             heard: tick,
             due: u32::MAX,
+            expires: u32::MAX,
+            origin: Origin::UNKNOWN,
             flushed_at: None,
             cursor: Cursor::default(),
+            unheard: None,
             partial: Vec::new(),
-            fragments: None,
+            assembly: Assembly::default(),
             outgoing: Outgoing::default(),
             typed: None,
             bound: None,
@@ -123,11 +132,11 @@ impl Connection {
     }
 
     /// Says why the connection is being closed: an error frame, and on a WebSocket its close frame.
-    pub(crate) fn push_close(&mut self, refusal: &Refusal) {
+    pub(crate) fn push_close(&mut self, reference: Option<u64>, refusal: &Refusal, close_code: u16) {
         match self.door {
             Door::WebSocket => {
-                self.push_json(&error_json(None, refusal));
-                self.push_control(Control::Close, &close_payload(refusal.code.close_code(), refusal.code.as_str()));
+                self.push_json(&error_json(reference, refusal));
+                self.push_control(Control::Close, &close_payload(close_code, refusal.code.as_str()));
             }
             Door::Miop => self.outgoing.push_frame(fatal_error(refusal)),
         }

@@ -20,10 +20,11 @@ use std::{
 };
 use tidings_engine::{
     Engine,
+    pass::Pass,
     presence::NodeNo,
     shards::{ShardReceivers, Wake},
 };
-use tidings_listen::Carrier;
+use tidings_listen::{Carrier, Origin};
 use tidings_protocol::error::Refusal;
 
 /// Settings of sessions.
@@ -35,6 +36,10 @@ pub struct GatewayConfig {
     pub heartbeat: Duration,
     pub heartbeat_min: Duration,
     pub heartbeat_max: Duration,
+    /// A session that is handed messages while nothing was heard of it for so long is asked whether it is there.
+    pub probe_after: Duration,
+    /// One that does not answer within this counts as gone; 0: nobody is asked.
+    pub probe_timeout: Duration,
     /// An unbound connection is closed after this.
     pub bind_timeout: Duration,
     /// How long a closing connection may take to take its goodbye and go.
@@ -67,6 +72,8 @@ impl Default for GatewayConfig {
             heartbeat: Duration::from_secs(30),
             heartbeat_min: Duration::from_secs(10),
             heartbeat_max: Duration::from_secs(1_800),
+            probe_after: Duration::from_secs(15),
+            probe_timeout: Duration::from_secs(10),
             bind_timeout: Duration::from_secs(10),
             closing_timeout: Duration::from_secs(5),
             session_buffer_bytes: 4 * 1024 * 1024,
@@ -80,8 +87,13 @@ impl Default for GatewayConfig {
 
 /// Says whose token it is.
 pub trait VerifyToken: Send + Sync + 'static {
-    /// The id of the token's user.
-    fn verify(&self, token: &str) -> Result<String, Refusal>;
+    /// What the token allows.
+    fn verify(&self, token: &str) -> Result<Pass, Refusal>;
+
+    /// Counts a token that was not good. Answers after how many milliseconds the next may come, if there were too many.
+    fn count_failure(&self, _origin: Origin) -> Option<u64> {
+        None
+    }
 }
 
 /// Wakes a shard that sleeps in its poll; costs a system call only then.
@@ -151,14 +163,14 @@ impl Gateway {
 
     /// Takes a connection, with what was read of it already (beyond the HTTP request, say). Answers
     /// whether there was room; if not the socket is closed.
-    pub fn adopt(&self, carrier: Carrier, door: Door, already_read: Vec<u8>) -> bool {
+    pub fn adopt(&self, carrier: Carrier, door: Door, already_read: Vec<u8>, origin: Origin) -> bool {
         if self.open.fetch_add(1, Ordering::Relaxed) >= self.connections_max {
             self.open.fetch_sub(1, Ordering::Relaxed);
             return false;
         }
         self.engine.metrics.connections_opened.inc();
         let shard = self.next.fetch_add(1, Ordering::Relaxed) % self.shards.len();
-        self.shards[shard].tell(Command::Adopt { carrier, door, already_read });
+        self.shards[shard].tell(Command::Adopt { carrier, door, already_read, origin });
         true
     }
 

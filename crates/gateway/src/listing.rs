@@ -127,6 +127,7 @@ impl Shard {
             device_id: bound.device_id.clone(),
             device_kind: bound.device_kind.clone(),
             since: bound.since,
+            chat: bound.chat,
             held,
         })
     }

@@ -3,13 +3,13 @@
 use crate::{
     binding::BindFields,
     connection::{Phase, malformed},
+    decoding::{Unreadable, read_frame},
     shard::{After, Shard},
 };
 use std::borrow::Cow;
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
-    frames::Incoming,
-    miop::{self, Bind, ErrorFrame, Frame, MiopError, decode, take_head, wants},
+    miop::{self, Bind, ErrorFrame, Frame, MiopError, decode, kind, take_head, wants},
 };
 
 impl Shard {
@@ -43,39 +43,33 @@ impl Shard {
     }
 
     fn take_miop_frame(&mut self, key: usize, kind: u8, payload: &[u8], following: &[u8]) -> After {
+        if let Some(refusal) = misplaced(self.connections[key].phase, kind) {
+            self.close(key, refusal);
+            return After::Stays;
+        }
         let frame = match decode(kind, payload) {
             Ok(frame) => frame,
             Err(error) => return self.end_miop(key, &error),
         };
-        if self.connections[key].phase == Phase::Unbound {
-            return match frame {
-                Frame::Bind(bind) => self.take_miop_bind(key, &bind, following),
-                Frame::Skipped { .. } => After::Stays,
-                _ => {
-                    self.close(key, Refusal::new(ErrorCode::NotBound, "bind first"));
-                    After::Stays
-                }
-            };
-        }
         match frame {
+            Frame::Bind(bind) => self.take_miop_bind(key, &bind, following),
             Frame::Heartbeat { interval_s } => self.take_heartbeat(key, interval_s),
-            Frame::Ack { .. } if self.connections[key].device.is_none() => self.refuse_unwanted(key, "pushes"),
-            Frame::Ack { pushes } => self.take_ack(key, pushes),
+            Frame::Ack { .. } if !self.wants_pushes(key) => self.refuse_unwanted(key, "pushes"),
+            Frame::Ack { pushes } => self.take_ack(key, None, pushes),
             Frame::Chat { json } => self.take_chat(key, json),
             Frame::Unbind { .. } => {
                 self.say_goodbye(key, &[]);
                 After::Stays
             }
-            Frame::Skipped { .. } => After::Stays,
-            Frame::Bind(_) => {
-                self.close(key, Refusal::new(ErrorCode::AlreadyBound, "the session is bound"));
-                After::Stays
-            }
-            Frame::Bound(_) | Frame::Push(_) | Frame::Redirect { .. } | Frame::Error(_) => {
-                self.close(key, malformed("a frame that only a server sends"));
+            // `misplaced` has refused the frames that only servers send.
+            Frame::Skipped { .. } | Frame::Bound(_) | Frame::Push(_) | Frame::Redirect { .. } | Frame::Error(_) => {
                 After::Stays
             }
         }
+    }
+
+    fn wants_pushes(&self, key: usize) -> bool {
+        self.connections[key].bound.as_ref().is_some_and(|bound| bound.push)
     }
 
     fn take_miop_bind(&mut self, key: usize, bind: &Bind<'_>, following: &[u8]) -> After {
@@ -88,6 +82,8 @@ impl Shard {
             cursor: bind.cursor.map(Cow::Borrowed),
             chat: wanted & wants::CHAT != 0,
             push: wanted & wants::PUSH != 0,
+            answers_probes: wanted & wants::PROBES != 0,
+            push_is_meant: bind.wants.is_some(),
             heartbeat_ms: self.parts.config.granted_heartbeat_s(bind.heartbeat_s) as u32 * 1_000,
         };
         self.take_bind(key, fields, following)
@@ -107,14 +103,22 @@ impl Shard {
     }
 
     fn take_chat(&mut self, key: usize, json: &[u8]) -> After {
-        if !self.connections[key].bound.as_ref().is_some_and(|bound| bound.chat) {
-            return self.refuse_unwanted(key, "chat");
-        }
-        let frame: Incoming<'_> = match serde_json::from_slice(json) {
+        let has_chat = self.connections[key].bound.as_ref().is_some_and(|bound| bound.chat);
+        let Ok(text) = std::str::from_utf8(json) else {
+            return match has_chat {
+                true => self.refuse(key, None, malformed("text that is not UTF-8")),
+                false => self.refuse_unwanted(key, "chat"),
+            };
+        };
+        let frame = match read_frame(text) {
             Ok(frame) => frame,
-            Err(error) => return self.refuse(key, None, malformed(error)),
+            Err(_) if !has_chat => return self.refuse_unwanted(key, "chat"),
+            Err(Unreadable { reference, refusal }) => return self.refuse(key, reference, refusal),
         };
         match &*frame.t {
+            // A session without chat has a token too.
+            "refresh" => self.take_operation(key, &frame),
+            _ if !has_chat => self.refuse_unwanted(key, "chat"),
             "bind" | "unbind" | "ack" => {
                 let why = format!("{:?} has a frame of its own in this protocol", frame.t);
                 self.refuse(key, frame.reference, Refusal::new(ErrorCode::Malformed, why))
@@ -142,5 +146,19 @@ impl Shard {
     fn end_miop(&mut self, key: usize, error: &MiopError) -> After {
         self.close(key, Refusal::new(error.code(), error.to_string()));
         After::Stays
+    }
+}
+
+/// Why a whole frame of this kind is refused in this phase, whatever is in it: who has not bound has nothing decoded
+/// but its bind, and a relay, which looks at kinds alone, answers the same.
+fn misplaced(phase: Phase, kind: u8) -> Option<Refusal> {
+    match (phase, kind) {
+        (_, 0x80..) | (Phase::Unbound, kind::BIND) => None,
+        (Phase::Unbound, _) => Some(Refusal::new(ErrorCode::NotBound, "bind first")),
+        (_, kind::BIND) => Some(Refusal::new(ErrorCode::AlreadyBound, "the session is bound")),
+        (_, kind::BOUND | kind::PUSH | kind::REDIRECT | kind::ERROR) => {
+            Some(malformed("a frame that only a server sends"))
+        }
+        _ => None,
     }
 }

@@ -2,7 +2,8 @@
 
 use crate::{
     commands::Command,
-    connection::{Phase, error_json, json, malformed},
+    connection::{Phase, error_json, json},
+    decoding::missing,
     shard::{After, Shard},
 };
 use serde::Serialize;
@@ -12,12 +13,14 @@ use tidings_engine::{
     Engine,
     engine::Actor,
     model::{User, UserNo},
+    pass::Scope,
     popups::QuestionBody,
 };
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
     frames::{Incoming, ServerFrame},
     http::PopupEvent,
+    json,
 };
 
 /// The answer to a session's question.
@@ -36,7 +39,7 @@ impl Shard {
     /// Which popup suits this session's user now?
     pub(crate) fn take_popup(&mut self, key: usize, frame: &Incoming<'_>) -> After {
         let (Some(user), Some(question)) = (self.user(key), frame.question) else {
-            return self.refuse(key, frame.reference, malformed("popup needs a question"));
+            return self.refuse(key, frame.reference, missing("question", "popup"));
         };
         let session = match self.begin_request(key) {
             Ok(session) => session,
@@ -58,11 +61,11 @@ impl Shard {
     /// What the user did with popups.
     pub(crate) fn take_popup_events(&mut self, key: usize, frame: &Incoming<'_>) -> After {
         let (Some(user), Some(frame_events)) = (self.user(key), frame.events) else {
-            return self.refuse(key, frame.reference, malformed("popup_events needs events"));
+            return self.refuse(key, frame.reference, missing("events", "popup_events"));
         };
-        let events: Vec<PopupEvent> = match serde_json::from_str(frame_events.get()) {
+        let events: Vec<PopupEvent> = match json::read_text("events", frame_events.get()) {
             Ok(events) => events,
-            Err(error) => return self.refuse(key, frame.reference, Refusal::field("events", error)),
+            Err(refusal) => return self.refuse(key, frame.reference, refusal),
         };
         let session = match self.begin_request(key) {
             Ok(session) => session,
@@ -105,7 +108,7 @@ impl Shard {
     fn takes_popups(&self, key: usize) -> bool {
         let connection = &self.connections[key];
         connection.phase != Phase::Closing
-            && connection.bound.as_ref().is_some_and(|bound| bound.chat)
+            && connection.bound.as_ref().is_some_and(|bound| bound.chat && bound.scopes.contains(Scope::Popups))
             && connection.outgoing.queued_bytes() <= self.parts.config.session_buffer_bytes
     }
 
@@ -126,7 +129,7 @@ async fn answer(
     question_text: &RawValue,
     reference: Option<u64>,
 ) -> Result<Vec<u8>, Refusal> {
-    let question = QuestionBody::read(question_text.get().as_bytes())?;
+    let question = QuestionBody::read_part("question", question_text.get().as_bytes())?;
     if question.user().is_some_and(|named| named != "me" && named != user.id) {
         return Err(Refusal::new(ErrorCode::Forbidden, "a session asks for its own user only"));
     }

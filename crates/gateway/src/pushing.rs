@@ -146,7 +146,7 @@ impl Shard {
         true
     }
 
-    pub(crate) fn take_ack(&mut self, key: usize, pushes: Vec<u64>) -> After {
+    pub(crate) fn take_ack(&mut self, key: usize, reference: Option<u64>, pushes: Vec<u64>) -> After {
         let connection = &self.connections[key];
         let Some(device) = connection.device else {
             if connection.bound.as_ref().is_some_and(|bound| bound.push) {
@@ -154,11 +154,11 @@ impl Shard {
                 return After::Stays;
             }
             let why = "this session did not ask for pushes when it bound";
-            return self.refuse(key, None, Refusal::new(ErrorCode::Forbidden, why));
+            return self.refuse(key, reference, Refusal::new(ErrorCode::Forbidden, why));
         };
         if pushes.len() > ACKS_PER_FRAME_MAX {
             let refusal = Refusal::limit("pushes in one ack", ACKS_PER_FRAME_MAX as u64, pushes.len() as u64);
-            return self.refuse(key, None, refusal);
+            return self.refuse(key, reference, refusal);
         }
         self.parts.engine.push.acknowledged(device, pushes);
         After::Stays

@@ -12,7 +12,7 @@ use std::{
 };
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
-    ws::{self, Control, Data, OpCode, put_server_frame, take_frame},
+    ws::{Control, Data, FrameError, OpCode, RawFrame, Received, UNSUPPORTED_DATA, put_server_frame, take_frame},
 };
 
 /// Reads of one connection before others have their turn.
@@ -63,6 +63,7 @@ impl Shard {
                         continue;
                     }
                     connection.heard = tick;
+                    connection.unheard = None;
                     let end = partial.len() + n;
                     let drained = end < room && !connection.ending;
                     if self.take_frames(key, &mut buffer, 0..end) != After::Stays || drained {
@@ -75,6 +76,8 @@ impl Shard {
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => connection.partial = partial,
                 Err(_) => {
+                    // No goodbye: the network gave it up.
+                    self.tell_unheard(key, false);
                     self.remove(key);
                     break;
                 }
@@ -119,59 +122,56 @@ impl Shard {
                     connection.partial = buffer[rest].to_vec();
                     return After::Stays;
                 }
-                Err(error @ ws::FrameError::TooLong { .. }) => {
-                    self.close(key, Refusal::new(ErrorCode::LimitExceeded, error.to_string()));
-                    return After::Stays;
-                }
                 Err(error) => {
-                    self.close(key, malformed(error));
+                    self.end_websocket(key, error);
                     return After::Stays;
                 }
             };
             let payload = at + frame.payload.start..at + frame.payload.end;
             at = payload.end;
-            let after = self.take_one(key, frame.opcode, frame.is_final, &buffer[payload], &buffer[at..bytes.end]);
+            let after = self.take_one(key, &frame, &buffer[payload], &buffer[at..bytes.end]);
             if after == After::Moves {
                 return after;
             }
         }
     }
 
-    fn take_one(&mut self, key: usize, opcode: OpCode, is_final: bool, payload: &[u8], following: &[u8]) -> After {
+    fn take_one(&mut self, key: usize, frame: &RawFrame, payload: &[u8], following: &[u8]) -> After {
+        if frame.opcode == OpCode::Data(Data::Binary) {
+            self.close_with(key, None, malformed("send text messages: binary ones are not taken"), UNSUPPORTED_DATA);
+            return After::Stays;
+        }
         let connection = &mut self.connections[key];
-        match opcode {
-            OpCode::Data(Data::Text) if connection.fragments.is_none() => {
-                if is_final {
-                    return self.take_text(key, payload, following);
-                }
-                connection.fragments = Some(Box::new(payload.to_vec()));
-            }
-            OpCode::Data(Data::Continue) if connection.fragments.is_some() => {
-                let mut whole = connection.fragments.take().unwrap_or_default();
-                let length = whole.len() + payload.len();
-                let limit = connection.frame_bytes_max();
-                if length > limit {
-                    self.close(key, Refusal::limit("a message (bytes)", limit as u64, length as u64));
-                    return After::Stays;
-                }
-                whole.extend_from_slice(payload);
-                if is_final {
-                    return self.take_text(key, &whole, following);
-                }
-                connection.fragments = Some(whole);
-            }
-            OpCode::Control(Control::Ping) => {
+        let limit = connection.frame_bytes_max();
+        match connection.assembly.take(frame, payload, limit) {
+            Ok(Received::Text(text)) => return self.take_text(key, &text, following),
+            Ok(Received::Ping) => {
                 let mut pong = Vec::with_capacity(payload.len() + 2);
                 put_server_frame(&mut pong, OpCode::Control(Control::Pong), payload);
                 return self.answer(key, pong);
             }
-            OpCode::Control(Control::Pong) => {}
             // The client's own goodbye: echoed, then both sides are done.
-            OpCode::Control(Control::Close) => self.say_goodbye(key, payload.get(..2).unwrap_or_default()),
-            OpCode::Data(_) => self.close(key, malformed("send whole text messages")),
-            OpCode::Control(_) => self.close(key, malformed("a reserved opcode")),
+            Ok(Received::Close(None)) => self.say_goodbye(key, &[]),
+            Ok(Received::Close(Some(code))) => self.say_goodbye(key, &code.to_be_bytes()),
+            Ok(Received::Part | Received::Binary(_) | Received::Pong) => {}
+            // A goodbye that must not be echoed; nothing follows it but the answer.
+            Err(error) if frame.opcode == OpCode::Control(Control::Close) => {
+                self.parts.engine.metrics.count_refusal(ErrorCode::Malformed);
+                self.say_goodbye(key, &error.close_code().to_be_bytes());
+            }
+            Err(error) => self.end_websocket(key, error),
         }
         After::Stays
+    }
+
+    /// Bytes outside the protocol: nothing after them can be understood.
+    fn end_websocket(&mut self, key: usize, error: FrameError) {
+        match error {
+            FrameError::TooLong { length, limit } => {
+                self.close(key, Refusal::limit("a message (bytes)", limit as u64, length));
+            }
+            _ => self.close_with(key, None, malformed(error), error.close_code()),
+        }
     }
 
     /// Closes as the client asked.

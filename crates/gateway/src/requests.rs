@@ -4,6 +4,7 @@ use crate::{
     binding::BindFields,
     commands::Command,
     connection::{Phase, error_json, json, json_frame, malformed},
+    decoding::{Unreadable, missing, read_frame},
     gateway::ShardHandle,
     shard::{After, Shard},
 };
@@ -14,6 +15,7 @@ use tidings_engine::{
     Engine,
     engine::Actor,
     model::User,
+    pass::{Scope, Scopes},
     send::{SessionReply, Submitted, Target},
     shards::SendReply,
 };
@@ -21,28 +23,29 @@ use tidings_protocol::{
     error::{ErrorCode, Refusal},
     frames::{Incoming, ServerFrame},
     http::{HistoryQuery, NewMessage},
+    ws::NORMAL,
 };
 
 /// When a session with too many requests under way may try again.
 const BUSY_RETRY_AFTER_MS: u64 = 100;
 
 impl Shard {
-    pub(crate) fn take_text(&mut self, key: usize, payload: &[u8], following: &[u8]) -> After {
+    pub(crate) fn take_text(&mut self, key: usize, text: &str, following: &[u8]) -> After {
         let phase = self.connections[key].phase;
-        let frame: Incoming<'_> = match serde_json::from_slice(payload) {
+        let frame = match read_frame(text) {
             Ok(frame) => frame,
-            Err(error) if phase == Phase::Unbound => {
-                self.close(key, malformed(error));
+            Err(Unreadable { reference, refusal }) if phase == Phase::Unbound => {
+                self.close_answering(key, reference, refusal);
                 return After::Stays;
             }
-            Err(error) => return self.refuse(key, None, malformed(error)),
+            Err(Unreadable { reference, refusal }) => return self.refuse(key, reference, refusal),
         };
         match (&*frame.t, phase) {
             ("bind", Phase::Unbound) => {
                 return self.take_bind(key, BindFields::of(&frame, &self.parts.config), following);
             }
             (_, Phase::Unbound) => {
-                self.close(key, Refusal::new(ErrorCode::NotBound, "bind first"));
+                self.close_answering(key, frame.reference, Refusal::new(ErrorCode::NotBound, "bind first"));
                 return After::Stays;
             }
             _ => {}
@@ -52,7 +55,11 @@ impl Shard {
 
     /// An operation of a bound session, from either door.
     pub(crate) fn take_operation(&mut self, key: usize, frame: &Incoming<'_>) -> After {
+        if let Err(refusal) = self.check_scope(key, &frame.t) {
+            return self.refuse(key, frame.reference, refusal);
+        }
         match &*frame.t {
+            "refresh" => self.take_refresh(key, frame),
             "send" => self.take_send(key, frame),
             "ping" => {
                 let pong = json(&ServerFrame::Pong { reference: frame.reference });
@@ -61,18 +68,35 @@ impl Shard {
             "typing" => self.take_typing(key, frame),
             "read" => self.take_read(key, frame),
             "history" => self.take_history(key, frame),
+            "conversations" => self.take_conversations(key, frame),
             "watch_presence" => self.take_watch(key, frame),
             "unwatch_presence" => self.take_unwatch(key, frame),
             "popup" => self.take_popup(key, frame),
             "popup_events" => self.take_popup_events(key, frame),
-            "ack" => self.take_ack(key, frame.pushes.clone()),
+            "ack" => self.take_ack(key, frame.reference, frame.pushes.clone()),
             "unbind" => {
-                self.say_goodbye(key, &1_000_u16.to_be_bytes());
+                self.say_goodbye(key, &NORMAL.to_be_bytes());
                 After::Stays
             }
             "bind" => self.refuse(key, frame.reference, Refusal::new(ErrorCode::AlreadyBound, "the session is bound")),
-            other => self.refuse(key, frame.reference, malformed(format_args!("no operation {other:?}"))),
+            other => self.refuse(key, frame.reference, malformed(format_args!("t: no operation {other:?}"))),
         }
+    }
+
+    /// Whether the session's token allows an operation.
+    fn check_scope(&self, key: usize, operation: &str) -> Result<(), Refusal> {
+        let scope = match operation {
+            "send" | "typing" => Scope::Send,
+            "read" | "history" | "conversations" => Scope::Read,
+            "watch_presence" => Scope::Presence,
+            "popup" | "popup_events" => Scope::Popups,
+            _ => return Ok(()),
+        };
+        self.scopes(key).check(scope)
+    }
+
+    fn scopes(&self, key: usize) -> Scopes {
+        self.connections[key].bound.as_ref().map_or(Scopes::NONE, |bound| bound.scopes)
     }
 
     pub(crate) fn push(&mut self, key: usize, json: &[u8]) -> After {
@@ -121,7 +145,7 @@ impl Shard {
             }
         };
         let Some(body) = frame.body else {
-            return self.refuse(key, frame.reference, malformed("a send needs a body"));
+            return self.refuse(key, frame.reference, missing("body", "a send"));
         };
         let message = NewMessage {
             client_msg_id: frame.client_msg_id.as_deref().map(str::to_owned),
@@ -137,9 +161,10 @@ impl Shard {
         let again = retry.then(|| message.clone());
         match self.parts.engine.submit(&user, target, message, reply) {
             Ok(Submitted::Pending) => After::Stays,
-            Ok(Submitted::NeedsDirect { with }) => match again {
-                Some(message) => self.open_direct(key, user, with, message, reply),
-                None => After::Stays,
+            Ok(Submitted::NeedsDirect { with }) => match (self.scopes(key).check(Scope::OpenDirect), again) {
+                (Ok(()), Some(message)) => self.open_direct(key, user, with, message, reply),
+                (Ok(()), None) => After::Stays,
+                (Err(refusal), _) => self.refuse(key, frame.reference, refusal),
             },
             Err(refusal) => self.refuse(key, frame.reference, refusal),
         }
@@ -188,8 +213,12 @@ impl Shard {
     }
 
     fn take_read(&mut self, key: usize, frame: &Incoming<'_>) -> After {
-        let (Some(user), Some(conversation), Some(seq)) = (self.user(key), &frame.conversation, frame.seq) else {
-            return self.refuse(key, frame.reference, malformed("read needs a conversation and a seq"));
+        let Some(user) = self.user(key) else { return After::Stays };
+        let Some(conversation) = &frame.conversation else {
+            return self.refuse(key, frame.reference, missing("conversation", "read"));
+        };
+        let Some(seq) = frame.seq else {
+            return self.refuse(key, frame.reference, missing("seq", "read"));
         };
         let session = match self.begin_request(key) {
             Ok(session) => session,
@@ -211,10 +240,12 @@ impl Shard {
     }
 
     fn take_history(&mut self, key: usize, frame: &Incoming<'_>) -> After {
-        let (Some(user), Some(conversation)) = (self.user(key), &frame.conversation) else {
-            return self.refuse(key, frame.reference, malformed("history needs a conversation"));
+        let Some(user) = self.user(key) else { return After::Stays };
+        let Some(conversation) = &frame.conversation else {
+            return self.refuse(key, frame.reference, missing("conversation", "history"));
         };
         let query = HistoryQuery {
+            cursor: frame.cursor.as_deref().map(str::to_owned),
             from_seq: frame.from_seq,
             to_seq: frame.to_seq,
             from_time: frame.from_time,
@@ -225,6 +256,22 @@ impl Shard {
         self.read_for(key, reference, move |engine| {
             Some(match engine.history(&Actor::User(user), &conversation, &query) {
                 Ok(page) => json(&ServerFrame::History { reference, conversation, page }),
+                Err(refusal) => {
+                    engine.metrics.count_refusal(refusal.code);
+                    error_json(reference, &refusal)
+                }
+            })
+        })
+    }
+
+    /// The user's list of conversations, page by page as over HTTP.
+    fn take_conversations(&mut self, key: usize, frame: &Incoming<'_>) -> After {
+        let Some(user) = self.user(key) else { return After::Stays };
+        let (after, limit) = (frame.after.as_deref().map(str::to_owned), frame.limit.unwrap_or(0));
+        let reference = frame.reference;
+        self.read_for(key, reference, move |engine| {
+            Some(match engine.conversations(&user, after.as_deref(), limit) {
+                Ok(page) => json(&ServerFrame::Conversations { reference, page }),
                 Err(refusal) => {
                     engine.metrics.count_refusal(refusal.code);
                     error_json(reference, &refusal)

@@ -9,6 +9,7 @@ use crate::{
         virtual_connections::{LINK_TOKENS, Link},
     },
     listing::Listing,
+    probing::Probes,
     pushing::Walk,
     reads::Reads,
     transport::{Carrier, Door, Passage, Transport},
@@ -32,6 +33,8 @@ use tidings_protocol::error::{ErrorCode, Refusal};
 
 /// Commands taken before others have their turn.
 const COMMANDS_PER_TURN: usize = 256;
+/// How long a session may go on whose token had just expired when it bound.
+const TOKEN_GRACE: Duration = Duration::from_secs(5);
 /// The wheel's tick: time-outs are kept to about this.
 pub(crate) const TICK: Duration = Duration::from_millis(100);
 
@@ -59,6 +62,7 @@ pub(crate) struct Shard {
     pub(crate) delivery: Delivery,
     pub(crate) schedule: Schedule,
     pub(crate) wheel: Wheel,
+    pub(crate) probes: Probes,
     pub(crate) readable: VecDeque<usize>,
     pub(crate) scratch: Vec<u8>,
     pub(crate) read_buffer: Vec<u8>,
@@ -90,6 +94,7 @@ impl Shard {
             listings: Vec::new(),
             questions: 0,
             wheel: Wheel::new(),
+            probes: Probes::new(parts.config.probe_after, parts.config.probe_timeout),
             readable: VecDeque::new(),
             scratch: Vec::new(),
             read_buffer: vec![0; packet::READ_BUFFER_BYTES],
@@ -164,6 +169,10 @@ impl Shard {
             }
             let Some(connection) = self.connections.get_mut(key) else { continue };
             if event.is_writable() && (connection.blocked || connection.transport.holds_unsent()) {
+                if connection.blocked {
+                    let tick = (self.started.elapsed().as_millis() / TICK.as_millis()) as u32;
+                    self.probes.progressed(connection, tick);
+                }
                 connection.blocked = false;
                 self.schedule.flush_soon(connection, key);
             }
@@ -179,8 +188,9 @@ impl Shard {
         for _ in 0..COMMANDS_PER_TURN {
             let Ok(command) = self.parts.inbox.try_recv() else { return };
             match command {
-                Command::Adopt { carrier, door, already_read } => {
+                Command::Adopt { carrier, door, already_read, origin } => {
                     if let Some(key) = self.register(carrier, door) {
+                        self.connections[key].origin = origin;
                         self.take_bytes(key, already_read);
                     }
                 }
@@ -288,6 +298,17 @@ impl Shard {
 
     /// Says why, then closes once that is written.
     pub(crate) fn close(&mut self, key: usize, refusal: Refusal) {
+        self.close_answering(key, None, refusal);
+    }
+
+    /// The same as the answer to a request.
+    pub(crate) fn close_answering(&mut self, key: usize, reference: Option<u64>, refusal: Refusal) {
+        let close_code = refusal.code.close_code();
+        self.close_with(key, reference, refusal, close_code);
+    }
+
+    /// The same with another number in a WebSocket's close frame.
+    pub(crate) fn close_with(&mut self, key: usize, reference: Option<u64>, refusal: Refusal, close_code: u16) {
         self.unbind(key);
         let tick = self.tick();
         let Some(connection) = self.connections.get_mut(key) else { return };
@@ -298,18 +319,36 @@ impl Shard {
         connection.phase = Phase::Closing;
         connection.heard = tick;
         connection.partial = Vec::new();
-        connection.fragments = None;
+        connection.assembly.clear();
         connection.outgoing.clear_items();
-        connection.push_close(&refusal);
+        connection.push_close(reference, &refusal, close_code);
         self.schedule.flush_soon(connection, key);
         self.arm(key, tick + ticks(self.parts.config.closing_timeout));
     }
 
-    /// Has the connection looked at no later than `tick`.
+    /// Has the connection looked at no later than `tick`, unless a relay holds it, which does that for it.
     pub(crate) fn arm(&mut self, key: usize, tick: u32) {
-        if let Some(connection) = self.connections.get_mut(key).filter(|c| tick < c.due && !c.transport.is_virtual()) {
+        if !self.connections.get(key).is_some_and(|connection| connection.transport.is_virtual()) {
+            self.arm_any(key, tick);
+        }
+    }
+
+    pub(crate) fn arm_any(&mut self, key: usize, tick: u32) {
+        if let Some(connection) = self.connections.get_mut(key).filter(|connection| tick < connection.due) {
             connection.due = self.wheel.put(key, tick);
         }
+    }
+
+    /// Ends the session when its token's time is over.
+    pub(crate) fn end_with_token(&mut self, key: usize, expires_at: u64) {
+        // One that was taken though its time is just over, since clocks differ, has as much time as they may differ by.
+        let left_ms = expires_at.saturating_sub(self.parts.engine.clock.now_ms());
+        let left = if left_ms == 0 { TOKEN_GRACE } else { Duration::from_millis(left_ms) };
+        let ticks = u32::try_from(left.as_millis().div_ceil(TICK.as_millis())).unwrap_or(u32::MAX);
+        // The tick that it is now has begun already: never before the time.
+        let expires = self.tick().saturating_add(ticks).saturating_add(1);
+        self.connections[key].expires = expires;
+        self.arm_any(key, expires);
     }
 
     fn check_times(&mut self) {
@@ -317,6 +356,7 @@ impl Shard {
         for (due, key) in self.wheel.advance(tick) {
             let Some(connection) = self.connections.get_mut(key).filter(|c| c.due == due) else { continue };
             connection.due = u32::MAX;
+            let is_bound = matches!(connection.phase, Phase::Binding | Phase::Live);
             let (limit, code) = match connection.phase {
                 Phase::Unbound => (ticks(self.parts.config.bind_timeout), Some(ErrorCode::BindTimeout)),
                 Phase::Binding | Phase::Live => {
@@ -324,9 +364,22 @@ impl Shard {
                 }
                 Phase::Closing => (ticks(self.parts.config.closing_timeout), None),
             };
-            if tick < connection.heard + limit {
+            if is_bound && tick >= connection.expires {
+                let why = "the token has expired (`exp`); bind again with a new one";
+                self.close(key, Refusal::new(ErrorCode::TokenExpired, why));
+                continue;
+            }
+            let probe = connection.unheard.as_ref().map(|unheard| unheard.next);
+            if tick < connection.heard + limit || connection.transport.is_virtual() {
                 let again = connection.heard + limit;
+                let expires = if is_bound { connection.expires } else { u32::MAX };
+                match probe {
+                    Some(next) if next <= tick => self.probe(key, tick),
+                    Some(next) => self.arm_any(key, next),
+                    None => {}
+                }
                 self.arm(key, again);
+                self.arm_any(key, expires);
                 continue;
             }
             match code {
@@ -335,7 +388,7 @@ impl Shard {
                     let counter = &self.parts.engine.metrics;
                     if code == ErrorCode::BindTimeout { &counter.bind_timeouts } else { &counter.heartbeat_timeouts }
                         .inc();
-                    self.close(key, Refusal::new(code, "nothing was heard in time"));
+                    self.close_unheard(key, Refusal::new(code, "nothing was heard in time"));
                 }
             }
         }

@@ -7,8 +7,10 @@
 use crate::{
     connection::{Connection, Phase, Scheduled},
     outgoing::Flushed,
+    probing::Probes,
     shard::Shard,
     typing::SharedFrame,
+    wheel::Wheel,
 };
 use slab::Slab;
 use std::{
@@ -107,6 +109,9 @@ struct ToSessions<'a> {
     schedule: &'a mut Schedule,
     buffer_max: usize,
     now: Instant,
+    probes: &'a Probes,
+    wheel: &'a mut Wheel,
+    tick: u32,
     /// Sessions whose buffer is over its limit.
     slow: Vec<SessionKey>,
 }
@@ -115,6 +120,10 @@ impl Sink for ToSessions<'_> {
     fn block(&mut self, session: SessionKey, block: &Arc<Block>, lane: Lane, through: Position) {
         let connection = &mut self.connections[session];
         connection.outgoing.push_block(block, lane, through);
+        if connection.unheard.is_none() {
+            let since = connection.cursor;
+            self.probes.begin(connection, session, since, self.tick, self.wheel);
+        }
         if connection.outgoing.queued_bytes() > self.buffer_max {
             self.slow.push(session);
         }
@@ -148,11 +157,15 @@ impl Shard {
     }
 
     fn apply(&mut self, fanout: &Fanout) {
+        let tick = self.tick();
         let mut sink = ToSessions {
             connections: &mut self.connections,
             schedule: &mut self.schedule,
             buffer_max: self.parts.config.session_buffer_bytes,
             now: Instant::now(),
+            probes: &self.probes,
+            wheel: &mut self.wheel,
+            tick,
             slow: Vec::new(),
         };
         let delivered = self.delivery.apply(fanout, &mut sink);
@@ -164,7 +177,7 @@ impl Shard {
             if self.connections.get(key).is_some_and(|c| c.phase != Phase::Closing) {
                 self.parts.engine.metrics.slow_readers_closed.inc();
                 let why = "the session's buffer is full; connect again with the last cursor";
-                self.close(key, Refusal::new(ErrorCode::SlowReader, why));
+                self.close_unheard(key, Refusal::new(ErrorCode::SlowReader, why));
             }
         }
     }

@@ -1,7 +1,8 @@
 //! That somebody types: worth a frame to each who is there, and nobody's wait for anything else.
 
 use crate::{
-    connection::{Phase, json, json_frame, malformed},
+    connection::{Phase, json, json_frame},
+    decoding::missing,
     shard::{After, Shard, ticks},
     transport::Door,
 };
@@ -68,7 +69,7 @@ impl SharedFrame {
 impl Shard {
     pub(crate) fn take_typing(&mut self, key: usize, frame: &Incoming<'_>) -> After {
         let (Some(user), Some(conversation)) = (self.user(key), &frame.conversation) else {
-            return self.refuse(key, frame.reference, malformed("typing needs a conversation"));
+            return self.refuse(key, frame.reference, missing("conversation", "typing"));
         };
         // Before anything is looked up: it is what a client could send without end.
         let tick = self.tick();

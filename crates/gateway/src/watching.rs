@@ -1,7 +1,8 @@
 //! Sessions that want to know who comes and goes.
 
 use crate::{
-    connection::{error_json, json, malformed},
+    connection::{error_json, json},
+    decoding::missing,
     shard::{After, Shard},
 };
 use serde::Serialize;
@@ -25,7 +26,7 @@ impl Shard {
     pub(crate) fn take_watch(&mut self, key: usize, frame: &Incoming<'_>) -> After {
         let Some(user) = self.user(key) else { return After::Stays };
         if frame.users.is_empty() {
-            return self.refuse(key, frame.reference, malformed("watch_presence needs users"));
+            return self.refuse(key, frame.reference, missing("users", "watch_presence"));
         }
         let (users, reference) = (frame.users.clone(), frame.reference);
         let conversation = frame.conversation.as_deref().map(str::to_owned);
@@ -59,7 +60,7 @@ impl Shard {
         })
     }
 
-    fn say_ok(&mut self, key: usize, reference: Option<u64>) -> After {
+    pub(crate) fn say_ok(&mut self, key: usize, reference: Option<u64>) -> After {
         match reference {
             Some(reference) => self.push(key, &json(&ServerFrame::Ok { reference })),
             None => After::Stays,

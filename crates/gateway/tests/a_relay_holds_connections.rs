@@ -281,6 +281,26 @@ fn devices_that_want_pushes_outlast_a_lost_core_and_chat_is_told_to_come_again()
 }
 
 #[test]
+fn nothing_follows_an_unbind_whether_the_core_is_there_or_away() {
+    let pair = Pair::start();
+    let unbind = |device: &mut Device<TcpStream>| {
+        let after = [&Frame::Unbind { reason: None }.to_bytes()[..], &HEARTBEAT, &[0x7f]].concat();
+        device.stream.write_all(&after).unwrap();
+        assert_eq!(device.next(|frame| format!("{frame:?}")).unwrap(), None);
+    };
+    unbind(&mut pair.device("ann", wants::PUSH));
+    unbind(&mut pair.device("bob", wants::PUSH | wants::CHAT));
+    until("gone at the core", || pair.server.engine.presence.sessions() == 0);
+    let mut stays = pair.device("cyd", wants::PUSH);
+    pair.wire.cut();
+    until("away", || !pair.relay.is_attached());
+    stays.is_alive();
+    unbind(&mut stays);
+    drop(stays);
+    until("gone at the relay", || pair.relay.connections() == 0);
+}
+
+#[test]
 fn a_successor_of_the_same_name_takes_the_place_of_its_predecessors_sessions() {
     let pair = Pair::start();
     let _device = pair.device("ann", wants::PUSH);
@@ -326,6 +346,7 @@ fn a_comparison_finds_ghosts_and_missing_sessions_and_mends_them() {
         device_id: "gone".into(),
         device_kind: "web".into(),
         since: 1,
+        chat: true,
     };
     engine.presence.arrived(cyd, ghost);
     let bob = engine.directory.user_no("bob").unwrap().unwrap();
@@ -343,4 +364,21 @@ fn a_comparison_finds_ghosts_and_missing_sessions_and_mends_them() {
     let views = engine.presence_views("ann", &*pair.server.gateway).unwrap();
     assert_eq!(views.stored, views.memory);
     assert_eq!(views.memory[0].node, "east");
+}
+
+#[test]
+fn a_session_behind_a_relay_ends_with_its_token() {
+    let pair = Pair::start();
+    let exp = tidings_client::token::now_s() + 3;
+    let token = tidings_client::token::sign_claims(TOKEN_KEY, &serde_json::json!({"sub": "ann", "exp": exp}));
+    let mut device = Device::new(connect(pair.address));
+    device.write(&Frame::Bind(Bind { version: VERSION, token: &token, device_id: "d1", ..Bind::default() }));
+    device.expect(|frame| assert!(matches!(frame, Frame::Bound(_)), "{frame:?}"));
+    let mut other = pair.device("bob", wants::PUSH);
+    device.expect(|frame| match frame {
+        Frame::Error(error) => assert_eq!((error.code, error.fatal), ("token_expired", true)),
+        other => panic!("{other:?}"),
+    });
+    assert!(tidings_client::token::now_s() >= exp);
+    other.is_alive();
 }

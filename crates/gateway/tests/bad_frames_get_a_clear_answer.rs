@@ -3,15 +3,11 @@
 
 mod support;
 
-use jsonwebtoken::{EncodingKey, Header};
-use std::{
-    sync::Arc,
-    time::{Duration, SystemTime, UNIX_EPOCH},
-};
+use std::{sync::Arc, time::Duration};
 use support::*;
 use tidings_client::{
-    session::{MASK, Session},
-    token::sign,
+    session::{Session, mask},
+    token::{now_s, sign, sign_claims, sign_text},
 };
 use tidings_engine::memory::MemoryStore;
 use tidings_gateway::GatewayConfig;
@@ -37,22 +33,22 @@ fn with_people() -> Server {
 /// A masked frame whose first byte is given.
 fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
-    put_client_frame(&mut bytes, OpCode::Data(Data::Text), payload, MASK);
+    put_client_frame(&mut bytes, OpCode::Data(Data::Text), payload, mask());
     bytes[0] = first;
     bytes
 }
 
-/// The bytes end a bound session with this refusal, and those of an unbound one too.
+/// The bytes end a bound session with this refusal and this close code, and those of an unbound one too.
 #[track_caller]
-fn check_closed(bytes: &[u8], refusal: ErrorCode) {
+fn check_closed(bytes: &[u8], refusal: ErrorCode, close: u16) {
     let server = with_people();
     let mut bystander = server.open("bob", "phone");
     let mut session = server.open("alice", "phone");
     session.write_bytes(bytes).unwrap();
-    check_end(&mut session, refusal);
+    check_end_with(&mut session, refusal, close);
     let mut unbound = Session::connect(server.address).unwrap();
     unbound.write_bytes(bytes).unwrap();
-    check_end(&mut unbound, refusal);
+    check_end_with(&mut unbound, refusal, close);
     server.say("alice", "g", "still here");
     assert_eq!(entries(&mut bystander, 1)[0].seq, 1);
 }
@@ -61,28 +57,66 @@ fn check_closed(bytes: &[u8], refusal: ErrorCode) {
 fn bytes_outside_the_protocol_close_the_session() {
     let mut unmasked = Vec::new();
     put_server_frame(&mut unmasked, OpCode::Data(Data::Text), br#"{"t":"ping"}"#);
-    check_closed(&unmasked, ErrorCode::Malformed);
-    for first in [0xC1, 0xA1, 0x91, 0x82, 0x83, 0x8B, 0x09, LAST_PART, CONTINUES] {
+    check_closed(&unmasked, ErrorCode::Malformed, 1002);
+    for first in [0xC1, 0xA1, 0x91, 0x83, 0x8B, 0x09, LAST_PART, CONTINUES] {
         println!("first byte {first:#x}");
-        check_closed(&frame(first, br#"{"t":"ping"}"#), ErrorCode::Malformed);
+        check_closed(&frame(first, br#"{"t":"ping"}"#), ErrorCode::Malformed, 1002);
     }
-    let mut long_ping = frame(0x89, &[0; 126]);
-    long_ping[0] = 0x89;
-    check_closed(&long_ping, ErrorCode::Malformed);
+    check_closed(&frame(0x82, br#"{"t":"ping"}"#), ErrorCode::Malformed, 1003);
+    check_closed(&frame(0x89, &[0; 126]), ErrorCode::Malformed, 1002);
+}
+
+#[test]
+fn text_that_is_not_utf_8_closes_the_session_wherever_it_stands() {
+    // A name, a value that is read, one of a field that nobody knows, and the inside of a body.
+    for text in [
+        &b"{\"t\":\"ping\xFF\"}"[..],
+        b"{\"t\":\"ping\",\"unknown\":\"\xFF\"}",
+        b"{\"t\":\"ping\",\"\xED\xA0\x80\":1}",
+        b"{\"t\":\"send\",\"conversation\":\"g\",\"body\":\"\xC0\xAF\"}",
+    ] {
+        check_closed(&frame(TEXT, text), ErrorCode::Malformed, 1007);
+        let (first, second) = text.split_at(text.len() - 3);
+        check_closed(&[frame(TEXT_BEGINS, first), frame(LAST_PART, second)].concat(), ErrorCode::Malformed, 1007);
+    }
+}
+
+#[test]
+fn a_goodbye_that_may_not_be_said_is_not_repeated() {
+    let server = with_people();
+    let cases: [(&[u8], u16); 11] = [
+        (&[], 1005),
+        (&[0x03, 0xE8], 1000),
+        (&[0x0B, 0xB8, b'b', b'y', b'e'], 3000),
+        (&[0x13, 0x87], 4999),
+        (&[0x03, 0xE7], 1002),
+        (&[0x03, 0xED], 1002),
+        (&[0x03, 0xEE], 1002),
+        (&[0x03, 0xF7], 1002),
+        (&[0xFF, 0xFF], 1002),
+        (&[0x03], 1002),
+        (&[0x03, 0xE8, 0xFF], 1007),
+    ];
+    for (payload, answer) in cases {
+        let mut session = server.open("alice", "phone");
+        session.write_bytes(&frame(0x88, payload)).unwrap();
+        // The client reads a close frame without a code as 1005.
+        assert!(matches!(end(&mut session), (frames, code) if frames.is_empty() && code == answer), "{payload:?}");
+    }
 }
 
 #[test]
 fn a_frame_over_the_limit_is_refused_by_its_header() {
     let mut header = vec![TEXT, 0xFF];
     header.extend_from_slice(&(FRAME_BYTES_MAX as u64 + 1).to_be_bytes());
-    header.extend_from_slice(&MASK);
-    check_closed(&header, ErrorCode::LimitExceeded);
+    header.extend_from_slice(&mask());
+    check_closed(&header, ErrorCode::LimitExceeded, 4005);
     header[2..10].copy_from_slice(&u64::MAX.to_be_bytes());
     // The length's highest bit must be 0: either refusal is right, nothing is allocated.
     let server = with_people();
     let mut session = server.open("alice", "phone");
     session.write_bytes(&header).unwrap();
-    assert!([4000, 4005].contains(&end(&mut session).1));
+    assert!([1002, 4005].contains(&end(&mut session).1));
 }
 
 #[test]
@@ -122,15 +156,13 @@ fn json_that_is_not_an_operation_is_answered_and_the_session_stays() {
         (b"{", ErrorCode::Malformed),
         (b"null", ErrorCode::Malformed),
         (b"[]", ErrorCode::Malformed),
-        (br#"{"t":5}"#, ErrorCode::Malformed),
+        (br#"{"t":5}"#, ErrorCode::InvalidField),
         (br#"{"conversation":"g"}"#, ErrorCode::Malformed),
         (br#"{"t":"ping"} trailing"#, ErrorCode::Malformed),
-        (b"{\"t\":\"ping\xff\"}", ErrorCode::Malformed),
         (br#"{"t":"dance"}"#, ErrorCode::Malformed),
-        (br#"{"t":"send","conversation":"g"}"#, ErrorCode::Malformed),
-        (br#"{"t":"send","conversation":5,"body":1}"#, ErrorCode::Malformed),
+        (br#"{"t":"send","conversation":"g"}"#, ErrorCode::InvalidField),
+        (br#"{"t":"send","conversation":5,"body":1}"#, ErrorCode::InvalidField),
         (br#"{"t":"send","conversation":"g","body":{"a":}}"#, ErrorCode::Malformed),
-        (b"{\"t\":\"send\",\"conversation\":\"g\",\"body\":\"\xff\"}", ErrorCode::Malformed),
         (br#"{"t":"send","body":1}"#, ErrorCode::InvalidField),
         (br#"{"t":"send","conversation":"g","to":"bob","body":1}"#, ErrorCode::InvalidField),
         (br#"{"t":"send","conversation":"g","client_msg_id":"","body":1}"#, ErrorCode::InvalidField),
@@ -139,13 +171,13 @@ fn json_that_is_not_an_operation_is_answered_and_the_session_stays() {
         (br#"{"t":"send","conversation":"nowhere","body":1}"#, ErrorCode::NotFound),
         (br#"{"t":"send","to":"nobody","body":1}"#, ErrorCode::NotFound),
         (br#"{"t":"send","conversation":"bob~carol","body":1}"#, ErrorCode::NotFound),
-        (br#"{"t":"read","conversation":"g"}"#, ErrorCode::Malformed),
-        (br#"{"t":"read","conversation":"g","seq":-1}"#, ErrorCode::Malformed),
+        (br#"{"t":"read","conversation":"g"}"#, ErrorCode::InvalidField),
+        (br#"{"t":"read","conversation":"g","seq":-1}"#, ErrorCode::InvalidField),
         (br#"{"t":"read","conversation":"nowhere","seq":1}"#, ErrorCode::NotFound),
-        (br#"{"t":"history"}"#, ErrorCode::Malformed),
+        (br#"{"t":"history"}"#, ErrorCode::InvalidField),
         (br#"{"t":"history","conversation":"g","limit":501}"#, ErrorCode::LimitExceeded),
-        (br#"{"t":"history","conversation":"g","limit":0}"#, ErrorCode::LimitExceeded),
-        (br#"{"t":"typing"}"#, ErrorCode::Malformed),
+        (br#"{"t":"history","conversation":"g","limit":0}"#, ErrorCode::InvalidField),
+        (br#"{"t":"typing"}"#, ErrorCode::InvalidField),
         (br#"{"t":"bind","token":"x","device_id":"y"}"#, ErrorCode::AlreadyBound),
     ];
     for (payload, refusal) in cases {
@@ -163,16 +195,84 @@ fn json_that_is_not_an_operation_is_answered_and_the_session_stays() {
 }
 
 #[test]
-fn unknown_fields_are_ignored() {
+fn a_refusal_names_the_request_and_the_field() {
+    let server = with_people();
+    let mut session = server.open("alice", "phone");
+    let cases = [
+        (r#"{"t":"send","ref":1,"conversation":5,"body":1}"#, "conversation: "),
+        (r#"{"t":"send","ref":1,"conversation":"g"}"#, "body: "),
+        (r#"{"ref":1,"t":"send","conversation":"g","body":{"a":}}"#, "frame: is not JSON: expected value"),
+        (r#"{"t":"send","ref":1,"conversation":"g","client_msg_ID":"a","body":1}"#, "client_msg_ID: is no known field"),
+        (r#"{"t":"popup","ref":1,"question":{"placement":7}}"#, "question.placement: must be a string"),
+        (r#"{"t":"popup_events","ref":1,"events":[{"id":"e"}]}"#, "events[0].decision: is missing"),
+        (r#"{"t":"read","conversation":"g","ref":1}"#, "seq: "),
+        (r#"{"t":"read","seq":1,"ref":1}"#, "conversation: "),
+        (r#"{"t":"history","ref":1}"#, "conversation: "),
+        (r#"{"t":"conversations","ref":1,"limit":201}"#, "limit "),
+        (r#"{"t":"conversations","ref":1,"after":"nowhere"}"#, "after: "),
+        (r#"{"t":"watch_presence","ref":1}"#, "users: "),
+        (r#"{"t":"popup","ref":1}"#, "question: "),
+        (r#"{"t":"popup_events","ref":1}"#, "events: "),
+        (r#"{"t":"typing","ref":1}"#, "conversation: "),
+        (r#"{"t":"dance","ref":1}"#, "t: "),
+        (r#"{"t":"ack","pushes":[1],"ref":1}"#, "this session did not ask for pushes"),
+    ];
+    for (payload, words) in cases {
+        session.write_text(payload.as_bytes()).unwrap();
+        let (reference, _, detail) = error(&mut session);
+        assert_eq!(reference, Some(1), "{payload}: {detail}");
+        assert!(detail.starts_with(words), "{payload}: {detail}");
+    }
+    let mut unbound = Session::connect(server.address).unwrap();
+    unbound.write_text(br#"{"t":"ping","ref":7}"#).unwrap();
+    assert!(matches!(next(&mut unbound), ServerFrame::Error { reference: Some(7), code: ErrorCode::NotBound, .. }));
+}
+
+#[test]
+fn a_body_may_be_null() {
+    let server = with_people();
+    let mut session = server.open("alice", "phone");
+    session.write_text(br#"{"t":"send","ref":1,"conversation":"g","body":null}"#).unwrap();
+    assert_eq!(sent_and_entry(&mut session).1.body.get(), "null");
+}
+
+#[test]
+fn a_cursor_of_nobody_is_refused_by_a_code_of_its_own() {
+    let server = with_people();
+    for cursor in ["", "x", "1.2.3", "nonsense.of.a.client"] {
+        let mut session = Session::connect(server.address).unwrap();
+        session.write(&bind_frame(&token("alice"), "phone", Some(cursor))).unwrap();
+        let (frames, close) = end(&mut session);
+        let [ServerFrame::Error { code: ErrorCode::CursorInvalid, retry: false, .. }] = &frames[..] else {
+            panic!("{cursor:?}: {frames:?}")
+        };
+        assert_eq!(close, 4014);
+    }
+    // Without it the device is let in.
+    assert!(frames_until_pong(&mut server.open("alice", "phone")).is_empty());
+}
+
+#[test]
+fn a_field_that_nobody_knows_is_refused_and_named() {
     let server = with_people();
     let mut session = Session::connect(server.address).unwrap();
-    let bind = format!(r#"{{"t":"bind","token":"{}","device_id":"p","since":{{"a":[1]}}}}"#, token("alice"));
+    // A misspelt cursor would cost what the device missed, in silence.
+    let bind = format!(r#"{{"t":"bind","token":"{}","device_id":"p","curser":"1.2.3.4"}}"#, token("alice"));
     session.write_text(bind.as_bytes()).unwrap();
-    assert!(matches!(next(&mut session), ServerFrame::Bound(_)));
-    session.write_text(br#"{"later":[{}],"t":"send","ref":3,"conversation":"g","body":1,"from":"bob"}"#).unwrap();
+    let (frames, close) = end(&mut session);
+    let [ServerFrame::Error { code: ErrorCode::InvalidField, message, .. }] = &frames[..] else { panic!("{frames:?}") };
+    assert!(message.starts_with("curser: is no known field; known are t, ref,"), "{message}");
+    assert_eq!(close, ErrorCode::InvalidField.close_code());
+
+    let mut session = server.open("alice", "phone");
+    session.write_text(br#"{"later":[{}],"t":"send","ref":3,"conversation":"g","body":1}"#).unwrap();
+    let (reference, code, detail) = error(&mut session);
+    assert_eq!((reference, code), (Some(3), ErrorCode::InvalidField));
+    assert!(detail.starts_with("later: is no known field"), "{detail}");
+    // The session goes on.
+    session.write_text(br#"{"t":"send","ref":4,"conversation":"g","body":1}"#).unwrap();
     let (answer, entry) = sent_and_entry(&mut session);
-    assert_eq!(answer.reference, Some(3));
-    assert_eq!(entry.from.as_deref(), Some("alice"), "the sender is who bound");
+    assert_eq!((answer.reference, entry.from.as_deref()), (Some(4), Some("alice")));
 }
 
 #[test]
@@ -188,7 +288,7 @@ fn text_in_parts_with_pings_between_is_one_message() {
             _ => CONTINUES,
         };
         bytes.extend(frame(first, &[*byte]));
-        put_client_frame(&mut bytes, OpCode::Control(Control::Ping), b"?", MASK);
+        put_client_frame(&mut bytes, OpCode::Control(Control::Ping), b"?", mask());
     }
     // Each byte alone, so that every frame is cut somewhere.
     for byte in bytes {
@@ -246,19 +346,13 @@ fn nothing_is_taken_before_a_bind() {
     assert_eq!(server.say("alice", "g", "first").seq, 1);
 }
 
-/// A token with this header and key.
-fn signed(header: &Header, key: &EncodingKey) -> String {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
-    jsonwebtoken::encode(header, &serde_json::json!({ "sub": "alice", "exp": now + 600 }), key).unwrap()
-}
-
 #[test]
 fn only_a_good_token_binds() {
     let server = with_people();
     let good = token("alice");
     let payload = good.split('.').nth(1).unwrap();
-    let other_algorithm =
-        signed(&Header::new(jsonwebtoken::Algorithm::HS512), &EncodingKey::from_secret(TOKEN_KEY.as_bytes()));
+    let claims = format!(r#"{{"sub":"alice","exp":{}}}"#, now_s() + 600);
+    let other_algorithm = sign_text(TOKEN_KEY, r#"{"alg":"HS512"}"#, &claims);
     let cases = [
         ("expired", expired(), ErrorCode::TokenExpired),
         ("foreign", sign("another secret", "alice", Duration::from_secs(60)), ErrorCode::Unauthorized),
@@ -285,8 +379,7 @@ fn only_a_good_token_binds() {
 }
 
 fn expired() -> String {
-    let claims = serde_json::json!({ "sub": "alice", "exp": 1_000_000_000 });
-    jsonwebtoken::encode(&Header::default(), &claims, &EncodingKey::from_secret(TOKEN_KEY.as_bytes())).unwrap()
+    sign_claims(TOKEN_KEY, &serde_json::json!({ "sub": "alice", "exp": 1_000_000_000 }))
 }
 
 #[test]

@@ -111,11 +111,11 @@ fn a_session_asks_and_reports() {
     bob.write(&ClientFrame::PopupEvents { reference: Some(9), events: vec![event("f", &show.decision)] }).unwrap();
     assert_eq!(error(&mut bob).0, Some(9));
     for (text, code, names) in [
-        (r#"{"t":"popup","ref":1}"#, ErrorCode::Malformed, "question"),
+        (r#"{"t":"popup","ref":1}"#, ErrorCode::InvalidField, "question"),
         (r#"{"t":"popup","ref":1,"question":{}}"#, ErrorCode::InvalidField, "placement"),
         (r#"{"t":"popup","ref":1,"question":{"placement":"home","x":1}}"#, ErrorCode::InvalidField, "x"),
         (r#"{"t":"popup","ref":1,"question":{"placement":"home","user":"ann"}}"#, ErrorCode::Forbidden, "own user"),
-        (r#"{"t":"popup_events","ref":1}"#, ErrorCode::Malformed, "events"),
+        (r#"{"t":"popup_events","ref":1}"#, ErrorCode::InvalidField, "events"),
         (r#"{"t":"popup_events","ref":1,"events":[{"id":"e"}]}"#, ErrorCode::InvalidField, "events"),
         (
             r#"{"t":"popup_events","ref":1,"events":[{"id":"e","type":"click","decision":"x"}]}"#,

@@ -25,7 +25,7 @@ pub enum Bench {
     Replay(ReplayArgs),
     /// Direct messages, each to a connected recipient
     Direct(DirectArgs),
-    /// Direct messages beside a saturated group lane
+    /// Direct messages beside floods: a group, an official account, one user, queues that are full
     Isolation(IsolationArgs),
     /// Kill the server at random moments under load, and prove that nothing acknowledged was lost
     Crash(CrashArgs),
@@ -63,6 +63,27 @@ pub enum Bench {
     BareAccept(BareAcceptArgs),
     #[command(hide = true)]
     BareServer(BareArgs),
+    #[command(hide = true)]
+    WsEcho,
+    #[command(hide = true)]
+    WsProbe(WsProbeArgs),
+}
+
+impl BenchArgs {
+    /// The settings of the bench's own servers that were asked for, as variables.
+    pub fn settings(&self) -> &[(String, String)] {
+        match &self.bench {
+            Bench::Connect(args) => &args.devices.settings,
+            Bench::Storm(args) => &args.devices.settings,
+            Bench::Failover(args) => &args.devices.settings,
+            Bench::Exceptions(args) => &args.devices.settings,
+            Bench::Scenario(args) => &args.devices.settings,
+            Bench::Push(args) => &args.devices.settings,
+            Bench::Popup(args) => &args.settings,
+            Bench::PopupGrowth(args) => &args.settings,
+            _ => &[],
+        }
+    }
 }
 
 /// Which server, and where the figures go.
@@ -202,11 +223,28 @@ pub struct IsolationArgs {
     pub direct_rate: f64,
     #[arg(long, default_value_t = 50)]
     pub pairs: usize,
-    /// Members online of the group that is saturated
+    /// Members online of the group and followers online of the official account that are flooded
     #[arg(long, default_value_t = 300)]
     pub members: usize,
+    /// Of each part: idle, and beside each flood
     #[arg(long, default_value = "10s", value_parser = duration)]
     pub duration: Duration,
+    /// Only these floods
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Flood::Group, Flood::Official, Flood::User, Flood::Full])]
+    pub floods: Vec<Flood>,
+}
+
+/// What is sent beside direct messages, as fast as it goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Flood {
+    /// A group, from many senders
+    Group,
+    /// An official account
+    Official,
+    /// One user's direct messages to one other, so many at once that the user's share of the queue is used up
+    User,
+    /// A group, in batches of many senders and so many at once that the queues are full
+    Full,
 }
 
 #[derive(Debug, Clone, Args)]
@@ -262,6 +300,14 @@ pub struct BareArgs {
     /// The client's core
     #[arg(long)]
     pub avoid_core: usize,
+}
+
+/// What the clients of the lab and of tests are shown to.
+#[derive(Debug, Clone, Args)]
+pub struct WsProbeArgs {
+    /// A server that says each text that it is sent as the `conversation` of a `typing` frame
+    #[arg(long)]
+    pub address: std::net::SocketAddr,
 }
 
 impl std::fmt::Display for Via {
@@ -324,9 +370,34 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(number * scale).map_err(|error| error.to_string())
 }
 
+/// What a lab decides about servers of its own: told otherwise it would look for them where they are not.
+const DECIDED: [&str; 3] = ["TIDINGS_DATA_DIR", "TIDINGS_HTTP_LISTEN", "TIDINGS_MIOP_LISTEN"];
+/// What joins the nodes of a cluster.
+const JOINING: [&str; 4] =
+    ["TIDINGS_STORE_URL", "TIDINGS_CLUSTER_REDIS", "TIDINGS_CLUSTER_NAME", "TIDINGS_CLUSTER_ADVERTISE"];
+
+/// A setting of a server that the lab starts.
 pub(crate) fn setting(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or("NAME=VALUE")?;
+    if DECIDED.contains(&name) {
+        return Err(format!("{name} is chosen for each server, and cannot be set"));
+    }
     Ok((name.to_owned(), value.to_owned()))
+}
+
+/// A setting of all nodes of a cluster that the lab starts.
+pub(crate) fn cluster_setting(text: &str) -> Result<(String, String), String> {
+    let (name, value) = setting(text)?;
+    if JOINING.contains(&name.as_str()) {
+        return Err(format!("{name} is what joins the nodes of this cluster, and cannot be set"));
+    }
+    Ok((name, value))
+}
+
+/// What was asked for by that name, last; or a new key.
+pub(crate) fn key_or_random(settings: &[(String, String)], name: &str) -> String {
+    let given = settings.iter().rfind(|(known, value)| known == name && !value.is_empty());
+    given.map_or_else(crate::server::random_key, |(_, value)| value.clone())
 }
 
 #[cfg(test)]
@@ -341,5 +412,22 @@ mod tests {
         assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
         assert_eq!(duration("2m"), Ok(Duration::from_secs(120)));
         assert!(duration("2h").is_err());
+    }
+
+    #[test]
+    fn what_the_lab_decides_cannot_be_set() {
+        assert_eq!(setting("TIDINGS_LOG_LEVEL=a=b"), Ok(("TIDINGS_LOG_LEVEL".into(), "a=b".into())));
+        assert!(setting("TIDINGS_DATA_DIR=/tmp").is_err_and(|why| why.contains("TIDINGS_DATA_DIR")));
+        assert!(setting("TIDINGS_STORE_URL=postgres://x").is_ok());
+        assert!(cluster_setting("TIDINGS_STORE_URL=postgres://x").is_err_and(|why| why.contains("TIDINGS_STORE_URL")));
+        assert!(cluster_setting("TIDINGS_HTTP_LISTEN=127.0.0.1:1").is_err());
+    }
+
+    #[test]
+    fn a_key_that_is_asked_for_is_taken() {
+        let settings = [("TIDINGS_API_KEY", "a"), ("TIDINGS_API_KEY", "b"), ("TIDINGS_TOKEN_KEY", "")];
+        let settings = settings.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        assert_eq!(key_or_random(&settings, "TIDINGS_API_KEY"), "b");
+        assert_eq!(key_or_random(&settings, "TIDINGS_TOKEN_KEY").len(), 64);
     }
 }

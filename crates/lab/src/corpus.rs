@@ -7,7 +7,7 @@ use std::{
     io::{self, BufRead, BufReader, Read},
     path::Path,
 };
-use tidings_protocol::ids::check_id;
+use tidings_protocol::ids::check_new_id;
 
 /// A line as it stands in the file.
 #[derive(Debug, Deserialize)]
@@ -60,7 +60,7 @@ fn parse(lines: impl BufRead, limit: Option<usize>) -> io::Result<Corpus> {
         minutes.push(minute(&line.at).ok_or_else(|| bad("`at` is not a UTC time"))?);
         let speaker = *known.entry(line.user.clone()).or_insert_with(|| {
             let number = corpus.speakers.len();
-            let id = if check_id("user", &line.user).is_ok() { line.user.clone() } else { format!("irc-{number}") };
+            let id = if check_new_id("user", &line.user).is_ok() { line.user.clone() } else { format!("irc-{number}") };
             corpus.speakers.push(Speaker { id, nick: line.user });
             number
         });
@@ -114,7 +114,7 @@ mod tests {
     fn the_sample_reads_whole_with_valid_ids_and_times_in_order() {
         let corpus = read(Path::new(SAMPLE), None).unwrap();
         assert!(corpus.messages.len() >= 100);
-        assert!(corpus.speakers.iter().all(|speaker| check_id("user", &speaker.id).is_ok()));
+        assert!(corpus.speakers.iter().all(|speaker| check_new_id("user", &speaker.id).is_ok()));
         assert!(corpus.messages.windows(2).all(|pair| pair[0].after_ms <= pair[1].after_ms));
         assert_eq!(read(Path::new(SAMPLE), Some(7)).unwrap().messages.len(), 7);
     }
@@ -129,8 +129,11 @@ mod tests {
 
     #[test]
     fn a_nick_that_is_no_id_gets_one() {
-        let lines = "{\"at\":\"2004-12-25T09:14:00Z\",\"room\":\"r\",\"user\":\"a/b\",\"text\":\"x\"}\n";
-        let corpus = parse(lines.as_bytes(), None).unwrap();
-        assert_eq!(corpus.speakers, [Speaker { id: "irc-0".into(), nick: "a/b".into() }]);
+        // People were called `me`, too, which is reserved.
+        for nick in ["a/b", "me"] {
+            let line = format!(r#"{{"at":"2004-12-25T09:14:00Z","room":"r","user":"{nick}","text":"x"}}"#);
+            let corpus = parse(format!("{line}\n").as_bytes(), None).unwrap();
+            assert_eq!(corpus.speakers, [Speaker { id: "irc-0".into(), nick: nick.into() }]);
+        }
     }
 }

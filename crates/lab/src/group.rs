@@ -12,6 +12,7 @@ use crate::{
 };
 use serde_json::{Value, json};
 use std::time::Duration;
+use tidings_protocol::http::ConversationKind;
 
 /// A group on a server, with a load client connected: what several benches load.
 pub(crate) struct Stage {
@@ -38,6 +39,16 @@ pub(crate) struct Shape {
 impl Stage {
     /// Makes the users and the group, and connects everyone.
     pub(crate) fn set(target: &Target, args: &TargetArgs, shape: &Shape) -> Result<Self, LabError> {
+        Stage::set_as(ConversationKind::Group, target, args, shape)
+    }
+
+    /// The same with an official account in its place.
+    pub(crate) fn set_as(
+        kind: ConversationKind,
+        target: &Target,
+        args: &TargetArgs,
+        shape: &Shape,
+    ) -> Result<Self, LabError> {
         let tag = process::run_tag();
         let mut http = target.http();
         let mut members = setup::names(&format!("{tag}-m"), shape.group_size.max(shape.members));
@@ -50,7 +61,7 @@ impl Stage {
         members.splice(0..0, ws_senders.iter().cloned());
         members.truncate(shape.group_size.max(shape.members + ws_senders.len()));
         setup::named_users(&mut http, &members)?;
-        let conversation = setup::group(&mut http, &format!("group-{tag}"), &members)?;
+        let conversation = setup::room(&mut http, kind, &format!("group-{tag}"), &members)?;
         let http_senders = if shape.via == Via::Http { shape.senders } else { 0 };
         let senders = match shape.via {
             Via::Http => online.iter().take(shape.senders.max(1)).cloned().collect(),

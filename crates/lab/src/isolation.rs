@@ -1,53 +1,154 @@
-//! `bench isolation`: what a flood in the group lane does to direct messages.
+//! `bench isolation`: what floods do to direct messages: of a group, of an official account, of one user, and with the
+//! queues full.
 
 use crate::{
     LabError, Verdict,
-    args::{IsolationArgs, Via},
+    args::{Flood, IsolationArgs, Via},
     direct::Pairs,
     group::{Shape, Stage},
-    job::Pace,
+    job::{Outcome, Pace, Phase},
+    load::Load,
     report::{self, outcome_json},
     server::Target,
 };
 use serde_json::json;
 use std::time::Duration;
+use tidings_protocol::http::ConversationKind;
 
 /// The flood runs this much longer than the direct messages, and begins before them.
 const MARGIN: Duration = Duration::from_secs(2);
+const BODY_BYTES: usize = 200;
+const SENDERS: usize = 32;
+/// Messages between send and last receiver: enough to keep a lane busy, and more than all queues hold.
+const BUSY_WINDOW: usize = 1_000;
+const FULL_WINDOW: usize = 40_000;
+/// Messages of one call of the floods that fill queues.
+const FULL_BATCH: usize = 500;
+
+impl Flood {
+    fn name(self) -> &'static str {
+        match self {
+            Flood::Group => "group",
+            Flood::Official => "official account",
+            Flood::User => "one user",
+            Flood::Full => "queues full",
+        }
+    }
+}
+
+/// Who floods, and who is flooded with it.
+enum Source {
+    Stage(Box<Stage>),
+    Pairs(Box<Pairs>),
+}
+
+impl Source {
+    fn set(flood: Flood, target: &Target, args: &IsolationArgs) -> Result<Source, LabError> {
+        let (members, via) = (args.members, Via::Http);
+        let shape = Shape { members, group_size: members, senders: SENDERS, via, yielding: true };
+        Ok(match flood {
+            Flood::Group | Flood::Full => Source::Stage(Box::new(Stage::set(target, &args.target, &shape)?)),
+            Flood::Official => {
+                Source::Stage(Box::new(Stage::set_as(ConversationKind::Official, target, &args.target, &shape)?))
+            }
+            Flood::User => Source::Pairs(Box::new(Pairs::set(target, &args.target, 1, via, SENDERS)?)),
+        })
+    }
+
+    fn phase(&self, flood: Flood, duration: Duration) -> Phase {
+        let duration_ms = duration.as_millis() as u64;
+        let (window, batch) = match flood {
+            Flood::Group | Flood::Official => (BUSY_WINDOW, 1),
+            Flood::User | Flood::Full => (FULL_WINDOW, FULL_BATCH),
+        };
+        let pace = Pace::Window { window, duration_ms };
+        match self {
+            Source::Stage(stage) => stage.phase(pace, BODY_BYTES, batch, 1),
+            Source::Pairs(pairs) => pairs.phase(pace, BODY_BYTES, batch, 1),
+        }
+    }
+
+    fn load(&mut self) -> &mut Load {
+        match self {
+            Source::Stage(stage) => &mut stage.load,
+            Source::Pairs(pairs) => &mut pairs.load,
+        }
+    }
+}
+
+/// Direct messages beside one flood.
+struct Part {
+    flood: Flood,
+    direct: Outcome,
+    flooding: Outcome,
+}
 
 pub(crate) fn run(args: &IsolationArgs) -> Result<Verdict, LabError> {
     let target = Target::find(&args.target)?;
-    let mut pairs = Pairs::set(&target, &args.target, args.pairs, Via::Http, 32)?;
-    let shape = Shape { members: args.members, group_size: args.members, senders: 32, via: Via::Http, yielding: true };
-    let mut stage = Stage::set(&target, &args.target, &shape)?;
-    let duration_ms = args.duration.as_millis() as u64;
-    let pace = Pace::Rate { per_second: args.direct_rate, duration_ms };
-
-    let phase = pairs.phase(pace.clone(), 200, 1, 1);
-    let idle = pairs.load.run("direct, group lane idle", phase.clone())?;
-    let flood = Pace::Window { window: 1000, duration_ms: duration_ms + 2 * MARGIN.as_millis() as u64 };
-    let flood = stage.phase(flood, 200, 1, 1);
-    stage.load.begin(flood)?;
-    std::thread::sleep(MARGIN);
-    let flooded = pairs.load.run("direct, group lane saturated", phase)?;
-    let group = stage.load.finish("group flood")?;
-    drop((pairs, stage));
+    let mut pairs = Pairs::set(&target, &args.target, args.pairs, Via::Http, SENDERS)?;
+    let pace = Pace::Rate { per_second: args.direct_rate, duration_ms: args.duration.as_millis() as u64 };
+    let phase = pairs.phase(pace, BODY_BYTES, 1, 1);
+    let idle = pairs.load.run("direct, nothing else", phase.clone())?;
+    let mut parts = Vec::new();
+    for flood in &args.floods {
+        let mut source = Source::set(*flood, &target, args)?;
+        let flooding = source.phase(*flood, args.duration + 2 * MARGIN);
+        source.load().begin(flooding)?;
+        std::thread::sleep(MARGIN);
+        let direct = pairs.load.run(&format!("direct, flood: {}", flood.name()), phase.clone())?;
+        let flooding = source.load().finish("the flood")?;
+        parts.push(Part { flood: *flood, direct, flooding });
+    }
+    drop(pairs);
     let check = target.finish()?;
 
-    report::print("direct messages, group lane idle", &idle);
-    report::print("direct messages, group lane saturated", &flooded);
-    report::print("the flood", &group);
+    report::print("direct messages, nothing else", &idle);
+    for Part { flood, direct, flooding } in &parts {
+        report::print(&format!("direct messages, flood: {}", flood.name()), direct);
+        report::print(&format!("the flood: {}", flood.name()), flooding);
+    }
     report::print_check(&check);
-    let ratio = flooded.latency.p99 / idle.latency.p99.max(1e-3);
-    println!("direct p99: {:.2} ms idle, {:.2} ms flooded, ratio {ratio:.2}", idle.latency.p99, flooded.latency.p99);
-    let mut verdict = Verdict::of(&idle).and(Verdict::of(&flooded)).and(Verdict::of(&group));
+    print_table(&idle, &parts);
+    let mut verdict = Verdict::of(&idle);
+    for Part { direct, flooding, .. } in &parts {
+        verdict = verdict.and(Verdict::of(direct)).and(Verdict::of(flooding));
+        // Who sends a little is never refused for what another sends.
+        if direct.refused > 0 {
+            verdict = Verdict::Failed;
+        }
+    }
     if check.as_ref().is_some_and(|check| !check.passed) {
         verdict = Verdict::Failed;
     }
-    let value = json!({
-        "bench": "isolation", "ratio": ratio, "idle": outcome_json(&idle), "flooded": outcome_json(&flooded),
-        "flood": outcome_json(&group), "check": check,
-    });
+    let floods: Vec<_> = (parts.iter())
+        .map(|Part { flood, direct, flooding }| {
+            json!({
+                "flood": flood.name(), "ratio": ratio(&idle, direct), "direct": outcome_json(direct),
+                "flooding": outcome_json(flooding),
+            })
+        })
+        .collect();
+    let value = json!({ "bench": "isolation", "idle": outcome_json(&idle), "floods": floods, "check": check });
     report::write_json(args.target.json.as_deref(), &value)?;
     Ok(verdict)
+}
+
+/// How many times as long the slowest hundredth of direct messages takes.
+fn ratio(idle: &Outcome, direct: &Outcome) -> f64 {
+    direct.latency.p99 / idle.latency.p99.max(1e-3)
+}
+
+fn print_table(idle: &Outcome, parts: &[Part]) {
+    println!("direct messages, ms     p50       p99      p100   p99 ratio  refused   flood/s  refused of it");
+    let row = |name: &str, direct: &Outcome| {
+        let latency = &direct.latency;
+        let (p50, p99, max) = (latency.p50, latency.p99, latency.max);
+        print!("  {name:<17}{p50:>8.2}  {p99:>8.2}  {max:>8.2}  {:>8.2}  {:>8}", ratio(idle, direct), direct.refused);
+    };
+    row("nothing else", idle);
+    println!();
+    for Part { flood, direct, flooding } in parts {
+        row(flood.name(), direct);
+        println!("  {:>8.0}  {:>13}", flooding.messages_per_second(), flooding.refused + flooding.retried);
+    }
 }

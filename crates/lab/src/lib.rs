@@ -10,6 +10,7 @@
 //! - [`worker`]: the load client itself, on one core;
 //! - `popups`: decisions and events, with a client and commands of their own;
 //! - `topology`: a cluster as local processes;
+//! - `ws_strangers`: our WebSocket framing and our client, for `interop/` to hold against those of others;
 //! - `bare`: a loop that only writes, the limit that broadcasts are held against;
 //! - `timeline`, `corpus`, `report`, `process`: reading back, recorded chats, tables, the operating system.
 
@@ -37,6 +38,7 @@ mod setup;
 mod timeline;
 mod topology;
 pub mod worker;
+mod ws_strangers;
 
 pub use args::BenchArgs;
 pub use job::{Outcome, Percentiles};
@@ -98,6 +100,8 @@ pub fn run(args: BenchArgs) -> ExitCode {
         Bench::DeviceWorker => return device_worker::main(),
         Bench::BareAccept(bare) => return devices::bare_accept_main(&bare),
         Bench::BareServer(bare) => return bare::main(&bare),
+        Bench::WsEcho => return ws_strangers::echo(),
+        Bench::WsProbe(args) => return ws_strangers::probe(&args),
         Bench::Group(args) => group::run(&args),
         Bench::Broadcast(args) => broadcast::run(&args),
         Bench::Replay(args) => replay::run(&args),

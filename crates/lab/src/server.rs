@@ -1,6 +1,10 @@
 //! The server under test: one that runs already, or one that the bench starts on a folder of its own.
 
-use crate::{LabError, args::TargetArgs, process};
+use crate::{
+    LabError,
+    args::{TargetArgs, key_or_random},
+    process,
+};
 use std::{
     net::{SocketAddr, ToSocketAddrs},
     path::{Path, PathBuf},
@@ -140,8 +144,8 @@ impl OwnServer {
             folder: tempfile::Builder::new().prefix("tidings-bench-").tempdir()?,
             child: None,
             address: SocketAddr::from(([127, 0, 0, 1], 0)),
-            api_key: random_key(),
-            token_key: random_key(),
+            api_key: key_or_random(&environment, "TIDINGS_API_KEY"),
+            token_key: key_or_random(&environment, "TIDINGS_TOKEN_KEY"),
             environment,
             descriptors,
             core,
@@ -195,6 +199,8 @@ impl OwnServer {
             .env("TIDINGS_DATA_DIR", self.data_dir())
             .env("TIDINGS_API_KEY", &self.api_key)
             .env("TIDINGS_TOKEN_KEY", &self.token_key)
+            // Few users send what thousands would.
+            .env("TIDINGS_ENGINE_SENDS_PER_SECOND", "0")
             .envs(self.environment.iter().cloned())
             .current_dir(self.folder.path())
             .stdin(Stdio::null())

@@ -35,9 +35,19 @@ pub(crate) fn many_users(http: &mut Http, tag: &str, count: usize) -> Result<(),
 
 /// A group of these users, who exist already.
 pub(crate) fn group(http: &mut Http, id: &str, members: &[String]) -> Result<Conversation, LabError> {
+    room(http, ConversationKind::Group, id, members)
+}
+
+/// A group, or an official account with followers.
+pub(crate) fn room(
+    http: &mut Http,
+    kind: ConversationKind,
+    id: &str,
+    members: &[String],
+) -> Result<Conversation, LabError> {
     http.create_conversation(&CreateConversation {
         id: Some(id.into()),
-        kind: ConversationKind::Group,
+        kind,
         name: Some(id.into()),
         avatar: None,
         attributes: None,

@@ -197,8 +197,9 @@ fn session(
         "t": "bound", "session": "s", "user": "u", "heartbeat_ms": 60_000, "cursor": "1.0.0.0",
         "resume": { "complete": true },
     });
-    write_frame(&mut stream, &bound.to_string());
+    // Locked until it is among the receivers: what is sent as soon as it is bound comes to it, too.
     let mut state = state.lock().unwrap();
+    write_frame(&mut stream, &bound.to_string());
     if let Some(cursor) = cursor {
         let from = match fault {
             Fault::BreakAndSkip => state.entries.len(),

@@ -42,8 +42,17 @@ impl Doors {
             addresses.push((name, listener.address()));
             listeners.push(listener);
         }
+        let mut health = Vec::new();
+        for config in settings.health_doors(&entry) {
+            let address = config.address;
+            let listener =
+                Listener::bind(config, http.of_health()).with_context(|| cannot_listen(&[address], "health"))?;
+            health.push(("health", listener.address()));
+            listeners.push(listener);
+        }
         let doors = Doors::open_miop(settings, entry, host)?;
         addresses.extend(&doors.addresses);
+        addresses.extend(health);
         Ok(Doors { http: listeners.into_iter().map(Listener::start).collect(), addresses, ..doors })
     }
 
@@ -95,6 +104,7 @@ impl Doors {
 fn cannot_listen(addresses: &[SocketAddr], name: &str) -> String {
     let setting = match name {
         "https" => "--http-tls-listen",
+        "health" => "--health-listen",
         "miop" => "--miop-listen and --miop-tls-listen",
         _ => "--http-listen",
     };

@@ -9,6 +9,7 @@ mod commands;
 mod development;
 mod doors;
 mod logs;
+mod memory;
 mod panics;
 mod relaying;
 mod serve;
@@ -66,7 +67,7 @@ fn main() -> ExitCode {
         Command::Listen(listen) => listen.run(),
         Command::Backup(backup) => backup.run(),
         Command::Check(check) => check.run(),
-        Command::Bench(args) => Ok(tidings_lab::run(*args)),
+        Command::Bench(args) => settings::Settings::check_variables(args.settings()).map(|()| tidings_lab::run(*args)),
         Command::Cluster(args) => commands::cluster::run(&args),
     };
     result.unwrap_or_else(|error| {

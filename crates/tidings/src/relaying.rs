@@ -3,13 +3,18 @@
 
 use crate::{doors::Doors, settings::Settings};
 use anyhow::{Context, Result};
-use axum::{Router, http::StatusCode, routing::get};
+use axum::{
+    Router,
+    http::{HeaderMap, StatusCode},
+    routing::get,
+};
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, EncodeMetric},
     metrics::gauge::ConstGauge,
 };
 use std::{net::SocketAddr, sync::Arc, time::Duration};
+use tidings_api::{exposition::in_asked_format, figures::render};
 use tidings_engine::{Engine, cluster::members::Members, metrics::Metrics};
 use tidings_gateway::{
     door::Host,
@@ -20,6 +25,7 @@ use tidings_gateway::{
 pub(crate) struct RelayServer {
     relay: Arc<Relay>,
     doors: Doors,
+    metrics: Option<SocketAddr>,
 }
 
 impl RelayServer {
@@ -33,18 +39,21 @@ impl RelayServer {
             Ok(relay as Arc<dyn Host>)
         })?;
         let relay = started.context("the relay did not start")?;
+        let mut metrics_address = None;
         if let Some(address) = settings.link.metrics_listen.first() {
             let listener = tokio::net::TcpListener::bind(address).await;
             let listener = listener.with_context(|| format!("listening on {address} for metrics"))?;
+            metrics_address = Some(listener.local_addr()?);
             let router = operations(relay.clone(), metrics);
             tokio::spawn(async move { axum::serve(listener, router).await });
         }
-        Ok(RelayServer { relay, doors })
+        Ok(RelayServer { relay, doors, metrics: metrics_address })
     }
 
     /// Where it listens: a line for each address.
     pub(crate) fn listening(&self) -> String {
-        self.doors.listening()
+        let metrics = self.metrics.map(|address| format!("metrics={address}\n"));
+        self.doors.listening() + &metrics.unwrap_or_default()
     }
 
     /// No new connections; devices told to connect again; all closed.
@@ -61,7 +70,7 @@ fn operations(relay: Arc<Relay>, metrics: Arc<Metrics>) -> Router {
         if relay.is_attached() { (StatusCode::OK, "ready") } else { (StatusCode::SERVICE_UNAVAILABLE, "not attached") }
     };
     Router::new()
-        .route("/metrics", get(move || async move { metrics.render() }))
+        .route("/metrics", get(move |headers: HeaderMap| async move { in_asked_format(&headers, render(&metrics)) }))
         .route("/healthz", get(|| async { "alive" }))
         .route("/readyz", get(ready))
 }

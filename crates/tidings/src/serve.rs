@@ -2,14 +2,19 @@
 
 use crate::{
     development::{self, Keys},
-    logs, panics,
+    logs, memory, panics,
     relaying::RelayServer,
-    settings::Role,
-    settings::{SettingArgs, Settings},
+    settings::{self, Role, SettingArgs, Settings},
     wiring::Server,
 };
-use anyhow::{Context, Result};
-use std::{fs, io::Write, path::Path, process::ExitCode, time::Duration};
+use anyhow::Result;
+use std::{
+    fs,
+    io::{self, Write},
+    path::Path,
+    process::ExitCode,
+    time::Duration,
+};
 use tidings_engine::popups;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -29,12 +34,19 @@ pub(crate) struct Serve {
     /// Development mode: made-up keys, demo users and a demo group
     #[arg(long)]
     dev: bool,
+    /// List every setting as a flag, with its default
+    #[arg(long)]
+    help_settings: bool,
     #[command(flatten)]
     settings: SettingArgs,
 }
 
 impl Serve {
     pub(crate) fn run(self) -> Result<ExitCode> {
+        if self.help_settings {
+            print!("{}", settings::help());
+            return Ok(ExitCode::SUCCESS);
+        }
         let mut settings = self.settings.load()?;
         let keys = self.dev.then(|| add_development_keys(&mut settings)).transpose()?;
         settings.check()?;
@@ -54,6 +66,7 @@ impl Serve {
             runtime.worker_threads(settings.http_threads);
         }
         let runtime = runtime.max_blocking_threads(BLOCKING_THREADS).enable_all().thread_name("http").build()?;
+        runtime.spawn(memory::give_back());
         match settings.role {
             Role::All | Role::Api | Role::Worker => runtime.block_on(serve(&settings, descriptors, keys.as_ref()))?,
             Role::Gateway => runtime.block_on(relay(&settings, descriptors))?,
@@ -72,7 +85,7 @@ async fn serve(settings: &Settings, descriptors: u64, development: Option<&Keys>
         development::populate(server.engine()).await?;
     }
     let address = server.doors().http_address();
-    announce(settings, &server.listening())?;
+    announce(settings, &server.listening());
     if let Some(keys) = development {
         println!("{}", development::announce(address, &settings.data_dir, keys));
     }
@@ -90,8 +103,8 @@ async fn relay(settings: &Settings, descriptors: u64) -> Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let server = RelayServer::start(settings, descriptors).await?;
-    fs::create_dir_all(&settings.data_dir).with_context(|| format!("making {}", settings.data_dir.display()))?;
-    announce(settings, &server.listening())?;
+    announce(settings, &server.listening());
+    std::io::stdout().flush()?;
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
@@ -100,14 +113,23 @@ async fn relay(settings: &Settings, descriptors: u64) -> Result<()> {
     Ok(())
 }
 
-/// Tells where the doors are: in the data folder, and in print.
-fn announce(settings: &Settings, doors: &str) -> Result<()> {
-    write_whole(&settings.data_dir.join(LISTENING), doors.as_bytes())?;
+/// Tells where the doors are: in the data folder, and in print. A disk that has no room for the file is no reason not to serve:
+/// only commands that look for the server on its folder miss it.
+fn announce(settings: &Settings, doors: &str) {
+    let file = settings.data_dir.join(LISTENING);
+    if let Err(error) = fs::create_dir_all(&settings.data_dir).and_then(|()| write_whole(&file, doors.as_bytes())) {
+        // What an earlier process left there names doors that may be somebody else's by now.
+        let _ = fs::remove_file(&file);
+        tracing::warn!(
+            %error,
+            file = %file.display(),
+            "where the server listens cannot be written: `tidings listen` needs --server, and `tidings backup` finds no server"
+        );
+    }
     for door in doors.lines() {
         println!("listening {door}");
     }
     tracing::info!(doors = doors.trim().replace('\n', " "), data_dir = %settings.data_dir.display(), "serving");
-    Ok(std::io::stdout().flush()?)
 }
 
 /// Within the deadline, or at once by a second signal.
@@ -138,10 +160,14 @@ fn add_development_keys(settings: &mut Settings) -> Result<Keys> {
 }
 
 /// Readers see all of the file or none.
-fn write_whole(file: &Path, text: &[u8]) -> Result<()> {
+fn write_whole(file: &Path, text: &[u8]) -> io::Result<()> {
     let draft = file.with_extension("new");
-    fs::write(&draft, text).with_context(|| format!("writing {}", draft.display()))?;
-    fs::rename(&draft, file).with_context(|| format!("writing {}", file.display()))
+    let written = fs::write(&draft, text).and_then(|()| fs::rename(&draft, file));
+    if written.is_err() {
+        // A part of it takes room that there is none of.
+        let _ = fs::remove_file(&draft);
+    }
+    written
 }
 
 /// Nothing that is acknowledged waits in memory, so an end without ceremony loses nothing.

@@ -5,7 +5,7 @@ use anyhow::{Context, Result};
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 use tidings_api::{
     Api, Sessions,
-    auth::{ApiKeys, NodeTokens, Tokens},
+    auth::{ApiKeys, NodeTokens, Tokens, remote::RemoteKeys},
     door::Door,
 };
 use tidings_engine::{
@@ -13,9 +13,11 @@ use tidings_engine::{
     clock::SystemClock,
     engine::Parts,
     outbox::{OutboxConfig, Webhook},
+    pass::Pass,
     presence::compare::SessionTruth,
 };
 use tidings_gateway::{Carrier, Gateway, VerifyToken, door::Host, link::door::LinkDoor, relay::Relay};
+use tidings_listen::{Origin, Throttle};
 use tidings_protocol::error::Refusal;
 
 /// A running server.
@@ -52,19 +54,29 @@ impl Server {
             .jwks_file
             .as_ref()
             .map(|file| std::fs::read_to_string(file).with_context(|| format!("reading {}", file.display())));
-        let mut tokens = Tokens::new(settings.token_key.as_deref(), key_set.transpose()?.as_deref())?;
+        let throttle = entry.throttle.clone();
+        let tokens = Tokens::new(settings.token_key.as_deref(), key_set.transpose()?.as_deref())?;
+        let mut tokens = tokens.held_to(settings.token_rules()?);
+        if let Some(url) = &settings.tokens.jwks_url {
+            let remote = RemoteKeys::new(url, Duration::from_secs(settings.tokens.jwks_refresh_s.max(1)));
+            let remote = remote.context("[tokens] jwks_url")?;
+            remote.start();
+            tokens.fetch_from(remote);
+        }
         let nodes = settings.cluster.secret.as_deref().filter(|_| engine.cluster.is_some()).map(NodeTokens::new);
         nodes.iter().for_each(|nodes| tokens.trust(nodes));
         let tokens = Arc::new(tokens);
-        let gateway = prepared.start(engine.clone(), receivers, Arc::new(SessionTokens(tokens.clone())))?;
+        let gateway =
+            prepared.start(engine.clone(), receivers, Arc::new(SessionTokens(tokens.clone(), throttle.clone())))?;
         let api = Api::new(
             engine.clone(),
             ApiKeys::new(settings.all_api_keys()),
             tokens,
             Arc::new(ToGateway(gateway.clone())),
             backup,
-            settings.api_config(),
-        );
+            settings.api_config()?,
+        )
+        .throttled(throttle);
         nodes.into_iter().for_each(|nodes| api.let_sessions_ask(nodes));
         let mut relay = None;
         let host = |addresses: &[SocketAddr]| -> Result<Arc<dyn Host>> {
@@ -170,8 +182,8 @@ fn interval_from_now(interval: Duration) -> tokio::time::Interval {
 struct ToGateway(Arc<Gateway>);
 
 impl Sessions for ToGateway {
-    fn adopt(&self, carrier: Carrier, already_read: Vec<u8>) {
-        if !self.0.adopt(carrier, tidings_gateway::Door::WebSocket, already_read) {
+    fn adopt(&self, carrier: Carrier, already_read: Vec<u8>, origin: Origin) {
+        if !self.0.adopt(carrier, tidings_gateway::Door::WebSocket, already_read, origin) {
             tracing::debug!("no room for another connection");
         }
     }
@@ -186,11 +198,15 @@ impl Sessions for ToGateway {
 }
 
 /// The HTTP door's tokens as the gateway sees them.
-struct SessionTokens(Arc<Tokens>);
+struct SessionTokens(Arc<Tokens>, Arc<Throttle>);
 
 impl VerifyToken for SessionTokens {
-    fn verify(&self, token: &str) -> Result<String, Refusal> {
+    fn verify(&self, token: &str) -> Result<Pass, Refusal> {
         self.0.verify(token)
+    }
+
+    fn count_failure(&self, origin: Origin) -> Option<u64> {
+        self.1.count_failure(origin)
     }
 }
 

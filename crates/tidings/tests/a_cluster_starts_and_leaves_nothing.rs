@@ -15,6 +15,7 @@ use tidings_protocol::{
 };
 
 const WAIT: Duration = Duration::from_secs(60);
+const API_KEY: &str = "a-key-that-was-asked-for";
 
 struct Cluster {
     child: Child,
@@ -29,6 +30,7 @@ impl Cluster {
     fn start() -> Cluster {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tidings"));
         command.args(["cluster", "--nodes", "2", "--set", "TIDINGS_DRAIN_DEADLINE_MS=1500"]);
+        command.args(["--set", &format!("TIDINGS_API_KEY={API_KEY}")]);
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         // Beside what it says otherwise: when it does not start, this is why.
         let mut errors = child.stderr.take().unwrap();

@@ -7,7 +7,8 @@ use std::{
     io::{ErrorKind, Read, Write},
     net::{SocketAddr, TcpStream},
     process::Command,
-    time::Duration,
+    thread,
+    time::{Duration, Instant},
 };
 use support::*;
 use tidings_client::{http::Http, token::sign};
@@ -30,27 +31,35 @@ fn serve(folder: &Folder, arguments: &str) -> Server {
     Server::start(limited.env("TIDINGS_API_KEY", API_KEY).env("TIDINGS_TOKEN_KEY", TOKEN_KEY))
 }
 
-/// A connection that was answered; `None` when it was turned away.
+/// A connection that showed a credential and was answered; `None` when it was turned away.
 fn asks(address: SocketAddr) -> Option<TcpStream> {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+    // Malformed: what is answered needs nothing of the store, which may be short of descriptors too.
+    let head = format!("POST /v1/messages HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {API_KEY}\r\n");
+    stream.write_all(format!("{head}content-length: 1\r\n\r\n{{").as_bytes()).unwrap();
     let mut answer = [0; 12];
     // Closed before it could be told?
     stream.read_exact(&mut answer).ok()?;
-    if &answer[9..] == b"200" {
+    if &answer[9..] == b"400" {
         return Some(stream);
     }
     assert_eq!(&answer, b"HTTP/1.1 503");
     None
 }
 
+/// A connection whose credential is known, so that it gives way to nobody.
+fn known(server: &Server) -> Http {
+    let mut open = server.http();
+    assert_eq!(open.exchange("GET", "/v1/users/nobody", b"").unwrap().status, 404);
+    open
+}
+
 #[test]
 fn open_connections_live_on() {
     let folder = Folder::new();
     let server = serve(&folder, "");
-    let mut open = server.http();
-    assert_eq!(open.exchange("GET", "/healthz", b"").unwrap().status, 200);
+    let mut open = known(&server);
     let crowd: Vec<TcpStream> = (0..60).map_while(|_| asks(server.address)).collect();
     assert!(crowd.len() < 60, "the limit was not reached");
     assert_eq!(open.exchange("GET", "/healthz", b"").unwrap().status, 200);
@@ -130,10 +139,10 @@ fn devices_stop_coming_in_while_http_still_does() {
 #[test]
 fn without_a_reserve_accept_can_still_say_no() {
     let folder = Folder::new();
-    let server = serve(&folder, "--admission-descriptors-reserved 0");
+    let server = serve(&folder, "--admission-descriptors-reserved 0 --http-connections-per-address-max 75");
     populate(&server);
     let address = server.door(&folder, "miop");
-    let mut open = server.http();
+    let mut open = known(&server);
     assert_eq!(refusals(&mut open), 0);
     let mut devices: Vec<TcpStream> = (0..224).map(|user| device(address, user).unwrap()).collect();
     // HTTP takes the rest, until the last is turned away.
@@ -145,4 +154,27 @@ fn without_a_reserve_accept_can_still_say_no() {
     assert!(refusals(&mut open) > 0);
     devices.iter_mut().for_each(is_alive);
     drop(crowd);
+}
+
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < end, "{what}");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn strangers_give_their_descriptors_back() {
+    let folder = Folder::new();
+    let server = serve(&folder, "");
+    let mut open = known(&server);
+    let strangers: Vec<TcpStream> = (0..400).map(|_| TcpStream::connect(server.address).unwrap()).collect();
+    // They give way once they have been idle for a second; until then others are told to come back.
+    for path in ["/healthz", "/readyz"] {
+        until(path, || server.http().exchange("GET", path, b"").is_ok_and(|answer| answer.status == 200));
+    }
+    until("a caller is not let in", || asks(server.address).is_some());
+    assert_eq!(open.exchange("GET", "/v1/users/nobody", b"").unwrap().status, 404);
+    drop(strangers);
 }

@@ -2,7 +2,11 @@
 #![allow(clippy::unwrap_used)]
 
 use serde_json::Value;
-use std::{collections::BTreeSet, process::Command};
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
@@ -38,6 +42,69 @@ fn the_architecture_names_every_crate_and_what_it_may_use() {
         };
         assert!(uses.is_subset(&allowed), "{name} uses {uses:?}, the page allows {allowed:?}");
     }
+}
+
+/// Every page, and those in folders.
+fn pages() -> Vec<PathBuf> {
+    let mut folders = vec![PathBuf::from(format!("{ROOT}/docs"))];
+    let mut pages: Vec<PathBuf> = ["README.md", "ARCHITECTURE.md"].map(|page| format!("{ROOT}/{page}").into()).into();
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            match path.extension().and_then(|extension| extension.to_str()) {
+                _ if path.is_dir() => folders.push(path),
+                Some("md") => pages.push(path),
+                _ => {}
+            }
+        }
+    }
+    pages
+}
+
+/// Whether something's path begins so, as `interop/ws/*` says.
+fn begins(path: &str) -> bool {
+    let (folder, start) = path.rsplit_once('/').unwrap();
+    let mut entries = std::fs::read_dir(format!("{ROOT}/{folder}")).into_iter().flatten().flatten();
+    entries.any(|entry| entry.file_name().to_string_lossy().starts_with(start))
+}
+
+#[test]
+fn files_that_the_pages_name_are_there() {
+    // Written by who runs it.
+    const OWN: [&str; 1] = ["deploy/.env"];
+    let mut named = 0;
+    for page in pages() {
+        let text = std::fs::read_to_string(&page).unwrap();
+        for folder in ["crates/", "deploy/", "docs/", "fixtures/", "interop/", "scripts/"] {
+            for (at, _) in text.match_indices(folder) {
+                let is_path = |c: char| c.is_ascii_alphanumeric() || "/_.-".contains(c);
+                // `../../fixtures` and `example.com/docs` are links, which are looked at below, or somebody else's.
+                if text[..at].chars().next_back().is_some_and(is_path) {
+                    continue;
+                }
+                let end = text[at..].find(|c| !is_path(c)).map_or(text.len(), |length| at + length);
+                let path = &text[at..end];
+                let is_there = if text[end..].starts_with('*') {
+                    begins(path)
+                } else {
+                    let path = path.trim_end_matches(|c: char| !c.is_ascii_alphanumeric());
+                    Path::new(ROOT).join(path).exists() || OWN.contains(&path)
+                };
+                assert!(is_there, "{} names {path}, which is not there", page.display());
+                named += 1;
+            }
+        }
+        for (at, _) in text.match_indices("](") {
+            let link = text[at + 2..].split([')', '#']).next().unwrap();
+            if link.is_empty() || link.contains("://") || link.contains(char::is_whitespace) {
+                continue;
+            }
+            let target = page.parent().unwrap().join(link);
+            assert!(target.exists(), "{} links to {link}, which is not there", page.display());
+            named += 1;
+        }
+    }
+    assert!(named > 100, "only {named}: the pages are read wrongly");
 }
 
 #[test]

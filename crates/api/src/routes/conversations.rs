@@ -1,15 +1,21 @@
 //! Conversations and who is in them.
 
-use super::{Answer, Answered};
+use super::{
+    Answer, Answered,
+    ids::ConversationId,
+    refusals::{Conflict, Refusals, TakesBody},
+};
 use crate::{
     Api,
-    extract::{Caller, Ids, Json, Query},
+    extract::{Batch, Caller, Ids, Json, Query},
 };
 use axum::{extract::State, http::StatusCode};
 use serde::Deserialize;
 use std::sync::Arc;
+use tidings_engine::{engine::Actor, pass::Scope};
 use tidings_protocol::http::{
-    ChangeMembers, ConversationCard, CreateConversation, MemberPage, MembersChanged, UpdateConversation,
+    ChangeMembers, ConversationCard, ConversationKind, CreateConversation, MemberPage, MembersChanged,
+    UpdateConversation,
 };
 
 /// Open a conversation.
@@ -17,58 +23,78 @@ use tidings_protocol::http::{
 /// 201 when it is new; 200 with the one that is there when its id (or pair) stands for one of the
 /// same kind already, whose members stay as they are.
 #[utoipa::path(post, path = "/v1/conversations", tag = "conversations", request_body = CreateConversation,
-    responses((status = 201, body = ConversationCard), (status = 200, body = ConversationCard)))]
+    responses((status = 201, description = "It is new", body = ConversationCard),
+        (status = 200, description = "It is there already", body = ConversationCard), Refusals, TakesBody, Conflict))]
 pub(super) async fn create_conversation(
     State(api): State<Arc<Api>>,
     caller: Caller,
-    Json(request): Json<CreateConversation>,
+    Json(request): Batch<CreateConversation>,
 ) -> Answered<ConversationCard> {
+    let scope = match request.kind {
+        ConversationKind::Direct => Scope::OpenDirect,
+        ConversationKind::Group | ConversationKind::Official => Scope::OpenGroup,
+    };
+    let caller = caller.may(scope)?;
     let (card, created) = api.engine.create_conversation(&caller.0, request).await?;
     Ok(Answer(if created { StatusCode::CREATED } else { StatusCode::OK }, card))
 }
 
 /// A conversation's card.
 #[utoipa::path(get, path = "/v1/conversations/{conversation}", tag = "conversations",
-    params(("conversation", description = "The conversation's id")),
-    responses((status = 200, body = ConversationCard)))]
+    params(("conversation" = inline(ConversationId), Path, description = "The conversation's id")),
+    responses((status = 200, description = "The card", body = ConversationCard), Refusals))]
 pub(super) async fn get_conversation(
     State(api): State<Arc<Api>>,
     caller: Caller,
     Ids(conversation): Ids<String>,
 ) -> Answered<ConversationCard> {
+    let caller = caller.may(Scope::Read)?;
     Ok(Answer::ok(api.read(move |engine| engine.conversation_card(&caller.0, &conversation)).await?))
 }
 
 /// Change a conversation's card. What is absent stays as it was.
 #[utoipa::path(patch, path = "/v1/conversations/{conversation}", tag = "conversations",
     request_body = UpdateConversation,
-    params(("conversation", description = "The conversation's id")),
-    responses((status = 200, body = ConversationCard)))]
+    params(("conversation" = inline(ConversationId), Path, description = "The conversation's id")),
+    responses((status = 200, description = "The card as it is now", body = ConversationCard), Refusals, TakesBody))]
 pub(super) async fn update_conversation(
     State(api): State<Arc<Api>>,
     caller: Caller,
     Ids(conversation): Ids<String>,
     Json(request): Json<UpdateConversation>,
 ) -> Answered<ConversationCard> {
+    let caller = caller.may(Scope::OpenGroup)?;
     Ok(Answer::ok(api.engine.update_conversation(&caller.0, &conversation, request).await?))
 }
 
 /// Add and remove members, or change their role; up to 10,000 at once.
 #[utoipa::path(post, path = "/v1/conversations/{conversation}/members", tag = "conversations",
     request_body = ChangeMembers,
-    params(("conversation", description = "The conversation's id")),
-    responses((status = 200, body = MembersChanged)))]
+    params(("conversation" = inline(ConversationId), Path, description = "The conversation's id")),
+    responses((status = 200, description = "What was changed", body = MembersChanged), Refusals, TakesBody, Conflict))]
 pub(super) async fn change_members(
     State(api): State<Arc<Api>>,
     caller: Caller,
     Ids(conversation): Ids<String>,
-    Json(request): Json<ChangeMembers>,
+    Json(request): Batch<ChangeMembers>,
 ) -> Answered<MembersChanged> {
+    let scope = scope_of(caller.actor(), &request);
+    let caller = caller.may(scope)?;
     Ok(Answer::ok(api.engine.change_members(&caller.0, &conversation, request).await?))
+}
+
+/// Who only comes or goes itself, to follow an account or to leave, opens nothing for others.
+fn scope_of(actor: &Actor, request: &ChangeMembers) -> Scope {
+    let own = |id: &String| actor.user().is_some_and(|user| user.id == *id);
+    match request.role.is_none() && request.add.iter().chain(&request.remove).all(own) {
+        true => Scope::Read,
+        false => Scope::OpenGroup,
+    }
 }
 
 /// Where a page of a list starts.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
 pub(super) struct Page {
     /// The `next` of the page before; absent for the first.
     pub after: Option<String>,
@@ -84,14 +110,15 @@ impl Page {
 
 /// The members of a conversation, page by page.
 #[utoipa::path(get, path = "/v1/conversations/{conversation}/members", tag = "conversations",
-    params(("conversation", description = "The conversation's id"), Page),
-    responses((status = 200, body = MemberPage)))]
+    params(("conversation" = inline(ConversationId), Path, description = "The conversation's id"), Page),
+    responses((status = 200, description = "A page of members", body = MemberPage), Refusals))]
 pub(super) async fn list_members(
     State(api): State<Arc<Api>>,
     caller: Caller,
     Ids(conversation): Ids<String>,
     Query(page): Query<Page>,
 ) -> Answered<MemberPage> {
+    let caller = caller.may(Scope::Read)?;
     let read = move |engine: &Arc<tidings_engine::Engine>| {
         engine.members(&caller.0, &conversation, page.after.as_deref(), page.limit())
     };

@@ -1,9 +1,13 @@
 //! Sending, and reading what was sent.
 
-use super::{Answer, Answered};
+use super::{
+    Answer, Answered,
+    ids::ConversationId,
+    refusals::{Conflict, Refusals, TakesBody},
+};
 use crate::{
     Api,
-    extract::{Caller, Ids, Json, Query, read_json},
+    extract::{Batch, Caller, Ids, Json, Query, read_json},
     problem::{Refused, problem},
 };
 use axum::{
@@ -13,9 +17,15 @@ use axum::{
 use bytes::Bytes;
 use hyper::body::Body;
 use std::sync::Arc;
+use tidings_engine::{
+    engine::Actor,
+    pass::{Scope, Scopes},
+    send::Target,
+};
 use tidings_protocol::{
     error::Refusal,
     http::{HistoryPage, HistoryQuery, SendBatch, SendBatchResults, SendReceipt, SendRequest, SendResult},
+    limits::SEND_BODY_BYTES_MAX,
 };
 
 /// Send a message.
@@ -23,7 +33,7 @@ use tidings_protocol::{
 /// The answer means that it is durable. With a `client_msg_id` a retry is safe: it answers with the
 /// first result.
 #[utoipa::path(post, path = "/v1/messages", tag = "messages", request_body = SendRequest,
-    responses((status = 200, body = SendReceipt)))]
+    responses((status = 200, description = "It is durable", body = SendReceipt), Refusals, TakesBody, Conflict))]
 pub(super) async fn send(State(api): State<Arc<Api>>, request: Request) -> Answered<SendReceipt> {
     let (parts, body) = request.into_parts();
     Ok(Answer::ok(send_message(&api, &parts.headers, body).await?))
@@ -35,21 +45,43 @@ where
     B: Body<Data = Bytes> + Unpin,
     B::Error: std::fmt::Display,
 {
-    let actor = api.authenticate(headers)?;
-    let request: SendRequest = read_json(headers, body).await?;
-    api.engine.send(&actor, request).await
+    let caller = api.authenticate_for(headers, Scope::Send)?;
+    let request: SendRequest = read_json(api, headers, body, SEND_BODY_BYTES_MAX).await?;
+    check_may_open(api, &caller.actor, caller.scopes, &request)?;
+    api.engine.send(&caller.actor, request).await
+}
+
+/// A first message opens the direct conversation that it is for.
+fn check_may_open(api: &Api, actor: &Actor, scopes: Scopes, request: &SendRequest) -> Result<(), Refusal> {
+    let Some(user) = actor.user().filter(|_| !scopes.contains(Scope::OpenDirect)) else { return Ok(()) };
+    let target = match (&request.conversation, &request.to) {
+        (Some(id), None) => Target::Conversation(id),
+        (None, Some(with)) => Target::User(with),
+        // Told by the send itself.
+        _ => return Ok(()),
+    };
+    match api.engine.would_open(user, target) {
+        true => scopes.check(Scope::OpenDirect),
+        false => Ok(()),
+    }
 }
 
 /// Send up to 500 messages, in order.
 ///
 /// Each has its own result: some may be refused while others are stored.
 #[utoipa::path(post, path = "/v1/messages/batch", tag = "messages", request_body = SendBatch,
-    responses((status = 200, body = SendBatchResults)))]
+    responses((status = 200, description = "A result for each, in the order of the request", body = SendBatchResults),
+        Refusals, TakesBody))]
 pub(super) async fn send_batch(
     State(api): State<Arc<Api>>,
     caller: Caller,
-    Json(request): Json<SendBatch>,
+    Json(request): Batch<SendBatch>,
 ) -> Answered<SendBatchResults> {
+    let scopes = caller.scopes();
+    let caller = caller.may(Scope::Send)?;
+    for message in &request.messages {
+        check_may_open(&api, &caller.0, scopes, message)?;
+    }
     let results = api.engine.send_batch(&caller.0, request.messages).await?;
     let results = results.into_iter().map(|result| match result {
         Ok(receipt) => SendResult::Sent(receipt),
@@ -63,13 +95,15 @@ pub(super) async fn send_batch(
 
 /// A part of a conversation's timeline, by `seq` or by time.
 #[utoipa::path(get, path = "/v1/conversations/{conversation}/messages", tag = "messages",
-    params(("conversation", description = "The conversation's id"), HistoryQuery),
-    responses((status = 200, body = HistoryPage)))]
+    operation_id = "list_messages",
+    params(("conversation" = inline(ConversationId), Path, description = "The conversation's id"), HistoryQuery),
+    responses((status = 200, description = "A page, oldest first", body = HistoryPage), Refusals))]
 pub(super) async fn history(
     State(api): State<Arc<Api>>,
     caller: Caller,
     Ids(conversation): Ids<String>,
     Query(query): Query<HistoryQuery>,
 ) -> Result<Answer<HistoryPage>, Refused> {
+    let caller = caller.may(Scope::Read)?;
     Ok(Answer::ok(api.read(move |engine| engine.history(&caller.0, &conversation, &query)).await?))
 }

@@ -1,7 +1,9 @@
 //! The operations, one file per noun, and the description made from them.
 
+mod asyncapi;
 mod conversations;
 mod description;
+mod ids;
 mod messages;
 mod operations;
 mod outbox;
@@ -9,8 +11,10 @@ mod popups;
 mod presence;
 mod push;
 mod reading;
+mod refusals;
 mod users;
 
+pub use asyncapi::asyncapi;
 pub(crate) use messages::send_message;
 pub(crate) use popups::{Shown, answer_question, decide_popup};
 
@@ -29,7 +33,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 pub fn router(api: Arc<Api>) -> Router {
     let (router, description) = operations_router().split_for_parts();
     router
-        .merge(description::pages(description::complete(description)))
+        .merge(description::pages(description))
         .fallback(no_such_path)
         .method_not_allowed_fallback(no_such_method)
         .with_state(api)
@@ -37,7 +41,7 @@ pub fn router(api: Arc<Api>) -> Router {
 
 /// The OpenAPI description of every operation.
 pub fn openapi() -> OpenApi {
-    description::complete(operations_router().into_openapi())
+    operations_router().into_openapi()
 }
 
 fn operations_router() -> OpenApiRouter<Arc<Api>> {
@@ -46,6 +50,7 @@ fn operations_router() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(users::get_user))
         .routes(routes!(users::set_do_not_disturb))
         .routes(routes!(users::kick))
+        .routes(routes!(users::revoke))
         .routes(routes!(presence::get_presence))
         .routes(routes!(presence::query_presence))
         .routes(routes!(presence::get_views))

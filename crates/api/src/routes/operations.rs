@@ -1,12 +1,16 @@
 //! For those who run the server: health, metrics, backups.
 
-use super::{Answer, Answered};
+use super::{
+    Answer, Answered,
+    refusals::{Conflict, Open, Refusals, TakesBody},
+};
 use crate::{
     Api,
+    exposition::in_asked_format,
     extract::{AppServer, Json},
     problem::Refused,
 };
-use axum::{extract::State, http::header, response::IntoResponse};
+use axum::{extract::State, http::HeaderMap, response::IntoResponse};
 use serde::{Deserialize, Serialize};
 use std::{
     path::{Component, Path, PathBuf},
@@ -33,7 +37,8 @@ pub(super) struct BackupMade {
 
 /// Write a consistent copy of the data folder while serving.
 #[utoipa::path(post, path = "/v1/admin/backup", tag = "operations", request_body = BackupRequest,
-    responses((status = 200, body = BackupMade)))]
+    responses((status = 200, description = "Where it is, and how large", body = BackupMade),
+        Refusals, TakesBody, Conflict))]
 pub(super) async fn back_up(
     State(api): State<Arc<Api>>,
     _: AppServer,
@@ -76,21 +81,25 @@ fn within(folder: &Path, path: &Path) -> Result<PathBuf, Refusal> {
     }
 }
 
-/// Metrics in Prometheus' text format.
-#[utoipa::path(get, path = "/metrics", tag = "operations",
-    responses((status = 200, body = String, content_type = "text/plain; version=0.0.4")))]
-pub(super) async fn metrics(State(api): State<Arc<Api>>) -> impl IntoResponse {
-    ([(header::CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], api.metrics())
+/// Metrics in Prometheus' text format, or as OpenMetrics for a reader whose `Accept` asks for that.
+#[utoipa::path(get, path = "/metrics", tag = "operations", security(()),
+    responses((status = 200, description = "The metrics", content(
+        (String = "text/plain; version=0.0.4; charset=utf-8"),
+        (String = "application/openmetrics-text; version=1.0.0; charset=utf-8"))), Open))]
+pub(super) async fn metrics(State(api): State<Arc<Api>>, headers: HeaderMap) -> impl IntoResponse {
+    in_asked_format(&headers, api.metrics())
 }
 
 /// Whether the process lives.
-#[utoipa::path(get, path = "/healthz", tag = "operations", responses((status = 200, body = String)))]
+#[utoipa::path(get, path = "/healthz", tag = "operations", security(()),
+    responses((status = 200, description = "It does", body = String), Open))]
 pub(super) async fn healthz() -> &'static str {
     "ok\n"
 }
 
 /// Whether the server can do its work now: it can commit, and is not draining.
-#[utoipa::path(get, path = "/readyz", tag = "operations", responses((status = 200, body = String)))]
+#[utoipa::path(get, path = "/readyz", tag = "operations", security(()),
+    responses((status = 200, description = "It can", body = String), Open))]
 pub(super) async fn readyz(State(api): State<Arc<Api>>) -> Result<String, Refused> {
     match api.engine.readiness() {
         Ok(()) => {

@@ -1,9 +1,13 @@
 //! Popups: which one to show, why, and what became of it.
 
-use super::{Answer, Answered};
+use super::{
+    Answer, Answered,
+    ids::Id,
+    refusals::{Conflict, OtherMethods, Refusals, TakesBody},
+};
 use crate::{
     Api,
-    extract::{AppServer, Caller, Ids, Json, Query, Raw, read_body},
+    extract::{AppServer, Batch, Caller, Ids, Json, Query, Raw, read_body},
     problem::Refused,
     stream::Pages,
 };
@@ -18,15 +22,19 @@ use serde::Deserialize;
 use std::sync::Arc;
 use tidings_engine::{
     engine::Actor,
+    pass::Scope,
     popups::{EventCursor, Precondition, QuestionBody, read_segment},
 };
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
     http::{Popup as PopupCard, *},
-    limits::SEGMENT_BYTES_MAX,
+    limits::{OPERATION_BODY_BYTES_MAX, SEGMENT_BYTES_MAX},
 };
 
 const AUTHOR: &str = "tidings-author";
+/// The media types of an export.
+const JSON_LINES: &str = "application/x-ndjson";
+const CSV: &str = "text/csv; charset=utf-8";
 
 // ---- decisions
 
@@ -35,7 +43,10 @@ const AUTHOR: &str = "tidings-author";
 /// The answer counts as a showing, on all of the user's devices, before it leaves. 204: none; `Retry-After` tells when
 /// one could be due, and is absent if time alone will not make one due. With a user's token `user` may be absent.
 #[utoipa::path(post, path = "/v1/popups/decide", tag = "popups", request_body = DecideRequest,
-    responses((status = 200, body = Decision), (status = 204, description = "None now")))]
+    responses((status = 200, description = "The popup to show", body = Decision),
+        (status = 204, description = "None now",
+            headers(("Retry-After" = u64, description = "After how many seconds one could be due"))),
+        Refusals, TakesBody))]
 pub(super) async fn decide(
     State(api): State<Arc<Api>>,
     headers: HeaderMap,
@@ -50,9 +61,9 @@ where
     B: hyper::body::Body<Data = Bytes> + Unpin,
     B::Error: std::fmt::Display,
 {
-    let actor = api.authenticate(headers)?;
-    let body = read_body(headers, body).await?;
-    Ok(match answer_question(api, &actor, &body).await? {
+    let actor = api.authenticate_for(headers, Scope::Popups)?.actor;
+    let body = read_body(api, headers, body, OPERATION_BODY_BYTES_MAX).await?;
+    Ok(match answer_question(api, &actor, body.as_ref()).await? {
         Shown::Popup(json) => {
             let mut response = Response::new(Bytes::from(json));
             response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -103,7 +114,7 @@ fn asked_about<'a>(actor: &'a Actor, question: &'a QuestionBody<'_>) -> Result<&
 
 /// Why each popup of a placement is or is not chosen for a user. Nothing is counted.
 #[utoipa::path(post, path = "/v1/popups/explain", tag = "popups", request_body = DecideRequest,
-    responses((status = 200, body = Explanation)))]
+    responses((status = 200, description = "Each popup of the placement", body = Explanation), Refusals, TakesBody))]
 pub(super) async fn explain(State(api): State<Arc<Api>>, _: AppServer, Raw(body): Raw) -> Answered<Explanation> {
     let explain = move |engine: &Arc<tidings_engine::Engine>| {
         let question = QuestionBody::read(&body)?;
@@ -118,7 +129,7 @@ pub(super) async fn explain(State(api): State<Arc<Api>>, _: AppServer, Raw(body)
 /// For what happens away from the app's own page views; `event` is what happened. It goes to the session that came
 /// last. Without a live session nothing is decided and nothing counted.
 #[utoipa::path(post, path = "/v1/popups/trigger", tag = "popups", request_body = DecideRequest,
-    responses((status = 200, body = Triggered)))]
+    responses((status = 200, description = "What became of it", body = Triggered), Refusals, TakesBody))]
 pub(super) async fn trigger(State(api): State<Arc<Api>>, _: AppServer, Raw(body): Raw) -> Answered<Triggered> {
     let trigger = move |engine: &Arc<tidings_engine::Engine>| {
         let question = QuestionBody::read(&body)?;
@@ -154,8 +165,12 @@ fn precondition(headers: &HeaderMap) -> Result<Precondition, Refusal> {
 /// Every write is a version; `Tidings-Author` is kept with it. `If-Match` makes it conditional on the newest version,
 /// `If-None-Match: *` on there being none. 201 for a new one.
 #[utoipa::path(put, path = "/v1/popups/{popup}", tag = "popups", request_body = PopupSpec,
-    params(("popup", description = "The popup's id")),
-    responses((status = 200, body = PopupCard), (status = 201, body = PopupCard)))]
+    params(("popup" = inline(Id), Path, description = "The popup's id"),
+           ("Tidings-Author" = Option<String>, Header, description = "Who writes it: kept with the version"),
+           ("If-Match" = Option<String>, Header, description = "The version that it must still have"),
+           ("If-None-Match" = Option<String>, Header, description = "`*`: it must not be there yet")),
+    responses((status = 200, description = "The popup as it is now", body = PopupCard),
+        (status = 201, description = "It is new", body = PopupCard), Refusals, OtherMethods, TakesBody, Conflict))]
 pub(super) async fn put_popup(
     State(api): State<Arc<Api>>,
     _: AppServer,
@@ -172,8 +187,8 @@ pub(super) async fn put_popup(
 
 /// A popup as it stands.
 #[utoipa::path(get, path = "/v1/popups/{popup}", tag = "popups",
-    params(("popup", description = "The popup's id")),
-    responses((status = 200, body = PopupCard)))]
+    params(("popup" = inline(Id), Path, description = "The popup's id")),
+    responses((status = 200, description = "The popup", body = PopupCard), Refusals, OtherMethods))]
 pub(super) async fn get_popup(
     State(api): State<Arc<Api>>,
     _: AppServer,
@@ -184,8 +199,10 @@ pub(super) async fn get_popup(
 
 /// Remove a popup with its versions and counts. Events that were taken stay in exports.
 #[utoipa::path(delete, path = "/v1/popups/{popup}", tag = "popups",
-    params(("popup", description = "The popup's id")),
-    responses((status = 204)))]
+    params(("popup" = inline(Id), Path, description = "The popup's id"),
+           ("If-Match" = Option<String>, Header, description = "The version that it must still have"),
+           ("If-None-Match" = Option<String>, Header, description = "`*`: it must not be there yet")),
+    responses((status = 204, description = "It is removed"), Refusals, OtherMethods, Conflict))]
 pub(super) async fn remove_popup(
     State(api): State<Arc<Api>>,
     _: AppServer,
@@ -199,6 +216,7 @@ pub(super) async fn remove_popup(
 
 /// Where a page of popups starts.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
 pub(super) struct PopupsQuery {
     /// The `next` of the page before; absent for the first.
     pub after: Option<String>,
@@ -208,7 +226,7 @@ pub(super) struct PopupsQuery {
 
 /// All popups, in the order of their ids.
 #[utoipa::path(get, path = "/v1/popups", tag = "popups", params(PopupsQuery),
-    responses((status = 200, body = PopupPage)))]
+    responses((status = 200, description = "A page of popups", body = PopupPage), Refusals))]
 pub(super) async fn list_popups(
     State(api): State<Arc<Api>>,
     _: AppServer,
@@ -222,8 +240,8 @@ pub(super) async fn list_popups(
 
 /// A popup's versions, newest first; the newest 100 are kept.
 #[utoipa::path(get, path = "/v1/popups/{popup}/versions", tag = "popups",
-    params(("popup", description = "The popup's id")),
-    responses((status = 200, body = PopupVersions)))]
+    params(("popup" = inline(Id), Path, description = "The popup's id")),
+    responses((status = 200, description = "The versions", body = PopupVersions), Refusals))]
 pub(super) async fn popup_versions(
     State(api): State<Arc<Api>>,
     _: AppServer,
@@ -241,8 +259,11 @@ pub(super) struct SetPopupState {
 
 /// Change only a popup's state: a version like any other.
 #[utoipa::path(put, path = "/v1/popups/{popup}/state", tag = "popups", request_body = SetPopupState,
-    params(("popup", description = "The popup's id")),
-    responses((status = 200, body = PopupCard)))]
+    params(("popup" = inline(Id), Path, description = "The popup's id"),
+           ("Tidings-Author" = Option<String>, Header, description = "Who writes it: kept with the version"),
+           ("If-Match" = Option<String>, Header, description = "The version that it must still have"),
+           ("If-None-Match" = Option<String>, Header, description = "`*`: it must not be there yet")),
+    responses((status = 200, description = "The popup as it is now", body = PopupCard), Refusals, TakesBody, Conflict))]
 pub(super) async fn set_popup_state(
     State(api): State<Arc<Api>>,
     _: AppServer,
@@ -258,14 +279,15 @@ pub(super) async fn set_popup_state(
 }
 
 /// What is above all popups: their time zone, caps over all and per placement, the holdout.
-#[utoipa::path(get, path = "/v1/popup-settings", tag = "popups", responses((status = 200, body = PopupSettings)))]
+#[utoipa::path(get, path = "/v1/popup-settings", tag = "popups",
+    responses((status = 200, description = "The settings", body = PopupSettings), Refusals))]
 pub(super) async fn get_settings(State(api): State<Arc<Api>>, _: AppServer) -> Answered<PopupSettings> {
     Ok(Answer::ok(api.read(|engine| engine.popup_settings()).await?))
 }
 
 /// Replace the settings as a whole.
 #[utoipa::path(put, path = "/v1/popup-settings", tag = "popups", request_body = PopupSettings,
-    responses((status = 200, body = PopupSettings)))]
+    responses((status = 200, description = "The settings as they are now", body = PopupSettings), Refusals, TakesBody))]
 pub(super) async fn put_settings(State(api): State<Arc<Api>>, _: AppServer, Raw(body): Raw) -> Answered<PopupSettings> {
     Ok(Answer::ok(api.read(move |engine| engine.set_popup_settings(&body)).await?))
 }
@@ -276,9 +298,9 @@ pub(super) async fn put_settings(State(api): State<Arc<Api>>, _: AppServer, Raw(
 ///
 /// `text/plain`: a user's id in each line, at most a million. Taken as a whole or not at all.
 #[utoipa::path(put, path = "/v1/popup-segments/{segment}", tag = "popups",
-    params(("segment", description = "The segment's id")),
+    params(("segment" = inline(Id), Path, description = "The segment's id")),
     request_body(content = String, content_type = "text/plain"),
-    responses((status = 200, body = Segment)))]
+    responses((status = 200, description = "The list as it is now", body = Segment), Refusals, TakesBody))]
 pub(super) async fn put_segment(
     State(api): State<Arc<Api>>,
     _: AppServer,
@@ -293,21 +315,23 @@ pub(super) async fn put_segment(
     if !crate::extract::essence(kind).eq_ignore_ascii_case(b"text/plain") {
         return Err(Refusal::new(ErrorCode::UnsupportedMediaType, "content-type: only text/plain is taken").into());
     }
-    let body = crate::extract::collect(body, SEGMENT_BYTES_MAX, "segment (bytes)").await?;
-    let put = move |engine: &Arc<tidings_engine::Engine>| engine.put_popup_segment(&segment, read_segment(&body)?);
+    let body = crate::bodies::collect(&api.bodies, body, SEGMENT_BYTES_MAX, "segment (bytes)").await?;
+    let put =
+        move |engine: &Arc<tidings_engine::Engine>| engine.put_popup_segment(&segment, read_segment(body.as_ref())?);
     Ok(Answer::ok(api.read(put).await?))
 }
 
 /// All lists of users.
-#[utoipa::path(get, path = "/v1/popup-segments", tag = "popups", responses((status = 200, body = Segments)))]
+#[utoipa::path(get, path = "/v1/popup-segments", tag = "popups",
+    responses((status = 200, description = "The lists", body = Segments), Refusals))]
 pub(super) async fn list_segments(State(api): State<Arc<Api>>, _: AppServer) -> Answered<Segments> {
     Ok(Answer::ok(api.read(|engine| engine.popup_segments()).await?))
 }
 
 /// One of them.
 #[utoipa::path(get, path = "/v1/popup-segments/{segment}", tag = "popups",
-    params(("segment", description = "The segment's id")),
-    responses((status = 200, body = Segment)))]
+    params(("segment" = inline(Id), Path, description = "The segment's id")),
+    responses((status = 200, description = "The list", body = Segment), Refusals))]
 pub(super) async fn get_segment(
     State(api): State<Arc<Api>>,
     _: AppServer,
@@ -318,8 +342,9 @@ pub(super) async fn get_segment(
 
 /// Whether a user is in a list: 204; 404 if not.
 #[utoipa::path(get, path = "/v1/popup-segments/{segment}/users/{user}", tag = "popups",
-    params(("segment", description = "The segment's id"), ("user", description = "The user's id")),
-    responses((status = 204)))]
+    params(("segment" = inline(Id), Path, description = "The segment's id"),
+           ("user" = inline(Id), Path, description = "The user's id")),
+    responses((status = 204, description = "The user is in it"), Refusals))]
 pub(super) async fn is_in_segment(
     State(api): State<Arc<Api>>,
     _: AppServer,
@@ -334,8 +359,8 @@ pub(super) async fn is_in_segment(
 
 /// Remove a list. One that a popup names is not removed: `conflict`.
 #[utoipa::path(delete, path = "/v1/popup-segments/{segment}", tag = "popups",
-    params(("segment", description = "The segment's id")),
-    responses((status = 204)))]
+    params(("segment" = inline(Id), Path, description = "The segment's id")),
+    responses((status = 204, description = "It is removed"), Refusals, Conflict))]
 pub(super) async fn remove_segment(
     State(api): State<Arc<Api>>,
     _: AppServer,
@@ -352,18 +377,20 @@ pub(super) async fn remove_segment(
 /// At most 1,000 in a call. 202: they are durable, and each is counted once: a second one with an id that is known
 /// is a duplicate. A user's token reports events of its own decisions only. 429 when too many wait to be stored.
 #[utoipa::path(post, path = "/v1/popup-events", tag = "popups", request_body = PopupEvents,
-    responses((status = 202, body = PopupEventsAccepted)))]
+    responses((status = 202, description = "They are durable", body = PopupEventsAccepted), Refusals, TakesBody))]
 pub(super) async fn report_events(
     State(api): State<Arc<Api>>,
-    Caller(actor): Caller,
-    Json(request): Json<PopupEvents>,
+    caller: Caller,
+    Json(request): Batch<PopupEvents>,
 ) -> Answered<PopupEventsAccepted> {
-    let accepted = api.engine.report_popup_events(&actor, request.events).await?;
+    let caller = caller.may(Scope::Popups)?;
+    let accepted = api.engine.report_popup_events(&caller.0, request.events).await?;
     Ok(Answer(StatusCode::ACCEPTED, accepted))
 }
 
 /// Which hours of counts.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
 pub(super) struct CountsQuery {
     /// Hours that begin then or later, in milliseconds since 1970 UTC.
     pub from: Option<u64>,
@@ -373,8 +400,8 @@ pub(super) struct CountsQuery {
 
 /// What became of a popup: per variant and hour. Hours in which nothing happened are left out.
 #[utoipa::path(get, path = "/v1/popups/{popup}/counts", tag = "popups",
-    params(("popup", description = "The popup's id"), CountsQuery),
-    responses((status = 200, body = PopupCounts)))]
+    params(("popup" = inline(Id), Path, description = "The popup's id"), CountsQuery),
+    responses((status = 200, description = "The counts", body = PopupCounts), Refusals))]
 pub(super) async fn get_counts(
     State(api): State<Arc<Api>>,
     _: AppServer,
@@ -397,6 +424,7 @@ pub(super) enum ExportFormat {
 
 /// Which events.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
 pub(super) struct ExportQuery {
     /// Taken then or later, in milliseconds since 1970 UTC.
     pub from: Option<u64>,
@@ -404,13 +432,16 @@ pub(super) struct ExportQuery {
     pub to: Option<u64>,
     /// Only of this popup.
     pub popup: Option<String>,
+    /// How it is written; `jsonl` when absent.
     #[serde(default)]
+    #[param(inline)]
     pub format: ExportFormat,
 }
 
 /// All events, in the order in which they were taken, streamed. An answer that breaks off is not whole.
 #[utoipa::path(get, path = "/v1/popup-events", tag = "popups", params(ExportQuery),
-    responses((status = 200, body = Vec<ExportedEvent>, content_type = "application/x-ndjson")))]
+    responses((status = 200, description = "As `format` says: an `ExportedEvent` as JSON in each line, or CSV",
+        content((String = JSON_LINES), (String = CSV))), Refusals))]
 pub(super) async fn export_events(
     State(api): State<Arc<Api>>,
     _: AppServer,
@@ -430,8 +461,8 @@ pub(super) async fn export_events(
         Ok((text.map_err(|error| crate::internal(&error))?.into(), more))
     });
     let kind = match format {
-        ExportFormat::Jsonl => "application/x-ndjson",
-        ExportFormat::Csv => "text/csv; charset=utf-8",
+        ExportFormat::Jsonl => JSON_LINES,
+        ExportFormat::Csv => CSV,
     };
     Ok(([(header::CONTENT_TYPE, kind)], Body::new(pages)).into_response())
 }

@@ -1,6 +1,9 @@
 //! Who is online; and for operators, whether what we say of it is true.
 
-use super::{Answer, Answered};
+use super::{
+    Answer, Answered,
+    refusals::{Refusals, TakesBody},
+};
 use crate::{
     Api,
     extract::{AppServer, Json, Query},
@@ -14,6 +17,7 @@ use tidings_protocol::http::{
 
 /// Whose presence is asked for.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
 pub(super) struct Users {
     /// Up to 1,000 ids, with commas between them.
     pub users: String,
@@ -21,6 +25,7 @@ pub(super) struct Users {
 
 /// Whose sessions are shown.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
 pub(super) struct OneUser {
     /// The user's id.
     pub user: String,
@@ -30,7 +35,7 @@ pub(super) struct OneUser {
 ///
 /// The merged view: sessions on every node whose lease runs.
 #[utoipa::path(get, path = "/v1/presence", tag = "presence", params(Users),
-    responses((status = 200, body = PresenceAnswer)))]
+    responses((status = 200, description = "Each of them, in the order asked for", body = PresenceAnswer), Refusals))]
 pub(super) async fn get_presence(
     State(api): State<Arc<Api>>,
     _: AppServer,
@@ -43,7 +48,8 @@ pub(super) async fn get_presence(
 
 /// The same for ids that do not fit an address.
 #[utoipa::path(post, path = "/v1/presence/query", tag = "presence", request_body = PresenceQuery,
-    responses((status = 200, body = PresenceAnswer)))]
+    responses((status = 200, description = "Each of them, in the order asked for", body = PresenceAnswer),
+        Refusals, TakesBody))]
 pub(super) async fn query_presence(
     State(api): State<Arc<Api>>,
     _: AppServer,
@@ -55,7 +61,7 @@ pub(super) async fn query_presence(
 
 /// One user's sessions in both views apart: as registered, and as the nodes hold them.
 #[utoipa::path(get, path = "/v1/admin/presence", tag = "presence", params(OneUser),
-    responses((status = 200, body = PresenceViews)))]
+    responses((status = 200, description = "Both views", body = PresenceViews), Refusals))]
 pub(super) async fn get_views(
     State(api): State<Arc<Api>>,
     _: AppServer,
@@ -66,7 +72,8 @@ pub(super) async fn get_views(
 }
 
 /// The processes that hold connections, and their leases.
-#[utoipa::path(get, path = "/v1/admin/nodes", tag = "presence", responses((status = 200, body = NodesAnswer)))]
+#[utoipa::path(get, path = "/v1/admin/nodes", tag = "presence",
+    responses((status = 200, description = "The nodes", body = NodesAnswer), Refusals))]
 pub(super) async fn list_nodes(State(api): State<Arc<Api>>, _: AppServer) -> Answered<NodesAnswer> {
     Ok(Answer::ok(NodesAnswer { nodes: api.engine.nodes() }))
 }
@@ -76,7 +83,7 @@ pub(super) async fn list_nodes(State(api): State<Arc<Api>>, _: AppServer) -> Ans
 /// A difference counts when it stands in two looks, so that sessions that come or go meanwhile are
 /// none. With `repair` it is mended. Reads every session: not for every second.
 #[utoipa::path(post, path = "/v1/admin/presence/compare", tag = "presence", request_body = ComparePresence,
-    responses((status = 200, body = PresenceComparison)))]
+    responses((status = 200, description = "What differs", body = PresenceComparison), Refusals, TakesBody))]
 pub(super) async fn compare(
     State(api): State<Arc<Api>>,
     _: AppServer,

@@ -1,9 +1,13 @@
 //! Push: data to devices, what became of it, and the devices.
 
-use super::{Answer, Answered};
+use super::{
+    Answer, Answered,
+    ids::Id,
+    refusals::{Conflict, Refusals, TakesBody},
+};
 use crate::{
     Api,
-    extract::{AppServer, Ids, Json, Query},
+    extract::{AppServer, Batch, Ids, Json, Query},
     problem::Refused,
 };
 use axum::{extract::State, http::StatusCode};
@@ -19,11 +23,13 @@ use tidings_protocol::http::{
 /// get it now, others when they bind, until it is acknowledged or its time is over. With a
 /// `client_push_id` a retry is safe: it answers with the first result. 202; 200 for a retry and for a dry run.
 #[utoipa::path(post, path = "/v1/push", tag = "push", request_body = PushRequest,
-    responses((status = 202, body = PushAnswer), (status = 200, body = PushAnswer)))]
+    responses((status = 202, description = "It is durable", body = PushAnswer),
+        (status = 200, description = "The first result of a retry; whom a dry run would reach", body = PushAnswer),
+        Refusals, TakesBody))]
 pub(super) async fn send_push(
     State(api): State<Arc<Api>>,
     _: AppServer,
-    Json(request): Json<PushRequest>,
+    Json(request): Batch<PushRequest>,
 ) -> Answered<PushAnswer> {
     if request.dry_run {
         let read = move |engine: &Arc<tidings_engine::Engine>| engine.push.reach(engine.prepare_push(request)?);
@@ -37,18 +43,20 @@ pub(super) async fn send_push(
 
 /// A push's state, and its devices by what became of it on them.
 #[utoipa::path(get, path = "/v1/push/{push}", tag = "push",
-    params(("push" = u64, description = "The push's number")),
-    responses((status = 200, body = PushStatus)))]
+    params(("push" = u64, Path, description = "The push's number")),
+    responses((status = 200, description = "The state", body = PushStatus), Refusals))]
 pub(super) async fn get_push(State(api): State<Arc<Api>>, _: AppServer, Ids(push): Ids<u64>) -> Answered<PushStatus> {
     Ok(Answer::ok(api.read(move |engine| engine.push_status(push)).await?))
 }
 
 /// Which of a push's devices, and where the page starts.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
 pub(super) struct DevicesQuery {
     /// Only devices in this state.
     pub state: Option<DeviceState>,
     /// The `next` of the page before; absent for the first.
+    #[param(value_type = Option<u64>)]
     pub after: Option<u32>,
     /// At most so many; absent or 0: as many as the server sees fit.
     pub limit: Option<usize>,
@@ -56,8 +64,8 @@ pub(super) struct DevicesQuery {
 
 /// What became of a push on each of its devices, page by page.
 #[utoipa::path(get, path = "/v1/push/{push}/devices", tag = "push",
-    params(("push" = u64, description = "The push's number"), DevicesQuery),
-    responses((status = 200, body = PushDevicePage)))]
+    params(("push" = u64, Path, description = "The push's number"), DevicesQuery),
+    responses((status = 200, description = "A page of devices", body = PushDevicePage), Refusals))]
 pub(super) async fn list_push_devices(
     State(api): State<Arc<Api>>,
     _: AppServer,
@@ -73,8 +81,8 @@ pub(super) async fn list_push_devices(
 ///
 /// A scheduled one does not start; of a running one, devices that have not got it do not get it.
 #[utoipa::path(delete, path = "/v1/push/{push}", tag = "push",
-    params(("push" = u64, description = "The push's number")),
-    responses((status = 200, body = PushStatus)))]
+    params(("push" = u64, Path, description = "The push's number")),
+    responses((status = 200, description = "The state as it is now", body = PushStatus), Refusals, Conflict))]
 pub(super) async fn cancel_push(
     State(api): State<Arc<Api>>,
     _: AppServer,
@@ -85,8 +93,8 @@ pub(super) async fn cancel_push(
 
 /// The devices of a user that pushes can be sent to.
 #[utoipa::path(get, path = "/v1/users/{user}/devices", tag = "push",
-    params(("user", description = "The user's id")),
-    responses((status = 200, body = UserDevices)))]
+    params(("user" = inline(Id), Path, description = "The user's id")),
+    responses((status = 200, description = "The devices", body = UserDevices), Refusals))]
 pub(super) async fn list_devices(
     State(api): State<Arc<Api>>,
     _: AppServer,
@@ -97,8 +105,9 @@ pub(super) async fn list_devices(
 
 /// Set all of a device's tags; at most 32.
 #[utoipa::path(put, path = "/v1/users/{user}/devices/{device_id}/tags", tag = "push", request_body = SetTags,
-    params(("user", description = "The user's id"), ("device_id", description = "The device's id")),
-    responses((status = 200, body = DeviceCard)))]
+    params(("user" = inline(Id), Path, description = "The user's id"),
+           ("device_id" = inline(Id), Path, description = "The device's id")),
+    responses((status = 200, description = "The device as it is now", body = DeviceCard), Refusals, TakesBody))]
 pub(super) async fn set_device_tags(
     State(api): State<Arc<Api>>,
     _: AppServer,
@@ -113,8 +122,9 @@ pub(super) async fn set_device_tags(
 ///
 /// What waits for it is cancelled and its session ended. When it binds again, it is a new one.
 #[utoipa::path(delete, path = "/v1/users/{user}/devices/{device_id}", tag = "push",
-    params(("user", description = "The user's id"), ("device_id", description = "The device's id")),
-    responses((status = 204)))]
+    params(("user" = inline(Id), Path, description = "The user's id"),
+           ("device_id" = inline(Id), Path, description = "The device's id")),
+    responses((status = 204, description = "It is forgotten"), Refusals))]
 pub(super) async fn remove_device(
     State(api): State<Arc<Api>>,
     _: AppServer,

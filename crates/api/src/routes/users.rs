@@ -1,37 +1,46 @@
 //! Users: profile cards, do-not-disturb, and ending their sessions.
 
-use super::{Answer, Answered};
+use super::{
+    Answer, Answered,
+    ids::Id,
+    refusals::{Refusals, TakesBody},
+};
 use crate::{
     Api,
-    extract::{AppServer, Caller, Ids, Json},
+    extract::{AppServer, Batch, Caller, Ids, Json},
 };
 use axum::{extract::State, http::StatusCode};
 use std::sync::Arc;
-use tidings_engine::engine::Actor;
-use tidings_protocol::http::{Kick, Kicked, SetDoNotDisturb, UserCard, UsersUpsert, UsersUpserted};
+use tidings_engine::{engine::Actor, pass::Scope};
+use tidings_protocol::http::{Kick, Kicked, Revoke, Revoked, SetDoNotDisturb, UserCard, UsersUpsert, UsersUpserted};
 
 /// Create or change users.
 ///
 /// Up to 10,000 at once; what a user's entry leaves out stays as it was.
 #[utoipa::path(put, path = "/v1/users", tag = "users", request_body = UsersUpsert,
-    responses((status = 200, body = UsersUpserted)))]
+    responses((status = 200, description = "How many are new, and how many were known", body = UsersUpserted),
+        Refusals, TakesBody))]
 pub(super) async fn upsert_users(
     State(api): State<Arc<Api>>,
     _: AppServer,
-    Json(request): Json<UsersUpsert>,
+    Json(request): Batch<UsersUpsert>,
 ) -> Answered<UsersUpserted> {
     Ok(Answer::ok(api.engine.upsert_users(request.users).await?))
 }
 
 /// A user's profile card.
+///
+/// Name and avatar are shown to every user; `attributes` and `do_not_disturb` to the user and to app servers alone. Of
+/// others' attributes a user's token is shown those that the setting `public_attributes` names.
 #[utoipa::path(get, path = "/v1/users/{user}", tag = "users",
-    params(("user", description = "The user's id; `me` for the token's user")),
-    responses((status = 200, body = UserCard)))]
+    params(("user" = inline(Id), Path, description = "The user's id; `me` for the token's user")),
+    responses((status = 200, description = "The card", body = UserCard), Refusals))]
 pub(super) async fn get_user(
     State(api): State<Arc<Api>>,
     caller: Caller,
     Ids(user): Ids<String>,
 ) -> Answered<UserCard> {
+    let caller = caller.may(Scope::Read)?;
     let (id, private) = match &caller.0 {
         Actor::App => (user, true),
         Actor::User(own) if user == "me" || user == own.id => (own.id.clone(), true),
@@ -42,15 +51,15 @@ pub(super) async fn get_user(
 
 /// Set or end the daily window without offline push.
 #[utoipa::path(put, path = "/v1/users/{user}/do-not-disturb", tag = "users", request_body = SetDoNotDisturb,
-    params(("user", description = "The user's id; `me` for the token's user")),
-    responses((status = 204)))]
+    params(("user" = inline(Id), Path, description = "The user's id; `me` for the token's user")),
+    responses((status = 204, description = "It holds from now on"), Refusals, TakesBody))]
 pub(super) async fn set_do_not_disturb(
     State(api): State<Arc<Api>>,
     caller: Caller,
     Ids(user): Ids<String>,
     Json(request): Json<SetDoNotDisturb>,
 ) -> Result<StatusCode, crate::problem::Refused> {
-    let user = caller.user(&api, &user)?;
+    let user = caller.may(Scope::Read)?.user(&api, &user)?;
     api.engine.set_do_not_disturb(&user.id, request.window).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -58,10 +67,10 @@ pub(super) async fn set_do_not_disturb(
 /// End a user's sessions.
 ///
 /// Their connections are closed with the code `kicked`. A token that is still valid can bind again:
-/// stop issuing tokens first.
+/// revoke it to end that too.
 #[utoipa::path(post, path = "/v1/users/{user}/kick", tag = "users", request_body = Kick,
-    params(("user", description = "The user's id")),
-    responses((status = 200, body = Kicked)))]
+    params(("user" = inline(Id), Path, description = "The user's id")),
+    responses((status = 200, description = "How many sessions were ended", body = Kicked), Refusals, TakesBody))]
 pub(super) async fn kick(
     State(api): State<Arc<Api>>,
     _: AppServer,
@@ -69,4 +78,20 @@ pub(super) async fn kick(
     Json(request): Json<Kick>,
 ) -> Answered<Kicked> {
     Ok(Answer::ok(api.engine.kick(&user, request).await?))
+}
+
+/// Revoke a user's tokens.
+///
+/// Every token that was issued before now is refused from here on, on every node and for good, and the user's sessions
+/// are closed with the code `kicked`. Tokens whose `iat` is `issue_from` or later are good; a token without `iat` is not.
+#[utoipa::path(post, path = "/v1/users/{user}/revoke", tag = "users", request_body = Revoke,
+    params(("user" = inline(Id), Path, description = "The user's id")),
+    responses((status = 200, description = "They are refused from here on", body = Revoked), Refusals, TakesBody))]
+pub(super) async fn revoke(
+    State(api): State<Arc<Api>>,
+    _: AppServer,
+    Ids(user): Ids<String>,
+    Json(request): Json<Revoke>,
+) -> Answered<Revoked> {
+    Ok(Answer::ok(api.engine.revoke(&user, request).await?))
 }

@@ -21,11 +21,13 @@ use tidings_engine::{
     engine::Parts,
     memory::MemoryStore,
     outbox::{OutboxConfig, Webhook, WebhookDelivery, WebhookError},
+    pass::Pass,
     popups::PopupsConfig,
     presence::compare::SessionTruth,
     push::Register,
 };
 use tidings_gateway::{Carrier, Gateway, GatewayConfig, VerifyToken};
+use tidings_listen::{Origin, Throttle, throttle::ThrottleConfig};
 use tidings_protocol::{error::Refusal, http::Problem};
 
 /// How long anything that must happen may take on a slow machine.
@@ -33,13 +35,19 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 /// More than any test takes: what is not about a time-out must not run into it.
 const FOREVER: Duration = Duration::from_secs(600);
 
+/// A free port.
+pub const LOCAL: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
+
 pub const API_KEY: &str = "the-key-of-the-app";
 pub const TOKEN_KEY: &str = "the secret that the app signs with";
 
 pub struct Server {
     pub address: SocketAddr,
     pub engine: Arc<Engine>,
+    pub door: Door,
     stop: Option<Stop>,
+    /// Of further listeners.
+    stops: Vec<Stop>,
     gateway: Arc<Gateway>,
     runtime: tokio::runtime::Runtime,
 }
@@ -47,8 +55,8 @@ pub struct Server {
 struct ToGateway(Arc<Gateway>);
 
 impl Sessions for ToGateway {
-    fn adopt(&self, carrier: Carrier, already_read: Vec<u8>) {
-        self.0.adopt(carrier, tidings_gateway::Door::WebSocket, already_read);
+    fn adopt(&self, carrier: Carrier, already_read: Vec<u8>, origin: Origin) {
+        self.0.adopt(carrier, tidings_gateway::Door::WebSocket, already_read, origin);
     }
 
     fn truth(&self) -> Arc<dyn SessionTruth> {
@@ -63,7 +71,7 @@ impl Sessions for ToGateway {
 struct SessionTokens(Arc<Tokens>);
 
 impl VerifyToken for SessionTokens {
-    fn verify(&self, token: &str) -> Result<String, Refusal> {
+    fn verify(&self, token: &str) -> Result<Pass, Refusal> {
         self.0.verify(token)
     }
 }
@@ -92,6 +100,11 @@ impl Server {
     }
 
     pub fn with(config: ApiConfig) -> Self {
+        Server::of(config, EngineConfig::default(), None)
+    }
+
+    /// With settings of its own, and failed authentications counted by address if there is a throttle.
+    pub fn of(config: ApiConfig, engine: EngineConfig, throttle: Option<ThrottleConfig>) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let guard = runtime.enter();
         let sessions =
@@ -102,7 +115,7 @@ impl Server {
                 shards: 1,
                 commit_time_max: FOREVER,
                 popups: PopupsConfig { at_risk_max: FOREVER, ..PopupsConfig::default() },
-                ..EngineConfig::default()
+                ..engine
             },
             clock: Arc::new(WithinAnHour),
             store: Arc::new(MemoryStore::default()),
@@ -117,13 +130,25 @@ impl Server {
         let keys = ApiKeys::new([API_KEY.to_owned(), "a-second-key".to_owned()]);
         let sessions = Arc::new(ToGateway(gateway.clone()));
         let api = Api::new(engine.clone(), keys, tokens, sessions, Some(Arc::new(NoBackup)), config);
-        let listener =
-            Listener::bind(ListenerConfig::open(SocketAddr::from(([127, 0, 0, 1], 0))), Door::new(Arc::new(api)))
-                .unwrap();
+        let api = match throttle {
+            Some(config) => api.throttled(Arc::new(Throttle::new(config))),
+            None => api,
+        };
+        let door = Door::new(Arc::new(api));
+        let listener = Listener::bind(ListenerConfig::open(LOCAL), door.clone()).unwrap();
         let address = listener.address();
         let stop = Some(listener.start());
         drop(guard);
-        Server { address, engine, stop, gateway, runtime }
+        Server { address, engine, door, stop, stops: Vec::new(), gateway, runtime }
+    }
+
+    /// Opens another door, and says where it is.
+    pub fn listen(&mut self, config: ListenerConfig, door: Door) -> SocketAddr {
+        let _guard = self.runtime.enter();
+        let listener = Listener::bind(config, door).unwrap();
+        let address = listener.address();
+        self.stops.push(listener.start());
+        address
     }
 
     /// An app server's connection.
@@ -191,7 +216,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        if let Some(stop) = self.stop.take() {
+        for stop in self.stops.drain(..).chain(self.stop.take()) {
             self.runtime.block_on(stop.finish(Duration::from_secs(10)));
         }
         self.runtime.block_on(self.gateway.drain(Duration::from_secs(1)));
@@ -219,6 +244,25 @@ pub fn token(user: &str) -> String {
     sign(TOKEN_KEY, user, Duration::from_secs(600))
 }
 
+/// Whether the description knows that this operation may answer so. What is no operation, is not its business.
+#[track_caller]
+fn check_described(method: &str, path: &str, status: u16) {
+    static DESCRIPTION: LazyLock<serde_json::Value> =
+        LazyLock::new(|| serde_json::to_value(tidings_api::routes::openapi()).unwrap());
+    let asked: Vec<&str> = path.split('?').next().unwrap().split('/').collect();
+    let is_asked = |named: &str| {
+        let named: Vec<&str> = named.split('/').collect();
+        named.len() == asked.len()
+            && named.iter().zip(&asked).all(|(named, asked)| named.starts_with('{') || named == asked)
+    };
+    let paths = DESCRIPTION["paths"].as_object().unwrap();
+    // Of `popups/decide` and `popups/{popup}` the first.
+    let item = paths.iter().filter(|(named, _)| is_asked(named)).max_by_key(|(named, _)| !named.contains('{'));
+    let Some(operation) = item.and_then(|(_, item)| item.get(method.to_lowercase())) else { return };
+    let described = operation["responses"].as_object().unwrap();
+    assert!(described.contains_key(&status.to_string()), "{method} {path}: {status} is not described");
+}
+
 /// One request with its status and its body word for word.
 #[track_caller]
 pub fn check(http: &mut Http, method: &str, path: &str, body: &str, status: u16, answer: &str) {
@@ -231,6 +275,7 @@ pub fn expect_status(http: &mut Http, method: &str, path: &str, body: &str, stat
     let answer = http.exchange(method, path, body.as_bytes()).unwrap();
     let text = String::from_utf8(answer.body).unwrap();
     assert_eq!(answer.status, status, "{method} {path}: {text}");
+    check_described(method, path, status);
     text
 }
 
@@ -242,6 +287,7 @@ pub fn check_refused(http: &mut Http, method: &str, path: &str, body: &str, code
     let problem: Problem = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{method} {path}: {e}: {text}"));
     assert_eq!(problem.code.as_str(), code, "{method} {path}: {text}");
     assert_eq!((problem.status, answer.status), (problem.code.http_status(), problem.code.http_status()));
+    check_described(method, path, answer.status);
     assert_eq!(problem.problem_type, format!("urn:tidings:error:{code}"));
     assert!(problem.detail.contains(names), "{method} {path}: {:?} does not name {names:?}", problem.detail);
     problem

@@ -70,6 +70,10 @@ impl Change {
             (Proposal::Kick { user, device_id, reason }, _) => {
                 Some(Change::Kick { user: *user, device_id: device_id.clone(), reason: reason.clone() })
             }
+            // Other nodes forget the user's card when they hear of a kick, and with it since when tokens are good.
+            (Proposal::Revoke { user, reason, .. }, _) => {
+                Some(Change::Kick { user: *user, device_id: None, reason: reason.clone() })
+            }
             _ => None,
         }
     }

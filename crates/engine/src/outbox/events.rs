@@ -18,10 +18,13 @@ use std::{collections::VecDeque, sync::Arc};
 /// Members looked at together.
 const MEMBERS_AT_ONCE: usize = 1_000;
 const PARTS_BITS: u32 = 12;
+/// Of these numbers the last are for events of one recipient whose session did not answer.
+pub(super) const UNHEARD_PARTS: u64 = 1 << 10;
 
 /// An event and its id.
 pub(super) struct Event {
     pub(super) id: u64,
+    pub(super) conversation: Arc<str>,
     pub(super) json: Box<RawValue>,
 }
 
@@ -65,7 +68,8 @@ impl Expansion {
         encode_entry(&mut encoded, &conversation.id, &entry);
         let encoded = String::from_utf8(encoded).ok().and_then(|text| RawValue::from_string(text).ok());
         // No more parts than an id can count.
-        let recipients_per_event = recipients_per_event.max((conversation.member_count >> PARTS_BITS) as usize + 1);
+        let parts = (1 << PARTS_BITS) - UNHEARD_PARTS;
+        let recipients_per_event = recipients_per_event.max((conversation.member_count / parts) as usize + 1);
         Ok(Some(Expansion {
             conversation,
             entry,
@@ -88,6 +92,25 @@ impl Expansion {
         if self.recipients.is_empty() {
             return Ok(None);
         }
+        let count = self.recipients.len().min(self.recipients_per_event);
+        let (part, recipients) = (self.part, self.recipients.drain(..count).collect());
+        self.part += 1;
+        Ok(self.event(part, recipients))
+    }
+
+    /// The event for one member alone, whoever is online, if this one wants to know.
+    pub(super) fn only_for(&mut self, engine: &Engine, user: &User) -> StoreResult<Option<Event>> {
+        let (now_ms, no) = (engine.clock.now_ms(), user.no);
+        let membership = engine.store.membership(self.conversation.no, no)?;
+        let wants = membership.is_some_and(|membership| self.is_news(no, &membership, now_ms));
+        if !wants || user.do_not_disturb.as_ref().is_some_and(|window| window_covers(window, now_ms)) {
+            return Ok(None);
+        }
+        let part = (1 << PARTS_BITS) - 1 - no.0 % UNHEARD_PARTS;
+        Ok(self.event(part, vec![user.id.clone()]))
+    }
+
+    fn event(&self, part: u64, recipients: Vec<String>) -> Option<Event> {
         #[derive(Serialize)]
         struct Wire<'a> {
             event: &'static str,
@@ -97,34 +120,35 @@ impl Expansion {
             entry: &'a Option<Box<RawValue>>,
             recipients: Vec<String>,
         }
-        let count = self.recipients.len().min(self.recipients_per_event);
         let wire = Wire {
             event: "message",
-            id: self.entry.position << PARTS_BITS | self.part,
+            id: self.entry.position << PARTS_BITS | part,
             conversation: &self.card,
             sender: &self.sender,
             entry: &self.encoded,
-            recipients: self.recipients.drain(..count).collect(),
+            recipients,
         };
-        self.part += 1;
-        Ok(serde_json::value::to_raw_value(&wire).ok().map(|json| Event { id: wire.id, json }))
+        let conversation = self.conversation.id.as_str().into();
+        serde_json::value::to_raw_value(&wire).ok().map(|json| Event { id: wire.id, conversation, json })
     }
 
-    /// The next members without a live session who have not read it, muted it, or asked for quiet now.
+    /// Whether the entry is news to a member who has not said otherwise.
+    fn is_news(&self, user: UserNo, membership: &Membership, now_ms: u64) -> bool {
+        let sender = self.entry.content.sender.as_ref().map(|sender| sender.no);
+        Some(user) != sender
+            && membership.joined_seq < self.entry.seq
+            && membership.read_seq < self.entry.seq
+            && !membership.mute.is_muted(now_ms)
+    }
+
+    /// The next members without a session that messages come to who have not read it, muted it, or asked for quiet now.
     fn look(&mut self, engine: &Engine) -> StoreResult<()> {
         let now_ms = engine.clock.now_ms();
-        let seq = self.entry.seq;
-        let sender = self.entry.content.sender.as_ref().map(|s| s.no);
         let page = engine.store.members(self.conversation.no, self.after, MEMBERS_AT_ONCE)?;
         self.after = page.last().map(|(user, _)| *user);
         self.all_seen = page.len() < MEMBERS_AT_ONCE;
         for (no, membership) in &page {
-            let wants = Some(*no) != sender
-                && membership.joined_seq < seq
-                && membership.read_seq < seq
-                && !membership.mute.is_muted(now_ms)
-                && !engine.presence.is_online(*no);
-            if !wants {
+            if !self.is_news(*no, membership, now_ms) || engine.presence.takes_messages(*no) {
                 continue;
             }
             let Some(user) = engine.directory.user(*no)? else { continue };

@@ -297,7 +297,8 @@ impl Shared {
         Ok(())
     }
 
-    fn versions(&self, id: &str) -> Result<PopupVersions, Refusal> {
+    /// Blocks.
+    pub(super) fn versions(&self, id: &str) -> Result<PopupVersions, Refusal> {
         let (no, head) = self.look_at(|catalog| {
             let entry = catalog.popups.get(id).ok_or_else(|| Refusal::not_found("popup", id))?;
             Ok((entry.no, entry.head.clone()))
@@ -395,7 +396,7 @@ impl Engine {
     }
 
     pub fn set_popup_settings(&self, settings: &[u8]) -> Result<PopupSettings, Refusal> {
-        let settings: PopupSettings = check::read_json(settings)?;
+        let settings: PopupSettings = tidings_protocol::json::read(settings)?;
         let checked = check::check_settings(&settings)?;
         let text = serde_json::to_string(&settings).map_err(|error| Refusal::field("settings", error))?;
         let now_ms = self.clock.now_ms();

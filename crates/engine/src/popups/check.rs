@@ -7,12 +7,7 @@ use super::{
 };
 use crate::users::check_name;
 use jiff::tz::TimeZone;
-use tidings_protocol::{
-    error::{ErrorCode, Refusal},
-    http::*,
-    ids::check_id,
-    limits::*,
-};
+use tidings_protocol::{depth::check_depth, error::Refusal, http::*, ids::check_id, json, limits::*};
 
 /// An event's and an attribute's name, in bytes.
 const WORD_BYTES_MAX: usize = 64;
@@ -83,6 +78,7 @@ fn check_content(field: &str, content: &PopupContent) -> Result<String, Refusal>
     check_text(&format!("{field}.title"), content.title.as_deref(), NAME_BYTES_MAX)?;
     check_text(&format!("{field}.text"), content.text.as_deref(), BODY_BYTES_MAX)?;
     check_text(&format!("{field}.image"), content.image.as_deref(), 4 * NAME_BYTES_MAX)?;
+    content.data.as_ref().map_or(Ok(()), |data| check_depth(&format!("{field}.data"), data.get()))?;
     many(&format!("{field}.buttons"), content.buttons.len(), POPUP_BUTTONS_MAX)?;
     for (at, button) in content.buttons.iter().enumerate() {
         let field = format!("{field}.buttons[{at}]");
@@ -203,21 +199,5 @@ pub(super) fn read_spec(text: &[u8]) -> Result<PopupSpec, Refusal> {
     if text.len() > POPUP_BYTES_MAX {
         return Err(Refusal::limit("popup (bytes)", POPUP_BYTES_MAX as u64, text.len() as u64));
     }
-    read_json(text)
-}
-
-/// Reads JSON; what is not of the shape is refused by its path.
-pub(super) fn read_json<'de, T: serde::Deserialize<'de>>(text: &'de [u8]) -> Result<T, Refusal> {
-    let mut json = serde_json::Deserializer::from_slice(text);
-    let read = serde_path_to_error::deserialize(&mut json);
-    let read = read.map_err(|error| {
-        let (path, why) = (error.path().to_string(), error.inner());
-        match why.classify() {
-            serde_json::error::Category::Data if path == "." => Refusal::new(ErrorCode::InvalidField, why.to_string()),
-            serde_json::error::Category::Data => Refusal::field(&path, why),
-            _ => Refusal::new(ErrorCode::Malformed, format!("body: {why}")),
-        }
-    })?;
-    json.end().map_err(|error| Refusal::new(ErrorCode::Malformed, format!("body: {error}")))?;
-    Ok(read)
+    json::read(text)
 }

@@ -21,6 +21,8 @@ pub(super) struct Variant {
     pub(super) below: u64,
     /// Of a `Decision` as JSON all that is the same for every user: from `"popup"` on.
     pub(super) rest: Bytes,
+    /// The ids of its buttons.
+    pub(super) buttons: Box<[Box<str>]>,
 }
 
 pub(super) struct Trigger {
@@ -83,7 +85,8 @@ impl Popup {
                 let word = |text: &str| serde_json::Value::from(text).to_string();
                 let (popup, name) = (word(id), word(&variant.id));
                 let rest = format!(r#""popup":{popup},"variant":{name},"content":{content}}}"#);
-                Variant { id: variant.id.clone(), below, rest: rest.into() }
+                let buttons = variant.content.buttons.iter().map(|button| button.id.as_str().into()).collect();
+                Variant { id: variant.id.clone(), below, rest: rest.into(), buttons }
             })
             .collect();
         let trigger = spec.trigger.as_ref().map(|trigger| Trigger {

@@ -55,8 +55,10 @@ impl Shared {
                 explained.detail = Some("the user is one of those who are never shown any".into());
             } else if explanation.chosen.as_deref() == Some(&*popup.id) {
                 explained.outcome = ExplainedOutcome::Chosen;
+                (explained.field, explained.not_before) = (None, None);
+                explained.detail = Some("it can be shown, and none that can comes before it".into());
                 if tester.is_some() {
-                    (explained.field, explained.not_before) = (Some("test_users".into()), None);
+                    explained.field = Some("test_users".into());
                     explained.detail = Some("the user is one of its test users".into());
                 }
             }

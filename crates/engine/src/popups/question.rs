@@ -1,13 +1,12 @@
 //! A question as it comes in: read from its JSON without copying.
 
 use super::{
-    check,
     decide::Ask,
     rules::{Attributes, Text},
 };
 use serde::{Deserialize, Deserializer, de::DeserializeSeed};
 use std::borrow::Cow;
-use tidings_protocol::error::{ErrorCode, Refusal};
+use tidings_protocol::{error::Refusal, json};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// The body of a `DecideRequest`.
@@ -49,13 +48,13 @@ impl<'de: 'a, 'a> Deserialize<'de> for Word<'a> {
 
 impl<'a> QuestionBody<'a> {
     pub fn read(json: &'a [u8]) -> Result<Self, Refusal> {
-        match serde_json::from_slice::<QuestionBody<'_>>(json) {
-            Ok(question) => Ok(QuestionBody { fingerprint: xxh3_64(json), ..question }),
-            // Read again for the place of the error, which costs more than the reading.
-            Err(error) => Err(check::read_json::<QuestionBody<'_>>(json)
-                .err()
-                .unwrap_or_else(|| Refusal::new(ErrorCode::Malformed, error.to_string()))),
-        }
+        Self::read_part("body", json)
+    }
+
+    /// Of something larger, where its name is this.
+    pub fn read_part(name: &str, json: &'a [u8]) -> Result<Self, Refusal> {
+        let question: QuestionBody<'_> = json::read_part(name, json)?;
+        Ok(QuestionBody { fingerprint: xxh3_64(json), ..question })
     }
 
     /// The user that it names.

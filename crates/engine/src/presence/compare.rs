@@ -29,6 +29,7 @@ pub struct HeldSession {
     pub device_id: Arc<str>,
     pub device_kind: Arc<str>,
     pub since: u64,
+    pub chat: bool,
     /// Whether the node that has the socket lists it too. A session's own shard may be the last to know.
     pub held: bool,
 }
@@ -176,6 +177,7 @@ impl HeldSession {
             device_id: self.device_id.clone(),
             device_kind: self.device_kind.clone(),
             since: self.since,
+            chat: self.chat,
         }
     }
 }

@@ -52,6 +52,8 @@ pub struct Device {
     pub device_id: Arc<str>,
     pub device_kind: Arc<str>,
     pub since: u64,
+    /// Messages come to it. One that is there for pushes alone never keeps a message from being told otherwise.
+    pub chat: bool,
 }
 
 /// Users whose last session ended lately and whose last-seen time need not be read.
@@ -102,7 +104,7 @@ impl Presence {
 
     /// The one copy of a device kind.
     pub fn kind(&self, kind: &str) -> Arc<str> {
-        self.registry.kind(kind)
+        self.registry.kind(kind.trim_end_matches(news::PUSH_ONLY))
     }
 
     /// A session of this core is there; told again, it is as it was told last. The user's own shard tells, and is
@@ -163,13 +165,24 @@ impl Presence {
 
     /// Whether the user has a session now, on a node whose lease runs.
     pub fn is_online(&self, user: UserNo) -> bool {
-        self.registry.is_there(user, |node| self.nodes.is_alive(node), || false)
+        self.registry.is_there(user, |node, _| self.nodes.is_alive(node), || false)
+    }
+
+    /// Whether the user has a session now that messages come to: who has only others hears of them by offline push.
+    pub fn takes_messages(&self, user: UserNo) -> bool {
+        self.registry.is_there(user, |node, chat| chat && self.nodes.is_alive(node), || false)
+    }
+
+    /// The same but for one session of this core, which does not answer.
+    pub fn takes_messages_beside(&self, user: UserNo, session: u64) -> bool {
+        let counts = |device: &Device| device.chat && (device.node.is_peer() || device.session != session);
+        self.devices(user).iter().any(counts)
     }
 
     /// Whether the user counts as online for others, who hear no more until that changes: one who has
     /// just gone does until the grace is over.
     pub fn counts_as_online(&self, user: UserNo) -> bool {
-        let alive = |node| self.nodes.is_alive(node);
+        let alive = |node, _| self.nodes.is_alive(node);
         self.registry.is_there(user, alive, || self.changes.lock().away_since(user).is_some())
     }
 

@@ -19,18 +19,25 @@ pub(crate) enum Delta {
     Left { user: UserNo, session: u64, at: u64 },
 }
 
+/// Its form is that of the first version, since nodes of two versions run side by side.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Arrived {
     pub user: UserNo,
     pub session: u64,
     pub device_id: Arc<str>,
+    /// With [`PUSH_ONLY`] behind it for a session that no messages come to: a node that does not know of such takes it
+    /// for a kind of its own.
     pub device_kind: Arc<str>,
     pub since: u64,
 }
 
+/// No kind of a device ends with it.
+pub(super) const PUSH_ONLY: char = '\0';
+
 impl Arrived {
     pub(crate) fn of(user: UserNo, device: Device) -> Arrived {
-        let Device { session, device_id, device_kind, since, .. } = device;
+        let Device { session, device_id, device_kind, since, chat, .. } = device;
+        let device_kind = if chat { device_kind } else { format!("{device_kind}{PUSH_ONLY}").into() };
         Arrived { user, session, device_id, device_kind, since }
     }
 }

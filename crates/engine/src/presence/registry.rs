@@ -28,6 +28,7 @@ struct Session {
     device_id: Arc<str>,
     node: NodeNo,
     kind: u16,
+    chat: bool,
 }
 
 enum Sessions {
@@ -187,9 +188,9 @@ impl Registry {
     /// Registers a session; `then` is told while nobody else can change this user's.
     pub(super) fn arrive(&self, user: UserNo, device: Device, then: impl FnOnce(Arrival, u64)) -> (Arrival, u64) {
         let kind = self.kind_number(&device.device_kind);
-        let Device { session, node, device_id, since, .. } = device;
+        let Device { session, node, device_id, since, chat, .. } = device;
         let mut stripe = self.stripe(user).write();
-        let (arrival, since) = stripe.arrive(user, Session { session, since, device_id, node, kind });
+        let (arrival, since) = stripe.arrive(user, Session { session, since, device_id, node, kind, chat });
         then(arrival, since);
         (arrival, since)
     }
@@ -217,6 +218,7 @@ impl Registry {
             device_id: session.device_id.clone(),
             device_kind: kinds.words[usize::from(session.kind)].clone(),
             since: session.since,
+            chat: session.chat,
         }
     }
 
@@ -227,12 +229,17 @@ impl Registry {
         sessions.as_slice().iter().map(|session| Self::device(&kinds, session)).collect()
     }
 
-    /// Whether one of the user's sessions is at a node that `counts`; of a user without any, `else_` says, while
-    /// nobody can come.
-    pub(super) fn is_there(&self, user: UserNo, counts: impl Fn(NodeNo) -> bool, else_: impl FnOnce() -> bool) -> bool {
+    /// Whether one of the user's sessions `counts`, by its node and whether messages come to it; of a user without any,
+    /// `else_` says, while nobody can come.
+    pub(super) fn is_there(
+        &self,
+        user: UserNo,
+        counts: impl Fn(NodeNo, bool) -> bool,
+        else_: impl FnOnce() -> bool,
+    ) -> bool {
         let stripe = self.stripe(user).read();
         match stripe.0.get(&user) {
-            Some(sessions) => sessions.as_slice().iter().any(|session| counts(session.node)),
+            Some(sessions) => sessions.as_slice().iter().any(|session| counts(session.node, session.chat)),
             None => else_(),
         }
     }
@@ -277,7 +284,14 @@ mod tests {
     const ANN: UserNo = UserNo(1);
 
     fn device(session: u64, kind: &str) -> Device {
-        Device { session, node: NodeNo(session as u32), device_id: "d".into(), device_kind: kind.into(), since: 7 }
+        Device {
+            session,
+            node: NodeNo(session as u32),
+            device_id: "d".into(),
+            device_kind: kind.into(),
+            since: 7,
+            chat: true,
+        }
     }
 
     fn sessions(registry: &Registry) -> Vec<u64> {

@@ -3,7 +3,7 @@
 
 use super::{
     Device, NodeNo, Presence, PresenceConfig,
-    news::{Arrived, News, Tally},
+    news::{Arrived, News, PUSH_ONLY, Tally},
     nodes::Nodes,
     registry::{Arrival, Departure, STRIPES},
     stretches::{Happened, Place},
@@ -34,9 +34,10 @@ impl Peer {
 
     fn device(&self, presence: &Presence, arrived: Arrived) -> (UserNo, Device) {
         let Arrived { user, session, device_id, device_kind, since } = arrived;
+        let chat = !device_kind.ends_with(PUSH_ONLY);
         // One copy of a word, not one for each session.
         let device_kind = presence.kind(&device_kind);
-        (user, Device { session, node: self.node, device_id, device_kind, since })
+        (user, Device { session, node: self.node, device_id, device_kind, since, chat })
     }
 }
 

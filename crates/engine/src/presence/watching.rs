@@ -132,7 +132,7 @@ impl Engine {
     }
 
     fn watchable_group(&self, user: &User, id: &str) -> Result<Arc<crate::model::Conversation>, Refusal> {
-        let group = self.directory.require_conversation(id)?;
+        let group = self.directory.require_conversation_for(user, id)?;
         if self.directory.membership(group.no, user.no).map_err(store_refusal)?.is_none() {
             return Err(Refusal::new(ErrorCode::NotAMember, "the user is not a member of the conversation"));
         }

@@ -237,7 +237,7 @@ impl Worker {
     }
 
     pub(super) fn counters(&self) -> PushRow {
-        PushRow::Counters { push: self.last_push, device: self.next_device, epoch: self.store.epoch() }
+        PushRow::Counters { push: self.last_push, device: self.numbers.next, epoch: self.store.epoch() }
     }
 }
 

@@ -112,13 +112,19 @@ impl Devices {
         self.of_user(user).find(|device| self.entries[device.0 as usize].id_hash == hash)
     }
 
-    /// The one that gives way to another of its user; `None` while there is room.
-    pub(super) fn gives_way(&self, user: UserNo) -> Option<DeviceNo> {
-        self.of_user(user).nth(DEVICES_PER_USER_MAX - 1)?;
-        self.of_user(user).min_by_key(|device| {
+    /// The one that gives way to another of its user; `None` while there is room. `before`: so many more the user has that
+    /// are not known here yet. They do not give way to each other.
+    pub(super) fn gives_way(&self, user: UserNo, before: usize) -> Result<Option<DeviceNo>, Refusal> {
+        let known = self.of_user(user).count();
+        if known + before < DEVICES_PER_USER_MAX {
+            return Ok(None);
+        }
+        let oldest = self.of_user(user).min_by_key(|device| {
             let bound = self.entry(*device).map_or(0, |entry| entry.bound_s);
             (self.online.contains(device.0), bound, device.0)
-        })
+        });
+        let too_many = || Refusal::limit("devices of a user", DEVICES_PER_USER_MAX as u64, (known + before + 1) as u64);
+        oldest.map(Some).ok_or_else(too_many)
     }
 
     /// Whether the stored row says something else about kind and version.

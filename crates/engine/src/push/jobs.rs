@@ -365,6 +365,7 @@ impl Worker {
         }
         self.audiences.values_mut().for_each(|audience| audience.forget(device));
         self.devices.remove(device);
+        self.numbers.removed(device, self.last_push);
         self.bound.remove(&device);
         self.handouts.remove(&device);
         Ok(())

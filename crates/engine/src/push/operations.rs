@@ -10,6 +10,7 @@ use super::{
 };
 use crate::{commit::store_refusal, engine::Engine, model::UserNo};
 use tidings_protocol::{
+    depth::check_depth,
     error::{ErrorCode, Refusal},
     http::*,
     ids::check_id,
@@ -38,6 +39,7 @@ impl Engine {
             length => check_count("type (bytes)", TYPE_BYTES_MAX, length)?,
         }
         check_count("body (bytes)", PUSH_BODY_BYTES_MAX, request.body.get().len())?;
+        check_depth("body", request.body.get())?;
         for (field, id) in [("collapse_key", &request.collapse_key), ("client_push_id", &request.client_push_id)] {
             id.as_ref().map_or(Ok(()), |id| check_id(field, id))?;
         }

@@ -61,7 +61,8 @@ impl Worker {
     /// Numbers only grow: one that may have been given is not given again.
     fn take_numbers(&mut self, stored: &Stored) {
         self.last_push = self.last_push.max(stored.last_push);
-        self.next_device = self.next_device.max(stored.next_device).max(stored.devices.next_no());
+        let next = self.numbers.next.max(stored.next_device).max(stored.devices.next_no());
+        self.numbers.read(next, stored.devices.all(), self.last_push);
     }
 
     fn take_devices(&mut self, devices: Devices) {

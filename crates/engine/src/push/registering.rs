@@ -1,19 +1,20 @@
 //! Devices become known: a device is in the store before its session is told that it is bound, so a
 //! push to all after that reaches it.
 
-use super::{DeviceNo, Register, devices::Session, draft::Draft, elsewhere::Answer, rows::*, worker::Worker};
+use super::{
+    DeviceNo, Register, devices::Session, draft::Draft, elsewhere::Answer, numbers::DEVICES_MAX, rows::*,
+    worker::Worker,
+};
 use crate::{
     commit::store_refusal,
     store::{StoreError, StoreResult},
 };
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::time::Instant;
 use tidings_protocol::error::{ErrorCode, Refusal};
 
 /// Registrations of one write.
 const REGISTERS_PER_WRITE: usize = PUSH_ROWS_PER_WRITE - 1;
-/// Devices that can be known: above, a new one is refused.
-const DEVICES_MAX: u32 = 100_000_000;
 
 impl Worker {
     pub(super) fn register_all(&mut self, registers: &[Register]) {
@@ -27,7 +28,7 @@ impl Worker {
         let mut changed: FxHashMap<usize, StoredDevice> = FxHashMap::default();
         let mut new: FxHashMap<(u64, &str), DeviceNo> = FxHashMap::default();
         let mut found = Vec::with_capacity(registers.len());
-        let next_device = self.next_device;
+        let next_before = self.numbers.next;
         for (place, register) in registers.iter().enumerate() {
             let device = match self.devices.find(register.user, &register.device_id) {
                 Some(device) => self.changed_card(device, register).map(|card| {
@@ -37,7 +38,7 @@ impl Worker {
                 None => match new.get(&(register.user.0, &*register.device_id)) {
                     Some(device) => Ok(*device),
                     None => self
-                        .new_device(register)
+                        .new_device(register, new.keys().filter(|(user, _)| *user == register.user.0).count())
                         .inspect(|card| {
                             new.insert((register.user.0, &*register.device_id), card.no);
                             changed.insert(place, card.clone());
@@ -56,19 +57,28 @@ impl Worker {
             let written = self.store_draft(draft);
             // Numbers that may have been stored are never given again: a device's rows, and its pushes, would be another's.
             if matches!(&written, Err(error) if !matches!(error, StoreError::Unsure(_))) {
-                self.next_device = next_device;
+                // From the last one taken: those that are new go back to where they came from.
+                let mut taken: Vec<DeviceNo> = new.values().copied().collect();
+                taken.sort_unstable();
+                taken.into_iter().filter(|device| device.0 < next_before).for_each(|no| self.numbers.give_back(no));
+                self.numbers.next = next_before;
             }
             failed = written.err().map(store_refusal);
         }
         let now = self.now();
+        let fresh: FxHashSet<DeviceNo> = new.values().copied().collect();
         for (place, (register, device)) in registers.iter().zip(found).enumerate() {
             let card = changed.remove(&place);
-            let is_written = |device: &DeviceNo| device.0 < next_device && card.is_none();
+            let is_written = |device: &DeviceNo| !fresh.contains(device) && card.is_none();
             let result = match &failed {
                 Some(refusal) => device.and_then(|no| if is_written(&no) { Ok(no) } else { Err(refusal.clone()) }),
                 None => device,
             };
             if let Ok(device) = result {
+                if card.is_some() && fresh.contains(&device) {
+                    // It was asked before whether it may.
+                    let _ = self.new_devices.take(register.user, 1, too_many_new);
+                }
                 card.iter().for_each(|card| self.devices.put(card));
                 let session = Session { place: register.shard, name: register.session, since: register.since };
                 if self.devices.bind(device, session, now) {
@@ -119,15 +129,22 @@ impl Worker {
         }
     }
 
-    fn new_device(&mut self, register: &Register) -> Result<StoredDevice, Refusal> {
-        if let Some(old) = self.devices.gives_way(register.user) {
+    /// `before`: new devices of the user in the same write, which are not among the known ones yet.
+    fn new_device(&mut self, register: &Register, before: usize) -> Result<StoredDevice, Refusal> {
+        self.new_devices.check(register.user, before + 1, too_many_new)?;
+        if let Some(old) = self.devices.gives_way(register.user, before)? {
+            let session = self.devices.session(old);
             self.remove_device(old).map_err(store_refusal)?;
+            if let Some((place, session)) =
+                session.filter(|(place, session)| self.held.name(*place, *session).is_none())
+            {
+                let refusal = Refusal::new(ErrorCode::Replaced, "the limit of the user's devices was reached");
+                self.outgoing.answer(place, session, Err(refusal));
+            }
         }
-        if self.next_device == DEVICES_MAX {
-            return Err(Refusal::new(ErrorCode::QueueFull, format!("devices are limited to {DEVICES_MAX}")));
-        }
-        let no = DeviceNo(self.next_device);
-        self.next_device += 1;
+        let no = self.take_number().map_err(store_refusal)?;
+        let no =
+            no.ok_or_else(|| Refusal::new(ErrorCode::QueueFull, format!("devices are limited to {DEVICES_MAX}")))?;
         Ok(StoredDevice {
             no,
             user: register.user.0,
@@ -138,4 +155,8 @@ impl Worker {
             first_bound: self.now(),
         })
     }
+}
+
+fn too_many_new() -> String {
+    "device_id: you bind too many new devices".into()
 }

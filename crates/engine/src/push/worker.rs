@@ -10,12 +10,14 @@ use super::{
     inbox::Inbox,
     jobs::Job,
     notes::Note,
+    numbers::Numbers,
     outgoing::{BACKLOG_MAX, Outgoing},
     rows::{PushKey, PushRow, StoredPush},
 };
 use crate::{
     clock::Clock,
     cluster::lead::Lead,
+    limits::Allowances,
     metrics::Metrics,
     store::{Store, StoreError, StoreResult, Term},
 };
@@ -57,7 +59,9 @@ pub(crate) struct Worker {
     /// Running pushes to many, by number.
     pub(super) audiences: BTreeMap<u64, Audience>,
     pub(super) last_push: u64,
-    pub(super) next_device: u32,
+    pub(super) numbers: Numbers,
+    /// How many new devices each user had lately.
+    pub(super) new_devices: Allowances,
     pub(super) scheduled: usize,
     /// What devices have of pushes that name them, not stored yet.
     pub(super) notes: BTreeMap<(DeviceNo, u64), Note>,
@@ -128,7 +132,8 @@ impl Worker {
             devices: Devices::default(),
             audiences: BTreeMap::new(),
             last_push: 0,
-            next_device: 0,
+            numbers: Numbers::default(),
+            new_devices: Allowances::new(parts.config.new_devices),
             scheduled: 0,
             notes: BTreeMap::new(),
             bound: BTreeSet::new(),

@@ -20,7 +20,7 @@ use std::{
 };
 use tidings_engine::metrics::Metrics;
 use tidings_listen::{
-    Admission, Carrier, Descriptors,
+    Admission, Carrier, Descriptors, Origin, Throttle,
     admission::Guest,
     descriptors::{Reserve, ran_out},
     proxy::Proxies,
@@ -39,7 +39,7 @@ const WAKE: Token = Token(usize::MAX);
 pub trait Host: Send + Sync + 'static {
     /// Takes a connection, with what was read of it already. Answers whether there was room; if not
     /// the socket is closed.
-    fn adopt(&self, carrier: Carrier, door: Door, already_read: Vec<u8>) -> bool;
+    fn adopt(&self, carrier: Carrier, door: Door, already_read: Vec<u8>, origin: Origin) -> bool;
     /// Whether another connection would be taken now.
     fn has_room(&self) -> bool;
     /// Connections that have not bound, or are closing.
@@ -48,8 +48,8 @@ pub trait Host: Send + Sync + 'static {
 }
 
 impl Host for Gateway {
-    fn adopt(&self, carrier: Carrier, door: Door, already_read: Vec<u8>) -> bool {
-        Gateway::adopt(self, carrier, door, already_read)
+    fn adopt(&self, carrier: Carrier, door: Door, already_read: Vec<u8>, origin: Origin) -> bool {
+        Gateway::adopt(self, carrier, door, already_read, origin)
     }
 
     fn has_room(&self) -> bool {
@@ -76,6 +76,8 @@ pub struct MiopDoorConfig {
     pub backlog: u32,
     pub admission: Arc<Admission>,
     pub descriptors: Arc<Descriptors>,
+    /// Who failed to bind too often. Absent: it is not counted.
+    pub throttle: Option<Arc<Throttle>>,
 }
 
 impl MiopDoorConfig {
@@ -87,6 +89,7 @@ impl MiopDoorConfig {
             backlog: BACKLOG,
             admission: Arc::new(Admission::new(Default::default())),
             descriptors: Arc::new(Descriptors::new(u64::MAX, 0)),
+            throttle: None,
         }
     }
 }
@@ -284,7 +287,9 @@ impl Running {
             Err(error) => return tracing::error!(%error, "a TLS session could not begin"),
         };
         tracing::debug!(%peer, "a device connected");
-        self.host.adopt(carrier, Door::Miop, Vec::new());
+        let throttle = self.door.config.throttle.as_ref();
+        let origin = throttle.map_or(Origin::UNKNOWN, |throttle| throttle.origin(peer.ip()));
+        self.host.adopt(carrier, Door::Miop, Vec::new(), origin);
     }
 
     /// No descriptor is left: the reserve makes room for one, which is told and closed. Accept finds that out before it

@@ -146,7 +146,9 @@ impl Shard {
             }
             Kind::Data => {
                 let Some(key) = self.find_virtual(index, id) else { return Some(()) };
+                let tick = self.tick();
                 let connection = &mut self.connections[key];
+                (connection.heard, connection.unheard) = (tick, None);
                 if !connection.paused && connection.partial.is_empty() {
                     self.take_frames_of(key, payload);
                 } else if connection.partial.len() + payload.len() <= WAITING_BYTES_MAX {

@@ -36,7 +36,7 @@ use std::{
 };
 use thread::RelayLoop;
 use tidings_engine::{metrics::Metrics, shards::Wake};
-use tidings_listen::Carrier;
+use tidings_listen::{Carrier, Origin};
 
 /// Finds the core to attach to.
 pub trait FindCore: Send + Sync + 'static {
@@ -180,7 +180,7 @@ impl Relay {
 }
 
 impl Host for Relay {
-    fn adopt(&self, carrier: Carrier, _door: Door, already_read: Vec<u8>) -> bool {
+    fn adopt(&self, carrier: Carrier, _door: Door, already_read: Vec<u8>, _origin: Origin) -> bool {
         self.shared.open.fetch_add(1, Ordering::Relaxed);
         self.shared.metrics.connections_opened.inc();
         let thread = self.next.fetch_add(1, Ordering::Relaxed) % self.threads.len();

@@ -30,11 +30,14 @@ use tidings_engine::{
     config::EngineConfig,
     engine::{Actor, Parts},
     memory::MemoryStore,
+    outbox::{OutboxConfig, Webhook},
+    pass::Pass,
     popups::PopupsConfig,
     presence::{PresenceConfig, compare::SessionTruth},
     store::Store,
 };
 use tidings_gateway::{Carrier, Gateway, GatewayConfig, VerifyToken};
+use tidings_listen::Origin;
 use tidings_protocol::{
     entry::Entry,
     error::{ErrorCode, Refusal},
@@ -59,8 +62,8 @@ pub struct Server {
 struct ToGateway(Arc<Gateway>);
 
 impl Sessions for ToGateway {
-    fn adopt(&self, carrier: Carrier, already_read: Vec<u8>) {
-        self.0.adopt(carrier, tidings_gateway::Door::WebSocket, already_read);
+    fn adopt(&self, carrier: Carrier, already_read: Vec<u8>, origin: Origin) {
+        self.0.adopt(carrier, tidings_gateway::Door::WebSocket, already_read, origin);
     }
 
     fn truth(&self) -> Arc<dyn SessionTruth> {
@@ -75,7 +78,7 @@ impl Sessions for ToGateway {
 struct SessionTokens(Arc<Tokens>);
 
 impl VerifyToken for SessionTokens {
-    fn verify(&self, token: &str) -> Result<String, Refusal> {
+    fn verify(&self, token: &str) -> Result<Pass, Refusal> {
         self.0.verify(token)
     }
 }
@@ -119,14 +122,39 @@ impl Server {
         let (version, roles) = ("1".into(), "all".into());
         let member = Member { name: name.into(), boot_id: rand::random(), address, link, version, roles };
         let cluster = ClusterParts { log, bus, member, lease, may_lead: true, recent_bytes_max: 1 << 20 };
-        Server::of(gateway_config(), store.clone(), Some(cluster))
+        Server::of(gateway_config(), store.clone(), Some(cluster), None)
+    }
+
+    /// One of several nodes with a webhook.
+    pub fn node_with_webhook(
+        name: &str,
+        sessions: GatewayConfig,
+        store: &Arc<MemoryStore>,
+        bus: &LocalBus,
+        webhook: Arc<dyn Webhook>,
+    ) -> Self {
+        let (address, link) = Default::default();
+        let (version, roles) = ("1".into(), "all".into());
+        let member = Member { name: name.into(), boot_id: rand::random(), address, link, version, roles };
+        let (log, bus, lease) = (store.clone(), Arc::new(bus.clone()), Duration::from_secs(10));
+        let cluster = ClusterParts { log, bus, member, lease, may_lead: true, recent_bytes_max: 1 << 20 };
+        Server::of(sessions, store.clone(), Some(cluster), Some(webhook))
+    }
+
+    pub fn with_webhook(sessions: GatewayConfig, store: Arc<dyn Store>, webhook: Arc<dyn Webhook>) -> Self {
+        Server::of(sessions, store, None, Some(webhook))
     }
 
     pub fn with(sessions: GatewayConfig, store: Arc<dyn Store>) -> Self {
-        Server::of(sessions, store, None)
+        Server::of(sessions, store, None, None)
     }
 
-    fn of(sessions: GatewayConfig, store: Arc<dyn Store>, cluster: Option<ClusterParts>) -> Self {
+    fn of(
+        sessions: GatewayConfig,
+        store: Arc<dyn Store>,
+        cluster: Option<ClusterParts>,
+        webhook: Option<Arc<dyn Webhook>>,
+    ) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .max_blocking_threads(BLOCKING_THREADS)
@@ -147,7 +175,8 @@ impl Server {
             },
             clock: Arc::new(SystemClock),
             store,
-            webhook: None,
+            webhook: webhook
+                .map(|webhook| (webhook, OutboxConfig { secret: "secret".into(), ..OutboxConfig::default() })),
             wakes,
             cluster,
         });
@@ -384,12 +413,18 @@ pub fn end(session: &mut Session) -> (Vec<ServerFrame>, u16) {
 /// The session ends with this refusal: an error frame last, then the close code that goes with it.
 #[track_caller]
 pub fn check_end(session: &mut Session, refusal: ErrorCode) {
+    check_end_with(session, refusal, refusal.close_code());
+}
+
+/// The same with a close code of the WebSocket protocol.
+#[track_caller]
+pub fn check_end_with(session: &mut Session, refusal: ErrorCode, expected: u16) {
     let (frames, close) = end(session);
     match frames.last() {
         Some(ServerFrame::Error { code, .. }) => assert_eq!(*code, refusal),
         other => panic!("the last frame was {other:?}"),
     }
-    assert_eq!(close, refusal.close_code());
+    assert_eq!(close, expected);
 }
 
 /// Asks again as long as the answer is a 503, as every caller is told to: nothing was done then. A thread of a busy machine

@@ -5,7 +5,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use std::borrow::Cow;
 use tidings_client::{
-    session::{CONNECT_PATH, MASK, SERVER_FRAME_BYTES_MAX},
+    session::{CONNECT_PATH, SERVER_FRAME_BYTES_MAX, mask},
     wire::{answer_head, put_upgrade},
 };
 use tidings_protocol::{
@@ -40,6 +40,10 @@ pub(crate) enum Said<'a> {
     ComeBack {
         address: Option<&'a str>,
         after_ms: u64,
+    },
+    /// To be answered with the same: RFC 6455, 5.5.2.
+    Ping {
+        payload: &'a [u8],
     },
     /// Nothing that a device of the lab acts on.
     Other,
@@ -82,7 +86,7 @@ pub(crate) fn put_bind(via: Via, out: &mut Vec<u8>, token: &str, device_id: &str
 pub(crate) fn put_beat(via: Via, out: &mut Vec<u8>) {
     match via {
         Via::Miop | Via::Miops => out.extend_from_slice(&HEARTBEAT),
-        Via::Ws => put_client_frame(out, OpCode::Data(Data::Text), b"{\"t\":\"ping\"}", MASK),
+        Via::Ws => put_client_frame(out, OpCode::Data(Data::Text), b"{\"t\":\"ping\"}", mask()),
     }
 }
 
@@ -93,10 +97,14 @@ pub(crate) fn put_ack(via: Via, out: &mut Vec<u8>, pushes: Vec<u64>) {
     }
 }
 
+pub(crate) fn put_pong(out: &mut Vec<u8>, payload: &[u8]) {
+    put_client_frame(out, OpCode::Control(Control::Pong), payload, mask());
+}
+
 fn put_json(out: &mut Vec<u8>, frame: &ClientFrame) {
     // These types hold nothing that does not serialize.
     let payload = serde_json::to_vec(frame).unwrap_or_default();
-    put_client_frame(out, OpCode::Data(Data::Text), &payload, MASK);
+    put_client_frame(out, OpCode::Data(Data::Text), &payload, mask());
 }
 
 /// What the first whole frame of `bytes` says, and how many bytes it took; `None` when more are needed.
@@ -174,6 +182,7 @@ fn take_ws(bytes: &mut [u8]) -> Result<Option<(usize, Said<'_>)>, String> {
             let code = Cow::Owned(format!("close_{code}"));
             return Ok(Some((end, Said::Refused { code, retry: true, retry_after_ms: None, fatal: true })));
         }
+        OpCode::Control(Control::Ping) => return Ok(Some((end, Said::Ping { payload }))),
         OpCode::Data(Data::Text) => {}
         _ => return Ok(Some((end, Said::Other))),
     }
@@ -220,6 +229,15 @@ mod tests {
         let json = br#"{"t":"bound","session":"s","user":"u","heartbeat_ms":60000,"cursor":"","resume":{}}"#;
         tidings_protocol::ws::put_server_frame(&mut text, OpCode::Data(Data::Text), json);
         check(Via::Ws, &text, Said::Bound { user: "u".into(), heartbeat_ms: 60_000 });
+    }
+
+    #[test]
+    fn a_ping_is_to_be_answered_with_its_payload() {
+        check(Via::Ws, b"\x89\x02hi", Said::Ping { payload: b"hi" });
+        let mut pong = Vec::new();
+        put_pong(&mut pong, b"hi");
+        assert_eq!(pong[..2], [0x8A, 0x82]);
+        assert_eq!([pong[6] ^ pong[2], pong[7] ^ pong[3]], *b"hi");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use std::path::Path;
 use tidings_protocol::{
     limits::FRAME_BYTES_MAX,
-    miop::{Frame, put_head, put_number},
+    miop::{Frame, kind, put_head, put_number},
 };
 
 #[derive(Debug, Clone)]
@@ -29,6 +29,9 @@ struct Written {
     valid: Option<bool>,
     #[serde(default, alias = "error")]
     code: Option<String>,
+    /// A limit that holds before the bind alone.
+    #[serde(default)]
+    payload_max: Option<u64>,
 }
 
 pub(crate) fn all(folder: &Path) -> Result<Vec<Vector>, LabError> {
@@ -48,15 +51,19 @@ pub(crate) fn all(folder: &Path) -> Result<Vec<Vector>, LabError> {
             if written.valid == Some(false) || (written.valid.is_none() && written.code.is_some()) {
                 let bytes = unhex(&written.hex).ok_or_else(|| bad(&format!("{}: not hex", written.name)))?;
                 // A whole frame of another kind than bind is judged once the device is bound.
-                let bound_first = bytes.first() != Some(&BIND);
-                vectors.push(Vector { name: written.name, bytes, code: written.code, bound_first });
+                let bound_first = bytes.first() != Some(&BIND) && written.payload_max.is_none();
+                // What only servers send is refused by its kind, whatever is in it.
+                let of_servers = bytes.first().is_some_and(|kind| SERVERS_KINDS.contains(kind));
+                let code = if of_servers { Some("malformed".into()) } else { written.code };
+                vectors.push(Vector { name: written.name, bytes, code, bound_first });
             }
         }
     }
     Ok(vectors)
 }
 
-const BIND: u8 = tidings_protocol::miop::kind::BIND;
+const BIND: u8 = kind::BIND;
+const SERVERS_KINDS: [u8; 4] = [kind::BOUND, kind::PUSH, kind::REDIRECT, kind::ERROR];
 
 fn own() -> Vec<Vector> {
     let vector = |name: &str, bytes: Vec<u8>, code: &str, bound_first| Vector {

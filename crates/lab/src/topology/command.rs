@@ -1,7 +1,7 @@
 //! `tidings cluster`: a cluster to try things with, until Ctrl-C.
 
 use super::{Plan, Topology, node_name};
-use crate::{LabError, args::setting, exit_code};
+use crate::{LabError, args::cluster_setting, exit_code};
 use clap::Args;
 use std::{io::Write, path::PathBuf, process::ExitCode, time::Duration};
 
@@ -13,9 +13,16 @@ pub struct ClusterArgs {
     /// Where it lives; a temporary folder that goes with it unless given, empty or new if it is
     #[arg(long, value_name = "FOLDER")]
     dir: Option<PathBuf>,
-    /// A setting of all nodes, such as TIDINGS_LOG_LEVEL=debug
-    #[arg(long, value_name = "NAME=VALUE", value_parser = setting)]
+    /// A setting of all nodes, such as TIDINGS_LOG_LEVEL=debug; may be repeated. Keys are made up unless set
+    #[arg(long, value_name = "NAME=VALUE", value_parser = cluster_setting)]
     set: Vec<(String, String)>,
+}
+
+impl ClusterArgs {
+    /// The settings of all nodes that were asked for, as variables.
+    pub fn settings(&self) -> &[(String, String)] {
+        &self.set
+    }
 }
 
 /// Nodes of one machine.

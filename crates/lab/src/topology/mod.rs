@@ -12,7 +12,7 @@ mod postgres;
 mod redis;
 pub(crate) mod resp;
 
-use crate::{LabError, process, server::random_key};
+use crate::{LabError, args::key_or_random, process, server::random_key};
 use network::{Network, Place};
 use node::Node;
 pub(crate) use postgres::Ending;
@@ -89,16 +89,19 @@ impl Topology {
         standby.follow(primary)?;
         let redis_place = network.place()?;
         let redis = RedisCluster::start(redis_place, &folder)?;
-        let (api_key, token_key, secret) = (random_key(), random_key(), random_key());
+        let key = |name| key_or_random(&plan.environment, name);
+        let (api_key, token_key) = (key("TIDINGS_API_KEY"), key("TIDINGS_TOKEN_KEY"));
         let seeds: Vec<String> = redis.addresses().map(|address| format!("redis://{address}")).collect();
-        let mut environment = plan.environment.clone();
+        // Few users send what thousands would; who starts it may say otherwise.
+        let mut environment = vec![("TIDINGS_ENGINE_SENDS_PER_SECOND".to_owned(), "0".to_owned())];
+        environment.extend(plan.environment.iter().cloned());
         let [one, two] = &databases;
         for (name, value) in [
             ("TIDINGS_API_KEY", api_key.clone()),
             ("TIDINGS_TOKEN_KEY", token_key.clone()),
             ("TIDINGS_STORE_URL", Postgres::url(&[one, two])),
             ("TIDINGS_CLUSTER_REDIS", seeds.join(",")),
-            ("TIDINGS_CLUSTER_SECRET", secret),
+            ("TIDINGS_CLUSTER_SECRET", key("TIDINGS_CLUSTER_SECRET")),
         ] {
             environment.push((name.to_owned(), value));
         }

@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 use std::{borrow::Cow, collections::VecDeque, io};
 use tidings_client::{
     link::Link,
-    session::{MASK, SERVER_FRAME_BYTES_MAX, closed},
+    session::{SERVER_FRAME_BYTES_MAX, closed, mask},
     token,
     wire::answer_head,
 };
@@ -103,7 +103,7 @@ impl State {
             match frame.opcode {
                 OpCode::Data(Data::Text) => self.take_text(&bytes[payload], desk)?,
                 OpCode::Control(Control::Ping) => {
-                    put_client_frame(&mut self.reply, OpCode::Control(Control::Pong), &bytes[payload], MASK);
+                    put_client_frame(&mut self.reply, OpCode::Control(Control::Pong), &bytes[payload], mask());
                 }
                 OpCode::Control(Control::Close) => {
                     return Err(Broken::Protocol(closed(&bytes[payload]).to_string()));
@@ -130,7 +130,7 @@ impl State {
     fn reply_with(&mut self, frame: &ClientFrame) {
         // Our own frames always serialize.
         let payload = serde_json::to_vec(frame).unwrap_or_default();
-        put_client_frame(&mut self.reply, OpCode::Data(Data::Text), &payload, MASK);
+        put_client_frame(&mut self.reply, OpCode::Data(Data::Text), &payload, mask());
     }
 
     fn take_text(&mut self, payload: &[u8], desk: &mut Desk) -> Result<(), Broken> {

@@ -19,7 +19,7 @@ use std::{
 };
 use tidings_client::{
     link::{Link, Reading},
-    session::{CONNECT_PATH, MASK},
+    session::{CONNECT_PATH, mask},
     wire::put_upgrade,
 };
 use tidings_protocol::ws::{Data, OpCode, put_client_frame};
@@ -269,7 +269,7 @@ impl Fleet {
             let connection = &mut self.connections[self.next_ping];
             self.next_ping = (self.next_ping + 1) % all;
             if connection.state.stage == Stage::Live && !matches!(connection.state.role, Role::HttpSender { .. }) {
-                put_client_frame(connection.link.out(), OpCode::Data(Data::Text), b"{\"t\":\"ping\"}", MASK);
+                put_client_frame(connection.link.out(), OpCode::Data(Data::Text), b"{\"t\":\"ping\"}", mask());
                 // A failure shows as an event, too.
                 let _ = connection.link.flush();
             }
@@ -286,7 +286,7 @@ impl Fleet {
 
     /// Gathers a frame for a session; it goes out with [`flush`](Self::flush).
     pub(crate) fn gather(&mut self, number: usize, payload: &[u8]) {
-        put_client_frame(self.connections[number].link.out(), OpCode::Data(Data::Text), payload, MASK);
+        put_client_frame(self.connections[number].link.out(), OpCode::Data(Data::Text), payload, mask());
         if self.dirty.last() != Some(&number) {
             self.dirty.push(number);
         }

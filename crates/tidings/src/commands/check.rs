@@ -1,14 +1,15 @@
 //! `tidings check`: verifies a data folder.
 
 use crate::settings::SettingArgs;
-use anyhow::{Result, bail};
+use anyhow::Result;
 use std::{path::PathBuf, process::ExitCode};
+use tidings_store::Repair;
 
 #[derive(clap::Args)]
 pub(crate) struct Check {
     /// The data folder; the configured one unless given. Its server must be stopped
     folder: Option<PathBuf>,
-    /// Cut a damaged tail of the journal off, so that the folder opens again
+    /// Go on with what is left of a damaged folder, and tell exactly what is lost. Try a backup first
     #[arg(long)]
     repair: bool,
     /// Print the findings as JSON
@@ -29,21 +30,50 @@ impl Check {
                 settings.data_dir
             }
         };
-        if !folder.join("format").exists() {
-            bail!("{} is not a data folder", folder.display());
-        }
-        let repaired = if self.repair { tidings_store::repair(&folder)? } else { Vec::new() };
+        let repair = if self.repair { Some(tidings_store::repair(&folder)?) } else { None };
         let report = tidings_store::check::check(&folder)?;
         if self.json {
-            println!("{}", serde_json::json!({ "sound": report.is_sound(), "repaired": repaired, "report": report }));
+            let Repair { repaired, lost, messages_lost, untold, batches_lost, retries_forgotten, read_marks_set_back } =
+                repair.unwrap_or_default();
+            let found = serde_json::json!({
+                "sound": report.is_sound(),
+                "repaired": repaired,
+                "lost": lost,
+                "messages_lost": messages_lost,
+                "untold": untold,
+                "batches_lost": batches_lost,
+                "retries_forgotten": retries_forgotten,
+                "read_marks_set_back": read_marks_set_back,
+                "report": report,
+            });
+            println!("{found}");
         } else {
-            for cut in &repaired {
-                let tidings_store::Repaired { journal, at, bytes_dropped, batches_dropped } = cut;
-                println!("{journal} was cut at {at}: {bytes_dropped} bytes went, with {batches_dropped} whole batches");
+            if let Some(repair) = &repair {
+                tell(repair);
             }
             print!("{report}");
             println!("{}", if report.is_sound() { "sound" } else { "NOT SOUND" });
         }
         Ok(if report.is_sound() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+}
+
+fn tell(repair: &Repair) {
+    for mended in &repair.repaired {
+        println!("{}: {}", mended.file, mended.done);
+    }
+    for lost in &repair.lost {
+        println!("{lost}");
+    }
+    for journal in &repair.untold {
+        println!("{journal}: its notes are gone or damaged too: it may have held more, and nothing tells what");
+    }
+    let Repair { messages_lost, batches_lost, retries_forgotten, read_marks_set_back, .. } = repair;
+    match repair.repaired.is_empty() {
+        true => println!("nothing to repair"),
+        false => println!(
+            "lost: {messages_lost} messages, {batches_lost} batches; {retries_forgotten} retries forgotten, \
+             {read_marks_set_back} read marks set back"
+        ),
     }
 }

@@ -1,5 +1,6 @@
 //! `tidings cluster`: starts a cluster of local processes and waits to be told to stop.
 
+use crate::settings::Settings;
 use anyhow::{Context, Result};
 use std::{
     process::ExitCode,
@@ -12,6 +13,7 @@ use tidings_lab::ClusterArgs;
 use tokio::signal::unix::{SignalKind, signal};
 
 pub(crate) fn run(args: &ClusterArgs) -> Result<ExitCode> {
+    Settings::check_variables(args.settings())?;
     let told = Arc::new(AtomicBool::new(false));
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_io().build();
     let runtime = runtime.context("starting what waits for signals")?;

@@ -65,6 +65,13 @@ impl Settings {
         if cluster.redis.is_empty() {
             bail!("[cluster] redis is not set: nodes could not hear each other. Set TIDINGS_CLUSTER_REDIS");
         }
+        let is_redis = |url: &reqwest::Url| matches!(url.scheme(), "redis" | "rediss") && url.has_host();
+        if !cluster.redis.iter().all(|url| reqwest::Url::parse(url).is_ok_and(|url| is_redis(&url))) {
+            // Which is not told: there may be a password in it.
+            bail!(
+                "[cluster] redis has what is no address such as redis://user:password@10.0.0.31:6379 (rediss:// for TLS)"
+            );
+        }
         if cluster.secret.as_deref().unwrap_or_default().len() < SECRET_BYTES_MIN {
             bail!(
                 "[cluster] secret must be set, and have at least {SECRET_BYTES_MIN} bytes. Set TIDINGS_CLUSTER_SECRET"

@@ -7,7 +7,7 @@ use std::{net::SocketAddr, path::PathBuf, sync::Arc};
 use tidings_api::listener::ListenerConfig;
 use tidings_gateway::door::MiopDoorConfig;
 use tidings_listen::{
-    Admission, Descriptors,
+    Admission, Descriptors, Throttle,
     admission::AdmissionConfig,
     proxy::Proxies,
     socket::BACKLOG,
@@ -40,10 +40,24 @@ settings! {
     }
 }
 
+settings! {
+    /// Pages of other origins that may use the API from a browser.
+    Cors {
+        /// Their origins, such as `https://app.example.com`; `*` alone: any. None: browsers keep pages of others away, and a WebSocket's
+        /// origin is not looked at.
+        origins: Vec<String> = Vec::new(),
+        /// Whether their requests may carry cookies and the like, which Tidings itself does not use: tokens need none. Not with `*`.
+        credentials: bool = false,
+        /// How long a browser need not ask again, in seconds.
+        max_age_s: u32 = 600,
+    }
+}
+
 /// What the doors share.
 pub(crate) struct Entry {
     admission: Arc<Admission>,
     descriptors: Arc<Descriptors>,
+    pub(crate) throttle: Arc<Throttle>,
     proxies: Option<Arc<Proxies>>,
     pub(crate) certificates: Option<Arc<Certificates>>,
 }
@@ -57,6 +71,7 @@ impl Settings {
             _ => None,
         };
         Ok(Entry {
+            throttle: Arc::new(Throttle::new(self.throttle_config())),
             admission: Arc::new(Admission::new(AdmissionConfig { rate, burst, unbound_max })),
             descriptors: Arc::new(Descriptors::new(descriptors, descriptors_reserved)),
             proxies: self.proxy_protocol.then(|| Arc::new(Proxies::new(self.proxy_protocol_from.clone()))),
@@ -74,6 +89,24 @@ impl Settings {
             backlog: self.admission.backlog,
             admission: entry.admission.clone(),
             descriptors: entry.descriptors.clone(),
+            throttle: Some(entry.throttle.clone()),
+        })
+    }
+
+    pub(super) fn cors(&self) -> Result<Option<tidings_api::cors::Cors>> {
+        let Cors { origins, credentials, max_age_s } = &self.cors;
+        tidings_api::cors::Cors::new(origins, *credentials, *max_age_s).context("[cors]")
+    }
+
+    /// Where how the server fares is asked for, and nothing else.
+    pub(crate) fn health_doors(&self, entry: &Entry) -> impl Iterator<Item = ListenerConfig> {
+        let descriptors = entry.descriptors.clone();
+        // No rate of admission: a storm at the other doors must not keep who looks after them waiting.
+        let admission = Arc::new(Admission::new(AdmissionConfig { rate: 0, ..AdmissionConfig::default() }));
+        self.health_listen.clone().into_iter().map(move |address| ListenerConfig {
+            admission: admission.clone(),
+            descriptors: descriptors.clone(),
+            ..ListenerConfig::open(address)
         })
     }
 
@@ -100,6 +133,7 @@ impl Settings {
         if certificate_file.is_none() && !(self.miop_tls_listen.is_empty() && self.http_tls_listen.is_empty()) {
             bail!("miop_tls_listen and http_tls_listen need [tls] certificate_file and key_file");
         }
+        self.cors()?;
         if self.proxy_protocol && self.proxy_protocol_from.is_empty() {
             bail!("proxy_protocol needs proxy_protocol_from: the networks of the load balancers that are believed");
         }

@@ -31,6 +31,24 @@ impl SettingArgs {
     }
 }
 
+/// Every setting as a flag, with its documentation and default.
+pub(crate) fn help() -> String {
+    let mut text =
+        String::from("A flag stands above its variable (--http-listen: TIDINGS_HTTP_LISTEN), that above the file.\n");
+    let mut table = None;
+    for setting in Settings::describe() {
+        if table.replace(setting.table) != Some(setting.table) {
+            match setting.table {
+                "" => text.push_str("\nSettings:\n"),
+                table => text.push_str(&format!("\nSettings of [{table}]:\n")),
+            }
+        }
+        let default = if setting.is_set { format!(" [default: {}]", setting.value) } else { String::new() };
+        text.push_str(&format!("  --{} <VALUE>\n          {}{default}\n", setting.flag(), setting.doc.join(" ")));
+    }
+    text
+}
+
 impl Args for SettingArgs {
     fn augment_args(command: Command) -> Command {
         let file = Arg::new("config")
@@ -39,18 +57,14 @@ impl Args for SettingArgs {
             .env("TIDINGS_CONFIG")
             .value_parser(clap::value_parser!(PathBuf))
             .help(format!("The settings file; {FILE} if it is there"));
-        let flags = Settings::describe().into_iter().map(|setting| {
-            let set = if setting.is_set { format!(" [default: {}]", setting.default) } else { String::new() };
-            Arg::new(setting.flag())
-                .long(setting.flag())
-                .value_name("VALUE")
-                .help(format!("{}{set}", setting.doc.join(" ")))
-                .help_heading(match setting.table {
-                    "" => "Settings".to_owned(),
-                    table => format!("Settings of [{table}]"),
-                })
-        });
-        command.arg(file).args(flags)
+        // Ninety lines of them would bury what a command is about.
+        let flags = Settings::describe()
+            .into_iter()
+            .map(|setting| Arg::new(setting.flag()).long(setting.flag()).value_name("VALUE").hide(true));
+        command.arg(file).args(flags).after_help(
+            "Every setting is a flag, too, such as --http-listen: `tidings serve --help-settings` lists them.\n\
+             `tidings config` prints them all as a file to start from.",
+        )
     }
 
     fn augment_args_for_update(command: Command) -> Command {

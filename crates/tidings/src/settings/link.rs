@@ -2,7 +2,7 @@
 
 use super::{
     Settings,
-    macros::{Value, settings},
+    macros::{one_of, settings},
 };
 use anyhow::{Result, bail};
 use std::{
@@ -15,8 +15,7 @@ use tidings_gateway::{
     relay::{FindCore, RelayConfig},
 };
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
     All,
     Api,
@@ -24,21 +23,7 @@ pub(crate) enum Role {
     Gateway,
 }
 
-impl Value for Role {
-    fn read(text: &str) -> Result<Self, String> {
-        match text {
-            "all" => Ok(Role::All),
-            "api" => Ok(Role::Api),
-            "worker" => Ok(Role::Worker),
-            "gateway" => Ok(Role::Gateway),
-            _ => Err("all, api, worker or gateway".into()),
-        }
-    }
-
-    fn show(&self) -> (bool, String) {
-        (true, format!("\"{}\"", format!("{self:?}").to_lowercase()))
-    }
-}
+one_of!(Role { "all": Role::All, "api": Role::Api, "worker": Role::Worker, "gateway": Role::Gateway });
 
 settings! {
     /// Links between a core and the gateways that hold connections for it.
@@ -74,6 +59,12 @@ impl Settings {
         }
         if self.role == Role::Gateway && self.cores().is_empty() {
             bail!("role = \"gateway\" needs [link] to: the core that it holds connections for. Set TIDINGS_LINK_TO");
+        }
+        let is_core = |core: &str| {
+            core.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
+        };
+        if let Some(core) = self.cores().iter().find(|core| !is_core(core)) {
+            bail!("[link] to: {core:?} is no host and port, such as 10.0.0.1:8090");
         }
         Ok(())
     }

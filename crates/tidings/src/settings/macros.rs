@@ -1,10 +1,17 @@
 //! From one annotated list of settings: the type, its defaults, the sample file, the environment and the flags.
 
-use std::{fmt::Display, net::SocketAddr, path::PathBuf, str::FromStr};
+use ipnet::IpNet;
+use serde::{Deserialize, Deserializer, de::Error};
+use std::{net::SocketAddr, path::PathBuf};
 
-/// A value that can be read from an environment variable or a flag, and shown as TOML.
+/// A value that can be read from an environment variable, a flag or the file, and shown as TOML. Why it cannot be read is
+/// told in the same words wherever it stands: the value, what it should be, and an example.
 pub(crate) trait Value: Sized {
     fn read(text: &str) -> Result<Self, String>;
+    /// From the file, where a value has a type.
+    fn of_toml(value: &toml::Value) -> Result<Self, String> {
+        Self::read(&plain(value))
+    }
     /// The value as TOML; the flag says whether it is set at all.
     fn show(&self) -> (bool, String);
 }
@@ -18,13 +25,19 @@ pub(crate) struct Described {
     /// The lines of its documentation.
     pub(crate) doc: Vec<&'static str>,
     pub(crate) is_set: bool,
-    pub(crate) default: String,
+    /// As TOML; of one that is not set, an empty value of its type.
+    pub(crate) value: String,
 }
 
 impl Described {
     /// `[webhook] url` is `TIDINGS_WEBHOOK_URL`.
     pub(crate) fn variable(&self) -> String {
         format!("TIDINGS_{}", self.flag().replace('-', "_").to_uppercase())
+    }
+
+    /// `[webhook] url` is `webhook.url`.
+    pub(crate) fn full_name(&self) -> String {
+        if self.table.is_empty() { self.name.to_owned() } else { format!("{}.{}", self.table, self.name) }
     }
 
     /// `[webhook] url` is `--webhook-url`.
@@ -52,7 +65,11 @@ macro_rules! settings {
         #[derive(Clone, PartialEq, serde::Deserialize)]
         #[serde(default, deny_unknown_fields)]
         pub(crate) struct $table {
-            $($(#[doc = $doc])+ pub(crate) $field: $type,)*
+            $(
+                $(#[doc = $doc])+
+                #[serde(deserialize_with = "crate::settings::macros::of_file")]
+                pub(crate) $field: $type,
+            )*
             $($(pub(crate) $sub: $sub_table,)*)?
         }
 
@@ -71,26 +88,42 @@ macro_rules! settings {
                 }
             }
 
-            pub(crate) fn describe_into(table: &'static str, all: &mut Vec<$crate::settings::macros::Described>) {
-                let defaults = $table::default();
+            /// Every setting of this table and those in it, with its present value.
+            pub(crate) fn describe_into(&self, table: &'static str, all: &mut Vec<$crate::settings::macros::Described>) {
                 $({
-                    let (is_set, default) = $crate::settings::macros::Value::show(&defaults.$field);
+                    let (is_set, value) = $crate::settings::macros::Value::show(&self.$field);
                     let doc = vec![$($doc.trim()),+];
-                    all.push($crate::settings::macros::Described { table, name: stringify!($field), doc, is_set, default });
+                    all.push($crate::settings::macros::Described { table, name: stringify!($field), doc, is_set, value });
                 })*
-                $($($sub_table::describe_into(stringify!($sub), all);)*)?
-                let _ = defaults;
+                $($(self.$sub.describe_into(stringify!($sub), all);)*)?
             }
         }
     };
 }
 pub(crate) use settings;
 
+/// For `serde`: what is wrong is said as for a variable or a flag; the place in the file is the parser's to say.
+pub(crate) fn of_file<'de, T: Value, D: Deserializer<'de>>(file: D) -> Result<T, D::Error> {
+    T::of_toml(&toml::Value::deserialize(file)?).map_err(D::Error::custom)
+}
+
+/// A text without its quotes, anything else as it stands in the file.
+fn plain(value: &toml::Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
 macro_rules! value_by_from_str {
-    ($($type:ty, $wanted:literal: $show:expr;)*) => {
+    ($($type:ty, $wanted:literal, $of_toml:pat => $show:expr;)*) => {
         $(impl Value for $type {
             fn read(text: &str) -> Result<Self, String> {
-                text.parse().map_err(|error| format!("{text:?} is not {}: {error}", $wanted))
+                text.parse().map_err(|_| format!("{text:?} is not {}", $wanted))
+            }
+
+            fn of_toml(value: &toml::Value) -> Result<Self, String> {
+                match value {
+                    $of_toml => Self::read(&plain(value)),
+                    _ => Err(format!("{value} is not {}", $wanted)),
+                }
             }
 
             fn show(&self) -> (bool, String) {
@@ -102,20 +135,26 @@ macro_rules! value_by_from_str {
 }
 
 value_by_from_str! {
-    String, "a text": |text| format!("{text:?}");
-    PathBuf, "a path": |path| format!("{:?}", path.display().to_string());
-    SocketAddr, "an address and a port, such as 127.0.0.1:8080": |address| format!("\"{address}\"");
-    bool, "true or false": bool::to_string;
-    usize, "a whole number": usize::to_string;
-    u64, "a whole number": u64::to_string;
-    u32, "a whole number": u32::to_string;
-    u8, "a whole number from 0 to 255": u8::to_string;
-    f64, "a number": f64::to_string;
+    String, "a text, such as \"info\"", toml::Value::String(_) => |text| format!("{text:?}");
+    PathBuf, "a path, such as \"/var/lib/tidings\"", toml::Value::String(_) => |path| format!("{:?}", path.display().to_string());
+    SocketAddr, "an IP address and a port, such as 127.0.0.1:8080", toml::Value::String(_) => |address| format!("\"{address}\"");
+    IpNet, "a network, such as 10.0.0.0/8", toml::Value::String(_) => |network| format!("\"{network}\"");
+    bool, "true or false", toml::Value::Boolean(_) => bool::to_string;
+    usize, "a whole number from 0 on, such as 1000", toml::Value::Integer(_) => usize::to_string;
+    u64, "a whole number from 0 on, such as 1000", toml::Value::Integer(_) => u64::to_string;
+    u32, "a whole number from 0 to 4294967295", toml::Value::Integer(_) => u32::to_string;
+    u8, "a whole number from 0 to 255", toml::Value::Integer(_) => u8::to_string;
+    f64, "a number, such as 0.5", toml::Value::Integer(_) | toml::Value::Float(_) => f64::to_string;
 }
 
 impl<T: Value + Default> Value for Option<T> {
     fn read(text: &str) -> Result<Self, String> {
         if text.is_empty() { Ok(None) } else { T::read(text).map(Some) }
+    }
+
+    /// An empty text is none, as in a variable.
+    fn of_toml(value: &toml::Value) -> Result<Self, String> {
+        if value.as_str() == Some("") { Ok(None) } else { T::of_toml(value).map(Some) }
     }
 
     fn show(&self) -> (bool, String) {
@@ -127,13 +166,40 @@ impl<T: Value + Default> Value for Option<T> {
 }
 
 /// Separated by commas in a variable or flag.
-impl<T: FromStr<Err: Display> + Display> Value for Vec<T> {
+impl<T: Value + ToString> Value for Vec<T> {
     fn read(text: &str) -> Result<Self, String> {
-        let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
-        parts.map(|part| part.parse().map_err(|error| format!("{part:?}: {error}"))).collect()
+        text.split(',').map(str::trim).filter(|part| !part.is_empty()).map(T::read).collect()
+    }
+
+    fn of_toml(value: &toml::Value) -> Result<Self, String> {
+        match value {
+            toml::Value::Array(parts) => parts.iter().map(T::of_toml).collect(),
+            _ => Err(format!("{value} is no list: write [{value}]")),
+        }
     }
 
     fn show(&self) -> (bool, String) {
         (true, format!("{:?}", self.iter().map(T::to_string).collect::<Vec<_>>()))
     }
 }
+
+/// A setting that has one of a few values, each with its name.
+macro_rules! one_of {
+    ($type:ty { $($name:literal: $value:expr),+ $(,)? }) => {
+        impl $crate::settings::macros::Value for $type {
+            fn read(text: &str) -> Result<Self, String> {
+                match text {
+                    $($name => Ok($value),)+
+                    _ => Err(format!("{text:?} is none of {}", [$($name),+].join(", "))),
+                }
+            }
+
+            fn show(&self) -> (bool, String) {
+                let names = [$(($value, $name)),+];
+                let name = names.iter().find(|(value, _)| value == self).map_or("", |(_, name)| name);
+                (true, format!("\"{name}\""))
+            }
+        }
+    };
+}
+pub(crate) use one_of;

@@ -1,7 +1,7 @@
 //! Mistakes in settings that each look well-formed: those that are refused, and those that are warned of.
 
 use super::Settings;
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use std::ffi::OsString;
 
 /// RFC 7518, section 3.2: a key of HS256 is as long as its hash at least.
@@ -9,25 +9,63 @@ const TOKEN_KEY_BYTES_MIN: usize = 32;
 /// Whoever guesses an API key may do everything.
 const API_KEY_BYTES_MIN: usize = 16;
 
+/// What `log.level` may hold.
+const LEVELS: &str =
+    "off, error, warn, info, debug, trace, and parts with a level of their own, such as \"info,tidings_api=debug\"";
+
 impl Settings {
-    /// Refuses a bound that leaves room for nothing: the server would run and refuse everybody.
-    pub(super) fn check_zeros(&self) -> Result<()> {
-        let bounds = [
-            ("http_reads_max", self.http_reads_max),
-            ("admission.unbound_max", self.admission.unbound_max),
-            ("engine.commit_queue", self.engine.commit_queue),
-            ("engine.lane_queue", self.engine.lane_queue),
-            ("session.buffer_bytes", self.session.buffer_bytes),
-            ("session.requests_max", self.session.requests_max.into()),
-            ("session.reads_max", self.session.reads_max),
-        ];
-        match bounds.iter().find(|(_, bound)| *bound == 0) {
-            Some((name, _)) => bail!("{name} is 0: there would be room for nothing"),
-            None if self.session.heartbeat_ms == 0 => {
-                bail!("session.heartbeat_ms is 0: every session would end at once")
-            }
-            None => Ok(()),
+    /// Refuses a filter that would log something else than was meant. What is no level would be taken for the name of a part,
+    /// of which everything is logged, and of the rest nothing.
+    pub(super) fn check_log(&self) -> Result<()> {
+        let level = &self.log.level;
+        // With fields of spans it has commas and signs of its own: those who write such filters see what they log.
+        let is_plain = !level.contains('[');
+        let mut directives = level.split(',').map(str::trim).filter(|directive| !directive.is_empty()).peekable();
+        if directives.peek().is_none() {
+            bail!("log.level is empty: it must be {LEVELS}");
         }
+        if let Some(unknown) = directives.find(|directive| is_plain && !is_level(directive)) {
+            bail!("log.level has {unknown:?}, which is no level: known are {LEVELS}");
+        }
+        Ok(())
+    }
+
+    /// Refuses what could never be called, and keys that nobody could call with.
+    pub(super) fn check_addresses(&self) -> Result<()> {
+        let urls = [
+            ("webhook.url", &self.webhook.url, "https://app.example.com/offline"),
+            ("otlp_endpoint", &self.otlp_endpoint, "http://127.0.0.1:4318"),
+        ];
+        for (name, url, example) in urls {
+            let Some(url) = url else { continue };
+            let read = reqwest::Url::parse(url).ok();
+            if !read.is_some_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host()) {
+                bail!("{name} is no http:// or https:// address, such as {example}");
+            }
+        }
+        if self.all_api_keys().any(|key| !key.bytes().all(|byte| byte.is_ascii_graphic())) {
+            bail!(
+                "an API key holds white space, a line end or another character that an Authorization header cannot carry: \
+                 letters, digits and signs alone"
+            );
+        }
+        if self.data_dir.as_os_str().is_empty() {
+            bail!("data_dir is empty: it must be a folder, such as /var/lib/tidings");
+        }
+        Ok(())
+    }
+
+    /// Refuses variables of no setting, and values that theirs cannot have: those who name them one by one mean each.
+    pub(crate) fn check_variables(variables: &[(String, String)]) -> Result<()> {
+        let all = Settings::describe();
+        for (name, value) in variables {
+            let setting = all.iter().find(|setting| setting.variable() == *name).with_context(|| {
+                format!("--set {name}: there is no such setting; `tidings serve --help-settings` lists them all")
+            })?;
+            let set = Settings::default().set_any(setting.table, setting.name, value);
+            set.with_context(|| format!("--set {name}"))?;
+        }
+        Ok(())
     }
 
     /// What to warn of, one sentence each. They never hold a value: it may be a secret.
@@ -42,8 +80,17 @@ impl Settings {
                 "token_key is shorter than {TOKEN_KEY_BYTES_MIN} bytes: who has a token can search for it"
             ));
         }
+        if token_key.trim() != token_key {
+            doubts.push("token_key begins or ends with white space: your servers must sign with that, too".into());
+        }
         doubts
     }
+}
+
+/// `info`, or `tidings_api=debug`.
+fn is_level(directive: &str) -> bool {
+    let level = directive.rsplit_once('=').map_or(directive, |(_, level)| level).trim();
+    !level.is_empty() && level.parse::<tracing::level_filters::LevelFilter>().is_ok()
 }
 
 /// A variable that is misspelt sets nothing. It is no reason to refuse: others may have set it for their own use.
@@ -54,7 +101,7 @@ fn unknown_variables(variables: impl Iterator<Item = (OsString, OsString)>) -> V
         .filter(|(name, value)| name.starts_with("TIDINGS_") && !is_of_kubernetes(name, &value.to_string_lossy()))
         .map(|(name, _)| name)
         .filter(|name| name != "TIDINGS_CONFIG" && !known.contains(name))
-        .map(|name| format!("the variable {name} is of no setting; `tidings serve --help` lists them all"))
+        .map(|name| format!("the variable {name} is of no setting; `tidings serve --help-settings` lists them all"))
         .collect();
     unknown.sort();
     unknown
@@ -74,15 +121,65 @@ mod tests {
         settings.doubts(variables.iter().map(|(name, value)| (name.into(), value.into()))).join("\n")
     }
 
+    fn refusal(table: &str, name: &str, text: &str) -> Option<String> {
+        let mut settings = Settings { api_key: Some("k".into()), token_key: Some("t".into()), ..Settings::default() };
+        settings.set_any(table, name, text).expect("a text");
+        settings.check().err().map(|why| why.to_string())
+    }
+
     #[test]
-    fn a_bound_without_room_is_refused() {
-        assert!(Settings::default().check_zeros().is_ok());
-        for (table, name) in [("", "http_reads_max"), ("engine", "lane_queue"), ("session", "heartbeat_ms")] {
-            let mut settings = Settings::default();
-            settings.set_any(table, name, "0").expect("a number");
-            let why = settings.check_zeros().expect_err(name).to_string();
-            assert!(why.contains(name) && why.contains("is 0"), "{why}");
+    fn a_level_that_is_none_is_refused_with_those_that_are() {
+        for level in ["verbose", "infp", "", " , ", "info,tidings_api", "tidings_api=loud", "tidings_api="] {
+            let why = refusal("log", "level", level).expect(level);
+            assert!(why.contains("log.level") && why.contains("off, error, warn, info, debug, trace"), "{why}");
         }
+        for level in
+            ["info", "WARN", "off", "info,tidings_api=debug", "error, hyper=trace", "[request{path=a,b}]=debug"]
+        {
+            assert_eq!(refusal("log", "level", level), None);
+        }
+    }
+
+    #[test]
+    fn what_could_never_be_called_is_refused() {
+        let check = |name: &str, text: &str| {
+            refusal(name.split_once('.').map_or("", |(t, _)| t), name.rsplit('.').next().unwrap_or(name), text)
+        };
+        for url in ["app.example.com/offline", "ftp://app.example.com", "localhost:9000"] {
+            assert!(
+                check("otlp_endpoint", url).is_some_and(|why| why.contains("such as http://127.0.0.1:4318")),
+                "{url}"
+            );
+            assert!(check("webhook.url", url).is_some_and(|why| why.contains("webhook.url")), "{url}");
+        }
+        assert!(check("api_key", "the key\n").is_some_and(|why| why.contains("line end") && !why.contains("the key")));
+        assert!(check("api_keys", "one,t wo").is_some());
+        for core in ["10.0.0.1", "core:port", ":8090", "a:1,b"] {
+            assert!(check("link.to", core).is_some_and(|why| why.contains("such as 10.0.0.1:8090")), "{core}");
+        }
+        assert_eq!(check("link.to", "10.0.0.1:8090, core.internal:8090,[::1]:8090"), None);
+        let redis = |url: &str| {
+            let mut settings =
+                Settings { api_key: Some("k".into()), token_key: Some("t".into()), ..Settings::default() };
+            settings.store.url = Some("postgres://db/t".into());
+            settings.cluster.secret = Some("s".repeat(16));
+            (settings.cluster.name, settings.cluster.redis) = (Some("a".into()), vec![url.into()]);
+            settings.check().err().map(|why| why.to_string())
+        };
+        for url in ["10.0.0.31:6379", "http://:hush@10.0.0.31", "redis://"] {
+            assert!(redis(url).is_some_and(|why| why.contains("[cluster] redis") && !why.contains("hush")), "{url}");
+        }
+        assert_eq!(redis("rediss://user:hush@10.0.0.31:6379"), None);
+        assert!(check("data_dir", "").is_some_and(|why| why.contains("data_dir")));
+    }
+
+    #[test]
+    fn variables_that_are_named_one_by_one_are_each_of_a_setting() {
+        let check = |name: &str, value: &str| Settings::check_variables(&[(name.to_owned(), value.to_owned())]);
+        assert!(check("TIDINGS_LOG_LEVEL", "debug").is_ok());
+        let told = |name, value| format!("{:#}", check(name, value).expect_err(name));
+        assert!(told("TIDINGS_LOG_LEVL", "debug").contains("TIDINGS_LOG_LEVL: there is no such setting"));
+        assert!(told("TIDINGS_ENGINE_LANE_QUEUE", "many").contains("\"many\" is not a whole number"));
     }
 
     #[test]

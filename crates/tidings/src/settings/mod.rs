@@ -8,24 +8,27 @@ mod macros;
 mod mistakes;
 mod parts;
 mod popups;
+mod ranges;
 mod store;
+mod tokens;
 
 pub(crate) use doors::Entry;
-pub(crate) use flags::SettingArgs;
+pub(crate) use flags::{SettingArgs, help};
 pub(crate) use link::Role;
 
 use anyhow::{Context, Result, anyhow, bail};
 use cluster::Cluster;
-use doors::{Admitting, Tls};
+use doors::{Admitting, Cors, Tls};
 use ipnet::IpNet;
 use link::Link;
-use macros::{Described, Value, flag, settings};
+use macros::{Described, flag, one_of, settings};
 use popups::Popups;
 use std::{net::SocketAddr, path::PathBuf};
 use store::Store;
 use tidings_api::ApiConfig;
 use tidings_engine::{config::EngineConfig, presence::PresenceConfig, push::PushConfig};
 use tidings_gateway::GatewayConfig;
+use tokens::{Limits, TokenSettings};
 
 /// The file that is read when none is named and it is there.
 pub(crate) const FILE: &str = "tidings.toml";
@@ -47,6 +50,9 @@ settings! {
         miop_tls_listen: Vec<SocketAddr> = Vec::new(),
         /// Where HTTPS and secure WebSocket clients connect; none: nowhere.
         http_tls_listen: Vec<SocketAddr> = Vec::new(),
+        /// Where only health and metrics are asked for, beside `http_listen`, with connections of its own; none: nowhere. Without TLS and PROXY
+        /// headers.
+        health_listen: Vec<SocketAddr> = Vec::new(),
         /// Every connection, at any address, begins with a load balancer's PROXY header (version 2); others are closed.
         proxy_protocol: bool = false,
         /// The networks of the load balancers whose headers are believed, such as `10.0.0.0/8`.
@@ -59,12 +65,21 @@ settings! {
         api_keys: Vec<String> = Vec::new(),
         /// The secret that user tokens are signed with (HS256).
         token_key: Option<String> = None,
-        /// A JWKS file with the public keys of user tokens (RS256, EdDSA).
+        /// A JWKS file with the public keys of user tokens (RS256, ES256, EdDSA).
         jwks_file: Option<PathBuf> = None,
+        /// Names of users' `attributes` that every user is shown; the others are shown to the user and to app servers alone.
+        public_attributes: Vec<String> = Vec::new(),
         /// The folder that backups may be written to. Unset: `tidings backup` works only while the server is stopped.
         backup_dir: Option<PathBuf> = None,
-        /// Open HTTP connections; one that became a WebSocket counts no more. Full: answered with 503 and closed.
+        /// Open HTTP connections; one that became a WebSocket counts no more. Full: the oldest that is idle and has shown no credential is
+        /// closed for the next; if all have, 503 and closed. A few more are taken for health and metrics alone.
         http_connections_max: usize = ApiConfig::default().connections_max,
+        /// Of these, those of one address (of IPv6: of one /64; behind a load balancer with PROXY headers: the client's); 0: half, and all for
+        /// this machine itself. Full: the same among its own. Behind a load balancer elsewhere without such headers: `http_connections_max`.
+        http_connections_per_address_max: usize = ApiConfig::default().connections_per_address_max,
+        /// What all request bodies that are being read hold in memory, in bytes; long ones take three quarters of it. Full: refused with
+        /// `queue_full`.
+        http_body_bytes_max: usize = ApiConfig::default().body_bytes_max,
         /// Reads (history, lists, sync) that run at once. Full: refused with `queue_full`.
         http_reads_max: usize = ApiConfig::default().reads_max,
         /// Threads that serve HTTP; 0: one per core.
@@ -78,6 +93,9 @@ settings! {
         tables {
             log: Log,
             tls: Tls,
+            cors: Cors,
+            tokens: TokenSettings,
+            limits: Limits,
             admission: Admitting,
             link: Link,
             session: Session,
@@ -98,7 +116,7 @@ settings! {
     Log {
         /// `text` or `json`.
         format: LogFormat = LogFormat::Text,
-        /// `error`, `warn`, `info`, `debug`, or a filter such as `info,tidings_api=debug`.
+        /// `off`, `error`, `warn`, `info`, `debug`, `trace`, or a filter such as `info,tidings_api=debug`.
         level: String = "info,fjall=warn,lsm_tree=warn".into(),
     }
 }
@@ -112,6 +130,10 @@ settings! {
         heartbeat_s_min: u64 = GatewayConfig::default().heartbeat_min.as_secs(),
         /// The longest, in seconds: a network that forgets an idle connection sooner is found out by the device.
         heartbeat_s_max: u64 = GatewayConfig::default().heartbeat_max.as_secs(),
+        /// A session that is handed messages while nothing was heard of it for so long is asked whether it is there.
+        probe_after_ms: u64 = GatewayConfig::default().probe_after.as_millis() as u64,
+        /// One that does not answer within this counts as gone: what it was handed goes out by offline push. 0: nobody is asked.
+        probe_timeout_ms: u64 = GatewayConfig::default().probe_timeout.as_millis() as u64,
         /// A connection that has not bound by then is closed.
         bind_timeout_ms: u64 = GatewayConfig::default().bind_timeout.as_millis() as u64,
         /// Bytes waiting for one session. Above: closed with `slow_reader`; it resumes from its cursor.
@@ -134,22 +156,24 @@ settings! {
     Engine {
         /// Threads that own sessions; each user belongs to one. 0: one per core.
         shards: usize = 0,
-        /// Messages waiting to be committed. Full: refused with `queue_full`.
+        /// Messages of a lane waiting to be committed; as many operations besides. One sender has at most as many as are
+        /// still free. Full: refused with `queue_full`.
         commit_queue: usize = EngineConfig::default().commit_queue,
         /// Most messages in one commit.
         commit_batch: usize = EngineConfig::default().commit_batch,
         /// While a commit takes longer, what comes is refused with `store_unavailable` instead of waiting behind it.
         commit_time_max_ms: u64 = EngineConfig::default().commit_time_max.as_millis() as u64,
-        /// Messages per lane between accept and fan-out. Full: refused with `queue_full`.
+        /// Messages per lane between accept and fan-out, shared by senders in the same way. Full: refused with `queue_full`.
         lane_queue: usize = EngineConfig::default().lane_queue,
         /// Fan-outs per lane waiting at a shard. Full: the lane waits, and fills.
         shard_queue: usize = EngineConfig::default().shard_queue,
         /// Users, conversations and memberships kept in memory, each.
         cache_entries: usize = EngineConfig::default().cache_entries,
-        /// Messages that one user may send in a second by token; 0: no limit. App servers are not limited.
-        sends_per_second: u32 = EngineConfig::default().sends_per_second,
-        /// Messages that a user who was quiet may send at once.
-        sends_burst: u32 = EngineConfig::default().sends_burst,
+        /// Messages that one user may send in a second by token; 0: no limit. App servers are not limited. The default is more
+        /// than a person types or taps, and so little that a hundred users who flood together are a tenth of what one core commits.
+        sends_per_second: u32 = 20,
+        /// Messages that a user who was quiet may send at once: what an app gathered while it was offline.
+        sends_burst: u32 = 100,
     }
 }
 
@@ -212,32 +236,24 @@ settings! {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LogFormat {
     Text,
     Json,
 }
 
-impl Value for LogFormat {
-    fn read(text: &str) -> Result<Self, String> {
-        match text {
-            "text" => Ok(LogFormat::Text),
-            "json" => Ok(LogFormat::Json),
-            _ => Err("text or json".into()),
-        }
-    }
-
-    fn show(&self) -> (bool, String) {
-        (true, format!("\"{}\"", format!("{self:?}").to_lowercase()))
-    }
-}
+one_of!(LogFormat { "text": LogFormat::Text, "json": LogFormat::Json });
 
 impl Settings {
-    /// Every setting, in the order of the sample file.
+    /// Every setting with its default, in the order of the sample file.
     pub(crate) fn describe() -> Vec<Described> {
+        Settings::default().described()
+    }
+
+    /// Every setting with its present value.
+    fn described(&self) -> Vec<Described> {
         let mut all = Vec::new();
-        Settings::describe_into("", &mut all);
+        self.describe_into("", &mut all);
         all
     }
 
@@ -258,7 +274,7 @@ impl Settings {
                 text.push_str(&format!("# {line}\n"));
             }
             let mark = if setting.is_set { "" } else { "# " };
-            text.push_str(&format!("{mark}{} = {}\n", setting.name, setting.default));
+            text.push_str(&format!("{mark}{} = {}\n", setting.name, setting.value));
         }
         text
     }
@@ -288,6 +304,9 @@ impl Settings {
             "" => self.set(name, text),
             "log" => self.log.set(name, text),
             "tls" => self.tls.set(name, text),
+            "cors" => self.cors.set(name, text),
+            "tokens" => self.tokens.set(name, text),
+            "limits" => self.limits.set(name, text),
             "admission" => self.admission.set(name, text),
             "link" => self.link.set(name, text),
             "session" => self.session.set(name, text),
@@ -306,21 +325,28 @@ impl Settings {
 
     /// Refuses settings that cannot be served with.
     pub(crate) fn check(&self) -> Result<()> {
-        self.check_zeros()?;
+        self.check_ranges()?;
+        self.check_log()?;
+        self.check_addresses()?;
         self.check_link()?;
-        self.check_popups()?;
         if self.role == Role::Gateway {
             return Ok(());
         }
         if self.all_api_keys().next().is_none() {
             bail!("no api_key is set: app servers could not call. Set TIDINGS_API_KEY, or try `tidings serve --dev`");
         }
-        if self.token_key.as_deref().unwrap_or_default().is_empty() && self.jwks_file.is_none() {
-            bail!("neither token_key nor jwks_file is set: no user could connect. Set TIDINGS_TOKEN_KEY");
+        if self.token_key.as_deref().unwrap_or_default().is_empty()
+            && self.jwks_file.is_none()
+            && self.tokens.jwks_url.is_none()
+        {
+            bail!(
+                "neither token_key nor jwks_file nor [tokens] jwks_url is set: no user could connect. Set TIDINGS_TOKEN_KEY"
+            );
         }
         if self.webhook.url.is_some() && self.webhook.secret.as_deref().unwrap_or_default().is_empty() {
             bail!("[webhook] url needs a secret: your server could not tell our calls from a stranger's");
         }
+        self.check_tokens()?;
         self.check_store()?;
         self.check_cluster()?;
         self.check_doors()
@@ -352,78 +378,4 @@ impl Settings {
 }
 
 #[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-    use super::*;
-
-    fn gather(file: &str, variables: &[(&str, &str)], flags: &[(&str, &str, &str)]) -> Result<Settings> {
-        let variable = |name: &str| variables.iter().find(|(known, _)| *known == name).map(|(_, text)| (*text).into());
-        let flags: Vec<_> = flags.iter().map(|(t, n, v)| ((*t).into(), (*n).into(), (*v).into())).collect();
-        Settings::gather(Some(file), variable, &flags)
-    }
-
-    #[test]
-    fn the_sample_file_says_the_defaults() {
-        assert!(toml::from_str::<Settings>(&Settings::sample()).unwrap() == Settings::default());
-        let all: String = Settings::sample()
-            .lines()
-            .map(|line| line.strip_prefix("# ").filter(|l| l.contains(" = ")).unwrap_or(line).to_owned() + "\n")
-            .collect();
-        let all = all.lines().filter(|line| !line.starts_with('#')).collect::<Vec<_>>().join("\n");
-        toml::from_str::<Settings>(&all).unwrap_or_else(|error| panic!("with every setting set: {error}\n{all}"));
-    }
-
-    #[test]
-    fn a_flag_stands_above_a_variable_above_the_file_above_the_default() {
-        let file = "http_threads = 1\n[session]\nheartbeat_ms = 1";
-        let variables = [("TIDINGS_SESSION_HEARTBEAT_MS", "2"), ("TIDINGS_HTTP_THREADS", "2")];
-        let settings = gather(file, &variables, &[("session", "heartbeat_ms", "3")]).unwrap();
-        assert_eq!((settings.session.heartbeat_ms, settings.http_threads), (3, 2));
-        assert_eq!(gather(file, &[], &[]).unwrap().session.heartbeat_ms, 1);
-        assert_eq!(gather("", &[], &[]).unwrap().session.heartbeat_ms, 30_000);
-    }
-
-    #[test]
-    fn every_variable_reaches_its_setting() {
-        for setting in Settings::describe() {
-            let mut settings = Settings::default();
-            // A list of addresses is none of texts.
-            let text = setting.default.trim_matches(['"', '[', ']']).to_owned();
-            settings.set_any(setting.table, setting.name, &text).unwrap_or_else(|e| panic!("{setting:?}: {e}"));
-        }
-        let settings = gather("", &[("TIDINGS_API_KEYS", "a, b"), ("TIDINGS_API_KEY", "c")], &[]).unwrap();
-        assert_eq!(settings.all_api_keys().collect::<Vec<_>>(), ["c", "a", "b"]);
-    }
-
-    #[test]
-    fn what_is_misspelt_or_of_the_wrong_type_is_refused() {
-        assert!(gather("http_lisen = \"127.0.0.1:1\"", &[], &[]).is_err());
-        assert!(gather("[sessions]\nheartbeat_ms = 1", &[], &[]).is_err());
-        assert!(gather("http_threads = \"many\"", &[], &[]).is_err());
-        assert!(gather("", &[("TIDINGS_HTTP_LISTEN", "here")], &[]).is_err());
-        assert!(gather("", &[], &[("", "http_lisen", "127.0.0.1:1")]).is_err());
-    }
-
-    #[test]
-    fn connections_fit_the_file_descriptors() {
-        let fitted = |descriptors| {
-            let mut settings = Settings::default();
-            settings.fit_connections(descriptors);
-            (settings.http_connections_max, settings.session.connections_max)
-        };
-        assert_eq!(fitted(u64::MAX), (20_000, 100_000));
-        assert_eq!(fitted(20_000), (1_234, 18_510));
-        assert_eq!(fitted(1_256), (250, 750));
-        assert_eq!(fitted(10), (1, 1));
-    }
-
-    #[test]
-    fn a_server_without_keys_does_not_start() {
-        let start = |variables: &[(&str, &str)]| gather("", variables, &[]).unwrap().check().is_ok();
-        let (api, token) = (("TIDINGS_API_KEY", "k"), ("TIDINGS_TOKEN_KEY", "t"));
-        assert!(start(&[api, token]));
-        assert!(!start(&[]) && !start(&[api]) && !start(&[token]));
-        assert!(!start(&[("TIDINGS_API_KEY", ""), token]));
-        assert!(!start(&[api, token, ("TIDINGS_WEBHOOK_URL", "http://127.0.0.1:1")]));
-    }
-}
+mod tests;

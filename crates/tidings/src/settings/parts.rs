@@ -1,6 +1,7 @@
 //! What each part of the server is told of the settings.
 
 use super::{Retention, Settings};
+use anyhow::Result;
 use std::time::Duration;
 use tidings_api::ApiConfig;
 use tidings_engine::{
@@ -34,12 +35,15 @@ impl Settings {
             sessions_per_kind: self.session.per_device_kind_max,
             sends_per_second: engine.sends_per_second,
             sends_burst: engine.sends_burst,
+            limits: self.limits_config(),
+            public_attributes: self.public_attributes.clone(),
             push: PushConfig {
                 pending_per_device: self.push.pending_per_device_max.min(usize::from(u16::MAX)),
                 running_to_many: self.push.running_to_many_max,
                 scheduled: self.push.scheduled_max,
                 kept: Duration::from_secs(self.push.kept_days * 24 * 60 * 60),
                 flush_interval: Duration::from_millis(self.push.flush_interval_ms),
+                new_devices: self.new_devices(),
             },
             popups: self.popups_config(),
         }
@@ -63,6 +67,8 @@ impl Settings {
             heartbeat: Duration::from_millis(session.heartbeat_ms),
             heartbeat_min: Duration::from_secs(session.heartbeat_s_min),
             heartbeat_max: Duration::from_secs(session.heartbeat_s_max),
+            probe_after: Duration::from_millis(session.probe_after_ms),
+            probe_timeout: Duration::from_millis(session.probe_timeout_ms),
             bind_timeout: Duration::from_millis(session.bind_timeout_ms),
             session_buffer_bytes: session.buffer_bytes,
             session_requests: session.requests_max,
@@ -73,12 +79,16 @@ impl Settings {
         }
     }
 
-    pub(crate) fn api_config(&self) -> ApiConfig {
-        ApiConfig {
+    pub(crate) fn api_config(&self) -> Result<ApiConfig> {
+        Ok(ApiConfig {
             connections_max: self.http_connections_max,
+            connections_per_address_max: self.http_connections_per_address_max,
+            body_bytes_max: self.http_body_bytes_max,
             reads_max: self.http_reads_max,
             backup_dir: self.backup_dir.clone(),
-        }
+            cors: self.cors()?,
+            ..ApiConfig::default()
+        })
     }
 
     /// What is kept; `None` when everything is.

@@ -1,7 +1,6 @@
 //! Popups: what is held, and for how long.
 
 use super::{Settings, macros::settings};
-use anyhow::{Result, bail};
 use std::time::Duration;
 use tidings_engine::popups::PopupsConfig;
 
@@ -26,16 +25,6 @@ settings! {
 const DAY_S: u64 = 24 * 60 * 60;
 
 impl Settings {
-    pub(super) fn check_popups(&self) -> Result<()> {
-        if !(10..=10_000).contains(&self.popups.durable_within_ms) {
-            bail!("[popups] durable_within_ms must be from 10 to 10000");
-        }
-        if self.popups.users_max > u32::MAX as usize / 2 {
-            bail!("[popups] users_max must be at most {}", u32::MAX / 2);
-        }
-        Ok(())
-    }
-
     pub(super) fn popups_config(&self) -> PopupsConfig {
         let popups = &self.popups;
         PopupsConfig {

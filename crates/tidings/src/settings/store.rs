@@ -3,16 +3,16 @@
 use super::{Settings, macros::settings};
 use anyhow::{Result, bail};
 use std::{path::PathBuf, time::Duration};
-use tidings_store::{EmbeddedOptions, PostgresOptions};
+use tidings_store::{EmbeddedOptions, JOURNAL_BYTES_MIN, MEMTABLE_BYTES_MIN, PostgresOptions};
 
 settings! {
     /// The data folder's engine, or a database.
     Store {
         /// Space left free on the disk: below it sends are refused, and go on when there is room again.
         disk_reserve_bytes: u64 = EmbeddedOptions::new("").disk_reserve_bytes,
-        /// Writes gathered in memory before they are sorted into a file; smaller ones stall less.
+        /// Writes gathered in memory before they are sorted into a file; smaller ones stall less. At least 65536.
         memtable_bytes: u64 = EmbeddedOptions::new("").memtable_bytes,
-        /// The journals that an open reads again; above this they are emptied first.
+        /// The journals that an open reads again; above this they are emptied first. At least 67108864 (64 MiB).
         journal_bytes: u64 = EmbeddedOptions::new("").journal_bytes,
         /// Blocks of files kept in memory.
         cache_bytes: u64 = EmbeddedOptions::new("").cache_bytes,
@@ -42,6 +42,14 @@ impl Settings {
         let url = self.store.url.as_deref().unwrap_or_default();
         if !url.is_empty() && !url.starts_with("postgres://") && !url.starts_with("postgresql://") {
             bail!("[store] url is not one of PostgreSQL: postgres://user:password@host:port/database");
+        }
+        for (name, bytes, least) in [
+            ("journal_bytes", self.store.journal_bytes, JOURNAL_BYTES_MIN),
+            ("memtable_bytes", self.store.memtable_bytes, MEMTABLE_BYTES_MIN),
+        ] {
+            if bytes < least {
+                bail!("[store] {name} is {bytes}; it must be at least {least}");
+            }
         }
         Ok(())
     }

@@ -3,6 +3,7 @@
 use super::*;
 use crate::{
     cluster::{bus::LocalBus, log::Change, wire::Message},
+    commit::queue::Party,
     config::EngineConfig,
     delivery::{Fanout, Step},
     directory::Directory,
@@ -254,7 +255,7 @@ fn a_lane_whose_places_are_all_taken_by_what_waits_goes_on() {
     let (first, others) = node.commit(&[node.say()]);
     let mut expected = 1;
     // This node's own come behind another's, and hold all places there are.
-    while let Some(slot) = node.lanes.reserve(Lane::Group) {
+    while let Ok(slot) = node.lanes.reserve(Lane::Group, Party::User(UserNo(expected))) {
         let (span, batch) = node.commit(&[node.say()]);
         let mut items = node.own(&batch);
         items[0].committed.as_mut().unwrap().slot = Some(slot);

@@ -148,7 +148,14 @@ impl World {
         let device_id = format!("device {device}").into();
         // Clocks of nodes differ.
         let since = ms + 700 * index as u64;
-        let device = Device { session: node.sessions, node: NodeNo(0), device_id, device_kind: "phone".into(), since };
+        let device = Device {
+            session: node.sessions,
+            node: NodeNo(0),
+            device_id,
+            device_kind: "phone".into(),
+            since,
+            chat: true,
+        };
         node.presence.arrived(user, device);
         node.here.insert(node.sessions, user);
         self.make_room(index, user);

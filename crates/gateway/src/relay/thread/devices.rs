@@ -152,16 +152,37 @@ impl RelayLoop {
             (Phase::Unbound, kind) if kind & 0x80 != 0 => {}
             (Phase::Unbound, _) => self.close(key, &Refusal::new(ErrorCode::NotBound, "bind first")),
             (_, miop::kind::HEARTBEAT) => self.take_heartbeat(key, payload),
-            (Phase::Live, _) => {
-                if let Some(session) = device.session
-                    && let Some(upstream) = self.upstreams.get_mut(usize::from(device.upstream))
-                {
-                    upstream.out.put(Kind::Data, session, frame);
-                }
-            }
+            (_, miop::kind::UNBIND) => self.take_unbind(key, frame, payload),
+            (Phase::Live, _) => self.pass_on(key, frame),
             // Acknowledgements of pushes that will come again.
             _ => {}
         }
+    }
+
+    /// Puts a frame on the link to the core, if the core has the session.
+    fn pass_on(&mut self, key: usize, frame: &[u8]) {
+        let device = &self.devices[key];
+        if let Some(session) = device.session
+            && let Some(upstream) = self.upstreams.get_mut(usize::from(device.upstream))
+        {
+            upstream.out.put(Kind::Data, session, frame);
+        }
+    }
+
+    /// The device is done, also while the core is away. The core ends the session once it has come to this frame, behind
+    /// all that the device sent before; what the device sends after it is thrown away here.
+    fn take_unbind(&mut self, key: usize, frame: &[u8], payload: &[u8]) {
+        if let Err(error) = decode(miop::kind::UNBIND, payload) {
+            return self.close(key, &Refusal::new(error.code(), error.to_string()));
+        }
+        if self.devices[key].phase == Phase::Live {
+            self.pass_on(key, frame);
+            // The core need not be told twice.
+            self.devices[key].session = None;
+        }
+        self.leave(key);
+        self.closing(key);
+        self.after_write(key, Written::Fine);
     }
 
     fn take_bind(&mut self, key: usize, frame: &[u8], payload: &[u8]) {

@@ -155,6 +155,10 @@ impl RelayLoop {
     /// Bytes for a device. The first of them are its `bound`, or why not.
     fn take_data(&mut self, key: usize, bytes: &[u8]) {
         let phase = self.devices[key].phase;
+        if phase == Phase::Closing {
+            // What the core had on its way when the goodbye began does not follow it.
+            return;
+        }
         let mut bytes = bytes;
         if matches!(phase, Phase::Opening | Phase::Reopening)
             && let Ok(Some(head)) = take_head(bytes, usize::MAX)

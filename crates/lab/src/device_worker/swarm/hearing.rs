@@ -5,7 +5,7 @@ use crate::{
     device_worker::{
         device::{Reading, Stage},
         retry::{Ending, Next},
-        wire::{Said, put_ack, take},
+        wire::{Said, put_ack, put_pong, take},
     },
     process::monotonic_ns,
     worker::record,
@@ -123,6 +123,11 @@ impl Swarm {
                 self.count.redirects += 1;
                 let door = address.and_then(|address| self.door(address));
                 Err(Ending::new("redirected", Next::After { ms: after_ms, door }))
+            }
+            Said::Ping { payload } => {
+                self.scratch.clear();
+                put_pong(&mut self.scratch, payload);
+                self.devices[index].send(&self.scratch).map_err(|error| Ending::of(&error))
             }
             Said::Other => Ok(()),
         }

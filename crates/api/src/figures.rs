@@ -1,0 +1,192 @@
+//! What is measured of this door: how long requests take, who was sent away, and what the process takes.
+
+mod process;
+
+use crate::{
+    connect::CONNECT_PATH,
+    door::{DECIDE_PATH, REPORT_PATH, SEND_PATH},
+    routes,
+};
+use axum::http::{Method, StatusCode};
+use prometheus_client::{
+    encoding::{
+        EncodeLabelSet,
+        text::{encode_eof, encode_registry},
+    },
+    metrics::{
+        counter::ConstCounter,
+        family::Family,
+        histogram::{Histogram, exponential_buckets},
+        info::Info,
+    },
+    registry::Registry,
+};
+use std::{sync::OnceLock, time::Duration};
+use tidings_engine::metrics::Metrics;
+use tidings_listen::Places;
+
+/// What ends every exposition.
+const EOF: &str = "# EOF\n";
+/// The route of requests that are for none.
+const NO_ROUTE: &str = "none";
+const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
+
+/// What a request is counted by. Each label has few values: routes are those of the description, methods those that it knows.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RequestLabel {
+    route: String,
+    method: &'static str,
+    status: &'static str,
+}
+
+type Requests = Family<RequestLabel, Histogram, fn() -> Histogram>;
+
+/// The times of one operation that is asked for often, by the classes of statuses: found without a look-up.
+pub(crate) struct Often {
+    requests: Requests,
+    route: &'static str,
+    classes: [OnceLock<Histogram>; CLASSES.len()],
+}
+
+impl Often {
+    fn new(requests: &Requests, route: &'static str) -> Self {
+        Often { requests: requests.clone(), route, classes: Default::default() }
+    }
+
+    pub(crate) fn observe(&self, status: StatusCode, took: Duration) {
+        let class = class_of(status);
+        let times = self.classes[class].get_or_init(|| {
+            let label = RequestLabel { route: self.route.to_owned(), method: "POST", status: CLASSES[class] };
+            self.requests.get_or_create(&label).clone()
+        });
+        times.observe(took.as_secs_f64());
+    }
+}
+
+/// The figures of this door.
+pub(crate) struct Figures {
+    registry: Registry,
+    requests: Requests,
+    routes: Vec<String>,
+    pub(crate) sends: Often,
+    pub(crate) decisions: Often,
+    pub(crate) reports: Often,
+}
+
+impl Figures {
+    pub(crate) fn new() -> Self {
+        let mut registry = Registry::with_prefix("tidings");
+        // 0.1 ms to about 6.5 s: a question that memory answers, and the slowest page of history.
+        let requests: Requests = Family::new_with_constructor(|| Histogram::new(exponential_buckets(0.000_1, 2.0, 17)));
+        registry.register("http_request_seconds", "From a request's head to that of its answer", requests.clone());
+        let mut routes: Vec<String> = routes::openapi().paths.paths.keys().cloned().collect();
+        routes.push(CONNECT_PATH.to_owned());
+        // What stands for itself comes before what stands for any id.
+        routes.sort_by_key(|route| route.matches('{').count());
+        let often = |route| Often::new(&requests, route);
+        let (sends, decisions, reports) = (often(SEND_PATH), often(DECIDE_PATH), often(REPORT_PATH));
+        Figures { registry, requests, routes, sends, decisions, reports }
+    }
+
+    /// Counts a request by its path and method.
+    pub(crate) fn observe(&self, path: &str, method: &Method, status: StatusCode, took: Duration) {
+        let route = self.route_of(path).unwrap_or(NO_ROUTE).to_owned();
+        let label = RequestLabel { route, method: method_of(method), status: CLASSES[class_of(status)] };
+        self.requests.get_or_create(&label).observe(took.as_secs_f64());
+    }
+
+    fn route_of(&self, path: &str) -> Option<&str> {
+        self.routes.iter().find(|route| fits(route, path)).map(String::as_str)
+    }
+
+    /// The engine's figures, this door's and the process's, as OpenMetrics text.
+    pub(crate) fn render(&self, metrics: &Metrics, places: &Places) -> String {
+        let mut now = Registry::with_prefix("tidings");
+        let help = "Idle connections without a credential that were closed to make room";
+        now.register("http_connections_evicted", help, ConstCounter::new(places.evicted()));
+        put_together(metrics, &[&self.registry, &now])
+    }
+}
+
+/// The figures of a process without this door, as OpenMetrics text.
+pub fn render(metrics: &Metrics) -> String {
+    put_together(metrics, &[])
+}
+
+fn put_together(metrics: &Metrics, others: &[&Registry]) -> String {
+    let mut text = metrics.render();
+    text.truncate(text.strip_suffix(EOF).map_or(text.len(), str::len));
+    let mut build = Registry::with_prefix("tidings");
+    let labels =
+        [("version", env!("CARGO_PKG_VERSION")), ("os", std::env::consts::OS), ("arch", std::env::consts::ARCH)];
+    build.register("build", "The program that runs", Info::new(labels.to_vec()));
+    for registry in others.iter().copied().chain([&build, &process::registry()]) {
+        // Writing to memory cannot fail.
+        let _ = encode_registry(&mut text, registry);
+    }
+    let _ = encode_eof(&mut text);
+    text
+}
+
+/// Whether a path is one of a route's, part by part.
+fn fits(route: &str, path: &str) -> bool {
+    let (mut route, mut path) = (route.split('/'), path.split('/'));
+    loop {
+        match (route.next(), path.next()) {
+            (None, None) => return true,
+            (Some(known), Some(part)) if known == part || known.starts_with('{') && !part.is_empty() => {}
+            _ => return false,
+        }
+    }
+}
+
+fn class_of(status: StatusCode) -> usize {
+    usize::from(status.as_u16() / 100).clamp(1, CLASSES.len()) - 1
+}
+
+fn method_of(method: &Method) -> &'static str {
+    const NAMES: [&str; 7] = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"];
+    NAMES.into_iter().find(|name| *name == method.as_str()).unwrap_or("other")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_has_the_route_of_its_parts() {
+        let figures = Figures::new();
+        for (path, route) in [
+            ("/v1/messages", Some("/v1/messages")),
+            ("/v1/conversations/g%20x/messages", Some("/v1/conversations/{conversation}/messages")),
+            ("/v1/popups/decide", Some("/v1/popups/decide")),
+            ("/v1/popups/summer", Some("/v1/popups/{popup}")),
+            ("/v1/connect", Some("/v1/connect")),
+            ("/v1/popups/", None),
+            ("/v1/messages/7", None),
+            ("/", None),
+            ("", None),
+        ] {
+            assert_eq!(figures.route_of(path), route, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_process_without_the_door_tells_of_itself_too() {
+        let text = render(&Metrics::new());
+        for name in
+            ["tidings_build_info{", "process_open_fds ", "process_cpu_seconds_total ", "tidings_commits_total 0"]
+        {
+            assert!(text.lines().any(|line| line.starts_with(name)), "no {name} in {text}");
+        }
+        assert!(text.ends_with("\n# EOF\n") && text.matches("# EOF").count() == 1, "{text}");
+    }
+
+    #[test]
+    fn classes_and_methods_are_few() {
+        let class = |status| CLASSES[class_of(StatusCode::from_u16(status).unwrap_or_default())];
+        assert_eq!([101, 204, 304, 413, 503].map(class), CLASSES);
+        assert_eq!(class(999), "5xx");
+        assert_eq!((method_of(&Method::PATCH), method_of(&Method::TRACE)), ("PATCH", "other"));
+    }
+}

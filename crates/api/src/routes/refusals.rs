@@ -1,0 +1,119 @@
+//! The refusals in the description: which statuses an operation may answer, and with which codes.
+//!
+//! Derived from the codes themselves, so that a new code is described by having its status.
+
+use crate::problem::PROBLEM_JSON;
+use std::collections::BTreeMap;
+use tidings_protocol::error::ErrorCode;
+use utoipa::{
+    IntoResponses,
+    openapi::{
+        ContentBuilder, Ref, RefOr, Response, ResponseBuilder,
+        header::{Header, HeaderBuilder},
+        schema::{Object, Type},
+    },
+};
+
+/// What any operation may answer to a caller who has to say who it is.
+pub(super) struct Refusals;
+/// What one that takes a body may answer besides.
+pub(super) struct TakesBody;
+/// What one may answer whose success depends on what is there already.
+pub(super) struct Conflict;
+/// What one may answer whose path an id completes: some ids name other operations.
+pub(super) struct OtherMethods;
+/// What one may answer that anybody may call.
+pub(super) struct Open;
+
+/// The name of each status's answer in the description.
+const NAMES: [(u16, &str); 12] = [
+    (400, "Malformed"),
+    (401, "Unauthorized"),
+    (403, "Forbidden"),
+    (404, "NotFound"),
+    (405, "MethodNotAllowed"),
+    (409, "Conflict"),
+    (413, "LimitExceeded"),
+    (415, "UnsupportedMediaType"),
+    (422, "InvalidField"),
+    (429, "RateLimited"),
+    (500, "Internal"),
+    (503, "Unavailable"),
+];
+
+/// Codes that end sessions, and answer no operation of this door.
+const OF_SESSIONS: [ErrorCode; 4] =
+    [ErrorCode::NotBound, ErrorCode::AlreadyBound, ErrorCode::Replaced, ErrorCode::Kicked];
+
+impl IntoResponses for Refusals {
+    fn responses() -> BTreeMap<String, RefOr<Response>> {
+        answers(&[400, 401, 403, 404, 413, 422, 429, 500, 503])
+    }
+}
+
+impl IntoResponses for TakesBody {
+    fn responses() -> BTreeMap<String, RefOr<Response>> {
+        answers(&[415])
+    }
+}
+
+impl IntoResponses for Conflict {
+    fn responses() -> BTreeMap<String, RefOr<Response>> {
+        answers(&[409])
+    }
+}
+
+impl IntoResponses for OtherMethods {
+    fn responses() -> BTreeMap<String, RefOr<Response>> {
+        answers(&[405])
+    }
+}
+
+impl IntoResponses for Open {
+    fn responses() -> BTreeMap<String, RefOr<Response>> {
+        answers(&[400, 500, 503])
+    }
+}
+
+fn answers(statuses: &[u16]) -> BTreeMap<String, RefOr<Response>> {
+    let named = NAMES.iter().filter(|(status, _)| statuses.contains(status));
+    named.map(|(status, name)| (status.to_string(), RefOr::Ref(Ref::from_response_name(*name)))).collect()
+}
+
+/// The answers that operations refer to.
+pub(super) fn described() -> BTreeMap<String, RefOr<Response>> {
+    NAMES.iter().map(|(status, name)| ((*name).to_owned(), RefOr::T(described_as(*status)))).collect()
+}
+
+fn described_as(status: u16) -> Response {
+    let codes = ErrorCode::ALL.iter().filter(|code| code.http_status() == status && !OF_SESSIONS.contains(code));
+    let codes: Vec<String> = codes.map(|code| format!("`{code}`")).collect();
+    let content = ContentBuilder::new().schema(Some(Ref::from_schema_name("Problem"))).build();
+    let response =
+        ResponseBuilder::new().description(format!("Refused: {}", codes.join(", "))).content(PROBLEM_JSON, content);
+    match status {
+        405 => response.header("Allow", header(Type::String, "The methods that the path takes")),
+        401 => response.header("WWW-Authenticate", header(Type::String, "The scheme: `Bearer`")),
+        429 | 503 => response.header("Retry-After", header(Type::Integer, "After how many seconds to try again")),
+        _ => response,
+    }
+    .build()
+}
+
+fn header(kind: Type, description: &str) -> Header {
+    HeaderBuilder::new().schema(Some(Object::with_type(kind))).description(Some(description)).build()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_code_has_a_place_in_the_description() {
+        for code in ErrorCode::ALL {
+            let status = code.http_status();
+            let elsewhere = OF_SESSIONS.contains(code) || status == 408;
+            assert!(elsewhere || NAMES.iter().any(|(named, _)| *named == status), "{code} is described nowhere");
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! What `/metrics` tells: of the process by the usual names, of requests by their routes, of the program.
+#![allow(clippy::unwrap_used)]
+mod support;
+
+use std::collections::BTreeSet;
+use support::*;
+
+fn value(metrics: &str, name: &str) -> f64 {
+    let line = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    line.unwrap_or_else(|| panic!("no {name} in\n{metrics}")).parse().unwrap()
+}
+
+#[test]
+fn the_process_is_told_of_by_the_usual_names() {
+    let server = Server::start();
+    let mut app = server.app();
+    let metrics = expect_status(&mut app, "GET", "/metrics", "", 200);
+    let fits = |name: &str, least: f64, most: f64| {
+        let value = value(&metrics, name);
+        assert!((least..=most).contains(&value), "{name} {value}");
+    };
+    fits("process_resident_memory_bytes", 1e6, 1e11);
+    fits("process_virtual_memory_bytes", 1e6, 1e15);
+    fits("process_cpu_seconds_total", 0.001, 1e6);
+    fits("process_open_fds", 5.0, 1e6);
+    fits("process_max_fds", 64.0, 1e19);
+    fits("process_threads", 3.0, 1e5);
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs_f64();
+    // Machines' clocks are put while they run: by a day at most.
+    fits("process_start_time_seconds", now - 86_400.0, now + 86_400.0);
+    // Other tests of this process open and close sockets meanwhile: what is held here alone counts.
+    let held: Vec<_> = (0..300).map(|_| std::fs::File::open("/dev/null").unwrap()).collect();
+    let open = value(&expect_status(&mut app, "GET", "/metrics", "", 200), "process_open_fds");
+    assert!(open >= held.len() as f64, "{open}");
+    let version = env!("CARGO_PKG_VERSION");
+    let line = metrics.lines().find(|line| line.starts_with("tidings_build_info{"));
+    assert!(
+        line.is_some_and(|line| line.contains(&format!("version=\"{version}\"")) && line.ends_with("} 1")),
+        "{line:?}"
+    );
+}
+
+#[test]
+fn requests_are_timed_by_route_method_and_status() {
+    let server = Server::start().with_people();
+    let mut app = server.app();
+    let send = r#"{"conversation":"g","from":"alice","body":1}"#;
+    for _ in 0..3 {
+        expect_status(&mut app, "POST", "/v1/messages", send, 200);
+    }
+    expect_status(&mut app, "POST", "/v1/messages", "{", 400);
+    // On the way past the library, and then through it.
+    for mut asker in [server.app(), app] {
+        expect_status(&mut asker, "POST", "/v1/popups/decide", r#"{"user":"alice","placement":"home"}"#, 204);
+        expect_status(&mut asker, "GET", "/v1/conversations/g/messages", "", 200);
+        expect_status(&mut asker, "GET", "/v1/users/alice", "", 200);
+        for nowhere in 0..5 {
+            expect_status(&mut asker, "GET", &format!("/v1/nowhere/{nowhere}"), "", 404);
+        }
+    }
+    let metrics = expect_status(&mut server.app(), "GET", "/metrics", "", 200);
+    let count = |route: &str, method: &str, status: &str| {
+        let labels = format!("{{route=\"{route}\",method=\"{method}\",status=\"{status}\"}}");
+        value(&metrics, &format!("tidings_http_request_seconds_count{labels}"))
+    };
+    assert_eq!(count("/v1/messages", "POST", "2xx"), 3.0);
+    assert_eq!(count("/v1/messages", "POST", "4xx"), 1.0);
+    assert_eq!(count("/v1/popups/decide", "POST", "2xx"), 2.0);
+    assert_eq!(count("/v1/conversations/{conversation}/messages", "GET", "2xx"), 2.0);
+    assert_eq!(count("/v1/users/{user}", "GET", "2xx"), 2.0);
+    assert_eq!(count("none", "GET", "4xx"), 10.0);
+}
+
+#[test]
+fn the_exposition_is_one_of_openmetrics_for_who_asks() {
+    let server = Server::start();
+    let answer = server
+        .raw(b"GET /metrics HTTP/1.1\r\nHost: x\r\nAccept: application/openmetrics-text\r\nConnection: close\r\n\r\n");
+    let (head, text) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.contains("content-type: application/openmetrics-text; version=1.0.0; charset=utf-8"), "{head}");
+    assert!(text.ends_with("# EOF\n") && text.matches("# EOF").count() == 1, "{text}");
+    let mut families = BTreeSet::new();
+    for family in text.lines().filter_map(|line| line.strip_prefix("# TYPE ")) {
+        assert!(families.insert(family.split(' ').next().unwrap()), "{family} is there twice");
+    }
+}

@@ -1,0 +1,92 @@
+//! What becomes known of a commit: to live members, by the lanes; to those who wait, by their replies.
+
+use super::{Reply, proposal_refusal};
+use crate::{
+    lanes::{Committed, LaneSlot, Lanes},
+    model::*,
+    shards::SendReply,
+    store::*,
+};
+use std::{sync::Arc, time::Instant};
+use tidings_protocol::{
+    error::{ErrorCode, Refusal},
+    http::SendReceipt,
+};
+
+/// What live members must learn of an outcome, if anything.
+pub(super) fn committed(
+    proposal: Proposal,
+    conversation: Option<Arc<Conversation>>,
+    outcome: &Outcome,
+    slot: Option<LaneSlot>,
+    at: Instant,
+) -> Option<Committed> {
+    let stored = |content: NewEntry, a: &Appended| StoredEntry { seq: a.seq, position: a.position, at: a.at, content };
+    let quiet = |conversation, entry| Committed { conversation, joined: vec![], left: vec![], entry, slot: None, at };
+    let mut committed = match (proposal, outcome) {
+        (Proposal::Append { entry, .. }, Outcome::Appended(a)) if !a.duplicate => {
+            quiet(conversation?, Some(stored(entry, a)))
+        }
+        (Proposal::ChangeMembers { notice, .. }, Outcome::MembersChanged { added, removed, notice: appended, .. }) => {
+            let entry = notice.zip(appended.as_ref()).map(|(content, a)| stored(content, a));
+            Committed { joined: added.clone(), left: removed.clone(), ..quiet(conversation?, entry) }
+        }
+        (Proposal::CreateConversation(new), Outcome::Conversation { conversation, created: true }) => {
+            let joined = new.members.iter().map(|(user, _)| *user).collect();
+            Committed { joined, ..quiet(Arc::new(conversation.clone()), None) }
+        }
+        (Proposal::UpdateConversation { notice: Some(notice), .. }, Outcome::Appended(a)) => {
+            quiet(conversation?, Some(stored(notice, a)))
+        }
+        _ => return None,
+    };
+    committed.slot = slot;
+    Some(committed)
+}
+
+/// Answers gathered per shard, so that a batch wakes each shard once.
+pub(super) struct Replies<'a> {
+    lanes: &'a Lanes,
+    by_shard: Vec<Vec<SendReply>>,
+}
+
+impl<'a> Replies<'a> {
+    pub(super) fn new(lanes: &'a Lanes) -> Self {
+        Replies { lanes, by_shard: vec![Vec::new(); lanes.shards().count()] }
+    }
+
+    pub(super) fn answer(
+        &mut self,
+        reply: Reply,
+        result: Result<Outcome, Refusal>,
+        conversation: Option<Arc<Conversation>>,
+    ) {
+        match reply {
+            // The caller may have gone away (a closed HTTP connection); the commit stands.
+            Reply::Caller(caller) => drop(caller.send(result)),
+            Reply::Session { shard, session, reference } => {
+                let result = result.and_then(|outcome| receipt(&outcome, conversation.as_deref()));
+                self.by_shard[shard].push(SendReply { session, reference, result });
+            }
+        }
+    }
+
+    pub(super) fn send(self) {
+        for (shard, replies) in self.by_shard.into_iter().enumerate() {
+            if !replies.is_empty() {
+                self.lanes.shards().send_replies(shard, replies);
+            }
+        }
+    }
+}
+
+/// The receipt of an append.
+pub(crate) fn receipt(outcome: &Outcome, conversation: Option<&Conversation>) -> Result<SendReceipt, Refusal> {
+    match (outcome, conversation) {
+        (Outcome::Appended(a), Some(c)) => {
+            Ok(SendReceipt { conversation: c.id.clone(), seq: a.seq, at: a.at, duplicate: a.duplicate })
+        }
+        (Outcome::Refused(refused), _) => Err(proposal_refusal(refused)),
+        _ => Err(Refusal::new(ErrorCode::Internal, "an outcome of another kind")),
+    }
+}

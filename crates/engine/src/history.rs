@@ -1,0 +1,131 @@
+//! A conversation's timeline, page by page: from a sequence number or time, or from where another page ended.
+
+mod cursor;
+
+use crate::{
+    commit::store_refusal,
+    engine::{Actor, Engine},
+    model::*,
+    reads::{READ_AT_ONCE, entry_of},
+    store::End,
+};
+use cursor::{PageCursor, Range};
+use std::collections::VecDeque;
+use tidings_protocol::{
+    error::Refusal,
+    http::{HistoryPage, HistoryQuery},
+    limits::{HISTORY_PAGE_BYTES_MAX, HISTORY_PAGE_MAX},
+};
+
+/// Entries in a page of history when the caller does not say.
+const HISTORY_PAGE_DEFAULT: usize = 50;
+
+impl Engine {
+    /// A page of a timeline, oldest first.
+    ///
+    /// Its `next` and `previous` lead to the pages after and before it within what the first page was asked for. Whoever
+    /// follows one of them until it is absent has had each entry once: a page begins where the other ended, by sequence
+    /// number, whatever is sent meanwhile.
+    pub fn history(&self, actor: &Actor, conversation: &str, query: &HistoryQuery) -> Result<HistoryPage, Refusal> {
+        let conversation = self.directory.require_conversation_by(actor, conversation)?;
+        self.check_may_read(actor, &conversation)?;
+        let limit = match query.limit.unwrap_or(HISTORY_PAGE_DEFAULT) {
+            0 => return Err(Refusal::field("limit", "must be at least 1, got 0")),
+            limit if limit > HISTORY_PAGE_MAX => {
+                return Err(Refusal::limit("limit (entries)", HISTORY_PAGE_MAX as u64, limit as u64));
+            }
+            limit => limit,
+        };
+        let (range, from, start) = self.page_asked_for(&conversation, query)?;
+        let head = self.store.head(conversation.no).map_err(store_refusal)?;
+        let first = range.from_seq.max(head.first_seq);
+        let mut last = range.to_seq.min(head.last_seq);
+        if let Some(time) = range.to_time {
+            last = last.min(self.seq_at(conversation.no, time.saturating_add(1))?.saturating_sub(1));
+        }
+        let (page_first, page_last) = match (from, start) {
+            (End::Oldest, Some(seq)) => (first.max(seq), last),
+            (End::Newest, Some(seq)) => (first, last.min(seq)),
+            (_, None) => (first, last),
+        };
+        let stored = match page_first <= page_last {
+            true => self.page_of(conversation.no, page_first, page_last, limit, from)?,
+            false => Vec::new(),
+        };
+        let more = page_first <= page_last && (page_last - page_first + 1) > stored.len() as u64;
+        let cursor = |towards: End, seq: u64| PageCursor { towards, seq, range }.to_text(&conversation.id);
+        let newest = stored.last().map(|entry| entry.seq).filter(|newest| *newest < last);
+        let oldest = stored.first().map(|entry| entry.seq).filter(|oldest| *oldest > first);
+        Ok(HistoryPage {
+            entries: stored.iter().map(|entry| entry_of(&conversation.id, entry)).collect::<Result<_, _>>()?,
+            next: newest.map(|newest| cursor(End::Oldest, newest + 1)),
+            previous: oldest.map(|oldest| cursor(End::Newest, oldest - 1)),
+            more,
+            conversation_first_seq: head.first_seq,
+            conversation_last_seq: head.last_seq,
+            first_seq: head.first_seq,
+            last_seq: head.last_seq,
+        })
+    }
+
+    /// The range that is paged through, from which of its ends this page is taken, and where it starts if not there.
+    fn page_asked_for(
+        &self,
+        conversation: &Conversation,
+        query: &HistoryQuery,
+    ) -> Result<(Range, End, Option<u64>), Refusal> {
+        let HistoryQuery { cursor, from_seq, to_seq, from_time, to_time, limit: _ } = query;
+        if let Some(text) = cursor {
+            if from_seq.or(*to_seq).or(*from_time).or(*to_time).is_some() {
+                let why = "has the range of its first page: only limit may be given with it";
+                return Err(Refusal::field("cursor", why));
+            }
+            let PageCursor { towards, seq, range } = PageCursor::of_text(text, &conversation.id)?;
+            return Ok((range, towards, Some(seq)));
+        }
+        let mut range =
+            Range { from_seq: from_seq.unwrap_or(1), to_seq: to_seq.unwrap_or(u64::MAX), to_time: *to_time };
+        if let Some(time) = from_time {
+            range.from_seq = range.from_seq.max(self.seq_at(conversation.no, *time)?);
+        }
+        let from = if from_seq.or(*from_time).is_some() { End::Oldest } else { End::Newest };
+        Ok((range, from, None))
+    }
+
+    fn seq_at(&self, no: ConversationNo, time: u64) -> Result<u64, Refusal> {
+        self.store.seq_at(no, time).map_err(store_refusal)
+    }
+
+    /// Entries of a range from one of its ends, oldest first; fewer than `limit` when they are large.
+    fn page_of(
+        &self,
+        no: ConversationNo,
+        mut first: u64,
+        mut last: u64,
+        limit: usize,
+        from: End,
+    ) -> Result<Vec<StoredEntry>, Refusal> {
+        let mut page: VecDeque<StoredEntry> = VecDeque::new();
+        let mut bytes = 0;
+        while page.len() < limit && bytes < HISTORY_PAGE_BYTES_MAX && first <= last {
+            let at_once = READ_AT_ONCE.min(limit - page.len());
+            let mut part = VecDeque::from(self.store.entries(no, first, last, at_once, from).map_err(store_refusal)?);
+            if part.is_empty() {
+                break;
+            }
+            while bytes < HISTORY_PAGE_BYTES_MAX
+                && let Some(entry) = if from == End::Oldest { part.pop_front() } else { part.pop_back() }
+            {
+                bytes += entry.content.body.len();
+                if from == End::Oldest {
+                    first = entry.seq + 1;
+                    page.push_back(entry);
+                } else {
+                    last = entry.seq - 1;
+                    page.push_front(entry);
+                }
+            }
+        }
+        Ok(page.into())
+    }
+}

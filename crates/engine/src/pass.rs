@@ -1,0 +1,180 @@
+//! What a token allows: whose it is, what it may be used for, and until when. The doors read it from a token that they
+//! verified; whatever a caller asks for is checked against it before the engine is asked.
+
+use crate::{engine::Actor, model::User};
+use std::{fmt, str::FromStr};
+use tidings_protocol::error::{ErrorCode, Refusal};
+
+/// One thing that a token may be used for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Scope {
+    /// Be handed messages, read history, lists and cards, move read marks, mute, leave, follow.
+    Read = 1,
+    /// Send messages, and say that the user is typing.
+    Send = 1 << 1,
+    /// Open direct conversations.
+    OpenDirect = 1 << 2,
+    /// Create groups, change their cards and members.
+    OpenGroup = 1 << 3,
+    /// Watch others come and go.
+    Presence = 1 << 4,
+    /// Ask for popups, report on them, be shown one.
+    Popups = 1 << 5,
+    /// Be a device that pushes go to.
+    Push = 1 << 6,
+}
+
+impl Scope {
+    pub const ALL: [Scope; 7] =
+        [Scope::Read, Scope::Send, Scope::OpenDirect, Scope::OpenGroup, Scope::Presence, Scope::Popups, Scope::Push];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Scope::Read => "read",
+            Scope::Send => "send",
+            Scope::OpenDirect => "open_direct",
+            Scope::OpenGroup => "open_group",
+            Scope::Presence => "presence",
+            Scope::Popups => "popups",
+            Scope::Push => "push",
+        }
+    }
+}
+
+/// A set of [`Scope`]s.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Scopes(u8);
+
+impl Scopes {
+    pub const NONE: Scopes = Scopes(0);
+    pub const ALL: Scopes = Scopes((1 << Scope::ALL.len()) - 1);
+
+    pub fn contains(self, scope: Scope) -> bool {
+        self.0 & scope as u8 != 0
+    }
+
+    #[must_use]
+    pub fn with(self, scope: Scope) -> Scopes {
+        Scopes(self.0 | scope as u8)
+    }
+
+    /// The scopes of a claim. Words that stand for none of ours are other services' and left out.
+    pub fn of_words<'a>(words: impl IntoIterator<Item = &'a str>) -> Scopes {
+        words.into_iter().filter_map(|word| word.parse().ok()).fold(Scopes::NONE, Scopes::with)
+    }
+
+    /// Refuses what the set does not allow.
+    pub fn check(self, scope: Scope) -> Result<(), Refusal> {
+        match self.contains(scope) {
+            true => Ok(()),
+            false => Err(Refusal::new(
+                ErrorCode::Forbidden,
+                format!("scope: the token does not allow this; it needs {:?}", scope.name()),
+            )),
+        }
+    }
+}
+
+/// A word that names no scope.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no scope; there are read, send, open_direct, open_group, presence, popups, push")]
+pub struct NoSuchScope(String);
+
+impl FromStr for Scope {
+    type Err = NoSuchScope;
+
+    fn from_str(word: &str) -> Result<Self, NoSuchScope> {
+        Scope::ALL.into_iter().find(|scope| scope.name() == word).ok_or_else(|| NoSuchScope(word.into()))
+    }
+}
+
+impl fmt::Display for Scope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// What a verified token says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pass {
+    /// The user's id.
+    pub user: String,
+    pub scopes: Scopes,
+    /// When the token was issued, as far as it says, in milliseconds since 1970 UTC.
+    pub issued_at: Option<u64>,
+    /// When its time is over, likewise.
+    pub expires_at: u64,
+    /// Signed by a node of this cluster for a session whose own token was looked at there.
+    pub of_node: bool,
+}
+
+impl Pass {
+    /// Refuses a token that was issued before its user's tokens were revoked. One that does not say when it was issued
+    /// may have been.
+    pub fn check_revoked(&self, user: &User) -> Result<(), Refusal> {
+        let is_good = self.of_node || user.revoked_at == 0 || self.issued_at.is_some_and(|at| at >= user.revoked_at);
+        if is_good {
+            return Ok(());
+        }
+        let why = match self.issued_at {
+            Some(_) => "the token is not valid: the user's tokens were revoked after it was issued (`iat`)",
+            None => {
+                "the token is not valid: the user's tokens were revoked, and it does not say when it was issued (`iat`)"
+            }
+        };
+        Err(Refusal::new(ErrorCode::Unauthorized, why))
+    }
+}
+
+/// Who calls, and what for.
+#[derive(Debug, Clone)]
+pub struct Caller {
+    pub actor: Actor,
+    pub scopes: Scopes,
+}
+
+impl Caller {
+    /// An app server: everything is allowed.
+    pub const APP: Caller = Caller { actor: Actor::App, scopes: Scopes::ALL };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::UserNo;
+
+    #[test]
+    fn a_set_allows_what_it_names_and_nothing_else() {
+        let scopes = Scopes::of_words("read openid push".split(' '));
+        for scope in Scope::ALL {
+            let allowed = matches!(scope, Scope::Read | Scope::Push);
+            assert_eq!(scopes.check(scope).is_ok(), allowed, "{scope}");
+            assert!(Scopes::ALL.contains(scope) && !Scopes::NONE.contains(scope), "{scope}");
+            assert_eq!(scope.name().parse(), Ok(scope));
+        }
+        assert!("everything".parse::<Scope>().is_err());
+    }
+
+    #[test]
+    fn a_token_from_before_the_revocation_is_refused() {
+        let user = |revoked_at| User {
+            no: UserNo(1),
+            id: "ada".into(),
+            name: None,
+            avatar: None,
+            attributes: None,
+            created_at: 0,
+            do_not_disturb: None,
+            revoked_at,
+        };
+        let check = |issued_at, revoked_at, of_node| {
+            let pass = Pass { user: "ada".into(), scopes: Scopes::ALL, issued_at, expires_at: 9_000, of_node };
+            pass.check_revoked(&user(revoked_at)).is_ok()
+        };
+        assert!(check(None, 0, false) && check(Some(1_000), 0, false), "never revoked");
+        assert!(check(Some(5_000), 5_000, false) && check(Some(5_001), 5_000, false));
+        assert!(!check(Some(4_999), 5_000, false) && !check(None, 5_000, false));
+        assert!(check(None, 5_000, true), "a session's own token was looked at where it is");
+    }
+}

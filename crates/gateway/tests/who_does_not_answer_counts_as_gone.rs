@@ -1,0 +1,248 @@
+//! A session that is handed messages and does not answer a ping counts as gone: what it was handed goes out by offline
+//! push, on whichever node it was. One that answers stays; one that is there for pushes alone never counts.
+#![allow(clippy::unwrap_used)]
+
+#[path = "support/devices.rs"]
+mod devices;
+mod support;
+
+use crossbeam_channel::{Receiver, Sender, unbounded};
+use devices::{LOCAL, OpenDoor};
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+use support::*;
+use tidings_client::{device::DeviceSession, session::Session};
+use tidings_engine::{
+    cluster::bus::LocalBus,
+    memory::MemoryStore,
+    outbox::{Webhook, WebhookDelivery, WebhookError},
+};
+use tidings_gateway::{GatewayConfig, door::MiopDoorConfig};
+use tidings_protocol::{
+    error::ErrorCode,
+    frames::ServerFrame,
+    miop::{Bind, Frame, PROBE, VERSION, wants},
+};
+
+/// Who answers has so long: a thread of a busy machine may be stopped for seconds.
+const TIMEOUT: Duration = Duration::from_secs(8);
+
+fn config() -> GatewayConfig {
+    GatewayConfig { probe_after: Duration::from_millis(200), probe_timeout: TIMEOUT, ..gateway_config() }
+}
+
+/// What the webhook was told: texts, and who is to be told.
+struct App(Sender<(String, Vec<String>)>);
+
+impl Webhook for App {
+    fn deliver(&self, delivery: &WebhookDelivery) -> Result<(), WebhookError> {
+        let body: serde_json::Value = serde_json::from_slice(&delivery.body).unwrap();
+        for event in body["events"].as_array().unwrap() {
+            let recipients = event["recipients"].as_array().unwrap();
+            let recipients = recipients.iter().map(|user| user.as_str().unwrap().to_owned()).collect();
+            self.0.send((event["entry"]["body"].as_str().unwrap().to_owned(), recipients)).unwrap();
+        }
+        Ok(())
+    }
+}
+
+fn app() -> (Arc<App>, Receiver<(String, Vec<String>)>) {
+    let (told, hears) = unbounded();
+    (Arc::new(App(told)), hears)
+}
+
+/// A client that reads all the time, and so answers pings, until it is told to stop; then it tells what it got.
+struct Reader {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<Vec<String>>,
+}
+
+impl Reader {
+    fn start(mut session: Session) -> Reader {
+        let stop = Arc::new(AtomicBool::new(false));
+        let told = stop.clone();
+        let thread = std::thread::spawn(move || {
+            let mut texts = Vec::new();
+            while !told.load(Ordering::Relaxed) {
+                match session.next(Duration::from_millis(20)).unwrap() {
+                    Some(ServerFrame::Messages { entries, .. }) => texts.extend(entries.iter().map(text_of)),
+                    Some(ServerFrame::Error { code, message, .. }) => panic!("{code:?} {message}"),
+                    _ => {}
+                }
+            }
+            texts
+        });
+        Reader { stop, thread }
+    }
+
+    fn end(self) -> Vec<String> {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().unwrap()
+    }
+}
+
+#[track_caller]
+fn told(hears: &Receiver<(String, Vec<String>)>) -> (String, Vec<String>) {
+    hears.recv_timeout(PATIENCE).expect("the webhook is told")
+}
+
+#[test]
+fn a_half_open_member_of_a_group_is_pushed_to_and_its_session_closed() {
+    let (app, hears) = app();
+    let server = Server::with_webhook(config(), Arc::new(MemoryStore::default()), app);
+    server.users(&["alice", "bob", "cleo", "dan"]);
+    server.group("g", &["alice", "bob", "cleo", "dan"]);
+    let mut bob = server.open("bob", "phone");
+    let cursor = bob.cursor.clone().unwrap();
+    let cleo = Reader::start(server.open("cleo", "phone"));
+    for text in ["one", "two"] {
+        server.say("alice", "g", text);
+        assert_eq!(
+            told(&hears).1,
+            ["alice", "dan"].map(str::to_owned)[1..],
+            "those who are offline are told of at once"
+        );
+    }
+    // Bob's kernel takes the bytes; nobody reads them.
+    let both: BTreeSet<_> = [told(&hears), told(&hears)].into();
+    assert_eq!(both, ["one", "two"].map(|text| (text.to_owned(), vec!["bob".to_owned()])).into());
+    until("his session is over", || server.online("bob") == 0);
+    assert_eq!(server.online("cleo"), 1);
+    // He hears why when he looks, and misses nothing.
+    check_end(&mut bob, ErrorCode::HeartbeatTimeout);
+    let mut bob = server.resume("bob", "phone", &cursor);
+    assert!(bound(&bob).resume.complete);
+    assert_eq!(entries(&mut bob, 2).iter().map(text_of).collect::<Vec<_>>(), ["one", "two"]);
+    assert_eq!(cleo.end(), ["one", "two"]);
+    assert!(hears.try_recv().is_err(), "cleo answered, and is told of to nobody");
+}
+
+#[test]
+fn who_answers_stays_and_an_idle_session_is_asked_nothing() {
+    let (app, hears) = app();
+    // Asked long before it is given up.
+    let server = Server::with_webhook(config(), Arc::new(MemoryStore::default()), app);
+    server.users(&["alice", "bob", "cleo"]);
+    let mut idle = server.open("cleo", "phone");
+    let bob = Reader::start(server.open("bob", "phone"));
+    let started = Instant::now();
+    let mut said = 0;
+    while started.elapsed() < TIMEOUT + Duration::from_secs(3) {
+        server.say("alice", "alice~bob", &said.to_string());
+        said += 1;
+        std::thread::park_timeout(Duration::from_millis(300));
+    }
+    assert_eq!(server.online("bob"), 1);
+    assert_eq!(
+        (server.online("cleo"), frames_until_pong(&mut idle).len()),
+        (1, 0),
+        "idle for longer than the time-out"
+    );
+    until("all of it has come", || {
+        server.engine.metrics.lane(tidings_engine::model::Lane::Direct).deliveries.get() >= said
+    });
+    assert!(hears.try_recv().is_err());
+    assert_eq!(bob.end().len() as u64, said);
+}
+
+fn bind(server: &Server, door: &OpenDoor, user: &str, wanted: u64) -> DeviceSession {
+    let mut device = DeviceSession::connect(door.address).unwrap();
+    let token = token(user);
+    let bind = Bind { version: VERSION, token: &token, device_id: "tv", wants: Some(wanted), ..Bind::default() };
+    device.write(&Frame::Bind(bind)).unwrap();
+    until("it is bound", || server.online(user) == 1 && server.engine.metrics.sessions.get() > 0);
+    device
+}
+
+#[test]
+fn a_device_for_pushes_alone_does_not_keep_a_message_from_its_user() {
+    let (app, hears) = app();
+    let server = Server::with_webhook(config(), Arc::new(MemoryStore::default()), app);
+    server.users(&["alice", "bob"]);
+    let door = OpenDoor::open(&server, MiopDoorConfig::open(vec![LOCAL]));
+    let _tv = bind(&server, &door, "bob", wants::PUSH);
+    server.say("alice", "alice~bob", "hello");
+    assert_eq!(told(&hears), ("hello".into(), vec!["bob".into()]));
+    // With a session that messages come to beside it, he is here.
+    let phone = Reader::start(server.open("bob", "phone"));
+    until("both are there", || server.online("bob") == 2);
+    server.say("alice", "alice~bob", "again");
+    until("it has come", || server.engine.metrics.lane(tidings_engine::model::Lane::Direct).deliveries.get() >= 1);
+    assert!(hears.recv_timeout(Duration::from_millis(500)).is_err());
+    assert_eq!(phone.end(), ["again"]);
+}
+
+#[test]
+fn a_device_that_answers_probes_is_asked_and_one_that_cannot_stays() {
+    let (app, hears) = app();
+    let server = Server::with_webhook(config(), Arc::new(MemoryStore::default()), app);
+    server.users(&["alice", "bob", "cleo"]);
+    let door = OpenDoor::open(&server, MiopDoorConfig::open(vec![LOCAL]));
+    let mut raw = devices::Device::new(devices::connect(door.address));
+    let token = token("bob");
+    let bind_frame = Bind {
+        version: VERSION,
+        token: &token,
+        device_id: "phone",
+        wants: Some(wants::CHAT | wants::PROBES),
+        ..Bind::default()
+    };
+    raw.write(&Frame::Bind(bind_frame));
+    raw.expect(|frame| assert!(matches!(frame, Frame::Bound(_)), "{frame:?}"));
+    let _cleo = bind(&server, &door, "cleo", wants::CHAT);
+    server.say("alice", "alice~bob", "first");
+    raw.expect(|frame| assert!(matches!(frame, Frame::Chat { .. }), "{frame:?}"));
+    raw.expect(|frame| assert_eq!(frame, Frame::Skipped { kind: PROBE[0] }));
+    std::io::Write::write_all(&mut raw.stream, &PROBE).unwrap();
+    raw.is_alive();
+    // Without an answer it is over.
+    server.say("alice", "alice~bob", "second");
+    server.say("alice", "alice~cleo", "third");
+    let both: BTreeSet<_> = [told(&hears), told(&hears)].into();
+    assert_eq!(both, [("second", "bob"), ("third", "cleo")].map(|(t, u)| (t.to_owned(), vec![u.to_owned()])).into());
+    until("his session is over", || server.online("bob") == 0);
+    assert_eq!(server.online("cleo"), 1, "a device that cannot be asked may be silent for as long as its heartbeat");
+}
+
+#[test]
+fn over_nodes_the_one_that_leads_tells() {
+    let (store, bus) = (Arc::new(MemoryStore::shared()), LocalBus::default());
+    let (app, hears) = app();
+    let node = |name| Server::node_with_webhook(name, config(), &store, &bus, app.clone());
+    let first = node("a");
+    until("it leads", || first.engine.leads() && first.engine.readiness().is_ok());
+    let second = node("b");
+    until("the other is ready", || second.engine.readiness().is_ok());
+    first.users(&["alice", "bob", "cleo"]);
+    first.group("g", &["alice", "bob", "cleo"]);
+    let door = OpenDoor::open(&second, MiopDoorConfig::open(vec![LOCAL]));
+    let _bob = second.open("bob", "phone");
+    until("the leader knows of him", || first.online("bob") == 1);
+    assert!(!second.engine.leads());
+    let cleo = second.engine.directory.require_user("cleo").unwrap().no;
+    // Known by all nodes to be there for pushes alone.
+    let push_only = tidings_engine::presence::Device {
+        session: 99 << 32,
+        node: Default::default(),
+        device_id: "tv".into(),
+        device_kind: "tv".into(),
+        since: 1,
+        chat: false,
+    };
+    second.engine.presence.arrived(cleo, push_only);
+    until("the leader knows of her device", || first.engine.presence.is_online(cleo));
+    assert!(!first.engine.presence.takes_messages(cleo));
+    assert_eq!(first.engine.presence.devices(cleo)[0].device_kind.as_ref(), "tv");
+    first.say("alice", "g", "hello");
+    assert_eq!(told(&hears), ("hello".into(), vec!["cleo".into()]));
+    assert_eq!(told(&hears), ("hello".into(), vec!["bob".into()]), "his session at the other node did not answer");
+    until("it is over", || first.online("bob") == 0);
+    drop(door);
+}

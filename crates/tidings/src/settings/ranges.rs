@@ -1,0 +1,151 @@
+//! What a number may be. A bound that leaves room for nothing would have the server run and refuse everybody, and one beyond
+//! reason overflows a timer or takes the machine's memory at the start: both are refused before anything is opened.
+
+use super::{Settings, macros::Described};
+use anyhow::{Result, bail};
+use tidings_protocol::limits::HTTP_BODY_BYTES_MAX;
+
+/// The most that a number with this word in its name may be: `lease_ms`, `age_days_max`.
+const BY_UNIT: [(&str, f64); 6] = [
+    ("us", 60e6),
+    // They fit into 32 bits, also with half as much again.
+    ("ms", 31.0 * 24.0 * 60.0 * 60e3),
+    ("s", 10.0 * 365.0 * 24.0 * 60.0 * 60.0),
+    ("minutes", 31.0 * 24.0 * 60.0),
+    ("days", 36_500.0),
+    ("bytes", (1_u64 << 50) as f64),
+];
+/// The most of anything that is counted.
+const COUNT_MAX: f64 = 1e9;
+
+/// (table, name, least, most) of settings that the rules of [`bounds`] do not fit.
+const OWN: [(&str, &str, f64, f64); 21] = [
+    // The longest batch fits into three quarters of it, which is what long bodies may take.
+    ("", "http_body_bytes_max", (HTTP_BODY_BYTES_MAX / 3 * 4 + 4) as f64, (1_u64 << 50) as f64),
+    ("", "otlp_sample_ratio", 0.0, 1.0),
+    ("", "http_threads", 0.0, 1_024.0),
+    ("engine", "shards", 0.0, 1_024.0),
+    // Their room is taken at the start.
+    ("engine", "commit_queue", 1.0, 1_048_576.0),
+    ("engine", "shard_queue", 1.0, 65_536.0),
+    // Without any of it the server works as well.
+    ("", "drain_deadline_ms", 0.0, 86_400_000.0),
+    ("admission", "descriptors_reserved", 0.0, COUNT_MAX),
+    ("session", "flush_interval_us", 0.0, 1e6),
+    ("presence", "grace_ms", 0.0, 86_400_000.0),
+    ("presence", "watches_max", 0.0, COUNT_MAX),
+    ("store", "disk_reserve_bytes", 0.0, (1_u64 << 50) as f64),
+    ("cluster", "redis_connect_per_second", 1.0, COUNT_MAX),
+    ("cluster", "recent_bytes_max", 0.0, (1_u64 << 50) as f64),
+    // So many at a minute each, in nanoseconds, fit into 64 bits many times over.
+    ("limits", "failures_burst", 1.0, 1e6),
+    ("limits", "openings_burst", 1.0, 1e6),
+    ("limits", "additions_burst", 1.0, 1e6),
+    ("limits", "strangers_burst", 1.0, 1e6),
+    ("limits", "devices_burst", 1.0, 1e6),
+    ("popups", "durable_within_ms", 10.0, 10_000.0),
+    ("popups", "users_max", 1.0, (u32::MAX / 2) as f64),
+];
+
+impl Settings {
+    /// Refuses numbers that cannot be served with.
+    pub(super) fn check_ranges(&self) -> Result<()> {
+        for setting in self.described().iter().filter(|setting| setting.is_set) {
+            let Ok(value) = setting.value.parse::<f64>() else { continue };
+            let (least, most) = bounds(setting);
+            // Also false for what is no number (NaN).
+            if !(least..=most).contains(&value) {
+                bail!("{} is {}: it must be from {least} to {most}", setting.full_name(), setting.value);
+            }
+        }
+        let pairs = [
+            ("session.heartbeat_s_min", self.session.heartbeat_s_min, "heartbeat_s_max", self.session.heartbeat_s_max),
+            ("webhook.backoff_min_ms", self.webhook.backoff_min_ms, "backoff_max_ms", self.webhook.backoff_max_ms),
+        ];
+        for (name, least, of_most, most) in pairs {
+            if least > most {
+                bail!("{name} is {least}, above {of_most}, which is {most}");
+            }
+        }
+        Ok(())
+    }
+}
+
+/// From 1 to what its unit allows; from 0 where the documentation of the setting says what 0 means, and of what may be done in
+/// a time (`sends_per_second`), of which 0 is no limit.
+fn bounds(setting: &Described) -> (f64, f64) {
+    if let Some((_, _, least, most)) = OWN.iter().find(|own| (own.0, own.1) == (setting.table, setting.name)) {
+        return (*least, *most);
+    }
+    let says_nought = |line: &&str| line.split(|c: char| !c.is_alphanumeric()).any(|word| word == "0");
+    let is_rate = setting.name.split('_').any(|word| word == "per");
+    let least = if is_rate || setting.doc.iter().any(says_nought) { 0.0 } else { 1.0 };
+    let unit = setting.name.split('_').find_map(|word| BY_UNIT.iter().find(|(unit, _)| *unit == word));
+    (least, unit.map_or(COUNT_MAX, |(_, most)| *most))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(table: &str, name: &str, text: &str) -> Option<String> {
+        let mut settings = Settings::default();
+        settings.set_any(table, name, text).expect("a number");
+        settings.check_ranges().err().map(|why| why.to_string())
+    }
+
+    #[test]
+    fn the_defaults_are_within_their_bounds() {
+        assert!(Settings::default().check_ranges().is_ok());
+    }
+
+    #[test]
+    fn rows_are_of_settings_that_there_are() {
+        let all = Settings::describe();
+        for (table, name, least, most) in OWN {
+            assert!(all.iter().any(|setting| (setting.table, setting.name) == (table, name)), "{table}.{name}");
+            assert!(least < most, "{table}.{name}");
+        }
+    }
+
+    #[test]
+    fn a_bound_without_room_is_refused() {
+        let names = [("", "http_reads_max"), ("engine", "lane_queue"), ("session", "heartbeat_ms")];
+        for (table, name) in names.into_iter().chain([("webhook", "timeout_ms"), ("retention", "age_days_max")]) {
+            let why = refusal(table, name, "0").expect(name);
+            assert!(why.contains(name) && why.contains("is 0: it must be from 1 to "), "{why}");
+        }
+    }
+
+    #[test]
+    fn nought_is_taken_where_it_means_something() {
+        let names = [("", "http_threads"), ("admission", "rate"), ("engine", "sends_per_second")];
+        for (table, name) in names.into_iter().chain([("", "otlp_sample_ratio"), ("", "drain_deadline_ms")]) {
+            assert_eq!(refusal(table, name, "0"), None);
+        }
+    }
+
+    #[test]
+    fn no_number_of_any_setting_overflows_a_timer_or_a_queue() {
+        for setting in Settings::describe() {
+            if setting.value.parse::<f64>().is_err() {
+                continue;
+            }
+            let most = u64::MAX.to_string();
+            let mut settings = Settings::default();
+            // Of a narrower type it is refused when it is read.
+            if settings.set_any(setting.table, setting.name, &most).is_ok() {
+                let why = settings.check_ranges().expect_err(&setting.full_name()).to_string();
+                assert!(why.contains(&setting.full_name()), "{why}");
+            }
+        }
+        assert!(refusal("", "otlp_sample_ratio", "1.1").is_some() && refusal("", "otlp_sample_ratio", "nan").is_some());
+    }
+
+    #[test]
+    fn the_least_is_not_above_the_most() {
+        let why = refusal("webhook", "backoff_min_ms", "300001").expect("above the longest wait");
+        assert!(why.contains("backoff_max_ms"), "{why}");
+        assert!(refusal("session", "heartbeat_s_max", "9").is_some_and(|why| why.contains("heartbeat_s_min")));
+    }
+}

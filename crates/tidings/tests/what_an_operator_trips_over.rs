@@ -1,0 +1,110 @@
+//! What goes wrong at a start is said at the start, and what is no reason not to start is not taken for one.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::fs;
+use support::*;
+
+/// Starts with these variables, which must be refused; what was said.
+fn refused(variables: &[(&str, &str)]) -> String {
+    let folder = Folder::new();
+    let mut command = folder.program(&["serve"]);
+    command.env("TIDINGS_API_KEY", API_KEY).env("TIDINGS_TOKEN_KEY", TOKEN_KEY);
+    let output = command.envs(variables.iter().copied()).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{variables:?}");
+    assert!(!folder.data().exists(), "nothing is opened before the settings are looked at");
+    text(&output.stderr)
+}
+
+#[test]
+fn a_level_of_logs_that_is_none_is_refused_instead_of_silencing_them() {
+    let told = refused(&[("TIDINGS_LOG_LEVEL", "verbose")]);
+    assert!(told.contains("\"verbose\"") && told.contains("off, error, warn, info, debug, trace"), "{told}");
+}
+
+#[test]
+fn a_number_that_leaves_no_room_or_overflows_is_refused() {
+    for (name, value) in
+        [("TIDINGS_PUSH_FLUSH_INTERVAL_MS", "0"), ("TIDINGS_SESSION_HEARTBEAT_MS", "18446744073709551615")]
+    {
+        let told = refused(&[(name, value)]);
+        assert!(told.contains(&format!("is {value}: it must be from 1 to ")), "{told}");
+    }
+}
+
+#[test]
+fn a_file_is_told_where_and_how_it_is_wrong() {
+    let folder = Folder::new();
+    fs::write(folder.path().join("tidings.toml"), "# ours\nmiop_listen = []\nhttp_listen = \"localhost\"\n").unwrap();
+    let told = text(&folder.program(&["serve"]).env_remove("TIDINGS_HTTP_LISTEN").output().unwrap().stderr);
+    for part in ["tidings.toml", "line 3", "\"localhost\" is not an IP address and a port, such as 127.0.0.1:8080"] {
+        assert!(told.contains(part), "no {part:?} in {told}");
+    }
+}
+
+#[test]
+fn the_help_of_a_command_is_about_the_command() {
+    let folder = Folder::new();
+    let commands = ["serve", "token", "listen", "backup", "check", "cluster"];
+    for command in commands {
+        for flag in ["-h", "--help"] {
+            let output = folder.run(&[command, flag]);
+            assert!(output.status.success());
+            let help = text(&output.stdout);
+            assert!(!help.contains("--engine-commit-queue"), "{help}");
+            assert!(help.lines().count() <= 40, "{command} {flag}: {} lines", help.lines().count());
+            assert!(command == "cluster" || help.contains("--help-settings"), "it says where they are: {help}");
+        }
+    }
+    let all = text(&folder.run(&["serve", "--help-settings"]).stdout);
+    let sample = text(&folder.run(&["config"]).stdout);
+    let mut table = String::new();
+    let mut settings = 0;
+    for line in sample.lines() {
+        if let Some(name) = line.strip_prefix('[').and_then(|line| line.strip_suffix(']')) {
+            table = format!("{name}-");
+        } else if let Some((name, _)) = line.trim_start_matches("# ").split_once(" = ")
+            && name.chars().all(|c| c.is_ascii_lowercase() || c == '_')
+        {
+            let flag = format!("  --{table}{} <VALUE>\n", name.replace('_', "-"));
+            assert!(all.contains(&flag), "no {flag}");
+            settings += 1;
+        }
+    }
+    assert!(settings > 80, "{settings}");
+}
+
+#[test]
+fn a_setting_of_a_cluster_that_could_not_be_meant_is_refused_before_anything_starts() {
+    let folder = Folder::new();
+    let refused = |setting: &str| {
+        let output = folder.run(&["cluster", "--set", setting]);
+        assert!(!output.status.success());
+        assert!(!text(&output.stdout).contains("starting"), "{}", text(&output.stdout));
+        text(&output.stderr)
+    };
+    assert!(refused("TIDINGS_STORE_URL=postgres://elsewhere").contains("TIDINGS_STORE_URL is what joins the nodes"));
+    assert!(refused("TIDINGS_DATA_DIR=/tmp/x").contains("TIDINGS_DATA_DIR is chosen for each server"));
+    assert!(refused("TIDINGS_API_KYE=x").contains("TIDINGS_API_KYE: there is no such setting"));
+    assert!(refused("TIDINGS_HTTP_THREADS=many").contains("\"many\" is not a whole number"));
+}
+
+/// As on a disk that is full: neither the file's draft nor the file can be written.
+#[test]
+fn a_server_that_cannot_write_where_it_listens_serves_all_the_same() {
+    let folder = Folder::new();
+    fs::create_dir_all(folder.data().join("listening.new")).unwrap();
+    // Of an earlier process that was killed.
+    fs::write(folder.data().join("listening"), "http=127.0.0.1:1\n").unwrap();
+    let log = fs::File::create(folder.path().join("log")).unwrap();
+    let mut command = folder.program(&["serve"]);
+    let command = command.env("TIDINGS_API_KEY", API_KEY).env("TIDINGS_TOKEN_KEY", TOKEN_KEY).stderr(log);
+    let mut server = Server::start(command);
+    assert!(server.http().is_ready());
+    assert!(!folder.data().join("listening").exists(), "what is there names a door of nobody's");
+    let log = fs::read_to_string(folder.path().join("log")).unwrap();
+    assert!(log.contains("where the server listens cannot be written"), "{log}");
+    server.signal("TERM");
+    assert!(server.wait().0.success());
+}
