@@ -9,8 +9,8 @@ use prometheus_client::{
     registry::Unit,
 };
 use std::sync::Arc;
+use tidings_bus_redis::RedisBus;
 use tidings_engine::cluster::{ClusterParts, bus::Bus, log::CommitLog};
-use tidings_hub::RedisBus;
 
 pub(crate) struct Joined {
     pub(crate) parts: ClusterParts,

@@ -4,7 +4,7 @@
 use std::{panic, thread};
 
 /// Threads whose panics are caught where they happen, each task by itself.
-const CAUGHT: [&str; 3] = ["http", "hub", "postgres"];
+const CAUGHT: [&str; 3] = ["http", "bus", "postgres"];
 
 /// Has the process end when a thread of its own dies of a panic; what supervises it starts it again. What was
 /// acknowledged is stored.

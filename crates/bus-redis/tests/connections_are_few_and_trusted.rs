@@ -13,8 +13,8 @@ use support::{
     redis::{Port, RedisCluster, RedisServer, wait_until},
     redis_node,
 };
+use tidings_bus_redis::{RedisBus, RedisBusConfig};
 use tidings_engine::cluster::bus::Bus;
-use tidings_hub::{RedisBus, RedisBusConfig};
 
 #[test]
 fn a_thousand_senders_share_a_few_connections() {

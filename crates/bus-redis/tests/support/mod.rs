@@ -7,8 +7,8 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use redis::wait_until;
 use std::{sync::Arc, time::Duration};
+use tidings_bus_redis::{RedisBus, RedisBusConfig};
 use tidings_engine::cluster::bus::{Bus, Ear};
-use tidings_hub::{RedisBus, RedisBusConfig};
 
 /// Sent to see whether anything arrives; counted apart.
 const PROBE: &str = "a probe";

@@ -9,8 +9,8 @@ use support::{
     redis::{RedisCluster, RedisServer, wait_until},
     redis_node,
 };
+use tidings_bus_redis::{RedisBus, RedisBusConfig};
 use tidings_engine::cluster::bus::Bus;
-use tidings_hub::{RedisBus, RedisBusConfig};
 
 const SILENT_AFTER: Duration = Duration::from_secs(6);
 

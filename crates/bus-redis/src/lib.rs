@@ -75,7 +75,7 @@ impl RedisBus {
         let health = Arc::new(Health::new(config.deaf_after));
         let ways = Ways::new(dialer, health.clone(), metrics.clone(), config.beat_every, config.publish_timeout);
         let ways = Arc::new(ways);
-        let runtime = Builder::new_multi_thread().worker_threads(2).thread_name("hub").enable_all().build();
+        let runtime = Builder::new_multi_thread().worker_threads(2).thread_name("bus").enable_all().build();
         let runtime = runtime.map_err(|why| ConfigError::NoThreads(why.to_string()))?;
         let keeper = ways.clone();
         runtime.spawn(async move { keeper.keep().await });

@@ -9,8 +9,8 @@ use support::{
     Node, config,
     redis::{RedisCluster, RedisServer, wait_until},
 };
+use tidings_bus_redis::{MESSAGE_BYTES_MAX, PART_BYTES, RedisBus};
 use tidings_engine::cluster::bus::{Bus, LocalBus};
-use tidings_hub::{MESSAGE_BYTES_MAX, PART_BYTES, RedisBus};
 
 /// Makes another end of the same bus.
 type NewEnd<'a> = &'a dyn Fn() -> Box<dyn Bus>;

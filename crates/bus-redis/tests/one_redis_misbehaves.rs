@@ -18,8 +18,8 @@ use support::{
     redis::{RedisServer, wait_until},
     redis_node,
 };
+use tidings_bus_redis::{RedisBus, RedisBusConfig};
 use tidings_engine::cluster::bus::Bus;
-use tidings_hub::{RedisBus, RedisBusConfig};
 
 fn two_nodes(config: &RedisBusConfig) -> [Node<RedisBus>; 2] {
     let nodes = ["node-a", "node-b"].map(|name| redis_node(config.clone(), name));
@@ -166,7 +166,7 @@ fn what_does_not_fit_into_the_queue_is_dropped_and_told() {
     assert!(a.bus.send(to, Bytes::from_static(b"fits")));
     b.ear.wait_for(taken + 1);
     assert_eq!(b.ear.missed_count(), missed + 1);
-    let too_large = Bytes::from(vec![0; tidings_hub::MESSAGE_BYTES_MAX + 1]);
+    let too_large = Bytes::from(vec![0; tidings_bus_redis::MESSAGE_BYTES_MAX + 1]);
     assert!(!a.bus.send(to, too_large));
 }
 

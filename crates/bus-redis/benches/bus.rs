@@ -1,5 +1,5 @@
 //! What the bus costs: messages from one node to two others, as fast as they go and one after the other.
-//! `cargo bench -p tidings-hub`; starts its own Redis, so it needs `redis-server`.
+//! `cargo bench -p tidings-bus-redis`; starts its own Redis, so it needs `redis-server`.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../tests/support/redis.rs"]
@@ -15,8 +15,8 @@ use std::{
     },
     time::{Duration, Instant},
 };
+use tidings_bus_redis::{RedisBus, RedisBusConfig};
 use tidings_engine::cluster::bus::{Bus, Ear};
-use tidings_hub::{RedisBus, RedisBusConfig};
 
 const MESSAGES: usize = 500_000;
 const MESSAGE_BYTES: usize = 300;
