@@ -51,7 +51,7 @@ fuzz: ## Throw 10 million broken frames at the MIOP reader; FUZZ="EXECUTIONS SEE
 
 docs: ## Write what is derived: the sample settings, the API's description, the code's documentation
 	cargo run -p tidings -- config > tidings.sample.toml
-	UPDATE_SNAPSHOTS=1 cargo test -p tidings-api --test the_description_is_kept
+	UPDATE_SNAPSHOTS=1 cargo test -p tidings-api --test api_descriptions_match_the_code
 	cargo doc --workspace --no-deps
 
 setup:

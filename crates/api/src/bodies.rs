@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn bodies_share_their_bytes_and_give_them_back() {
+    async fn bodies_share_one_budget_and_release_their_bytes() {
         let bodies = Bodies::new(4_000);
         let (sender, first) = body();
         let part = Bytes::from(vec![7; 1_000]);
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_body_that_comes_too_slowly_is_given_up() {
+    async fn a_body_that_arrives_too_slowly_is_refused() {
         let bodies = Bodies::new(16 << 20);
         let check = async |part: usize, pause: Duration, given_up_after_s: Option<u64>| {
             let (sender, body) = body();

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_handshake_of_the_standard_is_answered() {
+    fn only_a_valid_rfc_6455_handshake_is_accepted() {
         // The example of RFC 6455.
         check(&[], Ok("s3pPLMBiTxaQ9kYGzzhZRbK+xOo="));
         let malformed = Err(ErrorCode::Malformed);

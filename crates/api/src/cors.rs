@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_origin_is_written_as_browsers_write_it() {
+    fn only_origins_as_browsers_write_them_are_accepted() {
         for good in ["https://app.example.com", "http://localhost:5173", "http://[::1]:8000", "capacitor://localhost"] {
             assert_eq!(read_origin(good).unwrap(), good);
         }
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn everybody_is_allowed_alone_and_without_credentials() {
+    fn the_wildcard_origin_stands_alone_and_without_credentials() {
         let new = |origins: &[&str], credentials| {
             let origins: Vec<String> = origins.iter().map(|origin| (*origin).to_owned()).collect();
             Cors::new(&origins, credentials, 600).map(|cors| cors.is_some())

@@ -342,14 +342,14 @@ mod tests {
 
     /// Also one that was under way when its connection was sent away: it is not taken for one that can never succeed.
     #[test]
-    fn who_found_no_place_may_come_again() {
+    fn a_connection_limit_refusal_is_retryable() {
         let refusal = full();
         assert!(refusal.code.retryable() && refusal.code.http_status() == 503);
         assert!(refusal.retry_after_ms.is_some());
     }
 
     #[tokio::test]
-    async fn a_panic_is_an_error_of_its_request() {
+    async fn a_panic_becomes_an_error_of_its_request() {
         let text = "why";
         assert_eq!(caught(async { panic!("told {text}") }).await, Err::<(), _>("told why".to_owned()));
         assert_eq!(caught(async { 7 }).await, Ok(7));

@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_gets_the_format_that_it_asks_for() {
+    fn the_accept_header_selects_the_exposition_format() {
         check(&[], TEXT);
         check(&["*/*"], TEXT);
         check(&["text/plain"], TEXT);
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn families_are_called_as_their_samples() {
+    fn prometheus_text_names_families_like_their_samples() {
         let open_metrics = "# HELP sends Messages sent.\n# TYPE sends counter\nsends_total{lane=\"group\"} 3\n\
             # HELP took_seconds How long.\n# TYPE took_seconds histogram\n# UNIT took_seconds seconds\n\
             took_seconds_bucket{le=\"+Inf\"} 1\n# HELP sends_waiting Not sent.\n# TYPE sends_waiting gauge\nsends_waiting 0\n\

@@ -347,7 +347,7 @@ mod tests {
     const IDLE_MAX: Duration = Duration::from_secs(60);
 
     #[tokio::test]
-    async fn a_connection_that_never_pauses_is_stopped_too() {
+    async fn a_connection_that_always_has_input_still_stops() {
         let (mut busy, mut read) = (tokio::io::repeat(b'x'), Vec::new());
         let mut idle = pin!(sleep_until(Instant::now() + IDLE_MAX));
         let mut began = None;
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_question_that_comes_byte_by_byte_has_one_limit_for_all_of_it() {
+    async fn a_request_sent_byte_by_byte_has_one_timeout_in_all() {
         let (mut ours, mut theirs) = tokio::io::duplex(1_024);
         let sender = tokio::spawn(async move {
             let mut sent = 0;
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_answer_that_nobody_reads_ends() {
+    async fn a_response_that_nobody_reads_times_out() {
         let (mut plain, _theirs) = tokio::io::duplex(16);
         let error = write(&mut plain, &[0; 17]).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);

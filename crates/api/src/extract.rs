@@ -308,7 +308,7 @@ mod tests {
     use tidings_protocol::http::{HistoryQuery, MarkRead};
 
     #[test]
-    fn a_query_with_an_unknown_name_is_refused() {
+    fn a_query_with_an_unknown_parameter_is_refused() {
         let query: HistoryQuery = read_query("from_seq=3&limit=10").unwrap();
         assert_eq!((query.from_seq, query.limit), (Some(3), Some(10)));
         for (bad, why) in [
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_json_and_what_is_the_wrong_json_are_told_apart() {
+    fn invalid_json_is_malformed_and_wrong_fields_are_invalid() {
         let code = |text: &str| parse::<MarkRead>(text.as_bytes()).map(|_| ()).map_err(|refusal| refusal.code);
         assert_eq!(code(r#"{"seq": 1}"#), Ok(()));
         for malformed in ["", "{", r#"{"seq": 1} x"#, "\u{0}"] {
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn json_is_known_by_its_media_type() {
+    fn json_media_types_are_recognised() {
         for json in ["application/json", "Application/JSON; charset=utf-8", "application/merge-patch+json"] {
             assert!(is_json(json.as_bytes()), "{json}");
         }

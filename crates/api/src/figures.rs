@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_has_the_route_of_its_parts() {
+    fn a_path_is_counted_under_its_route_template() {
         let figures = Figures::new();
         for (path, route) in [
             ("/v1/messages", Some("/v1/messages")),
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_without_the_door_tells_of_itself_too() {
+    fn a_process_without_the_http_api_exports_process_metrics_too() {
         let text = render(&Metrics::new());
         for name in
             ["tidings_build_info{", "process_open_fds ", "process_cpu_seconds_total ", "tidings_commits_total 0"]
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn classes_and_methods_are_few() {
+    fn status_and_method_labels_have_few_values() {
         let class = |status| CLASSES[class_of(StatusCode::from_u16(status).unwrap_or_default())];
         assert_eq!([101, 204, 304, 413, 503].map(class), CLASSES);
         assert_eq!(class(999), "5xx");

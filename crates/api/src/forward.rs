@@ -220,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn push_devices_and_popups_are_one_nodes() {
+    fn push_and_popup_operations_are_leader_paths() {
         let description = crate::routes::openapi();
         for (path, item) in &description.paths.paths {
             let operations = [&item.get, &item.put, &item.post, &item.delete, &item.patch];

@@ -332,7 +332,7 @@ mod tests {
     use tidings_protocol::http::Problem;
 
     #[test]
-    fn the_ready_made_refusal_is_an_answer_that_can_be_read() {
+    fn the_prebuilt_503_is_a_valid_problem_response() {
         let text = no_room(7);
         let (head, body) = text.split_once("\r\n\r\n").unwrap();
         assert!(head.contains("Retry-After: 7\r\n"), "{head}");

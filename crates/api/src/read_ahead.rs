@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_write_that_nobody_reads_ends() {
+    async fn a_write_that_nobody_reads_times_out() {
         let (ours, mut theirs) = duplex(16);
         let (_stop, stopped) = running();
         let mut ours = ReadAhead::new(vec![], ours, stopped);
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_still_comes_after_the_last_answer_is_read() {
+    async fn input_after_the_last_response_is_read_and_discarded() {
         let (ours, mut theirs) = duplex(16);
         let (_stop, stopped) = running();
         let mut ours = ReadAhead::new(vec![], ours, stopped);
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_never_closes_is_closed_on() {
+    async fn a_peer_that_never_closes_is_closed_after_the_linger_time() {
         let check = async |pause: Duration, expected: Duration| {
             let (ours, mut theirs) = duplex(16);
             let (_stop, stopped) = running();
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_stop_does_not_linger() {
+    async fn a_stopping_server_does_not_linger() {
         let (ours, _theirs) = duplex(16);
         let (stop, stopped) = running();
         stop.send_replace(true);

@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_of_the_librarys_own_is_known() {
+    fn bare_error_responses_of_hyper_are_replaced() {
         let own = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\ndate: now\r\n\r\n";
         let instead = instead_of(own).unwrap();
         let text = String::from_utf8(instead.bytes).unwrap();

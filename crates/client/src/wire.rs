@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answers_head_is_read_once_it_is_whole() {
+    fn a_response_head_is_read_once_complete() {
         let bytes = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 2\r\nRetry-After: 3\r\n\r\n{}";
         assert_eq!(answer_head(&bytes[..40]), Ok(None));
         let head = answer_head(bytes).unwrap().unwrap();

@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_cursor_is_refused() {
+    fn invalid_cursors_are_refused() {
         for bad in
             ["", "1", "1.2.3", "1.2.3.4.5", "x.1.2.3", "1.-1.2.3", "1.+1.2.3", "1.2.3.99999999999999999999", "1. 2.3.4"]
         {

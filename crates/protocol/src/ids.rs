@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn words_with_a_meaning_of_their_own_are_given_to_nobody() {
+    fn reserved_ids_are_refused() {
         for bad in [".", "..", "me", "@all", "\0", "a\0b", "\u{7f}", "\u{85}", ""] {
             assert!(check_new_id("id", bad).is_err(), "{bad:?}");
         }

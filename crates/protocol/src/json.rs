@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_json_is_malformed() {
+    fn invalid_json_is_malformed() {
         let malformed = ErrorCode::Malformed;
         check::<MarkRead>("", malformed, "body: is missing: JSON is expected");
         check::<MarkRead>(
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_is_named_by_where_it_stands() {
+    fn a_part_is_named_by_its_path() {
         let refusal = read_part::<Vec<PopupEvent>>("events", br#"[{"id":"e","type":7,"decision":"d"}]"#).unwrap_err();
         let kinds = "impression, click, button, dismiss, conversion";
         assert_eq!(refusal.detail, format!("events[0].type: must be one of {kinds}"));
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_text_is_not_said_back_whole() {
+    fn long_input_is_shortened_in_refusals() {
         let text = format!(r#"{{"kind":"{}"}}"#, "x".repeat(10_000));
         assert!(read::<CreateConversation>(text.as_bytes()).unwrap_err().detail.len() < 300);
         let text = format!(r#"{{"{}":1}}"#, "x".repeat(10_000));
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn bodies_are_carried_word_for_word() {
+    fn bodies_are_carried_verbatim() {
         let sent: SendRequest = read(br#"{"body": {"a":  [1.0, 2e3]}, "mentions": ["b"]}"#).unwrap();
         assert_eq!(sent.body.get(), r#"{"a":  [1.0, 2e3]}"#);
         let frame: crate::frames::Incoming<'_> = read(br#"{"t":"send","to":"a","body":[[1]]}"#).unwrap();

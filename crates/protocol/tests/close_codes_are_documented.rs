@@ -28,7 +28,7 @@ fn table() -> BTreeMap<u16, (Option<String>, String)> {
 }
 
 #[test]
-fn every_number_that_ends_a_session_stands_in_the_table() {
+fn every_close_code_is_in_the_documented_table() {
     let table = table();
     let code_of = |number: u16| table.get(&number).unwrap_or_else(|| panic!("{number} is missing")).0.as_deref();
     for code in ErrorCode::ALL {
@@ -48,7 +48,7 @@ fn every_number_that_ends_a_session_stands_in_the_table() {
 }
 
 #[test]
-fn a_number_names_one_code() {
+fn each_close_code_names_one_error_code() {
     let mut numbers = BTreeMap::new();
     for code in ErrorCode::ALL.iter().filter(|code| code.close_code() != 4999) {
         let other = numbers.insert(code.close_code(), code);

@@ -6,7 +6,7 @@ mod support;
 use support::{fuzz, vectors};
 
 #[test]
-fn the_reader_and_the_model_agree_on_every_vector() {
+fn decoder_and_reference_decoder_agree_on_every_vector() {
     for vector in vectors() {
         let bytes = vector.bytes();
         for cut in 0..=bytes.len() {
@@ -16,7 +16,7 @@ fn the_reader_and_the_model_agree_on_every_vector() {
 }
 
 #[test]
-fn a_short_run_finds_nothing_and_looks_everywhere() {
+fn a_short_run_finds_nothing_and_covers_every_outcome() {
     let outcome = fuzz::run(1, 200_000, |_| {});
     for name in fuzz::MUST_BE_SEEN {
         assert!(outcome.seen.contains_key(name), "never {name}: {:?}", outcome.seen);

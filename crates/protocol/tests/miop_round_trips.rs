@@ -30,7 +30,7 @@ fn number() -> impl Strategy<Value = u64> {
 }
 
 #[track_caller]
-fn comes_back(frame: &Frame) {
+fn assert_round_trip(frame: &Frame) {
     let bytes = frame.to_bytes();
     let (back, end) = read(&bytes, usize::MAX).unwrap().unwrap();
     assert_eq!((&back, end), (frame, bytes.len()));
@@ -39,19 +39,19 @@ fn comes_back(frame: &Frame) {
 
 proptest! {
     #[test]
-    fn a_heartbeat_comes_back(interval_s in option::of(number())) {
-        comes_back(&Frame::Heartbeat { interval_s });
+    fn a_heartbeat_round_trips(interval_s in option::of(number())) {
+        assert_round_trip(&Frame::Heartbeat { interval_s });
     }
 
     #[test]
-    fn a_bind_comes_back(
+    fn a_bind_round_trips(
         (version, token, device_id) in (1..=u64::MAX, text(2_000), text(ID_BYTES_MAX)),
         (kind, app, cursor) in (
             option::of(text(TYPE_BYTES_MAX)), option::of(text(TYPE_BYTES_MAX)), option::of(text(NAME_BYTES_MAX)),
         ),
         (wants, heartbeat_s) in (option::of(number()), option::of(number())),
     ) {
-        comes_back(&Frame::Bind(Bind {
+        assert_round_trip(&Frame::Bind(Bind {
             version,
             token: &token,
             device_id: &device_id,
@@ -64,12 +64,12 @@ proptest! {
     }
 
     #[test]
-    fn a_bound_comes_back(
+    fn a_bound_round_trips(
         (version, session, user) in (1..=u64::MAX, text(ID_BYTES_MAX), text(ID_BYTES_MAX)),
         (heartbeat_s, frame_bytes_max) in (number(), number()),
         (cursor, resume) in (option::of(text(NAME_BYTES_MAX)), option::of(vec(any::<u8>(), 0..300))),
     ) {
-        comes_back(&Frame::Bound(Bound {
+        assert_round_trip(&Frame::Bound(Bound {
             version,
             session: &session,
             user: &user,
@@ -81,12 +81,12 @@ proptest! {
     }
 
     #[test]
-    fn a_push_comes_back(
+    fn a_push_round_trips(
         (push, expires_at, priority) in (number(), number(), number()),
         (collapse_key, content_type) in (option::of(text(ID_BYTES_MAX)), text(TYPE_BYTES_MAX)),
         body in vec(any::<u8>(), 0..PUSH_BODY_BYTES_MAX),
     ) {
-        comes_back(&Frame::Push(Push {
+        assert_round_trip(&Frame::Push(Push {
             push,
             expires_at,
             collapse_key: collapse_key.as_deref(),
@@ -97,36 +97,36 @@ proptest! {
     }
 
     #[test]
-    fn an_ack_comes_back(pushes in vec(number(), 0..=ACKS_PER_FRAME_MAX)) {
-        comes_back(&Frame::Ack { pushes });
+    fn an_ack_round_trips(pushes in vec(number(), 0..=ACKS_PER_FRAME_MAX)) {
+        assert_round_trip(&Frame::Ack { pushes });
     }
 
     #[test]
-    fn chat_comes_back(json in vec(any::<u8>(), 0..20_000)) {
-        comes_back(&Frame::Chat { json: &json });
+    fn chat_round_trips(json in vec(any::<u8>(), 0..20_000)) {
+        assert_round_trip(&Frame::Chat { json: &json });
     }
 
     #[test]
-    fn an_unbind_comes_back(reason in option::of(text(NAME_BYTES_MAX))) {
-        comes_back(&Frame::Unbind { reason: reason.as_deref() });
+    fn an_unbind_round_trips(reason in option::of(text(NAME_BYTES_MAX))) {
+        assert_round_trip(&Frame::Unbind { reason: reason.as_deref() });
     }
 
     #[test]
-    fn a_redirect_comes_back(address in option::of(text(NAME_BYTES_MAX)), after_ms in number()) {
-        comes_back(&Frame::Redirect { address: address.as_deref(), after_ms });
+    fn a_redirect_round_trips(address in option::of(text(NAME_BYTES_MAX)), after_ms in number()) {
+        assert_round_trip(&Frame::Redirect { address: address.as_deref(), after_ms });
     }
 
     #[test]
-    fn an_error_comes_back(
+    fn an_error_round_trips(
         (code, message) in (text(ID_BYTES_MAX), text(500)),
         (retry, fatal, retry_after_ms) in (any::<bool>(), any::<bool>(), option::of(number())),
     ) {
-        comes_back(&Frame::Error(ErrorFrame { code: &code, message: &message, retry, retry_after_ms, fatal }));
+        assert_round_trip(&Frame::Error(ErrorFrame { code: &code, message: &message, retry, retry_after_ms, fatal }));
     }
 
     /// Kinds that exist are drawn often, or hardly any payload would be looked at.
     #[test]
-    fn no_bytes_make_the_reader_panic(
+    fn arbitrary_bytes_never_panic_the_decoder(
         kind in prop_oneof![1..=9_u8, any::<u8>()],
         claims_length in any::<bool>(),
         rest in vec(any::<u8>(), 0..120),
@@ -139,7 +139,7 @@ proptest! {
         if let Ok(Some((frame, end))) = read(&bytes, FRAME_BYTES_MAX) {
             prop_assert!(end <= bytes.len());
             if !matches!(frame, Frame::Skipped { .. }) {
-                comes_back(&frame);
+                assert_round_trip(&frame);
             }
         }
     }

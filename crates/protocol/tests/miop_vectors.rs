@@ -11,7 +11,7 @@ use tidings_protocol::{
 };
 
 #[test]
-fn every_vector_is_read_as_it_says() {
+fn every_vector_decodes_as_stated() {
     for (file, vectors) in themes() {
         for vector in vectors {
             let (name, bytes) = (format!("{file}: {}", vector.name), vector.bytes());
@@ -36,7 +36,7 @@ fn kind_name(name: &str) -> &'static str {
 }
 
 #[test]
-fn writing_a_meaning_gives_the_canonical_bytes() {
+fn encoding_gives_the_canonical_bytes() {
     for vector in vectors() {
         let Expected::Frame { kind, fields, canonical } = vector.expected() else { continue };
         if kind == "skip" {
@@ -61,7 +61,7 @@ fn a_frame_cut_anywhere_is_incomplete() {
 }
 
 #[test]
-fn frames_that_come_together_are_read_one_after_another() {
+fn consecutive_frames_in_one_buffer_are_read_in_turn() {
     let valid = valid();
     let bytes: Vec<u8> = valid.iter().flat_map(|(_, bytes)| bytes.clone()).collect();
     let mut rest = &bytes[..];
@@ -75,7 +75,7 @@ fn frames_that_come_together_are_read_one_after_another() {
 }
 
 #[test]
-fn an_error_is_seen_no_later_than_with_the_last_byte_and_stays() {
+fn an_error_is_seen_by_the_last_byte_and_persists() {
     for vector in vectors() {
         let Expected::Error(code) = vector.expected() else { continue };
         let mut bytes = vector.bytes();
@@ -92,7 +92,7 @@ fn an_error_is_seen_no_later_than_with_the_last_byte_and_stays() {
 
 /// Whoever adds a kind, an error or a file adds vectors of it.
 #[test]
-fn nothing_is_without_a_vector() {
+fn every_kind_and_error_has_a_vector() {
     let mut by_kind: BTreeMap<u8, [usize; 2]> = BTreeMap::new();
     let mut codes = BTreeSet::new();
     let mut names = BTreeSet::new();
@@ -125,7 +125,7 @@ fn nothing_is_without_a_vector() {
 }
 
 #[test]
-fn a_skipped_frame_is_whole_before_it_is_skipped() {
+fn an_unknown_optional_frame_is_skipped_only_when_complete() {
     let bytes = [0x80, 3, b'a', b'b', b'c', 0x01, 0x00];
     assert!(read(&bytes[..4], FRAME_BYTES_MAX).unwrap().is_none());
     let (frame, end) = read(&bytes, FRAME_BYTES_MAX).unwrap().unwrap();
@@ -136,7 +136,7 @@ fn a_skipped_frame_is_whole_before_it_is_skipped() {
 
 /// The worked examples of the text: a block names its vector, each line begins with its bytes.
 #[test]
-fn the_examples_of_the_text_are_vectors() {
+fn the_specifications_examples_are_vectors() {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/miop.md");
     let text = std::fs::read_to_string(path).unwrap();
     let vectors = vectors();

@@ -40,12 +40,12 @@ mod tests {
     /// This test again, in a process of its own in which a thread of this name panics.
     fn panic_on(thread: &str) -> Output {
         let mut itself = Command::new(std::env::current_exe().unwrap());
-        itself.args(["--exact", "panics::tests::a_thread_that_serves_all_takes_the_server_with_it", "--nocapture"]);
+        itself.args(["--exact", "panics::tests::a_panic_on_a_server_thread_ends_the_process", "--nocapture"]);
         itself.env(THREAD, thread).output().unwrap()
     }
 
     #[test]
-    fn a_thread_that_serves_all_takes_the_server_with_it() {
+    fn a_panic_on_a_server_thread_ends_the_process() {
         if let Ok(name) = std::env::var(THREAD) {
             end_the_process();
             let thread = thread::Builder::new().name(name).spawn(|| panic!("on purpose")).unwrap();

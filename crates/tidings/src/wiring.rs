@@ -215,7 +215,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn nothing_is_removed_as_soon_as_the_server_starts() {
+    async fn retention_does_not_run_at_startup() {
         let mut timer = interval_from_now(Duration::from_secs(600));
         let is_due = std::future::poll_fn(|context| std::task::Poll::Ready(timer.poll_tick(context).is_ready()));
         assert!(!is_due.await);

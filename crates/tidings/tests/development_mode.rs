@@ -44,7 +44,7 @@ fn the_printed_commands_work() {
 
 /// Who tries the page at `/docs` sends the examples first.
 #[test]
-fn the_examples_of_the_api_work_with_the_demo_users() {
+fn openapi_examples_work_with_the_demo_users() {
     let folder = Folder::new();
     let server = Server::start(folder.program(&["serve", "--dev"]).env("TIDINGS_API_KEY", API_KEY));
     let mut http = server.http();
@@ -67,7 +67,7 @@ fn the_examples_of_the_api_work_with_the_demo_users() {
 }
 
 #[test]
-fn what_is_most_likely_a_mistake_is_said() {
+fn likely_mistakes_get_a_helpful_error() {
     let folder = Folder::new();
     let mut program = folder.program(&["serve", "--http-listen", "8080"]);
     let output = program.env("TIDINGS_API_KEY", "a").env("TIDINGS_TOKEN_KEY", "b").output().unwrap();
@@ -85,7 +85,7 @@ fn what_is_most_likely_a_mistake_is_said() {
 }
 
 #[test]
-fn without_it_keys_are_asked_for() {
+fn serve_without_keys_names_the_missing_variable() {
     let folder = Folder::new();
     let output = folder.run(&["serve"]);
     assert!(!output.status.success());

@@ -46,7 +46,7 @@ impl Drop for Listener {
 }
 
 #[test]
-fn a_device_listens() {
+fn listen_prints_and_acknowledges_over_miop() {
     let folder = Folder::new();
     let server = folder.serve();
     let users = ["alice", "bob"].map(|id| UserUpsert { id: id.into(), ..UserUpsert::default() });
@@ -78,7 +78,7 @@ fn a_device_listens() {
 }
 
 #[test]
-fn who_is_refused_is_told_why() {
+fn listen_prints_why_it_was_refused() {
     let folder = Folder::new();
     let _server = folder.serve();
     for door in ["ws", "miop"] {

@@ -30,7 +30,7 @@ fn check(token: &str, expected: Result<&str, ErrorCode>) {
 const UNAUTHORIZED: Result<&str, ErrorCode> = Err(ErrorCode::Unauthorized);
 
 #[test]
-fn only_a_token_of_our_key_and_time_names_a_user() {
+fn only_a_token_with_our_signature_and_valid_times_is_accepted() {
     let good = NOW_S + 600;
     let signed = |claims: Value| sign_claims(SECRET, &claims);
     check(&signed(json!({"sub": "alice", "exp": good})), Ok("alice"));
@@ -61,7 +61,7 @@ fn only_a_token_of_our_key_and_time_names_a_user() {
 }
 
 #[test]
-fn only_headers_that_are_understood_are_taken() {
+fn tokens_with_unknown_algorithms_or_critical_headers_are_refused() {
     let claims = json!({"sub": "alice", "exp": NOW_S + 600}).to_string();
     let signed = |header: &str| sign_text(SECRET, header, &claims);
     check(&signed(r#"{"alg":"HS256","typ":"at+jwt","x5t":"what others know"}"#), Ok("alice"));
@@ -98,7 +98,7 @@ fn only_headers_that_are_understood_are_taken() {
 }
 
 #[test]
-fn a_time_in_milliseconds_is_refused_and_told() {
+fn a_time_in_milliseconds_is_refused_with_a_hint() {
     let refusal = |claims: Value| verify_by(&tokens(), &sign_claims(SECRET, &claims)).unwrap_err();
     let refused = refusal(json!({"sub": "alice", "exp": (NOW_S + 600) * 1_000}));
     assert_eq!(refused.code, ErrorCode::Unauthorized);
@@ -115,7 +115,7 @@ fn a_time_in_milliseconds_is_refused_and_told() {
 }
 
 #[test]
-fn audience_and_issuer_are_held_to_the_settings() {
+fn audience_and_issuer_must_match_the_settings() {
     let rules = TokenRules {
         audience: vec!["chat".into(), "push".into()],
         issuer: vec!["https://id.example".into()],
@@ -210,7 +210,7 @@ fn rfc_ed25519() -> (Value, String) {
 }
 
 #[test]
-fn signatures_of_the_standards_are_good() {
+fn signatures_from_the_rfc_examples_verify() {
     for (key, token) in [rfc_rs256(), rfc_es256(), rfc_ed25519()] {
         check_vector(&key, &token);
     }
@@ -225,7 +225,7 @@ fn signatures_of_the_standards_are_good() {
 }
 
 #[test]
-fn a_key_is_good_for_its_own_algorithm_and_name_alone() {
+fn a_key_verifies_only_its_own_algorithm_and_key_id() {
     let (key, token) = rfc_ed25519();
     let with = |name: &str, value: Value| {
         let mut key = key.clone();
@@ -273,7 +273,7 @@ fn a_key_set_without_a_usable_key_is_refused() {
 }
 
 #[test]
-fn an_unset_key_opens_nothing() {
+fn an_empty_key_authenticates_nobody() {
     let keys = ApiKeys::new(["".to_owned(), "k1".to_owned(), "k2".to_owned()]);
     assert!(keys.contain("k1") && keys.contain("k2"));
     assert!(!keys.contain("") && !keys.contain("k") && !keys.contain("k11"));
@@ -283,7 +283,7 @@ fn an_unset_key_opens_nothing() {
 }
 
 #[test]
-fn a_node_speaks_for_a_user_by_its_own_key_alone() {
+fn only_the_cluster_secret_signs_tokens_between_nodes() {
     let nodes = NodeTokens::new("of the cluster");
     let mut trusting = tokens();
     trusting.trust(&nodes);

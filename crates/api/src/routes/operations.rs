@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_backup_cannot_leave_its_folder() {
+    fn a_backup_path_outside_the_backup_folder_is_refused() {
         let check = |path: &str| within(Path::new("/backups"), Path::new(path)).ok();
         assert_eq!(check("monday"), Some("/backups/monday".into()));
         assert_eq!(check("/backups/2026/monday"), Some("/backups/2026/monday".into()));

@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_code_has_a_place_in_the_description() {
+    fn every_error_code_is_described_in_openapi() {
         for code in ErrorCode::ALL {
             let status = code.http_status();
             let elsewhere = OF_SESSIONS.contains(code) || status == 408;

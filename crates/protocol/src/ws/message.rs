@@ -145,7 +145,7 @@ mod tests {
     const CLOSE: OpCode = OpCode::Control(Control::Close);
 
     #[test]
-    fn parts_make_a_message_and_control_frames_may_stand_between() {
+    fn fragments_make_a_message_and_control_frames_may_interleave() {
         check(&[(TEXT, true, b"whole")], Ok(Received::Text("whole".into())));
         check(&[(BINARY, true, &[0xFF])], Ok(Received::Binary(vec![0xFF].into())));
         check(&[(TEXT, false, b""), (PING, true, b"?"), (CONTINUE, true, b"ab")], Ok(Received::Text("ab".into())));
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn text_is_utf_8_and_a_character_may_be_cut_by_parts() {
+    fn text_must_be_utf_8_and_fragments_may_split_a_character() {
         let text = "κόσμε, 😀";
         for cut in 1..text.len() {
             let (first, second) = text.as_bytes().split_at(cut);
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_close_frame_says_nothing_or_a_code_that_may_be_sent() {
+    fn a_close_frame_is_empty_or_carries_a_sendable_code() {
         check(&[(CLOSE, true, b"")], Ok(Received::Close(None)));
         for code in [1000, 1001, 1002, 1003, 1007, 1008, 1009, 1010, 1011, 1012, 1013, 1014, 3000, 3999, 4000, 4999] {
             check(&[(CLOSE, true, &u16::to_be_bytes(code))], Ok(Received::Close(Some(code))));

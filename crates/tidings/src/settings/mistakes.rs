@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_level_that_is_none_is_refused_with_those_that_are() {
+    fn an_unknown_log_level_is_refused_with_the_known_ones() {
         for level in ["verbose", "infp", "", " , ", "info,tidings_api", "tidings_api=loud", "tidings_api="] {
             let why = refusal("log", "level", level).expect(level);
             assert!(why.contains("log.level") && why.contains("off, error, warn, info, debug, trace"), "{why}");
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_never_be_called_is_refused() {
+    fn unusable_addresses_and_keys_are_refused() {
         let check = |name: &str, text: &str| {
             refusal(name.split_once('.').map_or("", |(t, _)| t), name.rsplit('.').next().unwrap_or(name), text)
         };
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_that_are_named_one_by_one_are_each_of_a_setting() {
+    fn a_listed_variable_must_name_a_setting_with_a_valid_value() {
         let check = |name: &str, value: &str| Settings::check_variables(&[(name.to_owned(), value.to_owned())]);
         assert!(check("TIDINGS_LOG_LEVEL", "debug").is_ok());
         let told = |name, value| format!("{:#}", check(name, value).expect_err(name));
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_misspelt_variable_is_named_without_its_value() {
+    fn a_misspelt_variable_is_warned_of_without_its_value() {
         let told =
             doubts(&Settings::default(), &[("TIDINGS_API_KYE", "hush"), ("TIDINGS_HTTP_PORT", "80"), ("HOME", "/")]);
         assert!(told.contains("TIDINGS_API_KYE") && told.contains("TIDINGS_HTTP_PORT"), "{told}");
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_of_settings_and_of_kubernetes_are_no_mistake() {
+    fn known_and_kubernetes_variables_cause_no_warning() {
         let known: Vec<String> = Settings::describe().iter().map(|setting| setting.variable()).collect();
         let mut variables: Vec<(&str, &str)> = known.iter().map(|name| (name.as_str(), "1")).collect();
         variables.extend([
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn short_keys_are_doubted() {
+    fn short_keys_cause_a_warning() {
         let key = |length| Some("k".repeat(length));
         let short = Settings { api_key: key(15), token_key: key(31), ..Settings::default() };
         assert_eq!(doubts(&short, &[]).lines().count(), 2);

@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_of_settings_that_there_are() {
+    fn every_custom_range_names_a_setting() {
         let all = Settings::describe();
         for (table, name, least, most) in OWN {
             assert!(all.iter().any(|setting| (setting.table, setting.name) == (table, name)), "{table}.{name}");
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bound_without_room_is_refused() {
+    fn a_limit_of_zero_is_refused() {
         let names = [("", "http_reads_max"), ("engine", "lane_queue"), ("session", "heartbeat_ms")];
         for (table, name) in names.into_iter().chain([("webhook", "timeout_ms"), ("retention", "age_days_max")]) {
             let why = refusal(table, name, "0").expect(name);
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn nought_is_taken_where_it_means_something() {
+    fn zero_is_accepted_where_it_has_a_meaning() {
         let names = [("", "http_threads"), ("admission", "rate"), ("engine", "sends_per_second")];
         for (table, name) in names.into_iter().chain([("", "otlp_sample_ratio"), ("", "drain_deadline_ms")]) {
             assert_eq!(refusal(table, name, "0"), None);
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn no_number_of_any_setting_overflows_a_timer_or_a_queue() {
+    fn the_largest_number_of_any_setting_is_refused() {
         for setting in Settings::describe() {
             if setting.value.parse::<f64>().is_err() {
                 continue;
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_is_not_above_the_most() {
+    fn a_minimum_above_its_maximum_is_refused() {
         let why = refusal("webhook", "backoff_min_ms", "300001").expect("above the longest wait");
         assert!(why.contains("backoff_max_ms"), "{why}");
         assert!(refusal("session", "heartbeat_s_max", "9").is_some_and(|why| why.contains("heartbeat_s_min")));

@@ -9,7 +9,7 @@ fn gather(file: &str, variables: &[(&str, &str)], flags: &[(&str, &str, &str)]) 
 }
 
 #[test]
-fn the_sample_file_says_the_defaults() {
+fn the_sample_file_has_the_defaults() {
     assert!(toml::from_str::<Settings>(&Settings::sample()).unwrap() == Settings::default());
     let all: String = Settings::sample()
         .lines()
@@ -20,7 +20,7 @@ fn the_sample_file_says_the_defaults() {
 }
 
 #[test]
-fn a_flag_stands_above_a_variable_above_the_file_above_the_default() {
+fn flags_override_variables_override_the_file_overrides_defaults() {
     let file = "http_threads = 1\n[session]\nheartbeat_ms = 1";
     let variables = [("TIDINGS_SESSION_HEARTBEAT_MS", "2"), ("TIDINGS_HTTP_THREADS", "2")];
     let settings = gather(file, &variables, &[("session", "heartbeat_ms", "3")]).unwrap();
@@ -42,7 +42,7 @@ fn every_variable_reaches_its_setting() {
 }
 
 #[test]
-fn what_is_misspelt_or_of_the_wrong_type_is_refused() {
+fn misspelt_settings_and_wrong_types_are_refused() {
     assert!(gather("http_lisen = \"127.0.0.1:1\"", &[], &[]).is_err());
     assert!(gather("[sessions]\nheartbeat_ms = 1", &[], &[]).is_err());
     assert!(gather("http_threads = \"many\"", &[], &[]).is_err());
@@ -51,7 +51,7 @@ fn what_is_misspelt_or_of_the_wrong_type_is_refused() {
 }
 
 #[test]
-fn what_is_wrong_is_said_with_what_would_be_right_wherever_it_stands() {
+fn a_wrong_value_is_refused_with_what_is_expected_from_any_source() {
     let check = |line: &str, wanted: &str| {
         let (name, text) = line.split_once(" = ").unwrap();
         let (table, name) = name.split_once('.').unwrap_or(("", name));
@@ -78,7 +78,7 @@ fn what_is_wrong_is_said_with_what_would_be_right_wherever_it_stands() {
 }
 
 #[test]
-fn connections_fit_the_file_descriptors() {
+fn connection_limits_are_lowered_to_the_descriptor_limit() {
     let fitted = |descriptors| {
         let mut settings = Settings::default();
         settings.fit_connections(descriptors);

@@ -24,7 +24,7 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 #[test]
-fn unfinished_bodies_take_what_they_may_and_give_it_back() {
+fn memory_of_unfinished_bodies_is_bounded_and_returned() {
     let folder = Folder::new();
     let server = folder.serve();
     let before = server.resident_bytes();

@@ -86,7 +86,7 @@ fn serve(script: impl FnOnce(&mut Peer) + Send + 'static) -> (SocketAddr, JoinHa
 }
 
 #[test]
-fn it_binds_and_reads_frames_that_come_byte_by_byte() {
+fn a_session_binds_and_reads_frames_sent_byte_by_byte() {
     let (address, server) = serve(|peer| {
         peer.next(|frame| assert_eq!(frame, Frame::Bind(BIND))).unwrap();
         let push = Push {
@@ -132,7 +132,7 @@ fn it_binds_and_reads_frames_that_come_byte_by_byte() {
 }
 
 #[test]
-fn heartbeats_tell_the_interval_that_holds() {
+fn heartbeats_carry_the_granted_interval() {
     let (address, server) = serve(|peer| {
         peer.take_bind();
         peer.next(|frame| assert_eq!(frame, Frame::Heartbeat { interval_s: None })).unwrap();
@@ -151,7 +151,7 @@ fn heartbeats_tell_the_interval_that_holds() {
 }
 
 #[test]
-fn it_tells_how_a_session_ended() {
+fn a_fatal_error_frame_ends_the_session_with_its_code() {
     let error = |fatal| {
         let (code, message) = if fatal { ("draining", "back soon") } else { ("forbidden", "no chat") };
         Frame::Error(ErrorFrame { code, message, retry: fatal, retry_after_ms: fatal.then_some(70), fatal })
@@ -178,7 +178,7 @@ fn it_tells_how_a_session_ended() {
 }
 
 #[test]
-fn bytes_that_are_no_protocol_are_an_error_and_not_waited_for() {
+fn invalid_bytes_are_a_protocol_error_at_once() {
     for bytes in [&b"HTTP/1.1 400 Bad Request\r\n"[..], &[0x04, 0xff, 0xff, 0xff, 0x7f], &[0x05, 3, 1, 1, 1]] {
         let (address, server) = serve(move |peer| {
             peer.take_bind();
@@ -193,7 +193,7 @@ fn bytes_that_are_no_protocol_are_an_error_and_not_waited_for() {
 }
 
 #[test]
-fn nothing_in_time_is_no_error() {
+fn a_read_timeout_is_not_an_error() {
     let (address, server) = serve(|peer| {
         peer.take_bind();
         assert!(peer.next(|_| ()).is_none());

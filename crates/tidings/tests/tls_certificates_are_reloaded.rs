@@ -52,7 +52,7 @@ fn asks(stream: &mut StreamOwned<ClientConnection, TcpStream>) -> io::Result<Str
 const TLS: [&str; 4] = ["--tls-certificate-file", "certificate.pem", "--tls-key-file", "key.pem"];
 
 #[test]
-fn a_new_certificate_is_taken_at_a_hangup_signal_and_open_connections_stay() {
+fn a_sighup_loads_a_new_certificate_and_keeps_open_connections() {
     let folder = Folder::new();
     let old = renew(&folder);
     let mut command =
@@ -77,7 +77,7 @@ fn a_new_certificate_is_taken_at_a_hangup_signal_and_open_connections_stay() {
 }
 
 #[test]
-fn files_that_cannot_be_served_with_are_named_at_the_start() {
+fn unusable_tls_files_are_named_at_startup() {
     let check = |spoil: fn(&Folder), arguments: &[&str], named: &str| {
         let folder = Folder::new();
         renew(&folder);

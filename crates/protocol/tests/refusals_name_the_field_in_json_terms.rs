@@ -90,7 +90,7 @@ fn check<T: DeserializeOwned>(good: Value) {
 }
 
 #[test]
-fn of_every_request_in_every_place() {
+fn every_request_field_is_refused_in_json_terms() {
     check::<UsersUpsert>(json!({"users": [{"id": "a", "name": "A", "avatar": "x", "attributes": {"vip": true}}]}));
     check::<SetDoNotDisturb>(json!({"window": {"start": "22:00", "end": "07:00", "time_zone": "UTC"}}));
     check::<CreateConversation>(json!({"id": "g", "kind": "group", "owner": "a", "members": ["b"], "name": "G"}));
@@ -121,7 +121,7 @@ fn of_every_request_in_every_place() {
 }
 
 #[test]
-fn of_every_frame_in_every_place() {
+fn every_frame_field_is_refused_in_json_terms() {
     let frame = json!({"t": "send", "ref": 1, "conversation": "g", "to": "a", "client_msg_id": "1", "type": "t", "body": [],
         "mentions": ["a"], "silent": true, "seq": 1, "limit": 5, "token": "x", "device_id": "d", "push": true, "pushes": [1],
         "users": ["a"], "cursor": "c"});

@@ -24,7 +24,7 @@ fn serve_on_a_full_disk(folder: &Folder) -> Server {
 }
 
 #[test]
-fn a_server_starts_on_a_full_disk_and_is_read_from() {
+fn a_server_starts_on_a_full_disk_and_serves_reads() {
     let folder = Folder::new();
     let mut server = folder.serve();
     let user = |id: &str| UserUpsert { id: id.into(), ..UserUpsert::default() };
@@ -52,7 +52,7 @@ fn a_server_starts_on_a_full_disk_and_is_read_from() {
 }
 
 #[test]
-fn sizes_that_the_engine_cannot_work_with_are_refused_by_name() {
+fn store_sizes_below_the_minimum_are_refused_by_name() {
     let folder = Folder::new();
     for (setting, least) in [("journal_bytes", "67108864"), ("memtable_bytes", "65536")] {
         let flag = format!("--store-{}", setting.replace('_', "-"));

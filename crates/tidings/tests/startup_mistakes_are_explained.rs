@@ -18,13 +18,13 @@ fn refused(variables: &[(&str, &str)]) -> String {
 }
 
 #[test]
-fn a_level_of_logs_that_is_none_is_refused_instead_of_silencing_them() {
+fn an_unknown_log_level_is_refused_at_startup() {
     let told = refused(&[("TIDINGS_LOG_LEVEL", "verbose")]);
     assert!(told.contains("\"verbose\"") && told.contains("off, error, warn, info, debug, trace"), "{told}");
 }
 
 #[test]
-fn a_number_that_leaves_no_room_or_overflows_is_refused() {
+fn numbers_out_of_range_are_refused_at_startup() {
     for (name, value) in
         [("TIDINGS_PUSH_FLUSH_INTERVAL_MS", "0"), ("TIDINGS_SESSION_HEARTBEAT_MS", "18446744073709551615")]
     {
@@ -34,7 +34,7 @@ fn a_number_that_leaves_no_room_or_overflows_is_refused() {
 }
 
 #[test]
-fn a_file_is_told_where_and_how_it_is_wrong() {
+fn an_invalid_settings_file_is_refused_with_line_and_reason() {
     let folder = Folder::new();
     fs::write(folder.path().join("tidings.toml"), "# ours\nmiop_listen = []\nhttp_listen = \"localhost\"\n").unwrap();
     let told = text(&folder.program(&["serve"]).env_remove("TIDINGS_HTTP_LISTEN").output().unwrap().stderr);
@@ -44,7 +44,7 @@ fn a_file_is_told_where_and_how_it_is_wrong() {
 }
 
 #[test]
-fn the_help_of_a_command_is_about_the_command() {
+fn command_help_does_not_list_every_setting() {
     let folder = Folder::new();
     let commands = ["serve", "token", "listen", "backup", "check", "cluster"];
     for command in commands {
@@ -76,7 +76,7 @@ fn the_help_of_a_command_is_about_the_command() {
 }
 
 #[test]
-fn a_setting_of_a_cluster_that_could_not_be_meant_is_refused_before_anything_starts() {
+fn an_invalid_cluster_setting_is_refused_before_anything_starts() {
     let folder = Folder::new();
     let refused = |setting: &str| {
         let output = folder.run(&["cluster", "--set", setting]);
@@ -92,7 +92,7 @@ fn a_setting_of_a_cluster_that_could_not_be_meant_is_refused_before_anything_sta
 
 /// As on a disk that is full: neither the file's draft nor the file can be written.
 #[test]
-fn a_server_that_cannot_write_where_it_listens_serves_all_the_same() {
+fn a_server_serves_even_if_it_cannot_write_the_listening_file() {
     let folder = Folder::new();
     fs::create_dir_all(folder.data().join("listening.new")).unwrap();
     // Of an earlier process that was killed.

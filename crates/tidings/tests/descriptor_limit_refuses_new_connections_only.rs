@@ -56,7 +56,7 @@ fn known(server: &Server) -> Http {
 }
 
 #[test]
-fn open_connections_live_on() {
+fn open_connections_keep_working_at_the_descriptor_limit() {
     let folder = Folder::new();
     let server = serve(&folder, "");
     let mut open = known(&server);
@@ -119,7 +119,7 @@ fn refusals(open: &mut Http) -> u64 {
 }
 
 #[test]
-fn devices_stop_coming_in_while_http_still_does() {
+fn devices_are_refused_before_http_at_the_descriptor_limit() {
     let folder = Folder::new();
     let server = serve(&folder, "--admission-descriptors-reserved 220 --http-connections-max 8");
     populate(&server);
@@ -137,7 +137,7 @@ fn devices_stop_coming_in_while_http_still_does() {
 }
 
 #[test]
-fn without_a_reserve_accept_can_still_say_no() {
+fn connections_are_refused_cleanly_without_a_descriptor_reserve() {
     let folder = Folder::new();
     let server = serve(&folder, "--admission-descriptors-reserved 0 --http-connections-per-address-max 75");
     populate(&server);
@@ -165,7 +165,7 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 #[test]
-fn strangers_give_their_descriptors_back() {
+fn unauthenticated_connections_give_their_descriptors_back() {
     let folder = Folder::new();
     let server = serve(&folder, "");
     let mut open = known(&server);

@@ -36,7 +36,7 @@ fn call(http: &mut Http, method: &str, path: &str, body: &str) -> (u16, String) 
 }
 
 #[test]
-fn a_token_without_scopes_does_nothing() {
+fn a_token_without_scopes_is_forbidden_everything() {
     let server = Server::start().with_people();
     let mut nobody = scoped(&server, "alice", "openid profile");
     let description = serde_json::to_value(openapi()).unwrap();
@@ -75,7 +75,7 @@ fn a_token_without_scopes_does_nothing() {
 }
 
 #[test]
-fn a_scope_allows_its_own_operations() {
+fn each_scope_allows_only_its_own_operations() {
     let server = Server::start().with_people();
     let direct = r#"{"kind":"direct","members":["alice","carol"]}"#;
     let operations = [
@@ -139,7 +139,7 @@ fn a_revoked_token_is_refused() {
 }
 
 #[test]
-fn attributes_are_private_but_for_those_that_the_settings_name() {
+fn only_configured_attributes_are_public() {
     let check = |public: &[&str], shown: Value| {
         let engine = EngineConfig {
             public_attributes: public.iter().map(|name| (*name).to_owned()).collect(),
@@ -165,7 +165,7 @@ fn attributes_are_private_but_for_those_that_the_settings_name() {
 }
 
 #[test]
-fn a_direct_conversation_of_others_is_as_one_that_is_not_there() {
+fn direct_conversations_of_others_look_nonexistent() {
     let server = Server::start().with_people();
     let mut carol = server.user("carol");
     let requests = [
@@ -191,7 +191,7 @@ fn a_direct_conversation_of_others_is_as_one_that_is_not_there() {
 }
 
 #[test]
-fn ids_with_a_meaning_of_their_own_are_refused_and_none_with_a_zero_byte_is_found() {
+fn reserved_ids_are_refused_and_ids_with_a_zero_byte_are_not_found() {
     let server = Server::start().with_people();
     let mut app = server.app();
     for id in [".", "..", "me", "@all", "a\0b", "a\u{7}b", "\u{85}"] {
@@ -219,7 +219,7 @@ fn ids_with_a_meaning_of_their_own_are_refused_and_none_with_a_zero_byte_is_foun
 }
 
 #[test]
-fn who_draws_others_into_conversations_has_a_limit_and_so_have_the_drawn() {
+fn opening_and_joining_conversations_is_rate_limited_on_both_sides() {
     let engine = EngineConfig {
         limits: LimitsConfig {
             openings: PerMinute { count: 1, burst: 5 },
@@ -263,7 +263,7 @@ fn who_draws_others_into_conversations_has_a_limit_and_so_have_the_drawn() {
 }
 
 #[test]
-fn who_guesses_keys_waits_and_nobody_else_does() {
+fn repeated_authentication_failures_throttle_only_their_address() {
     let throttle = ThrottleConfig { per_minute: 60, burst: 10, exempt: Vec::new() };
     let server = Server::of(ApiConfig::default(), EngineConfig::default(), Some(throttle)).with_people();
     let mut statuses = Vec::new();

@@ -26,7 +26,7 @@ fn tables(folder: &Folder) -> Vec<PathBuf> {
 }
 
 #[test]
-fn a_server_with_a_damaged_table_is_not_ready_and_names_the_table() {
+fn readiness_fails_and_names_a_damaged_table() {
     let folder = Folder::new();
     let mut command = folder.program(&["serve", "--store-memtable-bytes", "65536", "--store-cache-bytes", "1"]);
     let server = Server::start(command.env("TIDINGS_API_KEY", API_KEY).env("TIDINGS_TOKEN_KEY", TOKEN_KEY));

@@ -59,7 +59,7 @@ fn is_closed(stream: &mut TcpStream) -> bool {
 }
 
 #[test]
-fn idle_strangers_never_shut_the_door() {
+fn idle_unauthenticated_connections_never_block_new_ones() {
     let server = Server::with(ApiConfig { connections_max: 40, connections_per_address_max: 40, ..at_once() });
     let mut known = connect(server.address);
     assert_eq!(status(&mut known, "/v1/users/nobody", API_KEY), Some(404));
@@ -86,7 +86,7 @@ fn idle_strangers_never_shut_the_door() {
 }
 
 #[test]
-fn every_way_of_showing_a_credential_makes_known() {
+fn every_authenticated_operation_protects_its_connection_from_eviction() {
     let server =
         Server::with(ApiConfig { connections_max: 9, connections_per_address_max: 9, ..at_once() }).with_people();
     let token = token("alice");
@@ -129,7 +129,7 @@ fn every_way_of_showing_a_credential_makes_known() {
 }
 
 #[test]
-fn health_is_told_while_all_places_are_taken() {
+fn health_is_answered_while_all_connections_are_taken() {
     let server = Server::with(ApiConfig { connections_max: 4, connections_per_address_max: 4, ..at_once() });
     let mut known: Vec<TcpStream> = (0..4).map(|_| connect(server.address)).collect();
     for stream in &mut known {
@@ -156,7 +156,7 @@ fn health_is_told_while_all_places_are_taken() {
 }
 
 #[test]
-fn a_door_of_health_has_places_of_its_own() {
+fn a_health_listener_has_a_connection_limit_of_its_own() {
     let mut server = Server::with(ApiConfig { connections_max: 1, ..at_once() });
     let health = server.listen(ListenerConfig::open(LOCAL), server.door.of_health());
     let mut known = connect(server.address);
@@ -188,7 +188,7 @@ fn connect_for(balancer: SocketAddr, client: Ipv4Addr) -> TcpStream {
 }
 
 #[test]
-fn an_address_has_its_share_behind_a_load_balancer_too() {
+fn the_per_address_limit_counts_clients_behind_a_load_balancer() {
     let config = ApiConfig { connections_max: 20, connections_per_address_max: 5, ..at_once() };
     let mut server = Server::with(config);
     let proxies = Some(Arc::new(Proxies::new(vec!["127.0.0.0/8".parse().unwrap()])));

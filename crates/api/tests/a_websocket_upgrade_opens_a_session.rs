@@ -22,7 +22,7 @@ fn a_message_over_http_reaches_a_bound_session() {
 }
 
 #[test]
-fn what_is_not_a_handshake_is_refused() {
+fn requests_that_are_no_handshake_are_refused() {
     let server = Server::start();
     let mut app = server.app();
     check_refused(&mut app, "GET", "/v1/connect", "", "malformed", "Upgrade");

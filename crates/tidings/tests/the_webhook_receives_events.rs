@@ -64,7 +64,7 @@ fn read_request(stream: &TcpStream) -> (String, Vec<u8>) {
 }
 
 #[test]
-fn messages_to_who_is_offline_and_presence_are_told() {
+fn the_webhook_gets_offline_messages_and_presence() {
     let (app, address) = App::start();
     let folder = Folder::new();
     let url = format!("http://{address}/hook");

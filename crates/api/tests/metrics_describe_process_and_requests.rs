@@ -11,7 +11,7 @@ fn value(metrics: &str, name: &str) -> f64 {
 }
 
 #[test]
-fn the_process_is_told_of_by_the_usual_names() {
+fn process_metrics_have_the_prometheus_names() {
     let server = Server::start();
     let mut app = server.app();
     let metrics = expect_status(&mut app, "GET", "/metrics", "", 200);
@@ -72,7 +72,7 @@ fn requests_are_timed_by_route_method_and_status() {
 }
 
 #[test]
-fn the_exposition_is_one_of_openmetrics_for_who_asks() {
+fn openmetrics_is_served_when_the_accept_header_asks() {
     let server = Server::start();
     let answer = server
         .raw(b"GET /metrics HTTP/1.1\r\nHost: x\r\nAccept: application/openmetrics-text\r\nConnection: close\r\n\r\n");

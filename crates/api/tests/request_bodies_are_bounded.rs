@@ -39,7 +39,7 @@ fn refused(server: &Server) -> usize {
 }
 
 #[test]
-fn unfinished_bodies_have_one_budget_and_leave_room_for_sends() {
+fn unfinished_bodies_share_a_budget_and_leave_room_for_sends() {
     let server = Server::with(ApiConfig { body_bytes_max: 16 * MIB, ..ApiConfig::default() }).with_people();
     let mut unfinished: Vec<TcpStream> = Vec::new();
     let mut refusal = loop {
@@ -69,7 +69,7 @@ fn unfinished_bodies_have_one_budget_and_leave_room_for_sends() {
 }
 
 #[test]
-fn each_operation_has_a_bound_of_its_own() {
+fn each_operation_bounds_its_body_size() {
     let server = Server::start().with_people();
     let mut app = server.app();
     for (method, path, most) in [
@@ -92,7 +92,7 @@ fn nested(levels: usize) -> String {
 }
 
 #[test]
-fn json_that_is_kept_is_so_deep_and_no_deeper() {
+fn stored_json_is_refused_beyond_the_depth_limit() {
     let server = Server::start().with_people();
     let mut app = server.app();
     let popup = |data: &str| {
@@ -131,7 +131,7 @@ fn json_that_is_kept_is_so_deep_and_no_deeper() {
 }
 
 #[test]
-fn unfinished_questions_take_of_the_same_budget() {
+fn unfinished_popup_requests_use_the_same_budget() {
     let server = Server::start().with_people();
     let mut questions: Vec<TcpStream> = (0..100)
         .map(|_| {

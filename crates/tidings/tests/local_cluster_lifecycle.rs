@@ -90,7 +90,7 @@ fn replay(cluster: &Cluster) {
 }
 
 #[test]
-fn a_message_crosses_from_one_node_to_another_and_the_end_leaves_no_process() {
+fn a_message_crosses_nodes_and_a_stopped_cluster_leaves_no_process() {
     let mut cluster = Cluster::start();
     let [first, second] = cluster.nodes[..] else { panic!("two nodes: {:?}", cluster.nodes) };
     let mut http = Http::new(first, cluster.api_key.clone());
@@ -168,7 +168,7 @@ fn pid_of(node: SocketAddr) -> String {
 }
 
 #[test]
-fn sessions_of_every_node_are_pushed_to_also_when_the_leader_dies() {
+fn pushes_reach_sessions_on_every_node_after_a_leader_failure() {
     let cluster = Cluster::start();
     let mut https: Vec<Http> = cluster.nodes.iter().map(|node| Http::new(*node, cluster.api_key.clone())).collect();
     let user = |id: &str| UserUpsert { id: id.into(), ..UserUpsert::default() };
@@ -200,7 +200,7 @@ fn sessions_of_every_node_are_pushed_to_also_when_the_leader_dies() {
 }
 
 #[test]
-fn a_cluster_that_is_killed_takes_its_parts_with_it() {
+fn killing_the_cluster_command_ends_its_processes() {
     let mut cluster = Cluster::start();
     cluster.child.kill().unwrap();
     cluster.child.wait().unwrap();
@@ -213,7 +213,7 @@ fn a_cluster_that_is_killed_takes_its_parts_with_it() {
 }
 
 #[test]
-fn nodes_die_and_are_restarted_under_load_and_nobody_misses_anything() {
+fn node_failures_under_load_lose_no_message() {
     let mut bench = Command::new(env!("CARGO_BIN_EXE_tidings"));
     bench.args(["bench", "chaos", "--sequences", "0", "--only", "node-killed,node-restarted", "--nodes", "2"]);
     bench.args(["--members", "12", "--rate", "20", "--senders", "4", "--restart", "500ms"]);

@@ -21,7 +21,7 @@ fn ask(address: SocketAddr, path: &str) -> String {
 }
 
 #[test]
-fn health_is_asked_for_at_an_address_of_its_own() {
+fn a_health_listener_answers_only_health_and_metrics() {
     let folder = Folder::new();
     let mut serve = folder.program(&["serve", "--health-listen", "127.0.0.1:0"]);
     let server = Server::start(serve.env("TIDINGS_API_KEY", API_KEY).env("TIDINGS_TOKEN_KEY", TOKEN_KEY));
@@ -33,7 +33,7 @@ fn health_is_asked_for_at_an_address_of_its_own() {
 }
 
 #[test]
-fn what_cannot_be_served_with_is_refused_at_the_start() {
+fn invalid_listener_settings_are_refused_at_startup() {
     let folder = Folder::new();
     for (arguments, why) in [
         (&["--cors-origins", "*", "--cors-credentials", "true"][..], "credentials"),

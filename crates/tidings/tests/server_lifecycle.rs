@@ -27,7 +27,7 @@ fn message(id: u32) -> SendRequest {
 }
 
 #[test]
-fn what_was_acknowledged_is_there_after_a_kill() {
+fn acknowledged_messages_survive_a_kill() {
     let folder = Folder::new();
     let server = folder.serve();
     populate(&server);
@@ -44,7 +44,7 @@ fn what_was_acknowledged_is_there_after_a_kill() {
 }
 
 #[test]
-fn a_stop_tells_sessions_and_leaves_a_sound_folder() {
+fn a_stop_notifies_sessions_and_leaves_a_sound_folder() {
     let folder = Folder::new();
     let mut server = folder.serve();
     populate(&server);
@@ -83,7 +83,7 @@ fn a_stop_tells_sessions_and_leaves_a_sound_folder() {
 }
 
 #[test]
-fn a_folder_has_one_server() {
+fn a_second_server_on_a_data_folder_is_refused() {
     let folder = Folder::new();
     let _server = folder.serve();
     let mut second = folder.program(&["serve", "--api-key", "k", "--token-key", "t"]);
@@ -120,7 +120,7 @@ fn a_backup_is_made_while_serving_and_while_stopped() {
 }
 
 #[test]
-fn a_check_of_what_is_no_data_folder_fails() {
+fn checking_a_missing_data_folder_fails() {
     let folder = Folder::new();
     let output = folder.run(&["check", "nowhere"]);
     assert_eq!(output.status.code(), Some(1));

@@ -27,7 +27,7 @@ fn message(id: u32) -> SendRequest {
 }
 
 #[test]
-fn what_was_acknowledged_is_there_for_the_next_server_on_the_database() {
+fn the_next_server_on_the_database_has_what_was_acknowledged() {
     let database = PostgresServer::shared();
     let url = database.database();
     let folder = Folder::new();
@@ -57,7 +57,7 @@ fn what_was_acknowledged_is_there_for_the_next_server_on_the_database() {
 }
 
 #[test]
-fn commands_for_data_folders_say_who_does_it_instead() {
+fn data_folder_commands_refuse_a_database_and_name_its_tools() {
     let folder = Folder::new();
     for (command, tool) in [(&["backup", "copy"][..], "pg_dump"), (&["check"], "pg_amcheck")] {
         let output = folder.program(command).env("TIDINGS_STORE_URL", "postgres://u:secret-word@nowhere/x").output();
@@ -69,7 +69,7 @@ fn commands_for_data_folders_say_who_does_it_instead() {
 }
 
 #[test]
-fn a_database_that_cannot_be_used_is_told_without_its_password() {
+fn database_errors_do_not_show_the_password() {
     let folder = Folder::new();
     for (url, why) in [
         ("postgres://u:secret-word@127.0.0.1:1/x", "opening the database"),

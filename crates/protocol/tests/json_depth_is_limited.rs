@@ -10,7 +10,7 @@ fn nested(levels: usize, open: &str, within: &str, close: &str) -> String {
 }
 
 #[test]
-fn up_to_the_limit_is_taken_and_one_more_is_not() {
+fn depth_up_to_the_limit_is_accepted_and_one_more_refused() {
     for (open, within, close) in
         [("[", "", "]"), ("{\"a\":", "1", "}"), ("[{\"[\":[", "\"]\"", "]}]"), (" [ 1 , ", "\"\\\"\"", " ] ")]
     {
@@ -29,7 +29,7 @@ fn up_to_the_limit_is_taken_and_one_more_is_not() {
 }
 
 #[test]
-fn what_stands_in_strings_and_side_by_side_is_not_deep() {
+fn strings_and_siblings_do_not_add_depth() {
     let brackets = "[".repeat(20_000);
     for flat in [
         format!("\"{brackets}\""),
@@ -43,7 +43,7 @@ fn what_stands_in_strings_and_side_by_side_is_not_deep() {
 }
 
 #[test]
-fn what_breaks_off_is_judged_by_what_it_opens() {
+fn truncated_json_is_judged_by_what_it_opens() {
     assert!(is_deeper_than("[".repeat(20_000).as_bytes(), 64));
     assert!(!is_deeper_than(("[".to_owned() + "\"" + &"[".repeat(100)).as_bytes(), 64));
     assert!(!is_deeper_than(("[".to_owned() + "\"" + &"[".repeat(100) + "\\").as_bytes(), 64));

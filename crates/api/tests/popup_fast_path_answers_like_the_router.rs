@@ -67,7 +67,7 @@ fn question(credential: Option<&str>, more: &str, body: &str) -> String {
 const LIBRARY: &str = "Expect-Nothing: 1\r\nConnection: keep-alive, x\r\n";
 
 #[test]
-fn both_ways_answer_alike() {
+fn fast_path_and_router_give_the_same_responses() {
     let server = Server::start().with_people();
     expect_status(&mut server.app(), "PUT", "/v1/popups/hello", POPUP, 201);
     let bad_json = r#"{"user":"#;
@@ -125,7 +125,7 @@ fn both_ways_answer_alike() {
 }
 
 #[test]
-fn questions_come_in_any_pieces_and_in_one() {
+fn requests_are_answered_however_their_bytes_are_split() {
     let server = Server::start().with_people();
     expect_status(&mut server.app(), "PUT", "/v1/popups/hello", POPUP, 201);
     let ask = |user: &str| question(Some(API_KEY), "", &format!(r#"{{"user":"{user}","placement":"home"}}"#));
@@ -143,7 +143,7 @@ fn questions_come_in_any_pieces_and_in_one() {
 }
 
 #[test]
-fn a_websocket_may_begin_behind_a_question_and_a_stop_ends_all() {
+fn a_websocket_upgrade_may_follow_a_popup_request_and_a_stop_ends_both() {
     let mut server = Server::start().with_people();
     let mut connection = Connection::open(&server);
     let upgrade = "GET /v1/connect HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\

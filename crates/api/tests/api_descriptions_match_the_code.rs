@@ -19,11 +19,11 @@ fn read(text: &str) -> Option<serde_json::Value> {
 }
 
 #[test]
-fn the_description_on_disk_is_what_the_handlers_say() {
+fn openapi_json_matches_the_handlers() {
     check("openapi.json", &(tidings_api::routes::openapi().to_pretty_json().unwrap() + "\n"));
 }
 
 #[test]
-fn the_description_of_frames_on_disk_is_what_their_types_say() {
+fn asyncapi_json_matches_the_frame_types() {
     check("asyncapi.json", &(serde_json::to_string_pretty(&tidings_api::routes::asyncapi()).unwrap() + "\n"));
 }

@@ -40,7 +40,7 @@ fn decide(http: &mut Http, question: &Value) -> Result<(String, String), Option<
 }
 
 #[test]
-fn nothing_due_tells_when_to_come_back() {
+fn a_204_carries_retry_after_when_a_popup_will_be_due() {
     let server = Server::start().with_people();
     let mut app = server.app();
     let ask = |user: &str| json!({"user": user, "placement": "home"});
@@ -69,7 +69,7 @@ fn nothing_due_tells_when_to_come_back() {
 }
 
 #[test]
-fn a_write_may_say_what_it_follows() {
+fn conditional_writes_check_the_popup_version() {
     let server = Server::start();
     let write = |method: &str, path: &str, header: &str, body: &str| {
         let length = body.len();
@@ -121,7 +121,7 @@ const AWKWARD: [&str; 6] =
     ["plain", "a,b", "say \"yes\"", "=1+1", "ein gro\u{DF}er Knopf \u{1F389}", "'; DROP TABLE --"];
 
 #[test]
-fn exports_read_back_as_what_was_reported() {
+fn exports_contain_exactly_the_reported_events() {
     let server = Server::start();
     let mut app = server.app();
     let button = |word: &str| json!({"id": word, "label": "label", "action": {"type": "dismiss"}});
@@ -189,7 +189,7 @@ fn exports_read_back_as_what_was_reported() {
 }
 
 #[test]
-fn an_export_of_many_pages_is_whole() {
+fn an_export_of_many_pages_is_complete() {
     let server = Server::start();
     let mut app = server.app();
     put(&mut app, "p", json!({}));
@@ -208,7 +208,7 @@ fn an_export_of_many_pages_is_whole() {
 }
 
 #[test]
-fn test_users_are_shown_what_is_not_published() {
+fn test_users_see_unpublished_popups() {
     let server = Server::start();
     let mut app = server.app();
     let draft =

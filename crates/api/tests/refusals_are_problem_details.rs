@@ -9,7 +9,7 @@ use tidings_api::ApiConfig;
 use tidings_client::token::{sign, sign_claims};
 
 #[test]
-fn a_path_or_method_that_does_not_exist() {
+fn unknown_paths_and_methods_are_refused() {
     let server = Server::start();
     let mut app = server.app();
     check_refused(&mut app, "GET", "/nothing", "", "not_found", "/nothing");
@@ -20,7 +20,7 @@ fn a_path_or_method_that_does_not_exist() {
 }
 
 #[test]
-fn a_body_or_query_that_is_not_what_the_operation_takes() {
+fn wrong_bodies_and_queries_are_refused() {
     let server = Server::start().with_people();
     let mut app = server.app();
     for path in ["/v1/messages", "/v1/messages/batch", "/v1/conversations", "/v1/presence/query"] {
@@ -80,7 +80,7 @@ fn a_body_or_query_that_is_not_what_the_operation_takes() {
 }
 
 #[test]
-fn what_is_over_a_limit() {
+fn requests_over_a_limit_are_refused() {
     let server = Server::start().with_people();
     let mut app = server.app();
     let long = format!(r#"{{"conversation":"g","from":"alice","body":"{}"}}"#, "x".repeat(64 * 1024));
@@ -113,7 +113,7 @@ fn what_is_over_a_limit() {
 }
 
 #[test]
-fn headers_without_end_are_cut_off() {
+fn endless_headers_are_refused() {
     let server = Server::start();
     let mut head = b"GET /healthz HTTP/1.1\r\nhost: x\r\nx-long: ".to_vec();
     head.resize(10 * 1024 * 1024, b'a');
@@ -130,7 +130,7 @@ fn headers_without_end_are_cut_off() {
 }
 
 #[test]
-fn a_caller_without_a_valid_credential() {
+fn calls_without_a_valid_credential_are_refused() {
     let server = Server::start().with_people();
     let path = "/v1/users/me/conversations";
     let other = sign("another secret", "alice", Duration::from_secs(600));
@@ -151,7 +151,7 @@ fn a_caller_without_a_valid_credential() {
 }
 
 #[test]
-fn a_user_who_asks_for_more_than_its_own() {
+fn a_user_token_cannot_reach_other_users() {
     let server = Server::start().with_people();
     let mut carol = server.user("carol");
     for (method, path, body, code) in [
@@ -180,7 +180,7 @@ fn a_user_who_asks_for_more_than_its_own() {
 }
 
 #[test]
-fn a_push_that_says_not_what_it_should() {
+fn invalid_pushes_are_refused() {
     let server = Server::start().with_people();
     let mut app = server.app();
     for (method, path, body, code, names) in [
@@ -201,7 +201,7 @@ fn a_push_that_says_not_what_it_should() {
 }
 
 #[test]
-fn refusals_are_counted_by_their_codes() {
+fn refusals_are_counted_by_code() {
     let server = Server::start();
     let mut app = server.app();
     check_refused(&mut app, "GET", "/v1/nothing", "", "not_found", "");
@@ -213,7 +213,7 @@ fn refusals_are_counted_by_their_codes() {
 }
 
 #[test]
-fn a_connection_beyond_the_limit_is_told_and_closed() {
+fn a_connection_beyond_the_limit_gets_503_and_is_closed() {
     let server = Server::with(ApiConfig { connections_max: 1, ..ApiConfig::default() });
     let mut first = server.app();
     expect_status(&mut first, "GET", "/v1/users/nobody", "", 404);

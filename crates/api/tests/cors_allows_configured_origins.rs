@@ -76,7 +76,7 @@ fn a_preflight_is_answered_without_a_credential() {
 }
 
 #[test]
-fn every_answer_names_the_page_also_an_error() {
+fn every_response_carries_cors_headers_errors_included() {
     let server = server(&[PAGE], true);
     let send = r#"{"conversation":"g","from":"alice","body":1}"#;
     let question = r#"{"user":"alice","placement":"home"}"#;
@@ -108,14 +108,14 @@ fn every_answer_names_the_page_also_an_error() {
 }
 
 #[test]
-fn any_page_may_ask_when_all_may() {
+fn the_wildcard_allows_every_origin() {
     let server = server(&["*"], false);
     let head = ask(&server, "GET /v1/users/nobody", &[KEY, ("Origin", OTHER)], "");
     assert_eq!(header(&head, ALLOWED), Some("*"), "{head}");
 }
 
 #[test]
-fn nothing_is_said_when_nothing_is_set() {
+fn no_cors_headers_are_sent_without_configured_origins() {
     let server = server(&[], false);
     for line in ["GET /v1/users/nobody", "OPTIONS /v1/messages", "POST /v1/popups/decide"] {
         let head = ask(&server, line, &[KEY, ("Origin", PAGE), ("Access-Control-Request-Method", "POST")], "");
@@ -124,7 +124,7 @@ fn nothing_is_said_when_nothing_is_set() {
 }
 
 #[test]
-fn a_websocket_comes_from_a_page_that_may_or_from_no_page() {
+fn a_websocket_upgrade_from_another_origin_is_refused() {
     let upgrade = |server: &Server, origin: Option<&str>| {
         let mut headers = vec![
             ("Upgrade", "websocket"),

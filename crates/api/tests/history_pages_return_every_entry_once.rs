@@ -50,7 +50,7 @@ fn follow(http: &mut Http, first: &str, way: &str, limit: usize, mut between: im
 }
 
 #[test]
-fn forward_and_backward_at_every_page_size_while_messages_come() {
+fn paging_both_ways_at_any_page_size_returns_every_entry_once() {
     let server = with_entries(20);
     let mut app = server.app();
     for limit in [1, 2, 3, 7, 19, 20, 21, 500] {
@@ -79,7 +79,7 @@ fn forward_and_backward_at_every_page_size_while_messages_come() {
 }
 
 #[test]
-fn a_page_leads_both_ways_and_stays_in_its_range() {
+fn cursors_lead_both_ways_and_stay_in_the_first_range() {
     let server = with_entries(20);
     let mut bob = server.user("bob");
     let first = page(&mut bob, "from_seq=5&to_seq=14&limit=4");
@@ -107,7 +107,7 @@ fn a_page_leads_both_ways_and_stays_in_its_range() {
 }
 
 #[test]
-fn large_entries_make_short_pages_that_lead_on() {
+fn large_entries_make_shorter_pages_with_a_cursor() {
     let server = Server::start().with_people();
     let mut app = server.app();
     for _ in 0..40 {
@@ -122,7 +122,7 @@ fn large_entries_make_short_pages_that_lead_on() {
 }
 
 #[test]
-fn a_cursor_that_is_of_no_page_here() {
+fn invalid_page_cursors_are_refused() {
     let server = with_entries(5);
     let mut app = server.app();
     let other = r#"{"id":"h","kind":"group","owner":"alice"}"#;

@@ -25,7 +25,7 @@ impl Caller {
 }
 
 #[test]
-fn every_operation_answers() {
+fn every_described_operation_can_be_called() {
     let server = Server::start();
     let mut app = Caller { http: server.app(), called: BTreeSet::new() };
 
@@ -211,7 +211,7 @@ fn described() -> BTreeSet<String> {
 }
 
 #[test]
-fn a_user_reaches_its_own_things_by_token() {
+fn a_user_token_reaches_its_own_resources() {
     let server = Server::start().with_people();
     let mut bob = server.user("bob");
     let message = r#"{"conversation":"g","body":"hi"}"#;

@@ -66,7 +66,7 @@ fn any_journal(data: &Path) -> PathBuf {
 }
 
 #[test]
-fn the_restore_of_the_page_brings_back_what_the_backup_has() {
+fn the_documented_restore_brings_back_the_backup() {
     let folder = Folder::new();
     let data = folder.path().join("var-lib/tidings");
     let server = serve(&folder);

@@ -15,7 +15,7 @@ fn read(path: &str) -> String {
 }
 
 #[test]
-fn the_architecture_names_every_crate_and_what_it_may_use() {
+fn architecture_md_lists_every_crate_and_its_dependencies() {
     let page = read("ARCHITECTURE.md");
     let output = Command::new(env!("CARGO"))
         .args(["metadata", "--no-deps", "--format-version", "1", "--offline"])
@@ -69,7 +69,7 @@ fn begins(path: &str) -> bool {
 }
 
 #[test]
-fn files_that_the_pages_name_are_there() {
+fn every_file_that_the_docs_name_exists() {
     // Written by who runs it.
     const OWN: [&str; 1] = ["deploy/.env"];
     let mut named = 0;
@@ -108,7 +108,7 @@ fn files_that_the_pages_name_are_there() {
 }
 
 #[test]
-fn the_sample_settings_are_what_the_program_prints() {
+fn the_sample_settings_match_the_printed_ones() {
     let output = Command::new(env!("CARGO_BIN_EXE_tidings")).arg("config").output().unwrap();
     let printed = String::from_utf8(output.stdout).unwrap();
     assert!(printed == read("tidings.sample.toml"), "run `make docs` and look at the diff");

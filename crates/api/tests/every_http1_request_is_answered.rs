@@ -325,7 +325,7 @@ fn bodies_in_chunks_are_answered_whatever_follows_them() {
 }
 
 #[test]
-fn a_body_that_is_awaited_is_answered() {
+fn a_body_sent_after_100_continue_is_answered() {
     let server = people();
     let mut pacer = Caller::connect(server.address);
     for asked in [SEND, DECIDE] {
@@ -340,7 +340,7 @@ fn a_body_that_is_awaited_is_answered() {
 }
 
 #[test]
-fn a_last_request_is_answered_and_the_connection_closed() {
+fn a_request_with_connection_close_is_answered_before_the_close() {
     let server = people();
     for asked in [SEND, DECIDE, REPORT, READ, HEALTH, NOWHERE, STRANGER, STRANGE_QUESTION] {
         for (version, headers) in [("1.1", "Connection: close\r\n"), ("1.0", ""), ("1.0", "Connection: close\r\n")] {
@@ -363,7 +363,7 @@ fn a_last_request_is_answered_and_the_connection_closed() {
 }
 
 #[test]
-fn http_1_0_is_kept_alive_when_it_asks_for_it() {
+fn http_1_0_is_kept_alive_when_asked() {
     let server = people();
     for asked in [SEND, DECIDE, READ] {
         let mut caller = Caller::connect(server.address);
@@ -375,7 +375,7 @@ fn http_1_0_is_kept_alive_when_it_asks_for_it() {
 }
 
 #[test]
-fn a_hundred_requests_in_one_packet_have_a_hundred_answers_in_order() {
+fn a_hundred_pipelined_requests_are_answered_in_order() {
     let server = people();
     for asked in [SEND, DECIDE] {
         let mut caller = Caller::connect(server.address);
@@ -408,7 +408,7 @@ fn refused_early(server: &Server, head: &str, body_bytes: usize) -> Answer {
 }
 
 #[test]
-fn who_is_refused_while_still_sending_reads_why() {
+fn a_client_refused_while_still_sending_reads_the_refusal() {
     let server = people();
     let long = "x".repeat(200 * 1024);
     let authorization = format!("Authorization: Bearer {API_KEY}\r\nContent-Type: application/json\r\n");

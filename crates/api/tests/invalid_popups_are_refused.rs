@@ -66,7 +66,7 @@ fn upload(app: &mut Http, segment: &str, lines: &[u8], status: u16) -> String {
 }
 
 #[test]
-fn a_part_that_is_wrong_is_named() {
+fn an_invalid_part_is_named_in_the_refusal() {
     let mut kept = Kept::start();
     let variant = |id: &str, weight: u32| json!({"id": id, "weight": weight, "content": {}});
     let button =
@@ -191,7 +191,7 @@ fn a_part_that_is_wrong_is_named() {
 }
 
 #[test]
-fn a_rule_that_is_wrong_is_named_by_its_place() {
+fn an_invalid_rule_is_named_by_its_path() {
     let mut kept = Kept::start();
     let attribute = |op: &str, value: Value| json!({"attribute": "x", "op": op, "value": value});
     for (rule, names) in [
@@ -224,7 +224,7 @@ fn a_rule_that_is_wrong_is_named_by_its_place() {
 }
 
 #[test]
-fn however_deep_a_rule_is_nested_it_only_costs_its_refusal() {
+fn a_rule_nested_too_deep_is_refused_cheaply() {
     let mut kept = Kept::start();
     let nested = |depth: usize| {
         let rule = format!("{}{}{}", r#"{"not":"#.repeat(depth), r#"{"all":[]}"#, "}".repeat(depth));
@@ -258,7 +258,7 @@ fn however_deep_a_rule_is_nested_it_only_costs_its_refusal() {
 }
 
 #[test]
-fn text_that_is_no_popup_at_all() {
+fn a_body_that_is_no_popup_is_refused() {
     let mut kept = Kept::start();
     for (body, code, names) in [
         ("", "malformed", "body: is missing"),
@@ -283,7 +283,7 @@ fn text_that_is_no_popup_at_all() {
 }
 
 #[test]
-fn ids_that_popups_cannot_have() {
+fn invalid_popup_ids_are_refused() {
     let mut kept = Kept::start();
     for operation in ["decide", "explain", "trigger"] {
         // The path is an operation's, which is not put.
@@ -331,7 +331,7 @@ fn ids_that_popups_cannot_have() {
 }
 
 #[test]
-fn settings_that_do_not_hold_together() {
+fn contradictory_popup_settings_are_refused() {
     let mut kept = Kept::start();
     for (body, names) in [
         (r#"{"time_zone":"Nowhere"}"#, "time_zone: "),
@@ -350,7 +350,7 @@ fn settings_that_do_not_hold_together() {
 }
 
 #[test]
-fn garbage_uploaded_as_a_segment() {
+fn invalid_segment_uploads_are_refused() {
     let mut kept = Kept::start();
     let long = format!("ann\n{}\n", "x".repeat(65));
     let too_many: String = (0..1_000_001).map(|at| format!("{at}\n")).collect();
@@ -401,7 +401,7 @@ fn garbage_uploaded_as_a_segment() {
 }
 
 #[test]
-fn a_segment_that_a_popup_names_stays() {
+fn a_segment_in_use_cannot_be_removed() {
     let mut kept = Kept::start();
     let popup = GOOD.replacen('{', r#"{"audience":{"segment":"friends"},"#, 1);
     expect_status(&mut kept.app, "PUT", "/v1/popups/for-friends", &popup, 201);
@@ -413,7 +413,7 @@ fn a_segment_that_a_popup_names_stays() {
 }
 
 #[test]
-fn questions_and_events_that_are_wrong() {
+fn invalid_decide_requests_and_events_are_refused() {
     let mut kept = Kept::start();
     let many: Vec<String> = (0..201).map(|at| format!(r#""n{at}":1"#)).collect();
     let many = format!(r#"{{"user":"bob","placement":"home","attributes":{{{}}}}}"#, many.join(","));
@@ -489,7 +489,7 @@ fn questions_and_events_that_are_wrong() {
 }
 
 #[test]
-fn a_users_token_reaches_its_own_decisions_only() {
+fn a_user_token_reports_events_only_of_its_own_decisions() {
     let mut kept = Kept::start();
     let (mut bob, mut carol) = (kept.server.user("bob"), kept.server.user("carol"));
     let question = r#"{"placement":"home"}"#;

@@ -6,7 +6,7 @@ mod support;
 use support::*;
 
 #[test]
-fn a_flag_stands_above_a_variable_above_the_file() {
+fn flags_override_variables_override_the_file() {
     let folder = Folder::new();
     let file = folder.path().join("tidings.toml");
     std::fs::write(&file, "token_key = \"of the file\"").unwrap();
