@@ -93,7 +93,7 @@ pub(crate) async fn serve_questions<S: AsyncRead + AsyncWrite + Unpin>(
     loop {
         // Who asks what another node answers goes by the library from here on.
         let next = match next(&read[taken..]) {
-            Next::Question { .. } if !api.engine.has_lead() => Next::SomethingElse,
+            Next::Question { .. } if !api.engine.has_leader_term() => Next::SomethingElse,
             // So does a page of another origin, if any may ask.
             Next::Question { of_page: true, .. } if api.config.cors.is_some() => Next::SomethingElse,
             next => next,

@@ -13,8 +13,8 @@ use tidings_engine::{
     Engine,
     cluster::{
         asking::{Asked, LeaderDoor, LeadersAnswer, UsersRequest},
-        log::Member,
-        members::Members,
+        log::NodeInfo,
+        nodes::ClusterNodes,
     },
     metrics::Metrics,
 };
@@ -69,7 +69,7 @@ pub(crate) fn is_of_the_leader(path: &str) -> bool {
 impl Forwarder {
     /// For a node of a cluster. `None`: it cannot be, and nothing is forwarded.
     pub(crate) fn of(engine: &Engine) -> Option<Forwarder> {
-        let node = HeaderValue::from_str(&engine.cluster.as_ref()?.members.me().name).ok()?;
+        let node = HeaderValue::from_str(&engine.cluster.as_ref()?.nodes.me().name).ok()?;
         // Err: it is installed already.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let client = reqwest::Client::builder()
@@ -96,7 +96,7 @@ impl Forwarder {
 /// The way of sessions to the leader.
 struct SessionsDoor {
     forwarder: Arc<Forwarder>,
-    members: Arc<Members>,
+    nodes: Arc<ClusterNodes>,
     metrics: Arc<Metrics>,
     tokens: NodeTokens,
 }
@@ -114,7 +114,7 @@ impl SessionsDoor {
 
 impl LeaderDoor for SessionsDoor {
     fn ask(&self, request: UsersRequest) -> Result<Asked, Refusal> {
-        let leader = find_leader(&self.members)?;
+        let leader = find_leader(&self.nodes)?;
         let place = self.forwarder.place()?;
         self.metrics.cluster.forwarded.inc();
         let token = self.tokens.sign(&request.user).map_err(|error| crate::internal(&error))?;
@@ -133,14 +133,14 @@ impl Api {
     /// Has sessions of this node ask what the leader answers.
     pub fn let_sessions_ask(&self, tokens: NodeTokens) {
         let Some((cluster, forwarder)) = self.engine.cluster.as_ref().zip(self.forwarder.clone()) else { return };
-        let (members, metrics) = (cluster.members.clone(), self.engine.metrics.clone());
-        let door = SessionsDoor { forwarder, members, metrics, tokens };
+        let (nodes, metrics) = (cluster.nodes.clone(), self.engine.metrics.clone());
+        let door = SessionsDoor { forwarder, nodes, metrics, tokens };
         self.engine.set_leader_door(Arc::new(door));
     }
 
     /// Whether a request is for another node to answer.
     pub(crate) fn is_for_another(&self, path: &str) -> bool {
-        !self.engine.has_lead() && is_of_the_leader(path)
+        !self.engine.has_leader_term() && is_of_the_leader(path)
     }
 
     /// The leader's answer.
@@ -163,10 +163,10 @@ impl Api {
         Ok(answer.map(Body::new))
     }
 
-    fn leader(&self) -> Result<(&Forwarder, Member), Refusal> {
+    fn leader(&self) -> Result<(&Forwarder, NodeInfo), Refusal> {
         let cluster = self.engine.cluster.as_ref().zip(self.forwarder.as_deref());
         let (cluster, forwarder) = cluster.ok_or_else(|| no_leader("this node cannot ask others"))?;
-        Ok((forwarder, find_leader(&cluster.members)?))
+        Ok((forwarder, find_leader(&cluster.nodes)?))
     }
 
     async fn send(
@@ -180,8 +180,8 @@ impl Api {
     }
 }
 
-fn find_leader(members: &Members) -> Result<Member, Refusal> {
-    let leader = members.leader().filter(|leader| leader.boot_id != members.me().boot_id);
+fn find_leader(nodes: &ClusterNodes) -> Result<NodeInfo, Refusal> {
+    let leader = nodes.leader().filter(|leader| leader.boot_id != nodes.me().boot_id);
     let leader = leader.ok_or_else(|| no_leader("no node leads now; another will soon"))?;
     match leader.address.is_empty() {
         true => Err(no_leader("the node that leads does not tell where it is reached")),
@@ -194,7 +194,7 @@ fn not_answered(error: reqwest::Error) -> Refusal {
     no_leader("the node that does this did not answer; whether it was done is not known")
 }
 
-fn url(leader: &Member, path: &str) -> String {
+fn url(leader: &NodeInfo, path: &str) -> String {
     format!("{}{path}", leader.address.trim_end_matches('/'))
 }
 

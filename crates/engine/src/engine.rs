@@ -106,10 +106,10 @@ impl Engine {
             lanes.clone(),
             metrics.clone(),
         );
-        let lead = Lead::of(cluster.as_ref().map(|cluster| cluster.members.clone()));
+        let lead = Lead::of(cluster.as_ref().map(|cluster| cluster.nodes.clone()));
         let popups = Popups::start(PopupParts {
             config: config.popups.clone(),
-            boot: cluster.as_ref().map_or_else(rand::random, |cluster| cluster.members.me().boot_id),
+            boot: cluster.as_ref().map_or_else(rand::random, |cluster| cluster.nodes.me().boot_id),
             lead: lead.clone(),
             store: store.clone(),
             clock: clock.clone(),
@@ -128,7 +128,7 @@ impl Engine {
         let engine = Arc::new(Engine {
             directory,
             presence: match &cluster {
-                Some(cluster) => Presence::of_member(config.presence.clone(), cluster.members.me()),
+                Some(cluster) => Presence::of_node(config.presence.clone(), cluster.nodes.me()),
                 None => Presence::new(config.presence.clone()),
             },
             presence_worker: PresenceWorker::default(),
@@ -232,16 +232,16 @@ impl Engine {
 
     /// Whether no other node is known that goes on when this one ends.
     pub(crate) fn is_alone(&self) -> bool {
-        self.cluster.as_ref().is_none_or(|cluster| cluster.members.all().len() <= 1)
+        self.cluster.as_ref().is_none_or(|cluster| cluster.nodes.all().len() <= 1)
     }
 
     /// Whether push and popups are done here, as far as this node has heard: what they write is checked by the store.
-    pub fn has_lead(&self) -> bool {
+    pub fn has_leader_term(&self) -> bool {
         self.lead.term().is_some()
     }
 
     /// Whether this node does what one node does for all.
-    pub fn leads(&self) -> bool {
-        self.cluster.as_ref().is_none_or(|cluster| cluster.members.leads())
+    pub fn is_leader(&self) -> bool {
+        self.cluster.as_ref().is_none_or(|cluster| cluster.nodes.is_leader())
     }
 }

@@ -198,20 +198,20 @@ impl Engine {
     /// The processes that hold connections.
     pub fn nodes(&self) -> Vec<NodeView> {
         let now_ms = self.clock.now_ms();
-        let members = self.cluster.as_ref().map_or_else(Vec::new, |cluster| cluster.members.all());
-        let leader = self.cluster.as_ref().and_then(|cluster| cluster.members.leader()).map(|leader| leader.boot_id);
+        let nodes = self.cluster.as_ref().map_or_else(Vec::new, |cluster| cluster.nodes.all());
+        let leader = self.cluster.as_ref().and_then(|cluster| cluster.nodes.leader()).map(|leader| leader.boot_id);
         let view = |card: NodeCard| {
             // A node tells its address when its doors are open, which is after it was heard of.
-            let member = members.iter().find(|member| member.boot_id == card.boot_id);
+            let node = nodes.iter().find(|node| node.boot_id == card.boot_id);
             NodeView {
                 name: card.name,
                 boot_id: format!("{:x}", card.boot_id),
-                address: member.map_or(card.address, |member| member.address.clone()),
+                address: node.map_or(card.address, |node| node.address.clone()),
                 attached_at: card.attached_at,
                 lease_left_ms: (card.lease_until != u64::MAX).then(|| card.lease_until.saturating_sub(now_ms)),
                 sessions: card.sessions.max(0) as u64,
-                version: member.map(|member| member.version.clone()),
-                roles: member.map(|member| member.roles.clone()),
+                version: node.map(|node| node.version.clone()),
+                roles: node.map(|node| node.roles.clone()),
                 leads: leader == Some(card.boot_id),
             }
         };

@@ -54,11 +54,17 @@ impl CommitLog for Way {
     fn prune(&self, older_than_ms: u64) -> StoreResult<Pruned> {
         self.pass()?.prune(older_than_ms)
     }
-    fn beat(&self, me: &Member, lease_ms: u64, may_lead: bool, took: bool) -> Result<Beat, BeatError> {
-        self.pass()?.beat(me, lease_ms, may_lead, took)
+    fn heartbeat(
+        &self,
+        me: &NodeInfo,
+        lease_ms: u64,
+        may_lead: bool,
+        takes_name: bool,
+    ) -> Result<ClusterView, HeartbeatError> {
+        self.pass()?.heartbeat(me, lease_ms, may_lead, takes_name)
     }
-    fn goodbye(&self, boot_id: u64) -> StoreResult<()> {
-        self.pass()?.goodbye(boot_id)
+    fn release_lease(&self, boot_id: u64) -> StoreResult<()> {
+        self.pass()?.release_lease(boot_id)
     }
 }
 
@@ -107,7 +113,7 @@ impl Node {
         let engine = &self.world().engine;
         until("it leads", || {
             look_around(engine);
-            engine.has_lead() && engine.push.settle().is_ok() && engine.popup_settings().is_ok()
+            engine.has_leader_term() && engine.push.settle().is_ok() && engine.popup_settings().is_ok()
         });
     }
 }
@@ -182,11 +188,11 @@ fn a_node_that_is_cut_off_writes_nothing_more() {
     first.world().engine.popups.settle().unwrap();
     let waits = first.shard.push(json!({"users": ["ann"]}), json!({"type": "t"}));
     first.way.is_cut.store(true, Ordering::Relaxed);
-    until("its lease is over by its own clock", || !first.world().engine.leads());
+    until("its lease is over by its own clock", || !first.world().engine.is_leader());
     let refusal = first.world().decide_with("ben", json!({})).unwrap_err();
     assert_eq!(refusal.code, ErrorCode::NodeUnavailable, "nothing is decided while another may decide");
     second.takes_over();
-    assert!(first.world().engine.has_lead(), "it has not heard");
+    assert!(first.world().engine.has_leader_term(), "it has not heard");
     let taken = second.shard.push(json!({"users": ["ann"]}), json!({"type": "t"}));
     let refusal = first.shard.world.engine.prepare_push(serde_json::from_str(&to_ann().to_string()).unwrap()).unwrap();
     let refusal = first.world().wait(first.world().engine.push.accept(refusal)).unwrap_err();
@@ -204,7 +210,7 @@ fn a_node_that_is_cut_off_writes_nothing_more() {
     first.way.is_cut.store(false, Ordering::Relaxed);
     until("it hears that another leads", || {
         look_around(&first.world().engine);
-        !first.world().engine.has_lead()
+        !first.world().engine.has_leader_term()
     });
     assert_eq!(first.world().decide_with("ben", json!({})).unwrap_err().code, ErrorCode::NodeUnavailable);
     second.shard.acknowledge("ann/phone", &[waits.push, taken.push]);
@@ -221,7 +227,7 @@ fn a_node_that_is_cut_off_forgets_no_more_than_it_may() {
     first.world().put_popup("once", json!({"caps": {"total": 1}}));
     let (mut shown, mut refused, mut cut_at) = (Vec::new(), 0, None);
     // It leads for most of its lease after it was cut off from all that is stored.
-    while first.world().engine.leads() {
+    while first.world().engine.is_leader() {
         if shown.len() == 20 && cut_at.is_none() {
             first.rows.fail_rows(usize::MAX);
             first.way.is_cut.store(true, Ordering::Relaxed);
@@ -240,7 +246,7 @@ fn a_node_that_is_cut_off_forgets_no_more_than_it_may() {
                 // Where nothing is shown nothing is refused.
                 if let (ErrorCode::StoreUnavailable, Some((user, ..))) = (refusal.code, shown.last()) {
                     let again = first.world().decide_with(user, json!({}));
-                    assert!(again.is_ok_and(|decided| decided.show.is_none()) || !first.world().engine.leads());
+                    assert!(again.is_ok_and(|decided| decided.show.is_none()) || !first.world().engine.is_leader());
                 }
             }
         }
@@ -263,11 +269,11 @@ fn a_lead_that_is_renewed_late_goes_on_with_all_it_had() {
     drop(second);
     let mut first = first;
     first.way.is_cut.store(true, Ordering::Relaxed);
-    until("its lease is over by its own clock", || !first.world().engine.leads());
+    until("its lease is over by its own clock", || !first.world().engine.is_leader());
     first.way.is_cut.store(false, Ordering::Relaxed);
     until("it leads again", || {
         look_around(&first.world().engine);
-        first.world().engine.leads()
+        first.world().engine.is_leader()
     });
     let push = first.shard.push(json!({"users": ["ann"]}), json!({"type": "t"}));
     assert_eq!(first.shard.handed("ann/phone"), [push.push], "its sessions stayed");

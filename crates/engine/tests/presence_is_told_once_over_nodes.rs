@@ -17,7 +17,7 @@ use support::{LONG_LEASE, NOON, PATIENCE, look_around, patient};
 use tidings_engine::{
     Engine,
     clock::ManualClock,
-    cluster::{ClusterParts, bus::LocalBus, log::Member},
+    cluster::{ClusterParts, bus::LocalBus, log::NodeInfo},
     config::EngineConfig,
     engine::Parts,
     memory::MemoryStore,
@@ -82,9 +82,10 @@ fn nodes(names: &[&'static str]) -> Nodes {
     let mut engines: Vec<(Arc<Engine>, Vec<ShardReceivers>)> = Vec::new();
     for (index, node) in names.iter().enumerate() {
         let (version, roles, address, link) = ("1".into(), "all".into(), String::new(), String::new());
-        let member = Member { name: (*node).into(), boot_id: index as u64 + 1, address, link, version, roles };
+        let node_info = NodeInfo { name: (*node).into(), boot_id: index as u64 + 1, address, link, version, roles };
         let (log, bus, lease) = (store.clone(), Arc::new(bus.clone()), LONG_LEASE);
-        let cluster = Some(ClusterParts { log, bus, member, lease, may_lead: true, recent_bytes_max: 1 << 20 });
+        let cluster =
+            Some(ClusterParts { log, bus, node: node_info, lease, may_lead: true, recent_bytes_max: 1 << 20 });
         let presence = PresenceConfig { webhook: true, grace_ms: GRACE_MS, ..PresenceConfig::default() };
         let config = patient(EngineConfig { shards: 1, presence, ..EngineConfig::default() });
         let app = App { node, refuses: refuses.clone(), taken: take.clone() };
@@ -94,10 +95,10 @@ fn nodes(names: &[&'static str]) -> Nodes {
         let parts = Parts { config, clock: clock.clone(), store: store.clone(), webhook, wakes, cluster };
         engines.push(Engine::start(parts));
         until("it is there", || {
-            engines.iter().all(|(e, _)| e.cluster.as_ref().unwrap().members.all().len() == index + 1)
+            engines.iter().all(|(e, _)| e.cluster.as_ref().unwrap().nodes.all().len() == index + 1)
         });
     }
-    assert!(engines[0].0.leads());
+    assert!(engines[0].0.is_leader());
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let users = (1..=3).map(|id| UserUpsert { id: id.to_string(), ..UserUpsert::default() }).collect();
     runtime.block_on(engines[0].0.upsert_users(users)).unwrap();
@@ -179,14 +180,14 @@ fn one_node_tells_and_stores_and_the_next_one_goes_on() {
     nodes.stop(0);
     until("another one leads", || {
         nodes.engines.iter().for_each(|(engine, _)| look_around(engine));
-        (0..2).any(|node| nodes.engine(node).leads())
+        (0..2).any(|node| nodes.engine(node).is_leader())
     });
     nodes.refuses.store(false, Ordering::SeqCst);
     let (by, reset) = nodes.told(&[("2", false), ("3", true)]);
     assert!(!by.contains_key("a") && by.len() == 1, "{by:?}");
     assert!(!reset, "the app need not forget what it knows");
     // The one that leads last: who would lead after it tells again what it may not have told.
-    let follower = (0..2).find(|node| !nodes.engine(*node).leads()).unwrap();
+    let follower = (0..2).find(|node| !nodes.engine(*node).is_leader()).unwrap();
     nodes.stop(follower);
     nodes.stop(0);
     assert_eq!(nodes.taken.try_iter().count(), 0, "nobody tells it again");
@@ -203,7 +204,7 @@ fn the_last_node_that_stops_stores_who_was_there() {
     nodes.stop(1);
     until("the other is known to be gone", || {
         look_around(nodes.engine(0));
-        nodes.engine(0).cluster.as_ref().unwrap().members.all().len() == 1
+        nodes.engine(0).cluster.as_ref().unwrap().nodes.all().len() == 1
     });
     assert_eq!(nodes.store.last_seen(UserNo(2)).unwrap(), None, "the grace is not over");
     nodes.engine(0).presence.left(UserNo(1), 1, NOON + 20);

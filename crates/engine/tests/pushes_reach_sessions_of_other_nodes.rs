@@ -85,7 +85,7 @@ impl Node {
 
     fn leads(&self) -> bool {
         look_around(&self.shard.world.engine);
-        self.shard.world.engine.has_lead() && self.shard.world.engine.push.settle().is_ok()
+        self.shard.world.engine.has_leader_term() && self.shard.world.engine.push.settle().is_ok()
     }
 
     /// Binds a device and waits until its number is known here.

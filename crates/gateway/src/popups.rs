@@ -73,7 +73,7 @@ impl Shard {
         };
         let reference = frame.reference;
         let (engine, shard) = self.handles();
-        if !engine.has_lead() {
+        if !engine.has_leader_term() {
             let events = [br#"{"events":"#, frame_events.get().as_bytes(), b"}"].concat();
             self.parts.runtime.spawn(async move {
                 let json = match engine.report_to_leader(&user.id, events).await {
@@ -135,7 +135,7 @@ async fn answer(
     }
     // The connection is the app's session unless the app names one that outlives it.
     let own = engine.popups.session_of(session);
-    if !engine.has_lead() {
+    if !engine.has_leader_term() {
         return answer_of_leader(engine, user, &own, question_text, reference).await;
     }
     let mut ask = question.ask(&user.id);

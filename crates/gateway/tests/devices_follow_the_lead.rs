@@ -11,7 +11,7 @@ use std::{net::TcpStream, sync::Arc, time::Duration};
 use support::*;
 use tidings_client::session::Session;
 use tidings_engine::{
-    cluster::{bus::LocalBus, members::Members},
+    cluster::{bus::LocalBus, nodes::ClusterNodes},
     memory::MemoryStore,
     metrics::Metrics,
 };
@@ -30,7 +30,7 @@ use tidings_protocol::{
 const SECRET: &str = "the secret of the links";
 
 /// The node that leads, as one has heard.
-struct Leader(Arc<Members>);
+struct Leader(Arc<ClusterNodes>);
 
 impl FindCore for Leader {
     fn candidates(&self) -> Vec<String> {
@@ -93,14 +93,14 @@ impl Node {
         let server = Server::node(name, store, bus);
         let config = LinkConfig { listen: LOCAL, secret: SECRET.into(), lease: Duration::from_secs(15) };
         let link = LinkDoor::start(config, server.gateway.clone()).unwrap();
-        let members = &server.engine.cluster.as_ref().unwrap().members;
-        members.tell_doors(format!("http://{}", server.address), link.address().to_string());
-        let holder = Holder::start(&format!("{name}/devices"), Leader(members.clone()));
+        let nodes = &server.engine.cluster.as_ref().unwrap().nodes;
+        nodes.announce_addresses(format!("http://{}", server.address), link.address().to_string());
+        let holder = Holder::start(&format!("{name}/devices"), Leader(nodes.clone()));
         Node { holder, link, server }
     }
 
     fn leads(&self) -> bool {
-        self.server.engine.has_lead() && self.server.engine.push.settle().is_ok()
+        self.server.engine.has_leader_term() && self.server.engine.push.settle().is_ok()
     }
 
     fn push_to(&self, user: &str) -> u64 {
@@ -144,7 +144,7 @@ fn nodes() -> [Node; 2] {
     let first = Node::start("a", &store, &bus);
     until("the first leads", || first.leads());
     let second = Node::start("b", &store, &bus);
-    until("the second knows", || second.server.engine.cluster.as_ref().unwrap().members.leader().is_some());
+    until("the second knows", || second.server.engine.cluster.as_ref().unwrap().nodes.leader().is_some());
     first.server.users(&["ann", "ben", "cyd"]);
     [first, second]
 }

@@ -64,12 +64,18 @@ impl CommitLog for ToStore {
         self.0.ask(|store| store.prune(older_than_ms))
     }
 
-    fn beat(&self, me: &Member, lease_ms: u64, may_lead: bool, took: bool) -> Result<Beat, BeatError> {
-        self.0.ask(|store| store.beat(me, lease_ms, may_lead, took))
+    fn heartbeat(
+        &self,
+        me: &NodeInfo,
+        lease_ms: u64,
+        may_lead: bool,
+        takes_name: bool,
+    ) -> Result<ClusterView, HeartbeatError> {
+        self.0.ask(|store| store.heartbeat(me, lease_ms, may_lead, takes_name))
     }
 
-    fn goodbye(&self, boot_id: u64) -> StoreResult<()> {
-        self.0.ask(|store| store.goodbye(boot_id))
+    fn release_lease(&self, boot_id: u64) -> StoreResult<()> {
+        self.0.ask(|store| store.release_lease(boot_id))
     }
 }
 
@@ -119,7 +125,7 @@ fn nodes(count: u8, users: usize, lease: Duration) -> Nodes {
     let name = |n: u8| char::from(b'a' + n).to_string();
     let (servers, joints): (Vec<_>, Vec<_>) = (0..count).map(|n| start(&name(n), &store, &bus, lease)).unzip();
     let nodes = Nodes { servers, joints, bus, store };
-    let known = |server: &Server| server.engine.cluster.as_ref().unwrap().members.all().len() == usize::from(count);
+    let known = |server: &Server| server.engine.cluster.as_ref().unwrap().nodes.all().len() == usize::from(count);
     nodes.wait("all nodes know each other", known);
     nodes.wait("all nodes have heard each other", |server| server.engine.readiness().is_ok());
     let ids: Vec<String> = (0..users).map(|n| format!("u{n}")).collect();
@@ -206,7 +212,7 @@ fn every_node_answers_the_same() {
 fn every_node_lists_all_with_what_they_told_later_too() {
     let nodes = nodes(2, 1, LEASE);
     for (server, address) in nodes.servers.iter().zip(["http://one", "http://two"]) {
-        server.engine.cluster.as_ref().unwrap().members.tell_doors(address.into(), String::new());
+        server.engine.cluster.as_ref().unwrap().nodes.announce_addresses(address.into(), String::new());
     }
     nodes.wait("both addresses are known, and one leads", |server| {
         let listed = server.engine.nodes();

@@ -36,7 +36,7 @@ fn nodes(count: u8, users: usize) -> Nodes {
     let (store, bus) = (Arc::new(MemoryStore::shared()), LocalBus::default());
     let name = |n: u8| char::from(b'a' + n).to_string();
     let servers: Vec<Server> = (0..count).map(|n| Server::node(&name(n), &store, &bus)).collect();
-    let all_known = |server: &Server| server.engine.cluster.as_ref().unwrap().members.all().len() == usize::from(count);
+    let all_known = |server: &Server| server.engine.cluster.as_ref().unwrap().nodes.all().len() == usize::from(count);
     until("all nodes know each other", || servers.iter().all(all_known));
     let ids: Vec<String> = (0..users).map(|n| format!("u{n}")).collect();
     let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
@@ -280,12 +280,12 @@ fn read_marks_typing_and_kicks_reach_other_nodes() {
 #[test]
 fn one_leads_and_another_does_when_it_has_gone() {
     let mut nodes = nodes(3, 1);
-    let leaders = |nodes: &Nodes| nodes.servers.iter().filter(|server| server.engine.leads()).count();
+    let leaders = |nodes: &Nodes| nodes.servers.iter().filter(|server| server.engine.is_leader()).count();
     until("one leads", || leaders(&nodes) == 1);
-    let leader = nodes.servers.iter().position(|server| server.engine.leads()).unwrap();
+    let leader = nodes.servers.iter().position(|server| server.engine.is_leader()).unwrap();
     drop(nodes.servers.remove(leader));
     until("another one leads", || leaders(&nodes) == 1);
-    wait_for(&nodes, "the others know", |server| server.engine.cluster.as_ref().unwrap().members.all().len() == 2);
+    wait_for(&nodes, "the others know", |server| server.engine.cluster.as_ref().unwrap().nodes.all().len() == 2);
 }
 
 #[test]
@@ -326,12 +326,18 @@ impl CommitLog for OutOfReach {
         self.reach()?.prune(older_than_ms)
     }
 
-    fn beat(&self, me: &Member, lease_ms: u64, may_lead: bool, took: bool) -> Result<Beat, BeatError> {
-        self.reach()?.beat(me, lease_ms, may_lead, took)
+    fn heartbeat(
+        &self,
+        me: &NodeInfo,
+        lease_ms: u64,
+        may_lead: bool,
+        takes_name: bool,
+    ) -> Result<ClusterView, HeartbeatError> {
+        self.reach()?.heartbeat(me, lease_ms, may_lead, takes_name)
     }
 
-    fn goodbye(&self, boot_id: u64) -> StoreResult<()> {
-        self.reach()?.goodbye(boot_id)
+    fn release_lease(&self, boot_id: u64) -> StoreResult<()> {
+        self.reach()?.release_lease(boot_id)
     }
 }
 
@@ -342,13 +348,13 @@ fn a_node_that_cannot_reach_the_store_still_gets_what_others_commit() {
     let lease = Duration::from_millis(500);
     let cut_off = Server::node_on("a", &store, log.clone(), Arc::new(bus.clone()), lease);
     let other = Server::node_on("b", &store, store.clone(), Arc::new(bus.clone()), lease);
-    let members = |server: &Server| server.engine.cluster.as_ref().unwrap().members.all().len();
-    until("they know each other", || members(&cut_off) == 2 && members(&other) == 2);
+    let nodes = |server: &Server| server.engine.cluster.as_ref().unwrap().nodes.all().len();
+    until("they know each other", || nodes(&cut_off) == 2 && nodes(&other) == 2);
     other.users(&["u0", "u1"]);
     other.group("g", &["u0", "u1"]);
     let mut session = cut_off.open("u1", "phone");
     log.cut.store(true, Ordering::Relaxed);
-    until("its lease is over", || members(&other) == 1);
+    until("its lease is over", || nodes(&other) == 1);
     // Said by the other, and by the one that is cut off, which never hears the answer of its commit.
     for n in 0..20 {
         other.say("u0", "g", &format!("other {n}"));
@@ -365,7 +371,7 @@ fn a_node_that_cannot_reach_the_store_still_gets_what_others_commit() {
     assert!(cut_off.engine.metrics.cluster.asked.get() > 0, "what nobody published is asked of the others");
     until("it says so", || cut_off.engine.readiness().is_err_and(|why| why.contains("out of reach")));
     log.cut.store(false, Ordering::Relaxed);
-    until("it is whole again", || cut_off.engine.readiness().is_ok() && members(&other) == 2);
+    until("it is whole again", || cut_off.engine.readiness().is_ok() && nodes(&other) == 2);
 }
 
 fn said(text: &str) -> NewEntry {

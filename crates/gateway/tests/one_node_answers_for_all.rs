@@ -25,7 +25,7 @@ fn nodes() -> [Server; 2] {
     let first = Server::node("a", &store, &bus);
     until("the first leads", || first.engine.popup_settings().is_ok() && first.engine.push.settle().is_ok());
     let second = Server::node("b", &store, &bus);
-    let known = || second.engine.cluster.as_ref().unwrap().members.leader().is_some_and(|a| !a.address.is_empty());
+    let known = || second.engine.cluster.as_ref().unwrap().nodes.leader().is_some_and(|a| !a.address.is_empty());
     until("the second knows where the first is", known);
     first.users(&["ann", "ben"]);
     [first, second]
@@ -135,8 +135,8 @@ fn who_cannot_have_it_answered_says_so_and_when_to_ask_again() {
     let taken = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     taken.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
     let closed = taken.local_addr().unwrap().as_socket().unwrap();
-    first.engine.cluster.as_ref().unwrap().members.tell_doors(format!("http://{closed}"), String::new());
-    let leader = || second.engine.cluster.as_ref().unwrap().members.leader().unwrap().address;
+    first.engine.cluster.as_ref().unwrap().nodes.announce_addresses(format!("http://{closed}"), String::new());
+    let leader = || second.engine.cluster.as_ref().unwrap().nodes.leader().unwrap().address;
     until("the second has heard", || leader() == format!("http://{closed}"));
     check(raw(second.address, &head, question));
 }
@@ -149,8 +149,8 @@ fn a_leader_that_says_nothing_holds_up_its_own_questions_only() {
     // The kernel takes connections, and nobody reads from them.
     let silent = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let address = format!("http://{}", silent.local_addr().unwrap());
-    first.engine.cluster.as_ref().unwrap().members.tell_doors(address.clone(), String::new());
-    let leader = || second.engine.cluster.as_ref().unwrap().members.leader().unwrap().address;
+    first.engine.cluster.as_ref().unwrap().nodes.announce_addresses(address.clone(), String::new());
+    let leader = || second.engine.cluster.as_ref().unwrap().nodes.leader().unwrap().address;
     until("the second has heard", || leader() == address);
     // More of them than there are threads for reads from the store.
     let mut sessions: Vec<Session> = (0..3).map(|n| second.open("ben", &format!("device-{n}"))).collect();

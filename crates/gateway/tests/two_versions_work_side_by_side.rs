@@ -88,7 +88,7 @@ impl Deployment {
 }
 
 fn know_each_other(servers: &[Server]) {
-    let knows_all = |server: &Server| server.engine.cluster.as_ref().unwrap().members.all().len() == servers.len();
+    let knows_all = |server: &Server| server.engine.cluster.as_ref().unwrap().nodes.all().len() == servers.len();
     until("the nodes know each other", || servers.iter().all(knows_all));
 }
 
@@ -201,5 +201,5 @@ fn an_upgrade_node_by_node_loses_and_doubles_nothing() {
     let expected: Vec<u64> = (first_seq + 1..first_seq + 1 + seqs.len() as u64).collect();
     assert_eq!(seqs, expected);
     assert_eq!(seqs.len(), 140);
-    until("one of the new version leads", || servers.iter().any(|server| server.engine.leads()));
+    until("one of the new version leads", || servers.iter().any(|server| server.engine.is_leader()));
 }

@@ -217,7 +217,7 @@ fn over_nodes_the_one_that_leads_tells() {
     let (app, hears) = app();
     let node = |name| Server::node_with_webhook(name, config(), &store, &bus, app.clone());
     let first = node("a");
-    until("it leads", || first.engine.leads() && first.engine.readiness().is_ok());
+    until("it leads", || first.engine.is_leader() && first.engine.readiness().is_ok());
     let second = node("b");
     until("the other is ready", || second.engine.readiness().is_ok());
     first.users(&["alice", "bob", "cleo"]);
@@ -225,7 +225,7 @@ fn over_nodes_the_one_that_leads_tells() {
     let door = OpenDoor::open(&second, MiopDoorConfig::open(vec![LOCAL]));
     let _bob = second.open("bob", "phone");
     until("the leader knows of him", || first.online("bob") == 1);
-    assert!(!second.engine.leads());
+    assert!(!second.engine.is_leader());
     let cleo = second.engine.directory.require_user("cleo").unwrap().no;
     // Known by all nodes to be there for pushes alone.
     let push_only = tidings_engine::presence::Device {

@@ -16,7 +16,7 @@ use std::{
 };
 use support::postgres::*;
 use tidings_engine::{
-    cluster::log::{CommitLog, Member},
+    cluster::log::{CommitLog, NodeInfo},
     store::*,
 };
 use tidings_store::{PostgresOptions, PostgresStore};
@@ -121,9 +121,9 @@ fn value(store: &PostgresStore) -> Vec<u8> {
     store.row(RowSpace::Popups, b"k").unwrap().unwrap()
 }
 
-fn member(boot_id: u64) -> Member {
+fn node(boot_id: u64) -> NodeInfo {
     let (address, link) = Default::default();
-    Member { name: boot_id.to_string(), boot_id, address, link, version: "1".into(), roles: "all".into() }
+    NodeInfo { name: boot_id.to_string(), boot_id, address, link, version: "1".into(), roles: "all".into() }
 }
 
 fn lead(store: &PostgresStore) -> Term {
@@ -131,7 +131,7 @@ fn lead(store: &PostgresStore) -> Term {
 }
 
 fn lead_as(store: &PostgresStore, boot_id: u64) -> Term {
-    let beat = store.beat(&member(boot_id), 60_000, true, true).unwrap();
+    let beat = store.heartbeat(&node(boot_id), 60_000, true, true).unwrap();
     assert_eq!(beat.leader, Some(boot_id));
     beat.term
 }
@@ -193,7 +193,7 @@ fn another_lead_ends_a_term_that_was_raised() {
     with_a_lead_and_a_write_under_way(lead, |store, way, term, url| {
         until("a new connection writes", || put(store, term, b"2").is_ok());
         let other = open_at(url);
-        other.goodbye(u64::MAX - 7).unwrap();
+        other.release_lease(u64::MAX - 7).unwrap();
         let second = lead_as(&other, 1);
         assert!(second > term);
         put(&other, second, b"3").unwrap();
@@ -201,7 +201,7 @@ fn another_lead_ends_a_term_that_was_raised() {
         way.let_go();
         assert_eq!(value(store), b"3");
         // The first leads again: in a term of its own.
-        other.goodbye(1).unwrap();
+        other.release_lease(1).unwrap();
         let third = lead(store);
         assert!(third > second);
         assert!(matches!(put(store, term, b"5"), Err(StoreError::TermIsOver)));
@@ -215,7 +215,7 @@ fn another_lead_ends_a_term_that_was_raised() {
 fn another_lead_that_comes_first_ends_the_doubt() {
     with_a_lead_and_a_write_under_way(lead, |store, way, term, url| {
         let other = open_at(url);
-        other.goodbye(u64::MAX - 7).unwrap();
+        other.release_lease(u64::MAX - 7).unwrap();
         let second = lead_as(&other, 1);
         until("a new connection tells", || matches!(store.settle(term), Err(StoreError::TermIsOver)));
         assert!(matches!(put(store, term, b"4"), Err(StoreError::TermIsOver)));

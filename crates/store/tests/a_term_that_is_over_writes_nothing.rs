@@ -7,7 +7,7 @@ mod support;
 use std::time::Duration;
 use support::postgres::*;
 use tidings_engine::{
-    cluster::log::{Beat, CommitLog, Member},
+    cluster::log::{ClusterView, CommitLog, NodeInfo},
     push::rows::*,
     store::*,
 };
@@ -15,20 +15,20 @@ use tidings_store::PostgresStore;
 
 const LEASE_MS: u64 = 300;
 
-fn member(name: &str, boot_id: u64) -> Member {
+fn node(name: &str, boot_id: u64) -> NodeInfo {
     let (address, link) = Default::default();
-    Member { name: name.into(), boot_id, address, link, version: "1".into(), roles: "all".into() }
+    NodeInfo { name: name.into(), boot_id, address, link, version: "1".into(), roles: "all".into() }
 }
 
-fn beat(store: &PostgresStore, member: &Member) -> Beat {
-    store.beat(member, LEASE_MS, true, true).unwrap()
+fn beat(store: &PostgresStore, node: &NodeInfo) -> ClusterView {
+    store.heartbeat(node, LEASE_MS, true, true).unwrap()
 }
 
 /// Beats until it leads: the lease of the one before must end.
-fn lead(store: &PostgresStore, member: &Member) -> Term {
+fn lead(store: &PostgresStore, node: &NodeInfo) -> Term {
     loop {
-        let beat = beat(store, member);
-        if beat.leader == Some(member.boot_id) {
+        let beat = beat(store, node);
+        if beat.leader == Some(node.boot_id) {
             return beat.term;
         }
         std::thread::sleep(Duration::from_millis(20));
@@ -53,7 +53,7 @@ fn only_the_present_term_writes() {
     let server = PostgresServer::shared();
     let url = server.database();
     let [one, other] = [(); 2].map(|()| open_at(&url));
-    let (a, b) = (member("a", 1), member("b", u64::MAX));
+    let (a, b) = (node("a", 1), node("b", u64::MAX));
     let first = lead(&one, &a);
     assert_eq!(lead(&one, &a), first, "who renews goes on with its term");
     put(&one, first, b"1").unwrap();
@@ -71,7 +71,7 @@ fn only_the_present_term_writes() {
     put(&other, second, b"4").unwrap();
     assert_eq!(lead(&other, &b), second);
     // The first leads again: what it wrote before does not come back to life.
-    other.goodbye(b.boot_id).unwrap();
+    other.release_lease(b.boot_id).unwrap();
     let third = lead(&one, &a);
     assert!(third > second);
     assert!(matches!(put(&one, first, b"5"), Err(StoreError::TermIsOver)));
@@ -87,9 +87,9 @@ fn a_term_that_a_database_lost_is_nobody_elses() {
     let server = PostgresServer::shared();
     let url = server.database();
     let [one, other] = [(); 2].map(|()| open_at(&url));
-    let (a, b) = (member("a", 1), member("b", 2));
+    let (a, b) = (node("a", 1), node("b", 2));
     let kept = lead(&other, &b);
-    other.goodbye(b.boot_id).unwrap();
+    other.release_lease(b.boot_id).unwrap();
     let lost = lead(&one, &a);
     put(&one, lost, b"1").unwrap();
     // A standby took over that had not heard of the last term.
@@ -117,7 +117,7 @@ fn who_would_lead_next_waits_for_a_write_that_is_under_way() {
     let server = PostgresServer::shared();
     let url = server.database();
     let [one, other] = [(); 2].map(|()| open_at(&url));
-    let first = lead(&one, &member("a", 1));
+    let first = lead(&one, &node("a", 1));
     put(&one, first, b"0").unwrap();
     let waiting = |what: &str| {
         let count = format!("SELECT count(*) FROM pg_stat_activity WHERE {what} AND datname = current_database()");
@@ -128,7 +128,7 @@ fn who_would_lead_next_waits_for_a_write_that_is_under_way() {
         let held = server.hold(&url, "SELECT 1 FROM tidings.popup_rows FOR UPDATE");
         let writing = scope.spawn(|| put(&one, first, b"1"));
         server.until_one_waits_for(&url, "transactionid");
-        let leading = scope.spawn(|| lead(&other, &member("b", 2)));
+        let leading = scope.spawn(|| lead(&other, &node("b", 2)));
         while waiting("wait_event = 'transactionid'") < 2 {}
         assert!(!leading.is_finished(), "the write is not done");
         drop(held);

@@ -19,12 +19,12 @@ pub(crate) struct Joined {
 
 /// `None`: this node has its store to itself.
 pub(crate) fn join(settings: &Settings, log: Option<Arc<dyn CommitLog>>) -> Result<Option<Joined>> {
-    let (Some(member), Some(log)) = (settings.cluster_member(), log) else { return Ok(None) };
+    let (Some(node), Some(log)) = (settings.cluster_node(), log) else { return Ok(None) };
     let bus = Arc::new(RedisBus::start(settings.redis_config()?).context("[cluster] redis")?);
     let metrics = BusFigures(bus.clone());
     let (lease, may_lead) = (settings.cluster_lease(), settings.may_lead());
     Ok(Some(Joined {
-        parts: ClusterParts { log, bus, member, lease, may_lead, recent_bytes_max: settings.cluster.recent_bytes_max },
+        parts: ClusterParts { log, bus, node, lease, may_lead, recent_bytes_max: settings.cluster.recent_bytes_max },
         metrics,
     }))
 }

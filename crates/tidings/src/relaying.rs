@@ -15,7 +15,7 @@ use prometheus_client::{
 };
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 use tidings_api::{exposition::in_asked_format, figures::render};
-use tidings_engine::{Engine, cluster::members::Members, metrics::Metrics};
+use tidings_engine::{Engine, cluster::nodes::ClusterNodes, metrics::Metrics};
 use tidings_gateway::{
     door::Host,
     relay::{FindCore, Relay},
@@ -76,7 +76,7 @@ fn operations(relay: Arc<Relay>, metrics: Arc<Metrics>) -> Router {
 }
 
 /// The node that leads, as this one has heard.
-struct Leader(Arc<Members>);
+struct Leader(Arc<ClusterNodes>);
 
 impl Leader {
     fn link(&self) -> Option<String> {
@@ -101,9 +101,9 @@ pub(crate) fn for_the_leader(
     addresses: &[SocketAddr],
 ) -> Result<Option<Arc<Relay>>> {
     let Some(cluster) = engine.cluster.as_ref().filter(|_| !addresses.is_empty()) else { return Ok(None) };
-    let mut config = settings.relay_config(Leader(cluster.members.clone()), addresses);
+    let mut config = settings.relay_config(Leader(cluster.nodes.clone()), addresses);
     // Not the node's own name, under which it is known for the sessions that it serves itself.
-    config.name = format!("{}/devices", cluster.members.me().name);
+    config.name = format!("{}/devices", cluster.nodes.me().name);
     // Counted apart: the engine's metrics are of the sessions that it serves.
     let relay = Relay::start(config, Arc::new(Metrics::new()))?;
     engine.metrics.add(Box::new(RelayFigures(relay.clone())));

@@ -94,7 +94,7 @@ impl Server {
             let link = link_door.as_ref().map(LinkDoor::address);
             let link = link.zip(address.host_str()).map(|(link, host)| format!("{host}:{}", link.port()));
             let address = address.as_str().trim_end_matches('/').to_owned();
-            cluster.members.tell_doors(address, link.unwrap_or_default());
+            cluster.nodes.announce_addresses(address, link.unwrap_or_default());
         }
         let housekeeping = tokio::spawn(housekeeping(engine.clone(), settings.clone()));
         Ok(Server { doors, link_door, relay, engine, gateway, housekeeping })
@@ -154,7 +154,7 @@ async fn housekeeping(engine: Arc<Engine>, settings: Settings) {
     let mut timer = interval_from_now(Duration::from_secs(settings.retention.interval_minutes.max(1) * 60));
     loop {
         timer.tick().await;
-        if !engine.leads() {
+        if !engine.is_leader() {
             continue;
         }
         let engine = engine.clone();

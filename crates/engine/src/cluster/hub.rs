@@ -3,7 +3,7 @@
 use super::{
     bus::{Bus, Ear},
     follower::Follower,
-    members::Members,
+    nodes::ClusterNodes,
     presence::PresenceInbox,
     wire::{ConversationRef, Message, WireBatch, WireItem},
 };
@@ -20,18 +20,18 @@ use std::sync::Arc;
 pub(crate) struct ClusterHub {
     pub applier: Applier,
     pub follower: Arc<Follower>,
-    pub members: Arc<Members>,
+    pub nodes: Arc<ClusterNodes>,
     pub bus: Arc<dyn Bus>,
 }
 
 impl Hub for ClusterHub {
     fn publish(&self, batch: Batch) {
-        let others = self.members.others();
+        let peers = self.nodes.peers();
         let message = Message::Committed(to_wire(&batch)).encode();
         // Who is here does not wait for who is elsewhere.
         self.follower.offer_own(batch.span, batch.items, message.clone());
-        if !others.is_empty() {
-            self.bus.send(&others, message);
+        if !peers.is_empty() {
+            self.bus.send(&peers, message);
         }
     }
 
@@ -41,10 +41,10 @@ impl Hub for ClusterHub {
 
     fn typing(&self, conversation: &Arc<Conversation>, user: UserNo, user_id: &Arc<str>) {
         self.applier.typing(conversation, user, user_id);
-        let others = self.members.others();
-        if !others.is_empty() {
+        let peers = self.nodes.peers();
+        if !peers.is_empty() {
             let (conversation, user_id) = (ConversationRef::of(conversation), user_id.to_string());
-            self.bus.send(&others, Message::Typing { conversation, user, user_id }.encode());
+            self.bus.send(&peers, Message::Typing { conversation, user, user_id }.encode());
         }
     }
 }
@@ -71,7 +71,7 @@ fn to_wire(batch: &Batch) -> WireBatch {
 pub(crate) struct NodeEar {
     pub applier: Applier,
     pub follower: Arc<Follower>,
-    pub members: Arc<Members>,
+    pub nodes: Arc<ClusterNodes>,
     pub presence: PresenceInbox,
     pub push: PushEar,
     pub bus: Arc<dyn Bus>,
@@ -95,7 +95,7 @@ impl Ear for NodeEar {
                     Conversation { no, id, kind, pair, name, avatar, attributes, created_at: 0, member_count: 0 };
                 self.applier.typing(&card, user, &user_id.as_str().into());
             }
-            Some(Message::Hello { name, boot_id }) => self.members.heard_of(&name, boot_id),
+            Some(Message::Hello { name, boot_id }) => self.nodes.on_hello(&name, boot_id),
             Some(Message::Presence(said)) => self.presence.put(said),
             Some(Message::Popup { user, session, frame }) => {
                 self.applier.lanes.shards().signal(user, Signal::Popup { session, frame: frame.into() });

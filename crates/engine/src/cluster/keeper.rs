@@ -1,7 +1,7 @@
 //! Keeps the commit log short: who leads removes the changes that no node looks back to. On a thread of its own, for a
 //! backlog takes minutes and a lease is renewed in seconds.
 
-use super::{log::CommitLog, members::Members};
+use super::{log::CommitLog, nodes::ClusterNodes};
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
@@ -13,7 +13,7 @@ const BREATH: Duration = Duration::from_millis(100);
 
 pub(crate) struct Keeper {
     pub log: Arc<dyn CommitLog>,
-    pub members: Arc<Members>,
+    pub nodes: Arc<ClusterNodes>,
     /// Nothing is ever said on it: it ends.
     pub stopped: Receiver<Infallible>,
 }
@@ -22,7 +22,7 @@ impl Keeper {
     pub(crate) fn run(&self) {
         let mut wait = PRUNE_EVERY;
         while self.stopped.recv_timeout(wait) == Err(RecvTimeoutError::Timeout) {
-            wait = if self.members.leads() && self.prune() { BREATH } else { PRUNE_EVERY };
+            wait = if self.nodes.is_leader() && self.prune() { BREATH } else { PRUNE_EVERY };
         }
     }
 
@@ -65,10 +65,10 @@ mod tests {
             self.0.send(older_than_ms).unwrap();
             Ok(Pruned { removed: 1, more })
         }
-        fn beat(&self, me: &Member, _: u64, _: bool, _: bool) -> Result<Beat, BeatError> {
-            Ok(Beat { members: vec![], leader: Some(me.boot_id), term: Term(1) })
+        fn heartbeat(&self, me: &NodeInfo, _: u64, _: bool, _: bool) -> Result<ClusterView, HeartbeatError> {
+            Ok(ClusterView { nodes: vec![], leader: Some(me.boot_id), term: Term(1) })
         }
-        fn goodbye(&self, _: u64) -> StoreResult<()> {
+        fn release_lease(&self, _: u64) -> StoreResult<()> {
             Ok(())
         }
     }
@@ -77,7 +77,7 @@ mod tests {
     fn a_backlog_goes_piece_by_piece_until_it_is_gone() {
         let (pieces, asked) = bounded(100);
         let log: Arc<dyn CommitLog> = Arc::new(Backlog(pieces));
-        let member = Member {
+        let node = NodeInfo {
             name: "a".into(),
             boot_id: 1,
             address: String::new(),
@@ -86,10 +86,10 @@ mod tests {
             roles: String::new(),
         };
         let (bus, metrics) = (Arc::new(LocalBus::default()), Arc::new(Metrics::new()));
-        let members = Arc::new(Members::new(member, Duration::from_secs(60), true, (log.clone(), bus), metrics));
+        let nodes = Arc::new(ClusterNodes::new(node, Duration::from_secs(60), true, (log.clone(), bus), metrics));
         let (_stop, stopped) = bounded(0);
-        let keeper = Keeper { log, members, stopped };
-        assert!(!keeper.members.leads());
+        let keeper = Keeper { log, nodes, stopped };
+        assert!(!keeper.nodes.is_leader());
         let mut pieces = 1;
         while keeper.prune() {
             pieces += 1;

@@ -1,6 +1,6 @@
 //! The lead, as those see it who do what one node does for all.
 
-use super::members::Members;
+use super::nodes::ClusterNodes;
 use crate::store::Term;
 use std::{sync::Arc, time::Duration};
 use tidings_protocol::error::{ErrorCode, Refusal};
@@ -12,11 +12,11 @@ const RETRY_AFTER_MS: u64 = 1_000;
 
 /// Whether this node leads. Without others it always does.
 #[derive(Clone, Default)]
-pub(crate) struct Lead(Option<Arc<Members>>);
+pub(crate) struct Lead(Option<Arc<ClusterNodes>>);
 
 impl Lead {
-    pub(crate) fn of(members: Option<Arc<Members>>) -> Lead {
-        Lead(members)
+    pub(crate) fn of(nodes: Option<Arc<ClusterNodes>>) -> Lead {
+        Lead(nodes)
     }
 
     pub(crate) fn is_shared(&self) -> bool {
@@ -26,12 +26,12 @@ impl Lead {
     /// The term that this node has. It may not be renewed in time, which only who answers from memory must heed:
     /// see [`Self::holds`].
     pub(crate) fn term(&self) -> Option<Term> {
-        self.0.as_ref().map_or(Some(Term::ALONE), |members| members.term())
+        self.0.as_ref().map_or(Some(Term::ALONE), |nodes| nodes.term())
     }
 
     /// Whether nobody else can have the lead now.
     pub(crate) fn holds(&self, term: Term) -> bool {
-        self.0.as_ref().is_none_or(|members| members.holds(term))
+        self.0.as_ref().is_none_or(|nodes| nodes.holds(term))
     }
 
     /// Waits until this node has a term other than one that it knows to be over. `None`: it stops.

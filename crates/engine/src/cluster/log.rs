@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 /// What a commit changed beside timelines, as far as another node's memory may hold it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Change {
-    /// Members came, went, or changed their roles. Those who came see an entry at the same position; those who
+    /// ClusterNodes came, went, or changed their roles. Those who came see an entry at the same position; those who
     /// went see it too, and nothing after it.
-    Members {
+    ClusterNodes {
         conversation: ConversationNo,
         joined: Vec<UserNo>,
         left: Vec<UserNo>,
@@ -104,7 +104,7 @@ pub struct Stretch {
 
 /// A node of the cluster, as it tells of itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Member {
+pub struct NodeInfo {
     pub name: String,
     /// Tells a process from its successor of the same name.
     pub boot_id: u64,
@@ -118,9 +118,9 @@ pub struct Member {
 
 /// What a node hears when it says that it is alive.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Beat {
+pub struct ClusterView {
     /// All whose leases run, itself included, by name.
-    pub members: Vec<Member>,
+    pub nodes: Vec<NodeInfo>,
     /// Who does the work that one node does for all: its boot id.
     pub leader: Option<u64>,
     /// The leader's term.
@@ -129,7 +129,7 @@ pub struct Beat {
 
 /// Why a node is not taken into the cluster.
 #[derive(Debug, thiserror::Error)]
-pub enum BeatError {
+pub enum HeartbeatError {
     /// A process with a later start has the name.
     #[error("another process has taken this node's name")]
     Displaced,
@@ -178,7 +178,13 @@ pub trait CommitLog: Send + Sync + 'static {
 
     /// Says that the node is alive for so long, by the store's clock, and renews or takes the lead if it may.
     /// `took`: whether it takes its name from an earlier process, which it does when it starts.
-    fn beat(&self, me: &Member, lease_ms: u64, may_lead: bool, took: bool) -> Result<Beat, BeatError>;
+    fn heartbeat(
+        &self,
+        me: &NodeInfo,
+        lease_ms: u64,
+        may_lead: bool,
+        takes_name: bool,
+    ) -> Result<ClusterView, HeartbeatError>;
     /// The node stops: its lease ends, and its lead.
-    fn goodbye(&self, boot_id: u64) -> StoreResult<()>;
+    fn release_lease(&self, boot_id: u64) -> StoreResult<()>;
 }

@@ -5,7 +5,7 @@
 //! store. So nothing rests on the bus, and a session's cursor means the same on every node.
 //!
 //! In reading order: [`log`], the store's side; [`bus`], the road between nodes; `wire`, what is said on it; `follower`, which
-//! keeps the order; `recent`, what it has seen lately; `hub`, which sends and hears; [`members`], who is there and who leads; `keeper`, which shortens
+//! keeps the order; `recent`, what it has seen lately; `hub`, which sends and hears; [`nodes`], who is there and who leads; `keeper`, which shortens
 //! the log; `presence`, who is
 //! online on any of them; `lead`, for those who do what one node does for all; [`asking`], for those
 //! who ask it.
@@ -17,7 +17,7 @@ mod hub;
 mod keeper;
 pub(crate) mod lead;
 pub mod log;
-pub mod members;
+pub mod nodes;
 pub(crate) mod presence;
 pub(crate) mod recent;
 pub mod wire;
@@ -36,8 +36,8 @@ use crossbeam_channel::{Sender, bounded};
 use follower::Follower;
 use hub::{ClusterHub, NodeEar};
 use keeper::Keeper;
-use log::{CommitLog, Member};
-use members::Members;
+use log::{CommitLog, NodeInfo};
+use nodes::ClusterNodes;
 use parking_lot::Mutex;
 use presence::PresenceThread;
 use std::{convert::Infallible, sync::Arc, thread::JoinHandle, time::Duration};
@@ -51,7 +51,7 @@ const CATCH_UP_MAX: Duration = Duration::from_secs(10);
 pub struct ClusterParts {
     pub log: Arc<dyn CommitLog>,
     pub bus: Arc<dyn Bus>,
-    pub member: Member,
+    pub node: NodeInfo,
     /// How long a node counts that is not heard.
     pub lease: Duration,
     /// Whether it may do what one node does for all.
@@ -64,7 +64,7 @@ const NOBODY_KNOWN: &str = "this node has just started, and has not heard yet wh
 
 /// This node among others.
 pub struct Cluster {
-    pub members: Arc<Members>,
+    pub nodes: Arc<ClusterNodes>,
     pub(crate) follower: Arc<Follower>,
     log: Arc<dyn CommitLog>,
     bus: Arc<dyn Bus>,
@@ -82,48 +82,48 @@ impl Cluster {
         (applier, push): (&Applier, &PushEar),
         metrics: &Arc<Metrics>,
     ) -> Cluster {
-        let ClusterParts { log, bus, member, lease, may_lead, recent_bytes_max } = parts;
+        let ClusterParts { log, bus, node, lease, may_lead, recent_bytes_max } = parts;
         let follower =
             Follower::new(from, recent_bytes_max, applier.clone(), (log.clone(), bus.clone()), metrics.clone());
-        let members = Members::new(member, lease, may_lead, (log.clone(), bus.clone()), metrics.clone());
-        let (follower, members) = (Arc::new(follower), Arc::new(members));
+        let nodes = ClusterNodes::new(node, lease, may_lead, (log.clone(), bus.clone()), metrics.clone());
+        let (follower, nodes) = (Arc::new(follower), Arc::new(nodes));
         let presence = PresenceThread::default();
         let ear = NodeEar {
             applier: applier.clone(),
             follower: follower.clone(),
-            members: members.clone(),
+            nodes: nodes.clone(),
             presence: presence.inbox(),
             push: push.clone(),
             bus: bus.clone(),
             metrics: metrics.clone(),
         };
-        let (asks, asked_of, name) = (bus.clone(), members.clone(), members.me().name.clone());
+        let (asks, asked_of, name) = (bus.clone(), nodes.clone(), nodes.me().name.clone());
         follower.ask_by(move |after, turn| {
-            let others = asked_of.others();
-            if let Some(other) = others.get(turn.checked_rem(others.len()).unwrap_or(0)) {
-                asks.send(std::slice::from_ref(other), Message::Ask { name: name.clone(), after }.encode());
+            let peers = asked_of.peers();
+            if let Some(peer) = peers.get(turn.checked_rem(peers.len()).unwrap_or(0)) {
+                asks.send(std::slice::from_ref(peer), Message::Ask { name: name.clone(), after }.encode());
             }
         });
-        bus.listen(&members.me().name, Arc::new(ear));
+        bus.listen(&nodes.me().name, Arc::new(ear));
         let metrics = metrics.clone();
-        Cluster { members, follower, log, bus, metrics, presence, keeping: Mutex::default(), threads: Mutex::default() }
+        Cluster { nodes, follower, log, bus, metrics, presence, keeping: Mutex::default(), threads: Mutex::default() }
     }
 
     /// The way to the node that does push, or to those whose sessions it pushes to.
     pub(crate) fn push_road(&self) -> Road {
-        Road { bus: self.bus.clone(), members: self.members.clone() }
+        Road { bus: self.bus.clone(), nodes: self.nodes.clone() }
     }
 
     pub(crate) fn hub(&self, applier: Applier) -> ClusterHub {
-        let (follower, members, bus) = (self.follower.clone(), self.members.clone(), self.bus.clone());
-        ClusterHub { applier, follower, members, bus }
+        let (follower, nodes, bus) = (self.follower.clone(), self.nodes.clone(), self.bus.clone());
+        ClusterHub { applier, follower, nodes, bus }
     }
 
     /// Begins to follow and to beat.
     pub(crate) fn start(engine: &Arc<Engine>) {
         let Some(cluster) = &engine.cluster else { return };
         cluster.presence.start(engine);
-        let (follower, members, engine) = (cluster.follower.clone(), cluster.members.clone(), Arc::downgrade(engine));
+        let (follower, nodes, engine) = (cluster.follower.clone(), cluster.nodes.clone(), Arc::downgrade(engine));
         let drain = move || {
             if let Some(engine) = engine.upgrade() {
                 engine.begin_drain();
@@ -133,10 +133,10 @@ impl Cluster {
         let named = |name: &str| std::thread::Builder::new().name(name.into());
         let (keeping, stopped) = bounded(0);
         *cluster.keeping.lock() = Some(keeping);
-        let keeper = Keeper { log: cluster.log.clone(), members: members.clone(), stopped };
+        let keeper = Keeper { log: cluster.log.clone(), nodes: nodes.clone(), stopped };
         let threads = [
             named("follower").spawn(move || follower.run(drain)),
-            named("members").spawn(move || members.run(also_drain)),
+            named("nodes").spawn(move || nodes.run(also_drain)),
             named("log").spawn(move || keeper.run()),
         ];
         for thread in threads {
@@ -150,7 +150,7 @@ impl Cluster {
     /// After the committer has ended: says goodbye.
     pub(crate) fn stop(&self) {
         self.presence.stop();
-        self.members.stop();
+        self.nodes.stop();
         self.follower.stop();
         drop(self.keeping.lock().take());
         for thread in self.threads.lock().drain(..) {
@@ -160,7 +160,7 @@ impl Cluster {
     }
 
     pub(crate) fn readiness(&self) -> Result<(), String> {
-        match self.follower.trouble().or_else(|| self.members.trouble()) {
+        match self.follower.trouble().or_else(|| self.nodes.trouble()) {
             Some(trouble) => Err(trouble),
             None if !self.presence.knows() => Err(NOBODY_KNOWN.into()),
             None => Ok(()),

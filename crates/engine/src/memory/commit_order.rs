@@ -11,7 +11,7 @@ use std::{
 #[derive(Default)]
 pub(super) struct CommitOrder {
     changes: BTreeMap<Position, Change>,
-    nodes: BTreeMap<String, (Member, Instant)>,
+    nodes: BTreeMap<String, (NodeInfo, Instant)>,
     leader: Option<(u64, Instant)>,
     term: Term,
 }
@@ -69,12 +69,18 @@ impl CommitLog for MemoryStore {
         Ok(Pruned::default())
     }
 
-    fn beat(&self, me: &Member, lease_ms: u64, may_lead: bool, took: bool) -> Result<Beat, BeatError> {
+    fn heartbeat(
+        &self,
+        me: &NodeInfo,
+        lease_ms: u64,
+        may_lead: bool,
+        takes_name: bool,
+    ) -> Result<ClusterView, HeartbeatError> {
         let (now, until) = (Instant::now(), Instant::now() + Duration::from_millis(lease_ms));
         let mut state = self.0.lock();
         let log = state.log.get_or_insert_default();
-        if log.nodes.get(&me.name).is_some_and(|(other, _)| other.boot_id != me.boot_id && !took) {
-            return Err(BeatError::Displaced);
+        if log.nodes.get(&me.name).is_some_and(|(other, _)| other.boot_id != me.boot_id && !takes_name) {
+            return Err(HeartbeatError::Displaced);
         }
         log.nodes.insert(me.name.clone(), (me.clone(), until));
         match log.leader {
@@ -83,15 +89,15 @@ impl CommitLog for MemoryStore {
             Some((_, ends)) if ends >= now => {}
             _ => (log.leader, log.term) = (Some((me.boot_id, until)), Term(log.term.0 + 1)),
         }
-        let members = log.nodes.values().filter(|(_, until)| *until >= now).map(|(member, _)| member.clone()).collect();
+        let nodes = log.nodes.values().filter(|(_, until)| *until >= now).map(|(node, _)| node.clone()).collect();
         let leader = log.leader.filter(|(_, until)| *until >= now).map(|(boot_id, _)| boot_id);
-        Ok(Beat { members, leader, term: log.term })
+        Ok(ClusterView { nodes, leader, term: log.term })
     }
 
-    fn goodbye(&self, boot_id: u64) -> StoreResult<()> {
+    fn release_lease(&self, boot_id: u64) -> StoreResult<()> {
         let mut state = self.0.lock();
         if let Some(log) = &mut state.log {
-            log.nodes.retain(|_, (member, _)| member.boot_id != boot_id);
+            log.nodes.retain(|_, (node, _)| node.boot_id != boot_id);
             log.leader = log.leader.filter(|(leader, _)| *leader != boot_id);
         }
         Ok(())

@@ -118,7 +118,7 @@ impl Worker {
             Ok(replayed) => replayed,
             Err(Stopped) => return Ok(Err(Stopped)),
         };
-        if !self.engine.leads() {
+        if !self.engine.is_leader() {
             (self.parking, self.looked) = (None, None);
             self.health = Health::new();
             self.engine.metrics.outbox_lag.set(0);

@@ -50,7 +50,7 @@ impl Engine {
         let newest = devices.iter().filter(|device| device.node.is_peer()).max_by_key(|device| device.since);
         let taker = newest.and_then(|device| {
             let card = self.presence.nodes.card(device.node)?;
-            let is_known = cluster.members.others().iter().any(|name| **name == *card.name);
+            let is_known = cluster.nodes.peers().iter().any(|name| **name == *card.name);
             is_known.then_some(Taker { session: device.session, node: Some(card.name), boot: Some(card.boot_id) })
         });
         Ok(taker)

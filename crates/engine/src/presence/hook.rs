@@ -157,7 +157,7 @@ impl Hook<'_> {
         let mut reset = true;
         let mut pause = Duration::ZERO;
         while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(pause) {
-            if !self.engine.leads() {
+            if !self.engine.is_leader() {
                 // One node calls: of two, the app would hear in no order.
                 pause = ROUND;
                 continue;

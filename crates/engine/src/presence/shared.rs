@@ -8,7 +8,7 @@ use super::{
     registry::{Arrival, Departure, STRIPES},
     stretches::{Happened, Place},
 };
-use crate::{cluster::log::Member, model::UserNo};
+use crate::{cluster::log::NodeInfo, model::UserNo};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use std::sync::{Arc, atomic::Ordering};
@@ -43,7 +43,7 @@ impl Peer {
 
 impl Presence {
     /// Of one of several nodes.
-    pub(crate) fn of_member(config: PresenceConfig, me: &Member) -> Self {
+    pub(crate) fn of_node(config: PresenceConfig, me: &NodeInfo) -> Self {
         let nodes = Nodes::of(&me.name, me.boot_id, &me.address);
         Presence { nodes, news: Some(News::default()), ..Presence::new(config) }
     }

@@ -75,7 +75,7 @@ fn announce(engine: &Engine, has_hook: bool, asked: &Receiver<Sender<()>>) {
         // Who goes from this node may be on another soon: the others wait for it, if there are any.
         let ends = stopping && engine.is_alone();
         engine.announce_presence(has_hook, ends);
-        if ends || engine.leads() {
+        if ends || engine.is_leader() {
             engine.store_last_seen(ends);
         }
         match asked {
@@ -116,7 +116,7 @@ impl Engine {
             let mut untold = self.presence.untold.lock();
             let state = |change: &Change| State { online: change.online, at: change.at, noted: now_ms };
             let dropped = changes.iter().map(|change| untold.put(change.user, state(change))).sum();
-            if self.leads() {
+            if self.is_leader() {
                 self.metrics.presence_dropped.inc_by(dropped);
             }
         }

@@ -21,7 +21,7 @@ use tidings_engine::{
     cluster::{
         ClusterParts,
         bus::{Bus, LocalBus},
-        log::{CommitLog, Member},
+        log::{CommitLog, NodeInfo},
     },
     config::EngineConfig,
     engine::{Actor, Parts},
@@ -100,8 +100,8 @@ impl World {
     ) -> World {
         let (address, link) = (format!("http://{name}"), String::new());
         let (version, roles) = ("1".into(), "all".into());
-        let member = Member { name: name.into(), boot_id: rand::random(), address, link, version, roles };
-        let cluster = ClusterParts { log, bus, member, lease, may_lead: true, recent_bytes_max: 1 << 20 };
+        let node_info = NodeInfo { name: name.into(), boot_id: rand::random(), address, link, version, roles };
+        let cluster = ClusterParts { log, bus, node: node_info, lease, may_lead: true, recent_bytes_max: 1 << 20 };
         World::of(EngineConfig { shards: 1, popups, ..EngineConfig::default() }, store, None, Some(cluster))
     }
 
@@ -179,8 +179,8 @@ pub fn patient(mut config: EngineConfig) -> EngineConfig {
 
 /// Has a node look now who is there and who leads, not only when a part of its lease is over.
 pub fn look_around(engine: &Engine) {
-    let members = &engine.cluster.as_ref().unwrap().members;
-    members.tell_doors(members.me().address.clone(), members.me().link.clone());
+    let nodes = &engine.cluster.as_ref().unwrap().nodes;
+    nodes.announce_addresses(nodes.me().address.clone(), nodes.me().link.clone());
 }
 
 impl Drop for World {

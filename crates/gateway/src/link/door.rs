@@ -109,7 +109,7 @@ impl Attaching {
     fn attach(&self, mut socket: TcpStream) -> Result<(), HandshakeError> {
         let hello = handshake::receive(&mut socket, &self.config.secret, rand::random())?;
         if !self.gateway.engine().push.is_here() {
-            let leader = self.gateway.engine().cluster.as_ref().and_then(|cluster| cluster.members.leader());
+            let leader = self.gateway.engine().cluster.as_ref().and_then(|cluster| cluster.nodes.leader());
             handshake::send_elsewhere(&mut socket, &leader.map(|leader| leader.link).unwrap_or_default());
             return Ok(());
         }

@@ -25,7 +25,7 @@ use tidings_engine::{
     cluster::{
         ClusterParts,
         bus::{Bus, LocalBus},
-        log::{CommitLog, Member},
+        log::{CommitLog, NodeInfo},
     },
     config::EngineConfig,
     engine::{Actor, Parts},
@@ -120,8 +120,8 @@ impl Server {
     ) -> Self {
         let (address, link) = Default::default();
         let (version, roles) = ("1".into(), "all".into());
-        let member = Member { name: name.into(), boot_id: rand::random(), address, link, version, roles };
-        let cluster = ClusterParts { log, bus, member, lease, may_lead: true, recent_bytes_max: 1 << 20 };
+        let node_info = NodeInfo { name: name.into(), boot_id: rand::random(), address, link, version, roles };
+        let cluster = ClusterParts { log, bus, node: node_info, lease, may_lead: true, recent_bytes_max: 1 << 20 };
         Server::of(gateway_config(), store.clone(), Some(cluster), None)
     }
 
@@ -135,9 +135,9 @@ impl Server {
     ) -> Self {
         let (address, link) = Default::default();
         let (version, roles) = ("1".into(), "all".into());
-        let member = Member { name: name.into(), boot_id: rand::random(), address, link, version, roles };
+        let node_info = NodeInfo { name: name.into(), boot_id: rand::random(), address, link, version, roles };
         let (log, bus, lease) = (store.clone(), Arc::new(bus.clone()), Duration::from_secs(10));
-        let cluster = ClusterParts { log, bus, member, lease, may_lead: true, recent_bytes_max: 1 << 20 };
+        let cluster = ClusterParts { log, bus, node: node_info, lease, may_lead: true, recent_bytes_max: 1 << 20 };
         Server::of(sessions, store.clone(), Some(cluster), Some(webhook))
     }
 
@@ -199,7 +199,7 @@ impl Server {
         let address = listener.address();
         let stop = Some(listener.start());
         if let Some(cluster) = &engine.cluster {
-            cluster.members.tell_doors(format!("http://{address}"), String::new());
+            cluster.nodes.announce_addresses(format!("http://{address}"), String::new());
         }
         drop(guard);
         Server { address, engine, gateway, runtime, door, stop }

@@ -128,22 +128,28 @@ impl CommitLog for PostgresStore {
         Ok(Pruned { removed, more: removed == PRUNED_AT_ONCE as u64 })
     }
 
-    fn beat(&self, me: &Member, lease_ms: u64, may_lead: bool, took: bool) -> Result<Beat, BeatError> {
+    fn heartbeat(
+        &self,
+        me: &NodeInfo,
+        lease_ms: u64,
+        may_lead: bool,
+        takes_name: bool,
+    ) -> Result<ClusterView, HeartbeatError> {
         let (id, lease) = (boot(me.boot_id), lease_ms as f64);
-        let taken = self.query(BEAT, &[&me.name, &id, &encode(me), &lease, &took])?;
+        let taken = self.query(BEAT, &[&me.name, &id, &encode(me), &lease, &takes_name])?;
         if taken.is_empty() {
-            return Err(BeatError::Displaced);
+            return Err(HeartbeatError::Displaced);
         }
         self.query(LEAD, &[&id, &lease, &may_lead])?;
         let leads = self.query(LEADER, &[])?.first().map(|row| (row.get::<_, i64>(0) as u64, Term(number(row, 1))));
         let (leader, term) = leads.map_or_else(Default::default, |(leader, term)| (Some(leader), term));
         let term = self.terms.heard(id, leader.map(boot), term);
-        let members =
-            self.query(NODES, &[])?.iter().map(|row| decode::<Member>(row.get(0))).collect::<Result<_, _>>()?;
-        Ok(Beat { members, leader, term })
+        let nodes =
+            self.query(NODES, &[])?.iter().map(|row| decode::<NodeInfo>(row.get(0))).collect::<Result<_, _>>()?;
+        Ok(ClusterView { nodes, leader, term })
     }
 
-    fn goodbye(&self, boot_id: u64) -> StoreResult<()> {
+    fn release_lease(&self, boot_id: u64) -> StoreResult<()> {
         self.query(GOODBYE, &[&boot(boot_id)]).map(drop)
     }
 }

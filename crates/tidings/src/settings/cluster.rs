@@ -8,7 +8,7 @@ use super::{
 use anyhow::{Context, Result, bail};
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 use tidings_bus_redis::RedisBusConfig;
-use tidings_engine::cluster::log::Member;
+use tidings_engine::cluster::log::NodeInfo;
 
 settings! {
     /// Several alike nodes on the database of `[store] url`. Each has a name of its own.
@@ -95,8 +95,8 @@ impl Settings {
         Ok(())
     }
 
-    pub(crate) fn cluster_member(&self) -> Option<Member> {
-        Some(Member {
+    pub(crate) fn cluster_node(&self) -> Option<NodeInfo> {
+        Some(NodeInfo {
             name: self.cluster.name.clone().filter(|name| !name.is_empty())?,
             boot_id: rand::random(),
             // Told once the doors are open.

@@ -2,7 +2,7 @@
 
 use super::{Said, What};
 use crate::{
-    cluster::log::Member,
+    cluster::log::NodeInfo,
     metrics::ClusterMetrics,
     model::UserNo,
     presence::{
@@ -45,7 +45,7 @@ enum Standing {
 }
 
 struct Other {
-    member: Member,
+    node: NodeInfo,
     peer: Peer,
     standing: Standing,
     /// The number of the next changes.
@@ -103,7 +103,7 @@ pub(super) enum Progress {
 }
 
 pub(super) struct Exchange {
-    me: Member,
+    me: NodeInfo,
     lease: Duration,
     others: BTreeMap<String, Other>,
     /// The store has told who the others are.
@@ -118,7 +118,7 @@ pub(super) struct Exchange {
 }
 
 impl Exchange {
-    pub(super) fn new(me: Member, lease: Duration, now: Instant) -> Self {
+    pub(super) fn new(me: NodeInfo, lease: Duration, now: Instant) -> Self {
         Exchange {
             me,
             lease,
@@ -152,10 +152,10 @@ impl Exchange {
     }
 
     /// Who is in the cluster now, by the leases in the store.
-    pub(super) fn see(&mut self, members: &[Member], around: &Around<'_>) {
+    pub(super) fn see(&mut self, nodes: &[NodeInfo], around: &Around<'_>) {
         self.has_seen = true;
-        let others = || members.iter().filter(|member| member.name != self.me.name);
-        let is_there = |other: &Other| others().any(|member| member.boot_id == other.member.boot_id);
+        let others = || nodes.iter().filter(|node| node.name != self.me.name);
+        let is_there = |other: &Other| others().any(|node| node.boot_id == other.node.boot_id);
         let mut gone = Vec::new();
         for (name, other) in &mut self.others {
             if is_there(other) {
@@ -163,7 +163,7 @@ impl Exchange {
                 continue;
             }
             let missing = *other.missing.get_or_insert(around.now);
-            let has_successor = others().any(|member| member.name == *name);
+            let has_successor = others().any(|node| node.name == *name);
             let was_heard = other.heard.is_some_and(|heard| around.now < heard + HEARD_LATELY);
             if has_successor || !was_heard || around.now >= missing + self.lease {
                 gone.push(name.clone());
@@ -171,17 +171,17 @@ impl Exchange {
         }
         for name in gone {
             if let Some(other) = self.others.remove(&name) {
-                tracing::info!(name, boot_id = other.member.boot_id, "a node is gone, and its sessions with it");
+                tracing::info!(name, boot_id = other.node.boot_id, "a node is gone, and its sessions with it");
                 around.presence.peer_gone(other.peer, around.now_ms);
             }
         }
-        let is_new = |member: &&Member| member.name != self.me.name && !self.others.contains_key(&member.name);
-        let new: Vec<Member> = members.iter().filter(is_new).cloned().collect();
-        for member in new {
-            let (name, boot_id) = (member.name.clone(), member.boot_id);
-            let node = around.presence.nodes.attach_peer(&name, boot_id, around.now_ms);
-            let (peer, standing) = (Peer::new(node), Standing::New);
-            let other = Other { member, peer, standing, next: 1, was_even: false, heard: None, missing: None };
+        let is_new = |node: &&NodeInfo| node.name != self.me.name && !self.others.contains_key(&node.name);
+        let new: Vec<NodeInfo> = nodes.iter().filter(is_new).cloned().collect();
+        for node in new {
+            let (name, boot_id) = (node.name.clone(), node.boot_id);
+            let node_no = around.presence.nodes.attach_peer(&name, boot_id, around.now_ms);
+            let (peer, standing) = (Peer::new(node_no), Standing::New);
+            let other = Other { node, peer, standing, next: 1, was_even: false, heard: None, missing: None };
             self.others.insert(name.clone(), other);
             // Whichever of the two knows the other last says both.
             self.say_to(&name, What::Look);
@@ -192,12 +192,12 @@ impl Exchange {
 
     /// Whether what is said comes from a node that is known: else whoever is there must be looked up.
     pub(super) fn knows(&self, said: &Said) -> bool {
-        self.others.get(&said.from).is_some_and(|other| other.member.boot_id == said.boot_id)
+        self.others.get(&said.from).is_some_and(|other| other.node.boot_id == said.boot_id)
     }
 
     pub(super) fn hear(&mut self, said: Said, around: &Around<'_>) {
         let Said { from, boot_id, what } = said;
-        let Some(other) = self.others.get_mut(&from).filter(|other| other.member.boot_id == boot_id) else { return };
+        let Some(other) = self.others.get_mut(&from).filter(|other| other.node.boot_id == boot_id) else { return };
         other.heard = Some(around.now);
         let changed_before = other.peer.changed;
         let mut ask = false;

@@ -7,7 +7,7 @@ use super::{
     exchange::{Act, Around, Exchange, Progress, To},
 };
 use crate::{
-    cluster::log::Member,
+    cluster::log::NodeInfo,
     metrics::ClusterMetrics,
     model::UserNo,
     presence::{Device, NodeNo, Presence, PresenceConfig},
@@ -53,7 +53,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 struct Node {
-    member: Member,
+    info: NodeInfo,
     presence: Presence,
     exchange: Exchange,
     metrics: ClusterMetrics,
@@ -73,14 +73,14 @@ struct World {
 fn node(index: usize, boot_id: u64, now: Instant) -> Node {
     let name = char::from(b'a' + index as u8).to_string();
     let (address, link, version, roles) = Default::default();
-    let member = Member { name, boot_id, address, link, version, roles };
+    let info = NodeInfo { name, boot_id, address, link, version, roles };
     Node {
-        presence: Presence::of_member(PresenceConfig::default(), &member),
-        exchange: Exchange::new(member.clone(), LEASE, now),
+        presence: Presence::of_node(PresenceConfig::default(), &info),
+        exchange: Exchange::new(info.clone(), LEASE, now),
         metrics: ClusterMetrics::default(),
         sessions: 0,
         here: BTreeMap::new(),
-        member,
+        info,
     }
 }
 
@@ -125,8 +125,8 @@ impl World {
     }
 
     fn see(&mut self) {
-        let members: Vec<Member> = self.nodes.iter().map(|node| node.member.clone()).collect();
-        (0..NODES).for_each(|index| self.with(index, |exchange, around| exchange.see(&members, around)));
+        let nodes: Vec<NodeInfo> = self.nodes.iter().map(|node| node.info.clone()).collect();
+        (0..NODES).for_each(|index| self.with(index, |exchange, around| exchange.see(&nodes, around)));
     }
 
     fn tell(&mut self, index: usize) {
@@ -267,7 +267,7 @@ fn check(steps: &[Step]) {
         let everything = node.presence.everything();
         let seen: Vec<(u64, String, u64)> =
             everything.iter().map(|(user, node, session, _)| (user.0, node.clone(), *session)).collect();
-        assert_eq!(seen, truth, "at {}", node.member.name);
+        assert_eq!(seen, truth, "at {}", node.info.name);
         let users: BTreeSet<UserNo> = everything.iter().map(|(user, ..)| *user).collect();
         assert_eq!(node.presence.users(), users.len());
         for user in users {
@@ -279,7 +279,7 @@ fn check(steps: &[Step]) {
         for other in 0..NODES {
             let cards = node.presence.nodes.cards(world.ms);
             let card = cards.iter().find(|card| card.name == name_of(other)).unwrap();
-            assert_eq!(card.sessions, world.nodes[other].here.len() as i64, "of {} at {}", card.name, node.member.name);
+            assert_eq!(card.sessions, world.nodes[other].here.len() as i64, "of {} at {}", card.name, node.info.name);
         }
     }
 }
@@ -365,7 +365,7 @@ fn a_node_whose_lease_is_over_counts_while_it_is_heard_and_no_longer_than_anothe
     world.see();
     world.arrive(1, 7, 0);
     world.heal();
-    let without_b: Vec<Member> = [0, 2].iter().map(|index: &usize| world.nodes[*index].member.clone()).collect();
+    let without_b: Vec<NodeInfo> = [0, 2].iter().map(|index: &usize| world.nodes[*index].info.clone()).collect();
     let sees = |world: &mut World| {
         world.with(0, |exchange, around| exchange.see(&without_b, around));
         world.nodes[0].presence.users()

@@ -88,8 +88,8 @@ impl PresenceThread {
         let (stop, stopped) = bounded(1);
         let run = move || {
             if let (Some(cluster), Some(news)) = (&engine.cluster, &engine.presence.news) {
-                let me = cluster.members.me().clone();
-                let exchange = Exchange::new(me, cluster.members.lease(), Instant::now());
+                let me = cluster.nodes.me().clone();
+                let exchange = Exchange::new(me, cluster.nodes.lease(), Instant::now());
                 let (started, lost, knows) = (Instant::now(), &*lost, &*knows);
                 Turns { engine: &engine, cluster, news, exchange, lost, tell: None, started, knows }
                     .run(&heard, &stopped);
@@ -158,7 +158,7 @@ impl Turns<'_> {
             metrics: &self.engine.metrics.cluster,
             now: Instant::now(),
             now_ms: self.engine.clock.now_ms(),
-            leads: self.engine.leads(),
+            leads: self.engine.is_leader(),
             sessions_per_kind: self.engine.config.sessions_per_kind.max(1),
         };
         step(&mut self.exchange, &around);
@@ -176,7 +176,7 @@ impl Turns<'_> {
         let message = || Message::Presence(said.encode()).encode();
         match to {
             To::All => {
-                let others = self.cluster.members.others();
+                let others = self.cluster.nodes.peers();
                 if !others.is_empty() {
                     self.cluster.bus.send(&others, message());
                 }
@@ -186,10 +186,10 @@ impl Turns<'_> {
     }
 
     fn see(&mut self) {
-        let members = self.cluster.members.all();
+        let nodes = self.cluster.nodes.all();
         // Before the first answer of the store nobody is known, not even ourselves.
-        if !members.is_empty() {
-            self.step(|exchange, around| exchange.see(&members, around));
+        if !nodes.is_empty() {
+            self.step(|exchange, around| exchange.see(&nodes, around));
             self.look_whether_all_is_known();
         }
     }

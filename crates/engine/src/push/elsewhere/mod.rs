@@ -24,14 +24,14 @@ pub(super) use held::{Answer, Held};
 pub(super) use nodes::{FromNode, Nodes};
 pub(super) use outpost::Outpost;
 
-use crate::cluster::{bus::Bus, members::Members, wire::Message};
+use crate::cluster::{bus::Bus, nodes::ClusterNodes, wire::Message};
 use std::{sync::Arc, time::Duration};
 
 /// The way to the other nodes.
 #[derive(Clone)]
 pub(crate) struct Road {
     pub(crate) bus: Arc<dyn Bus>,
-    pub(crate) members: Arc<Members>,
+    pub(crate) nodes: Arc<ClusterNodes>,
 }
 
 /// A process that leads, as far as is known.
@@ -43,7 +43,7 @@ struct Leader {
 
 impl Road {
     fn name(&self) -> &str {
-        &self.members.me().name
+        &self.nodes.me().name
     }
 
     fn send(&self, to: &Arc<str>, said: &wire::Said) {
@@ -57,18 +57,18 @@ impl Road {
 
     /// Tells the others that push is done here from now on: their view of who leads may be a beat old.
     pub(super) fn say_leads(&self) {
-        let leads = wire::Said::Leads { from: self.name().into(), boot_id: self.members.me().boot_id };
-        self.bus.send(&self.members.others(), Message::Push(leads.encode()).encode());
+        let leads = wire::Said::Leads { from: self.name().into(), boot_id: self.nodes.me().boot_id };
+        self.bus.send(&self.nodes.peers(), Message::Push(leads.encode()).encode());
     }
 
     /// Who leads, unless it is this node.
     fn leader(&self) -> Option<Leader> {
-        let leader = self.members.leader().filter(|leader| leader.boot_id != self.members.me().boot_id)?;
+        let leader = self.nodes.leader().filter(|leader| leader.boot_id != self.nodes.me().boot_id)?;
         Some(Leader { name: leader.name.as_str().into(), boot_id: leader.boot_id })
     }
 
     /// How long a node counts that is not heard.
     fn lease(&self) -> Duration {
-        self.members.lease()
+        self.nodes.lease()
     }
 }

@@ -46,12 +46,18 @@ impl CommitLog for Failover {
         Ok(Pruned::default())
     }
 
-    fn beat(&self, me: &Member, lease_ms: u64, may_lead: bool, took: bool) -> Result<Beat, BeatError> {
-        self.store.lock().beat(me, lease_ms, may_lead, took)
+    fn heartbeat(
+        &self,
+        me: &NodeInfo,
+        lease_ms: u64,
+        may_lead: bool,
+        takes_name: bool,
+    ) -> Result<ClusterView, HeartbeatError> {
+        self.store.lock().heartbeat(me, lease_ms, may_lead, takes_name)
     }
 
-    fn goodbye(&self, boot_id: u64) -> StoreResult<()> {
-        self.store.lock().goodbye(boot_id)
+    fn release_lease(&self, boot_id: u64) -> StoreResult<()> {
+        self.store.lock().release_lease(boot_id)
     }
 }
 
