@@ -28,7 +28,7 @@ use tidings_engine::{
 };
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
-    frames::{Bound, Incoming, Resume, ServerFrame},
+    frames::{Bound, RawClientFrame, Resume, ServerFrame},
     ids::check_new_id,
     limits::{FRAME_BYTES_MAX, TYPE_BYTES_MAX},
     miop::{self, Frame},
@@ -53,7 +53,7 @@ pub(crate) struct BindFields<'a> {
 }
 
 impl<'a> BindFields<'a> {
-    pub(crate) fn of(frame: &Incoming<'a>, config: &GatewayConfig) -> Self {
+    pub(crate) fn of(frame: &RawClientFrame<'a>, config: &GatewayConfig) -> Self {
         BindFields {
             token: frame.token.clone(),
             device_id: frame.device_id.clone(),
@@ -240,7 +240,7 @@ impl Shard {
     }
 
     /// The session goes on with a new token of the same user.
-    pub(crate) fn take_refresh(&mut self, key: usize, frame: &Incoming<'_>) -> After {
+    pub(crate) fn take_refresh(&mut self, key: usize, frame: &RawClientFrame<'_>) -> After {
         let refreshed = frame.token.as_deref().ok_or_else(|| missing("token", "refresh"));
         match refreshed.and_then(|token| self.refresh(key, token)) {
             Ok(()) => self.say_ok(key, frame.reference),

@@ -5,7 +5,7 @@ use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use std::{borrow::Cow, fmt};
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
-    frames::Incoming,
+    frames::RawClientFrame,
     json,
 };
 
@@ -15,7 +15,7 @@ pub(crate) struct Unreadable {
     pub refusal: Refusal,
 }
 
-pub(crate) fn read_frame(text: &str) -> Result<Incoming<'_>, Unreadable> {
+pub(crate) fn read_frame(text: &str) -> Result<RawClientFrame<'_>, Unreadable> {
     // A list of a struct's fields would be taken for the struct.
     if !text.trim_ascii_start().starts_with('{') {
         return Err(Unreadable { reference: None, refusal: malformed("a frame is one JSON object") });

@@ -18,7 +18,7 @@ use tidings_engine::{
 };
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
-    frames::{Incoming, ServerFrame},
+    frames::{RawClientFrame, ServerFrame},
     http::PopupEvent,
     json,
 };
@@ -37,7 +37,7 @@ struct Answer<'a> {
 
 impl Shard {
     /// Which popup suits this session's user now?
-    pub(crate) fn take_popup(&mut self, key: usize, frame: &Incoming<'_>) -> After {
+    pub(crate) fn take_popup(&mut self, key: usize, frame: &RawClientFrame<'_>) -> After {
         let (Some(user), Some(question)) = (self.user(key), frame.question) else {
             return self.refuse(key, frame.reference, missing("question", "popup"));
         };
@@ -59,7 +59,7 @@ impl Shard {
     }
 
     /// What the user did with popups.
-    pub(crate) fn take_popup_events(&mut self, key: usize, frame: &Incoming<'_>) -> After {
+    pub(crate) fn take_popup_events(&mut self, key: usize, frame: &RawClientFrame<'_>) -> After {
         let (Some(user), Some(frame_events)) = (self.user(key), frame.events) else {
             return self.refuse(key, frame.reference, missing("events", "popup_events"));
         };

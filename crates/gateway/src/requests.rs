@@ -21,7 +21,7 @@ use tidings_engine::{
 };
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
-    frames::{Incoming, ServerFrame},
+    frames::{RawClientFrame, ServerFrame},
     http::{HistoryQuery, NewMessage},
     ws::NORMAL,
 };
@@ -54,7 +54,7 @@ impl Shard {
     }
 
     /// An operation of a bound session, from either door.
-    pub(crate) fn take_operation(&mut self, key: usize, frame: &Incoming<'_>) -> After {
+    pub(crate) fn take_operation(&mut self, key: usize, frame: &RawClientFrame<'_>) -> After {
         if let Err(refusal) = self.check_scope(key, &frame.t) {
             return self.refuse(key, frame.reference, refusal);
         }
@@ -130,7 +130,7 @@ impl Shard {
         self.connections[key].bound.as_ref().map(|b| b.user.clone())
     }
 
-    fn take_send(&mut self, key: usize, frame: &Incoming<'_>) -> After {
+    fn take_send(&mut self, key: usize, frame: &RawClientFrame<'_>) -> After {
         let Some(user) = self.user(key) else { return After::Stays };
         let session = self.connections[key].session;
         let target = match (&frame.conversation, &frame.to) {
@@ -212,7 +212,7 @@ impl Shard {
         Ok(connection.session)
     }
 
-    fn take_read(&mut self, key: usize, frame: &Incoming<'_>) -> After {
+    fn take_read(&mut self, key: usize, frame: &RawClientFrame<'_>) -> After {
         let Some(user) = self.user(key) else { return After::Stays };
         let Some(conversation) = &frame.conversation else {
             return self.refuse(key, frame.reference, missing("conversation", "read"));
@@ -239,7 +239,7 @@ impl Shard {
         After::Stays
     }
 
-    fn take_history(&mut self, key: usize, frame: &Incoming<'_>) -> After {
+    fn take_history(&mut self, key: usize, frame: &RawClientFrame<'_>) -> After {
         let Some(user) = self.user(key) else { return After::Stays };
         let Some(conversation) = &frame.conversation else {
             return self.refuse(key, frame.reference, missing("conversation", "history"));
@@ -265,7 +265,7 @@ impl Shard {
     }
 
     /// The user's list of conversations, page by page as over HTTP.
-    fn take_conversations(&mut self, key: usize, frame: &Incoming<'_>) -> After {
+    fn take_conversations(&mut self, key: usize, frame: &RawClientFrame<'_>) -> After {
         let Some(user) = self.user(key) else { return After::Stays };
         let (after, limit) = (frame.after.as_deref().map(str::to_owned), frame.limit.unwrap_or(0));
         let reference = frame.reference;

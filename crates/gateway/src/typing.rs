@@ -17,7 +17,7 @@ use tidings_engine::{
     model::Lane,
     shards::{Hearers, Typing},
 };
-use tidings_protocol::frames::{Incoming, ServerFrame};
+use tidings_protocol::frames::{RawClientFrame, ServerFrame};
 
 /// In this time a session is heard to type once in a conversation, and in so many conversations.
 const HEARD_ONCE_IN: Duration = Duration::from_secs(1);
@@ -67,7 +67,7 @@ impl SharedFrame {
 }
 
 impl Shard {
-    pub(crate) fn take_typing(&mut self, key: usize, frame: &Incoming<'_>) -> After {
+    pub(crate) fn take_typing(&mut self, key: usize, frame: &RawClientFrame<'_>) -> After {
         let (Some(user), Some(conversation)) = (self.user(key), &frame.conversation) else {
             return self.refuse(key, frame.reference, missing("conversation", "typing"));
         };

@@ -7,7 +7,7 @@ use crate::{
 };
 use serde::Serialize;
 use tidings_engine::shards::{Told, WatchedChange};
-use tidings_protocol::frames::{Incoming, ServerFrame};
+use tidings_protocol::frames::{RawClientFrame, ServerFrame};
 
 #[derive(Serialize)]
 struct PresenceFrame<'a> {
@@ -23,7 +23,7 @@ fn presence_json(reference: Option<u64>, changes: &[WatchedChange]) -> Vec<u8> {
 
 impl Shard {
     /// Answered with how those users are now; what changes comes by itself.
-    pub(crate) fn take_watch(&mut self, key: usize, frame: &Incoming<'_>) -> After {
+    pub(crate) fn take_watch(&mut self, key: usize, frame: &RawClientFrame<'_>) -> After {
         let Some(user) = self.user(key) else { return After::Stays };
         if frame.users.is_empty() {
             return self.refuse(key, frame.reference, missing("users", "watch_presence"));
@@ -41,7 +41,7 @@ impl Shard {
         })
     }
 
-    pub(crate) fn take_unwatch(&mut self, key: usize, frame: &Incoming<'_>) -> After {
+    pub(crate) fn take_unwatch(&mut self, key: usize, frame: &RawClientFrame<'_>) -> After {
         let session = self.connections[key].session;
         let watcher = (self.parts.index as u16, session);
         if frame.users.is_empty() {

@@ -7,7 +7,7 @@ use serde_json::Value;
 use support::*;
 use tidings_protocol::{
     error::ErrorCode,
-    frames::{Incoming, ServerFrame},
+    frames::{RawClientFrame, ServerFrame},
 };
 
 /// The described messages of one side: the kind and its payload's schema, with every reference followed.
@@ -76,7 +76,7 @@ fn the_server_knows_every_frame_that_a_client_is_said_to_send() {
 /// Whether the server reads a field of this name.
 fn is_known(field: &str) -> bool {
     let frame = format!(r#"{{"{field}":null}}"#);
-    let Err(error) = serde_json::from_str::<Incoming<'_>>(&frame) else { return true };
+    let Err(error) = serde_json::from_str::<RawClientFrame<'_>>(&frame) else { return true };
     !error.to_string().contains("unknown field")
 }
 

@@ -1,6 +1,6 @@
 //! How far a client has got, in one opaque string.
 //!
-//! Every entry has a position in the store's one commit order. The three lanes hurry past each
+//! Every entry has a position in the store's one commit order. The three lanes do not wait for each
 //! other, so a session that was handed position 100 by the direct lane may still lack 99 from the
 //! group lane: one number would skip it. A cursor therefore holds a position per lane, and the
 //! epoch of the store that counted them, so that a restored backup is noticed instead of trusted.
@@ -10,11 +10,12 @@ use std::{fmt, str::FromStr};
 /// The number of lanes: direct, group, broadcast, in this order.
 pub const LANES: usize = 3;
 
+/// How far a client has got. Clients keep its text form and hand it back when they bind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
 pub struct Cursor {
     /// Names the store's history; a restore from a backup starts a new one.
     pub epoch: u64,
-    /// Per lane: everything up to and including this position was handed over.
+    /// Per lane: every entry up to and including this position was handed to the client.
     pub positions: [u64; LANES],
 }
 
@@ -25,25 +26,25 @@ impl fmt::Display for Cursor {
     }
 }
 
-/// The string is not a cursor.
+/// The text is not a cursor's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not a cursor")]
-pub struct NotACursor;
+pub struct InvalidCursor;
 
 impl FromStr for Cursor {
-    type Err = NotACursor;
+    type Err = InvalidCursor;
 
-    fn from_str(text: &str) -> Result<Self, NotACursor> {
+    fn from_str(text: &str) -> Result<Self, InvalidCursor> {
         let mut parts = text.split('.');
-        let mut next = || parts.next().filter(|p| !p.is_empty() && !p.starts_with('+')).ok_or(NotACursor);
-        let epoch = u64::from_str_radix(next()?, 16).map_err(|_| NotACursor)?;
+        let mut next = || parts.next().filter(|p| !p.is_empty() && !p.starts_with('+')).ok_or(InvalidCursor);
+        let epoch = u64::from_str_radix(next()?, 16).map_err(|_| InvalidCursor)?;
         let mut positions = [0; LANES];
         for position in &mut positions {
-            *position = next()?.parse().map_err(|_| NotACursor)?;
+            *position = next()?.parse().map_err(|_| InvalidCursor)?;
         }
         match parts.next() {
             None => Ok(Cursor { epoch, positions }),
-            Some(_) => Err(NotACursor),
+            Some(_) => Err(InvalidCursor),
         }
     }
 }
@@ -63,7 +64,7 @@ mod tests {
         for bad in
             ["", "1", "1.2.3", "1.2.3.4.5", "x.1.2.3", "1.-1.2.3", "1.+1.2.3", "1.2.3.99999999999999999999", "1. 2.3.4"]
         {
-            assert_eq!(bad.parse::<Cursor>(), Err(NotACursor), "{bad:?}");
+            assert_eq!(bad.parse::<Cursor>(), Err(InvalidCursor), "{bad:?}");
         }
     }
 }

@@ -1,14 +1,17 @@
 //! How deep JSON may be nested.
 //!
-//! What is stored here is read by parsers of others, and many give up far sooner than ours: a body that one of them cannot read stops the
-//! webhook of a whole app, or a page of history. So each stored JSON is looked at once, when it comes.
+//! Stored JSON is read again by clients' parsers, and many of those give up at fewer levels than ours: one body that such a parser cannot
+//! read stops the webhook of a whole app, or a page of history. So the depth of each stored JSON is checked once, when it arrives.
 
 use crate::{
     error::{ErrorCode, Refusal},
     limits::JSON_DEPTH_MAX,
 };
 
-/// Refuses JSON that is nested deeper than [`JSON_DEPTH_MAX`]. The text is known to be JSON; nothing is allocated.
+/// Refuses JSON that is nested deeper than [`JSON_DEPTH_MAX`]. The text must be valid JSON; nothing is allocated.
+///
+/// # Errors
+/// `limit_exceeded`, naming `field`.
 pub fn check_depth(field: &str, json: &str) -> Result<(), Refusal> {
     if is_deeper_than(json.as_bytes(), JSON_DEPTH_MAX) { Err(too_deep(field)) } else { Ok(()) }
 }
@@ -18,10 +21,11 @@ fn too_deep(field: &str) -> Refusal {
     Refusal::new(ErrorCode::LimitExceeded, detail)
 }
 
-/// Whether arrays and objects are nested deeper. Text that breaks off, or is no JSON, has a depth too: that of what it opens.
+/// Whether arrays and objects are nested deeper than `most` levels. For text that is truncated or no JSON, the brackets that it opens
+/// count.
 pub fn is_deeper_than(json: &[u8], most: usize) -> bool {
-    // Whoever is deeper opens more than that, also counting what stands in strings. This is a sum that the compiler makes of many bytes
-    // at once, and all that nearly every body costs.
+    // JSON that is deeper than `most` has more than `most` opening brackets, those in strings included. The compiler vectorises this
+    // count, and for nearly every body it is the whole cost.
     if json.len() <= most || json.iter().filter(|byte| opens(**byte)).count() <= most {
         return false;
     }

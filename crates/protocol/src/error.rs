@@ -99,8 +99,8 @@ impl ErrorCode {
         )
     }
 
-    /// The WebSocket close code that goes with the code when it ends a session: 4000 plus a
-    /// stable number, so that a client that reads only numbers can branch too. `docs/websocket.md` says what it does.
+    /// The WebSocket close code for a session that ends with this error code: 4000 plus a stable number, so that a client
+    /// that reads only numbers can branch too. `docs/websocket.md` says what the client does then.
     pub fn close_code(self) -> u16 {
         use ErrorCode::*;
         match self {
@@ -137,10 +137,11 @@ impl std::fmt::Display for ErrorCode {
     }
 }
 
-/// A refusal: what every operation answers when it does not do what was asked.
+/// A refusal: the answer of every operation that does not do what it was asked for.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{code}: {detail}")]
 pub struct Refusal {
+    /// The stable code that clients branch on.
     pub code: ErrorCode,
     /// A sentence for a person; names the field or limit.
     pub detail: String,
@@ -149,24 +150,28 @@ pub struct Refusal {
 }
 
 impl Refusal {
+    /// A refusal without a time to retry after.
     pub fn new(code: ErrorCode, detail: impl Into<String>) -> Self {
         Refusal { code, detail: detail.into(), retry_after_ms: None }
     }
 
+    /// The same refusal with the time after which a retry makes sense, in milliseconds.
     pub fn retry_after(mut self, ms: u64) -> Self {
         self.retry_after_ms = Some(ms);
         self
     }
 
-    /// A limit was exceeded: names it, its value, and what was asked.
+    /// `limit_exceeded`: names the limit, its value, and the size or count that the request had.
     pub fn limit(name: &str, limit: u64, asked: u64) -> Self {
         Refusal::new(ErrorCode::LimitExceeded, format!("{name} is limited to {limit}, got {asked}"))
     }
 
+    /// `invalid_field`: names the field and says what is wrong with it.
     pub fn field(name: &str, why: impl std::fmt::Display) -> Self {
         Refusal::new(ErrorCode::InvalidField, format!("{name}: {why}"))
     }
 
+    /// `not_found`: names the kind of thing (`user`, say) and the id that was asked for.
     pub fn not_found(what: &str, id: &str) -> Self {
         Refusal::new(ErrorCode::NotFound, format!("no {what} {id:?}"))
     }

@@ -1,7 +1,7 @@
-//! The JSON frames of the WebSocket door. Each is an object whose `t` names it.
+//! The JSON frames of the WebSocket protocol. Each is an object whose `t` names its kind.
 //!
-//! A client binds first; every later request may carry a `ref`, which its answer repeats. What clients write is read
-//! strictly, as over HTTP ([`crate::json`]); clients ignore fields and frames that they do not know.
+//! A client binds first; every later request may carry a `ref`, which its answer repeats. The server reads clients' frames
+//! strictly, as it reads HTTP bodies ([`crate::json`]); clients ignore fields and frames that they do not know.
 
 use crate::{entry::Entry, error::ErrorCode, http};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -128,7 +128,7 @@ pub struct Send {
 /// What the server sends. Batches of entries are written by the session without this type, from
 /// bytes that all receivers share; its `Messages` variant is how clients read them.
 #[derive(Debug, Clone, Serialize, Deserialize, utoipa::ToSchema)]
-#[serde(tag = "t", rename_all = "snake_case", try_from = "AnyServerFrame")]
+#[serde(tag = "t", rename_all = "snake_case", try_from = "RawServerFrame")]
 pub enum ServerFrame {
     /// The answer to `bind`.
     Bound(Bound),
@@ -275,9 +275,9 @@ pub struct Sent {
     pub receipt: http::SendReceipt,
 }
 
-/// A server's frame as a client reads it: all fields of all kinds, for the same reason as [`Incoming`].
+/// A server's frame as a client reads it: all fields of all kinds, for the same reason as [`RawClientFrame`].
 #[derive(Deserialize)]
-struct AnyServerFrame {
+struct RawServerFrame {
     t: String,
     #[serde(default, rename = "ref")]
     reference: Option<u64>,
@@ -320,10 +320,10 @@ struct AnyServerFrame {
     pushes: Option<bool>,
 }
 
-impl TryFrom<AnyServerFrame> for ServerFrame {
+impl TryFrom<RawServerFrame> for ServerFrame {
     type Error = String;
 
-    fn try_from(any: AnyServerFrame) -> Result<Self, String> {
+    fn try_from(any: RawServerFrame) -> Result<Self, String> {
         fn need<T>(field: Option<T>, name: &str) -> Result<T, String> {
             field.ok_or_else(|| format!("a frame without its {name}"))
         }
@@ -401,16 +401,16 @@ impl TryFrom<AnyServerFrame> for ServerFrame {
     }
 }
 
-/// A body that is there: `null` is one.
+/// Reads `null` as a body of its own instead of as an absent one.
 fn also_null<'de, D: Deserializer<'de>, T: Deserialize<'de>>(json: D) -> Result<Option<T>, D::Error> {
     T::deserialize(json).map(Some)
 }
 
-/// A client's frame as a server reads it: all fields of all kinds, so that one pass over the bytes
-/// does (a tagged enum would be buffered first, and cannot carry a raw body).
+/// A client's frame as the server reads it: all fields of all kinds, so that one pass over the bytes suffices (`serde` would
+/// buffer a tagged enum first, and a tagged enum cannot carry a raw body).
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Incoming<'a> {
+pub struct RawClientFrame<'a> {
     #[serde(borrow)]
     pub t: Cow<'a, str>,
     #[serde(default, rename = "ref")]

@@ -1,4 +1,4 @@
-//! The JSON bodies of the HTTP door. Unknown fields are refused in requests, so that a misspelt
+//! The JSON bodies of the HTTP API. Unknown fields are refused in requests, so that a misspelt
 //! option is noticed instead of ignored.
 
 mod popups;
@@ -230,7 +230,7 @@ fn text() -> String {
     "text".into()
 }
 
-// Flattening and refusing unknown fields do not mix in serde, so the fields of [`NewMessage`] stand here again.
+// `serde` cannot combine `flatten` with `deny_unknown_fields`, so the fields of [`NewMessage`] are repeated here.
 /// A message to be sent, and where to: one of `conversation` and `to`.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[schema(example = json!({ "conversation": "demo", "from": "alice", "body": { "text": "hello" } }))]

@@ -1,4 +1,5 @@
-//! What things may be called. Ids are the app's own; Tidings only asks that they fit a URL and a log line.
+//! Which ids users, conversations and devices may have. The app chooses them; Tidings only requires that an id fits into a
+//! URL and a log line.
 
 use crate::{error::Refusal, limits::ID_BYTES_MAX};
 
@@ -7,6 +8,9 @@ pub const DIRECT_SEPARATOR: char = '~';
 
 /// Checks a user, device or group id: 1 to 64 bytes of UTF-8 without white space, control
 /// characters, `/` or `~`.
+///
+/// # Errors
+/// `invalid_field` or `limit_exceeded`, naming `field`.
 pub fn check_id(field: &str, id: &str) -> Result<(), Refusal> {
     if id.is_empty() {
         return Err(Refusal::field(field, "must not be empty"));
@@ -21,11 +25,14 @@ pub fn check_id(field: &str, id: &str) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Names that stand for something else where ids stand: parts of a path, the caller, everybody.
+/// Ids with a meaning of their own: steps of a path, the caller, all members.
 const RESERVED: [&str; 4] = [".", "..", "me", "@all"];
 
-/// Checks an id that is being given to a user, a conversation or a device: as [`check_id`], and none of the words that
-/// paths and mentions take for something else. Ids that were given before stay what they are.
+/// Checks the id of a new user, conversation or device: as [`check_id`], and not one of the reserved words. Reserved ids
+/// that were given before they were reserved stay valid.
+///
+/// # Errors
+/// `invalid_field` or `limit_exceeded`, naming `field`.
 pub fn check_new_id(field: &str, id: &str) -> Result<(), Refusal> {
     check_id(field, id)?;
     match RESERVED.contains(&id) {
@@ -34,7 +41,7 @@ pub fn check_new_id(field: &str, id: &str) -> Result<(), Refusal> {
     }
 }
 
-/// The id of the direct conversation of two users, the same whoever asks.
+/// The id of the direct conversation of two users, in whichever order they are named.
 pub fn direct_id(a: &str, b: &str) -> String {
     let (first, second) = if a <= b { (a, b) } else { (b, a) };
     format!("{first}{DIRECT_SEPARATOR}{second}")

@@ -1,12 +1,12 @@
-//! Reading the JSON that callers write, alike on every door.
+//! Reading the JSON that callers write, in the same way over HTTP, WebSocket and MIOP.
 //!
-//! One rule for both doors: what a caller writes is read strictly. A field that the operation does not know is refused,
-//! so that a misspelt option is noticed instead of ignored; so is a field of another type, an object that is written as an
-//! array, and a field that comes twice. Each refusal names the field by its path and says what is expected in JSON's own
-//! words. (What the server writes is read the other way: clients ignore fields that they do not know.)
+//! Callers' JSON is read strictly. A field that the operation does not know is refused, so that a misspelt option is
+//! noticed instead of ignored; so is a field of another type, an object that is written as an array, and a field that
+//! comes twice. Each refusal names the field by its path and says in JSON's terms what is expected. (Clients read the
+//! server's JSON leniently: they ignore fields that they do not know.)
 
+mod error_text;
 mod strict;
-mod words;
 
 use crate::{
     depth::is_deeper_than,
@@ -16,25 +16,34 @@ use crate::{
 use serde::{Deserialize, de::IgnoredAny};
 use strict::Strict;
 
-/// What is read as a whole, by its name in refusals.
-const WHOLES: [&str; 2] = ["body", "frame"];
-/// `serde_json` reads no deeper, so that its recursion ends.
+/// The names of whole texts. A field in them is named without this first step of its path.
+const ROOT_NAMES: [&str; 2] = ["body", "frame"];
+/// The depth at which `serde_json` stops, to bound its recursion.
 const PARSED_DEPTH_MAX: usize = 127;
 const PARSED_TOO_DEEP: &str = "recursion limit";
-/// What is told of a field's place, in characters: a caller's own names may be part of it.
-const PLACE_MAX: usize = 200;
+/// The length of a field's path in a refusal, in characters: names that the caller made up may be part of it.
+const PATH_CHARS_MAX: usize = 200;
 
 /// Reads a whole body or frame.
+///
+/// # Errors
+/// `malformed` if the text is no JSON, `invalid_field` if it is not a `T`, `limit_exceeded` if it is nested too deep.
 pub fn read<'de, T: Deserialize<'de>>(text: &'de [u8]) -> Result<T, Refusal> {
     read_part("body", text)
 }
 
-/// The same of a part that is read apart; `name` is where it stands.
+/// Reads a part of a body or frame that was left unread at first; `name` is the part's path.
+///
+/// # Errors
+/// As [`read`].
 pub fn read_part<'de, T: Deserialize<'de>>(name: &str, text: &'de [u8]) -> Result<T, Refusal> {
     read_from(name, text, &mut serde_json::Deserializer::from_slice(text))
 }
 
-/// A text that is known to be UTF-8.
+/// The same as [`read_part`] for text that is known to be UTF-8.
+///
+/// # Errors
+/// As [`read`].
 pub fn read_text<'de, T: Deserialize<'de>>(name: &str, text: &'de str) -> Result<T, Refusal> {
     read_from(name, text.as_bytes(), &mut serde_json::Deserializer::from_str(text))
 }
@@ -48,20 +57,20 @@ fn read_from<'de, T: Deserialize<'de>, R: serde_json::de::Read<'de>>(
     read.map_err(|error| explain::<T>(name, text, &error))
 }
 
-/// What is wrong with a text that could not be read as a `T`. Reads it again for the place, which costs more than the first
-/// reading.
+/// The refusal of a text that could not be read as a `T`. Reads the text again to find the field's path, which costs more
+/// than the first reading.
 #[cold]
 fn explain<'de, T: Deserialize<'de>>(name: &str, text: &'de [u8], error: &serde_json::Error) -> Refusal {
     if text.trim_ascii().is_empty() {
         return Refusal::new(ErrorCode::Malformed, format!("{name}: is missing: JSON is expected"));
     }
-    // What is deeper than can be read at all is too deep for whatever field it is in.
+    // JSON that is too deep to be parsed is too deep for any field.
     if is_deeper_than(text, PARSED_DEPTH_MAX) && error.to_string().starts_with(PARSED_TOO_DEEP) {
         let why =
             format!("{name}: arrays and objects may be nested {JSON_DEPTH_MAX} deep in a field; these are deeper");
         return Refusal::new(ErrorCode::LimitExceeded, why);
     }
-    // What is skipped is not looked into: a string there may hold what no string may.
+    // `IgnoredAny` does not decode the strings that it skips, so an invalid string can pass here: then `error` tells.
     let not_json = serde_json::from_slice::<IgnoredAny>(text).err();
     if let Some(error) = not_json.as_ref().or((!error.is_data()).then_some(error)) {
         return Refusal::new(ErrorCode::Malformed, format!("{name}: is not JSON: {error}"));
@@ -71,16 +80,15 @@ fn explain<'de, T: Deserialize<'de>>(name: &str, text: &'de [u8], error: &serde_
         return Refusal::new(ErrorCode::Malformed, format!("{name}: {error}"));
     };
     let path = error.path().to_string();
-    let (within, why) = words::in_the_callers_words(&error.inner().to_string());
+    let (within, why) = error_text::in_json_terms(&error.inner().to_string());
     let mut place = join(name, &path);
-    // The path of a field that is not known has its name already, unless it stands in one of several forms.
+    // The path of an unknown field ends with its name already, except in an untagged enum.
     let is_named = |field: &String| error.inner().to_string().starts_with("unknown") && is_last_of(&path, field);
     if let Some(field) = within.filter(|field| !is_named(field)) {
         place = join(&place, &field);
     }
-    // What is in the whole is named by itself.
-    let place = WHOLES.iter().find_map(|whole| place.strip_prefix(whole)?.strip_prefix('.')).unwrap_or(&place);
-    Refusal::field(&words::shortened(place, PLACE_MAX), why)
+    let place = ROOT_NAMES.iter().find_map(|root| place.strip_prefix(root)?.strip_prefix('.')).unwrap_or(&place);
+    Refusal::field(&error_text::truncated(place, PATH_CHARS_MAX), why)
 }
 
 fn join(place: &str, path: &str) -> String {
@@ -186,7 +194,7 @@ mod tests {
     fn bodies_are_carried_verbatim() {
         let sent: SendRequest = read(br#"{"body": {"a":  [1.0, 2e3]}, "mentions": ["b"]}"#).unwrap();
         assert_eq!(sent.body.get(), r#"{"a":  [1.0, 2e3]}"#);
-        let frame: crate::frames::Incoming<'_> = read(br#"{"t":"send","to":"a","body":[[1]]}"#).unwrap();
+        let frame: crate::frames::RawClientFrame<'_> = read(br#"{"t":"send","to":"a","body":[[1]]}"#).unwrap();
         assert_eq!(frame.body.unwrap().get(), "[[1]]");
     }
 }

@@ -1,11 +1,11 @@
-//! Every size and count that a caller can run into, in one place. A refusal names the one it met.
+//! Every size and count that a caller can run into, in one place. A refusal names the limit that was exceeded.
 
 /// A user, conversation, device or client message id, in bytes.
 pub const ID_BYTES_MAX: usize = 64;
 /// A message body as JSON text, in bytes.
 pub const BODY_BYTES_MAX: usize = 64 * 1024;
-/// How deep arrays and objects may be nested in any JSON that is stored. Parsers that others use give up at 100 (Ruby), 128 (Rust) or 512
-/// (PHP); what is stored comes to them within a few levels of ours.
+/// How deep arrays and objects may be nested in any JSON that is stored. Clients' parsers give up at 100 levels (Ruby), 128 (Rust) or
+/// 512 (PHP), and stored JSON reaches them inside a few levels of our own.
 pub const JSON_DEPTH_MAX: usize = 64;
 /// A message `type`, in bytes.
 pub const TYPE_BYTES_MAX: usize = 32;
@@ -30,30 +30,30 @@ pub const HISTORY_PAGE_MAX: usize = 500;
 pub const HISTORY_PAGE_BYTES_MAX: usize = 1024 * 1024;
 /// Conversations in one page of the list.
 pub const CONVERSATIONS_PAGE_MAX: usize = 200;
-/// Conversations of one user that a list, a session, a sync or a resume looks through. With more, what a resume
-/// answers is never called complete.
+/// Conversations of one user that a list, a session, a sync or a resume looks through. For a user with more, no resume is
+/// called complete.
 pub const CONVERSATIONS_PER_USER_MAX: usize = 100_000;
-/// The newest entries that a resume or sync hands out; beyond it says which ranges to fetch.
+/// The newest entries that a resume or sync hands out. For older missed entries the answer names the ranges to fetch.
 pub const INBOX_ENTRIES_MAX: usize = 800;
-/// The bodies of those entries together, in bytes; the entry that crosses it is still handed out. They
-/// come in one frame, which must leave a session's buffer room for what arrives live meanwhile.
+/// The bodies of those entries together, in bytes; the entry that crosses the limit is still handed out. The entries
+/// come in one frame, which must leave a session's buffer room for the messages that arrive live meanwhile.
 pub const INBOX_BYTES_MAX: usize = 1024 * 1024;
 /// Unread messages are counted exactly up to here; above, the answer says "at least".
 pub const UNREAD_COUNT_MAX: u64 = 1_000;
-/// Entries after a read mark that are looked at to count the unread among them. Own and silent messages
-/// and notices do not count: without this limit, a list would cost one who never marks as read ever more.
+/// Entries after a read mark that are examined to count the unread among them. Own and silent messages and notices are
+/// not unread but are examined too: without this limit, the list of a user who never marks as read would cost ever more.
 pub const UNREAD_ENTRIES_MAX: usize = 5_000;
 /// Users in one query of online states.
 pub const PRESENCE_BATCH_MAX: usize = 1_000;
 /// Users whose presence one session watches.
 pub const WATCHED_USERS_MAX: usize = 1_000;
-/// Members of a group by which its members may watch each other.
+/// Members of a group above which its members may not watch each other's presence.
 pub const WATCHED_GROUP_MEMBERS_MAX: u64 = 500;
-/// An HTTP request's body, in bytes, where a batch is taken: of messages, members, users, targets of a push, events of popups.
+/// The body of an HTTP request that carries a batch (of messages, members, users, push targets or popup events), in bytes.
 pub const HTTP_BODY_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// The body of any other request, in bytes.
 pub const OPERATION_BODY_BYTES_MAX: usize = 1024 * 1024;
-/// The body of a single send, in bytes: the longest message and its envelope, in which a hundred members are mentioned.
+/// The body of a single send, in bytes: the longest message with an envelope that mentions a hundred members.
 pub const SEND_BODY_BYTES_MAX: usize = 128 * 1024;
 /// A frame from a client, in bytes: a full body with its escapes and the other fields.
 pub const FRAME_BYTES_MAX: usize = 192 * 1024;
@@ -65,8 +65,9 @@ pub const PUSH_BODY_BYTES_MAX: usize = 4 * 1024;
 pub const PUSH_TARGETS_MAX: usize = 10_000;
 /// Tags of one device.
 pub const TAGS_PER_DEVICE_MAX: usize = 32;
-/// A push's time to live when it names none, and the longest, in seconds: a day, and 28.
+/// The time to live of a push that names none, in seconds: a day.
 pub const PUSH_TTL_S_DEFAULT: u64 = 24 * 60 * 60;
+/// The longest time to live of a push, in seconds: 28 days.
 pub const PUSH_TTL_S_MAX: u64 = 28 * PUSH_TTL_S_DEFAULT;
 /// How far ahead a push may be scheduled, in seconds: 90 days.
 pub const PUSH_AHEAD_S_MAX: u64 = 90 * 24 * 60 * 60;
@@ -74,45 +75,53 @@ pub const PUSH_AHEAD_S_MAX: u64 = 90 * 24 * 60 * 60;
 pub const PUSH_TAGS_MAX: usize = 100;
 /// Devices in one page of a push's states.
 pub const PUSH_DEVICES_PAGE_MAX: usize = 500;
-/// Devices of one user that are known. Above: the one that bound longest ago gives way.
+/// Devices that are kept for one user. Above: the device that bound longest ago is removed.
 pub const DEVICES_PER_USER_MAX: usize = 100;
 /// Popups, ended ones included.
 pub const POPUPS_MAX: usize = 20_000;
 /// A popup's configuration as JSON text, in bytes.
 pub const POPUP_BYTES_MAX: usize = 64 * 1024;
-/// Versions of a popup that are kept; the oldest give way.
+/// Versions of a popup that are kept; the oldest are removed.
 pub const POPUP_VERSIONS_MAX: usize = 100;
-/// Placements, windows, variants, buttons and test users of one popup.
+/// Placements of one popup.
 pub const POPUP_PLACEMENTS_MAX: usize = 32;
+/// Time windows of one popup.
 pub const POPUP_WINDOWS_MAX: usize = 32;
+/// Variants of one popup.
 pub const POPUP_VARIANTS_MAX: usize = 20;
+/// Buttons of one variant.
 pub const POPUP_BUTTONS_MAX: usize = 5;
+/// Test users of one popup.
 pub const POPUP_TEST_USERS_MAX: usize = 100;
-/// The shares of all variants together.
+/// The sum of the weights of a popup's variants.
 pub const POPUP_WEIGHTS_MAX: u32 = 1_000_000;
-/// The longest gap between two showings, in seconds: ten years.
+/// The longest gap between two exposures, in seconds: ten years.
 pub const POPUP_GAP_S_MAX: u64 = 10 * 366 * 24 * 60 * 60;
 /// Placements with settings of their own.
 pub const PLACEMENT_SETTINGS_MAX: usize = 1_000;
-/// How deep rules may be nested, and conditions in one rule.
+/// How deep rules may be nested.
 pub const RULE_DEPTH_MAX: usize = 16;
+/// Conditions in one rule.
 pub const RULE_CONDITIONS_MAX: usize = 500;
 /// The name of an attribute, a salt or a segment in a rule, in bytes.
 pub const RULE_NAME_BYTES_MAX: usize = 64;
 /// Values that one condition compares with.
 pub const RULE_VALUES_MAX: usize = 10_000;
-/// Segments, and users of one.
+/// Segments of users.
 pub const SEGMENTS_MAX: usize = 1_000;
+/// Users of one segment.
 pub const SEGMENT_USERS_MAX: usize = 1_000_000;
 /// A segment's upload, in bytes: a million of the longest ids fit.
 pub const SEGMENT_BYTES_MAX: usize = 80 * 1024 * 1024;
-/// Attributes of one decision, and a string among them in bytes.
+/// Attributes in one decide request.
 pub const DECIDE_ATTRIBUTES_MAX: usize = 200;
+/// A string among those attributes, in bytes.
 pub const ATTRIBUTE_VALUE_BYTES_MAX: usize = 1_024;
 /// Strings in one attribute that is a list.
 pub const ATTRIBUTE_LIST_MAX: usize = 1_000;
 /// Events of popups in one call.
 pub const POPUP_EVENTS_BATCH_MAX: usize = 1_000;
-/// Popups in one page of the list, and hours in one answer of counts.
+/// Popups in one page of the list.
 pub const POPUPS_PAGE_MAX: usize = 500;
+/// Hours in one answer of popup counts.
 pub const POPUP_HOURS_MAX: usize = 10_000;

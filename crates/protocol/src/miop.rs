@@ -1,4 +1,4 @@
-//! MIOP/1: the binary frames of the device door, over plain byte buffers. `docs/miop.md` is the
+//! MIOP/1: the binary frames of the device protocol, over plain byte buffers. `docs/miop.md` is the
 //! normative text; the vectors in `fixtures/miop` pin every byte of it.
 //!
 //! ```text
@@ -6,8 +6,8 @@
 //! payload = fields, or for a chat frame the JSON of docs/websocket.md
 //! field   = tag (1 byte)  length (varint)  value
 //! ```
-//! A kind from 0x80 on, or a field whose tag has no high bit, may be skipped by who does not know it;
-//! any other unknown kind or field ends the connection. That is the whole rule for extensions.
+//! A reader skips an unknown kind from 0x80 on, and an unknown field whose tag has no high bit; any other unknown kind or
+//! field ends the connection. That is the whole rule for extensions.
 //!
 //! [`take_head`] finds a frame in a buffer, [`decode`] reads it, [`Frame::put`] writes one.
 
@@ -24,83 +24,110 @@ use std::ops::Range;
 pub const VERSION: u64 = 1;
 /// A plain heartbeat: a frame without a payload.
 pub const HEARTBEAT: [u8; 2] = [kind::HEARTBEAT, 0];
-/// From a server: are you there? From a client: yes. A frame without a payload, of an optional kind.
+/// The server asks whether the client is there, and the client answers with the same frame: without a payload, of an
+/// optional kind.
 pub const PROBE: [u8; 2] = [kind::PROBE, 0];
 /// Bytes of a varint that gives a frame's length.
 const LENGTH_BYTES_MAX: usize = 4;
-/// A field with this bit must be understood, or the frame refused.
+/// A reader that does not know a field with this bit refuses the frame.
 const CRITICAL: u8 = 0x80;
-/// A kind with this bit may be skipped by who does not know it.
+/// A reader that does not know a kind with this bit skips the frame.
 const OPTIONAL: u8 = 0x80;
 
 /// The first byte of a frame.
 pub mod kind {
+    /// [`super::Frame::Heartbeat`]
     pub const HEARTBEAT: u8 = 0x01;
+    /// [`super::Frame::Bind`]
     pub const BIND: u8 = 0x02;
+    /// [`super::Frame::Bound`]
     pub const BOUND: u8 = 0x03;
+    /// [`super::Frame::Push`]
     pub const PUSH: u8 = 0x04;
+    /// [`super::Frame::Ack`]
     pub const ACK: u8 = 0x05;
+    /// [`super::Frame::Chat`]
     pub const CHAT: u8 = 0x06;
+    /// [`super::Frame::Unbind`]
     pub const UNBIND: u8 = 0x07;
+    /// [`super::Frame::Redirect`]
     pub const REDIRECT: u8 = 0x08;
+    /// [`super::Frame::Error`]
     pub const ERROR: u8 = 0x09;
-    /// Optional: who does not know it skips it.
+    /// A probe ([`super::PROBE`]). Optional: a reader that does not know it skips it.
     pub const PROBE: u8 = 0x80;
 
-    /// All that this version has.
+    /// Every kind of this version that a reader must know.
     pub const ALL: [u8; 9] = [HEARTBEAT, BIND, BOUND, PUSH, ACK, CHAT, UNBIND, REDIRECT, ERROR];
 }
 
 /// What a device wants to be sent, as bits of [`Bind::wants`].
 pub mod wants {
+    /// Pushes.
     pub const PUSH: u64 = 1;
+    /// The frames of the WebSocket protocol.
     pub const CHAT: u64 = 2;
-    /// Answers a probe.
+    /// Probes, which the device answers.
     pub const PROBES: u64 = 4;
 }
 
 /// One frame, borrowed from the bytes that it came in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Frame<'a> {
-    /// Either side is alive. A client may propose another interval, the server answers what it grants.
+    /// The sender is alive. A client may propose another interval, and the server answers with the one that it grants.
     Heartbeat {
+        /// The interval that is proposed or granted, in seconds.
         interval_s: Option<u64>,
     },
+    /// The client's first frame.
     Bind(Bind<'a>),
+    /// The server's answer to a bind.
     Bound(Bound<'a>),
+    /// A push for the device.
     Push(Push<'a>),
-    /// The device has these pushes and need not be handed them again.
+    /// The device has these pushes; the server need not send them again.
     Ack {
+        /// The numbers of the pushes.
         pushes: Vec<u64>,
     },
-    /// One JSON frame of the WebSocket door, in either direction.
+    /// One JSON frame of the WebSocket protocol, in either direction.
     Chat {
+        /// The frame's text.
         json: &'a [u8],
     },
-    /// The sender is done; the server closes.
+    /// The client ends the session; the server closes the connection.
     Unbind {
+        /// For the server's log.
         reason: Option<&'a str>,
     },
-    /// Connect again after `after_ms`, to `address` if one is given.
+    /// The client must connect again after `after_ms`.
     Redirect {
+        /// Where to connect; absent: to the same address.
         address: Option<&'a str>,
+        /// The time to wait before, in milliseconds.
         after_ms: u64,
     },
+    /// The server refuses something.
     Error(ErrorFrame<'a>),
-    /// An optional kind that this side does not know: to be skipped.
+    /// A frame of an optional kind that this version does not know: to be skipped.
     Skipped {
+        /// The unknown kind.
         kind: u8,
     },
 }
 
+/// The client's first frame: whose session this is, and what the device wants.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Bind<'a> {
     /// The highest version that the client speaks.
     pub version: u64,
+    /// The user's token, as the app server signed it.
     pub token: &'a str,
+    /// Names the device for as long as the app is installed.
     pub device_id: &'a str,
     /// `phone`, `tv`, … the app's own word; absent: `device`.
     pub device_kind: Option<&'a str>,
+    /// The app's version, kept with the device.
     pub app_version: Option<&'a str>,
     /// The last cursor that this device was handed, for chat.
     pub cursor: Option<&'a str>,
@@ -110,26 +137,31 @@ pub struct Bind<'a> {
     pub heartbeat_s: Option<u64>,
 }
 
+/// The server's answer to a bind.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Bound<'a> {
+    /// The version that both sides speak from now on.
     pub version: u64,
+    /// Names the session, in logs and answers about presence.
     pub session: &'a str,
+    /// The id of the user that the token names.
     pub user: &'a str,
     /// The client sends something at least this often, in seconds.
     pub heartbeat_s: u64,
     /// The longest payload that the server takes, in bytes.
     pub frame_bytes_max: u64,
-    /// Where chat stands for this device; absent when it does not want chat.
+    /// The cursor from which live delivery starts; absent when the device does not want chat.
     pub cursor: Option<&'a str>,
-    /// How the resume went, as the JSON object of the WebSocket door's `bound`.
+    /// How the resume went, as the JSON object in the WebSocket protocol's `bound`.
     pub resume: Option<&'a [u8]>,
 }
 
+/// A push, as a device is sent it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Push<'a> {
     /// Names the push; a device that has seen it acknowledges it again and does nothing else.
     pub push: u64,
-    /// Milliseconds since 1970 UTC.
+    /// When the server gives the push up, in milliseconds since 1970 UTC.
     pub expires_at: u64,
     /// A newer push with the same key takes this one's place.
     pub collapse_key: Option<&'a str>,
@@ -137,50 +169,77 @@ pub struct Push<'a> {
     pub priority: u64,
     /// The app's word for what the body is.
     pub content_type: &'a str,
+    /// The body: JSON when this server sends it.
     pub body: &'a [u8],
 }
 
+/// What the server refuses, and whether the session goes on.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ErrorFrame<'a> {
     /// An [`ErrorCode`]'s text.
     pub code: &'a str,
+    /// A sentence for a person.
     pub message: &'a str,
     /// Whether the same may succeed later.
     pub retry: bool,
+    /// The time after which a retry makes sense, in milliseconds.
     pub retry_after_ms: Option<u64>,
     /// The server closes the connection after this frame.
     pub fatal: bool,
 }
 
-/// Why bytes are not a frame of this protocol. Each ends the connection.
+/// Why bytes are not a frame of this protocol. Each of these errors ends the connection.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MiopError {
+    /// The varint of a frame's length does not end in time.
     #[error("a frame's length has more than {LENGTH_BYTES_MAX} bytes")]
     LengthTooLong,
+    /// A frame declares a payload over the limit of the reader.
     #[error("a payload is limited to {limit} bytes, got {length}")]
-    TooLong { limit: usize, length: usize },
+    TooLong {
+        /// The reader's limit, in bytes.
+        limit: usize,
+        /// The declared length, in bytes.
+        length: usize,
+    },
+    /// A varint with more bytes than it needs, or beyond 64 bits.
     #[error("a number is not in its shortest form or over 64 bits")]
     BadNumber,
+    /// A bind or bound of version 0; versions count from 1.
     #[error("version 0 is none")]
     NoVersion,
+    /// A kind below 0x80 that this version does not know.
     #[error("unknown kind {0:#04x}")]
     UnknownKind(u8),
+    /// A field with the critical bit that this version does not know, by its tag.
     #[error("unknown critical field {0:#04x}")]
     UnknownField(u8),
+    /// A field that stands twice in a payload, by its tag.
     #[error("field {0} came twice")]
     RepeatedField(u8),
+    /// A field that is longer than the rest of its payload.
     #[error("a field is cut short")]
     CutField,
+    /// A required field that is absent, by its name.
     #[error("field {0} is missing")]
     MissingField(&'static str),
+    /// A text field that is not UTF-8, by its name.
     #[error("field {0} is not UTF-8")]
     NotText(&'static str),
+    /// A field over its limit.
     #[error("{name} is limited to {limit}, got {got}")]
-    OverLimit { name: &'static str, limit: u64, got: u64 },
+    OverLimit {
+        /// The field's name.
+        name: &'static str,
+        /// The limit, in bytes or items.
+        limit: u64,
+        /// The field's length, in bytes or items.
+        got: u64,
+    },
 }
 
 impl MiopError {
-    /// The code with which the connection is ended.
+    /// The error code with which the server ends the connection.
     pub fn code(&self) -> ErrorCode {
         match self {
             MiopError::LengthTooLong | MiopError::TooLong { .. } | MiopError::OverLimit { .. } => {
@@ -194,12 +253,17 @@ impl MiopError {
 /// Where a frame stands in a buffer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Head {
+    /// The frame's kind.
     pub kind: u8,
+    /// The bytes of the payload in the buffer.
     pub payload: Range<usize>,
 }
 
-/// The first frame of `bytes`, if it has come whole. What its head already rules out is refused before
-/// the rest has come: a kind that nobody knows (another protocol's client, say), a payload over `limit`.
+/// The first frame of `bytes`, if all of it has arrived. An error that the frame's head shows is returned before the rest
+/// has arrived: an unknown kind (a client of another protocol, say), or a payload over `limit`.
+///
+/// # Errors
+/// The head is not one of this protocol.
 pub fn take_head(bytes: &[u8], limit: usize) -> Result<Option<Head>, MiopError> {
     let Some((&kind, rest)) = bytes.split_first() else { return Ok(None) };
     if kind & OPTIONAL == 0 && !kind::ALL.contains(&kind) {
@@ -223,13 +287,13 @@ pub fn take_head(bytes: &[u8], limit: usize) -> Result<Option<Head>, MiopError> 
     if rest.len() >= LENGTH_BYTES_MAX { Err(MiopError::LengthTooLong) } else { Ok(None) }
 }
 
-/// A frame's kind and length.
+/// Appends a frame's kind and length.
 pub fn put_head(out: &mut Vec<u8>, kind: u8, length: usize) {
     out.push(kind);
     put_number(out, length as u64);
 }
 
-/// A number in its shortest form: seven bits a byte, the lowest first.
+/// Appends a number in its shortest form: seven bits a byte, the lowest first.
 pub fn put_number(out: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
         out.push(number as u8 | 0x80);

@@ -1,6 +1,6 @@
 //! WebSocket framing over plain byte buffers (RFC 6455); header parsing is tungstenite's.
 //!
-//! Sessions are held without a task or buffer each, so the socket-owning types of the WebSocket
+//! The gateway holds sessions without a task or buffer for each, so the socket-owning types of the WebSocket
 //! libraries do not fit; their frame header codec does.
 
 mod message;
@@ -18,24 +18,36 @@ pub use tungstenite::{
 /// The bytes do not follow the protocol; close the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
+    /// Reserved bits or an opcode that no extension has given a meaning.
     #[error("a frame header that RFC 6455 does not allow")]
     Header,
+    /// A frame, or a message with all its fragments, over the limit.
     #[error("a frame of {length} bytes where at most {limit} are taken")]
-    TooLong { length: u64, limit: usize },
+    TooLong {
+        /// The length that the frame declares, or the message has so far, in bytes.
+        length: u64,
+        /// The limit that the reader set, in bytes.
+        limit: usize,
+    },
+    /// A client's frame without a mask, or a server's with one.
     #[error("a client must mask its frames, a server must not")]
     Masking,
+    /// A control frame that breaks RFC 6455, 5.5.
     #[error("a control frame that is fragmented or longer than 125 bytes")]
     Control,
+    /// A continuation without a message, or a new message before the last one ended.
     #[error("a part of a message that was not begun, or a message begun within another")]
     Order,
+    /// A text message or a close reason that is not UTF-8.
     #[error("text that is not UTF-8")]
     Utf8,
+    /// A close frame whose payload breaks RFC 6455, 5.5.1 or 7.4.
     #[error("a close frame with a code that must not be sent, or with half a code")]
     Close,
 }
 
 impl FrameError {
-    /// The close code that RFC 6455, 7.4.1, has for it.
+    /// The close code that RFC 6455, 7.4.1, assigns to the error.
     pub fn close_code(self) -> u16 {
         match self {
             FrameError::Utf8 => NOT_UTF8,
@@ -45,17 +57,21 @@ impl FrameError {
     }
 }
 
-/// Close codes of RFC 6455, 7.4.1: as asked; bytes outside the protocol; a kind of data that is not taken; text that is
-/// not UTF-8.
+/// Close code (RFC 6455, 7.4.1) of a session that ends because the client asked for it.
 pub const NORMAL: u16 = 1000;
+/// Close code for bytes that break the protocol.
 pub const PROTOCOL_ERROR: u16 = 1002;
+/// Close code for a kind of message that this endpoint does not take, such as a binary one.
 pub const UNSUPPORTED_DATA: u16 = 1003;
+/// Close code for text that is not UTF-8.
 pub const NOT_UTF8: u16 = 1007;
 
 /// One frame at the head of a buffer.
 #[derive(Debug)]
 pub struct RawFrame {
+    /// Whether the frame ends its message.
     pub is_final: bool,
+    /// What the frame is: a kind of data, a continuation, or a control frame.
     pub opcode: OpCode,
     /// Where the payload stands in the buffer; unmasked in place.
     pub payload: std::ops::Range<usize>,
@@ -63,7 +79,10 @@ pub struct RawFrame {
 
 /// Takes the frame at the head of `buffer`, unmasking its payload in place. `Ok(None)`: more bytes are needed.
 ///
-/// `from_client` says which side sent it: clients mask, servers do not.
+/// `from_client` says which side sent the frame: clients mask, servers do not.
+///
+/// # Errors
+/// The bytes break RFC 6455, or the payload is longer than `payload_max`: the connection cannot be read any further.
 pub fn take_frame(buffer: &mut [u8], from_client: bool, payload_max: usize) -> Result<Option<RawFrame>, FrameError> {
     let (header, length, start) = {
         let mut cursor = Cursor::new(&*buffer);
@@ -124,13 +143,13 @@ pub fn put_server_header(out: &mut Vec<u8>, opcode: OpCode, length: usize) {
     }
 }
 
-/// Appends a whole server's frame.
+/// Appends a complete frame of a server.
 pub fn put_server_frame(out: &mut Vec<u8>, opcode: OpCode, payload: &[u8]) {
     put_server_header(out, opcode, payload.len());
     out.extend_from_slice(payload);
 }
 
-/// Appends a whole client's frame, masked with `mask`.
+/// Appends a complete frame of a client, masked with `mask`.
 pub fn put_client_frame(out: &mut Vec<u8>, opcode: OpCode, payload: &[u8], mask: [u8; 4]) {
     let start = out.len();
     put_server_header(out, opcode, payload.len());

@@ -3,7 +3,7 @@
 
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use tidings_protocol::{error::ErrorCode, frames::Incoming, http::*, json};
+use tidings_protocol::{error::ErrorCode, frames::RawClientFrame, http::*, json};
 
 /// Words of Rust and of its libraries.
 const OURS: [&str; 17] = [
@@ -125,6 +125,6 @@ fn every_frame_field_is_refused_in_json_terms() {
     let frame = json!({"t": "send", "ref": 1, "conversation": "g", "to": "a", "client_msg_id": "1", "type": "t", "body": [],
         "mentions": ["a"], "silent": true, "seq": 1, "limit": 5, "token": "x", "device_id": "d", "push": true, "pushes": [1],
         "users": ["a"], "cursor": "c"});
-    let refused = check_all(&frame, |text| json::read_text::<Incoming<'_>>("frame", text).map(drop));
+    let refused = check_all(&frame, |text| json::read_text::<RawClientFrame<'_>>("frame", text).map(drop));
     assert!(refused > 100, "only {refused} were refused");
 }

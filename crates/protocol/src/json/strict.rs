@@ -1,18 +1,19 @@
-//! A reader that takes less than derived code does.
+//! A deserializer that accepts less than derived `Deserialize` code does.
 //!
-//! Derived code takes structs also from arrays, field by field: an empty array is then an object of defaults, and what is
-//! wrong with a list in the place of an object is told of its first element.
+//! Derived code reads structs also from arrays, field by field: an empty array would be read as an object of defaults, and
+//! for a list in the place of an object the error would blame the list's first element.
 
 use serde::de::{
     DeserializeSeed, Deserializer, EnumAccess, Error, MapAccess, SeqAccess, Unexpected, VariantAccess, Visitor,
 };
 use std::fmt;
 
-/// Around each part that takes part in reading: all is passed through, but the visitors of structs.
+/// Wraps a deserializer and every visitor, seed and access below it. It passes every call through, and wraps the visitors
+/// of structs in [`ObjectOnly`].
 pub(super) struct Strict<T>(pub(super) T);
 
-/// Around a struct's visitor.
-struct OfAnObject<V>(V);
+/// Wraps the visitor of a struct and refuses arrays.
+struct ObjectOnly<V>(V);
 
 macro_rules! pass_through {
     ($($method:ident)*) => {
@@ -38,7 +39,7 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Strict<D> {
         fields: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, D::Error> {
-        self.0.deserialize_struct(name, fields, OfAnObject(visitor))
+        self.0.deserialize_struct(name, fields, ObjectOnly(visitor))
     }
 
     fn deserialize_enum<V: Visitor<'de>>(
@@ -48,7 +49,7 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Strict<D> {
         visitor: V,
     ) -> Result<V::Value, D::Error> {
         let read = self.0.deserialize_enum(name, variants, Strict(visitor));
-        // The reader's own words for neither a string nor an object, which name nothing.
+        // `serde_json` says only "expected value" for what is neither a string nor an object: name the variants.
         read.map_err(|error| match error.to_string().starts_with("expected value") {
             true => D::Error::custom(format_args!("must be one of {}", variants.join(", "))),
             false => error,
@@ -81,7 +82,7 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Strict<D> {
     }
 }
 
-impl<'de, V: Visitor<'de>> Visitor<'de> for OfAnObject<V> {
+impl<'de, V: Visitor<'de>> Visitor<'de> for ObjectOnly<V> {
     type Value = V::Value;
 
     fn expecting(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -213,6 +214,6 @@ impl<'de, A: VariantAccess<'de>> VariantAccess<'de> for Strict<A> {
         fields: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, A::Error> {
-        self.0.struct_variant(fields, OfAnObject(visitor))
+        self.0.struct_variant(fields, ObjectOnly(visitor))
     }
 }

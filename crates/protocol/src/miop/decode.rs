@@ -7,7 +7,10 @@ use super::{
 };
 use crate::limits::*;
 
-/// The frame that a head announced.
+/// Reads the payload of a frame of this kind, both as [`super::take_head`] found them.
+///
+/// # Errors
+/// The payload breaks the protocol: a field is unknown and critical, missing, given twice, too long or cut short.
 pub fn decode(kind: u8, payload: &[u8]) -> Result<Frame<'_>, MiopError> {
     match kind {
         kind::HEARTBEAT => {
@@ -53,7 +56,7 @@ pub fn decode(kind: u8, payload: &[u8]) -> Result<Frame<'_>, MiopError> {
     }
 }
 
-/// Versions count from 1; a frame that names none or 0 cannot be talked with.
+/// Versions count from 1: a peer that names none or 0 cannot be spoken with.
 fn version_of(version: Option<u64>) -> Result<u64, MiopError> {
     match version {
         None => Err(MiopError::MissingField("version")),

@@ -1,5 +1,5 @@
-//! From frames to bytes, in the one canonical form: fields by their tags, numbers in their shortest
-//! form, nothing that says what its absence says too.
+//! From frames to bytes, in the one canonical form: fields in the order of their tags, numbers in their shortest form, and
+//! no field whose value its absence would mean.
 
 use super::{
     Frame,
@@ -86,6 +86,7 @@ impl Frame<'_> {
         out.extend_from_slice(&payload);
     }
 
+    /// The frame's bytes, header and all.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut out = Vec::new();
         self.put(&mut out);

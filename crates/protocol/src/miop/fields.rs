@@ -3,7 +3,7 @@
 use super::{CRITICAL, MiopError, put_number};
 use crate::limits::ACKS_PER_FRAME_MAX;
 
-/// A number and the bytes after it; `None` when it is cut short.
+/// The number at the start of `bytes` and the bytes after it; `None` when the number is cut short.
 pub(super) fn take_number(bytes: &[u8]) -> Result<Option<(u64, &[u8])>, MiopError> {
     let mut number = 0_u64;
     for (at, byte) in bytes.iter().enumerate() {

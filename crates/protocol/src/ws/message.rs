@@ -1,40 +1,46 @@
-//! Frames into messages: parts put together, text that is UTF-8, close frames that say something.
+//! From frames to messages: fragments are joined, text is checked to be UTF-8, close frames are parsed.
 
 use super::{Control, Data, FrameError, OpCode, RawFrame};
 use std::borrow::Cow;
 
-/// What a frame comes to.
+/// What a frame completes or says.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Received<'a> {
-    /// A part of a message that has not come whole.
+    /// A fragment; the message is not complete yet.
     Part,
+    /// A complete text message.
     Text(Cow<'a, str>),
+    /// A complete binary message.
     Binary(Cow<'a, [u8]>),
     /// To be answered with a pong of the same payload.
     Ping,
+    /// The answer to a ping.
     Pong,
-    /// The other side's goodbye, and the code that it gave; the answer repeats it.
+    /// The other side closes, with this code if it gave one; the answer repeats the code.
     Close(Option<u16>),
 }
 
-/// The parts so far of the message that is under way, if one is. Without one it holds no buffer.
+/// Joins the fragments of a connection's messages. Between messages it holds no buffer.
 #[derive(Debug, Default)]
 pub struct Assembly {
-    // Rare, so that its place is small.
+    // Boxed, since fragmented messages are rare: an idle connection pays for a pointer only.
     parts: Option<Box<Parts>>,
 }
 
+/// The fragments of a message that is not complete yet.
 #[derive(Debug)]
 struct Parts {
     is_text: bool,
     bytes: Vec<u8>,
-    /// So many bytes are UTF-8. What follows is the beginning of a character, whose rest comes with the next part.
+    /// The length of the prefix that is checked to be UTF-8. The bytes after it begin a character that the next fragment completes.
     checked: usize,
 }
 
 impl Assembly {
-    /// Takes the next frame. A message may hold `message_max` bytes, in however many parts it comes. After an error
-    /// nothing that follows can be understood.
+    /// Takes the next frame. A message may hold `message_max` bytes, in however many fragments it comes.
+    ///
+    /// # Errors
+    /// The frame breaks RFC 6455 or makes the message too long; no later frame of the connection can be understood.
     pub fn take<'a>(
         &mut self,
         frame: &RawFrame,
@@ -78,15 +84,15 @@ impl Assembly {
         })
     }
 
-    /// Forgets what has come.
+    /// Drops the fragments of an incomplete message.
     pub fn clear(&mut self) {
         self.parts = None;
     }
 }
 
 impl Parts {
-    /// Text that has gone wrong is refused with the part that it went wrong in. Each byte is looked at once, but for
-    /// those of a character that a part cuts.
+    /// Refuses invalid text at the fragment that makes it invalid. Each byte is checked once, except those of a character
+    /// that two fragments share.
     fn check(&mut self) -> Result<(), FrameError> {
         match std::str::from_utf8(&self.bytes[self.checked..]) {
             Ok(_) => self.checked = self.bytes.len(),
@@ -97,7 +103,7 @@ impl Parts {
     }
 }
 
-/// What a close frame's payload says: nothing, or a code and a reason.
+/// The code in a close frame's payload, which is empty or holds a code and a reason.
 fn close_code(payload: &[u8]) -> Result<Option<u16>, FrameError> {
     let [high, low, reason @ ..] = payload else {
         return if payload.is_empty() { Ok(None) } else { Err(FrameError::Close) };
@@ -127,7 +133,7 @@ mod tests {
         RawFrame { is_final, opcode, payload: 0..0 }
     }
 
-    /// What the last of these frames comes to; those before it are parts.
+    /// Checks what the last of these frames gives; the frames before it must be fragments or pings.
     fn check(frames: &[(OpCode, bool, &[u8])], expected: Result<Received<'_>, FrameError>) {
         let mut assembly = Assembly::default();
         let (last, before) = frames.split_last().unwrap();

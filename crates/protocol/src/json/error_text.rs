@@ -1,26 +1,27 @@
-//! What a reader's errors say, in the words of who writes JSON: no name or number type of ours.
+//! Translates `serde`'s errors for callers, who write JSON: without the names of our Rust types.
 
-/// What is said back of a caller's own text, in characters, and of a sentence of ours that may hold some.
-const SAID_BACK_MAX: usize = 64;
-const WHOLE_MAX: usize = 500;
+/// The length of a caller's own text that a refusal repeats, in characters.
+const ECHO_CHARS_MAX: usize = 64;
+/// The length of an error of `serde` that is passed on as it is, in characters: it may hold the caller's text.
+const ERROR_CHARS_MAX: usize = 500;
 
-/// The field that the text names besides the path, if it does, and what is wrong there.
-pub(super) fn in_the_callers_words(text: &str) -> (Option<String>, String) {
+/// The field that `serde`'s error names beside the path, if it names one, and what is wrong with it.
+pub(super) fn in_json_terms(text: &str) -> (Option<String>, String) {
     let text = text.rfind(" at line ").map_or(text, |end| &text[..end]);
-    if let Some(field) = named(text, "missing field ") {
+    if let Some(field) = quoted_after(text, "missing field ") {
         return (Some(field), "is missing".into());
     }
-    if let Some(field) = named(text, "duplicate field ") {
+    if let Some(field) = quoted_after(text, "duplicate field ") {
         return (Some(field), "is given twice".into());
     }
     let (what, expected) = match text.rfind(", expected ") {
         Some(at) => (&text[..at], &text[at + ", expected ".len()..]),
         None => (text, ""),
     };
-    if let Some(field) = named(what, "unknown field ") {
+    if let Some(field) = quoted_after(what, "unknown field ") {
         return (Some(field), format!("is no known field{}", known("; known are ", expected)));
     }
-    if let Some(word) = named(what, "unknown variant ") {
+    if let Some(word) = quoted_after(what, "unknown variant ") {
         return (None, format!("must be one of {}, got {word:?}", list(expected)));
     }
     if let Some(got) = what.strip_prefix("invalid type: ").or_else(|| what.strip_prefix("invalid value: ")) {
@@ -29,13 +30,13 @@ pub(super) fn in_the_callers_words(text: &str) -> (Option<String>, String) {
     if let Some(length) = what.strip_prefix("invalid length ") {
         return (None, format!("must be {}, got {length} of them", wanted(expected)));
     }
-    (None, shortened(text, WHOLE_MAX))
+    (None, truncated(text, ERROR_CHARS_MAX))
 }
 
-/// What stands in the backticks that follow `before`.
-fn named(text: &str, before: &str) -> Option<String> {
+/// The text in backticks that follows `before`.
+fn quoted_after(text: &str, before: &str) -> Option<String> {
     let rest = text.strip_prefix(before)?.strip_prefix('`')?;
-    Some(shortened(&rest[..rest.rfind('`').unwrap_or(rest.len())], SAID_BACK_MAX))
+    Some(truncated(&rest[..rest.rfind('`').unwrap_or(rest.len())], ECHO_CHARS_MAX))
 }
 
 fn known(before: &str, expected: &str) -> String {
@@ -47,24 +48,24 @@ fn list(expected: &str) -> String {
     expected.trim_start_matches("one of ").replace("` or `", ", ").replace('`', "")
 }
 
-/// A text of at most so many characters.
-pub(super) fn shortened(text: &str, most: usize) -> String {
+/// The first `most` characters of a text.
+pub(super) fn truncated(text: &str, most: usize) -> String {
     match text.char_indices().nth(most) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),
     }
 }
 
-/// What came instead.
+/// The JSON type and value that the request has, from `serde`'s description of it.
 fn found(got: &str) -> String {
     let (kind, value) = got.split_once(' ').unwrap_or((got, ""));
     let value = value.trim_matches('`');
     match (kind, value) {
-        ("integer", number) => format!("the number {}", shortened(number, SAID_BACK_MAX)),
+        ("integer", number) => format!("the number {}", truncated(number, ECHO_CHARS_MAX)),
         ("floating", point) => format!("the number {}", point.trim_start_matches("point ").trim_matches('`')),
         ("boolean", value) => value.to_owned(),
-        ("string", text) => match text.char_indices().nth(SAID_BACK_MAX) {
-            Some(_) => format!("the string {}\"", shortened(text, SAID_BACK_MAX)),
+        ("string", text) => match text.char_indices().nth(ECHO_CHARS_MAX) {
+            Some(_) => format!("the string {}\"", truncated(text, ECHO_CHARS_MAX)),
             None => format!("the string {text}"),
         },
         ("sequence", _) => "an array".into(),
@@ -74,7 +75,7 @@ fn found(got: &str) -> String {
     }
 }
 
-/// What a type of ours is in JSON.
+/// The JSON type that is expected, from the Rust type that `serde` names.
 fn wanted(expected: &str) -> String {
     const FROM_0_ON: &str = "a whole number from 0 on";
     match expected {
