@@ -12,7 +12,7 @@ use std::{sync::Arc, time::Duration};
 use tidings_engine::{
     Engine,
     cluster::{
-        asking::{Asked, LeaderDoor, LeadersAnswer, UsersRequest},
+        leader_client::{LeaderClient, LeaderRequest, LeaderResponse, PendingResponse},
         log::NodeInfo,
         nodes::ClusterNodes,
     },
@@ -94,26 +94,26 @@ impl Forwarder {
 }
 
 /// The way of sessions to the leader.
-struct SessionsDoor {
+struct SessionLeaderClient {
     forwarder: Arc<Forwarder>,
     nodes: Arc<ClusterNodes>,
     metrics: Arc<Metrics>,
     tokens: NodeTokens,
 }
 
-impl SessionsDoor {
+impl SessionLeaderClient {
     /// The answer to a request that is ready to be sent.
-    async fn answer(post: reqwest::RequestBuilder) -> reqwest::Result<LeadersAnswer> {
+    async fn answer(post: reqwest::RequestBuilder) -> reqwest::Result<LeaderResponse> {
         let answer = post.timeout(SESSIONS_ANSWER_TIMEOUT).send().await?;
         let retry_after = answer.headers().get(header::RETRY_AFTER).and_then(|value| value.to_str().ok());
         let retry_after_ms = retry_after.and_then(|seconds| seconds.parse::<u64>().ok()).map(|seconds| seconds * 1_000);
         let status = answer.status().as_u16();
-        Ok(LeadersAnswer { status, retry_after_ms, body: answer.bytes().await?.to_vec() })
+        Ok(LeaderResponse { status, retry_after_ms, body: answer.bytes().await?.to_vec() })
     }
 }
 
-impl LeaderDoor for SessionsDoor {
-    fn ask(&self, request: UsersRequest) -> Result<Asked, Refusal> {
+impl LeaderClient for SessionLeaderClient {
+    fn send(&self, request: LeaderRequest) -> Result<PendingResponse, Refusal> {
         let leader = find_leader(&self.nodes)?;
         let place = self.forwarder.place()?;
         self.metrics.cluster.forwarded.inc();
@@ -134,8 +134,8 @@ impl Api {
     pub fn let_sessions_ask(&self, tokens: NodeTokens) {
         let Some((cluster, forwarder)) = self.engine.cluster.as_ref().zip(self.forwarder.clone()) else { return };
         let (nodes, metrics) = (cluster.nodes.clone(), self.engine.metrics.clone());
-        let door = SessionsDoor { forwarder, nodes, metrics, tokens };
-        self.engine.set_leader_door(Arc::new(door));
+        let client = SessionLeaderClient { forwarder, nodes, metrics, tokens };
+        self.engine.set_leader_client(Arc::new(client));
     }
 
     /// Whether a request is for another node to answer.

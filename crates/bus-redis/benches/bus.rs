@@ -16,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 use tidings_bus_redis::{RedisBus, RedisBusConfig};
-use tidings_engine::cluster::bus::{Bus, Ear};
+use tidings_engine::cluster::bus::{Bus, MessageHandler};
 
 const MESSAGES: usize = 500_000;
 const MESSAGE_BYTES: usize = 300;
@@ -28,12 +28,12 @@ const ONE_BY_ONE: usize = 5_000;
 #[derive(Default)]
 struct Counter(AtomicUsize, AtomicUsize);
 
-impl Ear for Counter {
-    fn hear(&self, _: Bytes) {
+impl MessageHandler for Counter {
+    fn on_message(&self, _: Bytes) {
         self.0.fetch_add(1, Relaxed);
     }
 
-    fn missed(&self) {
+    fn on_gap(&self) {
         self.1.fetch_add(1, Relaxed);
     }
 }

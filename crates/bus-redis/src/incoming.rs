@@ -11,7 +11,7 @@ use std::{
     collections::HashMap,
     sync::{Arc, atomic::AtomicBool, atomic::Ordering::Relaxed},
 };
-use tidings_engine::cluster::bus::Ear;
+use tidings_engine::cluster::bus::MessageHandler;
 
 /// Lanes that are remembered. The one that was silent for longest is forgotten for another; were it to speak again, its first
 /// message would count as one after a hole.
@@ -20,7 +20,7 @@ const LANES_MAX: usize = 1_024;
 const JOINING_BYTES_MAX: usize = 4 * MESSAGE_BYTES_MAX;
 
 pub(crate) struct Incoming {
-    ear: Arc<dyn Ear>,
+    handler: Arc<dyn MessageHandler>,
     metrics: Arc<BusMetrics>,
     /// Once set, the ear hears nothing more.
     stopped: Arc<AtomicBool>,
@@ -51,8 +51,8 @@ struct Outcome {
 }
 
 impl Incoming {
-    pub(crate) fn new(ear: Arc<dyn Ear>, metrics: Arc<BusMetrics>, stopped: Arc<AtomicBool>) -> Self {
-        Self { ear, metrics, stopped, lanes: Mutex::default() }
+    pub(crate) fn new(handler: Arc<dyn MessageHandler>, metrics: Arc<BusMetrics>, stopped: Arc<AtomicBool>) -> Self {
+        Self { handler, metrics, stopped, lanes: Mutex::default() }
     }
 
     /// Takes what came over the channel. Answers a beat, which is for the one that sends it.
@@ -77,7 +77,7 @@ impl Incoming {
             }
             BusMetrics::add(&self.metrics.heard, 1);
             BusMetrics::add(&self.metrics.heard_bytes, message.len());
-            self.ear.hear(message);
+            self.handler.on_message(message);
         }
         None
     }
@@ -85,7 +85,7 @@ impl Incoming {
     pub(crate) fn missed(&self) {
         if !self.stopped.load(Relaxed) {
             BusMetrics::add(&self.metrics.missed, 1);
-            self.ear.missed();
+            self.handler.on_gap();
         }
     }
 }

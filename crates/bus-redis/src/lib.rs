@@ -5,7 +5,7 @@
 //!  send ─ lane: queue, task ─┼─ SPUBLISH, in pipelines, to the primary ─┤  (the receiver's own connection)
 //!         one per receiver   ┘  that owns the receiver's channel        └─ a beat to itself proves the way
 //! ```
-//! Nothing rests on it: Redis stores nothing for us, and what is lost is told ([`Ear::missed`]) so that it can be read from the
+//! Nothing rests on it: Redis stores nothing for us, and what is lost is told ([`MessageHandler::on_gap`]) so that it can be read from the
 //! store. What the ear hears is unchanged, comes once, and in each sender's order.
 //!
 //! In reading order: [`config`] what can be set; [`map`] who owns a channel; [`frame`] what travels; [`lane`] how it
@@ -46,7 +46,7 @@ use std::{
     time::{Duration, Instant},
 };
 use subscription::Subscription;
-use tidings_engine::cluster::bus::{Bus, Ear};
+use tidings_engine::cluster::bus::{Bus, MessageHandler};
 use tokio::runtime::{Builder, Runtime};
 use ways::Ways;
 
@@ -127,11 +127,11 @@ impl RedisBus {
 impl Bus for RedisBus {
     /// The ear is also told that it may have missed something when the channel stands for the first time: until then it heard
     /// nothing.
-    fn listen(&self, name: &str, ear: Arc<dyn Ear>) {
+    fn listen(&self, name: &str, handler: Arc<dyn MessageHandler>) {
         let subscription = Subscription {
             id: rand::random(),
             channel: Channel::of(&self.config.prefix, name),
-            incoming: Arc::new(Incoming::new(ear, self.metrics.clone(), self.stopped.clone())),
+            incoming: Arc::new(Incoming::new(handler, self.metrics.clone(), self.stopped.clone())),
             ways: self.ways.clone(),
             health: self.health.clone(),
             metrics: self.metrics.clone(),

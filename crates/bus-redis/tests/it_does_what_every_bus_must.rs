@@ -20,8 +20,8 @@ type BusNode = Node<EndOf>;
 struct EndOf(Box<dyn Bus>);
 
 impl Bus for EndOf {
-    fn listen(&self, name: &str, ear: Arc<dyn tidings_engine::cluster::bus::Ear>) {
-        self.0.listen(name, ear);
+    fn listen(&self, name: &str, ear: Arc<dyn tidings_engine::cluster::bus::MessageHandler>) {
+        self.0.listen(name, handler);
     }
     fn send(&self, to: &[Arc<str>], message: Bytes) -> bool {
         self.0.send(to, message)

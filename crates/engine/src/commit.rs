@@ -14,7 +14,7 @@ pub(crate) mod queue;
 
 use crate::{
     clock::Clock,
-    cluster::{lead::another_leads, log::Change},
+    cluster::{leadership::leader_unavailable, log::Change},
     config::EngineConfig,
     directory::Directory,
     hub::{Batch, Hub, Item},
@@ -111,7 +111,7 @@ pub fn store_refusal(error: StoreError) -> Refusal {
     match error {
         StoreError::DiskFull => Refusal::new(ErrorCode::StoreUnavailable, "the disk is full; nothing was stored")
             .retry_after(STORE_RETRY_AFTER_MS),
-        StoreError::TermIsOver => another_leads(),
+        StoreError::TermIsOver => leader_unavailable(),
         other => Refusal::new(ErrorCode::StoreUnavailable, other.to_string()).retry_after(STORE_RETRY_AFTER_MS),
     }
 }

@@ -3,7 +3,7 @@
 
 use crate::{
     clock::Clock,
-    cluster::{Cluster, ClusterParts, asking::LeaderDoor, lead::Lead},
+    cluster::{Cluster, ClusterParts, leader_client::LeaderClient, leadership::Leadership},
     commit::Committer,
     config::EngineConfig,
     directory::Directory,
@@ -61,8 +61,8 @@ pub struct Engine {
     pub(crate) rate: RateLimit,
     pub(crate) limits: Limits,
     pub cluster: Option<Cluster>,
-    lead: Lead,
-    pub(crate) leader_door: OnceLock<Arc<dyn LeaderDoor>>,
+    lead: Leadership,
+    pub(crate) leader_client: OnceLock<Arc<dyn LeaderClient>>,
     draining: AtomicBool,
     started_at: [Position; LANES],
 }
@@ -106,7 +106,7 @@ impl Engine {
             lanes.clone(),
             metrics.clone(),
         );
-        let lead = Lead::of(cluster.as_ref().map(|cluster| cluster.nodes.clone()));
+        let lead = Leadership::of(cluster.as_ref().map(|cluster| cluster.nodes.clone()));
         let popups = Popups::start(PopupParts {
             config: config.popups.clone(),
             boot: cluster.as_ref().map_or_else(rand::random, |cluster| cluster.nodes.me().boot_id),
@@ -146,7 +146,7 @@ impl Engine {
             config,
             cluster,
             lead,
-            leader_door: OnceLock::new(),
+            leader_client: OnceLock::new(),
             draining: AtomicBool::new(false),
             started_at,
         });

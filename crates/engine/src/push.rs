@@ -38,7 +38,8 @@ pub use accept::PreparedPush;
 pub(crate) use elsewhere::Road;
 
 use crate::{
-    clock::Clock, cluster::lead::Lead, limits::PerMinute, metrics::Metrics, model::UserNo, shards::Shards, store::Store,
+    clock::Clock, cluster::leadership::Leadership, limits::PerMinute, metrics::Metrics, model::UserNo, shards::Shards,
+    store::Store,
 };
 use bytes::Bytes;
 use inbox::Inbox;
@@ -133,7 +134,7 @@ impl Default for PushConfig {
 /// What the worker needs from outside.
 pub(crate) struct PushParts {
     pub(crate) config: PushConfig,
-    pub(crate) lead: Lead,
+    pub(crate) lead: Leadership,
     /// Absent: there are no other nodes.
     pub(crate) road: Option<Road>,
     pub(crate) store: Arc<dyn Store>,

@@ -45,13 +45,13 @@ impl Way {
 }
 
 impl CommitLog for Way {
-    fn committed_after(&self, after: Position, limit: usize) -> StoreResult<Stretch> {
+    fn committed_after(&self, after: Position, limit: usize) -> StoreResult<LogPage> {
         self.pass()?.committed_after(after, limit)
     }
     fn newest_position(&self) -> StoreResult<Position> {
         self.pass()?.newest_position()
     }
-    fn prune(&self, older_than_ms: u64) -> StoreResult<Pruned> {
+    fn prune(&self, older_than_ms: u64) -> StoreResult<PruneProgress> {
         self.pass()?.prune(older_than_ms)
     }
     fn heartbeat(

@@ -19,7 +19,7 @@ use std::{
 use support::*;
 use tidings_engine::{
     clock::Clock,
-    cluster::bus::{Bus, Ear, LocalBus},
+    cluster::bus::{Bus, LocalBus, MessageHandler},
     memory::MemoryStore,
     push::{DeviceNo, PushItem, Register},
 };
@@ -47,8 +47,8 @@ impl Lossy {
 }
 
 impl Bus for Lossy {
-    fn listen(&self, name: &str, ear: Arc<dyn Ear>) {
-        self.bus.listen(name, ear);
+    fn listen(&self, name: &str, handler: Arc<dyn MessageHandler>) {
+        self.bus.listen(name, handler);
     }
     fn send(&self, to: &[Arc<str>], message: Bytes) -> bool {
         self.messages.fetch_add(1, Relaxed);

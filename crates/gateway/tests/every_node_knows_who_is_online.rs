@@ -15,7 +15,7 @@ use support::*;
 use tidings_client::session::Session;
 use tidings_engine::{
     cluster::{
-        bus::{Bus, Ear, LocalBus},
+        bus::{Bus, LocalBus, MessageHandler},
         log::*,
     },
     memory::MemoryStore,
@@ -52,7 +52,7 @@ impl Joint {
 struct ToStore(Arc<Joint>);
 
 impl CommitLog for ToStore {
-    fn committed_after(&self, after: Position, limit: usize) -> StoreResult<Stretch> {
+    fn committed_after(&self, after: Position, limit: usize) -> StoreResult<LogPage> {
         self.0.ask(|store| store.committed_after(after, limit))
     }
 
@@ -60,7 +60,7 @@ impl CommitLog for ToStore {
         self.0.ask(MemoryStore::newest_position)
     }
 
-    fn prune(&self, older_than_ms: u64) -> StoreResult<Pruned> {
+    fn prune(&self, older_than_ms: u64) -> StoreResult<PruneProgress> {
         self.0.ask(|store| store.prune(older_than_ms))
     }
 
@@ -82,8 +82,8 @@ impl CommitLog for ToStore {
 struct ToBus(Arc<Joint>);
 
 impl Bus for ToBus {
-    fn listen(&self, name: &str, ear: Arc<dyn Ear>) {
-        self.0.bus.listen(name, ear);
+    fn listen(&self, name: &str, handler: Arc<dyn MessageHandler>) {
+        self.0.bus.listen(name, handler);
     }
 
     fn send(&self, to: &[Arc<str>], message: Bytes) -> bool {

@@ -314,7 +314,7 @@ impl OutOfReach {
 }
 
 impl CommitLog for OutOfReach {
-    fn committed_after(&self, after: Position, limit: usize) -> StoreResult<Stretch> {
+    fn committed_after(&self, after: Position, limit: usize) -> StoreResult<LogPage> {
         self.reach()?.committed_after(after, limit)
     }
 
@@ -322,7 +322,7 @@ impl CommitLog for OutOfReach {
         self.reach()?.newest_position()
     }
 
-    fn prune(&self, older_than_ms: u64) -> StoreResult<Pruned> {
+    fn prune(&self, older_than_ms: u64) -> StoreResult<PruneProgress> {
         self.reach()?.prune(older_than_ms)
     }
 

@@ -9,7 +9,7 @@ use std::{sync::Arc, time::Duration};
 use support::*;
 use tidings_client::session::Session;
 use tidings_engine::{
-    cluster::bus::{Bus, Ear, LocalBus},
+    cluster::bus::{Bus, LocalBus, MessageHandler},
     memory::MemoryStore,
 };
 use tidings_protocol::{
@@ -28,21 +28,21 @@ fn translated(message: &Bytes) -> Bytes {
     bytes.into()
 }
 
-struct NextVersionsEar(Arc<dyn Ear>);
+struct NextVersionHandler(Arc<dyn MessageHandler>);
 
-impl Ear for NextVersionsEar {
-    fn hear(&self, message: Bytes) {
-        self.0.hear(translated(&message));
+impl MessageHandler for NextVersionHandler {
+    fn on_message(&self, message: Bytes) {
+        self.0.on_message(translated(&message));
     }
 
-    fn missed(&self) {
-        self.0.missed();
+    fn on_gap(&self) {
+        self.0.on_gap();
     }
 }
 
 impl Bus for NextVersion {
-    fn listen(&self, name: &str, ear: Arc<dyn Ear>) {
-        self.0.listen(name, Arc::new(NextVersionsEar(ear)));
+    fn listen(&self, name: &str, handler: Arc<dyn MessageHandler>) {
+        self.0.listen(name, Arc::new(NextVersionHandler(handler)));
     }
 
     fn send(&self, to: &[Arc<str>], message: Bytes) -> bool {

@@ -8,7 +8,7 @@ mod support;
 use proptest::prelude::*;
 use support::NOON;
 use tidings_engine::{
-    cluster::log::{CommitLog, Logged},
+    cluster::log::{CommitLog, LogRecord},
     memory::MemoryStore,
     model::*,
     store::*,
@@ -188,17 +188,17 @@ fn compare(store: &dyn Store, model: &dyn Store) {
 }
 
 /// The whole log behind a position, read piece by piece.
-fn read_back(log: &dyn CommitLog, mut after: Position, limit: usize) -> (Position, Vec<Logged>) {
+fn read_back(log: &dyn CommitLog, mut after: Position, limit: usize) -> (Position, Vec<LogRecord>) {
     let mut all = Vec::new();
     loop {
-        let stretch = log.committed_after(after, limit).unwrap();
-        assert_eq!(stretch.span.after, after);
-        if stretch.span.through == after {
+        let page = log.committed_after(after, limit).unwrap();
+        assert_eq!(page.span.after, after);
+        if page.span.through == after {
             return (after, all);
         }
-        assert!(stretch.logged.iter().all(|logged| (after + 1..=stretch.span.through).contains(&logged.position)));
-        after = stretch.span.through;
-        all.extend(stretch.logged);
+        assert!(page.records.iter().all(|record| (after + 1..=page.span.through).contains(&record.position)));
+        after = page.span.through;
+        all.extend(page.records);
     }
 }
 

@@ -96,7 +96,7 @@ fn a_term_that_a_database_lost_is_nobody_elses() {
     server.sql(&url, &format!("UPDATE tidings.leader SET term = {}, boot_id = 2, lease_until = now()", kept.0));
     let again = loop {
         match beat(&other, &b) {
-            Beat { leader: Some(2), term, .. } => break term,
+            ClusterView { leader: Some(2), term, .. } => break term,
             _ => std::thread::sleep(Duration::from_millis(5)),
         }
     };

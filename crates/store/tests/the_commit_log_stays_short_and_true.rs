@@ -30,10 +30,10 @@ fn a_mark_that_stays_where_it_was_is_not_logged() {
         let before = store.newest_position().unwrap();
         let mark = Proposal::MarkRead { conversation: room, user: UserNo(2), seq };
         let (outcomes, span) = store.commit_in_order(&[mark], NOON).unwrap();
-        let logged = store.committed_after(before, 10).unwrap().logged;
-        assert_eq!(span.through - span.after, logged.len() as u64);
-        assert!(logged.iter().all(|logged| matches!(logged.change, Some(Change::Read { .. }))));
-        (outcomes[0].clone(), logged.len())
+        let records = store.committed_after(before, 10).unwrap().records;
+        assert_eq!(span.through - span.after, records.len() as u64);
+        assert!(records.iter().all(|record| matches!(record.change, Some(Change::Read { .. }))));
+        (outcomes[0].clone(), records.len())
     };
     assert_eq!(mark(2), (Outcome::Read { seq: 2, moved: true }, 1));
     assert_eq!(mark(2), (Outcome::Read { seq: 2, moved: false }, 0));
@@ -47,7 +47,7 @@ fn old_changes_go_in_pieces_until_none_is_left_but_the_newest() {
     let url = server.database();
     let store = open_at(&url);
     kick(&store, 34_000, NOON);
-    assert_eq!(store.prune(HOUR).unwrap(), Pruned { removed: 0, more: false }, "an hour is an hour");
+    assert_eq!(store.prune(HOUR).unwrap(), PruneProgress { removed: 0, more: false }, "an hour is an hour");
     server.sql(&url, "UPDATE tidings.changes SET at = at - 2 * 3600000");
     let mut pieces = Vec::new();
     while {
@@ -57,7 +57,7 @@ fn old_changes_go_in_pieces_until_none_is_left_but_the_newest() {
     assert_eq!(pieces.iter().map(|piece| piece.removed).collect::<Vec<_>>(), [10_000, 10_000, 4_000]);
     assert_eq!(pruned(&server, &url), 24_000);
     assert!(matches!(store.committed_after(23_999, 10), Err(StoreError::Pruned(_))));
-    assert_eq!(store.committed_after(24_000, 20_000).unwrap().logged.len(), 10_000);
+    assert_eq!(store.committed_after(24_000, 20_000).unwrap().records.len(), 10_000);
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn clocks_of_nodes_remove_nothing() {
     let mute = Proposal::SetMute { conversation: room, user: UserNo(1), mute: MuteState::Forever };
     behind.commit(&[append(room, "a"), mute], 0).unwrap();
     for store in [&behind, &ahead] {
-        assert_eq!(store.prune(HOUR).unwrap(), Pruned::default());
+        assert_eq!(store.prune(HOUR).unwrap(), PruneProgress::default());
     }
     assert_eq!(pruned(&server, &url), 0);
     // Those that are old go; what is behind a young one stays, so that the log has no hole.
@@ -92,7 +92,7 @@ fn what_the_database_says_counts_and_not_what_it_said_before() {
     // As a standby has it that did not get the newest.
     server.sql(&url, "UPDATE tidings.counters SET position = position - 2");
     assert_eq!(store.newest_position().unwrap(), newest - 2);
-    assert_eq!(store.stand().unwrap().newest, newest - 2);
+    assert_eq!(store.log_head().unwrap().newest, newest - 2);
     assert_eq!(store.last_position(), newest - 2, "a cursor beyond is one of another history");
     let through = |after| store.committed_after(after, 100).unwrap().span.through;
     assert_eq!(
@@ -108,14 +108,14 @@ fn another_epoch_is_heard_by_all() {
     let url = server.database();
     let nodes = [(); 3].map(|()| open_at(&url));
     let before = nodes[0].epoch();
-    nodes[0].turn_epoch(before).unwrap();
+    nodes[0].bump_epoch(before).unwrap();
     let turned = nodes[0].epoch();
     assert_ne!(turned, before);
-    nodes[1].stand().unwrap();
+    nodes[1].log_head().unwrap();
     assert_eq!(nodes[1].epoch(), turned);
     // Who notices later, having heard of it or not, does not turn it once more, and takes what the first one said.
-    nodes[1].turn_epoch(before).unwrap();
-    nodes[2].turn_epoch(before).unwrap();
+    nodes[1].bump_epoch(before).unwrap();
+    nodes[2].bump_epoch(before).unwrap();
     assert_eq!((nodes[2].epoch(), open_at(&url).epoch()), (turned, turned));
 }
 
@@ -123,14 +123,14 @@ fn another_epoch_is_heard_by_all() {
 fn another_server_is_told_from_the_one_before() {
     let server = PostgresServer::start(&["fsync=off"]);
     let store = open_at(&server.database());
-    let first = store.stand().unwrap();
-    assert_eq!(store.stand().unwrap(), first);
+    let first = store.log_head().unwrap();
+    assert_eq!(store.log_head().unwrap(), first);
     assert_ne!(first.server, 0);
     server.stop();
     server.go();
     let then = loop {
-        if let Ok(stand) = store.stand() {
-            break stand;
+        if let Ok(head) = store.log_head() {
+            break head;
         }
     };
     assert_eq!(then.newest, first.newest);
@@ -145,7 +145,7 @@ fn a_standby_that_lacks_the_newest_is_another_server_that_goes_less_far() {
     let store = open_at(&primary.url_with(&standby, url.rsplit('/').next().unwrap()));
     let room = populate(&store);
     say(&store, room, ["kept"], NOON);
-    let kept = store.stand().unwrap();
+    let kept = store.log_head().unwrap();
     // Commits wait for the standby no longer, and it is gone for a while.
     primary.sql(&url, "ALTER SYSTEM RESET synchronous_standby_names");
     primary.sql(&url, "SELECT pg_reload_conf()");
@@ -155,17 +155,17 @@ fn a_standby_that_lacks_the_newest_is_another_server_that_goes_less_far() {
     primary.kill();
     standby.go();
     standby.promote();
-    let stand = loop {
-        if let Ok(stand) = store.stand() {
-            break stand;
+    let head = loop {
+        if let Ok(head) = store.log_head() {
+            break head;
         }
     };
-    assert_eq!(stand.newest, kept.newest);
-    assert_ne!(stand.server, kept.server);
+    assert_eq!(head.newest, kept.newest);
+    assert_ne!(head.server, kept.server);
     assert_eq!(store.last_position(), kept.newest, "whatever this node saw before");
     while store.commit(&[append(room, "instead"), append(room, "more")], NOON).is_err() {}
     let now = store.committed_after(kept.newest, 10).unwrap();
     assert_eq!(now.span.through, kept.newest + 2, "it has come farther than what was lost");
-    assert_eq!(now.logged[0].position, known.logged[0].position);
-    assert_ne!(now.logged[0], known.logged[0]);
+    assert_eq!(now.records[0].position, known.records[0].position);
+    assert_ne!(now.records[0], known.records[0]);
 }

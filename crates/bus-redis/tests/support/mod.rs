@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use redis::wait_until;
 use std::{sync::Arc, time::Duration};
 use tidings_bus_redis::{RedisBus, RedisBusConfig};
-use tidings_engine::cluster::bus::{Bus, Ear};
+use tidings_engine::cluster::bus::{Bus, MessageHandler};
 
 /// Sent to see whether anything arrives; counted apart.
 const PROBE: &str = "a probe";
@@ -21,8 +21,8 @@ pub struct Recorder {
     missed: Mutex<usize>,
 }
 
-impl Ear for Recorder {
-    fn hear(&self, message: Bytes) {
+impl MessageHandler for Recorder {
+    fn on_message(&self, message: Bytes) {
         if message == PROBE {
             *self.probes.lock() += 1;
         } else {
@@ -30,7 +30,7 @@ impl Ear for Recorder {
         }
     }
 
-    fn missed(&self) {
+    fn on_gap(&self) {
         *self.missed.lock() += 1;
     }
 }

@@ -1,8 +1,8 @@
-//! The `Bus` port: bytes from one node to others, fast, and without a promise.
+//! The `Bus` port: bytes from one node to others, fast, and without a promise of delivery.
 //!
-//! What is sent may be lost, whole, but comes neither changed nor twice, and what one node sends to another
-//! comes in the order in which it was sent. Nothing rests on it: what a node did not hear of a commit it reads
-//! from the store. [`LocalBus`] joins engines of one process (tests); Redis joins processes.
+//! A message may be lost as a whole. It arrives unchanged and at most once, and the messages of one sender to one
+//! receiver arrive in the order in which they were sent. Nothing rests on the bus: a commit that a node did not hear
+//! of over the bus, it reads from the store. [`LocalBus`] joins engines of one process (tests); Redis joins processes.
 
 use bytes::Bytes;
 use parking_lot::RwLock;
@@ -14,60 +14,63 @@ use std::{
     },
 };
 
-/// Takes what others send to this node. Called from the bus' own threads: it must not wait for long.
-pub trait Ear: Send + Sync + 'static {
-    fn hear(&self, message: Bytes);
-    /// Something may have been lost: the bus was away, or had more than it could hold.
-    fn missed(&self);
+/// Takes the messages that peers send to this node. The bus calls it from its own threads: a call must not block for
+/// long.
+pub trait MessageHandler: Send + Sync + 'static {
+    fn on_message(&self, message: Bytes);
+    /// Messages may have been lost: the bus was down, or had more than it could queue.
+    fn on_gap(&self);
 }
 
+/// What carries messages between nodes.
 pub trait Bus: Send + Sync + 'static {
-    /// From here on, what is sent to `name` comes to `ear`. Once in the life of a bus.
-    fn listen(&self, name: &str, ear: Arc<dyn Ear>);
-    /// Sends to each of these nodes, the same bytes once. Never waits; answers whether the bus took it.
+    /// From here on, messages to `name` go to `handler`. Called once in the life of a bus.
+    fn listen(&self, name: &str, handler: Arc<dyn MessageHandler>);
+    /// Sends the message to each of these nodes. Never blocks. Returns whether the bus took it for all of them: what it
+    /// took may still be lost.
     fn send(&self, to: &[Arc<str>], message: Bytes) -> bool;
     /// Whether messages flow now, as far as is known.
     fn is_up(&self) -> bool;
-    /// Says in a few words what is wrong when it is not up.
+    /// Why the bus is not up, in a few words.
     fn trouble(&self) -> Option<String>;
     fn stop(&self);
 }
 
-/// Joins engines of one process: each has a [`LocalBus::clone`] of the same one, which is its own end of it.
+/// Joins engines of one process. Each engine has its own end of the bus: a [`LocalBus::clone`] of the same one.
 #[derive(Default)]
 pub struct LocalBus {
-    ears: Arc<RwLock<BTreeMap<String, Arc<dyn Ear>>>>,
+    handlers: Arc<RwLock<BTreeMap<String, Arc<dyn MessageHandler>>>>,
     down: Arc<AtomicBool>,
-    /// The name that this end listens under, and whether it was stopped.
+    /// The name that this end listens under.
     name: OnceLock<String>,
     stopped: AtomicBool,
 }
 
 impl Clone for LocalBus {
     fn clone(&self) -> Self {
-        let (ears, down) = (self.ears.clone(), self.down.clone());
-        Self { ears, down, name: OnceLock::new(), stopped: AtomicBool::new(false) }
+        let (handlers, down) = (self.handlers.clone(), self.down.clone());
+        Self { handlers, down, name: OnceLock::new(), stopped: AtomicBool::new(false) }
     }
 }
 
 impl LocalBus {
-    /// While it is down, what is sent is lost.
+    /// While the bus is down, it loses every message.
     pub fn set_down(&self, down: bool) {
         let was = self.down.swap(down, Relaxed);
         if was && !down {
-            self.ears.read().values().for_each(|ear| ear.missed());
+            self.handlers.read().values().for_each(|handler| handler.on_gap());
         }
     }
 
-    /// The node hears nothing more, as if it were dead.
+    /// The node receives nothing more, as if its process were dead.
     pub fn leave(&self, name: &str) {
-        self.ears.write().remove(name);
+        self.handlers.write().remove(name);
     }
 }
 
 impl Bus for LocalBus {
-    fn listen(&self, name: &str, ear: Arc<dyn Ear>) {
-        self.ears.write().insert(name.into(), ear);
+    fn listen(&self, name: &str, handler: Arc<dyn MessageHandler>) {
+        self.handlers.write().insert(name.into(), handler);
         let _ = self.name.set(name.into());
     }
 
@@ -75,8 +78,8 @@ impl Bus for LocalBus {
         if !self.is_up() {
             return false;
         }
-        let ears = self.ears.read();
-        to.iter().filter_map(|name| ears.get(&**name)).for_each(|ear| ear.hear(message.clone()));
+        let handlers = self.handlers.read();
+        to.iter().filter_map(|name| handlers.get(&**name)).for_each(|handler| handler.on_message(message.clone()));
         true
     }
 

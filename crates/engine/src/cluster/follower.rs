@@ -13,7 +13,7 @@
 use super::{
     bus::Bus,
     log::{Change, CommitLog},
-    recent::Recent,
+    recent_entries::RecentEntries,
     wire::{ConversationRef, WireBatch, WireItem},
 };
 use crate::{
@@ -131,7 +131,7 @@ pub(crate) struct Follower {
     /// The thread that reads back has something to do.
     work: Condvar,
     moved: Condvar,
-    pub(crate) recent: Recent,
+    pub(crate) recent_entries: RecentEntries,
     ask: OnceLock<Ask>,
     applier: Applier,
     log: Arc<dyn CommitLog>,
@@ -168,7 +168,7 @@ impl Follower {
             state,
             work,
             moved,
-            recent: Recent::new(from, recent_bytes_max),
+            recent_entries: RecentEntries::new(from, recent_bytes_max),
             ask: OnceLock::new(),
             applier,
             log,
@@ -178,22 +178,22 @@ impl Follower {
         }
     }
 
-    pub(crate) fn ask_by(&self, ask: impl Fn(Position, usize) + Send + Sync + 'static) {
+    pub(crate) fn request_batches_with(&self, ask: impl Fn(Position, usize) + Send + Sync + 'static) {
         let _ = self.ask.set(Box::new(ask));
     }
 
     /// `said`: the batch as other nodes get it.
-    pub(crate) fn offer_own(&self, span: Span, items: Vec<Item>, said: Bytes) {
+    pub(crate) fn offer_local(&self, span: Span, items: Vec<Item>, said: Bytes) {
         self.offer(Waiting { span, offered: Offered::Own(items), said: Some(said) });
     }
 
-    pub(crate) fn offer_others(&self, batch: WireBatch, said: Bytes) {
+    pub(crate) fn offer_remote(&self, batch: WireBatch, said: Bytes) {
         self.offer(Waiting { span: batch.span(), offered: Offered::Others(batch), said: Some(said) });
     }
 
     /// For a node that asks: messages of commits after a position, as far as they are at hand. None if the first of them
     /// is not: the rest would not close the gap.
-    pub(crate) fn said_after(&self, after: Position) -> Vec<Bytes> {
+    pub(crate) fn recent_batches_after(&self, after: Position) -> Vec<Bytes> {
         let state = self.state.lock();
         let mut behind = state.said.messages.iter().filter(|(span, _)| span.through > after).peekable();
         if behind.peek().is_none_or(|(span, _)| span.after > after) {
@@ -269,7 +269,7 @@ impl Follower {
     }
 
     /// Something may have been lost.
-    pub(crate) fn look_now(&self) {
+    pub(crate) fn poll_now(&self) {
         self.look_within(&mut self.state.lock(), Duration::ZERO);
     }
 
@@ -313,7 +313,7 @@ impl Follower {
         let committed = items.iter().filter_map(|item| item.committed.as_ref());
         let entries = committed.filter_map(|committed| Some((committed.conversation.no, committed.entry.as_ref()?)));
         // First, so that what a shard has come to is here.
-        self.recent.push(entries, through);
+        self.recent_entries.push(entries, through);
         self.applier.apply(items);
     }
 
@@ -345,7 +345,7 @@ impl Follower {
     }
 
     /// Waits until everything up to `position` was handed to the lanes; answers whether it was in time.
-    pub(crate) fn reach(&self, position: Position, time: Duration) -> bool {
+    pub(crate) fn wait_until_applied(&self, position: Position, time: Duration) -> bool {
         let mut state = self.state.lock();
         if state.applied < position {
             let patience = self.patience();

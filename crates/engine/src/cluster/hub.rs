@@ -1,11 +1,12 @@
-//! The hub of several nodes: to this node's lanes in the commit order, and over the bus to the others.
+//! The hub of a node in a cluster: commits go to this node's lanes in commit order, and over the bus to its peers. It also
+//! receives what peers send.
 
 use super::{
-    bus::{Bus, Ear},
+    bus::{Bus, MessageHandler},
     follower::Follower,
     nodes::ClusterNodes,
     presence::PresenceInbox,
-    wire::{ConversationRef, Message, WireBatch, WireItem},
+    wire::{BusMessage, ConversationRef, WireBatch, WireItem},
 };
 use crate::{
     hub::{Applier, Batch, Hub, Item, Signal},
@@ -27,9 +28,9 @@ pub(crate) struct ClusterHub {
 impl Hub for ClusterHub {
     fn publish(&self, batch: Batch) {
         let peers = self.nodes.peers();
-        let message = Message::Committed(to_wire(&batch)).encode();
-        // Who is here does not wait for who is elsewhere.
-        self.follower.offer_own(batch.span, batch.items, message.clone());
+        let message = BusMessage::Committed(to_wire(&batch)).encode();
+        // This node's own sessions come first: they do not wait for the bus.
+        self.follower.offer_local(batch.span, batch.items, message.clone());
         if !peers.is_empty() {
             self.bus.send(&peers, message);
         }
@@ -44,12 +45,11 @@ impl Hub for ClusterHub {
         let peers = self.nodes.peers();
         if !peers.is_empty() {
             let (conversation, user_id) = (ConversationRef::of(conversation), user_id.to_string());
-            self.bus.send(&peers, Message::Typing { conversation, user, user_id }.encode());
+            self.bus.send(&peers, BusMessage::Typing { conversation, user, user_id }.encode());
         }
     }
 }
 
-/// A batch as other nodes need it.
 fn to_wire(batch: &Batch) -> WireBatch {
     let mut conversations = Vec::new();
     let mut indexes: FxHashMap<ConversationNo, u32> = FxHashMap::default();
@@ -67,8 +67,8 @@ fn to_wire(batch: &Batch) -> WireBatch {
     WireBatch { after: batch.span.after, through: batch.span.through, conversations, items }
 }
 
-/// What this node hears of others.
-pub(crate) struct NodeEar {
+/// Hands each message of a peer to the part of this node that it is for.
+pub(crate) struct PeerMessageHandler {
     pub applier: Applier,
     pub follower: Arc<Follower>,
     pub nodes: Arc<ClusterNodes>,
@@ -78,39 +78,36 @@ pub(crate) struct NodeEar {
     pub metrics: Arc<Metrics>,
 }
 
-impl Ear for NodeEar {
-    fn hear(&self, message: Bytes) {
-        match Message::decode(&message) {
-            Some(Message::Committed(batch)) => self.follower.offer_others(batch, message),
-            Some(Message::Ask { name, after }) => {
+impl MessageHandler for PeerMessageHandler {
+    fn on_message(&self, message: Bytes) {
+        match BusMessage::decode(&message) {
+            Some(BusMessage::Committed(batch)) => self.follower.offer_remote(batch, message),
+            Some(BusMessage::RequestBatches { name, after }) => {
                 let name = [Arc::from(name)];
-                for message in self.follower.said_after(after) {
+                for message in self.follower.recent_batches_after(after) {
                     self.bus.send(&name, message);
                 }
             }
-            Some(Message::Typing { conversation, user, user_id }) => {
-                let ConversationRef { no, id, kind, pair } = conversation;
-                let (name, avatar, attributes) = (None, None, None);
-                let card =
-                    Conversation { no, id, kind, pair, name, avatar, attributes, created_at: 0, member_count: 0 };
-                self.applier.typing(&card, user, &user_id.as_str().into());
+            Some(BusMessage::Typing { conversation, user, user_id }) => {
+                self.applier.typing(&conversation.into_conversation(), user, &user_id.as_str().into());
             }
-            Some(Message::Hello { name, boot_id }) => self.nodes.on_hello(&name, boot_id),
-            Some(Message::Presence(said)) => self.presence.put(said),
-            Some(Message::Popup { user, session, frame }) => {
+            Some(BusMessage::Hello { name, boot_id }) => self.nodes.on_hello(&name, boot_id),
+            Some(BusMessage::Presence(message)) => self.presence.push(message),
+            Some(BusMessage::Popup { user, session, frame }) => {
                 self.applier.lanes.shards().signal(user, Signal::Popup { session, frame: frame.into() });
             }
-            Some(Message::Push(said)) => self.push.hear(said),
+            Some(BusMessage::Push(message)) => self.push.hear(message),
             None => {
                 self.metrics.cluster.unknown.inc();
-                self.follower.look_now();
+                // It may have been a commit.
+                self.follower.poll_now();
             }
         }
     }
 
-    fn missed(&self) {
+    fn on_gap(&self) {
         self.metrics.cluster.missed.inc();
-        self.presence.missed();
-        self.follower.look_now();
+        self.presence.on_gap();
+        self.follower.poll_now();
     }
 }

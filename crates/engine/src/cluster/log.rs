@@ -1,25 +1,25 @@
-//! The commit log: what every node must learn of every commit, in the one order that the store gave it.
+//! The commit log: what every node must learn of every commit, in the one order that the store gave the commits.
 //!
-//! Entries stand in timelines, and have their positions there. What else a commit changes that other nodes
-//! hold in memory is a [`Change`], stored beside it at a position of the same order.
+//! Entries are stored in their timelines, each with its position in that order. Whatever else a commit changes that
+//! other nodes hold in memory is a [`Change`], stored in the log at a position of the same order.
 
 use crate::{model::*, store::*};
 use serde::{Deserialize, Serialize};
 
-/// What a commit changed beside timelines, as far as another node's memory may hold it.
+/// What a commit changed outside timelines, as far as other nodes may hold it in memory.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Change {
-    /// ClusterNodes came, went, or changed their roles. Those who came see an entry at the same position; those who
-    /// went see it too, and nothing after it.
-    ClusterNodes {
+    /// Users joined or left a conversation, or changed their roles in it. Those who joined or left see the entry at the
+    /// same position; those who left see nothing after it.
+    Members {
         conversation: ConversationNo,
         joined: Vec<UserNo>,
         left: Vec<UserNo>,
         changed: Vec<UserNo>,
     },
-    /// A conversation's card.
+    /// A conversation's name, avatar or attributes.
     Conversation(ConversationNo),
-    /// Cards of users, by id.
+    /// Names, avatars or attributes of users, by id.
     Users(Vec<String>),
     DoNotDisturb(UserNo),
     Mute {
@@ -31,7 +31,7 @@ pub enum Change {
         user: UserNo,
         seq: u64,
     },
-    /// The app server ended sessions of a user: one device's, or all.
+    /// The app server ended sessions of a user: those of one device, or all.
     Kick {
         user: UserNo,
         device_id: Option<String>,
@@ -40,7 +40,7 @@ pub enum Change {
 }
 
 impl Change {
-    /// What others must learn of an outcome, its entries aside.
+    /// What other nodes must learn of an outcome, besides its entries.
     pub fn of(proposal: &Proposal, outcome: &Outcome) -> Option<Change> {
         match (proposal, outcome) {
             (_, Outcome::Refused(_)) => None,
@@ -55,7 +55,7 @@ impl Change {
                 (!nothing).then_some(Change::Members { conversation: *conversation, joined, left, changed })
             }
             (Proposal::UpdateConversation { conversation, .. }, _) => Some(Change::Conversation(*conversation)),
-            // Who is new is in nobody's memory.
+            // No node has a new user in memory.
             (Proposal::PutUsers(patches), Outcome::Users { updated: 1.., .. }) => {
                 Some(Change::Users(patches.iter().map(|patch| patch.id.clone()).collect()))
             }
@@ -63,14 +63,14 @@ impl Change {
             (Proposal::SetMute { conversation, user, .. }, _) => {
                 Some(Change::Mute { conversation: *conversation, user: *user })
             }
-            // A mark that stays where it was is no news; clients set it again and again.
+            // Clients set a read mark again and again; only one that moves is a change.
             (Proposal::MarkRead { conversation, user, .. }, Outcome::Read { seq, moved: true }) => {
                 Some(Change::Read { conversation: *conversation, user: *user, seq: *seq })
             }
             (Proposal::Kick { user, device_id, reason }, _) => {
                 Some(Change::Kick { user: *user, device_id: device_id.clone(), reason: reason.clone() })
             }
-            // Other nodes forget the user's card when they hear of a kick, and with it since when tokens are good.
+            // A kick makes other nodes drop the cached user, and with it the time before which tokens are revoked.
             (Proposal::Revoke { user, reason, .. }, _) => {
                 Some(Change::Kick { user: *user, device_id: None, reason: reason.clone() })
             }
@@ -78,7 +78,7 @@ impl Change {
         }
     }
 
-    /// The conversation whose members it changes.
+    /// The conversation whose members this change concerns.
     pub fn members_of(&self) -> Option<ConversationNo> {
         match self {
             Change::Members { conversation, .. } => Some(*conversation),
@@ -87,97 +87,120 @@ impl Change {
     }
 }
 
-/// One place in the commit order, as it is read back: an entry, a change, or both.
+/// What the log has at one position: an entry, a change, or both.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Logged {
+pub struct LogRecord {
     pub position: Position,
     pub entry: Option<(ConversationNo, StoredEntry)>,
     pub change: Option<Change>,
 }
 
-/// What was read back: everything in the span, in order.
+/// One read of the log: all records in the span, in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Stretch {
+pub struct LogPage {
     pub span: Span,
-    pub logged: Vec<Logged>,
+    pub records: Vec<LogRecord>,
 }
 
-/// A node of the cluster, as it tells of itself.
+/// A node, as it describes itself to its peers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeInfo {
     pub name: String,
-    /// Tells a process from its successor of the same name.
+    /// Distinguishes a process from a later one with the same name.
     pub boot_id: u64,
-    /// Where other nodes reach its HTTP door.
+    /// The base URL at which other nodes reach this node's HTTP listener.
     pub address: String,
-    /// Where relays attach to it, as `host:port`.
+    /// Where gateways attach to this node, as `host:port`.
     pub link: String,
     pub version: String,
     pub roles: String,
 }
 
-/// What a node hears when it says that it is alive.
+/// The cluster, as the store answers a heartbeat.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ClusterView {
-    /// All whose leases run, itself included, by name.
+    /// All nodes whose leases run, by name; the one that asks is among them.
     pub nodes: Vec<NodeInfo>,
-    /// Who does the work that one node does for all: its boot id.
+    /// The leader's boot id.
     pub leader: Option<u64>,
     /// The leader's term.
     pub term: Term,
 }
 
-/// Why a node is not taken into the cluster.
+/// Why a lease was not renewed.
 #[derive(Debug, thiserror::Error)]
 pub enum HeartbeatError {
-    /// A process with a later start has the name.
+    /// A process that started later has taken the name. This one must stop.
     #[error("another process has taken this node's name")]
     Displaced,
+    /// The node goes on; the lease ends if no later heartbeat succeeds.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-/// How far the store has come. `server` tells the one that answers from those that may take its place, with a history
-/// that need not go as far.
+/// How far the store has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Stand {
+pub struct LogHead {
     pub newest: Position,
+    /// Names the database server that answered. After a failover another one answers, whose history need not reach as
+    /// far.
     pub server: u64,
 }
 
-/// What one piece of pruning came to.
+/// What one call of [`CommitLog::prune`] did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Pruned {
+pub struct PruneProgress {
     pub removed: u64,
-    /// There may be another piece.
+    /// Another call may find more to remove.
     pub more: bool,
 }
 
-/// A store that several nodes write, and what they agree on through it.
+/// A store that several nodes write: the log by which they follow each other, and the leases by which they agree on who
+/// is alive and who leads.
 pub trait CommitLog: Send + Sync + 'static {
-    /// What was committed after a position, in order: all of it, or as much as about `limit` places.
-    fn committed_after(&self, after: Position, limit: usize) -> StoreResult<Stretch>;
-    /// The newest position that is committed, asked of the store itself.
+    /// The records after a position, in order: all of them, or the next `limit` or so.
+    ///
+    /// # Errors
+    /// [`StoreError::Pruned`]: some of them are removed for good, and this node must start anew. Other errors: the store
+    /// cannot be read now.
+    fn committed_after(&self, after: Position, limit: usize) -> StoreResult<LogPage>;
+    /// The newest committed position, asked of the store itself.
+    ///
+    /// # Errors
+    /// The store cannot be read now.
     fn newest_position(&self) -> StoreResult<Position>;
-    /// The same, and who says so.
-    fn stand(&self) -> StoreResult<Stand> {
-        Ok(Stand { newest: self.newest_position()?, server: 0 })
+    /// The newest committed position, and the server that reports it.
+    ///
+    /// # Errors
+    /// The store cannot be read now.
+    fn log_head(&self) -> StoreResult<LogHead> {
+        Ok(LogHead { newest: self.newest_position()?, server: 0 })
     }
-    /// The history's number, as this node heard it last.
+    /// The history's epoch, as this node read it last.
     fn known_epoch(&self) -> u64 {
         0
     }
-    /// The store has lost what it had told under this number: cursors from before are of another history, on every node.
-    /// Whoever notices it after another one leaves the number that is there then.
-    fn turn_epoch(&self, _lost: u64) -> StoreResult<()> {
+    /// Replaces the epoch `lost`, under which nodes have read commits that the store no longer has: every cursor with that
+    /// epoch then counts as one of another history, on every node. If another node has replaced the epoch already, nothing
+    /// changes.
+    ///
+    /// # Errors
+    /// The store cannot be written now; cursors from before still count.
+    fn bump_epoch(&self, _lost: u64) -> StoreResult<()> {
         Ok(())
     }
-    /// Removes the oldest changes, as far as they are older than any node looks back by the store's own clock: a piece of
-    /// them, and never the newest.
-    fn prune(&self, older_than_ms: u64) -> StoreResult<Pruned>;
+    /// Removes one piece of the changes that are older than this, oldest first, by the store's own clock. The newest stay,
+    /// however old they are.
+    ///
+    /// # Errors
+    /// The store cannot be written now.
+    fn prune(&self, older_than_ms: u64) -> StoreResult<PruneProgress>;
 
-    /// Says that the node is alive for so long, by the store's clock, and renews or takes the lead if it may.
-    /// `took`: whether it takes its name from an earlier process, which it does when it starts.
+    /// Renews this node's lease, by the store's clock, and renews or takes the lead if the node may lead.
+    /// `takes_name`: the name is taken from an earlier process that has it. A process does that with its first heartbeat.
+    ///
+    /// # Errors
+    /// See [`HeartbeatError`].
     fn heartbeat(
         &self,
         me: &NodeInfo,
@@ -185,6 +208,9 @@ pub trait CommitLog: Send + Sync + 'static {
         may_lead: bool,
         takes_name: bool,
     ) -> Result<ClusterView, HeartbeatError>;
-    /// The node stops: its lease ends, and its lead.
+    /// Ends the node's lease, and its lead, when it stops.
+    ///
+    /// # Errors
+    /// The store cannot be written now; the lease then ends by itself.
     fn release_lease(&self, boot_id: u64) -> StoreResult<()>;
 }

@@ -1,25 +1,24 @@
 //! Several nodes on one store.
 //!
-//! The store's commit order is the one thing that all nodes agree on. Each node follows it from where it started:
-//! its own commits it knows, those of others reach it over the [`bus`], and what did not come it reads from the
-//! store. So nothing rests on the bus, and a session's cursor means the same on every node.
+//! The store's commit order is the one thing that all nodes agree on. Each node follows that order from where it started:
+//! it has its own commits already, those of its peers reach it over the [`bus`], and it reads from the store what the bus
+//! lost. So nothing rests on the bus, and a session's cursor means the same on every node.
 //!
-//! In reading order: [`log`], the store's side; [`bus`], the road between nodes; `wire`, what is said on it; `follower`, which
-//! keeps the order; `recent`, what it has seen lately; `hub`, which sends and hears; [`nodes`], who is there and who leads; `keeper`, which shortens
-//! the log; `presence`, who is
-//! online on any of them; `lead`, for those who do what one node does for all; [`asking`], for those
-//! who ask it.
+//! In reading order: [`log`], the store's side; [`bus`], which carries messages between nodes; [`wire`], those messages;
+//! `follower`, which applies commits in order; `recent_entries`, which answers short resumes from memory; `hub`, which
+//! sends and receives; [`nodes`], the peers and the leader; `log_pruner`, which keeps the log short; `presence`, who is
+//! online on any node; `leadership`, for work that one node does for all; [`leader_client`], for requests to that node.
 
-pub mod asking;
 pub mod bus;
 mod follower;
 mod hub;
-mod keeper;
-pub(crate) mod lead;
+pub mod leader_client;
+pub(crate) mod leadership;
 pub mod log;
+mod log_pruner;
 pub mod nodes;
 pub(crate) mod presence;
-pub(crate) mod recent;
+pub(crate) mod recent_entries;
 pub mod wire;
 
 use crate::{
@@ -34,17 +33,17 @@ use crate::{
 use bus::Bus;
 use crossbeam_channel::{Sender, bounded};
 use follower::Follower;
-use hub::{ClusterHub, NodeEar};
-use keeper::Keeper;
+use hub::{ClusterHub, PeerMessageHandler};
 use log::{CommitLog, NodeInfo};
+use log_pruner::LogPruner;
 use nodes::ClusterNodes;
 use parking_lot::Mutex;
 use presence::PresenceThread;
 use std::{convert::Infallible, sync::Arc, thread::JoinHandle, time::Duration};
 use tidings_protocol::error::{ErrorCode, Refusal};
-use wire::Message;
+use wire::BusMessage;
 
-/// How long a session waits for this node to come as far as its client has come elsewhere.
+/// How long a session waits until this node has applied all that the session's client has seen on another node.
 const CATCH_UP_MAX: Duration = Duration::from_secs(10);
 
 /// What a node needs to be one of several.
@@ -52,17 +51,17 @@ pub struct ClusterParts {
     pub log: Arc<dyn CommitLog>,
     pub bus: Arc<dyn Bus>,
     pub node: NodeInfo,
-    /// How long a node counts that is not heard.
+    /// How long a silent node counts as alive.
     pub lease: Duration,
-    /// Whether it may do what one node does for all.
+    /// Whether this node may become the leader.
     pub may_lead: bool,
-    /// Bytes of entries kept in memory for clients that come back soon. What is older is read from the store.
+    /// Bytes of entries kept in memory for clients that come back soon. Older entries are read from the store.
     pub recent_bytes_max: usize,
 }
 
-const NOBODY_KNOWN: &str = "this node has just started, and has not heard yet who is online on the others";
+const PRESENCE_UNKNOWN: &str = "this node has just started, and has not heard yet who is online on the others";
 
-/// This node among others.
+/// This node's part in the cluster.
 pub struct Cluster {
     pub nodes: Arc<ClusterNodes>,
     pub(crate) follower: Arc<Follower>,
@@ -70,8 +69,8 @@ pub struct Cluster {
     bus: Arc<dyn Bus>,
     metrics: Arc<Metrics>,
     presence: PresenceThread,
-    /// Held until the log need not be kept any more.
-    keeping: Mutex<Option<Sender<Infallible>>>,
+    /// The log pruner runs until this is dropped.
+    pruning: Mutex<Option<Sender<Infallible>>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -88,7 +87,7 @@ impl Cluster {
         let nodes = ClusterNodes::new(node, lease, may_lead, (log.clone(), bus.clone()), metrics.clone());
         let (follower, nodes) = (Arc::new(follower), Arc::new(nodes));
         let presence = PresenceThread::default();
-        let ear = NodeEar {
+        let handler = PeerMessageHandler {
             applier: applier.clone(),
             follower: follower.clone(),
             nodes: nodes.clone(),
@@ -97,19 +96,20 @@ impl Cluster {
             bus: bus.clone(),
             metrics: metrics.clone(),
         };
-        let (asks, asked_of, name) = (bus.clone(), nodes.clone(), nodes.me().name.clone());
-        follower.ask_by(move |after, turn| {
-            let peers = asked_of.peers();
-            if let Some(peer) = peers.get(turn.checked_rem(peers.len()).unwrap_or(0)) {
-                asks.send(std::slice::from_ref(peer), Message::Ask { name: name.clone(), after }.encode());
+        let (request_bus, request_nodes, name) = (bus.clone(), nodes.clone(), nodes.me().name.clone());
+        follower.request_batches_with(move |after, attempt| {
+            let peers = request_nodes.peers();
+            if let Some(peer) = peers.get(attempt.checked_rem(peers.len()).unwrap_or(0)) {
+                let request = BusMessage::RequestBatches { name: name.clone(), after };
+                request_bus.send(std::slice::from_ref(peer), request.encode());
             }
         });
-        bus.listen(&nodes.me().name, Arc::new(ear));
+        bus.listen(&nodes.me().name, Arc::new(handler));
         let metrics = metrics.clone();
-        Cluster { nodes, follower, log, bus, metrics, presence, keeping: Mutex::default(), threads: Mutex::default() }
+        Cluster { nodes, follower, log, bus, metrics, presence, pruning: Mutex::default(), threads: Mutex::default() }
     }
 
-    /// The way to the node that does push, or to those whose sessions it pushes to.
+    /// How pushes travel between the leader and the nodes whose sessions it pushes to.
     pub(crate) fn push_road(&self) -> Road {
         Road { bus: self.bus.clone(), nodes: self.nodes.clone() }
     }
@@ -119,7 +119,7 @@ impl Cluster {
         ClusterHub { applier, follower, nodes, bus }
     }
 
-    /// Begins to follow and to beat.
+    /// Begins to follow the commit order and to send heartbeats.
     pub(crate) fn start(engine: &Arc<Engine>) {
         let Some(cluster) = &engine.cluster else { return };
         cluster.presence.start(engine);
@@ -131,13 +131,13 @@ impl Cluster {
         };
         let also_drain = drain.clone();
         let named = |name: &str| std::thread::Builder::new().name(name.into());
-        let (keeping, stopped) = bounded(0);
-        *cluster.keeping.lock() = Some(keeping);
-        let keeper = Keeper { log: cluster.log.clone(), nodes: nodes.clone(), stopped };
+        let (pruning, stopped) = bounded(0);
+        *cluster.pruning.lock() = Some(pruning);
+        let pruner = LogPruner { log: cluster.log.clone(), nodes: nodes.clone(), stopped };
         let threads = [
             named("follower").spawn(move || follower.run(drain)),
             named("nodes").spawn(move || nodes.run(also_drain)),
-            named("log").spawn(move || keeper.run()),
+            named("log").spawn(move || pruner.run()),
         ];
         for thread in threads {
             match thread {
@@ -147,12 +147,12 @@ impl Cluster {
         }
     }
 
-    /// After the committer has ended: says goodbye.
+    /// Leaves the cluster. The committer must have ended before.
     pub(crate) fn stop(&self) {
         self.presence.stop();
         self.nodes.stop();
         self.follower.stop();
-        drop(self.keeping.lock().take());
+        drop(self.pruning.lock().take());
         for thread in self.threads.lock().drain(..) {
             let _ = thread.join();
         }
@@ -162,34 +162,34 @@ impl Cluster {
     pub(crate) fn readiness(&self) -> Result<(), String> {
         match self.follower.trouble().or_else(|| self.nodes.trouble()) {
             Some(trouble) => Err(trouble),
-            None if !self.presence.knows() => Err(NOBODY_KNOWN.into()),
+            None if !self.presence.is_synced() => Err(PRESENCE_UNKNOWN.into()),
             None => Ok(()),
         }
     }
 
-    /// Whether this node can tell who is online: one that has just started must hear of the others first.
+    /// Refuses while this node cannot tell who is online: after its start it must first hear of its peers' sessions.
     pub(crate) fn check_presence(&self) -> Result<(), Refusal> {
-        match self.presence.knows() {
+        match self.presence.is_synced() {
             true => Ok(()),
-            false => Err(Refusal::new(ErrorCode::NodeUnavailable, NOBODY_KNOWN).retry_after(1_000)),
+            false => Err(Refusal::new(ErrorCode::NodeUnavailable, PRESENCE_UNKNOWN).retry_after(1_000)),
         }
     }
 
-    /// What is worth knowing but keeps no node from its work.
+    /// What is wrong with the bus. The node is ready all the same.
     pub fn bus_trouble(&self) -> Option<String> {
         self.bus.trouble()
     }
 
-    /// What was missed, if it is all in memory.
+    /// The entries that a session missed, if all of them are in memory.
     pub(crate) fn missed(&self, tails: &[Tail], wanted: Wanted) -> Option<MissedEntries> {
-        let entries = self.follower.recent.missed(tails, wanted)?;
+        let entries = self.follower.recent_entries.missed(tails, wanted)?;
         self.metrics.cluster.recent_resumes.inc();
         Some(MissedEntries { entries, left: vec![] })
     }
 
-    /// Whether the bus took it.
+    /// Sends a popup to a session of another node. Returns whether the bus took it.
     pub(crate) fn send_popup(&self, node: &str, user: UserNo, session: u64, frame: Vec<u8>) -> bool {
-        self.bus.send(&[node.into()], Message::Popup { user, session, frame }.encode())
+        self.bus.send(&[node.into()], BusMessage::Popup { user, session, frame }.encode())
     }
 
     fn newest_position(&self) -> StoreResult<Position> {
@@ -198,7 +198,8 @@ impl Cluster {
 }
 
 impl Engine {
-    /// Whether a session that has come so far elsewhere must wait until this node has come as far.
+    /// Whether a session that resumes with this cursor must wait: its client has seen commits on another node that this
+    /// node's shards, which have come to `positions`, have not.
     pub fn is_behind(&self, cursor: &Cursor, positions: [Position; LANES]) -> bool {
         self.cluster.is_some()
             && cursor.epoch == self.store.epoch()
@@ -206,19 +207,22 @@ impl Engine {
     }
 
     /// Waits until this node's shards have come as far as a cursor from another node. Blocks.
+    ///
+    /// # Errors
+    /// `store_unavailable`: they did not come so far in time, or the store could not be asked whether there is as much.
     pub fn catch_up(&self, cursor: &Cursor) -> Result<(), Refusal> {
         let Some(cluster) = &self.cluster else { return Ok(()) };
         let target = cursor.positions.into_iter().max().unwrap_or_default();
-        let known = cluster.follower.reach(target, Duration::ZERO);
-        if !known && target > cluster.newest_position().map_err(store_refusal)? {
-            // Of a history that has been replaced by an older one: resuming tells.
+        let is_applied = cluster.follower.wait_until_applied(target, Duration::ZERO);
+        if !is_applied && target > cluster.newest_position().map_err(store_refusal)? {
+            // The cursor is of a history that an older one has replaced: the resume tells the client so.
             return Ok(());
         }
         let late = || {
             let detail = "this node has not come as far as another did; try again";
             Refusal::new(ErrorCode::StoreUnavailable, detail).retry_after(1_000)
         };
-        if !cluster.follower.reach(target, CATCH_UP_MAX) {
+        if !cluster.follower.wait_until_applied(target, CATCH_UP_MAX) {
             return Err(late());
         }
         cluster.follower.mark().wait(CATCH_UP_MAX).then_some(()).ok_or_else(late)

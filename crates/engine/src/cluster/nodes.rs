@@ -6,7 +6,7 @@
 use super::{
     bus::Bus,
     log::{ClusterView, CommitLog, HeartbeatError, NodeInfo},
-    wire::Message,
+    wire::BusMessage,
 };
 use crate::{
     metrics::Metrics,
@@ -224,7 +224,7 @@ impl ClusterNodes {
 
     fn say_hello(&self, to: &[Arc<str>]) {
         if !to.is_empty() {
-            let hello = Message::Hello { name: self.me.name.clone(), boot_id: self.me.boot_id };
+            let hello = BusMessage::Hello { name: self.me.name.clone(), boot_id: self.me.boot_id };
             self.bus.send(to, hello.encode());
         }
     }

@@ -1,15 +1,16 @@
-//! What nodes say to each other over the bus. A message of a version that is not known is as good as lost.
+//! The messages of nodes to each other over the bus. A message of an unknown version counts as lost.
 
 use super::log::Change;
 use crate::{model::*, store::Span};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-/// The form of the messages; nodes of another form next to this one hear each other's commits from the store. New kinds
-/// of messages go to the end of [`Message`] and leave it as it is: who does not know them takes them as lost.
-const FORM: u8 = 1;
+/// The version of the messages. Nodes of different versions cannot read each other's messages; they read each other's
+/// commits from the store. A new kind of message goes to the end of [`BusMessage`] and leaves the version as it is: a node
+/// that does not know the kind counts the message as lost.
+const WIRE_VERSION: u8 = 1;
 
-/// What fan-out needs to know of a conversation.
+/// A conversation, as far as fan-out needs to know it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConversationRef {
     pub no: ConversationNo,
@@ -18,7 +19,7 @@ pub struct ConversationRef {
     pub pair: Option<(UserNo, UserNo)>,
 }
 
-/// A commit of another node.
+/// A committed batch, as other nodes need it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WireBatch {
     pub after: Position,
@@ -35,16 +36,16 @@ impl WireBatch {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WireItem {
-    /// Of the batch's conversations, the one that it concerns.
+    /// The conversation that the item concerns, as an index of [`WireBatch::conversations`].
     pub conversation: Option<u32>,
     pub entry: Option<StoredEntry>,
     pub change: Option<Change>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Message {
+pub enum BusMessage {
     Committed(WireBatch),
-    /// A node is new, or hears again: here is who it is.
+    /// From a node that is new to the receiver, or cannot reach the store: it is alive, whatever the store says.
     Hello {
         name: String,
         boot_id: u64,
@@ -54,38 +55,46 @@ pub enum Message {
         user: UserNo,
         user_id: String,
     },
-    /// A node cannot read what was committed after this position, and asks for it.
-    Ask {
+    /// From a node that has a gap after this position and cannot read it from the store: it asks for the missing batches.
+    RequestBatches {
         name: String,
         after: Position,
     },
-    /// What a node tells of its sessions; see [`super::presence`].
+    /// An encoded message about a node's sessions; see [`super::presence`].
     Presence(Vec<u8>),
-    /// A popup that the leader has chosen for a session of the node that hears this: its frame's JSON.
+    /// A popup that the leader has chosen for a session of the receiving node: the JSON of its frame.
     Popup {
         user: UserNo,
         session: u64,
         frame: Vec<u8>,
     },
-    /// Between the leader and nodes whose sessions it pushes to; see `push::elsewhere`.
+    /// An encoded message between the leader and a node whose sessions it pushes to; see `push::elsewhere`.
     Push(Vec<u8>),
 }
 
-impl Message {
+impl BusMessage {
     pub fn encode(&self) -> Bytes {
         // Writing to memory cannot fail.
-        postcard::to_extend(self, vec![FORM]).unwrap_or_default().into()
+        postcard::to_extend(self, vec![WIRE_VERSION]).unwrap_or_default().into()
     }
 
-    pub fn decode(bytes: &[u8]) -> Option<Message> {
-        let (form, message) = bytes.split_first()?;
-        (*form == FORM).then(|| postcard::from_bytes(message).ok())?
+    pub fn decode(bytes: &[u8]) -> Option<BusMessage> {
+        let (version, message) = bytes.split_first()?;
+        (*version == WIRE_VERSION).then(|| postcard::from_bytes(message).ok())?
     }
 }
 
 impl ConversationRef {
-    pub fn of(card: &Conversation) -> Self {
-        ConversationRef { no: card.no, id: card.id.clone(), kind: card.kind, pair: card.pair }
+    pub fn of(conversation: &Conversation) -> Self {
+        let Conversation { no, id, kind, pair, .. } = conversation;
+        ConversationRef { no: *no, id: id.clone(), kind: *kind, pair: *pair }
+    }
+
+    /// A conversation with all that fan-out needs, and nothing else.
+    pub(crate) fn into_conversation(self) -> Conversation {
+        let ConversationRef { no, id, kind, pair } = self;
+        let (name, avatar, attributes) = (None, None, None);
+        Conversation { no, id, kind, pair, name, avatar, attributes, created_at: 0, member_count: 0 }
     }
 }
 
@@ -94,7 +103,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn committed() -> Message {
+    fn committed() -> BusMessage {
         let content = NewEntry {
             kind: EntryKind::Message,
             sender: Some(Sender { no: UserNo(7), id: "alice".into() }),
@@ -121,32 +130,32 @@ mod tests {
             WireItem { conversation: None, entry: None, change: Some(Change::Users(vec!["alice".into()])) },
         ];
         let conversations = kinds.map(conversation).to_vec();
-        Message::Committed(WireBatch { after: 11, through: 14, conversations, items })
+        BusMessage::Committed(WireBatch { after: 11, through: 14, conversations, items })
     }
 
     #[test]
-    fn what_is_said_is_heard() {
-        let hello = Message::Hello { name: "a".into(), boot_id: u64::MAX };
-        for message in [committed(), hello, Message::Presence(vec![1, 2, 3])] {
-            assert_eq!(Message::decode(&message.encode()), Some(message));
+    fn a_message_is_decoded_as_it_was_encoded() {
+        let hello = BusMessage::Hello { name: "a".into(), boot_id: u64::MAX };
+        for message in [committed(), hello, BusMessage::Presence(vec![1, 2, 3])] {
+            assert_eq!(BusMessage::decode(&message.encode()), Some(message));
         }
     }
 
     #[test]
-    fn another_form_is_not_guessed_at() {
+    fn a_message_of_another_version_is_not_decoded() {
         let mut bytes = committed().encode().to_vec();
         bytes[0] += 1;
-        assert_eq!(Message::decode(&bytes), None);
-        assert_eq!(Message::decode(&[]), None);
+        assert_eq!(BusMessage::decode(&bytes), None);
+        assert_eq!(BusMessage::decode(&[]), None);
     }
 
     proptest! {
         #[test]
-        fn nonsense_is_no_message_or_one(bytes in prop::collection::vec(any::<u8>(), 0..200), cut in 0..300usize) {
-            let _ = Message::decode(&[&[FORM][..], &bytes].concat());
+        fn decoding_survives_arbitrary_and_truncated_bytes(bytes in prop::collection::vec(any::<u8>(), 0..200), cut in 0..300usize) {
+            let _ = BusMessage::decode(&[&[WIRE_VERSION][..], &bytes].concat());
             let whole = committed().encode();
             let cut = cut.min(whole.len());
-            prop_assert_eq!(Message::decode(&whole[..cut]).is_some(), cut == whole.len());
+            prop_assert_eq!(BusMessage::decode(&whole[..cut]).is_some(), cut == whole.len());
         }
     }
 }

@@ -39,34 +39,34 @@ impl State {
 }
 
 impl CommitLog for MemoryStore {
-    fn committed_after(&self, after: Position, limit: usize) -> StoreResult<Stretch> {
+    fn committed_after(&self, after: Position, limit: usize) -> StoreResult<LogPage> {
         let state = self.0.lock();
-        let mut logged = BTreeMap::new();
+        let mut records = BTreeMap::new();
         for (conversation, timeline) in &state.timelines {
             for entry in timeline.values().filter(|entry| entry.position > after) {
                 let position = entry.position;
                 let entry = Some((*conversation, entry.clone()));
-                logged.insert(position, Logged { position, entry, change: None });
+                records.insert(position, LogRecord { position, entry, change: None });
             }
         }
         for (position, change) in state.log.iter().flat_map(|log| log.changes.range(after + 1..)) {
             let position = *position;
-            let at = logged.entry(position).or_insert(Logged { position, entry: None, change: None });
+            let at = records.entry(position).or_insert(LogRecord { position, entry: None, change: None });
             at.change = Some(change.clone());
         }
-        let all = logged.len();
-        let logged: Vec<Logged> = logged.into_values().take(limit.max(1)).collect();
-        let last = logged.last().map_or(after, |last| last.position);
-        let through = if logged.len() < all { last } else { state.position.max(after) };
-        Ok(Stretch { span: Span { after, through }, logged })
+        let all = records.len();
+        let records: Vec<LogRecord> = records.into_values().take(limit.max(1)).collect();
+        let last = records.last().map_or(after, |last| last.position);
+        let through = if records.len() < all { last } else { state.position.max(after) };
+        Ok(LogPage { span: Span { after, through }, records })
     }
 
     fn newest_position(&self) -> StoreResult<Position> {
         Ok(self.0.lock().position)
     }
 
-    fn prune(&self, _: u64) -> StoreResult<Pruned> {
-        Ok(Pruned::default())
+    fn prune(&self, _: u64) -> StoreResult<PruneProgress> {
+        Ok(PruneProgress::default())
     }
 
     fn heartbeat(

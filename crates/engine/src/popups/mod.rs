@@ -57,7 +57,7 @@ pub(crate) use unread::UnreadCache;
 
 use crate::{
     clock::Clock,
-    cluster::lead::{Lead, another_leads},
+    cluster::leadership::{Leadership, leader_unavailable},
     metrics::Metrics,
     store::{RowChange, Store, StoreError, StoreResult, Term},
 };
@@ -138,7 +138,7 @@ pub(crate) struct PopupParts {
     pub(crate) config: PopupsConfig,
     /// Tells this process from others.
     pub(crate) boot: u64,
-    pub(crate) lead: Lead,
+    pub(crate) lead: Leadership,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) metrics: Arc<Metrics>,
@@ -150,7 +150,7 @@ pub(crate) struct Shared {
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
     metrics: Arc<Metrics>,
-    lead: Lead,
+    lead: Leadership,
     term: Term,
     /// The store has told that another node leads.
     is_over: AtomicBool,
@@ -182,7 +182,7 @@ pub struct Popups {
 impl Popups {
     pub(crate) fn start(parts: PopupParts) -> Self {
         let (held, metrics, boot) = (Arc::new(Held::default()), parts.metrics.clone(), parts.boot);
-        if !parts.lead.is_shared() {
+        if !parts.lead.is_clustered() {
             // What is asked from now on waits until it is read.
             *held.now.write() = Some(Shared::new(&parts, Term::ALONE));
         }
@@ -229,12 +229,12 @@ impl Popups {
     }
 
     fn shared(&self) -> Result<Arc<Shared>, Refusal> {
-        self.held.now.read().clone().ok_or_else(another_leads)
+        self.held.now.read().clone().ok_or_else(leader_unavailable)
     }
 
     /// The same without a count of who uses it, for what never waits.
     fn with_shared<T>(&self, ask: impl FnOnce(&Shared) -> Result<T, Refusal>) -> Result<T, Refusal> {
-        ask(self.held.now.read().as_ref().ok_or_else(another_leads)?)
+        ask(self.held.now.read().as_ref().ok_or_else(leader_unavailable)?)
     }
 }
 
@@ -242,7 +242,7 @@ impl Held {
     /// Whenever this node leads: the whole of a thread.
     fn serve(&self, parts: &PopupParts) {
         let mut over = None;
-        while let Some(term) = parts.lead.wait(over, || self.stopping.load(Ordering::SeqCst)) {
+        while let Some(term) = parts.lead.wait_for_term(over, || self.stopping.load(Ordering::SeqCst)) {
             let shared = self.now.write().get_or_insert_with(|| Shared::new(parts, term)).clone();
             if self.stopping.load(Ordering::SeqCst) {
                 shared.inbox.stop();
@@ -322,12 +322,12 @@ impl Shared {
 
     /// What is answered from memory counts only while nobody else can lead.
     fn check_lead(&self) -> Result<(), Refusal> {
-        if self.lead.holds(self.term) { Ok(()) } else { Err(another_leads()) }
+        if self.lead.holds(self.term) { Ok(()) } else { Err(leader_unavailable()) }
     }
 
     /// Why who waited gets no answer.
     fn gone(&self) -> Refusal {
-        if self.is_over() { another_leads() } else { stopped() }
+        if self.is_over() { leader_unavailable() } else { stopped() }
     }
 }
 

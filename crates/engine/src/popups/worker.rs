@@ -129,7 +129,7 @@ impl Worker {
         let patience = match self.again.is_empty() && self.unsure.is_none() {
             // More is to be done, after a rest.
             _ if self.has_work() => self.rests_until.saturating_duration_since(Instant::now()),
-            true if self.shared.lead.is_shared() => LEAD_TICK,
+            true if self.shared.lead.is_clustered() => LEAD_TICK,
             true => TICK,
             false => STORE_FAILED_TICK,
         };

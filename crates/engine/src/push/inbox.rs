@@ -1,7 +1,7 @@
 //! What waits for the worker. Putting in never waits; each list has a bound and an answer to being full.
 
 use super::{DeviceNo, Register, accept::Accept, stopped, worker::Worker};
-use crate::cluster::lead::another_leads;
+use crate::cluster::leadership::leader_unavailable;
 use parking_lot::{Condvar, Mutex};
 use std::time::Duration;
 use tidings_protocol::{
@@ -48,7 +48,7 @@ impl Waiting {
     fn why_not(&self) -> Result<(), Refusal> {
         match self {
             Waiting { stopping: true, .. } => Err(stopped()),
-            Waiting { away: true, .. } => Err(another_leads()),
+            Waiting { away: true, .. } => Err(leader_unavailable()),
             _ => Ok(()),
         }
     }
@@ -80,7 +80,7 @@ impl Inbox {
 
     /// Why what was asked has no answer: the worker has gone.
     pub(super) fn why_not(&self) -> Refusal {
-        self.waiting.lock().why_not().err().unwrap_or_else(another_leads)
+        self.waiting.lock().why_not().err().unwrap_or_else(leader_unavailable)
     }
 
     /// From here on this node does push, or another one: then who asks is told so. What is said of sessions that

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     clock::Clock,
-    cluster::lead::Lead,
+    cluster::leadership::Leadership,
     limits::Allowances,
     metrics::Metrics,
     store::{Store, StoreError, StoreResult, Term},
@@ -81,7 +81,7 @@ pub(crate) struct Worker {
     pub(super) held: Held,
     /// Those that are to be registered with this worker, by name.
     pub(super) unregistered: Vec<u64>,
-    lead: Lead,
+    lead: Leadership,
     pub(super) term: Term,
     /// The store has told.
     is_over: bool,
@@ -101,7 +101,7 @@ impl Worker {
         let (mut over, mut held) = (None, Held::default());
         let next_term = |over, held: &mut Held| match &parts.road {
             Some(road) => Outpost::new(&parts, road, &inbox, held).serve(over),
-            None => parts.lead.wait(over, || inbox.is_stopping()),
+            None => parts.lead.wait_for_term(over, || inbox.is_stopping()),
         };
         while let Some(term) = next_term(over, &mut held) {
             if inbox.is_shared() {

@@ -61,11 +61,11 @@ fn boot(id: u64) -> i64 {
 }
 
 impl CommitLog for PostgresStore {
-    fn committed_after(&self, after: Position, limit: usize) -> StoreResult<Stretch> {
+    fn committed_after(&self, after: Position, limit: usize) -> StoreResult<LogPage> {
         // Read first: what the next statements see goes at least so far, for positions become visible in order.
         let newest = self.fetch_position()?;
         if newest <= after {
-            return Ok(Stretch { span: Span { after, through: after }, logged: vec![] });
+            return Ok(LogPage { span: Span { after, through: after }, records: vec![] });
         }
         let rows_max = i64::try_from(limit.max(1)).unwrap_or(i64::MAX);
         let (from, to) = (stored(after), stored(newest));
@@ -84,48 +84,48 @@ impl CommitLog for PostgresStore {
                 through = through.min(number(last, 0));
             }
         }
-        let mut logged: BTreeMap<Position, Logged> = BTreeMap::new();
+        let mut records: BTreeMap<Position, LogRecord> = BTreeMap::new();
         for row in &entries {
             let position = number(row, 0);
             let entry = decode_content(number(row, 2), position, number(row, 3), row.get(4))?;
             let entry = Some((ConversationNo(number(row, 1)), entry));
-            logged.insert(position, Logged { position, entry, change: None });
+            records.insert(position, LogRecord { position, entry, change: None });
         }
         for row in &changes {
             let position = number(row, 0);
-            let at = logged.entry(position).or_insert(Logged { position, entry: None, change: None });
+            let at = records.entry(position).or_insert(LogRecord { position, entry: None, change: None });
             at.change = Some(decode::<Change>(row.get(1))?);
         }
-        let logged = logged.into_values().filter(|logged| logged.position <= through).collect();
-        Ok(Stretch { span: Span { after, through }, logged })
+        let records = records.into_values().filter(|record| record.position <= through).collect();
+        Ok(LogPage { span: Span { after, through }, records })
     }
 
     fn newest_position(&self) -> StoreResult<Position> {
         self.fetch_position()
     }
 
-    fn stand(&self) -> StoreResult<Stand> {
+    fn log_head(&self) -> StoreResult<LogHead> {
         let rows = self.query(STAND, &[])?;
         let [newest, server, epoch] = [0, 1, 2].map(|column| rows.first().map_or(0, |row| number(row, column)));
         // Another node found that the history is another one.
         self.epoch.store(epoch, Ordering::Release);
-        Ok(Stand { newest, server })
+        Ok(LogHead { newest, server })
     }
 
     fn known_epoch(&self) -> u64 {
         self.epoch.load(Ordering::Acquire)
     }
 
-    fn turn_epoch(&self, lost: u64) -> StoreResult<()> {
+    fn bump_epoch(&self, lost: u64) -> StoreResult<()> {
         let fresh = fresh_epoch();
         self.query("UPDATE history SET epoch = $2 WHERE epoch = $1", &[&stored(lost), &stored(fresh)])?;
-        self.stand().map(drop)
+        self.log_head().map(drop)
     }
 
-    fn prune(&self, older_than_ms: u64) -> StoreResult<Pruned> {
+    fn prune(&self, older_than_ms: u64) -> StoreResult<PruneProgress> {
         let rows = self.query(PRUNE, &[&stored(older_than_ms), &NEVER_PRUNED, &PRUNED_AT_ONCE])?;
         let removed = rows.first().map_or(0, |row| number(row, 0));
-        Ok(Pruned { removed, more: removed == PRUNED_AT_ONCE as u64 })
+        Ok(PruneProgress { removed, more: removed == PRUNED_AT_ONCE as u64 })
     }
 
     fn heartbeat(

@@ -6,7 +6,7 @@
 
 use super::{FAR, Follower, Offered};
 use crate::{
-    cluster::log::{Change, Logged, Stand},
+    cluster::log::{Change, LogRecord, Stand},
     model::*,
     store::{Span, StoreResult},
 };
@@ -122,7 +122,7 @@ fn hash_of(entry: Option<&StoredEntry>, change: Option<&Change>) -> u64 {
 impl Follower {
     /// How far the store has come, and if it has not all that this node took: how far the two agree.
     pub(super) fn look(&self, applied: Position, limit: usize) -> StoreResult<(Position, Option<Position>)> {
-        let Stand { newest, server } = self.log.stand()?;
+        let LogHead { newest, server } = self.log.log_head()?;
         if newest < applied {
             return Ok((newest, Some(newest)));
         }
@@ -141,7 +141,7 @@ impl Follower {
     pub(super) fn go_astray(&self, back_to: Position, from: Position) -> Duration {
         tracing::error!(back_to, from, "the store has gone back: this node drains and must be started again");
         let lost = self.state.lock().ends.epoch;
-        if let Err(error) = self.log.turn_epoch(lost) {
+        if let Err(error) = self.log.bump_epoch(lost) {
             tracing::error!(%error, "clients could not be told that the history is another one: change its epoch by hand");
         }
         let mut state = self.state.lock();
@@ -154,21 +154,21 @@ impl Follower {
     /// The first of these places where something else stands now. Where retention left nothing, nothing is told.
     fn first_other(&self, ends: &[End], limit: usize) -> StoreResult<Option<Position>> {
         let (Some((first, _)), Some((last, _))) = (ends.first(), ends.last()) else { return Ok(None) };
-        let differs = |Logged { position, entry, change }: &Logged| {
+        let differs = |LogRecord { position, entry, change }: &LogRecord| {
             let known = ends.binary_search_by_key(position, |(position, _)| *position);
             let entry = entry.as_ref().map(|(_, entry)| entry);
             known.is_ok_and(|known| ends[known].1 != hash_of(entry, change.as_ref()))
         };
         let mut after = first - 1;
         while after < *last {
-            let stretch = self.log.committed_after(after, limit)?;
-            if let Some(other) = stretch.logged.iter().find(|logged| differs(logged)) {
+            let page = self.log.committed_after(after, limit)?;
+            if let Some(other) = page.records.iter().find(|logged| differs(logged)) {
                 return Ok(Some(other.position));
             }
-            if stretch.span.through <= after {
+            if page.span.through <= after {
                 break;
             }
-            after = stretch.span.through;
+            after = page.span.through;
         }
         Ok(None)
     }

@@ -3,8 +3,8 @@
 use super::{FAR, Follower, PATIENCE, READ_MAX, ROOM_EVERY};
 use crate::{
     cluster::{
-        log::{Change, Stretch},
-        wire::{ConversationRef, Message, WireBatch, WireItem},
+        log::{Change, LogPage},
+        wire::{BusMessage, ConversationRef, WireBatch, WireItem},
     },
     model::ConversationNo,
     store::{Span, StoreError, StoreResult},
@@ -77,9 +77,9 @@ impl Follower {
             _ => {}
         }
         let read = looked.and_then(|(newest, _)| {
-            let stretch = self.log.committed_after(after, limit)?;
-            let whole = stretch.span.through >= newest;
-            Ok((self.with_cards(stretch)?, whole))
+            let page = self.log.committed_after(after, limit)?;
+            let whole = page.span.through >= newest;
+            Ok((self.with_cards(page)?, whole))
         });
         self.state.lock().read_limit = match &read {
             Ok(_) => (limit * 2).min(READ_MAX),
@@ -101,10 +101,10 @@ impl Follower {
         self.metrics.cluster.position_lag.set((batch.through - after) as i64);
         if batch.through > after {
             self.metrics.cluster.read_back.inc_by(batch.items.len() as u64);
-            let message = Message::Committed(batch);
+            let message = BusMessage::Committed(batch);
             let said = message.encode();
-            if let Message::Committed(batch) = message {
-                self.offer_others(batch, said);
+            if let BusMessage::Committed(batch) = message {
+                self.offer_remote(batch, said);
             }
         }
         self.next_look(whole)
@@ -131,11 +131,11 @@ impl Follower {
     }
 
     /// With what fan-out needs of conversations, which the log has not.
-    pub(super) fn with_cards(&self, stretch: Stretch) -> StoreResult<WireBatch> {
+    pub(super) fn with_cards(&self, page: LogPage) -> StoreResult<WireBatch> {
         let mut conversations = Vec::new();
         let mut indexes: FxHashMap<ConversationNo, Option<u32>> = FxHashMap::default();
-        let mut items = Vec::with_capacity(stretch.logged.len());
-        for logged in stretch.logged {
+        let mut items = Vec::with_capacity(page.records.len());
+        for logged in page.records {
             let of_entry = logged.entry.as_ref().map(|(conversation, _)| *conversation);
             let no = of_entry.or_else(|| logged.change.as_ref().and_then(Change::members_of));
             let conversation = match no {
@@ -153,7 +153,7 @@ impl Follower {
             };
             items.push(WireItem { conversation, entry: logged.entry.map(|(_, entry)| entry), change: logged.change });
         }
-        let Span { after, through } = stretch.span;
+        let Span { after, through } = page.span;
         Ok(WireBatch { after, through, conversations, items })
     }
 }

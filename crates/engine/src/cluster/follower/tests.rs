@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{
-    cluster::{bus::LocalBus, log::Change, wire::Message},
+    cluster::{bus::LocalBus, log::Change, wire::BusMessage},
     commit::queue::Party,
     config::EngineConfig,
     delivery::{Fanout, Step},
@@ -182,8 +182,8 @@ proptest! {
         let node = node();
         let mut late: Vec<(usize, Span, WireBatch, bool)> = Vec::new();
         let offer = |span: Span, batch: WireBatch, own: bool| match own {
-            true => node.follower.offer_own(span, node.own(&batch), Bytes::new()),
-            false => node.follower.offer_others(batch, Bytes::new()),
+            true => node.follower.offer_local(span, node.own(&batch), Bytes::new()),
+            false => node.follower.offer_remote(batch, Bytes::new()),
         };
         for (turn, Commit { entries, change, own, fate }) in commits.into_iter().enumerate() {
             let mut proposals: Vec<Proposal> = (0..entries).map(|_| node.say()).collect();
@@ -208,7 +208,7 @@ proptest! {
         }
         node.follower.read_back();
         let newest = node.store.last_position();
-        prop_assert!(node.follower.reach(newest, Duration::ZERO));
+        prop_assert!(node.follower.wait_until_applied(newest, Duration::ZERO));
         let last_seq = node.store.head(node.room).unwrap().last_seq;
         let mut there: Vec<UserNo> = node.store.members(node.room, None, 10).unwrap().into_iter().map(|(user, _)| user).collect();
         there.sort_unstable();
@@ -225,9 +225,9 @@ fn what_was_read_back_in_part_is_completed_by_the_rest() {
     // A piece of the log that ends inside of the batch.
     let piece = node.follower.with_cards(node.store.committed_after(span.after, 2).unwrap()).unwrap();
     assert!(piece.through < span.through);
-    node.follower.offer_others(piece, Bytes::new());
-    node.follower.offer_own(span, node.own(&batch), Bytes::new());
-    assert!(node.follower.reach(span.through, Duration::ZERO));
+    node.follower.offer_remote(piece, Bytes::new());
+    node.follower.offer_local(span, node.own(&batch), Bytes::new());
+    assert!(node.follower.wait_until_applied(span.through, Duration::ZERO));
     let members = node.members[..2].to_vec();
     assert_eq!(node.handed_over(), (vec![1, 2, 3], members));
 }
@@ -238,13 +238,13 @@ fn more_than_may_wait_is_dropped_and_read_back() {
     let first = node.commit(&[node.say()]);
     for _ in 0..WAITING_MAX + 10 {
         let (_, batch) = node.commit(&[node.say()]);
-        node.follower.offer_others(batch, Bytes::new());
+        node.follower.offer_remote(batch, Bytes::new());
     }
     assert_eq!(node.follower.metrics.cluster.dropped.get(), 10);
     assert_eq!(node.follower.state.lock().waiting.len(), WAITING_MAX);
-    node.follower.offer_others(first.1, Bytes::new());
+    node.follower.offer_remote(first.1, Bytes::new());
     node.follower.read_back();
-    assert!(node.follower.reach(node.store.last_position(), Duration::ZERO));
+    assert!(node.follower.wait_until_applied(node.store.last_position(), Duration::ZERO));
     let (seqs, _) = node.handed_over();
     assert_eq!(seqs, (1..=WAITING_MAX as u64 + 11).collect::<Vec<_>>());
 }
@@ -259,13 +259,13 @@ fn a_lane_whose_places_are_all_taken_by_what_waits_goes_on() {
         let (span, batch) = node.commit(&[node.say()]);
         let mut items = node.own(&batch);
         items[0].committed.as_mut().unwrap().slot = Some(slot);
-        node.follower.offer_own(span, items, Bytes::new());
+        node.follower.offer_local(span, items, Bytes::new());
         expected += 1;
     }
     assert_eq!(expected, 5);
-    assert!(!node.follower.reach(first.through, Duration::ZERO));
-    node.follower.offer_others(others, Bytes::new());
-    assert!(node.follower.reach(node.store.last_position(), Duration::ZERO));
+    assert!(!node.follower.wait_until_applied(first.through, Duration::ZERO));
+    node.follower.offer_remote(others, Bytes::new());
+    assert!(node.follower.wait_until_applied(node.store.last_position(), Duration::ZERO));
     assert_eq!(node.handed_over().0, (1..=expected).collect::<Vec<_>>());
 }
 
@@ -276,13 +276,13 @@ fn what_waits_is_bounded_in_bytes_too() {
     let said = Bytes::from(vec![0; WAITING_BYTES_MAX / 4]);
     for _ in 0..6 {
         let (_, batch) = node.commit(&[node.say()]);
-        node.follower.offer_others(batch.clone(), said.clone());
-        node.follower.offer_others(batch, said.clone());
+        node.follower.offer_remote(batch.clone(), said.clone());
+        node.follower.offer_remote(batch, said.clone());
     }
     assert_eq!(node.follower.state.lock().waiting_bytes, WAITING_BYTES_MAX);
-    node.follower.offer_others(first.1, Bytes::new());
+    node.follower.offer_remote(first.1, Bytes::new());
     node.follower.read_back();
-    assert!(node.follower.reach(node.store.last_position(), Duration::ZERO));
+    assert!(node.follower.wait_until_applied(node.store.last_position(), Duration::ZERO));
     assert_eq!(node.follower.state.lock().waiting_bytes, 0);
     assert_eq!(node.handed_over().0, (1..=7).collect::<Vec<_>>());
 }
@@ -295,10 +295,10 @@ fn who_cannot_close_a_gap_does_not_answer() {
     let (_, batch) = node.commit(&[node.say()]);
     let other = node_with(EngineConfig::default()).follower;
     other.state.lock().applied = lost.through;
-    let said = Message::Committed(batch.clone()).encode();
-    other.offer_others(batch, said.clone());
-    assert!(other.said_after(start).is_empty(), "it begins behind the gap");
-    assert_eq!(other.said_after(lost.through), [said]);
+    let said = BusMessage::Committed(batch.clone()).encode();
+    other.offer_remote(batch, said.clone());
+    assert!(other.recent_batches_after(start).is_empty(), "it begins behind the gap");
+    assert_eq!(other.recent_batches_after(lost.through), [said]);
 }
 
 #[test]
@@ -307,8 +307,8 @@ fn a_store_that_has_gone_back_is_noticed() {
     let Node { follower, store, .. } = &node;
     let span = Span { after: store.last_position(), through: store.last_position() + 5 };
     let Span { after, through } = span;
-    follower.offer_others(WireBatch { after, through, conversations: vec![], items: vec![] }, Bytes::new());
-    assert!(follower.reach(through, Duration::ZERO));
+    follower.offer_remote(WireBatch { after, through, conversations: vec![], items: vec![] }, Bytes::new());
+    assert!(follower.wait_until_applied(through, Duration::ZERO));
     follower.read_back();
     assert!(follower.trouble().is_some_and(|trouble| trouble.contains("gone back")), "{:?}", follower.trouble());
 }
@@ -318,23 +318,23 @@ fn what_the_store_does_not_tell_is_asked_of_others() {
     let node = node();
     let asked = Arc::new(Mutex::new(Vec::new()));
     let by = asked.clone();
-    node.follower.ask_by(move |after, turn| by.lock().push((after, turn)));
+    node.follower.request_batches_with(move |after, turn| by.lock().push((after, turn)));
     let start = node.store.last_position();
     let (_, first) = node.commit(&[node.say()]);
     let (_, second) = node.commit(&[node.say()]);
-    let said = Message::Committed(first.clone()).encode();
-    node.follower.offer_others(second.clone(), Bytes::new());
+    let said = BusMessage::Committed(first.clone()).encode();
+    node.follower.offer_remote(second.clone(), Bytes::new());
     assert_eq!(*asked.lock(), [], "a short gap closes by itself");
     node.follower.state.lock().gap.as_mut().unwrap().asked -= ASK_AFTER;
     let before = Instant::now();
-    node.follower.offer_others(second.clone(), Bytes::new());
+    node.follower.offer_remote(second.clone(), Bytes::new());
     let asked_at = std::mem::replace(&mut node.follower.state.lock().gap.as_mut().unwrap().asked, Instant::now() + FAR);
     assert!(asked_at >= before, "patience for the answer begins with the question");
-    node.follower.offer_others(second, Bytes::new());
+    node.follower.offer_remote(second, Bytes::new());
     assert_eq!(*asked.lock(), [(start, 1)], "asked once, with patience for the answer");
-    node.follower.offer_others(first, said.clone());
-    assert!(node.follower.reach(node.store.last_position(), Duration::ZERO));
-    assert_eq!(node.follower.said_after(start)[0], said, "and it can tell others now");
+    node.follower.offer_remote(first, said.clone());
+    assert!(node.follower.wait_until_applied(node.store.last_position(), Duration::ZERO));
+    assert_eq!(node.follower.recent_batches_after(start)[0], said, "and it can tell others now");
     assert_eq!(node.handed_over().0, [1, 2]);
 }
 

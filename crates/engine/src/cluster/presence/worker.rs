@@ -5,7 +5,7 @@ use super::{
     exchange::{Act, Around, Exchange, Progress, To},
 };
 use crate::{
-    cluster::{Cluster, wire::Message},
+    cluster::{Cluster, wire::BusMessage},
     engine::Engine,
     hub::Signal,
     presence::news::News,
@@ -42,14 +42,14 @@ pub(crate) struct PresenceInbox {
 }
 
 impl PresenceInbox {
-    pub(crate) fn put(&self, bytes: Vec<u8>) {
+    pub(crate) fn push(&self, bytes: Vec<u8>) {
         if self.heard.try_send(bytes).is_err() {
             self.lost.store(true, Ordering::Relaxed);
         }
     }
 
     /// The bus may have lost something.
-    pub(crate) fn missed(&self) {
+    pub(crate) fn on_gap(&self) {
         self.lost.store(true, Ordering::Relaxed);
         // It wakes the thread, and says nothing.
         let _ = self.heard.try_send(Vec::new());
@@ -78,7 +78,7 @@ impl PresenceThread {
     }
 
     /// Whether this node has heard who is online on the others. Before, it would tell them offline.
-    pub(crate) fn knows(&self) -> bool {
+    pub(crate) fn is_synced(&self) -> bool {
         self.knows.load(Ordering::Relaxed)
     }
 
@@ -173,7 +173,7 @@ impl Turns<'_> {
     }
 
     fn say(&self, to: &To, said: &Said) {
-        let message = || Message::Presence(said.encode()).encode();
+        let message = || BusMessage::Presence(said.encode()).encode();
         match to {
             To::All => {
                 let others = self.cluster.nodes.peers();

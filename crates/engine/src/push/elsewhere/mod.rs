@@ -24,7 +24,7 @@ pub(super) use held::{Answer, Held};
 pub(super) use nodes::{FromNode, Nodes};
 pub(super) use outpost::Outpost;
 
-use crate::cluster::{bus::Bus, nodes::ClusterNodes, wire::Message};
+use crate::cluster::{bus::Bus, nodes::ClusterNodes, wire::BusMessage};
 use std::{sync::Arc, time::Duration};
 
 /// The way to the other nodes.
@@ -52,13 +52,13 @@ impl Road {
 
     /// Lost if the bus does not take it; what matters is sent again.
     fn send_encoded(&self, to: &Arc<str>, said: Vec<u8>) {
-        self.bus.send(std::slice::from_ref(to), Message::Push(said).encode());
+        self.bus.send(std::slice::from_ref(to), BusMessage::Push(said).encode());
     }
 
     /// Tells the others that push is done here from now on: their view of who leads may be a beat old.
     pub(super) fn say_leads(&self) {
         let leads = wire::Said::Leads { from: self.name().into(), boot_id: self.nodes.me().boot_id };
-        self.bus.send(&self.nodes.peers(), Message::Push(leads.encode()).encode());
+        self.bus.send(&self.nodes.peers(), BusMessage::Push(leads.encode()).encode());
     }
 
     /// Who leads, unless it is this node.

@@ -8,7 +8,7 @@ use super::{
     wire::{Down, Head, Said, Up, WireFrame},
 };
 use crate::{
-    cluster::lead::another_leads,
+    cluster::leadership::leader_unavailable,
     metrics::Metrics,
     push::{
         DeviceNo, PushFrame, PushItem, PushParts, Register,
@@ -241,7 +241,7 @@ impl<'a> Outpost<'a> {
     /// A session that binds goes on without its device.
     fn answer_later(&mut self, name: u64) {
         if let Some((shard, session)) = self.held.later(name) {
-            self.outgoing.answer(shard, session, Err(another_leads()));
+            self.outgoing.answer(shard, session, Err(leader_unavailable()));
         }
     }
 

@@ -25,7 +25,7 @@ impl Failover {
 }
 
 impl CommitLog for Failover {
-    fn committed_after(&self, after: Position, limit: usize) -> StoreResult<Stretch> {
+    fn committed_after(&self, after: Position, limit: usize) -> StoreResult<LogPage> {
         self.store.lock().committed_after(after, limit)
     }
 
@@ -33,17 +33,17 @@ impl CommitLog for Failover {
         self.store.lock().newest_position()
     }
 
-    fn stand(&self) -> StoreResult<Stand> {
-        Ok(Stand { newest: self.newest_position()?, server: self.server.load(Ordering::Relaxed) })
+    fn log_head(&self) -> StoreResult<LogHead> {
+        Ok(LogHead { newest: self.newest_position()?, server: self.server.load(Ordering::Relaxed) })
     }
 
-    fn turn_epoch(&self, _: u64) -> StoreResult<()> {
+    fn bump_epoch(&self, _: u64) -> StoreResult<()> {
         self.epochs.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 
-    fn prune(&self, _: u64) -> StoreResult<Pruned> {
-        Ok(Pruned::default())
+    fn prune(&self, _: u64) -> StoreResult<PruneProgress> {
+        Ok(PruneProgress::default())
     }
 
     fn heartbeat(
@@ -82,8 +82,8 @@ fn mark(node: &Node, seq: u64) -> Proposal {
 }
 
 fn take(node: &Node, batch: &WireBatch) {
-    node.follower.offer_others(batch.clone(), Message::Committed(batch.clone()).encode());
-    assert!(node.follower.reach(batch.through, Duration::ZERO));
+    node.follower.offer_remote(batch.clone(), BusMessage::Committed(batch.clone()).encode());
+    assert!(node.follower.wait_until_applied(batch.through, Duration::ZERO));
 }
 
 fn is_astray(node: &Node) -> bool {
@@ -116,7 +116,7 @@ fn one_that_has_everything_is_followed_whatever_came_last() {
         assert_eq!(other.commit(proposals).0, span);
         match turn % 2 {
             0 => take(&node, &batch),
-            _ => node.follower.offer_own(span, node.own(&batch), Bytes::new()),
+            _ => node.follower.offer_local(span, node.own(&batch), Bytes::new()),
         }
         remembered += usize::from(node.follower.state.lock().ends.newest() == Some(span.through));
         log.to(if turn % 3 == 0 { &node.store } else { &other.store });

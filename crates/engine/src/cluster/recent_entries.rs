@@ -1,36 +1,36 @@
-//! The newest entries of all conversations, as this node saw them come: who missed seconds is answered from here, and
-//! the store is not asked for it. After a node's end its clients all come back at once.
+//! The newest entries of all conversations, in memory: a session that missed a few seconds resumes from here, without a
+//! read from the store. When a node ends, all its clients come back at once, and each has missed only seconds.
 
 use crate::{model::*, store::*};
 use parking_lot::RwLock;
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 
-/// What an entry takes beside its body, about.
+/// About what an entry takes besides its body.
 const ENTRY_BYTES: usize = 256;
 
 struct Ring {
-    /// Every entry behind this, up to `through`, is here.
+    /// The ring has every entry after this position, up to `through`.
     floor: Position,
     through: Position,
     bytes: usize,
-    /// Whose turn it is to go.
+    /// The entries with their sizes, oldest first, which is the order in which they are evicted.
     order: VecDeque<(ConversationNo, Position, usize)>,
     tails: FxHashMap<ConversationNo, VecDeque<StoredEntry>>,
 }
 
-pub(crate) struct Recent {
+pub(crate) struct RecentEntries {
     ring: RwLock<Ring>,
     bytes_max: usize,
 }
 
-impl Recent {
+impl RecentEntries {
     pub(crate) fn new(from: Position, bytes_max: usize) -> Self {
         let (order, tails) = (VecDeque::new(), FxHashMap::default());
-        Recent { ring: RwLock::new(Ring { floor: from, through: from, bytes: 0, order, tails }), bytes_max }
+        RecentEntries { ring: RwLock::new(Ring { floor: from, through: from, bytes: 0, order, tails }), bytes_max }
     }
 
-    /// Takes the next stretch of the commit order.
+    /// Adds the next entries of the commit order, all up to `through`.
     pub(crate) fn push<'a>(&self, entries: impl Iterator<Item = (ConversationNo, &'a StoredEntry)>, through: Position) {
         let mut ring = self.ring.write();
         let ring = &mut *ring;
@@ -55,8 +55,8 @@ impl Recent {
         }
     }
 
-    /// All entries of these tails, newest first, each with its tail's index. `None`: some may be older than what is here, or
-    /// they are more than wanted.
+    /// All entries of these tails, newest first, each with its tail's index. `None`: some may have been evicted, or there
+    /// are more than wanted.
     pub(crate) fn missed(&self, tails: &[Tail], wanted: Wanted) -> Option<Vec<(usize, StoredEntry)>> {
         let ring = self.ring.read();
         let covered = |tail: &Tail| tail.after >= ring.floor && tail.until <= ring.through;
@@ -122,8 +122,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_answered_is_what_the_store_would_answer(
-            said in prop::collection::vec((1..=ROOMS, 0..200usize), 1..60),
+        fn missed_entries_are_those_of_the_store_or_none(
+            messages in prop::collection::vec((1..=ROOMS, 0..200usize), 1..60),
             bytes_max in 0..20_000usize,
             after in 0..60u64,
             span in 0..60u64,
@@ -131,8 +131,8 @@ mod tests {
         ) {
             let store = store();
             let start = store.last_position();
-            let recent = Recent::new(start, bytes_max);
-            for (room, size) in said {
+            let recent = RecentEntries::new(start, bytes_max);
+            for (room, size) in messages {
                 let proposal = Proposal::Append { conversation: ConversationNo(room), entry: entry(size) };
                 let (_, span) = store.commit_in_order(&[proposal], 1).unwrap();
                 let head = store.head(ConversationNo(room)).unwrap();
@@ -155,11 +155,11 @@ mod tests {
             let wanted = Wanted { entries_max, bytes_max: usize::MAX, ranges: true };
             if let Some(found) = recent.missed(&tails, wanted) {
                 let asked = store.missed(&tails, wanted).unwrap();
-                prop_assert!(asked.left.is_empty(), "more was missed than was answered");
+                prop_assert!(asked.left.is_empty(), "the store has more than the ring returned");
                 prop_assert_eq!(found, asked.entries);
             } else {
                 let bound = bytes_max < 60 * (ENTRY_BYTES + 202) || entries_max < 60;
-                prop_assert!(bound, "all is here, and nothing was answered");
+                prop_assert!(bound, "the ring has every entry and returned none");
             }
         }
     }
