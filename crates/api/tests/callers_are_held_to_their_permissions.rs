@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use support::*;
 use tidings_api::{ApiConfig, routes::openapi};
 use tidings_client::{
-    http::Http,
+    http::HttpClient,
     token::{now_s, sign_claims, sign_scoped},
 };
 use tidings_engine::{
@@ -18,18 +18,18 @@ use tidings_listen::throttle::ThrottleConfig;
 
 const HOUR: std::time::Duration = std::time::Duration::from_secs(3_600);
 
-fn scoped(server: &Server, user: &str, scope: &str) -> Http {
+fn scoped(server: &Server, user: &str, scope: &str) -> HttpClient {
     server.with_credential(&sign_scoped(TOKEN_KEY, user, HOUR, scope))
 }
 
 /// Status and body.
-fn ask(http: &mut Http, method: &str, path: &str, body: &str) -> (u16, String) {
+fn ask(http: &mut HttpClient, method: &str, path: &str, body: &str) -> (u16, String) {
     let answer = http.exchange(method, path, body.as_bytes()).unwrap();
     (answer.status, String::from_utf8(answer.body).unwrap())
 }
 
 /// The status of a call, and the code of its problem if it is one.
-fn call(http: &mut Http, method: &str, path: &str, body: &str) -> (u16, String) {
+fn call(http: &mut HttpClient, method: &str, path: &str, body: &str) -> (u16, String) {
     let (status, body) = ask(http, method, path, body);
     let problem: Value = serde_json::from_str(&body).unwrap_or_default();
     (status, problem["code"].as_str().unwrap_or_default().to_owned())
@@ -149,7 +149,7 @@ fn only_configured_attributes_are_public() {
         let all = json!({"title": "Dr", "salary": 7});
         let users = json!({"users": [{"id": "alice", "attributes": all}]}).to_string();
         expect_status(&mut server.app(), "PUT", "/v1/users", &users, 200);
-        let seen = |http: &mut Http, path: &str| {
+        let seen = |http: &mut HttpClient, path: &str| {
             let card: Value = serde_json::from_str(&expect_status(http, "GET", path, "", 200)).unwrap();
             assert_eq!((&card["id"], &card["name"]), (&json!("alice"), &json!("Alice")));
             card["attributes"].clone()

@@ -5,11 +5,11 @@ mod support;
 
 use std::collections::BTreeSet;
 use support::*;
-use tidings_client::http::Http;
+use tidings_client::http::HttpClient;
 
 /// Calls an operation and notes that it was.
 struct Caller {
-    http: Http,
+    http: HttpClient,
     called: BTreeSet<String>,
 }
 

@@ -5,7 +5,7 @@ mod support;
 
 use serde_json::Value;
 use support::*;
-use tidings_client::http::Http;
+use tidings_client::http::HttpClient;
 
 const PATH: &str = "/v1/conversations/g/messages";
 
@@ -19,16 +19,16 @@ fn with_entries(count: u64) -> Server {
     server
 }
 
-fn send(app: &mut Http, text: &str) {
+fn send(app: &mut HttpClient, text: &str) {
     let message = format!(r#"{{"conversation":"g","from":"alice","body":{text:?}}}"#);
     expect_status(app, "POST", "/v1/messages", &message, 200);
 }
 
-fn page(http: &mut Http, query: &str) -> Value {
+fn page(http: &mut HttpClient, query: &str) -> Value {
     serde_json::from_str(&expect_status(http, "GET", &format!("{PATH}?{query}"), "", 200)).unwrap()
 }
 
-fn newest(http: &mut Http) -> u64 {
+fn newest(http: &mut HttpClient) -> u64 {
     page(http, "limit=1")["conversation_last_seq"].as_u64().unwrap()
 }
 
@@ -37,7 +37,13 @@ fn seqs(page: &Value) -> Vec<u64> {
 }
 
 /// All pages from the first on, in the order in which they came; `between` runs before each further one.
-fn follow(http: &mut Http, first: &str, way: &str, limit: usize, mut between: impl FnMut(usize)) -> Vec<Vec<u64>> {
+fn follow(
+    http: &mut HttpClient,
+    first: &str,
+    way: &str,
+    limit: usize,
+    mut between: impl FnMut(usize),
+) -> Vec<Vec<u64>> {
     let mut now = page(http, &format!("{first}&limit={limit}"));
     let mut pages = vec![seqs(&now)];
     while let Some(cursor) = now[way].as_str() {

@@ -5,14 +5,14 @@ mod support;
 
 use serde_json::{Value, json};
 use support::*;
-use tidings_client::http::Http;
+use tidings_client::http::HttpClient;
 
 const GOOD: &str = r#"{"state":"live","placements":["home"],"variants":[{"id":"a","content":{"title":"Hello"}}]}"#;
 
 /// A server with one popup `p`, a segment `friends` and settings: what no refused request may change.
 struct Kept {
     server: Server,
-    app: Http,
+    app: HttpClient,
     before: Vec<String>,
 }
 
@@ -51,13 +51,13 @@ impl Kept {
     }
 }
 
-fn all_that_is_kept(app: &mut Http) -> Vec<String> {
+fn all_that_is_kept(app: &mut HttpClient) -> Vec<String> {
     let paths = ["/v1/popups", "/v1/popups/p/versions", "/v1/popup-segments", "/v1/popup-settings", "/v1/popup-events"];
     paths.iter().map(|path| expect_status(app, "GET", path, "", 200)).collect()
 }
 
 #[track_caller]
-fn upload(app: &mut Http, segment: &str, lines: &[u8], status: u16) -> String {
+fn upload(app: &mut HttpClient, segment: &str, lines: &[u8], status: u16) -> String {
     let path = format!("/v1/popup-segments/{segment}");
     let answer = app.exchange_text("PUT", &path, "text/plain", lines).unwrap();
     let text = String::from_utf8(answer.body).unwrap();

@@ -5,14 +5,14 @@ mod support;
 
 use serde_json::{Value, json};
 use support::*;
-use tidings_client::http::Http;
+use tidings_client::http::HttpClient;
 use tidings_protocol::http::ExportedEvent;
 
 const GOOD: &str = r#"{"state":"live","placements":["home"],"variants":[{"id":"a","content":{"title":"Hello"}}]}"#;
 
 /// A popup like [`GOOD`] with these parts in the place of its own.
 #[track_caller]
-fn put(app: &mut Http, id: &str, parts: Value) {
+fn put(app: &mut HttpClient, id: &str, parts: Value) {
     let mut popup: Value = serde_json::from_str(GOOD).unwrap();
     for (name, part) in parts.as_object().unwrap() {
         popup[name] = part.clone();
@@ -23,7 +23,7 @@ fn put(app: &mut Http, id: &str, parts: Value) {
 
 /// Asks; the popup and its decision, or after how many seconds to come back.
 #[track_caller]
-fn decide(http: &mut Http, question: &Value) -> Result<(String, String), Option<u64>> {
+fn decide(http: &mut HttpClient, question: &Value) -> Result<(String, String), Option<u64>> {
     let answer = http.exchange("POST", "/v1/popups/decide", question.to_string().as_bytes()).unwrap();
     match answer.status {
         200 => {

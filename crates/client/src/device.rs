@@ -1,4 +1,4 @@
-//! A blocking MIOP session, one call at a time: what a test of the device door reads like.
+//! A blocking MIOP session for tests and commands: one call at a time, in the order of the test.
 
 use crate::ClientError;
 use rustls::{ClientConfig, ClientConnection, StreamOwned, pki_types::ServerName};
@@ -17,43 +17,42 @@ use tidings_protocol::{
 const SERVER_PAYLOAD_BYTES_MAX: usize = 16 * 1024 * 1024;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A connection to the MIOP door. Nothing is answered behind the caller's back: heartbeats are sent and
-/// pushes acknowledged by whoever holds it.
+/// A MIOP connection to a server. It answers nothing by itself: the caller sends heartbeats and acknowledges pushes.
 #[derive(Debug)]
 pub struct DeviceSession {
-    wire: Wire,
-    /// What has come and was not read as a frame yet.
+    transport: Transport,
+    /// Bytes that have arrived and are not read as a frame yet.
     buffer: Vec<u8>,
-    /// What `Bound` said, once bound.
+    /// The server's `Bound` frame, once the session is bound.
     pub bound: Option<DeviceBound>,
-    /// The newest chat cursor that was handed over.
+    /// The newest chat cursor that the server sent.
     pub cursor: Option<String>,
-    /// The heartbeat interval that holds now, in seconds.
+    /// The heartbeat interval that the server granted last, in seconds.
     pub heartbeat_s: u64,
 }
 
 #[derive(Debug)]
-enum Wire {
+enum Transport {
     Plain(TcpStream),
-    Secure(Box<StreamOwned<ClientConnection, TcpStream>>),
+    Tls(Box<StreamOwned<ClientConnection, TcpStream>>),
 }
 
-/// What a server sends, owned.
+/// A server's frame that owns its data.
 #[derive(Debug, Clone)]
 pub enum DeviceFrame {
-    /// With an interval: the one that holds from now on.
+    /// With an interval, in seconds: the one that holds from now on.
     Heartbeat {
         interval_s: Option<u64>,
     },
     Bound(DeviceBound),
     Push(DevicePush),
     Chat(ServerFrame),
-    /// Connect again, to `address` if one is given; the server closes.
+    /// The client must connect again, to `address` if one is given; the server closes.
     Redirect {
         address: Option<String>,
         after_ms: u64,
     },
-    /// Something was refused and the session goes on. A fatal one is [`ClientError::Ended`].
+    /// The server refused a request and the session goes on. A fatal error is [`ClientError::Ended`].
     Error {
         code: String,
         message: String,
@@ -62,6 +61,7 @@ pub enum DeviceFrame {
     },
 }
 
+/// The server's answer to a bind; its fields are those of [`miop::Bound`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceBound {
     pub version: u64,
@@ -73,6 +73,7 @@ pub struct DeviceBound {
     pub resume: Option<Resume>,
 }
 
+/// A push; its fields are those of [`miop::Push`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DevicePush {
     pub push: u64,
@@ -86,38 +87,53 @@ pub struct DevicePush {
 
 impl DeviceSession {
     /// Connects, without a bind.
+    ///
+    /// # Errors
+    /// The connection failed or timed out.
     pub fn connect(address: SocketAddr) -> Result<Self, ClientError> {
         DeviceSession::connect_within(address, CONNECT_TIMEOUT)
     }
 
-    /// The same for those who have another server to go to: each wait on the way there lasts so long at most.
+    /// The same with a timeout for each step, for callers that can try another server.
+    ///
+    /// # Errors
+    /// The connection failed or timed out.
     pub fn connect_within(address: SocketAddr, timeout: Duration) -> Result<Self, ClientError> {
-        Ok(DeviceSession::over(Wire::Plain(socket_to(address, timeout)?)))
+        Ok(DeviceSession::over(Transport::Plain(connect_socket(address, timeout)?)))
     }
 
-    /// Connects and shakes hands by TLS, without a bind. `name` is whom the certificate must name.
+    /// Connects and completes a TLS handshake, without a bind. `name` is the host name that the certificate must have.
+    ///
+    /// # Errors
+    /// The connection or the handshake failed or timed out, or `name` is no host name.
     pub fn connect_securely(address: SocketAddr, config: Arc<ClientConfig>, name: &str) -> Result<Self, ClientError> {
         let name = ServerName::try_from(name.to_owned()).map_err(io::Error::other)?;
         let session = ClientConnection::new(config, name).map_err(io::Error::other)?;
-        let mut stream = StreamOwned::new(session, socket_to(address, CONNECT_TIMEOUT)?);
+        let mut stream = StreamOwned::new(session, connect_socket(address, CONNECT_TIMEOUT)?);
         while stream.conn.is_handshaking() {
             stream.conn.complete_io(&mut stream.sock)?;
         }
-        Ok(DeviceSession::over(Wire::Secure(Box::new(stream))))
+        Ok(DeviceSession::over(Transport::Tls(Box::new(stream))))
     }
 
     /// Connects and binds.
+    ///
+    /// # Errors
+    /// As [`DeviceSession::connect`] and [`DeviceSession::bind`].
     pub fn open(address: SocketAddr, bind: &Bind<'_>) -> Result<Self, ClientError> {
         let mut session = DeviceSession::connect(address)?;
         session.bind(bind)?;
         Ok(session)
     }
 
-    fn over(wire: Wire) -> Self {
-        DeviceSession { wire, buffer: Vec::new(), bound: None, cursor: None, heartbeat_s: 0 }
+    fn over(transport: Transport) -> Self {
+        DeviceSession { transport, buffer: Vec::new(), bound: None, cursor: None, heartbeat_s: 0 }
     }
 
     /// Binds, and waits for the answer.
+    ///
+    /// # Errors
+    /// [`ClientError::Ended`] if the server refused the bind; the connection failed, or no answer came in 30 s.
     pub fn bind(&mut self, bind: &Bind<'_>) -> Result<(), ClientError> {
         self.write(&Frame::Bind(bind.clone()))?;
         match self.next(CONNECT_TIMEOUT)? {
@@ -128,38 +144,59 @@ impl DeviceSession {
     }
 
     /// Writes one frame.
+    ///
+    /// # Errors
+    /// The connection failed.
     pub fn write(&mut self, frame: &Frame<'_>) -> Result<(), ClientError> {
         self.write_bytes(&frame.to_bytes())
     }
 
     /// Writes bytes as they are, for tests of what the server must refuse.
+    ///
+    /// # Errors
+    /// The connection failed.
     pub fn write_bytes(&mut self, bytes: &[u8]) -> Result<(), ClientError> {
-        self.wire.write_all(bytes)?;
-        Ok(self.wire.flush()?)
+        self.transport.write_all(bytes)?;
+        Ok(self.transport.flush()?)
     }
 
-    /// Says that this side is alive; the server answers with a heartbeat.
+    /// Sends a heartbeat; the server answers with one.
+    ///
+    /// # Errors
+    /// The connection failed.
     pub fn heartbeat(&mut self) -> Result<(), ClientError> {
         self.write_bytes(&miop::HEARTBEAT)
     }
 
-    /// Asks for another interval; the server's heartbeat says which holds from then on.
+    /// Proposes another heartbeat interval; the server answers with a heartbeat that carries the one that it grants.
+    ///
+    /// # Errors
+    /// The connection failed.
     pub fn propose_heartbeat(&mut self, interval_s: u64) -> Result<(), ClientError> {
         self.write(&Frame::Heartbeat { interval_s: Some(interval_s) })
     }
 
-    /// Says that this device has these pushes.
+    /// Acknowledges these pushes.
+    ///
+    /// # Errors
+    /// The connection failed.
     pub fn acknowledge(&mut self, pushes: &[u64]) -> Result<(), ClientError> {
         self.write(&Frame::Ack { pushes: pushes.to_vec() })
     }
 
-    /// Sends an operation of the WebSocket door.
+    /// Sends a JSON frame of the WebSocket protocol.
+    ///
+    /// # Errors
+    /// The connection failed.
     pub fn write_chat(&mut self, frame: &ClientFrame) -> Result<(), ClientError> {
         let json = serde_json::to_vec(frame).map_err(ClientError::protocol)?;
         self.write(&Frame::Chat { json: &json })
     }
 
-    /// Ends the session, and waits until the server has closed; what it still sent is thrown away.
+    /// Ends the session, and waits until the server has closed; frames that still arrive are dropped.
+    ///
+    /// # Errors
+    /// The connection failed, or the server had not closed 30 s after its last frame.
     pub fn unbind(mut self, reason: Option<&str>) -> Result<(), ClientError> {
         self.write(&Frame::Unbind { reason })?;
         loop {
@@ -172,8 +209,11 @@ impl DeviceSession {
         }
     }
 
-    /// The next frame; `None` when none has come in time. Optional kinds are skipped. The server's end
-    /// of the connection is an `UnexpectedEof`.
+    /// The next frame; `None` when no frame has arrived in time. Unknown optional kinds are skipped.
+    ///
+    /// # Errors
+    /// [`ClientError::Ended`] for a fatal error frame, [`ClientError::Protocol`] for bytes that are not MIOP,
+    /// [`ClientError::Io`] when the connection failed: with `UnexpectedEof` when the server has closed it.
     pub fn next(&mut self, timeout: Duration) -> Result<Option<DeviceFrame>, ClientError> {
         let deadline = Instant::now() + timeout;
         loop {
@@ -183,16 +223,16 @@ impl DeviceSession {
                 self.buffer.drain(..end);
                 match frame? {
                     None => continue,
-                    Some(frame) => return Ok(Some(self.note(frame))),
+                    Some(frame) => return Ok(Some(self.track(frame))),
                 }
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Ok(None);
             }
-            self.wire.socket().set_read_timeout(Some(left))?;
+            self.transport.socket().set_read_timeout(Some(left))?;
             let mut part = [0; 16 * 1024];
-            match self.wire.read(&mut part) {
+            match self.transport.read(&mut part) {
                 Ok(0) => return Err(io::Error::from(ErrorKind::UnexpectedEof).into()),
                 Ok(count) => self.buffer.extend_from_slice(&part[..count]),
                 Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => return Ok(None),
@@ -202,7 +242,10 @@ impl DeviceSession {
         }
     }
 
-    /// Reads until a frame satisfies `wanted`, dropping others; `None` when none did in time.
+    /// Reads until a frame satisfies `wanted`, dropping others; `None` when no such frame arrived in time.
+    ///
+    /// # Errors
+    /// As [`DeviceSession::next`].
     pub fn next_where(
         &mut self,
         timeout: Duration,
@@ -218,8 +261,8 @@ impl DeviceSession {
         }
     }
 
-    /// Keeps what later calls need of a frame.
-    fn note(&mut self, frame: DeviceFrame) -> DeviceFrame {
+    /// Keeps the bound, cursor and interval of a frame for later calls.
+    fn track(&mut self, frame: DeviceFrame) -> DeviceFrame {
         match &frame {
             DeviceFrame::Bound(bound) => {
                 self.heartbeat_s = bound.heartbeat_s;
@@ -234,7 +277,7 @@ impl DeviceSession {
     }
 }
 
-fn socket_to(address: SocketAddr, timeout: Duration) -> Result<TcpStream, ClientError> {
+fn connect_socket(address: SocketAddr, timeout: Duration) -> Result<TcpStream, ClientError> {
     let socket = TcpStream::connect_timeout(&address, timeout)?;
     socket.set_nodelay(true)?;
     socket.set_read_timeout(Some(timeout))?;
@@ -242,7 +285,7 @@ fn socket_to(address: SocketAddr, timeout: Duration) -> Result<TcpStream, Client
     Ok(socket)
 }
 
-/// The frame as the caller keeps it; `None` for one to be skipped.
+/// The frame with data of its own; `None` for a frame to be skipped.
 fn owned(frame: Frame<'_>) -> Result<Option<DeviceFrame>, ClientError> {
     Ok(Some(match frame {
         Frame::Heartbeat { interval_s } => DeviceFrame::Heartbeat { interval_s },
@@ -290,36 +333,36 @@ fn owned(frame: Frame<'_>) -> Result<Option<DeviceFrame>, ClientError> {
     }))
 }
 
-impl Wire {
+impl Transport {
     fn socket(&self) -> &TcpStream {
         match self {
-            Wire::Plain(socket) => socket,
-            Wire::Secure(stream) => &stream.sock,
+            Transport::Plain(socket) => socket,
+            Transport::Tls(stream) => &stream.sock,
         }
     }
 }
 
-impl Read for Wire {
+impl Read for Transport {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self {
-            Wire::Plain(socket) => socket.read(buffer),
-            Wire::Secure(stream) => stream.read(buffer),
+            Transport::Plain(socket) => socket.read(buffer),
+            Transport::Tls(stream) => stream.read(buffer),
         }
     }
 }
 
-impl Write for Wire {
+impl Write for Transport {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
-            Wire::Plain(socket) => socket.write(bytes),
-            Wire::Secure(stream) => stream.write(bytes),
+            Transport::Plain(socket) => socket.write(bytes),
+            Transport::Tls(stream) => stream.write(bytes),
         }
     }
 
     fn flush(&mut self) -> io::Result<()> {
         match self {
-            Wire::Plain(socket) => socket.flush(),
-            Wire::Secure(stream) => stream.flush(),
+            Transport::Plain(socket) => socket.flush(),
+            Transport::Tls(stream) => stream.flush(),
         }
     }
 }

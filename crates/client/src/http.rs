@@ -2,7 +2,7 @@
 
 use crate::{
     ClientError,
-    wire::{answer_head, put_request_of, take_chunks},
+    wire::{parse_response_head, put_request_of, take_chunks},
 };
 use serde::{Serialize, de::DeserializeOwned};
 use std::{
@@ -15,9 +15,9 @@ use tidings_protocol::http::{
     SendBatchResults, SendReceipt, SendRequest, UserUpsert, UsersUpsert, UsersUpserted,
 };
 
-/// One connection to the HTTP door. It connects at the first request, and again after a failure.
+/// One connection to a server's HTTP API. It connects at the first request, and again after a failure.
 #[derive(Debug)]
-pub struct Http {
+pub struct HttpClient {
     address: SocketAddr,
     authorization: String,
     timeout: Duration,
@@ -25,18 +25,19 @@ pub struct Http {
     buffer: Vec<u8>,
 }
 
-/// A status and a body, whatever they say.
+/// The response to a request, of any status.
 #[derive(Debug, Clone)]
-pub struct Answer {
+pub struct HttpResponse {
     pub status: u16,
     pub body: Vec<u8>,
+    /// `Retry-After`, in seconds.
     pub retry_after: Option<u64>,
 }
 
-impl Http {
+impl HttpClient {
     /// `authorization` is an API key, or a user's token.
     pub fn new(address: SocketAddr, authorization: impl Into<String>) -> Self {
-        Http {
+        HttpClient {
             address,
             authorization: authorization.into(),
             timeout: Duration::from_secs(30),
@@ -45,20 +46,32 @@ impl Http {
         }
     }
 
-    /// How long one request may take before it fails; 30 s at first.
+    /// Sets how long each step of a request may take before it fails; 30 s unless set.
     pub fn set_timeout(&mut self, timeout: Duration) {
         self.timeout = timeout;
         self.stream = None;
     }
 
-    /// One request and its answer, whatever the status. A failure closes the connection; nothing is retried,
+    /// Sends one request and returns its response, whatever the status. A failure closes the connection; nothing is retried,
     /// since the caller alone knows whether that is safe.
-    pub fn exchange(&mut self, method: &str, path: &str, body: &[u8]) -> Result<Answer, ClientError> {
+    ///
+    /// # Errors
+    /// The connection failed or timed out, or the response is not HTTP/1.1.
+    pub fn exchange(&mut self, method: &str, path: &str, body: &[u8]) -> Result<HttpResponse, ClientError> {
         self.exchange_text(method, path, "application/json", body)
     }
 
-    /// The same with a body that is no JSON.
-    pub fn exchange_text(&mut self, method: &str, path: &str, kind: &str, body: &[u8]) -> Result<Answer, ClientError> {
+    /// The same with a body of the content type `kind`.
+    ///
+    /// # Errors
+    /// As [`HttpClient::exchange`].
+    pub fn exchange_text(
+        &mut self,
+        method: &str,
+        path: &str,
+        kind: &str,
+        body: &[u8],
+    ) -> Result<HttpResponse, ClientError> {
         let result = self.try_exchange((method, path), kind, body);
         if result.is_err() {
             self.stream = None;
@@ -66,9 +79,9 @@ impl Http {
         result
     }
 
-    fn try_exchange(&mut self, asked: (&str, &str), kind: &str, body: &[u8]) -> Result<Answer, ClientError> {
-        // A server ends connections that idle; a request on one that has ended would be lost, and nobody could say
-        // whether it was done.
+    fn try_exchange(&mut self, target: (&str, &str), kind: &str, body: &[u8]) -> Result<HttpResponse, ClientError> {
+        // The server closes idle connections. A request on a closed one would be lost, and the caller could not tell
+        // whether the server had executed it.
         if self.stream.as_ref().is_some_and(has_ended) {
             self.stream = None;
         }
@@ -83,11 +96,11 @@ impl Http {
             }
         };
         self.buffer.clear();
-        put_request_of(&mut self.buffer, asked, &self.authorization, kind, body);
+        put_request_of(&mut self.buffer, target, &self.authorization, kind, body);
         stream.write_all(&self.buffer)?;
         self.buffer.clear();
         let (head, body) = loop {
-            if let Some(head) = answer_head(&self.buffer).map_err(ClientError::Protocol)? {
+            if let Some(head) = parse_response_head(&self.buffer).map_err(ClientError::Protocol)? {
                 let rest = &self.buffer[head.body_start..];
                 if head.chunked {
                     if let Some(body) = take_chunks(rest).map_err(ClientError::Protocol)? {
@@ -108,10 +121,14 @@ impl Http {
         if head.closes {
             self.stream = None;
         }
-        Ok(Answer { status: head.status, body, retry_after: head.retry_after })
+        Ok(HttpResponse { status: head.status, body, retry_after: head.retry_after })
     }
 
-    /// One request whose answer is of a known type; another status than 2xx is [`ClientError::Refused`].
+    /// Sends one request and parses the body of its response.
+    ///
+    /// # Errors
+    /// As [`HttpClient::exchange`]; [`ClientError::Refused`] for any status but 2xx, [`ClientError::Protocol`] for a body that
+    /// is not a `T`.
     pub fn call<T: DeserializeOwned>(
         &mut self,
         method: &str,
@@ -142,14 +159,20 @@ impl Http {
         }
     }
 
+    /// # Errors
+    /// As [`HttpClient::call`].
     pub fn get<T: DeserializeOwned>(&mut self, path: &str) -> Result<T, ClientError> {
         self.call("GET", path, None::<&()>)
     }
 
+    /// # Errors
+    /// As [`HttpClient::call`].
     pub fn post<T: DeserializeOwned>(&mut self, path: &str, body: &impl Serialize) -> Result<T, ClientError> {
         self.call("POST", path, Some(body))
     }
 
+    /// # Errors
+    /// As [`HttpClient::call`].
     pub fn put<T: DeserializeOwned>(&mut self, path: &str, body: &impl Serialize) -> Result<T, ClientError> {
         self.call("PUT", path, Some(body))
     }
@@ -159,30 +182,44 @@ impl Http {
         self.exchange("GET", "/readyz", b"").is_ok_and(|answer| answer.status == 200)
     }
 
+    /// # Errors
+    /// As [`HttpClient::call`].
     pub fn upsert_users(&mut self, users: Vec<UserUpsert>) -> Result<UsersUpserted, ClientError> {
         self.put("/v1/users", &UsersUpsert { users })
     }
 
+    /// # Errors
+    /// As [`HttpClient::call`].
     pub fn create_conversation(&mut self, request: &CreateConversation) -> Result<ConversationCard, ClientError> {
         self.post("/v1/conversations", request)
     }
 
+    /// # Errors
+    /// As [`HttpClient::call`].
     pub fn conversation(&mut self, id: &str) -> Result<ConversationCard, ClientError> {
         self.get(&format!("/v1/conversations/{}", path_segment(id)))
     }
 
+    /// # Errors
+    /// As [`HttpClient::call`].
     pub fn change_members(&mut self, id: &str, change: &ChangeMembers) -> Result<MembersChanged, ClientError> {
         self.post(&format!("/v1/conversations/{}/members", path_segment(id)), change)
     }
 
+    /// # Errors
+    /// As [`HttpClient::call`].
     pub fn send(&mut self, request: &SendRequest) -> Result<SendReceipt, ClientError> {
         self.post("/v1/messages", request)
     }
 
+    /// # Errors
+    /// As [`HttpClient::call`].
     pub fn send_batch(&mut self, messages: Vec<SendRequest>) -> Result<SendBatchResults, ClientError> {
         self.post("/v1/messages/batch", &SendBatch { messages })
     }
 
+    /// # Errors
+    /// As [`HttpClient::call`].
     pub fn history(&mut self, id: &str, query: &HistoryQuery) -> Result<HistoryPage, ClientError> {
         let mut path = format!("/v1/conversations/{}/messages?", path_segment(id));
         let fields = [
@@ -205,7 +242,7 @@ impl Http {
     }
 }
 
-/// An id as a segment of a path: ids are free to hold what a URL is not.
+/// An id as a segment of a path, percent-encoded: ids may hold characters that a URL may not.
 pub fn path_segment(id: &str) -> String {
     let mut out = String::with_capacity(id.len());
     for byte in id.bytes() {
@@ -217,7 +254,7 @@ pub fn path_segment(id: &str) -> String {
     out
 }
 
-/// Whether the other side has closed, or says something that nobody asked for, which is as bad.
+/// Whether the server has closed the connection, or has sent bytes without a request, after which no response could be trusted.
 fn has_ended(stream: &TcpStream) -> bool {
     let peeked = stream.set_nonblocking(true).and_then(|()| stream.peek(&mut [0]));
     let quiet = matches!(peeked, Err(error) if error.kind() == std::io::ErrorKind::WouldBlock);

@@ -1,25 +1,25 @@
 //! A small client of Tidings, for integration tests and the load lab.
 //!
-//! It speaks plain HTTP and WebSocket, and MIOP with or without TLS, to one server and knows nothing of what stands behind the
-//! doors. It keeps no state beyond its connection: no reconnecting by itself, no local store. In
+//! It speaks plain HTTP and WebSocket, and MIOP with or without TLS, to one server, and does not know how that server works.
+//! A client keeps no state beyond its connection: it does not reconnect by itself and stores nothing. In
 //! reading order:
 //! - [`token`]: signing the token that a user binds with;
 //! - [`http`]: a blocking JSON client on one keep-alive connection;
 //! - [`session`]: a blocking WebSocket session;
 //! - [`device`]: a blocking MIOP session;
-//! - [`wire`]: requests and answers as bytes, which both of the above and the lab are made of;
-//! - [`link`]: a nonblocking socket that a poll loop drives, with buffers only while it needs them.
+//! - [`wire`]: HTTP requests and responses as bytes, for the clients above and the lab;
+//! - [`nonblocking`]: a nonblocking socket that a poll loop drives, with buffers only while it needs them.
 
 pub mod device;
 pub mod http;
-pub mod link;
+pub mod nonblocking;
 pub mod session;
 pub mod token;
 pub mod wire;
 
 use tidings_protocol::http::Problem;
 
-/// What can go wrong, by what the caller does next.
+/// Why a call failed. The variants tell the caller what to do next.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// The connection failed or timed out: connect again, and retry with the same `client_msg_id`.
@@ -44,7 +44,7 @@ pub enum ClientError {
     Protocol(String),
 }
 
-// By hand, since the words already say the cause: as a source too, who prints the chain would say it twice.
+// By hand instead of `#[from]`: the message already holds the cause, and a source would make it appear twice in a printed chain.
 impl From<std::io::Error> for ClientError {
     fn from(error: std::io::Error) -> Self {
         ClientError::Io(error)

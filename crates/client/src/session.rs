@@ -1,8 +1,8 @@
-//! A blocking WebSocket session, one call at a time: what a test reads like.
+//! A blocking WebSocket session for tests and commands: one call at a time, in the order of the test.
 
 use crate::{
     ClientError,
-    wire::{answer_head, put_upgrade},
+    wire::{parse_response_head, put_upgrade},
 };
 use std::{
     io::{ErrorKind, Read, Write},
@@ -15,32 +15,37 @@ use tidings_protocol::{
     ws::{Assembly, Control, Data, OpCode, Received, derive_accept_key, put_client_frame, take_frame},
 };
 
-/// The door's path.
+/// The path of the WebSocket upgrade.
 pub const CONNECT_PATH: &str = "/v1/connect";
-/// A frame from the server that is taken; a batch of entries stays far below.
+/// The longest frame that is accepted from the server, in bytes; a `messages` frame stays far below.
 pub const SERVER_FRAME_BYTES_MAX: usize = 16 * 1024 * 1024;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A connection to the WebSocket door. Nothing is answered behind the caller's back except pings of
-/// the WebSocket itself.
+/// A WebSocket connection to a server. It answers WebSocket pings by itself and nothing else.
 #[derive(Debug)]
 pub struct Session {
     stream: TcpStream,
     buffer: Vec<u8>,
     assembly: Assembly,
-    /// What `bound` said, once bound.
+    /// The server's `bound` frame, once the session is bound.
     pub bound: Option<Bound>,
-    /// The newest cursor that was handed over.
+    /// The newest cursor that the server sent.
     pub cursor: Option<String>,
 }
 
 impl Session {
     /// Connects and upgrades, without a bind.
+    ///
+    /// # Errors
+    /// The connection failed or timed out, or the server refused the upgrade.
     pub fn connect(address: SocketAddr) -> Result<Self, ClientError> {
         Session::connect_within(address, CONNECT_TIMEOUT)
     }
 
-    /// The same for those who have another server to go to: each wait on the way there lasts so long at most.
+    /// The same with a timeout for each step, for callers that can try another server.
+    ///
+    /// # Errors
+    /// As [`Session::connect`].
     pub fn connect_within(address: SocketAddr, timeout: Duration) -> Result<Self, ClientError> {
         let mut stream = TcpStream::connect_timeout(&address, timeout)?;
         stream.set_nodelay(true)?;
@@ -51,7 +56,7 @@ impl Session {
         stream.write_all(&buffer)?;
         buffer.clear();
         loop {
-            if let Some(head) = answer_head(&buffer).map_err(ClientError::Protocol)? {
+            if let Some(head) = parse_response_head(&buffer).map_err(ClientError::Protocol)? {
                 if head.status != 101 {
                     return Err(ClientError::Protocol(format!("the upgrade was answered with {}", head.status)));
                 }
@@ -69,14 +74,20 @@ impl Session {
         }
     }
 
-    /// Connects and binds as `user`, with a device of the same name.
+    /// Connects and binds with this token and device, without pushes.
+    ///
+    /// # Errors
+    /// As [`Session::connect`] and [`Session::bind`].
     pub fn open(address: SocketAddr, token: &str, device_id: &str, cursor: Option<&str>) -> Result<Self, ClientError> {
         let mut session = Session::connect(address)?;
         session.bind(token, device_id, cursor)?;
         Ok(session)
     }
 
-    /// Binds, and returns when the server has said `bound`.
+    /// Binds, and returns when the server has answered with `bound`.
+    ///
+    /// # Errors
+    /// [`ClientError::Ended`] if the server refused the bind; the connection failed, or no answer came in 30 s.
     pub fn bind(&mut self, token: &str, device_id: &str, cursor: Option<&str>) -> Result<(), ClientError> {
         self.write(&ClientFrame::Bind(Bind {
             token: token.into(),
@@ -97,24 +108,36 @@ impl Session {
     }
 
     /// Writes one frame.
+    ///
+    /// # Errors
+    /// The connection failed.
     pub fn write(&mut self, frame: &ClientFrame) -> Result<(), ClientError> {
         let payload = serde_json::to_vec(frame).map_err(ClientError::protocol)?;
         self.write_text(&payload)
     }
 
     /// Writes any text as a frame, for tests of what the server must refuse.
+    ///
+    /// # Errors
+    /// The connection failed.
     pub fn write_text(&mut self, payload: &[u8]) -> Result<(), ClientError> {
         let mut bytes = Vec::with_capacity(payload.len() + 14);
-        put_client_frame(&mut bytes, OpCode::Data(Data::Text), payload, mask());
+        put_client_frame(&mut bytes, OpCode::Data(Data::Text), payload, random_mask());
         self.write_bytes(&bytes)
     }
 
     /// Writes bytes as they are, for tests of what the server must refuse.
+    ///
+    /// # Errors
+    /// The connection failed.
     pub fn write_bytes(&mut self, bytes: &[u8]) -> Result<(), ClientError> {
         Ok(self.stream.write_all(bytes)?)
     }
 
     /// Sends a message to a conversation; the answer comes as a `sent` frame with the same `reference`.
+    ///
+    /// # Errors
+    /// The connection failed.
     pub fn send(&mut self, reference: u64, conversation: &str, message: NewMessage) -> Result<(), ClientError> {
         self.write(&ClientFrame::Send(tidings_protocol::frames::Send {
             reference: Some(reference),
@@ -124,7 +147,10 @@ impl Session {
         }))
     }
 
-    /// The next frame; `None` when none has come in time.
+    /// The next frame; `None` when no frame has arrived in time.
+    ///
+    /// # Errors
+    /// [`ClientError::Closed`] if the server sent a close frame; the connection failed, or a frame breaks the protocol.
     pub fn next(&mut self, timeout: Duration) -> Result<Option<ServerFrame>, ClientError> {
         let deadline = Instant::now() + timeout;
         loop {
@@ -136,13 +162,13 @@ impl Session {
                 self.buffer.drain(..end);
                 let received = self.assembly.take(&frame, &payload, SERVER_FRAME_BYTES_MAX);
                 match received.map_err(ClientError::protocol)? {
-                    Received::Text(text) => return self.note(text.as_bytes()).map(Some),
+                    Received::Text(text) => return self.read_frame(text.as_bytes()).map(Some),
                     Received::Ping => {
                         let mut pong = Vec::new();
-                        put_client_frame(&mut pong, OpCode::Control(Control::Pong), &payload, mask());
+                        put_client_frame(&mut pong, OpCode::Control(Control::Pong), &payload, random_mask());
                         self.write_bytes(&pong)?;
                     }
-                    Received::Close(_) => return Err(closed(&payload)),
+                    Received::Close(_) => return Err(closed_error(&payload)),
                     Received::Part | Received::Binary(_) | Received::Pong => {}
                 }
                 continue;
@@ -162,7 +188,10 @@ impl Session {
         }
     }
 
-    /// Reads until a frame satisfies `wanted`, dropping others; `None` when none did in time.
+    /// Reads until a frame satisfies `wanted`, dropping others; `None` when no such frame arrived in time.
+    ///
+    /// # Errors
+    /// As [`Session::next`].
     pub fn next_where(
         &mut self,
         timeout: Duration,
@@ -178,7 +207,8 @@ impl Session {
         }
     }
 
-    fn note(&mut self, payload: &[u8]) -> Result<ServerFrame, ClientError> {
+    /// Parses a frame, and keeps its `bound` and cursor for later calls.
+    fn read_frame(&mut self, payload: &[u8]) -> Result<ServerFrame, ClientError> {
         let frame: ServerFrame = serde_json::from_slice(payload)
             .map_err(|error| ClientError::Protocol(format!("{error}: {}", String::from_utf8_lossy(payload))))?;
         match &frame {
@@ -193,14 +223,14 @@ impl Session {
     }
 }
 
-/// A key for one frame. RFC 6455, 5.3: a new one for each, which nobody can foretell. With one key for all, a server that
-/// unmasks wrongly would be found out by as few as that key shows.
-pub fn mask() -> [u8; 4] {
+/// The mask of one frame. RFC 6455, 5.3, wants a new and unpredictable one for each frame. Tests gain from that too: a
+/// server that unmasks wrongly may still be right for one fixed mask.
+pub fn random_mask() -> [u8; 4] {
     rand::random()
 }
 
-/// What a close frame's payload says.
-pub fn closed(payload: &[u8]) -> ClientError {
+/// The error for a close frame with this payload.
+pub fn closed_error(payload: &[u8]) -> ClientError {
     let code = payload.get(..2).map_or(1005, |code| u16::from_be_bytes([code[0], code[1]]));
     let reason = String::from_utf8_lossy(payload.get(2..).unwrap_or_default()).into_owned();
     ClientError::Closed { code, reason }

@@ -6,14 +6,16 @@ use serde::Serialize;
 use sha2::Sha256;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// What this module's tokens claim.
+/// The claims of the tokens that this module signs.
 #[derive(Debug, Clone, Serialize)]
 pub struct Claims<'a> {
+    /// The user's id.
     pub sub: &'a str,
-    /// When it was issued, in seconds since 1970 UTC.
+    /// When the token was issued, in seconds since 1970 UTC.
     pub iat: u64,
+    /// When the token expires, in seconds since 1970 UTC.
     pub exp: u64,
-    /// What it allows; absent: what the server's settings say, which is everything unless they were changed.
+    /// The scopes of the token, with spaces between them; absent: those of the server's settings, by default all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scope: Option<&'a str>,
 }
@@ -29,7 +31,7 @@ pub fn sign(key: &str, user: &str, lifetime: Duration) -> String {
     sign_claims(key, &Claims { sub: user, iat, exp: iat + lifetime.as_secs(), scope: None })
 }
 
-/// The same for a token that allows no more than these scopes, with spaces between them.
+/// An HS256 token for `user` that allows only these scopes, with spaces between them.
 pub fn sign_scoped(key: &str, user: &str, lifetime: Duration, scope: &str) -> String {
     let iat = now_s();
     sign_claims(key, &Claims { sub: user, iat, exp: iat + lifetime.as_secs(), scope: Some(scope) })
@@ -40,10 +42,11 @@ pub fn sign_claims(key: &str, claims: &impl Serialize) -> String {
     sign_text(key, r#"{"alg":"HS256","typ":"JWT"}"#, &serde_json::to_string(claims).unwrap_or_default())
 }
 
-/// Header and claims as they are given, signed with HMAC-SHA256 whatever they say.
+/// A token of this header and these claims, signed with HMAC-SHA256 whatever algorithm the header names: for tests of what
+/// the server must refuse.
 pub fn sign_text(key: &str, header: &str, claims: &str) -> String {
     let mut token = format!("{}.{}", URL_SAFE_NO_PAD.encode(header), URL_SAFE_NO_PAD.encode(claims));
-    // A key of any length will do for HMAC.
+    // HMAC accepts a key of any length.
     let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(key.as_bytes()) else { return String::new() };
     mac.update(token.as_bytes());
     let signature = URL_SAFE_NO_PAD.encode(mac.finalize().into_bytes());

@@ -1,4 +1,4 @@
-//! HTTP/1.1 requests and answers as bytes, the WebSocket upgrade, and the shape of a batch of entries.
+//! HTTP/1.1 requests and responses as bytes, the WebSocket upgrade, and a split of `messages` frames without parsing them.
 
 use std::io::Write;
 use tidings_protocol::ws::generate_key;
@@ -8,7 +8,7 @@ pub fn put_request(out: &mut Vec<u8>, method: &str, path: &str, authorization: &
     put_request_of(out, (method, path), authorization, "application/json", body);
 }
 
-/// Appends a request with a body of another kind.
+/// Appends a request whose body has the content type `kind`.
 pub fn put_request_of(out: &mut Vec<u8>, (method, path): (&str, &str), authorization: &str, kind: &str, body: &[u8]) {
     // Writing to a Vec cannot fail.
     let _ = write!(
@@ -20,8 +20,8 @@ pub fn put_request_of(out: &mut Vec<u8>, (method, path): (&str, &str), authoriza
     out.extend_from_slice(body);
 }
 
-/// Appends the request that turns a connection into a WebSocket, and returns its key: an answer that holds what
-/// `derive_accept_key` makes of it is no cache's.
+/// Appends the request that upgrades a connection to a WebSocket, and returns its key. A response with the value that
+/// `derive_accept_key` makes of that key comes from a WebSocket server and not from a cache.
 pub fn put_upgrade(out: &mut Vec<u8>, path: &str) -> String {
     let key = generate_key();
     let _ = write!(
@@ -32,26 +32,32 @@ pub fn put_upgrade(out: &mut Vec<u8>, path: &str) -> String {
     key
 }
 
-/// The head of an answer: where its body stands, if all of the head has come.
+/// The head of a response.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AnswerHead {
+pub struct ResponseHead {
     pub status: u16,
+    /// Where the body begins in the buffer.
     pub body_start: usize,
+    /// `Content-Length`, in bytes; 0 without one.
     pub body_length: usize,
     /// `Transfer-Encoding: chunked`; the length is then not known from the head.
     pub chunked: bool,
-    /// The server will close the connection after this answer.
+    /// The server will close the connection after this response.
     pub closes: bool,
+    /// `Retry-After`, in seconds.
     pub retry_after: Option<u64>,
     /// `Sec-WebSocket-Accept`.
     pub accept: Option<String>,
 }
 
-/// Bytes of an answer's head that are taken; ours are a few hundred.
+/// The longest response head that is read, in bytes; those of the server have a few hundred.
 const HEAD_BYTES_MAX: usize = 16 * 1024;
 
-/// Reads an answer's head at the start of `bytes`. `Ok(None)`: more bytes are needed.
-pub fn answer_head(bytes: &[u8]) -> Result<Option<AnswerHead>, String> {
+/// Reads a response's head at the start of `bytes`. `Ok(None)`: more bytes are needed.
+///
+/// # Errors
+/// The bytes are no head of HTTP/1.1; the text says why.
+pub fn parse_response_head(bytes: &[u8]) -> Result<Option<ResponseHead>, String> {
     let Some(end) = find(&bytes[..bytes.len().min(HEAD_BYTES_MAX)], b"\r\n\r\n") else {
         return if bytes.len() > HEAD_BYTES_MAX { Err("an answer's head without end".into()) } else { Ok(None) };
     };
@@ -63,7 +69,7 @@ pub fn answer_head(bytes: &[u8]) -> Result<Option<AnswerHead>, String> {
         .and_then(|rest| rest.get(..3))
         .and_then(|code| code.parse().ok())
         .ok_or_else(|| "an answer without a status line".to_owned())?;
-    let mut head = AnswerHead {
+    let mut head = ResponseHead {
         status,
         body_start: end + 4,
         body_length: 0,
@@ -89,7 +95,10 @@ pub fn answer_head(bytes: &[u8]) -> Result<Option<AnswerHead>, String> {
     Ok(Some(head))
 }
 
-/// Joins the chunks at the start of `bytes`. `None`: more bytes are needed.
+/// Joins the chunks at the start of `bytes`. `Ok(None)`: more bytes are needed.
+///
+/// # Errors
+/// A chunk has no valid size.
 pub fn take_chunks(mut bytes: &[u8]) -> Result<Option<Vec<u8>>, String> {
     let mut body = Vec::new();
     loop {
@@ -108,19 +117,19 @@ pub fn take_chunks(mut bytes: &[u8]) -> Result<Option<Vec<u8>>, String> {
 
 /// A `messages` frame, split without parsing its entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Batch<'a> {
+pub struct MessagesFrame<'a> {
     pub cursor: &'a [u8],
     /// The entries, with commas between them.
     pub entries: &'a [u8],
 }
 
-/// Splits a `messages` frame written the way the server writes it; `None` if it is something else,
-/// which may still be a `messages` frame in another spelling.
-pub fn split_batch(payload: &[u8]) -> Option<Batch<'_>> {
+/// Splits a `messages` frame with the spacing and field order that the server writes. `None` for any other frame, which
+/// may still be a `messages` frame that is spelt differently.
+pub fn split_messages_frame(payload: &[u8]) -> Option<MessagesFrame<'_>> {
     let rest = payload.strip_prefix(b"{\"t\":\"messages\",\"cursor\":\"")?;
     let quote = rest.iter().take(128).position(|b| *b == b'"')?;
     let entries = rest[quote..].strip_prefix(b"\",\"entries\":[")?.strip_suffix(b"]}")?;
-    Some(Batch { cursor: &rest[..quote], entries })
+    Some(MessagesFrame { cursor: &rest[..quote], entries })
 }
 
 fn find(bytes: &[u8], what: &[u8]) -> Option<usize> {
@@ -135,8 +144,8 @@ mod tests {
     #[test]
     fn a_response_head_is_read_once_complete() {
         let bytes = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 2\r\nRetry-After: 3\r\n\r\n{}";
-        assert_eq!(answer_head(&bytes[..40]), Ok(None));
-        let head = answer_head(bytes).unwrap().unwrap();
+        assert_eq!(parse_response_head(&bytes[..40]), Ok(None));
+        let head = parse_response_head(bytes).unwrap().unwrap();
         assert_eq!((head.status, head.body_length, head.retry_after), (503, 2, Some(3)));
         assert_eq!(&bytes[head.body_start..], b"{}");
     }
@@ -149,9 +158,10 @@ mod tests {
 
     #[test]
     fn a_batch_is_split_and_other_frames_are_left_alone() {
-        let batch = split_batch(br#"{"t":"messages","cursor":"a.1.2.3","entries":[{"seq":1},{"seq":2}]}"#).unwrap();
+        let batch =
+            split_messages_frame(br#"{"t":"messages","cursor":"a.1.2.3","entries":[{"seq":1},{"seq":2}]}"#).unwrap();
         assert_eq!(batch.cursor, b"a.1.2.3");
         assert_eq!(batch.entries, br#"{"seq":1},{"seq":2}"#);
-        assert_eq!(split_batch(br#"{"t":"pong"}"#), None);
+        assert_eq!(split_messages_frame(br#"{"t":"pong"}"#), None);
     }
 }

@@ -6,7 +6,7 @@ mod support;
 use std::{sync::Arc, time::Duration};
 use support::*;
 use tidings_client::{
-    session::{Session, mask},
+    session::{Session, random_mask},
     token::{now_s, sign, sign_claims, sign_text},
 };
 use tidings_engine::memory::MemoryStore;
@@ -33,7 +33,7 @@ fn with_people() -> Server {
 /// A masked frame whose first byte is given.
 fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
-    put_client_frame(&mut bytes, OpCode::Data(Data::Text), payload, mask());
+    put_client_frame(&mut bytes, OpCode::Data(Data::Text), payload, random_mask());
     bytes[0] = first;
     bytes
 }
@@ -109,7 +109,7 @@ fn a_goodbye_that_may_not_be_said_is_not_repeated() {
 fn a_frame_over_the_limit_is_refused_by_its_header() {
     let mut header = vec![TEXT, 0xFF];
     header.extend_from_slice(&(FRAME_BYTES_MAX as u64 + 1).to_be_bytes());
-    header.extend_from_slice(&mask());
+    header.extend_from_slice(&random_mask());
     check_closed(&header, ErrorCode::LimitExceeded, 4005);
     header[2..10].copy_from_slice(&u64::MAX.to_be_bytes());
     // The length's highest bit must be 0: either refusal is right, nothing is allocated.
@@ -288,7 +288,7 @@ fn text_in_parts_with_pings_between_is_one_message() {
             _ => CONTINUES,
         };
         bytes.extend(frame(first, &[*byte]));
-        put_client_frame(&mut bytes, OpCode::Control(Control::Ping), b"?", mask());
+        put_client_frame(&mut bytes, OpCode::Control(Control::Ping), b"?", random_mask());
     }
     // Each byte alone, so that every frame is cut somewhere.
     for byte in bytes {

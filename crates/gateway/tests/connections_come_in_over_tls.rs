@@ -15,7 +15,7 @@ use std::{
 };
 use support::*;
 use tidings_api::listener::{Listener, ListenerConfig};
-use tidings_client::wire::{answer_head, put_upgrade};
+use tidings_client::wire::{parse_response_head, put_upgrade};
 use tidings_engine::memory::MemoryStore;
 use tidings_gateway::GatewayConfig;
 use tidings_listen::tls::{Look, protocol, server_config};
@@ -162,7 +162,7 @@ fn a_websocket_session_over_tls() {
             buffer.extend_from_slice(&part[..count]);
             let mut frames = Vec::new();
             if buffer.starts_with(b"HTTP") {
-                let Some(head) = answer_head(&buffer).unwrap() else { return frames };
+                let Some(head) = parse_response_head(&buffer).unwrap() else { return frames };
                 assert_eq!(head.status, 101);
                 buffer.drain(..head.body_start);
             }

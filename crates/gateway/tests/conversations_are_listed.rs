@@ -4,7 +4,7 @@
 mod support;
 
 use support::*;
-use tidings_client::{http::Http, session::Session};
+use tidings_client::{http::HttpClient, session::Session};
 use tidings_protocol::{
     frames::{ClientFrame, ServerFrame},
     http::ConversationPage,
@@ -25,7 +25,7 @@ fn page(session: &mut Session, after: Option<String>, limit: Option<usize>) -> C
 
 /// The page that HTTP answers with.
 fn page_over_http(server: &Server, query: &str) -> ConversationPage {
-    let mut http = Http::new(server.address, token("alice"));
+    let mut http = HttpClient::new(server.address, token("alice"));
     let answer = answered(|| http.exchange("GET", &format!("/v1/users/me/conversations{query}"), b"").unwrap());
     serde_json::from_slice(&answer.body).unwrap()
 }

@@ -5,7 +5,7 @@
 mod support;
 
 use support::*;
-use tidings_client::{http::Http, session::Session};
+use tidings_client::{http::HttpClient, session::Session};
 use tidings_protocol::{
     error::ErrorCode,
     frames::{ClientFrame, ServerFrame},
@@ -67,7 +67,7 @@ fn both_ways_at_several_sizes_while_messages_come() {
 }
 
 fn newest_of(server: &Server) -> u64 {
-    let mut http = Http::new(server.address, token("alice"));
+    let mut http = HttpClient::new(server.address, token("alice"));
     http.history("g", &at(None, 1)).unwrap().conversation_last_seq
 }
 
@@ -80,7 +80,7 @@ fn a_page_of_one_door_leads_to_the_next_of_the_other() {
         server.say("bob", "g", "hello");
     }
     let mut session = server.open("alice", "phone");
-    let mut http = Http::new(server.address, token("alice"));
+    let mut http = HttpClient::new(server.address, token("alice"));
     let last = page(&mut session, at(None, 2));
     let before = http.history("g", &at(last.previous.clone(), 2)).unwrap();
     let again = page(&mut session, at(before.next, 2));

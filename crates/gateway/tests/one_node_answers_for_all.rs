@@ -11,7 +11,7 @@ use std::{
     sync::Arc,
 };
 use support::*;
-use tidings_client::{http::Http, session::Session, wire::take_chunks};
+use tidings_client::{http::HttpClient, session::Session, wire::take_chunks};
 use tidings_engine::{cluster::bus::LocalBus, memory::MemoryStore};
 use tidings_protocol::{
     error::ErrorCode,
@@ -32,7 +32,7 @@ fn nodes() -> [Server; 2] {
 }
 
 #[track_caller]
-fn ask(http: &mut Http, method: &str, path: &str, body: Value, status: u16) -> Value {
+fn ask(http: &mut HttpClient, method: &str, path: &str, body: Value, status: u16) -> Value {
     let body = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
     let answer = answered(|| http.exchange(method, path, &body).unwrap());
     assert_eq!(answer.status, status, "{}", String::from_utf8_lossy(&answer.body));
@@ -87,7 +87,7 @@ fn the_callers_own_credential_goes_along_and_the_answer_comes_as_it_is() {
         assert!(answer.starts_with("HTTP/1.1 401 Unauthorized\r\n"), "{answer}");
         assert!(answer.contains("www-authenticate: Bearer\r\n") && answer.contains("problem+json"), "{answer}");
     }
-    let mut as_ann = Http::new(second.address, token("ann"));
+    let mut as_ann = HttpClient::new(second.address, token("ann"));
     let refused = ask(&mut as_ann, "POST", "/v1/popups/decide", json!({"user": "ben", "placement": "home"}), 403);
     assert_eq!(refused["code"], "forbidden");
     ask(&mut as_ann, "POST", "/v1/popups/decide", json!({"placement": "home"}), 204);

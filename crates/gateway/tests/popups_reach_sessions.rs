@@ -11,7 +11,7 @@ use std::time::Duration;
 use support::*;
 use tidings_client::{
     device::{DeviceFrame, DeviceSession},
-    http::Http,
+    http::HttpClient,
     session::Session,
 };
 use tidings_gateway::door::MiopDoorConfig;
@@ -74,7 +74,7 @@ fn counted(server: &Server, popup: &str, of: impl Fn(&PopupHour) -> u64) -> u64 
     server.engine.popup_counts(popup, None, None).unwrap().hours.iter().map(of).sum()
 }
 
-fn decides(app: &mut Http, body: &Value) -> u16 {
+fn decides(app: &mut HttpClient, body: &Value) -> u16 {
     app.exchange("POST", "/v1/popups/decide", body.to_string().as_bytes()).unwrap().status
 }
 

@@ -12,7 +12,7 @@ use crate::{
 };
 use serde_json::{Value, json};
 use std::time::Instant;
-use tidings_client::http::Http;
+use tidings_client::http::HttpClient;
 
 /// Messages in one request while history grows: the limit of the batch send.
 const BATCH: usize = tidings_protocol::limits::SEND_BATCH_MAX;
@@ -67,7 +67,7 @@ fn groups(args: &GrowthArgs) -> Result<(Value, Verdict), LabError> {
 /// Memory per user who is known and offline.
 fn users(args: &GrowthArgs) -> Result<Value, LabError> {
     let mut server = OwnServer::start()?;
-    let mut http = Http::new(server.address, server.api_key.clone());
+    let mut http = HttpClient::new(server.address, server.api_key.clone());
     // Warm: allocator, connection, caches.
     setup::named_users(&mut http, &setup::names("warm", 1000))?;
     let resident = |server: &OwnServer| server.pid().map_or(0, process::resident_bytes);
@@ -95,7 +95,7 @@ fn users(args: &GrowthArgs) -> Result<Value, LabError> {
 /// Commit rate and opening time as history grows.
 fn history(args: &GrowthArgs) -> Result<(Value, Verdict), LabError> {
     let mut server = OwnServer::start()?;
-    let mut http = Http::new(server.address, server.api_key.clone());
+    let mut http = HttpClient::new(server.address, server.api_key.clone());
     let pairs = 1000;
     let (a, b) = (setup::names("a", pairs), setup::names("b", pairs));
     setup::named_users(&mut http, &a)?;
@@ -142,7 +142,7 @@ fn grow(server: &OwnServer, conversations: &[(String, String)], from: u64, to: u
         (from..to).step_by(BATCH).map(|start| (start, (start + BATCH as u64).min(to))).collect();
     let next = std::sync::atomic::AtomicUsize::new(0);
     let work = || -> Result<(), LabError> {
-        let mut http = Http::new(server.address, server.api_key.clone());
+        let mut http = HttpClient::new(server.address, server.api_key.clone());
         let mut body = String::new();
         while let Some((start, end)) = batches.get(next.fetch_add(1, std::sync::atomic::Ordering::Relaxed)) {
             body.clear();
@@ -168,7 +168,7 @@ fn grow(server: &OwnServer, conversations: &[(String, String)], from: u64, to: u
 }
 
 /// A batch may be refused for the moment, whole or in part; the same ids make sending it again harmless.
-fn send_until_taken(http: &mut Http, body: &[u8]) -> Result<(), LabError> {
+fn send_until_taken(http: &mut HttpClient, body: &[u8]) -> Result<(), LabError> {
     const TRIES_MAX: usize = 1000;
     for _ in 0..TRIES_MAX {
         let answer = http.exchange("POST", "/v1/messages/batch", body)?;

@@ -11,7 +11,7 @@ use std::{
     process::{Child, Command, Stdio},
     time::{Duration, Instant},
 };
-use tidings_client::http::Http;
+use tidings_client::http::HttpClient;
 
 /// Opening a folder of ten million messages takes seconds; a debug build is slower.
 const READY_TIMEOUT: Duration = Duration::from_secs(120);
@@ -74,8 +74,8 @@ impl Target {
         }
     }
 
-    pub(crate) fn http(&self) -> Http {
-        Http::new(self.address(), self.keys().0)
+    pub(crate) fn http(&self) -> HttpClient {
+        HttpClient::new(self.address(), self.keys().0)
     }
 
     /// The process id, of a server of our own.
@@ -221,7 +221,7 @@ impl OwnServer {
         loop {
             if let Some(address) = read_listening(&listening, "http") {
                 self.address = address;
-                if Http::new(address, "").is_ready() {
+                if HttpClient::new(address, "").is_ready() {
                     return Ok(());
                 }
             }

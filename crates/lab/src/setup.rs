@@ -1,7 +1,7 @@
 //! Users and conversations for a run.
 
 use crate::{LabError, job::Conversation};
-use tidings_client::http::Http;
+use tidings_client::http::HttpClient;
 use tidings_protocol::{
     http::{ChangeMembers, ConversationKind, CreateConversation, UserUpsert},
     limits::{MEMBERS_BATCH_MAX, USERS_BATCH_MAX},
@@ -12,19 +12,19 @@ pub(crate) fn names(prefix: &str, count: usize) -> Vec<String> {
     (0..count).map(|number| format!("{prefix}-{number}")).collect()
 }
 
-pub(crate) fn users(http: &mut Http, users: Vec<UserUpsert>) -> Result<(), LabError> {
+pub(crate) fn users(http: &mut HttpClient, users: Vec<UserUpsert>) -> Result<(), LabError> {
     for part in users.chunks(USERS_BATCH_MAX) {
         http.upsert_users(part.to_vec())?;
     }
     Ok(())
 }
 
-pub(crate) fn named_users(http: &mut Http, ids: &[String]) -> Result<(), LabError> {
+pub(crate) fn named_users(http: &mut HttpClient, ids: &[String]) -> Result<(), LabError> {
     users(http, ids.iter().map(|id| UserUpsert { id: id.clone(), ..UserUpsert::default() }).collect())
 }
 
 /// Users `tag-0`, `tag-1`, … by the hundred thousand.
-pub(crate) fn many_users(http: &mut Http, tag: &str, count: usize) -> Result<(), LabError> {
+pub(crate) fn many_users(http: &mut HttpClient, tag: &str, count: usize) -> Result<(), LabError> {
     for start in (0..count).step_by(USERS_BATCH_MAX) {
         let part = start..(start + USERS_BATCH_MAX).min(count);
         let part = part.map(|number| UserUpsert { id: format!("{tag}-{number}"), ..UserUpsert::default() });
@@ -34,13 +34,13 @@ pub(crate) fn many_users(http: &mut Http, tag: &str, count: usize) -> Result<(),
 }
 
 /// A group of these users, who exist already.
-pub(crate) fn group(http: &mut Http, id: &str, members: &[String]) -> Result<Conversation, LabError> {
+pub(crate) fn group(http: &mut HttpClient, id: &str, members: &[String]) -> Result<Conversation, LabError> {
     room(http, ConversationKind::Group, id, members)
 }
 
 /// A group, or an official account with followers.
 pub(crate) fn room(
-    http: &mut Http,
+    http: &mut HttpClient,
     kind: ConversationKind,
     id: &str,
     members: &[String],
@@ -63,7 +63,7 @@ pub(crate) fn room(
 }
 
 /// A direct conversation of two users, who exist already.
-pub(crate) fn direct(http: &mut Http, a: &str, b: &str) -> Result<Conversation, LabError> {
+pub(crate) fn direct(http: &mut HttpClient, a: &str, b: &str) -> Result<Conversation, LabError> {
     let card = http.create_conversation(&CreateConversation {
         id: None,
         kind: ConversationKind::Direct,

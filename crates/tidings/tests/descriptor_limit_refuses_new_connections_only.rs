@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 use support::*;
-use tidings_client::{http::Http, token::sign};
+use tidings_client::{http::HttpClient, token::sign};
 use tidings_protocol::{
     http::UserUpsert,
     miop::{Bind, Frame, VERSION, decode, take_head},
@@ -49,7 +49,7 @@ fn asks(address: SocketAddr) -> Option<TcpStream> {
 }
 
 /// A connection whose credential is known, so that it gives way to nobody.
-fn known(server: &Server) -> Http {
+fn known(server: &Server) -> HttpClient {
     let mut open = server.http();
     assert_eq!(open.exchange("GET", "/v1/users/nobody", b"").unwrap().status, 404);
     open
@@ -112,7 +112,7 @@ fn is_alive(device: &mut TcpStream) {
     assert_eq!(answer, Frame::Heartbeat { interval_s: None }.to_bytes()[..]);
 }
 
-fn refusals(open: &mut Http) -> u64 {
+fn refusals(open: &mut HttpClient) -> u64 {
     let metrics = text(&open.exchange("GET", "/metrics", b"").unwrap().body);
     let line = metrics.lines().find_map(|line| line.strip_prefix("tidings_descriptor_refusals_total "));
     line.unwrap().parse().unwrap()

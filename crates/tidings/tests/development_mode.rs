@@ -37,7 +37,7 @@ fn the_printed_commands_work() {
     assert!(shown.starts_with("HTTP/1.1 200") && shown.contains(r#""popup":"demo""#), "{shown}");
     let nothing = paste("curl -si ").to_lowercase();
     assert!(nothing.starts_with("http/1.1 204") && nothing.contains("retry-after: "), "{nothing}");
-    let mut alice = tidings_client::http::Http::new(server.address, token);
+    let mut alice = tidings_client::http::HttpClient::new(server.address, token);
     let list = alice.exchange("GET", "/v1/users/me/conversations", b"").unwrap();
     assert!(text(&list.body).contains(r#""id":"demo""#), "{}", text(&list.body));
 }

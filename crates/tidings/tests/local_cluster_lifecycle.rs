@@ -8,7 +8,7 @@ use std::{
     process::{Child, Command, Stdio},
     time::{Duration, Instant},
 };
-use tidings_client::{http::Http, session::Session, token::sign};
+use tidings_client::{http::HttpClient, session::Session, token::sign};
 use tidings_protocol::{
     frames::{Bind, ClientFrame, ServerFrame},
     http::{CreateConversation, PushAccepted, PushStatus, SendRequest, UserUpsert},
@@ -93,7 +93,7 @@ fn replay(cluster: &Cluster) {
 fn a_message_crosses_nodes_and_a_stopped_cluster_leaves_no_process() {
     let mut cluster = Cluster::start();
     let [first, second] = cluster.nodes[..] else { panic!("two nodes: {:?}", cluster.nodes) };
-    let mut http = Http::new(first, cluster.api_key.clone());
+    let mut http = HttpClient::new(first, cluster.api_key.clone());
     let user = |id: &str| UserUpsert { id: id.into(), ..UserUpsert::default() };
     http.upsert_users(vec![user("alice"), user("bob")]).unwrap();
     let group: CreateConversation =
@@ -154,7 +154,7 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 fn leads(node: SocketAddr) -> bool {
-    let answer = Http::new(node, "").exchange("GET", "/metrics", b"").unwrap();
+    let answer = HttpClient::new(node, "").exchange("GET", "/metrics", b"").unwrap();
     String::from_utf8_lossy(&answer.body).lines().any(|line| line == "tidings_cluster_leader 1")
 }
 
@@ -170,7 +170,8 @@ fn pid_of(node: SocketAddr) -> String {
 #[test]
 fn pushes_reach_sessions_on_every_node_after_a_leader_failure() {
     let cluster = Cluster::start();
-    let mut https: Vec<Http> = cluster.nodes.iter().map(|node| Http::new(*node, cluster.api_key.clone())).collect();
+    let mut https: Vec<HttpClient> =
+        cluster.nodes.iter().map(|node| HttpClient::new(*node, cluster.api_key.clone())).collect();
     let user = |id: &str| UserUpsert { id: id.into(), ..UserUpsert::default() };
     https[0].upsert_users(vec![user("alice"), user("bob")]).unwrap();
     until("somebody leads", || cluster.nodes.iter().any(|node| leads(*node)));

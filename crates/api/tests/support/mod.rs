@@ -13,7 +13,7 @@ use tidings_api::{
     door::Door,
     listener::{Listener, ListenerConfig, Stop},
 };
-use tidings_client::{http::Http, token::sign};
+use tidings_client::{http::HttpClient, token::sign};
 use tidings_engine::{
     Engine,
     clock::{Clock, SystemClock},
@@ -152,17 +152,17 @@ impl Server {
     }
 
     /// An app server's connection.
-    pub fn app(&self) -> Http {
-        Http::new(self.address, API_KEY)
+    pub fn app(&self) -> HttpClient {
+        HttpClient::new(self.address, API_KEY)
     }
 
-    pub fn with_credential(&self, credential: &str) -> Http {
-        Http::new(self.address, credential)
+    pub fn with_credential(&self, credential: &str) -> HttpClient {
+        HttpClient::new(self.address, credential)
     }
 
     /// A user's connection.
-    pub fn user(&self, user: &str) -> Http {
-        Http::new(self.address, token(user))
+    pub fn user(&self, user: &str) -> HttpClient {
+        HttpClient::new(self.address, token(user))
     }
 
     /// Users alice, bob, carol; a group `g` of alice (its owner) and bob.
@@ -265,13 +265,13 @@ fn check_described(method: &str, path: &str, status: u16) {
 
 /// One request with its status and its body word for word.
 #[track_caller]
-pub fn check(http: &mut Http, method: &str, path: &str, body: &str, status: u16, answer: &str) {
+pub fn check(http: &mut HttpClient, method: &str, path: &str, body: &str, status: u16, answer: &str) {
     assert_eq!(expect_status(http, method, path, body, status), answer, "{method} {path}");
 }
 
 /// One request with its status; returns the body.
 #[track_caller]
-pub fn expect_status(http: &mut Http, method: &str, path: &str, body: &str, status: u16) -> String {
+pub fn expect_status(http: &mut HttpClient, method: &str, path: &str, body: &str, status: u16) -> String {
     let answer = http.exchange(method, path, body.as_bytes()).unwrap();
     let text = String::from_utf8(answer.body).unwrap();
     assert_eq!(answer.status, status, "{method} {path}: {text}");
@@ -281,7 +281,7 @@ pub fn expect_status(http: &mut Http, method: &str, path: &str, body: &str, stat
 
 /// One request that is refused with a problem of this code, whose detail holds `names`.
 #[track_caller]
-pub fn check_refused(http: &mut Http, method: &str, path: &str, body: &str, code: &str, names: &str) -> Problem {
+pub fn check_refused(http: &mut HttpClient, method: &str, path: &str, body: &str, code: &str, names: &str) -> Problem {
     let answer = http.exchange(method, path, body.as_bytes()).unwrap();
     let text = String::from_utf8(answer.body).unwrap();
     let problem: Problem = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{method} {path}: {e}: {text}"));

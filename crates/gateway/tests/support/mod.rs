@@ -15,7 +15,7 @@ use tidings_api::{
 };
 use tidings_client::{
     ClientError,
-    http::{Answer, Http},
+    http::{HttpClient, HttpResponse},
     session::Session,
     token::sign,
 };
@@ -209,8 +209,8 @@ impl Server {
         self.runtime.handle().block_on(future)
     }
 
-    pub fn app(&self) -> Http {
-        Http::new(self.address, API_KEY)
+    pub fn app(&self) -> HttpClient {
+        HttpClient::new(self.address, API_KEY)
     }
 
     pub fn users(&self, ids: &[&str]) {
@@ -430,7 +430,7 @@ pub fn check_end_with(session: &mut Session, refusal: ErrorCode, expected: u16) 
 /// Asks again as long as the answer is a 503, as every caller is told to: nothing was done then. A thread of a busy machine
 /// may let a question of another one wait for longer than the server does.
 #[track_caller]
-pub fn answered(mut ask: impl FnMut() -> Answer) -> Answer {
+pub fn answered(mut ask: impl FnMut() -> HttpResponse) -> HttpResponse {
     let deadline = Instant::now() + PATIENCE;
     loop {
         let answer = ask();

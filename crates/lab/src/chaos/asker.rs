@@ -10,7 +10,7 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
     time::{Duration, Instant},
 };
-use tidings_client::{ClientError, http::Http};
+use tidings_client::{ClientError, http::HttpClient};
 use tidings_protocol::http::{PushAccepted, PushPriority, PushRequest, PushTo};
 
 /// Longer than any run.
@@ -38,11 +38,11 @@ impl Asker<'_> {
     pub(super) fn ask_on(&self, seed: u64, enough: &AtomicBool) {
         let mut random = StdRng::seed_from_u64(seed);
         let node = |(http, _): &_| {
-            let mut http = Http::new(*http, self.doors.api_key.clone());
+            let mut http = HttpClient::new(*http, self.doors.api_key.clone());
             http.set_timeout(ASK_TIMEOUT);
             http
         };
-        let mut nodes: Vec<Http> = self.doors.nodes.iter().map(node).collect();
+        let mut nodes: Vec<HttpClient> = self.doors.nodes.iter().map(node).collect();
         let started = Instant::now();
         for number in 0u32.. {
             let due = Duration::from_secs_f64(f64::from(number) / self.per_second);
@@ -60,7 +60,7 @@ impl Asker<'_> {
     }
 
     /// Asks every node in turn until one has accepted it.
-    fn ask(&self, chosen: &[usize], nodes: &mut [Http], enough: &AtomicBool) {
+    fn ask(&self, chosen: &[usize], nodes: &mut [HttpClient], enough: &AtomicBool) {
         let devices = chosen.iter().flat_map(|guest| Guests::devices_of(*guest)).collect();
         let (number, id, body) = self.book.ask(devices, |device| self.guests.is_known(device));
         let body = match RawValue::from_string(body) {

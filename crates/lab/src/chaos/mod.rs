@@ -35,7 +35,7 @@ use pushes::Book;
 use serde_json::json;
 use std::sync::Arc;
 use step::Run;
-use tidings_client::http::Http;
+use tidings_client::http::HttpClient;
 
 /// Several messages between two reports of the clients, so that a report without one is a fault.
 const RATE_MIN: f64 = 10.0;
@@ -140,7 +140,7 @@ pub(crate) fn run(args: &ChaosArgs) -> Result<Verdict, LabError> {
 fn one_order(topology: &Topology, conversation: &str) -> Result<Result<usize, String>, LabError> {
     let mut first: Option<Vec<(u64, Option<String>)>> = None;
     for node in &topology.nodes {
-        let mut http = Http::new(node.http(), topology.api_key.clone());
+        let mut http = HttpClient::new(node.http(), topology.api_key.clone());
         let entries = timeline::read_all(&mut http, conversation)?;
         let entries: Vec<_> = entries.into_iter().map(|entry| (entry.seq, entry.client_msg_id)).collect();
         match &first {

@@ -11,7 +11,7 @@ use std::{
     },
     time::{Duration, Instant},
 };
-use tidings_client::http::Http;
+use tidings_client::http::HttpClient;
 use tidings_protocol::{
     http::{PresenceAnswer, PresenceQuery, UserPresence},
     limits::PRESENCE_BATCH_MAX,
@@ -189,7 +189,7 @@ impl Judge {
     }
 
     /// Asks one node again and again, until `enough`.
-    pub(super) fn follow(&self, node: usize, http: &mut Http, truth: impl Fn() -> Truth, enough: &AtomicBool) {
+    pub(super) fn follow(&self, node: usize, http: &mut HttpClient, truth: impl Fn() -> Truth, enough: &AtomicBool) {
         http.set_timeout(ASK_TIMEOUT);
         while !enough.load(Ordering::Relaxed) {
             let (began, before) = (Instant::now(), truth());
@@ -202,7 +202,7 @@ impl Judge {
     }
 }
 
-fn ask(http: &mut Http, truth: &Truth) -> Result<Vec<UserPresence>, LabError> {
+fn ask(http: &mut HttpClient, truth: &Truth) -> Result<Vec<UserPresence>, LabError> {
     let users: Vec<&String> = truth.keys().collect();
     let mut all = Vec::with_capacity(users.len());
     for part in users.chunks(PRESENCE_BATCH_MAX) {

@@ -29,7 +29,7 @@ use std::{
     },
     time::{Duration, Instant},
 };
-use tidings_client::http::Http;
+use tidings_client::http::HttpClient;
 
 /// A step's load goes on until its end is told.
 const PHASE: Duration = Duration::from_secs(3600);
@@ -178,7 +178,7 @@ impl<'a> Beside<'a> {
         'a: 'scope,
     {
         for node in 0..self.doors.nodes.len() {
-            let mut http = Http::new(self.doors.nodes[node].0, self.doors.api_key.clone());
+            let mut http = HttpClient::new(self.doors.nodes[node].0, self.doors.api_key.clone());
             scope.spawn(move || self.judge.follow(node, &mut http, || self.truth(), &self.enough.looks));
             let asker = Asker {
                 doors: self.doors,

@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 use tally::Tally;
-use tidings_client::http::Http;
+use tidings_client::http::HttpClient;
 
 /// How long a server lives once it is ready.
 const LIFE_MS: std::ops::Range<u64> = 20..600;
@@ -32,7 +32,7 @@ pub(crate) fn run(args: &CrashArgs) -> Result<Verdict, LabError> {
     let mut random = StdRng::seed_from_u64(seed);
     let mut server = OwnServer::start()?;
     let users = setup::names("user", args.conversations);
-    let mut http = Http::new(server.address, server.api_key.clone());
+    let mut http = HttpClient::new(server.address, server.api_key.clone());
     setup::named_users(&mut http, &users)?;
     let mut bases = HashMap::new();
     for number in 0..args.conversations {
@@ -100,7 +100,7 @@ pub(crate) fn run(args: &CrashArgs) -> Result<Verdict, LabError> {
     })?;
     let seconds = started.elapsed().as_secs_f64();
 
-    let mut http = Http::new(server.address, server.api_key.clone());
+    let mut http = HttpClient::new(server.address, server.api_key.clone());
     let mut tally = Tally::default();
     for number in 0..args.conversations {
         let conversation = &bases[&number];

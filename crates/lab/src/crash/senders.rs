@@ -11,7 +11,7 @@ use std::{
     },
     time::Duration,
 };
-use tidings_client::{ClientError, http::Http, session::Session, token};
+use tidings_client::{ClientError, http::HttpClient, session::Session, token};
 use tidings_protocol::{
     frames::ServerFrame,
     http::{NewMessage, SendRequest},
@@ -90,7 +90,7 @@ pub(super) fn body(id: &str) -> Box<RawValue> {
 
 pub(super) fn send_over_http(at: &Whereabouts, conversation: &str, user: &str, name: &str) -> Told {
     let mut told = Told::default();
-    let mut http = Http::new(at.address(), at.api_key.clone());
+    let mut http = HttpClient::new(at.address(), at.api_key.clone());
     http.set_timeout(ANSWER_TIMEOUT);
     let mut again: Vec<String> = Vec::new();
     let mut number = 0u64;
@@ -122,7 +122,7 @@ pub(super) fn send_over_http(at: &Whereabouts, conversation: &str, user: &str, n
                 again.extend(answered);
                 again.push(id);
                 std::thread::sleep(Duration::from_millis(5));
-                http = Http::new(at.address(), at.api_key.clone());
+                http = HttpClient::new(at.address(), at.api_key.clone());
                 http.set_timeout(ANSWER_TIMEOUT);
             }
         }

@@ -5,8 +5,8 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use std::borrow::Cow;
 use tidings_client::{
-    session::{CONNECT_PATH, SERVER_FRAME_BYTES_MAX, mask},
-    wire::{answer_head, put_upgrade},
+    session::{CONNECT_PATH, SERVER_FRAME_BYTES_MAX, random_mask},
+    wire::{parse_response_head, put_upgrade},
 };
 use tidings_protocol::{
     frames::ClientFrame,
@@ -86,7 +86,7 @@ pub(crate) fn put_bind(via: Via, out: &mut Vec<u8>, token: &str, device_id: &str
 pub(crate) fn put_beat(via: Via, out: &mut Vec<u8>) {
     match via {
         Via::Miop | Via::Miops => out.extend_from_slice(&HEARTBEAT),
-        Via::Ws => put_client_frame(out, OpCode::Data(Data::Text), b"{\"t\":\"ping\"}", mask()),
+        Via::Ws => put_client_frame(out, OpCode::Data(Data::Text), b"{\"t\":\"ping\"}", random_mask()),
     }
 }
 
@@ -98,13 +98,13 @@ pub(crate) fn put_ack(via: Via, out: &mut Vec<u8>, pushes: Vec<u64>) {
 }
 
 pub(crate) fn put_pong(out: &mut Vec<u8>, payload: &[u8]) {
-    put_client_frame(out, OpCode::Control(Control::Pong), payload, mask());
+    put_client_frame(out, OpCode::Control(Control::Pong), payload, random_mask());
 }
 
 fn put_json(out: &mut Vec<u8>, frame: &ClientFrame) {
     // These types hold nothing that does not serialize.
     let payload = serde_json::to_vec(frame).unwrap_or_default();
-    put_client_frame(out, OpCode::Data(Data::Text), &payload, mask());
+    put_client_frame(out, OpCode::Data(Data::Text), &payload, random_mask());
 }
 
 /// What the first whole frame of `bytes` says, and how many bytes it took; `None` when more are needed.
@@ -112,7 +112,7 @@ pub(crate) fn take(via: Via, upgraded: bool, bytes: &mut [u8]) -> Result<Option<
     match via {
         Via::Miop | Via::Miops => take_miop(bytes),
         Via::Ws if upgraded => take_ws(bytes),
-        Via::Ws => match answer_head(bytes)? {
+        Via::Ws => match parse_response_head(bytes)? {
             None => Ok(None),
             Some(head) if head.status == 101 => Ok(Some((head.body_start, Said::Upgraded))),
             Some(head) => {

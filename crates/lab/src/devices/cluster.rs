@@ -12,7 +12,7 @@ use std::{
     process::{Child, Command, Stdio},
     time::{Duration, Instant},
 };
-use tidings_client::http::Http;
+use tidings_client::http::HttpClient;
 
 /// Devices of one process: below the 20,000 files that a process may commonly open, with room for the rest.
 pub(crate) const DEVICES_PER_PROCESS: usize = 18_000;
@@ -119,7 +119,7 @@ impl Cluster {
         Ok(())
     }
 
-    pub(crate) fn http(&self) -> Http {
+    pub(crate) fn http(&self) -> HttpClient {
         self.target.http()
     }
 

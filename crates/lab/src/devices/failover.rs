@@ -12,7 +12,7 @@ use super::{
 use crate::{LabError, Verdict, process::monotonic_ns, report};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
-use tidings_client::{ClientError, http::Http};
+use tidings_client::{ClientError, http::HttpClient};
 use tidings_protocol::http::NodesAnswer;
 
 /// Pushes before the kill, and after everybody is back.
@@ -169,7 +169,7 @@ fn fall(stage: &mut Stage, args: &FailoverArgs, victims: usize) -> Result<Fall, 
 }
 
 /// Asks until it is accepted: the same `client_push_id` makes the retry safe.
-fn push(http: &mut Http, tag: &str, number: usize, refused: &mut u64) -> Result<Asked, LabError> {
+fn push(http: &mut HttpClient, tag: &str, number: usize, refused: &mut u64) -> Result<Asked, LabError> {
     loop {
         match ask(http, tag, number) {
             Err(LabError::Client(ClientError::Refused { problem, .. })) if problem.retry => {
@@ -182,7 +182,7 @@ fn push(http: &mut Http, tag: &str, number: usize, refused: &mut u64) -> Result<
 }
 
 /// Whether the server still knows that gateway, or sessions of it.
-fn knows(http: &mut Http, gateway: &str) -> Result<bool, LabError> {
+fn knows(http: &mut HttpClient, gateway: &str) -> Result<bool, LabError> {
     let answer: NodesAnswer = http.get("/v1/admin/nodes")?;
     Ok(answer.nodes.iter().any(|node| node.address == gateway))
 }

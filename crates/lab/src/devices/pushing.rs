@@ -10,7 +10,7 @@ use crate::{LabError, Verdict, process::monotonic_ns};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use std::time::{Duration, Instant};
-use tidings_client::http::Http;
+use tidings_client::http::HttpClient;
 use tidings_protocol::http::{PushPriority, PushRequest, PushTo};
 
 /// Between two looks at a push's state: the time to the last acknowledgement is known to this.
@@ -51,7 +51,7 @@ struct Status {
 }
 
 /// Asks for push `number` of the run, to every device.
-pub(crate) fn ask(http: &mut Http, tag: &str, number: usize) -> Result<Asked, LabError> {
+pub(crate) fn ask(http: &mut HttpClient, tag: &str, number: usize) -> Result<Asked, LabError> {
     let asked_ns = monotonic_ns();
     let body = push_body::write(tag, number, asked_ns / 1000);
     let body = RawValue::from_string(body).map_err(std::io::Error::from)?;
@@ -73,7 +73,7 @@ pub(crate) fn ask(http: &mut Http, tag: &str, number: usize) -> Result<Asked, La
 
 /// Looks until as many devices have acknowledged it, or nothing has changed for the whole of `patience`.
 pub(crate) fn await_acknowledged(
-    http: &mut Http,
+    http: &mut HttpClient,
     asked: &Asked,
     expected: u64,
     patience: Duration,

@@ -7,7 +7,7 @@ use super::{
 use crate::LabError;
 use serde::Serialize;
 use std::time::{Duration, Instant};
-use tidings_client::http::Http;
+use tidings_client::http::HttpClient;
 use tidings_protocol::http::PopupHour;
 
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
@@ -28,7 +28,7 @@ pub(crate) struct Balance {
 impl Balance {
     /// Reads all counts, again and again for as long as they may still grow.
     pub(crate) fn strike(
-        http: &mut Http,
+        http: &mut HttpClient,
         catalogue: &Catalogue,
         counts: &[Vec<Counts>],
         patience: Duration,
@@ -43,7 +43,7 @@ impl Balance {
         }
     }
 
-    fn look(http: &mut Http, catalogue: &Catalogue, counts: &[Vec<Counts>]) -> Result<Self, LabError> {
+    fn look(http: &mut HttpClient, catalogue: &Catalogue, counts: &[Vec<Counts>]) -> Result<Self, LabError> {
         let mut balance = Balance::default();
         for (known, counts) in catalogue.popups.iter().zip(counts) {
             let hours = hours_of(http, &known.id)?;
@@ -69,7 +69,7 @@ impl Balance {
 }
 
 /// All hours of a popup.
-pub(crate) fn hours_of(http: &mut Http, popup: &str) -> Result<Vec<PopupHour>, LabError> {
+pub(crate) fn hours_of(http: &mut HttpClient, popup: &str) -> Result<Vec<PopupHour>, LabError> {
     // A run takes minutes: a day around it is plenty.
     const HALF_DAY_MS: u64 = 12 * 60 * 60 * 1000;
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64);

@@ -17,7 +17,7 @@ use crate::{
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use tidings_client::http::Http;
+use tidings_client::http::HttpClient;
 use tidings_protocol::http::{PopupCaps, PopupSettings, PopupSpec, PopupState};
 
 /// One question that all devices ask at once, and how often it may be answered with a popup.
@@ -103,7 +103,7 @@ fn popups() -> [(&'static str, &'static str, PopupCaps); 7] {
     ]
 }
 
-fn configure(http: &mut Http) -> Result<(), LabError> {
+fn configure(http: &mut HttpClient) -> Result<(), LabError> {
     refuse_others_popups(http)?;
     let settings = PopupSettings {
         caps: PopupCaps { total: Some(TOTAL), ..PopupCaps::default() },
@@ -133,7 +133,7 @@ fn zone_of_noon() -> String {
     format!("Etc/GMT{}{}", if ahead > 0 { '-' } else { '+' }, ahead.abs())
 }
 
-fn counted(http: &mut Http) -> Result<u64, LabError> {
+fn counted(http: &mut HttpClient) -> Result<u64, LabError> {
     let mut counted = 0;
     for (id, ..) in popups() {
         counted += hours_of(http, id)?.iter().map(|hour| hour.shown).sum::<u64>();

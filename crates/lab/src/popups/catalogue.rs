@@ -3,7 +3,7 @@
 use super::people::{COUNTRIES, LANGUAGES, PLANS, PLATFORMS, TAGS, mixed};
 use crate::{LabError, server::Target};
 use serde_json::{Value, json, value::RawValue};
-use tidings_client::http::Http;
+use tidings_client::http::HttpClient;
 use tidings_protocol::http::{
     PopupAction, PopupButton, PopupCaps, PopupContent, PopupSettings, PopupSpec, PopupState, PopupVariant, PopupWindow,
     Weekday,
@@ -93,13 +93,13 @@ impl Known {
     }
 }
 
-pub(crate) fn put_popup(http: &mut Http, id: &str, spec: &PopupSpec) -> Result<(), LabError> {
+pub(crate) fn put_popup(http: &mut HttpClient, id: &str, spec: &PopupSpec) -> Result<(), LabError> {
     let _: Value = http.put(&format!("/v1/popups/{id}"), spec)?;
     Ok(())
 }
 
 /// A run counts every decision; those for popups of somebody else would be taken for faults.
-pub(crate) fn refuse_others_popups(http: &mut Http) -> Result<(), LabError> {
+pub(crate) fn refuse_others_popups(http: &mut HttpClient) -> Result<(), LabError> {
     let page: Value = http.get("/v1/popups?limit=1")?;
     match page["popups"].as_array().is_some_and(Vec::is_empty) {
         true => Ok(()),
@@ -107,7 +107,7 @@ pub(crate) fn refuse_others_popups(http: &mut Http) -> Result<(), LabError> {
     }
 }
 
-fn put_segment(http: &mut Http, segment: &str, lines: &str) -> Result<(), LabError> {
+fn put_segment(http: &mut HttpClient, segment: &str, lines: &str) -> Result<(), LabError> {
     let answer = http.exchange_text("PUT", &format!("/v1/popup-segments/{segment}"), "text/plain", lines.as_bytes())?;
     match answer.status {
         200..=299 => Ok(()),

@@ -2,7 +2,7 @@
 
 use crate::LabError;
 use serde::Serialize;
-use tidings_client::http::Http;
+use tidings_client::http::HttpClient;
 
 /// The counters that a run is interested in, at one moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
@@ -15,7 +15,7 @@ pub(crate) struct Metrics {
 
 impl Metrics {
     /// Of a server that has none: zeros.
-    pub(crate) fn read(http: &mut Http) -> Result<Self, LabError> {
+    pub(crate) fn read(http: &mut HttpClient) -> Result<Self, LabError> {
         let answer = http.exchange("GET", "/metrics", b"")?;
         Ok(Metrics::of(&String::from_utf8_lossy(&answer.body)))
     }

@@ -12,7 +12,7 @@ use crate::{
 };
 use serde::Serialize;
 use std::time::Duration;
-use tidings_client::http::Http;
+use tidings_client::http::HttpClient;
 
 /// A stretch of load with what it cost the server.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -43,7 +43,7 @@ pub(crate) struct Stage {
     pub(crate) target: Target,
     pub(crate) connections: Connections,
     pub(crate) tag: String,
-    http: Http,
+    http: HttpClient,
     client_core: usize,
 }
 
@@ -82,7 +82,7 @@ impl Stage {
         self.target.finish()
     }
 
-    pub(crate) fn http(&mut self) -> &mut Http {
+    pub(crate) fn http(&mut self) -> &mut HttpClient {
         &mut self.http
     }
 }

@@ -10,7 +10,7 @@ use std::{
     path::{Path, PathBuf},
     time::Duration,
 };
-use tidings_client::http::Http;
+use tidings_client::http::HttpClient;
 
 /// A debug build on a busy machine.
 const READY_TIMEOUT: Duration = Duration::from_secs(120);
@@ -76,7 +76,7 @@ impl Node {
     }
 
     pub(super) fn wait_until_ready(&mut self) -> Result<(), LabError> {
-        let mut asking = Http::new(self.http(), "");
+        let mut asking = HttpClient::new(self.http(), "");
         asking.set_timeout(ASK_TIMEOUT);
         self.part.wait_until(READY_TIMEOUT, || asking.is_ready())
     }

@@ -5,10 +5,10 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use std::{borrow::Cow, collections::VecDeque, io};
 use tidings_client::{
-    link::Link,
-    session::{SERVER_FRAME_BYTES_MAX, closed, mask},
+    nonblocking::NonblockingSocket,
+    session::{SERVER_FRAME_BYTES_MAX, closed_error, random_mask},
     token,
-    wire::answer_head,
+    wire::parse_response_head,
 };
 use tidings_protocol::{
     frames::{Bind, ClientFrame, ServerFrame},
@@ -35,7 +35,7 @@ pub(crate) enum Broken {
 
 #[derive(Debug)]
 pub(crate) struct Connection {
-    pub(crate) link: Link,
+    pub(crate) link: NonblockingSocket,
     pub(crate) state: State,
     /// Which of the servers it is on.
     pub(crate) home: usize,
@@ -88,7 +88,7 @@ impl State {
         }
         let mut taken = 0;
         if self.stage == Stage::Upgrading {
-            let Some(head) = answer_head(bytes).map_err(Broken::Protocol)? else { return Ok(0) };
+            let Some(head) = parse_response_head(bytes).map_err(Broken::Protocol)? else { return Ok(0) };
             if head.status != 101 {
                 return Err(Broken::Protocol(format!("the upgrade was answered with {}", head.status)));
             }
@@ -103,10 +103,10 @@ impl State {
             match frame.opcode {
                 OpCode::Data(Data::Text) => self.take_text(&bytes[payload], desk)?,
                 OpCode::Control(Control::Ping) => {
-                    put_client_frame(&mut self.reply, OpCode::Control(Control::Pong), &bytes[payload], mask());
+                    put_client_frame(&mut self.reply, OpCode::Control(Control::Pong), &bytes[payload], random_mask());
                 }
                 OpCode::Control(Control::Close) => {
-                    return Err(Broken::Protocol(closed(&bytes[payload]).to_string()));
+                    return Err(Broken::Protocol(closed_error(&bytes[payload]).to_string()));
                 }
                 _ => {}
             }
@@ -130,7 +130,7 @@ impl State {
     fn reply_with(&mut self, frame: &ClientFrame) {
         // Our own frames always serialize.
         let payload = serde_json::to_vec(frame).unwrap_or_default();
-        put_client_frame(&mut self.reply, OpCode::Data(Data::Text), &payload, mask());
+        put_client_frame(&mut self.reply, OpCode::Data(Data::Text), &payload, random_mask());
     }
 
     fn take_text(&mut self, payload: &[u8], desk: &mut Desk) -> Result<(), Broken> {
@@ -235,7 +235,7 @@ impl State {
 
     /// Answers to HTTP sends. One is under way at a time, so one is expected at most.
     fn take_answers(&mut self, bytes: &[u8], desk: &mut Desk) -> Result<usize, Broken> {
-        let Some(head) = answer_head(bytes).map_err(Broken::Protocol)? else { return Ok(0) };
+        let Some(head) = parse_response_head(bytes).map_err(Broken::Protocol)? else { return Ok(0) };
         let Some(body) = bytes.get(head.body_start..head.body_start + head.body_length) else { return Ok(0) };
         let Role::HttpSender { in_flight } = &mut self.role else { return Ok(0) };
         let messages = std::mem::take(in_flight);

@@ -18,8 +18,8 @@ use std::{
     time::Duration,
 };
 use tidings_client::{
-    link::{Link, Reading},
-    session::{CONNECT_PATH, mask},
+    nonblocking::{NonblockingSocket, ReadOutcome},
+    session::{CONNECT_PATH, random_mask},
     wire::put_upgrade,
 };
 use tidings_protocol::ws::{Data, OpCode, put_client_frame};
@@ -108,7 +108,7 @@ impl Fleet {
         Ok(fleet)
     }
 
-    fn open_link(&mut self, number: usize, home: usize) -> io::Result<Link> {
+    fn open_link(&mut self, number: usize, home: usize) -> io::Result<NonblockingSocket> {
         let address = self.addresses[home];
         let source = match address.ip() {
             IpAddr::V4(ip) if ip.is_loopback() => {
@@ -117,7 +117,7 @@ impl Fleet {
             }
             _ => None,
         };
-        let mut link = Link::connect(address, source)?;
+        let mut link = NonblockingSocket::connect(address, source)?;
         self.poll.registry().register(link.stream(), Token(number), Interest::READABLE | Interest::WRITABLE)?;
         self.opening += 1;
         Ok(link)
@@ -269,7 +269,7 @@ impl Fleet {
             let connection = &mut self.connections[self.next_ping];
             self.next_ping = (self.next_ping + 1) % all;
             if connection.state.stage == Stage::Live && !matches!(connection.state.role, Role::HttpSender { .. }) {
-                put_client_frame(connection.link.out(), OpCode::Data(Data::Text), b"{\"t\":\"ping\"}", mask());
+                put_client_frame(connection.link.out(), OpCode::Data(Data::Text), b"{\"t\":\"ping\"}", random_mask());
                 // A failure shows as an event, too.
                 let _ = connection.link.flush();
             }
@@ -286,7 +286,7 @@ impl Fleet {
 
     /// Gathers a frame for a session; it goes out with [`flush`](Self::flush).
     pub(crate) fn gather(&mut self, number: usize, payload: &[u8]) {
-        put_client_frame(self.connections[number].link.out(), OpCode::Data(Data::Text), payload, mask());
+        put_client_frame(self.connections[number].link.out(), OpCode::Data(Data::Text), payload, random_mask());
         if self.dirty.last() != Some(&number) {
             self.dirty.push(number);
         }
@@ -342,14 +342,14 @@ fn serve(
     if event.is_readable() || event.is_read_closed() {
         let mut reading = link.read(buffer, |bytes| state.take(bytes, desk))?;
         // The end may stand behind the last bytes.
-        if event.is_read_closed() && reading == Reading::Drained {
+        if event.is_read_closed() && reading == ReadOutcome::Drained {
             reading = link.read(buffer, |bytes| state.take(bytes, desk))?;
         }
         if !state.reply.is_empty() {
             link.out().append(&mut state.reply);
             link.flush()?;
         }
-        if reading == Reading::Ended {
+        if reading == ReadOutcome::Ended {
             return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
         }
     }

@@ -11,7 +11,7 @@ use std::{
     borrow::Cow,
     collections::{BTreeMap, BTreeSet},
 };
-use tidings_client::wire::split_batch;
+use tidings_client::wire::split_messages_frame;
 
 /// An entry that is none of the messages this run sent, such as a change of members.
 pub const NO_MESSAGE: u32 = u32::MAX;
@@ -198,7 +198,7 @@ impl Verifier {
         judge: &mut impl Judge,
         now: u64,
     ) -> Option<Cow<'a, [u8]>> {
-        if let Some(batch) = split_batch(payload)
+        if let Some(batch) = split_messages_frame(payload)
             && self.take_known(receiver, batch.entries, judge, now)
         {
             return Some(Cow::Borrowed(batch.cursor));

@@ -48,7 +48,7 @@ impl Backup {
             Some(key) => key,
             None => Keys::read(&settings.data_dir)?.context("no api_key is set")?.api_key,
         };
-        let mut http = tidings_client::http::Http::new(running_server(&self.settings)?, key);
+        let mut http = tidings_client::http::HttpClient::new(running_server(&self.settings)?, key);
         http.set_timeout(BACKUP_TIMEOUT);
         let request = serde_json::json!({ "path": folder.display().to_string() });
         let made: serde_json::Value = http.post("/v1/admin/backup", &request)?;

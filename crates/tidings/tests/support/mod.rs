@@ -8,7 +8,7 @@ use std::{
     process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio},
     time::Duration,
 };
-use tidings_client::{http::Http, session::Session, token::sign};
+use tidings_client::{http::HttpClient, session::Session, token::sign};
 
 pub const API_KEY: &str = "the-key-of-the-app";
 pub const TOKEN_KEY: &str = "the secret that the app signs with";
@@ -83,8 +83,8 @@ impl Server {
         Server { child, stdout, address: address.parse().unwrap() }
     }
 
-    pub fn http(&self) -> Http {
-        Http::new(self.address, API_KEY)
+    pub fn http(&self) -> HttpClient {
+        HttpClient::new(self.address, API_KEY)
     }
 
     pub fn session(&self, user: &str, cursor: Option<&str>) -> Session {

@@ -27,7 +27,7 @@ use std::{
     thread::JoinHandle,
     time::{Duration, Instant},
 };
-use tidings_client::http::Http;
+use tidings_client::http::HttpClient;
 use told::Told;
 
 /// Devices of a guest, as presence names them.
@@ -47,7 +47,7 @@ pub(super) struct Guests {
 impl Guests {
     /// Makes the users, and returns when all their devices are there.
     pub(super) fn arrive(doors: &Arc<Doors>, book: &Arc<Book>, patience: Duration) -> Result<Self, LabError> {
-        let mut http = Http::new(doors.nodes[0].0, doors.api_key.clone());
+        let mut http = HttpClient::new(doors.nodes[0].0, doors.api_key.clone());
         setup::named_users(&mut http, &doors.guests)?;
         setup::group(&mut http, &doors.group, &doors.guests)?;
         let mut slots = Vec::new();

@@ -11,7 +11,7 @@ use std::{
     },
     time::{Duration, Instant},
 };
-use tidings_client::http::{Answer, Http};
+use tidings_client::http::{HttpClient, HttpResponse};
 use tidings_protocol::http::{Decision, PopupEventsAccepted};
 
 /// What is not answered within this is asked again.
@@ -71,7 +71,7 @@ impl Lives {
     }
 
     /// Remembers an answer that is neither what was asked for nor a refusal for the moment.
-    fn look_at(&self, path: &str, answer: &Answer) {
+    fn look_at(&self, path: &str, answer: &HttpResponse) {
         if !matches!(answer.status, 200 | 202 | 204 | 429 | 503) {
             let first = || (0, format!("{path}: {} {}", answer.status, String::from_utf8_lossy(&answer.body)));
             lock(&self.odd).entry(answer.status).or_insert_with(first).0 += 1;
@@ -112,9 +112,9 @@ impl Lives {
         self.stop.load(Ordering::Relaxed)
     }
 
-    fn connect(&self) -> (Http, usize) {
+    fn connect(&self) -> (HttpClient, usize) {
         let (address, life) = *lock(&self.now);
-        let mut http = Http::new(address, self.api_key.clone());
+        let mut http = HttpClient::new(address, self.api_key.clone());
         http.set_timeout(ANSWER_TIMEOUT);
         (http, life)
     }
@@ -253,7 +253,7 @@ pub(super) fn report_on(lives: &Lives, thread: usize) -> Told {
 }
 
 /// Nothing: not answered, or refused for the moment.
-fn report(lives: &Lives, http: &mut Http, events: &[Reported]) -> Option<PopupEventsAccepted> {
+fn report(lives: &Lives, http: &mut HttpClient, events: &[Reported]) -> Option<PopupEventsAccepted> {
     let events: Vec<_> =
         events.iter().map(|event| json!({ "id": event.id, "decision": event.decision, "type": event.kind })).collect();
     let body = json!({ "events": events }).to_string();

@@ -15,7 +15,7 @@ use load::{Lives, Shown, decide_on, report_on};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::time::{Duration, Instant};
 use tally::Tally;
-use tidings_client::http::Http;
+use tidings_client::http::HttpClient;
 use tidings_protocol::http::{PopupCaps, PopupSpec, PopupState};
 
 /// How long a server lives once it is ready.
@@ -37,7 +37,7 @@ pub(crate) fn run(args: &PopupCrashArgs) -> Result<Verdict, LabError> {
     println!("seed {seed}");
     let mut random = StdRng::seed_from_u64(seed);
     let mut server = OwnServer::start()?;
-    let mut http = Http::new(server.address, server.api_key.clone());
+    let mut http = HttpClient::new(server.address, server.api_key.clone());
     for (number, (id, strict)) in POPUPS.into_iter().enumerate() {
         let spec = PopupSpec {
             state: PopupState::Live,
@@ -81,7 +81,7 @@ pub(crate) fn run(args: &PopupCrashArgs) -> Result<Verdict, LabError> {
     // Whatever was answered before a clean stop is remembered, however late it came.
     server.stop()?;
     server.launch()?;
-    let mut http = Http::new(server.address, server.api_key.clone());
+    let mut http = HttpClient::new(server.address, server.api_key.clone());
     tally.remembered(&mut http, &lives.take_shown(), None)?;
     tally.hold_events(&mut http, &reports)?;
     tally.hold_against(lives.take_odd());
@@ -117,7 +117,7 @@ fn kill_once(
     server.launch()?;
     *killed += 1;
     eprintln!("{killed} of {} kills, the last server lived {} ms", args.kills, life.as_millis());
-    let mut http = Http::new(server.address, server.api_key.clone());
+    let mut http = HttpClient::new(server.address, server.api_key.clone());
     lives.ended_at(at);
     lives.pause(true);
     let shown = lives.take_shown();

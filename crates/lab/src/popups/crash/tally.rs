@@ -12,7 +12,7 @@ use std::{
     collections::{BTreeMap, HashMap},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
-use tidings_client::http::Http;
+use tidings_client::http::HttpClient;
 use tidings_protocol::http::ExportedEvent;
 
 const PROBLEMS_MAX: usize = 20;
@@ -89,7 +89,7 @@ impl Tally {
     /// with them, those who were answered within the bound before their server's kill may be forgotten.
     pub(super) fn remembered(
         &mut self,
-        http: &mut Http,
+        http: &mut HttpClient,
         shown: &[Shown],
         lives: Option<&Lives>,
     ) -> Result<(), LabError> {
@@ -136,7 +136,7 @@ impl Tally {
     }
 
     /// Holds export and counts against what was accepted.
-    pub(super) fn hold_events(&mut self, http: &mut Http, reports: &[Told]) -> Result<(), LabError> {
+    pub(super) fn hold_events(&mut self, http: &mut HttpClient, reports: &[Told]) -> Result<(), LabError> {
         let mut stored: HashMap<String, ExportedEvent> = HashMap::new();
         let mut by_kind: HashMap<(String, &'static str), u64> = HashMap::new();
         for event in self.export(http)? {
@@ -195,7 +195,7 @@ impl Tally {
     }
 
     /// Everything from before the run until now, in slices of time.
-    fn export(&self, http: &mut Http) -> Result<Vec<ExportedEvent>, LabError> {
+    fn export(&self, http: &mut HttpClient) -> Result<Vec<ExportedEvent>, LabError> {
         let (mut events, end) = (Vec::new(), now_ms() + 1_000);
         let mut from = self.begun_ms.saturating_sub(1_000);
         while from < end {
@@ -290,7 +290,7 @@ impl Tally {
 }
 
 /// Whether the user is shown the popup once more.
-fn ask_again(http: &mut Http, one: &Shown) -> Result<bool, LabError> {
+fn ask_again(http: &mut HttpClient, one: &Shown) -> Result<bool, LabError> {
     for _ in 0..REFUSED_MAX {
         let answer = http.exchange("POST", "/v1/popups/decide", &question(&one.user, one.placement))?;
         match answer.status {

@@ -1,8 +1,8 @@
 //! A nonblocking socket that a poll loop drives.
 //!
-//! A lab holds ten thousand of these, nearly all idle: so reading goes through one buffer that all
-//! links of a thread share, and a link keeps bytes of its own only while a frame is cut or the
-//! kernel's send buffer is full.
+//! The lab holds ten thousand of these, nearly all idle: so reading goes through one buffer that all
+//! sockets of a thread share, and a socket keeps bytes of its own only while a frame is incomplete or
+//! the kernel's send buffer is full.
 
 use mio::net::TcpStream;
 use std::{
@@ -10,29 +10,33 @@ use std::{
     net::SocketAddr,
 };
 
-/// A socket and what is under way on it.
+/// A socket with its incomplete input and its unsent output.
 #[derive(Debug)]
-pub struct Link {
+pub struct NonblockingSocket {
     stream: TcpStream,
-    /// The head of what comes next, cut by the end of the last read.
-    cut: Vec<u8>,
-    /// What is still to be written, from `written` on.
+    /// The beginning of a frame that the last read did not complete.
+    partial: Vec<u8>,
+    /// The bytes to send; those before `written` are sent.
     out: Vec<u8>,
     written: usize,
 }
 
-/// What reading came to.
+/// Why reading stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reading {
+pub enum ReadOutcome {
     /// The socket is drained; wait for the next event.
     Drained,
     /// The other side closed.
     Ended,
 }
 
-impl Link {
+impl NonblockingSocket {
     /// Starts to connect, from `source` if given (port 0), so that more connections than one
     /// address has ports can be held.
+    ///
+    /// # Errors
+    /// The socket could not be made or bound, or the connection was refused at once. A later refusal shows when the socket is
+    /// read or written.
     pub fn connect(address: SocketAddr, source: Option<SocketAddr>) -> io::Result<Self> {
         let stream = match source {
             None => TcpStream::connect(address)?,
@@ -49,9 +53,9 @@ impl Link {
                 TcpStream::from_std(socket.into())
             }
         };
-        // Fails while the connection is under way on some systems, and is only a matter of speed.
+        // Fails on some systems until the connection is established; without it the connection is only slower.
         let _ = stream.set_nodelay(true);
-        Ok(Link { stream, cut: Vec::new(), out: Vec::new(), written: 0 })
+        Ok(NonblockingSocket { stream, partial: Vec::new(), out: Vec::new(), written: 0 })
     }
 
     /// The socket, to register it with a poll.
@@ -69,7 +73,10 @@ impl Link {
         self.written < self.out.len()
     }
 
-    /// Writes what has gathered, as far as the kernel takes it; the rest goes when the socket is writable.
+    /// Writes the bytes that wait, as far as the kernel takes them; call it again when the socket is writable.
+    ///
+    /// # Errors
+    /// The connection is broken.
     pub fn flush(&mut self) -> io::Result<()> {
         while self.written < self.out.len() {
             match self.stream.write(&self.out[self.written..]) {
@@ -88,48 +95,51 @@ impl Link {
         Ok(())
     }
 
-    /// Reads until the socket is drained. `take` is shown what has come and says how much of it it took;
-    /// what it leaves is shown again with what comes next. `buffer` grows when a frame does not fit.
+    /// Reads until the socket is drained. `take` is called with the bytes that have arrived and returns how many of them it
+    /// consumed; the rest is passed to it again, in front of the next bytes. `buffer` grows when a frame does not fit.
+    ///
+    /// # Errors
+    /// The connection is broken, or `take` failed.
     pub fn read<E: From<io::Error>>(
         &mut self,
         buffer: &mut Vec<u8>,
         mut take: impl FnMut(&mut [u8]) -> Result<usize, E>,
-    ) -> Result<Reading, E> {
+    ) -> Result<ReadOutcome, E> {
         loop {
-            let kept = self.cut.len();
+            let kept = self.partial.len();
             if kept >= buffer.len() / 2 {
-                // What `take` refuses to take bounds this: it knows the longest frame.
+                // `take` bounds this: it fails for a frame that is too long.
                 buffer.resize((kept * 2).max(BUFFER_BYTES_MIN), 0);
             }
-            buffer[..kept].copy_from_slice(&self.cut);
+            buffer[..kept].copy_from_slice(&self.partial);
             let count = match self.stream.read(&mut buffer[kept..]) {
-                Ok(0) => return Ok(Reading::Ended),
+                Ok(0) => return Ok(ReadOutcome::Ended),
                 Ok(count) => count,
                 Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::NotConnected) => {
-                    return Ok(Reading::Drained);
+                    return Ok(ReadOutcome::Drained);
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 Err(error) => return Err(error.into()),
             };
             let filled = kept + count;
             let taken = take(&mut buffer[..filled])?;
-            self.cut.clear();
+            self.partial.clear();
             if taken < filled {
-                self.cut.extend_from_slice(&buffer[taken..filled]);
-            } else if self.cut.capacity() > 0 {
-                self.cut = Vec::new();
+                self.partial.extend_from_slice(&buffer[taken..filled]);
+            } else if self.partial.capacity() > 0 {
+                self.partial = Vec::new();
             }
-            // A short read drained the socket: the next event tells of more (epoll(7)).
+            // A short read drained the socket: the next event announces more (epoll(7)).
             if filled < buffer.len() {
-                return Ok(Reading::Drained);
+                return Ok(ReadOutcome::Drained);
             }
         }
     }
 }
 
-/// A shared read buffer is never smaller.
+/// The smallest shared read buffer.
 const BUFFER_BYTES_MIN: usize = 16 * 1024;
-/// A write buffer up to this size is kept for the next write; idle links keep none worth counting.
+/// A write buffer up to this size is kept for the next write; a larger one is freed once it is sent.
 const KEPT_BYTES_MAX: usize = 64 * 1024;
 /// Linux's "in progress" for a nonblocking connect.
 const EINPROGRESS: i32 = 115;
