@@ -1,14 +1,14 @@
-//! Follows the commit order: what comes in order goes to the lanes, what comes early waits, what does not come is
-//! read back from the store.
+//! Follows the commit order: a batch that is next in order goes to the lanes, one that comes early is kept, and one that
+//! does not come is read back from the store.
 //!
 //! ```text
-//! own commits ──────┐
-//! bus ── others' ───┼──▶ waiting, by position ── next in order ──▶ caches, lanes
-//! log ── read back ─┘         │ a gap that stays, or a look now and then
-//!         ▲───────────────────┘
+//! this node's commits ──┐
+//! bus: peers' commits ──┼──▶ pending, by position ── next in order ──▶ caches, lanes
+//! log: read back ───────┘          │ a gap that stays, or a regular poll
+//!         ▲────────────────────────┘
 //! ```
-//! In reading order: this file, what comes and when it is next; `reading`, the thread that reads back; `ends`, whether the store is
-//! still the one that it was.
+//! In reading order: this file, how batches are offered and when each is next; `read_back`, the thread that reads from the
+//! store; `divergence`, whether the store still has what this node took.
 
 use super::{
     bus::Bus,
@@ -24,7 +24,7 @@ use crate::{
     store::Span,
 };
 use bytes::Bytes;
-use ends::{Ends, end_of};
+use divergence::{DivergenceChecks, fingerprint_of};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -32,64 +32,66 @@ use std::{
     time::{Duration, Instant},
 };
 
-mod ends;
-mod reading;
+mod divergence;
+mod read_back;
 
-/// How long a gap may last before it is read back: what fills it is on its way over the bus.
-const PATIENCE: Duration = Duration::from_millis(20);
-/// When the lanes are looked at again that had no room.
-const ROOM_EVERY: Duration = Duration::from_millis(2);
-/// Places read back at once.
+/// How long a gap may last before it is read back: what fills it is usually on its way over the bus.
+const GAP_GRACE: Duration = Duration::from_millis(20);
+/// When the lanes had no room, they are tried again after this.
+const BACKPRESSURE_RETRY: Duration = Duration::from_millis(2);
+/// Records read back at once.
 const READ_MAX: usize = 2_000;
-/// Others' commits that wait for a gap to close, and their bytes. Above, they are dropped, and read back later.
-const WAITING_MAX: usize = 1_024;
-const WAITING_BYTES_MAX: usize = 32 << 20;
-/// What changes nothing in the order may be told late: looks are put off for this long at most.
-const FAR: Duration = Duration::from_secs(3_600);
+/// Peers' batches that wait for a gap to close, and their bytes. More are dropped, and read back later.
+const PENDING_MAX: usize = 1_024;
+const PENDING_BYTES_MAX: usize = 32 << 20;
+/// A poll that is so far away stands for none.
+const UNSCHEDULED: Duration = Duration::from_secs(3_600);
 
-/// A gap that has lasted so long is asked of another node too, and of the next one after twice the time, and so on: the
-/// store may be out of reach of this one.
-const ASK_AFTER: Duration = Duration::from_millis(250);
-const ASK_DOUBLINGS_MAX: u32 = 5;
-/// What was said of commits lately, for nodes that ask: so many bytes, and so many in an answer.
-const SAID_BYTES_MAX: usize = 16 << 20;
-const ANSWER_MAX: usize = 64;
+/// When a gap has lasted so long, this node asks a peer for the missing batches, because it may be cut off from the store.
+/// It asks the next peer after twice the time, and so on.
+const REQUEST_AFTER: Duration = Duration::from_millis(250);
+const REQUEST_DOUBLINGS_MAX: u32 = 5;
+/// Recent batches are kept, encoded, for peers that ask for them: so many bytes, and so many batches in a response.
+const RECENT_BATCHES_BYTES_MAX: usize = 16 << 20;
+const RESPONSE_BATCHES_MAX: usize = 64;
 
-/// What may come next.
-enum Offered {
-    Own(Vec<Item>),
-    Others(WireBatch),
+enum BatchContent {
+    Local(Vec<Item>),
+    Remote(WireBatch),
 }
 
-struct Waiting {
+/// A batch that is not applied yet.
+struct PendingBatch {
     span: Span,
-    offered: Offered,
-    /// The same as a message, if it is one already.
-    said: Option<Bytes>,
+    content: BatchContent,
+    /// The batch as a bus message.
+    encoded: Bytes,
 }
 
-impl Waiting {
-    /// What it holds for others' sake; this node's own are bounded by their places in the lanes.
+impl PendingBatch {
+    fn is_local(&self) -> bool {
+        matches!(self.content, BatchContent::Local(_))
+    }
+
+    /// What the batch counts towards [`PENDING_BYTES_MAX`]. Local batches count nothing: they are bounded by their slots in
+    /// the lanes.
     fn bytes(&self) -> usize {
-        match &self.offered {
-            Offered::Own(_) => 0,
-            Offered::Others(_) => self.said.as_ref().map_or(0, Bytes::len),
-        }
+        if self.is_local() { 0 } else { self.encoded.len() }
     }
 }
 
-/// Messages of commits, oldest first.
+/// The batches that were applied last, as bus messages, oldest first.
 #[derive(Default)]
-struct Said {
+struct RecentBatches {
     messages: VecDeque<(Span, Bytes)>,
     bytes: usize,
 }
 
-impl Said {
+impl RecentBatches {
     fn push(&mut self, span: Span, message: Bytes) {
         self.bytes += message.len();
         self.messages.push_back((span, message));
-        while self.bytes > SAID_BYTES_MAX
+        while self.bytes > RECENT_BATCHES_BYTES_MAX
             && let Some((_, oldest)) = self.messages.pop_front()
         {
             self.bytes -= oldest.len();
@@ -97,51 +99,52 @@ impl Said {
     }
 }
 
-/// Since when a gap lasts, and when it was asked for last.
 struct Gap {
-    asked: Instant,
-    turn: usize,
+    /// When a peer was asked last, or when the gap was noticed.
+    requested_at: Instant,
+    attempts: usize,
 }
 
-/// Asks another node for what comes after a position; the number is for taking turns.
-type Ask = Box<dyn Fn(Position, usize) + Send + Sync>;
+/// Asks a peer for the batches after a position. The number of the attempt chooses the peer.
+type RequestBatches = Box<dyn Fn(Position, usize) + Send + Sync>;
 
 struct State {
     applied: Position,
-    /// By the position that each comes after.
-    waiting: BTreeMap<Position, Waiting>,
-    waiting_bytes: usize,
-    /// Places to read back at once.
+    /// By the position that each batch comes after.
+    pending: BTreeMap<Position, PendingBatch>,
+    pending_bytes: usize,
+    /// Records to read back at once.
     read_limit: usize,
-    /// When the log is looked at next.
-    look: Instant,
-    /// The next in order waits for room in the lanes.
-    crowded: bool,
+    /// When the log is read next.
+    next_poll: Instant,
+    /// The next batch in order waits for room in the lanes.
+    backpressured: bool,
     gap: Option<Gap>,
-    said: Said,
-    ends: Ends,
+    recent_batches: RecentBatches,
+    divergence: DivergenceChecks,
     stopping: bool,
     trouble: Option<String>,
-    /// The store has not the history that this node has: nothing that is committed now can be told from what was.
-    astray: bool,
+    /// The store's history is not the one that this node has followed: the node cannot tell which of its commits are lost.
+    diverged: bool,
 }
 
 pub(crate) struct Follower {
     state: Mutex<State>,
-    /// The thread that reads back has something to do.
-    work: Condvar,
-    moved: Condvar,
+    /// `next_poll` came nearer, or the follower stops.
+    poll_changed: Condvar,
+    /// `applied` moved, or the follower stops.
+    advanced: Condvar,
     pub(crate) recent_entries: RecentEntries,
-    ask: OnceLock<Ask>,
+    request_batches: OnceLock<RequestBatches>,
     applier: Applier,
     log: Arc<dyn CommitLog>,
     bus: Arc<dyn Bus>,
     metrics: Arc<Metrics>,
-    began: Instant,
+    started: Instant,
 }
 
 impl Follower {
-    /// `from`: everything up to there is read from the store, never handed to lanes.
+    /// Follows from this position on. What was committed before is read from the store and never handed to the lanes.
     pub(crate) fn new(
         from: Position,
         recent_bytes_max: usize,
@@ -151,189 +154,190 @@ impl Follower {
     ) -> Self {
         let state = State {
             applied: from,
-            waiting: BTreeMap::new(),
-            waiting_bytes: 0,
+            pending: BTreeMap::new(),
+            pending_bytes: 0,
             read_limit: READ_MAX,
-            look: Instant::now(),
-            crowded: false,
+            next_poll: Instant::now(),
+            backpressured: false,
             gap: None,
-            said: Said::default(),
-            ends: Ends::of(log.known_epoch()),
+            recent_batches: RecentBatches::default(),
+            divergence: DivergenceChecks::of(log.known_epoch()),
             stopping: false,
             trouble: None,
-            astray: false,
+            diverged: false,
         };
-        let (state, work, moved, began) = (Mutex::new(state), Condvar::new(), Condvar::new(), Instant::now());
         Follower {
-            state,
-            work,
-            moved,
+            state: Mutex::new(state),
+            poll_changed: Condvar::new(),
+            advanced: Condvar::new(),
             recent_entries: RecentEntries::new(from, recent_bytes_max),
-            ask: OnceLock::new(),
+            request_batches: OnceLock::new(),
             applier,
             log,
             bus,
             metrics,
-            began,
+            started: Instant::now(),
         }
     }
 
-    pub(crate) fn request_batches_with(&self, ask: impl Fn(Position, usize) + Send + Sync + 'static) {
-        let _ = self.ask.set(Box::new(ask));
+    /// Sets how a peer is asked for missing batches. Only the first call counts.
+    pub(crate) fn request_batches_with(&self, request: impl Fn(Position, usize) + Send + Sync + 'static) {
+        let _ = self.request_batches.set(Box::new(request));
     }
 
-    /// `said`: the batch as other nodes get it.
-    pub(crate) fn offer_local(&self, span: Span, items: Vec<Item>, said: Bytes) {
-        self.offer(Waiting { span, offered: Offered::Own(items), said: Some(said) });
+    /// Takes a batch that this node has committed. `encoded`: the same batch, as peers get it.
+    pub(crate) fn offer_local(&self, span: Span, items: Vec<Item>, encoded: Bytes) {
+        self.offer(PendingBatch { span, content: BatchContent::Local(items), encoded });
     }
 
-    pub(crate) fn offer_remote(&self, batch: WireBatch, said: Bytes) {
-        self.offer(Waiting { span: batch.span(), offered: Offered::Others(batch), said: Some(said) });
+    /// Takes a batch that a peer has committed, or that was read back.
+    pub(crate) fn offer_remote(&self, batch: WireBatch, encoded: Bytes) {
+        self.offer(PendingBatch { span: batch.span(), content: BatchContent::Remote(batch), encoded });
     }
 
-    /// For a node that asks: messages of commits after a position, as far as they are at hand. None if the first of them
-    /// is not: the rest would not close the gap.
+    /// For a peer with a gap after this position: the batches that follow, as far as they are in memory. None if the first
+    /// of them is not, because the others would not close the gap.
     pub(crate) fn recent_batches_after(&self, after: Position) -> Vec<Bytes> {
         let state = self.state.lock();
-        let mut behind = state.said.messages.iter().filter(|(span, _)| span.through > after).peekable();
-        if behind.peek().is_none_or(|(span, _)| span.after > after) {
+        let mut following = state.recent_batches.messages.iter().filter(|(span, _)| span.through > after).peekable();
+        if following.peek().is_none_or(|(span, _)| span.after > after) {
             return vec![];
         }
-        behind.take(ANSWER_MAX).map(|(_, message)| message.clone()).collect()
+        following.take(RESPONSE_BATCHES_MAX).map(|(_, message)| message.clone()).collect()
     }
 
-    fn offer(&self, offer: Waiting) {
+    fn offer(&self, batch: PendingBatch) {
         let mut state = self.state.lock();
-        if offer.span.through <= offer.span.after || offer.span.through <= state.applied {
+        if batch.span.through <= batch.span.after || batch.span.through <= state.applied {
             return;
         }
-        let is_own = matches!(offer.offered, Offered::Own(_));
-        let is_full = state.waiting.len() >= WAITING_MAX || state.waiting_bytes + offer.bytes() > WAITING_BYTES_MAX;
-        if !is_own && is_full && offer.span.after > state.applied {
+        let is_local = batch.is_local();
+        let is_full = state.pending.len() >= PENDING_MAX || state.pending_bytes + batch.bytes() > PENDING_BYTES_MAX;
+        if !is_local && is_full && batch.span.after > state.applied {
             self.metrics.cluster.dropped.inc();
         } else {
-            match state.waiting.get(&offer.span.after) {
-                // Read back as far as that or farther.
-                Some(other) if other.span.through > offer.span.through => {}
-                Some(other) if other.span.through == offer.span.through && !is_own => {}
+            match state.pending.get(&batch.span.after) {
+                // A piece that was read back reaches as far, or farther.
+                Some(other) if other.span.through > batch.span.through => {}
+                Some(other) if other.span.through == batch.span.through && !is_local => {}
                 _ => {
-                    state.waiting_bytes += offer.bytes();
-                    let replaced = state.waiting.insert(offer.span.after, offer);
-                    state.waiting_bytes -= replaced.map_or(0, |replaced| replaced.bytes());
+                    state.pending_bytes += batch.bytes();
+                    let replaced = state.pending.insert(batch.span.after, batch);
+                    state.pending_bytes -= replaced.map_or(0, |replaced| replaced.bytes());
                 }
             }
         }
         self.advance(&mut state);
-        if !state.waiting.is_empty() {
-            let patience = if state.crowded { ROOM_EVERY } else { self.patience() };
-            self.look_within(&mut state, patience);
+        if !state.pending.is_empty() {
+            let grace = if state.backpressured { BACKPRESSURE_RETRY } else { self.gap_grace() };
+            self.poll_within(&mut state, grace);
         }
-        let due = self.due_to_ask(&mut state);
+        let due = self.due_request(&mut state);
         drop(state);
-        self.ask_others(due);
+        self.request_from_peer(due);
     }
 
-    /// Asks another node for what is missing. Not under the lock: the answer may come before this returns.
-    fn ask_others(&self, due: Option<(Position, usize)>) {
-        if let (Some((after, turn)), Some(ask)) = (due, self.ask.get()) {
+    /// Asks a peer for what is missing. Never called under the lock: the response may come before this returns.
+    fn request_from_peer(&self, due: Option<(Position, usize)>) {
+        if let (Some((after, attempt)), Some(request)) = (due, self.request_batches.get()) {
             self.metrics.cluster.asked.inc();
-            ask(after, turn);
+            request(after, attempt);
         }
     }
 
-    /// Whether something has been missing for long: after what it comes, and whose turn it is.
-    fn due_to_ask(&self, state: &mut State) -> Option<(Position, usize)> {
-        if state.waiting.is_empty() || state.crowded {
+    /// The position after which batches have been missing for long, and the number of the attempt.
+    fn due_request(&self, state: &mut State) -> Option<(Position, usize)> {
+        if state.pending.is_empty() || state.backpressured {
             state.gap = None;
             return None;
         }
         let now = Instant::now();
-        let gap = state.gap.get_or_insert(Gap { asked: now, turn: 0 });
-        let pause = ASK_AFTER * 2u32.pow(ASK_DOUBLINGS_MAX.min(gap.turn as u32));
-        (now - gap.asked >= pause).then(|| {
-            (gap.asked, gap.turn) = (now, gap.turn + 1);
-            (state.applied, gap.turn)
+        let gap = state.gap.get_or_insert(Gap { requested_at: now, attempts: 0 });
+        let pause = REQUEST_AFTER * 2u32.pow(REQUEST_DOUBLINGS_MAX.min(gap.attempts as u32));
+        (now - gap.requested_at >= pause).then(|| {
+            (gap.requested_at, gap.attempts) = (now, gap.attempts + 1);
+            (state.applied, gap.attempts)
         })
     }
 
-    fn patience(&self) -> Duration {
-        if self.bus.is_up() { PATIENCE } else { Duration::ZERO }
+    /// While the bus is down, nothing is on its way that would close a gap.
+    fn gap_grace(&self) -> Duration {
+        if self.bus.is_up() { GAP_GRACE } else { Duration::ZERO }
     }
 
-    fn look_within(&self, state: &mut MutexGuard<'_, State>, time: Duration) {
+    fn poll_within(&self, state: &mut MutexGuard<'_, State>, time: Duration) {
         let by = Instant::now() + time;
-        if by < state.look {
-            state.look = by;
-            self.work.notify_one();
+        if by < state.next_poll {
+            state.next_poll = by;
+            self.poll_changed.notify_one();
         }
     }
 
-    /// Something may have been lost.
+    /// Messages may have been lost: has the log read now.
     pub(crate) fn poll_now(&self) {
-        self.look_within(&mut self.state.lock(), Duration::ZERO);
+        self.poll_within(&mut self.state.lock(), Duration::ZERO);
     }
 
-    /// Applies what is next in order, as far as there is.
+    /// Applies all pending batches that are next in order.
     fn advance(&self, state: &mut State) {
         let before = state.applied;
-        state.crowded = false;
-        while let Some(first) = state.waiting.first_entry() {
+        state.backpressured = false;
+        while let Some(first) = state.pending.first_entry() {
             let span = first.get().span;
             if span.after > state.applied {
                 break;
             }
-            let is_own = matches!(first.get().offered, Offered::Own(_));
-            if !is_own && span.through > state.applied && !self.applier.lanes.have_room() {
-                state.crowded = true;
+            if !first.get().is_local() && span.through > state.applied && !self.applier.lanes.have_room() {
+                state.backpressured = true;
                 break;
             }
             let first = first.remove();
-            state.waiting_bytes -= first.bytes();
-            let Waiting { offered, said, .. } = first;
+            state.pending_bytes -= first.bytes();
+            let PendingBatch { content, encoded, .. } = first;
             if span.through <= state.applied {
                 continue;
             }
-            if let Some(said) = said {
-                state.said.push(span, said);
-            }
-            state.ends.push(end_of(&offered, span));
-            match offered {
-                Offered::Own(items) => self.apply(behind(items, state.applied), span.through),
-                Offered::Others(batch) => self.apply(self.taken_over(batch, state.applied), span.through),
+            state.recent_batches.push(span, encoded);
+            state.divergence.push(fingerprint_of(&content, span));
+            match content {
+                BatchContent::Local(items) => self.apply(without_applied(items, state.applied), span.through),
+                BatchContent::Remote(batch) => self.apply(self.to_items(batch, state.applied), span.through),
             }
             state.applied = span.through;
         }
         if state.applied > before {
             state.gap = None;
-            self.moved.notify_all();
+            self.advanced.notify_all();
         }
     }
 
     fn apply(&self, items: Vec<Item>, through: Position) {
         let committed = items.iter().filter_map(|item| item.committed.as_ref());
         let entries = committed.filter_map(|committed| Some((committed.conversation.no, committed.entry.as_ref()?)));
-        // First, so that what a shard has come to is here.
+        // Before the lanes: a session that a shard's positions cover must find the entries here.
         self.recent_entries.push(entries, through);
         self.applier.apply(items);
     }
 
-    /// Others' commits as items of this node, which has forgotten what they changed.
-    fn taken_over(&self, batch: WireBatch, applied: Position) -> Vec<Item> {
+    /// A peer's batch as items of this node, without entries that were applied already. Drops from the caches what the
+    /// batch changed.
+    fn to_items(&self, batch: WireBatch, applied: Position) -> Vec<Item> {
         let at = Instant::now();
-        let cards: Vec<Arc<Conversation>> = batch.conversations.into_iter().map(card).collect();
+        let conversations: Vec<Arc<Conversation>> =
+            batch.conversations.into_iter().map(ConversationRef::into_conversation).map(Arc::new).collect();
         let mut items = Vec::with_capacity(batch.items.len());
         for WireItem { conversation, entry, change } in batch.items {
-            let card = conversation.and_then(|index| cards.get(index as usize));
-            self.applier.directory.forget_others(change.as_ref(), card);
+            let conversation = conversation.and_then(|index| conversations.get(index as usize));
+            self.applier.directory.forget_others(change.as_ref(), conversation);
             let entry = entry.filter(|entry| entry.position > applied);
             let (joined, left) = match &change {
                 Some(Change::Members { joined, left, .. }) => (joined.clone(), left.clone()),
                 _ => (vec![], vec![]),
             };
             let concerns_live = entry.is_some() || !joined.is_empty() || !left.is_empty();
-            let committed = card.filter(|_| concerns_live).map(|card| Committed {
-                slot: Some(self.applier.lanes.take(card.lane())),
-                conversation: card.clone(),
+            let committed = conversation.filter(|_| concerns_live).map(|conversation| Committed {
+                slot: Some(self.applier.lanes.take(conversation.lane())),
+                conversation: conversation.clone(),
                 joined,
                 left,
                 entry,
@@ -344,17 +348,17 @@ impl Follower {
         items
     }
 
-    /// Waits until everything up to `position` was handed to the lanes; answers whether it was in time.
+    /// Waits until everything up to `position` was handed to the lanes. Returns whether that was in time.
     pub(crate) fn wait_until_applied(&self, position: Position, time: Duration) -> bool {
         let mut state = self.state.lock();
         if state.applied < position {
-            let patience = self.patience();
-            self.look_within(&mut state, patience);
+            let grace = self.gap_grace();
+            self.poll_within(&mut state, grace);
         }
-        !self.moved.wait_while_for(&mut state, |state| state.applied < position && !state.stopping, time).timed_out()
+        !self.advanced.wait_while_for(&mut state, |state| state.applied < position && !state.stopping, time).timed_out()
     }
 
-    /// Has the shards take note of how far this node has come.
+    /// Has every shard take note that it has got all up to the position that is applied now.
     pub(crate) fn mark(&self) -> Arc<Latch> {
         let state = self.state.lock();
         self.applier.lanes.mark(state.applied)
@@ -367,13 +371,13 @@ impl Follower {
 
     pub(crate) fn stop(&self) {
         self.state.lock().stopping = true;
-        self.work.notify_all();
-        self.moved.notify_all();
+        self.poll_changed.notify_all();
+        self.advanced.notify_all();
     }
 }
 
-/// Own items whose entries were not read back meanwhile.
-fn behind(items: Vec<Item>, applied: Position) -> Vec<Item> {
+/// Local items, without the entries that were read back and applied meanwhile.
+fn without_applied(items: Vec<Item>, applied: Position) -> Vec<Item> {
     let trim = |mut item: Item| {
         if let Some(committed) = &mut item.committed {
             committed.entry = committed.entry.take().filter(|entry| entry.position > applied);
@@ -381,13 +385,6 @@ fn behind(items: Vec<Item>, applied: Position) -> Vec<Item> {
         item
     };
     items.into_iter().map(trim).collect()
-}
-
-/// As much of a card as fan-out needs.
-fn card(of: ConversationRef) -> Arc<Conversation> {
-    let ConversationRef { no, id, kind, pair } = of;
-    let (name, avatar, attributes) = (None, None, None);
-    Arc::new(Conversation { no, id, kind, pair, name, avatar, attributes, created_at: 0, member_count: 0 })
 }
 
 #[cfg(test)]

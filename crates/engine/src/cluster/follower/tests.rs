@@ -1,4 +1,4 @@
-//! Whatever is lost, late, doubled or cut on the way: the lanes get every entry once, in order.
+//! Whichever messages are lost, late, doubled or cut: the lanes get every entry once, in order.
 
 use super::*;
 use crate::{
@@ -20,7 +20,7 @@ impl Wake for Asleep {
     fn wake(&self) {}
 }
 
-/// A follower with what it hands to its one shard.
+/// A follower, with what it hands to its one shard.
 struct Node {
     follower: Follower,
     receivers: Vec<ShardReceivers>,
@@ -40,7 +40,7 @@ fn node_with(config: EngineConfig) -> Node {
     node_on(store, log, config)
 }
 
-/// With the users `a`, `b` and `c`, and a group of the first of them.
+/// The store has the users `a`, `b` and `c`, and a group of `a` alone.
 fn node_on(store: Arc<MemoryStore>, log: Arc<dyn CommitLog>, config: EngineConfig) -> Node {
     let ids = ["a", "b", "c"];
     let users = ids.map(|id| UserPatch { id: id.into(), ..UserPatch::default() }).to_vec();
@@ -69,17 +69,17 @@ fn node_on(store: Arc<MemoryStore>, log: Arc<dyn CommitLog>, config: EngineConfi
 }
 
 impl Node {
-    /// Commits some proposals and answers with the batch, as its own node and as others get it.
+    /// Commits proposals. Returns the span of the batch, and the batch as peers get it.
     fn commit(&self, proposals: &[Proposal]) -> (Span, WireBatch) {
         let after = self.store.last_position();
         let (outcomes, span) = self.store.commit_in_order(proposals, 1).unwrap();
         assert!(outcomes.iter().all(|outcome| !matches!(outcome, Outcome::Refused(_))), "{outcomes:?}");
         assert_eq!(span.after, after);
-        let batch = self.follower.with_cards(self.store.committed_after(after, 1_000).unwrap()).unwrap();
+        let batch = self.follower.to_wire(self.store.committed_after(after, 1_000).unwrap()).unwrap();
         (span, batch)
     }
 
-    fn own(&self, batch: &WireBatch) -> Vec<Item> {
+    fn local_items(&self, batch: &WireBatch) -> Vec<Item> {
         let card = self.store.conversation(self.room).unwrap().map(Arc::new).unwrap();
         let item = |item: &WireItem| {
             let (joined, left) = match &item.change {
@@ -113,7 +113,7 @@ impl Node {
         Proposal::ChangeMembers { conversation: self.room, add, remove, members_max: 10, notice: None }
     }
 
-    /// All `seq` that the shard got, and who is in the room in the end.
+    /// All `seq` that the shard got, and the members of the group in the end.
     fn handed_over(self) -> (Vec<u64>, Vec<UserNo>) {
         self.lanes.stop();
         let (mut seqs, mut there) = (Vec::new(), vec![self.members[0]]);
@@ -139,38 +139,38 @@ impl Node {
 #[derive(Debug, Clone)]
 struct Commit {
     entries: usize,
-    /// Who joins or leaves at its end.
+    /// A user who joins or leaves at its end.
     change: Option<(usize, bool)>,
     own: bool,
-    fate: Fate,
+    arrival: Arrival,
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Fate {
-    Now,
+enum Arrival {
+    InTime,
     Twice,
     /// So many commits later.
     Late(usize),
-    /// As when the answer to a commit, or a message, is lost.
+    /// The answer to the commit is lost, or the message.
     Never,
-    /// The log is read first: up to this many places of it.
-    ReadBackFirst,
+    /// After the log has been read.
+    AfterReadBack,
 }
 
 fn commit() -> impl Strategy<Value = Commit> {
-    let fate = prop_oneof![
-        5 => Just(Fate::Now),
-        1 => Just(Fate::Twice),
-        3 => (1..4usize).prop_map(Fate::Late),
-        2 => Just(Fate::Never),
-        1 => Just(Fate::ReadBackFirst),
+    let arrival = prop_oneof![
+        5 => Just(Arrival::InTime),
+        1 => Just(Arrival::Twice),
+        3 => (1..4usize).prop_map(Arrival::Late),
+        2 => Just(Arrival::Never),
+        1 => Just(Arrival::AfterReadBack),
     ];
     let change = prop::option::weighted(0.4, (0..2usize, any::<bool>()));
-    (0..4usize, change, any::<bool>(), fate).prop_map(|(entries, change, own, fate)| Commit {
+    (0..4usize, change, any::<bool>(), arrival).prop_map(|(entries, change, own, arrival)| Commit {
         entries,
         change,
         own,
-        fate,
+        arrival,
     })
 }
 
@@ -178,26 +178,26 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_entry_comes_once_and_in_order(commits in prop::collection::vec(commit(), 1..30)) {
+    fn every_entry_reaches_the_lanes_once_and_in_order(commits in prop::collection::vec(commit(), 1..30)) {
         let node = node();
         let mut late: Vec<(usize, Span, WireBatch, bool)> = Vec::new();
         let offer = |span: Span, batch: WireBatch, own: bool| match own {
-            true => node.follower.offer_local(span, node.own(&batch), Bytes::new()),
+            true => node.follower.offer_local(span, node.local_items(&batch), Bytes::new()),
             false => node.follower.offer_remote(batch, Bytes::new()),
         };
-        for (turn, Commit { entries, change, own, fate }) in commits.into_iter().enumerate() {
+        for (turn, Commit { entries, change, own, arrival }) in commits.into_iter().enumerate() {
             let mut proposals: Vec<Proposal> = (0..entries).map(|_| node.say()).collect();
             proposals.extend(change.map(|(which, add)| node.change_members(which, add)));
             let (span, batch) = node.commit(&proposals);
-            match fate {
-                Fate::Now => offer(span, batch, own),
-                Fate::Twice => {
+            match arrival {
+                Arrival::InTime => offer(span, batch, own),
+                Arrival::Twice => {
                     offer(span, batch.clone(), own);
                     offer(span, batch, own);
                 }
-                Fate::Late(turns) => late.push((turn + turns, span, batch, own)),
-                Fate::Never => {}
-                Fate::ReadBackFirst => {
+                Arrival::Late(turns) => late.push((turn + turns, span, batch, own)),
+                Arrival::Never => {}
+                Arrival::AfterReadBack => {
                     node.follower.read_back();
                     offer(span, batch, own);
                 }
@@ -219,90 +219,90 @@ proptest! {
 }
 
 #[test]
-fn what_was_read_back_in_part_is_completed_by_the_rest() {
+fn a_batch_that_was_read_back_in_part_is_completed_by_its_rest() {
     let node = node();
     let (span, batch) = node.commit(&[node.say(), node.change_members(0, true), node.say(), node.say()]);
-    // A piece of the log that ends inside of the batch.
-    let piece = node.follower.with_cards(node.store.committed_after(span.after, 2).unwrap()).unwrap();
-    assert!(piece.through < span.through);
-    node.follower.offer_remote(piece, Bytes::new());
-    node.follower.offer_local(span, node.own(&batch), Bytes::new());
+    // A page of the log that ends within the batch.
+    let page = node.follower.to_wire(node.store.committed_after(span.after, 2).unwrap()).unwrap();
+    assert!(page.through < span.through);
+    node.follower.offer_remote(page, Bytes::new());
+    node.follower.offer_local(span, node.local_items(&batch), Bytes::new());
     assert!(node.follower.wait_until_applied(span.through, Duration::ZERO));
     let members = node.members[..2].to_vec();
     assert_eq!(node.handed_over(), (vec![1, 2, 3], members));
 }
 
 #[test]
-fn more_than_may_wait_is_dropped_and_read_back() {
+fn batches_above_the_limit_of_pending_ones_are_dropped_and_read_back() {
     let node = node();
     let first = node.commit(&[node.say()]);
-    for _ in 0..WAITING_MAX + 10 {
+    for _ in 0..PENDING_MAX + 10 {
         let (_, batch) = node.commit(&[node.say()]);
         node.follower.offer_remote(batch, Bytes::new());
     }
     assert_eq!(node.follower.metrics.cluster.dropped.get(), 10);
-    assert_eq!(node.follower.state.lock().waiting.len(), WAITING_MAX);
+    assert_eq!(node.follower.state.lock().pending.len(), PENDING_MAX);
     node.follower.offer_remote(first.1, Bytes::new());
     node.follower.read_back();
     assert!(node.follower.wait_until_applied(node.store.last_position(), Duration::ZERO));
     let (seqs, _) = node.handed_over();
-    assert_eq!(seqs, (1..=WAITING_MAX as u64 + 11).collect::<Vec<_>>());
+    assert_eq!(seqs, (1..=PENDING_MAX as u64 + 11).collect::<Vec<_>>());
 }
 
 #[test]
-fn a_lane_whose_places_are_all_taken_by_what_waits_goes_on() {
+fn a_lane_whose_slots_are_all_held_by_pending_batches_goes_on() {
     let node = node_with(EngineConfig { lane_queue: 4, ..EngineConfig::default() });
-    let (first, others) = node.commit(&[node.say()]);
+    let (first, remote) = node.commit(&[node.say()]);
     let mut expected = 1;
-    // This node's own come behind another's, and hold all places there are.
+    // Local batches come after a remote one, and hold all slots.
     while let Ok(slot) = node.lanes.reserve(Lane::Group, Party::User(UserNo(expected))) {
         let (span, batch) = node.commit(&[node.say()]);
-        let mut items = node.own(&batch);
+        let mut items = node.local_items(&batch);
         items[0].committed.as_mut().unwrap().slot = Some(slot);
         node.follower.offer_local(span, items, Bytes::new());
         expected += 1;
     }
     assert_eq!(expected, 5);
     assert!(!node.follower.wait_until_applied(first.through, Duration::ZERO));
-    node.follower.offer_remote(others, Bytes::new());
+    node.follower.offer_remote(remote, Bytes::new());
     assert!(node.follower.wait_until_applied(node.store.last_position(), Duration::ZERO));
     assert_eq!(node.handed_over().0, (1..=expected).collect::<Vec<_>>());
 }
 
 #[test]
-fn what_waits_is_bounded_in_bytes_too() {
+fn pending_batches_are_bounded_in_bytes() {
     let node = node();
     let first = node.commit(&[node.say()]);
-    let said = Bytes::from(vec![0; WAITING_BYTES_MAX / 4]);
+    let encoded = Bytes::from(vec![0; PENDING_BYTES_MAX / 4]);
     for _ in 0..6 {
         let (_, batch) = node.commit(&[node.say()]);
-        node.follower.offer_remote(batch.clone(), said.clone());
-        node.follower.offer_remote(batch, said.clone());
+        node.follower.offer_remote(batch.clone(), encoded.clone());
+        node.follower.offer_remote(batch, encoded.clone());
     }
-    assert_eq!(node.follower.state.lock().waiting_bytes, WAITING_BYTES_MAX);
+    assert_eq!(node.follower.state.lock().pending_bytes, PENDING_BYTES_MAX);
     node.follower.offer_remote(first.1, Bytes::new());
     node.follower.read_back();
     assert!(node.follower.wait_until_applied(node.store.last_position(), Duration::ZERO));
-    assert_eq!(node.follower.state.lock().waiting_bytes, 0);
+    assert_eq!(node.follower.state.lock().pending_bytes, 0);
     assert_eq!(node.handed_over().0, (1..=7).collect::<Vec<_>>());
 }
 
 #[test]
-fn who_cannot_close_a_gap_does_not_answer() {
+fn a_peer_that_cannot_close_the_gap_sends_no_batches() {
     let node = node();
     let start = node.store.last_position();
     let (_, lost) = node.commit(&[node.say()]);
     let (_, batch) = node.commit(&[node.say()]);
     let other = node_with(EngineConfig::default()).follower;
     other.state.lock().applied = lost.through;
-    let said = BusMessage::Committed(batch.clone()).encode();
-    other.offer_remote(batch, said.clone());
-    assert!(other.recent_batches_after(start).is_empty(), "it begins behind the gap");
-    assert_eq!(other.recent_batches_after(lost.through), [said]);
+    let encoded = BusMessage::Committed(batch.clone()).encode();
+    other.offer_remote(batch, encoded.clone());
+    assert!(other.recent_batches_after(start).is_empty(), "its batches begin after the gap");
+    assert_eq!(other.recent_batches_after(lost.through), [encoded]);
 }
 
 #[test]
-fn a_store_that_has_gone_back_is_noticed() {
+fn a_store_with_an_older_head_is_a_divergence() {
     let node = node();
     let Node { follower, store, .. } = &node;
     let span = Span { after: store.last_position(), through: store.last_position() + 5 };
@@ -314,28 +314,31 @@ fn a_store_that_has_gone_back_is_noticed() {
 }
 
 #[test]
-fn what_the_store_does_not_tell_is_asked_of_others() {
+fn a_gap_that_the_store_does_not_close_is_requested_from_a_peer() {
     let node = node();
-    let asked = Arc::new(Mutex::new(Vec::new()));
-    let by = asked.clone();
-    node.follower.request_batches_with(move |after, turn| by.lock().push((after, turn)));
+    let requests = Arc::new(Mutex::new(Vec::new()));
+    let log = requests.clone();
+    node.follower.request_batches_with(move |after, attempt| log.lock().push((after, attempt)));
     let start = node.store.last_position();
     let (_, first) = node.commit(&[node.say()]);
     let (_, second) = node.commit(&[node.say()]);
-    let said = BusMessage::Committed(first.clone()).encode();
+    let encoded = BusMessage::Committed(first.clone()).encode();
     node.follower.offer_remote(second.clone(), Bytes::new());
-    assert_eq!(*asked.lock(), [], "a short gap closes by itself");
-    node.follower.state.lock().gap.as_mut().unwrap().asked -= ASK_AFTER;
+    assert_eq!(*requests.lock(), [], "a short gap closes by itself");
+    node.follower.state.lock().gap.as_mut().unwrap().requested_at -= REQUEST_AFTER;
     let before = Instant::now();
     node.follower.offer_remote(second.clone(), Bytes::new());
-    let asked_at = std::mem::replace(&mut node.follower.state.lock().gap.as_mut().unwrap().asked, Instant::now() + FAR);
-    assert!(asked_at >= before, "patience for the answer begins with the question");
+    let requested_at = std::mem::replace(
+        &mut node.follower.state.lock().gap.as_mut().unwrap().requested_at,
+        Instant::now() + UNSCHEDULED,
+    );
+    assert!(requested_at >= before, "the wait for the response begins with the request");
     node.follower.offer_remote(second, Bytes::new());
-    assert_eq!(*asked.lock(), [(start, 1)], "asked once, with patience for the answer");
-    node.follower.offer_remote(first, said.clone());
+    assert_eq!(*requests.lock(), [(start, 1)], "one request, while its response may come");
+    node.follower.offer_remote(first, encoded.clone());
     assert!(node.follower.wait_until_applied(node.store.last_position(), Duration::ZERO));
-    assert_eq!(node.follower.recent_batches_after(start)[0], said, "and it can tell others now");
+    assert_eq!(node.follower.recent_batches_after(start)[0], encoded, "it can serve other peers now");
     assert_eq!(node.handed_over().0, [1, 2]);
 }
 
-mod another_server;
+mod failover;

@@ -1,11 +1,11 @@
-//! Another server answers in the store's place: one that has everything is followed on, and one that has not is noticed,
-//! however far it has come meanwhile.
+//! Another database server takes over. The node follows one that has every commit, and notices one that lacks some, however
+//! far that server has come meanwhile.
 
 use super::*;
 use crate::cluster::log::*;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The log of whichever store answers now.
+/// The log of the store that answers now.
 struct Failover {
     store: Mutex<Arc<MemoryStore>>,
     server: AtomicU64,
@@ -61,8 +61,8 @@ impl CommitLog for Failover {
     }
 }
 
-/// A node on a store, and a node on its standby, which had everything until now.
-fn two() -> (Arc<Failover>, Node, Node) {
+/// A node on a store, and a node on the store's standby, which has every commit so far.
+fn node_and_standby() -> (Arc<Failover>, Node, Node) {
     let (store, standby) = (Arc::new(MemoryStore::shared()), Arc::new(MemoryStore::shared()));
     let log = Failover::of(&store);
     let node = node_on(store, log.clone(), EngineConfig::default());
@@ -71,131 +71,131 @@ fn two() -> (Arc<Failover>, Node, Node) {
     (log, node, other)
 }
 
-fn said_as(node: &Node, id: &str) -> Proposal {
+fn append_with_id(node: &Node, id: &str) -> Proposal {
     let Proposal::Append { conversation, mut entry } = node.say() else { unreachable!() };
     entry.client_msg_id = Some(id.into());
     Proposal::Append { conversation, entry }
 }
 
-fn mark(node: &Node, seq: u64) -> Proposal {
+fn mark_read(node: &Node, seq: u64) -> Proposal {
     Proposal::MarkRead { conversation: node.room, user: node.members[0], seq }
 }
 
-fn take(node: &Node, batch: &WireBatch) {
+fn apply(node: &Node, batch: &WireBatch) {
     node.follower.offer_remote(batch.clone(), BusMessage::Committed(batch.clone()).encode());
     assert!(node.follower.wait_until_applied(batch.through, Duration::ZERO));
 }
 
-fn is_astray(node: &Node) -> bool {
+fn is_diverged(node: &Node) -> bool {
     node.follower.read_back();
     let state = node.follower.state.lock();
-    assert_eq!(state.astray, state.trouble.as_ref().is_some_and(|trouble| trouble.contains("gone back")));
-    state.astray
+    assert_eq!(state.diverged, state.trouble.as_ref().is_some_and(|trouble| trouble.contains("gone back")));
+    state.diverged
 }
 
 #[test]
-fn one_that_has_everything_is_followed_whatever_came_last() {
-    let (log, node, other) = two();
+fn a_server_with_every_commit_is_followed_whatever_the_last_one_was() {
+    let (log, node, other) = node_and_standby();
     let user = node.members[0];
     let proposals = [
         vec![node.say()],
-        vec![node.say(), mark(&node, 2)],
-        vec![mark(&node, 1), node.say(), node.say()],
+        vec![node.say(), mark_read(&node, 2)],
+        vec![mark_read(&node, 1), node.say(), node.say()],
         vec![node.change_members(0, true)],
         vec![node.change_members(0, false), node.say()],
-        vec![mark(&node, 4), mark(&node, 4)],
+        vec![mark_read(&node, 4), mark_read(&node, 4)],
         vec![Proposal::SetMute { conversation: node.room, user, mute: MuteState::Forever }],
         vec![Proposal::SetDoNotDisturb { user, window: None }],
         vec![Proposal::Kick { user, device_id: None, reason: "test".into() }],
         vec![Proposal::SetLastSeen(vec![(user, 1)]), node.say(), Proposal::SetLastSeen(vec![(user, 2)])],
         vec![Proposal::PutUsers(vec![UserPatch { id: "new".into(), ..UserPatch::default() }]), node.say()],
     ];
-    let mut remembered = 0;
+    let mut fingerprints = 0;
     for (turn, proposals) in proposals.iter().enumerate() {
         let (span, batch) = node.commit(proposals);
         assert_eq!(other.commit(proposals).0, span);
         match turn % 2 {
-            0 => take(&node, &batch),
-            _ => node.follower.offer_local(span, node.own(&batch), Bytes::new()),
+            0 => apply(&node, &batch),
+            _ => node.follower.offer_local(span, node.local_items(&batch), Bytes::new()),
         }
-        remembered += usize::from(node.follower.state.lock().ends.newest() == Some(span.through));
+        fingerprints += usize::from(node.follower.state.lock().divergence.newest() == Some(span.through));
         log.to(if turn % 3 == 0 { &node.store } else { &other.store });
-        assert!(!is_astray(&node), "{proposals:?}");
+        assert!(!is_diverged(&node), "{proposals:?}");
     }
-    assert_eq!(remembered, proposals.len(), "each batch is told by what it ends with");
-    // It goes on there, and this node hears of that before it looks.
+    assert_eq!(fingerprints, proposals.len(), "each batch has a fingerprint");
+    // Commits go on there, and this node hears of one before its next poll.
     let (_, batch) = other.commit(&[other.say()]);
-    take(&node, &batch);
+    apply(&node, &batch);
     log.to(&other.store);
-    assert!(!is_astray(&node));
+    assert!(!is_diverged(&node));
     assert_eq!(log.epochs.load(Ordering::Relaxed), 0);
 }
 
 #[test]
-fn one_that_lacks_the_newest_is_noticed_before_it_has_more() {
-    let (log, node, other) = two();
+fn a_server_without_the_newest_commit_is_a_divergence() {
+    let (log, node, other) = node_and_standby();
     let (_, batch) = node.commit(&[node.say()]);
-    take(&node, &batch);
-    assert!(!is_astray(&node));
+    apply(&node, &batch);
+    assert!(!is_diverged(&node));
     log.to(&other.store);
-    assert!(is_astray(&node));
+    assert!(is_diverged(&node));
     assert_eq!(log.epochs.load(Ordering::Relaxed), 1, "cursors from before are of another history");
 }
 
 #[test]
-fn one_that_lacks_the_newest_is_noticed_when_it_has_more() {
+fn a_server_with_other_commits_in_place_of_the_newest_is_a_divergence() {
     for lost in [vec!["lost"], vec!["lost", "too"]] {
-        let (log, node, other) = two();
+        let (log, node, other) = node_and_standby();
         let (_, kept) = node.commit(&[node.say()]);
         other.commit(&[other.say()]);
-        take(&node, &kept);
-        assert!(!is_astray(&node));
+        apply(&node, &kept);
+        assert!(!is_diverged(&node));
         for id in lost {
-            let (_, batch) = node.commit(&[said_as(&node, id)]);
-            take(&node, &batch);
+            let (_, batch) = node.commit(&[append_with_id(&node, id)]);
+            apply(&node, &batch);
         }
         for id in ["instead", "more", "and more"] {
-            other.commit(&[said_as(&other, id)]);
+            other.commit(&[append_with_id(&other, id)]);
         }
         log.to(&other.store);
-        assert!(is_astray(&node));
+        assert!(is_diverged(&node));
         let trouble = node.follower.trouble().unwrap();
         assert!(trouble.contains(&format!("back to position {} ", kept.through)), "{trouble}");
     }
 }
 
 #[test]
-fn one_that_lacks_the_newest_is_noticed_although_what_it_has_more_came_first() {
-    let (log, node, other) = two();
-    let (_, lost) = node.commit(&[said_as(&node, "lost")]);
-    take(&node, &lost);
-    other.commit(&[mark(&other, 0), said_as(&other, "instead")]);
-    // Another node says it, and it fits behind what is here.
-    let (_, more) = other.commit(&[said_as(&other, "more")]);
-    take(&node, &more);
+fn a_server_with_other_commits_is_a_divergence_when_one_of_them_was_applied_first() {
+    let (log, node, other) = node_and_standby();
+    let (_, lost) = node.commit(&[append_with_id(&node, "lost")]);
+    apply(&node, &lost);
+    other.commit(&[mark_read(&other, 0), append_with_id(&other, "instead")]);
+    // A peer sends it, and it follows what this node has applied.
+    let (_, more) = other.commit(&[append_with_id(&other, "more")]);
+    apply(&node, &more);
     log.to(&other.store);
-    assert!(is_astray(&node));
+    assert!(is_diverged(&node));
 }
 
 #[test]
-fn what_was_said_of_lost_commits_is_noticed_when_it_comes_late() {
-    let (log, node, other) = two();
-    let (_, lost) = node.commit(&[said_as(&node, "lost")]);
+fn a_late_message_about_a_lost_commit_is_a_divergence() {
+    let (log, node, other) = node_and_standby();
+    let (_, lost) = node.commit(&[append_with_id(&node, "lost")]);
     log.to(&other.store);
-    assert!(!is_astray(&node), "nothing that it knows is lost");
-    take(&node, &lost);
+    assert!(!is_diverged(&node), "nothing that it has applied is lost");
+    apply(&node, &lost);
     for id in ["instead", "more"] {
-        other.commit(&[said_as(&other, id)]);
+        other.commit(&[append_with_id(&other, id)]);
     }
-    assert!(is_astray(&node));
+    assert!(is_diverged(&node));
 }
 
 #[test]
-fn changes_that_are_lost_are_noticed_like_messages() {
-    let (log, node, other) = two();
+fn a_lost_change_is_a_divergence_like_a_lost_message() {
+    let (log, node, other) = node_and_standby();
     let (_, lost) = node.commit(&[node.change_members(0, true)]);
-    take(&node, &lost);
+    apply(&node, &lost);
     other.commit(&[other.change_members(1, true)]);
     log.to(&other.store);
-    assert!(is_astray(&node));
+    assert!(is_diverged(&node));
 }

@@ -1,0 +1,160 @@
+//! Reads back from the store what did not come over the bus.
+
+use super::{BACKPRESSURE_RETRY, Follower, GAP_GRACE, READ_MAX, UNSCHEDULED};
+use crate::{
+    cluster::{
+        log::{Change, LogPage},
+        wire::{BusMessage, ConversationRef, WireBatch, WireItem},
+    },
+    model::ConversationNo,
+    store::{Span, StoreError, StoreResult},
+};
+use parking_lot::MutexGuard;
+use rustc_hash::FxHashMap;
+use std::time::{Duration, Instant};
+
+/// How often the log is read although no gap is known, because the last message may have been lost.
+const POLL_EVERY: Duration = Duration::from_secs(1);
+/// The same while the log is the only way by which peers' commits come: the bus is down, or peers do not know this node yet.
+const POLL_EVERY_WITHOUT_BUS: Duration = Duration::from_millis(50);
+/// How long peers may need to learn of this node after its start.
+const NEW_FOR: Duration = Duration::from_secs(5);
+/// The pause after the log could not be read.
+const RETRY_AFTER: Duration = Duration::from_millis(200);
+/// The fewest records that are read back at once. Each failure halves the number: a store that cannot answer a large read in
+/// time may answer a small one.
+const READ_MIN: usize = 16;
+
+impl Follower {
+    /// Reads back what did not come, on a thread of its own. Calls `on_divergence` and ends if this node can no longer
+    /// follow the store.
+    pub(crate) fn run(&self, on_divergence: impl Fn()) {
+        let mut state = self.state.lock();
+        loop {
+            while !state.stopping && Instant::now() < state.next_poll {
+                let until = state.next_poll;
+                self.poll_changed.wait_until(&mut state, until);
+            }
+            if state.stopping {
+                return;
+            }
+            // Set before the log is read: a poll that is asked for meanwhile is not forgotten.
+            state.next_poll = Instant::now() + UNSCHEDULED;
+            if state.backpressured {
+                self.advance(&mut state);
+            }
+            let next = match state.backpressured {
+                true => BACKPRESSURE_RETRY,
+                false => MutexGuard::unlocked(&mut state, || self.read_back()),
+            };
+            if state.diverged {
+                MutexGuard::unlocked(&mut state, &on_divergence);
+                return;
+            }
+            let due = self.due_request(&mut state);
+            MutexGuard::unlocked(&mut state, || self.request_from_peer(due));
+            self.poll_within(&mut state, next);
+        }
+    }
+
+    /// Reads the next page of the log, if there is one. Returns when to read again.
+    pub(super) fn read_back(&self) -> Duration {
+        let (after, limit) = {
+            let state = self.state.lock();
+            if !state.pending.is_empty() {
+                self.metrics.cluster.gaps.inc();
+            }
+            (state.applied, state.read_limit)
+        };
+        let checked = self.check_head(after, limit);
+        match checked {
+            Ok((_, Some(agreed))) => return self.declare_diverged(agreed, after),
+            Ok((newest, None)) if newest == after => {
+                self.note_trouble(None);
+                self.metrics.cluster.position_lag.set(0);
+                return self.next_poll(true);
+            }
+            _ => {}
+        }
+        let read = checked.and_then(|(newest, _)| {
+            let page = self.log.committed_after(after, limit)?;
+            let is_complete = page.span.through >= newest;
+            Ok((self.to_wire(page)?, is_complete))
+        });
+        self.state.lock().read_limit = match &read {
+            Ok(_) => (limit * 2).min(READ_MAX),
+            Err(_) => (limit / 2).max(READ_MIN),
+        };
+        let (batch, is_complete) = match read {
+            Ok(read) => read,
+            Err(error) => {
+                self.note_trouble(Some(&error));
+                if matches!(error, StoreError::Pruned(_)) {
+                    // The missing records are gone for good. Only a new start takes the store as it is now.
+                    tracing::error!(%error, "this node drains and must be started again");
+                    self.state.lock().diverged = true;
+                }
+                return RETRY_AFTER;
+            }
+        };
+        self.note_trouble(None);
+        self.metrics.cluster.position_lag.set((batch.through - after) as i64);
+        if batch.through > after {
+            self.metrics.cluster.read_back.inc_by(batch.items.len() as u64);
+            let message = BusMessage::Committed(batch);
+            let encoded = message.encode();
+            if let BusMessage::Committed(batch) = message {
+                self.offer_remote(batch, encoded);
+            }
+        }
+        self.next_poll(is_complete)
+    }
+
+    /// `is_complete`: the last page reached the newest position.
+    fn next_poll(&self, is_complete: bool) -> Duration {
+        let has_gap = !self.state.lock().pending.is_empty();
+        match (is_complete, has_gap, self.bus.is_up() && self.started.elapsed() > NEW_FOR) {
+            (false, ..) => Duration::ZERO,
+            (_, true, _) => GAP_GRACE,
+            (_, _, true) => POLL_EVERY,
+            (_, _, false) => POLL_EVERY_WITHOUT_BUS,
+        }
+    }
+
+    fn note_trouble(&self, error: Option<&StoreError>) {
+        let mut state = self.state.lock();
+        if state.trouble.is_none()
+            && let Some(error) = error
+        {
+            tracing::warn!(%error, "the commits of other nodes cannot be read");
+        }
+        state.trouble = error.map(|error| format!("the commits of other nodes cannot be read: {error}"));
+    }
+
+    /// Adds the conversations that the page concerns: fan-out needs them, and the log does not hold them.
+    pub(super) fn to_wire(&self, page: LogPage) -> StoreResult<WireBatch> {
+        let mut conversations = Vec::new();
+        let mut indexes: FxHashMap<ConversationNo, Option<u32>> = FxHashMap::default();
+        let mut items = Vec::with_capacity(page.records.len());
+        for record in page.records {
+            let of_entry = record.entry.as_ref().map(|(conversation, _)| *conversation);
+            let no = of_entry.or_else(|| record.change.as_ref().and_then(Change::members_of));
+            let conversation = match no {
+                Some(no) if !indexes.contains_key(&no) => {
+                    let conversation = self.applier.directory.conversation(no)?;
+                    let index = conversation.map(|conversation| {
+                        conversations.push(ConversationRef::of(&conversation));
+                        conversations.len() as u32 - 1
+                    });
+                    indexes.insert(no, index);
+                    index
+                }
+                Some(no) => indexes.get(&no).copied().flatten(),
+                None => None,
+            };
+            items.push(WireItem { conversation, entry: record.entry.map(|(_, entry)| entry), change: record.change });
+        }
+        let Span { after, through } = page.span;
+        Ok(WireBatch { after, through, conversations, items })
+    }
+}
