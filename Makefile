@@ -4,19 +4,28 @@ BENCH ?= group
 CHAOS ?= --sequences 0
 CLUSTER ?= --nodes 3
 FUZZ ?= 10000000
+INSTALL ?= yes
 INTEROP ?=
 
-.PHONY: help run test interop check bench cluster chaos devices fuzz docs setup
+# Where rustup puts cargo: `make run` may have brought it a moment ago.
+export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
+NO_INSTALL := $(if $(filter no,$(INSTALL)),--no-install)
+
+.PHONY: help run test test-quick interop check bench cluster chaos devices fuzz docs setup toolchain
 
 help: ## List the verbs
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+	@echo "What a verb needs is installed where that is allowed, after a word about it; INSTALL=no installs nothing."
 
-run: ## Serve in development mode: made-up keys, demo users, a demo group
+run: toolchain ## Serve in development mode: made-up keys, demo users, a demo group
 	cargo run --release -p tidings -- serve --dev
 
 test: setup ## Run every test, then every client of interop/ that others wrote
 	cargo test --workspace --no-fail-fast
 	interop/run
+
+test-quick: toolchain ## The tests that need no PostgreSQL, no Redis and no client: under two minutes once built
+	scripts/test-quick.sh
 
 interop: setup ## Clients that others wrote against every door; INTEROP="ws/" for some
 	interop/run $(INTEROP)
@@ -27,7 +36,7 @@ check: setup ## Formatting, lints, licences and bans of dependencies, the files 
 	scripts/deny.sh
 	scripts/check-deploy.py
 
-bench: ## Load a server of its own and verify every receiver; BENCH="group --members 300"
+bench: toolchain ## Load a server of its own and verify every receiver; BENCH="group --members 300"
 	cargo run --release -p tidings -- bench $(BENCH)
 
 cluster: setup ## Start PostgreSQL with a standby, a Redis Cluster and three nodes until Ctrl-C; CLUSTER="--nodes 5"
@@ -38,7 +47,7 @@ chaos: setup ## Kill, restart, freeze, stop and cut off parts of a cluster under
 	cargo build --release -p tidings
 	target/release/tidings bench chaos $(CHAOS)
 
-devices: ## Load a server of its own with devices, in small sizes: docs/lab.md has the large ones
+devices: toolchain ## Load a server of its own with devices, in small sizes: docs/lab.md has the large ones
 	cargo build --release -p tidings
 	target/release/tidings bench connect --devices 5000 --hold 15s --push
 	target/release/tidings bench storm --devices 5000
@@ -46,13 +55,16 @@ devices: ## Load a server of its own with devices, in small sizes: docs/lab.md h
 	target/release/tidings bench failover --devices 2000
 	target/release/tidings bench exceptions --devices 1000 --silent 100
 
-fuzz: ## Throw 10 million broken frames at the MIOP reader; FUZZ="EXECUTIONS SEED"
+fuzz: toolchain ## Throw 10 million broken frames at the MIOP reader; FUZZ="EXECUTIONS SEED"
 	cargo run --release -p tidings-protocol --example miop_fuzz -- $(FUZZ)
 
-docs: ## Write what is derived: the sample settings, the API's description, the code's documentation
+docs: toolchain ## Write what is derived: the sample settings, the API's description, the code's documentation
 	cargo run -p tidings -- config > tidings.sample.toml
 	UPDATE_SNAPSHOTS=1 cargo test -p tidings-api --test api_descriptions_match_the_code
 	cargo doc --workspace --no-deps
 
 setup:
-	@scripts/setup.sh
+	@scripts/setup.sh $(NO_INSTALL)
+
+toolchain:
+	@scripts/toolchain.sh $(NO_INSTALL)

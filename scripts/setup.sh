@@ -1,34 +1,43 @@
 #!/bin/sh
-# Makes sure that what the other verbs need is there. Cargo brings everything but itself, the servers that tests start, and
-# the clients of interop/ that others wrote.
+# Makes sure that what the other verbs need is there: Rust and a C compiler, the servers that tests start, and the clients of
+# interop/ that others wrote. With --no-install nothing is installed: what is missing is named.
 set -eu
 cd "$(dirname "$0")/.."
-if ! command -v cargo > /dev/null; then
-    echo "cargo is missing: install Rust from https://rustup.rs, then try again" >&2
-    exit 1
-fi
+scripts/toolchain.sh "$@"
+install=yes
+case " $* " in *" --no-install "*) install=no ;; esac
+PATH="$PATH:${CARGO_HOME:-$HOME/.cargo}/bin"
 
-# Debian packages whose programs tests start. Installed where that may be done, asked for elsewhere.
+# Programs that tests start. `missing` are the Debian packages of those that are not here, `explained` a line about each.
 missing=""
-ls /usr/lib/postgresql/*/bin/postgres > /dev/null 2>&1 || missing="$missing postgresql-15"
-command -v redis-server > /dev/null && command -v redis-cli > /dev/null || missing="$missing redis-server"
-command -v setpriv > /dev/null || missing="$missing util-linux"
-/usr/bin/python3 -c "import yaml" 2> /dev/null || missing="$missing python3-yaml" # for scripts/check-deploy.py
+explained=""
+# need PACKAGE WHAT, after a check that failed
+need() {
+    missing="$missing $1"
+    explained="$explained
+  $(printf '%-22s %s' "$1" "$2")"
+}
+ls /usr/lib/postgresql/*/bin/postgres > /dev/null 2>&1 || need postgresql "PostgreSQL 15 or later, in /usr/lib/postgresql/<version>/bin, and a user postgres when tests run as root"
+command -v redis-server > /dev/null && command -v redis-cli > /dev/null || need redis-server "Redis 7.0 or later, or Valkey under Redis' names: redis-server, redis-cli"
+command -v setpriv > /dev/null || need util-linux "setpriv, so that what tests start ends with them"
+/usr/bin/python3 -c "import yaml" 2> /dev/null || need python3-yaml "PyYAML for /usr/bin/python3: scripts/check-deploy.py"
 # For interop/: what runs the clients. Whatever version is there is taken.
-/usr/bin/env python3 -c "import venv, ensurepip" 2> /dev/null || missing="$missing python3-venv"
-command -v node > /dev/null && command -v npm > /dev/null || missing="$missing nodejs npm"
-command -v go > /dev/null || missing="$missing golang-go"
-command -v javac > /dev/null || missing="$missing default-jdk-headless"
-command -v chromium > /dev/null || missing="$missing chromium"
-command -v curl > /dev/null || missing="$missing curl"
-command -v openssl > /dev/null || missing="$missing openssl"
+/usr/bin/env python3 -c "import venv, ensurepip" 2> /dev/null || need python3-venv "Python 3 with venv: clients in Python"
+command -v node > /dev/null && command -v npm > /dev/null || need "nodejs npm" "Node and npm: clients in JavaScript"
+command -v go > /dev/null || need golang-go "Go: clients in Go"
+command -v javac > /dev/null || need default-jdk-headless "a JDK (javac, java): clients in Java"
+command -v chromium > /dev/null || need chromium "Chromium: the page in docs/examples, in a browser"
+command -v curl > /dev/null || need curl "curl"
+command -v openssl > /dev/null || need openssl "openssl: certificates and keys of tests"
 # The reverse proxies that stand before a server there. What is for administrators is not on everybody's path.
 PATH="$PATH:/usr/sbin:/sbin"
-command -v nginx > /dev/null || missing="$missing nginx-light"
-command -v haproxy > /dev/null || missing="$missing haproxy"
-command -v caddy > /dev/null || missing="$missing caddy"
+command -v nginx > /dev/null || need nginx-light "nginx"
+command -v haproxy > /dev/null || need haproxy "HAProxy"
+command -v caddy > /dev/null || need caddy "Caddy"
+
 if [ -n "$missing" ]; then
-    if [ "$(id -u)" = 0 ] && command -v apt-get > /dev/null; then
+    if [ "$install" = yes ] && [ "$(id -u)" = 0 ] && command -v apt-get > /dev/null; then
+        echo "Installing what tests start:$missing"
         # Tests start what they need by themselves: the services that come with packages are started neither now (Debian's
         # policy for that; there is none on most machines) nor at the next boot.
         policy=/usr/sbin/policy-rc.d
@@ -45,7 +54,21 @@ if [ -n "$missing" ]; then
             esac
         done
     else
-        echo "missing, and needed by tests: apt-get install$missing" >&2
+        {
+            echo "The tests start other programs, and these are not here (Debian's package, and what it is):"
+            echo "$explained"
+            echo
+            if command -v apt-get > /dev/null; then
+                echo "As root:  apt-get install --no-install-recommends$missing"
+            else
+                echo "Install them with this system's package manager, under the names that it has for them. Where it puts PostgreSQL"
+                echo "elsewhere, as root:  mkdir -p /usr/lib/postgresql/15 && ln -s \"\$(pg_config --bindir)\" /usr/lib/postgresql/15/bin"
+                channel=$(sed -n 's/^channel = "\(.*\)"$/\1/p' rust-toolchain.toml)
+                echo "Or run the tests in a container, which installs them by itself:"
+                echo "  docker run --rm -it --privileged --shm-size=2g -v \"\$PWD:/tidings\" -w /tidings rust:$channel-bookworm make test"
+            fi
+            echo "Without any of them, \`make test-quick\` runs the tests that start no other program."
+        } >&2
         exit 1
     fi
 fi
