@@ -44,10 +44,61 @@ fn architecture_md_lists_every_crate_and_its_dependencies() {
     }
 }
 
+/// The walks of the page: each one's heading, and the files that it links to, in order.
+fn walks(page: &str) -> Vec<(&str, Vec<&str>)> {
+    let (_, section) = page.split_once("\n## Four walks through the files\n").unwrap();
+    let section = section.split("\n## ").next().unwrap();
+    let links = |text| str::split(text, "](").skip(1).map(|link| link.split(')').next().unwrap());
+    let walks = section.split("\n### ").skip(1).map(|walk| walk.split_once('\n').unwrap());
+    walks.map(|(heading, text)| (heading, links(text).collect())).collect()
+}
+
+#[test]
+fn every_file_of_the_walks_through_the_architecture_exists() {
+    let page = read("ARCHITECTURE.md");
+    let walks = walks(&page);
+    let headings: Vec<&str> = walks.iter().map(|(heading, _)| *heading).collect();
+    assert_eq!(headings, ["A message", "A push", "A popup decision", "Another node's commit"]);
+    for (heading, files) in walks {
+        assert!(files.len() > 8, "{heading}: only {} files, the walk is read wrongly", files.len());
+        for file in files {
+            assert!(Path::new(ROOT).join(file).is_file(), "the walk of {heading:?} names {file}, which is not there");
+            let link = format!("[{file}]({file})");
+            assert!(page.contains(&link), "the walk of {heading:?} calls {file} by another name");
+        }
+    }
+}
+
+/// Whether a source defines a type of this name.
+fn defines(source: &str, name: &str) -> bool {
+    let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    ["struct", "enum", "trait", "type"].iter().any(|kind| {
+        let definition = format!("{kind} {name}");
+        source.match_indices(&definition).any(|(at, _)| !source[at + definition.len()..].starts_with(is_word))
+    })
+}
+
+#[test]
+fn every_type_of_the_glossary_is_defined_where_it_says() {
+    let page = read("docs/glossary.md");
+    let mut terms = BTreeSet::new();
+    for row in page.lines().filter(|line| line.starts_with("| **")) {
+        let term = row.split("**").nth(1).unwrap();
+        assert!(terms.insert(term), "the glossary has {term:?} twice");
+        // The last cell: [`Type`](../file)
+        let link = row.trim_end_matches(" |").rsplit(" | ").next().unwrap();
+        let (name, file) = link.split_once("](../").unwrap();
+        let (name, file) = (name.trim_matches(['[', '`']), file.trim_end_matches(')'));
+        assert!(defines(&read(file), name), "{term}: {file} defines no {name}");
+    }
+    assert!(terms.len() > 80, "only {}: the glossary is read wrongly", terms.len());
+}
+
 /// Every page, and those in folders.
 fn pages() -> Vec<PathBuf> {
     let mut folders = vec![PathBuf::from(format!("{ROOT}/docs"))];
-    let mut pages: Vec<PathBuf> = ["README.md", "ARCHITECTURE.md"].map(|page| format!("{ROOT}/{page}").into()).into();
+    let of_root = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md"];
+    let mut pages: Vec<PathBuf> = of_root.map(|page| format!("{ROOT}/{page}").into()).into();
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
