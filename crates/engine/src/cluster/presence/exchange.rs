@@ -1,6 +1,6 @@
-//! What a node does about what it hears, without threads, sockets or clocks.
+//! What a node does about the presence messages of its peers, without threads, sockets or clocks.
 
-use super::{Said, What};
+use super::{PresenceBody, PresenceMessage};
 use crate::{
     cluster::log::NodeInfo,
     metrics::ClusterMetrics,
@@ -18,103 +18,105 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Sessions in one message: some 50 kB.
+/// Sessions in one message, which is then about 50 kB.
 const SESSIONS_PER_MESSAGE: usize = if cfg!(test) { 3 } else { 500 };
-/// Between stretches: what else is said goes between them, and the bus is not filled. 100,000 sessions take a second.
-const STRETCH_EVERY: Duration = Duration::from_millis(5);
-const BEAT_EVERY: Duration = Duration::from_secs(1);
-/// What was asked for and did not come, or stopped coming, is asked for again.
-const ASK_AGAIN: Duration = Duration::from_secs(1);
-/// A node heard so lately runs, although its lease in the store is over: the store may have been away.
-const HEARD_LATELY: Duration = Duration::from_secs(3);
+/// Between the chunks of a snapshot, so that other messages get through and the bus does not fill up. A snapshot of 100,000
+/// sessions takes a second.
+const CHUNK_EVERY: Duration = Duration::from_millis(5);
+const HEARTBEAT_EVERY: Duration = Duration::from_secs(1);
+/// A snapshot that does not come, or stops coming, is requested again after this.
+const REQUEST_AGAIN: Duration = Duration::from_secs(1);
+/// A peer that sent a message so lately is alive although its lease has ended: perhaps the store was down.
+const ALIVE_FOR: Duration = Duration::from_secs(3);
 
-/// Whether what we have of a peer is what it said.
+/// Whether this node's view of a peer's sessions is the peer's own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Standing {
-    /// Nothing was heard of it that could be compared.
+enum SyncState {
+    /// The peer has sent nothing yet that could be compared.
     New,
-    Even,
-    Asked {
+    InSync,
+    Requested {
         at: Instant,
     },
-    /// The next part of all its sessions is awaited.
+    /// This part of a snapshot comes next.
     Receiving {
         part: u32,
         at: Instant,
     },
 }
 
-struct Other {
-    node: NodeInfo,
+/// A peer, and how far this node's view of its sessions is true.
+struct PeerSync {
+    info: NodeInfo,
     peer: Peer,
-    standing: Standing,
+    state: SyncState,
     /// The number of the next changes.
     next: u64,
-    /// It was even before: what a stretch changes now had gone wrong.
-    was_even: bool,
-    heard: Option<Instant>,
-    /// Its lease is over since.
+    /// The view was in sync before: what a snapshot changes now is a repair.
+    was_in_sync: bool,
+    last_message: Option<Instant>,
+    /// When the peer's lease was first seen to have ended.
     missing: Option<Instant>,
 }
 
-/// All sessions, on their way to those who asked.
-struct Telling {
+/// A snapshot of this node's sessions, on its way to the peers that asked for it.
+struct SnapshotTransfer {
     to: Vec<Arc<str>>,
     number: u64,
     part: u32,
-    place: Place,
-    next: Instant,
+    cursor: Place,
+    next_at: Instant,
 }
 
-/// What surrounds a step of the exchange.
-pub(super) struct Around<'a> {
+/// What a step of the exchange may read.
+pub(super) struct StepContext<'a> {
     pub presence: &'a Presence,
     pub metrics: &'a ClusterMetrics,
     pub now: Instant,
     pub now_ms: u64,
-    /// This node leads.
+    /// Whether this node leads.
     pub leads: bool,
     pub sessions_per_kind: usize,
 }
 
 #[derive(Debug)]
-pub(super) enum To {
-    /// Every other node.
-    All,
+pub(super) enum Recipients {
+    AllPeers,
     Some(Vec<Arc<str>>),
 }
 
-/// What is to be done.
+/// What the caller of a step must do.
 #[derive(Debug)]
-pub(super) enum Act {
-    Say(To, Said),
-    /// An own session ends: another node has a later one in its place.
-    Replace(UserNo, u64),
+pub(super) enum Effect {
+    Send(Recipients, PresenceMessage),
+    /// Ends a session of this node, because another node has a later one in its place.
+    ReplaceSession(UserNo, u64),
 }
 
-/// How much of the others' sessions is known.
+/// How much this node knows of its peers' sessions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Progress {
-    All,
-    /// Some of it is on its way, or it is not known yet who the others are.
-    Coming,
-    /// Somebody has not said anything yet.
-    Silence,
+pub(super) enum SyncProgress {
+    Complete,
+    /// A snapshot is on its way, or the peers are not known yet.
+    Receiving,
+    /// A peer has sent nothing yet.
+    Silent,
 }
 
 pub(super) struct Exchange {
     me: NodeInfo,
     lease: Duration,
-    others: BTreeMap<String, Other>,
-    /// The store has told who the others are.
-    has_seen: bool,
-    /// The number of the last changes said, and the sum with them.
+    peers: BTreeMap<String, PeerSync>,
+    /// The store has told which nodes there are.
+    has_view: bool,
+    /// The number of the last changes sent, and the digest after them.
     number: u64,
     tally: Tally,
-    beat: Instant,
-    asked: BTreeSet<Arc<str>>,
-    telling: Option<Telling>,
-    acts: Vec<Act>,
+    next_heartbeat: Instant,
+    /// Peers that wait for a snapshot to begin.
+    snapshot_requests: BTreeSet<Arc<str>>,
+    transfer: Option<SnapshotTransfer>,
+    effects: Vec<Effect>,
 }
 
 impl Exchange {
@@ -122,253 +124,254 @@ impl Exchange {
         Exchange {
             me,
             lease,
-            others: BTreeMap::new(),
-            has_seen: false,
+            peers: BTreeMap::new(),
+            has_view: false,
             number: 0,
             tally: Tally::default(),
-            beat: now,
-            asked: BTreeSet::new(),
-            telling: None,
-            acts: Vec::new(),
+            next_heartbeat: now,
+            snapshot_requests: BTreeSet::new(),
+            transfer: None,
+            effects: Vec::new(),
         }
     }
 
-    pub(super) fn take_acts(&mut self) -> Vec<Act> {
-        std::mem::take(&mut self.acts)
+    pub(super) fn take_effects(&mut self) -> Vec<Effect> {
+        std::mem::take(&mut self.effects)
     }
 
-    fn say(&mut self, to: To, what: What) {
-        let said = Said { from: self.me.name.clone(), boot_id: self.me.boot_id, what };
-        self.acts.push(Act::Say(to, said));
+    fn send(&mut self, to: Recipients, body: PresenceBody) {
+        let message = PresenceMessage { from: self.me.name.clone(), boot_id: self.me.boot_id, body };
+        self.effects.push(Effect::Send(to, message));
     }
 
-    fn say_to(&mut self, name: &str, what: What) {
-        self.say(To::Some(vec![name.into()]), what);
+    fn send_to(&mut self, name: &str, body: PresenceBody) {
+        self.send(Recipients::Some(vec![name.into()]), body);
     }
 
-    fn own_beat(&self, around: &Around<'_>) -> What {
-        let behind_ms = around.leads.then(|| around.presence.behind_ms(around.now_ms));
-        What::Beat { number: self.number, tally: self.tally, behind_ms }
+    fn heartbeat(&self, context: &StepContext<'_>) -> PresenceBody {
+        let behind_ms = context.leads.then(|| context.presence.behind_ms(context.now_ms));
+        PresenceBody::Heartbeat { number: self.number, tally: self.tally, behind_ms }
     }
 
-    /// Who is in the cluster now, by the leases in the store.
-    pub(super) fn see(&mut self, nodes: &[NodeInfo], around: &Around<'_>) {
-        self.has_seen = true;
+    /// The nodes of the cluster are these now, by their leases in the store.
+    pub(super) fn on_view(&mut self, nodes: &[NodeInfo], context: &StepContext<'_>) {
+        self.has_view = true;
         let others = || nodes.iter().filter(|node| node.name != self.me.name);
-        let is_there = |other: &Other| others().any(|node| node.boot_id == other.node.boot_id);
+        let has_lease = |sync: &PeerSync| others().any(|node| node.boot_id == sync.info.boot_id);
         let mut gone = Vec::new();
-        for (name, other) in &mut self.others {
-            if is_there(other) {
-                other.missing = None;
+        for (name, sync) in &mut self.peers {
+            if has_lease(sync) {
+                sync.missing = None;
                 continue;
             }
-            let missing = *other.missing.get_or_insert(around.now);
+            let missing = *sync.missing.get_or_insert(context.now);
             let has_successor = others().any(|node| node.name == *name);
-            let was_heard = other.heard.is_some_and(|heard| around.now < heard + HEARD_LATELY);
-            if has_successor || !was_heard || around.now >= missing + self.lease {
+            let is_heard = sync.last_message.is_some_and(|at| context.now < at + ALIVE_FOR);
+            if has_successor || !is_heard || context.now >= missing + self.lease {
                 gone.push(name.clone());
             }
         }
         for name in gone {
-            if let Some(other) = self.others.remove(&name) {
-                tracing::info!(name, boot_id = other.node.boot_id, "a node is gone, and its sessions with it");
-                around.presence.peer_gone(other.peer, around.now_ms);
+            if let Some(sync) = self.peers.remove(&name) {
+                tracing::info!(name, boot_id = sync.info.boot_id, "a node is gone, and its sessions with it");
+                context.presence.peer_gone(sync.peer, context.now_ms);
             }
         }
-        let is_new = |node: &&NodeInfo| node.name != self.me.name && !self.others.contains_key(&node.name);
+        let is_new = |node: &&NodeInfo| node.name != self.me.name && !self.peers.contains_key(&node.name);
         let new: Vec<NodeInfo> = nodes.iter().filter(is_new).cloned().collect();
-        for node in new {
-            let (name, boot_id) = (node.name.clone(), node.boot_id);
-            let node_no = around.presence.nodes.attach_peer(&name, boot_id, around.now_ms);
-            let (peer, standing) = (Peer::new(node_no), Standing::New);
-            let other = Other { node, peer, standing, next: 1, was_even: false, heard: None, missing: None };
-            self.others.insert(name.clone(), other);
-            // Whichever of the two knows the other last says both.
-            self.say_to(&name, What::Look);
-            let beat = self.own_beat(around);
-            self.say_to(&name, beat);
+        for info in new {
+            let (name, boot_id) = (info.name.clone(), info.boot_id);
+            let node_no = context.presence.nodes.attach_peer(&name, boot_id, context.now_ms);
+            let (peer, state) = (Peer::new(node_no), SyncState::New);
+            let sync = PeerSync { info, peer, state, next: 1, was_in_sync: false, last_message: None, missing: None };
+            self.peers.insert(name.clone(), sync);
+            // The peer drops both messages if it does not know this node yet; then its own two come when it does.
+            self.send_to(&name, PresenceBody::HeartbeatRequest);
+            let heartbeat = self.heartbeat(context);
+            self.send_to(&name, heartbeat);
         }
     }
 
-    /// Whether what is said comes from a node that is known: else whoever is there must be looked up.
-    pub(super) fn knows(&self, said: &Said) -> bool {
-        self.others.get(&said.from).is_some_and(|other| other.node.boot_id == said.boot_id)
+    /// Whether the message comes from a known process. If not, the nodes must be looked up before it is taken.
+    pub(super) fn is_known(&self, message: &PresenceMessage) -> bool {
+        self.peers.get(&message.from).is_some_and(|sync| sync.info.boot_id == message.boot_id)
     }
 
-    pub(super) fn hear(&mut self, said: Said, around: &Around<'_>) {
-        let Said { from, boot_id, what } = said;
-        let Some(other) = self.others.get_mut(&from).filter(|other| other.node.boot_id == boot_id) else { return };
-        other.heard = Some(around.now);
-        let changed_before = other.peer.changed;
-        let mut ask = false;
-        match what {
-            What::Look => {
-                let beat = self.own_beat(around);
-                self.say_to(&from, beat);
+    pub(super) fn on_message(&mut self, message: PresenceMessage, context: &StepContext<'_>) {
+        let PresenceMessage { from, boot_id, body } = message;
+        let Some(sync) = self.peers.get_mut(&from).filter(|sync| sync.info.boot_id == boot_id) else { return };
+        sync.last_message = Some(context.now);
+        let changed_before = sync.peer.changed;
+        let mut needs_snapshot = false;
+        match body {
+            PresenceBody::HeartbeatRequest => {
+                let heartbeat = self.heartbeat(context);
+                self.send_to(&from, heartbeat);
                 return;
             }
-            What::Ask => {
-                self.asked.insert(from.as_str().into());
+            PresenceBody::SnapshotRequest => {
+                self.snapshot_requests.insert(from.as_str().into());
                 return;
             }
-            What::Beat { number, tally, behind_ms } => {
-                if let Some(behind_ms) = behind_ms.filter(|_| !around.leads) {
-                    around.presence.leave_to_leader(around.now_ms, behind_ms);
+            PresenceBody::Heartbeat { number, tally, behind_ms } => {
+                if let Some(behind_ms) = behind_ms.filter(|_| !context.leads) {
+                    context.presence.leave_to_leader(context.now_ms, behind_ms);
                 }
-                ask = other.compare(number, tally);
+                needs_snapshot = sync.compare(number, tally);
             }
-            What::Changes { number, deltas } => {
-                ask = number != other.next && !matches!(other.standing, Standing::New | Standing::Asked { .. });
-                other.next = number + 1;
+            PresenceBody::Changes { number, deltas } => {
+                needs_snapshot =
+                    number != sync.next && !matches!(sync.state, SyncState::New | SyncState::Requested { .. });
+                sync.next = number + 1;
                 for delta in deltas {
                     match delta {
-                        Delta::Arrived(arrived) => around.presence.peer_arrived(&mut other.peer, arrived),
+                        Delta::Arrived(arrived) => context.presence.peer_arrived(&mut sync.peer, arrived),
                         Delta::Left { user, session, at } => {
-                            around.presence.peer_left(&mut other.peer, user, session, at, around.now_ms);
+                            context.presence.peer_left(&mut sync.peer, user, session, at, context.now_ms);
                         }
                     }
                 }
             }
-            What::Stretch { number, part, from, to, sessions } => {
-                match other.standing {
-                    _ if part == 0 => other.next = number + 1,
-                    Standing::Receiving { part: next, .. } if next == part => {}
-                    // A part was lost, or changes: this one is still true.
-                    Standing::Receiving { .. } | Standing::Even => ask = true,
-                    Standing::New | Standing::Asked { .. } => {}
+            PresenceBody::SnapshotChunk { number, part, from, to, sessions } => {
+                match sync.state {
+                    _ if part == 0 => sync.next = number + 1,
+                    SyncState::Receiving { part: next, .. } if next == part => {}
+                    // Another chunk was lost, or changes were. This chunk is still true.
+                    SyncState::Receiving { .. } | SyncState::InSync => needs_snapshot = true,
+                    SyncState::New | SyncState::Requested { .. } => {}
                 }
                 let is_next =
-                    part == 0 || matches!(other.standing, Standing::Receiving { part: next, .. } if next == part);
-                around.presence.peer_stretch(&mut other.peer, (from, to), sessions, around.now_ms);
+                    part == 0 || matches!(sync.state, SyncState::Receiving { part: next, .. } if next == part);
+                context.presence.peer_stretch(&mut sync.peer, (from, to), sessions, context.now_ms);
                 if is_next {
-                    let goes_on = Standing::Receiving { part: part + 1, at: around.now };
-                    other.standing = if to == Place::END { Standing::Even } else { goes_on };
+                    let continues = SyncState::Receiving { part: part + 1, at: context.now };
+                    sync.state = if to == Place::END { SyncState::InSync } else { continues };
                 }
-                if other.was_even {
-                    around.metrics.presence_repaired.inc_by(other.peer.changed - changed_before);
+                if sync.was_in_sync {
+                    context.metrics.presence_repaired.inc_by(sync.peer.changed - changed_before);
                 }
-                other.was_even |= other.standing == Standing::Even;
+                sync.was_in_sync |= sync.state == SyncState::InSync;
             }
         }
-        if ask {
-            other.standing = Standing::Asked { at: around.now };
+        if needs_snapshot {
+            sync.state = SyncState::Requested { at: context.now };
         }
-        let came = std::mem::take(&mut other.peer.came);
-        if ask {
-            self.say_to(&from, What::Ask);
+        let came = std::mem::take(&mut sync.peer.came);
+        if needs_snapshot {
+            self.send_to(&from, PresenceBody::SnapshotRequest);
         }
         for user in came {
-            let outranked = around.presence.outranked(user, around.sessions_per_kind);
-            self.acts.extend(outranked.into_iter().map(|session| Act::Replace(user, session)));
+            let outranked = context.presence.outranked(user, context.sessions_per_kind);
+            self.effects.extend(outranked.into_iter().map(|session| Effect::ReplaceSession(user, session)));
         }
     }
 
-    /// Something may have been lost. Mostly nothing was: a beat tells.
-    pub(super) fn missed(&mut self, around: &Around<'_>) {
-        self.say(To::All, What::Look);
-        let beat = self.own_beat(around);
-        self.say(To::All, beat);
-        let waits = |standing: Standing| matches!(standing, Standing::Asked { .. } | Standing::Receiving { .. });
-        let waiting = self.others.iter_mut().filter(|(_, other)| waits(other.standing));
+    /// Messages may have been lost. Mostly none were, and a heartbeat shows it; only a snapshot that is on its way is
+    /// requested again.
+    pub(super) fn on_gap(&mut self, context: &StepContext<'_>) {
+        self.send(Recipients::AllPeers, PresenceBody::HeartbeatRequest);
+        let heartbeat = self.heartbeat(context);
+        self.send(Recipients::AllPeers, heartbeat);
+        let is_waiting = |state: SyncState| matches!(state, SyncState::Requested { .. } | SyncState::Receiving { .. });
+        let waiting = self.peers.iter_mut().filter(|(_, sync)| is_waiting(sync.state));
         let waiting: Vec<String> = waiting
-            .map(|(name, other)| {
-                other.standing = Standing::Asked { at: around.now };
+            .map(|(name, sync)| {
+                sync.state = SyncState::Requested { at: context.now };
                 name.clone()
             })
             .collect();
-        waiting.iter().for_each(|name| self.say_to(name, What::Ask));
+        waiting.iter().for_each(|name| self.send_to(name, PresenceBody::SnapshotRequest));
     }
 
-    /// Whether all that the other nodes have was heard once, and whether some of it is coming.
-    pub(super) fn progress(&self) -> Progress {
-        let is_receiving = |other: &Other| matches!(other.standing, Standing::Receiving { .. });
+    pub(super) fn progress(&self) -> SyncProgress {
+        let is_receiving = |sync: &PeerSync| matches!(sync.state, SyncState::Receiving { .. });
         match () {
-            // Others may be heard before the store has told of them.
-            () if !self.has_seen => Progress::Coming,
-            () if self.others.values().all(|other| other.was_even) => Progress::All,
-            () if self.others.values().any(is_receiving) => Progress::Coming,
-            () => Progress::Silence,
+            // Messages of peers may come before the store has told which nodes there are.
+            () if !self.has_view => SyncProgress::Receiving,
+            () if self.peers.values().all(|sync| sync.was_in_sync) => SyncProgress::Complete,
+            () if self.peers.values().any(is_receiving) => SyncProgress::Receiving,
+            () => SyncProgress::Silent,
         }
     }
 
-    /// Says what has come and gone here.
-    pub(super) fn tell(&mut self, taken: Taken) {
+    /// Sends the changes of this node's sessions to all peers.
+    pub(super) fn send_changes(&mut self, taken: Taken) {
         self.tally = taken.tally;
         if taken.overflowed {
-            // A hole, which the others notice.
+            // Changes were dropped: the number leaves a gap, which the peers notice.
             self.number += 1;
         }
         let mut deltas = taken.deltas.into_iter().peekable();
         while deltas.peek().is_some() {
             self.number += 1;
             let deltas = deltas.by_ref().take(SESSIONS_PER_MESSAGE).collect();
-            self.say(To::All, What::Changes { number: self.number, deltas });
+            self.send(Recipients::AllPeers, PresenceBody::Changes { number: self.number, deltas });
         }
     }
 
-    /// What time has come for.
-    pub(super) fn tick(&mut self, around: &Around<'_>) {
-        let is_late = |standing: Standing| match standing {
-            Standing::Asked { at } | Standing::Receiving { at, .. } => around.now >= at + ASK_AGAIN,
-            Standing::New | Standing::Even => false,
+    /// Does what is due by now: requests again what is late, sends a heartbeat, and the next chunk of a snapshot.
+    pub(super) fn tick(&mut self, context: &StepContext<'_>) {
+        let is_late = |state: SyncState| match state {
+            SyncState::Requested { at } | SyncState::Receiving { at, .. } => context.now >= at + REQUEST_AGAIN,
+            SyncState::New | SyncState::InSync => false,
         };
         let mut late = Vec::new();
-        for (name, other) in self.others.iter_mut().filter(|(_, other)| is_late(other.standing)) {
-            other.standing = Standing::Asked { at: around.now };
+        for (name, sync) in self.peers.iter_mut().filter(|(_, sync)| is_late(sync.state)) {
+            sync.state = SyncState::Requested { at: context.now };
             late.push(name.clone());
         }
-        late.iter().for_each(|name| self.say_to(name, What::Ask));
-        if around.now >= self.beat {
-            self.beat = around.now + BEAT_EVERY;
-            let beat = self.own_beat(around);
-            self.say(To::All, beat);
+        late.iter().for_each(|name| self.send_to(name, PresenceBody::SnapshotRequest));
+        if context.now >= self.next_heartbeat {
+            self.next_heartbeat = context.now + HEARTBEAT_EVERY;
+            let heartbeat = self.heartbeat(context);
+            self.send(Recipients::AllPeers, heartbeat);
         }
-        self.tell_all(around);
+        self.send_snapshot_chunk(context);
     }
 
-    fn tell_all(&mut self, around: &Around<'_>) {
-        if self.telling.is_none() && !self.asked.is_empty() {
-            around.metrics.presence_snapshots.inc();
-            let to = std::mem::take(&mut self.asked).into_iter().collect();
-            let (number, place) = (self.number, Place::default());
-            self.telling = Some(Telling { to, number, part: 0, place, next: around.now });
+    fn send_snapshot_chunk(&mut self, context: &StepContext<'_>) {
+        if self.transfer.is_none() && !self.snapshot_requests.is_empty() {
+            context.metrics.presence_snapshots.inc();
+            let to = std::mem::take(&mut self.snapshot_requests).into_iter().collect();
+            let (number, cursor) = (self.number, Place::default());
+            self.transfer = Some(SnapshotTransfer { to, number, part: 0, cursor, next_at: context.now });
         }
-        let Some(telling) = self.telling.as_mut().filter(|telling| around.now >= telling.next) else { return };
-        let (sessions, to) = around.presence.own_stretch(telling.place, SESSIONS_PER_MESSAGE);
-        let (number, part, from) = (telling.number, telling.part, telling.place);
-        let names = telling.to.clone();
-        (telling.part, telling.place, telling.next) = (part + 1, to, around.now + STRETCH_EVERY);
+        let Some(transfer) = self.transfer.as_mut().filter(|transfer| context.now >= transfer.next_at) else { return };
+        let (sessions, to) = context.presence.own_stretch(transfer.cursor, SESSIONS_PER_MESSAGE);
+        let (number, part, from) = (transfer.number, transfer.part, transfer.cursor);
+        let names = transfer.to.clone();
+        (transfer.part, transfer.cursor, transfer.next_at) = (part + 1, to, context.now + CHUNK_EVERY);
         if to == Place::END {
-            self.telling = None;
+            self.transfer = None;
         }
-        self.say(To::Some(names), What::Stretch { number, part, from, to, sessions });
+        self.send(Recipients::Some(names), PresenceBody::SnapshotChunk { number, part, from, to, sessions });
     }
 
     #[cfg(test)]
-    pub(super) fn is_telling(&self) -> bool {
-        self.telling.is_some() || !self.asked.is_empty()
+    pub(super) fn is_sending_snapshot(&self) -> bool {
+        self.transfer.is_some() || !self.snapshot_requests.is_empty()
     }
 
-    /// When there may be something to do at the latest, news and what is heard aside.
+    /// When [`Self::tick`] has something to do at the latest.
     pub(super) fn due(&self) -> Instant {
-        let telling = self.telling.as_ref().map(|telling| telling.next);
-        telling.map_or(self.beat, |telling| telling.min(self.beat))
+        let chunk_at = self.transfer.as_ref().map(|transfer| transfer.next_at);
+        chunk_at.map_or(self.next_heartbeat, |chunk_at| chunk_at.min(self.next_heartbeat))
     }
 }
 
-impl Other {
-    /// Whether its sessions are to be asked for.
+impl PeerSync {
+    /// Compares the view of the peer's sessions with the peer's own. Returns whether a snapshot is needed.
     fn compare(&mut self, number: u64, tally: Tally) -> bool {
         let is_next = self.next == number + 1;
-        match self.standing {
-            Standing::Receiving { .. } => !is_next,
-            // The same sessions are the same sessions, whatever was lost on the way.
+        match self.state {
+            SyncState::Receiving { .. } => !is_next,
+            // An equal digest means equal sessions, whichever messages were lost.
             _ if tally == self.peer.tally => {
-                (self.next, self.standing, self.was_even) = (number + 1, Standing::Even, true);
+                (self.next, self.state, self.was_in_sync) = (number + 1, SyncState::InSync, true);
                 false
             }
-            Standing::New | Standing::Even => true,
-            Standing::Asked { .. } => false,
+            SyncState::New | SyncState::InSync => true,
+            SyncState::Requested { .. } => false,
         }
     }
 }

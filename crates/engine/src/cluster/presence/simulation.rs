@@ -1,10 +1,10 @@
-//! Nodes that talk over a network that loses what it likes, in one thread: whatever happened, soon after it is over
-//! all have the same view, and it is the truth.
+//! Nodes in one thread, over a network that loses any message: soon after the losses end, all nodes have the same view, and
+//! it is the true one.
 #![allow(clippy::unwrap_used)]
 
 use super::{
-    Said,
-    exchange::{Act, Around, Exchange, Progress, To},
+    PresenceMessage,
+    exchange::{Effect, Exchange, Recipients, StepContext, SyncProgress},
 };
 use crate::{
     cluster::log::NodeInfo,
@@ -21,14 +21,14 @@ use std::{
 const NODES: usize = 3;
 const LEASE: Duration = Duration::from_secs(10);
 const SESSIONS_PER_KIND: usize = 2;
-/// Rounds of a beat each in which everything must be mended.
-const ROUNDS: usize = 6;
+/// Rounds of one heartbeat each, after which every view must be repaired.
+const REPAIR_ROUNDS: usize = 6;
 
 #[derive(Debug, Clone)]
 enum Step {
     Arrive { node: usize, user: u64, device: u8 },
     Leave { node: usize, which: usize },
-    Tell { node: usize },
+    SendChanges { node: usize },
     Overflow { node: usize },
     Deliver { from: usize, to: usize, messages: usize },
     Lose { from: usize, to: usize, messages: usize },
@@ -41,7 +41,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         6 => (node.clone(), 0..8u64, 0..4u8).prop_map(|(node, user, device)| Step::Arrive { node, user, device }),
         4 => (node.clone(), 0..64usize).prop_map(|(node, which)| Step::Leave { node, which }),
-        4 => node.clone().prop_map(|node| Step::Tell { node }),
+        4 => node.clone().prop_map(|node| Step::SendChanges { node }),
         1 => node.clone().prop_map(|node| Step::Overflow { node }),
         4 => (node.clone(), node.clone(), messages.clone())
             .prop_map(|(from, to, messages)| Step::Deliver { from, to, messages }),
@@ -58,13 +58,13 @@ struct Node {
     exchange: Exchange,
     metrics: ClusterMetrics,
     sessions: u64,
-    /// What is true: who is here.
-    here: BTreeMap<u64, UserNo>,
+    /// The truth: the sessions of this node.
+    live: BTreeMap<u64, UserNo>,
 }
 
 struct World {
     nodes: Vec<Node>,
-    roads: BTreeMap<(usize, usize), VecDeque<Said>>,
+    links: BTreeMap<(usize, usize), VecDeque<PresenceMessage>>,
     began: Instant,
     ms: u64,
     boots: u64,
@@ -79,7 +79,7 @@ fn node(index: usize, boot_id: u64, now: Instant) -> Node {
         exchange: Exchange::new(info.clone(), LEASE, now),
         metrics: ClusterMetrics::default(),
         sessions: 0,
-        here: BTreeMap::new(),
+        live: BTreeMap::new(),
         info,
     }
 }
@@ -88,12 +88,12 @@ impl World {
     fn new() -> Self {
         let began = Instant::now();
         let nodes = (0..NODES).map(|index| node(index, index as u64, began)).collect();
-        World { nodes, roads: BTreeMap::new(), began, ms: 1_000, boots: NODES as u64 }
+        World { nodes, links: BTreeMap::new(), began, ms: 1_000, boots: NODES as u64 }
     }
 
-    fn with(&mut self, index: usize, turn: impl FnOnce(&mut Exchange, &Around<'_>)) {
+    fn with(&mut self, index: usize, step: impl FnOnce(&mut Exchange, &StepContext<'_>)) {
         let node = &mut self.nodes[index];
-        let around = Around {
+        let context = StepContext {
             presence: &node.presence,
             metrics: &node.metrics,
             now: self.began + Duration::from_millis(self.ms),
@@ -101,52 +101,52 @@ impl World {
             leads: index == 0,
             sessions_per_kind: SESSIONS_PER_KIND,
         };
-        turn(&mut node.exchange, &around);
-        for act in node.exchange.take_acts() {
-            match act {
-                Act::Replace(user, session) => {
-                    if node.here.remove(&session).is_some() {
+        step(&mut node.exchange, &context);
+        for effect in node.exchange.take_effects() {
+            match effect {
+                Effect::ReplaceSession(user, session) => {
+                    if node.live.remove(&session).is_some() {
                         node.presence.left(user, session, self.ms);
                     }
                 }
-                Act::Say(to, said) => {
-                    let is_meant = |other: usize| match &to {
-                        To::All => other != index,
-                        To::Some(names) => names.iter().any(|name| **name == name_of(other)),
+                Effect::Send(to, message) => {
+                    let is_recipient = |other: usize| match &to {
+                        Recipients::AllPeers => other != index,
+                        Recipients::Some(names) => names.iter().any(|name| **name == name_of(other)),
                     };
-                    // What is said goes over the road as it would: encoded.
-                    for other in (0..NODES).filter(|other| is_meant(*other)) {
-                        let said = Said::decode(&said.encode()).unwrap();
-                        self.roads.entry((index, other)).or_default().push_back(said);
+                    // Encoded and decoded, as on the bus.
+                    for other in (0..NODES).filter(|other| is_recipient(*other)) {
+                        let message = PresenceMessage::decode(&message.encode()).unwrap();
+                        self.links.entry((index, other)).or_default().push_back(message);
                     }
                 }
             }
         }
     }
 
-    fn see(&mut self) {
+    fn update_views(&mut self) {
         let nodes: Vec<NodeInfo> = self.nodes.iter().map(|node| node.info.clone()).collect();
-        (0..NODES).for_each(|index| self.with(index, |exchange, around| exchange.see(&nodes, around)));
+        (0..NODES).for_each(|index| self.with(index, |exchange, context| exchange.on_view(&nodes, context)));
     }
 
-    fn tell(&mut self, index: usize) {
+    fn send_changes(&mut self, index: usize) {
         let taken = self.nodes[index].presence.news.as_ref().unwrap().take();
-        self.with(index, |exchange, _| exchange.tell(taken));
+        self.with(index, |exchange, _| exchange.send_changes(taken));
     }
 
     fn deliver(&mut self, from: usize, to: usize) -> bool {
-        let Some(said) = self.roads.get_mut(&(from, to)).and_then(VecDeque::pop_front) else { return false };
-        self.with(to, |exchange, around| exchange.hear(said, around));
+        let Some(message) = self.links.get_mut(&(from, to)).and_then(VecDeque::pop_front) else { return false };
+        self.with(to, |exchange, context| exchange.on_message(message, context));
         true
     }
 
     fn arrive(&mut self, index: usize, user: u64, device: u8) {
-        // Several of them share a stripe of the registry.
+        // Several users share a stripe of the registry.
         let (ms, user) = (self.ms, UserNo(user % 2 + user / 2 * 64));
         let node = &mut self.nodes[index];
         node.sessions += 1;
         let device_id = format!("device {device}").into();
-        // Clocks of nodes differ.
+        // The nodes' clocks differ.
         let since = ms + 700 * index as u64;
         let device = Device {
             session: node.sessions,
@@ -157,12 +157,12 @@ impl World {
             chat: true,
         };
         node.presence.arrived(user, device);
-        node.here.insert(node.sessions, user);
-        self.make_room(index, user);
+        node.live.insert(node.sessions, user);
+        self.end_surplus(index, user);
     }
 
-    /// A node's own sessions are its shards' business: a device has one here too.
-    fn make_room(&mut self, index: usize, user: UserNo) {
+    /// What the shards of a node do in the server: they keep one session for each device, and no more than so many of a kind.
+    fn end_surplus(&mut self, index: usize, user: UserNo) {
         let ms = self.ms;
         let node = &mut self.nodes[index];
         let mut own = node.presence.registered(user);
@@ -178,36 +178,36 @@ impl World {
         gone.extend(own.iter().skip(SESSIONS_PER_KIND).map(|device| device.session));
         gone.extend(node.presence.outranked(user, SESSIONS_PER_KIND));
         for session in gone {
-            if node.here.remove(&session).is_some() {
+            if node.live.remove(&session).is_some() {
                 node.presence.left(user, session, ms);
             }
         }
     }
 
-    fn take(&mut self, step: &Step) {
+    fn run(&mut self, step: &Step) {
         match *step {
             Step::Arrive { node, user, device } => self.arrive(node, user, device),
             Step::Leave { node, which } => {
                 let ms = self.ms;
                 let node = &mut self.nodes[node];
-                let which = which % node.here.len().max(1);
-                if let Some((session, user)) = node.here.iter().nth(which).map(|(session, user)| (*session, *user)) {
-                    node.here.remove(&session);
+                let which = which % node.live.len().max(1);
+                if let Some((session, user)) = node.live.iter().nth(which).map(|(session, user)| (*session, *user)) {
+                    node.live.remove(&session);
                     node.presence.left(user, session, ms);
                 }
             }
-            Step::Tell { node } => self.tell(node),
+            Step::SendChanges { node } => self.send_changes(node),
             Step::Overflow { node } => {
                 let mut taken = self.nodes[node].presence.news.as_ref().unwrap().take();
                 (taken.overflowed, taken.deltas) = (true, Vec::new());
-                self.with(node, |exchange, _| exchange.tell(taken));
+                self.with(node, |exchange, _| exchange.send_changes(taken));
             }
             Step::Deliver { from, to, messages } => {
                 let _ = (0..messages).all(|_| self.deliver(from, to));
             }
             Step::Lose { from, to, messages } => {
-                let road = self.roads.entry((from, to)).or_default();
-                road.drain(..messages.min(road.len()));
+                let link = self.links.entry((from, to)).or_default();
+                link.drain(..messages.min(link.len()));
             }
             Step::Wait { ms } => {
                 self.ms += ms;
@@ -217,14 +217,14 @@ impl World {
                 self.boots += 1;
                 let now = self.began + Duration::from_millis(self.ms);
                 self.nodes[index] = node(index, self.boots, now);
-                self.see();
+                self.update_views();
             }
         }
     }
 
-    /// The bus loses nothing any more.
+    /// From here on the bus loses nothing.
     fn heal(&mut self) {
-        for _ in 0..ROUNDS {
+        for _ in 0..REPAIR_ROUNDS {
             self.ms += 1_001;
             self.heal_once();
         }
@@ -232,17 +232,17 @@ impl World {
 
     fn heal_once(&mut self) {
         loop {
-            let roads: Vec<(usize, usize)> = self.roads.keys().copied().collect();
-            let said = roads.into_iter().filter(|(from, to)| self.deliver(*from, *to)).count();
-            // Stretches go a few milliseconds apart.
+            let links: Vec<(usize, usize)> = self.links.keys().copied().collect();
+            let delivered = links.into_iter().filter(|(from, to)| self.deliver(*from, *to)).count();
+            // The chunks of a snapshot are sent so many milliseconds apart.
             self.ms += 5;
-            let mut telling = false;
+            let mut is_sending = false;
             for index in 0..NODES {
-                self.tell(index);
+                self.send_changes(index);
                 self.with(index, Exchange::tick);
-                telling |= self.nodes[index].exchange.is_telling();
+                is_sending |= self.nodes[index].exchange.is_sending_snapshot();
             }
-            if said == 0 && !telling && self.roads.values().all(VecDeque::is_empty) {
+            if delivered == 0 && !is_sending && self.links.values().all(VecDeque::is_empty) {
                 return;
             }
         }
@@ -255,12 +255,12 @@ fn name_of(index: usize) -> String {
 
 fn check(steps: &[Step]) {
     let mut world = World::new();
-    world.see();
-    steps.iter().for_each(|step| world.take(step));
+    world.update_views();
+    steps.iter().for_each(|step| world.run(step));
     world.heal();
     let mut truth: Vec<(u64, String, u64)> = Vec::new();
     for (index, node) in world.nodes.iter().enumerate() {
-        truth.extend(node.here.iter().map(|(session, user)| (user.0, name_of(index), *session)));
+        truth.extend(node.live.iter().map(|(session, user)| (user.0, name_of(index), *session)));
     }
     truth.sort();
     for node in &world.nodes {
@@ -279,7 +279,7 @@ fn check(steps: &[Step]) {
         for other in 0..NODES {
             let cards = node.presence.nodes.cards(world.ms);
             let card = cards.iter().find(|card| card.name == name_of(other)).unwrap();
-            assert_eq!(card.sessions, world.nodes[other].here.len() as i64, "of {} at {}", card.name, node.info.name);
+            assert_eq!(card.sessions, world.nodes[other].live.len() as i64, "of {} at {}", card.name, node.info.name);
         }
     }
 }
@@ -288,36 +288,36 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 
     #[test]
-    fn whatever_was_lost_all_nodes_soon_have_the_truth(steps in steps()) {
+    fn all_nodes_have_the_true_view_soon_after_losses_end(steps in steps()) {
         check(&steps);
     }
 }
 
 #[test]
-fn who_comes_last_stays_whatever_the_clocks_say() {
+fn the_session_that_comes_last_stays_even_if_clocks_disagree() {
     let mut world = World::new();
-    world.see();
-    // The clock of `c` is before that of `a`.
+    world.update_views();
+    // The clock of `c` is ahead of that of `a`.
     for node in [2, 0, 1, 0] {
         world.arrive(node, 7, 0);
         world.heal_once();
-        let here: Vec<usize> = world.nodes.iter().map(|node| node.here.len()).collect();
+        let live: Vec<usize> = world.nodes.iter().map(|node| node.live.len()).collect();
         let mut only = vec![0; NODES];
         only[node] = 1;
-        assert_eq!(here, only);
+        assert_eq!(live, only);
     }
 }
 
 #[test]
-fn nodes_that_hear_of_ends_in_different_orders_agree_on_the_last_one() {
+fn nodes_that_hear_of_ends_in_different_orders_agree_on_last_seen() {
     let mut world = World::new();
-    world.see();
+    world.update_views();
     (0..2).for_each(|node| world.arrive(node, 7, node as u8));
     world.heal_once();
-    let user = *world.nodes[0].here.values().next().unwrap();
+    let user = *world.nodes[0].live.values().next().unwrap();
     for node in [1, 0] {
         world.ms += 10;
-        world.take(&Step::Leave { node, which: 0 });
+        world.run(&Step::Leave { node, which: 0 });
     }
     let last = world.ms;
     world.heal();
@@ -326,48 +326,48 @@ fn nodes_that_hear_of_ends_in_different_orders_agree_on_the_last_one() {
 }
 
 #[test]
-fn a_node_that_has_just_started_knows_that_it_has_not_heard_the_others() {
+fn a_node_that_has_just_started_is_not_complete_until_its_peers_were_heard() {
     let mut world = World::new();
     let progress = |world: &World| world.nodes[0].exchange.progress();
-    // Heard of another node before the store told of any.
+    // A peer's message comes before the store has told which nodes there are.
     world.with(1, Exchange::tick);
     assert!(world.deliver(1, 0));
-    assert_eq!(progress(&world), Progress::Coming);
-    world.see();
+    assert_eq!(progress(&world), SyncProgress::Receiving);
+    world.update_views();
     (0..40).for_each(|user| world.arrive(1, user, 0));
     world.heal();
-    assert_eq!(progress(&world), Progress::All);
-    world.take(&Step::Restart { node: 0 });
-    assert_eq!((world.nodes[0].presence.users(), progress(&world)), (0, Progress::Silence));
+    assert_eq!(progress(&world), SyncProgress::Complete);
+    world.run(&Step::Restart { node: 0 });
+    assert_eq!((world.nodes[0].presence.users(), progress(&world)), (0, SyncProgress::Silent));
     world.heal();
-    assert_eq!((world.nodes[0].presence.users(), progress(&world)), (40, Progress::All));
+    assert_eq!((world.nodes[0].presence.users(), progress(&world)), (40, SyncProgress::Complete));
 }
 
 #[test]
-fn what_was_not_lost_is_not_told_again() {
+fn a_gap_without_a_loss_causes_no_snapshot() {
     let mut world = World::new();
-    world.see();
+    world.update_views();
     (0..40).for_each(|user| world.arrive(0, user, 0));
     world.heal();
-    let told = |world: &World| world.nodes.iter().map(|node| node.metrics.presence_snapshots.get()).sum::<u64>();
-    let before = told(&world);
+    let snapshots = |world: &World| world.nodes.iter().map(|node| node.metrics.presence_snapshots.get()).sum::<u64>();
+    let before = snapshots(&world);
     (40..80).for_each(|user| world.arrive(1, user, 0));
-    // The bus was away, and nothing was said meanwhile.
-    (0..NODES).for_each(|index| world.with(index, Exchange::missed));
+    // The bus was down, and no message was sent meanwhile.
+    (0..NODES).for_each(|index| world.with(index, Exchange::on_gap));
     world.heal();
-    assert_eq!(told(&world), before, "a beat is enough to see that");
+    assert_eq!(snapshots(&world), before, "a heartbeat is enough");
     assert_eq!(world.nodes[2].presence.users(), 80);
 }
 
 #[test]
-fn a_node_whose_lease_is_over_counts_while_it_is_heard_and_no_longer_than_another_lease() {
+fn a_node_whose_lease_ended_counts_while_it_is_heard_for_at_most_another_lease() {
     let mut world = World::new();
-    world.see();
+    world.update_views();
     world.arrive(1, 7, 0);
     world.heal();
     let without_b: Vec<NodeInfo> = [0, 2].iter().map(|index: &usize| world.nodes[*index].info.clone()).collect();
     let sees = |world: &mut World| {
-        world.with(0, |exchange, around| exchange.see(&without_b, around));
+        world.with(0, |exchange, context| exchange.on_view(&without_b, context));
         world.nodes[0].presence.users()
     };
     assert_eq!(sees(&mut world), 1, "heard a moment ago");
@@ -376,7 +376,7 @@ fn a_node_whose_lease_is_over_counts_while_it_is_heard_and_no_longer_than_anothe
         world.ms += 1_001;
         world.with(1, Exchange::tick);
         while world.deliver(1, 0) {}
-        assert_eq!(sees(&mut world), 1, "the store was away, not the node");
+        assert_eq!(sees(&mut world), 1, "the store was down, not the node");
     }
     world.ms = end;
     assert_eq!(sees(&mut world), 0);

@@ -1,8 +1,8 @@
-//! The thread that says and hears, and the inbox that the bus puts into.
+//! The thread that runs the exchange, and the inbox that the bus fills.
 
 use super::{
-    Said,
-    exchange::{Act, Around, Exchange, Progress, To},
+    PresenceMessage,
+    exchange::{Effect, Exchange, Recipients, StepContext, SyncProgress},
 };
 use crate::{
     cluster::{Cluster, wire::BusMessage},
@@ -21,54 +21,54 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Messages that wait to be taken in. Above, they are let go, and what is missing is asked for.
-const HEARD_MAX: usize = 512;
-/// Messages taken in before anything is said.
-const HEARD_PER_TURN: usize = 64;
-/// Changes are gathered for so long, so that a storm costs few messages.
-const GATHER: Duration = Duration::from_millis(5);
-/// Between looks at who is in the cluster.
-const SEE_EVERY: Duration = Duration::from_millis(100);
+/// Messages in the inbox. More are dropped; the exchange then asks for what is missing.
+const INBOX_MAX: usize = 512;
+/// Messages taken from the inbox before this node sends anything.
+const MESSAGES_PER_TURN: usize = 64;
+/// Changes are gathered for so long, so that a storm of them costs few messages.
+const COALESCE_FOR: Duration = Duration::from_millis(5);
+/// How often the nodes of the cluster are looked up.
+const VIEW_EVERY: Duration = Duration::from_millis(100);
 
-/// A node that has just started waits for so long for those that say nothing: they may have died with it, or the bus is
-/// away. Then it answers by what it knows.
+/// A node that has just started waits so long for silent peers: they may have died with it, or the bus is down. Then it
+/// answers with what it knows.
 const SILENCE_MAX: Duration = Duration::from_secs(5);
 
-/// Where what was heard waits.
+/// Messages of peers on their way to the thread.
 #[derive(Clone)]
 pub(crate) struct PresenceInbox {
-    heard: Sender<Vec<u8>>,
-    lost: Arc<AtomicBool>,
+    messages: Sender<Vec<u8>>,
+    has_gap: Arc<AtomicBool>,
 }
 
 impl PresenceInbox {
     pub(crate) fn push(&self, bytes: Vec<u8>) {
-        if self.heard.try_send(bytes).is_err() {
-            self.lost.store(true, Ordering::Relaxed);
+        if self.messages.try_send(bytes).is_err() {
+            self.has_gap.store(true, Ordering::Relaxed);
         }
     }
 
-    /// The bus may have lost something.
+    /// The bus may have lost messages.
     pub(crate) fn on_gap(&self) {
-        self.lost.store(true, Ordering::Relaxed);
-        // It wakes the thread, and says nothing.
-        let _ = self.heard.try_send(Vec::new());
+        self.has_gap.store(true, Ordering::Relaxed);
+        // An empty message does nothing but wake the thread.
+        let _ = self.messages.try_send(Vec::new());
     }
 }
 
-/// The engine's hold on the thread.
+/// The engine's handle of the thread.
 pub(crate) struct PresenceThread {
     inbox: PresenceInbox,
-    heard: Receiver<Vec<u8>>,
-    knows: Arc<AtomicBool>,
+    messages: Receiver<Vec<u8>>,
+    is_synced: Arc<AtomicBool>,
     running: Mutex<Option<(Sender<()>, JoinHandle<()>)>>,
 }
 
 impl Default for PresenceThread {
     fn default() -> Self {
-        let (sender, heard) = bounded(HEARD_MAX);
-        let inbox = PresenceInbox { heard: sender, lost: Arc::default() };
-        PresenceThread { inbox, heard, knows: Arc::default(), running: Mutex::default() }
+        let (sender, messages) = bounded(INBOX_MAX);
+        let inbox = PresenceInbox { messages: sender, has_gap: Arc::default() };
+        PresenceThread { inbox, messages, is_synced: Arc::default(), running: Mutex::default() }
     }
 }
 
@@ -77,22 +77,22 @@ impl PresenceThread {
         self.inbox.clone()
     }
 
-    /// Whether this node has heard who is online on the others. Before, it would tell them offline.
+    /// Whether this node has heard which sessions its peers have. Before, it would report their users as offline.
     pub(crate) fn is_synced(&self) -> bool {
-        self.knows.load(Ordering::Relaxed)
+        self.is_synced.load(Ordering::Relaxed)
     }
 
     pub(crate) fn start(&self, engine: &Arc<Engine>) {
-        let (engine, heard, lost) = (engine.clone(), self.heard.clone(), self.inbox.lost.clone());
-        let knows = self.knows.clone();
+        let (engine, messages, has_gap) = (engine.clone(), self.messages.clone(), self.inbox.has_gap.clone());
+        let is_synced = self.is_synced.clone();
         let (stop, stopped) = bounded(1);
         let run = move || {
             if let (Some(cluster), Some(news)) = (&engine.cluster, &engine.presence.news) {
                 let me = cluster.nodes.me().clone();
                 let exchange = Exchange::new(me, cluster.nodes.lease(), Instant::now());
-                let (started, lost, knows) = (Instant::now(), &*lost, &*knows);
-                Turns { engine: &engine, cluster, news, exchange, lost, tell: None, started, knows }
-                    .run(&heard, &stopped);
+                let (started, has_gap, is_synced) = (Instant::now(), &*has_gap, &*is_synced);
+                ExchangeLoop { engine: &engine, cluster, news, exchange, has_gap, flush_at: None, started, is_synced }
+                    .run(&messages, &stopped);
             }
         };
         match std::thread::Builder::new().name("presence-nodes".into()).spawn(run) {
@@ -101,7 +101,7 @@ impl PresenceThread {
         }
     }
 
-    /// Says what is left to say, and ends.
+    /// Sends the changes that wait, and ends.
     pub(crate) fn stop(&self) {
         if let Some((stop, thread)) = self.running.lock().take() {
             drop(stop);
@@ -110,50 +110,51 @@ impl PresenceThread {
     }
 }
 
-struct Turns<'a> {
+struct ExchangeLoop<'a> {
     engine: &'a Engine,
     cluster: &'a Cluster,
     news: &'a News,
     exchange: Exchange,
-    lost: &'a AtomicBool,
-    /// When what waits is said.
-    tell: Option<Instant>,
+    has_gap: &'a AtomicBool,
+    /// When the changes that wait are sent.
+    flush_at: Option<Instant>,
     started: Instant,
-    knows: &'a AtomicBool,
+    is_synced: &'a AtomicBool,
 }
 
-impl Turns<'_> {
-    fn run(mut self, heard: &Receiver<Vec<u8>>, stopped: &Receiver<()>) {
+impl ExchangeLoop<'_> {
+    fn run(mut self, messages: &Receiver<Vec<u8>>, stopped: &Receiver<()>) {
         let woken = self.news.woken();
-        let mut see = Instant::now();
+        let mut view_at = Instant::now();
         loop {
-            let due = self.tell.map_or(see, |tell| tell.min(see)).min(self.exchange.due());
+            let due = self.flush_at.map_or(view_at, |flush_at| flush_at.min(view_at)).min(self.exchange.due());
             select! {
                 recv(stopped) -> _ => break,
                 recv(woken) -> _ => {
-                    self.tell.get_or_insert(Instant::now() + GATHER);
+                    self.flush_at.get_or_insert(Instant::now() + COALESCE_FOR);
                 }
-                recv(heard) -> bytes => {
-                    bytes.into_iter().chain(heard.try_iter().take(HEARD_PER_TURN)).for_each(|bytes| self.hear(&bytes));
+                recv(messages) -> bytes => {
+                    let more = messages.try_iter().take(MESSAGES_PER_TURN);
+                    bytes.into_iter().chain(more).for_each(|bytes| self.on_message(&bytes));
                 }
                 default(due.saturating_duration_since(Instant::now())) => {}
             }
-            if self.lost.swap(false, Ordering::Relaxed) {
-                self.step(|exchange, around| exchange.missed(around));
+            if self.has_gap.swap(false, Ordering::Relaxed) {
+                self.step(|exchange, context| exchange.on_gap(context));
             }
-            if Instant::now() >= see {
-                see = Instant::now() + SEE_EVERY;
-                self.see();
+            if Instant::now() >= view_at {
+                view_at = Instant::now() + VIEW_EVERY;
+                self.update_view();
             }
-            self.tell_when_due();
+            self.flush_when_due();
             self.step(Exchange::tick);
         }
-        self.tell = Some(Instant::now());
-        self.tell_when_due();
+        self.flush_at = Some(Instant::now());
+        self.flush_when_due();
     }
 
-    fn step(&mut self, step: impl FnOnce(&mut Exchange, &Around<'_>)) {
-        let around = Around {
+    fn step(&mut self, step: impl FnOnce(&mut Exchange, &StepContext<'_>)) {
+        let context = StepContext {
             presence: &self.engine.presence,
             metrics: &self.engine.metrics.cluster,
             now: Instant::now(),
@@ -161,78 +162,78 @@ impl Turns<'_> {
             leads: self.engine.is_leader(),
             sessions_per_kind: self.engine.config.sessions_per_kind.max(1),
         };
-        step(&mut self.exchange, &around);
-        for act in self.exchange.take_acts() {
-            match act {
-                Act::Say(to, said) => self.say(&to, &said),
-                Act::Replace(user, session) => {
+        step(&mut self.exchange, &context);
+        for effect in self.exchange.take_effects() {
+            match effect {
+                Effect::Send(to, message) => self.send(&to, &message),
+                Effect::ReplaceSession(user, session) => {
                     self.engine.lanes.shards().signal(user, Signal::Replaced { session });
                 }
             }
         }
     }
 
-    fn say(&self, to: &To, said: &Said) {
-        let message = || BusMessage::Presence(said.encode()).encode();
+    fn send(&self, to: &Recipients, message: &PresenceMessage) {
+        let encoded = || BusMessage::Presence(message.encode()).encode();
         match to {
-            To::All => {
-                let others = self.cluster.nodes.peers();
-                if !others.is_empty() {
-                    self.cluster.bus.send(&others, message());
+            Recipients::AllPeers => {
+                let peers = self.cluster.nodes.peers();
+                if !peers.is_empty() {
+                    self.cluster.bus.send(&peers, encoded());
                 }
             }
-            To::Some(names) => drop(self.cluster.bus.send(names, message())),
+            Recipients::Some(names) => drop(self.cluster.bus.send(names, encoded())),
         }
     }
 
-    fn see(&mut self) {
+    fn update_view(&mut self) {
         let nodes = self.cluster.nodes.all();
-        // Before the first answer of the store nobody is known, not even ourselves.
+        // Before the first heartbeat is answered no node is known, not even this one.
         if !nodes.is_empty() {
-            self.step(|exchange, around| exchange.see(&nodes, around));
-            self.look_whether_all_is_known();
+            self.step(|exchange, context| exchange.on_view(&nodes, context));
+            self.update_synced();
         }
     }
 
-    fn look_whether_all_is_known(&self) {
-        if self.knows.load(Ordering::Relaxed) {
+    fn update_synced(&self) {
+        if self.is_synced.load(Ordering::Relaxed) {
             return;
         }
-        let knows = match self.exchange.progress() {
-            Progress::All => true,
-            Progress::Coming => false,
-            Progress::Silence => self.started.elapsed() >= SILENCE_MAX,
+        let is_synced = match self.exchange.progress() {
+            SyncProgress::Complete => true,
+            SyncProgress::Receiving => false,
+            SyncProgress::Silent => self.started.elapsed() >= SILENCE_MAX,
         };
-        self.knows.store(knows, Ordering::Relaxed);
+        self.is_synced.store(is_synced, Ordering::Relaxed);
     }
 
-    fn hear(&mut self, bytes: &[u8]) {
+    fn on_message(&mut self, bytes: &[u8]) {
         if bytes.is_empty() {
             return;
         }
-        let Some(said) = Said::decode(bytes) else {
+        let Some(message) = PresenceMessage::decode(bytes) else {
             self.engine.metrics.cluster.unknown.inc();
             return;
         };
-        if !self.exchange.knows(&said) {
-            self.see();
+        if !self.exchange.is_known(&message) {
+            self.update_view();
         }
-        self.step(|exchange, around| exchange.hear(said, around));
-        self.look_whether_all_is_known();
+        self.step(|exchange, context| exchange.on_message(message, context));
+        self.update_synced();
     }
 
-    /// While the bus is down, what there is to say waits for it, up to its bound.
-    fn tell_when_due(&mut self) {
-        let is_due = self.tell.is_some_and(|tell| Instant::now() >= tell);
+    /// While the bus is down, changes wait for it, up to the bound of [`News`].
+    fn flush_when_due(&mut self) {
+        let is_due = self.flush_at.is_some_and(|flush_at| Instant::now() >= flush_at);
         if !is_due {
             return;
         }
         if !self.cluster.bus.is_up() {
-            self.tell = Some(Instant::now() + SEE_EVERY);
+            self.flush_at = Some(Instant::now() + VIEW_EVERY);
             return;
         }
-        self.tell = None;
+        self.flush_at = None;
         let taken = self.news.take();
-        self.step(|exchange, _| exchange.tell(taken));
+        self.step(|exchange, _| exchange.send_changes(taken));
     }
 }
