@@ -1,4 +1,4 @@
-//! Development mode: keys, users, a group and a popup that are there at once, so that the first message takes a minute.
+//! Development mode: it makes keys, users, a group and a popup at the start, so that the first message takes a minute.
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
@@ -24,7 +24,7 @@ pub(crate) const GROUP: &str = "demo";
 const POPUP: &str = r#"{"name": "Demo", "state": "live", "placements": ["home"], "caps": {"gap_s": 10},
     "variants": [{"id": "a", "content": {"title": "Hello", "text": "Asked again within ten seconds: 204, and when to come back."}}]}"#;
 
-/// Keys that were made up, kept beside the data so that a restart keeps tokens valid.
+/// Random keys, kept beside the data so that tokens stay valid across a restart.
 #[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct Keys {
     pub(crate) api_key: String,
@@ -45,7 +45,7 @@ impl Keys {
         }
     }
 
-    /// The keys of this folder, made up on first use. Only its owner may read the file.
+    /// The keys of this folder, generated on first use. Only the owner of the file may read it.
     pub(crate) fn read_or_make(data_dir: &Path) -> Result<Keys> {
         if let Some(keys) = Keys::read(data_dir)? {
             return Ok(keys);
@@ -65,7 +65,7 @@ impl Keys {
     }
 }
 
-/// Makes sure that the demo users, their group and the demo popup are there.
+/// Creates the demo users, their group and the demo popup, unless they exist.
 pub(crate) async fn populate(engine: &Arc<Engine>) -> Result<()> {
     let users = USERS.map(|(id, name)| UserUpsert { id: id.into(), name: Some(name.into()), ..UserUpsert::default() });
     engine.upsert_users(users.to_vec()).await?;
@@ -88,16 +88,16 @@ fn populate_popups(engine: &Engine) -> Result<(), Refusal> {
     // Popups are read from the store by a thread of their own.
     engine.popups.settle()?;
     match engine.put_popup(GROUP, POPUP.as_bytes(), Some("development mode"), Precondition::Absent) {
-        // There from an earlier start, perhaps changed since.
+        // The popup exists from an earlier start, and may have been changed since.
         Err(refusal) if refusal.code == ErrorCode::Conflict => Ok(()),
         put => put.map(drop),
     }
 }
 
-/// Says loudly what this is, and what to try.
+/// The text that warns of development mode and shows what to try first.
 pub(crate) fn announce(address: SocketAddr, data_dir: &Path, keys: &Keys) -> String {
     let program = std::env::current_exe().map_or("tidings".into(), |path| for_a_shell(&path));
-    // Other terminals are in other folders.
+    // Absolute: the user may paste the commands in a terminal that is in another folder.
     let folder = for_a_shell(&std::path::absolute(data_dir).unwrap_or_else(|_| data_dir.into()));
     let key = &keys.api_key;
     format!(
@@ -124,7 +124,7 @@ pub(crate) fn announce(address: SocketAddr, data_dir: &Path, keys: &Keys) -> Str
     )
 }
 
-/// A path as a shell reads it back.
+/// A path, quoted for a shell if need be.
 fn for_a_shell(path: &Path) -> String {
     let path = path.display().to_string();
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-+".contains(&byte);

@@ -1,4 +1,4 @@
-//! Structured logs, and traces if they are asked for. Neither ever holds message bodies, keys or tokens.
+//! Structured logs, and traces if the settings ask for them. Neither ever holds message bodies, keys or tokens.
 
 use crate::settings::{LogFormat, Settings};
 #[cfg(feature = "otel")]
@@ -10,11 +10,11 @@ use tracing_subscriber::{EnvFilter, Layer, Registry, layer::SubscriberExt, util:
 #[cfg(not(feature = "otel"))]
 pub(crate) struct Traces;
 
-/// Starts logging to standard error, which leaves standard output to what other programs read. Hold what it returns
-/// until the end.
+/// Starts logging to standard error; standard output is for other programs to read. The caller holds the returned [`Traces`]
+/// until the process ends.
 pub(crate) fn start(settings: &Settings) -> Result<Option<Traces>> {
     let log = &settings.log;
-    // The storage engine's own news are for those who ask for them.
+    // The storage engine logs its own work at `info`: shown only if the settings ask for it.
     let filter = EnvFilter::try_new(format!("fjall=warn,lsm_tree=warn,{}", log.level))
         .with_context(|| format!("log level {:?}", log.level))?;
     let colours = std::io::stderr().is_terminal();

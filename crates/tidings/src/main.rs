@@ -1,20 +1,22 @@
-//! One server for chat, push and popups: this is its command line.
+//! The program `tidings`: the command line and the wiring of one server for chat, push and popups.
 //!
-//! In reading order: [`settings`] (where they come from), [`serve`] (configure, build, run, drain), [`wiring`] (the
-//! parts put together), [`storing`] (which store), [`development`] (keys and demo users for trying it), [`commands`] (everything but serving).
-//! What a message means is the engine's, what is on the wire the doors'; here parts are only joined.
+//! In reading order: [`settings`] (all settings and their sources), [`serve`] (configure, build, run, drain), [`wiring`] (the
+//! parts put together), [`open_store`] (which store), [`join_cluster`] (the bus and the identity of a node), [`listeners`]
+//! (every address), [`relay`] (devices' connections for another process), [`development`] (keys and demo users),
+//! [`commands`] (everything but serving). This crate only joins parts: the engine decides what a message means, the API and
+//! the gateway speak the protocols.
 
-mod clustering;
 mod commands;
 mod development;
-mod doors;
+mod join_cluster;
+mod listeners;
 mod logs;
 mod memory;
+mod open_store;
 mod panics;
-mod relaying;
+mod relay;
 mod serve;
 mod settings;
-mod storing;
 #[cfg(feature = "otel")]
 mod traces;
 mod webhook;
@@ -23,8 +25,8 @@ mod wiring;
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
-/// Messages are allocated on one thread and freed on another all day, which the system's allocator
-/// answers with locks and consolidation.
+/// Messages are allocated on one thread and freed on another all the time, which costs the system's allocator locks and
+/// consolidation.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

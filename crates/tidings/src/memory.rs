@@ -1,19 +1,19 @@
-//! Memory that was freed goes back to the system.
+//! Returns freed memory to the system.
 //!
-//! The allocator keeps what is freed for a second, in case it is wanted again, and gives it back when a thread next collects. Threads
-//! collect after so many allocations, or when they end: on a server that has become quiet after a peak neither happens, and it would
-//! keep all that the peak took. So from time to time a thread begins, and ends.
+//! The allocator (mimalloc) keeps freed pages for a second, in case they are needed again, and releases them when a thread next
+//! collects. A thread collects after a number of allocations, or when it ends. On a server that has become quiet after a peak neither
+//! happens, and the process would keep the memory of the peak. So a short-lived thread is started from time to time.
 
 use std::{hint::black_box, thread, time::Duration};
 
-/// How often.
+/// How often a thread is started to collect.
 const INTERVAL: Duration = Duration::from_secs(10);
 
-pub(crate) async fn give_back() {
+pub(crate) async fn release_periodically() {
     let mut timer = tokio::time::interval(INTERVAL);
     loop {
         timer.tick().await;
-        // It collects only if it has allocated. Err: no thread can be had now; another time.
+        // A thread collects only if it has allocated. Err: the system has no thread to give now; the next tick tries again.
         let _ = thread::Builder::new().name("memory".into()).spawn(|| drop(black_box(vec![0u8; 64])));
     }
 }

@@ -3,7 +3,7 @@
 use crate::{
     development::{self, Keys},
     logs, memory, panics,
-    relaying::RelayServer,
+    relay::RelayServer,
     settings::{self, Role, SettingArgs, Settings},
     wiring::Server,
 };
@@ -18,15 +18,15 @@ use std::{
 use tidings_engine::popups;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// The file in the data folder that tells where the server listens.
-pub(crate) const LISTENING: &str = "listening";
-/// Threads for reads from the store: beyond what a disk answers at once, more only take memory.
-const BLOCKING_THREADS: usize = 64;
-// Whatever is asked for over HTTP, by sessions and about popups, binds find a thread.
+/// The file in the data folder that holds the server's addresses.
+pub(crate) const LISTENING_FILE: &str = "listening";
+/// Threads for reads from the store: more than a disk can serve at once would only take memory.
+const BLOCKING_THREADS_MAX: usize = 64;
+// Binds find a free thread even while HTTP, sessions and popups use all the threads that they may.
 const _: () = assert!(
-    BLOCKING_THREADS > tidings_gateway::SESSION_READS_RUNNING + tidings_api::READS_RUNNING + popups::LOOKING_UP_MAX
+    BLOCKING_THREADS_MAX > tidings_gateway::SESSION_READS_RUNNING + tidings_api::READS_RUNNING + popups::LOOKING_UP_MAX
 );
-/// A stop that takes this much longer than its deadline is ended the hard way.
+/// When a stop is this much over its deadline, the process exits.
 const STOP_GRACE: Duration = Duration::from_secs(5);
 
 #[derive(clap::Args)]
@@ -51,9 +51,9 @@ impl Serve {
         let keys = self.dev.then(|| add_development_keys(&mut settings)).transpose()?;
         settings.check()?;
         let _traces = logs::start(&settings)?;
-        panics::end_the_process();
-        for doubt in settings.doubts(std::env::vars_os()) {
-            tracing::warn!("{doubt}");
+        panics::abort_on_panic();
+        for warning in settings.warnings(std::env::vars_os()) {
+            tracing::warn!("{warning}");
         }
         let descriptors = raise_descriptor_limit();
         settings.fit_connections(descriptors);
@@ -65,13 +65,13 @@ impl Serve {
         if settings.http_threads > 0 {
             runtime.worker_threads(settings.http_threads);
         }
-        let runtime = runtime.max_blocking_threads(BLOCKING_THREADS).enable_all().thread_name("http").build()?;
-        runtime.spawn(memory::give_back());
+        let runtime = runtime.max_blocking_threads(BLOCKING_THREADS_MAX).enable_all().thread_name("http").build()?;
+        runtime.spawn(memory::release_periodically());
         match settings.role {
             Role::All | Role::Api | Role::Worker => runtime.block_on(serve(&settings, descriptors, keys.as_ref()))?,
             Role::Gateway => runtime.block_on(relay(&settings, descriptors))?,
         }
-        // What still runs are reads whose callers are gone.
+        // Only reads whose callers are gone still run.
         runtime.shutdown_background();
         Ok(ExitCode::SUCCESS)
     }
@@ -84,7 +84,7 @@ async fn serve(settings: &Settings, descriptors: u64, development: Option<&Keys>
     if development.is_some() {
         development::populate(server.engine()).await?;
     }
-    let address = server.doors().http_address();
+    let address = server.listeners().http_address();
     announce(settings, &server.listening());
     if let Some(keys) = development {
         println!("{}", development::announce(address, &settings.data_dir, keys));
@@ -113,26 +113,28 @@ async fn relay(settings: &Settings, descriptors: u64) -> Result<()> {
     Ok(())
 }
 
-/// Tells where the doors are: in the data folder, and in print. A disk that has no room for the file is no reason not to serve:
-/// only commands that look for the server on its folder miss it.
-fn announce(settings: &Settings, doors: &str) {
-    let file = settings.data_dir.join(LISTENING);
-    if let Err(error) = fs::create_dir_all(&settings.data_dir).and_then(|()| write_whole(&file, doors.as_bytes())) {
-        // What an earlier process left there names doors that may be somebody else's by now.
+/// Writes the listeners' addresses to the data folder and prints them. The server serves even if the disk has no room for the
+/// file: only commands that look for the server in its folder need it.
+fn announce(settings: &Settings, addresses: &str) {
+    let file = settings.data_dir.join(LISTENING_FILE);
+    if let Err(error) =
+        fs::create_dir_all(&settings.data_dir).and_then(|()| write_atomically(&file, addresses.as_bytes()))
+    {
+        // The file of an earlier process may hold addresses that another program has by now.
         let _ = fs::remove_file(&file);
         tracing::warn!(
             %error,
             file = %file.display(),
-            "where the server listens cannot be written: `tidings listen` needs --server, and `tidings backup` finds no server"
+            "the server's addresses cannot be written: `tidings listen` needs --server, and `tidings backup` finds no server"
         );
     }
-    for door in doors.lines() {
-        println!("listening {door}");
+    for line in addresses.lines() {
+        println!("listening {line}");
     }
-    tracing::info!(doors = doors.trim().replace('\n', " "), data_dir = %settings.data_dir.display(), "serving");
+    tracing::info!(addresses = addresses.trim().replace('\n', " "), data_dir = %settings.data_dir.display(), "serving");
 }
 
-/// Within the deadline, or at once by a second signal.
+/// Stops within the deadline, or at once on a second signal.
 async fn stop<F: Future<Output = ()>>(
     settings: &Settings,
     stop: impl FnOnce(Duration) -> F,
@@ -140,9 +142,9 @@ async fn stop<F: Future<Output = ()>>(
 ) {
     let deadline = Duration::from_millis(settings.drain_deadline_ms);
     tracing::info!(?deadline, "stopping");
-    // Whoever looks for the server must not find one that is going.
-    let _ = fs::remove_file(settings.data_dir.join(LISTENING));
-    end_late_stop(deadline + STOP_GRACE);
+    // Commands must not find a server that is stopping.
+    let _ = fs::remove_file(settings.data_dir.join(LISTENING_FILE));
+    enforce_stop_deadline(deadline + STOP_GRACE);
     tokio::select! {
         () = stop(deadline) => tracing::info!("stopped"),
         _ = terminate.recv() => tracing::warn!("stopped at once by a second signal"),
@@ -159,19 +161,19 @@ fn add_development_keys(settings: &mut Settings) -> Result<Keys> {
     })
 }
 
-/// Readers see all of the file or none.
-fn write_whole(file: &Path, text: &[u8]) -> io::Result<()> {
+/// Writes a file so that readers see all of it or none.
+fn write_atomically(file: &Path, text: &[u8]) -> io::Result<()> {
     let draft = file.with_extension("new");
     let written = fs::write(&draft, text).and_then(|()| fs::rename(&draft, file));
     if written.is_err() {
-        // A part of it takes room that there is none of.
+        // A part of the draft would take room on a full disk.
         let _ = fs::remove_file(&draft);
     }
     written
 }
 
-/// Nothing that is acknowledged waits in memory, so an end without ceremony loses nothing.
-fn end_late_stop(after: Duration) {
+/// Exits the process when a stop takes too long. Nothing that is acknowledged waits only in memory, so nothing is lost.
+fn enforce_stop_deadline(after: Duration) {
     std::thread::spawn(move || {
         std::thread::sleep(after);
         eprintln!("tidings: the stop took longer than its deadline; ending at once");
@@ -179,7 +181,8 @@ fn end_late_stop(after: Duration) {
     });
 }
 
-/// Every connection is a descriptor; the default soft limit of many systems is 1,024. Answers what it is now.
+/// Raises the limit of file descriptors to the hard limit and returns it. Every connection needs one, and the default soft limit
+/// of many systems is 1,024.
 fn raise_descriptor_limit() -> u64 {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);

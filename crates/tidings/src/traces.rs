@@ -1,4 +1,4 @@
-//! Spans to an OpenTelemetry collector, by OTLP over HTTP, in batches from a thread of their own.
+//! Sends spans to an OpenTelemetry collector by OTLP over HTTP, in batches from a thread of their own.
 
 use anyhow::{Context, Result};
 use opentelemetry::{KeyValue, trace::TracerProvider};
@@ -9,11 +9,11 @@ use opentelemetry_sdk::{
 };
 use tracing_subscriber::{EnvFilter, Layer, Registry};
 
-/// What is traced: our own spans, and none of the libraries'.
+/// The filter of spans: our own, and none of the libraries'.
 const SPANS: &str =
     "off,tidings=debug,tidings_api=debug,tidings_engine=debug,tidings_gateway=debug,tidings_store=debug";
 
-/// Sends what is still waiting when it is dropped.
+/// The exporter. When dropped, it sends the spans that still wait.
 pub(crate) struct Traces(SdkTracerProvider);
 
 impl Drop for Traces {

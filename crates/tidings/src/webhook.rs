@@ -5,7 +5,7 @@
 //! Tidings-Timestamp: 1767225600
 //! Tidings-Signature: <hex HMAC-SHA256 of "1767225600." and the body>
 //! ```
-//! Any 2xx answer means taken. Redirects are not followed: what is signed is meant for this address.
+//! Any 2xx answer means that the app has taken the event. Redirects are not followed: the signature is for this address alone.
 
 use anyhow::{Context, Result};
 use std::time::Duration;
@@ -19,7 +19,7 @@ pub(crate) struct HttpWebhook {
 }
 
 impl HttpWebhook {
-    /// Call within the runtime that will do the requests.
+    /// Call within the runtime that is to do the requests.
     pub(crate) fn new(url: &str, timeout: Duration) -> Result<Self> {
         // Err: it is installed already.
         let _ = rustls::crypto::ring::default_provider().install_default();
@@ -43,9 +43,9 @@ impl Webhook for HttpWebhook {
             .header("tidings-timestamp", delivery.timestamp)
             .header("tidings-signature", &delivery.signature)
             .body(delivery.body.clone());
-        // Within the runtime: sending sets a timer as soon as it is asked to, and callers are plain threads.
+        // The future is made within the runtime: `send` sets a timer at once, and callers are plain threads.
         let answered = self.runtime.block_on(async { request.send().await });
-        // Errors are told without the address: it may carry a secret.
+        // The error leaves out the address, which may carry a secret.
         match answered {
             Ok(answer) if answer.status().is_success() => Ok(()),
             Ok(answer) => Err(WebhookError { reason: format!("the webhook answered {}", answer.status()) }),

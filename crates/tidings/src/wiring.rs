@@ -1,6 +1,6 @@
-//! The parts put together: store, gateway, engine, HTTP door. Built from the inside out, stopped from the outside in.
+//! The parts put together: store, gateway, engine, HTTP API. Built from the inside out, stopped from the outside in.
 
-use crate::{clustering, doors::Doors, relaying, settings::Settings, storing, webhook::HttpWebhook};
+use crate::{join_cluster, listeners::Listeners, open_store, relay, settings::Settings, webhook::HttpWebhook};
 use anyhow::{Context, Result};
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 use tidings_api::{
@@ -24,20 +24,20 @@ use tidings_protocol::error::Refusal;
 pub(crate) struct Server {
     engine: Arc<Engine>,
     gateway: Arc<Gateway>,
-    doors: Doors,
+    listeners: Listeners,
     link_door: Option<LinkDoor>,
-    /// Holds devices for the leader, where nodes are several.
+    /// Holds this node's devices for the leader, in a cluster.
     relay: Option<Arc<Relay>>,
     housekeeping: tokio::task::JoinHandle<()>,
 }
 
 impl Server {
-    /// Starts everything, with so many file descriptors. Call within the runtime.
+    /// Starts every part, within this limit of file descriptors. Call within the runtime.
     pub(crate) fn start(settings: &Settings, descriptors: u64) -> Result<Server> {
-        let entry = settings.entry(descriptors)?;
-        let storing::Opened { store, backup, log } = storing::open(settings)?;
-        let (cluster, bus_figures) =
-            clustering::join(settings, log)?.map(|joined| (joined.parts, joined.metrics)).unzip();
+        let context = settings.listener_context(descriptors)?;
+        let open_store::OpenedStore { store, backup, log } = open_store::open(settings)?;
+        let (cluster, bus_metrics) =
+            join_cluster::join(settings, log)?.map(|joined| (joined.parts, joined.metrics)).unzip();
         let (prepared, wakes) = Gateway::prepare(settings.gateway_config()).context("preparing the sessions")?;
         let (engine, receivers) = Engine::start(Parts {
             config: settings.engine_config(),
@@ -47,14 +47,14 @@ impl Server {
             wakes,
             cluster,
         });
-        if let Some(figures) = bus_figures {
-            engine.metrics.add(Box::new(figures));
+        if let Some(metrics) = bus_metrics {
+            engine.metrics.add(Box::new(metrics));
         }
         let key_set = settings
             .jwks_file
             .as_ref()
             .map(|file| std::fs::read_to_string(file).with_context(|| format!("reading {}", file.display())));
-        let throttle = entry.throttle.clone();
+        let throttle = context.throttle.clone();
         let tokens = Tokens::new(settings.token_key.as_deref(), key_set.transpose()?.as_deref())?;
         let mut tokens = tokens.held_to(settings.token_rules()?);
         if let Some(url) = &settings.tokens.jwks_url {
@@ -67,12 +67,12 @@ impl Server {
         nodes.iter().for_each(|nodes| tokens.trust(nodes));
         let tokens = Arc::new(tokens);
         let gateway =
-            prepared.start(engine.clone(), receivers, Arc::new(SessionTokens(tokens.clone(), throttle.clone())))?;
+            prepared.start(engine.clone(), receivers, Arc::new(GatewayTokens(tokens.clone(), throttle.clone())))?;
         let api = Api::new(
             engine.clone(),
             ApiKeys::new(settings.all_api_keys()),
             tokens,
-            Arc::new(ToGateway(gateway.clone())),
+            Arc::new(GatewaySessions(gateway.clone())),
             backup,
             settings.api_config()?,
         )
@@ -80,52 +80,52 @@ impl Server {
         nodes.into_iter().for_each(|nodes| api.let_sessions_ask(nodes));
         let mut relay = None;
         let host = |addresses: &[SocketAddr]| -> Result<Arc<dyn Host>> {
-            relay = relaying::for_the_leader(settings, &engine, addresses)?;
+            relay = relay::start_for_leader(settings, &engine, addresses)?;
             Ok(match &relay {
                 Some(relay) => relay.clone(),
                 None => gateway.clone(),
             })
         };
-        let doors = Doors::open(settings, entry, &Door::new(Arc::new(api)), host)?;
+        let listeners = Listeners::open(settings, context, &Door::new(Arc::new(api)), host)?;
         let link_door = settings.link_config().map(|config| LinkDoor::start(config, gateway.clone())).transpose();
         let link_door = link_door.with_context(|| format!("listening on {:?} for gateways", settings.link.listen))?;
         if let Some(cluster) = &engine.cluster {
-            let address = settings.advertised(doors.http_address())?;
+            let address = settings.advertised(listeners.http_address())?;
             let link = link_door.as_ref().map(LinkDoor::address);
             let link = link.zip(address.host_str()).map(|(link, host)| format!("{host}:{}", link.port()));
             let address = address.as_str().trim_end_matches('/').to_owned();
             cluster.nodes.announce_addresses(address, link.unwrap_or_default());
         }
         let housekeeping = tokio::spawn(housekeeping(engine.clone(), settings.clone()));
-        Ok(Server { doors, link_door, relay, engine, gateway, housekeeping })
+        Ok(Server { listeners, link_door, relay, engine, gateway, housekeeping })
     }
 
-    pub(crate) fn doors(&self) -> &Doors {
-        &self.doors
+    pub(crate) fn listeners(&self) -> &Listeners {
+        &self.listeners
     }
 
-    /// Where it listens: a line for each address, HTTP first.
+    /// A line `name=address` for each listener, plain HTTP first.
     pub(crate) fn listening(&self) -> String {
         let link = self.link_door.as_ref().map(|door| format!("link={}\n", door.address()));
-        self.doors.listening() + &link.unwrap_or_default()
+        self.listeners.listening() + &link.unwrap_or_default()
     }
 
     pub(crate) fn engine(&self) -> &Arc<Engine> {
         &self.engine
     }
 
-    /// No new connections, requests finished, accepted sends committed, clients told to connect again, all closed.
+    /// Stops accepting, finishes the requests, commits the accepted sends, tells clients to connect again, and closes everything.
     pub(crate) async fn stop(self, deadline: Duration) {
         let began = tokio::time::Instant::now();
         self.housekeeping.abort();
         if let Some(door) = &self.link_door {
             door.stop();
         }
-        if !self.doors.close(deadline / 2).await {
+        if !self.listeners.close(deadline / 2).await {
             tracing::warn!("some HTTP requests did not end in time");
         }
         if let Some(relay) = self.relay {
-            // Joins threads.
+            // It joins threads, which blocks.
             let (relay, time) = (relay.clone(), deadline.saturating_sub(began.elapsed()) / 2);
             let _ = tokio::task::spawn_blocking(move || relay.drain(time)).await;
         }
@@ -136,19 +136,19 @@ impl Server {
         }
         self.gateway.drain(deadline.saturating_sub(began.elapsed())).await;
         let engine = self.engine;
-        // Joins threads, which may wait for the disk.
+        // It joins threads, which may wait for the disk.
         let _ = tokio::task::spawn_blocking(move || engine.stop()).await;
     }
 }
 
-/// The app's webhook, if there is one.
+/// The app's webhook, if the settings name one.
 fn webhook(settings: &Settings) -> Result<Option<(Arc<dyn Webhook>, OutboxConfig)>> {
     let Some(url) = &settings.webhook.url else { return Ok(None) };
     let webhook = HttpWebhook::new(url, Duration::from_millis(settings.webhook.timeout_ms))?;
     Ok(Some((Arc::new(webhook), settings.outbox_config())))
 }
 
-/// Removes what retention no longer keeps, from time to time.
+/// Removes the messages that retention no longer keeps, from time to time.
 async fn housekeeping(engine: Arc<Engine>, settings: Settings) {
     let Some(kept) = settings.retention() else { return };
     let mut timer = interval_from_now(Duration::from_secs(settings.retention.interval_minutes.max(1) * 60));
@@ -171,17 +171,17 @@ async fn housekeeping(engine: Arc<Engine>, settings: Settings) {
     }
 }
 
-/// Ticks for the first time when one interval is over: a machine that has just started may not know yet what time it is.
+/// Ticks for the first time after one interval: the clock of a machine that has just started may not be right yet.
 fn interval_from_now(interval: Duration) -> tokio::time::Interval {
     let mut timer = tokio::time::interval_at(tokio::time::Instant::now() + interval, interval);
     timer.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     timer
 }
 
-/// The gateway as the HTTP door sees it.
-struct ToGateway(Arc<Gateway>);
+/// The gateway as the HTTP API sees it.
+struct GatewaySessions(Arc<Gateway>);
 
-impl Sessions for ToGateway {
+impl Sessions for GatewaySessions {
     fn adopt(&self, carrier: Carrier, already_read: Vec<u8>, origin: Origin) {
         if !self.0.adopt(carrier, tidings_gateway::Door::WebSocket, already_read, origin) {
             tracing::debug!("no room for another connection");
@@ -197,10 +197,10 @@ impl Sessions for ToGateway {
     }
 }
 
-/// The HTTP door's tokens as the gateway sees them.
-struct SessionTokens(Arc<Tokens>, Arc<Throttle>);
+/// The HTTP API's token verifier as the gateway sees it.
+struct GatewayTokens(Arc<Tokens>, Arc<Throttle>);
 
-impl VerifyToken for SessionTokens {
+impl VerifyToken for GatewayTokens {
     fn verify(&self, token: &str) -> Result<Pass, Refusal> {
         self.0.verify(token)
     }

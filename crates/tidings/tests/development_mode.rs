@@ -79,7 +79,7 @@ fn likely_mistakes_get_a_helpful_error() {
     let output = program.env("TIDINGS_HTTP_LISEN", "127.0.0.1:1").output().unwrap();
     assert!(!output.status.success());
     let said = text(&output.stderr);
-    for words in ["the variable TIDINGS_HTTP_LISEN is of no setting", "another address: --http-listen", "in use"] {
+    for words in ["the variable TIDINGS_HTTP_LISEN names no setting", "another address: --http-listen", "in use"] {
         assert!(said.contains(words), "no {words:?} in {said}");
     }
 }

@@ -104,7 +104,7 @@ fn a_server_serves_even_if_it_cannot_write_the_listening_file() {
     assert!(server.http().is_ready());
     assert!(!folder.data().join("listening").exists(), "what is there names a door of nobody's");
     let log = fs::read_to_string(folder.path().join("log")).unwrap();
-    assert!(log.contains("where the server listens cannot be written"), "{log}");
+    assert!(log.contains("the server's addresses cannot be written"), "{log}");
     server.signal("TERM");
     assert!(server.wait().0.success());
 }

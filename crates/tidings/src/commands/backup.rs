@@ -13,7 +13,7 @@ use std::{
 };
 use tidings_store::{EmbeddedOptions, EmbeddedStore, OpenError};
 
-/// Copying takes as long as there is data.
+/// A backup takes as long as copying the data takes.
 const BACKUP_TIMEOUT: Duration = Duration::from_secs(6 * 60 * 60);
 
 #[derive(clap::Args)]
@@ -33,7 +33,7 @@ impl Backup {
         if !settings.data_dir.join("format").exists() {
             bail!("{} is not a data folder", settings.data_dir.display());
         }
-        // The folder's lock tells for certain whether a server has it open.
+        // The folder's lock, unlike the `listening` file, shows for certain whether a server has the folder open.
         let bytes = match EmbeddedStore::open(EmbeddedOptions::new(&settings.data_dir)) {
             Ok(store) => store.backup(&folder)?.bytes,
             Err(OpenError::Locked(_)) => self.ask_the_server(&settings, &folder)?,

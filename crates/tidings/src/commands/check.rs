@@ -7,9 +7,9 @@ use tidings_store::Repair;
 
 #[derive(clap::Args)]
 pub(crate) struct Check {
-    /// The data folder; the configured one unless given. Its server must be stopped
+    /// The data folder; by default the configured one. Its server must be stopped
     folder: Option<PathBuf>,
-    /// Go on with what is left of a damaged folder, and tell exactly what is lost. Try a backup first
+    /// Repair a damaged folder: keep what is readable, and list exactly what is lost. Restore a backup instead if there is one
     #[arg(long)]
     repair: bool,
     /// Print the findings as JSON
@@ -20,7 +20,7 @@ pub(crate) struct Check {
 }
 
 impl Check {
-    /// Exits with 1 when something is wrong.
+    /// Exits with 1 when the folder is not sound.
     pub(crate) fn run(self) -> Result<ExitCode> {
         let folder = match self.folder {
             Some(folder) => folder,
@@ -66,7 +66,9 @@ fn tell(repair: &Repair) {
         println!("{lost}");
     }
     for journal in &repair.untold {
-        println!("{journal}: its notes are gone or damaged too: it may have held more, and nothing tells what");
+        println!(
+            "{journal}: its record of acknowledged batches is gone or damaged too: messages may be lost that are not listed here"
+        );
     }
     let Repair { messages_lost, batches_lost, retries_forgotten, read_marks_set_back, .. } = repair;
     match repair.repaired.is_empty() {

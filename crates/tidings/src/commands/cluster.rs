@@ -1,4 +1,4 @@
-//! `tidings cluster`: starts a cluster of local processes and waits to be told to stop.
+//! `tidings cluster`: starts a cluster of local processes and waits to be stopping to stop.
 
 use crate::settings::Settings;
 use anyhow::{Context, Result};
@@ -14,12 +14,12 @@ use tokio::signal::unix::{SignalKind, signal};
 
 pub(crate) fn run(args: &ClusterArgs) -> Result<ExitCode> {
     Settings::check_variables(args.settings())?;
-    let told = Arc::new(AtomicBool::new(false));
+    let stopping = Arc::new(AtomicBool::new(false));
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_io().build();
-    let runtime = runtime.context("starting what waits for signals")?;
+    let runtime = runtime.context("starting the runtime that waits for signals")?;
     let _inside = runtime.enter();
     let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
-    let tell = told.clone();
+    let tell = stopping.clone();
     runtime.spawn(async move {
         tokio::select! {
             _ = interrupt.recv() => {}
@@ -27,6 +27,6 @@ pub(crate) fn run(args: &ClusterArgs) -> Result<ExitCode> {
         }
         tell.store(true, Ordering::Relaxed);
     });
-    // On this thread: the parts of the cluster end with the one that started them.
-    Ok(tidings_lab::run_cluster(args, || told.load(Ordering::Relaxed)))
+    // On this thread: the processes of the cluster end with the thread that started them.
+    Ok(tidings_lab::run_cluster(args, || stopping.load(Ordering::Relaxed)))
 }

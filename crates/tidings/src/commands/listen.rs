@@ -20,18 +20,18 @@ use tidings_protocol::{
 
 #[derive(clap::Args)]
 pub(crate) struct Listen {
-    /// The user's id; signs a token with the configured secret
+    /// The user's id; this command signs a token with the configured secret
     user: String,
-    /// A token instead of one that is signed here
+    /// A token to use instead of signing one
     #[arg(long)]
     token: Option<String>,
-    /// Where the server listens; the one on the data folder unless given
+    /// The server's address; by default that of the server on the data folder
     #[arg(long, value_name = "ADDRESS")]
     server: Option<String>,
-    /// Through which door
+    /// The protocol to connect with
     #[arg(long, value_enum, default_value_t = Via::Ws)]
     via: Via,
-    /// The device's name; with MIOP, pushes are kept for it while it is away
+    /// The device's id; with MIOP, pushes are kept for the device while it is away
     #[arg(long, value_name = "ID")]
     device: Option<String>,
     /// Continue after this cursor
@@ -45,7 +45,7 @@ pub(crate) struct Listen {
 enum Via {
     /// WebSocket
     Ws,
-    /// The binary door of devices
+    /// MIOP, the binary protocol of devices
     Miop,
 }
 
@@ -54,7 +54,7 @@ impl Listen {
         let address = match (&self.server, self.via) {
             (Some(server), _) => resolve(server)?,
             (None, Via::Ws) => running_server(&self.settings)?,
-            (None, Via::Miop) => running_door(&self.settings, "miop")?,
+            (None, Via::Miop) => running_address(&self.settings, "miop")?,
         };
         let token = match &self.token {
             Some(token) => token.clone(),
@@ -99,7 +99,7 @@ impl Listen {
                 Some(DeviceFrame::Push(push)) => {
                     let number = push.push;
                     print(&ServerFrame::Push(as_json(push)?))?;
-                    // Printed, and only then acknowledged: a reader of our output that goes away gets it again.
+                    // Acknowledged only once it is printed: if the reader of our output goes away, the push comes again.
                     session.acknowledge(&[number])?;
                 }
                 Some(DeviceFrame::Redirect { after_ms, .. }) => print(&ServerFrame::Reconnect { after_ms })?,
@@ -121,7 +121,7 @@ fn print(frame: &ServerFrame) -> Result<()> {
     Ok(out.flush()?)
 }
 
-/// A push as the WebSocket door writes it; a body that is no JSON, which only other servers send, as a string.
+/// A push as WebSocket clients get it; a body that is no JSON, which only other servers send, as a string.
 fn as_json(push: DevicePush) -> Result<Push> {
     let body = String::from_utf8_lossy(&push.body).into_owned();
     let body = match serde_json::from_str(&body) {
@@ -140,23 +140,23 @@ fn as_json(push: DevicePush) -> Result<Push> {
 
 /// The address of the server that serves the configured data folder.
 pub(crate) fn running_server(settings: &SettingArgs) -> Result<SocketAddr> {
-    running_door(settings, "http")
+    running_address(settings, "http")
 }
 
-fn running_door(settings: &SettingArgs, name: &str) -> Result<SocketAddr> {
+fn running_address(settings: &SettingArgs, name: &str) -> Result<SocketAddr> {
     let settings = settings.load()?;
-    let file = settings.data_dir.join(crate::serve::LISTENING);
+    let file = settings.data_dir.join(crate::serve::LISTENING_FILE);
     let text = std::fs::read_to_string(&file).with_context(|| {
         format!("no server seems to run on {} (no {})", settings.data_dir.display(), file.display())
     })?;
     let address = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
-    let address = address.with_context(|| format!("{} names no door {name}", file.display()))?;
+    let address = address.with_context(|| format!("{} names no {name} address", file.display()))?;
     address.parse().with_context(|| format!("{} is not readable", file.display()))
 }
 
 fn resolve(server: &str) -> Result<SocketAddr> {
     if let Some(scheme) = ["https", "wss", "miops"].iter().find(|scheme| server.starts_with(&format!("{scheme}://"))) {
-        bail!("{scheme}:// is not spoken by this command: name a door without TLS");
+        bail!("this command does not speak {scheme}://: name an address without TLS");
     }
     let authority =
         ["http://", "ws://", "miop://"].iter().find_map(|scheme| server.strip_prefix(scheme)).unwrap_or(server);

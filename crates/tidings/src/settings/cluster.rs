@@ -1,4 +1,4 @@
-//! One node among others on one database.
+//! The settings of a node in a cluster, on a database that the nodes share.
 
 use super::{
     Role, Settings,
@@ -18,24 +18,24 @@ settings! {
         /// Redis 7 (or Valkey), which carries messages between nodes: some nodes of a Redis Cluster, or one server.
         /// `redis://user:password@host:port`, `rediss://` for TLS. Nothing is stored there.
         redis: Vec<String> = Vec::new(),
-        /// What channels begin with: two installations on one Redis need two.
+        /// The prefix of channel names: two installations on one Redis need different ones.
         redis_prefix: String = RedisBusConfig::default().prefix,
-        /// Who signs the certificates of Redis (PEM). Unset: whom the system trusts.
+        /// The authorities that sign the certificates of Redis (PEM). Unset: those that the system trusts.
         redis_ca_file: Option<PathBuf> = None,
         /// Open connections to Redis: one to listen, one for each primary that another node's channel is on.
         redis_connections_max: usize = RedisBusConfig::default().connections_max,
-        /// New connections to Redis in a second: after its restart all nodes come back at once.
+        /// New connections to Redis in a second: after a restart of Redis all nodes come back at once.
         redis_connect_per_second: u32 = RedisBusConfig::default().connect_per_second,
-        /// Bytes that may wait to be sent to other nodes. Above: dropped; those nodes read them from the database.
+        /// Bytes that may wait to be sent to other nodes. Above: messages are dropped; those nodes read them from the database.
         redis_queue_bytes_max: usize = RedisBusConfig::default().queue_bytes_max,
-        /// Bytes of messages kept in memory for clients that come back soon; what is older is read from the database.
+        /// Bytes of messages kept in memory for clients that come back soon; older messages are read from the database.
         recent_bytes_max: usize = 64 << 20,
-        /// Where other nodes reach this one's HTTP door, such as `http://10.0.0.1:8080`; its host is told for links too. Unset:
-        /// where the door listens, if that is one address.
+        /// Where other nodes reach this node's HTTP API, such as `http://10.0.0.1:8080`; its host is advertised for links too. Unset:
+        /// `http_listen`, if that is one address.
         advertise: Option<String> = None,
         /// The secret that the nodes share, of 16 bytes or more.
         secret: Option<String> = None,
-        /// A node that is silent for longer counts no more; another takes over what it did for all.
+        /// A node that is silent for longer no longer counts; if it was the leader, another node takes over.
         lease_ms: u64 = 10_000,
     }
 }
@@ -50,7 +50,7 @@ impl Settings {
         let Some(name) = cluster.name.as_deref().filter(|name| !name.is_empty()) else {
             if !cluster.redis.is_empty() {
                 bail!(
-                    "[cluster] redis is set, but no name: nodes tell each other apart by it. Set TIDINGS_CLUSTER_NAME"
+                    "[cluster] redis is set, but name is not: each node needs a name of its own. Set TIDINGS_CLUSTER_NAME"
                 );
             }
             return Ok(());
@@ -67,9 +67,9 @@ impl Settings {
         }
         let is_redis = |url: &reqwest::Url| matches!(url.scheme(), "redis" | "rediss") && url.has_host();
         if !cluster.redis.iter().all(|url| reqwest::Url::parse(url).is_ok_and(|url| is_redis(&url))) {
-            // Which is not told: there may be a password in it.
+            // The error does not show the address: it may hold a password.
             bail!(
-                "[cluster] redis has what is no address such as redis://user:password@10.0.0.31:6379 (rediss:// for TLS)"
+                "[cluster] redis: each address must be like redis://user:password@10.0.0.31:6379 (rediss:// for TLS)"
             );
         }
         if cluster.secret.as_deref().unwrap_or_default().len() < SECRET_BYTES_MIN {
@@ -99,7 +99,7 @@ impl Settings {
         Some(NodeInfo {
             name: self.cluster.name.clone().filter(|name| !name.is_empty())?,
             boot_id: rand::random(),
-            // Told once the doors are open.
+            // Filled in once the listeners are open.
             address: String::new(),
             link: String::new(),
             version: env!("CARGO_PKG_VERSION").into(),
@@ -107,7 +107,7 @@ impl Settings {
         })
     }
 
-    /// Where other nodes reach this one's door, which listens at `http`.
+    /// The address at which other nodes reach this node's HTTP API, which listens at `http`.
     pub(crate) fn advertised(&self, http: SocketAddr) -> Result<reqwest::Url> {
         let address = match &self.cluster.advertise {
             Some(advertise) => advertise.clone(),
@@ -120,14 +120,14 @@ impl Settings {
         Duration::from_millis(self.cluster.lease_ms)
     }
 
-    /// What a node of the role `worker` does not do.
+    /// Switches off all sessions, for a node of the role `worker`.
     pub(crate) fn hold_no_sessions(&mut self) {
         self.session.connections_max = 0;
         self.miop_listen.clear();
         self.miop_tls_listen.clear();
     }
 
-    /// Whether this node may do what one node does for all.
+    /// Whether this node may be the leader.
     pub(crate) fn may_lead(&self) -> bool {
         matches!(self.role, Role::All | Role::Worker)
     }

@@ -1,4 +1,4 @@
-//! The settings as flags. They are made from the settings' own documentation.
+//! The settings as command-line flags, derived from the settings' own documentation.
 
 use super::{FILE, Settings};
 use anyhow::{Context, Result};
@@ -25,7 +25,7 @@ impl SettingArgs {
         let variable = |name: &str| std::env::var(name).ok();
         let settings = Settings::gather(text.as_deref(), variable, &self.given);
         settings.with_context(|| match file {
-            Some(file) => format!("in the settings ({} and what stands above it)", file.display()),
+            Some(file) => format!("in the settings ({}, TIDINGS_… variables and flags)", file.display()),
             None => "in the settings".into(),
         })
     }
@@ -33,8 +33,9 @@ impl SettingArgs {
 
 /// Every setting as a flag, with its documentation and default.
 pub(crate) fn help() -> String {
-    let mut text =
-        String::from("A flag stands above its variable (--http-listen: TIDINGS_HTTP_LISTEN), that above the file.\n");
+    let mut text = String::from(
+        "A flag overrides its variable (--http-listen: TIDINGS_HTTP_LISTEN), a variable overrides the file.\n",
+    );
     let mut table = None;
     for setting in Settings::describe() {
         if table.replace(setting.table) != Some(setting.table) {
@@ -56,8 +57,8 @@ impl Args for SettingArgs {
             .value_name("FILE")
             .env("TIDINGS_CONFIG")
             .value_parser(clap::value_parser!(PathBuf))
-            .help(format!("The settings file; {FILE} if it is there"));
-        // Ninety lines of them would bury what a command is about.
+            .help(format!("The settings file; by default {FILE} if that exists"));
+        // Hidden: ninety lines of settings would bury the help of a command.
         let flags = Settings::describe()
             .into_iter()
             .map(|setting| Arg::new(setting.flag()).long(setting.flag()).value_name("VALUE").hide(true));

@@ -1,4 +1,4 @@
-//! What a process does, and how several of them hang together.
+//! The role of a process, and the links between a core and its gateways.
 
 use super::{
     Settings,
@@ -28,23 +28,23 @@ one_of!(Role { "all": Role::All, "api": Role::Api, "worker": Role::Worker, "gate
 settings! {
     /// Links between a core and the gateways that hold connections for it.
     Link {
-        /// Where gateways attach to this core (one address). Empty: none can; in a cluster, at a free port of the advertised
+        /// Where gateways attach to this core (one address). Empty: nowhere; in a cluster, at a free port of the advertised
         /// host. Links are not encrypted: use a network of your own.
         listen: Vec<SocketAddr> = Vec::new(),
         /// The core that this gateway attaches to, as `host:port`; of a cluster some nodes, with commas between.
         to: Option<String> = None,
         /// The secret that core and gateways share. Unset: that of the cluster.
         secret: Option<String> = None,
-        /// This gateway's name, one process at a time has it. Unset: its first address for devices.
+        /// This gateway's name, which only one process at a time may have. Unset: its first address for devices.
         name: Option<String> = None,
-        /// A gateway that is silent for longer is given up, and the sessions that it held with it.
+        /// A gateway that is silent for longer is given up, and the sessions that it held are ended.
         lease_ms: u64 = 15_000,
         /// Where a gateway answers `/metrics`, `/healthz` and `/readyz` (one address). Empty: nowhere.
         metrics_listen: Vec<SocketAddr> = Vec::new(),
     }
 }
 
-/// A secret that could be guessed would open every session.
+/// The shortest secret: whoever guesses it could open any session.
 pub(super) const SECRET_BYTES_MIN: usize = 16;
 
 impl Settings {
@@ -69,7 +69,7 @@ impl Settings {
         Ok(())
     }
 
-    /// Where gateways attach, if they may.
+    /// The listener for gateways; `None` if none may attach.
     pub(crate) fn link_config(&self) -> Option<LinkConfig> {
         let in_cluster = || self.cluster_member().map(|_| SocketAddr::new(self.advertised_ip(), 0));
         Some(LinkConfig {
@@ -83,7 +83,7 @@ impl Settings {
         self.link.secret.clone().or_else(|| self.cluster.secret.clone())
     }
 
-    /// What is known of the advertised host without asking for names: all addresses if it has a name.
+    /// The IP address of the advertised host, without a DNS query: the unspecified address if the host is a name.
     fn advertised_ip(&self) -> IpAddr {
         let advertise = self.cluster.advertise.as_deref().and_then(|text| reqwest::Url::parse(text).ok());
         match advertise.as_ref().and_then(reqwest::Url::host_str) {
@@ -97,7 +97,7 @@ impl Settings {
         to.split(',').map(str::trim).filter(|core| !core.is_empty()).map(str::to_owned).collect()
     }
 
-    /// What a gateway that listens at these addresses needs to know.
+    /// The configuration of a gateway that listens for devices at these addresses.
     pub(crate) fn relay_config(&self, cores: impl FindCore, addresses: &[SocketAddr]) -> RelayConfig {
         let address = addresses.first().map(SocketAddr::to_string).unwrap_or_default();
         RelayConfig {

@@ -4,8 +4,8 @@ use ipnet::IpNet;
 use serde::{Deserialize, Deserializer, de::Error};
 use std::{net::SocketAddr, path::PathBuf};
 
-/// A value that can be read from an environment variable, a flag or the file, and shown as TOML. Why it cannot be read is
-/// told in the same words wherever it stands: the value, what it should be, and an example.
+/// A value that can be read from an environment variable, a flag or the file, and shown as TOML. The error of a wrong value is
+/// the same from every source: it names the value, what it should be, and an example.
 pub(crate) trait Value: Sized {
     fn read(text: &str) -> Result<Self, String>;
     /// From the file, where a value has a type.
@@ -16,20 +16,20 @@ pub(crate) trait Value: Sized {
     fn show(&self) -> (bool, String);
 }
 
-/// One setting, described.
+/// One setting with its name, documentation and value.
 #[derive(Debug, Clone)]
-pub(crate) struct Described {
-    /// The table that it stands in; empty for the top.
+pub(crate) struct SettingDescription {
+    /// The setting's table; empty for the top level.
     pub(crate) table: &'static str,
     pub(crate) name: &'static str,
     /// The lines of its documentation.
     pub(crate) doc: Vec<&'static str>,
     pub(crate) is_set: bool,
-    /// As TOML; of one that is not set, an empty value of its type.
+    /// The value as TOML; for a setting that is not set, an empty value of its type.
     pub(crate) value: String,
 }
 
-impl Described {
+impl SettingDescription {
     /// `[webhook] url` is `TIDINGS_WEBHOOK_URL`.
     pub(crate) fn variable(&self) -> String {
         format!("TIDINGS_{}", self.flag().replace('-', "_").to_uppercase())
@@ -89,11 +89,11 @@ macro_rules! settings {
             }
 
             /// Every setting of this table and those in it, with its present value.
-            pub(crate) fn describe_into(&self, table: &'static str, all: &mut Vec<$crate::settings::macros::Described>) {
+            pub(crate) fn describe_into(&self, table: &'static str, all: &mut Vec<$crate::settings::macros::SettingDescription>) {
                 $({
                     let (is_set, value) = $crate::settings::macros::Value::show(&self.$field);
                     let doc = vec![$($doc.trim()),+];
-                    all.push($crate::settings::macros::Described { table, name: stringify!($field), doc, is_set, value });
+                    all.push($crate::settings::macros::SettingDescription { table, name: stringify!($field), doc, is_set, value });
                 })*
                 $($(self.$sub.describe_into(stringify!($sub), all);)*)?
             }
@@ -102,12 +102,12 @@ macro_rules! settings {
 }
 pub(crate) use settings;
 
-/// For `serde`: what is wrong is said as for a variable or a flag; the place in the file is the parser's to say.
+/// For `serde`: reads a value of the file with the same errors as a variable or a flag; the parser adds line and column.
 pub(crate) fn of_file<'de, T: Value, D: Deserializer<'de>>(file: D) -> Result<T, D::Error> {
     T::of_toml(&toml::Value::deserialize(file)?).map_err(D::Error::custom)
 }
 
-/// A text without its quotes, anything else as it stands in the file.
+/// A string without its quotes; any other value as it stands in the file.
 fn plain(value: &toml::Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
@@ -152,7 +152,7 @@ impl<T: Value + Default> Value for Option<T> {
         if text.is_empty() { Ok(None) } else { T::read(text).map(Some) }
     }
 
-    /// An empty text is none, as in a variable.
+    /// An empty string means unset, as in a variable.
     fn of_toml(value: &toml::Value) -> Result<Self, String> {
         if value.as_str() == Some("") { Ok(None) } else { T::of_toml(value).map(Some) }
     }
@@ -165,7 +165,7 @@ impl<T: Value + Default> Value for Option<T> {
     }
 }
 
-/// Separated by commas in a variable or flag.
+/// A list: an array in the file, separated by commas in a variable or flag.
 impl<T: Value + ToString> Value for Vec<T> {
     fn read(text: &str) -> Result<Self, String> {
         text.split(',').map(str::trim).filter(|part| !part.is_empty()).map(T::read).collect()

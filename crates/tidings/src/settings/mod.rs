@@ -1,27 +1,27 @@
-//! All settings: flags stand above `TIDINGS_…` variables, those above the file, that above the defaults.
+//! All settings: flags override `TIDINGS_…` variables, variables override the file, the file overrides the defaults.
 
 mod cluster;
-mod doors;
+mod component_configs;
 mod flags;
 mod link;
+mod listeners;
 mod macros;
-mod mistakes;
-mod parts;
 mod popups;
 mod ranges;
 mod store;
 mod tokens;
+mod validation;
 
-pub(crate) use doors::Entry;
 pub(crate) use flags::{SettingArgs, help};
 pub(crate) use link::Role;
+pub(crate) use listeners::ListenerContext;
 
 use anyhow::{Context, Result, anyhow, bail};
 use cluster::Cluster;
-use doors::{Admitting, Cors, Tls};
 use ipnet::IpNet;
 use link::Link;
-use macros::{Described, flag, one_of, settings};
+use listeners::{AdmissionSettings, Cors, Tls};
+use macros::{SettingDescription, flag, one_of, settings};
 use popups::Popups;
 use std::{net::SocketAddr, path::PathBuf};
 use store::Store;
@@ -30,17 +30,17 @@ use tidings_engine::{config::EngineConfig, presence::PresenceConfig, push::PushC
 use tidings_gateway::GatewayConfig;
 use tokens::{Limits, TokenSettings};
 
-/// The file that is read when none is named and it is there.
+/// The settings file that is read by default, if it exists.
 pub(crate) const FILE: &str = "tidings.toml";
 
-/// When descriptors are short, HTTP keeps a quarter of them up to so many connections, and a sixteenth above.
+/// When file descriptors are short, HTTP gets a quarter of them, up to so many connections, or a sixteenth if that is more.
 const HTTP_CONNECTIONS_KEPT: usize = 1_024;
 
 settings! {
     /// The settings of a server.
     Settings {
-        /// `all`: everything. `api`: everything but what one node does for all (webhooks, push, popups). `worker`: that alone,
-        /// and no sessions. `gateway`: only devices' connections, for the core that `[link] to` names.
+        /// `all`: everything. `api`: everything but the leader's work (webhooks, push, popups). `worker`: the leader's work
+        /// alone, and no sessions. `gateway`: only devices' connections, for the core that `[link] to` names.
         role: Role = Role::All,
         /// Where HTTP and WebSocket clients connect. Port 0 picks a free one; `<data_dir>/listening` tells which.
         http_listen: SocketAddr = SocketAddr::from(([127, 0, 0, 1], 8080)),
@@ -50,16 +50,16 @@ settings! {
         miop_tls_listen: Vec<SocketAddr> = Vec::new(),
         /// Where HTTPS and secure WebSocket clients connect; none: nowhere.
         http_tls_listen: Vec<SocketAddr> = Vec::new(),
-        /// Where only health and metrics are asked for, beside `http_listen`, with connections of its own; none: nowhere. Without TLS and PROXY
-        /// headers.
+        /// Where only health and metrics are answered, beside `http_listen`, with a connection limit of its own; none: nowhere. Without TLS and
+        /// PROXY headers.
         health_listen: Vec<SocketAddr> = Vec::new(),
         /// Every connection, at any address, begins with a load balancer's PROXY header (version 2); others are closed.
         proxy_protocol: bool = false,
-        /// The networks of the load balancers whose headers are believed, such as `10.0.0.0/8`.
+        /// The networks of the load balancers whose PROXY headers are trusted, such as `10.0.0.0/8`.
         proxy_protocol_from: Vec<IpNet> = Vec::new(),
-        /// The folder that holds everything that is stored.
+        /// The folder that holds all stored data.
         data_dir: PathBuf = "data".into(),
-        /// The key of app servers: who has it may do everything.
+        /// The API key of app servers: it allows everything.
         api_key: Option<String> = None,
         /// Further keys that are valid beside `api_key`, so that one can be replaced without a pause.
         api_keys: Vec<String> = Vec::new(),
@@ -67,24 +67,25 @@ settings! {
         token_key: Option<String> = None,
         /// A JWKS file with the public keys of user tokens (RS256, ES256, EdDSA).
         jwks_file: Option<PathBuf> = None,
-        /// Names of users' `attributes` that every user is shown; the others are shown to the user and to app servers alone.
+        /// Names of users' `attributes` that every user may see; the others are for the user and for app servers alone.
         public_attributes: Vec<String> = Vec::new(),
         /// The folder that backups may be written to. Unset: `tidings backup` works only while the server is stopped.
         backup_dir: Option<PathBuf> = None,
-        /// Open HTTP connections; one that became a WebSocket counts no more. Full: the oldest that is idle and has shown no credential is
-        /// closed for the next; if all have, 503 and closed. A few more are taken for health and metrics alone.
+        /// Open HTTP connections; one that became a WebSocket no longer counts. Full: the longest idle connection without an accepted credential
+        /// is closed for the next; without such a connection the next gets 503. A few more are accepted for health and metrics alone.
         http_connections_max: usize = ApiConfig::default().connections_max,
-        /// Of these, those of one address (of IPv6: of one /64; behind a load balancer with PROXY headers: the client's); 0: half, and all for
-        /// this machine itself. Full: the same among its own. Behind a load balancer elsewhere without such headers: `http_connections_max`.
+        /// Of these, connections of one address (IPv6: of one /64; behind a load balancer with PROXY headers: the client's); 0: half, and all for
+        /// this machine itself. Full: as above, among that address's own. Behind a remote load balancer without such headers: set it to
+        /// `http_connections_max`.
         http_connections_per_address_max: usize = ApiConfig::default().connections_per_address_max,
-        /// What all request bodies that are being read hold in memory, in bytes; long ones take three quarters of it. Full: refused with
+        /// Memory for all request bodies that are being read, in bytes; long bodies may use three quarters of it. Full: refused with
         /// `queue_full`.
         http_body_bytes_max: usize = ApiConfig::default().body_bytes_max,
         /// Reads (history, lists, sync) that run at once. Full: refused with `queue_full`.
         http_reads_max: usize = ApiConfig::default().reads_max,
         /// Threads that serve HTTP; 0: one per core.
         http_threads: usize = 0,
-        /// How long a stop may take: requests are finished, clients told to connect again, everything closed.
+        /// How long a stop may take: to finish requests, tell clients to connect again, and close everything.
         drain_deadline_ms: u64 = 10_000,
         /// An OpenTelemetry collector that traces are sent to (OTLP over HTTP), such as `http://127.0.0.1:4318`.
         otlp_endpoint: Option<String> = None,
@@ -96,7 +97,7 @@ settings! {
             cors: Cors,
             tokens: TokenSettings,
             limits: Limits,
-            admission: Admitting,
+            admission: AdmissionSettings,
             link: Link,
             session: Session,
             presence: Presence,
@@ -128,11 +129,12 @@ settings! {
         heartbeat_ms: u64 = GatewayConfig::default().heartbeat.as_millis() as u64,
         /// The shortest interval that a device may ask for, in seconds.
         heartbeat_s_min: u64 = GatewayConfig::default().heartbeat_min.as_secs(),
-        /// The longest, in seconds: a network that forgets an idle connection sooner is found out by the device.
+        /// The longest interval that a device may ask for, in seconds. Devices themselves find out if their network drops idle connections sooner.
         heartbeat_s_max: u64 = GatewayConfig::default().heartbeat_max.as_secs(),
-        /// A session that is handed messages while nothing was heard of it for so long is asked whether it is there.
+        /// A session that has been silent for this long is probed when it is handed messages.
         probe_after_ms: u64 = GatewayConfig::default().probe_after.as_millis() as u64,
-        /// One that does not answer within this counts as gone: what it was handed goes out by offline push. 0: nobody is asked.
+        /// A probed session that does not answer within this time is closed: the messages that it was handed go out by offline push. 0: no
+        /// probes.
         probe_timeout_ms: u64 = GatewayConfig::default().probe_timeout.as_millis() as u64,
         /// A connection that has not bound by then is closed.
         bind_timeout_ms: u64 = GatewayConfig::default().bind_timeout.as_millis() as u64,
@@ -144,9 +146,9 @@ settings! {
         reads_max: usize = GatewayConfig::default().session_reads,
         /// Connections, bound or not. Above: closed at once.
         connections_max: usize = GatewayConfig::default().connections_max,
-        /// A session that was written to less than this ago gathers more before the next write, in microseconds.
+        /// A session that was written to less than this ago gathers more messages before the next write, in microseconds.
         flush_interval_us: u64 = GatewayConfig::default().flush_interval.as_micros() as u64,
-        /// Sessions of one user and device kind; the oldest is told and closed.
+        /// Sessions of one user and device kind. Above: the oldest is told `replaced` and closed.
         per_device_kind_max: usize = EngineConfig::default().sessions_per_kind,
     }
 }
@@ -156,12 +158,12 @@ settings! {
     Engine {
         /// Threads that own sessions; each user belongs to one. 0: one per core.
         shards: usize = 0,
-        /// Messages of a lane waiting to be committed; as many operations besides. One sender has at most as many as are
-        /// still free. Full: refused with `queue_full`.
+        /// Messages of a lane that wait to be committed; as many operations besides. One sender may have at most as many waiting
+        /// as there are free places. Full: refused with `queue_full`.
         commit_queue: usize = EngineConfig::default().commit_queue,
         /// Most messages in one commit.
         commit_batch: usize = EngineConfig::default().commit_batch,
-        /// While a commit takes longer, what comes is refused with `store_unavailable` instead of waiting behind it.
+        /// While a commit takes longer than this, new messages are refused with `store_unavailable` instead of waiting behind it.
         commit_time_max_ms: u64 = EngineConfig::default().commit_time_max.as_millis() as u64,
         /// Messages per lane between accept and fan-out, shared by senders in the same way. Full: refused with `queue_full`.
         lane_queue: usize = EngineConfig::default().lane_queue,
@@ -170,9 +172,9 @@ settings! {
         /// Users, conversations and memberships kept in memory, each.
         cache_entries: usize = EngineConfig::default().cache_entries,
         /// Messages that one user may send in a second by token; 0: no limit. App servers are not limited. The default is more
-        /// than a person types or taps, and so little that a hundred users who flood together are a tenth of what one core commits.
+        /// than a person types or taps, and so little that a flood of a hundred users is a tenth of what one core commits.
         sends_per_second: u32 = 20,
-        /// Messages that a user who was quiet may send at once: what an app gathered while it was offline.
+        /// Messages that a user may send at once after a quiet time, such as those that an app gathered while it was offline.
         sends_burst: u32 = 100,
     }
 }
@@ -180,15 +182,15 @@ settings! {
 settings! {
     /// Data to devices.
     Push {
-        /// Pushes that wait for one device by name. Above: it does not get the next, and the answer counts it.
+        /// Pending pushes to one device by name. Above: the device does not get the next push, and the answer counts it.
         pending_per_device_max: usize = PushConfig::default().pending_per_device,
         /// Pushes to all or by tags that run at once. Above: refused with `queue_full`; scheduled ones wait.
         running_to_many_max: usize = PushConfig::default().running_to_many,
-        /// Pushes that wait for their time. Above: refused with `queue_full`.
+        /// Scheduled pushes. Above: refused with `queue_full`.
         scheduled_max: usize = PushConfig::default().scheduled,
-        /// How long a push that has ended can be asked about, in days.
+        /// How long the state of a push is kept after its end, in days.
         kept_days: u64 = PushConfig::default().kept.as_secs() / (24 * 60 * 60),
-        /// How often acknowledgements are stored: what a crash loses of them is pushed again.
+        /// How often acknowledgements are stored: pushes whose acknowledgements a crash loses are sent again.
         flush_interval_ms: u64 = PushConfig::default().flush_interval.as_millis() as u64,
     }
 }
@@ -196,20 +198,20 @@ settings! {
 settings! {
     /// How long messages are kept. Unset: for ever.
     Retention {
-        /// Messages older than this many days are removed. None are while all that is there is older by more than a
-        /// week: rather this machine's clock is wrong.
+        /// Messages older than this many days are removed. Nothing is removed while even the newest message is older by more than
+        /// a week: then this machine's clock is more likely wrong.
         age_days_max: Option<u64> = None,
         /// The oldest messages are removed above this many bytes, as stored before compression.
         bytes_max: Option<u64> = None,
-        /// How often old messages are looked for, in minutes; for the first time when so many are over.
+        /// How often old messages are removed, in minutes; the first time after one interval.
         interval_minutes: u64 = 10,
     }
 }
 
 settings! {
-    /// Offline push: who is not connected is told by your own server, which this calls.
+    /// Offline push: for users who are not connected, the server calls your own server, which notifies them.
     Webhook {
-        /// Where notifications are posted. Unset: none are.
+        /// The address that notifications are posted to. Unset: no offline push.
         url: Option<String> = None,
         /// Signs every call: HMAC-SHA256 over time stamp and body.
         secret: Option<String> = None,
@@ -221,7 +223,7 @@ settings! {
         backoff_min_ms: u64 = 1_000,
         /// The longest wait between attempts.
         backoff_max_ms: u64 = 300_000,
-        /// Users who come online or go offline are told too, several in a call.
+        /// Whether the webhook is also told who comes online and goes offline, several users in a call.
         presence: bool = false,
     }
 }
@@ -229,9 +231,9 @@ settings! {
 settings! {
     /// Who is online.
     Presence {
-        /// A user is told to be offline when no device was there for this long.
+        /// A user counts as offline after having no session for this long.
         grace_ms: u64 = PresenceConfig::default().grace_ms,
-        /// Users whom sessions watch, each once for each session, all together. Above: refused with `queue_full`.
+        /// Watched users over all sessions, each counted once for each session that watches. Above: refused with `queue_full`.
         watches_max: usize = PresenceConfig::default().watches_max,
     }
 }
@@ -246,12 +248,12 @@ one_of!(LogFormat { "text": LogFormat::Text, "json": LogFormat::Json });
 
 impl Settings {
     /// Every setting with its default, in the order of the sample file.
-    pub(crate) fn describe() -> Vec<Described> {
+    pub(crate) fn describe() -> Vec<SettingDescription> {
         Settings::default().described()
     }
 
     /// Every setting with its present value.
-    fn described(&self) -> Vec<Described> {
+    fn described(&self) -> Vec<SettingDescription> {
         let mut all = Vec::new();
         self.describe_into("", &mut all);
         all
@@ -261,7 +263,7 @@ impl Settings {
     pub(crate) fn sample() -> String {
         let mut text = String::from(
             "# The settings of Tidings, with their defaults. `tidings config` prints this file.\n\
-             # A flag (--http-listen) stands above a variable (TIDINGS_HTTP_LISTEN), that above this file.\n",
+             # A flag (--http-listen) overrides a variable (TIDINGS_HTTP_LISTEN), a variable overrides this file.\n",
         );
         let mut table = "";
         for setting in Settings::describe() {
@@ -323,7 +325,7 @@ impl Settings {
         set.ok_or_else(|| anyhow!("no such setting"))?.map_err(|why| anyhow!(why))
     }
 
-    /// Refuses settings that cannot be served with.
+    /// Refuses settings with which the server cannot run.
     pub(crate) fn check(&self) -> Result<()> {
         self.check_ranges()?;
         self.check_log()?;
@@ -344,23 +346,23 @@ impl Settings {
             );
         }
         if self.webhook.url.is_some() && self.webhook.secret.as_deref().unwrap_or_default().is_empty() {
-            bail!("[webhook] url needs a secret: your server could not tell our calls from a stranger's");
+            bail!("[webhook] url needs a secret: without one your server could not verify that a call is ours");
         }
         self.check_tokens()?;
         self.check_store()?;
         self.check_cluster()?;
-        self.check_doors()
+        self.check_listeners()
     }
 
-    /// Lowers the limits of connections until they fit the file descriptors that there are: a store that cannot open
-    /// a file is worse than a connection that is turned away.
+    /// Lowers the connection limits until they fit the limit of file descriptors: a store that cannot open a file is worse
+    /// than a refused connection.
     pub(crate) fn fit_connections(&mut self, descriptors: u64) {
         let room = descriptors.saturating_sub(self.admission.descriptors_reserved).max(2);
         let room = usize::try_from(room).unwrap_or(usize::MAX);
         if self.http_connections_max.saturating_add(self.session.connections_max) <= room {
             return;
         }
-        // Most are for devices: what calls us by HTTP comes from few machines.
+        // Most descriptors are for devices: HTTP callers are few machines with few connections.
         let callers = (room / 16).max((room / 4).min(HTTP_CONNECTIONS_KEPT));
         self.http_connections_max = self.http_connections_max.min(callers).max(1);
         self.session.connections_max = self.session.connections_max.min(room - self.http_connections_max);

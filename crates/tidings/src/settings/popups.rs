@@ -1,4 +1,4 @@
-//! Popups: what is held, and for how long.
+//! The settings of popups: how much is held, and for how long.
 
 use super::{Settings, macros::settings};
 use std::time::Duration;
@@ -7,15 +7,15 @@ use tidings_engine::popups::PopupsConfig;
 settings! {
     /// Popups: which in-app message suits a user now.
     Popups {
-        /// Users held in memory, at about 170 bytes each. Above: those not asked for lately are read from the store when they come back.
+        /// Users held in memory, at about 170 bytes each. Above: the least recently used are dropped, and read from the store again.
         users_max: usize = PopupsConfig::default().users,
-        /// A showing is durable after so long: a crash forgets at most this. While one has waited for longer, answers wait until they are stored; where the store fails, or after ten times as long, nothing is shown (`store_unavailable`). One of a popup that is `strict` is durable when it is answered.
+        /// An exposure is durable after so long: a crash forgets at most the exposures of this time. While one has waited for longer, answers wait until it is stored; where the store fails, or after ten times as long, nothing is shown (`store_unavailable`). An exposure of a popup that is `strict` is durable before it is answered.
         durable_within_ms: u64 = 100,
-        /// Showings that wait to be stored. Full: nothing is shown (`queue_full`) until some are.
+        /// Exposures that wait to be stored. Full: nothing is shown (`queue_full`) until some are stored.
         showings_max: usize = PopupsConfig::default().showings,
         /// Events that wait to be stored. Full: refused with `rate_limited` (429).
         events_max: usize = PopupsConfig::default().events,
-        /// How long events are kept for export, in days; a second event with the same id is known as long.
+        /// How long events are kept for export, in days; for as long, a second event with the same id is a duplicate.
         events_kept_days: u64 = 30,
         /// How long counts are kept, in days.
         counts_kept_days: u64 = 400,

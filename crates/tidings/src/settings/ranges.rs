@@ -1,14 +1,14 @@
-//! What a number may be. A bound that leaves room for nothing would have the server run and refuse everybody, and one beyond
-//! reason overflows a timer or takes the machine's memory at the start: both are refused before anything is opened.
+//! The range of each number. With a limit of zero the server would run and refuse everybody; too large a number overflows a
+//! timer or takes the machine's memory at the start. Both are refused before anything is opened.
 
-use super::{Settings, macros::Described};
+use super::{Settings, macros::SettingDescription};
 use anyhow::{Result, bail};
 use tidings_protocol::limits::HTTP_BODY_BYTES_MAX;
 
 /// The most that a number with this word in its name may be: `lease_ms`, `age_days_max`.
 const BY_UNIT: [(&str, f64); 6] = [
     ("us", 60e6),
-    // They fit into 32 bits, also with half as much again.
+    // One and a half times as many milliseconds still fit into 32 bits.
     ("ms", 31.0 * 24.0 * 60.0 * 60e3),
     ("s", 10.0 * 365.0 * 24.0 * 60.0 * 60.0),
     ("minutes", 31.0 * 24.0 * 60.0),
@@ -19,16 +19,16 @@ const BY_UNIT: [(&str, f64); 6] = [
 const COUNT_MAX: f64 = 1e9;
 
 /// (table, name, least, most) of settings that the rules of [`bounds`] do not fit.
-const OWN: [(&str, &str, f64, f64); 21] = [
-    // The longest batch fits into three quarters of it, which is what long bodies may take.
+const CUSTOM_RANGES: [(&str, &str, f64, f64); 21] = [
+    // Long bodies may take three quarters of it, and the longest batch must fit into that.
     ("", "http_body_bytes_max", (HTTP_BODY_BYTES_MAX / 3 * 4 + 4) as f64, (1_u64 << 50) as f64),
     ("", "otlp_sample_ratio", 0.0, 1.0),
     ("", "http_threads", 0.0, 1_024.0),
     ("engine", "shards", 0.0, 1_024.0),
-    // Their room is taken at the start.
+    // The queues' memory is allocated at the start.
     ("engine", "commit_queue", 1.0, 1_048_576.0),
     ("engine", "shard_queue", 1.0, 65_536.0),
-    // Without any of it the server works as well.
+    // The server works with zero of these, too.
     ("", "drain_deadline_ms", 0.0, 86_400_000.0),
     ("admission", "descriptors_reserved", 0.0, COUNT_MAX),
     ("session", "flush_interval_us", 0.0, 1e6),
@@ -37,7 +37,7 @@ const OWN: [(&str, &str, f64, f64); 21] = [
     ("store", "disk_reserve_bytes", 0.0, (1_u64 << 50) as f64),
     ("cluster", "redis_connect_per_second", 1.0, COUNT_MAX),
     ("cluster", "recent_bytes_max", 0.0, (1_u64 << 50) as f64),
-    // So many at a minute each, in nanoseconds, fit into 64 bits many times over.
+    // A burst of so many, refilled at one a minute, is counted in nanoseconds: it fits into 64 bits many times over.
     ("limits", "failures_burst", 1.0, 1e6),
     ("limits", "openings_burst", 1.0, 1e6),
     ("limits", "additions_burst", 1.0, 1e6),
@@ -48,12 +48,12 @@ const OWN: [(&str, &str, f64, f64); 21] = [
 ];
 
 impl Settings {
-    /// Refuses numbers that cannot be served with.
+    /// Refuses numbers that are out of their range.
     pub(super) fn check_ranges(&self) -> Result<()> {
         for setting in self.described().iter().filter(|setting| setting.is_set) {
             let Ok(value) = setting.value.parse::<f64>() else { continue };
             let (least, most) = bounds(setting);
-            // Also false for what is no number (NaN).
+            // Also false for NaN.
             if !(least..=most).contains(&value) {
                 bail!("{} is {}: it must be from {least} to {most}", setting.full_name(), setting.value);
             }
@@ -64,17 +64,18 @@ impl Settings {
         ];
         for (name, least, of_most, most) in pairs {
             if least > most {
-                bail!("{name} is {least}, above {of_most}, which is {most}");
+                bail!("{name} is {least}, which is above {of_most} ({most})");
             }
         }
         Ok(())
     }
 }
 
-/// From 1 to what its unit allows; from 0 where the documentation of the setting says what 0 means, and of what may be done in
-/// a time (`sends_per_second`), of which 0 is no limit.
-fn bounds(setting: &Described) -> (f64, f64) {
-    if let Some((_, _, least, most)) = OWN.iter().find(|own| (own.0, own.1) == (setting.table, setting.name)) {
+/// The range of a setting: from 1 to the maximum of its unit. From 0 if the setting's documentation says what 0 means, and for
+/// rates such as `sends_per_second`, where 0 means no limit.
+fn bounds(setting: &SettingDescription) -> (f64, f64) {
+    if let Some((_, _, least, most)) = CUSTOM_RANGES.iter().find(|own| (own.0, own.1) == (setting.table, setting.name))
+    {
         return (*least, *most);
     }
     let says_nought = |line: &&str| line.split(|c: char| !c.is_alphanumeric()).any(|word| word == "0");
@@ -102,7 +103,7 @@ mod tests {
     #[test]
     fn every_custom_range_names_a_setting() {
         let all = Settings::describe();
-        for (table, name, least, most) in OWN {
+        for (table, name, least, most) in CUSTOM_RANGES {
             assert!(all.iter().any(|setting| (setting.table, setting.name) == (table, name)), "{table}.{name}");
             assert!(least < most, "{table}.{name}");
         }
@@ -133,7 +134,7 @@ mod tests {
             }
             let most = u64::MAX.to_string();
             let mut settings = Settings::default();
-            // Of a narrower type it is refused when it is read.
+            // A setting of a narrower type refuses the number when it is read.
             if settings.set_any(setting.table, setting.name, &most).is_ok() {
                 let why = settings.check_ranges().expect_err(&setting.full_name()).to_string();
                 assert!(why.contains(&setting.full_name()), "{why}");

@@ -1,4 +1,4 @@
-//! Where things are stored: in the data folder, or in a database that several nodes share.
+//! The settings of the store: a data folder, or a database that several nodes share.
 
 use super::{Settings, macros::settings};
 use anyhow::{Result, bail};
@@ -8,20 +8,20 @@ use tidings_store::{EmbeddedOptions, JOURNAL_BYTES_MIN, MEMTABLE_BYTES_MIN, Post
 settings! {
     /// The data folder's engine, or a database.
     Store {
-        /// Space left free on the disk: below it sends are refused, and go on when there is room again.
+        /// Space left free on the disk: below it sends are refused until there is room again.
         disk_reserve_bytes: u64 = EmbeddedOptions::new("").disk_reserve_bytes,
-        /// Writes gathered in memory before they are sorted into a file; smaller ones stall less. At least 65536.
+        /// Writes gathered in memory before they are sorted into a file; smaller memtables stall less. At least 65536.
         memtable_bytes: u64 = EmbeddedOptions::new("").memtable_bytes,
-        /// The journals that an open reads again; above this they are emptied first. At least 67108864 (64 MiB).
+        /// Journals that the next start reads again; above this size they are flushed to tables. At least 67108864 (64 MiB).
         journal_bytes: u64 = EmbeddedOptions::new("").journal_bytes,
         /// Blocks of files kept in memory.
         cache_bytes: u64 = EmbeddedOptions::new("").cache_bytes,
         /// A PostgreSQL database instead of the data folder: `postgres://user:password@host:5432/database`. Several
         /// hosts, separated by commas, are tried in turn. `?sslmode=require`: encrypted, and the server's name proven.
         url: Option<String> = None,
-        /// Who signs the database's certificate (PEM). Unset: whom the system trusts.
+        /// The authorities that sign the database's certificate (PEM). Unset: those that the system trusts.
         tls_ca_file: Option<PathBuf> = None,
-        /// Connections for reads; commits have one more. All busy: a read waits, and is then refused.
+        /// Connections for reads; commits have one more. All busy: a read waits for `acquire_timeout_ms`, and is then refused.
         connections_max: usize = PostgresOptions::new("").connections,
         /// How long a read waits for a connection.
         acquire_timeout_ms: u64 = PostgresOptions::new("").acquire_timeout.as_millis() as u64,
@@ -31,7 +31,7 @@ settings! {
         read_timeout_ms: u64 = PostgresOptions::new("").statement_timeout.as_millis() as u64,
         /// How long a statement waits for rows that another node has locked.
         lock_timeout_ms: u64 = PostgresOptions::new("").lock_timeout.as_millis() as u64,
-        /// The days of messages in one part of the timeline, which retention drops whole. Fixed when a database is
+        /// The days of messages in one partition of the timeline, which retention drops as a whole. Fixed when a database is
         /// first used.
         part_days: u32 = PostgresOptions::new("").part_days,
     }
@@ -66,7 +66,7 @@ impl Settings {
         }
     }
 
-    /// The database, if there is one.
+    /// The database, if the settings name one.
     pub(crate) fn postgres_options(&self) -> Option<PostgresOptions> {
         let store = &self.store;
         Some(PostgresOptions {
@@ -83,7 +83,7 @@ impl Settings {
         })
     }
 
-    /// Refuses a command that works on the data folder when what is stored is elsewhere.
+    /// Refuses a command for data folders when the store is a database.
     pub(crate) fn needs_folder(&self, command: &str, instead: &str) -> Result<()> {
         match self.postgres_options() {
             Some(_) => bail!("[store] url names a database: `tidings {command}` is for data folders. {instead}"),

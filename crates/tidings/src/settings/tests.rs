@@ -1,4 +1,4 @@
-//! Where settings come from, and which do not go together.
+//! The sources of settings and their precedence, and combinations that are refused.
 #![allow(clippy::unwrap_used)]
 use super::*;
 
@@ -33,7 +33,7 @@ fn flags_override_variables_override_the_file_overrides_defaults() {
 fn every_variable_reaches_its_setting() {
     for setting in Settings::describe() {
         let mut settings = Settings::default();
-        // A list of addresses is none of texts.
+        // A list is shown with brackets and quotes, which a variable does not have.
         let text = setting.value.trim_matches(['"', '[', ']']).to_owned();
         settings.set_any(setting.table, setting.name, &text).unwrap_or_else(|e| panic!("{setting:?}: {e}"));
     }
@@ -60,7 +60,7 @@ fn a_wrong_value_is_refused_with_what_is_expected_from_any_source() {
         assert!(told.contains(wanted) && told.contains("line "), "in the file: {told}");
         let text = text.trim_matches(['"', '[', ']']);
         let flag = gather("", &[], &[(table, name, text)]);
-        // A value in the file has a type; of a flag the text alone counts.
+        // A value in the file has a type, a flag is only text: some values are wrong in the file alone.
         if let Err(told) = flag {
             assert!(format!("{told:#}").contains(wanted), "by a flag: {told:#}");
         }

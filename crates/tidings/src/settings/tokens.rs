@@ -1,4 +1,4 @@
-//! User tokens, and what users may do by them in a time.
+//! The settings of user tokens, and of how often users may do things.
 
 use super::{Settings, macros::settings};
 use anyhow::{Context, Result, bail};
@@ -12,51 +12,51 @@ use tidings_engine::{
 use tidings_listen::throttle::ThrottleConfig;
 
 settings! {
-    /// What user tokens must say, beside `sub` and `exp`. The keys that they are signed with are `token_key`, `jwks_file` and
+    /// What user tokens must claim, beside `sub` and `exp`. The keys that they are signed with are `token_key`, `jwks_file` and
     /// `jwks_url`.
     TokenSettings {
-        /// `aud` of a token must name one of these. Empty: it is not looked at.
+        /// `aud` of a token must name one of these. Empty: `aud` is not checked.
         audience: Vec<String> = Vec::new(),
-        /// `iss` of a token must be one of these. Empty: it is not looked at.
+        /// `iss` of a token must be one of these. Empty: `iss` is not checked.
         issuer: Vec<String> = Vec::new(),
         /// A token whose `exp` lies further ahead than this many seconds is refused. The default is a year.
         lifetime_s_max: u64 = TokenRules::default().lifetime_s_max,
-        /// What a token without `scope` allows: of read, send, open_direct, open_group, presence, popups, push.
+        /// The scopes of a token without `scope`: of read, send, open_direct, open_group, presence, popups, push.
         default_scopes: Vec<String> = Scope::ALL.iter().map(Scope::to_string).collect(),
         /// An address with the public keys of user tokens (a JWKS with RS256, ES256, EdDSA keys), fetched now and again.
         jwks_url: Option<String> = None,
-        /// How often it is fetched, in seconds; and at once, though no more than every 10 s, for a key that is not known.
+        /// How often the keys are fetched, in seconds. A token with an unknown key has them fetched at once, but no more than every 10 s.
         jwks_refresh_s: u64 = 300,
     }
 }
 
 settings! {
-    /// What users may do by token in a time. App servers are not limited. A count of 0: no limit.
+    /// How often users may do things by token. App servers are not limited. A count of 0: no limit.
     Limits {
         /// Failed authentications of one address in a minute (IPv6: of one /64). Above: refused with `rate_limited`.
         failures_per_minute: u32 = ThrottleConfig::default().per_minute,
-        /// So many after a quiet time.
+        /// Failed authentications of one address at once, after a quiet time.
         failures_burst: u32 = ThrottleConfig::default().burst,
-        /// Networks whose failures are not counted: proxies that do not tell for whom they connect, such as `127.0.0.0/8`.
+        /// Networks whose failures are not counted, such as `127.0.0.0/8`: of proxies that do not pass on their clients' addresses.
         failures_exempt: Vec<IpNet> = Vec::new(),
         /// Conversations that one user may open in a minute.
         openings_per_minute: u32 = LimitsConfig::default().openings.count,
-        /// So many at once after a quiet time.
+        /// Conversations that one user may open at once, after a quiet time.
         openings_burst: u32 = LimitsConfig::default().openings.burst,
         /// Members that one user may add in a minute.
         additions_per_minute: u32 = LimitsConfig::default().additions.count,
-        /// So many at once after a quiet time.
+        /// Members that one user may add at once, after a quiet time.
         additions_burst: u32 = LimitsConfig::default().additions.burst,
-        /// Times that one user may be drawn into conversations by strangers in a minute. A
-        /// stranger is whoever has no direct conversation with the user.
+        /// Times that strangers may draw one user into conversations in a minute. A stranger is a user who has no direct
+        /// conversation with that user.
         strangers_per_minute: u32 = LimitsConfig::default().strangers.count,
-        /// So many at once after a quiet time.
+        /// Times that strangers may draw one user into conversations at once, after a quiet time.
         strangers_burst: u32 = LimitsConfig::default().strangers.burst,
-        /// A user in so many groups is added to no more of them by other users.
+        /// Groups of one user. Above: other users cannot add the user to further groups.
         groups_per_user_max: usize = LimitsConfig::default().groups_per_user,
-        /// New devices of one user that pushes go to, in a minute.
+        /// New devices that one user may bind for pushes in a minute.
         devices_per_minute: u32 = PushConfig::default().new_devices.count,
-        /// So many at once after a quiet time.
+        /// New devices that one user may bind for pushes at once, after a quiet time.
         devices_burst: u32 = PushConfig::default().new_devices.burst,
     }
 }

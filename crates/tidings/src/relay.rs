@@ -1,7 +1,7 @@
-//! Devices' connections for a core elsewhere: all that `role = gateway` does; and in a cluster every node, since push is
-//! done at one of them.
+//! Holds devices' connections for a core in another process. A process of `role = gateway` does nothing else. In a cluster
+//! every node does so too, because one node, the leader, does the pushes of all.
 
-use crate::{doors::Doors, settings::Settings};
+use crate::{listeners::Listeners, settings::Settings};
 use anyhow::{Context, Result};
 use axum::{
     Router,
@@ -24,16 +24,16 @@ use tidings_gateway::{
 /// A running gateway.
 pub(crate) struct RelayServer {
     relay: Arc<Relay>,
-    doors: Doors,
+    listeners: Listeners,
     metrics: Option<SocketAddr>,
 }
 
 impl RelayServer {
-    /// Starts everything, with so many file descriptors. Call within the runtime.
+    /// Starts the relay and its listeners within this limit of file descriptors. Call within the runtime.
     pub(crate) async fn start(settings: &Settings, descriptors: u64) -> Result<RelayServer> {
         let metrics = Arc::new(Metrics::new());
         let mut started = None;
-        let doors = Doors::open_miop(settings, settings.entry(descriptors)?, |addresses| {
+        let listeners = Listeners::open_miop(settings, settings.listener_context(descriptors)?, |addresses| {
             let relay = Relay::start(settings.relay_config(settings.cores(), addresses), metrics.clone())?;
             started = Some(relay.clone());
             Ok(relay as Arc<dyn Host>)
@@ -47,20 +47,20 @@ impl RelayServer {
             let router = operations(relay.clone(), metrics);
             tokio::spawn(async move { axum::serve(listener, router).await });
         }
-        Ok(RelayServer { relay, doors, metrics: metrics_address })
+        Ok(RelayServer { relay, listeners, metrics: metrics_address })
     }
 
-    /// Where it listens: a line for each address.
+    /// A line `name=address` for each listener.
     pub(crate) fn listening(&self) -> String {
         let metrics = self.metrics.map(|address| format!("metrics={address}\n"));
-        self.doors.listening() + &metrics.unwrap_or_default()
+        self.listeners.listening() + &metrics.unwrap_or_default()
     }
 
-    /// No new connections; devices told to connect again; all closed.
+    /// Stops accepting, tells devices to connect again, and closes everything.
     pub(crate) async fn stop(self, deadline: Duration) {
-        self.doors.close(deadline).await;
+        self.listeners.close(deadline).await;
         let relay = self.relay;
-        // Joins threads.
+        // It joins threads, which blocks.
         let _ = tokio::task::spawn_blocking(move || relay.drain(deadline)).await;
     }
 }
@@ -94,32 +94,33 @@ impl FindCore for Leader {
     }
 }
 
-/// Holds the devices of a node that is one of several, for the one that leads: itself too.
-pub(crate) fn for_the_leader(
+/// Starts the relay that holds a cluster node's devices for the leader, which may be this node. `None`: this node is in no
+/// cluster or has no address for devices.
+pub(crate) fn start_for_leader(
     settings: &Settings,
     engine: &Engine,
     addresses: &[SocketAddr],
 ) -> Result<Option<Arc<Relay>>> {
     let Some(cluster) = engine.cluster.as_ref().filter(|_| !addresses.is_empty()) else { return Ok(None) };
     let mut config = settings.relay_config(Leader(cluster.nodes.clone()), addresses);
-    // Not the node's own name, under which it is known for the sessions that it serves itself.
+    // The node's own name already stands for the sessions that the node serves itself.
     config.name = format!("{}/devices", cluster.nodes.me().name);
-    // Counted apart: the engine's metrics are of the sessions that it serves.
+    // Metrics of its own: the engine's count the sessions that the engine serves.
     let relay = Relay::start(config, Arc::new(Metrics::new()))?;
-    engine.metrics.add(Box::new(RelayFigures(relay.clone())));
+    engine.metrics.add(Box::new(RelayMetrics(relay.clone())));
     Ok(Some(relay))
 }
 
-/// A node's relay among its metrics.
-struct RelayFigures(Arc<Relay>);
+/// The metrics of a node's relay, exported with those of the engine.
+struct RelayMetrics(Arc<Relay>);
 
-impl std::fmt::Debug for RelayFigures {
+impl std::fmt::Debug for RelayMetrics {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("RelayFigures").field("connections", &self.0.connections()).finish()
+        f.debug_struct("RelayMetrics").field("connections", &self.0.connections()).finish()
     }
 }
 
-impl Collector for RelayFigures {
+impl Collector for RelayMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         for (name, help, value) in [
             (

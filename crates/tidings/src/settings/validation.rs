@@ -1,4 +1,4 @@
-//! Mistakes in settings that each look well-formed: those that are refused, and those that are warned of.
+//! Mistakes in settings that are well-formed each by itself: some are refused, others cause a warning.
 
 use super::Settings;
 use anyhow::{Context, Result, bail};
@@ -6,7 +6,7 @@ use std::ffi::OsString;
 
 /// RFC 7518, section 3.2: a key of HS256 is as long as its hash at least.
 const TOKEN_KEY_BYTES_MIN: usize = 32;
-/// Whoever guesses an API key may do everything.
+/// An API key allows everything, so it must not be guessed.
 const API_KEY_BYTES_MIN: usize = 16;
 
 /// What `log.level` may hold.
@@ -14,23 +14,23 @@ const LEVELS: &str =
     "off, error, warn, info, debug, trace, and parts with a level of their own, such as \"info,tidings_api=debug\"";
 
 impl Settings {
-    /// Refuses a filter that would log something else than was meant. What is no level would be taken for the name of a part,
-    /// of which everything is logged, and of the rest nothing.
+    /// Refuses a filter that would log something else than was meant. `EnvFilter` takes an unknown word for the name of a
+    /// module: it would log everything of that module, and nothing of the rest.
     pub(super) fn check_log(&self) -> Result<()> {
         let level = &self.log.level;
-        // With fields of spans it has commas and signs of its own: those who write such filters see what they log.
+        // A filter with span fields has commas and signs of its own and is not checked.
         let is_plain = !level.contains('[');
         let mut directives = level.split(',').map(str::trim).filter(|directive| !directive.is_empty()).peekable();
         if directives.peek().is_none() {
             bail!("log.level is empty: it must be {LEVELS}");
         }
         if let Some(unknown) = directives.find(|directive| is_plain && !is_level(directive)) {
-            bail!("log.level has {unknown:?}, which is no level: known are {LEVELS}");
+            bail!("log.level: {unknown:?} is not a level; it must be {LEVELS}");
         }
         Ok(())
     }
 
-    /// Refuses what could never be called, and keys that nobody could call with.
+    /// Refuses addresses that could never be reached, and keys that no caller could send.
     pub(super) fn check_addresses(&self) -> Result<()> {
         let urls = [
             ("webhook.url", &self.webhook.url, "https://app.example.com/offline"),
@@ -55,7 +55,8 @@ impl Settings {
         Ok(())
     }
 
-    /// Refuses variables of no setting, and values that theirs cannot have: those who name them one by one mean each.
+    /// Refuses variables that name no setting, and values that their setting cannot have. For lists of variables that a user
+    /// wrote one by one, such as `--set`.
     pub(crate) fn check_variables(variables: &[(String, String)]) -> Result<()> {
         let all = Settings::describe();
         for (name, value) in variables {
@@ -68,22 +69,24 @@ impl Settings {
         Ok(())
     }
 
-    /// What to warn of, one sentence each. They never hold a value: it may be a secret.
-    pub(crate) fn doubts(&self, variables: impl Iterator<Item = (OsString, OsString)>) -> Vec<String> {
-        let mut doubts = unknown_variables(variables);
+    /// The warnings about these settings, one sentence each. None holds a value: it may be a secret.
+    pub(crate) fn warnings(&self, variables: impl Iterator<Item = (OsString, OsString)>) -> Vec<String> {
+        let mut warnings = unknown_variables(variables);
         if self.all_api_keys().any(|key| key.len() < API_KEY_BYTES_MIN) {
-            doubts.push(format!("an API key is shorter than {API_KEY_BYTES_MIN} bytes: it can be guessed"));
+            warnings.push(format!("an API key is shorter than {API_KEY_BYTES_MIN} bytes: it can be guessed"));
         }
         let token_key = self.token_key.as_deref().unwrap_or_default();
         if !token_key.is_empty() && token_key.len() < TOKEN_KEY_BYTES_MIN {
-            doubts.push(format!(
-                "token_key is shorter than {TOKEN_KEY_BYTES_MIN} bytes: who has a token can search for it"
+            warnings.push(format!(
+                "token_key is shorter than {TOKEN_KEY_BYTES_MIN} bytes: anybody who has a token can search for the key"
             ));
         }
         if token_key.trim() != token_key {
-            doubts.push("token_key begins or ends with white space: your servers must sign with that, too".into());
+            warnings.push(
+                "token_key begins or ends with white space: your servers must sign with the white space, too".into(),
+            );
         }
-        doubts
+        warnings
     }
 }
 
@@ -93,7 +96,8 @@ fn is_level(directive: &str) -> bool {
     !level.is_empty() && level.parse::<tracing::level_filters::LevelFilter>().is_ok()
 }
 
-/// A variable that is misspelt sets nothing. It is no reason to refuse: others may have set it for their own use.
+/// Warns of variables that name no setting: most likely misspelt ones, which set nothing. They are not refused, since other
+/// programs may use variables with our prefix.
 fn unknown_variables(variables: impl Iterator<Item = (OsString, OsString)>) -> Vec<String> {
     let known: Vec<String> = Settings::describe().iter().map(|setting| setting.variable()).collect();
     let mut unknown: Vec<String> = variables
@@ -101,13 +105,13 @@ fn unknown_variables(variables: impl Iterator<Item = (OsString, OsString)>) -> V
         .filter(|(name, value)| name.starts_with("TIDINGS_") && !is_of_kubernetes(name, &value.to_string_lossy()))
         .map(|(name, _)| name)
         .filter(|name| name != "TIDINGS_CONFIG" && !known.contains(name))
-        .map(|name| format!("the variable {name} is of no setting; `tidings serve --help-settings` lists them all"))
+        .map(|name| format!("the variable {name} names no setting; `tidings serve --help-settings` lists them all"))
         .collect();
     unknown.sort();
     unknown
 }
 
-/// Kubernetes tells every container of the services around it: of one named `tidings` by `TIDINGS_SERVICE_HOST`,
+/// Kubernetes sets variables in every container for each service: for one named `tidings`, `TIDINGS_SERVICE_HOST`,
 /// `TIDINGS_PORT=tcp://…`, `TIDINGS_PORT_8080_TCP` and the like.
 fn is_of_kubernetes(name: &str, value: &str) -> bool {
     name.contains("_SERVICE_") || name.contains("_PORT_") || name.ends_with("_PORT") && value.contains("://")
@@ -117,8 +121,8 @@ fn is_of_kubernetes(name: &str, value: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn doubts(settings: &Settings, variables: &[(&str, &str)]) -> String {
-        settings.doubts(variables.iter().map(|(name, value)| (name.into(), value.into()))).join("\n")
+    fn warnings(settings: &Settings, variables: &[(&str, &str)]) -> String {
+        settings.warnings(variables.iter().map(|(name, value)| (name.into(), value.into()))).join("\n")
     }
 
     fn refusal(table: &str, name: &str, text: &str) -> Option<String> {
@@ -185,7 +189,7 @@ mod tests {
     #[test]
     fn a_misspelt_variable_is_warned_of_without_its_value() {
         let told =
-            doubts(&Settings::default(), &[("TIDINGS_API_KYE", "hush"), ("TIDINGS_HTTP_PORT", "80"), ("HOME", "/")]);
+            warnings(&Settings::default(), &[("TIDINGS_API_KYE", "hush"), ("TIDINGS_HTTP_PORT", "80"), ("HOME", "/")]);
         assert!(told.contains("TIDINGS_API_KYE") && told.contains("TIDINGS_HTTP_PORT"), "{told}");
         assert!(!told.contains("hush") && !told.contains("HOME"), "{told}");
     }
@@ -201,15 +205,15 @@ mod tests {
             ("TIDINGS_PORT", "tcp://10.0.0.1:8080"),
             ("TIDINGS_PORT_8080_TCP_ADDR", "10.0.0.1"),
         ]);
-        assert_eq!(doubts(&Settings::default(), &variables), "");
+        assert_eq!(warnings(&Settings::default(), &variables), "");
     }
 
     #[test]
     fn short_keys_cause_a_warning() {
         let key = |length| Some("k".repeat(length));
         let short = Settings { api_key: key(15), token_key: key(31), ..Settings::default() };
-        assert_eq!(doubts(&short, &[]).lines().count(), 2);
+        assert_eq!(warnings(&short, &[]).lines().count(), 2);
         let long = Settings { api_key: key(16), token_key: key(32), ..Settings::default() };
-        assert_eq!(doubts(&long, &[]), "");
+        assert_eq!(warnings(&long, &[]), "");
     }
 }

@@ -1,4 +1,4 @@
-//! What each part of the server is told of the settings.
+//! The configuration of each part of the server, made from the settings.
 
 use super::{Retention, Settings};
 use anyhow::Result;
@@ -91,7 +91,7 @@ impl Settings {
         })
     }
 
-    /// What is kept; `None` when everything is.
+    /// How long messages are kept; `None`: for ever.
     pub(crate) fn retention(&self) -> Option<Kept> {
         let Retention { age_days_max, bytes_max, .. } = self.retention;
         let age_max = age_days_max.map(|days| Duration::from_secs(days * 24 * 60 * 60));

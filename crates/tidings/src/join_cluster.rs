@@ -1,4 +1,4 @@
-//! What makes this node one of several, where the settings say so.
+//! Joins this node to a cluster, if the settings name one: the bus on Redis, the commit log, and the node's identity.
 
 use crate::settings::Settings;
 use anyhow::{Context, Result};
@@ -12,34 +12,34 @@ use std::sync::Arc;
 use tidings_bus_redis::RedisBus;
 use tidings_engine::cluster::{ClusterParts, bus::Bus, log::CommitLog};
 
-pub(crate) struct Joined {
+pub(crate) struct JoinedCluster {
     pub(crate) parts: ClusterParts,
-    pub(crate) metrics: BusFigures,
+    pub(crate) metrics: BusMetrics,
 }
 
-/// `None`: this node has its store to itself.
-pub(crate) fn join(settings: &Settings, log: Option<Arc<dyn CommitLog>>) -> Result<Option<Joined>> {
+/// `None`: the settings name no cluster, and this node has its store to itself.
+pub(crate) fn join(settings: &Settings, log: Option<Arc<dyn CommitLog>>) -> Result<Option<JoinedCluster>> {
     let (Some(node), Some(log)) = (settings.cluster_node(), log) else { return Ok(None) };
     let bus = Arc::new(RedisBus::start(settings.redis_config()?).context("[cluster] redis")?);
-    let metrics = BusFigures(bus.clone());
+    let metrics = BusMetrics(bus.clone());
     let (lease, may_lead) = (settings.cluster_lease(), settings.may_lead());
-    Ok(Some(Joined {
+    Ok(Some(JoinedCluster {
         parts: ClusterParts { log, bus, node, lease, may_lead, recent_bytes_max: settings.cluster.recent_bytes_max },
         metrics,
     }))
 }
 
-/// The bus' figures, among the other metrics.
+/// The metrics of the bus, exported with those of the engine.
 #[derive(Clone)]
-pub(crate) struct BusFigures(Arc<RedisBus>);
+pub(crate) struct BusMetrics(Arc<RedisBus>);
 
-impl std::fmt::Debug for BusFigures {
+impl std::fmt::Debug for BusMetrics {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.0.metrics().snapshot().fmt(f)
     }
 }
 
-impl Collector for BusFigures {
+impl Collector for BusMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         let now = self.0.metrics().snapshot();
         for (name, help, value) in [

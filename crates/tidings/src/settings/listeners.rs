@@ -1,4 +1,4 @@
-//! How connections come in: the settings of all doors together.
+//! The settings that all listeners share: admission, TLS, PROXY headers and CORS.
 
 use super::{Settings, macros::settings};
 use anyhow::{Context, Result, bail};
@@ -15,25 +15,25 @@ use tidings_listen::{
 };
 
 settings! {
-    /// How fast connections are taken. Above the rate accept pauses and the kernel's backlog holds who waits.
-    Admitting {
-        /// Connections accepted in a second, by all doors together; 0: no limit.
+    /// How fast connections are accepted. Above the rate, accept pauses and the kernel's backlog holds the waiting ones.
+    AdmissionSettings {
+        /// Connections accepted in a second, by all listeners together; 0: no limit.
         rate: u32 = AdmissionConfig::default().rate,
         /// Connections accepted at once after a quiet time.
         burst: u32 = AdmissionConfig::default().burst,
-        /// Connections that have not bound yet. Above: devices wait in the backlog.
+        /// Connections that have not bound yet. Above: further devices wait in the backlog.
         unbound_max: usize = AdmissionConfig::default().unbound_max,
         /// Connections that the kernel holds until they are accepted; `net.core.somaxconn` bounds it.
         backlog: u32 = BACKLOG,
-        /// File descriptors that are not for devices: the store, HTTP connections at the limit, the log, outgoing calls.
+        /// File descriptors that devices may not use: for the store, HTTP connections at the limit, the log and outgoing calls.
         descriptors_reserved: u64 = 256,
     }
 }
 
 settings! {
-    /// Certificates. The files are looked at every few seconds and at a SIGHUP; connections that are open stay as they are.
+    /// Certificates. The files are checked for changes every few seconds and at a SIGHUP; open connections stay as they are.
     Tls {
-        /// The certificate and those that it rests on, in PEM, the server's own first.
+        /// The certificate chain in PEM, the server's own certificate first.
         certificate_file: Option<PathBuf> = None,
         /// Its private key, in PEM.
         key_file: Option<PathBuf> = None,
@@ -43,18 +43,18 @@ settings! {
 settings! {
     /// Pages of other origins that may use the API from a browser.
     Cors {
-        /// Their origins, such as `https://app.example.com`; `*` alone: any. None: browsers keep pages of others away, and a WebSocket's
-        /// origin is not looked at.
+        /// The origins of those pages, such as `https://app.example.com`; `*` alone: any. None: browsers refuse pages of other origins, and
+        /// the origin of a WebSocket is not checked.
         origins: Vec<String> = Vec::new(),
-        /// Whether their requests may carry cookies and the like, which Tidings itself does not use: tokens need none. Not with `*`.
+        /// Whether requests of those pages may carry cookies and the like, which Tidings itself does not use: tokens need none. Not with `*`.
         credentials: bool = false,
-        /// How long a browser need not ask again, in seconds.
+        /// How long a browser may cache the answer to a preflight request, in seconds.
         max_age_s: u32 = 600,
     }
 }
 
-/// What the doors share.
-pub(crate) struct Entry {
+/// What all listeners share.
+pub(crate) struct ListenerContext {
     admission: Arc<Admission>,
     descriptors: Arc<Descriptors>,
     pub(crate) throttle: Arc<Throttle>,
@@ -63,14 +63,14 @@ pub(crate) struct Entry {
 }
 
 impl Settings {
-    /// What the doors share, with so many file descriptors.
-    pub(crate) fn entry(&self, descriptors: u64) -> Result<Entry> {
-        let Admitting { rate, burst, unbound_max, descriptors_reserved, .. } = self.admission;
+    /// What all listeners share, within this limit of file descriptors.
+    pub(crate) fn listener_context(&self, descriptors: u64) -> Result<ListenerContext> {
+        let AdmissionSettings { rate, burst, unbound_max, descriptors_reserved, .. } = self.admission;
         let certificates = match (&self.tls.certificate_file, &self.tls.key_file) {
             (Some(certificate), Some(key)) => Some(Certificates::load(certificate, key).context("loading TLS")?),
             _ => None,
         };
-        Ok(Entry {
+        Ok(ListenerContext {
             throttle: Arc::new(Throttle::new(self.throttle_config())),
             admission: Arc::new(Admission::new(AdmissionConfig { rate, burst, unbound_max })),
             descriptors: Arc::new(Descriptors::new(descriptors, descriptors_reserved)),
@@ -79,17 +79,17 @@ impl Settings {
         })
     }
 
-    /// The door of devices.
-    pub(crate) fn miop_door(&self, entry: &Entry) -> Result<MiopDoorConfig> {
+    /// The listener for devices.
+    pub(crate) fn miop_listener(&self, context: &ListenerContext) -> Result<MiopDoorConfig> {
         let plain = self.miop_listen.iter().map(|address| (*address, None));
-        let tls = entry.tls(protocol::MIOP, &self.miop_tls_listen)?;
+        let tls = context.tls(protocol::MIOP, &self.miop_tls_listen)?;
         Ok(MiopDoorConfig {
             listen: plain.chain(tls).collect(),
-            proxies: entry.proxies.clone(),
+            proxies: context.proxies.clone(),
             backlog: self.admission.backlog,
-            admission: entry.admission.clone(),
-            descriptors: entry.descriptors.clone(),
-            throttle: Some(entry.throttle.clone()),
+            admission: context.admission.clone(),
+            descriptors: context.descriptors.clone(),
+            throttle: Some(context.throttle.clone()),
         })
     }
 
@@ -98,10 +98,10 @@ impl Settings {
         tidings_api::cors::Cors::new(origins, *credentials, *max_age_s).context("[cors]")
     }
 
-    /// Where how the server fares is asked for, and nothing else.
-    pub(crate) fn health_doors(&self, entry: &Entry) -> impl Iterator<Item = ListenerConfig> {
-        let descriptors = entry.descriptors.clone();
-        // No rate of admission: a storm at the other doors must not keep who looks after them waiting.
+    /// The listeners that answer health and metrics only.
+    pub(crate) fn health_listeners(&self, context: &ListenerContext) -> impl Iterator<Item = ListenerConfig> {
+        let descriptors = context.descriptors.clone();
+        // Without a rate of admission: operators must not wait because of a connection storm at the other listeners.
         let admission = Arc::new(Admission::new(AdmissionConfig { rate: 0, ..AdmissionConfig::default() }));
         self.health_listen.clone().into_iter().map(move |address| ListenerConfig {
             admission: admission.clone(),
@@ -110,22 +110,22 @@ impl Settings {
         })
     }
 
-    /// The doors of HTTP, the one without TLS first.
-    pub(crate) fn http_doors(&self, entry: &Entry) -> Result<Vec<ListenerConfig>> {
-        let tls = entry.tls(protocol::HTTP, &self.http_tls_listen)?;
+    /// The listeners for HTTP, the one without TLS first.
+    pub(crate) fn http_listeners(&self, context: &ListenerContext) -> Result<Vec<ListenerConfig>> {
+        let tls = context.tls(protocol::HTTP, &self.http_tls_listen)?;
         let config = |(address, tls)| ListenerConfig {
             address,
             tls,
-            proxies: entry.proxies.clone(),
+            proxies: context.proxies.clone(),
             backlog: self.admission.backlog,
-            admission: entry.admission.clone(),
-            descriptors: entry.descriptors.clone(),
+            admission: context.admission.clone(),
+            descriptors: context.descriptors.clone(),
         };
         Ok(std::iter::once((self.http_listen, None)).chain(tls).map(config).collect())
     }
 
-    /// Refuses doors that could not be opened as they are described.
-    pub(super) fn check_doors(&self) -> Result<()> {
+    /// Refuses settings with which a listener could not be opened.
+    pub(super) fn check_listeners(&self) -> Result<()> {
         let Tls { certificate_file, key_file } = &self.tls;
         if certificate_file.is_some() != key_file.is_some() {
             bail!("[tls] needs both certificate_file and key_file, or neither");
@@ -135,13 +135,13 @@ impl Settings {
         }
         self.cors()?;
         if self.proxy_protocol && self.proxy_protocol_from.is_empty() {
-            bail!("proxy_protocol needs proxy_protocol_from: the networks of the load balancers that are believed");
+            bail!("proxy_protocol needs proxy_protocol_from: the networks of the trusted load balancers");
         }
         Ok(())
     }
 }
 
-impl Entry {
+impl ListenerContext {
     fn tls(&self, protocol: &[u8], listen: &[SocketAddr]) -> Result<Vec<(SocketAddr, Option<Arc<ServerConfig>>)>> {
         let Some(certificates) = &self.certificates else { return Ok(Vec::new()) };
         let config = server_config(certificates.clone(), protocol).context("preparing TLS")?;

@@ -1,4 +1,4 @@
-//! The store that the settings name.
+//! Opens the store that the settings name: a data folder, or a database.
 
 use crate::settings::Settings;
 use anyhow::{Context, Result};
@@ -7,33 +7,34 @@ use tidings_api::BackUp;
 use tidings_engine::{cluster::log::CommitLog, store::Store};
 use tidings_store::{EmbeddedStore, PostgresStore};
 
-/// A store, and how it is copied where that is ours to do.
-pub(crate) struct Opened {
+/// An open store, with the ports that its kind has.
+pub(crate) struct OpenedStore {
     pub(crate) store: Arc<dyn Store>,
+    /// Present for a data folder; a database is backed up with its own tools.
     pub(crate) backup: Option<Arc<dyn BackUp>>,
-    /// What other nodes commit, of a store that several may have.
+    /// Present for a database: the commits of all nodes on it.
     pub(crate) log: Option<Arc<dyn CommitLog>>,
 }
 
-pub(crate) fn open(settings: &Settings) -> Result<Opened> {
+pub(crate) fn open(settings: &Settings) -> Result<OpenedStore> {
     if let Some(options) = settings.postgres_options() {
-        // What is not stored, such as where the doors are, is told in the folder still.
+        // The folder still holds the `listening` file.
         let folder = &settings.data_dir;
         std::fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
-        // The url is not told: it has a password in it.
+        // The error does not name the url, which holds a password.
         let store = PostgresStore::open(options).context("opening the database of [store] url")?;
         let store = Arc::new(store);
-        return Ok(Opened { log: Some(store.clone()), store, backup: None });
+        return Ok(OpenedStore { log: Some(store.clone()), store, backup: None });
     }
     let store = EmbeddedStore::open(settings.embedded_options());
     let store = Arc::new(store.with_context(|| format!("opening {}", settings.data_dir.display()))?);
-    Ok(Opened { backup: Some(Arc::new(Copier(store.clone()))), store, log: None })
+    Ok(OpenedStore { backup: Some(Arc::new(EmbeddedBackup(store.clone()))), store, log: None })
 }
 
-/// The store as the HTTP door sees it.
-struct Copier(Arc<EmbeddedStore>);
+/// The data folder as the HTTP API sees it.
+struct EmbeddedBackup(Arc<EmbeddedStore>);
 
-impl BackUp for Copier {
+impl BackUp for EmbeddedBackup {
     fn back_up(&self, folder: &Path) -> Result<u64, String> {
         self.0.backup(folder).map(|made| made.bytes).map_err(|error| error.to_string())
     }

@@ -1,6 +1,6 @@
-//! All doors together: opened, told where they are, kept in fresh certificates, closed.
+//! All listeners of the process: bound, announced by address, given new certificates, closed.
 
-use crate::settings::{Entry, Settings};
+use crate::settings::{ListenerContext, Settings};
 use anyhow::{Context, Result};
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 use tidings_api::{
@@ -14,80 +14,80 @@ use tokio::{
     task::JoinHandle,
 };
 
-/// How often the files of certificates are looked at.
-const LOOK_INTERVAL: Duration = Duration::from_secs(5);
+/// How often the certificate files are checked for changes.
+const CERTIFICATE_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The doors of a running server.
-pub(crate) struct Doors {
+/// The listeners of a running server.
+pub(crate) struct Listeners {
     http: Vec<Stop>,
     miop: door::Stop,
-    /// By the name of the door, plain HTTP first.
+    /// Each listener's name and address, plain HTTP first.
     addresses: Vec<(&'static str, SocketAddr)>,
-    watch: Option<JoinHandle<()>>,
+    certificate_watch: Option<JoinHandle<()>>,
 }
 
-impl Doors {
-    /// `host` is told where devices connect, and answers who serves them.
+impl Listeners {
+    /// Binds every listener of the settings. `host` is called with the addresses for devices, and returns what serves them.
     pub(crate) fn open(
         settings: &Settings,
-        entry: Entry,
+        context: ListenerContext,
         http: &Door,
         host: impl FnOnce(&[SocketAddr]) -> Result<Arc<dyn Host>>,
-    ) -> Result<Doors> {
+    ) -> Result<Listeners> {
         let mut addresses = Vec::new();
         let mut listeners = Vec::new();
-        for config in settings.http_doors(&entry)? {
+        for config in settings.http_listeners(&context)? {
             let (name, address) = (if config.tls.is_some() { "https" } else { "http" }, config.address);
             let listener = Listener::bind(config, http.clone()).with_context(|| cannot_listen(&[address], name))?;
             addresses.push((name, listener.address()));
             listeners.push(listener);
         }
         let mut health = Vec::new();
-        for config in settings.health_doors(&entry) {
+        for config in settings.health_listeners(&context) {
             let address = config.address;
             let listener =
                 Listener::bind(config, http.of_health()).with_context(|| cannot_listen(&[address], "health"))?;
             health.push(("health", listener.address()));
             listeners.push(listener);
         }
-        let doors = Doors::open_miop(settings, entry, host)?;
-        addresses.extend(&doors.addresses);
+        let miop = Listeners::open_miop(settings, context, host)?;
+        addresses.extend(&miop.addresses);
         addresses.extend(health);
-        Ok(Doors { http: listeners.into_iter().map(Listener::start).collect(), addresses, ..doors })
+        Ok(Listeners { http: listeners.into_iter().map(Listener::start).collect(), addresses, ..miop })
     }
 
-    /// The doors of devices alone. Who serves them may need to know where they are.
+    /// Binds the listeners for devices alone. `host` as in [`Listeners::open`].
     pub(crate) fn open_miop(
         settings: &Settings,
-        entry: Entry,
+        context: ListenerContext,
         host: impl FnOnce(&[SocketAddr]) -> Result<Arc<dyn Host>>,
-    ) -> Result<Doors> {
-        let config = settings.miop_door(&entry)?;
+    ) -> Result<Listeners> {
+        let config = settings.miop_listener(&context)?;
         let asked: Vec<SocketAddr> = config.listen.iter().map(|(address, _)| *address).collect();
         let miop = MiopDoor::bind(config).with_context(|| cannot_listen(&asked, "miop"))?;
         let (at, tls): (Vec<SocketAddr>, Vec<bool>) = miop.addresses().into_iter().unzip();
         let names = tls.iter().map(|tls| if *tls { "miop_tls" } else { "miop" });
-        Ok(Doors {
+        Ok(Listeners {
             http: Vec::new(),
             addresses: names.zip(at.iter().copied()).collect(),
             miop: miop.start(host(&at)?)?,
-            watch: entry.certificates.map(watch).transpose()?,
+            certificate_watch: context.certificates.map(watch_certificates).transpose()?,
         })
     }
 
-    /// Where HTTP is spoken without TLS.
+    /// The address of HTTP without TLS.
     pub(crate) fn http_address(&self) -> SocketAddr {
         self.addresses[0].1
     }
 
-    /// A line for each address.
+    /// A line `name=address` for each listener.
     pub(crate) fn listening(&self) -> String {
         self.addresses.iter().map(|(name, address)| format!("{name}={address}\n")).collect()
     }
 
-    /// No new connections; HTTP requests are finished. Answers whether they were in time.
+    /// Stops accepting and finishes the running HTTP requests. Returns whether they ended within the deadline.
     pub(crate) async fn close(self, deadline: Duration) -> bool {
-        if let Some(watch) = self.watch {
+        if let Some(watch) = self.certificate_watch {
             watch.abort();
         }
         self.miop.finish();
@@ -100,7 +100,7 @@ impl Doors {
     }
 }
 
-/// Most likely another program is there, or this one already.
+/// The context of a bind error, which usually means that another program, or another server of ours, has the address.
 fn cannot_listen(addresses: &[SocketAddr], name: &str) -> String {
     let setting = match name {
         "https" => "--http-tls-listen",
@@ -112,18 +112,18 @@ fn cannot_listen(addresses: &[SocketAddr], name: &str) -> String {
     format!("listening on {} ({name}; another address: {setting})", addresses.join(", "))
 }
 
-/// Takes new certificates when their files change, or when told to by a SIGHUP.
-fn watch(certificates: Arc<Certificates>) -> Result<JoinHandle<()>> {
-    let mut told = signal(SignalKind::hangup())?;
+/// Loads new certificates when their files change, and on SIGHUP.
+fn watch_certificates(certificates: Arc<Certificates>) -> Result<JoinHandle<()>> {
+    let mut hangup = signal(SignalKind::hangup())?;
     Ok(tokio::spawn(async move {
-        let mut timer = tokio::time::interval(LOOK_INTERVAL);
+        let mut timer = tokio::time::interval(CERTIFICATE_CHECK_INTERVAL);
         loop {
             let certificates = certificates.clone();
             let look: fn(&Certificates) = tokio::select! {
                 _ = timer.tick() => |certificates| drop(certificates.look()),
-                _ = told.recv() => |certificates| drop(certificates.reload()),
+                _ = hangup.recv() => |certificates| drop(certificates.reload()),
             };
-            // Files are read on a thread that may wait for them.
+            // Reading the files may block.
             let _ = tokio::task::spawn_blocking(move || look(&certificates)).await;
         }
     }))
