@@ -1,4 +1,4 @@
-//! What the bus costs: messages from one node to two others, as fast as they go and one after the other.
+//! The cost of the bus: messages from one node to two others, at full speed, at a pace, and one by one.
 //! `cargo bench -p tidings-bus-redis`; starts its own Redis, so it needs `redis-server`.
 #![allow(clippy::unwrap_used)]
 
@@ -20,21 +20,24 @@ use tidings_engine::cluster::bus::{Bus, MessageHandler};
 
 const MESSAGES: usize = 500_000;
 const MESSAGE_BYTES: usize = 300;
-/// A second, for so many seconds.
+/// Messages a second, for so many seconds.
 const PACE: usize = 10_000;
 const PACED_SECONDS: usize = 3;
 const ONE_BY_ONE: usize = 5_000;
 
 #[derive(Default)]
-struct Counter(AtomicUsize, AtomicUsize);
+struct Counter {
+    messages: AtomicUsize,
+    gaps: AtomicUsize,
+}
 
 impl MessageHandler for Counter {
     fn on_message(&self, _: Bytes) {
-        self.0.fetch_add(1, Relaxed);
+        self.messages.fetch_add(1, Relaxed);
     }
 
     fn on_gap(&self) {
-        self.1.fetch_add(1, Relaxed);
+        self.gaps.fetch_add(1, Relaxed);
     }
 }
 
@@ -42,17 +45,18 @@ fn measure(what: &str, urls: Vec<String>, servers: &[RedisServer]) {
     let nodes: Vec<(RedisBus, Arc<Counter>)> = ["node-1", "node-2", "node-3"]
         .map(|name| {
             let bus = RedisBus::start(RedisBusConfig { urls: urls.clone(), ..RedisBusConfig::default() }).unwrap();
-            let ear = Arc::new(Counter::default());
-            bus.listen(name, ear.clone());
+            let counter = Arc::new(Counter::default());
+            bus.listen(name, counter.clone());
             wait_until("it is up", || bus.is_up());
-            (bus, ear)
+            (bus, counter)
         })
         .into();
-    let (bus, heard) = (&nodes[0].0, || nodes[1..].iter().map(|(_, ear)| ear.0.load(Relaxed)).sum::<usize>());
+    let (bus, received) =
+        (&nodes[0].0, || nodes[1..].iter().map(|(_, counter)| counter.messages.load(Relaxed)).sum::<usize>());
     let to: [Arc<str>; 2] = ["node-2".into(), "node-3".into()];
     let message = Bytes::from(vec![b'm'; MESSAGE_BYTES]);
-    wait_until("the first arrives", || bus.send(&to, message.clone()) && heard() >= 2);
-    wait_until("all has left", || bus.metrics().snapshot().queue_bytes == 0);
+    wait_until("the first arrives", || bus.send(&to, message.clone()) && received() >= 2);
+    wait_until("the queues are empty", || bus.metrics().snapshot().queue_bytes == 0);
 
     let all_at_once = || {
         for _ in 0..MESSAGES {
@@ -73,9 +77,9 @@ fn measure(what: &str, urls: Vec<String>, servers: &[RedisServer]) {
     };
     let counted = |how: &str, count: usize, send: &dyn Fn()| {
         let (cpu, before) = (servers.iter().map(RedisServer::cpu_seconds).sum::<f64>(), bus.metrics().snapshot());
-        let (start, heard_before) = (Instant::now(), heard());
+        let (start, received_before) = (Instant::now(), received());
         send();
-        wait_until("all arrive", || heard() >= heard_before + 2 * count);
+        wait_until("all arrive", || received() >= received_before + 2 * count);
         let took = start.elapsed().as_secs_f64();
         let cpu = servers.iter().map(RedisServer::cpu_seconds).sum::<f64>() - cpu;
         println!(
@@ -87,14 +91,14 @@ fn measure(what: &str, urls: Vec<String>, servers: &[RedisServer]) {
     };
     counted("as fast as they go", MESSAGES, &all_at_once);
     counted("paced", PACED_SECONDS * PACE, &paced);
-    let missed = nodes[1..].iter().map(|(_, ear)| ear.1.load(Relaxed)).sum::<usize>();
-    assert_eq!(missed, 2, "once each, when they began to listen");
+    let gaps = nodes[1..].iter().map(|(_, counter)| counter.gaps.load(Relaxed)).sum::<usize>();
+    assert_eq!(gaps, 2, "one each, when they began to listen");
 
     let mut latency = Histogram::<u64>::new(3).unwrap();
     for _ in 0..ONE_BY_ONE {
-        let (sent, expected) = (Instant::now(), heard() + 2);
+        let (sent, expected) = (Instant::now(), received() + 2);
         assert!(bus.send(&to, message.clone()));
-        while heard() < expected {
+        while received() < expected {
             std::thread::yield_now();
         }
         latency.record(sent.elapsed().as_micros() as u64).unwrap();

@@ -1,4 +1,4 @@
-//! What can be set.
+//! The settings of the bus.
 
 use redis::{Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, TlsCertificates};
 use std::time::Duration;
@@ -6,28 +6,28 @@ use std::time::Duration;
 /// How a [`RedisBus`](crate::RedisBus) finds Redis, and its limits.
 #[derive(Clone)]
 pub struct RedisBusConfig {
-    /// Some nodes of one cluster (the others are found), or one Redis that is none.
+    /// Some servers of one Redis Cluster (the others are found), or a single server.
     /// `redis://[user[:password]@]host[:port]`, `rediss://` for TLS. User, password and TLS of the first are used for all.
     pub urls: Vec<String>,
-    /// What channels begin with: two installations on one Redis need two. Up to 64 bytes, no braces.
+    /// The prefix of channel names: two installations on one Redis need two prefixes. Up to 64 bytes, no braces.
     pub prefix: String,
-    /// Certificates to trust, as PEM, instead of those of the system.
+    /// Certificates to trust, as PEM, instead of the system's.
     pub ca_pem: Option<Vec<u8>>,
-    /// Open connections, all together: one to listen and one for each primary that owns a channel of a node.
+    /// Open connections in total: one to listen, and one for each primary that owns a channel of a node.
     pub connections_max: usize,
-    /// New connections in a second, with as many at once. After a restart of Redis all nodes come back together; a Redis that
-    /// has to shake hands with all of them first answers none.
+    /// New connections in a second, and in one burst. After a restart of Redis all nodes connect together, and a server that
+    /// does all their handshakes at once answers none of them in time.
     pub connect_per_second: u32,
-    /// What may wait to be published, counted once for each receiver; what comes above it is dropped.
+    /// Bytes that may wait to be published, counted once for each receiver. More are dropped.
     pub queue_bytes_max: usize,
     pub connect_timeout: Duration,
-    /// How long an answer may take until the connection counts as dead.
+    /// A connection whose answer takes longer counts as broken.
     pub publish_timeout: Duration,
-    /// How often this node sends a message to itself.
-    pub beat_every: Duration,
-    /// Without hearing itself for so long it counts as cut off.
-    pub deaf_after: Duration,
-    /// What was taken before the bus is stopped has so long to leave.
+    /// How often this node sends a heartbeat to itself.
+    pub heartbeat_every: Duration,
+    /// If none comes back for so long, the subscription counts as dead.
+    pub heartbeat_timeout: Duration,
+    /// How long stopping waits until queued messages are published.
     pub stop_wait: Duration,
 }
 
@@ -42,14 +42,14 @@ impl Default for RedisBusConfig {
             queue_bytes_max: 64 << 20,
             connect_timeout: Duration::from_secs(1),
             publish_timeout: Duration::from_secs(1),
-            beat_every: Duration::from_secs(1),
-            deaf_after: Duration::from_secs(3),
+            heartbeat_every: Duration::from_secs(1),
+            heartbeat_timeout: Duration::from_secs(3),
             stop_wait: Duration::from_millis(200),
         }
     }
 }
 
-/// Why a bus does not start. Nothing but another configuration helps.
+/// Why a bus does not start. Only another configuration helps, except for `NoThreads`.
 #[derive(Debug, PartialEq, Eq)]
 pub enum ConfigError {
     NoUrls,
@@ -57,7 +57,7 @@ pub enum ConfigError {
     BadUrl(usize, String),
     BadPrefix,
     BadCertificates(String),
-    /// One to listen and one to publish is the least.
+    /// It takes one to listen and one to publish.
     TooFewConnections,
     NoConnectPace,
     /// The threads could not be started.
@@ -83,7 +83,7 @@ impl std::fmt::Display for ConfigError {
 }
 
 impl RedisBusConfig {
-    /// The addresses to begin with, checked, as the library wants them.
+    /// The servers to connect to first, with all settings checked.
     pub(crate) fn seeds(&self) -> Result<Vec<ConnectionInfo>, ConfigError> {
         let bad = |c: char| matches!(c, '{' | '}') || c.is_whitespace() || c.is_control();
         if self.prefix.len() > 64 || self.prefix.contains(bad) {
@@ -106,7 +106,7 @@ impl RedisBusConfig {
         if matches!(info.addr(), ConnectionAddr::Unix(_)) {
             return Err(ConfigError::BadUrl(index, "a bus between machines needs host and port".into()));
         }
-        // Pushes on a connection that can also be asked came with RESP3.
+        // RESP3 has pushes on a connection that also takes commands.
         let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3).set_skip_set_lib_name();
         let info = info.set_redis_settings(settings);
         let Some(pem) = self.ca_pem.clone().filter(|_| url.starts_with("rediss://")) else {
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_work_is_refused() {
+    fn a_configuration_that_cannot_work_is_refused_without_repeating_secrets() {
         let with = |change: fn(&mut RedisBusConfig)| {
             let mut config = RedisBusConfig { urls: vec!["redis://a:1".into()], ..Default::default() };
             change(&mut config);

@@ -1,118 +1,118 @@
-//! What travels: a message, several, or a part of one, behind a head of 18 bytes.
+//! The wire format: a message, several, or a fragment of one, behind a header of 18 bytes.
 //!
 //! ```text
-//! version u8 | kind u8 | lane u64 | sequence u64 | content        (little endian)
+//! version u8 | kind u8 | queue u64 | sequence u64 | content        (little endian)
 //! ```
-//! A lane is one sender's way to one receiver; it counts what it sends, so that the receiver notices a hole. Nothing is
-//! sent twice, so what comes with a number below the next one is no message that is missing.
+//! The queue is the id of the sender's [`PeerQueue`](crate::peer_queue::PeerQueue). Its sequence numbers have no gap, so that
+//! the receiver notices a loss. No frame is sent twice: one with a number below the next is never a missing one.
 
 use bytes::{Buf, Bytes};
 use std::io::Write;
 
 pub(crate) const VERSION: u8 = 1;
-pub(crate) const HEAD_BYTES: usize = 18;
-/// The content of one frame. Redis cuts off a subscriber that has 32 MB waiting (`client-output-buffer-limit pubsub`), and
-/// serves nobody else while it copies one value.
-pub const PART_BYTES: usize = 1 << 20;
-/// Messages that gathered go together up to so many bytes. A publish costs the same for each server of a shard, whatever it
-/// carries: the cluster's own packet around it is larger than most messages.
+pub(crate) const HEADER_BYTES: usize = 18;
+/// The largest content of one frame. Redis disconnects a subscriber that has 32 MB waiting (`client-output-buffer-limit
+/// pubsub`), and serves no other client while it copies one value.
+pub const FRAGMENT_BYTES_MAX: usize = 1 << 20;
+/// Queued messages are published together up to so many bytes. Each publish has a fixed cost on every server of the shard:
+/// the cluster's own packet around it is larger than most messages.
 pub(crate) const BUNDLE_BYTES_MAX: usize = 64 << 10;
-/// The largest message: half of what Redis lets wait for a subscriber.
+/// The largest message: half of what Redis buffers for a subscriber.
 pub const MESSAGE_BYTES_MAX: usize = 16 << 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Whole = 0,
-    /// The first of several parts; its content begins with the size of the message (u32).
+    /// The first of several fragments; its content begins with the size of the message (u32).
     First = 1,
-    More = 2,
+    Middle = 2,
     Last = 3,
-    /// No content: tells which number would be next, after something was dropped.
+    /// No content. Carries the next sequence number, after messages were dropped.
     Notice = 4,
-    /// From a node to itself; the sequence is the time at which it left, in milliseconds of the node's own clock.
-    Beat = 5,
-    /// Several messages, each behind its size (u32). The sequence is the first one's, the others follow it.
+    /// From a node to itself. The sequence is the time of sending, in milliseconds of the node's own clock.
+    Heartbeat = 5,
+    /// Several messages, each behind its size (u32). The sequence is that of the first; the others follow it.
     Bundle = 6,
 }
 
-/// What a size takes.
+/// The bytes of a size.
 const SIZE_BYTES: usize = 4;
 
-/// How many frames a message of this size takes.
-pub(crate) fn parts(size: usize) -> u64 {
-    size.div_ceil(PART_BYTES).max(1) as u64
+/// The number of frames that a message of this size takes.
+pub(crate) fn fragments(size: usize) -> u64 {
+    size.div_ceil(FRAGMENT_BYTES_MAX).max(1) as u64
 }
 
-/// A frame that leaves. It shares the bytes of its messages until it is written.
+/// A frame to be sent. It shares the bytes of its messages until it is written.
 #[derive(Debug)]
-pub(crate) struct Outgoing {
+pub(crate) struct OutgoingFrame {
     kind: Kind,
-    lane: u64,
+    queue: u64,
     sequence: u64,
-    /// The size of the message that this is a part of.
-    whole: usize,
+    /// The size of the message that this is a fragment of.
+    message_bytes: usize,
     pieces: Vec<Bytes>,
 }
 
-impl Outgoing {
-    pub(crate) fn notice(lane: u64, sequence: u64) -> Self {
-        Self { kind: Kind::Notice, lane, sequence, whole: 0, pieces: Vec::new() }
+impl OutgoingFrame {
+    pub(crate) fn notice(queue: u64, sequence: u64) -> Self {
+        Self { kind: Kind::Notice, queue, sequence, message_bytes: 0, pieces: Vec::new() }
     }
 
-    pub(crate) fn beat(lane: u64, now_ms: u64) -> Self {
-        Self { kind: Kind::Beat, lane, sequence: now_ms, whole: 0, pieces: Vec::new() }
+    pub(crate) fn heartbeat(queue: u64, now_ms: u64) -> Self {
+        Self { kind: Kind::Heartbeat, queue, sequence: now_ms, message_bytes: 0, pieces: Vec::new() }
     }
 
-    /// The frames of messages that wait, in their order: small ones together, large ones in parts.
-    pub(crate) fn pack(lane: u64, waiting: impl IntoIterator<Item = (u64, Bytes)>) -> Vec<Self> {
+    /// The frames of queued messages, in order: small messages bundled, large ones in fragments.
+    pub(crate) fn pack(queue: u64, messages: impl IntoIterator<Item = (u64, Bytes)>) -> Vec<Self> {
         let mut frames: Vec<Self> = Vec::new();
-        for (sequence, message) in waiting {
+        for (sequence, message) in messages {
             match frames.last_mut() {
-                Some(last) if last.takes(sequence, &message) => {
+                Some(last) if last.can_bundle(sequence, &message) => {
                     last.kind = Kind::Bundle;
                     last.pieces.push(message);
                 }
-                _ => frames.extend(Self::cut(lane, sequence, message)),
+                _ => frames.extend(Self::split(queue, sequence, message)),
             }
         }
         frames
     }
 
-    /// Whether this message may go along: a hole ends a bundle, so that the receiver sees it.
-    fn takes(&self, sequence: u64, message: &Bytes) -> bool {
+    /// Whether this message may join the frame. A gap in the sequence ends a bundle, so that the receiver sees it.
+    fn can_bundle(&self, sequence: u64, message: &Bytes) -> bool {
         matches!(self.kind, Kind::Whole | Kind::Bundle)
             && sequence == self.sequence + self.pieces.len() as u64
             && self.size() + SIZE_BYTES + message.len() <= BUNDLE_BYTES_MAX
     }
 
-    fn cut(lane: u64, sequence: u64, message: Bytes) -> impl Iterator<Item = Self> {
-        let (count, whole) = (parts(message.len()), message.len());
-        (0..count).map(move |part| {
-            let from = part as usize * PART_BYTES;
-            let pieces = vec![message.slice(from..whole.min(from + PART_BYTES))];
-            let kind = match part {
+    fn split(queue: u64, sequence: u64, message: Bytes) -> impl Iterator<Item = Self> {
+        let (count, message_bytes) = (fragments(message.len()), message.len());
+        (0..count).map(move |index| {
+            let from = index as usize * FRAGMENT_BYTES_MAX;
+            let pieces = vec![message.slice(from..message_bytes.min(from + FRAGMENT_BYTES_MAX))];
+            let kind = match index {
                 _ if count == 1 => Kind::Whole,
                 0 => Kind::First,
-                _ if part + 1 == count => Kind::Last,
-                _ => Kind::More,
+                _ if index + 1 == count => Kind::Last,
+                _ => Kind::Middle,
             };
-            Self { kind, lane, sequence: sequence + part, whole, pieces }
+            Self { kind, queue, sequence: sequence + index, message_bytes, pieces }
         })
     }
 
-    /// How many bytes [`Outgoing::write`] writes, or a few more.
+    /// The bytes that [`Self::write`] writes, or a few more.
     pub(crate) fn size(&self) -> usize {
-        HEAD_BYTES + self.pieces.iter().map(|piece| SIZE_BYTES + piece.len()).sum::<usize>()
+        HEADER_BYTES + self.pieces.iter().map(|piece| SIZE_BYTES + piece.len()).sum::<usize>()
     }
 
     pub(crate) fn write(&self, mut out: impl Write) -> std::io::Result<()> {
-        let mut head = [0; HEAD_BYTES];
-        (head[0], head[1]) = (VERSION, self.kind as u8);
-        head[2..10].copy_from_slice(&self.lane.to_le_bytes());
-        head[10..].copy_from_slice(&self.sequence.to_le_bytes());
-        out.write_all(&head)?;
+        let mut header = [0; HEADER_BYTES];
+        (header[0], header[1]) = (VERSION, self.kind as u8);
+        header[2..10].copy_from_slice(&self.queue.to_le_bytes());
+        header[10..].copy_from_slice(&self.sequence.to_le_bytes());
+        out.write_all(&header)?;
         if self.kind == Kind::First {
-            out.write_all(&(self.whole as u32).to_le_bytes())?;
+            out.write_all(&(self.message_bytes as u32).to_le_bytes())?;
         }
         for piece in &self.pieces {
             if self.kind == Kind::Bundle {
@@ -124,28 +124,28 @@ impl Outgoing {
     }
 }
 
-/// A frame that came.
+/// A frame that was received.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Frame {
     pub(crate) kind: Kind,
-    pub(crate) lane: u64,
+    pub(crate) queue: u64,
     pub(crate) sequence: u64,
     pub(crate) content: Bytes,
 }
 
 impl Frame {
-    pub(crate) fn read(mut bytes: Bytes) -> Option<Self> {
-        if bytes.len() < HEAD_BYTES || bytes.get_u8() != VERSION {
+    pub(crate) fn decode(mut bytes: Bytes) -> Option<Self> {
+        if bytes.len() < HEADER_BYTES || bytes.get_u8() != VERSION {
             return None;
         }
-        let kinds = [Kind::Whole, Kind::First, Kind::More, Kind::Last, Kind::Notice, Kind::Beat, Kind::Bundle];
+        let kinds = [Kind::Whole, Kind::First, Kind::Middle, Kind::Last, Kind::Notice, Kind::Heartbeat, Kind::Bundle];
         let kind = *kinds.get(bytes.get_u8() as usize)?;
-        let (lane, sequence) = (bytes.get_u64_le(), bytes.get_u64_le());
-        Some(Self { kind, lane, sequence, content: bytes })
+        let (queue, sequence) = (bytes.get_u64_le(), bytes.get_u64_le());
+        Some(Self { kind, queue, sequence, content: bytes })
     }
 }
 
-/// The messages of a bundle, or none if it is broken.
+/// The messages of a bundle. `None`: the bundle is broken.
 pub(crate) fn unbundle(mut content: Bytes) -> Option<Vec<Bytes>> {
     let mut messages = Vec::new();
     while !content.is_empty() {
@@ -159,26 +159,26 @@ pub(crate) fn unbundle(mut content: Bytes) -> Option<Vec<Bytes>> {
 mod tests {
     use super::*;
 
-    fn written(frame: &Outgoing) -> Bytes {
+    fn written(frame: &OutgoingFrame) -> Bytes {
         let mut out = Vec::new();
-        frame.write(&mut out).expect("a vector takes it");
+        frame.write(&mut out).expect("writing to a vector");
         assert!(out.len() <= frame.size());
         out.into()
     }
 
     #[test]
-    fn what_is_written_is_read() {
-        for size in [0, 1, PART_BYTES, PART_BYTES + 1, 3 * PART_BYTES] {
+    fn a_message_is_decoded_as_it_was_written_in_one_frame_or_in_fragments() {
+        for size in [0, 1, FRAGMENT_BYTES_MAX, FRAGMENT_BYTES_MAX + 1, 3 * FRAGMENT_BYTES_MAX] {
             let message: Bytes = (0..size).map(|byte| byte as u8).collect();
-            let frames = Outgoing::pack(7, [(10, message.clone())]);
-            assert_eq!(frames.len() as u64, parts(size));
+            let frames = OutgoingFrame::pack(7, [(10, message.clone())]);
+            assert_eq!(frames.len() as u64, fragments(size));
             let mut joined = Vec::new();
             for (index, frame) in frames.iter().enumerate() {
-                let mut read = Frame::read(written(frame)).expect("readable");
+                let mut read = Frame::decode(written(frame)).expect("decodable");
                 if read.kind == Kind::First {
                     assert_eq!(read.content.get_u32_le() as usize, size);
                 }
-                assert_eq!((read.kind, read.lane, read.sequence), (frame.kind, 7, 10 + index as u64));
+                assert_eq!((read.kind, read.queue, read.sequence), (frame.kind, 7, 10 + index as u64));
                 joined.extend_from_slice(&read.content);
             }
             assert!(joined == message, "{size}");
@@ -186,32 +186,32 @@ mod tests {
     }
 
     #[test]
-    fn small_messages_go_together_up_to_a_hole_or_a_large_one() {
+    fn small_messages_are_bundled_up_to_a_gap_or_a_large_one() {
         let small = |sequence: u64| (sequence, Bytes::from(vec![sequence as u8; 100]));
         let large = |sequence: u64| (sequence, Bytes::from(vec![sequence as u8; BUNDLE_BYTES_MAX]));
         let frames =
-            Outgoing::pack(7, [small(1), small(2), small(3), small(5), small(6), large(7), small(8), small(9)]);
+            OutgoingFrame::pack(7, [small(1), small(2), small(3), small(5), small(6), large(7), small(8), small(9)]);
         let shape: Vec<_> = frames.iter().map(|frame| (frame.kind, frame.sequence, frame.pieces.len())).collect();
         let bundle = Kind::Bundle;
         assert_eq!(shape, [(bundle, 1, 3), (bundle, 5, 2), (Kind::Whole, 7, 1), (bundle, 8, 2)]);
-        let read = Frame::read(written(&frames[0])).expect("readable");
+        let read = Frame::decode(written(&frames[0])).expect("decodable");
         assert_eq!(unbundle(read.content.clone()), Some(vec![small(1).1, small(2).1, small(3).1]));
         assert_eq!(unbundle(read.content.slice(..read.content.len() - 1)), None);
         assert_eq!(unbundle(Bytes::from_static(b"\xff\xff\xff\xff1")), None);
-        // No bundle outgrows its bound.
-        let many = Outgoing::pack(7, (1..5_000).map(small));
+        // No bundle exceeds its limit.
+        let many = OutgoingFrame::pack(7, (1..5_000).map(small));
         assert!(many.iter().all(|frame| frame.size() <= BUNDLE_BYTES_MAX) && many.len() < 10);
     }
 
     #[test]
-    fn what_is_not_ours_is_not_read() {
-        let out = written(&Outgoing::notice(1, 1));
-        assert!(Frame::read(out.clone()).is_some());
+    fn a_frame_of_another_version_or_kind_is_not_decoded() {
+        let out = written(&OutgoingFrame::notice(1, 1));
+        assert!(Frame::decode(out.clone()).is_some());
         for (at, byte) in [(0, 2), (1, 7)] {
             let mut other = out.to_vec();
             other[at] = byte;
-            assert_eq!(Frame::read(other.into()), None);
+            assert_eq!(Frame::decode(other.into()), None);
         }
-        assert_eq!(Frame::read(out.slice(..HEAD_BYTES - 1)), None);
+        assert_eq!(Frame::decode(out.slice(..HEADER_BYTES - 1)), None);
     }
 }

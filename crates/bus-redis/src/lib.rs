@@ -1,42 +1,45 @@
 //! The bus between nodes, on Redis: the `Bus` port over one sharded channel per node.
 //!
 //! ```text
-//!  send ─ lane: queue, task ─┐                                          ┌─ SSUBSCRIBE ─ joined, checked ─ ear
-//!  send ─ lane: queue, task ─┼─ SPUBLISH, in pipelines, to the primary ─┤  (the receiver's own connection)
-//!         one per receiver   ┘  that owns the receiver's channel        └─ a beat to itself proves the way
+//!  send ─ peer queue, task ─┐                                          ┌─ SSUBSCRIBE ─ reassembled, checked ─ handler
+//!  send ─ peer queue, task ─┼─ SPUBLISH, in pipelines, to the primary ─┤  (the receiver's own connection)
+//!         one per receiver  ┘  that owns the receiver's channel        └─ a heartbeat to itself proves the subscription
 //! ```
-//! Nothing rests on it: Redis stores nothing for us, and what is lost is told ([`MessageHandler::on_gap`]) so that it can be read from the
-//! store. What the ear hears is unchanged, comes once, and in each sender's order.
+//! Nothing rests on the bus: Redis stores nothing for us, and the receiver is told of a loss
+//! ([`MessageHandler::on_gap`]), so that it can read from the store. What the handler gets is unchanged, comes once, and in
+//! each sender's order.
 //!
-//! In reading order: [`config`] what can be set; [`map`] who owns a channel; [`frame`] what travels; [`lane`] how it
-//! leaves; [`ways`] over which connections, made by [`dial`]; [`subscription`] and [`incoming`] how it comes; [`health`]
-//! whether it does. Needs Redis 7.0 or Valkey, as a cluster or a single server, and of its commands no more than
-//! `SPUBLISH`, `SSUBSCRIBE`, `PING`, `HELLO` and `CLUSTER SLOTS`. It knows nothing of what messages mean.
+//! In reading order: [`config`], the settings; [`slot_map`], which server owns a channel; [`frame`], the wire format;
+//! [`peer_queue`], the queue of messages to one receiver; [`connection`], the pool that publishes them, over connections
+//! that [`dialer`] opens; [`subscription`] and [`incoming`], how messages are received; [`health`], whether they flow. Needs
+//! Redis 7.0 or Valkey, as a cluster or a single server, and of its commands no more than `SPUBLISH`, `SSUBSCRIBE`, `PING`,
+//! `HELLO` and `CLUSTER SLOTS`. This crate knows nothing of what messages mean.
 //!
-//! Not done here: sending again what was lost, and telling whether a receiver exists.
+//! Not done here: retransmission of lost messages, and telling whether a receiver exists.
 
 mod config;
-mod dial;
+mod connection;
+mod dialer;
 mod frame;
 mod health;
 mod incoming;
-mod lane;
-mod map;
 mod metrics;
+mod peer_queue;
+mod slot_map;
 mod subscription;
-mod ways;
 
 pub use config::{ConfigError, RedisBusConfig};
-pub use frame::{MESSAGE_BYTES_MAX, PART_BYTES};
+pub use frame::{FRAGMENT_BYTES_MAX, MESSAGE_BYTES_MAX};
 pub use metrics::{BusMetrics, BusSnapshot, ROUND_TRIP_BOUNDS_US};
 
 use bytes::Bytes;
-use dial::Dialer;
+use connection::ConnectionPool;
+use dialer::Dialer;
 use health::Health;
 use incoming::Incoming;
-use lane::{Lane, Room};
-use map::Channel;
 use parking_lot::{Mutex, RwLock};
+use peer_queue::{PeerQueue, QueueBudget};
+use slot_map::Channel;
 use std::{
     collections::HashMap,
     sync::{
@@ -48,46 +51,48 @@ use std::{
 use subscription::Subscription;
 use tidings_engine::cluster::bus::{Bus, MessageHandler};
 use tokio::runtime::{Builder, Runtime};
-use ways::Ways;
 
-/// Receivers that are sent to. One more pushes out the one that was not sent to for longest, if that is [`LANE_IDLE_MS`];
-/// otherwise what is sent to it is dropped.
-const LANES_MAX: usize = 1_024;
-const LANE_IDLE_MS: u64 = 60_000;
+/// Receivers with a queue. A new receiver takes the place of the one that was idle for longest, if that is
+/// [`QUEUE_IDLE_MS`]; otherwise messages to it are dropped.
+const PEER_QUEUES_MAX: usize = 1_024;
+const QUEUE_IDLE_MS: u64 = 60_000;
 
 /// A node's end of the bus. Its threads end with [`Bus::stop`], or when it is dropped.
 pub struct RedisBus {
     runtime: Mutex<Option<Runtime>>,
     config: RedisBusConfig,
-    ways: Arc<Ways>,
+    pool: Arc<ConnectionPool>,
     health: Arc<Health>,
     metrics: Arc<BusMetrics>,
-    room: Arc<Room>,
-    lanes: RwLock<HashMap<Arc<str>, Arc<Lane>>>,
+    budget: Arc<QueueBudget>,
+    queues: RwLock<HashMap<Arc<str>, Arc<PeerQueue>>>,
     stopped: Arc<AtomicBool>,
 }
 
 impl RedisBus {
-    /// Begins to connect. Redis need not be there: [`Bus::is_up`] tells.
+    /// Begins to connect. Redis need not run yet: [`Bus::is_up`] tells when it does.
+    ///
+    /// # Errors
+    /// The configuration cannot work, or the threads could not be started.
     pub fn start(config: RedisBusConfig) -> Result<Self, ConfigError> {
         let metrics = Arc::new(BusMetrics::default());
         let dialer = Dialer::new(&config, metrics.clone())?;
-        let health = Arc::new(Health::new(config.deaf_after));
-        let ways = Ways::new(dialer, health.clone(), metrics.clone(), config.beat_every, config.publish_timeout);
-        let ways = Arc::new(ways);
+        let health = Arc::new(Health::new(config.heartbeat_timeout));
+        let (ping_every, timeout) = (config.heartbeat_every, config.publish_timeout);
+        let pool = Arc::new(ConnectionPool::new(dialer, health.clone(), metrics.clone(), ping_every, timeout));
         let runtime = Builder::new_multi_thread().worker_threads(2).thread_name("bus").enable_all().build();
         let runtime = runtime.map_err(|why| ConfigError::NoThreads(why.to_string()))?;
-        let keeper = ways.clone();
-        runtime.spawn(async move { keeper.keep().await });
-        let room = Arc::new(Room { bytes_max: config.queue_bytes_max as u64, metrics: metrics.clone() });
+        let maintained = pool.clone();
+        runtime.spawn(async move { maintained.maintain().await });
+        let budget = Arc::new(QueueBudget { bytes_max: config.queue_bytes_max as u64, metrics: metrics.clone() });
         Ok(Self {
             runtime: Mutex::new(Some(runtime)),
             config,
-            ways,
+            pool,
             health,
             metrics,
-            room,
-            lanes: RwLock::default(),
+            budget,
+            queues: RwLock::default(),
             stopped: Arc::default(),
         })
     }
@@ -96,70 +101,71 @@ impl RedisBus {
         &self.metrics
     }
 
-    fn lane(&self, name: &Arc<str>) -> Option<Arc<Lane>> {
+    /// The queue of a receiver, made when it is first needed. `None`: there are too many.
+    fn queue(&self, name: &Arc<str>) -> Option<Arc<PeerQueue>> {
         let now_ms = self.health.now_ms();
-        if let Some(lane) = self.lanes.read().get(name) {
-            lane.used_ms.store(now_ms, Relaxed);
-            return Some(lane.clone());
+        if let Some(queue) = self.queues.read().get(name) {
+            queue.used_ms.store(now_ms, Relaxed);
+            return Some(queue.clone());
         }
-        let mut lanes = self.lanes.write();
-        if let Some(lane) = lanes.get(name) {
-            return Some(lane.clone());
+        let mut queues = self.queues.write();
+        if let Some(queue) = queues.get(name) {
+            return Some(queue.clone());
         }
-        if lanes.len() >= LANES_MAX {
-            let idlest = lanes.iter().min_by_key(|(_, lane)| lane.used_ms.load(Relaxed));
-            let idlest = idlest.filter(|(_, lane)| lane.used_ms.load(Relaxed) + LANE_IDLE_MS <= now_ms);
+        if queues.len() >= PEER_QUEUES_MAX {
+            let idlest = queues.iter().min_by_key(|(_, queue)| queue.used_ms.load(Relaxed));
+            let idlest = idlest.filter(|(_, queue)| queue.used_ms.load(Relaxed) + QUEUE_IDLE_MS <= now_ms);
             let idlest = idlest.map(|(name, _)| name.clone())?;
-            lanes.remove(&idlest)?.end();
+            queues.remove(&idlest)?.end();
         }
         let runtime = self.runtime.lock();
         let runtime = runtime.as_ref()?;
         let channel = Channel::of(&self.config.prefix, name);
-        self.ways.want(channel.slot);
-        let lane = Arc::new(Lane::new(channel, now_ms));
-        let (runs, ways, room, every) = (lane.clone(), self.ways.clone(), self.room.clone(), self.config.beat_every);
-        runtime.spawn(async move { runs.run(&ways, &room, every).await });
-        lanes.insert(name.clone(), lane.clone());
-        Some(lane)
+        self.pool.want(channel.slot);
+        let queue = Arc::new(PeerQueue::new(channel, now_ms));
+        let (drained, pool, budget) = (queue.clone(), self.pool.clone(), self.budget.clone());
+        let notice_every = self.config.heartbeat_every;
+        runtime.spawn(async move { drained.run(&pool, &budget, notice_every).await });
+        queues.insert(name.clone(), queue.clone());
+        Some(queue)
     }
 }
 
 impl Bus for RedisBus {
-    /// The ear is also told that it may have missed something when the channel stands for the first time: until then it heard
-    /// nothing.
+    /// The handler is also told of a gap when the subscription is up for the first time: until then it got nothing.
     fn listen(&self, name: &str, handler: Arc<dyn MessageHandler>) {
         let subscription = Subscription {
             id: rand::random(),
             channel: Channel::of(&self.config.prefix, name),
             incoming: Arc::new(Incoming::new(handler, self.metrics.clone(), self.stopped.clone())),
-            ways: self.ways.clone(),
+            pool: self.pool.clone(),
             health: self.health.clone(),
             metrics: self.metrics.clone(),
-            beat_every: self.config.beat_every,
+            heartbeat_every: self.config.heartbeat_every,
         };
         if let Some(runtime) = self.runtime.lock().as_ref() {
-            runtime.spawn(async move { subscription.keep().await });
+            runtime.spawn(async move { subscription.maintain().await });
         }
     }
 
-    /// False when one of them cannot be reached, the queue is full, or the message has more than [`MESSAGE_BYTES_MAX`];
-    /// the others get it all the same.
+    /// False when a receiver cannot be reached, its queue is full, or the message has more than [`MESSAGE_BYTES_MAX`]. The
+    /// other receivers get the message all the same.
     fn send(&self, to: &[Arc<str>], message: Bytes) -> bool {
         if self.stopped.load(Relaxed) || message.len() > MESSAGE_BYTES_MAX {
             BusMetrics::add(&self.metrics.dropped, to.len());
             return false;
         }
-        let mut all = true;
+        let mut all_taken = true;
         for name in to {
-            match self.lane(name) {
-                Some(lane) => all &= lane.put(message.clone(), &self.room),
+            match self.queue(name) {
+                Some(queue) => all_taken &= queue.push(message.clone(), &self.budget),
                 None => {
                     BusMetrics::add(&self.metrics.dropped, 1);
-                    all = false;
+                    all_taken = false;
                 }
             }
         }
-        all
+        all_taken
     }
 
     fn is_up(&self) -> bool {
@@ -170,7 +176,7 @@ impl Bus for RedisBus {
         if self.stopped.load(Relaxed) { Some("stopped".into()) } else { self.health.trouble() }
     }
 
-    /// Waits for a moment until what was taken has left. A call to the ear that has begun may still end.
+    /// Waits for a moment until the queues are empty. A call of the handler that has begun may still end afterwards.
     fn stop(&self) {
         if self.stopped.swap(true, Relaxed) {
             return;
@@ -188,7 +194,7 @@ impl Bus for RedisBus {
 impl Drop for RedisBus {
     fn drop(&mut self) {
         self.stopped.store(true, Relaxed);
-        // Dropping it in place would wait, and panic in a task.
+        // Dropping the runtime in place would block, and panic within a task.
         if let Some(runtime) = self.runtime.get_mut().take() {
             runtime.shutdown_background();
         }

@@ -1,21 +1,21 @@
-//! What the bus counts.
+//! The counters and gauges of the bus.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
     time::Duration,
 };
 
-/// Upper ends of the buckets of [`BusMetrics::round_trips`], in microseconds; one more holds what took longer.
+/// Upper bounds of the buckets of [`BusMetrics::round_trips`], in microseconds. One more bucket holds longer round trips.
 pub const ROUND_TRIP_BOUNDS_US: [u64; 12] =
     [100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 1_000_000];
 
 macro_rules! counted {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// Counters since the start, and gauges where said so.
+        /// Counters since the start, and gauges where the comment says so.
         #[derive(Default)]
         pub struct BusMetrics {
             $($(#[$doc])* pub $name: AtomicU64,)*
-            /// Pipelines by how long they took to be answered.
+            /// Pipelines by the time until their answer.
             pub round_trips: [AtomicU64; ROUND_TRIP_BOUNDS_US.len() + 1],
         }
 
@@ -38,27 +38,26 @@ macro_rules! counted {
 }
 
 counted! {
-    /// Messages taken to be sent, once for each receiver.
+    /// Messages queued, once for each receiver.
     sent,
-    /// Messages not taken, or given up, once for each receiver.
+    /// Messages dropped, before or after they were queued, once for each receiver.
     dropped,
-    /// Commands that publish: of messages that gathered one takes many, a large one takes several, and this node's
-    /// messages to itself are among them.
+    /// `SPUBLISH` commands, heartbeats included. One carries several small messages; a large message takes several.
     publishes,
-    /// Bytes in those commands, without the protocol's own.
+    /// Bytes in those commands, without those of the Redis protocol.
     publish_bytes,
-    /// Publishes that nobody listened to.
+    /// Publishes that had no subscriber.
     unheard,
     /// Round trips: each carried one or more publishes.
     pipelines,
-    /// Time that these took, together.
+    /// The sum of the times of these round trips.
     round_trip_us,
-    /// Messages handed to the ear.
+    /// Messages handed to the handler.
     heard,
     heard_bytes,
-    /// Times the ear was told that something may be lost.
+    /// Times the handler was told of a gap.
     missed,
-    /// Messages that could not be read: of a later version, or broken.
+    /// Frames that could not be decoded: of a later version, or broken.
     unreadable,
     /// Gauge: bytes that wait to be published.
     queue_bytes,
@@ -66,14 +65,14 @@ counted! {
     connections_open,
     /// Connections made.
     connections_made,
-    /// Attempts that failed.
+    /// Attempts to connect that failed.
     connections_failed,
-    /// Attempts put off because of their pace or number.
+    /// Attempts to connect that were put off, by `connect_per_second` or `connections_max`.
     connections_delayed,
-    /// Times the subscription was made again.
+    /// Times the subscription was made, the first one included.
     resubscribed,
-    /// Times the map of the cluster was read.
-    maps_read,
+    /// Times the slot map was read.
+    slot_maps_read,
 }
 
 impl BusMetrics {
@@ -81,7 +80,7 @@ impl BusMetrics {
         counter.fetch_add(more as u64, Relaxed);
     }
 
-    pub(crate) fn answered(&self, took: Duration) {
+    pub(crate) fn count_round_trip(&self, took: Duration) {
         let took_us = took.as_micros() as u64;
         let bucket = ROUND_TRIP_BOUNDS_US.partition_point(|bound| *bound < took_us);
         self.round_trips[bucket].fetch_add(1, Relaxed);
@@ -95,10 +94,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_round_trip_falls_into_its_bucket() {
+    fn a_round_trip_is_counted_in_its_bucket() {
         let metrics = BusMetrics::default();
         for us in [100, 101, 999_999, 1_000_001] {
-            metrics.answered(Duration::from_micros(us));
+            metrics.count_round_trip(Duration::from_micros(us));
         }
         let snapshot = metrics.snapshot();
         assert_eq!(snapshot.round_trips, [1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1]);

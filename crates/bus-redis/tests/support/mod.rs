@@ -1,4 +1,4 @@
-//! What tests of the bus have in common.
+//! What the tests of the bus share.
 #![allow(dead_code, clippy::unwrap_used, unreachable_pub)]
 
 pub mod redis;
@@ -10,15 +10,15 @@ use std::{sync::Arc, time::Duration};
 use tidings_bus_redis::{RedisBus, RedisBusConfig};
 use tidings_engine::cluster::bus::{Bus, MessageHandler};
 
-/// Sent to see whether anything arrives; counted apart.
+/// A message that shows whether any arrive. Counted apart.
 const PROBE: &str = "a probe";
 
-/// Keeps what it hears.
+/// Records the messages and gaps of a node.
 #[derive(Default)]
 pub struct Recorder {
     probes: Mutex<usize>,
-    heard: Mutex<Vec<Bytes>>,
-    missed: Mutex<usize>,
+    messages: Mutex<Vec<Bytes>>,
+    gaps: Mutex<usize>,
 }
 
 impl MessageHandler for Recorder {
@@ -26,30 +26,30 @@ impl MessageHandler for Recorder {
         if message == PROBE {
             *self.probes.lock() += 1;
         } else {
-            self.heard.lock().push(message);
+            self.messages.lock().push(message);
         }
     }
 
     fn on_gap(&self) {
-        *self.missed.lock() += 1;
+        *self.gaps.lock() += 1;
     }
 }
 
 impl Recorder {
-    pub fn heard(&self) -> Vec<Bytes> {
-        self.heard.lock().clone()
+    pub fn messages(&self) -> Vec<Bytes> {
+        self.messages.lock().clone()
     }
 
     pub fn count(&self) -> usize {
-        self.heard.lock().len()
+        self.messages.lock().len()
     }
 
-    pub fn missed_count(&self) -> usize {
-        *self.missed.lock()
+    pub fn gap_count(&self) -> usize {
+        *self.gaps.lock()
     }
 
     pub fn clear(&self) {
-        self.heard.lock().clear();
+        self.messages.lock().clear();
     }
 
     pub fn wait_for(&self, count: usize) {
@@ -57,18 +57,18 @@ impl Recorder {
     }
 }
 
-/// A bus, what it hears, and its name.
+/// A bus, with its name and what it receives.
 pub struct Node<B> {
     pub bus: B,
     pub name: Arc<str>,
-    pub ear: Arc<Recorder>,
+    pub received: Arc<Recorder>,
 }
 
 impl<B: Bus> Node<B> {
     pub fn listening(bus: B, name: &str) -> Self {
-        let ear = Arc::new(Recorder::default());
-        bus.listen(name, ear.clone());
-        let node = Self { bus, name: name.into(), ear };
+        let received = Arc::new(Recorder::default());
+        bus.listen(name, received.clone());
+        let node = Self { bus, name: name.into(), received };
         node.wait_until_up();
         node
     }
@@ -81,12 +81,12 @@ impl<B: Bus> Node<B> {
         self.bus.send(std::slice::from_ref(&to.name), Bytes::copy_from_slice(message.as_ref()))
     }
 
-    /// Sends probes until one arrives: after a break the ways of two nodes are mended at their own pace.
+    /// Sends probes until one arrives: after a failure each node reconnects at its own pace.
     pub fn reach(&self, to: &Self) {
-        let before = *to.ear.probes.lock();
+        let before = *to.received.probes.lock();
         wait_until(&format!("{} reaches {}", self.name, to.name), || {
             self.send(to, PROBE);
-            *to.ear.probes.lock() > before
+            *to.received.probes.lock() > before
         });
     }
 }
@@ -96,18 +96,18 @@ pub fn both_up<B: Bus>(a: &Node<B>, b: &Node<B>) {
     b.wait_until_up();
 }
 
-/// Long enough for whoever is kept from running: what is noticed before is not noticed because it took long.
+/// A timeout that no delay of the test machine reaches: a failure that is noticed earlier was not noticed by a timeout.
 const LONG: Duration = Duration::from_secs(60);
-/// Short of [`LONG`] by so much that nothing was waited for.
+/// So much shorter than [`LONG`] that no timeout of that length has passed.
 pub const AT_ONCE: Duration = Duration::from_secs(30);
 
-/// A bus that gives up nothing because it is slow.
+/// A bus that gives nothing up for being slow.
 pub fn config(urls: &[String]) -> RedisBusConfig {
-    let (connect_timeout, publish_timeout, deaf_after, stop_wait) = (LONG, LONG, LONG, LONG);
-    RedisBusConfig { connect_timeout, publish_timeout, deaf_after, stop_wait, ..hasty_config(urls) }
+    let (connect_timeout, publish_timeout, heartbeat_timeout, stop_wait) = (LONG, LONG, LONG, LONG);
+    RedisBusConfig { connect_timeout, publish_timeout, heartbeat_timeout, stop_wait, ..hasty_config(urls) }
 }
 
-/// A bus that soon notices what is silent: also what is only slow, which such tests must bear.
+/// A bus that notices silence after the default timeouts. It takes slowness for silence, which its tests must bear.
 pub fn hasty_config(urls: &[String]) -> RedisBusConfig {
     RedisBusConfig { urls: urls.to_vec(), ..RedisBusConfig::default() }
 }

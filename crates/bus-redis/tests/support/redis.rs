@@ -1,5 +1,5 @@
-//! Redis of the tests' own, from the system's packages: one server, or a cluster of three primaries with a replica each. They
-//! store nothing, run in a temporary folder on ports that were free, and end with their owner or with the test's process.
+//! Redis servers for tests, from the system's packages: a single server, or a cluster of three primaries with a replica each.
+//! They store nothing, run in a temporary folder on free ports, and end with their owner or with the test's process.
 #![allow(dead_code, clippy::unwrap_used)]
 
 use socket2::{Domain, Socket, Type};
@@ -17,25 +17,25 @@ use std::{
 };
 
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Before a silent primary counts as failed: so long that none does that runs, however slowly.
+/// When a silent primary counts as failed: so late that none does that runs, however slowly.
 const NODE_TIMEOUT_MS: &str = "60000";
-/// The same where one is to fail.
+/// The same in tests that let a primary fail.
 const FAILING_NODE_TIMEOUT_MS: &str = "5000";
-/// While they get to know each other: they talk more often.
+/// The same while the cluster forms: servers then exchange what they know more often.
 const FORMING_NODE_TIMEOUT_MS: &str = "1500";
 const PRIMARIES: usize = 3;
 
-/// Waits until it is so.
-pub(crate) fn wait_until(what: &str, mut so: impl FnMut() -> bool) {
+/// Waits until the condition holds, and fails the test if that takes too long.
+pub(crate) fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
-    while !so() {
+    while !holds() {
         assert!(Instant::now() < deadline, "never came: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
-/// A port that nobody else gets while this lives, also while no server listens on it. It is bound without leave to share; the
-/// leave is given afterwards, and lets in a server that asks for it, as Redis does.
+/// A port that no other process gets while this value lives, even while no server listens on it. The socket is bound without
+/// `SO_REUSEADDR`, which is set afterwards: that lets in only a server that sets the option too, as Redis does.
 pub(crate) struct Port {
     pub(crate) number: u16,
     _held: Socket,
@@ -55,13 +55,13 @@ pub(crate) struct RedisServer {
     pub(crate) port: Port,
     bus_port: Port,
     settings: Vec<String>,
-    /// 0 while it does not run.
+    /// 0 while the server does not run.
     pid: AtomicU32,
     running: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl RedisServer {
-    /// One server that is no cluster, with settings such as `["--maxclients", "10"]`.
+    /// A single server without a cluster, with settings such as `["--maxclients", "10"]`.
     pub(crate) fn start(settings: &[&str]) -> Self {
         let server = Self {
             folder: tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap(),
@@ -87,21 +87,21 @@ impl RedisServer {
         self.pid() != 0
     }
 
-    /// Starts it, empty, and returns when it answers.
+    /// Starts the server, empty, and returns when it answers.
     pub(crate) fn go(&self) {
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", "redis-server", "--save", "", "--appendonly", "no"]);
         command.args(["--bind", "127.0.0.1", "--port", &self.port.number.to_string()]);
         command.args(["--cluster-port", &self.bus_port.number.to_string(), "--dir"]).arg(self.folder.path());
         command.args(&self.settings).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let (tell, told) = sync_channel(1);
-        // The thread waits as long as the server runs: the death signal is bound to the thread that spawned it.
+        let (started, pid) = sync_channel(1);
+        // The thread waits as long as the server runs: the death signal is sent when the spawning thread ends.
         let waits = std::thread::spawn(move || {
             let mut child = command.spawn().expect("setpriv and redis-server are installed");
-            tell.send(child.id()).unwrap();
+            started.send(child.id()).unwrap();
             child.wait().unwrap();
         });
-        self.pid.store(told.recv().unwrap(), Ordering::SeqCst);
+        self.pid.store(pid.recv().unwrap(), Ordering::SeqCst);
         wait_until("redis-server answers", || {
             assert!(!waits.is_finished(), "redis-server ended by itself");
             self.ask(&["PING"]) == "PONG"
@@ -109,7 +109,7 @@ impl RedisServer {
         *self.running.lock().unwrap() = Some(waits);
     }
 
-    /// `kill -9`; returns when it is gone.
+    /// `kill -9`. Returns when the process is gone.
     pub(crate) fn kill(&self) {
         if self.runs() {
             self.signal("KILL");
@@ -138,7 +138,7 @@ impl RedisServer {
         rustix::process::kill_process(pid, signal).unwrap();
     }
 
-    /// The answer of `redis-cli`, without the last line's end. A paused server never answers.
+    /// The output of `redis-cli`, without the final newline. A paused server never answers.
     pub(crate) fn ask(&self, words: &[&str]) -> String {
         let mut cli = Command::new("redis-cli");
         cli.args(["-h", "127.0.0.1", "-p", &self.port.number.to_string()]).args(words).stderr(Stdio::null());
@@ -153,14 +153,14 @@ impl RedisServer {
         line.unwrap_or_default().trim().to_owned()
     }
 
-    /// Connections of clients, without that of the one who asks and those of replicas.
+    /// The number of client connections, without the one that asks and those of replicas.
     pub(crate) fn clients(&self) -> usize {
         let list = self.ask(&["CLIENT", "LIST", "TYPE", "normal"]).lines().count();
         let subscribed = self.ask(&["CLIENT", "LIST", "TYPE", "pubsub"]);
         (list + subscribed.lines().filter(|line| !line.is_empty()).count()).saturating_sub(1)
     }
 
-    /// Seconds of processor that it has used.
+    /// The CPU time that the server has used, in seconds.
     pub(crate) fn cpu_seconds(&self) -> f64 {
         let field = |name| self.field(&["INFO", "cpu"], name).parse::<f64>().unwrap_or_default();
         field("used_cpu_sys") + field("used_cpu_user")
@@ -177,7 +177,7 @@ impl Drop for RedisServer {
     }
 }
 
-/// Servers 0, 1 and 2 begin as primaries of a third of the slots each; 3, 4 and 5 as their replicas.
+/// Servers 0, 1 and 2 start as primaries of a third of the slots each; 3, 4 and 5 as their replicas.
 pub(crate) struct RedisCluster {
     pub(crate) servers: Vec<RedisServer>,
 }
@@ -187,7 +187,7 @@ impl RedisCluster {
         Self::start_with(NODE_TIMEOUT_MS)
     }
 
-    /// One in which a replica takes the place of a primary that is silent for seconds.
+    /// A cluster in which a replica takes over from a primary that is silent for seconds.
     pub(crate) fn failing_over() -> Self {
         Self::start_with(FAILING_NODE_TIMEOUT_MS)
     }
@@ -233,7 +233,7 @@ impl RedisCluster {
         for server in &self.servers {
             wait_until("all are well", || server.field(&["CLUSTER", "INFO"], "cluster_state") == "ok");
         }
-        // Before there are replicas, which would take a slow one's place.
+        // Before there are replicas, which would take over from a slow primary.
         self.set_node_timeout(node_timeout_ms);
         for index in PRIMARIES..self.servers.len() {
             let primary = self.servers[index - PRIMARIES].ask(&["CLUSTER", "MYID"]);
@@ -243,8 +243,8 @@ impl RedisCluster {
         self.wait_until_whole();
     }
 
-    /// Until every server that runs says that the cluster is well, every slot is served by one that runs, and those that follow
-    /// another are in touch with it.
+    /// Waits until every running server reports a healthy cluster, running servers serve every slot, and every replica is
+    /// connected to its primary.
     pub(crate) fn wait_until_whole(&self) {
         let whole = |server: &RedisServer| {
             let role = server.field(&["INFO", "replication"], "role");
@@ -272,7 +272,7 @@ impl RedisCluster {
         self.servers.iter().find(|server| server.port.number.to_string() == port)
     }
 
-    /// The primary on which somebody listens to a channel that ends so.
+    /// The primary with a subscriber of the channel that ends so.
     pub(crate) fn owner_of(&self, channel_end: &str) -> &RedisServer {
         let listens = |server: &&RedisServer| {
             server.runs()
@@ -285,7 +285,7 @@ impl RedisCluster {
         self.servers.iter().for_each(RedisServer::kill);
     }
 
-    /// All of them again, empty. They remember who owns which slots.
+    /// Starts all servers again, empty. They remember which server owns which slots.
     pub(crate) fn start_all(&self) {
         for server in self.servers.iter().filter(|server| !server.runs()) {
             server.go();

@@ -1,4 +1,4 @@
-//! What the `Bus` port promises, over each that there is.
+//! What the `Bus` port promises, checked with every implementation.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -9,18 +9,18 @@ use support::{
     Node, config,
     redis::{RedisCluster, RedisServer, wait_until},
 };
-use tidings_bus_redis::{MESSAGE_BYTES_MAX, PART_BYTES, RedisBus};
-use tidings_engine::cluster::bus::{Bus, LocalBus};
+use tidings_bus_redis::{FRAGMENT_BYTES_MAX, MESSAGE_BYTES_MAX, RedisBus};
+use tidings_engine::cluster::bus::{Bus, LocalBus, MessageHandler};
 
 /// Makes another end of the same bus.
 type NewEnd<'a> = &'a dyn Fn() -> Box<dyn Bus>;
 type BusNode = Node<EndOf>;
 
-/// A boxed bus is one too.
+/// Implements the port for a boxed bus.
 struct EndOf(Box<dyn Bus>);
 
 impl Bus for EndOf {
-    fn listen(&self, name: &str, ear: Arc<dyn tidings_engine::cluster::bus::MessageHandler>) {
+    fn listen(&self, name: &str, handler: Arc<dyn MessageHandler>) {
         self.0.listen(name, handler);
     }
     fn send(&self, to: &[Arc<str>], message: Bytes) -> bool {
@@ -37,122 +37,128 @@ impl Bus for EndOf {
     }
 }
 
-fn every_promise(new_end: NewEnd) {
+fn check_all(new_end: NewEnd) {
     let nodes: Vec<BusNode> =
         ["node-a", "node-b", "node-c"].iter().map(|name| Node::listening(EndOf(new_end()), name)).collect();
     let [a, b, c] = &nodes[..] else { unreachable!() };
     assert_eq!(a.bus.trouble(), None);
-    let missed = |nodes: &[BusNode]| nodes.iter().map(|node| node.ear.missed_count()).sum::<usize>();
-    let missed_before = missed(&nodes);
-    bytes_come_unchanged(a, b);
-    all_that_are_named_hear_it(a, b, c);
-    unknown_nodes_are_no_error(a, b);
-    each_senders_order_is_kept(a, b, c);
-    large_messages_come_whole(a, b);
-    assert_eq!(missed(&nodes), missed_before, "all was calm");
-    one_that_stopped_sends_and_hears_nothing(new_end, a, b);
+    let gaps = |nodes: &[BusNode]| nodes.iter().map(|node| node.received.gap_count()).sum::<usize>();
+    let gaps_before = gaps(&nodes);
+    messages_arrive_unchanged(a, b);
+    every_named_receiver_gets_the_message(a, b, c);
+    an_unknown_receiver_is_no_error(a, b);
+    the_order_of_each_sender_is_kept(a, b, c);
+    large_messages_arrive_whole(a, b);
+    assert_eq!(gaps(&nodes), gaps_before, "nothing was lost");
+    a_stopped_end_sends_and_receives_nothing(new_end, a, b);
 }
 
-fn bytes_come_unchanged(a: &BusNode, b: &BusNode) {
+fn messages_arrive_unchanged(a: &BusNode, b: &BusNode) {
     let all: Vec<u8> = (0..=255).collect();
     let messages = [&b""[..], b"\r\n$3\r\n", b"\0", &all].map(Bytes::copy_from_slice);
     for message in &messages {
         assert!(a.bus.send(std::slice::from_ref(&b.name), message.clone()));
     }
-    b.ear.wait_for(messages.len());
-    assert_eq!(b.ear.heard(), messages);
-    b.ear.clear();
+    b.received.wait_for(messages.len());
+    assert_eq!(b.received.messages(), messages);
+    b.received.clear();
 }
 
-fn all_that_are_named_hear_it(a: &BusNode, b: &BusNode, c: &BusNode) {
+fn every_named_receiver_gets_the_message(a: &BusNode, b: &BusNode, c: &BusNode) {
     assert!(a.bus.send(&[b.name.clone(), c.name.clone()], Bytes::from_static(b"both")));
     assert!(a.bus.send(&[], Bytes::from_static(b"nobody")));
     assert!(a.bus.send(std::slice::from_ref(&a.name), Bytes::from_static(b"oneself")));
-    for (node, heard) in [(a, "oneself"), (b, "both"), (c, "both")] {
-        node.ear.wait_for(1);
-        assert_eq!(node.ear.heard(), [heard]);
-        node.ear.clear();
+    for (node, arrived) in [(a, "oneself"), (b, "both"), (c, "both")] {
+        node.received.wait_for(1);
+        assert_eq!(node.received.messages(), [arrived]);
+        node.received.clear();
     }
 }
 
-fn unknown_nodes_are_no_error(a: &BusNode, b: &BusNode) {
+fn an_unknown_receiver_is_no_error(a: &BusNode, b: &BusNode) {
     let unknown: Arc<str> = "node-nowhere".into();
     assert!(a.bus.send(&[unknown, b.name.clone()], Bytes::from_static(b"known")));
-    b.ear.wait_for(1);
-    assert_eq!(b.ear.heard(), ["known"]);
-    b.ear.clear();
+    b.received.wait_for(1);
+    assert_eq!(b.received.messages(), ["known"]);
+    b.received.clear();
 }
 
-fn each_senders_order_is_kept(a: &BusNode, b: &BusNode, c: &BusNode) {
+fn the_order_of_each_sender_is_kept(a: &BusNode, b: &BusNode, c: &BusNode) {
     const EACH: usize = 5_000;
     std::thread::scope(|scope| {
         for sender in [a, c] {
             scope.spawn(move || (0..EACH).for_each(|n| assert!(sender.send(b, format!("{}/{n}", sender.name)))));
         }
     });
-    b.ear.wait_for(2 * EACH);
+    b.received.wait_for(2 * EACH);
     for sender in [a, c] {
         let prefix = format!("{}/", sender.name);
-        let heard = b.ear.heard();
-        let numbers = heard
+        let arrived = b.received.messages();
+        let numbers = arrived
             .iter()
             .filter_map(|message| std::str::from_utf8(message).unwrap().strip_prefix(&prefix)?.parse::<usize>().ok());
         assert!(numbers.eq(0..EACH), "of {}", sender.name);
     }
-    b.ear.clear();
+    b.received.clear();
 }
 
-fn large_messages_come_whole(a: &BusNode, b: &BusNode) {
-    let sizes = [PART_BYTES - 1, PART_BYTES, PART_BYTES + 1, 5 * PART_BYTES + 3, MESSAGE_BYTES_MAX];
+fn large_messages_arrive_whole(a: &BusNode, b: &BusNode) {
+    let sizes = [
+        FRAGMENT_BYTES_MAX - 1,
+        FRAGMENT_BYTES_MAX,
+        FRAGMENT_BYTES_MAX + 1,
+        5 * FRAGMENT_BYTES_MAX + 3,
+        MESSAGE_BYTES_MAX,
+    ];
     let messages = sizes.map(|size| (0..size).map(|at| (at * 31 + at / 251) as u8).collect::<Bytes>());
     for message in &messages {
         assert!(a.bus.send(std::slice::from_ref(&b.name), message.clone()));
         assert!(a.send(b, "between"));
     }
-    b.ear.wait_for(2 * messages.len());
-    let heard = b.ear.heard();
-    assert!(heard.iter().step_by(2).eq(messages.iter()));
-    assert!(heard.iter().skip(1).step_by(2).all(|message| message == "between"));
-    b.ear.clear();
+    b.received.wait_for(2 * messages.len());
+    let arrived = b.received.messages();
+    assert!(arrived.iter().step_by(2).eq(messages.iter()));
+    assert!(arrived.iter().skip(1).step_by(2).all(|message| message == "between"));
+    b.received.clear();
 }
 
-fn one_that_stopped_sends_and_hears_nothing(new_end: NewEnd, a: &BusNode, b: &BusNode) {
+fn a_stopped_end_sends_and_receives_nothing(new_end: NewEnd, a: &BusNode, b: &BusNode) {
     let end = Node::listening(EndOf(new_end()), "node-d");
-    // What was taken before still leaves.
+    // A message that is queued before the end still arrives.
     assert!(end.send(b, "last"));
     end.bus.stop();
-    b.ear.wait_for(1);
-    assert_eq!(b.ear.heard(), ["last"]);
-    b.ear.clear();
+    b.received.wait_for(1);
+    assert_eq!(b.received.messages(), ["last"]);
+    b.received.clear();
     assert!(!end.bus.is_up());
     assert!(end.bus.trouble().is_some());
     assert!(!end.send(b, "after the end"));
     let again = Node::listening(EndOf(new_end()), "node-d");
     a.reach(&again);
-    assert_eq!((end.ear.count(), b.ear.count()), (0, 0));
+    assert_eq!((end.received.count(), b.received.count()), (0, 0));
     end.bus.stop();
 }
 
 #[test]
-fn a_bus_within_a_process() {
+fn the_bus_within_a_process_conforms() {
     let bus = LocalBus::default();
-    every_promise(&|| Box::new(bus.clone()));
+    check_all(&|| Box::new(bus.clone()));
 }
 
 #[test]
-fn a_bus_over_one_redis() {
+fn the_bus_over_one_redis_conforms() {
     let redis = RedisServer::start(&[]);
-    every_promise(&|| Box::new(RedisBus::start(config(&[redis.url()])).unwrap()));
+    check_all(&|| Box::new(RedisBus::start(config(&[redis.url()])).unwrap()));
 }
 
 #[test]
-fn a_bus_over_a_cluster_of_redis() {
+fn the_bus_over_a_redis_cluster_conforms() {
     let cluster = RedisCluster::start();
-    // One address is enough to find the others.
-    every_promise(&|| Box::new(RedisBus::start(config(&cluster.urls()[..1])).unwrap()));
+    // One address is enough to find all servers.
+    check_all(&|| Box::new(RedisBus::start(config(&cluster.urls()[..1])).unwrap()));
     let publishes = |server: &RedisServer| !server.field(&["INFO", "commandstats"], "cmdstat_spublish").is_empty();
     let used: Vec<bool> = cluster.servers.iter().map(publishes).collect();
-    assert_eq!(used[3..], [false; 3], "replicas are left alone");
+    assert_eq!(used[3..], [false; 3], "replicas get no publishes");
     assert!(used[..3].iter().filter(|used| **used).count() > 1, "channels are spread: {used:?}");
     wait_until("connections are closed", || cluster.servers.iter().all(|server| server.clients() == 0));
 }

@@ -1,4 +1,4 @@
-//! A single server that hangs, cuts off, or goes half-dead.
+//! A single server that hangs, cuts connections, or answers only some of them.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -28,23 +28,23 @@ fn two_nodes(config: &RedisBusConfig) -> [Node<RedisBus>; 2] {
 }
 
 #[test]
-fn it_may_come_later_than_the_bus() {
+fn a_server_that_starts_after_the_bus_is_found() {
     let redis = RedisServer::start(&[]);
     redis.kill();
     let bus = RedisBus::start(hasty_config(&[redis.url()])).unwrap();
-    let ear = Arc::new(support::Recorder::default());
-    bus.listen("node-a", ear.clone());
+    let received = Arc::new(support::Recorder::default());
+    bus.listen("node-a", received.clone());
     let to: [Arc<str>; 1] = ["node-a".into()];
-    wait_until("it says what is wrong", || bus.trouble().is_some_and(|why| why.contains("refused")));
-    wait_until("it drops", || !bus.send(&to, Bytes::from_static(b"lost")));
+    wait_until("the bus reports what is wrong", || bus.trouble().is_some_and(|why| why.contains("refused")));
+    wait_until("messages are dropped", || !bus.send(&to, Bytes::from_static(b"lost")));
     redis.go();
-    wait_until("it is up", || bus.is_up());
-    assert!(ear.missed_count() > 0);
-    wait_until("it hears", || bus.send(&to, Bytes::from_static(b"heard")) && ear.count() > 0);
+    wait_until("the bus is up", || bus.is_up());
+    assert!(received.gap_count() > 0);
+    wait_until("a message arrives", || bus.send(&to, Bytes::from_static(b"heard")) && received.count() > 0);
 }
 
 #[test]
-fn a_server_that_hangs_is_noticed_and_mended() {
+fn a_server_that_hangs_is_noticed_and_used_again_when_it_answers() {
     let redis = RedisServer::start(&[]);
     let [a, b] = two_nodes(&hasty_config(&[redis.url()]));
     redis.pause();
@@ -58,21 +58,21 @@ fn a_server_that_hangs_is_noticed_and_mended() {
 }
 
 #[test]
-fn a_subscription_that_is_cut_off_is_made_again() {
+fn a_subscription_that_is_cut_is_made_again_and_reports_one_gap() {
     let redis = RedisServer::start(&[]);
     let [a, b] = two_nodes(&config(&[redis.url()]));
     for _ in 0..3 {
-        let missed = b.ear.missed_count();
+        let gaps = b.received.gap_count();
         wait_until("both listen", || redis.ask(&["CLIENT", "LIST", "TYPE", "pubsub"]).lines().count() == 2);
         assert_eq!(redis.ask(&["CLIENT", "KILL", "TYPE", "pubsub"]), "2");
-        wait_until("it is told", || b.ear.missed_count() > missed);
+        wait_until("the gap is reported", || b.received.gap_count() > gaps);
         both_up(&a, &b);
-        assert_eq!(b.ear.missed_count(), missed + 1, "once");
+        assert_eq!(b.received.gap_count(), gaps + 1, "once");
         a.reach(&b);
     }
 }
 
-/// Passes bytes on; once told to, keeps what the server sends to connections that listen until then.
+/// Forwards bytes. Once `swallow` is set, drops what the server sends on connections that had subscribed before.
 struct HalfDeadProxy {
     url: String,
     swallow: Arc<AtomicBool>,
@@ -118,7 +118,7 @@ fn pass(mut from: TcpStream, mut to: TcpStream, mut passes: impl FnMut(&[u8]) ->
 }
 
 #[test]
-fn a_subscription_that_is_open_but_dead_is_found_out() {
+fn a_subscription_that_is_open_but_silent_is_replaced() {
     let redis = RedisServer::start(&[]);
     let proxy = HalfDeadProxy::before(redis.port.number);
     let [a, b] = ["node-a", "node-b"].map(|name| {
@@ -129,59 +129,59 @@ fn a_subscription_that_is_open_but_dead_is_found_out() {
         redis_node(config, name)
     });
     a.reach(&b);
-    let missed = b.ear.missed_count();
+    let gaps = b.received.gap_count();
     proxy.swallow.store(true, SeqCst);
     let start = Instant::now();
     assert!(a.send(&b, "swallowed"));
-    wait_until("it is down", || !b.bus.is_up());
+    wait_until("the bus is down", || !b.bus.is_up());
     assert!(start.elapsed() < AT_ONCE, "{:?}", start.elapsed());
-    assert!(a.bus.is_up(), "the other hears itself");
-    wait_until("it is told", || b.ear.missed_count() > missed);
+    assert!(a.bus.is_up(), "the other node's heartbeats come back");
+    wait_until("the gap is reported", || b.received.gap_count() > gaps);
     b.wait_until_up();
     a.reach(&b);
-    assert!(!b.ear.heard().contains(&Bytes::from_static(b"swallowed")));
+    assert!(!b.received.messages().contains(&Bytes::from_static(b"swallowed")));
 }
 
 #[test]
-fn what_does_not_fit_into_the_queue_is_dropped_and_told() {
+fn a_full_queue_drops_messages_and_the_receiver_learns_of_the_gap() {
     let redis = RedisServer::start(&[]);
     let limits = RedisBusConfig { queue_bytes_max: 1 << 20, ..config(&[redis.url()]) };
     let [a, b] = two_nodes(&limits);
-    let (before, missed) = (a.bus.metrics().snapshot(), b.ear.missed_count());
+    let (before, gaps) = (a.bus.metrics().snapshot(), b.received.gap_count());
     redis.pause();
     let message = Bytes::from(vec![7; 10_000]);
     let to = std::slice::from_ref(&b.name);
     let start = Instant::now();
     let taken = (0..1_000).filter(|_| a.bus.send(to, message.clone())).count();
-    assert!(start.elapsed() < AT_ONCE, "it never waits");
+    assert!(start.elapsed() < AT_ONCE, "sending never blocks");
     let full = a.bus.metrics().snapshot();
     assert!((50..=104).contains(&taken), "{taken}");
     assert_eq!((full.sent - before.sent, full.dropped - before.dropped), (taken as u64, 1_000 - taken as u64));
     assert!(full.queue_bytes <= 1 << 20);
     redis.resume();
-    b.ear.wait_for(taken);
-    // Nothing more is sent, and yet it learns that there was more.
-    wait_until("it is told", || b.ear.missed_count() > missed);
-    assert_eq!((b.ear.count(), a.bus.metrics().snapshot().queue_bytes), (taken, 0));
+    b.received.wait_for(taken);
+    // No message follows, and yet the receiver learns of the gap.
+    wait_until("the gap is reported", || b.received.gap_count() > gaps);
+    assert_eq!((b.received.count(), a.bus.metrics().snapshot().queue_bytes), (taken, 0));
     assert!(a.bus.send(to, Bytes::from_static(b"fits")));
-    b.ear.wait_for(taken + 1);
-    assert_eq!(b.ear.missed_count(), missed + 1);
+    b.received.wait_for(taken + 1);
+    assert_eq!(b.received.gap_count(), gaps + 1);
     let too_large = Bytes::from(vec![0; tidings_bus_redis::MESSAGE_BYTES_MAX + 1]);
     assert!(!a.bus.send(to, too_large));
 }
 
 #[test]
-fn a_server_that_refuses_is_quoted() {
+fn the_error_of_a_server_that_refuses_is_reported() {
     let redis = RedisServer::start(&[]);
-    let deaf_after = hasty_config(&[]).deaf_after;
-    let [a, b] = two_nodes(&RedisBusConfig { deaf_after, ..config(&[redis.url()]) });
+    let heartbeat_timeout = hasty_config(&[]).heartbeat_timeout;
+    let [a, b] = two_nodes(&RedisBusConfig { heartbeat_timeout, ..config(&[redis.url()]) });
     assert_eq!(redis.ask(&["ACL", "SETUSER", "default", "-spublish"]), "OK");
-    wait_until("it says so", || a.bus.trouble().is_some_and(|why| why.contains("NOPERM")));
+    wait_until("the bus reports it", || a.bus.trouble().is_some_and(|why| why.contains("NOPERM")));
     assert!(!a.bus.is_up());
-    wait_until("it refuses", || !a.send(&b, "lost"));
-    // It asks again at its pace: once a second for the lane, and once for the beat.
-    let (start, asked) = (Instant::now(), a.bus.metrics().snapshot().pipelines);
-    wait_until("it asks again", || a.bus.metrics().snapshot().pipelines >= asked + 5);
+    wait_until("messages are refused", || !a.send(&b, "lost"));
+    // It tries again at its pace: once a second for the queue's notice, and once for the heartbeat.
+    let (start, pipelines) = (Instant::now(), a.bus.metrics().snapshot().pipelines);
+    wait_until("it tries again", || a.bus.metrics().snapshot().pipelines >= pipelines + 5);
     assert!(start.elapsed() > Duration::from_millis(500), "{:?}", start.elapsed());
     assert_eq!(redis.ask(&["ACL", "SETUSER", "default", "+spublish"]), "OK");
     both_up(&a, &b);
@@ -189,16 +189,16 @@ fn a_server_that_refuses_is_quoted() {
 }
 
 #[test]
-fn more_receivers_than_can_be_kept_are_refused() {
+fn messages_to_more_receivers_than_the_limit_are_refused() {
     const RECEIVERS_MAX: usize = 1_024;
     let redis = RedisServer::start(&[]);
     let node = redis_node(config(&[redis.url()]), "node-a");
     let others: Vec<Arc<str>> = (0..RECEIVERS_MAX).map(|n| format!("other-{n}").into()).collect();
     assert!(node.bus.send(&others, Bytes::from_static(b"kept")));
     assert!(!node.bus.send(std::slice::from_ref(&node.name), Bytes::from_static(b"one more")));
-    let figures = node.bus.metrics().snapshot();
-    assert_eq!((figures.sent, figures.dropped), (RECEIVERS_MAX as u64, 1));
+    let metrics = node.bus.metrics().snapshot();
+    assert_eq!((metrics.sent, metrics.dropped), (RECEIVERS_MAX as u64, 1));
     assert!(node.bus.send(&others, Bytes::from_static(b"still kept")));
-    wait_until("all has left", || node.bus.metrics().snapshot().queue_bytes == 0);
+    wait_until("the queues are empty", || node.bus.metrics().snapshot().queue_bytes == 0);
     assert!(node.bus.is_up());
 }

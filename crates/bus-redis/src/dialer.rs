@@ -1,9 +1,9 @@
-//! New connections: at a pace, and no more than so many.
+//! Opens connections, at a limited pace, and no more than so many at a time.
 
 use crate::{
     config::{ConfigError, RedisBusConfig},
-    map::Address,
     metrics::BusMetrics,
+    slot_map::Address,
 };
 use parking_lot::Mutex;
 use redis::{
@@ -20,19 +20,19 @@ pub(crate) struct Dialer {
     seeds: Vec<ConnectionInfo>,
     config: AsyncConnectionConfig,
     connect_timeout: Duration,
-    bucket: Mutex<Bucket>,
-    room: Arc<Semaphore>,
+    pace: Mutex<TokenBucket>,
+    permits: Arc<Semaphore>,
     metrics: Arc<BusMetrics>,
 }
 
-/// A connection, and its place among those that may be open.
-pub(crate) struct Connection {
+/// A connection that counts towards `connections_max` until it is dropped.
+pub(crate) struct LimitedConnection {
     pub(crate) redis: MultiplexedConnection,
     metrics: Arc<BusMetrics>,
-    _place: OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
 }
 
-impl Drop for Connection {
+impl Drop for LimitedConnection {
     fn drop(&mut self) {
         self.metrics.connections_open.fetch_sub(1, Relaxed);
     }
@@ -41,7 +41,7 @@ impl Drop for Connection {
 impl Dialer {
     pub(crate) fn new(config: &RedisBusConfig, metrics: Arc<BusMetrics>) -> Result<Self, ConfigError> {
         let seeds = config.seeds()?;
-        // The library takes the process' own; nothing happens if one is chosen already.
+        // The library uses the process's default provider. Err: one is installed already.
         let _ = rustls::crypto::ring::default_provider().install_default();
         Ok(Self {
             seeds,
@@ -49,8 +49,8 @@ impl Dialer {
                 .set_connection_timeout(Some(config.connect_timeout))
                 .set_response_timeout(Some(config.publish_timeout)),
             connect_timeout: config.connect_timeout,
-            bucket: Mutex::new(Bucket::new(config.connect_per_second, Instant::now())),
-            room: Arc::new(Semaphore::new(config.connections_max)),
+            pace: Mutex::new(TokenBucket::new(config.connect_per_second, Instant::now())),
+            permits: Arc::new(Semaphore::new(config.connections_max)),
             metrics,
         })
     }
@@ -65,18 +65,21 @@ impl Dialer {
         self.seeds.iter().filter_map(address).collect()
     }
 
-    /// `push` gets what the server sends without being asked, and is told when the connection ends.
-    pub(crate) async fn dial(&self, to: &Address, push: impl AsyncPushSender) -> Result<Connection, String> {
+    /// Connects to a server. `push` gets what the server sends unasked, and is told when the connection ends.
+    ///
+    /// # Errors
+    /// The connection failed, or a limit puts it off. The text is for operators.
+    pub(crate) async fn dial(&self, to: &Address, push: impl AsyncPushSender) -> Result<LimitedConnection, String> {
         let delayed = |why: &str| {
             BusMetrics::add(&self.metrics.connections_delayed, 1);
             format!("{to}: {why}")
         };
-        let place = self.room.clone().try_acquire_owned();
-        let place = place.map_err(|_| delayed("as many connections are open as may be (connections_max)"))?;
-        if !self.bucket.lock().take(Instant::now()) {
+        let permit = self.permits.clone().try_acquire_owned();
+        let permit = permit.map_err(|_| delayed("as many connections are open as may be (connections_max)"))?;
+        if !self.pace.lock().take(Instant::now()) {
             return Err(delayed("waits for its turn to connect (connect_per_second)"));
         }
-        // The library's time-out ends with the handshake of TCP; a server that hangs after it is waited for here.
+        // The library's timeout covers only the TCP handshake. This one also covers a server that hangs after it.
         let config = self.config.clone().set_push_sender(push);
         let dialed = async { Client::open(self.at(to))?.get_multiplexed_async_connection_with_config(&config).await };
         let dialed = match tokio::time::timeout(self.connect_timeout, dialed).await {
@@ -87,10 +90,10 @@ impl Dialer {
         BusMetrics::add(counter, 1);
         let redis = dialed.map_err(|why| format!("{to}: {why}"))?;
         BusMetrics::add(&self.metrics.connections_open, 1);
-        Ok(Connection { redis, metrics: self.metrics.clone(), _place: place })
+        Ok(LimitedConnection { redis, metrics: self.metrics.clone(), _permit: permit })
     }
 
-    /// How to reach a server that the cluster told of: as its seeds, at its own address.
+    /// A server that the cluster has named is reached like the seeds, at its own address.
     fn at(&self, to: &Address) -> ConnectionInfo {
         let mut info = self.seeds[0].clone();
         let addr = match info.addr().clone() {
@@ -104,14 +107,14 @@ impl Dialer {
     }
 }
 
-/// Gives so many tokens in a second, and holds no more than those of one second.
-struct Bucket {
+/// Refills so many tokens in a second, and holds at most the tokens of one second.
+struct TokenBucket {
     per_second: f64,
     tokens: f64,
     filled: Instant,
 }
 
-impl Bucket {
+impl TokenBucket {
     fn new(per_second: u32, now: Instant) -> Self {
         Self { per_second: per_second.into(), tokens: per_second.into(), filled: now }
     }
@@ -131,9 +134,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bucket_keeps_the_pace() {
+    fn a_token_bucket_limits_the_pace_and_the_burst() {
         let start = Instant::now();
-        let mut bucket = Bucket::new(4, start);
+        let mut bucket = TokenBucket::new(4, start);
         let mut taken_at = |ms| (0..10).filter(|_| bucket.take(start + Duration::from_millis(ms))).count();
         assert_eq!(taken_at(0), 4, "as many at once as in a second");
         assert_eq!([200, 250, 500, 1_000].map(&mut taken_at), [0, 1, 1, 2]);

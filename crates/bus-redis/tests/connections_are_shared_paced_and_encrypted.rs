@@ -1,4 +1,4 @@
-//! How many connections there are, how fast they are made, and to whom.
+//! The number of connections, the pace at which they are made, and the servers that they trust.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -24,7 +24,7 @@ fn a_thousand_senders_share_a_few_connections() {
     let node = redis_node(limits, "node-a");
     let all: Vec<Arc<str>> = (0..100).map(|n| format!("node-{n}").into()).collect();
     let together = Barrier::new(SENDERS);
-    // All that is sent gathers meanwhile, whoever is faster.
+    // Messages are queued meanwhile, however fast the senders are.
     let primaries = &cluster.servers[..3];
     primaries.iter().for_each(RedisServer::pause);
     std::thread::scope(|scope| {
@@ -45,57 +45,57 @@ fn a_thousand_senders_share_a_few_connections() {
     primaries.iter().for_each(RedisServer::resume);
     let count = || cluster.servers.iter().map(RedisServer::clients).sum::<usize>();
     let sampled = (0..20).map(|_| count()).max().unwrap();
-    node.ear.wait_for(SENDERS * 20);
+    node.received.wait_for(SENDERS * 20);
     let metrics = node.bus.metrics().snapshot();
     assert!(sampled <= 4, "{sampled} at once");
     assert!(metrics.connections_made <= 5, "{metrics:?}");
     assert_eq!((metrics.sent, metrics.dropped), (SENDERS as u64 * 40, 0));
-    assert!(metrics.publishes * 2 < metrics.sent, "what gathers goes together: {metrics:?}");
-    wait_until("all has left", || node.bus.metrics().snapshot().queue_bytes == 0);
+    assert!(metrics.publishes * 2 < metrics.sent, "queued messages are published together: {metrics:?}");
+    wait_until("the queues are empty", || node.bus.metrics().snapshot().queue_bytes == 0);
 }
 
 #[test]
-fn too_few_connections_are_said() {
+fn reaching_connections_max_is_reported_and_own_messages_still_come() {
     let cluster = RedisCluster::start();
     let limits = RedisBusConfig { connections_max: 2, ..config(&cluster.urls()) };
     let node = redis_node(limits, "node-a");
     let others: Vec<Arc<str>> = (0..30).map(|n| format!("node-{n}").into()).collect();
-    wait_until("it says so", || {
+    wait_until("the bus reports it", || {
         node.bus.send(&others, Bytes::from_static(b"hello"));
         node.bus.trouble().is_some_and(|why| why.contains("connections_max"))
     });
     assert!(node.bus.metrics().snapshot().connections_open <= 2);
-    wait_until("its own way is there", || node.send(&node, "oneself"));
-    node.ear.wait_for(1);
+    wait_until("the node reaches itself", || node.send(&node, "oneself"));
+    node.received.wait_for(1);
 }
 
 #[test]
-fn connections_are_made_at_a_pace() {
+fn connection_attempts_keep_to_connect_per_second() {
     let redis = RedisServer::start(&[]);
     redis.kill();
     let start = Instant::now();
     let bus = RedisBus::start(RedisBusConfig { connect_per_second: 1, ..config(&[redis.url()]) }).unwrap();
     bus.listen("node-a", Arc::new(support::Recorder::default()));
-    wait_until("it was held back", || bus.metrics().snapshot().connections_delayed >= 3);
+    wait_until("attempts are put off", || bus.metrics().snapshot().connections_delayed >= 3);
     let failed = bus.metrics().snapshot().connections_failed;
     let allowed = 1.0 + start.elapsed().as_secs_f64();
     assert!(failed >= 1 && failed as f64 <= allowed, "{failed} of {allowed}");
     redis.go();
-    wait_until("it is up", || bus.is_up());
+    wait_until("the bus is up", || bus.is_up());
 }
 
 #[test]
-fn several_servers_that_are_no_cluster_are_refused() {
+fn several_servers_that_form_no_cluster_are_refused() {
     let redis = [RedisServer::start(&[]), RedisServer::start(&[])];
     let bus = RedisBus::start(config(&[redis[0].url(), redis[1].url()])).unwrap();
     bus.listen("node-a", Arc::new(support::Recorder::default()));
-    wait_until("it says so", || bus.trouble().is_some_and(|why| why.contains("no cluster")));
+    wait_until("the bus reports it", || bus.trouble().is_some_and(|why| why.contains("no cluster")));
     assert!(!bus.is_up());
 }
 
-/// Over TLS, as a user who may do no more than the crate's documentation says.
+/// The user has only the rights that the crate's documentation names.
 #[test]
-fn a_user_with_few_rights_over_tls() {
+fn tls_and_a_user_with_few_rights_suffice() {
     let folder = tempfile::tempdir().unwrap();
     let certified = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned(), "localhost".to_owned()]).unwrap();
     let (certificate, key) = (folder.path().join("certificate"), folder.path().join("key"));

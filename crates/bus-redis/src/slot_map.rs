@@ -2,10 +2,10 @@
 
 use redis::Value;
 
-/// A cluster spreads its keys and sharded channels over so many slots.
+/// A Redis Cluster spreads its keys and sharded channels over so many slots.
 const SLOTS: u16 = 16_384;
-/// Tags that channels are spread by; a tag's slot never changes, so a cluster's slots can be laid out for them. Enough to even
-/// out over the primaries of a large cluster.
+/// Hash tags that channels are spread by. A tag's slot never changes, so a cluster's slots can be laid out for the tags; so
+/// many of them spread evenly over the primaries of a large cluster.
 const TAGS: u64 = 256;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -34,7 +34,7 @@ impl Channel {
             .bytes()
             .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
         let tag = format!("p{}", hash % TAGS);
-        // A slot is decided by what stands in the first braces alone.
+        // Redis computes the slot from what is in the first braces alone.
         Self { slot: crc16(tag.as_bytes()) % SLOTS, name: format!("{prefix}{{{tag}}}:node:{node}") }
     }
 }
@@ -49,19 +49,20 @@ fn crc16(bytes: &[u8]) -> u16 {
     })
 }
 
+/// Which server owns each slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Map {
-    /// Not a cluster: one server owns all.
-    One(Address),
+pub(crate) enum SlotMap {
+    /// Not a cluster: one server owns every slot.
+    Standalone(Address),
     /// Ranges of slots (first, last) and their primaries.
-    Ranges(Vec<(u16, u16, Address)>),
+    Cluster(Vec<(u16, u16, Address)>),
 }
 
-impl Map {
+impl SlotMap {
     pub(crate) fn owner(&self, slot: u16) -> Option<&Address> {
         match self {
-            Self::One(address) => Some(address),
-            Self::Ranges(ranges) => {
+            Self::Standalone(address) => Some(address),
+            Self::Cluster(ranges) => {
                 ranges.iter().find(|(first, last, _)| (*first..=*last).contains(&slot)).map(|(_, _, owner)| owner)
             }
         }
@@ -69,21 +70,21 @@ impl Map {
 
     pub(crate) fn addresses(&self) -> Vec<Address> {
         match self {
-            Self::One(address) => vec![address.clone()],
-            Self::Ranges(ranges) => ranges.iter().map(|(_, _, owner)| owner.clone()).collect(),
+            Self::Standalone(address) => vec![address.clone()],
+            Self::Cluster(ranges) => ranges.iter().map(|(_, _, owner)| owner.clone()).collect(),
         }
     }
 
-    /// Reads the answer to `CLUSTER SLOTS`. A server that does not know its own name leaves it empty; then it is the one that
-    /// was asked.
-    pub(crate) fn read(asked: &Address, answer: &Value) -> Option<Self> {
+    /// Parses the answer to `CLUSTER SLOTS`. A server that does not know its own host leaves it empty: that server is then the
+    /// one that was asked.
+    pub(crate) fn parse(asked: &Address, answer: &Value) -> Option<Self> {
         let Value::Array(rows) = answer else { return None };
-        let ranges: Option<Vec<_>> = rows.iter().map(|row| read_range(asked, row)).collect();
-        ranges.filter(|ranges| !ranges.is_empty()).map(Self::Ranges)
+        let ranges: Option<Vec<_>> = rows.iter().map(|row| parse_range(asked, row)).collect();
+        ranges.filter(|ranges| !ranges.is_empty()).map(Self::Cluster)
     }
 }
 
-fn read_range(asked: &Address, row: &Value) -> Option<(u16, u16, Address)> {
+fn parse_range(asked: &Address, row: &Value) -> Option<(u16, u16, Address)> {
     let Value::Array(row) = row else { return None };
     let [Value::Int(first), Value::Int(last), Value::Array(primary), ..] = &row[..] else { return None };
     let [host, Value::Int(port), ..] = &primary[..] else { return None };
@@ -102,14 +103,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slots_are_those_of_the_specification() {
+    fn slots_are_computed_as_redis_cluster_specifies() {
         assert_eq!(crc16(b"123456789"), 0x31c3);
         // What `CLUSTER KEYSLOT foo` answers.
         assert_eq!(crc16(b"foo") % SLOTS, 12_182);
     }
 
     #[test]
-    fn a_channel_stays_where_it_is_and_channels_spread() {
+    fn a_channel_keeps_its_slot_and_channels_spread_over_slots() {
         let channel = Channel::of("tidings", "node-1");
         assert_eq!((&*channel.name, channel.slot), ("tidings{p195}:node:node-1", crc16(b"p195") % SLOTS));
         let mut thirds = [0; 3];
@@ -118,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_map_is_read() {
+    fn the_answer_to_cluster_slots_is_parsed() {
         let asked = Address { host: "asked".into(), port: 1 };
         let row = |first, last, host: Value| {
             let node =
@@ -126,10 +127,10 @@ mod tests {
             Value::Array(vec![Value::Int(first), Value::Int(last), node.clone(), node])
         };
         let answer = Value::Array(vec![row(0, 99, Value::BulkString(b"a".to_vec())), row(100, 16_383, Value::Nil)]);
-        let map = Map::read(&asked, &answer).expect("readable");
+        let map = SlotMap::parse(&asked, &answer).expect("readable");
         let host = |slot| map.owner(slot).map(|owner| owner.host.as_str());
         assert_eq!((host(99), host(100), host(16_383)), (Some("a"), Some("asked"), Some("asked")));
-        assert_eq!(Map::read(&asked, &Value::Array(vec![])), None);
-        assert_eq!(Map::read(&asked, &Value::Okay), None);
+        assert_eq!(SlotMap::parse(&asked, &Value::Array(vec![])), None);
+        assert_eq!(SlotMap::parse(&asked, &Value::Okay), None);
     }
 }

@@ -1,0 +1,168 @@
+//! The messages to one receiver: a queue, and the task that publishes what is in it.
+//!
+//! Open => Closed when publishing fails: queued messages are dropped, and new ones at once.
+//! Closed => Open when a notice went through: it carries the next sequence number, so that the receiver learns of the gap
+//! even if no message follows.
+
+use crate::{
+    connection::ConnectionPool,
+    frame::{self, OutgoingFrame},
+    metrics::BusMetrics,
+    slot_map::Channel,
+};
+use bytes::Bytes;
+use parking_lot::Mutex;
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+use tokio::sync::Notify;
+
+/// One pipeline: large enough to be cheap, small enough that Redis answers it in time.
+const BATCH_BYTES_MAX: usize = 4 << 20;
+const BATCH_MESSAGES_MAX: usize = 16_384;
+/// What a queued message costs besides its bytes.
+const MESSAGE_OVERHEAD: usize = 64;
+
+pub(crate) struct PeerQueue {
+    /// Names the queue to the receiver, which checks the sequence numbers of each queue by themselves.
+    id: u64,
+    channel: Channel,
+    queue: Mutex<Queue>,
+    wake: Notify,
+    /// When a message was sent last, in milliseconds of the bus's clock.
+    pub(crate) used_ms: AtomicU64,
+}
+
+struct Queue {
+    /// By sequence number.
+    messages: VecDeque<(u64, Bytes)>,
+    next_sequence: u64,
+    open: bool,
+    /// A message was dropped, and no later one has shown the gap to the receiver.
+    owes_notice: bool,
+    ended: bool,
+}
+
+/// The bytes that all queues together may hold.
+pub(crate) struct QueueBudget {
+    pub(crate) bytes_max: u64,
+    pub(crate) metrics: Arc<BusMetrics>,
+}
+
+impl QueueBudget {
+    fn reserve(&self, cost: u64) -> bool {
+        let bytes = &self.metrics.queue_bytes;
+        bytes.fetch_update(Relaxed, Relaxed, |now| Some(now + cost).filter(|then| *then <= self.bytes_max)).is_ok()
+    }
+
+    fn release(&self, cost: u64) {
+        self.metrics.queue_bytes.fetch_sub(cost, Relaxed);
+    }
+}
+
+fn cost(message: &Bytes) -> u64 {
+    (message.len() + MESSAGE_OVERHEAD) as u64
+}
+
+impl PeerQueue {
+    pub(crate) fn new(channel: Channel, used_ms: u64) -> Self {
+        let queue = Queue { messages: VecDeque::new(), next_sequence: 1, open: true, owes_notice: false, ended: false };
+        let (wake, used_ms) = (Notify::new(), AtomicU64::new(used_ms));
+        Self { id: rand::random(), channel, queue: Mutex::new(queue), wake, used_ms }
+    }
+
+    /// Returns whether the message was queued. If not, it is dropped.
+    pub(crate) fn push(&self, message: Bytes, budget: &QueueBudget) -> bool {
+        let mut queue = self.queue.lock();
+        let sequence = queue.next_sequence;
+        queue.next_sequence += frame::fragments(message.len());
+        let is_queued = queue.open && !queue.ended && budget.reserve(cost(&message));
+        if is_queued {
+            BusMetrics::add(&budget.metrics.sent, 1);
+            queue.messages.push_back((sequence, message));
+        } else {
+            BusMetrics::add(&budget.metrics.dropped, 1);
+            queue.owes_notice = true;
+        }
+        drop(queue);
+        self.wake.notify_one();
+        is_queued
+    }
+
+    /// The task ends once the queue is empty.
+    pub(crate) fn end(&self) {
+        self.queue.lock().ended = true;
+        self.wake.notify_one();
+    }
+
+    /// Publishes what is queued, until [`Self::end`].
+    pub(crate) async fn run(&self, pool: &ConnectionPool, budget: &QueueBudget, notice_every: Duration) {
+        let mut routes = pool.routes();
+        let mut is_first = true;
+        loop {
+            let (batch, messages, reserved) = self.take_batch();
+            if !batch.is_empty() {
+                // The first batch waits for the connection that it is the reason for.
+                let published = pool.publish(&self.channel, &batch, is_first).await;
+                budget.release(reserved);
+                if published.is_err() {
+                    BusMetrics::add(&budget.metrics.dropped, messages);
+                    self.close(budget);
+                }
+                is_first = false;
+                continue;
+            }
+            match self.take_notice() {
+                Some(notice) => {
+                    if pool.publish(&self.channel, &[notice], false).await.is_ok() {
+                        self.queue.lock().open = true;
+                        continue;
+                    }
+                    self.close(budget);
+                    tokio::select! {
+                        _ = routes.changed() => {}
+                        () = tokio::time::sleep(notice_every) => {}
+                    }
+                }
+                None if self.queue.lock().ended => return,
+                None => self.wake.notified().await,
+            }
+        }
+    }
+
+    /// The next frames, the number of messages in them, and what these had reserved of the budget.
+    fn take_batch(&self) -> (Vec<OutgoingFrame>, usize, u64) {
+        let mut queue = self.queue.lock();
+        let (mut count, mut bytes) = (0, 0);
+        for (_, message) in queue.messages.iter().take(BATCH_MESSAGES_MAX) {
+            bytes += message.len();
+            if bytes > BATCH_BYTES_MAX && count > 0 {
+                break;
+            }
+            count += 1;
+        }
+        let messages: Vec<(u64, Bytes)> = queue.messages.drain(..count).collect();
+        drop(queue);
+        let reserved = messages.iter().map(|(_, message)| cost(message)).sum();
+        (OutgoingFrame::pack(self.id, messages), count, reserved)
+    }
+
+    fn take_notice(&self) -> Option<OutgoingFrame> {
+        let mut queue = self.queue.lock();
+        let owes_notice = std::mem::take(&mut queue.owes_notice);
+        owes_notice.then(|| OutgoingFrame::notice(self.id, queue.next_sequence))
+    }
+
+    fn close(&self, budget: &QueueBudget) {
+        let mut queue = self.queue.lock();
+        (queue.open, queue.owes_notice) = (false, true);
+        let given_up = std::mem::take(&mut queue.messages);
+        BusMetrics::add(&budget.metrics.dropped, given_up.len());
+        budget.release(given_up.iter().map(|(_, message)| cost(message)).sum());
+    }
+}
