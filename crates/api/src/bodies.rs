@@ -1,4 +1,4 @@
-//! Requests' bodies on their way in: how long they may be, how slowly they may come, and how much all of them may hold at once.
+//! Request bodies: how long one may be, how slowly it may arrive, and how much memory all of them may hold at once.
 
 use bytes::{Bytes, BytesMut};
 use hyper::body::{Body, Frame};
@@ -15,35 +15,38 @@ use tidings_protocol::{
 };
 use tokio::time::{Instant, timeout, timeout_at};
 
-/// A body that has not come by then is given up, so that a slow sender does not hold its connection and its bytes;
+/// The time for a body to arrive, so that a slow sender does not hold its connection and memory for ever. [`BYTES_A_SECOND_MIN`]
+/// extends it.
 const TIME_MAX: Duration = Duration::from_secs(10);
-/// and for so many bytes that came it has a second more: the longest list of users may take 20 minutes.
+/// For each so many bytes that have arrived, a body has a second more: the longest list of users may take 20 minutes.
 const BYTES_A_SECOND_MIN: usize = 64 * 1024;
-/// When who found no room should come back.
+/// When a caller whose body found no memory should retry.
 const RETRY_AFTER_MS: u64 = 1_000;
-/// What is read of a body that nobody asked for, so that the next request on its connection can be; longer ones end the connection.
-const UNREAD_BYTES_MAX: u64 = 64 * 1024;
-const UNREAD_TIME_MAX: Duration = Duration::from_secs(1);
+/// The rest of an unread body that is read and dropped, so that the connection can carry the next request. A longer rest ends the
+/// connection.
+const DISCARDED_BYTES_MAX: u64 = 64 * 1024;
+const DISCARD_TIME_MAX: Duration = Duration::from_secs(1);
 
-/// The bytes that all bodies which are being read hold together.
+/// The memory for all bodies that are being read.
 #[derive(Debug)]
-pub(crate) struct Bodies {
+pub(crate) struct BodyBudget {
     most: usize,
     held: AtomicUsize,
 }
 
-/// What one body holds of them, until it is dropped.
+/// The part of the budget that one body holds, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Share {
-    bodies: Arc<Bodies>,
+pub(crate) struct BudgetShare {
+    budget: Arc<BodyBudget>,
     bytes: usize,
-    /// All, or for those that may be long three quarters: single sends find room while uploads have theirs full.
+    /// How much all bodies may hold for this one to grow: the whole budget, or three quarters of it for a body that may be long. So
+    /// single sends find room while uploads have filled theirs.
     most: usize,
 }
 
-impl Bodies {
+impl BodyBudget {
     pub(crate) fn new(most: usize) -> Arc<Self> {
-        Arc::new(Bodies { most, held: AtomicUsize::new(0) })
+        Arc::new(BodyBudget { most, held: AtomicUsize::new(0) })
     }
 
     pub(crate) fn held(&self) -> usize {
@@ -54,23 +57,23 @@ impl Bodies {
         self.most
     }
 
-    /// The share of a body that may become so long.
-    pub(crate) fn share(self: &Arc<Self>, length_max: usize) -> Share {
+    /// An empty share for a body of at most `length_max` bytes.
+    pub(crate) fn share(self: &Arc<Self>, length_max: usize) -> BudgetShare {
         let most = if length_max <= SEND_BODY_BYTES_MAX { self.most } else { self.most / 4 * 3 };
-        Share { bodies: self.clone(), bytes: 0, most }
+        BudgetShare { budget: self.clone(), bytes: 0, most }
     }
 }
 
-impl Share {
-    /// Makes it at least so large.
+impl BudgetShare {
+    /// Makes the share at least so large, or refuses with `queue_full`.
     pub(crate) fn grow_to(&mut self, bytes: usize) -> Result<(), Refusal> {
         let more = bytes.saturating_sub(self.bytes);
         if more == 0 {
             return Ok(());
         }
-        let held = self.bodies.held.fetch_add(more, Ordering::Relaxed);
+        let held = self.budget.held.fetch_add(more, Ordering::Relaxed);
         self.bytes += more;
-        // What was added too much goes with the share.
+        // Bytes over the budget are released when the share is dropped.
         match held.saturating_add(more) <= self.most {
             true => Ok(()),
             false => {
@@ -81,43 +84,48 @@ impl Share {
     }
 }
 
-impl Drop for Share {
+impl Drop for BudgetShare {
     fn drop(&mut self) {
-        self.bodies.held.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.budget.held.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
-/// A body, and its share for as long as it is there.
+/// A body in memory, with the share of the budget that it holds.
 #[derive(Debug)]
-pub(crate) struct Collected {
+pub(crate) struct BufferedBody {
     bytes: Bytes,
-    _share: Share,
+    _share: BudgetShare,
 }
 
-impl AsRef<[u8]> for Collected {
+impl AsRef<[u8]> for BufferedBody {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
 }
 
-impl From<Collected> for Bytes {
-    fn from(collected: Collected) -> Bytes {
-        Bytes::from_owner(collected)
+impl From<BufferedBody> for Bytes {
+    fn from(body: BufferedBody) -> Bytes {
+        Bytes::from_owner(body)
     }
 }
 
-/// A body's bytes, if they come in time, are no more than `most`, and there is room for them.
-pub(crate) async fn collect<B>(bodies: &Arc<Bodies>, mut body: B, most: usize, name: &str) -> Result<Collected, Refusal>
+/// Reads a body into memory: refused if it arrives too slowly, is longer than `most`, or finds no room in the budget.
+pub(crate) async fn collect_body<B>(
+    budget: &Arc<BodyBudget>,
+    mut body: B,
+    most: usize,
+    name: &str,
+) -> Result<BufferedBody, Refusal>
 where
     B: Body<Data = Bytes> + Unpin,
     B::Error: std::fmt::Display,
 {
     let too_long = |length| Refusal::limit(name, most as u64, length);
-    let told = body.size_hint();
-    if told.lower() > most as u64 {
-        return Err(too_long(told.lower()));
+    let declared = body.size_hint();
+    if declared.lower() > most as u64 {
+        return Err(too_long(declared.lower()));
     }
-    let mut share = bodies.share(most);
+    let mut share = budget.share(most);
     let began = Instant::now();
     let mut first = Bytes::new();
     let mut all = BytesMut::new();
@@ -135,7 +143,7 @@ where
         if length + data.len() > most {
             return Err(too_long((length + data.len()) as u64));
         }
-        // Most bodies are one frame, which then needs no copy.
+        // Most bodies are one frame, which needs no copy.
         if first.is_empty() && all.is_empty() {
             share.grow_to(data.len())?;
             first = data;
@@ -147,10 +155,10 @@ where
         all.extend_from_slice(&data);
     }
     let bytes = if all.is_empty() { first } else { all.freeze() };
-    Ok(Collected { bytes, _share: share })
+    Ok(BufferedBody { bytes, _share: share })
 }
 
-/// The size of a buffer that has grown to hold so many bytes.
+/// The capacity of a buffer that grows to hold so many bytes.
 fn grown(buffer: &BytesMut, length: usize) -> usize {
     if length <= buffer.capacity() { buffer.capacity() } else { length.max(2 * buffer.capacity()) }
 }
@@ -159,9 +167,9 @@ async fn next_frame<B: Body + Unpin>(body: &mut B) -> Option<Result<Frame<B::Dat
     std::future::poll_fn(|context| std::pin::Pin::new(&mut *body).poll_frame(context)).await
 }
 
-/// Reads what is left of a short body that nobody wants. False: its connection cannot be used again.
-pub(crate) async fn finish<B: Body<Data = Bytes> + Unpin>(mut body: B) -> bool {
-    if body.size_hint().lower() > UNREAD_BYTES_MAX {
+/// Reads and drops the rest of a short body. False: the rest is too long or too slow, and the connection cannot be used again.
+pub(crate) async fn discard_rest<B: Body<Data = Bytes> + Unpin>(mut body: B) -> bool {
+    if body.size_hint().lower() > DISCARDED_BYTES_MAX {
         return false;
     }
     let read = async {
@@ -172,12 +180,12 @@ pub(crate) async fn finish<B: Body<Data = Bytes> + Unpin>(mut body: B) -> bool {
                 Some(Err(_)) => return false,
                 Some(Ok(frame)) => length += frame.data_ref().map_or(0, Bytes::len) as u64,
             }
-            if length > UNREAD_BYTES_MAX {
+            if length > DISCARDED_BYTES_MAX {
                 return false;
             }
         }
     };
-    timeout(UNREAD_TIME_MAX, read).await.unwrap_or(false)
+    timeout(DISCARD_TIME_MAX, read).await.unwrap_or(false)
 }
 
 #[cfg(test)]
@@ -191,7 +199,7 @@ mod tests {
     };
     use tokio::sync::mpsc;
 
-    /// A body of the parts that are sent.
+    /// A body of the parts that a test sends.
     struct Parts(mpsc::Receiver<Bytes>);
 
     impl Body for Parts {
@@ -214,22 +222,22 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn bodies_share_one_budget_and_release_their_bytes() {
-        let bodies = Bodies::new(4_000);
+        let bodies = BodyBudget::new(4_000);
         let (sender, first) = body();
         let part = Bytes::from(vec![7; 1_000]);
         for _ in 0..2 {
             sender.try_send(part.clone()).unwrap();
         }
         drop(sender);
-        let first = collect(&bodies, first, 4_000, "body").await.unwrap();
+        let first = collect_body(&bodies, first, 4_000, "body").await.unwrap();
         assert_eq!((first.as_ref().len(), bodies.held()), (2_000, 2_000));
         let (sender, second) = body();
         for _ in 0..3 {
             sender.try_send(part.clone()).unwrap();
         }
-        let refusal = collect(&bodies, second, 4_000, "body").await.unwrap_err();
+        let refusal = collect_body(&bodies, second, 4_000, "body").await.unwrap_err();
         assert_eq!((refusal.code, refusal.retry_after_ms), (ErrorCode::QueueFull, Some(RETRY_AFTER_MS)));
-        assert_eq!(bodies.held(), 2_000, "what was refused holds nothing");
+        assert_eq!(bodies.held(), 2_000, "a refused body holds nothing");
         let kept: Bytes = first.into();
         let copy = kept.clone();
         drop(kept);
@@ -240,7 +248,7 @@ mod tests {
 
     #[test]
     fn long_bodies_leave_room_for_single_sends() {
-        let bodies = Bodies::new(4 * SEND_BODY_BYTES_MAX);
+        let bodies = BodyBudget::new(4 * SEND_BODY_BYTES_MAX);
         let mut long = bodies.share(SEND_BODY_BYTES_MAX + 1);
         assert!(long.grow_to(3 * SEND_BODY_BYTES_MAX).is_ok());
         assert!(bodies.share(SEND_BODY_BYTES_MAX + 1).grow_to(1).is_err());
@@ -250,7 +258,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_body_that_arrives_too_slowly_is_refused() {
-        let bodies = Bodies::new(16 << 20);
+        let bodies = BodyBudget::new(16 << 20);
         let check = async |part: usize, pause: Duration, given_up_after_s: Option<u64>| {
             let (sender, body) = body();
             let sending = async move {
@@ -263,7 +271,7 @@ mod tests {
             };
             let began = Instant::now();
             tokio::spawn(sending);
-            let collected = collect(&bodies, body, 40 << 20, "body").await;
+            let collected = collect_body(&bodies, body, 40 << 20, "body").await;
             match given_up_after_s {
                 None => assert_eq!(collected.unwrap().as_ref().len(), 40 * part),
                 Some(seconds) => {

@@ -1,30 +1,30 @@
-//! Which pages of other origins may use the API from a browser, as the Fetch standard has it ("CORS protocol").
+//! Which pages of other origins may use the API from a browser, by the CORS protocol of the Fetch standard.
 //!
-//! Browsers ask before a request that carries a token, and show a page no answer that does not name the page's origin: so errors name it
-//! too. A WebSocket is not asked for beforehand; its origin is checked when it comes.
+//! A browser sends a preflight request before a request with a token, and hides a response that does not name the page's origin: so error
+//! responses name it too. WebSockets have no preflight; their origin is checked at the upgrade.
 
 use axum::http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use bytes::Bytes;
 use http_body_util::Full;
 use tidings_protocol::error::{ErrorCode, Refusal};
 
-/// What a page may send and read beyond what the standard always allows.
+/// The headers that a page may send and read, beyond those that the standard always allows.
 const REQUEST_HEADERS: &str = "authorization, content-type, if-match, if-none-match, tidings-author";
 const RESPONSE_HEADERS: &str = "retry-after, www-authenticate, allow, location, etag";
 const METHODS: &str = "GET, HEAD, POST, PUT, PATCH, DELETE";
 const VARY_OF_ANSWERS: &str = "origin";
 const VARY_OF_PREFLIGHTS: &str = "origin, access-control-request-method, access-control-request-headers";
 
-/// Whose pages may.
+/// The origins whose pages may call the API, and what browsers are told.
 #[derive(Debug, Clone)]
 pub struct Cors {
-    /// Absent: everybody's.
+    /// Absent: any.
     origins: Option<Vec<HeaderValue>>,
     credentials: bool,
     max_age: HeaderValue,
 }
 
-/// What cannot be served with.
+/// Settings that contradict each other or the standard.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CorsError {
     #[error(
@@ -41,7 +41,10 @@ pub enum CorsError {
 }
 
 impl Cors {
-    /// `None`: no origins, and nothing is said to anybody.
+    /// `None` without origins: then no CORS headers are sent.
+    ///
+    /// # Errors
+    /// An origin is malformed, or `*` stands beside other origins or credentials.
     pub fn new(origins: &[String], credentials: bool, max_age_s: u32) -> Result<Option<Self>, CorsError> {
         let any = origins.iter().any(|origin| origin == "*");
         if any && origins.len() > 1 {
@@ -60,7 +63,7 @@ impl Cors {
         self.origins.as_ref().is_none_or(|origins| origins.contains(origin))
     }
 
-    /// The answer to a browser's question whether a page may ask; `None`: it is no such question.
+    /// The response to a preflight request; `None`: the request is none.
     pub(crate) fn preflight<B>(&self, request: &Request<B>) -> Option<Result<Response<Full<Bytes>>, Refusal>> {
         let headers = request.headers();
         let origin = headers.get(header::ORIGIN)?;
@@ -80,8 +83,8 @@ impl Cors {
         Some(Ok(response))
     }
 
-    /// What every answer says, to a request from `origin` if it has one.
-    pub(crate) fn put(&self, origin: Option<&HeaderValue>, headers: &mut HeaderMap) {
+    /// Adds the CORS headers to the response to a request from `origin`.
+    pub(crate) fn add_headers(&self, origin: Option<&HeaderValue>, headers: &mut HeaderMap) {
         if !headers.contains_key(header::VARY) {
             headers.insert(header::VARY, HeaderValue::from_static(VARY_OF_ANSWERS));
         }
@@ -94,7 +97,8 @@ impl Cors {
         }
     }
 
-    /// Whether a WebSocket may come from there. Programs that are no browsers name no origin; a page of this server's own host may.
+    /// Refuses a WebSocket from a page of an origin that is not allowed. Programs that are no browsers send no origin; pages of this
+    /// server's own host are allowed.
     pub(crate) fn check_upgrade(&self, headers: &HeaderMap) -> Result<(), Refusal> {
         let Some(origin) = headers.get(header::ORIGIN) else { return Ok(()) };
         match self.allows(origin) || is_of_host(origin, headers.get(header::HOST)) {
@@ -114,7 +118,7 @@ fn is_of_host(origin: &HeaderValue, host: Option<&HeaderValue>) -> bool {
     both.is_some_and(|((_, authority), host)| host.as_bytes().eq_ignore_ascii_case(authority.as_bytes()))
 }
 
-/// An origin as browsers write it: in lower case, without a path, also without the slash at the end.
+/// Reads an origin as browsers write it: in lower case, and without a path or a slash at the end.
 fn read_origin(text: &str) -> Result<HeaderValue, CorsError> {
     let refused = || CorsError::NoOrigin(text.to_owned());
     let (scheme, authority) = text.split_once("://").ok_or_else(refused)?;

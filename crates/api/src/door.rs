@@ -2,12 +2,12 @@
 
 use crate::{
     Api,
-    bodies::finish,
-    connect::{CONNECT_PATH, upgrade},
+    bodies::discard_rest,
+    body_reclaim::BodyReclaim,
     internal,
-    lent::Left,
-    problem::Refused,
+    problem::RefusalResponse,
     routes,
+    websocket_upgrade::{CONNECT_PATH, upgrade},
 };
 use axum::{
     Router,
@@ -86,7 +86,7 @@ impl Door {
     /// A door with places of its own, at which only health and metrics are asked for.
     pub fn of_health(&self) -> Self {
         let most = HEALTH_CONNECTIONS_MAX;
-        let idle_min = self.api.config.stranger_idle_min;
+        let idle_min = self.api.config.unauthenticated_idle_min;
         let places =
             Places::new(PlacesConfig { most, of_one_address: most, of_this_machine: most, reserve: 0, idle_min });
         Door { places, health_only: true, ..self.clone() }
@@ -146,7 +146,7 @@ impl Door {
             return (response, Some(request.into_body()));
         }
         let credential = request.headers().get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
-        if let Err(refusal) = self.api.check_origin(self.origin, credential) {
+        if let Err(refusal) = self.api.check_throttle(self.origin, credential) {
             return (refused(refusal), Some(request.into_body()));
         }
         if self.api.is_for_another(path) {
@@ -197,7 +197,7 @@ impl Door {
                 }
             },
             _ => {
-                let left = Left::default();
+                let left = BodyReclaim::default();
                 let mut request = request.map(|body| left.lend(body));
                 if let Some(standing) = &self.standing {
                     request.extensions_mut().insert(standing.clone());
@@ -247,7 +247,7 @@ impl Door {
         };
         if has_credential
             && response.extensions().get() == Some(&ErrorCode::Unauthorized)
-            && let Some(refusal) = self.api.too_many_failures(self.origin)
+            && let Some(refusal) = self.api.count_auth_failure(self.origin)
         {
             response = refused(refusal);
         }
@@ -257,25 +257,25 @@ impl Door {
         }
         self.observe(uri.path(), &method, response.status(), began.elapsed());
         if let Some(cors) = &self.api.config.cors {
-            cors.put(origin.as_ref(), response.headers_mut());
+            cors.add_headers(origin.as_ref(), response.headers_mut());
         }
         // A stranger may be sent away while the rest is awaited; one that becomes a WebSocket leaves by itself.
         if response.status() != StatusCode::SWITCHING_PROTOCOLS {
             self.standing.iter().for_each(Standing::end);
         }
         let is_over = match left {
-            Some(body) if !body.is_end_stream() => expects || !finish(body).await,
+            Some(body) if !body.is_end_stream() => expects || !discard_rest(body).await,
             _ => false,
         };
         if is_over || self.once { closing(response) } else { response }
     }
 
     fn observe(&self, path: &str, method: &Method, status: StatusCode, took: Duration) {
-        let figures = &self.api.figures;
+        let metrics = &self.api.http_metrics;
         match path {
-            SEND_PATH if method == Method::POST => figures.sends.observe(status, took),
-            DECIDE_PATH if method == Method::POST => figures.decisions.observe(status, took),
-            _ => figures.observe(path, method, status, took),
+            SEND_PATH if method == Method::POST => metrics.sends.observe(status, took),
+            DECIDE_PATH if method == Method::POST => metrics.decisions.observe(status, took),
+            _ => metrics.observe(path, method, status, took),
         }
     }
 }
@@ -318,7 +318,7 @@ fn json(body: &impl serde::Serialize) -> Response<AnswerBody> {
 }
 
 fn refused(refusal: Refusal) -> Response<AnswerBody> {
-    Refused(refusal).into_response().map(Either::Right)
+    RefusalResponse(refusal).into_response().map(Either::Right)
 }
 
 /// Runs a future; a panic in it ends the request, not the connection's task.

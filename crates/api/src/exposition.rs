@@ -1,25 +1,28 @@
-//! `/metrics` in the format that a reader asks for: Prometheus' text (0.0.4) unless it asks for OpenMetrics.
+//! The text formats of `/metrics`: Prometheus' text (0.0.4) unless the `Accept` header asks for OpenMetrics.
 //!
-//! The two differ in names: a family of counters is `sends` in OpenMetrics, whose sample is `sends_total`, and
-//! `sends_total` in the text. Read as the other, every counter is of an unknown type and has no help.
+//! The two name counters differently: a family `sends` of OpenMetrics has the sample `sends_total`, while in Prometheus' text the
+//! family itself is `sends_total`. A reader of the wrong format would see every counter without type and help.
 
 use axum::http::{HeaderMap, header};
 use std::collections::HashMap;
 
-/// The older format, which every reader knows.
+/// The media type of Prometheus' text, which every reader knows.
 pub const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
-/// What newer readers ask for.
+/// The media type of OpenMetrics.
 pub const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// The media type, and `open_metrics` (what an encoder of OpenMetrics wrote) in it.
-pub fn in_asked_format(headers: &HeaderMap, open_metrics: String) -> ([(header::HeaderName, &'static str); 1], String) {
+/// Converts OpenMetrics text to the format that the `Accept` header asks for, and returns it with its media type.
+pub fn in_accepted_format(
+    headers: &HeaderMap,
+    open_metrics: String,
+) -> ([(header::HeaderName, &'static str); 1], String) {
     match asks_for_open_metrics(headers) {
         true => ([(header::CONTENT_TYPE, OPEN_METRICS)], open_metrics),
-        false => ([(header::CONTENT_TYPE, TEXT)], text_of(&open_metrics)),
+        false => ([(header::CONTENT_TYPE, TEXT)], to_prometheus_text(&open_metrics)),
     }
 }
 
-/// Whether `Accept` names OpenMetrics, and wants the text no more than that.
+/// Whether `Accept` names OpenMetrics with at least the weight of plain text.
 fn asks_for_open_metrics(headers: &HeaderMap) -> bool {
     let values = || headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
     let wish = |media_type: &str| {
@@ -41,7 +44,7 @@ fn weight(parameters: &str) -> f32 {
     q.map_or(1.0, |(_, value)| value.trim().parse().unwrap_or(0.0))
 }
 
-fn text_of(open_metrics: &str) -> String {
+fn to_prometheus_text(open_metrics: &str) -> String {
     let types = open_metrics.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
     let suffixes: HashMap<&str, &str> = types.filter_map(|(name, of)| Some((name, suffix(of)?))).collect();
     let mut text = String::with_capacity(open_metrics.len() + suffixes.len() * 12);
@@ -60,11 +63,11 @@ fn text_of(open_metrics: &str) -> String {
     text
 }
 
-/// What the samples of a family of this type have behind the family's name in OpenMetrics.
+/// The suffix that OpenMetrics adds to a family's name in the samples of this type.
 fn suffix(of: &str) -> Option<&'static str> {
     match of {
         "counter" => Some("_total"),
-        // The text has no such type: it is a gauge that is 1.
+        // Prometheus' text has no such type: an info is a gauge of 1.
         "info" => Some("_info"),
         _ => None,
     }
@@ -81,7 +84,7 @@ mod tests {
         for value in accept {
             headers.append(header::ACCEPT, value.parse().unwrap());
         }
-        let ([(_, answered)], _) = in_asked_format(&headers, String::new());
+        let ([(_, answered)], _) = in_accepted_format(&headers, String::new());
         assert_eq!(answered, media_type, "{accept:?}");
     }
 
@@ -110,6 +113,6 @@ mod tests {
             # HELP took_seconds How long.\n# TYPE took_seconds histogram\n\
             took_seconds_bucket{le=\"+Inf\"} 1\n# HELP sends_waiting Not sent.\n# TYPE sends_waiting gauge\nsends_waiting 0\n\
             # HELP build_info What runs.\n# TYPE build_info gauge\nbuild_info{version=\"1\"} 1\n";
-        assert_eq!(text_of(open_metrics), text);
+        assert_eq!(to_prometheus_text(open_metrics), text);
     }
 }

@@ -2,8 +2,8 @@
 
 use crate::{
     Api,
-    bodies::{Collected, collect},
-    problem::Refused,
+    bodies::{BufferedBody, collect_body},
+    problem::RefusalResponse,
 };
 use axum::{
     extract::{FromRequest, FromRequestParts, Path, RawPathParams, Request, path::ErrorKind, rejection::PathRejection},
@@ -40,9 +40,9 @@ pub struct Caller(Actor, Scopes);
 pub struct Allowed(pub Actor);
 
 impl FromRequestParts<Arc<Api>> for Caller {
-    type Rejection = Refused;
+    type Rejection = RefusalResponse;
 
-    async fn from_request_parts(parts: &mut Parts, api: &Arc<Api>) -> Result<Self, Refused> {
+    async fn from_request_parts(parts: &mut Parts, api: &Arc<Api>) -> Result<Self, RefusalResponse> {
         let caller = authenticate(api, parts)?;
         Ok(Caller(caller.actor, caller.scopes))
     }
@@ -52,9 +52,9 @@ impl FromRequestParts<Arc<Api>> for Caller {
 pub struct AppServer;
 
 impl FromRequestParts<Arc<Api>> for AppServer {
-    type Rejection = Refused;
+    type Rejection = RefusalResponse;
 
-    async fn from_request_parts(parts: &mut Parts, api: &Arc<Api>) -> Result<Self, Refused> {
+    async fn from_request_parts(parts: &mut Parts, api: &Arc<Api>) -> Result<Self, RefusalResponse> {
         match authenticate(api, parts)?.actor {
             Actor::App => Ok(AppServer),
             Actor::User(_) => {
@@ -100,14 +100,14 @@ impl Allowed {
 }
 
 /// The ids in a path.
-pub struct Ids<T>(pub T);
+pub struct PathIds<T>(pub T);
 
-impl<T: DeserializeOwned + Send> FromRequestParts<Arc<Api>> for Ids<T> {
-    type Rejection = Refused;
+impl<T: DeserializeOwned + Send> FromRequestParts<Arc<Api>> for PathIds<T> {
+    type Rejection = RefusalResponse;
 
-    async fn from_request_parts(parts: &mut Parts, api: &Arc<Api>) -> Result<Self, Refused> {
+    async fn from_request_parts(parts: &mut Parts, api: &Arc<Api>) -> Result<Self, RefusalResponse> {
         match Path::<T>::from_request_parts(parts, api).await {
-            Ok(Path(ids)) => Ok(Ids(ids)),
+            Ok(Path(ids)) => Ok(PathIds(ids)),
             Err(error) => Err(refused_path(parts, &error).await.into()),
         }
     }
@@ -150,9 +150,9 @@ fn quoted(text: &str) -> String {
 pub struct Query<T>(pub T);
 
 impl<T: DeserializeOwned + Send> FromRequestParts<Arc<Api>> for Query<T> {
-    type Rejection = Refused;
+    type Rejection = RefusalResponse;
 
-    async fn from_request_parts(parts: &mut Parts, _: &Arc<Api>) -> Result<Self, Refused> {
+    async fn from_request_parts(parts: &mut Parts, _: &Arc<Api>) -> Result<Self, RefusalResponse> {
         Ok(Query(read_query(parts.uri.query().unwrap_or_default())?))
     }
 }
@@ -230,26 +230,26 @@ fn field_names<'de, T: Deserialize<'de>>() -> &'static [&'static str] {
 pub struct Json<T, const BYTES_MAX: usize = OPERATION_BODY_BYTES_MAX>(pub T);
 
 /// One that holds many of what others hold one of.
-pub type Batch<T> = Json<T, HTTP_BODY_BYTES_MAX>;
+pub type BatchJson<T> = Json<T, HTTP_BODY_BYTES_MAX>;
 
 impl<T: DeserializeOwned, const BYTES_MAX: usize> FromRequest<Arc<Api>> for Json<T, BYTES_MAX> {
-    type Rejection = Refused;
+    type Rejection = RefusalResponse;
 
-    async fn from_request(request: Request, api: &Arc<Api>) -> Result<Self, Refused> {
+    async fn from_request(request: Request, api: &Arc<Api>) -> Result<Self, RefusalResponse> {
         let (parts, body) = request.into_parts();
         Ok(Json(read_json(api, &parts.headers, body, BYTES_MAX).await?))
     }
 }
 
 /// The text of a JSON body, unread.
-pub struct Raw(pub Bytes);
+pub struct RawJson(pub Bytes);
 
-impl FromRequest<Arc<Api>> for Raw {
-    type Rejection = Refused;
+impl FromRequest<Arc<Api>> for RawJson {
+    type Rejection = RefusalResponse;
 
-    async fn from_request(request: Request, api: &Arc<Api>) -> Result<Self, Refused> {
+    async fn from_request(request: Request, api: &Arc<Api>) -> Result<Self, RefusalResponse> {
         let (parts, body) = request.into_parts();
-        Ok(Raw(read_body(api, &parts.headers, body, OPERATION_BODY_BYTES_MAX).await?.into()))
+        Ok(RawJson(read_body(api, &parts.headers, body, OPERATION_BODY_BYTES_MAX).await?.into()))
     }
 }
 
@@ -273,7 +273,7 @@ pub(crate) async fn read_body<B>(
     headers: &HeaderMap,
     body: B,
     bytes_max: usize,
-) -> Result<Collected, Refusal>
+) -> Result<BufferedBody, Refusal>
 where
     B: Body<Data = Bytes> + Unpin,
     B::Error: std::fmt::Display,
@@ -283,7 +283,7 @@ where
     {
         return Err(Refusal::new(ErrorCode::UnsupportedMediaType, "content-type: only application/json is taken"));
     }
-    collect(&api.bodies, body, bytes_max, "request body (bytes)").await
+    collect_body(&api.bodies, body, bytes_max, "request body (bytes)").await
 }
 
 /// A media type without its parameters.

@@ -2,7 +2,7 @@
 //!
 //! One hop only: a node that is asked so and does not lead (any more) says so. Bodies pass through, neither is held.
 
-use crate::{Api, auth::NodeTokens};
+use crate::{Api, auth::NodeTokenSigner};
 use axum::{
     body::Body,
     http::{HeaderMap, HeaderName, HeaderValue, Request, Response, header},
@@ -98,7 +98,7 @@ struct SessionLeaderClient {
     forwarder: Arc<Forwarder>,
     nodes: Arc<ClusterNodes>,
     metrics: Arc<Metrics>,
-    tokens: NodeTokens,
+    tokens: NodeTokenSigner,
 }
 
 impl SessionLeaderClient {
@@ -131,7 +131,7 @@ impl LeaderClient for SessionLeaderClient {
 
 impl Api {
     /// Has sessions of this node ask what the leader answers.
-    pub fn let_sessions_ask(&self, tokens: NodeTokens) {
+    pub fn connect_sessions_to_leader(&self, tokens: NodeTokenSigner) {
         let Some((cluster, forwarder)) = self.engine.cluster.as_ref().zip(self.forwarder.clone()) else { return };
         let (nodes, metrics) = (cluster.nodes.clone(), self.engine.metrics.clone());
         let client = SessionLeaderClient { forwarder, nodes, metrics, tokens };

@@ -1,46 +1,46 @@
-//! The HTTP door: JSON for app servers and for what apps read outside their connection.
+//! The HTTP API: JSON for app servers, and for apps beside their connection.
 //!
 //! ```text
 //! accept ─▶ connection ─▶ Door ─┬─ POST /v1/messages: straight to the engine
-//!                               ├─ GET /v1/connect: 101, then the socket leaves for the gateway
+//!                               ├─ GET /v1/connect: 101, then the socket goes to the gateway
 //!                               └─ everything else: the router
 //! ```
-//! It turns requests into calls of the engine and refusals into problem details. It decides nothing:
-//! who may do what is the engine's to say, and what becomes of a WebSocket is the gateway's.
+//! This crate turns requests into calls of the engine, and refusals into problem details. It decides nothing: the engine says
+//! who may do what, and the gateway serves the WebSockets.
 //!
-//! In reading order: [`Api`] (what handlers share), [`auth`] (who is calling), [`extract`] (what they ask),
-//! [`problem`] (how no is said), [`routes`] (the operations), [`connect`] (the way out to a WebSocket),
-//! [`door`] (one request), `bodies` (what it brings, within bounds), [`cors`] (which pages may ask), [`listener`] (connections, and how
-//! they end), `entrance` (what comes before HTTP on one), [`figures`] (what is measured), [`exposition`] (in the format asked for),
-//! `read_ahead` (the stream under HTTP, and how it is closed), `unparsed` (what is no request at all), [`forward`] (what another node
-//! does), `express` (a way past all that
-//! for the one question that is asked most).
+//! In reading order: [`Api`] (what handlers share), [`auth`] (who is calling), [`extract`] (a request's parts, strictly read),
+//! [`problem`] (refusals as responses), [`routes`] (the operations), [`websocket_upgrade`] (from HTTP to a WebSocket),
+//! [`door`] (one request), `bodies` (request bodies within a memory budget), [`cors`] (which origins may call from a browser),
+//! [`listener`] (connections from accept to close), `connection_setup` (PROXY header and TLS before HTTP), [`metrics`] (what is
+//! measured) and [`exposition`] (its text formats), `connection_stream` (the stream under HTTP, and how it is closed),
+//! `parse_error_responses` (problem details for what is no request), [`forward`] (requests for the leader), `popup_fast_path`
+//! (popup requests without router and HTTP library).
 
 pub mod auth;
 mod bodies;
-pub mod connect;
+mod body_reclaim;
+mod connection_setup;
+mod connection_stream;
 pub mod cors;
 pub mod door;
-mod entrance;
 pub mod exposition;
-mod express;
 pub mod extract;
-pub mod figures;
 pub mod forward;
-mod lent;
 pub mod listener;
+pub mod metrics;
+mod page_stream;
+mod parse_error_responses;
+mod popup_fast_path;
 pub mod problem;
-mod read_ahead;
 pub mod routes;
-mod stream;
-mod unparsed;
+pub mod websocket_upgrade;
 
 use crate::{
-    auth::{ApiKeys, Tokens},
-    bodies::Bodies,
+    auth::{ApiKeys, TokenVerifier},
+    bodies::BodyBudget,
     cors::Cors,
-    figures::Figures,
     forward::Forwarder,
+    metrics::HttpMetrics,
 };
 use axum::http::{HeaderMap, header};
 use std::{path::PathBuf, sync::Arc, time::Duration};
@@ -54,49 +54,54 @@ use tidings_listen::{Carrier, Origin, Places, PlacesConfig, Throttle};
 use tidings_protocol::error::{ErrorCode, Refusal};
 use tokio::sync::Semaphore;
 
-/// Where a connection goes once it has become a WebSocket.
-pub trait Sessions: Send + Sync + 'static {
-    /// Takes the connection and what was read beyond the request; closes it when there is no room.
+/// The gateway, as this crate sees it: it takes over connections that have become WebSockets.
+pub trait SessionGateway: Send + Sync + 'static {
+    /// Takes over the connection, with the bytes that were read beyond the request. Closes it when the gateway is full.
     fn adopt(&self, carrier: Carrier, already_read: Vec<u8>, origin: Origin);
 
-    /// What sessions there are, by those who hold their connections.
+    /// The sessions whose connections this process and its gateways hold.
     fn truth(&self) -> Arc<dyn SessionTruth>;
 
-    /// Whether there is room now: who would find none is told so before the upgrade.
+    /// Whether the gateway has room for one more connection; without room the upgrade is refused.
     fn has_room(&self) -> bool;
 }
 
 /// Copies the data folder while it is in use.
-pub trait BackUp: Send + Sync + 'static {
-    /// Writes a consistent copy to a folder that does not exist yet; answers with its size in bytes.
+pub trait OnlineBackup: Send + Sync + 'static {
+    /// Writes a consistent copy to a folder that does not exist yet. Returns the copy's size in bytes.
+    ///
+    /// # Errors
+    /// The copy could not be written; the text says why.
     fn back_up(&self, folder: &std::path::Path) -> Result<u64, String>;
 }
 
-/// Reads from the store that run at once, of those that [`ApiConfig::reads_max`] lets in; the others wait for their turn.
-pub const READS_RUNNING: usize = 16;
-/// Lists of users are up to 80 MB, held while they are read.
+/// Reads from the store that run at once. Further ones wait, up to [`ApiConfig::reads_max`].
+pub const CONCURRENT_READS_MAX: usize = 16;
+/// Uploads of lists of users at once: each is up to 80 MiB, held in memory while it is read.
 const UPLOADS_MAX: usize = 2;
 
-/// Connections beyond the limit, on which only health and metrics are asked for: they must be seen when it matters.
+/// Connections beyond the limit, on which only health and metrics are answered: operators need those most when the server is
+/// full.
 pub const CONNECTIONS_RESERVED: usize = 32;
 
-/// Settings of the door.
+/// Settings of the HTTP API.
 #[derive(Debug, Clone)]
 pub struct ApiConfig {
-    /// Open HTTP connections; one that became a WebSocket counts no more. Full: the oldest that is idle and has shown no credential
-    /// gives way; without one 503 and closed.
+    /// Open HTTP connections; one that became a WebSocket no longer counts. Full: the longest idle connection without an accepted
+    /// credential is closed for the next; without such a connection the next gets 503 and is closed.
     pub connections_max: usize,
-    /// Of these, those of one address (of IPv6: one /64); 0: half of them, and all for this machine's own. Full: as above, among its own.
+    /// Of these, connections of one address (IPv6: of one /64); 0: half of them, and all for this machine itself. Full: as above, among
+    /// that address's own.
     pub connections_per_address_max: usize,
-    /// A connection that has shown no credential may be idle for so long before it gives way to another.
-    pub stranger_idle_min: Duration,
-    /// What all request bodies that are being read hold in memory, in bytes. Full: refused with `queue_full`.
+    /// How long a connection without an accepted credential may be idle before it can be closed for another.
+    pub unauthenticated_idle_min: Duration,
+    /// Memory for all request bodies that are being read, in bytes. Full: refused with `queue_full`.
     pub body_bytes_max: usize,
-    /// Reads that run at once. Full: refused with `queue_full`.
+    /// Reads that wait or run at once. Full: refused with `queue_full`.
     pub reads_max: usize,
-    /// Where backups may be written. Absent: none are made on request.
+    /// Where backups may be written. Absent: no backup is made on request.
     pub backup_dir: Option<PathBuf>,
-    /// Whose pages may call from a browser. Absent: nobody's.
+    /// The origins whose pages may call from a browser. Absent: none.
     pub cors: Option<Cors>,
 }
 
@@ -105,7 +110,7 @@ impl Default for ApiConfig {
         ApiConfig {
             connections_max: 20_000,
             connections_per_address_max: 0,
-            stranger_idle_min: Duration::from_secs(1),
+            unauthenticated_idle_min: Duration::from_secs(1),
             body_bytes_max: 256 << 20,
             reads_max: 256,
             backup_dir: None,
@@ -118,34 +123,35 @@ impl ApiConfig {
     fn places(&self) -> PlacesConfig {
         let most = self.connections_max;
         let (of_one_address, of_this_machine) = match self.connections_per_address_max {
-            // What comes from this machine is a reverse proxy, most likely, and not an attack.
+            // Connections from this machine are most likely a reverse proxy's, and not an attack.
             0 => (most.div_ceil(2), most),
             some => (some, some),
         };
-        let (reserve, idle_min) = (CONNECTIONS_RESERVED, self.stranger_idle_min);
+        let (reserve, idle_min) = (CONNECTIONS_RESERVED, self.unauthenticated_idle_min);
         PlacesConfig { most, of_one_address, of_this_machine, reserve, idle_min }
     }
 }
 
-/// What all handlers share.
+/// The HTTP API: what all handlers share.
 pub struct Api {
     pub engine: Arc<Engine>,
     pub keys: ApiKeys,
-    pub tokens: Arc<Tokens>,
-    pub sessions: Arc<dyn Sessions>,
-    pub backup: Option<Arc<dyn BackUp>>,
+    pub tokens: Arc<TokenVerifier>,
+    pub sessions: Arc<dyn SessionGateway>,
+    pub backup: Option<Arc<dyn OnlineBackup>>,
     pub config: ApiConfig,
-    /// Those of connections.
+    /// The limit of connections, and who has them.
     pub(crate) places: Arc<Places>,
-    pub(crate) bodies: Arc<Bodies>,
-    pub(crate) figures: Figures,
-    /// Failed authentications by address. Absent: they are not counted.
+    pub(crate) bodies: Arc<BodyBudget>,
+    pub(crate) http_metrics: HttpMetrics,
+    /// Counts failed authentications by address. Absent: they are not counted.
     pub(crate) throttle: Option<Arc<Throttle>>,
+    /// Reads that wait or run.
     reads: Arc<Semaphore>,
-    reading: Arc<Semaphore>,
-    /// Lists of users, which are large, that are taken at once. Full: refused with `queue_full`.
+    running_reads: Arc<Semaphore>,
+    /// Uploads of lists of users, which are large. Full: refused with `queue_full`.
     pub(crate) uploads: Semaphore,
-    /// Absent: this node does all itself.
+    /// Absent: this node is in no cluster and does everything itself.
     forwarder: Option<Arc<Forwarder>>,
 }
 
@@ -153,15 +159,15 @@ impl Api {
     pub fn new(
         engine: Arc<Engine>,
         keys: ApiKeys,
-        tokens: Arc<Tokens>,
-        sessions: Arc<dyn Sessions>,
-        backup: Option<Arc<dyn BackUp>>,
+        tokens: Arc<TokenVerifier>,
+        sessions: Arc<dyn SessionGateway>,
+        backup: Option<Arc<dyn OnlineBackup>>,
         config: ApiConfig,
     ) -> Self {
-        let [reads, reading] = [config.reads_max, READS_RUNNING].map(|places| Arc::new(Semaphore::new(places)));
+        let [reads, running_reads] = [config.reads_max, CONCURRENT_READS_MAX].map(|max| Arc::new(Semaphore::new(max)));
         let forwarder = Forwarder::of(&engine).map(Arc::new);
-        let (places, bodies) = (Places::new(config.places()), Bodies::new(config.body_bytes_max));
-        let (uploads, figures) = (Semaphore::new(UPLOADS_MAX), Figures::new());
+        let (places, bodies) = (Places::new(config.places()), BodyBudget::new(config.body_bytes_max));
+        let (uploads, http_metrics) = (Semaphore::new(UPLOADS_MAX), HttpMetrics::new());
         Api {
             engine,
             keys,
@@ -171,35 +177,38 @@ impl Api {
             config,
             places,
             bodies,
-            figures,
+            http_metrics,
             throttle: None,
             reads,
-            reading,
+            running_reads,
             uploads,
             forwarder,
         }
     }
 
-    /// Counts failed authentications by address, and has addresses with too many of them wait.
+    /// The same API that counts failed authentications by address, and refuses addresses with too many of them for a while.
     #[must_use]
-    pub fn throttled(mut self, throttle: Arc<Throttle>) -> Self {
+    pub fn with_throttle(mut self, throttle: Arc<Throttle>) -> Self {
         self.throttle = Some(throttle);
         self
     }
 
-    /// Who is calling, by the `Authorization` header.
+    /// The caller that the `Authorization` header names.
+    ///
+    /// # Errors
+    /// `unauthorized` or `token_expired`, or `not_found` if the token's user does not exist.
     pub fn authenticate(&self, headers: &HeaderMap) -> Result<Caller, Refusal> {
         self.authenticate_header(headers.get(header::AUTHORIZATION).map(|credential| credential.as_bytes()))
     }
 
-    /// The same for what needs a scope.
+    /// The same for an operation that needs a scope.
     pub(crate) fn authenticate_for(&self, headers: &HeaderMap, scope: Scope) -> Result<Caller, Refusal> {
         let caller = self.authenticate(headers)?;
         caller.scopes.check(scope)?;
         Ok(caller)
     }
 
-    /// The same, by the header's value.
+    /// The same from the header's value.
     pub(crate) fn authenticate_header(&self, credential: Option<&[u8]>) -> Result<Caller, Refusal> {
         let credential = credential.ok_or_else(|| unauthorized("an API key or a token"))?;
         let secret = bearer(credential)?;
@@ -212,9 +221,9 @@ impl Api {
         Ok(Caller { actor: Actor::User(user), scopes: pass.scopes })
     }
 
-    /// Refuses who has guessed too often. A token is no guess: it is looked at whoever brings it, so that those who share
-    /// an address with somebody who guesses keep their sessions.
-    pub(crate) fn check_origin(&self, origin: Origin, credential: Option<&[u8]>) -> Result<(), Refusal> {
+    /// Refuses a caller from an address with too many failed authentications. Tokens are always verified, since nobody guesses
+    /// a signature: users who share an address with an attacker keep their sessions.
+    pub(crate) fn check_throttle(&self, origin: Origin, credential: Option<&[u8]>) -> Result<(), Refusal> {
         let wait_ms = self.throttle.as_ref().and_then(|throttle| throttle.wait_ms(origin));
         match wait_ms.filter(|_| credential.is_some_and(|credential| !looks_like_token(credential))) {
             Some(wait_ms) => Err(too_many_failures(wait_ms)),
@@ -222,18 +231,22 @@ impl Api {
         }
     }
 
-    /// Counts a failure; answers with what the caller is told if there were too many.
-    pub(crate) fn too_many_failures(&self, origin: Origin) -> Option<Refusal> {
+    /// Counts a failed authentication. Returns a refusal if the address has too many.
+    pub(crate) fn count_auth_failure(&self, origin: Origin) -> Option<Refusal> {
         self.throttle.as_ref().and_then(|throttle| throttle.count_failure(origin)).map(too_many_failures)
     }
 
-    /// Counts a refusal if it was for a credential that is not good. Answers with what the caller is told.
-    pub(crate) fn count_failure(&self, origin: Origin, refusal: Refusal) -> Refusal {
+    /// Counts a refusal if it is a failed authentication. Returns the refusal for the caller: this one, or that the address has
+    /// too many.
+    pub(crate) fn count_if_auth_failure(&self, origin: Origin, refusal: Refusal) -> Refusal {
         let is_failure = refusal.code == ErrorCode::Unauthorized;
-        is_failure.then(|| self.too_many_failures(origin)).flatten().unwrap_or(refusal)
+        is_failure.then(|| self.count_auth_failure(origin)).flatten().unwrap_or(refusal)
     }
 
     /// Runs a read on a thread that may wait for the disk.
+    ///
+    /// # Errors
+    /// `queue_full` if too many reads wait, or the error of the read.
     pub async fn read<T: Send + 'static>(
         &self,
         read: impl FnOnce(&Arc<Engine>) -> Result<T, Refusal> + Send + 'static,
@@ -242,9 +255,9 @@ impl Api {
             let detail = format!("reads at once are limited to {}", self.config.reads_max);
             return Err(Refusal::new(ErrorCode::QueueFull, detail).retry_after(1_000));
         };
-        let turn = self.reading.clone().acquire_owned().await.map_err(|closed| internal(&closed))?;
+        let turn = self.running_reads.clone().acquire_owned().await.map_err(|closed| internal(&closed))?;
         run(self.engine.clone(), move |engine| {
-            // A caller who goes away does not end what was begun: its places are taken until it has ended.
+            // The read goes on when its caller goes away, so the read itself holds the permits.
             let _held = (place, turn);
             read(engine)
         })
@@ -258,7 +271,7 @@ impl Api {
         self.engine.metrics.queue("http_reads", reads_running, self.config.reads_max);
         self.engine.metrics.queue("http_connections", self.places.taken(), self.places.most());
         self.engine.metrics.queue("http_body_bytes", self.bodies.held(), self.bodies.most());
-        self.figures.render(&self.engine.metrics, &self.places)
+        self.http_metrics.render(&self.engine.metrics, &self.places)
     }
 }
 
@@ -282,7 +295,7 @@ fn bearer(credential: &[u8]) -> Result<&str, Refusal> {
         .ok_or_else(|| unauthorized("the scheme Bearer"))
 }
 
-/// Whether it has the three parts of a token.
+/// Whether a credential has the three parts of a token.
 fn looks_like_token(credential: &[u8]) -> bool {
     credential.iter().filter(|byte| **byte == b'.').count() == 2
 }
@@ -296,7 +309,7 @@ fn unauthorized(needs: &str) -> Refusal {
     Refusal::new(ErrorCode::Unauthorized, format!("the Authorization header needs {needs}"))
 }
 
-/// A defect of ours. The log has the cause, the caller only a reference to find it by.
+/// The refusal for a defect of the server. The cause goes to the log; the caller gets only a reference to find it there.
 pub(crate) fn internal(cause: &dyn std::fmt::Display) -> Refusal {
     static COUNT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
     let reference = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);

@@ -1,10 +1,10 @@
 //! Connections: accepted within a limit, served until they end or are asked to.
 
 use crate::{
+    connection_setup::{read_proxy_header, tls_handshake},
+    connection_stream::{ConnectionStream, linger_and_close},
     door::{Door, DoorService},
-    entrance::{read_proxy_header, shake_hands},
-    express::serve_questions,
-    read_ahead::{self, ReadAhead},
+    popup_fast_path::serve_popup_requests,
 };
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -215,7 +215,7 @@ async fn welcome(
             return Err(io::Error::new(io::ErrorKind::QuotaExceeded, "its address has as many connections as it may"));
         }
         let entered = match &config.tls {
-            Some(tls) => Entered::Tls(Box::new(shake_hands(stream, tls.clone()).await?)),
+            Some(tls) => Entered::Tls(Box::new(tls_handshake(stream, tls.clone()).await?)),
             None => Entered::Plain(stream),
         };
         Ok((entered, client))
@@ -241,14 +241,14 @@ async fn serve_one(
     stopped: watch::Receiver<bool>,
 ) -> io::Result<()> {
     if door.is_of_health() {
-        Box::pin(converse(ReadAhead::new(Vec::new(), stream, stopped.clone()), door, stopped)).await;
+        Box::pin(converse(ConnectionStream::new(Vec::new(), stream, stopped.clone()), door, stopped)).await;
         return Ok(());
     }
     let told = Box::pin(told_to_stop(stopped.clone()));
     // Boxed: a connection that only ever asks about popups does not pay for the size.
-    match serve_questions(&mut stream, (door.api(), door.origin()), standing, HEAD_TIMEOUT, told).await? {
-        Some(read) => Box::pin(converse(ReadAhead::new(read, stream, stopped.clone()), door, stopped)).await,
-        None => Box::pin(read_ahead::close(stream, &stopped)).await,
+    match serve_popup_requests(&mut stream, (door.api(), door.origin()), standing, HEAD_TIMEOUT, told).await? {
+        Some(read) => Box::pin(converse(ConnectionStream::new(read, stream, stopped.clone()), door, stopped)).await,
+        None => Box::pin(linger_and_close(stream, &stopped)).await,
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Every refusal as RFC 9457 problem details, with a stable code.
+//! Refusals as RFC 9457 problem details, with a stable code.
 
 use axum::{
     body::Body,
@@ -10,20 +10,20 @@ use tidings_protocol::{
     http::Problem,
 };
 
-/// The media type of an error's body.
+/// The media type of problem details.
 pub const PROBLEM_JSON: &str = "application/problem+json";
 
-/// A refusal on its way to an HTTP caller.
+/// A refusal as an HTTP response.
 #[derive(Debug)]
-pub struct Refused(pub Refusal);
+pub struct RefusalResponse(pub Refusal);
 
-impl From<Refusal> for Refused {
+impl From<Refusal> for RefusalResponse {
     fn from(refusal: Refusal) -> Self {
-        Refused(refusal)
+        RefusalResponse(refusal)
     }
 }
 
-/// The problem that a refusal is told as.
+/// The problem details of a refusal.
 pub fn problem(refusal: &Refusal) -> Problem {
     let status = refusal.code.http_status();
     Problem {
@@ -45,9 +45,9 @@ fn title(code: ErrorCode) -> String {
     title
 }
 
-impl IntoResponse for Refused {
+impl IntoResponse for RefusalResponse {
     fn into_response(self) -> Response<Body> {
-        let Refused(refusal) = self;
+        let RefusalResponse(refusal) = self;
         let body = serde_json::to_vec(&problem(&refusal)).unwrap_or_default();
         let mut response = Response::new(Body::from(body));
         let status = StatusCode::from_u16(refusal.code.http_status());
@@ -55,13 +55,13 @@ impl IntoResponse for Refused {
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(PROBLEM_JSON));
         if let Some(ms) = refusal.retry_after_ms {
-            // Whole seconds are all that the header can say; rounded up, so that nobody comes early.
+            // The header holds whole seconds; rounded up, so that nobody retries too early.
             headers.insert(header::RETRY_AFTER, HeaderValue::from(ms.div_ceil(1_000).max(1)));
         }
         if refusal.code.http_status() == 401 {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
-        // The door counts refusals by their codes on the way out.
+        // Read on the way out, where refusals are counted by code.
         response.extensions_mut().insert(refusal.code);
         response
     }

@@ -14,7 +14,7 @@ use tidings_listen::proxy::Proxies;
 
 /// Whoever is idle gives way without delay.
 fn at_once() -> ApiConfig {
-    ApiConfig { stranger_idle_min: Duration::ZERO, ..ApiConfig::default() }
+    ApiConfig { unauthenticated_idle_min: Duration::ZERO, ..ApiConfig::default() }
 }
 
 fn connect(address: SocketAddr) -> TcpStream {

@@ -3,7 +3,7 @@
 use crate::settings::Settings;
 use anyhow::{Context, Result};
 use std::{path::Path, sync::Arc};
-use tidings_api::BackUp;
+use tidings_api::OnlineBackup;
 use tidings_engine::{cluster::log::CommitLog, store::Store};
 use tidings_store::{EmbeddedStore, PostgresStore};
 
@@ -11,7 +11,7 @@ use tidings_store::{EmbeddedStore, PostgresStore};
 pub(crate) struct OpenedStore {
     pub(crate) store: Arc<dyn Store>,
     /// Present for a data folder; a database is backed up with its own tools.
-    pub(crate) backup: Option<Arc<dyn BackUp>>,
+    pub(crate) backup: Option<Arc<dyn OnlineBackup>>,
     /// Present for a database: the commits of all nodes on it.
     pub(crate) log: Option<Arc<dyn CommitLog>>,
 }
@@ -34,7 +34,7 @@ pub(crate) fn open(settings: &Settings) -> Result<OpenedStore> {
 /// The data folder as the HTTP API sees it.
 struct EmbeddedBackup(Arc<EmbeddedStore>);
 
-impl BackUp for EmbeddedBackup {
+impl OnlineBackup for EmbeddedBackup {
     fn back_up(&self, folder: &Path) -> Result<u64, String> {
         self.0.backup(folder).map(|made| made.bytes).map_err(|error| error.to_string())
     }

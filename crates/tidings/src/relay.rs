@@ -14,7 +14,7 @@ use prometheus_client::{
     metrics::gauge::ConstGauge,
 };
 use std::{net::SocketAddr, sync::Arc, time::Duration};
-use tidings_api::{exposition::in_asked_format, figures::render};
+use tidings_api::{exposition::in_accepted_format, metrics::render};
 use tidings_engine::{Engine, cluster::nodes::ClusterNodes, metrics::Metrics};
 use tidings_gateway::{
     door::Host,
@@ -70,7 +70,7 @@ fn operations(relay: Arc<Relay>, metrics: Arc<Metrics>) -> Router {
         if relay.is_attached() { (StatusCode::OK, "ready") } else { (StatusCode::SERVICE_UNAVAILABLE, "not attached") }
     };
     Router::new()
-        .route("/metrics", get(move |headers: HeaderMap| async move { in_asked_format(&headers, render(&metrics)) }))
+        .route("/metrics", get(move |headers: HeaderMap| async move { in_accepted_format(&headers, render(&metrics)) }))
         .route("/healthz", get(|| async { "alive" }))
         .route("/readyz", get(ready))
 }

@@ -24,7 +24,8 @@ pub(crate) const LISTENING_FILE: &str = "listening";
 const BLOCKING_THREADS_MAX: usize = 64;
 // Binds find a free thread even while HTTP, sessions and popups use all the threads that they may.
 const _: () = assert!(
-    BLOCKING_THREADS_MAX > tidings_gateway::SESSION_READS_RUNNING + tidings_api::READS_RUNNING + popups::LOOKING_UP_MAX
+    BLOCKING_THREADS_MAX
+        > tidings_gateway::SESSION_READS_RUNNING + tidings_api::CONCURRENT_READS_MAX + popups::LOOKING_UP_MAX
 );
 /// When a stop is this much over its deadline, the process exits.
 const STOP_GRACE: Duration = Duration::from_secs(5);

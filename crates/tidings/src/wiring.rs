@@ -4,8 +4,8 @@ use crate::{join_cluster, listeners::Listeners, open_store, relay, settings::Set
 use anyhow::{Context, Result};
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 use tidings_api::{
-    Api, Sessions,
-    auth::{ApiKeys, NodeTokens, Tokens, remote::RemoteKeys},
+    Api, SessionGateway,
+    auth::{ApiKeys, NodeTokenSigner, TokenVerifier, remote_keys::RemoteKeys},
     door::Door,
 };
 use tidings_engine::{
@@ -55,16 +55,16 @@ impl Server {
             .as_ref()
             .map(|file| std::fs::read_to_string(file).with_context(|| format!("reading {}", file.display())));
         let throttle = context.throttle.clone();
-        let tokens = Tokens::new(settings.token_key.as_deref(), key_set.transpose()?.as_deref())?;
-        let mut tokens = tokens.held_to(settings.token_rules()?);
+        let tokens = TokenVerifier::new(settings.token_key.as_deref(), key_set.transpose()?.as_deref())?;
+        let mut tokens = tokens.with_rules(settings.token_rules()?);
         if let Some(url) = &settings.tokens.jwks_url {
             let remote = RemoteKeys::new(url, Duration::from_secs(settings.tokens.jwks_refresh_s.max(1)));
             let remote = remote.context("[tokens] jwks_url")?;
             remote.start();
-            tokens.fetch_from(remote);
+            tokens.use_remote_keys(remote);
         }
-        let nodes = settings.cluster.secret.as_deref().filter(|_| engine.cluster.is_some()).map(NodeTokens::new);
-        nodes.iter().for_each(|nodes| tokens.trust(nodes));
+        let nodes = settings.cluster.secret.as_deref().filter(|_| engine.cluster.is_some()).map(NodeTokenSigner::new);
+        nodes.iter().for_each(|nodes| tokens.trust_nodes(nodes));
         let tokens = Arc::new(tokens);
         let gateway =
             prepared.start(engine.clone(), receivers, Arc::new(GatewayTokens(tokens.clone(), throttle.clone())))?;
@@ -76,8 +76,8 @@ impl Server {
             backup,
             settings.api_config()?,
         )
-        .throttled(throttle);
-        nodes.into_iter().for_each(|nodes| api.let_sessions_ask(nodes));
+        .with_throttle(throttle);
+        nodes.into_iter().for_each(|nodes| api.connect_sessions_to_leader(nodes));
         let mut relay = None;
         let host = |addresses: &[SocketAddr]| -> Result<Arc<dyn Host>> {
             relay = relay::start_for_leader(settings, &engine, addresses)?;
@@ -181,7 +181,7 @@ fn interval_from_now(interval: Duration) -> tokio::time::Interval {
 /// The gateway as the HTTP API sees it.
 struct GatewaySessions(Arc<Gateway>);
 
-impl Sessions for GatewaySessions {
+impl SessionGateway for GatewaySessions {
     fn adopt(&self, carrier: Carrier, already_read: Vec<u8>, origin: Origin) {
         if !self.0.adopt(carrier, tidings_gateway::Door::WebSocket, already_read, origin) {
             tracing::debug!("no room for another connection");
@@ -198,7 +198,7 @@ impl Sessions for GatewaySessions {
 }
 
 /// The HTTP API's token verifier as the gateway sees it.
-struct GatewayTokens(Arc<Tokens>, Arc<Throttle>);
+struct GatewayTokens(Arc<TokenVerifier>, Arc<Throttle>);
 
 impl VerifyToken for GatewayTokens {
     fn verify(&self, token: &str) -> Result<Pass, Refusal> {

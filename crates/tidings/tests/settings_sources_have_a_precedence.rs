@@ -23,7 +23,7 @@ fn flags_override_variables_override_the_file() {
         text(&output.stdout).trim().to_owned()
     };
     let signed_with = |token: &str, key: &str| {
-        let tokens = tidings_api::auth::Tokens::new(Some(key), None).unwrap();
+        let tokens = tidings_api::auth::TokenVerifier::new(Some(key), None).unwrap();
         tokens.verify(token).is_ok_and(|pass| pass.user == "alice")
     };
     assert!(signed_with(&token(None, None), "of the file"));

@@ -1,4 +1,4 @@
-//! What a token says: RFC 7515's compact form and RFC 7519's claims, read strictly.
+//! Parsing tokens: RFC 7515's compact form and RFC 7519's claims, read strictly.
 
 use super::invalid;
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
@@ -8,7 +8,7 @@ use serde_json::Value;
 use tidings_engine::pass::Scopes;
 use tidings_protocol::error::Refusal;
 
-/// Numbers beyond this are not exact as JSON, and no time.
+/// The largest time: numbers beyond are not exact in JSON.
 const SECONDS_MAX: f64 = 9_007_199_254_740_991.0;
 
 pub(super) fn to_base64(bytes: &[u8]) -> String {
@@ -24,7 +24,7 @@ pub(super) struct Header {
     pub(super) alg: String,
     #[serde(default)]
     pub(super) kid: Option<String>,
-    /// Extensions that whoever verifies must understand; we understand none.
+    /// Extensions that a verifier must understand; this one understands none.
     #[serde(default)]
     crit: Option<IgnoredAny>,
     /// RFC 7797: a payload that is not encoded.
@@ -32,10 +32,10 @@ pub(super) struct Header {
     b64: Option<bool>,
 }
 
-/// A token taken apart. Nothing of it is believed until its signature was found good.
+/// A parsed token. None of its claims may be used before its signature is verified.
 pub(super) struct Jwt<'a> {
     header: Header,
-    /// Header and claims as they are signed.
+    /// Header and claims in base64, which the signature covers.
     signed: &'a str,
     claims: &'a str,
     signature: Vec<u8>,
@@ -84,7 +84,7 @@ impl<'a> Jwt<'a> {
     }
 }
 
-/// Claims as they stand; each is checked when it is asked for.
+/// The claims as JSON; each is checked when it is read.
 #[derive(Deserialize)]
 pub(super) struct Claims {
     sub: Option<Value>,
@@ -105,7 +105,7 @@ impl Claims {
         }
     }
 
-    /// In milliseconds since 1970 UTC, like all times here.
+    /// In milliseconds since 1970 UTC, like the other times.
     pub(super) fn exp(&self) -> Result<u64, Refusal> {
         time("exp", self.exp.as_ref())?.ok_or_else(|| invalid("it has no `exp`"))
     }
@@ -118,7 +118,7 @@ impl Claims {
         time("iat", self.iat.as_ref())
     }
 
-    /// Whether a claim names one of those that are wanted, if any are.
+    /// Checks that `aud` or `iss` names one of the wanted values, if there are any.
     pub(super) fn check_names(&self, claim: &str, wanted: &[String]) -> Result<(), Refusal> {
         if wanted.is_empty() {
             return Ok(());
@@ -138,7 +138,7 @@ impl Claims {
         }
     }
 
-    /// Words with spaces between them (RFC 8693, 4.2), or a list of words. Absent: none were given.
+    /// `scope` is a string of words with spaces between them (RFC 8693, 4.2), or a list of words. `None`: the claim is absent.
     pub(super) fn scopes(&self) -> Result<Option<Scopes>, Refusal> {
         let wrong = || invalid("`scope` is neither a text nor a list of texts");
         match &self.scope {

@@ -1,4 +1,4 @@
-//! Public keys that tokens are signed with, each for the one algorithm that it is for: RFC 7517's key sets.
+//! Public keys that verify tokens, from the key sets of RFC 7517. Each key verifies one algorithm only.
 
 use super::jwt::{Jwt, from_base64};
 use ring::signature::{
@@ -7,9 +7,9 @@ use ring::signature::{
 use serde::Deserialize;
 use std::collections::HashMap;
 
-/// Keys of one set. A set of more is refused: each token without a `kid` may be held against all of them.
+/// Keys of one set. A larger set is refused: a token without `kid` is checked against all of them.
 pub(super) const KEYS_MAX: usize = 100;
-/// Bytes of an RSA key's number: what is verified is from 2,048 to 8,192 bits.
+/// The length of an RSA modulus, in bytes: keys have from 2,048 to 8,192 bits.
 const RSA_BYTES: std::ops::RangeInclusive<usize> = 256..=1_024;
 
 /// A key set that cannot be used.
@@ -57,7 +57,7 @@ impl PublicKey {
     }
 }
 
-/// A key of a set as it stands there.
+/// A key as the set's JSON has it.
 #[derive(Deserialize)]
 struct Jwk {
     kty: String,
@@ -79,7 +79,7 @@ struct Jwks {
 }
 
 impl Jwk {
-    /// `None`: a key of another kind or for another purpose, which is no mistake.
+    /// `None`: a key of another kind or for another purpose, which a set may hold.
     fn public_key(&self) -> Result<Option<PublicKey>, &'static str> {
         let is_for_signatures = self.usage.as_deref().is_none_or(|usage| usage == "sig")
             && self.key_ops.as_ref().is_none_or(|operations| operations.iter().any(|one| one == "verify"));
@@ -91,7 +91,7 @@ impl Jwk {
             ("RSA", _) => {
                 let mut n = bytes(&self.n, "`n` is not base64url")?;
                 let e = bytes(&self.e, "`e` is not base64url")?;
-                // Some write a sign that the number does not have.
+                // Some libraries write a leading zero byte, as for a signed number.
                 n.drain(..n.iter().take_while(|byte| **byte == 0).count());
                 if !RSA_BYTES.contains(&n.len()) {
                     return Err("an RSA key has from 2,048 to 8,192 bits");
@@ -112,15 +112,15 @@ impl Jwk {
                 }
                 PublicKey::Ed25519(x)
             }
-            // Other curves are not taken, and a secret has no place in a public set.
+            // Other curves are not supported, and a secret has no place in a public set.
             _ => return Ok(None),
         };
-        // A key that is for another algorithm of its kind (PS256, say) is for no token of ours.
+        // A key for another algorithm of its kind (PS256, say) verifies no token that we accept.
         Ok(self.alg.as_deref().is_none_or(|algorithm| key.is_for(algorithm)).then_some(key))
     }
 }
 
-/// Keys by their ids, and those that have none.
+/// Keys by their ids, and keys without an id.
 #[derive(Default)]
 pub(super) struct KeySet {
     by_id: HashMap<String, Vec<PublicKey>>,
@@ -128,13 +128,13 @@ pub(super) struct KeySet {
 }
 
 impl KeySet {
-    /// A set that an operator wrote: whatever is wrong with it is told.
-    pub(super) fn of_file(text: &str) -> Result<KeySet, KeySetError> {
+    /// Reads a set that an operator wrote: any unusable key is an error.
+    pub(super) fn from_file(text: &str) -> Result<KeySet, KeySetError> {
         KeySet::read(text.as_bytes(), |id, why| Err(KeySetError::Key(id.into(), why)))
     }
 
-    /// A set that another service publishes: a key that cannot be used does not make the others useless.
-    pub(super) fn of_service(text: &[u8]) -> Result<KeySet, KeySetError> {
+    /// Reads a set that another service publishes: unusable keys are left out.
+    pub(super) fn from_service(text: &[u8]) -> Result<KeySet, KeySetError> {
         KeySet::read(text, |id, why| {
             tracing::warn!(key = id, why, "a key of the fetched key set is left out");
             Ok(())
@@ -172,13 +172,13 @@ impl KeySet {
         self.by_id.is_empty() && self.unnamed.is_empty()
     }
 
-    /// Whether a key that the token names is here, or any that it may mean without naming one.
+    /// Whether the set has the key with this id; without an id, whether it has any key.
     pub(super) fn knows(&self, id: Option<&str>) -> bool {
         id.map_or(!self.is_empty(), |id| self.by_id.contains_key(id))
     }
 
-    /// Whether one of the keys that the token may mean has signed it: the one that it names, and those without a name;
-    /// for a token that names none, any.
+    /// Whether a key of the set has signed the token: the key that the token names or a key without an id; for a token that
+    /// names no key, any.
     pub(super) fn verify(&self, token: &Jwt<'_>) -> bool {
         let header = token.header();
         let mut named: Box<dyn Iterator<Item = &PublicKey>> = match &header.kid {

@@ -1,11 +1,11 @@
 //! Who is calling: an app server by its API key, or a user by a token that the app has signed.
 //!
-//! In reading order: [`Tokens`] (which keys and rules a token is held to), `jwt` (what a token says), `keys` (what it is
-//! signed with), [`remote`] (keys that are fetched by URL).
+//! In reading order: [`TokenVerifier`] (the keys and rules that tokens are checked against), `jwt` (parsing tokens), `keys`
+//! (public keys), [`remote_keys`] (keys that are fetched by URL).
 
 mod jwt;
 mod keys;
-pub mod remote;
+pub mod remote_keys;
 #[cfg(test)]
 mod tests;
 
@@ -13,7 +13,7 @@ pub use keys::KeySetError;
 
 use jwt::Jwt;
 use keys::KeySet;
-use remote::{Found, RemoteKeys};
+use remote_keys::{RemoteKeys, RemoteVerdict};
 use ring::hmac;
 use serde::Serialize;
 use std::{sync::Arc, time::SystemTime, time::UNIX_EPOCH};
@@ -21,9 +21,9 @@ use subtle::ConstantTimeEq;
 use tidings_engine::pass::{Pass, Scopes};
 use tidings_protocol::error::{ErrorCode, Refusal};
 
-/// Two clocks may differ by this much before a fresh token counts as expired.
+/// How much the clocks of the signer and this server may differ.
 const CLOCK_SKEW_MS: u64 = 5_000;
-/// A token that says that it was issued later than this from now says it in another unit, or to outlive a revocation.
+/// How far `iat` may lie ahead. A later one is in another unit, or is meant to outlive a revocation.
 const ISSUED_AHEAD_MS_MAX: u64 = 5 * 60 * 1_000;
 /// A token longer than this is refused unread.
 const TOKEN_BYTES_MAX: usize = 8 * 1024;
@@ -33,7 +33,7 @@ const TOKEN_BYTES_MAX: usize = 8 * 1024;
 pub struct ApiKeys(Vec<String>);
 
 impl ApiKeys {
-    /// Empty keys are left out: an unset variable must not open the door.
+    /// Leaves out empty keys: an unset variable must not let everybody in.
     pub fn new(keys: impl IntoIterator<Item = String>) -> Self {
         ApiKeys(keys.into_iter().filter(|key| !key.is_empty()).collect())
     }
@@ -42,7 +42,7 @@ impl ApiKeys {
         self.0.is_empty()
     }
 
-    /// Compares with every key in full, so that the time taken says nothing about how close a guess was.
+    /// Compares with every key in full, so that the time taken does not show how close a guess was.
     pub fn contain(&self, key: &str) -> bool {
         let found =
             self.0.iter().fold(subtle::Choice::from(0), |found, known| found | known.as_bytes().ct_eq(key.as_bytes()));
@@ -50,16 +50,16 @@ impl ApiKeys {
     }
 }
 
-/// What a token must say to be taken.
+/// What a token must claim to be accepted.
 #[derive(Debug, Clone)]
 pub struct TokenRules {
-    /// `aud` names one of these. Empty: it is not looked at.
+    /// `aud` must name one of these. Empty: `aud` is not checked.
     pub audience: Vec<String>,
-    /// `iss` is one of these. Empty: it is not looked at.
+    /// `iss` must be one of these. Empty: `iss` is not checked.
     pub issuer: Vec<String>,
-    /// `exp` lies no further ahead, in seconds.
+    /// How far `exp` may lie ahead, in seconds.
     pub lifetime_s_max: u64,
-    /// What a token without `scope` allows.
+    /// The scopes of a token without `scope`.
     pub default_scopes: Scopes,
 }
 
@@ -76,24 +76,24 @@ impl Default for TokenRules {
 
 /// Verifies user tokens: JWTs with `sub` (the user's id) and `exp`.
 #[derive(Default)]
-pub struct Tokens {
+pub struct TokenVerifier {
     rules: TokenRules,
-    /// Of HS256. A public key is never taken for it: keys are kept by their kinds.
-    shared: Option<hmac::Key>,
-    /// Nodes of this cluster sign with it.
-    nodes: Option<hmac::Key>,
+    /// The key of HS256. Public keys are kept apart from it, so that none can be used as this secret.
+    shared_key: Option<hmac::Key>,
+    /// The key that nodes of this cluster sign with.
+    node_key: Option<hmac::Key>,
     keys: KeySet,
     remote: Option<Arc<RemoteKeys>>,
 }
 
-/// Names the key that nodes sign with.
+/// The `kid` of the key that nodes sign with.
 const NODES_KEY_ID: &str = "tidings-nodes";
-/// As long as a request from node to node may be on its way, in seconds.
+/// The lifetime of a node's token, in seconds: as long as a request from node to node may take.
 const NODE_TOKEN_S: u64 = 60;
 
-/// Tokens that one node of a cluster signs for another: a user whose session it holds asks something that the other answers.
+/// Signs the tokens with which one node of a cluster calls another, for a user whose session it holds.
 #[derive(Clone)]
-pub struct NodeTokens {
+pub struct NodeTokenSigner {
     key: hmac::Key,
 }
 
@@ -103,12 +103,12 @@ struct NodeClaims<'a> {
     exp: u64,
 }
 
-impl NodeTokens {
+impl NodeTokenSigner {
     /// `secret`: that of the cluster.
     pub fn new(secret: &str) -> Self {
-        // Not the secret itself: what is signed for one purpose is of no use for another.
+        // A key derived from the secret: a signature made for another purpose is no token.
         let text = format!("{NODES_KEY_ID} {secret}");
-        NodeTokens { key: hmac::Key::new(hmac::HMAC_SHA256, text.as_bytes()) }
+        NodeTokenSigner { key: hmac::Key::new(hmac::HMAC_SHA256, text.as_bytes()) }
     }
 
     pub(crate) fn sign(&self, user: &str) -> Result<String, serde_json::Error> {
@@ -126,38 +126,46 @@ fn now_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
-impl Tokens {
+impl TokenVerifier {
     /// `secret`: of HS256 tokens. `key_set`: the text of a JWKS with the public keys of RS256, ES256 and EdDSA tokens.
+    ///
+    /// # Errors
+    /// The key set cannot be read, or a key of it cannot be used.
     pub fn new(secret: Option<&str>, key_set: Option<&str>) -> Result<Self, KeySetError> {
-        let shared = secret
+        let shared_key = secret
             .filter(|secret| !secret.is_empty())
             .map(|secret| hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes()));
-        let keys = key_set.map(KeySet::of_file).transpose()?.unwrap_or_default();
-        Ok(Tokens { shared, keys, ..Tokens::default() })
+        let keys = key_set.map(KeySet::from_file).transpose()?.unwrap_or_default();
+        Ok(TokenVerifier { shared_key, keys, ..TokenVerifier::default() })
     }
 
+    /// The same verifier with these rules.
     #[must_use]
-    pub fn held_to(mut self, rules: TokenRules) -> Self {
+    pub fn with_rules(mut self, rules: TokenRules) -> Self {
         self.rules = rules;
         self
     }
 
-    /// Also takes what nodes of the cluster sign for users whose sessions they hold.
-    pub fn trust(&mut self, nodes: &NodeTokens) {
-        self.nodes = Some(nodes.key.clone());
+    /// Also accepts the tokens that nodes of the cluster sign for users whose sessions they hold.
+    pub fn trust_nodes(&mut self, nodes: &NodeTokenSigner) {
+        self.node_key = Some(nodes.key.clone());
     }
 
-    /// Also takes tokens by keys that are fetched.
-    pub fn fetch_from(&mut self, remote: Arc<RemoteKeys>) {
+    /// Also accepts tokens that are signed with keys that are fetched by URL.
+    pub fn use_remote_keys(&mut self, remote: Arc<RemoteKeys>) {
         self.remote = Some(remote);
     }
 
     /// Whether any token could be valid.
     pub fn is_empty(&self) -> bool {
-        self.shared.is_none() && self.keys.is_empty() && self.remote.is_none()
+        self.shared_key.is_none() && self.keys.is_empty() && self.remote.is_none()
     }
 
-    /// What the token allows. `token_expired` when only its time is over, `unauthorized` for all else.
+    /// The user and the scopes of a token.
+    ///
+    /// # Errors
+    /// `token_expired` if the token is good but for `exp`, `node_unavailable` while its key is being fetched, `limit_exceeded` if it
+    /// is too long, `unauthorized` otherwise.
     pub fn verify(&self, token: &str) -> Result<Pass, Refusal> {
         self.verify_at(token, now_ms())
     }
@@ -170,7 +178,7 @@ impl Tokens {
         let of_node = self.check_signature(&token)?;
         let claims = token.claims()?;
         let expires_at = claims.exp()?;
-        // Told before anything else that is wrong: a new token is what mends it.
+        // Checked before the other claims: the client can mend an expired token by itself, with a new one.
         if now_ms >= expires_at.saturating_add(CLOCK_SKEW_MS) {
             return Err(Refusal::new(ErrorCode::TokenExpired, "the token has expired (`exp`); get a new one"));
         }
@@ -210,28 +218,28 @@ impl Tokens {
         Ok(())
     }
 
-    /// Whether one of our keys signed it; the flag says that it was a node's.
+    /// Checks that one of our keys signed the token. Returns whether it was the key of the cluster's nodes.
     fn check_signature(&self, token: &Jwt<'_>) -> Result<bool, Refusal> {
         let wrong = || invalid("it is signed by none of our keys");
         let header = token.header();
         let id = header.kid.as_deref();
         if header.alg == "HS256" {
-            if let Some(nodes) = self.nodes.as_ref().filter(|_| id == Some(NODES_KEY_ID)) {
-                return token.is_by_secret(nodes).then_some(true).ok_or_else(wrong);
+            if let Some(node_key) = self.node_key.as_ref().filter(|_| id == Some(NODES_KEY_ID)) {
+                return token.is_by_secret(node_key).then_some(true).ok_or_else(wrong);
             }
-            let is_good = self.shared.as_ref().is_some_and(|key| token.is_by_secret(key));
+            let is_good = self.shared_key.as_ref().is_some_and(|key| token.is_by_secret(key));
             return is_good.then_some(false).ok_or_else(wrong);
         }
         if self.keys.verify(token) {
             return Ok(false);
         }
         match self.remote.as_ref().map(|remote| remote.verify(token)) {
-            Some(Found::Good) => Ok(false),
-            Some(Found::Later { after_ms }) => {
+            Some(RemoteVerdict::Valid) => Ok(false),
+            Some(RemoteVerdict::RetryLater { after_ms }) => {
                 let why = "the token's key is not known yet: the key set is being fetched; try again";
                 Err(Refusal::new(ErrorCode::NodeUnavailable, why).retry_after(after_ms))
             }
-            Some(Found::Wrong) | None => Err(wrong()),
+            Some(RemoteVerdict::Invalid) | None => Err(wrong()),
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Signatures are judged by the examples of the standards: whoever wrote those has not seen this code. What else a token
-//! says is signed by HMAC of another library. Tokens that other languages' libraries sign: `interop/tokens`.
+//! Signatures are tested with the examples of the RFCs, which are independent of this code. For tests of claims, another HMAC
+//! library signs the tokens. `interop/tokens` tests tokens that libraries of other languages sign.
 #![allow(clippy::unwrap_used)]
 
 use super::*;
@@ -11,15 +11,15 @@ const SECRET: &str = "a secret of the app that is long enough";
 /// 2100-01-01, in seconds.
 const NOW_S: u64 = 4_102_444_800;
 
-fn verify_by(tokens: &Tokens, token: &str) -> Result<Pass, Refusal> {
+fn verify_by(tokens: &TokenVerifier, token: &str) -> Result<Pass, Refusal> {
     tokens.verify_at(token, NOW_S * 1_000)
 }
 
-fn tokens() -> Tokens {
-    Tokens::new(Some(SECRET), None).unwrap()
+fn tokens() -> TokenVerifier {
+    TokenVerifier::new(Some(SECRET), None).unwrap()
 }
 
-fn code(tokens: &Tokens, token: &str) -> Result<String, ErrorCode> {
+fn code(tokens: &TokenVerifier, token: &str) -> Result<String, ErrorCode> {
     verify_by(tokens, token).map(|pass| pass.user).map_err(|refusal| refusal.code)
 }
 
@@ -106,7 +106,7 @@ fn a_time_in_milliseconds_is_refused_with_a_hint() {
     let refused = refusal(json!({"sub": "alice", "exp": NOW_S + 600, "iat": NOW_S * 1_000}));
     assert!(refused.detail.contains("`iat`") && refused.detail.contains("milliseconds"), "{}", refused.detail);
     let rules = TokenRules { lifetime_s_max: 3_600, ..TokenRules::default() };
-    let short = tokens().held_to(rules);
+    let short = tokens().with_rules(rules);
     let token = |exp: u64| sign_claims(SECRET, &json!({"sub": "alice", "exp": exp, "iat": NOW_S - 60}));
     assert_eq!(code(&short, &token(NOW_S + 3_600)).as_deref(), Ok("alice"));
     assert_eq!(code(&short, &token(NOW_S + 3_606)), Err(ErrorCode::Unauthorized));
@@ -121,7 +121,7 @@ fn audience_and_issuer_must_match_the_settings() {
         issuer: vec!["https://id.example".into()],
         ..TokenRules::default()
     };
-    let held = tokens().held_to(rules);
+    let held = tokens().with_rules(rules);
     let check = |aud: Value, iss: Value, good: bool| {
         let claims = json!({"sub": "alice", "exp": NOW_S + 600, "aud": aud, "iss": iss});
         assert_eq!(code(&held, &sign_claims(SECRET, &claims)).is_ok(), good, "{claims}");
@@ -141,8 +141,8 @@ fn audience_and_issuer_must_match_the_settings() {
 #[test]
 fn a_scope_narrows_what_a_token_allows() {
     let rules = TokenRules { default_scopes: Scopes::NONE.with(Scope::Read), ..TokenRules::default() };
-    let narrow = tokens().held_to(rules);
-    let scopes = |tokens: &Tokens, scope: Option<Value>| {
+    let narrow = tokens().with_rules(rules);
+    let scopes = |tokens: &TokenVerifier, scope: Option<Value>| {
         let mut claims = json!({"sub": "alice", "exp": NOW_S + 600});
         scope.into_iter().for_each(|scope| claims["scope"] = scope);
         verify_by(tokens, &sign_claims(SECRET, &claims)).unwrap().scopes
@@ -156,13 +156,13 @@ fn a_scope_narrows_what_a_token_allows() {
     assert_eq!(scopes(&tokens(), Some(json!([]))), Scopes::NONE);
 }
 
-/// Whether the one key of a set has signed it, whatever it says.
+/// Whether this key has signed the token, whatever the token claims.
 fn is_signed(jwk: &Value, token: &str) -> bool {
-    let set = KeySet::of_file(&json!({ "keys": [jwk] }).to_string()).unwrap();
+    let set = KeySet::from_file(&json!({ "keys": [jwk] }).to_string()).unwrap();
     set.verify(&Jwt::read(token).unwrap())
 }
 
-/// A signature with one of its bits turned is none; neither is one over something else.
+/// Checks that the signature verifies, and does not with one bit flipped, cut short, or over another payload.
 fn check_vector(jwk: &Value, token: &str) {
     assert!(is_signed(jwk, token), "{token}");
     let (signed, signature) = token.rsplit_once('.').unwrap();
@@ -230,19 +230,19 @@ fn a_key_verifies_only_its_own_algorithm_and_key_id() {
     let with = |name: &str, value: Value| {
         let mut key = key.clone();
         key[name] = value;
-        KeySet::of_file(&json!({ "keys": [key, rfc_es256().0] }).to_string()).unwrap()
+        KeySet::from_file(&json!({ "keys": [key, rfc_es256().0] }).to_string()).unwrap()
     };
     let verify = |set: &KeySet| set.verify(&Jwt::read(&token).unwrap());
-    assert!(verify(&with("kid", json!("a"))), "a token without a name may mean any key");
+    assert!(verify(&with("kid", json!("a"))), "a token without a key id may mean any key");
     assert!(verify(&with("use", json!("sig"))) && verify(&with("key_ops", json!(["verify"]))));
     assert!(verify(&with("alg", json!("EdDSA"))) && verify(&with("alg", json!("Ed25519"))));
     assert!(!verify(&with("use", json!("enc"))) && !verify(&with("key_ops", json!(["sign"]))));
     assert!(!verify(&with("alg", json!("ES256"))));
     let set = with("kid", json!("a"));
     assert!(set.knows(Some("a")) && set.knows(None) && !set.knows(Some("b")));
-    // A public key is no secret.
+    // The text of a public key must not work as the secret of HS256.
     let public = key["x"].as_str().unwrap();
-    let tokens = Tokens::new(None, Some(&json!({ "keys": [key] }).to_string())).unwrap();
+    let tokens = TokenVerifier::new(None, Some(&json!({ "keys": [key] }).to_string())).unwrap();
     let claims = json!({"sub": "alice", "exp": NOW_S + 600});
     assert_eq!(code(&tokens, &sign_claims(public, &claims)), Err(ErrorCode::Unauthorized));
 }
@@ -259,17 +259,17 @@ fn a_key_set_without_a_usable_key_is_refused() {
         r#"{"keys":[{"kty":"OKP","crv":"Ed25519","x":"AA"}]}"#,
         r#"{"keys":[7]}"#,
     ] {
-        assert!(Tokens::new(None, Some(bad)).is_err(), "{bad:?}");
+        assert!(TokenVerifier::new(None, Some(bad)).is_err(), "{bad:?}");
     }
     let many: Vec<Value> = (0..101).map(|_| rfc_ed25519().0).collect();
     assert!(matches!(
-        KeySet::of_service(json!({ "keys": many }).to_string().as_bytes()),
+        KeySet::from_service(json!({ "keys": many }).to_string().as_bytes()),
         Err(KeySetError::TooMany(101))
     ));
-    // One that a service publishes is used as far as it can be.
+    // Of a set that a service publishes, the usable keys are used.
     let mixed = json!({ "keys": [{"kty": "RSA", "n": "AQAB", "e": "AQAB"}, 7, rfc_ed25519().0] });
-    assert!(KeySet::of_service(mixed.to_string().as_bytes()).is_ok());
-    assert!(KeySet::of_file(&mixed.to_string()).is_err());
+    assert!(KeySet::from_service(mixed.to_string().as_bytes()).is_ok());
+    assert!(KeySet::from_file(&mixed.to_string()).is_err());
 }
 
 #[test]
@@ -277,21 +277,21 @@ fn an_empty_key_authenticates_nobody() {
     let keys = ApiKeys::new(["".to_owned(), "k1".to_owned(), "k2".to_owned()]);
     assert!(keys.contain("k1") && keys.contain("k2"));
     assert!(!keys.contain("") && !keys.contain("k") && !keys.contain("k11"));
-    assert!(Tokens::new(Some(""), None).unwrap().is_empty());
+    assert!(TokenVerifier::new(Some(""), None).unwrap().is_empty());
     let claims = json!({"sub": "alice", "exp": NOW_S + 600});
-    assert!(verify_by(&Tokens::new(Some(""), None).unwrap(), &sign_claims("", &claims)).is_err());
+    assert!(verify_by(&TokenVerifier::new(Some(""), None).unwrap(), &sign_claims("", &claims)).is_err());
 }
 
 #[test]
 fn only_the_cluster_secret_signs_tokens_between_nodes() {
-    let nodes = NodeTokens::new("of the cluster");
+    let nodes = NodeTokenSigner::new("of the cluster");
     let mut trusting = tokens();
-    trusting.trust(&nodes);
+    trusting.trust_nodes(&nodes);
     let token = nodes.sign("alice").unwrap();
     let pass = trusting.verify(&token).unwrap();
     assert_eq!((pass.user.as_str(), pass.of_node, pass.scopes), ("alice", true, Scopes::ALL));
     assert_eq!(tokens().verify(&token).unwrap_err().code, ErrorCode::Unauthorized, "a server that is alone");
-    // The app's secret is not the nodes', though a token names their key.
+    // A token that names the nodes' key but is signed with the app's secret.
     let claims = json!({"sub": "alice", "exp": NOW_S + 600}).to_string();
     let forged = sign_text(SECRET, r#"{"alg":"HS256","kid":"tidings-nodes"}"#, &claims);
     assert_eq!(code(&trusting, &forged), Err(ErrorCode::Unauthorized));

@@ -1,13 +1,13 @@
 //! Conversations and who is in them.
 
 use super::{
-    Answer, Answered,
+    Answer, AnswerResult,
     ids::ConversationId,
     refusals::{Conflict, Refusals, TakesBody},
 };
 use crate::{
     Api,
-    extract::{Batch, Caller, Ids, Json, Query},
+    extract::{BatchJson, Caller, Json, PathIds, Query},
 };
 use axum::{extract::State, http::StatusCode};
 use serde::Deserialize;
@@ -28,8 +28,8 @@ use tidings_protocol::http::{
 pub(super) async fn create_conversation(
     State(api): State<Arc<Api>>,
     caller: Caller,
-    Json(request): Batch<CreateConversation>,
-) -> Answered<ConversationCard> {
+    Json(request): BatchJson<CreateConversation>,
+) -> AnswerResult<ConversationCard> {
     let scope = match request.kind {
         ConversationKind::Direct => Scope::OpenDirect,
         ConversationKind::Group | ConversationKind::Official => Scope::OpenGroup,
@@ -46,8 +46,8 @@ pub(super) async fn create_conversation(
 pub(super) async fn get_conversation(
     State(api): State<Arc<Api>>,
     caller: Caller,
-    Ids(conversation): Ids<String>,
-) -> Answered<ConversationCard> {
+    PathIds(conversation): PathIds<String>,
+) -> AnswerResult<ConversationCard> {
     let caller = caller.may(Scope::Read)?;
     Ok(Answer::ok(api.read(move |engine| engine.conversation_card(&caller.0, &conversation)).await?))
 }
@@ -60,9 +60,9 @@ pub(super) async fn get_conversation(
 pub(super) async fn update_conversation(
     State(api): State<Arc<Api>>,
     caller: Caller,
-    Ids(conversation): Ids<String>,
+    PathIds(conversation): PathIds<String>,
     Json(request): Json<UpdateConversation>,
-) -> Answered<ConversationCard> {
+) -> AnswerResult<ConversationCard> {
     let caller = caller.may(Scope::OpenGroup)?;
     Ok(Answer::ok(api.engine.update_conversation(&caller.0, &conversation, request).await?))
 }
@@ -75,9 +75,9 @@ pub(super) async fn update_conversation(
 pub(super) async fn change_members(
     State(api): State<Arc<Api>>,
     caller: Caller,
-    Ids(conversation): Ids<String>,
-    Json(request): Batch<ChangeMembers>,
-) -> Answered<MembersChanged> {
+    PathIds(conversation): PathIds<String>,
+    Json(request): BatchJson<ChangeMembers>,
+) -> AnswerResult<MembersChanged> {
     let scope = scope_of(caller.actor(), &request);
     let caller = caller.may(scope)?;
     Ok(Answer::ok(api.engine.change_members(&caller.0, &conversation, request).await?))
@@ -115,9 +115,9 @@ impl Page {
 pub(super) async fn list_members(
     State(api): State<Arc<Api>>,
     caller: Caller,
-    Ids(conversation): Ids<String>,
+    PathIds(conversation): PathIds<String>,
     Query(page): Query<Page>,
-) -> Answered<MemberPage> {
+) -> AnswerResult<MemberPage> {
     let caller = caller.may(Scope::Read)?;
     let read = move |engine: &Arc<tidings_engine::Engine>| {
         engine.members(&caller.0, &conversation, page.after.as_deref(), page.limit())

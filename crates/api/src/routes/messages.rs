@@ -1,14 +1,14 @@
 //! Sending, and reading what was sent.
 
 use super::{
-    Answer, Answered,
+    Answer, AnswerResult,
     ids::ConversationId,
     refusals::{Conflict, Refusals, TakesBody},
 };
 use crate::{
     Api,
-    extract::{Batch, Caller, Ids, Json, Query, read_json},
-    problem::{Refused, problem},
+    extract::{BatchJson, Caller, Json, PathIds, Query, read_json},
+    problem::{RefusalResponse, problem},
 };
 use axum::{
     extract::{Request, State},
@@ -34,7 +34,7 @@ use tidings_protocol::{
 /// first result.
 #[utoipa::path(post, path = "/v1/messages", tag = "messages", request_body = SendRequest,
     responses((status = 200, description = "It is durable", body = SendReceipt), Refusals, TakesBody, Conflict))]
-pub(super) async fn send(State(api): State<Arc<Api>>, request: Request) -> Answered<SendReceipt> {
+pub(super) async fn send(State(api): State<Arc<Api>>, request: Request) -> AnswerResult<SendReceipt> {
     let (parts, body) = request.into_parts();
     Ok(Answer::ok(send_message(&api, &parts.headers, body).await?))
 }
@@ -75,8 +75,8 @@ fn check_may_open(api: &Api, actor: &Actor, scopes: Scopes, request: &SendReques
 pub(super) async fn send_batch(
     State(api): State<Arc<Api>>,
     caller: Caller,
-    Json(request): Batch<SendBatch>,
-) -> Answered<SendBatchResults> {
+    Json(request): BatchJson<SendBatch>,
+) -> AnswerResult<SendBatchResults> {
     let scopes = caller.scopes();
     let caller = caller.may(Scope::Send)?;
     for message in &request.messages {
@@ -101,9 +101,9 @@ pub(super) async fn send_batch(
 pub(super) async fn history(
     State(api): State<Arc<Api>>,
     caller: Caller,
-    Ids(conversation): Ids<String>,
+    PathIds(conversation): PathIds<String>,
     Query(query): Query<HistoryQuery>,
-) -> Result<Answer<HistoryPage>, Refused> {
+) -> Result<Answer<HistoryPage>, RefusalResponse> {
     let caller = caller.may(Scope::Read)?;
     Ok(Answer::ok(api.read(move |engine| engine.history(&caller.0, &conversation, &query)).await?))
 }

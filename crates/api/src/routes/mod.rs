@@ -2,9 +2,9 @@
 
 mod asyncapi;
 mod conversations;
-mod description;
 mod ids;
 mod messages;
+mod openapi;
 mod operations;
 mod outbox;
 mod popups;
@@ -16,9 +16,9 @@ mod users;
 
 pub use asyncapi::asyncapi;
 pub(crate) use messages::send_message;
-pub(crate) use popups::{Shown, answer_question, decide_popup};
+pub(crate) use popups::{DecideOutcome, decide_from_json, decide_popup};
 
-use crate::{Api, problem::Refused};
+use crate::{Api, problem::RefusalResponse};
 use axum::{
     Router,
     http::{HeaderName, HeaderValue, StatusCode, header},
@@ -108,17 +108,17 @@ impl<T: serde::Serialize> IntoResponse for Answer<T> {
     fn into_response(self) -> axum::response::Response {
         match serde_json::to_vec(&self.1) {
             Ok(body) => (self.0, [JSON], body).into_response(),
-            Err(error) => Refused(crate::internal(&error)).into_response(),
+            Err(error) => RefusalResponse(crate::internal(&error)).into_response(),
         }
     }
 }
 
-type Answered<T> = Result<Answer<T>, Refused>;
+type AnswerResult<T> = Result<Answer<T>, RefusalResponse>;
 
-async fn no_such_path(uri: axum::http::Uri) -> Refused {
+async fn no_such_path(uri: axum::http::Uri) -> RefusalResponse {
     Refusal::not_found("path", uri.path()).into()
 }
 
-async fn no_such_method(method: axum::http::Method, uri: axum::http::Uri) -> Refused {
+async fn no_such_method(method: axum::http::Method, uri: axum::http::Uri) -> RefusalResponse {
     Refusal::new(ErrorCode::MethodNotAllowed, format!("{:?} does not take {method}", uri.path())).into()
 }

@@ -1,14 +1,14 @@
 //! For those who run the server: health, metrics, backups.
 
 use super::{
-    Answer, Answered,
+    Answer, AnswerResult,
     refusals::{Conflict, Open, Refusals, TakesBody},
 };
 use crate::{
     Api,
-    exposition::in_asked_format,
+    exposition::in_accepted_format,
     extract::{AppServer, Json},
-    problem::Refused,
+    problem::RefusalResponse,
 };
 use axum::{extract::State, http::HeaderMap, response::IntoResponse};
 use serde::{Deserialize, Serialize};
@@ -43,7 +43,7 @@ pub(super) async fn back_up(
     State(api): State<Arc<Api>>,
     _: AppServer,
     Json(request): Json<BackupRequest>,
-) -> Answered<BackupMade> {
+) -> AnswerResult<BackupMade> {
     let Some(backup) = &api.backup else {
         let why = "what is stored is in a database, which its own tools back up";
         return Err(Refusal::new(ErrorCode::Forbidden, why).into());
@@ -87,7 +87,7 @@ fn within(folder: &Path, path: &Path) -> Result<PathBuf, Refusal> {
         (String = "text/plain; version=0.0.4; charset=utf-8"),
         (String = "application/openmetrics-text; version=1.0.0; charset=utf-8"))), Open))]
 pub(super) async fn metrics(State(api): State<Arc<Api>>, headers: HeaderMap) -> impl IntoResponse {
-    in_asked_format(&headers, api.metrics())
+    in_accepted_format(&headers, api.metrics())
 }
 
 /// Whether the process lives.
@@ -100,7 +100,7 @@ pub(super) async fn healthz() -> &'static str {
 /// Whether the server can do its work now: it can commit, and is not draining.
 #[utoipa::path(get, path = "/readyz", tag = "operations", security(()),
     responses((status = 200, description = "It can", body = String), Open))]
-pub(super) async fn readyz(State(api): State<Arc<Api>>) -> Result<String, Refused> {
+pub(super) async fn readyz(State(api): State<Arc<Api>>) -> Result<String, RefusalResponse> {
     match api.engine.readiness() {
         Ok(()) => {
             let trouble = api.engine.cluster.as_ref().and_then(|cluster| cluster.bus_trouble());

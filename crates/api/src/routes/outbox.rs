@@ -1,7 +1,7 @@
 //! Notifications that no webhook took.
 
 use super::{
-    Answer, Answered,
+    Answer, AnswerResult,
     refusals::{Conflict, Refusals, TakesBody},
 };
 use crate::{
@@ -30,7 +30,7 @@ pub(super) async fn list_dead_letters(
     State(api): State<Arc<Api>>,
     _: AppServer,
     Query(page): Query<Page>,
-) -> Answered<DeadLetterPage> {
+) -> AnswerResult<DeadLetterPage> {
     Ok(Answer::ok(api.read(move |engine| engine.dead_letters(page.after, page.limit.unwrap_or(0))).await?))
 }
 
@@ -42,6 +42,6 @@ pub(super) async fn replay_dead_letters(
     State(api): State<Arc<Api>>,
     _: AppServer,
     Json(request): Json<ReplayDeadLetters>,
-) -> Answered<Replayed> {
+) -> AnswerResult<Replayed> {
     Ok(Answer::ok(api.engine.replay_dead_letters(request.ids).await?))
 }

@@ -1,15 +1,15 @@
 //! Popups: which one to show, why, and what became of it.
 
 use super::{
-    Answer, Answered,
+    Answer, AnswerResult,
     ids::Id,
     refusals::{Conflict, OtherMethods, Refusals, TakesBody},
 };
 use crate::{
     Api,
-    extract::{AppServer, Batch, Caller, Ids, Json, Query, Raw, read_body},
-    problem::Refused,
-    stream::Pages,
+    extract::{AppServer, BatchJson, Caller, Json, PathIds, Query, RawJson, read_body},
+    page_stream::PageStream,
+    problem::RefusalResponse,
 };
 use axum::{
     body::Body,
@@ -51,7 +51,7 @@ pub(super) async fn decide(
     State(api): State<Arc<Api>>,
     headers: HeaderMap,
     body: Body,
-) -> Result<Response<Body>, Refused> {
+) -> Result<Response<Body>, RefusalResponse> {
     Ok(decide_popup(&api, &headers, body).await?.map(Body::from))
 }
 
@@ -63,13 +63,13 @@ where
 {
     let actor = api.authenticate_for(headers, Scope::Popups)?.actor;
     let body = read_body(api, headers, body, OPERATION_BODY_BYTES_MAX).await?;
-    Ok(match answer_question(api, &actor, body.as_ref()).await? {
-        Shown::Popup(json) => {
+    Ok(match decide_from_json(api, &actor, body.as_ref()).await? {
+        DecideOutcome::Popup(json) => {
             let mut response = Response::new(Bytes::from(json));
             response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
             response
         }
-        Shown::Nothing { retry_after_s } => {
+        DecideOutcome::Nothing { retry_after_s } => {
             let mut response = Response::new(Bytes::new());
             *response.status_mut() = StatusCode::NO_CONTENT;
             if let Some(seconds) = retry_after_s {
@@ -81,7 +81,7 @@ where
 }
 
 /// The answer to a question.
-pub(crate) enum Shown {
+pub(crate) enum DecideOutcome {
     /// A `Decision` as JSON.
     Popup(Vec<u8>),
     Nothing {
@@ -90,19 +90,19 @@ pub(crate) enum Shown {
 }
 
 /// Answers the JSON of a `DecideRequest`. Waits only for what is not in memory.
-pub(crate) async fn answer_question(api: &Api, actor: &Actor, body: &[u8]) -> Result<Shown, Refusal> {
+pub(crate) async fn decide_from_json(api: &Api, actor: &Actor, body: &[u8]) -> Result<DecideOutcome, Refusal> {
     let question = QuestionBody::read(body)?;
-    let user = asked_about(actor, &question)?;
+    let user = user_of(actor, &question)?;
     let decided = api.engine.answer_popup(&question.ask(user)).await?;
     Ok(match decided.show {
-        Some(showing) => Shown::Popup(showing.json),
+        Some(showing) => DecideOutcome::Popup(showing.json),
         // Whole seconds are all that the header can say; rounded up, so that nobody comes early.
-        None => Shown::Nothing { retry_after_s: decided.retry_after_ms.map(|ms| ms.div_ceil(1_000).max(1)) },
+        None => DecideOutcome::Nothing { retry_after_s: decided.retry_after_ms.map(|ms| ms.div_ceil(1_000).max(1)) },
     })
 }
 
 /// The user that a question is about: a token's own, or the one that an app server names.
-fn asked_about<'a>(actor: &'a Actor, question: &'a QuestionBody<'_>) -> Result<&'a str, Refusal> {
+fn user_of<'a>(actor: &'a Actor, question: &'a QuestionBody<'_>) -> Result<&'a str, Refusal> {
     match (actor, question.user()) {
         (Actor::App, Some(user)) => Ok(user),
         (Actor::App, None) => Err(Refusal::field("user", "is missing")),
@@ -115,7 +115,11 @@ fn asked_about<'a>(actor: &'a Actor, question: &'a QuestionBody<'_>) -> Result<&
 /// Why each popup of a placement is or is not chosen for a user. Nothing is counted.
 #[utoipa::path(post, path = "/v1/popups/explain", tag = "popups", request_body = DecideRequest,
     responses((status = 200, description = "Each popup of the placement", body = Explanation), Refusals, TakesBody))]
-pub(super) async fn explain(State(api): State<Arc<Api>>, _: AppServer, Raw(body): Raw) -> Answered<Explanation> {
+pub(super) async fn explain(
+    State(api): State<Arc<Api>>,
+    _: AppServer,
+    RawJson(body): RawJson,
+) -> AnswerResult<Explanation> {
     let explain = move |engine: &Arc<tidings_engine::Engine>| {
         let question = QuestionBody::read(&body)?;
         let user = question.user().ok_or_else(|| Refusal::field("user", "is missing"))?;
@@ -130,7 +134,11 @@ pub(super) async fn explain(State(api): State<Arc<Api>>, _: AppServer, Raw(body)
 /// last. Without a live session nothing is decided and nothing counted.
 #[utoipa::path(post, path = "/v1/popups/trigger", tag = "popups", request_body = DecideRequest,
     responses((status = 200, description = "What became of it", body = Triggered), Refusals, TakesBody))]
-pub(super) async fn trigger(State(api): State<Arc<Api>>, _: AppServer, Raw(body): Raw) -> Answered<Triggered> {
+pub(super) async fn trigger(
+    State(api): State<Arc<Api>>,
+    _: AppServer,
+    RawJson(body): RawJson,
+) -> AnswerResult<Triggered> {
     let trigger = move |engine: &Arc<tidings_engine::Engine>| {
         let question = QuestionBody::read(&body)?;
         let user = question.user().ok_or_else(|| Refusal::field("user", "is missing"))?;
@@ -174,10 +182,10 @@ fn precondition(headers: &HeaderMap) -> Result<Precondition, Refusal> {
 pub(super) async fn put_popup(
     State(api): State<Arc<Api>>,
     _: AppServer,
-    Ids(popup): Ids<String>,
+    PathIds(popup): PathIds<String>,
     headers: HeaderMap,
-    Raw(body): Raw,
-) -> Answered<PopupCard> {
+    RawJson(body): RawJson,
+) -> AnswerResult<PopupCard> {
     let (author, precondition) = (author(&headers)?, precondition(&headers)?);
     let put =
         move |engine: &Arc<tidings_engine::Engine>| engine.put_popup(&popup, &body, author.as_deref(), precondition);
@@ -192,8 +200,8 @@ pub(super) async fn put_popup(
 pub(super) async fn get_popup(
     State(api): State<Arc<Api>>,
     _: AppServer,
-    Ids(popup): Ids<String>,
-) -> Answered<PopupCard> {
+    PathIds(popup): PathIds<String>,
+) -> AnswerResult<PopupCard> {
     Ok(Answer::ok(api.read(move |engine| engine.popup(&popup)).await?))
 }
 
@@ -206,9 +214,9 @@ pub(super) async fn get_popup(
 pub(super) async fn remove_popup(
     State(api): State<Arc<Api>>,
     _: AppServer,
-    Ids(popup): Ids<String>,
+    PathIds(popup): PathIds<String>,
     headers: HeaderMap,
-) -> Result<StatusCode, Refused> {
+) -> Result<StatusCode, RefusalResponse> {
     let precondition = precondition(&headers)?;
     api.read(move |engine| engine.remove_popup(&popup, precondition)).await?;
     Ok(StatusCode::NO_CONTENT)
@@ -231,7 +239,7 @@ pub(super) async fn list_popups(
     State(api): State<Arc<Api>>,
     _: AppServer,
     Query(query): Query<PopupsQuery>,
-) -> Answered<PopupPage> {
+) -> AnswerResult<PopupPage> {
     let list = move |engine: &Arc<tidings_engine::Engine>| {
         engine.list_popups(query.after.as_deref(), query.limit.unwrap_or(0))
     };
@@ -245,8 +253,8 @@ pub(super) async fn list_popups(
 pub(super) async fn popup_versions(
     State(api): State<Arc<Api>>,
     _: AppServer,
-    Ids(popup): Ids<String>,
-) -> Answered<PopupVersions> {
+    PathIds(popup): PathIds<String>,
+) -> AnswerResult<PopupVersions> {
     Ok(Answer::ok(api.read(move |engine| engine.popup_versions(&popup)).await?))
 }
 
@@ -267,10 +275,10 @@ pub(super) struct SetPopupState {
 pub(super) async fn set_popup_state(
     State(api): State<Arc<Api>>,
     _: AppServer,
-    Ids(popup): Ids<String>,
+    PathIds(popup): PathIds<String>,
     headers: HeaderMap,
     Json(request): Json<SetPopupState>,
-) -> Answered<PopupCard> {
+) -> AnswerResult<PopupCard> {
     let (author, precondition) = (author(&headers)?, precondition(&headers)?);
     let set = move |engine: &Arc<tidings_engine::Engine>| {
         engine.set_popup_state(&popup, request.state, author.as_deref(), precondition)
@@ -281,14 +289,18 @@ pub(super) async fn set_popup_state(
 /// What is above all popups: their time zone, caps over all and per placement, the holdout.
 #[utoipa::path(get, path = "/v1/popup-settings", tag = "popups",
     responses((status = 200, description = "The settings", body = PopupSettings), Refusals))]
-pub(super) async fn get_settings(State(api): State<Arc<Api>>, _: AppServer) -> Answered<PopupSettings> {
+pub(super) async fn get_settings(State(api): State<Arc<Api>>, _: AppServer) -> AnswerResult<PopupSettings> {
     Ok(Answer::ok(api.read(|engine| engine.popup_settings()).await?))
 }
 
 /// Replace the settings as a whole.
 #[utoipa::path(put, path = "/v1/popup-settings", tag = "popups", request_body = PopupSettings,
     responses((status = 200, description = "The settings as they are now", body = PopupSettings), Refusals, TakesBody))]
-pub(super) async fn put_settings(State(api): State<Arc<Api>>, _: AppServer, Raw(body): Raw) -> Answered<PopupSettings> {
+pub(super) async fn put_settings(
+    State(api): State<Arc<Api>>,
+    _: AppServer,
+    RawJson(body): RawJson,
+) -> AnswerResult<PopupSettings> {
     Ok(Answer::ok(api.read(move |engine| engine.set_popup_settings(&body)).await?))
 }
 
@@ -304,10 +316,10 @@ pub(super) async fn put_settings(State(api): State<Arc<Api>>, _: AppServer, Raw(
 pub(super) async fn put_segment(
     State(api): State<Arc<Api>>,
     _: AppServer,
-    Ids(segment): Ids<String>,
+    PathIds(segment): PathIds<String>,
     headers: HeaderMap,
     body: Body,
-) -> Answered<Segment> {
+) -> AnswerResult<Segment> {
     let _place = api.uploads.try_acquire().map_err(|_| {
         Refusal::new(ErrorCode::QueueFull, "as many lists as can be are being uploaded").retry_after(1_000)
     })?;
@@ -315,7 +327,7 @@ pub(super) async fn put_segment(
     if !crate::extract::essence(kind).eq_ignore_ascii_case(b"text/plain") {
         return Err(Refusal::new(ErrorCode::UnsupportedMediaType, "content-type: only text/plain is taken").into());
     }
-    let body = crate::bodies::collect(&api.bodies, body, SEGMENT_BYTES_MAX, "segment (bytes)").await?;
+    let body = crate::bodies::collect_body(&api.bodies, body, SEGMENT_BYTES_MAX, "segment (bytes)").await?;
     let put =
         move |engine: &Arc<tidings_engine::Engine>| engine.put_popup_segment(&segment, read_segment(body.as_ref())?);
     Ok(Answer::ok(api.read(put).await?))
@@ -324,7 +336,7 @@ pub(super) async fn put_segment(
 /// All lists of users.
 #[utoipa::path(get, path = "/v1/popup-segments", tag = "popups",
     responses((status = 200, description = "The lists", body = Segments), Refusals))]
-pub(super) async fn list_segments(State(api): State<Arc<Api>>, _: AppServer) -> Answered<Segments> {
+pub(super) async fn list_segments(State(api): State<Arc<Api>>, _: AppServer) -> AnswerResult<Segments> {
     Ok(Answer::ok(api.read(|engine| engine.popup_segments()).await?))
 }
 
@@ -335,8 +347,8 @@ pub(super) async fn list_segments(State(api): State<Arc<Api>>, _: AppServer) -> 
 pub(super) async fn get_segment(
     State(api): State<Arc<Api>>,
     _: AppServer,
-    Ids(segment): Ids<String>,
-) -> Answered<Segment> {
+    PathIds(segment): PathIds<String>,
+) -> AnswerResult<Segment> {
     Ok(Answer::ok(api.read(move |engine| engine.popup_segment(&segment)).await?))
 }
 
@@ -348,8 +360,8 @@ pub(super) async fn get_segment(
 pub(super) async fn is_in_segment(
     State(api): State<Arc<Api>>,
     _: AppServer,
-    Ids((segment, user)): Ids<(String, String)>,
-) -> Result<StatusCode, Refused> {
+    PathIds((segment, user)): PathIds<(String, String)>,
+) -> Result<StatusCode, RefusalResponse> {
     let is_in = move |engine: &Arc<tidings_engine::Engine>| match engine.is_in_popup_segment(&segment, &user)? {
         true => Ok(StatusCode::NO_CONTENT),
         false => Err(Refusal::not_found("user in the segment", &user)),
@@ -364,8 +376,8 @@ pub(super) async fn is_in_segment(
 pub(super) async fn remove_segment(
     State(api): State<Arc<Api>>,
     _: AppServer,
-    Ids(segment): Ids<String>,
-) -> Result<StatusCode, Refused> {
+    PathIds(segment): PathIds<String>,
+) -> Result<StatusCode, RefusalResponse> {
     api.read(move |engine| engine.remove_popup_segment(&segment)).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -381,8 +393,8 @@ pub(super) async fn remove_segment(
 pub(super) async fn report_events(
     State(api): State<Arc<Api>>,
     caller: Caller,
-    Json(request): Batch<PopupEvents>,
-) -> Answered<PopupEventsAccepted> {
+    Json(request): BatchJson<PopupEvents>,
+) -> AnswerResult<PopupEventsAccepted> {
     let caller = caller.may(Scope::Popups)?;
     let accepted = api.engine.report_popup_events(&caller.0, request.events).await?;
     Ok(Answer(StatusCode::ACCEPTED, accepted))
@@ -405,9 +417,9 @@ pub(super) struct CountsQuery {
 pub(super) async fn get_counts(
     State(api): State<Arc<Api>>,
     _: AppServer,
-    Ids(popup): Ids<String>,
+    PathIds(popup): PathIds<String>,
     Query(query): Query<CountsQuery>,
-) -> Answered<PopupCounts> {
+) -> AnswerResult<PopupCounts> {
     Ok(Answer::ok(api.read(move |engine| engine.popup_counts(&popup, query.from, query.to)).await?))
 }
 
@@ -446,13 +458,13 @@ pub(super) async fn export_events(
     State(api): State<Arc<Api>>,
     _: AppServer,
     Query(query): Query<ExportQuery>,
-) -> Result<axum::response::Response, Refused> {
+) -> Result<axum::response::Response, RefusalResponse> {
     let ExportQuery { from, to, popup, format } = query;
     let mut cursor = EventCursor::new(from, to, popup);
     // What is on its way to the store belongs to it.
     api.read(|engine| engine.popups.settle()).await?;
     let mut first = true;
-    let pages = Pages::start(api, move |engine| {
+    let pages = PageStream::start(api, move |engine| {
         let (events, more) = engine.export_popup_events(&mut cursor)?;
         let text = match format {
             ExportFormat::Jsonl => as_lines(&events),

@@ -1,7 +1,7 @@
 //! Who is online; and for operators, whether what we say of it is true.
 
 use super::{
-    Answer, Answered,
+    Answer, AnswerResult,
     refusals::{Refusals, TakesBody},
 };
 use crate::{
@@ -40,7 +40,7 @@ pub(super) async fn get_presence(
     State(api): State<Arc<Api>>,
     _: AppServer,
     Query(query): Query<Users>,
-) -> Answered<PresenceAnswer> {
+) -> AnswerResult<PresenceAnswer> {
     let ids: Vec<String> = query.users.split(',').filter(|id| !id.is_empty()).map(str::to_owned).collect();
     let users = api.read(move |engine| engine.presence_of(&ids)).await?;
     Ok(Answer::ok(PresenceAnswer { users }))
@@ -54,7 +54,7 @@ pub(super) async fn query_presence(
     State(api): State<Arc<Api>>,
     _: AppServer,
     Json(query): Json<PresenceQuery>,
-) -> Answered<PresenceAnswer> {
+) -> AnswerResult<PresenceAnswer> {
     let users = api.read(move |engine| engine.presence_of(&query.users)).await?;
     Ok(Answer::ok(PresenceAnswer { users }))
 }
@@ -66,7 +66,7 @@ pub(super) async fn get_views(
     State(api): State<Arc<Api>>,
     _: AppServer,
     Query(query): Query<OneUser>,
-) -> Answered<PresenceViews> {
+) -> AnswerResult<PresenceViews> {
     let truth = api.sessions.truth();
     Ok(Answer::ok(api.read(move |engine| engine.presence_views(&query.user, &*truth)).await?))
 }
@@ -74,7 +74,7 @@ pub(super) async fn get_views(
 /// The processes that hold connections, and their leases.
 #[utoipa::path(get, path = "/v1/admin/nodes", tag = "presence",
     responses((status = 200, description = "The nodes", body = NodesAnswer), Refusals))]
-pub(super) async fn list_nodes(State(api): State<Arc<Api>>, _: AppServer) -> Answered<NodesAnswer> {
+pub(super) async fn list_nodes(State(api): State<Arc<Api>>, _: AppServer) -> AnswerResult<NodesAnswer> {
     Ok(Answer::ok(NodesAnswer { nodes: api.engine.nodes() }))
 }
 
@@ -88,7 +88,7 @@ pub(super) async fn compare(
     State(api): State<Arc<Api>>,
     _: AppServer,
     Json(request): Json<ComparePresence>,
-) -> Answered<PresenceComparison> {
+) -> AnswerResult<PresenceComparison> {
     let truth = api.sessions.truth();
     Ok(Answer::ok(api.read(move |engine| engine.presence_comparison(&*truth, request.repair)).await?))
 }

@@ -1,14 +1,14 @@
 //! Push: data to devices, what became of it, and the devices.
 
 use super::{
-    Answer, Answered,
+    Answer, AnswerResult,
     ids::Id,
     refusals::{Conflict, Refusals, TakesBody},
 };
 use crate::{
     Api,
-    extract::{AppServer, Batch, Ids, Json, Query},
-    problem::Refused,
+    extract::{AppServer, BatchJson, Json, PathIds, Query},
+    problem::RefusalResponse,
 };
 use axum::{extract::State, http::StatusCode};
 use serde::Deserialize;
@@ -29,8 +29,8 @@ use tidings_protocol::http::{
 pub(super) async fn send_push(
     State(api): State<Arc<Api>>,
     _: AppServer,
-    Json(request): Batch<PushRequest>,
-) -> Answered<PushAnswer> {
+    Json(request): BatchJson<PushRequest>,
+) -> AnswerResult<PushAnswer> {
     if request.dry_run {
         let read = move |engine: &Arc<tidings_engine::Engine>| engine.push.reach(engine.prepare_push(request)?);
         return Ok(Answer::ok(PushAnswer::Reach { reach: api.read(read).await? }));
@@ -45,7 +45,11 @@ pub(super) async fn send_push(
 #[utoipa::path(get, path = "/v1/push/{push}", tag = "push",
     params(("push" = u64, Path, description = "The push's number")),
     responses((status = 200, description = "The state", body = PushStatus), Refusals))]
-pub(super) async fn get_push(State(api): State<Arc<Api>>, _: AppServer, Ids(push): Ids<u64>) -> Answered<PushStatus> {
+pub(super) async fn get_push(
+    State(api): State<Arc<Api>>,
+    _: AppServer,
+    PathIds(push): PathIds<u64>,
+) -> AnswerResult<PushStatus> {
     Ok(Answer::ok(api.read(move |engine| engine.push_status(push)).await?))
 }
 
@@ -69,9 +73,9 @@ pub(super) struct DevicesQuery {
 pub(super) async fn list_push_devices(
     State(api): State<Arc<Api>>,
     _: AppServer,
-    Ids(push): Ids<u64>,
+    PathIds(push): PathIds<u64>,
     Query(query): Query<DevicesQuery>,
-) -> Answered<PushDevicePage> {
+) -> AnswerResult<PushDevicePage> {
     let DevicesQuery { state, after, limit } = query;
     let read = move |engine: &Arc<tidings_engine::Engine>| engine.push_devices(push, state, after, limit.unwrap_or(0));
     Ok(Answer::ok(api.read(read).await?))
@@ -86,8 +90,8 @@ pub(super) async fn list_push_devices(
 pub(super) async fn cancel_push(
     State(api): State<Arc<Api>>,
     _: AppServer,
-    Ids(push): Ids<u64>,
-) -> Answered<PushStatus> {
+    PathIds(push): PathIds<u64>,
+) -> AnswerResult<PushStatus> {
     Ok(Answer::ok(api.read(move |engine| engine.cancel_push(push)).await?))
 }
 
@@ -98,8 +102,8 @@ pub(super) async fn cancel_push(
 pub(super) async fn list_devices(
     State(api): State<Arc<Api>>,
     _: AppServer,
-    Ids(user): Ids<String>,
-) -> Answered<UserDevices> {
+    PathIds(user): PathIds<String>,
+) -> AnswerResult<UserDevices> {
     Ok(Answer::ok(api.read(move |engine| engine.user_devices(&user)).await?))
 }
 
@@ -111,9 +115,9 @@ pub(super) async fn list_devices(
 pub(super) async fn set_device_tags(
     State(api): State<Arc<Api>>,
     _: AppServer,
-    Ids((user, device_id)): Ids<(String, String)>,
+    PathIds((user, device_id)): PathIds<(String, String)>,
     Json(request): Json<SetTags>,
-) -> Answered<DeviceCard> {
+) -> AnswerResult<DeviceCard> {
     let set = move |engine: &Arc<tidings_engine::Engine>| engine.set_device_tags(&user, &device_id, request.tags);
     Ok(Answer::ok(api.read(set).await?))
 }
@@ -128,8 +132,8 @@ pub(super) async fn set_device_tags(
 pub(super) async fn remove_device(
     State(api): State<Arc<Api>>,
     _: AppServer,
-    Ids((user, device_id)): Ids<(String, String)>,
-) -> Result<StatusCode, Refused> {
+    PathIds((user, device_id)): PathIds<(String, String)>,
+) -> Result<StatusCode, RefusalResponse> {
     api.read(move |engine| engine.remove_device(&user, &device_id)).await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -3,15 +3,15 @@
 //! App servers name the user in the path; a user's token reaches only its own user, also as `me`.
 
 use super::{
-    Answer, Answered,
+    Answer, AnswerResult,
     conversations::Page,
     ids::{ConversationId, Id},
     refusals::{Refusals, TakesBody},
 };
 use crate::{
     Api,
-    extract::{Caller, Ids, Json, Query},
-    problem::Refused,
+    extract::{Caller, Json, PathIds, Query},
+    problem::RefusalResponse,
 };
 use axum::{extract::State, http::StatusCode};
 use serde::Deserialize;
@@ -26,9 +26,9 @@ use tidings_protocol::http::{ConversationPage, MarkRead, Mute, ReadMark, SyncAns
 pub(super) async fn list_conversations(
     State(api): State<Arc<Api>>,
     caller: Caller,
-    Ids(user): Ids<String>,
+    PathIds(user): PathIds<String>,
     Query(page): Query<Page>,
-) -> Answered<ConversationPage> {
+) -> AnswerResult<ConversationPage> {
     let user = caller.may(Scope::Read)?.user(&api, &user)?;
     let list = api.read(move |engine| engine.conversations(&user, page.after.as_deref(), page.limit())).await?;
     Ok(Answer::ok(list))
@@ -52,9 +52,9 @@ pub(super) struct From {
 pub(super) async fn sync(
     State(api): State<Arc<Api>>,
     caller: Caller,
-    Ids(user): Ids<String>,
+    PathIds(user): PathIds<String>,
     Query(from): Query<From>,
-) -> Answered<SyncAnswer> {
+) -> AnswerResult<SyncAnswer> {
     let user = caller.may(Scope::Read)?.user(&api, &user)?;
     Ok(Answer::ok(api.read(move |engine| engine.sync(&user, from.cursor.as_deref())).await?))
 }
@@ -68,9 +68,9 @@ pub(super) async fn sync(
 pub(super) async fn mark_read(
     State(api): State<Arc<Api>>,
     caller: Caller,
-    Ids((user, conversation)): Ids<(String, String)>,
+    PathIds((user, conversation)): PathIds<(String, String)>,
     Json(request): Json<MarkRead>,
-) -> Answered<ReadMark> {
+) -> AnswerResult<ReadMark> {
     let user = caller.may(Scope::Read)?.user(&api, &user)?;
     Ok(Answer::ok(api.engine.mark_read(&user, &conversation, request.seq).await?))
 }
@@ -84,9 +84,9 @@ pub(super) async fn mark_read(
 pub(super) async fn set_mute(
     State(api): State<Arc<Api>>,
     caller: Caller,
-    Ids((user, conversation)): Ids<(String, String)>,
+    PathIds((user, conversation)): PathIds<(String, String)>,
     Json(request): Json<Mute>,
-) -> Result<StatusCode, Refused> {
+) -> Result<StatusCode, RefusalResponse> {
     let user = caller.may(Scope::Read)?.user(&api, &user)?;
     api.engine.set_mute(&user, &conversation, request).await?;
     Ok(StatusCode::NO_CONTENT)

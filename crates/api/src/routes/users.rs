@@ -1,13 +1,13 @@
 //! Users: profile cards, do-not-disturb, and ending their sessions.
 
 use super::{
-    Answer, Answered,
+    Answer, AnswerResult,
     ids::Id,
     refusals::{Refusals, TakesBody},
 };
 use crate::{
     Api,
-    extract::{AppServer, Batch, Caller, Ids, Json},
+    extract::{AppServer, BatchJson, Caller, Json, PathIds},
 };
 use axum::{extract::State, http::StatusCode};
 use std::sync::Arc;
@@ -23,8 +23,8 @@ use tidings_protocol::http::{Kick, Kicked, Revoke, Revoked, SetDoNotDisturb, Use
 pub(super) async fn upsert_users(
     State(api): State<Arc<Api>>,
     _: AppServer,
-    Json(request): Batch<UsersUpsert>,
-) -> Answered<UsersUpserted> {
+    Json(request): BatchJson<UsersUpsert>,
+) -> AnswerResult<UsersUpserted> {
     Ok(Answer::ok(api.engine.upsert_users(request.users).await?))
 }
 
@@ -38,8 +38,8 @@ pub(super) async fn upsert_users(
 pub(super) async fn get_user(
     State(api): State<Arc<Api>>,
     caller: Caller,
-    Ids(user): Ids<String>,
-) -> Answered<UserCard> {
+    PathIds(user): PathIds<String>,
+) -> AnswerResult<UserCard> {
     let caller = caller.may(Scope::Read)?;
     let (id, private) = match &caller.0 {
         Actor::App => (user, true),
@@ -56,9 +56,9 @@ pub(super) async fn get_user(
 pub(super) async fn set_do_not_disturb(
     State(api): State<Arc<Api>>,
     caller: Caller,
-    Ids(user): Ids<String>,
+    PathIds(user): PathIds<String>,
     Json(request): Json<SetDoNotDisturb>,
-) -> Result<StatusCode, crate::problem::Refused> {
+) -> Result<StatusCode, crate::problem::RefusalResponse> {
     let user = caller.may(Scope::Read)?.user(&api, &user)?;
     api.engine.set_do_not_disturb(&user.id, request.window).await?;
     Ok(StatusCode::NO_CONTENT)
@@ -74,24 +74,24 @@ pub(super) async fn set_do_not_disturb(
 pub(super) async fn kick(
     State(api): State<Arc<Api>>,
     _: AppServer,
-    Ids(user): Ids<String>,
+    PathIds(user): PathIds<String>,
     Json(request): Json<Kick>,
-) -> Answered<Kicked> {
+) -> AnswerResult<Kicked> {
     Ok(Answer::ok(api.engine.kick(&user, request).await?))
 }
 
 /// Revoke a user's tokens.
 ///
 /// Every token that was issued before now is refused from here on, on every node and for good, and the user's sessions
-/// are closed with the code `kicked`. Tokens whose `iat` is `issue_from` or later are good; a token without `iat` is not.
+/// are closed with the code `kicked`. TokenVerifier whose `iat` is `issue_from` or later are good; a token without `iat` is not.
 #[utoipa::path(post, path = "/v1/users/{user}/revoke", tag = "users", request_body = Revoke,
     params(("user" = inline(Id), Path, description = "The user's id")),
     responses((status = 200, description = "They are refused from here on", body = Revoked), Refusals, TakesBody))]
 pub(super) async fn revoke(
     State(api): State<Arc<Api>>,
     _: AppServer,
-    Ids(user): Ids<String>,
+    PathIds(user): PathIds<String>,
     Json(request): Json<Revoke>,
-) -> Answered<Revoked> {
+) -> AnswerResult<Revoked> {
     Ok(Answer::ok(api.engine.revoke(&user, request).await?))
 }

@@ -8,8 +8,8 @@ use std::{
     time::Duration,
 };
 use tidings_api::{
-    Api, ApiConfig, BackUp, Sessions,
-    auth::{ApiKeys, Tokens},
+    Api, ApiConfig, OnlineBackup, SessionGateway,
+    auth::{ApiKeys, TokenVerifier},
     door::Door,
     listener::{Listener, ListenerConfig, Stop},
 };
@@ -54,7 +54,7 @@ pub struct Server {
 
 struct ToGateway(Arc<Gateway>);
 
-impl Sessions for ToGateway {
+impl SessionGateway for ToGateway {
     fn adopt(&self, carrier: Carrier, already_read: Vec<u8>, origin: Origin) {
         self.0.adopt(carrier, tidings_gateway::Door::WebSocket, already_read, origin);
     }
@@ -68,7 +68,7 @@ impl Sessions for ToGateway {
     }
 }
 
-struct SessionTokens(Arc<Tokens>);
+struct SessionTokens(Arc<TokenVerifier>);
 
 impl VerifyToken for SessionTokens {
     fn verify(&self, token: &str) -> Result<Pass, Refusal> {
@@ -87,7 +87,7 @@ impl Webhook for TakesAll {
 
 struct NoBackup;
 
-impl BackUp for NoBackup {
+impl OnlineBackup for NoBackup {
     fn back_up(&self, folder: &std::path::Path) -> Result<u64, String> {
         assert!(folder.starts_with("/backups"));
         Ok(42)
@@ -125,13 +125,13 @@ impl Server {
         });
         // Popups are read from the store by a thread of their own.
         engine.popups.settle().unwrap();
-        let tokens = Arc::new(Tokens::new(Some(TOKEN_KEY), None).unwrap());
+        let tokens = Arc::new(TokenVerifier::new(Some(TOKEN_KEY), None).unwrap());
         let gateway = prepared.start(engine.clone(), receivers, Arc::new(SessionTokens(tokens.clone()))).unwrap();
         let keys = ApiKeys::new([API_KEY.to_owned(), "a-second-key".to_owned()]);
         let sessions = Arc::new(ToGateway(gateway.clone()));
         let api = Api::new(engine.clone(), keys, tokens, sessions, Some(Arc::new(NoBackup)), config);
         let api = match throttle {
-            Some(config) => api.throttled(Arc::new(Throttle::new(config))),
+            Some(config) => api.with_throttle(Arc::new(Throttle::new(config))),
             None => api,
         };
         let door = Door::new(Arc::new(api));

@@ -8,8 +8,8 @@ use std::{
     time::{Duration, Instant},
 };
 use tidings_api::{
-    Api, ApiConfig, Sessions,
-    auth::{ApiKeys, NodeTokens, Tokens},
+    Api, ApiConfig, SessionGateway,
+    auth::{ApiKeys, NodeTokenSigner, TokenVerifier},
     door::Door,
     listener::{Listener, ListenerConfig, Stop},
 };
@@ -61,7 +61,7 @@ pub struct Server {
 
 struct ToGateway(Arc<Gateway>);
 
-impl Sessions for ToGateway {
+impl SessionGateway for ToGateway {
     fn adopt(&self, carrier: Carrier, already_read: Vec<u8>, origin: Origin) {
         self.0.adopt(carrier, tidings_gateway::Door::WebSocket, already_read, origin);
     }
@@ -75,7 +75,7 @@ impl Sessions for ToGateway {
     }
 }
 
-struct SessionTokens(Arc<Tokens>);
+struct SessionTokens(Arc<TokenVerifier>);
 
 impl VerifyToken for SessionTokens {
     fn verify(&self, token: &str) -> Result<Pass, Refusal> {
@@ -184,15 +184,15 @@ impl Server {
         if engine.cluster.is_none() {
             engine.popups.settle().unwrap();
         }
-        let nodes = NodeTokens::new("the secret of the nodes");
-        let mut tokens = Tokens::new(Some(TOKEN_KEY), None).unwrap();
-        tokens.trust(&nodes);
+        let nodes = NodeTokenSigner::new("the secret of the nodes");
+        let mut tokens = TokenVerifier::new(Some(TOKEN_KEY), None).unwrap();
+        tokens.trust_nodes(&nodes);
         let tokens = Arc::new(tokens);
         let gateway = prepared.start(engine.clone(), receivers, Arc::new(SessionTokens(tokens.clone()))).unwrap();
         let keys = ApiKeys::new([API_KEY.to_owned()]);
         let doorway = Arc::new(ToGateway(gateway.clone()));
         let api = Api::new(engine.clone(), keys, tokens, doorway, None, ApiConfig::default());
-        api.let_sessions_ask(nodes);
+        api.connect_sessions_to_leader(nodes);
         let door = Door::new(Arc::new(api));
         let open = ListenerConfig::open(SocketAddr::from(([127, 0, 0, 1], 0)));
         let listener = Listener::bind(open, door.clone()).unwrap();

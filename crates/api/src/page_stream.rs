@@ -1,4 +1,4 @@
-//! Answers that are made while they are sent: a page at a time, as fast as the caller reads.
+//! Response bodies that are made while they are sent: a page at a time, as fast as the caller reads.
 
 use crate::Api;
 use bytes::Bytes;
@@ -12,14 +12,14 @@ use tidings_engine::Engine;
 use tidings_protocol::error::Refusal;
 use tokio::sync::mpsc;
 
-/// Pages that are made ahead of the caller.
+/// Pages that are made ahead of the caller's reading.
 const PAGES_AHEAD: usize = 2;
 
-/// A body of pages. One that meets an error breaks off, so that it is not taken for whole.
-pub(crate) struct Pages(mpsc::Receiver<Result<Bytes, Refusal>>);
+/// A body of pages. An error breaks the body off, so that the caller does not take it for complete.
+pub(crate) struct PageStream(mpsc::Receiver<Result<Bytes, Refusal>>);
 
-impl Pages {
-    /// `page` makes the next one, on a thread that may wait for the disk, and tells whether there are more.
+impl PageStream {
+    /// `page` makes the next page, on a thread that may wait for the disk, and returns whether there are more.
     pub(crate) fn start(
         api: Arc<Api>,
         mut page: impl FnMut(&Engine) -> Result<(Bytes, bool), Refusal> + Send + 'static,
@@ -28,7 +28,7 @@ impl Pages {
         tokio::spawn(async move {
             let mut more = true;
             while more {
-                // Room first: nobody reads for a caller who has stopped.
+                // Room first: no page is read for a caller that has stopped reading.
                 let Ok(room) = sender.reserve().await else { return };
                 let made = api.read(move |engine| {
                     let made = page(engine);
@@ -50,11 +50,11 @@ impl Pages {
                 }
             }
         });
-        Pages(receiver)
+        PageStream(receiver)
     }
 }
 
-impl Body for Pages {
+impl Body for PageStream {
     type Data = Bytes;
     type Error = Refusal;
 

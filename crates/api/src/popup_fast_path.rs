@@ -4,12 +4,12 @@
 
 use crate::{
     Api,
+    connection_stream::WRITE_TIMEOUT,
     door::caught,
     extract::parse,
     internal,
     problem::{PROBLEM_JSON, problem},
-    read_ahead::WRITE_TIMEOUT,
-    routes::{Shown, answer_question},
+    routes::{DecideOutcome, decide_from_json},
 };
 use axum::http::StatusCode;
 use std::{
@@ -76,7 +76,7 @@ impl Date {
 
 /// Answers questions until the connection ends or is asked to stop (`None`), or something else is asked: then with all that
 /// was read and not answered.
-pub(crate) async fn serve_questions<S: AsyncRead + AsyncWrite + Unpin>(
+pub(crate) async fn serve_popup_requests<S: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut S,
     (api, origin): (&Api, Origin),
     standing: &Standing,
@@ -110,7 +110,8 @@ pub(crate) async fn serve_questions<S: AsyncRead + AsyncWrite + Unpin>(
                 let answered = answer((api, origin), &mut caller, standing, credential, asked, &question[body..]).await;
                 standing.end();
                 let status = put_answer(&mut out, api, answered, date.text());
-                let times = if asked == Asked::Decide { &api.figures.decisions } else { &api.figures.reports };
+                let times =
+                    if asked == Asked::Decide { &api.http_metrics.decisions } else { &api.http_metrics.reports };
                 times.observe(status, began_answer.elapsed());
                 taken += end;
                 share = None;
@@ -245,7 +246,7 @@ type Caller = Option<(Vec<u8>, Actor)>;
 
 /// What is answered.
 enum Answer {
-    Shown(Shown),
+    DecideOutcome(DecideOutcome),
     Reported(PopupEventsAccepted),
 }
 
@@ -262,9 +263,9 @@ async fn answer(
             // An app server's key does not expire, and says the same each time.
             (Some((said, Actor::App)), Some(credential)) if said == credential => Actor::App,
             _ => {
-                api.check_origin(origin, credential)?;
+                api.check_throttle(origin, credential)?;
                 let found = api.authenticate_header(credential).map_err(|refusal| match credential {
-                    Some(_) => api.count_failure(origin, refusal),
+                    Some(_) => api.count_if_auth_failure(origin, refusal),
                     None => refusal,
                 })?;
                 found.scopes.check(Scope::Popups)?;
@@ -275,7 +276,7 @@ async fn answer(
             }
         };
         match asked {
-            Asked::Decide => Ok(Answer::Shown(answer_question(api, &actor, body).await?)),
+            Asked::Decide => Ok(Answer::DecideOutcome(decide_from_json(api, &actor, body).await?)),
             Asked::Report => {
                 let events: PopupEvents = parse(body)?;
                 Ok(Answer::Reported(api.engine.report_popup_events(&actor, events.events).await?))
@@ -289,14 +290,14 @@ async fn answer(
 fn put_answer(out: &mut Vec<u8>, api: &Api, answered: Result<Answer, Refusal>, date: &str) -> StatusCode {
     // Writing to memory cannot fail.
     let (status, _) = match answered {
-        Ok(Answer::Shown(Shown::Nothing { retry_after_s: None })) => {
+        Ok(Answer::DecideOutcome(DecideOutcome::Nothing { retry_after_s: None })) => {
             (StatusCode::NO_CONTENT, write!(out, "HTTP/1.1 204 No Content\r\ndate: {date}\r\n\r\n"))
         }
-        Ok(Answer::Shown(Shown::Nothing { retry_after_s: Some(seconds) })) => {
+        Ok(Answer::DecideOutcome(DecideOutcome::Nothing { retry_after_s: Some(seconds) })) => {
             let put = write!(out, "HTTP/1.1 204 No Content\r\nretry-after: {seconds}\r\ndate: {date}\r\n\r\n");
             (StatusCode::NO_CONTENT, put)
         }
-        Ok(Answer::Shown(Shown::Popup(json))) => (StatusCode::OK, put_json(out, "200 OK", &json, date)),
+        Ok(Answer::DecideOutcome(DecideOutcome::Popup(json))) => (StatusCode::OK, put_json(out, "200 OK", &json, date)),
         Ok(Answer::Reported(accepted)) => {
             let json = serde_json::to_vec(&accepted).unwrap_or_default();
             (StatusCode::ACCEPTED, put_json(out, "202 Accepted", &json, date))

@@ -1,21 +1,21 @@
-//! Requests that the HTTP library itself refuses, before there is a request: their answers as problem details, like all others.
+//! Problem details for bytes that hyper cannot parse as a request.
 //!
-//! The library answers them with a status alone, and has no place to say more. Its answer is known on its way out: no other has one of
-//! these statuses without a body.
+//! hyper answers those with a status and no body, and has no hook for more. So its response is recognised while it is written: no other
+//! response of ours has one of these statuses without a body.
 
 use crate::problem::{PROBLEM_JSON, problem};
 use tidings_protocol::error::{ErrorCode, Refusal};
 
-/// What is written in the place of something else.
-pub(crate) struct Instead {
+/// A response that is written in the place of one of hyper's.
+pub(crate) struct ReplacementResponse {
     pub(crate) bytes: Vec<u8>,
     pub(crate) written: usize,
-    /// The length of what it stands for.
-    pub(crate) stands_for: usize,
+    /// The length of the replaced response.
+    pub(crate) replaced_len: usize,
 }
 
-/// What to write instead, if this is such an answer, whole and alone.
-pub(crate) fn instead_of(bytes: &[u8]) -> Option<Instead> {
+/// The replacement for `bytes`, if they are exactly one such response of hyper's.
+pub(crate) fn replacement_for(bytes: &[u8]) -> Option<ReplacementResponse> {
     let status: u16 = std::str::from_utf8(bytes.strip_prefix(b"HTTP/1.")?.get(2..5)?).ok()?.parse().ok()?;
     let refusal = match status {
         400 => Refusal::new(ErrorCode::Malformed, "this is no request of HTTP/1.1 (RFC 9112)"),
@@ -30,7 +30,7 @@ pub(crate) fn instead_of(bytes: &[u8]) -> Option<Instead> {
     for line in lines {
         match line {
             "content-length: 0" => is_empty = true,
-            // The end of a head within: something else follows.
+            // The head ends before the bytes do: something else follows.
             "" => return None,
             other => others = others + other + "\r\n",
         }
@@ -43,7 +43,7 @@ pub(crate) fn instead_of(bytes: &[u8]) -> Option<Instead> {
     let body = serde_json::to_vec(&body).ok()?;
     let length = body.len();
     let head = format!("{first}\r\ncontent-type: {PROBLEM_JSON}\r\ncontent-length: {length}\r\n{others}\r\n");
-    Some(Instead { bytes: [head.into_bytes(), body].concat(), written: 0, stands_for: bytes.len() })
+    Some(ReplacementResponse { bytes: [head.into_bytes(), body].concat(), written: 0, replaced_len: bytes.len() })
 }
 
 #[cfg(test)]
@@ -54,8 +54,8 @@ mod tests {
     #[test]
     fn bare_error_responses_of_hyper_are_replaced() {
         let own = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\ndate: now\r\n\r\n";
-        let instead = instead_of(own).unwrap();
-        let text = String::from_utf8(instead.bytes).unwrap();
+        let replacement = replacement_for(own).unwrap();
+        let text = String::from_utf8(replacement.bytes).unwrap();
         let (head, body) = text.split_once("\r\n\r\n").unwrap();
         assert!(head.starts_with("HTTP/1.1 431 Request") && head.contains("\r\nconnection: close\r\n"), "{head}");
         assert!(
@@ -63,7 +63,7 @@ mod tests {
             "{head}"
         );
         assert!(body.contains(r#""code":"limit_exceeded""#) && body.contains(r#""status":431"#), "{body}");
-        assert_eq!(instead.stands_for, own.len());
+        assert_eq!(replacement.replaced_len, own.len());
         for other in [
             "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n",
             "HTTP/1.1 400 Bad Request\r\ncontent-length: 2\r\n\r\n",
@@ -73,7 +73,7 @@ mod tests {
             "HTTP/1.1 4",
             "",
         ] {
-            assert!(instead_of(other.as_bytes()).is_none(), "{other}");
+            assert!(replacement_for(other.as_bytes()).is_none(), "{other}");
         }
     }
 }

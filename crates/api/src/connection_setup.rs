@@ -1,4 +1,4 @@
-//! What comes before HTTP on a connection: the load balancer's header, and TLS.
+//! The steps before HTTP on a connection: the load balancer's PROXY header, and the TLS handshake.
 
 use rustls::ServerConfig;
 use std::{
@@ -11,17 +11,17 @@ use tidings_listen::proxy::{HEADER_TIMEOUT, Look, Proxies, look};
 use tokio::{io::AsyncReadExt, net::TcpStream, time::timeout};
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
-/// A handshake must be done by then.
+/// The time for a TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Reads the header that a load balancer sends first, and not a byte more. Answers with the client's address.
+/// Reads the PROXY header that a load balancer sends first, and not a byte more. Returns the client's address.
 pub(crate) async fn read_proxy_header(
     stream: &mut TcpStream,
     peer: SocketAddr,
     proxies: &Proxies,
 ) -> io::Result<SocketAddr> {
     if !proxies.trust(peer.ip()) {
-        return Err(io::Error::new(ErrorKind::PermissionDenied, "not a load balancer that is trusted"));
+        return Err(io::Error::new(ErrorKind::PermissionDenied, "the peer is no trusted load balancer"));
     }
     let read = async {
         let mut header = Vec::new();
@@ -39,6 +39,6 @@ pub(crate) async fn read_proxy_header(
     timeout(HEADER_TIMEOUT, read).await?
 }
 
-pub(crate) async fn shake_hands(stream: TcpStream, config: Arc<ServerConfig>) -> io::Result<TlsStream<TcpStream>> {
+pub(crate) async fn tls_handshake(stream: TcpStream, config: Arc<ServerConfig>) -> io::Result<TlsStream<TcpStream>> {
     timeout(HANDSHAKE_TIMEOUT, TlsAcceptor::from(config).accept(stream)).await?
 }

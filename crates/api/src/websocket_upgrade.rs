@@ -1,6 +1,6 @@
-//! From HTTP to a WebSocket: checks the handshake, answers 101, and lets the socket go.
+//! From HTTP to a WebSocket: checks the handshake, answers 101, and hands the socket to the gateway.
 
-use crate::{Api, Sessions, read_ahead::ReadAhead};
+use crate::{Api, SessionGateway, connection_stream::ConnectionStream};
 use axum::http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version, header};
 use bytes::Bytes;
 use http_body_util::Full;
@@ -16,10 +16,11 @@ use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 use tungstenite::handshake::derive_accept_key;
 
-/// Where apps connect.
+/// The path of the WebSocket handshake.
 pub const CONNECT_PATH: &str = "/v1/connect";
 
-/// Answers a handshake and hands the socket over once the answer is out.
+/// Answers a handshake, and hands the socket over once the response is written. `reserve` is set if the connection took a
+/// descriptor of the reserve: then the upgrade is refused.
 pub(crate) fn upgrade(
     api: &Api,
     reserve: Option<&Descriptors>,
@@ -56,7 +57,7 @@ pub(crate) fn upgrade(
     Ok(response)
 }
 
-/// RFC 6455, 4.2.1; answers with the key that proves we understood.
+/// Checks a handshake by RFC 6455, 4.2.1. Returns the value of `Sec-WebSocket-Accept`.
 fn check_handshake(method: &Method, version: Version, headers: &HeaderMap) -> Result<HeaderValue, Refusal> {
     let refuse = |why: &str| Refusal::new(ErrorCode::Malformed, format!("not a WebSocket handshake: {why}"));
     if method != Method::GET {
@@ -88,8 +89,8 @@ fn has_token(headers: &HeaderMap, name: header::HeaderName, token: &str) -> bool
         .any(|part| part.trim().eq_ignore_ascii_case(token))
 }
 
-/// Takes the connection out of hyper and the runtime.
-fn hand_over(upgraded: Upgraded, sessions: &Arc<dyn Sessions>, origin: Origin) {
+/// Takes the connection out of hyper and the runtime, and gives it to the gateway.
+fn hand_over(upgraded: Upgraded, sessions: &Arc<dyn SessionGateway>, origin: Origin) {
     match take_out(upgraded) {
         Ok(Some((carrier, read))) => sessions.adopt(carrier, read, origin),
         Ok(None) => tracing::error!("an upgraded connection was not one of the listener's"),
@@ -97,16 +98,16 @@ fn hand_over(upgraded: Upgraded, sessions: &Arc<dyn Sessions>, origin: Origin) {
     }
 }
 
-/// The connection and what was read beyond the request.
+/// The connection and the bytes that were read beyond the request.
 fn take_out(upgraded: Upgraded) -> io::Result<Option<(Carrier, Vec<u8>)>> {
-    let upgraded = match upgraded.downcast::<TokioIo<ReadAhead<TcpStream>>>() {
+    let upgraded = match upgraded.downcast::<TokioIo<ConnectionStream<TcpStream>>>() {
         Ok(Parts { io, read_buf, .. }) => {
             let (stream, ahead) = io.into_inner().into_parts();
             return Ok(Some((stream.into_std()?.into(), [&read_buf[..], &ahead].concat())));
         }
         Err(upgraded) => upgraded,
     };
-    let Ok(Parts { io, read_buf, .. }) = upgraded.downcast::<TokioIo<ReadAhead<TlsStream<TcpStream>>>>() else {
+    let Ok(Parts { io, read_buf, .. }) = upgraded.downcast::<TokioIo<ConnectionStream<TlsStream<TcpStream>>>>() else {
         return Ok(None);
     };
     let (stream, ahead) = io.into_inner().into_parts();

@@ -1,4 +1,5 @@
-//! A request's body on loan: what its reader leaves of it comes back, so that the connection can be used again.
+//! A request body that its reader owns, and of which the unread rest is reclaimed: the rest must be read before the
+//! connection can carry the next request.
 
 use bytes::Bytes;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
@@ -8,29 +9,29 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-/// Where a body comes back to that was not read to its end.
+/// Gets a body back that its reader did not read to the end.
 #[derive(Default)]
-pub(crate) struct Left(Arc<Mutex<Option<Incoming>>>);
+pub(crate) struct BodyReclaim(Arc<Mutex<Option<Incoming>>>);
 
-/// The body, for a reader that keeps it.
-pub(crate) struct Lent {
+/// A body for a reader that takes ownership.
+pub(crate) struct ReclaimableBody {
     /// Absent once it has ended.
     body: Option<Incoming>,
-    left: Arc<Mutex<Option<Incoming>>>,
+    rest: Arc<Mutex<Option<Incoming>>>,
 }
 
-impl Left {
-    pub(crate) fn lend(&self, body: Incoming) -> Lent {
-        Lent { body: (!body.is_end_stream()).then_some(body), left: self.0.clone() }
+impl BodyReclaim {
+    pub(crate) fn lend(&self, body: Incoming) -> ReclaimableBody {
+        ReclaimableBody { body: (!body.is_end_stream()).then_some(body), rest: self.0.clone() }
     }
 
-    /// What was left, once the reader has let go of it.
+    /// The body with its unread rest, once the reader has dropped it.
     pub(crate) fn take(&self) -> Option<Incoming> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
-impl Body for Lent {
+impl Body for ReclaimableBody {
     type Data = Bytes;
     type Error = hyper::Error;
 
@@ -55,10 +56,10 @@ impl Body for Lent {
     }
 }
 
-impl Drop for Lent {
+impl Drop for ReclaimableBody {
     fn drop(&mut self) {
         if let Some(body) = self.body.take() {
-            *self.left.lock().unwrap_or_else(PoisonError::into_inner) = Some(body);
+            *self.rest.lock().unwrap_or_else(PoisonError::into_inner) = Some(body);
         }
     }
 }

@@ -1,11 +1,11 @@
-//! What is measured of this door: how long requests take, who was sent away, and what the process takes.
+//! Metrics of the HTTP API and the process: latencies of requests, closed connections, memory, descriptors.
 
 mod process;
 
 use crate::{
-    connect::CONNECT_PATH,
     door::{DECIDE_PATH, REPORT_PATH, SEND_PATH},
     routes,
+    websocket_upgrade::CONNECT_PATH,
 };
 use axum::http::{Method, StatusCode};
 use prometheus_client::{
@@ -25,13 +25,13 @@ use std::{sync::OnceLock, time::Duration};
 use tidings_engine::metrics::Metrics;
 use tidings_listen::Places;
 
-/// What ends every exposition.
+/// The end of every exposition.
 const EOF: &str = "# EOF\n";
-/// The route of requests that are for none.
+/// The label of requests to no known route.
 const NO_ROUTE: &str = "none";
 const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 
-/// What a request is counted by. Each label has few values: routes are those of the description, methods those that it knows.
+/// The labels of a request. Each has few values: routes are the path templates of the OpenAPI description, methods the known ones.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct RequestLabel {
     route: String,
@@ -41,51 +41,51 @@ struct RequestLabel {
 
 type Requests = Family<RequestLabel, Histogram, fn() -> Histogram>;
 
-/// The times of one operation that is asked for often, by the classes of statuses: found without a look-up.
-pub(crate) struct Often {
+/// The latencies of one frequent operation, by status class: kept apart, so that a request needs no look-up by labels.
+pub(crate) struct RouteLatency {
     requests: Requests,
     route: &'static str,
     classes: [OnceLock<Histogram>; CLASSES.len()],
 }
 
-impl Often {
+impl RouteLatency {
     fn new(requests: &Requests, route: &'static str) -> Self {
-        Often { requests: requests.clone(), route, classes: Default::default() }
+        RouteLatency { requests: requests.clone(), route, classes: Default::default() }
     }
 
     pub(crate) fn observe(&self, status: StatusCode, took: Duration) {
         let class = class_of(status);
-        let times = self.classes[class].get_or_init(|| {
+        let histogram = self.classes[class].get_or_init(|| {
             let label = RequestLabel { route: self.route.to_owned(), method: "POST", status: CLASSES[class] };
             self.requests.get_or_create(&label).clone()
         });
-        times.observe(took.as_secs_f64());
+        histogram.observe(took.as_secs_f64());
     }
 }
 
-/// The figures of this door.
-pub(crate) struct Figures {
+/// The metrics of the HTTP API.
+pub(crate) struct HttpMetrics {
     registry: Registry,
     requests: Requests,
     routes: Vec<String>,
-    pub(crate) sends: Often,
-    pub(crate) decisions: Often,
-    pub(crate) reports: Often,
+    pub(crate) sends: RouteLatency,
+    pub(crate) decisions: RouteLatency,
+    pub(crate) reports: RouteLatency,
 }
 
-impl Figures {
+impl HttpMetrics {
     pub(crate) fn new() -> Self {
         let mut registry = Registry::with_prefix("tidings");
-        // 0.1 ms to about 6.5 s: a question that memory answers, and the slowest page of history.
+        // 0.1 ms to about 6.5 s: from an answer out of memory to the slowest page of history.
         let requests: Requests = Family::new_with_constructor(|| Histogram::new(exponential_buckets(0.000_1, 2.0, 17)));
         registry.register("http_request_seconds", "From a request's head to that of its answer", requests.clone());
         let mut routes: Vec<String> = routes::openapi().paths.paths.keys().cloned().collect();
         routes.push(CONNECT_PATH.to_owned());
-        // What stands for itself comes before what stands for any id.
+        // Literal paths before templates, so that `/v1/popups/decide` is not counted as `/v1/popups/{popup}`.
         routes.sort_by_key(|route| route.matches('{').count());
-        let often = |route| Often::new(&requests, route);
-        let (sends, decisions, reports) = (often(SEND_PATH), often(DECIDE_PATH), often(REPORT_PATH));
-        Figures { registry, requests, routes, sends, decisions, reports }
+        let latency = |route| RouteLatency::new(&requests, route);
+        let (sends, decisions, reports) = (latency(SEND_PATH), latency(DECIDE_PATH), latency(REPORT_PATH));
+        HttpMetrics { registry, requests, routes, sends, decisions, reports }
     }
 
     /// Counts a request by its path and method.
@@ -99,21 +99,21 @@ impl Figures {
         self.routes.iter().find(|route| fits(route, path)).map(String::as_str)
     }
 
-    /// The engine's figures, this door's and the process's, as OpenMetrics text.
+    /// The metrics of the engine, the HTTP API and the process, as OpenMetrics text.
     pub(crate) fn render(&self, metrics: &Metrics, places: &Places) -> String {
         let mut now = Registry::with_prefix("tidings");
         let help = "Idle connections without a credential that were closed to make room";
         now.register("http_connections_evicted", help, ConstCounter::new(places.evicted()));
-        put_together(metrics, &[&self.registry, &now])
+        encode_all(metrics, &[&self.registry, &now])
     }
 }
 
-/// The figures of a process without this door, as OpenMetrics text.
+/// The metrics of a process without the HTTP API, as OpenMetrics text.
 pub fn render(metrics: &Metrics) -> String {
-    put_together(metrics, &[])
+    encode_all(metrics, &[])
 }
 
-fn put_together(metrics: &Metrics, others: &[&Registry]) -> String {
+fn encode_all(metrics: &Metrics, others: &[&Registry]) -> String {
     let mut text = metrics.render();
     text.truncate(text.strip_suffix(EOF).map_or(text.len(), str::len));
     let mut build = Registry::with_prefix("tidings");
@@ -128,7 +128,7 @@ fn put_together(metrics: &Metrics, others: &[&Registry]) -> String {
     text
 }
 
-/// Whether a path is one of a route's, part by part.
+/// Whether a path matches a route's template, segment by segment.
 fn fits(route: &str, path: &str) -> bool {
     let (mut route, mut path) = (route.split('/'), path.split('/'));
     loop {
@@ -155,7 +155,7 @@ mod tests {
 
     #[test]
     fn a_path_is_counted_under_its_route_template() {
-        let figures = Figures::new();
+        let metrics = HttpMetrics::new();
         for (path, route) in [
             ("/v1/messages", Some("/v1/messages")),
             ("/v1/conversations/g%20x/messages", Some("/v1/conversations/{conversation}/messages")),
@@ -167,7 +167,7 @@ mod tests {
             ("/", None),
             ("", None),
         ] {
-            assert_eq!(figures.route_of(path), route, "{path}");
+            assert_eq!(metrics.route_of(path), route, "{path}");
         }
     }
 

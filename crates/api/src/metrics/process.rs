@@ -1,4 +1,4 @@
-//! What the process takes, by the names that Prometheus' own clients use.
+//! Metrics of the process, under the names that Prometheus' own client libraries use.
 
 use prometheus_client::{
     metrics::{counter::ConstCounter, gauge::ConstGauge},
@@ -10,12 +10,12 @@ use rustix::{
 };
 use std::{fs, sync::OnceLock};
 
-/// Ticks in a second, in which the kernel tells programs when they began (`USER_HZ`): 100 on what we build for.
+/// The unit of start times in `/proc/PID/stat` (`USER_HZ`): 100 ticks a second on the systems that we build for.
 const TICKS_A_SECOND: f64 = 100.0;
-/// The number of that field in `/proc/PID/stat` (proc(5)), which counts from 1.
+/// The number of the field `starttime` in `/proc/PID/stat` (proc(5)), counted from 1.
 const STARTED_FIELD: usize = 22;
 
-/// The figures as they are now. What the system does not tell is left out.
+/// The present metrics. Those that the system does not provide are left out.
 pub(super) fn registry() -> Registry {
     let mut registry = Registry::default();
     let cpu = clock_gettime(ClockId::ProcessCPUTime);
@@ -38,18 +38,18 @@ pub(super) fn registry() -> Registry {
     registry
 }
 
-/// A number of `/proc/self/status`, where each has a line.
+/// A number of `/proc/self/status`, which has one in each line.
 fn number_of(status: &str, name: &str) -> Option<f64> {
     status.lines().find_map(|line| line.strip_prefix(name))?.split_whitespace().next()?.parse().ok()
 }
 
-/// Told once: it does not change when the system's clock is put.
+/// Read once, so that it does not change when the system's clock is set.
 fn started() -> Option<f64> {
     static STARTED: OnceLock<Option<f64>> = OnceLock::new();
     *STARTED.get_or_init(|| {
         let boot = number_of(&fs::read_to_string("/proc/stat").ok()?, "btime ")?;
         let stat = fs::read_to_string("/proc/self/stat").ok()?;
-        // The second field is the program's name, which may hold anything.
+        // The second field is the program's name in parentheses, which may hold any character.
         let (_, fields) = stat.rsplit_once(") ")?;
         let ticks: f64 = fields.split(' ').nth(STARTED_FIELD - 3)?.parse().ok()?;
         Some(boot + ticks / TICKS_A_SECOND)
@@ -57,6 +57,6 @@ fn started() -> Option<f64> {
 }
 
 fn open_descriptors() -> Option<f64> {
-    // The list itself is one of them while it is read.
+    // Reading the list needs a descriptor of its own.
     Some(fs::read_dir("/proc/self/fd").ok()?.count().saturating_sub(1) as f64)
 }
