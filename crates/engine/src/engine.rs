@@ -235,12 +235,13 @@ impl Engine {
         self.cluster.as_ref().is_none_or(|cluster| cluster.nodes.all().len() <= 1)
     }
 
-    /// Whether push and popups are done here, as far as this node has heard: what they write is checked by the store.
+    /// Whether push and popups run here: this node leads, as far as it has heard. The store refuses their writes if the term
+    /// has ended.
     pub fn has_leader_term(&self) -> bool {
         self.lead.term().is_some()
     }
 
-    /// Whether this node does what one node does for all.
+    /// Whether this node leads, and no other can.
     pub fn is_leader(&self) -> bool {
         self.cluster.as_ref().is_none_or(|cluster| cluster.nodes.is_leader())
     }

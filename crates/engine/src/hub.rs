@@ -1,9 +1,8 @@
-//! The `Hub` port: how what was committed reaches the nodes that hold sessions.
+//! The `Hub` port: how commits reach the nodes that hold sessions.
 //!
-//! On one node the hub is [`LocalHub`]: a committed batch goes straight into this node's lanes.
-//! A clustered hub ([`crate::cluster`]) also carries it to other nodes; whatever this node can serve itself still
-//! takes the local path. The hub is never what an acknowledgement rests on: what it loses,
-//! nodes read back from the store.
+//! On a single node the hub is [`LocalHub`]: a committed batch goes straight into the node's lanes. The hub of a cluster
+//! ([`crate::cluster`]) also sends the batch to other nodes; this node's own sessions still get it by the local path. No
+//! acknowledgement rests on the hub: what it loses, nodes read back from the store.
 
 use crate::{
     cluster::log::Change,
@@ -14,52 +13,53 @@ use crate::{
 };
 use std::sync::Arc;
 
-/// What is told to a user's sessions but not stored in a timeline.
+/// An ephemeral event for a user's sessions: no timeline holds it.
 #[derive(Debug, Clone)]
 pub enum Signal {
     /// The user's read mark moved.
     Read { conversation: ConversationNo, seq: u64 },
-    /// Which session takes a popup: of those that take such frames and have room, the one that came last. Its number
-    /// is answered; if there is none, the channel just ends.
-    WhoTakesPopups { answer: crossbeam_channel::Sender<u64> },
-    /// A popup was chosen for this session.
+    /// Asks for the session that a popup should go to: the latest of those that accept popup frames and have room. If there
+    /// is none, the channel closes without an answer.
+    FindPopupSession { answer: crossbeam_channel::Sender<u64> },
+    /// A popup for this session.
     Popup {
         session: u64,
         /// A `popup` frame's JSON.
         frame: Arc<[u8]>,
     },
-    /// This session has a later one in its place, on another node.
+    /// Ends this session, because another node has a later one in its place.
     Replaced { session: u64 },
-    /// The app server ended these sessions: one device's, or all.
+    /// The app server ends these sessions: those of one device, or all.
     Kick { device_id: Option<String>, reason: String },
 }
 
-/// One thing of a commit that others learn of.
+/// One outcome of a committed batch, as far as it concerns sessions and caches.
 #[derive(Debug)]
 pub struct Item {
-    /// For live members.
+    /// For the live members of a conversation.
     pub committed: Option<Committed>,
-    /// For what nodes hold in memory, and for sessions of one user.
+    /// For the caches of other nodes, and for the sessions of one user.
     pub change: Option<Change>,
 }
 
-/// A commit: its stretch of the commit order, and what is in it.
+/// A committed batch, and its span of the commit order.
 #[derive(Debug)]
 pub struct Batch {
     pub span: Span,
     pub items: Vec<Item>,
 }
 
+/// Carries commits and signals to the lanes and sessions of all nodes.
 pub trait Hub: Send + Sync + 'static {
-    /// Hands what was committed to the lanes of every node, in commit order. This node's own memory is up to date.
+    /// Hands a batch to the lanes of every node, in commit order. This node's caches must be up to date with it.
     fn publish(&self, batch: Batch);
-    /// Tells the user's sessions on this node; lost when nobody can be told now.
+    /// Signals the user's sessions on this node. The signal is lost if there are none.
     fn signal(&self, user: UserNo, signal: Signal);
-    /// Tells the live members of a conversation but one user that this one is typing.
+    /// Tells the live members of a conversation that a user is typing, except for that user.
     fn typing(&self, conversation: &Arc<Conversation>, user: UserNo, user_id: &Arc<str>);
 }
 
-/// Where commits end up on a node, whoever made them.
+/// Applies commits on this node, whichever node made them.
 #[derive(Clone)]
 pub(crate) struct Applier {
     pub lanes: Arc<Lanes>,
@@ -67,7 +67,7 @@ pub(crate) struct Applier {
 }
 
 impl Applier {
-    /// To the lanes and to users' sessions. The caller keeps to the commit order.
+    /// Hands the items to the lanes and to users' sessions. The caller keeps to the commit order.
     pub(crate) fn apply(&self, items: Vec<Item>) {
         let mut committed = Vec::with_capacity(items.len());
         let mut signals = Vec::new();
@@ -96,7 +96,7 @@ impl Applier {
     }
 }
 
-/// The hub of a single node: no copy, no network.
+/// The hub of a single node: it copies nothing and needs no network.
 pub struct LocalHub(Applier);
 
 impl LocalHub {

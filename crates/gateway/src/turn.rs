@@ -235,7 +235,7 @@ impl Shard {
             match control {
                 Control::Replies(replies) => self.answer_sends(replies),
                 Control::Presence(told) => told.iter().for_each(|told| self.tell_changes(told)),
-                Control::Signal { user, signal: Signal::WhoTakesPopups { answer } } => {
+                Control::Signal { user, signal: Signal::FindPopupSession { answer } } => {
                     if let Some(key) = self.popup_taker(user) {
                         // Who asked may have lost patience.
                         let _ = answer.try_send(self.connections[key].session);

@@ -40,7 +40,7 @@ impl Engine {
 
     /// A session here that takes popups; else the one that came last of those that other nodes have.
     fn popup_taker(&self, user: UserNo) -> Result<Option<Taker>, Refusal> {
-        if let Some(session) = self.who_takes_popups(user)? {
+        if let Some(session) = self.find_popup_session(user)? {
             return Ok(Some(Taker { session, node: None, boot: None }));
         }
         let Some(cluster) = self.cluster.as_ref().filter(|cluster| cluster.bus_trouble().is_none()) else {
@@ -56,12 +56,12 @@ impl Engine {
         Ok(taker)
     }
 
-    fn who_takes_popups(&self, user: UserNo) -> Result<Option<u64>, Refusal> {
+    fn find_popup_session(&self, user: UserNo) -> Result<Option<u64>, Refusal> {
         if !self.presence.is_online(user) {
             return Ok(None);
         }
         let (answer, answered) = bounded(1);
-        self.hub.signal(user, Signal::WhoTakesPopups { answer });
+        self.hub.signal(user, Signal::FindPopupSession { answer });
         match answered.recv_timeout(SHARD_PATIENCE) {
             Ok(session) => Ok(Some(session)),
             Err(RecvTimeoutError::Disconnected) => Ok(None),

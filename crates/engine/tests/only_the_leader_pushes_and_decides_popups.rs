@@ -1,5 +1,5 @@
-//! Push and popups are done by one node for all. Another takes them up where that one ended, whether it said goodbye
-//! or not; and nobody writes over what the successor has written.
+//! Only the leader pushes and decides popups. When it ends, cleanly or not, the next leader continues where it ended; and a
+//! former leader never overwrites what its successor has written.
 #![allow(clippy::unwrap_used)]
 
 mod fake_shard;
@@ -29,14 +29,14 @@ use tidings_protocol::{
     http::{DeviceState, PushState},
 };
 
-/// A node's way to what nodes agree on, which can be cut.
-struct Way {
+/// A node's commit log, which can be cut off.
+struct CuttableLog {
     store: Arc<MemoryStore>,
     is_cut: AtomicBool,
 }
 
-impl Way {
-    fn pass(&self) -> StoreResult<&MemoryStore> {
+impl CuttableLog {
+    fn store(&self) -> StoreResult<&MemoryStore> {
         match self.is_cut.load(Ordering::Relaxed) {
             true => Err(StoreError::Unavailable("cut".into())),
             false => Ok(&self.store),
@@ -44,15 +44,15 @@ impl Way {
     }
 }
 
-impl CommitLog for Way {
+impl CommitLog for CuttableLog {
     fn committed_after(&self, after: Position, limit: usize) -> StoreResult<LogPage> {
-        self.pass()?.committed_after(after, limit)
+        self.store()?.committed_after(after, limit)
     }
     fn newest_position(&self) -> StoreResult<Position> {
-        self.pass()?.newest_position()
+        self.store()?.newest_position()
     }
     fn prune(&self, older_than_ms: u64) -> StoreResult<PruneProgress> {
-        self.pass()?.prune(older_than_ms)
+        self.store()?.prune(older_than_ms)
     }
     fn heartbeat(
         &self,
@@ -61,21 +61,21 @@ impl CommitLog for Way {
         may_lead: bool,
         takes_name: bool,
     ) -> Result<ClusterView, HeartbeatError> {
-        self.pass()?.heartbeat(me, lease_ms, may_lead, takes_name)
+        self.store()?.heartbeat(me, lease_ms, may_lead, takes_name)
     }
     fn release_lease(&self, boot_id: u64) -> StoreResult<()> {
-        self.pass()?.release_lease(boot_id)
+        self.store()?.release_lease(boot_id)
     }
 }
 
 struct Node {
     shard: Shard,
-    way: Arc<Way>,
-    /// Its way to what one node writes for all.
+    log: Arc<CuttableLog>,
+    /// The store of the rows that only the leader writes.
     rows: Arc<Troubled>,
 }
 
-/// How much of what was shown a node may forget.
+/// Popups of so long a time may be forgotten when a leader ends.
 const AT_RISK: Duration = Duration::from_millis(80);
 
 fn node(name: &str, store: &Arc<MemoryStore>, bus: &LocalBus, lease: Duration) -> Node {
@@ -83,20 +83,20 @@ fn node(name: &str, store: &Arc<MemoryStore>, bus: &LocalBus, lease: Duration) -
 }
 
 fn node_with(popups: PopupsConfig, name: &str, store: &Arc<MemoryStore>, bus: &LocalBus, lease: Duration) -> Node {
-    let way = Arc::new(Way { store: store.clone(), is_cut: AtomicBool::new(false) });
+    let log = Arc::new(CuttableLog { store: store.clone(), is_cut: AtomicBool::new(false) });
     let rows = Arc::new(Troubled::on(store.clone()));
-    let world = World::node_with(popups, name, rows.clone(), way.clone(), Arc::new(bus.clone()), lease);
-    Node { shard: Shard::of(world), way, rows }
+    let world = World::node_with(popups, name, rows.clone(), log.clone(), Arc::new(bus.clone()), lease);
+    Node { shard: Shard::of(world), log, rows }
 }
 
-/// Of nodes whose lease is to end: long enough that it does not while they run, as short as that allows.
+/// The lease in tests that let it end: long enough that it never ends while the node renews it, and no longer.
 const LEASE: Duration = Duration::from_secs(12);
 
-/// Two nodes, of which the first leads, with users, a device of one of them and a popup that each is shown once.
+/// Two nodes, of which the first leads; two users, a device of one of them, and a popup that each user is shown once.
 fn two(lease: Duration) -> (Node, Node) {
     let (store, bus) = (Arc::new(MemoryStore::shared()), LocalBus::default());
     let mut first = node("a", &store, &bus, lease);
-    first.takes_over();
+    first.take_over();
     let second = node("b", &store, &bus, lease);
     first.world().users(&["ann", "ben"]);
     first.shard.bind("ann/phone");
@@ -109,7 +109,7 @@ impl Node {
         &self.shard.world
     }
 
-    fn takes_over(&self) {
+    fn take_over(&self) {
         let engine = &self.world().engine;
         until("it leads", || {
             look_around(engine);
@@ -131,7 +131,7 @@ fn to_ann() -> serde_json::Value {
 }
 
 #[test]
-fn who_does_not_lead_says_so_and_when_to_ask_again() {
+fn a_node_that_does_not_lead_refuses_and_says_when_to_retry() {
     let (first, second) = two(LONG_LEASE);
     let engine = &second.world().engine;
     let push = serde_json::from_str(&to_ann().to_string()).unwrap();
@@ -160,20 +160,20 @@ fn who_does_not_lead_says_so_and_when_to_ask_again() {
 }
 
 #[test]
-fn a_node_that_stops_leaves_all_to_the_next() {
+fn the_next_leader_continues_where_a_stopped_one_ended() {
     let (mut first, mut second) = two(LONG_LEASE);
     let scheduled = first.shard.push(json!({"users": ["ann"]}), json!({"type": "t", "send_at": NOON + 60_000}));
     let waits = first.shard.push(json!({"users": ["ann"]}), json!({"type": "t"}));
     let had = first.shard.push(json!({"all": true}), json!({"type": "t"}));
     assert_eq!(first.shard.handed("ann/phone"), [waits.push, had.push]);
     first.shard.acknowledge("ann/phone", &[had.push]);
-    assert!(first.world().decide("ann").is_some(), "shown, and not waited for");
+    assert!(first.world().decide("ann").is_some(), "shown, and not awaited until it is durable");
     drop(first);
-    second.takes_over();
-    assert_eq!(second.world().decide("ann"), None, "the cap holds at the next node");
+    second.take_over();
+    assert_eq!(second.world().decide("ann"), None, "the cap holds on the next leader");
     assert!(second.world().decide("ben").is_some());
     second.shard.bind("ann/phone");
-    assert_eq!(second.shard.handed("ann/phone"), [waits.push], "what was acknowledged does not come again");
+    assert_eq!(second.shard.handed("ann/phone"), [waits.push], "an acknowledged push does not come again");
     assert_eq!(second.shard.states(had.push)["ann/phone"], DeviceState::Acknowledged);
     second.shard.at(NOON + 60_000);
     assert_eq!(second.shard.handed("ann/phone"), [scheduled.push]);
@@ -182,22 +182,22 @@ fn a_node_that_stops_leaves_all_to_the_next() {
 }
 
 #[test]
-fn a_node_that_is_cut_off_writes_nothing_more() {
+fn a_leader_that_is_cut_off_writes_nothing_more() {
     let (mut first, mut second) = two(LEASE);
     assert!(first.world().decide("ann").is_some());
     first.world().engine.popups.settle().unwrap();
     let waits = first.shard.push(json!({"users": ["ann"]}), json!({"type": "t"}));
-    first.way.is_cut.store(true, Ordering::Relaxed);
+    first.log.is_cut.store(true, Ordering::Relaxed);
     until("its lease is over by its own clock", || !first.world().engine.is_leader());
     let refusal = first.world().decide_with("ben", json!({})).unwrap_err();
     assert_eq!(refusal.code, ErrorCode::NodeUnavailable, "nothing is decided while another may decide");
-    second.takes_over();
-    assert!(first.world().engine.has_leader_term(), "it has not heard");
+    second.take_over();
+    assert!(first.world().engine.has_leader_term(), "it has not heard of the next term");
     let taken = second.shard.push(json!({"users": ["ann"]}), json!({"type": "t"}));
     let refusal = first.shard.world.engine.prepare_push(serde_json::from_str(&to_ann().to_string()).unwrap()).unwrap();
     let refusal = first.world().wait(first.world().engine.push.accept(refusal)).unwrap_err();
     assert_eq!(refusal.code, ErrorCode::NodeUnavailable, "the store does not take it: {refusal}");
-    // Its sessions hear of it, and it forgets.
+    // Its sessions are told, and it drops its state.
     until("its sessions are told", || {
         first.shard.take();
         first.shard.phones.is_empty()
@@ -206,8 +206,8 @@ fn a_node_that_is_cut_off_writes_nothing_more() {
     second.shard.bind("ann/phone");
     assert_eq!(second.shard.handed("ann/phone"), [waits.push, taken.push]);
     assert_eq!(second.world().decide("ann"), None);
-    // It hears again: another leads.
-    first.way.is_cut.store(false, Ordering::Relaxed);
+    // It reaches the log again, and learns that another node leads.
+    first.log.is_cut.store(false, Ordering::Relaxed);
     until("it hears that another leads", || {
         look_around(&first.world().engine);
         !first.world().engine.has_leader_term()
@@ -218,19 +218,19 @@ fn a_node_that_is_cut_off_writes_nothing_more() {
 }
 
 #[test]
-fn a_node_that_is_cut_off_forgets_no_more_than_it_may() {
+fn a_leader_that_is_cut_off_forgets_no_more_popups_than_at_risk_max_allows() {
     let (store, bus) = (Arc::new(MemoryStore::shared()), LocalBus::default());
     let popups = PopupsConfig { durable_within: AT_RISK, at_risk_max: AT_RISK, ..PopupsConfig::default() };
     let first = node_with(popups, "a", &store, &bus, LEASE);
-    first.takes_over();
+    first.take_over();
     let second = node("b", &store, &bus, LEASE);
     first.world().put_popup("once", json!({"caps": {"total": 1}}));
     let (mut shown, mut refused, mut cut_at) = (Vec::new(), 0, None);
-    // It leads for most of its lease after it was cut off from all that is stored.
+    // It leads for most of a lease after it was cut off from the store.
     while first.world().engine.is_leader() {
         if shown.len() == 20 && cut_at.is_none() {
             first.rows.fail_rows(usize::MAX);
-            first.way.is_cut.store(true, Ordering::Relaxed);
+            first.log.is_cut.store(true, Ordering::Relaxed);
             cut_at = Some(Instant::now());
         }
         let (user, asked) = (format!("u{}-{refused}", shown.len()), Instant::now());
@@ -243,7 +243,7 @@ fn a_node_that_is_cut_off_forgets_no_more_than_it_may() {
                 let codes = [ErrorCode::StoreUnavailable, ErrorCode::NodeUnavailable];
                 assert!(codes.contains(&refusal.code) && refusal.retry_after_ms.is_some(), "{refusal}");
                 refused += 1;
-                // Where nothing is shown nothing is refused.
+                // A user who is shown nothing is not refused.
                 if let (ErrorCode::StoreUnavailable, Some((user, ..))) = (refusal.code, shown.last()) {
                     let again = first.world().decide_with(user, json!({}));
                     assert!(again.is_ok_and(|decided| decided.show.is_none()) || !first.world().engine.is_leader());
@@ -252,7 +252,7 @@ fn a_node_that_is_cut_off_forgets_no_more_than_it_may() {
         }
         std::thread::sleep(Duration::from_millis(1));
     }
-    second.takes_over();
+    second.take_over();
     let forgotten: Vec<_> = shown.iter().filter(|(user, ..)| second.world().decide(user).is_some()).collect();
     let (Some((_, _, first_answered)), Some((_, last_asked, _))) = (forgotten.first(), forgotten.last()) else {
         panic!("of {} nothing was forgotten", shown.len());
@@ -263,14 +263,14 @@ fn a_node_that_is_cut_off_forgets_no_more_than_it_may() {
 }
 
 #[test]
-fn a_lead_that_is_renewed_late_goes_on_with_all_it_had() {
+fn a_leader_that_renews_its_lease_late_keeps_its_state() {
     let (first, second) = two(LEASE);
-    // Another one could take it: it is gone.
+    // The only node that could take the lead is gone.
     drop(second);
     let mut first = first;
-    first.way.is_cut.store(true, Ordering::Relaxed);
+    first.log.is_cut.store(true, Ordering::Relaxed);
     until("its lease is over by its own clock", || !first.world().engine.is_leader());
-    first.way.is_cut.store(false, Ordering::Relaxed);
+    first.log.is_cut.store(false, Ordering::Relaxed);
     until("it leads again", || {
         look_around(&first.world().engine);
         first.world().engine.is_leader()
