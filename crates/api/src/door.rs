@@ -149,7 +149,7 @@ impl Door {
         if let Err(refusal) = self.api.check_throttle(self.origin, credential) {
             return (refused(refusal), Some(request.into_body()));
         }
-        if self.api.is_for_another(path) {
+        if self.api.is_for_another_node(path) {
             // Guesses are counted where they come in: to the other node they would all be ours.
             if let Err(refusal) = self.api.authenticate(request.headers()) {
                 return (refused(refusal), Some(request.into_body()));

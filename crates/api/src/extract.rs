@@ -1,4 +1,4 @@
-//! What a handler is given: the caller, a path's ids, a query and a JSON body, each strictly read.
+//! Extractors for handlers: the caller, a path's ids, a query and a JSON body, each read strictly.
 
 use crate::{
     Api,
@@ -29,14 +29,14 @@ use tidings_protocol::{
     limits::{HTTP_BODY_BYTES_MAX, OPERATION_BODY_BYTES_MAX},
 };
 
-/// What is said back of a caller's own text, in characters.
-const SAID_BACK_MAX: usize = 64;
+/// The length of a caller's own text that a refusal repeats, in characters.
+const ECHO_CHARS_MAX: usize = 64;
 
-/// Who is calling, an app server or a user, and what its token allows. Nothing is done for it before it was asked
-/// whether it [`Caller::may`].
+/// The caller, an app server or a user, with the scopes of its token. A handler gets at the actor through [`Caller::may`],
+/// so that no operation forgets to check the scope.
 pub struct Caller(Actor, Scopes);
 
-/// A caller who may do what is asked.
+/// A caller whose scope for the operation is checked.
 pub struct Allowed(pub Actor);
 
 impl FromRequestParts<Arc<Api>> for Caller {
@@ -64,7 +64,7 @@ impl FromRequestParts<Arc<Api>> for AppServer {
     }
 }
 
-/// Who is calling; who does is known from then on to where connections are counted.
+/// The caller of a request. Marks the connection as authenticated, so that it is not closed for others.
 fn authenticate(api: &Api, parts: &Parts) -> Result<pass::Caller, Refusal> {
     let caller = api.authenticate(&parts.headers)?;
     if let Some(standing) = parts.extensions.get::<Standing>() {
@@ -74,6 +74,10 @@ fn authenticate(api: &Api, parts: &Parts) -> Result<pass::Caller, Refusal> {
 }
 
 impl Caller {
+    /// Checks that the caller's token has the scope of the operation.
+    ///
+    /// # Errors
+    /// `forbidden`.
     pub fn may(self, scope: Scope) -> Result<Allowed, Refusal> {
         self.1.check(scope)?;
         Ok(Allowed(self.0))
@@ -89,7 +93,10 @@ impl Caller {
 }
 
 impl Allowed {
-    /// The user that a path names. A token's user is also called `me`, and may name nobody else.
+    /// The user that a path names. A token may name its own user only, also as `me`.
+    ///
+    /// # Errors
+    /// `not_found`, or `forbidden` for another user than the token's.
     pub fn user(&self, api: &Api, named: &str) -> Result<Arc<User>, Refusal> {
         match &self.0 {
             Actor::App => api.engine.directory.require_user(named),
@@ -108,13 +115,13 @@ impl<T: DeserializeOwned + Send> FromRequestParts<Arc<Api>> for PathIds<T> {
     async fn from_request_parts(parts: &mut Parts, api: &Arc<Api>) -> Result<Self, RefusalResponse> {
         match Path::<T>::from_request_parts(parts, api).await {
             Ok(Path(ids)) => Ok(PathIds(ids)),
-            Err(error) => Err(refused_path(parts, &error).await.into()),
+            Err(error) => Err(path_refusal(parts, &error).await.into()),
         }
     }
 }
 
-/// What is wrong with a path, by the name that its part has in the description.
-async fn refused_path(parts: &mut Parts, error: &PathRejection) -> Refusal {
+/// The refusal of a path. It names the path's parameter as the OpenAPI description does.
+async fn path_refusal(parts: &mut Parts, error: &PathRejection) -> Refusal {
     let PathRejection::FailedToDeserializePathParams(error) = error else {
         return Refusal::field("path", error.body_text());
     };
@@ -133,20 +140,20 @@ async fn path_name(parts: &mut Parts, index: usize) -> String {
     name.unwrap_or_else(|| "path".into())
 }
 
-/// All that paths and queries hold besides text.
+/// The refusal of a parameter that must be a number: besides text, paths and queries hold nothing else.
 fn not_a_number(name: &str, value: &str) -> Refusal {
     Refusal::field(name, format!("must be a whole number from 0 on, got {}", quoted(value)))
 }
 
-/// A caller's own text, of which a long one is not said back whole.
+/// A caller's own text in quotes, shortened if it is long.
 fn quoted(text: &str) -> String {
-    match text.char_indices().nth(SAID_BACK_MAX) {
+    match text.char_indices().nth(ECHO_CHARS_MAX) {
         Some((end, _)) => format!("{:?}…", &text[..end]),
         None => format!("{text:?}"),
     }
 }
 
-/// A query string, in which unknown names are refused like unknown fields of a body.
+/// A query string. Unknown parameters are refused, like unknown fields of a body.
 pub struct Query<T>(pub T);
 
 impl<T: DeserializeOwned + Send> FromRequestParts<Arc<Api>> for Query<T> {
@@ -174,12 +181,12 @@ fn read_query<T: DeserializeOwned>(text: &str) -> Result<T, Refusal> {
     serde_path_to_error::deserialize(serde_urlencoded::Deserializer::new(pairs())).map_err(|error| {
         let name = error.path().to_string();
         let given = pairs().find(|(given, _)| *given == name).map(|(_, value)| value);
-        refused_parameter(&name, given.as_deref(), &error.inner().to_string())
+        parameter_refusal(&name, given.as_deref(), &error.inner().to_string())
     })
 }
 
-/// What is wrong with a parameter, from the words of who read it.
-fn refused_parameter(name: &str, given: Option<&str>, why: &str) -> Refusal {
+/// The refusal of a query parameter, made from `serde`'s error text `why`.
+fn parameter_refusal(name: &str, given: Option<&str>, why: &str) -> Refusal {
     if let Some(missing) = why.strip_prefix("missing field ") {
         return Refusal::field(missing.trim_matches('`'), "is missing");
     }
@@ -194,15 +201,15 @@ fn refused_parameter(name: &str, given: Option<&str>, why: &str) -> Refusal {
     }
 }
 
-/// The names of a struct's fields, as its derived `Deserialize` asks for them.
+/// The names of a struct's fields: its derived `Deserialize` passes them to the deserializer.
 fn field_names<'de, T: Deserialize<'de>>() -> &'static [&'static str] {
-    struct Ask<'a>(&'a mut &'static [&'static str]);
+    struct FieldNameProbe<'a>(&'a mut &'static [&'static str]);
 
-    impl<'de> Deserializer<'de> for Ask<'_> {
+    impl<'de> Deserializer<'de> for FieldNameProbe<'_> {
         type Error = value::Error;
 
         fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, value::Error> {
-            Err(serde::de::Error::custom("only asked for names"))
+            Err(serde::de::Error::custom("only field names are wanted"))
         }
 
         fn deserialize_struct<V: Visitor<'de>>(
@@ -222,14 +229,15 @@ fn field_names<'de, T: Deserialize<'de>>() -> &'static [&'static str] {
     }
 
     let mut names: &'static [&'static str] = &[];
-    let _ = T::deserialize(Ask(&mut names));
+    // Err: the probe stops as soon as it has the names.
+    let _ = T::deserialize(FieldNameProbe(&mut names));
     names
 }
 
-/// A JSON body of at most so many bytes.
+/// A JSON body of at most `BYTES_MAX` bytes.
 pub struct Json<T, const BYTES_MAX: usize = OPERATION_BODY_BYTES_MAX>(pub T);
 
-/// One that holds many of what others hold one of.
+/// A JSON body of an operation that takes many items at once.
 pub type BatchJson<T> = Json<T, HTTP_BODY_BYTES_MAX>;
 
 impl<T: DeserializeOwned, const BYTES_MAX: usize> FromRequest<Arc<Api>> for Json<T, BYTES_MAX> {
@@ -241,7 +249,7 @@ impl<T: DeserializeOwned, const BYTES_MAX: usize> FromRequest<Arc<Api>> for Json
     }
 }
 
-/// The text of a JSON body, unread.
+/// The bytes of a JSON body, unparsed.
 pub struct RawJson(pub Bytes);
 
 impl FromRequest<Arc<Api>> for RawJson {
@@ -253,7 +261,7 @@ impl FromRequest<Arc<Api>> for RawJson {
     }
 }
 
-/// Reads a JSON body; the whole of it is one buffer, which is read in place.
+/// Reads a JSON body into one buffer and parses it in place.
 pub(crate) async fn read_json<T: DeserializeOwned, B>(
     api: &Api,
     headers: &HeaderMap,
@@ -291,7 +299,7 @@ pub(crate) fn essence(kind: &[u8]) -> &[u8] {
     kind.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii()
 }
 
-/// `application/json`, with or without parameters, or a type built on it.
+/// Whether a media type is `application/json` or ends with `+json`, with or without parameters.
 fn is_json(kind: &[u8]) -> bool {
     let essence = essence(kind);
     essence.eq_ignore_ascii_case(b"application/json") || essence.to_ascii_lowercase().ends_with(b"+json")

@@ -1,6 +1,8 @@
-//! What another node does for all: a request that came here goes to that node, and its answer comes back as it is.
+//! Forwards requests to the leader: the one node that does push, devices and popups for all. The leader's response is passed on
+//! unchanged.
 //!
-//! One hop only: a node that is asked so and does not lead (any more) says so. Bodies pass through, neither is held.
+//! A request is forwarded once only: a node that gets a forwarded request and does not lead (any more) refuses it. Bodies are streamed
+//! in both directions, not held.
 
 use crate::{Api, auth::NodeTokenSigner};
 use axum::{
@@ -21,21 +23,21 @@ use tidings_engine::{
 use tidings_protocol::error::{ErrorCode, Refusal};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Names the node that a request came by.
+/// The header that names the forwarding node.
 pub const FORWARDED: HeaderName = HeaderName::from_static("tidings-forwarded");
-/// Requests that wait for the other node's answer at once. Full: refused with `queue_full`.
+/// Forwarded requests that wait for the leader at once. Full: refused with `queue_full`.
 const FORWARDED_MAX: usize = 2_048;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// Longer than the other node gives a body to come.
+/// Longer than the leader waits for a body to arrive.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
-/// What a session asks is small on both sides: a leader that has not answered by then will not.
+/// Sessions' requests and their answers are small: a leader that has not answered by then is not going to.
 const SESSIONS_ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// Connections kept for the next request, for half as long as the other node keeps them.
+/// Idle connections that are kept for the next request, for half as long as the leader keeps them.
 const IDLE_CONNECTIONS_MAX: usize = 256;
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 const RETRY_AFTER_MS: u64 = 1_000;
-/// Speak of one connection (RFC 9110, 7.6.1), or are made anew for the next.
-const OF_ONE_CONNECTION: [HeaderName; 10] = [
+/// Headers that concern one connection only (RFC 9110, 7.6.1), or that the client sets anew for the next.
+const HOP_BY_HOP: [HeaderName; 10] = [
     header::CONNECTION,
     HeaderName::from_static("keep-alive"),
     HeaderName::from_static("proxy-connection"),
@@ -48,15 +50,15 @@ const OF_ONE_CONNECTION: [HeaderName; 10] = [
     header::HOST,
 ];
 
-/// The way to other nodes' HTTP doors.
+/// The client for other nodes' HTTP APIs.
 pub struct Forwarder {
     client: reqwest::Client,
     node: HeaderValue,
-    places: Arc<Semaphore>,
+    in_flight: Arc<Semaphore>,
 }
 
-/// Whether a path is of what one node does for all: push, devices and popups.
-pub(crate) fn is_of_the_leader(path: &str) -> bool {
+/// Whether the leader serves a path: push, devices and popups.
+pub(crate) fn is_leader_path(path: &str) -> bool {
     let Some(path) = path.strip_prefix("/v1/") else { return false };
     let mut parts = path.split('/');
     match (parts.next(), parts.next(), parts.next()) {
@@ -67,10 +69,10 @@ pub(crate) fn is_of_the_leader(path: &str) -> bool {
 }
 
 impl Forwarder {
-    /// For a node of a cluster. `None`: it cannot be, and nothing is forwarded.
+    /// The forwarder of a node in a cluster. `None`: the node is in no cluster, or a client cannot be made; then nothing is forwarded.
     pub(crate) fn of(engine: &Engine) -> Option<Forwarder> {
         let node = HeaderValue::from_str(&engine.cluster.as_ref()?.nodes.me().name).ok()?;
-        // Err: it is installed already.
+        // Err: a provider is installed already.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let client = reqwest::Client::builder()
             .redirect(reqwest::redirect::Policy::none())
@@ -82,18 +84,18 @@ impl Forwarder {
             .tcp_nodelay(true)
             .build();
         let client = client.inspect_err(|error| tracing::error!(%error, "nothing can be forwarded to other nodes"));
-        Some(Forwarder { client: client.ok()?, node, places: Arc::new(Semaphore::new(FORWARDED_MAX)) })
+        Some(Forwarder { client: client.ok()?, node, in_flight: Arc::new(Semaphore::new(FORWARDED_MAX)) })
     }
 
-    fn place(&self) -> Result<OwnedSemaphorePermit, Refusal> {
-        self.places.clone().try_acquire_owned().map_err(|_| {
+    fn permit(&self) -> Result<OwnedSemaphorePermit, Refusal> {
+        self.in_flight.clone().try_acquire_owned().map_err(|_| {
             let why = format!("requests that wait for another node are limited to {FORWARDED_MAX}");
             Refusal::new(ErrorCode::QueueFull, why).retry_after(RETRY_AFTER_MS)
         })
     }
 }
 
-/// The way of sessions to the leader.
+/// Sends the requests of this node's sessions to the leader, over HTTP.
 struct SessionLeaderClient {
     forwarder: Arc<Forwarder>,
     nodes: Arc<ClusterNodes>,
@@ -102,7 +104,7 @@ struct SessionLeaderClient {
 }
 
 impl SessionLeaderClient {
-    /// The answer to a request that is ready to be sent.
+    /// Sends a request and reads its response.
     async fn answer(post: reqwest::RequestBuilder) -> reqwest::Result<LeaderResponse> {
         let answer = post.timeout(SESSIONS_ANSWER_TIMEOUT).send().await?;
         let retry_after = answer.headers().get(header::RETRY_AFTER).and_then(|value| value.to_str().ok());
@@ -115,7 +117,7 @@ impl SessionLeaderClient {
 impl LeaderClient for SessionLeaderClient {
     fn send(&self, request: LeaderRequest) -> Result<PendingResponse, Refusal> {
         let leader = find_leader(&self.nodes)?;
-        let place = self.forwarder.place()?;
+        let permit = self.forwarder.permit()?;
         self.metrics.cluster.forwarded.inc();
         let token = self.tokens.sign(&request.user).map_err(|error| crate::internal(&error))?;
         let post = self.forwarder.client.post(url(&leader, request.path)).bearer_auth(token);
@@ -123,14 +125,14 @@ impl LeaderClient for SessionLeaderClient {
         let post = post.body(request.body);
         Ok(Box::pin(async move {
             let answer = Self::answer(post).await.map_err(not_answered);
-            drop(place);
+            drop(permit);
             answer
         }))
     }
 }
 
 impl Api {
-    /// Has sessions of this node ask what the leader answers.
+    /// Gives this node's sessions a client to the leader, for the requests that the leader answers. `tokens` signs them.
     pub fn connect_sessions_to_leader(&self, tokens: NodeTokenSigner) {
         let Some((cluster, forwarder)) = self.engine.cluster.as_ref().zip(self.forwarder.clone()) else { return };
         let (nodes, metrics) = (cluster.nodes.clone(), self.engine.metrics.clone());
@@ -138,12 +140,12 @@ impl Api {
         self.engine.set_leader_client(Arc::new(client));
     }
 
-    /// Whether a request is for another node to answer.
-    pub(crate) fn is_for_another(&self, path: &str) -> bool {
-        !self.engine.has_leader_term() && is_of_the_leader(path)
+    /// Whether another node, the leader, serves this path.
+    pub(crate) fn is_for_another_node(&self, path: &str) -> bool {
+        !self.engine.has_leader_term() && is_leader_path(path)
     }
 
-    /// The leader's answer.
+    /// Forwards a request and returns the leader's response.
     pub(crate) async fn forward(&self, request: Request<Incoming>) -> Result<Response<Body>, Refusal> {
         if request.headers().contains_key(FORWARDED) {
             return Err(no_leader("this node does not lead; another will soon"));
@@ -152,14 +154,14 @@ impl Api {
         let (parts, body) = request.into_parts();
         let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
         let mut headers = parts.headers;
-        drop_of_one_connection(&mut headers);
-        // Told by the body itself.
+        remove_hop_by_hop_headers(&mut headers);
+        // The client sets it from the body.
         headers.remove(header::CONTENT_LENGTH);
         headers.insert(FORWARDED, forwarder.node.clone());
         let request = forwarder.client.request(parts.method, url(&leader, path)).headers(headers);
         let answer = self.send(forwarder, request.body(reqwest::Body::wrap(body))).await?;
         let mut answer = Response::from(answer);
-        drop_of_one_connection(answer.headers_mut());
+        remove_hop_by_hop_headers(answer.headers_mut());
         Ok(answer.map(Body::new))
     }
 
@@ -174,7 +176,7 @@ impl Api {
         forwarder: &Forwarder,
         request: reqwest::RequestBuilder,
     ) -> Result<reqwest::Response, Refusal> {
-        let _place = forwarder.place()?;
+        let _permit = forwarder.permit()?;
         self.engine.metrics.cluster.forwarded.inc();
         request.send().await.map_err(not_answered)
     }
@@ -184,14 +186,14 @@ fn find_leader(nodes: &ClusterNodes) -> Result<NodeInfo, Refusal> {
     let leader = nodes.leader().filter(|leader| leader.boot_id != nodes.me().boot_id);
     let leader = leader.ok_or_else(|| no_leader("no node leads now; another will soon"))?;
     match leader.address.is_empty() {
-        true => Err(no_leader("the node that leads does not tell where it is reached")),
+        true => Err(no_leader("the leader does not advertise an address")),
         false => Ok(leader),
     }
 }
 
 fn not_answered(error: reqwest::Error) -> Refusal {
-    tracing::debug!(error = %error.without_url(), "the node that leads did not answer");
-    no_leader("the node that does this did not answer; whether it was done is not known")
+    tracing::debug!(error = %error.without_url(), "the leader did not answer");
+    no_leader("the leader did not answer; the request may have been executed or not")
 }
 
 fn url(leader: &NodeInfo, path: &str) -> String {
@@ -202,7 +204,7 @@ fn no_leader(why: &str) -> Refusal {
     Refusal::new(ErrorCode::NodeUnavailable, why).retry_after(RETRY_AFTER_MS)
 }
 
-fn drop_of_one_connection(headers: &mut HeaderMap) {
+fn remove_hop_by_hop_headers(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .get_all(header::CONNECTION)
         .iter()
@@ -210,7 +212,7 @@ fn drop_of_one_connection(headers: &mut HeaderMap) {
         .flat_map(|value| value.split(','))
         .filter_map(|name| name.trim().parse().ok())
         .collect();
-    for name in OF_ONE_CONNECTION.iter().chain(&named) {
+    for name in HOP_BY_HOP.iter().chain(&named) {
         headers.remove(name);
     }
 }
@@ -227,7 +229,7 @@ mod tests {
             for operation in operations.into_iter().flatten() {
                 let tags = operation.tags.clone().unwrap_or_default();
                 let is_one_nodes = tags.iter().any(|tag| tag == "push" || tag == "popups");
-                assert_eq!(is_of_the_leader(path), is_one_nodes, "{path} {tags:?}");
+                assert_eq!(is_leader_path(path), is_one_nodes, "{path} {tags:?}");
             }
         }
     }

@@ -1,6 +1,6 @@
-//! A way past the router and the HTTP library for what apps ask and report about popups at every page view:
-//! `POST /v1/popups/decide` and `POST /v1/popup-events`. A connection starts here; the first request that is anything else,
-//! or of any less usual form, goes to the library with all that was read, and the connection stays there.
+//! Serves the two requests that apps make at every page view, `POST /v1/popups/decide` and `POST /v1/popup-events`, without the
+//! router and the HTTP library. Every connection starts here. The first request that is another one, or has an unusual form, goes
+//! to the library with all bytes that were read, and the connection stays there.
 
 use crate::{
     Api,
@@ -30,33 +30,35 @@ use tokio::{
     time::{Instant, Sleep, sleep_until, timeout},
 };
 
-/// How what is answered here begins.
-const FIRST_LINES: [(&[u8], Asked); 2] =
-    [(b"POST /v1/popups/decide HTTP/1.1\r\n", Asked::Decide), (b"POST /v1/popup-events HTTP/1.1\r\n", Asked::Report)];
-/// Headers of a question. With more it goes to the library.
+/// The request lines that are served here.
+const REQUEST_LINES: [(&[u8], Operation); 2] = [
+    (b"POST /v1/popups/decide HTTP/1.1\r\n", Operation::Decide),
+    (b"POST /v1/popup-events HTTP/1.1\r\n", Operation::Report),
+];
+/// The most headers of a request. A request with more goes to the library.
 const HEADERS_MAX: usize = 32;
-/// A question with its head, in bytes. A longer one goes to the library.
-const QUESTION_BYTES_MAX: usize = 32 * 1024;
-/// What a connection holds ready for reading.
+/// The longest request with its head, in bytes. A longer one goes to the library.
+const REQUEST_BYTES_MAX: usize = 32 * 1024;
+/// The room that a connection has for each read, in bytes.
 const READ_BYTES: usize = 2 * 1024;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Asked {
+enum Operation {
     Decide,
     Report,
 }
 
-/// What stands at the beginning of what was read.
+/// What the bytes that were read begin with.
 enum Next {
-    /// More must come before it can be told.
-    Unknown,
-    /// A whole question: where its body begins and ends, the `Authorization` header, and whether a browser asks for a page.
-    Question { asked: Asked, body: usize, end: usize, credential: Option<(usize, usize)>, of_page: bool },
-    /// For the library.
-    SomethingElse,
+    /// Too few bytes to tell, or a part of a request.
+    Incomplete,
+    /// A complete request: where its body begins and ends, where the `Authorization` header stands, and whether it has an `Origin`.
+    Request { operation: Operation, body: usize, end: usize, credential: Option<(usize, usize)>, has_origin: bool },
+    /// A request for the library.
+    Other,
 }
 
-/// The time as the `Date` header tells it, formatted once a second.
+/// The value of the `Date` header, formatted once a second.
 #[derive(Default)]
 struct Date {
     second: u64,
@@ -74,8 +76,8 @@ impl Date {
     }
 }
 
-/// Answers questions until the connection ends or is asked to stop (`None`), or something else is asked: then with all that
-/// was read and not answered.
+/// Serves requests until the connection ends or must stop (`None`), or until another kind of request comes: then it returns all bytes
+/// that were read and not answered.
 pub(crate) async fn serve_popup_requests<S: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut S,
     (api, origin): (&Api, Origin),
@@ -86,52 +88,56 @@ pub(crate) async fn serve_popup_requests<S: AsyncRead + AsyncWrite + Unpin>(
     let mut idle = pin!(sleep_until(Instant::now() + idle_max));
     let (mut read, mut out, mut date) = (Vec::new(), Vec::new(), Date::default());
     let mut caller = None;
+    // The bytes of `read` that are answered.
     let mut taken = 0;
     let mut share = None;
-    // When the wait for the next question, or for the rest of it, began.
-    let mut began = None;
+    // When the wait for the next request, or for the rest of it, began.
+    let mut waiting_since = None;
     loop {
-        // Who asks what another node answers goes by the library from here on.
         let next = match next(&read[taken..]) {
-            Next::Question { .. } if !api.engine.has_leader_term() => Next::SomethingElse,
-            // So does a page of another origin, if any may ask.
-            Next::Question { of_page: true, .. } if api.config.cors.is_some() => Next::SomethingElse,
+            // The library forwards requests to the leader.
+            Next::Request { .. } if !api.engine.has_lead() => Next::Other,
+            // The library adds CORS headers.
+            Next::Request { has_origin: true, .. } if api.config.cors.is_some() => Next::Other,
             next => next,
         };
         match next {
-            Next::Question { asked, body, end, credential, .. } => {
-                let began_answer = std::time::Instant::now();
-                // Its place is another's already.
+            Next::Request { operation, body, end, credential, .. } => {
+                let answer_began = std::time::Instant::now();
+                // The connection's place was given to another one meanwhile.
                 if !standing.begin() {
                     return Ok(None);
                 }
-                let question = &read[taken..taken + end];
-                let credential = credential.map(|(from, to)| &question[from..to]);
-                let answered = answer((api, origin), &mut caller, standing, credential, asked, &question[body..]).await;
+                let request = &read[taken..taken + end];
+                let credential = credential.map(|(from, to)| &request[from..to]);
+                let answered =
+                    answer((api, origin), &mut caller, standing, credential, operation, &request[body..]).await;
                 standing.end();
                 let status = put_answer(&mut out, api, answered, date.text());
-                let times =
-                    if asked == Asked::Decide { &api.http_metrics.decisions } else { &api.http_metrics.reports };
-                times.observe(status, began_answer.elapsed());
+                let latency = match operation {
+                    Operation::Decide => &api.http_metrics.decisions,
+                    Operation::Report => &api.http_metrics.reports,
+                };
+                latency.observe(status, answer_began.elapsed());
                 taken += end;
                 share = None;
-                began = None;
+                waiting_since = None;
             }
-            Next::SomethingElse => {
+            Next::Other => {
                 write(stream, &out).await?;
                 read.drain(..taken);
                 return Ok(Some(read));
             }
-            Next::Unknown => {
+            Next::Incomplete => {
                 if !out.is_empty() {
                     write(stream, &out).await?;
                     out.clear();
                 }
                 read.drain(..taken);
                 taken = 0;
-                // A long question waits for its rest at the cost of what all bodies share.
+                // A long request takes memory from the budget of all bodies while it waits for its rest.
                 if read.len() > READ_BYTES {
-                    let share = share.get_or_insert_with(|| api.bodies.share(QUESTION_BYTES_MAX));
+                    let share = share.get_or_insert_with(|| api.bodies.share(REQUEST_BYTES_MAX));
                     if let Err(refusal) = share.grow_to(read.len() + READ_BYTES) {
                         put_answer(&mut out, api, Err(refusal), date.text());
                         write(stream, &out).await?;
@@ -139,12 +145,12 @@ pub(crate) async fn serve_popup_requests<S: AsyncRead + AsyncWrite + Unpin>(
                     }
                 }
                 let is_first = read.is_empty();
-                let patience = (&mut idle, &mut began, idle_max);
-                if !read_more(stream, &mut read, patience, &mut told_to_stop).await? {
+                let timeout = (&mut idle, &mut waiting_since, idle_max);
+                if !read_more(stream, &mut read, timeout, &mut told_to_stop).await? {
                     return Ok(None);
                 }
                 if is_first {
-                    began = None;
+                    waiting_since = None;
                 }
             }
         }
@@ -155,17 +161,17 @@ async fn write<S: AsyncWrite + Unpin>(stream: &mut S, bytes: &[u8]) -> io::Resul
     timeout(WRITE_TIMEOUT, stream.write_all(bytes)).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
-/// Waits for more; answers whether there is any. All waits since `began` was set count together.
+/// Reads more bytes; returns whether any came. All waits since `waiting_since` was set count as one.
 async fn read_more<S: AsyncRead + Unpin>(
     stream: &mut S,
     read: &mut Vec<u8>,
-    (idle, began, idle_max): (&mut Pin<&mut Sleep>, &mut Option<Instant>, Duration),
+    (idle, waiting_since, idle_max): (&mut Pin<&mut Sleep>, &mut Option<Instant>, Duration),
     told_to_stop: &mut Pin<Box<impl Future<Output = ()> + ?Sized>>,
 ) -> io::Result<bool> {
     let had = read.len();
     read.resize(had + READ_BYTES, 0);
     let count = poll_fn(|context| {
-        // First: on a connection that always has another question nothing else would ever be looked at.
+        // Before the stream: on a connection that always has input, nothing after the read would ever be polled.
         if told_to_stop.as_mut().poll(context).is_ready() {
             return Poll::Ready(Ok(0));
         }
@@ -174,8 +180,8 @@ async fn read_more<S: AsyncRead + Unpin>(
             Poll::Ready(result) => return Poll::Ready(result.map(|()| buffer.filled().len())),
             Poll::Pending => {}
         }
-        // The timer is set anew when it fires, not for each request.
-        let until = *began.get_or_insert_with(Instant::now) + idle_max;
+        // The timer is reset when it fires, not for each request.
+        let until = *waiting_since.get_or_insert_with(Instant::now) + idle_max;
         loop {
             ready!(idle.as_mut().poll(context));
             if Instant::now() >= until {
@@ -194,74 +200,76 @@ fn next(read: &[u8]) -> Next {
         let known = read.len().min(line.len());
         read[..known] == line[..known]
     };
-    // While the line is not whole, it may be either.
-    let Some((_, asked)) = FIRST_LINES.into_iter().find(|(line, _)| begins(line)) else { return Next::SomethingElse };
-    if read.len() > QUESTION_BYTES_MAX {
-        return Next::SomethingElse;
+    // While the request line is incomplete, it may match both.
+    let Some((_, operation)) = REQUEST_LINES.into_iter().find(|(line, _)| begins(line)) else { return Next::Other };
+    if read.len() > REQUEST_BYTES_MAX {
+        return Next::Other;
     }
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut request = httparse::Request::new(&mut headers);
     let body = match request.parse(read) {
         Ok(httparse::Status::Complete(body)) => body,
-        Ok(httparse::Status::Partial) => return Next::Unknown,
-        Err(_) => return Next::SomethingElse,
+        Ok(httparse::Status::Partial) => return Next::Incomplete,
+        Err(_) => return Next::Other,
     };
-    let (mut length, mut credential, mut of_page) = (None, None, false);
+    let (mut length, mut credential, mut has_origin) = (None, None, false);
     for header in request.headers {
         let is = |name: &str| header.name.eq_ignore_ascii_case(name);
         if is("content-length") {
             let text = std::str::from_utf8(header.value).unwrap_or_default();
             match text.parse::<usize>() {
                 Ok(value) if length.is_none() && text.bytes().all(|byte| byte.is_ascii_digit()) => length = Some(value),
-                _ => return Next::SomethingElse,
+                _ => return Next::Other,
             }
         } else if is("authorization") {
             let from = header.value.as_ptr() as usize - read.as_ptr() as usize;
             if credential.replace((from, from + header.value.len())).is_some() {
-                return Next::SomethingElse;
+                return Next::Other;
             }
         } else if is("content-type") {
             if !header.value.eq_ignore_ascii_case(b"application/json") {
-                return Next::SomethingElse;
+                return Next::Other;
             }
         } else if is("connection") {
             if !header.value.eq_ignore_ascii_case(b"keep-alive") {
-                return Next::SomethingElse;
+                return Next::Other;
             }
         } else if is("origin") {
-            of_page = true;
+            has_origin = true;
         } else if is("transfer-encoding") || is("expect") || is("upgrade") {
-            return Next::SomethingElse;
+            return Next::Other;
         }
     }
-    // Without a length there is no body: the library says what is wrong.
-    let Some(end) = length.map(|length| body.saturating_add(length)).filter(|end| *end <= QUESTION_BYTES_MAX) else {
-        return Next::SomethingElse;
+    // Without a length there is no body: the library refuses it.
+    let Some(end) = length.map(|length| body.saturating_add(length)).filter(|end| *end <= REQUEST_BYTES_MAX) else {
+        return Next::Other;
     };
-    if read.len() < end { Next::Unknown } else { Next::Question { asked, body, end, credential, of_page } }
+    match read.len() < end {
+        true => Next::Incomplete,
+        false => Next::Request { operation, body, end, credential, has_origin },
+    }
 }
 
-/// Who was found to be calling on a connection, by what it said then.
-type Caller = Option<(Vec<u8>, Actor)>;
+/// The last authenticated caller of a connection, with its `Authorization` header.
+type CachedCaller = Option<(Vec<u8>, Actor)>;
 
-/// What is answered.
 enum Answer {
-    DecideOutcome(DecideOutcome),
+    Decided(DecideOutcome),
     Reported(PopupEventsAccepted),
 }
 
 async fn answer(
     (api, origin): (&Api, Origin),
-    caller: &mut Caller,
+    caller: &mut CachedCaller,
     standing: &Standing,
     credential: Option<&[u8]>,
-    asked: Asked,
+    operation: Operation,
     body: &[u8],
 ) -> Result<Answer, Refusal> {
     let answered = caught(async {
         let actor = match (&*caller, credential) {
-            // An app server's key does not expire, and says the same each time.
-            (Some((said, Actor::App)), Some(credential)) if said == credential => Actor::App,
+            // Only API keys are cached: unlike a token, a key neither expires nor is revoked while the process runs.
+            (Some((cached, Actor::App)), Some(credential)) if cached == credential => Actor::App,
             _ => {
                 api.check_throttle(origin, credential)?;
                 let found = api.authenticate_header(credential).map_err(|refusal| match credential {
@@ -275,9 +283,9 @@ async fn answer(
                 actor
             }
         };
-        match asked {
-            Asked::Decide => Ok(Answer::DecideOutcome(decide_from_json(api, &actor, body).await?)),
-            Asked::Report => {
+        match operation {
+            Operation::Decide => Ok(Answer::Decided(decide_from_json(api, &actor, body).await?)),
+            Operation::Report => {
                 let events: PopupEvents = parse(body)?;
                 Ok(Answer::Reported(api.engine.report_popup_events(&actor, events.events).await?))
             }
@@ -286,18 +294,18 @@ async fn answer(
     answered.await.unwrap_or_else(|panic| Err(internal(&format!("panic: {panic}"))))
 }
 
-/// Answers with the status.
+/// Appends the response, and returns its status.
 fn put_answer(out: &mut Vec<u8>, api: &Api, answered: Result<Answer, Refusal>, date: &str) -> StatusCode {
     // Writing to memory cannot fail.
     let (status, _) = match answered {
-        Ok(Answer::DecideOutcome(DecideOutcome::Nothing { retry_after_s: None })) => {
+        Ok(Answer::Decided(DecideOutcome::Nothing { retry_after_s: None })) => {
             (StatusCode::NO_CONTENT, write!(out, "HTTP/1.1 204 No Content\r\ndate: {date}\r\n\r\n"))
         }
-        Ok(Answer::DecideOutcome(DecideOutcome::Nothing { retry_after_s: Some(seconds) })) => {
+        Ok(Answer::Decided(DecideOutcome::Nothing { retry_after_s: Some(seconds) })) => {
             let put = write!(out, "HTTP/1.1 204 No Content\r\nretry-after: {seconds}\r\ndate: {date}\r\n\r\n");
             (StatusCode::NO_CONTENT, put)
         }
-        Ok(Answer::DecideOutcome(DecideOutcome::Popup(json))) => (StatusCode::OK, put_json(out, "200 OK", &json, date)),
+        Ok(Answer::Decided(DecideOutcome::Popup(json))) => (StatusCode::OK, put_json(out, "200 OK", &json, date)),
         Ok(Answer::Reported(accepted)) => {
             let json = serde_json::to_vec(&accepted).unwrap_or_default();
             (StatusCode::ACCEPTED, put_json(out, "202 Accepted", &json, date))
@@ -322,7 +330,7 @@ fn put_json(out: &mut Vec<u8>, status: &str, json: &[u8], date: &str) -> io::Res
     Ok(())
 }
 
-/// The same answer as the library's.
+/// Appends the same response to a refusal as the router would give.
 fn put_refusal(out: &mut Vec<u8>, refusal: &Refusal, date: &str) -> io::Result<()> {
     let problem = problem(refusal);
     let body = serde_json::to_vec(&problem)?;
@@ -351,11 +359,11 @@ mod tests {
     async fn a_connection_that_always_has_input_still_stops() {
         let (mut busy, mut read) = (tokio::io::repeat(b'x'), Vec::new());
         let mut idle = pin!(sleep_until(Instant::now() + IDLE_MAX));
-        let mut began = None;
+        let mut waiting_since = None;
         let mut never: Pin<Box<dyn Future<Output = ()>>> = Box::pin(pending());
-        assert!(read_more(&mut busy, &mut read, (&mut idle, &mut began, IDLE_MAX), &mut never).await.unwrap());
+        assert!(read_more(&mut busy, &mut read, (&mut idle, &mut waiting_since, IDLE_MAX), &mut never).await.unwrap());
         let mut now: Pin<Box<dyn Future<Output = ()>>> = Box::pin(ready(()));
-        assert!(!read_more(&mut busy, &mut read, (&mut idle, &mut began, IDLE_MAX), &mut now).await.unwrap());
+        assert!(!read_more(&mut busy, &mut read, (&mut idle, &mut waiting_since, IDLE_MAX), &mut now).await.unwrap());
         assert_eq!(read.len(), READ_BYTES);
     }
 
@@ -372,11 +380,11 @@ mod tests {
         });
         let mut idle = pin!(sleep_until(Instant::now() + IDLE_MAX));
         let mut stop: Pin<Box<dyn Future<Output = ()>>> = Box::pin(pending());
-        let (mut read, mut began) = (Vec::new(), None);
-        assert!(read_more(&mut ours, &mut read, (&mut idle, &mut began, IDLE_MAX), &mut stop).await.unwrap());
-        began = None;
+        let (mut read, mut waiting_since) = (Vec::new(), None);
+        assert!(read_more(&mut ours, &mut read, (&mut idle, &mut waiting_since, IDLE_MAX), &mut stop).await.unwrap());
+        waiting_since = None;
         let from = Instant::now();
-        while read_more(&mut ours, &mut read, (&mut idle, &mut began, IDLE_MAX), &mut stop).await.unwrap() {}
+        while read_more(&mut ours, &mut read, (&mut idle, &mut waiting_since, IDLE_MAX), &mut stop).await.unwrap() {}
         assert_eq!(from.elapsed().as_secs(), 60);
         drop(ours);
         assert_eq!(sender.await.unwrap(), 3);

@@ -1,4 +1,4 @@
-//! The AsyncAPI 3.0 description of the WebSocket door: JSON Schema of every frame, from the types of the frames.
+//! The AsyncAPI 3.0 description of the WebSocket protocol: JSON Schema of every frame, from the types of the frames.
 
 use serde_json::{Map, Value, json};
 use tidings_protocol::{
@@ -8,7 +8,7 @@ use tidings_protocol::{
 };
 use utoipa::{PartialSchema, ToSchema};
 
-/// The description of every frame of both sides.
+/// The description of every frame that clients and the server send.
 pub fn asyncapi() -> Value {
     let mut schemas = Vec::new();
     ClientFrame::schemas(&mut schemas);
@@ -67,12 +67,12 @@ pub fn asyncapi() -> Value {
     })
 }
 
-/// A schema of ours always serializes.
+/// A schema as JSON. Serializing one cannot fail.
 fn as_value(schema: &impl serde::Serialize) -> Value {
     serde_json::to_value(schema).unwrap_or_default()
 }
 
-/// One message per kind of frame, by the side that sends it and the kind's name.
+/// One message per kind of frame, named by the side that sends it and the kind.
 fn messages(side: &str, by_whom: &str, frames: &Value) -> Map<String, Value> {
     let kinds = frames["oneOf"].as_array().into_iter().flatten();
     kinds
@@ -91,13 +91,13 @@ fn messages(side: &str, by_whom: &str, frames: &Value) -> Map<String, Value> {
         .collect()
 }
 
-/// What `t` must be in a kind of frame: its fields stand in one object, or in one beside what its type says.
+/// The value of `t` in the schema of a kind of frame: the schema is one object, or an `allOf` with one that holds `t`.
 fn name_of(kind: &Value) -> Option<&str> {
     let parts = kind["allOf"].as_array().map_or(std::slice::from_ref(kind), Vec::as_slice);
     parts.iter().find_map(|part| part["properties"]["t"]["enum"][0].as_str())
 }
 
-/// The numbers that a session may end with, and the code in the close frame's reason.
+/// The close codes of sessions, each with the error code in the close frame's reason.
 fn close_codes() -> Value {
     let protocol =
         [ws::PROTOCOL_ERROR, ws::UNSUPPORTED_DATA, ws::NOT_UTF8].map(|number| (number, ErrorCode::Malformed));

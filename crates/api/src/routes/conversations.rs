@@ -1,4 +1,4 @@
-//! Conversations and who is in them.
+//! Conversations and their members.
 
 use super::{
     Answer, AnswerResult,
@@ -83,7 +83,7 @@ pub(super) async fn change_members(
     Ok(Answer::ok(api.engine.change_members(&caller.0, &conversation, request).await?))
 }
 
-/// Who only comes or goes itself, to follow an account or to leave, opens nothing for others.
+/// The scope that a change of members needs. A user who only follows an account or leaves, and changes nobody else, needs to read only.
 fn scope_of(actor: &Actor, request: &ChangeMembers) -> Scope {
     let own = |id: &String| actor.user().is_some_and(|user| user.id == *id);
     match request.role.is_none() && request.add.iter().chain(&request.remove).all(own) {

@@ -1,4 +1,5 @@
-//! The ids in paths, for the description. The engine decides what it takes; here stands what can come through an address.
+//! The ids in paths, for the OpenAPI description. The engine decides which ids it accepts; the patterns here say which can be part of
+//! a URL's path.
 
 /// The app's own id: at most 64 bytes without white space, control characters and `/`. `.` and `..` are steps of an address,
 /// which clients take before they ask.

@@ -1,4 +1,4 @@
-//! Sending, and reading what was sent.
+//! Sending messages, and reading a conversation's history.
 
 use super::{
     Answer, AnswerResult,
@@ -39,7 +39,7 @@ pub(super) async fn send(State(api): State<Arc<Api>>, request: Request) -> Answe
     Ok(Answer::ok(send_message(&api, &parts.headers, body).await?))
 }
 
-/// A send from its headers and body. The door calls it without going through the router.
+/// A send from its headers and body. Called directly, since the router costs as much as the send itself.
 pub(crate) async fn send_message<B>(api: &Api, headers: &HeaderMap, body: B) -> Result<SendReceipt, Refusal>
 where
     B: Body<Data = Bytes> + Unpin,
@@ -51,13 +51,13 @@ where
     api.engine.send(&caller.actor, request).await
 }
 
-/// A first message opens the direct conversation that it is for.
+/// Checks the scope `open_direct` if the message would open the direct conversation that it is for.
 fn check_may_open(api: &Api, actor: &Actor, scopes: Scopes, request: &SendRequest) -> Result<(), Refusal> {
     let Some(user) = actor.user().filter(|_| !scopes.contains(Scope::OpenDirect)) else { return Ok(()) };
     let target = match (&request.conversation, &request.to) {
         (Some(id), None) => Target::Conversation(id),
         (None, Some(with)) => Target::User(with),
-        // Told by the send itself.
+        // The send itself refuses this.
         _ => return Ok(()),
     };
     match api.engine.would_open(user, target) {

@@ -1,4 +1,4 @@
-//! The operations, one file per noun, and the description made from them.
+//! The operations, one file per noun, and the OpenAPI and AsyncAPI descriptions made from them.
 
 mod asyncapi;
 mod conversations;
@@ -29,11 +29,11 @@ use tidings_protocol::error::{ErrorCode, Refusal};
 use utoipa::openapi::OpenApi;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-/// The router of everything but the WebSocket.
+/// The router of every path but the WebSocket's.
 pub fn router(api: Arc<Api>) -> Router {
     let (router, description) = operations_router().split_for_parts();
     router
-        .merge(description::pages(description))
+        .merge(openapi::description_pages(description))
         .fallback(no_such_path)
         .method_not_allowed_fallback(no_such_method)
         .with_state(api)
@@ -45,7 +45,7 @@ pub fn openapi() -> OpenApi {
 }
 
 fn operations_router() -> OpenApiRouter<Arc<Api>> {
-    OpenApiRouter::with_openapi(description::preamble())
+    OpenApiRouter::with_openapi(openapi::preamble())
         .routes(routes!(users::upsert_users))
         .routes(routes!(users::get_user))
         .routes(routes!(users::set_do_not_disturb))
@@ -93,7 +93,7 @@ fn operations_router() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(operations::readyz))
 }
 
-/// An answer as JSON.
+/// A status with a JSON body.
 struct Answer<T>(StatusCode, T);
 
 impl<T> Answer<T> {

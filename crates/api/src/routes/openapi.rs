@@ -28,7 +28,7 @@ use utoipa_swagger_ui::{Config, SwaggerUi};
         license(name = "Apache-2.0", identifier = "Apache-2.0")
     ),
     components(schemas(Problem, ErrorCode, ExportedEvent)),
-    modifiers(&Shared),
+    modifiers(&SharedComponents),
     security(("bearer" = [])),
     tags(
         (name = "users", description = "Who there is"),
@@ -48,10 +48,10 @@ pub(super) fn preamble() -> OpenApi {
     Preamble::openapi()
 }
 
-/// How callers say who they are, and what the answers are that operations refer to.
-struct Shared;
+/// Adds the authentication scheme, and the error responses that operations refer to.
+struct SharedComponents;
 
-impl Modify for Shared {
+impl Modify for SharedComponents {
     fn modify(&self, description: &mut OpenApi) {
         let components = description.components.get_or_insert_with(|| ComponentsBuilder::new().build());
         let bearer = SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer));
@@ -60,9 +60,9 @@ impl Modify for Shared {
     }
 }
 
-/// `/openapi.json`, `/asyncapi.json` and the page at `/docs`, which is served from the binary: no other host is asked. Who opens the
-/// address alone is led there.
-pub(super) fn pages<S: Clone + Send + Sync + 'static>(description: OpenApi) -> Router<S> {
+/// `/openapi.json`, `/asyncapi.json` and the page at `/docs`, which the binary serves without help of another host. `/` redirects to
+/// that page.
+pub(super) fn description_pages<S: Clone + Send + Sync + 'static>(description: OpenApi) -> Router<S> {
     let json = Bytes::from(description.to_json().unwrap_or_default());
     let frames = Bytes::from(super::asyncapi().to_string());
     Router::new()

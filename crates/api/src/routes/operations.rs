@@ -1,4 +1,4 @@
-//! For those who run the server: health, metrics, backups.
+//! Operations for those who run the server: health, metrics, backups.
 
 use super::{
     Answer, AnswerResult,
@@ -71,7 +71,7 @@ pub(super) async fn back_up(
     Ok(Answer::ok(made))
 }
 
-/// A path that is absolute or relative to `folder`, and stays within it by its spelling alone.
+/// Resolves a path against `folder`. Refuses a path that leaves the folder; the spelling alone decides, no link is followed.
 fn within(folder: &Path, path: &Path) -> Result<PathBuf, Refusal> {
     let rest = path.strip_prefix(folder).unwrap_or(path);
     let stays = rest.components().all(|part| matches!(part, Component::Normal(_)));

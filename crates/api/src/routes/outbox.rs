@@ -1,4 +1,4 @@
-//! Notifications that no webhook took.
+//! Dead letters: notifications that the webhook has not taken.
 
 use super::{
     Answer, AnswerResult,

@@ -1,4 +1,4 @@
-//! Popups: which one to show, why, and what became of it.
+//! Popups: decisions, configuration, segments of users, and events.
 
 use super::{
     Answer, AnswerResult,
@@ -55,7 +55,7 @@ pub(super) async fn decide(
     Ok(decide_popup(&api, &headers, body).await?.map(Body::from))
 }
 
-/// The same, without what a router costs.
+/// The same operation without the cost of the router.
 pub(crate) async fn decide_popup<B>(api: &Api, headers: &HeaderMap, body: B) -> Result<Response<Bytes>, Refusal>
 where
     B: hyper::body::Body<Data = Bytes> + Unpin,
@@ -80,7 +80,7 @@ where
     })
 }
 
-/// The answer to a question.
+/// The answer to a decide request.
 pub(crate) enum DecideOutcome {
     /// A `Decision` as JSON.
     Popup(Vec<u8>),
@@ -89,19 +89,19 @@ pub(crate) enum DecideOutcome {
     },
 }
 
-/// Answers the JSON of a `DecideRequest`. Waits only for what is not in memory.
+/// Answers the JSON of a `DecideRequest`. Waits only for data that is not in memory.
 pub(crate) async fn decide_from_json(api: &Api, actor: &Actor, body: &[u8]) -> Result<DecideOutcome, Refusal> {
     let question = QuestionBody::read(body)?;
     let user = user_of(actor, &question)?;
     let decided = api.engine.answer_popup(&question.ask(user)).await?;
     Ok(match decided.show {
         Some(showing) => DecideOutcome::Popup(showing.json),
-        // Whole seconds are all that the header can say; rounded up, so that nobody comes early.
+        // The header holds whole seconds; rounded up, so that nobody retries too early.
         None => DecideOutcome::Nothing { retry_after_s: decided.retry_after_ms.map(|ms| ms.div_ceil(1_000).max(1)) },
     })
 }
 
-/// The user that a question is about: a token's own, or the one that an app server names.
+/// The user of a decide request: the token's, or the one that an app server names.
 fn user_of<'a>(actor: &'a Actor, question: &'a QuestionBody<'_>) -> Result<&'a str, Refusal> {
     match (actor, question.user()) {
         (Actor::App, Some(user)) => Ok(user),
@@ -461,7 +461,7 @@ pub(super) async fn export_events(
 ) -> Result<axum::response::Response, RefusalResponse> {
     let ExportQuery { from, to, popup, format } = query;
     let mut cursor = EventCursor::new(from, to, popup);
-    // What is on its way to the store belongs to it.
+    // Events that are still on their way to the store belong to the export.
     api.read(|engine| engine.popups.settle()).await?;
     let mut first = true;
     let pages = PageStream::start(api, move |engine| {

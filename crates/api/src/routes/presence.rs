@@ -1,4 +1,4 @@
-//! Who is online; and for operators, whether what we say of it is true.
+//! Who is online; and for operators, a comparison of the registered sessions with the real ones.
 
 use super::{
     Answer, AnswerResult,
@@ -18,7 +18,7 @@ use tidings_protocol::http::{
 /// Whose presence is asked for.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
-pub(super) struct Users {
+pub(super) struct PresenceUsers {
     /// Up to 1,000 ids, with commas between them.
     pub users: String,
 }
@@ -26,7 +26,7 @@ pub(super) struct Users {
 /// Whose sessions are shown.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
-pub(super) struct OneUser {
+pub(super) struct PresenceUser {
     /// The user's id.
     pub user: String,
 }
@@ -34,12 +34,12 @@ pub(super) struct OneUser {
 /// Who of these users is online, where, and since when.
 ///
 /// The merged view: sessions on every node whose lease runs.
-#[utoipa::path(get, path = "/v1/presence", tag = "presence", params(Users),
+#[utoipa::path(get, path = "/v1/presence", tag = "presence", params(PresenceUsers),
     responses((status = 200, description = "Each of them, in the order asked for", body = PresenceAnswer), Refusals))]
 pub(super) async fn get_presence(
     State(api): State<Arc<Api>>,
     _: AppServer,
-    Query(query): Query<Users>,
+    Query(query): Query<PresenceUsers>,
 ) -> AnswerResult<PresenceAnswer> {
     let ids: Vec<String> = query.users.split(',').filter(|id| !id.is_empty()).map(str::to_owned).collect();
     let users = api.read(move |engine| engine.presence_of(&ids)).await?;
@@ -60,12 +60,12 @@ pub(super) async fn query_presence(
 }
 
 /// One user's sessions in both views apart: as registered, and as the nodes hold them.
-#[utoipa::path(get, path = "/v1/admin/presence", tag = "presence", params(OneUser),
+#[utoipa::path(get, path = "/v1/admin/presence", tag = "presence", params(PresenceUser),
     responses((status = 200, description = "Both views", body = PresenceViews), Refusals))]
 pub(super) async fn get_views(
     State(api): State<Arc<Api>>,
     _: AppServer,
-    Query(query): Query<OneUser>,
+    Query(query): Query<PresenceUser>,
 ) -> AnswerResult<PresenceViews> {
     let truth = api.sessions.truth();
     Ok(Answer::ok(api.read(move |engine| engine.presence_views(&query.user, &*truth)).await?))

@@ -1,4 +1,4 @@
-//! Push: data to devices, what became of it, and the devices.
+//! Push: data to devices, the state of each push, and the devices.
 
 use super::{
     Answer, AnswerResult,

@@ -1,4 +1,4 @@
-//! What one user has: conversations, unread counts, read marks, mutes, and what was missed.
+//! The state of one user: conversations, unread counts, read marks, mutes, and missed messages.
 //!
 //! App servers name the user in the path; a user's token reaches only its own user, also as `me`.
 
@@ -37,7 +37,7 @@ pub(super) async fn list_conversations(
 /// Where a sync starts.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
-pub(super) struct From {
+pub(super) struct SyncQuery {
     /// The last cursor that was handed out; absent on first use.
     pub cursor: Option<String>,
 }
@@ -46,14 +46,14 @@ pub(super) struct From {
 ///
 /// When `resume.complete` is false, fetch `resume.ranges` from history: nothing is left out silently.
 #[utoipa::path(get, path = "/v1/users/{user}/sync", tag = "reading",
-    params(("user" = inline(Id), Path, description = "The user's id; `me` for the token's user"), From),
+    params(("user" = inline(Id), Path, description = "The user's id; `me` for the token's user"), SyncQuery),
     responses((status = 200, description = "What was missed, and the cursor to go on from", body = SyncAnswer),
         Refusals))]
 pub(super) async fn sync(
     State(api): State<Arc<Api>>,
     caller: Caller,
     PathIds(user): PathIds<String>,
-    Query(from): Query<From>,
+    Query(from): Query<SyncQuery>,
 ) -> AnswerResult<SyncAnswer> {
     let user = caller.may(Scope::Read)?.user(&api, &user)?;
     Ok(Answer::ok(api.read(move |engine| engine.sync(&user, from.cursor.as_deref())).await?))

@@ -1,6 +1,6 @@
-//! The refusals in the description: which statuses an operation may answer, and with which codes.
+//! The refusals in the OpenAPI description: which statuses an operation may answer, and with which codes.
 //!
-//! Derived from the codes themselves, so that a new code is described by having its status.
+//! Derived from the codes themselves: a new error code is described through its status.
 
 use crate::problem::PROBLEM_JSON;
 use std::collections::BTreeMap;
@@ -14,18 +14,18 @@ use utoipa::{
     },
 };
 
-/// What any operation may answer to a caller who has to say who it is.
+/// The refusals of any operation that needs a credential.
 pub(super) struct Refusals;
-/// What one that takes a body may answer besides.
+/// The further refusals of an operation with a body.
 pub(super) struct TakesBody;
-/// What one may answer whose success depends on what is there already.
+/// The further refusals of an operation whose success depends on the present state.
 pub(super) struct Conflict;
-/// What one may answer whose path an id completes: some ids name other operations.
+/// The further refusals of an operation whose path ends with an id: some ids name other operations, with other methods.
 pub(super) struct OtherMethods;
-/// What one may answer that anybody may call.
+/// The refusals of an operation that anybody may call.
 pub(super) struct Open;
 
-/// The name of each status's answer in the description.
+/// The name of each status's response in the description.
 const NAMES: [(u16, &str); 12] = [
     (400, "Malformed"),
     (401, "Unauthorized"),
@@ -41,7 +41,7 @@ const NAMES: [(u16, &str); 12] = [
     (503, "Unavailable"),
 ];
 
-/// Codes that end sessions, and answer no operation of this door.
+/// Codes that end sessions and never answer an HTTP operation.
 const OF_SESSIONS: [ErrorCode; 4] =
     [ErrorCode::NotBound, ErrorCode::AlreadyBound, ErrorCode::Replaced, ErrorCode::Kicked];
 
@@ -80,7 +80,7 @@ fn answers(statuses: &[u16]) -> BTreeMap<String, RefOr<Response>> {
     named.map(|(status, name)| (status.to_string(), RefOr::Ref(Ref::from_response_name(*name)))).collect()
 }
 
-/// The answers that operations refer to.
+/// The responses that operations refer to.
 pub(super) fn described() -> BTreeMap<String, RefOr<Response>> {
     NAMES.iter().map(|(status, name)| ((*name).to_owned(), RefOr::T(described_as(*status)))).collect()
 }
