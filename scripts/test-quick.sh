@@ -34,9 +34,12 @@ done
 # shellcheck disable=SC2086 # lists of words
 cargo test --workspace --lib --bins $chosen --no-run
 begin=$(date +%s)
-status=0
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+# Of a pipe only the last command's failure counts; the runner's is kept beside it.
 # shellcheck disable=SC2086
-cargo test --workspace --lib --bins $chosen --no-fail-fast || status=$?
+{ cargo test --workspace --lib --bins $chosen --no-fail-fast 2>&1 || echo "runner-status=$?"; } | tee "$log" | grep -v '^runner-status=' || true
+status=$(sed -n 's/^runner-status=//p' "$log")
 seconds=$(($(date +%s) - begin))
 
 count() { echo $#; }
@@ -51,4 +54,8 @@ echo
     echo "- examples in the documentation, tests that are marked as ignored, and every client of interop/"
     echo "Ran $(($(count $chosen) / 2)) files of tests and the crates' own in $seconds s."
 }
-exit "$status"
+if [ "$seconds" -gt 120 ]; then
+    echo "That is more than two minutes. The slowest, of which \`slow\` in scripts/test-quick.sh may leave out some:"
+    awk '/^     Running /{ name = $2 " " $3 } /^test result:/{ time = $NF; sub("s$", "", time); printf "%8.1f s  %s\n", time, name }' "$log" | sort -rn | head -n 5
+fi
+exit "${status:-0}"
