@@ -1,4 +1,4 @@
-//! `/v1/connect`: a handshake is checked, then the socket leaves for the gateway with all that was read.
+//! `/v1/connect`: the handshake is checked, then the gateway gets the socket with all bytes that were read.
 #![allow(clippy::unwrap_used)]
 
 mod support;

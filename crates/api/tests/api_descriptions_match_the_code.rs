@@ -1,8 +1,8 @@
-//! `docs/openapi.json` is what the handlers say, `docs/asyncapi.json` what the types of the frames say.
+//! `docs/openapi.json` matches the handlers, and `docs/asyncapi.json` the types of the frames.
 //! `UPDATE_SNAPSHOTS=1` writes them anew.
 #![allow(clippy::unwrap_used)]
 
-/// The file in `docs/` says the same as the code does now.
+/// Checks that the file in `docs/` matches the description that the code gives now.
 fn check(file: &str, now: &str) {
     let path = format!("{}/../../docs/{file}", env!("CARGO_MANIFEST_DIR"));
     if std::env::var_os("UPDATE_SNAPSHOTS").is_some() {
@@ -13,7 +13,7 @@ fn check(file: &str, now: &str) {
     assert!(is_same, "{file}: run `UPDATE_SNAPSHOTS=1 cargo test -p tidings-api` and look at the diff");
 }
 
-/// The order of names may depend on which crates are built together.
+/// Sorts names: their order may depend on which crates are built together.
 fn read(text: &str) -> Option<serde_json::Value> {
     serde_json::from_str(text).ok()
 }

@@ -1,4 +1,4 @@
-//! What a caller may do: as far as its token allows, not too often, and without learning what is others' business.
+//! Callers do only what their scopes allow, no more often than the limits allow, and learn nothing about other users' private data.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -22,7 +22,7 @@ fn scoped(server: &Server, user: &str, scope: &str) -> HttpClient {
     server.with_credential(&sign_scoped(TOKEN_KEY, user, HOUR, scope))
 }
 
-/// Status and body.
+/// The status and the body of a response.
 fn ask(http: &mut HttpClient, method: &str, path: &str, body: &str) -> (u16, String) {
     let answer = http.exchange(method, path, body.as_bytes()).unwrap();
     (answer.status, String::from_utf8(answer.body).unwrap())
@@ -54,7 +54,7 @@ fn a_token_without_scopes_is_forbidden_everything() {
             .replace("{segment}", "s");
         for method in operations.as_object().unwrap().keys().filter(|name| *name != "parameters") {
             let method = method.to_uppercase();
-            // A body that each operation reads, so that it comes to the question of who may.
+            // A body that each operation can read, so that the scope is what decides.
             let body = match (method.as_str(), path.as_str()) {
                 ("GET" | "DELETE", _) => "",
                 (_, "/v1/conversations") => r#"{"kind":"group"}"#,
@@ -101,11 +101,11 @@ fn each_scope_allows_only_its_own_operations() {
         let allowed = call(&mut scoped(&server, "alice", scope), method, path, body);
         assert_eq!(allowed.0, status, "{scope}: {method} {path} {}", allowed.1);
     }
-    // Who leaves opens nothing for others.
+    // Leaving a group needs no scope for changing members.
     let left =
         call(&mut scoped(&server, "bob", "read"), "POST", "/v1/conversations/g/members", r#"{"remove":["bob"]}"#);
     assert_eq!(left.0, 200);
-    // A first message opens what it is for; the next does not.
+    // The first message opens the direct conversation; the next one does not.
     let first = r#"{"to":"bob","body":1}"#;
     let mut sender = scoped(&server, "carol", "send");
     assert_eq!(call(&mut sender, "POST", "/v1/messages", first), (403, "forbidden".into()));
@@ -236,15 +236,15 @@ fn opening_and_joining_conversations_is_rate_limited_on_both_sides() {
         let group = json!({"kind": "group", "members": members}).to_string();
         call(&mut server.user(user), "POST", "/v1/conversations", &group)
     };
-    // A victim is drawn into groups three times, whoever does it; then it is in too many for others to add.
+    // Strangers may draw a user into three groups; after that the user is in too many for others to add.
     assert_eq!(gather("u0", &["carol"]).0, 201);
     assert_eq!(gather("u1", &["carol"]).0, 201);
     assert_eq!(gather("u2", &["carol"]).0, 201);
     assert_eq!(gather("u3", &["carol"]), (413, "limit_exceeded".into()));
-    // The app server goes on.
+    // The app server is not limited.
     let group = r#"{"kind":"group","members":["carol"]}"#;
     expect_status(&mut server.app(), "POST", "/v1/conversations", group, 201);
-    // Strangers approach somebody else: four times.
+    // Strangers may approach another user four times.
     let approach = |user: &str| call(&mut server.user(user), "POST", "/v1/messages", r#"{"to":"bob","body":1}"#);
     for user in ["u4", "u5", "u6", "u7"] {
         assert_eq!(approach(user).0, 200);
@@ -252,7 +252,7 @@ fn opening_and_joining_conversations_is_rate_limited_on_both_sides() {
     assert_eq!(approach("u8"), (429, "rate_limited".into()));
     assert_eq!(approach("u4").0, 200, "who has a conversation is no stranger");
     assert_eq!(gather("u4", &["bob"]).0, 201);
-    // One user opens five, and adds eight.
+    // One user may open five conversations, and add eight members.
     for n in 0..5 {
         assert_eq!(gather("u9", &[]).0, 201, "{n}");
     }
@@ -273,22 +273,22 @@ fn repeated_authentication_failures_throttle_only_their_address() {
     let refused = statuses.iter().position(|status| *status == 429).expect("a guess too many");
     assert!(refused >= 10, "{statuses:?}");
     assert!(statuses.contains(&401) && statuses.iter().all(|status| [401, 429].contains(status)), "{statuses:?}");
-    // Tokens are no guesses: who shares the address with somebody who guesses goes on.
+    // Tokens are always verified: users who share the attacker's address are still served.
     assert_eq!(call(&mut server.user("alice"), "GET", "/v1/users/me", "").0, 200);
     let path = "/v1/popups/decide";
     assert_eq!(call(&mut server.user("alice"), "POST", path, r#"{"placement":"home"}"#).0, 204);
-    // A forged token is one more failure, on the short way for popups too.
+    // A forged token counts as a failure, on the popup fast path too.
     let forged = sign_scoped("another secret", "alice", HOUR, "popups");
     let forge = || call(&mut server.with_credential(&forged), "POST", path, r#"{"placement":"home"}"#).1;
     assert!((0..40).any(|_| forge() == "rate_limited"));
-    // The key works again as soon as its address may try.
+    // The key works again once the address may try again.
     let mut app = server.app();
     let deadline = std::time::Instant::now() + PATIENCE;
     while call(&mut app, "GET", "/v1/users/alice", "").0 != 200 {
         assert!(std::time::Instant::now() < deadline, "the address is let in again");
         std::thread::park_timeout(std::time::Duration::from_millis(50));
     }
-    // Whoever brings nothing is told what is missing, as often as it likes.
+    // A request without a credential is no failed authentication: it always gets 401.
     let without = server.raw(b"GET /v1/users/me HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
     assert!(without.starts_with("HTTP/1.1 401"), "{without}");
 }

@@ -1,4 +1,4 @@
-//! Which pages may use the API from a browser, and what the browser is told.
+//! CORS: which origins' pages may use the API from a browser, and which headers the browser gets.
 #![allow(clippy::unwrap_used)]
 mod support;
 
@@ -18,7 +18,7 @@ fn server(origins: &[&str], credentials: bool) -> Server {
     Server::with(ApiConfig { cors, ..ApiConfig::default() }).with_people()
 }
 
-/// Writes a request on a connection of its own, and answers with the answer's head in lower case.
+/// Sends a request on a connection of its own, and returns the head of the response in lower case.
 fn head_of(server: &Server, request: &str) -> String {
     let mut stream = TcpStream::connect(server.address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();

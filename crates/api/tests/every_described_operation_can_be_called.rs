@@ -1,4 +1,4 @@
-//! Each operation once, as an app would use it; none of those described may be left out.
+//! Calls each operation of the OpenAPI description once, as an app would; none may be left out.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use support::*;
 use tidings_client::http::HttpClient;
 
-/// Calls an operation and notes that it was.
+/// Calls an operation and records the call.
 struct Caller {
     http: HttpClient,
     called: BTreeSet<String>,

@@ -1,5 +1,5 @@
-//! Whatever follows a request, and however its bytes are cut, its answer comes: at once, whole and in order. The answers are read
-//! by a reader of this file's own.
+//! Every request gets its response at once, complete and in order, whatever follows it and however its bytes are split. Responses are read
+//! by a parser of this file's own.
 #![allow(clippy::unwrap_used)]
 mod support;
 
@@ -9,14 +9,14 @@ use std::{
 };
 use support::*;
 
-/// What a test looks at of an answer.
+/// The parts of a response that tests check.
 #[derive(Debug, PartialEq, Eq)]
 struct Answer {
     status: u16,
     body: String,
 }
 
-/// A caller that writes bytes as they are told, and reads answers by RFC 9112.
+/// A client that writes given bytes, and parses responses by RFC 9112.
 struct Caller {
     stream: TcpStream,
     read: Vec<u8>,
@@ -72,7 +72,7 @@ impl Caller {
         String::from_utf8(std::mem::replace(&mut self.read, rest)).unwrap()
     }
 
-    /// The next answer that is final; `None` at the end of the stream.
+    /// The next final response; `None` at the end of the stream.
     fn answer(&mut self) -> Option<Answer> {
         loop {
             let head = self.until("\r\n\r\n")?;
@@ -106,7 +106,7 @@ impl Caller {
     }
 }
 
-/// How the body is told.
+/// How a request declares its body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Framing {
     Length,
@@ -114,9 +114,9 @@ enum Framing {
     ChunksWithTrailers,
 }
 
-/// What is asked, and the status of the answer.
+/// A request, and the status of its response.
 #[derive(Debug, Clone, Copy)]
-struct Asked {
+struct TestRequest {
     method: &'static str,
     path: &'static str,
     body: &'static str,
@@ -124,34 +124,34 @@ struct Asked {
     status: u16,
 }
 
-const SEND: Asked = Asked {
+const SEND: TestRequest = TestRequest {
     method: "POST",
     path: "/v1/messages",
     body: r#"{"conversation":"g","from":"alice","type":"text","body":{"text":"hello"}}"#,
     key: API_KEY,
     status: 200,
 };
-/// On the way past the library.
-const DECIDE: Asked =
-    Asked { path: "/v1/popups/decide", body: r#"{"user":"alice","placement":"home"}"#, status: 204, ..SEND };
-const REPORT: Asked = Asked {
+/// On the fast path.
+const DECIDE: TestRequest =
+    TestRequest { path: "/v1/popups/decide", body: r#"{"user":"alice","placement":"home"}"#, status: 204, ..SEND };
+const REPORT: TestRequest = TestRequest {
     path: "/v1/popup-events",
     body: r#"{"events":[{"id":"e1","decision":"unknown","type":"click"}]}"#,
     status: 422,
     ..SEND
 };
-const READ: Asked =
-    Asked { method: "GET", path: "/v1/conversations/g/messages?limit=1", body: "", status: 200, key: API_KEY };
-const HEALTH: Asked = Asked { path: "/healthz", ..READ };
-const NOWHERE: Asked = Asked { path: "/v1/nowhere", status: 404, ..SEND };
+const READ: TestRequest =
+    TestRequest { method: "GET", path: "/v1/conversations/g/messages?limit=1", body: "", status: 200, key: API_KEY };
+const HEALTH: TestRequest = TestRequest { path: "/healthz", ..READ };
+const NOWHERE: TestRequest = TestRequest { path: "/v1/nowhere", status: 404, ..SEND };
 /// Refused before its body is read.
-const STRANGER: Asked = Asked { key: "a stranger's", status: 401, ..SEND };
-const STRANGE_QUESTION: Asked = Asked { key: "a stranger's", status: 401, ..DECIDE };
+const STRANGER: TestRequest = TestRequest { key: "a stranger's", status: 401, ..SEND };
+const STRANGE_QUESTION: TestRequest = TestRequest { key: "a stranger's", status: 401, ..DECIDE };
 
-impl Asked {
-    /// As bytes, with what is added to the head.
+impl TestRequest {
+    /// The request's bytes, with these lines added to the head.
     fn request(self, version: &str, headers: &str, framing: Framing) -> Vec<u8> {
-        let Asked { method, path, body, key, .. } = self;
+        let TestRequest { method, path, body, key, .. } = self;
         let mut text =
             format!("{method} {path} HTTP/{version}\r\nHost: tidings\r\nAuthorization: Bearer {key}\r\n{headers}");
         if body.is_empty() {
@@ -175,7 +175,7 @@ impl Asked {
     }
 }
 
-/// What comes after a request.
+/// What follows a request on the connection.
 #[derive(Debug, Clone, Copy)]
 enum Then {
     Nothing,
@@ -183,9 +183,9 @@ enum Then {
     LineEnds,
     /// The same again, in the same packet.
     Same,
-    /// What is answered on the other way.
+    /// A request that takes the other path (fast path or library).
     Other,
-    /// The beginning of another request; its rest comes when the first is answered.
+    /// The beginning of another request; its rest is sent once the first is answered.
     PartOfLine,
     PartOfHead,
     PartOfBody,
@@ -212,13 +212,13 @@ const THENS: [Then; 13] = [
     Then::PartAndHalfClose,
 ];
 
-/// How the bytes are cut into packets.
+/// How the bytes are split into packets.
 #[derive(Debug, Clone, Copy)]
 enum Cut {
     Whole,
-    /// Before what follows the request.
+    /// Between the request and what follows it.
     After,
-    /// Within the head, between head and body, within the body, before what follows, within that.
+    /// Within the head, between head and body, within the body, after the request, and within what follows it.
     Odd,
 }
 
@@ -239,8 +239,8 @@ fn cut(request: &[u8], after: &[u8], cut: Cut) -> Vec<Vec<u8>> {
     at.windows(2).map(|ends| whole[ends[0]..ends[1]].to_vec()).collect()
 }
 
-/// Writes a request and what follows, and checks that all is answered before anything else is written.
-fn check(server: &Server, pacer: &mut Caller, request: &[u8], asked: Asked, then: Then, by: Cut) {
+/// Writes a request and what follows it, and checks that everything is answered before anything else is written.
+fn check(server: &Server, pacer: &mut Caller, request: &[u8], asked: TestRequest, then: Then, by: Cut) {
     let shape = format!("{} {} {then:?} {by:?}\n{}", asked.method, asked.path, String::from_utf8_lossy(request));
     let follower = if asked.path == DECIDE.path { SEND } else { DECIDE };
     let other = follower.request("1.1", "", Framing::Length);
@@ -251,7 +251,7 @@ fn check(server: &Server, pacer: &mut Caller, request: &[u8], asked: Asked, then
         Then::PartOfBody => other.len() - 5,
         _ => 0,
     };
-    // What is written behind the request, and what else is answered.
+    // The bytes that follow the request, and the responses that they get.
     let (after, also): (&[u8], &[u16]) = match then {
         Then::Nothing | Then::HalfClose => (b"", &[]),
         Then::LineEnd | Then::LineEndAndHalfClose => (b"\r\n", &[]),
@@ -265,7 +265,7 @@ fn check(server: &Server, pacer: &mut Caller, request: &[u8], asked: Asked, then
     let mut caller = Caller::connect(server.address);
     for packet in cut(request, after, by) {
         caller.stream.write_all(&packet).unwrap();
-        // The server has had a turn meanwhile.
+        // By now the server has had time to answer.
         pacer.stream.write_all(b"GET /healthz HTTP/1.1\r\n\r\n").unwrap();
         assert_eq!(pacer.answer().unwrap().status, 200);
     }
@@ -394,7 +394,7 @@ fn a_hundred_pipelined_requests_are_answered_in_order() {
     }
 }
 
-/// Writes as much as the server takes, as one does who does not know of its refusal yet; then reads.
+/// Writes as much as the server accepts, as a client does that has not seen the refusal yet; then reads.
 fn refused_early(server: &Server, head: &str, body_bytes: usize) -> Answer {
     let mut caller = Caller::connect(server.address);
     caller.stream.write_all(head.as_bytes()).unwrap();
@@ -435,7 +435,7 @@ fn a_client_refused_while_still_sending_reads_the_refusal() {
     for (name, head, body_bytes, status) in cases {
         let answer = refused_early(&server, &head, body_bytes);
         assert_eq!(answer.status, status, "{name}");
-        // Whoever refuses, it is told in one form.
+        // The refusal has the same form, whether the library or the server makes it.
         let problem: serde_json::Value = serde_json::from_str(&answer.body).unwrap();
         assert_eq!(problem["status"], status, "{name}: {problem}");
         assert!(problem["code"].is_string() && problem["detail"].is_string(), "{name}: {problem}");

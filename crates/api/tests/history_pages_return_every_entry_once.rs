@@ -1,4 +1,4 @@
-//! Who follows `next` or `previous` until it is absent has had every entry once, whatever is sent meanwhile.
+//! Following `next` or `previous` until it is absent returns every entry once, whatever is sent meanwhile.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -9,7 +9,7 @@ use tidings_client::http::HttpClient;
 
 const PATH: &str = "/v1/conversations/g/messages";
 
-/// A server whose group `g` has so many entries.
+/// A server whose group `g` has this many entries.
 fn with_entries(count: u64) -> Server {
     let server = Server::start().with_people();
     let mut app = server.app();
@@ -61,7 +61,7 @@ fn paging_both_ways_at_any_page_size_returns_every_entry_once() {
     let mut app = server.app();
     for limit in [1, 2, 3, 7, 19, 20, 21, 500] {
         let before = newest(&mut app);
-        // Some come between the pages: they are beyond what a reader who goes backward began with.
+        // New entries come between the pages: a reader that pages backward began before them and does not get them.
         let mut sender = server.app();
         let backward = follow(&mut app, "", "previous", limit, |nth| {
             if nth % 4 == 1 {
@@ -71,7 +71,7 @@ fn paging_both_ways_at_any_page_size_returns_every_entry_once() {
         let all: Vec<u64> = backward.into_iter().rev().flatten().collect();
         assert_eq!(all, (1..=before).collect::<Vec<_>>(), "backward by {limit}");
 
-        // For a reader who goes forward they are the last to be had.
+        // A reader that pages forward gets them last.
         let mut sent = 0;
         let forward = follow(&mut app, "from_seq=1", "next", limit, |nth| {
             if nth % 4 == 1 && sent < 3 {
@@ -93,7 +93,7 @@ fn cursors_lead_both_ways_and_stay_in_the_first_range() {
     assert_eq!(first.get("previous"), None, "{first}");
     let second = page(&mut bob, &format!("cursor={}&limit=4", first["next"].as_str().unwrap()));
     assert_eq!(seqs(&second), [9, 10, 11, 12]);
-    // Another size may be asked for.
+    // The page size may change between pages.
     let back = page(&mut bob, &format!("cursor={}&limit=2", second["previous"].as_str().unwrap()));
     assert_eq!((seqs(&back), back["more"].as_bool()), (vec![7, 8], Some(true)));
     let last = page(&mut bob, &format!("cursor={}", second["next"].as_str().unwrap()));

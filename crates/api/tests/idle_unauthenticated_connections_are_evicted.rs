@@ -1,4 +1,4 @@
-//! Connections are few, and opening them costs a stranger nothing: so strangers give way, and nobody else does.
+//! When connections run out, idle connections without an accepted credential are closed for new ones, and no others.
 #![allow(clippy::unwrap_used)]
 mod support;
 
@@ -12,7 +12,7 @@ use support::*;
 use tidings_api::{ApiConfig, CONNECTIONS_RESERVED, listener::ListenerConfig};
 use tidings_listen::proxy::Proxies;
 
-/// Whoever is idle gives way without delay.
+/// Idle unauthenticated connections may be closed at once.
 fn at_once() -> ApiConfig {
     ApiConfig { unauthenticated_idle_min: Duration::ZERO, ..ApiConfig::default() }
 }
@@ -23,7 +23,7 @@ fn connect(address: SocketAddr) -> TcpStream {
     stream
 }
 
-/// Asks on a connection, and answers with the head of what comes; `None`: it was closed.
+/// Sends a request, and returns the head of the response; `None`: the connection was closed.
 fn ask(stream: &mut TcpStream, path: &str, key: &str) -> Option<String> {
     let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\n\r\n");
     stream.write_all(request.as_bytes()).ok()?;
@@ -50,7 +50,7 @@ fn status(stream: &mut TcpStream, path: &str, key: &str) -> Option<u16> {
     ask(stream, path, key).map(|head| head[9..12].parse().unwrap())
 }
 
-/// Whether the server closes it, with or without a word: waits for that.
+/// Waits until the server closes the connection, with or without a response; returns whether it did.
 fn is_closed(stream: &mut TcpStream) -> bool {
     match stream.read_to_end(&mut Vec::new()) {
         Ok(_) => true,
@@ -63,7 +63,7 @@ fn idle_unauthenticated_connections_never_block_new_ones() {
     let server = Server::with(ApiConfig { connections_max: 40, connections_per_address_max: 40, ..at_once() });
     let mut known = connect(server.address);
     assert_eq!(status(&mut known, "/v1/users/nobody", API_KEY), Some(404));
-    // Of every kind: silent, in the middle of a head, and such as have asked for what anybody may ask.
+    // Connections of every kind: silent, in the middle of a head, and with an answered request that needs no credential.
     let mut strangers: Vec<TcpStream> = Vec::new();
     for number in 0..200 {
         let mut stranger = connect(server.address);
@@ -120,7 +120,7 @@ fn every_authenticated_operation_protects_its_connection_from_eviction() {
         assert_eq!(status(&mut connect(server.address), "/healthz", ""), Some(200));
     }
     for (request, stream) in &mut known {
-        // It may have been answered in full or in part.
+        // The response may have arrived in full or in part.
         stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
         let mut rest = String::new();
         stream.read_to_string(&mut rest).unwrap();
@@ -135,7 +135,7 @@ fn health_is_answered_while_all_connections_are_taken() {
     for stream in &mut known {
         assert_eq!(status(stream, "/v1/users/nobody", API_KEY), Some(404));
     }
-    // Whoever sits in the reserve gives way there too.
+    // Idle connections in the reserve are closed for others, too.
     let mut idle: Vec<TcpStream> = (0..3 * CONNECTIONS_RESERVED).map(|_| connect(server.address)).collect();
     assert!(idle.iter_mut().take(CONNECTIONS_RESERVED).all(is_closed));
     for _ in 0..10 {
@@ -148,7 +148,7 @@ fn health_is_answered_while_all_connections_are_taken() {
     }
     assert!(known.iter_mut().all(|stream| status(stream, "/v1/users/nobody", API_KEY) == Some(404)));
     drop(known.pop());
-    // Its place is free as soon as the server has seen that it went.
+    // The place is free once the server has seen that the connection closed.
     let mut next = connect(server.address);
     while status(&mut next, "/v1/users/nobody", API_KEY) != Some(404) {
         next = connect(server.address);
@@ -177,7 +177,7 @@ fn a_health_listener_has_a_connection_limit_of_its_own() {
     assert_eq!(&start, b"HTTP/1.1 404");
 }
 
-/// A connection that a load balancer makes for a client: PROXY protocol 2, TCP over IPv4.
+/// A connection that a load balancer makes for a client, with a header of PROXY protocol 2 for TCP over IPv4.
 fn connect_for(balancer: SocketAddr, client: Ipv4Addr) -> TcpStream {
     let mut stream = connect(balancer);
     let mut header = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c".to_vec();
@@ -205,7 +205,7 @@ fn the_per_address_limit_counts_clients_behind_a_load_balancer() {
         .collect();
     assert!(crowd.iter_mut().take(10).all(is_closed));
     assert_eq!(status(&mut quiet, "/healthz", ""), Some(200), "an older connection of another address was sent away");
-    // With all of its own known, it gets nothing but health; others get what they ask for.
+    // When all connections of an address are authenticated, a further one gets health only; other addresses are served.
     for one in crowd.iter_mut().skip(10) {
         assert_eq!(status(one, "/v1/users/nobody", API_KEY), Some(404));
     }

@@ -1,4 +1,4 @@
-//! Bad configurations of popups are refused by the name of what is wrong, and nothing of them is kept.
+//! Invalid popup configurations are refused with the name of the invalid part, and nothing of them is stored.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -9,22 +9,22 @@ use tidings_client::http::HttpClient;
 
 const GOOD: &str = r#"{"state":"live","placements":["home"],"variants":[{"id":"a","content":{"title":"Hello"}}]}"#;
 
-/// A server with one popup `p`, a segment `friends` and settings: what no refused request may change.
-struct Kept {
+/// A server with one popup `p`, a segment `friends` and settings, none of which a refused request may change.
+struct Fixture {
     server: Server,
     app: HttpClient,
     before: Vec<String>,
 }
 
-impl Kept {
+impl Fixture {
     fn start() -> Self {
         let server = Server::start().with_people();
         let mut app = server.app();
         expect_status(&mut app, "PUT", "/v1/popups/p", GOOD, 201);
         expect_status(&mut app, "PUT", "/v1/popup-settings", r#"{"caps":{"per_day":3}}"#, 200);
         upload(&mut app, "friends", b"bob\ncarol\n", 200);
-        let before = all_that_is_kept(&mut app);
-        Kept { server, app, before }
+        let before = stored_state(&mut app);
+        Fixture { server, app, before }
     }
 
     #[track_caller]
@@ -33,7 +33,7 @@ impl Kept {
         self.is_unchanged();
     }
 
-    /// A popup like [`GOOD`] with these parts in the place of its own, both as a new one and as a version of `p`.
+    /// Checks that a popup like [`GOOD`] with these fields replaced is refused, both as a new popup and as a version of `p`.
     #[track_caller]
     fn refuses_popup(&mut self, parts: Value, code: &str, names: &str) {
         let mut popup: Value = serde_json::from_str(GOOD).unwrap();
@@ -47,11 +47,11 @@ impl Kept {
 
     #[track_caller]
     fn is_unchanged(&mut self) {
-        assert_eq!(all_that_is_kept(&mut self.app), self.before);
+        assert_eq!(stored_state(&mut self.app), self.before);
     }
 }
 
-fn all_that_is_kept(app: &mut HttpClient) -> Vec<String> {
+fn stored_state(app: &mut HttpClient) -> Vec<String> {
     let paths = ["/v1/popups", "/v1/popups/p/versions", "/v1/popup-segments", "/v1/popup-settings", "/v1/popup-events"];
     paths.iter().map(|path| expect_status(app, "GET", path, "", 200)).collect()
 }
@@ -67,7 +67,7 @@ fn upload(app: &mut HttpClient, segment: &str, lines: &[u8], status: u16) -> Str
 
 #[test]
 fn an_invalid_part_is_named_in_the_refusal() {
-    let mut kept = Kept::start();
+    let mut fixture = Fixture::start();
     let variant = |id: &str, weight: u32| json!({"id": id, "weight": weight, "content": {}});
     let button =
         |action: Value| json!([{"id": "a", "content": {"buttons": [{"id": "go", "label": "Go", "action": action}]}}]);
@@ -186,13 +186,13 @@ fn an_invalid_part_is_named_in_the_refusal() {
         (json!({"test_users": ["a b"]}), invalid, "test_users[0]: must not contain"),
         (json!({"test_users": many(101)}), limit, "test_users is limited to 100"),
     ] {
-        kept.refuses_popup(parts, code, names);
+        fixture.refuses_popup(parts, code, names);
     }
 }
 
 #[test]
 fn an_invalid_rule_is_named_by_its_path() {
-    let mut kept = Kept::start();
+    let mut fixture = Fixture::start();
     let attribute = |op: &str, value: Value| json!({"attribute": "x", "op": op, "value": value});
     for (rule, names) in [
         (attribute("equals", json!(1)), "audience.op: unknown operator \"equals\"; known are eq"),
@@ -217,29 +217,29 @@ fn an_invalid_rule_is_named_by_its_path() {
         (json!({"unread_direct": {"older_than_s": -1}}), "audience.unread_direct.older_than_s: must be a whole number"),
         (json!({"all": vec![json!({"all": []}); 501]}), "may have at most 500 conditions"),
     ] {
-        kept.refuses_popup(json!({"audience": rule}), "invalid_field", names);
+        fixture.refuses_popup(json!({"audience": rule}), "invalid_field", names);
     }
     let elsewhere = json!({"trigger": {"event": "e", "where": {"segment": "nobody"}}});
-    kept.refuses_popup(elsewhere, "invalid_field", "trigger.where: there is no segment \"nobody\"");
+    fixture.refuses_popup(elsewhere, "invalid_field", "trigger.where: there is no segment \"nobody\"");
 }
 
 #[test]
 fn a_rule_nested_too_deep_is_refused_cheaply() {
-    let mut kept = Kept::start();
+    let mut fixture = Fixture::start();
     let nested = |depth: usize| {
         let rule = format!("{}{}{}", r#"{"not":"#.repeat(depth), r#"{"all":[]}"#, "}".repeat(depth));
         format!(r#"{{"placements":["home"],"audience":{rule},"variants":[{{"id":"a","content":{{}}}}]}}"#)
     };
-    expect_status(&mut kept.app, "PUT", "/v1/popups/deepest", &nested(15), 201);
-    expect_status(&mut kept.app, "DELETE", "/v1/popups/deepest", "", 204);
+    expect_status(&mut fixture.app, "PUT", "/v1/popups/deepest", &nested(15), 201);
+    expect_status(&mut fixture.app, "DELETE", "/v1/popups/deepest", "", 204);
     let deep =
         "audience.not.not.not.not.not.not.not.not.not.not.not.not.not.not.not.not: rules may be nested at most 16";
     for depth in [16, 1_000, 8_000] {
-        kept.refuses("PUT", "/v1/popups/p", &nested(depth), "invalid_field", deep);
+        fixture.refuses("PUT", "/v1/popups/p", &nested(depth), "invalid_field", deep);
     }
-    // As text it is too long before it is too deep.
-    kept.refuses("PUT", "/v1/popups/p", &nested(100_000), "limit_exceeded", "popup (bytes) is limited to 65536");
-    // A part that is no rule is read by its shape: what is nested there is not followed down.
+    // Written as text, the rule is too long before it is too deep.
+    fixture.refuses("PUT", "/v1/popups/p", &nested(100_000), "limit_exceeded", "popup (bytes) is limited to 65536");
+    // A field that is no rule is refused by its type: nothing that is nested in it is read.
     let lists = "[".repeat(1_000_000);
     for (method, path, body) in [
         ("PUT", "/v1/popup-settings", format!(r#"{{"caps":{lists}"#)),
@@ -248,18 +248,18 @@ fn a_rule_nested_too_deep_is_refused_cheaply() {
         ("POST", "/v1/popups/explain", format!(r#"{{"user":"bob","placement":"home","event":{lists}"#)),
         ("POST", "/v1/popup-events", format!(r#"{{"events":{lists}"#)),
     ] {
-        let answer = kept.app.exchange(method, path, body.as_bytes()).unwrap();
+        let answer = fixture.app.exchange(method, path, body.as_bytes()).unwrap();
         assert!([400, 422].contains(&answer.status), "{path}: {}", String::from_utf8_lossy(&answer.body));
-        kept.is_unchanged();
+        fixture.is_unchanged();
     }
     let data =
         format!(r#"{{"placements":["home"],"variants":[{{"id":"a","content":{{"data":{}}}}}]}}"#, "[".repeat(30_000));
-    kept.refuses("PUT", "/v1/popups/p", &data, "malformed", "body: is not JSON: expected value");
+    fixture.refuses("PUT", "/v1/popups/p", &data, "malformed", "body: is not JSON: expected value");
 }
 
 #[test]
 fn a_body_that_is_no_popup_is_refused() {
-    let mut kept = Kept::start();
+    let mut fixture = Fixture::start();
     for (body, code, names) in [
         ("", "malformed", "body: is missing"),
         ("{", "malformed", "body: is not JSON: EOF"),
@@ -270,25 +270,25 @@ fn a_body_that_is_no_popup_is_refused() {
         (&format!("{GOOD}{GOOD}"), "malformed", "body: is not JSON: trailing characters"),
         (&GOOD.replacen('{', r#"{"state":"live","#, 1), "invalid_field", "state: is given twice"),
     ] {
-        kept.refuses("PUT", "/v1/popups/p", body, code, names);
-        kept.refuses("PUT", "/v1/popups/new", body, code, names);
+        fixture.refuses("PUT", "/v1/popups/p", body, code, names);
+        fixture.refuses("PUT", "/v1/popups/new", body, code, names);
     }
     let long = format!(r#"{{"placements":["home"],"variants":[],"name":"{}"}}"#, "x".repeat(64 * 1024));
-    kept.refuses("PUT", "/v1/popups/p", &long, "limit_exceeded", "popup (bytes) is limited to 65536");
-    let answer = kept.app.exchange_text("PUT", "/v1/popups/p", "text/plain", GOOD.as_bytes()).unwrap();
+    fixture.refuses("PUT", "/v1/popups/p", &long, "limit_exceeded", "popup (bytes) is limited to 65536");
+    let answer = fixture.app.exchange_text("PUT", "/v1/popups/p", "text/plain", GOOD.as_bytes()).unwrap();
     assert_eq!(answer.status, 415);
-    let answer = kept.app.exchange("PUT", "/v1/popups/p", b"{\"name\":\"\xFF\"}").unwrap();
+    let answer = fixture.app.exchange("PUT", "/v1/popups/p", b"{\"name\":\"\xFF\"}").unwrap();
     assert_eq!(answer.status, 400, "{}", String::from_utf8_lossy(&answer.body));
-    kept.is_unchanged();
+    fixture.is_unchanged();
 }
 
 #[test]
 fn invalid_popup_ids_are_refused() {
-    let mut kept = Kept::start();
+    let mut fixture = Fixture::start();
     for operation in ["decide", "explain", "trigger"] {
-        // The path is an operation's, which is not put.
+        // This path is another operation's, which has no PUT.
         let path = format!("/v1/popups/{operation}");
-        kept.refuses("PUT", &path, GOOD, "method_not_allowed", "");
+        fixture.refuses("PUT", &path, GOOD, "method_not_allowed", "");
     }
     let long = "x".repeat(65);
     for (id, code, names) in [
@@ -298,7 +298,7 @@ fn invalid_popup_ids_are_refused() {
         ("%00", "invalid_field", "popup: must not contain '\\0'"),
         (long.as_str(), "limit_exceeded", "popup (bytes) is limited to 64, got 65"),
     ] {
-        kept.refuses("PUT", &format!("/v1/popups/{id}"), GOOD, code, names);
+        fixture.refuses("PUT", &format!("/v1/popups/{id}"), GOOD, code, names);
     }
     for (method, path, body) in [
         ("GET", "/v1/popups/none", ""),
@@ -307,32 +307,32 @@ fn invalid_popup_ids_are_refused() {
         ("PUT", "/v1/popups/none/state", r#"{"state":"live"}"#),
         ("DELETE", "/v1/popups/none", ""),
     ] {
-        kept.refuses(method, path, body, "not_found", "no popup \"none\"");
+        fixture.refuses(method, path, body, "not_found", "no popup \"none\"");
     }
-    kept.refuses("PUT", "/v1/popups/p/state", r#"{"state":"on"}"#, "invalid_field", "state: must be one of draft");
-    // A state that the rest of the popup does not carry.
-    kept.refuses("PUT", "/v1/popups/p/state", r#"{"state":"scheduled"}"#, "invalid_field", "starts_at: is missing");
-    kept.refuses("GET", "/v1/popups?limit=501", "", "limit_exceeded", "limit (popups) is limited to 500");
-    kept.refuses(
+    fixture.refuses("PUT", "/v1/popups/p/state", r#"{"state":"on"}"#, "invalid_field", "state: must be one of draft");
+    // A state that contradicts the rest of the popup.
+    fixture.refuses("PUT", "/v1/popups/p/state", r#"{"state":"scheduled"}"#, "invalid_field", "starts_at: is missing");
+    fixture.refuses("GET", "/v1/popups?limit=501", "", "limit_exceeded", "limit (popups) is limited to 500");
+    fixture.refuses(
         "GET",
         "/v1/popups?page=2",
         "",
         "invalid_field",
         "page: is no known parameter; known are after, limit",
     );
-    kept.refuses(
+    fixture.refuses(
         "GET",
         "/v1/popup-events?format=xml",
         "",
         "invalid_field",
         "format: must be one of jsonl, csv, got \"xml\"",
     );
-    kept.refuses("GET", "/v1/popup-events?from=yesterday", "", "invalid_field", "from: must be a whole number");
+    fixture.refuses("GET", "/v1/popup-events?from=yesterday", "", "invalid_field", "from: must be a whole number");
 }
 
 #[test]
 fn contradictory_popup_settings_are_refused() {
-    let mut kept = Kept::start();
+    let mut fixture = Fixture::start();
     for (body, names) in [
         (r#"{"time_zone":"Nowhere"}"#, "time_zone: "),
         (r#"{"caps":{"total":0}}"#, "caps.total: must be from 1"),
@@ -342,16 +342,16 @@ fn contradictory_popup_settings_are_refused() {
         (r#"{"holdout_percent":100.01}"#, "holdout_percent: must be from 0 to 100"),
         (r#"{"holdout":1}"#, "holdout: is no known field"),
     ] {
-        kept.refuses("PUT", "/v1/popup-settings", body, "invalid_field", names);
+        fixture.refuses("PUT", "/v1/popup-settings", body, "invalid_field", names);
     }
     let many: Vec<String> = (0..1_001).map(|at| format!(r#""n{at}":{{}}"#)).collect();
     let many = format!(r#"{{"placements":{{{}}}}}"#, many.join(","));
-    kept.refuses("PUT", "/v1/popup-settings", &many, "limit_exceeded", "placements is limited to 1000, got 1001");
+    fixture.refuses("PUT", "/v1/popup-settings", &many, "limit_exceeded", "placements is limited to 1000, got 1001");
 }
 
 #[test]
 fn invalid_segment_uploads_are_refused() {
-    let mut kept = Kept::start();
+    let mut fixture = Fixture::start();
     let long = format!("ann\n{}\n", "x".repeat(65));
     let too_many: String = (0..1_000_001).map(|at| format!("{at}\n")).collect();
     let binary: Vec<u8> = (0..4_096_u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8 | 0x80).collect();
@@ -369,22 +369,22 @@ fn invalid_segment_uploads_are_refused() {
     ] {
         for segment in ["friends", "new"] {
             let path = format!("/v1/popup-segments/{segment}");
-            let answer = kept.app.exchange_text("PUT", &path, "text/plain; charset=utf-8", lines).unwrap();
+            let answer = fixture.app.exchange_text("PUT", &path, "text/plain; charset=utf-8", lines).unwrap();
             let problem: tidings_protocol::http::Problem = serde_json::from_slice(&answer.body).unwrap();
             assert_eq!(problem.code.as_str(), code, "{}", problem.detail);
             assert_eq!(answer.status, problem.code.http_status());
             assert!(problem.detail.contains(names), "{:?} does not name {names:?}", problem.detail);
-            kept.is_unchanged();
+            fixture.is_unchanged();
         }
     }
-    // The list that stands is still read as it was.
-    expect_status(&mut kept.app, "GET", "/v1/popup-segments/friends/users/bob", "", 204);
+    // The stored list is unchanged.
+    expect_status(&mut fixture.app, "GET", "/v1/popup-segments/friends/users/bob", "", 204);
     for kind in ["application/json", "multipart/form-data; boundary=x", "text/plainly"] {
-        let answer = kept.app.exchange_text("PUT", "/v1/popup-segments/friends", kind, b"ann\n").unwrap();
+        let answer = fixture.app.exchange_text("PUT", "/v1/popup-segments/friends", kind, b"ann\n").unwrap();
         assert_eq!(answer.status, 415, "{kind}");
-        kept.is_unchanged();
+        fixture.is_unchanged();
     }
-    let declared = kept.server.raw(
+    let declared = fixture.server.raw(
         format!(
             "PUT /v1/popup-segments/friends HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {API_KEY}\r\ncontent-type: \
              text/plain\r\ncontent-length: 100000000\r\n\r\n"
@@ -392,29 +392,36 @@ fn invalid_segment_uploads_are_refused() {
         .as_bytes(),
     );
     assert!(declared.starts_with("HTTP/1.1 413") && declared.contains("segment (bytes) is limited"), "{declared}");
-    kept.is_unchanged();
-    kept.refuses("GET", "/v1/popup-segments/none", "", "not_found", "no segment \"none\"");
-    kept.refuses("DELETE", "/v1/popup-segments/none", "", "not_found", "no segment \"none\"");
-    kept.refuses("GET", "/v1/popup-segments/none/users/bob", "", "not_found", "no segment \"none\"");
-    assert!(upload(&mut kept.app, "a%20b", b"ann\n", 422).contains("segment: must not contain ' '"));
-    kept.is_unchanged();
+    fixture.is_unchanged();
+    fixture.refuses("GET", "/v1/popup-segments/none", "", "not_found", "no segment \"none\"");
+    fixture.refuses("DELETE", "/v1/popup-segments/none", "", "not_found", "no segment \"none\"");
+    fixture.refuses("GET", "/v1/popup-segments/none/users/bob", "", "not_found", "no segment \"none\"");
+    assert!(upload(&mut fixture.app, "a%20b", b"ann\n", 422).contains("segment: must not contain ' '"));
+    fixture.is_unchanged();
 }
 
 #[test]
 fn a_segment_in_use_cannot_be_removed() {
-    let mut kept = Kept::start();
+    let mut fixture = Fixture::start();
     let popup = GOOD.replacen('{', r#"{"audience":{"segment":"friends"},"#, 1);
-    expect_status(&mut kept.app, "PUT", "/v1/popups/for-friends", &popup, 201);
+    expect_status(&mut fixture.app, "PUT", "/v1/popups/for-friends", &popup, 201);
     let path = "/v1/popup-segments/friends";
-    check_refused(&mut kept.app, "DELETE", path, "", "conflict", "popup \"for-friends\" names the segment \"friends\"");
-    expect_status(&mut kept.app, "DELETE", "/v1/popups/for-friends", "", 204);
-    kept.is_unchanged();
-    expect_status(&mut kept.app, "DELETE", path, "", 204);
+    check_refused(
+        &mut fixture.app,
+        "DELETE",
+        path,
+        "",
+        "conflict",
+        "popup \"for-friends\" names the segment \"friends\"",
+    );
+    expect_status(&mut fixture.app, "DELETE", "/v1/popups/for-friends", "", 204);
+    fixture.is_unchanged();
+    expect_status(&mut fixture.app, "DELETE", path, "", 204);
 }
 
 #[test]
 fn invalid_decide_requests_and_events_are_refused() {
-    let mut kept = Kept::start();
+    let mut fixture = Fixture::start();
     let many: Vec<String> = (0..201).map(|at| format!(r#""n{at}":1"#)).collect();
     let many = format!(r#"{{"user":"bob","placement":"home","attributes":{{{}}}}}"#, many.join(","));
     for (body, code, names) in [
@@ -436,15 +443,15 @@ fn invalid_decide_requests_and_events_are_refused() {
         (&many, "invalid_field", "at most 200 attributes"),
     ] {
         for path in ["/v1/popups/decide", "/v1/popups/explain", "/v1/popups/trigger"] {
-            kept.refuses("POST", path, body, code, names);
+            fixture.refuses("POST", path, body, code, names);
         }
     }
     let nobody = r#"{"user":"nobody","placement":"home"}"#;
-    kept.refuses("POST", "/v1/popups/trigger", nobody, "not_found", "nobody");
+    fixture.refuses("POST", "/v1/popups/trigger", nobody, "not_found", "nobody");
 
     let ask = r#"{"user":"bob","placement":"home"}"#;
     let shown: Value =
-        serde_json::from_str(&expect_status(&mut kept.app, "POST", "/v1/popups/decide", ask, 200)).unwrap();
+        serde_json::from_str(&expect_status(&mut fixture.app, "POST", "/v1/popups/decide", ask, 200)).unwrap();
     let decision = shown["decision"].as_str().unwrap();
     let other = Server::start();
     let mut app = other.app();
@@ -478,20 +485,20 @@ fn invalid_decide_requests_and_events_are_refused() {
             "events[1].x: is no known field; known are id, decision, type",
         ),
     ] {
-        // Of a call with one bad event none is taken.
+        // A call with one invalid event stores none of its events.
         let body = json!({"events": [one, second]}).to_string();
-        kept.refuses("POST", "/v1/popup-events", &body, code, names);
+        fixture.refuses("POST", "/v1/popup-events", &body, code, names);
     }
     let many = json!({"events": vec![&one; 1_001]}).to_string();
-    kept.refuses("POST", "/v1/popup-events", &many, "limit_exceeded", "events is limited to 1000, got 1001");
-    let counts = expect_status(&mut kept.app, "GET", "/v1/popups/p/counts", "", 200);
+    fixture.refuses("POST", "/v1/popup-events", &many, "limit_exceeded", "events is limited to 1000, got 1001");
+    let counts = expect_status(&mut fixture.app, "GET", "/v1/popups/p/counts", "", 200);
     assert!(counts.contains(r#""shown":1"#) && counts.contains(r#""clicks":0"#), "{counts}");
 }
 
 #[test]
 fn a_user_token_reports_events_only_of_its_own_decisions() {
-    let mut kept = Kept::start();
-    let (mut bob, mut carol) = (kept.server.user("bob"), kept.server.user("carol"));
+    let mut fixture = Fixture::start();
+    let (mut bob, mut carol) = (fixture.server.user("bob"), fixture.server.user("carol"));
     let question = r#"{"placement":"home"}"#;
     let shown = expect_status(&mut bob, "POST", "/v1/popups/decide", question, 200);
     expect_status(&mut bob, "POST", "/v1/popups/decide", r#"{"user":"me","placement":"home"}"#, 200);
@@ -502,7 +509,7 @@ fn a_user_token_reports_events_only_of_its_own_decisions() {
     let events = json!({"events": [{"id": "e", "type": "click", "decision": shown["decision"]}]}).to_string();
     let others = "events[0].decision: is another user's";
     check_refused(&mut carol, "POST", "/v1/popup-events", &events, "forbidden", others);
-    kept.is_unchanged();
+    fixture.is_unchanged();
     for (method, path, body) in [
         ("POST", "/v1/popups/explain", question),
         ("POST", "/v1/popups/trigger", question),
@@ -524,9 +531,9 @@ fn a_user_token_reports_events_only_of_its_own_decisions() {
     ] {
         check_refused(&mut bob, method, path, body, "forbidden", "needs an API key");
     }
-    kept.is_unchanged();
-    check_refused(&mut kept.server.with_credential("x"), "POST", "/v1/popups/decide", question, "unauthorized", "");
-    // Its own may be reported, and by an app server for anybody.
+    fixture.is_unchanged();
+    check_refused(&mut fixture.server.with_credential("x"), "POST", "/v1/popups/decide", question, "unauthorized", "");
+    // A user may report its own events, an app server those of any user.
     check(&mut bob, "POST", "/v1/popup-events", &events, 202, r#"{"accepted":1,"duplicates":0}"#);
-    check(&mut kept.app, "POST", "/v1/popup-events", &events, 202, r#"{"accepted":0,"duplicates":1}"#);
+    check(&mut fixture.app, "POST", "/v1/popup-events", &events, 202, r#"{"accepted":0,"duplicates":1}"#);
 }

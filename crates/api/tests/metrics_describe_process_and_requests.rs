@@ -1,4 +1,4 @@
-//! What `/metrics` tells: of the process by the usual names, of requests by their routes, of the program.
+//! `/metrics` exports the process under the usual names, requests by route, and the program's version.
 #![allow(clippy::unwrap_used)]
 mod support;
 
@@ -26,9 +26,9 @@ fn process_metrics_have_the_prometheus_names() {
     fits("process_max_fds", 64.0, 1e19);
     fits("process_threads", 3.0, 1e5);
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs_f64();
-    // Machines' clocks are put while they run: by a day at most.
+    // The clock of a machine may be set while the process runs: by a day at most.
     fits("process_start_time_seconds", now - 86_400.0, now + 86_400.0);
-    // Other tests of this process open and close sockets meanwhile: what is held here alone counts.
+    // Other tests in this process open and close sockets meanwhile, so only the sockets that this test holds are counted.
     let held: Vec<_> = (0..300).map(|_| std::fs::File::open("/dev/null").unwrap()).collect();
     let open = value(&expect_status(&mut app, "GET", "/metrics", "", 200), "process_open_fds");
     assert!(open >= held.len() as f64, "{open}");
@@ -49,7 +49,7 @@ fn requests_are_timed_by_route_method_and_status() {
         expect_status(&mut app, "POST", "/v1/messages", send, 200);
     }
     expect_status(&mut app, "POST", "/v1/messages", "{", 400);
-    // On the way past the library, and then through it.
+    // On the fast path, and then through the library.
     for mut asker in [server.app(), app] {
         expect_status(&mut asker, "POST", "/v1/popups/decide", r#"{"user":"alice","placement":"home"}"#, 204);
         expect_status(&mut asker, "GET", "/v1/conversations/g/messages", "", 200);

@@ -1,4 +1,4 @@
-//! Popups over HTTP: when to come back, writes that are conditional, and what happened read back from exports.
+//! Popups over HTTP: `Retry-After`, conditional writes, and exports of reported events.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -10,7 +10,7 @@ use tidings_protocol::http::ExportedEvent;
 
 const GOOD: &str = r#"{"state":"live","placements":["home"],"variants":[{"id":"a","content":{"title":"Hello"}}]}"#;
 
-/// A popup like [`GOOD`] with these parts in the place of its own.
+/// A popup like [`GOOD`] with these fields replaced.
 #[track_caller]
 fn put(app: &mut HttpClient, id: &str, parts: Value) {
     let mut popup: Value = serde_json::from_str(GOOD).unwrap();
@@ -21,7 +21,7 @@ fn put(app: &mut HttpClient, id: &str, parts: Value) {
     assert!([200, 201].contains(&answer.status), "{}", String::from_utf8_lossy(&answer.body));
 }
 
-/// Asks; the popup and its decision, or after how many seconds to come back.
+/// Asks for a decision. Returns the popup and the decision's id, or the seconds of `Retry-After`.
 #[track_caller]
 fn decide(http: &mut HttpClient, question: &Value) -> Result<(String, String), Option<u64>> {
     let answer = http.exchange("POST", "/v1/popups/decide", question.to_string().as_bytes()).unwrap();
@@ -56,14 +56,14 @@ fn a_204_carries_retry_after_when_a_popup_will_be_due() {
     );
     assert_eq!(decide(&mut app, &ask("carol")).unwrap().0, "p", "each user by itself");
 
-    // One that comes earlier makes the wait shorter; one that is used up for good ends it.
+    // A popup that is due earlier shortens the wait; a popup whose cap is used up for good ends it.
     put(&mut app, "soon", json!({"starts_at": now_ms() + 600_000}));
     let wait = decide(&mut app, &ask("bob")).unwrap_err().unwrap();
     assert!((500..=601).contains(&wait), "{wait}");
     put(&mut app, "soon", json!({"state": "paused", "starts_at": now_ms() + 600_000}));
     put(&mut app, "p", json!({"caps": {"total": 1}}));
     assert_eq!(decide(&mut app, &ask("bob")), Err(None));
-    // A change is seen by the next question.
+    // The next decision sees the change.
     put(&mut app, "p", json!({"caps": {"total": 2}}));
     assert_eq!(decide(&mut app, &ask("bob")).unwrap().0, "p");
 }
@@ -116,7 +116,7 @@ fn conditional_writes_check_the_popup_version() {
     expect_status(&mut server.app(), "GET", "/v1/popups/p", "", 200);
 }
 
-/// Words that a careless writer of CSV or JSON gets wrong.
+/// Strings that a careless CSV or JSON writer gets wrong.
 const AWKWARD: [&str; 6] =
     ["plain", "a,b", "say \"yes\"", "=1+1", "ein gro\u{DF}er Knopf \u{1F389}", "'; DROP TABLE --"];
 
@@ -125,7 +125,7 @@ fn exports_contain_exactly_the_reported_events() {
     let server = Server::start();
     let mut app = server.app();
     let button = |word: &str| json!({"id": word, "label": "label", "action": {"type": "dismiss"}});
-    // Five are the most that a popup has; the other popup has the fourth.
+    // A popup has at most five buttons; the other popup has the fourth.
     let (of_q, of_p) = (AWKWARD[3], AWKWARD.iter().filter(|word| **word != AWKWARD[3]));
     let of_p: Vec<_> = of_p.map(|word| button(word)).collect();
     put(&mut app, "p", json!({"variants": [{"id": "a, \"b\"", "content": {"buttons": of_p}}]}));
@@ -145,7 +145,7 @@ fn exports_contain_exactly_the_reported_events() {
 
     let lines = expect_status(&mut app, "GET", "/v1/popup-events?format=jsonl", "", 200);
     let events: Vec<ExportedEvent> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    // Those that came in one millisecond are in no particular order.
+    // Events of one millisecond are in no particular order.
     let read = |events: &[ExportedEvent]| {
         let mut read: Vec<_> = events
             .iter()
@@ -181,7 +181,7 @@ fn exports_contain_exactly_the_reported_events() {
         let lines = expect_status(&mut app, "GET", &format!("/v1/popup-events?{query}"), "", 200);
         assert_eq!(lines.lines().count(), count, "{query}: {lines}");
     }
-    // An export of nothing still says what its columns are.
+    // An empty export still has the header line.
     let none = expect_status(&mut app, "GET", "/v1/popup-events?format=csv&to=0", "", 200);
     assert!(none.starts_with("taken_at,at,id,"), "{none:?}");
     let counts = expect_status(&mut app, "GET", "/v1/popups/p/counts", "", 200);

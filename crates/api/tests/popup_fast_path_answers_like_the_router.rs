@@ -1,5 +1,5 @@
-//! A question about popups goes past the HTTP library when it is of the usual form, and through it when it is not. Nobody can
-//! tell the difference, however the bytes come.
+//! A popup request is served without the HTTP library when it has the usual form, and through the library otherwise. Callers see no
+//! difference, however the bytes are split.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -63,7 +63,7 @@ fn question(credential: Option<&str>, more: &str, body: &str) -> String {
     )
 }
 
-/// Through the library: a header that the short way does not know.
+/// A header that sends the request through the library.
 const LIBRARY: &str = "Expect-Nothing: 1\r\nConnection: keep-alive, x\r\n";
 
 #[test]
@@ -87,7 +87,7 @@ fn fast_path_and_router_give_the_same_responses() {
             let mut connection = Connection::open(&server);
             connection.0.write_all(question(credential, more, body).as_bytes()).unwrap();
             let mut answer = connection.read();
-            // Where nothing is said an empty body is meant.
+            // A response without a declared body has an empty one.
             answer.headers.remove("content-length");
             answer
         };
@@ -108,7 +108,7 @@ fn fast_path_and_router_give_the_same_responses() {
         };
         assert_eq!(report(""), report(LIBRARY), "{name}");
     }
-    // The first of two is shown it, whichever way it asks.
+    // The first of two requests gets the popup, whichever path it takes.
     for (user, first, second) in [("u1", "", LIBRARY), ("u2", LIBRARY, "")] {
         let body = format!(r#"{{"user":"{user}","placement":"home"}}"#);
         for (more, status) in [(first, 200), (second, 204)] {
@@ -134,7 +134,7 @@ fn requests_are_answered_however_their_bytes_are_split() {
         connection.0.write_all(&[byte]).unwrap();
     }
     assert_eq!(connection.read().status, 200);
-    // Several at once, answered in order; then something else, on the same connection, and a question again.
+    // Several requests at once, answered in order; then another kind of request on the same connection, and a popup request again.
     let other = "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n";
     let all = [ask("u2"), ask("u1"), ask("u3"), other.to_owned(), ask("u4"), ask("u4")].concat();
     connection.0.write_all(all.as_bytes()).unwrap();
@@ -152,7 +152,7 @@ fn a_websocket_upgrade_may_follow_a_popup_request_and_a_stop_ends_both() {
     connection.0.write_all([ask.as_bytes(), upgrade.as_bytes()].concat().as_slice()).unwrap();
     assert_eq!(connection.read().status, 204);
     assert_eq!(connection.read().status, 101);
-    // A masked frame of nonsense: it must reach the session that begins there.
+    // A masked frame of garbage: the session that begins with the upgrade must get it.
     connection.0.write_all(&[0x81, 0x80 | 2, 0, 0, 0, 0, b'{', b'}']).unwrap();
     let mut text = String::from_utf8_lossy(&connection.1).into_owned();
     while !text.contains("malformed") {
@@ -161,7 +161,7 @@ fn a_websocket_upgrade_may_follow_a_popup_request_and_a_stop_ends_both() {
         assert!(count > 0, "closed after {text:?}");
         text.push_str(&String::from_utf8_lossy(&part[..count]));
     }
-    // One that idles between questions, and one that has not finished its own.
+    // One connection that idles between requests, and one that has not finished its request.
     let mut idle = Connection::open(&server);
     idle.0.write_all(ask.as_bytes()).unwrap();
     assert_eq!(idle.read().status, 204);
@@ -169,7 +169,7 @@ fn a_websocket_upgrade_may_follow_a_popup_request_and_a_stop_ends_both() {
     half.0.write_all(&ask.as_bytes()[..40]).unwrap();
     assert!(server.finish());
     for connection in [&mut idle, &mut half] {
-        // With bytes that nobody has read yet, the end is a reset.
+        // With bytes unread, the close is a reset.
         let end = connection.0.read(&mut [0; 1]);
         assert!(matches!(&end, Ok(0)) || end.is_err_and(|error| error.kind() == ErrorKind::ConnectionReset));
     }

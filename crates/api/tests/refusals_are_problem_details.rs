@@ -1,4 +1,4 @@
-//! What is refused, is refused with problem details that name the reason.
+//! Every refusal is problem details that name the reason.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -102,7 +102,7 @@ fn requests_over_a_limit_are_refused() {
     check_refused(&mut app, "PUT", "/v1/users/bob/devices/b1/tags", &tags, "limit_exceeded", "32");
     check_refused(&mut app, "GET", "/v1/push/1/devices?limit=501", "", "limit_exceeded", "500");
 
-    // Declared too long, and too long without being declared: neither is read to its end.
+    // A body that is declared too long, and one that is too long without a declaration: neither is read to its end.
     let head = format!("POST /v1/messages HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {API_KEY}\r\n");
     let declared = server.raw(format!("{head}content-length: 9000000\r\n\r\n").as_bytes());
     assert!(declared.starts_with("HTTP/1.1 413") && declared.contains("131072, got 9000000"), "{declared}");

@@ -1,4 +1,4 @@
-//! What requests bring is bounded: each body, all of them together, and how deep the JSON is that is kept.
+//! Request bodies are bounded: each one, all of them together, and the depth of stored JSON.
 #![allow(clippy::unwrap_used)]
 mod support;
 
@@ -11,7 +11,7 @@ use tidings_api::ApiConfig;
 
 const MIB: usize = 1 << 20;
 
-/// Begins a batch of this length and sends so much of it.
+/// Begins a batch request that declares this length, and sends only a part of the body.
 fn begin_batch(server: &Server, length: usize, sent: usize) -> TcpStream {
     let mut stream = TcpStream::connect(server.address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -23,7 +23,7 @@ fn begin_batch(server: &Server, length: usize, sent: usize) -> TcpStream {
     stream
 }
 
-/// A figure of the metrics; 0 when it is not there.
+/// The value of a metric; 0 when it is absent.
 fn figure(server: &Server, name: &str) -> usize {
     let metrics = expect_status(&mut server.app(), "GET", "/metrics", "", 200);
     let value = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
@@ -99,7 +99,7 @@ fn stored_json_is_refused_beyond_the_depth_limit() {
         format!(r#"{{"state":"live","placements":["home"],"variants":[{{"id":"a","content":{{"data":{data}}}}}]}}"#)
     };
     let object = |levels: usize| format!(r#"{{"a":{}}}"#, nested(levels - 1));
-    // What is in a field, and as deep as may be: of attributes that themselves are an object.
+    // The deepest JSON that a field may hold; attributes are an object themselves, one level of it.
     type Body<'a> = &'a dyn Fn(usize) -> String;
     let cases: [(&str, &str, Body<'_>, &str); 6] = [
         ("POST", "/v1/messages", &|n| format!(r#"{{"conversation":"g","from":"alice","body":{}}}"#, nested(n)), "body"),
@@ -125,7 +125,7 @@ fn stored_json_is_refused_beyond_the_depth_limit() {
     let many = r#"{"messages":[{"conversation":"g","from":"alice","body":1},{"conversation":"g","from":"alice","body":DEEP}]}"#;
     let results = expect_status(&mut app, "POST", "/v1/messages/batch", &many.replace("DEEP", &nested(20_000)), 200);
     assert!(results.contains("limit_exceeded") && results.contains("body"), "{results}");
-    // Brackets in a text are text.
+    // Brackets in a string add no depth.
     let text = format!(r#"{{"conversation":"g","from":"alice","body":"{}"}}"#, "[".repeat(20_000));
     expect_status(&mut app, "POST", "/v1/messages", &text, 200);
 }

@@ -1,9 +1,9 @@
 //! `cargo run --release -p tidings-protocol --example miop_fuzz -- [EXECUTIONS] [SEED]`
 //! `cargo run --release -p tidings-protocol --example miop_fuzz -- replay HEX`
 //!
-//! Looks for bytes that the MIOP reader panics on, reads differently in parts than as a whole, does not
-//! write back, or takes for something else than a second reader does that was written from the text's
-//! tables. The inputs are mutated vectors, chosen by a seed alone: the same seed gives the same run,
+//! Looks for bytes on which the MIOP decoder panics, that it decodes differently in parts than as a whole, does not
+//! encode back, or decodes differently than a reference decoder that was written from the text's
+//! tables. The inputs are mutated vectors, drawn from a seed alone: the same seed gives the same run,
 //! and a finding prints its seed, its number and its bytes.
 #![allow(clippy::unwrap_used)]
 

@@ -1,4 +1,4 @@
-//! `docs/websocket.md` says what a client does with every number that a session may end with.
+//! `docs/websocket.md` says what a client does with every close code.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
@@ -7,7 +7,7 @@ use tidings_protocol::{
     ws::{FrameError, NORMAL, UNSUPPORTED_DATA},
 };
 
-/// The table's numbers, each with its code (none: what stands there is no code) and what to do.
+/// The rows of the table by close code: the error code, if there is one, and what the client does.
 fn table() -> BTreeMap<u16, (Option<String>, String)> {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/websocket.md");
     let text = std::fs::read_to_string(file).unwrap();
@@ -33,7 +33,7 @@ fn every_close_code_is_in_the_documented_table() {
     let code_of = |number: u16| table.get(&number).unwrap_or_else(|| panic!("{number} is missing")).0.as_deref();
     for code in ErrorCode::ALL {
         match code.close_code() {
-            // It ends no session.
+            // This error ends no session.
             4999 => assert!(!table.values().any(|(named, _)| named.as_deref() == Some(code.as_str())), "{code}"),
             number => assert_eq!(code_of(number), Some(code.as_str()), "{number}"),
         }

@@ -1,4 +1,4 @@
-//! How deep JSON is, judged by JSON that is written out here and that `serde_json` reads.
+//! The depth of JSON, checked against literal JSON that `serde_json` reads.
 
 use tidings_protocol::{
     depth::{check_depth, is_deeper_than},

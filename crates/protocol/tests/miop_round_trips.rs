@@ -1,4 +1,4 @@
-//! Any frame survives being written and read; no bytes make the reader panic.
+//! Any frame that is encoded and decoded is the same; no bytes make the decoder panic.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -10,7 +10,7 @@ use tidings_protocol::{
     miop::{Bind, Bound, ErrorFrame, Frame, Push},
 };
 
-/// Text of at most so many bytes, of characters of every length.
+/// Text of at most `bytes_max` bytes, with characters of every length.
 fn text(bytes_max: usize) -> impl Strategy<Value = String> {
     vec(any::<char>(), 0..=bytes_max).prop_map(move |characters| {
         let mut text = String::new();
@@ -24,7 +24,7 @@ fn text(bytes_max: usize) -> impl Strategy<Value = String> {
     })
 }
 
-/// Numbers of every length, not mostly of the longest.
+/// Numbers of every encoded length, instead of mostly the longest.
 fn number() -> impl Strategy<Value = u64> {
     (any::<u64>(), 0..64_u32).prop_map(|(number, shift)| number >> shift)
 }
@@ -124,7 +124,7 @@ proptest! {
         assert_round_trip(&Frame::Error(ErrorFrame { code: &code, message: &message, retry, retry_after_ms, fatal }));
     }
 
-    /// Kinds that exist are drawn often, or hardly any payload would be looked at.
+    /// Known kinds are drawn often, or hardly any payload would be decoded.
     #[test]
     fn arbitrary_bytes_never_panic_the_decoder(
         kind in prop_oneof![1..=9_u8, any::<u8>()],

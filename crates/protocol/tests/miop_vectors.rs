@@ -1,4 +1,4 @@
-//! The vectors that other implementations run, run here; and what holds for frames that no vector names.
+//! Runs the test vectors that other implementations run, and checks properties of all frames.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -29,7 +29,7 @@ fn every_vector_decodes_as_stated() {
     }
 }
 
-/// The name as one that lives as long as those of frames.
+/// The `'static` name of a kind, for comparison with those of frames.
 fn kind_name(name: &str) -> &'static str {
     let names = ["heartbeat", "bind", "bound", "push", "ack", "chat", "unbind", "redirect", "error", "skip"];
     names.into_iter().find(|known| *known == name).unwrap_or_else(|| panic!("no kind {name:?}"))
@@ -90,7 +90,7 @@ fn an_error_is_seen_by_the_last_byte_and_persists() {
     }
 }
 
-/// Whoever adds a kind, an error or a file adds vectors of it.
+/// A new kind, error or file needs vectors.
 #[test]
 fn every_kind_and_error_has_a_vector() {
     let mut by_kind: BTreeMap<u8, [usize; 2]> = BTreeMap::new();
@@ -115,7 +115,7 @@ fn every_kind_and_error_has_a_vector() {
     }
     for kind in kind::ALL {
         let [valid, refused] = by_kind.get(&kind).copied().unwrap_or_default();
-        // The JSON of a chat frame is not this codec's; all that can be wrong with it is its length.
+        // This codec does not read the JSON of a chat frame; only its length can be wrong.
         assert!(valid > 0 && refused > 0, "kind {kind:#04x} has {valid} valid and {refused} invalid vectors");
     }
     assert!(by_kind.keys().any(|kind| *kind >= 0x80), "no optional kind is skipped");
@@ -134,7 +134,7 @@ fn an_unknown_optional_frame_is_skipped_only_when_complete() {
     assert_eq!(frame, Frame::Heartbeat { interval_s: None });
 }
 
-/// The worked examples of the text: a block names its vector, each line begins with its bytes.
+/// The worked examples of `docs/miop.md`: each block names its vector, and each line begins with the bytes.
 #[test]
 fn the_specifications_examples_are_vectors() {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/miop.md");

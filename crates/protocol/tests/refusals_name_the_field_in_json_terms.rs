@@ -1,4 +1,4 @@
-//! Whatever is wrong with a request, wherever in it: what is said of it names the place, and nothing that is ours alone.
+//! Every refusal of wrong JSON names the path of the wrong value, and none shows a name or type of Rust.
 #![allow(clippy::unwrap_used)]
 
 use serde::de::DeserializeOwned;
@@ -26,7 +26,7 @@ const OURS: [&str; 17] = [
     "line ",
 ];
 
-/// Every place of a JSON, the whole first, by its steps.
+/// Every path in a JSON value, the root first.
 fn places(json: &Value) -> Vec<Vec<String>> {
     let mut found = vec![Vec::new()];
     let parts: Vec<(String, &Value)> = match json {
@@ -40,7 +40,7 @@ fn places(json: &Value) -> Vec<Vec<String>> {
     found
 }
 
-/// The same JSON with something else in one place.
+/// The same JSON with another value at this path.
 fn with(json: &Value, steps: &[String], other: &Value) -> Value {
     let Some((step, rest)) = steps.split_first() else { return other.clone() };
     let mut changed = json.clone();
@@ -53,7 +53,7 @@ fn with(json: &Value, steps: &[String], other: &Value) -> Value {
     changed
 }
 
-/// Puts wrong things in every place of a good request; returns how many were refused.
+/// Puts wrong values at every path of a valid request; returns how many were refused.
 fn check_all(good: &Value, read: impl Fn(&str) -> Result<(), tidings_protocol::error::Refusal>) -> usize {
     read(&good.to_string()).unwrap_or_else(|refusal| panic!("{good}: {refusal}"));
     let wrong = [
@@ -76,7 +76,7 @@ fn check_all(good: &Value, read: impl Fn(&str) -> Result<(), tidings_protocol::e
             assert_eq!(refusal.code, ErrorCode::InvalidField, "{text}: {refusal}");
             let (place, why) = refusal.detail.split_once(": ").unwrap_or_else(|| panic!("{text}: {refusal}"));
             assert!(!place.is_empty() && !place.contains(' '), "{text}: {refusal}");
-            // What is known is said with the names of fields, which may be any word.
+            // The list of known fields may hold any word.
             let why = why.split("; known are").next().unwrap();
             assert!(!OURS.iter().any(|word| why.contains(word)), "{text}: {refusal}");
         }

@@ -1,4 +1,4 @@
-//! The restore that `docs/operations/single-server.md` tells, command by command, on a folder whose table is damaged.
+//! The restore that `docs/operations/single-server.md` documents, command by command, on a folder with a damaged table.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -103,7 +103,7 @@ fn the_documented_restore_brings_back_the_backup() {
     assert!(!server.http().send(&message(4)).unwrap().duplicate, "what the backup lacks is stored again");
     stop(server);
 
-    // What was moved away is still there to be looked at, and a repair of it tells what it lost.
+    // The damaged folder was moved aside, and a repair of it lists what is lost.
     let before = folder.path().join("var-lib/tidings-before");
     let repaired = folder.run(&["check", "--repair", "--json", before.to_str().unwrap()]);
     let found: serde_json::Value = serde_json::from_slice(&repaired.stdout).unwrap();

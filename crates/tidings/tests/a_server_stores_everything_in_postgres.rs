@@ -43,7 +43,7 @@ fn the_next_server_on_the_database_has_what_was_acknowledged() {
     first.signal("KILL");
     first.wait();
 
-    // On another folder: nothing that matters was in the first one.
+    // On another folder: nothing that matters is stored in a folder.
     let folder = Folder::new();
     let second = Server::start(&mut serving(&folder, &url));
     let again = second.http().send(&message(1)).unwrap();

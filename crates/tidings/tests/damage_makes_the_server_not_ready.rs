@@ -1,4 +1,4 @@
-//! A server whose store is damaged says so where load balancers and operators look.
+//! A server with a damaged store is not ready, so that load balancers and operators notice.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -14,7 +14,7 @@ use tidings_protocol::http::{CreateConversation, HistoryQuery, SendRequest, User
 
 const WAIT: Duration = Duration::from_secs(120);
 
-/// Whether the engine reads from a table: `current` begins with the number of its version, and none is 0.
+/// Whether the storage engine has written a table: the file `current` begins with a version number, which is 0 without tables.
 fn reads_from_tables(folder: &Folder) -> bool {
     let current = fs::read(folder.data().join("store/keyspaces/2/current")).unwrap();
     current[..8] != [0; 8] && !tables(folder).is_empty()
@@ -53,7 +53,7 @@ fn readiness_fails_and_names_a_damaged_table() {
         file.read_exact_at(&mut byte, 200).unwrap();
         file.write_all_at(&[byte[0] ^ 1], 200).unwrap();
     }
-    // What is in memory still is read from there until the engine lets go of it.
+    // Until the engine drops a table from its cache, reads are served from memory.
     while http.history("g", &HistoryQuery { from_seq: Some(1), ..Default::default() }).is_ok() {
         assert!(Instant::now() < deadline, "still read");
     }

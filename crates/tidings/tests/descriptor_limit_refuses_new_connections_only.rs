@@ -1,4 +1,4 @@
-//! At the limit of file descriptors new connections are turned away; those that are open live on.
+//! At the limit of file descriptors new connections are refused, and open ones keep working.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -20,7 +20,7 @@ use tidings_protocol::{
 /// How long anything that must happen may take on a slow machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Starts a server that may open 300 files, of which it takes as many for itself on any machine.
+/// Starts a server with a limit of 300 file descriptors, of which it uses the same number for itself on any machine.
 fn serve(folder: &Folder, arguments: &str) -> Server {
     let program = folder.program(&[]);
     let mut limited = Command::new("sh");
@@ -31,15 +31,15 @@ fn serve(folder: &Folder, arguments: &str) -> Server {
     Server::start(limited.env("TIDINGS_API_KEY", API_KEY).env("TIDINGS_TOKEN_KEY", TOKEN_KEY))
 }
 
-/// A connection that showed a credential and was answered; `None` when it was turned away.
+/// A connection on which a request with a credential was answered; `None` if the connection was refused.
 fn asks(address: SocketAddr) -> Option<TcpStream> {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    // Malformed: what is answered needs nothing of the store, which may be short of descriptors too.
+    // A malformed request: its response needs nothing from the store, which may be short of descriptors, too.
     let head = format!("POST /v1/messages HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {API_KEY}\r\n");
     stream.write_all(format!("{head}content-length: 1\r\n\r\n{{").as_bytes()).unwrap();
     let mut answer = [0; 12];
-    // Closed before it could be told?
+    // Was the connection closed before the refusal could be written?
     stream.read_exact(&mut answer).ok()?;
     if &answer[9..] == b"400" {
         return Some(stream);
@@ -48,7 +48,7 @@ fn asks(address: SocketAddr) -> Option<TcpStream> {
     None
 }
 
-/// A connection whose credential is known, so that it gives way to nobody.
+/// A connection with an accepted credential, which is not closed for others.
 fn known(server: &Server) -> HttpClient {
     let mut open = server.http();
     assert_eq!(open.exchange("GET", "/v1/users/nobody", b"").unwrap().status, 404);
@@ -67,19 +67,19 @@ fn open_connections_keep_working_at_the_descriptor_limit() {
     assert_eq!(open.exchange("GET", "/readyz", b"").unwrap().status, 200);
 }
 
-/// Users for as many devices as there could be descriptors.
+/// Creates as many users as there could be devices.
 fn populate(server: &Server) {
     let user = |n: usize| UserUpsert { id: format!("u{n}"), ..UserUpsert::default() };
     server.http().upsert_users((0..300).map(user).collect()).unwrap();
 }
 
-/// Connects and binds a device; `None` when there was no room for it.
+/// Connects and binds a device; `None` if the server refused it.
 fn device(address: SocketAddr, user: usize) -> Option<TcpStream> {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let token = sign(TOKEN_KEY, &format!("u{user}"), Duration::from_secs(600));
     let bind = Bind { version: VERSION, token: &token, device_id: "d1", ..Bind::default() };
-    // It may have been refused before it said anything.
+    // The server may refuse the device before it has sent its bind.
     let _ = stream.write_all(&Frame::Bind(bind).to_bytes());
     let mut buffer = Vec::new();
     loop {
@@ -96,7 +96,7 @@ fn device(address: SocketAddr, user: usize) -> Option<TcpStream> {
         }
         let mut part = [0; 256];
         match stream.read(&mut part) {
-            // Closed before it could be told.
+            // Closed before the refusal could be written.
             Ok(0) => return None,
             Ok(count) => buffer.extend_from_slice(&part[..count]),
             Err(error) if error.kind() == ErrorKind::ConnectionReset => return None,
@@ -130,7 +130,7 @@ fn devices_are_refused_before_http_at_the_descriptor_limit() {
     assert!(refusals(&mut server.http()) > 0);
     let_in.iter_mut().for_each(is_alive);
 
-    // One goes, another comes.
+    // When one device leaves, another can connect.
     drop(let_in.pop());
     let mut attempts = std::iter::repeat_with(|| device(address, 200));
     is_alive(&mut attempts.find_map(|let_in| let_in).unwrap());
@@ -145,10 +145,10 @@ fn connections_are_refused_cleanly_without_a_descriptor_reserve() {
     let mut open = known(&server);
     assert_eq!(refusals(&mut open), 0);
     let mut devices: Vec<TcpStream> = (0..224).map(|user| device(address, user).unwrap()).collect();
-    // HTTP takes the rest, until the last is turned away.
+    // HTTP connections take the rest of the descriptors, until one is refused.
     let crowd: Vec<TcpStream> = (0..75).map_while(|_| asks(server.address)).collect();
     assert!(crowd.len() < 74, "the limit was not reached");
-    // What the store has put down meanwhile may let one in.
+    // The store may have closed a file meanwhile, which lets one more connection in.
     devices.extend((224..240).map_while(|user| device(address, user)));
     assert!(devices.len() < 240);
     assert!(refusals(&mut open) > 0);
@@ -170,7 +170,7 @@ fn unauthenticated_connections_give_their_descriptors_back() {
     let server = serve(&folder, "");
     let mut open = known(&server);
     let strangers: Vec<TcpStream> = (0..400).map(|_| TcpStream::connect(server.address).unwrap()).collect();
-    // They give way once they have been idle for a second; until then others are told to come back.
+    // Unauthenticated connections can be closed once they have been idle for a second; until then new ones get 503.
     for path in ["/healthz", "/readyz"] {
         until(path, || server.http().exchange("GET", path, b"").is_ok_and(|answer| answer.status == 200));
     }

@@ -24,7 +24,7 @@ fn the_printed_commands_work() {
         assert!(said.contains(command), "no {command:?} in {said}");
     }
 
-    // Started again on the same folder, keys and demo users are as they were.
+    // After a restart on the same folder, the keys and demo users are the same.
     let server = Server::start(&mut folder.program(&["serve", "--dev"]));
     let paste = |starts: &str| {
         let curl = said.lines().find(|line| line.trim_start().starts_with(starts)).unwrap();
@@ -42,7 +42,7 @@ fn the_printed_commands_work() {
     assert!(text(&list.body).contains(r#""id":"demo""#), "{}", text(&list.body));
 }
 
-/// Who tries the page at `/docs` sends the examples first.
+/// The examples are what users of the page at `/docs` send first.
 #[test]
 fn openapi_examples_work_with_the_demo_users() {
     let folder = Folder::new();

@@ -1,4 +1,4 @@
-//! What is written about the code is what the code says.
+//! The pages and the sample settings match the code.
 #![allow(clippy::unwrap_used)]
 
 use serde_json::Value;
@@ -94,7 +94,7 @@ fn every_type_of_the_glossary_is_defined_where_it_says() {
     assert!(terms.len() > 80, "only {}: the glossary is read wrongly", terms.len());
 }
 
-/// Every page, and those in folders.
+/// Every page of documentation, in all folders.
 fn pages() -> Vec<PathBuf> {
     let mut folders = vec![PathBuf::from(format!("{ROOT}/docs"))];
     let of_root = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md"];
@@ -112,7 +112,7 @@ fn pages() -> Vec<PathBuf> {
     pages
 }
 
-/// Whether something's path begins so, as `interop/ws/*` says.
+/// Whether a path begins with this text, for patterns such as `interop/ws/*`.
 fn begins(path: &str) -> bool {
     let (folder, start) = path.rsplit_once('/').unwrap();
     let mut entries = std::fs::read_dir(format!("{ROOT}/{folder}")).into_iter().flatten().flatten();
@@ -121,7 +121,7 @@ fn begins(path: &str) -> bool {
 
 #[test]
 fn every_file_that_the_docs_name_exists() {
-    // Written by who runs it.
+    // Files that operators write themselves.
     const OWN: [&str; 1] = ["deploy/.env"];
     let mut named = 0;
     for page in pages() {
@@ -129,7 +129,7 @@ fn every_file_that_the_docs_name_exists() {
         for folder in ["crates/", "deploy/", "docs/", "fixtures/", "interop/", "scripts/"] {
             for (at, _) in text.match_indices(folder) {
                 let is_path = |c: char| c.is_ascii_alphanumeric() || "/_.-".contains(c);
-                // `../../fixtures` and `example.com/docs` are links, which are looked at below, or somebody else's.
+                // Part of a longer path: a link such as `../../fixtures`, which is checked below, or another site's address.
                 if text[..at].chars().next_back().is_some_and(is_path) {
                     continue;
                 }

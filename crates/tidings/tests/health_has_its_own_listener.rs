@@ -1,4 +1,4 @@
-//! A door of health alone, and settings of doors that are refused at the start.
+//! The listener for health alone, and listener settings that are refused at the start.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -10,7 +10,7 @@ use std::{
 };
 use support::*;
 
-/// The status of an answer.
+/// Sends a request, and returns the status of the response.
 fn ask(address: SocketAddr, path: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();

@@ -1,4 +1,4 @@
-//! `tidings listen` over the door of devices: what arrives is printed, and pushes are acknowledged.
+//! `tidings listen` over MIOP prints what arrives and acknowledges pushes.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -22,7 +22,7 @@ struct Listener {
 }
 
 impl Listener {
-    /// A device of bob, bound.
+    /// Starts `tidings listen` as a device of bob, and waits until it is bound.
     fn start(folder: &Folder) -> Self {
         let mut command = folder.program(&["listen", "bob", "--via", "miop", "--device", "phone"]);
         command.env("TIDINGS_TOKEN_KEY", TOKEN_KEY).stdout(Stdio::piped()).stderr(Stdio::piped());

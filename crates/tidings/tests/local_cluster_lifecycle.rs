@@ -1,4 +1,4 @@
-//! `tidings cluster`: what is sent through one node arrives at a session on another, and when it ends, nothing stays.
+//! `tidings cluster`: messages sent through one node reach sessions on another, and a stopped cluster leaves nothing behind.
 #![allow(clippy::unwrap_used)]
 
 use std::{
@@ -26,13 +26,13 @@ struct Cluster {
 }
 
 impl Cluster {
-    /// Starts it, and reads where it is from what it says.
+    /// Starts the cluster, and reads its addresses from its output.
     fn start() -> Cluster {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tidings"));
         command.args(["cluster", "--nodes", "2", "--set", "TIDINGS_DRAIN_DEADLINE_MS=1500"]);
         command.args(["--set", &format!("TIDINGS_API_KEY={API_KEY}")]);
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        // Beside what it says otherwise: when it does not start, this is why.
+        // Printed in the test's output: when the cluster does not start, this shows why.
         let mut errors = child.stderr.take().unwrap();
         let errors = std::thread::spawn(move || {
             let mut text = String::new();
@@ -70,7 +70,7 @@ impl Drop for Cluster {
     }
 }
 
-/// Processes whose working folder is in this one, also when it has been removed.
+/// Processes whose working folder is in this one, even if the folder has been removed.
 fn processes_in(folder: &Path) -> Vec<String> {
     let entries = std::fs::read_dir("/proc").unwrap().flatten();
     let inside =
@@ -78,7 +78,7 @@ fn processes_in(folder: &Path) -> Vec<String> {
     inside.map(|entry| std::fs::read_to_string(entry.path().join("cmdline")).unwrap_or_default()).collect()
 }
 
-/// A recorded chat with its members spread over the nodes: one order everywhere, and every count balances.
+/// Replays a recorded chat with its members spread over the nodes, and checks that all see one order and every count balances.
 fn replay(cluster: &Cluster) {
     let urls: Vec<String> = cluster.nodes.iter().map(|node| format!("http://{node}")).collect();
     let mut bench = Command::new(env!("CARGO_BIN_EXE_tidings"));
@@ -122,7 +122,7 @@ fn a_message_crosses_nodes_and_a_stopped_cluster_leaves_no_process() {
     assert!(!cluster.folder.exists());
 }
 
-/// A session that is pushed to, bound.
+/// A bound session that accepts pushes.
 fn pushed_session(cluster: &Cluster, node: SocketAddr, user: &str) -> Session {
     let mut session = Session::connect(node).unwrap();
     let bind = Bind {
@@ -191,7 +191,7 @@ fn pushes_reach_sessions_on_every_node_after_a_leader_failure() {
     let (leader, other) = if leads(cluster.nodes[0]) { (0, 1) } else { (1, 0) };
     assert!(Command::new("kill").args(["-s", "KILL", &pid_of(cluster.nodes[leader])]).status().unwrap().success());
     until("the other leads", || leads(cluster.nodes[other]));
-    // Asked while the next leader reads what is stored, it is to be asked again.
+    // While the next leader reads the stored pushes, requests are refused and must be retried.
     let mut push = None;
     until("it takes pushes", || {
         push = https[other].post::<PushAccepted>("/v1/push", &to_all).ok();

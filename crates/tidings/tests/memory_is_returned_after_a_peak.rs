@@ -1,4 +1,4 @@
-//! What a peak took goes back to the system when it is over.
+//! The memory of a peak goes back to the system when the peak is over.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -41,7 +41,7 @@ fn memory_of_unfinished_bodies_is_bounded_and_returned() {
         })
         .collect();
     until("the bodies were not read", || server.resident_bytes() > before + 100 * MIB);
-    // 420 MiB were sent; 192 may be held, and what is on its way through the connections beside it.
+    // 420 MiB are sent; bodies may hold 192 MiB, and the connections' buffers some more.
     assert!(server.resident_bytes() < before + 320 * MIB, "{} MiB", (server.resident_bytes() - before) / MIB);
     drop(unfinished);
     until("the memory was kept", || server.resident_bytes() < before + 60 * MIB);

@@ -1,4 +1,4 @@
-//! Flags stand above variables, those above the file. (Where each value comes from is tested beside the settings.)
+//! Flags override variables, variables override the file. (The unit tests of the settings cover each kind of value.)
 #![allow(clippy::unwrap_used)]
 
 mod support;

@@ -1,4 +1,4 @@
-//! What goes wrong at a start is said at the start, and what is no reason not to start is not taken for one.
+//! Startup errors are explained, and conditions that allow serving do not prevent the start.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -6,7 +6,7 @@ mod support;
 use std::fs;
 use support::*;
 
-/// Starts with these variables, which must be refused; what was said.
+/// Starts the server with these variables, which must be refused. Returns its standard error.
 fn refused(variables: &[(&str, &str)]) -> String {
     let folder = Folder::new();
     let mut command = folder.program(&["serve"]);
@@ -90,12 +90,12 @@ fn an_invalid_cluster_setting_is_refused_before_anything_starts() {
     assert!(refused("TIDINGS_HTTP_THREADS=many").contains("\"many\" is not a whole number"));
 }
 
-/// As on a disk that is full: neither the file's draft nor the file can be written.
+/// As on a full disk, neither the draft nor the file itself can be written.
 #[test]
 fn a_server_serves_even_if_it_cannot_write_the_listening_file() {
     let folder = Folder::new();
     fs::create_dir_all(folder.data().join("listening.new")).unwrap();
-    // Of an earlier process that was killed.
+    // The file of an earlier process that was killed.
     fs::write(folder.data().join("listening"), "http=127.0.0.1:1\n").unwrap();
     let log = fs::File::create(folder.path().join("log")).unwrap();
     let mut command = folder.program(&["serve"]);

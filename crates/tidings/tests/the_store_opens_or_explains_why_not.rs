@@ -1,4 +1,4 @@
-//! What keeps a server with a data folder from starting, and what does not.
+//! Conditions under which a server with a data folder starts, and those under which it explains why it does not.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -12,7 +12,7 @@ fn message(id: u32) -> SendRequest {
     serde_json::from_str(&text).unwrap()
 }
 
-/// The server where no file may grow, as on a disk that is full.
+/// A server whose files cannot grow, as on a full disk.
 fn serve_on_a_full_disk(folder: &Folder) -> Server {
     let mut command = Command::new("sh");
     let script = r#"trap "" XFSZ; ulimit -f 0; exec "$0" serve"#;
@@ -33,7 +33,7 @@ fn a_server_starts_on_a_full_disk_and_serves_reads() {
         serde_json::from_str(r#"{"id":"g","kind":"group","owner":"alice","members":["bob"]}"#).unwrap();
     server.http().create_conversation(&group).unwrap();
     let sent = server.http().send(&message(1)).unwrap();
-    // After a crash there is more to write than after a stop.
+    // A start after a crash has more to write than one after a stop.
     server.signal("KILL");
     server.wait();
 

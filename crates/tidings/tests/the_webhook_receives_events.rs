@@ -1,4 +1,4 @@
-//! The program calls the app's webhook, for messages to who is offline and for presence, from whichever thread.
+//! The server calls the app's webhook for messages to offline users and for presence.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -15,7 +15,7 @@ use tidings_protocol::http::{SendReceipt, SendRequest, UserUpsert};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// An app's server that takes every call, and tells of its events.
+/// An app server that accepts every call, and passes its events to the test.
 struct App(mpsc::Receiver<Vec<Value>>);
 
 impl App {
@@ -38,7 +38,7 @@ impl App {
     }
 }
 
-/// The events of one call. Each comes on a connection of its own: it is told to be the last one there.
+/// Reads one call and returns its events. The response closes the connection, so that each call has its own.
 fn take_call(listener: &TcpListener) -> Vec<Value> {
     let (mut stream, _) = listener.accept().unwrap();
     let (headers, body) = read_request(&stream);

@@ -15,7 +15,7 @@ use std::{
 };
 use support::*;
 
-/// Puts a new certificate into the folder. Answers with a client that trusts it and nothing else.
+/// Puts a new certificate into the folder. Returns the configuration of a client that trusts only this certificate.
 fn renew(folder: &Folder) -> Arc<ClientConfig> {
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     fs::write(folder.path().join("certificate.pem"), made.cert.pem()).unwrap();

@@ -1,4 +1,4 @@
-//! With an `otlp_endpoint`, spans of requests and commits are posted to it at the latest when the server stops.
+//! With an `otlp_endpoint`, the server posts the spans of requests and commits to it, at the latest when it stops.
 #![cfg(feature = "otel")]
 #![allow(clippy::unwrap_used)]
 
@@ -11,7 +11,7 @@ use std::{
 };
 use support::*;
 
-/// Answers one OTLP request, once its path and body are told.
+/// Reads one OTLP request, passes its path and body to the test, and answers it.
 fn collect(listener: &TcpListener, told: &SyncSender<(String, Vec<u8>)>) {
     let (stream, _) = listener.accept().unwrap();
     let mut reader = BufReader::new(stream);
@@ -50,7 +50,7 @@ fn spans_are_posted_to_the_collector() {
     server.http().exchange("GET", "/healthz", b"").unwrap();
     server.signal("TERM");
     server.wait();
-    // A server that was slow may have posted a part of them before.
+    // A slow server may have posted some of the spans earlier.
     let posted: Vec<(String, Vec<u8>)> = posted.try_iter().collect();
     assert!(posted.iter().all(|(request, _)| request.starts_with("POST /v1/traces ")), "{posted:?}");
     let spans: String = posted.iter().map(|(_, body)| text(body)).collect();

@@ -1,4 +1,4 @@
-//! A real server on a free port, with a store in memory: what the tests of this door speak to.
+//! A real server on a free port with a store in memory, for the tests of the HTTP API.
 #![allow(clippy::unwrap_used, dead_code, unreachable_pub)]
 
 use std::{
@@ -32,7 +32,7 @@ use tidings_protocol::{error::Refusal, http::Problem};
 
 /// How long anything that must happen may take on a slow machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
-/// More than any test takes: what is not about a time-out must not run into it.
+/// Longer than any test takes: a test that is not about a time-out must not run into one.
 const FOREVER: Duration = Duration::from_secs(600);
 
 /// A free port.
@@ -46,7 +46,7 @@ pub struct Server {
     pub engine: Arc<Engine>,
     pub door: Door,
     stop: Option<Stop>,
-    /// Of further listeners.
+    /// The handles of further listeners.
     stops: Vec<Stop>,
     gateway: Arc<Gateway>,
     runtime: tokio::runtime::Runtime,
@@ -76,7 +76,7 @@ impl VerifyToken for SessionTokens {
     }
 }
 
-/// A webhook that takes everything.
+/// A webhook that accepts every event.
 struct TakesAll;
 
 impl Webhook for TakesAll {
@@ -142,7 +142,7 @@ impl Server {
         Server { address, engine, door, stop, stops: Vec::new(), gateway, runtime }
     }
 
-    /// Opens another door, and says where it is.
+    /// Opens another listener, and returns its address.
     pub fn listen(&mut self, config: ListenerConfig, door: Door) -> SocketAddr {
         let _guard = self.runtime.enter();
         let listener = Listener::bind(config, door).unwrap();
@@ -151,7 +151,7 @@ impl Server {
         address
     }
 
-    /// An app server's connection.
+    /// A client with the API key.
     pub fn app(&self) -> HttpClient {
         HttpClient::new(self.address, API_KEY)
     }
@@ -160,7 +160,7 @@ impl Server {
         HttpClient::new(self.address, credential)
     }
 
-    /// A user's connection.
+    /// A client with a user's token.
     pub fn user(&self, user: &str) -> HttpClient {
         HttpClient::new(self.address, token(user))
     }
@@ -175,7 +175,7 @@ impl Server {
         self
     }
 
-    /// Has a device bind that leaves at once.
+    /// Binds a device, which leaves at once.
     pub fn register(&self, user: &str, device_id: &str) {
         let register = Register {
             shard: 0,
@@ -195,7 +195,7 @@ impl Server {
     pub fn raw(&self, bytes: &[u8]) -> String {
         let mut stream = TcpStream::connect(self.address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        // The server may close before all is written: that is an answer too.
+        // The server may close before everything is written, which a test may expect.
         let _ = stream.write_all(bytes);
         let mut answer = Vec::new();
         let mut part = [0; 4096];
@@ -207,7 +207,7 @@ impl Server {
         }
     }
 
-    /// Whether the door ended all its connections in time.
+    /// Stops the listener; returns whether all its connections ended in time.
     pub fn finish(&mut self) -> bool {
         let stop = self.stop.take().unwrap();
         self.runtime.block_on(stop.finish(PATIENCE))
@@ -224,7 +224,7 @@ impl Drop for Server {
     }
 }
 
-/// The system's clock, put back to where an hour begins: no test sees the next one, which would be counted apart.
+/// The system's clock, set back to the beginning of its hour: no test reaches the next hour, whose counts would be separate.
 struct WithinAnHour;
 
 impl Clock for WithinAnHour {
@@ -244,7 +244,7 @@ pub fn token(user: &str) -> String {
     sign(TOKEN_KEY, user, Duration::from_secs(600))
 }
 
-/// Whether the description knows that this operation may answer so. What is no operation, is not its business.
+/// Checks that the OpenAPI description allows this status for this operation. Paths that are no operation are not checked.
 #[track_caller]
 fn check_described(method: &str, path: &str, status: u16) {
     static DESCRIPTION: LazyLock<serde_json::Value> =
@@ -256,20 +256,20 @@ fn check_described(method: &str, path: &str, status: u16) {
             && named.iter().zip(&asked).all(|(named, asked)| named.starts_with('{') || named == asked)
     };
     let paths = DESCRIPTION["paths"].as_object().unwrap();
-    // Of `popups/decide` and `popups/{popup}` the first.
+    // Literal paths first: `popups/decide` before `popups/{popup}`.
     let item = paths.iter().filter(|(named, _)| is_asked(named)).max_by_key(|(named, _)| !named.contains('{'));
     let Some(operation) = item.and_then(|(_, item)| item.get(method.to_lowercase())) else { return };
     let described = operation["responses"].as_object().unwrap();
     assert!(described.contains_key(&status.to_string()), "{method} {path}: {status} is not described");
 }
 
-/// One request with its status and its body word for word.
+/// Sends a request, checks the status, and returns the body verbatim.
 #[track_caller]
 pub fn check(http: &mut HttpClient, method: &str, path: &str, body: &str, status: u16, answer: &str) {
     assert_eq!(expect_status(http, method, path, body, status), answer, "{method} {path}");
 }
 
-/// One request with its status; returns the body.
+/// Sends a request, checks the status, and returns the body.
 #[track_caller]
 pub fn expect_status(http: &mut HttpClient, method: &str, path: &str, body: &str, status: u16) -> String {
     let answer = http.exchange(method, path, body.as_bytes()).unwrap();
@@ -279,7 +279,7 @@ pub fn expect_status(http: &mut HttpClient, method: &str, path: &str, body: &str
     text
 }
 
-/// One request that is refused with a problem of this code, whose detail holds `names`.
+/// Sends a request that must be refused with this code, and with a detail that contains `names`.
 #[track_caller]
 pub fn check_refused(http: &mut HttpClient, method: &str, path: &str, body: &str, code: &str, names: &str) -> Problem {
     let answer = http.exchange(method, path, body.as_bytes()).unwrap();

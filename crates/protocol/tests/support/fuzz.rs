@@ -1,4 +1,4 @@
-//! What must hold for any bytes at all, and a run that looks for bytes for which it does not.
+//! Properties that hold for any bytes, and a fuzzing run that looks for a counterexample.
 
 use super::{
     hex_of, model,
@@ -12,24 +12,24 @@ use std::{
 };
 use tidings_protocol::miop::{Frame, MiopError, decode, take_head};
 
-/// Inputs kept because they led somewhere new.
+/// The most inputs that are kept because they took a new path.
 const CORPUS_MAX: usize = 20_000;
-/// The limits that readers have: a small one, that of a first frame, that of the others.
+/// Payload limits of readers: a small one, that of a first frame, that of the others.
 const LIMITS: [usize; 3] = [100, 16 * 1024, 192 * 1024];
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Debug)]
 pub struct Outcome {
     pub executions: u64,
-    /// Frames by kind, refusals by their words, and `incomplete`.
+    /// Counts of frames by kind, of errors by text, and of `incomplete`.
     pub seen: BTreeMap<String, u64>,
-    /// Inputs that went another way than all before them.
+    /// Inputs that took another path than all before them.
     pub corpus: usize,
-    /// Of what became of every input: two runs of a seed have the same.
+    /// A hash of every input's outcome: two runs of one seed have the same.
     pub digest: u64,
 }
 
-/// Says which input it was when a property does not hold.
+/// Prints the input when a property does not hold.
 struct Case {
     seed: u64,
     execution: u64,
@@ -53,7 +53,7 @@ pub fn run(seed: u64, executions: u64, mut progress: impl FnMut(u64)) -> Outcome
     let mut ways = HashSet::new();
     let mut outcome = Outcome { executions, seen: BTreeMap::new(), corpus: 0, digest: 0 };
     for execution in 0..executions {
-        // Half of the time a vector itself: kinds with few fields have few ways, and would drown.
+        // Half of the time a vector itself: kinds with few fields have few paths and would hardly be drawn.
         let end = if random.below(2) == 0 { vectors } else { corpus.len() };
         let from = random.below(end);
         let other = random.below(others.len());
@@ -78,7 +78,7 @@ pub fn run(seed: u64, executions: u64, mut progress: impl FnMut(u64)) -> Outcome
     outcome
 }
 
-/// All that must hold for these bytes, whole and cut in two.
+/// Checks all properties of these bytes, whole and cut in two.
 pub fn check(bytes: &[u8], limit: usize, cut: usize) {
     let whole = read(bytes, limit);
     match &whole {
@@ -109,7 +109,7 @@ fn check_frame(frame: &Frame, end: usize, bytes: &[u8], limit: usize) {
     assert_eq!(again.to_bytes(), written, "writing is not stable");
 }
 
-/// The other reader takes and refuses the same, with the same codes and the same meaning.
+/// The reference decoder accepts and refuses the same bytes, with the same codes and the same meaning.
 fn check_model(bytes: &[u8], limit: usize, whole: &Result<Option<(Frame, usize)>, MiopError>) {
     match (whole, model::read(bytes, limit)) {
         (Ok(None), Ok(None)) => {}
@@ -123,7 +123,7 @@ fn check_model(bytes: &[u8], limit: usize, whole: &Result<Option<(Frame, usize)>
     }
 }
 
-/// A part is read as the whole is, or waits for more: more bytes never change what was said.
+/// A prefix gives the same result as the whole, or needs more bytes: further bytes never change a result.
 fn check_cut(bytes: &[u8], limit: usize, cut: usize, whole: &Result<Option<(Frame, usize)>, MiopError>) {
     match read(&bytes[..cut], limit) {
         Ok(None) => {
@@ -135,7 +135,7 @@ fn check_cut(bytes: &[u8], limit: usize, cut: usize, whole: &Result<Option<(Fram
     }
 }
 
-/// A connection that gets the bytes in two reads sees the same frames and the same end.
+/// A connection that reads the bytes in two parts sees the same frames and ends in the same way.
 fn check_stream(bytes: &[u8], limit: usize, cut: usize) {
     let mut whole = Stream::default();
     whole.take(bytes, limit);
@@ -148,7 +148,7 @@ fn check_stream(bytes: &[u8], limit: usize, cut: usize) {
     assert_eq!(parts, whole, "cut at {cut}");
 }
 
-/// What a connection has read so far.
+/// The frames that a connection has read so far.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Stream {
     frames: u64,
@@ -158,7 +158,7 @@ struct Stream {
 }
 
 impl Stream {
-    /// Takes the frames that have come whole; answers how many bytes they were.
+    /// Takes the complete frames; returns how many bytes they have.
     fn take(&mut self, bytes: &[u8], limit: usize) -> usize {
         let mut at = 0;
         while self.error.is_none() {
@@ -216,13 +216,13 @@ fn each_slice(frame: &Frame, mut look: impl FnMut(&[u8])) {
     }
 }
 
-/// A number for the way that these bytes take through the reader, and the name of its end.
+/// A number for the path that these bytes take through the decoder, and the name of the outcome.
 fn way_of(bytes: &[u8], limit: usize) -> (u64, std::borrow::Cow<'static, str>) {
     let kind = bytes.first().copied().unwrap_or_default();
     match read(bytes, limit) {
         Ok(None) => (hash(&(0, kind, bytes.len().min(6))), "incomplete".into()),
         Ok(Some((frame, end))) => {
-            // Which fields there are, and about how long: their tags and the lengths' magnitudes.
+            // The fields' tags, and the magnitudes of their lengths.
             let mut shape = Vec::with_capacity(8);
             each_slice(&frame, |slice| shape.push(slice.len().ilog2()));
             let written = if matches!(frame, Frame::Skipped { .. }) { 0 } else { frame.to_bytes().len().ilog2() };
@@ -258,7 +258,7 @@ fn way_of(bytes: &[u8], limit: usize) -> (u64, std::borrow::Cow<'static, str>) {
     }
 }
 
-/// The names that a run of any length must have come upon, or it did not look everywhere.
+/// The outcomes that a run of any length must reach, or it does not cover the decoder.
 pub const MUST_BE_SEEN: [&str; 22] = [
     "incomplete",
     "skipped",

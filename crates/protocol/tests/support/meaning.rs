@@ -1,14 +1,14 @@
-//! A frame's meaning as the vectors' JSON, and back.
+//! Converts frames to the JSON of the vectors, and back.
 #![allow(clippy::unwrap_used)]
 
 use super::{bytes_of_hex, hex_of};
 use serde_json::{Map, Value, json};
 use tidings_protocol::miop::{Bind, Bound, ErrorFrame, Frame, Push};
 
-/// Beyond it not every JSON reader holds a number exactly.
+/// The largest number that every JSON reader holds exactly.
 const EXACT_MAX: u64 = (1 << 53) - 1;
 
-/// The kind and the fields that a vector would state for this frame.
+/// The kind and the fields with which a vector describes this frame.
 pub fn of(frame: &Frame) -> (&'static str, Value) {
     let mut fields = Map::new();
     let mut put = |name: &str, value: Option<Value>| {
@@ -86,7 +86,7 @@ pub fn of(frame: &Frame) -> (&'static str, Value) {
     (kind, Value::Object(fields))
 }
 
-/// The bytes that say this: written from the vector alone, not from what was read.
+/// Encodes a frame from the vector's JSON alone.
 pub fn write(kind: &str, fields: &Value) -> Vec<u8> {
     let text = |name: &str| fields.get(name).map(|value| value.as_str().unwrap());
     let bytes = |name: &str| text(name).map(bytes_of_hex);

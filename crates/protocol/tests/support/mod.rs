@@ -1,4 +1,4 @@
-//! The vectors in `fixtures/miop`, and reading frames the way a connection does.
+//! The vectors in `fixtures/miop`, and a reader that takes frames from a buffer as a connection does.
 #![allow(clippy::unwrap_used, dead_code, unreachable_pub)]
 
 pub mod fuzz;
@@ -30,7 +30,7 @@ pub struct Vector {
     why: Option<String>,
 }
 
-/// What a reader must make of the bytes.
+/// The outcome that a vector states for its bytes.
 #[derive(Debug)]
 pub enum Expected<'a> {
     Frame { kind: &'a str, fields: &'a Value, canonical: bool },
@@ -54,7 +54,7 @@ impl Vector {
         self.payload_max.unwrap_or(FRAME_BYTES_MAX)
     }
 
-    /// Exactly one of the three, with all that it needs and nothing else.
+    /// The one stated outcome; panics if the vector states none, several, or superfluous fields.
     pub fn expected(&self) -> Expected<'_> {
         let name = &self.name;
         match (&self.kind, &self.fields, self.canonical, &self.error, self.incomplete, &self.why) {

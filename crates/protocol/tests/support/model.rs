@@ -1,5 +1,5 @@
-//! A second reader, written from the tables of `docs/miop.md` and its appendix A alone: slow, with
-//! copies, and no code in common with the first. Where the two differ, one of them or the text is wrong.
+//! A reference decoder, written from the tables of `docs/miop.md` and its appendix A alone: slow, with
+//! copies, and no code in common with the real one. Where the two differ, one of them or the text is wrong.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ const ANY: usize = usize::MAX;
 /// Tag, type, presence.
 type Row = (u8, Type, bool);
 
-/// The tables of section 4; `None`: a kind that may not come.
+/// The tables of section 4; `None`: an unknown kind.
 fn table(kind: u8) -> Option<&'static [Row]> {
     Some(match kind {
         0x01 => &[(1, Number, OPTIONAL)],
@@ -70,7 +70,7 @@ fn table(kind: u8) -> Option<&'static [Row]> {
 const MALFORMED: &str = "malformed";
 const LIMIT_EXCEEDED: &str = "limit_exceeded";
 
-/// A frame as this reader sees it.
+/// A frame as this decoder reads it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Read {
     /// Where the frame ends.
@@ -136,7 +136,7 @@ fn read_payload(kind: u8, mut payload: &[u8]) -> Result<Option<Vec<u8>>, &'stati
     if matches!(kind, 0x02 | 0x03) && seen[&1] == [0] {
         return Err(MALFORMED);
     }
-    // A push's priority is left out when it is 0, an error's flags are always said.
+    // A push's priority is left out when it is 0; an error's flags are always present.
     if kind == 0x04 && seen.get(&4).is_some_and(|priority| priority == &[0]) {
         seen.remove(&4);
     }
@@ -178,7 +178,7 @@ fn check(kind: Type, value: &[u8]) -> Result<Vec<u8>, &'static str> {
     Ok(value.to_vec())
 }
 
-/// A number and its bytes' count; `None`: it goes on after the last byte.
+/// A number and its length in bytes; `None`: the number is cut short.
 fn read_number(bytes: &[u8]) -> Result<Option<(u64, usize)>, &'static str> {
     let mut number = 0_u128;
     for i in 0..10 {
@@ -194,7 +194,7 @@ fn read_number(bytes: &[u8]) -> Result<Option<(u64, usize)>, &'static str> {
     Err(MALFORMED)
 }
 
-/// First byte, length, rest: a frame and a field look alike.
+/// Encodes a first byte, a length and the rest: frames and fields have the same form.
 fn frame(first: u8, rest: &[u8]) -> Vec<u8> {
     let mut bytes = vec![first];
     let mut length = rest.len();

@@ -1,5 +1,5 @@
-//! Inputs that are nearly frames: made from the vectors by faults such as broken clients, hostile
-//! ones and bad networks make.
+//! Inputs that are nearly frames, made by mutating the vectors: the faults of broken clients, hostile
+//! ones and bad networks.
 
 /// SplitMix64 (Steele, Lea, Flood 2014). Kept here, not taken from a library, since a seed must give
 /// the same run for as long as somebody may want to replay it.
@@ -25,14 +25,14 @@ impl Random {
     }
 }
 
-/// Bytes that stand at the edges of what the format tells apart.
+/// Bytes at the boundaries of the format's ranges.
 const EDGES: [u8; 12] = [0x00, 0x01, 0x02, 0x09, 0x0a, 0x20, 0x40, 0x7f, 0x80, 0x81, 0xc2, 0xff];
-/// Numbers at the edges of lengths and limits.
+/// Numbers at the boundaries of lengths and limits.
 const NUMBERS: [u64; 14] = [0, 1, 31, 32, 64, 65, 127, 128, 512, 513, 16_384, 196_609, u64::MAX / 2 + 1, u64::MAX];
-/// Inputs stay about as long as real frames: the reader's loops have no state that longer ones reach.
+/// The longest input: the decoder's loops have no state that only longer inputs would reach.
 const BYTES_MAX: usize = 4_096;
 
-/// A changed copy of `bytes`; `other` is what pieces are taken from.
+/// A mutated copy of `bytes`, with pieces taken from `other`.
 pub fn mutate(random: &mut Random, bytes: &[u8], other: &[u8]) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     for _ in 0..=random.below(3) {
@@ -69,8 +69,8 @@ fn mutate_bytes(random: &mut Random, bytes: &mut Vec<u8>, other: &[u8]) {
     }
 }
 
-/// Takes the first frame apart, changes its fields, and puts it together with or without lies about
-/// its lengths. Answers whether the bytes were such a frame.
+/// Parses the first frame, mutates its fields, and encodes it again with true or false
+/// lengths. Returns whether the bytes were such a frame.
 fn mutate_fields(random: &mut Random, bytes: &mut Vec<u8>, other: &[u8]) -> bool {
     let (Some(mut fields), Some(others)) = (fields_of(bytes), fields_of(other)) else { return false };
     let at = random.below(fields.len() + 1);
@@ -112,7 +112,7 @@ fn mutate_fields(random: &mut Random, bytes: &mut Vec<u8>, other: &[u8]) -> bool
     true
 }
 
-/// A number at an edge, sometimes longer than it needs or cut.
+/// A number at a boundary, sometimes with too many bytes or cut short.
 fn number(random: &mut Random) -> Vec<u8> {
     let mut bytes = Vec::new();
     put(&mut bytes, NUMBERS[random.below(NUMBERS.len())]);
@@ -156,7 +156,7 @@ fn put(out: &mut Vec<u8>, mut number: u64) {
     out.push(number as u8);
 }
 
-/// The fields of a frame whose lengths have one or two bytes and are true.
+/// The fields of a frame with true lengths of one or two bytes each.
 fn fields_of(bytes: &[u8]) -> Option<Vec<(u8, Vec<u8>)>> {
     let (_, mut payload, _) = part(bytes)?;
     let mut fields = Vec::new();
@@ -168,7 +168,7 @@ fn fields_of(bytes: &[u8]) -> Option<Vec<(u8, Vec<u8>)>> {
     Some(fields)
 }
 
-/// First byte, what its length spans, and what follows.
+/// The first byte, the bytes that the length covers, and the rest.
 fn part(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (first, low) = (*bytes.first()?, usize::from(*bytes.get(1)?));
     let (length, start) = match low {

@@ -1,4 +1,4 @@
-//! The real program in a process of its own, on a folder of its own.
+//! The real program, in a process and a folder of its own for each test.
 #![allow(clippy::unwrap_used, dead_code, unreachable_pub)]
 
 use std::{
@@ -66,14 +66,14 @@ pub struct Server {
 }
 
 impl Server {
-    /// Where another of its doors is, by the file that says so.
+    /// The address of another listener, from the `listening` file.
     pub fn door(&self, folder: &Folder, name: &str) -> SocketAddr {
         let listening = std::fs::read_to_string(folder.data().join("listening")).unwrap();
         let address = listening.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
         address.unwrap_or_else(|| panic!("no {name} in {listening:?}")).parse().unwrap()
     }
 
-    /// Starts and waits until it says where it listens.
+    /// Starts the server and waits until it prints its addresses.
     pub fn start(command: &mut Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut stdout = BufReader::new(child.stdout.take().unwrap());
@@ -103,7 +103,7 @@ impl Server {
         assert!(sent.success());
     }
 
-    /// Waits for the end; returns how it ended and what it had still to say.
+    /// Waits for the process to end; returns its exit status and the rest of its output.
     pub fn wait(&mut self) -> (ExitStatus, String) {
         let mut rest = String::new();
         self.stdout.read_to_string(&mut rest).unwrap();
