@@ -9,6 +9,20 @@
 //! - [`device`]: a blocking MIOP session;
 //! - [`wire`]: HTTP requests and responses as bytes, for the clients above and the lab;
 //! - [`nonblocking`]: a nonblocking socket that a poll loop drives, with buffers only while it needs them.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use tidings_client::{session::Session, token};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let token = token::sign("the token key", "ada", Duration::from_secs(3_600));
+//! let mut session = Session::open("127.0.0.1:8080".parse()?, &token, "phone-1", None)?;
+//! while let Some(frame) = session.next(Duration::from_secs(30))? {
+//!     println!("{frame:?}");
+//! }
+//! # Ok(())
+//! # }
+//! ```
 
 pub mod device;
 pub mod http;

@@ -10,6 +10,15 @@
 //! field ends the connection. That is the whole rule for extensions.
 //!
 //! [`take_head`] finds a frame in a buffer, [`decode`] reads it, [`Frame::put`] writes one.
+//!
+//! ```
+//! use tidings_protocol::miop::{Frame, decode, take_head};
+//!
+//! let bytes = Frame::Ack { pushes: vec![7] }.to_bytes();
+//! let head = take_head(&bytes, 1_024)?.expect("a complete frame");
+//! assert_eq!(decode(head.kind, &bytes[head.payload])?, Frame::Ack { pushes: vec![7] });
+//! # Ok::<(), tidings_protocol::miop::MiopError>(())
+//! ```
 
 mod decode;
 mod encode;

@@ -8,7 +8,7 @@ use std::{process::ExitCode, time::Duration};
 pub(crate) struct Token {
     /// The user's id
     user: String,
-    /// How long it is valid, in seconds
+    /// The token's lifetime, in seconds
     #[arg(long, default_value_t = 24 * 60 * 60)]
     lifetime_s: u64,
     #[command(flatten)]
