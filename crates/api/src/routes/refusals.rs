@@ -90,7 +90,7 @@ fn described_as(status: u16) -> Response {
     let codes: Vec<String> = codes.map(|code| format!("`{code}`")).collect();
     let content = ContentBuilder::new().schema(Some(Ref::from_schema_name("Problem"))).build();
     let response = ResponseBuilder::new()
-        .description(format!("RefusalResponse: {}", codes.join(", ")))
+        .description(format!("Refused: {}", codes.join(", ")))
         .content(PROBLEM_JSON, content);
     match status {
         405 => response.header("Allow", header(Type::String, "The methods that the path takes")),

@@ -83,7 +83,7 @@ pub(super) async fn kick(
 /// Revoke a user's tokens.
 ///
 /// Every token that was issued before now is refused from here on, on every node and for good, and the user's sessions
-/// are closed with the code `kicked`. TokenVerifier whose `iat` is `issue_from` or later are good; a token without `iat` is not.
+/// are closed with the code `kicked`. Tokens whose `iat` is `issue_from` or later are good; a token without `iat` is not.
 #[utoipa::path(post, path = "/v1/users/{user}/revoke", tag = "users", request_body = Revoke,
     params(("user" = inline(Id), Path, description = "The user's id")),
     responses((status = 200, description = "They are refused from here on", body = Revoked), Refusals, TakesBody))]
