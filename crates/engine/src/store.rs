@@ -362,26 +362,27 @@ pub trait RowStore: Send + Sync + 'static {
         keys.iter().map(|key| self.row(space, key)).collect()
     }
 
-    /// Whether the store has a place for notes.
-    fn takes_notes(&self) -> bool {
+    /// Whether the store has a side log: a file for rows on their way to the store, appended to without fsync.
+    fn has_side_log(&self) -> bool {
         false
     }
-    /// Notes rows where they survive the end of this process, though not of the machine, without waiting for a disk that
-    /// stalls.
-    fn note_rows(&self, _: &[RowChange]) -> StoreResult<()> {
+    /// Appends rows to the side log, where they survive the end of this process, not that of the machine. Does not wait
+    /// for a disk that stalls.
+    fn append_to_side_log(&self, _: &[RowChange]) -> StoreResult<()> {
         Ok(())
     }
-    /// Notes from here on are another set, unless the one before has not been forgotten.
-    fn turn_notes(&self) {}
-    /// The rows of the set before the last turn are written.
-    fn forget_turned_notes(&self) -> StoreResult<()> {
+    /// Appends go to the side log's other file from here on, unless that file has not been truncated yet.
+    fn rotate_side_log(&self) {}
+    /// Empties the file that was appended to before the last rotation: its rows are stored.
+    fn truncate_rotated_side_log(&self) -> StoreResult<()> {
         Ok(())
     }
-    /// All that is noted, in the order in which it was within each set.
-    fn noted_rows(&self) -> StoreResult<Vec<RowChange>> {
+    /// All rows of the side log, those of each file in the order of their appends.
+    fn read_side_log(&self) -> StoreResult<Vec<RowChange>> {
         Ok(Vec::new())
     }
-    fn forget_all_notes(&self) -> StoreResult<()> {
+    /// Empties both files.
+    fn truncate_side_log(&self) -> StoreResult<()> {
         Ok(())
     }
 }

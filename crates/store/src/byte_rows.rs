@@ -1,4 +1,4 @@
-//! The rows that parts of the engine make themselves: bytes as they are, each part in a space of its own.
+//! Rows whose keys and values are bytes that a part of the engine has encoded itself; each part has a space of its own.
 
 use crate::{
     embedded::{EmbeddedStore, store_error},
@@ -12,7 +12,7 @@ fn space_of(space: RowSpace) -> Space {
     }
 }
 
-/// No store takes longer rows than the one that takes the shortest.
+/// Refuses rows that are longer than every store accepts.
 pub(crate) fn check_lengths(changes: &[RowChange]) -> StoreResult<()> {
     match changes.iter().find(|change| change.value.as_ref().is_some_and(|v| v.len() > ROW_BYTES_MAX)) {
         Some(long) => Err(StoreError::Unavailable(format!("a row of more than {ROW_BYTES_MAX} bytes: {:?}", long.key))),
@@ -20,7 +20,7 @@ pub(crate) fn check_lengths(changes: &[RowChange]) -> StoreResult<()> {
     }
 }
 
-fn note_error(error: std::io::Error) -> StoreError {
+fn io_error(error: std::io::Error) -> StoreError {
     store_error(KvError::Io(error))
 }
 
@@ -41,32 +41,32 @@ impl RowStore for EmbeddedStore {
 
     fn rows(&self, space: RowSpace, from: &[u8], to: &[u8], limit: usize) -> StoreResult<Vec<(Vec<u8>, Vec<u8>)>> {
         let row = |key: &[u8], value: &[u8]| Ok((key.to_vec(), value.to_vec()));
-        // What stands beyond is the store's own.
+        // Keys beyond are the store's own.
         let to = to.min(LAST_KEY);
         Self::scan_values(&*self.kv()?, space_of(space), from, to, limit, Order::Up, row)
     }
 
-    fn takes_notes(&self) -> bool {
+    fn has_side_log(&self) -> bool {
         true
     }
 
-    fn note_rows(&self, changes: &[RowChange]) -> StoreResult<()> {
-        self.notes.note(changes).map_err(note_error)
+    fn append_to_side_log(&self, changes: &[RowChange]) -> StoreResult<()> {
+        self.side_log.append(changes).map_err(io_error)
     }
 
-    fn turn_notes(&self) {
-        self.notes.turn();
+    fn rotate_side_log(&self) {
+        self.side_log.rotate();
     }
 
-    fn forget_turned_notes(&self) -> StoreResult<()> {
-        self.notes.forget_turned().map_err(note_error)
+    fn truncate_rotated_side_log(&self) -> StoreResult<()> {
+        self.side_log.truncate_rotated().map_err(io_error)
     }
 
-    fn noted_rows(&self) -> StoreResult<Vec<RowChange>> {
-        self.notes.read().map_err(note_error)
+    fn read_side_log(&self) -> StoreResult<Vec<RowChange>> {
+        self.side_log.read_all().map_err(io_error)
     }
 
-    fn forget_all_notes(&self) -> StoreResult<()> {
-        self.notes.forget_all().map_err(note_error)
+    fn truncate_side_log(&self) -> StoreResult<()> {
+        self.side_log.truncate_all().map_err(io_error)
     }
 }

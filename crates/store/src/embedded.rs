@@ -10,10 +10,10 @@ use crate::{
     health::Health,
     journal,
     kv::*,
-    notes::Notes,
     reads::*,
     rows::*,
     said::Said,
+    side_log::SideLog,
     tracker::JournalTracker,
 };
 use parking_lot::{Mutex, RwLock};
@@ -34,7 +34,7 @@ const SPACE_CHECK: Duration = Duration::from_millis(100);
 pub struct EmbeddedStore {
     pub(crate) options: EmbeddedOptions,
     pub(crate) folder: Folder,
-    pub(crate) notes: Notes,
+    pub(crate) side_log: SideLog,
     /// Replaced when the engine gave up after a failed write and there is room again; readers wait
     /// meanwhile. Empty only if the fresh start failed: each commit tries again.
     pub(crate) kv: RwLock<Option<Arc<FjallKv>>>,

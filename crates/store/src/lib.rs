@@ -8,7 +8,7 @@
 //! - [`rows`]: which keys hold what, and in which bytes;
 //! - [`embedded`]: the store: read and write; [`open`]: how it opens; [`reads`]: one record of a kind; [`commit`]: one batch of proposals, all or nothing;
 //! - [`push`]: the same for devices and pushes, in a space of their own;
-//! - `byte_rows`: rows whose bytes the engine makes itself; `notes`: those that are on their way;
+//! - `byte_rows`: rows whose bytes the engine makes itself; `side_log`: those on their way to the store;
 //! - [`folder`]: lock, format version, epoch and the mark of an orderly close;
 //! - what must be there: [`manifest`] (which journals and spaces), `acknowledged` (which batches), kept by `tracker`;
 //! - what is there: [`journal`] and [`tables`] read the engine's files; [`inspect`] compares the two before the engine
@@ -34,7 +34,6 @@ mod journal;
 mod kv;
 mod lost;
 mod manifest;
-mod notes;
 mod open;
 pub mod postgres;
 mod problem;
@@ -46,6 +45,7 @@ mod restart;
 mod retention;
 mod rows;
 mod said;
+mod side_log;
 mod tables;
 mod tracker;
 

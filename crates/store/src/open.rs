@@ -7,11 +7,11 @@ use crate::{
     health::Health,
     inspect::{Findings, cut_torn_end, inspect},
     kv::*,
-    notes::Notes,
     problem::{Damage, Problem, RESTORE, Remedy},
     reads::read_counters,
     rows::number_at,
     said::Said,
+    side_log::SideLog,
     tracker::JournalTracker,
 };
 use parking_lot::{Mutex, RwLock};
@@ -99,13 +99,13 @@ impl EmbeddedStore {
         let tracker = JournalTracker::begin(&folder, &found, kv.space_ids(), kv.last_batch())?;
         folder.write_format()?;
         let counters = read_counters(&kv).map_err(|error| OpenError::Engine(error.to_string()))?;
-        let notes = Notes::open(&options.path)?;
+        let side_log = SideLog::open(&options.path)?;
         let kv = Arc::new(kv);
         health.watch(&kv);
         let mut store = EmbeddedStore {
             options,
             folder,
-            notes,
+            side_log,
             kv: RwLock::new(Some(kv)),
             long_reads: RwLock::new(()),
             writer: Mutex::new(Writer {

@@ -85,7 +85,7 @@ pub(super) struct Inbox {
 }
 
 impl Inbox {
-    pub(super) fn new(config: &PopupsConfig, takes_notes: bool) -> Self {
+    pub(super) fn new(config: &PopupsConfig, has_side_log: bool) -> Self {
         let durable_within = config.durable_within;
         Inbox {
             state: Mutex::new(State {
@@ -102,7 +102,7 @@ impl Inbox {
             events_max: config.events,
             // The rest of the bound is for a write, and the one before it that may be under way. With notes they are
             // rarer, since a note does not wait for writes.
-            patience: durable_within / if takes_notes { 2 } else { 4 },
+            patience: durable_within / if has_side_log { 2 } else { 4 },
             note_patience: durable_within / 4,
             at_risk_max: config.at_risk_max,
             is_failing: AtomicBool::new(false),

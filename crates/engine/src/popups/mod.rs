@@ -263,7 +263,7 @@ impl Shared {
         let PopupParts { config, lead, store, clock, metrics, .. } = parts.clone();
         Arc::new(Shared {
             users: Users::new(config.users),
-            inbox: Inbox::new(&config, store.takes_notes()),
+            inbox: Inbox::new(&config, store.has_side_log()),
             configuration: RwLock::default(),
             catalog: Mutex::default(),
             seal: OnceLock::new(),

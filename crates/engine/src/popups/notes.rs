@@ -17,7 +17,7 @@ impl Shared {
                     notes.push(RowChange { key: rows::user_key(key), value: Some(user.marks.to_bytes()) });
                 }
             }
-            match self.store.note_rows(&notes) {
+            match self.store.append_to_side_log(&notes) {
                 Ok(()) => {
                     is_failing = false;
                     self.inbox.noted(through);
@@ -36,7 +36,7 @@ impl Shared {
     /// Stores what was noted and not stored when the process ended. A note may be older than what is stored: of each mark the
     /// one that counts more stands.
     pub(super) fn take_notes(&self) -> StoreResult<()> {
-        let notes = self.store.noted_rows()?;
+        let notes = self.store.read_side_log()?;
         for piece in notes.chunks(rows::ROWS_PER_WRITE) {
             let mut changes = Vec::with_capacity(piece.len());
             for note in piece {
@@ -57,6 +57,6 @@ impl Shared {
         if !notes.is_empty() {
             tracing::info!(users = notes.len(), "what was shown shortly before the last end was read from notes");
         }
-        self.store.forget_all_notes()
+        self.store.truncate_side_log()
     }
 }

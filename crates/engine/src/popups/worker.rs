@@ -89,7 +89,7 @@ impl Worker {
                 return false;
             }
         };
-        let noting = shared.store.takes_notes().then(|| {
+        let noting = shared.store.has_side_log().then(|| {
             let noting = shared.clone();
             std::thread::Builder::new().name("popup notes".into()).spawn(move || noting.note())
         });
@@ -134,7 +134,7 @@ impl Worker {
             false => STORE_FAILED_TICK,
         };
         // Before the take: what is noted until then is among what is taken, or taken already.
-        self.shared.store.turn_notes();
+        self.shared.store.rotate_side_log();
         let waiting = self.shared.inbox.take(patience, self.rests_until);
         let began = Instant::now();
         let known = self.find_out().map_err(|error| self.failed(error));
@@ -144,7 +144,7 @@ impl Worker {
         // What would be forgotten goes first: who reports events waits for the answer and can report again.
         let stored = self.store_records(records).and(known);
         if stored.is_ok()
-            && let Err(error) = self.shared.store.forget_turned_notes()
+            && let Err(error) = self.shared.store.truncate_rotated_side_log()
         {
             tracing::warn!(%error, "notes of popups that are stored could not be forgotten; it is tried again");
         }

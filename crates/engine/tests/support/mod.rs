@@ -455,23 +455,23 @@ impl RowStore for Troubled {
     fn rows_of(&self, space: RowSpace, keys: &[Vec<u8>]) -> StoreResult<Vec<Option<Vec<u8>>>> {
         self.read().rows_of(space, keys)
     }
-    fn takes_notes(&self) -> bool {
+    fn has_side_log(&self) -> bool {
         self.notes.is_there()
     }
-    fn note_rows(&self, changes: &[RowChange]) -> StoreResult<()> {
+    fn append_to_side_log(&self, changes: &[RowChange]) -> StoreResult<()> {
         self.notes.note(changes)
     }
-    fn turn_notes(&self) {
+    fn rotate_side_log(&self) {
         self.notes.turn();
     }
-    fn forget_turned_notes(&self) -> StoreResult<()> {
+    fn truncate_rotated_side_log(&self) -> StoreResult<()> {
         self.notes.forget_turned();
         Ok(())
     }
-    fn noted_rows(&self) -> StoreResult<Vec<RowChange>> {
+    fn read_side_log(&self) -> StoreResult<Vec<RowChange>> {
         Ok(self.notes.all())
     }
-    fn forget_all_notes(&self) -> StoreResult<()> {
+    fn truncate_side_log(&self) -> StoreResult<()> {
         self.notes.forget_all();
         Ok(())
     }
