@@ -2,11 +2,11 @@
 //! what it is: new.
 #![allow(clippy::unwrap_used)]
 
-#[path = "../../store/tests/support/little_room.rs"]
-mod little_room;
+#[path = "../../store/tests/support/file_size_limit.rs"]
+mod file_size_limit;
 mod support;
 
-use little_room::LittleRoom;
+use file_size_limit::FileSizeLimit;
 use std::sync::Arc;
 use support::*;
 use tidings_engine::{
@@ -70,7 +70,7 @@ const CAROL: SessionKey = 2;
 
 #[test]
 fn what_was_refused_reaches_who_is_live_once_it_is_sent_again() {
-    let room = LittleRoom::alone();
+    let limit = FileSizeLimit::exclusive();
     let folder = tempfile::tempdir().unwrap();
     let options = EmbeddedOptions { disk_reserve_bytes: 0, ..EmbeddedOptions::new(folder.path()) };
     let world = World::new(EngineConfig::default(), Arc::new(EmbeddedStore::open(options).unwrap()));
@@ -87,9 +87,9 @@ fn what_was_refused_reaches_who_is_live_once_it_is_sent_again() {
     send("before").unwrap();
     live.hears(&world, BOB, "before");
 
-    room.leave(folder.path(), 0);
+    limit.leave_room(folder.path(), 0);
     assert_eq!(send("refused").unwrap_err().code, ErrorCode::StoreUnavailable);
-    room.make();
+    limit.lift();
     // Something else starts the engine afresh; what was refused is not there with it.
     assert_eq!(send("between").unwrap().seq, 2);
     let again = send("refused").unwrap();
@@ -97,9 +97,9 @@ fn what_was_refused_reaches_who_is_live_once_it_is_sent_again() {
     live.hears(&world, BOB, "refused");
     live.hears(&world, CAROL, "refused");
 
-    room.leave(folder.path(), 0);
+    limit.leave_room(folder.path(), 0);
     assert_eq!(remove_carol().unwrap_err().code, ErrorCode::StoreUnavailable);
-    room.make();
+    limit.lift();
     assert_eq!(remove_carol().unwrap().removed, 1);
     live.hears(&world, CAROL, "you left");
     let carol = Actor::User(world.user("carol"));

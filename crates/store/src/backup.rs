@@ -1,21 +1,21 @@
-//! A consistent copy while the store serves: read from a snapshot, written as a store of its own.
+//! Backups: a consistent copy of the store while it serves, read from a snapshot and written as a store of its own.
 
 use crate::{
     embedded::EmbeddedStore,
     fjall_kv::{FjallKv, Sizes},
-    folder::{ClosedMark, Folder, create_folders, sync_folder},
-    inspect::Findings,
+    folder::{CleanShutdown, Folder, create_folders, sync_folder},
+    inspect::Inspection,
     journal,
+    journal_tracker::JournalTracker,
     kv::*,
     open::fresh_epoch,
-    tracker::JournalTracker,
 };
 use std::{fs, io, path::Path};
 
 /// Rows copied in one batch.
 const ROWS_PER_BATCH: usize = 2_000;
 
-/// What a backup holds.
+/// The size of a backup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 pub struct BackedUp {
     pub rows: u64,
@@ -30,8 +30,12 @@ fn io_error(error: KvError) -> io::Error {
 }
 
 impl EmbeddedStore {
-    /// Copies the store into a folder that does not exist yet. The copy is a store with an epoch of
-    /// its own: a cursor that went on after the backup is noticed when the backup is served.
+    /// Copies the store into a folder that does not exist yet. The copy has an epoch of its own: when it is served, it
+    /// refuses the cursors of clients that went on after the backup.
+    ///
+    /// # Errors
+    /// The target exists ([`io::ErrorKind::AlreadyExists`]), a row cannot be read, or the copy cannot be written. No part
+    /// of a failed copy stays in the target.
     pub fn backup(&self, target: &Path) -> io::Result<BackedUp> {
         if target.exists() {
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, format!("{} exists", target.display())));
@@ -39,11 +43,11 @@ impl EmbeddedStore {
         let parent = target.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         create_folders(parent)?;
         let unfinished = tempfile::Builder::new().prefix(".backup-").tempdir_in(parent)?;
-        let folder = Folder::take(unfinished.path()).map_err(io::Error::other)?;
+        let folder = Folder::lock(unfinished.path()).map_err(io::Error::other)?;
         let copied = self.copy_to(&folder)?;
-        // As a store that was closed in order: every byte of it counts.
+        // With the marker of a clean shutdown, every byte of the copy counts as acknowledged.
         let journals = journal::lengths(&folder.engine_path())?;
-        folder.write_closed_mark(&ClosedMark { journals })?;
+        folder.write_clean_shutdown(&CleanShutdown { journals })?;
         drop(folder);
         fs::rename(unfinished.keep(), target)?;
         sync_folder(parent)?;
@@ -51,7 +55,7 @@ impl EmbeddedStore {
     }
 
     fn copy_to(&self, folder: &Folder) -> io::Result<BackedUp> {
-        let (live, _turn) = self.kv_for_long().map_err(io::Error::other)?;
+        let (live, _guard) = self.kv_for_long_read().map_err(io::Error::other)?;
         let snapshot = live.snapshot();
         let sizes = Sizes { memtable_bytes: 16 << 20, journal_bytes: 96 << 20, cache_bytes: 8 << 20 };
         let copy = FjallKv::open(&folder.engine_path(), sizes).map_err(io_error)?;
@@ -60,11 +64,11 @@ impl EmbeddedStore {
             let mut batch = Batch::default();
             let mut failed = None;
             snapshot
-                .scan(space, &[], LAST_KEY, Order::Up, &mut |key, value| {
+                .scan(space, &[], LAST_KEY, Order::Ascending, &mut |key, value| {
                     copied.rows += 1;
                     copied.bytes += (key.len() + value.len()) as u64;
                     batch.put(space, key.to_vec(), value.to_vec());
-                    if batch.puts.len() == ROWS_PER_BATCH {
+                    if batch.writes.len() == ROWS_PER_BATCH {
                         failed = copy.commit(std::mem::take(&mut batch)).err();
                     }
                     failed.is_none()
@@ -78,7 +82,7 @@ impl EmbeddedStore {
         let mut batch = Batch::default();
         batch.put(Space::Meta, vec![b'e'], fresh_epoch().to_be_bytes().to_vec());
         copy.commit(batch).map_err(io_error)?;
-        JournalTracker::begin(folder, &Findings::default(), copy.space_ids(), copy.last_batch())?;
+        JournalTracker::begin(folder, &Inspection::default(), copy.space_ids(), copy.last_batch())?;
         Ok(copied)
     }
 }
@@ -91,16 +95,16 @@ mod tests {
     use tidings_engine::store::*;
 
     #[test]
-    fn writes_wait_for_a_backup_without_holding_up_who_reads() {
+    fn a_restart_is_refused_during_a_backup_and_reads_go_on() {
         let folder = tempfile::tempdir().unwrap();
         let store = EmbeddedStore::open(EmbeddedOptions::new(folder.path())).unwrap();
         let users = |id: &str| [Proposal::PutUsers(vec![UserPatch { id: id.into(), ..UserPatch::default() }])];
         store.commit(&users("before"), 0).unwrap();
-        let backup = store.kv_for_long().unwrap();
+        let backup = store.kv_for_long_read().unwrap();
         let snapshot = backup.0.snapshot();
-        store.refuse_writes_until_restarted();
+        store.simulate_refused_write();
         for _ in 0..100 {
-            // At once: a hundred of these do not wait for each other's patience.
+            // Each commit is refused at once: a hundred time-outs would take too long.
             let refusal = store.commit(&users("after"), 0).unwrap_err().to_string();
             assert!(refusal.contains("backup"), "{refusal}");
             assert!(store.user_no("before").unwrap().is_some());

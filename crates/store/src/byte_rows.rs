@@ -31,8 +31,8 @@ impl RowStore for EmbeddedStore {
         }
         check_lengths(&changes)?;
         let space = space_of(space);
-        let puts = changes.into_iter().map(|RowChange { key, value }| Put { space, key, value }).collect();
-        self.write_beside(Batch { puts })
+        let writes = changes.into_iter().map(|RowChange { key, value }| Write { space, key, value }).collect();
+        self.write_rows_batch(Batch { writes })
     }
 
     fn row(&self, space: RowSpace, key: &[u8]) -> StoreResult<Option<Vec<u8>>> {
@@ -43,7 +43,7 @@ impl RowStore for EmbeddedStore {
         let row = |key: &[u8], value: &[u8]| Ok((key.to_vec(), value.to_vec()));
         // Keys beyond are the store's own.
         let to = to.min(LAST_KEY);
-        Self::scan_values(&*self.kv()?, space_of(space), from, to, limit, Order::Up, row)
+        Self::scan_values(&*self.kv()?, space_of(space), from, to, limit, Order::Ascending, row)
     }
 
     fn has_side_log(&self) -> bool {

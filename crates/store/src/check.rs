@@ -1,12 +1,12 @@
-//! Verifies a data folder: what must be true of every row, counted and compared.
+//! Verifies a data folder: its files, and then every row against the rows that it must agree with.
 
 use crate::{
     check_push::check_push,
+    damage::{DamageReport, FileFault},
     embedded::{EmbeddedOptions, EmbeddedStore, OpenError, store_error},
     folder::Folder,
     inspect::inspect,
     kv::*,
-    problem::{Damage, Problem},
     reads::*,
     rows::*,
     tables,
@@ -18,10 +18,10 @@ use tidings_engine::{
     store::*,
 };
 
-/// Faults named one by one; the rest is counted.
+/// Faults that are listed; further ones are only counted.
 const FAULTS_NAMED: usize = 100;
 
-/// What a check found.
+/// The result of a check: counts of rows, and every fault.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
 pub struct CheckReport {
     pub users: u64,
@@ -33,21 +33,21 @@ pub struct CheckReport {
     pub last_position: u64,
     pub devices: u64,
     pub pushes: u64,
-    /// Pushes that wait for a device by name, each with each.
+    /// Pairs of a push and a device that has not acknowledged it, of pushes to named devices.
     pub pending_pushes: u64,
     pub popups: u64,
     pub popup_segments: u64,
-    /// Users who were shown a popup.
+    /// Users with exposures of popups.
     pub popup_users: u64,
     pub popup_events: u64,
-    /// Tables of the engine whose checksums were compared, and their bytes.
+    /// Tables of the engine whose checksums were verified, and their bytes.
     pub tables: u64,
     pub table_bytes: u64,
     pub fault_count: u64,
     pub faults: Vec<String>,
-    /// Files that are not as they were left; faults too.
-    pub damage: Vec<Problem>,
-    /// Files that tell less than they might, without anything being lost.
+    /// The faults of files; each is in `faults` as well.
+    pub damage: Vec<FileFault>,
+    /// Remarks that are no faults, such as damage to a file of which nothing is lost.
     pub notes: Vec<String>,
 }
 
@@ -59,14 +59,15 @@ impl CheckReport {
         }
     }
 
-    /// A file is a fault once, whatever is wrong with it.
-    fn damaged(&mut self, problem: Problem) {
-        if self.damage.iter().all(|known| known.file != problem.file) {
-            self.fault(&problem);
-            self.damage.push(problem);
+    /// Adds a file's fault, if it is the first of that file.
+    fn file_fault(&mut self, fault: FileFault) {
+        if self.damage.iter().all(|known| known.file != fault.file) {
+            self.fault(&fault);
+            self.damage.push(fault);
         }
     }
 
+    /// Whether no fault was found.
     pub fn is_sound(&self) -> bool {
         self.fault_count == 0
     }
@@ -95,15 +96,19 @@ impl fmt::Display for CheckReport {
         self.notes.iter().try_for_each(|note| writeln!(f, "note: {note}"))?;
         match self.damage.is_empty() {
             true => Ok(()),
-            false => writeln!(f, "{}", Damage(self.damage.clone())),
+            false => writeln!(f, "{}", DamageReport(self.damage.clone())),
         }
     }
 }
 
-/// Checks a folder that no server has open: its files first, then, if the engine opens them, every row.
+/// Checks a folder that no server has open: its files first, then, if the engine opens, every row.
+///
+/// # Errors
+/// There is no data folder at the path ([`OpenError::Io`]), another process has it open ([`OpenError::Locked`]) or a newer
+/// version wrote it ([`OpenError::Format`]). Damage is no error: it is in the report.
 pub fn check(path: &Path) -> Result<CheckReport, OpenError> {
-    // Looking must not make an empty store where there is none.
-    if !Folder::is_one(path) {
+    // A check must not create an empty store where there is none.
+    if !Folder::exists_at(path) {
         return Err(std::io::Error::new(
             std::io::ErrorKind::NotFound,
             format!("{} is not a data folder", path.display()),
@@ -117,8 +122,8 @@ pub fn check(path: &Path) -> Result<CheckReport, OpenError> {
             report.fault(format_args!("not all rows could be read: {error}"));
             report
         }),
-        Err(OpenError::Damaged(Damage(problems))) => {
-            problems.into_iter().for_each(|problem| files.damaged(problem));
+        Err(OpenError::Damaged(DamageReport(faults))) => {
+            faults.into_iter().for_each(|fault| files.file_fault(fault));
             CheckReport::default()
         }
         Err(OpenError::Engine(what)) => {
@@ -133,14 +138,14 @@ pub fn check(path: &Path) -> Result<CheckReport, OpenError> {
     Ok(CheckReport { tables, table_bytes, fault_count, faults, damage, notes, ..report })
 }
 
-/// What the engine would stumble over, and every table's checksum.
+/// Checks the files without opening the engine: what the engine needs to open, and every table's checksum.
 fn check_files(path: &Path) -> Result<CheckReport, OpenError> {
     let mut report = CheckReport::default();
-    let folder = match Folder::take(path) {
+    let folder = match Folder::lock(path) {
         Ok(folder) => folder,
-        Err(OpenError::Damaged(Damage(problems))) => {
-            problems.into_iter().for_each(|problem| report.damaged(problem));
-            Folder::take_as_it_is(path)?
+        Err(OpenError::Damaged(DamageReport(faults))) => {
+            faults.into_iter().for_each(|fault| report.file_fault(fault));
+            Folder::lock_any_format(path)?
         }
         Err(other) => return Err(other),
     };
@@ -151,29 +156,33 @@ fn check_files(path: &Path) -> Result<CheckReport, OpenError> {
                 report.tables += 1;
                 report.table_bytes += bytes;
             }
-            Err(problem) => report.damaged(problem),
+            Err(fault) => report.file_fault(fault),
         }
     }
-    found.problems.into_iter().for_each(|problem| report.damaged(problem));
-    let damaged = |file| format!("{file}: damaged before its end; what it tells of the newest batches is not known");
-    report.notes.extend(found.acknowledged.damaged.into_iter().map(damaged));
+    found.faults.into_iter().for_each(|fault| report.file_fault(fault));
+    let damaged_log =
+        |file| format!("{file}: this acknowledgement log is damaged before its end; its later records were not read");
+    report.notes.extend(found.acked.damaged.into_iter().map(damaged_log));
     Ok(report)
 }
 
-const FIRST: &[u8] = &[];
+const FIRST_KEY: &[u8] = &[];
 
 impl EmbeddedStore {
-    /// Checks everything against everything.
+    /// Checks every row of the open store against the rows that it must agree with.
+    ///
+    /// # Errors
+    /// A row cannot be read at all. A row that can be read but not decoded, or does not fit others, is in the report.
     pub fn check(&self) -> StoreResult<CheckReport> {
         let mut report = CheckReport { last_position: self.last_position(), ..CheckReport::default() };
-        let (engine, _turn) = self.kv_for_long()?;
+        let (engine, _guard) = self.kv_for_long_read()?;
         let kv = engine.snapshot();
-        check_names(&*kv, &mut report)?;
-        let kept = check_conversations(&*kv, &mut report)?;
-        let found = check_entries(&*kv, &kept, &mut report)?;
-        check_dedupe(&*kv, found.with_ids, &mut report)?;
-        check_parts(&*kv, found.parts, &mut report)?;
-        check_marks(&*kv, &found.last_seqs, &mut report)?;
+        check_ids(&*kv, &mut report)?;
+        let first_seqs = check_conversations(&*kv, &mut report)?;
+        let timelines = check_entries(&*kv, &first_seqs, &mut report)?;
+        check_dedupe(&*kv, timelines.entries_with_ids, &mut report)?;
+        check_body_parts(&*kv, timelines.body_parts, &mut report)?;
+        check_read_marks(&*kv, &timelines.last_seqs, &mut report)?;
         check_push(&*kv, &mut report)?;
         let checked = check_popups(self, &mut |fault| report.fault(fault))?;
         let CheckedRows { popups, segments, users, events } = checked;
@@ -184,7 +193,7 @@ impl EmbeddedStore {
 }
 
 pub(crate) fn scan_meta(kv: &dyn KvRead, kind: u8, mut visit: impl FnMut(&[u8], &[u8])) -> StoreResult<()> {
-    kv.scan(Space::Meta, &[kind], &[kind + 1], Order::Up, &mut |key, row| {
+    kv.scan(Space::Meta, &[kind], &[kind + 1], Order::Ascending, &mut |key, row| {
         if key.first() == Some(&kind) {
             visit(key, row);
         }
@@ -193,29 +202,29 @@ pub(crate) fn scan_meta(kv: &dyn KvRead, kind: u8, mut visit: impl FnMut(&[u8], 
     .map_err(store_error)
 }
 
-/// Every id must stand for the number whose row has that id, and no number may be beyond the counters.
-fn check_names(kv: &dyn KvRead, report: &mut CheckReport) -> StoreResult<()> {
+/// Every id must name the number whose row has that id, and no number may be beyond the counters.
+fn check_ids(kv: &dyn KvRead, report: &mut CheckReport) -> StoreResult<()> {
     let counters = read_counters(kv)?;
-    let mut stray = Vec::new();
+    let mut dangling = Vec::new();
     scan_meta(kv, b'u', |key, row| {
         let named = number_at(row, 0).and_then(|no| read_user(kv, UserNo(no)).ok().flatten());
         if named.is_none_or(|user| user.id.as_bytes() != &key[1..] || user.no.0 > counters.users) {
-            stray.push(("user", String::from_utf8_lossy(&key[1..]).into_owned()));
+            dangling.push(("user", String::from_utf8_lossy(&key[1..]).into_owned()));
         }
     })?;
     scan_meta(kv, b'c', |key, row| {
         let named = number_at(row, 0).and_then(|no| read_conversation(kv, ConversationNo(no)).ok().flatten());
         if named.is_none_or(|card| card.id.as_bytes() != &key[1..] || card.no.0 > counters.conversations) {
-            stray.push(("conversation", String::from_utf8_lossy(&key[1..]).into_owned()));
+            dangling.push(("conversation", String::from_utf8_lossy(&key[1..]).into_owned()));
         }
     })?;
-    for (what, id) in stray {
-        report.fault(format_args!("the id of {what} {id:?} stands for no such {what}"));
+    for (what, id) in dangling {
+        report.fault(format_args!("the id of {what} {id:?} names a number without such a {what}"));
     }
     Ok(())
 }
 
-/// Counts users, conversations and members; answers the oldest sequence kept per conversation.
+/// Checks users, conversations and members; answers the first sequence that each conversation must have.
 fn check_conversations(kv: &dyn KvRead, report: &mut CheckReport) -> StoreResult<HashMap<u64, u64>> {
     scan_meta(kv, b'U', |key, row| {
         report.users += 1;
@@ -231,20 +240,21 @@ fn check_conversations(kv: &dyn KvRead, report: &mut CheckReport) -> StoreResult
             report.fault(format_args!("member {:?} of {:?}: {error}", number_at(key, 9), number_at(key, 1)));
         }
     })?;
-    let mut places = 0;
-    scan_meta(kv, b'r', |place, _| {
-        places += 1;
-        let membership = number_at(place, 1).zip(number_at(place, 10)).map(|(user, of)| key(b'm', &[of, user]));
+    let mut listed = 0;
+    scan_meta(kv, b'r', |entry, _| {
+        listed += 1;
+        let (user, of) = (number_at(entry, 1), number_at(entry, 10));
+        let membership = user.zip(of).map(|(user, of)| key(b'm', &[of, user]));
         if membership.is_none_or(|key| !matches!(kv.get(Space::Meta, &key), Ok(Some(_)))) {
-            report.fault(format_args!("user {:?} is in a place without a membership", number_at(place, 1)));
+            report.fault(format_args!("the list of user {user:?} names conversation {of:?} without a membership"));
         }
     })?;
-    if places != report.memberships {
+    if listed != report.memberships {
         let memberships = report.memberships;
-        report.fault(format_args!("{memberships} memberships, but users are in {places} places"));
+        report.fault(format_args!("there are {memberships} memberships, but users' lists name {listed} conversations"));
     }
-    let mut kept = HashMap::new();
-    scan_meta(kv, b'f', |key, row| kept.extend(number_at(key, 1).zip(number_at(row, 0))))?;
+    let mut first_seqs = HashMap::new();
+    scan_meta(kv, b'f', |key, row| first_seqs.extend(number_at(key, 1).zip(number_at(row, 0))))?;
     scan_meta(kv, b'C', |key, row| {
         report.conversations += 1;
         let no = number_at(key, 1).unwrap_or(0);
@@ -255,45 +265,46 @@ fn check_conversations(kv: &dyn KvRead, report: &mut CheckReport) -> StoreResult
                 if expected != found {
                     report.fault(format_args!("conversation {no} counts {expected} members and has {found}"));
                 }
-                kept.entry(no).or_insert(1);
+                first_seqs.entry(no).or_insert(1);
             }
             Err(error) => report.fault(format_args!("conversation {no}: {error}")),
         }
     })?;
     for no in members.keys() {
-        report.fault(format_args!("members of conversation {no}, which does not exist"));
+        report.fault(format_args!("there are members of conversation {no}, which does not exist"));
     }
-    Ok(kept)
+    Ok(first_seqs)
 }
 
-/// What the timelines say that other rows must agree with.
+/// What other rows must agree with.
 #[derive(Default)]
 struct Timelines {
-    /// Entries that have a dedupe entry of their own.
-    with_ids: u64,
-    /// Parts of split bodies.
-    parts: u64,
+    /// The number of entries that must have a dedupe row.
+    entries_with_ids: u64,
+    /// The number of parts of split bodies.
+    body_parts: u64,
+    /// The last sequence of each conversation, by the conversation's number.
     last_seqs: HashMap<u64, u64>,
 }
 
-/// Walks all timelines.
-fn check_entries(kv: &dyn KvRead, kept: &HashMap<u64, u64>, report: &mut CheckReport) -> StoreResult<Timelines> {
+/// Checks the entries of all timelines.
+fn check_entries(kv: &dyn KvRead, first_seqs: &HashMap<u64, u64>, report: &mut CheckReport) -> StoreResult<Timelines> {
     let mut timelines = Timelines::default();
     let mut before: Option<(u64, StoredEntry)> = None;
-    kv.scan(Space::Timeline, FIRST, LAST_KEY, Order::Up, &mut |key, row| {
+    kv.scan(Space::Timeline, FIRST_KEY, LAST_KEY, Order::Ascending, &mut |key, row| {
         report.entries += 1;
         let (Some(no), Some(seq)) = (number_at(key, 0), number_at(key, 8)) else {
-            report.fault("an entry's key");
+            report.fault("an entry's key is damaged");
             return true;
         };
         timelines.last_seqs.insert(no, seq);
-        let mut split = 0;
+        let mut part_count = 0;
         let parts = |count| {
-            split = count;
+            part_count = count;
             read_parts(kv, ConversationNo(no), seq, count)
         };
         let decoded = decode_entry(seq, row, parts);
-        timelines.parts += u64::from(split);
+        timelines.body_parts += u64::from(part_count);
         let entry = match decoded {
             Ok(entry) => entry,
             Err(error) => {
@@ -301,13 +312,13 @@ fn check_entries(kv: &dyn KvRead, kept: &HashMap<u64, u64>, report: &mut CheckRe
                 return true;
             }
         };
-        report.split_bodies += u64::from(split > 0);
+        report.split_bodies += u64::from(part_count > 0);
         let previous = before.as_ref().filter(|(of, _)| *of == no).map(|(_, entry)| entry);
-        let expected = previous.map_or_else(|| kept.get(&no).copied(), |previous| Some(previous.seq + 1));
+        let expected = previous.map_or_else(|| first_seqs.get(&no).copied(), |previous| Some(previous.seq + 1));
         match expected {
-            None => report.fault(format_args!("entry {seq} of conversation {no}, which does not exist")),
+            None => report.fault(format_args!("there is entry {seq} of conversation {no}, which does not exist")),
             Some(expected) if expected != seq => {
-                report.fault(format_args!("conversation {no}: {seq} stands where {expected} is due"));
+                report.fault(format_args!("conversation {no}: entry {seq} stands where entry {expected} is due"));
             }
             Some(_) => {}
         }
@@ -318,7 +329,7 @@ fn check_entries(kv: &dyn KvRead, kept: &HashMap<u64, u64>, report: &mut CheckRe
             report.fault(format_args!("conversation {no}: entry {seq} is beyond the last position"));
         }
         if let (Some(sender), Some(id)) = (&entry.content.sender, &entry.content.client_msg_id) {
-            timelines.with_ids += 1;
+            timelines.entries_with_ids += 1;
             let found = kv.get(Space::Dedupe, &dedupe_key(sender.no, id)).ok().flatten();
             if found.as_deref() != Some(&numbers_row(&[no, seq, entry.at, entry.position])) {
                 report.fault(format_args!("conversation {no}: entry {seq} and its dedupe entry differ"));
@@ -331,49 +342,49 @@ fn check_entries(kv: &dyn KvRead, kept: &HashMap<u64, u64>, report: &mut CheckRe
     Ok(timelines)
 }
 
-/// As many parts as the entries name: one that is missing is found where its entry is read.
-fn check_parts(kv: &dyn KvRead, named: u64, report: &mut CheckReport) -> StoreResult<()> {
+/// There must be no more parts of bodies than the entries name. A missing part is found when its entry is read.
+fn check_body_parts(kv: &dyn KvRead, named: u64, report: &mut CheckReport) -> StoreResult<()> {
     let mut parts = 0;
-    kv.scan(Space::Bodies, FIRST, LAST_KEY, Order::Up, &mut |_, _| {
+    kv.scan(Space::Bodies, FIRST_KEY, LAST_KEY, Order::Ascending, &mut |_, _| {
         parts += 1;
         true
     })
     .map_err(store_error)?;
     if parts > named {
-        report.fault(format_args!("{parts} parts of bodies, and entries name {named}"));
+        report.fault(format_args!("there are {parts} parts of bodies, and entries name {named}"));
     }
     Ok(())
 }
 
-/// Nobody has read what is not there.
-fn check_marks(kv: &dyn KvRead, last_seqs: &HashMap<u64, u64>, report: &mut CheckReport) -> StoreResult<()> {
+/// No read mark may lie beyond its conversation's last entry.
+fn check_read_marks(kv: &dyn KvRead, last_seqs: &HashMap<u64, u64>, report: &mut CheckReport) -> StoreResult<()> {
     scan_meta(kv, b'm', |key, row| {
         let (of, user) = (number_at(key, 1).unwrap_or(0), number_at(key, 9).unwrap_or(0));
         let last_seq = last_seqs.get(&of).copied().unwrap_or(0);
         if let Ok(row) = decode::<MembershipRow>(row)
             && row.membership().read_seq > last_seq
         {
-            report.fault(format_args!("conversation {of}: user {user} has read beyond its last entry {last_seq}"));
+            report.fault(format_args!("conversation {of}: user {user} has read beyond the last entry {last_seq}"));
         }
     })
 }
 
-/// Every dedupe entry must name an entry; as many as entries with ids then means one each.
-fn check_dedupe(kv: &dyn KvRead, with_ids: u64, report: &mut CheckReport) -> StoreResult<()> {
-    kv.scan(Space::Dedupe, FIRST, LAST_KEY, Order::Up, &mut |_, row| {
+/// Every dedupe row must name an entry. If there are as many rows as entries with ids, each such entry has one.
+fn check_dedupe(kv: &dyn KvRead, entries_with_ids: u64, report: &mut CheckReport) -> StoreResult<()> {
+    kv.scan(Space::Dedupe, FIRST_KEY, LAST_KEY, Order::Ascending, &mut |_, row| {
         report.dedupe_entries += 1;
         if let [conversation, seq, ..] = numbers(row)[..]
             && kv.get(Space::Timeline, &entry_key(ConversationNo(conversation), seq)).ok().flatten().is_some()
         {
             return true;
         }
-        report.fault("a dedupe entry names no entry");
+        report.fault("a dedupe entry names an entry that does not exist");
         true
     })
     .map_err(store_error)?;
-    if report.dedupe_entries != with_ids {
+    if report.dedupe_entries != entries_with_ids {
         let dedupe = report.dedupe_entries;
-        report.fault(format_args!("{dedupe} dedupe entries for {with_ids} entries with ids"));
+        report.fault(format_args!("there are {dedupe} dedupe entries for {entries_with_ids} entries with ids"));
     }
     Ok(())
 }

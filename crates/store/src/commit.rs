@@ -1,5 +1,5 @@
-//! One batch of proposals: decided on a scratch state over what is stored, written as one durable
-//! batch, and only then visible to the next. A failed write leaves nothing behind in memory.
+//! One batch of proposals. They are decided against a staged state over the stored rows, then written as one durable
+//! batch, and only then visible to the next batch. A failed write changes nothing in memory.
 
 use crate::{
     kv::{Batch, Kv, Space},
@@ -11,7 +11,7 @@ use rustc_hash::FxHashMap;
 use std::collections::{BTreeMap, BTreeSet};
 use tidings_engine::{model::*, store::*};
 
-/// Numbers given out so far.
+/// The last number given to a user and to a conversation, and the last position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Counters {
     pub users: u64,
@@ -39,14 +39,14 @@ pub(crate) fn day_of(at_ms: u64) -> u64 {
     at_ms / DAY_MS
 }
 
-/// Outbox items of one row: three numbers each, below the value limit.
+/// Outbox items of one row: three numbers each, so that the row stays below the limit of values.
 const OUTBOX_ITEMS_PER_ROW: usize = VALUE_BYTES_MAX / 24 - 1;
 
-/// The scratch state of one batch: what it changes, over what is stored.
-pub(crate) struct Scratch<'a> {
+/// A batch that is being decided: its writes so far, over the stored rows.
+pub(crate) struct StagedBatch<'a> {
     kv: &'a dyn Kv,
-    /// Heads of conversations written to lately. Only filled from batches that were committed: a
-    /// reader's fill could bring back an old head after a newer commit, and give a sequence twice.
+    /// Heads of conversations that were written to lately. Filled only from committed batches: a reader that filled it
+    /// could put an old head back after a newer commit, and a sequence would be given out twice.
     heads_cache: &'a Cache<ConversationNo, Head>,
     outbox: bool,
     now_ms: u64,
@@ -54,37 +54,38 @@ pub(crate) struct Scratch<'a> {
     pub(crate) counters: Counters,
     pub(crate) heads: FxHashMap<ConversationNo, Head>,
     /// The ids of conversations whose first entry is in this batch.
-    pub(crate) begun: FxHashMap<ConversationNo, String>,
-    sends: FxHashMap<Vec<u8>, Appended>,
+    pub(crate) first_entry_ids: FxHashMap<ConversationNo, String>,
+    /// The results of sends in this batch, by dedupe key.
+    first_results: FxHashMap<Vec<u8>, Appended>,
     users: FxHashMap<UserNo, User>,
     user_nos: FxHashMap<String, UserNo>,
     conversations: FxHashMap<ConversationNo, Conversation>,
     conversation_nos: FxHashMap<String, ConversationNo>,
     memberships: FxHashMap<(ConversationNo, UserNo), Option<Membership>>,
     outbox_items: Vec<u64>,
-    outbox_mark: Option<OutboxMark>,
+    outbox_progress: Option<OutboxProgress>,
     day_bytes: FxHashMap<u64, u64>,
 }
 
-/// A proposal that was turned down, or a store that failed.
-enum Stop {
+/// Why a proposal was not accepted: it was refused, or the store failed and with it the whole batch.
+enum ProposalError {
     Refused(Refused),
     Failed(StoreError),
 }
 
-impl From<StoreError> for Stop {
+impl From<StoreError> for ProposalError {
     fn from(error: StoreError) -> Self {
-        Stop::Failed(error)
+        ProposalError::Failed(error)
     }
 }
 
-impl From<Refused> for Stop {
+impl From<Refused> for ProposalError {
     fn from(refused: Refused) -> Self {
-        Stop::Refused(refused)
+        ProposalError::Refused(refused)
     }
 }
 
-impl<'a> Scratch<'a> {
+impl<'a> StagedBatch<'a> {
     pub(crate) fn new(
         kv: &'a dyn Kv,
         heads_cache: &'a Cache<ConversationNo, Head>,
@@ -92,7 +93,7 @@ impl<'a> Scratch<'a> {
         outbox: bool,
         now_ms: u64,
     ) -> Self {
-        Scratch {
+        StagedBatch {
             kv,
             heads_cache,
             outbox,
@@ -100,29 +101,32 @@ impl<'a> Scratch<'a> {
             counters,
             batch: Batch::default(),
             heads: FxHashMap::default(),
-            begun: FxHashMap::default(),
-            sends: FxHashMap::default(),
+            first_entry_ids: FxHashMap::default(),
+            first_results: FxHashMap::default(),
             users: FxHashMap::default(),
             user_nos: FxHashMap::default(),
             conversations: FxHashMap::default(),
             conversation_nos: FxHashMap::default(),
             memberships: FxHashMap::default(),
             outbox_items: Vec::new(),
-            outbox_mark: None,
+            outbox_progress: None,
             day_bytes: FxHashMap::default(),
         }
     }
 
-    /// Decides one proposal. `Err`: the store failed, and with it the whole batch.
+    /// Decides one proposal.
+    ///
+    /// # Errors
+    /// The store failed: the whole batch must be dropped.
     pub(crate) fn propose(&mut self, proposal: &Proposal) -> StoreResult<Outcome> {
         match self.decide(proposal) {
             Ok(outcome) => Ok(outcome),
-            Err(Stop::Refused(refused)) => Ok(Outcome::Refused(refused)),
-            Err(Stop::Failed(error)) => Err(error),
+            Err(ProposalError::Refused(refused)) => Ok(Outcome::Refused(refused)),
+            Err(ProposalError::Failed(error)) => Err(error),
         }
     }
 
-    /// The batch to write, with the rows that sum it up.
+    /// The batch to write, completed with the rows that are written once a batch: day sizes, outbox and counters.
     pub(crate) fn finish(&mut self) -> StoreResult<Batch> {
         for (day, bytes) in std::mem::take(&mut self.day_bytes) {
             let row_key = key(b'b', &[day]);
@@ -130,15 +134,15 @@ impl<'a> Scratch<'a> {
             self.batch.put(Space::Meta, row_key, (before + bytes).to_be_bytes().to_vec());
         }
         let mut outbox_items = std::mem::take(&mut self.outbox_items);
-        if let Some(mark) = self.outbox_mark {
+        if let Some(progress) = self.outbox_progress {
             outbox_items =
-                outbox_items.chunks_exact(3).filter(|item| item[0] > mark.through).flatten().copied().collect();
+                outbox_items.chunks_exact(3).filter(|item| item[0] > progress.through).flatten().copied().collect();
         }
         for items in outbox_items.chunks(OUTBOX_ITEMS_PER_ROW * 3) {
             self.batch.put(Space::Meta, key(b'o', &items[..1]), numbers_row(items));
         }
         let mut batch = std::mem::take(&mut self.batch);
-        if !batch.puts.is_empty() {
+        if !batch.writes.is_empty() {
             batch.put(Space::Meta, vec![b'n'], self.counters.row());
         }
         Ok(batch)
@@ -148,7 +152,7 @@ impl<'a> Scratch<'a> {
         self.kv.get(space, key).map_err(crate::embedded::store_error)
     }
 
-    fn decide(&mut self, proposal: &Proposal) -> Result<Outcome, Stop> {
+    fn decide(&mut self, proposal: &Proposal) -> Result<Outcome, ProposalError> {
         match proposal {
             Proposal::Append { conversation, entry } => self.append(*conversation, entry).map(Outcome::Appended),
             Proposal::PutUsers(patches) => self.put_users(patches),
@@ -212,7 +216,7 @@ impl<'a> Scratch<'a> {
         }
     }
 
-    fn append(&mut self, conversation: ConversationNo, entry: &NewEntry) -> Result<Appended, Stop> {
+    fn append(&mut self, conversation: ConversationNo, entry: &NewEntry) -> Result<Appended, ProposalError> {
         let send = entry.sender.as_ref().zip(entry.client_msg_id.as_ref()).map(|(s, id)| dedupe_key(s.no, id));
         if let Some(send) = &send
             && let Some(first) = self.first_result(send)?
@@ -230,9 +234,9 @@ impl<'a> Scratch<'a> {
         head.last_position = position;
         self.heads.insert(conversation, head);
         if head.last_seq == 1
-            && let Some(begun) = self.conversation(conversation)?
+            && let Some(card) = self.conversation(conversation)?
         {
-            self.begun.insert(conversation, begun.id);
+            self.first_entry_ids.insert(conversation, card.id);
         }
         let (seq, at) = (head.last_seq, head.last_at);
 
@@ -246,7 +250,7 @@ impl<'a> Scratch<'a> {
         *self.day_bytes.entry(day_of(at)).or_default() += bytes as u64;
         if let Some(send) = send {
             self.batch.put(Space::Dedupe, send.clone(), numbers_row(&[conversation.0, seq, at, position]));
-            self.sends.insert(send, Appended { conversation, seq, at, position, duplicate: true });
+            self.first_results.insert(send, Appended { conversation, seq, at, position, duplicate: true });
         }
         if self.outbox && entry.kind == EntryKind::Message && !entry.silent && !entry.skip_push {
             self.outbox_items.extend([position, conversation.0, seq]);
@@ -254,9 +258,9 @@ impl<'a> Scratch<'a> {
         Ok(Appended { conversation, seq, at, position, duplicate: false })
     }
 
-    /// What a send with this key was answered first.
+    /// The result of the first send with this dedupe key.
     fn first_result(&self, send: &[u8]) -> StoreResult<Option<Appended>> {
-        if let Some(first) = self.sends.get(send) {
+        if let Some(first) = self.first_results.get(send) {
             return Ok(Some(*first));
         }
         let Some(row) = self.get(Space::Dedupe, send)? else { return Ok(None) };
@@ -302,7 +306,7 @@ impl<'a> Scratch<'a> {
         self.users.insert(user.no, user);
     }
 
-    fn put_users(&mut self, patches: &[UserPatch]) -> Result<Outcome, Stop> {
+    fn put_users(&mut self, patches: &[UserPatch]) -> Result<Outcome, ProposalError> {
         let (mut created, mut updated) = (0, 0);
         for patch in patches {
             let mut user = match self.user_no(&patch.id)? {
@@ -350,7 +354,7 @@ impl<'a> Scratch<'a> {
         self.conversations.insert(conversation.no, conversation);
     }
 
-    fn create_conversation(&mut self, new: &NewConversation) -> Result<Outcome, Stop> {
+    fn create_conversation(&mut self, new: &NewConversation) -> Result<Outcome, ProposalError> {
         let known = match self.conversation_nos.get(&new.id) {
             Some(no) => Some(*no),
             None => {
@@ -367,7 +371,7 @@ impl<'a> Scratch<'a> {
             };
         }
         self.check_users(new.members.iter().map(|(user, _)| *user))?;
-        // Whoever is named twice is one member, with the role named last.
+        // A user who is named twice is one member, with the role named last.
         let members: BTreeMap<UserNo, Role> = new.members.iter().copied().collect();
         self.counters.conversations += 1;
         let no = ConversationNo(self.counters.conversations);
@@ -384,10 +388,10 @@ impl<'a> Scratch<'a> {
         Ok(Outcome::Conversation { conversation, created: true })
     }
 
-    fn check_users(&self, users: impl Iterator<Item = UserNo>) -> Result<(), Stop> {
-        // Numbers are given out one after the other, so a number tells whether its user exists.
-        let known = 1..=self.counters.users;
-        match users.into_iter().find(|user| !known.contains(&user.0)) {
+    fn check_users(&self, users: impl Iterator<Item = UserNo>) -> Result<(), ProposalError> {
+        // Numbers are given out without a hole and users are never removed, so the counter tells which users exist.
+        let existing = 1..=self.counters.users;
+        match users.into_iter().find(|user| !existing.contains(&user.0)) {
             Some(unknown) => Err(Refused::NoSuchUser(unknown).into()),
             None => Ok(()),
         }
@@ -410,7 +414,7 @@ impl<'a> Scratch<'a> {
         let (joined_at, mute) = (self.now_ms, MuteState::Off);
         let membership = Membership { role, joined_at, joined_seq: last_seq, read_seq: last_seq, mute };
         self.put_membership(conversation.no, user, membership);
-        self.batch.put(Space::Meta, place_key(user, conversation.kind, conversation.no), Vec::new());
+        self.batch.put(Space::Meta, user_conversation_key(user, conversation.kind, conversation.no), Vec::new());
     }
 
     fn change_members(
@@ -420,10 +424,10 @@ impl<'a> Scratch<'a> {
         remove: &[UserNo],
         members_max: u64,
         notice: Option<&NewEntry>,
-    ) -> Result<Outcome, Stop> {
+    ) -> Result<Outcome, ProposalError> {
         let mut card = self.conversation(conversation)?.ok_or(Refused::NoSuchConversation)?;
         self.check_users(add.iter().map(|(user, _)| *user))?;
-        // Whoever is named twice gets the role named last.
+        // A user who is named twice gets the role named last.
         let add: BTreeMap<UserNo, Role> = add.iter().copied().collect();
         let mut added = BTreeSet::new();
         let mut changed = Vec::new();
@@ -455,28 +459,28 @@ impl<'a> Scratch<'a> {
         }
         for user in &removed {
             self.batch.remove(Space::Meta, key(b'm', &[conversation.0, user.0]));
-            self.batch.remove(Space::Meta, place_key(*user, card.kind, conversation));
+            self.batch.remove(Space::Meta, user_conversation_key(*user, card.kind, conversation));
             self.memberships.insert((conversation, *user), None);
         }
         card.member_count = would_be;
         self.put_conversation(card);
-        let anything = !(added.is_empty() && removed.is_empty() && changed.is_empty());
-        let notice = notice.filter(|_| anything).map(|notice| self.append(conversation, notice)).transpose()?;
+        let has_changed = !(added.is_empty() && removed.is_empty() && changed.is_empty());
+        let notice = notice.filter(|_| has_changed).map(|notice| self.append(conversation, notice)).transpose()?;
         let (added, removed) = (added.into_iter().collect(), removed.into_iter().collect());
         let changed = changed.into_iter().map(|(user, ..)| user).collect();
         Ok(Outcome::MembersChanged { added, removed, changed, member_count: would_be, notice })
     }
 
-    fn outbox_done(&mut self, through: Position, dead: &[DeadNotification]) -> Result<Outcome, Stop> {
-        let before = match self.outbox_mark {
-            Some(mark) => mark,
-            None => read_outbox_mark(self.kv)?,
+    fn outbox_done(&mut self, through: Position, dead: &[DeadNotification]) -> Result<Outcome, ProposalError> {
+        let before = match self.outbox_progress {
+            Some(progress) => progress,
+            None => read_outbox_progress(self.kv)?,
         };
         if through > before.through {
-            let (rows, mark) = outbox_rows_done(self.kv, before, through)?;
+            let (rows, progress) = consumed_outbox_rows(self.kv, before, through)?;
             rows.into_iter().for_each(|row| self.batch.remove(Space::Meta, row));
-            self.batch.put(Space::Meta, vec![b'O'], numbers_row(&[mark.through, mark.first_row]));
-            self.outbox_mark = Some(mark);
+            self.batch.put(Space::Meta, vec![b'O'], numbers_row(&[progress.through, progress.first_row]));
+            self.outbox_progress = Some(progress);
         }
         for notification in dead {
             self.batch.put(Space::Meta, key(b'd', &[notification.id]), encode(&DeadRow::of(notification)));

@@ -1,20 +1,20 @@
-//! The store: reads, and hands batches to the engine. Opening is in `open`, deciding in `commit`, going on after a write that
-//! failed in `restart`.
+//! The embedded store: its reads, and its writes as batches of the engine. Opening it is in `open`, deciding proposals in
+//! `commit`, and the restart after a failed write in `restart`.
 
 pub use crate::open::{EmbeddedOptions, JOURNAL_BYTES_MIN, MEMTABLE_BYTES_MIN, OpenError};
 
 use crate::{
-    commit::{Counters, Scratch},
+    batch_progress::BatchProgress,
+    commit::{Counters, StagedBatch},
     fjall_kv::FjallKv,
-    folder::{ClosedMark, Folder},
-    health::Health,
+    folder::{CleanShutdown, Folder},
     journal,
+    journal_tracker::JournalTracker,
     kv::*,
     reads::*,
     rows::*,
-    said::Said,
+    scrubber::Scrubber,
     side_log::SideLog,
-    tracker::JournalTracker,
 };
 use parking_lot::{Mutex, RwLock};
 use quick_cache::sync::Cache;
@@ -28,35 +28,51 @@ use std::{
 };
 use tidings_engine::{model::*, store::*};
 
-/// How long a look at the free space holds.
-const SPACE_CHECK: Duration = Duration::from_millis(100);
+/// How long a check of the disk's free space counts.
+const SPACE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
+/// The store in a data folder, for one process.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use tidings_engine::store::{Proposal, Store, UserPatch};
+/// use tidings_store::{EmbeddedOptions, EmbeddedStore};
+///
+/// let folder = tempfile::tempdir()?;
+/// let store = EmbeddedStore::open(EmbeddedOptions::new(folder.path()))?;
+/// let ann = UserPatch { id: "ann".into(), ..UserPatch::default() };
+/// store.commit(&[Proposal::PutUsers(vec![ann])], 0)?;
+/// assert!(store.user_no("ann")?.is_some());
+/// # Ok(())
+/// # }
+/// ```
 pub struct EmbeddedStore {
     pub(crate) options: EmbeddedOptions,
     pub(crate) folder: Folder,
     pub(crate) side_log: SideLog,
-    /// Replaced when the engine gave up after a failed write and there is room again; readers wait
-    /// meanwhile. Empty only if the fresh start failed: each commit tries again.
+    /// Replaced when the engine is restarted after a failed write; readers wait meanwhile. `None` only if the restart
+    /// failed: each commit tries again.
     pub(crate) kv: RwLock<Option<Arc<FjallKv>>>,
-    /// Held by what reads all there is, such as a backup: no fresh start of the engine waits for that.
+    /// Read-locked by long reads, such as a backup. A restart of the engine does not wait for them: it is put off.
     pub(crate) long_reads: RwLock<()>,
     pub(crate) writer: Mutex<Writer>,
     pub(crate) heads: Cache<ConversationNo, Head>,
     pub(crate) position: AtomicU64,
-    pub(crate) health: Health,
+    pub(crate) scrubber: Scrubber,
     pub(crate) epoch: u64,
 }
 
-/// What the one writer owns.
+/// The state of the one writer.
 pub(crate) struct Writer {
     pub(crate) counters: Counters,
+    /// When the free space was last checked, and whether there was enough.
     pub(crate) space_checked: Option<(Instant, bool)>,
-    /// The engine refused a write: reads go on, writes wait for a fresh start of it. No batch of this number or a
-    /// higher one was acknowledged, and none ever shows up: the engine writes what it still holds as it ends, and
-    /// that is cut again before the next one opens.
-    pub(crate) refused_from: Option<u64>,
-    /// That was because a thread of the engine met an error, not because this write did.
-    pub(crate) has_stopped: bool,
+    /// The engine refused a write: reads go on, and the next write restarts the engine first. No batch with this seqno or
+    /// a higher one was acknowledged, and none ever shows up: whatever the engine still writes while it closes is cut
+    /// again before it is reopened.
+    pub(crate) refused_from_seqno: Option<u64>,
+    /// The engine refused the write because one of its threads had met an error before, not because this write failed.
+    pub(crate) has_engine_stopped: bool,
     pub(crate) tracker: JournalTracker,
 }
 
@@ -71,12 +87,13 @@ pub(crate) fn store_error(error: KvError) -> StoreError {
 }
 
 impl EmbeddedStore {
-    /// The engine. Who reads from a snapshot of it holds on to this too: the engine cannot start
-    /// afresh while parts of the old one are in use.
+    /// The engine. A caller that reads from a snapshot keeps this handle as long as the snapshot: a restart waits until
+    /// all handles are dropped.
     pub(crate) fn kv(&self) -> StoreResult<Arc<FjallKv>> {
-        self.kv.read().clone().ok_or_else(|| StoreError::Unavailable("the engine could not be started again".into()))
+        self.kv.read().clone().ok_or_else(|| StoreError::Unavailable("the engine could not be restarted".into()))
     }
 
+    /// The data folder.
     pub fn path(&self) -> &Path {
         &self.options.path
     }
@@ -84,20 +101,21 @@ impl EmbeddedStore {
     /// Whether the disk has room beyond the reserve.
     fn has_space(&self, writer: &mut Writer) -> bool {
         if let Some((at, enough)) = writer.space_checked
-            && at.elapsed() < SPACE_CHECK
+            && at.elapsed() < SPACE_CHECK_INTERVAL
         {
             return enough;
         }
         let enough = match rustix::fs::statvfs(&self.options.path) {
             Ok(stat) => stat.f_bavail.saturating_mul(stat.f_frsize) >= self.options.disk_reserve_bytes,
-            // Not knowing is no reason to refuse: the write itself will tell.
+            // An unknown amount of space is no reason to refuse: the write itself will fail on a full disk.
             Err(_) => true,
         };
         writer.space_checked = Some((Instant::now(), enough));
         enough
     }
 
-    /// Reads rows of one engine: a second look for it could wait for a fresh start that waits for this read.
+    /// Reads rows through one handle of the engine. Asking for a second handle meanwhile could deadlock: it waits for a
+    /// restart, which waits for the first handle.
     pub(crate) fn scan_values<T>(
         kv: &dyn KvRead,
         space: Space,
@@ -124,21 +142,24 @@ impl EmbeddedStore {
 }
 
 impl Drop for EmbeddedStore {
-    /// Leaves the mark of an orderly close: from here on every byte of the journals counts.
+    /// Writes the marker of a clean shutdown: while it is there, every byte of the journals counts as acknowledged.
     fn drop(&mut self) {
-        // The engine goes first: it may still write while it stops, and the folder is locked until then.
-        self.health.stop();
+        // The engine closes first: it may write until then, and the folder stays locked meanwhile.
+        self.scrubber.stop();
         drop(self.kv.get_mut().take());
-        if let Some(refused_from) = self.writer.get_mut().refused_from {
-            if let Err(error) = journal::cut_refused(&self.folder, refused_from) {
-                tracing::warn!(%error, "what was refused could not be cut; it may be there when the store opens");
+        if let Some(refused_from_seqno) = self.writer.get_mut().refused_from_seqno {
+            if let Err(error) = journal::cut_refused(&self.folder, refused_from_seqno) {
+                tracing::warn!(
+                    %error,
+                    "a refused write could not be cut from the journal; it may be stored when the store opens"
+                );
             }
             return;
         }
         let marked = journal::lengths(&self.folder.engine_path())
-            .and_then(|journals| self.folder.write_closed_mark(&ClosedMark { journals }));
+            .and_then(|journals| self.folder.write_clean_shutdown(&CleanShutdown { journals }));
         if let Err(error) = marked {
-            tracing::warn!(%error, "no mark of an orderly close could be left");
+            tracing::warn!(%error, "the marker of a clean shutdown could not be written");
         }
     }
 }
@@ -153,15 +174,19 @@ impl Store for EmbeddedStore {
         if !self.has_space(&mut writer) {
             return Err(StoreError::DiskFull);
         }
-        self.start_afresh_if_refused(&mut writer)?;
+        self.restart_if_refused(&mut writer)?;
         let kv = self.kv()?;
-        let mut scratch = Scratch::new(&*kv, &self.heads, writer.counters, self.options.outbox, now_ms);
-        let outcomes = batch.iter().map(|proposal| scratch.propose(proposal)).collect::<StoreResult<Vec<_>>>()?;
-        let writes = scratch.finish()?;
-        let (counters, heads, begun) = (scratch.counters, scratch.heads, scratch.begun);
-        if !writes.puts.is_empty() {
-            let said = Said { position: counters.position, heads: Some(&heads), begun: Some(&begun) };
-            self.write(&mut writer, &kv, writes, said)?;
+        let mut staged = StagedBatch::new(&*kv, &self.heads, writer.counters, self.options.outbox, now_ms);
+        let outcomes = batch.iter().map(|proposal| staged.propose(proposal)).collect::<StoreResult<Vec<_>>>()?;
+        let rows = staged.finish()?;
+        let StagedBatch { counters, heads, first_entry_ids, .. } = staged;
+        if !rows.writes.is_empty() {
+            let progress = BatchProgress {
+                position: counters.position,
+                heads: Some(&heads),
+                first_entry_ids: Some(&first_entry_ids),
+            };
+            self.write(&mut writer, &kv, rows, progress)?;
         }
         writer.counters = counters;
         for (conversation, head) in heads {
@@ -221,7 +246,7 @@ impl Store for EmbeddedStore {
     ) -> StoreResult<Vec<(UserNo, Membership)>> {
         let low = key(b'm', &[conversation.0, after.map_or(0, |user| user.0 + 1)]);
         let high = key(b'm', &[conversation.0, u64::MAX]);
-        Self::scan_values(&*self.kv()?, Space::Meta, &low, &high, limit, Order::Up, |key, row| {
+        Self::scan_values(&*self.kv()?, Space::Meta, &low, &high, limit, Order::Ascending, |key, row| {
             let user = number_at(key, 9).ok_or_else(|| damaged("a member's key"))?;
             Ok((UserNo(user), decode::<MembershipRow>(row)?.membership()))
         })
@@ -229,10 +254,10 @@ impl Store for EmbeddedStore {
 
     fn conversations_of(&self, user: UserNo, direct: bool, limit: usize) -> StoreResult<Vec<UserConversation>> {
         let first = if direct { ConversationKind::Direct } else { ConversationKind::Group };
-        let low = place_key(user, first, ConversationNo(0));
-        let high = place_key(user, ConversationKind::Official, ConversationNo(u64::MAX));
-        Self::scan_values(&*self.kv()?, Space::Meta, &low, &high, limit, Order::Up, |key, _| {
-            let conversation = number_at(key, 10).ok_or_else(|| damaged("a place's key"))?;
+        let low = user_conversation_key(user, first, ConversationNo(0));
+        let high = user_conversation_key(user, ConversationKind::Official, ConversationNo(u64::MAX));
+        Self::scan_values(&*self.kv()?, Space::Meta, &low, &high, limit, Order::Ascending, |key, _| {
+            let conversation = number_at(key, 10).ok_or_else(|| damaged("the key of a user's conversation"))?;
             Ok(UserConversation { conversation: ConversationNo(conversation), kind: kind_of(key[9]) })
         })
     }
@@ -245,16 +270,16 @@ impl Store for EmbeddedStore {
         limit: usize,
         from: End,
     ) -> StoreResult<Vec<StoredEntry>> {
-        let order = if from == End::Oldest { Order::Up } else { Order::Down };
+        let order = if from == End::Oldest { Order::Ascending } else { Order::Descending };
         let (low, high) = (entry_key(conversation, from_seq), entry_key(conversation, to_seq));
-        // One state for the entries and the parts of their bodies: retention removes both beside this.
+        // Entries and the parts of their bodies come from one snapshot: retention removes both meanwhile.
         let kv = self.kv()?;
         let kv = kv.snapshot();
         let mut entries = Self::scan_values(&*kv, Space::Timeline, &low, &high, limit, order, |key, row| {
             let seq = number_at(key, 8).ok_or_else(|| damaged("an entry's key"))?;
             decode_entry(seq, row, |count| read_parts(&*kv, conversation, seq, count))
         })?;
-        if order == Order::Down {
+        if order == Order::Descending {
             entries.reverse();
         }
         Ok(entries)
@@ -262,7 +287,7 @@ impl Store for EmbeddedStore {
 
     fn seq_at(&self, conversation: ConversationNo, at_ms: u64) -> StoreResult<u64> {
         let head = self.head(conversation)?;
-        // Times never decrease with the sequence, so halving finds the first.
+        // `at` never decreases with `seq`, so a binary search finds the first.
         let (mut low, mut high) = (head.first_seq, head.last_seq + 1);
         while low < high {
             let middle = low + (high - low) / 2;
@@ -276,21 +301,21 @@ impl Store for EmbeddedStore {
 
     fn outbox(&self, after: Position, limit: usize) -> StoreResult<Vec<OutboxItem>> {
         let kv = self.kv()?;
-        let mark = read_outbox_mark(&*kv)?;
-        let after = after.max(mark.through);
+        let progress = read_outbox_progress(&*kv)?;
+        let after = after.max(progress.through);
         let mut items = Vec::new();
-        // The row that may hold the next item begins at or before it: rows long read are not walked over.
-        let mut low = key(b'o', &[mark.first_row]);
+        // The scan starts at the last row that begins at or before the next item, and so skips rows that were read before.
+        let mut low = key(b'o', &[progress.first_row]);
         let next = key(b'o', &[after.saturating_add(1)]);
         if low < next {
-            kv.scan(Space::Meta, &low.clone(), &next, Order::Down, &mut |key, _| {
+            kv.scan(Space::Meta, &low.clone(), &next, Order::Descending, &mut |key, _| {
                 low = key.to_vec();
                 false
             })
             .map_err(store_error)?;
         }
         let high = key(b'o', &[u64::MAX]);
-        kv.scan(Space::Meta, &low, &high, Order::Up, &mut |_, row| {
+        kv.scan(Space::Meta, &low, &high, Order::Ascending, &mut |_, row| {
             for item in numbers(row).chunks_exact(3).filter(|item| item[0] > after) {
                 let (position, conversation, seq) = (item[0], ConversationNo(item[1]), item[2]);
                 items.push(OutboxItem { position, conversation, seq });
@@ -303,13 +328,13 @@ impl Store for EmbeddedStore {
     }
 
     fn outbox_done(&self) -> StoreResult<Position> {
-        Ok(read_outbox_mark(&*self.kv()?)?.through)
+        Ok(read_outbox_progress(&*self.kv()?)?.through)
     }
 
     fn dead_notifications(&self, after: Option<u64>, limit: usize) -> StoreResult<Vec<DeadNotification>> {
         let low = key(b'd', &[after.map_or(0, |id| id.saturating_add(1))]);
         let high = key(b'd', &[u64::MAX]);
-        Self::scan_values(&*self.kv()?, Space::Meta, &low, &high, limit, Order::Up, |key, row| {
+        Self::scan_values(&*self.kv()?, Space::Meta, &low, &high, limit, Order::Ascending, |key, row| {
             let id = number_at(key, 1).ok_or_else(|| damaged("a dead notification's key"))?;
             Ok(decode::<DeadRow>(row)?.notification(id))
         })
@@ -320,7 +345,7 @@ impl Store for EmbeddedStore {
     }
 
     fn trouble(&self) -> Option<String> {
-        self.health.trouble()
+        self.scrubber.damage_text()
     }
 
     fn stats(&self) -> StoreStats {
@@ -331,56 +356,62 @@ impl Store for EmbeddedStore {
 }
 
 impl EmbeddedStore {
-    /// After a fresh start the journals tell what was written.
+    /// Restarts the engine after a refused write: after that, reads show which writes are stored.
     fn settle_writes(&self) -> StoreResult<()> {
         let mut writer = self.writer.lock();
         if !self.has_space(&mut writer) {
             return Err(StoreError::DiskFull);
         }
-        self.start_afresh_if_refused(&mut writer)
+        self.restart_if_refused(&mut writer)
     }
 
-    /// Writes what is not a commit, such as what retention removes; `shortened` is the conversation whose
-    /// head that changes.
-    pub(crate) fn write_aside(&self, batch: Batch, shortened: Option<ConversationNo>) -> StoreResult<()> {
+    /// Writes a batch that frees space, such as the removals of retention. `shortened`: the conversation whose oldest
+    /// entries it removes.
+    pub(crate) fn write_cleanup(&self, batch: Batch, shortened: Option<ConversationNo>) -> StoreResult<()> {
         let mut writer = self.writer.lock();
-        if batch.puts.is_empty() {
+        if batch.writes.is_empty() {
             return Ok(());
         }
-        // No look at the free space: what this removes is what makes room.
-        self.start_afresh_if_refused(&mut writer)?;
-        self.write(&mut writer, &*self.kv()?, batch, Said::nothing())?;
-        // Still under the lock, or a commit would put the old head back.
+        // The free space is not checked: this batch makes room.
+        self.restart_if_refused(&mut writer)?;
+        self.write(&mut writer, &*self.kv()?, batch, BatchProgress::none())?;
+        // Under the writer's lock: otherwise a commit could put the old head back into the cache.
         if let Some(conversation) = shortened {
             self.heads.remove(&conversation);
         }
         Ok(())
     }
 
-    /// Writes what is no commit but takes room as one does.
-    pub(crate) fn write_beside(&self, batch: Batch) -> StoreResult<()> {
+    /// Writes rows that are not part of a commit and take space as one does: of push and popups.
+    pub(crate) fn write_rows_batch(&self, batch: Batch) -> StoreResult<()> {
         let mut writer = self.writer.lock();
         if !self.has_space(&mut writer) {
             return Err(StoreError::DiskFull);
         }
-        self.start_afresh_if_refused(&mut writer)?;
-        self.write(&mut writer, &*self.kv()?, batch, Said::nothing())
+        self.restart_if_refused(&mut writer)?;
+        self.write(&mut writer, &*self.kv()?, batch, BatchProgress::none())
             .map_err(|error| StoreError::Unsure(error.to_string()))
     }
 
-    /// A write that fails leaves the engine unfit for more.
-    pub(crate) fn write(&self, writer: &mut Writer, kv: &FjallKv, batch: Batch, said: Said) -> StoreResult<()> {
-        // Before the write: all that was acknowledged has a lower number, and this batch has none yet.
-        let number = kv.next_number();
+    /// Writes a batch durably. If the write fails, the engine must be restarted before the next one.
+    pub(crate) fn write(
+        &self,
+        writer: &mut Writer,
+        kv: &FjallKv,
+        batch: Batch,
+        progress: BatchProgress,
+    ) -> StoreResult<()> {
+        // Before the write: all acknowledged batches have lower seqnos, and this batch has none yet.
+        let next_seqno = kv.next_seqno();
         let committed = kv.commit(batch).and_then(|batch| {
-            let position = said.position.max(writer.counters.position);
-            Ok(writer.tracker.committed(batch, position, said.reached())?)
+            let position = progress.position.max(writer.counters.position);
+            Ok(writer.tracker.record_batch(batch, position, progress.conversations())?)
         });
         committed.map_err(|error| {
-            writer.refused_from = Some(number);
-            writer.has_stopped = matches!(error, KvError::Stopped);
+            writer.refused_from_seqno = Some(next_seqno);
+            writer.has_engine_stopped = matches!(error, KvError::Stopped);
             writer.space_checked = None;
-            // Not `DiskFull`, even if that is why: a crash before the fresh start may leave the batch whole.
+            // Not `DiskFull`, even on a full disk: after a crash before the restart the batch may be whole in the journal.
             StoreError::Unavailable(error.to_string())
         })
     }

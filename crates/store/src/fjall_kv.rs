@@ -11,7 +11,7 @@ use std::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
-/// Sizes, measured: with 16 MiB memtables and a 96 MiB journal the longest commit stall at saturation
+/// The engine's sizes. Measured: with 16 MiB memtables and a 96 MiB journal the longest commit stall at saturation
 /// was 91 ms instead of 270 to 540 with the defaults, and memory stayed below 100 MB.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sizes {
@@ -23,9 +23,9 @@ pub(crate) struct Sizes {
 pub(crate) struct FjallKv {
     database: Database,
     spaces: [Keyspace; 6],
-    /// The ordinal of the newest batch. Who writes holds the one lock for it.
+    /// The ordinal of the newest batch. Changed only under the store's writer lock.
     last_batch: AtomicU64,
-    /// Something that was read is damaged.
+    /// A read has met damage.
     damage_seen: AtomicBool,
 }
 
@@ -41,7 +41,7 @@ impl From<fjall::Error> for KvError {
                 | LsmError::InvalidHeader(_)
                 | LsmError::InvalidTrailer),
             ) => KvError::Damaged(format!(
-                "a table of the storage engine does not hold what was written to it ({error:?})"
+                "a table of the storage engine holds other bytes than were written to it ({error:?})"
             )),
             other => KvError::Engine(format!("{other:?}")),
         }
@@ -50,21 +50,21 @@ impl From<fjall::Error> for KvError {
 
 impl FjallKv {
     pub(crate) fn open(folder: &Path, sizes: Sizes) -> KvResult<Self> {
-        // The engine's own lock holds nothing, and it does not open without one. Ours keeps others away.
+        // The engine does not open without its lock file, whatever is in it. Our own lock keeps other processes away.
         if folder.join(ENGINE_VERSION).exists() {
             std::fs::File::options().create(true).truncate(false).write(true).open(folder.join("lock"))?;
         }
         let database = Database::builder(folder)
             .max_journaling_size(sizes.journal_bytes)
             .cache_size(sizes.cache_bytes)
-            // Uncompressed, so that a damaged tail can be judged by its own bytes.
+            // Uncompressed, so that `journal` can tell a torn end from damage by the bytes alone.
             .journal_compression(CompressionType::None)
             .open()?;
         let open = |space: Space| {
             database.keyspace(space.name(), || {
                 let options = KeyspaceCreateOptions::default().max_memtable_size(sizes.memtable_bytes);
                 match space {
-                    // Ids do not compress, and are looked up more often missing than present.
+                    // Ids do not compress, and most look-ups of one find nothing.
                     Space::Dedupe => options.data_block_compression_policy(CompressionPolicy::disabled()),
                     _ => options,
                 }
@@ -81,7 +81,7 @@ impl FjallKv {
         Ok(kv)
     }
 
-    /// The engine's own number of each space, under which its files stand.
+    /// The engine's id of each space, which names the folder of its files.
     pub(crate) fn space_ids(&self) -> [u64; 6] {
         std::array::from_fn(|space| self.spaces[space].id())
     }
@@ -91,8 +91,8 @@ impl FjallKv {
         self.last_batch.load(Ordering::Relaxed)
     }
 
-    /// Has all that is in memory written to tables, after which the journals hold nothing that is not there as well.
-    pub(crate) fn empty_journals(&self) -> KvResult<()> {
+    /// Flushes all memtables to tables. After that the tables hold every batch of the journals.
+    pub(crate) fn flush_memtables(&self) -> KvResult<()> {
         for space in &self.spaces {
             space.rotate_memtable()?;
         }
@@ -105,13 +105,13 @@ impl FjallKv {
         Ok(())
     }
 
-    /// Whether a thread of the engine has met an error, after which it takes no writes. Waits for a write that is under
-    /// way.
+    /// Whether the engine takes no more writes because one of its threads has met an error. Waits for a write that is
+    /// under way.
     pub(crate) fn has_stopped(&self) -> bool {
         matches!(self.database.persist(PersistMode::Buffer), Err(fjall::Error::Poisoned))
     }
 
-    /// Whether something that was read was damaged since this was last asked.
+    /// Whether a read has met damage since the last call.
     pub(crate) fn take_damage_seen(&self) -> bool {
         self.damage_seen.swap(false, Ordering::Relaxed)
     }
@@ -121,7 +121,7 @@ impl FjallKv {
     }
 }
 
-/// An error of a read, which is remembered if it tells of damage.
+/// Converts a read's error, and remembers it if it is damage.
 fn read_error(error: fjall::Error, damage_seen: &AtomicBool) -> KvError {
     let error = KvError::from(error);
     if matches!(error, KvError::Damaged(_)) {
@@ -160,25 +160,25 @@ impl KvRead for FjallKv {
     ) -> KvResult<()> {
         let range = self.space(space).range::<&[u8], _>((Bound::Included(low), Bound::Included(high)));
         match order {
-            Order::Up => visit_all(range, &self.damage_seen, visit),
-            Order::Down => visit_all(range.rev(), &self.damage_seen, visit),
+            Order::Ascending => visit_all(range, &self.damage_seen, visit),
+            Order::Descending => visit_all(range.rev(), &self.damage_seen, visit),
         }
     }
 }
 
 impl Kv for FjallKv {
-    fn commit(&self, batch: Batch) -> KvResult<Committed> {
-        // Before the write: this batch has no number yet.
-        let number = self.next_number();
+    fn commit(&self, batch: Batch) -> KvResult<CommittedBatch> {
+        // Before the write: the engine has not given this batch a seqno yet.
+        let seqno = self.next_seqno();
         let before = self.last_batch.load(Ordering::Relaxed);
-        if batch.puts.is_empty() {
-            return Ok(Committed { ordinal: before, number, spaces: 0 });
+        if batch.writes.is_empty() {
+            return Ok(CommittedBatch { ordinal: before, seqno, spaces: 0 });
         }
         let ordinal = before + 1;
         let mut spaces = 0;
-        // A batch alone is not fsynced.
+        // Without this the engine does not fsync a batch.
         let mut writes = self.database.batch().durability(Some(PersistMode::SyncData));
-        for Put { space, key, value } in batch.puts {
+        for Write { space, key, value } in batch.writes {
             if spaces & 1 << space as u8 == 0 {
                 spaces |= 1 << space as u8;
                 writes.insert(self.space(space), BATCH_KEY, ordinal.to_be_bytes());
@@ -190,10 +190,10 @@ impl Kv for FjallKv {
         }
         writes.commit()?;
         self.last_batch.store(ordinal, Ordering::Relaxed);
-        Ok(Committed { ordinal, number, spaces })
+        Ok(CommittedBatch { ordinal, seqno, spaces })
     }
 
-    fn next_number(&self) -> u64 {
+    fn next_seqno(&self) -> u64 {
         self.database.seqno()
     }
 
@@ -239,8 +239,8 @@ impl KvRead for FjallSnapshot<'_> {
             .snapshot
             .range::<&[u8], _>(&self.spaces[space as usize], (Bound::Included(low), Bound::Included(high)));
         match order {
-            Order::Up => visit_all(range, self.damage_seen, visit),
-            Order::Down => visit_all(range.rev(), self.damage_seen, visit),
+            Order::Ascending => visit_all(range, self.damage_seen, visit),
+            Order::Descending => visit_all(range.rev(), self.damage_seen, visit),
         }
     }
 }

@@ -1,14 +1,14 @@
-//! The data folder around the engine's files: one owner, one format, and the mark of an orderly close.
+//! The data folder around the engine's files: its lock, its format version and the marker of a clean shutdown.
 //!
 //! ```text
 //! data/  lock  format  manifest  closed  new-epoch  damaged-….bin  acknowledged-…  notes-a  notes-b  store/…(the engine's)
 //! ```
 
 use crate::{
-    acknowledged,
+    ack_log,
+    damage::{DamageReport, FileFault, Remedy},
     embedded::OpenError,
     manifest::{MANIFEST, Manifest, checked, with_checksum},
-    problem::{Damage, Problem, Remedy},
 };
 use serde::{Deserialize, Serialize};
 use std::{
@@ -17,61 +17,61 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The form of the folder and its rows. A newer one is refused, an older one is upgraded here.
+/// The version of the folder's format and of its rows. A newer version is refused, an older one is upgraded on open.
 pub(crate) const FORMAT: u32 = 2;
-/// Before there was a manifest. Such a folder is upgraded when it is opened.
+/// The format before there was a manifest. Such a folder is upgraded when it is opened.
 const FORMAT_WITHOUT_MANIFEST: u32 = 1;
 
-/// Written when a store is closed in order, removed when it is opened: as long as it stands, every
-/// byte of the journals was acknowledged, and damage is loss.
+/// The marker of a clean shutdown: the file `closed`, written when a store is closed and removed when it is opened. While
+/// the marker is there, every byte of the journals was acknowledged, so that any damage to them is loss.
 #[derive(Debug, Serialize, Deserialize, PartialEq, Eq, Clone)]
-pub(crate) struct ClosedMark {
-    /// Journal file names and how much was written to each.
+pub(crate) struct CleanShutdown {
+    /// Names of journals and how many bytes were written to each.
     pub journals: Vec<(String, u64)>,
 }
 
 pub(crate) struct Folder {
     pub(crate) path: PathBuf,
-    /// Held for as long as the store is open; the system lets go of it whatever happens to us.
-    lock: File,
+    /// Locked as long as the store is open. The operating system releases the lock however the process ends.
+    lock_file: File,
 }
 
 impl Drop for Folder {
-    /// Closing the file is not enough: a child process that is just being started holds a copy of it until
-    /// it runs its own program, and with it the lock.
+    /// Closing the file is not enough: a child process that is just being started has a copy of the descriptor, and with
+    /// it the lock, until it executes its own program.
     fn drop(&mut self) {
-        if let Err(error) = self.lock.unlock() {
-            tracing::warn!(%error, folder = %self.path.display(), "the folder's lock could not be let go");
+        if let Err(error) = self.lock_file.unlock() {
+            tracing::warn!(%error, folder = %self.path.display(), "the folder's lock could not be released");
         }
     }
 }
 
 impl Folder {
-    /// Takes the folder, creating it if it does not exist.
-    pub(crate) fn take(path: &Path) -> Result<Folder, OpenError> {
-        let folder = Self::take_as_it_is(path)?;
+    /// Locks the folder, creating it if it does not exist, and checks its format.
+    pub(crate) fn lock(path: &Path) -> Result<Folder, OpenError> {
+        let folder = Self::lock_any_format(path)?;
         folder.check_format()?;
         Ok(folder)
     }
 
-    /// Takes the folder, whatever its format says.
-    pub(crate) fn take_as_it_is(path: &Path) -> Result<Folder, OpenError> {
+    /// Locks the folder without a look at its format.
+    pub(crate) fn lock_any_format(path: &Path) -> Result<Folder, OpenError> {
         create_folders(path)?;
-        let lock = File::options().create(true).write(true).truncate(false).open(path.join("lock"))?;
-        match lock.try_lock() {
+        let lock_file = File::options().create(true).write(true).truncate(false).open(path.join("lock"))?;
+        match lock_file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(OpenError::Locked(path.to_owned())),
             Err(TryLockError::Error(error)) => return Err(error.into()),
         }
-        Ok(Folder { path: path.to_owned(), lock })
+        Ok(Folder { path: path.to_owned(), lock_file })
     }
 
-    /// Whether there is anything of a store in a folder.
-    pub(crate) fn is_one(path: &Path) -> bool {
+    /// Whether the folder at this path holds any file of a store.
+    pub(crate) fn exists_at(path: &Path) -> bool {
         ["format", MANIFEST, "store"].iter().any(|name| path.join(name).exists())
     }
 
-    /// The format, if the folder names one.
+    /// The format version that the folder names; the inner `Err` has a text that is no number.
     fn format(&self) -> std::io::Result<Option<Result<u32, String>>> {
         match fs::read(self.path.join("format")) {
             Ok(bytes) => {
@@ -85,18 +85,18 @@ impl Folder {
 
     pub(crate) fn check_format(&self) -> Result<(), OpenError> {
         let damaged = |what: &str| {
-            let problem = Problem { file: "format".into(), what: what.into(), remedy: Remedy::Mend };
-            Err(OpenError::Damaged(Damage(vec![problem])))
+            let fault = FileFault { file: "format".into(), what: what.into(), remedy: Remedy::LosslessRepair };
+            Err(OpenError::Damaged(DamageReport(vec![fault])))
         };
         match self.format()? {
             Some(Ok(FORMAT)) => Ok(()),
-            // With a manifest: the process ended while the folder was upgraded.
+            // Also if there is a manifest: the process ended while it upgraded the folder.
             Some(Ok(FORMAT_WITHOUT_MANIFEST)) => Ok(()),
             Some(Ok(found @ FORMAT..)) => Err(OpenError::Format { found, known: FORMAT }),
-            Some(_) => damaged("it does not hold the number of a format"),
-            None if self.engine_path().exists() => damaged("it is missing beside a store"),
+            Some(_) => damaged("the file does not hold the number of a format"),
+            None if self.engine_path().exists() => damaged("the file is missing beside a store"),
             None => {
-                // The manifest first: a folder of this format without one has lost it.
+                // The manifest first: a folder of this format that has no manifest has lost it.
                 Manifest::default().write(&self.path)?;
                 Ok(self.write_format()?)
             }
@@ -108,42 +108,43 @@ impl Folder {
         !matches!(self.format(), Ok(Some(Ok(FORMAT_WITHOUT_MANIFEST))))
     }
 
-    /// When all that this format asks for is there.
+    /// Completes an upgrade: called once the folder has everything that this format requires.
     pub(crate) fn write_format(&self) -> std::io::Result<()> {
         if matches!(self.format(), Ok(Some(Ok(FORMAT)))) {
             return Ok(());
         }
+        self.rewrite_format()
+    }
+
+    /// Writes this format's version over a damaged file.
+    pub(crate) fn rewrite_format(&self) -> std::io::Result<()> {
         write_durably(&self.path.join("format"), format!("{FORMAT}\n").as_bytes())
     }
 
-    /// The format that the folder seems to have.
-    pub(crate) fn write_format_anew(&self) -> std::io::Result<()> {
-        write_durably(&self.path.join("format"), format!("{FORMAT}\n").as_bytes())
-    }
-
-    /// Makes this a folder of which nothing tells what must be in it, until it is opened.
-    pub(crate) fn forget_what_must_be_there(&self) -> std::io::Result<()> {
-        acknowledged::forget_all(&self.path)?;
+    /// Removes the manifest and the acknowledgement logs, as in a folder of the format before them. The next open writes
+    /// them from the files that it finds.
+    pub(crate) fn remove_expectations(&self) -> std::io::Result<()> {
+        ack_log::remove_all(&self.path)?;
         self.remove(MANIFEST)?;
         write_durably(&self.path.join("format"), format!("{FORMAT_WITHOUT_MANIFEST}\n").as_bytes())
     }
 
-    /// Moves a file out of the engine's sight, and answers its name in the folder.
+    /// Moves a file out of the engine's folder; answers its new name in the data folder.
     pub(crate) fn set_aside(&self, file: &Path) -> std::io::Result<PathBuf> {
         let name = file.strip_prefix(&self.path).unwrap_or(file);
         let name: Vec<_> = name.iter().map(|part| part.to_string_lossy()).collect();
         let mut aside = PathBuf::from(format!("set-aside-{}", name.join("-")));
-        let mut again = 1;
+        let mut copy = 1;
         while self.path.join(&aside).exists() {
-            again += 1;
-            aside = PathBuf::from(format!("set-aside-{}-{again}", name.join("-")));
+            copy += 1;
+            aside = PathBuf::from(format!("set-aside-{}-{copy}", name.join("-")));
         }
         fs::rename(file, self.path.join(&aside))?;
         sync_folder(&self.path)?;
         Ok(aside)
     }
 
-    /// The engine was being made for the first time when the process ended, and does not open what is half made.
+    /// Removes an engine that was not completely created when the process ended: it would not open.
     pub(crate) fn remove_unfinished_store(&self) -> std::io::Result<()> {
         match fs::remove_dir_all(self.engine_path()) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
@@ -156,28 +157,28 @@ impl Folder {
         self.path.join("store")
     }
 
-    /// Nothing if there is none, or a damaged one: then it is as after a crash.
-    pub(crate) fn closed_mark(&self) -> Option<ClosedMark> {
+    /// `None` after a crash, and if the marker is damaged.
+    pub(crate) fn clean_shutdown(&self) -> Option<CleanShutdown> {
         let text = fs::read_to_string(self.path.join("closed")).ok()?;
-        // Earlier versions wrote no checksum before it.
+        // Earlier versions wrote the marker without a checksum in front.
         let text = if text.starts_with('{') { &text } else { checked(&text)? };
         serde_json::from_str(text).ok()
     }
 
-    pub(crate) fn remove_closed_mark(&self) -> std::io::Result<()> {
+    pub(crate) fn remove_clean_shutdown(&self) -> std::io::Result<()> {
         self.remove("closed")
     }
 
-    /// Acknowledged data went: whoever opens next gives the store a new epoch before anything else.
-    pub(crate) fn ask_new_epoch(&self) -> std::io::Result<()> {
+    /// Requests a new epoch because acknowledged data is lost: the next open gives the store one before anything else.
+    pub(crate) fn request_new_epoch(&self) -> std::io::Result<()> {
         write_durably(&self.path.join("new-epoch"), b"")
     }
 
-    pub(crate) fn is_new_epoch_asked(&self) -> bool {
+    pub(crate) fn is_new_epoch_requested(&self) -> bool {
         self.path.join("new-epoch").exists()
     }
 
-    pub(crate) fn new_epoch_given(&self) -> std::io::Result<()> {
+    pub(crate) fn clear_new_epoch_request(&self) -> std::io::Result<()> {
         self.remove("new-epoch")
     }
 
@@ -189,12 +190,12 @@ impl Folder {
         }
     }
 
-    pub(crate) fn write_closed_mark(&self, mark: &ClosedMark) -> std::io::Result<()> {
-        write_durably(&self.path.join("closed"), with_checksum(&serde_json::to_string(mark)?).as_bytes())
+    pub(crate) fn write_clean_shutdown(&self, marker: &CleanShutdown) -> std::io::Result<()> {
+        write_durably(&self.path.join("closed"), with_checksum(&serde_json::to_string(marker)?).as_bytes())
     }
 }
 
-/// Makes a folder and those above it, so that they are there after a power loss.
+/// Creates a folder and its parents durably: they are there after a power loss.
 pub(crate) fn create_folders(path: &Path) -> std::io::Result<()> {
     if path.is_dir() {
         return Ok(());
@@ -210,7 +211,7 @@ pub(crate) fn create_folders(path: &Path) -> std::io::Result<()> {
     sync_folder(parent.unwrap_or(Path::new(".")))
 }
 
-/// Writes a small file whole or not at all, and makes it durable.
+/// Writes a small file atomically and durably.
 pub(crate) fn write_durably(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     let temporary = path.with_extension("new");
     let mut file = File::create(&temporary)?;

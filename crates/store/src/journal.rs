@@ -1,13 +1,13 @@
-//! The engine's journals: what is whole in them, and how they are cut.
+//! The engine's journals: finding the whole batches in them, and cutting off the rest.
 //!
-//! The engine's journal is a row of batches, each closed by a checksum and fsynced before the next is
-//! begun. So what follows the last whole batch of the newest journal was never acknowledged, unless something else
-//! tells that it was (see [`crate::inspect`]): a crash may leave anything there, and it is cut before the engine sees it
-//! (which would refuse to open for some of it).
+//! A journal is a sequence of batches, each closed by a checksum and fsynced before the next one begins. So the bytes
+//! behind the last whole batch of the newest journal were never acknowledged, unless another witness says so (see
+//! [`crate::inspect`]). A crash may leave anything there. We cut these bytes before the engine opens, because it refuses to
+//! open with some of them.
 //!
-//! A batch's checksum covers its items but not its number, by which the engine orders writes. Numbers
-//! grow from batch to batch, so one that does not, or leaps, is damage too. Ordinals, which we write ourselves, have no
-//! holes: a batch that is missing is damage as well.
+//! A batch's checksum covers its items but not its seqno, by which the engine orders writes. Seqnos grow from batch to
+//! batch, so one that falls or leaps is damage too. Ordinals, which we write ourselves, have no holes: a batch that is
+//! missing is damage as well.
 //!
 //! ```text
 //! batch = 1 count:u32 seqno:u64, item*, 3 checksum:u64 "FJL3"        (little-endian)
@@ -15,10 +15,10 @@
 //! ```
 
 use crate::{
+    damage::{DamageReport, FileFault, Remedy},
     embedded::OpenError,
     folder::{Folder, sync_folder, write_durably},
     kv::BATCH_KEY,
-    problem::{Damage, Problem, Remedy},
     rows::number_at,
     tables::file_name,
 };
@@ -35,43 +35,44 @@ const ITEM: u8 = 2;
 const END: u8 = 3;
 const CLEAR: u8 = 4;
 
-/// Batches are numbered nearly in a row (the engine takes a number for itself now and then). A gap like
-/// this is a flipped bit, and would push all later numbers up for good.
-const NUMBER_LEAP: u64 = 1 << 32;
+/// A gap between two seqnos that is damage. Seqnos follow each other closely (the engine takes one for itself now and
+/// then), so a gap like this is a flipped bit; it would push all later seqnos up for good.
+const SEQNO_GAP_MAX: u64 = 1 << 32;
 
-/// Pieces kept of what was cut; older ones go, lest a machine that crashes often fills its disk.
-const PIECES_KEPT: usize = 16;
+/// Files of cut bytes that are kept; older ones are removed, lest a machine that crashes often fills its disk.
+const CUT_FILES_MAX: usize = 16;
 
-/// What a look through a journal found.
+/// The result of a scan through a journal.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Scan {
     /// Where the last whole batch before any damage ends.
-    pub whole: usize,
-    /// Whole batches after the damage.
-    pub later: usize,
+    pub whole_bytes: usize,
+    /// The number of whole batches behind the damage.
+    pub later_batches: usize,
     pub length: usize,
     /// Ordinals of the first and the last whole batch before any damage that have one.
     pub first_batch: Option<u64>,
     pub last_batch: Option<u64>,
-    /// The engine's number of the last whole batch before any damage, and of the last one that wrote to each space.
-    pub last_number: Option<u64>,
-    pub last_numbers: BTreeMap<u64, u64>,
+    /// The seqno of the last whole batch before any damage, and by space id that of the last one that wrote to the space.
+    pub last_seqno: Option<u64>,
+    pub last_seqnos: BTreeMap<u64, u64>,
 }
 
 impl Scan {
     pub(crate) fn is_damaged(&self) -> bool {
-        self.whole < self.length
+        self.whole_bytes < self.length
     }
 
-    fn take_in(&mut self, batch: &WholeBatch) {
-        self.whole = batch.end;
+    fn add(&mut self, batch: &WholeBatch) {
+        self.whole_bytes = batch.end;
         self.first_batch = self.first_batch.or(batch.ordinal);
         self.last_batch = batch.ordinal.or(self.last_batch);
-        self.last_number = Some(batch.number);
-        // Without an ordinal it was written by an earlier version, whose newest row of a space may be gone from its tables.
+        self.last_seqno = Some(batch.seqno);
+        // A batch without an ordinal was written by an earlier version. It has no row under `BATCH_KEY`, so its seqno may
+        // be gone from the tables once its rows were removed: nothing may be expected there.
         let spaces = batch.ordinal.map_or(0, |_| batch.spaces);
         for space in (0..64).filter(|space| spaces & 1 << space != 0) {
-            self.last_numbers.insert(space, batch.number);
+            self.last_seqnos.insert(space, batch.seqno);
         }
     }
 }
@@ -90,28 +91,29 @@ fn number(bytes: &[u8]) -> u64 {
 #[derive(Debug, Clone, Copy)]
 struct WholeBatch {
     end: usize,
-    number: u64,
-    /// None in what was written before there were ordinals.
+    seqno: u64,
+    /// `None` in a batch of a version that wrote no ordinals.
     ordinal: Option<u64>,
-    /// The engine's numbers of the spaces that it wrote to, one bit each.
+    /// The ids of the spaces that the batch wrote to, one bit each.
     spaces: u64,
 }
 
-/// The batch before the one that is looked at.
+/// The last whole batch before the one that is examined, across journals.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Before {
-    pub number: Option<u64>,
+pub(crate) struct PreviousBatch {
+    pub seqno: Option<u64>,
     pub ordinal: Option<u64>,
 }
 
 impl WholeBatch {
-    fn may_follow(&self, before: Before) -> bool {
-        let numbered = before.number.is_none_or(|before| self.number > before && self.number - before < NUMBER_LEAP);
-        numbered && self.is_next_after(before)
+    fn may_follow(&self, previous: PreviousBatch) -> bool {
+        let is_seqno_next =
+            previous.seqno.is_none_or(|previous| self.seqno > previous && self.seqno - previous < SEQNO_GAP_MAX);
+        is_seqno_next && self.is_ordinal_next(previous)
     }
 
-    fn is_next_after(&self, before: Before) -> bool {
-        self.ordinal.zip(before.ordinal).is_none_or(|(ordinal, before)| ordinal == before + 1)
+    fn is_ordinal_next(&self, previous: PreviousBatch) -> bool {
+        self.ordinal.zip(previous.ordinal).is_none_or(|(ordinal, previous)| ordinal == previous + 1)
     }
 }
 
@@ -122,7 +124,7 @@ fn batch_at(bytes: &[u8], mut at: usize) -> Option<WholeBatch> {
         return None;
     }
     let count = number(take(bytes, at, 4)?);
-    let batch_number = number(take(bytes, at, 8)?);
+    let seqno = number(take(bytes, at, 8)?);
     let items = *at;
     let (mut ordinal, mut spaces) = (None, 0);
     for _ in 0..count {
@@ -146,31 +148,34 @@ fn batch_at(bytes: &[u8], mut at: usize) -> Option<WholeBatch> {
     let checksum = xxhash_rust::xxh3::xxh3_64(&bytes[items..*at]);
     let closed =
         take(bytes, at, 1)? == [END] && number(take(bytes, at, 8)?) == checksum && take(bytes, at, 4)? == TRAILER;
-    closed.then_some(WholeBatch { end: *at, number: batch_number, ordinal, spaces })
+    closed.then_some(WholeBatch { end: *at, seqno, ordinal, spaces })
 }
 
-/// Looks through what was written of a journal. `before` is the batch before it, and afterwards its last whole one.
-pub(crate) fn scan(bytes: &[u8], before: &mut Before) -> Scan {
-    scan_below(bytes, before, u64::MAX)
+/// Scans the written bytes of a journal. `previous` is the last batch of the journal before; the scan moves it on to the
+/// last whole batch of this one.
+pub(crate) fn scan(bytes: &[u8], previous: &mut PreviousBatch) -> Scan {
+    scan_below(bytes, previous, u64::MAX)
 }
 
-/// The same where no batch of this number or a higher one counts: what such a one holds is damage.
-fn scan_below(bytes: &[u8], before: &mut Before, end: u64) -> Scan {
-    let counts = |batch: &WholeBatch, before| batch.number < end && batch.may_follow(before);
+/// Like [`scan`], but a batch whose seqno is `end` or higher counts as damage.
+fn scan_below(bytes: &[u8], previous: &mut PreviousBatch, end: u64) -> Scan {
+    let counts = |batch: &WholeBatch, previous| batch.seqno < end && batch.may_follow(previous);
     let mut scan = Scan { length: bytes.len(), ..Scan::default() };
-    while let Some(batch) = batch_at(bytes, scan.whole).filter(|batch| counts(batch, *before)) {
-        scan.take_in(&batch);
-        *before = Before { number: Some(batch.number), ordinal: batch.ordinal.or(before.ordinal) };
+    while let Some(batch) = batch_at(bytes, scan.whole_bytes).filter(|batch| counts(batch, *previous)) {
+        scan.add(&batch);
+        *previous = PreviousBatch { seqno: Some(batch.seqno), ordinal: batch.ordinal.or(previous.ordinal) };
     }
-    // Not within a batch that does not count: what somebody wrote there is no batch, whatever it looks like. One that is
-    // out of turn tells that those between are missing, or that this is a copy.
-    let out_of_turn = batch_at(bytes, scan.whole);
-    scan.later += usize::from(out_of_turn.is_some_and(|batch| batch.number < end && !batch.is_next_after(*before)));
-    let mut at = out_of_turn.map_or(scan.whole + 1, |batch| batch.end);
+    // A whole batch may stand here that does not count. The search for later batches goes on behind it, not inside: a
+    // user's message may look like a batch. An ordinal out of turn shows that the batches between are missing, or that
+    // this file is a copy.
+    let out_of_turn = batch_at(bytes, scan.whole_bytes);
+    let is_later = |batch: WholeBatch| batch.seqno < end && !batch.is_ordinal_next(*previous);
+    scan.later_batches += usize::from(out_of_turn.is_some_and(is_later));
+    let mut at = out_of_turn.map_or(scan.whole_bytes + 1, |batch| batch.end);
     while at < bytes.len() {
         match batch_at(bytes, at) {
             Some(batch) => {
-                scan.later += usize::from(batch.number < end);
+                scan.later_batches += usize::from(batch.seqno < end);
                 at = batch.end;
             }
             None => at += 1,
@@ -179,15 +184,15 @@ fn scan_below(bytes: &[u8], before: &mut Before, end: u64) -> Scan {
     scan
 }
 
-/// Whether the first batch of a journal has this number or a higher one. Of one that is being written.
+/// Whether the first batch of a journal has this seqno or a higher one. Works for the journal that the engine appends to.
 pub(crate) fn begins_from(journal: &Path, lowest: u64) -> io::Result<bool> {
     let mut head = [0; 13];
     File::open(journal)?.read_exact(&mut head)?;
     Ok(head[0] == START && number(&head[5..]) >= lowest)
 }
 
-/// What was written to a journal. The engine sets space aside in advance, and zeros to the end of
-/// the file are no damage; a batch never ends with one.
+/// The written bytes of a journal. The engine preallocates the file, so zeros up to its end are no damage; a batch never
+/// ends with a zero.
 pub(crate) fn read_written(path: &Path) -> io::Result<Vec<u8>> {
     const BLOCK: usize = 1024 * 1024;
     let mut file = File::open(path)?;
@@ -199,7 +204,7 @@ pub(crate) fn read_written(path: &Path) -> io::Result<Vec<u8>> {
         let piece = &mut block[..(length - start) as usize];
         file.seek(SeekFrom::Start(start))?;
         file.read_exact(piece)?;
-        // Blocks are compared whole because tens of MiB of zeros are usual.
+        // Whole blocks are compared, since tens of MiB of zeros are usual.
         if *piece != zeros[..piece.len()] {
             length = start + piece.iter().rposition(|byte| *byte != 0).map_or(0, |at| at as u64 + 1);
             break;
@@ -227,7 +232,7 @@ pub(crate) fn journals(engine: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(found.into_iter().map(|(_, path)| path).collect())
 }
 
-/// The number that stands between these in a file's name.
+/// The number between a prefix and a suffix in a file's name.
 pub(crate) fn number_in(path: &Path, before: &str, after: &str) -> Option<u64> {
     path.file_name()?.to_str()?.strip_prefix(before)?.strip_suffix(after)?.parse().ok()
 }
@@ -236,40 +241,43 @@ pub(crate) fn name_of(path: &Path) -> String {
     path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
-/// Journals and how much was written to each, for the mark of an orderly close.
+/// The journals and how many bytes were written to each, for the marker of a clean shutdown.
 pub(crate) fn lengths(engine: &Path) -> io::Result<Vec<(String, u64)>> {
     journals(engine)?.iter().map(|path| Ok((name_of(path), read_written(path)?.len() as u64))).collect()
 }
 
-/// Cuts what the engine was told to write from this number on, when it has ended after a write that failed. Unlike
-/// after a crash it is known what was acknowledged: all that is numbered lower, in whichever journal (the engine may
-/// have begun another one since), and nothing else.
+/// Cuts the batches of a refused write: those from this seqno on. The engine has closed by then. Unlike after a crash we
+/// know exactly which batches were acknowledged: those with lower seqnos, in whichever journal (the engine may have begun
+/// another one since).
 ///
-/// What is left is written as a new file. A thread of the engine may still be at its end, and the last one writes what
-/// it holds of the failed write to the file that it has open: one that is no part of the store any more.
-pub(crate) fn cut_refused(folder: &Folder, refused_from: u64) -> Result<(), OpenError> {
-    let mut before = Before::default();
-    let mut looked_at = Vec::new();
+/// The batches that stay are written as a new file. A thread of the engine may not have ended yet; the last one to end
+/// writes its buffered rest of the refused batch to the file that it has open, which is no part of the store any more.
+///
+/// # Errors
+/// Whole batches follow the damage in a journal, so acknowledged batches are damaged: nothing was cut.
+pub(crate) fn cut_refused(folder: &Folder, refused_from_seqno: u64) -> Result<(), OpenError> {
+    let mut previous = PreviousBatch::default();
+    let mut scanned = Vec::new();
     for path in journals(&folder.engine_path())? {
         let bytes = read_written(&path)?;
-        let scan = scan_below(&bytes, &mut before, refused_from);
-        if scan.is_damaged() && scan.later > 0 {
-            let (at, later) = (scan.whole, scan.later);
-            let why = format!("{later} whole batches follow: what is damaged was acknowledged");
+        let scan = scan_below(&bytes, &mut previous, refused_from_seqno);
+        if scan.is_damaged() && scan.later_batches > 0 {
+            let (at, later) = (scan.whole_bytes, scan.later_batches);
+            let why = format!("{later} whole batches follow: the damaged bytes were acknowledged");
             let what = format!("the journal is damaged at byte {at} and {why}");
-            let problem = Problem { file: file_name(&path), what, remedy: Remedy::Lose };
-            return Err(OpenError::Damaged(Damage(vec![problem])));
+            let fault = FileFault { file: file_name(&path), what, remedy: Remedy::LossyRepair };
+            return Err(OpenError::Damaged(DamageReport(vec![fault])));
         }
-        looked_at.push((path, bytes, scan));
+        scanned.push((path, bytes, scan));
     }
-    // The engine wrote to the last of them that holds anything, or was about to write to one after that.
-    let last = looked_at.iter().rposition(|(_, _, scan)| scan.length > 0).unwrap_or(0);
-    for (at, (path, bytes, scan)) in looked_at.iter().enumerate() {
-        let (kept, refused) = bytes.split_at(scan.whole);
+    // The engine appended to the last journal that is not empty, or was about to append to one behind it.
+    let last = scanned.iter().rposition(|(_, _, scan)| scan.length > 0).unwrap_or(0);
+    for (at, (path, bytes, scan)) in scanned.iter().enumerate() {
+        let (kept, refused) = bytes.split_at(scan.whole_bytes);
         if !refused.is_empty() {
-            keep_or_warn(folder, path, refused);
+            save_or_warn(folder, path, refused);
             let (journal, bytes) = (name_of(path), refused.len());
-            tracing::warn!(journal, at = scan.whole, bytes, "cut what was refused from the journal");
+            tracing::warn!(journal, at = scan.whole_bytes, bytes, "cut a refused write from the journal");
         }
         if at >= last || !refused.is_empty() {
             replace(path, kept)?;
@@ -278,41 +286,41 @@ pub(crate) fn cut_refused(folder: &Folder, refused_from: u64) -> Result<(), Open
     Ok(())
 }
 
-/// Needs room for what is written, which what it replaces gives back.
+/// Replaces a journal. Takes room for the new file until the old one is gone.
 fn replace(journal: &Path, bytes: &[u8]) -> io::Result<()> {
     write_durably(journal, bytes).inspect_err(|_| {
-        // Lest a full disk stays full of it.
+        // Frees the room that the unfinished file takes on a full disk.
         fs::remove_file(journal.with_extension("new")).ok();
     })
 }
 
-/// Keeps what is cut beside the store, as `damaged-<journal>.bin`, and shortens the journal.
+/// Cuts a journal at a byte, and saves the cut bytes as `damaged-<journal>.bin` in the data folder.
 pub(crate) fn cut(folder: &Folder, journal: &Path, bytes: &[u8], at: usize) -> io::Result<()> {
-    keep_or_warn(folder, journal, &bytes[at..]);
+    save_or_warn(folder, journal, &bytes[at..]);
     let file = File::options().write(true).open(journal)?;
     file.set_len(at as u64)?;
     file.sync_all()?;
     sync_folder(&folder.engine_path())
 }
 
-fn keep_or_warn(folder: &Folder, journal: &Path, piece: &[u8]) {
-    if let Err(error) = keep_piece(folder, journal, piece) {
-        // A full disk is one way to come here, and no reason not to open.
-        tracing::warn!(%error, journal = name_of(journal), "what is cut from the journal could not be kept");
+fn save_or_warn(folder: &Folder, journal: &Path, cut_bytes: &[u8]) {
+    if let Err(error) = save_cut_bytes(folder, journal, cut_bytes) {
+        // The disk may be full, which is no reason to refuse the open.
+        tracing::warn!(%error, journal = name_of(journal), "the bytes cut from the journal could not be saved");
     }
 }
 
-fn keep_piece(folder: &Folder, journal: &Path, piece: &[u8]) -> io::Result<()> {
+fn save_cut_bytes(folder: &Folder, journal: &Path, cut_bytes: &[u8]) -> io::Result<()> {
     let number = number_in(journal, "", ".jnl").unwrap_or(0);
-    fs::write(folder.path.join(format!("damaged-{number}.bin")), piece)?;
-    let mut pieces = Vec::new();
+    fs::write(folder.path.join(format!("damaged-{number}.bin")), cut_bytes)?;
+    let mut saved = Vec::new();
     for entry in fs::read_dir(&folder.path)? {
         let path = entry?.path();
-        pieces.extend(number_in(&path, "damaged-", ".bin").map(|number| (number, path)));
+        saved.extend(number_in(&path, "damaged-", ".bin").map(|number| (number, path)));
     }
-    pieces.sort();
-    let old = pieces.len().saturating_sub(PIECES_KEPT);
-    pieces.iter().take(old).try_for_each(|(_, path)| fs::remove_file(path))
+    saved.sort();
+    let surplus = saved.len().saturating_sub(CUT_FILES_MAX);
+    saved.iter().take(surplus).try_for_each(|(_, path)| fs::remove_file(path))
 }
 
 #[cfg(test)]

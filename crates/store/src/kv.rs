@@ -1,8 +1,8 @@
-//! What an embedded engine must offer. Narrow, so that another one can take fjall's place.
+//! What an embedded engine must offer. The port is narrow, so that another engine can take fjall's place.
 
 use std::io;
 
-/// The spaces of keys; each may be tuned for its access pattern.
+/// The key spaces (fjall's keyspaces); each may be tuned for its access pattern.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(usize)]
 pub(crate) enum Space {
@@ -10,13 +10,13 @@ pub(crate) enum Space {
     Meta = 0,
     /// Entries by conversation and sequence.
     Timeline = 1,
-    /// The rest of large bodies.
+    /// The parts of large bodies.
     Bodies = 2,
     /// First results by sender and client message id.
     Dedupe = 3,
-    /// Devices, pushes, and what became of them.
+    /// Devices, pushes and their targets.
     Push = 4,
-    /// Popups, what users were shown of them, and events.
+    /// Popups, their exposures by user, and events.
     Popups = 5,
 }
 
@@ -29,26 +29,26 @@ impl Space {
     }
 }
 
-/// The engine could not do it.
+/// Why the engine did not read or write.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum KvError {
     #[error(transparent)]
     Io(#[from] io::Error),
     #[error("{0}")]
     Engine(String),
-    /// What the engine read is not what it wrote: a table of it is damaged.
+    /// The engine read other bytes than it wrote: one of its tables is damaged.
     #[error("{0}")]
     Damaged(String),
-    /// The engine has ended its work after an error in a thread of its own.
+    /// The engine takes no more writes, after an error in one of its own threads.
     #[error("the storage engine stopped on an error")]
     Stopped,
 }
 
 pub(crate) type KvResult<T> = Result<T, KvError>;
 
-/// One write of a batch; without a value the key is removed.
+/// One write of a batch; without a value it removes the key.
 #[derive(Debug, Clone)]
-pub(crate) struct Put {
+pub(crate) struct Write {
     pub space: Space,
     pub key: Vec<u8>,
     pub value: Option<Vec<u8>>,
@@ -57,45 +57,45 @@ pub(crate) struct Put {
 /// Writes that happen together or not at all.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Batch {
-    pub puts: Vec<Put>,
+    pub writes: Vec<Write>,
 }
 
 impl Batch {
     pub(crate) fn put(&mut self, space: Space, key: Vec<u8>, value: Vec<u8>) {
-        self.puts.push(Put { space, key, value: Some(value) });
+        self.writes.push(Write { space, key, value: Some(value) });
     }
 
     pub(crate) fn remove(&mut self, space: Space, key: Vec<u8>) {
-        self.puts.push(Put { space, key, value: None });
+        self.writes.push(Write { space, key, value: None });
     }
 }
 
-/// Which way a scan goes.
+/// The order of keys in which a scan visits rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Order {
-    Up,
-    Down,
+    Ascending,
+    Descending,
 }
 
-/// Each batch leaves this row in every space that it writes to; its value is the batch's ordinal (8 bytes, big-endian).
-/// So a journal that lacks a batch in its midst is noticed, and a space's tables never seem older than they are because
-/// what was newest in them was removed. Beyond all that scans look for.
+/// The key of a row that each batch writes to every space that it touches; the row's value is the batch's ordinal
+/// (8 bytes, big-endian). So a journal that lacks a batch in its midst is noticed, and the removal of a space's newest
+/// rows does not make its tables look older than they are. The key lies beyond every key that a scan asks for.
 pub(crate) const BATCH_KEY: [u8; 33] = [0xFF; 33];
 /// The highest key that a scan over a whole space asks for.
 pub(crate) const LAST_KEY: &[u8] = &[0xFF; 32];
 
 /// A batch that was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Committed {
+pub(crate) struct CommittedBatch {
     /// Batches are numbered 1, 2, 3, … with no hole.
     pub ordinal: u64,
-    /// The engine's number for it is not lower, and all before it had lower ones.
-    pub number: u64,
-    /// The spaces that it wrote to, one bit each.
+    /// A lower bound of the seqno that the engine gave the batch: seqnos of earlier batches < `seqno` <= its own.
+    pub seqno: u64,
+    /// The spaces that the batch wrote to, one bit each.
     pub spaces: u8,
 }
 
-/// Reading, from the live state or from a snapshot.
+/// Reads of the live state or of a snapshot.
 pub(crate) trait KvRead: Send + Sync {
     fn get(&self, space: Space, key: &[u8]) -> KvResult<Option<Vec<u8>>>;
 
@@ -112,11 +112,11 @@ pub(crate) trait KvRead: Send + Sync {
 
 pub(crate) trait Kv: KvRead {
     /// Writes a batch as a whole; it is on the disk when this returns.
-    fn commit(&self, batch: Batch) -> KvResult<Committed>;
-    /// What is committed from now on has this number or a higher one in the journals, and what was committed
-    /// before has a lower one.
-    fn next_number(&self) -> u64;
-    /// The state as it is now, whatever is written later.
+    fn commit(&self, batch: Batch) -> KvResult<CommittedBatch>;
+    /// The engine's next sequence number. In the journals, batches that are committed from now on have this seqno or a
+    /// higher one, and batches that were committed before have lower ones.
+    fn next_seqno(&self) -> u64;
+    /// The state as it is now; later writes do not show in it.
     fn snapshot(&self) -> Box<dyn KvRead + '_>;
     fn disk_bytes(&self) -> u64;
     fn journals(&self) -> u64;

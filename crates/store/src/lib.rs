@@ -5,38 +5,42 @@
 //! In reading order:
 //! - [`kv`]: the narrow port that an embedded engine must offer (atomic durable batch, get, scan
 //!   from both ends, snapshot), and [`fjall_kv`], the engine we use;
-//! - [`rows`]: which keys hold what, and in which bytes;
-//! - [`embedded`]: the store: read and write; [`open`]: how it opens; [`reads`]: one record of a kind; [`commit`]: one batch of proposals, all or nothing;
+//! - [`rows`]: the keys of rows and their encoding;
+//! - [`embedded`]: the store's reads and writes; [`open`]: opening it; [`reads`]: reads of single rows; [`commit`]: one
+//!   batch of proposals, all or nothing;
 //! - [`push`]: the same for devices and pushes, in a space of their own;
-//! - `byte_rows`: rows whose bytes the engine makes itself; `side_log`: those on their way to the store;
-//! - [`folder`]: lock, format version, epoch and the mark of an orderly close;
-//! - what must be there: [`manifest`] (which journals and spaces), `acknowledged` (which batches), kept by `tracker`;
-//! - what is there: [`journal`] and [`tables`] read the engine's files; [`inspect`] compares the two before the engine
-//!   opens, and refuses with a [`Problem`]; `health` verifies tables while the store serves;
-//! - [`repair`]: going on with what is left, and telling what is lost; [`restart`]: going on after a write that failed;
+//! - [`byte_rows`]: rows that a part of the engine encodes itself; [`side_log`]: such rows on their way to the store;
+//! - [`folder`]: the data folder's lock, format version and marker of a clean shutdown;
+//! - which files and batches must be there: [`manifest`] names journals and spaces, [`ack_log`] names batches, and
+//!   [`journal_tracker`] keeps both up to date;
+//! - which files are there: [`journal`] and [`tables`] read the engine's files; [`inspect`] compares the two before the
+//!   engine opens; [`damage`]: the faults that it finds; [`scrubber`] verifies tables while the store serves;
+//! - [`repair`]: keeping what can be read of a damaged folder, and reporting [`losses`]; [`restart`]: restarting the
+//!   engine after a failed write;
 //! - [`backup`], [`check`], [`retention`]: copying, verifying and shortening a data folder;
 //! - [`postgres`]: the same port on PostgreSQL;
 //! - [`conformance`]: what every store must do, as a suite.
 
-mod acknowledged;
+mod ack_log;
 pub mod backup;
+mod batch_progress;
 mod byte_rows;
 pub mod check;
 mod check_push;
 mod commit;
 pub mod conformance;
+mod damage;
 pub mod embedded;
 mod fjall_kv;
 mod folder;
-mod health;
 mod inspect;
 mod journal;
+mod journal_tracker;
 mod kv;
-mod lost;
+mod losses;
 mod manifest;
 mod open;
 pub mod postgres;
-mod problem;
 mod push;
 mod reads;
 mod repair;
@@ -44,12 +48,11 @@ mod repair_tables;
 mod restart;
 mod retention;
 mod rows;
-mod said;
+mod scrubber;
 mod side_log;
 mod tables;
-mod tracker;
 
+pub use damage::{DamageReport, FileFault, Remedy};
 pub use embedded::{EmbeddedOptions, EmbeddedStore, JOURNAL_BYTES_MIN, MEMTABLE_BYTES_MIN, OpenError};
 pub use postgres::{MigrationError, PostgresOpenError, PostgresOptions, PostgresStore};
-pub use problem::{Damage, Problem, Remedy};
-pub use repair::{LostSeqs, Repair, Repaired, repair};
+pub use repair::{LostSeqs, RepairReport, RepairedFile, repair};

@@ -1,18 +1,19 @@
-//! Opening a data folder: what is there is compared with what must be there, and then the engine opens.
+//! Opening a data folder: its files are compared with what the manifest and the acknowledgement logs say must be there,
+//! and then the engine opens.
 
 use crate::{
+    batch_progress::BatchProgress,
+    damage::{DamageReport, FileFault, RESTORE, Remedy},
     embedded::{EmbeddedStore, Writer},
     fjall_kv::{FjallKv, Sizes},
     folder::Folder,
-    health::Health,
-    inspect::{Findings, cut_torn_end, inspect},
+    inspect::{Inspection, cut_torn_end, inspect},
+    journal_tracker::JournalTracker,
     kv::*,
-    problem::{Damage, Problem, RESTORE, Remedy},
     reads::read_counters,
     rows::number_at,
-    said::Said,
+    scrubber::Scrubber,
     side_log::SideLog,
-    tracker::JournalTracker,
 };
 use parking_lot::{Mutex, RwLock};
 use quick_cache::sync::Cache;
@@ -22,21 +23,21 @@ use std::{
 };
 use tidings_engine::store::*;
 
-/// Heads kept for conversations that were written to lately: 40 bytes each.
+/// Heads cached for conversations that were written to lately: 40 bytes each.
 const HEADS_CACHED: usize = 200_000;
 
-/// The engine begins another journal after 64 MB, and takes no lower bound for all of them together.
+/// The least size of all journals together: the engine begins another journal after 64 MB and accepts no lower bound.
 pub const JOURNAL_BYTES_MIN: u64 = 64 * 1024 * 1024;
-/// Smaller ones would be a file for every few messages.
+/// The least size of a memtable: smaller ones would make a table for every few messages.
 pub const MEMTABLE_BYTES_MIN: u64 = 64 * 1024;
 
 /// How to open a data folder.
 #[derive(Debug, Clone)]
 pub struct EmbeddedOptions {
     pub path: PathBuf,
-    /// Keep a list of entries for offline push.
+    /// Whether to keep an outbox: the list of entries that await offline push.
     pub outbox: bool,
-    /// Space left free on the disk: commits are refused before the engine meets a full one.
+    /// Free space to leave on the disk: commits are refused before the engine meets a full disk.
     pub disk_reserve_bytes: u64,
     pub memtable_bytes: u64,
     pub journal_bytes: u64,
@@ -57,7 +58,7 @@ impl EmbeddedOptions {
 
     pub(crate) fn sizes(&self) -> Sizes {
         let EmbeddedOptions { memtable_bytes, journal_bytes, cache_bytes, .. } = *self;
-        // The engine aborts below it.
+        // The engine aborts with less than the minimum.
         Sizes { memtable_bytes, journal_bytes: journal_bytes.max(JOURNAL_BYTES_MIN), cache_bytes }
     }
 }
@@ -71,10 +72,10 @@ pub enum OpenError {
     Format { found: u32, known: u32 },
     /// Acknowledged data is damaged or missing.
     #[error("{0}")]
-    Damaged(Damage),
-    /// The files are as they were written, and the engine does not open them or does not find in them what it must.
+    Damaged(DamageReport),
+    /// The files hold what was written to them, and still the engine does not open them or lacks a row that it needs.
     #[error(
-        "{0}; `tidings check` looks at all there is; if that finds nothing to repair, restore a backup ({RESTORE})"
+        "{0}; `tidings check` verifies the whole folder; if it finds nothing to repair, restore a backup ({RESTORE})"
     )]
     Engine(String),
     #[error(transparent)]
@@ -82,26 +83,34 @@ pub enum OpenError {
 }
 
 impl EmbeddedStore {
+    /// Opens the store in a data folder, creating both if the folder does not exist.
+    ///
+    /// # Errors
+    /// - [`OpenError::Locked`]: another process has the folder open;
+    /// - [`OpenError::Format`]: a newer version wrote the folder; nothing in it was changed;
+    /// - [`OpenError::Damaged`]: acknowledged data is damaged or missing; the text names the file and the remedy;
+    /// - [`OpenError::Engine`]: the engine does not open the files, though they hold what was written to them;
+    /// - [`OpenError::Io`]: the operating system refused to read or write the folder.
     pub fn open(options: EmbeddedOptions) -> Result<EmbeddedStore, OpenError> {
-        let folder = Folder::take(&options.path)?;
+        let folder = Folder::lock(&options.path)?;
         let mut found = inspect(&folder)?;
-        found.refuse()?;
+        found.refuse_faults()?;
         if found.is_unfinished {
             folder.remove_unfinished_store()?;
         }
-        let health = Health::new(folder.engine_path());
-        health.verify_at_open(found.tables().cloned().collect())?;
+        let scrubber = Scrubber::new(folder.engine_path());
+        scrubber.verify_at_open(found.tables().cloned().collect())?;
         cut_torn_end(&folder, &mut found)?;
-        // Before the engine opens: it shortens and drops journals, and a crash then must not look like loss.
-        folder.remove_closed_mark()?;
+        // Before the engine opens: it shortens and removes journals, and a crash after that must not look like loss.
+        folder.remove_clean_shutdown()?;
         let kv = FjallKv::open(&folder.engine_path(), options.sizes()).map_err(open_error)?;
-        expect_batch(&kv, &found)?;
+        check_newest_batch(&kv, &found)?;
         let tracker = JournalTracker::begin(&folder, &found, kv.space_ids(), kv.last_batch())?;
         folder.write_format()?;
         let counters = read_counters(&kv).map_err(|error| OpenError::Engine(error.to_string()))?;
         let side_log = SideLog::open(&options.path)?;
         let kv = Arc::new(kv);
-        health.watch(&kv);
+        scrubber.watch(&kv);
         let mut store = EmbeddedStore {
             options,
             folder,
@@ -111,35 +120,35 @@ impl EmbeddedStore {
             writer: Mutex::new(Writer {
                 counters,
                 space_checked: None,
-                refused_from: None,
-                has_stopped: false,
+                refused_from_seqno: None,
+                has_engine_stopped: false,
                 tracker,
             }),
             heads: Cache::new(HEADS_CACHED),
             position: AtomicU64::new(counters.position),
-            health,
+            scrubber,
             epoch: 0,
         };
-        store.epoch = store.find_epoch()?;
+        store.epoch = store.load_epoch()?;
         Ok(store)
     }
 
-    /// The name of this history; a new one if it has none, or if acknowledged data went.
-    fn find_epoch(&self) -> Result<u64, OpenError> {
+    /// The stored epoch; a new one if the store has none yet, or if a repair has lost acknowledged data.
+    fn load_epoch(&self) -> Result<u64, OpenError> {
         let store_error = |error: StoreError| OpenError::Engine(error.to_string());
         let kv = self.kv().map_err(store_error)?;
-        let known = kv.get(Space::Meta, b"e").map_err(open_error)?.filter(|_| !self.folder.is_new_epoch_asked());
+        let known = kv.get(Space::Meta, b"e").map_err(open_error)?.filter(|_| !self.folder.is_new_epoch_requested());
         let epoch = match known {
             Some(row) => number_at(&row, 0).ok_or_else(|| OpenError::Engine("the epoch's row is damaged".into()))?,
             None => {
                 let epoch = fresh_epoch();
                 let mut batch = Batch::default();
                 batch.put(Space::Meta, vec![b'e'], epoch.to_be_bytes().to_vec());
-                self.write(&mut self.writer.lock(), &kv, batch, Said::nothing()).map_err(store_error)?;
+                self.write(&mut self.writer.lock(), &kv, batch, BatchProgress::none()).map_err(store_error)?;
                 epoch
             }
         };
-        self.folder.new_epoch_given()?;
+        self.folder.clear_new_epoch_request()?;
         Ok(epoch)
     }
 }
@@ -151,20 +160,21 @@ pub(crate) fn open_error(error: KvError) -> OpenError {
     }
 }
 
-/// A new name for a store's history.
+/// A random epoch: the name of a store's history.
 pub(crate) fn fresh_epoch() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     // The seed of a hasher is the standard library's own source of randomness.
     RandomState::new().hash_one(std::time::SystemTime::now()) >> 16
 }
 
-/// What was acknowledged is in the engine, now that it has opened.
-fn expect_batch(kv: &FjallKv, found: &Findings) -> Result<(), OpenError> {
-    let full = found.manifest.journals.iter().filter_map(|record| record.last_batch).max().unwrap_or(0);
-    let (expected, newest) = (full.max(found.acknowledged.ordinal), kv.last_batch());
+/// Checks that the engine, now open, has the newest batch that was acknowledged.
+fn check_newest_batch(kv: &FjallKv, found: &Inspection) -> Result<(), OpenError> {
+    let last_of_full_journals =
+        found.manifest.journals.iter().filter_map(|record| record.last_batch).max().unwrap_or(0);
+    let (expected, newest) = (last_of_full_journals.max(found.acked.ordinal), kv.last_batch());
     if newest >= expected {
         return Ok(());
     }
-    let what = format!("its newest batch is {newest}, and batch {expected} was acknowledged");
-    Err(OpenError::Damaged(Damage(vec![Problem { file: "store".into(), what, remedy: Remedy::Lose }])))
+    let what = format!("the store's newest batch is {newest}, and batch {expected} was acknowledged");
+    Err(OpenError::Damaged(DamageReport(vec![FileFault { file: "store".into(), what, remedy: Remedy::LossyRepair }])))
 }

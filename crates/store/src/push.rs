@@ -1,8 +1,7 @@
-//! The rows of push: in a space of their own, so that what is written for a million devices does not
-//! sit between conversations.
+//! The rows of push, in a space of their own, so that the rows of a million devices do not lie between conversations.
 //!
-//! A key is a byte for its kind, its numbers big-endian, then its text: bytes sort as keys do. A row
-//! is its version and its fields, with those of the key once more: what a key says can be checked.
+//! A key is a byte for its kind, its numbers big-endian, then its text: keys sort by kind, numbers and text. A row is its
+//! version and its fields, with the key's fields once more, so that a check can compare the row with its key.
 
 use crate::{
     embedded::{EmbeddedStore, store_error},
@@ -11,7 +10,7 @@ use crate::{
 };
 use tidings_engine::{push::rows::*, store::*};
 
-/// A key's bytes.
+/// The bytes of a key.
 pub(crate) fn push_key(key: &PushKey) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(24);
     let kind: u8 = match key {
@@ -69,7 +68,7 @@ pub(crate) fn push_key(key: &PushKey) -> Vec<u8> {
     bytes
 }
 
-/// A row's value; the engine keeps it short.
+/// The bytes of a row. The engine keeps rows within the limit, so a longer one is a bug.
 pub(crate) fn push_value(row: &PushRow) -> StoreResult<Vec<u8>> {
     let value = encode(row);
     match value.len() {
@@ -87,9 +86,9 @@ impl PushStore for EmbeddedStore {
                 PushChange::Drop(key) => batch.remove(Space::Push, push_key(key)),
             }
         }
-        match batch.puts.is_empty() {
+        match batch.writes.is_empty() {
             true => Ok(()),
-            false => self.write_beside(batch),
+            false => self.write_rows_batch(batch),
         }
     }
 
@@ -100,6 +99,6 @@ impl PushStore for EmbeddedStore {
 
     fn push_rows(&self, from: &PushKey, to: &PushKey, limit: usize) -> StoreResult<Vec<PushRow>> {
         let (low, high) = (push_key(from), push_key(to));
-        Self::scan_values(&*self.kv()?, Space::Push, &low, &high, limit, Order::Up, |_, row| decode(row))
+        Self::scan_values(&*self.kv()?, Space::Push, &low, &high, limit, Order::Ascending, |_, row| decode(row))
     }
 }

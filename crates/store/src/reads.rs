@@ -1,5 +1,4 @@
-//! Single records of the embedded store, read through whatever reads its rows: the engine, a batch that is being made, a
-//! folder that is checked.
+//! Reads of single rows of the embedded store, from the live engine or from a snapshot.
 
 use crate::{commit::Counters, embedded::store_error, kv::*, rows::*};
 use tidings_engine::{model::*, store::*};
@@ -14,7 +13,7 @@ pub(crate) fn read_counters(kv: &dyn KvRead) -> StoreResult<Counters> {
 pub(crate) fn read_user(kv: &dyn KvRead, no: UserNo) -> StoreResult<Option<User>> {
     let row = kv.get(Space::Meta, &key(b'U', &[no.0])).map_err(store_error)?;
     let Some(row) = row else { return Ok(None) };
-    // A row of its own: programs that do not know of it write the user's row anew and leave this one.
+    // The time of revocation has a row of its own: an older version that rewrites the user's row leaves it alone.
     let revoked = kv.get(Space::Meta, &key(b'v', &[no.0])).map_err(store_error)?;
     let revoked_at = revoked.and_then(|row| number_at(&row, 0)).unwrap_or(0);
     Ok(Some(User { revoked_at, ..decode::<UserRow>(&row)?.user(no) }))
@@ -34,14 +33,14 @@ pub(crate) fn read_membership(
     row.map(|row| Ok(decode::<MembershipRow>(&row)?.membership())).transpose()
 }
 
-/// A conversation's head, from its newest entry: one look at the end of the timeline.
+/// A conversation's head, from its newest entry.
 pub(crate) fn read_head(kv: &dyn KvRead, no: ConversationNo) -> StoreResult<Head> {
     let first_row = kv.get(Space::Meta, &key(b'f', &[no.0])).map_err(store_error)?;
     let first_seq = first_row.and_then(|row| number_at(&row, 0)).unwrap_or(1);
     let mut head = Ok(Head { first_seq, ..Head::default() });
-    kv.scan(Space::Timeline, &entry_key(no, 0), &entry_key(no, u64::MAX), Order::Down, &mut |key, row| {
+    kv.scan(Space::Timeline, &entry_key(no, 0), &entry_key(no, u64::MAX), Order::Descending, &mut |key, row| {
         let seq = number_at(key, 8).unwrap_or(0);
-        // The body is not needed; one that is split is not fetched.
+        // The body is not needed: instead of the parts of a split one, an empty body is decoded.
         head = decode_entry(seq, row, |_| Ok(b"\0\0\0\x02[]".to_vec())).map(|entry| Head {
             last_seq: seq,
             last_at: entry.at,
@@ -54,7 +53,7 @@ pub(crate) fn read_head(kv: &dyn KvRead, no: ConversationNo) -> StoreResult<Head
     head
 }
 
-/// The parts of a split body, joined.
+/// A split body, joined from its parts.
 pub(crate) fn read_parts(kv: &dyn KvRead, no: ConversationNo, seq: u64, count: u16) -> StoreResult<Vec<u8>> {
     let mut whole = Vec::new();
     for part in 0..count {
@@ -64,41 +63,42 @@ pub(crate) fn read_parts(kv: &dyn KvRead, no: ConversationNo, seq: u64, count: u
     Ok(whole)
 }
 
-/// How far the outbox's consumer has got, and where the rows that are left begin: what was removed
-/// before that is not walked over again.
+/// How far the outbox's consumer has come.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct OutboxMark {
+pub(crate) struct OutboxProgress {
+    /// The consumer is done with all items up to this position.
     pub through: Position,
+    /// Where the first row begins that was not removed: scans start here, so that they do not pass over the removed rows.
     pub first_row: Position,
 }
 
-pub(crate) fn read_outbox_mark(kv: &dyn KvRead) -> StoreResult<OutboxMark> {
+pub(crate) fn read_outbox_progress(kv: &dyn KvRead) -> StoreResult<OutboxProgress> {
     let row = kv.get(Space::Meta, b"O").map_err(store_error)?;
     match row.as_deref().map(numbers).as_deref() {
-        None => Ok(OutboxMark::default()),
-        Some([through, first_row]) => Ok(OutboxMark { through: *through, first_row: *first_row }),
-        Some(_) => Err(damaged("the outbox's mark")),
+        None => Ok(OutboxProgress::default()),
+        Some([through, first_row]) => Ok(OutboxProgress { through: *through, first_row: *first_row }),
+        Some(_) => Err(damaged("the row of the outbox's progress")),
     }
 }
 
-/// Keys of outbox rows whose every item is at or before `through`, and the mark after their removal.
-pub(crate) fn outbox_rows_done(
+/// Keys of outbox rows whose every item is at or before `through`, and the progress after their removal.
+pub(crate) fn consumed_outbox_rows(
     kv: &dyn KvRead,
-    before: OutboxMark,
+    before: OutboxProgress,
     through: Position,
-) -> StoreResult<(Vec<Vec<u8>>, OutboxMark)> {
-    let mut done = Vec::new();
+) -> StoreResult<(Vec<Vec<u8>>, OutboxProgress)> {
+    let mut consumed = Vec::new();
     let mut first_row = through + 1;
-    kv.scan(Space::Meta, &key(b'o', &[before.first_row]), &key(b'o', &[through]), Order::Up, &mut |key, row| {
+    kv.scan(Space::Meta, &key(b'o', &[before.first_row]), &key(b'o', &[through]), Order::Ascending, &mut |key, row| {
         let newest = row.len().checked_sub(24).and_then(|at| number_at(row, at));
         if newest.is_none_or(|newest| newest <= through) {
-            done.push(key.to_vec());
+            consumed.push(key.to_vec());
         } else {
-            // Rows do not overlap, so only the last one can reach beyond.
+            // Rows do not overlap, so only the last row can have items behind `through`.
             first_row = number_at(key, 1).unwrap_or(first_row);
         }
         true
     })
     .map_err(store_error)?;
-    Ok((done, OutboxMark { through, first_row }))
+    Ok((consumed, OutboxProgress { through, first_row }))
 }

@@ -1,185 +1,204 @@
-//! Going on with what is left of a damaged folder, and telling what is lost.
+//! Repairing a damaged data folder: keeping what can still be read, and reporting what is lost.
 //!
-//! The files come first: what the engine would stumble over is set aside or cut. Then the engine empties its journals
-//! into tables, so that nothing depends on what was cut. Then rows that name what is lost are mended, and told.
+//! 1. Files with which the engine would not open are set aside, cut or written anew.
+//! 2. The engine opens and empties its journals into tables, so that nothing depends on a cut journal.
+//! 3. Rows that refer to lost entries are mended, and the losses are reported.
 
 use crate::{
-    acknowledged::Acknowledged,
+    ack_log::AckedState,
+    damage::{DamageReport, FileFault, Remedy},
     embedded::{EmbeddedOptions, EmbeddedStore, OpenError},
     fjall_kv::FjallKv,
     folder::{Folder, sync_folder, write_durably},
-    inspect::{ENGINE_VERSION, ENGINE_VERSION_BYTES, Findings, inspect},
-    journal::{self, Before},
-    lost,
+    inspect::{ENGINE_VERSION, ENGINE_VERSION_BYTES, Inspection, inspect},
+    journal::{self, PreviousBatch},
+    losses,
     open::open_error,
-    problem::{Damage, Problem, Remedy},
     repair_tables, tables,
 };
 use std::{fs, path::Path};
 
-pub use crate::lost::LostSeqs;
+pub use crate::losses::LostSeqs;
 
-/// What a repair did to one file.
+/// What a repair did with one file.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
-pub struct Repaired {
+pub struct RepairedFile {
     pub file: String,
     pub done: String,
-    /// Where a journal was cut.
+    /// The byte at which a journal was cut.
     pub at: u64,
     pub bytes_dropped: u64,
-    /// Whole batches among what was dropped: they had been acknowledged.
+    /// Whole batches in the dropped bytes: they had been acknowledged.
     pub batches_dropped: usize,
 }
 
-impl Repaired {
+impl RepairedFile {
     fn file(file: String, done: impl Into<String>) -> Self {
-        Repaired { file, done: done.into(), at: 0, bytes_dropped: 0, batches_dropped: 0 }
+        RepairedFile { file, done: done.into(), at: 0, bytes_dropped: 0, batches_dropped: 0 }
     }
 }
 
-/// What a repair did, and what is lost.
+/// What a repair did, and which data is lost.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
-pub struct Repair {
-    pub repaired: Vec<Repaired>,
-    /// Batches that were acknowledged and are gone, as far as notes tell.
+pub struct RepairReport {
+    pub repaired: Vec<RepairedFile>,
+    /// Acknowledged batches that are gone, as far as the acknowledgement logs show.
     pub batches_lost: u64,
-    /// Which conversations lost which sequences.
+    /// The lost sequences of each conversation.
     pub lost: Vec<LostSeqs>,
     pub messages_lost: u64,
-    /// Journals that lost something and have no notes, or damaged ones: what else was in them nothing tells.
+    /// Journals that lost batches and whose acknowledgement log is missing or damaged too: they may have held more than is
+    /// reported.
     pub untold: Vec<String>,
-    /// Rows that named what is lost: a retry of such a message is stored again, a read mark is set back.
+    /// Dedupe rows of lost messages that were removed: a retry of such a message is stored again.
     pub retries_forgotten: u64,
+    /// Read marks beyond a conversation's last entry that were set back to it.
     pub read_marks_set_back: u64,
 }
 
-/// The way out when `open` refuses: goes on with what is left, and tells what is not. If anything was lost the store
-/// gets a new epoch: positions will be given out again, and a cursor from before must not be trusted.
-pub fn repair(path: &Path) -> Result<Repair, OpenError> {
-    let folder = Folder::take_as_it_is(path)?;
-    let mut repair = Repair::default();
-    mend_format(&folder, &mut repair)?;
+/// Repairs a folder that [`EmbeddedStore::open`] refuses: keeps what can still be read and reports the rest as lost. If
+/// anything is lost the store gets a new epoch: positions will be given out again, and no older cursor may be trusted.
+///
+/// # Errors
+/// - [`OpenError::Damaged`]: only a backup can help; no file was repaired, except that a damaged `format` is written anew;
+/// - [`OpenError::Locked`], [`OpenError::Format`]: as for [`EmbeddedStore::open`]; nothing was changed;
+/// - [`OpenError::Engine`], [`OpenError::Io`]: the repair was interrupted and may be called again.
+pub fn repair(path: &Path) -> Result<RepairReport, OpenError> {
+    let folder = Folder::lock_any_format(path)?;
+    let mut repair = RepairReport::default();
+    repair_format(&folder, &mut repair)?;
     let mut found = inspect(&folder)?;
     for table in found.tables().cloned().collect::<Vec<_>>() {
-        if let Err(problem) = tables::verify(&table)
-            && found.problems.iter().all(|known| known.file != problem.file)
+        if let Err(fault) = tables::verify(&table)
+            && found.faults.iter().all(|known| known.file != fault.file)
         {
-            found.problems.push(problem);
+            found.faults.push(fault);
         }
     }
-    let hopeless: Vec<Problem> = found.problems.iter().filter(|p| p.remedy == Remedy::Restore).cloned().collect();
+    let hopeless: Vec<FileFault> =
+        found.faults.iter().filter(|fault| fault.remedy == Remedy::RestoreBackup).cloned().collect();
     if !hopeless.is_empty() {
-        return Err(OpenError::Damaged(Damage(hopeless)));
+        return Err(OpenError::Damaged(DamageReport(hopeless)));
     }
     let torn = found.journals.iter().any(|journal| journal.scan.is_damaged());
-    if found.is_unfinished || found.problems.is_empty() && !torn {
+    if found.is_unfinished || found.faults.is_empty() && !torn {
         return Ok(repair);
     }
-    // Asked for already: an earlier repair did not come to its end.
-    let loses =
-        folder.is_new_epoch_asked() || torn || found.problems.iter().any(|problem| problem.remedy == Remedy::Lose);
-    if loses {
-        // First, so that a repair that is cut short leaves no store whose cursors are trusted.
-        folder.ask_new_epoch()?;
+    // A new epoch may be requested already: then an earlier repair was interrupted.
+    let is_lossy =
+        folder.is_new_epoch_requested() || torn || found.faults.iter().any(|fault| fault.remedy == Remedy::LossyRepair);
+    if is_lossy {
+        // First: a repair that is interrupted must not leave a store that trusts its old cursors.
+        folder.request_new_epoch()?;
     }
-    mend_files(&folder, &found, &mut repair)?;
+    repair_files(&folder, &found, &mut repair)?;
     cut_journals(&folder, &found, &mut repair)?;
-    repair.untold = untold(&folder, &found, &repair);
-    let kept = empty_journals(&folder)?;
-    // What must be there is what is there now: written anew when the store opens.
-    folder.forget_what_must_be_there()?;
-    folder.remove_closed_mark()?;
-    let expected = std::mem::take(&mut found.acknowledged);
-    repair.batches_lost = expected.ordinal.saturating_sub(kept);
+    repair.untold = journals_without_ack_log(&folder, &found, &repair);
+    let newest_batch = flush_journals(&folder)?;
+    // From now on the files that are there are the ones that must be there: the open below writes them down.
+    folder.remove_expectations()?;
+    folder.remove_clean_shutdown()?;
+    let acked = std::mem::take(&mut found.acked);
+    repair.batches_lost = acked.ordinal.saturating_sub(newest_batch);
     drop(folder);
-    tell_what_is_lost(path, &expected, loses, &mut repair)?;
+    if is_lossy {
+        mend_rows(path, &acked, &mut repair)?;
+    } else {
+        drop(open_without_reserve(path)?);
+    }
     Ok(repair)
 }
 
-fn mend_format(folder: &Folder, repair: &mut Repair) -> Result<(), OpenError> {
+fn open_without_reserve(path: &Path) -> Result<EmbeddedStore, OpenError> {
+    EmbeddedStore::open(EmbeddedOptions { disk_reserve_bytes: 0, ..EmbeddedOptions::new(path) })
+}
+
+fn repair_format(folder: &Folder, repair: &mut RepairReport) -> Result<(), OpenError> {
     match folder.check_format() {
         Err(OpenError::Damaged(_)) => {
-            folder.write_format_anew()?;
-            repair.repaired.push(Repaired::file("format".into(), "written anew"));
+            folder.rewrite_format()?;
+            repair.repaired.push(RepairedFile::file("format".into(), "written anew"));
             Ok(())
         }
         other => other,
     }
 }
 
-/// All but the journals.
-fn mend_files(folder: &Folder, found: &Findings, repair: &mut Repair) -> Result<(), OpenError> {
+/// Repairs all files but the journals.
+fn repair_files(folder: &Folder, found: &Inspection, repair: &mut RepairReport) -> Result<(), OpenError> {
     let engine = folder.engine_path();
     for stray in &found.strays {
         let aside = folder.set_aside(stray)?;
         let done = format!("set aside as {}", aside.display());
-        repair.repaired.push(Repaired::file(tables::file_name(stray), done));
+        repair.repaired.push(RepairedFile::file(tables::file_name(stray), done));
     }
     let marker = engine.join(ENGINE_VERSION);
     if fs::read(&marker).ok().as_deref() != Some(ENGINE_VERSION_BYTES) {
         write_durably(&marker, ENGINE_VERSION_BYTES)?;
-        repair.repaired.push(Repaired::file(tables::file_name(&marker), "written anew"));
+        repair.repaired.push(RepairedFile::file(tables::file_name(&marker), "written anew"));
     }
     for space in tables::spaces(&engine)? {
-        let mended = repair_tables::mend_space(folder, space)?;
-        repair.repaired.extend(mended.into_iter().map(|(file, done)| Repaired::file(file, done)));
+        let done = repair_tables::repair_space(folder, space)?;
+        repair.repaired.extend(done.into_iter().map(|(file, done)| RepairedFile::file(file, done)));
     }
     Ok(())
 }
 
-/// Cuts every journal at its first damage, whatever was acknowledged after it.
-fn cut_journals(folder: &Folder, found: &Findings, repair: &mut Repair) -> Result<(), OpenError> {
+/// Cuts every journal at its first damage, also if acknowledged batches follow.
+fn cut_journals(folder: &Folder, found: &Inspection, repair: &mut RepairReport) -> Result<(), OpenError> {
     let engine = folder.engine_path();
-    let mut before = Before::default();
+    let mut previous = PreviousBatch::default();
     for path in journal::journals(&engine)? {
         let bytes = journal::read_written(&path)?;
-        // The journal before may lack its end: that is told of it.
-        before.ordinal = None;
-        let scan = journal::scan(&bytes, &mut before);
+        // The journal before may lack its end, which is reported for that journal.
+        previous.ordinal = None;
+        let scan = journal::scan(&bytes, &mut previous);
         if scan.is_damaged() {
-            journal::cut(folder, &path, &bytes, scan.whole)?;
-            let (file, at) = (tables::file_name(&path), scan.whole as u64);
-            let (bytes_dropped, batches_dropped) = ((bytes.len() - scan.whole) as u64, scan.later);
-            let done = format!("cut at byte {at}: {bytes_dropped} bytes went, with {batches_dropped} whole batches");
-            repair.repaired.push(Repaired { file, done, at, bytes_dropped, batches_dropped });
+            journal::cut(folder, &path, &bytes, scan.whole_bytes)?;
+            let (file, at) = (tables::file_name(&path), scan.whole_bytes as u64);
+            let (bytes_dropped, batches_dropped) = ((bytes.len() - scan.whole_bytes) as u64, scan.later_batches);
+            let done = format!(
+                "cut at byte {at}: {bytes_dropped} bytes dropped, with {batches_dropped} whole batches in them"
+            );
+            repair.repaired.push(RepairedFile { file, done, at, bytes_dropped, batches_dropped });
         }
     }
-    // What is short or missing cannot be made longer; it is named all the same.
-    for problem in found.problems.iter().filter(|p| p.file.ends_with(".jnl") && p.remedy == Remedy::Lose) {
-        if repair.repaired.iter().all(|cut| cut.file != problem.file) {
-            let done = format!("gone on without: {}", problem.what);
-            repair.repaired.push(Repaired::file(problem.file.clone(), done));
+    // A journal that is too short or missing cannot be repaired, but it belongs in the report.
+    for fault in found.faults.iter().filter(|p| p.file.ends_with(".jnl") && p.remedy == Remedy::LossyRepair) {
+        if repair.repaired.iter().all(|cut| cut.file != fault.file) {
+            let done = format!("not repaired; the store goes on without the lost batches: {}", fault.what);
+            repair.repaired.push(RepairedFile::file(fault.file.clone(), done));
         }
     }
-    if let Some(problem) = found.problems.iter().find(|problem| problem.file == crate::manifest::MANIFEST) {
-        repair.repaired.push(Repaired::file(problem.file.clone(), "written anew"));
+    if let Some(fault) = found.faults.iter().find(|fault| fault.file == crate::manifest::MANIFEST) {
+        repair.repaired.push(RepairedFile::file(fault.file.clone(), "written anew"));
     }
     Ok(())
 }
 
-/// Journals that lost batches which no notes tell of.
-fn untold(folder: &Folder, found: &Findings, repair: &Repair) -> Vec<String> {
-    let is_told = |name: &str| {
-        let notes = journal::number_in(Path::new(name), "", ".jnl").map(|number| format!("acknowledged-{number}"));
-        notes.is_some_and(|notes| folder.path.join(&notes).exists() && !found.acknowledged.damaged.contains(&notes))
+/// Journals that lost batches and have no whole acknowledgement log.
+fn journals_without_ack_log(folder: &Folder, found: &Inspection, repair: &RepairReport) -> Vec<String> {
+    let has_ack_log = |name: &str| {
+        let log = journal::number_in(Path::new(name), "", ".jnl").map(|number| format!("acknowledged-{number}"));
+        log.is_some_and(|log| folder.path.join(&log).exists() && !found.acked.damaged.contains(&log))
     };
-    let journals = repair.repaired.iter().map(|mended| mended.file.clone()).filter(|file| file.ends_with(".jnl"));
+    let journals = repair.repaired.iter().map(|repaired| repaired.file.clone()).filter(|file| file.ends_with(".jnl"));
     let lost =
-        |file: &String| found.problems.iter().any(|problem| problem.file == *file && problem.remedy == Remedy::Lose);
-    journals.filter(|file| lost(file) && !is_told(file)).collect()
+        |file: &String| found.faults.iter().any(|fault| fault.file == *file && fault.remedy == Remedy::LossyRepair);
+    journals.filter(|file| lost(file) && !has_ack_log(file)).collect()
 }
 
-/// Has the engine put into tables what is in its journals, and leaves it one empty journal. Answers the newest batch.
-fn empty_journals(folder: &Folder) -> Result<u64, OpenError> {
+/// Has the engine empty its journals into tables, and leaves it one empty journal. Answers the newest batch's ordinal.
+fn flush_journals(folder: &Folder) -> Result<u64, OpenError> {
     let engine = folder.engine_path();
-    // Without one it would begin to number its batches anew.
+    // Without a journal the engine would begin to number its journals anew.
     if journal::journals(&engine)?.is_empty() {
         let next =
             crate::manifest::Manifest::read(&folder.path).ok().flatten().and_then(|m| m.journals.last().cloned());
         write_durably(&engine.join(format!("{}.jnl", next.map_or(1, |record| record.number + 1))), b"")?;
     }
     let kv = FjallKv::open(&engine, EmbeddedOptions::new(&folder.path).sizes()).map_err(open_error)?;
-    kv.empty_journals().map_err(open_error)?;
+    kv.flush_memtables().map_err(open_error)?;
     let newest = kv.last_batch();
     drop(kv);
     let mut journals = journal::journals(&engine)?;
@@ -191,16 +210,15 @@ fn empty_journals(folder: &Folder) -> Result<u64, OpenError> {
     Ok(newest)
 }
 
-fn tell_what_is_lost(path: &Path, expected: &Acknowledged, loses: bool, repair: &mut Repair) -> Result<(), OpenError> {
-    let store = EmbeddedStore::open(EmbeddedOptions { disk_reserve_bytes: 0, ..EmbeddedOptions::new(path) })?;
-    if loses {
-        let engine = |error: tidings_engine::store::StoreError| OpenError::Engine(error.to_string());
-        let found = lost::find(&store, expected).map_err(engine)?;
-        lost::mend(&store, &found).map_err(engine)?;
-        repair.messages_lost = found.seqs.iter().map(LostSeqs::count).sum();
-        repair.retries_forgotten = found.retries.len() as u64;
-        repair.read_marks_set_back = found.read_marks.len() as u64;
-        repair.lost = found.seqs;
-    }
+/// Opens the store, mends the rows that refer to lost entries, and reports the losses.
+fn mend_rows(path: &Path, acked: &AckedState, repair: &mut RepairReport) -> Result<(), OpenError> {
+    let store = open_without_reserve(path)?;
+    let engine = |error: tidings_engine::store::StoreError| OpenError::Engine(error.to_string());
+    let losses = losses::find(&store, acked).map_err(engine)?;
+    losses::mend_rows(&store, &losses).map_err(engine)?;
+    repair.messages_lost = losses.seqs.iter().map(LostSeqs::count).sum();
+    repair.retries_forgotten = losses.dedupe_keys.len() as u64;
+    repair.read_marks_set_back = losses.read_marks.len() as u64;
+    repair.lost = losses.seqs;
     Ok(())
 }

@@ -1,10 +1,10 @@
-//! Mends what names a space's tables, and goes on without those that are damaged: what can be read of one is written
-//! anew under its number.
+//! Repairing a space: the files that name its tables are mended, and a damaged table is written anew under its number with
+//! the rows of it that can be read.
 
 use crate::{
+    damage::FileFault,
     folder::{Folder, sync_folder, write_durably},
     kv::{BATCH_KEY, Space},
-    problem::Problem,
     tables::{self, Section, Table, file_name},
 };
 use lsm_tree::{Cache, Checksum, InternalValue};
@@ -17,11 +17,14 @@ use std::{
 };
 use xxhash_rust::xxh3::xxh3_128;
 
-/// What was done to which file.
+/// Files, each with what was done.
 type Done = Vec<(String, String)>;
 
-/// Mends one space, as far as it can be.
-pub(crate) fn mend_space(folder: &Folder, space: u64) -> io::Result<Done> {
+/// Repairs one space; answers what was done with which file.
+///
+/// # Errors
+/// No version of the space is left (only a backup helps), or a file could not be read or written.
+pub(crate) fn repair_space(folder: &Folder, space: u64) -> io::Result<Done> {
     let engine = folder.engine_path();
     let path = tables::spaces_folder(&engine).join(space.to_string());
     let mut done = Done::new();
@@ -31,14 +34,14 @@ pub(crate) fn mend_space(folder: &Folder, space: u64) -> io::Result<Done> {
         write_current(&path, version, &bytes)?;
         done.push((file_name(&path.join("current")), format!("written anew: it names v{version}")));
     }
-    let problem = |problem: Problem| io::Error::other(problem.to_string());
+    let fault = |fault: FileFault| io::Error::other(fault.to_string());
     let mut replaced = BTreeMap::new();
-    for table in tables::version_tables(&engine, space).map_err(problem)? {
+    for table in tables::version_tables(&engine, space).map_err(fault)? {
         let Err(damage) = tables::verify(&table) else { continue };
         let salvaged = salvage(folder, &table)?;
         let what = match &salvaged {
-            Some(salvaged) => format!("{}: {} rows of it could be read and were kept", damage.what, salvaged.rows),
-            None => format!("{}: no row of it could be read; gone on without", damage.what),
+            Some(salvaged) => format!("{}: {} rows could be read and were kept", damage.what, salvaged.rows),
+            None => format!("{}: no row could be read; the store goes on without the table", damage.what),
         };
         done.push((damage.file, what));
         replaced.insert(table.number, salvaged.map(|salvaged| salvaged.checksum));
@@ -54,7 +57,7 @@ fn write_current(space: &Path, version: u64, bytes: &[u8]) -> io::Result<()> {
     write_durably(&space.join("current"), &current)
 }
 
-/// The newest version that is an archive: the engine removes those before it.
+/// The newest version whose file is a whole archive. The engine removes older versions, so this is the current one.
 fn newest_version(engine: &Path, space: &Path) -> io::Result<u64> {
     let mut versions = Vec::new();
     for entry in fs::read_dir(space)? {
@@ -72,21 +75,21 @@ fn newest_version(engine: &Path, space: &Path) -> io::Result<u64> {
     })
 }
 
-struct Salvaged {
+struct SalvagedTable {
     rows: usize,
     checksum: u128,
 }
 
-/// Sets a damaged table aside, and writes what can be read of it in its place. Read from both ends: what lies between
-/// the first and the last block that cannot be read is lost.
-fn salvage(folder: &Folder, table: &Table) -> io::Result<Option<Salvaged>> {
+/// Sets a damaged table aside, and writes the rows that can be read to a new one in its place. The table is read from both
+/// ends: the rows between the first and the last unreadable block are lost. `None`: no row could be read.
+fn salvage(folder: &Folder, table: &Table) -> io::Result<Option<SalvagedTable>> {
     if !table.path.exists() {
         return Ok(None);
     }
     let aside = folder.set_aside(&table.path)?;
     let cache = Arc::new(Cache::with_capacity_bytes(0));
     let checksum = Checksum::from_raw(table.checksum);
-    // Numbers as they stand in the file: the version tells what is added to them.
+    // Seqnos are copied as they stand in the file: the version has the base that is added to them.
     let read = std::panic::catch_unwind(|| {
         let opened =
             lsm_tree::Table::recover(folder.path.join(&aside), checksum, 0, 0, cache, None, false, false).ok()?;
@@ -98,8 +101,8 @@ fn salvage(folder: &Folder, table: &Table) -> io::Result<Option<Salvaged>> {
         Some((rows, compression))
     });
     let Ok(Some((rows, compression))) = read else { return Ok(None) };
-    // Whole, and not what the version names: the file of another space.
-    if !rows.iter().all(|row| is_of(table.space, &row.key.user_key)) {
+    // A whole table with another checksum than the version names may be a table of another space.
+    if !rows.iter().all(|row| may_belong_to(table.space, &row.key.user_key)) {
         return Ok(None);
     }
     let count = rows.len();
@@ -108,14 +111,14 @@ fn salvage(folder: &Folder, table: &Table) -> io::Result<Option<Salvaged>> {
     let mut writer = writer.use_data_block_compression(compression);
     rows.into_iter().try_for_each(|row| writer.write(row)).map_err(failed)?;
     match writer.finish().map_err(failed)? {
-        Some((_, checksum)) => Ok(Some(Salvaged { rows: count, checksum: checksum.into_u128() })),
+        Some((_, checksum)) => Ok(Some(SalvagedTable { rows: count, checksum: checksum.into_u128() })),
         None => Ok(None),
     }
 }
 
-/// Whether a row with this key may be in the space of this number. Spaces are made in the order of their numbers, after
-/// the engine's own.
-fn is_of(space: u64, key: &[u8]) -> bool {
+/// Whether a key may be in the space with this id. The engine's internal space has id 0; ours follow in the order of
+/// [`Space::ALL`].
+fn may_belong_to(space: u64, key: &[u8]) -> bool {
     let space = Space::ALL.into_iter().find(|known| *known as u64 + 1 == space);
     key == BATCH_KEY
         || match space {
@@ -127,7 +130,8 @@ fn is_of(space: u64, key: &[u8]) -> bool {
         }
 }
 
-/// Writes the next version: with other checksums for tables that were written anew, and without those that are gone.
+/// Writes the next version of a space: with the new checksums of salvaged tables (`Some`), and without tables that are
+/// gone (`None`).
 fn write_version(space: &Path, replaced: &BTreeMap<u64, Option<u128>>) -> io::Result<()> {
     let damaged = || io::Error::other(format!("{}: its version cannot be read", file_name(space)));
     let (version, _) = tables::read_current(space).map_err(|_| damaged())?;
@@ -138,7 +142,7 @@ fn write_version(space: &Path, replaced: &BTreeMap<u64, Option<u128>>) -> io::Re
     for Section { name, .. } in &sections {
         let mut bytes = tables::section(&mut file, &sections, name)?.ok_or_else(damaged)?;
         if name == b"tables" {
-            bytes = without(&bytes, replaced).ok_or_else(damaged)?;
+            bytes = replace_tables(&bytes, replaced).ok_or_else(damaged)?;
         }
         archive.add(name, &bytes);
     }
@@ -150,9 +154,9 @@ fn write_version(space: &Path, replaced: &BTreeMap<u64, Option<u128>>) -> io::Re
     sync_folder(space)
 }
 
-/// The list of tables with these replaced or left out. A run that is empty then is left out too.
-fn without(list: &[u8], replaced: &BTreeMap<u64, Option<u128>>) -> Option<Vec<u8>> {
-    let mut list = tables::Bytes(list);
+/// The list of tables with these replaced or left out. A run that is empty then is left out as well.
+fn replace_tables(list: &[u8], replaced: &BTreeMap<u64, Option<u128>>) -> Option<Vec<u8>> {
+    let mut list = tables::ByteReader(list);
     let levels = list.number(1)? as u8;
     let mut written = vec![levels];
     for _ in 0..levels {
@@ -179,7 +183,7 @@ fn without(list: &[u8], replaced: &BTreeMap<u64, Option<u128>>) -> Option<Vec<u8
     Some(written)
 }
 
-/// An archive that is being made; its form stands in [`tables`].
+/// Builds an archive; [`tables`] has its format.
 #[derive(Default)]
 struct Archive {
     bytes: Vec<u8>,

@@ -1,13 +1,13 @@
-//! After a write that failed: the engine takes no more, is ended, and started afresh. What was refused is cut from its
-//! journals between the two, so that a refusal stays one.
+//! The restart of the engine after a failed write. The engine takes no more writes then, so it is closed and opened again.
+//! In between, the refused batch is cut from the journals, so that what was refused never shows up.
 
 use crate::{
     embedded::{EmbeddedStore, OpenError, Writer, store_error},
     fjall_kv::FjallKv,
     inspect::inspect,
     journal,
+    journal_tracker::JournalTracker,
     reads::read_counters,
-    tracker::JournalTracker,
 };
 use parking_lot::RwLockReadGuard;
 use std::{
@@ -16,39 +16,40 @@ use std::{
 };
 use tidings_engine::store::*;
 
-/// How long a fresh start of the engine waits for short reads that are under way: who comes meanwhile waits too.
-const READERS_GONE_WITHIN: Duration = Duration::from_secs(1);
+/// How long a restart waits for short reads that are under way. Reads that begin meanwhile wait for the restart.
+const READ_DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl EmbeddedStore {
-    /// The engine for what takes long, and what keeps a fresh start of it away meanwhile. Who asks holds no
-    /// engine yet: it waits while one is started.
-    pub(crate) fn kv_for_long(&self) -> StoreResult<(Arc<FjallKv>, RwLockReadGuard<'_, ()>)> {
-        let turn = self.long_reads.read();
-        Ok((self.kv()?, turn))
+    /// The engine for a long read, such as a backup, with a guard that puts restarts off while the read lasts. The caller
+    /// must not hold the engine already: the guard may wait for a restart, which waits for the caller's engine.
+    pub(crate) fn kv_for_long_read(&self) -> StoreResult<(Arc<FjallKv>, RwLockReadGuard<'_, ()>)> {
+        let guard = self.long_reads.read();
+        Ok((self.kv()?, guard))
     }
 
-    /// Starts the engine afresh after it gave up on a failed write. What it was to write then is cut from its
-    /// journals, whole or torn: who asked for it was told that it failed, and nobody was told that it is there.
-    fn restart_engine(&self, writer: &mut Writer, refused_from: u64) -> StoreResult<()> {
-        if writer.has_stopped {
-            self.health.verify_after_stop().map_err(|error| StoreError::Unavailable(error.to_string()))?;
+    /// Restarts the engine after a failed write. The refused batch is cut from the journals, whole or torn: its caller was
+    /// told that the write failed, and no caller that it succeeded.
+    fn restart_engine(&self, writer: &mut Writer, refused_from_seqno: u64) -> StoreResult<()> {
+        if writer.has_engine_stopped {
+            self.scrubber.verify_after_stop().map_err(|error| StoreError::Unavailable(error.to_string()))?;
         }
-        // Started again, it would stop again: at the latest when it merges the damaged table.
-        if let Some(trouble) = self.health.trouble() {
-            return Err(StoreError::Damaged(trouble));
+        // With a damaged table the restarted engine would stop again, at the latest when it merges that table.
+        if let Some(damage) = self.scrubber.damage_text() {
+            return Err(StoreError::Damaged(damage));
         }
-        let Some(_turn) = self.long_reads.try_write() else {
+        let Some(_guard) = self.long_reads.try_write() else {
             let why = "the engine is restarted when the backup that reads from it is done";
             return Err(StoreError::Unavailable(why.into()));
         };
         let mut kv = self.kv.write();
         if let Some(old) = kv.take() {
-            // The engine locks its folder: the old one must be gone, readers that hold it included.
-            match sole_owner(old) {
+            // The engine locks its folder: the old one must be closed, and so every reader must have dropped it.
+            match wait_for_sole_owner(old) {
                 Ok(engine) => drop(engine),
                 Err(shared) => {
                     *kv = Some(shared);
-                    return Err(StoreError::Unavailable("reads hold the engine; it will be restarted".into()));
+                    let why = "the engine will be restarted when the reads that use it are done";
+                    return Err(StoreError::Unavailable(why.into()));
                 }
             }
         }
@@ -57,9 +58,9 @@ impl EmbeddedStore {
             OpenError::Damaged(damage) => StoreError::Damaged(damage.to_string()),
             other => StoreError::Unavailable(other.to_string()),
         };
-        journal::cut_refused(&self.folder, refused_from).map_err(damaged)?;
+        journal::cut_refused(&self.folder, refused_from_seqno).map_err(damaged)?;
         let found = inspect(&self.folder).map_err(unavailable)?;
-        found.refuse().map_err(damaged)?;
+        found.refuse_faults().map_err(damaged)?;
         let fresh = FjallKv::open(&self.folder.engine_path(), self.options.sizes()).map_err(store_error)?;
         writer.tracker =
             JournalTracker::begin(&self.folder, &found, fresh.space_ids(), fresh.last_batch()).map_err(unavailable)?;
@@ -67,30 +68,31 @@ impl EmbeddedStore {
         self.heads.clear();
         self.position.store(writer.counters.position, Ordering::Release);
         let fresh = Arc::new(fresh);
-        self.health.watch(&fresh);
+        self.scrubber.watch(&fresh);
         *kv = Some(fresh);
-        tracing::warn!("the engine was started afresh after a failed write");
+        tracing::warn!("the storage engine was restarted after a failed write");
         Ok(())
     }
 
-    pub(crate) fn start_afresh_if_refused(&self, writer: &mut Writer) -> StoreResult<()> {
-        if let Some(refused_from) = writer.refused_from {
-            self.restart_engine(writer, refused_from)?;
-            writer.refused_from = None;
+    /// Restarts the engine if it has refused a write since its last start.
+    pub(crate) fn restart_if_refused(&self, writer: &mut Writer) -> StoreResult<()> {
+        if let Some(refused_from_seqno) = writer.refused_from_seqno {
+            self.restart_engine(writer, refused_from_seqno)?;
+            writer.refused_from_seqno = None;
         }
         Ok(())
     }
 
-    /// As after a write that failed.
+    /// Puts the store into the state that a failed write leaves.
     #[cfg(test)]
-    pub(crate) fn refuse_writes_until_restarted(&self) {
-        self.writer.lock().refused_from = Some(u64::MAX);
+    pub(crate) fn simulate_refused_write(&self) {
+        self.writer.lock().refused_from_seqno = Some(u64::MAX);
     }
 }
 
-/// Waits until nobody else holds the engine, for a while.
-fn sole_owner(mut engine: Arc<FjallKv>) -> Result<FjallKv, Arc<FjallKv>> {
-    let deadline = Instant::now() + READERS_GONE_WITHIN;
+/// Waits up to [`READ_DRAIN_TIMEOUT`] until all other holders have dropped the engine.
+fn wait_for_sole_owner(mut engine: Arc<FjallKv>) -> Result<FjallKv, Arc<FjallKv>> {
+    let deadline = Instant::now() + READ_DRAIN_TIMEOUT;
     loop {
         engine = match Arc::try_unwrap(engine) {
             Ok(engine) => return Ok(engine),

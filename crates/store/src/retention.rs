@@ -1,5 +1,5 @@
-//! Retention: old entries go, by age or by how much all timelines take. A conversation keeps at least
-//! its newest entry, from which its head is read.
+//! Retention: removes old entries, by age or by the size of all timelines together. A conversation keeps at least its
+//! newest entry, from which its head is read.
 
 use crate::{
     commit::{DAY_MS, day_of},
@@ -9,7 +9,7 @@ use crate::{
 };
 use tidings_engine::{model::*, store::*};
 
-/// Entries removed in one batch: commits wait no longer than this takes.
+/// Entries removed in one batch: commits wait while such a batch is written.
 const REMOVED_PER_BATCH: usize = 1_000;
 
 impl EmbeddedStore {
@@ -17,10 +17,11 @@ impl EmbeddedStore {
         Ok(self.days()?.iter().map(|(_, bytes)| bytes).sum())
     }
 
+    /// The days that have entries, each with the bytes of its entries.
     fn days(&self) -> StoreResult<Vec<(u64, u64)>> {
         let mut days = Vec::new();
         self.kv()?
-            .scan(Space::Meta, &key(b'b', &[0]), &key(b'b', &[u64::MAX]), Order::Up, &mut |key, row| {
+            .scan(Space::Meta, &key(b'b', &[0]), &key(b'b', &[u64::MAX]), Order::Ascending, &mut |key, row| {
                 days.extend(number_at(key, 1).zip(number_at(row, 0)));
                 true
             })
@@ -28,17 +29,17 @@ impl EmbeddedStore {
         Ok(days)
     }
 
-    /// Entries before this time go. Whole days, so that a day's bytes are gone with it.
+    /// Entries before this time are removed. Always the start of a day, so that a day's byte count is removed as a whole.
     fn cutoff(&self, retention: Retention, now_ms: u64) -> StoreResult<u64> {
         let days = self.days()?;
-        // Without one nothing was said since the last removal.
+        // Without a day there is no entry that could be removed.
         let Some(&(newest, _)) = days.last() else { return Ok(0) };
         let mut day = retention.kept_from(now_ms, (newest + 1) * DAY_MS).map_or(0, day_of);
         if let Some(bytes_max) = retention.bytes_max {
             let mut bytes: u64 = days.iter().map(|(_, bytes)| bytes).sum();
             for (of, taken) in days {
-                // Today is never removed, however large, nor the newest day: what was just said must be readable,
-                // also by a clock that is ahead.
+                // Today is never removed, however large, and neither is the newest day, if the clock runs ahead of it:
+                // the latest messages must stay readable.
                 if bytes <= bytes_max || of >= newest.min(day_of(now_ms)) {
                     break;
                 }
@@ -56,7 +57,7 @@ impl EmbeddedStore {
         }
         let mut conversations = Vec::new();
         self.kv()?
-            .scan(Space::Meta, &key(b'C', &[0]), &key(b'C', &[u64::MAX]), Order::Up, &mut |key, _| {
+            .scan(Space::Meta, &key(b'C', &[0]), &key(b'C', &[u64::MAX]), Order::Ascending, &mut |key, _| {
                 conversations.extend(number_at(key, 1).map(ConversationNo));
                 true
             })
@@ -64,9 +65,9 @@ impl EmbeddedStore {
         let mut removed = 0;
         for conversation in conversations {
             loop {
-                let some = self.remove_some(conversation, cutoff)?;
-                removed += some as u64;
-                if some < REMOVED_PER_BATCH {
+                let count = self.remove_batch(conversation, cutoff)?;
+                removed += count as u64;
+                if count < REMOVED_PER_BATCH {
                     break;
                 }
             }
@@ -75,11 +76,12 @@ impl EmbeddedStore {
         for (day, _) in self.days()?.into_iter().filter(|(day, _)| *day < day_of(cutoff)) {
             batch.remove(Space::Meta, key(b'b', &[day]));
         }
-        self.write_aside(batch, None)?;
+        self.write_cleanup(batch, None)?;
         Ok(removed)
     }
 
-    fn remove_some(&self, conversation: ConversationNo, cutoff: u64) -> StoreResult<usize> {
+    /// Removes at most one batch of a conversation's entries before `cutoff`; answers how many.
+    fn remove_batch(&self, conversation: ConversationNo, cutoff: u64) -> StoreResult<usize> {
         let head = self.head(conversation)?;
         if head.first_seq >= head.last_seq {
             return Ok(0);
@@ -98,7 +100,7 @@ impl EmbeddedStore {
             }
         }
         batch.put(Space::Meta, key(b'f', &[conversation.0]), (last.seq + 1).to_be_bytes().to_vec());
-        self.write_aside(batch, Some(conversation))?;
+        self.write_cleanup(batch, Some(conversation))?;
         Ok(old.len())
     }
 }

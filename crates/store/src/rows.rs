@@ -1,5 +1,5 @@
-//! Which keys hold what. Numbers stand big-endian, so that keys sort as numbers do; a row starts with
-//! the version of its form, so that a later form can be told apart.
+//! The keys of rows, and the encoding of both. Numbers in keys are big-endian, so that keys sort as numbers do. An encoded
+//! row starts with a version byte, so that a later encoding can be told apart.
 //!
 //! | space | key | row |
 //! | --- | --- | --- |
@@ -8,29 +8,28 @@
 //! | meta | `u` id / `U` no | a user's number / the user |
 //! | meta | `c` id / `C` no | a conversation's number / the conversation |
 //! | meta | `m` conversation, user | membership, read mark, mute |
-//! | meta | `r` user, kind, conversation | that the user is in it |
+//! | meta | `r` user, kind, conversation | nothing: the index of a user's conversations |
 //! | meta | `s` user | when the user's last session ended |
-//! | meta | `v` user | before when the user's tokens are revoked |
+//! | meta | `v` user | the time of revocation: tokens issued before it are refused |
 //! | meta | `f` conversation | the oldest sequence that retention left |
-//! | meta | `o` position / `O` | entries awaiting push / how far push has got, first row left |
-//! | meta | `d` id | a notification given up |
+//! | meta | `o` position / `O` | entries that await offline push / how far its consumer has come, first row left |
+//! | meta | `d` id | a dead notification |
 //! | meta | `b` day | bytes of entries of that UTC day |
 //! | timeline | conversation, seq | the entry, or the head of one with a large body |
 //! | bodies | conversation, seq, part | a part of a large body |
 //! | dedupe | sender, client message id | conversation, seq, at, position |
 //! | push | a byte for the kind of row, its key | the row; see `push` |
-//! | popups | a byte for the kind of row, its key | the engine's bytes |
+//! | popups | a byte for the kind of row, its key | bytes that `popups` encodes |
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tidings_engine::{model::*, store::*};
 
-/// Values longer than this are split: a damaged page inside a long value at the journal's end can
-/// keep fjall from opening.
+/// Longer values are split: a damaged page inside a long value at the journal's end can keep fjall from opening.
 pub(crate) const VALUE_BYTES_MAX: usize = 3 * 1024;
-/// The version of every row's form.
-const FORM: u8 = 1;
+/// The version byte of every encoded row.
+const ROW_VERSION: u8 = 1;
 
-/// A key of a kind byte and numbers.
+/// A key: a byte for the kind of row, then numbers.
 pub(crate) fn key(kind: u8, numbers: &[u64]) -> Vec<u8> {
     let mut key = Vec::with_capacity(1 + numbers.len() * 8);
     key.push(kind);
@@ -45,8 +44,8 @@ pub(crate) fn id_key(kind: u8, id: &str) -> Vec<u8> {
     key
 }
 
-/// A key that names a user, a kind of conversation and a conversation.
-pub(crate) fn place_key(user: UserNo, kind: ConversationKind, conversation: ConversationNo) -> Vec<u8> {
+/// The key of an entry in the index of a user's conversations.
+pub(crate) fn user_conversation_key(user: UserNo, kind: ConversationKind, conversation: ConversationNo) -> Vec<u8> {
     let mut key = key(b'r', &[user.0]);
     key.push(kind_byte(kind));
     key.extend_from_slice(&conversation.0.to_be_bytes());
@@ -89,7 +88,7 @@ pub(crate) fn dedupe_key(sender: UserNo, client_msg_id: &str) -> Vec<u8> {
     key
 }
 
-/// The big-endian number at a place in a key or row.
+/// The big-endian number at an offset in a key or row.
 pub(crate) fn number_at(bytes: &[u8], at: usize) -> Option<u64> {
     bytes.get(at..at + 8)?.try_into().ok().map(u64::from_be_bytes)
 }
@@ -108,16 +107,18 @@ pub(crate) fn damaged(what: impl std::fmt::Display) -> StoreError {
     StoreError::Damaged(what.to_string())
 }
 
-/// A row in postcard's form behind the version byte.
+/// Encodes a row: the version byte, then postcard.
 pub(crate) fn encode<T: Serialize>(row: &T) -> Vec<u8> {
     // Writing to memory cannot fail for these types.
-    postcard::to_extend(row, vec![FORM]).unwrap_or_default()
+    postcard::to_extend(row, vec![ROW_VERSION]).unwrap_or_default()
 }
 
 pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> StoreResult<T> {
     match bytes.split_first() {
-        Some((&FORM, row)) => postcard::from_bytes(row).map_err(|e| damaged(format_args!("a row: {e}"))),
-        Some((form, _)) => Err(damaged(format_args!("a row of form {form}, written by a newer version?"))),
+        Some((&ROW_VERSION, row)) => postcard::from_bytes(row).map_err(|e| damaged(format_args!("a row: {e}"))),
+        Some((version, _)) => {
+            Err(damaged(format_args!("a row has encoding version {version}; was it written by a newer program?")))
+        }
         None => Err(damaged("an empty row")),
     }
 }
@@ -179,7 +180,7 @@ pub(crate) struct MembershipRow {
     joined_at: u64,
     joined_seq: u64,
     read_seq: u64,
-    /// 0: not muted; `u64::MAX`: for good; otherwise until then.
+    /// In milliseconds since 1970 UTC. 0: not muted; `u64::MAX`: muted for good.
     muted_until: u64,
 }
 
@@ -230,7 +231,7 @@ impl DeadRow {
     }
 }
 
-/// An entry's row. `body` is what fits; `parts` rows in the bodies space hold the rest.
+/// An entry's row. A body that does not fit is empty here and split into `parts` rows in the bodies space.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct EntryRow<'a> {
     pub position: u64,
@@ -249,8 +250,8 @@ pub(crate) struct EntryRow<'a> {
 const SILENT: u8 = 1;
 const SKIP_PUSH: u8 = 2;
 
-/// An entry's row with all that belongs to it.
-fn whole_row(entry: &NewEntry, at: u64, position: Position) -> EntryRow<'_> {
+/// An entry's row with its whole body.
+fn unsplit_row(entry: &NewEntry, at: u64, position: Position) -> EntryRow<'_> {
     EntryRow {
         position,
         at,
@@ -265,25 +266,27 @@ fn whole_row(entry: &NewEntry, at: u64, position: Position) -> EntryRow<'_> {
     }
 }
 
-/// An entry in one row, however long, for a store that keeps its place and time elsewhere.
+/// Encodes an entry as one row of any length, for a store that has its position and time in columns of their own.
 pub(crate) fn encode_content(entry: &NewEntry) -> Vec<u8> {
-    encode_small(&whole_row(entry, 0, 0), entry.body.len())
+    encode_unsplit(&unsplit_row(entry, 0, 0), entry.body.len())
 }
 
-/// Reads what [`encode_content`] wrote.
+/// Decodes a row of [`encode_content`].
 pub(crate) fn decode_content(seq: u64, position: Position, at: u64, bytes: &[u8]) -> StoreResult<StoredEntry> {
-    let entry = decode_entry(seq, bytes, |_| Err(damaged(format_args!("entry {seq}: it has no parts elsewhere"))))?;
+    let entry = decode_entry(seq, bytes, |_| {
+        Err(damaged(format_args!("entry {seq}: its body is split, though this store splits none")))
+    })?;
     Ok(StoredEntry { position, at, ..entry })
 }
 
-/// Splits an entry into its row and the parts of its body that go elsewhere.
+/// Encodes an entry as its row and, if the body does not fit, the parts of the body.
 pub(crate) fn encode_entry(entry: &NewEntry, at: u64, position: Position) -> (Vec<u8>, Vec<Vec<u8>>) {
     let body = entry.body.as_bytes();
-    let mut row = whole_row(entry, at, position);
-    // Mentions count too: a hundred of them are 6 KiB, and go with the body's parts then.
+    let mut row = unsplit_row(entry, at, position);
+    // Mentions count too: a hundred of them take 6 KiB, and are then split together with the body.
     let fits = body.len() + row.mentions.iter().map(|m| m.len() + 2).sum::<usize>() + 512 <= VALUE_BYTES_MAX;
     if fits {
-        return (encode_small(&row, body.len()), Vec::new());
+        return (encode_unsplit(&row, body.len()), Vec::new());
     }
     let mentions = serde_json::to_vec(&row.mentions).unwrap_or_default();
     let mut rest = (mentions.len() as u32).to_be_bytes().to_vec();
@@ -296,27 +299,31 @@ pub(crate) fn encode_entry(entry: &NewEntry, at: u64, position: Position) -> (Ve
     (encode(&row), parts)
 }
 
-fn encode_small(row: &EntryRow<'_>, body: usize) -> Vec<u8> {
+fn encode_unsplit(row: &EntryRow<'_>, body: usize) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(body + 128);
-    bytes.push(FORM);
+    bytes.push(ROW_VERSION);
     postcard::to_extend(row, bytes).unwrap_or_default()
 }
 
-/// Reads an entry's row back; `parts` fetches what was split off.
+/// Decodes an entry's row; `parts` fetches a split body by the number of its parts.
 pub(crate) fn decode_entry(
     seq: u64,
     bytes: &[u8],
     parts: impl FnOnce(u16) -> StoreResult<Vec<u8>>,
 ) -> StoreResult<StoredEntry> {
     let row: EntryRow<'_> = match bytes.split_first() {
-        Some((&FORM, row)) => postcard::from_bytes(row).map_err(|e| damaged(format_args!("entry {seq}: {e}")))?,
-        _ => return Err(damaged(format_args!("entry {seq}: a row of another form"))),
+        Some((&ROW_VERSION, row)) => {
+            postcard::from_bytes(row).map_err(|e| damaged(format_args!("entry {seq}: {e}")))?
+        }
+        _ => return Err(damaged(format_args!("entry {seq}: its row has another encoding version"))),
     };
     let (mentions, body) = match row.parts {
         0 => (row.mentions.iter().map(|m| (*m).to_owned()).collect(), row.body.to_vec()),
-        count => split_rest(&parts(count)?).ok_or_else(|| damaged(format_args!("entry {seq}: its parts")))?,
+        count => {
+            split_rest(&parts(count)?).ok_or_else(|| damaged(format_args!("entry {seq}: the parts of its body")))?
+        }
     };
-    let body = String::from_utf8(body).map_err(|_| damaged(format_args!("entry {seq}: its body")))?;
+    let body = String::from_utf8(body).map_err(|_| damaged(format_args!("entry {seq}: its body is not UTF-8")))?;
     let content = NewEntry {
         kind: match row.kind {
             1 => EntryKind::Message,
@@ -324,7 +331,7 @@ pub(crate) fn decode_entry(
             3 => EntryKind::Recall,
             4 => EntryKind::MemberChange,
             5 => EntryKind::ConversationChange,
-            other => return Err(damaged(format_args!("entry {seq}: kind {other}"))),
+            other => return Err(damaged(format_args!("entry {seq}: its kind is {other}"))),
         },
         sender: row.sender.map(|(no, id)| Sender { no: UserNo(no), id: id.to_owned() }),
         client_msg_id: row.client_msg_id.map(str::to_owned),
@@ -343,7 +350,7 @@ fn split_rest(rest: &[u8]) -> Option<(Vec<String>, Vec<u8>)> {
     Some((mentions, rest.get(4 + length..)?.to_vec()))
 }
 
-/// How many parts an entry's body was split into.
+/// Into how many parts an entry's body is split.
 pub(crate) fn parts_of(entry: &NewEntry) -> u16 {
     encode_entry(entry, 0, 0).1.len() as u16
 }

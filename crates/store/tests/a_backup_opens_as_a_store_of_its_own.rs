@@ -1,4 +1,4 @@
-//! A copy made while commits go on is a whole store: a prefix of the original, under a name of its own.
+//! A backup made while commits go on is a whole store: a prefix of the original, with an epoch of its own.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -11,7 +11,7 @@ use support::*;
 use tidings_engine::store::*;
 
 #[test]
-fn a_backup_during_commits_is_a_prefix() {
+fn a_backup_during_commits_is_a_prefix_of_the_store() {
     let folder = scratch();
     let target = folder.path().join("backups").join("monday");
     let store = open(&folder.path().join("served"));
@@ -39,7 +39,7 @@ fn a_backup_during_commits_is_a_prefix() {
     assert!(copied.rows > said_before && copied.bytes > copied.rows);
 
     let copy = open(&target);
-    let (all, some) = (said(&store, room), said(&copy, room));
+    let (all, some) = (stored_ids(&store, room), stored_ids(&copy, room));
     assert!(some.len() as u64 >= said_before && some.len().is_multiple_of(5), "whole batches: {}", some.len());
     assert_eq!(some[..], all[..some.len()]);
     assert_ne!(copy.epoch(), store.epoch());
@@ -48,14 +48,14 @@ fn a_backup_during_commits_is_a_prefix() {
     let report = copy.check().unwrap();
     assert!(report.is_sound(), "{report}");
 
-    // A retry of what the copy holds is known to it, and it goes on by itself.
+    // The copy answers a retry with the first result, and accepts new messages.
     let retried = copy.commit(&[append(room, &some[3]), append(room, "new")], NOON).unwrap();
     assert!(matches!(retried[0], Outcome::Appended(Appended { seq: 4, duplicate: true, .. })));
     assert!(matches!(retried[1], Outcome::Appended(a) if a.seq == some.len() as u64 + 1));
 }
 
 #[test]
-fn a_backup_never_overwrites() {
+fn a_backup_into_an_existing_folder_is_refused() {
     let folder = scratch();
     let store = open(&folder.path().join("served"));
     let refused = store.backup(folder.path()).unwrap_err();

@@ -1,4 +1,4 @@
-//! What a batch costs PostgreSQL does not depend on its size.
+//! The number of statements that a batch takes does not depend on its size.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -14,7 +14,7 @@ fn statements(store: &PostgresStore, batch: &[Proposal]) -> u64 {
 }
 
 #[test]
-fn a_batch_of_entries_takes_two_and_a_mixed_one_a_few_more() {
+fn a_batch_of_entries_takes_two_statements_and_a_mixed_one_six() {
     let server = PostgresServer::shared();
     let store = open_at(&server.database());
     let room = populate(&store);

@@ -1,5 +1,5 @@
-//! A table that is damaged while the store serves: who reads it is told, the store says which file it is, and an engine
-//! that stops because of it is not started again and again.
+//! A table that is damaged while the store serves: a read of it fails, the store names the file, and an engine that stops
+//! because of it is not restarted again and again.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -16,11 +16,11 @@ use tidings_store::{EmbeddedOptions, EmbeddedStore, MEMTABLE_BYTES_MIN, OpenErro
 
 const WAIT: Duration = Duration::from_secs(120);
 const ROOM: ConversationNo = ConversationNo(1);
-/// The engine's number of the timeline.
+/// The tables of the timeline, whose space has id 2.
 const TIMELINE: &str = "store/keyspaces/2/tables";
 
 fn options_of(folder: &Path) -> EmbeddedOptions {
-    // No cache: what is read is read from the files.
+    // Without a cache every read is one of the files.
     EmbeddedOptions { memtable_bytes: MEMTABLE_BYTES_MIN, cache_bytes: 0, ..options(folder) }
 }
 
@@ -51,11 +51,11 @@ fn populated(folder: &Path) -> EmbeddedStore {
     store
 }
 
-/// Flips a bit in the first block of every table of messages that there is; answers one that the engine still has.
+/// Flips a bit in the first block of every table of messages; answers their names.
 fn flip(folder: &Path) -> Vec<String> {
     let mut flipped = Vec::new();
     for path in tables(folder) {
-        // One that is just being written, or removed, is left alone.
+        // A table that is just being written or removed is skipped.
         let Some(byte) = fs::read(&path).ok().and_then(|bytes| bytes.get(200).copied()) else { continue };
         // In place: the engine has the file open.
         let Ok(file) = fs::File::options().write(true).open(&path) else { continue };
@@ -70,17 +70,17 @@ fn names_one(text: &str, flipped: &[String]) -> bool {
 }
 
 #[test]
-fn a_read_that_meets_damage_makes_the_store_say_which_file_it_is() {
+fn a_read_that_meets_damage_makes_the_store_name_the_file() {
     let folder = scratch();
     let store = populated(folder.path());
     assert_eq!(store.trouble(), None);
     let flipped = flip(folder.path());
     wait_until("the damage is read", || match store.entries(ROOM, 0, u64::MAX, usize::MAX, End::Oldest) {
-        // What is in memory still is read from there until the engine lets go of it.
+        // Rows that are still in memory are read from there.
         Ok(_) => false,
         Err(error) => matches!(error, StoreError::Damaged(_)) || panic!("{error}"),
     });
-    wait_until("the store tells", || store.trouble().is_some());
+    wait_until("the store names the damage", || store.trouble().is_some());
     let trouble = store.trouble().unwrap();
     assert!(names_one(&trouble, &flipped), "{trouble} names none of {flipped:?}");
     assert!(trouble.contains("`tidings check`") && trouble.contains("single-server.md#restore"), "{trouble}");
@@ -90,7 +90,7 @@ fn a_read_that_meets_damage_makes_the_store_say_which_file_it_is() {
 }
 
 #[test]
-fn an_engine_that_stops_over_a_damaged_table_is_not_started_again_and_again() {
+fn an_engine_that_stops_over_a_damaged_table_is_not_restarted() {
     let folder = scratch();
     let store = populated(folder.path());
     let flipped = flip(folder.path());
@@ -105,13 +105,13 @@ fn an_engine_that_stops_over_a_damaged_table_is_not_started_again_and_again() {
         refused = send().err();
         refused.is_some()
     });
-    // The first refusal is of the engine that has stopped; from then on the damage is known.
+    // The first refusal says that the engine has stopped; from the second on the damage is known.
     for _ in 0..10 {
         let error = send().unwrap_err();
         assert!(matches!(&error, StoreError::Damaged(what) if names_one(what, &flipped)), "{refused:?}, then {error}");
     }
     assert!(store.trouble().is_some_and(|trouble| names_one(&trouble, &flipped)), "{:?}", store.trouble());
-    assert!(store.user_no("u1").unwrap().is_some(), "what is whole is read");
+    assert!(store.user_no("u1").unwrap().is_some(), "undamaged rows are still read");
     drop(store);
     assert!(matches!(EmbeddedStore::open(options_of(folder.path())), Err(OpenError::Damaged(_))));
 }

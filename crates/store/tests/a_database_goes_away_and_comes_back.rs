@@ -1,5 +1,5 @@
-//! PostgreSQL is killed, stopped, stuck or interrupted: nothing that was acknowledged is lost, callers learn in time
-//! that it is away, and the store heals by itself.
+//! PostgreSQL is killed, stopped, stuck or interrupted: no acknowledged message is lost, callers get an error in time, and
+//! the store recovers by itself.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -13,21 +13,21 @@ use support::{postgres::*, *};
 use tidings_engine::{model::*, store::*};
 use tidings_store::{PostgresOptions, PostgresStore};
 
-/// Long for what is told at once, and short of all that would be waited for.
+/// Longer than an immediate answer takes, and shorter than any time-out.
 const AT_ONCE: Duration = Duration::from_secs(60);
 
-/// Until it works again, for a while.
+/// Repeats until an attempt succeeds, for a while.
 fn eventually<T>(mut attempt: impl FnMut() -> StoreResult<T>) -> T {
     let deadline = Instant::now() + Duration::from_secs(120);
     loop {
         match attempt() {
             Ok(done) => return done,
-            Err(error) => assert!(Instant::now() < deadline, "it did not heal: {error}"),
+            Err(error) => assert!(Instant::now() < deadline, "the store did not recover: {error}"),
         }
     }
 }
 
-/// Sends until it is told to stop, each id until it is acknowledged; answers what the acknowledgements said.
+/// Sends until `stop` is set, each id until it is acknowledged; answers the acknowledged results.
 fn send(store: &dyn Store, rooms: &[ConversationNo], stop: &AtomicBool, sent: &AtomicU64) -> HashMap<String, Appended> {
     let mut acknowledged = HashMap::new();
     for round in 0.. {
@@ -45,7 +45,7 @@ fn send(store: &dyn Store, rooms: &[ConversationNo], stop: &AtomicBool, sent: &A
 }
 
 #[test]
-fn what_was_acknowledged_survives_a_kill_under_load() {
+fn acknowledged_messages_survive_a_kill_under_load() {
     let server = PostgresServer::start(&[]);
     let url = server.database();
     let store = open_at(&url);
@@ -63,12 +63,12 @@ fn what_was_acknowledged_survives_a_kill_under_load() {
         for _ in 0..3 {
             reach(20);
             server.kill();
-            // Its processes end when they see that the first one has.
+            // The server's processes end when they notice that their parent has.
             let deadline = Instant::now() + AT_ONCE;
             while store.head(rooms[0]).is_ok() {
-                assert!(Instant::now() < deadline, "what does not run does not answer");
+                assert!(Instant::now() < deadline, "a killed server still answers");
             }
-            server.go();
+            server.launch();
         }
         reach(20);
         stop.store(true, Ordering::Release);
@@ -78,7 +78,7 @@ fn what_was_acknowledged_survives_a_kill_under_load() {
     holds(&store, &rooms, &acknowledged);
 }
 
-/// Each is there once, where its acknowledgement said, and nothing else is.
+/// Asserts that each acknowledged message is stored once, with its acknowledged result, and no other message is.
 fn holds(store: &dyn Store, rooms: &[ConversationNo], acknowledged: &HashMap<String, Appended>) {
     let mut stored = HashMap::new();
     for room in rooms {
@@ -93,7 +93,7 @@ fn holds(store: &dyn Store, rooms: &[ConversationNo], acknowledged: &HashMap<Str
 }
 
 #[test]
-fn what_was_acknowledged_survives_the_loss_of_the_primary() {
+fn acknowledged_messages_survive_the_loss_of_the_primary() {
     let primary = PostgresServer::start(&["fsync=off"]);
     let url = primary.database();
     let database = url.rsplit('/').next().unwrap();
@@ -122,7 +122,7 @@ fn what_was_acknowledged_survives_the_loss_of_the_primary() {
 }
 
 #[test]
-fn while_it_is_stopped_callers_learn_so_at_once() {
+fn a_stopped_server_refuses_callers_at_once() {
     let server = PostgresServer::start(&["fsync=off"]);
     let url = server.database();
     let store = open_at(&url);
@@ -137,9 +137,9 @@ fn while_it_is_stopped_callers_learn_so_at_once() {
         assert_eq!(store.last_position(), newest, "the newest that was seen");
     }
     assert!(began.elapsed() < AT_ONCE, "{:?}", began.elapsed());
-    server.go();
+    server.launch();
     eventually(|| store.commit(&[append(room, "c")], NOON));
-    assert_eq!(said(&store, room), ["a", "b", "c"]);
+    assert_eq!(stored_ids(&store, room), ["a", "b", "c"]);
 }
 
 #[test]
@@ -148,14 +148,14 @@ fn a_commit_that_a_standby_may_not_have_is_not_acknowledged() {
     let url = server.database();
     let room = populate(&open_at(&url));
     say(&open_at(&url), room, ["before"], NOON);
-    // A standby that never comes: from the start on, commits wait for it.
+    // Commits wait for a standby that never connects.
     server.sql(&url, "ALTER SYSTEM SET synchronous_standby_names = 'nobody'");
     server.stop();
-    server.go();
+    server.launch();
     let store = open_at(&url);
     let interrupted = std::thread::scope(|scope| {
         let commit = scope.spawn(|| store.commit(&[append(room, "a")], NOON));
-        server.until_one_waits_for(&url, "SyncRep");
+        server.wait_for_event(&url, "SyncRep");
         server.sql(&url, "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'");
         commit.join().unwrap()
     });
@@ -168,7 +168,7 @@ fn a_commit_that_a_standby_may_not_have_is_not_acknowledged() {
 }
 
 #[test]
-fn a_lock_that_is_held_too_long_refuses_and_nothing_is_stored() {
+fn a_commit_that_waits_too_long_for_a_lock_is_refused_and_not_stored() {
     let server = PostgresServer::shared();
     let url = server.database();
     let short = PostgresOptions { lock_timeout: Duration::from_millis(100), ..options_at(&url) };
@@ -179,16 +179,16 @@ fn a_lock_that_is_held_too_long_refuses_and_nothing_is_stored() {
     let began = Instant::now();
     let refused = store.commit(&[append(room, "a")], NOON);
     assert!(matches!(refused, Err(StoreError::Unavailable(_))), "{refused:?}");
-    assert!(began.elapsed() < AT_ONCE, "it is held for ever");
+    assert!(began.elapsed() < AT_ONCE, "the commit waited for the lock without a limit");
     assert_eq!(store.head(room).unwrap().last_seq, 0);
     drop(held);
-    // Its session may still be at its end.
+    // The session that held the lock may not have ended yet.
     eventually(|| store.commit(&[append(room, "a")], NOON));
-    assert_eq!(said(&store, room), ["a"]);
+    assert_eq!(stored_ids(&store, room), ["a"]);
 }
 
 #[test]
-fn a_pool_that_is_taken_refuses_after_its_wait() {
+fn a_read_is_refused_if_all_connections_stay_busy() {
     let server = PostgresServer::shared();
     let url = server.database();
     let small = PostgresOptions { connections: 1, acquire_timeout: Duration::from_millis(50), ..options_at(&url) };
@@ -197,7 +197,7 @@ fn a_pool_that_is_taken_refuses_after_its_wait() {
     std::thread::scope(|scope| {
         let held = server.hold(&url, "LOCK TABLE tidings.heads");
         let reader = scope.spawn(|| store.head(room));
-        server.until_one_waits_for(&url, "relation");
+        server.wait_for_event(&url, "relation");
         let refused = store.head(room).unwrap_err().to_string();
         assert!(refused.contains("busy"), "{refused}");
         drop(held);
@@ -206,7 +206,7 @@ fn a_pool_that_is_taken_refuses_after_its_wait() {
 }
 
 #[test]
-fn it_may_be_asked_from_threads_of_a_runtime() {
+fn calls_from_a_runtimes_threads_do_not_panic() {
     let server = PostgresServer::shared();
     let store = open_at(&server.database());
     let room = populate(&store);
@@ -221,18 +221,18 @@ fn it_may_be_asked_from_threads_of_a_runtime() {
 }
 
 #[test]
-fn a_server_that_turned_read_only_is_left_for_one_that_is_not() {
+fn a_connection_to_a_read_only_server_is_replaced() {
     let server = PostgresServer::shared();
     let url = server.database();
     let store = open_at(&url);
     let room = populate(&store);
-    // As a primary that was made a standby answers on connections that it kept; a new connection leads elsewhere.
+    // As a primary that became a standby answers on its old connections; a new connection leads to the new primary.
     let database = url.rsplit('/').next().unwrap();
     server.sql(&url, &format!("ALTER DATABASE {database} SET default_transaction_read_only = on"));
     server.sql(&url, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()");
     let refused = loop {
         match store.commit(&[append(room, "a")], NOON).unwrap_err() {
-            // The connection that was ended.
+            // The error of the connection that was closed.
             StoreError::Unavailable(why) if !why.contains("read-only") => {}
             refused => break refused,
         }
@@ -243,5 +243,5 @@ fn a_server_that_turned_read_only_is_left_for_one_that_is_not() {
         &format!("SET transaction_read_only = off; ALTER DATABASE {database} RESET default_transaction_read_only"),
     );
     eventually(|| store.commit(&[append(room, "a")], NOON));
-    assert_eq!(said(&store, room), ["a"]);
+    assert_eq!(stored_ids(&store, room), ["a"]);
 }

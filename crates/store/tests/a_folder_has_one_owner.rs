@@ -1,4 +1,4 @@
-//! One store per folder, of a format that this version knows.
+//! A folder is opened by one process at a time, and only in a format that this version knows.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -9,7 +9,7 @@ use tidings_engine::store::Store;
 use tidings_store::{EmbeddedStore, OpenError, check, repair};
 
 #[test]
-fn a_second_owner_is_refused_until_the_first_has_gone() {
+fn a_second_owner_is_refused_until_the_first_has_closed() {
     let folder = scratch();
     let store = open(folder.path());
     let refusals = [
@@ -24,7 +24,7 @@ fn a_second_owner_is_refused_until_the_first_has_gone() {
     let room = populate(&store);
     say(&store, room, ["a"], NOON);
     drop(store);
-    assert_eq!(said(&open(folder.path()), room), ["a"]);
+    assert_eq!(stored_ids(&open(folder.path()), room), ["a"]);
 }
 
 #[test]
@@ -48,7 +48,7 @@ fn a_newer_format_is_refused() {
 }
 
 #[test]
-fn the_epoch_stays_and_differs_between_stores() {
+fn a_store_keeps_its_epoch_and_stores_differ_in_it() {
     let (one, two) = (scratch(), scratch());
     let epochs = [one.path(), one.path(), two.path()].map(|path| open(path).epoch());
     assert_eq!(epochs[0], epochs[1]);
@@ -56,39 +56,42 @@ fn the_epoch_stays_and_differs_between_stores() {
 }
 
 #[test]
-fn a_folder_of_the_format_before_is_upgraded_and_guarded_from_then_on() {
+fn a_folder_of_the_earlier_format_is_upgraded_and_then_needs_its_manifest() {
     let folder = scratch();
     let store = open(folder.path());
     let room = populate(&store);
     say(&store, room, ["a", "b"], NOON);
     drop(store);
-    // As it was before there was a manifest.
+    // As in a folder of the format before there was a manifest.
     for name in ["manifest", "acknowledged-0", "closed"] {
         fs::remove_file(folder.path().join(name)).unwrap();
     }
     fs::write(folder.path().join("format"), "1\n").unwrap();
 
     let store = open(folder.path());
-    assert_eq!(said(&store, room), ["a", "b"]);
+    assert_eq!(stored_ids(&store, room), ["a", "b"]);
     say(&store, room, ["c"], NOON);
     drop(store);
     assert_eq!(fs::read_to_string(folder.path().join("format")).unwrap(), "2\n");
-    assert_eq!(said(&open(folder.path()), room), ["a", "b", "c"]);
+    assert_eq!(stored_ids(&open(folder.path()), room), ["a", "b", "c"]);
     fs::remove_file(folder.path().join("manifest")).unwrap();
     let refused = EmbeddedStore::open(options(folder.path())).err().map(|error| error.to_string());
-    assert!(refused.as_ref().is_some_and(|why| why.contains("manifest: it is missing")), "{refused:?}");
+    assert!(refused.as_ref().is_some_and(|why| why.contains("manifest: the file is missing")), "{refused:?}");
 }
 
 #[test]
-fn a_folder_that_was_never_finished_is_made_anew() {
+fn a_folder_that_was_not_completely_created_is_created_anew() {
     let folder = scratch();
     drop(open(folder.path()));
-    // The process ended while the engine was being made: the manifest names no journal yet.
+    // The process ended while the engine was being created: the manifest names no journal yet.
     let unfinished = r#"{"journals":[],"spaces":[],"emptied":{}}"#;
     let sum = xxhash_rust::xxh3::xxh3_64(unfinished.as_bytes());
     fs::write(folder.path().join("manifest"), format!("{sum:016x}\n{unfinished}\n")).unwrap();
     let refused = EmbeddedStore::open(options(folder.path())).err().map(|error| error.to_string());
-    assert!(refused.as_ref().is_some_and(|why| why.contains("there are batches")), "one put back: {refused:?}");
+    assert!(
+        refused.as_ref().is_some_and(|why| why.contains("there are batches")),
+        "the manifest of a new store beside batches: {refused:?}"
+    );
     for name in ["closed", "acknowledged-0", "store/version"] {
         fs::remove_file(folder.path().join(name)).unwrap();
     }
@@ -97,5 +100,5 @@ fn a_folder_that_was_never_finished_is_made_anew() {
     let room = populate(&store);
     say(&store, room, ["a"], NOON);
     drop(store);
-    assert_eq!(said(&open(folder.path()), room), ["a"]);
+    assert_eq!(stored_ids(&open(folder.path()), room), ["a"]);
 }

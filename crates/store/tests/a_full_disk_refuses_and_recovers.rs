@@ -1,5 +1,4 @@
-//! No room: commits are refused, reads live on, and with room again commits go on; nothing that was
-//! acknowledged is missing.
+//! A full disk: commits are refused, reads go on, and once there is room commits go on. No acknowledged message is missing.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -21,7 +20,7 @@ fn try_to_say(store: &EmbeddedStore, room: ConversationNo, id: &str) -> StoreRes
 }
 
 #[test]
-fn below_the_reserve_commits_are_refused_and_reads_live() {
+fn below_the_reserve_commits_are_refused_and_reads_go_on() {
     let folder = scratch();
     let room = {
         let store = open(folder.path());
@@ -32,18 +31,19 @@ fn below_the_reserve_commits_are_refused_and_reads_live() {
     let store =
         EmbeddedStore::open(EmbeddedOptions { disk_reserve_bytes: u64::MAX, ..options(folder.path()) }).unwrap();
     assert!(matches!(try_to_say(&store, room, "b"), Err(StoreError::DiskFull)));
-    assert_eq!(said(&store, room), ["a"]);
+    assert_eq!(stored_ids(&store, room), ["a"]);
     assert_eq!(store.head(room).unwrap().last_seq, 1);
     drop(store);
     let store = open(folder.path());
     say(&store, room, ["b"], NOON);
-    assert_eq!(said(&store, room), ["a", "b"]);
+    assert_eq!(stored_ids(&store, room), ["a", "b"]);
 }
 
-/// A small disk of its own; `None` where none may be mounted.
+/// A small file system of its own.
 struct SmallDisk(tempfile::TempDir);
 
 impl SmallDisk {
+    /// `None` if the process may not mount a file system.
     fn mount(mib: u32) -> Option<SmallDisk> {
         let folder = tempfile::tempdir().unwrap();
         let size = format!("size={mib}m");
@@ -55,7 +55,7 @@ impl SmallDisk {
         self.0.path()
     }
 
-    /// Takes all but this much of the room.
+    /// Takes all free space but `left` bytes.
     fn fill(&self, left: u64) {
         let stat = rustix::fs::statvfs(self.path()).unwrap();
         let taken = (stat.f_bavail * stat.f_frsize).saturating_sub(left);
@@ -74,7 +74,7 @@ impl Drop for SmallDisk {
     }
 }
 
-/// Commits until one is accepted: a look at the free space holds for a moment.
+/// Commits until one is accepted: the store checks the free space only now and then.
 fn say_when_there_is_room(store: &EmbeddedStore, room: ConversationNo, id: &str) {
     let deadline = Instant::now() + Duration::from_secs(120);
     while let Err(error) = try_to_say(store, room, id) {
@@ -83,8 +83,8 @@ fn say_when_there_is_room(store: &EmbeddedStore, room: ConversationNo, id: &str)
     }
 }
 
-/// Twice: commits, fills the disk, commits until refused, makes room, and commits something else and what was refused.
-/// Answers what was acknowledged.
+/// Twice: commits, fills the disk, commits until refused, makes room, and then commits another message and the refused
+/// one. Answers the acknowledged ids.
 fn two_rounds(
     disk: &SmallDisk,
     store: &EmbeddedStore,
@@ -112,21 +112,21 @@ fn two_rounds(
         });
         let (refused, error) = refused.expect("a full disk refuses");
         assert!(is_expected(&error), "{error:?}");
-        // Reads live on, and find all that was acknowledged.
-        assert_eq!(said(store, room), acknowledged);
+        // Reads go on, and find all acknowledged messages.
+        assert_eq!(stored_ids(store, room), acknowledged);
         assert_eq!(store.head(room).unwrap().last_seq, acknowledged.len() as u64);
         disk.empty();
         acknowledged.push(format!("{round}-after"));
         say_when_there_is_room(store, room, &acknowledged[acknowledged.len() - 1]);
-        assert_eq!(said(store, room), acknowledged, "what was refused is not there by itself");
+        assert_eq!(stored_ids(store, room), acknowledged, "a refused message is not stored without a retry");
         say_when_there_is_room(store, room, &refused);
         acknowledged.push(refused);
-        assert_eq!(said(store, room), acknowledged, "a refused send and its retry give one entry");
+        assert_eq!(stored_ids(store, room), acknowledged, "a refused send and its retry give one entry");
     }
     acknowledged
 }
 
-/// Lets the reader end also when an assertion beside it fails.
+/// Ends the reader's thread also when an assertion in the main thread fails.
 struct StopOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for StopOnDrop<'_> {
@@ -147,7 +147,7 @@ fn fills_up_and_recovers(reserve: u64, left: u64, is_expected: impl Fn(&StoreErr
     let room = populate(&store);
     let stop = AtomicBool::new(false);
     let acknowledged = std::thread::scope(|scope| {
-        // A reader never meets an engine without what is stored, also while it starts afresh.
+        // A reader finds stored rows at all times, also while the engine is restarted.
         let reader = scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
                 assert!(store.conversation(room).unwrap().is_some());
@@ -162,17 +162,17 @@ fn fills_up_and_recovers(reserve: u64, left: u64, is_expected: impl Fn(&StoreErr
     assert_eq!(store.last_position(), acknowledged.len() as u64);
     drop(store);
     let store = EmbeddedStore::open(options).unwrap();
-    assert_eq!(said(&store, room), acknowledged);
+    assert_eq!(stored_ids(&store, room), acknowledged);
     let report = store.check().unwrap();
     assert!(report.is_sound(), "{report}");
 }
 
 #[test]
-fn a_reserve_refuses_before_the_engine_meets_a_full_disk() {
+fn the_reserve_refuses_commits_before_the_engine_meets_a_full_disk() {
     fills_up_and_recovers(16 << 20, 8 << 20, |error| matches!(error, StoreError::DiskFull));
 }
 
 #[test]
-fn an_engine_that_met_a_full_disk_starts_afresh() {
+fn an_engine_that_met_a_full_disk_is_restarted() {
     fills_up_and_recovers(0, 0, |error| matches!(error, StoreError::Unavailable(_)));
 }

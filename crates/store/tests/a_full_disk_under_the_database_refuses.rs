@@ -1,5 +1,5 @@
-//! The disk under PostgreSQL's tables is full: commits are refused, nothing of them is stored, and they go on when there
-//! is room. Where no disk of our own may be mounted, this says so and is skipped.
+//! The disk under PostgreSQL's tables is full: commits are refused and not stored, and they go on when there is room. If the
+//! process may not mount a file system, the test says so and is skipped.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -8,7 +8,7 @@ use std::{os::unix::fs::chown, path::Path, process::Command};
 use support::{postgres::*, *};
 use tidings_engine::store::*;
 
-/// A disk of so many MiB; `None` where none may be mounted.
+/// A small file system of its own; `None` if the process may not mount one.
 struct SmallDisk(tempfile::TempDir);
 
 impl SmallDisk {
@@ -36,14 +36,14 @@ impl Drop for SmallDisk {
 }
 
 #[test]
-fn commits_are_refused_and_go_on_when_there_is_room() {
+fn commits_are_refused_on_a_full_disk_and_go_on_when_there_is_room() {
     let Some(disk) = SmallDisk::mount(16) else {
         println!("SKIPPED: no disk may be mounted here");
         return;
     };
     let server = PostgresServer::start(&["fsync=off"]);
-    // Its journal is elsewhere: a server without room for that stops by itself.
-    let owner = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata(server.keep("owner", "")).unwrap());
+    // The server's write-ahead log is on another disk: without room for it the server would stop.
+    let owner = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata(server.write_file("owner", "")).unwrap());
     chown(disk.path(), Some(owner), None).unwrap();
     let url = server.database();
     server.sql(&url, &format!("CREATE TABLESPACE small LOCATION '{}'", disk.path().display()));
@@ -58,12 +58,16 @@ fn commits_are_refused_and_go_on_when_there_is_room() {
             Ok(_) => stored += 1,
             Err(error) => break error,
         }
-        assert!(stored < 10_000, "the disk never was full");
+        assert!(stored < 10_000, "the disk was never full");
     };
     assert!(matches!(error, StoreError::DiskFull), "{error}");
-    assert_eq!(store.head(room).unwrap().last_seq, stored * 100, "reads go on, and nothing of the batch is there");
+    assert_eq!(
+        store.head(room).unwrap().last_seq,
+        stored * 100,
+        "reads go on, and no message of the refused batch is stored"
+    );
     assert!(matches!(store.commit(&batch(stored), NOON), Err(StoreError::DiskFull)));
     disk.grow(64);
     store.commit(&batch(stored), NOON).unwrap();
-    assert_eq!(said(&store, room).len() as u64, stored * 100 + 100);
+    assert_eq!(stored_ids(&store, room).len() as u64, stored * 100 + 100);
 }

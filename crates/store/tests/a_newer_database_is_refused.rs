@@ -1,5 +1,5 @@
-//! Versions of the tables: a program that does not know all of them does not start, and one that runs goes on only
-//! as long as the newest change lets it.
+//! Versions of the tables: a program that does not know all migrations does not start, and a running program goes on only if
+//! the newest migration allows it.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -8,7 +8,7 @@ use support::{postgres::*, *};
 use tidings_engine::store::*;
 use tidings_store::{MigrationError, PostgresOpenError, PostgresStore};
 
-/// As a newer program would leave it.
+/// Leaves the tables as a newer program would.
 fn migrated(server: &PostgresServer, url: &str, needs_program: u64) {
     let note = format!("INSERT INTO tidings.migrations VALUES (99, 'of the future', {needs_program})");
     server.sql(url, &note);
@@ -17,7 +17,7 @@ fn migrated(server: &PostgresServer, url: &str, needs_program: u64) {
 }
 
 #[test]
-fn a_program_that_does_not_know_the_tables_does_not_start() {
+fn a_program_does_not_start_with_newer_tables() {
     let server = PostgresServer::shared();
     let url = server.database();
     drop(open_at(&url));
@@ -30,20 +30,20 @@ fn a_program_that_does_not_know_the_tables_does_not_start() {
 }
 
 #[test]
-fn a_program_that_runs_goes_on_if_the_change_says_that_it_may() {
+fn a_running_program_goes_on_if_the_migration_allows_it() {
     let server = PostgresServer::shared();
     let url = server.database();
     let store = open_at(&url);
     let room = populate(&store);
     migrated(&server, &url, 1);
     let sent_again = || store.commit(&[append(room, "a")], NOON).is_ok();
-    // The first may meet the connection that was closed: whether it was stored is then unknown, and it is sent again.
+    // The first attempt may use the connection that was closed: then its outcome is unknown, and it is sent again.
     assert!(sent_again() || sent_again());
-    assert_eq!(said(&store, room), ["a"]);
+    assert_eq!(stored_ids(&store, room), ["a"]);
 }
 
 #[test]
-fn a_program_that_runs_stops_if_the_change_says_that_it_must() {
+fn a_running_program_is_refused_if_the_migration_needs_a_newer_one() {
     let server = PostgresServer::shared();
     let url = server.database();
     let store = open_at(&url);
@@ -57,7 +57,7 @@ fn a_program_that_runs_stops_if_the_change_says_that_it_must() {
 }
 
 #[test]
-fn a_database_that_is_not_there_is_told_without_its_password() {
+fn errors_and_debug_output_never_show_the_password() {
     let server = PostgresServer::shared();
     let url = server.url("nowhere").replace("postgres@", "postgres:secret-word@");
     let error = PostgresStore::open(options_at(&url)).err().unwrap();

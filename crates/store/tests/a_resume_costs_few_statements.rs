@@ -1,4 +1,5 @@
-//! What a bind, a resume and a list of conversations cost PostgreSQL does not depend on how many conversations a user is in.
+//! The number of statements that a bind, a resume and a list of conversations take does not depend on the number of the
+//! user's conversations.
 #![allow(clippy::unwrap_used)]
 
 #[path = "support/chat_store.rs"]
@@ -26,7 +27,7 @@ impl Wake for Asleep {
     fn wake(&self) {}
 }
 
-/// An engine that has nothing in memory yet, as after another node's end.
+/// An engine with empty caches, as on the node that a session moves to.
 struct Node {
     engine: Arc<Engine>,
     store: Arc<PostgresStore>,
@@ -62,12 +63,12 @@ impl Drop for Node {
 
 const READER: UserNo = UserNo(2);
 
-/// Users `u1` to `u3` in so many groups, and where the cursor stood before `entries` in each, one round after another.
+/// A store of users `u1` to `u3` in so many groups, each with `entries` new entries, and the cursor before those.
 fn populated(url: &str, conversations: usize, entries: usize) -> (Arc<PostgresStore>, Cursor) {
     let store = Arc::new(PostgresStore::open(PostgresOptions { connections: 1, ..options_at(url) }).unwrap());
     populate(&*store);
     let rooms: Vec<_> = (0..conversations).map(|n| group(&*store, &format!("room-{n}"))).collect();
-    // What was said long ago makes timelines longer than what is looked for in them.
+    // Old entries make the timelines longer than the part that was missed.
     let round = |name: &str| {
         let batch: Vec<_> = rooms.iter().map(|room| append(*room, &format!("{name}-{}", room.0))).collect();
         store.commit(&batch, NOON).unwrap();
@@ -79,7 +80,7 @@ fn populated(url: &str, conversations: usize, entries: usize) -> (Arc<PostgresSt
 }
 
 #[test]
-fn a_user_of_a_thousand_conversations_costs_as_few_as_one_of_two() {
+fn a_user_of_a_thousand_conversations_costs_no_more_statements_than_one_of_two() {
     let server = PostgresServer::shared();
     for (conversations, entries) in [(2, 20), (2, 64), (100, 3), (100, 20), (1_000, 1), (1_000, 3)] {
         let (store, cursor) = populated(&server.database(), conversations, entries);

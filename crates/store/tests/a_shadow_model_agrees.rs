@@ -1,6 +1,5 @@
-//! Random proposals, with the store closed and opened now and then, against the store in plain maps:
-//! every outcome and then everything that can be read must be the same. A failing run is printed with
-//! the seed that replays it.
+//! Random proposals, with the store closed and opened now and then, on the store under test and on a shadow model in plain
+//! maps. Every outcome and every read must be the same. A failing run is printed with the seed that replays it.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -23,7 +22,7 @@ enum Step {
     Reopen,
 }
 
-/// Numbers from one below the first to one beyond the last.
+/// A number from one below the first user's to one beyond the last user's.
 fn user() -> impl Strategy<Value = UserNo> {
     (0..=USERS + 1).prop_map(UserNo)
 }
@@ -130,8 +129,8 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// No consumer is done with what was not appended yet.
-fn within(batch: Vec<Proposal>, last: Position) -> Vec<Proposal> {
+/// Limits `OutboxDone` to positions that exist: no consumer is done with an entry before it is appended.
+fn limit_to_existing(batch: Vec<Proposal>, last: Position) -> Vec<Proposal> {
     let bounded = |proposal| match proposal {
         Proposal::OutboxDone { through, dead } => Proposal::OutboxDone { through: through.min(last), dead },
         other => other,
@@ -139,12 +138,12 @@ fn within(batch: Vec<Proposal>, last: Position) -> Vec<Proposal> {
     batch.into_iter().map(bounded).collect()
 }
 
-fn sorted(mut places: Vec<UserConversation>) -> Vec<UserConversation> {
-    places.sort_by_key(|place| place.conversation);
-    places
+fn sorted(mut conversations: Vec<UserConversation>) -> Vec<UserConversation> {
+    conversations.sort_by_key(|listed| listed.conversation);
+    conversations
 }
 
-/// Everything that can be read is the same.
+/// Asserts that every read of the two stores is the same.
 fn compare(store: &dyn Store, model: &dyn Store) {
     assert_eq!(store.last_position(), model.last_position());
     assert_eq!(store.outbox_done().unwrap(), model.outbox_done().unwrap());
@@ -159,8 +158,8 @@ fn compare(store: &dyn Store, model: &dyn Store) {
         assert_eq!(store.user_no(&id).unwrap(), model.user_no(&id).unwrap());
         assert_eq!(store.user(user).unwrap(), model.user(user).unwrap());
         for direct in [true, false] {
-            let places = [store, model].map(|s| sorted(s.conversations_of(user, direct, 100).unwrap()));
-            assert_eq!(places[0], places[1]);
+            let listed = [store, model].map(|s| sorted(s.conversations_of(user, direct, 100).unwrap()));
+            assert_eq!(listed[0], listed[1]);
         }
     }
     for room in (0..=ROOMS + 1).map(ConversationNo) {
@@ -187,7 +186,7 @@ fn compare(store: &dyn Store, model: &dyn Store) {
     }
 }
 
-/// The whole log behind a position, read piece by piece.
+/// The whole commit log behind a position, read in pieces of `limit`.
 fn read_back(log: &dyn CommitLog, mut after: Position, limit: usize) -> (Position, Vec<LogRecord>) {
     let mut all = Vec::new();
     loop {
@@ -202,13 +201,13 @@ fn read_back(log: &dyn CommitLog, mut after: Position, limit: usize) -> (Positio
     }
 }
 
-/// Runs the steps on what `open` opens, and at the end compares once more.
+/// Runs the steps on the store that `open` opens, and compares it with the model after each reopening and at the end.
 fn agree(steps: Vec<Step>, model: &MemoryStore, open: impl Fn() -> Box<dyn Store>) -> Result<(), TestCaseError> {
     let mut store = Some(open());
     for step in steps {
         match step {
             Step::Commit(batch, now) => {
-                let batch = within(batch, model.last_position());
+                let batch = limit_to_existing(batch, model.last_position());
                 let open = store.as_ref().unwrap();
                 prop_assert_eq!(open.commit(&batch, now).unwrap(), model.commit(&batch, now).unwrap());
             }
@@ -227,7 +226,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 48, max_shrink_iters: 200, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_shadow_model_agrees(steps in prop::collection::vec(step(), 1..24)) {
+    fn the_embedded_store_agrees_with_the_shadow_model(steps in prop::collection::vec(step(), 1..24)) {
         let folder = support::scratch();
         agree(steps, &MemoryStore::default(), || Box::new(support::open(folder.path())))?;
         let report = support::open(folder.path()).check().unwrap();
@@ -239,7 +238,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 24, max_shrink_iters: 100, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_shadow_model_agrees_with_postgresql(steps in prop::collection::vec(step(), 1..24)) {
+    fn the_store_on_postgresql_agrees_with_the_shadow_model(steps in prop::collection::vec(step(), 1..24)) {
         let server = support::postgres::PostgresServer::shared();
         let url = server.database();
         let model = MemoryStore::shared();

@@ -1,4 +1,4 @@
-//! Faults planted in the rows underneath are found and named; without them the store is sound.
+//! Faults that are planted in the engine's rows are found and named; without them the store is sound.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -9,7 +9,7 @@ use support::*;
 use tidings_engine::{model::*, store::*};
 use tidings_store::check::check;
 
-/// The spaces of keys, as the engine sees them.
+/// The engine's key spaces.
 struct Rows {
     meta: Keyspace,
     timeline: Keyspace,
@@ -43,7 +43,7 @@ fn populated(folder: &Path) {
 fn finds(plant: impl FnOnce(&Rows), named: &[&str]) {
     let folder = scratch();
     populated(folder.path());
-    // The mark of the orderly close tells that nobody else wrote here.
+    // With the marker of a clean shutdown, the changed journals would be refused.
     std::fs::remove_file(folder.path().join("closed")).unwrap();
     {
         let database = Database::builder(folder.path().join("store")).open().unwrap();
@@ -61,33 +61,38 @@ fn finds(plant: impl FnOnce(&Rows), named: &[&str]) {
 }
 
 #[test]
-fn a_sound_store_is_found_sound() {
+fn a_sound_store_has_no_faults() {
     finds(|_| {}, &[]);
 }
 
 #[test]
-fn a_missing_entry_is_a_hole() {
+fn a_missing_entry_is_found_as_a_hole() {
     let third = numbers(&[1, 3]);
     finds(
         |rows| rows.timeline.remove(third).unwrap(),
-        &["conversation 1: 4 stands where 3 is due", "a dedupe entry names no entry", "5 dedupe entries for 4 entries"],
+        &[
+            "conversation 1: entry 4 stands where entry 3 is due",
+            "a dedupe entry names an entry that does not exist",
+            "5 dedupe entries for 4 entries",
+        ],
     );
 }
 
 #[test]
-fn a_missing_first_entry_is_a_hole() {
+fn a_missing_first_entry_is_found_as_a_hole() {
     finds(
         |rows| {
             rows.timeline.remove(numbers(&[1, 1])).unwrap();
             rows.dedupe.remove(dedupe_key("a")).unwrap();
         },
-        &["conversation 1: 2 stands where 1 is due"],
+        &["conversation 1: entry 2 stands where entry 1 is due"],
     );
 }
 
 #[test]
-fn a_missing_newest_entry_shows_by_its_dedupe_entry() {
-    finds(|rows| rows.timeline.remove(numbers(&[1, 5])).unwrap(), &["a dedupe entry names no entry", "5 dedupe"]);
+fn a_missing_newest_entry_is_found_by_its_dedupe_entry() {
+    let named = &["a dedupe entry names an entry that does not exist", "5 dedupe"];
+    finds(|rows| rows.timeline.remove(numbers(&[1, 5])).unwrap(), named);
 }
 
 #[test]
@@ -113,25 +118,29 @@ fn garbled_rows_are_found() {
 }
 
 #[test]
-fn wrong_counts_are_found() {
+fn a_missing_membership_or_index_entry_is_found() {
     let member = meta_key(b'm', &[1, 3]);
     finds(
         |rows| rows.meta.remove(member).unwrap(),
-        &["counts 3 members and has 2", "users are in 3 places", "user Some(3) is in a place without a membership"],
+        &[
+            "counts 3 members and has 2",
+            "users' lists name 3 conversations",
+            "the list of user Some(3) names conversation Some(1) without a membership",
+        ],
     );
-    let place = [&meta_key(b'r', &[3])[..], &[1], &numbers(&[1])].concat();
-    finds(|rows| rows.meta.remove(place).unwrap(), &["users are in 2 places"]);
+    let listed = [&meta_key(b'r', &[3])[..], &[1], &numbers(&[1])].concat();
+    finds(|rows| rows.meta.remove(listed).unwrap(), &["users' lists name 2 conversations"]);
 }
 
 #[test]
-fn an_id_that_stands_for_another_is_found() {
+fn an_id_that_names_another_number_is_found() {
     let named = |kind: u8, id: &str| [&[kind], id.as_bytes()].concat();
     finds(|rows| rows.meta.insert(named(b'u', "u2"), numbers(&[3])).unwrap(), &["the id of user \"u2\""]);
     finds(|rows| rows.meta.insert(named(b'c', "h"), numbers(&[1])).unwrap(), &["the id of conversation \"h\""]);
 }
 
 #[test]
-fn a_part_of_no_body_is_found() {
+fn a_body_part_without_an_entry_is_found() {
     let part = [&numbers(&[1, 5])[..], &0u16.to_be_bytes()].concat();
     finds(|rows| rows.bodies.insert(part, b"{}").unwrap(), &["4 parts of bodies, and entries name 3"]);
 }
@@ -141,12 +150,12 @@ fn a_read_mark_beyond_the_end_is_found() {
     // A member since 0 who has read up to 9, not muted.
     finds(
         |rows| rows.meta.insert(meta_key(b'm', &[1, 2]), [1, 0, 0, 0, 9, 0]).unwrap(),
-        &["user 2 has read beyond its last entry 5"],
+        &["user 2 has read beyond the last entry 5"],
     );
 }
 
 #[test]
-fn looking_makes_no_store() {
+fn a_check_creates_no_store() {
     let folder = scratch();
     assert!(check(&folder.path().join("none")).is_err());
     assert!(!folder.path().join("none").exists());

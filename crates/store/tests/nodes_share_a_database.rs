@@ -1,5 +1,5 @@
-//! Several nodes commit into one database at once: sequences have no hole and no double, a send is stored once
-//! whoever takes it, and who sees a position sees every smaller one.
+//! Several nodes commit into one database at once: sequences have no hole and no duplicate, a send is stored once whichever
+//! nodes accept it, and a reader that sees a position sees every smaller one.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -34,7 +34,7 @@ fn all(store: &dyn Store, room: ConversationNo) -> Vec<StoredEntry> {
     store.entries(room, 0, u64::MAX, usize::MAX, End::Oldest).unwrap()
 }
 
-/// Each sends what is its own and, under ids that all share, what all send.
+/// Sends messages of this node, and others under ids that all nodes share.
 fn send(store: &dyn Store, rooms: &[ConversationNo], node: usize) -> HashMap<String, Appended> {
     let mut first_results = HashMap::new();
     for batch in 0..BATCHES {
@@ -44,7 +44,7 @@ fn send(store: &dyn Store, rooms: &[ConversationNo], node: usize) -> HashMap<Str
         let shared = rooms[batch % ROOMS];
         let mut proposals = vec![append(room(0), &ids[0]), append(shared, &ids[1]), append(room(2), &ids[2])];
         if batch % 7 == node {
-            // The long way, beside others' short way.
+            // A mixed batch is decided in memory, while other nodes commit batches of entries alone.
             proposals.push(Proposal::MarkRead { conversation: room(1), user: UserNo(2), seq: u64::MAX });
         }
         let outcomes = store.commit(&proposals, NOON).unwrap();
@@ -53,7 +53,7 @@ fn send(store: &dyn Store, rooms: &[ConversationNo], node: usize) -> HashMap<Str
     first_results
 }
 
-/// Positions are given out one after the other, so behind one that is told none may be missing.
+/// Asserts over and over that no position below the reported one is missing; answers how often.
 fn watch(store: &PostgresStore, done: &AtomicBool) -> u64 {
     let mut looks = 0;
     loop {
@@ -61,7 +61,7 @@ fn watch(store: &PostgresStore, done: &AtomicBool) -> u64 {
         let position = store.last_position();
         let log = store.committed_after(0, usize::MAX).unwrap();
         let known = log.logged.iter().map(|logged| logged.position).filter(|known| *known <= position);
-        assert!(known.eq(1..=position), "what stands at a position before {position}, which was told, is not there");
+        assert!(known.eq(1..=position), "position {position} was reported, and a smaller one is missing");
         looks += 1;
         if last {
             return looks;
@@ -69,7 +69,7 @@ fn watch(store: &PostgresStore, done: &AtomicBool) -> u64 {
     }
 }
 
-/// What a consumer does: takes what is there, and never looks back.
+/// Consumes the outbox in pages, and never reads back.
 fn consume(store: &dyn Store, done: &AtomicBool) -> Vec<Position> {
     let mut taken: Vec<Position> = Vec::new();
     loop {
@@ -83,12 +83,12 @@ fn consume(store: &dyn Store, done: &AtomicBool) -> Vec<Position> {
 }
 
 #[test]
-fn sequences_sends_and_positions_hold_across_nodes() {
+fn sequences_and_positions_have_no_holes_and_sends_no_duplicates_across_nodes() {
     let server = PostgresServer::shared();
     let url = server.database();
     let nodes: Vec<PostgresStore> = (0..3).map(|_| open_at(&url)).collect();
     let rooms = rooms(&nodes[0]);
-    // Who looks on is there from the start, too.
+    // The watcher and the consumer run from the start.
     let [watching, consuming] = [(); 2].map(|()| open_at(&url));
     let (start, done) = (Barrier::new(nodes.len() + 2), AtomicBool::new(false));
     let (results, looks, consumed) = std::thread::scope(|scope| {
@@ -143,7 +143,7 @@ fn sequences_sends_and_positions_hold_across_nodes() {
 }
 
 #[test]
-fn one_id_sent_to_two_conversations_by_two_nodes_stands_for_one() {
+fn an_id_sent_to_two_conversations_by_two_nodes_is_stored_once() {
     let server = PostgresServer::shared();
     let url = server.database();
     let nodes: Vec<PostgresStore> = (0..2).map(|_| open_at(&url)).collect();
@@ -170,10 +170,10 @@ fn one_id_sent_to_two_conversations_by_two_nodes_stands_for_one() {
 }
 
 #[test]
-fn users_and_conversations_made_by_all_at_once_are_made_once() {
+fn users_and_conversations_that_nodes_create_at_once_are_created_once() {
     let server = PostgresServer::shared();
     let url = server.database();
-    // An empty database, opened by all at once: one of them makes the tables.
+    // All nodes open an empty database at once: one of them creates the tables.
     let start = Barrier::new(4);
     let made: Vec<_> = std::thread::scope(|scope| {
         let nodes: Vec<_> = (0..4)

@@ -1,4 +1,4 @@
-//! Old entries go by age or by size, with all that belongs to them; a conversation's newest entry stays.
+//! Old entries are removed by age or by size, with all rows that belong to them; a conversation's newest entry stays.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -40,7 +40,7 @@ fn holds(store: &EmbeddedStore, room: ConversationNo, first_seq: u64, last_seq: 
 }
 
 #[test]
-fn by_age_whole_days_go() {
+fn whole_days_are_removed_by_age() {
     let folder = scratch();
     let store = open(folder.path());
     let room = five_days(&store);
@@ -52,12 +52,12 @@ fn by_age_whole_days_go() {
     assert_eq!(store.retain(by_age(2), TODAY).unwrap(), 0);
     let after = store.stats().timeline_bytes;
     assert!(after * 5 > before * 2 && after * 5 < before * 4, "{before} to {after}");
-    // Times before what is left are answered with the oldest that is.
+    // A time before the oldest remaining entry is answered with that entry.
     assert_eq!(store.seq_at(room, NOON).unwrap(), 21);
     drop(store);
     let store = open(folder.path());
     holds(&store, room, 21, 50);
-    // The id of an entry that is gone may be used again; that of one that is here may not.
+    // The id of a removed entry may be used again; the id of an entry that is still there may not.
     let outcomes = store.commit(&[append(room, "0-0"), append(room, "4-9")], TODAY).unwrap();
     assert!(matches!(outcomes[0], Outcome::Appended(Appended { seq: 51, duplicate: false, .. })));
     assert!(matches!(outcomes[1], Outcome::Appended(Appended { seq: 50, duplicate: true, .. })));
@@ -65,7 +65,7 @@ fn by_age_whole_days_go() {
 }
 
 #[test]
-fn by_size_the_oldest_days_go_and_today_stays() {
+fn the_oldest_days_are_removed_by_size_and_today_stays() {
     let folder = scratch();
     let store = open(folder.path());
     let room = five_days(&store);
@@ -80,7 +80,7 @@ fn by_size_the_oldest_days_go_and_today_stays() {
 }
 
 #[test]
-fn a_quiet_conversation_keeps_its_newest_entry_and_goes_on() {
+fn a_quiet_conversation_keeps_its_newest_entry_until_a_newer_one() {
     let folder = scratch();
     let store = open(folder.path());
     let room = five_days(&store);
@@ -98,7 +98,7 @@ fn a_quiet_conversation_keeps_its_newest_entry_and_goes_on() {
 }
 
 #[test]
-fn many_entries_go_beside_commits() {
+fn entries_are_removed_in_batches_while_commits_go_on() {
     let folder = scratch();
     let store = open(folder.path());
     let room = populate(&store);
@@ -111,7 +111,7 @@ fn many_entries_go_beside_commits() {
                 say(&store, room, [format!("new-{n}")], TODAY);
             }
         });
-        // The newest of the old ones may be the newest of all at that moment.
+        // The newest old entry may be the newest of all at that moment, and is kept then.
         assert!(store.retain(by_age(1), TODAY).unwrap() >= 3_499);
         commits.join().unwrap();
     });
@@ -120,7 +120,7 @@ fn many_entries_go_beside_commits() {
 }
 
 #[test]
-fn who_reads_large_bodies_meanwhile_finds_whole_entries() {
+fn reads_during_retention_find_whole_large_entries() {
     let folder = scratch();
     let store = open(folder.path());
     let room = populate(&store);
@@ -155,14 +155,14 @@ fn a_clock_that_is_far_ahead_removes_nothing() {
     let keep = |bytes_max| Retention { age_max: None, bytes_max: Some(bytes_max) };
     assert_eq!(store.retain(keep(0), in_a_year).unwrap(), 40, "the newest day stays");
     holds(&store, room, 41, 50);
-    // It is so: somebody says something.
+    // A message of that time shows that the clock is right.
     say(&store, room, ["a year later"], in_a_year);
     assert_eq!(store.retain(by_age(30), in_a_year).unwrap(), 10);
     holds(&store, room, 51, 51);
 }
 
 #[test]
-fn where_nobody_says_anything_any_more_old_entries_go_in_time() {
+fn old_entries_are_removed_in_time_where_no_message_follows() {
     let folder = scratch();
     let store = open(folder.path());
     let room = five_days(&store);

@@ -1,6 +1,6 @@
-//! The cases: what is done to which file, and what must come of it.
+//! The cases: which file is damaged in which way, and what must follow.
 
-// All damages have one form, whether they change a file's length or not.
+// All functions that damage a file have one signature, whether they change its length or not.
 #![allow(clippy::ptr_arg)]
 
 use crate::{Files, States};
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Expected {
-    /// Opens, and all that was acknowledged is there.
+    /// The folder opens with all acknowledged messages.
     Whole,
     Refused,
 }
@@ -19,7 +19,7 @@ pub(crate) struct Case {
     pub(crate) damage: fn(&mut Files, &States),
     pub(crate) after_crash: Expected,
     pub(crate) after_stop: Expected,
-    /// What a refusal must name.
+    /// The file name that a refusal must contain.
     pub(crate) names: &'static str,
 }
 
@@ -27,7 +27,7 @@ const fn case(name: &'static str, damage: fn(&mut Files, &States), expected: Exp
     Case { name, damage, after_crash: expected, after_stop: expected, names }
 }
 
-// What is done to the bytes of a file.
+// Ways to damage the bytes of a file.
 
 fn empty(bytes: &mut Vec<u8>) {
     bytes.clear();
@@ -69,7 +69,8 @@ fn double(bytes: &mut Vec<u8>) {
     bytes.extend_from_within(..);
 }
 
-/// Where the batches of a journal end. Its own reader: each ends with these bytes, and the next begins with 1.
+/// Where the batches of a journal end. Independent of the store's own reader: each batch ends with these bytes, and the next
+/// one begins with 1.
 fn batch_ends(bytes: &[u8]) -> Vec<usize> {
     let end = |at: &usize| bytes[..*at].ends_with(b"FJL\x03") && bytes.get(*at).is_none_or(|byte| *byte == 1);
     (4..=bytes.len()).filter(end).collect()
@@ -85,7 +86,7 @@ fn cut_three_batches(bytes: &mut Vec<u8>) {
     bytes.truncate(ends[ends.len() - 4]);
 }
 
-/// Takes one whole batch out of the midst.
+/// Removes one whole batch from the midst.
 fn take_one_out(bytes: &mut Vec<u8>) {
     let ends = batch_ends(bytes);
     bytes.drain(ends[ends.len() - 4]..ends[ends.len() - 3]);
@@ -96,12 +97,12 @@ fn say_last_batch_twice(bytes: &mut Vec<u8>) {
     bytes.extend_from_within(ends[ends.len() - 2]..);
 }
 
-fn number_leaps(bytes: &mut Vec<u8>) {
+fn seqno_leaps(bytes: &mut Vec<u8>) {
     let ends = batch_ends(bytes);
     bytes[ends[ends.len() - 3] + 5 + 6] ^= 0x40;
 }
 
-// Which file.
+// Ways to find the file to damage.
 
 fn file<'a>(files: &'a mut Files, path: &str) -> &'a mut Vec<u8> {
     files.get_mut(Path::new(path)).unwrap_or_else(|| panic!("there is no {path}"))
@@ -109,7 +110,7 @@ fn file<'a>(files: &'a mut Files, path: &str) -> &'a mut Vec<u8> {
 
 pub(crate) const SEALED: &str = "store/0.jnl";
 pub(crate) const NEWEST: &str = "store/1.jnl";
-/// The engine's numbers of spaces, in the order in which they were made.
+/// The folders of spaces, by the engine's ids.
 const META: &str = "store/keyspaces/1";
 const TIMELINE: &str = "store/keyspaces/2";
 
@@ -153,7 +154,7 @@ fn copy(files: &mut Files, from: &str, to: &str) {
     put(files, to, bytes);
 }
 
-/// The cases are worth nothing if the files they are about are not there.
+/// Asserts that the files that the cases damage are there.
 pub(crate) fn expect_variety(files: &Files, journals: &[&str]) {
     for path in journals.iter().copied().chain(["manifest", "acknowledged-0", "notes-a"]) {
         assert!(files.contains_key(Path::new(path)), "{path} is not there: {:?}", files.keys());
@@ -164,7 +165,7 @@ pub(crate) fn expect_variety(files: &Files, journals: &[&str]) {
     assert!(batch_ends(&files[Path::new(journals[journals.len() - 1])]).len() > 5);
 }
 
-/// Of a store with two journals.
+/// Cases for a store with two journals.
 pub(crate) const JOURNALS: &[Case] = &[
     case("nothing", |_, _| {}, Whole, ""),
     case("older journal deleted", |f, _| drop(f.remove(Path::new(SEALED))), Refused, SEALED),
@@ -185,7 +186,7 @@ pub(crate) const JOURNALS: &[Case] = &[
     case("newest journal lacks its last three batches", |f, _| cut_three_batches(file(f, NEWEST)), Refused, NEWEST),
     case("newest journal lacks a batch of its midst", |f, _| take_one_out(file(f, NEWEST)), Refused, NEWEST),
     case("newest journal: its last batch twice", |f, _| say_last_batch_twice(file(f, NEWEST)), Refused, NEWEST),
-    case("newest journal: a batch's number leaps", |f, _| number_leaps(file(f, NEWEST)), Refused, NEWEST),
+    case("newest journal: a batch's seqno leaps", |f, _| seqno_leaps(file(f, NEWEST)), Refused, NEWEST),
     case("newest journal: a bit flipped at its start", |f, _| flip_start(file(f, NEWEST)), Refused, NEWEST),
     case("newest journal: a bit flipped in its midst", |f, _| flip_middle(file(f, NEWEST)), Refused, NEWEST),
     case("newest journal: a bit flipped in its last batch", |f, _| flip_end(file(f, NEWEST)), Refused, NEWEST),
@@ -202,7 +203,7 @@ pub(crate) const JOURNALS: &[Case] = &[
         ".jnl",
     ),
     case(
-        "newest journal and its notes deleted",
+        "newest journal and its acknowledgement log deleted",
         |f, _| {
             f.remove(Path::new(NEWEST));
             f.remove(Path::new("acknowledged-1"));
@@ -238,7 +239,7 @@ pub(crate) const JOURNALS: &[Case] = &[
     ),
 ];
 
-/// Of a store with one journal: the rest of its files.
+/// Cases for the other files, of a store with one journal.
 pub(crate) const OTHERS: &[Case] = &[
     case("nothing else", |_, _| {}, Whole, ""),
     // Tables.
@@ -293,7 +294,7 @@ pub(crate) const OTHERS: &[Case] = &[
         Refused,
         "keyspaces/2",
     ),
-    // What names the tables.
+    // The files that name the tables.
     case(
         "`current` deleted",
         |f, _| drop(f.remove(&Path::new(TIMELINE).join("current"))),
@@ -392,10 +393,10 @@ pub(crate) const OTHERS: &[Case] = &[
     case("`format` emptied", |f, _| empty(file(f, "format")), Refused, "format"),
     case("`format` says 1", |f, _| put(f, "format", b"1\n".to_vec()), Whole, ""),
     case("`format` says 9", |f, _| put(f, "format", b"9\n".to_vec()), Refused, "format 9"),
-    case("notes of the journal deleted", |f, _| drop(f.remove(Path::new("acknowledged-0"))), Whole, ""),
-    case("notes of the journal: a bit flipped", |f, _| flip_middle(file(f, "acknowledged-0")), Whole, ""),
-    case("notes of the journal zeroed", |f, _| zero(file(f, "acknowledged-0")), Whole, ""),
-    case("notes of the journal doubled", |f, _| double(file(f, "acknowledged-0")), Whole, ""),
+    case("the acknowledgement log deleted", |f, _| drop(f.remove(Path::new("acknowledged-0"))), Whole, ""),
+    case("the acknowledgement log: a bit flipped", |f, _| flip_middle(file(f, "acknowledged-0")), Whole, ""),
+    case("the acknowledgement log zeroed", |f, _| zero(file(f, "acknowledged-0")), Whole, ""),
+    case("the acknowledgement log doubled", |f, _| double(file(f, "acknowledged-0")), Whole, ""),
     case("`closed` deleted", |f, _| drop(f.remove(Path::new("closed"))), Whole, ""),
     case(
         "`closed` flipped",

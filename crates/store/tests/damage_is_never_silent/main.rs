@@ -1,5 +1,5 @@
-//! Every file of a data folder, damaged in every way, after a crash and after an orderly stop: the folder opens whole,
-//! or is refused with what to do. The judge is a record of what was acknowledged, kept here and nowhere else.
+//! Damages every file of a data folder in many ways, after a crash and after a clean shutdown. The folder must open whole or
+//! be refused with a remedy. The test compares the store with its own record of all acknowledged messages.
 //!
 //! The cases are in `cases.rs`. The table of results is printed:
 //! `cargo test -p tidings-store --test damage_is_never_silent -- --nocapture`.
@@ -28,36 +28,36 @@ use tidings_store::{
     repair,
 };
 
-/// A message: number of the conversation, and seq.
-type Place = (u64, u64);
-/// What was acknowledged: the client message id of each message.
-type Record = BTreeMap<Place, String>;
+/// A message: the conversation's number, and the `seq`.
+type MessageKey = (u64, u64);
+/// The acknowledged messages, each with its client message id.
+type Record = BTreeMap<MessageKey, String>;
 /// A folder's files, by their paths in it.
 pub(crate) type Files = BTreeMap<PathBuf, Vec<u8>>;
 
-/// The engine begins another journal after 64 MB, soon or a little later.
+/// Rows of this size nearly fill a journal: the engine begins another one soon after 64 MB.
 const FILLED_BYTES: usize = 63_000_000;
 /// Cases tried at once.
 const THREADS: usize = 2;
 const USERS: usize = 1_500;
-/// Rows that fill a journal; their space is none that the record knows.
+/// Rows per batch that fills a journal. They are in a space of which the record holds nothing.
 const FILLING_ROWS: usize = 40;
 const FILLING_BYTES: usize = 3_000;
 
-/// Small memory tables, so that there are tables of all kinds beside the journals.
+/// Small memtables, so that every space has tables on the disk.
 fn options_of(path: &Path) -> EmbeddedOptions {
     EmbeddedOptions { memtable_bytes: 192 << 10, ..options(path) }
 }
 
-/// What happens in the life of the store, message by message.
-struct Life {
+/// The store before it is damaged, with the record of its acknowledged messages.
+struct Workload {
     store: EmbeddedStore,
     record: Record,
     sent: usize,
 }
 
-impl Life {
-    fn begin(folder: &Path) -> Life {
+impl Workload {
+    fn begin(folder: &Path) -> Workload {
         let store = EmbeddedStore::open(options_of(folder)).unwrap();
         populate(&store);
         for room in ["h", "i"] {
@@ -65,7 +65,7 @@ impl Life {
         }
         let user = |n| UserPatch { id: format!("user-{n}"), name: Some("n".repeat(100)), ..UserPatch::default() };
         store.commit(&[Proposal::PutUsers((0..USERS).map(user).collect())], NOON).unwrap();
-        Life { store, record: Record::new(), sent: 0 }
+        Workload { store, record: Record::new(), sent: 0 }
     }
 
     fn send(&mut self, count: usize) {
@@ -102,7 +102,7 @@ fn add_files(root: &Path, folder: &Path, files: &mut Files) -> std::io::Result<(
         } else {
             let mut bytes = fs::read(&path)?;
             if path.extension().is_some_and(|extension| extension == "jnl") {
-                // The engine sets tens of MB of zeros aside.
+                // The engine preallocates tens of MB of zeros.
                 bytes.truncate(bytes.iter().rposition(|byte| *byte != 0).map_or(0, |at| at + 1));
             }
             files.insert(path.strip_prefix(root).unwrap().to_owned(), bytes);
@@ -111,15 +111,15 @@ fn add_files(root: &Path, folder: &Path, files: &mut Files) -> std::io::Result<(
     Ok(())
 }
 
-/// The files of a folder at one moment: the engine merges tables in threads of its own, so two looks must agree.
+/// The files of a folder at one moment. The engine merges tables in threads of its own, so two reads must agree.
 fn read_files(folder: &Path) -> Files {
-    let look = || {
+    let read = || {
         let mut files = Files::new();
         add_files(folder, folder, &mut files).ok().map(|()| files)
     };
     let mut before = None;
     loop {
-        match look() {
+        match read() {
             Some(now) if before.as_ref() == Some(&now) => return now,
             now => before = now,
         }
@@ -134,37 +134,37 @@ fn write_files(folder: &Path, files: &Files) {
     }
 }
 
-/// The states that are damaged, and what was acknowledged by then.
+/// The states of a folder to damage, and the messages that were acknowledged by then.
 pub(crate) struct States {
     record: Record,
-    /// A while before the crash.
+    /// The folder some time before the crash.
     pub(crate) earlier: Files,
     crashed: Files,
     stopped: Files,
 }
 
-/// A store that has so many journals; `filled_bytes` nearly fill those before the last.
+/// Makes a store with so many journals; `filled_bytes` nearly fill the ones before the last.
 fn states(filled_bytes: usize, journals: usize) -> States {
     let folder = scratch();
-    let mut life = Life::begin(folder.path());
-    life.send(900);
-    life.fill(filled_bytes / 2);
-    life.send(300);
+    let mut workload = Workload::begin(folder.path());
+    workload.send(900);
+    workload.fill(filled_bytes / 2);
+    workload.send(300);
     let earlier = read_files(folder.path());
-    life.send(300);
-    life.fill(filled_bytes / 2);
-    life.send(60);
+    workload.send(300);
+    workload.fill(filled_bytes / 2);
+    workload.send(60);
     while !folder.path().join(format!("acknowledged-{}", journals - 1)).exists() {
-        life.fill(filled_bytes / 100);
-        life.send(1);
+        workload.fill(filled_bytes / 100);
+        workload.send(1);
     }
-    life.send(60);
+    workload.send(60);
     for _ in 0..6 {
-        // One by one, as when little is said.
-        life.send(1);
+        // One message a batch, as under little load.
+        workload.send(1);
     }
     let crashed = read_files(folder.path());
-    let Life { store, record, .. } = life;
+    let Workload { store, record, .. } = workload;
     drop(store);
     let stopped = read_files(folder.path());
     States { record, earlier, crashed, stopped }
@@ -173,7 +173,7 @@ fn states(filled_bytes: usize, journals: usize) -> States {
 fn messages_of(store: &EmbeddedStore) -> Record {
     let mut found = Record::new();
     for room in 1..=3 {
-        // A conversation of which nothing is left has nothing to read.
+        // A conversation that is lost has no entries.
         for entry in store.entries(ConversationNo(room), 0, u64::MAX, usize::MAX, End::Oldest).unwrap() {
             found.insert((room, entry.seq), entry.content.client_msg_id.unwrap());
         }
@@ -206,14 +206,14 @@ fn try_case(case: &Case, state: &str, files: &Files, states: &States) -> String 
             let message = error.to_string();
             assert_eq!(expected, Expected::Refused, "{name}: {message}");
             assert!(message.contains(case.names), "{name}: {:?} is not named: {message}", case.names);
-            let tells = message.contains("tidings check") || message.contains("restore a backup");
-            assert!(tells || matches!(error, OpenError::Format { .. }), "{name}: what to do? {message}");
+            let names_remedy = message.contains("tidings check") || message.contains("restore a backup");
+            assert!(names_remedy || matches!(error, OpenError::Format { .. }), "{name}: no remedy is named: {message}");
             let found = check(folder.path());
             assert!(
                 found.as_ref().map_or(true, |report| !report.is_sound()),
                 "{name}: refused, and the check finds nothing"
             );
-            // What a repair makes of it does not depend on how the store ended.
+            // The result of a repair does not depend on how the store ended.
             let repaired = (state == "crash").then(|| after_refusal(&name, folder.path(), found, states));
             format!("refused | {message} | {}", repaired.unwrap_or_default())
         }
@@ -221,14 +221,14 @@ fn try_case(case: &Case, state: &str, files: &Files, states: &States) -> String 
     format!("| {} | {state} | {line} |", case.name)
 }
 
-/// What a repair makes of a folder that was refused.
+/// Repairs a folder that was refused, and compares the reported losses with the record; answers a cell of the table.
 fn after_refusal(name: &str, folder: &Path, found: Result<CheckReport, OpenError>, states: &States) -> String {
     match found {
         Ok(_) => {}
         Err(OpenError::Format { .. }) => return "a newer version opens it".into(),
         Err(error) => panic!("{name}: the check failed: {error}"),
     }
-    let told = match catch_unwind(AssertUnwindSafe(|| repair(folder))).expect("repairing panicked") {
+    let report = match catch_unwind(AssertUnwindSafe(|| repair(folder))).expect("repairing panicked") {
         Ok(repair) => repair,
         Err(error) => {
             let message = error.to_string();
@@ -238,22 +238,22 @@ fn after_refusal(name: &str, folder: &Path, found: Result<CheckReport, OpenError
     };
     let store = open_case(folder).unwrap_or_else(|error| panic!("{name}: repaired, and refused: {error}"));
     let there = messages_of(&store);
-    let lost: BTreeSet<Place> = states.record.keys().filter(|place| !there.contains_key(place)).copied().collect();
-    assert!(there.iter().all(|(place, id)| states.record[place] == *id), "{name}: repaired into another history");
-    let places = |of: &LostSeqs| {
+    let lost: BTreeSet<MessageKey> = states.record.keys().filter(|key| !there.contains_key(key)).copied().collect();
+    assert!(there.iter().all(|(key, id)| states.record[key] == *id), "{name}: repaired into another history");
+    let keys = |of: &LostSeqs| {
         let number = of.number;
         of.seqs.clone().into_iter().flat_map(move |(first, last)| (first..=last).map(move |seq| (number, seq)))
     };
-    let named: BTreeSet<Place> = told.lost.iter().flat_map(places).collect();
-    if !told.untold.is_empty() {
-        assert!(name.contains("notes deleted") && named.is_subset(&lost), "{name}: {told:?}");
-        return format!("{} messages lost; told that nothing tells which", lost.len());
+    let named: BTreeSet<MessageKey> = report.lost.iter().flat_map(keys).collect();
+    if !report.untold.is_empty() {
+        assert!(name.contains("acknowledgement log deleted") && named.is_subset(&lost), "{name}: {report:?}");
+        return format!("{} messages lost; reported that not all of them can be named", lost.len());
     }
-    assert_eq!(named, lost, "{name}: what is lost and what is told of it");
-    assert!(told.lost.iter().all(|lost| lost.conversation.is_some()), "{name}: a name is missing");
-    let ids = lost.iter().map(|place| states.record[place].as_str());
+    assert_eq!(named, lost, "{name}: reported losses (left) and real ones (right)");
+    assert!(report.lost.iter().all(|lost| lost.conversation.is_some()), "{name}: a conversation's id is missing");
+    let ids = lost.iter().map(|key| states.record[key].as_str());
     for id in ids.take(3) {
-        // Who sends a lost message again is not told that it is there.
+        // A retry of a lost message is stored again.
         let outcome = store.commit(&[append(ConversationNo(1), id)], NOON).unwrap();
         assert!(matches!(&outcome[..], [Outcome::Appended(appended)] if !appended.duplicate), "{name}: {outcome:?}");
     }
@@ -263,7 +263,7 @@ fn after_refusal(name: &str, folder: &Path, found: Result<CheckReport, OpenError
     }
 }
 
-/// Tries all cases, a few at once; answers a line each, and tells of all that are not as they must be.
+/// Tries all cases, a few at once; answers a line each, and panics with the names of all that failed.
 fn try_all(cases: &[Case], states: &States) -> Vec<String> {
     let tries: Vec<_> = cases.iter().flat_map(|case| [(case, "crash"), (case, "stop")]).collect();
     let next = AtomicUsize::new(0);

@@ -1,5 +1,5 @@
-//! A store whose chats are in PostgreSQL and whose other rows are in memory: what an engine does in the background costs
-//! the database nothing, and its statements can be counted.
+//! A store with chats in PostgreSQL and all other rows in memory: an engine's background work sends no statement to the
+//! database, so that the statements of one operation can be counted.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;

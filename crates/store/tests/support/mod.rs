@@ -1,7 +1,7 @@
 //! What the store's tests share: a store in a folder of its own, a room, and messages for it.
 #![allow(dead_code, clippy::unwrap_used)]
 
-pub(crate) mod little_room;
+pub(crate) mod file_size_limit;
 pub(crate) mod postgres;
 
 use std::{fs, path::Path};
@@ -20,8 +20,8 @@ pub(crate) fn open(path: &Path) -> EmbeddedStore {
     EmbeddedStore::open(options(path)).unwrap()
 }
 
-/// A folder that is gone after the test: in memory where there is such a place, because many stores
-/// are opened here and what is tested is what was written, not the disk.
+/// A folder that is removed after the test. In memory where possible: tests open many stores, and they test the written
+/// bytes, not the disk.
 pub(crate) fn scratch() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
@@ -48,7 +48,7 @@ pub(crate) fn group(store: &dyn Store, id: &str) -> ConversationNo {
     store.conversation_no(id).unwrap().unwrap()
 }
 
-/// What `u1` says under this id.
+/// A message of `u1` with this id.
 pub(crate) fn message(client_msg_id: &str) -> NewEntry {
     NewEntry {
         kind: EntryKind::Message,
@@ -80,13 +80,13 @@ pub(crate) fn say<I: AsRef<str>>(
 }
 
 /// The client message ids of a timeline, oldest first.
-pub(crate) fn said(store: &dyn Store, conversation: ConversationNo) -> Vec<String> {
+pub(crate) fn stored_ids(store: &dyn Store, conversation: ConversationNo) -> Vec<String> {
     let entries = store.entries(conversation, 0, u64::MAX, usize::MAX, End::Oldest).unwrap();
     entries.into_iter().map(|entry| entry.content.client_msg_id.unwrap()).collect()
 }
 
-/// Copies a folder as it is at this moment, as a crash would leave it (but for what the system
-/// had not yet written, which an acknowledged batch never is).
+/// Copies a folder as it is at this moment, as a crash would leave it (but for bytes that the operating system had not
+/// written yet, which never belong to an acknowledged batch).
 pub(crate) fn copy_folder(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for entry in fs::read_dir(from).unwrap() {

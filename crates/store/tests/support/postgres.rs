@@ -1,5 +1,5 @@
-//! A PostgreSQL of the tests' own, from the system's packages: made in a temporary folder, reached through a
-//! socket in it, and gone with the last test that holds it or with the test's process, however that ends.
+//! A PostgreSQL server of the tests' own, from the system's packages. It lives in a temporary folder and is reached through a
+//! socket there. It ends with the last test that holds it, or with the test's process, however that ends.
 #![allow(dead_code, clippy::unwrap_used)]
 
 use parking_lot::Mutex;
@@ -19,25 +19,24 @@ use std::{
 
 use tidings_store::{PostgresOptions, PostgresStore};
 
-const PATIENCE: Duration = Duration::from_secs(60);
-/// For what is to be waited for however slow the machine is.
-pub(crate) const LONG: Duration = Duration::from_secs(600);
+const START_TIMEOUT: Duration = Duration::from_secs(60);
+/// A time-out that no test reaches, however slow the machine is.
+pub(crate) const NO_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// A server. Its first user, who may do everything, is `postgres`.
+/// A server. Its superuser is `postgres`.
 pub(crate) struct PostgresServer {
     folder: tempfile::TempDir,
     programs: PathBuf,
-    /// What the server is told beside its folder.
     settings: Vec<String>,
-    /// Of TCP where it listens there, and in any case the end of its socket's name.
+    /// The port of TCP if the server listens there, and in any case the end of its socket's name.
     port: String,
-    /// The unprivileged user that it runs as where the tests run as root.
+    /// The unprivileged user that the server runs as if the tests run as root.
     user: Option<(u32, u32)>,
     running: Mutex<Option<JoinHandle<()>>>,
     databases: AtomicU32,
 }
 
-/// A store on the database, with parts of a day each and connections for a few threads.
+/// A store on the database, with partitions of one day and connections for a few threads.
 pub(crate) fn open_at(url: &str) -> PostgresStore {
     PostgresStore::open(options_at(url)).unwrap()
 }
@@ -47,12 +46,12 @@ pub(crate) fn options_at(url: &str) -> PostgresOptions {
         outbox: true,
         connections: 4,
         part_days: 1,
-        // Where a test is not about one of these, a slow machine must not be taken for a database that is away.
-        acquire_timeout: LONG,
-        connect_timeout: LONG,
-        statement_timeout: LONG,
-        lock_timeout: LONG,
-        silent_after: LONG,
+        // A test of one of these sets it. In all others a slow machine must not look like a database that is away.
+        acquire_timeout: NO_TIMEOUT,
+        connect_timeout: NO_TIMEOUT,
+        statement_timeout: NO_TIMEOUT,
+        lock_timeout: NO_TIMEOUT,
+        silent_after: NO_TIMEOUT,
         ..PostgresOptions::new(url)
     }
 }
@@ -60,7 +59,7 @@ pub(crate) fn options_at(url: &str) -> PostgresOptions {
 static SHARED: Mutex<Weak<PostgresServer>> = Mutex::new(Weak::new());
 
 impl PostgresServer {
-    /// The server that tests of one binary share, for what does not depend on how it is treated.
+    /// The server that the tests of one binary share; for tests that neither stop nor configure it.
     pub(crate) fn shared() -> Arc<PostgresServer> {
         let mut shared = SHARED.lock();
         if let Some(server) = shared.upgrade() {
@@ -76,21 +75,21 @@ impl PostgresServer {
         let mut initdb = server.command("initdb");
         initdb.arg("-D").arg(server.data()).args(["-U", "postgres", "--auth=trust", "--no-sync", "--encoding=UTF8"]);
         run(initdb.arg("--locale=C"));
-        server.go();
+        server.launch();
         server
     }
 
-    /// A standby that the primary's commits wait for from now on.
+    /// Starts a standby that the primary's commits wait for from now on.
     pub(crate) fn synchronous_standby(&self, settings: &[&str]) -> PostgresServer {
         let standby = PostgresServer::prepare(settings);
         let mut copy = standby.command("pg_basebackup");
         copy.args(["-U", "postgres", "-R", "-X", "stream", "-c", "fast", "--no-sync", "-h"]).arg(self.folder.path());
         run(copy.env("PGPORT", &self.port).arg("-D").arg(standby.data()));
-        standby.go();
+        standby.launch();
         let primary = self.url("postgres");
         self.sql(&primary, "ALTER SYSTEM SET synchronous_standby_names = '*'");
         self.sql(&primary, "SELECT pg_reload_conf()");
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + START_TIMEOUT;
         while self.sql(&primary, "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'") != "1" {
             assert!(Instant::now() < deadline, "the standby does not follow");
         }
@@ -109,11 +108,11 @@ impl PostgresServer {
         format!("postgres://postgres@{one},{two}/{database}?target_session_attrs=read-write")
     }
 
-    /// A folder for a server, and who runs it.
+    /// Makes the folder of a server, and chooses the user that runs it.
     fn prepare(settings: &[&str]) -> PostgresServer {
         let programs = programs();
         let user = rustix::process::getuid().is_root().then(postgres_user);
-        // In memory where there is such a place: what is tested is what is stored, not the disk.
+        // In memory where possible: the disk is not tested here.
         let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
         if let Some((user, group)) = user {
             chown(folder.path(), Some(user), Some(group)).unwrap();
@@ -140,12 +139,12 @@ impl PostgresServer {
     }
 
     /// Starts the server, and returns when it answers.
-    pub(crate) fn go(&self) {
-        let deadline = Instant::now() + PATIENCE;
+    pub(crate) fn launch(&self) {
+        let deadline = Instant::now() + START_TIMEOUT;
         while !self.answers() {
             assert!(Instant::now() < deadline, "no answer; see {}", self.folder.path().join("log").display());
             let mut running = self.running.lock();
-            // After a kill, what is left of the old server may keep the new one from starting for a moment.
+            // After a kill, processes of the old server may keep the new one from starting for a moment.
             if running.as_ref().is_none_or(JoinHandle::is_finished) {
                 *running = Some(self.spawn());
             }
@@ -179,7 +178,7 @@ impl PostgresServer {
         ready.args(["-q", "-U", "postgres", "-h"]).arg(self.folder.path()).status().unwrap().success()
     }
 
-    /// Where its socket is.
+    /// The folder of its socket.
     pub(crate) fn folder(&self) -> &std::path::Path {
         self.folder.path()
     }
@@ -191,8 +190,8 @@ impl PostgresServer {
         self.url(&name)
     }
 
-    /// A file that the server may read as its own.
-    pub(crate) fn keep(&self, name: &str, text: &str) -> PathBuf {
+    /// Writes a file that belongs to the server's user.
+    pub(crate) fn write_file(&self, name: &str, text: &str) -> PathBuf {
         use std::os::unix::fs::PermissionsExt;
         let file = self.folder.path().join(name);
         fs::write(&file, text).unwrap();
@@ -208,7 +207,7 @@ impl PostgresServer {
         format!("postgres://postgres@{socket}:{}/{database}", self.port)
     }
 
-    /// Runs statements as their owner; answers what they print.
+    /// Runs statements as the superuser; answers their output.
     pub(crate) fn sql(&self, url: &str, sql: &str) -> String {
         let mut psql = self.command("psql");
         let output =
@@ -218,32 +217,32 @@ impl PostgresServer {
         String::from_utf8(output.stdout).unwrap().trim().to_owned()
     }
 
-    /// Waits until a session of this database waits for what is named, as `pg_stat_activity` tells it.
-    pub(crate) fn until_one_waits_for(&self, url: &str, event: &str) {
+    /// Waits until a session of this database has this wait event in `pg_stat_activity`.
+    pub(crate) fn wait_for_event(&self, url: &str, event: &str) {
         let waits = format!("wait_event = '{event}' AND datname = current_database()");
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + START_TIMEOUT;
         while self.sql(url, &format!("SELECT count(*) FROM pg_stat_activity WHERE {waits}")) == "0" {
-            assert!(Instant::now() < deadline, "nobody waits for {event}");
+            assert!(Instant::now() < deadline, "no session waits for {event}");
         }
     }
 
-    /// Holds what this statement locks until what is answered is dropped.
-    pub(crate) fn hold(&self, url: &str, lock: &str) -> Hold {
+    /// Holds the locks of this statement until the returned value is dropped.
+    pub(crate) fn hold(&self, url: &str, lock: &str) -> HeldLock {
         let mut psql = self.command("psql");
         psql.args(["-X", "-q", "-v", "ON_ERROR_STOP=1", "-d", url]).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut hold = Hold(psql.spawn().unwrap());
-        writeln!(hold.0.stdin.as_mut().unwrap(), "BEGIN; {lock}; \\echo held").unwrap();
-        let mut said = BufReader::new(hold.0.stdout.take().unwrap()).lines();
-        assert!(said.any(|line| line.unwrap() == "held"), "it was not locked");
-        hold
+        let mut held = HeldLock(psql.spawn().unwrap());
+        writeln!(held.0.stdin.as_mut().unwrap(), "BEGIN; {lock}; \\echo held").unwrap();
+        let mut output = BufReader::new(held.0.stdout.take().unwrap()).lines();
+        assert!(output.any(|line| line.unwrap() == "held"), "the statement took no lock");
+        held
     }
 
-    /// Ends the server as a loss of power would, but for what the system has in memory.
+    /// Kills the server, as a loss of power would end it; only the operating system's buffers survive.
     pub(crate) fn kill(&self) {
         self.end("KILL");
     }
 
-    /// Stops the server in order; connections are closed.
+    /// Shuts the server down cleanly; its connections are closed.
     pub(crate) fn stop(&self) {
         self.end("INT");
     }
@@ -259,11 +258,11 @@ impl PostgresServer {
 }
 
 /// A transaction that holds its locks.
-pub(crate) struct Hold(Child);
+pub(crate) struct HeldLock(Child);
 
-impl Drop for Hold {
+impl Drop for HeldLock {
     fn drop(&mut self) {
-        // At the end of its input it ends, and what it began is undone.
+        // psql ends at the end of its input, and its transaction is rolled back.
         drop(self.0.stdin.take());
         self.0.wait().unwrap();
     }
@@ -280,7 +279,7 @@ fn run(command: &mut Command) {
     assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Where the newest installed version's programs are.
+/// The folder of the newest installed version's programs.
 fn programs() -> PathBuf {
     let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
     let newest = versions.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok()).max();
@@ -288,7 +287,7 @@ fn programs() -> PathBuf {
     Path::new("/usr/lib/postgresql").join(newest.to_string()).join("bin")
 }
 
-/// Debian's user of that name: the server refuses to run as root.
+/// The user and group `postgres` of Debian: the server refuses to run as root.
 fn postgres_user() -> (u32, u32) {
     let users = fs::read_to_string("/etc/passwd").unwrap();
     let line = users.lines().find(|line| line.starts_with("postgres:")).expect("there is no user postgres");

@@ -3,7 +3,7 @@
 use crate::settings::SettingArgs;
 use anyhow::Result;
 use std::{path::PathBuf, process::ExitCode};
-use tidings_store::Repair;
+use tidings_store::RepairReport;
 
 #[derive(clap::Args)]
 pub(crate) struct Check {
@@ -33,8 +33,15 @@ impl Check {
         let repair = if self.repair { Some(tidings_store::repair(&folder)?) } else { None };
         let report = tidings_store::check::check(&folder)?;
         if self.json {
-            let Repair { repaired, lost, messages_lost, untold, batches_lost, retries_forgotten, read_marks_set_back } =
-                repair.unwrap_or_default();
+            let RepairReport {
+                repaired,
+                lost,
+                messages_lost,
+                untold,
+                batches_lost,
+                retries_forgotten,
+                read_marks_set_back,
+            } = repair.unwrap_or_default();
             let found = serde_json::json!({
                 "sound": report.is_sound(),
                 "repaired": repaired,
@@ -58,7 +65,7 @@ impl Check {
     }
 }
 
-fn tell(repair: &Repair) {
+fn tell(repair: &RepairReport) {
     for mended in &repair.repaired {
         println!("{}: {}", mended.file, mended.done);
     }
@@ -70,7 +77,7 @@ fn tell(repair: &Repair) {
             "{journal}: its record of acknowledged batches is gone or damaged too: messages may be lost that are not listed here"
         );
     }
-    let Repair { messages_lost, batches_lost, retries_forgotten, read_marks_set_back, .. } = repair;
+    let RepairReport { messages_lost, batches_lost, retries_forgotten, read_marks_set_back, .. } = repair;
     match repair.repaired.is_empty() {
         true => println!("nothing to repair"),
         false => println!(

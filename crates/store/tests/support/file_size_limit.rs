@@ -1,4 +1,4 @@
-//! Files that may grow only so far, as if the disk were full there.
+//! A limit on the size of files: writes beyond it fail, as on a full disk.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::{
@@ -8,29 +8,29 @@ use std::{
 };
 use tokio::signal::unix::{SignalKind, signal};
 
-/// One test at a time: the limit is the whole process's.
+/// One test at a time: the limit is that of the whole process.
 static LIMIT: Mutex<()> = Mutex::new(());
 
-/// SIGXFSZ, which ends a process that does not care for it; one that does has its write fail with EFBIG.
+/// SIGXFSZ, which ends a process without a handler for it; with one, the write fails with EFBIG.
 const FILE_TOO_LARGE: i32 = 25;
 
-/// Held by a test for as long as it writes anything.
-pub(crate) struct LittleRoom {
+/// Kept by a test as long as it writes to a store.
+pub(crate) struct FileSizeLimit {
     before: Rlimit,
-    _turn: MutexGuard<'static, ()>,
+    _guard: MutexGuard<'static, ()>,
 }
 
-impl LittleRoom {
-    pub(crate) fn alone() -> LittleRoom {
-        let turn = LIMIT.lock().unwrap_or_else(PoisonError::into_inner);
+impl FileSizeLimit {
+    pub(crate) fn exclusive() -> FileSizeLimit {
+        let guard = LIMIT.lock().unwrap_or_else(PoisonError::into_inner);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        // The handler stays when the runtime is gone.
+        // The handler outlives the runtime.
         drop(runtime.block_on(async { signal(SignalKind::from_raw(FILE_TOO_LARGE)) }).unwrap());
-        LittleRoom { before: getrlimit(Resource::Fsize), _turn: turn }
+        FileSizeLimit { before: getrlimit(Resource::Fsize), _guard: guard }
     }
 
-    /// Leaves this much room behind what was written to the newest journal of a store.
-    pub(crate) fn leave(&self, folder: &Path, left: u64) {
+    /// Limits files to the written length of a store's newest journal and `left` bytes more.
+    pub(crate) fn leave_room(&self, folder: &Path, left: u64) {
         let entries = fs::read_dir(folder.join("store")).unwrap().map(|entry| entry.unwrap().path());
         let number = |path: &PathBuf| path.file_stem()?.to_str()?.parse::<u64>().ok();
         let newest = entries.filter(|path| path.extension().is_some_and(|e| e == "jnl")).max_by_key(number);
@@ -39,13 +39,13 @@ impl LittleRoom {
         setrlimit(Resource::Fsize, Rlimit { current: Some(written + left), ..self.before }).unwrap();
     }
 
-    pub(crate) fn make(&self) {
+    pub(crate) fn lift(&self) {
         setrlimit(Resource::Fsize, self.before).unwrap();
     }
 }
 
-impl Drop for LittleRoom {
+impl Drop for FileSizeLimit {
     fn drop(&mut self) {
-        self.make();
+        self.lift();
     }
 }

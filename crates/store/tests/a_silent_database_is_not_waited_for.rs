@@ -1,5 +1,5 @@
-//! A database behind a way that is cut: not refused, only silent. Callers learn so within seconds, all later ones at once, and
-//! what may have been stored is told as unsure.
+//! A database behind a network that is cut refuses nothing: it is only silent. The first callers get an error within seconds,
+//! later ones at once, and a send whose outcome is unknown is stored once in the end.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -17,17 +17,17 @@ use support::{postgres::*, *};
 use tidings_engine::store::*;
 use tidings_store::{PostgresOptions, PostgresStore};
 
-/// Longer than one that runs is silent on a busy machine.
+/// Longer than a running server may be silent on a busy machine.
 const SILENT_AFTER: Duration = Duration::from_secs(6);
 
-/// Passes bytes on between a socket of its own and the database's, unless the way is cut: then they wait.
-struct Way {
+/// A proxy between a socket of its own and the database's. While it is cut, bytes wait in it.
+struct Proxy {
     folder: tempfile::TempDir,
     cut: Arc<AtomicBool>,
 }
 
-impl Way {
-    fn to(socket: &str) -> Way {
+impl Proxy {
+    fn to(socket: &str) -> Proxy {
         let (folder, cut) = (tempfile::tempdir().unwrap(), Arc::new(AtomicBool::new(false)));
         let listener = UnixListener::bind(folder.path().join(".s.PGSQL.5432")).unwrap();
         let (socket, is_cut) = (socket.to_owned(), cut.clone());
@@ -52,38 +52,38 @@ impl Way {
                 }
             }
         });
-        Way { folder, cut }
+        Proxy { folder, cut }
     }
 }
 
 #[test]
-fn who_asks_a_silent_database_is_told_so_and_it_heals() {
+fn calls_to_a_silent_database_fail_at_once_until_it_answers() {
     let server = PostgresServer::shared();
     let url = server.database();
     let socket = format!("{}/.s.PGSQL.5432", server.folder().display());
-    let way = Way::to(&socket);
+    let proxy = Proxy::to(&socket);
     let database = url.rsplit('/').next().unwrap().split('?').next().unwrap();
-    let host = way.folder.path().display().to_string().replace('/', "%2F");
+    let host = proxy.folder.path().display().to_string().replace('/', "%2F");
     let url = format!("postgres://postgres@/{database}?host={host}");
     let store = PostgresStore::open(PostgresOptions { silent_after: SILENT_AFTER, ..options_at(&url) }).unwrap();
     let room = populate(&store);
     say(&store, room, ["a"], NOON);
 
-    way.cut.store(true, Ordering::Release);
+    proxy.cut.store(true, Ordering::Release);
     assert!(matches!(store.commit(&[append(room, "b")], NOON), Err(StoreError::Unavailable(_))));
     let began = Instant::now();
     for _ in 0..50 {
         assert!(matches!(store.entries(room, 1, 9, 9, End::Oldest), Err(StoreError::Unavailable(_))));
         assert!(matches!(store.commit(&[append(room, "b")], NOON), Err(StoreError::Unavailable(_))));
     }
-    // Each would have waited for seconds: a hundred times as long as one.
+    // If each call waited for the time-out, a hundred would take a hundred times as long.
     assert!(began.elapsed() < SILENT_AFTER * 10, "{:?}", began.elapsed());
 
-    way.cut.store(false, Ordering::Release);
+    proxy.cut.store(false, Ordering::Release);
     let deadline = Instant::now() + Duration::from_secs(120);
     while store.commit(&[append(room, "b")], NOON).is_err() {
-        assert!(Instant::now() < deadline, "it does not heal");
+        assert!(Instant::now() < deadline, "the store does not recover");
         std::thread::park_timeout(Duration::from_millis(20));
     }
-    assert_eq!(said(&store, room), ["a", "b"], "what may have been stored was, or is now, and once");
+    assert_eq!(stored_ids(&store, room), ["a", "b"], "the send with the unknown outcome is stored once");
 }

@@ -1,5 +1,5 @@
-//! A write whose answer is lost may arrive at the database long after: what a later write of the same node has put in its
-//! place stays, and what was read once the first was asked about stays true.
+//! A write whose answer is lost may arrive at the database long after. It does not overwrite a later write of the same node,
+//! and it does not change what was read after the node had settled it.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -25,25 +25,25 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 #[derive(Default)]
 struct State {
-    /// Of the connections made so far nothing passes, either way.
-    holds: AtomicBool,
-    /// How many connections that is.
+    /// No byte passes on the held connections, either way.
+    is_holding: AtomicBool,
+    /// The number of held connections: the first ones that were made.
     held: AtomicUsize,
     made: AtomicUsize,
     /// Bytes held on their way to the database.
     waiting: AtomicUsize,
-    /// Bytes that came back on connections that were held, after they were let go.
+    /// Bytes that came back on held connections after their release.
     answered: AtomicUsize,
 }
 
-/// A way to the database on which what is under way can be held up while new connections are not.
-struct Way {
+/// A proxy to the database that can hold up its present connections while new ones pass.
+struct Proxy {
     folder: tempfile::TempDir,
     state: Arc<State>,
 }
 
-impl Way {
-    fn to(socket: String) -> Way {
+impl Proxy {
+    fn to(socket: String) -> Proxy {
         let (folder, state) = (tempfile::tempdir().unwrap(), Arc::new(State::default()));
         let listener = UnixListener::bind(folder.path().join(".s.PGSQL.5432")).unwrap();
         let for_thread = state.clone();
@@ -58,19 +58,19 @@ impl Way {
                 }
             }
         });
-        Way { folder, state }
+        Proxy { folder, state }
     }
 
     fn hold(&self) {
         self.state.held.store(self.state.made.load(SeqCst), SeqCst);
-        self.state.holds.store(true, SeqCst);
+        self.state.is_holding.store(true, SeqCst);
     }
 
-    /// Lets what was held arrive, and waits until it was answered.
-    fn let_go(&self) {
+    /// Lets the held bytes pass, and waits until the database has answered them.
+    fn release(&self) {
         assert!(self.state.waiting.load(SeqCst) > 0, "nothing is held");
-        self.state.holds.store(false, SeqCst);
-        until("it is answered", || self.state.answered.load(SeqCst) > 0);
+        self.state.is_holding.store(false, SeqCst);
+        until("the held bytes are answered", || self.state.answered.load(SeqCst) > 0);
     }
 
     fn url(&self, url: &str) -> String {
@@ -83,7 +83,7 @@ fn pass(state: &State, number: usize, is_answer: bool, mut from: UnixStream, mut
     let mut bytes = [0; 16 * 1024];
     let mut was_held = false;
     while let Ok(count @ 1..) = from.read(&mut bytes) {
-        while state.holds.load(SeqCst) && number < state.held.load(SeqCst) {
+        while state.is_holding.load(SeqCst) && number < state.held.load(SeqCst) {
             if !was_held && !is_answer {
                 state.waiting.fetch_add(count, SeqCst);
             }
@@ -136,11 +136,11 @@ fn lead_as(store: &PostgresStore, boot_id: u64) -> Term {
     beat.term
 }
 
-/// A store on a way of its own, which has written, and whose next write is held up; then the node goes on as before.
-fn with_a_write_under_way(lead: impl Fn(&PostgresStore) -> Term, then: impl FnOnce(&PostgresStore, &Way, Term)) {
-    with_a_lead_and_a_write_under_way(&lead, |store, way, term, _| {
-        then(store, way, term);
-        // Who leads goes on with its term, and so does what it writes.
+/// Runs `then` with a store behind a proxy that holds up its second write. After that the node still leads and writes.
+fn with_a_write_under_way(lead: impl Fn(&PostgresStore) -> Term, then: impl FnOnce(&PostgresStore, &Proxy, Term)) {
+    with_a_lead_and_a_write_under_way(&lead, |store, proxy, term, _| {
+        then(store, proxy, term);
+        // The leader keeps its term, and its writes are accepted.
         assert_eq!(lead(store), term);
         put(store, term, b"9").unwrap();
         assert_eq!(value(store), b"9");
@@ -149,48 +149,48 @@ fn with_a_write_under_way(lead: impl Fn(&PostgresStore) -> Term, then: impl FnOn
 
 fn with_a_lead_and_a_write_under_way(
     lead: impl Fn(&PostgresStore) -> Term,
-    then: impl FnOnce(&PostgresStore, &Way, Term, &str),
+    then: impl FnOnce(&PostgresStore, &Proxy, Term, &str),
 ) {
     let server = PostgresServer::shared();
     let url = server.database();
-    let way = Way::to(format!("{}/.s.PGSQL.5432", server.folder().display()));
-    // One connection, or another one would take the write; and it is not waited for long.
+    let proxy = Proxy::to(format!("{}/.s.PGSQL.5432", server.folder().display()));
+    // With more connections the next write would take another one. The short time-out ends the held write soon.
     let statement_timeout = Duration::from_millis(500);
-    let options = PostgresOptions { connections: 1, statement_timeout, ..options_at(&way.url(&url)) };
+    let options = PostgresOptions { connections: 1, statement_timeout, ..options_at(&proxy.url(&url)) };
     let store = PostgresStore::open(options).unwrap();
     let term = lead(&store);
     put(&store, term, b"0").unwrap();
-    way.hold();
+    proxy.hold();
     assert!(matches!(put(&store, term, b"1"), Err(StoreError::Unsure(_))));
-    then(&store, &way, term, &url);
+    then(&store, &proxy, term, &url);
 }
 
 #[test]
-fn a_write_that_arrives_late_does_not_take_the_place_of_a_later_one() {
+fn a_late_write_does_not_overwrite_a_later_one() {
     for lead in [lead, |_: &PostgresStore| Term::ALONE] {
-        with_a_write_under_way(lead, |store, way, term| {
+        with_a_write_under_way(lead, |store, proxy, term| {
             until("a new connection writes", || put(store, term, b"2").is_ok());
-            way.let_go();
+            proxy.release();
             assert_eq!(value(store), b"2");
         });
     }
 }
 
 #[test]
-fn a_write_that_arrives_late_is_not_read_once_it_was_asked_about() {
+fn a_late_write_is_not_stored_after_it_was_settled() {
     for lead in [lead, |_: &PostgresStore| Term::ALONE] {
-        with_a_write_under_way(lead, |store, way, term| {
-            until("a new connection tells", || store.settle(term).is_ok());
+        with_a_write_under_way(lead, |store, proxy, term| {
+            until("a new connection settles the write", || store.settle(term).is_ok());
             assert_eq!(value(store), b"0");
-            way.let_go();
+            proxy.release();
             assert_eq!(value(store), b"0");
         });
     }
 }
 
 #[test]
-fn another_lead_ends_a_term_that_was_raised() {
-    with_a_lead_and_a_write_under_way(lead, |store, way, term, url| {
+fn another_nodes_lead_ends_a_raised_term() {
+    with_a_lead_and_a_write_under_way(lead, |store, proxy, term, url| {
         until("a new connection writes", || put(store, term, b"2").is_ok());
         let other = open_at(url);
         other.release_lease(u64::MAX - 7).unwrap();
@@ -198,9 +198,9 @@ fn another_lead_ends_a_term_that_was_raised() {
         assert!(second > term);
         put(&other, second, b"3").unwrap();
         assert!(matches!(put(store, term, b"4"), Err(StoreError::TermIsOver)));
-        way.let_go();
+        proxy.release();
         assert_eq!(value(store), b"3");
-        // The first leads again: in a term of its own.
+        // The first node leads again, in a new term.
         other.release_lease(1).unwrap();
         let third = lead(store);
         assert!(third > second);
@@ -212,14 +212,14 @@ fn another_lead_ends_a_term_that_was_raised() {
 }
 
 #[test]
-fn another_lead_that_comes_first_ends_the_doubt() {
-    with_a_lead_and_a_write_under_way(lead, |store, way, term, url| {
+fn another_nodes_lead_settles_a_pending_write() {
+    with_a_lead_and_a_write_under_way(lead, |store, proxy, term, url| {
         let other = open_at(url);
         other.release_lease(u64::MAX - 7).unwrap();
         let second = lead_as(&other, 1);
-        until("a new connection tells", || matches!(store.settle(term), Err(StoreError::TermIsOver)));
+        until("a new connection settles the write", || matches!(store.settle(term), Err(StoreError::TermIsOver)));
         assert!(matches!(put(store, term, b"4"), Err(StoreError::TermIsOver)));
-        way.let_go();
+        proxy.release();
         assert_eq!(value(store), b"0");
         put(&other, second, b"3").unwrap();
     });

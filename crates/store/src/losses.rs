@@ -1,7 +1,8 @@
-//! Which conversations lost which sequences: what notes, retries, read marks and the timelines' own holes tell together.
+//! Finding which conversations lost which sequences. The witnesses are the acknowledgement logs, dedupe rows, read marks
+//! and the timelines' own holes.
 
 use crate::{
-    acknowledged::Acknowledged,
+    ack_log::AckedState,
     check::scan_meta,
     embedded::{EmbeddedStore, store_error},
     kv::*,
@@ -15,18 +16,19 @@ use std::{
 };
 use tidings_engine::{model::*, store::*};
 
-/// What one conversation lost.
+/// The lost sequences of one conversation.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct LostSeqs {
-    /// Nothing if the conversation itself went, and nothing tells its name.
+    /// The conversation's id; `None` if its row is lost too and no log names it.
     pub conversation: Option<String>,
-    /// The store's own number of it.
+    /// The conversation's number in the store.
     pub number: u64,
-    /// First and last, oldest first.
+    /// Ranges as first and last sequence, oldest first.
     pub seqs: Vec<(u64, u64)>,
 }
 
 impl LostSeqs {
+    /// How many sequences are lost.
     pub fn count(&self) -> u64 {
         self.seqs.iter().map(|(first, last)| last - first + 1).sum()
     }
@@ -36,7 +38,7 @@ impl fmt::Display for LostSeqs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.conversation {
             Some(id) => write!(f, "conversation {id:?} lost seq ")?,
-            None => write!(f, "conversation number {} (its name is lost too) lost seq ", self.number)?,
+            None => write!(f, "conversation number {} (its id is lost too) lost seq ", self.number)?,
         }
         for (at, (first, last)) in self.seqs.iter().enumerate() {
             let comma = if at == 0 { "" } else { ", " };
@@ -49,27 +51,27 @@ impl fmt::Display for LostSeqs {
     }
 }
 
-/// What is lost, and the rows that name it.
-pub(crate) struct Lost {
+/// The lost sequences, and the rows that refer to lost entries.
+pub(crate) struct Losses {
     pub seqs: Vec<LostSeqs>,
-    /// Keys of dedupe rows.
-    pub retries: Vec<Vec<u8>>,
-    /// Keys and rows of memberships whose read mark lies beyond the last entry, as they must be.
+    /// Keys of the dedupe rows of lost entries.
+    pub dedupe_keys: Vec<Vec<u8>>,
+    /// Keys of memberships whose read mark lies beyond the last entry, each with the row that it must have.
     pub read_marks: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
-/// What is there of each timeline.
+/// Where the timelines end, and their holes, by conversation number.
 #[derive(Default)]
-struct Timelines {
+struct TimelineExtents {
     last_seqs: BTreeMap<u64, u64>,
     holes: BTreeMap<u64, Vec<RangeInclusive<u64>>>,
 }
 
-fn read_timelines(kv: &dyn KvRead) -> StoreResult<Timelines> {
+fn read_extents(kv: &dyn KvRead) -> StoreResult<TimelineExtents> {
     let mut first_seqs = BTreeMap::new();
     scan_meta(kv, b'f', |key, row| first_seqs.extend(number_at(key, 1).zip(number_at(row, 0))))?;
-    let mut found = Timelines::default();
-    kv.scan(Space::Timeline, &[], LAST_KEY, Order::Up, &mut |key, _| {
+    let mut found = TimelineExtents::default();
+    kv.scan(Space::Timeline, &[], LAST_KEY, Order::Ascending, &mut |key, _| {
         if let (Some(no), Some(seq)) = (number_at(key, 0), number_at(key, 8)) {
             let due = match found.last_seqs.insert(no, seq) {
                 Some(before) => before + 1,
@@ -82,34 +84,34 @@ fn read_timelines(kv: &dyn KvRead) -> StoreResult<Timelines> {
         true
     })
     .map_err(store_error)?;
-    // Of a timeline that is gone altogether, retention tells where it began.
+    // A timeline that is gone altogether ended before the first sequence that retention had left.
     for (no, first_seq) in first_seqs {
         found.last_seqs.entry(no).or_insert(first_seq.saturating_sub(1));
     }
     Ok(found)
 }
 
-/// Compares what is there with what must have been.
-pub(crate) fn find(store: &EmbeddedStore, expected: &Acknowledged) -> StoreResult<Lost> {
+/// Compares the timelines with what the other witnesses say about their ends.
+pub(crate) fn find(store: &EmbeddedStore, acked: &AckedState) -> StoreResult<Losses> {
     let kv = store.kv()?;
     let kv = &*kv.snapshot();
-    let timelines = read_timelines(kv)?;
+    let timelines = read_extents(kv)?;
     let is_there =
         |no: u64, seq: u64| kv.get(Space::Timeline, &entry_key(ConversationNo(no), seq)).map(|row| row.is_some());
-    let mut known = expected.last_seqs.clone();
-    let mut knows = |no: u64, seq: u64| {
-        let newest = known.entry(no).or_default();
+    let mut expected_last_seqs = acked.last_seqs.clone();
+    let mut expect = |no: u64, seq: u64| {
+        let newest = expected_last_seqs.entry(no).or_default();
         *newest = seq.max(*newest);
     };
-    let mut retries = Vec::new();
+    let mut dedupe_keys = Vec::new();
     let mut failed = None;
-    kv.scan(Space::Dedupe, &[], LAST_KEY, Order::Up, &mut |key, row| {
+    kv.scan(Space::Dedupe, &[], LAST_KEY, Order::Ascending, &mut |key, row| {
         if let [no, seq, ..] = numbers(row)[..] {
             match is_there(no, seq) {
                 Ok(true) => {}
                 Ok(false) => {
-                    knows(no, seq);
-                    retries.push(key.to_vec());
+                    expect(no, seq);
+                    dedupe_keys.push(key.to_vec());
                 }
                 Err(error) => failed = Some(error),
             }
@@ -127,37 +129,42 @@ pub(crate) fn find(store: &EmbeddedStore, expected: &Acknowledged) -> StoreResul
         if let Ok(row) = decode::<MembershipRow>(row) {
             let membership = row.membership();
             if membership.read_seq > last_seq {
-                knows(no, membership.read_seq);
+                expect(no, membership.read_seq);
                 let mended = Membership { read_seq: last_seq, ..membership };
                 read_marks.push((key.to_vec(), encode(&MembershipRow::of(&mended))));
             }
         }
     })?;
-    let conversations: BTreeSet<u64> = known.keys().chain(timelines.holes.keys()).copied().collect();
+    let conversations: BTreeSet<u64> = expected_last_seqs.keys().chain(timelines.holes.keys()).copied().collect();
     let mut seqs = Vec::new();
     for number in conversations {
         let last_seq = timelines.last_seqs.get(&number).copied().unwrap_or(0);
         let mut ranges: Vec<_> = timelines.holes.get(&number).into_iter().flatten().cloned().collect();
-        ranges.extend(known.get(&number).filter(|known| **known > last_seq).map(|known| last_seq + 1..=*known));
+        let expected = expected_last_seqs.get(&number).filter(|expected| **expected > last_seq);
+        ranges.extend(expected.map(|expected| last_seq + 1..=*expected));
         if ranges.is_empty() {
             continue;
         }
         let card = read_conversation(kv, ConversationNo(number))?;
-        let conversation = card.map(|card| card.id).or_else(|| expected.ids.get(&number).cloned());
+        let conversation = card.map(|card| card.id).or_else(|| acked.ids.get(&number).cloned());
         let ranges = ranges.into_iter().map(|range| (*range.start(), *range.end())).collect();
         seqs.push(LostSeqs { conversation, number, seqs: ranges });
     }
-    Ok(Lost { seqs, retries, read_marks })
+    Ok(Losses { seqs, dedupe_keys, read_marks })
 }
 
 /// Rows mended in one batch.
 const ROWS_PER_BATCH: usize = 1_000;
 
-/// Mends rows that name what is lost: a message that is sent again is stored again, and nobody has read what is not there.
-pub(crate) fn mend(store: &EmbeddedStore, lost: &Lost) -> StoreResult<()> {
-    let removed = lost.retries.iter().map(|key| Put { space: Space::Dedupe, key: key.clone(), value: None });
-    let marks =
-        lost.read_marks.iter().map(|(key, row)| Put { space: Space::Meta, key: key.clone(), value: Some(row.clone()) });
-    let puts: Vec<Put> = removed.chain(marks).collect();
-    puts.chunks(ROWS_PER_BATCH).try_for_each(|puts| store.write_aside(Batch { puts: puts.to_vec() }, None))
+/// Removes the dedupe rows of lost entries, so that a retry stores the message again, and sets read marks back to the last
+/// entry.
+pub(crate) fn mend_rows(store: &EmbeddedStore, losses: &Losses) -> StoreResult<()> {
+    let removed = losses.dedupe_keys.iter().map(|key| Write { space: Space::Dedupe, key: key.clone(), value: None });
+    let marks = losses.read_marks.iter().map(|(key, row)| Write {
+        space: Space::Meta,
+        key: key.clone(),
+        value: Some(row.clone()),
+    });
+    let writes: Vec<Write> = removed.chain(marks).collect();
+    writes.chunks(ROWS_PER_BATCH).try_for_each(|writes| store.write_cleanup(Batch { writes: writes.to_vec() }, None))
 }

@@ -1,4 +1,4 @@
-//! What is wrong with the rows of popups is found and named.
+//! Faults in the rows of popups are found and named.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -25,8 +25,8 @@ impl Wake for Asleep {
     fn wake(&self) {}
 }
 
-/// Has a server make rows of all kinds: two versions of popup 1, settings, a list of 500 in two chunks, two users who
-/// were shown popup 1, and three events of one of them.
+/// Has an engine write rows of all kinds: two versions of popup 1, settings, a segment of 500 users in two chunks, exposures
+/// of popup 1 to two users, and three events of one of them.
 fn populate_popups(folder: &Path) {
     let clock = Arc::new(ManualClock::default());
     clock.set(NOON);
@@ -73,7 +73,7 @@ fn check_after(plant: impl FnOnce(&dyn RowStore)) -> CheckReport {
     check(folder.path()).unwrap()
 }
 
-/// After this was done to the rows, the check names each of `named` and nothing else.
+/// Changes the rows by `plant`, and expects that the check names each of `named` and no other fault.
 #[track_caller]
 fn finds(plant: impl FnOnce(&dyn RowStore), named: &[&str]) {
     let report = check_after(plant);
@@ -88,19 +88,19 @@ fn change(store: &dyn RowStore, key: &[u8], value: Option<&[u8]>) {
     store.write_rows(Term::ALONE, SPACE, vec![change]).unwrap();
 }
 
-/// Drops the row of a kind that stands at this place among them.
+/// Drops the row with this index among the rows of a kind.
 fn drop_row(store: &dyn RowStore, kind: u8, at: usize) {
     change(store, &rows(store, kind)[at].0, None);
 }
 
-/// Cuts the last byte off that row.
+/// Cuts the last byte off the row with this index.
 fn cut_row(store: &dyn RowStore, kind: u8, at: usize) {
     let (key, value) = &rows(store, kind)[at];
     change(store, key, value.split_last().map(|(_, rest)| rest));
 }
 
 #[test]
-fn what_agrees_is_sound() {
+fn rows_that_agree_are_sound() {
     let report = check_after(|store| {
         for (kind, count) in [(0, 1), (1, 1), (2, 2), (3, 1), (4, 1), (5, 2), (6, 2), (7, 1), (8, 3), (9, 3)] {
             assert_eq!(rows(store, kind).len(), count, "rows of kind {kind}");
@@ -111,10 +111,10 @@ fn what_agrees_is_sound() {
 }
 
 #[test]
-fn what_a_stop_may_leave_behind_is_no_fault() {
+fn rows_that_an_interrupted_write_may_leave_are_no_fault() {
     finds(
         |store| {
-            // A list without a segment, a version and counts without a popup, and what tests of stores write.
+            // A chunk without a segment, a version and counts without a popup, and a row that tests of stores write.
             change(store, &[&[5][..], &[0, 0, 0, 9], &[0; 4]].concat(), Some(&[0; 80]));
             change(store, &[&[2][..], &[0, 0, 0, 9], &[0, 0, 0, 1, 0, 0]].concat(), Some(b"cut off"));
             let (_, counts) = rows(store, 7).remove(0);
@@ -126,7 +126,7 @@ fn what_a_stop_may_leave_behind_is_no_fault() {
 }
 
 #[test]
-fn rows_that_do_not_read_are_named() {
+fn rows_that_cannot_be_decoded_are_found() {
     for kind in [1, 4, 6] {
         let report = check_after(|store| cut_row(store, kind, 0));
         assert!(!report.is_sound(), "of kind {kind}");
@@ -138,7 +138,7 @@ fn rows_that_do_not_read_are_named() {
 }
 
 #[test]
-fn a_popup_has_its_versions_and_its_segments() {
+fn missing_versions_and_segments_of_a_popup_are_found() {
     finds(|store| drop_row(store, 2, 0), &["popup \"p\" version 1 is missing"]);
     finds(|store| drop_row(store, 2, 1), &["popup \"p\" version 2 is missing"]);
     finds(|store| drop_row(store, 4, 0), &["popup \"p\" names the segment \"many\", which does not exist"]);
@@ -154,7 +154,7 @@ fn a_popup_has_its_versions_and_its_segments() {
 }
 
 #[test]
-fn a_segment_has_all_of_its_list() {
+fn missing_users_of_a_segment_are_found() {
     finds(|store| drop_row(store, 5, 1), &["segment \"many\" has 380 of 500 users"]);
     finds(|store| cut_row(store, 5, 0), &["a chunk of segment \"many\""]);
     finds(
@@ -168,7 +168,7 @@ fn a_segment_has_all_of_its_list() {
 }
 
 #[test]
-fn marks_that_are_out_of_order_would_be_searched_in_vain() {
+fn frequency_counters_out_of_order_are_found() {
     finds(
         |store| {
             let (key, value) = rows(store, 6).remove(0);
@@ -184,7 +184,7 @@ fn marks_that_are_out_of_order_would_be_searched_in_vain() {
 }
 
 #[test]
-fn events_have_their_ids_and_are_counted() {
+fn events_without_ids_or_counts_are_found() {
     finds(|store| drop_row(store, 9, 0), &["is not known by its id", "3 events, and 2 ids of events"]);
     finds(
         |store| drop_row(store, 8, 1),

@@ -1,12 +1,13 @@
-//! Keeps the manifest and the notes true while the engine writes, from beside it: the engine does not tell when it
-//! begins a new journal or removes one that it has emptied.
+//! Keeps the manifest and the acknowledgement log up to date while the engine writes. The tracker watches the engine's
+//! folder from outside: the engine does not tell when it begins a new journal or removes one whose batches are all in
+//! tables.
 
 use crate::{
-    acknowledged::{self, Notebook, NotedBatch, Reached},
+    ack_log::{self, AckLog, AckedBatch, ConversationProgress},
     folder::{Folder, sync_folder},
-    inspect::Findings,
+    inspect::Inspection,
     journal,
-    kv::Committed,
+    kv::CommittedBatch,
     manifest::{JournalRecord, Manifest},
     tables,
 };
@@ -20,23 +21,23 @@ pub(crate) struct JournalTracker {
     folder: PathBuf,
     engine: PathBuf,
     manifest: Manifest,
-    notebook: Notebook,
-    /// The journal that the engine begins next.
+    ack_log: AckLog,
+    /// The path of the journal that the engine begins next.
     next: PathBuf,
-    /// The engine's numbers of our spaces.
+    /// The engine's ids of our spaces.
     space_ids: [u64; 6],
     /// The ordinal of the last batch, which is in the manifest's last journal.
     last_batch: u64,
-    /// The disk was full when the manifest was to be written. The one before stands until each next batch has tried again:
-    /// batches are whole and fsynced all the same, and notes tell of them.
-    is_unwritten: bool,
+    /// The disk was full when the manifest was to be written: the file on the disk is older than `manifest`. Each batch
+    /// tries again. Meanwhile batches are whole and fsynced all the same, and the acknowledgement log names them.
+    is_manifest_stale: bool,
 }
 
 impl JournalTracker {
-    /// Takes stock when the engine has opened: from here on its files are named in the manifest.
+    /// Names the files of an engine that has just opened in the manifest. `before`: what the folder held until then.
     pub(crate) fn begin(
         folder: &Folder,
-        before: &Findings,
+        before: &Inspection,
         space_ids: [u64; 6],
         last_batch: u64,
     ) -> io::Result<JournalTracker> {
@@ -44,12 +45,12 @@ impl JournalTracker {
         let mut manifest = before.manifest.clone();
         let there = journals_in(&engine)?;
         for record in before.manifest.journals.iter().filter(|record| !there.contains(&record.number)) {
-            manifest.drop_emptied(record);
+            manifest.remove_emptied(record);
         }
         manifest.journals.clear();
         for number in &there {
             let scanned = before.journals.iter().find(|journal| journal.number == *number);
-            let last_numbers = scanned.map(|journal| journal.scan.last_numbers.clone()).unwrap_or_default();
+            let last_numbers = scanned.map(|journal| journal.scan.last_seqnos.clone()).unwrap_or_default();
             let is_last = there.last() == Some(number);
             let last_batch = scanned.and_then(|journal| journal.scan.last_batch).filter(|_| !is_last);
             manifest.journals.push(JournalRecord { number: *number, last_batch, last_numbers });
@@ -58,90 +59,94 @@ impl JournalTracker {
         let last = there.last().copied().unwrap_or(0);
         let mut tracker = JournalTracker {
             folder: folder.path.clone(),
-            notebook: Notebook::open(&folder.path, last),
+            ack_log: AckLog::open(&folder.path, last),
             next: engine.join(format!("{}.jnl", last + 1)),
             engine,
             manifest,
             space_ids,
             last_batch,
-            is_unwritten: false,
+            is_manifest_stale: false,
         };
-        // What the engine made has names only once its folders are on the disk; it leaves some of them out.
+        // A new file has a name after a power loss only if its folder was fsynced; the engine leaves some folders out.
         for space in &tracker.manifest.spaces {
             sync_folder(&tables::spaces_folder(&tracker.engine).join(space.to_string()))?;
         }
         sync_folder(&tables::spaces_folder(&tracker.engine))?;
         match before.manifest.is_finished() {
-            true => tracker.write_if_there_is_room()?,
+            true => tracker.write_manifest_if_room()?,
             false => tracker.write_manifest()?,
         }
         Ok(tracker)
     }
 
-    /// A batch is on the disk, and nobody was told yet. `Err`: nobody may be told, since the journal that it is in may
-    /// be one that would not be missed.
-    pub(crate) fn committed(
+    /// Records a batch that is on the disk and not acknowledged yet.
+    ///
+    /// # Errors
+    /// The manifest could not be written. The batch must not be acknowledged: the manifest may lack its journal, and then
+    /// nothing would notice that the journal is missing.
+    pub(crate) fn record_batch(
         &mut self,
-        batch: Committed,
+        batch: CommittedBatch,
         position: Position,
-        reached: impl Iterator<Item = Reached>,
+        progress: impl Iterator<Item = ConversationProgress>,
     ) -> io::Result<()> {
         if batch.spaces == 0 {
             return Ok(());
         }
-        if self.is_unwritten {
-            self.write_if_there_is_room()?;
+        if self.is_manifest_stale {
+            self.write_manifest_if_room()?;
         }
         while self.next.exists() {
-            self.follow(batch)?;
+            self.switch_journal(batch)?;
         }
-        let spaces = self.take_in(batch);
-        let Committed { ordinal, number, .. } = batch;
+        let spaces = self.add_to_last_journal(batch);
+        let CommittedBatch { ordinal, seqno, .. } = batch;
         self.last_batch = ordinal;
-        self.notebook.note(NotedBatch { ordinal, number, spaces, position }, reached);
+        self.ack_log.append(AckedBatch { ordinal, seqno, spaces, position }, progress);
         Ok(())
     }
 
-    /// Adds a batch to the last journal's record; answers the engine's numbers of its spaces, one bit each.
-    fn take_in(&mut self, batch: Committed) -> u64 {
+    /// Adds a batch to the last journal's record; answers the engine's ids of the batch's spaces, one bit each.
+    fn add_to_last_journal(&mut self, batch: CommittedBatch) -> u64 {
         let mut spaces = 0;
         for (_, id) in self.space_ids.into_iter().enumerate().filter(|(space, _)| batch.spaces & 1 << space != 0) {
             spaces |= 1_u64.checked_shl(id.try_into().unwrap_or(u32::MAX)).unwrap_or(0);
             if let Some(record) = self.manifest.journals.last_mut() {
-                record.last_numbers.insert(id, batch.number);
+                record.last_numbers.insert(id, batch.seqno);
             }
         }
         spaces
     }
 
-    /// The engine has begun another journal: this batch is in it, or was the last one of that before.
-    fn follow(&mut self, batch: Committed) -> io::Result<()> {
-        let begins = journal::begins_from(&self.next, batch.number)?;
+    /// The engine has begun another journal: the batch is the first in it, or the last in the journal before.
+    fn switch_journal(&mut self, batch: CommittedBatch) -> io::Result<()> {
+        let is_first_in_next = journal::begins_from(&self.next, batch.seqno)?;
         let number = journal::number_in(&self.next, "", ".jnl").unwrap_or(0);
         if let Some(record) = self.manifest.journals.last_mut() {
-            record.last_batch = Some(if begins { self.last_batch } else { batch.ordinal });
+            record.last_batch = Some(if is_first_in_next { self.last_batch } else { batch.ordinal });
         }
-        if !begins {
-            self.take_in(batch);
+        if !is_first_in_next {
+            self.add_to_last_journal(batch);
         }
         self.manifest.journals.push(JournalRecord { number, ..JournalRecord::default() });
         let there = journals_in(&self.engine)?;
         let emptied: Vec<_> =
             self.manifest.journals.iter().filter(|record| !there.contains(&record.number)).cloned().collect();
-        emptied.iter().for_each(|record| self.manifest.drop_emptied(record));
-        self.write_if_there_is_room()?;
-        self.notebook = Notebook::open(&self.folder, number);
+        emptied.iter().for_each(|record| self.manifest.remove_emptied(record));
+        self.write_manifest_if_room()?;
+        self.ack_log = AckLog::open(&self.folder, number);
         self.next = self.engine.join(format!("{}.jnl", number + 1));
         Ok(())
     }
 
-    fn write_if_there_is_room(&mut self) -> io::Result<()> {
+    /// Writes the manifest; on a full disk the write is put off to the next batch.
+    fn write_manifest_if_room(&mut self) -> io::Result<()> {
         let written = self.write_manifest();
-        let was_unwritten = std::mem::replace(&mut self.is_unwritten, written.as_ref().is_err_and(is_full));
+        let was_stale = std::mem::replace(&mut self.is_manifest_stale, written.as_ref().is_err_and(is_full));
         match written {
-            Err(error) if self.is_unwritten => {
-                if !was_unwritten {
-                    tracing::warn!(%error, "no room to write the manifest; it is tried again with each batch");
+            Err(error) if self.is_manifest_stale => {
+                if !was_stale {
+                    tracing::warn!(%error, "no room to write the manifest; each batch tries again");
                 }
                 Ok(())
             }
@@ -149,13 +154,13 @@ impl JournalTracker {
         }
     }
 
-    /// On the disk when this returns, and after it the notes of journals that are gone are too.
+    /// Writes the manifest durably, then removes the acknowledgement logs of journals that it no longer names.
     fn write_manifest(&self) -> io::Result<()> {
-        // First, lest a journal that is taken off the list is back after a power loss.
+        // First: a journal that the manifest no longer names must not come back after a power loss.
         sync_folder(&self.engine)?;
         self.manifest.write(&self.folder)?;
         match self.manifest.journals.first() {
-            Some(oldest) => acknowledged::forget_before(&self.folder, oldest.number),
+            Some(oldest) => ack_log::remove_before(&self.folder, oldest.number),
             None => Ok(()),
         }
     }

@@ -1,4 +1,4 @@
-//! The suite that every store passes: on the embedded store, on PostgreSQL, and on the model they are compared with.
+//! The conformance suite, run on the embedded store, on PostgreSQL, and on the store in memory that both are compared with.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -14,7 +14,7 @@ fn run(fresh: impl Fn(&mut dyn FnMut(&dyn Store))) {
 }
 
 #[test]
-fn the_embedded_store_does() {
+fn the_embedded_store_passes() {
     run(|check| {
         let folder = support::scratch();
         let store = support::open(folder.path());
@@ -25,12 +25,12 @@ fn the_embedded_store_does() {
 }
 
 #[test]
-fn the_store_on_postgresql_does() {
+fn the_store_on_postgresql_passes() {
     let server = support::postgres::PostgresServer::shared();
     run(|check| check(&support::postgres::open_at(&server.database())));
 }
 
 #[test]
-fn the_store_in_memory_does() {
+fn the_store_in_memory_passes() {
     run(|check| check(&MemoryStore::default()));
 }

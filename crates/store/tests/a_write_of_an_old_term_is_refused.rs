@@ -1,5 +1,5 @@
-//! What one node writes for all is taken while its term runs, and not once another has begun: also not if it was on
-//! its way then.
+//! The leader's writes are accepted while its term runs, and refused once another term has begun, also if they were on their
+//! way then.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -24,7 +24,7 @@ fn beat(store: &PostgresStore, node: &NodeInfo) -> ClusterView {
     store.heartbeat(node, LEASE_MS, true, true).unwrap()
 }
 
-/// Beats until it leads: the lease of the one before must end.
+/// Beats until the node leads: the lease of the leader before must end.
 fn lead(store: &PostgresStore, node: &NodeInfo) -> Term {
     loop {
         let beat = beat(store, node);
@@ -49,13 +49,13 @@ fn value(store: &PostgresStore) -> Option<Vec<u8>> {
 }
 
 #[test]
-fn only_the_present_term_writes() {
+fn only_writes_of_the_current_term_are_accepted() {
     let server = PostgresServer::shared();
     let url = server.database();
     let [one, other] = [(); 2].map(|()| open_at(&url));
     let (a, b) = (node("a", 1), node("b", u64::MAX));
     let first = lead(&one, &a);
-    assert_eq!(lead(&one, &a), first, "who renews goes on with its term");
+    assert_eq!(lead(&one, &a), first, "renewing the lease keeps the term");
     put(&one, first, b"1").unwrap();
     one.write_push(first, &push(1)).unwrap();
     let second = lead(&other, &b);
@@ -66,11 +66,11 @@ fn only_the_present_term_writes() {
     assert_eq!(value(&other).unwrap(), b"1");
     assert_eq!(other.push_row(&PushKey::Mark(Mark::Live, 2)).unwrap(), None);
     put(&other, second, b"3").unwrap();
-    // A lease that is over and was nobody else's is the same term still.
+    // A lease that has run out and that no other node took over keeps its term.
     std::thread::sleep(Duration::from_millis(LEASE_MS + 50));
     put(&other, second, b"4").unwrap();
     assert_eq!(lead(&other, &b), second);
-    // The first leads again: what it wrote before does not come back to life.
+    // The first node leads again: its writes of the earlier term stay refused.
     other.release_lease(b.boot_id).unwrap();
     let third = lead(&one, &a);
     assert!(third > second);
@@ -83,7 +83,7 @@ fn only_the_present_term_writes() {
 }
 
 #[test]
-fn a_term_that_a_database_lost_is_nobody_elses() {
+fn a_term_that_the_database_has_lost_is_not_given_to_another_node() {
     let server = PostgresServer::shared();
     let url = server.database();
     let [one, other] = [(); 2].map(|()| open_at(&url));
@@ -113,7 +113,7 @@ fn a_term_that_a_database_lost_is_nobody_elses() {
 }
 
 #[test]
-fn who_would_lead_next_waits_for_a_write_that_is_under_way() {
+fn the_next_leader_waits_for_a_write_that_is_under_way() {
     let server = PostgresServer::shared();
     let url = server.database();
     let [one, other] = [(); 2].map(|()| open_at(&url));
@@ -124,17 +124,17 @@ fn who_would_lead_next_waits_for_a_write_that_is_under_way() {
         server.sql(&url, &count).parse::<usize>().unwrap()
     };
     std::thread::scope(|scope| {
-        // Somebody holds the row, so that the write stands in its middle.
+        // A lock on the row holds the write up in its midst.
         let held = server.hold(&url, "SELECT 1 FROM tidings.popup_rows FOR UPDATE");
         let writing = scope.spawn(|| put(&one, first, b"1"));
-        server.until_one_waits_for(&url, "transactionid");
+        server.wait_for_event(&url, "transactionid");
         let leading = scope.spawn(|| lead(&other, &node("b", 2)));
         while waiting("wait_event = 'transactionid'") < 2 {}
         assert!(!leading.is_finished(), "the write is not done");
         drop(held);
         writing.join().unwrap().unwrap();
         let second = leading.join().unwrap();
-        assert_eq!(value(&other).unwrap(), b"1", "who leads next sees it");
+        assert_eq!(value(&other).unwrap(), b"1", "the next leader sees the write");
         assert!(matches!(put(&one, first, b"2"), Err(StoreError::TermIsOver)));
         put(&other, second, b"3").unwrap();
     });

@@ -1,4 +1,4 @@
-//! What is wrong with the rows of push is found and named.
+//! Faults in the rows of push are found and named.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -12,8 +12,8 @@ use tidings_store::check::check;
 
 const DEVICE: DeviceNo = DeviceNo(0);
 
-/// A device of `u1`, and a push that waits for it.
-fn sound() -> Vec<PushRow> {
+/// A device of `u1`, and a push that is pending for it.
+fn sound_rows() -> Vec<PushRow> {
     let device = StoredDevice {
         no: DEVICE,
         user: 1,
@@ -60,13 +60,13 @@ fn sound() -> Vec<PushRow> {
     ]
 }
 
-/// Without the row of this key, the check names each of `named` and nothing else.
+/// Removes the row of this key, and expects that the check names each of `named` and no other fault.
 fn finds(without: Option<PushKey>, named: &[&str]) {
     let folder = scratch();
     {
         let store = open(folder.path());
         populate(&store);
-        let puts: Vec<_> = sound().into_iter().map(PushChange::Put).collect();
+        let puts: Vec<_> = sound_rows().into_iter().map(PushChange::Put).collect();
         store.write_push(Term::ALONE, &puts).unwrap();
         let drop = without.map(PushChange::Drop);
         store.write_push(Term::ALONE, drop.as_slice()).unwrap();
@@ -79,34 +79,38 @@ fn finds(without: Option<PushKey>, named: &[&str]) {
 }
 
 #[test]
-fn what_agrees_is_sound() {
+fn rows_that_agree_are_sound() {
     finds(None, &[]);
 }
 
 #[test]
-fn a_push_without_its_row_is_missed_by_all_that_name_it() {
-    let named =
-        ["waits for device 0", "is a target of push 1", "Name(\"a\") is of no push", "Part(1, 0) is of no push"];
+fn each_row_that_names_a_missing_push_is_found() {
+    let named = [
+        "is pending for device 0",
+        "is a target of push 1",
+        "Name(\"a\") belongs to a push that does not exist",
+        "Part(1, 0) belongs to a push that does not exist",
+    ];
     finds(Some(PushKey::Push(1)), &named);
 }
 
 #[test]
-fn a_device_without_its_row_is_missed() {
-    finds(Some(PushKey::Device(DEVICE)), &["waits for device 0, which does not exist"]);
+fn a_push_pending_for_a_missing_device_is_found() {
+    finds(Some(PushKey::Device(DEVICE)), &["is pending for device 0, which does not exist"]);
 }
 
 #[test]
-fn a_push_without_a_timer_would_never_end() {
+fn a_push_without_a_timer_is_found() {
     finds(Some(PushKey::Timer(NOON + 1, 1)), &["push 1 has no timer"]);
 }
 
 #[test]
-fn a_target_that_nothing_waits_for_and_the_other_way_round() {
-    finds(Some(PushKey::Pending(DEVICE, 1)), &["push 1 is not handed to device 0"]);
-    finds(Some(PushKey::Target(1, DEVICE)), &["push 1 waits for device 0, and is through there"]);
+fn a_target_and_its_pending_row_must_both_be_there() {
+    finds(Some(PushKey::Pending(DEVICE, 1)), &["push 1 is not pending for device 0"]);
+    finds(Some(PushKey::Target(1, DEVICE)), &["push 1 is pending for device 0, though its target is done"]);
 }
 
 #[test]
-fn numbers_that_were_not_given_out() {
-    finds(Some(PushKey::Counters), &["a device's number", "a push's number"]);
+fn numbers_beyond_the_counters_are_found() {
+    finds(Some(PushKey::Counters), &["a device has a number", "a push has a number"]);
 }

@@ -1,5 +1,5 @@
-//! What a crash leaves at the journal's end is cut; what was acknowledged and is damaged is refused
-//! until an operator says so.
+//! A torn batch that a crash leaves at the journal's end is cut. Damage to acknowledged batches is refused until an operator
+//! repairs the folder.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -10,7 +10,7 @@ use std::{
 };
 use support::*;
 use tidings_engine::{model::*, store::*};
-use tidings_store::{EmbeddedStore, OpenError, Repair, repair};
+use tidings_store::{EmbeddedStore, OpenError, RepairReport, repair};
 
 const ROOM: ConversationNo = ConversationNo(1);
 
@@ -29,7 +29,7 @@ fn newest_journal(folder: &Path) -> PathBuf {
     entries.filter(|path| path.extension().is_some_and(|e| e == "jnl")).max_by_key(number).unwrap()
 }
 
-/// The length that was written: what is set aside beyond it is zeros.
+/// The written length; the preallocated rest of the file is zeros.
 fn written(bytes: &[u8]) -> usize {
     bytes.iter().rposition(|byte| *byte != 0).map_or(0, |at| at + 1)
 }
@@ -53,7 +53,7 @@ fn crashed() -> Crashed {
     let bytes = fs::read(&path).unwrap()[..ends[3]].to_vec();
     let journal = path.file_name().unwrap().to_str().unwrap().to_owned();
     fs::write(folder.path().join(notes.file_name().unwrap()), acknowledged).unwrap();
-    // The space set aside beyond it, tens of MiB, is not copied again for each case.
+    // The preallocated rest of tens of MiB is not copied again for each case.
     fs::write(folder.path().join("store").join(&journal), &bytes).unwrap();
     Crashed { folder, journal, bytes, ends }
 }
@@ -78,10 +78,10 @@ fn ids(batches: usize) -> Vec<String> {
     (0..batches).flat_map(|batch| (0..3).map(move |n| format!("{batch}-{n}"))).collect()
 }
 
-/// Opens with exactly these batches, goes on, and is sound.
+/// Asserts that the folder opens with exactly these batches, accepts another one, and is sound.
 fn holds(folder: &Path, batches: usize) {
     let store = open(folder);
-    assert_eq!(said(&store, ROOM), ids(batches));
+    assert_eq!(stored_ids(&store, ROOM), ids(batches));
     assert_eq!(store.head(ROOM).unwrap().last_seq, batches as u64 * 3);
     say(&store, ROOM, ["after"], NOON);
     assert_eq!(store.head(ROOM).unwrap().last_seq, batches as u64 * 3 + 1);
@@ -98,24 +98,24 @@ fn refusal(folder: &Path) -> String {
 }
 
 #[test]
-fn the_whole_journal_of_a_crash_opens() {
+fn a_whole_journal_opens_after_a_crash() {
     let crashed = crashed();
     holds(crashed.folder.path(), 4);
 }
 
 #[test]
-fn a_batch_cut_at_any_byte_is_dropped_alone() {
+fn only_the_last_batch_is_dropped_when_it_is_cut_at_any_byte() {
     let crashed = crashed();
     for length in crashed.ends[2]..crashed.ends[3] {
         let copy = crashed.with_journal(&crashed.bytes[..length]);
         let store = open(copy.path());
-        assert_eq!(said(&store, ROOM), ids(3), "cut to {length}");
+        assert_eq!(stored_ids(&store, ROOM), ids(3), "cut to {length}");
     }
     holds(crashed.with_journal(&crashed.bytes[..crashed.ends[3] - 1]).path(), 3);
 }
 
 #[test]
-fn a_tail_whose_page_was_never_written_is_dropped() {
+fn a_last_batch_with_an_unwritten_page_is_dropped() {
     let crashed = crashed();
     let mut bytes = crashed.bytes.clone();
     let middle = (crashed.ends[2] + crashed.ends[3]) / 2;
@@ -131,18 +131,18 @@ fn a_tail_whose_page_was_never_written_is_dropped() {
 fn a_flipped_byte_in_the_last_batch_drops_it() {
     let crashed = crashed();
     for at in (crashed.ends[2]..crashed.ends[3]).step_by(11) {
-        // A batch's number is not covered by the checksum: see below.
+        // The checksum does not cover a batch's seqno: see below.
         if (5..13).contains(&(at - crashed.ends[2])) {
             continue;
         }
         let copy = crashed.flipped(at);
         let store = open(copy.path());
-        assert_eq!(said(&store, ROOM), ids(3), "flipped at {at}");
+        assert_eq!(stored_ids(&store, ROOM), ids(3), "flipped at {at}");
     }
 }
 
 #[test]
-fn a_last_batch_whose_number_goes_back_or_leaps_is_dropped() {
+fn a_last_batch_whose_seqno_falls_or_leaps_is_dropped() {
     let crashed = crashed();
     let number_at = crashed.ends[2] + 5;
     for number in [0_u64, 1, u64::MAX, 1 << 63, 1 << 40] {
@@ -150,12 +150,12 @@ fn a_last_batch_whose_number_goes_back_or_leaps_is_dropped() {
         bytes[number_at..][..8].copy_from_slice(&number.to_le_bytes());
         holds(crashed.with_journal(&bytes).path(), 3);
     }
-    // A small step forward does no harm: later numbers go on from there.
+    // A small step forward does no harm: later seqnos go on from there.
     holds(crashed.flipped(number_at + 1).path(), 4);
 }
 
 #[test]
-fn what_is_cut_is_kept_aside() {
+fn cut_bytes_are_saved_in_the_data_folder() {
     let crashed = crashed();
     let torn = crashed.bytes.len() - 1;
     let copy = crashed.with_journal(&crashed.bytes[..torn]);
@@ -165,15 +165,15 @@ fn what_is_cut_is_kept_aside() {
 }
 
 #[test]
-fn only_a_repair_that_drops_something_gives_a_new_epoch() {
+fn only_a_repair_with_losses_gives_a_new_epoch() {
     let crashed = crashed();
     let epoch = open(crashed.with_journal(&crashed.bytes).path()).epoch();
     let sound = crashed.with_journal(&crashed.bytes);
-    assert_eq!(repair(sound.path()).unwrap(), Repair::default());
+    assert_eq!(repair(sound.path()).unwrap(), RepairReport::default());
     assert_eq!(open(sound.path()).epoch(), epoch);
 
     let mended = crashed.with_journal(&crashed.bytes[..crashed.bytes.len() - 1]);
-    assert_eq!(open(mended.path()).epoch(), epoch, "what was cut had never been given out");
+    assert_eq!(open(mended.path()).epoch(), epoch, "the positions of the cut batch were never given out");
 
     let repaired = crashed.flipped((crashed.ends[0] + crashed.ends[1]) / 2);
     repair(repaired.path()).unwrap();
@@ -198,7 +198,7 @@ fn a_flipped_byte_in_an_earlier_batch_is_refused_until_repaired() {
 }
 
 #[test]
-fn after_an_orderly_close_no_damage_is_cut() {
+fn after_a_clean_shutdown_a_damaged_journal_end_is_refused() {
     let served = scratch();
     let store = open(served.path());
     populate(&store);
@@ -212,17 +212,17 @@ fn after_an_orderly_close_no_damage_is_cut() {
     let mut flipped = bytes.clone();
     flipped[end - 20] ^= 1;
     fs::write(&journal, &flipped).unwrap();
-    assert!(refusal(served.path()).contains("closed in order"));
+    assert!(refusal(served.path()).contains("shut down cleanly"));
     fs::write(&journal, &bytes[..end - 1]).unwrap();
     assert!(refusal(served.path()).contains("tidings check --repair"));
     fs::remove_file(&journal).unwrap();
-    assert!(refusal(served.path()).contains("0 bytes"));
+    assert!(refusal(served.path()).contains("has 0 of the"));
 
     fs::write(&journal, &bytes).unwrap();
-    assert_eq!(said(&open(served.path()), ROOM), ids(2), "a refusal changes nothing");
+    assert_eq!(stored_ids(&open(served.path()), ROOM), ids(2), "a refusal changes nothing");
 
     fs::write(&journal, &bytes[..end / 2]).unwrap();
     let repaired = repair(served.path()).unwrap();
     assert_eq!(repaired.repaired.len(), 1, "the journal is named once, though it is both shorter and torn");
-    assert_eq!(said(&open(served.path()), ROOM), Vec::<String>::new());
+    assert_eq!(stored_ids(&open(served.path()), ROOM), Vec::<String>::new());
 }

@@ -1,10 +1,10 @@
-//! A write that failed was refused, and stays so: whatever of it the engine still held is not there after its fresh start,
-//! nor when the store is opened again. Sent again, it is stored for the first time.
+//! A refused write is not stored: its bytes that the engine had still buffered show up neither after the engine's restart
+//! nor when the store is opened again. When it is sent again, it is stored for the first time.
 #![allow(clippy::unwrap_used)]
 
 mod support;
 
-use support::{little_room::LittleRoom, *};
+use support::{file_size_limit::FileSizeLimit, *};
 use tidings_engine::{model::*, store::*};
 use tidings_store::EmbeddedStore;
 
@@ -25,51 +25,51 @@ fn large(room: ConversationNo, id: &str) -> Proposal {
 }
 
 #[test]
-fn a_refused_send_is_not_there_until_it_is_sent_again() {
-    let room_left = LittleRoom::alone();
-    // The engine holds up to 8 KiB of a write back; more of one is in the file when it fails.
+fn a_refused_send_is_stored_only_when_it_is_sent_again() {
+    let limit = FileSizeLimit::exclusive();
+    // The engine buffers up to 8 KiB of a write; the rest of a larger one is in the file when the write fails.
     for (left, is_large) in [(0, false), (1, false), (100, false), (0, true), (100, true), (19_000, true)] {
         let folder = scratch();
         let store = open(folder.path());
         let room = populate(&store);
         say(&store, room, ["before"], NOON);
         let send = if is_large { large(room, "refused") } else { append(room, "refused") };
-        room_left.leave(folder.path(), left);
+        limit.leave_room(folder.path(), left);
         store.commit(std::slice::from_ref(&send), NOON).unwrap_err();
-        room_left.make();
-        assert_eq!(said(&store, room), ["before"]);
-        // What starts the engine afresh is another send.
+        limit.lift();
+        assert_eq!(stored_ids(&store, room), ["before"]);
+        // Another send makes the store restart the engine.
         say(&store, room, ["after"], NOON);
-        assert_eq!(said(&store, room), ["before", "after"], "{left} bytes were left");
+        assert_eq!(stored_ids(&store, room), ["before", "after"], "{left} bytes were left");
         assert!(matches!(retry(&store, &send), Outcome::Appended(Appended { seq: 3, duplicate: false, .. })));
         drop(store);
         let store = open(folder.path());
-        assert_eq!(said(&store, room), ["before", "after", "refused"]);
+        assert_eq!(stored_ids(&store, room), ["before", "after", "refused"]);
         is_sound(&store);
     }
 }
 
 #[test]
-fn a_refused_removal_leaves_a_member() {
-    let room_left = LittleRoom::alone();
+fn a_refused_removal_of_a_member_is_not_stored() {
+    let limit = FileSizeLimit::exclusive();
     let folder = scratch();
     let store = open(folder.path());
     let room = populate(&store);
     let (conversation, add, remove) = (room, vec![], vec![UserNo(3)]);
     let removal = Proposal::ChangeMembers { conversation, add, remove, members_max: 10, notice: None };
-    room_left.leave(folder.path(), 0);
+    limit.leave_room(folder.path(), 0);
     store.commit(std::slice::from_ref(&removal), NOON).unwrap_err();
-    room_left.make();
+    limit.lift();
     store.settle(Term(0)).unwrap();
     assert!(store.membership(room, UserNo(3)).unwrap().is_some());
     let Outcome::MembersChanged { removed, .. } = retry(&store, &removal) else { panic!("another outcome") };
-    assert_eq!(removed, [UserNo(3)], "those who are told of it learn it now");
+    assert_eq!(removed, [UserNo(3)], "the removal is reported by its retry");
     is_sound(&store);
 }
 
 #[test]
-fn what_is_written_beside_commits_is_there_or_not_once_it_is_settled() {
-    let room_left = LittleRoom::alone();
+fn a_write_of_rows_with_unknown_outcome_is_settled_after_a_restart() {
+    let limit = FileSizeLimit::exclusive();
     let folder = scratch();
     let store = open(folder.path());
     populate(&store);
@@ -77,9 +77,9 @@ fn what_is_written_beside_commits_is_there_or_not_once_it_is_settled() {
         let change = RowChange { key: b"key".to_vec(), value: Some(b"value".to_vec()) };
         store.write_rows(Term(0), RowSpace::Popups, vec![change])
     };
-    room_left.leave(folder.path(), 0);
+    limit.leave_room(folder.path(), 0);
     assert!(matches!(write(), Err(StoreError::Unsure(_))));
-    room_left.make();
+    limit.lift();
     store.settle(Term(0)).unwrap();
     assert_eq!(store.row(RowSpace::Popups, b"key").unwrap(), None);
     write().unwrap();
@@ -87,25 +87,25 @@ fn what_is_written_beside_commits_is_there_or_not_once_it_is_settled() {
 }
 
 #[test]
-fn what_was_refused_is_not_there_when_the_store_is_opened_again() {
-    let room_left = LittleRoom::alone();
+fn a_refused_send_is_not_stored_when_the_store_is_opened_again() {
+    let limit = FileSizeLimit::exclusive();
     let folder = scratch();
     let store = open(folder.path());
     let room = populate(&store);
     say(&store, room, ["before"], NOON);
-    room_left.leave(folder.path(), 0);
+    limit.leave_room(folder.path(), 0);
     store.commit(&[append(room, "refused")], NOON).unwrap_err();
-    room_left.make();
+    limit.lift();
     drop(store);
     let store = open(folder.path());
-    assert_eq!(said(&store, room), ["before"]);
+    assert_eq!(stored_ids(&store, room), ["before"]);
     say(&store, room, ["refused"], NOON);
     is_sound(&store);
 }
 
 #[test]
-fn an_engine_that_fails_again_and_again_keeps_what_it_acknowledged() {
-    let room_left = LittleRoom::alone();
+fn acknowledged_sends_survive_repeated_failures_of_the_engine() {
+    let limit = FileSizeLimit::exclusive();
     let folder = scratch();
     let store = open(folder.path());
     let room = populate(&store);
@@ -116,17 +116,17 @@ fn an_engine_that_fails_again_and_again_keeps_what_it_acknowledged() {
             acknowledged.push(format!("{round}-{n}"));
             say(&store, room, acknowledged.last(), NOON);
         }
-        room_left.leave(folder.path(), round * 40);
+        limit.leave_room(folder.path(), round * 40);
         store.commit(&[append(room, &refused)], NOON).unwrap_err();
-        // Also when the fresh start meets the same.
+        // The first write after a restart may fail for the same reason.
         store.commit(&[append(room, &refused)], NOON).unwrap_err();
-        room_left.make();
+        limit.lift();
         store.settle(Term(0)).unwrap();
-        assert_eq!(said(&store, room), acknowledged);
+        assert_eq!(stored_ids(&store, room), acknowledged);
         assert_eq!(store.last_position(), acknowledged.len() as u64);
     }
     drop(store);
     let store = open(folder.path());
-    assert_eq!(said(&store, room), acknowledged);
+    assert_eq!(stored_ids(&store, room), acknowledged);
     is_sound(&store);
 }

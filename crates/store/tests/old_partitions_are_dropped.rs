@@ -1,5 +1,5 @@
-//! Retention on PostgreSQL: whole parts of the timeline go, with all that belongs to them; a conversation's newest
-//! entry stays.
+//! Retention on PostgreSQL: whole partitions of the timeline are dropped, with all rows that belong to them. A
+//! conversation's newest entry stays.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -26,7 +26,7 @@ fn by_age(days: u64) -> Retention {
     Retention { age_max: Some(Duration::from_millis(days * DAY)), bytes_max: None }
 }
 
-/// The timeline holds these sequences, from whichever end it is read, and as many first results.
+/// Asserts that the timeline holds these sequences, from whichever end it is read, and as many first results.
 fn holds(
     at: &(Arc<PostgresServer>, String),
     store: &PostgresStore,
@@ -58,7 +58,7 @@ fn database() -> ((Arc<PostgresServer>, String), PostgresStore) {
 }
 
 #[test]
-fn by_age_whole_days_go() {
+fn whole_days_are_removed_by_age() {
     let (at, store) = database();
     let room = five_days(&store);
     let before = store.stats().timeline_bytes;
@@ -70,15 +70,15 @@ fn by_age_whole_days_go() {
     let after = store.stats().timeline_bytes;
     assert!(after * 5 > before * 2 && after * 5 < before * 4, "{before} to {after}");
     assert!(store.stats().disk_bytes > after);
-    // Times before what is left are answered with the oldest that is.
+    // A time before the oldest remaining entry is answered with that entry.
     assert_eq!(store.seq_at(room, NOON).unwrap(), 21);
     assert_eq!(store.seq_at(room, NOON + 3 * DAY).unwrap(), 31);
     let left = "SELECT string_agg(relname, ' ' ORDER BY relname) FROM pg_class WHERE relname ~ '^entries_[1-9]\\d+$'";
-    assert_eq!(at.0.sql(&at.1, left).split(' ').count(), 4, "three days, and one made ahead");
+    assert_eq!(at.0.sql(&at.1, left).split(' ').count(), 4, "three days, and the partition made ahead");
     drop(store);
     let store = open_at(&at.1);
     holds(&at, &store, room, 21, 50);
-    // The id of an entry that is gone may be used again; that of one that is here may not.
+    // The id of a removed entry may be used again; the id of an entry that is still there may not.
     let outcomes = store.commit(&[append(room, "0-0"), append(room, "4-9")], TODAY).unwrap();
     assert!(matches!(outcomes[0], Outcome::Appended(Appended { seq: 51, duplicate: false, .. })));
     assert!(matches!(outcomes[1], Outcome::Appended(Appended { seq: 50, duplicate: true, .. })));
@@ -86,7 +86,7 @@ fn by_age_whole_days_go() {
 }
 
 #[test]
-fn by_size_the_oldest_days_go_and_today_stays() {
+fn the_oldest_days_are_removed_by_size_and_today_stays() {
     let (at, store) = database();
     let room = five_days(&store);
     let bytes = store.stats().timeline_bytes;
@@ -100,7 +100,7 @@ fn by_size_the_oldest_days_go_and_today_stays() {
 }
 
 #[test]
-fn a_quiet_conversation_keeps_its_newest_entry_and_goes_on() {
+fn a_quiet_conversation_keeps_its_newest_entry_until_a_newer_one() {
     let (at, store) = database();
     let room = five_days(&store);
     let quiet = group(&store, "empty");
@@ -112,7 +112,7 @@ fn a_quiet_conversation_keeps_its_newest_entry_and_goes_on() {
     assert!(matches!(again, Outcome::Appended(Appended { seq: 50, duplicate: true, .. })));
     say(&store, room, ["after some days"], much_later);
     holds(&at, &store, room, 50, 51);
-    // The one that was kept goes with the next part.
+    // The kept entry is removed with the next partition.
     assert_eq!(store.retain(by_age(1), much_later).unwrap(), 0);
     assert_eq!(store.retain(by_age(1), much_later + 2 * DAY).unwrap(), 1);
     assert_eq!(store.head(room).unwrap().first_seq, 51);
@@ -129,19 +129,19 @@ fn a_clock_that_is_far_ahead_removes_nothing() {
     let keep = |bytes_max| Retention { age_max: None, bytes_max: Some(bytes_max) };
     assert_eq!(store.retain(keep(0), in_a_year).unwrap(), 40, "the newest day stays");
     holds(&at, &store, room, 41, 50);
-    // It is so: somebody says something.
+    // A message of that time shows that the clock is right.
     say(&store, room, ["a year later"], in_a_year);
     assert_eq!(store.retain(by_age(30), in_a_year).unwrap(), 10);
     holds(&at, &store, room, 51, 51);
 }
 
 #[test]
-fn an_id_whose_entry_is_gone_may_be_used_again_before_it_is_swept() {
+fn the_id_of_a_removed_entry_may_be_used_before_it_is_swept() {
     let (at, store) = database();
     let room = five_days(&store);
     let dropped = "SELECT max(last_position) FROM tidings.parts";
     let all = at.0.sql(&at.1, dropped);
-    // As if all had been swept already: what retention leaves of first results stays.
+    // As if all positions were swept already, so that retention leaves the first results.
     at.0.sql(&at.1, &format!("UPDATE tidings.history SET dedupe_swept = {all}"));
     assert_eq!(store.retain(by_age(2), TODAY).unwrap(), 20);
     assert_eq!(at.0.sql(&at.1, "SELECT count(*) FROM tidings.dedupe"), "50");
@@ -154,7 +154,7 @@ fn an_id_whose_entry_is_gone_may_be_used_again_before_it_is_swept() {
 }
 
 #[test]
-fn parts_go_beside_commits_and_beside_another_nodes_retention() {
+fn partitions_are_dropped_during_commits_and_another_nodes_retention() {
     let (at, store) = database();
     let room = populate(&store);
     for day in 0..6 {
@@ -173,7 +173,7 @@ fn parts_go_beside_commits_and_beside_another_nodes_retention() {
         commits.join().unwrap();
         removed
     });
-    // The newest of the old ones may have been the newest of all at that moment.
+    // The newest old entry may have been the newest of all at that moment, and was kept.
     assert!((599..=600).contains(&removed), "{removed}");
     let entries = store.entries(room, 0, u64::MAX, usize::MAX, End::Oldest).unwrap();
     assert_eq!(entries.len() as u64, 700 - removed);
@@ -182,17 +182,17 @@ fn parts_go_beside_commits_and_beside_another_nodes_retention() {
 }
 
 #[test]
-fn a_clock_far_ahead_makes_the_part_that_it_needs() {
+fn a_missing_partition_is_created_when_a_clock_is_far_ahead() {
     let (at, store) = database();
     let room = populate(&store);
     say(&store, room, ["now"], NOON);
     say(&store, room, ["far ahead"], NOON + 100 * DAY);
-    // Another node, with the right clock: entries are never dated back, so its parts are not enough.
+    // Another node has the right clock. Entries are never dated back, so it needs the far partition too.
     let other = open_at(&at.1);
     say(&other, room, ["back again"], NOON);
     assert_eq!(other.head(room).unwrap().last_at, NOON + 100 * DAY);
-    assert_eq!(said(&other, room), ["now", "far ahead", "back again"]);
-    // And one whose parts were dropped behind its back.
+    assert_eq!(stored_ids(&other, room), ["now", "far ahead", "back again"]);
+    // A partition that the node knows was dropped by another program.
     let gone = 1 + (NOON + 300 * DAY) / DAY;
     say(&other, room, ["much later"], NOON + 300 * DAY);
     at.0.sql(&at.1, &format!("DROP TABLE tidings.entries_{}", gone + 1));
@@ -201,34 +201,34 @@ fn a_clock_far_ahead_makes_the_part_that_it_needs() {
 }
 
 #[test]
-fn parts_have_the_days_that_the_database_began_with() {
+fn partitions_keep_the_days_that_the_database_began_with() {
     let server = PostgresServer::shared();
     let url = server.database();
     let weeks = PostgresOptions { part_days: 7, ..options_at(&url) };
     let room = five_days(&PostgresStore::open(weeks).unwrap());
     let store = open_at(&url);
-    assert_eq!(store.retain(by_age(2), TODAY).unwrap(), 0, "a part goes when all of it is old");
+    assert_eq!(store.retain(by_age(2), TODAY).unwrap(), 0, "a partition is dropped when all of it is old");
     assert_eq!(store.retain(by_age(2), TODAY + 9 * DAY).unwrap(), 49);
     assert_eq!(store.head(room).unwrap().first_seq, 50);
 }
 
 #[test]
-fn a_page_is_read_from_the_parts_that_hold_it() {
+fn a_page_is_read_from_the_partitions_that_hold_it() {
     let (at, store) = database();
     let room = five_days(&store);
     drop(store);
-    let before = looks(&at);
+    let before = scans(&at);
     let store = open_at(&at.1);
     let newest = store.entries(room, 1, 99, 5, End::Newest).unwrap();
     let oldest = store.entries(room, 1, 99, 5, End::Oldest).unwrap();
     assert_eq!((newest[0].seq, oldest[0].seq), (46, 1));
     drop(store);
-    let looks: Vec<_> = looks(&at).into_iter().zip(before).map(|(after, before)| after - before).collect();
-    assert_eq!(looks, [1, 1, 0, 1, 1], "one part, and one beyond it to see that it is another");
+    let scans: Vec<_> = scans(&at).into_iter().zip(before).map(|(after, before)| after - before).collect();
+    assert_eq!(scans, [1, 1, 0, 1, 1], "for each page its partition and the next one");
 }
 
-/// How often each part with entries was looked into, by sessions that have ended.
-fn looks(at: &(Arc<PostgresServer>, String)) -> Vec<u64> {
+/// How often each partition with entries was scanned, by sessions that have ended.
+fn scans(at: &(Arc<PostgresServer>, String)) -> Vec<u64> {
     let open =
         "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'tidings' AND datname = current_database()";
     while at.0.sql(&at.1, open) != "0" {}

@@ -1,4 +1,4 @@
-//! A node that has not heard yet of who left takes what they send; the database does not.
+//! A node that does not know yet that a member has left accepts the member's sends; the database refuses them.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -8,7 +8,7 @@ use tidings_engine::{model::*, store::*};
 use tidings_store::PostgresStore;
 
 fn change(room: ConversationNo, add: Vec<(UserNo, Role)>, remove: Vec<UserNo>) -> Proposal {
-    // Who leaves may say so.
+    // The notice names the user who left as its sender, and is accepted.
     Proposal::ChangeMembers { conversation: room, add, remove, members_max: 10, notice: Some(notice()) }
 }
 
@@ -21,7 +21,7 @@ fn by(user: u64, room: ConversationNo, id: Option<&str>) -> Proposal {
     Proposal::Append { conversation: room, entry: NewEntry { sender, client_msg_id, ..message("") } }
 }
 
-/// What becomes of a send by itself, and of one in a batch that is decided the longer way.
+/// Whether a send is accepted as a batch of its own, and in a mixed batch, which is decided in memory.
 fn sends(store: &PostgresStore, send: &Proposal) -> [bool; 2] {
     let beside = Proposal::SetLastSeen(vec![(UserNo(3), NOON)]);
     [vec![send.clone()], vec![send.clone(), beside]].map(|batch| match store.commit(&batch, NOON).unwrap().remove(0) {
@@ -32,7 +32,7 @@ fn sends(store: &PostgresStore, send: &Proposal) -> [bool; 2] {
 }
 
 #[test]
-fn a_send_is_refused_whatever_else_is_in_its_batch() {
+fn a_send_after_leaving_is_refused_in_every_kind_of_batch() {
     let server = PostgresServer::shared();
     let url = server.database();
     let [one, other] = [(); 2].map(|()| open_at(&url));
@@ -42,22 +42,22 @@ fn a_send_is_refused_whatever_else_is_in_its_batch() {
     let length = one.head(room).unwrap().last_seq;
     assert_eq!(sends(&one, &by(1, room, None)), [false, false]);
     assert_eq!(sends(&one, &by(1, room, Some("after"))), [false, false]);
-    assert_eq!(one.head(room).unwrap().last_seq, length, "and takes no place");
-    assert_eq!(sends(&one, &by(1, room, Some("before"))), [true, true], "a retry is told the first result");
-    assert_eq!(sends(&one, &by(2, room, None)), [true, true], "who stayed sends");
-    // What belongs to others in its batch is done.
+    assert_eq!(one.head(room).unwrap().last_seq, length, "a refused send takes no sequence");
+    assert_eq!(sends(&one, &by(1, room, Some("before"))), [true, true], "a retry gets the first result");
+    assert_eq!(sends(&one, &by(2, room, None)), [true, true], "a member who stayed may send");
+    // Other members' sends in the same batch are accepted.
     let outcomes = one.commit(&[by(2, room, Some("a")), by(1, room, Some("b")), by(3, room, Some("c"))], NOON).unwrap();
     let seqs: Vec<_> = outcomes.iter().map(|o| if let Outcome::Appended(a) = o { a.seq } else { 0 }).collect();
     assert_eq!(seqs, [length + 3, 0, length + 4]);
     let nowhere = one.commit(&[by(1, ConversationNo(99), None)], NOON).unwrap();
     assert_eq!(nowhere, [Outcome::Refused(Refused::NoSuchConversation)]);
-    // Back again.
+    // The user joins again.
     other.commit(&[change(room, vec![(UserNo(1), Role::Member)], vec![])], NOON).unwrap();
     assert_eq!(sends(&one, &by(1, room, Some("back"))), [true, true]);
 }
 
 #[test]
-fn what_comes_before_in_a_batch_counts() {
+fn a_send_is_judged_by_the_changes_before_it_in_its_batch() {
     let server = PostgresServer::shared();
     let store = open_at(&server.database());
     let room = populate(&store);
@@ -76,7 +76,7 @@ fn what_comes_before_in_a_batch_counts() {
 }
 
 #[test]
-fn it_is_looked_for_where_somebody_has_just_left_and_nowhere_else() {
+fn only_conversations_with_a_recent_leave_cost_an_extra_statement() {
     let server = PostgresServer::shared();
     let url = server.database();
     let store = open_at(&url);
@@ -93,5 +93,5 @@ fn it_is_looked_for_where_somebody_has_just_left_and_nowhere_else() {
     mixed("c");
     assert_eq!(mixed("d"), (usual.0 + 1, usual.1 + 1));
     server.sql(&url, "UPDATE tidings.heads SET left_at = left_at - 60000");
-    assert_eq!(mixed("e"), usual, "every node has heard of it by now");
+    assert_eq!(mixed("e"), usual, "every node knows of the leave by now");
 }

@@ -1,5 +1,5 @@
-//! The commit log keeps what nodes look back to and no more, whatever their clocks say; and a database that has gone
-//! back says so, also to a node that saw more.
+//! The commit log keeps the changes that nodes may still need and no more, whatever the nodes' clocks say. A database that
+//! has gone back is noticed, also by a node that saw later positions.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -10,7 +10,7 @@ use tidings_store::PostgresStore;
 
 const HOUR: u64 = 3_600_000;
 
-/// Changes and nothing else, in one commit; its node's clock stands at `now_ms`.
+/// Commits so many changes and nothing else in one batch, on a node whose clock shows `now_ms`.
 fn kick(store: &PostgresStore, times: usize, now_ms: u64) {
     let kick = || Proposal::Kick { user: UserNo(1), device_id: None, reason: "test".into() };
     store.commit(&(0..times).map(|_| kick()).collect::<Vec<_>>(), now_ms).unwrap();
@@ -21,7 +21,7 @@ fn pruned(server: &PostgresServer, url: &str) -> u64 {
 }
 
 #[test]
-fn a_mark_that_stays_where_it_was_is_not_logged() {
+fn a_read_mark_that_does_not_move_is_not_logged() {
     let server = PostgresServer::shared();
     let store = open_at(&server.database());
     let room = populate(&store);
@@ -42,12 +42,12 @@ fn a_mark_that_stays_where_it_was_is_not_logged() {
 }
 
 #[test]
-fn old_changes_go_in_pieces_until_none_is_left_but_the_newest() {
+fn old_changes_are_pruned_in_pieces_and_the_newest_are_kept() {
     let server = PostgresServer::shared();
     let url = server.database();
     let store = open_at(&url);
     kick(&store, 34_000, NOON);
-    assert_eq!(store.prune(HOUR).unwrap(), PruneProgress { removed: 0, more: false }, "an hour is an hour");
+    assert_eq!(store.prune(HOUR).unwrap(), PruneProgress { removed: 0, more: false }, "no change is an hour old");
     server.sql(&url, "UPDATE tidings.changes SET at = at - 2 * 3600000");
     let mut pieces = Vec::new();
     while {
@@ -61,13 +61,13 @@ fn old_changes_go_in_pieces_until_none_is_left_but_the_newest() {
 }
 
 #[test]
-fn clocks_of_nodes_remove_nothing() {
+fn changes_are_pruned_by_the_databases_clock_alone() {
     let server = PostgresServer::shared();
     let url = server.database();
     let (behind, ahead) = (open_at(&url), open_at(&url));
     kick(&ahead, 6_000, u64::MAX >> 2);
     kick(&behind, 12_000, 0);
-    // Entries and changes of one commit take the longer way.
+    // A commit with entries and changes uses another statement.
     let room = populate(&behind);
     let mute = Proposal::SetMute { conversation: room, user: UserNo(1), mute: MuteState::Forever };
     behind.commit(&[append(room, "a"), mute], 0).unwrap();
@@ -75,35 +75,35 @@ fn clocks_of_nodes_remove_nothing() {
         assert_eq!(store.prune(HOUR).unwrap(), PruneProgress::default());
     }
     assert_eq!(pruned(&server, &url), 0);
-    // Those that are old go; what is behind a young one stays, so that the log has no hole.
+    // Old changes are removed up to the first young one; those behind it stay, so that the log has no hole.
     server.sql(&url, "UPDATE tidings.changes SET at = 0 WHERE position <= 100 OR position > 200");
     assert_eq!(behind.prune(HOUR).unwrap().removed, 100);
     assert_eq!(pruned(&server, &url), 100);
 }
 
 #[test]
-fn what_the_database_says_counts_and_not_what_it_said_before() {
+fn a_position_that_the_database_has_lost_is_not_reported() {
     let server = PostgresServer::shared();
     let url = server.database();
     let store = open_at(&url);
     let room = populate(&store);
     say(&store, room, ["a", "b", "c"], NOON);
     let newest = store.last_position();
-    // As a standby has it that did not get the newest.
+    // As on a standby that lacks the newest commits.
     server.sql(&url, "UPDATE tidings.counters SET position = position - 2");
     assert_eq!(store.newest_position().unwrap(), newest - 2);
     assert_eq!(store.log_head().unwrap().newest, newest - 2);
-    assert_eq!(store.last_position(), newest - 2, "a cursor beyond is one of another history");
+    assert_eq!(store.last_position(), newest - 2, "a cursor beyond it belongs to another history");
     let through = |after| store.committed_after(after, 100).unwrap().span.through;
     assert_eq!(
         (through(newest - 3), through(newest)),
         (newest - 2, newest),
-        "nothing that is not there yet is passed over"
+        "a position that is not there yet is not skipped"
     );
 }
 
 #[test]
-fn another_epoch_is_heard_by_all() {
+fn all_nodes_take_the_epoch_that_the_first_one_sets() {
     let server = PostgresServer::shared();
     let url = server.database();
     let nodes = [(); 3].map(|()| open_at(&url));
@@ -113,21 +113,21 @@ fn another_epoch_is_heard_by_all() {
     assert_ne!(turned, before);
     nodes[1].log_head().unwrap();
     assert_eq!(nodes[1].epoch(), turned);
-    // Who notices later, having heard of it or not, does not turn it once more, and takes what the first one said.
+    // A node that notices later does not change the epoch again, whether it knows the new one or not.
     nodes[1].bump_epoch(before).unwrap();
     nodes[2].bump_epoch(before).unwrap();
     assert_eq!((nodes[2].epoch(), open_at(&url).epoch()), (turned, turned));
 }
 
 #[test]
-fn another_server_is_told_from_the_one_before() {
+fn a_restarted_server_has_another_server_id() {
     let server = PostgresServer::start(&["fsync=off"]);
     let store = open_at(&server.database());
     let first = store.log_head().unwrap();
     assert_eq!(store.log_head().unwrap(), first);
     assert_ne!(first.server, 0);
     server.stop();
-    server.go();
+    server.launch();
     let then = loop {
         if let Ok(head) = store.log_head() {
             break head;
@@ -138,7 +138,7 @@ fn another_server_is_told_from_the_one_before() {
 }
 
 #[test]
-fn a_standby_that_lacks_the_newest_is_another_server_that_goes_less_far() {
+fn a_promoted_standby_without_the_newest_commits_is_noticed() {
     let primary = PostgresServer::start(&["fsync=off"]);
     let url = primary.database();
     let standby = primary.synchronous_standby(&["fsync=off"]);
@@ -146,14 +146,14 @@ fn a_standby_that_lacks_the_newest_is_another_server_that_goes_less_far() {
     let room = populate(&store);
     say(&store, room, ["kept"], NOON);
     let kept = store.log_head().unwrap();
-    // Commits wait for the standby no longer, and it is gone for a while.
+    // Commits do not wait for the standby any more, and it misses one.
     primary.sql(&url, "ALTER SYSTEM RESET synchronous_standby_names");
     primary.sql(&url, "SELECT pg_reload_conf()");
     standby.stop();
     say(&store, room, ["lost"], NOON);
     let known = store.committed_after(kept.newest, 10).unwrap();
     primary.kill();
-    standby.go();
+    standby.launch();
     standby.promote();
     let head = loop {
         if let Ok(head) = store.log_head() {
@@ -162,10 +162,10 @@ fn a_standby_that_lacks_the_newest_is_another_server_that_goes_less_far() {
     };
     assert_eq!(head.newest, kept.newest);
     assert_ne!(head.server, kept.server);
-    assert_eq!(store.last_position(), kept.newest, "whatever this node saw before");
+    assert_eq!(store.last_position(), kept.newest, "whatever position this node saw before");
     while store.commit(&[append(room, "instead"), append(room, "more")], NOON).is_err() {}
     let now = store.committed_after(kept.newest, 10).unwrap();
-    assert_eq!(now.span.through, kept.newest + 2, "it has come farther than what was lost");
+    assert_eq!(now.span.through, kept.newest + 2, "the new history is longer than the lost part");
     assert_eq!(now.records[0].position, known.records[0].position);
     assert_ne!(now.records[0], known.records[0]);
 }
