@@ -1,39 +1,40 @@
 //! The `Store` port on PostgreSQL: for several nodes on one database.
 //!
-//! It knows rows, locks and transactions, and that other nodes commit beside it. In reading order:
+//! It knows rows, locks and transactions, and that other nodes commit to the same database. In reading order:
 //! - [`options`]: where the database is, and how long to wait for it;
-//! - [`tls`]: whether connections are encrypted; [`connection`]: one of them, on which statements are sent together and
-//!   answers tell for certain or do not; [`pool`]: several, for readers; [`pulse`]: whether it
-//!   says anything;
-//! - [`migrations`]: the tables, made and changed once by whoever comes first;
-//! - [`commit`]: one batch: everything it touches is locked and loaded ([`load`]), decided in memory
-//!   ([`decide`]) and written ([`write`]), in two round trips whatever its size; [`append`] is the same for
-//!   entries alone, in one;
+//! - [`tls`]: whether connections are encrypted; [`connection`]: a connection that pipelines statements, and its failures,
+//!   which say whether anything may be stored; [`pool`]: the connections of readers; [`liveness`]: whether the database
+//!   answers at all;
+//! - [`migrations`]: the tables, created and changed once by the first node that starts;
+//! - [`commit`]: one batch: the rows that it touches are locked and loaded ([`load`]), decided in memory ([`decide`]) and
+//!   written ([`write`]), in two round trips whatever its size; [`append`] does the same for a batch of nothing but
+//!   entries, in one;
 //! - [`commit_log`]: the commit order read back, and the nodes that share it;
-//! - [`read`]: what others ask; [`many`]: the same of many things, in one statement; [`missed`]: the longest of those;
-//! - [`byte_rows`]: rows that the engine makes itself; [`terms`]: which of their writes count;
-//! - [`parts`]: the timeline in parts, and how old ones go.
+//! - [`read`]: single reads; [`batch_reads`]: reads of many things in one statement; [`missed_statement`]: the longest of
+//!   these statements;
+//! - [`byte_rows`]: rows that a part of the engine encodes itself; [`terms`]: the fencing of their writes;
+//! - [`partitions`]: the timeline's partitions, and how old ones are dropped.
 //!
 //! # Locks
-//! A transaction takes row locks in one order, so that no two wait for each other: users by number,
-//! heads of conversations by number, and last the one row of counters. Who holds the counters waits for
-//! nobody. Positions come from there, and the row stays locked until the commit is done: a reader that sees
-//! a position sees every smaller one.
+//! A transaction takes row locks in one order, so that no two transactions wait for each other: users by number, heads of
+//! conversations by number, and last the one row of counters. A transaction that has locked the counters waits for no
+//! other lock. Positions come from the counters, and the row stays locked until the commit is done: a reader that sees a
+//! position sees every smaller one.
 
 mod append;
+mod batch_reads;
 mod byte_rows;
 mod commit;
 mod commit_log;
 mod connection;
 mod decide;
+mod liveness;
 mod load;
-mod many;
 mod migrations;
-mod missed;
+mod missed_statement;
 mod options;
-mod parts;
+mod partitions;
 mod pool;
-mod pulse;
 mod read;
 mod terms;
 mod tls;
@@ -45,7 +46,7 @@ pub use options::PostgresOptions;
 use commit::Writer;
 use connection::{Connector, Failure, failure_text};
 use parking_lot::Mutex;
-use parts::Parts;
+use partitions::Partitions;
 use pool::Pool;
 use std::sync::{
     Arc,
@@ -61,12 +62,12 @@ pub(crate) type Params<'a> = &'a [&'a (dyn ToSql + Sync)];
 /// Why a database could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum PostgresOpenError {
-    /// Says what is wrong with it, and nothing of what it says.
+    /// The text says what is wrong with the url and quotes nothing of it: it holds the password.
     #[error("the database's url: {0}")]
     Url(String),
-    #[error("certificates to prove the database's with: {0}")]
+    #[error("the certificates to verify the database's certificate with: {0}")]
     Tls(String),
-    #[error("the thread for connections: {0}")]
+    #[error("the thread for connections could not be started: {0}")]
     Thread(std::io::Error),
     #[error(transparent)]
     Migration(#[from] MigrationError),
@@ -80,8 +81,8 @@ pub struct PostgresStore {
     outbox: bool,
     readers: Pool,
     writer: Mutex<Writer>,
-    parts: Parts,
-    /// May change: a node that finds the history to be another one says so to all.
+    partitions: Partitions,
+    /// May change while the store is open: a node that finds that the database has gone back gives it a new epoch.
     epoch: AtomicU64,
     terms: Terms,
     /// The highest position that this node has seen: the answer while the database is away.
@@ -89,14 +90,19 @@ pub struct PostgresStore {
 }
 
 impl PostgresStore {
-    /// Connects, and makes or changes the tables where that is due. Blocks.
+    /// Connects, and creates or migrates the tables where needed. Blocks.
+    ///
+    /// # Errors
+    /// - [`PostgresOpenError::Url`], [`PostgresOpenError::Tls`]: the options are wrong;
+    /// - [`PostgresOpenError::Migration`]: a newer program has changed the tables, or changing them failed;
+    /// - [`PostgresOpenError::Store`]: the database cannot be reached or refuses a statement.
     pub fn open(options: PostgresOptions) -> Result<PostgresStore, PostgresOpenError> {
         let connector = Arc::new(Connector::new(&options)?);
         let history = migrations::run(&connector, options.part_days)?;
         let store = PostgresStore {
             readers: Pool::new(connector.clone(), options.connections, options.acquire_timeout),
             writer: Mutex::new(Writer::default()),
-            parts: Parts::new(history.part_days),
+            partitions: Partitions::new(history.part_days),
             epoch: AtomicU64::new(history.epoch),
             terms: Terms::default(),
             position: AtomicU64::new(0),
@@ -104,62 +110,62 @@ impl PostgresStore {
             connector,
         };
         store.fetch_position()?;
-        store.connector.feel_pulse();
+        store.connector.watch_liveness();
         Ok(store)
     }
 
-    /// Statements sent so far, begin and commit not counted: what a message costs the database.
+    /// Statements sent so far, without `BEGIN` and `COMMIT`.
     pub fn statements(&self) -> u64 {
         self.connector.statements()
     }
 
-    /// How often an answer of the database was waited for.
+    /// Round trips so far: how often the store has waited for an answer of the database.
     pub fn round_trips(&self) -> u64 {
         self.connector.round_trips()
     }
 
-    /// Reads, on a connection of the pool. A connection that broke while it was idle is replaced once.
+    /// Reads on a connection of the pool. A connection that broke while it was idle is replaced once.
     pub(crate) fn query(&self, sql: &'static str, params: Params<'_>) -> StoreResult<Vec<Row>> {
-        self.connector.check_pulse()?;
-        let mut reader = self.readers.take()?;
-        let mut ask = || {
+        self.connector.check_liveness()?;
+        let mut reader = self.readers.acquire()?;
+        let mut attempt = || {
             let result = self.connector.block_on(async { reader.connection().await?.query(sql, params).await });
-            if result.as_ref().is_err_and(Failure::spoils_connection) {
-                reader.give_up();
+            if result.as_ref().is_err_and(Failure::breaks_connection) {
+                reader.discard();
             }
             result
         };
-        match ask() {
-            Err(Failure::Lost(_)) => Ok(ask()?),
+        match attempt() {
+            Err(Failure::Disconnected(_)) => Ok(attempt()?),
             result => Ok(result?),
         }
     }
 
-    /// Writes what is no commit: one statement, and so all or nothing. Not tried again: an earlier try that
-    /// still runs could end after a later write. [`terms`] sees to it that none does.
-    pub(crate) fn write_aside(&self, sql: &'static str, params: Params<'_>) -> StoreResult<Vec<Row>> {
-        self.connector.check_pulse()?;
-        let mut writer = self.readers.take()?;
-        let (written, doubt) = self.connector.block_on(async {
+    /// Writes with one statement outside a commit, and so all or nothing. Not tried again: the first attempt may still run
+    /// in the database and end after a later write. [`terms`] fences such writes off.
+    pub(crate) fn write_statement(&self, sql: &'static str, params: Params<'_>) -> StoreResult<Vec<Row>> {
+        self.connector.check_liveness()?;
+        let mut writer = self.readers.acquire()?;
+        let (written, commit_warning) = self.connector.block_on(async {
             let connection = match writer.connection().await {
                 Ok(connection) => connection,
                 Err(failure) => return (Err(failure), false),
             };
-            connection.take_doubt();
+            connection.take_commit_warning();
             let written = connection.query(sql, params).await;
-            (written, connection.take_doubt())
+            (written, connection.take_commit_warning())
         });
-        if written.as_ref().is_err_and(Failure::spoils_connection) {
-            writer.give_up();
+        if written.as_ref().is_err_and(Failure::breaks_connection) {
+            writer.discard();
         }
         match written {
-            _ if doubt => Err(StoreError::Unsure("PostgreSQL stopped waiting for its standby".into())),
-            Err(failure) if failure.spoils_connection() => Err(StoreError::Unsure(failure_text(&failure))),
+            _ if commit_warning => Err(StoreError::Unsure("PostgreSQL stopped waiting for its standby".into())),
+            Err(failure) if failure.breaks_connection() => Err(StoreError::Unsure(failure_text(&failure))),
             written => Ok(written?),
         }
     }
 
-    /// What the database says, and not what it said before: it may have gone back.
+    /// The position that the database has now. It may be lower than one that was seen: the database may have gone back.
     fn fetch_position(&self) -> StoreResult<u64> {
         let rows = self.query("SELECT position FROM counters", &[])?;
         let position = rows.first().map_or(0, |row| connection::number(row, 0));
@@ -174,15 +180,15 @@ mod tests {
     use std::error::Error;
 
     #[test]
-    fn what_is_wrong_is_said_once() {
-        let told = || StoreError::Unavailable("refused".into());
-        for error in [PostgresOpenError::from(told()), MigrationError::from(told()).into()] {
-            let (mut said, mut next) = (Vec::new(), Some(&error as &dyn Error));
+    fn an_error_and_its_sources_say_the_cause_only_once() {
+        let cause = || StoreError::Unavailable("refused".into());
+        for error in [PostgresOpenError::from(cause()), MigrationError::from(cause()).into()] {
+            let (mut texts, mut next) = (Vec::new(), Some(&error as &dyn Error));
             while let Some(error) = next {
-                said.push(error.to_string());
+                texts.push(error.to_string());
                 next = error.source();
             }
-            assert_eq!(said, ["the store is unavailable: refused"]);
+            assert_eq!(texts, ["the store is unavailable: refused"]);
         }
     }
 }

@@ -1,45 +1,45 @@
-//! The common batch, of nothing but entries: locked, decided, written and committed in one round trip. The
-//! database decides here what [`super::decide`] decides elsewhere; what it meets beyond the common case (an id whose
-//! first entry retention removed, a send that another node stores at this moment, a missing part) breaks a
-//! constraint, and the batch is tried again the other way.
+//! The common batch, of nothing but entries: locked, decided, written and committed in one round trip. The database itself
+//! decides here what [`super::decide`] decides for other batches. Beyond the common case (an id whose first entry retention
+//! removed, a send that another node stores at this moment, a missing partition) a constraint fails, and the batch is tried
+//! again as any other.
 
 use super::{
-    connection::{Call, Connection, Failure, number, stored},
-    parts::Parts,
-    write::{Contents, left_lately},
+    connection::{Call, Connection, Failure, bigint, number},
+    partitions::Partitions,
+    write::{Contents, recently_left},
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeSet;
 use tidings_engine::{model::*, store::*};
 
 /// The entries of a batch that has nothing else.
-pub(crate) struct Appends<'a>(Vec<(ConversationNo, &'a NewEntry)>);
+pub(crate) struct AppendBatch<'a>(Vec<(ConversationNo, &'a NewEntry)>);
 
-impl<'a> Appends<'a> {
-    pub(crate) fn of(batch: &'a [Proposal]) -> Option<Appends<'a>> {
+impl<'a> AppendBatch<'a> {
+    pub(crate) fn of(batch: &'a [Proposal]) -> Option<AppendBatch<'a>> {
         let entry = |proposal: &'a Proposal| match proposal {
             Proposal::Append { conversation, entry } => Some((*conversation, entry)),
             _ => None,
         };
-        batch.iter().map(entry).collect::<Option<Vec<_>>>().map(Appends)
+        batch.iter().map(entry).collect::<Option<Vec<_>>>().map(AppendBatch)
     }
 
-    /// Answers the outcomes and the highest position that was given out, if any was.
+    /// Commits the batch; answers the outcomes and the highest position that was given out, if any was.
     pub(crate) async fn commit(
         &self,
         connection: &Connection,
-        parts: &Parts,
+        partitions: &Partitions,
         outbox: bool,
         now_ms: u64,
     ) -> Result<(Vec<Outcome>, Option<Position>), Failure> {
-        let heads: BTreeSet<i64> = self.0.iter().map(|(conversation, _)| stored(conversation.0)).collect();
+        let heads: BTreeSet<i64> = self.0.iter().map(|(conversation, _)| bigint(conversation.0)).collect();
         let heads: Vec<i64> = heads.into_iter().collect();
-        let conversations: Vec<i64> = self.0.iter().map(|(conversation, _)| stored(conversation.0)).collect();
+        let conversations: Vec<i64> = self.0.iter().map(|(conversation, _)| bigint(conversation.0)).collect();
         let Contents { rows, senders, client_msg_ids, authors, pushed } =
             &Contents::of(self.0.iter().map(|(_, e)| *e), outbox);
-        let (now, days) = (stored(now_ms), stored(parts.days()));
+        let (now, days) = (bigint(now_ms), bigint(partitions.days()));
         let answers = connection
-            .together(&[
+            .pipeline(&[
                 Call::new("BEGIN", &[]),
                 Call::new(
                     "SELECT conversation FROM heads WHERE conversation = ANY($1) ORDER BY conversation FOR UPDATE",
@@ -62,7 +62,8 @@ impl<'a> Appends<'a> {
         Ok((self.outcomes(&placed, &there), highest))
     }
 
-    /// What became of each, from what has a place in a timeline by its ordinal, in the conversations that are there.
+    /// The outcome of each entry. `placed`: the entries that have a sequence, by their ordinal in the batch; `there`: the
+    /// conversations that exist.
     fn outcomes(&self, placed: &FxHashMap<u64, Appended>, there: &FxHashSet<ConversationNo>) -> Vec<Outcome> {
         let mut sends: FxHashMap<(UserNo, &str), Appended> = FxHashMap::default();
         let outcome = |(index, (conversation, entry)): (usize, &(ConversationNo, &'a NewEntry))| {
@@ -70,7 +71,7 @@ impl<'a> Appends<'a> {
             let mut first = placed.get(&(index as u64 + 1)).copied();
             match (first, send) {
                 (Some(first), Some(send)) => drop(sends.insert(send, Appended { duplicate: true, ..first })),
-                // One that was not placed may repeat an earlier one of this batch.
+                // A send without a sequence may be a retry of an earlier one in this batch.
                 (None, Some(send)) => first = sends.get(&send).copied(),
                 _ => {}
             }
@@ -85,9 +86,8 @@ impl<'a> Appends<'a> {
     }
 }
 
-/// What entries change once they have their places: rows of `fresh` with their conversation, seq, at, part, position
-/// and the columns of [`Contents`]. A send that another node stored meanwhile breaks the unique key of `dedupe`, and
-/// with it the whole batch.
+/// Writes the entries of `fresh`: rows with their conversation, seq, at, part, position and the columns of [`Contents`]. A
+/// send that another node stored meanwhile violates the unique key of `dedupe`, so that the whole batch fails.
 macro_rules! write_entries {
     () => {
         "e AS (INSERT INTO entries (conversation, seq, part, position, at, content) \
@@ -109,8 +109,8 @@ macro_rules! write_entries {
 }
 pub(crate) use write_entries;
 
-/// Heads are locked by now, so what this statement sees of their conversations is the newest. `first`: sends that
-/// have a result already. `taken`: the others, but of those who have just left. `place`: where the others stand in the batch.
+/// The heads are locked by now, so this statement sees the newest state of their conversations. `first`: sends that have a
+/// result already. `taken`: the other sends, without those of senders who have just left. `place`: their offset in the batch.
 const APPEND: &str = concat!(
     "WITH sent AS MATERIALIZED (SELECT * FROM \
        unnest($1::bigint[], $2::bigint[], $3::text[], $4::bytea[], $5::boolean[], $8::bigint[]) \
@@ -123,7 +123,7 @@ const APPEND: &str = concat!(
        FROM sent s JOIN heads h ON h.conversation = s.conversation \
        WHERE NOT EXISTS (SELECT FROM first f WHERE f.ordinal = s.ordinal) \
        AND (NOT ",
-    left_lately!(),
+    recently_left!(),
     " OR s.author IS NULL OR EXISTS \
          (SELECT FROM members m WHERE m.conversation = s.conversation AND m.user_no = s.author))), \
      numbered AS MATERIALIZED (SELECT t.*, \

@@ -1,4 +1,4 @@
-//! Rows whose keys and values the engine makes itself.
+//! Rows whose keys and values a part of the engine encodes itself.
 
 use super::PostgresStore;
 use crate::{
@@ -12,8 +12,9 @@ use tokio_postgres::Row;
 
 /// The statements of one table of rows.
 struct Table {
-    /// Puts rows that have a value and drops the others, in one statement and so all or none; answers with a row, or with
-    /// none if the term is over or another node's: one that a database gave out before it lost it may be given out twice. Who would begin another one waits until the statement is done.
+    /// Puts rows that have a value and drops the others, in one statement and so all or none. Returns a row if the term is
+    /// still this process's. The boot id is compared too: a database that has gone back may give out a term twice. A node
+    /// that would begin another term waits until the statement is done.
     write: &'static str,
     row: &'static str,
     rows_of: &'static str,
@@ -47,18 +48,18 @@ const PUSH: Table = table!("push_rows");
 const POPUPS: Table = table!("popup_rows");
 
 impl PostgresStore {
-    /// The last change of a key counts; keys go in one order, so that writers do not wait for each other in a circle.
+    /// The last change of a key counts. Rows are written in the order of keys, so that writers do not deadlock.
     fn write_table(&self, term: Term, table: &Table, changes: BTreeMap<Vec<u8>, Option<Vec<u8>>>) -> StoreResult<()> {
         if changes.is_empty() {
             return Ok(());
         }
         let (keys, values): (Vec<_>, Vec<_>) = changes.into_iter().unzip();
         self.write_in_term(term, |number, leader| {
-            Ok(!self.write_aside(table.write, &[&keys, &values, &number, &leader])?.is_empty())
+            Ok(!self.write_statement(table.write, &[&keys, &values, &number, &leader])?.is_empty())
         })
     }
 
-    /// What each of these keys has, in their order.
+    /// The values of these keys, in their order.
     fn values_of<T: Clone>(
         &self,
         table: &Table,

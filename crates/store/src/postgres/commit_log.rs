@@ -1,8 +1,8 @@
-//! The commit order, read back; and the nodes that share it, with their leases.
+//! The commit log: the commit order read back, and the nodes that share it, with their leases.
 
 use super::{
     PostgresStore,
-    connection::{number, stored},
+    connection::{bigint, number},
     write::now_ms,
 };
 use crate::{
@@ -16,12 +16,13 @@ const ENTRIES: &str = "SELECT position, conversation, seq, at, content FROM entr
      WHERE position > $1 AND position <= $2 ORDER BY position LIMIT $3";
 const CHANGES: &str =
     "SELECT position, change FROM changes WHERE position > $1 AND position <= $2 ORDER BY position LIMIT $3";
-/// A name goes to a process that starts, and stays with the one that had it last.
+/// Renews a node's lease. A node's name is given to a process that starts ($5) and then stays with that process.
 const BEAT: &str = "INSERT INTO nodes (name, boot_id, card, lease_until) \
      VALUES ($1, $2, $3, now() + $4 * interval '1 millisecond') ON CONFLICT (name) DO UPDATE \
      SET boot_id = excluded.boot_id, card = excluded.card, lease_until = excluded.lease_until \
      WHERE nodes.boot_id = excluded.boot_id OR $5 RETURNING 1";
-/// A term's number is a time where it can be: a database that has lost its latest terms does not give them out again.
+/// Takes or renews the lead. The number of a new term is the time in milliseconds, unless the term before had a higher one:
+/// a database that has gone back does not give out the terms that it lost once more.
 const LEAD: &str = concat!(
     "UPDATE leader SET term = CASE WHEN boot_id = $1 THEN term ELSE greatest(term + 1, ",
     now_ms!(),
@@ -31,13 +32,13 @@ const LEADER: &str = "SELECT boot_id, term FROM leader WHERE lease_until >= now(
 const NODES: &str = "SELECT card FROM nodes WHERE lease_until >= now() ORDER BY name";
 const GOODBYE: &str = "WITH l AS (UPDATE leader SET lease_until = now() - interval '1 millisecond' WHERE boot_id = $1) \
      DELETE FROM nodes WHERE boot_id = $1";
-/// Changes removed at once: some ten milliseconds of work.
-const PRUNED_AT_ONCE: i64 = 10_000;
-/// The newest positions keep their changes however old they are said to be: clocks err, and who followed a moment ago
-/// must find what comes next.
+/// Changes that one statement removes: some ten milliseconds of work.
+const PRUNED_PER_STATEMENT: i64 = 10_000;
+/// The newest positions whose changes are kept, however old they seem: clocks err, and a follower that is nearly up to date
+/// must find the next change.
 const NEVER_PRUNED: i64 = 10_000;
-/// A piece begins where the last one ended and stops before the first change that is too young: what is left has no
-/// hole.
+/// Removes changes from where the last removal ended up to the first change that is too young, so that the remaining
+/// changes have no hole.
 const PRUNE: &str = concat!(
     "WITH piece AS MATERIALIZED (SELECT c.position, c.at FROM changes c \
        WHERE c.position > (SELECT changes_pruned FROM history) \
@@ -62,16 +63,17 @@ fn boot(id: u64) -> i64 {
 
 impl CommitLog for PostgresStore {
     fn committed_after(&self, after: Position, limit: usize) -> StoreResult<LogPage> {
-        // Read first: what the next statements see goes at least so far, for positions become visible in order.
+        // Read first: positions become visible in order, so the next statements see at least all entries and changes up to
+        // this one.
         let newest = self.fetch_position()?;
         if newest <= after {
             return Ok(LogPage { span: Span { after, through: after }, records: vec![] });
         }
         let rows_max = i64::try_from(limit.max(1)).unwrap_or(i64::MAX);
-        let (from, to) = (stored(after), stored(newest));
+        let (from, to) = (bigint(after), bigint(newest));
         let entries = self.query(ENTRIES, &[&from, &to, &rows_max])?;
         let changes = self.query(CHANGES, &[&from, &to, &rows_max])?;
-        // Asked last: what was removed while the others were read counts.
+        // Read last, so that it shows changes that were removed while the others were read.
         let pruned = self.query("SELECT changes_pruned FROM history", &[])?.first().map_or(0, |row| number(row, 0));
         if after < pruned {
             return Err(StoreError::Pruned(format!(
@@ -118,14 +120,14 @@ impl CommitLog for PostgresStore {
 
     fn bump_epoch(&self, lost: u64) -> StoreResult<()> {
         let fresh = fresh_epoch();
-        self.query("UPDATE history SET epoch = $2 WHERE epoch = $1", &[&stored(lost), &stored(fresh)])?;
+        self.query("UPDATE history SET epoch = $2 WHERE epoch = $1", &[&bigint(lost), &bigint(fresh)])?;
         self.log_head().map(drop)
     }
 
     fn prune(&self, older_than_ms: u64) -> StoreResult<PruneProgress> {
-        let rows = self.query(PRUNE, &[&stored(older_than_ms), &NEVER_PRUNED, &PRUNED_AT_ONCE])?;
+        let rows = self.query(PRUNE, &[&bigint(older_than_ms), &NEVER_PRUNED, &PRUNED_PER_STATEMENT])?;
         let removed = rows.first().map_or(0, |row| number(row, 0));
-        Ok(PruneProgress { removed, more: removed == PRUNED_AT_ONCE as u64 })
+        Ok(PruneProgress { removed, more: removed == PRUNED_PER_STATEMENT as u64 })
     }
 
     fn heartbeat(
@@ -143,7 +145,7 @@ impl CommitLog for PostgresStore {
         self.query(LEAD, &[&id, &lease, &may_lead])?;
         let leads = self.query(LEADER, &[])?.first().map(|row| (row.get::<_, i64>(0) as u64, Term(number(row, 1))));
         let (leader, term) = leads.map_or_else(Default::default, |(leader, term)| (Some(leader), term));
-        let term = self.terms.heard(id, leader.map(boot), term);
+        let term = self.terms.on_beat(id, leader.map(boot), term);
         let nodes =
             self.query(NODES, &[])?.iter().map(|row| decode::<NodeInfo>(row.get(0))).collect::<Result<_, _>>()?;
         Ok(ClusterView { nodes, leader, term })

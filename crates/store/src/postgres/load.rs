@@ -1,9 +1,9 @@
-//! What a batch touches, locked and read in one round trip, in the one order of locks.
+//! Locks and loads the rows that a batch touches, in one round trip and in the one order of locks.
 
 use super::{
-    connection::{Call, Connection, Failure, number, stored},
-    decide::Known,
-    write::left_lately,
+    connection::{Call, Connection, Failure, bigint, number},
+    decide::LoadedState,
+    write::recently_left,
 };
 use crate::rows::{ConversationRow, UserRow, damaged, decode};
 use rustc_hash::FxHashSet;
@@ -11,9 +11,9 @@ use std::collections::BTreeSet;
 use tidings_engine::{model::*, store::*};
 use tokio_postgres::Row;
 
-/// Names and numbers that a batch's proposals speak of.
+/// The keys of the rows that a batch's proposals read or write.
 #[derive(Default)]
-pub(crate) struct Touched<'a> {
+pub(crate) struct TouchedKeys<'a> {
     users: BTreeSet<UserNo>,
     pub user_ids: BTreeSet<&'a str>,
     heads: BTreeSet<ConversationNo>,
@@ -21,17 +21,17 @@ pub(crate) struct Touched<'a> {
     pub conversation_ids: BTreeSet<&'a str>,
     memberships: BTreeSet<(ConversationNo, UserNo)>,
     sends: FxHashSet<(UserNo, &'a str)>,
-    /// Who sends where.
+    /// The senders of each conversation.
     authors: BTreeSet<(ConversationNo, UserNo)>,
-    /// Conversations that somebody is to leave.
+    /// Conversations that members leave in this batch.
     left: FxHashSet<ConversationNo>,
-    /// Whether it matters who exists.
+    /// Whether a proposal names users by number, so that the number of users must be state.
     counters: bool,
 }
 
-impl<'a> Touched<'a> {
-    pub(crate) fn by(batch: &'a [Proposal]) -> Touched<'a> {
-        let mut touched = Touched::default();
+impl<'a> TouchedKeys<'a> {
+    pub(crate) fn of(batch: &'a [Proposal]) -> TouchedKeys<'a> {
+        let mut touched = TouchedKeys::default();
         batch.iter().for_each(|proposal| touched.add(proposal));
         touched
     }
@@ -64,7 +64,7 @@ impl<'a> Touched<'a> {
                 notice.iter().for_each(|notice| self.entry(*conversation, notice));
             }
             Proposal::MarkRead { conversation, user, .. } | Proposal::SetMute { conversation, user, .. } => {
-                // A membership changes under its conversation's lock.
+                // A membership is changed under the lock of its conversation's head.
                 self.heads.insert(*conversation);
                 self.memberships.insert((*conversation, *user));
             }
@@ -83,19 +83,20 @@ impl<'a> Touched<'a> {
         }
     }
 
-    /// Begins the transaction, takes the locks and reads.
-    pub(crate) async fn load(&self, connection: &Connection) -> Result<Known, Failure> {
+    /// Begins the transaction, takes the locks and loads the rows.
+    pub(crate) async fn load(&self, connection: &Connection) -> Result<LoadedState, Failure> {
         let user_nos = column(self.users.iter().map(|user| user.0));
         let user_ids: Vec<&str> = self.user_ids.iter().copied().collect();
         let heads = column(self.heads.iter().map(|conversation| conversation.0));
         let cards = column(self.cards.iter().map(|conversation| conversation.0));
         let conversation_ids: Vec<&str> = self.conversation_ids.iter().copied().collect();
-        let (of, who): (Vec<i64>, Vec<i64>) = self.memberships.iter().map(|(c, u)| (stored(c.0), stored(u.0))).unzip();
-        let (senders, sends): (Vec<i64>, Vec<&str>) = self.sends.iter().map(|(user, id)| (stored(user.0), *id)).unzip();
+        let (of, members): (Vec<i64>, Vec<i64>) =
+            self.memberships.iter().map(|(c, u)| (bigint(c.0), bigint(u.0))).unzip();
+        let (senders, sends): (Vec<i64>, Vec<&str>) = self.sends.iter().map(|(user, id)| (bigint(user.0), *id)).unzip();
 
-        let mut known = Known::default();
+        let mut state = LoadedState::default();
         let mut calls = vec![Call::new("BEGIN", &[])];
-        let mut readers: Vec<fn(&mut Known, &Row) -> StoreResult<()>> = vec![|_, _| Ok(())];
+        let mut readers: Vec<fn(&mut LoadedState, &Row) -> StoreResult<()>> = vec![|_, _| Ok(())];
         let mut read = |call, reader| {
             calls.push(call);
             readers.push(reader);
@@ -110,37 +111,38 @@ impl<'a> Touched<'a> {
             read(Call::new(CARDS, &[&cards, &conversation_ids]), read_card);
         }
         if !of.is_empty() {
-            read(Call::new(MEMBERSHIPS, &[&of, &who]), read_membership);
+            read(Call::new(MEMBERSHIPS, &[&of, &members]), read_membership);
         }
         if !sends.is_empty() {
             read(Call::new(SENDS, &[&senders, &sends]), read_send);
         }
         if self.counters {
-            read(Call::new("SELECT users FROM counters", &[]), |known, row| {
-                known.users_counted = number(row, 0);
+            read(Call::new("SELECT users FROM counters", &[]), |state, row| {
+                state.user_count = number(row, 0);
                 Ok(())
             });
         }
-        let answers = connection.together(&calls).await?;
+        let answers = connection.pipeline(&calls).await?;
         for (rows, reader) in answers.iter().zip(readers) {
             for row in rows {
-                reader(&mut known, row).map_err(|error| Failure::Unfit(error.to_string()))?;
+                reader(&mut state, row).map_err(|error| Failure::Incompatible(error.to_string()))?;
             }
         }
-        self.load_strangers(connection, &mut known).await?;
-        Ok(known)
+        self.load_non_members(connection, &mut state).await?;
+        Ok(state)
     }
 
-    /// Who sends to a conversation that somebody has just left or is to leave, and is no member. Rarely anybody is asked for.
-    async fn load_strangers(&self, connection: &Connection, known: &mut Known) -> Result<(), Failure> {
-        let asked = self
+    /// Loads which senders are not members, for conversations that a member has just left or leaves in this batch. Other
+    /// batches send no statement for it.
+    async fn load_non_members(&self, connection: &Connection, state: &mut LoadedState) -> Result<(), Failure> {
+        let senders = self
             .authors
             .iter()
-            .filter(|(conversation, _)| known.left_lately.contains(conversation) || self.left.contains(conversation));
-        let (of, who): (Vec<i64>, Vec<i64>) = asked.map(|(c, u)| (stored(c.0), stored(u.0))).unzip();
+            .filter(|(conversation, _)| state.recently_left.contains(conversation) || self.left.contains(conversation));
+        let (of, who): (Vec<i64>, Vec<i64>) = senders.map(|(c, u)| (bigint(c.0), bigint(u.0))).unzip();
         if !of.is_empty() {
-            for row in connection.query(STRANGERS, &[&of, &who]).await? {
-                known.strangers.insert((ConversationNo(number(&row, 0)), UserNo(number(&row, 1))));
+            for row in connection.query(NON_MEMBERS, &[&of, &who]).await? {
+                state.non_members.insert((ConversationNo(number(&row, 0)), UserNo(number(&row, 1))));
             }
         }
         Ok(())
@@ -148,82 +150,82 @@ impl<'a> Touched<'a> {
 }
 
 fn column(numbers: impl Iterator<Item = u64>) -> Vec<i64> {
-    numbers.map(stored).collect()
+    numbers.map(bigint).collect()
 }
 
 const LOCK_USERS: &str = "SELECT no, card FROM users WHERE no = ANY($1) OR id = ANY($2) ORDER BY no FOR UPDATE";
 const LOCK_HEADS: &str = concat!(
     "SELECT h.conversation, h.last_seq, h.last_at, h.last_position, ",
-    left_lately!(),
+    recently_left!(),
     " FROM heads h WHERE h.conversation = ANY($1) ORDER BY h.conversation FOR UPDATE"
 );
-const STRANGERS: &str = "SELECT k.conversation, k.user_no FROM unnest($1::bigint[], $2::bigint[]) AS k (conversation, user_no) \
+const NON_MEMBERS: &str = "SELECT k.conversation, k.user_no FROM unnest($1::bigint[], $2::bigint[]) AS k (conversation, user_no) \
      WHERE NOT EXISTS (SELECT FROM members m WHERE m.conversation = k.conversation AND m.user_no = k.user_no)";
 const CARDS: &str = "SELECT no, card FROM conversations WHERE no = ANY($1) OR id = ANY($2)";
 const MEMBERSHIPS: &str = "SELECT m.conversation, m.user_no, m.role, m.joined_at, m.joined_seq, m.read_seq, m.muted_until \
      FROM unnest($1::bigint[], $2::bigint[]) AS k (conversation, user_no) \
      JOIN members m ON m.conversation = k.conversation AND m.user_no = k.user_no";
-/// A first result counts while its entry is there.
+/// First results, each with whether its entry is still there: only then it counts.
 const SENDS: &str = "SELECT d.sender, d.client_msg_id, d.conversation, d.seq, d.at, d.position, \
      EXISTS (SELECT FROM chapters c WHERE c.conversation = d.conversation AND c.first_seq <= d.seq) \
      FROM unnest($1::bigint[], $2::text[]) AS k (sender, client_msg_id) \
      JOIN dedupe d ON d.sender = k.sender AND d.client_msg_id = k.client_msg_id";
 
-fn read_user(known: &mut Known, row: &Row) -> StoreResult<()> {
+fn read_user(state: &mut LoadedState, row: &Row) -> StoreResult<()> {
     let no = UserNo(number(row, 0));
     let user = decode::<UserRow>(row.get(1))?.user(no);
-    known.user_nos.insert(user.id.clone(), no);
-    known.users.insert(no, user);
+    state.user_nos.insert(user.id.clone(), no);
+    state.users.insert(no, user);
     Ok(())
 }
 
-fn read_head(known: &mut Known, row: &Row) -> StoreResult<()> {
+fn read_head(state: &mut LoadedState, row: &Row) -> StoreResult<()> {
     let (last_seq, last_at, last_position) = (number(row, 1), number(row, 2), number(row, 3));
-    // Where it begins matters to readers, not to who appends.
+    // An append does not need the first sequence.
     let head = Head { last_seq, last_at, last_position, first_seq: 1 };
     let conversation = ConversationNo(number(row, 0));
-    known.heads.insert(conversation, head);
+    state.heads.insert(conversation, head);
     if row.get(4) {
-        known.left_lately.insert(conversation);
+        state.recently_left.insert(conversation);
     }
     Ok(())
 }
 
-fn read_card(known: &mut Known, row: &Row) -> StoreResult<()> {
+fn read_card(state: &mut LoadedState, row: &Row) -> StoreResult<()> {
     let no = ConversationNo(number(row, 0));
     let conversation = decode::<ConversationRow>(row.get(1))?.conversation(no);
-    known.conversation_nos.insert(conversation.id.clone(), no);
-    known.conversations.insert(no, conversation);
+    state.conversation_nos.insert(conversation.id.clone(), no);
+    state.conversations.insert(no, conversation);
     Ok(())
 }
 
-fn read_membership(known: &mut Known, row: &Row) -> StoreResult<()> {
+fn read_membership(state: &mut LoadedState, row: &Row) -> StoreResult<()> {
     let key = (ConversationNo(number(row, 0)), UserNo(number(row, 1)));
-    known.memberships.insert(key, membership(row, 2)?);
+    state.memberships.insert(key, membership(row, 2)?);
     Ok(())
 }
 
-fn read_send(known: &mut Known, row: &Row) -> StoreResult<()> {
+fn read_send(state: &mut LoadedState, row: &Row) -> StoreResult<()> {
     let (sender, client_msg_id) = (UserNo(number(row, 0)), row.get::<_, String>(1));
     let conversation = ConversationNo(number(row, 2));
     let (seq, at, position) = (number(row, 3), number(row, 4), number(row, 5));
     match row.get(6) {
         true => {
             let first = Appended { conversation, seq, at, position, duplicate: true };
-            known.sends.insert((sender, client_msg_id), first);
+            state.first_results.insert((sender, client_msg_id), first);
         }
-        false => known.gone_sends.push((sender, client_msg_id, position)),
+        false => state.expired_results.push((sender, client_msg_id, position)),
     }
     Ok(())
 }
 
-/// A membership from five columns on.
+/// A membership from five columns, `first` and those behind it.
 pub(crate) fn membership(row: &Row, first: usize) -> StoreResult<Membership> {
     let role = match row.get::<_, i16>(first) {
         0 => Role::Member,
         1 => Role::Admin,
         2 => Role::Owner,
-        other => return Err(damaged(format_args!("a member's role {other}"))),
+        other => return Err(damaged(format_args!("a member's role is {other}"))),
     };
     let mute = match row.get::<_, i64>(first + 4) {
         0 => MuteState::Off,

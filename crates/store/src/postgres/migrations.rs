@@ -1,10 +1,10 @@
-//! The tables, made and changed once: whoever starts first does it under a lock, in one transaction.
+//! Creating and migrating the tables. The first node that starts does it, under a lock and in one transaction.
 //!
-//! Each file in `migrations/` says which program it needs: the lowest version of the tables that a program must
-//! know to go on working with them. A change that the previous program can live with names that one's; nodes of
-//! it that run go on, while nodes that start must know every change.
+//! Each file in `migrations/` has a line `needs program`: the lowest version of the tables that a running program must know
+//! to go on. A migration that the previous program can work with names the previous version, and nodes that run it go on.
+//! A node that starts must know every migration.
 
-use super::connection::{Connection, Connector, Failure, Use, number, stored};
+use super::connection::{Connection, Connector, Failure, Purpose, bigint, number};
 use crate::open::fresh_epoch;
 use std::sync::Arc;
 use tidings_engine::store::StoreError;
@@ -29,18 +29,18 @@ const KNOWN: u64 = MIGRATIONS[MIGRATIONS.len() - 1].version;
 /// The lowest version that a program must know to work with the tables as they are.
 pub(crate) const NEEDS_PROGRAM: &str = "SELECT max(needs_program) FROM tidings.migrations";
 
-/// "tidings" in ASCII: the advisory lock of who changes tables.
+/// "tidings" in ASCII: the advisory lock of a transaction that changes tables.
 pub(crate) const LOCK_KEY: i64 = 0x0074_6964_696e_6773;
 
-/// Why the tables are not such that this program can start.
+/// Why this program cannot start with the tables.
 #[derive(Debug, thiserror::Error)]
 pub enum MigrationError {
     #[error(
-        "the database has version {found} of the tables, and this program knows {known}: a newer one has changed \
-         them. Start that one, or restore a backup from before"
+        "the database has version {found} of the tables, and this program knows {known}: a newer program has changed \
+         them. Start the newer program, or restore a backup from before"
     )]
     Newer { found: u64, known: u64 },
-    /// Nothing of it was done.
+    /// The migration failed, and its transaction was rolled back.
     #[error("changing the tables to version {version} ({name}): {why}")]
     Failed { version: u64, name: &'static str, why: StoreError },
     #[error(transparent)]
@@ -53,7 +53,7 @@ impl From<Failure> for MigrationError {
     }
 }
 
-/// What a database tells of itself.
+/// The history that a database holds, as in its table `history`.
 pub(crate) struct History {
     pub epoch: u64,
     pub part_days: u64,
@@ -61,9 +61,9 @@ pub(crate) struct History {
 
 pub(crate) fn run(connector: &Arc<Connector>, part_days: u32) -> Result<History, MigrationError> {
     connector.block_on(async {
-        let connection = connector.connect_to_any_version(Use::Commit).await?;
+        let connection = connector.connect_to_any_version(Purpose::Commit).await?;
         connection.batch("BEGIN").await?;
-        // Held until the transaction ends.
+        // The lock is held until the transaction ends.
         connection.query("SELECT pg_advisory_xact_lock($1)", &[&LOCK_KEY]).await?;
         let found = version(&connection).await?;
         if found > KNOWN {
@@ -79,11 +79,11 @@ pub(crate) fn run(connector: &Arc<Connector>, part_days: u32) -> Result<History,
     })
 }
 
-/// Whether a program that runs can go on with the tables as another one may have left them.
+/// Whether this program, while it runs, can go on with tables that need a program of version `needs`.
 pub(crate) fn check_running(needs: u64) -> Result<(), String> {
     match needs > KNOWN {
         true => Err(format!(
-            "the database's tables were changed for programs that know version {needs} of them; this one knows \
+            "the database's tables were changed for programs that know version {needs} of them; this program knows \
              {KNOWN} and must be replaced"
         )),
         false => Ok(()),
@@ -92,7 +92,7 @@ pub(crate) fn check_running(needs: u64) -> Result<(), String> {
 
 /// The version that the tables have; 0 for an empty database.
 async fn version(connection: &Connection) -> Result<u64, MigrationError> {
-    // The schema may have been made by who owns the database, for a user who may not.
+    // The owner of the database may have created the schema for a user without the right to create one.
     let schema = connection.query("SELECT 1 FROM pg_namespace WHERE nspname = 'tidings'", &[]).await?;
     if schema.is_empty() {
         connection.batch("CREATE SCHEMA tidings").await?;
@@ -111,18 +111,18 @@ async fn apply(connection: &Connection, migration: &Migration) -> Result<(), Mig
     let Migration { version, name, sql } = *migration;
     let failed = |failure: Failure| MigrationError::Failed { version, name, why: failure.into() };
     connection.batch(sql).await.map_err(failed)?;
-    let (number, needs) = (stored(version), stored(needs_program(sql).unwrap_or(version)));
+    let (number, needs) = (bigint(version), bigint(needs_program(sql).unwrap_or(version)));
     let note = "INSERT INTO tidings.migrations (version, name, needs_program) VALUES ($1, $2, $3)";
     connection.query(note, &[&number, &name, &needs]).await.map_err(failed)?;
     Ok(())
 }
 
-/// What the file's head says.
+/// The version in the file's line `needs program`.
 fn needs_program(sql: &str) -> Option<u64> {
     sql.lines().find_map(|line| line.strip_prefix("-- needs program: "))?.trim().parse().ok()
 }
 
-/// This database's history, begun if it has none.
+/// Reads the database's history; begins one in an empty database.
 async fn history(connection: &Connection, part_days: u32) -> Result<History, MigrationError> {
     let read = "SELECT epoch, part_days::bigint FROM history";
     let found = connection.query(read, &[]).await?;
@@ -131,7 +131,7 @@ async fn history(connection: &Connection, part_days: u32) -> Result<History, Mig
     }
     let (epoch, part_days) = (fresh_epoch(), part_days.max(1));
     let begin = "INSERT INTO history (epoch, part_days) VALUES ($1, $2::bigint::integer)";
-    connection.query(begin, &[&stored(epoch), &i64::from(part_days)]).await?;
+    connection.query(begin, &[&bigint(epoch), &i64::from(part_days)]).await?;
     Ok(History { epoch, part_days: part_days.into() })
 }
 
@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_have_no_hole_and_each_says_which_program_it_needs() {
+    fn versions_have_no_hole_and_each_names_the_program_that_it_needs() {
         for (index, migration) in MIGRATIONS.iter().enumerate() {
             assert_eq!(migration.version, index as u64 + 1);
             let needs = needs_program(migration.sql).unwrap();
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_knows_less_than_is_needed_stops() {
+    fn a_program_that_knows_too_low_a_version_is_refused() {
         assert!(check_running(KNOWN).is_ok());
         assert!(check_running(KNOWN + 1).unwrap_err().contains("must be replaced"));
     }

@@ -2,31 +2,32 @@
 
 use std::{fmt, path::PathBuf, time::Duration};
 
-/// How to open a store on PostgreSQL. Waiting has a limit everywhere: a database that does not answer is
-/// told as unavailable, and no thread is held by it.
+/// How to open a store on PostgreSQL. Every wait has a limit: a database that does not answer makes the store unavailable
+/// and holds no thread for good.
 #[derive(Clone)]
 pub struct PostgresOptions {
     /// `postgres://user:password@host:port/database`; several hosts, separated by commas, are tried in turn.
     /// Never printed.
     pub url: String,
-    /// Who signs the database's certificate, where the url says `sslmode=require`; unset: whom the system trusts.
+    /// The certificate authority that signs the database's certificate, where the url says `sslmode=require`. Unset: the
+    /// authorities that the system trusts.
     pub tls_ca_file: Option<PathBuf>,
-    /// Keep a list of entries for offline push.
+    /// Whether to keep an outbox: the list of entries that await offline push.
     pub outbox: bool,
     /// Connections for readers; commits have one more.
     pub connections: usize,
     /// How long a reader waits for a connection.
     pub acquire_timeout: Duration,
     pub connect_timeout: Duration,
-    /// How long a read may take. Commits have no such limit at the database: one that was stopped while it
-    /// waited for a standby would be told as done.
+    /// How long a read may take in the database. Commits have no such limit: PostgreSQL answers a commit that is cancelled
+    /// while it waits for a standby as if it were done.
     pub statement_timeout: Duration,
     /// How long a statement waits for another's locks.
     pub lock_timeout: Duration,
-    /// A database that has said nothing for so long is waited for by nobody until it says something. A busy one is slow,
-    /// and not silent.
+    /// How long the liveness probe waits for an answer. After that the database counts as silent, and statements are
+    /// refused until it answers. A busy database is slow, but not silent.
     pub silent_after: Duration,
-    /// The days of entries in one part of the timeline; fixed when the database is first opened.
+    /// The days of entries in one partition of the timeline; fixed when the database is first opened.
     pub part_days: u32,
 }
 

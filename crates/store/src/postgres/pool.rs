@@ -1,61 +1,68 @@
-//! Connections for readers: so many and no more. Who finds all of them taken waits a while, and is then refused.
+//! The pool of connections for readers, of a fixed size. A reader that finds all connections busy waits for a while and is
+//! then refused.
 
-use super::connection::{Connection, Connector, Failure, Use};
+use super::connection::{Connection, Connector, Failure, Purpose};
 use crossbeam_channel::{Receiver, Sender, bounded};
 use std::{sync::Arc, time::Duration};
 use tidings_engine::store::{StoreError, StoreResult};
 
 pub(crate) struct Pool {
     connector: Arc<Connector>,
+    /// The free slots, each with the connection that was left in it, if any.
     free: Receiver<Option<Connection>>,
-    back: Sender<Option<Connection>>,
+    released: Sender<Option<Connection>>,
     acquire_timeout: Duration,
 }
 
 impl Pool {
     pub(crate) fn new(connector: Arc<Connector>, connections: usize, acquire_timeout: Duration) -> Pool {
         let connections = connections.max(1);
-        let (back, free) = bounded(connections);
+        let (released, free) = bounded(connections);
         for _ in 0..connections {
-            // Connected when first used.
-            let _ = back.try_send(None);
+            // The slot gets its connection when it is first used.
+            let _ = released.try_send(None);
         }
-        Pool { connector, free, back, acquire_timeout }
+        Pool { connector, free, released, acquire_timeout }
     }
 
-    pub(crate) fn take(&self) -> StoreResult<Reader<'_>> {
+    /// Takes a slot.
+    ///
+    /// # Errors
+    /// No slot became free within the time for it.
+    pub(crate) fn acquire(&self) -> StoreResult<PooledConnection<'_>> {
         match self.free.recv_timeout(self.acquire_timeout) {
-            Ok(connection) => Ok(Reader { pool: self, connection }),
+            Ok(connection) => Ok(PooledConnection { pool: self, connection }),
             Err(_) => Err(StoreError::Unavailable("all connections to PostgreSQL are busy".into())),
         }
     }
 }
 
-/// A place in the pool, with the connection that was left there.
-pub(crate) struct Reader<'a> {
+/// A slot of the pool, given back when dropped.
+pub(crate) struct PooledConnection<'a> {
     pool: &'a Pool,
     connection: Option<Connection>,
 }
 
-impl Reader<'_> {
+impl PooledConnection<'_> {
+    /// The slot's connection; connects if there is none or it has broken.
     pub(crate) async fn connection(&mut self) -> Result<&Connection, Failure> {
         let open = self.connection.take().filter(|connection| !connection.is_closed());
         let connection = match open {
             Some(connection) => connection,
-            None => self.pool.connector.connect(Use::Read).await?,
+            None => self.pool.connector.connect(Purpose::Read).await?,
         };
         Ok(self.connection.insert(connection))
     }
 
-    /// The connection is not to be used again: an answer may still come on it.
-    pub(crate) fn give_up(&mut self) {
+    /// Closes the connection. Required after a time-out: the late answer may still arrive on it.
+    pub(crate) fn discard(&mut self) {
         self.connection = None;
     }
 }
 
-impl Drop for Reader<'_> {
+impl Drop for PooledConnection<'_> {
     fn drop(&mut self) {
-        // There is always room: each place was taken from there.
-        let _ = self.pool.back.try_send(self.connection.take());
+        // The channel has room: it holds as many slots as the pool has.
+        let _ = self.pool.released.try_send(self.connection.take());
     }
 }

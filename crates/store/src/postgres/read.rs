@@ -1,8 +1,8 @@
-//! What others ask of the store: each a statement or two on a connection of the pool.
+//! Single reads of the store: each is a statement or two on a connection of the pool.
 
 use super::{
     PostgresStore,
-    connection::{number, stored},
+    connection::{bigint, number},
     load::membership,
 };
 use crate::rows::{ConversationRow, DeadRow, UserRow, decode, decode_content, kind_byte, kind_of};
@@ -10,12 +10,12 @@ use std::sync::atomic::Ordering;
 use tidings_engine::{model::*, store::*};
 use tokio_postgres::Row;
 
-/// A limit as the database takes it.
+/// A limit as the database's type.
 pub(super) fn rows_max(limit: usize) -> i64 {
     i64::try_from(limit).unwrap_or(i64::MAX)
 }
 
-/// The parts that may hold sequences from $2 to $3, each looked into only while more are wanted.
+/// Reads the partitions that may hold sequences from $2 to $3, each only if the partitions before it did not fill the page.
 macro_rules! entries {
     ($order:literal) => {
         concat!(
@@ -33,12 +33,12 @@ const FROM_NEWEST: &str = entries!("DESC");
 const HEAD: &str = "SELECT h.last_seq, h.last_at, h.last_position, \
      coalesce((SELECT min(c.first_seq) FROM chapters c WHERE c.conversation = h.conversation), h.last_seq + 1) \
      FROM heads h WHERE h.conversation = $1";
-const AT: &str = "SELECT at FROM entries WHERE conversation = $1 AND seq = $2 AND part = \
+const ENTRY_AT: &str = "SELECT at FROM entries WHERE conversation = $1 AND seq = $2 AND part = \
      (SELECT part FROM chapters WHERE conversation = $1 AND first_seq <= $2 ORDER BY first_seq DESC LIMIT 1)";
 
 impl PostgresStore {
     /// The first column of the first row.
-    fn one(&self, sql: &'static str, params: super::Params<'_>) -> StoreResult<Option<u64>> {
+    fn first_number(&self, sql: &'static str, params: super::Params<'_>) -> StoreResult<Option<u64>> {
         Ok(self.query(sql, params)?.first().map(|row| number(row, 0)))
     }
 }
@@ -47,7 +47,7 @@ fn entry(row: &Row) -> StoreResult<StoredEntry> {
     entry_at(row, 0)
 }
 
-/// An entry from four columns on.
+/// An entry from four columns, `first` and those behind it.
 pub(super) fn entry_at(row: &Row, first: usize) -> StoreResult<StoredEntry> {
     decode_content(number(row, first), number(row, first + 1), number(row, first + 2), row.get(first + 3))
 }
@@ -69,36 +69,36 @@ impl Store for PostgresStore {
         self.epoch.load(Ordering::Acquire)
     }
 
-    /// Other nodes commit too, so the database is asked; while it is away, the newest that was seen.
+    /// Asks the database, since other nodes commit too. While it cannot be reached: the highest position that was seen.
     fn last_position(&self) -> Position {
         self.fetch_position().unwrap_or_else(|_| self.position.load(Ordering::Acquire))
     }
 
     fn user_no(&self, id: &str) -> StoreResult<Option<UserNo>> {
-        Ok(self.one("SELECT no FROM users WHERE id = $1", &[&id])?.map(UserNo))
+        Ok(self.first_number("SELECT no FROM users WHERE id = $1", &[&id])?.map(UserNo))
     }
 
     fn user(&self, no: UserNo) -> StoreResult<Option<User>> {
-        let rows = self.query("SELECT card, revoked_at FROM users WHERE no = $1", &[&stored(no.0)])?;
+        let rows = self.query("SELECT card, revoked_at FROM users WHERE no = $1", &[&bigint(no.0)])?;
         let user = |row: &Row| Ok(User { revoked_at: number(row, 1), ..decode::<UserRow>(row.get(0))?.user(no) });
         rows.first().map(user).transpose()
     }
 
     fn last_seen(&self, no: UserNo) -> StoreResult<Option<u64>> {
-        self.one("SELECT at FROM last_seen WHERE user_no = $1", &[&stored(no.0)])
+        self.first_number("SELECT at FROM last_seen WHERE user_no = $1", &[&bigint(no.0)])
     }
 
     fn conversation_no(&self, id: &str) -> StoreResult<Option<ConversationNo>> {
-        Ok(self.one("SELECT no FROM conversations WHERE id = $1", &[&id])?.map(ConversationNo))
+        Ok(self.first_number("SELECT no FROM conversations WHERE id = $1", &[&id])?.map(ConversationNo))
     }
 
     fn conversation(&self, no: ConversationNo) -> StoreResult<Option<Conversation>> {
-        let rows = self.query("SELECT card FROM conversations WHERE no = $1", &[&stored(no.0)])?;
+        let rows = self.query("SELECT card FROM conversations WHERE no = $1", &[&bigint(no.0)])?;
         rows.first().map(|row| Ok(decode::<ConversationRow>(row.get(0))?.conversation(no))).transpose()
     }
 
     fn head(&self, no: ConversationNo) -> StoreResult<Head> {
-        let rows = self.query(HEAD, &[&stored(no.0)])?;
+        let rows = self.query(HEAD, &[&bigint(no.0)])?;
         let Some(row) = rows.first() else { return Ok(Head { first_seq: 1, ..Head::default() }) };
         let [last_seq, last_at, last_position, first_seq] = [0, 1, 2, 3].map(|column| number(row, column));
         Ok(Head { last_seq, last_at, last_position, first_seq })
@@ -107,7 +107,7 @@ impl Store for PostgresStore {
     fn membership(&self, conversation: ConversationNo, user: UserNo) -> StoreResult<Option<Membership>> {
         let sql = "SELECT role, joined_at, joined_seq, read_seq, muted_until FROM members \
                    WHERE conversation = $1 AND user_no = $2";
-        let rows = self.query(sql, &[&stored(conversation.0), &stored(user.0)])?;
+        let rows = self.query(sql, &[&bigint(conversation.0), &bigint(user.0)])?;
         rows.first().map(|row| membership(row, 0)).transpose()
     }
 
@@ -119,8 +119,8 @@ impl Store for PostgresStore {
     ) -> StoreResult<Vec<(UserNo, Membership)>> {
         let sql = "SELECT user_no, role, joined_at, joined_seq, read_seq, muted_until FROM members \
                    WHERE conversation = $1 AND user_no > $2 ORDER BY user_no LIMIT $3";
-        let after = after.map_or(-1, |user| stored(user.0));
-        let rows = self.query(sql, &[&stored(conversation.0), &after, &rows_max(limit)])?;
+        let after = after.map_or(-1, |user| bigint(user.0));
+        let rows = self.query(sql, &[&bigint(conversation.0), &after, &rows_max(limit)])?;
         rows.iter().map(|row| Ok((UserNo(number(row, 0)), membership(row, 1)?))).collect()
     }
 
@@ -128,12 +128,12 @@ impl Store for PostgresStore {
         let first = if direct { ConversationKind::Direct } else { ConversationKind::Group };
         let sql = "SELECT conversation, kind FROM places WHERE user_no = $1 AND kind >= $2 \
                    ORDER BY kind, conversation LIMIT $3";
-        let rows = self.query(sql, &[&stored(user.0), &i16::from(kind_byte(first)), &rows_max(limit)])?;
-        let place = |row: &Row| UserConversation {
+        let rows = self.query(sql, &[&bigint(user.0), &i16::from(kind_byte(first)), &rows_max(limit)])?;
+        let user_conversation = |row: &Row| UserConversation {
             conversation: ConversationNo(number(row, 0)),
             kind: kind_of(row.get::<_, i16>(1) as u8),
         };
-        Ok(rows.iter().map(place).collect())
+        Ok(rows.iter().map(user_conversation).collect())
     }
 
     fn entries(
@@ -145,8 +145,8 @@ impl Store for PostgresStore {
         from: End,
     ) -> StoreResult<Vec<StoredEntry>> {
         let sql = if from == End::Oldest { FROM_OLDEST } else { FROM_NEWEST };
-        let (from_seq, to_seq) = (stored(from_seq), stored(to_seq));
-        let rows = self.query(sql, &[&stored(conversation.0), &from_seq, &to_seq, &rows_max(limit)])?;
+        let (from_seq, to_seq) = (bigint(from_seq), bigint(to_seq));
+        let rows = self.query(sql, &[&bigint(conversation.0), &from_seq, &to_seq, &rows_max(limit)])?;
         match from {
             End::Oldest => rows.iter().map(entry).collect(),
             End::Newest => rows.iter().rev().map(entry).collect(),
@@ -179,11 +179,11 @@ impl Store for PostgresStore {
 
     fn seq_at(&self, conversation: ConversationNo, at_ms: u64) -> StoreResult<u64> {
         let head = self.head(conversation)?;
-        // Times never decrease with the sequence, so halving finds the first.
+        // `at` never decreases with `seq`, so a binary search finds the first.
         let (mut low, mut high) = (head.first_seq, head.last_seq + 1);
         while low < high {
             let middle = low + (high - low) / 2;
-            match self.one(AT, &[&stored(conversation.0), &stored(middle)])? {
+            match self.first_number(ENTRY_AT, &[&bigint(conversation.0), &bigint(middle)])? {
                 Some(at) if at >= at_ms => high = middle,
                 _ => low = middle + 1,
             }
@@ -194,7 +194,7 @@ impl Store for PostgresStore {
     fn outbox(&self, after: Position, limit: usize) -> StoreResult<Vec<OutboxItem>> {
         let sql = "SELECT position, conversation, seq FROM outbox \
                    WHERE position > greatest($1, (SELECT outbox_done FROM counters)) ORDER BY position LIMIT $2";
-        let rows = self.query(sql, &[&stored(after), &rows_max(limit)])?;
+        let rows = self.query(sql, &[&bigint(after), &rows_max(limit)])?;
         let item = |row: &Row| OutboxItem {
             position: number(row, 0),
             conversation: ConversationNo(number(row, 1)),
@@ -204,12 +204,12 @@ impl Store for PostgresStore {
     }
 
     fn outbox_done(&self) -> StoreResult<Position> {
-        Ok(self.one("SELECT outbox_done FROM counters", &[])?.unwrap_or(0))
+        Ok(self.first_number("SELECT outbox_done FROM counters", &[])?.unwrap_or(0))
     }
 
     fn dead_notifications(&self, after: Option<u64>, limit: usize) -> StoreResult<Vec<DeadNotification>> {
         let sql = "SELECT id, row FROM dead_notifications WHERE id > $1 ORDER BY id LIMIT $2";
-        let rows = self.query(sql, &[&after.map_or(-1, stored), &rows_max(limit)])?;
+        let rows = self.query(sql, &[&after.map_or(-1, bigint), &rows_max(limit)])?;
         rows.iter().map(|row| Ok(decode::<DeadRow>(row.get(1))?.notification(number(row, 0)))).collect()
     }
 

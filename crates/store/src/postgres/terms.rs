@@ -1,32 +1,33 @@
-//! In which term this process writes, as the database numbers it. A write whose answer was lost may still be on its way, on a
-//! connection that nobody waits for any more: before the next one, the term's number is raised. That waits for a write
-//! that is under way in the database, and what arrives later is one of a term that is over.
+//! The fencing of writes outside commits. Each write names a fencing token: the number of the term in the database, and the
+//! boot id of the leader. A write whose answer was lost may still be on its way to the database. So before the next write,
+//! the number is raised: that waits for a write that is under way in the database, and fences off one that arrives later.
 //!
-//! The engine knows nothing of it: its lead goes on, and so does its term.
+//! The engine does not see the raised numbers: its lead goes on, and so does its term.
 
 use super::{
     Params, PostgresStore,
-    connection::{number, stored},
+    connection::{bigint, number},
     write::now_ms,
 };
 use parking_lot::Mutex;
 use tidings_engine::store::{StoreError, StoreResult, Term};
 use tokio_postgres::Row;
 
-/// Numbers of one term are so far apart: those that others begin meanwhile are not taken for one of them.
+/// The distance between two raised numbers of one term, so that the terms that other nodes begin are not taken for them.
 const STRIDE: u64 = 1 << 20;
-/// So often a write is tried in one call: each time, another writer's doubts have raised the number.
-const TRIES: usize = 4;
+/// How often one call tries a write. Each attempt but the first follows another writer that has raised the number.
+const ATTEMPTS_MAX: usize = 4;
 
 const RAISE: &str = "UPDATE leader SET term = $2::bigint WHERE boot_id = $3::bigint AND term >= $1::bigint \
      AND term < $2::bigint AND (term - $1::bigint) % $4::bigint = 0 RETURNING term, boot_id";
-/// A process without others begins a term of its own: it writes as whoever leads.
+/// A process without a cluster begins a term of its own, under the boot id of whichever node led last.
 const BEGIN_ALONE: &str =
     concat!("UPDATE leader SET term = greatest(term + 1, ", now_ms!(), ") RETURNING term, boot_id");
 
-/// What a write is to name.
+/// The fencing token that a write names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-struct Fence {
+struct FencingToken {
+    /// The term's number in the database; 0: not begun.
     number: u64,
     /// A boot id, as the database holds it.
     leader: i64,
@@ -34,111 +35,118 @@ struct Fence {
 
 #[derive(Default)]
 struct State {
-    /// This process, once it has beaten.
-    me: i64,
-    /// As the engine names it.
+    /// The boot id of this process, once it has renewed its lease.
+    own_boot_id: i64,
+    /// The term as the engine knows it.
     term: Term,
-    /// As the database does; `number` 0: not begun.
-    fence: Fence,
-    /// How often it was raised, or may have been.
+    token: FencingToken,
+    /// How often the number was raised, or may have been.
     raised: u64,
-    /// Something may be on its way.
-    is_unsure: bool,
+    /// A write whose answer was lost may still arrive at the database.
+    is_write_pending: bool,
 }
 
 #[derive(Default)]
 pub(super) struct Terms(Mutex<State>);
 
 impl Terms {
-    /// The leader and its term's number, as the database says: the term as the engine knows it.
-    pub(super) fn heard(&self, me: i64, leader: Option<i64>, term: Term) -> Term {
+    /// Takes the leader and the term's number that the database named at a beat; answers the term as the engine knows it.
+    pub(super) fn on_beat(&self, own_boot_id: i64, leader: Option<i64>, term: Term) -> Term {
         let mut state = self.0.lock();
         let is_raised = |by: u64| by.is_multiple_of(STRIDE) && by / STRIDE <= state.raised;
-        let is_known =
-            state.me == me && state.term != Term::ALONE && term.0.checked_sub(state.term.0).is_some_and(is_raised);
+        let is_known = state.own_boot_id == own_boot_id
+            && state.term != Term::ALONE
+            && term.0.checked_sub(state.term.0).is_some_and(is_raised);
         match leader {
-            Some(leader) if leader == me && is_known => {
-                // Read before it was raised, or lost by a database that has gone back: raised once more it is right again.
-                state.is_unsure |= term.0 != state.fence.number;
+            Some(leader) if leader == own_boot_id && is_known => {
+                // Another number was read before the last raise, or a database that has gone back has lost that raise. The
+                // next raise makes both right.
+                state.is_write_pending |= term.0 != state.token.number;
                 state.term
             }
-            Some(leader) if leader == me => {
-                *state = State { me, term, fence: Fence { number: term.0, leader }, ..State::default() };
+            Some(leader) if leader == own_boot_id => {
+                let token = FencingToken { number: term.0, leader };
+                *state = State { own_boot_id, term, token, ..State::default() };
                 term
             }
-            // Who has heard of another lead takes nothing for its own that comes after it.
+            // Another node led in between: no later number may be taken for one of this process's old term.
             Some(_) => {
-                *state = State { me, ..State::default() };
+                *state = State { own_boot_id, ..State::default() };
                 term
             }
             None => term,
         }
     }
 
-    fn doubt(&self, term: Term) {
+    fn mark_write_pending(&self, term: Term) {
         let mut state = self.0.lock();
-        state.is_unsure |= state.term == term;
+        state.is_write_pending |= state.term == term;
     }
 }
 
 impl PostgresStore {
-    /// Writes in a term by a statement that is told its number and whose it is, and answers whether that is so still.
+    /// Writes in a term, by a statement that takes the token's number and boot id and answers whether the token is current.
+    ///
+    /// # Errors
+    /// - [`StoreError::TermIsOver`]: another node leads, and no row was written;
+    /// - [`StoreError::Unavailable`]: no row was written;
+    /// - otherwise the error of the statement.
     pub(super) fn write_in_term(&self, term: Term, write: impl Fn(i64, i64) -> StoreResult<bool>) -> StoreResult<()> {
-        let mut before = None;
-        for _ in 0..TRIES {
-            let fence = self.fence(term, before)?;
-            if before == Some(fence) {
+        let mut refused = None;
+        for _ in 0..ATTEMPTS_MAX {
+            let token = self.fencing_token(term, refused)?;
+            if refused == Some(token) {
                 return Err(StoreError::TermIsOver);
             }
-            match write(stored(fence.number), fence.leader) {
+            match write(bigint(token.number), token.leader) {
                 Ok(true) => return Ok(()),
-                // Nothing was written. The number may have been raised meanwhile, for another's write.
-                Ok(false) => before = Some(fence),
+                // No row was written. Another write of this process may have raised the number meanwhile.
+                Ok(false) => refused = Some(token),
                 Err(error) => {
                     if matches!(error, StoreError::Unsure(_)) {
-                        self.terms.doubt(term);
+                        self.terms.mark_write_pending(term);
                     }
                     return Err(error);
                 }
             }
         }
-        Err(StoreError::Unavailable("others keep writing in the place of this process".into()))
+        Err(StoreError::Unavailable("other processes keep writing in the place of this one".into()))
     }
 
-    /// No write of the term whose answer was lost is done from here on.
+    /// Fences off the term's writes whose answers were lost: from here on each is stored or never will be.
     pub(super) fn settle_writes(&self, term: Term) -> StoreResult<()> {
-        self.fence(term, None).map(drop)
+        self.fencing_token(term, None).map(drop)
     }
 
-    /// What to write with. `over`: what turned out to be over.
-    fn fence(&self, term: Term, over: Option<Fence>) -> StoreResult<Fence> {
+    /// The token for the next write. `refused`: a token that the database has just refused.
+    fn fencing_token(&self, term: Term, refused: Option<FencingToken>) -> StoreResult<FencingToken> {
         let mut state = self.terms.0.lock();
         if term == Term::ALONE {
-            let is_begun = state.term == Term::ALONE && state.fence.number != 0;
-            if !is_begun || state.is_unsure || Some(state.fence) == over {
-                let fence = self.change_leader(BEGIN_ALONE, &[])?.ok_or(StoreError::TermIsOver)?;
-                *state = State { me: state.me, fence, ..State::default() };
+            let is_begun = state.term == Term::ALONE && state.token.number != 0;
+            if !is_begun || state.is_write_pending || Some(state.token) == refused {
+                let token = self.change_leader(BEGIN_ALONE, &[])?.ok_or(StoreError::TermIsOver)?;
+                *state = State { own_boot_id: state.own_boot_id, token, ..State::default() };
             }
         } else if term != state.term {
-            // Of a lead that is over, or that never was.
-            return Ok(Fence { number: term.0, leader: state.me });
-        } else if state.is_unsure {
-            // Whether a former try was done or not, and when: this one stands above it.
+            // The term of a lead that is over, or that never was: the database refuses it.
+            return Ok(FencingToken { number: term.0, leader: state.own_boot_id });
+        } else if state.is_write_pending {
+            // An earlier raise whose answer was lost may be done, or arrive later: this number is higher in any case.
             state.raised += 1;
-            let raised = stored(term.0 + state.raised * STRIDE);
-            let fence = self.change_leader(RAISE, &[&stored(term.0), &raised, &state.me, &stored(STRIDE)])?;
-            state.fence = fence.ok_or(StoreError::TermIsOver)?;
-            state.is_unsure = false;
+            let raised = bigint(term.0 + state.raised * STRIDE);
+            let params: Params<'_> = &[&bigint(term.0), &raised, &state.own_boot_id, &bigint(STRIDE)];
+            state.token = self.change_leader(RAISE, params)?.ok_or(StoreError::TermIsOver)?;
+            state.is_write_pending = false;
         }
-        Ok(state.fence)
+        Ok(state.token)
     }
 
-    /// `None`: the lead is another's.
-    fn change_leader(&self, sql: &'static str, params: Params<'_>) -> StoreResult<Option<Fence>> {
-        let fence = |row: &Row| Fence { number: number(row, 0), leader: row.get(1) };
-        match self.write_aside(sql, params) {
-            Ok(rows) => Ok(rows.first().map(fence)),
-            // Of what is to be written after it nothing was sent.
+    /// Changes the leader's row; answers the new token, or `None` if another node leads.
+    fn change_leader(&self, sql: &'static str, params: Params<'_>) -> StoreResult<Option<FencingToken>> {
+        let token = |row: &Row| FencingToken { number: number(row, 0), leader: row.get(1) };
+        match self.write_statement(sql, params) {
+            Ok(rows) => Ok(rows.first().map(token)),
+            // The write that needs the token was not sent: its outcome is known.
             Err(StoreError::Unsure(why)) => Err(StoreError::Unavailable(why)),
             Err(error) => Err(error),
         }

@@ -1,18 +1,18 @@
-//! A decided batch as statements: one per table, whatever the number of rows.
+//! Writes a decided batch: one statement per table, whatever the number of rows.
 
 use super::{
     append::write_entries,
-    connection::{Call, Connection, Failure, number, stored},
-    decide::{Changes, Known},
+    connection::{Call, Connection, Failure, bigint, number},
+    decide::{Changes, LoadedState},
     load::MUTED_FOR_GOOD,
-    parts::Parts,
+    partitions::Partitions,
 };
 use crate::rows::{ConversationRow, DeadRow, UserRow, encode, encode_content, kind_byte};
 use std::collections::BTreeSet;
 use tidings_engine::model::*;
 use tokio_postgres::types::ToSql;
 
-/// Columns of rows to be written, in the shape that the statements take.
+/// The rows to be written, as the columns that the statements take.
 struct Columns<'a> {
     users: (Vec<i64>, Vec<&'a str>, Vec<Vec<u8>>),
     conversations: (Vec<i64>, Vec<&'a str>, Vec<Vec<u8>>),
@@ -20,11 +20,11 @@ struct Columns<'a> {
     members: Members,
     members_gone: (Vec<i64>, Vec<i64>),
     left: Vec<i64>,
-    places: (Vec<i64>, Vec<i16>, Vec<i64>),
-    places_gone: (Vec<i64>, Vec<i16>, Vec<i64>),
+    places_joined: (Vec<i64>, Vec<i16>, Vec<i64>),
+    places_left: (Vec<i64>, Vec<i16>, Vec<i64>),
     last_seen: (Vec<i64>, Vec<i64>),
     revoked: (Vec<i64>, Vec<i64>),
-    sends_gone: (Vec<i64>, Vec<&'a str>, Vec<i64>),
+    expired_results: (Vec<i64>, Vec<&'a str>, Vec<i64>),
     entries: Entries<'a>,
     logged: (Vec<i64>, Vec<&'a [u8]>),
     outbox_done: Option<i64>,
@@ -44,70 +44,69 @@ struct Members {
 }
 
 struct Entries<'a> {
-    places: Vec<i64>,
+    offsets: Vec<i64>,
     conversations: Vec<i64>,
     seqs: Vec<i64>,
     at: Vec<i64>,
-    parts: Vec<i32>,
+    partitions: Vec<i32>,
     contents: Contents<'a>,
 }
 
-/// What entries hold, whatever their places.
+/// The columns of entries that do not depend on their sequence and position.
 pub(crate) struct Contents<'a> {
     pub rows: Vec<Vec<u8>>,
-    /// Of entries that may be sent again: by whom and under which id.
+    /// The dedupe keys of entries with a client message id: senders and ids.
     pub senders: Vec<Option<i64>>,
     pub client_msg_ids: Vec<Option<&'a str>>,
-    /// By whom, whether they may be sent again or not.
+    /// The senders of all entries, also of those without a client message id.
     pub authors: Vec<Option<i64>>,
     /// Which of them await offline push.
     pub pushed: Vec<bool>,
 }
 
 impl<'a> Columns<'a> {
-    fn of(known: &'a Known, changes: &'a Changes<'a>, parts: &Parts, outbox: bool) -> Columns<'a> {
-        let users = changes.users.iter().filter_map(|no| known.users.get(no));
-        let conversations = changes.conversations.iter().filter_map(|no| known.conversations.get(no));
+    fn of(state: &'a LoadedState, changes: &'a Changes<'a>, partitions: &Partitions, outbox: bool) -> Columns<'a> {
+        let users = changes.users.iter().filter_map(|no| state.users.get(no));
+        let conversations = changes.conversations.iter().filter_map(|no| state.conversations.get(no));
         let place = |(user, conversation): &(UserNo, ConversationNo)| {
-            let kind = known.conversations.get(conversation).map_or(0, |card| kind_byte(card.kind));
-            (stored(user.0), i16::from(kind), stored(conversation.0))
+            let kind = state.conversations.get(conversation).map_or(0, |card| kind_byte(card.kind));
+            (bigint(user.0), i16::from(kind), bigint(conversation.0))
         };
-        let places =
-            |there: bool| changes.came_and_went.iter().filter(move |(_, is)| **is == there).map(|(key, _)| key);
-        let gone = changes.memberships.iter().filter(|key| !known.memberships.contains_key(key));
+        let places = |joined: bool| changes.joined.iter().filter(move |(_, is)| **is == joined).map(|(key, _)| key);
+        let gone = changes.memberships.iter().filter(|key| !state.memberships.contains_key(key));
         Columns {
-            users: three(users.map(|user| (stored(user.no.0), user.id.as_str(), encode(&UserRow::of(user))))),
-            conversations: three(
-                conversations.map(|card| (stored(card.no.0), card.id.as_str(), encode(&ConversationRow::of(card)))),
+            users: unzip3(users.map(|user| (bigint(user.no.0), user.id.as_str(), encode(&UserRow::of(user))))),
+            conversations: unzip3(
+                conversations.map(|card| (bigint(card.no.0), card.id.as_str(), encode(&ConversationRow::of(card)))),
             ),
-            created: changes.created.iter().map(|no| stored(no.0)).collect(),
-            members: Members::of(known, &changes.memberships),
-            members_gone: gone.map(|(conversation, user)| (stored(conversation.0), stored(user.0))).unzip(),
-            left: changes.left.iter().map(|no| stored(no.0)).collect(),
-            places: three(places(true).map(place)),
-            places_gone: three(places(false).map(place)),
-            revoked: changes.revoked.iter().map(|(user, at)| (stored(user.0), stored(*at))).unzip(),
-            last_seen: changes.last_seen.iter().map(|(user, at)| (stored(user.0), stored(*at))).unzip(),
-            sends_gone: three(
-                known
-                    .gone_sends
+            created: changes.created.iter().map(|no| bigint(no.0)).collect(),
+            members: Members::of(state, &changes.memberships),
+            members_gone: gone.map(|(conversation, user)| (bigint(conversation.0), bigint(user.0))).unzip(),
+            left: changes.left.iter().map(|no| bigint(no.0)).collect(),
+            places_joined: unzip3(places(true).map(place)),
+            places_left: unzip3(places(false).map(place)),
+            revoked: changes.revoked.iter().map(|(user, at)| (bigint(user.0), bigint(*at))).unzip(),
+            last_seen: changes.last_seen.iter().map(|(user, at)| (bigint(user.0), bigint(*at))).unzip(),
+            expired_results: unzip3(
+                state
+                    .expired_results
                     .iter()
-                    .map(|(sender, id, position)| (stored(sender.0), id.as_str(), stored(*position))),
+                    .map(|(sender, id, position)| (bigint(sender.0), id.as_str(), bigint(*position))),
             ),
-            entries: Entries::of(changes, parts, outbox),
-            logged: changes.logged.iter().map(|(place, change)| (stored(*place), change.as_slice())).unzip(),
-            outbox_done: changes.outbox_done.map(stored),
+            entries: Entries::of(changes, partitions, outbox),
+            logged: changes.logged.iter().map(|(offset, change)| (bigint(*offset), change.as_slice())).unzip(),
+            outbox_done: changes.outbox_done.map(bigint),
             dead: changes
                 .dead
                 .iter()
-                .filter_map(|(id, dead)| Some((stored(*id), encode(&DeadRow::of((*dead)?)))))
+                .filter_map(|(id, dead)| Some((bigint(*id), encode(&DeadRow::of((*dead)?)))))
                 .unzip(),
-            dead_gone: changes.dead.iter().filter(|(_, dead)| dead.is_none()).map(|(id, _)| stored(*id)).collect(),
+            dead_gone: changes.dead.iter().filter(|(_, dead)| dead.is_none()).map(|(id, _)| bigint(*id)).collect(),
         }
     }
 }
 
-fn three<A, B, C>(rows: impl Iterator<Item = (A, B, C)>) -> (Vec<A>, Vec<B>, Vec<C>) {
+fn unzip3<A, B, C>(rows: impl Iterator<Item = (A, B, C)>) -> (Vec<A>, Vec<B>, Vec<C>) {
     let mut columns = (Vec::new(), Vec::new(), Vec::new());
     for (a, b, c) in rows {
         columns.0.push(a);
@@ -118,18 +117,18 @@ fn three<A, B, C>(rows: impl Iterator<Item = (A, B, C)>) -> (Vec<A>, Vec<B>, Vec
 }
 
 impl Members {
-    fn of(known: &Known, keys: &BTreeSet<(ConversationNo, UserNo)>) -> Members {
+    fn of(state: &LoadedState, keys: &BTreeSet<(ConversationNo, UserNo)>) -> Members {
         let mut columns = Members::default();
-        for (key, membership) in keys.iter().filter_map(|key| Some((key, known.memberships.get(key)?))) {
-            columns.conversations.push(stored(key.0.0));
-            columns.users.push(stored(key.1.0));
+        for (key, membership) in keys.iter().filter_map(|key| Some((key, state.memberships.get(key)?))) {
+            columns.conversations.push(bigint(key.0.0));
+            columns.users.push(bigint(key.1.0));
             columns.roles.push(membership.role as i16);
-            columns.joined_at.push(stored(membership.joined_at));
-            columns.joined_seq.push(stored(membership.joined_seq));
-            columns.read_seq.push(stored(membership.read_seq));
+            columns.joined_at.push(bigint(membership.joined_at));
+            columns.joined_seq.push(bigint(membership.joined_seq));
+            columns.read_seq.push(bigint(membership.read_seq));
             columns.muted_until.push(match membership.mute {
                 MuteState::Off => 0,
-                MuteState::Until(end) => stored(end),
+                MuteState::Until(end) => bigint(end),
                 MuteState::Forever => MUTED_FOR_GOOD,
             });
         }
@@ -138,14 +137,14 @@ impl Members {
 }
 
 impl<'a> Entries<'a> {
-    fn of(changes: &Changes<'a>, parts: &Parts, outbox: bool) -> Entries<'a> {
+    fn of(changes: &Changes<'a>, partitions: &Partitions, outbox: bool) -> Entries<'a> {
         let entries = &changes.entries;
         Entries {
-            places: entries.iter().map(|entry| stored(entry.place)).collect(),
-            conversations: entries.iter().map(|entry| stored(entry.conversation.0)).collect(),
-            seqs: entries.iter().map(|entry| stored(entry.seq)).collect(),
-            at: entries.iter().map(|entry| stored(entry.at)).collect(),
-            parts: entries.iter().map(|entry| parts.of(entry.at)).collect(),
+            offsets: entries.iter().map(|entry| bigint(entry.offset)).collect(),
+            conversations: entries.iter().map(|entry| bigint(entry.conversation.0)).collect(),
+            seqs: entries.iter().map(|entry| bigint(entry.seq)).collect(),
+            at: entries.iter().map(|entry| bigint(entry.at)).collect(),
+            partitions: entries.iter().map(|entry| partitions.of(entry.at)).collect(),
             contents: Contents::of(entries.iter().map(|entry| entry.content), outbox),
         }
     }
@@ -159,24 +158,24 @@ impl<'a> Contents<'a> {
             let send = entry.sender.as_ref().zip(entry.client_msg_id.as_deref());
             let may_be_pushed = entry.kind == EntryKind::Message && !entry.silent && !entry.skip_push;
             columns.rows.push(encode_content(entry));
-            columns.senders.push(send.map(|(sender, _)| stored(sender.no.0)));
+            columns.senders.push(send.map(|(sender, _)| bigint(sender.no.0)));
             columns.client_msg_ids.push(send.map(|(_, id)| id));
-            columns.authors.push(entry.sender.as_ref().map(|sender| stored(sender.no.0)));
+            columns.authors.push(entry.sender.as_ref().map(|sender| bigint(sender.no.0)));
             columns.pushed.push(outbox && may_be_pushed);
         }
         columns
     }
 }
 
-/// Writes and commits, in one round trip; answers the position before the batch's first place.
+/// Writes the batch and commits, in one round trip; answers the position before the batch's first one, if it takes any.
 pub(crate) async fn write(
     connection: &Connection,
-    known: &Known,
+    state: &LoadedState,
     changes: &Changes<'_>,
-    parts: &Parts,
+    partitions: &Partitions,
     outbox: bool,
 ) -> Result<Option<Position>, Failure> {
-    let columns = Columns::of(known, changes, parts, outbox);
+    let columns = Columns::of(state, changes, partitions, outbox);
     let mut calls = Vec::new();
     let Columns { users, conversations, members, entries, logged, .. } = &columns;
     if !users.0.is_empty() {
@@ -200,7 +199,7 @@ pub(crate) async fn write(
     if !columns.left.is_empty() {
         calls.push(Call::new(NOTE_LEFT, &[&columns.left]));
     }
-    for (sql, places) in [(PUT_PLACES, &columns.places), (DROP_PLACES, &columns.places_gone)] {
+    for (sql, places) in [(PUT_PLACES, &columns.places_joined), (DROP_PLACES, &columns.places_left)] {
         if !places.0.is_empty() {
             calls.push(Call::new(sql, &[&places.0, &places.1, &places.2]));
         }
@@ -217,27 +216,28 @@ pub(crate) async fn write(
     if !columns.dead_gone.is_empty() {
         calls.push(Call::new("DELETE FROM dead_notifications WHERE id = ANY($1)", &[&columns.dead_gone]));
     }
-    if !columns.sends_gone.0.is_empty() {
-        calls.push(Call::new(DROP_SENDS, &[&columns.sends_gone.0, &columns.sends_gone.1, &columns.sends_gone.2]));
+    let (senders, client_msg_ids, result_positions) = &columns.expired_results;
+    if !senders.is_empty() {
+        calls.push(Call::new(DROP_RESULTS, &[senders, client_msg_ids, result_positions]));
     }
-    let (users_counted, conversations_counted) = (stored(known.users_counted), stored(known.conversations_counted));
-    if known.counters_locked {
+    let (user_count, conversation_count) = (bigint(state.user_count), bigint(state.conversation_count));
+    if state.counters_locked {
         let sql = "UPDATE counters SET users = $1, conversations = $2";
-        calls.push(Call::new(sql, &[&users_counted, &conversations_counted]));
+        calls.push(Call::new(sql, &[&user_count, &conversation_count]));
     }
-    // Here the counters are locked at the latest, and stay so until the commit: nothing after this waits.
-    let appends = calls.len();
-    let count = stored(changes.places);
-    if !entries.places.is_empty() {
-        let Entries { places, conversations, seqs, at, parts, contents } = entries;
+    // The next statement locks the counters, if they are not locked yet, until the commit. No statement after it waits.
+    let append_call = calls.len();
+    let count = bigint(changes.positions);
+    if !entries.offsets.is_empty() {
+        let Entries { offsets, conversations, seqs, at, partitions, contents } = entries;
         let Contents { rows, senders, client_msg_ids, pushed, .. } = contents;
         let params: [&(dyn ToSql + Sync); 12] = [
             &count,
-            places,
+            offsets,
             conversations,
             seqs,
             at,
-            parts,
+            partitions,
             rows,
             senders,
             client_msg_ids,
@@ -254,25 +254,25 @@ pub(crate) async fn write(
         calls.push(Call::new("DELETE FROM outbox WHERE position <= $1", &[through]));
     }
     calls.push(Call::new("COMMIT", &[]));
-    let answers = connection.together(&calls).await?;
-    Ok((count > 0).then(|| answers[appends].first().map_or(0, |row| number(row, 0))))
+    let answers = connection.pipeline(&calls).await?;
+    Ok((count > 0).then(|| answers[append_call].first().map_or(0, |row| number(row, 0))))
 }
 
-/// The database's clock. Changes are dated by it, for they are removed by it, whoever wrote them.
+/// The database's clock, by which changes are dated and removed, whichever node wrote them.
 macro_rules! now_ms {
     () => {
         "(extract(epoch FROM now()) * 1000)::bigint"
     };
 }
 
-/// Whether anybody has left the conversation of this head so lately that a node may not know of it. A node that commits
-/// reads the log too, each second. The time is computed once a statement.
-macro_rules! left_lately {
+/// Whether a member has left the head's conversation within the last minute, so that a node may not know it yet. Every node
+/// reads the commit log each second. The sub-select has the time computed once a statement.
+macro_rules! recently_left {
     () => {
         "h.left_at > (SELECT (extract(epoch FROM now()) * 1000)::bigint - 60000)"
     };
 }
-pub(crate) use {left_lately, now_ms};
+pub(crate) use {now_ms, recently_left};
 
 const PUT_USERS: &str = "INSERT INTO users (no, id, card) SELECT * FROM unnest($1::bigint[], $2::text[], $3::bytea[]) \
      ON CONFLICT (no) DO UPDATE SET card = excluded.card";
@@ -295,9 +295,9 @@ const REVOKE: &str = "UPDATE users u SET revoked_at = greatest(u.revoked_at, k.b
      FROM unnest($1::bigint[], $2::bigint[]) AS k (no, before) WHERE u.no = k.no";
 const PUT_DEAD: &str = "INSERT INTO dead_notifications (id, row) SELECT * FROM unnest($1::bigint[], $2::bytea[]) \
      ON CONFLICT (id) DO UPDATE SET row = excluded.row";
-const DROP_SENDS: &str = "DELETE FROM dedupe d USING unnest($1::bigint[], $2::text[], $3::bigint[]) AS k (sender, client_msg_id, position) \
+const DROP_RESULTS: &str = "DELETE FROM dedupe d USING unnest($1::bigint[], $2::text[], $3::bigint[]) AS k (sender, client_msg_id, position) \
      WHERE d.sender = k.sender AND d.client_msg_id = k.client_msg_id AND d.position = k.position";
-/// Entries whose places in their conversations are decided, and changes for the log.
+/// Entries whose sequences are decided, and changes for the commit log.
 const APPEND: &str = concat!(
     "WITH base AS (UPDATE counters SET position = position + $1 RETURNING position - $1 AS position), \
      fresh AS MATERIALIZED (SELECT n.*, base.position + n.place AS position FROM base, \
@@ -310,7 +310,7 @@ const APPEND: &str = concat!(
     write_entries!(),
     "SELECT position FROM base"
 );
-/// Changes for the log, of a batch that has no entries.
+/// Changes for the commit log, of a batch without entries.
 const LOG: &str = concat!(
     "WITH base AS (UPDATE counters SET position = position + $1 RETURNING position - $1 AS position), \
      l AS (INSERT INTO changes (position, at, change) SELECT base.position + n.place, ",

@@ -1,7 +1,7 @@
-//! The statement that reads what was missed, of all conversations at once.
+//! The statement that reads the entries that a user has missed, of all conversations at once.
 
-/// The newest entries of a range ($range has `conversation`, `from_seq` and `to_seq`), newest first. Each part that
-/// may hold some is looked into only while more are wanted.
+/// The newest entries of a range ($range has `conversation`, `from_seq` and `to_seq`), newest first. A partition is read only
+/// if the newer ones did not have $limit entries.
 macro_rules! newest {
     ($range:literal, $limit:literal) => {
         concat!(
@@ -29,19 +29,21 @@ macro_rules! newest {
     };
 }
 
-/// In: tails as columns (conversation, first and last `seq` that may have been missed, the positions after and until
-/// which), how many entries are wanted and how many bytes. Out: a row for each tail with its range, and one for each entry.
+/// Parameters: tails as columns (conversation, first and last `seq` that may have been missed, the positions after and
+/// until which entries count), the wanted number of entries, and of bytes. Result: a row for each tail with its range, and a
+/// row for each entry.
 ///
-/// - `search`: a range's ends, found by halving what is left, from the newest end in steps that double: what was
-///   missed is short beside the timeline, and a position has no index.
-/// - `newest`: only so many tails matter as there are entries wanted, those whose newest entry is the newest.
-/// - `pages`: the first 8 of each. As many of them as are wanted tell a position before which nothing counts (`line`).
-/// - `deeper`: the few tails that may have more after that: each has its 8 among those wanted, so these are at most an
-///   eighth of what is wanted, whatever the number of conversations.
-/// - `picked`, `measured`: of all these the newest, and their contents while there is room.
+/// - `search`: the ends of each range. No index leads from a conversation's position to its `seq`, so this is a binary
+///   search. It starts at the newest end in steps that double, since the missed range is short beside the timeline.
+/// - `newest`: the tails whose newest entry is the newest. If N entries are wanted, no more than N tails can have one.
+/// - `pages`: the newest 8 entries of each such tail. The Nth newest of all of them is the `line`: no entry before that
+///   position can be wanted.
+/// - `deeper`: the tails whose 8 entries all lie after the line, so that older ones may too. These are at most N / 8 tails,
+///   whatever the number of conversations.
+/// - `picked`, `measured`: the newest N of all these entries, and their contents up to the wanted bytes.
 ///
-/// Each look into the entries has a limit of its own: the planner, which is kept from sorting where it can, would otherwise
-/// walk the whole timeline by its index of positions to have them in order.
+/// Each read of the entries has a limit of its own. The planner is kept from sorting where it can, and would otherwise read
+/// the whole timeline by its index of positions to have the entries in order.
 pub(super) const MISSED: &str = concat!(
     "WITH RECURSIVE tails AS MATERIALIZED (SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], ",
     "$5::bigint[]) WITH ORDINALITY AS t (conversation, floor_seq, newest_seq, after_position, until_position, n)), ",

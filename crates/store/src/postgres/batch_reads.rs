@@ -1,10 +1,10 @@
-//! Reads of many things, each one statement: its time is the database's, and no longer a round trip for each thing.
+//! Reads of many things, each in one statement instead of a round trip per thing.
 
 use super::{
     PostgresStore,
-    connection::{number, stored},
+    connection::{bigint, number},
     load::membership,
-    missed::MISSED,
+    missed_statement::MISSED,
     read::{entry_at, rows_max},
 };
 use crate::rows::{ConversationRow, decode, kind_byte, kind_of};
@@ -30,7 +30,8 @@ const POSITIONS: &str = "SELECT k.n, e.position \
      ORDER BY first_seq DESC LIMIT 1) c \
      CROSS JOIN LATERAL (SELECT position FROM entries \
      WHERE part = c.part AND conversation = k.conversation AND seq = k.seq LIMIT 1) e";
-/// The sum is of what stands before an entry, over all pages: the first of each page comes in any case.
+/// `before` sums the bytes of all entries before an entry, over all pages. The first entry of each page is returned in any
+/// case.
 const PAGES: &str = "SELECT n, seq, position, at, content FROM \
      (SELECT k.n, e.seq, e.position, e.at, e.content, row_number() OVER (PARTITION BY k.n ORDER BY e.seq) AS place, \
      sum(octet_length(e.content)) OVER (ORDER BY k.n, e.seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before \
@@ -44,16 +45,16 @@ const PAGES: &str = "SELECT n, seq, position, at, content FROM \
      ORDER BY c.first_seq, e.seq LIMIT k.rows_max) e) found \
      WHERE place = 1 OR before < $5 ORDER BY n, seq";
 
-/// A part of a tail: the tail's index, and the part's first and last `seq`.
-type Part = (usize, u64, u64);
-/// Entries, each with the place of its range.
-type Placed = Vec<(usize, StoredEntry)>;
+/// A range of a tail: the tail's index, and the first and the last `seq`.
+type TailRange = (usize, u64, u64);
+/// Entries, each with the index of its range.
+type RangedEntries = Vec<(usize, StoredEntry)>;
 
 fn column(numbers: impl Iterator<Item = u64>) -> Vec<i64> {
-    numbers.map(stored).collect()
+    numbers.map(bigint).collect()
 }
 
-/// What a row is about, by its first column: the place in what was asked for.
+/// The index of the requested item that a row belongs to, from the row's first column.
 fn index(row: &Row) -> usize {
     number(row, 0) as usize - 1
 }
@@ -66,7 +67,7 @@ impl PostgresStore {
             Places::Direct => (kind(ConversationKind::Direct), kind(ConversationKind::Direct)),
             Places::Shared => (kind(ConversationKind::Group), i16::MAX),
         };
-        let rows = self.query(STANDINGS, &[&stored(user.0), &first, &last, &rows_max(limit)])?;
+        let rows = self.query(STANDINGS, &[&bigint(user.0), &first, &last, &rows_max(limit)])?;
         let standing = |row: &Row| {
             Ok(Standing {
                 conversation: ConversationNo(number(row, 0)),
@@ -123,20 +124,20 @@ impl PostgresStore {
         Ok(pages)
     }
 
-    /// One statement, as a rule: another where the rows, which are longer than their bodies, reached the limit of bytes
-    /// before those did.
+    /// Usually one statement. Further ones follow if the rows, which are longer than their bodies, reached the limit of
+    /// bytes before the bodies did.
     pub(super) fn read_missed(&self, tails: &[Tail], wanted: Wanted) -> StoreResult<MissedEntries> {
         let mut entries: Vec<(usize, StoredEntry)> = Vec::new();
-        // What is not handed out: at first all that is asked for.
+        // The ranges that are still to be read: at first whole tails.
         let mut left: Vec<_> = tails.iter().enumerate().map(|(n, tail)| (n, tail.floor_seq, tail.newest_seq)).collect();
         let mut bytes = 0;
         while !left.is_empty() && entries.len() < wanted.entries_max && bytes < wanted.bytes_max {
             let entries_max = wanted.entries_max - entries.len();
-            // Room for what a row has beside its body.
+            // Room for the rest of each row beside its body.
             let bytes_max = (wanted.bytes_max - bytes).saturating_mul(2);
             let (ranges, mut found) = self.read_newest(tails, &left, entries_max, bytes_max)?;
             found.sort_unstable_by_key(|(_, entry)| Reverse(entry.position));
-            let progress = !found.is_empty();
+            let has_progressed = !found.is_empty();
             let mut ends: HashMap<usize, u64> = HashMap::new();
             for (at, entry) in found {
                 if bytes >= wanted.bytes_max {
@@ -149,42 +150,42 @@ impl PostgresStore {
             let end = |at: usize, to_seq: u64| ends.get(&at).copied().unwrap_or(to_seq);
             left = ranges.iter().enumerate().map(|(at, (tail, from, to))| (*tail, *from, end(at, *to))).collect();
             left.retain(|(_, from_seq, to_seq)| from_seq <= to_seq);
-            if !progress {
+            if !has_progressed {
                 break;
             }
         }
         Ok(MissedEntries { entries, left: if wanted.ranges { left } else { Vec::new() } })
     }
 
-    /// The exact ranges of these parts of tails, in their order, and the newest entries of all of them with the place of
-    /// their range.
+    /// Narrows these ranges to the entries that were missed, in their order; answers them with the newest entries of all of
+    /// them together.
     fn read_newest(
         &self,
         tails: &[Tail],
-        parts: &[Part],
+        asked: &[TailRange],
         entries_max: usize,
         bytes_max: usize,
-    ) -> StoreResult<(Vec<Part>, Placed)> {
-        let of = column(parts.iter().map(|(tail, ..)| tails[*tail].conversation.0));
-        let (from, to) = (column(parts.iter().map(|part| part.1)), column(parts.iter().map(|part| part.2)));
-        let after = column(parts.iter().map(|(tail, ..)| tails[*tail].after));
-        let until = column(parts.iter().map(|(tail, ..)| tails[*tail].until));
+    ) -> StoreResult<(Vec<TailRange>, RangedEntries)> {
+        let of = column(asked.iter().map(|(tail, ..)| tails[*tail].conversation.0));
+        let (from, to) = (column(asked.iter().map(|range| range.1)), column(asked.iter().map(|range| range.2)));
+        let after = column(asked.iter().map(|(tail, ..)| tails[*tail].after));
+        let until = column(asked.iter().map(|(tail, ..)| tails[*tail].until));
         let limits = (rows_max(entries_max), rows_max(bytes_max));
         let rows = self.query(MISSED, &[&of, &from, &to, &after, &until, &limits.0, &limits.1])?;
-        let mut ranges = vec![(0, 1, 0); parts.len()];
+        let mut ranges = vec![(0, 1, 0); asked.len()];
         let mut entries = Vec::new();
         for row in &rows {
             let at = index(row);
             match row.get::<_, Option<&[u8]>>(4) {
                 Some(_) => entries.push((at, entry_at(row, 1)?)),
-                None => ranges[at] = (parts[at].0, number(row, 1), number(row, 2)),
+                None => ranges[at] = (asked[at].0, number(row, 1), number(row, 2)),
             }
         }
         Ok((ranges, entries))
     }
 }
 
-/// A head from four columns on.
+/// A head from four columns, `first` and those behind it.
 fn head(row: &Row, first: usize) -> Head {
     let [last_seq, last_at, last_position, first_seq] = [0, 1, 2, 3].map(|column| number(row, first + column));
     Head { last_seq, last_at, last_position, first_seq }

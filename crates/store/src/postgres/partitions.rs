@@ -1,0 +1,198 @@
+//! The timeline's partitions (`part` in the tables): tables of some days each, created ahead of need and dropped whole when
+//! all their entries are old.
+//!
+//! A conversation keeps its newest entry, whatever its age: before a partition is dropped, such entries move to partition
+//! 0. Dropping a partition costs time by the number of its conversations, not of its entries.
+
+use super::{
+    PostgresStore,
+    connection::{Connection, Failure, Purpose, bigint, number},
+    migrations::LOCK_KEY,
+};
+use crate::commit::{DAY_MS, day_of};
+use parking_lot::Mutex;
+use std::collections::BTreeSet;
+use tidings_engine::store::{Retention, StoreResult};
+
+/// The partition of newest entries whose own partition was dropped.
+const KEPT: i32 = 0;
+/// The range of positions whose first results one statement sweeps.
+const SWEPT_POSITIONS: u64 = 20_000;
+
+pub(crate) struct Partitions {
+    days: u64,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Partitions that are known to exist.
+    existing: BTreeSet<i32>,
+    /// Partitions that a write has missed.
+    missing: BTreeSet<i32>,
+}
+
+impl Partitions {
+    pub(crate) fn new(days: u64) -> Partitions {
+        Partitions { days, state: Mutex::default() }
+    }
+
+    pub(crate) fn days(&self) -> u64 {
+        self.days
+    }
+
+    /// The partition of an entry of this time.
+    pub(crate) fn of(&self, at_ms: u64) -> i32 {
+        i32::try_from(day_of(at_ms) / self.days).map_or(i32::MAX, |part| part.saturating_add(1))
+    }
+
+    /// The end of a partition's days, in milliseconds since 1970 UTC.
+    fn end_of(&self, partition: i32) -> u64 {
+        u64::try_from(partition).unwrap_or(0).saturating_mul(self.days * DAY_MS)
+    }
+
+    /// Creates the partition of this time and the next one, so that no commit waits for a table at midnight.
+    pub(crate) async fn ensure(&self, connection: &Connection, now_ms: u64) -> Result<(), Failure> {
+        let now = self.of(now_ms);
+        let needed: Vec<i32> = {
+            let state = self.state.lock();
+            let needed = [now, now.saturating_add(1)].into_iter().chain(state.missing.iter().copied());
+            needed.filter(|partition| !state.existing.contains(partition)).collect()
+        };
+        for partition in needed {
+            connection.batch(&create_partition(partition)).await?;
+            let mut state = self.state.lock();
+            state.missing.remove(&partition);
+            state.existing.insert(partition);
+        }
+        Ok(())
+    }
+
+    /// Records that a write to these partitions has failed because one of them does not exist: another node dropped it, or
+    /// a clock ran ahead. [`Self::ensure`] creates them.
+    pub(crate) fn record_missing(&self, partitions: impl Iterator<Item = i32>) {
+        let mut state = self.state.lock();
+        state.existing.clear();
+        state.missing.extend(partitions);
+    }
+}
+
+/// Creates a table and attaches it: creating it as a partition at once would block all readers.
+fn create_partition(part: i32) -> String {
+    format!(
+        "SELECT pg_advisory_xact_lock({LOCK_KEY}); \
+         DO $$ BEGIN IF to_regclass('tidings.entries_{part}') IS NULL THEN \
+         CREATE TABLE entries_{part} (LIKE entries INCLUDING ALL); \
+         ALTER TABLE entries ATTACH PARTITION entries_{part} FOR VALUES IN ({part}); \
+         END IF; END $$"
+    )
+}
+
+/// A partition's row in the table `parts`.
+struct PartitionStats {
+    number: i32,
+    entries: u64,
+    bytes: u64,
+    last_position: u64,
+}
+
+impl PostgresStore {
+    fn partition_stats(&self) -> StoreResult<Vec<PartitionStats>> {
+        let rows = self.query("SELECT part, entries, bytes, last_position FROM parts ORDER BY part", &[])?;
+        let stats = |row: &tokio_postgres::Row| PartitionStats {
+            number: row.get(0),
+            entries: number(row, 1),
+            bytes: number(row, 2),
+            last_position: number(row, 3),
+        };
+        Ok(rows.iter().map(stats).collect())
+    }
+
+    /// Drops whole partitions: by age once the last of their days is too old, by size the oldest first. Today's partition
+    /// is never dropped. Answers how many entries were removed.
+    pub(crate) fn remove_old(&self, retention: Retention, now_ms: u64) -> StoreResult<u64> {
+        let partitions = self.partition_stats()?;
+        let Some(newest) = partitions.iter().rfind(|stats| stats.entries > 0).map(|stats| stats.number) else {
+            return Ok(0);
+        };
+        let kept_from = retention.kept_from(now_ms, self.partitions.end_of(newest));
+        let mut first_kept = kept_from.map_or(KEPT, |at_ms| self.partitions.of(at_ms));
+        let mut bytes: u64 = partitions.iter().map(|stats| stats.bytes).sum();
+        // The newest partition is never dropped either: by a clock that runs ahead, its days are long over.
+        let droppable_before = newest.min(self.partitions.of(now_ms));
+        for stats in partitions.iter().filter(|stats| stats.number < droppable_before) {
+            if bytes <= retention.bytes_max.unwrap_or(u64::MAX) {
+                break;
+            }
+            bytes -= stats.bytes;
+            first_kept = first_kept.max(stats.number + 1);
+        }
+        let mut removed = 0;
+        let mut through = 0;
+        for stats in partitions.iter().filter(|stats| stats.number < first_kept) {
+            removed += self.drop_partition(stats)?;
+            through = stats.last_position;
+        }
+        self.sweep_first_results(through)?;
+        Ok(removed)
+    }
+
+    /// Drops a partition; answers how many entries were removed.
+    fn drop_partition(&self, stats: &PartitionStats) -> StoreResult<u64> {
+        let part = stats.number;
+        let removed = self.connector.block_on(async {
+            // A connection of its own: while it waits for locks it must hold up neither commits nor reads.
+            let connection = self.connector.connect(Purpose::Commit).await?;
+            // These statements read a whole table, unlike all others.
+            let set_up = "BEGIN; SET LOCAL enable_seqscan = on; SET LOCAL enable_hashjoin = on; \
+                          SET LOCAL plan_cache_mode = auto; SET LOCAL lock_timeout = 1000";
+            connection.batch(set_up).await?;
+            connection.query("SELECT pg_advisory_xact_lock($1)", &[&LOCK_KEY]).await?;
+            if connection.query("DELETE FROM parts WHERE part = $1 RETURNING part", &[&part]).await?.is_empty() {
+                // Another node has dropped the partition first.
+                return Ok(0);
+            }
+            let swept = connection.query(DROP_KEPT, &[]).await?.len() as u64;
+            let kept = connection.query(KEEP_NEWEST, &[&part]).await?.len() as u64;
+            connection.query("DELETE FROM chapters WHERE part = $1", &[&part]).await?;
+            // Last: from here on until the commit no transaction can read or write the timeline.
+            connection
+                .batch(&format!("ALTER TABLE entries DETACH PARTITION entries_{part}; DROP TABLE entries_{part}"))
+                .await?;
+            connection.batch("COMMIT").await?;
+            Ok(stats.entries.saturating_sub(kept) + swept)
+        });
+        self.partitions.state.lock().existing.remove(&part);
+        removed.map_err(|failure: Failure| failure.into())
+    }
+
+    /// Removes first results of entries that are gone, up to this position. Such rows are ignored in any case; removing
+    /// them frees their room.
+    fn sweep_first_results(&self, through: u64) -> StoreResult<()> {
+        let rows = self.query("SELECT dedupe_swept FROM history", &[])?;
+        let mut swept = rows.first().map_or(0, |row| number(row, 0));
+        while swept < through {
+            let next = through.min(swept + SWEPT_POSITIONS);
+            self.query(SWEEP_SENDS, &[&bigint(swept), &bigint(next)])?;
+            self.query("UPDATE history SET dedupe_swept = greatest(dedupe_swept, $1)", &[&bigint(next)])?;
+            swept = next;
+        }
+        Ok(())
+    }
+}
+
+/// Removes entries that were kept as the newest of their conversation, and are not the newest any more.
+const DROP_KEPT: &str = "WITH gone AS (DELETE FROM entries e USING heads h \
+       WHERE e.part = 0 AND h.conversation = e.conversation AND e.seq < h.last_seq RETURNING e.conversation), \
+     c AS (DELETE FROM chapters USING gone WHERE part = 0 AND chapters.conversation = gone.conversation) \
+     SELECT conversation FROM gone";
+/// Moves the newest entries of conversations from a partition to partition 0.
+const KEEP_NEWEST: &str = "WITH kept AS (INSERT INTO entries (conversation, seq, part, position, at, content) \
+       SELECT e.conversation, e.seq, 0, e.position, e.at, e.content FROM chapters c \
+       JOIN heads h ON h.conversation = c.conversation \
+       JOIN entries e ON e.part = $1 AND e.conversation = c.conversation AND e.seq = h.last_seq \
+       WHERE c.part = $1 RETURNING conversation, seq), \
+     c AS (INSERT INTO chapters (conversation, part, first_seq) SELECT conversation, 0, seq FROM kept) \
+     SELECT conversation FROM kept";
+const SWEEP_SENDS: &str = "DELETE FROM dedupe d WHERE d.position > $1 AND d.position <= $2 AND NOT EXISTS \
+     (SELECT FROM chapters c WHERE c.conversation = d.conversation AND c.first_seq <= d.seq)";
