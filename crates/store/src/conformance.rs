@@ -1,17 +1,17 @@
-//! What every store must do, as a suite: the embedded one runs it, the next one will too.
+//! The conformance suite: what every implementation of `Store` must do.
 //!
-//! Each check gets a fresh, empty store, opened with an outbox, and panics where the store differs
-//! from what the port promises.
+//! Each check gets a fresh, empty store, opened with an outbox, and panics where the store differs from what the port
+//! promises.
 #![doc(hidden)]
 #![allow(clippy::unwrap_used)]
 
 mod appends;
+mod batch_reads;
 mod byte_rows;
-mod many;
 mod outbox;
-mod places;
 mod push;
 mod reads;
+mod users_and_conversations;
 
 use tidings_engine::{model::*, store::*};
 
@@ -20,14 +20,22 @@ pub type Check = (&'static str, fn(&dyn Store));
 
 /// All checks. The caller makes a fresh store for each.
 pub fn all() -> Vec<Check> {
-    [appends::CHECKS, places::CHECKS, reads::CHECKS, many::CHECKS, outbox::CHECKS, push::CHECKS, byte_rows::CHECKS]
-        .concat()
+    [
+        appends::CHECKS,
+        users_and_conversations::CHECKS,
+        reads::CHECKS,
+        batch_reads::CHECKS,
+        outbox::CHECKS,
+        push::CHECKS,
+        byte_rows::CHECKS,
+    ]
+    .concat()
 }
 
-/// Noon of a day in 2026; checks count their times from here.
+/// Noon of a day in 2026: the time from which checks count.
 pub(crate) const NOON: u64 = 1_780_056_000_000;
 
-/// One proposal in a batch of its own.
+/// Commits one proposal in a batch of its own.
 fn commit(store: &dyn Store, proposal: Proposal) -> Outcome {
     commit_at(store, proposal, NOON)
 }
@@ -38,7 +46,7 @@ fn commit_at(store: &dyn Store, proposal: Proposal, now_ms: u64) -> Outcome {
     outcomes.remove(0)
 }
 
-/// Users `u1`, `u2`, …; answers their numbers.
+/// Creates users `u1`, `u2`, …; answers their numbers.
 fn users(store: &dyn Store, count: usize) -> Vec<UserNo> {
     let patches = (1..=count).map(|n| UserPatch { id: format!("u{n}"), ..UserPatch::default() }).collect();
     assert_eq!(commit(store, Proposal::PutUsers(patches)), Outcome::Users { created: count, updated: 0 });
@@ -71,7 +79,7 @@ fn group(store: &dyn Store, id: &str, members: &[UserNo]) -> ConversationNo {
     create(store, id, ConversationKind::Group, members)
 }
 
-/// What user `sender` says, with a body that tells it from others.
+/// A message of this sender, with a body that contains its id.
 fn message(sender: UserNo, client_msg_id: &str) -> NewEntry {
     NewEntry {
         kind: EntryKind::Message,
@@ -85,7 +93,7 @@ fn message(sender: UserNo, client_msg_id: &str) -> NewEntry {
     }
 }
 
-/// What the app server adds to a timeline.
+/// An entry that the app server appends.
 fn notice(kind: EntryKind) -> NewEntry {
     NewEntry {
         kind,
@@ -110,7 +118,7 @@ fn appended(outcome: &Outcome) -> Appended {
     }
 }
 
-/// `count` messages in batches of seven, a second apart.
+/// Appends `count` messages in batches of seven, a second apart.
 fn fill(store: &dyn Store, conversation: ConversationNo, sender: UserNo, count: u64) {
     let all: Vec<_> =
         (1..=count).map(|n| append(conversation, message(sender, &format!("fill-{}-{n}", conversation.0)))).collect();

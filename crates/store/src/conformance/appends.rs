@@ -1,4 +1,4 @@
-//! Appending: numbers without a hole, once per send.
+//! Appending entries: sequences without a hole, and each send once.
 
 use super::*;
 
@@ -6,12 +6,12 @@ pub(super) const CHECKS: &[Check] = &[
     ("sequences have no hole across interleaved conversations", interleaved),
     ("a retry answers the first result", retry),
     ("a retry inside its own batch answers the first result", retry_in_batch),
-    ("two senders may use one client message id", same_id_of_two_senders),
+    ("two senders may use the same client message id", same_id_of_two_senders),
     ("a client message id of another conversation is refused", id_reused),
-    ("entries without a client message id are each their own", without_ids),
+    ("equal entries without a client message id are stored each", without_ids),
     ("a conversation that does not exist is refused", nowhere),
-    ("a refused proposal leaves the rest of its batch alone", refused_alone),
-    ("a clock that jumps back does not date entries back", clock_jumps_back),
+    ("a refused proposal does not affect the rest of its batch", refused_alone),
+    ("entries are not dated back when the clock jumps back", clock_jumps_back),
 ];
 
 fn interleaved(store: &dyn Store) {

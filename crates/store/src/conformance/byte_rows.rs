@@ -1,17 +1,17 @@
-//! Rows of bytes: their order, whole writes, and rows at their longest.
+//! Rows of bytes: writes, reads in order, and the longest rows.
 
 use super::*;
 
 pub(super) const CHECKS: &[Check] = &[
-    ("rows are what was put, until they are dropped", put_and_drop),
-    ("rows come in the order of their keys, and only those of the range", order),
-    ("rows that are asked for together come as they were asked for", together),
-    ("a row may be as long as its limit, and no longer", longest),
+    ("a row has the value last put, until it is dropped", put_and_drop),
+    ("the rows of a range are read in the order of their keys", order),
+    ("rows read together are returned in the order of the request", together),
+    ("a row may be as long as the limit, and no longer", longest),
 ];
 
 const SPACE: RowSpace = RowSpace::Popups;
 
-/// A kind of row that nobody has, so that a check of the folder passes them over.
+/// A key of a kind that no part of the engine uses, so that a check of the folder skips these rows.
 fn key(rest: &[u8]) -> Vec<u8> {
     [&[0xFE], rest].concat()
 }
@@ -28,7 +28,7 @@ fn put_and_drop(store: &dyn Store) {
     store.write_rows(Term::ALONE, SPACE, vec![put(&one, b"b"), RowChange { key: two.clone(), value: None }]).unwrap();
     assert_eq!(store.row(SPACE, &one).unwrap(), Some(b"b".to_vec()));
     assert_eq!(store.row(SPACE, &two).unwrap(), None);
-    // Within one write the last word counts.
+    // The last change of a key within one write counts.
     let drop_one = RowChange { key: one.clone(), value: None };
     store.write_rows(Term::ALONE, SPACE, vec![put(&one, b"c"), drop_one.clone(), put(&one, b"d")]).unwrap();
     assert_eq!(store.row(SPACE, &one).unwrap(), Some(b"d".to_vec()));
@@ -66,7 +66,7 @@ fn together(store: &dyn Store) {
     let expected = [Some(b"a".to_vec()), None, None, Some(Vec::new()), Some(b"a".to_vec())];
     assert_eq!(store.rows_of(SPACE, &asked).unwrap(), expected);
     assert_eq!(store.rows_of(SPACE, &[]).unwrap(), []);
-    // Many, and those that are there among those that are not.
+    // Many keys, of which every second one has a row.
     let many: Vec<Vec<u8>> = (0..3_000_u32).map(|n| key(&n.to_be_bytes())).collect();
     let even = || many.iter().step_by(2);
     store.write_rows(Term::ALONE, SPACE, even().map(|key| put(key, key)).collect()).unwrap();

@@ -1,12 +1,12 @@
-//! What awaits offline push, and what was given up.
+//! The outbox: entries that await offline push, and dead notifications.
 
 use super::*;
 
 pub(super) const CHECKS: &[Check] = &[
-    ("the outbox holds messages that may be pushed, in commit order", what_awaits),
-    ("the outbox forgets what is done", done),
+    ("the outbox holds messages that may be pushed, in commit order", contents),
+    ("the outbox drops consumed items", done),
     ("the outbox is read in pages", pages),
-    ("what is done never goes back", never_back),
+    ("the outbox's progress never goes back", never_back),
     ("dead notifications are kept, listed and dropped", dead),
 ];
 
@@ -14,7 +14,7 @@ fn positions(items: &[OutboxItem]) -> Vec<Position> {
     items.iter().map(|item| item.position).collect()
 }
 
-fn what_awaits(store: &dyn Store) {
+fn contents(store: &dyn Store) {
     let u = users(store, 1);
     let (one, two) = (group(store, "one", &u), group(store, "two", &u));
     let batch = [
@@ -49,7 +49,7 @@ fn done(store: &dyn Store) {
     let last = appended(&commit(store, append(room, message(u[0], "last"))));
     let batch = [append(room, message(u[0], "own")), Proposal::OutboxDone { through: last.position + 1, dead: vec![] }];
     store.commit(&batch, NOON).unwrap();
-    assert_eq!(store.outbox(0, 100).unwrap(), [], "what was appended in the same batch is done too");
+    assert_eq!(store.outbox(0, 100).unwrap(), [], "an entry of the same batch is consumed too");
 }
 
 fn pages(store: &dyn Store) {
@@ -103,7 +103,7 @@ fn dead(store: &dyn Store) {
     ];
     store.commit(&batch, NOON).unwrap();
     assert_eq!(store.dead_notifications(None, 10).unwrap(), [1, 7].map(given_up));
-    // Ids up to 2^63 stand in their order: what waits for another attempt is above all that was given up.
+    // Ids up to 2^63 are listed in order: notifications that wait for another attempt have higher ids than dead ones.
     let above = [1 << 62, 1 << 62 | 5, 1 << 62 | 1 << 61, (1 << 63) - 2];
     commit(store, Proposal::OutboxDone { through: 0, dead: above.iter().rev().map(|id| given_up(*id)).collect() });
     assert_eq!(store.dead_notifications(Some(7), 10).unwrap(), above.map(given_up));

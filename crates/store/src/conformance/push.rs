@@ -1,14 +1,14 @@
-//! The rows of push: their order, whole writes, and rows at their longest.
+//! The rows of push: writes, reads in order, and the longest rows.
 
 use super::*;
 use tidings_engine::push::{DeviceNo, rows::*};
 
 pub(super) const CHECKS: &[Check] = &[
-    ("push rows are what was put, until they are dropped", put_and_drop),
-    ("push rows come in the order of their keys, and only those of the range", order),
-    ("push rows that are asked for together come as they were asked for", together),
-    ("a push row may be as long as its limit", longest),
-    ("a write of push is whole", whole),
+    ("a push row has the value last put, until it is dropped", put_and_drop),
+    ("the push rows of a range are read in the order of their keys", order),
+    ("push rows read together are returned in the order of the request", together),
+    ("a push row may be as long as the limit", longest),
+    ("a write of push rows is all or nothing", whole),
 ];
 
 fn every_row() -> Vec<PushRow> {
@@ -94,7 +94,7 @@ fn put(store: &dyn Store, rows: &[PushRow]) {
     store.write_push(Term::ALONE, &rows.iter().cloned().map(PushChange::Put).collect::<Vec<_>>()).unwrap();
 }
 
-/// The rows of these checks make no sense together: they go before the folder is checked.
+/// Drops all rows: those of these checks do not agree with each other, and the folder is checked afterwards.
 fn clear(store: &dyn Store) {
     let rows = store.push_rows(&PushKey::Counters, &PushKey::Chunk(u64::MAX, Set::Collapsed, u32::MAX), usize::MAX);
     let drops: Vec<_> = rows.unwrap().iter().map(|row| PushChange::Drop(row.key())).collect();

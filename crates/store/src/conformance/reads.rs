@@ -1,13 +1,13 @@
-//! Reading timelines back.
+//! Reading timelines.
 
 use super::*;
 
 pub(super) const CHECKS: &[Check] = &[
     ("pages are taken from either end, oldest first", pages),
     ("the first entry at a time is found", seq_at),
-    ("entries come back as they went in", equal),
-    ("large bodies and many mentions come back equal", large),
-    ("the head tells the newest entry", head),
+    ("entries are read as they were appended", equal),
+    ("large bodies and many mentions are read as they were appended", large),
+    ("the head describes the newest entry", head),
 ];
 
 fn pages(store: &dyn Store) {

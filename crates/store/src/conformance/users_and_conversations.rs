@@ -1,24 +1,24 @@
-//! Users, conversations and who is where.
+//! Users, conversations and memberships.
 
 use super::*;
 
 pub(super) const CHECKS: &[Check] = &[
     ("an upsert keeps the fields that it does not name", upsert),
-    ("creating a conversation twice gives the first", create_twice),
+    ("creating a conversation twice answers with the first", create_twice),
     ("a conversation of another kind under the same id is refused", kind_differs),
     ("a conversation with unknown members is refused", unknown_members),
     ("members are added, removed, and change role", members_change),
     ("a member named twice is one member", named_twice),
-    ("members have a limit", members_limit),
+    ("members beyond the limit are refused", members_limit),
     ("members are listed in pages", member_pages),
     ("a notice is appended only if members changed", members_notice),
     ("an update keeps the fields that it does not name, and appends its notice", update),
     ("a read mark moves forward only, and not past the head", mark_read),
-    ("a mute is kept", mute),
+    ("a mute is stored", mute),
     ("do-not-disturb is set and ended", do_not_disturb),
     ("tokens are revoked for good", revoke),
     ("a user's conversations are listed with and without direct ones", conversations_of),
-    ("who joins again starts at the head", rejoin),
+    ("a member who joins again starts at the head", rejoin),
 ];
 
 fn patch(id: &str, name: Option<&str>, avatar: Option<&str>, attributes: Option<&str>) -> UserPatch {
@@ -132,9 +132,9 @@ fn members_limit(store: &dyn Store) {
     let add = [(u[2], Role::Member), (u[3], Role::Member)];
     let refused = Outcome::Refused(Refused::TooManyMembers { limit: 3, would_be: 4 });
     assert_eq!(commit(store, change(room, &add, &[], 3)), refused);
-    assert_eq!(store.members(room, None, 10).unwrap().len(), 2, "none of a refused change is done");
+    assert_eq!(store.members(room, None, 10).unwrap().len(), 2, "a refused change changes no member");
     assert_eq!(commit(store, change(room, &add[..1], &[], 3)), changed(&[u[2]], &[], &[], 3));
-    // A limit that was lowered keeps nobody from leaving or changing role.
+    // Below a lowered limit, members may still leave and change role.
     assert_eq!(commit(store, change(room, &[(u[0], Role::Owner)], &[u[1]], 1)), changed(&[], &[u[1]], &[u[0]], 2));
 }
 
@@ -174,7 +174,7 @@ fn members_notice(store: &dyn Store) {
         .to_vec();
     assert_eq!(noticed, [Some(1), None, Some(2)]);
     let member = store.membership(room, u[1]).unwrap().unwrap();
-    assert_eq!((member.joined_seq, member.read_seq), (0, 0), "the notice of one's own joining comes after it");
+    assert_eq!((member.joined_seq, member.read_seq), (0, 0), "a member's own joining notice comes after the join");
     assert_eq!(store.entries(room, 1, 1, 1, End::Oldest).unwrap()[0].content, notice(EntryKind::MemberChange));
 }
 
@@ -212,7 +212,7 @@ fn mark_read(store: &dyn Store) {
     assert_eq!(
         store.commit(&batch, NOON).unwrap()[1],
         Outcome::Read { seq: 6, moved: true },
-        "what the batch appended counts"
+        "an entry of the same batch can be marked as read"
     );
     assert_eq!(commit(store, mark(u[1], 1)), Outcome::Refused(Refused::NotAMember));
 }
@@ -247,12 +247,12 @@ fn revoke(store: &dyn Store) {
     let revoke = |before| Proposal::Revoke { user: u[0], before, reason: "lost".into() };
     assert_eq!(commit(store, revoke(NOON)), Outcome::Done);
     assert_eq!(revoked_at(u[0]), NOON);
-    // One from a clock that is behind takes nothing back; two in one batch count as the later one.
+    // An earlier time, from a clock that is behind, changes nothing; of two in one batch the later time counts.
     assert_eq!(commit(store, revoke(NOON - 1)), Outcome::Done);
     assert_eq!(revoked_at(u[0]), NOON);
     store.commit(&[revoke(NOON + 7), revoke(NOON + 5)], NOON).unwrap();
     assert_eq!(revoked_at(u[0]), NOON + 7);
-    // A change of the card leaves it.
+    // A change of the user's card keeps the time of revocation.
     let patch =
         UserPatch { id: store.user(u[0]).unwrap().unwrap().id, name: Some("Ada".into()), ..UserPatch::default() };
     commit(store, Proposal::PutUsers(vec![patch]));

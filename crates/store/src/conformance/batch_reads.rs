@@ -1,29 +1,29 @@
-//! Reads of many at once answer what single reads would.
+//! Reads of many things at once answer the same as single reads.
 
 use super::*;
 use std::time::Duration;
 use tidings_engine::many;
 
 pub(super) const CHECKS: &[Check] = &[
-    ("standings, heads, cards and positions of many are those of each", many_at_once),
-    ("pages of many are those of each, and each has its first entry however large", pages),
-    ("what was missed is the newest of all conversations, and the exact rest", missed),
-    ("what was missed is found where retention removed some of it", missed_after_retention),
+    ("standings, heads, cards and positions read together equal single reads", many_at_once),
+    ("pages read together equal single pages, and each has its first entry however large", pages),
+    ("missed entries are the newest of all conversations, with the exact remaining ranges", missed),
+    ("missed entries are found where retention removed some of them", missed_after_retention),
 ];
 
 const DAY: u64 = 24 * 60 * 60 * 1_000;
 
-/// A small generator, so that every store gets the same history.
-struct Dice(u64);
+/// A small random number generator with a fixed seed, so that every store gets the same history.
+struct Random(u64);
 
-impl Dice {
+impl Random {
     fn below(&mut self, end: u64) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % end
     }
 }
 
-/// Three users in 30 conversations of all kinds; entries come in bursts over several days. Some conversations stay empty,
+/// Three users in 30 conversations of all kinds, with bursts of entries over several days. Some conversations stay empty,
 /// and the third user joins some of them late.
 fn history(store: &dyn Store, entries: u64) -> (Vec<UserNo>, Vec<ConversationNo>) {
     let u = users(store, 3);
@@ -31,17 +31,17 @@ fn history(store: &dyn Store, entries: u64) -> (Vec<UserNo>, Vec<ConversationNo>
     let mut rooms: Vec<_> = (0..28).map(|n| create(store, &format!("room-{n}"), kind(n), &u[..2])).collect();
     rooms.push(create(store, "direct-1", ConversationKind::Direct, &u[..2]));
     rooms.push(create(store, "direct-2", ConversationKind::Direct, &[u[0], u[2]]));
-    let mut dice = Dice(7);
+    let mut random = Random(7);
     let (mut room, mut said) = (0, 0);
     while said < entries {
-        let burst = dice.below(25) + 1;
-        // The last few stay empty but for a notice of a member, where one joins.
-        room = if dice.below(3) == 0 { dice.below(26) as usize } else { room };
+        let burst = random.below(25) + 1;
+        // The last few conversations stay empty, except for the notice of a member who joins.
+        room = if random.below(3) == 0 { random.below(26) as usize } else { room };
         let batch: Vec<_> = (0..burst).map(|n| append(rooms[room], message(u[0], &format!("m{}", said + n)))).collect();
         store.commit(&batch, NOON + said * 4 * DAY / entries).unwrap();
         said += burst;
-        if dice.below(8) == 0 {
-            let conversation = rooms[dice.below(28) as usize];
+        if random.below(8) == 0 {
+            let conversation = rooms[random.below(28) as usize];
             let add = vec![(u[2], Role::Member)];
             let notice = Some(notice(EntryKind::MemberChange));
             commit_at(
@@ -89,16 +89,16 @@ fn many_at_once(store: &dyn Store) {
 
 fn pages(store: &dyn Store) {
     let (u, rooms) = history(store, 600);
-    let mut dice = Dice(11);
+    let mut random = Random(11);
     let mut asked: Vec<_> = rooms
         .iter()
         .map(|no| {
-            let from_seq = dice.below(30) + 1;
+            let from_seq = random.below(30) + 1;
             PageAsk {
                 conversation: *no,
                 from_seq,
-                to_seq: from_seq + dice.below(40),
-                limit: dice.below(30) as usize + 1,
+                to_seq: from_seq + random.below(40),
+                limit: random.below(30) as usize + 1,
             }
         })
         .collect();
@@ -108,7 +108,7 @@ fn pages(store: &dyn Store) {
     assert_eq!(store.pages(&asked, 1 << 30).unwrap(), all);
     assert!(store.pages(&[], 1 << 30).unwrap().is_empty());
 
-    // Where room is short, pages end early, but none is empty for that.
+    // At the limit of bytes pages end early, but none is empty for that.
     let large = group(store, "large", &u);
     let body = format!("\"{}\"", "x".repeat(10_000));
     let batch: Vec<_> = (0..20)
@@ -120,7 +120,7 @@ fn pages(store: &dyn Store) {
         [ask, PageAsk { from_seq: 5, ..ask }, asked[0], PageAsk { from_seq: 21, ..ask }, PageAsk { to_seq: 3, ..ask }];
     let (found, whole) = (store.pages(&asked, 45_000).unwrap(), many::pages(store, &asked, usize::MAX).unwrap());
     for (found, whole) in found.iter().zip(&whole) {
-        assert_eq!(found[..], whole[..found.len()], "pages start where they were to");
+        assert_eq!(found[..], whole[..found.len()], "a page starts with the first requested entry");
         assert_eq!(found.is_empty(), whole.is_empty());
     }
     let entries: usize = found.iter().map(Vec::len).sum();
@@ -167,13 +167,13 @@ fn compare_missed(store: &dyn Store, users: &[UserNo]) {
 fn missed(store: &dyn Store) {
     let (u, rooms) = history(store, 1_500);
     compare_missed(store, &u);
-    // One conversation after the other: the newest are all of a few, and nothing of most.
+    // One conversation after the other, so that all of the newest entries are in a few conversations.
     for room in &rooms[..28] {
         let batch: Vec<_> = (0..20).map(|n| append(*room, message(u[0], &format!("turn-{}-{n}", room.0)))).collect();
         store.commit(&batch, NOON + 4 * DAY).unwrap();
     }
     compare_missed(store, &u[1..2]);
-    // One conversation in which most was said last, and large: others come to their turn behind it.
+    // One conversation with most of the newest entries, and large ones: the entries of others are older.
     let body = format!("\"{}\"", "y".repeat(5_000));
     let batch: Vec<_> = (0..150)
         .map(|n| append(rooms[4], NewEntry { body: body.clone().into(), ..message(u[0], &format!("long-{n}")) }))
@@ -187,7 +187,7 @@ fn missed_after_retention(store: &dyn Store) {
     let before: Vec<_> = u.iter().map(|user| (*user, tails(store, *user, 0, store.last_position()))).collect();
     store.retain(Retention { age_max: Some(Duration::from_millis(2 * DAY)), bytes_max: None }, NOON + 4 * DAY).unwrap();
     compare_missed(store, &u);
-    // Removed while it was looked at: what is left is found all the same.
+    // Tails from before the removal: the entries that are left are found all the same.
     let wanted = Wanted { entries_max: 10_000, bytes_max: 1 << 30, ranges: false };
     for (user, tails) in before {
         let found = store.missed(&tails, wanted).unwrap();
