@@ -1,5 +1,5 @@
-//! A `Store` in plain maps: obviously right, not durable. Tests use it as the model that the real
-//! stores are compared with, and where a disk would only be in the way.
+//! The memory store: a `Store` in plain maps, simple enough to be obviously right, and not durable. Tests compare the real
+//! stores with it as their model, and use it where they need no disk.
 
 mod commit_order;
 
@@ -15,11 +15,12 @@ struct State {
     conversations: Vec<Conversation>,
     conversation_nos: HashMap<String, ConversationNo>,
     members: BTreeMap<(ConversationNo, UserNo), Membership>,
-    /// Conversations that somebody has left.
+    /// Conversations that a member has left.
     left: BTreeSet<ConversationNo>,
     memberships: BTreeSet<(UserNo, ConversationNo)>,
     timelines: HashMap<ConversationNo, BTreeMap<u64, StoredEntry>>,
-    sends: HashMap<(UserNo, String), Appended>,
+    /// The results of first sends, by sender and client message id.
+    first_results: HashMap<(UserNo, String), Appended>,
     outbox: BTreeMap<Position, OutboxItem>,
     last_seen: HashMap<UserNo, u64>,
     outbox_done: Position,
@@ -27,19 +28,21 @@ struct State {
     position: Position,
     push: BTreeMap<PushKey, PushRow>,
     rows: BTreeMap<(RowSpace, Vec<u8>), Vec<u8>>,
+    /// Only in a store that several engines share.
     log: Option<CommitOrder>,
 }
 
-/// Numbers start at 1, so that 0 never names anything.
+/// The index of a number. Numbers start at 1: the index of 0 is out of bounds.
 fn index(no: u64) -> usize {
     (no as usize).wrapping_sub(1)
 }
 
+/// A store in memory.
 #[derive(Default)]
 pub struct MemoryStore(Mutex<State>);
 
 impl MemoryStore {
-    /// For several nodes: changes take their places in the commit order too, and can be read back.
+    /// A store for several engines: its commit order has changes too, and can be read back.
     pub fn shared() -> Self {
         MemoryStore(Mutex::new(State { log: Some(CommitOrder::default()), ..State::default() }))
     }
@@ -56,21 +59,22 @@ impl State {
         }
     }
 
-    /// What another node took from somebody who has just left is refused, unless it is stored already.
+    /// Appends a message. A shared store refuses a sender who has left, unless the message is stored already.
     fn send(&mut self, conversation: ConversationNo, entry: &NewEntry, now_ms: u64) -> Result<Appended, Refused> {
         let sender = entry.sender.as_ref().map(|sender| sender.no);
-        let is_repeated = sender.zip(entry.client_msg_id.clone()).is_some_and(|send| self.sends.contains_key(&send));
+        let is_retry =
+            sender.zip(entry.client_msg_id.clone()).is_some_and(|send| self.first_results.contains_key(&send));
         let has_left =
             |sender| self.left.contains(&conversation) && !self.members.contains_key(&(conversation, sender));
         match sender {
-            Some(sender) if self.log.is_some() && !is_repeated && has_left(sender) => Err(Refused::NotAMember),
+            Some(sender) if self.log.is_some() && !is_retry && has_left(sender) => Err(Refused::NotAMember),
             _ => self.append(conversation, entry, now_ms),
         }
     }
 
     fn append(&mut self, conversation: ConversationNo, entry: &NewEntry, now_ms: u64) -> Result<Appended, Refused> {
         let send = entry.sender.as_ref().zip(entry.client_msg_id.as_ref()).map(|(s, id)| (s.no, id.clone()));
-        if let Some(first) = send.as_ref().and_then(|send| self.sends.get(send)) {
+        if let Some(first) = send.as_ref().and_then(|send| self.first_results.get(send)) {
             return match first.conversation == conversation {
                 true => Ok(Appended { duplicate: true, ..*first }),
                 false => Err(Refused::ClientMsgIdReused),
@@ -89,7 +93,7 @@ impl State {
         }
         let appended = Appended { conversation, seq, at, position, duplicate: false };
         if let Some(send) = send {
-            self.sends.insert(send, appended);
+            self.first_results.insert(send, appended);
         }
         Ok(appended)
     }
@@ -236,7 +240,7 @@ impl State {
         if let Some((missing, _)) = add.iter().find(|(user, _)| index(user.0) >= self.users.len()) {
             return Err(Refused::NoSuchUser(*missing));
         }
-        // Whoever is named twice gets the role named last.
+        // A user who is named twice gets the role named last.
         let add: BTreeMap<UserNo, Role> = add.iter().copied().collect();
         let is_member = |state: &State, user| state.members.contains_key(&(conversation, user));
         let new: BTreeSet<UserNo> = add.keys().copied().filter(|u| !is_member(self, *u)).collect();
@@ -264,8 +268,8 @@ impl State {
             self.memberships.remove(&(*user, conversation));
         }
         self.conversations[index(conversation.0)].member_count = would_be;
-        let anything = !(new.is_empty() && gone.is_empty() && changed.is_empty());
-        let notice = match notice.filter(|_| anything) {
+        let has_changed = !(new.is_empty() && gone.is_empty() && changed.is_empty());
+        let notice = match notice.filter(|_| has_changed) {
             Some(notice) => Some(self.append(conversation, notice, now_ms)?),
             None => None,
         };

@@ -58,7 +58,7 @@ fn run(folder: &Path, messages: u64, batch_size: u64) {
     let store = EmbeddedStore::open(options.clone()).unwrap();
     populate(&store);
     let mut commits = Histogram::<u64>::new(3).unwrap();
-    // Proposals are made outside the clock: it is the commit that is measured.
+    // Proposals are made outside the measured time.
     let mut busy = Duration::ZERO;
     for first in (0..messages).step_by(batch_size as usize) {
         let batch: Vec<_> = (first..messages.min(first + batch_size)).map(message).collect();

@@ -77,7 +77,7 @@ fn only_writes_of_the_current_term_are_accepted() {
     assert!(matches!(put(&one, first, b"5"), Err(StoreError::TermIsOver)));
     put(&one, third, b"6").unwrap();
     assert_eq!(value(&one).unwrap(), b"6");
-    // Without others nobody has a term.
+    // A process without a cluster writes with `Term::ALONE`.
     put(&other, Term::ALONE, b"7").unwrap();
     assert_eq!(value(&one).unwrap(), b"7");
 }
@@ -92,7 +92,7 @@ fn a_term_that_the_database_has_lost_is_not_given_to_another_node() {
     other.release_lease(b.boot_id).unwrap();
     let lost = lead(&one, &a);
     put(&one, lost, b"1").unwrap();
-    // A standby took over that had not heard of the last term.
+    // As after a failover to a standby that lacks the last term.
     server.sql(&url, &format!("UPDATE tidings.leader SET term = {}, boot_id = 2, lease_until = now()", kept.0));
     let again = loop {
         match beat(&other, &b) {
@@ -105,7 +105,7 @@ fn a_term_that_the_database_has_lost_is_not_given_to_another_node() {
     let next = lead(&other, &b);
     assert!(next > lost, "a number is not given out twice");
     assert!(matches!(put(&one, lost, b"2"), Err(StoreError::TermIsOver)));
-    // Also not if it were: nodes of an earlier version count on from the last.
+    // Nor if the number were given out twice: nodes of an earlier version count on from the last one.
     server.sql(&url, &format!("UPDATE tidings.leader SET term = {}", lost.0));
     assert!(matches!(put(&one, lost, b"3"), Err(StoreError::TermIsOver)));
     put(&other, lost, b"4").unwrap();

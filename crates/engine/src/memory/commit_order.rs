@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What is logged beside timelines, and the nodes.
+/// The changes of the commit log, and the nodes with their leases.
 #[derive(Default)]
 pub(super) struct CommitOrder {
     changes: BTreeMap<Position, Change>,
@@ -30,7 +30,7 @@ impl State {
         if let Some(log) = &mut self.log
             && let Some(change) = Change::of(proposal, &outcome)
         {
-            // At its entry's place, if it made one.
+            // At the position of the proposal's entry, if it has one.
             self.position = self.position.max(before + 1);
             log.changes.insert(self.position, change);
         }

@@ -145,7 +145,7 @@ impl CommitLog for PostgresStore {
         self.query(LEAD, &[&id, &lease, &may_lead])?;
         let leads = self.query(LEADER, &[])?.first().map(|row| (row.get::<_, i64>(0) as u64, Term(number(row, 1))));
         let (leader, term) = leads.map_or_else(Default::default, |(leader, term)| (Some(leader), term));
-        let term = self.terms.on_beat(id, leader.map(boot), term);
+        let term = self.terms.on_heartbeat(id, leader.map(boot), term);
         let nodes =
             self.query(NODES, &[])?.iter().map(|row| decode::<NodeInfo>(row.get(0))).collect::<Result<_, _>>()?;
         Ok(ClusterView { nodes, leader, term })

@@ -50,8 +50,8 @@ struct State {
 pub(super) struct Terms(Mutex<State>);
 
 impl Terms {
-    /// Takes the leader and the term's number that the database named at a beat; answers the term as the engine knows it.
-    pub(super) fn on_beat(&self, own_boot_id: i64, leader: Option<i64>, term: Term) -> Term {
+    /// Takes the leader and the term's number that the database named at a heartbeat; answers the term as the engine knows it.
+    pub(super) fn on_heartbeat(&self, own_boot_id: i64, leader: Option<i64>, term: Term) -> Term {
         let mut state = self.0.lock();
         let is_raised = |by: u64| by.is_multiple_of(STRIDE) && by / STRIDE <= state.raised;
         let is_known = state.own_boot_id == own_boot_id
