@@ -1,4 +1,4 @@
-//! One request: where it goes, and what every answer has in common.
+//! The service behind every HTTP connection: it routes a request, and finishes every response in the same way.
 
 use crate::{
     Api,
@@ -39,12 +39,12 @@ use tracing::Instrument;
 pub(crate) const SEND_PATH: &str = "/v1/messages";
 pub(crate) const DECIDE_PATH: &str = "/v1/popups/decide";
 pub(crate) const REPORT_PATH: &str = "/v1/popup-events";
-/// What is answered when nothing else is: all that tells how the server fares.
+/// The paths that are served even when all connections are taken: those that tell operators how the server fares.
 const PATHS_OF_OPERATORS: [&str; 3] = ["/healthz", "/readyz", "/metrics"];
-/// Connections of a door of health alone.
+/// Connections to a listener for health alone.
 const HEALTH_CONNECTIONS_MAX: usize = 64;
 
-/// A ready-made answer, or one of the router's.
+/// The body of a response: made here, or by the router.
 pub type AnswerBody = Either<Full<Bytes>, Body>;
 
 /// The service behind every connection.
@@ -53,18 +53,18 @@ pub struct Door {
     api: Arc<Api>,
     router: Router,
     places: Arc<Places>,
-    /// Whether only health and metrics are asked for.
+    /// Serves health and metrics only.
     health_only: bool,
-    /// Set for a connection of the reserve of places, which others wait for: it ends with its first answer.
+    /// Set for a connection beyond the limit, in the reserve that other connections need: it ends with its first response.
     once: bool,
-    /// Set for a connection that took a descriptor of the reserve: it is served, but may not become a WebSocket.
+    /// Set for a connection that took a file descriptor of the reserve: its requests are served, but it may not become a WebSocket.
     reserve: Option<Arc<Descriptors>>,
-    /// Set on a connection.
+    /// Set once the service belongs to a connection.
     standing: Option<Standing>,
-    /// Of a connection whose newest request offered another protocol that is not spoken here (Java's client offers h2c): its
-    /// stream, when the library is done with it.
+    /// Set when the newest request offered an upgrade to a protocol that this server does not speak (Java's client offers h2c): resolves
+    /// to the connection's stream when the library is done with it.
     offered: Arc<Mutex<Option<OnUpgrade>>>,
-    /// Whom failed authentications are counted for.
+    /// The client, for counting failed authentications.
     origin: Origin,
 }
 
@@ -83,7 +83,7 @@ impl Door {
         }
     }
 
-    /// A door with places of its own, at which only health and metrics are asked for.
+    /// A service for health and metrics only, with a connection limit of its own.
     pub fn of_health(&self) -> Self {
         let most = HEALTH_CONNECTIONS_MAX;
         let idle_min = self.api.config.unauthenticated_idle_min;
@@ -92,7 +92,7 @@ impl Door {
         Door { places, health_only: true, ..self.clone() }
     }
 
-    /// For a client's connection.
+    /// The service for a connection of this client.
     pub(crate) fn for_client(self, client: SocketAddr) -> Self {
         let origin = self.api.throttle.as_ref().map_or(Origin::UNKNOWN, |throttle| throttle.origin(client.ip()));
         Door { origin, ..self }
@@ -110,12 +110,12 @@ impl Door {
         &self.places
     }
 
-    /// Whether all that can be asked here is how the server fares.
+    /// Whether this service serves health and metrics only.
     pub(crate) fn is_of_health(&self) -> bool {
         self.health_only
     }
 
-    /// The door as one connection sees it; `reserve` is set if it took a descriptor of the reserve.
+    /// The service for one connection; `reserve` is set if the connection took a descriptor of the reserve.
     pub(crate) fn of_connection(mut self, place: &Place, reserve: Option<&Arc<Descriptors>>) -> Self {
         self.standing = Some(place.standing());
         self.once = place.is_reserved();
@@ -125,8 +125,8 @@ impl Door {
         self
     }
 
-    /// What came of an offer that was left aside. The library gives the stream of such a connection away instead of closing
-    /// it, so that closing it is ours to do.
+    /// The stream of a connection whose offered upgrade was declined. The library hands such a stream out instead of closing it, so
+    /// the caller must close it.
     pub(crate) fn offered(&self) -> Arc<Mutex<Option<OnUpgrade>>> {
         self.offered.clone()
     }
@@ -135,7 +135,7 @@ impl Door {
         self.standing.iter().for_each(Standing::know);
     }
 
-    /// Answers a request; what is left of its body comes along, if it was not read to its end.
+    /// Answers a request. Returns the response, and the body if it was not read to its end.
     async fn answer(&self, request: Request<Incoming>) -> (Response<AnswerBody>, Option<Incoming>) {
         let path = request.uri().path();
         if self.health_only && !PATHS_OF_OPERATORS.contains(&path) {
@@ -150,13 +150,13 @@ impl Door {
             return (refused(refusal), Some(request.into_body()));
         }
         if self.api.is_for_another_node(path) {
-            // Guesses are counted where they come in: to the other node they would all be ours.
+            // Failed authentications are counted here: to the leader they would all come from this node.
             if let Err(refusal) = self.api.authenticate(request.headers()) {
                 return (refused(refusal), Some(request.into_body()));
             }
             return match self.api.forward(request).await {
                 Ok(response) => {
-                    // The other node answers none of these to strangers.
+                    // The leader serves these paths only to authenticated callers.
                     if response.status().is_success() {
                         self.know();
                     }
@@ -189,7 +189,7 @@ impl Door {
             }
             CONNECT_PATH => match upgrade(&self.api, self.reserve.as_deref(), request, self.origin) {
                 Ok(response) => (response.map(Either::Left), None),
-                // RFC 6455, 4.2.2: who came with another version learns which one is understood.
+                // RFC 6455, 4.2.2: a client with another version learns which one the server speaks.
                 Err(refusal) => {
                     let mut response = refused(refusal);
                     response.headers_mut().insert(header::SEC_WEBSOCKET_VERSION, HeaderValue::from_static("13"));
@@ -209,7 +209,7 @@ impl Door {
         }
     }
 
-    /// A refusal of an operation that looks at the credential first.
+    /// The response to a refusal of an operation that authenticates first: any refusal but 401 shows that the credential is good.
     fn refused_known(&self, refusal: Refusal) -> Response<AnswerBody> {
         if refusal.code.http_status() != 401 {
             self.know();
@@ -224,18 +224,18 @@ impl Door {
         }
     }
 
-    /// Answers a request of which nothing but its head has been looked at.
+    /// Answers a request, counts and times it, and adds the headers that every response has.
     async fn serve(&self, mut request: Request<Incoming>) -> Response<AnswerBody> {
         let began = Instant::now();
         if self.standing.as_ref().is_some_and(|standing| !standing.begin()) {
-            // Its place is another's already: nothing was done, and all of it may be asked again.
+            // The connection's place was given to another one: nothing was executed, and the client may retry.
             return closing(refused(full()));
         }
         if request.headers().contains_key(header::UPGRADE) && request.uri().path() != CONNECT_PATH {
             *self.offered.lock().unwrap_or_else(PoisonError::into_inner) = Some(hyper::upgrade::on(&mut request));
         }
         let (method, uri) = (request.method().clone(), request.uri().clone());
-        // What is only looked at when more than an answer has to be written.
+        // Taken before the request is consumed.
         let has_credential = request.headers().contains_key(header::AUTHORIZATION);
         let expects = request.headers().contains_key(header::EXPECT);
         let origin = request.headers().get(header::ORIGIN).cloned();
@@ -259,7 +259,8 @@ impl Door {
         if let Some(cors) = &self.api.config.cors {
             cors.add_headers(origin.as_ref(), response.headers_mut());
         }
-        // A stranger may be sent away while the rest is awaited; one that becomes a WebSocket leaves by itself.
+        // From here an unauthenticated connection may be closed for others, also while the rest of its body is awaited. A connection that
+        // becomes a WebSocket leaves by itself.
         if response.status() != StatusCode::SWITCHING_PROTOCOLS {
             self.standing.iter().for_each(Standing::end);
         }
@@ -280,7 +281,7 @@ impl Door {
     }
 }
 
-/// The door as the HTTP library asks it: a request holds it with one count instead of one for each of its parts.
+/// The service as hyper calls it. A request clones one `Arc` instead of each part of the service.
 pub(crate) struct DoorService(pub(crate) Arc<Door>);
 
 impl Service<Request<Incoming>> for DoorService {
@@ -294,13 +295,13 @@ impl Service<Request<Incoming>> for DoorService {
     }
 }
 
-/// There are too many connections for this one to stay.
+/// The refusal of a request on a connection beyond the limit.
 fn full() -> Refusal {
     let detail = "the limit of open connections is reached; connect again";
     Refusal::new(ErrorCode::QueueFull, detail).retry_after(come_back_after_ms())
 }
 
-/// The last answer of its connection.
+/// The response with the header that closes its connection.
 fn closing(mut response: Response<AnswerBody>) -> Response<AnswerBody> {
     response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     response
@@ -321,7 +322,7 @@ fn refused(refusal: Refusal) -> Response<AnswerBody> {
     RefusalResponse(refusal).into_response().map(Either::Right)
 }
 
-/// Runs a future; a panic in it ends the request, not the connection's task.
+/// Runs a future. A panic in it becomes an error, so that it ends the request and not the connection's task.
 pub(crate) async fn caught<T>(future: impl Future<Output = T>) -> Result<T, String> {
     let mut future = pin!(future);
     poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
@@ -340,7 +341,7 @@ fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
 mod tests {
     use super::{caught, full};
 
-    /// Also one that was under way when its connection was sent away: it is not taken for one that can never succeed.
+    /// A request may be refused because its connection was just closed for another: the client must know that a retry can succeed.
     #[test]
     fn a_connection_limit_refusal_is_retryable() {
         let refusal = full();

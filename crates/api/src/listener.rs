@@ -1,4 +1,4 @@
-//! Connections: accepted within a limit, served until they end or are asked to.
+//! HTTP connections: accepted within a limit, served until they end or the server stops.
 
 use crate::{
     connection_setup::{read_proxy_header, tls_handshake},
@@ -32,25 +32,25 @@ use tokio::{
 };
 use tokio_rustls::server::TlsStream;
 
-/// A request's head must have come by then; also how long a connection may idle between requests.
+/// The time for a request's head to arrive; also how long a connection may idle between requests.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
-/// A request's head, in bytes. Above: answered with 431 and closed.
+/// The longest head of a request, in bytes. Above: answered with 431 and closed.
 const HEAD_BYTES_MAX: usize = 32 * 1024;
-/// What is read ahead of a connection, in bytes.
+/// The most that the HTTP library reads ahead on a connection, in bytes.
 const READ_BUFFER_BYTES_MAX: usize = 64 * 1024;
-/// After an accept that failed for want of something, wait this long before the next.
+/// The pause after an accept that failed for want of a resource.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 
-/// While many connections that gave way are on their way out, the next waits this long for them.
+/// How often accept looks again while many connections that were closed for others have not ended yet.
 const LEAVING_PAUSE: Duration = Duration::from_millis(1);
 
-/// Where a listener listens, and by which rules.
+/// A listener's address, and the rules by which it accepts.
 #[derive(Clone)]
 pub struct ListenerConfig {
     pub address: SocketAddr,
-    /// How its connections begin, if not with HTTP at once.
+    /// Set: connections begin with a TLS handshake.
     pub tls: Option<Arc<ServerConfig>>,
-    /// The load balancers that its connections come from, if they do.
+    /// Set: connections come from these load balancers, and begin with a PROXY header.
     pub proxies: Option<Arc<Proxies>>,
     /// Connections that the kernel holds until they are accepted.
     pub backlog: u32,
@@ -59,7 +59,7 @@ pub struct ListenerConfig {
 }
 
 impl ListenerConfig {
-    /// Without TLS, and without a rule that anybody would notice.
+    /// Without TLS and PROXY headers, and with the default admission.
     pub fn open(address: SocketAddr) -> Self {
         ListenerConfig {
             address,
@@ -72,18 +72,19 @@ impl ListenerConfig {
     }
 }
 
-/// The listening door.
+/// A bound listener.
 pub struct Listener {
     listener: TcpListener,
     door: Door,
     config: ListenerConfig,
 }
 
-/// Asks the listener and its connections to end, and waits until they have.
+/// Stops the listener and its connections.
 pub struct Stop(watch::Sender<bool>);
 
 impl Stop {
-    /// No new connections; those that are open end after the request that they are at. Waits for them.
+    /// Stops accepting, and waits until the open connections have ended, each after its current request. Returns whether they did so
+    /// within the deadline.
     pub async fn finish(self, deadline: Duration) -> bool {
         self.0.send_replace(true);
         tokio::time::timeout(deadline, self.0.closed()).await.is_ok()
@@ -97,12 +98,12 @@ impl Listener {
         Ok(Listener { listener, door, config })
     }
 
-    /// Where it listens, with the port that the system chose.
+    /// The listener's address, with the port that the system chose.
     pub fn address(&self) -> SocketAddr {
         self.config.address
     }
 
-    /// Accepts in the background until it is stopped.
+    /// Accepts in the background until the handle stops the listener.
     pub fn start(self) -> Stop {
         let (stop, stopped) = watch::channel(false);
         tokio::spawn(self.run(stopped));
@@ -118,12 +119,12 @@ impl Listener {
             };
             match accepted {
                 Ok((stream, peer)) => self.serve(stream, peer, &stopped),
-                // Who was sent away gives its descriptor back.
+                // The connection that was closed to make room gives its descriptor back.
                 Err(error) if ran_out(&error) && self.door.places().make_room() => {
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
                 Err(error) if ran_out(&error) => {
-                    // Accept finds that out before it looks whether anybody waits.
+                    // Accept fails for want of a descriptor even when nobody waits: so it waits with a timeout, with the reserve freed.
                     reserve.give_up();
                     if let Ok(Ok((stream, _))) = tokio::time::timeout(ACCEPT_PAUSE, self.listener.accept()).await {
                         self.count_shortage();
@@ -133,7 +134,7 @@ impl Listener {
                         tokio::time::sleep(ACCEPT_PAUSE).await;
                     }
                 }
-                // The peer was gone before we came.
+                // The peer closed the connection before it was accepted.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(error) => {
                     tracing::warn!(%error, "a connection could not be accepted");
@@ -143,7 +144,7 @@ impl Listener {
         }
     }
 
-    /// The next connection, when admission lets it in.
+    /// The next connection, once admission allows one.
     async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
         while let Some(pause) = self.config.admission.pause(Guest::Caller) {
             self.door.api().engine.metrics.accept_pauses.inc();
@@ -162,7 +163,7 @@ impl Listener {
             self.door.api().engine.metrics.count_refusal(ErrorCode::QueueFull);
             return turn_away(stream, self.config.tls.is_some());
         };
-        // Near the limit of descriptors requests are served, but nobody settles in.
+        // Near the limit of file descriptors requests are served, but no connection may become a WebSocket.
         let may_stay = self.config.descriptors.leave_room_for(&stream);
         if may_stay {
             self.config.descriptors.count_admitted(Instant::now());
@@ -173,13 +174,13 @@ impl Listener {
             let served = async {
                 let reserve = (!may_stay).then_some(&config.descriptors);
                 if let Err(error) = welcome(stream, peer, door, &mut place, reserve, &config, stopped).await {
-                    tracing::debug!(%peer, %error, "a connection ended before it began");
+                    tracing::debug!(%peer, %error, "a connection ended before its first request");
                 }
             };
             tokio::select! {
                 biased;
                 () = served => {}
-                () = evicted => tracing::debug!(%peer, "an idle connection without a credential gave way to another"),
+                () = evicted => tracing::debug!(%peer, "an idle connection without a credential was closed for another"),
             }
         });
     }
@@ -192,7 +193,7 @@ impl Listener {
     }
 }
 
-/// What comes before HTTP, then HTTP.
+/// Serves a connection: PROXY header and TLS, then HTTP.
 async fn welcome(
     mut stream: TcpStream,
     peer: SocketAddr,
@@ -212,7 +213,10 @@ async fn welcome(
         if !place.settle(client.ip()) {
             door.api().engine.metrics.count_refusal(ErrorCode::QueueFull);
             turn_away(stream, config.tls.is_some());
-            return Err(io::Error::new(io::ErrorKind::QuotaExceeded, "its address has as many connections as it may"));
+            return Err(io::Error::new(
+                io::ErrorKind::QuotaExceeded,
+                "the client's address has as many connections as it may",
+            ));
         }
         let entered = match &config.tls {
             Some(tls) => Entered::Tls(Box::new(tls_handshake(stream, tls.clone()).await?)),
@@ -222,7 +226,7 @@ async fn welcome(
     };
     let (entered, client) = tokio::select! {
         entered = begin => entered?,
-        // Nothing was asked yet that would have to be answered.
+        // No request has come yet that must be answered.
         () = told_to_stop(stopped.clone()) => return Ok(()),
     };
     let (standing, door) = (place.standing(), door.of_connection(place, reserve).for_client(client));
@@ -233,7 +237,7 @@ async fn welcome(
     }
 }
 
-/// Questions about popups, as long as nothing else is asked; then whatever is.
+/// Serves HTTP: popup requests on the fast path, and from the first other request on with the library.
 async fn serve_one(
     mut stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     door: Door,
@@ -245,7 +249,7 @@ async fn serve_one(
         return Ok(());
     }
     let told = Box::pin(told_to_stop(stopped.clone()));
-    // Boxed: a connection that only ever asks about popups does not pay for the size.
+    // Boxed: a connection with popup requests alone does not pay for the size.
     match serve_popup_requests(&mut stream, (door.api(), door.origin()), standing, HEAD_TIMEOUT, told).await? {
         Some(read) => Box::pin(converse(ConnectionStream::new(read, stream, stopped.clone()), door, stopped)).await,
         None => Box::pin(linger_and_close(stream, &stopped)).await,
@@ -253,13 +257,13 @@ async fn serve_one(
     Ok(())
 }
 
-/// A connection on which HTTP begins.
+/// A connection that is ready for HTTP.
 enum Entered {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-/// Serves one connection until it ends, becomes a WebSocket, or is asked to stop.
+/// Serves one connection with the HTTP library until it ends, becomes a WebSocket, or must stop.
 async fn converse(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     door: Door,
@@ -271,10 +275,10 @@ async fn converse(
         .header_read_timeout(HEAD_TIMEOUT)
         .max_header_size(HEAD_BYTES_MAX)
         .max_buf_size(READ_BUFFER_BYTES_MAX)
-        // A caller may close its sending half with its last request, and still reads the answer.
+        // A client may close its sending half with its last request, and still reads the response.
         .half_close(true);
-    // Not `pipeline_flush`: with it an answer stays in memory for as long as anything is read beyond its request (a line end, the
-    // beginning of the next request, garbage), and is lost when the connection then ends.
+    // Not `pipeline_flush`: with it a response stays in memory while more bytes have been read than its request (a line end, the
+    // beginning of the next request, garbage), and is lost if the connection then ends.
     let offered = door.offered();
     let mut connection =
         pin!(builder.serve_connection(TokioIo::new(stream), DoorService(Arc::new(door))).with_upgrades());
@@ -289,7 +293,7 @@ async fn converse(
     if let Err(error) = ended {
         return tracing::debug!(%error, "a connection ended badly");
     }
-    // Left open by the library, with an offer that was not taken: closed as others are, so that the last answer arrives.
+    // The library leaves a connection with a declined upgrade open: it is closed as others are, so that the last response arrives.
     let offered = offered.lock().unwrap_or_else(PoisonError::into_inner).take();
     if let Some(offered) = offered
         && let Ok(stream) = offered.await
@@ -302,16 +306,16 @@ async fn told_to_stop(mut stopped: watch::Receiver<bool>) {
     let _ = stopped.wait_for(|stop| *stop).await;
 }
 
-/// Says why and when to come back, if the socket takes it at once, and closes. It has no request yet that could be
-/// read, and under TLS nothing can be said before a handshake, which is work that there is no room for.
+/// Closes a connection with a 503, if the socket takes the response at once. No request is read. Under TLS it is closed without a
+/// response: a handshake would be work for a connection that there is no room for.
 fn turn_away(stream: TcpStream, tls: bool) {
-    // Taken out of the runtime, which does not know yet that it is writable.
+    // Taken out of the runtime, which does not know yet that the socket is writable.
     let Ok(mut stream) = stream.into_std() else { return };
     if !tls {
         let _ = stream.write(no_room(come_back_after_ms().div_ceil(1_000)).as_bytes());
     }
     let _ = stream.shutdown(Shutdown::Write);
-    // A socket that is closed with bytes unread resets the connection, and what we said may be lost (RFC 1122, 4.2.2.13).
+    // A socket that is closed with bytes unread resets the connection, and the response may be lost (RFC 1122, 4.2.2.13).
     let _ = stream.read(&mut [0; 4_096]);
 }
 

@@ -89,9 +89,8 @@ fn described_as(status: u16) -> Response {
     let codes = ErrorCode::ALL.iter().filter(|code| code.http_status() == status && !OF_SESSIONS.contains(code));
     let codes: Vec<String> = codes.map(|code| format!("`{code}`")).collect();
     let content = ContentBuilder::new().schema(Some(Ref::from_schema_name("Problem"))).build();
-    let response = ResponseBuilder::new()
-        .description(format!("Refused: {}", codes.join(", ")))
-        .content(PROBLEM_JSON, content);
+    let response =
+        ResponseBuilder::new().description(format!("Refused: {}", codes.join(", "))).content(PROBLEM_JSON, content);
     match status {
         405 => response.header("Allow", header(Type::String, "The methods that the path takes")),
         401 => response.header("WWW-Authenticate", header(Type::String, "The scheme: `Bearer`")),
