@@ -1,16 +1,16 @@
 //! The HTTP API: JSON for app servers, and for apps beside their connection.
 //!
 //! ```text
-//! accept ─▶ connection ─▶ Door ─┬─ POST /v1/messages: straight to the engine
-//!                               ├─ GET /v1/connect: 101, then the socket goes to the gateway
-//!                               └─ everything else: the router
+//! accept ─▶ connection ─▶ RequestService ─┬─ POST /v1/messages: straight to the engine
+//!                                         ├─ GET /v1/connect: 101, then the socket goes to the gateway
+//!                                         └─ everything else: the router
 //! ```
 //! This crate turns requests into calls of the engine, and refusals into problem details. It decides nothing: the engine says
 //! who may do what, and the gateway serves the WebSockets.
 //!
 //! In reading order: [`Api`] (what handlers share), [`auth`] (who is calling), [`extract`] (a request's parts, strictly read),
 //! [`problem`] (refusals as responses), [`routes`] (the operations), [`websocket_upgrade`] (from HTTP to a WebSocket),
-//! [`door`] (one request), `bodies` (request bodies within a memory budget), [`cors`] (which origins may call from a browser),
+//! [`request_service`] (one request), `bodies` (request bodies within a memory budget), [`cors`] (which origins may call from a browser),
 //! [`listener`] (connections from accept to close), `connection_setup` (PROXY header and TLS before HTTP), [`metrics`] (what is
 //! measured) and [`exposition`] (its text formats), `connection_stream` (the stream under HTTP, and how it is closed),
 //! `parse_error_responses` (problem details for what is no request), [`forward`] (requests for the leader), `popup_fast_path`
@@ -22,7 +22,6 @@ mod body_reclaim;
 mod connection_setup;
 mod connection_stream;
 pub mod cors;
-pub mod door;
 pub mod exposition;
 pub mod extract;
 pub mod forward;
@@ -32,6 +31,7 @@ mod page_stream;
 mod parse_error_responses;
 mod popup_fast_path;
 pub mod problem;
+pub mod request_service;
 pub mod routes;
 pub mod websocket_upgrade;
 

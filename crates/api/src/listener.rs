@@ -3,8 +3,8 @@
 use crate::{
     connection_setup::{read_proxy_header, tls_handshake},
     connection_stream::{ConnectionStream, linger_and_close},
-    door::{Door, DoorService},
     popup_fast_path::serve_popup_requests,
+    request_service::{HyperService, RequestService},
 };
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -75,14 +75,14 @@ impl ListenerConfig {
 /// A bound listener.
 pub struct Listener {
     listener: TcpListener,
-    door: Door,
+    service: RequestService,
     config: ListenerConfig,
 }
 
 /// Stops the listener and its connections.
-pub struct Stop(watch::Sender<bool>);
+pub struct StopHandle(watch::Sender<bool>);
 
-impl Stop {
+impl StopHandle {
     /// Stops accepting, and waits until the open connections have ended, each after its current request. Returns whether they did so
     /// within the deadline.
     pub async fn finish(self, deadline: Duration) -> bool {
@@ -92,10 +92,10 @@ impl Stop {
 }
 
 impl Listener {
-    pub fn bind(mut config: ListenerConfig, door: Door) -> io::Result<Self> {
+    pub fn bind(mut config: ListenerConfig, service: RequestService) -> io::Result<Self> {
         let listener = TcpListener::from_std(listen(config.address, config.backlog)?)?;
         config.address = listener.local_addr()?;
-        Ok(Listener { listener, door, config })
+        Ok(Listener { listener, service, config })
     }
 
     /// The listener's address, with the port that the system chose.
@@ -104,10 +104,10 @@ impl Listener {
     }
 
     /// Accepts in the background until the handle stops the listener.
-    pub fn start(self) -> Stop {
+    pub fn start(self) -> StopHandle {
         let (stop, stopped) = watch::channel(false);
         tokio::spawn(self.run(stopped));
-        Stop(stop)
+        StopHandle(stop)
     }
 
     async fn run(self, stopped: watch::Receiver<bool>) {
@@ -115,20 +115,20 @@ impl Listener {
         loop {
             let accepted = tokio::select! {
                 accepted = self.accept() => accepted,
-                () = told_to_stop(stopped.clone()) => return,
+                () = stop_requested(stopped.clone()) => return,
             };
             match accepted {
                 Ok((stream, peer)) => self.serve(stream, peer, &stopped),
                 // The connection that was closed to make room gives its descriptor back.
-                Err(error) if ran_out(&error) && self.door.places().make_room() => {
+                Err(error) if ran_out(&error) && self.service.places().make_room() => {
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
                 Err(error) if ran_out(&error) => {
                     // Accept fails for want of a descriptor even when nobody waits: so it waits with a timeout, with the reserve freed.
                     reserve.give_up();
                     if let Ok(Ok((stream, _))) = tokio::time::timeout(ACCEPT_PAUSE, self.listener.accept()).await {
-                        self.count_shortage();
-                        turn_away(stream, self.config.tls.is_some());
+                        self.count_descriptor_refusal();
+                        reject(stream, self.config.tls.is_some());
                     }
                     if !reserve.take_back() {
                         tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -147,10 +147,10 @@ impl Listener {
     /// The next connection, once admission allows one.
     async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
         while let Some(pause) = self.config.admission.pause(Guest::Caller) {
-            self.door.api().engine.metrics.accept_pauses.inc();
+            self.service.api().engine.metrics.accept_pauses.inc();
             tokio::time::sleep(pause).await;
         }
-        while self.door.places().are_leaving() {
+        while self.service.places().are_leaving() {
             tokio::time::sleep(LEAVING_PAUSE).await;
         }
         let accepted = self.listener.accept().await?;
@@ -159,21 +159,22 @@ impl Listener {
     }
 
     fn serve(&self, stream: TcpStream, peer: SocketAddr, stopped: &watch::Receiver<bool>) {
-        let Some(mut place) = self.door.places().take() else {
-            self.door.api().engine.metrics.count_refusal(ErrorCode::QueueFull);
-            return turn_away(stream, self.config.tls.is_some());
+        let Some(mut place) = self.service.places().take() else {
+            self.service.api().engine.metrics.count_refusal(ErrorCode::QueueFull);
+            return reject(stream, self.config.tls.is_some());
         };
         // Near the limit of file descriptors requests are served, but no connection may become a WebSocket.
         let may_stay = self.config.descriptors.leave_room_for(&stream);
         if may_stay {
             self.config.descriptors.count_admitted(Instant::now());
         }
-        let (door, config, stopped) = (self.door.clone(), self.config.clone(), stopped.clone());
+        let (service, config, stopped) = (self.service.clone(), self.config.clone(), stopped.clone());
         tokio::spawn(async move {
             let evicted = place.evicted();
             let served = async {
                 let reserve = (!may_stay).then_some(&config.descriptors);
-                if let Err(error) = welcome(stream, peer, door, &mut place, reserve, &config, stopped).await {
+                if let Err(error) = serve_connection(stream, peer, service, &mut place, reserve, &config, stopped).await
+                {
                     tracing::debug!(%peer, %error, "a connection ended before its first request");
                 }
             };
@@ -185,8 +186,8 @@ impl Listener {
         });
     }
 
-    fn count_shortage(&self) {
-        let metrics = &self.door.api().engine.metrics;
+    fn count_descriptor_refusal(&self) {
+        let metrics = &self.service.api().engine.metrics;
         metrics.count_refusal(ErrorCode::QueueFull);
         metrics.descriptor_refusals.inc();
         self.config.descriptors.count_refused(Instant::now());
@@ -194,10 +195,10 @@ impl Listener {
 }
 
 /// Serves a connection: PROXY header and TLS, then HTTP.
-async fn welcome(
+async fn serve_connection(
     mut stream: TcpStream,
     peer: SocketAddr,
-    door: Door,
+    service: RequestService,
     place: &mut Place,
     reserve: Option<&Arc<Descriptors>>,
     config: &ListenerConfig,
@@ -211,62 +212,65 @@ async fn welcome(
         };
         tracing::debug!(%client, "connected");
         if !place.settle(client.ip()) {
-            door.api().engine.metrics.count_refusal(ErrorCode::QueueFull);
-            turn_away(stream, config.tls.is_some());
+            service.api().engine.metrics.count_refusal(ErrorCode::QueueFull);
+            reject(stream, config.tls.is_some());
             return Err(io::Error::new(
                 io::ErrorKind::QuotaExceeded,
                 "the client's address has as many connections as it may",
             ));
         }
-        let entered = match &config.tls {
-            Some(tls) => Entered::Tls(Box::new(tls_handshake(stream, tls.clone()).await?)),
-            None => Entered::Plain(stream),
+        let transport = match &config.tls {
+            Some(tls) => HttpTransport::Tls(Box::new(tls_handshake(stream, tls.clone()).await?)),
+            None => HttpTransport::Plain(stream),
         };
-        Ok((entered, client))
+        Ok((transport, client))
     };
-    let (entered, client) = tokio::select! {
-        entered = begin => entered?,
+    let (transport, client) = tokio::select! {
+        transport = begin => transport?,
         // No request has come yet that must be answered.
-        () = told_to_stop(stopped.clone()) => return Ok(()),
+        () = stop_requested(stopped.clone()) => return Ok(()),
     };
-    let (standing, door) = (place.standing(), door.of_connection(place, reserve).for_client(client));
-    match entered {
-        Entered::Plain(stream) => serve_one(stream, door, &standing, stopped).await,
+    let (standing, service) = (place.standing(), service.for_connection(place, reserve).for_client(client));
+    match transport {
+        HttpTransport::Plain(stream) => serve_http(stream, service, &standing, stopped).await,
         // Boxed, so that a connection without TLS does not pay for its size.
-        Entered::Tls(stream) => Box::pin(serve_one(*stream, door, &standing, stopped)).await,
+        HttpTransport::Tls(stream) => Box::pin(serve_http(*stream, service, &standing, stopped)).await,
     }
 }
 
 /// Serves HTTP: popup requests on the fast path, and from the first other request on with the library.
-async fn serve_one(
+async fn serve_http(
     mut stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    door: Door,
+    service: RequestService,
     standing: &Standing,
     stopped: watch::Receiver<bool>,
 ) -> io::Result<()> {
-    if door.is_of_health() {
-        Box::pin(converse(ConnectionStream::new(Vec::new(), stream, stopped.clone()), door, stopped)).await;
+    if service.is_health_only() {
+        Box::pin(serve_with_library(ConnectionStream::new(Vec::new(), stream, stopped.clone()), service, stopped))
+            .await;
         return Ok(());
     }
-    let told = Box::pin(told_to_stop(stopped.clone()));
+    let told = Box::pin(stop_requested(stopped.clone()));
     // Boxed: a connection with popup requests alone does not pay for the size.
-    match serve_popup_requests(&mut stream, (door.api(), door.origin()), standing, HEAD_TIMEOUT, told).await? {
-        Some(read) => Box::pin(converse(ConnectionStream::new(read, stream, stopped.clone()), door, stopped)).await,
+    match serve_popup_requests(&mut stream, (service.api(), service.origin()), standing, HEAD_TIMEOUT, told).await? {
+        Some(read) => {
+            Box::pin(serve_with_library(ConnectionStream::new(read, stream, stopped.clone()), service, stopped)).await
+        }
         None => Box::pin(linger_and_close(stream, &stopped)).await,
     }
     Ok(())
 }
 
 /// A connection that is ready for HTTP.
-enum Entered {
+enum HttpTransport {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
 }
 
 /// Serves one connection with the HTTP library until it ends, becomes a WebSocket, or must stop.
-async fn converse(
+async fn serve_with_library(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    door: Door,
+    service: RequestService,
     stopped: watch::Receiver<bool>,
 ) {
     let mut builder = http1::Builder::new();
@@ -279,13 +283,13 @@ async fn converse(
         .half_close(true);
     // Not `pipeline_flush`: with it a response stays in memory while more bytes have been read than its request (a line end, the
     // beginning of the next request, garbage), and is lost if the connection then ends.
-    let offered = door.offered();
+    let declined_upgrade = service.declined_upgrade();
     let mut connection =
-        pin!(builder.serve_connection(TokioIo::new(stream), DoorService(Arc::new(door))).with_upgrades());
+        pin!(builder.serve_connection(TokioIo::new(stream), HyperService(Arc::new(service))).with_upgrades());
     let ended = tokio::select! {
         biased;
         ended = connection.as_mut() => ended,
-        () = told_to_stop(stopped.clone()) => {
+        () = stop_requested(stopped.clone()) => {
             connection.as_mut().graceful_shutdown();
             connection.await
         }
@@ -294,32 +298,32 @@ async fn converse(
         return tracing::debug!(%error, "a connection ended badly");
     }
     // The library leaves a connection with a declined upgrade open: it is closed as others are, so that the last response arrives.
-    let offered = offered.lock().unwrap_or_else(PoisonError::into_inner).take();
-    if let Some(offered) = offered
-        && let Ok(stream) = offered.await
+    let declined_upgrade = declined_upgrade.lock().unwrap_or_else(PoisonError::into_inner).take();
+    if let Some(declined_upgrade) = declined_upgrade
+        && let Ok(stream) = declined_upgrade.await
     {
         let _ = TokioIo::new(stream).shutdown().await;
     }
 }
 
-async fn told_to_stop(mut stopped: watch::Receiver<bool>) {
+async fn stop_requested(mut stopped: watch::Receiver<bool>) {
     let _ = stopped.wait_for(|stop| *stop).await;
 }
 
 /// Closes a connection with a 503, if the socket takes the response at once. No request is read. Under TLS it is closed without a
 /// response: a handshake would be work for a connection that there is no room for.
-fn turn_away(stream: TcpStream, tls: bool) {
+fn reject(stream: TcpStream, tls: bool) {
     // Taken out of the runtime, which does not know yet that the socket is writable.
     let Ok(mut stream) = stream.into_std() else { return };
     if !tls {
-        let _ = stream.write(no_room(come_back_after_ms().div_ceil(1_000)).as_bytes());
+        let _ = stream.write(queue_full_response(come_back_after_ms().div_ceil(1_000)).as_bytes());
     }
     let _ = stream.shutdown(Shutdown::Write);
     // A socket that is closed with bytes unread resets the connection, and the response may be lost (RFC 1122, 4.2.2.13).
     let _ = stream.read(&mut [0; 4_096]);
 }
 
-fn no_room(retry_after_s: u64) -> String {
+fn queue_full_response(retry_after_s: u64) -> String {
     const BODY: &str = "{\"type\":\"urn:tidings:error:queue_full\",\"title\":\"Queue full\",\"status\":503,\
         \"detail\":\"the limit of open connections is reached; connect again\",\"code\":\"queue_full\",\"retry\":true}";
     format!(
@@ -332,12 +336,12 @@ fn no_room(retry_after_s: u64) -> String {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::no_room;
+    use super::queue_full_response;
     use tidings_protocol::http::Problem;
 
     #[test]
     fn the_prebuilt_503_is_a_valid_problem_response() {
-        let text = no_room(7);
+        let text = queue_full_response(7);
         let (head, body) = text.split_once("\r\n\r\n").unwrap();
         assert!(head.contains("Retry-After: 7\r\n"), "{head}");
         assert!(head.ends_with(&format!("Content-Length: {}", body.len())), "{head}");

@@ -3,7 +3,7 @@
 mod process;
 
 use crate::{
-    door::{DECIDE_PATH, REPORT_PATH, SEND_PATH},
+    request_service::{DECIDE_PATH, REPORT_PATH, SEND_PATH},
     routes,
     websocket_upgrade::CONNECT_PATH,
 };

@@ -5,10 +5,10 @@
 use crate::{
     Api,
     connection_stream::WRITE_TIMEOUT,
-    door::caught,
     extract::parse,
     internal,
     problem::{PROBLEM_JSON, problem},
+    request_service::catch_panic,
     routes::{DecideOutcome, decide_from_json},
 };
 use axum::http::StatusCode;
@@ -266,7 +266,7 @@ async fn answer(
     operation: Operation,
     body: &[u8],
 ) -> Result<Answer, Refusal> {
-    let answered = caught(async {
+    let answered = catch_panic(async {
         let actor = match (&*caller, credential) {
             // Only API keys are cached: unlike a token, a key neither expires nor is revoked while the process runs.
             (Some((cached, Actor::App)), Some(credential)) if cached == credential => Actor::App,

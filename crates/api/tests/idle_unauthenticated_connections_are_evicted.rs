@@ -158,7 +158,7 @@ fn health_is_answered_while_all_connections_are_taken() {
 #[test]
 fn a_health_listener_has_a_connection_limit_of_its_own() {
     let mut server = Server::with(ApiConfig { connections_max: 1, ..at_once() });
-    let health = server.listen(ListenerConfig::open(LOCAL), server.door.of_health());
+    let health = server.listen(ListenerConfig::open(LOCAL), server.service.for_health());
     let mut known = connect(server.address);
     assert_eq!(status(&mut known, "/v1/users/nobody", API_KEY), Some(404));
     let mut prober = connect(health);
@@ -192,7 +192,7 @@ fn the_per_address_limit_counts_clients_behind_a_load_balancer() {
     let config = ApiConfig { connections_max: 20, connections_per_address_max: 5, ..at_once() };
     let mut server = Server::with(config);
     let proxies = Some(Arc::new(Proxies::new(vec!["127.0.0.0/8".parse().unwrap()])));
-    let balanced = server.listen(ListenerConfig { proxies, ..ListenerConfig::open(LOCAL) }, server.door.clone());
+    let balanced = server.listen(ListenerConfig { proxies, ..ListenerConfig::open(LOCAL) }, server.service.clone());
     let [greedy, modest] = [Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(192, 0, 2, 2)];
     let mut quiet = connect_for(balanced, modest);
     assert_eq!(status(&mut quiet, "/healthz", ""), Some(200));

@@ -4,8 +4,8 @@ use crate::settings::{ListenerContext, Settings};
 use anyhow::{Context, Result};
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 use tidings_api::{
-    door::Door,
-    listener::{Listener, Stop},
+    listener::{Listener, StopHandle},
+    request_service::RequestService,
 };
 use tidings_gateway::door::{self, Host, MiopDoor};
 use tidings_listen::tls::Certificates;
@@ -19,7 +19,7 @@ const CERTIFICATE_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The listeners of a running server.
 pub(crate) struct Listeners {
-    http: Vec<Stop>,
+    http: Vec<StopHandle>,
     miop: door::Stop,
     /// Each listener's name and address, plain HTTP first.
     addresses: Vec<(&'static str, SocketAddr)>,
@@ -31,7 +31,7 @@ impl Listeners {
     pub(crate) fn open(
         settings: &Settings,
         context: ListenerContext,
-        http: &Door,
+        http: &RequestService,
         host: impl FnOnce(&[SocketAddr]) -> Result<Arc<dyn Host>>,
     ) -> Result<Listeners> {
         let mut addresses = Vec::new();
@@ -46,7 +46,7 @@ impl Listeners {
         for config in settings.health_listeners(&context) {
             let address = config.address;
             let listener =
-                Listener::bind(config, http.of_health()).with_context(|| cannot_listen(&[address], "health"))?;
+                Listener::bind(config, http.for_health()).with_context(|| cannot_listen(&[address], "health"))?;
             health.push(("health", listener.address()));
             listeners.push(listener);
         }

@@ -6,7 +6,7 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 use tidings_api::{
     Api, SessionGateway,
     auth::{ApiKeys, NodeTokenSigner, TokenVerifier, remote_keys::RemoteKeys},
-    door::Door,
+    request_service::RequestService,
 };
 use tidings_engine::{
     Engine,
@@ -86,7 +86,7 @@ impl Server {
                 None => gateway.clone(),
             })
         };
-        let listeners = Listeners::open(settings, context, &Door::new(Arc::new(api)), host)?;
+        let listeners = Listeners::open(settings, context, &RequestService::new(Arc::new(api)), host)?;
         let link_door = settings.link_config().map(|config| LinkDoor::start(config, gateway.clone())).transpose();
         let link_door = link_door.with_context(|| format!("listening on {:?} for gateways", settings.link.listen))?;
         if let Some(cluster) = &engine.cluster {

@@ -10,8 +10,8 @@ use std::{
 use tidings_api::{
     Api, ApiConfig, OnlineBackup, SessionGateway,
     auth::{ApiKeys, TokenVerifier},
-    door::Door,
-    listener::{Listener, ListenerConfig, Stop},
+    listener::{Listener, ListenerConfig, StopHandle},
+    request_service::RequestService,
 };
 use tidings_client::{http::HttpClient, token::sign};
 use tidings_engine::{
@@ -44,10 +44,10 @@ pub const TOKEN_KEY: &str = "the secret that the app signs with";
 pub struct Server {
     pub address: SocketAddr,
     pub engine: Arc<Engine>,
-    pub door: Door,
-    stop: Option<Stop>,
+    pub service: RequestService,
+    stop: Option<StopHandle>,
     /// The handles of further listeners.
-    stops: Vec<Stop>,
+    stops: Vec<StopHandle>,
     gateway: Arc<Gateway>,
     runtime: tokio::runtime::Runtime,
 }
@@ -134,18 +134,18 @@ impl Server {
             Some(config) => api.with_throttle(Arc::new(Throttle::new(config))),
             None => api,
         };
-        let door = Door::new(Arc::new(api));
-        let listener = Listener::bind(ListenerConfig::open(LOCAL), door.clone()).unwrap();
+        let service = RequestService::new(Arc::new(api));
+        let listener = Listener::bind(ListenerConfig::open(LOCAL), service.clone()).unwrap();
         let address = listener.address();
         let stop = Some(listener.start());
         drop(guard);
-        Server { address, engine, door, stop, stops: Vec::new(), gateway, runtime }
+        Server { address, engine, service, stop, stops: Vec::new(), gateway, runtime }
     }
 
     /// Opens another listener, and returns its address.
-    pub fn listen(&mut self, config: ListenerConfig, door: Door) -> SocketAddr {
+    pub fn listen(&mut self, config: ListenerConfig, service: RequestService) -> SocketAddr {
         let _guard = self.runtime.enter();
-        let listener = Listener::bind(config, door).unwrap();
+        let listener = Listener::bind(config, service).unwrap();
         let address = listener.address();
         self.stops.push(listener.start());
         address

@@ -10,8 +10,8 @@ use std::{
 use tidings_api::{
     Api, ApiConfig, SessionGateway,
     auth::{ApiKeys, NodeTokenSigner, TokenVerifier},
-    door::Door,
-    listener::{Listener, ListenerConfig, Stop},
+    listener::{Listener, ListenerConfig, StopHandle},
+    request_service::RequestService,
 };
 use tidings_client::{
     ClientError,
@@ -55,8 +55,8 @@ pub struct Server {
     pub engine: Arc<Engine>,
     pub gateway: Arc<Gateway>,
     pub runtime: tokio::runtime::Runtime,
-    pub door: Door,
-    stop: Option<Stop>,
+    pub door: RequestService,
+    stop: Option<StopHandle>,
 }
 
 struct ToGateway(Arc<Gateway>);
@@ -193,7 +193,7 @@ impl Server {
         let doorway = Arc::new(ToGateway(gateway.clone()));
         let api = Api::new(engine.clone(), keys, tokens, doorway, None, ApiConfig::default());
         api.connect_sessions_to_leader(nodes);
-        let door = Door::new(Arc::new(api));
+        let door = RequestService::new(Arc::new(api));
         let open = ListenerConfig::open(SocketAddr::from(([127, 0, 0, 1], 0)));
         let listener = Listener::bind(open, door.clone()).unwrap();
         let address = listener.address();

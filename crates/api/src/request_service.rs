@@ -40,62 +40,62 @@ pub(crate) const SEND_PATH: &str = "/v1/messages";
 pub(crate) const DECIDE_PATH: &str = "/v1/popups/decide";
 pub(crate) const REPORT_PATH: &str = "/v1/popup-events";
 /// The paths that are served even when all connections are taken: those that tell operators how the server fares.
-const PATHS_OF_OPERATORS: [&str; 3] = ["/healthz", "/readyz", "/metrics"];
+const OPERATIONS_PATHS: [&str; 3] = ["/healthz", "/readyz", "/metrics"];
 /// Connections to a listener for health alone.
 const HEALTH_CONNECTIONS_MAX: usize = 64;
 
 /// The body of a response: made here, or by the router.
-pub type AnswerBody = Either<Full<Bytes>, Body>;
+pub type ResponseBody = Either<Full<Bytes>, Body>;
 
 /// The service behind every connection.
 #[derive(Clone)]
-pub struct Door {
+pub struct RequestService {
     api: Arc<Api>,
     router: Router,
     places: Arc<Places>,
     /// Serves health and metrics only.
     health_only: bool,
     /// Set for a connection beyond the limit, in the reserve that other connections need: it ends with its first response.
-    once: bool,
+    closes_after_response: bool,
     /// Set for a connection that took a file descriptor of the reserve: its requests are served, but it may not become a WebSocket.
     reserve: Option<Arc<Descriptors>>,
     /// Set once the service belongs to a connection.
     standing: Option<Standing>,
     /// Set when the newest request offered an upgrade to a protocol that this server does not speak (Java's client offers h2c): resolves
     /// to the connection's stream when the library is done with it.
-    offered: Arc<Mutex<Option<OnUpgrade>>>,
+    declined_upgrade: Arc<Mutex<Option<OnUpgrade>>>,
     /// The client, for counting failed authentications.
     origin: Origin,
 }
 
-impl Door {
+impl RequestService {
     pub fn new(api: Arc<Api>) -> Self {
-        Door {
+        RequestService {
             router: routes::router(api.clone()),
             places: api.places.clone(),
             api,
             health_only: false,
-            once: false,
+            closes_after_response: false,
             reserve: None,
             standing: None,
-            offered: Arc::default(),
+            declined_upgrade: Arc::default(),
             origin: Origin::UNKNOWN,
         }
     }
 
     /// A service for health and metrics only, with a connection limit of its own.
-    pub fn of_health(&self) -> Self {
+    pub fn for_health(&self) -> Self {
         let most = HEALTH_CONNECTIONS_MAX;
         let idle_min = self.api.config.unauthenticated_idle_min;
         let places =
             Places::new(PlacesConfig { most, of_one_address: most, of_this_machine: most, reserve: 0, idle_min });
-        Door { places, health_only: true, ..self.clone() }
+        RequestService { places, health_only: true, ..self.clone() }
     }
 
     /// The service for a connection of this client.
     pub(crate) fn for_client(self, client: SocketAddr) -> Self {
         let origin = self.api.throttle.as_ref().map_or(Origin::UNKNOWN, |throttle| throttle.origin(client.ip()));
-        Door { origin, ..self }
+        RequestService { origin, ..self }
     }
 
     pub(crate) fn origin(&self) -> Origin {
@@ -111,58 +111,58 @@ impl Door {
     }
 
     /// Whether this service serves health and metrics only.
-    pub(crate) fn is_of_health(&self) -> bool {
+    pub(crate) fn is_health_only(&self) -> bool {
         self.health_only
     }
 
     /// The service for one connection; `reserve` is set if the connection took a descriptor of the reserve.
-    pub(crate) fn of_connection(mut self, place: &Place, reserve: Option<&Arc<Descriptors>>) -> Self {
+    pub(crate) fn for_connection(mut self, place: &Place, reserve: Option<&Arc<Descriptors>>) -> Self {
         self.standing = Some(place.standing());
-        self.once = place.is_reserved();
-        self.health_only |= self.once;
+        self.closes_after_response = place.is_reserved();
+        self.health_only |= self.closes_after_response;
         self.reserve = reserve.cloned();
-        self.offered = Arc::default();
+        self.declined_upgrade = Arc::default();
         self
     }
 
     /// The stream of a connection whose offered upgrade was declined. The library hands such a stream out instead of closing it, so
     /// the caller must close it.
-    pub(crate) fn offered(&self) -> Arc<Mutex<Option<OnUpgrade>>> {
-        self.offered.clone()
+    pub(crate) fn declined_upgrade(&self) -> Arc<Mutex<Option<OnUpgrade>>> {
+        self.declined_upgrade.clone()
     }
 
-    fn know(&self) {
+    fn mark_authenticated(&self) {
         self.standing.iter().for_each(Standing::know);
     }
 
     /// Answers a request. Returns the response, and the body if it was not read to its end.
-    async fn answer(&self, request: Request<Incoming>) -> (Response<AnswerBody>, Option<Incoming>) {
+    async fn answer(&self, request: Request<Incoming>) -> (Response<ResponseBody>, Option<Incoming>) {
         let path = request.uri().path();
-        if self.health_only && !PATHS_OF_OPERATORS.contains(&path) {
-            return (refused(self.no_place()), Some(request.into_body()));
+        if self.health_only && !OPERATIONS_PATHS.contains(&path) {
+            return (refusal_response(self.limited_refusal()), Some(request.into_body()));
         }
         if let Some(preflight) = self.api.config.cors.as_ref().and_then(|cors| cors.preflight(&request)) {
-            let response = preflight.map_or_else(refused, |response| response.map(Either::Left));
+            let response = preflight.map_or_else(refusal_response, |response| response.map(Either::Left));
             return (response, Some(request.into_body()));
         }
         let credential = request.headers().get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
         if let Err(refusal) = self.api.check_throttle(self.origin, credential) {
-            return (refused(refusal), Some(request.into_body()));
+            return (refusal_response(refusal), Some(request.into_body()));
         }
         if self.api.is_for_another_node(path) {
             // Failed authentications are counted here: to the leader they would all come from this node.
             if let Err(refusal) = self.api.authenticate(request.headers()) {
-                return (refused(refusal), Some(request.into_body()));
+                return (refusal_response(refusal), Some(request.into_body()));
             }
             return match self.api.forward(request).await {
                 Ok(response) => {
                     // The leader serves these paths only to authenticated callers.
                     if response.status().is_success() {
-                        self.know();
+                        self.mark_authenticated();
                     }
                     (response.map(Either::Right), None)
                 }
-                Err(refusal) => (refused(refusal), None),
+                Err(refusal) => (refusal_response(refusal), None),
             };
         }
         match path {
@@ -171,27 +171,27 @@ impl Door {
                 let (parts, mut body) = request.into_parts();
                 match routes::send_message(&self.api, &parts.headers, &mut body).await {
                     Ok(receipt) => {
-                        self.know();
-                        (json(&receipt), None)
+                        self.mark_authenticated();
+                        (json_response(&receipt), None)
                     }
-                    Err(refusal) => (self.refused_known(refusal), Some(body)),
+                    Err(refusal) => (self.refuse_authenticated(refusal), Some(body)),
                 }
             }
             DECIDE_PATH if request.method() == Method::POST => {
                 let (parts, mut body) = request.into_parts();
                 match routes::decide_popup(&self.api, &parts.headers, &mut body).await {
                     Ok(response) => {
-                        self.know();
+                        self.mark_authenticated();
                         (response.map(|body| Either::Left(Full::new(body))), None)
                     }
-                    Err(refusal) => (self.refused_known(refusal), Some(body)),
+                    Err(refusal) => (self.refuse_authenticated(refusal), Some(body)),
                 }
             }
             CONNECT_PATH => match upgrade(&self.api, self.reserve.as_deref(), request, self.origin) {
                 Ok(response) => (response.map(Either::Left), None),
                 // RFC 6455, 4.2.2: a client with another version learns which one the server speaks.
                 Err(refusal) => {
-                    let mut response = refused(refusal);
+                    let mut response = refusal_response(refusal);
                     response.headers_mut().insert(header::SEC_WEBSOCKET_VERSION, HeaderValue::from_static("13"));
                     (response, None)
                 }
@@ -210,29 +210,30 @@ impl Door {
     }
 
     /// The response to a refusal of an operation that authenticates first: any refusal but 401 shows that the credential is good.
-    fn refused_known(&self, refusal: Refusal) -> Response<AnswerBody> {
+    fn refuse_authenticated(&self, refusal: Refusal) -> Response<ResponseBody> {
         if refusal.code.http_status() != 401 {
-            self.know();
+            self.mark_authenticated();
         }
-        refused(refusal)
+        refusal_response(refusal)
     }
 
-    fn no_place(&self) -> Refusal {
-        match self.once {
-            true => full(),
+    fn limited_refusal(&self) -> Refusal {
+        match self.closes_after_response {
+            true => connection_limit_refusal(),
             false => Refusal::new(ErrorCode::NotFound, "this address answers how the server fares, and nothing else"),
         }
     }
 
     /// Answers a request, counts and times it, and adds the headers that every response has.
-    async fn serve(&self, mut request: Request<Incoming>) -> Response<AnswerBody> {
+    async fn serve(&self, mut request: Request<Incoming>) -> Response<ResponseBody> {
         let began = Instant::now();
         if self.standing.as_ref().is_some_and(|standing| !standing.begin()) {
             // The connection's place was given to another one: nothing was executed, and the client may retry.
-            return closing(refused(full()));
+            return with_connection_close(refusal_response(connection_limit_refusal()));
         }
         if request.headers().contains_key(header::UPGRADE) && request.uri().path() != CONNECT_PATH {
-            *self.offered.lock().unwrap_or_else(PoisonError::into_inner) = Some(hyper::upgrade::on(&mut request));
+            *self.declined_upgrade.lock().unwrap_or_else(PoisonError::into_inner) =
+                Some(hyper::upgrade::on(&mut request));
         }
         let (method, uri) = (request.method().clone(), request.uri().clone());
         // Taken before the request is consumed.
@@ -241,15 +242,15 @@ impl Door {
         let origin = request.headers().get(header::ORIGIN).cloned();
         // The path only: queries may hold cursors, headers hold secrets.
         let span = tracing::debug_span!("request", %method, path = uri.path());
-        let (mut response, left) = match caught(self.answer(request)).instrument(span).await {
+        let (mut response, left) = match catch_panic(self.answer(request)).instrument(span).await {
             Ok(answered) => answered,
-            Err(panic) => (refused(internal(&format!("panic: {panic}"))), None),
+            Err(panic) => (refusal_response(internal(&format!("panic: {panic}"))), None),
         };
         if has_credential
             && response.extensions().get() == Some(&ErrorCode::Unauthorized)
             && let Some(refusal) = self.api.count_auth_failure(self.origin)
         {
-            response = refused(refusal);
+            response = refusal_response(refusal);
         }
         if let Some(code) = response.extensions().get::<ErrorCode>() {
             self.api.engine.metrics.count_refusal(*code);
@@ -268,7 +269,7 @@ impl Door {
             Some(body) if !body.is_end_stream() => expects || !discard_rest(body).await,
             _ => false,
         };
-        if is_over || self.once { closing(response) } else { response }
+        if is_over || self.closes_after_response { with_connection_close(response) } else { response }
     }
 
     fn observe(&self, path: &str, method: &Method, status: StatusCode, took: Duration) {
@@ -282,48 +283,48 @@ impl Door {
 }
 
 /// The service as hyper calls it. A request clones one `Arc` instead of each part of the service.
-pub(crate) struct DoorService(pub(crate) Arc<Door>);
+pub(crate) struct HyperService(pub(crate) Arc<RequestService>);
 
-impl Service<Request<Incoming>> for DoorService {
-    type Response = Response<AnswerBody>;
+impl Service<Request<Incoming>> for HyperService {
+    type Response = Response<ResponseBody>;
     type Error = Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
-        let door = self.0.clone();
-        Box::pin(async move { Ok(door.serve(request).await) })
+        let service = self.0.clone();
+        Box::pin(async move { Ok(service.serve(request).await) })
     }
 }
 
 /// The refusal of a request on a connection beyond the limit.
-fn full() -> Refusal {
+fn connection_limit_refusal() -> Refusal {
     let detail = "the limit of open connections is reached; connect again";
     Refusal::new(ErrorCode::QueueFull, detail).retry_after(come_back_after_ms())
 }
 
 /// The response with the header that closes its connection.
-fn closing(mut response: Response<AnswerBody>) -> Response<AnswerBody> {
+fn with_connection_close(mut response: Response<ResponseBody>) -> Response<ResponseBody> {
     response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     response
 }
 
-fn json(body: &impl serde::Serialize) -> Response<AnswerBody> {
+fn json_response(body: &impl serde::Serialize) -> Response<ResponseBody> {
     match serde_json::to_vec(body) {
         Ok(body) => {
             let mut response = Response::new(Either::Left(Full::from(body)));
             response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
             response
         }
-        Err(error) => refused(internal(&error)),
+        Err(error) => refusal_response(internal(&error)),
     }
 }
 
-fn refused(refusal: Refusal) -> Response<AnswerBody> {
+fn refusal_response(refusal: Refusal) -> Response<ResponseBody> {
     RefusalResponse(refusal).into_response().map(Either::Right)
 }
 
 /// Runs a future. A panic in it becomes an error, so that it ends the request and not the connection's task.
-pub(crate) async fn caught<T>(future: impl Future<Output = T>) -> Result<T, String> {
+pub(crate) async fn catch_panic<T>(future: impl Future<Output = T>) -> Result<T, String> {
     let mut future = pin!(future);
     poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
         Ok(poll) => poll.map(Ok),
@@ -339,12 +340,12 @@ fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{caught, full};
+    use super::{catch_panic, connection_limit_refusal};
 
     /// A request may be refused because its connection was just closed for another: the client must know that a retry can succeed.
     #[test]
     fn a_connection_limit_refusal_is_retryable() {
-        let refusal = full();
+        let refusal = connection_limit_refusal();
         assert!(refusal.code.retryable() && refusal.code.http_status() == 503);
         assert!(refusal.retry_after_ms.is_some());
     }
@@ -352,7 +353,7 @@ mod tests {
     #[tokio::test]
     async fn a_panic_becomes_an_error_of_its_request() {
         let text = "why";
-        assert_eq!(caught(async { panic!("told {text}") }).await, Err::<(), _>("told why".to_owned()));
-        assert_eq!(caught(async { 7 }).await, Ok(7));
+        assert_eq!(catch_panic(async { panic!("told {text}") }).await, Err::<(), _>("told why".to_owned()));
+        assert_eq!(catch_panic(async { 7 }).await, Ok(7));
     }
 }
