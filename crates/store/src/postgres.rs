@@ -94,8 +94,10 @@ impl PostgresStore {
     ///
     /// # Errors
     /// - [`PostgresOpenError::Url`], [`PostgresOpenError::Tls`]: the options are wrong;
-    /// - [`PostgresOpenError::Migration`]: a newer program has changed the tables, or changing them failed;
-    /// - [`PostgresOpenError::Store`]: the database cannot be reached or refuses a statement.
+    /// - [`PostgresOpenError::Thread`]: the system starts no thread for the connections;
+    /// - [`PostgresOpenError::Migration`]: the database cannot be reached, a newer program has changed the tables, or
+    ///   changing them failed;
+    /// - [`PostgresOpenError::Store`]: a read after that failed.
     pub fn open(options: PostgresOptions) -> Result<PostgresStore, PostgresOpenError> {
         let connector = Arc::new(Connector::new(&options)?);
         let history = migrations::run(&connector, options.part_days)?;
