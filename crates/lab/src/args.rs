@@ -232,6 +232,18 @@ pub struct IsolationArgs {
     /// Only these floods
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Flood::Group, Flood::Official, Flood::User, Flood::Full])]
     pub floods: Vec<Flood>,
+    /// Flood at this part of the rate that each flood reaches alone, instead of as fast as it goes: 0.4 leaves a core to
+    /// spare on a machine with two. The flood that fills queues is left out.
+    #[arg(long, value_parser = share)]
+    pub share: Option<f64>,
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    let share: f64 = text.parse().map_err(|_| "must be a number".to_owned())?;
+    match share > 0.0 && share <= 1.0 {
+        true => Ok(share),
+        false => Err("must be above 0 and no more than 1".to_owned()),
+    }
 }
 
 /// What is sent beside direct messages, as fast as it goes.

@@ -17,6 +17,8 @@ use tidings_protocol::http::ConversationKind;
 
 /// The flood runs this much longer than the direct messages, and begins before them.
 const MARGIN: Duration = Duration::from_secs(2);
+/// How long a flood runs alone to show the rate that it reaches.
+const ALONE: Duration = Duration::from_secs(4);
 const BODY_BYTES: usize = 200;
 const SENDERS: usize = 32;
 /// Messages between send and last receiver: enough to keep a lane busy, and more than all queues hold.
@@ -55,17 +57,28 @@ impl Source {
         })
     }
 
-    fn phase(&self, flood: Flood, duration: Duration) -> Phase {
-        let duration_ms = duration.as_millis() as u64;
-        let (window, batch) = match flood {
-            Flood::Group | Flood::Official => (BUSY_WINDOW, 1),
-            Flood::User | Flood::Full => (FULL_WINDOW, FULL_BATCH),
-        };
-        let pace = Pace::Window { window, duration_ms };
+    fn phase(&self, pace: Pace, batch: usize) -> Phase {
         match self {
             Source::Stage(stage) => stage.phase(pace, BODY_BYTES, batch, 1),
             Source::Pairs(pairs) => pairs.phase(pace, BODY_BYTES, batch, 1),
         }
+    }
+
+    /// As fast as it goes.
+    fn unbounded(&self, flood: Flood, duration: Duration) -> Phase {
+        let (window, batch) = match flood {
+            Flood::Group | Flood::Official => (BUSY_WINDOW, 1),
+            Flood::User | Flood::Full => (FULL_WINDOW, FULL_BATCH),
+        };
+        self.phase(Pace::Window { window, duration_ms: duration.as_millis() as u64 }, batch)
+    }
+
+    /// At a part of the rate that it reaches alone, message by message.
+    fn bounded(&mut self, flood: Flood, share: f64, duration: Duration) -> Result<Phase, LabError> {
+        let alone = self.phase(Pace::Window { window: BUSY_WINDOW, duration_ms: ALONE.as_millis() as u64 }, 1);
+        let alone = self.load().run(&format!("the flood alone: {}", flood.name()), alone)?;
+        let per_second = share * alone.messages_per_second();
+        Ok(self.phase(Pace::Rate { per_second, duration_ms: duration.as_millis() as u64 }, 1))
     }
 
     fn load(&mut self) -> &mut Load {
@@ -90,9 +103,13 @@ pub(crate) fn run(args: &IsolationArgs) -> Result<Verdict, LabError> {
     let phase = pairs.phase(pace, BODY_BYTES, 1, 1);
     let idle = pairs.load.run("direct, nothing else", phase.clone())?;
     let mut parts = Vec::new();
-    for flood in &args.floods {
+    for flood in args.floods.iter().filter(|flood| args.share.is_none() || **flood != Flood::Full) {
         let mut source = Source::set(*flood, &target, args)?;
-        let flooding = source.phase(*flood, args.duration + 2 * MARGIN);
+        let duration = args.duration + 2 * MARGIN;
+        let flooding = match args.share {
+            Some(share) => source.bounded(*flood, share, duration)?,
+            None => source.unbounded(*flood, duration),
+        };
         source.load().begin(flooding)?;
         std::thread::sleep(MARGIN);
         let direct = pairs.load.run(&format!("direct, flood: {}", flood.name()), phase.clone())?;
@@ -123,12 +140,12 @@ pub(crate) fn run(args: &IsolationArgs) -> Result<Verdict, LabError> {
     let floods: Vec<_> = (parts.iter())
         .map(|Part { flood, direct, flooding }| {
             json!({
-                "flood": flood.name(), "ratio": ratio(&idle, direct), "direct": outcome_json(direct),
-                "flooding": outcome_json(flooding),
+                "flood": flood.name(), "ratio": ratio(&idle, direct), "cores": cores(direct, Some(flooding)),
+                "direct": outcome_json(direct), "flooding": outcome_json(flooding),
             })
         })
         .collect();
-    let value = json!({ "bench": "isolation", "idle": outcome_json(&idle), "floods": floods, "check": check });
+    let value = json!({ "bench": "isolation", "share": args.share, "idle": outcome_json(&idle), "floods": floods, "check": check });
     report::write_json(args.target.json.as_deref(), &value)?;
     Ok(verdict)
 }
@@ -138,17 +155,25 @@ fn ratio(idle: &Outcome, direct: &Outcome) -> f64 {
     direct.latency.p99 / idle.latency.p99.max(1e-3)
 }
 
+/// How many cores the server and its clients kept busy, flood included.
+fn cores(direct: &Outcome, flooding: Option<&Outcome>) -> f64 {
+    let clients = [Some(direct), flooding].into_iter().flatten();
+    let clients: f64 = clients.map(|outcome| outcome.client_cpu_seconds / outcome.seconds.max(1e-9)).sum();
+    clients + direct.server_cpu_seconds.unwrap_or_default() / direct.seconds.max(1e-9)
+}
+
 fn print_table(idle: &Outcome, parts: &[Part]) {
-    println!("direct messages, ms     p50       p99      p100   p99 ratio  refused   flood/s  refused of it");
-    let row = |name: &str, direct: &Outcome| {
+    println!("direct messages, ms     p50       p99      p100   p99 ratio  refused  cores   flood/s  refused of it");
+    let row = |name: &str, direct: &Outcome, flooding: Option<&Outcome>| {
         let latency = &direct.latency;
         let (p50, p99, max) = (latency.p50, latency.p99, latency.max);
         print!("  {name:<17}{p50:>8.2}  {p99:>8.2}  {max:>8.2}  {:>8.2}  {:>8}", ratio(idle, direct), direct.refused);
+        print!("  {:>5.2}", cores(direct, flooding));
     };
-    row("nothing else", idle);
+    row("nothing else", idle, None);
     println!();
     for Part { flood, direct, flooding } in parts {
-        row(flood.name(), direct);
+        row(flood.name(), direct, Some(flooding));
         println!("  {:>8.0}  {:>13}", flooding.messages_per_second(), flooding.refused + flooding.retried);
     }
 }

@@ -64,8 +64,12 @@ fn main() {
     ] {
         for batch in ["1", "4"] {
             let url = serve(fault)[0].clone();
-            // What was lost is waited for in vain; for what only comes late, a busy machine gets its time.
-            let patience = if matches!(fault, Fault::Lose | Fault::Forget) { "300ms" } else { "60s" };
+            // A message that was lost or altered is waited for in vain; one that only comes late gets its time on a busy machine.
+            let patience = match fault {
+                Fault::Lose | Fault::Forget => "300ms",
+                Fault::Alter => "2s",
+                _ => "60s",
+            };
             let line = format!(
                 "lab bench group --url {url} --api-key k --token-key t --members 3 --senders 2 --rate 400 --duration \
                  250ms --patience {patience} --batch {batch}"
