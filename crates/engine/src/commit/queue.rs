@@ -30,6 +30,9 @@ const TURN_BYTES: usize = 16 * 1024;
 const QUEUE_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Proposals taken before those who wait for the lock get it.
 const TAKEN_AT_ONCE: usize = 64;
+/// Before the committer sleeps it lets other threads run so often: those that are about to put something find it awake, which
+/// makes fewer and larger batches and saves them the call that wakes it.
+const YIELDS_BEFORE_SLEEP: usize = 4;
 
 /// Whose share of a queue a proposal takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -159,6 +162,7 @@ impl<T> CommitQueue<T> {
     /// the barriers that were reached by what was taken before: call it when that is dealt with.
     pub(crate) fn take(&self, most: Most, patience: Option<Duration>, mut each: impl FnMut(usize, T)) -> Taken {
         let mut state = self.state.lock();
+        let mut yields_left = YIELDS_BEFORE_SLEEP;
         loop {
             let reached: Vec<Barrier> = state.barriers.extract_if(.., |barrier| barrier.left == 0).collect();
             let answered = !reached.is_empty();
@@ -173,6 +177,11 @@ impl<T> CommitQueue<T> {
             }
             if state.stopping {
                 return Taken::Stopped;
+            }
+            if yields_left > 0 {
+                yields_left -= 1;
+                MutexGuard::unlocked(&mut state, std::thread::yield_now);
+                continue;
             }
             state.asleep = true;
             match patience {
