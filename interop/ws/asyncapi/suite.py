@@ -59,6 +59,8 @@ class Judge:
 class Client:
     def __init__(self, judge, socket):
         self.judge, self.socket, self.refs = judge, socket, 0
+        # Frames that came while another was waited for: an answer and a notice of one deed come in either order.
+        self.unclaimed = []
 
     async def tell(self, t, **fields):
         await self.socket.send(json.dumps(self.judge.look("client", {"t": t, **fields})))
@@ -67,11 +69,18 @@ class Client:
         return self.judge.look("server", json.loads(await asyncio.wait_for(self.socket.recv(), PATIENCE)))
 
     async def until(self, t, **fields):
+        def is_wanted(frame):
+            return frame["t"] == t and all(frame.get(name) == value for name, value in fields.items())
+
+        for at, frame in enumerate(self.unclaimed):
+            if is_wanted(frame):
+                return self.unclaimed.pop(at)
         while True:
             frame = await self.next()
-            if frame["t"] == t and all(frame.get(name) == value for name, value in fields.items()):
+            if is_wanted(frame):
                 return frame
             assert frame["t"] != "error", frame
+            self.unclaimed.append(frame)
 
     async def ask(self, t, answer, **fields):
         self.refs += 1
