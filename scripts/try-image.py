@@ -159,7 +159,7 @@ def check_life(final, program):
     port = free_port()
     environment.update(
         TIDINGS_HTTP_LISTEN=f"0.0.0.0:{port}", TIDINGS_MIOP_LISTEN=f"0.0.0.0:{free_port()}",
-        TIDINGS_API_KEY="a key of this trial alone", TIDINGS_TOKEN_KEY="a secret of this trial alone", PATH="/usr/local/bin:/bin",
+        TIDINGS_API_KEY="a-key-of-this-trial-alone", TIDINGS_TOKEN_KEY="a secret of this trial, and of no other", PATH="/usr/local/bin:/bin",
     )
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "image"
