@@ -157,7 +157,7 @@ impl Directory {
             // By far the most common one changes no card.
             (Proposal::Append { .. }, _) => {
                 for user in conversation.and_then(|c| c.pair).into_iter().flat_map(|(a, b)| [a, b]) {
-                    self.unread.forget(user);
+                    self.unread.invalidate(user);
                 }
             }
             (Proposal::PutUsers(patches), _) => patches.iter().for_each(|patch| self.forget_user_by_id(&patch.id)),
@@ -171,7 +171,7 @@ impl Directory {
             }
             (Proposal::MarkRead { conversation, user, .. }, _) => {
                 self.forget_membership(*conversation, *user);
-                self.unread.forget(*user);
+                self.unread.invalidate(*user);
             }
             (Proposal::SetMute { conversation, user, .. }, _) => {
                 self.forget_membership(*conversation, *user);
@@ -183,7 +183,7 @@ impl Directory {
     /// Drops what another node changed.
     pub(crate) fn forget_others(&self, change: Option<&Change>, conversation: Option<&Arc<Conversation>>) {
         for user in conversation.and_then(|c| c.pair).into_iter().flat_map(|(a, b)| [a, b]) {
-            self.unread.forget(user);
+            self.unread.invalidate(user);
         }
         match change {
             Some(Change::Members { conversation, joined, left, changed }) => {
@@ -198,7 +198,7 @@ impl Directory {
             Some(Change::Mute { conversation, user }) => self.forget_membership(*conversation, *user),
             Some(Change::Read { conversation, user, .. }) => {
                 self.forget_membership(*conversation, *user);
-                self.unread.forget(*user);
+                self.unread.invalidate(*user);
             }
             // Perhaps the user's tokens were revoked.
             Some(Change::Kick { user, .. }) => self.forget_user(*user),

@@ -1,4 +1,5 @@
-//! All devices of a user ask at once: as often as a cap allows it is shown, and not once more; also after a clean stop.
+//! Frequency caps with all devices of a user asking at once: a popup is shown as often as a cap allows and not once more,
+//! also after a clean stop.
 #![allow(clippy::unwrap_used)]
 
 mod popup_support;
@@ -20,10 +21,10 @@ use tidings_store::{EmbeddedOptions, EmbeddedStore};
 
 const DEVICES: usize = 8;
 const USERS: usize = 40;
-/// Questions of each device.
+/// Questions that each device asks about a user.
 const ROUNDS: usize = 2;
 
-/// What is configured, and how often each user sees something: at once, right after a restart, and a day later.
+/// A configuration, and how often each user is shown something: at first, right after a restart, and a day later.
 struct Case {
     name: &'static str,
     popups: Value,
@@ -31,7 +32,7 @@ struct Case {
     shown: [usize; 3],
 }
 
-/// Devices ask in two sessions at two placements. All of them ask about one user, then all about the next.
+/// Devices ask in two sessions at two placements: all about one user at once, then all about the next user.
 fn storm(world: &World, users: &[String]) -> BTreeMap<String, usize> {
     let together = Barrier::new(DEVICES);
     let ask = &|device: usize| {
@@ -42,7 +43,7 @@ fn storm(world: &World, users: &[String]) -> BTreeMap<String, usize> {
                 let session = ["s1", "s2"][device % 2];
                 let placement = ["home", "cart"][device / 2 % 2];
                 let question = json!({"session": session, "placement": placement});
-                if world.decide_with(user, question).unwrap().show.is_some() {
+                if world.decide_with(user, question).unwrap().exposure.is_some() {
                     *shown.entry(user.clone()).or_default() += 1;
                 }
             }
@@ -88,7 +89,7 @@ fn anybody() -> Vec<String> {
 }
 
 fn cases() -> Vec<Case> {
-    // Three popups that are shown three times each at most, so that what is above them counts them together.
+    // Three popups that are each shown three times at most, so that shared caps count them together.
     let three = || json!({"p1": {"total": 3}, "p2": {"total": 3}, "p3": {"total": 3}});
     let one = |caps: Value| json!({"p1": caps});
     let all = |caps: Value| json!({"caps": caps});
@@ -138,18 +139,18 @@ fn no_cap_is_exceeded_on_disk_or_after_a_stop() {
 }
 
 #[test]
-fn no_cap_is_exceeded_by_users_who_give_way_in_memory() {
-    // Of those of one table so few are held that the others are read from the store again and again.
+fn no_cap_is_exceeded_for_users_who_are_evicted_from_memory() {
+    // All of these users share one stripe of the cache, which is so small that they evict each other all the time.
     let near = (0..).map(|user| format!("u{user}")).filter(|user| UserKey::of(user).0.is_multiple_of(64));
     let users: Vec<String> = near.take(USERS).collect();
     for case in cases() {
         let store = Arc::new(MemoryStore::default());
-        check(&case, &users, &|| start(PopupsConfig { users: 1, ..PopupsConfig::default() }, store.clone()));
+        check(&case, &users, &|| start(PopupsConfig { users_max: 1, ..PopupsConfig::default() }, store.clone()));
     }
 }
 
 #[test]
-fn another_time_zone_does_not_begin_the_day_anew() {
+fn a_change_of_time_zone_keeps_the_count_of_the_day() {
     let world = start(PopupsConfig::default(), Arc::new(MemoryStore::default()));
     let daily = |zone: &str| json!({"caps": {"per_day": 1}, "time_zone": zone});
     world.put_popup("p", daily("UTC"));
@@ -157,7 +158,7 @@ fn another_time_zone_does_not_begin_the_day_anew() {
         world.clock.set(at);
         world.decide("ann").is_some()
     };
-    // In Tokyo it is one o'clock of the next day.
+    // In Tokyo it is one o'clock on the next day.
     assert!(is_shown_at(NOON + 4 * HOUR));
     world.put_popup("p", daily("Asia/Tokyo"));
     assert!(!is_shown_at(NOON + 4 * HOUR));

@@ -1,4 +1,4 @@
-//! For every way in which a popup can be kept from being shown: the explanation names it, and says what the decision does.
+//! For every reason that can keep a popup from being shown: the explanation names the reason and agrees with the decision.
 #![allow(clippy::unwrap_used)]
 
 mod popup_support;
@@ -10,15 +10,15 @@ use std::{collections::BTreeSet, sync::Arc};
 use support::*;
 use tidings_engine::{
     memory::MemoryStore,
-    popups::{PopupsConfig, read_segment},
+    popups::{PopupsConfig, parse_segment},
 };
 use tidings_protocol::http::ExplainedOutcome::{self, *};
 
 struct Case {
-    /// Of the popup.
+    /// The parts of the popup that differ from the default.
     parts: Value,
     settings: Value,
-    /// What was asked before, an hour ago.
+    /// A question that was asked an hour before.
     before: Option<Value>,
     question: Value,
     outcome: ExplainedOutcome,
@@ -41,7 +41,7 @@ impl Case {
         Case { question, ..self }
     }
 
-    /// It was shown an hour ago.
+    /// The same question was answered with the popup an hour ago.
     fn again(self) -> Case {
         Case { before: Some(self.question.clone()), ..self }
     }
@@ -52,14 +52,14 @@ impl Case {
 
     fn check(&self) {
         let world = start(PopupsConfig::default(), Arc::new(MemoryStore::default()));
-        world.engine.put_popup_segment("s", read_segment(b"ben").unwrap()).unwrap();
+        world.engine.put_popup_segment("s", parse_segment(b"ben").unwrap()).unwrap();
         world.put_popup("p", self.parts.clone());
-        // Paused, so that there is another one of which something is to be said.
+        // A second popup, paused, which the explanation must mention too.
         world.put_popup("other", json!({"state": "paused", "priority": 5}));
         world.set_popup_settings(self.settings.clone());
         if let Some(before) = &self.before {
             world.clock.set(NOON - HOUR);
-            assert!(world.decide_with("ann", before.clone()).unwrap().show.is_some(), "{}", self.parts);
+            assert!(world.decide_with("ann", before.clone()).unwrap().exposure.is_some(), "{}", self.parts);
         }
         world.clock.set(NOON);
         let explanation = world.explain("ann", self.question.clone());
@@ -77,7 +77,7 @@ impl Case {
         );
         assert_eq!(popup.variant.as_deref(), Some("a"));
         let decided = world.decide_with("ann", self.question.clone()).unwrap();
-        assert_eq!(decided.show.as_ref().map(|showing| &*showing.popup), explanation.chosen.as_deref());
+        assert_eq!(decided.exposure.as_ref().map(|exposure| &*exposure.popup), explanation.chosen.as_deref());
         assert_eq!(explanation.chosen.is_some(), self.outcome == Chosen);
         assert_eq!(decided.retry_after_ms, explanation.next_at.map(|at| at - NOON));
         assert_eq!(explanation.next_at, not_before);
@@ -98,7 +98,7 @@ fn cases() -> Vec<Case> {
         {"any": [{"segment": "s"}, {"attribute": "b", "op": "exists"}]},
         {"not": {"attribute": "user.c", "op": "absent"}}]}})
     };
-    // It is noon on a Sunday.
+    // The time is noon on a Sunday.
     let windows = |from: &str, to: &str| json!({"windows": [{"from": from, "to": to}]});
     let mut cases = vec![
         case(json!({}), Chosen, None),
@@ -160,7 +160,7 @@ fn cases() -> Vec<Case> {
 }
 
 #[test]
-fn each_reason_has_its_name_and_the_decision_is_the_same() {
+fn an_explanation_names_each_reason_and_agrees_with_the_decision() {
     let cases = cases();
     cases.iter().for_each(Case::check);
     let fields: BTreeSet<_> = cases.iter().filter_map(|case| case.field).collect();
@@ -168,7 +168,7 @@ fn each_reason_has_its_name_and_the_decision_is_the_same() {
 }
 
 #[test]
-fn one_that_comes_after_the_chosen_one_is_outranked() {
+fn popups_after_the_chosen_one_are_explained_as_outranked() {
     let world = start(PopupsConfig::default(), Arc::new(MemoryStore::default()));
     world.put_popup("b", json!({}));
     world.put_popup("a", json!({"priority": -1}));
@@ -176,12 +176,12 @@ fn one_that_comes_after_the_chosen_one_is_outranked() {
     let explanation = world.explain("ann", json!({}));
     let told: Vec<_> = explanation.popups.iter().map(|popup| (popup.popup.as_str(), popup.outcome)).collect();
     assert_eq!(told, [("c", Control), ("b", Chosen), ("a", Outranked)]);
-    // Of the chosen one nothing is said that holds for those behind it.
+    // The detail of the chosen popup differs from that of the popups behind it.
     let details: Vec<_> = explanation.popups.iter().map(|popup| popup.detail.as_deref().unwrap_or_default()).collect();
     assert_eq!(details[1], "it can be shown, and none that can comes before it");
     assert_eq!(details[2], "it could be shown, but another one comes before it");
     assert_eq!(explanation.chosen.as_deref(), Some("b"));
-    // Nothing was recorded by it.
+    // The explanation counted nothing.
     assert_eq!(world.counts("c"), [0; 4]);
     assert!(world.decide("ann").is_some());
     assert_eq!(world.counts("c"), [0, 1, 0, 0]);
@@ -189,7 +189,7 @@ fn one_that_comes_after_the_chosen_one_is_outranked() {
 }
 
 #[test]
-fn where_there_is_no_popup_nothing_is_said() {
+fn a_placement_without_popups_has_an_empty_explanation() {
     let world = start(PopupsConfig::default(), Arc::new(MemoryStore::default()));
     let explanation = world.explain("ann", json!({"placement": "nowhere"}));
     assert_eq!((explanation.chosen, explanation.next_at, explanation.popups.len()), (None, None, 0));

@@ -185,7 +185,7 @@ fn the_next_leader_continues_where_a_stopped_one_ended() {
 fn a_leader_that_is_cut_off_writes_nothing_more() {
     let (mut first, mut second) = two(LEASE);
     assert!(first.world().decide("ann").is_some());
-    first.world().engine.popups.settle().unwrap();
+    first.world().engine.popups.flush().unwrap();
     let waits = first.shard.push(json!({"users": ["ann"]}), json!({"type": "t"}));
     first.log.is_cut.store(true, Ordering::Relaxed);
     until("its lease is over by its own clock", || !first.world().engine.is_leader());
@@ -220,7 +220,7 @@ fn a_leader_that_is_cut_off_writes_nothing_more() {
 #[test]
 fn a_leader_that_is_cut_off_forgets_no_more_popups_than_at_risk_max_allows() {
     let (store, bus) = (Arc::new(MemoryStore::shared()), LocalBus::default());
-    let popups = PopupsConfig { durable_within: AT_RISK, at_risk_max: AT_RISK, ..PopupsConfig::default() };
+    let popups = PopupsConfig { durable_within: AT_RISK, undurable_max: AT_RISK, ..PopupsConfig::default() };
     let first = node_with(popups, "a", &store, &bus, LEASE);
     first.take_over();
     let second = node("b", &store, &bus, LEASE);
@@ -236,7 +236,7 @@ fn a_leader_that_is_cut_off_forgets_no_more_popups_than_at_risk_max_allows() {
         let (user, asked) = (format!("u{}-{refused}", shown.len()), Instant::now());
         match first.world().decide_with(&user, json!({})) {
             Ok(decided) => {
-                assert!(decided.show.is_some());
+                assert!(decided.exposure.is_some());
                 shown.push((user, asked, Instant::now()));
             }
             Err(refusal) => {
@@ -246,7 +246,7 @@ fn a_leader_that_is_cut_off_forgets_no_more_popups_than_at_risk_max_allows() {
                 // A user who is shown nothing is not refused.
                 if let (ErrorCode::StoreUnavailable, Some((user, ..))) = (refusal.code, shown.last()) {
                     let again = first.world().decide_with(user, json!({}));
-                    assert!(again.is_ok_and(|decided| decided.show.is_none()) || !first.world().engine.is_leader());
+                    assert!(again.is_ok_and(|decided| decided.exposure.is_none()) || !first.world().engine.is_leader());
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! "An unread direct message older than ten minutes becomes a popup on the next page view": chat and popups joined.
+//! Chat and popups together: an unread direct message older than ten minutes becomes a popup on the next page view.
 #![allow(clippy::unwrap_used)]
 
 mod popup_support;
@@ -30,7 +30,7 @@ fn with_reminder(parts: Value) -> World {
     world
 }
 
-/// Sends at this time, and answers the message's number.
+/// Sends a message at this time; returns its `seq`.
 fn send(world: &World, at: u64, from: &str, to: &str, silent: bool) -> u64 {
     world.clock.set(at);
     let text = format!("{from}-{to}-{at}");
@@ -51,13 +51,13 @@ fn read(world: &World, user: &str, other: &str, seq: u64) {
     world.wait(world.engine.mark_read(&world.user(user), &conversation, seq)).unwrap();
 }
 
-/// What a page view answers at each time: `Ok` if it is shown, else after how long to ask again.
+/// Asserts the answer to a page view at each time: `Ok` if the popup is shown, else after how long to ask again.
 fn views(world: &World, user: &str, expected: &[(u64, Result<(), Option<u64>>)]) {
     for (at, expected) in expected {
         world.clock.set(*at);
         let explanation = world.explain(user, json!({}));
         let decided = world.decide_with(user, json!({})).unwrap();
-        let answer = decided.show.as_ref().map(drop).ok_or(decided.retry_after_ms);
+        let answer = decided.exposure.as_ref().map(drop).ok_or(decided.retry_after_ms);
         assert_eq!(answer, *expected, "{user} at {} minutes", (at - NOON) / MINUTE);
         assert_eq!(explanation.chosen.is_some(), expected.is_ok());
         assert_eq!(explanation.next_at, expected.err().flatten().map(|after| at + after));
@@ -65,7 +65,7 @@ fn views(world: &World, user: &str, expected: &[(u64, Result<(), Option<u64>>)])
 }
 
 #[test]
-fn a_message_is_remembered_when_it_is_ten_minutes_old_and_not_read() {
+fn an_unread_message_is_due_when_it_is_ten_minutes_old() {
     let world = with_reminder(json!({}));
     views(&world, "ann", &[(NOON, Err(None))]);
     let seq = send(&world, NOON, "ben", "ann", false);
@@ -76,7 +76,7 @@ fn a_message_is_remembered_when_it_is_ten_minutes_old_and_not_read() {
     views(&world, "ben", &[(due, Err(None))]);
     read(&world, "ann", "ben", seq);
     views(&world, "ann", &[(due, Err(None)), (due + DAY, Err(None))]);
-    // The next one begins anew.
+    // The age of the next message counts from its own time.
     send(&world, due + DAY, "ben", "ann", false);
     views(&world, "ann", &[(due + DAY, Err(Some(10 * MINUTE))), (due + DAY + 10 * MINUTE, Ok(()))]);
 }
@@ -92,13 +92,13 @@ fn own_silent_and_group_messages_do_not_count() {
     views(&world, "ben", &[(NOON + DAY, Ok(()))]);
     views(&world, "cyd", &[(NOON + DAY, Err(None))]);
     views(&world, "nobody", &[(NOON + DAY, Err(None))]);
-    // Behind these there is one that counts, and it counts from when it came.
+    // Behind these messages comes one that counts, from its own time on.
     send(&world, NOON + DAY, "ben", "ann", false);
     views(&world, "ann", &[(NOON + DAY, Err(Some(10 * MINUTE))), (NOON + DAY + 10 * MINUTE, Ok(()))]);
 }
 
 #[test]
-fn the_oldest_of_those_that_are_not_read_counts() {
+fn the_oldest_unread_message_decides() {
     let world = with_reminder(json!({}));
     let first = send(&world, NOON, "ben", "ann", false);
     let second = send(&world, NOON + 2 * MINUTE, "ben", "ann", false);
@@ -112,7 +112,7 @@ fn the_oldest_of_those_that_are_not_read_counts() {
 }
 
 #[test]
-fn it_is_the_same_after_a_restart() {
+fn unread_messages_and_caps_survive_a_restart() {
     let store = Arc::new(MemoryStore::default());
     {
         let world = world(&store);
@@ -129,8 +129,8 @@ fn it_is_the_same_after_a_restart() {
 }
 
 #[test]
-fn the_next_time_keeps_to_windows_and_caps_too() {
-    // It is noon: when the message is old enough the window is over.
+fn retry_after_accounts_for_windows_and_caps() {
+    // It is noon, and when the message is old enough the window is over.
     let world = with_reminder(json!({"windows": [{"from": "11:00", "to": "12:05"}]}));
     send(&world, NOON, "ben", "ann", false);
     views(&world, "ann", &[(NOON, Err(Some(23 * HOUR))), (NOON + 23 * HOUR, Ok(()))]);
@@ -146,13 +146,13 @@ fn the_next_time_keeps_to_windows_and_caps_too() {
     views(&world, "ann", &[(shown_at, Err(Some(HOUR))), (shown_at + HOUR, Ok(()))]);
     send(&world, shown_at + HOUR, "cyd", "ben", false);
     views(&world, "ben", &[(shown_at + HOUR, Err(Some(10 * MINUTE)))]);
-    // Another popup that is due sooner is when to ask again.
+    // Another popup is due sooner, so its time is when to ask again.
     world.put_popup("soon", json!({"starts_at": shown_at + HOUR + MINUTE}));
     views(&world, "ben", &[(shown_at + HOUR, Err(Some(MINUTE)))]);
 }
 
 #[test]
-fn a_rule_may_ask_that_there_is_none() {
+fn a_rule_can_require_that_no_message_is_unread() {
     let world = world(&Arc::new(MemoryStore::default()));
     world.put_popup("calm", json!({"audience": {"not": {"unread_direct": {"older_than_s": 600}}}}));
     let seq = send(&world, NOON, "ben", "ann", false);

@@ -101,7 +101,7 @@ impl Shard {
     }
 
     /// The user's session that came last of those that take popups and have room for one.
-    pub(crate) fn popup_taker(&self, user: UserNo) -> Option<usize> {
+    pub(crate) fn find_popup_session(&self, user: UserNo) -> Option<usize> {
         self.sessions_of(user).into_iter().rev().find(|key| self.takes_popups(*key))
     }
 
@@ -129,21 +129,21 @@ async fn answer(
     question_text: &RawValue,
     reference: Option<u64>,
 ) -> Result<Vec<u8>, Refusal> {
-    let question = QuestionBody::read_part("question", question_text.get().as_bytes())?;
-    if question.user().is_some_and(|named| named != "me" && named != user.id) {
+    let body = QuestionBody::read_part("question", question_text.get().as_bytes())?;
+    if body.user().is_some_and(|named| named != "me" && named != user.id) {
         return Err(Refusal::new(ErrorCode::Forbidden, "a session asks for its own user only"));
     }
     // The connection is the app's session unless the app names one that outlives it.
-    let own = engine.popups.session_of(session);
+    let own = engine.popups.session_name(session);
     if !engine.has_leader_term() {
         return answer_of_leader(engine, user, &own, question_text, reference).await;
     }
-    let mut ask = question.ask(&user.id);
-    ask.session = ask.session.or(Some(&own));
-    ask.fingerprint ^= session;
-    let decided = engine.answer_popup(&ask).await?;
-    let show = decided.show.map(|showing| String::from_utf8_lossy(&showing.json).into_owned());
-    put_answer(show, decided.retry_after_ms, reference)
+    let mut question = body.for_user(&user.id);
+    question.session = question.session.or(Some(&own));
+    question.fingerprint ^= session;
+    let decision = engine.decide_popup(&question).await?;
+    let show = decision.exposure.map(|exposure| String::from_utf8_lossy(&exposure.json).into_owned());
+    put_answer(show, decision.retry_after_ms, reference)
 }
 
 /// The same from the node that decides for all.

@@ -236,7 +236,7 @@ impl Shard {
                 Control::Replies(replies) => self.answer_sends(replies),
                 Control::Presence(told) => told.iter().for_each(|told| self.tell_changes(told)),
                 Control::Signal { user, signal: Signal::FindPopupSession { answer } } => {
-                    if let Some(key) = self.popup_taker(user) {
+                    if let Some(key) = self.find_popup_session(user) {
                         // Who asked may have lost patience.
                         let _ = answer.try_send(self.connections[key].session);
                     }

@@ -10,7 +10,7 @@ use tidings_engine::{
     clock::ManualClock,
     config::EngineConfig,
     engine::{Actor, Parts},
-    popups::{Precondition, QuestionBody, read_segment},
+    popups::{Precondition, QuestionBody, parse_segment},
     shards::Wake,
     store::*,
 };
@@ -34,9 +34,9 @@ fn populate_popups(folder: &Path) {
     let wakes = vec![Arc::new(Asleep) as Arc<dyn Wake>];
     let (engine, _receivers) =
         Engine::start(Parts { config, clock, store: Arc::new(open(folder)), webhook: None, wakes, cluster: None });
-    engine.popups.settle().unwrap();
+    engine.popups.flush().unwrap();
     let users: String = (0..500).map(|n| format!("u{n}\n")).collect();
-    engine.put_popup_segment("many", read_segment(users.as_bytes()).unwrap()).unwrap();
+    engine.put_popup_segment("many", parse_segment(users.as_bytes()).unwrap()).unwrap();
     engine.set_popup_settings(br#"{"time_zone":"Europe/Berlin"}"#).unwrap();
     let popup = br#"{"state":"live","placements":["home"],"audience":{"segment":"many"},
         "variants":[{"id":"a","content":{}}]}"#;
@@ -45,7 +45,7 @@ fn populate_popups(folder: &Path) {
     }
     let shown = ["u1", "u2"].map(|user| {
         let question = QuestionBody::read(br#"{"placement":"home"}"#).unwrap();
-        engine.decide_now(&question.ask(user)).unwrap().show.unwrap().decision
+        engine.decide_popup_blocking(&question.for_user(user)).unwrap().exposure.unwrap().decision
     });
     let event = |at: usize| PopupEvent {
         id: format!("e{at}"),

@@ -86,7 +86,7 @@ pub(crate) async fn populate(engine: &Arc<Engine>) -> Result<()> {
 
 fn populate_popups(engine: &Engine) -> Result<(), Refusal> {
     // Popups are read from the store by a thread of their own.
-    engine.popups.settle()?;
+    engine.popups.flush()?;
     match engine.put_popup(GROUP, POPUP.as_bytes(), Some("development mode"), Precondition::Absent) {
         // The popup exists from an earlier start, and may have been changed since.
         Err(refusal) if refusal.code == ErrorCode::Conflict => Ok(()),

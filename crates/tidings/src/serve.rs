@@ -25,7 +25,9 @@ const BLOCKING_THREADS_MAX: usize = 64;
 // Binds find a free thread even while HTTP, sessions and popups use all the threads that they may.
 const _: () = assert!(
     BLOCKING_THREADS_MAX
-        > tidings_gateway::SESSION_READS_RUNNING + tidings_api::CONCURRENT_READS_MAX + popups::LOOKING_UP_MAX
+        > tidings_gateway::SESSION_READS_RUNNING
+            + tidings_api::CONCURRENT_READS_MAX
+            + popups::CONCURRENT_CONTEXT_READS_MAX
 );
 /// When a stop is this much over its deadline, the process exits.
 const STOP_GRACE: Duration = Duration::from_secs(5);

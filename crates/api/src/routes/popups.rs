@@ -23,7 +23,7 @@ use std::sync::Arc;
 use tidings_engine::{
     engine::Actor,
     pass::Scope,
-    popups::{EventCursor, Precondition, QuestionBody, read_segment},
+    popups::{EventCursor, Precondition, QuestionBody, parse_segment},
 };
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
@@ -93,11 +93,11 @@ pub(crate) enum DecideOutcome {
 pub(crate) async fn decide_from_json(api: &Api, actor: &Actor, body: &[u8]) -> Result<DecideOutcome, Refusal> {
     let question = QuestionBody::read(body)?;
     let user = user_of(actor, &question)?;
-    let decided = api.engine.answer_popup(&question.ask(user)).await?;
-    Ok(match decided.show {
-        Some(showing) => DecideOutcome::Popup(showing.json),
+    let decision = api.engine.decide_popup(&question.for_user(user)).await?;
+    Ok(match decision.exposure {
+        Some(exposure) => DecideOutcome::Popup(exposure.json),
         // The header holds whole seconds; rounded up, so that nobody retries too early.
-        None => DecideOutcome::Nothing { retry_after_s: decided.retry_after_ms.map(|ms| ms.div_ceil(1_000).max(1)) },
+        None => DecideOutcome::Nothing { retry_after_s: decision.retry_after_ms.map(|ms| ms.div_ceil(1_000).max(1)) },
     })
 }
 
@@ -123,7 +123,7 @@ pub(super) async fn explain(
     let explain = move |engine: &Arc<tidings_engine::Engine>| {
         let question = QuestionBody::read(&body)?;
         let user = question.user().ok_or_else(|| Refusal::field("user", "is missing"))?;
-        engine.explain_popups(&question.ask(user))
+        engine.explain_popups(&question.for_user(user))
     };
     Ok(Answer::ok(api.read(explain).await?))
 }
@@ -142,7 +142,7 @@ pub(super) async fn trigger(
     let trigger = move |engine: &Arc<tidings_engine::Engine>| {
         let question = QuestionBody::read(&body)?;
         let user = question.user().ok_or_else(|| Refusal::field("user", "is missing"))?;
-        engine.trigger_popup(&question.ask(user))
+        engine.trigger_popup(&question.for_user(user))
     };
     Ok(Answer::ok(api.read(trigger).await?))
 }
@@ -329,7 +329,7 @@ pub(super) async fn put_segment(
     }
     let body = crate::bodies::collect_body(&api.bodies, body, SEGMENT_BYTES_MAX, "segment (bytes)").await?;
     let put =
-        move |engine: &Arc<tidings_engine::Engine>| engine.put_popup_segment(&segment, read_segment(body.as_ref())?);
+        move |engine: &Arc<tidings_engine::Engine>| engine.put_popup_segment(&segment, parse_segment(body.as_ref())?);
     Ok(Answer::ok(api.read(put).await?))
 }
 
@@ -462,7 +462,7 @@ pub(super) async fn export_events(
     let ExportQuery { from, to, popup, format } = query;
     let mut cursor = EventCursor::new(from, to, popup);
     // Events that are still on their way to the store belong to the export.
-    api.read(|engine| engine.popups.settle()).await?;
+    api.read(|engine| engine.popups.flush()).await?;
     let mut first = true;
     let pages = PageStream::start(api, move |engine| {
         let (events, more) = engine.export_popup_events(&mut cursor)?;

@@ -114,7 +114,7 @@ impl Server {
             config: EngineConfig {
                 shards: 1,
                 commit_time_max: FOREVER,
-                popups: PopupsConfig { at_risk_max: FOREVER, ..PopupsConfig::default() },
+                popups: PopupsConfig { undurable_max: FOREVER, ..PopupsConfig::default() },
                 ..engine
             },
             clock: Arc::new(WithinAnHour),
@@ -124,7 +124,7 @@ impl Server {
             cluster: None,
         });
         // Popups are read from the store by a thread of their own.
-        engine.popups.settle().unwrap();
+        engine.popups.flush().unwrap();
         let tokens = Arc::new(TokenVerifier::new(Some(TOKEN_KEY), None).unwrap());
         let gateway = prepared.start(engine.clone(), receivers, Arc::new(SessionTokens(tokens.clone()))).unwrap();
         let keys = ApiKeys::new([API_KEY.to_owned(), "a-second-key".to_owned()]);

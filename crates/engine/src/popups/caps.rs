@@ -1,7 +1,7 @@
-//! Frequency caps: from when on one more showing keeps to them.
+//! Frequency caps: whether one more exposure keeps to them, and if not, from when on it will.
 
 use super::{
-    marks::{Mark, Marks, SESSION_MS, What},
+    frequency::{CounterKey, FrequencyCounter, FrequencyCounters, SESSION_MS},
     timetable::Days,
 };
 use tidings_protocol::http::PopupCaps;
@@ -17,10 +17,10 @@ pub(super) struct Caps {
     pub(super) gap_ms: u64,
 }
 
-/// What keeps something from being shown: the cap's name, and until when, if time alone can tell.
+/// A cap that forbids one more exposure: its name in the configuration, and until when, if time alone lifts it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Kept {
-    pub(super) by: &'static str,
+pub(super) struct CapReached {
+    pub(super) cap: &'static str,
     pub(super) until: Option<u64>,
 }
 
@@ -30,49 +30,57 @@ impl Caps {
         Caps { per_session, per_day, total, gap_ms: gap_s.unwrap_or(0) * 1_000 }
     }
 
-    /// What keeps `what` from being shown once more at `at`, if anything. Without a session nothing that is
-    /// capped by session can be shown.
-    pub(super) fn keep(&self, what: What, marks: &Marks, session: Option<u64>, days: &Days, at: u64) -> Option<Kept> {
-        if let Some(most) = self.per_session {
-            let Some(session) = session else { return Some(Kept { by: "per_session", until: None }) };
-            match marks.get(what.within(session)) {
-                // A session that was silent for a day is over; its name may be used again.
-                Some(mark) if mark.last_at.saturating_add(SESSION_MS) > at => {
-                    if mark.total >= most {
-                        let over = mark.last_at.saturating_add(SESSION_MS);
-                        return Some(Kept { by: "per_session", until: Some(over) });
+    /// The cap that forbids one more exposure of `key` at the time `at`, if one does. A cap per session forbids it
+    /// whenever the question names no session.
+    pub(super) fn reached(
+        &self,
+        key: CounterKey,
+        counters: &FrequencyCounters,
+        session: Option<u64>,
+        days: &Days,
+        at: u64,
+    ) -> Option<CapReached> {
+        if let Some(max) = self.per_session {
+            let Some(session) = session else { return Some(CapReached { cap: "per_session", until: None }) };
+            match counters.get(key.within(session)) {
+                // A session without an exposure for a day has ended; its name may be used again.
+                Some(counter) if counter.last_at.saturating_add(SESSION_MS) > at => {
+                    if counter.total >= max {
+                        let session_end = counter.last_at.saturating_add(SESSION_MS);
+                        return Some(CapReached { cap: "per_session", until: Some(session_end) });
                     }
                 }
                 _ => {
-                    if let Some(until) = marks.sessions_full_until(at) {
-                        return Some(Kept { by: "per_session", until: Some(until) });
+                    if let Some(until) = counters.sessions_full_until(at) {
+                        return Some(CapReached { cap: "per_session", until: Some(until) });
                     }
                 }
             }
         }
-        let mark = marks.get(what)?;
-        if self.total.is_some_and(|most| mark.total >= most) {
-            return Some(Kept { by: "total", until: None });
+        let counter = counters.get(key)?;
+        if self.total.is_some_and(|max| counter.total >= max) {
+            return Some(CapReached { cap: "total", until: None });
         }
-        let gap_end = mark.last_at.saturating_add(self.gap_ms);
+        let gap_end = counter.last_at.saturating_add(self.gap_ms);
         if gap_end > at && self.gap_ms > 0 {
-            return Some(Kept { by: "gap_s", until: Some(gap_end) });
+            return Some(CapReached { cap: "gap_s", until: Some(gap_end) });
         }
-        if let Some(most) = self.per_day {
-            return full_day(mark, most, days, at).map(|until| Kept { by: "per_day", until: Some(until) });
+        if let Some(max) = self.per_day {
+            return full_day(counter, max, days, at).map(|until| CapReached { cap: "per_day", until: Some(until) });
         }
         None
     }
 }
 
-/// If the mark's day is full and it is that day (or, by a clock that was turned back, one before): when the next begins.
-/// The day of the last showing is that of now's zone too, if the zone was another one then.
-fn full_day(mark: &Mark, most: u32, days: &Days, at: u64) -> Option<u64> {
-    if u32::from(mark.on_day) < most {
+/// When the next day begins, if the counter's day is full and that day has not passed. The time zone may have changed
+/// since the last exposure: then the day of that exposure by the present zone counts as full too.
+fn full_day(counter: &FrequencyCounter, max: u32, days: &Days, at: u64) -> Option<u64> {
+    if u32::from(counter.count_on_day) < max {
         return None;
     }
     let (day, next) = days.day(at);
-    let full =
-        day <= u32::from(mark.day) || (mark.last_at.saturating_add(DAYS_MS) > at && day <= days.day(mark.last_at).0);
-    full.then_some(next)
+    // Not only `==`: a clock that was turned back may show an earlier day.
+    let is_full = day <= u32::from(counter.day)
+        || (counter.last_at.saturating_add(DAYS_MS) > at && day <= days.day(counter.last_at).0);
+    is_full.then_some(next)
 }

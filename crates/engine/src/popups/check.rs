@@ -1,4 +1,4 @@
-//! What an app server writes is checked here, each part by its name, before anything of it is kept.
+//! Validation of what app servers write: every part is checked before anything is stored, and a refusal names the part.
 
 use super::{
     caps::Caps,
@@ -9,14 +9,14 @@ use crate::users::check_name;
 use jiff::tz::TimeZone;
 use tidings_protocol::{depth::check_depth, error::Refusal, http::*, ids::check_id, json, limits::*};
 
-/// An event's and an attribute's name, in bytes.
+/// The longest name of a placement, event, variant or button, in bytes.
 const WORD_BYTES_MAX: usize = 64;
-/// Showings that a cap may allow: what a mark can count in a day.
+/// The most exposures that a cap may allow. A frequency counter counts those of a day in 16 bits.
 const CAP_MAX: u32 = 10_000;
-/// Times later than the year 9000 are taken for seconds or garbage.
+/// Times after the year 9000 are refused: they are not milliseconds since 1970.
 const TIME_MAX: u64 = 221_845_392_000_000;
 
-/// A configuration that holds together.
+/// A popup's specification, validated and parsed.
 #[derive(Debug, Clone)]
 pub(super) struct CheckedSpec {
     pub(super) audience: Option<Rule>,
@@ -29,11 +29,11 @@ pub(super) struct CheckedSpec {
     pub(super) contents: Vec<String>,
 }
 
-fn many(name: &str, count: usize, most: usize) -> Result<(), Refusal> {
-    if count <= most { Ok(()) } else { Err(Refusal::limit(name, most as u64, count as u64)) }
+fn check_count(name: &str, count: usize, max: usize) -> Result<(), Refusal> {
+    if count <= max { Ok(()) } else { Err(Refusal::limit(name, max as u64, count as u64)) }
 }
 
-/// A short word of the app's own: a placement's, event's or attribute's name.
+/// Checks a short name that the app chooses.
 pub(super) fn check_word(field: &str, word: &str) -> Result<(), Refusal> {
     match word.len() {
         1..=WORD_BYTES_MAX if !word.chars().any(char::is_control) => Ok(()),
@@ -42,7 +42,7 @@ pub(super) fn check_word(field: &str, word: &str) -> Result<(), Refusal> {
     }
 }
 
-/// A percentage in hundredths of a percent.
+/// Checks a percentage; returns it in hundredths of a percent.
 fn check_percent(field: &str, percent: f64) -> Result<u32, Refusal> {
     let hundredths = (percent * 100.0).round();
     if !(0.0..=100.0).contains(&percent) || (percent * 100.0 - hundredths).abs() > 1e-6 {
@@ -67,10 +67,10 @@ fn check_zone(field: &str, name: Option<&str>) -> Result<Option<TimeZone>, Refus
     name.map(|name| timetable::zone(field, name)).transpose()
 }
 
-fn check_text(field: &str, text: Option<&str>, most: usize) -> Result<(), Refusal> {
+fn check_text(field: &str, text: Option<&str>, max: usize) -> Result<(), Refusal> {
     match text.map_or(0, str::len) {
-        length if length <= most => Ok(()),
-        length => Err(Refusal::limit(&format!("{field} (bytes)"), most as u64, length as u64)),
+        length if length <= max => Ok(()),
+        length => Err(Refusal::limit(&format!("{field} (bytes)"), max as u64, length as u64)),
     }
 }
 
@@ -79,7 +79,7 @@ fn check_content(field: &str, content: &PopupContent) -> Result<String, Refusal>
     check_text(&format!("{field}.text"), content.text.as_deref(), BODY_BYTES_MAX)?;
     check_text(&format!("{field}.image"), content.image.as_deref(), 4 * NAME_BYTES_MAX)?;
     content.data.as_ref().map_or(Ok(()), |data| check_depth(&format!("{field}.data"), data.get()))?;
-    many(&format!("{field}.buttons"), content.buttons.len(), POPUP_BUTTONS_MAX)?;
+    check_count(&format!("{field}.buttons"), content.buttons.len(), POPUP_BUTTONS_MAX)?;
     for (at, button) in content.buttons.iter().enumerate() {
         let field = format!("{field}.buttons[{at}]");
         check_word(&format!("{field}.id"), &button.id)?;
@@ -104,7 +104,7 @@ pub(super) fn check_spec(spec: &PopupSpec) -> Result<CheckedSpec, Refusal> {
     if spec.placements.is_empty() {
         return Err(Refusal::field("placements", "names none"));
     }
-    many("placements", spec.placements.len(), POPUP_PLACEMENTS_MAX)?;
+    check_count("placements", spec.placements.len(), POPUP_PLACEMENTS_MAX)?;
     for (at, placement) in spec.placements.iter().enumerate() {
         check_word(&format!("placements[{at}]"), placement)?;
         if spec.placements[..at].contains(placement) {
@@ -124,21 +124,22 @@ pub(super) fn check_spec(spec: &PopupSpec) -> Result<CheckedSpec, Refusal> {
     if spec.state == PopupState::Scheduled && spec.starts_at.is_none() {
         return Err(Refusal::field("starts_at", "is missing: a scheduled popup needs it"));
     }
-    many("windows", spec.windows.len(), POPUP_WINDOWS_MAX)?;
+    check_count("windows", spec.windows.len(), POPUP_WINDOWS_MAX)?;
     let windows = timetable::parse_windows(&spec.windows)?;
     let zone = check_zone("time_zone", spec.time_zone.as_deref())?;
     let audience = spec.audience.as_ref().map(|rule| rules::parse("audience", rule)).transpose()?;
     let mut condition = None;
     if let Some(trigger) = &spec.trigger {
         check_word("trigger.event", &trigger.event)?;
-        condition = trigger.condition.as_ref().map(|rule| rules::parse_of_event("trigger.where", rule)).transpose()?;
+        condition =
+            trigger.condition.as_ref().map(|rule| rules::parse_event_condition("trigger.where", rule)).transpose()?;
     }
     let caps = check_caps("caps", &spec.caps)?;
     let control = check_percent("control_percent", spec.control_percent)?;
     if spec.variants.is_empty() {
         return Err(Refusal::field("variants", "there must be at least one"));
     }
-    many("variants", spec.variants.len(), POPUP_VARIANTS_MAX)?;
+    check_count("variants", spec.variants.len(), POPUP_VARIANTS_MAX)?;
     let mut contents = Vec::new();
     let mut weights = 0_u64;
     for (at, variant) in spec.variants.iter().enumerate() {
@@ -154,14 +155,14 @@ pub(super) fn check_spec(spec: &PopupSpec) -> Result<CheckedSpec, Refusal> {
         let why = format!("weights must add up to 1 to {POPUP_WEIGHTS_MAX}, not {weights}");
         return Err(Refusal::field("variants", why));
     }
-    many("test_users", spec.test_users.len(), POPUP_TEST_USERS_MAX)?;
+    check_count("test_users", spec.test_users.len(), POPUP_TEST_USERS_MAX)?;
     for (at, user) in spec.test_users.iter().enumerate() {
         check_id(&format!("test_users[{at}]"), user)?;
     }
     Ok(CheckedSpec { audience, condition, windows, zone, caps, control, contents })
 }
 
-/// Settings that hold together.
+/// The settings, validated and parsed.
 #[derive(Debug, Clone, Default)]
 pub(super) struct CheckedSettings {
     pub(super) zone: Option<TimeZone>,
@@ -171,7 +172,7 @@ pub(super) struct CheckedSettings {
 }
 
 pub(super) fn check_settings(settings: &PopupSettings) -> Result<CheckedSettings, Refusal> {
-    many("placements", settings.placements.len(), PLACEMENT_SETTINGS_MAX)?;
+    check_count("placements", settings.placements.len(), PLACEMENT_SETTINGS_MAX)?;
     let placements = settings.placements.iter().map(|(name, caps)| {
         let field = format!("placements.{name}");
         check_word(&field, name)?;
@@ -185,7 +186,7 @@ pub(super) fn check_settings(settings: &PopupSettings) -> Result<CheckedSettings
     })
 }
 
-/// A popup's id. The paths of operations are not to be had.
+/// Checks a popup's id. The names of operations are reserved: both stand at the same place in a path.
 pub(super) fn check_popup_id(id: &str) -> Result<(), Refusal> {
     check_id("popup", id)?;
     match id {
@@ -194,7 +195,7 @@ pub(super) fn check_popup_id(id: &str) -> Result<(), Refusal> {
     }
 }
 
-/// Reads a configuration; what is not of its shape is refused by the name of the part.
+/// Parses a popup's specification.
 pub(super) fn read_spec(text: &[u8]) -> Result<PopupSpec, Refusal> {
     if text.len() > POPUP_BYTES_MAX {
         return Err(Refusal::limit("popup (bytes)", POPUP_BYTES_MAX as u64, text.len() as u64));

@@ -1,12 +1,12 @@
-//! The configuration as decisions read it: compiled, by placement, in the order in which popups are considered.
-//! A change makes a new one of what it concerns and shares the rest.
+//! The configuration as decisions read it: compiled, by placement, in the order in which popups are considered. It is
+//! immutable: a change builds a new one, in which the placements that it does not concern are shared.
 
 use super::{
     UserKey,
     caps::Caps,
     check::{CheckedSettings, CheckedSpec},
-    marks::What,
-    rules::{self, Compiled, Index, Names, Segment},
+    frequency::CounterKey,
+    rules::{self, AttributeSlots, CompiledRule, RuleIndex, Segment},
     timetable::{Days, Timetable},
 };
 use bytes::Bytes;
@@ -17,18 +17,19 @@ use tidings_protocol::http::{PopupSpec, PopupState};
 
 pub(super) struct Variant {
     pub(super) id: String,
-    /// The user's place among all weights is below this one's and not below that of the variant before.
-    pub(super) below: u64,
-    /// Of a `Decision` as JSON all that is the same for every user: from `"popup"` on.
-    pub(super) rest: Bytes,
+    /// The sum of the weights up to and including this variant's. The user gets the first variant whose sum is above
+    /// the user's bucket.
+    pub(super) cumulative_weight: u64,
+    /// The end of a `Decision` as JSON, from `"popup"` on: it is the same for every user.
+    pub(super) json_tail: Bytes,
     /// The ids of its buttons.
     pub(super) buttons: Box<[Box<str>]>,
 }
 
 pub(super) struct Trigger {
     pub(super) event: Box<str>,
-    /// With the names of the event's properties.
-    pub(super) condition: Option<(Compiled, Names)>,
+    /// With the slots of the event's properties, which are not the attributes of the question.
+    pub(super) condition: Option<(CompiledRule, AttributeSlots)>,
 }
 
 /// One popup, ready to be decided on.
@@ -38,32 +39,33 @@ pub(super) struct Popup {
     pub(super) version: u32,
     pub(super) state: PopupState,
     pub(super) priority: i32,
-    pub(super) what: What,
+    pub(super) counter_key: CounterKey,
     pub(super) timetable: Timetable,
     pub(super) days: Arc<Days>,
-    pub(super) audience: Option<Compiled>,
+    pub(super) audience: Option<CompiledRule>,
     pub(super) trigger: Option<Trigger>,
     pub(super) caps: Caps,
     pub(super) variants: Vec<Variant>,
-    weights: u64,
+    total_weight: u64,
     /// In hundredths of a percent.
     control: u32,
+    /// Its exposures are durable before they are answered.
     pub(super) strict: bool,
     pub(super) testers: Vec<UserKey>,
 }
 
-/// What of the configuration a popup is compiled with.
-pub(super) struct Around<'a> {
+/// The parts of the configuration that a popup is compiled with.
+pub(super) struct CompileContext<'a> {
     pub(super) zone: &'a TimeZone,
     pub(super) now_ms: u64,
     pub(super) segment: &'a dyn Fn(&str) -> Option<Arc<Segment>>,
     pub(super) days: &'a mut FxHashMap<String, Arc<Days>>,
 }
 
-fn days_of(around: &mut Around<'_>, zone: &TimeZone) -> Arc<Days> {
+fn days_of(context: &mut CompileContext<'_>, zone: &TimeZone) -> Arc<Days> {
     let name = zone.iana_name().unwrap_or("UTC").to_owned();
-    let now_ms = around.now_ms;
-    around.days.entry(name).or_insert_with(|| Arc::new(Days::new(zone.clone(), now_ms))).clone()
+    let now_ms = context.now_ms;
+    context.days.entry(name).or_insert_with(|| Arc::new(Days::new(zone.clone(), now_ms))).clone()
 }
 
 impl Popup {
@@ -71,29 +73,29 @@ impl Popup {
         (no, id, version): (u32, &str, u32),
         spec: &PopupSpec,
         checked: &CheckedSpec,
-        names: &mut Names,
-        around: &mut Around<'_>,
+        slots: &mut AttributeSlots,
+        context: &mut CompileContext<'_>,
     ) -> Popup {
-        let zone = checked.zone.as_ref().unwrap_or(around.zone).clone();
-        let mut below = 0;
+        let zone = checked.zone.as_ref().unwrap_or(context.zone).clone();
+        let mut cumulative_weight = 0;
         let variants: Vec<Variant> = spec
             .variants
             .iter()
             .zip(&checked.contents)
             .map(|(variant, content)| {
-                below += u64::from(variant.weight);
+                cumulative_weight += u64::from(variant.weight);
                 let word = |text: &str| serde_json::Value::from(text).to_string();
                 let (popup, name) = (word(id), word(&variant.id));
-                let rest = format!(r#""popup":{popup},"variant":{name},"content":{content}}}"#);
+                let json_tail = format!(r#""popup":{popup},"variant":{name},"content":{content}}}"#);
                 let buttons = variant.content.buttons.iter().map(|button| button.id.as_str().into()).collect();
-                Variant { id: variant.id.clone(), below, rest: rest.into(), buttons }
+                Variant { id: variant.id.clone(), cumulative_weight, json_tail: json_tail.into(), buttons }
             })
             .collect();
         let trigger = spec.trigger.as_ref().map(|trigger| Trigger {
             event: trigger.event.as_str().into(),
             condition: checked.condition.as_ref().map(|rule| {
-                let mut names = Names::default();
-                (rules::compile(rule, &mut names, around.segment), names)
+                let mut slots = AttributeSlots::default();
+                (rules::compile(rule, &mut slots, context.segment), slots)
             }),
         });
         Popup {
@@ -102,46 +104,46 @@ impl Popup {
             version,
             state: spec.state,
             priority: spec.priority,
-            what: What::popup(no),
-            timetable: Timetable::new(spec.starts_at, spec.ends_at, &checked.windows, zone.clone(), around.now_ms),
-            days: days_of(around, &zone),
-            audience: checked.audience.as_ref().map(|rule| rules::compile(rule, names, around.segment)),
+            counter_key: CounterKey::popup(no),
+            timetable: Timetable::new(spec.starts_at, spec.ends_at, &checked.windows, zone.clone(), context.now_ms),
+            days: days_of(context, &zone),
+            audience: checked.audience.as_ref().map(|rule| rules::compile(rule, slots, context.segment)),
             trigger,
             caps: checked.caps,
             variants,
-            weights: below,
+            total_weight: cumulative_weight,
             control: checked.control,
             strict: spec.strict,
             testers: spec.test_users.iter().map(|user| UserKey::of(user)).collect(),
         }
     }
 
-    /// Whether it may be shown to others than its test users, by its state alone.
+    /// Whether the popup's state allows to show it to other users than its test users.
     pub(super) fn is_published(&self) -> bool {
         matches!(self.state, PopupState::Live | PopupState::Scheduled)
     }
 
-    /// The user's variant, the same for as long as weights are; by its index.
+    /// The index of the user's variant: the same for as long as the weights stay.
     pub(super) fn variant_of(&self, user: UserKey) -> usize {
-        let place = user.share(("variant", &self.id), self.weights);
-        self.variants.partition_point(|variant| variant.below <= place).min(self.variants.len() - 1)
+        let bucket = user.bucket(("variant", &self.id), self.total_weight);
+        self.variants.partition_point(|variant| variant.cumulative_weight <= bucket).min(self.variants.len() - 1)
     }
 
     pub(super) fn is_control(&self, user: UserKey) -> bool {
-        self.control > 0 && user.share(("control", &self.id), 10_000) < u64::from(self.control)
+        self.control > 0 && user.bucket(("control", &self.id), 10_000) < u64::from(self.control)
     }
 }
 
 /// The popups of one placement.
 pub(super) struct Placement {
-    pub(super) what: What,
+    pub(super) counter_key: CounterKey,
     pub(super) caps: Caps,
-    /// Published ones as they are considered: higher priority first, then by id.
+    /// The published popups in the order in which they are considered: higher priority first, then by id.
     pub(super) popups: Vec<Arc<Popup>>,
-    pub(super) index: Index,
-    /// Those that have test users.
+    pub(super) index: RuleIndex,
+    /// Popups that have test users, published or not.
     pub(super) tested: Vec<Arc<Popup>>,
-    /// All of them, in the same order.
+    /// Published and other popups, in the same order.
     pub(super) all: Vec<Arc<Popup>>,
     pub(super) needs_unread: bool,
     pub(super) needs_card: bool,
@@ -153,11 +155,11 @@ impl Placement {
         let popups: Vec<_> = all.iter().filter(|popup| popup.is_published()).cloned().collect();
         let audiences = || popups.iter().filter_map(|popup| popup.audience.as_ref());
         Placement {
-            what: What::placement(name),
+            counter_key: CounterKey::placement(name),
             caps,
-            index: Index::build(popups.iter().map(|popup| popup.audience.as_ref())),
-            needs_unread: audiences().any(Compiled::needs_unread),
-            needs_card: audiences().any(Compiled::needs_card),
+            index: RuleIndex::build(popups.iter().map(|popup| popup.audience.as_ref())),
+            needs_unread: audiences().any(CompiledRule::needs_unread),
+            needs_card: audiences().any(CompiledRule::needs_card),
             tested: all.iter().filter(|popup| !popup.testers.is_empty()).cloned().collect(),
             popups,
             all,
@@ -165,32 +167,34 @@ impl Placement {
     }
 }
 
-/// What is above all popups.
-pub(super) struct Above {
+/// The policy that applies to all popups: caps, the days that they count by, and the holdout.
+pub(super) struct GlobalPolicy {
     pub(super) caps: Caps,
     pub(super) days: Arc<Days>,
+    /// In hundredths of a percent.
     holdout: u32,
 }
 
-impl Above {
+impl GlobalPolicy {
     pub(super) fn new(settings: &CheckedSettings, days: Arc<Days>) -> Self {
-        Above { caps: settings.caps, days, holdout: settings.holdout }
+        GlobalPolicy { caps: settings.caps, days, holdout: settings.holdout }
     }
 
     pub(super) fn is_held_out(&self, user: UserKey) -> bool {
-        self.holdout > 0 && user.share(("holdout", ""), 10_000) < u64::from(self.holdout)
+        self.holdout > 0 && user.bucket(("holdout", ""), 10_000) < u64::from(self.holdout)
     }
 }
 
-/// All of it at one time. Decisions hold on to the one that they began with.
+/// The whole configuration at one time. A decision keeps the one that it began with.
 #[derive(Clone)]
 pub(super) struct Configuration {
-    /// Counts changes: an answer that was remembered under another one is not used.
+    /// Counts changes of the configuration: an answer that was cached under another generation is not used.
     pub(super) generation: u64,
-    pub(super) above: Arc<Above>,
-    pub(super) names: Arc<Names>,
+    pub(super) global: Arc<GlobalPolicy>,
+    pub(super) slots: Arc<AttributeSlots>,
     pub(super) placements: FxHashMap<Box<str>, Arc<Placement>>,
-    /// All popups, and the highest number that was given to one.
+    /// All popups by their numbers.
     pub(super) by_no: FxHashMap<u32, Arc<Popup>>,
+    /// The highest number given to a popup so far.
     pub(super) last_no: u32,
 }

@@ -1,81 +1,81 @@
-//! A decision's id: all that an event of it needs to be counted, sealed, so that nothing is looked up and nothing
-//! that was not decided can be reported.
+//! A decision's id: everything that is needed to count an event of it, signed with a truncated HMAC. So an event needs
+//! no look-up, and a client cannot report an event of a decision that the server did not make.
 //!
 //! ```text
-//! form (1)  popup (4)  at (8)  chance (4)  variant's length (1)  variant  user  seal (8)        base64url
+//! format (1)  popup (4)  at (8)  nonce (4)  variant's length (1)  variant  user  mac (8)        base64url
 //! ```
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
-const COUNTED_FORM: u8 = 1;
-/// Of a decision for a test user: events of it are not counted.
-const TEST_FORM: u8 = 2;
+const COUNTED_FORMAT: u8 = 1;
+/// The format of decisions for test users, whose events are not counted.
+const TEST_FORMAT: u8 = 2;
 const HEAD_BYTES: usize = 18;
-const SEAL_BYTES: usize = 8;
-/// Longer text is not looked at: form, both ids at their longest, seal.
+const MAC_BYTES: usize = 8;
+/// A longer text is refused unread: the head, both ids at their longest and the MAC fit.
 const TEXT_BYTES_MAX: usize = 256;
 
 #[derive(Clone)]
-pub(super) struct Seal(Hmac<Sha256>);
+pub(super) struct DecisionSigner(Hmac<Sha256>);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct DecisionId {
     pub(super) popup: u32,
     pub(super) at: u64,
-    /// Tells two decisions within a millisecond apart.
-    pub(super) chance: u32,
+    /// Tells two decisions within one millisecond apart.
+    pub(super) nonce: u32,
     pub(super) variant: String,
     pub(super) user: String,
     pub(super) test: bool,
 }
 
-impl Seal {
+impl DecisionSigner {
     pub(super) fn new(secret: &[u8; 32]) -> Self {
         // An HMAC takes keys of any length.
-        Seal(Hmac::new_from_slice(secret).unwrap_or_else(|_| Hmac::new(&Default::default())))
+        DecisionSigner(Hmac::new_from_slice(secret).unwrap_or_else(|_| Hmac::new(&Default::default())))
     }
 
-    fn over(&self, bytes: &[u8]) -> Hmac<Sha256> {
+    fn mac_of(&self, bytes: &[u8]) -> Hmac<Sha256> {
         let mut mac = self.0.clone();
         mac.update(bytes);
         mac
     }
 
-    pub(super) fn write(&self, id: &DecisionId) -> String {
-        let mut bytes = Vec::with_capacity(HEAD_BYTES + id.variant.len() + id.user.len() + SEAL_BYTES);
-        bytes.push(if id.test { TEST_FORM } else { COUNTED_FORM });
+    pub(super) fn sign(&self, id: &DecisionId) -> String {
+        let mut bytes = Vec::with_capacity(HEAD_BYTES + id.variant.len() + id.user.len() + MAC_BYTES);
+        bytes.push(if id.test { TEST_FORMAT } else { COUNTED_FORMAT });
         bytes.extend_from_slice(&id.popup.to_be_bytes());
         bytes.extend_from_slice(&id.at.to_be_bytes());
-        bytes.extend_from_slice(&id.chance.to_be_bytes());
+        bytes.extend_from_slice(&id.nonce.to_be_bytes());
         bytes.push(id.variant.len() as u8);
         bytes.extend_from_slice(id.variant.as_bytes());
         bytes.extend_from_slice(id.user.as_bytes());
-        let seal = self.over(&bytes).finalize().into_bytes();
-        bytes.extend_from_slice(&seal[..SEAL_BYTES]);
+        let mac = self.mac_of(&bytes).finalize().into_bytes();
+        bytes.extend_from_slice(&mac[..MAC_BYTES]);
         URL_SAFE_NO_PAD.encode(bytes)
     }
 
-    /// Absent: it was not written here.
-    pub(super) fn read(&self, text: &str) -> Option<DecisionId> {
+    /// Reads a decision's id; `None` if this signer did not sign it.
+    pub(super) fn verify(&self, text: &str) -> Option<DecisionId> {
         if text.len() > TEXT_BYTES_MAX {
             return None;
         }
         let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
-        let (content, seal) = bytes.split_last_chunk::<SEAL_BYTES>()?;
-        self.over(content).verify_truncated_left(seal).ok()?;
+        let (content, mac) = bytes.split_last_chunk::<MAC_BYTES>()?;
+        self.mac_of(content).verify_truncated_left(mac).ok()?;
         let (head, names) = content.split_first_chunk::<HEAD_BYTES>()?;
         let test = match head[0] {
-            COUNTED_FORM => false,
-            TEST_FORM => true,
+            COUNTED_FORMAT => false,
+            TEST_FORMAT => true,
             _ => return None,
         };
         let (variant, user) = names.split_at_checked(usize::from(head[17]))?;
         Some(DecisionId {
             popup: u32::from_be_bytes(std::array::from_fn(|at| head[1 + at])),
             at: u64::from_be_bytes(std::array::from_fn(|at| head[5 + at])),
-            chance: u32::from_be_bytes(std::array::from_fn(|at| head[13 + at])),
+            nonce: u32::from_be_bytes(std::array::from_fn(|at| head[13 + at])),
             variant: std::str::from_utf8(variant).ok()?.to_owned(),
             user: std::str::from_utf8(user).ok()?.to_owned(),
             test,
@@ -88,26 +88,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_was_written_here_is_read() {
-        let seal = Seal::new(&[7; 32]);
+    fn verify_accepts_only_what_the_same_key_signed() {
+        let signer = DecisionSigner::new(&[7; 32]);
         let id = DecisionId {
             popup: 9,
             at: 1_764_547_200_000,
-            chance: 3,
+            nonce: 3,
             variant: "a".into(),
             user: "anné".into(),
             test: false,
         };
-        let text = seal.write(&id);
-        assert_eq!(seal.read(&text), Some(id));
-        assert_eq!(Seal::new(&[8; 32]).read(&text), None);
+        let text = signer.sign(&id);
+        assert_eq!(signer.verify(&text), Some(id));
+        assert_eq!(DecisionSigner::new(&[8; 32]).verify(&text), None);
         for at in 0..text.len() {
             let mut other = text.clone().into_bytes();
             other[at] = if other[at] == b'A' { b'B' } else { b'A' };
-            assert_eq!(String::from_utf8(other).ok().and_then(|other| seal.read(&other)), None, "byte {at}");
+            assert_eq!(String::from_utf8(other).ok().and_then(|other| signer.verify(&other)), None, "byte {at}");
         }
         for bad in ["", "A", "....", &text[1..], &"A".repeat(300)] {
-            assert_eq!(seal.read(bad), None, "{bad}");
+            assert_eq!(signer.verify(bad), None, "{bad}");
         }
     }
 }

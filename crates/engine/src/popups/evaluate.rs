@@ -1,51 +1,52 @@
-//! Which popup: the rules put together, without a side effect.
+//! Which popup to show: rules, schedules and caps together, without side effects.
 //!
-//! For each popup the earliest time is found at which it could be shown, were nothing else to change. The first in
-//! order for which that is now is chosen; if there is none, the earliest of those times is when to ask again.
+//! For each popup of the placement the earliest time is computed at which it could be shown if nothing else changed.
+//! The first popup in order for which that time is now is chosen; if there is none, the earliest of these times is when
+//! to ask again.
 
 use super::{
     UserKey,
-    caps::{Caps, Kept},
+    caps::{CapReached, Caps},
     configuration::{Configuration, Placement, Popup},
-    marks::{Marks, What},
+    frequency::{CounterKey, FrequencyCounters},
     rules::{Attributes, Profile},
     timetable::{Days, Phase, Timetable},
 };
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// Rounds until schedule and caps agree on a time; with more the popup is looked at again from there.
+/// Rounds in which schedule and caps may delay each other. After the last, the time reached so far is the answer: it is
+/// not too late, and a question at that time goes on from there.
 const ROUNDS_MAX: usize = 64;
 
-/// Who asks, and about what.
-pub(super) struct Question<'a> {
+/// A question with what is known of the user.
+pub(super) struct EvaluationInput<'a> {
     pub(super) user: UserKey,
-    /// As marks know it.
+    /// The session's name, hashed for frequency counters.
     pub(super) session: Option<u64>,
     pub(super) placement: &'a Placement,
-    /// What rules look at.
     pub(super) profile: Profile<'a>,
-    /// Absent: a page view.
+    /// The event with its properties; absent: a page view.
     pub(super) event: Option<(&'a str, &'a Attributes<'a>)>,
     pub(super) now_ms: u64,
 }
 
-/// What keeps a popup from being shown now, by the name of the part of its configuration.
+/// Whether a popup can be shown now.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Look {
-    /// It can be shown now, with this variant.
-    Due(usize),
-    /// It could, but the user is in its control group.
+pub(super) enum Eligibility {
+    /// The popup can be shown now, in this variant.
+    Now(usize),
+    /// The popup could be shown now, but the user is in its control group.
     Control,
-    /// From then on, as far as time alone can tell.
-    NotBefore { at: u64, by: By },
-    /// Never, as things are.
-    No { by: By },
+    /// The popup can be shown from this time on if nothing else changes.
+    NotBefore { at: u64, reason: BlockReason },
+    /// Time alone will not make the popup eligible.
+    No { reason: BlockReason },
 }
 
-/// The part of the configuration that keeps a popup.
+/// The part of the configuration that keeps a popup from being shown; caps by their name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum By {
+pub(super) enum BlockReason {
     State,
     Schedule,
     Event,
@@ -53,174 +54,197 @@ pub(super) enum By {
     Audience,
     Caps(&'static str),
     PlacementCaps(&'static str),
-    AllCaps(&'static str),
+    GlobalCaps(&'static str),
 }
 
-/// The popup to be shown, if one is due, and those that would have been but for their control group.
+/// What an evaluation came to.
 pub(super) struct Choice {
+    /// The popup to show, with the index of its variant.
     pub(super) chosen: Option<(Arc<Popup>, usize)>,
+    /// Popups before it that would have been shown if the user were not in their control group.
     pub(super) controls: SmallVec<[Arc<Popup>; 1]>,
-    /// When something could be shown next; `u64::MAX`: time alone will never do. Only if nothing was chosen.
+    /// If nothing was chosen: when a popup could be shown; `u64::MAX`: never by time alone.
     pub(super) next_at: u64,
-    /// Until here the same question has the same answer.
+    /// Before this time the same question has the same answer.
     pub(super) until: u64,
 }
 
-/// Caps, and what they count.
-struct Limit<'a> {
+/// Caps with the counter that they limit.
+struct CapScope<'a> {
     caps: &'a Caps,
-    what: What,
+    key: CounterKey,
     days: &'a Days,
-    by: fn(&'static str) -> By,
+    reason: fn(&'static str) -> BlockReason,
 }
 
-/// From when on something is allowed, and what moved that furthest from now on first; or what forbids it.
-type Earliest = Result<(u64, Option<By>), By>;
+/// The earliest time at which something is allowed, with the reason of the first delay if there was one; or the reason
+/// why it never is.
+type Earliest = Result<(u64, Option<BlockReason>), BlockReason>;
 
-/// From `at` on, the first time that all of these limits, and the time table if there is one, allow.
+/// The earliest time from `at` on at which all of these caps and the timetable, if there is one, allow an exposure.
 fn earliest(
-    (at, by): (u64, Option<By>),
+    (at, reason): (u64, Option<BlockReason>),
     timetable: Option<&Timetable>,
-    limits: &[Limit<'_>],
-    marks: &Marks,
+    scopes: &[CapScope<'_>],
+    counters: &FrequencyCounters,
     session: Option<u64>,
 ) -> Earliest {
-    let (mut at, mut moved_by) = (at, by);
+    let (mut at, mut delayed_by) = (at, reason);
     'rounds: for _ in 0..ROUNDS_MAX {
         match timetable.map(|timetable| timetable.at(at)) {
             None | Some(Phase::Open { .. }) => {}
             Some(Phase::Closed { opens_at: Some(opens_at) }) => {
-                (at, moved_by) = (opens_at, moved_by.or(Some(By::Schedule)));
+                (at, delayed_by) = (opens_at, delayed_by.or(Some(BlockReason::Schedule)));
                 continue;
             }
-            Some(Phase::Closed { opens_at: None }) => return Err(By::Schedule),
+            Some(Phase::Closed { opens_at: None }) => return Err(BlockReason::Schedule),
         }
-        for limit in limits {
-            match limit.caps.keep(limit.what, marks, session, limit.days, at) {
+        for scope in scopes {
+            match scope.caps.reached(scope.key, counters, session, scope.days, at) {
                 None => {}
-                Some(Kept { by, until: None }) => return Err((limit.by)(by)),
-                Some(Kept { by, until: Some(until) }) => {
-                    (at, moved_by) = (until.max(at + 1), moved_by.or(Some((limit.by)(by))));
+                Some(CapReached { cap, until: None }) => return Err((scope.reason)(cap)),
+                Some(CapReached { cap, until: Some(until) }) => {
+                    (at, delayed_by) = (until.max(at + 1), delayed_by.or(Some((scope.reason)(cap))));
                     continue 'rounds;
                 }
             }
         }
         break;
     }
-    Ok((at, moved_by))
+    Ok((at, delayed_by))
 }
 
 impl Configuration {
-    /// The limits that hold for every popup of the placement.
-    fn common<'a>(&'a self, placement: &'a Placement) -> [Limit<'a>; 2] {
-        let days = &*self.above.days;
+    /// The caps that hold for every popup of the placement.
+    fn shared_scopes<'a>(&'a self, placement: &'a Placement) -> [CapScope<'a>; 2] {
+        let days = &*self.global.days;
         [
-            Limit { caps: &self.above.caps, what: What::ALL, days, by: By::AllCaps },
-            Limit { caps: &placement.caps, what: placement.what, days, by: By::PlacementCaps },
+            CapScope { caps: &self.global.caps, key: CounterKey::ALL, days, reason: BlockReason::GlobalCaps },
+            CapScope { caps: &placement.caps, key: placement.counter_key, days, reason: BlockReason::PlacementCaps },
         ]
     }
 
-    /// From when on any popup of the placement could be shown.
-    fn floor(&self, marks: &Marks, question: &Question<'_>) -> Earliest {
-        earliest((question.now_ms, None), None, &self.common(question.placement), marks, question.session)
+    /// The earliest time at which the shared caps allow any popup of the placement.
+    fn floor(&self, counters: &FrequencyCounters, input: &EvaluationInput<'_>) -> Earliest {
+        earliest((input.now_ms, None), None, &self.shared_scopes(input.placement), counters, input.session)
     }
 
-    /// From when on caps and schedule all allow this popup.
-    fn earliest(&self, popup: &Popup, marks: &Marks, question: &Question<'_>, floor: &Earliest) -> Earliest {
-        let own = Limit { caps: &popup.caps, what: popup.what, days: &popup.days, by: By::Caps };
-        let (session, floor) = (question.session, (*floor)?);
-        let (at, by) = earliest(floor, Some(&popup.timetable), std::slice::from_ref(&own), marks, session)?;
-        if at == floor.0 {
-            return Ok((at, by));
-        }
-        // Later, a limit of all may hold that did not before.
-        self.later(popup, marks, question, (at, by))
-    }
-
-    /// From a later time on, when caps and schedule all allow this popup.
-    fn later(&self, popup: &Popup, marks: &Marks, question: &Question<'_>, from: (u64, Option<By>)) -> Earliest {
-        let [all, placement] = self.common(question.placement);
-        let own = Limit { caps: &popup.caps, what: popup.what, days: &popup.days, by: By::Caps };
-        earliest(from, Some(&popup.timetable), &[all, placement, own], marks, question.session)
-    }
-
-    /// What can be said of one popup. One that could not be shown before `no_later_than` is not looked at further.
-    /// Cheap conditions come first.
-    fn look_before(
+    /// The earliest time at which all caps and the schedule allow this popup.
+    fn earliest(
         &self,
         popup: &Popup,
-        marks: &Marks,
-        question: &Question<'_>,
+        counters: &FrequencyCounters,
+        input: &EvaluationInput<'_>,
+        floor: &Earliest,
+    ) -> Earliest {
+        let own = CapScope { caps: &popup.caps, key: popup.counter_key, days: &popup.days, reason: BlockReason::Caps };
+        let (session, floor) = (input.session, (*floor)?);
+        let (at, reason) = earliest(floor, Some(&popup.timetable), std::slice::from_ref(&own), counters, session)?;
+        if at == floor.0 {
+            return Ok((at, reason));
+        }
+        // The shared caps allowed the time of the floor. At a later time one of them may forbid an exposure again.
+        self.earliest_after(popup, counters, input, (at, reason))
+    }
+
+    /// The same, from a time on that may be later than the floor.
+    fn earliest_after(
+        &self,
+        popup: &Popup,
+        counters: &FrequencyCounters,
+        input: &EvaluationInput<'_>,
+        from: (u64, Option<BlockReason>),
+    ) -> Earliest {
+        let [all, placement] = self.shared_scopes(input.placement);
+        let own = CapScope { caps: &popup.caps, key: popup.counter_key, days: &popup.days, reason: BlockReason::Caps };
+        earliest(from, Some(&popup.timetable), &[all, placement, own], counters, input.session)
+    }
+
+    /// Whether one popup can be shown, cheap conditions first. The audience of a popup that caps and schedule keep
+    /// until `no_later_than` or longer is not evaluated: another popup can be shown by then.
+    fn eligibility_before(
+        &self,
+        popup: &Popup,
+        counters: &FrequencyCounters,
+        input: &EvaluationInput<'_>,
         floor: &Earliest,
         no_later_than: u64,
-    ) -> Look {
+    ) -> Eligibility {
         if !popup.is_published() {
-            return Look::No { by: By::State };
+            return Eligibility::No { reason: BlockReason::State };
         }
-        if let Err(by) = asks_for(popup, question) {
-            return Look::No { by };
+        if let Err(reason) = check_trigger(popup, input) {
+            return Eligibility::No { reason };
         }
-        let (mut at, mut by) = match self.earliest(popup, marks, question, floor) {
+        let (mut at, mut reason) = match self.earliest(popup, counters, input, floor) {
             Ok(found) => found,
-            Err(by) => return Look::No { by },
+            Err(reason) => return Eligibility::No { reason },
         };
-        if let Some(by) = by
+        if let Some(reason) = reason
             && at >= no_later_than
         {
-            return Look::NotBefore { at, by };
+            return Eligibility::NotBefore { at, reason };
         }
         if let Some(audience) = &popup.audience
-            && !audience.holds(&question.profile)
+            && !audience.holds(&input.profile)
         {
-            let due_at = audience.unread_due_at(&question.profile).ok_or(By::Audience);
-            // When the message is old enough, the window may be over.
-            let due =
-                due_at.and_then(|due_at| self.later(popup, marks, question, (at.max(due_at), Some(By::Audience))));
+            let due_at = audience.unread_due_at(&input.profile).ok_or(BlockReason::Audience);
+            // Once the unread message is old enough, the window may be over.
+            let due = due_at.and_then(|due_at| {
+                self.earliest_after(popup, counters, input, (at.max(due_at), Some(BlockReason::Audience)))
+            });
             match due {
-                Ok(due) => (at, by) = due,
-                Err(by) => return Look::No { by },
+                Ok(due) => (at, reason) = due,
+                Err(reason) => return Eligibility::No { reason },
             }
         }
-        match by {
-            Some(by) if at > question.now_ms => Look::NotBefore { at, by },
-            _ if popup.is_control(question.user) => Look::Control,
-            _ => Look::Due(popup.variant_of(question.user)),
+        match reason {
+            Some(reason) if at > input.now_ms => Eligibility::NotBefore { at, reason },
+            _ if popup.is_control(input.user) => Eligibility::Control,
+            _ => Eligibility::Now(popup.variant_of(input.user)),
         }
     }
 
-    /// All that can be said of one popup.
-    pub(super) fn look(&self, popup: &Popup, marks: &Marks, question: &Question<'_>) -> Look {
-        self.look_before(popup, marks, question, &self.floor(marks, question), u64::MAX)
+    /// Whether one popup can be shown, with the exact time if only time keeps it.
+    pub(super) fn eligibility(
+        &self,
+        popup: &Popup,
+        counters: &FrequencyCounters,
+        input: &EvaluationInput<'_>,
+    ) -> Eligibility {
+        self.eligibility_before(popup, counters, input, &self.floor(counters, input), u64::MAX)
     }
 
-    /// The popup for this user now.
-    pub(super) fn choose(&self, marks: &Marks, question: &Question<'_>) -> Choice {
-        let placement = question.placement;
+    /// Chooses the popup to show now.
+    pub(super) fn choose(&self, counters: &FrequencyCounters, input: &EvaluationInput<'_>) -> Choice {
+        let placement = input.placement;
         let mut choice = Choice { chosen: None, controls: SmallVec::new(), next_at: u64::MAX, until: u64::MAX };
-        let floor = self.floor(marks, question);
+        let floor = self.floor(counters, input);
         let Ok((floor_at, _)) = floor else { return choice };
         let mut ranks = Vec::new();
-        placement.index.candidates(&question.profile, &mut ranks);
+        placement.index.candidates(&input.profile, &mut ranks);
         for rank in ranks {
             let popup = &placement.popups[rank as usize];
-            match self.look_before(popup, marks, question, &floor, choice.next_at) {
-                Look::Due(variant) => {
+            match self.eligibility_before(popup, counters, input, &floor, choice.next_at) {
+                Eligibility::Now(variant) => {
                     choice.chosen = Some((popup.clone(), variant));
                     return choice;
                 }
-                Look::Control => choice.controls.push(popup.clone()),
-                // Also if it was not looked at further: then there is one that is not later.
-                Look::NotBefore { at, .. } => {
-                    // A control group's member is not shown it then either, but it is counted then.
+                Eligibility::Control => choice.controls.push(popup.clone()),
+                // For a popup whose audience was not evaluated `at` may be too early. That changes nothing: `next_at`
+                // is no later already, and a smaller `until` is only cautious.
+                Eligibility::NotBefore { at, .. } => {
+                    // At `at` a user of the control group is not shown the popup either, so it is no reason to ask
+                    // again; but the question then has another effect: the popup's control group is counted.
                     choice.until = choice.until.min(at);
-                    if !popup.is_control(question.user) {
+                    if !popup.is_control(input.user) {
                         choice.next_at = choice.next_at.min(at);
                     }
                 }
-                Look::No { .. } => {}
+                Eligibility::No { .. } => {}
             }
-            // Nothing can be earlier, and nothing is due.
-            if floor_at > question.now_ms && choice.next_at == floor_at {
+            // Nothing can be shown before the floor, and one popup can be shown then.
+            if floor_at > input.now_ms && choice.next_at == floor_at {
                 break;
             }
         }
@@ -228,17 +252,17 @@ impl Configuration {
     }
 }
 
-/// Whether what happened is what the popup waits for.
-fn asks_for(popup: &Popup, question: &Question<'_>) -> Result<(), By> {
-    match (&popup.trigger, question.event) {
+/// Whether the popup's trigger fits the question: the right event with the right properties, or a page view.
+fn check_trigger(popup: &Popup, input: &EvaluationInput<'_>) -> Result<(), BlockReason> {
+    match (&popup.trigger, input.event) {
         (None, None) => Ok(()),
         (Some(trigger), Some((event, properties))) if *trigger.event == *event => match &trigger.condition {
-            Some((condition, names)) => {
-                let profile = names.profile(question.user, properties, None, None, question.now_ms);
-                if condition.holds(&profile) { Ok(()) } else { Err(By::EventCondition) }
+            Some((condition, slots)) => {
+                let profile = slots.profile(input.user, properties, None, None, input.now_ms);
+                if condition.holds(&profile) { Ok(()) } else { Err(BlockReason::EventCondition) }
             }
             None => Ok(()),
         },
-        _ => Err(By::Event),
+        _ => Err(BlockReason::Event),
     }
 }

@@ -1,4 +1,4 @@
-//! Events: what users did with popups. Taken when durable, each counted once.
+//! Events: what users did with popups, as clients report it. An event is accepted once it is durable, and counted once.
 
 use super::{Shared, check::check_word, decision_id::DecisionId};
 use crate::engine::{Actor, Engine};
@@ -12,20 +12,25 @@ use tidings_protocol::{
 };
 use tokio::sync::oneshot;
 
-/// An event whose decision was read.
-pub(super) struct Taken {
+/// An event whose decision id has a valid signature.
+pub(super) struct VerifiedEvent {
     pub(super) event: PopupEvent,
     pub(super) decision: DecisionId,
 }
 
 /// The events of one call, which are stored as a whole.
-pub(super) struct Batch {
-    pub(super) events: Vec<Taken>,
+pub(super) struct EventBatch {
+    pub(super) events: Vec<VerifiedEvent>,
     pub(super) reply: oneshot::Sender<Result<PopupEventsAccepted, Refusal>>,
 }
 
 impl Engine {
-    /// Answers once the events are durable.
+    /// Reports what users did with popups; returns once the events are durable.
+    ///
+    /// # Errors
+    /// All events of the call are refused together: if one is malformed or names a decision that this server did not sign
+    /// (`invalid_field`), a button that the popup never had (`invalid_field`) or another user's decision (`forbidden`), if
+    /// too many wait to be stored (`rate_limited`), or if the store fails or another node leads.
     pub async fn report_popup_events(
         &self,
         actor: &Actor,
@@ -36,16 +41,16 @@ impl Engine {
     }
 }
 
-/// A button that the popup does not have as it is now: (place in the call, popup, variant, button).
-type DoubtfulButton = (usize, Arc<str>, String, String);
+/// A button that the popup's newest version does not have: (index in the call, popup, variant, button).
+type UnknownButton = (usize, Arc<str>, String, String);
 
 impl Shared {
     async fn report(self: &Arc<Self>, actor: &Actor, events: Vec<PopupEvent>) -> Result<PopupEventsAccepted, Refusal> {
         if events.len() > POPUP_EVENTS_BATCH_MAX {
             return Err(Refusal::limit("events", POPUP_EVENTS_BATCH_MAX as u64, events.len() as u64));
         }
-        let seal = self.seal.get().ok_or_else(super::loading)?;
-        let taken = events.into_iter().enumerate().map(|(at, event)| {
+        let signer = self.signer.get().ok_or_else(super::loading)?;
+        let verified = events.into_iter().enumerate().map(|(at, event)| {
             check_id(&format!("events[{at}].id"), &event.id)?;
             if let Some(button) = &event.button {
                 check_word(&format!("events[{at}].button"), button)?;
@@ -53,7 +58,7 @@ impl Shared {
             if event.kind == PopupEventKind::Button && event.button.is_none() {
                 return Err(Refusal::field(&format!("events[{at}].button"), "is missing"));
             }
-            let decision = seal.read(&event.decision);
+            let decision = signer.verify(&event.decision);
             let decision = decision.ok_or_else(|| {
                 Refusal::field(&format!("events[{at}].decision"), "is not one that this server gave out")
             })?;
@@ -61,57 +66,58 @@ impl Shared {
                 Actor::User(user) if user.id != decision.user => {
                     Err(Refusal::new(ErrorCode::Forbidden, format!("events[{at}].decision: is another user's")))
                 }
-                _ => Ok(Taken { event, decision }),
+                _ => Ok(VerifiedEvent { event, decision }),
             }
         });
-        let mut taken = taken.collect::<Result<Vec<_>, Refusal>>()?;
-        self.check_buttons(&taken).await?;
-        let all = taken.len();
-        // Of decisions for test users nothing is counted.
-        taken.retain(|taken| !taken.decision.test);
-        let tests = all - taken.len();
-        if taken.is_empty() {
+        let mut verified = verified.collect::<Result<Vec<_>, Refusal>>()?;
+        self.check_buttons(&verified).await?;
+        let all = verified.len();
+        // Events of test users are accepted and not counted.
+        verified.retain(|event| !event.decision.test);
+        let tests = all - verified.len();
+        if verified.is_empty() {
             return Ok(PopupEventsAccepted { accepted: tests, duplicates: 0 });
         }
         let (reply, answer) = oneshot::channel();
-        self.inbox.events(Batch { events: taken, reply })?;
-        let mut accepted = answer.await.unwrap_or_else(|_| Err(self.gone()))?;
+        self.write_queue.push_events(EventBatch { events: verified, reply })?;
+        let mut accepted = answer.await.unwrap_or_else(|_| Err(self.worker_gone()))?;
         accepted.accepted += tests;
         Ok(accepted)
     }
 
-    /// Refuses a button that the popup never had, as far back as its versions are kept. What a popup shows may have
-    /// changed since the decision: only who names a button that the newest version lacks waits for the store.
-    async fn check_buttons(self: &Arc<Self>, taken: &[Taken]) -> Result<(), Refusal> {
-        if taken.iter().all(|taken| taken.event.button.is_none()) {
+    /// Refuses a button that no kept version of the popup has. The popup may have changed since the decision, so a
+    /// button that the newest version lacks is looked up in the older versions; only then the caller waits for the
+    /// store.
+    async fn check_buttons(self: &Arc<Self>, verified: &[VerifiedEvent]) -> Result<(), Refusal> {
+        if verified.iter().all(|event| event.event.button.is_none()) {
             return Ok(());
         }
         let configuration = self.configuration()?;
-        let doubtful = taken.iter().enumerate().filter_map(|(at, Taken { event, decision })| {
+        let unknown = verified.iter().enumerate().filter_map(|(at, VerifiedEvent { event, decision })| {
             let button = event.button.as_deref()?;
-            // Of a popup that is gone nothing can be said.
+            // The versions of a deleted popup are gone: any button is accepted.
             let popup = configuration.by_no.get(&decision.popup)?;
             let variant = popup.variants.iter().find(|variant| variant.id == decision.variant);
             let has = variant.is_some_and(|variant| variant.buttons.iter().any(|known| **known == *button));
             (!has).then(|| (at, popup.id.clone(), decision.variant.clone(), button.to_owned()))
         });
-        let doubtful: Vec<DoubtfulButton> = doubtful.collect();
-        if doubtful.is_empty() {
+        let unknown: Vec<UnknownButton> = unknown.collect();
+        if unknown.is_empty() {
             return Ok(());
         }
         let shared = self.clone();
-        let looked = tokio::task::spawn_blocking(move || shared.look_for_buttons(&doubtful)).await;
-        looked.unwrap_or_else(|_| Err(self.gone()))
+        let checked = tokio::task::spawn_blocking(move || shared.check_in_versions(&unknown)).await;
+        checked.unwrap_or_else(|_| Err(self.worker_gone()))
     }
 
-    /// Looks through the versions that are kept. Blocks.
-    fn look_for_buttons(&self, doubtful: &[DoubtfulButton]) -> Result<(), Refusal> {
-        let mut had: FxHashMap<&str, FxHashSet<(String, String)>> = FxHashMap::default();
-        for (at, popup, variant, button) in doubtful {
-            if !had.contains_key(&**popup) {
+    /// Refuses the first button that no kept version has. Blocks.
+    fn check_in_versions(&self, unknown: &[UnknownButton]) -> Result<(), Refusal> {
+        let mut buttons_of: FxHashMap<&str, FxHashSet<(String, String)>> = FxHashMap::default();
+        for (at, popup, variant, button) in unknown {
+            if !buttons_of.contains_key(&**popup) {
                 let versions = match self.versions(popup) {
                     Ok(kept) => kept.versions,
-                    // It was deleted meanwhile.
+                    // The popup was deleted meanwhile.
                     Err(refusal) if refusal.code == ErrorCode::NotFound => continue,
                     Err(refusal) => return Err(refusal),
                 };
@@ -120,9 +126,10 @@ impl Shared {
                     let id = variant.id;
                     variant.content.buttons.into_iter().map(move |button| (id.clone(), button.id))
                 });
-                had.insert(popup, buttons.collect());
+                buttons_of.insert(popup, buttons.collect());
             }
-            let known = had.get(&**popup).is_none_or(|had| had.contains(&(variant.clone(), button.clone())));
+            let known =
+                buttons_of.get(&**popup).is_none_or(|buttons| buttons.contains(&(variant.clone(), button.clone())));
             if !known {
                 let why = format!("popup {popup:?} has no button {button:?} in its variant {variant:?}");
                 return Err(Refusal::field(&format!("events[{at}].button"), why));

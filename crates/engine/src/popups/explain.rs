@@ -1,11 +1,12 @@
-//! Why each popup was or was not chosen: the same look as a decision's, without its consequences.
+//! Why each popup is or is not chosen: the same evaluation as a decision's, without its side effects.
 
 use super::{
     Shared, UserKey,
     configuration::Popup,
-    decide::{Ask, Facts},
-    evaluate::{By, Look, Question},
-    marks::Marks,
+    context::UserContext,
+    decide::Question,
+    evaluate::{BlockReason, Eligibility, EvaluationInput},
+    frequency::FrequencyCounters,
 };
 use crate::engine::Engine;
 use tidings_protocol::{
@@ -15,40 +16,44 @@ use tidings_protocol::{
 };
 
 impl Engine {
-    /// Blocks.
-    pub fn explain_popups(&self, ask: &Ask<'_>) -> Result<Explanation, Refusal> {
-        check_id("user", ask.user)?;
+    /// Explains the answer that the question would get now. Blocks.
+    ///
+    /// # Errors
+    /// The user's id is malformed, another node leads, or the store cannot be read.
+    pub fn explain_popups(&self, question: &Question<'_>) -> Result<Explanation, Refusal> {
+        check_id("user", question.user)?;
         let shared = self.popups.shared()?;
-        shared.load(UserKey::of(ask.user))?;
+        shared.load_counters(UserKey::of(question.user))?;
         let configuration = shared.configuration()?;
-        let needs = configuration.placements.get(ask.placement).map(|placement| placement.needs());
-        let facts = needs.map(|needs| self.facts_of(ask.user, needs)).transpose()?.unwrap_or_default();
-        shared.explain(ask, &facts)
+        let required = configuration.placements.get(question.placement).map(|placement| placement.required_context());
+        let context = required.map(|required| self.read_context(question.user, required)).transpose()?;
+        shared.explain(question, &context.unwrap_or_default())
     }
 }
 
 impl Shared {
-    fn explain(&self, ask: &Ask<'_>, facts: &Facts) -> Result<Explanation, Refusal> {
+    fn explain(&self, question: &Question<'_>, context: &UserContext) -> Result<Explanation, Refusal> {
         let configuration = self.configuration()?;
-        let (key, now_ms) = (UserKey::of(ask.user), self.clock.now_ms());
+        let (key, now_ms) = (UserKey::of(question.user), self.clock.now_ms());
         let mut explanation = Explanation { at: now_ms, chosen: None, next_at: None, popups: Vec::new() };
-        let Some(placement) = configuration.placements.get(ask.placement) else { return Ok(explanation) };
-        let marks = self.users.table(key).get(key).map_or_else(Marks::default, |user| user.marks.clone());
-        let card = facts.card();
-        let question = configuration.question((key, ask), placement, facts, card.as_ref(), now_ms);
-        let held_out = configuration.above.is_held_out(key);
+        let Some(placement) = configuration.placements.get(question.placement) else { return Ok(explanation) };
+        let counters =
+            self.users.stripe(key).get(key).map_or_else(FrequencyCounters::default, |user| user.counters.clone());
+        let card = context.card_attributes();
+        let input = configuration.evaluation_input((key, question), placement, context, card.as_ref(), now_ms);
+        let held_out = configuration.global.is_held_out(key);
         let tester = placement.tested.iter().find(|popup| popup.testers.contains(&key));
         explanation.chosen = match tester {
             Some(popup) => Some(popup.id.to_string()),
             None if held_out => None,
             None => {
-                let choice = configuration.choose(&marks, &question);
+                let choice = configuration.choose(&counters, &input);
                 explanation.next_at = (choice.chosen.is_none() && choice.next_at < u64::MAX).then_some(choice.next_at);
                 choice.chosen.map(|(popup, _)| popup.id.to_string())
             }
         };
         for popup in &placement.all {
-            let mut explained = explain_one(popup, configuration.look(popup, &marks, &question), &question);
+            let mut explained = explain_popup(popup, configuration.eligibility(popup, &counters, &input), &input);
             if tester.is_none() && held_out {
                 explained.outcome = ExplainedOutcome::No;
                 (explained.field, explained.not_before) = (Some("holdout_percent".into()), None);
@@ -69,16 +74,16 @@ impl Shared {
     }
 }
 
-fn explain_one(popup: &Popup, look: Look, question: &Question<'_>) -> ExplainedPopup {
-    let (outcome, by, not_before) = match look {
-        Look::Due(_) => (ExplainedOutcome::Outranked, None, None),
-        Look::Control => (ExplainedOutcome::Control, None, None),
-        Look::NotBefore { at, by } => (ExplainedOutcome::NotYet, Some(by), Some(at)),
-        Look::No { by } => (ExplainedOutcome::No, Some(by), None),
+fn explain_popup(popup: &Popup, eligibility: Eligibility, input: &EvaluationInput<'_>) -> ExplainedPopup {
+    let (outcome, reason, not_before) = match eligibility {
+        Eligibility::Now(_) => (ExplainedOutcome::Outranked, None, None),
+        Eligibility::Control => (ExplainedOutcome::Control, None, None),
+        Eligibility::NotBefore { at, reason } => (ExplainedOutcome::NotYet, Some(reason), Some(at)),
+        Eligibility::No { reason } => (ExplainedOutcome::No, Some(reason), None),
     };
-    let (field, detail) = match (by, outcome) {
-        (Some(by), _) => {
-            let (field, detail) = name(popup, by, question);
+    let (field, detail) = match (reason, outcome) {
+        (Some(reason), _) => {
+            let (field, detail) = describe(popup, reason, input);
             (Some(field), Some(detail))
         }
         (None, ExplainedOutcome::Control) => {
@@ -90,42 +95,44 @@ fn explain_one(popup: &Popup, look: Look, question: &Question<'_>) -> ExplainedP
     ExplainedPopup { popup, version, outcome, field, detail, not_before, variant: None }
 }
 
-/// The part of the configuration, as the app server names it, and a sentence.
-fn name(popup: &Popup, by: By, question: &Question<'_>) -> (String, String) {
-    let say = |field: &str, detail: String| (field.to_owned(), detail);
-    match by {
-        By::State => say("state", format!("it is {:?}", popup.state).to_lowercase()),
-        By::Schedule => say("windows", "its time has not come, or is over (starts_at, ends_at, windows)".into()),
-        By::Event => match &popup.trigger {
-            Some(trigger) => say("trigger.event", format!("it waits for the event {:?}", trigger.event)),
-            None => say("trigger", "it waits for a page view".into()),
+/// The part of the configuration that keeps the popup, by the app server's name for it, and a sentence.
+fn describe(popup: &Popup, reason: BlockReason, input: &EvaluationInput<'_>) -> (String, String) {
+    let pair = |field: &str, detail: String| (field.to_owned(), detail);
+    match reason {
+        BlockReason::State => pair("state", format!("it is {:?}", popup.state).to_lowercase()),
+        BlockReason::Schedule => {
+            pair("windows", "its time has not come, or is over (starts_at, ends_at, windows)".into())
+        }
+        BlockReason::Event => match &popup.trigger {
+            Some(trigger) => pair("trigger.event", format!("it waits for the event {:?}", trigger.event)),
+            None => pair("trigger", "it waits for a page view".into()),
         },
-        By::EventCondition => {
+        BlockReason::EventCondition => {
             let condition = popup.trigger.as_ref().and_then(|trigger| trigger.condition.as_ref());
-            let path = condition.zip(question.event).and_then(|((condition, names), (_, properties))| {
-                condition.why_not(&names.profile(question.user, properties, None, None, question.now_ms))
+            let path = condition.zip(input.event).and_then(|((condition, slots), (_, properties))| {
+                condition.why_not(&slots.profile(input.user, properties, None, None, input.now_ms))
             });
-            say(&below("trigger.where", path), "the event's properties do not fit".into())
+            pair(&join_path("trigger.where", path), "the event's properties do not fit".into())
         }
-        By::Audience => {
-            let path = popup.audience.as_ref().and_then(|audience| audience.why_not(&question.profile));
-            say(&below("audience", path), "this condition does not hold for the user".into())
+        BlockReason::Audience => {
+            let path = popup.audience.as_ref().and_then(|audience| audience.why_not(&input.profile));
+            pair(&join_path("audience", path), "this condition does not hold for the user".into())
         }
-        By::Caps(cap) => say(&format!("caps.{cap}"), said_of(cap, question)),
-        By::PlacementCaps(cap) => say(&format!("settings.placements.caps.{cap}"), said_of(cap, question)),
-        By::AllCaps(cap) => say(&format!("settings.caps.{cap}"), said_of(cap, question)),
+        BlockReason::Caps(cap) => pair(&format!("caps.{cap}"), describe_cap(cap, input)),
+        BlockReason::PlacementCaps(cap) => pair(&format!("settings.placements.caps.{cap}"), describe_cap(cap, input)),
+        BlockReason::GlobalCaps(cap) => pair(&format!("settings.caps.{cap}"), describe_cap(cap, input)),
     }
 }
 
-fn said_of(cap: &str, question: &Question<'_>) -> String {
-    match (cap, question.session) {
+fn describe_cap(cap: &str, input: &EvaluationInput<'_>) -> String {
+    match (cap, input.session) {
         ("per_session", None) => "the question names no session".into(),
         ("gap_s", _) => "it is too soon after the last one".into(),
         _ => "the user was shown it as often as that allows".into(),
     }
 }
 
-fn below(root: &str, path: Option<String>) -> String {
+fn join_path(root: &str, path: Option<String>) -> String {
     match path.as_deref() {
         None | Some("") => root.to_owned(),
         Some(path) => format!("{root}.{path}"),

@@ -1,58 +1,62 @@
 //! Popups: which in-app message suits this user now, and when to ask again if none does.
 //!
 //! ```text
-//! decide ─▶ configuration (compiled, in memory) ─┬─▶ nothing: when to ask again
-//!              users (what each was shown)       └─▶ shown: counted in memory, then answered
-//!                                                        │ within the stated bound (strict: before the answer)
-//! events ─▶ inbox ─▶ worker ─ batches ─▶ store ◀─────────┘
+//! question ─▶ configuration (compiled, in memory) ─┬─▶ nothing: when to ask again
+//!             frequency counters (in memory)       └─▶ exposure: counted in memory, then answered
+//!                                                          │ durable within a bound (strict: before the answer)
+//! events ─────────────▶ write queue ◀──────────────────────┘
+//!                            └─▶ worker ─ batches ─▶ store
 //! ```
-//! The store is read when a user is not in memory or the configuration changes, never else. In reading order:
-//! - [`rules`], [`timetable`], `caps`, `marks`: who, when, how often; and what a user was shown;
-//! - `check`, `configuration`: what an app server writes, checked, then compiled;
-//! - `question`, `evaluate`, `decide`, `answer`, `explain`: which popup, and why; `decision_id`: how events name a decision;
-//! - `catalog`, `segments`, `recovery`, `sweep`: popups, their versions, settings and lists of users;
-//! - `users`: who is held in memory; `unread`: what is looked up for rules about unread messages;
-//! - `inbox`, `at_risk`, `worker`, `notes`, `counts`, `events`, `taking`, `export`: what becomes durable, and how
-//!   it is read again;
-//! - `rows`, `check_rows`: as what it is stored, and whether all of that agrees.
+//! The store is read only when a user is not in memory or the configuration changes. In reading order:
+//! - [`rules`], [`timetable`], `caps`, `frequency`: to whom, when and how often; and how often it was so far;
+//! - `check`, `configuration`: what an app server writes, validated, then compiled;
+//! - `question`, `evaluate`, `decide`, `context`, `explain`, `trigger`: which popup, and why; `decision_id`: how events
+//!   name
+//!   a decision;
+//! - `catalog`, `segments`, `recovery`: popups with their versions, settings, and uploaded lists of users;
+//! - `user_cache`, `unread`: what is in memory of users;
+//! - `write_queue`, `undurable`, `worker`, `side_log`: how exposures and events become durable;
+//! - `hourly_counts`, `events`, `event_ingest`, `export`, `sweep`: statistics and events, stored, exported, removed in
+//!   the end;
+//! - `rows`, `check_rows`: the stored form, and its verification.
 
-mod answer;
-mod at_risk;
 mod caps;
 mod catalog;
 mod check;
 mod check_rows;
 mod configuration;
-mod counts;
+mod context;
 mod decide;
 mod decision_id;
 mod evaluate;
+mod event_ingest;
 mod events;
 mod explain;
 mod export;
-mod inbox;
-mod marks;
-mod notes;
+mod frequency;
+mod hourly_counts;
 mod question;
 mod recovery;
 mod rows;
 pub mod rules;
 mod segments;
+mod side_log;
 mod sweep;
-mod taking;
 pub mod timetable;
 mod trigger;
+mod undurable;
 mod unread;
-mod users;
+mod user_cache;
 mod worker;
+mod write_queue;
 
-pub use answer::{DecidedNow, LOOKING_UP_MAX};
 pub use catalog::Precondition;
 pub use check_rows::{CheckedRows, check_popups};
-pub use decide::{Ask, Decided, Facts, Needs, Showing};
+pub use context::{CONCURRENT_CONTEXT_READS_MAX, MissingContext, PopupDecision, UserContext};
+pub use decide::{DecisionAttempt, Exposure, Question};
 pub use export::EventCursor;
 pub use question::QuestionBody;
-pub use segments::read_segment;
+pub use segments::parse_segment;
 pub(crate) use unread::UnreadCache;
 
 use crate::{
@@ -63,8 +67,7 @@ use crate::{
 };
 use catalog::Catalog;
 use configuration::Configuration;
-use decision_id::Seal;
-use inbox::Inbox;
+use decision_id::DecisionSigner;
 use parking_lot::{Mutex, RwLock};
 use std::{
     sync::{
@@ -76,12 +79,13 @@ use std::{
 };
 use tidings_protocol::error::{ErrorCode, Refusal};
 use tokio::sync::Semaphore;
-use users::Users;
+use user_cache::UserCache;
 use worker::Worker;
+use write_queue::WriteQueue;
 use xxhash_rust::xxh3::{xxh3_64_with_seed, xxh3_128};
 
-/// A user as popups know one: 128 bits of a stable hash (XXH3, unseeded) of the id. Two of a hundred million users
-/// share one with a probability of about 1 in 10^23 (the birthday bound).
+/// A user by 128 bits of a stable hash (XXH3, unseeded) of the id. Among a hundred million users two share a key with a
+/// probability of about 1 in 10^23 (the birthday bound).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UserKey(pub u128);
 
@@ -90,8 +94,9 @@ impl UserKey {
         UserKey(xxh3_128(user.as_bytes()))
     }
 
-    /// A number below `of`, always the same for the user, and unlike that for another purpose or name.
-    pub(crate) fn share(self, (purpose, name): (&str, &str), of: u64) -> u64 {
+    /// The user's bucket, from 0 to `of` - 1: always the same for a purpose and name, and independent of those for
+    /// others.
+    pub(crate) fn bucket(self, (purpose, name): (&str, &str), of: u64) -> u64 {
         let seed = xxh3_64_with_seed(name.as_bytes(), xxh3_64_with_seed(purpose.as_bytes(), 0));
         xxh3_64_with_seed(&self.0.to_le_bytes(), seed) % of.max(1)
     }
@@ -100,34 +105,34 @@ impl UserKey {
 /// Bounds of popups.
 #[derive(Debug, Clone)]
 pub struct PopupsConfig {
-    /// Users held in memory. Above: those not asked for lately are read from the store when they come back.
-    pub users: usize,
-    /// A decision is durable after this time; one for a strict popup when it is answered.
+    /// Users whose frequency counters are in memory. Above: users not asked about lately are read from the store again.
+    pub users_max: usize,
+    /// An exposure is durable after this time; one of a strict popup before it is answered.
     pub durable_within: Duration,
-    /// While an earlier showing has been neither stored nor noted for longer, showings are answered once they are stored, or
-    /// refused: as long as `durable_within`, unless threads may be kept from running.
-    pub at_risk_max: Duration,
-    /// Showings that wait to be stored. Above: nothing is shown (`queue_full`) until some are.
-    pub showings: usize,
+    /// While the oldest exposure has been undurable for longer, exposures are answered once they are stored, or
+    /// refused. As long as `durable_within`, unless threads may be kept from running.
+    pub undurable_max: Duration,
+    /// Exposures that wait to be stored. Above: nothing is shown (`queue_full`) until some are stored.
+    pub pending_exposures_max: usize,
     /// Events that wait to be stored. Above: refused with `rate_limited`.
-    pub events: usize,
-    /// How long events are kept for export, and their ids for telling second ones.
-    pub events_kept: Duration,
-    /// How long counts are kept.
-    pub counts_kept: Duration,
+    pub pending_events_max: usize,
+    /// How long events are kept for export, and their ids for recognizing duplicates.
+    pub event_retention: Duration,
+    /// How long hourly counts are kept.
+    pub count_retention: Duration,
 }
 
 impl Default for PopupsConfig {
     fn default() -> Self {
         const DAY: u64 = 24 * 60 * 60;
         PopupsConfig {
-            users: 1_000_000,
+            users_max: 1_000_000,
             durable_within: Duration::from_millis(100),
-            at_risk_max: Duration::from_millis(100),
-            showings: 200_000,
-            events: 100_000,
-            events_kept: Duration::from_secs(30 * DAY),
-            counts_kept: Duration::from_secs(400 * DAY),
+            undurable_max: Duration::from_millis(100),
+            pending_exposures_max: 200_000,
+            pending_events_max: 100_000,
+            event_retention: Duration::from_secs(30 * DAY),
+            count_retention: Duration::from_secs(400 * DAY),
         }
     }
 }
@@ -136,7 +141,7 @@ impl Default for PopupsConfig {
 #[derive(Clone)]
 pub(crate) struct PopupParts {
     pub(crate) config: PopupsConfig,
-    /// Tells this process from others.
+    /// The boot id of this process.
     pub(crate) boot: u64,
     pub(crate) lead: Leadership,
     pub(crate) store: Arc<dyn Store>,
@@ -144,7 +149,7 @@ pub(crate) struct PopupParts {
     pub(crate) metrics: Arc<Metrics>,
 }
 
-/// What decisions, the worker and the operations share, for as long as this node leads.
+/// The state of popups for one term: decisions, the worker and the operations share it while this node leads.
 pub(crate) struct Shared {
     config: PopupsConfig,
     store: Arc<dyn Store>,
@@ -152,62 +157,67 @@ pub(crate) struct Shared {
     metrics: Arc<Metrics>,
     lead: Leadership,
     term: Term,
-    /// The store has told that another node leads.
-    is_over: AtomicBool,
-    users: Users,
-    inbox: Inbox,
-    /// Absent until what is stored has been read.
+    /// The store has refused a write, since another node leads.
+    term_ended: AtomicBool,
+    users: UserCache,
+    write_queue: WriteQueue,
+    /// Absent until recovery has read it from the store.
     configuration: RwLock<Option<Arc<Configuration>>>,
     catalog: Mutex<Option<Catalog>>,
-    seal: OnceLock<Seal>,
+    signer: OnceLock<DecisionSigner>,
 }
 
-/// What is held in memory now; nothing while another node leads.
+/// The state of the term in which this node leads now; absent while another node leads.
 #[derive(Default)]
-struct Held {
-    now: RwLock<Option<Arc<Shared>>>,
+struct CurrentTerm {
+    shared: RwLock<Option<Arc<Shared>>>,
     stopping: AtomicBool,
 }
 
-/// The doors' way to popups.
+/// The handle by which the rest of the server uses popups: the operations are methods of [`Engine`](crate::Engine).
 pub struct Popups {
-    held: Arc<Held>,
+    current: Arc<CurrentTerm>,
     metrics: Arc<Metrics>,
-    /// Connections' numbers begin anew with the process; sessions that are remembered by name do not.
+    /// Part of the session names of connections: their numbers begin anew with each process, while session counters
+    /// outlive it.
     boot: u64,
-    look_ups: Semaphore,
+    context_reads: Semaphore,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Popups {
     pub(crate) fn start(parts: PopupParts) -> Self {
-        let (held, metrics, boot) = (Arc::new(Held::default()), parts.metrics.clone(), parts.boot);
+        let (current, metrics, boot) = (Arc::new(CurrentTerm::default()), parts.metrics.clone(), parts.boot);
         if !parts.lead.is_clustered() {
-            // What is asked from now on waits until it is read.
-            *held.now.write() = Some(Shared::new(&parts, Term::ALONE));
+            // Without a cluster this node leads at once: a flush can already be queued, and waits until recovery is
+            // done.
+            *current.shared.write() = Some(Shared::new(&parts, Term::ALONE));
         }
-        let for_thread = held.clone();
+        let for_thread = current.clone();
         let thread = std::thread::Builder::new().name("popups".into()).spawn(move || for_thread.serve(&parts));
         let thread = thread.inspect_err(|error| tracing::error!(%error, "no popups thread")).ok();
-        let look_ups = Semaphore::new(LOOKING_UP_MAX);
-        Popups { held, metrics, boot, look_ups, thread: Mutex::new(thread) }
+        let context_reads = Semaphore::new(CONCURRENT_CONTEXT_READS_MAX);
+        Popups { current, metrics, boot, context_reads, thread: Mutex::new(thread) }
     }
 
-    /// Waits until all that was decided and reported so far is stored. Blocks.
-    pub fn settle(&self) -> Result<(), Refusal> {
-        self.shared()?.settle()
+    /// Waits until all exposures and events so far are stored. Blocks.
+    ///
+    /// # Errors
+    /// Another node leads, too many callers wait, the store fails, or the server is stopping.
+    pub fn flush(&self) -> Result<(), Refusal> {
+        self.shared()?.flush()
     }
 
-    /// What a connection is called as an app's session, if the app names none that outlives it.
-    pub fn session_of(&self, connection: u64) -> String {
-        session_at(self.boot, connection)
+    /// The name of a connection as an app's session, for apps that name no session of their own.
+    pub fn session_name(&self, connection: u64) -> String {
+        connection_session(self.boot, connection)
     }
 
-    /// Stores what was decided and ends the worker.
+    /// Stores all exposures and ends the worker.
     pub(crate) fn stop(&self) {
-        self.held.stopping.store(true, Ordering::SeqCst);
-        if let Some(shared) = &*self.held.now.read() {
-            shared.inbox.stop();
+        self.current.stopping.store(true, Ordering::SeqCst);
+        if let Some(shared) = &*self.current.shared.read() {
+            shared.write_queue.stop();
         }
         if let Some(thread) = self.thread.lock().take() {
             thread.thread().unpark();
@@ -216,44 +226,44 @@ impl Popups {
     }
 
     pub(crate) fn refresh_gauges(&self) {
-        let shared = self.held.now.read().clone();
+        let shared = self.current.shared.read().clone();
         self.metrics.popup_users.set(shared.as_ref().map_or(0, |shared| shared.users.count() as i64));
-        for (queue, depth, limit) in shared.iter().flat_map(|shared| shared.inbox.depths()) {
+        for (queue, depth, limit) in shared.iter().flat_map(|shared| shared.write_queue.depths()) {
             self.metrics.queue(queue, depth, limit);
         }
     }
 
-    /// Why what was decided will not be durable: who would have told has gone.
-    pub fn gone(&self) -> Refusal {
-        self.shared().map_or_else(|refusal| refusal, |shared| shared.gone())
+    /// The refusal for a caller whose channel ended without an answer: the worker has ended.
+    pub(crate) fn worker_gone(&self) -> Refusal {
+        self.shared().map_or_else(|refusal| refusal, |shared| shared.worker_gone())
     }
 
     fn shared(&self) -> Result<Arc<Shared>, Refusal> {
-        self.held.now.read().clone().ok_or_else(leader_unavailable)
+        self.current.shared.read().clone().ok_or_else(leader_unavailable)
     }
 
-    /// The same without a count of who uses it, for what never waits.
-    fn with_shared<T>(&self, ask: impl FnOnce(&Shared) -> Result<T, Refusal>) -> Result<T, Refusal> {
-        ask(self.held.now.read().as_ref().ok_or_else(leader_unavailable)?)
+    /// Uses the state under its read lock instead of cloning the `Arc`, for operations that never wait.
+    fn with_shared<T>(&self, use_it: impl FnOnce(&Shared) -> Result<T, Refusal>) -> Result<T, Refusal> {
+        use_it(self.current.shared.read().as_ref().ok_or_else(leader_unavailable)?)
     }
 }
 
-impl Held {
-    /// Whenever this node leads: the whole of a thread.
+impl CurrentTerm {
+    /// Runs the worker whenever this node leads: the whole of a thread.
     fn serve(&self, parts: &PopupParts) {
         let mut over = None;
         while let Some(term) = parts.lead.wait_for_term(over, || self.stopping.load(Ordering::SeqCst)) {
-            let shared = self.now.write().get_or_insert_with(|| Shared::new(parts, term)).clone();
+            let shared = self.shared.write().get_or_insert_with(|| Shared::new(parts, term)).clone();
             if self.stopping.load(Ordering::SeqCst) {
-                shared.inbox.stop();
+                shared.write_queue.stop();
             }
-            let is_end = Worker::run(shared.clone());
-            if is_end {
+            let is_stopping = Worker::run(shared.clone());
+            if is_stopping {
                 return;
             }
-            *self.now.write() = None;
-            over = shared.is_over.load(Ordering::Relaxed).then_some(term);
-            tracing::info!("popups go on at another node");
+            *self.shared.write() = None;
+            over = shared.term_ended.load(Ordering::Relaxed).then_some(term);
+            tracing::info!("another node leads: popups are decided there");
         }
     }
 }
@@ -262,12 +272,12 @@ impl Shared {
     fn new(parts: &PopupParts, term: Term) -> Arc<Shared> {
         let PopupParts { config, lead, store, clock, metrics, .. } = parts.clone();
         Arc::new(Shared {
-            users: Users::new(config.users),
-            inbox: Inbox::new(&config, store.has_side_log()),
+            users: UserCache::new(config.users_max),
+            write_queue: WriteQueue::new(&config, store.has_side_log()),
             configuration: RwLock::default(),
             catalog: Mutex::default(),
-            seal: OnceLock::new(),
-            is_over: AtomicBool::new(false),
+            signer: OnceLock::new(),
+            term_ended: AtomicBool::new(false),
             term,
             lead,
             config,
@@ -281,31 +291,31 @@ impl Shared {
         self.configuration.read().clone().ok_or_else(loading)
     }
 
-    fn settle(&self) -> Result<(), Refusal> {
+    fn flush(&self) -> Result<(), Refusal> {
         let (done, stored) = tokio::sync::oneshot::channel();
-        self.inbox.ask_durable(done)?;
-        stored.blocking_recv().unwrap_or_else(|_| Err(self.gone()))
+        self.write_queue.push_waiter(done)?;
+        stored.blocking_recv().unwrap_or_else(|_| Err(self.worker_gone()))
     }
 
-    /// All or nothing.
+    /// Writes these rows, all or nothing.
     fn write(&self, changes: Vec<RowChange>) -> StoreResult<()> {
-        self.heed(self.store.write_rows(self.term, rows::SPACE, changes))
+        self.observe_term(self.store.write_rows(self.term, rows::SPACE, changes))
     }
 
-    /// From here on what is read shows what became of writes that may have been stored.
+    /// After this, reads tell whether a write with an unknown outcome was stored.
     fn settle_writes(&self) -> StoreResult<()> {
-        self.heed(self.store.settle(self.term))
+        self.observe_term(self.store.settle(self.term))
     }
 
-    fn heed(&self, written: StoreResult<()>) -> StoreResult<()> {
+    fn observe_term(&self, written: StoreResult<()>) -> StoreResult<()> {
         if matches!(written, Err(StoreError::TermIsOver)) {
-            self.is_over.store(true, Ordering::Relaxed);
+            self.term_ended.store(true, Ordering::Relaxed);
         }
         written
     }
 
-    /// Drops all that begins with these keys, a bounded piece in each write.
-    fn drop_all(&self, from: &[u8], to: &[u8]) -> StoreResult<()> {
+    /// Removes all rows with `from <= key <= to`, a bounded number in each write.
+    fn remove_range(&self, from: &[u8], to: &[u8]) -> StoreResult<()> {
         loop {
             let rows = self.store.rows(rows::SPACE, from, to, rows::ROWS_PER_WRITE)?;
             if rows.is_empty() {
@@ -316,23 +326,23 @@ impl Shared {
     }
 
     /// Whether another node leads.
-    fn is_over(&self) -> bool {
-        self.is_over.load(Ordering::Relaxed) || self.lead.term() != Some(self.term)
+    fn term_has_ended(&self) -> bool {
+        self.term_ended.load(Ordering::Relaxed) || self.lead.term() != Some(self.term)
     }
 
-    /// What is answered from memory counts only while nobody else can lead.
+    /// An answer from memory is valid only while no other node can lead.
     fn check_lead(&self) -> Result<(), Refusal> {
         if self.lead.holds(self.term) { Ok(()) } else { Err(leader_unavailable()) }
     }
 
-    /// Why who waited gets no answer.
-    fn gone(&self) -> Refusal {
-        if self.is_over() { leader_unavailable() } else { stopped() }
+    /// The refusal for a caller whose channel ended without an answer.
+    fn worker_gone(&self) -> Refusal {
+        if self.term_has_ended() { leader_unavailable() } else { stopped() }
     }
 }
 
-/// The same for a connection of another process.
-fn session_at(boot: u64, connection: u64) -> String {
+/// The name of a connection of any process as an app's session.
+fn connection_session(boot: u64, connection: u64) -> String {
     format!("connection {boot:x}-{connection:x}")
 }
 

@@ -1,14 +1,15 @@
-//! What is stored, read at the start; and what was left over by a stop, dropped.
+//! Recovery: reads the stored configuration at the start, stores what only the side log has, and removes rows that an
+//! interrupted operation left behind.
 
 use super::{
     Shared,
-    catalog::{Catalog, Entry},
+    catalog::{Catalog, CatalogEntry},
     check::{self, CheckedSettings},
-    configuration::{Above, Configuration},
-    decision_id::Seal,
-    rows::{self, Head, Numbers, SPACE, Version},
-    rules::Names,
-    segments::read_list,
+    configuration::{Configuration, GlobalPolicy},
+    decision_id::DecisionSigner,
+    rows::{self, IdAllocator, PopupHead, SPACE, StoredVersion, kind},
+    rules::AttributeSlots,
+    segments::read_segment_users,
     timetable::Days,
 };
 use crate::store::{RowStore, StoreResult};
@@ -24,87 +25,88 @@ use tidings_protocol::http::{PopupSettings, PopupSpec};
 const READ_AT_ONCE: usize = 512;
 
 impl Shared {
-    /// Reads what is configured; decisions are answered from then on. Answers when the last events were taken.
+    /// Reads the configuration, from which decisions are answered then. Returns the time of the last stored events.
     pub(super) fn recover(&self) -> StoreResult<u64> {
         let store = &*self.store;
-        let numbers = match store.row(SPACE, &rows::numbers_key())? {
+        let id_allocator = match store.row(SPACE, &rows::id_allocator_key())? {
             Some(row) => rows::decode(&row)?,
             None => {
-                let numbers = Numbers { popup: 0, list: 0, seal: rand::random() };
-                self.write(vec![rows::put(rows::numbers_key(), rows::encode(&numbers))])?;
-                numbers
+                let id_allocator = IdAllocator { last_popup: 0, last_list: 0, signing_key: rand::random() };
+                self.write(vec![rows::put(rows::id_allocator_key(), rows::encode(&id_allocator))])?;
+                id_allocator
             }
         };
-        self.take_notes()?;
+        self.recover_side_log()?;
         let last_taken = store.row(SPACE, &rows::last_taken_key())?;
         let last_taken_at = last_taken.map(|row| rows::decode(&row)).transpose()?.unwrap_or_default();
         let now_ms = self.clock.now_ms();
-        let above = Above::new(&CheckedSettings::default(), Arc::new(Days::new(TimeZone::UTC, now_ms)));
+        let global = GlobalPolicy::new(&CheckedSettings::default(), Arc::new(Days::new(TimeZone::UTC, now_ms)));
         let mut catalog = Catalog {
             popups: BTreeMap::new(),
             settings: PopupSettings::default(),
             checked: CheckedSettings::default(),
             segments: BTreeMap::new(),
-            names: Names::default(),
+            slots: AttributeSlots::default(),
             days: FxHashMap::default(),
             configuration: Arc::new(Configuration {
                 generation: 0,
-                above: Arc::new(above),
-                names: Arc::default(),
+                global: Arc::new(global),
+                slots: Arc::default(),
                 placements: FxHashMap::default(),
                 by_no: FxHashMap::default(),
-                last_no: numbers.popup,
+                last_no: id_allocator.last_popup,
             }),
-            numbers,
+            id_allocator,
         };
         if let Some(text) = rows::read_long(store, &rows::settings_key())? {
             catalog.settings = serde_json::from_slice(&text).map_err(|error| rows::damaged(&error))?;
             catalog.checked = check::check_settings(&catalog.settings).map_err(|refusal| rows::damaged(&refusal))?;
         }
-        each(store, &[4], |_, row| {
+        for_each_row(store, &[kind::SEGMENT], |_, row| {
             let head: rows::SegmentHead = rows::decode(row)?;
-            let list = read_list(store, &head)?;
+            let list = read_segment_users(store, &head)?;
             catalog.segments.insert(head.id.clone(), (head, Arc::new(list)));
             Ok(())
         })?;
-        pages(store, &[1], |page| {
-            let heads: Vec<(u32, Head)> = page
+        for_each_page(store, &[kind::POPUP], |page| {
+            let heads: Vec<(u32, PopupHead)> = page
                 .iter()
-                .map(|(key, row)| Ok((number(&key[1..])?, rows::decode::<Head>(row)?)))
+                .map(|(key, row)| Ok((key_number(&key[1..])?, rows::decode::<PopupHead>(row)?)))
                 .collect::<StoreResult<_>>()?;
             let keys: Vec<Vec<u8>> = heads.iter().map(|(no, head)| rows::version_key(*no, head.version)).collect();
             for ((no, head), version) in heads.into_iter().zip(rows::read_longs(store, &keys)?) {
                 let version =
                     version.ok_or_else(|| rows::damaged(&format_args!("popup {:?} has no version", head.id)))?;
-                let Version { updated_at, updated_by, spec, .. } = rows::decode(&version)?;
+                let StoredVersion { updated_at, updated_by, spec, .. } = rows::decode(&version)?;
                 let spec: PopupSpec = serde_json::from_str(&spec).map_err(|error| rows::damaged(&error))?;
                 let checked = check::check_spec(&spec).map_err(|refusal| rows::damaged(&refusal))?;
                 let compiled = catalog.compile((no, &head.id, head.version), &spec, &checked, now_ms);
-                let entry = Entry { no, head, updated_at, updated_by, spec, checked, compiled };
+                let entry = CatalogEntry { no, head, updated_at, updated_by, spec, checked, compiled };
                 catalog.popups.insert(entry.head.id.clone(), entry);
             }
             Ok(())
         })?;
-        self.drop_left_over(&catalog)?;
+        self.remove_orphans(&catalog)?;
         catalog.rebuild_all(now_ms);
-        let _ = self.seal.set(Seal::new(&catalog.numbers.seal));
+        let _ = self.signer.set(DecisionSigner::new(&catalog.id_allocator.signing_key));
         *self.configuration.write() = Some(catalog.configuration.clone());
         *self.catalog.lock() = Some(catalog);
         Ok(last_taken_at)
     }
 
-    /// Lists that no segment has: an upload, or the removal of a list, was cut short. The same for popups.
-    fn drop_left_over(&self, catalog: &Catalog) -> StoreResult<()> {
+    /// Removes rows without an owner: lists that no segment has, after an upload or a removal that was interrupted;
+    /// versions and counts of popups whose removal was interrupted.
+    fn remove_orphans(&self, catalog: &Catalog) -> StoreResult<()> {
         let lists: BTreeSet<u32> = catalog.segments.values().map(|(head, _)| head.list).collect();
         let popups: BTreeSet<u32> = catalog.popups.values().map(|entry| entry.no).collect();
-        for (kind, known) in [(5, &lists), (2, &popups), (7, &popups)] {
-            // Numbers that follow each other leave no room for others: one look per gap.
+        for (kind, known) in [(kind::SEGMENT_CHUNK, &lists), (kind::VERSION, &popups), (kind::COUNTS, &popups)] {
+            // The owners' numbers are ascending, so orphans can only be in the gaps between them: one read per gap.
             let mut next = 0;
             let ends = known.iter().map(|owner| (Some(*owner), owner.checked_sub(1)));
             for (owner, last) in ends.chain([(None, Some(u32::MAX))]) {
                 if let Some(last) = last.filter(|last| *last >= next) {
                     let key = |number: u32| [&[kind], &number.to_be_bytes()[..]].concat();
-                    self.drop_all(&key(next), &rows::end_of(key(last)))?;
+                    self.remove_range(&key(next), &rows::end_of(key(last)))?;
                 }
                 next = owner.map_or(u32::MAX, |owner| owner.saturating_add(1));
             }
@@ -113,22 +115,22 @@ impl Shared {
     }
 }
 
-fn number(bytes: &[u8]) -> StoreResult<u32> {
+fn key_number(bytes: &[u8]) -> StoreResult<u32> {
     let number = bytes.first_chunk().copied().map(u32::from_be_bytes);
     number.ok_or_else(|| rows::damaged(&"a key that is too short"))
 }
 
-/// All rows whose key begins so.
-pub(super) fn each<S: RowStore + ?Sized>(
+/// Calls `row` for each row whose key begins with the prefix, in the order of keys.
+pub(super) fn for_each_row<S: RowStore + ?Sized>(
     store: &S,
     prefix: &[u8],
     mut row: impl FnMut(&[u8], &[u8]) -> StoreResult<()>,
 ) -> StoreResult<()> {
-    pages(store, prefix, |page| page.iter().try_for_each(|(key, value)| row(key, value)))
+    for_each_page(store, prefix, |page| page.iter().try_for_each(|(key, value)| row(key, value)))
 }
 
-/// The same, as many at once as are read at once.
-fn pages<S: RowStore + ?Sized>(
+/// The same for each page of rows as the store reads it.
+fn for_each_page<S: RowStore + ?Sized>(
     store: &S,
     prefix: &[u8],
     mut page: impl FnMut(&[(Vec<u8>, Vec<u8>)]) -> StoreResult<()>,

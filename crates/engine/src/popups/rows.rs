@@ -1,18 +1,18 @@
-//! What popups keep in the store, as bytes: a byte for the kind of row, its key in an order that
-//! ranges can be read by, and values of the form that their first byte names.
+//! The rows that popups keep in the store. A key is a byte for the kind of row and then the parts below, in big-endian
+//! order, so that ranges can be read. A value begins with a byte for its format.
 //!
 //! | kind | key | value |
 //! | --- | --- | --- |
-//! | 0 | | [`Numbers`] |
-//! | 1 | popup | [`Head`]: its id, and which version stands |
-//! | 2 | popup, version, part | [`Version`], cut into parts |
-//! | 3 | part | the settings, cut into parts |
+//! | 0 | | [`IdAllocator`] |
+//! | 1 | popup | [`PopupHead`]: its id and its newest version's number |
+//! | 2 | popup, version, part | [`StoredVersion`], split into parts |
+//! | 3 | part | the settings, split into parts |
 //! | 4 | segment's id | [`SegmentHead`] |
 //! | 5 | list, chunk | users of a segment's list, eight bytes each |
-//! | 6 | user, part | what the user was shown: [`super::marks`] |
-//! | 7 | popup, hour, variant | counts |
-//! | 8 | taken at, name | [`StoredEvent`] |
-//! | 9 | name: a hash of user and event id | when it was taken: the event is known |
+//! | 6 | user, part | the user's frequency counters ([`super::frequency`]), split into parts |
+//! | 7 | popup, hour, variant | the hour's counts |
+//! | 8 | taken at, hash | [`StoredEvent`] |
+//! | 9 | hash of user and event id | when the event was taken: a second event with this id is a duplicate |
 //! | 10 | | when the last events were taken |
 
 use super::UserKey;
@@ -21,9 +21,24 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tidings_protocol::http::PopupEventKind;
 
 pub(super) const SPACE: RowSpace = RowSpace::Popups;
-/// The form of every value that is written now.
-const FORM: u8 = 1;
-/// A part of a long value.
+/// The kinds of rows, as the first byte of their keys.
+pub(super) mod kind {
+    pub(in crate::popups) const ID_ALLOCATOR: u8 = 0;
+    pub(in crate::popups) const POPUP: u8 = 1;
+    pub(in crate::popups) const VERSION: u8 = 2;
+    pub(in crate::popups) const SETTINGS: u8 = 3;
+    pub(in crate::popups) const SEGMENT: u8 = 4;
+    pub(in crate::popups) const SEGMENT_CHUNK: u8 = 5;
+    pub(in crate::popups) const USER: u8 = 6;
+    pub(in crate::popups) const COUNTS: u8 = 7;
+    pub(in crate::popups) const EVENT: u8 = 8;
+    pub(in crate::popups) const EVENT_ID: u8 = 9;
+    pub(in crate::popups) const LAST_TAKEN: u8 = 10;
+}
+
+/// The format of every value that is written now.
+const FORMAT: u8 = 1;
+/// The longest part of a value that is split.
 const PART_BYTES: usize = ROW_BYTES_MAX - 16;
 /// Parts read at once.
 const PARTS_AT_ONCE: usize = 1_024;
@@ -31,16 +46,18 @@ const PARTS_AT_ONCE: usize = 1_024;
 pub(super) const CHUNK_USERS: usize = 380;
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct Numbers {
-    /// The highest given out: none is given twice, or counts and marks of one popup would become another's.
-    pub(super) popup: u32,
-    pub(super) list: u32,
-    /// Seals decisions, so that events can only be reported of what was decided here.
-    pub(super) seal: [u8; 32],
+pub(super) struct IdAllocator {
+    /// The highest number given to a popup. No number is given twice, or the counts and frequency counters of a deleted
+    /// popup would become another's.
+    pub(super) last_popup: u32,
+    /// The same for segments' lists.
+    pub(super) last_list: u32,
+    /// Signs decisions, so that events can be reported only of decisions that were made here.
+    pub(super) signing_key: [u8; 32],
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct Head {
+pub(super) struct PopupHead {
     pub(super) id: String,
     pub(super) version: u32,
     /// The oldest version that is kept.
@@ -48,18 +65,19 @@ pub(super) struct Head {
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct Version {
+pub(super) struct StoredVersion {
     pub(super) version: u32,
     pub(super) updated_at: u64,
     pub(super) updated_by: Option<String>,
-    /// The configuration as JSON text.
+    /// The `PopupSpec` as JSON text.
     pub(super) spec: String,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct SegmentHead {
     pub(super) id: String,
-    /// Which list stands: one that is being written has a number of its own, and no head.
+    /// The number of the segment's list. An upload writes a list under a new number first; the head makes it the
+    /// segment's.
     pub(super) list: u32,
     pub(super) users: u64,
     pub(super) updated_at: u64,
@@ -70,7 +88,7 @@ pub(super) struct StoredEvent {
     pub(super) id: String,
     pub(super) kind: u8,
     pub(super) popup: u32,
-    /// The popup's id, for exports after it is gone.
+    /// The popup's id, for exports after the popup was deleted.
     pub(super) popup_id: String,
     pub(super) variant: String,
     pub(super) user: String,
@@ -80,9 +98,9 @@ pub(super) struct StoredEvent {
     pub(super) value: Option<f64>,
 }
 
-/// What is counted of a popup's variant in an hour; the order is that of the stored numbers.
+/// What is counted per hour of a popup's variant. The values are positions in the stored counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) enum Counted {
+pub(super) enum CountKind {
     Shown = 0,
     Control = 1,
     Impression = 2,
@@ -92,21 +110,21 @@ pub(super) enum Counted {
     Conversion = 6,
 }
 
-pub(super) const COUNTED: usize = 7;
+pub(super) const COUNT_KINDS: usize = 7;
 
-impl From<PopupEventKind> for Counted {
+impl From<PopupEventKind> for CountKind {
     fn from(kind: PopupEventKind) -> Self {
         match kind {
-            PopupEventKind::Impression => Counted::Impression,
-            PopupEventKind::Click => Counted::Click,
-            PopupEventKind::Button => Counted::Button,
-            PopupEventKind::Dismiss => Counted::Dismiss,
-            PopupEventKind::Conversion => Counted::Conversion,
+            PopupEventKind::Impression => CountKind::Impression,
+            PopupEventKind::Click => CountKind::Click,
+            PopupEventKind::Button => CountKind::Button,
+            PopupEventKind::Dismiss => CountKind::Dismiss,
+            PopupEventKind::Conversion => CountKind::Conversion,
         }
     }
 }
 
-/// Events by their stored number.
+/// The kinds of events, in the order of their stored numbers: the first is [`CountKind::Impression`].
 pub(super) const EVENT_KINDS: [PopupEventKind; 5] = [
     PopupEventKind::Impression,
     PopupEventKind::Click,
@@ -122,64 +140,64 @@ fn key<const N: usize>(kind: u8, parts: [&[u8]; N]) -> Vec<u8> {
     key
 }
 
-pub(super) fn numbers_key() -> Vec<u8> {
-    vec![0]
+pub(super) fn id_allocator_key() -> Vec<u8> {
+    vec![kind::ID_ALLOCATOR]
 }
 
 pub(super) fn head_key(popup: u32) -> Vec<u8> {
-    key(1, [&popup.to_be_bytes()])
+    key(kind::POPUP, [&popup.to_be_bytes()])
 }
 
 pub(super) fn version_key(popup: u32, version: u32) -> Vec<u8> {
-    key(2, [&popup.to_be_bytes(), &version.to_be_bytes()])
+    key(kind::VERSION, [&popup.to_be_bytes(), &version.to_be_bytes()])
 }
 
 pub(super) fn settings_key() -> Vec<u8> {
-    vec![3]
+    vec![kind::SETTINGS]
 }
 
 pub(super) fn segment_key(id: &str) -> Vec<u8> {
-    key(4, [id.as_bytes()])
+    key(kind::SEGMENT, [id.as_bytes()])
 }
 
 pub(super) fn chunk_key(list: u32, chunk: u32) -> Vec<u8> {
-    key(5, [&list.to_be_bytes(), &chunk.to_be_bytes()])
+    key(kind::SEGMENT_CHUNK, [&list.to_be_bytes(), &chunk.to_be_bytes()])
 }
 
 pub(super) fn user_key(user: UserKey) -> Vec<u8> {
-    key(6, [&user.0.to_be_bytes()])
+    key(kind::USER, [&user.0.to_be_bytes()])
 }
 
 pub(super) fn count_key(popup: u32, hour: u32, variant: &str) -> Vec<u8> {
-    key(7, [&popup.to_be_bytes(), &hour.to_be_bytes(), variant.as_bytes()])
+    key(kind::COUNTS, [&popup.to_be_bytes(), &hour.to_be_bytes(), variant.as_bytes()])
 }
 
-pub(super) fn event_key(taken_at: u64, name: EventName) -> Vec<u8> {
-    key(8, [&taken_at.to_be_bytes(), &name.0.to_be_bytes()])
+pub(super) fn event_key(taken_at: u64, hash: EventIdHash) -> Vec<u8> {
+    key(kind::EVENT, [&taken_at.to_be_bytes(), &hash.0.to_be_bytes()])
 }
 
-/// An event's id as the store knows it: ids are each user's own.
+/// An event's id in a key: hashed together with the user, since event ids are unique per user only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct EventName(pub(super) u128);
+pub(super) struct EventIdHash(pub(super) u128);
 
-pub(super) fn event_name(user: &str, id: &str) -> EventName {
+pub(super) fn event_id_hash(user: &str, id: &str) -> EventIdHash {
     let mut hasher = xxhash_rust::xxh3::Xxh3::new();
     hasher.update(user.as_bytes());
-    // No id has this byte, so that no two pairs read the same.
+    // No id contains this byte, so two different pairs never give the same input.
     hasher.update(&[0xFF]);
     hasher.update(id.as_bytes());
-    EventName(hasher.digest128())
+    EventIdHash(hasher.digest128())
 }
 
-pub(super) fn event_id_key(name: EventName) -> Vec<u8> {
-    key(9, [&name.0.to_be_bytes()])
+pub(super) fn event_id_key(hash: EventIdHash) -> Vec<u8> {
+    key(kind::EVENT_ID, [&hash.0.to_be_bytes()])
 }
 
 pub(super) fn last_taken_key() -> Vec<u8> {
-    vec![10]
+    vec![kind::LAST_TAKEN]
 }
 
-/// Past the last key that begins like this one.
+/// A key behind all keys that begin with this prefix.
 pub(super) fn end_of(mut prefix: Vec<u8>) -> Vec<u8> {
     prefix.extend_from_slice(&[0xFF; 72]);
     prefix
@@ -194,14 +212,14 @@ pub(super) fn remove(key: Vec<u8>) -> RowChange {
 }
 
 pub(super) fn encode<T: Serialize>(row: &T) -> Vec<u8> {
-    // Writing to memory cannot fail for these types.
-    postcard::to_extend(row, vec![FORM]).unwrap_or_default()
+    // Serializing these types into memory cannot fail.
+    postcard::to_extend(row, vec![FORMAT]).unwrap_or_default()
 }
 
 pub(super) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> StoreResult<T> {
     match bytes.split_first() {
-        Some((&FORM, row)) => postcard::from_bytes(row).map_err(|error| damaged(&format_args!("a row: {error}"))),
-        Some((form, _)) => Err(damaged(&format_args!("a row of form {form}, written by a newer version?"))),
+        Some((&FORMAT, row)) => postcard::from_bytes(row).map_err(|error| damaged(&format_args!("a row: {error}"))),
+        Some((format, _)) => Err(damaged(&format_args!("a row of format {format}, written by a newer version?"))),
         None => Err(damaged(&"an empty row")),
     }
 }
@@ -210,17 +228,17 @@ pub(super) fn damaged(what: &dyn std::fmt::Display) -> StoreError {
     StoreError::Damaged(format!("popups: {what}"))
 }
 
-/// Cuts a value into rows `key part`; the first says how many there are.
+/// Splits a value over rows with the keys `key part`; the first begins with the number of parts.
 pub(super) fn put_long(changes: &mut Vec<RowChange>, key: &[u8], bytes: &[u8]) {
     let count = bytes.len().div_ceil(PART_BYTES).max(1) as u16;
     for part in 0..count {
         let start = usize::from(part) * PART_BYTES;
-        let piece = &bytes[start..(start + PART_BYTES).min(bytes.len())];
-        let mut value = Vec::with_capacity(piece.len() + 2);
+        let bytes = &bytes[start..(start + PART_BYTES).min(bytes.len())];
+        let mut value = Vec::with_capacity(bytes.len() + 2);
         if part == 0 {
             value.extend_from_slice(&count.to_be_bytes());
         }
-        value.extend_from_slice(piece);
+        value.extend_from_slice(bytes);
         changes.push(put(part_key(key, part), value));
     }
 }
@@ -234,32 +252,32 @@ pub(super) fn read_long<S: RowStore + ?Sized>(store: &S, key: &[u8]) -> StoreRes
     Ok(read_longs(store, &[key])?.pop().flatten())
 }
 
-/// Of several keys, in the order asked for.
+/// The same for several keys, in their order.
 pub(super) fn read_longs<S: RowStore + ?Sized>(
     store: &S,
     keys: &[impl AsRef<[u8]>],
 ) -> StoreResult<Vec<Option<Vec<u8>>>> {
     let firsts: Vec<Vec<u8>> = keys.iter().map(|key| part_key(key.as_ref(), 0)).collect();
     let mut values = store.rows_of(SPACE, &firsts)?;
-    // What follows the first parts, with the place of its value.
+    // The parts behind the first ones: the position of their value, their number and their key.
     let mut rest = Vec::new();
-    for (place, (key, value)) in keys.iter().zip(&mut values).enumerate() {
+    for (position, (key, value)) in keys.iter().zip(&mut values).enumerate() {
         let Some(bytes) = value else { continue };
         let Some((count, first)) = bytes.split_first_chunk::<2>() else {
             return Err(damaged(&"a part without a count"));
         };
-        rest.extend((1..u16::from_be_bytes(*count)).map(|part| (place, part, part_key(key.as_ref(), part))));
+        rest.extend((1..u16::from_be_bytes(*count)).map(|part| (position, part, part_key(key.as_ref(), part))));
         *bytes = first.to_vec();
     }
     for some in rest.chunks(PARTS_AT_ONCE) {
         let parts: Vec<Vec<u8>> = some.iter().map(|(.., key)| key.clone()).collect();
-        for ((place, part, _), row) in some.iter().zip(store.rows_of(SPACE, &parts)?) {
+        for ((position, part, _), row) in some.iter().zip(store.rows_of(SPACE, &parts)?) {
             let row = row.ok_or_else(|| damaged(&format_args!("part {part} of a value is missing")))?;
-            values[*place].get_or_insert_default().extend(row);
+            values[*position].get_or_insert_default().extend(row);
         }
     }
     Ok(values)
 }
 
-/// Rows in one write: small, so that chat's commits never wait long.
+/// The most rows in one write: few, so that chat's commits never wait long.
 pub(super) const ROWS_PER_WRITE: usize = 1_024;

@@ -1,9 +1,9 @@
-//! Uploaded lists of users: read whole, checked whole, and only then in the place of the list before.
+//! Segments: uploaded lists of users. An upload is parsed and checked as a whole before it replaces the list before.
 
 use super::{
     Shared, UserKey,
-    rows::{self, CHUNK_USERS, Numbers, ROWS_PER_WRITE, SPACE, SegmentHead},
-    rules::Segment as List,
+    rows::{self, CHUNK_USERS, IdAllocator, ROWS_PER_WRITE, SPACE, SegmentHead},
+    rules::Segment as SegmentUsers,
 };
 use crate::{
     commit::store_refusal,
@@ -18,8 +18,11 @@ use tidings_protocol::{
     limits::{SEGMENT_USERS_MAX, SEGMENTS_MAX},
 };
 
-/// Reads an upload: a user's id in each line; empty lines are passed over. What is wrong is named by its line.
-pub fn read_segment(text: &[u8]) -> Result<List, Refusal> {
+/// Parses an upload: a user's id in each line; empty lines are skipped.
+///
+/// # Errors
+/// A line is no id, or there are no users or too many. The refusal names the line.
+pub fn parse_segment(text: &[u8]) -> Result<SegmentUsers, Refusal> {
     let mut users = Vec::new();
     for (at, line) in text.split(|byte| *byte == b'\n').enumerate() {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
@@ -37,11 +40,11 @@ pub fn read_segment(text: &[u8]) -> Result<List, Refusal> {
     if users.is_empty() {
         return Err(Refusal::field("users", "there are none"));
     }
-    Ok(List::from_unsorted(users))
+    Ok(SegmentUsers::from_unsorted(users))
 }
 
-/// Reads a list back.
-pub(super) fn read_list<S: RowStore + ?Sized>(store: &S, head: &SegmentHead) -> StoreResult<List> {
+/// Reads a segment's list from the store.
+pub(super) fn read_segment_users<S: RowStore + ?Sized>(store: &S, head: &SegmentHead) -> StoreResult<SegmentUsers> {
     let mut users = Vec::with_capacity(head.users as usize);
     let mut from = rows::chunk_key(head.list, 0);
     let to = rows::chunk_key(head.list, u32::MAX);
@@ -58,25 +61,26 @@ pub(super) fn read_list<S: RowStore + ?Sized>(store: &S, head: &SegmentHead) -> 
         }
     }
     match users.len() as u64 == head.users {
-        true => Ok(List::from_unsorted(users)),
+        true => Ok(SegmentUsers::from_unsorted(users)),
         false => Err(rows::damaged(&format_args!("segment {:?} has {} of {} users", head.id, users.len(), head.users))),
     }
 }
 
 impl Shared {
-    fn put_segment(&self, id: &str, list: List) -> Result<Segment, Refusal> {
+    fn put_segment(&self, id: &str, list: SegmentUsers) -> Result<Segment, Refusal> {
         check_id("segment", id)?;
-        let number = self.change(|catalog| {
+        let number = self.update_catalog(|catalog| {
             if !catalog.segments.contains_key(id) && catalog.segments.len() >= SEGMENTS_MAX {
                 return Err(Refusal::limit("segments", SEGMENTS_MAX as u64, catalog.segments.len() as u64 + 1));
             }
-            let numbers = Numbers { list: catalog.numbers.list + 1, ..catalog.numbers.clone() };
-            let row = rows::put(rows::numbers_key(), rows::encode(&numbers));
+            let ids = IdAllocator { last_list: catalog.id_allocator.last_list + 1, ..catalog.id_allocator.clone() };
+            let row = rows::put(rows::id_allocator_key(), rows::encode(&ids));
             self.write(vec![row]).map_err(store_refusal)?;
-            catalog.numbers = numbers;
-            Ok(catalog.numbers.list)
+            catalog.id_allocator = ids;
+            Ok(catalog.id_allocator.last_list)
         })?;
-        // Until its head is written this list is nobody's: a stop in between leaves nothing half-done.
+        // The list belongs to no segment until the head is written. If the process ends before, the segment keeps its
+        // list, and the next start removes the new one.
         let chunks: Vec<_> = list
             .users()
             .chunks(CHUNK_USERS)
@@ -86,35 +90,35 @@ impl Shared {
                 rows::put(rows::chunk_key(number, at as u32), bytes)
             })
             .collect();
-        for piece in chunks.chunks(ROWS_PER_WRITE / 2) {
-            self.write(piece.to_vec()).map_err(store_refusal)?;
+        for chunk in chunks.chunks(ROWS_PER_WRITE / 2) {
+            self.write(chunk.to_vec()).map_err(store_refusal)?;
         }
         let now_ms = self.clock.now_ms();
         let head = SegmentHead { id: id.to_owned(), list: number, users: list.len() as u64, updated_at: now_ms };
-        let before = self.change(|catalog| {
+        let before = self.update_catalog(|catalog| {
             let row = rows::put(rows::segment_key(id), rows::encode(&head));
             self.write(vec![row]).map_err(store_refusal)?;
             let before = catalog.segments.insert(id.to_owned(), (head.clone(), Arc::new(list)));
-            if !catalog.users_of_segment(id).is_empty() {
+            if !catalog.popups_of_segment(id).is_empty() {
                 catalog.rebuild_all(now_ms);
             }
             Ok(before)
         })?;
         if let Some((before, _)) = before {
-            self.drop_list(before.list)?;
+            self.remove_list(before.list)?;
         }
-        Ok(card(&head))
+        Ok(to_http(&head))
     }
 
-    fn drop_list(&self, list: u32) -> Result<(), Refusal> {
+    fn remove_list(&self, list: u32) -> Result<(), Refusal> {
         let (from, to) = (rows::chunk_key(list, 0), rows::chunk_key(list, u32::MAX));
-        self.drop_all(&from, &to).map(drop).map_err(store_refusal)
+        self.remove_range(&from, &to).map(drop).map_err(store_refusal)
     }
 
     fn remove_segment(&self, id: &str) -> Result<(), Refusal> {
-        let head = self.change(|catalog| {
+        let head = self.update_catalog(|catalog| {
             let Some((head, _)) = catalog.segments.get(id) else { return Err(Refusal::not_found("segment", id)) };
-            if let Some(popup) = catalog.users_of_segment(id).first() {
+            if let Some(popup) = catalog.popups_of_segment(id).first() {
                 let why = format!("popup {popup:?} names the segment {id:?}");
                 return Err(Refusal::new(ErrorCode::Conflict, why));
             }
@@ -123,40 +127,61 @@ impl Shared {
             catalog.segments.remove(id);
             Ok(head)
         })?;
-        self.drop_list(head.list)
+        self.remove_list(head.list)
     }
 }
 
-fn card(head: &SegmentHead) -> Segment {
+fn to_http(head: &SegmentHead) -> Segment {
     Segment { id: head.id.clone(), users: head.users, updated_at: head.updated_at }
 }
 
-/// Operations of app servers. Those that change something wait for the store.
+/// Operations of app servers on segments. Those that change something wait for the store. Besides their own errors, all
+/// are refused while another node leads (`node_unavailable`), and while the catalog is being read or the store fails
+/// (`store_unavailable`).
 impl Engine {
-    pub fn put_popup_segment(&self, id: &str, list: List) -> Result<Segment, Refusal> {
+    /// Creates a segment, or replaces its list.
+    ///
+    /// # Errors
+    /// The id is wrong (`invalid_field`), or there are too many segments (`limit_exceeded`).
+    pub fn put_popup_segment(&self, id: &str, list: SegmentUsers) -> Result<Segment, Refusal> {
         self.popups.shared()?.put_segment(id, list)
     }
 
+    /// All segments, without their users.
+    ///
+    /// # Errors
+    /// Only those of all operations.
     pub fn popup_segments(&self) -> Result<Segments, Refusal> {
-        let cards = |catalog: &super::Catalog| catalog.segments.values().map(|(head, _)| card(head)).collect();
-        self.popups.shared()?.look_at(|catalog| Ok(Segments { segments: cards(catalog) }))
+        let segments = |catalog: &super::Catalog| catalog.segments.values().map(|(head, _)| to_http(head)).collect();
+        self.popups.shared()?.read_catalog(|catalog| Ok(Segments { segments: segments(catalog) }))
     }
 
+    /// A segment, without its users.
+    ///
+    /// # Errors
+    /// There is no such segment (`not_found`).
     pub fn popup_segment(&self, id: &str) -> Result<Segment, Refusal> {
-        self.popups.shared()?.look_at(|catalog| match catalog.segments.get(id) {
-            Some((head, _)) => Ok(card(head)),
+        self.popups.shared()?.read_catalog(|catalog| match catalog.segments.get(id) {
+            Some((head, _)) => Ok(to_http(head)),
             None => Err(Refusal::not_found("segment", id)),
         })
     }
 
-    /// Whether a user is in it.
+    /// Whether a user is in the segment.
+    ///
+    /// # Errors
+    /// There is no such segment (`not_found`).
     pub fn is_in_popup_segment(&self, id: &str, user: &str) -> Result<bool, Refusal> {
-        self.popups.shared()?.look_at(|catalog| match catalog.segments.get(id) {
+        self.popups.shared()?.read_catalog(|catalog| match catalog.segments.get(id) {
             Some((_, list)) => Ok(list.contains(UserKey::of(user))),
             None => Err(Refusal::not_found("segment", id)),
         })
     }
 
+    /// Removes a segment.
+    ///
+    /// # Errors
+    /// There is no such segment (`not_found`), or a popup names it (`conflict`).
     pub fn remove_popup_segment(&self, id: &str) -> Result<(), Refusal> {
         self.popups.shared()?.remove_segment(id)
     }

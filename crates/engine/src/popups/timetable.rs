@@ -1,8 +1,10 @@
-//! When a popup may be shown, and when a day begins: wall time of a zone, worked out in advance.
+//! Timetables and days: when a popup may be shown, and when a day begins, by the wall time of a zone. Both are
+//! precomputed for some days.
 //!
-//! A zone's clocks are changed now and then. Here a wall time is the first instant at which the clock shows it or a later
-//! one: what a change skips is over as soon as it has begun, and what it repeats counts the first time. So days and
-//! windows neither overlap nor run backwards, and a window is open at exactly those of its wall times that occur.
+//! Where the clocks of a zone change, some wall times are skipped and some occur twice. Here a wall time means the
+//! first instant at which the clock shows it or a later one: a skipped span is over as soon as it has begun, and of a
+//! repeated span the first occurrence counts. So days and windows neither overlap nor run backwards, and a window is
+//! open at exactly those of its wall times that occur.
 
 use jiff::{
     Timestamp,
@@ -17,14 +19,17 @@ use tidings_protocol::{
 
 const MINUTES_PER_DAY: u16 = 24 * 60;
 const DAY_MS: u64 = 24 * 60 * 60 * 1_000;
-/// What is worked out in advance, around the instant given: as long as the caller renews within two weeks, nothing is
-/// worked out while a request waits.
+/// The precomputed span around the given instant. As long as the owner renews it within two weeks, nothing is computed
+/// while a request waits.
 const BEFORE_MS: u64 = 2 * DAY_MS;
 const AFTER_MS: u64 = 15 * DAY_MS;
-/// The last instant that is told apart from later ones: the beginning of the year 9000. A clock that says more is broken.
+/// Later instants are treated like this one, the beginning of the year 9000: a clock that shows one is broken.
 const LAST_MS: u64 = 221_845_392_000_000;
 
 /// The zone of this name in the IANA database.
+///
+/// # Errors
+/// There is no such zone (`invalid_field`).
 pub fn zone(field: &str, name: &str) -> Result<TimeZone, Refusal> {
     match TimeZone::get(name) {
         Ok(zone) if !zone.is_unknown() => Ok(zone),
@@ -35,17 +40,21 @@ pub fn zone(field: &str, name: &str) -> Result<TimeZone, Refusal> {
     }
 }
 
-/// A part of the week, in wall time.
+/// A part of the week in wall time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Window {
-    /// Bit 0 is Monday: the days on which it begins.
+    /// The days on which the window begins: bit 0 is Monday.
     days: u8,
-    /// Minutes of the day on which it begins; `to` is above `from`, on the next day if it is above a day's minutes.
+    /// Minutes since midnight of the day on which the window begins: `from < to`, and `to` is on the next day if it is
+    /// above the minutes of a day.
     from: u16,
     to: u16,
 }
 
-/// Reads a popup's windows; `windows[1].from` is how a wrong one is named.
+/// Parses a popup's windows.
+///
+/// # Errors
+/// There are too many, or a part is wrong: the refusal names it, such as `windows[1].from` (`invalid_field`).
 pub fn parse_windows(windows: &[PopupWindow]) -> Result<Vec<Window>, Refusal> {
     if windows.len() > POPUP_WINDOWS_MAX {
         return Err(Refusal::field(
@@ -113,8 +122,8 @@ fn date(zone: &TimeZone, ms: u64) -> Date {
     zone.to_datetime(timestamp(ms)).date()
 }
 
-/// Days from one to another; dates of which this is asked are never near the ends of the calendar.
-fn plus(date: Date, days: i64) -> Date {
+/// Adds days to a date. Saturation never shows: the dates here are never near the ends of the calendar.
+fn add_days(date: Date, days: i64) -> Date {
     date.saturating_add(jiff::Span::new().days(days))
 }
 
@@ -123,7 +132,8 @@ fn instant(zone: &TimeZone, wall: DateTime) -> u64 {
     let at = match zone.to_ambiguous_timestamp(wall).offset() {
         AmbiguousOffset::Unambiguous { offset } => offset.to_timestamp(wall),
         AmbiguousOffset::Fold { before, .. } => before.to_timestamp(wall),
-        // By the offset after it, a time in the gap is before the change: the next change is the one that skips it.
+        // Read with the offset after the change, a time in the gap is before the change: so the change that skips it is
+        // the next one.
         AmbiguousOffset::Gap { before, after } => match after.to_timestamp(wall) {
             Ok(earlier) => match zone.following(earlier).next() {
                 Some(change) => Ok(change.timestamp()),
@@ -135,20 +145,20 @@ fn instant(zone: &TimeZone, wall: DateTime) -> u64 {
     at.map_or(0, |at| u64::try_from(at.as_millisecond()).unwrap_or(0))
 }
 
-/// Minutes after the beginning of a day, which may be beyond its end.
+/// The instant of a wall time given as minutes after the beginning of a day, possibly beyond its end.
 fn at_minutes(zone: &TimeZone, day: Date, minutes: u16) -> u64 {
-    let day = plus(day, i64::from(minutes / MINUTES_PER_DAY));
+    let day = add_days(day, i64::from(minutes / MINUTES_PER_DAY));
     let minutes = minutes % MINUTES_PER_DAY;
     instant(zone, day.at((minutes / 60) as i8, (minutes % 60) as i8, 0, 0))
 }
 
 // ---- days
 
-/// Days of a zone.
+/// The civil days of a zone.
 #[derive(Debug, Clone)]
 pub struct Days {
     zone: TimeZone,
-    /// When each of some days in sequence begins, and the first one's number.
+    /// When each of the precomputed days begins, in order, and the number of the first.
     begins: Box<[u64]>,
     first: i64,
 }
@@ -156,60 +166,62 @@ pub struct Days {
 impl Days {
     pub fn new(zone: TimeZone, around_ms: u64) -> Self {
         let around_ms = around_ms.min(LAST_MS);
-        let first = plus(date(&zone, around_ms.saturating_sub(BEFORE_MS)), -1);
-        let last = plus(date(&zone, around_ms + AFTER_MS), 2);
+        let first = add_days(date(&zone, around_ms.saturating_sub(BEFORE_MS)), -1);
+        let last = add_days(date(&zone, around_ms + AFTER_MS), 2);
         let mut begins = Vec::new();
         let mut day = first;
         while day <= last {
             begins.push(at_minutes(&zone, day, 0));
-            day = plus(day, 1);
+            day = add_days(day, 1);
         }
-        Days { zone, begins: begins.into(), first: number(first) }
+        Days { zone, begins: begins.into(), first: day_number(first) }
     }
 
-    /// The day it is, in civil days since 1970-01-01, and when the next one begins, in milliseconds since 1970 UTC.
+    /// The number of the present day, in civil days since 1970-01-01, and when the next day begins, in milliseconds
+    /// since 1970 UTC.
     pub fn day(&self, now_ms: u64) -> (u32, u64) {
         match self.begins.partition_point(|begin| *begin <= now_ms) {
             next if next > 0 && next < self.begins.len() => {
                 (u32::try_from(self.first + next as i64 - 1).unwrap_or(0), self.begins[next])
             }
-            _ => self.day_slowly(now_ms),
+            _ => self.compute_day(now_ms),
         }
     }
 
-    fn day_slowly(&self, now_ms: u64) -> (u32, u64) {
+    fn compute_day(&self, now_ms: u64) -> (u32, u64) {
         let now_ms = now_ms.min(LAST_MS);
         let begin = |day| at_minutes(&self.zone, day, 0);
-        // A day that has begun stays begun when the clock is set back behind midnight; a skipped one has no length.
-        let mut next = plus(date(&self.zone, now_ms), 1);
+        // A day that has begun stays the present day when the clock is set back before midnight; a skipped day has no
+        // length.
+        let mut next = add_days(date(&self.zone, now_ms), 1);
         while begin(next) <= now_ms {
-            next = plus(next, 1);
+            next = add_days(next, 1);
         }
-        (u32::try_from(number(next) - 1).unwrap_or(0), begin(next))
+        (u32::try_from(day_number(next) - 1).unwrap_or(0), begin(next))
     }
 }
 
-fn number(day: Date) -> i64 {
+fn day_number(day: Date) -> i64 {
     i64::from((day - jiff::civil::date(1970, 1, 1)).get_days())
 }
 
 // ---- windows
 
-/// Whether a popup may be shown, by the time alone.
+/// Whether a timetable allows to show the popup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
-    /// Until then, exclusively; for good if there is no end.
+    /// Open until this time, exclusive; absent: for good.
     Open { until: Option<u64> },
-    /// From then on it will be; never again if there is no such time.
+    /// Closed, and open again from this time on; absent: never again.
     Closed { opens_at: Option<u64> },
 }
 
-/// A popup's schedule.
+/// A popup's schedule: start, end and weekly windows.
 #[derive(Debug, Clone)]
 pub struct Timetable {
     starts_at: u64,
     ends_at: u64,
-    /// None: always open between start and end.
+    /// Absent: always open between start and end.
     weekly: Option<Weekly>,
 }
 
@@ -217,7 +229,7 @@ pub struct Timetable {
 struct Weekly {
     zone: TimeZone,
     windows: Box<[Window]>,
-    ahead: Spans,
+    precomputed: Spans,
 }
 
 impl Timetable {
@@ -229,9 +241,9 @@ impl Timetable {
         around_ms: u64,
     ) -> Self {
         let weekly = (!windows.is_empty() && !cover_the_week(windows)).then(|| {
-            let ahead =
+            let precomputed =
                 Spans::of(windows, &zone, around_ms.saturating_sub(BEFORE_MS), around_ms.saturating_add(AFTER_MS));
-            Weekly { zone, windows: windows.into(), ahead }
+            Weekly { zone, windows: windows.into(), precomputed }
         });
         Timetable { starts_at: starts_at.unwrap_or(0), ends_at: ends_at.unwrap_or(u64::MAX), weekly }
     }
@@ -255,10 +267,11 @@ impl Timetable {
 }
 
 impl Weekly {
-    /// The span that is open then, or the next one that will be.
+    /// The span that is open at this instant, or the next one.
     fn open_from(&self, ms: u64) -> (u64, u64) {
-        let known = self.ahead.find(ms);
-        // An empty answer cannot be: a window opens each week, or the week after if a change skips it.
+        let known = self.precomputed.find(ms);
+        // There always is a next span: a window opens each week, or in the week after if a change of the clocks skips
+        // it.
         known.or_else(|| Spans::of(&self.windows, &self.zone, ms, ms).find(ms)).unwrap_or((u64::MAX, u64::MAX))
     }
 }
@@ -278,26 +291,26 @@ fn cover_the_week(windows: &[Window]) -> bool {
     open.into_iter().all(|open| open)
 }
 
-/// Spans in which windows are open, in milliseconds: ascending, apart from each other. Right for instants from `from` to
-/// the beginning of the last one.
+/// The spans in which windows are open, in milliseconds: ascending and disjoint. They are complete for instants from
+/// `from` to the beginning of the last span.
 #[derive(Debug, Clone)]
 struct Spans {
     from: u64,
     spans: Box<[(u64, u64)]>,
 }
 
-/// A window that opens once a week, at a wall time that a change skips, opens within two weeks; and one that closes at
-/// such a time only closes within two more.
+/// Days to look ahead for the next span. A weekly window whose opening a change of the clocks skips opens within two
+/// weeks, and a window whose closing is skipped closes within two more.
 const DAYS_MAX: u64 = 35;
 
 impl Spans {
-    /// Enough of them for instants up to `to`.
+    /// Computes the spans that are needed for instants from `from` to `to`.
     fn of(windows: &[Window], zone: &TimeZone, from: u64, to: u64) -> Self {
         let (from, to) = (from.min(LAST_MS), to.min(LAST_MS));
         let mut spans: Vec<(u64, u64)> = Vec::new();
-        // A window may have begun on the day before, and the clock may be a day ahead of the date that it shows.
-        let mut day = plus(date(zone, from), -2);
-        let last = plus(date(zone, to), DAYS_MAX as i64);
+        // A window may have begun on the day before, and a change of the clocks may have moved the date by another day.
+        let mut day = add_days(date(zone, from), -2);
+        let last = add_days(date(zone, to), DAYS_MAX as i64);
         while day <= last && spans.last().is_none_or(|span| span.0 <= to) {
             let bit = 1 << day.weekday().to_monday_zero_offset();
             let mut today: Vec<(u64, u64)> = windows
@@ -313,19 +326,19 @@ impl Spans {
                     _ => spans.push((begin, end)),
                 }
             }
-            day = plus(day, 1);
+            day = add_days(day, 1);
         }
         Spans { from, spans: spans.into() }
     }
 
-    /// The span that is open at this instant, or the next one; `None` if it was not worked out.
+    /// The span that is open at this instant, or the next one; `None` if it is not among the computed ones.
     fn find(&self, ms: u64) -> Option<(u64, u64)> {
         if ms < self.from {
             return None;
         }
         let next = self.spans.partition_point(|span| span.1 <= ms);
         let span = *self.spans.get(next)?;
-        // The last span may go on beyond what was worked out: only its beginning is certain.
+        // Only the beginning of the last span is certain: it may continue in days that were not computed.
         (next + 1 < self.spans.len() || ms < span.0).then_some(span)
     }
 }

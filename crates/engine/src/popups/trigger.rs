@@ -1,6 +1,6 @@
-//! Popups that an event triggers for somebody who is here: decided, then sent to one live session.
+//! Popups that the app server triggers for a user who is online: decided, then sent to one of the user's live sessions.
 
-use super::{decide::Ask, session_at};
+use super::{connection_session, decide::Question};
 use crate::{engine::Engine, hub::Signal, model::UserNo};
 use crossbeam_channel::{RecvTimeoutError, bounded};
 use std::time::Duration;
@@ -10,59 +10,71 @@ use tidings_protocol::{
     ids::check_id,
 };
 
-/// How long the shard that owns a user's sessions may take to say which one takes a popup.
-const SHARD_PATIENCE: Duration = Duration::from_secs(2);
+/// How long the shard that owns a user's sessions may take to name the one that a popup is sent to.
+const SHARD_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The session that a popup is sent to.
-struct Taker {
+struct TargetSession {
     session: u64,
-    /// Another node that has it, and its process.
+    /// The peer that holds the session, and the boot id of its process; absent: this node.
     node: Option<String>,
     boot: Option<u64>,
 }
 
 impl Engine {
-    /// Decides for a user who has a live session that takes popups, and sends it what was chosen: to the one that came
-    /// last. Without one nothing is decided, so that no cap is used up in vain: a device that is there for pushes
-    /// only would not show it. Blocks.
-    pub fn trigger_popup(&self, ask: &Ask<'_>) -> Result<Triggered, Refusal> {
-        check_id("user", ask.user)?;
-        let user = self.directory.require_user(ask.user)?;
+    /// Decides for a user who has a live session that can show popups, and sends the chosen popup to the newest of
+    /// these sessions. Without such a session nothing is decided, so that no cap is used up in vain: a device that
+    /// binds for pushes only would not show the popup. Blocks.
+    ///
+    /// # Errors
+    /// The user does not exist, the decision is refused (see [`Engine::decide_popup`]), or the user's shard is too busy to
+    /// answer (`queue_full`).
+    pub fn trigger_popup(&self, question: &Question<'_>) -> Result<Triggered, Refusal> {
+        check_id("user", question.user)?;
+        let user = self.directory.require_user(question.user)?;
         let none = Triggered { delivered: false, decision: None, popup: None };
-        let Some(taker) = self.popup_taker(user.no)? else { return Ok(none) };
-        let own = session_at(taker.boot.unwrap_or(self.popups.boot), taker.session);
-        let ask = Ask { session: ask.session.or(Some(&own)), fingerprint: ask.fingerprint ^ taker.session, ..*ask };
-        let Some(showing) = self.decide_now(&ask)?.show else { return Ok(none) };
-        let delivered = self.send_popup(user.no, &taker, &showing.json);
-        let popup = Some(showing.popup.to_string());
-        Ok(Triggered { delivered, decision: Some(showing.decision), popup })
+        let Some(target) = self.find_target_session(user.no)? else { return Ok(none) };
+        let own = connection_session(target.boot.unwrap_or(self.popups.boot), target.session);
+        let question = Question {
+            session: question.session.or(Some(&own)),
+            fingerprint: question.fingerprint ^ target.session,
+            ..*question
+        };
+        let Some(exposure) = self.decide_popup_blocking(&question)?.exposure else { return Ok(none) };
+        let delivered = self.send_popup(user.no, &target, &exposure.json);
+        let popup = Some(exposure.popup.to_string());
+        Ok(Triggered { delivered, decision: Some(exposure.decision), popup })
     }
 
-    /// A session here that takes popups; else the one that came last of those that other nodes have.
-    fn popup_taker(&self, user: UserNo) -> Result<Option<Taker>, Refusal> {
-        if let Some(session) = self.find_popup_session(user)? {
-            return Ok(Some(Taker { session, node: None, boot: None }));
+    /// The newest session on this node that can show popups; without one, the user's newest session on a peer.
+    fn find_target_session(&self, user: UserNo) -> Result<Option<TargetSession>, Refusal> {
+        if let Some(session) = self.find_local_session(user)? {
+            return Ok(Some(TargetSession { session, node: None, boot: None }));
         }
         let Some(cluster) = self.cluster.as_ref().filter(|cluster| cluster.bus_trouble().is_none()) else {
             return Ok(None);
         };
         let devices = self.presence.devices(user);
         let newest = devices.iter().filter(|device| device.node.is_peer()).max_by_key(|device| device.since);
-        let taker = newest.and_then(|device| {
+        let target = newest.and_then(|device| {
             let card = self.presence.nodes.card(device.node)?;
             let is_known = cluster.nodes.peers().iter().any(|name| **name == *card.name);
-            is_known.then_some(Taker { session: device.session, node: Some(card.name), boot: Some(card.boot_id) })
+            is_known.then_some(TargetSession {
+                session: device.session,
+                node: Some(card.name),
+                boot: Some(card.boot_id),
+            })
         });
-        Ok(taker)
+        Ok(target)
     }
 
-    fn find_popup_session(&self, user: UserNo) -> Result<Option<u64>, Refusal> {
+    fn find_local_session(&self, user: UserNo) -> Result<Option<u64>, Refusal> {
         if !self.presence.is_online(user) {
             return Ok(None);
         }
         let (answer, answered) = bounded(1);
         self.hub.signal(user, Signal::FindPopupSession { answer });
-        match answered.recv_timeout(SHARD_PATIENCE) {
+        match answered.recv_timeout(SHARD_TIMEOUT) {
             Ok(session) => Ok(Some(session)),
             Err(RecvTimeoutError::Disconnected) => Ok(None),
             Err(RecvTimeoutError::Timeout) => {
@@ -71,13 +83,13 @@ impl Engine {
         }
     }
 
-    /// Whether it is on its way.
-    fn send_popup(&self, user: UserNo, taker: &Taker, json: &[u8]) -> bool {
+    /// Returns whether the popup is on its way to the session.
+    fn send_popup(&self, user: UserNo, target: &TargetSession, json: &[u8]) -> bool {
         let frame = [br#"{"t":"popup","show":"#, json, b"}"].concat();
-        match (&taker.node, &self.cluster) {
-            (Some(node), Some(cluster)) => cluster.send_popup(node, user, taker.session, frame),
+        match (&target.node, &self.cluster) {
+            (Some(node), Some(cluster)) => cluster.send_popup(node, user, target.session, frame),
             _ => {
-                self.hub.signal(user, Signal::Popup { session: taker.session, frame: frame.into() });
+                self.hub.signal(user, Signal::Popup { session: target.session, frame: frame.into() });
                 true
             }
         }

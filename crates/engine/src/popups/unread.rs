@@ -1,4 +1,4 @@
-//! Since when a user's oldest unread direct message is there: looked up for rules about it, and remembered until a
+//! The age of a user's oldest unread direct message, for rules about it: loaded from the store, and cached until a
 //! message comes or is read.
 
 use crate::{commit::store_refusal, engine::Engine, model::*, store::*};
@@ -9,24 +9,25 @@ use tidings_protocol::{
     limits::{CONVERSATIONS_PER_USER_MAX, UNREAD_ENTRIES_MAX},
 };
 
-/// Users whose answer is remembered.
-const USERS_CACHED: usize = 200_000;
-/// Changes are counted in so many stripes: an answer that was looked up while its stripe changed is not kept.
+/// Users in the cache.
+const USERS_MAX: usize = 200_000;
+/// Counters of invalidations, shared by users: an answer that was loaded while its stripe changed is not cached.
 const STRIPES: usize = 1_024;
-/// Entries of a conversation read at once while looking for one that counts: first a few, for most often the first does.
+/// Entries of a conversation that are read at once in search of an unread message: few at first, for most often the
+/// first entry is one.
 const PAGE_FIRST: usize = 4;
 const PAGE_MAX: usize = 64;
-/// Bytes of what is read at once of all conversations.
+/// Bytes that are read at once of all conversations.
 const PAGES_BYTES_MAX: usize = 2 * 1024 * 1024;
 
 pub(crate) struct UnreadCache {
-    known: Cache<UserNo, Option<u64>>,
+    cached: Cache<UserNo, Option<u64>>,
     changes: Box<[AtomicU64]>,
 }
 
 impl Default for UnreadCache {
     fn default() -> Self {
-        UnreadCache { known: Cache::new(USERS_CACHED), changes: (0..STRIPES).map(|_| AtomicU64::new(0)).collect() }
+        UnreadCache { cached: Cache::new(USERS_MAX), changes: (0..STRIPES).map(|_| AtomicU64::new(0)).collect() }
     }
 }
 
@@ -35,32 +36,32 @@ impl UnreadCache {
         &self.changes[user.0 as usize % STRIPES]
     }
 
-    /// A message has come to the user, or the user has read: what was looked up is stale.
-    pub(crate) fn forget(&self, user: UserNo) {
+    /// The user got a message or read one: the cached answer is stale.
+    pub(crate) fn invalidate(&self, user: UserNo) {
         self.stripe(user).fetch_add(1, Ordering::SeqCst);
-        self.known.remove(&user);
+        self.cached.remove(&user);
     }
 
-    /// What is remembered, if it is.
-    pub(super) fn at_hand(&self, user: UserNo) -> Option<Option<u64>> {
-        self.known.get(&user)
+    /// The cached answer, if there is one.
+    pub(super) fn get(&self, user: UserNo) -> Option<Option<u64>> {
+        self.cached.get(&user)
     }
 
-    fn look_up(
+    fn get_or_load(
         &self,
         user: UserNo,
-        read: impl FnOnce() -> Result<Option<u64>, Refusal>,
+        load: impl FnOnce() -> Result<Option<u64>, Refusal>,
     ) -> Result<Option<u64>, Refusal> {
-        if let Some(known) = self.known.get(&user) {
+        if let Some(known) = self.cached.get(&user) {
             return Ok(known);
         }
         let before = self.stripe(user).load(Ordering::SeqCst);
-        let found = read()?;
+        let found = load()?;
         if self.stripe(user).load(Ordering::SeqCst) == before {
-            self.known.insert(user, found);
-            // A change between the look and the insert has removed nothing yet.
+            self.cached.insert(user, found);
+            // An invalidation between the check above and the insert found nothing to remove.
             if self.stripe(user).load(Ordering::SeqCst) != before {
-                self.known.remove(&user);
+                self.cached.remove(&user);
             }
         }
         Ok(found)
@@ -68,18 +69,18 @@ impl UnreadCache {
 }
 
 impl Engine {
-    /// When the user's oldest unread direct message was sent, in milliseconds since 1970 UTC.
+    /// When the user's oldest unread direct message was sent, in milliseconds since 1970 UTC. Blocks.
     pub(super) fn unread_direct_since(&self, user: UserNo) -> Result<Option<u64>, Refusal> {
-        self.directory.unread.look_up(user, || {
+        self.directory.unread.get_or_load(user, || {
             self.metrics.popup_store_reads.inc();
-            let places = self.store.standings(user, Places::Direct, CONVERSATIONS_PER_USER_MAX);
-            self.oldest_unread(user, &places.map_err(store_refusal)?)
+            let standings = self.store.standings(user, Places::Direct, CONVERSATIONS_PER_USER_MAX);
+            self.oldest_unread(user, &standings.map_err(store_refusal)?)
         })
     }
 
-    /// The oldest message of others that is after the user's read mark in its conversation.
-    fn oldest_unread(&self, user: UserNo, places: &[Standing]) -> Result<Option<u64>, Refusal> {
-        let mut open: Vec<_> = places.iter().map(not_looked_at).filter(|ask| ask.from_seq <= ask.to_seq).collect();
+    /// The time of the oldest message of another user that is after the user's read mark in its conversation.
+    fn oldest_unread(&self, user: UserNo, standings: &[Standing]) -> Result<Option<u64>, Refusal> {
+        let mut open: Vec<_> = standings.iter().map(unread_range).filter(|ask| ask.from_seq <= ask.to_seq).collect();
         let mut oldest: Option<u64> = None;
         let mut limit = PAGE_FIRST;
         while !open.is_empty() {
@@ -104,8 +105,8 @@ impl Engine {
     }
 }
 
-/// What the user has not read of a conversation, as far as it is looked at.
-fn not_looked_at(standing: &Standing) -> PageAsk {
+/// The entries of a conversation after the user's read mark, up to the number at which unread entries are counted.
+fn unread_range(standing: &Standing) -> PageAsk {
     let Standing { conversation, head, membership, .. } = standing;
     let from_seq = (membership.read_seq.max(membership.joined_seq) + 1).max(head.first_seq);
     let to_seq = head.last_seq.min(from_seq.saturating_add(UNREAD_ENTRIES_MAX as u64));

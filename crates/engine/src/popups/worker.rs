@@ -1,13 +1,14 @@
-//! The worker: one thread that makes showings and events durable, in batches, in the order in which they came.
+//! The worker: one thread that writes exposures and events to the store, in batches and in the order in which they were
+//! pushed.
 
 use super::{
     Shared, UserKey,
-    counts::{Counts, HOUR_MS},
-    events::Batch,
-    inbox::{Durable, Record},
-    rows::{self, Counted, ROWS_PER_WRITE, SPACE},
+    events::EventBatch,
+    hourly_counts::{HOUR_MS, HourlyCounts},
+    rows::{self, CountKind, ROWS_PER_WRITE, SPACE},
     sweep::Sweep,
-    users::Kept,
+    user_cache::DirtyState,
+    write_queue::{DurabilityWaiter, ExposureRecord},
 };
 use crate::{
     commit::store_refusal,
@@ -21,216 +22,221 @@ use std::{
 };
 use tidings_protocol::error::Refusal;
 
-/// How often the worker looks at what time alone brings.
+/// The longest wait between two runs of the timers.
 const TICK: Duration = Duration::from_secs(1);
-/// The same where the lead may go to another node.
+/// The same where another node may take the lead.
 const LEAD_TICK: Duration = Duration::from_millis(100);
-/// The store is left alone for at least and at most so long after each write.
-const REST_MIN: Duration = Duration::from_millis(2);
-const REST_MAX: Duration = Duration::from_millis(20);
-/// The wait after a store that failed.
-const STORE_FAILED_TICK: Duration = Duration::from_millis(500);
-/// Time tables and days are made anew so often: they are fast for fifteen days ahead.
+/// Bounds of the pause after each write.
+const WRITE_PAUSE_MIN: Duration = Duration::from_millis(2);
+const WRITE_PAUSE_MAX: Duration = Duration::from_millis(20);
+/// The wait after a write or read that failed.
+const RETRY_AFTER: Duration = Duration::from_millis(500);
+/// How often timetables and days are computed anew. They are precomputed for fifteen days ahead, and slow beyond.
 const REFRESH_EVERY_MS: u64 = HOUR_MS;
-/// Tries to store what is left when the server stops.
-const LAST_TRIES: usize = 5;
+/// Attempts to store the last exposures when the server stops.
+const DRAIN_ATTEMPTS: usize = 5;
 
-struct Closing(Arc<Shared>);
+struct CloseOnDrop(Arc<Shared>);
 
-impl Drop for Closing {
+impl Drop for CloseOnDrop {
     fn drop(&mut self) {
-        self.0.inbox.close();
+        self.0.write_queue.close();
     }
 }
 
-/// A write that may have been stored. Its counts tell, for each write makes them higher.
-struct Unsure {
+/// A write that may have been stored. The store's counts tell whether it was, for each write makes some count higher.
+struct UnresolvedWrite {
+    /// The counts as they are if the write was stored.
     counts: Vec<RowChange>,
-    records: Vec<Record>,
+    records: Vec<ExposureRecord>,
     users: BTreeSet<UserKey>,
 }
 
 pub(super) struct Worker {
     pub(super) shared: Arc<Shared>,
-    pub(super) counts: Counts,
-    /// Could not be stored yet.
-    again: Vec<Record>,
-    /// Nothing is written until it is known what became of this.
-    unsure: Option<Unsure>,
-    /// Wait for another turn.
-    pub(super) events: VecDeque<Batch>,
+    pub(super) counts: HourlyCounts,
+    /// Exposures whose write failed.
+    retry: Vec<ExposureRecord>,
+    /// While this is set nothing else is written: a later write could raise the same counts, and then they would no
+    /// longer tell whether this one was stored.
+    unresolved: Option<UnresolvedWrite>,
+    /// Event batches that wait for a write of their own.
+    pub(super) events: VecDeque<EventBatch>,
     pub(super) last_taken_at: u64,
     refreshed_at: u64,
-    refreshing: Option<JoinHandle<()>>,
+    refresher: Option<JoinHandle<()>>,
     sweep: Sweep,
-    /// The store is left alone until then.
-    rests_until: Instant,
+    /// The worker writes nothing before this time.
+    paused_until: Instant,
 }
 
 impl Worker {
-    /// Until the end, or until another node leads; answers whether it is the end.
+    /// Runs until the server stops or another node leads; returns whether the server stops.
     pub(super) fn run(shared: Arc<Shared>) -> bool {
-        // However this ends: nobody may wait for an answer that does not come.
-        let closing = Closing(shared.clone());
-        let mut told = None;
+        // However this function ends, also by a panic, no caller may wait for an answer that never comes.
+        let close_on_drop = CloseOnDrop(shared.clone());
+        let mut last_error = None;
         let last_taken_at = loop {
             match shared.recover() {
                 Ok(last_taken_at) => break last_taken_at,
-                // Tried twice a second, told once.
-                Err(error) if told.replace(error.to_string()).as_deref() != Some(error.to_string().as_str()) => {
-                    tracing::warn!(%error, "popups could not take up what is stored; they try again until they can");
+                // Recovery is tried twice a second, and each error is logged once.
+                Err(error) if last_error.replace(error.to_string()).as_deref() != Some(error.to_string().as_str()) => {
+                    tracing::warn!(%error, "popups could not be read from the store; the read is retried until it succeeds");
                 }
                 Err(_) => {}
             }
-            if shared.inbox.is_stopping_within(STORE_FAILED_TICK) {
+            if shared.write_queue.wait_for_stop(RETRY_AFTER) {
                 return true;
             }
-            if shared.is_over() {
+            if shared.term_has_ended() {
                 return false;
             }
         };
-        let noting = shared.store.has_side_log().then(|| {
-            let noting = shared.clone();
-            std::thread::Builder::new().name("popup notes".into()).spawn(move || noting.note())
+        let side_log_thread = shared.store.has_side_log().then(|| {
+            let shared = shared.clone();
+            std::thread::Builder::new().name("popup side log".into()).spawn(move || shared.run_side_log())
         });
-        let noting = noting.transpose().inspect_err(|error| {
-            tracing::error!(%error, "no thread for notes of popups: nothing is shown while the disk stalls");
+        let side_log_thread = side_log_thread.transpose().inspect_err(|error| {
+            tracing::error!(%error, "no thread for the side log of popups: nothing is shown while the disk stalls");
         });
         let now_ms = shared.clock.now_ms();
         let mut worker = Worker {
-            counts: Counts::default(),
-            again: Vec::new(),
-            unsure: None,
+            counts: HourlyCounts::default(),
+            retry: Vec::new(),
+            unresolved: None,
             events: VecDeque::new(),
             last_taken_at,
             refreshed_at: now_ms,
-            refreshing: None,
+            refresher: None,
             sweep: Sweep::new(now_ms),
-            rests_until: Instant::now(),
+            paused_until: Instant::now(),
             shared,
         };
-        let is_end = loop {
-            if !worker.turn() {
+        let is_stopping = loop {
+            if !worker.run_once() {
                 break true;
             }
-            if worker.shared.is_over() {
+            if worker.shared.term_has_ended() {
                 break false;
             }
         };
-        drop(closing);
-        // They hold the store, which who stopped us wants to close.
-        let _ = worker.refreshing.take().map(JoinHandle::join);
-        let _ = noting.map(|noting| noting.map(JoinHandle::join));
-        is_end
+        drop(close_on_drop);
+        // Both threads hold the store, which the caller wants to close.
+        let _ = worker.refresher.take().map(JoinHandle::join);
+        let _ = side_log_thread.map(|thread| thread.map(JoinHandle::join));
+        is_stopping
     }
 
-    /// One turn; answers whether there is another.
-    fn turn(&mut self) -> bool {
-        let patience = match self.again.is_empty() && self.unsure.is_none() {
-            // More is to be done, after a rest.
-            _ if self.has_work() => self.rests_until.saturating_duration_since(Instant::now()),
+    /// Takes what is pending, stores it and answers the waiting callers; returns whether to go on.
+    fn run_once(&mut self) -> bool {
+        let timeout = match self.retry.is_empty() && self.unresolved.is_none() {
+            // There is work left: only the pause is waited for.
+            _ if self.has_work() => self.paused_until.saturating_duration_since(Instant::now()),
             true if self.shared.lead.is_clustered() => LEAD_TICK,
             true => TICK,
-            false => STORE_FAILED_TICK,
+            false => RETRY_AFTER,
         };
-        // Before the take: what is noted until then is among what is taken, or taken already.
+        // Before pending writes are taken: then every exposure in the side log so far is among those taken now or
+        // earlier, and what the rotation sets aside can be removed once they are stored.
         self.shared.store.rotate_side_log();
-        let waiting = self.shared.inbox.take(patience, self.rests_until);
-        let began = Instant::now();
-        let known = self.find_out().map_err(|error| self.failed(error));
-        let mut records = std::mem::take(&mut self.again);
-        records.extend(waiting.records);
-        self.events.extend(waiting.events);
-        // What would be forgotten goes first: who reports events waits for the answer and can report again.
-        let stored = self.store_records(records).and(known);
+        let pending = self.shared.write_queue.take_pending(timeout, self.paused_until);
+        let started = Instant::now();
+        let reconciled = self.reconcile().map_err(|error| self.failed(error));
+        let mut records = std::mem::take(&mut self.retry);
+        records.extend(pending.records);
+        self.events.extend(pending.events);
+        // Exposures go before events: a crash would forget exposures, while a caller that reports events waits for the
+        // answer and can report them again.
+        let stored = self.store_records(records).and(reconciled);
         if stored.is_ok()
             && let Err(error) = self.shared.store.truncate_rotated_side_log()
         {
-            tracing::warn!(%error, "notes of popups that are stored could not be forgotten; it is tried again");
+            tracing::warn!(%error, "the side log of popups could not drop rows that are stored; it is tried again");
         }
-        answer(waiting.durable, stored);
+        answer_waiters(pending.waiters, stored);
         self.store_events();
-        if waiting.stopping {
-            self.store_the_rest();
+        if pending.stopping {
+            self.drain();
             return false;
         }
-        self.look_at_the_clock();
-        let took = began.elapsed();
+        self.run_timers();
+        let took = started.elapsed();
         self.shared.metrics.popup_store_busy_seconds.inc_by(took.as_secs_f64());
-        // As long as it was at work, so that it is busy for half of the time at most: chat commits to it too, and what
-        // comes meanwhile is written together.
-        self.rests_until = Instant::now() + took.clamp(REST_MIN, REST_MAX);
+        // The worker pauses for as long as it worked, and so uses the store for at most half of the time: chat commits
+        // to the same store, and what is pushed during the pause becomes one batch.
+        self.paused_until = Instant::now() + took.clamp(WRITE_PAUSE_MIN, WRITE_PAUSE_MAX);
         true
     }
 
-    /// Whether something is left for the next turn that need not wait for anything.
+    /// Whether there is work for the next run at once, without a new push.
     fn has_work(&self) -> bool {
         !self.events.is_empty() || self.sweep.is_under_way()
     }
 
-    fn store_the_rest(&mut self) {
+    /// Stores what is left before the server stops.
+    fn drain(&mut self) {
         while !self.events.is_empty() {
             self.store_events();
         }
-        for _ in 0..LAST_TRIES {
-            let known = self.find_out();
-            let records = std::mem::take(&mut self.again);
-            if known.is_ok() && records.is_empty() {
+        for _ in 0..DRAIN_ATTEMPTS {
+            let reconciled = self.reconcile();
+            let records = std::mem::take(&mut self.retry);
+            if reconciled.is_ok() && records.is_empty() {
                 return;
             }
             let _ = self.store_records(records);
-            if !self.again.is_empty() || self.unsure.is_some() {
-                std::thread::sleep(STORE_FAILED_TICK);
+            if !self.retry.is_empty() || self.unresolved.is_some() {
+                std::thread::sleep(RETRY_AFTER);
             }
         }
-        let showings = self.again.len() + self.unsure.as_ref().map_or(0, |unsure| unsure.records.len());
-        tracing::error!(showings, "what was shown could not be stored before the stop");
+        let exposures = self.retry.len() + self.unresolved.as_ref().map_or(0, |unresolved| unresolved.records.len());
+        tracing::error!(exposures, "exposures of popups could not be stored before the stop");
     }
 
-    fn look_at_the_clock(&mut self) {
+    fn run_timers(&mut self) {
         let now_ms = self.shared.clock.now_ms();
         if now_ms.abs_diff(self.refreshed_at) >= REFRESH_EVERY_MS {
             self.refresh(now_ms);
         }
-        if let Err(error) = self.sweep.work(&self.shared, now_ms) {
-            tracing::warn!(%error, "what is old of popups could not be removed; it is tried again");
+        if let Err(error) = self.sweep.run_once(&self.shared, now_ms) {
+            tracing::warn!(%error, "old events or counts of popups could not be removed; it is tried again");
         }
     }
 
-    /// On a thread of its own: of many popups it takes seconds, and showings would wait to be stored.
+    /// Recomputes timetables on a thread of its own: with many popups that takes seconds, and exposures would wait.
     fn refresh(&mut self, now_ms: u64) {
-        if self.refreshing.as_ref().is_some_and(|refreshing| !refreshing.is_finished()) {
+        if self.refresher.as_ref().is_some_and(|refresher| !refresher.is_finished()) {
             return;
         }
         let shared = self.shared.clone();
         match std::thread::Builder::new().name("popup times".into()).spawn(move || shared.refresh()) {
-            Ok(refreshing) => (self.refreshing, self.refreshed_at) = (Some(refreshing), now_ms),
-            Err(error) => tracing::warn!(%error, "no thread for time tables of popups: they go on, more slowly"),
+            Ok(refresher) => (self.refresher, self.refreshed_at) = (Some(refresher), now_ms),
+            Err(error) => tracing::warn!(%error, "no thread for timetables of popups: decisions go on, more slowly"),
         }
     }
 
-    /// Stores what users were shown, and counts it, a bounded piece in each write.
-    fn store_records(&mut self, records: Vec<Record>) -> Result<(), Refusal> {
+    /// Stores the users' frequency counters together with the hourly counts, a bounded chunk in each write.
+    fn store_records(&mut self, records: Vec<ExposureRecord>) -> Result<(), Refusal> {
         let mut records = records.into_iter().peekable();
         while records.peek().is_some() {
-            let piece: Vec<Record> = records.by_ref().take(ROWS_PER_WRITE).collect();
-            // In the order of their rows: neighbours are found faster.
-            let users: BTreeSet<UserKey> = piece.iter().map(|record| record.user).collect();
-            match self.write_records(&piece, &users) {
+            let chunk: Vec<ExposureRecord> = records.by_ref().take(ROWS_PER_WRITE).collect();
+            // In the order of their rows, so that the store finds neighbours faster.
+            let users: BTreeSet<UserKey> = chunk.iter().map(|record| record.user).collect();
+            match self.write_records(&chunk, &users) {
                 Ok(()) => {
-                    self.shared.inbox.done(piece.len(), 0);
-                    self.settle_users(users, true);
+                    self.shared.write_queue.complete(chunk.len(), 0);
+                    self.mark_users(users, true);
                 }
                 Err(error @ StoreError::Unsure(_)) => {
-                    if let Some(unsure) = &mut self.unsure {
-                        (unsure.records, unsure.users) = (piece, users);
+                    if let Some(unresolved) = &mut self.unresolved {
+                        (unresolved.records, unresolved.users) = (chunk, users);
                     }
-                    self.again = records.collect();
+                    self.retry = records.collect();
                     return Err(self.failed(error));
                 }
                 Err(error) => {
-                    self.settle_users(users, false);
-                    self.again = piece.into_iter().chain(records).collect();
+                    self.mark_users(users, false);
+                    self.retry = chunk.into_iter().chain(records).collect();
                     return Err(self.failed(error));
                 }
             }
@@ -238,94 +244,96 @@ impl Worker {
         Ok(())
     }
 
-    fn write_records(&mut self, records: &[Record], users: &BTreeSet<UserKey>) -> StoreResult<()> {
+    fn write_records(&mut self, records: &[ExposureRecord], users: &BTreeSet<UserKey>) -> StoreResult<()> {
         let mut changes = Vec::with_capacity(users.len() + 64);
         for key in users {
-            let mut table = self.shared.users.table(*key);
-            if let Some(user) = table.get(*key) {
-                user.kept = Kept::BeingWritten;
-                rows::put_long(&mut changes, &rows::user_key(*key), &user.marks.to_bytes());
+            let mut stripe = self.shared.users.stripe(*key);
+            if let Some(user) = stripe.get(*key) {
+                user.dirty_state = DirtyState::Writing;
+                rows::put_long(&mut changes, &rows::user_key(*key), &user.counters.to_bytes());
             }
         }
         let counted = records.iter().map(|record| (record.popup.no, record.variant_id(), record.at));
-        self.counts.hold(&*self.shared.store, counted)?;
+        self.counts.load(&*self.shared.store, counted)?;
         for record in records {
-            let what = if record.control { Counted::Control } else { Counted::Shown };
+            let what = if record.control { CountKind::Control } else { CountKind::Shown };
             self.counts.count(record.popup.no, record.variant_id(), what, record.at);
         }
         self.write(changes)
     }
 
-    /// What was written is stored, unless it changed again meanwhile; what failed is to be written again.
-    fn settle_users(&self, users: BTreeSet<UserKey>, stored: bool) {
+    /// After a write: `Writing` users are clean if it was stored, else dirty again. A user who was exposed meanwhile is
+    /// dirty already and stays so.
+    fn mark_users(&self, users: BTreeSet<UserKey>, stored: bool) {
         for key in users {
-            let mut table = self.shared.users.table(key);
-            if let Some(user) = table.get(key)
-                && user.kept == Kept::BeingWritten
+            let mut stripe = self.shared.users.stripe(key);
+            if let Some(user) = stripe.get(key)
+                && user.dirty_state == DirtyState::Writing
             {
-                user.kept = if stored { Kept::Stored } else { Kept::Changed };
+                user.dirty_state = if stored { DirtyState::Clean } else { DirtyState::Dirty };
             }
         }
     }
 
-    /// Writes these rows and the counts that changed, as a whole.
+    /// Writes these rows and the counts that changed, all or nothing.
     pub(super) fn write(&mut self, mut changes: Vec<RowChange>) -> StoreResult<()> {
-        if self.unsure.is_some() {
-            self.counts.forget_changed();
+        if self.unresolved.is_some() {
+            self.counts.discard_changes();
             return Err(StoreError::Unavailable(
-                "whether earlier showings or events were stored is not known yet".into(),
+                "whether earlier exposures or events were stored is not known yet".into(),
             ));
         }
-        self.counts.put_changed(&mut changes);
+        self.counts.push_changes(&mut changes);
         let written = self.shared.write(changes);
         match &written {
             Ok(()) => {
-                self.counts.stored();
-                self.shared.inbox.set_failing(false);
+                self.counts.changes_stored();
+                self.shared.write_queue.set_failing(false);
             }
             Err(error) => {
                 if matches!(error, StoreError::Unsure(_)) {
                     let mut counts = Vec::new();
-                    self.counts.put_changed(&mut counts);
-                    self.unsure = Some(Unsure { counts, records: Vec::new(), users: BTreeSet::new() });
+                    self.counts.push_changes(&mut counts);
+                    self.unresolved = Some(UnresolvedWrite { counts, records: Vec::new(), users: BTreeSet::new() });
                 }
-                self.counts.forget_changed();
+                self.counts.discard_changes();
             }
         }
         written
     }
 
-    /// What became of a write that may have been stored: it is done, or is to be done again.
-    fn find_out(&mut self) -> StoreResult<()> {
-        let Some(unsure) = &self.unsure else { return Ok(()) };
+    /// Learns from the store whether the unresolved write was stored; if it was not, its exposures are retried.
+    fn reconcile(&mut self) -> StoreResult<()> {
+        let Some(unresolved) = &self.unresolved else { return Ok(()) };
         self.shared.settle_writes()?;
-        let keys: Vec<Vec<u8>> = unsure.counts.iter().map(|count| count.key.clone()).collect();
+        let keys: Vec<Vec<u8>> = unresolved.counts.iter().map(|count| count.key.clone()).collect();
         let stored = self.shared.store.rows_of(SPACE, &keys)?;
-        // A popup that was removed meanwhile took its counts along: any one tells, for they were written together.
-        let is_stored = unsure.counts.iter().zip(stored).any(|(count, stored)| stored == count.value);
-        let Some(Unsure { mut records, users, .. }) = self.unsure.take() else { return Ok(()) };
-        self.settle_users(users, is_stored);
+        // A popup that was removed meanwhile took its counts along. Any count that is left tells, for all were written
+        // together.
+        let is_stored = unresolved.counts.iter().zip(stored).any(|(count, stored)| stored == count.value);
+        let Some(UnresolvedWrite { mut records, users, .. }) = self.unresolved.take() else { return Ok(()) };
+        self.mark_users(users, is_stored);
         if is_stored {
-            self.shared.inbox.done(records.len(), 0);
+            self.shared.write_queue.complete(records.len(), 0);
         } else {
-            records.append(&mut self.again);
-            self.again = records;
+            records.append(&mut self.retry);
+            self.retry = records;
         }
         Ok(())
     }
 
     pub(super) fn failed(&mut self, error: StoreError) -> Refusal {
-        self.counts.forget_changed();
-        if !self.shared.inbox.set_failing(true) {
-            tracing::warn!(%error, "popups could not store; they try again");
+        self.counts.discard_changes();
+        if !self.shared.write_queue.set_failing(true) {
+            tracing::warn!(%error, "popups could not be written to the store; the write is retried");
         }
         store_refusal(error)
     }
 }
 
-fn answer(durable: Vec<Durable>, stored: Result<(), Refusal>) {
-    for waiting in durable {
-        // Who asked may have gone.
-        let _ = waiting.send(stored.clone());
+fn answer_waiters(waiters: Vec<DurabilityWaiter>, stored: Result<(), Refusal>) {
+    for waiter in waiters {
+        // The caller may have given up.
+        let _ = waiter.send(stored.clone());
     }
 }

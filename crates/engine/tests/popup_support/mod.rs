@@ -1,4 +1,4 @@
-//! Popups of an engine in short words.
+//! Short helpers for tests of an engine's popups.
 #![allow(clippy::unwrap_used, dead_code, unreachable_pub)]
 
 use crate::support::World;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tidings_engine::{
     config::EngineConfig,
     engine::Actor,
-    popups::{Decided, DecidedNow, EventCursor, PopupsConfig, Precondition, QuestionBody},
+    popups::{DecisionAttempt, EventCursor, PopupDecision, PopupsConfig, Precondition, QuestionBody},
     store::Store,
 };
 use tidings_protocol::{error::Refusal, http::*};
@@ -16,14 +16,14 @@ pub const SECOND: u64 = 1_000;
 pub const HOUR: u64 = 3_600 * SECOND;
 pub const DAY: u64 = 24 * HOUR;
 
-/// An engine that has read what is stored.
+/// An engine whose popups have recovered from the store.
 pub fn start(popups: PopupsConfig, store: Arc<dyn Store>) -> World {
     let world = World::new(EngineConfig { popups, ..EngineConfig::default() }, store);
-    world.engine.popups.settle().unwrap();
+    world.engine.popups.flush().unwrap();
     world
 }
 
-/// A live popup for everybody at home, with these parts instead.
+/// The specification of a live popup for everybody at placement `home`, with these parts replaced.
 pub fn spec(parts: Value) -> Value {
     let mut spec = json!({"state": "live", "placements": ["home"], "variants": [{"id": "a", "content": {}}]});
     spec.as_object_mut().unwrap().extend(parts.as_object().unwrap().clone());
@@ -40,28 +40,28 @@ impl World {
         self.engine.set_popup_settings(settings.to_string().as_bytes()).unwrap();
     }
 
-    /// A question at home, with these parts instead.
+    /// A question at placement `home`, with these parts replaced.
     pub fn ask<T>(&self, user: &str, parts: Value, ask: impl FnOnce(&QuestionBody<'_>) -> T) -> T {
         let mut question = json!({"user": user, "placement": "home"});
         question.as_object_mut().unwrap().extend(parts.as_object().unwrap().clone());
         ask(&QuestionBody::read(question.to_string().as_bytes()).unwrap())
     }
 
-    pub fn decide_with(&self, user: &str, parts: Value) -> Result<DecidedNow, Refusal> {
-        self.ask(user, parts, |body| self.engine.decide_now(&body.ask(user)))
+    pub fn decide_with(&self, user: &str, parts: Value) -> Result<PopupDecision, Refusal> {
+        self.ask(user, parts, |body| self.engine.decide_popup_blocking(&body.for_user(user)))
     }
 
-    /// The decision's id, if something is shown.
+    /// The decision's id, if a popup is shown.
     pub fn decide(&self, user: &str) -> Option<String> {
-        self.decide_with(user, json!({})).unwrap().show.map(|showing| showing.decision)
+        self.decide_with(user, json!({})).unwrap().exposure.map(|exposure| exposure.decision)
     }
 
-    /// Without waiting for durability.
-    pub fn decide_at_once(&self, user: &str, parts: Value) -> Result<Decided, Refusal> {
+    /// Decides without waiting for durability.
+    pub fn try_decide(&self, user: &str, parts: Value) -> Result<DecisionAttempt, Refusal> {
         self.ask(user, parts, |body| {
             loop {
-                match self.engine.decide_popup(&body.ask(user), None)? {
-                    Decided::Needs(needs) => drop(self.engine.popup_facts(user, needs)?),
+                match self.engine.try_decide_popup(&body.for_user(user), None)? {
+                    DecisionAttempt::MissingContext(missing) => drop(self.engine.load_popup_context(user, missing)?),
                     decided => return Ok(decided),
                 }
             }
@@ -69,7 +69,7 @@ impl World {
     }
 
     pub fn explain(&self, user: &str, parts: Value) -> Explanation {
-        self.ask(user, parts, |body| self.engine.explain_popups(&body.ask(user)).unwrap())
+        self.ask(user, parts, |body| self.engine.explain_popups(&body.for_user(user)).unwrap())
     }
 
     pub fn report(&self, events: Vec<PopupEvent>) -> Result<PopupEventsAccepted, Refusal> {

@@ -163,7 +163,7 @@ impl World {
     }
 }
 
-/// Refuses nobody because a commit takes long, or a showing waits for long to be stored, unless a test wants that: who does
+/// Refuses nobody because a commit takes long, or an exposure waits for long to be stored, unless a test wants that: who does
 /// it may be kept from running.
 pub fn patient(mut config: EngineConfig) -> EngineConfig {
     let default = EngineConfig::default();
@@ -173,7 +173,7 @@ pub fn patient(mut config: EngineConfig) -> EngineConfig {
         }
     };
     patient(&mut config.commit_time_max, default.commit_time_max);
-    patient(&mut config.popups.at_risk_max, default.popups.at_risk_max);
+    patient(&mut config.popups.undurable_max, default.popups.undurable_max);
     config
 }
 

@@ -169,7 +169,7 @@ impl Server {
                 shards,
                 sessions_per_kind: 3,
                 commit_time_max: FOREVER,
-                popups: PopupsConfig { at_risk_max: FOREVER, ..PopupsConfig::default() },
+                popups: PopupsConfig { undurable_max: FOREVER, ..PopupsConfig::default() },
                 presence: PresenceConfig { grace_ms: 50, ..PresenceConfig::default() },
                 ..EngineConfig::default()
             },
@@ -182,7 +182,7 @@ impl Server {
         });
         // Popups are read from the store by a thread of their own.
         if engine.cluster.is_none() {
-            engine.popups.settle().unwrap();
+            engine.popups.flush().unwrap();
         }
         let nodes = NodeTokenSigner::new("the secret of the nodes");
         let mut tokens = TokenVerifier::new(Some(TOKEN_KEY), None).unwrap();

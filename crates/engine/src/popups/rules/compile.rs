@@ -1,29 +1,30 @@
-//! A rule as it is evaluated for each request: slots in place of names, cheap conditions before dear ones.
+//! A rule compiled for evaluation with each request: attributes are read by slot instead of by name, and cheap
+//! conditions come before expensive ones.
 
-use super::{Attributes, Comparison, Rule, Scalar, Segment, Test, Value, Values, Version, place};
+use super::{Attributes, Comparison, Predicate, Rule, Scalar, Segment, Value, Values, Version, bucket};
 use crate::popups::UserKey;
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// Attributes of this prefix are those of the user's card. A request cannot set them.
+/// Names with this prefix are attributes of the user's card. A request cannot set them.
 pub(super) const CARD_PREFIX: &str = "user.";
 
-/// A slot that no attribute ever fills: what is beyond the number of names that slots can tell apart is absent.
+/// A slot that no attribute ever fills: that of the names beyond the number of slots.
 const SLOT_NONE: u16 = u16::MAX;
 
-/// The attributes that all rules of a configuration look at, each with its slot in a [`Profile`].
+/// The slots of the attributes that the rules of a configuration read. A slot is a position in a [`Profile`].
 #[derive(Debug, Clone, Default)]
-pub struct Names {
+pub struct AttributeSlots {
     request: FxHashMap<Box<str>, u16>,
-    /// Without the prefix.
+    /// The names without [`CARD_PREFIX`].
     card: FxHashMap<Box<str>, u16>,
-    /// By slot: whether a rule reads it as a version.
+    /// By slot: whether a rule compares the attribute as a version.
     versions: Vec<bool>,
 }
 
-impl Names {
-    /// The slot of an attribute as rules name it. At most 65,535 have one; further ones are as if absent.
+impl AttributeSlots {
+    /// The slot of an attribute by its name in rules. There are 65,535; attributes beyond count as absent.
     pub fn slot_of(&mut self, name: &str) -> u16 {
         let (slots, name) = match name.strip_prefix(CARD_PREFIX) {
             Some(name) => (&mut self.card, name),
@@ -49,8 +50,8 @@ impl Names {
         slot
     }
 
-    /// Puts a request's attributes, and those of the user's card if rules ask for them, into their slots. Versions are
-    /// parsed here, once for all rules.
+    /// Puts the attributes of a request and of the user's card into their slots. Versions are parsed here, once for all
+    /// rules.
     pub fn profile<'p>(
         &self,
         user: UserKey,
@@ -60,9 +61,9 @@ impl Names {
         now_ms: u64,
     ) -> Profile<'p> {
         let mut slots: SmallVec<[Option<&Value>; SLOTS_INLINE]> = SmallVec::from_elem(None, self.versions.len());
-        for (attributes, names) in [(Some(request), &self.request), (card, &self.card)] {
+        for (attributes, slot_of) in [(Some(request), &self.request), (card, &self.card)] {
             for (name, value) in attributes.into_iter().flat_map(Attributes::pairs) {
-                if let Some(&slot) = names.get(name) {
+                if let Some(&slot) = slot_of.get(name) {
                     slots[usize::from(slot)] = value;
                 }
             }
@@ -71,7 +72,7 @@ impl Names {
         for (slot, value) in slots.iter().enumerate() {
             if let Some(Value::Text(text)) = value
                 && self.versions[slot]
-                && let Some(version) = Version::read(text)
+                && let Some(version) = Version::parse(text)
             {
                 versions.push((slot as u16, version));
             }
@@ -80,14 +81,14 @@ impl Names {
     }
 }
 
-/// So many attributes are looked up without an allocation; a configuration seldom names more.
+/// Slots of a profile that need no allocation; the rules of a configuration seldom name more attributes.
 const SLOTS_INLINE: usize = 64;
 
-/// What rules look at: a user, and the moment.
+/// The input of rules: a user with attributes, and the time.
 #[derive(Debug)]
 pub struct Profile<'p> {
     pub user: UserKey,
-    /// Since when the user's oldest unread direct message waits, in milliseconds since 1970 UTC.
+    /// When the user's oldest unread direct message was sent, in milliseconds since 1970 UTC.
     pub unread_since: Option<u64>,
     pub now_ms: u64,
     slots: SmallVec<[Option<&'p Value<'p>>; SLOTS_INLINE]>,
@@ -118,17 +119,21 @@ impl<'p> Profile<'p> {
     }
 }
 
-/// A rule that can be asked.
+/// A rule that can be evaluated.
 #[derive(Debug)]
-pub struct Compiled {
+pub struct CompiledRule {
     pub(super) root: Node,
-    /// The ages of unread messages that it asks for, in milliseconds, ascending.
+    /// The ages of unread messages that its conditions ask for, in milliseconds, ascending.
     unread_ages_ms: Box<[u64]>,
     needs_card: bool,
 }
 
-/// Compiles a rule for profiles of `names`. A segment that does not exist is an empty one.
-pub fn compile(rule: &Rule, names: &mut Names, segment: &dyn Fn(&str) -> Option<Arc<Segment>>) -> Compiled {
+/// Compiles a rule for profiles of `slots`. A segment that does not exist counts as empty.
+pub fn compile(
+    rule: &Rule,
+    slots: &mut AttributeSlots,
+    segment: &dyn Fn(&str) -> Option<Arc<Segment>>,
+) -> CompiledRule {
     let mut unread_ages_ms = Vec::new();
     let mut needs_card = false;
     rule.visit(&mut |rule| match rule {
@@ -138,16 +143,16 @@ pub fn compile(rule: &Rule, names: &mut Names, segment: &dyn Fn(&str) -> Option<
     });
     unread_ages_ms.sort_unstable();
     unread_ages_ms.dedup();
-    Compiled { root: node(rule, names, segment), unread_ages_ms: unread_ages_ms.into(), needs_card }
+    CompiledRule { root: node(rule, slots, segment), unread_ages_ms: unread_ages_ms.into(), needs_card }
 }
 
-impl Compiled {
+impl CompiledRule {
     pub fn holds(&self, profile: &Profile) -> bool {
         self.root.holds(profile, profile.now_ms)
     }
 
-    /// If it does not hold: the path, below the rule's own name, of the first condition as it was written that keeps it from
-    /// holding, such as `all[2]`. Empty if the rule is that condition itself; ends with `any` if none of a list holds.
+    /// Why the rule does not hold: the path of the first condition, in the order of the text, that does not, such as
+    /// `all[2]`. Empty if the rule is that condition itself; ends with `any` if none of a list holds. `None`: it holds.
     pub fn why_not(&self, profile: &Profile) -> Option<String> {
         if self.holds(profile) {
             return None;
@@ -157,23 +162,24 @@ impl Compiled {
         Some(path)
     }
 
-    /// Whether it depends on `Profile::unread_since`.
+    /// Whether the rule depends on `Profile::unread_since`.
     pub fn needs_unread(&self) -> bool {
         !self.unread_ages_ms.is_empty()
     }
 
-    /// Whether it depends on the attributes of the user's card.
+    /// Whether the rule depends on the attributes of the user's card.
     pub fn needs_card(&self) -> bool {
         self.needs_card
     }
 
-    /// If it does not hold now: when it first will by the age of the unread message alone.
+    /// When the rule will first hold by the age of the unread message alone. `None`: it holds now, or age alone will
+    /// not do.
     pub fn unread_due_at(&self, profile: &Profile) -> Option<u64> {
         let since = profile.unread_since?;
         if !self.needs_unread() || self.holds(profile) {
             return None;
         }
-        // Between two ages nothing changes, so that it is enough to look at these instants.
+        // The result can change only when the message reaches one of these ages.
         let instants = self.unread_ages_ms.iter().map(|age| since.saturating_add(*age));
         instants.filter(|at| *at > profile.now_ms).find(|at| self.root.holds(profile, *at))
     }
@@ -188,7 +194,7 @@ pub(super) enum Node {
     Number { slot: u16, value: f64, equal: bool },
     Bool { slot: u16, value: bool, equal: bool },
     Compare { slot: u16, comparison: Comparison, value: f64 },
-    Texts { slot: u16, values: Texts, member: bool },
+    Texts { slot: u16, values: TextSet, member: bool },
     Numbers { slot: u16, values: Box<[f64]>, member: bool },
     Contains { slot: u16, text: Box<str>, has: bool },
     StartsWith { slot: u16, text: Box<str> },
@@ -200,93 +206,93 @@ pub(super) enum Node {
     Unread { age_ms: u64 },
 }
 
-/// A rule in a list, with its place as it was written: they are evaluated in the order of their cost.
+/// A rule of a list, with its position in the text: rules are evaluated in the order of their cost.
 #[derive(Debug)]
 pub(super) struct Child {
-    place: usize,
+    position: usize,
     pub(super) node: Node,
 }
 
 /// A set of strings.
 #[derive(Debug)]
-pub(super) enum Texts {
-    /// A few: comparing lengths and first bytes costs less than a hash.
+pub(super) enum TextSet {
+    /// Few strings are compared one by one: lengths and first bytes cost less than a hash.
     Few(Box<[Box<str>]>),
     Many(FxHashSet<Box<str>>),
 }
 
-/// From so many on a hash costs less than looking at each.
-const TEXTS_FEW_MAX: usize = 8;
+/// With more strings a hash costs less than comparing each.
+const FEW_MAX: usize = 8;
 
-impl Texts {
+impl TextSet {
     fn of(values: &[String]) -> Self {
         let mut values: Vec<Box<str>> = values.iter().map(|value| value.as_str().into()).collect();
         values.sort_unstable();
         values.dedup();
-        if values.len() <= TEXTS_FEW_MAX {
-            Texts::Few(values.into())
-        } else {
-            Texts::Many(values.into_iter().collect())
-        }
+        if values.len() <= FEW_MAX { TextSet::Few(values.into()) } else { TextSet::Many(values.into_iter().collect()) }
     }
 
     fn contains(&self, text: &str) -> bool {
         match self {
-            Texts::Few(values) => values.iter().any(|value| value.as_ref() == text),
-            Texts::Many(values) => values.contains(text),
+            TextSet::Few(values) => values.iter().any(|value| value.as_ref() == text),
+            TextSet::Many(values) => values.contains(text),
         }
     }
 
     pub(super) fn iter(&self) -> Box<dyn Iterator<Item = &str> + '_> {
         match self {
-            Texts::Few(values) => Box::new(values.iter().map(AsRef::as_ref)),
-            Texts::Many(values) => Box::new(values.iter().map(AsRef::as_ref)),
+            TextSet::Few(values) => Box::new(values.iter().map(AsRef::as_ref)),
+            TextSet::Many(values) => Box::new(values.iter().map(AsRef::as_ref)),
         }
     }
 }
 
-/// Negative zero equals zero, as a number; as a key it is made so.
-pub(super) fn plain(number: f64) -> f64 {
+/// Turns negative zero into zero: the two are equal as numbers, and must be as keys.
+pub(super) fn normalize_zero(number: f64) -> f64 {
     number + 0.0
 }
 
-fn node(rule: &Rule, names: &mut Names, segment: &dyn Fn(&str) -> Option<Arc<Segment>>) -> Node {
+fn node(rule: &Rule, slots: &mut AttributeSlots, segment: &dyn Fn(&str) -> Option<Arc<Segment>>) -> Node {
     match rule {
-        Rule::All(rules) => Node::All(children(rules, names, segment)),
-        Rule::Any(rules) => Node::Any(children(rules, names, segment)),
-        Rule::Not(rule) => Node::Not(Box::new(node(rule, names, segment))),
-        Rule::Attribute { name, test } => test_node(name, test, names),
+        Rule::All(rules) => Node::All(children(rules, slots, segment)),
+        Rule::Any(rules) => Node::Any(children(rules, slots, segment)),
+        Rule::Not(rule) => Node::Not(Box::new(node(rule, slots, segment))),
+        Rule::Attribute { name, predicate } => predicate_node(name, predicate, slots),
         Rule::Percent { salt, from, to } => Node::Percent { salt: salt.as_str().into(), from: *from, to: *to },
         Rule::Segment(name) => Node::Segment(segment(name).unwrap_or_default()),
         Rule::UnreadDirect { older_than_s } => Node::Unread { age_ms: older_than_s.saturating_mul(1_000) },
     }
 }
 
-fn children(rules: &[Rule], names: &mut Names, segment: &dyn Fn(&str) -> Option<Arc<Segment>>) -> Box<[Child]> {
-    let child = |(place, rule)| Child { place, node: node(rule, names, segment) };
+fn children(
+    rules: &[Rule],
+    slots: &mut AttributeSlots,
+    segment: &dyn Fn(&str) -> Option<Arc<Segment>>,
+) -> Box<[Child]> {
+    let child = |(position, rule)| Child { position, node: node(rule, slots, segment) };
     let mut children: Vec<Child> = rules.iter().enumerate().map(child).collect();
     children.sort_by_key(|child| child.node.cost());
     children.into()
 }
 
-fn test_node(name: &str, test: &Test, names: &mut Names) -> Node {
-    let slot = match test {
-        Test::Version(..) => names.version_slot_of(name),
-        _ => names.slot_of(name),
+fn predicate_node(name: &str, predicate: &Predicate, slots: &mut AttributeSlots) -> Node {
+    let slot = match predicate {
+        Predicate::Version(..) => slots.version_slot_of(name),
+        _ => slots.slot_of(name),
     };
-    match test {
-        Test::Equals(value) => equality(slot, value, true),
-        Test::NotEquals(value) => equality(slot, value, false),
-        Test::Number(comparison, value) => Node::Compare { slot, comparison: *comparison, value: *value },
-        Test::In(values) => membership(slot, values, true),
-        Test::NotIn(values) => membership(slot, values, false),
-        Test::Contains(text) => Node::Contains { slot, text: text.as_str().into(), has: true },
-        Test::NotContains(text) => Node::Contains { slot, text: text.as_str().into(), has: false },
-        Test::StartsWith(text) => Node::StartsWith { slot, text: text.as_str().into() },
-        Test::EndsWith(text) => Node::EndsWith { slot, text: text.as_str().into() },
-        Test::Version(comparison, value) => Node::Version { slot, comparison: *comparison, value: value.clone() },
-        Test::Exists => Node::Present { slot, present: true },
-        Test::Absent => Node::Present { slot, present: false },
+    match predicate {
+        Predicate::Equals(value) => equality(slot, value, true),
+        Predicate::NotEquals(value) => equality(slot, value, false),
+        Predicate::Number(comparison, value) => Node::Compare { slot, comparison: *comparison, value: *value },
+        Predicate::In(values) => membership(slot, values, true),
+        Predicate::NotIn(values) => membership(slot, values, false),
+        Predicate::Contains(text) => Node::Contains { slot, text: text.as_str().into(), has: true },
+        Predicate::NotContains(text) => Node::Contains { slot, text: text.as_str().into(), has: false },
+        Predicate::StartsWith(text) => Node::StartsWith { slot, text: text.as_str().into() },
+        Predicate::EndsWith(text) => Node::EndsWith { slot, text: text.as_str().into() },
+        Predicate::Version(comparison, value) => Node::Version { slot, comparison: *comparison, value: value.clone() },
+        Predicate::Exists => Node::Present { slot, present: true },
+        Predicate::Absent => Node::Present { slot, present: false },
     }
 }
 
@@ -300,9 +306,9 @@ fn equality(slot: u16, value: &Scalar, equal: bool) -> Node {
 
 fn membership(slot: u16, values: &Values, member: bool) -> Node {
     match values {
-        Values::Texts(values) => Node::Texts { slot, values: Texts::of(values), member },
+        Values::Texts(values) => Node::Texts { slot, values: TextSet::of(values), member },
         Values::Numbers(values) => {
-            let mut values: Vec<f64> = values.iter().copied().map(plain).collect();
+            let mut values: Vec<f64> = values.iter().copied().map(normalize_zero).collect();
             values.sort_unstable_by(f64::total_cmp);
             values.dedup();
             Node::Numbers { slot, values: values.into(), member }
@@ -311,7 +317,7 @@ fn membership(slot: u16, values: &Values, member: bool) -> Node {
 }
 
 impl Node {
-    /// `now_ms` stands in for the profile's, for questions about later.
+    /// Evaluates the node at `now_ms` instead of the profile's time.
     fn holds(&self, profile: &Profile, now_ms: u64) -> bool {
         match self {
             Node::All(children) => children.iter().all(|child| child.node.holds(profile, now_ms)),
@@ -333,7 +339,7 @@ impl Node {
                 profile.text(*slot).is_some_and(|text| values.contains(text) == *member)
             }
             Node::Numbers { slot, values, member } => profile.number(*slot).is_some_and(|number| {
-                values.binary_search_by(|value| value.total_cmp(&plain(number))).is_ok() == *member
+                values.binary_search_by(|value| value.total_cmp(&normalize_zero(number))).is_ok() == *member
             }),
             Node::Contains { slot, text, has } => match profile.value(*slot) {
                 Some(Value::Text(own)) => own.contains(text.as_ref()) == *has,
@@ -346,7 +352,7 @@ impl Node {
                 profile.version(*slot).is_some_and(|version| comparison.admits(version.precedence(value)))
             }
             Node::Present { slot, present } => profile.value(*slot).is_some() == *present,
-            Node::Percent { salt, from, to } => (*from..*to).contains(&place(profile.user, salt)),
+            Node::Percent { salt, from, to } => (*from..*to).contains(&bucket(profile.user, salt)),
             Node::Segment(segment) => segment.contains(profile.user),
             Node::Unread { age_ms } => {
                 profile.unread_since.is_some_and(|since| since.saturating_add(*age_ms) <= now_ms)
@@ -354,7 +360,7 @@ impl Node {
         }
     }
 
-    /// Of a node that does not hold.
+    /// Appends the path of the first failing condition of a node that does not hold.
     fn why_not(&self, profile: &Profile, path: &mut String) {
         let part = |path: &mut String, name: &str| {
             if !path.is_empty() {
@@ -365,8 +371,8 @@ impl Node {
         match self {
             Node::All(children) => {
                 let failing = children.iter().filter(|child| !child.node.holds(profile, profile.now_ms));
-                if let Some(first) = failing.min_by_key(|child| child.place) {
-                    part(path, &format!("all[{}]", first.place));
+                if let Some(first) = failing.min_by_key(|child| child.position) {
+                    part(path, &format!("all[{}]", first.position));
                     first.node.why_not(profile, path);
                 }
             }
@@ -376,7 +382,7 @@ impl Node {
         }
     }
 
-    /// About how long it takes, in nanoseconds; only the order matters.
+    /// The evaluation's cost in nanoseconds, roughly: only the order matters.
     fn cost(&self) -> usize {
         match self {
             Node::All(children) | Node::Any(children) => {
@@ -389,7 +395,7 @@ impl Node {
             Node::Version { .. } => 4,
             Node::Texts { .. } | Node::Numbers { .. } | Node::Percent { .. } => 8,
             Node::Contains { .. } => 20,
-            // Its pages are seldom in the processor's cache.
+            // A segment's pages are seldom in the processor's cache.
             Node::Segment(_) => 100,
         }
     }

@@ -1,21 +1,21 @@
-//! Which of many rules may hold at all.
+//! An index of many rules: which of them may hold for a profile.
 //!
-//! Each rule is filed under equalities of which it needs one ("access predicates": Fabret, Jacobsen, Llirbat, Pereira, Ross
-//! and Shasha, "Filtering Algorithms and Implementation for Very Fast Publish/Subscribe Systems", SIGMOD 2001), so that a
-//! request looks only at those filed under its own values.
+//! Each rule is filed under equalities of which one must hold for the rule to hold ("access predicates": Fabret,
+//! Jacobsen, Llirbat, Pereira, Ross and Shasha, "Filtering Algorithms and Implementation for Very Fast
+//! Publish/Subscribe Systems", SIGMOD 2001). A request then looks only at the rules filed under its own values.
 
 use super::{
-    Compiled, Profile, Value,
-    compile::{Node, plain},
+    CompiledRule, Profile, Value,
+    compile::{Node, normalize_zero},
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
-/// Rules by what they cannot hold without. A rule's rank is its position in what the index was built from.
+/// Rules by their access predicates. A rule's rank is its position among the rules that the index was built from.
 #[derive(Debug, Default)]
-pub struct Index {
+pub struct RuleIndex {
     slots: Vec<Slot>,
-    /// Those that need no equality, ascending.
+    /// The ranks of rules without an access predicate, ascending.
     always: Vec<u32>,
 }
 
@@ -24,7 +24,7 @@ pub struct Index {
 struct Slot {
     slot: u16,
     texts: FxHashMap<Box<str>, Vec<u32>>,
-    /// By the bits of the number.
+    /// By the bits of the number, which is never negative zero.
     numbers: FxHashMap<u64, Vec<u32>>,
     bools: [Vec<u32>; 2],
 }
@@ -36,29 +36,32 @@ enum Key<'r> {
     Bool(bool),
 }
 
-/// Equalities of which one must hold for the rule to hold.
-type Access<'r> = Vec<(u16, Key<'r>)>;
+/// Equalities of slots and values, of which one must hold for the rule to hold.
+type AccessPredicate<'r> = Vec<(u16, Key<'r>)>;
 
-impl Index {
-    /// `None` is no rule: it holds for everybody.
-    pub fn build<'r>(rules: impl Iterator<Item = Option<&'r Compiled>>) -> Index {
-        let accesses: Vec<Vec<Access>> =
-            rules.map(|rule| rule.map(|rule| accesses(&rule.root)).unwrap_or_default()).collect();
-        // How many values rules tell apart in a slot: the more, the fewer requests have a given one.
+impl RuleIndex {
+    /// Builds the index. `None` stands for no rule, which holds for everybody.
+    pub fn build<'r>(rules: impl Iterator<Item = Option<&'r CompiledRule>>) -> RuleIndex {
+        let alternatives: Vec<Vec<AccessPredicate>> =
+            rules.map(|rule| rule.map(|rule| access_predicates(&rule.root)).unwrap_or_default()).collect();
+        // The number of different values that rules compare a slot with: the more there are, the fewer requests have a
+        // given one, and the more rules an equality with it excludes.
         let mut seen: FxHashSet<(u16, Key)> = FxHashSet::default();
         let mut distinct: FxHashMap<u16, u32> = FxHashMap::default();
-        for (slot, key) in accesses.iter().flatten().flatten() {
+        for (slot, key) in alternatives.iter().flatten().flatten() {
             if seen.insert((*slot, *key)) {
                 *distinct.entry(*slot).or_default() += 1;
             }
         }
-        let weight = |access: &Access| access.iter().map(|(slot, _)| 1.0 / f64::from(distinct[slot])).sum::<f64>();
+        let weight = |predicate: &AccessPredicate| {
+            predicate.iter().map(|(slot, _)| 1.0 / f64::from(distinct[slot])).sum::<f64>()
+        };
 
-        let mut index = Index::default();
-        for (rank, accesses) in accesses.into_iter().enumerate() {
+        let mut index = RuleIndex::default();
+        for (rank, alternatives) in alternatives.into_iter().enumerate() {
             let rank = rank as u32;
-            match accesses.into_iter().min_by(|left, right| weight(left).total_cmp(&weight(right))) {
-                Some(access) => access.into_iter().for_each(|(slot, key)| index.file(rank, slot, key)),
+            match alternatives.into_iter().min_by(|left, right| weight(left).total_cmp(&weight(right))) {
+                Some(predicate) => predicate.into_iter().for_each(|(slot, key)| index.file(rank, slot, key)),
                 None => index.always.push(rank),
             }
         }
@@ -78,7 +81,7 @@ impl Index {
         }
     }
 
-    /// Replaces `out` by the ranks of all rules that may hold, ascending: a superset of those that do.
+    /// Replaces `out` with the ranks of all rules that may hold, ascending: a superset of those that do.
     pub fn candidates(&self, profile: &Profile, out: &mut Vec<u32>) {
         let mut matched: SmallVec<[u32; 128]> = SmallVec::new();
         for slot in &self.slots {
@@ -91,7 +94,7 @@ impl Index {
         out.reserve(matched.len() + self.always.len());
         let mut always = self.always.as_slice();
         for rank in matched {
-            // A rule is in one of the two lists only.
+            // A rank is in only one of the two lists.
             let before = always.partition_point(|own| *own < rank);
             out.extend_from_slice(&always[..before]);
             out.push(rank);
@@ -105,32 +108,35 @@ impl Slot {
     fn ranks(&self, profile: &Profile) -> &[u32] {
         match profile.value(self.slot) {
             Some(Value::Text(text)) => self.texts.get(text.as_ref()).map_or(&[], Vec::as_slice),
-            Some(Value::Number(number)) => self.numbers.get(&plain(*number).to_bits()).map_or(&[], Vec::as_slice),
+            Some(Value::Number(number)) => {
+                self.numbers.get(&normalize_zero(*number).to_bits()).map_or(&[], Vec::as_slice)
+            }
             Some(Value::Bool(truth)) => &self.bools[usize::from(*truth)],
             _ => &[],
         }
     }
 }
 
-/// The ways in which a rule can be filed.
-fn accesses(node: &Node) -> Vec<Access<'_>> {
+/// The access predicates under any one of which the rule can be filed.
+fn access_predicates(node: &Node) -> Vec<AccessPredicate<'_>> {
     match node {
-        Node::All(children) => children.iter().flat_map(|child| accesses(&child.node)).collect(),
-        // Every branch needs one of its own; the first way of each is taken.
+        Node::All(children) => children.iter().flat_map(|child| access_predicates(&child.node)).collect(),
+        // One branch must hold, so the rule is filed under an access predicate of every branch: the one with the fewest
+        // equalities of each.
         Node::Any(children) => {
-            let mut together = Vec::new();
+            let mut union = Vec::new();
             for child in children {
-                match accesses(&child.node).into_iter().min_by_key(Vec::len) {
-                    Some(access) => together.extend(access),
+                match access_predicates(&child.node).into_iter().min_by_key(Vec::len) {
+                    Some(predicate) => union.extend(predicate),
                     None => return Vec::new(),
                 }
             }
-            together.sort_unstable();
-            together.dedup();
-            vec![together]
+            union.sort_unstable();
+            union.dedup();
+            vec![union]
         }
         Node::Text { slot, value, equal: true } => vec![vec![(*slot, Key::Text(value))]],
-        Node::Number { slot, value, equal: true } => vec![vec![(*slot, Key::Number(plain(*value).to_bits()))]],
+        Node::Number { slot, value, equal: true } => vec![vec![(*slot, Key::Number(normalize_zero(*value).to_bits()))]],
         Node::Bool { slot, value, equal } => vec![vec![(*slot, Key::Bool(value == equal))]],
         Node::Texts { slot, values, member: true } => {
             vec![values.iter().map(|value| (*slot, Key::Text(value))).collect()]

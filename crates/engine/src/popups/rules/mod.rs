@@ -1,8 +1,8 @@
-//! Rules: whom a popup is for. Pure: what a rule looks at comes in with a [`Profile`].
+//! Rules: whom a popup is for. Evaluation is pure: everything that a rule reads comes in with a [`Profile`].
 //!
-//! In reading order: [`value`], what a request says of itself; [`parse`], JSON text to a [`Rule`], or a refusal that names
-//! the place; [`compile`], a rule to what is evaluated for each request; [`segment`], uploaded lists of users; [`index`],
-//! which of many rules may hold at all. The language itself is described in `docs/popups.md`.
+//! In reading order: [`value`], the attributes of a request; [`parse`], JSON text to a [`Rule`], or a refusal that
+//! names the part; [`compile`], a rule to the form that is evaluated for each request; [`segment`], uploaded lists of
+//! users and users' buckets; [`index`], which of many rules may hold. `docs/popups.md` describes the language.
 
 mod compile;
 mod index;
@@ -11,15 +11,15 @@ mod segment;
 mod value;
 mod version;
 
-pub use compile::{Compiled, Names, Profile, compile};
-pub use index::Index;
-pub use parse::{parse, parse_of_event};
-pub use segment::{Segment, place};
-pub(super) use value::Text;
+pub use compile::{AttributeSlots, CompiledRule, Profile, compile};
+pub use index::RuleIndex;
+pub use parse::{parse, parse_event_condition};
+pub use segment::{Segment, bucket};
+pub(super) use value::TextSeed;
 pub use value::{Attributes, Value};
 pub use version::Version;
 
-/// A rule as it was written. Evaluated as [`Compiled`]; this form is for reading.
+/// A rule as it was written. Decisions evaluate its compiled form, [`CompiledRule`].
 #[derive(Debug, Clone, PartialEq)]
 pub enum Rule {
     All(Vec<Rule>),
@@ -27,9 +27,9 @@ pub enum Rule {
     Not(Box<Rule>),
     Attribute {
         name: String,
-        test: Test,
+        predicate: Predicate,
     },
-    /// `from <= place(user, salt) < to`, in hundredths of a percent.
+    /// `from <= bucket(user, salt) < to`, in hundredths of a percent.
     Percent {
         salt: String,
         from: u32,
@@ -41,10 +41,10 @@ pub enum Rule {
     },
 }
 
-/// What an attribute is compared with, and how. All but `Absent` are false of an attribute that is absent or of another
-/// type.
+/// An operator with its value, which an attribute is tested by. All but `Absent` are false of an attribute that is
+/// absent or of another type.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Test {
+pub enum Predicate {
     Equals(Scalar),
     NotEquals(Scalar),
     Number(Comparison, f64),
@@ -82,7 +82,7 @@ pub enum Comparison {
 }
 
 impl Comparison {
-    /// Whether something that stands in this order to what it is compared with passes.
+    /// Whether an attribute that compares so with the operator's value passes.
     pub fn admits(self, ordering: std::cmp::Ordering) -> bool {
         match self {
             Comparison::Equal => ordering.is_eq(),
@@ -95,7 +95,7 @@ impl Comparison {
 }
 
 impl Rule {
-    /// The segments that it names, each once, in order.
+    /// The segments that the rule names, each once, in order.
     pub fn segments(&self) -> Vec<&str> {
         let mut names = Vec::new();
         self.visit(&mut |rule| {

@@ -1,11 +1,11 @@
-//! JSON text to a rule. What does not fit is refused by its place: `audience.all[2].op: unknown operator …`.
+//! Parses a rule from JSON text. A refusal names the part that is wrong: `audience.all[2].op: unknown operator …`.
 //!
-//! Read from the outside in, a level at a time, with what lies deeper left as text: so the depth is known before anything
-//! recurses, however deep the text goes.
+//! The text is parsed one level at a time, and deeper levels stay text until they are reached: so the depth is checked
+//! before the parser recurses, however deep the text goes.
 
 use super::{
-    Comparison, Rule, Scalar, Test, Values, Version,
-    value::{Pairs, Text},
+    Comparison, Predicate, Rule, Scalar, Values, Version,
+    value::{Pairs, TextSeed},
 };
 use serde::de::DeserializeSeed;
 use serde_json::value::RawValue;
@@ -15,47 +15,53 @@ use tidings_protocol::{
     limits::{ATTRIBUTE_VALUE_BYTES_MAX, RULE_CONDITIONS_MAX, RULE_DEPTH_MAX, RULE_NAME_BYTES_MAX, RULE_VALUES_MAX},
 };
 
-/// Reads a rule; `field` is what it is called in the request, such as `audience`.
+/// Parses a rule; `field` is its name in the request, such as `audience`.
+///
+/// # Errors
+/// The text is no rule, or goes beyond a limit (`invalid_field`).
 pub fn parse(field: &str, text: &RawValue) -> Result<Rule, Refusal> {
-    Reader { path: field.to_owned(), of_event: false, depth: 0, conditions: 0 }.rule(text)
+    RuleParser { path: field.to_owned(), event_condition: false, depth: 0, conditions: 0 }.rule(text)
 }
 
-/// The same for a condition on what an event tells: of the user it knows who that is, and nothing else.
-pub fn parse_of_event(field: &str, text: &RawValue) -> Result<Rule, Refusal> {
-    Reader { path: field.to_owned(), of_event: true, depth: 0, conditions: 0 }.rule(text)
+/// Parses a condition on an event. It can test the event's properties, and of the user only segments and percentages.
+///
+/// # Errors
+/// Those of [`parse`], and a condition on the user's card or unread messages.
+pub fn parse_event_condition(field: &str, text: &RawValue) -> Result<Rule, Refusal> {
+    RuleParser { path: field.to_owned(), event_condition: true, depth: 0, conditions: 0 }.rule(text)
 }
 
-/// As the operators are told to whom used another one.
+/// The known operators, for a refusal.
 const OPERATORS: &str = "eq, ne, lt, lte, gt, gte, in, not_in, contains, not_contains, starts_with, ends_with, version_eq, \
                          version_lt, version_lte, version_gt, version_gte, exists, absent";
 const FORMS: &str = "all, any, not, attribute, percent, segment, unread_direct";
 
-struct Reader {
-    /// The place that is being read.
+struct RuleParser {
+    /// The path of the part that is being parsed.
     path: String,
-    of_event: bool,
+    event_condition: bool,
     depth: usize,
     conditions: usize,
 }
 
 type Fields<'t> = Vec<(Cow<'t, str>, &'t RawValue)>;
 
-impl Reader {
+impl RuleParser {
     fn refuse<T>(&self, why: impl std::fmt::Display) -> Result<T, Refusal> {
         Err(Refusal::field(&self.path, why))
     }
 
-    /// Reads a part under its own name.
-    fn at<T>(
+    /// Parses a part with its name appended to the path.
+    fn within<T>(
         &mut self,
         part: std::fmt::Arguments,
         read: impl FnOnce(&mut Self) -> Result<T, Refusal>,
     ) -> Result<T, Refusal> {
-        let above = self.path.len();
+        let parent_length = self.path.len();
         // Writing to a string cannot fail.
         let _ = self.path.write_fmt(part);
         let result = read(self);
-        self.path.truncate(above);
+        self.path.truncate(parent_length);
         result
     }
 
@@ -81,15 +87,17 @@ impl Reader {
             };
         };
         match form.as_ref() {
-            "all" => self.at(format_args!(".all"), |reader| reader.rules(value)).map(Rule::All),
-            "any" => self.at(format_args!(".any"), |reader| reader.rules(value)).map(Rule::Any),
-            "not" => self.at(format_args!(".not"), |reader| reader.rule(value)).map(|rule| Rule::Not(Box::new(rule))),
-            "percent" => self.at(format_args!(".percent"), |reader| reader.percent(value)),
-            "segment" => self.at(format_args!(".segment"), |reader| {
-                reader.count_condition()?;
-                reader.name(value).map(Rule::Segment)
+            "all" => self.within(format_args!(".all"), |parser| parser.rules(value)).map(Rule::All),
+            "any" => self.within(format_args!(".any"), |parser| parser.rules(value)).map(Rule::Any),
+            "not" => {
+                self.within(format_args!(".not"), |parser| parser.rule(value)).map(|rule| Rule::Not(Box::new(rule)))
+            }
+            "percent" => self.within(format_args!(".percent"), |parser| parser.percent(value)),
+            "segment" => self.within(format_args!(".segment"), |parser| {
+                parser.count_condition()?;
+                parser.name(value).map(Rule::Segment)
             }),
-            "unread_direct" => self.at(format_args!(".unread_direct"), |reader| reader.unread_direct(value)),
+            "unread_direct" => self.within(format_args!(".unread_direct"), |parser| parser.unread_direct(value)),
             name => self.unknown(name, FORMS),
         }
     }
@@ -98,51 +106,52 @@ impl Reader {
         let Ok(items) = serde_json::from_str::<Vec<&RawValue>>(text.get()) else {
             return self.refuse("must be a list of rules");
         };
-        // An empty list is a condition too: it holds, or does not.
+        // An empty list counts as a condition, since it has a value of its own.
         if items.is_empty() {
             self.count_condition()?;
         }
         let mut rules = Vec::new();
         for (index, item) in items.into_iter().enumerate() {
-            rules.push(self.at(format_args!("[{index}]"), |reader| reader.rule(item))?);
+            rules.push(self.within(format_args!("[{index}]"), |parser| parser.rule(item))?);
         }
         Ok(rules)
     }
 
     fn attribute(&mut self, fields: Fields) -> Result<Rule, Refusal> {
         self.count_condition()?;
-        let [name, op, value] = self.pick(fields, ["attribute", "op", "value"])?;
-        let name = self.required(".attribute", name, |reader, text| reader.attribute_name(text))?;
-        let op = self.required(".op", op, |reader, text| reader.text(text))?;
+        let [name, op, value] = self.take_fields(fields, ["attribute", "op", "value"])?;
+        let name = self.required(".attribute", name, |parser, text| parser.attribute_name(text))?;
+        let op = self.required(".op", op, |parser, text| parser.text(text))?;
         if matches!(op.as_ref(), "exists" | "absent") {
             if value.is_some() {
-                return self.at(format_args!(".value"), |reader| reader.refuse(format_args!("{op} takes no value")));
+                return self
+                    .within(format_args!(".value"), |parser| parser.refuse(format_args!("{op} takes no value")));
             }
-            let test = if op == "exists" { Test::Exists } else { Test::Absent };
-            return Ok(Rule::Attribute { name, test });
+            let predicate = if op == "exists" { Predicate::Exists } else { Predicate::Absent };
+            return Ok(Rule::Attribute { name, predicate });
         }
-        // The operator is looked at before its value: one that is unknown has no value that could be right.
+        // The operator is checked before its value: with an unknown operator no value could be right.
         let Some(operator) = Operator::named(&op) else {
-            return self.at(format_args!(".op"), |reader| {
-                reader.refuse(format_args!("unknown operator {}; known are {OPERATORS}", quoted(&op)))
+            return self.within(format_args!(".op"), |parser| {
+                parser.refuse(format_args!("unknown operator {}; known are {OPERATORS}", quoted(&op)))
             });
         };
-        let test = self.required(".value", value, |reader, text| reader.operand(operator, text))?;
-        Ok(Rule::Attribute { name, test })
+        let predicate = self.required(".value", value, |parser, text| parser.operand(operator, text))?;
+        Ok(Rule::Attribute { name, predicate })
     }
 
-    fn operand(&mut self, operator: Operator, text: &RawValue) -> Result<Test, Refusal> {
+    fn operand(&mut self, operator: Operator, text: &RawValue) -> Result<Predicate, Refusal> {
         Ok(match operator {
-            Operator::Equals => Test::Equals(self.scalar(text)?),
-            Operator::NotEquals => Test::NotEquals(self.scalar(text)?),
-            Operator::Number(comparison) => Test::Number(comparison, self.number(text)?),
-            Operator::In => Test::In(self.values(text)?),
-            Operator::NotIn => Test::NotIn(self.values(text)?),
-            Operator::Text(test) => test(self.value_text(text)?),
+            Operator::Equals => Predicate::Equals(self.scalar(text)?),
+            Operator::NotEquals => Predicate::NotEquals(self.scalar(text)?),
+            Operator::Number(comparison) => Predicate::Number(comparison, self.number(text)?),
+            Operator::In => Predicate::In(self.values(text)?),
+            Operator::NotIn => Predicate::NotIn(self.values(text)?),
+            Operator::Text(predicate) => predicate(self.value_text(text)?),
             Operator::Version(comparison) => {
                 let text = self.text(text)?;
-                match Version::read(&text) {
-                    Some(version) => Test::Version(comparison, version),
+                match Version::parse(&text) {
+                    Some(version) => Predicate::Version(comparison, version),
                     None => return self.refuse(format_args!("{} is not a semantic version", quoted(&text))),
                 }
             }
@@ -167,9 +176,9 @@ impl Reader {
         }
         let Some(first) = items.first() else { return self.refuse(KINDS) };
         if first.get().starts_with('"') {
-            self.each(items, |reader, item| reader.value_text(item)).map(Values::Texts)
+            self.each(items, |parser, item| parser.value_text(item)).map(Values::Texts)
         } else {
-            self.each(items, |reader, item| reader.number(item)).map(Values::Numbers)
+            self.each(items, |parser, item| parser.number(item)).map(Values::Numbers)
         }
     }
 
@@ -178,19 +187,19 @@ impl Reader {
         items: Vec<&RawValue>,
         read: impl Fn(&mut Self, &RawValue) -> Result<T, Refusal>,
     ) -> Result<Vec<T>, Refusal> {
-        let one = |(index, item)| self.at(format_args!("[{index}]"), |reader| read(reader, item));
+        let one = |(index, item)| self.within(format_args!("[{index}]"), |parser| read(parser, item));
         items.into_iter().enumerate().map(one).collect()
     }
 
     fn percent(&mut self, text: &RawValue) -> Result<Rule, Refusal> {
         self.count_condition()?;
         let fields = self.fields(text)?;
-        let [salt, from, to] = self.pick(fields, ["salt", "from", "to"])?;
-        let salt = self.required(".salt", salt, |reader, text| reader.name(text))?;
-        let from = self.required(".from", from, |reader, text| reader.hundredths(text))?;
-        let to = self.required(".to", to, |reader, text| reader.hundredths(text))?;
+        let [salt, from, to] = self.take_fields(fields, ["salt", "from", "to"])?;
+        let salt = self.required(".salt", salt, |parser, text| parser.name(text))?;
+        let from = self.required(".from", from, |parser, text| parser.hundredths(text))?;
+        let to = self.required(".to", to, |parser, text| parser.hundredths(text))?;
         if from >= to {
-            return self.at(format_args!(".to"), |reader| reader.refuse("must be above from"));
+            return self.within(format_args!(".to"), |parser| parser.refuse("must be above from"));
         }
         Ok(Rule::Percent { salt, from, to })
     }
@@ -199,7 +208,7 @@ impl Reader {
     fn hundredths(&mut self, text: &RawValue) -> Result<u32, Refusal> {
         let percent = self.number(text)?;
         let hundredths = (percent * 100.0).round();
-        // `h / 100` is rounded as the decimal itself was when it was read, so that only two decimals come out equal.
+        // The division rounds as the parser did, so the two are equal exactly for numbers with at most two decimals.
         if !(0.0..=10_000.0).contains(&hundredths) || hundredths / 100.0 != percent {
             return self.refuse("must be from 0 to 100, with at most two decimals");
         }
@@ -208,15 +217,15 @@ impl Reader {
 
     fn unread_direct(&mut self, text: &RawValue) -> Result<Rule, Refusal> {
         self.count_condition()?;
-        if self.of_event {
+        if self.event_condition {
             return self.refuse("a condition on an event is about the event: unread messages are for the audience");
         }
         let fields = self.fields(text)?;
-        let [age] = self.pick(fields, ["older_than_s"])?;
+        let [age] = self.take_fields(fields, ["older_than_s"])?;
         let older_than_s =
-            self.required(".older_than_s", age, |reader, text| match serde_json::from_str::<u32>(text.get()) {
+            self.required(".older_than_s", age, |parser, text| match serde_json::from_str::<u32>(text.get()) {
                 Ok(seconds) => Ok(u64::from(seconds)),
-                Err(_) => reader.refuse(format_args!("must be a whole number of seconds, from 0 to {}", u32::MAX)),
+                Err(_) => parser.refuse(format_args!("must be a whole number of seconds, from 0 to {}", u32::MAX)),
             })?;
         Ok(Rule::UnreadDirect { older_than_s })
     }
@@ -235,7 +244,7 @@ impl Reader {
         let Ok(Pairs(mut fields)) = serde_json::from_str::<Pairs<'t>>(text.get()) else {
             return self.refuse("must be an object");
         };
-        // Stable, so that a repeated name stands beside its first.
+        // When sorted, repeated names stand beside each other.
         fields.sort_by(|(left, _), (right, _)| left.cmp(right));
         match fields.windows(2).find(|pair| pair[0].0 == pair[1].0) {
             Some(pair) => self.refuse(format_args!("{} is there twice", quoted(&pair[0].0))),
@@ -243,8 +252,8 @@ impl Reader {
         }
     }
 
-    /// The values of the names that an object may have, which are no others.
-    fn pick<'t, const N: usize>(
+    /// The values of the known names of an object; any other name is refused.
+    fn take_fields<'t, const N: usize>(
         &mut self,
         fields: Fields<'t>,
         names: [&str; N],
@@ -269,14 +278,14 @@ impl Reader {
         value: Option<&'t RawValue>,
         read: impl FnOnce(&mut Self, &'t RawValue) -> Result<T, Refusal>,
     ) -> Result<T, Refusal> {
-        self.at(format_args!("{part}"), |reader| match value {
-            Some(text) => read(reader, text),
-            None => reader.refuse("is missing"),
+        self.within(format_args!("{part}"), |parser| match value {
+            Some(text) => read(parser, text),
+            None => parser.refuse("is missing"),
         })
     }
 
     fn text<'t>(&mut self, text: &'t RawValue) -> Result<Cow<'t, str>, Refusal> {
-        match Text.deserialize(&mut serde_json::Deserializer::from_str(text.get())) {
+        match TextSeed.deserialize(&mut serde_json::Deserializer::from_str(text.get())) {
             Ok(text) => Ok(text),
             Err(_) => self.refuse("must be a string"),
         }
@@ -295,7 +304,7 @@ impl Reader {
         if name == super::compile::CARD_PREFIX {
             return self.refuse("names no attribute of the user's card");
         }
-        if self.of_event && name.starts_with(super::compile::CARD_PREFIX) {
+        if self.event_condition && name.starts_with(super::compile::CARD_PREFIX) {
             return self
                 .refuse("a condition on an event names the event's properties: the user's card is for the audience");
         }
@@ -312,14 +321,14 @@ impl Reader {
 
     fn number(&mut self, text: &RawValue) -> Result<f64, Refusal> {
         match serde_json::from_str::<f64>(text.get()) {
-            // JSON has no other numbers, and one beyond the range is not read.
+            // JSON has no infinite numbers; a number beyond the range fails to parse.
             Ok(number) if number.is_finite() => Ok(number),
             _ => self.refuse("must be a number"),
         }
     }
 }
 
-/// What somebody wrote, for a refusal: no longer than a name may be.
+/// A text from the request, quoted for a refusal and cut to the length of a name.
 fn quoted(text: &str) -> String {
     let end = text.char_indices().map(|(at, _)| at).take_while(|at| *at <= RULE_NAME_BYTES_MAX).last().unwrap_or(0);
     if text.len() > RULE_NAME_BYTES_MAX { format!("{:?}…", &text[..end]) } else { format!("{text:?}") }
@@ -332,7 +341,7 @@ enum Operator {
     Number(Comparison),
     In,
     NotIn,
-    Text(fn(String) -> Test),
+    Text(fn(String) -> Predicate),
     Version(Comparison),
 }
 
@@ -347,10 +356,10 @@ impl Operator {
             "gte" => Operator::Number(Comparison::AtLeast),
             "in" => Operator::In,
             "not_in" => Operator::NotIn,
-            "contains" => Operator::Text(Test::Contains),
-            "not_contains" => Operator::Text(Test::NotContains),
-            "starts_with" => Operator::Text(Test::StartsWith),
-            "ends_with" => Operator::Text(Test::EndsWith),
+            "contains" => Operator::Text(Predicate::Contains),
+            "not_contains" => Operator::Text(Predicate::NotContains),
+            "starts_with" => Operator::Text(Predicate::StartsWith),
+            "ends_with" => Operator::Text(Predicate::EndsWith),
             "version_eq" => Operator::Version(Comparison::Equal),
             "version_lt" => Operator::Version(Comparison::Less),
             "version_lte" => Operator::Version(Comparison::AtMost),

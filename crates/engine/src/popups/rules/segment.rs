@@ -1,16 +1,18 @@
-//! Who is in an uploaded list, and where a user stands under a salt: both go by the user's key alone.
+//! Segments and buckets: whether a user is in an uploaded list, and which bucket a salt puts a user into. Both depend
+//! on the user's key alone.
 
 use crate::popups::UserKey;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// The user's place under a salt, from 0 to 9,999: hundredths of a percent. `XXH3-64(salt, seed = low 64 bits of the key)
-/// modulo 10,000`; it may never change, since users would move between variants and shares.
-pub fn place(user: UserKey, salt: &str) -> u32 {
+/// The bucket that a salt puts the user into, from 0 to 9,999: hundredths of a percent. It is `XXH3-64(salt, seed = low
+/// 64 bits of the key) modulo 10,000`. This function may never change, or users would move between the shares of
+/// campaigns that are running.
+pub fn bucket(user: UserKey, salt: &str) -> u32 {
     (xxh3_64_with_seed(salt.as_bytes(), user.0 as u64) % 10_000) as u32
 }
 
-/// A list of users, by the low 64 bits of their keys: 8 MB for a million. A user who is not in a list of a million is taken
-/// to be with a probability of 1 in 10^13.
+/// A set of users by the low 64 bits of their keys: 8 MB for a million. With a million users in the set, another user
+/// is taken for one of them with a probability of 1 in 10^13.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Segment {
     /// Ascending, each once.
@@ -36,8 +38,8 @@ impl Segment {
         self.users.is_empty()
     }
 
-    /// Interpolation search. Keys are hashes, thus spread evenly: in a list of n users a key is about `√n / 2` places from
-    /// where its value alone would put it, so that the first look already lands within a page or two.
+    /// Interpolation search. Keys are hashes and so spread evenly: in a list of n users a key is about `√n / 2`
+    /// positions from where its value alone would put it, so the first probe already lands within a page or two.
     pub fn contains(&self, user: UserKey) -> bool {
         let key = user.0 as u64;
         let count = self.users.len();
@@ -65,19 +67,19 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn places_never_change() {
-        // Written down when the function was: a change here moves every user.
-        let places = [(0, ""), (1, ""), (1, "december"), (u128::MAX, "december"), (1 << 64, "x"), (0, "x")];
-        assert_eq!(places.map(|(key, salt)| place(UserKey(key), salt)), [3138, 6211, 4841, 2541, 5425, 5425]);
+    fn buckets_equal_those_of_the_first_release() {
+        // These values were recorded when the function was written: a change moves every user.
+        let users = [(0, ""), (1, ""), (1, "december"), (u128::MAX, "december"), (1 << 64, "x"), (0, "x")];
+        assert_eq!(users.map(|(key, salt)| bucket(UserKey(key), salt)), [3138, 6211, 4841, 2541, 5425, 5425]);
     }
 
     #[test]
-    fn places_are_spread_evenly_and_independently() {
+    fn buckets_of_two_salts_are_uniform_and_independent() {
         let mut both = [[0u32; 4]; 4];
         for user in 0..40_000u64 {
             // Keys are hashes themselves.
             let key = UserKey(u128::from(xxh3_64_with_seed(&user.to_le_bytes(), 0)));
-            both[place(key, "a") as usize / 2_500][place(key, "b") as usize / 2_500] += 1;
+            both[bucket(key, "a") as usize / 2_500][bucket(key, "b") as usize / 2_500] += 1;
         }
         // 2,500 expected in each; the standard deviation is 48.
         assert!(both.iter().flatten().all(|&count| (2_250..2_750).contains(&count)), "{both:?}");
@@ -85,7 +87,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_segment_has_exactly_its_users(
+        fn contains_finds_exactly_the_users_of_the_segment(
             users in prop::collection::vec(prop_oneof![any::<u64>(), 0u64..50, (u64::MAX - 50)..=u64::MAX], 0..300),
             others in prop::collection::vec(prop_oneof![any::<u64>(), 0u64..60, (u64::MAX - 60)..=u64::MAX], 0..100),
         ) {

@@ -1,4 +1,4 @@
-//! What a request says of itself: attributes, read without copying.
+//! Attributes: what a request says of the user or the event, parsed without copying.
 
 use serde::{
     Deserialize, Deserializer,
@@ -14,40 +14,43 @@ use tidings_protocol::{
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value<'a> {
     Text(Cow<'a, str>),
-    /// As JSON's numbers are read nearly everywhere: whole numbers beyond 2^53 are rounded.
+    /// Like most readers of JSON this one rounds whole numbers beyond 2^53.
     Number(f64),
     Bool(bool),
     List(Vec<Cow<'a, str>>),
-    /// There, but nothing that rules compare: only in users' cards, which hold any JSON.
+    /// A value of a kind that rules cannot compare. Only users' cards have such: they hold any JSON.
     Other,
 }
 
-/// Names and values in the order in which they came. Of a name that is there twice the last counts; `None` is `null`, which
-/// is the same as being absent.
+/// Names and values in the order of the text. If a name is repeated, its last value counts; `None` is `null`, which is
+/// the same as an absent attribute.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Attributes<'a>(Vec<(Cow<'a, str>, Option<Value<'a>>)>);
 
 impl<'a> Attributes<'a> {
-    /// Of a request's attributes that were read already. `field` is what they are called in the request.
-    pub fn of_json(field: &str, map: &'a serde_json::Map<String, serde_json::Value>) -> Result<Self, Refusal> {
+    /// The attributes of a request that is parsed already. `field` is their name in the request.
+    ///
+    /// # Errors
+    /// A value is of a kind that attributes cannot have, or goes beyond a limit (`invalid_field`).
+    pub fn from_json(field: &str, map: &'a serde_json::Map<String, serde_json::Value>) -> Result<Self, Refusal> {
         if map.len() > DECIDE_ATTRIBUTES_MAX {
             return Err(Refusal::field(field, too_many_attributes(map.len())));
         }
         let mut attributes = Vec::with_capacity(map.len());
         for (name, json) in map {
-            let value = of_json(json).map_err(|why| Refusal::field(&format!("{field}.{name}"), why))?;
+            let value = from_json(json).map_err(|why| Refusal::field(&format!("{field}.{name}"), why))?;
             attributes.push((Cow::Borrowed(name.as_str()), value));
         }
         Ok(Attributes(attributes))
     }
 
-    /// Of the attributes stored with a user's card, which are any JSON object: nothing is refused, and what rules cannot
+    /// The attributes of a user's card, which are any JSON object: nothing is refused, and a value that rules cannot
     /// compare is [`Value::Other`].
-    pub fn of_card(text: &'a str) -> Self {
+    pub fn from_card(text: &'a str) -> Self {
         let Ok(pairs) = serde_json::from_str::<Pairs<'a>>(text) else { return Attributes::default() };
         let value = |raw: &'a RawValue| {
             let mut deserializer = serde_json::Deserializer::from_str(raw.get());
-            ValueOf("").deserialize(&mut deserializer).unwrap_or(Some(Value::Other))
+            ValueSeed("").deserialize(&mut deserializer).unwrap_or(Some(Value::Other))
         };
         Attributes(pairs.0.into_iter().map(|(name, raw)| (name, value(raw))).collect())
     }
@@ -56,7 +59,7 @@ impl<'a> Attributes<'a> {
         self.0.iter().rev().find(|(own, _)| own == name).and_then(|(_, value)| value.as_ref())
     }
 
-    /// As they came: a later pair takes the place of an earlier one of the same name.
+    /// The pairs in the order of the text: a later pair replaces an earlier one of the same name.
     pub(super) fn pairs(&self) -> impl Iterator<Item = (&str, Option<&Value<'a>>)> {
         self.0.iter().map(|(name, value)| (name.as_ref(), value.as_ref()))
     }
@@ -68,7 +71,7 @@ impl<'a> FromIterator<(&'a str, Value<'a>)> for Attributes<'a> {
     }
 }
 
-fn of_json(json: &serde_json::Value) -> Result<Option<Value<'_>>, String> {
+fn from_json(json: &serde_json::Value) -> Result<Option<Value<'_>>, String> {
     use serde_json::Value as Json;
     Ok(Some(match json {
         Json::Null => return Ok(None),
@@ -108,7 +111,7 @@ fn too_long_a_list() -> String {
 
 impl<'de: 'a, 'a> Deserialize<'de> for Attributes<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        /// The lifetime is its own because that of an inline vector cannot be shortened.
+        /// `PhantomData` carries the lifetime of the text that the attributes borrow from.
         struct Object<'a>(PhantomData<Attributes<'a>>);
         impl<'de: 'a, 'a> Visitor<'de> for Object<'a> {
             type Value = Attributes<'a>;
@@ -118,13 +121,13 @@ impl<'de: 'a, 'a> Deserialize<'de> for Attributes<'a> {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Attributes<'a>, A::Error> {
-                // Enough for most, so that the list grows once.
+                // Most requests have no more, so the vector is allocated once.
                 let mut pairs = Vec::with_capacity(8);
-                while let Some(name) = map.next_key_seed(Text)? {
+                while let Some(name) = map.next_key_seed(TextSeed)? {
                     if pairs.len() == DECIDE_ATTRIBUTES_MAX {
                         return Err(A::Error::custom(too_many_attributes(pairs.len() + 1)));
                     }
-                    let value = map.next_value_seed(ValueOf(&name))?;
+                    let value = map.next_value_seed(ValueSeed(&name))?;
                     pairs.push((name, value));
                 }
                 Ok(Attributes(pairs))
@@ -134,8 +137,8 @@ impl<'de: 'a, 'a> Deserialize<'de> for Attributes<'a> {
     }
 }
 
-/// An object as its names and the text of its values, in order, repeated names included. Values are not looked into, so
-/// that their depth does not matter.
+/// An object as its names and the texts of its values, in order, repeated names included. Values are not parsed, so
+/// their depth does not matter.
 pub(super) struct Pairs<'a>(pub(super) Vec<(Cow<'a, str>, &'a RawValue)>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for Pairs<'a> {
@@ -150,7 +153,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Pairs<'a> {
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Pairs<'de>, A::Error> {
                 let mut pairs = Vec::new();
-                while let Some(name) = map.next_key_seed(Text)? {
+                while let Some(name) = map.next_key_seed(TextSeed)? {
                     pairs.push((name, map.next_value()?));
                 }
                 Ok(Pairs(pairs))
@@ -160,10 +163,10 @@ impl<'de: 'a, 'a> Deserialize<'de> for Pairs<'a> {
     }
 }
 
-/// A string: borrowed unless it has escapes. (`Cow`'s own implementation always copies.)
-pub(in crate::popups) struct Text;
+/// Deserializes a string: borrowed unless it has escapes. (`Cow`'s own implementation always copies.)
+pub(in crate::popups) struct TextSeed;
 
-impl<'de> DeserializeSeed<'de> for Text {
+impl<'de> DeserializeSeed<'de> for TextSeed {
     type Value = Cow<'de, str>;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
@@ -171,7 +174,7 @@ impl<'de> DeserializeSeed<'de> for Text {
     }
 }
 
-impl<'de> Visitor<'de> for Text {
+impl<'de> Visitor<'de> for TextSeed {
     type Value = Cow<'de, str>;
 
     fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
@@ -187,16 +190,16 @@ impl<'de> Visitor<'de> for Text {
     }
 }
 
-/// The value of the attribute of this name, which refusals tell.
-struct ValueOf<'n>(&'n str);
+/// Deserializes the value of the attribute with this name, which refusals mention.
+struct ValueSeed<'n>(&'n str);
 
-impl ValueOf<'_> {
+impl ValueSeed<'_> {
     fn refuse<E: Error>(&self, why: impl fmt::Display) -> E {
         E::custom(format_args!("attribute {:?}: {why}", self.0))
     }
 }
 
-impl<'de> DeserializeSeed<'de> for ValueOf<'_> {
+impl<'de> DeserializeSeed<'de> for ValueSeed<'_> {
     type Value = Option<Value<'de>>;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
@@ -204,7 +207,7 @@ impl<'de> DeserializeSeed<'de> for ValueOf<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for ValueOf<'_> {
+impl<'de> Visitor<'de> for ValueSeed<'_> {
     type Value = Option<Value<'de>>;
 
     fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
@@ -243,8 +246,8 @@ impl<'de> Visitor<'de> for ValueOf<'_> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
         let mut list = Vec::new();
-        // Each item is read as a value, so that one that is no string is refused by the attribute's name.
-        while let Some(item) = items.next_element_seed(Item(self.0))? {
+        // Each item is parsed as any value, so that the refusal of one that is no string can name the attribute.
+        while let Some(item) = items.next_element_seed(ItemSeed(self.0))? {
             if list.len() == ATTRIBUTE_LIST_MAX {
                 return Err(self.refuse(too_long_a_list()));
             }
@@ -258,16 +261,16 @@ impl<'de> Visitor<'de> for ValueOf<'_> {
     }
 }
 
-/// A string in the list that is the attribute of this name.
-struct Item<'n>(&'n str);
+/// Deserializes a string in the list of the attribute with this name.
+struct ItemSeed<'n>(&'n str);
 
-impl Item<'_> {
+impl ItemSeed<'_> {
     fn refuse<T, E: Error>(&self) -> Result<T, E> {
-        Err(ValueOf(self.0).refuse(OF_STRINGS))
+        Err(ValueSeed(self.0).refuse(OF_STRINGS))
     }
 }
 
-impl<'de> DeserializeSeed<'de> for Item<'_> {
+impl<'de> DeserializeSeed<'de> for ItemSeed<'_> {
     type Value = Cow<'de, str>;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
@@ -275,7 +278,7 @@ impl<'de> DeserializeSeed<'de> for Item<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for Item<'_> {
+impl<'de> Visitor<'de> for ItemSeed<'_> {
     type Value = Cow<'de, str>;
 
     fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
@@ -283,11 +286,11 @@ impl<'de> Visitor<'de> for Item<'_> {
     }
 
     fn visit_borrowed_str<E: Error>(self, text: &'de str) -> Result<Self::Value, E> {
-        bounded(text).map(Cow::Borrowed).map_err(|why| ValueOf(self.0).refuse(why))
+        bounded(text).map(Cow::Borrowed).map_err(|why| ValueSeed(self.0).refuse(why))
     }
 
     fn visit_str<E: Error>(self, text: &str) -> Result<Self::Value, E> {
-        bounded(text).map(|text| Cow::Owned(text.to_owned())).map_err(|why| ValueOf(self.0).refuse(why))
+        bounded(text).map(|text| Cow::Owned(text.to_owned())).map_err(|why| ValueSeed(self.0).refuse(why))
     }
 
     fn visit_unit<E: Error>(self) -> Result<Self::Value, E> {

@@ -2,27 +2,27 @@
 
 use std::cmp::Ordering;
 
-/// A semantic version (semver.org 2.0.0). The short forms `4` and `4.2` are read as `4.0.0` and `4.2.0`; numbers are below
-/// 2^64.
+/// A semantic version (semver.org 2.0.0). The short forms `4` and `4.2` are read as `4.0.0` and `4.2.0`; numbers are
+/// below 2^64.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Version(semver::Version);
 
 impl Version {
-    /// `None` if the text is no version.
-    pub fn read(text: &str) -> Option<Version> {
+    /// Parses a version; `None` if the text is none.
+    pub fn parse(text: &str) -> Option<Version> {
         if let Some((major, minor)) = short(text) {
             return Some(Version(semver::Version::new(number(major)?, number(minor)?, 0)));
         }
         semver::Version::parse(text).ok().map(Version)
     }
 
-    /// Which of two comes first. By precedence (section 10 and 11): what stands behind `+` does not count.
+    /// Compares by precedence (sections 10 and 11): build metadata, behind `+`, does not count.
     pub fn precedence(&self, other: &Version) -> Ordering {
         self.0.cmp_precedence(&other.0)
     }
 }
 
-/// Major and minor, if there are no more than these.
+/// Major and minor of a short form.
 fn short(text: &str) -> Option<(&str, &str)> {
     if text.len() > 41 || !text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') {
         return None;
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_are_in_the_order_of_the_specification() {
+    fn precedence_follows_the_examples_of_the_specification() {
         // Sections 10 and 11, with the short forms among them; `=` are of equal precedence.
         let ascending = [
             vec!["0", "0.0", "0.0.0"],
@@ -71,7 +71,7 @@ mod tests {
         for (left, lefts) in ascending.iter().enumerate() {
             for (right, rights) in ascending.iter().enumerate() {
                 for (a, b) in lefts.iter().flat_map(|a| rights.iter().map(move |b| (a, b))) {
-                    let order = Version::read(a).unwrap().precedence(&Version::read(b).unwrap());
+                    let order = Version::parse(a).unwrap().precedence(&Version::parse(b).unwrap());
                     assert_eq!(order, left.cmp(&right), "{a} and {b}");
                 }
             }
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_version_is_none() {
+    fn parse_returns_none_for_text_that_is_no_version() {
         for text in [
             "",
             ".",
@@ -104,7 +104,7 @@ mod tests {
             "18446744073709551616",
             "1.1e3",
         ] {
-            assert!(Version::read(text).is_none(), "{text:?}");
+            assert!(Version::parse(text).is_none(), "{text:?}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What is compiled and indexed agrees with the rule as it was written, read in the slow and obvious way.
+//! CompiledRule rules and their index agree with a slow and obvious evaluation of the rule as it was written.
 
 #![allow(clippy::unwrap_used)]
 
@@ -7,10 +7,13 @@ use serde_json::{json, value::RawValue};
 use std::{borrow::Cow, sync::Arc};
 use tidings_engine::popups::{
     UserKey,
-    rules::{Attributes, Compiled, Index, Names, Rule, Scalar, Segment, Test, Value, Values, compile, parse, place},
+    rules::{
+        AttributeSlots, Attributes, CompiledRule, Predicate, Rule, RuleIndex, Scalar, Segment, Value, Values, bucket,
+        compile, parse,
+    },
 };
 
-/// What a rule is asked about, in plain terms.
+/// The input of a rule, in plain terms.
 #[derive(Debug, Clone)]
 struct Case {
     user: u128,
@@ -24,7 +27,7 @@ fn attributes<'a>(pairs: &'a [(String, Value<'static>)]) -> Attributes<'a> {
     pairs.iter().map(|(name, value)| (name.as_str(), value.clone())).collect()
 }
 
-/// Segment `s0` has users below 50 whose key is even, `s1` those below 20; there is no other.
+/// Segment `s0` has the users with an even key below 50, `s1` the users with a key below 20; there is no other segment.
 fn segment(name: &str) -> Option<Arc<Segment>> {
     match name {
         "s0" => Some(Arc::new(Segment::from_unsorted((0..50).rev().filter(|key| key % 2 == 0).collect()))),
@@ -33,7 +36,7 @@ fn segment(name: &str) -> Option<Arc<Segment>> {
     }
 }
 
-// ---- the slow and obvious way
+// ---- the reference evaluation
 
 impl Case {
     fn value(&self, name: &str) -> Option<&Value<'static>> {
@@ -49,10 +52,10 @@ impl Case {
             Rule::All(rules) => rules.iter().all(|rule| self.holds(rule)),
             Rule::Any(rules) => rules.iter().any(|rule| self.holds(rule)),
             Rule::Not(rule) => !self.holds(rule),
-            Rule::Attribute { name, test } => self.passes(self.value(name), test),
+            Rule::Attribute { name, predicate } => self.passes(self.value(name), predicate),
             Rule::Percent { salt, from, to } => {
-                let place = place(UserKey(self.user), salt);
-                *from <= place && place < *to
+                let bucket = bucket(UserKey(self.user), salt);
+                *from <= bucket && bucket < *to
             }
             Rule::Segment(name) => match name.as_str() {
                 "s0" => self.user.is_multiple_of(2) && self.user < 50,
@@ -66,32 +69,34 @@ impl Case {
         }
     }
 
-    fn passes(&self, value: Option<&Value>, test: &Test) -> bool {
-        let Some(value) = value else { return *test == Test::Absent };
-        match (test, value) {
-            (Test::Exists, _) => true,
-            (Test::Absent, _) => false,
-            (Test::Equals(Scalar::Text(wanted)), Value::Text(text)) => text == wanted,
-            (Test::NotEquals(Scalar::Text(wanted)), Value::Text(text)) => text != wanted,
-            (Test::Equals(Scalar::Number(wanted)), Value::Number(number)) => number == wanted,
-            (Test::NotEquals(Scalar::Number(wanted)), Value::Number(number)) => number != wanted,
-            (Test::Equals(Scalar::Bool(wanted)), Value::Bool(truth)) => truth == wanted,
-            (Test::NotEquals(Scalar::Bool(wanted)), Value::Bool(truth)) => truth != wanted,
-            (Test::Number(comparison, wanted), Value::Number(number)) => {
+    fn passes(&self, value: Option<&Value>, predicate: &Predicate) -> bool {
+        let Some(value) = value else { return *predicate == Predicate::Absent };
+        match (predicate, value) {
+            (Predicate::Exists, _) => true,
+            (Predicate::Absent, _) => false,
+            (Predicate::Equals(Scalar::Text(wanted)), Value::Text(text)) => text == wanted,
+            (Predicate::NotEquals(Scalar::Text(wanted)), Value::Text(text)) => text != wanted,
+            (Predicate::Equals(Scalar::Number(wanted)), Value::Number(number)) => number == wanted,
+            (Predicate::NotEquals(Scalar::Number(wanted)), Value::Number(number)) => number != wanted,
+            (Predicate::Equals(Scalar::Bool(wanted)), Value::Bool(truth)) => truth == wanted,
+            (Predicate::NotEquals(Scalar::Bool(wanted)), Value::Bool(truth)) => truth != wanted,
+            (Predicate::Number(comparison, wanted), Value::Number(number)) => {
                 comparison.admits(number.partial_cmp(wanted).unwrap())
             }
-            (Test::In(Values::Texts(wanted)), Value::Text(text)) => wanted.iter().any(|own| own == text),
-            (Test::NotIn(Values::Texts(wanted)), Value::Text(text)) => wanted.iter().all(|own| own != text),
-            (Test::In(Values::Numbers(wanted)), Value::Number(number)) => wanted.iter().any(|own| own == number),
-            (Test::NotIn(Values::Numbers(wanted)), Value::Number(number)) => wanted.iter().all(|own| own != number),
-            (Test::Contains(part), Value::Text(text)) => text.contains(part.as_str()),
-            (Test::NotContains(part), Value::Text(text)) => !text.contains(part.as_str()),
-            (Test::Contains(part), Value::List(items)) => items.iter().any(|item| item == part),
-            (Test::NotContains(part), Value::List(items)) => items.iter().all(|item| item != part),
-            (Test::StartsWith(part), Value::Text(text)) => text.starts_with(part.as_str()),
-            (Test::EndsWith(part), Value::Text(text)) => text.ends_with(part.as_str()),
-            (Test::Version(comparison, wanted), Value::Text(text)) => {
-                tidings_engine::popups::rules::Version::read(text)
+            (Predicate::In(Values::Texts(wanted)), Value::Text(text)) => wanted.iter().any(|own| own == text),
+            (Predicate::NotIn(Values::Texts(wanted)), Value::Text(text)) => wanted.iter().all(|own| own != text),
+            (Predicate::In(Values::Numbers(wanted)), Value::Number(number)) => wanted.iter().any(|own| own == number),
+            (Predicate::NotIn(Values::Numbers(wanted)), Value::Number(number)) => {
+                wanted.iter().all(|own| own != number)
+            }
+            (Predicate::Contains(part), Value::Text(text)) => text.contains(part.as_str()),
+            (Predicate::NotContains(part), Value::Text(text)) => !text.contains(part.as_str()),
+            (Predicate::Contains(part), Value::List(items)) => items.iter().any(|item| item == part),
+            (Predicate::NotContains(part), Value::List(items)) => items.iter().all(|item| item != part),
+            (Predicate::StartsWith(part), Value::Text(text)) => text.starts_with(part.as_str()),
+            (Predicate::EndsWith(part), Value::Text(text)) => text.ends_with(part.as_str()),
+            (Predicate::Version(comparison, wanted), Value::Text(text)) => {
+                tidings_engine::popups::rules::Version::parse(text)
                     .is_some_and(|version| comparison.admits(version.precedence(wanted)))
             }
             _ => false,
@@ -99,7 +104,7 @@ impl Case {
     }
 }
 
-/// Follows a path such as `all[1].not` from a rule.
+/// Follows a path such as `all[1].not` from a rule; returns the part reached and the rest of the path.
 fn follow<'r>(mut rule: &'r Rule, path: &str) -> (&'r Rule, Option<String>) {
     for part in path.split('.').filter(|part| !part.is_empty()) {
         match rule {
@@ -113,7 +118,7 @@ fn follow<'r>(mut rule: &'r Rule, path: &str) -> (&'r Rule, Option<String>) {
     (rule, None)
 }
 
-// ---- random rules and profiles, of few values, so that they meet
+// ---- random rules and profiles, of so few values that they often match
 
 const NAMES: [&str; 6] = ["a", "b", "c", "user.a", "user.b", "user.c"];
 const TEXTS: [&str; 8] = ["", "x", "xy", "yx", "1", "1.0.0", "1.2", "2.0.0-rc.1"];
@@ -154,7 +159,7 @@ fn test() -> impl Strategy<Value = serde_json::Value> {
     ]
 }
 
-/// As JSON, so that the reader is part of what is tested.
+/// A rule as JSON, so that the parser is tested too.
 fn rule() -> impl Strategy<Value = serde_json::Value> {
     let leaf = prop_oneof![
         6 => (name(), test()).prop_map(|(name, mut test)| {
@@ -185,7 +190,7 @@ fn case() -> impl Strategy<Value = Case> {
         1 => prop::collection::vec(text().prop_map(Cow::Owned), 0..3).prop_map(Value::List),
         1 => Just(Value::Other),
     ];
-    // A request that names an attribute of the card says nothing of it.
+    // A request that names an attribute of the card does not set that attribute.
     let name = prop::sample::select(vec!["a", "b", "c", "user.a", "other"]).prop_map(str::to_owned);
     let pairs = prop::collection::vec((name, value), 0..6);
     (0..60u128, pairs.clone(), pairs, prop::option::of(0..6_000u64), 0..8_000u64)
@@ -196,25 +201,29 @@ fn read(json: &serde_json::Value) -> Rule {
     parse("audience", &RawValue::from_string(json.to_string()).unwrap()).unwrap()
 }
 
-/// Asks a compiled rule about a case.
-fn ask<T>(names: &Names, case: &Case, question: impl FnOnce(&tidings_engine::popups::rules::Profile) -> T) -> T {
+/// Calls `question` with the profile of a case.
+fn with_profile<T>(
+    slots: &AttributeSlots,
+    case: &Case,
+    question: impl FnOnce(&tidings_engine::popups::rules::Profile) -> T,
+) -> T {
     let (request, card) = (attributes(&case.request), attributes(&case.card));
-    question(&names.profile(UserKey(case.user), &request, Some(&card), case.unread_since, case.now_ms))
+    question(&slots.profile(UserKey(case.user), &request, Some(&card), case.unread_since, case.now_ms))
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_compiled_rule_holds_when_the_rule_does(json in rule(), cases in prop::collection::vec(case(), 1..8)) {
+    fn a_compiled_rule_holds_exactly_when_the_reference_does(json in rule(), cases in prop::collection::vec(case(), 1..8)) {
         let rule = read(&json);
-        let mut names = Names::default();
-        let compiled = compile(&rule, &mut names, &segment);
+        let mut slots = AttributeSlots::default();
+        let compiled = compile(&rule, &mut slots, &segment);
         for case in cases {
             let expected = case.holds(&rule);
-            prop_assert_eq!(ask(&names, &case, |profile| compiled.holds(profile)), expected, "{:?}", case);
+            prop_assert_eq!(with_profile(&slots, &case, |profile| compiled.holds(profile)), expected, "{:?}", case);
 
-            let why_not = ask(&names, &case, |profile| compiled.why_not(profile));
+            let why_not = with_profile(&slots, &case, |profile| compiled.why_not(profile));
             prop_assert_eq!(why_not.is_none(), expected);
             if let Some(path) = why_not {
                 let (part, rest) = follow(&rule, &path);
@@ -229,29 +238,29 @@ proptest! {
     }
 
     #[test]
-    fn an_unread_message_makes_a_rule_hold_when_it_is_said_to(json in rule(), case in case()) {
+    fn unread_due_at_is_the_first_time_at_which_the_rule_holds(json in rule(), case in case()) {
         let rule = read(&json);
-        let mut names = Names::default();
-        let compiled = compile(&rule, &mut names, &segment);
-        let due_at = ask(&names, &case, |profile| compiled.unread_due_at(profile));
-        // Ages are below 5 s and begin before 6 s: later than 12 s nothing changes.
+        let mut slots = AttributeSlots::default();
+        let compiled = compile(&rule, &mut slots, &segment);
+        let due_at = with_profile(&slots, &case, |profile| compiled.unread_due_at(profile));
+        // Ages are below 5 s and begin before 6 s, so nothing changes after 12 s.
         let first = (case.now_ms..12_000).find(|now_ms| Case { now_ms: *now_ms, ..case.clone() }.holds(&rule));
         prop_assert_eq!(due_at, first.filter(|at| *at > case.now_ms));
     }
 
     #[test]
-    fn candidates_are_a_superset_in_order(
+    fn candidates_are_an_ascending_superset_of_the_rules_that_hold(
         jsons in prop::collection::vec(prop::option::weighted(0.9, rule()), 0..40),
         cases in prop::collection::vec(case(), 1..6),
     ) {
-        let mut names = Names::default();
+        let mut slots = AttributeSlots::default();
         let rules: Vec<Option<Rule>> = jsons.iter().map(|json| json.as_ref().map(read)).collect();
-        let compiled: Vec<Option<Compiled>> =
-            rules.iter().map(|rule| rule.as_ref().map(|rule| compile(rule, &mut names, &segment))).collect();
-        let index = Index::build(compiled.iter().map(Option::as_ref));
+        let compiled: Vec<Option<CompiledRule>> =
+            rules.iter().map(|rule| rule.as_ref().map(|rule| compile(rule, &mut slots, &segment))).collect();
+        let index = RuleIndex::build(compiled.iter().map(Option::as_ref));
         let mut out = vec![7];
         for case in cases {
-            ask(&names, &case, |profile| index.candidates(profile, &mut out));
+            with_profile(&slots, &case, |profile| index.candidates(profile, &mut out));
             prop_assert!(out.is_sorted_by(|left, right| left < right), "{:?}", out);
             for (rank, rule) in rules.iter().enumerate() {
                 if rule.as_ref().is_none_or(|rule| case.holds(rule)) {
@@ -263,8 +272,8 @@ proptest! {
 }
 
 #[test]
-fn every_operator_knows_right_wrong_and_absent() {
-    // An operator and its value; attributes that pass; attributes of the right type that do not; other types.
+fn every_operator_accepts_matching_values_and_no_other_type_or_absence() {
+    // An operator with its value; attributes that pass; attributes of the right type that fail; attributes of other types.
     let cases = [
         (json!({"op": "eq", "value": "DE"}), json!(["DE"]), json!(["de", "", "DE "]), json!([1, true, ["DE"]])),
         (json!({"op": "eq", "value": 1}), json!([1, 1.0]), json!([2, -1]), json!(["1", true, ["1"]])),
@@ -329,11 +338,11 @@ fn every_operator_knows_right_wrong_and_absent() {
     let holds = |test: &serde_json::Value, of_request: &serde_json::Value| {
         let mut test = test.clone();
         test["attribute"] = json!("a");
-        let mut names = Names::default();
-        let compiled = compile(&read(&test), &mut names, &segment);
+        let mut slots = AttributeSlots::default();
+        let compiled = compile(&read(&test), &mut slots, &segment);
         let text = of_request.to_string();
         let request: Attributes = serde_json::from_str(&text).unwrap();
-        compiled.holds(&names.profile(UserKey(1), &request, None, None, 0))
+        compiled.holds(&slots.profile(UserKey(1), &request, None, None, 0))
     };
     for (test, passing, failing, others) in cases {
         for (values, expected) in [(&passing, true), (&failing, false), (&others, false)] {
@@ -354,27 +363,27 @@ fn every_operator_knows_right_wrong_and_absent() {
 }
 
 #[test]
-fn a_request_cannot_speak_for_the_card() {
-    let mut names = Names::default();
+fn a_request_cannot_set_attributes_of_the_card() {
+    let mut slots = AttributeSlots::default();
     let rule = read(&json!({"attribute": "user.plan", "op": "eq", "value": "gold"}));
-    let compiled = compile(&rule, &mut names, &segment);
+    let compiled = compile(&rule, &mut slots, &segment);
     assert!(compiled.needs_card() && !compiled.needs_unread());
     let says_gold: Attributes = serde_json::from_str(r#"{"user.plan": "gold", "plan": "gold"}"#).unwrap();
     let holds =
-        |card: Option<Attributes>| compiled.holds(&names.profile(UserKey(1), &says_gold, card.as_ref(), None, 0));
+        |card: Option<Attributes>| compiled.holds(&slots.profile(UserKey(1), &says_gold, card.as_ref(), None, 0));
     assert!(!holds(None));
-    assert!(!holds(Some(Attributes::of_card(r#"{"user.plan": "gold"}"#))));
-    assert!(holds(Some(Attributes::of_card(r#"{"plan": "gold", "nested": {"any": [{"json": null}]}}"#))));
+    assert!(!holds(Some(Attributes::from_card(r#"{"user.plan": "gold"}"#))));
+    assert!(holds(Some(Attributes::from_card(r#"{"plan": "gold", "nested": {"any": [{"json": null}]}}"#))));
 }
 
 #[test]
-fn why_not_names_the_first_condition_as_written() {
+fn why_not_names_the_first_failing_condition_in_text_order() {
     let dear = json!({"segment": "s1"});
     let cheap = json!({"attribute": "a", "op": "eq", "value": 1});
     let why_not = |rule: serde_json::Value| {
-        let mut names = Names::default();
-        let compiled = compile(&read(&rule), &mut names, &segment);
-        compiled.why_not(&names.profile(UserKey(33), &Attributes::default(), None, None, 0))
+        let mut slots = AttributeSlots::default();
+        let compiled = compile(&read(&rule), &mut slots, &segment);
+        compiled.why_not(&slots.profile(UserKey(33), &Attributes::default(), None, None, 0))
     };
     assert_eq!(why_not(json!({"all": []})), None);
     assert_eq!(why_not(dear.clone()).as_deref(), Some(""));
@@ -388,11 +397,11 @@ fn why_not_names_the_first_condition_as_written() {
 }
 
 #[test]
-fn an_index_looks_only_at_what_may_hold() {
-    let mut names = Names::default();
-    let mut compiled = |rule| compile(&read(&rule), &mut names, &segment);
+fn an_index_returns_few_candidates_beyond_the_rules_that_hold() {
+    let mut slots = AttributeSlots::default();
+    let mut compiled = |rule| compile(&read(&rule), &mut slots, &segment);
     let eq = |name: &str, value: serde_json::Value| json!({"attribute": name, "op": "eq", "value": value});
-    let rules: Vec<Compiled> = vec![
+    let rules: Vec<CompiledRule> = vec![
         compiled(json!({"segment": "s0"})),
         compiled(json!({"all": [eq("country", json!("DE")), eq("vip", json!(true))]})),
         compiled(json!({"all": [{"attribute": "country", "op": "in", "value": ["AT", "DE"]}, {"segment": "s0"}]})),
@@ -402,12 +411,12 @@ fn an_index_looks_only_at_what_may_hold() {
         compiled(json!({"not": eq("country", json!("DE"))})),
         compiled(eq("age", json!(30))),
     ];
-    // The sixth can never hold; the last is for everybody.
-    let index = Index::build(rules.iter().map(Some).chain([None]));
+    // The sixth rule can never hold; the last popup has no rule and is for everybody.
+    let index = RuleIndex::build(rules.iter().map(Some).chain([None]));
     let candidates = |attributes: &str| {
         let request: Attributes = serde_json::from_str(attributes).unwrap();
         let mut out = Vec::new();
-        index.candidates(&names.profile(UserKey(1), &request, None, None, 0), &mut out);
+        index.candidates(&slots.profile(UserKey(1), &request, None, None, 0), &mut out);
         out
     };
     assert_eq!(candidates("{}"), [0, 4, 6, 8]);

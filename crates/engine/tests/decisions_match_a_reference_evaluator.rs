@@ -1,19 +1,19 @@
-//! Random configurations and random histories: every decision is the one that comes of thinking slowly, to the
-//! millisecond at which to ask again; and no cap is exceeded in the list of what was shown.
+//! Random configurations and random histories: every decision equals that of the reference evaluator, to the millisecond
+//! after which to ask again; and the list of exposures exceeds no cap.
 //!
-//! `POPUP_CONFIGURATIONS` says how many, `POPUP_SEED` which one alone.
+//! `POPUP_CONFIGURATIONS` sets how many configurations run; `POPUP_SEED` runs a single one.
 #![allow(clippy::unwrap_used)]
 
-mod slow_popups;
+mod reference_popups;
 mod support;
 
 use rand::{RngExt, SeedableRng, rngs::StdRng, seq::IndexedRandom};
-use serde_json::{Map, Value, json};
-use slow_popups::{
-    Answer, Asked, Slow,
+use reference_popups::{
+    Answer, Asked, ReferenceEvaluator,
     random::{EVENTS, USERS, any, attributes, base, caps, maybe, settings, spec},
     wall::{DAY_MS, QUARTER_MS},
 };
+use serde_json::{Map, Value, json};
 use std::{
     collections::BTreeMap,
     panic::{AssertUnwindSafe, catch_unwind},
@@ -26,7 +26,7 @@ use support::*;
 use tidings_engine::{
     config::EngineConfig,
     memory::MemoryStore,
-    popups::{PopupsConfig, Precondition, QuestionBody, UserKey, read_segment},
+    popups::{PopupsConfig, Precondition, QuestionBody, UserKey, parse_segment},
     store::Store,
 };
 use tidings_protocol::http::*;
@@ -53,14 +53,14 @@ struct Tally {
 }
 
 struct Run {
-    /// Absent while it is started anew.
+    /// Absent during a restart.
     world: Option<World>,
     store: Arc<MemoryStore>,
-    slow: Slow,
+    slow: ReferenceEvaluator,
     random: StdRng,
     base: u64,
     now: u64,
-    /// So that questions are asked again.
+    /// Attributes to choose from: few, so that questions are repeated.
     pool: Vec<Map<String, Value>>,
     last: Option<Question>,
     tally: Tally,
@@ -72,7 +72,7 @@ impl Run {
         let base = base(&mut random);
         let pool = (0..3).map(|_| attributes(&mut random)).collect();
         let store = Arc::new(MemoryStore::default());
-        let slow = Slow::new(base);
+        let slow = ReferenceEvaluator::new(base);
         let mut run =
             Run { world: None, store, slow, random, base, now: base, pool, last: None, tally: Tally::default() };
         run.start();
@@ -86,13 +86,13 @@ impl Run {
     }
 
     fn start(&mut self) {
-        // A clean stop: what was shown is stored.
+        // A clean stop, which stores all exposures.
         self.world = None;
-        let popups = PopupsConfig { users: 1, ..PopupsConfig::default() };
+        let popups = PopupsConfig { users_max: 1, ..PopupsConfig::default() };
         let config = EngineConfig { popups, ..EngineConfig::default() };
         let world = World::new(config, self.store.clone() as Arc<dyn Store>);
         world.clock.set(self.now);
-        world.engine.popups.settle().unwrap();
+        world.engine.popups.flush().unwrap();
         self.world = Some(world);
     }
 
@@ -113,14 +113,14 @@ impl Run {
                 self.now -= self.random.random_range(1..=back);
                 0
             }
-            // To where something happens, or just before it.
+            // To the next change, or just before it.
             _ => self.random.random_range(0..2) + self.next_turn() - self.now - 1,
         };
         self.now += forth;
         self.world().clock.set(self.now);
     }
 
-    /// When a popup starts or ends, or a quarter of an hour, at which windows and days do.
+    /// The next time at which a popup starts or ends, or the next quarter of an hour, at which windows and days begin and end.
     fn next_turn(&mut self) -> u64 {
         let specs = self.slow.popups.values().map(|popup| &popup.spec);
         let turns = specs.flat_map(|spec| spec.starts_at.into_iter().chain(spec.ends_at));
@@ -166,7 +166,7 @@ impl Run {
     fn put_segment(&mut self, id: &str) {
         let mut users: Vec<&str> = USERS.into_iter().filter(|_| self.random.random()).collect();
         users.push("somebody");
-        self.world().engine.put_popup_segment(id, read_segment(users.join("\n").as_bytes()).unwrap()).unwrap();
+        self.world().engine.put_popup_segment(id, parse_segment(users.join("\n").as_bytes()).unwrap()).unwrap();
         self.slow.segments.insert(id.to_owned(), users.into_iter().map(str::to_owned).collect());
     }
 
@@ -179,9 +179,9 @@ impl Run {
         self.slow.cards.insert(user.to_owned(), card);
     }
 
-    /// So many others ask that nobody here stays in memory.
-    fn crowd(&mut self) {
-        self.world().engine.popups.settle().unwrap();
+    /// Asks about so many other users that all users of the test are evicted from memory.
+    fn evict_all_users(&mut self) {
+        self.world().engine.popups.flush().unwrap();
         let tables: Vec<u128> = USERS.map(|user| UserKey::of(user).0 % 64).to_vec();
         let (nobody, attributes) = (&mut self.random, Map::new());
         let first: u32 = nobody.random();
@@ -196,7 +196,7 @@ impl Run {
                 event: None,
                 now: self.now,
             };
-            self.ask(&asked, |body, user| drop(self.world().engine.explain_popups(&body.ask(user)).unwrap()));
+            self.ask(&asked, |body, user| drop(self.world().engine.explain_popups(&body.for_user(user)).unwrap()));
         }
     }
 
@@ -222,7 +222,7 @@ impl Run {
     }
 
     fn decide(&mut self) {
-        // Now and then the same question once more: its answer may be remembered.
+        // Now and then the same question is repeated: its answer may come from the cache.
         let question = match self.last.take().filter(|_| self.random.random_bool(0.3)) {
             Some(last) => last,
             None => self.question(),
@@ -231,12 +231,13 @@ impl Run {
         let event = event.as_ref().map(|(name, properties)| (*name, properties));
         let asked = Asked { user, placement, session: *session, attributes, event, now: self.now };
         let explanation = maybe(&mut self.random, 0.3, |_| ())
-            .map(|()| self.ask(&asked, |body, user| self.world().engine.explain_popups(&body.ask(user)).unwrap()));
-        let decided = self.ask(&asked, |body, user| self.world().engine.decide_now(&body.ask(user)).unwrap());
-        let answer = match &decided.show {
+            .map(|()| self.ask(&asked, |body, user| self.world().engine.explain_popups(&body.for_user(user)).unwrap()));
+        let decided =
+            self.ask(&asked, |body, user| self.world().engine.decide_popup_blocking(&body.for_user(user)).unwrap());
+        let answer = match &decided.exposure {
             None => Answer::Nothing { retry_after_ms: decided.retry_after_ms },
-            Some(showing) => {
-                let Decision { popup, variant, test, .. } = serde_json::from_slice(&showing.json).unwrap();
+            Some(exposure) => {
+                let Decision { popup, variant, test, .. } = serde_json::from_slice(&exposure.json).unwrap();
                 Answer::Shown { popup, variant, test }
             }
         };
@@ -244,12 +245,12 @@ impl Run {
         let chosen = match &answer {
             Answer::Shown { test: true, .. } => {
                 self.tally.tests += 1;
-                &decided.show
+                &decided.exposure
             }
             Answer::Shown { .. } => {
                 self.tally.shown += 1;
                 self.slow.assert_caps_hold(&asked);
-                &decided.show
+                &decided.exposure
             }
             Answer::Nothing { retry_after_ms } => {
                 *(if retry_after_ms.is_some() { &mut self.tally.later } else { &mut self.tally.never }) += 1;
@@ -257,7 +258,7 @@ impl Run {
             }
         };
         if let Some(explanation) = explanation {
-            assert_eq!(explanation.chosen.as_deref(), chosen.as_ref().map(|showing| &*showing.popup), "{asked:?}");
+            assert_eq!(explanation.chosen.as_deref(), chosen.as_ref().map(|exposure| &*exposure.popup), "{asked:?}");
             let next_at = decided.retry_after_ms.map(|after| self.now + after);
             assert_eq!(explanation.next_at, next_at, "{asked:?}");
         }
@@ -272,13 +273,13 @@ impl Run {
             17..19 => self.put_segment("s1"),
             19..25 => self.put_card(),
             25..27 => self.start(),
-            27 => self.crowd(),
+            27 => self.evict_all_users(),
             28..120 => self.pass_time(),
             _ => {}
         }
     }
 
-    /// What is counted is what was shown.
+    /// Asserts that the counts equal the exposures.
     fn check_counts(&self) {
         for (id, popup) in &self.slow.popups {
             let of_popup = self.slow.shown.values().flatten().filter(|shown| shown.no == popup.no);
@@ -308,7 +309,7 @@ fn run(seed: u64) -> Tally {
 }
 
 #[test]
-fn a_decision_is_the_one_that_comes_of_thinking_slowly() {
+fn random_decisions_equal_those_of_the_reference_evaluator() {
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
     if let Some(seed) = number("POPUP_SEED") {
         run(seed);
@@ -337,16 +338,16 @@ fn a_decision_is_the_one_that_comes_of_thinking_slowly() {
     let sum = |of: fn(&Tally) -> usize| tallies.iter().map(of).sum::<usize>();
     let all = [sum(|tally| tally.shown), sum(|tally| tally.tests), sum(|tally| tally.later), sum(|tally| tally.never)];
     println!("{configurations} configurations: shown, shown to test users, later, never: {all:?}");
-    // Each kind of answer was seen often.
+    // Each kind of answer must have occurred often.
     let decisions = configurations as usize * DECISIONS;
     assert_eq!(all.iter().sum::<usize>(), decisions);
     assert!(all.iter().all(|seen| *seen > decisions / 200), "{all:?}");
 }
 
 #[test]
-fn what_is_remembered_does_not_stand_for_what_was_before_it() {
+fn a_cached_answer_is_not_used_after_the_clock_goes_back() {
     let world = World::new(EngineConfig::default(), Arc::new(MemoryStore::default()));
-    world.engine.popups.settle().unwrap();
+    world.engine.popups.flush().unwrap();
     let spec = json!({"state": "live", "placements": ["home"], "variants": [{"id": "a", "content": {}}],
         "ends_at": NOON});
     world.engine.put_popup("p", spec.to_string().as_bytes(), None, Precondition::None).unwrap();
@@ -354,7 +355,7 @@ fn what_is_remembered_does_not_stand_for_what_was_before_it() {
     let body = QuestionBody::read(question.as_bytes()).unwrap();
     let is_shown_at = |at| {
         world.clock.set(at);
-        world.engine.decide_now(&body.ask("ada")).unwrap().show.is_some()
+        world.engine.decide_popup_blocking(&body.for_user("ada")).unwrap().exposure.is_some()
     };
     assert!(!is_shown_at(NOON));
     assert!(!is_shown_at(NOON + 20 * DAY_MS));

@@ -1,4 +1,4 @@
-//! What is no rule, and what is no attribute, is refused with the name of the part that is wrong.
+//! Invalid rules and attributes are refused with the path of the wrong part.
 
 #![allow(clippy::unwrap_used)]
 
@@ -16,7 +16,7 @@ fn read(json: &str) -> Result<Rule, Refusal> {
     parse("audience", &RawValue::from_string(json.to_owned()).unwrap())
 }
 
-/// Refused, with a detail that begins like this.
+/// Asserts that the rule is refused with a detail that begins like this.
 fn refused(json: &str, detail: &str) {
     let shown = &json[..json.len().min(200)];
     let refusal = read(json).map(|_| ()).expect_err(shown);
@@ -26,7 +26,7 @@ fn refused(json: &str, detail: &str) {
 }
 
 #[test]
-fn what_is_no_rule_is_refused_by_its_place() {
+fn text_that_is_no_rule_is_refused_with_the_path_of_the_fault() {
     let cases = [
         // Forms.
         (r#"{}"#, "audience: a rule has exactly one of: all, any"),
@@ -129,7 +129,7 @@ fn what_is_no_rule_is_refused_by_its_place() {
 }
 
 #[test]
-fn what_is_too_much_is_refused_by_its_place() {
+fn rules_beyond_a_limit_are_refused_with_the_path_of_the_fault() {
     let name = "n".repeat(65);
     refused(&format!(r#"{{"segment": "{name}"}}"#), "audience.segment: must have 1 to 64 bytes, has 65");
     refused(&format!(r#"{{"attribute": "{name}", "op": "exists"}}"#), "audience.attribute: must have 1 to 64 bytes");
@@ -157,7 +157,7 @@ fn what_is_too_much_is_refused_by_its_place() {
 }
 
 #[test]
-fn a_rule_nested_too_deep_is_refused_however_deep_it_is() {
+fn a_rule_nested_too_deep_is_refused_at_any_depth() {
     let nots =
         |depth: usize| format!(r#"{}{{"segment": "s"}}{}"#, r#"{"not":"#.repeat(depth - 1), "}".repeat(depth - 1));
     let alls =
@@ -177,7 +177,7 @@ fn a_rule_nested_too_deep_is_refused_however_deep_it_is() {
 }
 
 #[test]
-fn what_is_right_is_read() {
+fn valid_rules_are_parsed() {
     let percent =
         |from: &str, to: &str| read(&format!(r#"{{"percent": {{"salt": "s", "from": {from}, "to": {to}}}}}"#));
     let expected = |from, to| Rule::Percent { salt: "s".to_owned(), from, to };
@@ -194,7 +194,7 @@ fn what_is_right_is_read() {
 }
 
 #[test]
-fn attributes_are_read_without_copying() {
+fn attributes_are_parsed_without_copying() {
     let text = r#"{"text": "plain", "escaped": "a\nb", "number": 7, "less": -1.5, "yes": true, "list": ["a", "\u0062"],
                    "none": null, "twice": 1, "twice": "2", "gone": 1, "gone": null, "back": null, "back": 1}"#;
     let attributes: Attributes = serde_json::from_str(text).unwrap();
@@ -216,7 +216,7 @@ fn attributes_are_read_without_copying() {
 }
 
 #[test]
-fn attributes_that_rules_cannot_read_are_refused_by_name() {
+fn attributes_of_a_wrong_type_are_refused_by_name() {
     let long = "x".repeat(ATTRIBUTE_VALUE_BYTES_MAX + 1);
     let items = |count: usize| format!(r#"{{"a": [{}]}}"#, vec![r#""x""#; count].join(","));
     let cases = [
@@ -234,10 +234,10 @@ fn attributes_that_rules_cannot_read_are_refused_by_name() {
         let error = serde_json::from_str::<Attributes>(&json).unwrap_err();
         assert!(error.is_data() && error.to_string().starts_with(&format!(r#"attribute "a": {why}"#)), "{error}");
         let map = serde_json::from_str(&json).unwrap();
-        let refusal = Attributes::of_json("attributes", &map).unwrap_err();
+        let refusal = Attributes::from_json("attributes", &map).unwrap_err();
         assert!(refusal.detail.starts_with(&format!("attributes.a: {why}")), "{refusal}");
-        // A card may hold it: it is there, but compares with nothing.
-        assert_eq!(Attributes::of_card(&json).get("a"), Some(&Value::Other));
+        // A user's card may hold such a value: the attribute exists, but compares with nothing.
+        assert_eq!(Attributes::from_card(&json).get("a"), Some(&Value::Other));
     }
     assert!(serde_json::from_str::<Attributes>(&items(ATTRIBUTE_LIST_MAX)).is_ok());
 
@@ -249,11 +249,11 @@ fn attributes_that_rules_cannot_read_are_refused_by_name() {
     let error = serde_json::from_str::<Attributes>(&many(DECIDE_ATTRIBUTES_MAX + 1)).unwrap_err();
     assert!(error.to_string().starts_with("there may be at most 200 attributes"), "{error}");
     let map = serde_json::from_str(&many(DECIDE_ATTRIBUTES_MAX + 1)).unwrap();
-    let refusal = Attributes::of_json("event.properties", &map).unwrap_err();
+    let refusal = Attributes::from_json("event.properties", &map).unwrap_err();
     assert_eq!(refusal.detail, "event.properties: there may be at most 200 attributes, got 201");
-    // What is no JSON stays that: not an attribute's fault.
+    // Invalid JSON is refused as such, without naming an attribute.
     assert!(serde_json::from_str::<Attributes>(r#"{"a": "#).unwrap_err().is_eof());
     assert!(serde_json::from_str::<Attributes>(r#"{"a": tru}"#).unwrap_err().is_syntax());
-    // 1e999 is no number that can be compared.
+    // 1e999 is beyond the range of numbers that can be compared.
     assert!(serde_json::from_str::<Attributes>(r#"{"a": 1e999}"#).is_err());
 }

@@ -1,5 +1,5 @@
-//! A store whose answers are lost: whether showings and events were stored or not, or were a while later, each is counted
-//! once and every cap holds.
+//! A store whose replies are lost: whether a write was stored, was not, or was stored later, each exposure and event is
+//! counted once and every cap holds.
 #![allow(clippy::unwrap_used)]
 
 mod popup_support;
@@ -10,11 +10,11 @@ use rand::{RngExt, SeedableRng, rngs::StdRng};
 use serde_json::json;
 use std::{collections::BTreeSet, ops::Range, sync::Arc, time::Duration};
 use support::{doubts::Fated::*, *};
-use tidings_engine::popups::{Decided, PopupsConfig};
+use tidings_engine::popups::{DecisionAttempt, PopupsConfig};
 use tidings_protocol::http::{PopupEvent, PopupEventKind};
 
-/// Nothing is stored before it is waited for.
-fn start_doubtful() -> (Arc<Troubled>, World) {
+/// Exposures are stored only by a flush.
+fn start_with_lossy_store() -> (Arc<Troubled>, World) {
     let store = Arc::new(Troubled::default());
     let config = PopupsConfig { durable_within: Duration::from_secs(3_600), ..PopupsConfig::default() };
     let world = start(config, store.clone());
@@ -23,8 +23,8 @@ fn start_doubtful() -> (Arc<Troubled>, World) {
     (store, world)
 }
 
-fn settle_at_last(world: &World) {
-    assert!((0..100).any(|_| world.engine.popups.settle().is_ok()));
+fn flush_eventually(world: &World) {
+    assert!((0..100).any(|_| world.engine.popups.flush().is_ok()));
 }
 
 fn users(count: usize) -> Vec<String> {
@@ -32,18 +32,18 @@ fn users(count: usize) -> Vec<String> {
 }
 
 fn is_shown(world: &World, user: &str) -> bool {
-    matches!(world.decide_at_once(user, json!({"placement": "often"})).unwrap(), Decided::Shown(_))
+    matches!(world.try_decide(user, json!({"placement": "often"})).unwrap(), DecisionAttempt::Show(_))
 }
 
 fn impressions(decision: &str, ids: Range<usize>) -> Vec<PopupEvent> {
     ids.map(|id| event(&format!("e{id}"), decision, PopupEventKind::Impression)).collect()
 }
 
-/// Whatever becomes of writes whose answers are lost, once or often.
-fn each_answer_lost(run: impl Fn(&Troubled, &World, &str)) {
+/// Runs with each fate of a write whose reply is lost, after some writes with a reply.
+fn for_each_write_fate(run: impl Fn(&Troubled, &World, &str)) {
     for fated in [Stored, NotStored, StoredLate] {
         for before in 0..3 {
-            let (store, world) = start_doubtful();
+            let (store, world) = start_with_lossy_store();
             store.doubts.next((0..before).map(|_| None).chain([Some(fated), None, Some(fated)]));
             run(&store, &world, &format!("{before} answers, then {fated:?}"));
         }
@@ -51,59 +51,59 @@ fn each_answer_lost(run: impl Fn(&Troubled, &World, &str)) {
 }
 
 #[test]
-fn a_showing_whose_write_may_have_been_stored_counts_once() {
-    each_answer_lost(|store, world, what| {
-        // More than one write, and some of the users again later.
+fn an_exposure_counts_once_when_its_write_has_an_unknown_outcome() {
+    for_each_write_fate(|store, world, what| {
+        // More exposures than one write takes, and some of the users again later.
         let shown = users(1_500);
         assert!(shown.iter().all(|user| is_shown(world, user)));
-        settle_at_last(world);
+        flush_eventually(world);
         assert!(shown[..100].iter().all(|user| is_shown(world, user)));
-        settle_at_last(world);
+        flush_eventually(world);
         assert!(shown[..100].iter().all(|user| is_shown(world, user)));
-        settle_at_last(world);
+        flush_eventually(world);
         store.doubts.end();
-        settle_at_last(world);
+        flush_eventually(world);
         assert_eq!(world.counts("often"), [1_700, 0, 0, 0], "{what}");
     });
 }
 
 #[test]
-fn a_cap_holds_whose_write_may_have_been_stored() {
-    each_answer_lost(|store, world, what| {
+fn a_cap_holds_when_its_write_has_an_unknown_outcome() {
+    for_each_write_fate(|store, world, what| {
         let shown = users(10);
         assert!(shown.iter().all(|user| world.decide(user).is_some()));
-        settle_at_last(world);
+        flush_eventually(world);
         store.doubts.end();
-        settle_at_last(world);
+        flush_eventually(world);
         assert!(shown.iter().all(|user| world.decide(user).is_none()), "{what}");
         assert_eq!(world.counts("once"), [10, 0, 0, 0], "{what}");
     });
 }
 
 #[test]
-fn events_whose_write_may_have_been_stored_count_once() {
-    each_answer_lost(|store, world, what| {
+fn events_count_once_when_their_write_has_an_unknown_outcome() {
+    for_each_write_fate(|store, world, what| {
         let decision = world.decide("ann").unwrap();
         let report_at_last =
             |ids: Range<usize>| (0..9).find_map(|_| world.report(impressions(&decision, ids.clone())).ok()).unwrap();
         report_at_last(0..3);
-        // Others, without another try of those before.
+        // Other events, without a retry of the first.
         let _ = world.report(impressions(&decision, 3..5));
         report_at_last(5..9);
         report_at_last(3..5);
         store.doubts.end();
-        settle_at_last(world);
+        flush_eventually(world);
         assert_eq!(world.counts("once"), [1, 0, 9, 0], "{what}");
     });
 }
 
 #[test]
-fn a_random_history_with_lost_answers_counts_each_once() {
+fn a_random_history_with_unknown_outcomes_counts_each_exposure_and_event_once() {
     for _ in 0..8 {
         let seed: u64 = rand::random();
         println!("seed {seed}");
         let mut random = StdRng::seed_from_u64(seed);
-        let (store, world) = start_doubtful();
+        let (store, world) = start_with_lossy_store();
         let (users, mut shown, mut reported) = (users(40), 0, BTreeSet::new());
         let decision = world.decide("ann").unwrap();
         store.doubts.begin(seed, 0.4);
@@ -119,14 +119,14 @@ fn a_random_history_with_lost_answers_counts_each_once() {
                     reported.extend(ids.clone());
                     let _ = world.report(impressions(&decision, ids));
                 }
-                _ => drop(world.engine.popups.settle()),
+                _ => drop(world.engine.popups.flush()),
             }
         }
         store.doubts.end();
         for id in &reported {
             world.report(impressions(&decision, *id..*id + 1)).unwrap();
         }
-        settle_at_last(&world);
+        flush_eventually(&world);
         assert_eq!(world.counts("often"), [shown, 0, 0, 0]);
         assert_eq!(world.counts("once"), [1, 0, reported.len() as u64, 0]);
     }

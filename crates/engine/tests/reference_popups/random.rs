@@ -1,11 +1,11 @@
-//! Random configurations, of few values, so that they meet.
+//! Random configurations, of so few values that rules often match.
 
 use super::wall::DAY_MS;
 use rand::{RngExt, rngs::StdRng, seq::IndexedRandom};
 use serde_json::{Map, Value, json};
 
 pub const USERS: [&str; 5] = ["ada", "ben", "cyd", "dan", "eve"];
-/// Some zones, and instants near which clocks are changed in one of them: 2026, and a day that never was.
+/// Some zones, and instants near which the clocks of one of them change: in 2026, and a day that was skipped.
 const ZONES: [&str; 6] =
     ["UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Africa/Cairo", "Pacific/Apia"];
 const BASES: [&str; 6] = [
@@ -64,7 +64,7 @@ fn rule(random: &mut StdRng, depth: u32) -> Value {
     }
 }
 
-/// One that a trigger takes: it asks nothing about the user's card and messages.
+/// A condition that a trigger accepts: it does not test the user's card or messages.
 fn rule_of_event(random: &mut StdRng) -> Value {
     loop {
         let rule = rule(random, 1);
@@ -91,7 +91,7 @@ pub fn caps(random: &mut StdRng, chance: f64) -> Value {
 
 fn window(random: &mut StdRng) -> Value {
     let text = |quarter: u32| format!("{:02}:{:02}", quarter / 4, quarter % 4 * 15);
-    // Half of them near those times at which clocks are changed.
+    // Half of them near times at which clocks change.
     let from = if random.random() { random.random_range(0..14) } else { random.random_range(0..96) };
     let to = (1..=96).cycle().nth((from + random.random_range(0..40)) as usize).unwrap();
     let week = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"];

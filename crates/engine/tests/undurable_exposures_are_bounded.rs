@@ -1,5 +1,5 @@
-//! While a showing is neither stored nor noted for longer than it may, nothing further is shown: what a crash forgets has a
-//! bound whatever the store does, and a clean stop forgets nothing.
+//! While an exposure is undurable for longer than the bound, nothing further is shown: the exposures that a crash forgets
+//! are bounded whatever the store does, and a clean stop forgets none.
 #![allow(clippy::unwrap_used)]
 
 mod popup_support;
@@ -17,18 +17,18 @@ use std::{
 use support::*;
 use tidings_engine::{
     memory::MemoryStore,
-    popups::{Decided, PopupsConfig, Precondition},
+    popups::{DecisionAttempt, PopupsConfig, Precondition},
 };
 use tidings_protocol::error::ErrorCode;
 
-/// A thread may be kept from running for as long without that being taken for a store that stalls.
-fn brisk() -> PopupsConfig {
+/// A short bound, but long enough that a thread that is kept from running is not taken for a store that stalls.
+fn short_bound() -> PopupsConfig {
     let durable_within = Duration::from_millis(40);
-    PopupsConfig { durable_within, at_risk_max: durable_within, ..PopupsConfig::default() }
+    PopupsConfig { durable_within, undurable_max: durable_within, ..PopupsConfig::default() }
 }
 
 fn world(store: &Arc<Troubled>) -> World {
-    let world = start(brisk(), store.clone());
+    let world = start(short_bound(), store.clone());
     world.put_popup("once", json!({"caps": {"total": 1}}));
     world
 }
@@ -41,10 +41,10 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Whether a user is shown it, who was not before.
+/// Whether a new user is shown the popup; if not, the question must be refused.
 fn is_shown(world: &World, user: &str) -> bool {
-    match world.decide_at_once(user, json!({})) {
-        Ok(Decided::Shown(_)) => true,
+    match world.try_decide(user, json!({})) {
+        Ok(DecisionAttempt::Show(_)) => true,
         Err(refusal) => {
             assert_eq!(refusal.code, ErrorCode::StoreUnavailable, "{refusal}");
             assert!(refusal.retry_after_ms.is_some());
@@ -54,7 +54,7 @@ fn is_shown(world: &World, user: &str) -> bool {
     }
 }
 
-/// Shows it to new users until one is refused; answers to how many.
+/// Shows the popup to new users until one is refused; returns to how many.
 fn show_until_refused(world: &World, name: &str) -> usize {
     let mut shown = 0;
     until("it is refused", || {
@@ -66,7 +66,7 @@ fn show_until_refused(world: &World, name: &str) -> usize {
 }
 
 #[test]
-fn nothing_is_shown_while_the_store_takes_nothing() {
+fn nothing_more_is_shown_while_the_store_fails() {
     let store = Arc::new(Troubled::default());
     let world = world(&store);
     store.fail_rows(usize::MAX);
@@ -74,28 +74,28 @@ fn nothing_is_shown_while_the_store_takes_nothing() {
     for other in 0..100 {
         assert!(!is_shown(&world, &format!("other{other}")), "nothing has been stored meanwhile");
     }
-    // Where nothing is shown nothing is refused.
+    // A question that shows nothing is not refused.
     for user in 0..shown {
         assert!(world.decide(&format!("u{user}")).is_none());
     }
     store.fail_rows(0);
     until("it is shown again", || is_shown(&world, "late"));
-    world.engine.popups.settle().unwrap();
-    // Who was refused was shown nothing, and nothing was counted.
+    world.engine.popups.flush().unwrap();
+    // A refused question showed nothing and counted nothing.
     assert_eq!(world.counts("once"), [shown as u64 + 1, 0, 0, 0]);
     until("it is shown", || is_shown(&world, "other0"));
 }
 
 #[test]
-fn what_is_noted_is_safe_and_what_could_not_be_noted_is_noted_later() {
+fn exposures_in_the_side_log_survive_and_failed_entries_are_retried() {
     let store = Arc::new(Troubled::default());
     store.notes.bring();
     let world = world(&store);
     store.fail_rows(usize::MAX);
-    // Notes are enough to go on.
+    // Decisions go on while the side log can be written.
     let began = Instant::now();
     let mut shown = 0;
-    while began.elapsed() < brisk().at_risk_max * 4 {
+    while began.elapsed() < short_bound().undurable_max * 4 {
         shown += usize::from(is_shown(&world, &format!("noted{shown}")));
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -103,7 +103,7 @@ fn what_is_noted_is_safe_and_what_could_not_be_noted_is_noted_later() {
     let unnoted = show_until_refused(&world, "unnoted");
     store.notes.fill(false);
     until("it is shown again", || is_shown(&world, "late"));
-    // As after a crash: another finds what was stored and what was noted.
+    // As after a crash, another engine gets the stored rows and the side log.
     let noted = store.notes.all();
     store.fail_rows(0);
     let after = Arc::new(Troubled::default());
@@ -111,7 +111,7 @@ fn what_is_noted_is_safe_and_what_could_not_be_noted_is_noted_later() {
     after.notes.note(&noted).unwrap();
     let users: Vec<String> =
         (0..shown).map(|n| format!("noted{n}")).chain((0..unnoted).map(|n| format!("unnoted{n}"))).collect();
-    // Marks are by popups' numbers: its first is the same.
+    // Frequency counters are kept by popup number, and the first popup of each store has the same.
     let other = start(PopupsConfig::default(), after);
     other.put_popup("once", json!({"caps": {"total": 1}}));
     assert!(users.iter().all(|user| other.decide(user).is_none()));
@@ -119,7 +119,7 @@ fn what_is_noted_is_safe_and_what_could_not_be_noted_is_noted_later() {
 }
 
 #[test]
-fn a_clean_stop_loses_nothing_that_was_answered_until_then() {
+fn a_clean_stop_under_load_loses_no_answered_exposure() {
     let store = Arc::new(MemoryStore::default());
     let shown = AtomicUsize::new(0);
     let all: Vec<String> = {
@@ -135,8 +135,8 @@ fn a_clean_stop_loses_nothing_that_was_answered_until_then() {
                         let mut users = Vec::new();
                         loop {
                             let user = format!("{thread}-{}", users.len());
-                            match ask.decide_at_once(&user, json!({})) {
-                                Ok(decided) => assert!(matches!(decided, Decided::Shown(_)), "{decided:?}"),
+                            match ask.try_decide(&user, json!({})) {
+                                Ok(decided) => assert!(matches!(decided, DecisionAttempt::Show(_)), "{decided:?}"),
                                 Err(refusal) => {
                                     assert_eq!(refusal.code, ErrorCode::Draining, "{refusal}");
                                     return users;
@@ -160,12 +160,12 @@ fn a_clean_stop_loses_nothing_that_was_answered_until_then() {
 }
 
 #[test]
-fn events_that_wait_keep_no_showing_from_being_stored() {
+fn pending_events_do_not_delay_exposures() {
     let store = Arc::new(Troubled::default());
     let world = start(PopupsConfig::default(), store.clone());
     world.put_popup("p", json!({}));
     let decision = world.decide("ann").unwrap();
-    world.engine.popups.settle().unwrap();
+    world.engine.popups.flush().unwrap();
     let gate = store.close_row_gate();
     let report = |ids: std::ops::Range<usize>| {
         let events = ids.map(|id| event(&format!("e{id}"), &decision, tidings_protocol::http::PopupEventKind::Click));
@@ -174,7 +174,7 @@ fn events_that_wait_keep_no_showing_from_being_stored() {
     };
     let first = report(0..1);
     store.wait_for_rows();
-    // Many writes of them wait, and one showing that came last.
+    // The events of many writes are pending, and behind them one exposure.
     let rest: Vec<_> = (0..20).map(|call| report(call * 1_000 + 1..(call + 1) * 1_000 + 1)).collect();
     let (reads, others) = (store.row_reads(), rest.len());
     drop(gate);
@@ -188,7 +188,7 @@ fn events_that_wait_keep_no_showing_from_being_stored() {
 }
 
 #[test]
-fn many_popups_are_read_in_few_rounds() {
+fn recovery_reads_many_popups_in_few_round_trips() {
     let store = Arc::new(Troubled::default());
     {
         let world = start(PopupsConfig::default(), store.clone());
@@ -197,7 +197,7 @@ fn many_popups_are_read_in_few_rounds() {
             let variants = json!([{"id": "a", "content": {"text": if popup % 10 == 0 { &text[..] } else { "short" }}}]);
             world.put_popup(&format!("p{popup}"), json!({"variants": variants}));
         }
-        // Numbers that nobody has.
+        // Gaps in the numbers.
         for popup in [7, 8, 100] {
             world.engine.remove_popup(&format!("p{popup}"), Precondition::None).unwrap();
         }
@@ -211,7 +211,7 @@ fn many_popups_are_read_in_few_rounds() {
 }
 
 #[test]
-fn old_events_go_as_fast_as_they_came() {
+fn retention_removes_events_as_fast_as_they_came() {
     let store = Arc::new(MemoryStore::default());
     let world = start(PopupsConfig::default(), store);
     world.put_popup("p", json!({}));
@@ -221,18 +221,18 @@ fn old_events_go_as_fast_as_they_came() {
         let click = |id: usize| event(&format!("e{id}"), &decision, tidings_protocol::http::PopupEventKind::Click);
         world.report(ids.map(click).collect()).unwrap();
     }
-    // In one minute as the clock has it.
+    // Within one minute by the engine's clock.
     world.clock.set(NOON + 31 * DAY);
     until("all are gone", || world.export(None, None, None).is_empty());
 }
 
 #[test]
-fn times_of_taking_never_go_back_so_that_no_export_misses_an_event() {
+fn taken_at_never_goes_back_so_no_export_misses_an_event() {
     let store = Arc::new(MemoryStore::default());
     let report = |world: &World, decision: &str, id: &str| {
         world.report(vec![event(id, decision, tidings_protocol::http::PopupEventKind::Click)]).unwrap();
     };
-    // What the next export brings beyond what is known.
+    // The events of the next export that earlier exports did not have.
     let mut known: Vec<String> = Vec::new();
     let mut from = None;
     let mut news = |world: &World| {
@@ -256,7 +256,7 @@ fn times_of_taking_never_go_back_so_that_no_export_misses_an_event() {
         assert_eq!(news(&world), ["c"]);
         decision
     };
-    // The next one's clock is behind.
+    // The clock of the next engine is behind.
     let world = start(PopupsConfig::default(), store);
     report(&world, &decision, "d");
     assert_eq!(news(&world), ["d"]);
@@ -268,21 +268,22 @@ fn times_of_taking_never_go_back_so_that_no_export_misses_an_event() {
 }
 
 #[test]
-fn while_the_store_is_slow_answers_wait_for_it() {
+fn exposures_wait_for_a_slow_store_and_are_refused_after_ten_times_the_bound() {
     let store = Arc::new(Troubled::default());
-    // Ten times as long is long enough for a thread that is kept from running.
-    let world = start(PopupsConfig { at_risk_max: Duration::from_millis(300), ..brisk() }, store.clone());
+    // Ten times this bound is long enough for a thread that is kept from running.
+    let world = start(PopupsConfig { undurable_max: Duration::from_millis(300), ..short_bound() }, store.clone());
     world.put_popup("once", json!({"caps": {"total": 1}}));
     let gate = store.close_row_gate();
     assert!(is_shown(&world, "first"));
     store.wait_for_rows();
-    // Others are answered at once until the first has waited for too long, and when it has waited for much too long, not at all.
+    // Questions are answered at once until the first exposure has waited for the bound, then only once stored; after ten
+    // times the bound they are refused.
     let (mut shown, mut waiting) = (0, Vec::new());
     until("it is refused", || {
         shown += 1;
-        match world.decide_at_once(&format!("u{shown}"), json!({})) {
-            Ok(Decided::Shown(showing)) => {
-                waiting.extend(showing.durable);
+        match world.try_decide(&format!("u{shown}"), json!({})) {
+            Ok(DecisionAttempt::Show(exposure)) => {
+                waiting.extend(exposure.durable);
                 false
             }
             Err(refusal) => refusal.code == ErrorCode::StoreUnavailable,
@@ -295,7 +296,7 @@ fn while_the_store_is_slow_answers_wait_for_it() {
     for durable in waiting {
         durable.blocking_recv().unwrap().unwrap();
     }
-    let other = start(brisk(), store);
+    let other = start(short_bound(), store);
     assert!(other.decide("u1").is_none() && other.decide(&format!("u{}", shown - 1)).is_none());
     until("who was refused is shown it", || is_shown(&other, &format!("u{shown}")));
 }

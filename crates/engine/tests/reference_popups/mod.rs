@@ -1,5 +1,5 @@
-//! Which popup, thought out slowly from what `docs/popups.md` says: every showing is kept in a list and counted again for
-//! each question, the clock on the wall is looked at every quarter of an hour, and nothing is remembered.
+//! A slow reference evaluator for popup decisions, written from `docs/popups.md`: it keeps every exposure in a list and
+//! counts the list anew for each question, checks the wall clock at every quarter of an hour, and caches nothing.
 #![allow(clippy::unwrap_used, dead_code, unreachable_pub)]
 
 pub mod random;
@@ -17,15 +17,15 @@ use tidings_protocol::http::*;
 use wall::{DAY_MS, QUARTER_MS, Wall};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-pub struct SlowPopup {
-    /// One that is removed and made again is another one.
+pub struct ReferencePopup {
+    /// A popup that is deleted and created again has another number.
     pub no: u32,
     pub spec: PopupSpec,
     audience: Option<Rule>,
     condition: Option<Rule>,
 }
 
-/// What caps count together.
+/// The exposures that caps count together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Level<'a> {
     Popup(u32),
@@ -33,7 +33,7 @@ enum Level<'a> {
     All,
 }
 
-/// A showing, or that there would have been one but for the control group: then only the popup's own caps count it.
+/// An exposure, or one that the control group was spared: that is counted by the popup's own caps only.
 #[derive(Debug, Clone)]
 pub struct Shown {
     pub at: u64,
@@ -41,14 +41,15 @@ pub struct Shown {
     pub control: bool,
     placement: String,
     session: Option<String>,
-    /// For popup, placement and all: the civil day by the zone of then, and whether caps per session were counted.
+    /// For the popup, the placement and all popups: the civil day by the zone of that time, and whether a cap per session
+    /// counted the exposure.
     counted: [Counted; 3],
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Counted {
     day: i32,
-    /// Days do not run backwards, though a clock may: the latest of this and all before.
+    /// The latest day of this exposure and all before: days do not run backwards, though a clock may.
     latest_day: i32,
     by_session: bool,
 }
@@ -79,17 +80,17 @@ pub enum Answer {
     Nothing { retry_after_ms: Option<u64> },
 }
 
-/// Until then a cap keeps it; or for good.
-enum Kept {
+/// How long a cap forbids an exposure.
+enum CapReached {
     Until(u64),
     ForGood,
-    /// Until some quarter of an hour.
+    /// Until a later quarter of an hour, at which the next day begins.
     Today,
 }
 
-pub struct Slow {
+pub struct ReferenceEvaluator {
     base: u64,
-    pub popups: BTreeMap<String, SlowPopup>,
+    pub popups: BTreeMap<String, ReferencePopup>,
     pub settings: PopupSettings,
     pub segments: BTreeMap<String, BTreeSet<String>>,
     pub cards: BTreeMap<String, Map<String, Value>>,
@@ -97,9 +98,9 @@ pub struct Slow {
     last_no: u32,
 }
 
-impl Slow {
-    pub fn new(base: u64) -> Slow {
-        Slow {
+impl ReferenceEvaluator {
+    pub fn new(base: u64) -> ReferenceEvaluator {
+        ReferenceEvaluator {
             base,
             popups: BTreeMap::new(),
             settings: PopupSettings::default(),
@@ -116,30 +117,30 @@ impl Slow {
         let audience = spec.audience.as_ref().map(|rule| rules::read(rule));
         let condition = spec.trigger.as_ref().and_then(|trigger| trigger.condition.as_ref());
         let condition = condition.map(|rule| rules::read(rule));
-        self.popups.insert(id.to_owned(), SlowPopup { no, spec, audience, condition });
+        self.popups.insert(id.to_owned(), ReferencePopup { no, spec, audience, condition });
     }
 
-    fn above(&self) -> Arc<Wall> {
+    fn global_wall(&self) -> Arc<Wall> {
         Wall::of(self.settings.time_zone.as_deref().unwrap_or("UTC"), self.base)
     }
 
     fn wall(&self, spec: &PopupSpec) -> Arc<Wall> {
-        spec.time_zone.as_deref().map_or_else(|| self.above(), |zone| Wall::of(zone, self.base))
+        spec.time_zone.as_deref().map_or_else(|| self.global_wall(), |zone| Wall::of(zone, self.base))
     }
 
-    /// Levels of caps, the narrowest first, each with its caps and the clock by which its days go.
-    fn levels<'a>(&'a self, popup: &SlowPopup, placement: &'a str) -> [(Level<'a>, PopupCaps, Arc<Wall>); 3] {
+    /// The levels of caps, the narrowest first, each with its caps and the wall clock of its days.
+    fn levels<'a>(&'a self, popup: &ReferencePopup, placement: &'a str) -> [(Level<'a>, PopupCaps, Arc<Wall>); 3] {
         let of_placement = self.settings.placements.get(placement).copied().unwrap_or_default();
         [
             (Level::Popup(popup.no), popup.spec.caps, self.wall(&popup.spec)),
-            (Level::Placement(placement), of_placement, self.above()),
-            (Level::All, self.settings.caps, self.above()),
+            (Level::Placement(placement), of_placement, self.global_wall()),
+            (Level::All, self.settings.caps, self.global_wall()),
         ]
     }
 
     // ---- one popup
 
-    fn is_for(&self, popup: &SlowPopup, asked: &Asked<'_>) -> bool {
+    fn is_for(&self, popup: &ReferencePopup, asked: &Asked<'_>) -> bool {
         let person = Person { key: UserKey::of(asked.user), id: asked.user, segments: &self.segments };
         let published = matches!(popup.spec.state, PopupState::Live | PopupState::Scheduled);
         let nobody = Map::new();
@@ -155,7 +156,7 @@ impl Slow {
         published && fits && popup.audience.as_ref().is_none_or(|rule| person.holds(rule, asked.attributes, card))
     }
 
-    /// How often in this session, which is over when nothing was shown in it for a day; and when last.
+    /// How many exposures the session has had, and when the last was. A session ends after a day without an exposure.
     fn in_session(shown: &[Shown], level: Level<'_>, session: &str) -> (u32, u64) {
         let (mut count, mut last) = (0, 0);
         for one in shown {
@@ -170,36 +171,36 @@ impl Slow {
         (count, last)
     }
 
-    fn kept_by(
+    fn cap_reached(
         &self,
         (level, caps, wall): &(Level<'_>, PopupCaps, Arc<Wall>),
         asked: &Asked<'_>,
         at: u64,
-    ) -> Option<Kept> {
+    ) -> Option<CapReached> {
         let shown = self.shown.get(asked.user).map_or(&[][..], Vec::as_slice);
         let of_level = || shown.iter().filter_map(|one| Some((one, one.counts(*level)?)));
         if caps.total.is_some_and(|most| of_level().count() >= most as usize) {
-            return Some(Kept::ForGood);
+            return Some(CapReached::ForGood);
         }
         if let Some(most) = caps.per_session {
-            let Some(session) = asked.session else { return Some(Kept::ForGood) };
+            let Some(session) = asked.session else { return Some(CapReached::ForGood) };
             let (count, last) = Self::in_session(shown, *level, session);
             if count >= most && at < last + DAY_MS {
-                return Some(Kept::Until(last + DAY_MS));
+                return Some(CapReached::Until(last + DAY_MS));
             }
         }
         if let (Some(gap_s), Some(last)) = (caps.gap_s, of_level().map(|(one, _)| one.at).max())
             && at < last + gap_s * 1_000
         {
-            return Some(Kept::Until(last + gap_s * 1_000));
+            return Some(CapReached::Until(last + gap_s * 1_000));
         }
         if let Some(most) = caps.per_day {
             let latest_day = of_level().map(|(_, counted)| counted.latest_day).max();
             let counts = of_level().filter(|(_, counted)| Some(counted.latest_day) == latest_day).count();
-            // It may have been another zone's day; the last showing's counts by the zone of now, too.
+            // The zone may have changed: then the day of the last exposure by the present zone counts too.
             let last_day = of_level().map(|(one, _)| one.at).max().map(|last| wall.day(last));
             if counts >= most as usize && Some(wall.day(at)) <= latest_day.max(last_day) {
-                return Some(Kept::Today);
+                return Some(CapReached::Today);
             }
         }
         None
@@ -210,14 +211,14 @@ impl Slow {
         begun && spec.ends_at.is_none_or(|end| at < end) && self.wall(spec).is_open(&spec.windows, at)
     }
 
-    fn can_be_shown(&self, popup: &SlowPopup, asked: &Asked<'_>, at: u64) -> bool {
+    fn can_be_shown(&self, popup: &ReferencePopup, asked: &Asked<'_>, at: u64) -> bool {
         self.is_open(&popup.spec, at)
-            && self.levels(popup, asked.placement).iter().all(|level| self.kept_by(level, asked, at).is_none())
+            && self.levels(popup, asked.placement).iter().all(|level| self.cap_reached(level, asked, at).is_none())
     }
 
     // ---- all of them
 
-    /// A number below `of` that is always the same for a user.
+    /// The user's bucket, below `of`.
     fn share(user: &str, purpose: &str, name: &str, of: u64) -> u64 {
         let seed = xxh3_64_with_seed(name.as_bytes(), xxh3_64_with_seed(purpose.as_bytes(), 0));
         xxh3_64_with_seed(&UserKey::of(user).0.to_le_bytes(), seed) % of
@@ -227,7 +228,7 @@ impl Slow {
         (Self::share(user, purpose, name, 10_000) as f64) < (percent * 100.0).round()
     }
 
-    fn show(id: &str, popup: &SlowPopup, user: &str, test: bool) -> Answer {
+    fn show(id: &str, popup: &ReferencePopup, user: &str, test: bool) -> Answer {
         let variants = &popup.spec.variants;
         let mut place =
             Self::share(user, "variant", id, variants.iter().map(|variant| u64::from(variant.weight)).sum());
@@ -240,12 +241,12 @@ impl Slow {
         unreachable!("places are below the sum of weights")
     }
 
-    /// Answers, and counts what was shown.
+    /// Answers a question, and records the exposure.
     pub fn decide(&mut self, asked: &Asked<'_>) -> Answer {
-        let mut here: Vec<(&String, &SlowPopup)> = self.popups.iter().collect();
+        let mut here: Vec<(&String, &ReferencePopup)> = self.popups.iter().collect();
         here.retain(|(_, popup)| popup.spec.placements.iter().any(|placement| placement == asked.placement));
         here.sort_by_key(|(id, popup)| (std::cmp::Reverse(popup.spec.priority), *id));
-        let is_tester = |popup: &SlowPopup| popup.spec.test_users.iter().any(|user| user == asked.user);
+        let is_tester = |popup: &ReferencePopup| popup.spec.test_users.iter().any(|user| user == asked.user);
         if let Some((id, popup)) = here.iter().find(|(_, popup)| is_tester(popup)) {
             return Self::show(id, popup, asked.user, true);
         }
@@ -254,7 +255,7 @@ impl Slow {
         }
         here.retain(|(_, popup)| self.is_for(popup, asked));
         let is_control =
-            |id: &str, popup: &SlowPopup| Self::is_within(popup.spec.control_percent, asked.user, "control", id);
+            |id: &str, popup: &ReferencePopup| Self::is_within(popup.spec.control_percent, asked.user, "control", id);
         let (mut counted, mut answer) = (Vec::new(), None);
         for (id, popup) in &here {
             if self.can_be_shown(popup, asked, asked.now) {
@@ -277,7 +278,7 @@ impl Slow {
         answer
     }
 
-    fn shown_now(&self, popup: &SlowPopup, asked: &Asked<'_>, control: bool) -> Shown {
+    fn shown_now(&self, popup: &ReferencePopup, asked: &Asked<'_>, control: bool) -> Shown {
         let before = self.shown.get(asked.user).map_or(&[][..], Vec::as_slice);
         let counted = self.levels(popup, asked.placement).map(|(level, caps, wall)| {
             let day = wall.day(asked.now);
@@ -289,11 +290,12 @@ impl Slow {
         Shown { at: asked.now, no: popup.no, control, placement: asked.placement.into(), session, counted }
     }
 
-    /// The first instant at which one of these could be shown.
-    fn next_at(&self, popups: &[(&String, &SlowPopup)], asked: &Asked<'_>) -> Option<u64> {
-        let mut left: Vec<&SlowPopup> = popups.iter().map(|(_, popup)| *popup).collect();
+    /// The first instant at which one of these popups could be shown.
+    fn next_at(&self, popups: &[(&String, &ReferencePopup)], asked: &Asked<'_>) -> Option<u64> {
+        let mut left: Vec<&ReferencePopup> = popups.iter().map(|(_, popup)| *popup).collect();
         let shown = self.shown.get(asked.user).map_or(&[][..], Vec::as_slice);
-        // What is kept for good never will be; and between these instants and the quarters of hours nothing changes.
+        // A popup that a cap forbids for good is dropped. For the others nothing changes except at these instants and at
+        // quarters of an hour.
         let mut instants = BTreeSet::new();
         left.retain(|popup| {
             instants.extend(popup.spec.starts_at);
@@ -302,11 +304,11 @@ impl Slow {
                     instants.insert(one.at + level.1.gap_s.unwrap_or(0) * 1_000);
                     instants.insert(one.at + DAY_MS);
                 }
-                !matches!(self.kept_by(level, asked, asked.now), Some(Kept::ForGood))
+                !matches!(self.cap_reached(level, asked, asked.now), Some(CapReached::ForGood))
             })
         });
         let mut at = asked.now;
-        let last = self.above().last_ms();
+        let last = self.global_wall().last_ms();
         while !left.is_empty() && at < last {
             let quarter = (at / QUARTER_MS + 1) * QUARTER_MS;
             at = instants.range(at + 1..).next().map_or(quarter, |exact| quarter.min(*exact));
@@ -318,7 +320,7 @@ impl Slow {
         None
     }
 
-    /// Looks at the list alone: the newest showing keeps to the caps as they are.
+    /// Asserts by the list alone that the newest exposure keeps to the present caps.
     pub fn assert_caps_hold(&self, asked: &Asked<'_>) {
         let shown = &self.shown[asked.user];
         let newest = shown.last().unwrap();
@@ -330,14 +332,14 @@ impl Slow {
                 assert!(cap.is_none_or(|cap| count <= cap as usize), "{name} of {level:?}: {count} of {cap:?}");
             };
             most(caps.total, of_level.len(), "total");
-            // Days by another zone, which stood when they were counted, are not these days; and what is shown after the
-            // clock went back over midnight counts for the day that had begun.
+            // Exposures counted by the days of an earlier zone do not fit the present days; nor does an exposure after the clock
+            // went back over midnight, which counts for the day that had begun.
             let same = |(one, counted): &(&Shown, Counted)| counted.latest_day == wall.day(one.at);
             if of_level.iter().all(same) {
                 let today = of_level.iter().filter(|(one, _)| wall.day(one.at) == wall.day(newest.at));
                 most(caps.per_day, today.count(), "per_day");
             }
-            // Of the newest day alone: a session goes on for as long as it is not silent for one.
+            // Only exposures of the last 24 hours: a session goes on until it has had none for a day.
             let latest = shown.iter().map(|one| one.at).max().unwrap();
             let lately = of_level.iter().filter(|(one, counted)| {
                 counted.by_session && one.session == newest.session && latest < one.at + DAY_MS

@@ -1,4 +1,4 @@
-//! Popups, their versions, settings and lists of users: written whole or not at all, found again after a restart.
+//! Popups, versions, settings and segments are written whole or not at all, and survive a restart.
 #![allow(clippy::unwrap_used)]
 
 mod popup_support;
@@ -10,7 +10,7 @@ use std::{path::Path, sync::Arc};
 use support::*;
 use tidings_engine::{
     memory::MemoryStore,
-    popups::{PopupsConfig, Precondition, read_segment},
+    popups::{PopupsConfig, Precondition, parse_segment},
     store::{RowChange, RowSpace, RowStore, Store, Term},
 };
 use tidings_protocol::{
@@ -36,14 +36,14 @@ fn put(
 }
 
 fn upload(world: &World, id: &str, users: &str) -> u64 {
-    world.engine.put_popup_segment(id, read_segment(users.as_bytes()).unwrap()).unwrap().users
+    world.engine.put_popup_segment(id, parse_segment(users.as_bytes()).unwrap()).unwrap().users
 }
 
 fn is_in(world: &World, id: &str, user: &str) -> bool {
     world.engine.is_in_popup_segment(id, user).unwrap()
 }
 
-/// Rows whose key begins with this kind.
+/// The number of rows of a kind.
 fn rows(store: &dyn Store, kind: u8) -> usize {
     store.rows(RowSpace::Popups, &[kind], &[kind + 1], 1_000_000).unwrap().len()
 }
@@ -53,7 +53,7 @@ const LISTS: u8 = 5;
 // ---- popups
 
 #[test]
-fn versions_say_who_and_when_and_the_newest_hundred_are_kept() {
+fn versions_record_author_and_time_and_the_newest_hundred_are_kept() {
     let (store, world) = memory();
     let most = POPUP_VERSIONS_MAX as u32;
     for version in 1..=most + 5 {
@@ -79,14 +79,14 @@ fn versions_say_who_and_when_and_the_newest_hundred_are_kept() {
     drop(world);
     let world = start(PopupsConfig::default(), store.clone());
     check(&world);
-    // Nothing of those that are gone is left, and nothing at all when the popup is.
+    // No rows are left of versions that were removed, and none at all once the popup is deleted.
     assert_eq!(rows(&*store, 2), most as usize);
     world.engine.remove_popup("p", Precondition::None).unwrap();
     assert_eq!((rows(&*store, 1), rows(&*store, 2)), (0, 0));
 }
 
 #[test]
-fn a_write_may_depend_on_the_version_that_stands() {
+fn a_write_with_an_unmet_precondition_is_a_conflict() {
     let (_, world) = memory();
     let conflict = |refused: Result<(), Refusal>| assert_eq!(refused.unwrap_err().code, ErrorCode::Conflict);
     let write = |when| put(&world, "p", "x", None, when).map(drop);
@@ -116,18 +116,18 @@ fn a_write_may_depend_on_the_version_that_stands() {
 }
 
 #[test]
-fn a_popup_that_is_made_again_begins_anew() {
+fn a_recreated_popup_starts_with_fresh_counts_and_caps() {
     let (store, world) = memory();
     let caps = || json!({"caps": {"total": 1}});
     world.put_popup("p", caps());
     assert!(world.decide("ann").is_some() && world.decide("ann").is_none());
-    world.engine.popups.settle().unwrap();
+    world.engine.popups.flush().unwrap();
     world.engine.remove_popup("p", Precondition::None).unwrap();
     assert_eq!(world.put_popup("p", caps()).version, 1);
     assert_eq!(world.counts("p"), [0; 4]);
     assert!(world.decide("ann").is_some());
     drop(world);
-    // The highest number was the removed one's: it is not given out again.
+    // The deleted popup had the highest number, which is not given out again.
     let world = start(PopupsConfig::default(), store.clone());
     world.engine.remove_popup("p", Precondition::None).unwrap();
     drop(world);
@@ -137,7 +137,7 @@ fn a_popup_that_is_made_again_begins_anew() {
 }
 
 #[test]
-fn a_write_that_fails_leaves_what_stood() {
+fn a_failed_write_leaves_the_configuration_unchanged() {
     let store = Arc::new(Troubled::default());
     let world = start(PopupsConfig::default(), store.clone());
     put(&world, "p", "before", None, Precondition::None).unwrap();
@@ -148,7 +148,7 @@ fn a_write_that_fails_leaves_what_stood() {
     failed(put(&world, "q", "new", None, Precondition::None).map(drop));
     failed(world.engine.remove_popup("p", Precondition::None));
     failed(world.engine.set_popup_settings(br#"{"holdout_percent": 100}"#).map(drop));
-    failed(world.engine.put_popup_segment("s", read_segment(b"cyd").unwrap()).map(drop));
+    failed(world.engine.put_popup_segment("s", parse_segment(b"cyd").unwrap()).map(drop));
     failed(world.engine.remove_popup_segment("s"));
     let check = |world: &World| {
         let ids: Vec<String> =
@@ -166,7 +166,7 @@ fn a_write_that_fails_leaves_what_stood() {
 }
 
 #[test]
-fn all_of_it_is_found_again_after_a_restart() {
+fn the_whole_configuration_survives_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     let open = |folder: &Path| {
         start(PopupsConfig::default(), Arc::new(EmbeddedStore::open(EmbeddedOptions::new(folder)).unwrap()))
@@ -188,7 +188,7 @@ fn all_of_it_is_found_again_after_a_restart() {
     let before = {
         let world = open(folder.path());
         upload(&world, "s", "ann\nben");
-        // Long ones take several rows.
+        // Long versions take several rows.
         let text = "x".repeat(20_000);
         for popup in 0..20 {
             let variants = json!([{"id": "a", "content": {"text": "t", "data": {"long": text}}}]);
@@ -209,10 +209,10 @@ fn all_of_it_is_found_again_after_a_restart() {
     assert!(world.decide("cyd").is_none());
 }
 
-// ---- lists of users
+// ---- segments
 
 #[test]
-fn an_upload_replaces_the_whole_list_and_is_seen_at_once() {
+fn an_upload_replaces_the_segment_and_applies_at_once() {
     let (store, world) = memory();
     assert_eq!(upload(&world, "s", "ann\r\nben\n\nann\ncyd"), 3);
     world.put_popup("p", json!({"audience": {"segment": "s"}}));
@@ -221,20 +221,20 @@ fn an_upload_replaces_the_whole_list_and_is_seen_at_once() {
     assert!(world.decide("ann").is_none() && world.decide("dan").is_some());
     assert!(!is_in(&world, "s", "ann") && is_in(&world, "s", "dan"));
     assert_eq!(rows(&*store, LISTS), 1, "the list before is gone");
-    // Garbage is refused before anything changes.
+    // Invalid uploads are refused before anything changes.
     for (garbage, detail) in [(&b"ann\nb b\n"[..], "line 2"), (b"ann\n\xFF\xFE", "line 2"), (b"\n\n", "users")] {
-        let refusal = read_segment(garbage).unwrap_err();
+        let refusal = parse_segment(garbage).unwrap_err();
         assert_eq!(refusal.code, ErrorCode::InvalidField);
         assert!(refusal.detail.starts_with(detail), "{refusal}");
     }
 }
 
 #[test]
-fn what_an_upload_that_was_cut_short_left_is_dropped_at_the_start() {
+fn rows_of_an_interrupted_upload_are_removed_at_the_start() {
     let (store, world) = memory();
     upload(&world, "s", "ann");
     drop(world);
-    // A list without a head, as a crash in the middle of an upload leaves it: a number that no segment has.
+    // Lists that no segment has, as a crash during an upload leaves them.
     let chunk = |list: u32, chunk: u32| {
         let key = [&[LISTS][..], &list.to_be_bytes(), &chunk.to_be_bytes()].concat();
         RowChange { key, value: Some(vec![7; 8]) }
@@ -247,7 +247,7 @@ fn what_an_upload_that_was_cut_short_left_is_dropped_at_the_start() {
 }
 
 #[test]
-fn a_list_that_popups_name_is_not_removed_and_one_that_is_not_there_is_named() {
+fn a_referenced_segment_cannot_be_removed_nor_a_missing_one_referenced() {
     let (store, world) = memory();
     let refused = |parts: serde_json::Value| {
         let text = spec(parts).to_string();
@@ -267,7 +267,7 @@ fn a_list_that_popups_name_is_not_removed_and_one_that_is_not_there_is_named() {
     world.put_popup("p", json!({"audience": rule()}));
     let remove = || world.engine.remove_popup_segment("s");
     assert_eq!(remove().unwrap_err().code, ErrorCode::Conflict);
-    // Also by one that is paused.
+    // A paused popup references the segment too.
     world.engine.set_popup_state("p", PopupState::Paused, None, Precondition::None).unwrap();
     assert_eq!(remove().unwrap_err().code, ErrorCode::Conflict);
     world.put_popup("p", json!({}));
@@ -277,9 +277,9 @@ fn a_list_that_popups_name_is_not_removed_and_one_that_is_not_there_is_named() {
     assert_eq!(rows(&*store, LISTS), 0);
 }
 
-/// `SEGMENT_USERS` says how many.
+/// `SEGMENT_USERS` sets the number of users.
 #[test]
-fn a_long_list_is_uploaded_and_found_again() {
+fn a_large_segment_survives_a_restart() {
     let count: usize = std::env::var("SEGMENT_USERS").map_or(30_000, |text| text.parse().unwrap());
     let folder = tempfile::tempdir().unwrap();
     let open =
@@ -287,7 +287,7 @@ fn a_long_list_is_uploaded_and_found_again() {
     let text: String = (0..count).map(|user| format!("user-{user}\n")).collect();
     let began = std::time::Instant::now();
     let world = open();
-    let list = read_segment(text.as_bytes()).unwrap();
+    let list = parse_segment(text.as_bytes()).unwrap();
     let read = began.elapsed();
     assert_eq!(world.engine.put_popup_segment("s", list).unwrap().users, count as u64);
     let stored = began.elapsed();

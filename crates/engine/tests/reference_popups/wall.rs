@@ -1,4 +1,4 @@
-//! A clock on the wall that is never set back: while an hour is repeated it waits.
+//! A wall clock that is never set back: while an hour is repeated it stands still.
 
 use jiff::{Timestamp, civil::DateTime, tz::TimeZone};
 use std::{
@@ -8,9 +8,9 @@ use std::{
 use tidings_protocol::http::{PopupWindow, Weekday};
 
 pub const DAY_MS: u64 = 24 * 60 * 60 * 1_000;
-/// Windows that are tested begin and end at these, and clocks are changed at these.
+/// The tested windows begin and end at quarters of an hour, and clocks change at them.
 pub const QUARTER_MS: u64 = 15 * 60 * 1_000;
-/// What is looked at around a base.
+/// The span around a base that the clock covers.
 const DAYS_BEFORE: u64 = 40;
 const DAYS_AFTER: u64 = 130;
 
@@ -57,7 +57,7 @@ impl Wall {
         self.quarters[((at - self.first_ms) / QUARTER_MS) as usize]
     }
 
-    /// Beyond this nothing is known.
+    /// The last instant that the clock covers.
     pub fn last_ms(&self) -> u64 {
         self.first_ms + (self.quarters.len() as u64 - 1) * QUARTER_MS - DAY_MS
     }
@@ -75,7 +75,7 @@ impl Wall {
                 let (from, to) = (minutes(&window.from), minutes(&window.to));
                 match from < to {
                     true => begins_on(weekday) && (from..to).contains(&minute),
-                    // It ends on the next day.
+                    // The window ends on the next day.
                     false => (begins_on(weekday) && from <= minute) || (begins_on(weekday + 6) && minute < to),
                 }
             })

@@ -1,4 +1,4 @@
-//! Windows and days agree with a clock on the wall that is looked at every minute, around the days on which it is changed.
+//! Windows and days agree with a simulated wall clock at every minute, around the days on which the zone's clocks change.
 
 #![allow(clippy::unwrap_used)]
 
@@ -13,21 +13,21 @@ const DAY_MS: u64 = 24 * 60 * MINUTE_MS;
 const WEEKDAYS: [Weekday; 7] =
     [Weekday::Mon, Weekday::Tue, Weekday::Wed, Weekday::Thu, Weekday::Fri, Weekday::Sat, Weekday::Sun];
 
-/// A zone, and an instant at which its clocks are changed (or just some instant).
+/// A zone, and an instant at which its clocks change (or just some instant).
 const CHANGES: [(&str, &str); 12] = [
     ("UTC", "2026-03-01T00:00:00Z"),
     ("Europe/Berlin", "2026-03-29T01:00:00Z"),
     ("Europe/Berlin", "2026-10-25T01:00:00Z"),
     ("America/New_York", "2026-03-08T07:00:00Z"),
     ("America/New_York", "2026-11-01T06:00:00Z"),
-    // Half an hour.
+    // A change by half an hour.
     ("Australia/Lord_Howe", "2026-04-04T15:00:00Z"),
     ("Australia/Lord_Howe", "2026-10-03T15:30:00Z"),
-    // At midnight: a day that begins at 1:00, and one whose last hour is repeated.
+    // Changes at midnight: a day that begins at 1:00, and a day whose last hour is repeated.
     ("America/Sao_Paulo", "2018-11-04T03:00:00Z"),
     ("America/Sao_Paulo", "2018-02-18T02:00:00Z"),
     ("Africa/Cairo", "2026-04-23T22:00:00Z"),
-    // A whole day that never was.
+    // A whole day is skipped.
     ("Pacific/Apia", "2011-12-30T10:00:00Z"),
     ("Asia/Kathmandu", "1985-12-31T18:30:00Z"),
 ];
@@ -36,13 +36,13 @@ fn ms(text: &str) -> u64 {
     text.parse::<Timestamp>().unwrap().as_millisecond() as u64
 }
 
-/// A clock on the wall that is never set back: while an hour is repeated it waits.
+/// A wall clock that is never set back: while an hour is repeated it stands still.
 struct Wall {
     first_ms: u64,
     minutes: Vec<DateTime>,
 }
 
-/// So many days before and after the change: the longest that anything asked here lies away, and a fortnight.
+/// Days that the clock covers before and after the change: the farthest that a test asks for, and two weeks.
 const DAYS_AROUND: u64 = 30;
 
 impl Wall {
@@ -78,13 +78,13 @@ fn minutes(text: &str) -> i64 {
     hours.parse::<i64>().unwrap() * 60 + minutes.parse::<i64>().unwrap()
 }
 
-/// Whether a window is open at this wall time, by its words.
+/// Whether a window is open at this wall time, as its text says.
 fn is_open(windows: &[PopupWindow], wall: DateTime) -> bool {
     windows.is_empty()
         || windows.iter().any(|window| {
             let (from, to) = (minutes(&window.from), minutes(&window.to));
             let to = if to <= from { to + 1_440 } else { to };
-            // It may have begun today or yesterday.
+            // The window may have begun today or yesterday.
             [0, 1].into_iter().any(|ago| {
                 let day = wall.date().saturating_sub(jiff::Span::new().days(ago));
                 let midnight = day.at(0, 0, 0, 0);
@@ -98,7 +98,7 @@ fn is_open(windows: &[PopupWindow], wall: DateTime) -> bool {
 }
 
 fn window() -> impl Strategy<Value = PopupWindow> {
-    // Half of the times are near those at which clocks are changed.
+    // Half of the times are near the hours at which clocks change.
     let minute = || prop_oneof![0..24 * 60u32, 0..4 * 60u32, 22 * 60..24 * 60u32];
     let text = |minute: u32| format!("{:02}:{:02}", minute / 60, minute % 60);
     let days = prop_oneof![
@@ -116,14 +116,14 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_timetable_agrees_with_the_clock_on_the_wall(
+    fn a_timetable_agrees_with_a_minute_by_minute_wall_clock(
         place in 0..CHANGES.len(),
         windows in prop::collection::vec(window(), 0..4),
         // Minutes from the change.
         around in -3 * 1_440..3 * 1_440i64,
         starts in prop::option::of(-5 * 1_440..5 * 1_440i64),
         ends in prop::option::of(-5 * 1_440..5 * 1_440i64),
-        // Near the change, and farther than what is worked out in advance.
+        // Near the change, and beyond the precomputed span.
         asked in prop::collection::vec(prop_oneof![-300..300i64, -4 * 1_440..4 * 1_440i64], 1..20),
         far in prop_oneof![4 => Just(0i64), 1 => -20 * 1_440..20 * 1_440i64],
     ) {
@@ -142,13 +142,13 @@ proptest! {
         };
         for asked in asked {
             let minute = wall.minute(at(asked));
-            // Beyond three weeks from here nothing changes for the first time.
+            // A window that opens or closes at all does so within three weeks.
             let turn = |to: bool| (minute..minute + 23 * 1_440).find(|minute| open(*minute) == to).map(|minute| wall.ms(minute));
             let expected = match open(minute) {
                 true => Phase::Open { until: turn(false) },
                 false => Phase::Closed { opens_at: turn(true) },
             };
-            // Within the minute nothing changes.
+            // The answer is the same throughout a minute.
             for now in [wall.ms(minute), wall.ms(minute) + MINUTE_MS - 1] {
                 prop_assert_eq!(timetable.at(now), expected, "{} at {}", name, Timestamp::from_millisecond(now as i64).unwrap());
             }
@@ -157,10 +157,10 @@ proptest! {
 }
 
 #[test]
-fn days_agree_with_the_clock_on_the_wall() {
+fn days_agree_with_a_minute_by_minute_wall_clock() {
     for (place, (name, change)) in CHANGES.iter().enumerate() {
         let wall = &Wall::all()[place];
-        // Worked out in advance, and not.
+        // Days within the precomputed span, and beyond it.
         for around in [ms(change), ms(change) + 40 * DAY_MS] {
             let days = Days::new(zone("z", name).unwrap(), around);
             for minute in wall.minute(ms(change) - 3 * DAY_MS)..wall.minute(ms(change) + 3 * DAY_MS) {
@@ -174,8 +174,8 @@ fn days_agree_with_the_clock_on_the_wall() {
 }
 
 #[test]
-fn windows_are_open_when_their_words_say() {
-    // Windows; then instants and what is known at each.
+fn windows_open_and_close_at_the_documented_instants() {
+    // Windows, then instants with the expected phase at each.
     let check = |windows: &[(&[Weekday], &str, &str)], zone_name: &str, answers: &[(&str, &str)]| {
         let windows: Vec<PopupWindow> = windows
             .iter()
@@ -194,7 +194,7 @@ fn windows_are_open_when_their_words_say() {
             assert_eq!(&phase, expected, "{windows:?} at {at}");
         }
     };
-    // 2026-03-29 02:00 is 03:00 in Berlin; it is a Sunday.
+    // In Berlin the clock goes from 02:00 to 03:00 on 2026-03-29, a Sunday.
     check(
         &[(&[], "02:30", "03:30")],
         "Europe/Berlin",
@@ -209,14 +209,14 @@ fn windows_are_open_when_their_words_say() {
         &[(&[Weekday::Sun], "02:15", "02:45")],
         "Europe/Berlin",
         &[
-            // Skipped as a whole: next week's is next.
+            // The whole window is skipped: the next opens a week later.
             ("2026-03-29T00:30:00Z", "closed until 2026-04-05T00:15:00Z"),
-            // Of the repeated hour the first counts.
+            // Of the repeated hour the first occurrence counts.
             ("2026-10-25T00:20:00Z", "open until 2026-10-25T00:45:00Z"),
             ("2026-10-25T01:20:00Z", "closed until 2026-11-01T01:15:00Z"),
         ],
     );
-    // Over midnight, and joined with what follows.
+    // A window over midnight, joined with the next one.
     check(
         &[
             (&[Weekday::Fri], "22:00", "06:00"),
@@ -232,15 +232,15 @@ fn windows_are_open_when_their_words_say() {
             ("2026-11-22T23:59:59Z", "open until 2026-11-23T00:00:00Z"),
         ],
     );
-    // Windows that leave no minute out are none.
+    // Windows that cover the whole week never close.
     check(&[(&[], "00:00", "24:00")], "UTC", &[("2026-11-20T21:59:59Z", "open until never")]);
     check(&[(&[], "12:00", "08:00"), (&[], "08:00", "12:00")], "UTC", &[("2026-11-20T08:00:00Z", "open until never")]);
 }
 
 #[test]
-fn an_answer_does_not_depend_on_what_was_worked_out_in_advance() {
+fn answers_are_independent_of_the_precomputed_span() {
     let window = |day, from: &str, to: &str| PopupWindow { days: vec![day], from: from.into(), to: to.into() };
-    // Three that join into one, and one apart.
+    // Three windows that join into one span, and one apart.
     let windows = parse_windows(&[
         window(Weekday::Fri, "22:00", "06:00"),
         window(Weekday::Sat, "06:00", "24:00"),
@@ -263,11 +263,11 @@ fn an_answer_does_not_depend_on_what_was_worked_out_in_advance() {
 }
 
 #[test]
-fn start_and_end_are_held_at_any_time() {
+fn start_and_end_apply_at_any_distance_from_the_precomputed_span() {
     let windows =
         parse_windows(&[PopupWindow { days: vec![Weekday::Mon], from: "09:00".into(), to: "10:00".into() }]).unwrap();
     let utc = || zone("z", "UTC").unwrap();
-    // Monday, years from what was worked out in advance.
+    // A Monday years after the precomputed span.
     let monday = ms("2031-11-24T09:00:00Z");
     let table = |start, end, windows| Timetable::new(start, end, windows, utc(), 0);
     assert_eq!(table(Some(monday), None, &windows).at(0), Phase::Closed { opens_at: Some(monday) });
@@ -279,7 +279,7 @@ fn start_and_end_are_held_at_any_time() {
     assert_eq!(table(Some(9), Some(9), &[]).at(0), Phase::Closed { opens_at: None });
     assert_eq!(table(Some(9), None, &[]).at(8), Phase::Closed { opens_at: Some(9) });
     assert_eq!(table(Some(9), None, &[]).at(9), Phase::Open { until: None });
-    // A clock that is broken breaks nothing else.
+    // A broken clock must not cause a panic.
     for now in [0, 1, ms("9000-01-01T00:00:00Z"), u64::MAX - 1, u64::MAX] {
         table(None, None, &windows).at(now);
         Timetable::new(None, None, &windows, utc(), now).at(now);
@@ -289,7 +289,7 @@ fn start_and_end_are_held_at_any_time() {
 }
 
 #[test]
-fn what_is_no_window_or_zone_is_refused_by_its_place() {
+fn invalid_windows_and_zones_are_refused_by_name() {
     let window =
         |days: &[Weekday], from: &str, to: &str| PopupWindow { days: days.to_vec(), from: from.into(), to: to.into() };
     let right = || window(&[], "09:00", "17:30");
@@ -326,8 +326,8 @@ fn what_is_no_window_or_zone_is_refused_by_its_place() {
 }
 
 #[test]
-fn zones_are_known_without_the_systems() {
-    // What is compiled in is asked when the system has none.
+fn bundled_zones_agree_with_the_system_zones() {
+    // The bundled database is used when the system has none.
     let bundled = jiff::tz::TimeZoneDatabase::bundled();
     for (name, change) in CHANGES {
         let at = change.parse::<Timestamp>().unwrap();

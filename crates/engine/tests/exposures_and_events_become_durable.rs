@@ -1,5 +1,5 @@
-//! What was shown and what users did is stored within the bound and at a clean stop, once, whatever the store does; what
-//! there is no room for is refused and leaves nothing behind.
+//! Exposures and events are stored within the bound and at a clean stop, once, whatever the store does. Exposures and
+//! events beyond the bound of a queue are refused and leave nothing behind.
 #![allow(clippy::unwrap_used)]
 
 mod popup_support;
@@ -12,7 +12,7 @@ use support::*;
 use tidings_engine::{
     engine::Actor,
     memory::MemoryStore,
-    popups::{Decided, PopupsConfig, Precondition},
+    popups::{DecisionAttempt, PopupsConfig, Precondition},
 };
 use tidings_protocol::{
     error::ErrorCode,
@@ -27,20 +27,20 @@ fn troubled(config: PopupsConfig) -> (Arc<Troubled>, World) {
     let store = Arc::new(Troubled::default());
     let world = start(config, store.clone());
     once(&world);
-    world.engine.popups.settle().unwrap();
+    world.engine.popups.flush().unwrap();
     store.forget_rows_written();
     (store, world)
 }
 
-/// Nobody waits, and nothing is due for a long time; but the worker looks once in a while, and stores what is there.
-fn patient() -> PopupsConfig {
+/// Exposures are not due for a long time, so the worker stores them at a flush, or when its timers run.
+fn flush_only() -> PopupsConfig {
     PopupsConfig { durable_within: Duration::from_secs(3_600), ..PopupsConfig::default() }
 }
 
-/// While the store does not work each wait tells why.
+/// Asserts that a flush fails while the store fails.
 #[track_caller]
-fn cannot_settle(world: &World) {
-    let refusal = world.engine.popups.settle().unwrap_err();
+fn assert_flush_fails(world: &World) {
+    let refusal = world.engine.popups.flush().unwrap_err();
     assert_eq!(refusal.code, ErrorCode::StoreUnavailable, "{refusal}");
 }
 
@@ -56,132 +56,133 @@ fn accepted(accepted: usize, duplicates: usize) -> PopupEventsAccepted {
     PopupEventsAccepted { accepted, duplicates }
 }
 
-// ---- showings
+// ---- exposures
 
 #[test]
-fn a_showing_is_stored_without_anybody_waiting_for_it() {
+fn an_exposure_is_stored_within_the_bound_without_a_waiting_caller() {
     let (store, world) = troubled(PopupsConfig::default());
     assert!(world.decide("ann").is_some());
     store.wait_until_rows_are_written();
-    // Another engine finds it while the first one lives on, as after a crash.
+    // Another engine finds the exposure while the first one still runs, as after a crash.
     let other = start(PopupsConfig::default(), store);
     assert!(other.decide("ann").is_none());
     assert!(other.decide("ben").is_some());
 }
 
 #[test]
-fn a_clean_stop_stores_what_was_shown() {
+fn a_clean_stop_stores_all_exposures() {
     let store = Arc::new(MemoryStore::default());
     let shown = users(2_500);
     {
-        let world = start(patient(), store.clone());
+        let world = start(flush_only(), store.clone());
         once(&world);
         assert!(shown.iter().all(|user| world.decide(user).is_some()));
     }
-    let world = start(patient(), store);
+    let world = start(flush_only(), store);
     assert!(shown.iter().all(|user| world.decide(user).is_none()));
     assert_eq!(world.counts("once"), [2_500, 0, 0, 0]);
 }
 
 #[test]
-fn a_clean_stop_tries_again_when_the_store_fails() {
+fn a_clean_stop_retries_when_the_store_fails() {
     let store = Arc::new(Troubled::default());
     {
-        let world = start(patient(), store.clone());
+        let world = start(flush_only(), store.clone());
         once(&world);
         assert!(users(10).iter().all(|user| world.decide(user).is_some()));
         store.fail_rows(2);
     }
-    let world = start(patient(), store);
+    let world = start(flush_only(), store);
     assert!(users(10).iter().all(|user| world.decide(user).is_none()));
     assert_eq!(world.counts("once"), [10, 0, 0, 0]);
 }
 
 #[test]
-fn a_strict_showing_is_answered_when_it_is_stored_and_others_at_once() {
-    let (store, world) = troubled(patient());
+fn a_strict_exposure_is_answered_once_stored_and_others_at_once() {
+    let (store, world) = troubled(flush_only());
     world.put_popup("strict", json!({"caps": {"total": 1}, "strict": true, "placements": ["pay"]}));
     let gate = store.close_row_gate();
-    let ask = |user: &str| world.decide_at_once(user, json!({"placement": "pay"})).unwrap();
-    let Decided::Shown(mut strict) = ask("ann") else { panic!("nothing is shown") };
+    let ask = |user: &str| world.try_decide(user, json!({"placement": "pay"})).unwrap();
+    let DecisionAttempt::Show(mut strict) = ask("ann") else { panic!("nothing is shown") };
     let mut durable = strict.durable.take().unwrap();
     store.wait_for_rows();
     assert!(durable.try_recv().is_err(), "it is not stored yet");
-    // Its cap is counted at once, on any device; others are answered meanwhile.
-    assert!(matches!(ask("ann"), Decided::Nothing { .. }));
+    // The strict exposure counts at once, on any device; questions for other popups are answered meanwhile.
+    assert!(matches!(ask("ann"), DecisionAttempt::Nothing { .. }));
     assert!(users(20).iter().all(|user| world.decide(user).is_some()));
     drop(gate);
     durable.blocking_recv().unwrap().unwrap();
-    let other = start(patient(), store);
-    assert!(other.decide_with("ann", json!({"placement": "pay"})).unwrap().show.is_none());
+    let other = start(flush_only(), store);
+    assert!(other.decide_with("ann", json!({"placement": "pay"})).unwrap().exposure.is_none());
 }
 
 #[test]
-fn a_strict_showing_that_cannot_be_stored_is_refused_and_stored_later() {
-    let (store, world) = troubled(patient());
+fn a_strict_exposure_that_cannot_be_stored_is_refused_and_retried() {
+    let (store, world) = troubled(flush_only());
     world.put_popup("strict", json!({"caps": {"total": 1}, "strict": true, "placements": ["pay"]}));
     store.fail_rows(1);
     let pay = || world.decide_with("ann", json!({"placement": "pay"}));
     assert_eq!(pay().map(drop).unwrap_err().code, ErrorCode::StoreUnavailable);
-    // It may have been shown: it counts.
-    assert!(pay().unwrap().show.is_none());
-    world.engine.popups.settle().unwrap();
+    // The popup may have been shown, so the exposure counts.
+    assert!(pay().unwrap().exposure.is_none());
+    world.engine.popups.flush().unwrap();
     assert_eq!(world.counts("strict"), [1, 0, 0, 0]);
 }
 
 #[test]
-fn a_store_that_fails_loses_nothing_and_doubles_nothing() {
-    let (store, world) = troubled(patient());
-    // Until it is told otherwise: the worker tries of itself, too.
+fn a_failing_store_neither_loses_nor_duplicates_exposures() {
+    let (store, world) = troubled(flush_only());
+    // Until the store is told otherwise, for the worker retries by itself.
     store.fail_rows(usize::MAX);
     let shown = users(3_000);
     assert!(shown[..1_500].iter().all(|user| world.decide(user).is_some()));
-    cannot_settle(&world);
-    // While it fails decisions are made as ever.
+    assert_flush_fails(&world);
+    // While the store fails, decisions go on.
     assert!(shown[1_500..].iter().all(|user| world.decide(user).is_some()));
-    cannot_settle(&world);
+    assert_flush_fails(&world);
     store.fail_rows(0);
-    world.engine.popups.settle().unwrap();
+    world.engine.popups.flush().unwrap();
     assert_eq!(world.counts("once"), [3_000, 0, 0, 0]);
-    let other = start(patient(), store);
+    let other = start(flush_only(), store);
     assert!(shown.iter().all(|user| other.decide(user).is_none()));
     assert_eq!(other.counts("once"), [3_000, 0, 0, 0]);
 }
 
 #[test]
-fn control_groups_are_counted_as_durably() {
-    let (store, world) = troubled(patient());
+fn control_group_counts_survive_a_failing_store() {
+    let (store, world) = troubled(flush_only());
     world.put_popup("control", json!({"caps": {"total": 2}, "control_percent": 100.0, "placements": ["cart"]}));
-    let ask = |world: &World| world.decide_with("ann", json!({"placement": "cart"})).unwrap().show.is_some();
+    let ask = |world: &World| world.decide_with("ann", json!({"placement": "cart"})).unwrap().exposure.is_some();
     store.fail_rows(usize::MAX);
     assert!(!ask(&world) && !ask(&world) && !ask(&world));
-    cannot_settle(&world);
+    assert_flush_fails(&world);
     store.fail_rows(0);
-    world.engine.popups.settle().unwrap();
-    let other = start(patient(), store);
+    world.engine.popups.flush().unwrap();
+    let other = start(flush_only(), store);
     assert!(!ask(&other));
     assert_eq!(other.counts("control"), [0, 2, 0, 0]);
 }
 
 #[test]
-fn showings_that_there_is_no_room_for_are_refused_and_not_counted() {
-    let (store, world) = troubled(PopupsConfig { showings: 3, durable_within: Duration::ZERO, ..patient() });
+fn exposures_beyond_the_queue_bound_are_refused_and_not_counted() {
+    let (store, world) =
+        troubled(PopupsConfig { pending_exposures_max: 3, durable_within: Duration::ZERO, ..flush_only() });
     world.put_popup("never", json!({"state": "paused", "placements": ["cart"]}));
     let gate = store.close_row_gate();
-    assert!(world.decide_at_once("u0", json!({})).is_ok());
-    // What is being written takes room until it is stored.
+    assert!(world.try_decide("u0", json!({})).is_ok());
+    // An exposure that is being written takes room until it is stored.
     store.wait_for_rows();
-    assert!(world.decide_at_once("u1", json!({})).is_ok() && world.decide_at_once("u2", json!({})).is_ok());
+    assert!(world.try_decide("u1", json!({})).is_ok() && world.try_decide("u2", json!({})).is_ok());
     for _ in 0..3 {
-        let refusal = world.decide_at_once("u3", json!({})).map(drop).unwrap_err();
+        let refusal = world.try_decide("u3", json!({})).map(drop).unwrap_err();
         assert_eq!(refusal.code, ErrorCode::QueueFull);
         assert!(refusal.retry_after_ms.is_some());
     }
-    // Where nothing is shown nothing is refused.
-    assert!(world.decide_with("u3", json!({"placement": "cart"})).unwrap().show.is_none());
+    // A question that shows nothing is not refused.
+    assert!(world.decide_with("u3", json!({"placement": "cart"})).unwrap().exposure.is_none());
     assert!(world.decide("u1").is_none());
     drop(gate);
-    world.engine.popups.settle().unwrap();
+    world.engine.popups.flush().unwrap();
     assert!(world.decide("u3").is_some());
     assert_eq!(world.counts("once"), [4, 0, 0, 0]);
 }
@@ -189,21 +190,21 @@ fn showings_that_there_is_no_room_for_are_refused_and_not_counted() {
 // ---- events
 
 #[test]
-fn an_event_counts_once_by_its_id() {
+fn events_are_deduplicated_by_user_and_id() {
     let store = Arc::new(MemoryStore::default());
     let decision = {
-        let world = start(patient(), store.clone());
+        let world = start(flush_only(), store.clone());
         world.put_popup("p", json!({}));
         let [ann, ben] = ["ann", "ben"].map(|user| world.decide(user).unwrap());
-        // Within a batch, and of another batch.
+        // Duplicates within a batch, and of an earlier batch.
         let twice = impressions(&ann, 0..3).into_iter().chain(impressions(&ann, 1..5)).collect();
         assert_eq!(world.report(twice), Ok(accepted(5, 2)));
         assert_eq!(world.report(impressions(&ann, 4..7)), Ok(accepted(2, 1)));
-        // Ids are each user's own.
+        // Event ids are unique per user only.
         assert_eq!(world.report(impressions(&ben, 0..3)), Ok(accepted(3, 0)));
         ann
     };
-    let world = start(patient(), store);
+    let world = start(flush_only(), store);
     assert_eq!(world.report(impressions(&decision, 5..9)), Ok(accepted(2, 2)));
     assert_eq!(world.counts("p"), [2, 0, 12, 0]);
     let exported = world.export(None, None, None);
@@ -212,8 +213,8 @@ fn an_event_counts_once_by_its_id() {
 }
 
 #[test]
-fn a_batch_is_taken_whole_or_not_at_all() {
-    let (store, world) = troubled(patient());
+fn an_event_batch_is_accepted_whole_or_refused_whole() {
+    let (store, world) = troubled(flush_only());
     let decision = world.decide("ann").unwrap();
     let check = |wrong: PopupEvent, code: ErrorCode, detail: &str| {
         let mut batch = impressions(&decision, 0..3);
@@ -232,8 +233,9 @@ fn a_batch_is_taken_whole_or_not_at_all() {
     let ben = Actor::User(world.user("ben"));
     let report = world.engine.report_popup_events(&ben, impressions(&decision, 0..1));
     assert_eq!(world.wait(report).unwrap_err().code, ErrorCode::Forbidden);
-    // Neither is what the store could not take. The showing is stored before: its write is not the one to fail.
-    world.engine.popups.settle().unwrap();
+    // A batch that the store could not write is not accepted either. The exposure is stored first, so that the write of
+    // the events is the one that fails.
+    world.engine.popups.flush().unwrap();
     store.fail_rows(1);
     assert_eq!(world.report(impressions(&decision, 0..1_000)).unwrap_err().code, ErrorCode::StoreUnavailable);
     assert_eq!(world.counts("once"), [1, 0, 0, 0]);
@@ -243,8 +245,8 @@ fn a_batch_is_taken_whole_or_not_at_all() {
 }
 
 #[test]
-fn a_button_that_the_popup_never_had_is_refused() {
-    let (_, world) = troubled(patient());
+fn a_button_that_no_version_of_the_popup_had_is_refused() {
+    let (_, world) = troubled(flush_only());
     let with = |button: &str| {
         let buttons = json!([{"id": button, "label": "Go", "action": {"type": "dismiss"}}]);
         json!({"variants": [{"id": "a", "content": {"buttons": buttons}}]})
@@ -268,10 +270,10 @@ fn a_button_that_the_popup_never_had_is_refused() {
 }
 
 #[test]
-fn events_that_there_is_no_room_for_are_refused_whole() {
-    let (store, world) = troubled(PopupsConfig { events: 3, ..patient() });
+fn events_beyond_the_queue_bound_are_refused_whole() {
+    let (store, world) = troubled(PopupsConfig { pending_events_max: 3, ..flush_only() });
     let decision = world.decide("ann").unwrap();
-    world.engine.popups.settle().unwrap();
+    world.engine.popups.flush().unwrap();
     let gate = store.close_row_gate();
     let (engine, events) = (world.engine.clone(), impressions(&decision, 0..2));
     let first = world.spawn(async move { engine.report_popup_events(&Actor::App, events).await });
@@ -286,26 +288,26 @@ fn events_that_there_is_no_room_for_are_refused_whole() {
 }
 
 #[test]
-fn what_test_users_do_is_accepted_and_not_counted() {
-    let (_, world) = troubled(patient());
+fn events_of_test_users_are_accepted_and_not_counted() {
+    let (_, world) = troubled(flush_only());
     world.put_popup("draft", json!({"state": "draft", "placements": ["cart"], "test_users": ["ann"]}));
-    let shown = world.decide_with("ann", json!({"placement": "cart"})).unwrap().show.unwrap();
+    let shown = world.decide_with("ann", json!({"placement": "cart"})).unwrap().exposure.unwrap();
     assert_eq!(world.report(impressions(&shown.decision, 0..2)), Ok(accepted(2, 0)));
     assert_eq!(world.counts("draft"), [0; 4]);
     assert_eq!(world.export(None, None, None), []);
 }
 
 #[test]
-fn counts_are_by_variant_and_hour_and_equal_events_and_showings() {
-    let (_, world) = troubled(patient());
+fn counts_per_variant_and_hour_equal_the_events_and_exposures() {
+    let (_, world) = troubled(flush_only());
     let variants = json!([{"id": "a", "content": {}}, {"id": "b", "weight": 2, "content": {}}]);
     world.put_popup("two", json!({"variants": variants, "placements": ["cart"]}));
     let mut shown = 0;
     for hour in 0..3 {
         world.clock.set(NOON + hour * HOUR);
         for user in users(60) {
-            let showing = world.decide_with(&user, json!({"placement": "cart"})).unwrap().show.unwrap();
-            let click = event(&format!("c{hour}"), &showing.decision, PopupEventKind::Click);
+            let exposure = world.decide_with(&user, json!({"placement": "cart"})).unwrap().exposure.unwrap();
+            let click = event(&format!("c{hour}"), &exposure.decision, PopupEventKind::Click);
             assert_eq!(world.report(vec![click]), Ok(accepted(1, 0)));
             shown += 1;
         }
@@ -322,18 +324,18 @@ fn counts_are_by_variant_and_hour_and_equal_events_and_showings() {
         let of_it = exported.iter().filter(|event| (hour.hour..hour.hour + HOUR).contains(&event.taken_at));
         assert_eq!(of_it.filter(|event| event.variant == hour.variant).count() as u64, hour.clicks);
     }
-    // From one hour on, up to another.
+    // Counts from one hour up to another.
     let some = world.engine.popup_counts("two", Some(NOON + 1), Some(NOON + 2 * HOUR)).unwrap().hours;
     assert_eq!(some.iter().map(|hour| hour.hour).collect::<Vec<_>>(), [NOON + HOUR; 2]);
 }
 
 #[test]
-fn an_export_has_each_event_once_in_the_order_of_its_time() {
-    let (_, world) = troubled(patient());
+fn an_export_returns_each_event_once_in_order_of_taken_at() {
+    let (_, world) = troubled(flush_only());
     world.put_popup("p", json!({"placements": ["cart"]}));
     let once = world.decide("ann").unwrap();
-    let other = world.decide_with("ann", json!({"placement": "cart"})).unwrap().show.unwrap().decision;
-    // Pages end within an instant and between two.
+    let other = world.decide_with("ann", json!({"placement": "cart"})).unwrap().exposure.unwrap().decision;
+    // Some pages end among events of one millisecond, some between two milliseconds.
     for (at, count) in [900, 1_000, 300, 1].into_iter().enumerate() {
         world.clock.set(NOON + at as u64);
         let ids = |popup: &str| (0..count).map(move |id| format!("{popup}-{at}-{id}")).collect::<Vec<_>>();
@@ -364,14 +366,14 @@ fn an_export_has_each_event_once_in_the_order_of_its_time() {
 }
 
 #[test]
-fn events_and_counts_are_kept_for_their_time_and_events_ids_as_long() {
-    let (_, world) = troubled(patient());
+fn events_their_ids_and_counts_are_removed_after_their_retention() {
+    let (_, world) = troubled(flush_only());
     let decision = world.decide("ann").unwrap();
-    // After the turn in which the clock is looked at, what is old goes a piece in each turn; one turn ends before the next
-    // settling does.
+    // The first run of the worker's timers begins a sweep, and each further run removes a chunk. Each flush waits for one
+    // run.
     let pass = |to: u64| {
         world.clock.set(to);
-        (0..8).for_each(|_| world.engine.popups.settle().unwrap());
+        (0..8).for_each(|_| world.engine.popups.flush().unwrap());
     };
     assert_eq!(world.report(impressions(&decision, 0..1_000)), Ok(accepted(1_000, 0)));
     pass(NOON + 10 * DAY);
@@ -381,7 +383,7 @@ fn events_and_counts_are_kept_for_their_time_and_events_ids_as_long() {
     pass(NOON + 30 * DAY + HOUR);
     assert_eq!(world.export(None, None, None).len(), 500);
     assert_eq!(world.report(impressions(&decision, 1_000..1_001)), Ok(accepted(0, 1)));
-    // Its id is forgotten with it.
+    // An event's id is removed together with the event.
     assert_eq!(world.report(impressions(&decision, 0..1)), Ok(accepted(1, 0)));
     assert_eq!(world.counts("once"), [1, 0, 1_501, 0]);
     pass(NOON + 401 * DAY);
