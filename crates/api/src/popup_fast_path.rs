@@ -96,7 +96,7 @@ pub(crate) async fn serve_popup_requests<S: AsyncRead + AsyncWrite + Unpin>(
     loop {
         let next = match next(&read[taken..]) {
             // The library forwards requests to the leader.
-            Next::Request { .. } if !api.engine.has_lead() => Next::Other,
+            Next::Request { .. } if !api.engine.has_leader_term() => Next::Other,
             // The library adds CORS headers.
             Next::Request { has_origin: true, .. } if api.config.cors.is_some() => Next::Other,
             next => next,

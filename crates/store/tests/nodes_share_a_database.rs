@@ -60,7 +60,7 @@ fn watch(store: &PostgresStore, done: &AtomicBool) -> u64 {
         let last = done.load(Ordering::Acquire);
         let position = store.last_position();
         let log = store.committed_after(0, usize::MAX).unwrap();
-        let known = log.logged.iter().map(|logged| logged.position).filter(|known| *known <= position);
+        let known = log.records.iter().map(|record| record.position).filter(|known| *known <= position);
         assert!(known.eq(1..=position), "position {position} was reported, and a smaller one is missing");
         looks += 1;
         if last {
@@ -134,7 +134,7 @@ fn sequences_and_positions_have_no_holes_and_sends_no_duplicates_across_nodes() 
     assert_eq!(stored.len(), sends);
     let log = nodes[2].committed_after(0, usize::MAX).unwrap();
     assert_eq!(log.span.through, nodes[2].last_position());
-    let entries = log.logged.iter().filter(|logged| logged.entry.is_some()).map(|logged| logged.position);
+    let entries = log.records.iter().filter(|record| record.entry.is_some()).map(|record| record.position);
     assert!(positions.keys().copied().eq(entries));
     assert!(consumed.into_iter().eq(positions.into_keys()), "the consumer missed something");
     for (id, result) in results.into_iter().flatten() {

@@ -71,7 +71,7 @@ impl Settings {
 
     /// The listener for gateways; `None` if none may attach.
     pub(crate) fn link_config(&self) -> Option<LinkConfig> {
-        let in_cluster = || self.cluster_member().map(|_| SocketAddr::new(self.advertised_ip(), 0));
+        let in_cluster = || self.cluster_node().map(|_| SocketAddr::new(self.advertised_ip(), 0));
         Some(LinkConfig {
             listen: self.link.listen.first().copied().or_else(in_cluster)?,
             secret: self.link_secret()?,
