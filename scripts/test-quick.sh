@@ -12,8 +12,8 @@ case $launchers in
 esac
 # `tidings cluster --nodes` starts both.
 left_out_if="\b(${launchers%|})\b|\"cluster\", \"--nodes\""
-# Minutes of random histories, load or waiting for time-outs.
-slow=""
+# Said by the files themselves: much load, long random histories, or time-outs that are waited for.
+slow='^// Slow: '
 
 chosen=""
 other=""
@@ -23,7 +23,7 @@ for file in crates/*/tests/*.rs crates/*/tests/*/main.rs; do
     [ "$name" != main ] || name=$(basename "$(dirname "$file")")
     if grep -qE "$left_out_if" "$file"; then
         other="$other $name"
-    elif case " $slow " in *" $name "*) true ;; *) false ;; esac; then
+    elif grep -q "$slow" "$file"; then
         later="$later $name"
     else
         chosen="$chosen --test $name"
@@ -55,7 +55,7 @@ echo
     echo "Ran $(($(count $chosen) / 2)) files of tests and the crates' own in $seconds s."
 }
 if [ "$seconds" -gt 120 ]; then
-    echo "That is more than two minutes. The slowest, of which \`slow\` in scripts/test-quick.sh may leave out some:"
+    echo "That is more than two minutes. The slowest, which a line \`// Slow: …\` in their file leaves out:"
     awk '/^     Running /{ name = $2 " " $3 } /^test result:/{ time = $NF; sub("s$", "", time); printf "%8.1f s  %s\n", time, name }' "$log" | sort -rn | head -n 5
 fi
 exit "${status:-0}"

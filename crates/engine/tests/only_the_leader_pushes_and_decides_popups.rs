@@ -1,5 +1,6 @@
 //! Only the leader pushes and decides popups. When it ends, cleanly or not, the next leader continues where it ended; and a
 //! former leader never overwrites what its successor has written.
+// Slow: left out by `make test-quick`.
 #![allow(clippy::unwrap_used)]
 
 mod fake_shard;

@@ -1,5 +1,6 @@
 //! Sessions of nodes that do not do push are pushed to as the leader's own are: whatever the bus loses, wherever a device
 //! comes next, and when the lead moves.
+// Slow: left out by `make test-quick`.
 #![allow(clippy::unwrap_used)]
 
 mod fake_shard;

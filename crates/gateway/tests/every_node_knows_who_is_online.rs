@@ -1,4 +1,5 @@
 //! Several nodes on one store: each knows the sessions of all, whatever the bus loses and whoever dies.
+// Slow: left out by `make test-quick`.
 #![allow(clippy::unwrap_used)]
 
 mod support;

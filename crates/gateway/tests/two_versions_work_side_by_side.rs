@@ -1,5 +1,6 @@
 //! While nodes are upgraded one by one, some do not understand what the others say on the bus. They read it from the
 //! store instead: what is acknowledged arrives everywhere, once and in order.
+// Slow: left out by `make test-quick`.
 #![allow(clippy::unwrap_used)]
 
 mod support;

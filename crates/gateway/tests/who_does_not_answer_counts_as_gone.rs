@@ -1,5 +1,6 @@
 //! A session that is handed messages and does not answer a ping counts as gone: what it was handed goes out by offline
 //! push, on whichever node it was. One that answers stays; one that is there for pushes alone never counts.
+// Slow: left out by `make test-quick`.
 #![allow(clippy::unwrap_used)]
 
 #[path = "support/devices.rs"]

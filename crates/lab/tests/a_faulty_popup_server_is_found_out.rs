@@ -1,5 +1,6 @@
 //! The benches of popups against a small server that misbehaves on request: each fault must fail the run, and none must
 //! pass it. The same binary is that server: where a run kills it, the lab starts it as `serve`.
+// Slow: left out by `make test-quick`.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,5 +1,6 @@
 //! The lab against a small server that misbehaves on request: each fault must fail the run, and none
 //! must pass it. The same binary is the load client: the lab starts it again as `bench worker`.
+// Slow: left out by `make test-quick`.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,5 +1,6 @@
 //! A torn batch that a crash leaves at the journal's end is cut. Damage to acknowledged batches is refused until an operator
 //! repairs the folder.
+// Slow: left out by `make test-quick`.
 #![allow(clippy::unwrap_used)]
 
 mod support;
