@@ -20,6 +20,10 @@ pub(crate) struct Sizes {
     pub cache_bytes: u64,
 }
 
+/// The `nice` of the engine's background threads: beside others they get about a tenth of those threads' processor time.
+#[cfg(target_os = "linux")]
+const WORKERS_NICENESS: i32 = 10;
+
 pub(crate) struct FjallKv {
     database: Database,
     spaces: [Keyspace; 6],
@@ -54,12 +58,14 @@ impl FjallKv {
         if folder.join(ENGINE_VERSION).exists() {
             std::fs::File::options().create(true).truncate(false).write(true).open(folder.join("lock"))?;
         }
-        let database = Database::builder(folder)
-            .max_journaling_size(sizes.journal_bytes)
-            .cache_size(sizes.cache_bytes)
-            // Uncompressed, so that `journal` can tell a torn end from damage by the bytes alone.
-            .journal_compression(CompressionType::None)
-            .open()?;
+        let database = at_low_priority(|| {
+            Database::builder(folder)
+                .max_journaling_size(sizes.journal_bytes)
+                .cache_size(sizes.cache_bytes)
+                // Uncompressed, so that `journal` can tell a torn end from damage by the bytes alone.
+                .journal_compression(CompressionType::None)
+                .open()
+        })?;
         let open = |space: Space| {
             database.keyspace(space.name(), || {
                 let options = KeyspaceCreateOptions::default().max_memtable_size(sizes.memtable_bytes);
@@ -119,6 +125,24 @@ impl FjallKv {
     fn space(&self, space: Space) -> &Keyspace {
         &self.spaces[space as usize]
     }
+}
+
+/// Opens the engine such that its background threads, which write and merge tables, run only while commits and deliveries
+/// leave a core free: on Linux a thread has a priority of its own and inherits that of its creator.
+///
+/// Merging takes a whole core for 50 to 100 ms at a time, and the engine's first worker spins as long as the others merge
+/// (fjall 3.1, `worker_tick`): with equal priority commits waited that long for their turn.
+fn at_low_priority<T: Send>(open: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let opener = scope.spawn(|| {
+            #[cfg(target_os = "linux")]
+            if let Err(error) = rustix::process::setpriority_process(None, WORKERS_NICENESS) {
+                tracing::debug!(%error, "the storage engine's threads keep the priority of all others");
+            }
+            open()
+        });
+        opener.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
 }
 
 /// Converts a read's error, and remembers it if it is damage.
@@ -242,5 +266,42 @@ impl KvRead for FjallSnapshot<'_> {
             Order::Ascending => visit_all(range, self.damage_seen, visit),
             Order::Descending => visit_all(range.rev(), self.damage_seen, visit),
         }
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+    use std::{
+        fs,
+        time::{Duration, Instant},
+    };
+
+    /// The niceness of each of the process's threads that has the engine's name.
+    fn workers_niceness() -> Vec<i32> {
+        const NICENESS_FIELD: usize = 18; // proc_pid_stat(5), counted from 0
+        const FIELDS_BEFORE_STATE: usize = 2;
+        let threads = fs::read_dir("/proc/self/task").unwrap();
+        let stats = threads.filter_map(|thread| fs::read_to_string(thread.unwrap().path().join("stat")).ok());
+        let workers = stats.filter(|stat| stat.contains("(fjall:worker)"));
+        let niceness = |stat: &str| {
+            let (_, fields) = stat.rsplit_once(") ")?;
+            fields.split(' ').nth(NICENESS_FIELD - FIELDS_BEFORE_STATE)?.parse().ok()
+        };
+        workers.filter_map(|stat| niceness(&stat)).collect()
+    }
+
+    #[test]
+    fn background_threads_have_a_low_priority() {
+        let folder = tempfile::tempdir().unwrap();
+        let sizes = Sizes { memtable_bytes: 1 << 20, journal_bytes: 96 << 20, cache_bytes: 1 << 20 };
+        let _kv = FjallKv::open(folder.path(), sizes).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        // A thread takes its name only once it runs.
+        while workers_niceness().is_empty() && Instant::now() < deadline {
+            std::thread::yield_now();
+        }
+        let found = workers_niceness();
+        assert!(!found.is_empty() && found.iter().all(|niceness| *niceness >= WORKERS_NICENESS), "{found:?}");
     }
 }
