@@ -15,7 +15,7 @@ use crate::{
     outbox::{Outbox, OutboxConfig, Webhook},
     popups::{PopupParts, Popups},
     presence::{Presence, worker::PresenceWorker},
-    push::{PushDesk, PushEar, PushParts},
+    push::{PeerInbox, PushHandle, PushParts},
     rate::RateLimit,
     shards::{ShardReceivers, Shards, Wake},
     store::Store,
@@ -50,7 +50,7 @@ pub struct Engine {
     pub store: Arc<dyn Store>,
     pub directory: Arc<Directory>,
     pub presence: Presence,
-    pub push: PushDesk,
+    pub push: PushHandle,
     pub popups: Popups,
     pub metrics: Arc<Metrics>,
     pub(crate) committer: Committer,
@@ -91,8 +91,8 @@ impl Engine {
         let applier = Applier { lanes: lanes.clone(), directory: directory.clone() };
         // Asked before anything is followed: what comes after is handed to the lanes, what was before is not.
         let started_at = [store.last_position(); LANES];
-        let push_ear = PushEar::new(cluster.is_some());
-        let cluster = cluster.map(|parts| Cluster::new(parts, started_at[0], (&applier, &push_ear), &metrics));
+        let peer_inbox = PeerInbox::new(cluster.is_some());
+        let cluster = cluster.map(|parts| Cluster::new(parts, started_at[0], (&applier, &peer_inbox), &metrics));
         let hub: Arc<dyn Hub> = match &cluster {
             Some(cluster) => Arc::new(cluster.hub(applier)),
             None => Arc::new(LocalHub::new(applier)),
@@ -118,13 +118,13 @@ impl Engine {
         let push_parts = PushParts {
             config: config.push.clone(),
             lead: lead.clone(),
-            road: cluster.as_ref().map(Cluster::push_road),
+            transport: cluster.as_ref().map(Cluster::push_transport),
             store: store.clone(),
             clock: clock.clone(),
             shards: lanes.shards().clone(),
             metrics: metrics.clone(),
         };
-        let push = PushDesk::start(push_parts, push_ear);
+        let push = PushHandle::start(push_parts, peer_inbox);
         let engine = Arc::new(Engine {
             directory,
             presence: match &cluster {

@@ -406,7 +406,7 @@ impl PushStore for MemoryStore {
         for change in changes {
             match change {
                 PushChange::Put(row) => drop(state.push.insert(row.key(), row.clone())),
-                PushChange::Drop(key) => drop(state.push.remove(key)),
+                PushChange::Delete(key) => drop(state.push.remove(key)),
             }
         }
         Ok(())

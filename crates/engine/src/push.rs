@@ -1,41 +1,44 @@
-//! Push: data from the business to devices, stored until it is acknowledged or its time is over.
+//! Push: data from the app server to devices, stored until each device acknowledges it or it expires.
 //!
 //! ```text
 //! POST /v1/push ─▶ accept ─▶ store ─▶ worker ─ paced, a lane of its own ─▶ shards ─▶ sessions
 //!                                        ▲                                  │ written, acknowledged
 //!                                        └──────────────────────────────────┘
 //! ```
-//! One worker owns all of it and is spoken to by messages; nothing here is on chat's way. In reading order:
-//! - [`rows`]: what is stored, and the store's side of push;
-//! - `devices`, `audience`: devices, and pushes to many, as bitmaps in memory;
-//! - `inbox`, `worker`: what waits for the worker, and its turns; `outgoing`: what waits for the shards;
-//! - `accept`, `start`: a push becomes durable, then its devices' own; `handout`: what waited for a device;
-//! - `elsewhere`: sessions of other nodes, over the bus;
-//! - `collapse`: the newest with a key takes the place; `notes`: what devices have; `jobs`: starts, ends and removals, each at its time;
-//! - `operations`, `status`: what the HTTP door asks.
+//! One worker thread owns all state of push; others send it messages through [`PushHandle`]. Chat waits for none of this.
+//! A *named* push is addressed to users and devices by name and has a row for each target. A *push to many* is addressed to
+//! all devices or by tags; its targets are bitmaps. In reading order:
+//! - [`rows`]: the stored rows, and the store's side of push; `draft`: changes that become one write;
+//! - `devices`, `device_numbers`, `audience`: devices, their numbers, and the targets of pushes to many, as bitmaps in memory;
+//! - `inbox`, `worker`: the worker's queues, and its turns; `outgoing`: the queues towards the shards and other nodes;
+//! - `accept`, `start`: a push becomes durable, then it reaches its targets; `backlog`: pushes that a device has missed;
+//! - `registration`: a session's device becomes known; `remote`: sessions of other nodes, over the bus;
+//! - `collapse`: the newest push with a key replaces older ones; `delivery_reports`: what devices were written and have
+//!   acknowledged; `jobs`: scheduled starts, ends and purges; `recovery`: memory is rebuilt from the store;
+//! - `operations`, `status`: the operations of the HTTP API.
 
 mod accept;
 mod audience;
+mod backlog;
 mod collapse;
+mod delivery_reports;
+mod device_numbers;
 mod devices;
 mod draft;
-mod elsewhere;
-mod handout;
 mod inbox;
 mod jobs;
-mod notes;
-mod numbers;
 mod operations;
 mod outgoing;
 mod recovery;
-mod registering;
+mod registration;
+mod remote;
 pub mod rows;
 mod start;
 mod status;
 mod worker;
 
 pub use accept::PreparedPush;
-pub(crate) use elsewhere::Road;
+pub(crate) use remote::PeerTransport;
 
 use crate::{
     clock::Clock, cluster::leadership::Leadership, limits::PerMinute, metrics::Metrics, model::UserNo, shards::Shards,
@@ -49,7 +52,8 @@ use std::{sync::Arc, thread::JoinHandle, time::Duration};
 use tidings_protocol::error::{ErrorCode, Refusal};
 use worker::Worker;
 
-/// A device's number, given once and never reused: small, so that sets of devices are bitmaps.
+/// A device's number. Numbers stay small, so that sets of devices are bitmaps: a number is given to another device once its
+/// device is removed and no stored push refers to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct DeviceNo(pub u32);
 
@@ -57,36 +61,37 @@ pub struct DeviceNo(pub u32);
 #[derive(Debug)]
 pub struct PushFrame {
     pub push: u64,
-    /// Milliseconds since 1970 UTC; not written afterwards.
+    /// Milliseconds since 1970 UTC; sessions do not write the frame from then on.
     pub expires_at: u64,
     /// A whole MIOP frame, header included.
     pub miop: Bytes,
-    /// The JSON of the WebSocket door's `push` frame.
+    /// The JSON of the WebSocket protocol's `push` frame.
     pub json: Bytes,
 }
 
 /// What the push worker puts in a shard's push queue.
 #[derive(Debug)]
 pub enum PushItem {
-    /// The answer to a [`Register`]; the session goes live with it. To one that [stays](Register::stays) another may
-    /// follow: its device after a `node_unavailable`, or a new number. To another one a refusal may: its device is no more.
+    /// The answer to a [`Register`]; the session goes live with it. A session that
+    /// [survives a failover](Register::survives_failover) may get another answer later: its device's number after a
+    /// `node_unavailable`, or a new number. Any other session may get a refusal later: its device was removed.
     Registered { session: u64, result: Result<DeviceNo, Refusal> },
-    /// For one session: what waited for its device.
+    /// Pushes of one device's backlog, for its session.
     Pending { session: u64, frames: Vec<Arc<PushFrame>> },
-    /// For these sessions of this shard, those that are still there.
+    /// A push for these sessions of this shard; those that have ended are skipped.
     Sessions { frame: Arc<PushFrame>, sessions: Vec<u64> },
-    /// For every live device of the set: the shard walks its sessions in pieces, other lanes first.
+    /// A push for every live device of the set: the shard walks its sessions in pieces, other lanes first.
     Matching { frame: Arc<PushFrame>, devices: Arc<dyn DeviceSet> },
-    /// Another node does push now: sessions that want pushes are of no use here, but for those that stay.
-    Over,
+    /// Another node leads push now: a session that wants pushes must connect there, unless it survives a failover.
+    LeadLost,
 }
 
-/// A set of devices that a shard can look into.
+/// A set of devices, for a shard to test its sessions' devices against.
 pub trait DeviceSet: Send + Sync + std::fmt::Debug {
     fn contains(&self, device: DeviceNo) -> bool;
 }
 
-/// A session that wants pushes asks for its device's number.
+/// A session's request for the number of its device: from then on the session is pushed to.
 #[derive(Debug, Clone)]
 pub struct Register {
     pub shard: usize,
@@ -95,24 +100,25 @@ pub struct Register {
     pub device_id: Arc<str>,
     pub device_kind: Arc<str>,
     pub app_version: Option<Arc<str>>,
-    /// When it bound, in milliseconds since 1970 UTC: of a device's sessions the newest is pushed to.
+    /// When the session bound, in milliseconds since 1970 UTC: a device's newest session gets its pushes.
     pub since: u64,
-    /// The session lives on when another node does push, and is pushed to from there.
-    pub stays: bool,
+    /// The session lives on when another node takes the lead of push, and gets its pushes from there.
+    pub survives_failover: bool,
 }
 
 /// Bounds of push.
 #[derive(Debug, Clone)]
 pub struct PushConfig {
-    /// Pushes that wait for one device by name. Above: it does not get the next, and the answer counts it.
+    /// Named pushes that are pending on one device. Above: the device is no target of the next one, and the answer
+    /// counts it.
     pub pending_per_device: usize,
     /// Pushes to many that run at once. Above: refused with `queue_full`; scheduled ones wait.
     pub running_to_many: usize,
-    /// Pushes that wait for their time. Above: refused with `queue_full`.
+    /// Pushes that wait for their start time. Above: refused with `queue_full`.
     pub scheduled: usize,
-    /// How long a push can be asked about once it has ended.
-    pub kept: Duration,
-    /// How often acknowledgements are stored: what a crash loses is pushed again.
+    /// How long the status of a push is kept after its end.
+    pub retention: Duration,
+    /// How often acknowledgements are stored: a crash loses those since, and their pushes are pushed again.
     pub flush_interval: Duration,
     /// New devices of one user.
     pub new_devices: PerMinute,
@@ -124,92 +130,101 @@ impl Default for PushConfig {
             pending_per_device: 1_000,
             running_to_many: 256,
             scheduled: 10_000,
-            kept: Duration::from_secs(7 * 24 * 60 * 60),
+            retention: Duration::from_secs(7 * 24 * 60 * 60),
             flush_interval: Duration::from_millis(200),
             new_devices: PerMinute { count: 10, burst: 120 },
         }
     }
 }
 
-/// What the worker needs from outside.
+/// What the worker is built from.
 pub(crate) struct PushParts {
     pub(crate) config: PushConfig,
     pub(crate) lead: Leadership,
     /// Absent: there are no other nodes.
-    pub(crate) road: Option<Road>,
+    pub(crate) transport: Option<PeerTransport>,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) shards: Arc<Shards>,
     pub(crate) metrics: Arc<Metrics>,
 }
 
-/// Where what other nodes say of pushes is put.
+/// Where the bus puts other nodes' messages about pushes. It exists before [`PushHandle`]: the bus is listened to first.
 #[derive(Clone)]
-pub(crate) struct PushEar(Arc<Inbox>);
+pub(crate) struct PeerInbox(Arc<Inbox>);
 
-impl PushEar {
-    pub(crate) fn new(is_shared: bool) -> Self {
-        PushEar(Arc::new(Inbox::new(is_shared)))
+impl PeerInbox {
+    pub(crate) fn new(has_peers: bool) -> Self {
+        PeerInbox(Arc::new(Inbox::new(has_peers)))
     }
 
     /// Never waits.
-    pub(crate) fn hear(&self, said: Vec<u8>) {
-        self.0.hear(said);
+    pub(crate) fn put(&self, message: Vec<u8>) {
+        self.0.peer_message(message);
     }
 }
 
-/// The shards' and the doors' way to the push worker.
-pub struct PushDesk {
+/// The handle of the push worker, for shards, the HTTP API and the engine.
+pub struct PushHandle {
     inbox: Arc<Inbox>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-impl PushDesk {
-    pub(crate) fn start(parts: PushParts, PushEar(inbox): PushEar) -> Self {
+impl PushHandle {
+    pub(crate) fn start(parts: PushParts, PeerInbox(inbox): PeerInbox) -> Self {
         let worker_inbox = inbox.clone();
         let thread = std::thread::Builder::new().name("push".into());
         let thread = thread.spawn(move || Worker::run(parts, worker_inbox));
-        let thread = thread.inspect_err(|error| tracing::error!(%error, "no push thread")).ok();
-        PushDesk { inbox, thread: Mutex::new(thread) }
+        let thread = thread.inspect_err(|error| tracing::error!(%error, "the push thread could not be started")).ok();
+        PushHandle { inbox, thread: Mutex::new(thread) }
     }
 
-    /// Whether push is done here, and not at another node.
-    pub fn is_here(&self) -> bool {
-        !self.inbox.is_away()
+    /// Whether this node leads push, as far as it knows.
+    pub fn is_leader(&self) -> bool {
+        !self.inbox.is_following()
     }
 
-    /// Finds or makes the device; the answer comes as [`PushItem::Registered`], what waits for the
-    /// device follows. Never blocks: `queue_full` when too many bind at once.
+    /// Finds or creates the device. The answer comes as [`PushItem::Registered`], the device's backlog follows.
+    /// Never blocks.
+    ///
+    /// # Errors
+    /// `queue_full` when too many sessions bind at once, `draining` when the server stops, `node_unavailable` when another
+    /// node leads and the session does not survive a failover.
     pub fn register(&self, register: Register) -> Result<(), Refusal> {
         self.inbox.register(register)
     }
 
-    /// A session that asked to be registered has ended; its device, if it has been told.
-    pub fn left(&self, shard: usize, session: u64, device: Option<DeviceNo>) {
-        self.inbox.left(shard, session, device);
+    /// Reports that a session which asked to be registered has ended. `device`: as the session was told, if it was.
+    pub fn session_ended(&self, shard: usize, session: u64, device: Option<DeviceNo>) {
+        self.inbox.session_ended(shard, session, device);
     }
 
-    /// These devices' connections were written the push.
+    /// Reports that the push was written to these devices' connections.
     pub fn written(&self, push: u64, devices: Vec<DeviceNo>) {
         self.inbox.written(push, devices);
     }
 
-    /// The device has these. Never blocks; what cannot be taken is pushed again on the next bind.
+    /// Reports that the device has acknowledged these pushes. Never blocks; a report that finds no room is dropped, and its
+    /// pushes are pushed again on the next bind.
     pub fn acknowledged(&self, device: DeviceNo, pushes: Vec<u64>) {
         self.inbox.acknowledged(device, pushes);
     }
 
-    /// Has the worker do something between two turns, and waits for what comes of it. Blocks.
+    /// Runs a closure on the worker between two turns, and waits for its result. Blocks.
     pub(crate) fn ask<T: Send + 'static>(
         &self,
         question: impl FnOnce(&mut Worker) -> T + Send + 'static,
     ) -> Result<T, Refusal> {
         let (reply, answer) = crossbeam_channel::bounded(1);
         self.inbox.ask(Box::new(move |worker| drop(reply.send(question(worker)))))?;
-        answer.recv().map_err(|_| self.inbox.why_not())
+        answer.recv().map_err(|_| self.inbox.closed_refusal())
     }
 
-    /// Waits until everything that was said and is due by now is done and stored. Blocks.
+    /// Waits until the worker has done and stored everything that it was told and that is due by now. Blocks.
+    ///
+    /// # Errors
+    /// `draining` when the server stops, `node_unavailable` when another node leads, `queue_full` when too many operations
+    /// wait.
     pub fn settle(&self) -> Result<(), Refusal> {
         self.ask(Worker::settle)
     }
@@ -223,7 +238,7 @@ impl PushDesk {
         }
     }
 
-    /// What waits for the worker: registrations, operations, acknowledgements; each with its limit.
+    /// The worker's queues: registrations, accepts, reports; each as metric label, depth and limit.
     pub(crate) fn depths(&self) -> [(&'static str, usize, usize); 3] {
         self.inbox.depths()
     }

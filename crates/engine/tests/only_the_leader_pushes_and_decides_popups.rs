@@ -144,7 +144,7 @@ fn a_node_that_does_not_lead_refuses_and_says_when_to_retry() {
         device_kind: "phone".into(),
         app_version: None,
         since: 1,
-        stays: false,
+        survives_failover: false,
     };
     for refusal in [
         second.world().wait(engine.push.accept(engine.prepare_push(push).unwrap())).unwrap_err(),

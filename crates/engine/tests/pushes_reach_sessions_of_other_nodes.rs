@@ -80,7 +80,7 @@ impl Node {
     fn start(name: &str, store: &Arc<MemoryStore>, bus: &LocalBus, seed: u64, lease: Duration) -> Node {
         let bus = Lossy::of(bus, seed);
         let mut shard = Shard::of(World::node_on(name, store, store.clone(), bus.clone(), lease));
-        shard.stays = true;
+        shard.survives_failover = true;
         Node { shard, bus }
     }
 
@@ -97,7 +97,7 @@ impl Node {
 
     fn leave(&mut self, name: &str) {
         let phone = self.shard.phones.remove(name).unwrap();
-        self.shard.world.engine.push.left(0, phone.session, Some(phone.device));
+        self.shard.world.engine.push.session_ended(0, phone.session, Some(phone.device));
     }
 
     fn acknowledge(&mut self, name: &str, pushes: &[u64]) {
@@ -374,7 +374,7 @@ fn who_binds_while_the_leader_cannot_be_reached_goes_live_and_is_pushed_to_later
     b.shard.ask_to_bind("ann/tv");
     b.becomes("so is another", |shard| shard.later.contains_key("ann/tv"));
     let session = b.shard.later.remove("ann/tv").unwrap();
-    b.shard.world.engine.push.left(0, session, None);
+    b.shard.world.engine.push.session_ended(0, session, None);
     let waits = a.push_to("ben");
     bus.set_down(false);
     b.is_handed("ben/web", &[waits]);
@@ -582,7 +582,7 @@ fn a_crowd_elsewhere() {
                 device_kind: "phone".into(),
                 app_version: None,
                 since: 1,
-                stays: true,
+                survives_failover: true,
             };
             while push.register(register.clone()).is_err() {
                 registered(&mut devices);

@@ -54,8 +54,8 @@ fn a_push_by_name_to_many_devices_is_one_push() {
     shard.at(NOON + 60_000);
     assert_eq!(shard.status(second.push).counts.expired, 2_000);
     shard.at(NOON + 60_000 + 7 * 24 * 60 * 60 * 1_000);
-    let last = PushKey::Chunk(u64::MAX, Set::Collapsed, u32::MAX);
-    let left = shard.world.engine.store.push_rows(&PushKey::Name(String::new()), &last, usize::MAX).unwrap();
+    let last = PushKey::Chunk(u64::MAX, AudienceSet::Collapsed, u32::MAX);
+    let left = shard.world.engine.store.push_rows(&PushKey::ClientPushId(String::new()), &last, usize::MAX).unwrap();
     assert_eq!(left, [], "of pushes that are forgotten nothing is left");
 }
 
@@ -107,15 +107,16 @@ fn what_a_crash_left_of_a_push_that_was_not_accepted_goes() {
     }
     let Some(PushRow::Push(accepted)) = store.push_row(&PushKey::Push(1)).unwrap() else { panic!("no push") };
     let device = DeviceNo(0);
-    let pending = StoredPending { device, push: 2, high: false, expires_at: u64::MAX, collapse_key: None, order: 2 };
-    let (fate, delivered_at, ended_at) = (Fate::Waits, None, None);
+    let pending =
+        StoredPending { device, push: 2, high: false, expires_at: u64::MAX, collapse_key: None, start_order: 2 };
+    let (state, delivered_at, ended_at) = (TargetState::Pending, None, None);
     let left = [
         PushRow::Counters { push: 2, device: 1, epoch: store.epoch() },
-        PushRow::Push(StoredPush { push: 2, order: 2, stage: Stage::Preparing, ..accepted }),
-        PushRow::Mark { mark: Mark::Preparing, push: 2 },
+        PushRow::Push(StoredPush { push: 2, start_order: 2, stage: PushStage::Preparing, ..accepted }),
+        PushRow::RecoveryIndex { index: RecoveryIndex::Preparing, push: 2 },
         PushRow::Part { push: 2, part: 0, bytes: b"1".to_vec() },
         PushRow::Pending(pending),
-        PushRow::Target(StoredTarget { push: 2, device, fate, delivered_at, ended_at }),
+        PushRow::Target(StoredTarget { push: 2, device, state, delivered_at, ended_at }),
     ];
     store.write_push(Term::ALONE, &left.clone().map(PushChange::Put)).unwrap();
     let mut shard = Shard::new(config(), store.clone());
@@ -144,8 +145,9 @@ fn devices_become_known_in_batches() {
         for n in 0..100_u64 {
             let device_id = format!("phone-{n}").into();
             let (device_kind, app_version) = ("phone".into(), None);
-            let (shard, session, since, stays) = (0, n, 0, false);
-            let register = Register { shard, session, user, device_id, device_kind, app_version, since, stays };
+            let (shard, session, since, survives_failover) = (0, n, 0, false);
+            let register =
+                Register { shard, session, user, device_id, device_kind, app_version, since, survives_failover };
             world.engine.push.register(register).unwrap();
         }
         known += world.receivers[0].push.try_iter().count();

@@ -204,7 +204,7 @@ impl Shard {
             device_kind: bind.device_kind.clone(),
             app_version: bind.opening.as_ref().and_then(|opening| opening.app_version.clone()),
             since: bind.since,
-            stays: bind.stays(door),
+            survives_failover: bind.stays(door),
         });
         bind.awaits_device = bind.push;
         if let Some(opening) = &mut bind.opening {
@@ -270,7 +270,7 @@ impl Shard {
         let bound = |key: &usize| self.connections[*key].bound.is_some();
         let Some(key) = self.find(session).filter(bound) else {
             if let Ok(device) = result {
-                self.parts.engine.push.left(self.parts.index, session, Some(device));
+                self.parts.engine.push.session_ended(self.parts.index, session, Some(device));
             }
             return;
         };
@@ -492,7 +492,7 @@ impl Shard {
             self.parts.engine.unwatch_all((self.parts.index as u16, session));
         }
         if bound.push {
-            self.parts.engine.push.left(self.parts.index, session, connection.device.take());
+            self.parts.engine.push.session_ended(self.parts.index, session, connection.device.take());
         }
         self.parts.engine.presence.left(bound.user.no, session, self.parts.engine.clock.now_ms());
         self.parts.engine.metrics.sessions.dec();

@@ -85,7 +85,7 @@ impl Shard {
                 self.report_written(frame.push, written);
             }
             PushItem::Matching { frame, devices } => self.pushing = Some(Walk { frame, devices, next_key: 0 }),
-            PushItem::Over => self.end_pushes(),
+            PushItem::LeadLost => self.end_pushes(),
         }
     }
 

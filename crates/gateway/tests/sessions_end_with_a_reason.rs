@@ -160,7 +160,7 @@ struct Gated {
 impl PushStore for Gated {
     fn write_push(&self, term: Term, changes: &[PushChange]) -> StoreResult<()> {
         self.inner.write_push(term, changes)?;
-        match changes.iter().any(|change| matches!(change, PushChange::Drop(PushKey::Device(_)))) {
+        match changes.iter().any(|change| matches!(change, PushChange::Delete(PushKey::Device(_)))) {
             true => Err(StoreError::Unsure("the answer was lost".into())),
             false => Ok(()),
         }

@@ -62,7 +62,7 @@ pub(crate) fn check_push(kv: &dyn KvRead, report: &mut CheckReport) -> StoreResu
         }
     })?;
     for (push, stored) in &index.pushes {
-        if stored.stage != Stage::Preparing && timers.get(push) != Some(&1) {
+        if stored.stage != PushStage::Preparing && timers.get(push) != Some(&1) {
             report.fault(format_args!("push {push} has no timer: it would never end"));
         }
     }
@@ -84,7 +84,7 @@ impl PushIndex {
                 let target = kv.get(Space::Push, &push_key(&PushKey::Target(*push, *device))).ok().flatten();
                 let is_pending = matches!(
                     target.map(|row| decode::<PushRow>(&row)),
-                    Some(Ok(PushRow::Target(StoredTarget { fate: Fate::Waits, .. })))
+                    Some(Ok(PushRow::Target(StoredTarget { state: TargetState::Pending, .. })))
                 );
                 (!is_pending)
                     .then(|| format!("push {push} is pending for device {}, though its target is done", device.0))
@@ -92,11 +92,13 @@ impl PushIndex {
             PushRow::Target(StoredTarget { push, device, .. }) if no_push(push) => {
                 Some(format!("device {} is a target of push {push}, which does not exist", device.0))
             }
-            PushRow::Target(StoredTarget { push, device, fate: Fate::Waits, .. }) => {
+            PushRow::Target(StoredTarget { push, device, state: TargetState::Pending, .. }) => {
                 let pending = kv.get(Space::Push, &push_key(&PushKey::Pending(*device, *push))).ok().flatten();
                 pending.is_none().then(|| format!("push {push} is not pending for device {}, its target", device.0))
             }
-            PushRow::Name { push, .. } | PushRow::Part { push, .. } | PushRow::Chunk { push, .. } if no_push(push) => {
+            PushRow::ClientPushId { push, .. } | PushRow::Part { push, .. } | PushRow::Chunk { push, .. }
+                if no_push(push) =>
+            {
                 Some(format!("{:?} belongs to a push that does not exist", row.key()))
             }
             _ => None,

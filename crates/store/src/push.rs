@@ -16,11 +16,11 @@ pub(crate) fn push_key(key: &PushKey) -> Vec<u8> {
     let kind: u8 = match key {
         PushKey::Counters => 0,
         PushKey::Device(_) => 1,
-        PushKey::Bound(_) => 2,
-        PushKey::Name(_) => 3,
+        PushKey::LastBound(_) => 2,
+        PushKey::ClientPushId(_) => 3,
         PushKey::Push(_) => 4,
         PushKey::Part(..) => 5,
-        PushKey::Mark(..) => 6,
+        PushKey::RecoveryIndex(..) => 6,
         PushKey::Timer(..) => 7,
         PushKey::Target(..) => 8,
         PushKey::Pending(..) => 9,
@@ -32,14 +32,14 @@ pub(crate) fn push_key(key: &PushKey) -> Vec<u8> {
     let short = |number: u32, bytes: &mut Vec<u8>| bytes.extend_from_slice(&number.to_be_bytes());
     match key {
         PushKey::Counters => {}
-        PushKey::Device(device) | PushKey::Bound(device) => short(device.0, &mut bytes),
-        PushKey::Name(name) => bytes.extend_from_slice(name.as_bytes()),
+        PushKey::Device(device) | PushKey::LastBound(device) => short(device.0, &mut bytes),
+        PushKey::ClientPushId(name) => bytes.extend_from_slice(name.as_bytes()),
         PushKey::Push(push) => long(*push, &mut bytes),
         PushKey::Part(push, part) => {
             long(*push, &mut bytes);
             short(*part, &mut bytes);
         }
-        PushKey::Mark(mark, push) => {
+        PushKey::RecoveryIndex(mark, push) => {
             bytes.push(*mark as u8);
             long(*push, &mut bytes);
         }
@@ -83,7 +83,7 @@ impl PushStore for EmbeddedStore {
         for change in changes {
             match change {
                 PushChange::Put(row) => batch.put(Space::Push, push_key(&row.key()), push_value(row)?),
-                PushChange::Drop(key) => batch.remove(Space::Push, push_key(key)),
+                PushChange::Delete(key) => batch.remove(Space::Push, push_key(key)),
             }
         }
         match batch.writes.is_empty() {

@@ -41,7 +41,7 @@ fn put(store: &PostgresStore, term: Term, value: &[u8]) -> StoreResult<()> {
 }
 
 fn push(push: u64) -> [PushChange; 1] {
-    [PushChange::Put(PushRow::Mark { mark: Mark::Live, push })]
+    [PushChange::Put(PushRow::RecoveryIndex { index: RecoveryIndex::Live, push })]
 }
 
 fn value(store: &PostgresStore) -> Option<Vec<u8>> {
@@ -64,7 +64,7 @@ fn only_writes_of_the_current_term_are_accepted() {
     assert!(matches!(one.write_push(first, &push(2)), Err(StoreError::TermIsOver)));
     assert!(matches!(put(&one, Term(second.0 + 1), b"2"), Err(StoreError::TermIsOver)));
     assert_eq!(value(&other).unwrap(), b"1");
-    assert_eq!(other.push_row(&PushKey::Mark(Mark::Live, 2)).unwrap(), None);
+    assert_eq!(other.push_row(&PushKey::RecoveryIndex(RecoveryIndex::Live, 2)).unwrap(), None);
     put(&other, second, b"3").unwrap();
     // A lease that has run out and that no other node took over keeps its term.
     std::thread::sleep(Duration::from_millis(LEASE_MS + 50));

@@ -25,7 +25,7 @@ fn sound_rows() -> Vec<PushRow> {
     };
     let push = StoredPush {
         push: 1,
-        stage: Stage::Running,
+        stage: PushStage::Running,
         closed: false,
         to_many: false,
         content_type: "offer".into(),
@@ -40,23 +40,29 @@ fn sound_rows() -> Vec<PushRow> {
         expires_at: NOON + 1,
         ended_at: None,
         due_at: NOON + 1,
-        order: 1,
+        start_order: 1,
         targets: 1,
         refused_full: 0,
         unknown: 0,
     };
-    let pending =
-        StoredPending { device: DEVICE, push: 1, high: false, expires_at: NOON + 1, collapse_key: None, order: 1 };
-    let (fate, delivered_at, ended_at) = (Fate::Waits, None, None);
+    let pending = StoredPending {
+        device: DEVICE,
+        push: 1,
+        high: false,
+        expires_at: NOON + 1,
+        collapse_key: None,
+        start_order: 1,
+    };
+    let (state, delivered_at, ended_at) = (TargetState::Pending, None, None);
     vec![
         PushRow::Counters { push: 1, device: 1, epoch: 1 },
         PushRow::Device(device),
         PushRow::Push(push),
         PushRow::Part { push: 1, part: 0, bytes: b"{}".to_vec() },
-        PushRow::Name { client_push_id: "a".into(), push: 1 },
+        PushRow::ClientPushId { client_push_id: "a".into(), push: 1 },
         PushRow::Timer { at: NOON + 1, push: 1 },
         PushRow::Pending(pending),
-        PushRow::Target(StoredTarget { push: 1, device: DEVICE, fate, delivered_at, ended_at }),
+        PushRow::Target(StoredTarget { push: 1, device: DEVICE, state, delivered_at, ended_at }),
     ]
 }
 
@@ -68,7 +74,7 @@ fn finds(without: Option<PushKey>, named: &[&str]) {
         populate(&store);
         let puts: Vec<_> = sound_rows().into_iter().map(PushChange::Put).collect();
         store.write_push(Term::ALONE, &puts).unwrap();
-        let drop = without.map(PushChange::Drop);
+        let drop = without.map(PushChange::Delete);
         store.write_push(Term::ALONE, drop.as_slice()).unwrap();
     }
     let report = check(folder.path()).unwrap();
@@ -88,7 +94,7 @@ fn each_row_that_names_a_missing_push_is_found() {
     let named = [
         "is pending for device 0",
         "is a target of push 1",
-        "Name(\"a\") belongs to a push that does not exist",
+        "ClientPushId(\"a\") belongs to a push that does not exist",
         "Part(1, 0) belongs to a push that does not exist",
     ];
     finds(Some(PushKey::Push(1)), &named);

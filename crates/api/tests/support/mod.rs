@@ -185,7 +185,7 @@ impl Server {
             device_kind: "phone".into(),
             app_version: None,
             since: 0,
-            stays: false,
+            survives_failover: false,
         };
         self.engine.push.register(register).unwrap();
         self.engine.push.settle().unwrap();

@@ -12,7 +12,7 @@ use crate::{
     hub::{Applier, Batch, Hub, Item, Signal},
     metrics::Metrics,
     model::*,
-    push::PushEar,
+    push::PeerInbox,
 };
 use bytes::Bytes;
 use rustc_hash::FxHashMap;
@@ -73,7 +73,7 @@ pub(crate) struct PeerMessageHandler {
     pub follower: Arc<Follower>,
     pub nodes: Arc<ClusterNodes>,
     pub presence: PresenceInbox,
-    pub push: PushEar,
+    pub push: PeerInbox,
     pub bus: Arc<dyn Bus>,
     pub metrics: Arc<Metrics>,
 }
@@ -96,7 +96,7 @@ impl MessageHandler for PeerMessageHandler {
             Some(BusMessage::Popup { user, session, frame }) => {
                 self.applier.lanes.shards().signal(user, Signal::Popup { session, frame: frame.into() });
             }
-            Some(BusMessage::Push(message)) => self.push.hear(message),
+            Some(BusMessage::Push(message)) => self.push.put(message),
             None => {
                 self.metrics.cluster.unknown.inc();
                 // It may have been a commit.

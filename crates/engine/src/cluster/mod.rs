@@ -27,7 +27,7 @@ use crate::{
     hub::Applier,
     metrics::Metrics,
     model::*,
-    push::{PushEar, Road},
+    push::{PeerInbox, PeerTransport},
     store::*,
 };
 use bus::Bus;
@@ -78,7 +78,7 @@ impl Cluster {
     pub(crate) fn new(
         parts: ClusterParts,
         from: Position,
-        (applier, push): (&Applier, &PushEar),
+        (applier, push): (&Applier, &PeerInbox),
         metrics: &Arc<Metrics>,
     ) -> Cluster {
         let ClusterParts { log, bus, node, lease, may_lead, recent_bytes_max } = parts;
@@ -110,8 +110,8 @@ impl Cluster {
     }
 
     /// How pushes travel between the leader and the nodes whose sessions it pushes to.
-    pub(crate) fn push_road(&self) -> Road {
-        Road { bus: self.bus.clone(), nodes: self.nodes.clone() }
+    pub(crate) fn push_transport(&self) -> PeerTransport {
+        PeerTransport { bus: self.bus.clone(), nodes: self.nodes.clone() }
     }
 
     pub(crate) fn hub(&self, applier: Applier) -> ClusterHub {

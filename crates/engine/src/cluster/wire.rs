@@ -68,7 +68,7 @@ pub enum BusMessage {
         session: u64,
         frame: Vec<u8>,
     },
-    /// An encoded message between the leader and a node whose sessions it pushes to; see `push::elsewhere`.
+    /// An encoded message between the leader and a node whose sessions it pushes to; see `push::remote`.
     Push(Vec<u8>),
 }
 

@@ -1,68 +1,68 @@
-//! A push to many while it runs: four sets of devices, and which pieces of them are not stored yet.
+//! A push to many while it runs: four sets of devices, and which chunks of them are not stored yet.
 
 use super::{
     DeviceNo, DeviceSet, PushFrame,
-    rows::{PushRow, Set, Stage},
+    rows::{AudienceSet, PushRow, PushStage},
 };
 use roaring::RoaringBitmap;
 use std::{collections::BTreeSet, sync::Arc};
 use tidings_protocol::http::{DeviceState, PushCounts};
 
-/// Devices of one piece: its bitmap is 2 KiB, below the longest row.
+/// Devices of one chunk: its bitmap is 2 KiB, below the longest row.
 const CHUNK_BITS: u32 = 14;
 const CHUNK_DEVICES: u32 = 1 << CHUNK_BITS;
-/// Up to so many devices a piece is a list of two bytes each.
+/// A chunk with up to so many devices is stored as a list of two bytes each, a fuller one as a bitmap.
 const LISTED_MAX: u64 = CHUNK_DEVICES as u64 / 16;
 
-/// The sets, also as they are read back once the push has ended.
+/// The sets of a push to many, while it runs and as they are read back once it has ended.
 #[derive(Debug, Default, Clone)]
-pub(super) struct Sets([RoaringBitmap; 4]);
+pub(super) struct DeviceSets([RoaringBitmap; 4]);
 
-impl Sets {
-    pub(super) fn of(&self, set: Set) -> &RoaringBitmap {
+impl DeviceSets {
+    pub(super) fn of(&self, set: AudienceSet) -> &RoaringBitmap {
         &self.0[set as usize]
     }
 
-    /// Those that it still waits for.
+    /// The targets that have not acknowledged the push.
     pub(super) fn pending(&self) -> RoaringBitmap {
-        self.of(Set::Targets) - (self.of(Set::Acknowledged) | self.of(Set::Collapsed))
+        self.of(AudienceSet::Targets) - (self.of(AudienceSet::Acknowledged) | self.of(AudienceSet::Collapsed))
     }
 
-    pub(super) fn waits_for(&self, device: DeviceNo) -> bool {
+    pub(super) fn is_pending(&self, device: DeviceNo) -> bool {
         let is_in = |set| self.of(set).contains(device.0);
-        is_in(Set::Targets) && !is_in(Set::Acknowledged) && !is_in(Set::Collapsed)
+        is_in(AudienceSet::Targets) && !is_in(AudienceSet::Acknowledged) && !is_in(AudienceSet::Collapsed)
     }
 
-    /// What an end makes of those that it still waited for.
-    pub(super) fn counts(&self, stage: Stage, online: &RoaringBitmap) -> PushCounts {
+    /// Targets that are pending when the push ends count as expired or cancelled.
+    pub(super) fn counts(&self, stage: PushStage, online: &RoaringBitmap) -> PushCounts {
         let left = self.pending();
-        let open = matches!(stage, Stage::Running | Stage::Preparing | Stage::Scheduled);
+        let open = matches!(stage, PushStage::Running | PushStage::Preparing | PushStage::Scheduled);
         PushCounts {
-            targets: self.of(Set::Targets).len(),
+            targets: self.of(AudienceSet::Targets).len(),
             pending: if open { left.len() } else { 0 },
             offline: if open { left.difference_len(online) } else { 0 },
-            delivered: self.of(Set::Delivered).len(),
-            acknowledged: self.of(Set::Acknowledged).len(),
-            expired: if stage == Stage::Expired { left.len() } else { 0 },
-            collapsed: self.of(Set::Collapsed).len(),
-            cancelled: if stage == Stage::Cancelled { left.len() } else { 0 },
+            delivered: self.of(AudienceSet::Delivered).len(),
+            acknowledged: self.of(AudienceSet::Acknowledged).len(),
+            expired: if stage == PushStage::Expired { left.len() } else { 0 },
+            collapsed: self.of(AudienceSet::Collapsed).len(),
+            cancelled: if stage == PushStage::Cancelled { left.len() } else { 0 },
         }
     }
 
-    pub(super) fn state(&self, device: DeviceNo, stage: Stage) -> DeviceState {
+    pub(super) fn state(&self, device: DeviceNo, stage: PushStage) -> DeviceState {
         let is_in = |set| self.of(set).contains(device.0);
         match stage {
-            _ if is_in(Set::Acknowledged) => DeviceState::Acknowledged,
-            _ if is_in(Set::Collapsed) => DeviceState::Collapsed,
-            Stage::Expired => DeviceState::Expired,
-            Stage::Cancelled => DeviceState::Cancelled,
-            _ if is_in(Set::Delivered) => DeviceState::Delivered,
+            _ if is_in(AudienceSet::Acknowledged) => DeviceState::Acknowledged,
+            _ if is_in(AudienceSet::Collapsed) => DeviceState::Collapsed,
+            PushStage::Expired => DeviceState::Expired,
+            PushStage::Cancelled => DeviceState::Cancelled,
+            _ if is_in(AudienceSet::Delivered) => DeviceState::Delivered,
             _ => DeviceState::Pending,
         }
     }
 
-    /// Takes a stored piece in.
-    pub(super) fn put_chunk(&mut self, set: Set, chunk: u32, bytes: &[u8]) {
+    /// Adds a stored chunk.
+    pub(super) fn put_chunk(&mut self, set: AudienceSet, chunk: u32, bytes: &[u8]) {
         let first = chunk << CHUNK_BITS;
         let found = &mut self.0[set as usize];
         match bytes.split_first() {
@@ -75,8 +75,8 @@ impl Sets {
         }
     }
 
-    /// A piece as it is stored; no bytes for an empty one.
-    fn chunk(&self, set: Set, chunk: u32) -> Vec<u8> {
+    /// A chunk as it is stored; no bytes for an empty one.
+    fn chunk(&self, set: AudienceSet, chunk: u32) -> Vec<u8> {
         let (first, last) = (chunk << CHUNK_BITS, (chunk << CHUNK_BITS) + (CHUNK_DEVICES - 1));
         let all = self.of(set);
         let devices = all.range(first..=last);
@@ -98,7 +98,7 @@ impl Sets {
     }
 }
 
-/// A set that a shard looks into.
+/// The devices of a [`DeviceSet`] as a bitmap.
 #[derive(Debug)]
 pub(super) struct Receivers(pub(super) RoaringBitmap);
 
@@ -114,75 +114,82 @@ pub(super) struct Audience {
     pub(super) frame: Arc<PushFrame>,
     pub(super) high: bool,
     pub(super) collapse_key: Option<String>,
-    /// Among those with the same key the highest is the newest.
-    pub(super) order: u64,
-    pub(super) sets: Sets,
-    /// As many as `sets.pending()` has, counted along: it is asked for every turn.
-    open: u64,
-    dirty: BTreeSet<(Set, u32)>,
+    /// Of two pushes with the same collapse key, the one with the higher order is the newer.
+    pub(super) start_order: u64,
+    pub(super) sets: DeviceSets,
+    /// `sets.pending().len()`, kept up to date with every change: every turn reads it.
+    pending_count: u64,
+    /// Chunks that differ from what is stored.
+    dirty: BTreeSet<(AudienceSet, u32)>,
 }
 
 impl Audience {
-    pub(super) fn new(frame: Arc<PushFrame>, high: bool, collapse_key: Option<String>, order: u64, sets: Sets) -> Self {
-        let open = sets.pending().len();
-        Audience { frame, high, collapse_key, order, sets, open, dirty: BTreeSet::new() }
-    }
-
-    /// A fresh one: its targets are not stored yet.
-    pub(super) fn to(
+    pub(super) fn new(
         frame: Arc<PushFrame>,
         high: bool,
         collapse_key: Option<String>,
-        order: u64,
+        start_order: u64,
+        sets: DeviceSets,
+    ) -> Self {
+        let pending_count = sets.pending().len();
+        Audience { frame, high, collapse_key, start_order, sets, pending_count, dirty: BTreeSet::new() }
+    }
+
+    /// The audience of a push that starts: its targets are not stored yet.
+    pub(super) fn with_targets(
+        frame: Arc<PushFrame>,
+        high: bool,
+        collapse_key: Option<String>,
+        start_order: u64,
         targets: RoaringBitmap,
     ) -> Self {
-        let dirty = chunks_of(&targets).map(|chunk| (Set::Targets, chunk)).collect();
-        let open = targets.len();
-        let sets = Sets([targets, RoaringBitmap::new(), RoaringBitmap::new(), RoaringBitmap::new()]);
-        Audience { frame, high, collapse_key, order, sets, open, dirty }
+        let dirty = chunks_of(&targets).map(|chunk| (AudienceSet::Targets, chunk)).collect();
+        let pending_count = targets.len();
+        let sets = DeviceSets([targets, RoaringBitmap::new(), RoaringBitmap::new(), RoaringBitmap::new()]);
+        Audience { frame, high, collapse_key, start_order, sets, pending_count, dirty }
     }
 
     pub(super) fn is_done(&self) -> bool {
-        self.open == 0
+        self.pending_count == 0
     }
 
-    pub(super) fn insert(&mut self, set: Set, device: DeviceNo) -> bool {
-        // Who has it after a newer one took its place does not count twice.
+    pub(super) fn insert(&mut self, set: AudienceSet, device: DeviceNo) -> bool {
+        // A device that acknowledges a push after it was collapsed there counts as collapsed only.
         let counts = match set {
-            Set::Delivered => self.sets.of(Set::Targets).contains(device.0),
-            _ => self.sets.waits_for(device),
+            AudienceSet::Delivered => self.sets.of(AudienceSet::Targets).contains(device.0),
+            _ => self.sets.is_pending(device),
         };
         let new = counts && self.sets.0[set as usize].insert(device.0);
-        self.open -= u64::from(new && set != Set::Delivered);
+        self.pending_count -= u64::from(new && set != AudienceSet::Delivered);
         if new {
             self.dirty.insert((set, device.0 >> CHUNK_BITS));
         }
         new
     }
 
-    /// Newer ones take this one's place on these devices.
+    /// A newer push replaces this one on these devices; answers on how many it was pending.
     pub(super) fn collapse(&mut self, devices: &RoaringBitmap) -> u64 {
         let gone = self.sets.pending() & devices;
-        self.dirty.extend(chunks_of(&gone).map(|chunk| (Set::Collapsed, chunk)));
-        self.sets.0[Set::Collapsed as usize] |= &gone;
-        self.open -= gone.len();
+        self.dirty.extend(chunks_of(&gone).map(|chunk| (AudienceSet::Collapsed, chunk)));
+        self.sets.0[AudienceSet::Collapsed as usize] |= &gone;
+        self.pending_count -= gone.len();
         gone.len()
     }
 
-    /// What this one, read from the store, does not know yet of what the same one in memory does.
-    pub(super) fn take_reports(&mut self, known: &Audience) {
-        for set in [Set::Delivered, Set::Acknowledged, Set::Collapsed] {
-            let new = (known.sets.of(set) & self.sets.of(Set::Targets)) - self.sets.of(set);
+    /// Adds to an audience that was read from the store the reports that are in memory and not stored yet.
+    pub(super) fn merge_reports(&mut self, known: &Audience) {
+        for set in [AudienceSet::Delivered, AudienceSet::Acknowledged, AudienceSet::Collapsed] {
+            let new = (known.sets.of(set) & self.sets.of(AudienceSet::Targets)) - self.sets.of(set);
             self.dirty.extend(chunks_of(&new).map(|chunk| (set, chunk)));
             self.sets.0[set as usize] |= new;
         }
-        self.open = self.sets.pending().len();
+        self.pending_count = self.sets.pending().len();
     }
 
-    /// A device that is no more is nobody's target.
-    pub(super) fn forget(&mut self, device: DeviceNo) {
-        self.open -= u64::from(self.sets.waits_for(device));
-        for set in Set::ALL {
+    /// A removed device is no target any more.
+    pub(super) fn remove_device(&mut self, device: DeviceNo) {
+        self.pending_count -= u64::from(self.sets.is_pending(device));
+        for set in AudienceSet::ALL {
             if self.sets.0[set as usize].remove(device.0) {
                 self.dirty.insert((set, device.0 >> CHUNK_BITS));
             }
@@ -193,8 +200,8 @@ impl Audience {
         !self.dirty.is_empty()
     }
 
-    /// At most `limit` pieces that are to be stored. They are not dirty any more; if they cannot be
-    /// stored, hand them back to [`Audience::not_stored`].
+    /// Takes at most `limit` chunks that are to be stored, which are not dirty from then on. If the write fails, hand them
+    /// back to [`Audience::mark_dirty`].
     pub(super) fn take_dirty(&mut self, push: u64, limit: usize) -> Vec<PushRow> {
         let taken: Vec<_> = self.dirty.iter().take(limit).copied().collect();
         taken
@@ -206,17 +213,17 @@ impl Audience {
             .collect()
     }
 
-    pub(super) fn not_stored(&mut self, set: Set, chunk: u32) {
+    pub(super) fn mark_dirty(&mut self, set: AudienceSet, chunk: u32) {
         self.dirty.insert((set, chunk));
     }
 }
 
-/// The pieces that hold any of these.
+/// The chunks that hold any of these devices.
 fn chunks_of(devices: &RoaringBitmap) -> impl Iterator<Item = u32> {
     let mut from = 0;
     std::iter::from_fn(move || {
         let chunk = devices.range(from..).next()? >> CHUNK_BITS;
-        // Numbers of devices end far below the last piece.
+        // Device numbers end far below the last chunk.
         from = chunk.saturating_add(1) << CHUNK_BITS;
         Some(chunk)
     })
@@ -228,15 +235,15 @@ mod tests {
     use crate::push::rows::PUSH_ROW_BYTES_MAX;
 
     #[test]
-    fn sets_come_back_from_their_pieces() {
+    fn sets_read_back_from_their_chunks_are_equal() {
         let mut targets: RoaringBitmap = (0..40_000).chain([70_000, 1_000_000, 16_383]).collect();
         targets.optimize();
         let frame = PushFrame { push: 1, expires_at: 0, miop: Default::default(), json: Default::default() };
-        let mut audience = Audience::to(Arc::new(frame), false, None, 1, targets.clone());
+        let mut audience = Audience::with_targets(Arc::new(frame), false, None, 1, targets.clone());
         for device in (0..60_000).step_by(3) {
-            audience.insert(Set::Acknowledged, DeviceNo(device));
+            audience.insert(AudienceSet::Acknowledged, DeviceNo(device));
         }
-        let mut sets = Sets::default();
+        let mut sets = DeviceSets::default();
         let rows = audience.take_dirty(1, usize::MAX);
         assert!(!audience.is_dirty());
         for row in rows {
@@ -244,9 +251,9 @@ mod tests {
             assert!(bytes.len() < PUSH_ROW_BYTES_MAX - 32, "{} bytes", bytes.len());
             sets.put_chunk(set, chunk, &bytes);
         }
-        assert_eq!(sets.of(Set::Targets), &targets);
+        assert_eq!(sets.of(AudienceSet::Targets), &targets);
         let acknowledged: RoaringBitmap = (0..40_000).step_by(3).collect();
-        assert_eq!(sets.of(Set::Acknowledged), &acknowledged, "only targets count");
+        assert_eq!(sets.of(AudienceSet::Acknowledged), &acknowledged, "only targets count");
         assert_eq!(sets.pending().len(), 40_002 - acknowledged.len());
     }
 }

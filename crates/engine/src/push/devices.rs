@@ -1,9 +1,9 @@
-//! All devices in memory: who has which, who is connected, and sets of them as bitmaps. Rebuilt from
-//! the store at the start; about 100 bytes a device.
+//! All devices in memory: their users, their current sessions, and sets of devices as bitmaps. Rebuilt from the store
+//! at the start; about 100 bytes a device.
 
 mod sessions;
 
-pub(super) use sessions::{Left, Session};
+pub(super) use sessions::{Session, SessionEnd};
 
 use super::{DeviceNo, rows::StoredDevice};
 use crate::model::UserNo;
@@ -13,30 +13,33 @@ use smallvec::SmallVec;
 use std::hash::{BuildHasher, RandomState};
 use tidings_protocol::{error::Refusal, limits::DEVICES_PER_USER_MAX};
 
-/// Kinds that have a set of their own. A device of one more is found by everything but its kind.
+/// Kinds with a set of their own. A device of a further kind is not found by its kind.
 const KINDS_MAX: usize = 1_000;
-/// Tags in use. Above: a new one is refused.
+/// Tags in use. Above: a new tag is refused.
 const TAGS_MAX: usize = 10_000;
-/// Ends the list of a user's devices; in `kind`: in no kind's set.
-const NONE: u32 = u32::MAX;
+/// Ends the list of a user's devices.
+const NO_DEVICE: u32 = u32::MAX;
+/// The kind of a device that is in no kind's set.
 const NO_KIND: u16 = u16::MAX;
 
-/// One device. `user` 0: there is none under this number.
+/// One device. `user` 0: the number is vacant.
 #[derive(Debug, Clone)]
 struct Entry {
     user: u64,
     session: u64,
-    /// Of the device id, with a key of this process: two of one user's ids are never taken for one.
+    /// Hash of the device id, keyed with this process's random state, so that a user cannot choose two ids that collide.
     id_hash: u64,
-    /// Of kind and app version: whether the stored row must change.
+    /// Hash of kind and app version: shows whether the stored row must change.
     card_hash: u32,
     /// The user's next device.
     next: u32,
+    /// When the device bound last, in seconds since 1970 UTC.
     bound_s: u32,
-    shard: u16,
+    destination: u16,
     kind: u16,
+    /// Named pushes that are pending on the device.
     pending: u16,
-    /// When the session bound, in milliseconds: as much of it as there is room for, 8,900 years.
+    /// When the session bound, in milliseconds since 1970 UTC: 48 bits in two fields, to fit the padding.
     since_low: u32,
     since_high: u16,
 }
@@ -47,43 +50,48 @@ impl Entry {
     }
 }
 
-/// Whose devices a push to many is for.
+/// Which devices a push to many is for. Stored as JSON in [`TargetSpec`](super::accept::TargetSpec).
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub(super) struct Many {
+pub(super) struct AudienceQuery {
+    /// All devices, whatever their tags.
     pub(super) all: bool,
+    /// Devices with any of these tags.
     pub(super) any: Vec<String>,
+    /// Devices with every one of these tags.
     pub(super) every: Vec<String>,
     pub(super) kinds: Vec<String>,
 }
 
 pub(super) struct Devices {
     entries: Vec<Entry>,
-    first_of: FxHashMap<u64, u32>,
+    /// By user, the first of the user's list of devices.
+    first_by_user: FxHashMap<u64, u32>,
     hasher: RandomState,
     kind_nos: FxHashMap<String, u16>,
     kinds: Vec<RoaringBitmap>,
     tags: FxHashMap<String, RoaringBitmap>,
     all: RoaringBitmap,
+    /// Devices with a session.
     online: RoaringBitmap,
-    /// Those of `online`, by place.
-    places: Vec<RoaringBitmap>,
-    /// Sessions that have not left though their device has a newer one: nodes are heard in any order.
-    others: FxHashMap<u32, SmallVec<[Session; 1]>>,
+    /// The devices of `online` by the destination of their session, as in `outgoing`.
+    online_by_destination: Vec<RoaringBitmap>,
+    /// By device, sessions that are live, as far as is known, beside the device's newest one.
+    older_sessions: FxHashMap<u32, SmallVec<[Session; 1]>>,
 }
 
 impl Default for Devices {
     fn default() -> Self {
         Devices {
             entries: Vec::new(),
-            first_of: FxHashMap::default(),
+            first_by_user: FxHashMap::default(),
             hasher: RandomState::new(),
             kind_nos: FxHashMap::default(),
             kinds: Vec::new(),
             tags: FxHashMap::default(),
             all: RoaringBitmap::new(),
             online: RoaringBitmap::new(),
-            places: Vec::new(),
-            others: FxHashMap::default(),
+            online_by_destination: Vec::new(),
+            older_sessions: FxHashMap::default(),
         }
     }
 }
@@ -99,10 +107,10 @@ impl Devices {
 
     /// A user's devices, newest first.
     pub(super) fn of_user(&self, user: UserNo) -> impl Iterator<Item = DeviceNo> {
-        let mut at = self.first_of.get(&user.0).copied().unwrap_or(NONE);
+        let mut at = self.first_by_user.get(&user.0).copied().unwrap_or(NO_DEVICE);
         std::iter::from_fn(move || {
-            let device = (at != NONE).then_some(DeviceNo(at))?;
-            at = self.entries.get(at as usize).map_or(NONE, |entry| entry.next);
+            let device = (at != NO_DEVICE).then_some(DeviceNo(at))?;
+            at = self.entries.get(at as usize).map_or(NO_DEVICE, |entry| entry.next);
             Some(device)
         })
     }
@@ -112,22 +120,23 @@ impl Devices {
         self.of_user(user).find(|device| self.entries[device.0 as usize].id_hash == hash)
     }
 
-    /// The one that gives way to another of its user; `None` while there is room. `before`: so many more the user has that
-    /// are not known here yet. They do not give way to each other.
-    pub(super) fn gives_way(&self, user: UserNo, before: usize) -> Result<Option<DeviceNo>, Refusal> {
+    /// The device to remove so that the user can have a new one; `None` while there is room. `uncommitted`: the user's
+    /// further new devices in the same write, which are not known here yet and are never removed for each other.
+    pub(super) fn eviction_candidate(&self, user: UserNo, uncommitted: usize) -> Result<Option<DeviceNo>, Refusal> {
         let known = self.of_user(user).count();
-        if known + before < DEVICES_PER_USER_MAX {
+        if known + uncommitted < DEVICES_PER_USER_MAX {
             return Ok(None);
         }
         let oldest = self.of_user(user).min_by_key(|device| {
             let bound = self.entry(*device).map_or(0, |entry| entry.bound_s);
             (self.online.contains(device.0), bound, device.0)
         });
-        let too_many = || Refusal::limit("devices of a user", DEVICES_PER_USER_MAX as u64, (known + before + 1) as u64);
+        let too_many =
+            || Refusal::limit("devices of a user", DEVICES_PER_USER_MAX as u64, (known + uncommitted + 1) as u64);
         oldest.map(Some).ok_or_else(too_many)
     }
 
-    /// Whether the stored row says something else about kind and version.
+    /// Whether the stored row has another kind or version.
     pub(super) fn card_differs(&self, device: DeviceNo, kind: &str, version: Option<&str>) -> bool {
         self.entry(device).is_none_or(|entry| entry.card_hash != self.card_hash(kind, version))
     }
@@ -136,7 +145,7 @@ impl Devices {
         self.hasher.hash_one((kind, version)) as u32
     }
 
-    /// Takes a stored device in, or what has changed of it.
+    /// Adds a stored device, or takes over what has changed in its row.
     pub(super) fn put(&mut self, device: &StoredDevice) {
         let at = device.no.0 as usize;
         if self.entries.len() <= at {
@@ -145,9 +154,9 @@ impl Devices {
                 session: 0,
                 id_hash: 0,
                 card_hash: 0,
-                next: NONE,
+                next: NO_DEVICE,
                 bound_s: 0,
-                shard: 0,
+                destination: 0,
                 kind: NO_KIND,
                 pending: 0,
                 since_low: 0,
@@ -155,13 +164,13 @@ impl Devices {
             };
             self.entries.resize(at + 1, vacant);
         }
-        self.forget_sets(device.no);
+        self.remove_from_sets(device.no);
         if ![0, device.user].contains(&self.entries[at].user) {
-            // A number stands for one user's device: never for whoever had it in memory.
+            // The number has been given to another user's device: the one that memory has under it is gone.
             self.remove(device.no);
         }
         if self.entries[at].user == 0 {
-            let next = self.first_of.insert(device.user, device.no.0).unwrap_or(NONE);
+            let next = self.first_by_user.insert(device.user, device.no.0).unwrap_or(NO_DEVICE);
             let id_hash = self.hasher.hash_one(device.device_id.as_str());
             let bound_s = seconds(device.first_bound);
             let entry = &mut self.entries[at];
@@ -192,8 +201,8 @@ impl Devices {
         no
     }
 
-    /// Takes a device out of the sets that its card puts it in.
-    fn forget_sets(&mut self, device: DeviceNo) {
+    /// Removes a device from the sets of all devices, of its kind and of its tags.
+    fn remove_from_sets(&mut self, device: DeviceNo) {
         if !self.all.remove(device.0) {
             return;
         }
@@ -206,20 +215,20 @@ impl Devices {
 
     pub(super) fn remove(&mut self, device: DeviceNo) {
         let Some(Entry { user, next, .. }) = self.entry(device).cloned() else { return };
-        self.forget_sets(device);
+        self.remove_from_sets(device);
         self.set_offline(device);
-        self.others.remove(&device.0);
+        self.older_sessions.remove(&device.0);
         let before = self.of_user(UserNo(user)).find(|other| self.entries[other.0 as usize].next == device.0);
         match before {
             Some(before) => self.entries[before.0 as usize].next = next,
-            None if next == NONE => drop(self.first_of.remove(&user)),
-            None => drop(self.first_of.insert(user, next)),
+            None if next == NO_DEVICE => drop(self.first_by_user.remove(&user)),
+            None => drop(self.first_by_user.insert(user, next)),
         }
         let entry = &mut self.entries[device.0 as usize];
-        (entry.user, entry.session, entry.pending, entry.next) = (0, 0, 0, NONE);
+        (entry.user, entry.session, entry.pending, entry.next) = (0, 0, 0, NO_DEVICE);
     }
 
-    /// Whether the tags can be given: those in use are bounded.
+    /// Refuses new tags when too many are in use.
     pub(super) fn check_tags(&self, tags: &[String]) -> Result<(), Refusal> {
         let new = tags.iter().filter(|tag| !self.tags.contains_key(*tag)).count();
         match self.tags.len() + new {
@@ -242,7 +251,7 @@ impl Devices {
         }
     }
 
-    /// Pushes that wait for the device by name.
+    /// How many named pushes are pending on the device.
     pub(super) fn pending(&self, device: DeviceNo) -> usize {
         self.entry(device).map_or(0, |entry| usize::from(entry.pending))
     }
@@ -257,7 +266,7 @@ impl Devices {
         &self.all
     }
 
-    /// Above all numbers that are given.
+    /// A number above those of all devices.
     pub(super) fn next_no(&self) -> u32 {
         self.all.max().map_or(0, |highest| highest + 1)
     }
@@ -270,13 +279,14 @@ impl Devices {
         self.all.len()
     }
 
-    /// Of these kinds; all kinds if none is named.
+    /// Whether the device is of one of these kinds; an empty list stands for all kinds.
     pub(super) fn is_of_kinds(&self, device: DeviceNo, kinds: &[String]) -> bool {
         let own = self.entry(device).map_or(NO_KIND, |entry| entry.kind);
         kinds.is_empty() || kinds.iter().any(|kind| self.kind_nos.get(kind).is_some_and(|no| *no == own))
     }
 
-    pub(super) fn select(&self, many: &Many) -> RoaringBitmap {
+    /// The devices that a query is for.
+    pub(super) fn select(&self, query: &AudienceQuery) -> RoaringBitmap {
         let of_tag = |tag: &String| self.tags.get(tag);
         let union = |sets: &mut dyn Iterator<Item = &RoaringBitmap>| {
             sets.fold(RoaringBitmap::new(), |mut all, set| {
@@ -284,19 +294,19 @@ impl Devices {
                 all
             })
         };
-        let mut found = match many.any.is_empty() {
+        let mut found = match query.any.is_empty() {
             true => self.all.clone(),
-            false => union(&mut many.any.iter().filter_map(of_tag)),
+            false => union(&mut query.any.iter().filter_map(of_tag)),
         };
-        for tag in &many.every {
+        for tag in &query.every {
             match of_tag(tag) {
                 Some(tagged) => found &= tagged,
                 None => found.clear(),
             }
         }
-        if !many.kinds.is_empty() {
+        if !query.kinds.is_empty() {
             let of_kind = |kind: &String| self.kind_nos.get(kind).map(|no| &self.kinds[usize::from(*no)]);
-            found &= union(&mut many.kinds.iter().filter_map(of_kind));
+            found &= union(&mut query.kinds.iter().filter_map(of_kind));
         }
         found.optimize();
         found
@@ -334,8 +344,8 @@ mod tests {
         assert_eq!(devices.find(UserNo(2), "b"), None);
         let select = |devices: &Devices, all, any: &[&str], every: &[&str], kinds: &[&str]| {
             let owned = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
-            let many = Many { all, any: owned(any), every: owned(every), kinds: owned(kinds) };
-            devices.select(&many).iter().collect::<Vec<_>>()
+            let query = AudienceQuery { all, any: owned(any), every: owned(every), kinds: owned(kinds) };
+            devices.select(&query).iter().collect::<Vec<_>>()
         };
         assert_eq!(select(&devices, true, &[], &[], &[]), [0, 1, 2]);
         assert_eq!(select(&devices, true, &[], &[], &["phone"]), [0, 2]);

@@ -1,4 +1,4 @@
-//! Changes on their way to the store, seen by who reads through them.
+//! Changes that become one write. Reads through a draft see its changes before they are stored.
 
 use super::{
     DeviceNo,
@@ -11,9 +11,9 @@ use std::collections::BTreeMap;
 pub(super) struct Draft<'a> {
     store: &'a dyn Store,
     changes: BTreeMap<PushKey, Option<PushRow>>,
-    /// What the store has, as far as it was read ahead.
+    /// Rows as the store has them, as far as they were read ahead.
     read: BTreeMap<PushKey, Option<PushRow>>,
-    /// By how much the pushes that wait for a device by name grow once this is stored.
+    /// By how much each device's count of pending named pushes changes once this is stored.
     pub(super) pending: FxHashMap<DeviceNo, i32>,
 }
 
@@ -37,7 +37,7 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Reads rows that will be asked for, all at once.
+    /// Reads rows that [`Self::get`] will be asked for, all in one read.
     pub(super) fn read_ahead(&mut self, keys: impl IntoIterator<Item = PushKey>) -> StoreResult<()> {
         let is_known = |key: &PushKey| self.changes.contains_key(key) || self.read.contains_key(key);
         let keys: Vec<PushKey> = keys.into_iter().filter(|key| !is_known(key)).collect();
@@ -55,26 +55,31 @@ impl<'a> Draft<'a> {
         self.changes.insert(row.key(), Some(row));
     }
 
-    pub(super) fn drop(&mut self, key: PushKey) {
+    pub(super) fn delete(&mut self, key: PushKey) {
         self.changes.insert(key, None);
     }
 
-    /// A push waits for a device no more; its place under its collapse key goes with it.
-    pub(super) fn drop_pending(&mut self, device: DeviceNo, push: u64, collapse_key: Option<&str>) -> StoreResult<()> {
+    /// A push is not pending on a device any more; its row under its collapse key goes with it.
+    pub(super) fn delete_pending(
+        &mut self,
+        device: DeviceNo,
+        push: u64,
+        collapse_key: Option<&str>,
+    ) -> StoreResult<()> {
         *self.pending.entry(device).or_default() -= 1;
-        self.drop(PushKey::Pending(device, push));
+        self.delete(PushKey::Pending(device, push));
         if let Some(collapse_key) = collapse_key {
             let key = PushKey::Collapse(device, collapse_key.to_owned());
             if let Some(PushRow::Collapse { push: newest, .. }) = self.get(&key)?
                 && newest == push
             {
-                self.drop(key);
+                self.delete(key);
             }
         }
         Ok(())
     }
 
-    /// Stores it all in one write.
+    /// Stores all changes in one write.
     pub(super) fn write(&self, term: Term) -> StoreResult<()> {
         if self.changes.is_empty() {
             return Ok(());
@@ -84,7 +89,7 @@ impl<'a> Draft<'a> {
             .iter()
             .map(|(key, row)| match row {
                 Some(row) => PushChange::Put(row.clone()),
-                None => PushChange::Drop(key.clone()),
+                None => PushChange::Delete(key.clone()),
             })
             .collect();
         self.store.write_push(term, &changes)

@@ -1,9 +1,9 @@
-//! What app servers ask of push, checked.
+//! The push operations of app servers, with their checks.
 
 use super::{
     DeviceNo,
-    accept::{Aim, PreparedPush},
-    devices::Many,
+    accept::{PreparedPush, TargetSpec},
+    devices::AudienceQuery,
     draft::Draft,
     rows::*,
     worker::Worker,
@@ -21,19 +21,22 @@ fn check_count(name: &str, limit: usize, count: usize) -> Result<(), Refusal> {
     if count > limit { Err(Refusal::limit(name, limit as u64, count as u64)) } else { Ok(()) }
 }
 
-/// Tags, kinds and keys are words as ids are.
+/// Tags, kinds and keys follow the rules of ids.
 fn check_words(field: &str, limit: usize, words: &[String]) -> Result<(), Refusal> {
     check_count(&format!("{field} of a push"), limit, words.len())?;
     words.iter().try_for_each(|word| check_id(field, word))
 }
 
 impl Engine {
-    /// Checks a push, and finds the users that it names. Blocks.
+    /// Checks a push request, and looks up the users that it names. Blocks.
+    ///
+    /// # Errors
+    /// `invalid_field` or `limit_exceeded` with the field's name, `draining` when the server stops, or the store's refusal.
     pub fn prepare_push(&self, request: PushRequest) -> Result<PreparedPush, Refusal> {
         if self.is_draining() {
             return Err(super::stopped());
         }
-        let (aim, unknown) = self.aim_of(request.to)?;
+        let (targets, unknown) = self.target_spec(request.to)?;
         match request.content_type.len() {
             0 => return Err(Refusal::field("type", "must not be empty")),
             length => check_count("type (bytes)", TYPE_BYTES_MAX, length)?,
@@ -55,7 +58,7 @@ impl Engine {
             return Err(Refusal::limit("send_at (seconds ahead)", PUSH_AHEAD_S_MAX, ahead_s));
         }
         Ok(PreparedPush {
-            aim,
+            targets,
             content_type: request.content_type,
             body: request.body.get().to_owned(),
             collapse_key: request.collapse_key,
@@ -67,8 +70,8 @@ impl Engine {
         })
     }
 
-    /// Whom a push is for, and how many of those it names are nobody.
-    fn aim_of(&self, to: PushTo) -> Result<(Aim, u32), Refusal> {
+    /// The target specification, and how many of the named users do not exist.
+    fn target_spec(&self, to: PushTo) -> Result<(TargetSpec, u32), Refusal> {
         let PushTo { users, devices, tags, kinds, all } = to;
         check_words("to.kinds", PUSH_TAGS_MAX, &kinds)?;
         let named = !users.is_empty() || !devices.is_empty();
@@ -87,7 +90,7 @@ impl Engine {
             }
             check_words("to.tags.any", PUSH_TAGS_MAX, &any)?;
             check_words("to.tags.all", PUSH_TAGS_MAX, &every)?;
-            return Ok((Aim::Many(Many { all, any, every, kinds }), 0));
+            return Ok((TargetSpec::Many(AudienceQuery { all, any, every, kinds }), 0));
         }
         check_count("users and devices of a push", PUSH_TARGETS_MAX, users.len() + devices.len())?;
         let (mut unknown, mut user_nos, mut device_names) = (0, Vec::new(), Vec::new());
@@ -104,25 +107,29 @@ impl Engine {
                 None => unknown += 1,
             }
         }
-        Ok((Aim::Named { users: user_nos, devices: device_names, kinds }, unknown))
+        Ok((TargetSpec::Named { users: user_nos, devices: device_names, kinds }, unknown))
     }
 
-    /// Ends a push that is scheduled or running: who has not got it does not get it. Blocks.
+    /// Cancels a push that is scheduled or running: a device that has not been handed it is not handed it any more. Blocks.
+    ///
+    /// # Errors
+    /// `not_found` for a push that was never accepted, or is purged; `conflict` for one that has ended; else as of any
+    /// operation.
     pub fn cancel_push(&self, push: u64) -> Result<PushStatus, Refusal> {
         let has_ended = move || Refusal::new(ErrorCode::Conflict, format!("push {push} has ended"));
-        // All have it, which is noted only when its time is over.
+        // A running push that every target has acknowledged is completed; its stage says so only after its timer fires.
         if self.push_status(push)?.state == PushState::Completed {
             return Err(has_ended());
         }
         self.push.ask(move |worker| {
             let stored = worker.stored_push(push).map_err(store_refusal)?;
-            match stored.filter(|stored| stored.stage != Stage::Preparing) {
+            match stored.filter(|stored| stored.stage != PushStage::Preparing) {
                 None => Err(Refusal::not_found("push", &push.to_string())),
-                Some(stored) if matches!(stored.stage, Stage::Scheduled | Stage::Running) => {
+                Some(stored) if matches!(stored.stage, PushStage::Scheduled | PushStage::Running) => {
                     worker.jobs.remove(&push);
                     worker.cancel(stored).map_err(store_refusal)
                 }
-                Some(stored) if stored.stage == Stage::Cancelled => Ok(()),
+                Some(stored) if stored.stage == PushStage::Cancelled => Ok(()),
                 Some(_) => Err(has_ended()),
             }
         })??;
@@ -130,13 +137,20 @@ impl Engine {
     }
 
     /// The devices that a user has bound. Blocks.
+    ///
+    /// # Errors
+    /// `not_found` for an unknown user; else as of any operation.
     pub fn user_devices(&self, user: &str) -> Result<UserDevices, Refusal> {
         let user = self.directory.require_user(user)?.no;
         let devices = self.push.ask(move |worker| worker.device_cards(user))??;
         Ok(UserDevices { devices })
     }
 
-    /// Sets all of a device's tags. Blocks.
+    /// Replaces a device's tags. Blocks.
+    ///
+    /// # Errors
+    /// `not_found` for an unknown user or device, `invalid_field` or `limit_exceeded` for the tags; else as of any
+    /// operation.
     pub fn set_device_tags(&self, user: &str, device_id: &str, mut tags: Vec<String>) -> Result<DeviceCard, Refusal> {
         let user = self.directory.require_user(user)?.no;
         tags.sort_unstable();
@@ -147,7 +161,10 @@ impl Engine {
         self.push.ask(move |worker| worker.set_tags(user, &device_id, tags))?
     }
 
-    /// Forgets a device: nothing is pushed to it until it binds again, as a new one. Its session is ended. Blocks.
+    /// Removes a device and ends its session. When it binds again it is a new device. Blocks.
+    ///
+    /// # Errors
+    /// `not_found` for an unknown user or device; else as of any operation.
     pub fn remove_device(&self, user: &str, device_id: &str) -> Result<(), Refusal> {
         let no = self.directory.require_user(user)?.no;
         let id = device_id.to_owned();

@@ -1,6 +1,6 @@
-//! Starting a push: whom it is for, the rows that make it theirs, and the first hand-over to those who are there.
+//! Starting a push: its targets are resolved, their rows are written, and the push is sent to those that are online.
 
-use super::{DeviceNo, PushFrame, accept::Aim, audience::Audience, draft::Draft, rows::*, worker::Worker};
+use super::{DeviceNo, PushFrame, accept::TargetSpec, audience::Audience, draft::Draft, rows::*, worker::Worker};
 use crate::{model::UserNo, store::StoreResult};
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde_json::value::RawValue;
@@ -11,35 +11,36 @@ use tidings_protocol::{
     miop,
 };
 
-/// Bytes of a part: with its key it stays below the longest row.
+/// Bytes of a part: with its key a part stays below the longest row.
 const PART_BYTES: usize = 2 * 1024 + 512;
-/// Rows that one named device may need: target, pending, and the same of what it collapses.
+/// Rows that one named device may need: target and pending, and both again for the push that is collapsed there.
 const ROWS_PER_DEVICE: usize = 2;
 const ROWS_PER_COLLAPSE: usize = 4;
 
-/// All that is to be stored of a push, and then done with it.
+/// What to store of a push, and then to do with it.
 pub(super) struct Plan {
     pub(super) header: StoredPush,
     pub(super) frame: Arc<PushFrame>,
     rows: Vec<PushRow>,
-    pub(super) drops: Vec<PushKey>,
+    pub(super) deletes: Vec<PushKey>,
+    /// The targets of a named push.
     named: Vec<DeviceNo>,
     audience: Option<Audience>,
 }
 
 impl Plan {
     pub(super) fn new(header: StoredPush, frame: Arc<PushFrame>) -> Self {
-        Plan { header, frame, rows: Vec::new(), drops: Vec::new(), named: Vec::new(), audience: None }
+        Plan { header, frame, rows: Vec::new(), deletes: Vec::new(), named: Vec::new(), audience: None }
     }
 
-    /// One that only waits for its time: with the body is stored whom it is for.
-    pub(super) fn scheduled(header: StoredPush, body: &str, aim: &Aim) -> Self {
+    /// The plan of a push that waits for its start: the target specification is stored behind the body.
+    pub(super) fn scheduled(header: StoredPush, body: &str, targets: &TargetSpec) -> Self {
         let mut plan = Plan::new(
             header,
             Arc::new(PushFrame { push: 0, expires_at: 0, miop: [].as_slice().into(), json: [].as_slice().into() }),
         );
         let mut whole = body.as_bytes().to_vec();
-        whole.extend(serde_json::to_vec(aim).unwrap_or_default());
+        whole.extend(serde_json::to_vec(targets).unwrap_or_default());
         plan.put_parts(&whole);
         plan
     }
@@ -55,30 +56,30 @@ impl Plan {
         self.audience.is_some()
     }
 
-    /// At most so many rows are written for it.
+    /// An upper bound of the rows that are written for the push.
     pub(super) fn rows(&self) -> usize {
         let collapse = if self.header.collapse_key.is_some() { ROWS_PER_COLLAPSE } else { 0 };
-        self.rows.len() + self.drops.len() + self.named.len() * collapse + 6
+        self.rows.len() + self.deletes.len() + self.named.len() * collapse + 6
     }
 
-    /// The rows that make it true.
-    fn last_rows(&self) -> Vec<PushRow> {
+    /// The rows that make the push accepted: they are in the last of its writes.
+    fn final_rows(&self) -> Vec<PushRow> {
         let StoredPush { push, due_at, stage, .. } = self.header;
         let mut rows = vec![PushRow::Push(self.header.clone()), PushRow::Timer { at: due_at, push }];
         if let Some(client_push_id) = self.header.client_push_id.clone() {
-            rows.push(PushRow::Name { client_push_id, push });
+            rows.push(PushRow::ClientPushId { client_push_id, push });
         }
-        if stage == Stage::Scheduled {
-            rows.push(PushRow::Mark { mark: Mark::Scheduled, push });
+        if stage == PushStage::Scheduled {
+            rows.push(PushRow::RecoveryIndex { index: RecoveryIndex::Scheduled, push });
         }
         if self.audience.is_some() {
-            rows.push(PushRow::Mark { mark: Mark::Live, push });
+            rows.push(PushRow::RecoveryIndex { index: RecoveryIndex::Live, push });
         }
         rows
     }
 }
 
-/// A push in both forms that sessions write.
+/// Encodes a push in both forms that sessions write.
 pub(super) fn build_frame(push: &StoredPush, body: &str) -> Arc<PushFrame> {
     let miop = miop::Frame::Push(miop::Push {
         push: push.push,
@@ -104,14 +105,14 @@ pub(super) fn build_frame(push: &StoredPush, body: &str) -> Arc<PushFrame> {
 }
 
 impl Worker {
-    pub(super) fn reach(&self, aim: &Aim) -> PushReach {
-        let (devices, online) = match aim {
-            Aim::Many(many) => {
-                let found = self.devices.select(many);
+    pub(super) fn reach(&self, targets: &TargetSpec) -> PushReach {
+        let (devices, online) = match targets {
+            TargetSpec::Many(query) => {
+                let found = self.devices.select(query);
                 (found.len(), found.intersection_len(self.devices.online()))
             }
-            Aim::Named { .. } => {
-                let (found, _) = self.resolve(aim);
+            TargetSpec::Named { .. } => {
+                let (found, _) = self.find_named(targets);
                 let online = found.iter().filter(|device| self.devices.session(**device).is_some()).count();
                 (found.len() as u64, online as u64)
             }
@@ -119,9 +120,9 @@ impl Worker {
         PushReach { devices, online }
     }
 
-    /// The devices that are named, each once, and how many names stand for none.
-    fn resolve(&self, aim: &Aim) -> (Vec<DeviceNo>, u32) {
-        let Aim::Named { users, devices, kinds } = aim else { return (Vec::new(), 0) };
+    /// The named devices, each once, and how many names stand for no device.
+    fn find_named(&self, targets: &TargetSpec) -> (Vec<DeviceNo>, u32) {
+        let TargetSpec::Named { users, devices, kinds } = targets else { return (Vec::new(), 0) };
         let mut found = FxHashSet::default();
         let mut unknown = 0;
         for user in users {
@@ -138,20 +139,26 @@ impl Worker {
         (found, unknown)
     }
 
-    /// Finds the devices and writes down what makes the push theirs. `planned`: what is about to wait for devices.
-    pub(super) fn aim(&self, plan: &mut Plan, aim: &Aim, planned: &FxHashMap<DeviceNo, i32>) -> StoreResult<()> {
+    /// Finds the targets and adds their rows to the plan. `planned`: by how much drafts that are not stored yet change
+    /// the devices' pending pushes.
+    pub(super) fn resolve_targets(
+        &self,
+        plan: &mut Plan,
+        targets: &TargetSpec,
+        planned: &FxHashMap<DeviceNo, i32>,
+    ) -> StoreResult<()> {
         let header = &mut plan.header;
         header.started_at = Some(self.now());
-        header.stage = Stage::Running;
+        header.stage = PushStage::Running;
         header.due_at = header.expires_at;
-        match aim {
-            Aim::Named { .. } => {
-                let (mut named, unknown) = self.resolve(aim);
+        match targets {
+            TargetSpec::Named { .. } => {
+                let (mut named, unknown) = self.find_named(targets);
                 let before = named.len();
                 let has_room = |device: &DeviceNo| {
-                    let waiting = self.devices.pending(*device) as i64
+                    let pending = self.devices.pending(*device) as i64
                         + i64::from(planned.get(device).copied().unwrap_or_default());
-                    (self.config.pending_per_device as i64) > waiting
+                    (self.config.pending_per_device as i64) > pending
                 };
                 let full: Vec<DeviceNo> = named.iter().copied().filter(|device| !has_room(device)).collect();
                 if !full.is_empty() {
@@ -164,50 +171,52 @@ impl Worker {
                 header.targets = named.len() as u32;
                 plan.rows.reserve(named.len() * ROWS_PER_DEVICE);
                 for device in &named {
-                    let StoredPush { push, high, expires_at, order, .. } = *header;
+                    let StoredPush { push, high, expires_at, start_order, .. } = *header;
                     let collapse_key = header.collapse_key.clone();
-                    let pending = StoredPending { device: *device, push, high, expires_at, collapse_key, order };
-                    let fate = Fate::Waits;
-                    let target = StoredTarget { push, device: *device, fate, delivered_at: None, ended_at: None };
+                    let pending = StoredPending { device: *device, push, high, expires_at, collapse_key, start_order };
+                    let state = TargetState::Pending;
+                    let target = StoredTarget { push, device: *device, state, delivered_at: None, ended_at: None };
                     plan.rows.extend([PushRow::Pending(pending), PushRow::Target(target)]);
                 }
                 plan.named = named;
             }
-            Aim::Many(many) => {
-                let targets = self.devices.select(many);
+            TargetSpec::Many(query) => {
+                let targets = self.devices.select(query);
                 header.targets = targets.len() as u32;
                 if !targets.is_empty() {
                     let (high, collapse_key) = (header.high, header.collapse_key.clone());
-                    let mut audience = Audience::to(plan.frame.clone(), high, collapse_key, header.order, targets);
+                    let (frame, start_order) = (plan.frame.clone(), header.start_order);
+                    let mut audience = Audience::with_targets(frame, high, collapse_key, start_order, targets);
                     plan.rows.extend(audience.take_dirty(header.push, usize::MAX));
                     plan.audience = Some(audience);
                 }
             }
         }
         if header.targets == 0 {
-            (header.stage, header.closed) = (Stage::Completed, true);
+            (header.stage, header.closed) = (PushStage::Completed, true);
             header.ended_at = header.started_at;
-            header.due_at = self.now() + self.kept_ms();
+            header.due_at = self.now() + self.retention_ms();
         }
         Ok(())
     }
 
-    pub(super) fn kept_ms(&self) -> u64 {
-        self.config.kept.as_millis() as u64
+    pub(super) fn retention_ms(&self) -> u64 {
+        self.config.retention.as_millis() as u64
     }
 
     /// Puts a whole plan into a draft.
     pub(super) fn put_plan(&self, draft: &mut Draft<'_>, plan: &Plan) -> StoreResult<()> {
-        for row in plan.rows.iter().cloned().chain(plan.last_rows()) {
+        for row in plan.rows.iter().cloned().chain(plan.final_rows()) {
             draft.put(row);
         }
         draft.put(self.counters());
-        plan.drops.iter().cloned().for_each(|key| draft.drop(key));
+        plan.deletes.iter().cloned().for_each(|key| draft.delete(key));
         self.collapse_all(draft, &plan.named, &plan.header)
     }
 
-    /// One with more rows than a write has. The write that makes it true comes when all others are done.
-    pub(super) fn store_in_pieces(&mut self, mut plan: Plan) -> StoreResult<()> {
+    /// Stores a plan with more rows than one write takes, and starts it. The write with the final rows comes after
+    /// those of the targets.
+    pub(super) fn store_in_writes(&mut self, mut plan: Plan) -> StoreResult<()> {
         let store = self.store.clone();
         for rows in std::mem::take(&mut plan.rows).chunks(PUSH_ROWS_PER_WRITE) {
             let mut draft = Draft::new(&*store);
@@ -218,54 +227,57 @@ impl Worker {
         let mut draft = Draft::new(&*store);
         self.put_plan(&mut draft, &plan)?;
         self.store_draft(draft)?;
-        // It is accepted. What it collapses ends afterwards: nothing may end for a push that then is not there.
+        // The push is accepted now. Older pushes are collapsed only from here on: none may end for a push that is never
+        // accepted.
         for some in named.chunks(PUSH_ROWS_PER_WRITE / (ROWS_PER_COLLAPSE + 1)) {
             let mut draft = Draft::new(&*store);
             let collapsed = self.collapse_all(&mut draft, some, &plan.header);
             if let Err(error) = collapsed.and_then(|()| self.store_draft(draft)) {
-                tracing::warn!(%error, push = plan.header.push, "what a push takes the place of stays beside it");
+                tracing::warn!(%error, push = plan.header.push, "older pushes with the collapse key were not replaced");
                 break;
             }
         }
         plan.named = named;
-        self.begin(plan);
+        self.start(plan);
         Ok(())
     }
 
-    /// It is stored: to those who are there.
-    pub(super) fn begin(&mut self, plan: Plan) {
+    /// Starts a stored push: sends it to its targets that are online.
+    pub(super) fn start(&mut self, plan: Plan) {
         let Plan { header, frame, named, audience, .. } = plan;
         self.metrics.pushes_accepted.inc();
-        if header.stage == Stage::Scheduled {
+        if header.stage == PushStage::Scheduled {
             self.scheduled += 1;
             return;
         }
         let targets = match &audience {
-            Some(audience) => audience.sets.of(Set::Targets).clone(),
+            Some(audience) => audience.sets.of(AudienceSet::Targets).clone(),
             None => named.iter().map(|device| device.0).collect(),
         };
         if let Some(collapse_key) = &header.collapse_key {
-            self.collapse_audiences(collapse_key, header.order, &targets);
+            self.collapse_audiences(collapse_key, header.start_order, &targets);
         }
         match audience {
             Some(audience) => {
-                let mut there = targets & self.devices.online();
-                // They are handed it with what waits for them.
-                for device in &self.due {
-                    there.remove(device.0);
+                let mut online = targets & self.devices.online();
+                // These devices are about to get the push with their backlogs.
+                for device in &self.backlogs_due {
+                    online.remove(device.0);
                 }
-                let handed: Vec<DeviceNo> = self.handouts.keys().copied().filter(|no| there.contains(no.0)).collect();
-                handed.into_iter().for_each(|device| self.handed_at_once(device, header.push));
-                self.outgoing.put_many(&frame, header.high, there, &self.devices);
+                let in_backlog: Vec<DeviceNo> =
+                    self.backlogs.keys().copied().filter(|device| online.contains(device.0)).collect();
+                in_backlog.into_iter().for_each(|device| self.sent_at_start(device, header.push));
+                self.outgoing.send_many(&frame, header.high, online, &self.devices);
                 if header.collapse_key.is_some() {
                     self.collapsing.insert(header.push, 0);
                 }
                 self.audiences.insert(header.push, audience);
             }
             None if !named.is_empty() => {
-                let there: Vec<DeviceNo> = named.into_iter().filter(|device| !self.due.contains(device)).collect();
-                there.iter().for_each(|device| self.handed_at_once(*device, header.push));
-                self.outgoing.put_named(&frame, header.high, &there, &self.devices);
+                let now: Vec<DeviceNo> =
+                    named.into_iter().filter(|device| !self.backlogs_due.contains(device)).collect();
+                now.iter().for_each(|device| self.sent_at_start(*device, header.push));
+                self.outgoing.send_named(&frame, header.high, &now, &self.devices);
                 self.frames.insert(header.push, frame);
             }
             None => {}

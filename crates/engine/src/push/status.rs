@@ -1,6 +1,6 @@
-//! What became of a push: by counts, and device by device.
+//! The status of a push: counts, and the state on each device.
 
-use super::{DeviceNo, accept::state_of, audience::Sets, recovery::stored_sets, rows::*, worker::Worker};
+use super::{DeviceNo, accept::state_of, audience::DeviceSets, recovery::stored_sets, rows::*, worker::Worker};
 use crate::{
     commit::store_refusal,
     engine::Engine,
@@ -10,18 +10,22 @@ use crate::{
 use roaring::RoaringBitmap;
 use tidings_protocol::{error::Refusal, http::*, limits::PUSH_DEVICES_PAGE_MAX};
 
-/// Targets read at once.
-const TARGETS_AT_ONCE: usize = 1_000;
+/// Targets in one read.
+const TARGETS_PER_PAGE: usize = 1_000;
 
 impl Engine {
-    /// A push's state and counts; they are up to a flush behind. Blocks.
+    /// A push's state and counts, which may be a flush behind. Blocks.
+    ///
+    /// # Errors
+    /// `not_found` for a push that was never accepted, or is purged; else as
+    /// [`PushHandle::settle`](super::PushHandle::settle).
     pub fn push_status(&self, push: u64) -> Result<PushStatus, Refusal> {
         let stored = self.stored_push(push)?;
         let counts = match stored.to_many {
-            true => self.counts_of_many(&stored)?,
-            false => self.counts_of_named(&stored)?,
+            true => self.counts_to_many(&stored)?,
+            false => self.counts_named(&stored)?,
         };
-        let done = stored.stage == Stage::Running && counts.pending == 0;
+        let done = stored.stage == PushStage::Running && counts.pending == 0;
         Ok(PushStatus {
             push,
             state: if done { PushState::Completed } else { state_of(stored.stage) },
@@ -42,17 +46,17 @@ impl Engine {
 
     pub(super) fn stored_push(&self, push: u64) -> Result<StoredPush, Refusal> {
         match self.store.push_row(&PushKey::Push(push)).map_err(store_refusal)? {
-            Some(PushRow::Push(stored)) if stored.stage != Stage::Preparing => Ok(stored),
+            Some(PushRow::Push(stored)) if stored.stage != PushStage::Preparing => Ok(stored),
             _ => Err(Refusal::not_found("push", &push.to_string())),
         }
     }
 
-    fn counts_of_many(&self, stored: &StoredPush) -> Result<PushCounts, Refusal> {
+    fn counts_to_many(&self, stored: &StoredPush) -> Result<PushCounts, Refusal> {
         let (push, stage) = (stored.push, stored.stage);
         match self.push.ask(move |worker| worker.counts_of_running(push, stage))? {
             Some(counts) => Ok(counts),
             None => {
-                // It ended between the two looks, or before: its last state is what counts.
+                // The push ended between the two reads, or before: its state is read again.
                 let stage = self.stored_push(push)?.stage;
                 let sets = stored_sets(&*self.store, push).map_err(store_refusal)?;
                 Ok(sets.counts(stage, &RoaringBitmap::new()))
@@ -60,31 +64,31 @@ impl Engine {
         }
     }
 
-    fn counts_of_named(&self, stored: &StoredPush) -> Result<PushCounts, Refusal> {
+    fn counts_named(&self, stored: &StoredPush) -> Result<PushCounts, Refusal> {
         let mut counts = PushCounts::default();
-        let mut waiting = RoaringBitmap::new();
+        let mut pending = RoaringBitmap::new();
         let mut next = 0;
         loop {
-            let targets = self.targets(stored.push, next, TARGETS_AT_ONCE).map_err(store_refusal)?;
+            let targets = self.targets(stored.push, next, TARGETS_PER_PAGE).map_err(store_refusal)?;
             for target in &targets {
                 next = target.device.0 + 1;
                 counts.targets += 1;
                 counts.delivered += u64::from(target.delivered_at.is_some());
-                match target.fate {
-                    Fate::Waits => drop(waiting.insert(target.device.0)),
-                    Fate::Acknowledged => counts.acknowledged += 1,
-                    Fate::Expired => counts.expired += 1,
-                    Fate::Collapsed => counts.collapsed += 1,
-                    Fate::Cancelled => counts.cancelled += 1,
+                match target.state {
+                    TargetState::Pending => drop(pending.insert(target.device.0)),
+                    TargetState::Acknowledged => counts.acknowledged += 1,
+                    TargetState::Expired => counts.expired += 1,
+                    TargetState::Collapsed => counts.collapsed += 1,
+                    TargetState::Cancelled => counts.cancelled += 1,
                 }
             }
-            if targets.len() < TARGETS_AT_ONCE {
+            if targets.len() < TARGETS_PER_PAGE {
                 break;
             }
         }
-        counts.pending = waiting.len();
+        counts.pending = pending.len();
         if counts.pending > 0 {
-            counts.offline = self.push.ask(move |worker| waiting.difference_len(worker.devices.online()))?;
+            counts.offline = self.push.ask(move |worker| pending.difference_len(worker.devices.online()))?;
         }
         Ok(counts)
     }
@@ -96,7 +100,10 @@ impl Engine {
         Ok(rows.into_iter().filter_map(target).collect())
     }
 
-    /// A push's devices in the order of their numbers, after `after`. Blocks.
+    /// A page of a push's devices in the order of their numbers: those behind `after`. Blocks.
+    ///
+    /// # Errors
+    /// `not_found` as [`Self::push_status`], `limit_exceeded` for too large a page.
     pub fn push_devices(
         &self,
         push: u64,
@@ -111,15 +118,15 @@ impl Engine {
         let stored = self.stored_push(push)?;
         let from = after.map_or(0, |after| after.saturating_add(1));
         let mut found = match stored.to_many {
-            true => self.devices_of_many(&stored, state, from, limit + 1)?,
-            false => self.devices_of_named(&stored, state, from, limit + 1).map_err(store_refusal)?,
+            true => self.devices_to_many(&stored, state, from, limit + 1)?,
+            false => self.devices_named(&stored, state, from, limit + 1).map_err(store_refusal)?,
         };
         let more = found.len() > limit;
         found.truncate(limit);
         let next = found.last().filter(|_| more).map(|(device, ..)| device.0);
         let mut devices = Vec::with_capacity(found.len());
         for (device, state, delivered_at, ended_at) in found {
-            // A device that was removed meanwhile has no name to show.
+            // A device that was removed meanwhile is shown without a name.
             let (user, device_id) = self.name_of(device).map_err(store_refusal)?.unwrap_or_default();
             devices.push(PushDevice { user, device_id, state, delivered_at, ended_at });
         }
@@ -134,7 +141,7 @@ impl Engine {
     }
 
     #[allow(clippy::type_complexity)]
-    fn devices_of_many(
+    fn devices_to_many(
         &self,
         stored: &StoredPush,
         state: Option<DeviceState>,
@@ -142,9 +149,11 @@ impl Engine {
         limit: usize,
     ) -> Result<Vec<(DeviceNo, DeviceState, Option<u64>, Option<u64>)>, Refusal> {
         let (push, stage) = (stored.push, stored.stage);
-        let page = move |sets: &Sets, stage| {
-            let states =
-                sets.of(Set::Targets).range(from..).map(move |no| (DeviceNo(no), sets.state(DeviceNo(no), stage)));
+        let page = move |sets: &DeviceSets, stage| {
+            let states = sets
+                .of(AudienceSet::Targets)
+                .range(from..)
+                .map(move |no| (DeviceNo(no), sets.state(DeviceNo(no), stage)));
             let wanted = states.filter(|(_, found)| state.is_none_or(|state| state == *found));
             wanted.take(limit).map(|(device, state)| (device, state, None, None)).collect()
         };
@@ -158,7 +167,7 @@ impl Engine {
     }
 
     #[allow(clippy::type_complexity)]
-    fn devices_of_named(
+    fn devices_named(
         &self,
         stored: &StoredPush,
         state: Option<DeviceState>,
@@ -167,17 +176,17 @@ impl Engine {
     ) -> StoreResult<Vec<(DeviceNo, DeviceState, Option<u64>, Option<u64>)>> {
         let mut found = Vec::new();
         while found.len() < limit {
-            let targets = self.targets(stored.push, from, TARGETS_AT_ONCE)?;
+            let targets = self.targets(stored.push, from, TARGETS_PER_PAGE)?;
             let Some(last) = targets.last() else { break };
             from = last.device.0.saturating_add(1);
             let states = targets.iter().map(|target| {
-                let state = match target.fate {
-                    Fate::Waits if target.delivered_at.is_some() => DeviceState::Delivered,
-                    Fate::Waits => DeviceState::Pending,
-                    Fate::Acknowledged => DeviceState::Acknowledged,
-                    Fate::Expired => DeviceState::Expired,
-                    Fate::Collapsed => DeviceState::Collapsed,
-                    Fate::Cancelled => DeviceState::Cancelled,
+                let state = match target.state {
+                    TargetState::Pending if target.delivered_at.is_some() => DeviceState::Delivered,
+                    TargetState::Pending => DeviceState::Pending,
+                    TargetState::Acknowledged => DeviceState::Acknowledged,
+                    TargetState::Expired => DeviceState::Expired,
+                    TargetState::Collapsed => DeviceState::Collapsed,
+                    TargetState::Cancelled => DeviceState::Cancelled,
                 };
                 (target.device, state, target.delivered_at, target.ended_at)
             });
@@ -189,7 +198,7 @@ impl Engine {
 }
 
 impl Worker {
-    fn counts_of_running(&self, push: u64, stage: Stage) -> Option<PushCounts> {
+    fn counts_of_running(&self, push: u64, stage: PushStage) -> Option<PushCounts> {
         let audience = self.audiences.get(&push)?;
         Some(audience.sets.counts(stage, self.devices.online()))
     }

@@ -1,17 +1,17 @@
-//! The worker: one thread that owns devices, running pushes and what is on its way to the store.
+//! The worker: one thread that owns the devices, the running pushes and the reports that are not stored yet.
 
 use super::{
     DeviceNo, PushConfig, PushFrame, PushParts,
     audience::Audience,
-    devices::{Devices, Left},
+    backlog::BacklogBatch,
+    delivery_reports::DeliveryReport,
+    device_numbers::DeviceNumbers,
+    devices::{Devices, SessionEnd},
     draft::Draft,
-    elsewhere::{FromNode, Held, Outpost},
-    handout::Handout,
     inbox::Inbox,
     jobs::Job,
-    notes::Note,
-    numbers::Numbers,
-    outgoing::{BACKLOG_MAX, Outgoing},
+    outgoing::{OUTGOING_MAX, Outgoing},
+    remote::{LocalSessions, PeerEvent, RemotePushClient},
     rows::{PushKey, PushRow, StoredPush},
 };
 use crate::{
@@ -29,22 +29,23 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long the worker sleeps when nothing is said to it: starts and ends are at most so late.
+/// How long the worker sleeps when nothing comes in: starts and ends are at most so late.
 const TICK: Duration = Duration::from_millis(100);
 /// The same while a shard's queue is full.
 const SHARD_FULL_TICK: Duration = Duration::from_millis(2);
-/// The wait after a store that failed.
-const STORE_FAILED_TICK: Duration = Duration::from_secs(1);
-/// Frames of pushes to named devices that are kept encoded.
+/// The wait after the store failed.
+const STORE_RETRY_AFTER: Duration = Duration::from_secs(1);
+/// Frames of named pushes that are kept encoded.
 const FRAMES_CACHED: usize = 4_096;
-/// Sessions registered anew in one turn.
+/// Local sessions registered anew in one turn.
 const REGISTERS_PER_TURN: usize = 4_096;
-/// Writes in one turn that are not urgent: acknowledgements, ends, removals.
+/// Writes in one turn that are not urgent: reports, ends, purges.
 const WRITES_PER_TURN: usize = 8;
 
-struct Closing(Arc<Inbox>);
+/// Closes the inbox when the worker thread ends, also by a panic: no caller waits for an answer that does not come.
+struct CloseOnDrop(Arc<Inbox>);
 
-impl Drop for Closing {
+impl Drop for CloseOnDrop {
     fn drop(&mut self) {
         self.0.close();
     }
@@ -59,67 +60,69 @@ pub(crate) struct Worker {
     /// Running pushes to many, by number.
     pub(super) audiences: BTreeMap<u64, Audience>,
     pub(super) last_push: u64,
-    pub(super) numbers: Numbers,
+    pub(super) numbers: DeviceNumbers,
     /// How many new devices each user had lately.
     pub(super) new_devices: Allowances,
+    /// How many pushes wait for their start.
     pub(super) scheduled: usize,
-    /// What devices have of pushes that name them, not stored yet.
-    pub(super) notes: BTreeMap<(DeviceNo, u64), Note>,
+    /// Reports on targets of named pushes that are not stored yet.
+    pub(super) reports: BTreeMap<(DeviceNo, u64), DeliveryReport>,
     /// Devices whose last bind is not stored yet.
-    pub(super) bound: BTreeSet<DeviceNo>,
-    /// Devices that were handed a part of what waits for them.
-    pub(super) handouts: FxHashMap<DeviceNo, Handout>,
-    /// Devices that are to be handed what waits for them, or the next part of it.
-    pub(super) due: FxHashSet<DeviceNo>,
-    /// Pushes that are being ended or removed, and how far that has come.
+    pub(super) last_bound_dirty: BTreeSet<DeviceNo>,
+    /// The batch that each device was handed last, while more of its backlog is left.
+    pub(super) backlogs: FxHashMap<DeviceNo, BacklogBatch>,
+    /// Devices that are to be handed the next batch of their backlog.
+    pub(super) backlogs_due: FxHashSet<DeviceNo>,
+    /// Pushes that are being ended or purged.
     pub(super) jobs: BTreeMap<u64, Job>,
-    /// Pushes to many whose collapse key is being applied to what waits by name, and the next device.
+    /// Pushes to many that still have to collapse older named pushes, each with the next device.
     pub(super) collapsing: BTreeMap<u64, u32>,
     pub(super) frames: Cache<u64, Arc<PushFrame>>,
     pub(super) outgoing: Outgoing,
-    /// Sessions of this node that stay when the lead goes.
-    pub(super) held: Held,
-    /// Those that are to be registered with this worker, by name.
+    pub(super) local_sessions: LocalSessions,
+    /// Local sessions that are to be registered with this worker, by id.
     pub(super) unregistered: Vec<u64>,
     lead: Leadership,
     pub(super) term: Term,
-    /// The store has told.
-    is_over: bool,
-    /// A write may have been stored or not: nothing is written until what is stored has been read anew.
-    pub(super) is_unsure: bool,
+    /// The store has refused the term.
+    is_term_over: bool,
+    /// A write may be stored or not: nothing is written until the state has been read anew.
+    pub(super) is_outcome_unknown: bool,
     inbox: Arc<Inbox>,
     flushed_at: Instant,
-    pub(super) failed_at: Option<Instant>,
-    /// When what is stored could not be read anew.
-    not_read_at: Option<Instant>,
+    /// When the store failed last, if it has not worked since.
+    pub(super) store_failed_at: Option<Instant>,
+    /// When the state could not be read anew.
+    reload_failed_at: Option<Instant>,
 }
 
 impl Worker {
+    /// The push thread: leads while this node has the lead, and else speaks for the node's sessions with the leader.
     pub(super) fn run(parts: PushParts, inbox: Arc<Inbox>) {
-        // However this ends: nobody may wait for an answer that does not come.
-        let _closing = Closing(inbox.clone());
-        let (mut over, mut held) = (None, Held::default());
-        let next_term = |over, held: &mut Held| match &parts.road {
-            Some(road) => Outpost::new(&parts, road, &inbox, held).serve(over),
-            None => parts.lead.wait_for_term(over, || inbox.is_stopping()),
+        let _close = CloseOnDrop(inbox.clone());
+        let (mut ended_term, mut local_sessions) = (None, LocalSessions::default());
+        let next_term = |ended_term, local_sessions: &mut LocalSessions| match &parts.transport {
+            Some(transport) => RemotePushClient::new(&parts, transport, &inbox, local_sessions).serve(ended_term),
+            None => parts.lead.wait_for_term(ended_term, || inbox.is_stopping()),
         };
-        while let Some(term) = next_term(over, &mut held) {
-            if inbox.is_shared() {
-                inbox.set_away(false);
+        while let Some(term) = next_term(ended_term, &mut local_sessions) {
+            if inbox.has_peers() {
+                inbox.set_following(false);
             }
-            let mut worker = Worker::new(&parts, inbox.clone(), term, std::mem::take(&mut held));
+            let mut worker = Worker::new(&parts, inbox.clone(), term, std::mem::take(&mut local_sessions));
             if worker.serve() {
                 return;
             }
-            over = worker.is_over.then_some(term);
-            tracing::info!("push goes on at another node");
-            inbox.set_away(true);
-            worker.outgoing.end(|| inbox.is_stopping());
-            held = worker.held;
+            // The store knew first: wait until this node learns of another term.
+            ended_term = worker.is_term_over.then_some(term);
+            tracing::info!("another node leads push");
+            inbox.set_following(true);
+            worker.outgoing.lead_lost(|| inbox.is_stopping());
+            local_sessions = worker.local_sessions;
         }
     }
 
-    fn new(parts: &PushParts, inbox: Arc<Inbox>, term: Term, held: Held) -> Worker {
+    fn new(parts: &PushParts, inbox: Arc<Inbox>, term: Term, local_sessions: LocalSessions) -> Worker {
         Worker {
             config: parts.config.clone(),
             store: parts.store.clone(),
@@ -127,214 +130,222 @@ impl Worker {
             metrics: parts.metrics.clone(),
             lead: parts.lead.clone(),
             term,
-            is_over: false,
-            is_unsure: false,
+            is_term_over: false,
+            is_outcome_unknown: false,
             devices: Devices::default(),
             audiences: BTreeMap::new(),
             last_push: 0,
-            numbers: Numbers::default(),
+            numbers: DeviceNumbers::default(),
             new_devices: Allowances::new(parts.config.new_devices),
             scheduled: 0,
-            notes: BTreeMap::new(),
-            bound: BTreeSet::new(),
-            handouts: FxHashMap::default(),
-            due: FxHashSet::default(),
+            reports: BTreeMap::new(),
+            last_bound_dirty: BTreeSet::new(),
+            backlogs: FxHashMap::default(),
+            backlogs_due: FxHashSet::default(),
             jobs: BTreeMap::new(),
             collapsing: BTreeMap::new(),
             frames: Cache::new(FRAMES_CACHED),
-            outgoing: Outgoing::new(parts.shards.clone(), parts.road.clone(), parts.metrics.clone()),
-            unregistered: held.names().collect(),
-            held,
+            outgoing: Outgoing::new(parts.shards.clone(), parts.transport.clone(), parts.metrics.clone()),
+            unregistered: local_sessions.ids().collect(),
+            local_sessions,
             inbox,
             flushed_at: Instant::now(),
-            failed_at: None,
-            not_read_at: None,
+            store_failed_at: None,
+            reload_failed_at: None,
         }
     }
 
-    /// Until the end, or until another node leads; answers whether it is the end.
+    /// Runs until the server stops or another node leads; answers whether the server stops.
     fn serve(&mut self) -> bool {
-        // Who binds and pushes meanwhile waits in the inbox.
+        // Registrations and pushes wait in the inbox meanwhile.
         while let Err(error) = self.recover() {
             tracing::warn!(%error, "push could not read what is stored; it tries again");
-            if self.inbox.is_stopping_within(STORE_FAILED_TICK) {
+            if self.inbox.is_stopping_within(STORE_RETRY_AFTER) {
                 return true;
             }
-            if self.is_over() {
+            if self.has_lost_lead() {
                 return false;
             }
         }
-        self.outgoing.nodes.say_leads();
+        self.outgoing.peers.announce_leader();
         while self.turn() {
-            if self.is_over() {
+            if self.has_lost_lead() {
                 return false;
             }
         }
         true
     }
 
-    /// Whether another node leads, as this one has heard or the store has told.
-    fn is_over(&self) -> bool {
-        self.is_over || self.lead.term() != Some(self.term)
+    /// Whether another node leads, as far as this node or the store knows.
+    fn has_lost_lead(&self) -> bool {
+        self.is_term_over || self.lead.term() != Some(self.term)
     }
 
     /// One turn; answers whether there is another.
     fn turn(&mut self) -> bool {
-        let patience = match () {
+        let timeout = match () {
             () if self.outgoing.len() > 0 => SHARD_FULL_TICK,
-            () if self.has_more() => Duration::ZERO,
+            () if self.has_work_left() => Duration::ZERO,
             () => TICK,
         };
-        let waiting = self.inbox.take(patience, self.outgoing.len() < BACKLOG_MAX);
-        self.find_out();
-        self.metrics.push_notes_dropped.inc_by(waiting.notes_dropped);
-        for (push, devices) in waiting.written {
+        let queues = self.inbox.take(timeout, self.outgoing.len() < OUTGOING_MAX);
+        self.reconcile();
+        self.metrics.push_notes_dropped.inc_by(queues.reports_dropped);
+        for (push, devices) in queues.written {
             self.written(push, &devices);
         }
-        for (device, pushes) in waiting.acknowledged {
+        for (device, pushes) in queues.acknowledged {
             self.acknowledged(device, &pushes);
         }
-        for (shard, session, device) in waiting.left {
-            self.held.remove(shard, session);
+        for (shard, session, device) in queues.ended_sessions {
+            self.local_sessions.remove(shard, session);
             if let Some(device) = device {
-                self.left(device, shard, session);
+                self.session_ended(device, shard, session);
             }
         }
-        self.hear_nodes(waiting.heard);
-        if self.outgoing.len() < BACKLOG_MAX {
-            self.register_held();
+        self.take_peer_messages(&queues.peer_messages);
+        if self.outgoing.len() < OUTGOING_MAX {
+            self.register_local_sessions();
         }
-        for register in waiting.registers.iter().filter(|register| register.stays && self.inbox.is_shared()) {
-            self.held.put(register.clone());
+        if self.inbox.has_peers() {
+            for register in queues.registers.iter().filter(|register| register.survives_failover) {
+                self.local_sessions.put(register.clone());
+            }
         }
-        self.register_all(&waiting.registers);
-        // Before pushes come that devices get as they are there: they would be handed out once more.
-        self.hand_out_due();
-        self.accept_all(waiting.accepts);
-        for ask in waiting.asks {
+        self.register_all(&queues.registers);
+        // Before pushes are accepted: these devices would be handed a push that starts now, and again with their backlog.
+        self.send_due_backlogs();
+        self.accept_all(queues.accepts);
+        for ask in queues.asks {
             ask(self);
         }
-        if waiting.stopping {
+        if queues.stopping {
             self.settle();
             self.outgoing.drain(Instant::now());
             return false;
         }
-        let result = self.turn_of_store();
+        let result = self.do_due_writes();
         self.note_failure(result);
         self.outgoing.drain(Instant::now());
         true
     }
 
-    /// Takes what sessions of other nodes, and their devices, have said.
-    fn hear_nodes(&mut self, heard: Vec<Vec<u8>>) {
+    fn take_peer_messages(&mut self, messages: &[Vec<u8>]) {
         let now = Instant::now();
-        for item in heard.iter().flat_map(|said| self.outgoing.nodes.hear(said, now)).collect::<Vec<_>>() {
-            match item {
-                FromNode::Written { push, devices } => self.written(push, &devices),
-                FromNode::Acknowledged { device, pushes } => self.acknowledged(device, &pushes),
-                FromNode::Left { place, device, session } => self.left(device, place, session),
-                FromNode::Gone(place) => self.all_left(place),
+        let peers = &mut self.outgoing.peers;
+        let events: Vec<PeerEvent> = messages.iter().flat_map(|message| peers.on_message(message, now)).collect();
+        for event in events {
+            match event {
+                PeerEvent::Written { push, devices } => self.written(push, &devices),
+                PeerEvent::Acknowledged { device, pushes } => self.acknowledged(device, &pushes),
+                PeerEvent::SessionEnded { destination, device, session } => {
+                    self.session_ended(device, destination, session);
+                }
+                PeerEvent::Disconnected(destination) => self.end_sessions_at(destination),
             }
         }
-        let registers = self.outgoing.nodes.take_registers();
+        let registers = self.outgoing.peers.take_registers();
         self.register_all(&registers);
-        for place in self.outgoing.nodes.take_gone(now) {
-            self.all_left(place);
+        for destination in self.outgoing.peers.take_disconnected(now) {
+            self.end_sessions_at(destination);
         }
     }
 
-    fn left(&mut self, device: DeviceNo, place: usize, session: u64) {
-        match self.devices.left(device, place, session) {
-            Left::Unknown => {}
-            Left::Offline => drop(self.handouts.remove(&device)),
-            Left::ForAnother => {
-                self.handouts.remove(&device);
-                self.due.insert(device);
+    fn session_ended(&mut self, device: DeviceNo, destination: usize, session: u64) {
+        match self.devices.end_session(device, destination, session) {
+            SessionEnd::NotCurrent => {}
+            SessionEnd::Offline => drop(self.backlogs.remove(&device)),
+            SessionEnd::Replaced => {
+                self.backlogs.remove(&device);
+                self.backlogs_due.insert(device);
             }
         }
     }
 
-    /// Nothing at this place is pushed to any more.
-    fn all_left(&mut self, place: usize) {
-        for (device, session) in self.devices.sessions_at(place) {
-            self.left(device, place, session);
+    fn end_sessions_at(&mut self, destination: usize) {
+        for (device, session) in self.devices.sessions_at(destination) {
+            self.session_ended(device, destination, session);
         }
     }
 
-    /// Registers sessions of this node that another one did push for, or that could not be when they asked.
-    fn register_held(&mut self) {
-        if self.unregistered.is_empty() || self.failed_at.is_some_and(|at| at.elapsed() < STORE_FAILED_TICK) {
+    /// Registers local sessions that had another leader before, or whose registration failed.
+    fn register_local_sessions(&mut self) {
+        if self.unregistered.is_empty() || self.store_failed_lately() {
             return;
         }
         let first = self.unregistered.len().saturating_sub(REGISTERS_PER_TURN);
         let some = self.unregistered.split_off(first);
-        let registers: Vec<_> = some.into_iter().filter_map(|name| self.held.register(name).cloned()).collect();
+        let registers: Vec<_> = some.into_iter().filter_map(|id| self.local_sessions.register(id).cloned()).collect();
         self.register_all(&registers);
     }
 
-    /// What is due and what is to be stored, a bounded piece of it.
-    fn turn_of_store(&mut self) -> StoreResult<()> {
-        if self.is_unsure || self.failed_at.is_some_and(|at| at.elapsed() < STORE_FAILED_TICK) {
+    fn store_failed_lately(&self) -> bool {
+        self.store_failed_at.is_some_and(|at| at.elapsed() < STORE_RETRY_AFTER)
+    }
+
+    /// Does a bounded part of what is due and what is to be stored.
+    fn do_due_writes(&mut self) -> StoreResult<()> {
+        if self.is_outcome_unknown || self.store_failed_lately() {
             return Ok(());
         }
-        self.look_at_timers()?;
+        self.fire_timers()?;
         self.work_on_jobs(WRITES_PER_TURN)?;
         self.work_on_collapses(WRITES_PER_TURN)?;
-        if self.flushed_at.elapsed() >= self.config.flush_interval || self.has_more() {
+        if self.flushed_at.elapsed() >= self.config.flush_interval || self.has_work_left() {
             let all = self.flush(WRITES_PER_TURN)?;
             if all {
                 self.flushed_at = Instant::now();
             }
         }
-        self.failed_at = None;
+        self.store_failed_at = None;
         Ok(())
     }
 
-    /// After a write that may have been stored: what is stored counts, and is read before anything is taken in.
-    fn find_out(&mut self) {
-        if !self.is_unsure || self.not_read_at.is_some_and(|at| at.elapsed() < STORE_FAILED_TICK) {
+    /// After a write whose outcome is unknown: reads the state as it is stored, before anything else is taken in.
+    fn reconcile(&mut self) {
+        if !self.is_outcome_unknown || self.reload_failed_at.is_some_and(|at| at.elapsed() < STORE_RETRY_AFTER) {
             return;
         }
-        let read = self.recover_anew();
-        self.not_read_at = read.is_err().then(Instant::now);
-        self.note_failure(read);
+        let reloaded = self.reload();
+        self.reload_failed_at = reloaded.is_err().then(Instant::now);
+        self.note_failure(reloaded);
     }
 
     pub(super) fn note_failure(&mut self, result: StoreResult<()>) {
         if let Err(error) = result {
-            self.is_over |= matches!(error, StoreError::TermIsOver);
-            if self.failed_at.is_none() {
+            self.is_term_over |= matches!(error, StoreError::TermIsOver);
+            if self.store_failed_at.is_none() {
                 tracing::warn!(%error, "push could not store; it tries again");
             }
-            self.failed_at = Some(Instant::now());
+            self.store_failed_at = Some(Instant::now());
         }
     }
 
-    /// More than a turn's worth is to be stored already.
-    fn has_more(&self) -> bool {
-        let much = !self.jobs.is_empty()
+    /// Whether there is more to do than one turn does, so that the next turn begins at once.
+    fn has_work_left(&self) -> bool {
+        let has_work = !self.jobs.is_empty()
             || !self.collapsing.is_empty()
-            || self.notes.len() > 1_000
-            || !self.due.is_empty()
+            || self.reports.len() > 1_000
+            || !self.backlogs_due.is_empty()
             || !self.unregistered.is_empty();
-        much && self.failed_at.is_none()
+        has_work && self.store_failed_at.is_none()
     }
 
-    /// Does and stores all that is due by now.
+    /// Does and stores everything that is due by now.
     pub(super) fn settle(&mut self) {
         let result = (|| {
-            if self.is_unsure {
-                self.recover_anew()?;
+            if self.is_outcome_unknown {
+                self.reload()?;
             }
             loop {
-                self.look_at_timers()?;
+                self.fire_timers()?;
                 self.work_on_collapses(usize::MAX)?;
                 if self.jobs.is_empty() {
                     break;
                 }
                 self.work_on_jobs(usize::MAX)?;
             }
-            self.hand_out_due();
+            self.send_due_backlogs();
             while !self.flush(usize::MAX)? {}
             Ok(())
         })();
@@ -346,13 +357,12 @@ impl Worker {
         self.clock.now_ms()
     }
 
-    /// Stores a draft; what it makes wait for devices counts from then on. It was made of what is in memory: after a write
-    /// that may have been stored there is no other until memory and store are known to agree.
+    /// Stores a draft. Its changes to the devices' counts of pending pushes take effect only once it is stored.
     pub(super) fn store_draft(&mut self, draft: Draft<'_>) -> StoreResult<()> {
-        self.check_sure()?;
+        self.check_in_sync()?;
         let written = draft.write(self.term);
-        self.is_over |= matches!(written, Err(StoreError::TermIsOver));
-        self.is_unsure |= matches!(written, Err(StoreError::Unsure(_)));
+        self.is_term_over |= matches!(written, Err(StoreError::TermIsOver));
+        self.is_outcome_unknown |= matches!(written, Err(StoreError::Unsure(_)));
         written?;
         for (device, by) in draft.pending {
             self.devices.change_pending(device, by);
@@ -360,10 +370,10 @@ impl Worker {
         Ok(())
     }
 
-    /// Nothing may be answered for by what memory says while the store may say something else.
-    pub(super) fn check_sure(&self) -> StoreResult<()> {
-        match self.is_unsure {
-            true => Err(StoreError::Unavailable("whether an earlier push was stored is being found out".into())),
+    /// Refuses while memory may differ from the store: an answer from memory could be wrong.
+    pub(super) fn check_in_sync(&self) -> StoreResult<()> {
+        match self.is_outcome_unknown {
+            true => Err(StoreError::Unavailable("the outcome of an earlier write is not known yet".into())),
             false => Ok(()),
         }
     }

@@ -24,7 +24,7 @@ pub struct Shard {
     pub handed: BTreeMap<String, Vec<u64>>,
     pub refused: Vec<Refusal>,
     /// Sessions live on when the lead goes, as a WebSocket's do.
-    pub stays: bool,
+    pub survives_failover: bool,
     /// Sessions that are live without their device, by name.
     pub later: BTreeMap<String, u64>,
     binding: BTreeMap<u64, String>,
@@ -38,7 +38,7 @@ impl Shard {
 
     pub fn of(world: World) -> Shard {
         let (phones, handed, later, binding) = Default::default();
-        Shard { world, phones, handed, refused: vec![], stays: false, later, binding, next_session: 1 }
+        Shard { world, phones, handed, refused: vec![], survives_failover: false, later, binding, next_session: 1 }
     }
 
     /// Does all that is due, and takes what comes of it.
@@ -61,8 +61,8 @@ impl Shard {
                 }
                 PushItem::Pending { session, frames } => (frames, vec![session]),
                 PushItem::Sessions { frame, sessions } => (vec![frame], sessions),
-                PushItem::Over => {
-                    if !self.stays {
+                PushItem::LeadLost => {
+                    if !self.survives_failover {
                         self.phones.clear();
                         self.binding.clear();
                     }
@@ -75,7 +75,7 @@ impl Shard {
             };
             for (name, phone) in self.phones.iter().filter(|(_, phone)| sessions.contains(&phone.session)) {
                 for frame in &frames {
-                    assert!(!frame.json.is_empty() && (self.stays || !frame.miop.is_empty()));
+                    assert!(!frame.json.is_empty() && (self.survives_failover || !frame.miop.is_empty()));
                     self.handed.entry(name.clone()).or_default().push(frame.push);
                     self.world.engine.push.written(frame.push, vec![phone.device]);
                 }
@@ -93,7 +93,7 @@ impl Shard {
                 self.later.remove(&name);
                 self.phones.insert(name, Phone { session, device });
             }
-            (Some(name), Err(_)) if self.stays => drop(self.later.insert(name, session)),
+            (Some(name), Err(_)) if self.survives_failover => drop(self.later.insert(name, session)),
             (Some(name), Err(refusal)) => {
                 self.refused.push(refusal);
                 // The device of a live session is no more.
@@ -101,7 +101,7 @@ impl Shard {
                     self.phones.remove(&name);
                 }
             }
-            (None, Ok(device)) => self.world.engine.push.left(0, session, Some(device)),
+            (None, Ok(device)) => self.world.engine.push.session_ended(0, session, Some(device)),
             (None, Err(_)) => {}
         }
     }
@@ -121,7 +121,7 @@ impl Shard {
             device_kind: kind.into(),
             app_version: Some("1".into()),
             since: self.world.clock.now_ms(),
-            stays: self.stays,
+            survives_failover: self.survives_failover,
         };
         self.world.engine.push.register(register).unwrap();
     }
@@ -134,7 +134,7 @@ impl Shard {
 
     pub fn leave(&mut self, name: &str) {
         let phone = self.phones.remove(name).unwrap();
-        self.world.engine.push.left(0, phone.session, Some(phone.device));
+        self.world.engine.push.session_ended(0, phone.session, Some(phone.device));
         self.settle();
     }
 

@@ -108,7 +108,7 @@ impl Attaching {
 
     fn attach(&self, mut socket: TcpStream) -> Result<(), HandshakeError> {
         let hello = handshake::receive(&mut socket, &self.config.secret, rand::random())?;
-        if !self.gateway.engine().push.is_here() {
+        if !self.gateway.engine().push.is_leader() {
             let leader = self.gateway.engine().cluster.as_ref().and_then(|cluster| cluster.nodes.leader());
             handshake::send_elsewhere(&mut socket, &leader.map(|leader| leader.link).unwrap_or_default());
             return Ok(());

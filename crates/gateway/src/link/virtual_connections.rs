@@ -43,7 +43,7 @@ impl Shard {
         welcome: &[u8],
     ) {
         // It has just gone to another node.
-        if !self.parts.engine.push.is_here() {
+        if !self.parts.engine.push.is_leader() {
             return;
         }
         // The relay has given the old one up, whether or not we have heard of it: what it is told there is lost.

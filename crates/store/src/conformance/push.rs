@@ -30,20 +30,26 @@ fn every_row() -> Vec<PushRow> {
             high: push % 2 == 1,
             expires_at: NOON,
             collapse_key: Some("k".into()),
-            order: push,
+            start_order: push,
         })
     };
     let target = |push: u64, device: u32| {
         let (delivered_at, ended_at) = (Some(NOON), None);
-        PushRow::Target(StoredTarget { push, device: DeviceNo(device), fate: Fate::Waits, delivered_at, ended_at })
+        PushRow::Target(StoredTarget {
+            push,
+            device: DeviceNo(device),
+            state: TargetState::Pending,
+            delivered_at,
+            ended_at,
+        })
     };
     let mut rows = vec![
         PushRow::Counters { push: 9, device: 3, epoch: 1 },
-        PushRow::Bound { device: DeviceNo(1), at: NOON },
-        PushRow::Name { client_push_id: "order 7".into(), push: 3 },
+        PushRow::LastBound { device: DeviceNo(1), at: NOON },
+        PushRow::ClientPushId { client_push_id: "order 7".into(), push: 3 },
         PushRow::Push(StoredPush {
             push: 3,
-            stage: Stage::Running,
+            stage: PushStage::Running,
             closed: false,
             to_many: true,
             content_type: "offer".into(),
@@ -58,15 +64,15 @@ fn every_row() -> Vec<PushRow> {
             expires_at: NOON + 1,
             ended_at: None,
             due_at: NOON + 1,
-            order: 3,
+            start_order: 3,
             targets: 2,
             refused_full: 0,
             unknown: 1,
         }),
         PushRow::Part { push: 3, part: 0, bytes: b"{}".to_vec() },
-        PushRow::Mark { mark: Mark::Scheduled, push: 4 },
+        PushRow::RecoveryIndex { index: RecoveryIndex::Scheduled, push: 4 },
         PushRow::Collapse { device: DeviceNo(1), collapse_key: "k".into(), push: 3 },
-        PushRow::Chunk { push: 3, set: Set::Acknowledged, chunk: 2, bytes: vec![0, 0, 1] },
+        PushRow::Chunk { push: 3, set: AudienceSet::Acknowledged, chunk: 2, bytes: vec![0, 0, 1] },
     ];
     rows.extend([256, 1, 255, 65_536].map(device));
     rows.extend([(256, 1), (1, 256), (1, 255), (1, u64::MAX), (2, 0)].map(|(device, push)| pending(device, push)));
@@ -79,14 +85,14 @@ fn together(store: &dyn Store) {
     let rows = every_row();
     let (there, gone): (Vec<_>, Vec<_>) = rows.iter().cloned().enumerate().partition(|(n, _)| n % 3 > 0);
     put(store, &rows);
-    let drops: Vec<PushChange> = gone.iter().map(|(_, row)| PushChange::Drop(row.key())).collect();
+    let drops: Vec<PushChange> = gone.iter().map(|(_, row)| PushChange::Delete(row.key())).collect();
     store.write_push(Term::ALONE, &drops).unwrap();
     let keys: Vec<PushKey> = rows.iter().rev().map(PushRow::key).collect();
     let expected: Vec<Option<PushRow>> =
         rows.iter().enumerate().rev().map(|(n, row)| (n % 3 > 0).then(|| row.clone())).collect();
     assert_eq!(store.push_rows_of(&keys).unwrap(), expected);
     assert_eq!(store.push_rows_of(&[]).unwrap(), []);
-    let drops: Vec<PushChange> = there.iter().map(|(_, row)| PushChange::Drop(row.key())).collect();
+    let drops: Vec<PushChange> = there.iter().map(|(_, row)| PushChange::Delete(row.key())).collect();
     store.write_push(Term::ALONE, &drops).unwrap();
 }
 
@@ -96,8 +102,9 @@ fn put(store: &dyn Store, rows: &[PushRow]) {
 
 /// Drops all rows: those of these checks do not agree with each other, and the folder is checked afterwards.
 fn clear(store: &dyn Store) {
-    let rows = store.push_rows(&PushKey::Counters, &PushKey::Chunk(u64::MAX, Set::Collapsed, u32::MAX), usize::MAX);
-    let drops: Vec<_> = rows.unwrap().iter().map(|row| PushChange::Drop(row.key())).collect();
+    let rows =
+        store.push_rows(&PushKey::Counters, &PushKey::Chunk(u64::MAX, AudienceSet::Collapsed, u32::MAX), usize::MAX);
+    let drops: Vec<_> = rows.unwrap().iter().map(|row| PushChange::Delete(row.key())).collect();
     store.write_push(Term::ALONE, &drops).unwrap();
 }
 
@@ -110,7 +117,7 @@ fn put_and_drop(store: &dyn Store) {
     let changed = PushRow::Counters { push: 10, device: 3, epoch: 1 };
     put(store, std::slice::from_ref(&changed));
     assert_eq!(store.push_row(&PushKey::Counters).unwrap(), Some(changed));
-    let drops: Vec<_> = rows.iter().map(|row| PushChange::Drop(row.key())).collect();
+    let drops: Vec<_> = rows.iter().map(|row| PushChange::Delete(row.key())).collect();
     store.write_push(Term::ALONE, &drops).unwrap();
     store.write_push(Term::ALONE, &drops).unwrap();
     assert!(rows.iter().all(|row| store.push_row(&row.key()).unwrap().is_none()));
@@ -149,7 +156,7 @@ fn longest(store: &dyn Store) {
 fn whole(store: &dyn Store) {
     let timers: Vec<_> = (0..PUSH_ROWS_PER_WRITE as u64).map(|push| PushRow::Timer { at: 1, push }).collect();
     put(store, &timers);
-    let mut changes: Vec<_> = timers.iter().map(|row| PushChange::Drop(row.key())).collect();
+    let mut changes: Vec<_> = timers.iter().map(|row| PushChange::Delete(row.key())).collect();
     changes.push(PushChange::Put(PushRow::Timer { at: 2, push: 1 }));
     store.write_push(Term::ALONE, &changes).unwrap();
     let found = store.push_rows(&PushKey::Timer(0, 0), &PushKey::Timer(u64::MAX, 0), usize::MAX).unwrap();

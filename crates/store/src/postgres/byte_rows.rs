@@ -117,7 +117,7 @@ impl PushStore for PostgresStore {
         for change in changes {
             match change {
                 PushChange::Put(row) => last.insert(push_key(&row.key()), Some(push_value(row)?)),
-                PushChange::Drop(key) => last.insert(push_key(key), None),
+                PushChange::Delete(key) => last.insert(push_key(key), None),
             };
         }
         self.write_table(term, &PUSH, last)

@@ -41,7 +41,7 @@ impl Settings {
                 pending_per_device: self.push.pending_per_device_max.min(usize::from(u16::MAX)),
                 running_to_many: self.push.running_to_many_max,
                 scheduled: self.push.scheduled_max,
-                kept: Duration::from_secs(self.push.kept_days * 24 * 60 * 60),
+                retention: Duration::from_secs(self.push.kept_days * 24 * 60 * 60),
                 flush_interval: Duration::from_millis(self.push.flush_interval_ms),
                 new_devices: self.new_devices(),
             },

@@ -189,7 +189,7 @@ settings! {
         /// Scheduled pushes. Above: refused with `queue_full`.
         scheduled_max: usize = PushConfig::default().scheduled,
         /// How long the state of a push is kept after its end, in days.
-        kept_days: u64 = PushConfig::default().kept.as_secs() / (24 * 60 * 60),
+        kept_days: u64 = PushConfig::default().retention.as_secs() / (24 * 60 * 60),
         /// How often acknowledgements are stored: pushes whose acknowledgements a crash loses are sent again.
         flush_interval_ms: u64 = PushConfig::default().flush_interval.as_millis() as u64,
     }

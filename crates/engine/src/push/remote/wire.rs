@@ -1,4 +1,5 @@
-//! What an outpost and the worker say to each other.
+//! The messages between the push worker of the leader and the clients of other nodes. Postcard's form: the order of
+//! variants and fields is part of it, their names are not.
 
 use crate::push::{DeviceNo, PushFrame};
 use serde::{Deserialize, Serialize};
@@ -6,31 +7,31 @@ use tidings_protocol::error::{ErrorCode, Refusal};
 
 /// The numbers of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Head {
-    /// Of this packet, from 1; 0: it carries nothing, and is not confirmed.
+pub(super) struct Header {
+    /// The packet's own number, from 1. A packet without items has the number 0 and is not acknowledged.
     pub(super) number: u64,
-    /// All packets of the other direction up to this one have come.
-    pub(super) heard: u64,
+    /// The packets of the other direction up to this number have arrived.
+    pub(super) ack: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) enum Said {
-    /// From an outpost. Its first packet opens the stream.
-    Up { from: String, stream: u64, head: Head, items: Vec<Up> },
-    /// From the worker.
-    Down { stream: u64, head: Head, frames: Vec<WireFrame>, items: Vec<Down> },
-    /// From the worker, which does not know this stream, or not any more.
-    Unknown { stream: u64 },
-    /// From the worker: it has begun.
-    Leads { from: String, boot_id: u64 },
-    /// From an outpost whose node stops.
-    Bye { from: String, stream: u64 },
+pub(super) enum PushMessage {
+    /// A packet from a client to the leader. Packet 1 opens the stream.
+    Up { from: String, stream: u64, header: Header, items: Vec<UpItem> },
+    /// A packet from the leader to a client.
+    Down { stream: u64, header: Header, frames: Vec<WireFrame>, items: Vec<DownItem> },
+    /// From the leader: it does not know this stream, or has closed it.
+    UnknownStream { stream: u64 },
+    /// From the leader: its worker has started.
+    LeaderStarted { from: String, boot_id: u64 },
+    /// From a client whose node stops.
+    Close { from: String, stream: u64 },
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) enum Up {
+pub(super) enum UpItem {
     Register {
-        /// The session's name at the outpost.
+        /// The session's id at the client, as in every other item.
         session: u64,
         user: u64,
         device_id: String,
@@ -38,7 +39,7 @@ pub(super) enum Up {
         app_version: Option<String>,
         since: u64,
     },
-    Left {
+    SessionEnded {
         device: DeviceNo,
         session: u64,
     },
@@ -52,9 +53,9 @@ pub(super) enum Up {
     },
 }
 
-/// Frames are named by their place in the packet.
+/// Items refer to frames by index in the packet.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) enum Down {
+pub(super) enum DownItem {
     Registered {
         session: u64,
         result: Result<DeviceNo, WireRefusal>,
@@ -77,7 +78,7 @@ pub(super) enum Down {
     },
 }
 
-/// A push as WebSocket sessions write it: devices over MIOP are the leader's own sessions.
+/// A push as WebSocket sessions write it. Devices over MIOP need none: they connect to the leader itself.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct WireFrame {
     push: u64,
@@ -92,33 +93,33 @@ pub(super) struct WireRefusal {
     retry_after_ms: Option<u64>,
 }
 
-impl Said {
+impl PushMessage {
     pub(super) fn encode(&self) -> Vec<u8> {
         // Writing to memory cannot fail.
         postcard::to_stdvec(self).unwrap_or_default()
     }
 
-    pub(super) fn decode(bytes: &[u8]) -> Option<Said> {
+    pub(super) fn decode(bytes: &[u8]) -> Option<PushMessage> {
         postcard::from_bytes(bytes).ok()
     }
 }
 
-impl Up {
-    /// Roughly, on the wire.
-    pub(super) fn size(&self) -> usize {
+impl UpItem {
+    /// The encoded size, roughly.
+    pub(super) fn approximate_size(&self) -> usize {
         match self {
-            Up::Register { device_id, device_kind, app_version, .. } => {
+            UpItem::Register { device_id, device_kind, app_version, .. } => {
                 32 + device_id.len() + device_kind.len() + app_version.as_deref().map_or(0, str::len)
             }
-            Up::Left { .. } => 16,
-            Up::Written { devices, .. } => 16 + 5 * devices.len(),
-            Up::Acknowledged { pushes, .. } => 16 + 8 * pushes.len(),
+            UpItem::SessionEnded { .. } => 16,
+            UpItem::Written { devices, .. } => 16 + 5 * devices.len(),
+            UpItem::Acknowledged { pushes, .. } => 16 + 8 * pushes.len(),
         }
     }
 
-    /// Whether it says something of pushes, which is as true in another stream.
-    pub(super) fn outlives_its_stream(&self) -> bool {
-        matches!(self, Up::Written { .. } | Up::Acknowledged { .. })
+    /// Whether the item holds in a stream to another leader, too: reports about pushes do, those about sessions do not.
+    pub(super) fn outlives_stream(&self) -> bool {
+        matches!(self, UpItem::Written { .. } | UpItem::Acknowledged { .. })
     }
 }
 

@@ -1,8 +1,8 @@
-//! Devices become known: a device is in the store before its session is told that it is bound, so a
-//! push to all after that reaches it.
+//! Registration: a session's device becomes known. The device is stored before its session is told that it is bound, so
+//! a push to all that is accepted after that reaches it.
 
 use super::{
-    DeviceNo, Register, devices::Session, draft::Draft, elsewhere::Answer, numbers::DEVICES_MAX, rows::*,
+    DeviceNo, Register, device_numbers::DEVICES_MAX, devices::Session, draft::Draft, remote::AfterRegister, rows::*,
     worker::Worker,
 };
 use crate::{
@@ -13,26 +13,26 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use std::time::Instant;
 use tidings_protocol::error::{ErrorCode, Refusal};
 
-/// Registrations of one write.
+/// Registrations in one write.
 const REGISTERS_PER_WRITE: usize = PUSH_ROWS_PER_WRITE - 1;
 
 impl Worker {
     pub(super) fn register_all(&mut self, registers: &[Register]) {
-        for some in registers.chunks(REGISTERS_PER_WRITE) {
-            self.register_some(some);
+        for batch in registers.chunks(REGISTERS_PER_WRITE) {
+            self.register_batch(batch);
         }
     }
 
-    fn register_some(&mut self, registers: &[Register]) {
-        // Whose rows must be written first, by the place in the list.
+    fn register_batch(&mut self, registers: &[Register]) {
+        // Device rows to write before the answers, by the index of the registration.
         let mut changed: FxHashMap<usize, StoredDevice> = FxHashMap::default();
         let mut new: FxHashMap<(u64, &str), DeviceNo> = FxHashMap::default();
         let mut found = Vec::with_capacity(registers.len());
         let next_before = self.numbers.next;
-        for (place, register) in registers.iter().enumerate() {
+        for (index, register) in registers.iter().enumerate() {
             let device = match self.devices.find(register.user, &register.device_id) {
                 Some(device) => self.changed_card(device, register).map(|card| {
-                    changed.extend(card.map(|card| (place, card)));
+                    changed.extend(card.map(|card| (index, card)));
                     device
                 }),
                 None => match new.get(&(register.user.0, &*register.device_id)) {
@@ -41,7 +41,7 @@ impl Worker {
                         .new_device(register, new.keys().filter(|(user, _)| *user == register.user.0).count())
                         .inspect(|card| {
                             new.insert((register.user.0, &*register.device_id), card.no);
-                            changed.insert(place, card.clone());
+                            changed.insert(index, card.clone());
                         })
                         .map(|card| card.no),
                 },
@@ -55,9 +55,10 @@ impl Worker {
             changed.values().for_each(|card| draft.put(PushRow::Device(card.clone())));
             draft.put(self.counters());
             let written = self.store_draft(draft);
-            // Numbers that may have been stored are never given again: a device's rows, and its pushes, would be another's.
+            // A number that may have been stored is not given to another device, which would take over the first one's
+            // rows and pushes.
             if matches!(&written, Err(error) if !matches!(error, StoreError::Unsure(_))) {
-                // From the last one taken: those that are new go back to where they came from.
+                // The highest first, so that fresh numbers go back in the order in which they were taken.
                 let mut taken: Vec<DeviceNo> = new.values().copied().collect();
                 taken.sort_unstable();
                 taken.into_iter().filter(|device| device.0 < next_before).for_each(|no| self.numbers.give_back(no));
@@ -67,8 +68,8 @@ impl Worker {
         }
         let now = self.now();
         let fresh: FxHashSet<DeviceNo> = new.values().copied().collect();
-        for (place, (register, device)) in registers.iter().zip(found).enumerate() {
-            let card = changed.remove(&place);
+        for (index, (register, device)) in registers.iter().zip(found).enumerate() {
+            let card = changed.remove(&index);
             let is_written = |device: &DeviceNo| !fresh.contains(device) && card.is_none();
             let result = match &failed {
                 Some(refusal) => device.and_then(|no| if is_written(&no) { Ok(no) } else { Err(refusal.clone()) }),
@@ -76,16 +77,16 @@ impl Worker {
             };
             if let Ok(device) = result {
                 if card.is_some() && fresh.contains(&device) {
-                    // It was asked before whether it may.
+                    // `new_device` has checked that the user may have it.
                     let _ = self.new_devices.take(register.user, 1, too_many_new);
                 }
                 card.iter().for_each(|card| self.devices.put(card));
-                let session = Session { place: register.shard, name: register.session, since: register.since };
+                let session = Session { destination: register.shard, id: register.session, since: register.since };
                 if self.devices.bind(device, session, now) {
-                    self.handouts.remove(&device);
-                    self.due.insert(device);
+                    self.backlogs.remove(&device);
+                    self.backlogs_due.insert(device);
                 }
-                self.bound.insert(device);
+                self.last_bound_dirty.insert(device);
                 self.metrics.push_registrations.inc();
             }
             self.answer(register, result);
@@ -93,22 +94,22 @@ impl Worker {
     }
 
     fn answer(&mut self, register: &Register, result: Result<DeviceNo, Refusal>) {
-        let (place, session) = (register.shard, register.session);
-        let Some(name) = self.held.name(place, session) else {
-            return self.outgoing.answer(place, session, result);
+        let (destination, session) = (register.shard, register.session);
+        let Some(id) = self.local_sessions.id(destination, session) else {
+            return self.outgoing.send_answer(destination, session, result);
         };
-        match self.held.answered(name, result.as_ref().ok().copied()) {
-            Answer::Tell(shard, session) => self.outgoing.answer(shard, session, result),
-            Answer::Nothing => {}
-            // The store failed; it is tried again when that may be over.
-            Answer::Again => {
-                self.unregistered.push(name);
-                self.failed_at.get_or_insert(Instant::now());
+        match self.local_sessions.answered(id, result.as_ref().ok().copied()) {
+            AfterRegister::Tell(shard, session) => self.outgoing.send_answer(shard, session, result),
+            AfterRegister::Nothing => {}
+            // The store failed: wait before the next try.
+            AfterRegister::Retry => {
+                self.unregistered.push(id);
+                self.store_failed_at.get_or_insert(Instant::now());
             }
         }
     }
 
-    /// The row of a known device if it comes as another kind or version.
+    /// The new row of a known device, if it binds with another kind or version.
     fn changed_card(&self, device: DeviceNo, register: &Register) -> Result<Option<StoredDevice>, Refusal> {
         let version = register.app_version.as_deref();
         if !self.devices.card_differs(device, &register.device_kind, version) {
@@ -129,20 +130,19 @@ impl Worker {
         }
     }
 
-    /// `before`: new devices of the user in the same write, which are not among the known ones yet.
-    fn new_device(&mut self, register: &Register, before: usize) -> Result<StoredDevice, Refusal> {
-        self.new_devices.check(register.user, before + 1, too_many_new)?;
-        if let Some(old) = self.devices.gives_way(register.user, before)? {
+    /// `uncommitted`: the user's further new devices in the same write, which are not known yet.
+    fn new_device(&mut self, register: &Register, uncommitted: usize) -> Result<StoredDevice, Refusal> {
+        self.new_devices.check(register.user, uncommitted + 1, too_many_new)?;
+        if let Some(old) = self.devices.eviction_candidate(register.user, uncommitted)? {
             let session = self.devices.session(old);
             self.remove_device(old).map_err(store_refusal)?;
-            if let Some((place, session)) =
-                session.filter(|(place, session)| self.held.name(*place, *session).is_none())
-            {
+            let is_local = |(destination, session)| self.local_sessions.id(destination, session).is_some();
+            if let Some((destination, session)) = session.filter(|session| !is_local(*session)) {
                 let refusal = Refusal::new(ErrorCode::Replaced, "the limit of the user's devices was reached");
-                self.outgoing.answer(place, session, Err(refusal));
+                self.outgoing.send_answer(destination, session, Err(refusal));
             }
         }
-        let no = self.take_number().map_err(store_refusal)?;
+        let no = self.allocate_number().map_err(store_refusal)?;
         let no =
             no.ok_or_else(|| Refusal::new(ErrorCode::QueueFull, format!("devices are limited to {DEVICES_MAX}")))?;
         Ok(StoredDevice {
