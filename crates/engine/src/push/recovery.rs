@@ -7,7 +7,7 @@ use super::{
     jobs::Job,
     rows::*,
     start::build_frame,
-    worker::Worker,
+    worker::{StoreState, Worker},
 };
 use crate::store::StoreResult;
 use std::{collections::BTreeMap, mem, time::Instant};
@@ -54,7 +54,8 @@ impl Worker {
         self.frames.clear();
         self.merge_devices(stored.devices);
         self.merge_audiences(stored.audiences);
-        self.is_outcome_unknown = false;
+        // OutcomeUnknown => InSync: memory is what was read.
+        self.store_state = StoreState::InSync;
         Ok(())
     }
 

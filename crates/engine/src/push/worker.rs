@@ -51,6 +51,20 @@ impl Drop for CloseOnDrop {
     }
 }
 
+/// What the worker knows of the store. Each transition is labelled where it happens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum StoreState {
+    /// Memory and store agree.
+    InSync,
+    /// A write may be stored or not. Nothing is written, and no push is accepted, until the state has been read anew.
+    OutcomeUnknown {
+        /// When the last try to read it failed.
+        reload_failed_at: Option<Instant>,
+    },
+    /// The store has refused the term: another node leads.
+    TermOver,
+}
+
 pub(crate) struct Worker {
     pub(super) config: PushConfig,
     pub(super) store: Arc<dyn Store>,
@@ -84,16 +98,11 @@ pub(crate) struct Worker {
     pub(super) unregistered: Vec<u64>,
     lead: Leadership,
     pub(super) term: Term,
-    /// The store has refused the term.
-    is_term_over: bool,
-    /// A write may be stored or not: nothing is written until the state has been read anew.
-    pub(super) is_outcome_unknown: bool,
+    pub(super) store_state: StoreState,
     inbox: Arc<Inbox>,
     flushed_at: Instant,
     /// When the store failed last, if it has not worked since.
     pub(super) store_failed_at: Option<Instant>,
-    /// When the state could not be read anew.
-    reload_failed_at: Option<Instant>,
 }
 
 impl Worker {
@@ -114,7 +123,7 @@ impl Worker {
                 return;
             }
             // The store knew first: wait until this node learns of another term.
-            ended_term = worker.is_term_over.then_some(term);
+            ended_term = (worker.store_state == StoreState::TermOver).then_some(term);
             tracing::info!("another node leads push");
             inbox.set_following(true);
             worker.outgoing.lead_lost(|| inbox.is_stopping());
@@ -130,8 +139,7 @@ impl Worker {
             metrics: parts.metrics.clone(),
             lead: parts.lead.clone(),
             term,
-            is_term_over: false,
-            is_outcome_unknown: false,
+            store_state: StoreState::InSync,
             devices: Devices::default(),
             audiences: BTreeMap::new(),
             last_push: 0,
@@ -151,7 +159,6 @@ impl Worker {
             inbox,
             flushed_at: Instant::now(),
             store_failed_at: None,
-            reload_failed_at: None,
         }
     }
 
@@ -178,7 +185,7 @@ impl Worker {
 
     /// Whether another node leads, as far as this node or the store knows.
     fn has_lost_lead(&self) -> bool {
-        self.is_term_over || self.lead.term() != Some(self.term)
+        self.store_state == StoreState::TermOver || self.lead.term() != Some(self.term)
     }
 
     /// One turn; answers whether there is another.
@@ -285,7 +292,7 @@ impl Worker {
 
     /// Does a bounded part of what is due and what is to be stored.
     fn do_due_writes(&mut self) -> StoreResult<()> {
-        if self.is_outcome_unknown || self.store_failed_lately() {
+        if self.store_state != StoreState::InSync || self.store_failed_lately() {
             return Ok(());
         }
         self.fire_timers()?;
@@ -303,17 +310,24 @@ impl Worker {
 
     /// After a write whose outcome is unknown: reads the state as it is stored, before anything else is taken in.
     fn reconcile(&mut self) {
-        if !self.is_outcome_unknown || self.reload_failed_at.is_some_and(|at| at.elapsed() < STORE_RETRY_AFTER) {
+        let StoreState::OutcomeUnknown { reload_failed_at } = self.store_state else { return };
+        if reload_failed_at.is_some_and(|at| at.elapsed() < STORE_RETRY_AFTER) {
             return;
         }
         let reloaded = self.reload();
-        self.reload_failed_at = reloaded.is_err().then(Instant::now);
+        if reloaded.is_err() {
+            // OutcomeUnknown => OutcomeUnknown: wait before the next try.
+            self.store_state = StoreState::OutcomeUnknown { reload_failed_at: Some(Instant::now()) };
+        }
         self.note_failure(reloaded);
     }
 
     pub(super) fn note_failure(&mut self, result: StoreResult<()>) {
         if let Err(error) = result {
-            self.is_term_over |= matches!(error, StoreError::TermIsOver);
+            if matches!(error, StoreError::TermIsOver) {
+                // InSync or OutcomeUnknown => TermOver: the next leader reads what is stored.
+                self.store_state = StoreState::TermOver;
+            }
             if self.store_failed_at.is_none() {
                 tracing::warn!(%error, "push could not store; it tries again");
             }
@@ -334,7 +348,7 @@ impl Worker {
     /// Does and stores everything that is due by now.
     pub(super) fn settle(&mut self) {
         let result = (|| {
-            if self.is_outcome_unknown {
+            if let StoreState::OutcomeUnknown { .. } = self.store_state {
                 self.reload()?;
             }
             loop {
@@ -361,8 +375,15 @@ impl Worker {
     pub(super) fn store_draft(&mut self, draft: Draft<'_>) -> StoreResult<()> {
         self.check_in_sync()?;
         let written = draft.write(self.term);
-        self.is_term_over |= matches!(written, Err(StoreError::TermIsOver));
-        self.is_outcome_unknown |= matches!(written, Err(StoreError::Unsure(_)));
+        match &written {
+            // InSync => OutcomeUnknown: the draft was made from memory, and so would the next one be.
+            Err(StoreError::Unsure(_)) => {
+                self.store_state = StoreState::OutcomeUnknown { reload_failed_at: None };
+            }
+            // InSync => TermOver.
+            Err(StoreError::TermIsOver) => self.store_state = StoreState::TermOver,
+            _ => {}
+        }
         written?;
         for (device, by) in draft.pending {
             self.devices.change_pending(device, by);
@@ -372,9 +393,12 @@ impl Worker {
 
     /// Refuses while memory may differ from the store: an answer from memory could be wrong.
     pub(super) fn check_in_sync(&self) -> StoreResult<()> {
-        match self.is_outcome_unknown {
-            true => Err(StoreError::Unavailable("the outcome of an earlier write is not known yet".into())),
-            false => Ok(()),
+        match self.store_state {
+            StoreState::InSync => Ok(()),
+            StoreState::OutcomeUnknown { .. } => {
+                Err(StoreError::Unavailable("the outcome of an earlier write is not known yet".into()))
+            }
+            StoreState::TermOver => Err(StoreError::TermIsOver),
         }
     }
 
