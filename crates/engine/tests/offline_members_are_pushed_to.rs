@@ -1,4 +1,4 @@
-//! The outbox: who is offline hears through the app's webhook, at least once, also across failures and restarts.
+//! The outbox: the app's webhook is told of messages to offline members, at least once, across failures and restarts.
 #![allow(clippy::unwrap_used)]
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
@@ -32,7 +32,7 @@ impl Wake for Asleep {
     fn wake(&self) {}
 }
 
-/// A webhook that refuses a number of times, then takes and shows what it took.
+/// A webhook that refuses a number of deliveries, then accepts and records them.
 struct Fake {
     refusals: AtomicUsize,
     attempts: Sender<()>,
@@ -57,7 +57,7 @@ struct World {
     taken: Receiver<WebhookDelivery>,
 }
 
-/// An engine on a store, with a webhook that refuses so many times.
+/// An engine on a store, with a webhook that refuses so many deliveries.
 fn world(store: Arc<MemoryStore>, refusals: usize) -> World {
     let clock = Arc::new(ManualClock::default());
     clock.set(NOON);
@@ -72,7 +72,7 @@ fn world(store: Arc<MemoryStore>, refusals: usize) -> World {
         ..OutboxConfig::default()
     };
     let (engine, _receivers) = Engine::start(Parts {
-        // However long a commit takes, nobody is refused for it.
+        // No send is refused because commits are slow.
         config: EngineConfig { shards: 1, commit_time_max: PATIENCE, ..EngineConfig::default() },
         clock: clock as Arc<dyn Clock>,
         store,
@@ -108,9 +108,9 @@ impl World {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn offline_members_but_not_the_sender_are_named() {
+async fn the_webhook_names_offline_members_but_not_the_sender() {
     let world = world(Arc::default(), 0).with_room(&["ada", "ben", "cleo"]).await;
-    // Ben's device is there for pushes alone: no message comes to it.
+    // Ben's session is bound for pushes alone: it gets no messages.
     for (user, chat) in [("cleo", true), ("ben", false)] {
         let no = world.engine.directory.require_user(user).unwrap().no;
         let (session, node, device_id, device_kind) = (no.0, Default::default(), "d".into(), "phone".into());
@@ -127,7 +127,7 @@ async fn offline_members_but_not_the_sender_are_named() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_wants_quiet_gets_quiet() {
+async fn muted_members_do_not_disturb_and_silent_messages_are_not_pushed() {
     let world = world(Arc::default(), 0).with_room(&["ada", "ben", "cleo", "dan", "eve"]).await;
     let user = |id: &str| world.engine.directory.require_user(id).unwrap();
     world.engine.set_mute(&user("ben"), "room", Mute { muted: true, until: None }).await.unwrap();
@@ -143,13 +143,13 @@ async fn who_wants_quiet_gets_quiet() {
     assert_eq!(
         events[0]["recipients"],
         json!(["cleo", "eve"]),
-        "a mute that is over, and nobody else who asked for quiet"
+        "cleo's mute has ended; ben's has not, and dan is not to be disturbed"
     );
     world.engine.stop();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_failing_webhook_is_tried_again() {
+async fn a_delivery_that_the_webhook_refuses_is_retried() {
     let world = world(Arc::default(), 2).with_room(&["ada", "ben"]).await;
     world.send(json!({ "conversation": "room", "from": "ada", "body": "hi" })).await;
     assert_eq!(world.next_events()[0]["recipients"], json!(["ben"]));
@@ -158,12 +158,12 @@ async fn a_failing_webhook_is_tried_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_given_up_is_listed_and_can_be_replayed() {
+async fn dead_letters_are_listed_and_can_be_replayed() {
     let store: Arc<MemoryStore> = Arc::default();
     let world = world(store.clone(), 3).with_room(&["ada", "ben"]).await;
     world.send(json!({ "conversation": "room", "from": "ada", "body": "first" })).await;
     world.send(json!({ "conversation": "room", "from": "ada", "body": "second" })).await;
-    // The first batch may hold one message or both; what follows a dead one is delivered.
+    // The first delivery may hold one message or both; the deliveries after a dead one succeed.
     for _ in 0..3 {
         world.attempts.recv_timeout(PATIENCE).unwrap();
     }
@@ -189,7 +189,7 @@ async fn what_is_given_up_is_listed_and_can_be_replayed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_restart_goes_on_where_it_stood() {
+async fn a_restart_delivers_what_waited_and_nothing_twice() {
     let store: Arc<MemoryStore> = Arc::default();
     let before = world(store.clone(), 0).with_room(&["ada", "ben"]).await;
     before.send(json!({ "conversation": "room", "from": "ada", "body": "delivered" })).await;

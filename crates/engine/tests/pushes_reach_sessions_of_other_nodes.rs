@@ -1,5 +1,5 @@
-//! Sessions of nodes that do not do push are pushed to as the leader's own are: whatever the bus loses, wherever a device
-//! comes next, and when the lead moves.
+//! Sessions of nodes that do not lead are handed pushes as the leader's own are: whatever the bus loses, whichever node a
+//! device binds on next, and when the lead moves.
 // Slow: left out by `make test-quick`.
 #![allow(clippy::unwrap_used)]
 
@@ -26,28 +26,27 @@ use tidings_engine::{
 };
 use tidings_protocol::http::{DeviceState, PushState};
 
-/// A node's end of the bus, which loses some of what the node says.
-struct Lossy {
+/// A node's end of the bus, which loses some of the node's messages.
+struct LossyBus {
     bus: LocalBus,
-    /// Of a thousand messages.
-    loses: AtomicU64,
+    loss_per_mille: AtomicU64,
     messages: AtomicU64,
     bytes: AtomicU64,
     random: Mutex<u64>,
 }
 
-impl Lossy {
-    fn of(bus: &LocalBus, seed: u64) -> Arc<Lossy> {
-        let [loses, messages, bytes] = Default::default();
-        Arc::new(Lossy { bus: bus.clone(), loses, messages, bytes, random: Mutex::new(seed) })
+impl LossyBus {
+    fn of(bus: &LocalBus, seed: u64) -> Arc<LossyBus> {
+        let [loss_per_mille, messages, bytes] = Default::default();
+        Arc::new(LossyBus { bus: bus.clone(), loss_per_mille, messages, bytes, random: Mutex::new(seed) })
     }
 
-    fn lose(&self, of_a_thousand: u64) {
-        self.loses.store(of_a_thousand, Relaxed);
+    fn lose(&self, per_mille: u64) {
+        self.loss_per_mille.store(per_mille, Relaxed);
     }
 }
 
-impl Bus for Lossy {
+impl Bus for LossyBus {
     fn listen(&self, name: &str, handler: Arc<dyn MessageHandler>) {
         self.bus.listen(name, handler);
     }
@@ -56,7 +55,7 @@ impl Bus for Lossy {
         self.bytes.fetch_add(message.len() as u64, Relaxed);
         let mut random = self.random.lock().unwrap();
         *random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let is_lost = (*random >> 33) % 1_000 < self.loses.load(Relaxed);
+        let is_lost = (*random >> 33) % 1_000 < self.loss_per_mille.load(Relaxed);
         drop(random);
         is_lost || self.bus.send(to, message)
     }
@@ -73,12 +72,12 @@ impl Bus for Lossy {
 
 struct Node {
     shard: Shard,
-    bus: Arc<Lossy>,
+    bus: Arc<LossyBus>,
 }
 
 impl Node {
     fn start(name: &str, store: &Arc<MemoryStore>, bus: &LocalBus, seed: u64, lease: Duration) -> Node {
-        let bus = Lossy::of(bus, seed);
+        let bus = LossyBus::of(bus, seed);
         let mut shard = Shard::of(World::node_on(name, store, store.clone(), bus.clone(), lease));
         shard.survives_failover = true;
         Node { shard, bus }
@@ -124,7 +123,7 @@ impl Node {
         self.shard.push(json!({"users": [user]}), json!({"type": "t"})).push
     }
 
-    /// What the leader says of a push on a device.
+    /// The state of a push on a device, as the leader tells it.
     fn state_becomes(&mut self, push: u64, name: &str, state: DeviceState) {
         self.becomes(&format!("{push} is {state:?} on {name}"), |shard| {
             shard.world.engine.push.settle().unwrap();
@@ -145,10 +144,10 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Of nodes of which one is to be taken for gone.
+/// The lease of a test in which a node becomes silent.
 const SHORT_LEASE: Duration = Duration::from_secs(2);
 
-/// Three nodes, of which the first leads, with users.
+/// Three nodes with users; the first node leads.
 fn three() -> ([Node; 3], LocalBus) {
     three_with(LONG_LEASE)
 }
@@ -165,7 +164,7 @@ fn three_with(lease: Duration) -> ([Node; 3], LocalBus) {
 }
 
 #[test]
-fn a_session_anywhere_is_pushed_to_as_the_leaders_own_are() {
+fn sessions_of_every_node_are_handed_pushes_as_the_leaders_own_are() {
     let ([mut a, mut b, mut c], _) = three();
     a.bind("ann/web");
     b.bind("ben/web");
@@ -176,7 +175,7 @@ fn a_session_anywhere_is_pushed_to_as_the_leaders_own_are() {
         node.is_handed(name, &[all.push]);
         node.acknowledge(name, &[all.push]);
     }
-    a.becomes("all have it", |shard| shard.status(all.push).counts.acknowledged == 3);
+    a.becomes("all devices have acknowledged it", |shard| shard.status(all.push).counts.acknowledged == 3);
     let to_ben = a.push_to("ben");
     b.is_handed("ben/web", &[to_ben]);
     a.state_becomes(to_ben, "ben/web", DeviceState::Delivered);
@@ -184,28 +183,28 @@ fn a_session_anywhere_is_pushed_to_as_the_leaders_own_are() {
     a.becomes("it is completed", |shard| shard.status(to_ben).state == PushState::Completed);
     assert!(a.is_online("ben"));
     b.leave("ben/web");
-    until("it is offline", || !a.is_online("ben"));
+    until("the device is offline", || !a.is_online("ben"));
     let waits = [a.push_to("ben"), a.push_to("ben")];
     assert_eq!(a.shard.states(waits[0])["ben/web"], DeviceState::Pending);
     c.bind("ben/web");
     c.is_handed("ben/web", &waits);
-    // One that is not acknowledged is over with its time.
+    // A push that is not acknowledged expires.
     let brief = a.shard.push(json!({"users": ["ben"]}), json!({"type": "t", "ttl_s": 60})).push;
     c.is_handed("ben/web", &[brief]);
     a.shard.at(NOON + 60_000);
     a.state_becomes(brief, "ben/web", DeviceState::Expired);
     for node in [&mut a, &mut b, &mut c] {
         node.shard.take();
-        assert_eq!(node.shard.handed, Default::default(), "nothing came twice");
+        assert_eq!(node.shard.handed, Default::default(), "no push came twice");
     }
 }
 
 #[test]
-fn what_waits_for_a_device_is_handed_out_in_parts_elsewhere_too() {
+fn a_backlog_is_handed_out_in_batches_on_another_node_too() {
     let ([mut a, mut b, _c], _) = three();
     b.bind("ben/web");
     b.leave("ben/web");
-    until("it is offline", || !a.is_online("ben"));
+    until("the device is offline", || !a.is_online("ben"));
     let waits: Vec<u64> = (0..100).map(|_| a.push_to("ben")).collect();
     b.bind("ben/web");
     let mut handed = Vec::new();
@@ -220,7 +219,7 @@ fn what_waits_for_a_device_is_handed_out_in_parts_elsewhere_too() {
 }
 
 #[test]
-fn what_the_bus_loses_comes_late_and_once() {
+fn pushes_that_the_bus_loses_arrive_late_and_once() {
     let ([mut a, mut b, mut c], _) = three();
     a.shard.world.users(&["u0", "u1", "u2", "u3", "u4", "u5"]);
     for node in [&a, &b, &c] {
@@ -251,7 +250,7 @@ fn what_the_bus_loses_comes_late_and_once() {
     for (n, name) in names.iter().enumerate() {
         if n % 2 == 0 { &mut b } else { &mut c }.acknowledge(name, &pushes);
     }
-    a.becomes("all is acknowledged", |shard| {
+    a.becomes("every push is acknowledged", |shard| {
         shard.world.engine.push.settle().unwrap();
         pushes.iter().all(|push| shard.status(*push).counts.acknowledged == 6)
     });
@@ -259,12 +258,12 @@ fn what_the_bus_loses_comes_late_and_once() {
     assert!(lost > 0, "something was lost");
     for node in [&mut b, &mut c] {
         node.shard.take();
-        assert!(node.shard.handed.is_empty(), "nothing came twice");
+        assert!(node.shard.handed.is_empty(), "no push came twice");
     }
 }
 
 #[test]
-fn the_lead_moves_and_sessions_stay() {
+fn sessions_survive_a_failover_and_unacknowledged_pushes_come_again() {
     let ([mut a, mut b, mut c], _) = three();
     b.bind("ben/web");
     c.bind("cyd/web");
@@ -282,13 +281,13 @@ fn the_lead_moves_and_sessions_stay() {
     if nodes[1].0.leads() {
         nodes.swap(0, 1);
     }
-    // What was not acknowledged comes again, to the next leader's own sessions and to the other's.
+    // Unacknowledged pushes come again, to the next leader's own sessions and to the other node's.
     for (node, name) in &mut nodes {
         node.is_handed(name, &[open]);
         node.acknowledge(name, &[open]);
     }
     let [(mut leader, own), (mut other, others)] = nodes;
-    leader.becomes("all have it", |shard| shard.status(open).counts.acknowledged == 2);
+    leader.becomes("all devices have acknowledged it", |shard| shard.status(open).counts.acknowledged == 2);
     let next = leader.shard.push(json!({"users": ["ben", "cyd"]}), json!({"type": "t"})).push;
     leader.is_handed(own, &[next]);
     other.is_handed(others, &[next]);
@@ -301,7 +300,7 @@ fn the_lead_moves_and_sessions_stay() {
 }
 
 #[test]
-fn what_is_acknowledged_while_nobody_leads_does_not_come_again() {
+fn pushes_acknowledged_while_no_node_leads_do_not_come_again() {
     let ([mut a, mut b, c], _) = three();
     drop(c);
     b.bind("ben/web");
@@ -315,13 +314,13 @@ fn what_is_acknowledged_while_nobody_leads_does_not_come_again() {
 }
 
 #[test]
-fn a_device_that_comes_to_another_node_is_pushed_to_there_in_whatever_order_that_is_heard() {
+fn a_device_that_moves_to_another_node_is_pushed_to_there_in_any_order_of_reports() {
     let ([mut a, mut b, mut c], _) = three();
     for bs_is_late in [false, true] {
         b.bind("ann/web");
         let open = a.push_to("ann");
         b.is_handed("ann/web", &[open]);
-        // What b says comes late, and c's registration before it.
+        // b's messages arrive late, c's registration before them.
         b.bus.lose(if bs_is_late { 1_000 } else { 0 });
         c.shard.world.clock.set(c.shard.world.clock.now_ms() + 1);
         c.bind("ann/web");
@@ -335,20 +334,20 @@ fn a_device_that_comes_to_another_node_is_pushed_to_there_in_whatever_order_that
         a.state_becomes(next, "ann/web", DeviceState::Acknowledged);
         assert!(a.is_online("ann"));
         c.leave("ann/web");
-        until("it is offline", || !a.is_online("ann"));
+        until("the device is offline", || !a.is_online("ann"));
         b.shard.world.clock.set(c.shard.world.clock.now_ms() + 1);
     }
 }
 
 #[test]
-fn a_session_that_ends_leaves_what_it_did_not_acknowledge() {
+fn pushes_that_an_ended_session_did_not_acknowledge_go_to_the_next_session() {
     let ([mut a, mut b, mut c], _) = three();
     b.bind("ben/web");
     let push = a.push_to("ben");
     b.is_handed("ben/web", &[push]);
     a.state_becomes(push, "ben/web", DeviceState::Delivered);
     b.leave("ben/web");
-    until("it is offline", || !a.is_online("ben"));
+    until("the device is offline", || !a.is_online("ben"));
     assert_eq!(a.shard.status(push).counts.offline, 1);
     c.bind("ben/web");
     c.is_handed("ben/web", &[push]);
@@ -364,7 +363,7 @@ fn a_session_that_ends_leaves_what_it_did_not_acknowledge() {
 }
 
 #[test]
-fn who_binds_while_the_leader_cannot_be_reached_goes_live_and_is_pushed_to_later() {
+fn a_session_that_binds_without_a_reachable_leader_goes_live_and_gets_pushes_later() {
     let ([mut a, mut b, _c], bus) = three();
     a.bind("ann/web");
     b.bind("ben/web");
@@ -386,7 +385,7 @@ fn who_binds_while_the_leader_cannot_be_reached_goes_live_and_is_pushed_to_later
 }
 
 #[test]
-fn a_node_that_is_silent_for_long_is_given_up_and_taken_up_again() {
+fn a_silent_node_is_disconnected_and_registers_its_sessions_again() {
     let ([mut a, mut b, _c], _) = three_with(SHORT_LEASE);
     b.bind("ben/web");
     let first = a.push_to("ben");
@@ -397,14 +396,14 @@ fn a_node_that_is_silent_for_long_is_given_up_and_taken_up_again() {
     let waits = a.push_to("ben");
     assert_eq!(a.shard.status(waits).counts.offline, 1);
     b.bus.lose(0);
-    // It has said of the first that it has it before it is registered anew.
+    // The device's acknowledgement of the first push arrives before the device is registered anew.
     b.is_handed("ben/web", &[waits]);
     assert!(a.is_online("ben"));
     a.state_becomes(first, "ben/web", DeviceState::Acknowledged);
 }
 
 #[test]
-fn a_node_that_takes_nothing_holds_up_nobody_and_loses_nothing() {
+fn a_node_that_takes_no_pushes_delays_no_other_node_and_loses_none() {
     let ([mut a, mut b, mut c], _) = three();
     let users: Vec<String> = (0..12).map(|n| format!("u{n}")).collect();
     a.shard.world.users(&users.iter().map(String::as_str).collect::<Vec<_>>());
@@ -412,7 +411,7 @@ fn a_node_that_takes_nothing_holds_up_nobody_and_loses_nothing() {
         b.bind(&format!("{user}/web"));
     }
     c.bind("cyd/web");
-    // Nobody takes anything from b's shard. Its queue fills, then b's, then what may be under way, then what waits at a.
+    // Nobody takes items from b's shard. Its queue fills, then b's queues, then the stream's window, then a's queue for b.
     let mut pushes = Vec::new();
     for _ in 0..999 {
         pushes.extend(users.iter().map(|user| a.push_to(user)));
@@ -421,7 +420,7 @@ fn a_node_that_takes_nothing_holds_up_nobody_and_loses_nothing() {
     let meanwhile = a.push_to("cyd");
     c.is_handed("cyd/web", &[meanwhile]);
     let mut had: BTreeSet<u64> = BTreeSet::new();
-    b.becomes("all has come", |shard| {
+    b.becomes("every push has come", |shard| {
         for (name, handed) in std::mem::take(&mut shard.handed) {
             shard.world.engine.push.acknowledged(shard.phones[&name].device, handed.clone());
             had.extend(handed);
@@ -429,16 +428,16 @@ fn a_node_that_takes_nothing_holds_up_nobody_and_loses_nothing() {
         had.len() == pushes.len()
     });
     println!("registered anew {} times", b.shard.world.engine.metrics.cluster.push_streams.get() - streams);
-    a.becomes("all is acknowledged", |shard| {
+    a.becomes("every push is acknowledged", |shard| {
         users.iter().all(|user| shard.world.engine.user_devices(user).unwrap().devices[0].pending == 0)
     });
 }
 
-/// Devices bind, move, leave and acknowledge on three nodes while the bus loses what it likes: no session is handed a push
-/// that names it twice, and in the end each device has had all. A push to all is for whoever of its devices it meets on its way, and may
-/// meet one that has just come and is handed all that waits.
+/// Devices bind, move, leave and acknowledge on three nodes while the bus loses messages at random: no session is handed a
+/// named push twice, and in the end each device has acknowledged all of its pushes. A push to all goes to every live session
+/// of its devices on its way, so a session that has just bound may be handed it twice: on its way and with its backlog.
 #[test]
-fn random_histories_hand_out_all_and_nothing_twice_to_one_session() {
+fn random_histories_hand_out_every_push_and_none_twice_to_a_session() {
     for seed in 1..=3 {
         println!("seed {seed}");
         random_history(seed);
@@ -495,7 +494,7 @@ struct History {
     nodes: [Node; 3],
     random: u64,
     clock: u64,
-    /// By name, the nodes with a live session of it.
+    /// By device, the nodes with a live session of it.
     live: Vec<BTreeSet<usize>>,
     to_all: BTreeSet<u64>,
 }
@@ -506,7 +505,7 @@ impl History {
         (self.random >> 33) as usize % bound
     }
 
-    /// On a node without a session of it. Those on others may leave later.
+    /// Binds on a node without a session of the device. Its sessions on other nodes may end later.
     fn bind(&mut self, name: usize) {
         let node = self.below(3);
         if self.live[name].insert(node) {
@@ -543,10 +542,10 @@ impl History {
     }
 }
 
-/// Prints what 100,000 sessions of another node cost; figures to watch, not a promise of this machine.
+/// Prints what 100,000 sessions of another node cost: figures to watch, with no limit to hold.
 #[test]
 #[ignore = "figures"]
-fn a_crowd_elsewhere() {
+fn figures_of_100_000_sessions_on_another_node() {
     const USERS: usize = 1_000;
     const DEVICES: usize = 100;
     let ([a, b, _c], _) = three();
@@ -554,7 +553,7 @@ fn a_crowd_elsewhere() {
     a.shard.world.users(&users.iter().map(String::as_str).collect::<Vec<_>>());
     let receiver = &b.shard.world.receivers[0].push;
     let push = &b.shard.world.engine.push;
-    let said = |what: &str, began: Instant, before: [u64; 4]| {
+    let report = |what: &str, began: Instant, before: [u64; 4]| {
         let now = figures(&a, &b);
         let [down, down_bytes, up, up_bytes] = [0, 1, 2, 3].map(|at| now[at] - before[at]);
         let took = began.elapsed();
@@ -593,7 +592,7 @@ fn a_crowd_elsewhere() {
         registered(&mut devices);
         devices.len() == USERS * DEVICES
     });
-    said("registered", began, before);
+    report("registered", began, before);
     let (began, before) = (Instant::now(), figures(&a, &b));
     let request = json!({"to": {"all": true}, "type": "t", "body": {"text": "x".repeat(1_000)}}).to_string();
     let prepared = a.shard.world.engine.prepare_push(serde_json::from_str(&request).unwrap()).unwrap();
@@ -601,12 +600,12 @@ fn a_crowd_elsewhere() {
     let item = receiver.recv_timeout(PATIENCE).unwrap();
     let PushItem::Matching { devices: set, .. } = item else { panic!("{item:?}") };
     assert!(devices.iter().all(|device| set.contains(*device)));
-    said("pushed to all", began, before);
+    report("pushed to all", began, before);
     let (began, before) = (Instant::now(), figures(&a, &b));
     devices.chunks(256).for_each(|some| push.written(accepted.push, some.to_vec()));
     devices.iter().for_each(|device| push.acknowledged(*device, vec![accepted.push]));
-    until("all is acknowledged", || a.shard.status(accepted.push).counts.acknowledged == devices.len() as u64);
-    said("acknowledged", began, before);
+    until("every push is acknowledged", || a.shard.status(accepted.push).counts.acknowledged == devices.len() as u64);
+    report("acknowledged", began, before);
 }
 
 fn figures(a: &Node, b: &Node) -> [u64; 4] {

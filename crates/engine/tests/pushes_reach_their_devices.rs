@@ -1,4 +1,4 @@
-//! The rules of push, one by one, with a shard that is only told.
+//! The rules of push, one by one, at a shard without sockets.
 #![allow(clippy::unwrap_used)]
 
 mod fake_shard;
@@ -47,8 +47,8 @@ fn a_push_is_handed_out_at_once_or_on_bind_until_it_is_acknowledged() {
         shard.leave(name);
         shard.bind(name);
     }
-    assert_eq!(shard.handed("ann/tv-1"), [] as [u64; 0], "it has it");
-    assert_eq!(shard.handed("ann/phone-1"), [push.push], "again, for it was not acknowledged");
+    assert_eq!(shard.handed("ann/tv-1"), [] as [u64; 0], "it has acknowledged the push");
+    assert_eq!(shard.handed("ann/phone-1"), [push.push], "again: it has not acknowledged the push");
     shard.acknowledge("ann/phone-1", &[push.push, 99, push.push]);
     let status = shard.status(push.push);
     assert_eq!(status.state, PushState::Completed);
@@ -56,7 +56,7 @@ fn a_push_is_handed_out_at_once_or_on_bind_until_it_is_acknowledged() {
 }
 
 #[test]
-fn a_push_to_all_is_for_those_who_were_bound_before() {
+fn a_push_to_all_reaches_the_devices_bound_before_it() {
     let mut shard = shard();
     for name in ["ann/phone-1", "bob/phone-1", "cat/tv-1"] {
         shard.bind(name);
@@ -113,7 +113,7 @@ fn tags_and_kinds_choose_devices_and_a_dry_run_counts_them() {
 }
 
 #[test]
-fn the_newest_with_a_collapse_key_takes_the_place() {
+fn the_newest_push_with_a_collapse_key_replaces_the_older_ones() {
     let mut shard = shard();
     shard.bind("ann/phone-1");
     shard.bind("bob/phone-1");
@@ -127,7 +127,7 @@ fn the_newest_with_a_collapse_key_takes_the_place() {
     assert_eq!(shard.handed("bob/phone-1"), [many]);
     shard.bind("ann/phone-1");
     assert_eq!(shard.handed("ann/phone-1"), [other, many]);
-    assert_eq!(shard.status(newer).counts.collapsed, 1, "a push to all takes the place of one by name");
+    assert_eq!(shard.status(newer).counts.collapsed, 1, "a push to all replaces a named one");
     shard.acknowledge("bob/phone-1", &[many]);
     let newest = shard.push(json!({"users": ["ann", "bob"]}), key.clone()).push;
     shard.acknowledge("bob/phone-1", &[newest]);
@@ -137,7 +137,7 @@ fn the_newest_with_a_collapse_key_takes_the_place() {
 }
 
 #[test]
-fn what_waits_is_handed_out_in_parts_high_first() {
+fn a_backlog_is_handed_out_in_batches_high_priority_first() {
     let mut shard = shard();
     shard.bind("ann/phone-1");
     shard.leave("ann/phone-1");
@@ -147,7 +147,7 @@ fn what_waits_is_handed_out_in_parts_high_first() {
     let first = shard.handed("ann/phone-1");
     assert_eq!((first.len(), first[0], first[1]), (32, high, normal[0]));
     shard.acknowledge("ann/phone-1", &first[1..]);
-    assert_eq!(shard.handed("ann/phone-1"), [] as [u64; 0], "one of the part is left");
+    assert_eq!(shard.handed("ann/phone-1"), [] as [u64; 0], "one of the batch is not acknowledged");
     shard.acknowledge("ann/phone-1", &[high]);
     let second = shard.handed("ann/phone-1");
     assert_eq!(second, normal[31..63]);
@@ -156,7 +156,7 @@ fn what_waits_is_handed_out_in_parts_high_first() {
 }
 
 #[test]
-fn its_time_is_over_for_those_who_did_not_come() {
+fn a_push_expires_on_devices_that_did_not_bind_in_time() {
     let mut shard = shard();
     shard.bind("ann/phone-1");
     shard.bind("bob/phone-1");
@@ -185,7 +185,7 @@ fn its_time_is_over_for_those_who_did_not_come() {
 }
 
 #[test]
-fn a_scheduled_push_waits_for_its_time_and_finds_its_devices_then() {
+fn a_scheduled_push_starts_at_its_time_and_finds_its_devices_then() {
     let mut shard = shard();
     shard.bind("ann/phone-1");
     let at = NOON + 5_000;
@@ -210,7 +210,7 @@ fn a_scheduled_push_waits_for_its_time_and_finds_its_devices_then() {
 }
 
 #[test]
-fn a_cancelled_push_goes_no_further() {
+fn a_cancelled_push_is_handed_to_no_further_device() {
     let mut shard = shard();
     shard.bind("ann/phone-1");
     shard.bind("bob/phone-1");
@@ -229,7 +229,7 @@ fn a_cancelled_push_goes_no_further() {
     }
     let done = shard.push(json!({"users": ["cat"]}), json!({})).push;
     assert_eq!(shard.world.engine.cancel_push(done).unwrap_err().code, ErrorCode::Conflict);
-    // Whoever was to get it has it.
+    // Every target has acknowledged the push.
     let arrived = shard.push(json!({"users": ["bob"]}), json!({})).push;
     shard.acknowledge("bob/phone-1", &[arrived]);
     assert_eq!(shard.status(arrived).state, PushState::Completed);
@@ -249,7 +249,7 @@ fn a_retry_answers_with_the_first_result() {
 }
 
 #[test]
-fn full_lists_refuse_and_say_so() {
+fn full_queues_refuse_pushes_and_full_devices_are_counted() {
     let bounds = PushConfig { pending_per_device: 2, running_to_many: 1, scheduled: 1, ..PushConfig::default() };
     let mut shard = shard_with(bounds);
     shard.bind("ann/phone-1");
@@ -259,7 +259,7 @@ fn full_lists_refuse_and_say_so() {
     let second = shard.push(json!({"users": ["ann"]}), key.clone()).push;
     let third = shard.push(json!({"users": ["ann"]}), json!({}));
     assert_eq!((third.targets, third.refused_full, third.state), (0, 1, PushState::Completed));
-    assert_eq!(shard.push(json!({"users": ["ann"]}), key).targets, 1, "it takes a place that is there");
+    assert_eq!(shard.push(json!({"users": ["ann"]}), key).targets, 1, "it replaces a pending one");
     assert_eq!(shard.status(second).counts.collapsed, 1);
     let request = |more: serde_json::Value| {
         let mut request = json!({"to": {"all": true}, "body": 1});
@@ -278,7 +278,7 @@ fn full_lists_refuse_and_say_so() {
 }
 
 #[test]
-fn a_device_that_is_removed_gets_nothing_and_comes_back_as_a_new_one() {
+fn a_removed_device_gets_nothing_and_binds_again_as_a_new_one() {
     let mut shard = shard();
     shard.bind("ann/phone-1");
     let before = shard.phones["ann/phone-1"].device;
@@ -288,14 +288,14 @@ fn a_device_that_is_removed_gets_nothing_and_comes_back_as_a_new_one() {
     shard.world.engine.remove_device("ann", "phone-1").unwrap();
     assert!(shard.world.engine.user_devices("ann").unwrap().devices.is_empty());
     shard.bind("ann/phone-1");
-    assert_ne!(shard.phones["ann/phone-1"].device, before, "numbers are given once");
+    assert_ne!(shard.phones["ann/phone-1"].device, before, "the number is not free yet");
     assert_eq!(shard.handed("ann/phone-1"), [] as [u64; 0]);
     assert_eq!(shard.status(named).counts.cancelled, 1);
     assert_eq!((shard.status(many).counts.targets, shard.status(many).state), (0, PushState::Completed));
 }
 
 #[test]
-fn a_store_that_cannot_write_refuses_and_recovers() {
+fn pushes_and_binds_are_refused_while_the_store_fails() {
     let store = Arc::new(Troubled::default());
     let quiet = PushConfig { flush_interval: Duration::from_secs(3_600), ..PushConfig::default() };
     let mut shard = Shard::new(EngineConfig { shards: 1, push: quiet, ..EngineConfig::default() }, store.clone());
@@ -319,7 +319,7 @@ fn a_store_that_cannot_write_refuses_and_recovers() {
 }
 
 #[test]
-fn a_push_that_comes_with_a_bind_is_handed_out_once() {
+fn a_push_accepted_during_a_bind_is_handed_out_once() {
     let store = Arc::new(Troubled::default());
     let mut shard = Shard::new(EngineConfig { shards: 1, ..EngineConfig::default() }, store.clone());
     shard.world.users(&["ann", "bob"]);
@@ -337,7 +337,7 @@ fn a_push_that_comes_with_a_bind_is_handed_out_once() {
     let open = store.close_push_gate();
     let first = asked("bob");
     store.wait_for_pushes();
-    // Both wait while bob's push is stored, and are seen in the same turn.
+    // Both wait while bob's push is stored, and are taken in the same turn.
     shard.ask_to_bind("ann/phone-1");
     let second = asked("ann");
     drop(open);
@@ -347,7 +347,7 @@ fn a_push_that_comes_with_a_bind_is_handed_out_once() {
 }
 
 #[test]
-fn the_device_that_bound_longest_ago_gives_way() {
+fn a_new_device_beyond_the_limit_replaces_the_one_that_bound_longest_ago() {
     let mut shard = shard();
     for n in 0..=100 {
         shard.at(NOON + n * 1_000);
@@ -360,7 +360,7 @@ fn the_device_that_bound_longest_ago_gives_way() {
 }
 
 #[test]
-fn what_cannot_be_pushed_is_refused_by_name() {
+fn a_bad_push_request_is_refused_with_the_name_of_its_field() {
     let shard = shard();
     let refused = |request: serde_json::Value| {
         let request = serde_json::from_str(&request.to_string()).unwrap();
@@ -388,7 +388,7 @@ fn what_cannot_be_pushed_is_refused_by_name() {
 }
 
 #[test]
-fn devices_that_come_at_once_have_the_same_limit() {
+fn devices_that_bind_at_once_stay_within_the_users_limit() {
     let store = Arc::new(Troubled::default());
     let push = PushConfig { new_devices: PerMinute { count: 0, burst: 0 }, ..PushConfig::default() };
     let config = EngineConfig { shards: 1, push, ..EngineConfig::default() };
@@ -399,7 +399,7 @@ fn devices_that_come_at_once_have_the_same_limit() {
     assert_eq!(shard.phones.len(), 60);
     let names: Vec<String> = shard.phones.keys().cloned().collect();
     names.iter().for_each(|name| shard.leave(name));
-    // All of these wait while a push is stored, and are seen in one turn.
+    // All of these wait while a push is stored, and are taken in one turn.
     let open = store.close_push_gate();
     let request = json!({"to": {"users": ["bob"]}, "body": 1}).to_string();
     let prepared = shard.world.engine.prepare_push(serde_json::from_str(&request).unwrap()).unwrap();
@@ -413,11 +413,11 @@ fn devices_that_come_at_once_have_the_same_limit() {
     shard.settle();
     let devices = shard.world.engine.user_devices("ann").unwrap().devices;
     assert_eq!(devices.len(), 100);
-    assert!(devices.iter().all(|device| device.device_id.starts_with("new")), "the older ones gave way");
+    assert!(devices.iter().all(|device| device.device_id.starts_with("new")), "the older ones were removed");
 }
 
 #[test]
-fn new_devices_of_a_user_come_at_a_rate() {
+fn new_devices_of_a_user_are_rate_limited() {
     let mut shard = shard_with(PushConfig { new_devices: PerMinute { count: 1, burst: 3 }, ..PushConfig::default() });
     for n in 0..3 {
         shard.bind(&format!("ann/phone-{n}"));
@@ -427,7 +427,7 @@ fn new_devices_of_a_user_come_at_a_rate() {
     let refusal = shard.refused.pop().expect("one too many");
     assert_eq!(refusal.code, ErrorCode::RateLimited);
     assert!(refusal.retry_after_ms.is_some_and(|wait| wait > 0 && wait <= 60_000), "{refusal:?}");
-    // A known one comes as often as it likes, and others' devices are not ann's.
+    // A known device binds as often as it likes, and other users have limits of their own.
     for _ in 0..10 {
         shard.leave("ann/phone-1");
         shard.bind("ann/phone-1");
@@ -436,7 +436,7 @@ fn new_devices_of_a_user_come_at_a_rate() {
 }
 
 #[test]
-fn a_number_is_another_devices_when_no_push_names_it_any_more() {
+fn a_removed_devices_number_is_given_again_once_no_push_refers_to_it() {
     let mut shard = shard();
     shard.bind("ann/phone-1");
     let first = shard.phones["ann/phone-1"].device;
@@ -444,9 +444,9 @@ fn a_number_is_another_devices_when_no_push_names_it_any_more() {
     shard.world.engine.remove_device("ann", "phone-1").unwrap();
     shard.settle();
     shard.bind("bob/phone-1");
-    assert_ne!(shard.phones["bob/phone-1"].device, first, "the push is remembered");
+    assert_ne!(shard.phones["bob/phone-1"].device, first, "the push is still stored");
     assert_eq!(shard.handed("bob/phone-1"), [] as [u64; 0]);
-    // It is forgotten a week after it ended.
+    // The push is purged a week after it ended.
     shard.at(NOON + DAY);
     shard.at(NOON + 9 * DAY);
     assert!(shard.world.engine.push_status(push).is_err());

@@ -1,6 +1,6 @@
-//! A store whose answers are lost: what was to be written is stored, or is not, or is a while later, and nobody is told
-//! which. Every push that was answered for at last, also as a second one, reaches its devices without a change of the
-//! lead; no device is taken for another; what is counted is so. `DOUBT_SEED=…` runs one history again.
+//! A store whose answers are lost: a write is stored, or is not, or is a while later, and the caller is not told which.
+//! Every push that was accepted at last, perhaps as a duplicate, reaches its devices without a change of the lead; no device
+//! gets another one's number; the counts are right. `DOUBT_SEED=…` runs one history again.
 #![allow(clippy::unwrap_used)]
 
 mod fake_shard;
@@ -46,13 +46,12 @@ fn request(to: Value, more: Value) -> Value {
     request
 }
 
-/// Tries until it is answered for.
+/// Retries until the push is accepted.
 fn push_at_last(shard: &mut Shard, request: &Value) -> PushAccepted {
-    (0..100).find_map(|_| shard.try_push(request.clone()).ok()).expect("it is answered for at last")
+    (0..100).find_map(|_| shard.try_push(request.clone()).ok()).expect("accepted at last")
 }
 
-/// Lets each of the next writes fail to be answered for, in turn, in its own run; from the first write on to the one that a
-/// run does not come to any more.
+/// Runs once for each fate and each of the next four writes, whose answer is lost.
 fn with_each_answer_lost(run: impl Fn(&dyn Fn(&Troubled), &str)) {
     for fated in FATES {
         for before in 0..4 {
@@ -64,7 +63,7 @@ fn with_each_answer_lost(run: impl Fn(&dyn Fn(&Troubled), &str)) {
     }
 }
 
-/// What a device was handed, at least once.
+/// The pushes that a device was handed, each perhaps more than once.
 fn handed(shard: &mut Shard, name: &str) -> BTreeSet<u64> {
     shard.handed(name).into_iter().collect()
 }
@@ -72,7 +71,7 @@ fn handed(shard: &mut Shard, name: &str) -> BTreeSet<u64> {
 // ---- pushes
 
 #[test]
-fn a_push_that_was_answered_for_at_the_second_try_is_handed_out() {
+fn a_push_that_was_accepted_at_a_retry_is_handed_out() {
     for to in [json!({"users": ["ann"]}), json!({"all": true})] {
         with_each_answer_lost(|lose, what| {
             let (store, mut shard) = start(&["ann/phone-1", "ben/phone-1"]);
@@ -80,7 +79,7 @@ fn a_push_that_was_answered_for_at_the_second_try_is_handed_out() {
             let push = push_at_last(&mut shard, &request(to.clone(), json!({"client_push_id": "p"})));
             assert_eq!(handed(&mut shard, "ann/phone-1"), [push.push].into(), "{what}");
             assert_eq!(handed(&mut shard, "ben/phone-1").len(), push.targets as usize - 1, "{what}");
-            // One that was away finds it, too.
+            // A device that binds again is handed it, too.
             shard.leave("ann/phone-1");
             shard.bind("ann/phone-1");
             assert_eq!(handed(&mut shard, "ann/phone-1"), [push.push].into(), "{what}");
@@ -109,7 +108,7 @@ fn a_scheduled_push_starts_once_and_is_handed_out() {
 }
 
 #[test]
-fn a_large_push_that_was_answered_for_is_not_forgotten() {
+fn an_accepted_large_push_is_not_purged() {
     for fated in FATES {
         for before in 0..6 {
             let (store, mut shard) = start(&[]);
@@ -133,7 +132,7 @@ fn a_large_push_that_was_answered_for_is_not_forgotten() {
 }
 
 #[test]
-fn what_is_reported_is_counted_once() {
+fn acknowledgements_are_counted_once() {
     with_each_answer_lost(|lose, what| {
         let (store, mut shard) = start(&["ann/phone-1", "ben/phone-1"]);
         let named = shard.push(json!({"users": ["ann", "ben"]}), json!({})).push;
@@ -150,7 +149,7 @@ fn what_is_reported_is_counted_once() {
 }
 
 #[test]
-fn a_push_that_ran_out_of_time_says_so() {
+fn a_push_that_ran_out_of_time_is_expired() {
     with_each_answer_lost(|lose, what| {
         let (store, mut shard) = start(&["ann/phone-1", "ben/phone-1"]);
         let push = shard.push(json!({"users": ["ann", "ben"]}), json!({"ttl_s": 1})).push;
@@ -164,14 +163,14 @@ fn a_push_that_ran_out_of_time_says_so() {
 }
 
 #[test]
-fn a_device_that_was_removed_is_told_so() {
+fn the_session_of_a_removed_device_is_told_so_and_binds_again() {
     with_each_answer_lost(|lose, what| {
         let (store, mut shard) = start(&["ann/phone-1", "ben/phone-1"]);
         lose(&store);
         while let Err(refusal) = shard.world.engine.remove_device("ann", "phone-1") {
             settle(&mut shard);
             if refusal.code == ErrorCode::NotFound {
-                // It went without an answer: nobody else tells its session.
+                // The answer to the removal was lost: only the worker can tell the session.
                 assert!(!shard.phones.contains_key("ann/phone-1"), "{what}");
                 break;
             }
@@ -197,7 +196,7 @@ fn bind_at_last(shard: &mut Shard, name: &str) -> DeviceNo {
     panic!("{name} is not bound: {:?}", shard.refused);
 }
 
-/// Until what is due is done and stored.
+/// Settles until everything due is done and stored, whatever answers are lost.
 fn settle(shard: &mut Shard) {
     (0..8).for_each(|_| shard.settle());
 }
@@ -207,7 +206,7 @@ fn a_device_number_is_never_given_twice() {
     for fated in FATES {
         let (store, mut shard) = start(&[]);
         store.doubts.next([Some(fated)]);
-        // Several at once, of which one tries again before the lead moves.
+        // Several devices bind at once, and one of them again before the lead moves.
         ["ann/phone-1", "ben/phone-1", "cat/phone-1"].iter().for_each(|name| shard.ask_to_bind(name));
         shard.settle();
         let dan = bind_at_last(&mut shard, "dan/phone-1");
@@ -245,7 +244,7 @@ fn rows(store: &Troubled, first: PushKey, last: PushKey) -> Vec<PushRow> {
     store.push_rows(&first, &last, usize::MAX).unwrap()
 }
 
-/// Each number is one device's, as it is stored and as its session was told.
+/// Each number is one device's, as stored and as its session was told.
 fn check_devices(store: &Troubled, told: &BTreeMap<&str, DeviceNo>) {
     let mut numbers = BTreeMap::new();
     for row in rows(store, PushKey::Device(DeviceNo(0)), PushKey::Device(DeviceNo(u32::MAX))) {
@@ -259,7 +258,7 @@ fn check_devices(store: &Troubled, told: &BTreeMap<&str, DeviceNo>) {
     }
 }
 
-/// What is said to wait for devices waits for them.
+/// The count of pending pushes of each device is the number of its stored rows.
 fn check_pending(shard: &Shard, store: &Troubled, what: &str) {
     let mut waiting = BTreeMap::<DeviceNo, u64>::new();
     for row in rows(store, PushKey::Pending(DeviceNo(0), 0), PushKey::Pending(DeviceNo(u32::MAX), u64::MAX)) {
@@ -276,8 +275,8 @@ fn check_pending(shard: &Shard, store: &Troubled, what: &str) {
 
 // ---- histories
 
-/// What was answered for, and whom it must reach and may reach.
-struct Answered {
+/// An accepted push: the devices that it must reach, and those that it may reach.
+struct Accepted {
     must: BTreeSet<&'static str>,
     may: BTreeSet<&'static str>,
 }
@@ -287,9 +286,9 @@ struct History {
     store: Arc<Troubled>,
     shard: Shard,
     known: BTreeMap<&'static str, DeviceNo>,
-    /// Devices of which a bind was tried: they may be known.
+    /// Devices that have tried to bind: they may be known.
     tried: BTreeSet<&'static str>,
-    pushes: BTreeMap<u64, Answered>,
+    pushes: BTreeMap<u64, Accepted>,
     got: BTreeMap<&'static str, BTreeSet<u64>>,
     now: u64,
 }
@@ -354,13 +353,13 @@ impl History {
         let more = json!({"client_push_id": id.to_string(), "send_at": self.now + later});
         let must = self.known.keys().filter(is_for).copied().collect();
         let accepted = push_at_last(&mut self.shard, &request(to.clone(), more));
-        // Of a scheduled one those count who are known when it starts.
+        // A scheduled push is for the devices that are known when it starts.
         let may: BTreeSet<_> = match later {
             0 => self.tried.iter().filter(is_for).copied().collect(),
             _ => NAMES.iter().filter(is_for).copied().collect(),
         };
         assert!(
-            self.pushes.insert(accepted.push, Answered { must, may }).is_none(),
+            self.pushes.insert(accepted.push, Accepted { must, may }).is_none(),
             "{} was given before",
             accepted.push
         );
@@ -373,11 +372,11 @@ impl History {
         }
     }
 
-    /// Nobody is handed what is not meant for them.
+    /// No device is handed a push that is not for it.
     fn look(&mut self) {
         for name in NAMES {
             for push in self.shard.handed(name) {
-                // One that was stored and not answered for yet is not known here.
+                // A push that was stored and not answered yet is not known here.
                 if let Some(pushed) = self.pushes.get(&push) {
                     assert!(pushed.may.contains(name), "{name} was handed push {push}");
                 }
@@ -386,7 +385,8 @@ impl History {
         }
     }
 
-    /// From here on every answer arrives. Who is there is handed all that is theirs without binding anew, then who was away.
+    /// From here on every answer arrives. Online devices are handed all of their pushes without binding anew, the others when
+    /// they bind.
     fn end(mut self) {
         self.store.doubts.end();
         settle(&mut self.shard);
@@ -410,7 +410,7 @@ impl History {
         }
     }
 
-    /// What waits is handed out a part at a time.
+    /// A backlog is handed out a batch at a time.
     fn look_and_acknowledge(&mut self) {
         for _ in 0..STEPS / 10 {
             self.look();
@@ -422,14 +422,14 @@ impl History {
         for (push, pushed) in &self.pushes {
             for name in pushed.must.iter().filter(|name| names.contains(**name)) {
                 let got = self.got.get(name).is_some_and(|got| got.contains(push));
-                assert!(got, "push {push} was answered for and is not handed to {name}");
+                assert!(got, "push {push} was accepted and is not handed to {name}");
             }
         }
     }
 }
 
 #[test]
-fn whatever_was_answered_for_arrives() {
+fn every_accepted_push_arrives_in_random_histories() {
     let run = |seed: u64| {
         println!("DOUBT_SEED={seed}");
         let mut history = History::new(seed);

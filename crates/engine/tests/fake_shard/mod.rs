@@ -1,4 +1,5 @@
-//! A shard without sockets: it keeps what each device was handed, reports it as written, and acknowledges when told.
+//! A shard without sockets: it records the pushes that each device is handed, reports them as written, and acknowledges
+//! them when the test says so.
 #![allow(clippy::unwrap_used, dead_code, unreachable_pub)]
 
 use crate::support::World;
@@ -20,10 +21,10 @@ pub struct Shard {
     pub world: World,
     /// Live sessions by device name.
     pub phones: BTreeMap<String, Phone>,
-    /// What each device was handed since last looked at, in order.
+    /// The pushes that each device was handed since the test looked last, in order.
     pub handed: BTreeMap<String, Vec<u64>>,
     pub refused: Vec<Refusal>,
-    /// Sessions live on when the lead goes, as a WebSocket's do.
+    /// Sessions survive a failover, as WebSocket sessions do.
     pub survives_failover: bool,
     /// Sessions that are live without their device, by name.
     pub later: BTreeMap<String, u64>,
@@ -41,7 +42,7 @@ impl Shard {
         Shard { world, phones, handed, refused: vec![], survives_failover: false, later, binding, next_session: 1 }
     }
 
-    /// Does all that is due, and takes what comes of it.
+    /// Has the worker do everything due, and takes the items that follow.
     pub fn settle(&mut self) {
         self.world.engine.push.settle().unwrap();
         while self.take() {
@@ -49,7 +50,7 @@ impl Shard {
         }
     }
 
-    /// Takes what waits for this shard; answers whether there was anything.
+    /// Takes the items in this shard's queue; answers whether there were any.
     pub fn take(&mut self) -> bool {
         let items: Vec<PushItem> = self.world.receivers[0].push.try_iter().collect();
         let any = !items.is_empty();
@@ -96,7 +97,7 @@ impl Shard {
             (Some(name), Err(_)) if self.survives_failover => drop(self.later.insert(name, session)),
             (Some(name), Err(refusal)) => {
                 self.refused.push(refusal);
-                // The device of a live session is no more.
+                // The device of a live session was removed.
                 if self.phones.get(&name).is_some_and(|phone| phone.session == session) {
                     self.phones.remove(&name);
                 }
@@ -106,7 +107,7 @@ impl Shard {
         }
     }
 
-    /// A device is named `user/device` and of the kind before a dash: `ann/phone-1`.
+    /// A device is named `user/device_id`; the id begins with the device's kind: `ann/phone-1`.
     pub fn ask_to_bind(&mut self, name: &str) {
         let (user, device_id) = name.split_once('/').unwrap();
         let kind = device_id.split('-').next().unwrap();
@@ -143,7 +144,7 @@ impl Shard {
         self.settle();
     }
 
-    /// What a device was handed since the last look.
+    /// The pushes that a device was handed since the last call.
     pub fn handed(&mut self, name: &str) -> Vec<u64> {
         self.settle();
         self.handed.remove(name).unwrap_or_default()
@@ -156,7 +157,7 @@ impl Shard {
         accepted
     }
 
-    /// Pushes with `body`, and what `more` adds or replaces.
+    /// Sends a push with a small body; `more` adds or replaces fields.
     pub fn push(&mut self, to: serde_json::Value, more: serde_json::Value) -> PushAccepted {
         let mut request = serde_json::json!({ "to": to, "body": {"n": 1} });
         request.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -167,13 +168,13 @@ impl Shard {
         self.world.engine.push_status(push).unwrap()
     }
 
-    /// Time goes on.
+    /// Sets the clock.
     pub fn at(&mut self, now_ms: u64) {
         self.world.clock.set(now_ms);
         self.settle();
     }
 
-    /// What became of a push on its devices, by name.
+    /// The state of a push on each of its devices, by name.
     pub fn states(&self, push: u64) -> BTreeMap<String, DeviceState> {
         let mut all = BTreeMap::new();
         let mut after = None;

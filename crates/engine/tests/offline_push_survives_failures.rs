@@ -1,4 +1,4 @@
-//! Offline push when groups are large, records cannot be kept, one event cannot be taken, or the process ends.
+//! Offline push when groups are large, records cannot be stored, one event is always refused, or the process ends.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -32,7 +32,7 @@ impl Wake for Asleep {
     fn wake(&self) {}
 }
 
-/// A webhook that takes what a function says.
+/// A webhook that accepts a delivery if a function says so.
 struct Picky<F>(F);
 impl<F: Fn(&str) -> bool + Send + Sync + 'static> Webhook for Picky<F> {
     fn deliver(&self, delivery: &WebhookDelivery) -> Result<(), WebhookError> {
@@ -53,7 +53,7 @@ fn config() -> OutboxConfig {
     }
 }
 
-/// An engine whose webhook takes what `takes` says; and the bodies of every attempt.
+/// An engine whose webhook accepts what `takes` accepts, and the bodies of every attempt.
 fn start(
     store: Arc<dyn Store>,
     config: OutboxConfig,
@@ -117,7 +117,7 @@ fn until(what: impl Fn() -> bool) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_large_group_is_named_in_parts_each_with_its_own_id() {
+async fn the_members_of_a_large_group_are_split_into_events_with_ids_of_their_own() {
     let config = OutboxConfig { recipients_per_event: 400, events_per_delivery: 3, ..config() };
     let store: Arc<MemoryStore> = Arc::default();
     let (engine, attempts, _receivers) = start(store.clone(), config, |_| true);
@@ -139,7 +139,7 @@ async fn a_large_group_is_named_in_parts_each_with_its_own_id() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_taken_is_not_delivered_again_because_the_disk_is_full() {
+async fn an_accepted_delivery_is_not_repeated_when_its_record_cannot_be_stored() {
     let store = Arc::new(Troubled::default());
     let full = store.clone();
     let (engine, attempts, _receivers) = start(store.clone(), config(), move |_| {
@@ -155,7 +155,7 @@ async fn what_was_taken_is_not_delivered_again_because_the_disk_is_full() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_event_that_is_never_taken_keeps_no_other_from_being_replayed() {
+async fn an_event_that_is_always_refused_keeps_no_other_from_being_replayed() {
     let store: Arc<MemoryStore> = Arc::default();
     let up = Arc::new(AtomicBool::new(false));
     let is_up = up.clone();
@@ -205,13 +205,13 @@ async fn dead_letters_come_in_pages() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_store_that_is_opened_again_goes_on_where_the_outbox_stood() {
+async fn a_reopened_store_goes_on_where_the_outbox_stopped() {
     let folder = tempfile::tempdir().unwrap();
     let open = || {
         let options = EmbeddedOptions { outbox: true, disk_reserve_bytes: 0, ..EmbeddedOptions::new(folder.path()) };
         Arc::new(EmbeddedStore::open(options).unwrap())
     };
-    // The webhook takes the first three and is then down for good.
+    // The webhook accepts the first three deliveries and is then down for good.
     let patient = OutboxConfig {
         events_per_delivery: 1,
         attempts_max: u32::MAX,
@@ -226,7 +226,7 @@ async fn a_store_that_is_opened_again_goes_on_where_the_outbox_stood() {
         say(&engine, &n.to_string()).await;
     }
     until(|| attempts.len() == 4);
-    // Told to stop in the middle of a wait of ten minutes, it does at once.
+    // The engine stops at once, in the middle of a wait of ten minutes.
     let started = Instant::now();
     engine.stop();
     assert!(started.elapsed() < Duration::from_secs(60));
@@ -241,6 +241,6 @@ async fn a_store_that_is_opened_again_goes_on_where_the_outbox_stood() {
     }
     until(|| store.outbox_done().unwrap() == store.last_position());
     engine.stop();
-    assert_eq!(texts, ["3", "4", "5"], "what was taken before is on record");
+    assert_eq!(texts, ["3", "4", "5"], "accepted deliveries are on record");
     assert!(attempts.try_recv().is_err() && store.dead_notifications(None, 10).unwrap().is_empty());
 }

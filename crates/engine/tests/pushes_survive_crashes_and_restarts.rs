@@ -23,8 +23,8 @@ use tidings_store::{EmbeddedOptions, EmbeddedStore};
 const NAMES: [&str; 6] = ["ann/phone-1", "ann/tv-1", "bob/phone-1", "bob/tv-1", "cat/phone-1", "dan/phone-1"];
 const HISTORIES: u64 = 6;
 const STEPS: usize = 160;
-/// Pushes in one part of what waited.
-const PART: usize = 32;
+/// Pushes in one batch of a backlog.
+const BATCH: usize = 32;
 
 fn open(folder: &Path) -> Shard {
     let store = EmbeddedStore::open(EmbeddedOptions::new(folder)).unwrap();
@@ -45,11 +45,11 @@ fn copy_folder(from: &Path, to: &Path) {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Is {
+enum State {
     Waiting,
-    /// Acknowledged shortly before a crash: stored or not.
+    /// Acknowledged shortly before a crash: the acknowledgement is stored or not.
     PerhapsAcknowledged,
-    /// The same, and its time was over before that showed.
+    /// The same, and the push ended before that showed.
     Unknown,
     Acknowledged,
     Expired,
@@ -66,7 +66,7 @@ struct Pushed {
     key: Option<&'static str>,
     send_at: u64,
     expires_at: u64,
-    on: BTreeMap<&'static str, Is>,
+    on: BTreeMap<&'static str, State>,
 }
 
 #[derive(Default)]
@@ -81,28 +81,28 @@ impl Model {
         let pushed = self.pushes.get_mut(&number).unwrap();
         let (to, to_all) = (pushed.to.clone(), pushed.to_all);
         pushed.state = PushState::Running;
-        pushed.on = known.into_iter().filter(|n| to_all || to.contains(n)).map(|n| (n, Is::Waiting)).collect();
+        pushed.on = known.into_iter().filter(|n| to_all || to.contains(n)).map(|n| (n, State::Waiting)).collect();
         let (key, on) = (pushed.key, pushed.on.clone());
         let others = self.pushes.iter_mut().filter(|(other, p)| **other != number && key.is_some() && p.key == key);
         let others = others.filter(|(_, p)| now < p.expires_at);
         for (_, older) in others {
             for (_, is) in older.on.iter_mut().filter(|(name, _)| on.contains_key(*name)) {
                 match is {
-                    Is::Waiting => *is = Is::Collapsed,
-                    Is::PerhapsAcknowledged => *is = Is::Unknown,
+                    State::Waiting => *is = State::Collapsed,
+                    State::PerhapsAcknowledged => *is = State::Unknown,
                     _ => {}
                 }
             }
         }
     }
 
-    fn end(&mut self, number: u64, state: PushState, fate: Is) {
+    fn end(&mut self, number: u64, state: PushState, fate: State) {
         let pushed = self.pushes.get_mut(&number).unwrap();
         pushed.state = state;
         for is in pushed.on.values_mut() {
             match is {
-                Is::Waiting => *is = fate,
-                Is::PerhapsAcknowledged => *is = Is::Unknown,
+                State::Waiting => *is = fate,
+                State::PerhapsAcknowledged => *is = State::Unknown,
                 _ => {}
             }
         }
@@ -125,13 +125,13 @@ impl Model {
                     self.start(number, now);
                     started.push(number);
                 }
-                _ => self.end(number, PushState::Expired, Is::Expired),
+                _ => self.end(number, PushState::Expired, State::Expired),
             }
         }
     }
 
     fn waiting(&self, name: &str, perhaps: bool) -> Vec<u64> {
-        let is_wanted = |is: &Is| *is == Is::Waiting || (perhaps && *is == Is::PerhapsAcknowledged);
+        let is_wanted = |is: &State| *is == State::Waiting || (perhaps && *is == State::PerhapsAcknowledged);
         let mut found: Vec<_> = self.pushes.iter().filter(|(_, p)| p.on.get(name).is_some_and(is_wanted)).collect();
         found.sort_by_key(|(number, p)| (Reverse(p.high), **number));
         found.into_iter().map(|(number, _)| *number).collect()
@@ -189,13 +189,13 @@ impl History {
         let handed = self.shard().handed(name);
         for number in self.model.waiting(name, true) {
             let is = self.model.pushes.get_mut(&number).unwrap().on.get_mut(name).unwrap();
-            // Now it shows whether the acknowledgement outlived the crash.
-            if *is == Is::PerhapsAcknowledged && (handed.contains(&number) || handed.len() < PART) {
-                *is = if handed.contains(&number) { Is::Waiting } else { Is::Acknowledged };
+            // The bind shows whether the acknowledgement survived the crash.
+            if *is == State::PerhapsAcknowledged && (handed.contains(&number) || handed.len() < BATCH) {
+                *is = if handed.contains(&number) { State::Waiting } else { State::Acknowledged };
             }
         }
         let mut expected = self.model.waiting(name, false);
-        expected.truncate(PART);
+        expected.truncate(BATCH);
         assert_eq!(handed, expected, "{name} binds");
     }
 
@@ -235,7 +235,7 @@ impl History {
             let is_for = |number: &&u64| self.model.pushes[*number].on.contains_key(name);
             let mut expected: Vec<u64> = started.iter().filter(is_for).copied().collect();
             expected.sort_unstable();
-            // The next part of what waited may come too.
+            // The next batch of the backlog may come too.
             assert!(expected.iter().all(|number| handed.contains(number)), "{name}: {handed:?}, not {expected:?}");
         }
     }
@@ -245,7 +245,7 @@ impl History {
         waiting.truncate(self.random.random_range(0..4));
         self.shard().acknowledge(name, &waiting);
         for number in waiting {
-            *self.model.pushes.get_mut(&number).unwrap().on.get_mut(name).unwrap() = Is::Acknowledged;
+            *self.model.pushes.get_mut(&number).unwrap().on.get_mut(name).unwrap() = State::Acknowledged;
         }
         self.shard().handed.clear();
     }
@@ -257,19 +257,19 @@ impl History {
             return;
         }
         let number = running[self.random.random_range(0..running.len())];
-        // One that nobody waits for any more may have ended.
+        // A push that is pending on no device may have ended.
         if self.shard().world.engine.cancel_push(number).is_ok() {
             self.shard().settle();
-            self.model.end(number, PushState::Cancelled, Is::Cancelled);
+            self.model.end(number, PushState::Cancelled, State::Cancelled);
         } else {
-            assert!(self.model.pushes[&number].on.values().all(|is| *is != Is::Waiting));
+            assert!(self.model.pushes[&number].on.values().all(|is| *is != State::Waiting));
         }
     }
 
     fn compare_counts(&mut self) {
         for (number, pushed) in &self.model.pushes {
             let count = |wanted| pushed.on.values().filter(|is| **is == wanted).count() as u64;
-            if count(Is::PerhapsAcknowledged) + count(Is::Unknown) > 0 {
+            if count(State::PerhapsAcknowledged) + count(State::Unknown) > 0 {
                 continue;
             }
             let found = self.shard.as_ref().unwrap().status(*number);
@@ -284,11 +284,11 @@ impl History {
             );
             let expected = (
                 pushed.on.len() as u64,
-                count(Is::Waiting),
-                count(Is::Acknowledged),
-                count(Is::Expired),
-                count(Is::Collapsed),
-                count(Is::Cancelled),
+                count(State::Waiting),
+                count(State::Acknowledged),
+                count(State::Expired),
+                count(State::Collapsed),
+                count(State::Cancelled),
             );
             assert_eq!(all, expected, "push {number}: {pushed:?} {found:?}");
         }
@@ -299,7 +299,7 @@ impl History {
         self.reopen();
     }
 
-    /// The disk as it is now, in the middle of acknowledging.
+    /// Goes on with the disk as it is now, while acknowledgements are on their way to it.
     fn crash(&mut self) {
         for name in NAMES.into_iter().filter(|name| self.is_online(name)).collect::<Vec<_>>() {
             let mut waiting = self.model.waiting(name, true);
@@ -307,7 +307,7 @@ impl History {
             let shard = self.shard();
             shard.world.engine.push.acknowledged(shard.phones[name].device, waiting.clone());
             for number in waiting {
-                *self.model.pushes.get_mut(&number).unwrap().on.get_mut(name).unwrap() = Is::PerhapsAcknowledged;
+                *self.model.pushes.get_mut(&number).unwrap().on.get_mut(name).unwrap() = State::PerhapsAcknowledged;
             }
         }
         let copy = tempfile::tempdir().unwrap();

@@ -22,7 +22,7 @@ fn config() -> EngineConfig {
 }
 
 /// Users `u0`, `u1`, … with a hundred devices each.
-fn crowd(shard: &mut Shard, users: usize) -> Vec<String> {
+fn bind_devices(shard: &mut Shard, users: usize) -> Vec<String> {
     let users: Vec<String> = (0..users).map(|n| format!("u{n}")).collect();
     shard.world.users(&users.iter().map(String::as_str).collect::<Vec<_>>());
     for user in &users {
@@ -34,10 +34,10 @@ fn crowd(shard: &mut Shard, users: usize) -> Vec<String> {
 }
 
 #[test]
-fn a_push_by_name_to_many_devices_is_one_push() {
+fn a_named_push_to_2_000_devices_is_one_push_with_few_reads() {
     let store = Arc::new(Troubled::default());
     let mut shard = Shard::new(config(), store.clone());
-    let users = crowd(&mut shard, 20);
+    let users = bind_devices(&mut shard, 20);
     let request = json!({"collapse_key": "k", "ttl_s": 60});
     let first = shard.push(json!({"users": users}), request.clone());
     assert_eq!(first.targets, 2_000);
@@ -46,7 +46,7 @@ fn a_push_by_name_to_many_devices_is_one_push() {
     let reads = store.row_reads();
     let second = shard.push(json!({"users": users}), request);
     let reads = store.row_reads() - reads;
-    assert!(reads < 1_000, "{reads} reads to take the place of what waits for 2,000 devices");
+    assert!(reads < 1_000, "{reads} reads to replace a push that is pending on 2,000 devices");
     let counts = shard.status(first.push).counts;
     assert_eq!((counts.collapsed, counts.acknowledged, counts.delivered), (1_999, 1, 2_000));
     assert_eq!(shard.status(second.push).counts.pending, 2_000);
@@ -56,19 +56,19 @@ fn a_push_by_name_to_many_devices_is_one_push() {
     shard.at(NOON + 60_000 + 7 * 24 * 60 * 60 * 1_000);
     let last = PushKey::Chunk(u64::MAX, AudienceSet::Collapsed, u32::MAX);
     let left = shard.world.engine.store.push_rows(&PushKey::ClientPushId(String::new()), &last, usize::MAX).unwrap();
-    assert_eq!(left, [], "of pushes that are forgotten nothing is left");
+    assert_eq!(left, [], "purged pushes leave no rows");
 }
 
 #[test]
-fn a_full_shard_holds_up_nothing_but_itself() {
+fn a_full_shard_queue_delays_neither_other_work_nor_high_priority() {
     let mut shard = Shard::new(config(), Arc::new(MemoryStore::default()));
-    crowd(&mut shard, 1);
+    bind_devices(&mut shard, 1);
     let engine = shard.world.engine.clone();
     let prepare = |to: serde_json::Value| {
         let request = json!({"to": to, "body": 1}).to_string();
         engine.prepare_push(serde_json::from_str(&request).unwrap()).unwrap()
     };
-    // Nobody takes anything: the queue for what is normal is full after some of these.
+    // Nobody takes anything: the share of normal pushes in the shard's queue is full after some of these.
     let pushes: Vec<u64> = (0..100)
         .map(|_| shard.world.wait(engine.push.accept(prepare(json!({"users": ["u0"]})))).unwrap().push)
         .collect();
@@ -79,14 +79,14 @@ fn a_full_shard_holds_up_nothing_but_itself() {
     let high = engine.prepare_push(serde_json::from_str(&high).unwrap()).unwrap();
     let high = shard.world.wait(engine.push.accept(high)).unwrap().push;
     engine.push.settle().unwrap();
-    assert_eq!(engine.push_status(high).unwrap().counts.pending, 100, "it still answers");
-    // No more than is there now: what waits comes as soon as there is room again.
+    assert_eq!(engine.push_status(high).unwrap().counts.pending, 100, "the worker still answers");
+    // No more than is queued now: further items follow as soon as there is room.
     let queued: Vec<PushItem> = shard.world.receivers[0].push.try_iter().take(room + 1).collect();
     let of = |item: &PushItem| match item {
         PushItem::Sessions { frame, .. } => frame.push,
         other => panic!("{other:?}"),
     };
-    assert_eq!(queued.last().map(of), Some(high), "what is high does not wait behind all that is normal");
+    assert_eq!(queued.last().map(of), Some(high), "a high push does not wait behind all normal ones");
     let mut handed: Vec<u64> = queued.iter().map(of).collect();
     while handed.len() < 101 {
         engine.push.settle().unwrap();
@@ -97,7 +97,7 @@ fn a_full_shard_holds_up_nothing_but_itself() {
 }
 
 #[test]
-fn what_a_crash_left_of_a_push_that_was_not_accepted_goes() {
+fn rows_of_a_push_that_was_not_accepted_are_purged_at_the_start() {
     let store = Arc::new(MemoryStore::default());
     {
         let mut shard = Shard::new(config(), store.clone());
@@ -121,7 +121,7 @@ fn what_a_crash_left_of_a_push_that_was_not_accepted_goes() {
     store.write_push(Term::ALONE, &left.clone().map(PushChange::Put)).unwrap();
     let mut shard = Shard::new(config(), store.clone());
     shard.bind("ann/phone-1");
-    assert_eq!(shard.handed("ann/phone-1"), [1], "it was never accepted");
+    assert_eq!(shard.handed("ann/phone-1"), [1], "push 2 was never accepted");
     for row in &left[1..] {
         assert_eq!(store.push_row(&row.key()).unwrap(), None);
     }
@@ -129,9 +129,9 @@ fn what_a_crash_left_of_a_push_that_was_not_accepted_goes() {
     assert_eq!(shard.push(json!({"users": ["ann"]}), json!({})).push, 3, "its number is not given again");
 }
 
-/// Prints how fast devices become known; a figure to watch, not a promise of this machine.
+/// Prints how fast devices are registered: a figure to watch, with no limit to hold.
 #[test]
-fn devices_become_known_in_batches() {
+fn many_devices_are_registered_in_batches() {
     const USERS: usize = 300;
     let folder = tempfile::tempdir().unwrap();
     let store = Arc::new(EmbeddedStore::open(EmbeddedOptions::new(folder.path().join("store"))).unwrap());
