@@ -12,7 +12,7 @@
 //! - [`http`]: the JSON bodies of the HTTP API;
 //! - [`ws`]: WebSocket framing over plain byte buffers;
 //! - [`miop`]: the binary frames of the device protocol.
-#![warn(missing_docs)]
+#![deny(missing_docs)]
 
 pub mod cursor;
 pub mod depth;
