@@ -6,7 +6,7 @@ use std::io;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(usize)]
 pub(crate) enum Space {
-    /// Users, conversations, members, marks, outbox, counters.
+    /// Users, conversations, memberships with their read marks, the outbox and counters.
     Meta = 0,
     /// Entries by conversation and sequence.
     Timeline = 1,
