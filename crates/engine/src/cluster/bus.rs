@@ -37,6 +37,27 @@ pub trait Bus: Send + Sync + 'static {
 }
 
 /// Joins engines of one process. Each engine has its own end of the bus: a [`LocalBus::clone`] of the same one.
+///
+/// ```
+/// # use bytes::Bytes;
+/// # use std::sync::{Arc, Mutex};
+/// # use tidings_engine::cluster::bus::{Bus, LocalBus, MessageHandler};
+/// #[derive(Default)]
+/// struct Received(Mutex<Vec<Bytes>>);
+///
+/// impl MessageHandler for Received {
+///     fn on_message(&self, message: Bytes) {
+///         self.0.lock().unwrap().push(message);
+///     }
+///     fn on_gap(&self) {}
+/// }
+///
+/// let (a, received) = (LocalBus::default(), Arc::new(Received::default()));
+/// let b = a.clone();
+/// b.listen("b", received.clone());
+/// assert!(a.send(&["b".into()], Bytes::from_static(b"hello")));
+/// assert_eq!(*received.0.lock().unwrap(), ["hello"]);
+/// ```
 #[derive(Default)]
 pub struct LocalBus {
     handlers: Arc<RwLock<BTreeMap<String, Arc<dyn MessageHandler>>>>,
