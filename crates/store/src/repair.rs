@@ -81,7 +81,8 @@ pub fn repair(path: &Path) -> Result<RepairReport, OpenError> {
         return Err(OpenError::Damaged(DamageReport(hopeless)));
     }
     let torn = found.journals.iter().any(|journal| journal.scan.is_damaged());
-    if found.is_unfinished || found.faults.is_empty() && !torn {
+    // A requested epoch means that a lossy repair was interrupted: its files may be sound, its rows not yet.
+    if found.is_unfinished || found.faults.is_empty() && !torn && !folder.is_new_epoch_requested() {
         return Ok(repair);
     }
     // A new epoch may be requested already: then an earlier repair was interrupted.
