@@ -7,7 +7,7 @@ use std::{
     sync::Arc,
     time::Duration,
 };
-use tidings_listen::proxy::{HEADER_TIMEOUT, Look, Proxies, look};
+use tidings_listen::proxy::{HEADER_TIMEOUT, HeaderStatus, TrustedProxies, parse_header};
 use tokio::{io::AsyncReadExt, net::TcpStream, time::timeout};
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
@@ -18,17 +18,17 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 pub(crate) async fn read_proxy_header(
     stream: &mut TcpStream,
     peer: SocketAddr,
-    proxies: &Proxies,
+    proxies: &TrustedProxies,
 ) -> io::Result<SocketAddr> {
-    if !proxies.trust(peer.ip()) {
+    if !proxies.contains(peer.ip()) {
         return Err(io::Error::new(ErrorKind::PermissionDenied, "the peer is no trusted load balancer"));
     }
     let read = async {
         let mut header = Vec::new();
         loop {
-            match look(&header).map_err(|error| io::Error::new(ErrorKind::InvalidData, error))? {
-                Look::Whole(source) => return Ok(source.unwrap_or(peer)),
-                Look::Missing(more) => {
+            match parse_header(&header).map_err(|error| io::Error::new(ErrorKind::InvalidData, error))? {
+                HeaderStatus::Complete(source) => return Ok(source.unwrap_or(peer)),
+                HeaderStatus::Incomplete(more) => {
                     let had = header.len();
                     header.resize(had + more, 0);
                     stream.read_exact(&mut header[had..]).await?;

@@ -22,7 +22,7 @@ use tidings_engine::{
     model::User,
     pass::{self, Scope, Scopes},
 };
-use tidings_listen::Standing;
+use tidings_listen::ConnectionActivity;
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
     json,
@@ -67,8 +67,8 @@ impl FromRequestParts<Arc<Api>> for AppServer {
 /// The caller of a request. Marks the connection as authenticated, so that it is not closed for others.
 fn authenticate(api: &Api, parts: &Parts) -> Result<pass::Caller, Refusal> {
     let caller = api.authenticate(&parts.headers)?;
-    if let Some(standing) = parts.extensions.get::<Standing>() {
-        standing.know();
+    if let Some(activity) = parts.extensions.get::<ConnectionActivity>() {
+        activity.mark_authenticated();
     }
     Ok(caller)
 }

@@ -50,14 +50,14 @@ use tidings_engine::{
     pass::{Caller, Scope},
     presence::compare::SessionTruth,
 };
-use tidings_listen::{Carrier, Origin, Places, PlacesConfig, Throttle};
+use tidings_listen::{ConnectionSlots, ConnectionSlotsConfig, MaybeTlsSocket, Throttle, ThrottleKey};
 use tidings_protocol::error::{ErrorCode, Refusal};
 use tokio::sync::Semaphore;
 
 /// The gateway, as this crate sees it: it takes over connections that have become WebSockets.
 pub trait SessionGateway: Send + Sync + 'static {
     /// Takes over the connection, with the bytes that were read beyond the request. Closes it when the gateway is full.
-    fn adopt(&self, carrier: Carrier, already_read: Vec<u8>, origin: Origin);
+    fn adopt(&self, socket: MaybeTlsSocket, already_read: Vec<u8>, throttle_key: ThrottleKey);
 
     /// The sessions whose connections this process and its gateways hold.
     fn truth(&self) -> Arc<dyn SessionTruth>;
@@ -120,15 +120,15 @@ impl Default for ApiConfig {
 }
 
 impl ApiConfig {
-    fn places(&self) -> PlacesConfig {
-        let most = self.connections_max;
-        let (of_one_address, of_this_machine) = match self.connections_per_address_max {
+    fn slots(&self) -> ConnectionSlotsConfig {
+        let connections_max = self.connections_max;
+        let (per_address_max, per_local_address_max) = match self.connections_per_address_max {
             // Connections from this machine are most likely a reverse proxy's, and not an attack.
-            0 => (most.div_ceil(2), most),
+            0 => (connections_max.div_ceil(2), connections_max),
             some => (some, some),
         };
         let (reserve, idle_min) = (CONNECTIONS_RESERVED, self.unauthenticated_idle_min);
-        PlacesConfig { most, of_one_address, of_this_machine, reserve, idle_min }
+        ConnectionSlotsConfig { connections_max, per_address_max, per_local_address_max, reserve, idle_min }
     }
 }
 
@@ -141,7 +141,7 @@ pub struct Api {
     pub backup: Option<Arc<dyn OnlineBackup>>,
     pub config: ApiConfig,
     /// The limit of connections, and who has them.
-    pub(crate) places: Arc<Places>,
+    pub(crate) slots: Arc<ConnectionSlots>,
     pub(crate) bodies: Arc<BodyBudget>,
     pub(crate) http_metrics: HttpMetrics,
     /// Counts failed authentications by address. Absent: they are not counted.
@@ -166,7 +166,7 @@ impl Api {
     ) -> Self {
         let [reads, running_reads] = [config.reads_max, CONCURRENT_READS_MAX].map(|max| Arc::new(Semaphore::new(max)));
         let forwarder = Forwarder::of(&engine).map(Arc::new);
-        let (places, bodies) = (Places::new(config.places()), BodyBudget::new(config.body_bytes_max));
+        let (slots, bodies) = (ConnectionSlots::new(config.slots()), BodyBudget::new(config.body_bytes_max));
         let (uploads, http_metrics) = (Semaphore::new(UPLOADS_MAX), HttpMetrics::new());
         Api {
             engine,
@@ -175,7 +175,7 @@ impl Api {
             sessions,
             backup,
             config,
-            places,
+            slots,
             bodies,
             http_metrics,
             throttle: None,
@@ -223,8 +223,8 @@ impl Api {
 
     /// Refuses a caller from an address with too many failed authentications. Tokens are always verified, since nobody guesses
     /// a signature: users who share an address with an attacker keep their sessions.
-    pub(crate) fn check_throttle(&self, origin: Origin, credential: Option<&[u8]>) -> Result<(), Refusal> {
-        let wait_ms = self.throttle.as_ref().and_then(|throttle| throttle.wait_ms(origin));
+    pub(crate) fn check_throttle(&self, throttle_key: ThrottleKey, credential: Option<&[u8]>) -> Result<(), Refusal> {
+        let wait_ms = self.throttle.as_ref().and_then(|throttle| throttle.wait_ms(throttle_key));
         match wait_ms.filter(|_| credential.is_some_and(|credential| !looks_like_token(credential))) {
             Some(wait_ms) => Err(too_many_failures(wait_ms)),
             None => Ok(()),
@@ -232,15 +232,15 @@ impl Api {
     }
 
     /// Counts a failed authentication. Returns a refusal if the address has too many.
-    pub(crate) fn count_auth_failure(&self, origin: Origin) -> Option<Refusal> {
-        self.throttle.as_ref().and_then(|throttle| throttle.count_failure(origin)).map(too_many_failures)
+    pub(crate) fn count_auth_failure(&self, throttle_key: ThrottleKey) -> Option<Refusal> {
+        self.throttle.as_ref().and_then(|throttle| throttle.count_failure(throttle_key)).map(too_many_failures)
     }
 
     /// Counts a refusal if it is a failed authentication. Returns the refusal for the caller: this one, or that the address has
     /// too many.
-    pub(crate) fn count_if_auth_failure(&self, origin: Origin, refusal: Refusal) -> Refusal {
+    pub(crate) fn count_if_auth_failure(&self, throttle_key: ThrottleKey, refusal: Refusal) -> Refusal {
         let is_failure = refusal.code == ErrorCode::Unauthorized;
-        is_failure.then(|| self.count_auth_failure(origin)).flatten().unwrap_or(refusal)
+        is_failure.then(|| self.count_auth_failure(throttle_key)).flatten().unwrap_or(refusal)
     }
 
     /// Runs a read on a thread that may wait for the disk.
@@ -251,14 +251,14 @@ impl Api {
         &self,
         read: impl FnOnce(&Arc<Engine>) -> Result<T, Refusal> + Send + 'static,
     ) -> Result<T, Refusal> {
-        let Ok(place) = self.reads.clone().try_acquire_owned() else {
+        let Ok(slot) = self.reads.clone().try_acquire_owned() else {
             let detail = format!("reads at once are limited to {}", self.config.reads_max);
             return Err(Refusal::new(ErrorCode::QueueFull, detail).retry_after(1_000));
         };
         let turn = self.running_reads.clone().acquire_owned().await.map_err(|closed| internal(&closed))?;
         run(self.engine.clone(), move |engine| {
             // The read goes on when its caller goes away, so the read itself holds the permits.
-            let _held = (place, turn);
+            let _held = (slot, turn);
             read(engine)
         })
         .await
@@ -269,9 +269,9 @@ impl Api {
         self.engine.refresh_gauges();
         let reads_running = self.config.reads_max - self.reads.available_permits();
         self.engine.metrics.queue("http_reads", reads_running, self.config.reads_max);
-        self.engine.metrics.queue("http_connections", self.places.taken(), self.places.most());
+        self.engine.metrics.queue("http_connections", self.slots.open(), self.slots.connections_max());
         self.engine.metrics.queue("http_body_bytes", self.bodies.held(), self.bodies.most());
-        self.http_metrics.render(&self.engine.metrics, &self.places)
+        self.http_metrics.render(&self.engine.metrics, &self.slots)
     }
 }
 

@@ -17,11 +17,11 @@ use std::{
     time::{Duration, Instant},
 };
 use tidings_listen::{
-    Admission, Descriptors, Place, Standing,
-    admission::Guest,
-    come_back_after_ms,
-    descriptors::{Reserve, ran_out},
-    proxy::Proxies,
+    Admission, ConnectionActivity, ConnectionSlot, Descriptors,
+    admission::ConnectionClass,
+    descriptors::{ReserveDescriptor, is_out_of_descriptors},
+    jittered_retry_after_ms,
+    proxy::TrustedProxies,
     socket::{BACKLOG, listen},
 };
 use tidings_protocol::error::ErrorCode;
@@ -51,7 +51,7 @@ pub struct ListenerConfig {
     /// Set: connections begin with a TLS handshake.
     pub tls: Option<Arc<ServerConfig>>,
     /// Set: connections come from these load balancers, and begin with a PROXY header.
-    pub proxies: Option<Arc<Proxies>>,
+    pub proxies: Option<Arc<TrustedProxies>>,
     /// Connections that the kernel holds until they are accepted.
     pub backlog: u32,
     pub admission: Arc<Admission>,
@@ -111,7 +111,7 @@ impl Listener {
     }
 
     async fn run(self, stopped: watch::Receiver<bool>) {
-        let mut reserve = Reserve::new();
+        let mut reserve = ReserveDescriptor::new();
         loop {
             let accepted = tokio::select! {
                 accepted = self.accept() => accepted,
@@ -120,17 +120,17 @@ impl Listener {
             match accepted {
                 Ok((stream, peer)) => self.serve(stream, peer, &stopped),
                 // The connection that was closed to make room gives its descriptor back.
-                Err(error) if ran_out(&error) && self.service.places().make_room() => {
+                Err(error) if is_out_of_descriptors(&error) && self.service.slots().evict_idle() => {
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
-                Err(error) if ran_out(&error) => {
+                Err(error) if is_out_of_descriptors(&error) => {
                     // Accept fails for want of a descriptor even when nobody waits: so it waits with a timeout, with the reserve freed.
-                    reserve.give_up();
+                    reserve.release();
                     if let Ok(Ok((stream, _))) = tokio::time::timeout(ACCEPT_PAUSE, self.listener.accept()).await {
                         self.count_descriptor_refusal();
                         reject(stream, self.config.tls.is_some());
                     }
-                    if !reserve.take_back() {
+                    if !reserve.reclaim() {
                         tokio::time::sleep(ACCEPT_PAUSE).await;
                     }
                 }
@@ -146,34 +146,34 @@ impl Listener {
 
     /// The next connection, once admission allows one.
     async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
-        while let Some(pause) = self.config.admission.pause(Guest::Caller) {
+        while let Some(pause) = self.config.admission.required_pause(ConnectionClass::Http) {
             self.service.api().engine.metrics.accept_pauses.inc();
             tokio::time::sleep(pause).await;
         }
-        while self.service.places().are_leaving() {
+        while self.service.slots().has_eviction_backlog() {
             tokio::time::sleep(LEAVING_PAUSE).await;
         }
         let accepted = self.listener.accept().await?;
-        self.config.admission.count();
+        self.config.admission.count_accepted();
         Ok(accepted)
     }
 
     fn serve(&self, stream: TcpStream, peer: SocketAddr, stopped: &watch::Receiver<bool>) {
-        let Some(mut place) = self.service.places().take() else {
+        let Some(mut slot) = self.service.slots().acquire() else {
             self.service.api().engine.metrics.count_refusal(ErrorCode::QueueFull);
             return reject(stream, self.config.tls.is_some());
         };
         // Near the limit of file descriptors requests are served, but no connection may become a WebSocket.
-        let may_stay = self.config.descriptors.leave_room_for(&stream);
+        let may_stay = self.config.descriptors.admits(&stream);
         if may_stay {
             self.config.descriptors.count_admitted(Instant::now());
         }
         let (service, config, stopped) = (self.service.clone(), self.config.clone(), stopped.clone());
         tokio::spawn(async move {
-            let evicted = place.evicted();
+            let evicted = slot.evicted();
             let served = async {
                 let reserve = (!may_stay).then_some(&config.descriptors);
-                if let Err(error) = serve_connection(stream, peer, service, &mut place, reserve, &config, stopped).await
+                if let Err(error) = serve_connection(stream, peer, service, &mut slot, reserve, &config, stopped).await
                 {
                     tracing::debug!(%peer, %error, "a connection ended before its first request");
                 }
@@ -199,7 +199,7 @@ async fn serve_connection(
     mut stream: TcpStream,
     peer: SocketAddr,
     service: RequestService,
-    place: &mut Place,
+    slot: &mut ConnectionSlot,
     reserve: Option<&Arc<Descriptors>>,
     config: &ListenerConfig,
     stopped: watch::Receiver<bool>,
@@ -211,7 +211,7 @@ async fn serve_connection(
             None => peer,
         };
         tracing::debug!(%client, "connected");
-        if !place.settle(client.ip()) {
+        if !slot.assign_address(client.ip()) {
             service.api().engine.metrics.count_refusal(ErrorCode::QueueFull);
             reject(stream, config.tls.is_some());
             return Err(io::Error::new(
@@ -230,11 +230,11 @@ async fn serve_connection(
         // No request has come yet that must be answered.
         () = stop_requested(stopped.clone()) => return Ok(()),
     };
-    let (standing, service) = (place.standing(), service.for_connection(place, reserve).for_client(client));
+    let (activity, service) = (slot.activity(), service.for_connection(slot, reserve).for_client(client));
     match transport {
-        HttpTransport::Plain(stream) => serve_http(stream, service, &standing, stopped).await,
+        HttpTransport::Plain(stream) => serve_http(stream, service, &activity, stopped).await,
         // Boxed, so that a connection without TLS does not pay for its size.
-        HttpTransport::Tls(stream) => Box::pin(serve_http(*stream, service, &standing, stopped)).await,
+        HttpTransport::Tls(stream) => Box::pin(serve_http(*stream, service, &activity, stopped)).await,
     }
 }
 
@@ -242,7 +242,7 @@ async fn serve_connection(
 async fn serve_http(
     mut stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     service: RequestService,
-    standing: &Standing,
+    activity: &ConnectionActivity,
     stopped: watch::Receiver<bool>,
 ) -> io::Result<()> {
     if service.is_health_only() {
@@ -252,7 +252,9 @@ async fn serve_http(
     }
     let told = Box::pin(stop_requested(stopped.clone()));
     // Boxed: a connection with popup requests alone does not pay for the size.
-    match serve_popup_requests(&mut stream, (service.api(), service.origin()), standing, HEAD_TIMEOUT, told).await? {
+    match serve_popup_requests(&mut stream, (service.api(), service.throttle_key()), activity, HEAD_TIMEOUT, told)
+        .await?
+    {
         Some(read) => {
             Box::pin(serve_with_library(ConnectionStream::new(read, stream, stopped.clone()), service, stopped)).await
         }
@@ -318,7 +320,7 @@ fn reject(stream: TcpStream, tls: bool) {
     // Taken out of the runtime, which does not know yet that the socket is writable.
     let Ok(mut stream) = stream.into_std() else { return };
     if !tls {
-        let _ = stream.write(queue_full_response(come_back_after_ms().div_ceil(1_000)).as_bytes());
+        let _ = stream.write(queue_full_response(jittered_retry_after_ms().div_ceil(1_000)).as_bytes());
     }
     let _ = stream.shutdown(Shutdown::Write);
     // A socket that is closed with bytes unread resets the connection, and the response may be lost (RFC 1122, 4.2.2.13).

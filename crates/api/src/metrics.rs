@@ -23,7 +23,7 @@ use prometheus_client::{
 };
 use std::{sync::OnceLock, time::Duration};
 use tidings_engine::metrics::Metrics;
-use tidings_listen::Places;
+use tidings_listen::ConnectionSlots;
 
 /// The end of every exposition.
 const EOF: &str = "# EOF\n";
@@ -100,10 +100,10 @@ impl HttpMetrics {
     }
 
     /// The metrics of the engine, the HTTP API and the process, as OpenMetrics text.
-    pub(crate) fn render(&self, metrics: &Metrics, places: &Places) -> String {
+    pub(crate) fn render(&self, metrics: &Metrics, slots: &ConnectionSlots) -> String {
         let mut now = Registry::with_prefix("tidings");
         let help = "Idle connections without a credential that were closed to make room";
-        now.register("http_connections_evicted", help, ConstCounter::new(places.evicted()));
+        now.register("http_connections_evicted", help, ConstCounter::new(slots.evictions()));
         encode_all(metrics, &[&self.registry, &now])
     }
 }

@@ -20,7 +20,7 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 use tidings_engine::{engine::Actor, pass::Scope};
-use tidings_listen::{Origin, Standing};
+use tidings_listen::{ConnectionActivity, ThrottleKey};
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
     http::{PopupEvents, PopupEventsAccepted},
@@ -52,7 +52,7 @@ enum Operation {
 enum Next {
     /// Too few bytes to tell, or a part of a request.
     Incomplete,
-    /// A complete request: where its body begins and ends, where the `Authorization` header stands, and whether it has an `Origin`.
+    /// A complete request: where its body begins and ends, where the `Authorization` header stands, and whether it has an `ThrottleKey`.
     Request { operation: Operation, body: usize, end: usize, credential: Option<(usize, usize)>, has_origin: bool },
     /// A request for the library.
     Other,
@@ -80,8 +80,8 @@ impl Date {
 /// that were read and not answered.
 pub(crate) async fn serve_popup_requests<S: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut S,
-    (api, origin): (&Api, Origin),
-    standing: &Standing,
+    (api, throttle_key): (&Api, ThrottleKey),
+    activity: &ConnectionActivity,
     idle_max: Duration,
     mut told_to_stop: Pin<Box<impl Future<Output = ()>>>,
 ) -> io::Result<Option<Vec<u8>>> {
@@ -105,14 +105,14 @@ pub(crate) async fn serve_popup_requests<S: AsyncRead + AsyncWrite + Unpin>(
             Next::Request { operation, body, end, credential, .. } => {
                 let answer_began = std::time::Instant::now();
                 // The connection's place was given to another one meanwhile.
-                if !standing.begin() {
+                if !activity.begin_request() {
                     return Ok(None);
                 }
                 let request = &read[taken..taken + end];
                 let credential = credential.map(|(from, to)| &request[from..to]);
                 let answered =
-                    answer((api, origin), &mut caller, standing, credential, operation, &request[body..]).await;
-                standing.end();
+                    answer((api, throttle_key), &mut caller, activity, credential, operation, &request[body..]).await;
+                activity.end_request();
                 let status = put_answer(&mut out, api, answered, date.text());
                 let latency = match operation {
                     Operation::Decide => &api.http_metrics.decisions,
@@ -259,9 +259,9 @@ enum Answer {
 }
 
 async fn answer(
-    (api, origin): (&Api, Origin),
+    (api, throttle_key): (&Api, ThrottleKey),
     caller: &mut CachedCaller,
-    standing: &Standing,
+    activity: &ConnectionActivity,
     credential: Option<&[u8]>,
     operation: Operation,
     body: &[u8],
@@ -271,14 +271,14 @@ async fn answer(
             // Only API keys are cached: unlike a token, a key neither expires nor is revoked while the process runs.
             (Some((cached, Actor::App)), Some(credential)) if cached == credential => Actor::App,
             _ => {
-                api.check_throttle(origin, credential)?;
+                api.check_throttle(throttle_key, credential)?;
                 let found = api.authenticate_header(credential).map_err(|refusal| match credential {
-                    Some(_) => api.count_if_auth_failure(origin, refusal),
+                    Some(_) => api.count_if_auth_failure(throttle_key, refusal),
                     None => refusal,
                 })?;
                 found.scopes.check(Scope::Popups)?;
                 let actor = found.actor;
-                standing.know();
+                activity.mark_authenticated();
                 *caller = credential.map(|credential| (credential.to_owned(), actor.clone()));
                 actor
             }

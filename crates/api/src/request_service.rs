@@ -31,7 +31,10 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
-use tidings_listen::{Descriptors, Origin, Place, Places, PlacesConfig, Standing, come_back_after_ms};
+use tidings_listen::{
+    ConnectionActivity, ConnectionSlot, ConnectionSlots, ConnectionSlotsConfig, Descriptors, ThrottleKey,
+    jittered_retry_after_ms,
+};
 use tidings_protocol::error::{ErrorCode, Refusal};
 use tower::ServiceExt;
 use tracing::Instrument;
@@ -52,7 +55,7 @@ pub type ResponseBody = Either<Full<Bytes>, Body>;
 pub struct RequestService {
     api: Arc<Api>,
     router: Router,
-    places: Arc<Places>,
+    slots: Arc<ConnectionSlots>,
     /// Serves health and metrics only.
     health_only: bool,
     /// Set for a connection beyond the limit, in the reserve that other connections need: it ends with its first response.
@@ -60,26 +63,26 @@ pub struct RequestService {
     /// Set for a connection that took a file descriptor of the reserve: its requests are served, but it may not become a WebSocket.
     reserve: Option<Arc<Descriptors>>,
     /// Set once the service belongs to a connection.
-    standing: Option<Standing>,
+    activity: Option<ConnectionActivity>,
     /// Set when the newest request offered an upgrade to a protocol that this server does not speak (Java's client offers h2c): resolves
     /// to the connection's stream when the library is done with it.
     declined_upgrade: Arc<Mutex<Option<OnUpgrade>>>,
     /// The client, for counting failed authentications.
-    origin: Origin,
+    throttle_key: ThrottleKey,
 }
 
 impl RequestService {
     pub fn new(api: Arc<Api>) -> Self {
         RequestService {
             router: routes::router(api.clone()),
-            places: api.places.clone(),
+            slots: api.slots.clone(),
             api,
             health_only: false,
             closes_after_response: false,
             reserve: None,
-            standing: None,
+            activity: None,
             declined_upgrade: Arc::default(),
-            origin: Origin::UNKNOWN,
+            throttle_key: ThrottleKey::UNKNOWN,
         }
     }
 
@@ -87,27 +90,33 @@ impl RequestService {
     pub fn for_health(&self) -> Self {
         let most = HEALTH_CONNECTIONS_MAX;
         let idle_min = self.api.config.unauthenticated_idle_min;
-        let places =
-            Places::new(PlacesConfig { most, of_one_address: most, of_this_machine: most, reserve: 0, idle_min });
-        RequestService { places, health_only: true, ..self.clone() }
+        let slots = ConnectionSlots::new(ConnectionSlotsConfig {
+            connections_max: most,
+            per_address_max: most,
+            per_local_address_max: most,
+            reserve: 0,
+            idle_min,
+        });
+        RequestService { slots, health_only: true, ..self.clone() }
     }
 
     /// The service for a connection of this client.
     pub(crate) fn for_client(self, client: SocketAddr) -> Self {
-        let origin = self.api.throttle.as_ref().map_or(Origin::UNKNOWN, |throttle| throttle.origin(client.ip()));
-        RequestService { origin, ..self }
+        let throttle_key =
+            self.api.throttle.as_ref().map_or(ThrottleKey::UNKNOWN, |throttle| throttle.key(client.ip()));
+        RequestService { throttle_key, ..self }
     }
 
-    pub(crate) fn origin(&self) -> Origin {
-        self.origin
+    pub(crate) fn throttle_key(&self) -> ThrottleKey {
+        self.throttle_key
     }
 
     pub fn api(&self) -> &Arc<Api> {
         &self.api
     }
 
-    pub(crate) fn places(&self) -> &Arc<Places> {
-        &self.places
+    pub(crate) fn slots(&self) -> &Arc<ConnectionSlots> {
+        &self.slots
     }
 
     /// Whether this service serves health and metrics only.
@@ -116,9 +125,9 @@ impl RequestService {
     }
 
     /// The service for one connection; `reserve` is set if the connection took a descriptor of the reserve.
-    pub(crate) fn for_connection(mut self, place: &Place, reserve: Option<&Arc<Descriptors>>) -> Self {
-        self.standing = Some(place.standing());
-        self.closes_after_response = place.is_reserved();
+    pub(crate) fn for_connection(mut self, slot: &ConnectionSlot, reserve: Option<&Arc<Descriptors>>) -> Self {
+        self.activity = Some(slot.activity());
+        self.closes_after_response = slot.is_reserved();
         self.health_only |= self.closes_after_response;
         self.reserve = reserve.cloned();
         self.declined_upgrade = Arc::default();
@@ -132,7 +141,7 @@ impl RequestService {
     }
 
     fn mark_authenticated(&self) {
-        self.standing.iter().for_each(Standing::know);
+        self.activity.iter().for_each(ConnectionActivity::mark_authenticated);
     }
 
     /// Answers a request. Returns the response, and the body if it was not read to its end.
@@ -146,7 +155,7 @@ impl RequestService {
             return (response, Some(request.into_body()));
         }
         let credential = request.headers().get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
-        if let Err(refusal) = self.api.check_throttle(self.origin, credential) {
+        if let Err(refusal) = self.api.check_throttle(self.throttle_key, credential) {
             return (refusal_response(refusal), Some(request.into_body()));
         }
         if self.api.is_for_another_node(path) {
@@ -187,7 +196,7 @@ impl RequestService {
                     Err(refusal) => (self.refuse_authenticated(refusal), Some(body)),
                 }
             }
-            CONNECT_PATH => match upgrade(&self.api, self.reserve.as_deref(), request, self.origin) {
+            CONNECT_PATH => match upgrade(&self.api, self.reserve.as_deref(), request, self.throttle_key) {
                 Ok(response) => (response.map(Either::Left), None),
                 // RFC 6455, 4.2.2: a client with another version learns which one the server speaks.
                 Err(refusal) => {
@@ -199,8 +208,8 @@ impl RequestService {
             _ => {
                 let left = BodyReclaim::default();
                 let mut request = request.map(|body| left.lend(body));
-                if let Some(standing) = &self.standing {
-                    request.extensions_mut().insert(standing.clone());
+                if let Some(activity) = &self.activity {
+                    request.extensions_mut().insert(activity.clone());
                 }
                 match self.router.clone().oneshot(request).await {
                     Ok(response) => (response.map(Either::Right), left.take()),
@@ -227,7 +236,7 @@ impl RequestService {
     /// Answers a request, counts and times it, and adds the headers that every response has.
     async fn serve(&self, mut request: Request<Incoming>) -> Response<ResponseBody> {
         let began = Instant::now();
-        if self.standing.as_ref().is_some_and(|standing| !standing.begin()) {
+        if self.activity.as_ref().is_some_and(|activity| !activity.begin_request()) {
             // The connection's place was given to another one: nothing was executed, and the client may retry.
             return with_connection_close(refusal_response(connection_limit_refusal()));
         }
@@ -248,7 +257,7 @@ impl RequestService {
         };
         if has_credential
             && response.extensions().get() == Some(&ErrorCode::Unauthorized)
-            && let Some(refusal) = self.api.count_auth_failure(self.origin)
+            && let Some(refusal) = self.api.count_auth_failure(self.throttle_key)
         {
             response = refusal_response(refusal);
         }
@@ -263,7 +272,7 @@ impl RequestService {
         // From here an unauthenticated connection may be closed for others, also while the rest of its body is awaited. A connection that
         // becomes a WebSocket leaves by itself.
         if response.status() != StatusCode::SWITCHING_PROTOCOLS {
-            self.standing.iter().for_each(Standing::end);
+            self.activity.iter().for_each(ConnectionActivity::end_request);
         }
         let is_over = match left {
             Some(body) if !body.is_end_stream() => expects || !discard_rest(body).await,
@@ -316,7 +325,7 @@ impl Service<Request<Incoming>> for HyperService {
 /// The refusal of a request on a connection beyond the limit.
 fn connection_limit_refusal() -> Refusal {
     let detail = "the limit of open connections is reached; connect again";
-    Refusal::new(ErrorCode::QueueFull, detail).retry_after(come_back_after_ms())
+    Refusal::new(ErrorCode::QueueFull, detail).retry_after(jittered_retry_after_ms())
 }
 
 /// The response with the header that closes its connection.

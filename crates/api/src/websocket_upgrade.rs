@@ -10,7 +10,7 @@ use hyper::{
 };
 use hyper_util::rt::TokioIo;
 use std::{io, sync::Arc, time::Instant};
-use tidings_listen::{Carrier, Descriptors, Origin, come_back_after_ms};
+use tidings_listen::{Descriptors, MaybeTlsSocket, ThrottleKey, jittered_retry_after_ms};
 use tidings_protocol::error::{ErrorCode, Refusal};
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
@@ -25,7 +25,7 @@ pub(crate) fn upgrade(
     api: &Api,
     reserve: Option<&Descriptors>,
     mut request: Request<Incoming>,
-    origin: Origin,
+    throttle_key: ThrottleKey,
 ) -> Result<Response<Full<Bytes>>, Refusal> {
     let accept_key = check_handshake(request.method(), request.version(), request.headers())?;
     api.config.cors.as_ref().map_or(Ok(()), |cors| cors.check_upgrade(request.headers()))?;
@@ -38,13 +38,13 @@ pub(crate) fn upgrade(
     }
     if reserve.is_some() || !api.sessions.has_room() {
         let refusal = Refusal::new(ErrorCode::QueueFull, "the limit of open connections is reached; connect again");
-        return Err(refusal.retry_after(come_back_after_ms()));
+        return Err(refusal.retry_after(jittered_retry_after_ms()));
     }
     let upgraded = hyper::upgrade::on(&mut request);
     let sessions = api.sessions.clone();
     tokio::spawn(async move {
         match upgraded.await {
-            Ok(upgraded) => hand_over(upgraded, &sessions, origin),
+            Ok(upgraded) => hand_over(upgraded, &sessions, throttle_key),
             Err(error) => tracing::debug!(%error, "a connection ended before it became a WebSocket"),
         }
     });
@@ -90,16 +90,16 @@ fn has_token(headers: &HeaderMap, name: header::HeaderName, token: &str) -> bool
 }
 
 /// Takes the connection out of hyper and the runtime, and gives it to the gateway.
-fn hand_over(upgraded: Upgraded, sessions: &Arc<dyn SessionGateway>, origin: Origin) {
+fn hand_over(upgraded: Upgraded, sessions: &Arc<dyn SessionGateway>, throttle_key: ThrottleKey) {
     match take_out(upgraded) {
-        Ok(Some((carrier, read))) => sessions.adopt(carrier, read, origin),
+        Ok(Some((socket, read))) => sessions.adopt(socket, read, throttle_key),
         Ok(None) => tracing::error!("an upgraded connection was not one of the listener's"),
         Err(error) => tracing::warn!(%error, "a socket could not be taken out of the runtime"),
     }
 }
 
 /// The connection and the bytes that were read beyond the request.
-fn take_out(upgraded: Upgraded) -> io::Result<Option<(Carrier, Vec<u8>)>> {
+fn take_out(upgraded: Upgraded) -> io::Result<Option<(MaybeTlsSocket, Vec<u8>)>> {
     let upgraded = match upgraded.downcast::<TokioIo<ConnectionStream<TcpStream>>>() {
         Ok(Parts { io, read_buf, .. }) => {
             let (stream, ahead) = io.into_inner().into_parts();
@@ -112,7 +112,7 @@ fn take_out(upgraded: Upgraded) -> io::Result<Option<(Carrier, Vec<u8>)>> {
     };
     let (stream, ahead) = io.into_inner().into_parts();
     let (socket, session) = stream.into_inner();
-    Ok(Some((Carrier::Tls(socket.into_std()?, Box::new(session)), [&read_buf[..], &ahead].concat())))
+    Ok(Some((MaybeTlsSocket::Tls(socket.into_std()?, Box::new(session)), [&read_buf[..], &ahead].concat())))
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use std::{
 };
 use support::*;
 use tidings_api::{ApiConfig, CONNECTIONS_RESERVED, listener::ListenerConfig};
-use tidings_listen::proxy::Proxies;
+use tidings_listen::proxy::TrustedProxies;
 
 /// Idle unauthenticated connections may be closed at once.
 fn at_once() -> ApiConfig {
@@ -191,7 +191,7 @@ fn connect_for(balancer: SocketAddr, client: Ipv4Addr) -> TcpStream {
 fn the_per_address_limit_counts_clients_behind_a_load_balancer() {
     let config = ApiConfig { connections_max: 20, connections_per_address_max: 5, ..at_once() };
     let mut server = Server::with(config);
-    let proxies = Some(Arc::new(Proxies::new(vec!["127.0.0.0/8".parse().unwrap()])));
+    let proxies = Some(Arc::new(TrustedProxies::new(vec!["127.0.0.0/8".parse().unwrap()])));
     let balanced = server.listen(ListenerConfig { proxies, ..ListenerConfig::open(LOCAL) }, server.service.clone());
     let [greedy, modest] = [Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(192, 0, 2, 2)];
     let mut quiet = connect_for(balanced, modest);

@@ -116,8 +116,8 @@ impl Shard {
         });
         checked.map_err(|refusal| {
             let is_failure = refusal.code == ErrorCode::Unauthorized;
-            let origin = self.connections[key].origin;
-            match is_failure.then(|| self.parts.tokens.count_failure(origin)).flatten() {
+            let throttle_key = self.connections[key].throttle_key;
+            match is_failure.then(|| self.parts.tokens.count_failure(throttle_key)).flatten() {
                 Some(wait_ms) => {
                     let why = "too many tokens from this address were not good; wait before the next";
                     Refusal::new(ErrorCode::RateLimited, why).retry_after(wait_ms)

@@ -13,14 +13,14 @@ use tidings_engine::{
     presence::compare::{Correction, HeldSession},
     resume::Missed,
 };
-use tidings_listen::{Carrier, Origin};
+use tidings_listen::{MaybeTlsSocket, ThrottleKey};
 use tidings_protocol::error::Refusal;
 
 /// Results and connections for a shard. The queue needs no bound of its own: each connection has a
 /// bounded number of requests under way, and connections are bounded.
 pub(crate) enum Command {
     /// A new connection, with what was read of it already.
-    Adopt { carrier: Carrier, door: Door, already_read: Vec<u8>, origin: Origin },
+    Adopt { socket: MaybeTlsSocket, door: Door, already_read: Vec<u8>, throttle_key: ThrottleKey },
     /// A relay's link to this shard.
     AdoptLink { socket: TcpStream, relay: RelayThread, lease: Duration, welcome: Vec<u8> },
     /// A relay's successor attached: its links are of no use any more.

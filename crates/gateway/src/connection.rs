@@ -10,7 +10,7 @@ use crate::{
 };
 use std::time::Instant;
 use tidings_engine::{model::*, push::DeviceNo};
-use tidings_listen::Origin;
+use tidings_listen::ThrottleKey;
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
     frames::ServerFrame,
@@ -70,7 +70,7 @@ pub(crate) struct Connection {
     /// The tick at which its token's time is over.
     pub expires: u32,
     /// Whom a bind that fails is counted for.
-    pub origin: Origin,
+    pub throttle_key: ThrottleKey,
     pub flushed_at: Option<Instant>,
     pub cursor: Cursor,
     /// What it was handed since it was last heard, if anything.
@@ -104,7 +104,7 @@ impl Connection {
             heard: tick,
             due: u32::MAX,
             expires: u32::MAX,
-            origin: Origin::UNKNOWN,
+            throttle_key: ThrottleKey::UNKNOWN,
             flushed_at: None,
             cursor: Cursor::default(),
             unheard: None,

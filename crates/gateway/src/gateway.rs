@@ -24,7 +24,7 @@ use tidings_engine::{
     presence::NodeNo,
     shards::{ShardReceivers, Wake},
 };
-use tidings_listen::{Carrier, Origin};
+use tidings_listen::{MaybeTlsSocket, ThrottleKey};
 use tidings_protocol::error::Refusal;
 
 /// Settings of sessions.
@@ -91,7 +91,7 @@ pub trait VerifyToken: Send + Sync + 'static {
     fn verify(&self, token: &str) -> Result<Pass, Refusal>;
 
     /// Counts a token that was not good. Answers after how many milliseconds the next may come, if there were too many.
-    fn count_failure(&self, _origin: Origin) -> Option<u64> {
+    fn count_failure(&self, _throttle_key: ThrottleKey) -> Option<u64> {
         None
     }
 }
@@ -163,14 +163,14 @@ impl Gateway {
 
     /// Takes a connection, with what was read of it already (beyond the HTTP request, say). Answers
     /// whether there was room; if not the socket is closed.
-    pub fn adopt(&self, carrier: Carrier, door: Door, already_read: Vec<u8>, origin: Origin) -> bool {
+    pub fn adopt(&self, socket: MaybeTlsSocket, door: Door, already_read: Vec<u8>, throttle_key: ThrottleKey) -> bool {
         if self.open.fetch_add(1, Ordering::Relaxed) >= self.connections_max {
             self.open.fetch_sub(1, Ordering::Relaxed);
             return false;
         }
         self.engine.metrics.connections_opened.inc();
         let shard = self.next.fetch_add(1, Ordering::Relaxed) % self.shards.len();
-        self.shards[shard].tell(Command::Adopt { carrier, door, already_read, origin });
+        self.shards[shard].tell(Command::Adopt { socket, door, already_read, throttle_key });
         true
     }
 

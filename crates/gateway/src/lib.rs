@@ -39,5 +39,5 @@ mod wheel;
 
 pub use gateway::{Gateway, GatewayConfig, Prepared, VerifyToken};
 pub use reads::SESSION_READS_RUNNING;
-pub use tidings_listen::Carrier;
+pub use tidings_listen::MaybeTlsSocket;
 pub use transport::Door;

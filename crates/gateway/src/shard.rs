@@ -12,7 +12,7 @@ use crate::{
     probing::Probes,
     pushing::Walk,
     reads::Reads,
-    transport::{Carrier, Door, Passage, Transport},
+    transport::{Door, MaybeTlsSocket, Passage, Transport},
     turn::Schedule,
     wheel::Wheel,
 };
@@ -188,9 +188,9 @@ impl Shard {
         for _ in 0..COMMANDS_PER_TURN {
             let Ok(command) = self.parts.inbox.try_recv() else { return };
             match command {
-                Command::Adopt { carrier, door, already_read, origin } => {
-                    if let Some(key) = self.register(carrier, door) {
-                        self.connections[key].origin = origin;
+                Command::Adopt { socket, door, already_read, throttle_key } => {
+                    if let Some(key) = self.register(socket, door) {
+                        self.connections[key].throttle_key = throttle_key;
                         self.take_bytes(key, already_read);
                     }
                 }
@@ -246,15 +246,15 @@ impl Shard {
 
     fn register_passage(&mut self, passage: Passage, door: Door) -> Option<usize> {
         match passage {
-            Passage::Socket(carrier) => self.register(carrier, door),
+            Passage::Socket(socket) => self.register(socket, door),
             Passage::Link { relay, remote } => self.register_virtual(relay, remote, door),
         }
     }
 
-    fn register(&mut self, carrier: Carrier, door: Door) -> Option<usize> {
+    fn register(&mut self, socket: MaybeTlsSocket, door: Door) -> Option<usize> {
         let entry = self.connections.vacant_entry();
         let key = entry.key();
-        let transport = match Transport::register(carrier, self.parts.poll.registry(), key) {
+        let transport = match Transport::register(socket, self.parts.poll.registry(), key) {
             Ok(transport) => transport,
             Err(error) => {
                 tracing::debug!(%error, "a connection could not be registered");

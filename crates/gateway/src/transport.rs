@@ -8,7 +8,7 @@ use std::{
     io::{self, Read, Write},
     net::Shutdown,
 };
-pub(crate) use tidings_listen::Carrier;
+pub(crate) use tidings_listen::MaybeTlsSocket;
 use tls::TlsStream;
 
 /// Which protocol a connection speaks.
@@ -21,7 +21,7 @@ pub enum Door {
 
 /// A connection on its way to its user's shard.
 pub(crate) enum Passage {
-    Socket(Carrier),
+    Socket(MaybeTlsSocket),
     /// It will be found behind the same relay's link to the other shard.
     Link {
         relay: RelayThread,
@@ -38,8 +38,8 @@ pub(crate) enum Transport {
 }
 
 impl Transport {
-    /// Prepares the carrier for a poll and registers it there.
-    pub(crate) fn register(carrier: Carrier, registry: &Registry, key: usize) -> io::Result<Self> {
+    /// Prepares the socket for a poll and registers it there.
+    pub(crate) fn register(socket: MaybeTlsSocket, registry: &Registry, key: usize) -> io::Result<Self> {
         let prepare = |socket: std::net::TcpStream| {
             socket.set_nonblocking(true)?;
             socket.set_nodelay(true)?;
@@ -47,9 +47,9 @@ impl Transport {
             registry.register(&mut socket, Token(key), Interest::READABLE | Interest::WRITABLE)?;
             Ok::<_, io::Error>(socket)
         };
-        Ok(match carrier {
-            Carrier::Plain(socket) => Transport::Plain(prepare(socket)?),
-            Carrier::Tls(socket, session) => Transport::Tls(TlsStream { socket: prepare(socket)?, session }),
+        Ok(match socket {
+            MaybeTlsSocket::Plain(socket) => Transport::Plain(prepare(socket)?),
+            MaybeTlsSocket::Tls(socket, session) => Transport::Tls(TlsStream { socket: prepare(socket)?, session }),
         })
     }
 
@@ -59,8 +59,10 @@ impl Transport {
             let _ = registry.deregister(socket);
         }
         match self {
-            Transport::Plain(socket) => Passage::Socket(Carrier::Plain(socket.into())),
-            Transport::Tls(TlsStream { socket, session }) => Passage::Socket(Carrier::Tls(socket.into(), session)),
+            Transport::Plain(socket) => Passage::Socket(MaybeTlsSocket::Plain(socket.into())),
+            Transport::Tls(TlsStream { socket, session }) => {
+                Passage::Socket(MaybeTlsSocket::Tls(socket.into(), session))
+            }
             Transport::Link(end) => Passage::Link { relay: end.relay, remote: end.remote },
         }
     }

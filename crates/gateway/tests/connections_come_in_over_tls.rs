@@ -18,7 +18,7 @@ use tidings_api::listener::{Listener, ListenerConfig};
 use tidings_client::wire::{parse_response_head, put_upgrade};
 use tidings_engine::memory::MemoryStore;
 use tidings_gateway::GatewayConfig;
-use tidings_listen::tls::{Look, protocol, server_config};
+use tidings_listen::tls::{ReloadOutcome, alpn, server_config};
 use tidings_protocol::{
     frames::{ClientFrame, Send, ServerFrame},
     http::ConversationKind,
@@ -64,7 +64,7 @@ fn a_device_speaks_miop_over_tls() {
     server.group("g", &["ann", "ben"]);
     let identity = Identity::new();
     let client = identity.renew();
-    let door = OpenDoor::open(&server, secure_door(&identity.load(), protocol::MIOP));
+    let door = OpenDoor::open(&server, secure_door(&identity.load(), alpn::MIOP));
 
     // Both shards are met: one of the two moves after its bind.
     let mut ann = Device::bound(connect_securely(door.address, &client).unwrap(), "ann");
@@ -83,7 +83,7 @@ fn a_bind_that_comes_with_the_handshake_is_not_waited_for() {
     server.users(&["ann", "ben"]);
     let identity = Identity::new();
     let client = identity.renew();
-    let door = OpenDoor::open(&server, secure_door(&identity.load(), protocol::MIOP));
+    let door = OpenDoor::open(&server, secure_door(&identity.load(), alpn::MIOP));
     for user in ["ann", "ben"] {
         let name = "localhost".try_into().unwrap();
         let session = rustls::ClientConnection::new(client.clone(), name).unwrap();
@@ -108,7 +108,7 @@ fn big_frames_pass_both_ways_though_the_reader_is_slow() {
     server.group("g", &["ann", "ben"]);
     let identity = Identity::new();
     let client = identity.renew();
-    let door = OpenDoor::open(&server, secure_door(&identity.load(), protocol::MIOP));
+    let door = OpenDoor::open(&server, secure_door(&identity.load(), alpn::MIOP));
     let mut ann = Device::bound(connect_securely(door.address, &client).unwrap(), "ann");
     let mut ben = Device::bound(connect_securely(door.address, &client).unwrap(), "ben");
 
@@ -133,7 +133,7 @@ fn a_websocket_session_over_tls() {
     server.conversation(ConversationKind::Group, "g", &["ann", "ben"]);
     let identity = Identity::new();
     let client = identity.renew();
-    let tls = server_config(identity.load(), protocol::HTTP).unwrap();
+    let tls = server_config(identity.load(), alpn::HTTP).unwrap();
     let guard = server.runtime.enter();
     let listener =
         Listener::bind(ListenerConfig { tls: Some(tls), ..ListenerConfig::open(LOCAL) }, server.door.clone());
@@ -192,15 +192,15 @@ fn a_new_certificate_is_for_new_connections() {
     let identity = Identity::new();
     let old = identity.renew();
     let certificates = identity.load();
-    let door = OpenDoor::open(&server, secure_door(&certificates, protocol::MIOP));
+    let door = OpenDoor::open(&server, secure_door(&certificates, alpn::MIOP));
     let mut lives_on = Device::bound(connect_securely(door.address, &old).unwrap(), "ann");
 
     fs::write(identity.certificate_file(), "-----BEGIN CERTIFICATE-----\nnonsense").unwrap();
-    assert!(matches!(certificates.look(), Look::Kept(_)));
+    assert!(matches!(certificates.reload_if_changed(), ReloadOutcome::Failed(_)));
     connect_securely(door.address, &old).expect("a bad file leaves the old certificate");
 
     let new = identity.renew();
-    assert!(matches!(certificates.look(), Look::Renewed));
+    assert!(matches!(certificates.reload_if_changed(), ReloadOutcome::Reloaded));
     connect_securely(door.address, &new).expect("who trusts the new one comes in");
     // Without its ticket, which needs no certificate.
     let mut old = ClientConfig::clone(&old);
@@ -215,7 +215,7 @@ fn who_comes_back_resumes_and_who_speaks_something_else_is_refused() {
     server.users(&["ann"]);
     let identity = Identity::new();
     let client = identity.renew();
-    let door = OpenDoor::open(&server, secure_door(&identity.load(), protocol::MIOP));
+    let door = OpenDoor::open(&server, secure_door(&identity.load(), alpn::MIOP));
 
     let first = Device::bound(connect_securely(door.address, &client).unwrap(), "ann");
     assert_eq!(first.stream.conn.handshake_kind(), Some(HandshakeKind::Full));
@@ -238,7 +238,7 @@ fn a_handshake_without_end_is_ended() {
     let server = Server::with(config, Arc::new(MemoryStore::default()));
     let identity = Identity::new();
     identity.renew();
-    let door = OpenDoor::open(&server, secure_door(&identity.load(), protocol::MIOP));
+    let door = OpenDoor::open(&server, secure_door(&identity.load(), alpn::MIOP));
 
     let mut silent = connect(door.address);
     let mut slow = connect(door.address);

@@ -16,7 +16,7 @@ use support::*;
 use tidings_api::listener::{Listener, ListenerConfig};
 use tidings_engine::memory::MemoryStore;
 use tidings_gateway::{GatewayConfig, door::MiopDoorConfig};
-use tidings_listen::{Admission, Descriptors, admission::AdmissionConfig, proxy::Proxies, tls::protocol};
+use tidings_listen::{Admission, Descriptors, admission::AdmissionConfig, proxy::TrustedProxies, tls::alpn};
 use tidings_protocol::{error::ErrorCode, miop::Frame};
 
 fn open(admission: AdmissionConfig) -> MiopDoorConfig {
@@ -127,8 +127,8 @@ fn a_descriptor_of_the_reserve_is_not_for_devices() {
 /// A header for 192.0.2.1:56324 to 198.51.100.2:443.
 const HEADER: &[u8] = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\x00\x0c\xc0\x00\x02\x01\xc6\x33\x64\x02\xdc\x04\x01\xbb";
 
-fn behind(network: &str) -> Option<Arc<Proxies>> {
-    Some(Arc::new(Proxies::new(vec![network.parse().unwrap()])))
+fn behind(network: &str) -> Option<Arc<TrustedProxies>> {
+    Some(Arc::new(TrustedProxies::new(vec![network.parse().unwrap()])))
 }
 
 #[test]
@@ -139,7 +139,7 @@ fn a_load_balancer_says_whom_it_brings() {
     let client = identity.renew();
     let config = MiopDoorConfig { proxies: behind("127.0.0.0/8"), ..MiopDoorConfig::open(vec![LOCAL]) };
     let plain = OpenDoor::open(&server, config.clone());
-    let listen = secure_door(&identity.load(), protocol::MIOP).listen;
+    let listen = secure_door(&identity.load(), alpn::MIOP).listen;
     let secure = OpenDoor::open(&server, MiopDoorConfig { listen, ..config });
 
     let mut stream = connect(plain.address);

@@ -20,7 +20,7 @@ use tidings_client::{
 };
 use tidings_engine::memory::MemoryStore;
 use tidings_gateway::{GatewayConfig, door::MiopDoorConfig};
-use tidings_listen::tls::protocol;
+use tidings_listen::tls::alpn;
 use tidings_protocol::{
     error::ErrorCode,
     frames::{ClientFrame, Send, ServerFrame},
@@ -532,7 +532,7 @@ fn the_same_over_tls() {
     let doors = Doors::open();
     let identity = Identity::new();
     let trusting = identity.renew();
-    let door = OpenDoor::open(&doors.server, secure_door(&identity.load(), protocol::MIOP));
+    let door = OpenDoor::open(&doors.server, secure_door(&identity.load(), alpn::MIOP));
     let mut session = DeviceSession::connect_securely(door.address, trusting, "localhost").unwrap();
     bind(&mut session, "alice", |_| {});
     let push = doors.push("alice", &"x".repeat(4_000));

@@ -1,5 +1,5 @@
-//! File descriptors: a reserve is kept, so that at the limit accept can still say no, and the store, the log and the
-//! HTTP door can still open what they need.
+//! File descriptors: a reserve is kept, so that at the limit a connection can still be accepted and refused, and the
+//! store, the log and the HTTP listener can still open what they need.
 
 use parking_lot::Mutex;
 use std::{
@@ -11,79 +11,83 @@ use std::{
 };
 
 /// Without a refusal for this long, the shortage is over: at the limit, refusals and closings alternate.
-const QUIET: Duration = Duration::from_secs(10);
+const SHORTAGE_OVER_AFTER: Duration = Duration::from_secs(10);
 
-/// Who watches how near the process is to its limit.
+/// How near the process is to its limit of file descriptors.
 pub struct Descriptors {
-    /// Sockets of devices have numbers below this.
-    line: u64,
+    /// Sockets of devices have descriptors below this.
+    device_limit: u64,
     refused: AtomicU64,
-    /// When the last one was refused, while the shortage lasts.
-    short_since: Mutex<Option<Instant>>,
+    /// When the last connection was refused, while the shortage lasts.
+    last_refusal: Mutex<Option<Instant>>,
 }
 
 impl Descriptors {
-    /// `limit`: how many this process may open; `reserve`: how many of them are not for devices.
+    /// `limit`: how many descriptors this process may open; `reserve`: how many of them are not for devices.
     pub fn new(limit: u64, reserve: u64) -> Self {
         Descriptors {
-            line: limit.saturating_sub(reserve).max(1),
+            device_limit: limit.saturating_sub(reserve).max(1),
             refused: AtomicU64::new(0),
-            short_since: Mutex::new(None),
+            last_refusal: Mutex::new(None),
         }
     }
 
-    /// Whether a device's socket may stay. Its number tells: the kernel gives out the lowest that is free (POSIX,
-    /// `open`), so that number N means that N others are open.
-    pub fn leave_room_for(&self, socket: &impl AsRawFd) -> bool {
-        u64::try_from(socket.as_raw_fd()).is_ok_and(|number| number < self.line)
+    /// Whether a device's socket may stay. Its descriptor tells: the kernel gives out the lowest number that is free
+    /// (POSIX, `open`), so that number N means that N others are open.
+    pub fn admits(&self, socket: &impl AsRawFd) -> bool {
+        u64::try_from(socket.as_raw_fd()).is_ok_and(|number| number < self.device_limit)
     }
 
-    /// One was refused. The log says so once.
+    /// Counts a refused connection. The log says so once per shortage.
     pub fn count_refused(&self, now: Instant) {
         self.refused.fetch_add(1, Ordering::Relaxed);
-        if self.short_since.lock().replace(now).is_none() {
-            tracing::warn!(line = self.line, "file descriptors run out: new device connections are refused");
+        if self.last_refusal.lock().replace(now).is_none() {
+            tracing::warn!(
+                device_limit = self.device_limit,
+                "file descriptors run out: new device connections are refused"
+            );
         }
     }
 
-    /// One was let in. When none was refused for a while the log says once that it is over.
+    /// Counts an admitted connection. When none was refused for a while, the shortage is over: the log says so, and so
+    /// does the answer.
     pub fn count_admitted(&self, now: Instant) -> bool {
-        let mut short_since = self.short_since.lock();
-        let over = short_since.is_some_and(|last| now.saturating_duration_since(last) >= QUIET);
+        let mut last_refusal = self.last_refusal.lock();
+        let over = last_refusal.is_some_and(|last| now.saturating_duration_since(last) >= SHORTAGE_OVER_AFTER);
         if over {
-            *short_since = None;
+            *last_refusal = None;
             tracing::info!(refused = self.refused(), "file descriptors suffice again");
         }
         over
     }
 
-    /// How many were refused since the start.
+    /// How many connections were refused since the start.
     pub fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }
 }
 
-/// A descriptor that is given up when there is no other, so that a waiting connection can be accepted and told.
-pub struct Reserve(Option<File>);
+/// A descriptor that is closed when no other is left, so that a waiting connection can be accepted and refused.
+pub struct ReserveDescriptor(Option<File>);
 
-impl Default for Reserve {
+impl Default for ReserveDescriptor {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Reserve {
+impl ReserveDescriptor {
     pub fn new() -> Self {
-        Reserve(File::open("/dev/null").ok())
+        ReserveDescriptor(File::open("/dev/null").ok())
     }
 
-    /// Gives it up.
-    pub fn give_up(&mut self) {
+    /// Closes the descriptor, so that accept can have it.
+    pub fn release(&mut self) {
         self.0 = None;
     }
 
-    /// Takes it back; false when somebody else was faster.
-    pub fn take_back(&mut self) -> bool {
+    /// Opens the descriptor again; false when other code has used it up meanwhile.
+    pub fn reclaim(&mut self) -> bool {
         if self.0.is_none() {
             *self = Self::new();
         }
@@ -92,7 +96,7 @@ impl Reserve {
 }
 
 /// Whether accept failed because no descriptor is left, in this process or in the system.
-pub fn ran_out(error: &io::Error) -> bool {
+pub fn is_out_of_descriptors(error: &io::Error) -> bool {
     const ENFILE: i32 = 23;
     const EMFILE: i32 = 24;
     matches!(error.raw_os_error(), Some(ENFILE | EMFILE))
@@ -104,22 +108,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_socket_may_stay_below_the_line() {
+    fn sockets_below_the_device_limit_are_admitted() {
         let socket = File::open("/dev/null").unwrap();
         let number = socket.as_raw_fd() as u64;
-        assert!(Descriptors::new(number + 11, 10).leave_room_for(&socket));
-        assert!(!Descriptors::new(number + 10, 10).leave_room_for(&socket));
+        assert!(Descriptors::new(number + 11, 10).admits(&socket));
+        assert!(!Descriptors::new(number + 10, 10).admits(&socket));
     }
 
     #[test]
-    fn a_shortage_begins_once_and_ends_once() {
+    fn a_shortage_is_logged_once_and_ends_once() {
         let descriptors = Descriptors::new(100, 10);
         let start = Instant::now();
         descriptors.count_refused(start);
-        descriptors.count_refused(start + QUIET / 2);
-        assert!(!descriptors.count_admitted(start + QUIET), "the last refusal is not long ago");
-        assert!(descriptors.count_admitted(start + QUIET * 2));
-        assert!(!descriptors.count_admitted(start + QUIET * 3), "it is over already");
+        descriptors.count_refused(start + SHORTAGE_OVER_AFTER / 2);
+        assert!(!descriptors.count_admitted(start + SHORTAGE_OVER_AFTER), "the last refusal is not long ago");
+        assert!(descriptors.count_admitted(start + SHORTAGE_OVER_AFTER * 2));
+        assert!(!descriptors.count_admitted(start + SHORTAGE_OVER_AFTER * 3), "the shortage is over already");
         assert_eq!(descriptors.refused(), 2);
     }
 }

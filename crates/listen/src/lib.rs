@@ -1,32 +1,34 @@
-//! How connections come in: what every door does with a socket before its own protocol begins.
+//! How connections come in: what every listener does with a socket before its own protocol begins.
 //!
 //! ```text
-//! kernel's backlog ─▶ admission ─▶ places ─▶ descriptors ─▶ PROXY header ─▶ TLS ─▶ the door's own protocol
+//! kernel's backlog ─▶ admission ─▶ connection slots ─▶ descriptors ─▶ PROXY header ─▶ TLS ─▶ the listener's own protocol
 //! ```
-//! It does not know MIOP, HTTP or sessions, and it moves no bytes itself: doors bring their own poll loop
-//! or runtime, and ask here what is allowed.
+//! This crate does not know MIOP, HTTP or sessions, and it moves no bytes itself: listeners bring their own poll
+//! loop or runtime, and ask here what is allowed.
 //!
 //! In reading order: [`socket`] (a listening socket and its backlog), [`admission`] (how fast connections are
-//! taken), [`throttle`] (who failed to authenticate too often), [`places`] (how many there may be, and who gives way), [`descriptors`] (what is kept for others), [`proxy`] (who is behind a load balancer), [`tls`]
-//! (certificates that may change), [`carrier`] (a connection on its way between doors and threads).
+//! accepted), [`throttle`] (which addresses failed to authenticate too often), [`connection_slots`] (how many
+//! connections may be open, and which one is evicted for another), [`descriptors`] (the file descriptors kept in
+//! reserve), [`proxy`] (the client behind a load balancer), [`tls`] (certificates that may change),
+//! [`maybe_tls_socket`] (a connection that passes from a listener to a thread).
 
 pub mod admission;
-pub mod carrier;
+pub mod connection_slots;
 pub mod descriptors;
-pub mod places;
+pub mod maybe_tls_socket;
 pub mod proxy;
 pub mod socket;
 pub mod throttle;
 pub mod tls;
 
 pub use admission::Admission;
-pub use carrier::Carrier;
+pub use connection_slots::{ConnectionActivity, ConnectionSlot, ConnectionSlots, ConnectionSlotsConfig};
 pub use descriptors::Descriptors;
-pub use places::{Place, Places, PlacesConfig, Standing};
-pub use throttle::{Origin, Throttle};
+pub use maybe_tls_socket::MaybeTlsSocket;
+pub use throttle::{Throttle, ThrottleKey};
 
-/// When who was refused for want of room should come back, in milliseconds: spread, so that a crowd that was
-/// refused together does not come back together.
-pub fn come_back_after_ms() -> u64 {
+/// When a client that found no room should connect again, in milliseconds. Random, so that clients that were refused
+/// together do not come back together.
+pub fn jittered_retry_after_ms() -> u64 {
     rand::random_range(1_000..10_000)
 }

@@ -1,4 +1,4 @@
-//! A listening socket and its backlog: the queue in which the kernel holds who was not accepted yet.
+//! A listening socket and its backlog: the queue in which the kernel holds connections that were not accepted yet.
 
 use socket2::{Domain, Protocol, Socket, Type};
 use std::{io, net::SocketAddr, net::TcpListener, sync::Once};
@@ -11,24 +11,27 @@ pub const BACKLOG: u32 = 16_384;
 const SOMAXCONN: &str = "/proc/sys/net/core/somaxconn";
 
 /// A listening socket that does not block.
+///
+/// # Errors
+/// The address is in use, is not one of this machine, or may not be bound by this process.
 pub fn listen(address: SocketAddr, backlog: u32) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-    // A server that is started again need not wait until the kernel has forgotten its last connections.
+    // A restarted server need not wait until the kernel has forgotten the connections of its predecessor.
     socket.set_reuse_address(true)?;
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
     socket.listen(i32::try_from(backlog).unwrap_or(i32::MAX))?;
-    tell_of_a_lower_bound(backlog);
+    log_lower_somaxconn(backlog);
     Ok(socket.into())
 }
 
-fn tell_of_a_lower_bound(backlog: u32) {
-    static TOLD: Once = Once::new();
+fn log_lower_somaxconn(backlog: u32) {
+    static LOGGED: Once = Once::new();
     let Ok(text) = std::fs::read_to_string(SOMAXCONN) else { return };
     if let Ok(bound) = text.trim().parse::<u32>()
         && bound < backlog
     {
-        TOLD.call_once(|| {
+        LOGGED.call_once(|| {
             tracing::info!(backlog, somaxconn = bound, "the kernel bounds the backlog; raise net.core.somaxconn");
         });
     }

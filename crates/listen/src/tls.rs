@@ -1,8 +1,8 @@
 //! TLS: certificates from files, loaded and checked at the start, and again when the files change.
 //!
-//! A connection keeps what it was opened with; only new ones see a new certificate. Session tickets are sealed by
-//! a key in memory (RFC 5077, RFC 8446 4.6.1): a device that comes back resumes without a signature of ours, which
-//! is what makes a storm of reconnects cheap, and nothing is remembered per device.
+//! A connection keeps the certificate that it was opened with; only new connections see a new one. Session tickets are
+//! encrypted with a key in memory (RFC 5077, RFC 8446 4.6.1): a device that reconnects resumes its TLS session without
+//! a signature of ours, which makes a storm of reconnects cheap, and nothing is remembered per device.
 
 use parking_lot::{Mutex, RwLock};
 use rustls::{
@@ -19,8 +19,8 @@ use std::{
     time::SystemTime,
 };
 
-/// What clients of each door may ask for by ALPN (RFC 7301); one that asks for nothing is served as well.
-pub mod protocol {
+/// The protocol names that clients may ask for by ALPN (RFC 7301); a client that asks for none is served as well.
+pub mod alpn {
     pub const MIOP: &[u8] = b"miop/1";
     pub const HTTP: &[u8] = b"http/1.1";
 }
@@ -28,7 +28,7 @@ pub mod protocol {
 /// A device holds one connection, so one ticket in hand is enough for its next.
 const TICKETS: usize = 1;
 
-/// Why files do not make a certificate that can be served with. Each names the file to mend.
+/// Why the files do not hold a certificate that can be used. Each variant names the file to mend.
 #[derive(Debug, thiserror::Error)]
 pub enum CertificateError {
     #[error("{}: {why}", file.display())]
@@ -36,66 +36,70 @@ pub enum CertificateError {
     #[error("{}: no PEM of {what}: {why}", file.display())]
     NotPem { file: PathBuf, what: &'static str, why: rustls::pki_types::pem::Error },
     #[error("{} with the key {}: {why}", certificate.display(), key.display())]
-    DoNotFit { certificate: PathBuf, key: PathBuf, why: rustls::Error },
+    Mismatch { certificate: PathBuf, key: PathBuf, why: rustls::Error },
 }
 
-/// The certificate that new connections are shown.
+/// The certificate that new connections are served with.
 #[derive(Debug)]
 pub struct Certificates {
     certificate_file: PathBuf,
     key_file: PathBuf,
     current: RwLock<Arc<CertifiedKey>>,
-    /// The state of the files at the last look, good or bad.
-    seen: Mutex<[Option<Stamp>; 2]>,
+    /// The stamps of the files when they were read last, whether or not they could be used.
+    stamps: Mutex<[Option<Stamp>; 2]>,
 }
 
-/// What tells one state of a file from the next without reading it.
+/// Modification time and length: they tell that a file has changed without reading it.
 type Stamp = (SystemTime, u64);
 
-/// What a look at the files came to.
+/// What came of loading the files again.
 #[derive(Debug)]
-pub enum Look {
+pub enum ReloadOutcome {
     Unchanged,
-    Renewed,
-    /// They changed, and cannot be served with: what there was is kept.
-    Kept(CertificateError),
+    Reloaded,
+    /// The files cannot be used: new connections are served with the certificate from before.
+    Failed(CertificateError),
 }
 
 impl Certificates {
+    /// Loads both files for the first time.
+    ///
+    /// # Errors
+    /// A file cannot be read or is no PEM, or the key is not the certificate's.
     pub fn load(certificate_file: &Path, key_file: &Path) -> Result<Arc<Self>, CertificateError> {
-        let seen = stamps(certificate_file, key_file);
+        let stamps = stamps(certificate_file, key_file);
         Ok(Arc::new(Certificates {
             current: RwLock::new(read(certificate_file, key_file)?),
             certificate_file: certificate_file.to_owned(),
             key_file: key_file.to_owned(),
-            seen: Mutex::new(seen),
+            stamps: Mutex::new(stamps),
         }))
     }
 
-    /// Loads the files again if they changed since the last look.
-    pub fn look(&self) -> Look {
-        let mut seen = self.seen.lock();
-        // Taken before reading: what changes meanwhile is found by the next look.
+    /// Loads the files again if they changed since they were read last.
+    pub fn reload_if_changed(&self) -> ReloadOutcome {
+        let mut last = self.stamps.lock();
+        // Taken before reading: a change during the read is found by the next call.
         let now = stamps(&self.certificate_file, &self.key_file);
-        if *seen == now {
-            return Look::Unchanged;
+        if *last == now {
+            return ReloadOutcome::Unchanged;
         }
-        *seen = now;
-        drop(seen);
+        *last = now;
+        drop(last);
         self.reload()
     }
 
     /// Loads the files again, changed or not.
-    pub fn reload(&self) -> Look {
+    pub fn reload(&self) -> ReloadOutcome {
         match read(&self.certificate_file, &self.key_file) {
             Ok(read) => {
                 *self.current.write() = read;
                 tracing::info!(file = %self.certificate_file.display(), "certificate renewed");
-                Look::Renewed
+                ReloadOutcome::Reloaded
             }
             Err(error) => {
                 tracing::error!(%error, "the new certificate cannot be used; the old one is kept");
-                Look::Kept(error)
+                ReloadOutcome::Failed(error)
             }
         }
     }
@@ -107,7 +111,10 @@ impl ResolvesServerCert for Certificates {
     }
 }
 
-/// What a door's TLS connections are made with; `protocol` is what it answers to by ALPN.
+/// The TLS settings of a listener; `protocol` is the name that it accepts by ALPN.
+///
+/// # Errors
+/// rustls finds the settings inconsistent, or no randomness for the key of session tickets.
 pub fn server_config(certificates: Arc<Certificates>, protocol: &[u8]) -> Result<Arc<ServerConfig>, rustls::Error> {
     let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()?
@@ -134,7 +141,7 @@ fn read(certificate: &Path, key: &Path) -> Result<Arc<CertifiedKey>, Certificate
     let chain = chain.map_err(not_pem(certificate, "a certificate"))?;
     let private = PrivateKeyDer::from_pem_slice(&text(key)?).map_err(not_pem(key, "a private key"))?;
     let made = CertifiedKey::from_der(chain, private, &ring::default_provider());
-    made.map(Arc::new).map_err(|why| CertificateError::DoNotFit {
+    made.map(Arc::new).map_err(|why| CertificateError::Mismatch {
         certificate: certificate.to_owned(),
         key: key.to_owned(),
         why,
@@ -157,7 +164,7 @@ mod tests {
     impl Files {
         fn new() -> Self {
             let files = Files { folder: tempfile::tempdir().unwrap() };
-            files.put_new();
+            files.write_new_pair();
             files
         }
 
@@ -169,7 +176,7 @@ mod tests {
             self.folder.path().join("key.pem")
         }
 
-        fn put_new(&self) {
+        fn write_new_pair(&self) {
             let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
             fs::write(self.certificate(), made.cert.pem()).unwrap();
             fs::write(self.key(), made.signing_key.serialize_pem()).unwrap();
@@ -180,12 +187,12 @@ mod tests {
         }
     }
 
-    fn shown(certificates: &Certificates) -> Vec<u8> {
+    fn served(certificates: &Certificates) -> Vec<u8> {
         certificates.current.read().cert[0].to_vec()
     }
 
     #[test]
-    fn bad_files_are_named() {
+    fn an_error_names_the_bad_file() {
         let check = |spoil: fn(&Files), named: &str| {
             let files = Files::new();
             spoil(&files);
@@ -200,19 +207,19 @@ mod tests {
     }
 
     #[test]
-    fn changed_files_are_taken_and_bad_ones_are_not() {
+    fn changed_files_are_loaded_and_bad_ones_are_not() {
         let files = Files::new();
         let certificates = files.load().unwrap();
-        let first = shown(&certificates);
-        assert!(matches!(certificates.look(), Look::Unchanged));
+        let first = served(&certificates);
+        assert!(matches!(certificates.reload_if_changed(), ReloadOutcome::Unchanged));
 
         fs::write(files.certificate(), "half a cert").unwrap();
-        assert!(matches!(certificates.look(), Look::Kept(_)));
-        assert_eq!(shown(&certificates), first);
-        assert!(matches!(certificates.look(), Look::Unchanged), "it is not told again");
+        assert!(matches!(certificates.reload_if_changed(), ReloadOutcome::Failed(_)));
+        assert_eq!(served(&certificates), first);
+        assert!(matches!(certificates.reload_if_changed(), ReloadOutcome::Unchanged), "a bad file is reported once");
 
-        files.put_new();
-        assert!(matches!(certificates.look(), Look::Renewed));
-        assert_ne!(shown(&certificates), first);
+        files.write_new_pair();
+        assert!(matches!(certificates.reload_if_changed(), ReloadOutcome::Reloaded));
+        assert_ne!(served(&certificates), first);
     }
 }

@@ -120,7 +120,7 @@ fn watch_certificates(certificates: Arc<Certificates>) -> Result<JoinHandle<()>>
         loop {
             let certificates = certificates.clone();
             let look: fn(&Certificates) = tokio::select! {
-                _ = timer.tick() => |certificates| drop(certificates.look()),
+                _ = timer.tick() => |certificates| drop(certificates.reload_if_changed()),
                 _ = hangup.recv() => |certificates| drop(certificates.reload()),
             };
             // Reading the files may block.

@@ -16,8 +16,8 @@ use tidings_engine::{
     pass::Pass,
     presence::compare::SessionTruth,
 };
-use tidings_gateway::{Carrier, Gateway, VerifyToken, door::Host, link::door::LinkDoor, relay::Relay};
-use tidings_listen::{Origin, Throttle};
+use tidings_gateway::{Gateway, MaybeTlsSocket, VerifyToken, door::Host, link::door::LinkDoor, relay::Relay};
+use tidings_listen::{Throttle, ThrottleKey};
 use tidings_protocol::error::Refusal;
 
 /// A running server.
@@ -182,8 +182,8 @@ fn interval_from_now(interval: Duration) -> tokio::time::Interval {
 struct GatewaySessions(Arc<Gateway>);
 
 impl SessionGateway for GatewaySessions {
-    fn adopt(&self, carrier: Carrier, already_read: Vec<u8>, origin: Origin) {
-        if !self.0.adopt(carrier, tidings_gateway::Door::WebSocket, already_read, origin) {
+    fn adopt(&self, socket: MaybeTlsSocket, already_read: Vec<u8>, throttle_key: ThrottleKey) {
+        if !self.0.adopt(socket, tidings_gateway::Door::WebSocket, already_read, throttle_key) {
             tracing::debug!("no room for another connection");
         }
     }
@@ -205,8 +205,8 @@ impl VerifyToken for GatewayTokens {
         self.0.verify(token)
     }
 
-    fn count_failure(&self, origin: Origin) -> Option<u64> {
-        self.1.count_failure(origin)
+    fn count_failure(&self, throttle_key: ThrottleKey) -> Option<u64> {
+        self.1.count_failure(throttle_key)
     }
 }
 

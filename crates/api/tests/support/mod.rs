@@ -26,8 +26,8 @@ use tidings_engine::{
     presence::compare::SessionTruth,
     push::Register,
 };
-use tidings_gateway::{Carrier, Gateway, GatewayConfig, VerifyToken};
-use tidings_listen::{Origin, Throttle, throttle::ThrottleConfig};
+use tidings_gateway::{Gateway, GatewayConfig, MaybeTlsSocket, VerifyToken};
+use tidings_listen::{Throttle, ThrottleKey, throttle::ThrottleConfig};
 use tidings_protocol::{error::Refusal, http::Problem};
 
 /// How long anything that must happen may take on a slow machine.
@@ -55,8 +55,8 @@ pub struct Server {
 struct ToGateway(Arc<Gateway>);
 
 impl SessionGateway for ToGateway {
-    fn adopt(&self, carrier: Carrier, already_read: Vec<u8>, origin: Origin) {
-        self.0.adopt(carrier, tidings_gateway::Door::WebSocket, already_read, origin);
+    fn adopt(&self, socket: MaybeTlsSocket, already_read: Vec<u8>, throttle_key: ThrottleKey) {
+        self.0.adopt(socket, tidings_gateway::Door::WebSocket, already_read, throttle_key);
     }
 
     fn truth(&self) -> Arc<dyn SessionTruth> {

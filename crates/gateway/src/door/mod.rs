@@ -20,10 +20,10 @@ use std::{
 };
 use tidings_engine::metrics::Metrics;
 use tidings_listen::{
-    Admission, Carrier, Descriptors, Origin, Throttle,
-    admission::Guest,
-    descriptors::{Reserve, ran_out},
-    proxy::Proxies,
+    Admission, Descriptors, MaybeTlsSocket, Throttle, ThrottleKey,
+    admission::ConnectionClass,
+    descriptors::{ReserveDescriptor, is_out_of_descriptors},
+    proxy::TrustedProxies,
     socket::{BACKLOG, listen},
 };
 use tidings_protocol::error::ErrorCode;
@@ -39,7 +39,7 @@ const WAKE: Token = Token(usize::MAX);
 pub trait Host: Send + Sync + 'static {
     /// Takes a connection, with what was read of it already. Answers whether there was room; if not
     /// the socket is closed.
-    fn adopt(&self, carrier: Carrier, door: Door, already_read: Vec<u8>, origin: Origin) -> bool;
+    fn adopt(&self, socket: MaybeTlsSocket, door: Door, already_read: Vec<u8>, throttle_key: ThrottleKey) -> bool;
     /// Whether another connection would be taken now.
     fn has_room(&self) -> bool;
     /// Connections that have not bound, or are closing.
@@ -48,8 +48,8 @@ pub trait Host: Send + Sync + 'static {
 }
 
 impl Host for Gateway {
-    fn adopt(&self, carrier: Carrier, door: Door, already_read: Vec<u8>, origin: Origin) -> bool {
-        Gateway::adopt(self, carrier, door, already_read, origin)
+    fn adopt(&self, socket: MaybeTlsSocket, door: Door, already_read: Vec<u8>, throttle_key: ThrottleKey) -> bool {
+        Gateway::adopt(self, socket, door, already_read, throttle_key)
     }
 
     fn has_room(&self) -> bool {
@@ -71,7 +71,7 @@ pub struct MiopDoorConfig {
     /// The addresses, each bare or with TLS.
     pub listen: Vec<(SocketAddr, Option<Arc<ServerConfig>>)>,
     /// The load balancers that connections come from, if they do.
-    pub proxies: Option<Arc<Proxies>>,
+    pub proxies: Option<Arc<TrustedProxies>>,
     /// Connections that the kernel holds until they are accepted.
     pub backlog: u32,
     pub admission: Arc<Admission>,
@@ -155,7 +155,7 @@ impl MiopDoor {
         let stopping = Arc::new(AtomicBool::new(false));
         let waker = Waker::new(self.poll.registry(), WAKE)?;
         let newcomers = Newcomers::new(self.entrances.len());
-        let running = Running { door: self, host, newcomers, first: 0, reserve: Reserve::new() };
+        let running = Running { door: self, host, newcomers, first: 0, reserve: ReserveDescriptor::new() };
         let stop = stopping.clone();
         let thread = std::thread::Builder::new().name("miop-door".into()).spawn(move || running.run(&stop))?;
         Ok(Stop { stopping, waker, thread: Some(thread) })
@@ -168,7 +168,7 @@ struct Running {
     newcomers: Newcomers,
     /// The listener that is served first in this turn.
     first: usize,
-    reserve: Reserve,
+    reserve: ReserveDescriptor,
 }
 
 /// What became of an attempt to accept.
@@ -229,14 +229,14 @@ impl Running {
     fn accept_one(&mut self, index: usize) -> Accepted {
         let config = &self.door.config;
         let has_room = config.admission.has_room_for_unbound(self.host.unbound() + self.newcomers.len());
-        let pause = if has_room { config.admission.pause(Guest::Device) } else { Some(PAUSE) };
+        let pause = if has_room { config.admission.required_pause(ConnectionClass::Device) } else { Some(PAUSE) };
         if let Some(pause) = pause {
             self.host.metrics().accept_pauses.inc();
             return Accepted::Pause(pause);
         }
         match self.door.entrances[index].listener.accept() {
             Ok((socket, peer)) => {
-                config.admission.count();
+                config.admission.count_accepted();
                 let tls = self.door.entrances[index].tls.clone();
                 self.welcome(Newcomer { socket, peer, tls });
                 Accepted::One
@@ -246,7 +246,7 @@ impl Running {
             Err(error) if matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::Interrupted) => {
                 Accepted::One
             }
-            Err(error) if ran_out(&error) => self.refuse_with_reserve(index),
+            Err(error) if is_out_of_descriptors(&error) => self.refuse_with_reserve(index),
             Err(error) => {
                 tracing::warn!(%error, "a connection could not be accepted");
                 Accepted::Pause(PAUSE)
@@ -258,7 +258,7 @@ impl Running {
     fn welcome(&mut self, mut newcomer: Newcomer) {
         let config = &self.door.config;
         let now = Instant::now();
-        let room = config.descriptors.leave_room_for(&newcomer.socket);
+        let room = config.descriptors.admits(&newcomer.socket);
         if !room {
             self.count_shortage();
         } else if !self.host.has_room() {
@@ -270,7 +270,7 @@ impl Running {
         config.descriptors.count_admitted(now);
         let Some(proxies) = &config.proxies else { return self.let_in(newcomer) };
         let peer = newcomer.peer;
-        if !proxies.trust(peer.ip()) {
+        if !proxies.contains(peer.ip()) {
             return tracing::debug!(%peer, "not a load balancer that is trusted");
         }
         if let Err(error) = self.newcomers.put(newcomer, self.door.poll.registry(), now) {
@@ -281,21 +281,21 @@ impl Running {
     /// Hands it to a shard, where TLS and MIOP begin.
     fn let_in(&self, newcomer: Newcomer) {
         let Newcomer { socket, peer, tls } = newcomer;
-        let carrier = match tls.map(ServerConnection::new).transpose() {
-            Ok(None) => Carrier::Plain(socket.into()),
-            Ok(Some(session)) => Carrier::Tls(socket.into(), Box::new(session)),
+        let socket = match tls.map(ServerConnection::new).transpose() {
+            Ok(None) => MaybeTlsSocket::Plain(socket.into()),
+            Ok(Some(session)) => MaybeTlsSocket::Tls(socket.into(), Box::new(session)),
             Err(error) => return tracing::error!(%error, "a TLS session could not begin"),
         };
         tracing::debug!(%peer, "a device connected");
         let throttle = self.door.config.throttle.as_ref();
-        let origin = throttle.map_or(Origin::UNKNOWN, |throttle| throttle.origin(peer.ip()));
-        self.host.adopt(carrier, Door::Miop, Vec::new(), origin);
+        let throttle_key = throttle.map_or(ThrottleKey::UNKNOWN, |throttle| throttle.key(peer.ip()));
+        self.host.adopt(socket, Door::Miop, Vec::new(), throttle_key);
     }
 
     /// No descriptor is left: the reserve makes room for one, which is told and closed. Accept finds that out before it
     /// looks whether anybody waits.
     fn refuse_with_reserve(&mut self, index: usize) -> Accepted {
-        self.reserve.give_up();
+        self.reserve.release();
         let entrance = &self.door.entrances[index];
         let accepted = match entrance.listener.accept() {
             Ok((mut socket, _)) => {
@@ -307,7 +307,7 @@ impl Running {
             // Somebody else was faster.
             Err(_) => Accepted::Pause(PAUSE),
         };
-        if self.reserve.take_back() { accepted } else { Accepted::Pause(PAUSE) }
+        if self.reserve.reclaim() { accepted } else { Accepted::Pause(PAUSE) }
     }
 
     fn count_shortage(&self) {

@@ -10,7 +10,7 @@ use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
-use tidings_listen::proxy::{HEADER_TIMEOUT, Look, look};
+use tidings_listen::proxy::{HEADER_TIMEOUT, HeaderStatus, parse_header};
 
 /// One that has come, and what it is to become.
 pub(super) struct Newcomer {
@@ -104,10 +104,11 @@ impl Waiting {
     /// The client's address once the header is whole. What follows the header stays in the socket.
     fn read(&mut self) -> io::Result<Option<SocketAddr>> {
         loop {
-            let more = match look(&self.header).map_err(|error| io::Error::new(ErrorKind::InvalidData, error))? {
-                Look::Whole(source) => return Ok(source),
-                Look::Missing(more) => more,
-            };
+            let more =
+                match parse_header(&self.header).map_err(|error| io::Error::new(ErrorKind::InvalidData, error))? {
+                    HeaderStatus::Complete(source) => return Ok(source),
+                    HeaderStatus::Incomplete(more) => more,
+                };
             let had = self.header.len();
             self.header.resize(had + more, 0);
             let outcome = self.newcomer.socket.read(&mut self.header[had..]);

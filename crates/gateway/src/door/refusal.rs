@@ -5,7 +5,7 @@ use std::{
     io::{Read, Write},
     net::Shutdown,
 };
-use tidings_listen::come_back_after_ms;
+use tidings_listen::jittered_retry_after_ms;
 use tidings_protocol::{
     error::ErrorCode,
     miop::{ErrorFrame, Frame},
@@ -15,7 +15,7 @@ use tidings_protocol::{
 /// a handshake, which is work that there is no room for.
 pub(super) fn turn_away(socket: &mut TcpStream, tls: bool) {
     if !tls {
-        let _ = socket.write(&no_room(come_back_after_ms()));
+        let _ = socket.write(&no_room(jittered_retry_after_ms()));
     }
     let _ = socket.shutdown(Shutdown::Write);
     // A socket that is closed with bytes unread resets the connection, and what we said may be lost (RFC 1122, 4.2.2.13).

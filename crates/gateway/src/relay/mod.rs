@@ -36,7 +36,7 @@ use std::{
 };
 use thread::RelayLoop;
 use tidings_engine::{metrics::Metrics, shards::Wake};
-use tidings_listen::{Carrier, Origin};
+use tidings_listen::{MaybeTlsSocket, ThrottleKey};
 
 /// Finds the core to attach to.
 pub trait FindCore: Send + Sync + 'static {
@@ -71,7 +71,7 @@ pub struct RelayConfig {
 /// What other threads tell a relay's thread.
 pub(crate) enum Command {
     Adopt {
-        carrier: Carrier,
+        socket: MaybeTlsSocket,
         already_read: Vec<u8>,
     },
     /// Links to all the shards of this core, in order.
@@ -180,11 +180,11 @@ impl Relay {
 }
 
 impl Host for Relay {
-    fn adopt(&self, carrier: Carrier, _door: Door, already_read: Vec<u8>, _origin: Origin) -> bool {
+    fn adopt(&self, socket: MaybeTlsSocket, _door: Door, already_read: Vec<u8>, _throttle_key: ThrottleKey) -> bool {
         self.shared.open.fetch_add(1, Ordering::Relaxed);
         self.shared.metrics.connections_opened.inc();
         let thread = self.next.fetch_add(1, Ordering::Relaxed) % self.threads.len();
-        self.threads[thread].tell(Command::Adopt { carrier, already_read });
+        self.threads[thread].tell(Command::Adopt { socket, already_read });
         true
     }
 

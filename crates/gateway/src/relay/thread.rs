@@ -170,7 +170,7 @@ impl RelayLoop {
         for _ in 0..COMMANDS_PER_TURN {
             let Ok(command) = self.inbox.try_recv() else { return };
             match command {
-                Command::Adopt { carrier, already_read } => self.adopt(carrier, already_read),
+                Command::Adopt { socket, already_read } => self.adopt(socket, already_read),
                 Command::Attached { core, links, lease } => self.attached(core, links, lease),
                 Command::Drain { spread_ms } => self.drain(spread_ms),
                 Command::Stop => self.stopping = true,

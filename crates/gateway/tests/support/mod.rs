@@ -36,8 +36,8 @@ use tidings_engine::{
     presence::{PresenceConfig, compare::SessionTruth},
     store::Store,
 };
-use tidings_gateway::{Carrier, Gateway, GatewayConfig, VerifyToken};
-use tidings_listen::Origin;
+use tidings_gateway::{Gateway, GatewayConfig, MaybeTlsSocket, VerifyToken};
+use tidings_listen::ThrottleKey;
 use tidings_protocol::{
     entry::Entry,
     error::{ErrorCode, Refusal},
@@ -62,8 +62,8 @@ pub struct Server {
 struct ToGateway(Arc<Gateway>);
 
 impl SessionGateway for ToGateway {
-    fn adopt(&self, carrier: Carrier, already_read: Vec<u8>, origin: Origin) {
-        self.0.adopt(carrier, tidings_gateway::Door::WebSocket, already_read, origin);
+    fn adopt(&self, socket: MaybeTlsSocket, already_read: Vec<u8>, throttle_key: ThrottleKey) {
+        self.0.adopt(socket, tidings_gateway::Door::WebSocket, already_read, throttle_key);
     }
 
     fn truth(&self) -> Arc<dyn SessionTruth> {

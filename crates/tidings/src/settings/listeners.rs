@@ -9,9 +9,9 @@ use tidings_gateway::door::MiopDoorConfig;
 use tidings_listen::{
     Admission, Descriptors, Throttle,
     admission::AdmissionConfig,
-    proxy::Proxies,
+    proxy::TrustedProxies,
     socket::BACKLOG,
-    tls::{Certificates, protocol, server_config},
+    tls::{Certificates, alpn, server_config},
 };
 
 settings! {
@@ -58,7 +58,7 @@ pub(crate) struct ListenerContext {
     admission: Arc<Admission>,
     descriptors: Arc<Descriptors>,
     pub(crate) throttle: Arc<Throttle>,
-    proxies: Option<Arc<Proxies>>,
+    proxies: Option<Arc<TrustedProxies>>,
     pub(crate) certificates: Option<Arc<Certificates>>,
 }
 
@@ -74,7 +74,7 @@ impl Settings {
             throttle: Arc::new(Throttle::new(self.throttle_config())),
             admission: Arc::new(Admission::new(AdmissionConfig { rate, burst, unbound_max })),
             descriptors: Arc::new(Descriptors::new(descriptors, descriptors_reserved)),
-            proxies: self.proxy_protocol.then(|| Arc::new(Proxies::new(self.proxy_protocol_from.clone()))),
+            proxies: self.proxy_protocol.then(|| Arc::new(TrustedProxies::new(self.proxy_protocol_from.clone()))),
             certificates,
         })
     }
@@ -82,7 +82,7 @@ impl Settings {
     /// The listener for devices.
     pub(crate) fn miop_listener(&self, context: &ListenerContext) -> Result<MiopDoorConfig> {
         let plain = self.miop_listen.iter().map(|address| (*address, None));
-        let tls = context.tls(protocol::MIOP, &self.miop_tls_listen)?;
+        let tls = context.tls(alpn::MIOP, &self.miop_tls_listen)?;
         Ok(MiopDoorConfig {
             listen: plain.chain(tls).collect(),
             proxies: context.proxies.clone(),
@@ -112,7 +112,7 @@ impl Settings {
 
     /// The listeners for HTTP, the one without TLS first.
     pub(crate) fn http_listeners(&self, context: &ListenerContext) -> Result<Vec<ListenerConfig>> {
-        let tls = context.tls(protocol::HTTP, &self.http_tls_listen)?;
+        let tls = context.tls(alpn::HTTP, &self.http_tls_listen)?;
         let config = |(address, tls)| ListenerConfig {
             address,
             tls,

@@ -13,7 +13,7 @@ use std::{
     io::{ErrorKind, Read},
     sync::atomic::Ordering,
 };
-use tidings_listen::Carrier;
+use tidings_listen::MaybeTlsSocket;
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
     limits::FRAME_BYTES_MAX,
@@ -27,11 +27,11 @@ const READS_PER_TURN: usize = 4;
 const CORE_AWAY_MS: u64 = 1_000;
 
 impl RelayLoop {
-    pub(super) fn adopt(&mut self, carrier: Carrier, already_read: Vec<u8>) {
+    pub(super) fn adopt(&mut self, socket: MaybeTlsSocket, already_read: Vec<u8>) {
         let tick = self.tick();
         let entry = self.devices.vacant_entry();
         let key = entry.key();
-        let transport = match Transport::register(carrier, self.poll.registry(), key) {
+        let transport = match Transport::register(socket, self.poll.registry(), key) {
             Ok(transport) => transport,
             Err(error) => {
                 tracing::debug!(%error, "a connection could not be registered");
