@@ -1,18 +1,18 @@
-//! Bind: whose connection this is, which sessions it replaces, and what it missed.
+//! Bind: verifies the token, closes the sessions that the new one replaces, and reads what the client missed.
 //!
 //! ```text
-//! Unbound ── bind, token good ──▶ (the user's shard) Binding ── memberships, missed entries ──▶ Live
+//! Unbound ── bind, token accepted ──▶ (the user's shard) Binding ── memberships, missed entries ──▶ Live
 //! ```
 
 use crate::{
-    commands::{BindRequest, Command, Moving, Opening},
+    commands::{Command, MovedConnection, PendingBind, SessionBinding},
     connection::{Connection, Phase, json, json_frame},
-    decoding::missing,
-    gateway::GatewayConfig,
-    outgoing::messages_frame,
-    reads::is_here,
-    shard::{After, Shard, silence_max},
-    transport::Door,
+    decoding::missing_field,
+    outbound_queue::messages_frame,
+    session_server::SessionConfig,
+    shard::{FrameOutcome, Shard, silence_max},
+    store_reads::is_session_live,
+    transport::Protocol,
 };
 use smallvec::SmallVec;
 use std::{borrow::Cow, sync::Arc};
@@ -34,10 +34,10 @@ use tidings_protocol::{
     miop::{self, Frame},
 };
 
-/// The first frame holds a token and little else; who has not bound gets no more memory than this.
+/// The first frame holds a token and little else; an unbound client gets no more memory than this.
 pub(crate) const FIRST_FRAME_BYTES_MAX: usize = 16 * 1024;
 
-/// What a bind says, whichever door it came through.
+/// The fields of a bind, of either protocol.
 pub(crate) struct BindFields<'a> {
     pub token: Option<Cow<'a, str>>,
     pub device_id: Option<Cow<'a, str>>,
@@ -47,13 +47,13 @@ pub(crate) struct BindFields<'a> {
     pub chat: bool,
     pub push: bool,
     pub answers_probes: bool,
-    /// The client named pushes itself: without the scope they are refused, not left out.
-    pub push_is_meant: bool,
+    /// The client asked for pushes explicitly: without the scope the bind is refused, not granted without pushes.
+    pub push_is_explicit: bool,
     pub heartbeat_ms: u32,
 }
 
 impl<'a> BindFields<'a> {
-    pub(crate) fn of(frame: &RawClientFrame<'a>, config: &GatewayConfig) -> Self {
+    pub(crate) fn of(frame: &RawClientFrame<'a>, config: &SessionConfig) -> Self {
         BindFields {
             token: frame.token.clone(),
             device_id: frame.device_id.clone(),
@@ -62,18 +62,18 @@ impl<'a> BindFields<'a> {
             cursor: frame.cursor.clone(),
             chat: true,
             push: frame.push,
-            // Every WebSocket does (RFC 6455, 5.5.3).
+            // Every WebSocket client answers pings (RFC 6455, 5.5.3).
             answers_probes: true,
-            push_is_meant: true,
+            push_is_explicit: true,
             heartbeat_ms: config.heartbeat.as_millis() as u32,
         }
     }
 
-    /// What the session has of chat and pushes: no more than its token allows. A client that asked for pushes must not wait
-    /// for them in vain, nor one hold a connection that nothing comes by.
+    /// Whether the session has chat and pushes, within what its token allows. Refused where a client would wait in vain for
+    /// pushes that it asked for, or would hold a connection without any use.
     fn granted(&self, scopes: Scopes) -> Result<(bool, bool), Refusal> {
         let (chat, push) = (self.chat && scopes.contains(Scope::Read), self.push && scopes.contains(Scope::Push));
-        if self.push && !push && self.push_is_meant {
+        if self.push && !push && self.push_is_explicit {
             scopes.check(Scope::Push)?;
         }
         if self.chat && !chat && !push && scopes == Scopes::NONE {
@@ -88,26 +88,31 @@ impl<'a> BindFields<'a> {
 
 impl Shard {
     /// The first frame of a connection. `following` is what was read after it.
-    pub(crate) fn take_bind(&mut self, key: usize, fields: BindFields<'_>, following: &[u8]) -> After {
+    pub(crate) fn handle_bind(&mut self, key: usize, fields: BindFields<'_>, following: &[u8]) -> FrameOutcome {
         let bind = match self.check_bind(key, &fields) {
             Ok(bind) => bind,
             Err(refusal) => {
                 self.close(key, refusal);
-                return After::Stays;
+                return FrameOutcome::Continue;
             }
         };
-        let owner = shard_of(bind.user.no, self.parts.shards.len());
-        if owner == self.parts.index {
+        let user_shard = shard_of(bind.user.no, self.parts.shards.len());
+        if user_shard == self.parts.index {
             self.begin_bind(key, bind);
-            return After::Stays;
+            return FrameOutcome::Continue;
         }
-        let door = self.connections[key].door;
-        let (passage, already_read) = (self.take_out(key), following.to_vec());
-        self.parts.shards[owner].tell(Command::Move(Box::new(Moving { passage, door, already_read, bind })));
-        After::Moves
+        let protocol = self.connections[key].protocol;
+        let (connection, already_read) = (self.detach_connection(key), following.to_vec());
+        self.parts.shards[user_shard].send(Command::Move(Box::new(MovedConnection {
+            connection,
+            protocol,
+            already_read,
+            bind,
+        })));
+        FrameOutcome::Moved
     }
 
-    /// Whose a token is, and what it allows. Who brings many that are not good is told to wait.
+    /// The user of a token, and what it allows. An address with too many rejected tokens is told to wait.
     fn check_token(&self, key: usize, token: &str) -> Result<(Pass, Arc<User>), Refusal> {
         let checked = self.parts.tokens.verify(token).and_then(|pass| {
             let user = self.parts.engine.directory.require_user(&pass.user)?;
@@ -127,11 +132,11 @@ impl Shard {
         })
     }
 
-    fn check_bind(&self, key: usize, frame: &BindFields<'_>) -> Result<BindRequest, Refusal> {
-        let token = frame.token.as_deref().ok_or_else(|| missing("token", "a bind"))?;
+    fn check_bind(&self, key: usize, frame: &BindFields<'_>) -> Result<SessionBinding, Refusal> {
+        let token = frame.token.as_deref().ok_or_else(|| missing_field("token", "a bind"))?;
         let (pass, user) = self.check_token(key, token)?;
         let (chat, push) = frame.granted(pass.scopes)?;
-        let device_id = frame.device_id.as_deref().ok_or_else(|| missing("device_id", "a bind"))?;
+        let device_id = frame.device_id.as_deref().ok_or_else(|| missing_field("device_id", "a bind"))?;
         check_new_id("device_id", device_id)?;
         let device_kind = &*frame.device_kind;
         if device_kind.is_empty() {
@@ -148,17 +153,18 @@ impl Shard {
         if let Some(version) = app_version.filter(|version| version.len() > TYPE_BYTES_MAX) {
             return Err(Refusal::limit("app_version (bytes)", TYPE_BYTES_MAX as u64, version.len() as u64));
         }
-        Ok(BindRequest {
+        Ok(SessionBinding {
             user,
             device_id: device_id.into(),
             device_kind: self.parts.engine.presence.kind(device_kind),
             since: self.parts.engine.clock.now_ms(),
-            opening: (app_version.is_some() || cursor.is_some())
-                .then(|| Box::new(Opening { app_version: app_version.map(Into::into), cursor, ..Opening::default() })),
+            pending: (app_version.is_some() || cursor.is_some()).then(|| {
+                Box::new(PendingBind { app_version: app_version.map(Into::into), cursor, ..PendingBind::default() })
+            }),
             chat,
             push,
             answers_probes: frame.answers_probes,
-            awaits_device: false,
+            awaits_registration: false,
             heartbeat_ms: frame.heartbeat_ms,
             scopes: pass.scopes,
             issued_at: pass.issued_at,
@@ -166,23 +172,23 @@ impl Shard {
         })
     }
 
-    /// Makes a connection a session of its user, on the user's own shard.
-    pub(crate) fn begin_bind(&mut self, key: usize, mut bind: BindRequest) {
+    /// Makes the connection a session of its user, on the user's own shard.
+    pub(crate) fn begin_bind(&mut self, key: usize, mut bind: SessionBinding) {
         if self.connections[key].phase != Phase::Unbound {
             return;
         }
-        // On the user's own shard, behind whatever ended the user's sessions a moment ago: what was looked up before may be
-        // from before.
+        // Checked again on the user's own shard, after any revocation that closed the user's sessions there: the user that
+        // was looked up with the token may be older than it.
         if let Err(refusal) = self.check_not_revoked(&bind) {
             self.close(key, refusal);
             return;
         }
         let (user, heartbeat_ms) = (bind.user.no, bind.heartbeat_ms);
-        self.make_room(&bind);
+        self.close_replaced_sessions(&bind);
         let tick = self.tick();
         let connection = &mut self.connections[key];
         connection.phase = Phase::Binding;
-        connection.heard = tick;
+        connection.last_heard = tick;
         connection.heartbeat_ms = heartbeat_ms;
         connection.cursor.epoch = self.parts.engine.store.epoch();
         let device = Device {
@@ -193,8 +199,8 @@ impl Shard {
             since: bind.since,
             chat: bind.chat,
         };
-        let (session, door) = (connection.session, connection.door);
-        // Later than what other nodes have of the user, whatever their clocks say: this is the one that stays.
+        let (session, protocol) = (connection.session, connection.protocol);
+        // Later than the user's sessions on other nodes, whatever their clocks say: the newest session stays.
         bind.since = self.parts.engine.presence.arrived(user, device);
         let register = bind.push.then(|| Register {
             shard: self.parts.index,
@@ -202,31 +208,31 @@ impl Shard {
             user,
             device_id: bind.device_id.clone(),
             device_kind: bind.device_kind.clone(),
-            app_version: bind.opening.as_ref().and_then(|opening| opening.app_version.clone()),
+            app_version: bind.pending.as_ref().and_then(|pending| pending.app_version.clone()),
             since: bind.since,
-            survives_failover: bind.stays(door),
+            survives_failover: bind.receives_remote_pushes(protocol),
         });
-        bind.awaits_device = bind.push;
-        if let Some(opening) = &mut bind.opening {
-            opening.bound_at = self.delivery.positions();
+        bind.awaits_registration = bind.push;
+        if let Some(pending) = &mut bind.pending {
+            pending.positions_at_bind = self.delivery.positions();
         }
         let expires_at = bind.expires_at;
-        connection.bound = Some(Box::new(bind));
-        self.arm(key, tick + silence_max(heartbeat_ms));
+        connection.binding = Some(Box::new(bind));
+        self.arm_timeout(key, tick + silence_max(heartbeat_ms));
         self.end_with_token(key, expires_at);
         self.parts.engine.metrics.sessions.inc();
         self.parts.engine.metrics.sessions_opened.inc();
         for session in self.parts.engine.presence.outranked(user, self.parts.engine.config.sessions_per_kind.max(1)) {
-            self.replace(user, session);
+            self.close_replaced(user, session);
         }
         match register.map(|register| self.parts.engine.push.register(register)) {
             None => self.begin_chat(key),
             Some(Ok(())) => {}
-            Some(Err(refusal)) => self.without_pushes(key, refusal),
+            Some(Err(refusal)) => self.continue_without_pushes(key, refusal),
         }
     }
 
-    fn check_not_revoked(&self, bind: &BindRequest) -> Result<(), Refusal> {
+    fn check_not_revoked(&self, bind: &SessionBinding) -> Result<(), Refusal> {
         let user = self.parts.engine.directory.user(bind.user.no).map_err(store_refusal)?;
         let user = user.as_deref().unwrap_or(&bind.user);
         let pass = Pass {
@@ -239,43 +245,45 @@ impl Shard {
         pass.check_revoked(user)
     }
 
-    /// The session goes on with a new token of the same user.
-    pub(crate) fn take_refresh(&mut self, key: usize, frame: &RawClientFrame<'_>) -> After {
-        let refreshed = frame.token.as_deref().ok_or_else(|| missing("token", "refresh"));
+    /// The session continues with a new token of the same user.
+    pub(crate) fn handle_refresh(&mut self, key: usize, frame: &RawClientFrame<'_>) -> FrameOutcome {
+        let refreshed = frame.token.as_deref().ok_or_else(|| missing_field("token", "refresh"));
         match refreshed.and_then(|token| self.refresh(key, token)) {
-            Ok(()) => self.say_ok(key, frame.reference),
+            Ok(()) => self.send_ok(key, frame.reference),
             Err(refusal) => self.refuse(key, frame.reference, refusal),
         }
     }
 
     fn refresh(&mut self, key: usize, token: &str) -> Result<(), Refusal> {
         let (pass, user) = self.check_token(key, token)?;
-        let Some(bound) = &mut self.connections[key].bound else { return Ok(()) };
-        if user.no != bound.user.no {
+        let Some(binding) = &mut self.connections[key].binding else { return Ok(()) };
+        if user.no != binding.user.no {
             return Err(Refusal::new(ErrorCode::Forbidden, "token: it is another user's; bind on another connection"));
         }
-        // What the session has of them was settled when it bound.
-        for (has, scope) in [(bound.chat, Scope::Read), (bound.push, Scope::Push)] {
+        // Chat and pushes were granted at the bind; a new token must still allow them.
+        for (has, scope) in [(binding.chat, Scope::Read), (binding.push, Scope::Push)] {
             if has {
                 pass.scopes.check(scope)?;
             }
         }
-        (bound.scopes, bound.issued_at, bound.expires_at) = (pass.scopes, pass.issued_at, pass.expires_at);
+        (binding.scopes, binding.issued_at, binding.expires_at) = (pass.scopes, pass.issued_at, pass.expires_at);
         self.end_with_token(key, pass.expires_at);
         Ok(())
     }
 
-    /// The device is known now: what it is pushed from here on reaches it. Next, chat, unless that has begun without it.
-    pub(crate) fn registered(&mut self, session: u64, result: Result<DeviceNo, Refusal>) {
-        let bound = |key: &usize| self.connections[*key].bound.is_some();
-        let Some(key) = self.find(session).filter(bound) else {
+    /// The registration of the session's device has ended; once registered, the device is pushed to. Chat begins next, unless
+    /// it began before.
+    pub(crate) fn finish_registration(&mut self, session: u64, result: Result<DeviceNo, Refusal>) {
+        let is_bound = |key: &usize| self.connections[*key].binding.is_some();
+        let Some(key) = self.find(session).filter(is_bound) else {
             if let Ok(device) = result {
                 self.parts.engine.push.session_ended(self.parts.index, session, Some(device));
             }
             return;
         };
         let connection = &mut self.connections[key];
-        let awaited = connection.bound.as_mut().is_some_and(|bound| std::mem::take(&mut bound.awaits_device));
+        let awaited =
+            connection.binding.as_mut().is_some_and(|binding| std::mem::take(&mut binding.awaits_registration));
         match result {
             Ok(device) => {
                 connection.device = Some(device);
@@ -283,18 +291,19 @@ impl Shard {
                     self.begin_chat(key);
                 }
             }
-            Err(refusal) if awaited => self.without_pushes(key, refusal),
-            // Its device was removed: it binds again, as a new one.
+            Err(refusal) if awaited => self.continue_without_pushes(key, refusal),
+            // The device was removed: its client binds again, as a new device.
             Err(refusal) if connection.device.take().is_some() => self.close(key, refusal),
             Err(_) => {}
         }
     }
 
-    /// The node that hands out pushes cannot be reached: chat goes on, the client is told, and pushes come when it can.
-    /// A device without chat must find that node.
-    fn without_pushes(&mut self, key: usize, refusal: Refusal) {
+    /// The node that leads push cannot be reached: the session begins without pushes, its client is told, and pushes come
+    /// when the node can be reached. A device's connection is closed, so that it finds that node.
+    fn continue_without_pushes(&mut self, key: usize, refusal: Refusal) {
         let connection = &self.connections[key];
-        let stays = connection.bound.as_ref().is_some_and(|bound| bound.stays(connection.door));
+        let stays =
+            connection.binding.as_ref().is_some_and(|binding| binding.receives_remote_pushes(connection.protocol));
         match refusal.code == ErrorCode::NodeUnavailable && stays {
             true => self.begin_chat(key),
             false => self.close(key, refusal),
@@ -303,11 +312,11 @@ impl Shard {
 
     fn begin_chat(&mut self, key: usize) {
         let connection = &self.connections[key];
-        let (session, Some(bound)) = (connection.session, &connection.bound) else { return };
-        let user = bound.user.no;
-        if !bound.chat {
-            // Nothing is handed over, so that it has come as far as it had, or as all who come now.
-            let cursor = bound.opening.as_ref().and_then(|opening| opening.cursor);
+        let (session, Some(binding)) = (connection.session, &connection.binding) else { return };
+        let user = binding.user.no;
+        if !binding.chat {
+            // A session without chat is handed no entries: its cursor stays, or begins at the shard's positions.
+            let cursor = binding.pending.as_ref().and_then(|pending| pending.cursor);
             let positions = self.delivery.positions();
             let connection = &mut self.connections[key];
             match cursor {
@@ -318,32 +327,32 @@ impl Shard {
             self.go_live(session, Ok(Missed { resume, json: vec![], entries: 0 }));
             return;
         }
-        let cursor = bound.opening.as_ref().and_then(|opening| opening.cursor);
+        let cursor = binding.pending.as_ref().and_then(|pending| pending.cursor);
         if let Some(cursor) = cursor.filter(|cursor| self.parts.engine.is_behind(cursor, self.delivery.positions())) {
             let (engine, shard) = (self.parts.engine.clone(), self.parts.shards[self.parts.index].clone());
             self.parts.runtime.spawn_blocking(move || {
-                if !is_here(&engine, user, session) {
+                if !is_session_live(&engine, user, session) {
                     return;
                 }
                 let result = engine.catch_up(&cursor);
-                shard.tell(Command::CaughtUp { session, result });
+                shard.send(Command::CaughtUp { session, result });
             });
             return;
         }
-        self.join(key, user);
+        self.join_delivery(key, user);
     }
 
-    /// This node has come as far as the session had come elsewhere.
+    /// This node has reached the position that the session had reached on another node.
     pub(crate) fn caught_up(&mut self, session: u64, result: Result<(), Refusal>) {
         let Some(key) = self.find(session).filter(|key| self.connections[*key].phase == Phase::Binding) else { return };
-        match (result, &self.connections[key].bound) {
-            (Ok(()), Some(bound)) => self.join(key, bound.user.no),
+        match (result, &self.connections[key].binding) {
+            (Ok(()), Some(binding)) => self.join_delivery(key, binding.user.no),
             (Ok(()), None) => {}
             (Err(refusal), _) => self.close(key, refusal),
         }
     }
 
-    fn join(&mut self, key: usize, user: UserNo) {
+    fn join_delivery(&mut self, key: usize, user: UserNo) {
         match self.delivery.bind(key, user) {
             Bind::Joined(positions) => self.resume(key, positions),
             Bind::Waiting => {}
@@ -351,32 +360,33 @@ impl Shard {
                 let (engine, shard) = (self.parts.engine.clone(), self.parts.shards[self.parts.index].clone());
                 let since = self.delivery.positions();
                 self.parts.runtime.spawn_blocking(move || {
-                    // Any session of the user may wait for it, not only the one that asked.
+                    // Any session of the user may wait for the memberships, not only the one that asked.
                     if engine.presence.registered(user).is_empty() {
                         return;
                     }
                     let result = engine.memberships_for_delivery(user, since);
-                    shard.tell(Command::Memberships { user, number, result });
+                    shard.send(Command::Memberships { user, number, result });
                 });
             }
         }
     }
 
-    /// All sessions of a user: those that are only there for pushes too.
+    /// All sessions of a user on this node, also those without chat.
     pub(crate) fn sessions_of(&self, user: UserNo) -> SmallVec<[usize; 2]> {
         let devices = self.parts.engine.presence.registered(user);
         devices.iter().filter_map(|device| self.find(device.session)).collect()
     }
 
-    /// A device has one session; a kind of device as many as configured, the oldest goes.
-    fn make_room(&mut self, bind: &BindRequest) {
+    /// Closes the sessions that a new one replaces: an older one of its device, and the oldest of its device kind beyond the
+    /// configured number.
+    fn close_replaced_sessions(&mut self, bind: &SessionBinding) {
         let others: Vec<(usize, u64, bool)> = self
             .sessions_of(bind.user.no)
             .iter()
             .filter_map(|key| {
                 let connection = &self.connections[*key];
                 let other = connection
-                    .bound
+                    .binding
                     .as_ref()
                     .filter(|b| b.device_kind == bind.device_kind || b.device_id == bind.device_id)?;
                 Some((*key, connection.session >> 32, other.device_id == bind.device_id))
@@ -393,10 +403,10 @@ impl Shard {
         }
     }
 
-    /// Another node has a later session in this one's place.
-    pub(crate) fn replace(&mut self, user: UserNo, session: u64) {
-        let is_theirs = |key: &usize| self.connections[*key].bound.as_ref().is_some_and(|b| b.user.no == user);
-        if let Some(key) = self.find(session).filter(is_theirs) {
+    /// Closes a session that a later one on another node replaces.
+    pub(crate) fn close_replaced(&mut self, user: UserNo, session: u64) {
+        let is_of_user = |key: &usize| self.connections[*key].binding.as_ref().is_some_and(|b| b.user.no == user);
+        if let Some(key) = self.find(session).filter(is_of_user) {
             self.close(key, Refusal::new(ErrorCode::Replaced, "a newer session on another node took the place"));
         }
     }
@@ -414,25 +424,25 @@ impl Shard {
         }
     }
 
-    /// The session is live from `positions` on; what it missed before is read elsewhere.
+    /// The session is live from `positions` on; a blocking thread reads the entries that it missed before.
     fn resume(&mut self, key: usize, positions: [Position; LANES]) {
         let connection = &mut self.connections[key];
         connection.cursor.positions = positions;
         let session = connection.session;
-        let Some(bound) = &connection.bound else { return };
-        let cursor = bound.opening.as_ref().and_then(|opening| opening.cursor);
-        let (user, Some(cursor)) = (bound.user.no, cursor) else {
+        let Some(binding) = &connection.binding else { return };
+        let cursor = binding.pending.as_ref().and_then(|pending| pending.cursor);
+        let (user, Some(cursor)) = (binding.user.no, cursor) else {
             let resume = Resume { complete: true, reset: false, ranges: vec![] };
             self.go_live(session, Ok(Missed { resume, json: vec![], entries: 0 }));
             return;
         };
         let (engine, shard) = (self.parts.engine.clone(), self.parts.shards[self.parts.index].clone());
         self.parts.runtime.spawn_blocking(move || {
-            if !is_here(&engine, user, session) {
+            if !is_session_live(&engine, user, session) {
                 return;
             }
             let result = engine.missed(user, Some(&cursor), positions);
-            shard.tell(Command::Missed { session, result });
+            shard.send(Command::Missed { session, result });
         });
     }
 
@@ -446,74 +456,74 @@ impl Shard {
             }
         };
         let connection = &mut self.connections[key];
-        let (Phase::Binding, Some(bound)) = (connection.phase, &connection.bound) else { return };
-        let cursor = cursor_before(connection, bound, &missed);
-        let mut frames = vec![match connection.door {
-            Door::WebSocket => {
+        let (Phase::Binding, Some(binding)) = (connection.phase, &connection.binding) else { return };
+        let cursor = cursor_before(connection, binding, &missed);
+        let mut frames = vec![match connection.protocol {
+            Protocol::WebSocket => {
                 let frame = ServerFrame::Bound(Bound {
                     session: format!("{session:x}"),
-                    user: bound.user.id.clone(),
+                    user: binding.user.id.clone(),
                     heartbeat_ms: u64::from(connection.heartbeat_ms),
                     cursor,
                     resume: missed.resume,
-                    pushes: (bound.push && connection.device.is_none()).then_some(false),
-                    expires_at: Some(bound.expires_at),
+                    pushes: (binding.push && connection.device.is_none()).then_some(false),
+                    expires_at: Some(binding.expires_at),
                 });
-                json_frame(Door::WebSocket, &json(&frame))
+                json_frame(Protocol::WebSocket, &json(&frame))
             }
-            Door::Miop => miop_bound(connection, bound, &cursor, &missed.resume),
+            Protocol::Miop => miop_bound(connection, binding, &cursor, &missed.resume),
         }];
         if missed.entries > 0 {
-            frames.push(messages_frame(connection.door, &connection.cursor, &missed.json));
+            frames.push(messages_frame(connection.protocol, &connection.cursor, &missed.json));
         }
-        // What came live meanwhile follows it, and is handed over with it.
-        let handed = (missed.entries > 0 || connection.outgoing.queued_bytes() > 0)
-            .then(|| bound.opening.as_ref().map_or(connection.cursor.positions, |opening| opening.bound_at))
+        // Live entries that came meanwhile follow; all of them count as handed over from here on.
+        let handed = (missed.entries > 0 || connection.outbound.queued_bytes() > 0)
+            .then(|| binding.pending.as_ref().map_or(connection.cursor.positions, |pending| pending.positions_at_bind))
             .map(|positions| Cursor { positions, ..connection.cursor });
-        connection.outgoing.push_front_frames(frames);
+        connection.outbound.queue_front(frames);
         connection.phase = Phase::Live;
-        if let Some(bound) = &mut connection.bound {
-            bound.opening = None;
+        if let Some(binding) = &mut connection.binding {
+            binding.pending = None;
         }
-        self.schedule.flush_soon(connection, key);
+        self.scheduler.flush_soon(connection, key);
         if let Some(since) = handed {
             let tick = self.tick();
-            self.probes.begin(&mut self.connections[key], key, since, tick, &mut self.wheel);
+            self.probe_policy.begin(&mut self.connections[key], key, since, tick, &mut self.timers);
         }
     }
 
-    /// The session ends; the connection may still say goodbye.
+    /// Ends the session; its connection may still write a close frame.
     pub(crate) fn unbind(&mut self, key: usize) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         let session = connection.session;
-        let Some(bound) = connection.bound.take() else { return };
-        self.delivery.unbind(key, bound.user.no);
-        if std::mem::take(&mut connection.watches) {
+        let Some(binding) = connection.binding.take() else { return };
+        self.delivery.unbind(key, binding.user.no);
+        if std::mem::take(&mut connection.watches_presence) {
             self.parts.engine.unwatch_all((self.parts.index as u16, session));
         }
-        if bound.push {
+        if binding.push {
             self.parts.engine.push.session_ended(self.parts.index, session, connection.device.take());
         }
-        self.parts.engine.presence.left(bound.user.no, session, self.parts.engine.clock.now_ms());
+        self.parts.engine.presence.left(binding.user.no, session, self.parts.engine.clock.now_ms());
         self.parts.engine.metrics.sessions.dec();
     }
 }
 
-/// The cursor in `bound`: until what was missed has come too, the client's own. A connection that breaks between the two
-/// must not have moved it past entries that nobody was handed.
-fn cursor_before(connection: &Connection, bound: &BindRequest, missed: &Missed) -> String {
-    let own = bound.opening.as_ref().and_then(|opening| opening.cursor);
+/// The cursor in `bound`. It is the client's own when missed entries follow: a connection that breaks between the two frames
+/// must not have moved the client's cursor past entries that it never received.
+fn cursor_before(connection: &Connection, binding: &SessionBinding, missed: &Missed) -> String {
+    let own = binding.pending.as_ref().and_then(|pending| pending.cursor);
     let own = own.filter(|_| missed.entries > 0 && !missed.resume.reset);
     own.unwrap_or(connection.cursor).to_string()
 }
 
-fn miop_bound(connection: &Connection, bound: &BindRequest, cursor: &str, resume: &Resume) -> Vec<u8> {
-    let cursor = bound.chat.then_some(cursor);
-    let resume = bound.chat.then(|| json(resume));
+fn miop_bound(connection: &Connection, binding: &SessionBinding, cursor: &str, resume: &Resume) -> Vec<u8> {
+    let cursor = binding.chat.then_some(cursor);
+    let resume = binding.chat.then(|| json(resume));
     let frame = Frame::Bound(miop::Bound {
         version: miop::VERSION,
         session: &format!("{:x}", connection.session),
-        user: &bound.user.id,
+        user: &binding.user.id,
         heartbeat_s: u64::from(connection.heartbeat_ms / 1_000),
         frame_bytes_max: FRAME_BYTES_MAX as u64,
         cursor,

@@ -1,8 +1,8 @@
-//! What other threads tell a shard, besides the engine's fan-outs.
+//! The commands that other threads send to a shard. (The engine's fan-outs have queues of their own.)
 
 use crate::{
     link::RelayThread,
-    transport::{Door, Passage},
+    transport::{DetachedConnection, Protocol},
 };
 use crossbeam_channel::Sender;
 use std::{net::TcpStream, sync::Arc, time::Duration};
@@ -19,79 +19,81 @@ use tidings_protocol::error::Refusal;
 /// Results and connections for a shard. The queue needs no bound of its own: each connection has a
 /// bounded number of requests under way, and connections are bounded.
 pub(crate) enum Command {
-    /// A new connection, with what was read of it already.
-    Adopt { socket: MaybeTlsSocket, door: Door, already_read: Vec<u8>, throttle_key: ThrottleKey },
+    /// A new connection, with the bytes that were read from it already.
+    Adopt { socket: MaybeTlsSocket, protocol: Protocol, already_read: Vec<u8>, throttle_key: ThrottleKey },
     /// A relay's link to this shard.
     AdoptLink { socket: TcpStream, relay: RelayThread, lease: Duration, welcome: Vec<u8> },
-    /// A relay's successor attached: its links are of no use any more.
+    /// A successor of this relay process has attached: the links of its predecessor are useless.
     DropLinks { node: u32 },
-    /// List the sessions, all or one user's; a dropped reply: too many are made.
+    /// List the sessions, all or one user's. A dropped reply means that too many listings run.
     List { user: Option<UserNo>, reply: Sender<Vec<HeldSession>> },
-    /// Have the registry of presence say of these sessions what is so; the reply is dropped when it does.
+    /// Correct the presence registry for these sessions; the reply is dropped when that is done.
     Correct { corrections: Vec<Correction>, reply: Sender<()> },
-    /// A connection that bound as a user of this shard.
-    Move(Box<Moving>),
-    /// A user's group and official conversations, by the number under which they were asked for.
+    /// A connection that bound on another shard as a user of this one.
+    Move(Box<MovedConnection>),
+    /// A user's group and official conversations, by the number of the request for them.
     Memberships { user: UserNo, number: u64, result: Result<Vec<Place>, Refusal> },
-    /// This node has come as far as a session had come elsewhere.
+    /// This node has reached the position that a session had reached on another node.
     CaughtUp { session: u64, result: Result<(), Refusal> },
-    /// What a session missed up to where it went live.
+    /// The entries that a session missed before it goes live.
     Missed { session: u64, result: Result<Missed, Refusal> },
-    /// The answer to a request that ran elsewhere: a frame's JSON.
+    /// The answer to a request that ran on another thread: a frame's JSON.
     Answer { session: u64, json: Vec<u8> },
-    /// A direct conversation was opened: go on with what the session sent after it.
-    GoOn { session: u64 },
-    /// Tell every client to connect again within `spread_ms`, then close.
+    /// A direct conversation was opened: go on with the frames that the session sent after it.
+    Unpause { session: u64 },
+    /// Tell every client to connect again within `spread_ms`, then close its connection.
     Drain { spread_ms: u64 },
-    /// Close what is left and end the thread.
+    /// Close the remaining connections and end the thread.
     Stop,
 }
 
-pub(crate) struct Moving {
-    pub passage: Passage,
-    pub door: Door,
+/// A connection on its way to its user's shard, with the bind that names the user.
+pub(crate) struct MovedConnection {
+    pub connection: DetachedConnection,
+    pub protocol: Protocol,
     pub already_read: Vec<u8>,
-    pub bind: BindRequest,
+    pub bind: SessionBinding,
 }
 
-/// A bind whose token was found good.
+/// A bind whose token was accepted: the user and device of a session, and what the session takes part in.
 #[derive(Clone)]
-pub(crate) struct BindRequest {
+pub(crate) struct SessionBinding {
     pub user: Arc<User>,
     pub device_id: Arc<str>,
     pub device_kind: Arc<str>,
-    /// What is needed until it is live.
-    pub opening: Option<Box<Opening>>,
-    /// Conversations are delivered to it.
+    /// What is needed until the session is live.
+    pub pending: Option<Box<PendingBind>>,
+    /// The session receives messages of conversations.
     pub chat: bool,
-    /// Pushes are delivered to it, and kept for it while it is away.
+    /// The session's device receives pushes, and they are kept for it while it is offline.
     pub push: bool,
-    /// The device answers when it is asked whether it is there.
+    /// The client answers probes.
     pub answers_probes: bool,
-    /// It goes live when its device is known, or known to be known later.
-    pub awaits_device: bool,
+    /// The session goes live only after its device was registered, or the registration was postponed.
+    pub awaits_registration: bool,
     pub heartbeat_ms: u32,
-    /// When it was bound, in milliseconds since 1970 UTC.
+    /// When the session was bound, in milliseconds since 1970 UTC.
     pub since: u64,
-    /// What its token allows.
+    /// What the token allows.
     pub scopes: Scopes,
-    /// When its token was issued, if it says so, and when it expires, in milliseconds since 1970 UTC.
+    /// When the token was issued, if it says so, and when it expires, in milliseconds since 1970 UTC.
     pub issued_at: Option<u64>,
     pub expires_at: u64,
 }
 
-impl BindRequest {
-    /// Whether pushes come to it from whichever node does push. A device's connection is carried to that node instead.
-    pub(crate) fn stays(&self, door: Door) -> bool {
-        door == Door::WebSocket
+impl SessionBinding {
+    /// Whether the session receives pushes over the bus from whichever node leads push. A device's connection is carried
+    /// to that node by a relay instead.
+    pub(crate) fn receives_remote_pushes(&self, protocol: Protocol) -> bool {
+        protocol == Protocol::WebSocket
     }
 }
 
-/// The part of a bind that is of no use once the session is live.
+/// The part of a bind that is needed only until the session is live.
 #[derive(Clone, Default)]
-pub(crate) struct Opening {
+pub(crate) struct PendingBind {
     pub app_version: Option<Arc<str>>,
     pub cursor: Option<Cursor>,
-    /// Where the shard stood when it was bound: from there on offline push takes the user to be here.
-    pub bound_at: [Position; LANES],
+    /// The shard's positions when the session was bound: from there on offline push counts the user as online.
+    pub positions_at_bind: [Position; LANES],
 }

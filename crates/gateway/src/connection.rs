@@ -1,12 +1,12 @@
-//! A socket and the state of the session on it. An idle one holds no buffer.
+//! A connection and the state of the session on it. An idle connection holds no buffer.
 
 use crate::{
     binding::FIRST_FRAME_BYTES_MAX,
-    commands::BindRequest,
-    outgoing::{Outgoing, put_json_head},
-    probing::Unheard,
-    transport::{Door, Transport},
-    typing::Typed,
+    commands::SessionBinding,
+    outbound_queue::{OutboundQueue, put_json_head},
+    probing::UnconfirmedDelivery,
+    transport::{Protocol, Transport},
+    typing::TypingLimiter,
 };
 use std::time::Instant;
 use tidings_engine::{model::*, push::DeviceNo};
@@ -21,140 +21,140 @@ use tidings_protocol::{
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// Nobody yet: only a bind is taken, and soon.
+    /// The client is not known yet: only a bind is accepted, within the bind time-out.
     Unbound,
-    /// Memberships or missed entries are being read; what comes live waits.
+    /// Memberships or missed entries are being read; live entries wait in the outbound queue.
     Binding,
     Live,
-    /// A close frame is on its way; what still comes in is thrown away.
+    /// A close frame waits to be written; input is discarded.
     Closing,
 }
 
-/// Where a connection waits to be flushed.
+/// Which queue of the [`FlushScheduler`](crate::scheduler::FlushScheduler) holds a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Scheduled {
-    No,
-    Later,
+pub(crate) enum FlushState {
+    Idle,
+    Delayed,
     Bulk,
     Urgent,
 }
 
 pub(crate) struct Connection {
     pub transport: Transport,
-    pub door: Door,
-    /// The session's name: the slab key, and a generation above it that tells apart who had the key before.
+    pub protocol: Protocol,
+    /// The session's id: the slab key, and above it a generation that differs for each connection with the same key.
     pub session: u64,
     pub phase: Phase,
-    pub scheduled: Scheduled,
-    /// The kernel's buffer is full; the next writable event goes on.
+    pub flush_state: FlushState,
+    /// The kernel's buffer is full: nothing is written before the next writable event.
     pub blocked: bool,
-    /// Waits in the shard's list of readable connections.
+    /// The connection is in the shard's list of readable connections.
     pub readable: bool,
-    /// The client's end was announced, perhaps together with its last bytes: read until it comes,
-    /// since it is not announced again.
-    pub ending: bool,
-    /// Asked to be told of others' presence.
-    pub watches: bool,
-    /// Frames are not taken until something before them is done.
+    /// The poll has announced that the client closed its side, perhaps together with its last bytes: the socket is read
+    /// to its end, since there is no second announcement.
+    pub read_closed: bool,
+    /// The session watches the presence of others.
+    pub watches_presence: bool,
+    /// Frames wait until the operation of an earlier frame is done.
     pub paused: bool,
     /// Requests that run on other threads.
-    pub requests: u8,
-    /// Something is heard at least this often from a bound session.
+    pub requests_in_flight: u8,
+    /// A bound client sends something at least this often.
     pub heartbeat_ms: u32,
-    /// The device that pushes go to, once it is registered.
+    /// The device that pushes of this session are addressed to, once it is registered.
     pub device: Option<DeviceNo>,
-    /// The wheel's tick of the last byte heard, or of the start of the phase.
-    pub heard: u32,
-    /// The tick of its entry in the wheel.
-    pub due: u32,
-    /// The tick at which its token's time is over.
-    pub expires: u32,
-    /// Whom a bind that fails is counted for.
+    /// The tick at which the last byte was received, or the phase began.
+    pub last_heard: u32,
+    /// The tick of the connection's valid entry in the timer wheel.
+    pub timer_due: u32,
+    /// The tick at which the session's token expires.
+    pub token_expires: u32,
+    /// The address that a failed bind is counted for.
     pub throttle_key: ThrottleKey,
     pub flushed_at: Option<Instant>,
     pub cursor: Cursor,
-    /// What it was handed since it was last heard, if anything.
-    pub unheard: Option<Box<Unheard>>,
-    /// The head of a frame that has not come whole.
+    /// Set while the session was handed messages and has sent nothing since.
+    pub unconfirmed: Option<Box<UnconfirmedDelivery>>,
+    /// The received part of an incomplete frame.
     pub partial: Vec<u8>,
-    /// The parts of a fragmented message so far.
+    /// The fragments of a WebSocket message received so far.
     pub assembly: Assembly,
-    pub outgoing: Outgoing,
-    /// Where the user typed a moment ago, once they have typed anywhere.
-    pub typed: Option<Box<Typed>>,
-    pub bound: Option<Box<BindRequest>>,
+    pub outbound: OutboundQueue,
+    /// Limits typing notifications; absent until the user has typed.
+    pub typing: Option<Box<TypingLimiter>>,
+    pub binding: Option<Box<SessionBinding>>,
 }
 
 impl Connection {
-    pub(crate) fn new(transport: Transport, door: Door, session: u64, tick: u32) -> Self {
+    pub(crate) fn new(transport: Transport, protocol: Protocol, session: u64, tick: u32) -> Self {
         Connection {
             transport,
-            door,
+            protocol,
             session,
             phase: Phase::Unbound,
-            scheduled: Scheduled::No,
+            flush_state: FlushState::Idle,
             blocked: false,
             readable: false,
-            ending: false,
-            watches: false,
+            read_closed: false,
+            watches_presence: false,
             paused: false,
-            requests: 0,
+            requests_in_flight: 0,
             heartbeat_ms: 0,
             device: None,
-            heard: tick,
-            due: u32::MAX,
-            expires: u32::MAX,
+            last_heard: tick,
+            timer_due: u32::MAX,
+            token_expires: u32::MAX,
             throttle_key: ThrottleKey::UNKNOWN,
             flushed_at: None,
             cursor: Cursor::default(),
-            unheard: None,
+            unconfirmed: None,
             partial: Vec::new(),
             assembly: Assembly::default(),
-            outgoing: Outgoing::default(),
-            typed: None,
-            bound: None,
+            outbound: OutboundQueue::default(),
+            typing: None,
+            binding: None,
         }
     }
 
-    /// What one message of the client may hold, in however many parts it comes.
+    /// The longest message that the client may send, in however many fragments.
     pub(crate) fn frame_bytes_max(&self) -> usize {
         if self.phase == Phase::Unbound { FIRST_FRAME_BYTES_MAX } else { FRAME_BYTES_MAX }
     }
 
-    pub(crate) fn push_json(&mut self, json: &[u8]) {
-        self.outgoing.push_frame(json_frame(self.door, json));
+    pub(crate) fn queue_json(&mut self, json: &[u8]) {
+        self.outbound.queue_frame(json_frame(self.protocol, json));
     }
 
-    pub(crate) fn push_control(&mut self, opcode: Control, payload: &[u8]) {
+    pub(crate) fn queue_control(&mut self, opcode: Control, payload: &[u8]) {
         let mut frame = Vec::with_capacity(payload.len() + 2);
         put_server_frame(&mut frame, OpCode::Control(opcode), payload);
-        self.outgoing.push_frame(frame);
+        self.outbound.queue_frame(frame);
     }
 
-    /// Says why the connection is being closed: an error frame, and on a WebSocket its close frame.
-    pub(crate) fn push_close(&mut self, reference: Option<u64>, refusal: &Refusal, close_code: u16) {
-        match self.door {
-            Door::WebSocket => {
-                self.push_json(&error_json(reference, refusal));
-                self.push_control(Control::Close, &close_payload(close_code, refusal.code.as_str()));
+    /// Queues the reason for closing: an error frame, followed by the close frame on a WebSocket.
+    pub(crate) fn queue_close(&mut self, reference: Option<u64>, refusal: &Refusal, close_code: u16) {
+        match self.protocol {
+            Protocol::WebSocket => {
+                self.queue_json(&error_json(reference, refusal));
+                self.queue_control(Control::Close, &close_payload(close_code, refusal.code.as_str()));
             }
-            Door::Miop => self.outgoing.push_frame(fatal_error(refusal)),
+            Protocol::Miop => self.outbound.queue_frame(fatal_error(refusal)),
         }
     }
 
-    /// When to connect again.
+    /// The frame that tells the client when to connect again.
     pub(crate) fn reconnect_frame(&self, after_ms: u64) -> Vec<u8> {
-        match self.door {
-            Door::WebSocket => json_frame(self.door, &json(&ServerFrame::Reconnect { after_ms })),
-            Door::Miop => Frame::Redirect { address: None, after_ms }.to_bytes(),
+        match self.protocol {
+            Protocol::WebSocket => json_frame(self.protocol, &json(&ServerFrame::Reconnect { after_ms })),
+            Protocol::Miop => Frame::Redirect { address: None, after_ms }.to_bytes(),
         }
     }
 }
 
-/// A frame of the door that carries JSON.
-pub(crate) fn json_frame(door: Door, json: &[u8]) -> Vec<u8> {
+/// JSON in a frame of the protocol.
+pub(crate) fn json_frame(protocol: Protocol, json: &[u8]) -> Vec<u8> {
     let mut frame = Vec::with_capacity(json.len() + 10);
-    put_json_head(door, &mut frame, json.len());
+    put_json_head(protocol, &mut frame, json.len());
     frame.extend_from_slice(json);
     frame
 }
@@ -171,7 +171,7 @@ pub(crate) fn fatal_error(refusal: &Refusal) -> Vec<u8> {
     Frame::Error(error).to_bytes()
 }
 
-/// The JSON of a frame; a type of ours always serializes.
+/// The JSON of a frame. The frame types of this crate always serialize.
 pub(crate) fn json<T: serde::Serialize>(value: &T) -> Vec<u8> {
     serde_json::to_vec(value).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! A client's frame from its JSON; from JSON that is none, a refusal that names the field and the request.
+//! Decodes a client's frame from JSON, or refuses it with the field and the request that are wrong.
 
 use crate::connection::malformed;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
@@ -9,37 +9,37 @@ use tidings_protocol::{
     json,
 };
 
-/// Why a frame was not read, and which request it was, if that can be seen.
-pub(crate) struct Unreadable {
+/// Why a frame cannot be decoded, and its request's `ref` if that was readable.
+pub(crate) struct DecodeError {
     pub reference: Option<u64>,
     pub refusal: Refusal,
 }
 
-pub(crate) fn read_frame(text: &str) -> Result<RawClientFrame<'_>, Unreadable> {
-    // A list of a struct's fields would be taken for the struct.
+pub(crate) fn decode_frame(text: &str) -> Result<RawClientFrame<'_>, DecodeError> {
+    // serde would accept an array of the struct's fields for the struct.
     if !text.trim_ascii_start().starts_with('{') {
-        return Err(Unreadable { reference: None, refusal: malformed("a frame is one JSON object") });
+        return Err(DecodeError { reference: None, refusal: malformed("a frame is one JSON object") });
     }
-    json::read_text("frame", text).map_err(|refusal| why_not(text, refusal))
+    json::read_text("frame", text).map_err(|refusal| explain(text, refusal))
 }
 
-/// A request lacks a field.
-pub(crate) fn missing(field: &str, request: &str) -> Refusal {
+/// The refusal of a request that lacks a field.
+pub(crate) fn missing_field(field: &str, request: &str) -> Refusal {
     Refusal::field(field, format_args!("{request} needs it"))
 }
 
-/// Reads it again, for what the first look passed over to be quick.
+/// Decodes the frame again, for the details that the fast path skipped.
 #[cold]
-fn why_not(text: &str, mut refusal: Refusal) -> Unreadable {
+fn explain(text: &str, mut refusal: Refusal) -> DecodeError {
     let reference = reference_of(text);
-    // No operation is named, as little as by a word that names none.
+    // A missing operation has the code of an unknown one.
     if refusal.detail == "t: is missing" {
         refusal.code = ErrorCode::Malformed;
     }
-    Unreadable { reference, refusal }
+    DecodeError { reference, refusal }
 }
 
-/// The `ref` of a frame, if it stands before what cannot be read.
+/// The `ref` of a frame, if it stands before the first error.
 fn reference_of(text: &str) -> Option<u64> {
     struct Seek<'a>(&'a mut Option<u64>);
 
@@ -63,7 +63,7 @@ fn reference_of(text: &str) -> Option<u64> {
     }
 
     let mut reference = None;
-    // What was found before an error counts.
+    // A `ref` that was found before an error counts.
     let _ = serde_json::Deserializer::from_str(text).deserialize_map(Seek(&mut reference));
     reference
 }
@@ -72,11 +72,11 @@ fn reference_of(text: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// The frame is refused with this code, for this request, in words that begin so.
+    /// The frame is refused with this code and `ref`, and a message that begins with `words`.
     fn check(text: &str, code: ErrorCode, reference: Option<u64>, words: &str) {
-        let Err(unreadable) = read_frame(text) else { panic!("{text} was read") };
-        let refusal = &unreadable.refusal;
-        assert_eq!((refusal.code, unreadable.reference), (code, reference), "{text}: {refusal}");
+        let Err(error) = decode_frame(text) else { panic!("{text} was read") };
+        let refusal = &error.refusal;
+        assert_eq!((refusal.code, error.reference), (code, reference), "{text}: {refusal}");
         assert!(refusal.detail.starts_with(words), "{text}: {refusal}");
     }
 

@@ -1,10 +1,10 @@
-//! The binary door's frames: what each does to its session. The chat ones carry the WebSocket door's JSON.
+//! The frames of MIOP, and what each does to its session. Chat frames carry the WebSocket protocol's JSON.
 
 use crate::{
     binding::BindFields,
     connection::{Phase, malformed},
-    decoding::{Unreadable, read_frame},
-    shard::{After, Shard},
+    decoding::{DecodeError, decode_frame},
+    shard::{FrameOutcome, Shard},
 };
 use std::borrow::Cow;
 use tidings_protocol::{
@@ -13,66 +13,66 @@ use tidings_protocol::{
 };
 
 impl Shard {
-    /// Takes the frames that have come whole; the rest is kept with the connection.
-    pub(crate) fn take_miop_frames(&mut self, key: usize, bytes: &[u8]) -> After {
+    /// Handles the complete frames; an incomplete one is kept with the connection.
+    pub(crate) fn handle_miop_frames(&mut self, key: usize, bytes: &[u8]) -> FrameOutcome {
         let mut rest = bytes;
         loop {
-            let Some(connection) = self.connections.get_mut(key) else { return After::Moves };
+            let Some(connection) = self.connections.get_mut(key) else { return FrameOutcome::Moved };
             if connection.phase == Phase::Closing {
-                return After::Stays;
+                return FrameOutcome::Continue;
             }
             if connection.paused {
                 connection.partial = rest.to_vec();
-                return After::Pauses;
+                return FrameOutcome::Paused;
             }
             let limit = connection.frame_bytes_max();
             let head = match take_head(rest, limit) {
                 Ok(Some(head)) => head,
                 Ok(None) => {
                     connection.partial = rest.to_vec();
-                    return After::Stays;
+                    return FrameOutcome::Continue;
                 }
-                Err(error) => return self.end_miop(key, &error),
+                Err(error) => return self.close_for_miop_error(key, &error),
             };
             let (frame, following) = rest.split_at(head.payload.end);
             rest = following;
-            if self.take_miop_frame(key, head.kind, &frame[head.payload], following) == After::Moves {
-                return After::Moves;
+            if self.handle_miop_frame(key, head.kind, &frame[head.payload], following) == FrameOutcome::Moved {
+                return FrameOutcome::Moved;
             }
         }
     }
 
-    fn take_miop_frame(&mut self, key: usize, kind: u8, payload: &[u8], following: &[u8]) -> After {
-        if let Some(refusal) = misplaced(self.connections[key].phase, kind) {
+    fn handle_miop_frame(&mut self, key: usize, kind: u8, payload: &[u8], following: &[u8]) -> FrameOutcome {
+        if let Some(refusal) = out_of_phase(self.connections[key].phase, kind) {
             self.close(key, refusal);
-            return After::Stays;
+            return FrameOutcome::Continue;
         }
         let frame = match decode(kind, payload) {
             Ok(frame) => frame,
-            Err(error) => return self.end_miop(key, &error),
+            Err(error) => return self.close_for_miop_error(key, &error),
         };
         match frame {
-            Frame::Bind(bind) => self.take_miop_bind(key, &bind, following),
-            Frame::Heartbeat { interval_s } => self.take_heartbeat(key, interval_s),
-            Frame::Ack { .. } if !self.wants_pushes(key) => self.refuse_unwanted(key, "pushes"),
-            Frame::Ack { pushes } => self.take_ack(key, None, pushes),
-            Frame::Chat { json } => self.take_chat(key, json),
+            Frame::Bind(bind) => self.handle_miop_bind(key, &bind, following),
+            Frame::Heartbeat { interval_s } => self.handle_heartbeat(key, interval_s),
+            Frame::Ack { .. } if !self.wants_pushes(key) => self.refuse_unrequested(key, "pushes"),
+            Frame::Ack { pushes } => self.handle_ack(key, None, pushes),
+            Frame::Chat { json } => self.handle_chat(key, json),
             Frame::Unbind { .. } => {
-                self.say_goodbye(key, &[]);
-                After::Stays
+                self.close_gracefully(key, &[]);
+                FrameOutcome::Continue
             }
-            // `misplaced` has refused the frames that only servers send.
+            // `out_of_phase` has refused the frames that only servers send.
             Frame::Skipped { .. } | Frame::Bound(_) | Frame::Push(_) | Frame::Redirect { .. } | Frame::Error(_) => {
-                After::Stays
+                FrameOutcome::Continue
             }
         }
     }
 
     fn wants_pushes(&self, key: usize) -> bool {
-        self.connections[key].bound.as_ref().is_some_and(|bound| bound.push)
+        self.connections[key].binding.as_ref().is_some_and(|binding| binding.push)
     }
 
-    fn take_miop_bind(&mut self, key: usize, bind: &Bind<'_>, following: &[u8]) -> After {
+    fn handle_miop_bind(&mut self, key: usize, bind: &Bind<'_>, following: &[u8]) -> FrameOutcome {
         let wanted = bind.wants.unwrap_or(wants::PUSH | wants::CHAT);
         let fields = BindFields {
             token: Some(Cow::Borrowed(bind.token)),
@@ -83,52 +83,53 @@ impl Shard {
             chat: wanted & wants::CHAT != 0,
             push: wanted & wants::PUSH != 0,
             answers_probes: wanted & wants::PROBES != 0,
-            push_is_meant: bind.wants.is_some(),
+            push_is_explicit: bind.wants.is_some(),
             heartbeat_ms: self.parts.config.granted_heartbeat_s(bind.heartbeat_s) as u32 * 1_000,
         };
-        self.take_bind(key, fields, following)
+        self.handle_bind(key, fields, following)
     }
 
-    fn take_heartbeat(&mut self, key: usize, proposed_s: Option<u64>) -> After {
+    fn handle_heartbeat(&mut self, key: usize, proposed_s: Option<u64>) -> FrameOutcome {
         let granted = proposed_s.map(|proposed| self.parts.config.granted_heartbeat_s(Some(proposed)));
         let tick = self.tick();
         match granted {
-            None => self.answer(key, miop::HEARTBEAT.to_vec()),
+            None => self.send_frame(key, miop::HEARTBEAT.to_vec()),
             Some(granted) => {
                 self.connections[key].heartbeat_ms = granted as u32 * 1_000;
-                self.arm(key, tick + crate::shard::silence_max(granted as u32 * 1_000));
-                self.answer(key, Frame::Heartbeat { interval_s: Some(granted) }.to_bytes())
+                self.arm_timeout(key, tick + crate::shard::silence_max(granted as u32 * 1_000));
+                self.send_frame(key, Frame::Heartbeat { interval_s: Some(granted) }.to_bytes())
             }
         }
     }
 
-    fn take_chat(&mut self, key: usize, json: &[u8]) -> After {
-        let has_chat = self.connections[key].bound.as_ref().is_some_and(|bound| bound.chat);
+    fn handle_chat(&mut self, key: usize, json: &[u8]) -> FrameOutcome {
+        let has_chat = self.connections[key].binding.as_ref().is_some_and(|binding| binding.chat);
         let Ok(text) = std::str::from_utf8(json) else {
             return match has_chat {
                 true => self.refuse(key, None, malformed("text that is not UTF-8")),
-                false => self.refuse_unwanted(key, "chat"),
+                false => self.refuse_unrequested(key, "chat"),
             };
         };
-        let frame = match read_frame(text) {
+        let frame = match decode_frame(text) {
             Ok(frame) => frame,
-            Err(_) if !has_chat => return self.refuse_unwanted(key, "chat"),
-            Err(Unreadable { reference, refusal }) => return self.refuse(key, reference, refusal),
+            Err(_) if !has_chat => return self.refuse_unrequested(key, "chat"),
+            Err(DecodeError { reference, refusal }) => return self.refuse(key, reference, refusal),
         };
         match &*frame.t {
-            // A session without chat has a token too.
-            "refresh" => self.take_operation(key, &frame),
-            _ if !has_chat => self.refuse_unwanted(key, "chat"),
+            // A session without chat refreshes its token too.
+            "refresh" => self.handle_operation(key, &frame),
+            _ if !has_chat => self.refuse_unrequested(key, "chat"),
             "bind" | "unbind" | "ack" => {
                 let why = format!("{:?} has a frame of its own in this protocol", frame.t);
                 self.refuse(key, frame.reference, Refusal::new(ErrorCode::Malformed, why))
             }
-            _ => self.take_operation(key, &frame),
+            _ => self.handle_operation(key, &frame),
         }
     }
 
-    /// Part of the protocol that this session did not bind for. It may have no chat to be told so by.
-    fn refuse_unwanted(&mut self, key: usize, what: &str) -> After {
+    /// Refuses a part of the protocol that the session did not bind for. The answer is a MIOP error frame: the session may
+    /// have no chat.
+    fn refuse_unrequested(&mut self, key: usize, what: &str) -> FrameOutcome {
         let code = ErrorCode::Forbidden;
         self.parts.engine.metrics.count_refusal(code);
         let message = format!("this session did not ask for {what} when it bound");
@@ -139,19 +140,19 @@ impl Shard {
             retry_after_ms: None,
             fatal: false,
         };
-        self.answer(key, Frame::Error(error).to_bytes())
+        self.send_frame(key, Frame::Error(error).to_bytes())
     }
 
-    /// Bytes outside the protocol: nothing after them can be understood.
-    fn end_miop(&mut self, key: usize, error: &MiopError) -> After {
+    /// Closes a connection with invalid framing: nothing after it can be decoded.
+    fn close_for_miop_error(&mut self, key: usize, error: &MiopError) -> FrameOutcome {
         self.close(key, Refusal::new(error.code(), error.to_string()));
-        After::Stays
+        FrameOutcome::Continue
     }
 }
 
-/// Why a whole frame of this kind is refused in this phase, whatever is in it: who has not bound has nothing decoded
-/// but its bind, and a relay, which looks at kinds alone, answers the same.
-fn misplaced(phase: Phase, kind: u8) -> Option<Refusal> {
+/// Refuses a frame by its kind in this phase, whatever its payload: an unbound client has nothing decoded but its bind,
+/// and a relay, which looks at kinds alone, answers the same.
+fn out_of_phase(phase: Phase, kind: u8) -> Option<Refusal> {
     match (phase, kind) {
         (_, 0x80..) | (Phase::Unbound, kind::BIND) => None,
         (Phase::Unbound, _) => Some(Refusal::new(ErrorCode::NotBound, "bind first")),

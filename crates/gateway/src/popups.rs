@@ -1,10 +1,10 @@
-//! Popups on a session: asked for, reported on, and sent when something else triggered one.
+//! Popups on a session: questions, event reports, and popups that are sent because the app server triggered them.
 
 use crate::{
     commands::Command,
     connection::{Phase, error_json, json},
-    decoding::missing,
-    shard::{After, Shard},
+    decoding::missing_field,
+    shard::{FrameOutcome, Shard},
 };
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
@@ -23,7 +23,7 @@ use tidings_protocol::{
     json,
 };
 
-/// The answer to a session's question.
+/// The answer to a session's popup question.
 #[derive(Serialize)]
 struct Answer<'a> {
     t: &'static str,
@@ -36,10 +36,10 @@ struct Answer<'a> {
 }
 
 impl Shard {
-    /// Which popup suits this session's user now?
-    pub(crate) fn take_popup(&mut self, key: usize, frame: &RawClientFrame<'_>) -> After {
+    /// A popup question: which popup suits the session's user now?
+    pub(crate) fn handle_popup(&mut self, key: usize, frame: &RawClientFrame<'_>) -> FrameOutcome {
         let (Some(user), Some(question)) = (self.user(key), frame.question) else {
-            return self.refuse(key, frame.reference, missing("question", "popup"));
+            return self.refuse(key, frame.reference, missing_field("question", "popup"));
         };
         let session = match self.begin_request(key) {
             Ok(session) => session,
@@ -53,15 +53,15 @@ impl Shard {
                 engine.metrics.count_refusal(refusal.code);
                 error_json(reference, &refusal)
             });
-            shard.tell(Command::Answer { session, json });
+            shard.send(Command::Answer { session, json });
         });
-        After::Stays
+        FrameOutcome::Continue
     }
 
-    /// What the user did with popups.
-    pub(crate) fn take_popup_events(&mut self, key: usize, frame: &RawClientFrame<'_>) -> After {
+    /// Reports of what the user did with popups.
+    pub(crate) fn handle_popup_events(&mut self, key: usize, frame: &RawClientFrame<'_>) -> FrameOutcome {
         let (Some(user), Some(frame_events)) = (self.user(key), frame.events) else {
-            return self.refuse(key, frame.reference, missing("events", "popup_events"));
+            return self.refuse(key, frame.reference, missing_field("events", "popup_events"));
         };
         let events: Vec<PopupEvent> = match json::read_text("events", frame_events.get()) {
             Ok(events) => events,
@@ -83,9 +83,9 @@ impl Shard {
                         error_json(reference, &refusal)
                     }
                 };
-                shard.tell(Command::Answer { session, json });
+                shard.send(Command::Answer { session, json });
             });
-            return After::Stays;
+            return FrameOutcome::Continue;
         }
         self.parts.runtime.spawn(async move {
             let json = match engine.report_popup_events(&Actor::User(user), events).await {
@@ -95,12 +95,12 @@ impl Shard {
                     error_json(reference, &refusal)
                 }
             };
-            shard.tell(Command::Answer { session, json });
+            shard.send(Command::Answer { session, json });
         });
-        After::Stays
+        FrameOutcome::Continue
     }
 
-    /// The user's session that came last of those that take popups and have room for one.
+    /// The latest session of the user that takes popups and has room for one.
     pub(crate) fn find_popup_session(&self, user: UserNo) -> Option<usize> {
         self.sessions_of(user).into_iter().rev().find(|key| self.takes_popups(*key))
     }
@@ -108,17 +108,17 @@ impl Shard {
     fn takes_popups(&self, key: usize) -> bool {
         let connection = &self.connections[key];
         connection.phase != Phase::Closing
-            && connection.bound.as_ref().is_some_and(|bound| bound.chat && bound.scopes.contains(Scope::Popups))
-            && connection.outgoing.queued_bytes() <= self.parts.config.session_buffer_bytes
+            && connection.binding.as_ref().is_some_and(|binding| binding.chat && binding.scopes.contains(Scope::Popups))
+            && connection.outbound.queued_bytes() <= self.parts.config.session_buffer_bytes
     }
 
-    /// Sends a popup that was chosen for this session. One that has gone since is lost, as it is when the app closes
-    /// before it has drawn it.
+    /// Sends a popup that was chosen for this session. If the session has ended since, the popup is lost, as it is when
+    /// the app closes before it has drawn it.
     pub(crate) fn send_popup(&mut self, session: u64, frame: &[u8]) {
         let Some(key) = self.find(session).filter(|key| self.takes_popups(*key)) else { return };
         let connection = &mut self.connections[key];
-        connection.push_json(frame);
-        self.schedule.flush_soon(connection, key);
+        connection.queue_json(frame);
+        self.scheduler.flush_soon(connection, key);
     }
 }
 
@@ -146,7 +146,7 @@ async fn answer(
     put_answer(show, decision.retry_after_ms, reference)
 }
 
-/// The same from the node that decides for all.
+/// The same, decided by the leader.
 async fn answer_of_leader(
     engine: &Engine,
     user: &User,

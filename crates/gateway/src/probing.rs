@@ -1,21 +1,21 @@
-//! Whether somebody is still there: a session that was handed messages, and from which nothing was heard since, is asked
-//! once; without an answer it counts as gone, and what it was handed goes out by offline push.
+//! Probes: a session that was handed messages and has sent nothing since is pinged once. Without an answer it counts as
+//! gone, and the messages go out by offline push.
 //!
 //! ```text
-//! handed a message ──▶ Waits ── silent for `probe_after` ──▶ ping, Asked ── silent for `probe_timeout` ──▶ gone
-//!                        └──────────── a byte is heard ────────┘
+//! handed a message ──▶ waits ── silent for `probe_after` ──▶ probed ── silent for `probe_timeout` ──▶ gone
+//!                        └──────────── a byte is received ─────┘
 //! ```
-//! An idle client costs nothing: without something to deliver nobody is asked. Of a delivery the cost is one comparison,
-//! and one entry in the shard's wheel for the first since the session was last heard.
+//! An idle client costs nothing: a session without deliveries is not probed. A delivery costs one comparison, and the first
+//! one since the session last sent something costs one entry in the shard's timer wheel.
 //!
-//! A device that does not say that it answers probes cannot be asked. Its messages go out by offline push as if it had
-//! not answered, but its session stays: it may be silent for as long as its heartbeat allows.
+//! A device that has not declared that it answers probes cannot be probed. Its messages go out by offline push as if it
+//! had not answered, but its session stays: the device may be silent for as long as its heartbeat allows.
 
 use crate::{
     connection::{Connection, Phase},
     shard::{Shard, ticks},
-    transport::Door,
-    wheel::Wheel,
+    timer_wheel::TimerWheel,
+    transport::Protocol,
 };
 use std::{sync::Arc, time::Duration};
 use tidings_engine::model::*;
@@ -25,118 +25,125 @@ use tidings_protocol::{
     ws::Control,
 };
 
-/// Probes of sessions that were handed the same message are spread over so many ticks: a second.
+/// Probes of sessions that were handed the same message are spread over this many ticks, one second.
 const SPREAD_TICKS: u32 = 10;
 
-/// What a session was handed since it was last heard.
-pub(crate) struct Unheard {
-    /// Where it stood before.
+/// Messages that a session was handed, and that nothing received from it confirms yet.
+pub(crate) struct UnconfirmedDelivery {
+    /// The session's cursor before the first of these messages.
     since: Cursor,
-    /// The tick of the next step.
-    pub(crate) next: u32,
-    asked: bool,
+    /// The tick of the probe, or of its time-out.
+    pub(crate) next_tick: u32,
+    probed: bool,
 }
 
-/// How patient a shard is, in ticks.
-pub(crate) struct Probes {
+/// The probe settings, in ticks.
+pub(crate) struct ProbePolicy {
     after: u32,
-    /// `None`: nobody is asked.
+    /// `None`: no session is probed.
     timeout: Option<u32>,
 }
 
-impl Probes {
+impl ProbePolicy {
     pub(crate) fn new(after: Duration, timeout: Duration) -> Self {
-        Probes { after: ticks(after), timeout: (!timeout.is_zero()).then(|| ticks(timeout)) }
+        ProbePolicy { after: ticks(after), timeout: (!timeout.is_zero()).then(|| ticks(timeout)) }
     }
 
-    /// The session is handed the first message since it was heard; it stood at `since` before.
-    pub(crate) fn begin(&self, connection: &mut Connection, key: usize, since: Cursor, tick: u32, wheel: &mut Wheel) {
-        if self.timeout.is_none() || connection.unheard.is_some() || connection.phase != Phase::Live {
+    /// The session is handed the first message since it sent something; `since` is its cursor before.
+    pub(crate) fn begin(
+        &self,
+        connection: &mut Connection,
+        key: usize,
+        since: Cursor,
+        tick: u32,
+        timers: &mut TimerWheel,
+    ) {
+        if self.timeout.is_none() || connection.unconfirmed.is_some() || connection.phase != Phase::Live {
             return;
         }
-        let next = (connection.heard + self.after).max(tick + 1 + key as u32 % SPREAD_TICKS);
-        connection.unheard = Some(Box::new(Unheard { since, next, asked: false }));
-        if next < connection.due {
-            connection.due = wheel.put(key, next);
+        let next = (connection.last_heard + self.after).max(tick + 1 + key as u32 % SPREAD_TICKS);
+        connection.unconfirmed = Some(Box::new(UnconfirmedDelivery { since, next_tick: next, probed: false }));
+        if next < connection.timer_due {
+            connection.timer_due = timers.put(key, next);
         }
     }
 
-    /// Bytes left a socket that was full: somebody takes them.
-    pub(crate) fn progressed(&self, connection: &mut Connection, tick: u32) {
-        if let (Some(unheard), Some(timeout)) = (&mut connection.unheard, self.timeout)
-            && unheard.asked
+    /// A full socket has room again, so the client still reads: its time-out begins anew.
+    pub(crate) fn note_write_progress(&self, connection: &mut Connection, tick: u32) {
+        if let (Some(unconfirmed), Some(timeout)) = (&mut connection.unconfirmed, self.timeout)
+            && unconfirmed.probed
         {
-            unheard.next = unheard.next.max(tick + timeout);
+            unconfirmed.next_tick = unconfirmed.next_tick.max(tick + timeout);
         }
     }
 }
 
 impl Shard {
-    /// The time of a session's next step has come.
+    /// Probes the session, or ends it when its probe has timed out.
     pub(crate) fn probe(&mut self, key: usize, tick: u32) {
-        let Some(timeout) = self.probes.timeout else { return };
+        let Some(timeout) = self.probe_policy.timeout else { return };
         let Some(connection) = self.connections.get_mut(key) else { return };
-        let Some(unheard) = &mut connection.unheard else { return };
-        let can_ask = connection.bound.as_ref().is_some_and(|bound| bound.answers_probes);
-        if !std::mem::replace(&mut unheard.asked, true) {
-            unheard.next = tick + timeout;
-            let next = unheard.next;
-            if can_ask {
-                match connection.door {
-                    Door::WebSocket => connection.push_control(Control::Ping, &[]),
-                    Door::Miop => connection.outgoing.push_frame(miop::PROBE.to_vec()),
+        let Some(unconfirmed) = &mut connection.unconfirmed else { return };
+        let can_probe = connection.binding.as_ref().is_some_and(|binding| binding.answers_probes);
+        if !std::mem::replace(&mut unconfirmed.probed, true) {
+            unconfirmed.next_tick = tick + timeout;
+            let next = unconfirmed.next_tick;
+            if can_probe {
+                match connection.protocol {
+                    Protocol::WebSocket => connection.queue_control(Control::Ping, &[]),
+                    Protocol::Miop => connection.outbound.queue_frame(miop::PROBE.to_vec()),
                 }
-                self.schedule.flush_soon(connection, key);
+                self.scheduler.flush_soon(connection, key);
             }
-            self.arm_any(key, next);
+            self.arm_timer(key, next);
             return;
         }
         if connection.readable {
-            // Something has come, and has yet to be read: a busy shard is no proof of a silent client.
-            unheard.next = tick + 1;
-            self.arm_any(key, tick + 1);
+            // Bytes wait to be read: a busy shard is no proof of a silent client.
+            unconfirmed.next_tick = tick + 1;
+            self.arm_timer(key, tick + 1);
             return;
         }
-        if can_ask {
+        if can_probe {
             self.parts.engine.metrics.heartbeat_timeouts.inc();
             let why = "a ping was not answered, nor was anything else heard; connect again with the last cursor";
-            self.close_unheard(key, Refusal::new(ErrorCode::HeartbeatTimeout, why));
+            self.close_unconfirmed(key, Refusal::new(ErrorCode::HeartbeatTimeout, why));
         } else {
-            self.tell_unheard(key, true);
+            self.push_unconfirmed_offline(key, true);
         }
     }
 
-    /// Closes a session that nobody may be at.
-    pub(crate) fn close_unheard(&mut self, key: usize, refusal: Refusal) {
-        let unheard = self.connections.get_mut(key).and_then(|connection| connection.unheard.take());
+    /// Closes a session whose client may be gone; its unconfirmed messages go out by offline push.
+    pub(crate) fn close_unconfirmed(&mut self, key: usize, refusal: Refusal) {
+        let unconfirmed = self.connections.get_mut(key).and_then(|connection| connection.unconfirmed.take());
         let user = self.user(key);
         let session = self.connections.get(key).map(|connection| connection.session);
-        // It must not count any more when the engine looks who is there.
+        // Closed first: the engine must not count this session as online when it looks for the user's others.
         self.close(key, refusal);
-        if let (Some(unheard), Some(user), Some(session)) = (unheard, user, session) {
-            self.push_unheard(&unheard, user, (session, false));
+        if let (Some(unconfirmed), Some(user), Some(session)) = (unconfirmed, user, session) {
+            self.push_unconfirmed(&unconfirmed, user, (session, false));
         }
     }
 
-    /// What a session was handed and may never have got goes out by offline push.
-    pub(crate) fn tell_unheard(&mut self, key: usize, stays: bool) {
+    /// Sends a session's unconfirmed messages by offline push, because its client may never have received them.
+    pub(crate) fn push_unconfirmed_offline(&mut self, key: usize, stays: bool) {
         let Some(connection) = self.connections.get_mut(key) else { return };
-        let (session, Some(unheard)) = (connection.session, connection.unheard.take()) else { return };
+        let (session, Some(unconfirmed)) = (connection.session, connection.unconfirmed.take()) else { return };
         let Some(user) = self.user(key) else { return };
         if !stays {
             self.unbind(key);
         }
-        self.push_unheard(&unheard, user, (session, stays));
+        self.push_unconfirmed(&unconfirmed, user, (session, stays));
     }
 
-    fn push_unheard(&self, unheard: &Unheard, user: Arc<User>, session: (u64, bool)) {
-        let (engine, since, until) = (self.parts.engine.clone(), unheard.since, self.delivery.positions());
+    fn push_unconfirmed(&self, unconfirmed: &UnconfirmedDelivery, user: Arc<User>, session: (u64, bool)) {
+        let (engine, since, until) = (self.parts.engine.clone(), unconfirmed.since, self.delivery.positions());
         if !engine.pushes_offline() {
             return;
         }
         self.parts.runtime.spawn_blocking(move || {
             if let Err(refusal) = engine.push_unheard(&user, session, &since, until) {
-                tracing::warn!(error = %refusal, "messages that a session did not get could not be noted for offline push");
+                tracing::warn!(error = %refusal, "unconfirmed messages of a session could not be handed to offline push");
             }
         });
     }

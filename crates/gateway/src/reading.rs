@@ -1,9 +1,9 @@
-//! What comes from clients: bytes into frames, within a bounded turn of each connection.
+//! Reads from clients: bytes into frames, in bounded turns.
 
 use crate::{
     connection::{Phase, malformed},
-    shard::{After, Shard, ticks},
-    transport::Door,
+    shard::{FrameOutcome, Shard, ticks},
+    transport::Protocol,
 };
 use std::{
     io::{ErrorKind, Read},
@@ -15,17 +15,17 @@ use tidings_protocol::{
     ws::{Control, Data, FrameError, OpCode, RawFrame, Received, UNSUPPORTED_DATA, put_server_frame, take_frame},
 };
 
-/// Reads of one connection before others have their turn.
+/// Reads of one connection before other connections have their turn.
 const READS_PER_TURN: usize = 2;
-/// Bytes of one read: who sends without end has a thousand small frames served, then others have their turn.
+/// Bytes of one read: of a client that sends without end, a thousand small frames are handled per turn.
 const READ_BYTES: usize = 32 * 1024;
-/// Readable connections served before fan-outs have their turn.
+/// Readable connections that are read before fan-outs have their turn.
 const READERS_PER_TURN: usize = 64;
 /// Time for reading before fan-outs have their turn: a TLS handshake takes as long as hundreds of frames.
 const READING_TURN: Duration = Duration::from_millis(2);
 
 impl Shard {
-    pub(crate) fn read_some(&mut self) {
+    pub(crate) fn read_connections(&mut self) {
         let started = Instant::now();
         for _ in 0..READERS_PER_TURN.min(self.readable.len()) {
             if started.elapsed() >= READING_TURN {
@@ -62,11 +62,11 @@ impl Shard {
                     if connection.phase == Phase::Closing {
                         continue;
                     }
-                    connection.heard = tick;
-                    connection.unheard = None;
+                    connection.last_heard = tick;
+                    connection.unconfirmed = None;
                     let end = partial.len() + n;
-                    let drained = end < room && !connection.ending;
-                    if self.take_frames(key, &mut buffer, 0..end) != After::Stays || drained {
+                    let drained = end < room && !connection.read_closed;
+                    if self.handle_frames(key, &mut buffer, 0..end) != FrameOutcome::Continue || drained {
                         break;
                     }
                 }
@@ -76,8 +76,8 @@ impl Shard {
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => connection.partial = partial,
                 Err(_) => {
-                    // No goodbye: the network gave it up.
-                    self.tell_unheard(key, false);
+                    // The connection broke without a goodbye: what was written last may not have arrived.
+                    self.push_unconfirmed_offline(key, false);
                     self.remove(key);
                     break;
                 }
@@ -86,86 +86,92 @@ impl Shard {
         self.read_buffer = buffer;
     }
 
-    /// Takes bytes that were read elsewhere.
-    pub(crate) fn take_bytes(&mut self, key: usize, mut bytes: Vec<u8>) {
+    /// Handles bytes that were read before the connection was registered here.
+    pub(crate) fn handle_bytes(&mut self, key: usize, mut bytes: Vec<u8>) {
         if !bytes.is_empty() {
             let end = bytes.len();
-            self.take_frames(key, &mut bytes, 0..end);
+            self.handle_frames(key, &mut bytes, 0..end);
         }
     }
 
-    /// Takes the frames that have come whole; the rest is kept with the connection.
-    fn take_frames(&mut self, key: usize, buffer: &mut [u8], bytes: Range<usize>) -> After {
-        match self.connections.get(key).map(|connection| connection.door) {
-            Some(Door::WebSocket) => self.take_websocket_frames(key, buffer, bytes),
-            Some(Door::Miop) => self.take_miop_frames(key, &buffer[bytes]),
-            None => After::Moves,
+    /// Handles the complete frames; an incomplete one is kept with the connection.
+    fn handle_frames(&mut self, key: usize, buffer: &mut [u8], bytes: Range<usize>) -> FrameOutcome {
+        match self.connections.get(key).map(|connection| connection.protocol) {
+            Some(Protocol::WebSocket) => self.handle_websocket_frames(key, buffer, bytes),
+            Some(Protocol::Miop) => self.handle_miop_frames(key, &buffer[bytes]),
+            None => FrameOutcome::Moved,
         }
     }
 
-    fn take_websocket_frames(&mut self, key: usize, buffer: &mut [u8], bytes: Range<usize>) -> After {
+    fn handle_websocket_frames(&mut self, key: usize, buffer: &mut [u8], bytes: Range<usize>) -> FrameOutcome {
         let mut at = bytes.start;
         loop {
-            let Some(connection) = self.connections.get_mut(key) else { return After::Moves };
+            let Some(connection) = self.connections.get_mut(key) else { return FrameOutcome::Moved };
             if connection.phase == Phase::Closing {
-                return After::Stays;
+                return FrameOutcome::Continue;
             }
             let rest = at..bytes.end;
             if connection.paused {
                 connection.partial = buffer[rest].to_vec();
-                return After::Pauses;
+                return FrameOutcome::Paused;
             }
             let limit = connection.frame_bytes_max();
             let frame = match take_frame(&mut buffer[rest.clone()], true, limit) {
                 Ok(Some(frame)) => frame,
                 Ok(None) => {
                     connection.partial = buffer[rest].to_vec();
-                    return After::Stays;
+                    return FrameOutcome::Continue;
                 }
                 Err(error) => {
-                    self.end_websocket(key, error);
-                    return After::Stays;
+                    self.close_for_websocket_error(key, error);
+                    return FrameOutcome::Continue;
                 }
             };
             let payload = at + frame.payload.start..at + frame.payload.end;
             at = payload.end;
-            let after = self.take_one(key, &frame, &buffer[payload], &buffer[at..bytes.end]);
-            if after == After::Moves {
+            let after = self.handle_websocket_frame(key, &frame, &buffer[payload], &buffer[at..bytes.end]);
+            if after == FrameOutcome::Moved {
                 return after;
             }
         }
     }
 
-    fn take_one(&mut self, key: usize, frame: &RawFrame, payload: &[u8], following: &[u8]) -> After {
+    fn handle_websocket_frame(
+        &mut self,
+        key: usize,
+        frame: &RawFrame,
+        payload: &[u8],
+        following: &[u8],
+    ) -> FrameOutcome {
         if frame.opcode == OpCode::Data(Data::Binary) {
             self.close_with(key, None, malformed("send text messages: binary ones are not taken"), UNSUPPORTED_DATA);
-            return After::Stays;
+            return FrameOutcome::Continue;
         }
         let connection = &mut self.connections[key];
         let limit = connection.frame_bytes_max();
         match connection.assembly.take(frame, payload, limit) {
-            Ok(Received::Text(text)) => return self.take_text(key, &text, following),
+            Ok(Received::Text(text)) => return self.handle_text(key, &text, following),
             Ok(Received::Ping) => {
                 let mut pong = Vec::with_capacity(payload.len() + 2);
                 put_server_frame(&mut pong, OpCode::Control(Control::Pong), payload);
-                return self.answer(key, pong);
+                return self.send_frame(key, pong);
             }
-            // The client's own goodbye: echoed, then both sides are done.
-            Ok(Received::Close(None)) => self.say_goodbye(key, &[]),
-            Ok(Received::Close(Some(code))) => self.say_goodbye(key, &code.to_be_bytes()),
+            // The client closes: its close frame is echoed, and both sides are done.
+            Ok(Received::Close(None)) => self.close_gracefully(key, &[]),
+            Ok(Received::Close(Some(code))) => self.close_gracefully(key, &code.to_be_bytes()),
             Ok(Received::Part | Received::Binary(_) | Received::Pong) => {}
-            // A goodbye that must not be echoed; nothing follows it but the answer.
+            // An invalid close frame must not be echoed; the answer has the code of the error.
             Err(error) if frame.opcode == OpCode::Control(Control::Close) => {
                 self.parts.engine.metrics.count_refusal(ErrorCode::Malformed);
-                self.say_goodbye(key, &error.close_code().to_be_bytes());
+                self.close_gracefully(key, &error.close_code().to_be_bytes());
             }
-            Err(error) => self.end_websocket(key, error),
+            Err(error) => self.close_for_websocket_error(key, error),
         }
-        After::Stays
+        FrameOutcome::Continue
     }
 
-    /// Bytes outside the protocol: nothing after them can be understood.
-    fn end_websocket(&mut self, key: usize, error: FrameError) {
+    /// Closes a connection with invalid framing: nothing after it can be decoded.
+    fn close_for_websocket_error(&mut self, key: usize, error: FrameError) {
         match error {
             FrameError::TooLong { length, limit } => {
                 self.close(key, Refusal::limit("a message (bytes)", limit as u64, length));
@@ -175,19 +181,19 @@ impl Shard {
     }
 
     /// Closes as the client asked.
-    pub(crate) fn say_goodbye(&mut self, key: usize, payload: &[u8]) {
+    pub(crate) fn close_gracefully(&mut self, key: usize, payload: &[u8]) {
         self.unbind(key);
         let tick = self.tick();
         let connection = &mut self.connections[key];
         connection.phase = Phase::Closing;
-        connection.heard = tick;
-        connection.outgoing.clear_items();
-        match connection.door {
-            Door::WebSocket => connection.push_control(Control::Close, payload),
-            // The end of the stream is the whole answer.
-            Door::Miop => {}
+        connection.last_heard = tick;
+        connection.outbound.clear_queued();
+        match connection.protocol {
+            Protocol::WebSocket => connection.queue_control(Control::Close, payload),
+            // MIOP has no closing frame: the end of the stream is the answer.
+            Protocol::Miop => {}
         }
-        self.schedule.flush_soon(connection, key);
-        self.arm(key, tick + ticks(self.parts.config.closing_timeout));
+        self.scheduler.flush_soon(connection, key);
+        self.arm_timeout(key, tick + ticks(self.parts.config.closing_timeout));
     }
 }

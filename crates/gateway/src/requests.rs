@@ -1,12 +1,12 @@
-//! What a client's frames do once it is bound.
+//! The operations of bound sessions.
 
 use crate::{
     binding::BindFields,
     commands::Command,
     connection::{Phase, error_json, json, json_frame, malformed},
-    decoding::{Unreadable, missing, read_frame},
-    gateway::ShardHandle,
-    shard::{After, Shard},
+    decoding::{DecodeError, decode_frame, missing_field},
+    session_server::ShardHandle,
+    shard::{FrameOutcome, Shard},
 };
 use rustc_hash::FxHashMap;
 use serde::Serialize;
@@ -26,57 +26,57 @@ use tidings_protocol::{
     ws::NORMAL,
 };
 
-/// When a session with too many requests under way may try again.
+/// When a session with too many requests in flight may try again.
 const BUSY_RETRY_AFTER_MS: u64 = 100;
 
 impl Shard {
-    pub(crate) fn take_text(&mut self, key: usize, text: &str, following: &[u8]) -> After {
+    pub(crate) fn handle_text(&mut self, key: usize, text: &str, following: &[u8]) -> FrameOutcome {
         let phase = self.connections[key].phase;
-        let frame = match read_frame(text) {
+        let frame = match decode_frame(text) {
             Ok(frame) => frame,
-            Err(Unreadable { reference, refusal }) if phase == Phase::Unbound => {
+            Err(DecodeError { reference, refusal }) if phase == Phase::Unbound => {
                 self.close_answering(key, reference, refusal);
-                return After::Stays;
+                return FrameOutcome::Continue;
             }
-            Err(Unreadable { reference, refusal }) => return self.refuse(key, reference, refusal),
+            Err(DecodeError { reference, refusal }) => return self.refuse(key, reference, refusal),
         };
         match (&*frame.t, phase) {
             ("bind", Phase::Unbound) => {
-                return self.take_bind(key, BindFields::of(&frame, &self.parts.config), following);
+                return self.handle_bind(key, BindFields::of(&frame, &self.parts.config), following);
             }
             (_, Phase::Unbound) => {
                 self.close_answering(key, frame.reference, Refusal::new(ErrorCode::NotBound, "bind first"));
-                return After::Stays;
+                return FrameOutcome::Continue;
             }
             _ => {}
         }
-        self.take_operation(key, &frame)
+        self.handle_operation(key, &frame)
     }
 
-    /// An operation of a bound session, from either door.
-    pub(crate) fn take_operation(&mut self, key: usize, frame: &RawClientFrame<'_>) -> After {
+    /// An operation of a bound session, of either protocol.
+    pub(crate) fn handle_operation(&mut self, key: usize, frame: &RawClientFrame<'_>) -> FrameOutcome {
         if let Err(refusal) = self.check_scope(key, &frame.t) {
             return self.refuse(key, frame.reference, refusal);
         }
         match &*frame.t {
-            "refresh" => self.take_refresh(key, frame),
-            "send" => self.take_send(key, frame),
+            "refresh" => self.handle_refresh(key, frame),
+            "send" => self.handle_send(key, frame),
             "ping" => {
                 let pong = json(&ServerFrame::Pong { reference: frame.reference });
-                self.push(key, &pong)
+                self.send_json(key, &pong)
             }
-            "typing" => self.take_typing(key, frame),
-            "read" => self.take_read(key, frame),
-            "history" => self.take_history(key, frame),
-            "conversations" => self.take_conversations(key, frame),
-            "watch_presence" => self.take_watch(key, frame),
-            "unwatch_presence" => self.take_unwatch(key, frame),
-            "popup" => self.take_popup(key, frame),
-            "popup_events" => self.take_popup_events(key, frame),
-            "ack" => self.take_ack(key, frame.reference, frame.pushes.clone()),
+            "typing" => self.handle_typing(key, frame),
+            "read" => self.handle_read(key, frame),
+            "history" => self.handle_history(key, frame),
+            "conversations" => self.handle_conversations(key, frame),
+            "watch_presence" => self.handle_watch(key, frame),
+            "unwatch_presence" => self.handle_unwatch(key, frame),
+            "popup" => self.handle_popup(key, frame),
+            "popup_events" => self.handle_popup_events(key, frame),
+            "ack" => self.handle_ack(key, frame.reference, frame.pushes.clone()),
             "unbind" => {
-                self.say_goodbye(key, &NORMAL.to_be_bytes());
-                After::Stays
+                self.close_gracefully(key, &NORMAL.to_be_bytes());
+                FrameOutcome::Continue
             }
             "bind" => self.refuse(key, frame.reference, Refusal::new(ErrorCode::AlreadyBound, "the session is bound")),
             other => self.refuse(key, frame.reference, malformed(format_args!("t: no operation {other:?}"))),
@@ -96,42 +96,42 @@ impl Shard {
     }
 
     fn scopes(&self, key: usize) -> Scopes {
-        self.connections[key].bound.as_ref().map_or(Scopes::NONE, |bound| bound.scopes)
+        self.connections[key].binding.as_ref().map_or(Scopes::NONE, |binding| binding.scopes)
     }
 
-    pub(crate) fn push(&mut self, key: usize, json: &[u8]) -> After {
-        let frame = json_frame(self.connections[key].door, json);
-        self.answer(key, frame)
+    pub(crate) fn send_json(&mut self, key: usize, json: &[u8]) -> FrameOutcome {
+        let frame = json_frame(self.connections[key].protocol, json);
+        self.send_frame(key, frame)
     }
 
-    /// Puts a frame to a session as an answer. Who asks for more than they read is let go.
-    pub(crate) fn answer(&mut self, key: usize, frame: Vec<u8>) -> After {
+    /// Queues an answer. A session that asks for more than it reads is closed.
+    pub(crate) fn send_frame(&mut self, key: usize, frame: Vec<u8>) -> FrameOutcome {
         let connection = &mut self.connections[key];
-        // An answer that comes late does not follow the goodbye.
+        // A late answer must not follow the close frame.
         if connection.phase == Phase::Closing {
-            return After::Stays;
+            return FrameOutcome::Continue;
         }
-        if connection.outgoing.queued_bytes() > self.parts.config.session_buffer_bytes {
+        if connection.outbound.queued_bytes() > self.parts.config.session_buffer_bytes {
             self.parts.engine.metrics.slow_readers_closed.inc();
             self.close(key, Refusal::new(ErrorCode::SlowReader, "answers are not read; connect again"));
-            return After::Stays;
+            return FrameOutcome::Continue;
         }
-        connection.outgoing.push_frame(frame);
-        self.schedule.flush_soon(connection, key);
-        After::Stays
+        connection.outbound.queue_frame(frame);
+        self.scheduler.flush_soon(connection, key);
+        FrameOutcome::Continue
     }
 
-    pub(crate) fn refuse(&mut self, key: usize, reference: Option<u64>, refusal: Refusal) -> After {
+    pub(crate) fn refuse(&mut self, key: usize, reference: Option<u64>, refusal: Refusal) -> FrameOutcome {
         self.parts.engine.metrics.count_refusal(refusal.code);
-        self.push(key, &error_json(reference, &refusal))
+        self.send_json(key, &error_json(reference, &refusal))
     }
 
     pub(crate) fn user(&self, key: usize) -> Option<Arc<User>> {
-        self.connections[key].bound.as_ref().map(|b| b.user.clone())
+        self.connections[key].binding.as_ref().map(|b| b.user.clone())
     }
 
-    fn take_send(&mut self, key: usize, frame: &RawClientFrame<'_>) -> After {
-        let Some(user) = self.user(key) else { return After::Stays };
+    fn handle_send(&mut self, key: usize, frame: &RawClientFrame<'_>) -> FrameOutcome {
+        let Some(user) = self.user(key) else { return FrameOutcome::Continue };
         let session = self.connections[key].session;
         let target = match (&frame.conversation, &frame.to) {
             (Some(id), None) => Target::Conversation(id),
@@ -145,7 +145,7 @@ impl Shard {
             }
         };
         let Some(body) = frame.body else {
-            return self.refuse(key, frame.reference, missing("body", "a send"));
+            return self.refuse(key, frame.reference, missing_field("body", "a send"));
         };
         let message = NewMessage {
             client_msg_id: frame.client_msg_id.as_deref().map(str::to_owned),
@@ -156,22 +156,22 @@ impl Shard {
             skip_push: frame.skip_push,
         };
         let reply = SessionReply { shard: self.parts.index, session, reference: frame.reference };
-        // Kept for the rare first message between two users, whose conversation must be opened before.
+        // A copy for the rare first message between two users, whose conversation must be opened first.
         let retry = matches!(target, Target::User(_)) || frame.conversation.as_ref().is_some_and(|id| id.contains('~'));
         let again = retry.then(|| message.clone());
         match self.parts.engine.submit(&user, target, message, reply) {
-            Ok(Submitted::Pending) => After::Stays,
+            Ok(Submitted::Pending) => FrameOutcome::Continue,
             Ok(Submitted::NeedsDirect { with }) => match (self.scopes(key).check(Scope::OpenDirect), again) {
                 (Ok(()), Some(message)) => self.open_direct(key, user, with, message, reply),
-                (Ok(()), None) => After::Stays,
+                (Ok(()), None) => FrameOutcome::Continue,
                 (Err(refusal), _) => self.refuse(key, frame.reference, refusal),
             },
             Err(refusal) => self.refuse(key, frame.reference, refusal),
         }
     }
 
-    /// Opens the conversation off this thread, submits, and goes on with the session's next frames:
-    /// a second message must not overtake the first.
+    /// Opens the conversation on another thread and submits the message. The session's next frames wait until then: a
+    /// second message must not overtake the first.
     fn open_direct(
         &mut self,
         key: usize,
@@ -179,7 +179,7 @@ impl Shard {
         with: String,
         message: NewMessage,
         reply: SessionReply,
-    ) -> After {
+    ) -> FrameOutcome {
         self.connections[key].paused = true;
         let (engine, shard) = self.handles();
         self.parts.runtime.spawn(async move {
@@ -189,36 +189,36 @@ impl Shard {
             };
             if let Err(refusal) = submitted {
                 engine.metrics.count_refusal(refusal.code);
-                shard.tell(Command::Answer { session: reply.session, json: error_json(reply.reference, &refusal) });
+                shard.send(Command::Answer { session: reply.session, json: error_json(reply.reference, &refusal) });
             }
-            shard.tell(Command::GoOn { session: reply.session });
+            shard.send(Command::Unpause { session: reply.session });
         });
-        After::Pauses
+        FrameOutcome::Paused
     }
 
     pub(crate) fn handles(&self) -> (Arc<Engine>, ShardHandle) {
         (self.parts.engine.clone(), self.parts.shards[self.parts.index].clone())
     }
 
-    /// Counts a request that runs elsewhere, or refuses it when the session has too many.
+    /// Counts a request that will run on another thread, or refuses it when the session has too many in flight.
     pub(crate) fn begin_request(&mut self, key: usize) -> Result<u64, Refusal> {
         let most = self.parts.config.session_requests;
         let connection = &mut self.connections[key];
-        if connection.requests >= most {
+        if connection.requests_in_flight >= most {
             let why = format!("a session may have {most} requests under way");
             return Err(Refusal::new(ErrorCode::RateLimited, why).retry_after(BUSY_RETRY_AFTER_MS));
         }
-        connection.requests += 1;
+        connection.requests_in_flight += 1;
         Ok(connection.session)
     }
 
-    fn take_read(&mut self, key: usize, frame: &RawClientFrame<'_>) -> After {
-        let Some(user) = self.user(key) else { return After::Stays };
+    fn handle_read(&mut self, key: usize, frame: &RawClientFrame<'_>) -> FrameOutcome {
+        let Some(user) = self.user(key) else { return FrameOutcome::Continue };
         let Some(conversation) = &frame.conversation else {
-            return self.refuse(key, frame.reference, missing("conversation", "read"));
+            return self.refuse(key, frame.reference, missing_field("conversation", "read"));
         };
         let Some(seq) = frame.seq else {
-            return self.refuse(key, frame.reference, missing("seq", "read"));
+            return self.refuse(key, frame.reference, missing_field("seq", "read"));
         };
         let session = match self.begin_request(key) {
             Ok(session) => session,
@@ -234,15 +234,15 @@ impl Shard {
                     error_json(reference, &refusal)
                 }
             };
-            shard.tell(Command::Answer { session, json });
+            shard.send(Command::Answer { session, json });
         });
-        After::Stays
+        FrameOutcome::Continue
     }
 
-    fn take_history(&mut self, key: usize, frame: &RawClientFrame<'_>) -> After {
-        let Some(user) = self.user(key) else { return After::Stays };
+    fn handle_history(&mut self, key: usize, frame: &RawClientFrame<'_>) -> FrameOutcome {
+        let Some(user) = self.user(key) else { return FrameOutcome::Continue };
         let Some(conversation) = &frame.conversation else {
-            return self.refuse(key, frame.reference, missing("conversation", "history"));
+            return self.refuse(key, frame.reference, missing_field("conversation", "history"));
         };
         let query = HistoryQuery {
             cursor: frame.cursor.as_deref().map(str::to_owned),
@@ -253,7 +253,7 @@ impl Shard {
             limit: frame.limit,
         };
         let (conversation, reference) = (conversation.to_string(), frame.reference);
-        self.read_for(key, reference, move |engine| {
+        self.spawn_store_read(key, reference, move |engine| {
             Some(match engine.history(&Actor::User(user), &conversation, &query) {
                 Ok(page) => json(&ServerFrame::History { reference, conversation, page }),
                 Err(refusal) => {
@@ -264,12 +264,12 @@ impl Shard {
         })
     }
 
-    /// The user's list of conversations, page by page as over HTTP.
-    fn take_conversations(&mut self, key: usize, frame: &RawClientFrame<'_>) -> After {
-        let Some(user) = self.user(key) else { return After::Stays };
+    /// A page of the user's conversations, as over HTTP.
+    fn handle_conversations(&mut self, key: usize, frame: &RawClientFrame<'_>) -> FrameOutcome {
+        let Some(user) = self.user(key) else { return FrameOutcome::Continue };
         let (after, limit) = (frame.after.as_deref().map(str::to_owned), frame.limit.unwrap_or(0));
         let reference = frame.reference;
-        self.read_for(key, reference, move |engine| {
+        self.spawn_store_read(key, reference, move |engine| {
             Some(match engine.conversations(&user, after.as_deref(), limit) {
                 Ok(page) => json(&ServerFrame::Conversations { reference, page }),
                 Err(refusal) => {
@@ -280,7 +280,7 @@ impl Shard {
         })
     }
 
-    /// Answers sends, those of one session together.
+    /// Answers sends. The receipts of one session share a frame.
     pub(crate) fn answer_sends(&mut self, replies: Vec<SendReply>) {
         #[derive(Serialize)]
         struct Sent<'a> {
@@ -317,7 +317,7 @@ impl Shard {
         }
         for (key, mut frame) in frames {
             frame.extend_from_slice(b"]}");
-            self.push(key, &frame);
+            self.send_json(key, &frame);
         }
     }
 }

@@ -1,20 +1,20 @@
-//! The loop of one shard: sockets, commands, fan-outs, timers, flushes, a bounded piece of each.
+//! The loop of one shard: sockets, commands, fan-outs, timers and flushes, a bounded amount of each per turn.
 
 use crate::{
     commands::Command,
     connection::{Connection, Phase},
-    gateway::{GatewayConfig, ShardHandle, ShardWake, VerifyToken, WAKE},
     link::{
         packet,
         virtual_connections::{LINK_TOKENS, Link},
     },
-    listing::Listing,
-    probing::Probes,
-    pushing::Walk,
-    reads::Reads,
-    transport::{Door, MaybeTlsSocket, Passage, Transport},
-    turn::Schedule,
-    wheel::Wheel,
+    probing::ProbePolicy,
+    push_delivery::PushScan,
+    scheduler::FlushScheduler,
+    session_listing::SessionListing,
+    session_server::{SessionConfig, ShardHandle, ShardWake, VerifyToken, WAKE},
+    store_reads::StoreReads,
+    timer_wheel::TimerWheel,
+    transport::{DetachedConnection, MaybeTlsSocket, Protocol, Transport},
 };
 use crossbeam_channel::Receiver;
 use mio::{Events, Poll};
@@ -31,11 +31,11 @@ use std::{
 use tidings_engine::{Engine, delivery::Delivery, shards::ShardReceivers};
 use tidings_protocol::error::{ErrorCode, Refusal};
 
-/// Commands taken before others have their turn.
+/// Commands processed before other work has its turn.
 const COMMANDS_PER_TURN: usize = 256;
-/// How long a session may go on whose token had just expired when it bound.
+/// How long a session may last whose token had just expired when it bound.
 const TOKEN_GRACE: Duration = Duration::from_secs(5);
-/// The wheel's tick: time-outs are kept to about this.
+/// The tick of the timer wheel: the precision of time-outs.
 pub(crate) const TICK: Duration = Duration::from_millis(100);
 
 pub(crate) struct ShardParts {
@@ -44,12 +44,12 @@ pub(crate) struct ShardParts {
     pub wake: Arc<ShardWake>,
     pub inbox: Receiver<Command>,
     pub receivers: ShardReceivers,
-    pub config: GatewayConfig,
+    pub config: SessionConfig,
     pub engine: Arc<Engine>,
     pub tokens: Arc<dyn VerifyToken>,
     pub shards: Vec<ShardHandle>,
     pub runtime: tokio::runtime::Handle,
-    pub reads: Arc<Reads>,
+    pub reads: Arc<StoreReads>,
     pub open: Arc<AtomicUsize>,
 }
 
@@ -57,51 +57,51 @@ pub(crate) struct Shard {
     pub(crate) parts: ShardParts,
     pub(crate) connections: Slab<Connection>,
     pub(crate) links: Slab<Link>,
-    pub(crate) listings: Vec<Listing>,
-    pub(crate) questions: u64,
+    pub(crate) listings: Vec<SessionListing>,
+    pub(crate) listing_requests: u64,
     pub(crate) delivery: Delivery,
-    pub(crate) schedule: Schedule,
-    pub(crate) wheel: Wheel,
-    pub(crate) probes: Probes,
+    pub(crate) scheduler: FlushScheduler,
+    pub(crate) timers: TimerWheel,
+    pub(crate) probe_policy: ProbePolicy,
     pub(crate) readable: VecDeque<usize>,
     pub(crate) scratch: Vec<u8>,
     pub(crate) read_buffer: Vec<u8>,
     pub(crate) generation: u64,
     started: Instant,
     pub(crate) draining: bool,
-    /// The push to many that is on its way.
-    pub(crate) pushing: Option<Walk>,
+    /// The push to many devices that is under way.
+    pub(crate) push_scan: Option<PushScan>,
     stopping: bool,
 }
 
-/// Whether the connection that was served is still here.
+/// What follows for a connection after one of its frames was handled.
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
-pub(crate) enum After {
-    Stays,
-    /// Take no further frames now: what follows waits.
-    Pauses,
-    /// It moved to another shard, which takes what follows.
-    Moves,
+pub(crate) enum FrameOutcome {
+    Continue,
+    /// Handle no further frames now: they wait until the connection is unpaused.
+    Paused,
+    /// The connection is on its way to another shard, which handles the further frames, or is gone.
+    Moved,
 }
 
 impl Shard {
     pub(crate) fn new(parts: ShardParts) -> Self {
         Shard {
             delivery: Delivery::starting_at(parts.engine.started_at()),
-            schedule: Schedule::new(parts.config.flush_interval),
+            scheduler: FlushScheduler::new(parts.config.flush_interval),
             connections: Slab::new(),
             links: Slab::new(),
             listings: Vec::new(),
-            questions: 0,
-            wheel: Wheel::new(),
-            probes: Probes::new(parts.config.probe_after, parts.config.probe_timeout),
+            listing_requests: 0,
+            timers: TimerWheel::new(),
+            probe_policy: ProbePolicy::new(parts.config.probe_after, parts.config.probe_timeout),
             readable: VecDeque::new(),
             scratch: Vec::new(),
             read_buffer: vec![0; packet::READ_BUFFER_BYTES],
             generation: 0,
             started: Instant::now(),
             draining: false,
-            pushing: None,
+            push_scan: None,
             stopping: false,
             parts,
         }
@@ -111,16 +111,16 @@ impl Shard {
         let mut events = Events::with_capacity(1_024);
         while !self.stopping {
             self.wait(&mut events);
-            self.take_commands();
-            self.take_control();
-            self.tell_of_typing();
-            self.read_some();
+            self.process_commands();
+            self.process_controls();
+            self.process_typing();
+            self.read_connections();
             self.read_links();
-            self.take_fanouts();
-            self.take_pushes();
-            self.check_times();
-            self.flush_some();
-            self.serve_links();
+            self.process_fanouts();
+            self.process_pushes();
+            self.check_timeouts();
+            self.flush_connections();
+            self.flush_links();
         }
         let keys: Vec<usize> = self.connections.iter().map(|(key, _)| key).collect();
         for key in keys {
@@ -128,18 +128,18 @@ impl Shard {
         }
     }
 
-    /// Sleeps until a socket, a command, a flush or the wheel needs a turn.
+    /// Sleeps until a socket, a command, a flush or a timer needs a turn.
     fn wait(&mut self, events: &mut Events) {
         let wake = &self.parts.wake;
         let busy = |shard: &Shard| {
-            shard.schedule.has_ready()
+            shard.scheduler.has_ready()
                 || !shard.readable.is_empty()
-                || shard.links_wait()
+                || shard.has_readable_links()
                 || !shard.parts.inbox.is_empty()
                 || !shard.parts.receivers.control.is_empty()
                 || !shard.parts.receivers.typing.is_empty()
                 || shard.parts.receivers.lanes.iter().any(|lane| !lane.is_empty())
-                || shard.pushing.is_some()
+                || shard.push_scan.is_some()
                 || !shard.parts.receivers.push.is_empty()
         };
         let mut timeout = Duration::ZERO;
@@ -149,7 +149,7 @@ impl Shard {
             if busy(self) {
                 wake.asleep.store(false, Ordering::SeqCst);
             } else {
-                timeout = self.schedule.until_due().map_or(TICK, |due| due.min(TICK));
+                timeout = self.scheduler.time_until_due().map_or(TICK, |due| due.min(TICK));
             }
         }
         if let Err(error) = self.parts.poll.poll(events, Some(timeout))
@@ -164,19 +164,19 @@ impl Shard {
             }
             let key = event.token().0;
             if key >= LINK_TOKENS {
-                self.link_event(key - LINK_TOKENS);
+                self.mark_link_readable(key - LINK_TOKENS);
                 continue;
             }
             let Some(connection) = self.connections.get_mut(key) else { continue };
-            if event.is_writable() && (connection.blocked || connection.transport.holds_unsent()) {
+            if event.is_writable() && (connection.blocked || connection.transport.has_unsent()) {
                 if connection.blocked {
                     let tick = (self.started.elapsed().as_millis() / TICK.as_millis()) as u32;
-                    self.probes.progressed(connection, tick);
+                    self.probe_policy.note_write_progress(connection, tick);
                 }
                 connection.blocked = false;
-                self.schedule.flush_soon(connection, key);
+                self.scheduler.flush_soon(connection, key);
             }
-            connection.ending |= event.is_read_closed() || event.is_error();
+            connection.read_closed |= event.is_read_closed() || event.is_error();
             if (event.is_readable() || event.is_read_closed() || event.is_error()) && !connection.readable {
                 connection.readable = true;
                 self.readable.push_back(key);
@@ -184,25 +184,25 @@ impl Shard {
         }
     }
 
-    fn take_commands(&mut self) {
+    fn process_commands(&mut self) {
         for _ in 0..COMMANDS_PER_TURN {
             let Ok(command) = self.parts.inbox.try_recv() else { return };
             match command {
-                Command::Adopt { socket, door, already_read, throttle_key } => {
-                    if let Some(key) = self.register(socket, door) {
+                Command::Adopt { socket, protocol, already_read, throttle_key } => {
+                    if let Some(key) = self.register(socket, protocol) {
                         self.connections[key].throttle_key = throttle_key;
-                        self.take_bytes(key, already_read);
+                        self.handle_bytes(key, already_read);
                     }
                 }
-                Command::Move(moving) => {
-                    if let Some(key) = self.register_passage(moving.passage, moving.door) {
-                        self.begin_bind(key, moving.bind);
-                        self.take_bytes(key, moving.already_read);
+                Command::Move(moved) => {
+                    if let Some(key) = self.register_detached(moved.connection, moved.protocol) {
+                        self.begin_bind(key, moved.bind);
+                        self.handle_bytes(key, moved.already_read);
                     }
                 }
                 Command::AdoptLink { socket, relay, lease, welcome } => self.adopt_link(socket, relay, lease, &welcome),
                 Command::DropLinks { node } => self.drop_links_of(node),
-                Command::List { user, reply } => self.begin_listing(user, reply),
+                Command::List { user, reply } => self.start_listing(user, reply),
                 Command::Correct { corrections, reply } => {
                     corrections.iter().for_each(|correction| self.correct(correction));
                     drop(reply);
@@ -213,15 +213,15 @@ impl Shard {
                 Command::Answer { session, json } => {
                     if let Some(key) = self.find(session) {
                         let connection = &mut self.connections[key];
-                        connection.requests = connection.requests.saturating_sub(1);
-                        self.push(key, &json);
+                        connection.requests_in_flight = connection.requests_in_flight.saturating_sub(1);
+                        self.send_json(key, &json);
                     }
                 }
-                Command::GoOn { session } => {
+                Command::Unpause { session } => {
                     if let Some(key) = self.find(session) {
                         self.connections[key].paused = false;
                         let waiting = std::mem::take(&mut self.connections[key].partial);
-                        self.take_bytes(key, waiting);
+                        self.handle_bytes(key, waiting);
                         if let Some(connection) = self.connections.get_mut(key).filter(|c| !c.readable) {
                             connection.readable = true;
                             self.readable.push_back(key);
@@ -234,7 +234,7 @@ impl Shard {
         }
     }
 
-    /// The key of a session that is still here.
+    /// The key of a session whose connection still exists.
     pub(crate) fn find(&self, session: u64) -> Option<usize> {
         let key = (session & u64::from(u32::MAX)) as usize;
         self.connections.get(key).filter(|c| c.session == session).map(|_| key)
@@ -244,14 +244,14 @@ impl Shard {
         (self.started.elapsed().as_millis() / TICK.as_millis()) as u32
     }
 
-    fn register_passage(&mut self, passage: Passage, door: Door) -> Option<usize> {
-        match passage {
-            Passage::Socket(socket) => self.register(socket, door),
-            Passage::Link { relay, remote } => self.register_virtual(relay, remote, door),
+    fn register_detached(&mut self, connection: DetachedConnection, protocol: Protocol) -> Option<usize> {
+        match connection {
+            DetachedConnection::Socket(socket) => self.register(socket, protocol),
+            DetachedConnection::Link { relay, remote } => self.register_virtual(relay, remote, protocol),
         }
     }
 
-    fn register(&mut self, socket: MaybeTlsSocket, door: Door) -> Option<usize> {
+    fn register(&mut self, socket: MaybeTlsSocket, protocol: Protocol) -> Option<usize> {
         let entry = self.connections.vacant_entry();
         let key = entry.key();
         let transport = match Transport::register(socket, self.parts.poll.registry(), key) {
@@ -265,20 +265,20 @@ impl Shard {
         self.generation += 1;
         let session = (self.generation << 32) | key as u64;
         let tick = (self.started.elapsed().as_millis() / TICK.as_millis()) as u32;
-        let connection = entry.insert(Connection::new(transport, door, session, tick));
-        if connection.transport.may_hold_bytes() {
+        let connection = entry.insert(Connection::new(transport, protocol, session, tick));
+        if connection.transport.may_have_buffered_input() {
             connection.readable = true;
             self.readable.push_back(key);
         }
         self.parts.engine.metrics.connections.inc();
-        self.arm(key, tick + ticks(self.parts.config.bind_timeout));
+        self.arm_timeout(key, tick + ticks(self.parts.config.bind_timeout));
         if self.draining {
             self.close(key, Refusal::new(ErrorCode::Draining, "the server is draining"));
         }
         Some(key)
     }
 
-    /// Forgets a connection whose socket is gone or no longer wanted.
+    /// Removes a connection whose socket is closed or no longer wanted.
     pub(crate) fn remove(&mut self, key: usize) {
         self.unbind(key);
         let connection = self.connections.remove(key);
@@ -289,25 +289,25 @@ impl Shard {
         connection.transport.end(self.parts.poll.registry());
     }
 
-    /// Hands a connection to another shard: its socket, and nothing else of it.
-    pub(crate) fn take_out(&mut self, key: usize) -> Passage {
+    /// Takes a connection out of this shard for another one: its transport, and nothing else of its state.
+    pub(crate) fn detach_connection(&mut self, key: usize) -> DetachedConnection {
         let connection = self.connections.remove(key);
         self.parts.engine.metrics.connections.dec();
-        connection.transport.into_passage(self.parts.poll.registry())
+        connection.transport.detach(self.parts.poll.registry())
     }
 
-    /// Says why, then closes once that is written.
+    /// Queues the reason, and closes the connection once it is written.
     pub(crate) fn close(&mut self, key: usize, refusal: Refusal) {
         self.close_answering(key, None, refusal);
     }
 
-    /// The same as the answer to a request.
+    /// The same, with the reason as the answer to a request.
     pub(crate) fn close_answering(&mut self, key: usize, reference: Option<u64>, refusal: Refusal) {
         let close_code = refusal.code.close_code();
         self.close_with(key, reference, refusal, close_code);
     }
 
-    /// The same with another number in a WebSocket's close frame.
+    /// The same, with another code in a WebSocket's close frame.
     pub(crate) fn close_with(&mut self, key: usize, reference: Option<u64>, refusal: Refusal, close_code: u16) {
         self.unbind(key);
         let tick = self.tick();
@@ -317,45 +317,47 @@ impl Shard {
         }
         self.parts.engine.metrics.count_refusal(refusal.code);
         connection.phase = Phase::Closing;
-        connection.heard = tick;
+        connection.last_heard = tick;
         connection.partial = Vec::new();
         connection.assembly.clear();
-        connection.outgoing.clear_items();
-        connection.push_close(reference, &refusal, close_code);
-        self.schedule.flush_soon(connection, key);
-        self.arm(key, tick + ticks(self.parts.config.closing_timeout));
+        connection.outbound.clear_queued();
+        connection.queue_close(reference, &refusal, close_code);
+        self.scheduler.flush_soon(connection, key);
+        self.arm_timeout(key, tick + ticks(self.parts.config.closing_timeout));
     }
 
-    /// Has the connection looked at no later than `tick`, unless a relay holds it, which does that for it.
-    pub(crate) fn arm(&mut self, key: usize, tick: u32) {
+    /// Has the connection's time-outs checked at `tick` or earlier, unless a relay holds the connection: the relay checks
+    /// them.
+    pub(crate) fn arm_timeout(&mut self, key: usize, tick: u32) {
         if !self.connections.get(key).is_some_and(|connection| connection.transport.is_virtual()) {
-            self.arm_any(key, tick);
+            self.arm_timer(key, tick);
         }
     }
 
-    pub(crate) fn arm_any(&mut self, key: usize, tick: u32) {
-        if let Some(connection) = self.connections.get_mut(key).filter(|connection| tick < connection.due) {
-            connection.due = self.wheel.put(key, tick);
+    /// The same for what a relay does not check: tokens and probes.
+    pub(crate) fn arm_timer(&mut self, key: usize, tick: u32) {
+        if let Some(connection) = self.connections.get_mut(key).filter(|connection| tick < connection.timer_due) {
+            connection.timer_due = self.timers.put(key, tick);
         }
     }
 
-    /// Ends the session when its token's time is over.
+    /// Ends the session when its token expires.
     pub(crate) fn end_with_token(&mut self, key: usize, expires_at: u64) {
-        // One that was taken though its time is just over, since clocks differ, has as much time as they may differ by.
+        // A token that had just expired was accepted because clocks differ: the session has the time by which they may differ.
         let left_ms = expires_at.saturating_sub(self.parts.engine.clock.now_ms());
         let left = if left_ms == 0 { TOKEN_GRACE } else { Duration::from_millis(left_ms) };
         let ticks = u32::try_from(left.as_millis().div_ceil(TICK.as_millis())).unwrap_or(u32::MAX);
-        // The tick that it is now has begun already: never before the time.
+        // One more, since the current tick has begun already: the session never ends before its token.
         let expires = self.tick().saturating_add(ticks).saturating_add(1);
-        self.connections[key].expires = expires;
-        self.arm_any(key, expires);
+        self.connections[key].token_expires = expires;
+        self.arm_timer(key, expires);
     }
 
-    fn check_times(&mut self) {
+    fn check_timeouts(&mut self) {
         let tick = self.tick();
-        for (due, key) in self.wheel.advance(tick) {
-            let Some(connection) = self.connections.get_mut(key).filter(|c| c.due == due) else { continue };
-            connection.due = u32::MAX;
+        for (due, key) in self.timers.advance(tick) {
+            let Some(connection) = self.connections.get_mut(key).filter(|c| c.timer_due == due) else { continue };
+            connection.timer_due = u32::MAX;
             let is_bound = matches!(connection.phase, Phase::Binding | Phase::Live);
             let (limit, code) = match connection.phase {
                 Phase::Unbound => (ticks(self.parts.config.bind_timeout), Some(ErrorCode::BindTimeout)),
@@ -364,22 +366,22 @@ impl Shard {
                 }
                 Phase::Closing => (ticks(self.parts.config.closing_timeout), None),
             };
-            if is_bound && tick >= connection.expires {
+            if is_bound && tick >= connection.token_expires {
                 let why = "the token has expired (`exp`); bind again with a new one";
                 self.close(key, Refusal::new(ErrorCode::TokenExpired, why));
                 continue;
             }
-            let probe = connection.unheard.as_ref().map(|unheard| unheard.next);
-            if tick < connection.heard + limit || connection.transport.is_virtual() {
-                let again = connection.heard + limit;
-                let expires = if is_bound { connection.expires } else { u32::MAX };
+            let probe = connection.unconfirmed.as_ref().map(|unconfirmed| unconfirmed.next_tick);
+            if tick < connection.last_heard + limit || connection.transport.is_virtual() {
+                let again = connection.last_heard + limit;
+                let expires = if is_bound { connection.token_expires } else { u32::MAX };
                 match probe {
                     Some(next) if next <= tick => self.probe(key, tick),
-                    Some(next) => self.arm_any(key, next),
+                    Some(next) => self.arm_timer(key, next),
                     None => {}
                 }
-                self.arm(key, again);
-                self.arm_any(key, expires);
+                self.arm_timeout(key, again);
+                self.arm_timer(key, expires);
                 continue;
             }
             match code {
@@ -388,7 +390,7 @@ impl Shard {
                     let counter = &self.parts.engine.metrics;
                     if code == ErrorCode::BindTimeout { &counter.bind_timeouts } else { &counter.heartbeat_timeouts }
                         .inc();
-                    self.close_unheard(key, Refusal::new(code, "nothing was heard in time"));
+                    self.close_unconfirmed(key, Refusal::new(code, "nothing was heard in time"));
                 }
             }
         }
@@ -402,7 +404,7 @@ impl Shard {
             let refusal =
                 Refusal::new(ErrorCode::Draining, "the server is draining; connect again").retry_after(after_ms);
             let frame = self.connections[key].reconnect_frame(after_ms);
-            // What a relay holds it keeps, until we are back or it has waited long enough.
+            // A relay keeps its connections until this node is back or the relay has waited long enough.
             if self.connections[key].phase != Phase::Closing && !self.connections[key].transport.is_virtual() {
                 self.close_after(key, frame, refusal);
             }
@@ -410,7 +412,7 @@ impl Shard {
     }
 }
 
-/// Ticks of silence after which a session with this heartbeat is given up: half as much again.
+/// Ticks of silence after which a session is closed: its heartbeat interval and half as much again.
 pub(crate) fn silence_max(heartbeat_ms: u32) -> u32 {
     ticks(Duration::from_millis(u64::from(heartbeat_ms) * 3 / 2))
 }

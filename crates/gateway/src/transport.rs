@@ -1,8 +1,8 @@
-//! What carries a connection's bytes: a TCP socket, bare or under TLS, or a link to who has the socket.
+//! The transport of a connection's bytes: a TCP socket, plain or under TLS, or a link to the process that holds the socket.
 
 mod tls;
 
-use crate::link::{LinkEnd, RelayThread};
+use crate::link::{RelayThread, VirtualStream};
 use mio::{Interest, Registry, Token, net::TcpStream};
 use std::{
     io::{self, Read, Write},
@@ -11,34 +11,34 @@ use std::{
 pub(crate) use tidings_listen::MaybeTlsSocket;
 use tls::TlsStream;
 
-/// Which protocol a connection speaks.
+/// The protocol that a connection speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Door {
+pub enum Protocol {
     /// JSON in text frames; the HTTP handshake is done.
     WebSocket,
     Miop,
 }
 
-/// A connection on its way to its user's shard.
-pub(crate) enum Passage {
+/// A connection that has left one shard's poll and is on its way to its user's shard.
+pub(crate) enum DetachedConnection {
     Socket(MaybeTlsSocket),
-    /// It will be found behind the same relay's link to the other shard.
+    /// A virtual connection: the other shard has a link to the same relay thread.
     Link {
         relay: RelayThread,
         remote: u64,
     },
 }
 
-/// Reads and writes as a socket does that does not block. What was written may still be held here: it is with the
-/// kernel once `flush` says so; until then the next writable event goes on.
+/// Reads and writes like a non-blocking socket. The transport may hold written bytes back: the kernel has them once
+/// `flush` succeeds; until then flush again at each writable event.
 pub(crate) enum Transport {
     Plain(TcpStream),
     Tls(TlsStream),
-    Link(Box<LinkEnd>),
+    Link(Box<VirtualStream>),
 }
 
 impl Transport {
-    /// Prepares the socket for a poll and registers it there.
+    /// Makes the socket non-blocking and registers it with the poll.
     pub(crate) fn register(socket: MaybeTlsSocket, registry: &Registry, key: usize) -> io::Result<Self> {
         let prepare = |socket: std::net::TcpStream| {
             socket.set_nonblocking(true)?;
@@ -53,21 +53,21 @@ impl Transport {
         })
     }
 
-    /// Takes it out of the poll, to go on elsewhere.
-    pub(crate) fn into_passage(mut self, registry: &Registry) -> Passage {
+    /// Takes the connection out of the poll, for another shard.
+    pub(crate) fn detach(mut self, registry: &Registry) -> DetachedConnection {
         if let Some(socket) = self.socket() {
             let _ = registry.deregister(socket);
         }
         match self {
-            Transport::Plain(socket) => Passage::Socket(MaybeTlsSocket::Plain(socket.into())),
+            Transport::Plain(socket) => DetachedConnection::Socket(MaybeTlsSocket::Plain(socket.into())),
             Transport::Tls(TlsStream { socket, session }) => {
-                Passage::Socket(MaybeTlsSocket::Tls(socket.into(), session))
+                DetachedConnection::Socket(MaybeTlsSocket::Tls(socket.into(), session))
             }
-            Transport::Link(end) => Passage::Link { relay: end.relay, remote: end.remote },
+            Transport::Link(end) => DetachedConnection::Link { relay: end.relay, remote: end.remote },
         }
     }
 
-    /// The connection is over.
+    /// Ends the connection.
     pub(crate) fn end(mut self, registry: &Registry) {
         if let Some(socket) = self.socket() {
             let _ = registry.deregister(socket);
@@ -93,27 +93,27 @@ impl Transport {
         }
     }
 
-    /// Whether another process holds the connection: its time-outs are that one's too.
+    /// Whether another process holds the connection; that process keeps its time-outs too.
     pub(crate) fn is_virtual(&self) -> bool {
         matches!(self, Transport::Link(_))
     }
 
-    /// Whether there may be bytes to read that the socket will not announce, since they have left it.
-    pub(crate) fn may_hold_bytes(&self) -> bool {
+    /// Whether input may be buffered here that the poll will not announce, since it has left the socket.
+    pub(crate) fn may_have_buffered_input(&self) -> bool {
         matches!(self, Transport::Tls(_))
     }
 
-    /// Whether something waits for the socket to be writable, a part of a handshake, say.
-    pub(crate) fn holds_unsent(&self) -> bool {
+    /// Whether output waits for the socket to be writable, a part of a handshake, say.
+    pub(crate) fn has_unsent(&self) -> bool {
         matches!(self, Transport::Tls(stream) if stream.session.wants_write())
     }
 
-    /// Ours is said; what the client still says is read until its end.
+    /// Closes the sending side; input is still read to its end.
     pub(crate) fn finish_writing(&mut self) {
         if let Transport::Tls(stream) = self {
-            stream.say_end();
+            stream.send_close_notify();
         }
-        // A virtual connection's end is told when it is forgotten here.
+        // The relay is told of a virtual connection's end when the shard removes the connection.
         if let Some(socket) = self.socket() {
             let _ = socket.shutdown(Shutdown::Write);
         }
@@ -125,7 +125,7 @@ impl Read for Transport {
         match self {
             Transport::Plain(socket) => socket.read(buffer),
             Transport::Tls(stream) => stream.read(buffer),
-            // What comes over a link is handed over by the link.
+            // The link hands over the input of its connections itself.
             Transport::Link(_) => Err(io::ErrorKind::WouldBlock.into()),
         }
     }

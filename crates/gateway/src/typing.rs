@@ -1,10 +1,10 @@
-//! That somebody types: worth a frame to each who is there, and nobody's wait for anything else.
+//! Typing notifications. They are best effort: a session whose socket is blocked gets none, and nothing waits for them.
 
 use crate::{
     connection::{Phase, json, json_frame},
-    decoding::missing,
-    shard::{After, Shard, ticks},
-    transport::Door,
+    decoding::missing_field,
+    shard::{FrameOutcome, Shard, ticks},
+    transport::Protocol,
 };
 use rustc_hash::FxHasher;
 use smallvec::SmallVec;
@@ -19,24 +19,24 @@ use tidings_engine::{
 };
 use tidings_protocol::frames::{RawClientFrame, ServerFrame};
 
-/// In this time a session is heard to type once in a conversation, and in so many conversations.
-const HEARD_ONCE_IN: Duration = Duration::from_secs(1);
+/// A session may notify once in this time per conversation, and in at most this many conversations.
+const TYPING_INTERVAL: Duration = Duration::from_secs(1);
 const CONVERSATIONS_MAX: usize = 5;
-/// Time for telling of it before sockets are read again.
-const TELLING_TURN: Duration = Duration::from_millis(1);
+/// Time for typing notifications before sockets are read again.
+const TYPING_TURN: Duration = Duration::from_millis(1);
 
-/// Where a session typed a moment ago: the tick, and the hash of the conversation's id. Two of one hash
-/// cost the session that named both a signal.
+/// The conversations in which a session typed a moment ago: the tick, and the hash of the conversation's id. When two
+/// conversations of a session share a hash, one notification is lost.
 #[derive(Default)]
-pub(crate) struct Typed(SmallVec<[(u32, u64); CONVERSATIONS_MAX]>);
+pub(crate) struct TypingLimiter(SmallVec<[(u32, u64); CONVERSATIONS_MAX]>);
 
-impl Typed {
-    /// Whether others are to hear of it, counted if so.
-    fn is_news(&mut self, conversation: &str, tick: u32) -> bool {
+impl TypingLimiter {
+    /// Whether this notification is within the limits; counts it if so.
+    fn admit(&mut self, conversation: &str, tick: u32) -> bool {
         let mut hasher = FxHasher::default();
         hasher.write(conversation.as_bytes());
         let hash = hasher.finish();
-        self.0.retain(|(at, _)| tick.saturating_sub(*at) < ticks(HEARD_ONCE_IN));
+        self.0.retain(|(at, _)| tick.saturating_sub(*at) < ticks(TYPING_INTERVAL));
         if self.0.len() == CONVERSATIONS_MAX || self.0.iter().any(|(_, typed)| *typed == hash) {
             return false;
         }
@@ -45,7 +45,7 @@ impl Typed {
     }
 }
 
-/// A frame that many sessions are handed, encoded once.
+/// A frame for many sessions, encoded once per protocol.
 pub(crate) struct SharedFrame {
     websocket: Arc<[u8]>,
     miop: Arc<[u8]>,
@@ -54,35 +54,36 @@ pub(crate) struct SharedFrame {
 impl SharedFrame {
     pub(crate) fn of(frame: &ServerFrame) -> Self {
         let json = json(frame);
-        let [websocket, miop] = [Door::WebSocket, Door::Miop].map(|door| json_frame(door, &json).into());
+        let [websocket, miop] =
+            [Protocol::WebSocket, Protocol::Miop].map(|protocol| json_frame(protocol, &json).into());
         SharedFrame { websocket, miop }
     }
 
-    pub(crate) fn through(&self, door: Door) -> &Arc<[u8]> {
-        match door {
-            Door::WebSocket => &self.websocket,
-            Door::Miop => &self.miop,
+    pub(crate) fn for_protocol(&self, protocol: Protocol) -> &Arc<[u8]> {
+        match protocol {
+            Protocol::WebSocket => &self.websocket,
+            Protocol::Miop => &self.miop,
         }
     }
 }
 
 impl Shard {
-    pub(crate) fn take_typing(&mut self, key: usize, frame: &RawClientFrame<'_>) -> After {
+    pub(crate) fn handle_typing(&mut self, key: usize, frame: &RawClientFrame<'_>) -> FrameOutcome {
         let (Some(user), Some(conversation)) = (self.user(key), &frame.conversation) else {
-            return self.refuse(key, frame.reference, missing("conversation", "typing"));
+            return self.refuse(key, frame.reference, missing_field("conversation", "typing"));
         };
-        // Before anything is looked up: it is what a client could send without end.
+        // Limited before anything is looked up: a client could send these frames without end.
         let tick = self.tick();
-        if !self.connections[key].typed.get_or_insert_default().is_news(conversation, tick) {
-            return After::Stays;
+        if !self.connections[key].typing.get_or_insert_default().admit(conversation, tick) {
+            return FrameOutcome::Continue;
         }
         match self.parts.engine.typing(&user, conversation) {
-            Ok(()) => After::Stays,
+            Ok(()) => FrameOutcome::Continue,
             Err(refusal) => self.refuse(key, frame.reference, refusal),
         }
     }
 
-    pub(crate) fn tell_of_typing(&mut self) {
+    pub(crate) fn process_typing(&mut self) {
         let now = Instant::now();
         loop {
             let Ok(Typing { conversation, user, hearers }) = self.parts.receivers.typing.try_recv() else { return };
@@ -96,21 +97,21 @@ impl Shard {
             if !keys.is_empty() {
                 let frame = ServerFrame::Typing { conversation: conversation.to_string(), user: user.to_string() };
                 let frame = SharedFrame::of(&frame);
-                keys.into_iter().for_each(|key| self.let_hear(key, &frame, lane, now));
+                keys.into_iter().for_each(|key| self.send_typing(key, &frame, lane, now));
             }
-            if now.elapsed() >= TELLING_TURN {
+            if now.elapsed() >= TYPING_TURN {
                 return;
             }
         }
     }
 
-    /// A session with something else to write hears of it in time, or not at all.
-    fn let_hear(&mut self, key: usize, frame: &SharedFrame, lane: Lane, now: Instant) {
+    /// Queues the notification, unless the socket is blocked: a late notification is worthless.
+    fn send_typing(&mut self, key: usize, frame: &SharedFrame, lane: Lane, now: Instant) {
         let connection = &mut self.connections[key];
-        let has_chat = connection.bound.as_ref().is_some_and(|bound| bound.chat);
+        let has_chat = connection.binding.as_ref().is_some_and(|binding| binding.chat);
         if has_chat && connection.phase == Phase::Live && !connection.blocked {
-            connection.outgoing.push_shared(frame.through(connection.door));
-            self.schedule.flush_gathered(connection, key, lane, now);
+            connection.outbound.queue_shared(frame.for_protocol(connection.protocol));
+            self.scheduler.flush_batched(connection, key, lane, now);
         }
     }
 }
@@ -121,16 +122,17 @@ mod tests {
     use crate::shard::TICK;
 
     #[test]
-    fn a_session_is_heard_once_a_second_in_each_of_a_few_conversations() {
-        let second = ticks(HEARD_ONCE_IN);
-        assert_eq!(TICK * second, HEARD_ONCE_IN);
-        let mut typed = Typed::default();
-        assert!(typed.is_news("a", 7));
-        assert!(!typed.is_news("a", 7) && !typed.is_news("a", 6 + second));
-        assert!(typed.is_news("a", 7 + second));
-        let heard = |typed: &mut Typed, tick| (0..20).filter(|n| typed.is_news(&n.to_string(), tick)).count();
-        assert_eq!(heard(&mut typed, 8 + second), CONVERSATIONS_MAX - 1);
-        assert_eq!(heard(&mut typed, 7 + 2 * second), 1);
-        assert_eq!(heard(&mut typed, 100 + 2 * second), CONVERSATIONS_MAX);
+    fn typing_is_limited_to_once_a_second_in_a_few_conversations() {
+        let second = ticks(TYPING_INTERVAL);
+        assert_eq!(TICK * second, TYPING_INTERVAL);
+        let mut limiter = TypingLimiter::default();
+        assert!(limiter.admit("a", 7));
+        assert!(!limiter.admit("a", 7) && !limiter.admit("a", 6 + second));
+        assert!(limiter.admit("a", 7 + second));
+        let admitted =
+            |limiter: &mut TypingLimiter, tick| (0..20).filter(|n| limiter.admit(&n.to_string(), tick)).count();
+        assert_eq!(admitted(&mut limiter, 8 + second), CONVERSATIONS_MAX - 1);
+        assert_eq!(admitted(&mut limiter, 7 + 2 * second), 1);
+        assert_eq!(admitted(&mut limiter, 100 + 2 * second), CONVERSATIONS_MAX);
     }
 }

@@ -15,8 +15,8 @@ use std::{
 use support::*;
 use tidings_engine::metrics::Metrics;
 use tidings_gateway::{
-    door::{MiopDoor, MiopDoorConfig, Stop},
-    link::door::{LinkConfig, LinkDoor},
+    link::listener::{LinkConfig, LinkListener},
+    miop_listener::{MiopListener, MiopListenerConfig, Stop},
     relay::{Relay, RelayConfig},
 };
 use tidings_protocol::{
@@ -77,7 +77,7 @@ struct Pair {
     _door: Stop,
     wire: Wire,
     address: SocketAddr,
-    link: LinkDoor,
+    link: LinkListener,
     server: Server,
 }
 
@@ -86,7 +86,7 @@ impl Pair {
         let server = Server::start();
         server.users(&["ann", "bob", "cyd"]);
         let config = LinkConfig { listen: LOCAL, secret: SECRET.into(), lease: Duration::from_secs(15) };
-        let link = LinkDoor::start(config, server.gateway.clone()).unwrap();
+        let link = LinkListener::start(config, server.session_server.clone()).unwrap();
         let wire = Wire::to(link.address());
         let (relay, _door, address) = relay(wire.address, SECRET, "east");
         let pair = Pair { relay, _door, wire, address, link, server };
@@ -125,7 +125,7 @@ impl Pair {
     }
 
     fn compare(&self, repair: bool) -> PresenceComparison {
-        self.server.engine.presence_comparison(&*self.server.gateway, repair).unwrap()
+        self.server.engine.presence_comparison(&*self.server.session_server, repair).unwrap()
     }
 }
 
@@ -137,7 +137,7 @@ impl Drop for Pair {
 }
 
 fn relay(core: SocketAddr, secret: &str, name: &str) -> (Arc<Relay>, Stop, SocketAddr) {
-    let door = MiopDoor::bind(MiopDoorConfig::open(vec![LOCAL])).unwrap();
+    let door = MiopListener::bind(MiopListenerConfig::open(vec![LOCAL])).unwrap();
     let address = door.addresses()[0].0;
     let relay = Relay::start(
         RelayConfig {
@@ -145,7 +145,7 @@ fn relay(core: SocketAddr, secret: &str, name: &str) -> (Arc<Relay>, Stop, Socke
             secret: secret.into(),
             name: name.into(),
             address: address.to_string(),
-            sessions: gateway_config(),
+            sessions: session_config(),
         },
         Arc::new(Metrics::new()),
     );
@@ -361,7 +361,7 @@ fn a_comparison_finds_ghosts_and_missing_sessions_and_mends_them() {
     let after = pair.compare(false);
     assert_eq!((after.registered, after.ghosts, after.missing), (2, 0, 0));
     assert!(pair.server.online("bob") == 1 && pair.server.online("cyd") == 0);
-    let views = engine.presence_views("ann", &*pair.server.gateway).unwrap();
+    let views = engine.presence_views("ann", &*pair.server.session_server).unwrap();
     assert_eq!(views.stored, views.memory);
     assert_eq!(views.memory[0].node, "east");
 }

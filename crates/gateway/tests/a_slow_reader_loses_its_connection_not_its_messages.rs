@@ -7,7 +7,7 @@ use std::sync::Arc;
 use support::*;
 use tidings_client::ClientError;
 use tidings_engine::memory::MemoryStore;
-use tidings_gateway::GatewayConfig;
+use tidings_gateway::SessionConfig;
 use tidings_protocol::{
     frames::{ClientFrame, ServerFrame},
     http::HistoryQuery,
@@ -17,7 +17,7 @@ const BODY_BYTES: usize = 30_000;
 
 #[test]
 fn a_slow_reader_loses_its_connection_not_its_messages() {
-    let config = GatewayConfig { session_buffer_bytes: 256 * 1024, ..gateway_config() };
+    let config = SessionConfig { session_buffer_bytes: 256 * 1024, ..session_config() };
     let server = Server::with(config, Arc::new(MemoryStore::default()));
     server.users(&["alice", "bob", "carol"]);
     server.group("g", &["alice", "bob", "carol"]);
@@ -76,7 +76,7 @@ fn a_slow_reader_loses_its_connection_not_its_messages() {
 
 #[test]
 fn answers_that_are_not_read_end_the_session_too() {
-    let config = GatewayConfig { session_buffer_bytes: 64 * 1024, ..gateway_config() };
+    let config = SessionConfig { session_buffer_bytes: 64 * 1024, ..session_config() };
     let server = Server::with(config, Arc::new(MemoryStore::default()));
     server.users(&["alice"]);
     let mut session = server.open("alice", "phone");

@@ -11,7 +11,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use socket2::{Domain, Socket, Type};
 use std::{fs::File, net::TcpStream};
 use support::*;
-use tidings_gateway::door::MiopDoorConfig;
+use tidings_gateway::miop_listener::MiopListenerConfig;
 use tidings_protocol::{error::ErrorCode, miop::Frame};
 
 #[test]
@@ -20,7 +20,7 @@ fn accept_says_no_and_goes_on_when_there_is_room_again() {
     setrlimit(Resource::Nofile, Rlimit { current: Some(256), ..limit }).unwrap();
     let server = Server::start();
     server.users(&["ann"]);
-    let config = MiopDoorConfig::open(vec![LOCAL]);
+    let config = MiopListenerConfig::open(vec![LOCAL]);
     let descriptors = config.descriptors.clone();
     let door = OpenDoor::open(&server, config);
     let mut stays = Device::bound(connect(door.address), "ann");

@@ -10,7 +10,7 @@ use tidings_client::{
     token::{now_s, sign, sign_claims, sign_text},
 };
 use tidings_engine::memory::MemoryStore;
-use tidings_gateway::GatewayConfig;
+use tidings_gateway::SessionConfig;
 use tidings_protocol::{
     error::ErrorCode,
     frames::ServerFrame,
@@ -310,7 +310,7 @@ fn a_first_part_may_be_empty() {
 #[test]
 fn connections_cut_at_any_byte_leave_nothing_behind() {
     // Not by the time-out for those who never bind: the cut itself must be noticed.
-    let config = GatewayConfig { bind_timeout: Duration::from_secs(600), ..gateway_config() };
+    let config = SessionConfig { bind_timeout: Duration::from_secs(600), ..session_config() };
     let server = Server::with(config, Arc::new(MemoryStore::default()));
     server.users(&["alice", "bob"]);
     server.group("g", &["alice", "bob"]);
@@ -325,7 +325,7 @@ fn connections_cut_at_any_byte_leave_nothing_behind() {
     // Only those that the gateway took have a session that could still begin.
     let taken = || server.engine.metrics.connections_opened.get();
     until("all cut connections came", || taken() == complete as u64);
-    until("all cut connections are gone", || server.gateway.connections() == 0);
+    until("all cut connections are gone", || server.session_server.connections() == 0);
     assert_eq!(server.online("alice"), 0);
     let mut whole = Session::connect(server.address).unwrap();
     whole.write_bytes(&bytes).unwrap();

@@ -17,7 +17,7 @@ use support::*;
 use tidings_api::listener::{Listener, ListenerConfig};
 use tidings_client::wire::{parse_response_head, put_upgrade};
 use tidings_engine::memory::MemoryStore;
-use tidings_gateway::GatewayConfig;
+use tidings_gateway::SessionConfig;
 use tidings_listen::tls::{ReloadOutcome, alpn, server_config};
 use tidings_protocol::{
     frames::{ClientFrame, Send, ServerFrame},
@@ -102,7 +102,7 @@ fn a_bind_that_comes_with_the_handshake_is_not_waited_for() {
 
 #[test]
 fn big_frames_pass_both_ways_though_the_reader_is_slow() {
-    let config = GatewayConfig { session_buffer_bytes: 64 << 20, ..gateway_config() };
+    let config = SessionConfig { session_buffer_bytes: 64 << 20, ..session_config() };
     let server = Server::with(config, Arc::new(MemoryStore::default()));
     server.users(&["ann", "ben"]);
     server.group("g", &["ann", "ben"]);
@@ -234,7 +234,7 @@ fn who_comes_back_resumes_and_who_speaks_something_else_is_refused() {
 
 #[test]
 fn a_handshake_without_end_is_ended() {
-    let config = GatewayConfig { bind_timeout: Duration::from_millis(200), ..gateway_config() };
+    let config = SessionConfig { bind_timeout: Duration::from_millis(200), ..session_config() };
     let server = Server::with(config, Arc::new(MemoryStore::default()));
     let identity = Identity::new();
     identity.renew();
@@ -253,5 +253,5 @@ fn a_handshake_without_end_is_ended() {
         assert!(said.is_empty() || said[0] == 21, "{said:?}");
     }
     drop((silent, slow, garbage));
-    until("all are gone", || server.gateway.connections() == 0);
+    until("all are gone", || server.session_server.connections() == 0);
 }

@@ -15,12 +15,12 @@ use std::{
 use support::*;
 use tidings_api::listener::{Listener, ListenerConfig};
 use tidings_engine::memory::MemoryStore;
-use tidings_gateway::{GatewayConfig, door::MiopDoorConfig};
+use tidings_gateway::{SessionConfig, miop_listener::MiopListenerConfig};
 use tidings_listen::{Admission, Descriptors, admission::AdmissionConfig, proxy::TrustedProxies, tls::alpn};
 use tidings_protocol::{error::ErrorCode, miop::Frame};
 
-fn open(admission: AdmissionConfig) -> MiopDoorConfig {
-    MiopDoorConfig { admission: Arc::new(Admission::new(admission)), ..MiopDoorConfig::open(vec![LOCAL]) }
+fn open(admission: AdmissionConfig) -> MiopListenerConfig {
+    MiopListenerConfig { admission: Arc::new(Admission::new(admission)), ..MiopListenerConfig::open(vec![LOCAL]) }
 }
 
 #[test]
@@ -49,15 +49,15 @@ fn who_has_not_bound_keeps_others_waiting_but_not_for_ever() {
     let mut silent: Vec<_> = (0..8).map(|_| connect(door.address)).collect();
     let mut late = Device::new(connect(door.address));
     late.bind("ann");
-    until("three are let in", || server.gateway.unbound() == 3);
+    until("three are let in", || server.session_server.unbound() == 3);
     let pauses = &server.engine.metrics.accept_pauses;
     let before = pauses.get();
     until("the door has looked whether there is room", || pauses.get() > before + 1);
-    assert_eq!((server.gateway.unbound(), server.online("ann")), (3, 0));
+    assert_eq!((server.session_server.unbound(), server.online("ann")), (3, 0));
     silent.clear();
     late.expect(|frame| assert!(matches!(frame, Frame::Bound(_)), "{frame:?}"));
 
-    let config = GatewayConfig { bind_timeout: Duration::from_millis(200), ..gateway_config() };
+    let config = SessionConfig { bind_timeout: Duration::from_millis(200), ..session_config() };
     let server = Server::with(config, Arc::new(MemoryStore::default()));
     server.users(&["ann"]);
     let door = OpenDoor::open(&server, admission());
@@ -90,10 +90,10 @@ fn is_told_to_come_back(stream: TcpStream) {
 
 #[test]
 fn above_the_limit_a_device_is_told_when_to_come_back() {
-    let config = GatewayConfig { connections_max: 1, ..gateway_config() };
+    let config = SessionConfig { connections_max: 1, ..session_config() };
     let server = Server::with(config, Arc::new(MemoryStore::default()));
     server.users(&["ann"]);
-    let door = OpenDoor::open(&server, MiopDoorConfig::open(vec![LOCAL]));
+    let door = OpenDoor::open(&server, MiopListenerConfig::open(vec![LOCAL]));
     let mut first = Device::bound(connect(door.address), "ann");
     is_told_to_come_back(connect(door.address));
     first.is_alive();
@@ -109,14 +109,15 @@ fn above_the_limit_a_device_is_told_when_to_come_back() {
     assert!(answer.starts_with("HTTP/1.1 503") && answer.contains("retry-after: "), "{answer}");
 
     drop(first);
-    until("there is room again", || server.gateway.has_room());
+    until("there is room again", || server.session_server.has_room());
     Device::bound(connect(door.address), "ann");
 }
 
 #[test]
 fn a_descriptor_of_the_reserve_is_not_for_devices() {
     let server = Server::start();
-    let config = MiopDoorConfig { descriptors: Arc::new(Descriptors::new(1, 0)), ..MiopDoorConfig::open(vec![LOCAL]) };
+    let config =
+        MiopListenerConfig { descriptors: Arc::new(Descriptors::new(1, 0)), ..MiopListenerConfig::open(vec![LOCAL]) };
     let descriptors = config.descriptors.clone();
     let door = OpenDoor::open(&server, config);
     is_told_to_come_back(connect(door.address));
@@ -137,10 +138,10 @@ fn a_load_balancer_says_whom_it_brings() {
     server.users(&["ann"]);
     let identity = Identity::new();
     let client = identity.renew();
-    let config = MiopDoorConfig { proxies: behind("127.0.0.0/8"), ..MiopDoorConfig::open(vec![LOCAL]) };
+    let config = MiopListenerConfig { proxies: behind("127.0.0.0/8"), ..MiopListenerConfig::open(vec![LOCAL]) };
     let plain = OpenDoor::open(&server, config.clone());
     let listen = secure_door(&identity.load(), alpn::MIOP).listen;
-    let secure = OpenDoor::open(&server, MiopDoorConfig { listen, ..config });
+    let secure = OpenDoor::open(&server, MiopListenerConfig { listen, ..config });
 
     let mut stream = connect(plain.address);
     stream.write_all(HEADER).unwrap();
@@ -154,7 +155,7 @@ fn a_load_balancer_says_whom_it_brings() {
 fn a_header_may_come_byte_by_byte_and_must_come_whole() {
     let server = Server::start();
     server.users(&["ann"]);
-    let config = MiopDoorConfig { proxies: behind("127.0.0.0/8"), ..MiopDoorConfig::open(vec![LOCAL]) };
+    let config = MiopListenerConfig { proxies: behind("127.0.0.0/8"), ..MiopListenerConfig::open(vec![LOCAL]) };
     let door = OpenDoor::open(&server, config);
     for cut in 1..HEADER.len() {
         let mut stream = connect(door.address);
@@ -177,10 +178,10 @@ fn a_header_may_come_byte_by_byte_and_must_come_whole() {
 #[test]
 fn who_is_no_trusted_load_balancer_is_closed() {
     let server = Server::start();
-    let config = MiopDoorConfig { proxies: behind("10.0.0.0/8"), ..MiopDoorConfig::open(vec![LOCAL]) };
+    let config = MiopListenerConfig { proxies: behind("10.0.0.0/8"), ..MiopListenerConfig::open(vec![LOCAL]) };
     let door = OpenDoor::open(&server, config);
     assert_eq!(connect(door.address).read(&mut [0; 16]).unwrap(), 0);
-    assert_eq!(server.gateway.connections(), 0);
+    assert_eq!(server.session_server.connections(), 0);
 }
 
 #[test]

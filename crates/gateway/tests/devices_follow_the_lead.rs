@@ -16,9 +16,9 @@ use tidings_engine::{
     metrics::Metrics,
 };
 use tidings_gateway::{
-    door::{MiopDoor, MiopDoorConfig, Stop},
-    link::door::{LinkConfig, LinkDoor},
-    relay::{FindCore, Relay, RelayConfig},
+    link::listener::{LinkConfig, LinkListener},
+    miop_listener::{MiopListener, MiopListenerConfig, Stop},
+    relay::{CoreLocator, Relay, RelayConfig},
 };
 use tidings_protocol::{
     error::ErrorCode,
@@ -32,7 +32,7 @@ const SECRET: &str = "the secret of the links";
 /// The node that leads, as one has heard.
 struct Leader(Arc<ClusterNodes>);
 
-impl FindCore for Leader {
+impl CoreLocator for Leader {
     fn candidates(&self) -> Vec<String> {
         self.0.leader().map(|leader| leader.link).filter(|link| !link.is_empty()).into_iter().collect()
     }
@@ -50,8 +50,8 @@ struct Holder {
 }
 
 impl Holder {
-    fn start(name: &str, cores: impl FindCore) -> Holder {
-        let door = MiopDoor::bind(MiopDoorConfig::open(vec![LOCAL])).unwrap();
+    fn start(name: &str, cores: impl CoreLocator) -> Holder {
+        let door = MiopListener::bind(MiopListenerConfig::open(vec![LOCAL])).unwrap();
         let address = door.addresses()[0].0;
         let (secret, name) = (SECRET.into(), name.into());
         let config = RelayConfig {
@@ -59,7 +59,7 @@ impl Holder {
             secret,
             name,
             address: address.to_string(),
-            sessions: gateway_config(),
+            sessions: session_config(),
         };
         let relay = Relay::start(config, Arc::new(Metrics::new())).unwrap();
         Holder { address, _door: door.start(relay.clone()).unwrap(), relay }
@@ -84,7 +84,7 @@ impl Drop for Holder {
 
 struct Node {
     holder: Holder,
-    link: LinkDoor,
+    link: LinkListener,
     server: Server,
 }
 
@@ -92,7 +92,7 @@ impl Node {
     fn start(name: &str, store: &Arc<MemoryStore>, bus: &LocalBus) -> Node {
         let server = Server::node(name, store, bus);
         let config = LinkConfig { listen: LOCAL, secret: SECRET.into(), lease: Duration::from_secs(15) };
-        let link = LinkDoor::start(config, server.gateway.clone()).unwrap();
+        let link = LinkListener::start(config, server.session_server.clone()).unwrap();
         let nodes = &server.engine.cluster.as_ref().unwrap().nodes;
         nodes.announce_addresses(format!("http://{}", server.address), link.address().to_string());
         let holder = Holder::start(&format!("{name}/devices"), Leader(nodes.clone()));

@@ -19,7 +19,7 @@ use tidings_client::{
     device::{DeviceBound, DeviceFrame, DevicePush, DeviceSession},
 };
 use tidings_engine::memory::MemoryStore;
-use tidings_gateway::{GatewayConfig, door::MiopDoorConfig};
+use tidings_gateway::{SessionConfig, miop_listener::MiopListenerConfig};
 use tidings_listen::tls::alpn;
 use tidings_protocol::{
     error::ErrorCode,
@@ -37,14 +37,14 @@ struct Doors {
 
 impl Doors {
     fn open() -> Self {
-        Doors::with(gateway_config())
+        Doors::with(session_config())
     }
 
-    fn with(config: GatewayConfig) -> Self {
+    fn with(config: SessionConfig) -> Self {
         let server = Server::with(config, Arc::new(MemoryStore::default()));
         server.users(&["alice", "bob"]);
         server.group("g", &["alice", "bob"]);
-        let door = OpenDoor::open(&server, MiopDoorConfig::open(vec![LOCAL]));
+        let door = OpenDoor::open(&server, MiopListenerConfig::open(vec![LOCAL]));
         Doors { miop: door.address, _door: door, server }
     }
 
@@ -81,7 +81,7 @@ impl Doors {
         last.write_bytes(&HEARTBEAT).unwrap();
         check_end(&mut last, "not_bound", "the last of all");
         drop(last);
-        until("all connections are gone", || self.server.gateway.connections() == 0);
+        until("all connections are gone", || self.server.session_server.connections() == 0);
         assert_eq!((self.server.online("alice"), self.server.online("bob")), (0, 0));
     }
 }
@@ -414,11 +414,11 @@ fn who_did_not_ask_for_it_is_told_so_and_stays() {
 
 #[test]
 fn an_interval_is_granted_within_the_limits() {
-    let config = GatewayConfig {
+    let config = SessionConfig {
         heartbeat: Duration::from_secs(40),
         heartbeat_min: Duration::from_secs(20),
         heartbeat_max: Duration::from_secs(100),
-        ..gateway_config()
+        ..session_config()
     };
     let doors = Doors::with(config);
     let cases = [(None, 40), (Some(20), 20), (Some(77), 77), (Some(0), 20), (Some(101), 100), (Some(u64::MAX), 100)];
@@ -439,10 +439,10 @@ fn an_interval_is_granted_within_the_limits() {
 
 #[test]
 fn silence_ends_a_session_by_the_interval_that_it_has() {
-    let config = GatewayConfig {
+    let config = SessionConfig {
         heartbeat: Duration::from_secs(600),
         heartbeat_min: Duration::from_secs(1),
-        ..gateway_config()
+        ..session_config()
     };
     let doors = Doors::with(config);
     let mut patient = doors.device("bob");
@@ -500,7 +500,7 @@ fn a_newer_session_of_the_device_takes_the_place() {
 fn a_stop_tells_devices_when_to_come_back() {
     let doors = Doors::open();
     let mut session = doors.device("alice");
-    doors.server.wait(doors.server.gateway.drain(Duration::from_millis(500)));
+    doors.server.wait(doors.server.session_server.drain(Duration::from_millis(500)));
     match next(&mut session) {
         DeviceFrame::Redirect { address: None, after_ms } => assert!(after_ms <= 500),
         other => panic!("{other:?}"),
@@ -510,7 +510,7 @@ fn a_stop_tells_devices_when_to_come_back() {
 
 #[test]
 fn who_asks_and_never_reads_is_let_go() {
-    let doors = Doors::with(GatewayConfig { session_buffer_bytes: 64 * 1024, ..gateway_config() });
+    let doors = Doors::with(SessionConfig { session_buffer_bytes: 64 * 1024, ..session_config() });
     let mut session = doors.device("alice");
     let heartbeats = HEARTBEAT.repeat(16 * 1024);
     // The kernel's buffers take some megabytes of answers first.

@@ -8,7 +8,7 @@ mod support;
 use devices::{LOCAL, OpenDoor};
 use support::*;
 use tidings_client::device::{DeviceFrame, DeviceSession};
-use tidings_gateway::door::MiopDoorConfig;
+use tidings_gateway::miop_listener::MiopListenerConfig;
 use tidings_protocol::{
     error::ErrorCode,
     frames::{ClientFrame, Send, ServerFrame},
@@ -53,7 +53,7 @@ fn over_miop() {
     server.users(&["alice", "bob"]);
     server.group("g", &["alice", "bob"]);
     let mut bob = server.open("bob", "phone");
-    let door = OpenDoor::open(&server, MiopDoorConfig::open(vec![LOCAL]));
+    let door = OpenDoor::open(&server, MiopListenerConfig::open(vec![LOCAL]));
     let mut alice = DeviceSession::connect(door.address).unwrap();
     alice.bind(&Bind { version: VERSION, token: &token("alice"), device_id: "d1", ..Bind::default() }).unwrap();
     for levels in [65, 1_000, 20_000] {

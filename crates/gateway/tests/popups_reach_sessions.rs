@@ -14,7 +14,7 @@ use tidings_client::{
     http::HttpClient,
     session::Session,
 };
-use tidings_gateway::door::MiopDoorConfig;
+use tidings_gateway::miop_listener::MiopListenerConfig;
 use tidings_protocol::{
     error::ErrorCode,
     frames::{ClientFrame, ServerFrame},
@@ -157,7 +157,7 @@ fn one_that_is_triggered_arrives_where_the_user_came_last() {
 fn where_nobody_would_see_it_nothing_is_counted() {
     let server = Server::start();
     server.users(&["ann"]);
-    let door = OpenDoor::open(&server, MiopDoorConfig::open(vec![LOCAL]));
+    let door = OpenDoor::open(&server, MiopListenerConfig::open(vec![LOCAL]));
     put(&server, "p", json!({"trigger": {"event": "paid"}, "caps": {"total": 1}}));
     let nothing = |why: &str| {
         let told = trigger(&server, "ann", "paid");
@@ -247,7 +247,7 @@ fn a_connection_is_a_session_unless_the_app_names_one() {
 fn devices_get_the_same_frames() {
     let server = Server::start();
     server.users(&["ann"]);
-    let door = OpenDoor::open(&server, MiopDoorConfig::open(vec![LOCAL]));
+    let door = OpenDoor::open(&server, MiopListenerConfig::open(vec![LOCAL]));
     put(&server, "p", json!({}));
     put(&server, "t", json!({"trigger": {"event": "paid"}}));
     let bind = Bind { version: VERSION, token: token("ann").leak(), device_id: "tv", ..Bind::default() };
@@ -270,7 +270,7 @@ fn devices_get_the_same_frames() {
 
 #[test]
 fn a_session_that_does_not_read_is_not_the_one() {
-    let config = tidings_gateway::GatewayConfig { session_buffer_bytes: 64 * 1024, ..gateway_config() };
+    let config = tidings_gateway::SessionConfig { session_buffer_bytes: 64 * 1024, ..session_config() };
     let server = Server::with(config, std::sync::Arc::new(tidings_engine::memory::MemoryStore::default()));
     server.users(&["ann"]);
     let content = json!([{"id": "a", "content": {"text": "x".repeat(50_000)}}]);

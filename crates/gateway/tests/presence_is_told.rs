@@ -100,7 +100,7 @@ fn only_who_shares_a_conversation_may_watch() {
 #[test]
 fn when_somebody_was_last_here_outlives_the_server() {
     let store = Arc::new(MemoryStore::default());
-    let server = Server::with(gateway_config(), store.clone());
+    let server = Server::with(session_config(), store.clone());
     server.users(&["ann"]);
     let ann = server.engine.directory.user_no("ann").unwrap().unwrap();
     let session = server.open("ann", "phone");
@@ -109,6 +109,6 @@ fn when_somebody_was_last_here_outlives_the_server() {
     drop(server);
     let seen = store.last_seen(ann).unwrap();
     assert!(seen.is_some());
-    let server = Server::with(gateway_config(), store);
+    let server = Server::with(session_config(), store);
     assert_eq!(server.engine.presence_of(&["ann".to_owned()]).unwrap()[0].last_seen, seen);
 }

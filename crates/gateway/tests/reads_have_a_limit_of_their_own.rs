@@ -7,7 +7,7 @@ use std::sync::{Arc, mpsc};
 use support::*;
 use tidings_client::session::Session;
 use tidings_engine::memory::MemoryStore;
-use tidings_gateway::GatewayConfig;
+use tidings_gateway::SessionConfig;
 use tidings_protocol::{
     error::ErrorCode,
     frames::{ClientFrame, ServerFrame},
@@ -45,7 +45,7 @@ fn ask(session: &mut Session, references: std::ops::Range<u64>) {
 
 #[test]
 fn who_has_gone_still_counts_and_all_is_well_again_afterwards() {
-    let config = GatewayConfig { session_reads: READS as usize, ..gateway_config() };
+    let config = SessionConfig { session_reads: READS as usize, ..session_config() };
     let server = Server::with(config, Arc::new(MemoryStore::default()));
     server.users(&["alice", "bob"]);
     server.group("g", &["alice", "bob"]);

@@ -100,8 +100,8 @@ fn draining_tells_clients_to_come_back() {
     // Who was upgraded is handed over after the answer.
     until("the sessions have them all", || server.engine.metrics.connections.get() == 4);
     server.stop_accepting();
-    let gateway = server.gateway.clone();
-    let draining = server.runtime.spawn(async move { gateway.drain(Duration::from_secs(2)).await });
+    let session_server = server.session_server.clone();
+    let draining = server.runtime.spawn(async move { session_server.drain(Duration::from_secs(2)).await });
     for session in sessions.iter_mut().chain([&mut unbound]) {
         let (frames, close) = end(session);
         let [ServerFrame::Reconnect { after_ms }, ServerFrame::Error { code, retry_after_ms, .. }] = &frames[..] else {
@@ -112,7 +112,7 @@ fn draining_tells_clients_to_come_back() {
     }
     drop((sessions, unbound));
     server.wait(draining).unwrap();
-    assert_eq!(server.gateway.connections(), 0);
+    assert_eq!(server.session_server.connections(), 0);
 }
 
 #[test]
@@ -128,13 +128,13 @@ fn a_client_that_says_goodbye_is_answered_with_one() {
     assert!(matches!(end(&mut session), (frames, 3_210) if frames.is_empty()));
     until("bob is offline", || server.online("bob") == 0);
     drop(session);
-    until("his connection is closed", || server.gateway.connections() == 0);
+    until("his connection is closed", || server.session_server.connections() == 0);
 }
 
 #[test]
 fn a_session_whose_device_went_without_an_answer_binds_anew() {
     let gate = unbounded().1;
-    let server = Server::with(gateway_config(), Arc::new(Gated { inner: MemoryStore::default(), gate }));
+    let server = Server::with(session_config(), Arc::new(Gated { inner: MemoryStore::default(), gate }));
     server.users(&["bob"]);
     let bind = || {
         let mut session = Session::connect(server.address).unwrap();
@@ -253,7 +253,7 @@ fn answers_that_come_late_do_not_follow_the_goodbye() {
     for _ in 0..2 {
         open.send(()).unwrap();
     }
-    let server = Server::with(gateway_config(), Arc::new(Gated { inner: MemoryStore::default(), gate }));
+    let server = Server::with(session_config(), Arc::new(Gated { inner: MemoryStore::default(), gate }));
     server.users(&["alice", "bob"]);
     server.group("g", &["alice", "bob"]);
     let mut session = server.open("bob", "phone");

@@ -15,7 +15,7 @@ use tidings_client::{
     token::{now_s, sign_claims, sign_scoped},
 };
 use tidings_engine::{cluster::bus::LocalBus, memory::MemoryStore};
-use tidings_gateway::door::MiopDoorConfig;
+use tidings_gateway::miop_listener::MiopListenerConfig;
 use tidings_protocol::{
     error::ErrorCode,
     frames::ServerFrame,
@@ -104,7 +104,7 @@ fn a_session_goes_on_with_a_new_token() {
 #[test]
 fn a_device_goes_on_with_a_new_token_and_ends_with_it() {
     let server = with_people();
-    let door = OpenDoor::open(&server, MiopDoorConfig::open(vec![LOCAL]));
+    let door = OpenDoor::open(&server, MiopListenerConfig::open(vec![LOCAL]));
     let exp = now_s() + SHORT_S;
     let open = |token: &str, wanted: u64| {
         let mut device = Device::new(connect(door.address));
@@ -188,7 +188,7 @@ fn what_a_token_does_not_allow_does_not_bind() {
     write(&mut push, json!({"t": "bind", "token": token, "device_id": "phone", "push": true}));
     check_end(&mut push, ErrorCode::Forbidden);
     // A device that does not say what it wants has what its token allows.
-    let door = OpenDoor::open(&server, MiopDoorConfig::open(vec![LOCAL]));
+    let door = OpenDoor::open(&server, MiopListenerConfig::open(vec![LOCAL]));
     let mut device: Device<TcpStream> = Device::new(connect(door.address));
     device.write(&Frame::Bind(Bind { version: VERSION, token: &token, device_id: "d1", ..Bind::default() }));
     device.expect(|frame| assert!(matches!(frame, Frame::Bound(_)), "{frame:?}"));

@@ -25,7 +25,7 @@ use tidings_engine::{
     memory::MemoryStore,
     outbox::{Webhook, WebhookDelivery, WebhookError},
 };
-use tidings_gateway::{GatewayConfig, door::MiopDoorConfig};
+use tidings_gateway::{SessionConfig, miop_listener::MiopListenerConfig};
 use tidings_protocol::{
     error::ErrorCode,
     frames::ServerFrame,
@@ -35,8 +35,8 @@ use tidings_protocol::{
 /// Who answers has so long: a thread of a busy machine may be stopped for seconds.
 const TIMEOUT: Duration = Duration::from_secs(8);
 
-fn config() -> GatewayConfig {
-    GatewayConfig { probe_after: Duration::from_millis(200), probe_timeout: TIMEOUT, ..gateway_config() }
+fn config() -> SessionConfig {
+    SessionConfig { probe_after: Duration::from_millis(200), probe_timeout: TIMEOUT, ..session_config() }
 }
 
 /// What the webhook was told: texts, and who is to be told.
@@ -167,7 +167,7 @@ fn a_device_for_pushes_alone_does_not_keep_a_message_from_its_user() {
     let (app, hears) = app();
     let server = Server::with_webhook(config(), Arc::new(MemoryStore::default()), app);
     server.users(&["alice", "bob"]);
-    let door = OpenDoor::open(&server, MiopDoorConfig::open(vec![LOCAL]));
+    let door = OpenDoor::open(&server, MiopListenerConfig::open(vec![LOCAL]));
     let _tv = bind(&server, &door, "bob", wants::PUSH);
     server.say("alice", "alice~bob", "hello");
     assert_eq!(told(&hears), ("hello".into(), vec!["bob".into()]));
@@ -185,7 +185,7 @@ fn a_device_that_answers_probes_is_asked_and_one_that_cannot_stays() {
     let (app, hears) = app();
     let server = Server::with_webhook(config(), Arc::new(MemoryStore::default()), app);
     server.users(&["alice", "bob", "cleo"]);
-    let door = OpenDoor::open(&server, MiopDoorConfig::open(vec![LOCAL]));
+    let door = OpenDoor::open(&server, MiopListenerConfig::open(vec![LOCAL]));
     let mut raw = devices::Device::new(devices::connect(door.address));
     let token = token("bob");
     let bind_frame = Bind {
@@ -223,7 +223,7 @@ fn over_nodes_the_one_that_leads_tells() {
     until("the other is ready", || second.engine.readiness().is_ok());
     first.users(&["alice", "bob", "cleo"]);
     first.group("g", &["alice", "bob", "cleo"]);
-    let door = OpenDoor::open(&second, MiopDoorConfig::open(vec![LOCAL]));
+    let door = OpenDoor::open(&second, MiopListenerConfig::open(vec![LOCAL]));
     let _bob = second.open("bob", "phone");
     until("the leader knows of him", || first.online("bob") == 1);
     assert!(!second.engine.is_leader());

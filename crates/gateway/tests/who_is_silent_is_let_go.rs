@@ -10,7 +10,7 @@ use std::{
 use support::*;
 use tidings_client::session::Session;
 use tidings_engine::memory::MemoryStore;
-use tidings_gateway::GatewayConfig;
+use tidings_gateway::SessionConfig;
 use tidings_protocol::{
     error::ErrorCode,
     frames::{ClientFrame, ServerFrame},
@@ -33,7 +33,7 @@ fn in_time(server: &Server, user: &str) -> Session {
 
 #[test]
 fn who_never_binds_is_let_go() {
-    let config = GatewayConfig { bind_timeout: Duration::from_millis(300), ..gateway_config() };
+    let config = SessionConfig { bind_timeout: Duration::from_millis(300), ..session_config() };
     let server = Server::with(config, Arc::new(MemoryStore::default()));
     server.users(&["alice", "bob"]);
     server.group("g", &["alice", "bob"]);
@@ -48,7 +48,7 @@ fn who_never_binds_is_let_go() {
         check_end(session, ErrorCode::BindTimeout);
     }
     drop(idle);
-    until("only bob's connection is left", || server.gateway.connections() == 1);
+    until("only bob's connection is left", || server.session_server.connections() == 1);
     assert_eq!(server.engine.metrics.bind_timeouts.get() - before, NEVER_BOUND as u64);
     server.say("alice", "g", "hello");
     assert_eq!(entries(&mut bob, 1)[0].seq, 1);
@@ -58,7 +58,7 @@ fn who_never_binds_is_let_go() {
 fn silence_ends_a_session_and_a_ping_keeps_it() {
     // Long enough for one that is told to speak twenty times in it to be heard, though its thread be stopped for seconds.
     const INTERVAL: Duration = Duration::from_secs(4);
-    let config = GatewayConfig { heartbeat: INTERVAL, ..gateway_config() };
+    let config = SessionConfig { heartbeat: INTERVAL, ..session_config() };
     let server = Server::with(config, Arc::new(MemoryStore::default()));
     server.users(&["alice", "bob"]);
     let mut silent = server.open("bob", "phone");

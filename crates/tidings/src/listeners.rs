@@ -7,7 +7,7 @@ use tidings_api::{
     listener::{Listener, StopHandle},
     request_service::RequestService,
 };
-use tidings_gateway::door::{self, Host, MiopDoor};
+use tidings_gateway::miop_listener::{self, ConnectionHost, MiopListener};
 use tidings_listen::tls::Certificates;
 use tokio::{
     signal::unix::{SignalKind, signal},
@@ -20,7 +20,7 @@ const CERTIFICATE_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// The listeners of a running server.
 pub(crate) struct Listeners {
     http: Vec<StopHandle>,
-    miop: door::Stop,
+    miop: miop_listener::Stop,
     /// Each listener's name and address, plain HTTP first.
     addresses: Vec<(&'static str, SocketAddr)>,
     certificate_watch: Option<JoinHandle<()>>,
@@ -32,7 +32,7 @@ impl Listeners {
         settings: &Settings,
         context: ListenerContext,
         http: &RequestService,
-        host: impl FnOnce(&[SocketAddr]) -> Result<Arc<dyn Host>>,
+        host: impl FnOnce(&[SocketAddr]) -> Result<Arc<dyn ConnectionHost>>,
     ) -> Result<Listeners> {
         let mut addresses = Vec::new();
         let mut listeners = Vec::new();
@@ -60,11 +60,11 @@ impl Listeners {
     pub(crate) fn open_miop(
         settings: &Settings,
         context: ListenerContext,
-        host: impl FnOnce(&[SocketAddr]) -> Result<Arc<dyn Host>>,
+        host: impl FnOnce(&[SocketAddr]) -> Result<Arc<dyn ConnectionHost>>,
     ) -> Result<Listeners> {
         let config = settings.miop_listener(&context)?;
         let asked: Vec<SocketAddr> = config.listen.iter().map(|(address, _)| *address).collect();
-        let miop = MiopDoor::bind(config).with_context(|| cannot_listen(&asked, "miop"))?;
+        let miop = MiopListener::bind(config).with_context(|| cannot_listen(&asked, "miop"))?;
         let (at, tls): (Vec<SocketAddr>, Vec<bool>) = miop.addresses().into_iter().unzip();
         let names = tls.iter().map(|tls| if *tls { "miop_tls" } else { "miop" });
         Ok(Listeners {

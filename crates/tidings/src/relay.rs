@@ -17,8 +17,8 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 use tidings_api::{exposition::in_accepted_format, metrics::render};
 use tidings_engine::{Engine, cluster::nodes::ClusterNodes, metrics::Metrics};
 use tidings_gateway::{
-    door::Host,
-    relay::{FindCore, Relay},
+    miop_listener::ConnectionHost,
+    relay::{CoreLocator, Relay},
 };
 
 /// A running gateway.
@@ -36,7 +36,7 @@ impl RelayServer {
         let listeners = Listeners::open_miop(settings, settings.listener_context(descriptors)?, |addresses| {
             let relay = Relay::start(settings.relay_config(settings.cores(), addresses), metrics.clone())?;
             started = Some(relay.clone());
-            Ok(relay as Arc<dyn Host>)
+            Ok(relay as Arc<dyn ConnectionHost>)
         })?;
         let relay = started.context("the relay did not start")?;
         let mut metrics_address = None;
@@ -84,7 +84,7 @@ impl Leader {
     }
 }
 
-impl FindCore for Leader {
+impl CoreLocator for Leader {
     fn candidates(&self) -> Vec<String> {
         self.link().into_iter().collect()
     }

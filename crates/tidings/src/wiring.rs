@@ -1,4 +1,4 @@
-//! The parts put together: store, gateway, engine, HTTP API. Built from the inside out, stopped from the outside in.
+//! The parts put together: store, session server, engine, HTTP API. Built from the inside out, stopped from the outside in.
 
 use crate::{join_cluster, listeners::Listeners, open_store, relay, settings::Settings, webhook::HttpWebhook};
 use anyhow::{Context, Result};
@@ -16,16 +16,19 @@ use tidings_engine::{
     pass::Pass,
     presence::compare::SessionTruth,
 };
-use tidings_gateway::{Gateway, MaybeTlsSocket, VerifyToken, door::Host, link::door::LinkDoor, relay::Relay};
+use tidings_gateway::{
+    MaybeTlsSocket, SessionServer, VerifyToken, link::listener::LinkListener, miop_listener::ConnectionHost,
+    relay::Relay,
+};
 use tidings_listen::{Throttle, ThrottleKey};
 use tidings_protocol::error::Refusal;
 
 /// A running server.
 pub(crate) struct Server {
     engine: Arc<Engine>,
-    gateway: Arc<Gateway>,
+    session_server: Arc<SessionServer>,
     listeners: Listeners,
-    link_door: Option<LinkDoor>,
+    link_listener: Option<LinkListener>,
     /// Holds this node's devices for the leader, in a cluster.
     relay: Option<Arc<Relay>>,
     housekeeping: tokio::task::JoinHandle<()>,
@@ -38,7 +41,7 @@ impl Server {
         let open_store::OpenedStore { store, backup, log } = open_store::open(settings)?;
         let (cluster, bus_metrics) =
             join_cluster::join(settings, log)?.map(|joined| (joined.parts, joined.metrics)).unzip();
-        let (prepared, wakes) = Gateway::prepare(settings.gateway_config()).context("preparing the sessions")?;
+        let (prepared, wakes) = SessionServer::prepare(settings.session_config()).context("preparing the sessions")?;
         let (engine, receivers) = Engine::start(Parts {
             config: settings.engine_config(),
             clock: Arc::new(SystemClock),
@@ -66,38 +69,40 @@ impl Server {
         let nodes = settings.cluster.secret.as_deref().filter(|_| engine.cluster.is_some()).map(NodeTokenSigner::new);
         nodes.iter().for_each(|nodes| tokens.trust_nodes(nodes));
         let tokens = Arc::new(tokens);
-        let gateway =
-            prepared.start(engine.clone(), receivers, Arc::new(GatewayTokens(tokens.clone(), throttle.clone())))?;
+        let session_server =
+            prepared.start(engine.clone(), receivers, Arc::new(SessionTokens(tokens.clone(), throttle.clone())))?;
         let api = Api::new(
             engine.clone(),
             ApiKeys::new(settings.all_api_keys()),
             tokens,
-            Arc::new(GatewaySessions(gateway.clone())),
+            Arc::new(SessionServerAdapter(session_server.clone())),
             backup,
             settings.api_config()?,
         )
         .with_throttle(throttle);
         nodes.into_iter().for_each(|nodes| api.connect_sessions_to_leader(nodes));
         let mut relay = None;
-        let host = |addresses: &[SocketAddr]| -> Result<Arc<dyn Host>> {
+        let host = |addresses: &[SocketAddr]| -> Result<Arc<dyn ConnectionHost>> {
             relay = relay::start_for_leader(settings, &engine, addresses)?;
             Ok(match &relay {
                 Some(relay) => relay.clone(),
-                None => gateway.clone(),
+                None => session_server.clone(),
             })
         };
         let listeners = Listeners::open(settings, context, &RequestService::new(Arc::new(api)), host)?;
-        let link_door = settings.link_config().map(|config| LinkDoor::start(config, gateway.clone())).transpose();
-        let link_door = link_door.with_context(|| format!("listening on {:?} for gateways", settings.link.listen))?;
+        let link_listener =
+            settings.link_config().map(|config| LinkListener::start(config, session_server.clone())).transpose();
+        let link_listener =
+            link_listener.with_context(|| format!("listening on {:?} for gateways", settings.link.listen))?;
         if let Some(cluster) = &engine.cluster {
             let address = settings.advertised(listeners.http_address())?;
-            let link = link_door.as_ref().map(LinkDoor::address);
+            let link = link_listener.as_ref().map(LinkListener::address);
             let link = link.zip(address.host_str()).map(|(link, host)| format!("{host}:{}", link.port()));
             let address = address.as_str().trim_end_matches('/').to_owned();
             cluster.nodes.announce_addresses(address, link.unwrap_or_default());
         }
         let housekeeping = tokio::spawn(housekeeping(engine.clone(), settings.clone()));
-        Ok(Server { listeners, link_door, relay, engine, gateway, housekeeping })
+        Ok(Server { listeners, link_listener, relay, engine, session_server, housekeeping })
     }
 
     pub(crate) fn listeners(&self) -> &Listeners {
@@ -106,7 +111,7 @@ impl Server {
 
     /// A line `name=address` for each listener, plain HTTP first.
     pub(crate) fn listening(&self) -> String {
-        let link = self.link_door.as_ref().map(|door| format!("link={}\n", door.address()));
+        let link = self.link_listener.as_ref().map(|listener| format!("link={}\n", listener.address()));
         self.listeners.listening() + &link.unwrap_or_default()
     }
 
@@ -118,8 +123,8 @@ impl Server {
     pub(crate) async fn stop(self, deadline: Duration) {
         let began = tokio::time::Instant::now();
         self.housekeeping.abort();
-        if let Some(door) = &self.link_door {
-            door.stop();
+        if let Some(listener) = &self.link_listener {
+            listener.stop();
         }
         if !self.listeners.close(deadline / 2).await {
             tracing::warn!("some HTTP requests did not end in time");
@@ -134,7 +139,7 @@ impl Server {
         if tokio::time::timeout(left / 2, self.engine.settle()).await.is_err() {
             tracing::warn!("the store did not commit everything in time; what is not committed was not acknowledged");
         }
-        self.gateway.drain(deadline.saturating_sub(began.elapsed())).await;
+        self.session_server.drain(deadline.saturating_sub(began.elapsed())).await;
         let engine = self.engine;
         // It joins threads, which may wait for the disk.
         let _ = tokio::task::spawn_blocking(move || engine.stop()).await;
@@ -178,12 +183,12 @@ fn interval_from_now(interval: Duration) -> tokio::time::Interval {
     timer
 }
 
-/// The gateway as the HTTP API sees it.
-struct GatewaySessions(Arc<Gateway>);
+/// The session server as the HTTP API sees it.
+struct SessionServerAdapter(Arc<SessionServer>);
 
-impl SessionGateway for GatewaySessions {
+impl SessionGateway for SessionServerAdapter {
     fn adopt(&self, socket: MaybeTlsSocket, already_read: Vec<u8>, throttle_key: ThrottleKey) {
-        if !self.0.adopt(socket, tidings_gateway::Door::WebSocket, already_read, throttle_key) {
+        if !self.0.adopt(socket, tidings_gateway::Protocol::WebSocket, already_read, throttle_key) {
             tracing::debug!("no room for another connection");
         }
     }
@@ -197,10 +202,10 @@ impl SessionGateway for GatewaySessions {
     }
 }
 
-/// The HTTP API's token verifier as the gateway sees it.
-struct GatewayTokens(Arc<TokenVerifier>, Arc<Throttle>);
+/// The HTTP API's token verifier as the session server sees it.
+struct SessionTokens(Arc<TokenVerifier>, Arc<Throttle>);
 
-impl VerifyToken for GatewayTokens {
+impl VerifyToken for SessionTokens {
     fn verify(&self, token: &str) -> Result<Pass, Refusal> {
         self.0.verify(token)
     }

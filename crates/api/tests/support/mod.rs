@@ -26,7 +26,7 @@ use tidings_engine::{
     presence::compare::SessionTruth,
     push::Register,
 };
-use tidings_gateway::{Gateway, GatewayConfig, MaybeTlsSocket, VerifyToken};
+use tidings_gateway::{MaybeTlsSocket, SessionConfig, SessionServer, VerifyToken};
 use tidings_listen::{Throttle, ThrottleKey, throttle::ThrottleConfig};
 use tidings_protocol::{error::Refusal, http::Problem};
 
@@ -48,15 +48,15 @@ pub struct Server {
     stop: Option<StopHandle>,
     /// The handles of further listeners.
     stops: Vec<StopHandle>,
-    gateway: Arc<Gateway>,
+    session_server: Arc<SessionServer>,
     runtime: tokio::runtime::Runtime,
 }
 
-struct ToGateway(Arc<Gateway>);
+struct SessionServerAdapter(Arc<SessionServer>);
 
-impl SessionGateway for ToGateway {
+impl SessionGateway for SessionServerAdapter {
     fn adopt(&self, socket: MaybeTlsSocket, already_read: Vec<u8>, throttle_key: ThrottleKey) {
-        self.0.adopt(socket, tidings_gateway::Door::WebSocket, already_read, throttle_key);
+        self.0.adopt(socket, tidings_gateway::Protocol::WebSocket, already_read, throttle_key);
     }
 
     fn truth(&self) -> Arc<dyn SessionTruth> {
@@ -108,8 +108,8 @@ impl Server {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let guard = runtime.enter();
         let sessions =
-            GatewayConfig { shards: 1, bind_timeout: FOREVER, heartbeat: FOREVER, ..GatewayConfig::default() };
-        let (prepared, wakes) = Gateway::prepare(sessions).unwrap();
+            SessionConfig { shards: 1, bind_timeout: FOREVER, heartbeat: FOREVER, ..SessionConfig::default() };
+        let (prepared, wakes) = SessionServer::prepare(sessions).unwrap();
         let (engine, receivers) = Engine::start(Parts {
             config: EngineConfig {
                 shards: 1,
@@ -126,9 +126,10 @@ impl Server {
         // Popups are read from the store by a thread of their own.
         engine.popups.flush().unwrap();
         let tokens = Arc::new(TokenVerifier::new(Some(TOKEN_KEY), None).unwrap());
-        let gateway = prepared.start(engine.clone(), receivers, Arc::new(SessionTokens(tokens.clone()))).unwrap();
+        let session_server =
+            prepared.start(engine.clone(), receivers, Arc::new(SessionTokens(tokens.clone()))).unwrap();
         let keys = ApiKeys::new([API_KEY.to_owned(), "a-second-key".to_owned()]);
-        let sessions = Arc::new(ToGateway(gateway.clone()));
+        let sessions = Arc::new(SessionServerAdapter(session_server.clone()));
         let api = Api::new(engine.clone(), keys, tokens, sessions, Some(Arc::new(NoBackup)), config);
         let api = match throttle {
             Some(config) => api.with_throttle(Arc::new(Throttle::new(config))),
@@ -139,7 +140,7 @@ impl Server {
         let address = listener.address();
         let stop = Some(listener.start());
         drop(guard);
-        Server { address, engine, service, stop, stops: Vec::new(), gateway, runtime }
+        Server { address, engine, service, stop, stops: Vec::new(), session_server, runtime }
     }
 
     /// Opens another listener, and returns its address.
@@ -219,7 +220,7 @@ impl Drop for Server {
         for stop in self.stops.drain(..).chain(self.stop.take()) {
             self.runtime.block_on(stop.finish(Duration::from_secs(10)));
         }
-        self.runtime.block_on(self.gateway.drain(Duration::from_secs(1)));
+        self.runtime.block_on(self.session_server.drain(Duration::from_secs(1)));
         self.engine.stop();
     }
 }

@@ -1,12 +1,12 @@
-//! How a link begins: both sides prove to know the link's secret, without saying it.
+//! The handshake of a link: both sides prove that they know the link's secret, without sending it.
 //!
 //! ```text
-//! core ── Challenge(nonce) ─▶ relay ── Hello(who, nonce, proof) ─▶ core ── Welcome(shards, proof) ─▶ relay
+//! core ── Challenge(nonce) ─▶ relay ── Hello(name, nonce, proof) ─▶ core ── Welcome(shards, proof) ─▶ relay
 //! ```
-//! A proof is HMAC-SHA256 of both nonces and the message under the secret. What follows is not encrypted:
-//! links belong on a network of one's own.
+//! A proof is the HMAC-SHA256, under the secret, of the other side's nonce and the message. Later packets are not encrypted:
+//! links belong on a private network.
 
-use super::packet::{self, Kind, PAYLOAD_BYTES_MAX, Packet};
+use super::packet::{self, PAYLOAD_BYTES_MAX, Packet, PacketKind};
 use hmac::{Hmac, KeyInit, Mac};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use sha2::Sha256;
@@ -16,22 +16,22 @@ use std::{
     time::Duration,
 };
 
-/// A side that has not spoken by then is given up.
-pub(super) const DEADLINE: Duration = Duration::from_secs(5);
-/// Both sides must speak the same.
+/// The longest wait for one read or write of the other side.
+pub(super) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+/// The version of the link's protocol; both sides must have the same.
 pub(crate) const VERSION: u32 = 1;
-/// A handshake's packets are small.
+/// The longest packet of a handshake.
 const PACKET_BYTES_MAX: usize = 4 * 1024;
 
-/// Who attaches, and to which shard.
+/// The relay thread that attaches, and the shard that it attaches to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Hello {
     pub version: u32,
     /// The node's name: one process at a time has it.
     pub name: String,
-    /// Drawn when the process started: another one under the same name is its successor.
+    /// Random per process: a process with the same name and another boot id is its successor.
     pub boot_id: u64,
-    /// Where devices connect.
+    /// The address that devices connect to.
     pub address: String,
     pub thread: u16,
     pub shard: u16,
@@ -40,7 +40,7 @@ pub(crate) struct Hello {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Welcome {
-    /// A relay's thread has one link to each.
+    /// The number of the core's shards: a relay thread has one link to each.
     pub shards: u16,
     /// A side that is silent for longer is given up.
     pub lease_ms: u64,
@@ -56,77 +56,77 @@ pub(crate) enum HandshakeError {
     Secret,
     #[error("refused: {0}")]
     Refused(String),
-    /// The core does not take devices now; this one may. Empty: nobody is known to.
-    #[error("another core takes devices: {0:?}")]
-    Elsewhere(String),
+    /// This core does not serve devices now; the named one may. Empty: no such core is known.
+    #[error("another core serves devices: {0:?}")]
+    Redirect(String),
 }
 
-impl From<packet::BadPacket> for HandshakeError {
-    fn from(_: packet::BadPacket) -> Self {
+impl From<packet::InvalidPacket> for HandshakeError {
+    fn from(_: packet::InvalidPacket) -> Self {
         HandshakeError::Protocol
     }
 }
 
-/// The core's side. Answers who it is once the relay has proven itself; a welcome then ends the handshake.
+/// The core's side: receives the relay's hello and verifies its proof. A welcome then ends the handshake.
 pub(super) fn receive(socket: &mut TcpStream, secret: &str, nonce: [u8; 16]) -> Result<Hello, HandshakeError> {
     prepare(socket)?;
-    send(socket, Kind::Challenge, &nonce)?;
+    send(socket, PacketKind::Challenge, &nonce)?;
     let (kind, payload) = receive_packet(socket)?;
-    if kind != Kind::Hello {
+    if kind != PacketKind::Hello {
         return Err(HandshakeError::Protocol);
     }
-    let hello: Hello = open(secret, &nonce, &payload)?;
+    let hello: Hello = verify(secret, &nonce, &payload)?;
     if hello.version != VERSION {
         return Err(HandshakeError::Protocol);
     }
     Ok(hello)
 }
 
-/// The payload of the packet that ends the handshake. It is the first that the link's shard writes: who is welcome at all
-/// shards has a link to each, and a session may move to any of them.
+/// The payload of the packet that ends the handshake. The link's shard writes it as its first packet: a relay that was
+/// welcomed by all shards has a link to each, and a session may move to any of them.
 pub(super) fn welcome(secret: &str, hello: &Hello, welcome: &Welcome) -> Result<Vec<u8>, HandshakeError> {
-    seal(secret, &hello.nonce, welcome)
+    sign(secret, &hello.nonce, welcome)
 }
 
-/// Another core takes devices.
-pub(super) fn send_elsewhere(socket: &mut TcpStream, core: &str) {
-    let _ = send(socket, Kind::Elsewhere, core.as_bytes());
+/// Tells the relay that another core serves devices.
+pub(super) fn send_redirect(socket: &mut TcpStream, core: &str) {
+    let _ = send(socket, PacketKind::Redirect, core.as_bytes());
 }
 
 pub(super) fn refuse(socket: &mut TcpStream, why: &str) {
-    let _ = send(socket, Kind::Refused, why.as_bytes());
+    let _ = send(socket, PacketKind::Refused, why.as_bytes());
 }
 
 /// The relay's side.
 pub(crate) fn attach(socket: &mut TcpStream, secret: &str, hello: &Hello) -> Result<Welcome, HandshakeError> {
     prepare(socket)?;
     let (kind, nonce) = receive_packet(socket)?;
-    if kind != Kind::Challenge {
+    if kind != PacketKind::Challenge {
         return Err(HandshakeError::Protocol);
     }
-    send(socket, Kind::Hello, &seal(secret, &nonce, hello)?)?;
+    send(socket, PacketKind::Hello, &sign(secret, &nonce, hello)?)?;
     match receive_packet(socket)? {
-        (Kind::Welcome, payload) => open(secret, &hello.nonce, &payload),
-        (Kind::Elsewhere, core) => Err(HandshakeError::Elsewhere(String::from_utf8_lossy(&core).into_owned())),
-        (Kind::Refused, why) => Err(HandshakeError::Refused(String::from_utf8_lossy(&why).into_owned())),
+        (PacketKind::Welcome, payload) => verify(secret, &hello.nonce, &payload),
+        (PacketKind::Redirect, core) => Err(HandshakeError::Redirect(String::from_utf8_lossy(&core).into_owned())),
+        (PacketKind::Refused, why) => Err(HandshakeError::Refused(String::from_utf8_lossy(&why).into_owned())),
         _ => Err(HandshakeError::Protocol),
     }
 }
 
 fn prepare(socket: &TcpStream) -> io::Result<()> {
     socket.set_nodelay(true)?;
-    socket.set_read_timeout(Some(DEADLINE))?;
-    socket.set_write_timeout(Some(DEADLINE))
+    socket.set_read_timeout(Some(HANDSHAKE_TIMEOUT))?;
+    socket.set_write_timeout(Some(HANDSHAKE_TIMEOUT))
 }
 
-fn send(socket: &mut TcpStream, kind: Kind, payload: &[u8]) -> io::Result<()> {
+fn send(socket: &mut TcpStream, kind: PacketKind, payload: &[u8]) -> io::Result<()> {
     let mut bytes = Vec::new();
     packet::put(&mut bytes, kind, 0, payload);
     socket.write_all(&bytes)
 }
 
-/// Exactly one packet: what follows it is for who takes the link over.
-fn receive_packet(socket: &mut TcpStream) -> Result<(Kind, Vec<u8>), HandshakeError> {
+/// Reads exactly one packet, and no byte of the next: those belong to the thread that the link is handed to.
+fn receive_packet(socket: &mut TcpStream) -> Result<(PacketKind, Vec<u8>), HandshakeError> {
     let mut bytes = Vec::new();
     loop {
         if let Some(Packet { kind, payload, .. }) = packet::take(&bytes)? {
@@ -153,16 +153,16 @@ fn mac(secret: &str, nonce: &[u8], message: &[u8]) -> Result<Hmac<Sha256>, Hands
     Ok(mac)
 }
 
-/// The proof, then the message.
-fn seal(secret: &str, nonce: &[u8], message: &impl Serialize) -> Result<Vec<u8>, HandshakeError> {
+/// The proof, followed by the message.
+fn sign(secret: &str, nonce: &[u8], message: &impl Serialize) -> Result<Vec<u8>, HandshakeError> {
     let message = postcard::to_stdvec(message).map_err(|_| HandshakeError::Protocol)?;
-    let mut sealed = mac(secret, nonce, &message)?.finalize().into_bytes().to_vec();
-    sealed.extend_from_slice(&message);
-    Ok(sealed)
+    let mut signed = mac(secret, nonce, &message)?.finalize().into_bytes().to_vec();
+    signed.extend_from_slice(&message);
+    Ok(signed)
 }
 
-fn open<T: DeserializeOwned>(secret: &str, nonce: &[u8], sealed: &[u8]) -> Result<T, HandshakeError> {
-    let (proof, message) = sealed.split_at_checked(32).ok_or(HandshakeError::Protocol)?;
+fn verify<T: DeserializeOwned>(secret: &str, nonce: &[u8], signed: &[u8]) -> Result<T, HandshakeError> {
+    let (proof, message) = signed.split_at_checked(32).ok_or(HandshakeError::Protocol)?;
     mac(secret, nonce, message)?.verify_slice(proof).map_err(|_| HandshakeError::Secret)?;
     postcard::from_bytes(message).map_err(|_| HandshakeError::Protocol)
 }

@@ -1,18 +1,17 @@
-//! The link: sessions here whose connections another process holds.
+//! Links: sessions of this process whose connections another process holds.
 //!
 //! ```text
 //! device ══ socket ══ relay (role = gateway) ══ packets ══ link ── virtual connection ── shard (core)
 //! ```
-//! A core's shard serves a virtual connection like one of its own sockets: what differs is where its
-//! bytes go. What travels is packets (open, bytes up, bytes down, close), each naming one connection,
-//! so that whatever carries packets between two nodes can take the place of the TCP links here.
+//! A core's shard serves a virtual connection like one of its own sockets; only the destination of its bytes differs. A
+//! link carries packets (open, bytes up, bytes down, close), each of which names one connection, so that any transport
+//! of packets between two nodes could replace the TCP links.
 //!
-//! A relay's thread has one link to each shard of the core: no lock, no thread in between. A link
-//! that is lost, or silent for longer than the lease, takes its sessions with it: their devices are
-//! handed what they missed when the relay opens them anew.
+//! A relay thread has one link to each shard of the core: no lock and no thread in between. When a link is lost, or silent
+//! for longer than the lease, its sessions end; their devices receive what they missed when the relay opens them again.
 
-pub mod door;
 pub(crate) mod handshake;
+pub mod listener;
 pub(crate) mod packet;
 pub(crate) mod virtual_connections;
 
@@ -22,44 +21,44 @@ use std::{
     sync::Arc,
 };
 
-/// Bytes waiting on one link. Above: its connections are blocked as if their sockets were full.
+/// Bytes that may wait on one link. Above: its connections are blocked as if their sockets were full.
 const LINK_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// A link drained to here lets blocked connections go on.
+/// Below this many waiting bytes, blocked connections may write again.
 const LINK_BYTES_LOW: usize = 4 * 1024 * 1024;
-/// A larger buffer is given back once it is empty.
+/// A larger buffer is freed once it is empty.
 const LINK_BUFFER_KEPT: usize = 1024 * 1024;
 
-/// A process of `role = gateway`, for as long as it runs, and one of its threads.
+/// One thread of a relay process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct RelayThread {
     pub node: u32,
     pub thread: u16,
 }
 
-/// Packets on their way to the other side.
+/// Packets that wait to be sent over a link.
 #[derive(Debug, Default)]
-pub(crate) struct LinkOut {
+pub(crate) struct LinkBuffer {
     bytes: Vec<u8>,
-    /// How much of `bytes` the kernel has.
+    /// How much of `bytes` the kernel has taken.
     written: usize,
-    /// Connections that found the link full.
+    /// Keys of connections that found the link full.
     pub blocked: Vec<usize>,
 }
 
-impl LinkOut {
+impl LinkBuffer {
     pub(crate) fn is_full(&self) -> bool {
         self.bytes.len() - self.written > LINK_BYTES_MAX
     }
 
-    pub(crate) fn waits(&self) -> usize {
+    pub(crate) fn pending_bytes(&self) -> usize {
         self.bytes.len() - self.written
     }
 
-    pub(crate) fn put(&mut self, kind: packet::Kind, id: u64, payload: &[u8]) {
+    pub(crate) fn put(&mut self, kind: packet::PacketKind, id: u64, payload: &[u8]) {
         packet::put(&mut self.bytes, kind, id, payload);
     }
 
-    /// Writes what the socket takes. Answers the connections that may go on.
+    /// Writes as much as the socket takes. Answers the connections that may write again.
     pub(crate) fn flush(&mut self, socket: &mut impl Write) -> io::Result<Vec<usize>> {
         while self.written < self.bytes.len() {
             match socket.write(&self.bytes[self.written..]) {
@@ -80,22 +79,22 @@ impl LinkOut {
             self.bytes.drain(..self.written);
             self.written = 0;
         }
-        Ok(if self.waits() <= LINK_BYTES_LOW { std::mem::take(&mut self.blocked) } else { Vec::new() })
+        Ok(if self.pending_bytes() <= LINK_BYTES_LOW { std::mem::take(&mut self.blocked) } else { Vec::new() })
     }
 }
 
-/// A virtual connection's end of its link.
-pub(crate) struct LinkEnd {
-    pub out: Arc<Mutex<LinkOut>>,
+/// The transport of a virtual connection: it writes packets to its link.
+pub(crate) struct VirtualStream {
+    pub out: Arc<Mutex<LinkBuffer>>,
     pub relay: RelayThread,
-    /// The connection's name at the relay.
+    /// The connection's id at the relay.
     pub remote: u64,
-    /// The connection's name here, told before the first byte.
+    /// The connection's id here, which is announced to the relay before the first byte.
     pub session: u64,
     pub announced: bool,
 }
 
-impl LinkEnd {
+impl VirtualStream {
     pub(crate) fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let mut out = self.out.lock();
         if out.is_full() {
@@ -104,16 +103,16 @@ impl LinkEnd {
         }
         if !self.announced {
             self.announced = true;
-            out.put(packet::Kind::Opened, self.remote, &self.session.to_le_bytes());
+            out.put(packet::PacketKind::Opened, self.remote, &self.session.to_le_bytes());
         }
         for piece in bytes.chunks(packet::PAYLOAD_BYTES_MAX) {
-            out.put(packet::Kind::Data, self.remote, piece);
+            out.put(packet::PacketKind::Data, self.remote, piece);
         }
         Ok(bytes.len())
     }
 
-    /// The relay closes the connection once everything before this is written.
+    /// Has the relay close the connection once all earlier bytes are written.
     pub(crate) fn close(&mut self) {
-        self.out.lock().put(packet::Kind::Close, self.remote, &[]);
+        self.out.lock().put(packet::PacketKind::Close, self.remote, &[]);
     }
 }

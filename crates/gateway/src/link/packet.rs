@@ -1,4 +1,4 @@
-//! Packets: a kind, the connection that it is about, and bytes.
+//! Packets of a link: a kind, the id of a connection, and a payload.
 //!
 //! ```text
 //! kind (1 byte)  connection (8 bytes)  length (4 bytes)  payload        little-endian
@@ -11,48 +11,49 @@ use std::{
 use tidings_protocol::limits::FRAME_BYTES_MAX;
 
 const HEAD_BYTES: usize = 13;
-/// The longest payload: a client's frame of the greatest length fits. Longer runs of bytes go in several packets.
+/// The longest payload: a client's longest frame fits. Longer runs of bytes take several packets.
 pub(crate) const PAYLOAD_BYTES_MAX: usize = 224 * 1024;
-/// One read buffer per thread, for devices and links: a whole frame or packet of the greatest length fits.
+/// The read buffer of a thread, for devices and links: the longest frame or packet fits.
 pub(crate) const READ_BUFFER_BYTES: usize = 256 * 1024;
 const _: () = assert!(HEAD_BYTES + PAYLOAD_BYTES_MAX < READ_BUFFER_BYTES && FRAME_BYTES_MAX + 16 < PAYLOAD_BYTES_MAX);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Kind {
-    /// Up: a connection that begins, by its name at the relay: its door, then its first frames.
+pub(crate) enum PacketKind {
+    /// Up, by the id at the relay: a new connection. The payload is its protocol, then its first frames.
     Open = 1,
-    /// Up, by its name at the core: whole frames. Down, by its name at the relay: bytes.
+    /// Up, by the id at the core: whole frames. Down, by the id at the relay: bytes.
     Data = 2,
-    /// Up, by its name at the core: the connection has ended.
+    /// Up, by the id at the core: the connection has ended.
     Closed = 3,
-    /// Either way: the link lives.
+    /// Either way: the sender is alive.
     Ping = 4,
-    /// Down, by its name at the relay: its name at the core.
+    /// Down, by the id at the relay: the connection's id at the core.
     Opened = 5,
-    /// Down, by its name at the relay: close it when what came before is written.
+    /// Down, by the id at the relay: close the connection when all earlier bytes are written.
     Close = 6,
     /// Handshake: the core's nonce.
     Challenge = 7,
-    /// Handshake: who the relay is.
+    /// Handshake: the relay's name and proof.
     Hello = 8,
-    /// Handshake: how the link is used.
+    /// Handshake: the core's proof, its number of shards and the lease.
     Welcome = 9,
-    /// Handshake: why not.
+    /// Handshake: the reason of a refusal.
     Refused = 10,
-    /// Down: list your sessions, as an answer to this question.
-    List = 11,
-    /// Up: names of live sessions at the core, eight bytes each; the last packet of an answer is empty.
+    /// Down, with the number of the request: list the sessions of this link.
+    ListSessions = 11,
+    /// Up, with the number of the request: ids of live sessions at the core, eight bytes each. An empty packet ends the
+    /// answer.
     Sessions = 12,
-    /// Down, by its name at the core: it is no session here, and must connect again.
-    Forget = 13,
-    /// Handshake: the core that is to be attached to instead, as `host:port`; empty: not known now.
-    Elsewhere = 14,
+    /// Down, by the id at the core: the core has no such session, and its device must connect again.
+    UnknownSession = 13,
+    /// Handshake: the core to attach to instead, as `host:port`; empty: no other is known now.
+    Redirect = 14,
 }
 
-impl Kind {
-    fn of(byte: u8) -> Option<Kind> {
-        use Kind::*;
+impl PacketKind {
+    fn of(byte: u8) -> Option<PacketKind> {
+        use PacketKind::*;
         Some(match byte {
             1 => Open,
             2 => Data,
@@ -64,10 +65,10 @@ impl Kind {
             8 => Hello,
             9 => Welcome,
             10 => Refused,
-            11 => List,
+            11 => ListSessions,
             12 => Sessions,
-            13 => Forget,
-            14 => Elsewhere,
+            13 => UnknownSession,
+            14 => Redirect,
             _ => return None,
         })
     }
@@ -75,38 +76,38 @@ impl Kind {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Packet {
-    pub kind: Kind,
+    pub kind: PacketKind,
     pub id: u64,
     pub payload: Range<usize>,
 }
 
-/// The other side is not ours, or broken: the link is of no use.
+/// The bytes are not those of a link: the other side is no Tidings process, or broken. The link must be closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not a packet of a link")]
-pub(crate) struct BadPacket;
+pub(crate) struct InvalidPacket;
 
-pub(crate) fn put(out: &mut Vec<u8>, kind: Kind, id: u64, payload: &[u8]) {
+pub(crate) fn put(out: &mut Vec<u8>, kind: PacketKind, id: u64, payload: &[u8]) {
     out.push(kind as u8);
     out.extend_from_slice(&id.to_le_bytes());
     out.extend_from_slice(&(payload.len() as u32).to_le_bytes());
     out.extend_from_slice(payload);
 }
 
-/// The first packet of `bytes`, if it has come whole.
-pub(crate) fn take(bytes: &[u8]) -> Result<Option<Packet>, BadPacket> {
+/// The first packet of `bytes`, if it is complete.
+pub(crate) fn take(bytes: &[u8]) -> Result<Option<Packet>, InvalidPacket> {
     let Some((head, rest)) = bytes.split_at_checked(HEAD_BYTES) else { return Ok(None) };
-    let kind = Kind::of(head[0]).ok_or(BadPacket)?;
-    let id = u64::from_le_bytes(head[1..9].try_into().map_err(|_| BadPacket)?);
-    let length = u32::from_le_bytes(head[9..].try_into().map_err(|_| BadPacket)?) as usize;
+    let kind = PacketKind::of(head[0]).ok_or(InvalidPacket)?;
+    let id = u64::from_le_bytes(head[1..9].try_into().map_err(|_| InvalidPacket)?);
+    let length = u32::from_le_bytes(head[9..].try_into().map_err(|_| InvalidPacket)?) as usize;
     if length > PAYLOAD_BYTES_MAX {
-        return Err(BadPacket);
+        return Err(InvalidPacket);
     }
     let whole = rest.len() >= length;
     Ok(whole.then_some(Packet { kind, id, payload: HEAD_BYTES..HEAD_BYTES + length }))
 }
 
-/// Reads once, with what had not come whole before it: `buffer[..n]` is what there is to take, and what is
-/// left of it goes back to `partial`. An error leaves `partial` as it was.
+/// Reads once, behind the incomplete packet in `partial`: `buffer[..n]` holds the bytes to parse, and the caller puts
+/// those of an incomplete packet back into `partial`. An error leaves `partial` as it was.
 pub(crate) fn read(socket: &mut impl Read, partial: &mut Vec<u8>, buffer: &mut [u8]) -> io::Result<usize> {
     let start = partial.len();
     buffer[..start].copy_from_slice(partial);
@@ -125,36 +126,36 @@ mod tests {
     use super::*;
 
     #[test]
-    fn packets_come_back_whole_and_one_after_another() {
+    fn written_packets_are_parsed_in_order() {
         let mut bytes = Vec::new();
-        put(&mut bytes, Kind::Open, 7, b"first");
+        put(&mut bytes, PacketKind::Open, 7, b"first");
         let first = bytes.len();
-        put(&mut bytes, Kind::Closed, u64::MAX, b"");
+        put(&mut bytes, PacketKind::Closed, u64::MAX, b"");
         for cut in 0..first {
             assert_eq!(take(&bytes[..cut]), Ok(None), "{cut}");
         }
         let packet = take(&bytes).unwrap().unwrap();
-        assert_eq!((packet.kind, packet.id, &bytes[packet.payload.clone()]), (Kind::Open, 7, &b"first"[..]));
+        assert_eq!((packet.kind, packet.id, &bytes[packet.payload.clone()]), (PacketKind::Open, 7, &b"first"[..]));
         let packet = take(&bytes[packet.payload.end..]).unwrap().unwrap();
-        assert_eq!((packet.kind, packet.id, packet.payload.len()), (Kind::Closed, u64::MAX, 0));
+        assert_eq!((packet.kind, packet.id, packet.payload.len()), (PacketKind::Closed, u64::MAX, 0));
     }
 
     #[test]
-    fn every_kind_is_known_by_its_byte() {
+    fn every_kind_is_parsed_from_its_byte() {
         for byte in 0..=u8::MAX {
-            assert!(Kind::of(byte).is_none_or(|kind| kind as u8 == byte), "{byte}");
+            assert!(PacketKind::of(byte).is_none_or(|kind| kind as u8 == byte), "{byte}");
         }
-        assert_eq!((0..=u8::MAX).filter_map(Kind::of).count(), 14);
+        assert_eq!((0..=u8::MAX).filter_map(PacketKind::of).count(), 14);
     }
 
     #[test]
-    fn what_is_no_packet_is_refused_by_its_head() {
+    fn an_unknown_kind_or_a_long_payload_is_refused_by_its_header() {
         let mut bytes = Vec::new();
-        put(&mut bytes, Kind::Data, 1, &[0; 4]);
+        put(&mut bytes, PacketKind::Data, 1, &[0; 4]);
         bytes[0] = 99;
-        assert_eq!(take(&bytes), Err(BadPacket));
-        bytes[0] = Kind::Data as u8;
+        assert_eq!(take(&bytes), Err(InvalidPacket));
+        bytes[0] = PacketKind::Data as u8;
         bytes[9..13].copy_from_slice(&u32::MAX.to_le_bytes());
-        assert_eq!(take(&bytes), Err(BadPacket));
+        assert_eq!(take(&bytes), Err(InvalidPacket));
     }
 }

@@ -1,13 +1,13 @@
-//! A shard's links, and the connections behind them.
+//! A shard's links, and the virtual connections behind them.
 
 use super::{
-    LinkEnd, LinkOut, RelayThread,
-    packet::{self, Kind, Packet},
+    LinkBuffer, RelayThread, VirtualStream,
+    packet::{self, Packet, PacketKind},
 };
 use crate::{
     connection::{Connection, Phase},
     shard::{Shard, TICK, ticks},
-    transport::{Door, Transport},
+    transport::{Protocol, Transport},
 };
 use mio::{Interest, Token, net::TcpStream};
 use parking_lot::Mutex;
@@ -15,22 +15,22 @@ use std::{io::ErrorKind, sync::Arc, time::Duration};
 use tidings_engine::presence::NodeNo;
 use tidings_protocol::error::{ErrorCode, Refusal};
 
-/// Tokens from here on are links', below are connections'.
+/// Poll tokens from here on belong to links, those below to connections.
 pub(crate) const LINK_TOKENS: usize = usize::MAX / 2;
-/// Reads of one link before others have their turn.
+/// Reads of one link before other links have their turn.
 const READS_PER_TURN: usize = 4;
-/// Bytes of a session that wait while something before them is done.
+/// Input of a paused session that may wait.
 const WAITING_BYTES_MAX: usize = 1024 * 1024;
 
 pub(crate) struct Link {
     socket: TcpStream,
     relay: RelayThread,
-    out: Arc<Mutex<LinkOut>>,
-    /// The head of a packet that has not come whole.
+    out: Arc<Mutex<LinkBuffer>>,
+    /// The received part of an incomplete packet.
     partial: Vec<u8>,
     pub readable: bool,
-    heard: u32,
-    said: u32,
+    last_heard: u32,
+    last_sent: u32,
     lease: u32,
 }
 
@@ -42,11 +42,11 @@ impl Shard {
         lease: Duration,
         welcome: &[u8],
     ) {
-        // It has just gone to another node.
+        // The lead of push has just moved to another node; the relay will follow.
         if !self.parts.engine.push.is_leader() {
             return;
         }
-        // The relay has given the old one up, whether or not we have heard of it: what it is told there is lost.
+        // The relay has given up its old link, whether or not this shard has noticed: packets on it would be lost.
         let old = self.links.iter().find(|(_, link)| link.relay == relay).map(|(index, _)| index);
         if let Some(old) = old {
             self.drop_link(old);
@@ -62,27 +62,27 @@ impl Shard {
             tracing::warn!(%error, "a link could not be registered");
             return;
         }
-        let mut out = LinkOut::default();
-        out.put(Kind::Welcome, 0, welcome);
+        let mut out = LinkBuffer::default();
+        out.put(PacketKind::Welcome, 0, welcome);
         entry.insert(Link {
             socket,
             relay,
             out: Arc::new(Mutex::new(out)),
             partial: Vec::new(),
             readable: true,
-            heard: tick,
-            said: tick,
+            last_heard: tick,
+            last_sent: tick,
             lease: ticks(lease),
         });
     }
 
-    pub(crate) fn link_event(&mut self, index: usize) {
+    pub(crate) fn mark_link_readable(&mut self, index: usize) {
         if let Some(link) = self.links.get_mut(index) {
             link.readable = true;
         }
     }
 
-    /// A piece of what has come on each link.
+    /// Reads a bounded amount from each link.
     pub(crate) fn read_links(&mut self) {
         for index in 0..self.links.capacity() {
             if self.links.get(index).is_some_and(|link| link.readable) && !self.read_link(index) {
@@ -91,7 +91,7 @@ impl Shard {
         }
     }
 
-    /// Answers whether the link is still good.
+    /// Answers whether the link can still be used.
     fn read_link(&mut self, index: usize) -> bool {
         let mut buffer = std::mem::take(&mut self.read_buffer);
         let good = self.read_link_into(index, &mut buffer);
@@ -112,81 +112,81 @@ impl Shard {
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 Err(_) => return false,
             };
-            if link.heard != tick {
-                link.heard = tick;
+            if link.last_heard != tick {
+                link.last_heard = tick;
                 let lease_ms = u64::from(link.lease) * TICK.as_millis() as u64;
                 let engine = &self.parts.engine;
                 engine.presence.nodes.renew(NodeNo(link.relay.node), engine.clock.now_ms(), lease_ms);
             }
-            let Some(taken) = self.take_packets(index, &buffer[..end]) else { return false };
+            let Some(taken) = self.handle_packets(index, &buffer[..end]) else { return false };
             let Some(link) = self.links.get_mut(index) else { return true };
             link.partial = buffer[taken..end].to_vec();
         }
         true
     }
 
-    /// Takes the packets that have come whole; answers how many bytes they were.
-    fn take_packets(&mut self, index: usize, bytes: &[u8]) -> Option<usize> {
+    /// Handles the complete packets and answers how many bytes they were. `None`: the link must be dropped.
+    fn handle_packets(&mut self, index: usize, bytes: &[u8]) -> Option<usize> {
         let mut at = 0;
         while let Some(Packet { kind, id, payload }) = packet::take(&bytes[at..]).ok()? {
             let end = at + payload.end;
-            self.take_packet(index, kind, id, &bytes[at + payload.start..end])?;
+            self.handle_packet(index, kind, id, &bytes[at + payload.start..end])?;
             at = end;
         }
         Some(at)
     }
 
-    fn take_packet(&mut self, index: usize, kind: Kind, id: u64, payload: &[u8]) -> Option<()> {
+    fn handle_packet(&mut self, index: usize, kind: PacketKind, id: u64, payload: &[u8]) -> Option<()> {
         match kind {
-            Kind::Open => {
-                let (door, frames) = payload.split_first()?;
-                let door = if *door == 0 { Door::WebSocket } else { Door::Miop };
-                let key = self.register_virtual(self.links[index].relay, id, door)?;
-                self.take_frames_of(key, frames);
+            PacketKind::Open => {
+                let (protocol, frames) = payload.split_first()?;
+                let protocol = if *protocol == 0 { Protocol::WebSocket } else { Protocol::Miop };
+                let key = self.register_virtual(self.links[index].relay, id, protocol)?;
+                self.handle_virtual_frames(key, frames);
             }
-            Kind::Data => {
+            PacketKind::Data => {
                 let Some(key) = self.find_virtual(index, id) else { return Some(()) };
                 let tick = self.tick();
                 let connection = &mut self.connections[key];
-                (connection.heard, connection.unheard) = (tick, None);
+                (connection.last_heard, connection.unconfirmed) = (tick, None);
                 if !connection.paused && connection.partial.is_empty() {
-                    self.take_frames_of(key, payload);
+                    self.handle_virtual_frames(key, payload);
                 } else if connection.partial.len() + payload.len() <= WAITING_BYTES_MAX {
                     connection.partial.extend_from_slice(payload);
                 } else {
                     self.close(key, Refusal::new(ErrorCode::RateLimited, "too much was sent before an answer"));
                 }
             }
-            Kind::Closed => {
+            PacketKind::Closed => {
                 if let Some(key) = self.find_virtual(index, id) {
                     self.remove(key);
                 }
             }
-            Kind::Sessions => self.hear_sessions(index, id, payload),
-            Kind::Ping => {}
+            PacketKind::Sessions => self.receive_session_list(index, id, payload),
+            PacketKind::Ping => {}
             _ => return None,
         }
         Some(())
     }
 
-    /// Whole frames of a virtual connection.
-    fn take_frames_of(&mut self, key: usize, frames: &[u8]) {
-        match self.connections[key].door {
-            Door::Miop => drop(self.take_miop_frames(key, frames)),
-            // Unmasking happens in place.
-            Door::WebSocket => self.take_bytes(key, frames.to_vec()),
+    /// Handles whole frames of a virtual connection.
+    fn handle_virtual_frames(&mut self, key: usize, frames: &[u8]) {
+        match self.connections[key].protocol {
+            Protocol::Miop => drop(self.handle_miop_frames(key, frames)),
+            // Frames are unmasked in place.
+            Protocol::WebSocket => self.handle_bytes(key, frames.to_vec()),
         }
     }
 
-    /// A session that is still here, and behind this link: a relay speaks for its own connections only.
+    /// The key of a session behind this link: a relay may speak for its own connections only.
     fn find_virtual(&self, index: usize, session: u64) -> Option<usize> {
         let link = &self.links[index];
         self.find(session)
             .filter(|key| matches!(&self.connections[*key].transport, Transport::Link(end) if end.relay == link.relay))
     }
 
-    /// A connection behind a relay's link to this shard, if there is one.
-    pub(crate) fn register_virtual(&mut self, relay: RelayThread, remote: u64, door: Door) -> Option<usize> {
+    /// Registers a connection behind the relay thread's link to this shard, if the link exists.
+    pub(crate) fn register_virtual(&mut self, relay: RelayThread, remote: u64, protocol: Protocol) -> Option<usize> {
         let (_, link) = self.links.iter().find(|(_, link)| link.relay == relay)?;
         let out = link.out.clone();
         let tick = self.tick();
@@ -194,8 +194,8 @@ impl Shard {
         let entry = self.connections.vacant_entry();
         let key = entry.key();
         let session = (self.generation << 32) | key as u64;
-        let end = LinkEnd { out, relay, remote, session, announced: false };
-        entry.insert(Connection::new(Transport::Link(Box::new(end)), door, session, tick));
+        let end = VirtualStream { out, relay, remote, session, announced: false };
+        entry.insert(Connection::new(Transport::Link(Box::new(end)), protocol, session, tick));
         self.parts.engine.metrics.connections.inc();
         if self.draining {
             self.close(key, Refusal::new(ErrorCode::Draining, "the server is draining"));
@@ -203,8 +203,8 @@ impl Shard {
         Some(key)
     }
 
-    /// Writes what waits, speaks where nothing else was said, and gives up who is silent.
-    pub(crate) fn serve_links(&mut self) {
+    /// Writes waiting packets, pings on links that have been idle, and drops links that are silent.
+    pub(crate) fn flush_links(&mut self) {
         if self.links.is_empty() {
             return;
         }
@@ -213,17 +213,17 @@ impl Shard {
         let mut unblocked = Vec::new();
         for (index, link) in &mut self.links {
             let mut out = link.out.lock();
-            if tick >= link.said + (link.lease / 3).max(1) {
-                out.put(Kind::Ping, 0, &[]);
+            if tick >= link.last_sent + (link.lease / 3).max(1) {
+                out.put(PacketKind::Ping, 0, &[]);
             }
-            if out.waits() > 0 {
-                link.said = tick;
+            if out.pending_bytes() > 0 {
+                link.last_sent = tick;
                 match out.flush(&mut link.socket) {
                     Ok(keys) => unblocked.extend(keys),
                     Err(_) => lost.push(index),
                 }
             }
-            if tick > link.heard + link.lease {
+            if tick > link.last_heard + link.lease {
                 tracing::warn!(
                     node = link.relay.node,
                     silent_ms = u64::from(link.lease) * TICK.as_millis() as u64,
@@ -235,7 +235,7 @@ impl Shard {
         for key in unblocked {
             if let Some(connection) = self.connections.get_mut(key).filter(|connection| connection.blocked) {
                 connection.blocked = false;
-                self.schedule.flush_soon(connection, key);
+                self.scheduler.flush_soon(connection, key);
             }
         }
         for index in lost {
@@ -243,18 +243,18 @@ impl Shard {
         }
     }
 
-    /// Whether a link needs a turn now.
-    pub(crate) fn links_wait(&self) -> bool {
+    /// Whether a link has bytes to read.
+    pub(crate) fn has_readable_links(&self) -> bool {
         self.links.iter().any(|(_, link)| link.readable)
     }
 
-    /// Puts a question to every link; answers which.
-    pub(crate) fn ask_links(&mut self, kind: Kind, question: u64) -> Vec<usize> {
-        self.links.iter().for_each(|(_, link)| link.out.lock().put(kind, question, &[]));
+    /// Sends a request on every link; answers their indexes.
+    pub(crate) fn send_to_all_links(&mut self, kind: PacketKind, request: u64) -> Vec<usize> {
+        self.links.iter().for_each(|(_, link)| link.out.lock().put(kind, request, &[]));
         self.links.iter().map(|(index, _)| index).collect()
     }
 
-    pub(crate) fn tell_link(&mut self, index: usize, kind: Kind, id: u64) {
+    pub(crate) fn send_to_link(&mut self, index: usize, kind: PacketKind, id: u64) {
         if let Some(link) = self.links.get(index) {
             link.out.lock().put(kind, id, &[]);
         }
@@ -275,10 +275,10 @@ impl Shard {
         }
     }
 
-    /// A link's sessions end with it: nobody could hear them.
+    /// Drops a link and removes its sessions: their clients cannot be reached any more.
     fn drop_link(&mut self, index: usize) {
         let Some(mut link) = self.links.try_remove(index) else { return };
-        self.await_no_more(index);
+        self.drop_from_listings(index);
         let _ = self.parts.poll.registry().deregister(&mut link.socket);
         let behind = |connection: &Connection| matches!(&connection.transport, Transport::Link(end) if Arc::ptr_eq(&end.out, &link.out));
         let keys: Vec<usize> =
@@ -289,8 +289,8 @@ impl Shard {
         }
     }
 
-    /// A virtual connection is done when its last bytes are on the link.
-    pub(crate) fn end_virtual(&mut self, key: usize) {
+    /// A closing virtual connection is removed when its last bytes are on the link.
+    pub(crate) fn finish_virtual(&mut self, key: usize) {
         if self.connections[key].phase == Phase::Closing {
             self.remove(key);
         }

@@ -1,9 +1,9 @@
-//! How a relay's thread gets its links: tried again until the core is there.
+//! Attaches a relay thread to a core: connects its links, with retries until a core accepts them.
 
-use super::{Command, RelayConfig, Shared};
+use super::{Command, RelayConfig, SharedState};
 use crate::{
-    gateway::ShardWake,
     link::handshake::{self, HandshakeError, Hello, VERSION},
+    session_server::ShardWake,
 };
 use crossbeam_channel::Sender;
 use std::{
@@ -15,14 +15,14 @@ use std::{
 use tidings_engine::shards::Wake;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Between attempts: doubled from the first to the last, with as much again at random, so that the relays of
-/// a core that restarts do not come in step.
+/// Backoff between attempts: doubled from the first to the last value, plus as much again at random, so that the relays
+/// of a restarting core do not come in step.
 const PAUSE_FIRST_MS: u64 = 50;
 const PAUSE_LAST_MS: u64 = 2_000;
-/// A core that restarts, or moves, is no matter for the log at once.
-const PAUSE_TOLD_MS: u64 = 400;
+/// Failures are logged once the pause is this long: a core that restarts or moves is expected to be away for a moment.
+const PAUSE_LOGGED_MS: u64 = 400;
 
-/// The core, the links to its shards, and their lease.
+/// The core's address, the links to its shards, and their lease.
 type Attached = (String, Vec<TcpStream>, Duration);
 
 #[derive(Clone)]
@@ -32,14 +32,14 @@ pub(super) struct Attacher {
     pub thread: u16,
     pub commands: Sender<Command>,
     pub wake: Arc<ShardWake>,
-    pub shared: Arc<Shared>,
+    pub shared: Arc<SharedState>,
 }
 
 impl Attacher {
-    /// Attaches on a thread of its own; the links come as a command.
+    /// Attaches on a thread of its own; the links arrive as a command.
     pub(super) fn begin(&self) {
         let attacher = self.clone();
-        let spawned = std::thread::Builder::new().name("attach".into()).spawn(move || attacher.run());
+        let spawned = std::thread::Builder::new().name("relay-attach".into()).spawn(move || attacher.run());
         if let Err(error) = spawned {
             tracing::error!(%error, "no thread to attach to the core");
         }
@@ -47,7 +47,7 @@ impl Attacher {
 
     fn run(self) {
         let mut pause_ms = PAUSE_FIRST_MS;
-        let mut told = false;
+        let mut logged = false;
         while !self.shared.stopping.load(Ordering::Acquire) {
             match self.attach() {
                 Ok((core, links, lease)) => {
@@ -57,8 +57,8 @@ impl Attacher {
                     return;
                 }
                 Err(error) => {
-                    // One line when it lasts, then silence until it is over.
-                    if pause_ms >= PAUSE_TOLD_MS && !std::mem::replace(&mut told, true) {
+                    // One line per outage.
+                    if pause_ms >= PAUSE_LOGGED_MS && !std::mem::replace(&mut logged, true) {
                         let cores = self.config.cores.candidates();
                         tracing::warn!(%error, ?cores, "the core cannot be reached; trying again");
                     }
@@ -69,12 +69,12 @@ impl Attacher {
         }
     }
 
-    /// Asks each that may be the core, and whom that one names.
+    /// Tries each candidate, and the core that a candidate names.
     fn attach(&self) -> Result<Attached, HandshakeError> {
         let mut last = io::Error::from(io::ErrorKind::NotFound).into();
         for core in self.config.cores.candidates() {
             let attached = match self.attach_to(core) {
-                Err(HandshakeError::Elsewhere(core)) if !core.is_empty() => self.attach_to(core),
+                Err(HandshakeError::Redirect(core)) if !core.is_empty() => self.attach_to(core),
                 attached => attached,
             };
             match attached {

@@ -1,25 +1,25 @@
-//! The relay: a process of `role = gateway` that holds devices' connections for a core.
+//! The relay: what a process of `role = gateway` runs. It holds devices' connections for a core.
 //!
 //! ```text
-//! MIOP door ─▶ adopt ─▶ a thread: sockets, frames' boundaries, heartbeats, time-outs ── links ──▶ the core's shards
+//! MIOP listener ─▶ adopt ─▶ a thread: sockets, frame boundaries, heartbeats, time-outs ── links ──▶ the core's shards
 //! ```
-//! It decides nothing about users, messages or pushes: it answers heartbeats, ends who is silent, too
-//! slow or out of protocol, and carries whole frames to the core and bytes back.
+//! A relay decides nothing about users, messages or pushes. It answers heartbeats, closes connections that are silent, too
+//! slow or break the protocol, and carries whole frames to the core and bytes back.
 //!
-//! When the core goes away, devices that want pushes alone stay connected and are bound anew, by the
-//! bind that they sent, once it is back: a restart of the core is no storm of a million connects. Who
-//! wants chat is told to connect again, since only the device knows what it has seen. Of several cores one takes devices: which it
-//! is, any of them tells.
+//! When the core goes away, devices that want pushes alone stay connected. Once the core is back, the relay binds them
+//! again with the bind frame that they sent: a restart of the core causes no storm of a million connects. A device that
+//! wants chat is told to connect again, since only the device knows which messages it has. Of several cores one serves
+//! devices; any of them names it.
 
 mod attach;
-mod device;
+mod device_connection;
 mod thread;
 mod upstream;
 
 use crate::{
-    door::Host,
-    gateway::{GatewayConfig, ShardWake, WAKE},
-    transport::Door,
+    miop_listener::ConnectionHost,
+    session_server::{SessionConfig, ShardWake, WAKE},
+    transport::Protocol,
 };
 use crossbeam_channel::{Sender, unbounded};
 use mio::{Poll, Waker};
@@ -38,43 +38,43 @@ use thread::RelayLoop;
 use tidings_engine::{metrics::Metrics, shards::Wake};
 use tidings_listen::{MaybeTlsSocket, ThrottleKey};
 
-/// Finds the core to attach to.
-pub trait FindCore: Send + Sync + 'static {
-    /// Where it may be, as `host:port`, likeliest first; each is asked, and may name another one.
+/// Locates the core to attach to.
+pub trait CoreLocator: Send + Sync + 'static {
+    /// Addresses of possible cores, as `host:port`, likeliest first. Each is asked, and may name another one.
     fn candidates(&self) -> Vec<String>;
 
-    /// Whether it is known to be elsewhere than here by now.
+    /// Whether the core is known to have moved away from this address.
     fn has_moved(&self, _from: &str) -> bool {
         false
     }
 }
 
-/// These, by name.
-impl FindCore for Vec<String> {
+/// A fixed list of addresses.
+impl CoreLocator for Vec<String> {
     fn candidates(&self) -> Vec<String> {
         self.clone()
     }
 }
 
-/// Where the core is, and who we are to it.
+/// The core's address, and how this relay presents itself to it.
 #[derive(Clone)]
 pub struct RelayConfig {
-    pub cores: Arc<dyn FindCore>,
+    pub cores: Arc<dyn CoreLocator>,
     pub secret: String,
     /// This node's name: one process at a time has it.
     pub name: String,
-    /// Where devices connect, for those that are sent here.
+    /// The address that devices connect to, for devices that are redirected here.
     pub address: String,
-    pub sessions: GatewayConfig,
+    pub sessions: SessionConfig,
 }
 
-/// What other threads tell a relay's thread.
+/// Commands to a relay thread.
 pub(crate) enum Command {
     Adopt {
         socket: MaybeTlsSocket,
         already_read: Vec<u8>,
     },
-    /// Links to all the shards of this core, in order.
+    /// The links to all shards of a core, in order.
     Attached {
         core: String,
         links: Vec<TcpStream>,
@@ -86,41 +86,45 @@ pub(crate) enum Command {
     Stop,
 }
 
-struct Thread {
+struct ThreadHandle {
     commands: Sender<Command>,
     wake: Arc<ShardWake>,
 }
 
-impl Thread {
-    fn tell(&self, command: Command) {
+impl ThreadHandle {
+    fn send(&self, command: Command) {
         if self.commands.send(command).is_ok() {
             self.wake.wake();
         }
     }
 }
 
-/// The handle: takes connections, drains them.
+/// The handle of a relay: takes connections, drains them.
 pub struct Relay {
-    threads: Vec<Thread>,
+    threads: Vec<ThreadHandle>,
     next: AtomicUsize,
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     connections_max: usize,
     joins: Mutex<Vec<JoinHandle<()>>>,
 }
 
-/// What a relay's threads count together.
-pub(crate) struct Shared {
+/// Counters and flags that a relay's threads share.
+pub(crate) struct SharedState {
     pub open: AtomicUsize,
     pub bound: AtomicUsize,
-    /// Threads that have their links.
+    /// Threads that have links to every shard of the core.
     pub attached: AtomicUsize,
     pub stopping: AtomicBool,
     pub metrics: Arc<Metrics>,
 }
 
 impl Relay {
+    /// Starts the relay's threads, which attach to the core.
+    ///
+    /// # Errors
+    /// The system refuses a poll or a thread.
     pub fn start(config: RelayConfig, metrics: Arc<Metrics>) -> io::Result<Arc<Relay>> {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(SharedState {
             open: AtomicUsize::new(0),
             bound: AtomicUsize::new(0),
             attached: AtomicUsize::new(0),
@@ -142,7 +146,7 @@ impl Relay {
                 wake: wake.clone(),
                 shared: shared.clone(),
             };
-            threads.push(Thread { commands, wake: wake.clone() });
+            threads.push(ThreadHandle { commands, wake: wake.clone() });
             let relay = RelayLoop::new(poll, wake, inbox, config.sessions.clone(), shared.clone(), attacher);
             joins.push(std::thread::Builder::new().name(format!("relay-{index}")).spawn(move || relay.run())?);
         }
@@ -159,19 +163,19 @@ impl Relay {
         self.shared.open.load(Ordering::Relaxed)
     }
 
-    /// Tells all devices to connect again, spread over the deadline, waits until they are gone or the
-    /// deadline is over, and ends the threads.
+    /// Tells all devices to connect again, spread over the deadline; waits until their connections are closed or the
+    /// deadline has passed; then ends the threads.
     pub fn drain(&self, deadline: Duration) {
         let end = Instant::now() + deadline;
         for thread in &self.threads {
-            thread.tell(Command::Drain { spread_ms: deadline.as_millis() as u64 });
+            thread.send(Command::Drain { spread_ms: deadline.as_millis() as u64 });
         }
         while self.connections() > 0 && Instant::now() < end {
             std::thread::sleep(Duration::from_millis(10));
         }
         self.shared.stopping.store(true, Ordering::Release);
         for thread in &self.threads {
-            thread.tell(Command::Stop);
+            thread.send(Command::Stop);
         }
         for join in std::mem::take(&mut *self.joins.lock()) {
             let _ = join.join();
@@ -179,12 +183,18 @@ impl Relay {
     }
 }
 
-impl Host for Relay {
-    fn adopt(&self, socket: MaybeTlsSocket, _door: Door, already_read: Vec<u8>, _throttle_key: ThrottleKey) -> bool {
+impl ConnectionHost for Relay {
+    fn adopt(
+        &self,
+        socket: MaybeTlsSocket,
+        _protocol: Protocol,
+        already_read: Vec<u8>,
+        _throttle_key: ThrottleKey,
+    ) -> bool {
         self.shared.open.fetch_add(1, Ordering::Relaxed);
         self.shared.metrics.connections_opened.inc();
         let thread = self.next.fetch_add(1, Ordering::Relaxed) % self.threads.len();
-        self.threads[thread].tell(Command::Adopt { socket, already_read });
+        self.threads[thread].send(Command::Adopt { socket, already_read });
         true
     }
 

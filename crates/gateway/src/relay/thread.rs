@@ -1,21 +1,22 @@
 //! One thread of a relay: its devices' sockets, and a link to each shard of the core.
 //!
-//! In reading order: this file, its turns and times; `devices`, the side of the devices; `links`, the side of the core.
+//! In reading order: this file has the poll loop and the time-outs; `devices` the side of the devices; `links` the side of
+//! the core.
 
 mod devices;
 mod links;
 
 use super::{
-    Command, Shared,
+    Command, SharedState,
     attach::Attacher,
-    device::{Device, Phase},
+    device_connection::{DeviceConnection, Phase},
     upstream::Upstream,
 };
 use crate::{
-    gateway::{GatewayConfig, ShardWake, WAKE},
     link::{packet, virtual_connections::LINK_TOKENS},
+    session_server::{SessionConfig, ShardWake, WAKE},
     shard::{TICK, silence_max, ticks},
-    wheel::Wheel,
+    timer_wheel::TimerWheel,
 };
 use crossbeam_channel::Receiver;
 use mio::{Events, Poll};
@@ -29,33 +30,33 @@ use std::{
 use tidings_protocol::error::{ErrorCode, Refusal};
 
 const COMMANDS_PER_TURN: usize = 256;
-/// Bytes waiting on a link above which devices are not read: the core is behind.
+/// With more bytes waiting on a link than this, devices are not read: the core is behind.
 const CONGESTED_BYTES: usize = 8 * 1024 * 1024;
-/// How long devices that must connect again are spread over when a link is lost.
+/// The time over which the reconnects of devices are spread when a link is lost.
 const RECONNECT_SPREAD_MS: u64 = 5_000;
-/// Devices that stayed are sent away when the core is not back by then.
-const AWAY_MAX: Duration = Duration::from_secs(600);
+/// Devices that stayed are told to connect again when the core is not back by then.
+const CORE_AWAY_MAX: Duration = Duration::from_secs(600);
 
 pub(super) struct RelayLoop {
     poll: Poll,
     wake: Arc<ShardWake>,
     inbox: Receiver<Command>,
-    config: GatewayConfig,
-    shared: Arc<Shared>,
+    config: SessionConfig,
+    shared: Arc<SharedState>,
     attacher: Attacher,
-    devices: Slab<Device>,
+    devices: Slab<DeviceConnection>,
     upstreams: Vec<Upstream>,
     is_attached: bool,
     core: String,
-    /// The tick at which it is asked next whether the core has moved.
-    look_at: u32,
+    /// The tick of the next check whether the core has moved.
+    next_core_check: u32,
     /// The tick at which the core went away.
     away_since: u32,
-    wheel: Wheel,
+    timers: TimerWheel,
     readable: VecDeque<usize>,
-    /// Devices that wait to be opened anew.
+    /// Devices whose binds are still to be sent to the core again.
     reopen: VecDeque<usize>,
-    /// For all that is read; a whole frame of the greatest length fits.
+    /// The buffer of all reads; the longest frame fits.
     read_buffer: Vec<u8>,
     generation: u64,
     started: Instant,
@@ -68,8 +69,8 @@ impl RelayLoop {
         poll: Poll,
         wake: Arc<ShardWake>,
         inbox: Receiver<Command>,
-        config: GatewayConfig,
-        shared: Arc<Shared>,
+        config: SessionConfig,
+        shared: Arc<SharedState>,
         attacher: Attacher,
     ) -> Self {
         RelayLoop {
@@ -83,9 +84,9 @@ impl RelayLoop {
             upstreams: Vec::new(),
             is_attached: false,
             core: String::new(),
-            look_at: 0,
+            next_core_check: 0,
             away_since: 0,
-            wheel: Wheel::new(),
+            timers: TimerWheel::new(),
             readable: VecDeque::new(),
             reopen: VecDeque::new(),
             read_buffer: vec![0; packet::READ_BUFFER_BYTES],
@@ -101,12 +102,12 @@ impl RelayLoop {
         let mut events = Events::with_capacity(1_024);
         while !self.stopping {
             self.wait(&mut events);
-            self.take_commands();
-            self.read_some();
+            self.process_commands();
+            self.read_devices();
             self.read_upstreams();
-            self.reopen_some();
-            self.check_times();
-            self.serve_upstreams();
+            self.reopen_devices();
+            self.check_timeouts();
+            self.flush_upstreams();
             self.follow_core();
         }
     }
@@ -116,7 +117,7 @@ impl RelayLoop {
     }
 
     fn is_congested(&self) -> bool {
-        self.upstreams.iter().any(|upstream| upstream.out.waits() > CONGESTED_BYTES)
+        self.upstreams.iter().any(|upstream| upstream.out.pending_bytes() > CONGESTED_BYTES)
     }
 
     fn wait(&mut self, events: &mut Events) {
@@ -129,7 +130,7 @@ impl RelayLoop {
         let mut timeout = Duration::ZERO;
         if !busy(self) {
             self.wake.asleep.store(true, Ordering::SeqCst);
-            // What was put in after the first look would not have woken us.
+            // Commands sent between the first look and the flag would not have woken this thread.
             if busy(self) {
                 self.wake.asleep.store(false, Ordering::SeqCst);
             } else {
@@ -154,19 +155,19 @@ impl RelayLoop {
                 continue;
             }
             let Some(device) = self.devices.get_mut(key) else { continue };
-            device.ending |= event.is_read_closed() || event.is_error();
-            if (event.is_readable() || device.ending) && !device.readable {
+            device.read_closed |= event.is_read_closed() || event.is_error();
+            if (event.is_readable() || device.read_closed) && !device.readable {
                 device.readable = true;
                 self.readable.push_back(key);
             }
-            if event.is_writable() && (device.blocked || device.transport.holds_unsent()) {
-                let written = device.go_on();
+            if event.is_writable() && (device.blocked || device.transport.has_unsent()) {
+                let written = device.resume_write();
                 self.after_write(key, written);
             }
         }
     }
 
-    fn take_commands(&mut self) {
+    fn process_commands(&mut self) {
         for _ in 0..COMMANDS_PER_TURN {
             let Ok(command) = self.inbox.try_recv() else { return };
             match command {
@@ -178,17 +179,17 @@ impl RelayLoop {
         }
     }
 
-    fn arm(&mut self, key: usize, tick: u32) {
-        if let Some(device) = self.devices.get_mut(key).filter(|device| tick < device.due) {
-            device.due = self.wheel.put(key, tick);
+    fn arm_timer(&mut self, key: usize, tick: u32) {
+        if let Some(device) = self.devices.get_mut(key).filter(|device| tick < device.timer_due) {
+            device.timer_due = self.timers.put(key, tick);
         }
     }
 
-    fn check_times(&mut self) {
+    fn check_timeouts(&mut self) {
         let tick = self.tick();
-        for (due, key) in self.wheel.advance(tick) {
-            let Some(device) = self.devices.get_mut(key).filter(|device| device.due == due) else { continue };
-            device.due = u32::MAX;
+        for (due, key) in self.timers.advance(tick) {
+            let Some(device) = self.devices.get_mut(key).filter(|device| device.timer_due == due) else { continue };
+            device.timer_due = u32::MAX;
             let (limit, code) = match device.phase {
                 Phase::Unbound | Phase::Opening | Phase::Reopening => {
                     (ticks(self.config.bind_timeout), Some(ErrorCode::BindTimeout))
@@ -196,13 +197,13 @@ impl RelayLoop {
                 Phase::Live | Phase::Detached => (silence_max(device.heartbeat_ms), Some(ErrorCode::HeartbeatTimeout)),
                 Phase::Closing => (ticks(self.config.closing_timeout), None),
             };
-            if device.phase == Phase::Detached && tick > self.away_since + ticks(AWAY_MAX) {
+            if device.phase == Phase::Detached && tick > self.away_since + ticks(CORE_AWAY_MAX) {
                 self.redirect(key, rand::random_range(0..=RECONNECT_SPREAD_MS), "the core stayed away");
                 continue;
             }
-            if tick < device.heard + limit {
-                let again = device.heard + limit;
-                self.arm(key, again);
+            if tick < device.last_heard + limit {
+                let again = device.last_heard + limit;
+                self.arm_timer(key, again);
                 continue;
             }
             match code {

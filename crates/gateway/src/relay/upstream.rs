@@ -2,8 +2,8 @@
 
 use crate::{
     link::{
-        LinkOut,
-        packet::{self, Kind},
+        LinkBuffer,
+        packet::{self, PacketKind},
     },
     shard::ticks,
 };
@@ -15,11 +15,11 @@ use std::{
 
 pub(super) struct Upstream {
     socket: TcpStream,
-    pub out: LinkOut,
+    pub out: LinkBuffer,
     partial: Vec<u8>,
     pub readable: bool,
-    heard: u32,
-    said: u32,
+    last_heard: u32,
+    last_sent: u32,
     lease: u32,
 }
 
@@ -34,19 +34,19 @@ impl Upstream {
         socket.set_nonblocking(true)?;
         let mut socket = TcpStream::from_std(socket);
         registry.register(&mut socket, token, Interest::READABLE | Interest::WRITABLE)?;
-        let (out, partial) = (LinkOut::default(), Vec::new());
-        Ok(Upstream { socket, out, partial, readable: true, heard: tick, said: tick, lease: ticks(lease) })
+        let (out, partial) = (LinkBuffer::default(), Vec::new());
+        Ok(Upstream { socket, out, partial, readable: true, last_heard: tick, last_sent: tick, lease: ticks(lease) })
     }
 
     pub(super) fn deregister(&mut self, registry: &Registry) {
         let _ = registry.deregister(&mut self.socket);
     }
 
-    /// Reads a piece; answers how much of `buffer` there is to take. An error: the link is of no use any more.
+    /// Reads once; answers how many bytes of `buffer` are to be parsed. After an error the link must be closed.
     pub(super) fn read(&mut self, tick: u32, buffer: &mut [u8]) -> io::Result<usize> {
         match packet::read(&mut self.socket, &mut self.partial, buffer) {
             Ok(end) => {
-                self.heard = tick;
+                self.last_heard = tick;
                 Ok(end)
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
@@ -58,21 +58,21 @@ impl Upstream {
         }
     }
 
-    /// What had not come whole.
+    /// Keeps an incomplete packet for the next read.
     pub(super) fn keep(&mut self, bytes: &[u8]) {
         self.partial = bytes.to_vec();
     }
 
-    /// Writes what waits, or that we live. An error: the link is lost.
-    pub(super) fn serve(&mut self, tick: u32) -> io::Result<()> {
-        if tick > self.heard + self.lease {
+    /// Writes waiting packets, or a ping on an idle link. An error: the link is lost.
+    pub(super) fn flush(&mut self, tick: u32) -> io::Result<()> {
+        if tick > self.last_heard + self.lease {
             return Err(ErrorKind::TimedOut.into());
         }
-        if tick >= self.said + (self.lease / 3).max(1) {
-            self.out.put(Kind::Ping, 0, &[]);
+        if tick >= self.last_sent + (self.lease / 3).max(1) {
+            self.out.put(PacketKind::Ping, 0, &[]);
         }
-        if self.out.waits() > 0 {
-            self.said = tick;
+        if self.out.pending_bytes() > 0 {
+            self.last_sent = tick;
             self.out.flush(&mut self.socket)?;
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! TLS over a socket that does not block, by rustls: it keeps the state, the bytes are moved here.
+//! TLS over a non-blocking socket: rustls keeps the state, this module moves the bytes.
 
 use mio::net::TcpStream;
 use rustls::ServerConnection;
@@ -7,9 +7,9 @@ use std::{
     net::Shutdown,
 };
 
-/// Plaintext that is encrypted before what came of it is sent: a record's most (RFC 8446, 5.1). A slow reader costs us
-/// this much beyond its session's buffer.
-const PIECE_BYTES: usize = 16 * 1024;
+/// Plaintext that is encrypted before the previous record has left: the most that a record holds (RFC 8446, 5.1). A slow
+/// reader costs us this much beyond its session's buffer.
+const RECORD_BYTES: usize = 16 * 1024;
 
 pub(crate) struct TlsStream {
     pub(super) socket: TcpStream,
@@ -17,7 +17,7 @@ pub(crate) struct TlsStream {
 }
 
 impl TlsStream {
-    /// Sends what is encrypted. `WouldBlock`: some of it waits for the socket.
+    /// Sends encrypted bytes. `WouldBlock`: some of them wait for the socket.
     fn send(&mut self) -> io::Result<()> {
         while self.session.wants_write() {
             match self.session.write_tls(&mut self.socket) {
@@ -30,12 +30,12 @@ impl TlsStream {
         Ok(())
     }
 
-    /// Takes what the socket has: a piece of the handshake, or records. Answers whether it had anything but its end.
+    /// Reads from the socket: a part of the handshake, or records. Answers false at the end of the stream.
     fn receive(&mut self) -> io::Result<bool> {
         let received = self.session.read_tls(&mut self.socket)?;
         let processed = self.session.process_new_packets();
-        // An answer of the handshake, or the alert that says what was wrong. What does not go out now waits for
-        // the socket to be writable.
+        // An answer of the handshake, or the alert that says what was wrong. Bytes that the socket does not take now wait
+        // until it is writable.
         let sent = self.send();
         if let Err(error) = processed {
             tracing::debug!(%error, "TLS ended");
@@ -47,46 +47,47 @@ impl TlsStream {
         }
     }
 
-    /// The client's end, which is told apart from what came before it.
-    fn end(&self, filled: usize) -> io::Result<usize> {
+    /// The client has closed its side. Bytes that came before are handed out first; the next read answers with the end.
+    fn read_end(&self, filled: usize) -> io::Result<usize> {
         if filled > 0 {
-            // Who read this much may wait for the socket's next event. An end by `close_notify` alone makes none; this does.
+            // After a short read the caller may wait for the socket's next event. An end by `close_notify` alone causes none;
+            // this does.
             let _ = self.socket.shutdown(Shutdown::Read);
         }
         Ok(filled)
     }
 
-    /// No more from us (RFC 8446, 6.1), as far as the socket takes it at once.
-    pub(super) fn say_end(&mut self) {
+    /// Closes our side (RFC 8446, 6.1), as far as the socket takes the alert at once.
+    pub(super) fn send_close_notify(&mut self) {
         self.session.send_close_notify();
         let _ = self.send();
     }
 }
 
 impl Read for TlsStream {
-    /// Fills the buffer as far as there are bytes: less than a full buffer, or `WouldBlock`, mean that both the
-    /// socket and the state are empty, so that the socket's next event is not waited for in vain.
+    /// Fills the buffer as far as there are bytes. A short read, or `WouldBlock`, means that both the socket and the TLS
+    /// state are empty, so that the caller does not wait in vain for the socket's next event.
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let mut filled = 0;
         while filled < buffer.len() {
             match self.session.reader().read(&mut buffer[filled..]) {
-                Ok(0) => return self.end(filled),
+                Ok(0) => return self.read_end(filled),
                 Ok(n) => {
                     filled += n;
                     continue;
                 }
-                // The socket's end without a `close_notify`: every frame says its length, so nothing is cut unnoticed.
-                Err(error) if error.kind() == ErrorKind::UnexpectedEof => return self.end(filled),
+                // The stream ended without a `close_notify`: every frame has a length, so a cut frame is noticed.
+                Err(error) if error.kind() == ErrorKind::UnexpectedEof => return self.read_end(filled),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 Err(error) => return Err(error),
             }
             match self.receive() {
                 Ok(true) => {}
-                Ok(false) => return self.end(filled),
+                Ok(false) => return self.read_end(filled),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock && filled > 0 => break,
-                // What came before it is good; a broken connection is still broken at the next read.
-                Err(_) if filled > 0 => return self.end(filled),
+                // The bytes before the error are good; a broken connection is still broken at the next read.
+                Err(_) if filled > 0 => return self.read_end(filled),
                 Err(error) => return Err(error),
             }
         }
@@ -96,9 +97,9 @@ impl Read for TlsStream {
 
 impl Write for TlsStream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        // First what is held, so that it is never more than a piece.
+        // Earlier bytes first, so that never more than one record is held.
         self.send()?;
-        let taken = self.session.writer().write(&bytes[..bytes.len().min(PIECE_BYTES)])?;
+        let taken = self.session.writer().write(&bytes[..bytes.len().min(RECORD_BYTES)])?;
         match self.send() {
             Err(error) if error.kind() != ErrorKind::WouldBlock => Err(error),
             _ => Ok(taken),
@@ -152,7 +153,7 @@ mod tests {
         (stream, client)
     }
 
-    /// Reads, as often as it takes for something to have come.
+    /// Reads again until bytes have come.
     fn read(stream: &mut TlsStream, buffer: &mut [u8]) -> usize {
         loop {
             match stream.read(buffer) {
@@ -163,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_socket_holds_at_most_a_piece_and_flush_says_so() {
+    fn with_a_full_socket_one_record_is_held_until_flush_succeeds() {
         let (mut stream, mut client) = pair();
         let mut taken = 0;
         while stream.flush().is_ok() {
@@ -182,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_read_means_that_nothing_is_left() {
+    fn a_short_read_leaves_nothing_buffered() {
         let (mut stream, mut client) = pair();
         const SENT: usize = 200_000;
         client.write_all(&[7; SENT]).unwrap();
@@ -200,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_before_the_end_is_read_first() {
+    fn bytes_before_the_end_are_read_first() {
         for says_goodbye in [true, false] {
             let (mut stream, mut client) = pair();
             client.write_all(b"last words").unwrap();
@@ -216,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_tls_is_answered_with_an_alert() {
+    fn input_that_is_not_tls_is_answered_with_an_alert() {
         let (mut stream, mut client) = pair();
         client.sock.write_all(&[23, 3, 3, 0, 5, 1, 2, 3, 4, 5]).unwrap();
         let error = loop {

@@ -14,7 +14,7 @@ use std::{
     path::{Path, PathBuf},
     sync::Arc,
 };
-use tidings_gateway::door::{MiopDoor, MiopDoorConfig, Stop};
+use tidings_gateway::miop_listener::{MiopListener, MiopListenerConfig, Stop};
 use tidings_listen::tls::{Certificates, server_config};
 use tidings_protocol::miop::{Bind, Frame, VERSION, decode, take_head};
 
@@ -27,9 +27,9 @@ pub struct OpenDoor {
 }
 
 impl OpenDoor {
-    pub fn open(server: &Server, config: MiopDoorConfig) -> Self {
-        let door = MiopDoor::bind(config).unwrap();
-        OpenDoor { address: door.addresses()[0].0, _stop: door.start(server.gateway.clone()).unwrap() }
+    pub fn open(server: &Server, config: MiopListenerConfig) -> Self {
+        let door = MiopListener::bind(config).unwrap();
+        OpenDoor { address: door.addresses()[0].0, _stop: door.start(server.session_server.clone()).unwrap() }
     }
 }
 
@@ -150,9 +150,9 @@ fn trusting(certificate: &CertificateDer<'static>) -> Arc<ClientConfig> {
 }
 
 /// A door's addresses with TLS.
-pub fn secure_door(certificates: &Arc<Certificates>, protocol: &[u8]) -> MiopDoorConfig {
+pub fn secure_door(certificates: &Arc<Certificates>, protocol: &[u8]) -> MiopListenerConfig {
     let tls = server_config(certificates.clone(), protocol).unwrap();
-    MiopDoorConfig { listen: vec![(LOCAL, Some(tls))], ..MiopDoorConfig::open(vec![]) }
+    MiopListenerConfig { listen: vec![(LOCAL, Some(tls))], ..MiopListenerConfig::open(vec![]) }
 }
 
 /// Connects with the handshake done, or says why not.

@@ -36,7 +36,7 @@ use tidings_engine::{
     presence::{PresenceConfig, compare::SessionTruth},
     store::Store,
 };
-use tidings_gateway::{Gateway, GatewayConfig, MaybeTlsSocket, VerifyToken};
+use tidings_gateway::{MaybeTlsSocket, SessionConfig, SessionServer, VerifyToken};
 use tidings_listen::ThrottleKey;
 use tidings_protocol::{
     entry::Entry,
@@ -53,17 +53,17 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 pub struct Server {
     pub address: SocketAddr,
     pub engine: Arc<Engine>,
-    pub gateway: Arc<Gateway>,
+    pub session_server: Arc<SessionServer>,
     pub runtime: tokio::runtime::Runtime,
     pub door: RequestService,
     stop: Option<StopHandle>,
 }
 
-struct ToGateway(Arc<Gateway>);
+struct SessionServerAdapter(Arc<SessionServer>);
 
-impl SessionGateway for ToGateway {
+impl SessionGateway for SessionServerAdapter {
     fn adopt(&self, socket: MaybeTlsSocket, already_read: Vec<u8>, throttle_key: ThrottleKey) {
-        self.0.adopt(socket, tidings_gateway::Door::WebSocket, already_read, throttle_key);
+        self.0.adopt(socket, tidings_gateway::Protocol::WebSocket, already_read, throttle_key);
     }
 
     fn truth(&self) -> Arc<dyn SessionTruth> {
@@ -90,19 +90,19 @@ pub const FOREVER: Duration = Duration::from_secs(600);
 pub const BLOCKING_THREADS: usize = 32;
 
 /// Two shards, so that a connection has to move to its user's.
-pub fn gateway_config() -> GatewayConfig {
-    GatewayConfig {
+pub fn session_config() -> SessionConfig {
+    SessionConfig {
         shards: 2,
         heartbeat: FOREVER,
         bind_timeout: FOREVER,
         closing_timeout: FOREVER,
-        ..GatewayConfig::default()
+        ..SessionConfig::default()
     }
 }
 
 impl Server {
     pub fn start() -> Self {
-        Server::with(gateway_config(), Arc::new(MemoryStore::default()))
+        Server::with(session_config(), Arc::new(MemoryStore::default()))
     }
 
     /// One of several nodes on one store.
@@ -122,13 +122,13 @@ impl Server {
         let (version, roles) = ("1".into(), "all".into());
         let node_info = NodeInfo { name: name.into(), boot_id: rand::random(), address, link, version, roles };
         let cluster = ClusterParts { log, bus, node: node_info, lease, may_lead: true, recent_bytes_max: 1 << 20 };
-        Server::of(gateway_config(), store.clone(), Some(cluster), None)
+        Server::of(session_config(), store.clone(), Some(cluster), None)
     }
 
     /// One of several nodes with a webhook.
     pub fn node_with_webhook(
         name: &str,
-        sessions: GatewayConfig,
+        sessions: SessionConfig,
         store: &Arc<MemoryStore>,
         bus: &LocalBus,
         webhook: Arc<dyn Webhook>,
@@ -141,16 +141,16 @@ impl Server {
         Server::of(sessions, store.clone(), Some(cluster), Some(webhook))
     }
 
-    pub fn with_webhook(sessions: GatewayConfig, store: Arc<dyn Store>, webhook: Arc<dyn Webhook>) -> Self {
+    pub fn with_webhook(sessions: SessionConfig, store: Arc<dyn Store>, webhook: Arc<dyn Webhook>) -> Self {
         Server::of(sessions, store, None, Some(webhook))
     }
 
-    pub fn with(sessions: GatewayConfig, store: Arc<dyn Store>) -> Self {
+    pub fn with(sessions: SessionConfig, store: Arc<dyn Store>) -> Self {
         Server::of(sessions, store, None, None)
     }
 
     fn of(
-        sessions: GatewayConfig,
+        sessions: SessionConfig,
         store: Arc<dyn Store>,
         cluster: Option<ClusterParts>,
         webhook: Option<Arc<dyn Webhook>>,
@@ -163,7 +163,7 @@ impl Server {
             .unwrap();
         let guard = runtime.enter();
         let shards = sessions.shards;
-        let (prepared, wakes) = Gateway::prepare(sessions).unwrap();
+        let (prepared, wakes) = SessionServer::prepare(sessions).unwrap();
         let (engine, receivers) = Engine::start(Parts {
             config: EngineConfig {
                 shards,
@@ -188,9 +188,10 @@ impl Server {
         let mut tokens = TokenVerifier::new(Some(TOKEN_KEY), None).unwrap();
         tokens.trust_nodes(&nodes);
         let tokens = Arc::new(tokens);
-        let gateway = prepared.start(engine.clone(), receivers, Arc::new(SessionTokens(tokens.clone()))).unwrap();
+        let session_server =
+            prepared.start(engine.clone(), receivers, Arc::new(SessionTokens(tokens.clone()))).unwrap();
         let keys = ApiKeys::new([API_KEY.to_owned()]);
-        let doorway = Arc::new(ToGateway(gateway.clone()));
+        let doorway = Arc::new(SessionServerAdapter(session_server.clone()));
         let api = Api::new(engine.clone(), keys, tokens, doorway, None, ApiConfig::default());
         api.connect_sessions_to_leader(nodes);
         let door = RequestService::new(Arc::new(api));
@@ -202,7 +203,7 @@ impl Server {
             cluster.nodes.announce_addresses(format!("http://{address}"), String::new());
         }
         drop(guard);
-        Server { address, engine, gateway, runtime, door, stop }
+        Server { address, engine, session_server, runtime, door, stop }
     }
 
     pub fn wait<T>(&self, future: impl Future<Output = T>) -> T {
@@ -275,7 +276,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.stop_accepting();
-        self.runtime.block_on(self.gateway.drain(Duration::from_millis(200)));
+        self.runtime.block_on(self.session_server.drain(Duration::from_millis(200)));
         self.engine.stop();
     }
 }

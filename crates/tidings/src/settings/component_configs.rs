@@ -7,7 +7,7 @@ use tidings_api::ApiConfig;
 use tidings_engine::{
     config::EngineConfig, outbox::OutboxConfig, presence::PresenceConfig, push::PushConfig, store::Retention as Kept,
 };
-use tidings_gateway::GatewayConfig;
+use tidings_gateway::SessionConfig;
 
 impl Settings {
     fn shards(&self) -> usize {
@@ -60,9 +60,9 @@ impl Settings {
         }
     }
 
-    pub(crate) fn gateway_config(&self) -> GatewayConfig {
+    pub(crate) fn session_config(&self) -> SessionConfig {
         let session = &self.session;
-        GatewayConfig {
+        SessionConfig {
             shards: self.shards(),
             heartbeat: Duration::from_millis(session.heartbeat_ms),
             heartbeat_min: Duration::from_secs(session.heartbeat_s_min),
@@ -75,7 +75,7 @@ impl Settings {
             session_reads: session.reads_max,
             connections_max: session.connections_max,
             flush_interval: Duration::from_micros(session.flush_interval_us),
-            ..GatewayConfig::default()
+            ..SessionConfig::default()
         }
     }
 

@@ -11,8 +11,8 @@ use std::{
     time::Duration,
 };
 use tidings_gateway::{
-    link::door::LinkConfig,
-    relay::{FindCore, RelayConfig},
+    link::listener::LinkConfig,
+    relay::{CoreLocator, RelayConfig},
 };
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -98,14 +98,14 @@ impl Settings {
     }
 
     /// The configuration of a gateway that listens for devices at these addresses.
-    pub(crate) fn relay_config(&self, cores: impl FindCore, addresses: &[SocketAddr]) -> RelayConfig {
+    pub(crate) fn relay_config(&self, cores: impl CoreLocator, addresses: &[SocketAddr]) -> RelayConfig {
         let address = addresses.first().map(SocketAddr::to_string).unwrap_or_default();
         RelayConfig {
             cores: Arc::new(cores),
             secret: self.link_secret().unwrap_or_default(),
             name: self.link.name.clone().unwrap_or_else(|| address.clone()),
             address,
-            sessions: self.gateway_config(),
+            sessions: self.session_config(),
         }
     }
 }

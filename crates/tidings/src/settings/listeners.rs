@@ -5,7 +5,7 @@ use anyhow::{Context, Result, bail};
 use rustls::ServerConfig;
 use std::{net::SocketAddr, path::PathBuf, sync::Arc};
 use tidings_api::listener::ListenerConfig;
-use tidings_gateway::door::MiopDoorConfig;
+use tidings_gateway::miop_listener::MiopListenerConfig;
 use tidings_listen::{
     Admission, Descriptors, Throttle,
     admission::AdmissionConfig,
@@ -80,10 +80,10 @@ impl Settings {
     }
 
     /// The listener for devices.
-    pub(crate) fn miop_listener(&self, context: &ListenerContext) -> Result<MiopDoorConfig> {
+    pub(crate) fn miop_listener(&self, context: &ListenerContext) -> Result<MiopListenerConfig> {
         let plain = self.miop_listen.iter().map(|address| (*address, None));
         let tls = context.tls(alpn::MIOP, &self.miop_tls_listen)?;
-        Ok(MiopDoorConfig {
+        Ok(MiopListenerConfig {
             listen: plain.chain(tls).collect(),
             proxies: context.proxies.clone(),
             backlog: self.admission.backlog,

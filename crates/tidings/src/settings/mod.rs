@@ -27,7 +27,7 @@ use std::{net::SocketAddr, path::PathBuf};
 use store::Store;
 use tidings_api::ApiConfig;
 use tidings_engine::{config::EngineConfig, presence::PresenceConfig, push::PushConfig};
-use tidings_gateway::GatewayConfig;
+use tidings_gateway::SessionConfig;
 use tokens::{Limits, TokenSettings};
 
 /// The settings file that is read by default, if it exists.
@@ -126,28 +126,28 @@ settings! {
     /// The connections that clients hold.
     Session {
         /// A client sends something at least this often; half as much again of silence ends the session.
-        heartbeat_ms: u64 = GatewayConfig::default().heartbeat.as_millis() as u64,
+        heartbeat_ms: u64 = SessionConfig::default().heartbeat.as_millis() as u64,
         /// The shortest interval that a device may ask for, in seconds.
-        heartbeat_s_min: u64 = GatewayConfig::default().heartbeat_min.as_secs(),
+        heartbeat_s_min: u64 = SessionConfig::default().heartbeat_min.as_secs(),
         /// The longest interval that a device may ask for, in seconds. Devices themselves find out if their network drops idle connections sooner.
-        heartbeat_s_max: u64 = GatewayConfig::default().heartbeat_max.as_secs(),
+        heartbeat_s_max: u64 = SessionConfig::default().heartbeat_max.as_secs(),
         /// A session that has been silent for this long is probed when it is handed messages.
-        probe_after_ms: u64 = GatewayConfig::default().probe_after.as_millis() as u64,
+        probe_after_ms: u64 = SessionConfig::default().probe_after.as_millis() as u64,
         /// A probed session that does not answer within this time is closed: the messages that it was handed go out by offline push. 0: no
         /// probes.
-        probe_timeout_ms: u64 = GatewayConfig::default().probe_timeout.as_millis() as u64,
+        probe_timeout_ms: u64 = SessionConfig::default().probe_timeout.as_millis() as u64,
         /// A connection that has not bound by then is closed.
-        bind_timeout_ms: u64 = GatewayConfig::default().bind_timeout.as_millis() as u64,
+        bind_timeout_ms: u64 = SessionConfig::default().bind_timeout.as_millis() as u64,
         /// Bytes waiting for one session. Above: closed with `slow_reader`; it resumes from its cursor.
-        buffer_bytes: usize = GatewayConfig::default().session_buffer_bytes,
+        buffer_bytes: usize = SessionConfig::default().session_buffer_bytes,
         /// Requests of one session that may run at once (history, read marks). Above: `rate_limited`.
-        requests_max: u8 = GatewayConfig::default().session_requests,
+        requests_max: u8 = SessionConfig::default().session_requests,
         /// Reads of all sessions (history, presence) that wait or run. Full: refused with `queue_full`.
-        reads_max: usize = GatewayConfig::default().session_reads,
+        reads_max: usize = SessionConfig::default().session_reads,
         /// Connections, bound or not. Above: closed at once.
-        connections_max: usize = GatewayConfig::default().connections_max,
+        connections_max: usize = SessionConfig::default().connections_max,
         /// A session that was written to less than this ago gathers more messages before the next write, in microseconds.
-        flush_interval_us: u64 = GatewayConfig::default().flush_interval.as_micros() as u64,
+        flush_interval_us: u64 = SessionConfig::default().flush_interval.as_micros() as u64,
         /// Sessions of one user and device kind. Above: the oldest is told `replaced` and closed.
         per_device_kind_max: usize = EngineConfig::default().sessions_per_kind,
     }

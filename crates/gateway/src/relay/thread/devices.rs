@@ -1,11 +1,11 @@
-//! The side of the devices: what they send, and what is written to them.
+//! The side of the devices: the frames that they send, and the bytes that are written to them.
 
 use super::RelayLoop;
 use crate::{
     binding::FIRST_FRAME_BYTES_MAX,
     connection::fatal_error,
-    link::packet::Kind,
-    relay::device::{Device, Phase, Written},
+    link::packet::PacketKind,
+    relay::device_connection::{DeviceConnection, Phase, WriteOutcome},
     shard::{silence_max, ticks},
     transport::Transport,
 };
@@ -23,8 +23,8 @@ use tidings_protocol::{
 /// Readable devices served before the links have their turn.
 const READERS_PER_TURN: usize = 128;
 const READS_PER_TURN: usize = 4;
-/// A device that comes while the core is away is told to come back after this, and as much again at random.
-const CORE_AWAY_MS: u64 = 1_000;
+/// A device that connects while the core is away is told to retry after this, plus as much again at random.
+const CORE_AWAY_RETRY_MS: u64 = 1_000;
 
 impl RelayLoop {
     pub(super) fn adopt(&mut self, socket: MaybeTlsSocket, already_read: Vec<u8>) {
@@ -40,21 +40,24 @@ impl RelayLoop {
             }
         };
         self.generation += 1;
-        let device = entry.insert(Device::new(transport, (self.generation << 32) | key as u64, tick));
-        if device.transport.may_hold_bytes() {
+        let device = entry.insert(DeviceConnection::new(transport, (self.generation << 32) | key as u64, tick));
+        if device.transport.may_have_buffered_input() {
             device.readable = true;
             self.readable.push_back(key);
         }
         self.shared.metrics.connections.inc();
-        self.arm(key, tick + ticks(self.config.bind_timeout));
+        self.arm_timer(key, tick + ticks(self.config.bind_timeout));
         if self.draining {
-            self.close(key, &Refusal::new(ErrorCode::Draining, "the gateway is draining").retry_after(CORE_AWAY_MS));
+            self.close(
+                key,
+                &Refusal::new(ErrorCode::Draining, "the gateway is draining").retry_after(CORE_AWAY_RETRY_MS),
+            );
         } else if !already_read.is_empty() {
-            self.take_frames(key, &already_read);
+            self.handle_frames(key, &already_read);
         }
     }
 
-    pub(super) fn read_some(&mut self) {
+    pub(super) fn read_devices(&mut self) {
         if self.is_congested() {
             return;
         }
@@ -62,7 +65,7 @@ impl RelayLoop {
             let Some(key) = self.readable.pop_front() else { return };
             let Some(device) = self.devices.get_mut(key) else { continue };
             device.readable = false;
-            if device.phase != Phase::Opening || device.ending {
+            if device.phase != Phase::Opening || device.read_closed {
                 self.read(key);
             }
         }
@@ -80,7 +83,7 @@ impl RelayLoop {
             }
             let partial = std::mem::take(&mut device.partial);
             if partial.len() >= buffer.len() {
-                // More than a frame before the core has answered the bind.
+                // The device sent more than a frame before the core has answered its bind.
                 self.close(key, &Refusal::new(ErrorCode::LimitExceeded, "too much was sent before `bound`"));
                 break;
             }
@@ -94,10 +97,10 @@ impl RelayLoop {
                     if device.phase == Phase::Closing {
                         continue;
                     }
-                    device.heard = tick;
+                    device.last_heard = tick;
                     let end = partial.len() + n;
-                    let drained = end < buffer.len() && !device.ending;
-                    self.take_frames(key, &buffer[..end]);
+                    let drained = end < buffer.len() && !device.read_closed;
+                    self.handle_frames(key, &buffer[..end]);
                     if drained || self.devices.get(key).is_some_and(|device| device.phase == Phase::Opening) {
                         break;
                     }
@@ -116,8 +119,8 @@ impl RelayLoop {
         self.read_buffer = buffer;
     }
 
-    /// Takes the frames that have come whole; the rest is kept with the device.
-    pub(super) fn take_frames(&mut self, key: usize, bytes: &[u8]) {
+    /// Handles the complete frames; an incomplete one is kept with the connection.
+    pub(super) fn handle_frames(&mut self, key: usize, bytes: &[u8]) {
         let mut rest = bytes;
         loop {
             let Some(device) = self.devices.get_mut(key) else { return };
@@ -134,7 +137,7 @@ impl RelayLoop {
                 Ok(Some(head)) => {
                     let (frame, following) = rest.split_at(head.payload.end);
                     rest = following;
-                    self.take_frame(key, head.kind, frame, &frame[head.payload]);
+                    self.handle_frame(key, head.kind, frame, &frame[head.payload]);
                 }
                 Ok(None) => {
                     device.partial = rest.to_vec();
@@ -145,54 +148,54 @@ impl RelayLoop {
         }
     }
 
-    fn take_frame(&mut self, key: usize, kind: u8, frame: &[u8], payload: &[u8]) {
+    fn handle_frame(&mut self, key: usize, kind: u8, frame: &[u8], payload: &[u8]) {
         let device = &mut self.devices[key];
         match (device.phase, kind) {
-            (Phase::Unbound, miop::kind::BIND) => self.take_bind(key, frame, payload),
+            (Phase::Unbound, miop::kind::BIND) => self.handle_bind(key, frame, payload),
             (Phase::Unbound, kind) if kind & 0x80 != 0 => {}
             (Phase::Unbound, _) => self.close(key, &Refusal::new(ErrorCode::NotBound, "bind first")),
-            (_, miop::kind::HEARTBEAT) => self.take_heartbeat(key, payload),
-            (_, miop::kind::UNBIND) => self.take_unbind(key, frame, payload),
-            (Phase::Live, _) => self.pass_on(key, frame),
-            // Acknowledgements of pushes that will come again.
+            (_, miop::kind::HEARTBEAT) => self.handle_heartbeat(key, payload),
+            (_, miop::kind::UNBIND) => self.handle_unbind(key, frame, payload),
+            (Phase::Live, _) => self.forward(key, frame),
+            // Acknowledgements while the core is away: their pushes will come again.
             _ => {}
         }
     }
 
-    /// Puts a frame on the link to the core, if the core has the session.
-    fn pass_on(&mut self, key: usize, frame: &[u8]) {
+    /// Forwards a frame to the core, if the core has the session.
+    fn forward(&mut self, key: usize, frame: &[u8]) {
         let device = &self.devices[key];
         if let Some(session) = device.session
-            && let Some(upstream) = self.upstreams.get_mut(usize::from(device.upstream))
+            && let Some(upstream) = self.upstreams.get_mut(usize::from(device.upstream_index))
         {
-            upstream.out.put(Kind::Data, session, frame);
+            upstream.out.put(PacketKind::Data, session, frame);
         }
     }
 
-    /// The device is done, also while the core is away. The core ends the session once it has come to this frame, behind
-    /// all that the device sent before; what the device sends after it is thrown away here.
-    fn take_unbind(&mut self, key: usize, frame: &[u8], payload: &[u8]) {
+    /// Handles an unbind, also while the core is away. The core ends the session when it reads this frame, after all earlier
+    /// frames of the device; later frames are discarded here.
+    fn handle_unbind(&mut self, key: usize, frame: &[u8], payload: &[u8]) {
         if let Err(error) = decode(miop::kind::UNBIND, payload) {
             return self.close(key, &Refusal::new(error.code(), error.to_string()));
         }
         if self.devices[key].phase == Phase::Live {
-            self.pass_on(key, frame);
-            // The core need not be told twice.
+            self.forward(key, frame);
+            // The core learns of the end by the forwarded frame; no `Closed` need follow.
             self.devices[key].session = None;
         }
-        self.leave(key);
-        self.closing(key);
-        self.after_write(key, Written::Fine);
+        self.end_session(key);
+        self.begin_closing(key);
+        self.after_write(key, WriteOutcome::Accepted);
     }
 
-    fn take_bind(&mut self, key: usize, frame: &[u8], payload: &[u8]) {
+    fn handle_bind(&mut self, key: usize, frame: &[u8], payload: &[u8]) {
         let bind = match decode(miop::kind::BIND, payload) {
             Ok(Frame::Bind(bind)) => bind,
             Ok(_) => return,
             Err(error) => return self.close(key, &Refusal::new(error.code(), error.to_string())),
         };
         if self.upstreams.is_empty() {
-            let after_ms = CORE_AWAY_MS + rand::random_range(0..=CORE_AWAY_MS);
+            let after_ms = CORE_AWAY_RETRY_MS + rand::random_range(0..=CORE_AWAY_RETRY_MS);
             let refusal = Refusal::new(ErrorCode::NodeUnavailable, "the core is away; connect again");
             return self.close(key, &refusal.retry_after(after_ms));
         }
@@ -201,20 +204,20 @@ impl RelayLoop {
             device.bind = Some(frame.into());
         }
         device.phase = Phase::Opening;
-        self.open(key, frame);
+        self.open_upstream(key, frame);
     }
 
-    pub(super) fn open(&mut self, key: usize, bind: &[u8]) {
+    pub(super) fn open_upstream(&mut self, key: usize, bind: &[u8]) {
         let device = &mut self.devices[key];
-        // Any shard will do: the core moves the session to its user's.
-        let index = device.name as usize % self.upstreams.len();
+        // Any shard will do: the core moves the session to its user's shard.
+        let index = device.id as usize % self.upstreams.len();
         let mut payload = Vec::with_capacity(bind.len() + 1);
         payload.push(1);
         payload.extend_from_slice(bind);
-        self.upstreams[index].out.put(Kind::Open, device.name, &payload);
+        self.upstreams[index].out.put(PacketKind::Open, device.id, &payload);
     }
 
-    fn take_heartbeat(&mut self, key: usize, payload: &[u8]) {
+    fn handle_heartbeat(&mut self, key: usize, payload: &[u8]) {
         let proposed = match decode(miop::kind::HEARTBEAT, payload) {
             Ok(Frame::Heartbeat { interval_s }) => interval_s,
             Ok(_) => None,
@@ -222,14 +225,14 @@ impl RelayLoop {
         };
         let Some(proposed) = proposed else { return self.write(key, &miop::HEARTBEAT) };
         let granted = self.config.granted_heartbeat_s(Some(proposed));
-        self.beat_every(key, granted as u32 * 1_000);
+        self.set_heartbeat(key, granted as u32 * 1_000);
         self.write(key, &Frame::Heartbeat { interval_s: Some(granted) }.to_bytes());
     }
 
-    pub(super) fn beat_every(&mut self, key: usize, heartbeat_ms: u32) {
+    pub(super) fn set_heartbeat(&mut self, key: usize, heartbeat_ms: u32) {
         let tick = self.tick();
         self.devices[key].heartbeat_ms = heartbeat_ms;
-        self.arm(key, tick + silence_max(heartbeat_ms));
+        self.arm_timer(key, tick + silence_max(heartbeat_ms));
     }
 
     pub(super) fn write(&mut self, key: usize, bytes: &[u8]) {
@@ -238,74 +241,74 @@ impl RelayLoop {
         self.after_write(key, written);
     }
 
-    pub(super) fn after_write(&mut self, key: usize, written: Written) {
+    pub(super) fn after_write(&mut self, key: usize, written: WriteOutcome) {
         let device = &mut self.devices[key];
         match written {
-            Written::Fine => {
-                if device.phase == Phase::Closing && device.rest.is_empty() {
+            WriteOutcome::Accepted => {
+                if device.phase == Phase::Closing && device.unwritten.is_empty() {
                     device.transport.finish_writing();
                 }
             }
-            Written::TooSlow => {
+            WriteOutcome::BufferFull => {
                 self.shared.metrics.slow_readers_closed.inc();
                 self.shared.metrics.count_refusal(ErrorCode::SlowReader);
                 self.remove(key);
             }
-            Written::Gone => self.remove(key),
+            WriteOutcome::Disconnected => self.remove(key),
         }
     }
 
-    /// Says why, then closes once that is written.
+    /// Writes the reason, then closes the connection.
     pub(super) fn close(&mut self, key: usize, refusal: &Refusal) {
         if self.devices[key].phase == Phase::Closing {
             return;
         }
         self.shared.metrics.count_refusal(refusal.code);
-        self.leave(key);
-        self.closing(key);
+        self.end_session(key);
+        self.begin_closing(key);
         self.write(key, &fatal_error(refusal));
     }
 
     pub(super) fn redirect(&mut self, key: usize, after_ms: u64, why: &'static str) {
-        tracing::debug!(why, "a device is sent away");
-        self.leave(key);
-        self.closing(key);
+        tracing::debug!(why, "a device is redirected");
+        self.end_session(key);
+        self.begin_closing(key);
         self.write(key, &Frame::Redirect { address: None, after_ms }.to_bytes());
     }
 
-    /// The core has said all that it had to say.
+    /// The core has closed the connection: it is closed here once its last bytes are written.
     pub(super) fn finish(&mut self, key: usize) {
         self.devices[key].session = None;
-        self.leave(key);
-        self.closing(key);
-        self.after_write(key, Written::Fine);
+        self.end_session(key);
+        self.begin_closing(key);
+        self.after_write(key, WriteOutcome::Accepted);
     }
 
-    fn closing(&mut self, key: usize) {
+    fn begin_closing(&mut self, key: usize) {
         let tick = self.tick();
         let device = &mut self.devices[key];
         device.phase = Phase::Closing;
-        device.heard = tick;
+        device.last_heard = tick;
         device.partial = Vec::new();
-        self.arm(key, tick + ticks(self.config.closing_timeout));
+        self.arm_timer(key, tick + ticks(self.config.closing_timeout));
     }
 
-    /// The core need not speak to it any more.
-    fn leave(&mut self, key: usize) {
+    /// Ends the device's session: its bind is dropped, and the core is told.
+    fn end_session(&mut self, key: usize) {
         let device = &mut self.devices[key];
         device.bind = None;
         if matches!(device.phase, Phase::Live | Phase::Detached | Phase::Reopening) {
             self.shared.bound.fetch_sub(1, Ordering::Relaxed);
         }
         if let Some(session) = device.session.take()
-            && let Some(upstream) = self.upstreams.get_mut(usize::from(device.upstream))
+            && let Some(upstream) = self.upstreams.get_mut(usize::from(device.upstream_index))
         {
-            upstream.out.put(Kind::Closed, session, &[]);
+            upstream.out.put(PacketKind::Closed, session, &[]);
         }
     }
 
     pub(super) fn remove(&mut self, key: usize) {
-        self.leave(key);
+        self.end_session(key);
         let device = self.devices.remove(key);
         device.transport.end(self.poll.registry());
         self.shared.metrics.connections.dec();

@@ -1,13 +1,13 @@
-//! The side of the core: its links, and what comes on them.
+//! The side of the core: the links, and the packets that come on them.
 
 use super::{RECONNECT_SPREAD_MS, RelayLoop};
 use crate::{
     link::{
-        packet::{self, Kind, Packet},
+        packet::{self, Packet, PacketKind},
         virtual_connections::LINK_TOKENS,
     },
     relay::{
-        device::{Device, Phase},
+        device_connection::{DeviceConnection, Phase},
         upstream::Upstream,
     },
     shard::ticks,
@@ -16,19 +16,19 @@ use mio::Token;
 use std::{io, net::TcpStream, sync::atomic::Ordering, time::Duration};
 use tidings_protocol::miop::{Frame, decode, take_head};
 
-/// Devices opened anew in a turn, after the core came back.
+/// Devices bound again in a turn, after the core came back.
 const REOPENED_PER_TURN: usize = 256;
-/// How often a core is asked about that may move.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How often the relay checks whether the core has moved.
+const CORE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 impl RelayLoop {
-    /// Leaves a core that has given its work to another one, should it not say so itself.
+    /// Leaves a core that has handed its work to another one, in case that core does not close the links itself.
     pub(super) fn follow_core(&mut self) {
         let tick = self.tick();
-        if !self.is_attached || tick < self.look_at {
+        if !self.is_attached || tick < self.next_core_check {
             return;
         }
-        self.look_at = tick + ticks(LOOK_EVERY);
+        self.next_core_check = tick + ticks(CORE_CHECK_INTERVAL);
         if self.attacher.config.cores.has_moved(&self.core) {
             tracing::info!(core = self.core, "the core has moved");
             self.lose_core();
@@ -52,7 +52,7 @@ impl RelayLoop {
         self.reopen = self.devices.iter().filter(|(_, d)| d.phase == Phase::Detached).map(|(key, _)| key).collect();
     }
 
-    /// A link is lost: the core is away, or has forgotten us.
+    /// A link is lost: the core is away, or has dropped this relay.
     fn lose_core(&mut self) {
         for upstream in &mut self.upstreams {
             upstream.deregister(self.poll.registry());
@@ -81,8 +81,8 @@ impl RelayLoop {
         }
     }
 
-    /// Some of the devices that stayed while the core was away.
-    pub(super) fn reopen_some(&mut self) {
+    /// Sends the binds of some devices that stayed while the core was away.
+    pub(super) fn reopen_devices(&mut self) {
         if self.upstreams.is_empty() || self.is_congested() {
             return;
         }
@@ -94,10 +94,10 @@ impl RelayLoop {
             };
             let Some(bind) = device.bind.take() else { continue };
             device.phase = Phase::Reopening;
-            device.heard = tick;
-            self.open(key, &bind);
+            device.last_heard = tick;
+            self.open_upstream(key, &bind);
             self.devices[key].bind = Some(bind);
-            self.arm(key, tick + ticks(self.config.bind_timeout));
+            self.arm_timer(key, tick + ticks(self.config.bind_timeout));
         }
     }
 
@@ -109,7 +109,7 @@ impl RelayLoop {
             let tick = self.tick();
             let mut buffer = std::mem::take(&mut self.read_buffer);
             let read = self.upstreams[index].read(tick, &mut buffer);
-            let read = read.and_then(|end| self.take_packets(index, &buffer[..end]));
+            let read = read.and_then(|end| self.handle_packets(index, &buffer[..end]));
             self.read_buffer = buffer;
             if let Err(error) = read {
                 tracing::warn!(%error, "the link to the core is lost");
@@ -118,10 +118,10 @@ impl RelayLoop {
         }
     }
 
-    fn take_packets(&mut self, index: usize, bytes: &[u8]) -> io::Result<()> {
+    fn handle_packets(&mut self, index: usize, bytes: &[u8]) -> io::Result<()> {
         let mut at = 0;
         while let Some(Packet { kind, id, payload }) = packet::take(&bytes[at..]).map_err(io::Error::other)? {
-            self.take_packet(index, kind, id, &bytes[at + payload.start..at + payload.end]);
+            self.handle_packet(index, kind, id, &bytes[at + payload.start..at + payload.end]);
             at += payload.end;
         }
         if at < bytes.len() {
@@ -130,33 +130,33 @@ impl RelayLoop {
         Ok(())
     }
 
-    fn take_packet(&mut self, index: usize, kind: Kind, id: u64, payload: &[u8]) {
+    fn handle_packet(&mut self, index: usize, kind: PacketKind, id: u64, payload: &[u8]) {
         let key = (id & u64::from(u32::MAX)) as usize;
-        let is_here = self.devices.get(key).is_some_and(|device| device.name == id);
+        let is_here = self.devices.get(key).is_some_and(|device| device.id == id);
         match kind {
-            Kind::Opened => {
+            PacketKind::Opened => {
                 let Ok(session) = payload.try_into().map(u64::from_le_bytes) else { return };
                 if is_here {
                     let device = &mut self.devices[key];
-                    (device.session, device.upstream) = (Some(session), index as u16);
+                    (device.session, device.upstream_index) = (Some(session), index as u16);
                 } else {
-                    // It went while its bind was with the core.
-                    self.upstreams[index].out.put(Kind::Closed, session, &[]);
+                    // The device disconnected while its bind was with the core.
+                    self.upstreams[index].out.put(PacketKind::Closed, session, &[]);
                 }
             }
-            Kind::Data if is_here => self.take_data(key, payload),
-            Kind::Close if is_here => self.finish(key),
-            Kind::List => self.list_sessions(index, id),
-            Kind::Forget => self.forget(index, id),
+            PacketKind::Data if is_here => self.handle_data(key, payload),
+            PacketKind::Close if is_here => self.finish(key),
+            PacketKind::ListSessions => self.list_sessions(index, id),
+            PacketKind::UnknownSession => self.redirect_unknown(index, id),
             _ => {}
         }
     }
 
-    /// Bytes for a device. The first of them are its `bound`, or why not.
-    fn take_data(&mut self, key: usize, bytes: &[u8]) {
+    /// Bytes for a device. The first of them are its `bound` or a refusal.
+    fn handle_data(&mut self, key: usize, bytes: &[u8]) {
         let phase = self.devices[key].phase;
         if phase == Phase::Closing {
-            // What the core had on its way when the goodbye began does not follow it.
+            // Bytes that the core sent before it knew of the closing must not follow the last frame.
             return;
         }
         let mut bytes = bytes;
@@ -165,7 +165,7 @@ impl RelayLoop {
             && let Ok(Frame::Bound(bound)) = decode(head.kind, &bytes[head.payload.clone()])
         {
             self.devices[key].phase = Phase::Live;
-            self.beat_every(key, (bound.heartbeat_s as u32).saturating_mul(1_000));
+            self.set_heartbeat(key, (bound.heartbeat_s as u32).saturating_mul(1_000));
             if phase == Phase::Opening {
                 self.shared.bound.fetch_add(1, Ordering::Relaxed);
             } else {
@@ -177,7 +177,7 @@ impl RelayLoop {
         }
         if phase == Phase::Opening && self.devices.get(key).is_some_and(|device| device.phase == Phase::Live) {
             let waiting = std::mem::take(&mut self.devices[key].partial);
-            self.take_frames(key, &waiting);
+            self.handle_frames(key, &waiting);
             if let Some(device) = self.devices.get_mut(key).filter(|device| !device.readable) {
                 device.readable = true;
                 self.readable.push_back(key);
@@ -185,35 +185,35 @@ impl RelayLoop {
         }
     }
 
-    /// The core does not know this session: its device must come anew.
-    fn forget(&mut self, index: usize, session: u64) {
-        let is_it = |d: &Device| d.session == Some(session) && usize::from(d.upstream) == index;
-        if let Some(key) = self.devices.iter().find(|(_, device)| is_it(device)).map(|(key, _)| key) {
+    /// The core does not know this session: its device must connect again.
+    fn redirect_unknown(&mut self, index: usize, session: u64) {
+        let is_session = |d: &DeviceConnection| d.session == Some(session) && usize::from(d.upstream_index) == index;
+        if let Some(key) = self.devices.iter().find(|(_, device)| is_session(device)).map(|(key, _)| key) {
             self.redirect(key, rand::random_range(0..=RECONNECT_SPREAD_MS), "the core does not know it");
         }
     }
 
-    /// The names of our live sessions behind one link, for a comparison.
-    fn list_sessions(&mut self, index: usize, question: u64) {
-        let mut names = Vec::new();
+    /// Sends the core the ids of the live sessions of one link.
+    fn list_sessions(&mut self, index: usize, request: u64) {
+        let mut sessions = Vec::new();
         for (_, device) in &self.devices {
             if let (Phase::Live, Some(session)) = (device.phase, device.session)
-                && usize::from(device.upstream) == index
+                && usize::from(device.upstream_index) == index
             {
-                names.extend_from_slice(&session.to_le_bytes());
+                sessions.extend_from_slice(&session.to_le_bytes());
             }
         }
         let out = &mut self.upstreams[index].out;
-        for piece in names.chunks(packet::PAYLOAD_BYTES_MAX / 8 * 8) {
-            out.put(Kind::Sessions, question, piece);
+        for piece in sessions.chunks(packet::PAYLOAD_BYTES_MAX / 8 * 8) {
+            out.put(PacketKind::Sessions, request, piece);
         }
-        out.put(Kind::Sessions, question, &[]);
+        out.put(PacketKind::Sessions, request, &[]);
     }
 
-    pub(super) fn serve_upstreams(&mut self) {
+    pub(super) fn flush_upstreams(&mut self) {
         let tick = self.tick();
-        let served: io::Result<()> = self.upstreams.iter_mut().try_for_each(|upstream| upstream.serve(tick));
-        if let Err(error) = served {
+        let flushed: io::Result<()> = self.upstreams.iter_mut().try_for_each(|upstream| upstream.flush(tick));
+        if let Err(error) = flushed {
             tracing::warn!(%error, "the link to the core is lost");
             self.lose_core();
         }

@@ -1,11 +1,11 @@
-//! Pushes on their way to this shard's sessions, behind everything that chat has to do.
+//! Delivers pushes to this shard's sessions, with lower priority than all work of chat.
 //!
-//! A push to many is a walk over the sessions, a piece a turn: a shard with 100,000 devices goes on
-//! serving its sockets meanwhile. Who binds during the walk gets the push with what waited for its device.
+//! A push to many devices is a scan over the sessions, a batch per turn: a shard with 100,000 devices goes on serving its
+//! sockets meanwhile. A device that binds during the scan gets the push with its backlog.
 
 use crate::{
     connection::{Connection, Phase},
-    shard::{After, Shard},
+    shard::{FrameOutcome, Shard},
 };
 use std::{sync::Arc, time::Instant};
 use tidings_engine::{
@@ -17,15 +17,15 @@ use tidings_protocol::{
     limits::ACKS_PER_FRAME_MAX,
 };
 
-/// Push items taken in a turn.
+/// Push items processed in a turn.
 const ITEMS_PER_TURN: usize = 64;
-/// Sessions that a walk looks at in a turn.
-const WALK_PIECE: usize = 256;
-/// How long sessions are spread over that must look for the node that does push.
+/// Slab keys that a scan visits in a turn.
+const SCAN_BATCH: usize = 256;
+/// The time over which the reconnects of sessions that must find another node are spread.
 const RECONNECT_SPREAD_MS: u64 = 5_000;
 
-/// A push to every live device of a set, as far as it has come.
-pub(crate) struct Walk {
+/// A push to every live device of a set, with the progress of its scan over the sessions.
+pub(crate) struct PushScan {
     frame: Arc<PushFrame>,
     devices: Arc<dyn DeviceSet>,
     next_key: usize,
@@ -45,24 +45,24 @@ impl Now {
 }
 
 impl Shard {
-    /// A piece of what is to be pushed, unless chat has work waiting.
-    pub(crate) fn take_pushes(&mut self) {
+    /// A bounded amount of pushes, unless chat has a backlog.
+    pub(crate) fn process_pushes(&mut self) {
         for _ in 0..ITEMS_PER_TURN {
-            if self.pushing.is_some() || self.schedule.bulk_waits() {
+            if self.push_scan.is_some() || self.scheduler.has_bulk_backlog() {
                 break;
             }
             let Ok(item) = self.parts.receivers.push.try_recv() else { break };
-            self.take_push_item(item);
+            self.process_push_item(item);
         }
-        if !self.schedule.bulk_waits() {
-            self.walk_on();
+        if !self.scheduler.has_bulk_backlog() {
+            self.continue_push_scan();
         }
     }
 
-    fn take_push_item(&mut self, item: PushItem) {
+    fn process_push_item(&mut self, item: PushItem) {
         let now = Now::of(self);
         match item {
-            PushItem::Registered { session, result } => self.registered(session, result),
+            PushItem::Registered { session, result } => self.finish_registration(session, result),
             PushItem::Pending { session, frames } => {
                 let Some(key) = self.find(session) else { return };
                 let Some(device) = self.connections[key].device else { return };
@@ -84,19 +84,22 @@ impl Shard {
                 }
                 self.report_written(frame.push, written);
             }
-            PushItem::Matching { frame, devices } => self.pushing = Some(Walk { frame, devices, next_key: 0 }),
+            PushItem::Matching { frame, devices } => self.push_scan = Some(PushScan { frame, devices, next_key: 0 }),
             PushItem::LeadLost => self.end_pushes(),
         }
     }
 
-    /// Another node does push from here on. Relays find it with the devices that they hold, the engine for sessions that
-    /// stay; others must themselves.
+    /// Another node leads push from here on. Relays move to it with the devices that they hold, and the engine forwards the
+    /// pushes of WebSocket sessions; other clients must connect again.
     fn end_pushes(&mut self) {
-        self.pushing = None;
+        self.push_scan = None;
         self.drop_all_links();
         let wants_pushes = |connection: &Connection| {
-            let bound = connection.bound.as_ref().is_some_and(|bound| bound.push && !bound.stays(connection.door));
-            bound && (connection.device.is_some() || connection.phase == Phase::Binding)
+            let must_move = connection
+                .binding
+                .as_ref()
+                .is_some_and(|binding| binding.push && !binding.receives_remote_pushes(connection.protocol));
+            must_move && (connection.device.is_some() || connection.phase == Phase::Binding)
         };
         let keys: Vec<usize> =
             self.connections.iter().filter(|(_, connection)| wants_pushes(connection)).map(|(key, _)| key).collect();
@@ -108,21 +111,21 @@ impl Shard {
         }
     }
 
-    fn walk_on(&mut self) {
-        let Some(mut walk) = self.pushing.take() else { return };
+    fn continue_push_scan(&mut self) {
+        let Some(mut scan) = self.push_scan.take() else { return };
         let now = Now::of(self);
         let mut written = Vec::new();
-        let end = (walk.next_key + WALK_PIECE).min(self.connections.capacity());
-        for key in walk.next_key..end {
+        let end = (scan.next_key + SCAN_BATCH).min(self.connections.capacity());
+        for key in scan.next_key..end {
             let Some(device) = self.connections.get(key).and_then(|connection| connection.device) else { continue };
-            if walk.devices.contains(device) && self.push_to(key, &walk.frame, now) {
+            if scan.devices.contains(device) && self.push_to(key, &scan.frame, now) {
                 written.push(device);
             }
         }
-        self.report_written(walk.frame.push, written);
+        self.report_written(scan.frame.push, written);
         if end < self.connections.capacity() {
-            walk.next_key = end;
-            self.pushing = Some(walk);
+            scan.next_key = end;
+            self.push_scan = Some(scan);
         }
     }
 
@@ -132,26 +135,27 @@ impl Shard {
         }
     }
 
-    /// Puts a push to a session; answers whether it was taken. One whose buffer is full gets it on its next bind.
+    /// Queues a push on a session and answers whether it did. A session whose buffer is full gets the push at its next bind.
     fn push_to(&mut self, key: usize, frame: &Arc<PushFrame>, now: Now) -> bool {
         let connection = &mut self.connections[key];
         if connection.phase == Phase::Closing
             || frame.expires_at <= now.wall_ms
-            || connection.outgoing.queued_bytes() > self.parts.config.session_buffer_bytes
+            || connection.outbound.queued_bytes() > self.parts.config.session_buffer_bytes
         {
             return false;
         }
-        connection.outgoing.push_push(frame);
-        self.schedule.flush_gathered(connection, key, Lane::Broadcast, now.monotonic);
+        connection.outbound.queue_push(frame);
+        self.scheduler.flush_batched(connection, key, Lane::Broadcast, now.monotonic);
         true
     }
 
-    pub(crate) fn take_ack(&mut self, key: usize, reference: Option<u64>, pushes: Vec<u64>) -> After {
+    pub(crate) fn handle_ack(&mut self, key: usize, reference: Option<u64>, pushes: Vec<u64>) -> FrameOutcome {
         let connection = &self.connections[key];
         let Some(device) = connection.device else {
-            if connection.bound.as_ref().is_some_and(|bound| bound.push) {
-                // Of pushes that an earlier session was handed, before this one's device is known. They come again.
-                return After::Stays;
+            if connection.binding.as_ref().is_some_and(|binding| binding.push) {
+                // The acks are of pushes that an earlier session received, and the device is not registered yet. Those pushes
+                // come again.
+                return FrameOutcome::Continue;
             }
             let why = "this session did not ask for pushes when it bound";
             return self.refuse(key, reference, Refusal::new(ErrorCode::Forbidden, why));
@@ -161,6 +165,6 @@ impl Shard {
             return self.refuse(key, reference, refusal);
         }
         self.parts.engine.push.acknowledged(device, pushes);
-        After::Stays
+        FrameOutcome::Continue
     }
 }

@@ -1,10 +1,10 @@
-//! The handle: starts the shards, hands them connections, drains them.
+//! The session server: starts the shards, hands them connections, drains them.
 
 use crate::{
     commands::Command,
-    reads::Reads,
     shard::{Shard, ShardParts},
-    transport::Door,
+    store_reads::StoreReads,
+    transport::Protocol,
 };
 use crossbeam_channel::{Sender, unbounded};
 use mio::{Poll, Token, Waker};
@@ -29,35 +29,35 @@ use tidings_protocol::error::Refusal;
 
 /// Settings of sessions.
 #[derive(Debug, Clone)]
-pub struct GatewayConfig {
+pub struct SessionConfig {
     pub shards: usize,
-    /// A client sends something at least this often, unless it asks for another interval within the
-    /// limits below; half as much again of silence closes the session.
+    /// A client sends something at least this often, unless it asks for another interval within the limits below. Silence
+    /// of one and a half intervals closes the session.
     pub heartbeat: Duration,
     pub heartbeat_min: Duration,
     pub heartbeat_max: Duration,
-    /// A session that is handed messages while nothing was heard of it for so long is asked whether it is there.
+    /// A session that is handed messages is probed when it has sent nothing for this long.
     pub probe_after: Duration,
-    /// One that does not answer within this counts as gone; 0: nobody is asked.
+    /// A probed session that sends nothing within this time counts as gone; 0: no session is probed.
     pub probe_timeout: Duration,
     /// An unbound connection is closed after this.
     pub bind_timeout: Duration,
-    /// How long a closing connection may take to take its goodbye and go.
+    /// How long the client of a closing connection may take to read the close frame and close its side.
     pub closing_timeout: Duration,
-    /// Bytes waiting for one session, shared ones included. Above: closed with `slow_reader`.
+    /// Bytes that wait to be written to one session, shared ones included. Above: closed with `slow_reader`.
     pub session_buffer_bytes: usize,
-    /// Requests of one session that may run at once (history, read marks). Above: `rate_limited`.
+    /// Requests of one session in flight at once (history, read marks). Above: `rate_limited`.
     pub session_requests: u8,
     /// Reads of all sessions (history, presence) that wait or run. Above: `queue_full`.
     pub session_reads: usize,
-    /// Connections of this door, bound or not. Above: closed at once with `queue_full`.
+    /// Connections of this server, bound or not. Above: closed at once with `queue_full`.
     pub connections_max: usize,
-    /// A session that was written to less than this ago gathers more before the next write.
+    /// A session that was flushed less than this ago batches more entries before the next write.
     pub flush_interval: Duration,
 }
 
-impl GatewayConfig {
-    /// The interval of a session that asked for one, in whole seconds; the wire knows no others.
+impl SessionConfig {
+    /// The interval that is granted to a session, within the limits, in whole seconds as on the wire.
     pub(crate) fn granted_heartbeat_s(&self, asked_s: Option<u64>) -> u64 {
         let whole = |interval: Duration| interval.as_millis().div_ceil(1_000).max(1) as u64;
         let (least, most) = (whole(self.heartbeat_min), whole(self.heartbeat_max).min(HEARTBEAT_S_MAX));
@@ -65,9 +65,9 @@ impl GatewayConfig {
     }
 }
 
-impl Default for GatewayConfig {
+impl Default for SessionConfig {
     fn default() -> Self {
-        GatewayConfig {
+        SessionConfig {
             shards: std::thread::available_parallelism().map_or(2, usize::from),
             heartbeat: Duration::from_secs(30),
             heartbeat_min: Duration::from_secs(10),
@@ -85,18 +85,22 @@ impl Default for GatewayConfig {
     }
 }
 
-/// Says whose token it is.
+/// Verifies the tokens that clients bind with.
 pub trait VerifyToken: Send + Sync + 'static {
-    /// What the token allows.
+    /// The user that the token is for, and what it allows.
+    ///
+    /// # Errors
+    /// `unauthorized`: the token is malformed, expired or not signed with a known key. Other codes: it cannot be verified
+    /// now.
     fn verify(&self, token: &str) -> Result<Pass, Refusal>;
 
-    /// Counts a token that was not good. Answers after how many milliseconds the next may come, if there were too many.
+    /// Counts a rejected token. Answers after how many milliseconds the next may be tried, if there were too many.
     fn count_failure(&self, _throttle_key: ThrottleKey) -> Option<u64> {
         None
     }
 }
 
-/// Wakes a shard that sleeps in its poll; costs a system call only then.
+/// Wakes a shard. It costs a system call only when the shard sleeps in its poll.
 pub(crate) struct ShardWake {
     pub waker: Waker,
     pub asleep: AtomicBool,
@@ -112,7 +116,7 @@ impl Wake for ShardWake {
     }
 }
 
-/// Another thread's way to a shard.
+/// Sends commands to a shard from other threads.
 #[derive(Clone)]
 pub(crate) struct ShardHandle {
     commands: Sender<Command>,
@@ -120,25 +124,26 @@ pub(crate) struct ShardHandle {
 }
 
 impl ShardHandle {
-    pub(crate) fn tell(&self, command: Command) {
+    pub(crate) fn send(&self, command: Command) {
         if self.commands.send(command).is_ok() {
             self.wake.wake();
         }
     }
 }
 
-/// More would not fit a session's state, and no network keeps an idle connection for a day.
+/// A longer interval would not fit a session's state, and no network keeps an idle connection for a day.
 const HEARTBEAT_S_MAX: u64 = 86_400;
 
 pub(crate) const WAKE: Token = Token(usize::MAX);
 
-/// Polls that exist before the engine does, since the engine must be able to wake them.
-pub struct Prepared {
-    config: GatewayConfig,
+/// The shards' polls. They exist before the engine does, since the engine must be able to wake them.
+pub struct PreparedServer {
+    config: SessionConfig,
     polls: Vec<(Poll, Arc<ShardWake>)>,
 }
 
-pub struct Gateway {
+/// The handle of all shards of this process.
+pub struct SessionServer {
     engine: Arc<Engine>,
     shards: Vec<ShardHandle>,
     next: AtomicUsize,
@@ -147,8 +152,12 @@ pub struct Gateway {
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
-impl Gateway {
-    pub fn prepare(config: GatewayConfig) -> io::Result<(Prepared, Vec<Arc<dyn Wake>>)> {
+impl SessionServer {
+    /// Creates the shards' polls, and what wakes them.
+    ///
+    /// # Errors
+    /// The system has no descriptor left for a poll.
+    pub fn prepare(config: SessionConfig) -> io::Result<(PreparedServer, Vec<Arc<dyn Wake>>)> {
         let mut polls = Vec::new();
         let mut wakes: Vec<Arc<dyn Wake>> = Vec::new();
         for _ in 0..config.shards.max(1) {
@@ -158,23 +167,29 @@ impl Gateway {
             wakes.push(wake.clone());
             polls.push((poll, wake));
         }
-        Ok((Prepared { config, polls }, wakes))
+        Ok((PreparedServer { config, polls }, wakes))
     }
 
-    /// Takes a connection, with what was read of it already (beyond the HTTP request, say). Answers
-    /// whether there was room; if not the socket is closed.
-    pub fn adopt(&self, socket: MaybeTlsSocket, door: Door, already_read: Vec<u8>, throttle_key: ThrottleKey) -> bool {
+    /// Hands a connection to a shard, with the bytes that were read from it already (beyond the HTTP request, say).
+    /// Answers whether there was room; if not, the socket is closed.
+    pub fn adopt(
+        &self,
+        socket: MaybeTlsSocket,
+        protocol: Protocol,
+        already_read: Vec<u8>,
+        throttle_key: ThrottleKey,
+    ) -> bool {
         if self.open.fetch_add(1, Ordering::Relaxed) >= self.connections_max {
             self.open.fetch_sub(1, Ordering::Relaxed);
             return false;
         }
         self.engine.metrics.connections_opened.inc();
         let shard = self.next.fetch_add(1, Ordering::Relaxed) % self.shards.len();
-        self.shards[shard].tell(Command::Adopt { socket, door, already_read, throttle_key });
+        self.shards[shard].send(Command::Adopt { socket, protocol, already_read, throttle_key });
         true
     }
 
-    /// Whether another connection would be taken now.
+    /// Whether another connection would be accepted now.
     pub fn has_room(&self) -> bool {
         self.connections() < self.connections_max
     }
@@ -184,7 +199,7 @@ impl Gateway {
         let metrics = &self.engine.metrics;
         let [bound, registered] =
             [&metrics.sessions, &metrics.connections].map(|gauge| usize::try_from(gauge.get()).unwrap_or(0));
-        // Those that no shard has taken yet count already; so do those that other processes hold, as `bound` does.
+        // Connections that no shard has registered yet count already. So do those that relays hold, since `bound` has them.
         self.connections().max(registered).saturating_sub(bound)
     }
 
@@ -196,17 +211,17 @@ impl Gateway {
         self.shards.len()
     }
 
-    pub(crate) fn tell(&self, shard: usize, command: Command) {
-        self.shards[shard].tell(command);
+    pub(crate) fn send(&self, shard: usize, command: Command) {
+        self.shards[shard].send(command);
     }
 
-    /// A process that holds connections for this one has attached.
-    pub(crate) fn node_attached(&self, name: &str, boot_id: u64, address: &str, lease: Duration) -> u32 {
+    /// Registers a relay process that has attached. Answers its node number.
+    pub(crate) fn attach_node(&self, name: &str, boot_id: u64, address: &str, lease: Duration) -> u32 {
         let now_ms = self.engine.clock.now_ms();
         self.engine.presence.nodes.attach(name, boot_id, address, now_ms, lease.as_millis() as u64).0
     }
 
-    /// Whether a node has not been forgotten; its lease may be over.
+    /// Whether the node is still registered; its lease may have expired.
     pub(crate) fn knows_node(&self, node: u32) -> bool {
         self.engine.presence.nodes.card(NodeNo(node)).is_some()
     }
@@ -215,11 +230,11 @@ impl Gateway {
         self.engine.presence.nodes.is_alive(NodeNo(node))
     }
 
-    /// Its successor has: what it held is gone.
-    pub(crate) fn drop_node(&self, node: u32) {
+    /// Removes a node whose successor has attached, and the sessions behind its links.
+    pub(crate) fn detach_node(&self, node: u32) {
         self.engine.presence.nodes.detach(NodeNo(node));
         for shard in &self.shards {
-            shard.tell(Command::DropLinks { node });
+            shard.send(Command::DropLinks { node });
         }
     }
 
@@ -228,18 +243,18 @@ impl Gateway {
         self.open.load(Ordering::Relaxed)
     }
 
-    /// Tells all clients to connect again, spread over the deadline, and waits until they are gone
-    /// or the deadline is over; then ends the shards.
+    /// Tells all clients to connect again, spread over the deadline, and waits until their connections are closed or the
+    /// deadline has passed; then ends the shards.
     pub async fn drain(&self, deadline: Duration) {
         let end = Instant::now() + deadline;
         for shard in &self.shards {
-            shard.tell(Command::Drain { spread_ms: deadline.as_millis() as u64 });
+            shard.send(Command::Drain { spread_ms: deadline.as_millis() as u64 });
         }
         while self.connections() > 0 && Instant::now() < end {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         for shard in &self.shards {
-            shard.tell(Command::Stop);
+            shard.send(Command::Stop);
         }
         let threads = std::mem::take(&mut *self.threads.lock());
         let joined = tokio::task::spawn_blocking(move || {
@@ -251,16 +266,19 @@ impl Gateway {
     }
 }
 
-impl Prepared {
-    /// Starts the shard threads. Call from within the runtime that may run blocking reads.
+impl PreparedServer {
+    /// Starts the shard threads. Call this within the runtime that is to run blocking reads.
+    ///
+    /// # Errors
+    /// The system refuses a thread.
     pub fn start(
         self,
         engine: Arc<Engine>,
         receivers: Vec<ShardReceivers>,
         tokens: Arc<dyn VerifyToken>,
-    ) -> io::Result<Arc<Gateway>> {
+    ) -> io::Result<Arc<SessionServer>> {
         let open = Arc::new(AtomicUsize::new(0));
-        let reads = Arc::new(Reads::new(self.config.session_reads));
+        let reads = Arc::new(StoreReads::new(self.config.session_reads));
         let (handles, inboxes): (Vec<_>, Vec<_>) = self
             .polls
             .iter()
@@ -289,7 +307,7 @@ impl Prepared {
             });
             threads.push(std::thread::Builder::new().name(format!("shard-{index}")).spawn(move || shard.run())?);
         }
-        Ok(Arc::new(Gateway {
+        Ok(Arc::new(SessionServer {
             engine,
             shards: handles,
             next: AtomicUsize::new(0),

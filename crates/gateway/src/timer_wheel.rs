@@ -1,32 +1,32 @@
-//! One timer wheel per shard: a time-out costs a slot entry, not a timer.
+//! A timer wheel, one per shard: a time-out costs an entry in a slot, not a timer.
 //!
-//! When a connection's slot comes up the owner looks whether the time is really over (something may
-//! have been heard since) and puts it back if not; hearing something therefore costs nothing here.
-//! The owner keeps the tick it put last: an entry of any other tick is stale and is let go.
+//! When an entry comes up, the owner checks whether the time-out has really passed (bytes may have been received since)
+//! and puts the entry back if not; so receiving bytes costs nothing here. The owner remembers the tick of the entry that
+//! it put last: an entry of any other tick is stale, and the owner ignores it.
 
-/// Turns of the wheel's hand per round.
+/// Ticks per round of the wheel.
 const SLOTS: usize = 4_096;
 
-pub(crate) struct Wheel {
+pub(crate) struct TimerWheel {
     slots: Vec<Vec<usize>>,
-    /// The tick that is handed out next.
+    /// The next tick whose entries come up.
     now: u32,
 }
 
-impl Wheel {
+impl TimerWheel {
     pub(crate) fn new() -> Self {
-        Wheel { slots: vec![Vec::new(); SLOTS], now: 0 }
+        TimerWheel { slots: vec![Vec::new(); SLOTS], now: 0 }
     }
 
-    /// Has `key` come up at `tick`, or earlier if that is more than a round away: the owner puts it
-    /// back then. Answers the tick at which it will come up.
+    /// Has `key` come up at `tick`, or earlier if `tick` is more than a round away: the owner puts it back then. Answers
+    /// the tick at which it will come up.
     pub(crate) fn put(&mut self, key: usize, tick: u32) -> u32 {
         let tick = tick.clamp(self.now, self.now + SLOTS as u32 - 1);
         self.slots[tick as usize % SLOTS].push(key);
         tick
     }
 
-    /// Everything that comes up until `tick`, inclusive, with the tick it was put for.
+    /// The keys that come up until `tick`, inclusive, each with the tick that it was put for.
     pub(crate) fn advance(&mut self, tick: u32) -> Vec<(u32, usize)> {
         let mut due = Vec::new();
         while self.now <= tick {
@@ -43,8 +43,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_put_comes_up_once_at_its_tick() {
-        let mut wheel = Wheel::new();
+    fn an_entry_comes_up_once_at_its_tick() {
+        let mut wheel = TimerWheel::new();
         wheel.put(1, 3);
         wheel.put(2, 5);
         assert_eq!(wheel.advance(2), []);
@@ -54,8 +54,8 @@ mod tests {
     }
 
     #[test]
-    fn beyond_a_round_it_comes_up_early_instead_of_never() {
-        let mut wheel = Wheel::new();
+    fn an_entry_more_than_a_round_away_comes_up_early() {
+        let mut wheel = TimerWheel::new();
         let early = wheel.put(1, 10_000);
         assert_eq!(wheel.advance(SLOTS as u32), [(early, 1)]);
     }

@@ -1,13 +1,14 @@
-//! Which sessions there are, by those who hold their connections: what the registry is compared with.
+//! Lists the sessions that exist, by the processes that hold their connections. The presence registry is compared with
+//! this list.
 //!
-//! A shard lists its own; for virtual ones it asks the relays, since a session whose device is gone
-//! there is one that only the shard still believes in.
+//! A shard lists the sessions of its own sockets. For virtual connections it asks the relays: a session whose device has
+//! left the relay is a ghost that only the shard still knows.
 
 use crate::{
     commands::Command,
     connection::{Connection, Phase},
-    gateway::Gateway,
-    link::packet::Kind,
+    link::packet::PacketKind,
+    session_server::SessionServer,
     shard::Shard,
 };
 use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
@@ -23,74 +24,80 @@ use tidings_engine::{
 };
 use tidings_protocol::error::{ErrorCode, Refusal};
 
-/// A list that takes longer is not worth waiting for: a relay may hang.
-const DEADLINE: Duration = Duration::from_secs(30);
-/// Lists that are made at once; each may name every session.
+/// A listing that takes longer is given up: a relay may hang.
+const LISTING_TIMEOUT: Duration = Duration::from_secs(30);
+/// Listings that run at once; each may name every session.
 const LISTINGS_MAX: usize = 4;
 
-/// A list that relays are still asked for.
-pub(crate) struct Listing {
-    question: u64,
+/// A listing that waits for the answers of relays.
+pub(crate) struct SessionListing {
+    request: u64,
     user: Option<UserNo>,
     reply: Sender<Vec<HeldSession>>,
-    /// Links that have not answered.
-    awaited: Vec<usize>,
-    /// What they have named.
-    held: FxHashSet<u64>,
+    /// Links whose answer is not complete.
+    pending_links: Vec<usize>,
+    /// The sessions that relays have named so far.
+    live_at_relays: FxHashSet<u64>,
 }
 
 impl Shard {
-    pub(crate) fn begin_listing(&mut self, user: Option<UserNo>, reply: Sender<Vec<HeldSession>>) {
+    pub(crate) fn start_listing(&mut self, user: Option<UserNo>, reply: Sender<Vec<HeldSession>>) {
         if self.listings.len() >= LISTINGS_MAX {
-            // Dropping the reply says no.
+            // The dropped reply refuses the listing.
             return;
         }
-        self.questions += 1;
-        let question = self.questions;
-        let awaited = self.ask_links(Kind::List, question);
-        self.listings.push(Listing { question, user, reply, awaited, held: FxHashSet::default() });
-        self.end_listings();
+        self.listing_requests += 1;
+        let request = self.listing_requests;
+        let pending_links = self.send_to_all_links(PacketKind::ListSessions, request);
+        self.listings.push(SessionListing {
+            request,
+            user,
+            reply,
+            pending_links,
+            live_at_relays: FxHashSet::default(),
+        });
+        self.finish_listings();
     }
 
-    /// Names that a relay has live; none: its list is complete.
-    pub(crate) fn hear_sessions(&mut self, link: usize, question: u64, names: &[u8]) {
+    /// Part of a relay's answer: names of sessions that are live there. An empty part completes the answer.
+    pub(crate) fn receive_session_list(&mut self, link: usize, request: u64, names: &[u8]) {
         let names = names.chunks_exact(8).filter_map(|name| name.try_into().ok().map(u64::from_le_bytes));
         let names: Vec<u64> = names.collect();
-        // Who is not here any more must not go on there: it would wait for messages that never come.
-        let forgotten: Vec<u64> = names.iter().filter(|name| self.find(**name).is_none()).copied().collect();
-        for name in forgotten {
-            self.tell_link(link, Kind::Forget, name);
+        // A session that this shard does not know must not go on at the relay: it would wait for messages that never come.
+        let unknown: Vec<u64> = names.iter().filter(|name| self.find(**name).is_none()).copied().collect();
+        for name in unknown {
+            self.send_to_link(link, PacketKind::UnknownSession, name);
         }
-        if let Some(listing) = self.listings.iter_mut().find(|listing| listing.question == question) {
+        if let Some(listing) = self.listings.iter_mut().find(|listing| listing.request == request) {
             if names.is_empty() {
-                listing.awaited.retain(|awaited| *awaited != link);
+                listing.pending_links.retain(|pending| *pending != link);
             }
-            listing.held.extend(names);
+            listing.live_at_relays.extend(names);
         }
-        self.end_listings();
+        self.finish_listings();
     }
 
-    /// A link that is gone has no sessions either.
-    pub(crate) fn await_no_more(&mut self, link: usize) {
+    /// A link was lost, and its sessions with it: listings do not wait for its answer.
+    pub(crate) fn drop_from_listings(&mut self, link: usize) {
         for listing in &mut self.listings {
-            listing.awaited.retain(|awaited| *awaited != link);
+            listing.pending_links.retain(|pending| *pending != link);
         }
-        self.end_listings();
+        self.finish_listings();
     }
 
-    fn end_listings(&mut self) {
-        while let Some(at) = self.listings.iter().position(|listing| listing.awaited.is_empty()) {
+    fn finish_listings(&mut self) {
+        while let Some(at) = self.listings.iter().position(|listing| listing.pending_links.is_empty()) {
             let listing = self.listings.swap_remove(at);
             let sessions = self.list(&listing);
             let _ = listing.reply.send(sessions);
         }
     }
 
-    /// What is registered of a session becomes what is so.
+    /// Corrects what the presence registry has of one session.
     pub(crate) fn correct(&mut self, correction: &Correction) {
         let Correction { session, user, held, .. } = *correction;
-        let is_theirs = |key: &usize| self.connections[*key].bound.as_ref().is_some_and(|b| b.user.no == user);
-        match self.find(session).filter(is_theirs) {
+        let is_of_user = |key: &usize| self.connections[*key].binding.as_ref().is_some_and(|b| b.user.no == user);
+        match self.find(session).filter(is_of_user) {
             Some(key) if held => {
                 if let Some(held) = self.held_session(&self.connections[key], held) {
                     self.parts.engine.presence.arrived(user, held.device());
@@ -101,39 +108,39 @@ impl Shard {
         }
     }
 
-    fn list(&self, listing: &Listing) -> Vec<HeldSession> {
+    fn list(&self, listing: &SessionListing) -> Vec<HeldSession> {
         let mut sessions = Vec::new();
         for (_, connection) in &self.connections {
-            let Some(bound) = &connection.bound else { continue };
-            if listing.user.is_some_and(|user| user != bound.user.no) {
+            let Some(binding) = &connection.binding else { continue };
+            if listing.user.is_some_and(|user| user != binding.user.no) {
                 continue;
             }
-            // While it binds, the relay does not know its name yet.
+            // While a session binds, the relay does not know its name yet.
             let held = !connection.transport.is_virtual()
                 || connection.phase == Phase::Binding
-                || listing.held.contains(&connection.session);
+                || listing.live_at_relays.contains(&connection.session);
             sessions.extend(self.held_session(connection, held));
         }
         sessions
     }
 
     fn held_session(&self, connection: &Connection, held: bool) -> Option<HeldSession> {
-        let bound = connection.bound.as_ref()?;
+        let binding = connection.binding.as_ref()?;
         Some(HeldSession {
             shard: self.parts.index as u16,
             session: connection.session,
             node: NodeNo(connection.transport.node()),
-            user: bound.user.no,
-            device_id: bound.device_id.clone(),
-            device_kind: bound.device_kind.clone(),
-            since: bound.since,
-            chat: bound.chat,
+            user: binding.user.no,
+            device_id: binding.device_id.clone(),
+            device_kind: binding.device_kind.clone(),
+            since: binding.since,
+            chat: binding.chat,
             held,
         })
     }
 }
 
-impl SessionTruth for Gateway {
+impl SessionTruth for SessionServer {
     fn sessions(&self, user: Option<UserNo>) -> Result<Vec<HeldSession>, Refusal> {
         let shards = match user {
             None => 0..self.shard_count(),
@@ -142,11 +149,11 @@ impl SessionTruth for Gateway {
                 shard..shard + 1
             }
         };
-        let end = Instant::now() + DEADLINE;
+        let end = Instant::now() + LISTING_TIMEOUT;
         let answers: Vec<_> = shards
             .map(|shard| {
                 let (reply, answer) = bounded(1);
-                self.tell(shard, Command::List { user, reply });
+                self.send(shard, Command::List { user, reply });
                 answer
             })
             .collect();
@@ -170,11 +177,11 @@ impl SessionTruth for Gateway {
         }
         let (reply, done) = bounded(1);
         for (shard, corrections) in by_shard.into_iter().enumerate().filter(|(_, part)| !part.is_empty()) {
-            self.tell(shard, Command::Correct { corrections, reply: reply.clone() });
+            self.send(shard, Command::Correct { corrections, reply: reply.clone() });
         }
         drop(reply);
-        match done.recv_timeout(DEADLINE) {
-            // Every shard has dropped its end.
+        match done.recv_timeout(LISTING_TIMEOUT) {
+            // Every shard has dropped its sender.
             Err(RecvTimeoutError::Disconnected) | Ok(()) => Ok(()),
             Err(RecvTimeoutError::Timeout) => {
                 Err(Refusal::new(ErrorCode::NodeUnavailable, "the repair took too long").retry_after(1_000))

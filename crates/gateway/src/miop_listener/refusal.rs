@@ -1,4 +1,4 @@
-//! How a device is told that there is no room for it.
+//! Refuses a device for which there is no room.
 
 use mio::net::TcpStream;
 use std::{
@@ -11,14 +11,14 @@ use tidings_protocol::{
     miop::{ErrorFrame, Frame},
 };
 
-/// Says why and when to come back, if the socket takes it at once, and closes. Under TLS nothing can be said before
-/// a handshake, which is work that there is no room for.
+/// Sends the reason and the time to wait, if the socket takes them at once, and closes it. Under TLS nothing can be sent
+/// before a handshake, which is too much work for a refused connection.
 pub(super) fn turn_away(socket: &mut TcpStream, tls: bool) {
     if !tls {
         let _ = socket.write(&no_room(jittered_retry_after_ms()));
     }
     let _ = socket.shutdown(Shutdown::Write);
-    // A socket that is closed with bytes unread resets the connection, and what we said may be lost (RFC 1122, 4.2.2.13).
+    // A socket that is closed with bytes unread resets the connection, and the frame may be lost (RFC 1122, 4.2.2.13).
     let _ = socket.read(&mut [0; 4_096]);
 }
 

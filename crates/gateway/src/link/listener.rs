@@ -1,10 +1,10 @@
-//! Where relays attach to a core.
+//! Listens for the links of relays, and performs their handshakes.
 
 use super::{
     RelayThread,
     handshake::{self, HandshakeError, Hello, Welcome},
 };
-use crate::{commands::Command, gateway::Gateway};
+use crate::{commands::Command, session_server::SessionServer};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use std::{
@@ -18,42 +18,50 @@ use std::{
     time::Duration,
 };
 
-/// Handshakes at once; each is a thread for a moment.
+/// Handshakes at once; each takes a thread for a moment.
 const HANDSHAKES_MAX: usize = 64;
-/// Processes that may be attached.
+/// Relay processes that may be attached.
 const RELAYS_MAX: usize = 4_096;
 
 #[derive(Debug, Clone)]
 pub struct LinkConfig {
     pub listen: SocketAddr,
-    /// Both sides know it; whoever knows it can speak for any connection.
+    /// The secret that both sides know; a process that knows it can speak for any connection.
     pub secret: String,
-    /// A relay that is silent for longer is given up, and its sessions with it.
+    /// A relay that is silent for longer is given up, and its sessions are closed.
     pub lease: Duration,
 }
 
-/// The listening door for relays.
-pub struct LinkDoor {
+/// The listener for relays.
+pub struct LinkListener {
     address: SocketAddr,
     stopping: Arc<AtomicBool>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-struct Attaching {
+struct LinkAcceptor {
     config: LinkConfig,
-    gateway: Arc<Gateway>,
-    /// The number of each name's present process.
+    session_server: Arc<SessionServer>,
+    /// Per name the present process: its boot id and its node number.
     relays: Mutex<FxHashMap<String, (u64, u32)>>,
-    under_way: AtomicUsize,
+    handshakes: AtomicUsize,
 }
 
-impl LinkDoor {
-    pub fn start(config: LinkConfig, gateway: Arc<Gateway>) -> io::Result<LinkDoor> {
+impl LinkListener {
+    /// Listens, and accepts links on a thread of its own.
+    ///
+    /// # Errors
+    /// The address cannot be bound, or the system refuses a thread.
+    pub fn start(config: LinkConfig, session_server: Arc<SessionServer>) -> io::Result<LinkListener> {
         let listener = TcpListener::bind(config.listen)?;
         let address = listener.local_addr()?;
         let stopping = Arc::new(AtomicBool::new(false));
-        let attaching =
-            Arc::new(Attaching { config, gateway, relays: Mutex::default(), under_way: AtomicUsize::new(0) });
+        let acceptor = Arc::new(LinkAcceptor {
+            config,
+            session_server,
+            relays: Mutex::default(),
+            handshakes: AtomicUsize::new(0),
+        });
         let stop = stopping.clone();
         let accept = move || {
             for socket in listener.incoming() {
@@ -61,13 +69,13 @@ impl LinkDoor {
                     return;
                 }
                 match socket {
-                    Ok(socket) => Attaching::begin(&attaching, socket),
+                    Ok(socket) => LinkAcceptor::begin(&acceptor, socket),
                     Err(error) => tracing::warn!(%error, "a link could not be accepted"),
                 }
             }
         };
-        let thread = std::thread::Builder::new().name("link-door".into()).spawn(accept)?;
-        Ok(LinkDoor { address, stopping, thread: Mutex::new(Some(thread)) })
+        let thread = std::thread::Builder::new().name("link-listener".into()).spawn(accept)?;
+        Ok(LinkListener { address, stopping, thread: Mutex::new(Some(thread)) })
     }
 
     pub fn address(&self) -> SocketAddr {
@@ -77,7 +85,7 @@ impl LinkDoor {
     /// No new links from here on.
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
-        // Its accept returns for a connection.
+        // A connection makes the blocking accept return.
         if TcpStream::connect(self.address).is_ok()
             && let Some(thread) = self.thread.lock().take()
         {
@@ -86,35 +94,35 @@ impl LinkDoor {
     }
 }
 
-impl Attaching {
+impl LinkAcceptor {
     fn begin(this: &Arc<Self>, mut socket: TcpStream) {
-        if this.under_way.fetch_add(1, Ordering::AcqRel) >= HANDSHAKES_MAX {
-            this.under_way.fetch_sub(1, Ordering::AcqRel);
+        if this.handshakes.fetch_add(1, Ordering::AcqRel) >= HANDSHAKES_MAX {
+            this.handshakes.fetch_sub(1, Ordering::AcqRel);
             handshake::refuse(&mut socket, "too many relays attach at once; try again");
             return;
         }
-        let attaching = this.clone();
+        let acceptor = this.clone();
         let spawned = std::thread::Builder::new().name("link-handshake".into()).spawn(move || {
-            if let Err(error) = attaching.attach(socket) {
+            if let Err(error) = acceptor.attach(socket) {
                 tracing::warn!(%error, "a relay could not attach");
             }
-            attaching.under_way.fetch_sub(1, Ordering::AcqRel);
+            acceptor.handshakes.fetch_sub(1, Ordering::AcqRel);
         });
         if let Err(error) = spawned {
-            this.under_way.fetch_sub(1, Ordering::AcqRel);
+            this.handshakes.fetch_sub(1, Ordering::AcqRel);
             tracing::error!(%error, "no thread for a link's handshake");
         }
     }
 
     fn attach(&self, mut socket: TcpStream) -> Result<(), HandshakeError> {
         let hello = handshake::receive(&mut socket, &self.config.secret, rand::random())?;
-        if !self.gateway.engine().push.is_leader() {
-            let leader = self.gateway.engine().cluster.as_ref().and_then(|cluster| cluster.nodes.leader());
-            handshake::send_elsewhere(&mut socket, &leader.map(|leader| leader.link).unwrap_or_default());
+        if !self.session_server.engine().push.is_leader() {
+            let leader = self.session_server.engine().cluster.as_ref().and_then(|cluster| cluster.nodes.leader());
+            handshake::send_redirect(&mut socket, &leader.map(|leader| leader.link).unwrap_or_default());
             return Ok(());
         }
-        let shards = self.gateway.shard_count();
-        let Some(node) = self.number(&hello).filter(|_| usize::from(hello.shard) < shards) else {
+        let shards = self.session_server.shard_count();
+        let Some(node) = self.node_number(&hello).filter(|_| usize::from(hello.shard) < shards) else {
             let why = "no such shard, or the limit of relays is reached";
             handshake::refuse(&mut socket, why);
             return Err(HandshakeError::Refused(why.into()));
@@ -129,29 +137,29 @@ impl Attaching {
         }
         let relay = RelayThread { node, thread: hello.thread };
         let adopt = Command::AdoptLink { socket, relay, lease: self.config.lease, welcome };
-        self.gateway.tell(usize::from(hello.shard), adopt);
+        self.session_server.send(usize::from(hello.shard), adopt);
         Ok(())
     }
 
-    /// The number of a relay's process. A successor's links take the place of its predecessor's at once.
-    fn number(&self, hello: &Hello) -> Option<u32> {
+    /// The node number of a relay process. When a successor attaches, the links of its predecessor are dropped at once.
+    fn node_number(&self, hello: &Hello) -> Option<u32> {
         let mut relays = self.relays.lock();
         if let Some((boot_id, node)) = relays.get(&hello.name)
             && *boot_id == hello.boot_id
-            && self.gateway.knows_node(*node)
+            && self.session_server.knows_node(*node)
         {
             return Some(*node);
         }
         if relays.len() >= RELAYS_MAX {
             // Names of processes that are gone make room.
-            relays.retain(|_, (_, node)| self.gateway.is_node_alive(*node));
+            relays.retain(|_, (_, node)| self.session_server.is_node_alive(*node));
         }
         if relays.len() >= RELAYS_MAX && !relays.contains_key(&hello.name) {
             return None;
         }
-        let node = self.gateway.node_attached(&hello.name, hello.boot_id, &hello.address, self.config.lease);
-        if let Some((_, before)) = relays.insert(hello.name.clone(), (hello.boot_id, node)) {
-            self.gateway.drop_node(before);
+        let node = self.session_server.attach_node(&hello.name, hello.boot_id, &hello.address, self.config.lease);
+        if let Some((_, predecessor)) = relays.insert(hello.name.clone(), (hello.boot_id, node)) {
+            self.session_server.detach_node(predecessor);
         }
         Some(node)
     }

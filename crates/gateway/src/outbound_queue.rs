@@ -1,9 +1,9 @@
-//! What waits to be written to one session, and how it becomes bytes.
+//! The frames, entries and pushes that wait to be written to one session, and their encoding.
 //!
-//! Live entries wait as pointers to blocks that all receivers share. A flush puts what has gathered
-//! in one `messages` frame and one write. A push waits as a pointer too. Only what the kernel did not take is kept as bytes.
+//! Live entries wait as pointers to blocks that all receivers share. A flush puts all waiting entries in one `messages`
+//! frame and one write. A push waits as a pointer too. Only bytes that the kernel did not take are kept as bytes.
 
-use crate::transport::Door;
+use crate::transport::Protocol;
 use std::{
     collections::VecDeque,
     io::{ErrorKind, Write},
@@ -15,7 +15,7 @@ use tidings_protocol::{
     ws::{Data, OpCode, put_server_header},
 };
 
-/// Bytes of entries put in one frame; the fan-out that crosses it is still completed.
+/// Bytes of entries in one frame; the fan-out that crosses this size is still completed.
 const FRAME_BYTES_TARGET: usize = 128 * 1024;
 /// The longest header that a frame can have.
 const HEADER_BYTES_MAX: usize = 10;
@@ -25,102 +25,102 @@ enum Item {
         block: Arc<Block>,
         lane: Lane,
         through: Position,
-        /// A later block is of the same fan-out: the cursor does not move past what is still to come.
-        goes_on: bool,
+        /// A later block belongs to the same fan-out: the cursor must not move past it yet.
+        has_more: bool,
     },
-    /// A whole frame, framed already.
+    /// An encoded frame.
     Frame(Box<[u8]>),
-    /// One that others are handed too.
+    /// An encoded frame that several sessions share.
     Shared(Arc<[u8]>),
     Push(Arc<PushFrame>),
 }
 
-/// What an item takes beside its bytes: a place in the queue, and an allocation of its own.
+/// Memory of an item beside its bytes: its element of the queue, and the overhead of its allocation.
 const ITEM_BYTES: usize = 64;
 
 #[derive(Default)]
-pub(crate) struct Outgoing {
+pub(crate) struct OutboundQueue {
     items: VecDeque<Item>,
-    /// What the kernel did not take of the last write.
-    rest: Vec<u8>,
+    /// Bytes of the last write that the kernel did not take.
+    unwritten: Vec<u8>,
     queued_bytes: usize,
 }
 
 /// How a flush ended.
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
-pub(crate) enum Flushed {
-    /// Everything is with the kernel.
-    All,
-    /// The kernel's buffer is full; go on when the socket is writable.
+pub(crate) enum FlushOutcome {
+    /// The kernel has taken everything.
+    Complete,
+    /// The kernel's buffer is full; flush again when the socket is writable.
     Blocked,
-    /// The connection is gone.
-    Gone,
+    /// The connection is broken.
+    Disconnected,
 }
 
-impl Outgoing {
-    pub(crate) fn push_block(&mut self, block: &Arc<Block>, lane: Lane, through: Position) {
-        // Frames may stand between blocks of one fan-out: that its user left one of the conversations. They are looked
-        // at once each: from here on the last block is this one.
+impl OutboundQueue {
+    pub(crate) fn queue_block(&mut self, block: &Arc<Block>, lane: Lane, through: Position) {
+        // Other frames may stand between two blocks of one fan-out: that the user left one of the conversations. The search
+        // passes each of them once, since from here on this block is the last.
         let last = self.items.iter_mut().rev().find(|item| matches!(item, Item::Block { .. }));
-        if let Some(Item::Block { lane: last_lane, through: last_through, goes_on, .. }) = last {
-            *goes_on = (*last_lane, *last_through) == (lane, through);
+        if let Some(Item::Block { lane: last_lane, through: last_through, has_more, .. }) = last {
+            *has_more = (*last_lane, *last_through) == (lane, through);
         }
         self.queued_bytes += block.json.len();
-        self.items.push_back(Item::Block { block: block.clone(), lane, through, goes_on: false });
+        self.items.push_back(Item::Block { block: block.clone(), lane, through, has_more: false });
     }
 
-    pub(crate) fn push_push(&mut self, frame: &Arc<PushFrame>) {
+    pub(crate) fn queue_push(&mut self, frame: &Arc<PushFrame>) {
         self.queued_bytes += frame.json.len();
         self.items.push_back(Item::Push(frame.clone()));
     }
 
-    pub(crate) fn push_frame(&mut self, frame: Vec<u8>) {
+    pub(crate) fn queue_frame(&mut self, frame: Vec<u8>) {
         self.queued_bytes += frame.len();
         self.items.push_back(Item::Frame(frame.into()));
     }
 
-    pub(crate) fn push_shared(&mut self, frame: &Arc<[u8]>) {
+    pub(crate) fn queue_shared(&mut self, frame: &Arc<[u8]>) {
         self.queued_bytes += frame.len();
         self.items.push_back(Item::Shared(frame.clone()));
     }
 
-    /// Frames go before everything that waits, in their order: a resume before what came live meanwhile.
-    pub(crate) fn push_front_frames(&mut self, frames: Vec<Vec<u8>>) {
+    /// Queues frames ahead of everything that waits, in their order: missed entries before live ones.
+    pub(crate) fn queue_front(&mut self, frames: Vec<Vec<u8>>) {
         for frame in frames.into_iter().rev() {
             self.queued_bytes += frame.len();
             self.items.push_front(Item::Frame(frame.into()));
         }
     }
 
-    /// Drops what has not begun to be written: the session is being closed, its client resumes.
-    pub(crate) fn clear_items(&mut self) {
+    /// Drops all items that are not partly written: the session is being closed, and its client will resume.
+    pub(crate) fn clear_queued(&mut self) {
         self.items = VecDeque::new();
-        self.queued_bytes = self.rest.len();
+        self.queued_bytes = self.unwritten.len();
     }
 
-    /// Memory that waits to be written, about: a heartbeat of two bytes takes more than two.
+    /// Memory that the queue takes, about. It counts the items' overhead: a heartbeat of two bytes takes far more.
     pub(crate) fn queued_bytes(&self) -> usize {
         self.queued_bytes + self.items.len() * ITEM_BYTES
     }
 
-    /// Writes what waits. `cursor` is the session's; it moves with what is put in frames.
-    /// `scratch` is the shard's. Answers how it ended and how many bytes and writes it took.
+    /// Writes everything that waits. `cursor` is the session's and moves with the entries put in frames; `scratch` is a
+    /// buffer of the shard. Answers how the flush ended, the bytes written and the number of writes.
     pub(crate) fn flush(
         &mut self,
         socket: &mut impl Write,
-        door: Door,
+        protocol: Protocol,
         cursor: &mut Cursor,
         scratch: &mut Vec<u8>,
-    ) -> (Flushed, usize, u64) {
+    ) -> (FlushOutcome, usize, u64) {
         let mut written = 0;
         let mut writes = 0;
-        if !self.rest.is_empty() {
-            let rest = std::mem::take(&mut self.rest);
-            self.queued_bytes -= rest.len();
-            let (flushed, n) = self.write(socket, &rest);
+        if !self.unwritten.is_empty() {
+            let unwritten = std::mem::take(&mut self.unwritten);
+            self.queued_bytes -= unwritten.len();
+            let (flushed, n) = self.write(socket, &unwritten);
             written += n;
             writes += 1;
-            if flushed != Flushed::All {
+            if flushed != FlushOutcome::Complete {
                 return (flushed, written, writes);
             }
         }
@@ -128,7 +128,7 @@ impl Outgoing {
             scratch.clear();
             while scratch.len() < FRAME_BYTES_TARGET {
                 match self.items.front() {
-                    Some(Item::Block { .. }) => self.assemble(door, cursor, scratch),
+                    Some(Item::Block { .. }) => self.put_messages_frame(protocol, cursor, scratch),
                     Some(Item::Frame(frame)) => {
                         scratch.extend_from_slice(frame);
                         self.queued_bytes -= frame.len();
@@ -140,9 +140,9 @@ impl Outgoing {
                         self.items.pop_front();
                     }
                     Some(Item::Push(push)) => {
-                        match door {
-                            Door::Miop => scratch.extend_from_slice(&push.miop),
-                            Door::WebSocket => {
+                        match protocol {
+                            Protocol::Miop => scratch.extend_from_slice(&push.miop),
+                            Protocol::WebSocket => {
                                 put_server_header(scratch, OpCode::Data(Data::Text), push.json.len());
                                 scratch.extend_from_slice(&push.json);
                             }
@@ -156,37 +156,37 @@ impl Outgoing {
             let (flushed, n) = self.write(socket, scratch);
             written += n;
             writes += 1;
-            if flushed != Flushed::All {
+            if flushed != FlushOutcome::Complete {
                 return (flushed, written, writes);
             }
         }
-        // Most sessions are idle most of the time: room for a few items is as much as the rest of their state.
+        // Most sessions are idle most of the time: capacity for a few items would double their state.
         self.items = VecDeque::new();
         // A transport that encrypts may hold the last piece.
         let flushed = match socket.flush() {
-            Ok(()) => Flushed::All,
-            Err(error) if error.kind() == ErrorKind::WouldBlock => Flushed::Blocked,
-            Err(_) => Flushed::Gone,
+            Ok(()) => FlushOutcome::Complete,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => FlushOutcome::Blocked,
+            Err(_) => FlushOutcome::Disconnected,
         };
         (flushed, written, writes)
     }
 
-    /// One `messages` frame from the blocks at the front, ending where a fan-out ends or another frame comes. In the
-    /// middle of a fan-out its cursor is the one before it: who resumes from there is handed the first part again,
-    /// which is known by `seq`, and the rest.
-    fn assemble(&mut self, door: Door, cursor: &mut Cursor, scratch: &mut Vec<u8>) {
+    /// Puts one `messages` frame of the blocks at the front into `scratch`. It ends where a fan-out ends or another frame
+    /// stands between. A frame that ends within a fan-out carries the cursor from before the fan-out: a client that
+    /// resumes from there gets the first part again, which it recognizes by `seq`, and the rest.
+    fn put_messages_frame(&mut self, protocol: Protocol, cursor: &mut Cursor, scratch: &mut Vec<u8>) {
         let mut bytes = 0;
         let mut count = 0;
-        let mut within = false;
+        let mut within_fanout = false;
         for item in &self.items {
-            let Item::Block { block, lane, through, goes_on } = item else { break };
-            if bytes >= FRAME_BYTES_TARGET && !within {
+            let Item::Block { block, lane, through, has_more } = item else { break };
+            if bytes >= FRAME_BYTES_TARGET && !within_fanout {
                 break;
             }
             bytes += block.json.len();
             count += 1;
-            within = *goes_on;
-            if !within {
+            within_fanout = *has_more;
+            if !within_fanout {
                 cursor.positions[*lane as usize] = *through;
             }
         }
@@ -203,45 +203,45 @@ impl Outgoing {
             }
         }
         scratch.extend_from_slice(b"]}");
-        close_frame_gap(door, scratch, start, payload);
+        close_frame_gap(protocol, scratch, start, payload);
     }
 
-    fn write(&mut self, socket: &mut impl Write, bytes: &[u8]) -> (Flushed, usize) {
+    fn write(&mut self, socket: &mut impl Write, bytes: &[u8]) -> (FlushOutcome, usize) {
         let mut done = 0;
         while done < bytes.len() {
             match socket.write(&bytes[done..]) {
-                Ok(0) => return (Flushed::Gone, done),
+                Ok(0) => return (FlushOutcome::Disconnected, done),
                 Ok(n) => done += n,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    self.rest = bytes[done..].to_vec();
-                    self.queued_bytes += self.rest.len();
-                    return (Flushed::Blocked, done);
+                    self.unwritten = bytes[done..].to_vec();
+                    self.queued_bytes += self.unwritten.len();
+                    return (FlushOutcome::Blocked, done);
                 }
-                Err(_) => return (Flushed::Gone, done),
+                Err(_) => return (FlushOutcome::Disconnected, done),
             }
         }
-        (Flushed::All, done)
+        (FlushOutcome::Complete, done)
     }
 }
 
-/// A `messages` frame around entries that were encoded elsewhere, each preceded by a comma.
-pub(crate) fn messages_frame(door: Door, cursor: &Cursor, json: &[u8]) -> Vec<u8> {
+/// A `messages` frame around encoded entries, each preceded by a comma.
+pub(crate) fn messages_frame(protocol: Protocol, cursor: &Cursor, json: &[u8]) -> Vec<u8> {
     let mut frame = vec![0; HEADER_BYTES_MAX];
     frame.extend_from_slice(b"{\"t\":\"messages\",\"cursor\":\"");
     put_cursor(&mut frame, cursor);
     frame.extend_from_slice(b"\",\"entries\":[");
     frame.extend_from_slice(json.get(1..).unwrap_or_default());
     frame.extend_from_slice(b"]}");
-    close_frame_gap(door, &mut frame, 0, HEADER_BYTES_MAX);
+    close_frame_gap(protocol, &mut frame, 0, HEADER_BYTES_MAX);
     frame
 }
 
-/// Puts the header of the frame whose JSON begins at `payload` right before it, and moves
-/// the frame down to `start`. The gap is a few bytes; the payload is moved only when they differ.
-fn close_frame_gap(door: Door, buffer: &mut Vec<u8>, start: usize, payload: usize) {
+/// Writes the header of the frame whose JSON begins at `payload`, and moves the JSON down behind it. Space for the
+/// longest header was left at `start`; a shorter header leaves a gap of a few bytes to close.
+fn close_frame_gap(protocol: Protocol, buffer: &mut Vec<u8>, start: usize, payload: usize) {
     let mut header = Vec::with_capacity(HEADER_BYTES_MAX);
-    put_json_head(door, &mut header, buffer.len() - payload);
+    put_json_head(protocol, &mut header, buffer.len() - payload);
     let gap = payload - start - header.len();
     buffer[start..start + header.len()].copy_from_slice(&header);
     if gap > 0 {
@@ -251,10 +251,10 @@ fn close_frame_gap(door: Door, buffer: &mut Vec<u8>, start: usize, payload: usiz
 }
 
 /// The header of a frame that carries JSON.
-pub(crate) fn put_json_head(door: Door, out: &mut Vec<u8>, length: usize) {
-    match door {
-        Door::WebSocket => put_server_header(out, OpCode::Data(Data::Text), length),
-        Door::Miop => miop::put_head(out, miop::kind::CHAT, length),
+pub(crate) fn put_json_head(protocol: Protocol, out: &mut Vec<u8>, length: usize) {
+    match protocol {
+        Protocol::WebSocket => put_server_header(out, OpCode::Data(Data::Text), length),
+        Protocol::Miop => miop::put_head(out, miop::kind::CHAT, length),
     }
 }
 
@@ -290,7 +290,7 @@ mod tests {
         texts
     }
 
-    /// A socket that takes `room` bytes.
+    /// A socket whose buffer has `room` bytes.
     struct Narrow {
         taken: Vec<u8>,
         room: usize,
@@ -313,19 +313,19 @@ mod tests {
     }
 
     #[test]
-    fn what_has_gathered_goes_in_one_frame_with_the_last_cursor() {
-        let mut outgoing = Outgoing::default();
-        outgoing.push_block(&block(",1"), Lane::Group, 7);
-        outgoing.push_block(&block(",2,3"), Lane::Direct, 9);
+    fn waiting_entries_are_sent_in_one_frame_with_the_last_cursor() {
+        let mut outbound = OutboundQueue::default();
+        outbound.queue_block(&block(",1"), Lane::Group, 7);
+        outbound.queue_block(&block(",2,3"), Lane::Direct, 9);
         let mut socket = Vec::new();
         let mut cursor = Cursor { epoch: 10, positions: [0; LANES] };
-        let (flushed, ..) = outgoing.flush(&mut socket, Door::WebSocket, &mut cursor, &mut Vec::new());
-        assert_eq!(flushed, Flushed::All);
+        let (flushed, ..) = outbound.flush(&mut socket, Protocol::WebSocket, &mut cursor, &mut Vec::new());
+        assert_eq!(flushed, FlushOutcome::Complete);
         assert_eq!(texts(socket), [r#"{"t":"messages","cursor":"a.9.7.0","entries":[1,2,3]}"#]);
-        assert_eq!(outgoing.queued_bytes(), 0);
+        assert_eq!(outbound.queued_bytes(), 0);
     }
 
-    /// A transport that takes everything and holds it until the socket has room.
+    /// A transport that accepts all bytes and holds them until the socket has room.
     struct Holding {
         room: bool,
     }
@@ -341,43 +341,45 @@ mod tests {
     }
 
     #[test]
-    fn what_the_transport_holds_is_not_written() {
-        let mut outgoing = Outgoing::default();
-        outgoing.push_frame(b"frame".to_vec());
+    fn bytes_held_by_the_transport_count_as_blocked() {
+        let mut outbound = OutboundQueue::default();
+        outbound.queue_frame(b"frame".to_vec());
         let mut transport = Holding { room: false };
-        let mut flush = |t: &mut Holding| outgoing.flush(t, Door::Miop, &mut Cursor::default(), &mut Vec::new()).0;
-        assert_eq!(flush(&mut transport), Flushed::Blocked);
+        let mut flush = |t: &mut Holding| outbound.flush(t, Protocol::Miop, &mut Cursor::default(), &mut Vec::new()).0;
+        assert_eq!(flush(&mut transport), FlushOutcome::Blocked);
         transport.room = true;
-        assert_eq!(flush(&mut transport), Flushed::All);
+        assert_eq!(flush(&mut transport), FlushOutcome::Complete);
     }
 
     #[test]
-    fn a_blocked_socket_goes_on_where_it_stopped() {
-        let mut outgoing = Outgoing::default();
+    fn a_blocked_write_continues_where_it_stopped() {
+        let mut outbound = OutboundQueue::default();
         for n in 0..50 {
-            outgoing.push_block(&block(&format!(",{n}")), Lane::Group, n);
+            outbound.queue_block(&block(&format!(",{n}")), Lane::Group, n);
         }
         let mut socket = Narrow { taken: vec![], room: 0 };
         let mut cursor = Cursor::default();
         for _ in 0..1_000 {
             socket.room = 3;
-            if outgoing.flush(&mut socket, Door::WebSocket, &mut cursor, &mut Vec::new()).0 == Flushed::All {
+            if outbound.flush(&mut socket, Protocol::WebSocket, &mut cursor, &mut Vec::new()).0
+                == FlushOutcome::Complete
+            {
                 break;
             }
         }
-        assert_eq!(outgoing.queued_bytes(), 0);
+        assert_eq!(outbound.queued_bytes(), 0);
         assert_eq!(texts(socket.taken).len(), 1);
     }
 
     #[test]
     fn a_frame_ends_only_where_a_fan_out_ends() {
         let big = format!(",\"{}\"", "x".repeat(FRAME_BYTES_TARGET));
-        let mut outgoing = Outgoing::default();
-        outgoing.push_block(&block(&big), Lane::Group, 5);
-        outgoing.push_block(&block(",2"), Lane::Group, 5);
-        outgoing.push_block(&block(",3"), Lane::Group, 6);
+        let mut outbound = OutboundQueue::default();
+        outbound.queue_block(&block(&big), Lane::Group, 5);
+        outbound.queue_block(&block(",2"), Lane::Group, 5);
+        outbound.queue_block(&block(",3"), Lane::Group, 6);
         let mut socket = Vec::new();
-        outgoing.flush(&mut socket, Door::WebSocket, &mut Cursor::default(), &mut Vec::new());
+        outbound.flush(&mut socket, Protocol::WebSocket, &mut Cursor::default(), &mut Vec::new());
         let texts = texts(socket);
         assert_eq!(texts.len(), 2);
         assert!(texts[0].contains("0.0.5.0") && texts[0].ends_with(",2]}"));
@@ -386,20 +388,20 @@ mod tests {
 
     #[test]
     fn a_frame_within_a_fan_out_does_not_let_the_cursor_run_ahead() {
-        let mut outgoing = Outgoing::default();
-        let frame = |json: &str| crate::connection::json_frame(Door::WebSocket, json.as_bytes());
-        outgoing.push_block(&block(",1"), Lane::Direct, 3);
-        outgoing.push_block(&block(",2"), Lane::Group, 7);
-        outgoing.push_frame(frame("left"));
-        outgoing.push_shared(&frame("left too").into());
-        outgoing.push_block(&block(",3"), Lane::Group, 7);
-        outgoing.push_frame(frame("left again"));
-        outgoing.push_block(&block(",4"), Lane::Group, 7);
-        outgoing.push_frame(frame("pong"));
-        outgoing.push_block(&block(",5"), Lane::Group, 8);
+        let mut outbound = OutboundQueue::default();
+        let frame = |json: &str| crate::connection::json_frame(Protocol::WebSocket, json.as_bytes());
+        outbound.queue_block(&block(",1"), Lane::Direct, 3);
+        outbound.queue_block(&block(",2"), Lane::Group, 7);
+        outbound.queue_frame(frame("left"));
+        outbound.queue_shared(&frame("left too").into());
+        outbound.queue_block(&block(",3"), Lane::Group, 7);
+        outbound.queue_frame(frame("left again"));
+        outbound.queue_block(&block(",4"), Lane::Group, 7);
+        outbound.queue_frame(frame("pong"));
+        outbound.queue_block(&block(",5"), Lane::Group, 8);
         let mut socket = Vec::new();
         let mut cursor = Cursor { epoch: 1, positions: [2, 6, 0] };
-        outgoing.flush(&mut socket, Door::WebSocket, &mut cursor, &mut Vec::new());
+        outbound.flush(&mut socket, Protocol::WebSocket, &mut cursor, &mut Vec::new());
         let messages =
             |cursor: &str, entries: &str| format!(r#"{{"t":"messages","cursor":"1.{cursor}","entries":[{entries}]}}"#);
         let expected = [
@@ -413,6 +415,6 @@ mod tests {
             messages("3.8.0", "5"),
         ];
         assert_eq!(texts(socket), expected);
-        assert_eq!(outgoing.queued_bytes(), 0);
+        assert_eq!(outbound.queued_bytes(), 0);
     }
 }

@@ -1,0 +1,290 @@
+//! Schedules a shard's fan-outs and flushes.
+//!
+//! The lanes meet here, since a socket has one writer. Priority and small batches keep them apart: direct fan-outs and
+//! the sessions that they wrote to come first, bulk flushes run in small batches, and between two batches the direct lane
+//! is polled again.
+
+use crate::{
+    connection::{Connection, FlushState, Phase},
+    outbound_queue::FlushOutcome,
+    probing::ProbePolicy,
+    shard::Shard,
+    timer_wheel::TimerWheel,
+    typing::SharedFrame,
+};
+use slab::Slab;
+use std::{
+    collections::VecDeque,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use tidings_engine::{
+    delivery::{Block, Fanout, SessionKey, Sink},
+    hub::Signal,
+    model::*,
+    shards::Control,
+};
+use tidings_protocol::{
+    error::{ErrorCode, Refusal},
+    frames::ServerFrame,
+};
+
+/// Direct fan-outs per poll of the lane.
+const DIRECT_PER_POLL: usize = 8;
+/// Sessions of the bulk queue flushed between two polls of the direct lane.
+const BULK_BATCH: usize = 16;
+/// Time for bulk flushes before sockets are read again.
+const BULK_TURN: Duration = Duration::from_millis(2);
+/// Controls processed per poll of their queue.
+const CONTROLS_PER_POLL: usize = 64;
+
+/// Which connections have something to write, and when they are flushed.
+pub(crate) struct FlushScheduler {
+    urgent: VecDeque<usize>,
+    bulk: VecDeque<usize>,
+    /// Connections that were flushed a moment ago: they batch more entries until the instant. Ordered by time, since all
+    /// have the same interval.
+    delayed: VecDeque<(Instant, usize)>,
+    interval: Duration,
+}
+
+impl FlushScheduler {
+    pub(crate) fn new(interval: Duration) -> Self {
+        FlushScheduler { urgent: VecDeque::new(), bulk: VecDeque::new(), delayed: VecDeque::new(), interval }
+    }
+
+    pub(crate) fn has_ready(&self) -> bool {
+        !self.urgent.is_empty() || !self.bulk.is_empty()
+    }
+
+    /// Whether so many bulk sessions wait to be flushed that no further group or broadcast fan-outs are applied.
+    pub(crate) fn has_bulk_backlog(&self) -> bool {
+        self.bulk.len() > BULK_BATCH * 4
+    }
+
+    pub(crate) fn time_until_due(&self) -> Option<Duration> {
+        self.delayed.front().map(|(due, _)| due.saturating_duration_since(Instant::now()))
+    }
+
+    /// Flushes the connection in this turn: an answer or a control frame waits.
+    pub(crate) fn flush_soon(&mut self, connection: &mut Connection, key: usize) {
+        if !connection.blocked && connection.flush_state != FlushState::Urgent {
+            connection.flush_state = FlushState::Urgent;
+            self.urgent.push_back(key);
+        }
+    }
+
+    /// Flushes a session with new entries: at once if it was not flushed lately, otherwise when the flush interval since
+    /// then is over, so that more entries share one write.
+    pub(crate) fn flush_batched(&mut self, connection: &mut Connection, key: usize, lane: Lane, now: Instant) {
+        if connection.blocked || connection.phase != Phase::Live || connection.flush_state != FlushState::Idle {
+            return;
+        }
+        let idle = connection.flushed_at.is_none_or(|at| now.duration_since(at) >= self.interval);
+        let (flush_state, queue) = match (idle, lane) {
+            (false, _) => {
+                connection.flush_state = FlushState::Delayed;
+                self.delayed.push_back((connection.flushed_at.unwrap_or(now) + self.interval, key));
+                return;
+            }
+            (true, Lane::Direct) => (FlushState::Urgent, &mut self.urgent),
+            (true, _) => (FlushState::Bulk, &mut self.bulk),
+        };
+        connection.flush_state = flush_state;
+        queue.push_back(key);
+    }
+
+    fn move_due(&mut self, now: Instant) {
+        while let Some((due, key)) = self.delayed.front().copied() {
+            if due > now {
+                return;
+            }
+            self.delayed.pop_front();
+            self.bulk.push_back(key);
+        }
+    }
+}
+
+/// Queues a fan-out's entries on sessions.
+struct SessionSink<'a> {
+    connections: &'a mut Slab<Connection>,
+    scheduler: &'a mut FlushScheduler,
+    buffer_max: usize,
+    now: Instant,
+    probe_policy: &'a ProbePolicy,
+    timers: &'a mut TimerWheel,
+    tick: u32,
+    /// Sessions whose buffer is over its limit.
+    slow: Vec<SessionKey>,
+}
+
+impl Sink for SessionSink<'_> {
+    fn block(&mut self, session: SessionKey, block: &Arc<Block>, lane: Lane, through: Position) {
+        let connection = &mut self.connections[session];
+        connection.outbound.queue_block(block, lane, through);
+        if connection.unconfirmed.is_none() {
+            let since = connection.cursor;
+            self.probe_policy.begin(connection, session, since, self.tick, self.timers);
+        }
+        if connection.outbound.queued_bytes() > self.buffer_max {
+            self.slow.push(session);
+        }
+        self.scheduler.flush_batched(connection, session, lane, self.now);
+    }
+
+    fn left(&mut self, session: SessionKey, conversation: &Arc<str>) {
+        let connection = &mut self.connections[session];
+        let frame = ServerFrame::Membership { conversation: conversation.to_string(), member: false };
+        connection.queue_json(&crate::connection::json(&frame));
+        self.scheduler.flush_soon(connection, session);
+    }
+}
+
+impl Shard {
+    /// Applies direct fan-outs first, then a few of each other lane.
+    pub(crate) fn process_fanouts(&mut self) {
+        self.process_lane(Lane::Direct, DIRECT_PER_POLL);
+        // With a backlog here the lanes fill up, and refuse senders.
+        if !self.scheduler.has_bulk_backlog() {
+            self.process_lane(Lane::Group, 2);
+            self.process_lane(Lane::Broadcast, 1);
+        }
+    }
+
+    fn process_lane(&mut self, lane: Lane, fanouts_max: usize) {
+        for _ in 0..fanouts_max {
+            let Ok(fanout) = self.parts.receivers.lanes[lane as usize].try_recv() else { return };
+            self.apply(&fanout);
+        }
+    }
+
+    fn apply(&mut self, fanout: &Fanout) {
+        let tick = self.tick();
+        let mut sink = SessionSink {
+            connections: &mut self.connections,
+            scheduler: &mut self.scheduler,
+            buffer_max: self.parts.config.session_buffer_bytes,
+            now: Instant::now(),
+            probe_policy: &self.probe_policy,
+            timers: &mut self.timers,
+            tick,
+            slow: Vec::new(),
+        };
+        let delivered = self.delivery.apply(fanout, &mut sink);
+        let slow = sink.slow;
+        let metrics = self.parts.engine.metrics.lane(fanout.lane);
+        metrics.deliveries.inc_by(delivered);
+        metrics.fanout_seconds.observe(fanout.committed_at.elapsed().as_secs_f64());
+        for key in slow {
+            if self.connections.get(key).is_some_and(|c| c.phase != Phase::Closing) {
+                self.parts.engine.metrics.slow_readers_closed.inc();
+                let why = "the session's buffer is full; connect again with the last cursor";
+                self.close_unconfirmed(key, Refusal::new(ErrorCode::SlowReader, why));
+            }
+        }
+    }
+
+    pub(crate) fn flush_connections(&mut self) {
+        let started = Instant::now();
+        self.scheduler.move_due(started);
+        loop {
+            while let Some(key) = self.scheduler.urgent.pop_front() {
+                self.flush(key);
+            }
+            for _ in 0..BULK_BATCH {
+                let Some(key) = self.scheduler.bulk.pop_front() else { break };
+                self.flush(key);
+            }
+            let direct = &self.parts.receivers.lanes[Lane::Direct as usize];
+            if !direct.is_empty() || !self.parts.receivers.control.is_empty() {
+                self.process_lane(Lane::Direct, DIRECT_PER_POLL);
+                self.process_controls();
+            }
+            if !self.scheduler.has_ready() || started.elapsed() >= BULK_TURN {
+                return;
+            }
+        }
+    }
+
+    fn flush(&mut self, key: usize) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        connection.flush_state = FlushState::Idle;
+        if connection.blocked || connection.phase == Phase::Binding {
+            return;
+        }
+        let Connection { outbound, transport, protocol, cursor, .. } = connection;
+        let (flushed, bytes, writes) = outbound.flush(transport, *protocol, cursor, &mut self.scratch);
+        connection.flushed_at = Some(Instant::now());
+        self.parts.engine.metrics.flushes.inc_by(writes);
+        self.parts.engine.metrics.flushed_bytes.inc_by(bytes as u64);
+        match flushed {
+            FlushOutcome::Complete if connection.phase == Phase::Closing => {
+                // Our goodbye is written; the socket is removed when the client closes its side.
+                connection.transport.finish_writing();
+                if connection.transport.is_virtual() {
+                    self.finish_virtual(key);
+                }
+            }
+            FlushOutcome::Complete => {}
+            FlushOutcome::Blocked => connection.blocked = true,
+            FlushOutcome::Disconnected => self.remove(key),
+        }
+    }
+
+    pub(crate) fn process_controls(&mut self) {
+        for _ in 0..CONTROLS_PER_POLL {
+            let Ok(control) = self.parts.receivers.control.try_recv() else { return };
+            match control {
+                Control::Replies(replies) => self.answer_sends(replies),
+                Control::Presence(told) => told.iter().for_each(|told| self.send_presence_changes(told)),
+                Control::Signal { user, signal: Signal::FindPopupSession { answer } } => {
+                    if let Some(key) = self.find_popup_session(user) {
+                        // The caller may have timed out meanwhile.
+                        let _ = answer.try_send(self.connections[key].session);
+                    }
+                }
+                Control::Signal { signal: Signal::Popup { session, frame }, .. } => self.send_popup(session, &frame),
+                Control::Signal { user, signal: Signal::Replaced { session } } => self.close_replaced(user, session),
+                Control::Signal { user, signal: Signal::Kick { device_id, reason } } => {
+                    self.kick(user, device_id.as_deref(), &reason);
+                }
+                Control::Signal { user, signal: Signal::Read { conversation, seq } } => {
+                    self.send_read_mark(user, conversation, seq);
+                }
+            }
+        }
+    }
+
+    fn kick(&mut self, user: UserNo, device_id: Option<&str>, reason: &str) {
+        for key in self.sessions_of(user) {
+            let binding = self.connections[key].binding.as_ref();
+            if device_id.is_none_or(|id| binding.is_some_and(|binding| &*binding.device_id == id)) {
+                self.close(key, Refusal::new(ErrorCode::Kicked, reason));
+            }
+        }
+    }
+
+    fn send_read_mark(&mut self, user: UserNo, conversation: ConversationNo, seq: u64) {
+        let sessions = self.sessions_of(user);
+        let Some(user) = sessions.first().and_then(|key| self.user(*key)) else { return };
+        let Ok(Some(conversation)) = self.parts.engine.directory.conversation(conversation) else { return };
+        let read = ServerFrame::Read { conversation: conversation.id.clone(), user: user.id.clone(), seq };
+        let frame = SharedFrame::of(&read);
+        for key in sessions {
+            let connection = &mut self.connections[key];
+            let has_chat = connection.binding.as_ref().is_some_and(|binding| binding.chat);
+            if has_chat && connection.outbound.queued_bytes() <= self.parts.config.session_buffer_bytes {
+                connection.outbound.queue_shared(frame.for_protocol(connection.protocol));
+                self.scheduler.flush_soon(connection, key);
+            }
+        }
+    }
+
+    /// Closes the connection with `frame` ahead of the close frames.
+    pub(crate) fn close_after(&mut self, key: usize, frame: Vec<u8>, refusal: Refusal) {
+        self.close(key, refusal);
+        if let Some(connection) = self.connections.get_mut(key) {
+            connection.outbound.queue_front(vec![frame]);
+        }
+    }
+}

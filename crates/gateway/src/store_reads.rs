@@ -1,0 +1,88 @@
+//! Reads from the store on behalf of sessions, and the limits on how many wait and run.
+//!
+//! The reads run on the threads that binds, resumes and HTTP need too. So their number is bounded over all sessions,
+//! including sessions that have ended since: closing a connection does not cancel its reads.
+
+use crate::{
+    commands::Command,
+    shard::{FrameOutcome, Shard},
+};
+use std::sync::Arc;
+use tidings_engine::{Engine, model::UserNo};
+use tidings_protocol::error::{ErrorCode, Refusal};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// Reads of sessions that run at once. The runtime has more blocking threads than these, for everything else.
+pub const SESSION_READS_RUNNING: usize = 16;
+/// When to ask again: some reads will have ended by then.
+const RETRY_AFTER_MS: u64 = 1_000;
+
+/// The limits of session reads, shared by all shards.
+pub(crate) struct StoreReads {
+    queued_max: usize,
+    queue: Arc<Semaphore>,
+    running: Arc<Semaphore>,
+}
+
+impl StoreReads {
+    pub(crate) fn new(queued_max: usize) -> Self {
+        let [queue, running] = [queued_max, SESSION_READS_RUNNING].map(|permits| Arc::new(Semaphore::new(permits)));
+        StoreReads { queued_max, queue, running }
+    }
+
+    fn report_depth(&self, engine: &Engine) {
+        let depth = self.queued_max.saturating_sub(self.queue.available_permits());
+        engine.metrics.queue("session_reads", depth, self.queued_max);
+    }
+
+    fn try_enqueue(&self) -> Result<OwnedSemaphorePermit, Refusal> {
+        self.queue.clone().try_acquire_owned().map_err(|_| {
+            let why = format!("reads of all sessions at once are limited to {}", self.queued_max);
+            Refusal::new(ErrorCode::QueueFull, why).retry_after(RETRY_AFTER_MS)
+        })
+    }
+}
+
+/// Whether the session still exists, and can be answered.
+pub(crate) fn is_session_live(engine: &Engine, user: UserNo, session: u64) -> bool {
+    engine.presence.registered(user).iter().any(|device| device.session == session)
+}
+
+impl Shard {
+    /// Runs a session's read on a thread that may wait for the disk, when its turn comes. `read` answers with a frame's
+    /// JSON; `None`: the answer is sent by other means.
+    pub(crate) fn spawn_store_read(
+        &mut self,
+        key: usize,
+        reference: Option<u64>,
+        read: impl FnOnce(&Engine) -> Option<Vec<u8>> + Send + 'static,
+    ) -> FrameOutcome {
+        let Some(user) = self.user(key) else { return FrameOutcome::Continue };
+        let queued = match self.parts.reads.try_enqueue() {
+            Ok(permit) => permit,
+            Err(refusal) => return self.refuse(key, reference, refusal),
+        };
+        let session = match self.begin_request(key) {
+            Ok(session) => session,
+            Err(refusal) => return self.refuse(key, reference, refusal),
+        };
+        let (engine, shard) = self.handles();
+        let reads = self.parts.reads.clone();
+        reads.report_depth(&engine);
+        self.parts.runtime.spawn(async move {
+            // The semaphore is never closed.
+            let Ok(running) = reads.running.clone().acquire_owned().await else { return };
+            tokio::task::spawn_blocking(move || {
+                // Held until the read has ended, even if its session ends before.
+                let permits = (queued, running);
+                let answer = if is_session_live(&engine, user.no, session) { read(&engine) } else { None };
+                drop(permits);
+                reads.report_depth(&engine);
+                if let Some(json) = answer {
+                    shard.send(Command::Answer { session, json });
+                }
+            });
+        });
+        FrameOutcome::Continue
+    }
+}
