@@ -1,4 +1,4 @@
-//! One send, by whichever door: each device of each member is handed it once, in one order.
+//! A message that is sent over a session, over HTTP or in the process reaches each device of each member once, in one order.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -36,7 +36,7 @@ fn every_device_of_every_member_gets_each_message_once() {
         let mut outsider = server.open("carol", "phone");
         let mut sender = server.open("alice", "phone");
         let mut app = server.app();
-        // By turns: over the session, over HTTP, in the process.
+        // In turn over the session, over HTTP and in the process.
         for n in 0..MESSAGES {
             let text = format!("message {n}");
             match n % 3 {
@@ -86,7 +86,7 @@ fn messages_written_in_one_go_are_committed_in_that_order() {
     server.users(&["alice", "bob"]);
     let mut bob = server.open("bob", "phone");
     let mut alice = server.open("alice", "phone");
-    // The first opens the direct conversation; the others must not overtake it meanwhile.
+    // The first message opens the direct conversation; the others must not overtake it meanwhile.
     for n in 0..50 {
         let send =
             Send { reference: Some(n), conversation: None, to: Some("bob".into()), message: message(&n.to_string()) };

@@ -25,7 +25,7 @@ fn a_slow_reader_loses_its_connection_not_its_messages() {
     let mut quick = server.open("carol", "phone");
     let body = "x".repeat(BODY_BYTES);
     let mut sent = 0;
-    // The kernel's buffers take some megabytes first.
+    // The kernel's buffers hold some megabytes first.
     while server.engine.metrics.slow_readers_closed.get() == 0 {
         server.say("alice", "g", &format!("{sent} {body}"));
         assert!(text_of(&entries(&mut quick, 1)[0]).starts_with(&format!("{sent} ")));
@@ -38,7 +38,7 @@ fn a_slow_reader_loses_its_connection_not_its_messages() {
     sent += 1;
     entries(&mut quick, 1);
 
-    // What had reached the kernel is still good; the goodbye stands behind it.
+    // Frames that had reached the kernel arrive intact; the close frame follows them.
     let mut inbox = Inbox::default();
     let mut refusal = None;
     let close = loop {
@@ -75,13 +75,13 @@ fn a_slow_reader_loses_its_connection_not_its_messages() {
 }
 
 #[test]
-fn answers_that_are_not_read_end_the_session_too() {
+fn unread_answers_close_the_session() {
     let config = SessionConfig { session_buffer_bytes: 64 * 1024, ..session_config() };
     let server = Server::with(config, Arc::new(MemoryStore::default()));
     server.users(&["alice"]);
     let mut session = server.open("alice", "phone");
     let ping = br#"{"t":"ping"}"#;
-    // The server stops taking what a gone session writes: an error here is an end, too.
+    // The server stops reading from a closed session: a write error here means the end, too.
     let mut written = 0_u64;
     while server.engine.metrics.slow_readers_closed.get() == 0 && session.write_text(ping).is_ok() {
         written += 1;

@@ -1,4 +1,4 @@
-//! Whatever a client sends: an answer that says what was wrong, or a clean close; and the next one is served.
+//! Invalid input gets an answer that says what is wrong, or a clean close; and other clients are still served.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -30,7 +30,7 @@ fn with_people() -> Server {
     server
 }
 
-/// A masked frame whose first byte is given.
+/// A masked frame with this first byte.
 fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
     put_client_frame(&mut bytes, OpCode::Data(Data::Text), payload, random_mask());
@@ -38,7 +38,7 @@ fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The bytes end a bound session with this refusal and this close code, and those of an unbound one too.
+/// These bytes close a bound session with this refusal and close code, and an unbound connection too.
 #[track_caller]
 fn check_closed(bytes: &[u8], refusal: ErrorCode, close: u16) {
     let server = with_people();
@@ -54,7 +54,7 @@ fn check_closed(bytes: &[u8], refusal: ErrorCode, close: u16) {
 }
 
 #[test]
-fn bytes_outside_the_protocol_close_the_session() {
+fn invalid_framing_closes_the_session() {
     let mut unmasked = Vec::new();
     put_server_frame(&mut unmasked, OpCode::Data(Data::Text), br#"{"t":"ping"}"#);
     check_closed(&unmasked, ErrorCode::Malformed, 1002);
@@ -67,8 +67,8 @@ fn bytes_outside_the_protocol_close_the_session() {
 }
 
 #[test]
-fn text_that_is_not_utf_8_closes_the_session_wherever_it_stands() {
-    // A name, a value that is read, one of a field that nobody knows, and the inside of a body.
+fn invalid_utf_8_closes_the_session_wherever_it_stands() {
+    // In a field name, in a known field, in an unknown field, and within a body.
     for text in [
         &b"{\"t\":\"ping\xFF\"}"[..],
         b"{\"t\":\"ping\",\"unknown\":\"\xFF\"}",
@@ -82,7 +82,7 @@ fn text_that_is_not_utf_8_closes_the_session_wherever_it_stands() {
 }
 
 #[test]
-fn a_goodbye_that_may_not_be_said_is_not_repeated() {
+fn an_invalid_close_frame_is_not_echoed() {
     let server = with_people();
     let cases: [(&[u8], u16); 11] = [
         (&[], 1005),
@@ -120,7 +120,7 @@ fn a_frame_over_the_limit_is_refused_by_its_header() {
 }
 
 #[test]
-fn parts_that_grow_over_the_limit_are_refused() {
+fn fragments_over_the_limit_are_refused() {
     let server = with_people();
     let mut session = server.open("alice", "phone");
     let part = vec![b' '; FRAME_BYTES_MAX / 2 + 1];
@@ -130,7 +130,7 @@ fn parts_that_grow_over_the_limit_are_refused() {
 }
 
 #[test]
-fn a_long_first_frame_is_refused_before_it_is_kept() {
+fn a_long_first_frame_is_refused_before_it_is_buffered() {
     let server = with_people();
     let mut session = Session::connect(server.address).unwrap();
     session.write_text(&vec![b' '; 20_000]).unwrap();
@@ -138,7 +138,7 @@ fn a_long_first_frame_is_refused_before_it_is_kept() {
 }
 
 #[test]
-fn parts_of_a_long_first_frame_are_refused_before_they_are_kept() {
+fn fragments_of_a_long_first_frame_are_refused_before_they_are_buffered() {
     let server = with_people();
     let mut session = Session::connect(server.address).unwrap();
     let part = [b' '; 10_000];
@@ -148,7 +148,7 @@ fn parts_of_a_long_first_frame_are_refused_before_they_are_kept() {
 }
 
 #[test]
-fn json_that_is_not_an_operation_is_answered_and_the_session_stays() {
+fn json_that_is_no_operation_is_refused_and_the_session_stays() {
     let server = with_people();
     let mut session = server.open("alice", "phone");
     let cases: &[(&[u8], ErrorCode)] = &[
@@ -237,7 +237,7 @@ fn a_body_may_be_null() {
 }
 
 #[test]
-fn a_cursor_of_nobody_is_refused_by_a_code_of_its_own() {
+fn a_foreign_cursor_is_refused_with_cursor_invalid() {
     let server = with_people();
     for cursor in ["", "x", "1.2.3", "nonsense.of.a.client"] {
         let mut session = Session::connect(server.address).unwrap();
@@ -248,15 +248,15 @@ fn a_cursor_of_nobody_is_refused_by_a_code_of_its_own() {
         };
         assert_eq!(close, 4014);
     }
-    // Without it the device is let in.
+    // Without the cursor the device binds.
     assert!(frames_until_pong(&mut server.open("alice", "phone")).is_empty());
 }
 
 #[test]
-fn a_field_that_nobody_knows_is_refused_and_named() {
+fn an_unknown_field_is_refused_and_named() {
     let server = with_people();
     let mut session = Session::connect(server.address).unwrap();
-    // A misspelt cursor would cost what the device missed, in silence.
+    // A misspelt `cursor` would silently cost the device the messages that it missed.
     let bind = format!(r#"{{"t":"bind","token":"{}","device_id":"p","curser":"1.2.3.4"}}"#, token("alice"));
     session.write_text(bind.as_bytes()).unwrap();
     let (frames, close) = end(&mut session);
@@ -269,14 +269,14 @@ fn a_field_that_nobody_knows_is_refused_and_named() {
     let (reference, code, detail) = error(&mut session);
     assert_eq!((reference, code), (Some(3), ErrorCode::InvalidField));
     assert!(detail.starts_with("later: is no known field"), "{detail}");
-    // The session goes on.
+    // The session stays open.
     session.write_text(br#"{"t":"send","ref":4,"conversation":"g","body":1}"#).unwrap();
     let (answer, entry) = sent_and_entry(&mut session);
     assert_eq!((answer.reference, entry.from.as_deref()), (Some(4), Some("alice")));
 }
 
 #[test]
-fn text_in_parts_with_pings_between_is_one_message() {
+fn fragments_with_pings_between_are_one_message() {
     let server = with_people();
     let mut session = server.open("alice", "phone");
     let text = br#"{"t":"send","ref":1,"conversation":"g","body":"in parts"}"#;
@@ -290,7 +290,7 @@ fn text_in_parts_with_pings_between_is_one_message() {
         bytes.extend(frame(first, &[*byte]));
         put_client_frame(&mut bytes, OpCode::Control(Control::Ping), b"?", random_mask());
     }
-    // Each byte alone, so that every frame is cut somewhere.
+    // Bytes are written one by one, so that every frame is cut everywhere.
     for byte in bytes {
         session.write_bytes(&[byte]).unwrap();
     }
@@ -299,7 +299,7 @@ fn text_in_parts_with_pings_between_is_one_message() {
 }
 
 #[test]
-fn a_first_part_may_be_empty() {
+fn a_first_fragment_may_be_empty() {
     let server = with_people();
     let mut session = server.open("alice", "phone");
     session.write_bytes(&frame(TEXT_BEGINS, b"")).unwrap();
@@ -308,8 +308,8 @@ fn a_first_part_may_be_empty() {
 }
 
 #[test]
-fn connections_cut_at_any_byte_leave_nothing_behind() {
-    // Not by the time-out for those who never bind: the cut itself must be noticed.
+fn connections_cut_at_any_byte_leave_no_session_behind() {
+    // The bind time-out is long: the server must notice the cut itself.
     let config = SessionConfig { bind_timeout: Duration::from_secs(600), ..session_config() };
     let server = Server::with(config, Arc::new(MemoryStore::default()));
     server.users(&["alice", "bob"]);
@@ -322,7 +322,7 @@ fn connections_cut_at_any_byte_leave_nothing_behind() {
         let mut session = Session::connect(server.address).unwrap();
         session.write_bytes(&bytes[..cut]).unwrap();
     }
-    // Only those that the gateway took have a session that could still begin.
+    // Only connections that were adopted could still become sessions.
     let taken = || server.engine.metrics.connections_opened.get();
     until("all cut connections came", || taken() == complete as u64);
     until("all cut connections are gone", || server.session_server.connections() == 0);
@@ -333,7 +333,7 @@ fn connections_cut_at_any_byte_leave_nothing_behind() {
 }
 
 #[test]
-fn nothing_is_taken_before_a_bind() {
+fn frames_before_a_bind_are_refused() {
     let server = with_people();
     for payload in [&br#"{"t":"send","conversation":"g","body":1}"#[..], br#"{"t":"ping"}"#, br#"{"t":"unbind"}"#] {
         let mut session = Session::connect(server.address).unwrap();
@@ -347,7 +347,7 @@ fn nothing_is_taken_before_a_bind() {
 }
 
 #[test]
-fn only_a_good_token_binds() {
+fn only_a_valid_token_binds() {
     let server = with_people();
     let good = token("alice");
     let payload = good.split('.').nth(1).unwrap();
@@ -383,7 +383,7 @@ fn expired() -> String {
 }
 
 #[test]
-fn who_is_no_member_neither_sends_nor_reads() {
+fn a_non_member_can_neither_send_nor_read() {
     let server = with_people();
     server.say("alice", "g", "private");
     let mut carol = server.open("carol", "phone");

@@ -1,11 +1,11 @@
-//! The device door as its paper says: what it takes, what it answers, and how it ends who breaks the rules.
+//! MIOP as `docs/miop.md` specifies it: the accepted frames, their answers, and how violations close the connection.
 #![allow(clippy::unwrap_used)]
 
 #[path = "support/devices.rs"]
 mod devices;
 mod support;
 
-use devices::{Identity, LOCAL, OpenDoor, secure_door};
+use devices::{Identity, LOCAL, RunningListener, tls_listener_config};
 use std::{
     io::ErrorKind,
     net::SocketAddr,
@@ -28,28 +28,28 @@ use tidings_protocol::{
     miop::{Bind, Frame, HEARTBEAT, VERSION, wants},
 };
 
-/// A server with both doors.
-struct Doors {
-    miop: SocketAddr,
-    _door: OpenDoor,
+/// A server that listens for WebSocket and MIOP.
+struct MiopServer {
+    address: SocketAddr,
+    _listener: RunningListener,
     server: Server,
 }
 
-impl Doors {
+impl MiopServer {
     fn open() -> Self {
-        Doors::with(session_config())
+        MiopServer::with(session_config())
     }
 
     fn with(config: SessionConfig) -> Self {
         let server = Server::with(config, Arc::new(MemoryStore::default()));
         server.users(&["alice", "bob"]);
         server.group("g", &["alice", "bob"]);
-        let door = OpenDoor::open(&server, MiopListenerConfig::open(vec![LOCAL]));
-        Doors { miop: door.address, _door: door, server }
+        let listener = RunningListener::open(&server, MiopListenerConfig::open(vec![LOCAL]));
+        MiopServer { address: listener.address, _listener: listener, server }
     }
 
     fn connect(&self) -> DeviceSession {
-        DeviceSession::connect(self.miop).unwrap()
+        DeviceSession::connect(self.address).unwrap()
     }
 
     fn bind<'a>(&self, user: &str, change: impl FnOnce(&mut Bind<'a>)) -> DeviceSession {
@@ -74,8 +74,8 @@ impl Doors {
         page.devices.len() == 1 && page.devices[0].state == state
     }
 
-    /// Connections are accepted in the order in which they came, by one thread: once a last one has been answered,
-    /// none waits that would be let in after this.
+    /// One thread accepts connections in their order: once a last connection has been answered, no earlier one is still to
+    /// be accepted.
     fn nobody_is_left(&self) {
         let mut last = self.connect();
         last.write_bytes(&HEARTBEAT).unwrap();
@@ -109,7 +109,7 @@ fn next_push(session: &mut DeviceSession) -> DevicePush {
     }
 }
 
-/// The answer to a heartbeat comes next: nothing else was on its way.
+/// The answer to a heartbeat comes next: the server had nothing else to send.
 #[track_caller]
 fn is_quiet(session: &mut DeviceSession) {
     session.heartbeat().unwrap();
@@ -142,7 +142,7 @@ struct Theme {
 #[derive(serde::Deserialize)]
 struct Vector {
     name: String,
-    /// The theme's file, of which `heads` holds what is refused before a payload is looked at.
+    /// The file of the vector's theme; `heads` holds frames that are refused by their header.
     #[serde(skip)]
     theme: String,
     hex: String,
@@ -171,11 +171,11 @@ fn bytes(hex: &str) -> Vec<u8> {
 const BIND: u8 = 0x02;
 const SERVERS_KINDS: [u8; 4] = [0x03, 0x04, 0x08, 0x09];
 
-/// A frame that is out of place is refused by its kind, whatever is in it; another by its fault.
+/// A frame out of phase is refused by its kind, whatever its payload; another one by its error.
 #[test]
-fn what_the_vectors_call_invalid_ends_any_connection() {
-    let doors = Doors::open();
-    let mut bystander = doors.device("bob");
+fn invalid_frames_of_the_vectors_close_any_connection() {
+    let miop = MiopServer::open();
+    let mut bystander = miop.device("bob");
     let mut tried = 0;
     for vector in vectors() {
         let Some(code) = &vector.error else { continue };
@@ -187,12 +187,12 @@ fn what_the_vectors_call_invalid_ends_any_connection() {
             _ if SERVERS_KINDS.contains(&first) => ("not_bound", "malformed"),
             _ => ("not_bound", &**code),
         };
-        let mut unbound = doors.connect();
+        let mut unbound = miop.connect();
         unbound.write_bytes(&bytes(&vector.hex)).unwrap();
         check_end(&mut unbound, unbound_code, &format!("{} before a bind", vector.name));
-        // The limit of a first frame is for first frames.
+        // The limit of the first frame applies to the first frame only.
         if vector.payload_max.is_none() {
-            let mut session = doors.device("alice");
+            let mut session = miop.device("alice");
             session.write_bytes(&bytes(&vector.hex)).unwrap();
             check_end(&mut session, bound_code, &vector.name);
         }
@@ -201,46 +201,46 @@ fn what_the_vectors_call_invalid_ends_any_connection() {
     assert!(tried > 50);
     is_quiet(&mut bystander);
     bystander.unbind(None).unwrap();
-    doors.nobody_is_left();
+    miop.nobody_is_left();
 }
 
 #[test]
-fn frames_out_of_place_end_the_connection() {
-    let doors = Doors::open();
+fn frames_out_of_phase_close_the_connection() {
+    let miop = MiopServer::open();
     for vector in vectors() {
         let Some(kind) = vector.kind.as_deref() else { continue };
         let bytes = bytes(&vector.hex);
         if kind == "bind" {
             continue;
         }
-        // What is skipped is no answer's cause; the heartbeat after it is.
+        // A skipped frame has no answer; the heartbeat after it has.
         let beat = [&bytes[..], &HEARTBEAT].concat();
-        let mut unbound = doors.connect();
+        let mut unbound = miop.connect();
         unbound.write_bytes(&beat).unwrap();
         check_end(&mut unbound, "not_bound", &format!("{} before a bind", vector.name));
         let after = match kind {
             "bound" | "push" | "redirect" | "error" => "malformed",
             _ => continue,
         };
-        let mut session = doors.device("alice");
+        let mut session = miop.device("alice");
         session.write_bytes(&beat).unwrap();
         check_end(&mut session, after, &vector.name);
     }
-    let mut twice = doors.device("alice");
+    let mut twice = miop.device("alice");
     let again = token("alice");
     twice.write(&Frame::Bind(Bind { version: 1, token: &again, device_id: "d1", ..Bind::default() })).unwrap();
     check_end(&mut twice, "already_bound", "a second bind");
     drop(twice);
-    doors.nobody_is_left();
+    miop.nobody_is_left();
 }
 
-/// Of pushes that an earlier session was handed: they are thrown away before the device is known, and come again.
+/// Acks of pushes of an earlier session: before the device is registered they are ignored, and the pushes come again.
 #[test]
-fn acknowledgements_that_follow_the_bind_at_once_are_no_fault() {
-    let doors = Doors::open();
+fn acks_right_after_the_bind_are_ignored() {
+    let miop = MiopServer::open();
     let token = token("alice");
     let bind = Frame::Bind(Bind { version: VERSION, token: &token, device_id: "d1", ..Bind::default() });
-    let mut session = doors.connect();
+    let mut session = miop.connect();
     let ack = Frame::Ack { pushes: vec![1] };
     session.write_bytes(&[&bind.to_bytes()[..], &ack.to_bytes(), &HEARTBEAT].concat()).unwrap();
     assert!(matches!(next(&mut session), DeviceFrame::Bound(_)));
@@ -249,11 +249,11 @@ fn acknowledgements_that_follow_the_bind_at_once_are_no_fault() {
 }
 
 #[test]
-fn what_may_be_skipped_is_skipped() {
-    let doors = Doors::open();
+fn optional_unknown_frames_are_skipped() {
+    let miop = MiopServer::open();
     let skipped: Vec<Vec<u8>> =
         vectors().iter().filter(|v| v.kind.as_deref() == Some("skip")).map(|v| bytes(&v.hex)).collect();
-    let mut session = doors.connect();
+    let mut session = miop.connect();
     skipped.iter().for_each(|bytes| session.write_bytes(bytes).unwrap());
     bind(&mut session, "alice", |_| {});
     skipped.iter().for_each(|bytes| session.write_bytes(bytes).unwrap());
@@ -262,7 +262,7 @@ fn what_may_be_skipped_is_skipped() {
 
 #[test]
 fn a_bind_is_refused_with_a_code() {
-    let doors = Doors::open();
+    let miop = MiopServer::open();
     let good = token("alice");
     let stranger = token("nobody");
     let wrong = tidings_client::token::sign("another secret", "alice", Duration::from_secs(60));
@@ -276,31 +276,31 @@ fn a_bind_is_refused_with_a_code() {
         (Bind { cursor: Some("yesterday"), ..base.clone() }, ErrorCode::CursorInvalid),
     ];
     for (bind, code) in cases {
-        let mut session = doors.connect();
+        let mut session = miop.connect();
         session.write(&Frame::Bind(bind.clone())).unwrap();
         check_end(&mut session, code.as_str(), &format!("{bind:?}"));
     }
-    let mut later = doors.bind("alice", |bind| bind.version = 9);
+    let mut later = miop.bind("alice", |bind| bind.version = 9);
     assert_eq!(bound(&later).version, VERSION, "a newer client is spoken to in our version");
     is_quiet(&mut later);
 }
 
 #[test]
-fn connections_cut_at_any_byte_leave_nothing_behind() {
-    let doors = Doors::open();
+fn connections_cut_at_any_byte_leave_no_session_behind() {
+    let miop = MiopServer::open();
     let token = token("alice");
     let mut bytes = Frame::Bind(Bind { version: 1, token: &token, device_id: "d1", ..Bind::default() }).to_bytes();
     let bind_end = bytes.len();
     bytes.extend(Frame::Heartbeat { interval_s: Some(60) }.to_bytes());
     bytes.extend(Frame::Chat { json: br#"{"t":"send","ref":1,"conversation":"g","body":"cut"}"# }.to_bytes());
     for cut in 0..bytes.len() {
-        let mut session = doors.connect();
+        let mut session = miop.connect();
         session.write_bytes(&bytes[..cut]).unwrap();
     }
-    doors.nobody_is_left();
+    miop.nobody_is_left();
     println!("cut at each of {} bytes, {bind_end} of them a bind", bytes.len());
-    // Each byte alone, so that every frame is cut everywhere on its way to a session that works.
-    let mut session = doors.connect();
+    // Bytes are written one by one, so that every frame is cut everywhere.
+    let mut session = miop.connect();
     for byte in bytes {
         session.write_bytes(&[byte]).unwrap();
     }
@@ -309,7 +309,7 @@ fn connections_cut_at_any_byte_leave_nothing_behind() {
     assert_eq!(sent_seq(&mut session), 1, "of the cut ones none was taken for a message");
 }
 
-/// The `seq` of the next message that was sent; the entries that come with it are passed over.
+/// The `seq` in the next answer to a send; entries that come before it are skipped.
 #[track_caller]
 fn sent_seq(session: &mut DeviceSession) -> u64 {
     loop {
@@ -345,10 +345,10 @@ fn send(conversation: &str, text: &str) -> ClientFrame {
 }
 
 #[test]
-fn chat_goes_between_the_doors_and_is_resumed() {
-    let doors = Doors::open();
-    let mut device = doors.device("alice");
-    let mut browser = doors.server.open("bob", "browser");
+fn chat_passes_between_miop_and_websocket_and_is_resumed() {
+    let miop = MiopServer::open();
+    let mut device = miop.device("alice");
+    let mut browser = miop.server.open("bob", "browser");
     assert!(bound(&device).resume.as_ref().unwrap().complete);
     device.write_chat(&send("g", "from the device")).unwrap();
     assert_eq!(text_of(&entries(&mut browser, 1)[0]), "from the device");
@@ -358,10 +358,10 @@ fn chat_goes_between_the_doors_and_is_resumed() {
 
     let cursor = device.cursor.clone().unwrap();
     device.unbind(Some("sleeps")).unwrap();
-    until("the device has left", || doors.server.online("alice") == 0);
-    doors.server.say("bob", "g", "missed 1");
-    doors.server.say("bob", "g", "missed 2");
-    let mut device = doors.bind("alice", |bind| bind.cursor = Some(&cursor));
+    until("the device has left", || miop.server.online("alice") == 0);
+    miop.server.say("bob", "g", "missed 1");
+    miop.server.say("bob", "g", "missed 2");
+    let mut device = miop.bind("alice", |bind| bind.cursor = Some(&cursor));
     assert!(bound(&device).resume.as_ref().unwrap().complete);
     assert_eq!(texts(&mut device, 2), ["missed 1", "missed 2"]);
     assert_ne!(device.cursor.as_deref(), Some(&*cursor));
@@ -369,9 +369,9 @@ fn chat_goes_between_the_doors_and_is_resumed() {
 }
 
 #[test]
-fn what_chat_refuses_leaves_the_session() {
-    let doors = Doors::open();
-    let mut session = doors.device("alice");
+fn a_refused_chat_frame_leaves_the_session_open() {
+    let miop = MiopServer::open();
+    let mut session = miop.device("alice");
     let cases: &[(&[u8], ErrorCode)] = &[
         (b"", ErrorCode::Malformed),
         (b"not json", ErrorCode::Malformed),
@@ -393,15 +393,15 @@ fn what_chat_refuses_leaves_the_session() {
 }
 
 #[test]
-fn who_did_not_ask_for_it_is_told_so_and_stays() {
-    let doors = Doors::open();
-    let mut pushes_only = doors.bind("alice", |bind| bind.wants = Some(wants::PUSH));
+fn frames_that_the_bind_did_not_ask_for_are_refused_and_the_session_stays() {
+    let miop = MiopServer::open();
+    let mut pushes_only = miop.bind("alice", |bind| bind.wants = Some(wants::PUSH));
     assert_eq!((&bound(&pushes_only).cursor, &bound(&pushes_only).resume), (&None, &None));
-    let mut chat_only = doors.bind("bob", |bind| bind.wants = Some(wants::CHAT));
-    doors.server.say("bob", "g", "not for who asked for pushes only");
+    let mut chat_only = miop.bind("bob", |bind| bind.wants = Some(wants::CHAT));
+    miop.server.say("bob", "g", "not for who asked for pushes only");
     assert_eq!(texts(&mut chat_only, 1), ["not for who asked for pushes only"]);
     pushes_only.write(&Frame::Chat { json: br#"{"t":"ping"}"# }).unwrap();
-    doors.push("bob", "not for who asked for chat only");
+    miop.push("bob", "not for who asked for chat only");
     chat_only.acknowledge(&[1]).unwrap();
     for session in [&mut pushes_only, &mut chat_only] {
         match next(session) {
@@ -413,23 +413,23 @@ fn who_did_not_ask_for_it_is_told_so_and_stays() {
 }
 
 #[test]
-fn an_interval_is_granted_within_the_limits() {
+fn a_heartbeat_interval_is_granted_within_the_limits() {
     let config = SessionConfig {
         heartbeat: Duration::from_secs(40),
         heartbeat_min: Duration::from_secs(20),
         heartbeat_max: Duration::from_secs(100),
         ..session_config()
     };
-    let doors = Doors::with(config);
+    let miop = MiopServer::with(config);
     let cases = [(None, 40), (Some(20), 20), (Some(77), 77), (Some(0), 20), (Some(101), 100), (Some(u64::MAX), 100)];
     for (proposed, granted) in cases {
-        let mut session = doors.bind("alice", |bind| bind.heartbeat_s = proposed);
+        let mut session = miop.bind("alice", |bind| bind.heartbeat_s = proposed);
         assert_eq!(bound(&session).heartbeat_s, granted, "{proposed:?}");
         is_quiet(&mut session);
         assert_eq!(session.heartbeat_s, granted, "a plain heartbeat changes nothing");
         session.unbind(None).unwrap();
     }
-    let mut session = doors.device("alice");
+    let mut session = miop.device("alice");
     for (proposed, granted) in cases.into_iter().filter_map(|(proposed, granted)| Some((proposed?, granted))) {
         session.propose_heartbeat(proposed).unwrap();
         assert!(matches!(next(&mut session), DeviceFrame::Heartbeat { interval_s: Some(_) }));
@@ -438,16 +438,16 @@ fn an_interval_is_granted_within_the_limits() {
 }
 
 #[test]
-fn silence_ends_a_session_by_the_interval_that_it_has() {
+fn silence_closes_a_session_after_its_granted_interval() {
     let config = SessionConfig {
         heartbeat: Duration::from_secs(600),
         heartbeat_min: Duration::from_secs(1),
         ..session_config()
     };
-    let doors = Doors::with(config);
-    let mut patient = doors.device("bob");
-    let mut by_bind = doors.bind("alice", |bind| bind.heartbeat_s = Some(1));
-    let mut by_proposal = doors.bind("alice", |bind| bind.device_id = "d2");
+    let miop = MiopServer::with(config);
+    let mut patient = miop.device("bob");
+    let mut by_bind = miop.bind("alice", |bind| bind.heartbeat_s = Some(1));
+    let mut by_proposal = miop.bind("alice", |bind| bind.device_id = "d2");
     let started = Instant::now();
     by_proposal.propose_heartbeat(1).unwrap();
     next(&mut by_proposal);
@@ -455,52 +455,52 @@ fn silence_ends_a_session_by_the_interval_that_it_has() {
     check_end(&mut by_proposal, "heartbeat_timeout", "an interval from a heartbeat");
     assert!(started.elapsed() >= Duration::from_millis(1_200), "one and a half intervals, to a tenth of a second");
     is_quiet(&mut patient);
-    assert_eq!((doors.server.online("alice"), doors.server.online("bob")), (0, 1));
-    assert_eq!(doors.server.engine.metrics.heartbeat_timeouts.get(), 2);
+    assert_eq!((miop.server.online("alice"), miop.server.online("bob")), (0, 1));
+    assert_eq!(miop.server.engine.metrics.heartbeat_timeouts.get(), 2);
 }
 
 #[test]
-fn a_push_comes_until_it_is_acknowledged() {
-    let doors = Doors::open();
-    let mut device = doors.device("alice");
-    let push = doors.push("alice", "hello");
+fn a_push_comes_at_every_bind_until_it_is_acknowledged() {
+    let miop = MiopServer::open();
+    let mut device = miop.device("alice");
+    let push = miop.push("alice", "hello");
     let got = next_push(&mut device);
     assert_eq!((got.push, &*got.content_type, &*got.body, got.priority), (push, "note", &br#""hello""#[..], 0));
-    // It goes without having said that it has it.
+    // The device unbinds without acknowledging the push.
     device.unbind(None).unwrap();
 
-    let mut device = doors.device("alice");
+    let mut device = miop.device("alice");
     assert_eq!(next_push(&mut device), got, "the same again");
     let while_away = {
         device.acknowledge(&[push]).unwrap();
-        until("it is acknowledged", || doors.has_state(push, DeviceState::Acknowledged));
+        until("it is acknowledged", || miop.has_state(push, DeviceState::Acknowledged));
         device.unbind(None).unwrap();
-        until("the device has left", || doors.server.online("alice") == 0);
-        doors.push("alice", "kept")
+        until("the device has left", || miop.server.online("alice") == 0);
+        miop.push("alice", "kept")
     };
-    let mut device = doors.device("alice");
+    let mut device = miop.device("alice");
     assert_eq!(next_push(&mut device).push, while_away, "what was acknowledged does not come again");
-    // Numbers that it was never handed, and one that it acknowledged before, change nothing.
+    // Acks of pushes that the device never received, or acknowledged before, change nothing.
     device.acknowledge(&[while_away, push, u64::MAX, 0]).unwrap();
-    until("it is acknowledged", || doors.has_state(while_away, DeviceState::Acknowledged));
+    until("it is acknowledged", || miop.has_state(while_away, DeviceState::Acknowledged));
     is_quiet(&mut device);
 }
 
 #[test]
-fn a_newer_session_of_the_device_takes_the_place() {
-    let doors = Doors::open();
-    let mut first = doors.device("alice");
-    let mut second = doors.device("alice");
+fn a_newer_session_replaces_the_older_one_of_its_device() {
+    let miop = MiopServer::open();
+    let mut first = miop.device("alice");
+    let mut second = miop.device("alice");
     check_end(&mut first, "replaced", "the older session");
     is_quiet(&mut second);
-    assert_eq!(doors.server.online("alice"), 1);
+    assert_eq!(miop.server.online("alice"), 1);
 }
 
 #[test]
-fn a_stop_tells_devices_when_to_come_back() {
-    let doors = Doors::open();
-    let mut session = doors.device("alice");
-    doors.server.wait(doors.server.session_server.drain(Duration::from_millis(500)));
+fn draining_tells_devices_when_to_reconnect() {
+    let miop = MiopServer::open();
+    let mut session = miop.device("alice");
+    miop.server.wait(miop.server.session_server.drain(Duration::from_millis(500)));
     match next(&mut session) {
         DeviceFrame::Redirect { address: None, after_ms } => assert!(after_ms <= 500),
         other => panic!("{other:?}"),
@@ -509,36 +509,36 @@ fn a_stop_tells_devices_when_to_come_back() {
 }
 
 #[test]
-fn who_asks_and_never_reads_is_let_go() {
-    let doors = Doors::with(SessionConfig { session_buffer_bytes: 64 * 1024, ..session_config() });
-    let mut session = doors.device("alice");
+fn a_device_that_never_reads_is_closed() {
+    let miop = MiopServer::with(SessionConfig { session_buffer_bytes: 64 * 1024, ..session_config() });
+    let mut session = miop.device("alice");
     let heartbeats = HEARTBEAT.repeat(16 * 1024);
-    // The kernel's buffers take some megabytes of answers first.
+    // The kernel's buffers hold some megabytes of answers first.
     let mut sent = 0;
-    while doors.server.engine.metrics.slow_readers_closed.get() == 0 {
+    while miop.server.engine.metrics.slow_readers_closed.get() == 0 {
         if session.write_bytes(&heartbeats).is_err() {
             break;
         }
         sent += heartbeats.len() / 2;
         assert!(sent < 50_000_000, "answers that nobody reads pile up");
     }
-    until("it is let go", || doors.server.engine.metrics.slow_readers_closed.get() == 1);
+    until("it is let go", || miop.server.engine.metrics.slow_readers_closed.get() == 1);
     println!("let go after {sent} heartbeats");
-    is_quiet(&mut doors.device("bob"));
+    is_quiet(&mut miop.device("bob"));
 }
 
 #[test]
-fn the_same_over_tls() {
-    let doors = Doors::open();
+fn miop_over_tls_behaves_the_same() {
+    let miop = MiopServer::open();
     let identity = Identity::new();
     let trusting = identity.renew();
-    let door = OpenDoor::open(&doors.server, secure_door(&identity.load(), alpn::MIOP));
-    let mut session = DeviceSession::connect_securely(door.address, trusting, "localhost").unwrap();
+    let listener = RunningListener::open(&miop.server, tls_listener_config(&identity.load(), alpn::MIOP));
+    let mut session = DeviceSession::connect_securely(listener.address, trusting, "localhost").unwrap();
     bind(&mut session, "alice", |_| {});
-    let push = doors.push("alice", &"x".repeat(4_000));
+    let push = miop.push("alice", &"x".repeat(4_000));
     assert_eq!(next_push(&mut session).push, push);
     session.acknowledge(&[push]).unwrap();
-    until("it is acknowledged", || doors.has_state(push, DeviceState::Acknowledged));
+    until("it is acknowledged", || miop.has_state(push, DeviceState::Acknowledged));
     assert!(session.next(Duration::from_millis(10)).unwrap().is_none(), "nothing in time is no error");
     is_quiet(&mut session);
     session.unbind(None).unwrap();

@@ -1,4 +1,4 @@
-//! Several nodes on one store: each knows the sessions of all, whatever the bus loses and whoever dies.
+//! Several nodes on one store: each knows the sessions of all, whatever messages the bus loses and whichever node dies.
 // Slow: left out by `make test-quick`.
 #![allow(clippy::unwrap_used)]
 
@@ -29,15 +29,15 @@ use tidings_protocol::{
     http::Kick,
 };
 
-/// A node whose threads are stopped for longer is rightly given up: this is more than a busy machine stops them for.
+/// Longer than a busy machine stops threads: a node that is silent for longer is rightly given up.
 const LEASE: Duration = Duration::from_secs(12);
 
-/// A node's own way to the store's log and to the bus: both can be cut, as if the process were gone.
+/// A node's connection to the commit log and to the bus. Both can be cut, as if the process were dead.
 struct Joint {
     store: Arc<MemoryStore>,
     bus: LocalBus,
     cut: AtomicBool,
-    /// Messages to lose, from here on.
+    /// How many of the next messages are lost.
     lose: AtomicU64,
 }
 
@@ -142,13 +142,13 @@ impl Nodes {
         until(what, || self.servers.iter().all(&holds));
     }
 
-    /// Every node says that these have so many devices.
+    /// Waits until every node knows these users with so many devices.
     #[track_caller]
     fn all_say(&self, expected: &[(&str, usize)]) {
         self.wait(&format!("{expected:?}"), |server| says(server, expected));
     }
 
-    /// The node ends as one does that is killed: nobody hears of it again.
+    /// Ends the node as a kill would: no other node hears of it again.
     fn kill(&mut self, index: usize) -> Server {
         self.joints[index].cut.store(true, Ordering::Relaxed);
         let name = char::from(b'a' + index as u8).to_string();
@@ -159,7 +159,7 @@ impl Nodes {
 }
 
 fn says(server: &Server, expected: &[(&str, usize)]) -> bool {
-    // One that has just started knows nothing of the others, and says so.
+    // A node that has just started knows nothing of the others, and says so.
     server.engine.readiness().is_ok() && expected.iter().all(|(user, devices)| server.online(user) == *devices)
 }
 
@@ -198,7 +198,7 @@ fn every_node_answers_the_same() {
     let where_ = |user: usize| first[user].devices.iter().map(|device| device.node.as_str()).collect::<Vec<_>>();
     assert_eq!((where_(0), where_(1)), (vec!["b", "a"], vec!["c"]));
     nodes.servers[1..].iter().for_each(|server| assert_eq!(answer(server), first));
-    // A kick anywhere counts the sessions everywhere, and ends them.
+    // A kick on any node counts and closes the sessions of all nodes.
     let kicked = nodes.servers[2].wait(nodes.servers[2].engine.kick("u0", Kick { device_id: None, reason: None }));
     assert_eq!(kicked.unwrap().sessions, 2);
     drop(phone);
@@ -210,7 +210,7 @@ fn every_node_answers_the_same() {
 }
 
 #[test]
-fn every_node_lists_all_with_what_they_told_later_too() {
+fn every_node_lists_all_nodes_with_addresses_announced_later() {
     let nodes = nodes(2, 1, LEASE);
     for (server, address) in nodes.servers.iter().zip(["http://one", "http://two"]) {
         server.engine.cluster.as_ref().unwrap().nodes.announce_addresses(address.into(), String::new());
@@ -226,14 +226,14 @@ fn every_node_lists_all_with_what_they_told_later_too() {
 }
 
 #[test]
-fn who_watches_on_one_node_hears_of_users_of_another() {
+fn a_watcher_gets_changes_of_users_on_other_nodes() {
     let nodes = nodes(2, 3, LEASE);
     let mut watcher = nodes.servers[1].open("u0", "phone");
     watch(&mut watcher, &["u1"]);
     assert!(!news(&mut watcher)[0].online);
     let phone = nodes.servers[0].open("u1", "phone");
     assert!(news(&mut watcher)[0].online);
-    // From one node to the other: not a word.
+    // A user who moves from one node to the other causes no change.
     let laptop = nodes.servers[1].open("u1", "laptop");
     nodes.all_say(&[("u1", 2)]);
     drop(phone);
@@ -245,12 +245,12 @@ fn who_watches_on_one_node_hears_of_users_of_another() {
 }
 
 #[test]
-fn what_the_bus_loses_is_noticed_and_mended() {
+fn changes_lost_by_the_bus_are_noticed_and_repaired() {
     let nodes = nodes(3, 4, LEASE);
     let lose = |node: usize, messages: u64| nodes.joints[node].lose.store(messages, Ordering::Relaxed);
     let _zero = nodes.servers[0].open("u0", "phone");
     nodes.all_say(&[("u0", 1)]);
-    // A change that others follow upon, and one that is the last.
+    // Lost changes with later ones behind them, and lost last changes.
     for messages in [1, 3] {
         lose(0, messages);
         let gone = nodes.servers[0].open("u1", "phone");
@@ -264,7 +264,7 @@ fn what_the_bus_loses_is_noticed_and_mended() {
 }
 
 #[test]
-fn while_the_bus_is_down_the_last_view_stands_and_afterwards_it_is_right() {
+fn presence_keeps_its_view_while_the_bus_is_down_and_converges_afterwards() {
     let nodes = nodes(2, 4, LEASE);
     let mut watcher = nodes.servers[1].open("u0", "phone");
     let _stays = nodes.servers[0].open("u1", "phone");
@@ -278,7 +278,7 @@ fn while_the_bus_is_down_the_last_view_stands_and_afterwards_it_is_right() {
     let _comes = nodes.servers[0].open("u3", "phone");
     let here = [("u1", 1), ("u2", 0), ("u3", 1)];
     until("known at home", || says(&nodes.servers[0], &here));
-    // Longer than any lease, grace and beat.
+    // Longer than any lease, grace and heartbeat interval.
     let down = Instant::now();
     while down.elapsed() < LEASE + LEASE / 5 {
         assert!(says(&nodes.servers[1], &[("u1", 1), ("u2", 1), ("u3", 0)]));
@@ -295,7 +295,7 @@ fn while_the_bus_is_down_the_last_view_stands_and_afterwards_it_is_right() {
 }
 
 #[test]
-fn a_killed_nodes_users_go_when_its_lease_is_over_and_not_before() {
+fn users_of_a_killed_node_go_offline_when_its_lease_ends() {
     let mut nodes = nodes(3, 3, LEASE);
     let mut watcher = nodes.servers[0].open("u0", "phone");
     let _lost = nodes.servers[2].open("u1", "phone");
@@ -305,7 +305,8 @@ fn a_killed_nodes_users_go_when_its_lease_is_over_and_not_before() {
     assert!(news(&mut watcher)[0].online);
     let at = Instant::now();
     let killed = nodes.kill(2);
-    // Its last lease began a fifth of it before, or little earlier. What was seen late does not count.
+    // The node renewed its lease little more than a fifth of it ago, so its users stay online for a third of the lease at
+    // least. An observation that was made later is not checked.
     loop {
         let is_there = says(&nodes.servers[0], &[("u1", 1)]);
         if at.elapsed() >= LEASE / 3 {
@@ -320,7 +321,7 @@ fn a_killed_nodes_users_go_when_its_lease_is_over_and_not_before() {
 }
 
 #[test]
-fn a_node_that_comes_later_or_again_learns_everything() {
+fn a_late_or_returning_node_learns_all_sessions() {
     let mut nodes = nodes(2, 40, LEASE);
     let all: Vec<Session> = (0..40).map(|n| nodes.servers[n % 2].open(&format!("u{n}"), "phone")).collect();
     let (late, _) = start("c", &nodes.store, &nodes.bus, LEASE);
@@ -328,7 +329,7 @@ fn a_node_that_comes_later_or_again_learns_everything() {
     let everybody: Vec<(&str, usize)> = everybody.iter().map(|user| (user.as_str(), 1)).collect();
     until("it has learned", || says(&late, &everybody));
     assert_eq!(late.engine.metrics.cluster.presence_repaired.get(), 0, "nothing was wrong");
-    // A process that takes the name of `b`: what the earlier one held is gone.
+    // A second process with the name `b`: the sessions of the earlier one are gone.
     let killed = nodes.kill(1);
     let (again, _) = start("b", &nodes.store, &nodes.bus, LEASE);
     let left: Vec<(&str, usize)> = everybody.iter().enumerate().map(|(n, (user, _))| (*user, (n + 1) % 2)).collect();
@@ -341,7 +342,7 @@ fn a_node_that_comes_later_or_again_learns_everything() {
 }
 
 #[test]
-fn a_device_has_one_session_and_a_kind_its_number_over_all_nodes() {
+fn session_limits_per_device_and_kind_hold_over_all_nodes() {
     let nodes = nodes(2, 2, LEASE);
     let [a, b] = &nodes.servers[..] else { panic!() };
     let mut first = a.open("u0", "phone");
@@ -349,7 +350,7 @@ fn a_device_has_one_session_and_a_kind_its_number_over_all_nodes() {
     let mut second = b.open("u0", "phone");
     check_end(&mut first, ErrorCode::Replaced);
     nodes.all_say(&[("u0", 1)]);
-    // At the same time on both, without a word between them: one stays, and it is the same for both.
+    // Bound on both nodes at the same time, before they exchange presence: both keep the same one of the two.
     nodes.bus.set_down(true);
     let mut one = a.open("u1", "phone");
     let mut two = b.open("u1", "phone");
@@ -360,7 +361,7 @@ fn a_device_has_one_session_and_a_kind_its_number_over_all_nodes() {
     let (stays, goes) = if stays == "a" { (&mut one, &mut two) } else { (&mut two, &mut one) };
     check_end(goes, ErrorCode::Replaced);
     frames_until_pong(stays);
-    // Three of a kind: a fourth one ends the oldest, wherever it is.
+    // Three sessions of a kind are allowed: a fourth closes the oldest, on whichever node.
     let mut more: Vec<Session> = (0..2).map(|n| nodes.servers[n % 2].open("u0", &format!("tablet-{n}"))).collect();
     nodes.all_say(&[("u0", 3)]);
     more.push(a.open("u0", "tablet-3"));

@@ -1,5 +1,5 @@
-//! A session that follows `next` or `previous` until it is absent has had every entry once, and a page of one door leads to
-//! the next of the other.
+//! A session that follows `next` or `previous` until it is absent gets every entry once, and the cursors of HTTP and of
+//! sessions are interchangeable.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -33,7 +33,7 @@ fn seqs(page: &HistoryPage) -> Vec<u64> {
 }
 
 #[test]
-fn both_ways_at_several_sizes_while_messages_come() {
+fn pages_in_both_directions_have_every_entry_once_while_messages_come() {
     let server = Server::start();
     server.users(&["alice", "bob"]);
     server.group("g", &["alice", "bob"]);
@@ -60,7 +60,7 @@ fn both_ways_at_several_sizes_while_messages_come() {
             now = page(&mut session, at(Some(cursor), limit));
             all.extend(seqs(&now));
         }
-        // What came after a page that was the last already is not part of it.
+        // Messages that came after the last page are not part of it.
         let newest = if limit == 100 { now.conversation_last_seq } else { newest_of(&server) };
         assert_eq!(all, (1..=newest).collect::<Vec<_>>(), "forward by {limit}");
     }
@@ -72,7 +72,7 @@ fn newest_of(server: &Server) -> u64 {
 }
 
 #[test]
-fn a_page_of_one_door_leads_to_the_next_of_the_other() {
+fn cursors_of_http_and_sessions_are_interchangeable() {
     let server = Server::start();
     server.users(&["alice", "bob"]);
     server.group("g", &["alice", "bob"]);

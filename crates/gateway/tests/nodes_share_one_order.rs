@@ -1,4 +1,4 @@
-//! Several nodes on one store: every session sees the one order, wherever it is and whatever the bus loses.
+//! Several nodes on one store: every session on every node sees the same order, whatever messages the bus loses.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -45,7 +45,7 @@ fn nodes(count: u8, users: usize) -> Nodes {
     Nodes { servers, bus }
 }
 
-/// The `seq` and text (a notice has none) of all entries of `g` until there are `count`, in the order in which they came.
+/// The `seq` and text (a notice has none) of the next `count` entries of `g`, in the order of arrival.
 fn heard(session: &mut Session, count: usize) -> Vec<(u64, String)> {
     let mut all: Vec<(u64, String)> = Vec::new();
     while all.len() < count {
@@ -70,7 +70,7 @@ fn wait_for(nodes: &Nodes, what: &str, holds: impl Fn(&Server) -> bool) {
 }
 
 #[test]
-fn what_one_node_accepts_reaches_sessions_of_all_in_one_order() {
+fn messages_accepted_by_one_node_reach_all_nodes_in_one_order() {
     let nodes = nodes(3, 6);
     let mut sessions: Vec<Session> = (0..6).map(|n| nodes.servers[n % 3].open(&format!("u{n}"), "phone")).collect();
     std::thread::scope(|scope| {
@@ -96,7 +96,7 @@ fn what_one_node_accepts_reaches_sessions_of_all_in_one_order() {
 }
 
 #[test]
-fn direct_messages_and_notes_to_oneself_find_every_device() {
+fn direct_messages_and_notes_to_self_reach_every_device() {
     let nodes = nodes(2, 2);
     let [a, b] = &nodes.servers[..] else { panic!() };
     let mut phone = a.open("u0", "phone");
@@ -134,7 +134,7 @@ fn without_the_bus_everything_still_arrives_in_order() {
 }
 
 #[test]
-fn a_bus_that_comes_and_goes_neither_loses_nor_doubles() {
+fn an_unstable_bus_neither_loses_nor_duplicates() {
     let nodes = nodes(3, 3);
     let mut sessions: Vec<Session> = (0..3).map(|n| nodes.servers[n].open(&format!("u{n}"), "phone")).collect();
     let over = AtomicBool::new(false);
@@ -170,7 +170,7 @@ fn a_bus_that_comes_and_goes_neither_loses_nor_doubles() {
 #[test]
 fn a_client_that_changes_nodes_misses_nothing_and_gets_nothing_twice() {
     let nodes = nodes(3, 2);
-    // Never so far behind that it would be told of ranges, however long the client's thread is stopped.
+    // Bounded, so that the client never misses more than an inbox holds, however long its thread is stopped.
     const AHEAD: usize = 300;
     let (over, seen) = (AtomicBool::new(false), AtomicUsize::new(0));
     std::thread::scope(|scope| {
@@ -189,7 +189,7 @@ fn a_client_that_changes_nodes_misses_nothing_and_gets_nothing_twice() {
         let mut inbox: Vec<Entry> = Vec::new();
         let mut cursor = String::new();
         for turn in 0..60 {
-            // Now and then the node that it comes to hears of others late.
+            // Now and then the node that the client moves to receives other nodes' messages late.
             nodes.bus.set_down(turn % 5 == 4);
             let node = &nodes.servers[turn % 3];
             let mut session = match cursor.as_str() {
@@ -225,10 +225,10 @@ fn a_client_that_changes_nodes_misses_nothing_and_gets_nothing_twice() {
 }
 
 #[test]
-fn changes_made_elsewhere_are_known_here() {
+fn changes_made_on_one_node_apply_on_the_other() {
     let nodes = nodes(2, 3);
     let [a, b] = &nodes.servers[..] else { panic!() };
-    // So that both hold what they will have to forget.
+    // Both nodes have cached the state that the changes must invalidate.
     for server in [a, b] {
         server.say("u1", "g", "before");
         assert_eq!(server.engine.directory.require_user("u1").unwrap().name, None);
@@ -270,7 +270,7 @@ fn read_marks_typing_and_kicks_reach_other_nodes() {
     let mut writer = a.open("u0", "phone");
     writer.write(&ClientFrame::Typing { conversation: "g".into() }).unwrap();
     until("typing is told", || matches!(next(&mut laptop), ServerFrame::Typing { user, .. } if user == "u0"));
-    // Kicks are no less sure than messages.
+    // Kicks are as reliable as messages.
     nodes.bus.set_down(true);
     a.wait(a.engine.kick("u1", Kick { device_id: Some("laptop".into()), reason: None })).unwrap();
     check_end(&mut laptop, ErrorCode::Kicked);
@@ -278,7 +278,7 @@ fn read_marks_typing_and_kicks_reach_other_nodes() {
 }
 
 #[test]
-fn one_leads_and_another_does_when_it_has_gone() {
+fn another_node_leads_when_the_leader_is_gone() {
     let mut nodes = nodes(3, 1);
     let leaders = |nodes: &Nodes| nodes.servers.iter().filter(|server| server.engine.is_leader()).count();
     until("one leads", || leaders(&nodes) == 1);
@@ -289,7 +289,7 @@ fn one_leads_and_another_does_when_it_has_gone() {
 }
 
 #[test]
-fn a_process_that_takes_the_name_of_another_ends_it() {
+fn a_second_process_of_the_same_name_makes_the_first_drain() {
     let (store, bus) = (Arc::new(MemoryStore::shared()), LocalBus::default());
     let first = Server::node("a", &store, &bus);
     until("it is ready", || first.engine.readiness().is_ok());
@@ -298,7 +298,7 @@ fn a_process_that_takes_the_name_of_another_ends_it() {
     until("the second is ready", || second.engine.readiness() == Ok(()));
 }
 
-/// The log of a store that is out of one node's reach now and then.
+/// A commit log that one node cannot reach now and then.
 struct OutOfReach {
     store: Arc<MemoryStore>,
     cut: AtomicBool,
@@ -342,7 +342,7 @@ impl CommitLog for OutOfReach {
 }
 
 #[test]
-fn a_node_that_cannot_reach_the_store_still_gets_what_others_commit() {
+fn a_node_without_the_store_still_delivers_commits_of_others() {
     let (store, bus) = (Arc::new(MemoryStore::shared()), LocalBus::default());
     let log = Arc::new(OutOfReach { store: store.clone(), cut: AtomicBool::new(false) });
     let lease = Duration::from_millis(500);
@@ -355,7 +355,7 @@ fn a_node_that_cannot_reach_the_store_still_gets_what_others_commit() {
     let mut session = cut_off.open("u1", "phone");
     log.cut.store(true, Ordering::Relaxed);
     until("its lease is over", || nodes(&other) == 1);
-    // Said by the other, and by the one that is cut off, which never hears the answer of its commit.
+    // Messages of the other node, and one commit whose node never got the answer, so that no node publishes it.
     for n in 0..20 {
         other.say("u0", "g", &format!("other {n}"));
         if n == 10 {

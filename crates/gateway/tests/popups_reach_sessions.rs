@@ -1,11 +1,11 @@
-//! Popups on live sessions: asked for, reported on, and sent to one when something else triggers them.
+//! Popups on live sessions: questions, event reports, and popups that the app server triggers.
 #![allow(clippy::unwrap_used)]
 
 #[path = "support/devices.rs"]
 mod devices;
 mod support;
 
-use devices::{LOCAL, OpenDoor};
+use devices::{LOCAL, RunningListener};
 use serde_json::{Value, json};
 use std::time::Duration;
 use support::*;
@@ -36,7 +36,7 @@ fn question(placement: &str) -> DecideRequest {
     serde_json::from_value(json!({ "placement": placement })).unwrap()
 }
 
-/// A session's question and its answer.
+/// Asks on a session and returns the decision, or the time to wait.
 #[track_caller]
 fn ask(session: &mut Session, question: DecideRequest) -> Result<Decision, Option<u64>> {
     session.write(&ClientFrame::Popup { reference: Some(7), question }).unwrap();
@@ -47,7 +47,7 @@ fn ask(session: &mut Session, question: DecideRequest) -> Result<Decision, Optio
     }
 }
 
-/// A popup that nobody on this session asked for.
+/// The next popup that was triggered, not asked for.
 #[track_caller]
 fn triggered(session: &mut Session) -> Decision {
     match next(session) {
@@ -64,12 +64,12 @@ fn trigger(server: &Server, user: &str, event: &str) -> Triggered {
     serde_json::from_slice(&answer.body).unwrap()
 }
 
-/// How often a popup was shown, by its counts.
+/// How often a popup was handed out, by its counters.
 fn shown(server: &Server, popup: &str) -> u64 {
     counted(server, popup, |hour| hour.shown)
 }
 
-/// Over all hours: a new one may begin while a test runs.
+/// The sum over all hours: a new hour may begin while a test runs.
 fn counted(server: &Server, popup: &str, of: impl Fn(&PopupHour) -> u64) -> u64 {
     server.engine.popup_counts(popup, None, None).unwrap().hours.iter().map(of).sum()
 }
@@ -79,7 +79,7 @@ fn decides(app: &mut HttpClient, body: &Value) -> u16 {
 }
 
 #[test]
-fn a_session_asks_and_reports() {
+fn a_session_asks_for_popups_and_reports_events() {
     let server = Server::start();
     server.users(&["ann", "bob"]);
     put(&server, "p", json!({"caps": {"gap_s": 3_600}}));
@@ -99,7 +99,7 @@ fn a_session_asks_and_reports() {
         button: None,
         value: None,
     };
-    // The second time it is known, which is as good.
+    // A repeated report is recognized and accepted.
     for _ in 0..2 {
         let events = vec![event("e", &show.decision)];
         ann.write(&ClientFrame::PopupEvents { reference: Some(8), events }).unwrap();
@@ -133,7 +133,7 @@ fn a_session_asks_and_reports() {
 }
 
 #[test]
-fn one_that_is_triggered_arrives_where_the_user_came_last() {
+fn a_triggered_popup_arrives_at_the_users_latest_session() {
     let server = Server::start();
     server.users(&["ann"]);
     put(&server, "p", json!({"trigger": {"event": "paid"}}));
@@ -154,10 +154,10 @@ fn one_that_is_triggered_arrives_where_the_user_came_last() {
 }
 
 #[test]
-fn where_nobody_would_see_it_nothing_is_counted() {
+fn a_triggered_popup_without_a_session_is_not_counted() {
     let server = Server::start();
     server.users(&["ann"]);
-    let door = OpenDoor::open(&server, MiopListenerConfig::open(vec![LOCAL]));
+    let listener = RunningListener::open(&server, MiopListenerConfig::open(vec![LOCAL]));
     put(&server, "p", json!({"trigger": {"event": "paid"}, "caps": {"total": 1}}));
     let nothing = |why: &str| {
         let told = trigger(&server, "ann", "paid");
@@ -172,17 +172,17 @@ fn where_nobody_would_see_it_nothing_is_counted() {
         wants: Some(wants::PUSH),
         ..Bind::default()
     };
-    let mut device = DeviceSession::open(door.address, &pushes_only).unwrap();
+    let mut device = DeviceSession::open(listener.address, &pushes_only).unwrap();
     assert_eq!(server.online("ann"), 1);
     nothing("a device that takes pushes only");
     device.heartbeat().unwrap();
     assert!(matches!(device.next(PATIENCE).unwrap(), Some(DeviceFrame::Heartbeat { .. })));
 
-    // It does not stand in the way of one that does, though it came later.
+    // A later session without popups does not hide an earlier one that takes them.
     drop(device);
     until("the device has gone", || server.online("ann") == 0);
     let mut phone = server.open("ann", "phone");
-    let _device = DeviceSession::open(door.address, &pushes_only).unwrap();
+    let _device = DeviceSession::open(listener.address, &pushes_only).unwrap();
     assert!(trigger(&server, "ann", "paid").delivered);
     assert_eq!(triggered(&mut phone).popup, "p");
     assert_eq!(shown(&server, "p"), 1);
@@ -190,7 +190,7 @@ fn where_nobody_would_see_it_nothing_is_counted() {
 }
 
 #[test]
-fn caps_hold_over_all_doors_together() {
+fn caps_hold_over_sessions_and_http_together() {
     let server = Server::start();
     server.users(&["ann"]);
     put(&server, "p", json!({"caps": {"total": 3}}));
@@ -213,13 +213,13 @@ fn caps_hold_over_all_doors_together() {
 }
 
 #[test]
-fn a_connection_is_a_session_unless_the_app_names_one() {
+fn the_connection_is_the_popup_session_unless_the_app_names_one() {
     let server = Server::start();
     server.users(&["ann"]);
     put(&server, "p", json!({"caps": {"per_session": 1}}));
     put(&server, "t", json!({"caps": {"per_session": 1}, "trigger": {"event": "paid"}}));
     let named = |session: &str| DecideRequest { session: Some(session.into()), ..question("home") };
-    // A session in which so long nothing was shown is over.
+    // A popup session ends after this long without a popup.
     const DAY_MS: u64 = 24 * 60 * 60 * 1_000;
     let waits = |answer: Result<Decision, Option<u64>>| {
         let wait = answer.unwrap_err().unwrap();
@@ -233,25 +233,25 @@ fn a_connection_is_a_session_unless_the_app_names_one() {
     assert!(!trigger(&server, "ann", "paid").delivered, "once in this session");
     assert!(ask(&mut phone, named("one")).is_ok(), "another session, as the app sees it");
     let mut laptop = server.open("ann", "laptop");
-    // On whichever device it goes on.
+    // The named session continues on any device.
     waits(ask(&mut laptop, named("one")));
     assert!(ask(&mut laptop, question("home")).is_ok(), "a connection of its own");
     assert!(trigger(&server, "ann", "paid").delivered);
     assert_eq!(triggered(&mut laptop).popup, "t");
-    // Without a session there is none to count by.
+    // Without a session no cap per session applies.
     assert_eq!(decides(&mut server.app(), &json!({"user": "ann", "placement": "home"})), 204);
     assert_eq!((shown(&server, "p"), shown(&server, "t")), (3, 2));
 }
 
 #[test]
-fn devices_get_the_same_frames() {
+fn miop_devices_get_the_same_popup_frames() {
     let server = Server::start();
     server.users(&["ann"]);
-    let door = OpenDoor::open(&server, MiopListenerConfig::open(vec![LOCAL]));
+    let listener = RunningListener::open(&server, MiopListenerConfig::open(vec![LOCAL]));
     put(&server, "p", json!({}));
     put(&server, "t", json!({"trigger": {"event": "paid"}}));
     let bind = Bind { version: VERSION, token: token("ann").leak(), device_id: "tv", ..Bind::default() };
-    let mut device = DeviceSession::open(door.address, &bind).unwrap();
+    let mut device = DeviceSession::open(listener.address, &bind).unwrap();
     let chat = |device: &mut DeviceSession| match device.next(PATIENCE).unwrap() {
         Some(DeviceFrame::Chat(frame)) => frame,
         other => panic!("no chat frame but {other:?}"),
@@ -269,14 +269,14 @@ fn devices_get_the_same_frames() {
 }
 
 #[test]
-fn a_session_that_does_not_read_is_not_the_one() {
+fn a_triggered_popup_skips_a_session_that_does_not_read() {
     let config = tidings_gateway::SessionConfig { session_buffer_bytes: 64 * 1024, ..session_config() };
     let server = Server::with(config, std::sync::Arc::new(tidings_engine::memory::MemoryStore::default()));
     server.users(&["ann"]);
     let content = json!([{"id": "a", "content": {"text": "x".repeat(50_000)}}]);
     put(&server, "big", json!({"trigger": {"event": "paid"}, "variants": content}));
     let _deaf = server.open("ann", "phone");
-    // What the kernel takes on both sides is a few megabytes; then the session's own buffer fills.
+    // The kernel's buffers on both sides hold a few megabytes; then the session's own buffer fills.
     let mut delivered = 0;
     while delivered < 10_000 && trigger(&server, "ann", "paid").delivered {
         delivered += 1;

@@ -1,5 +1,5 @@
-//! However often a device is cut off: from its last cursor on it gets all, once and in order, or is
-//! told exactly what to fetch.
+//! However often a device is disconnected: from its last cursor on it gets every message once and in order, or the exact
+//! ranges to fetch.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -29,7 +29,7 @@ fn with_conversations() -> Server {
 }
 
 #[test]
-fn random_disconnects_lose_double_and_swap_nothing() {
+fn random_disconnects_lose_duplicate_and_reorder_nothing() {
     for seed in 1..=6 {
         println!("seed {seed}");
         random_disconnects(seed);
@@ -76,7 +76,7 @@ fn random_disconnects(seed: u64) {
 }
 
 #[test]
-fn a_cursor_is_good_for_as_long_as_the_history_and_used_any_number_of_times() {
+fn a_cursor_can_be_used_any_number_of_times_while_the_history_lasts() {
     let server = with_conversations();
     let cursor = server.open("bob", "phone").cursor.unwrap();
     for n in 0..20 {
@@ -94,7 +94,7 @@ fn a_cursor_is_good_for_as_long_as_the_history_and_used_any_number_of_times() {
     }
 }
 
-/// Fetches a range by history frames, as large a page as allowed.
+/// Fetches a range by history frames with the largest page allowed.
 fn fetch(session: &mut Session, conversation: &str, from_seq: u64, to_seq: u64, inbox: &mut Inbox) {
     let mut next_seq = from_seq;
     while next_seq <= to_seq {
@@ -117,7 +117,7 @@ fn catch_up(per_conversation: usize, text: &str) {
     let cursor = server.open("bob", "phone").cursor.unwrap();
     let all: Vec<_> =
         (0..per_conversation).flat_map(|_| &CONVERSATIONS[1..]).map(|c| message_to("alice", c, text)).collect();
-    // Another device of bob's stays: when it has all, nothing is left to come live.
+    // Another device of bob's stays connected: when it has everything, no live message is still to come.
     let mut present = server.open("bob", "laptop");
     for part in all.chunks(20) {
         let results = server.wait(server.engine.send_batch(&Actor::App, part.to_vec())).unwrap();
@@ -130,30 +130,30 @@ fn catch_up(per_conversation: usize, text: &str) {
     let left: u64 = resume.ranges.iter().map(|r| r.to_seq - r.from_seq + 1).sum();
     let newest = entries(&mut session, all.len() - left as usize);
     assert!(!newest.is_empty() && newest.len() <= INBOX_ENTRIES_MAX);
-    // The newest end of a page that is shortened is the end that was asked for.
+    // A page without bounds that is cut short ends with the newest entry.
     let page = server.engine.history(&Actor::App, "g1", &HistoryQuery { limit: Some(70), ..HistoryQuery::default() });
     let page = page.unwrap();
     assert_eq!(page.entries.last().unwrap().seq, page.last_seq);
     assert!(page.more && page.entries.windows(2).all(|pair| pair[0].seq + 1 == pair[1].seq));
-    // First what the ranges name, then what came by itself: together all, exactly once and in order.
+    // The entries of the ranges and then those that came by themselves: together every entry, exactly once and in order.
     let mut inbox = Inbox::default();
     for range in &resume.ranges {
         fetch(&mut session, &range.conversation, range.from_seq, range.to_seq, &mut inbox);
     }
     inbox.take(&newest);
     assert_eq!(inbox.count(), all.len());
-    // And live delivery goes on behind it.
+    // Live delivery follows.
     server.say("alice", "g1", "live");
     inbox.take(&entries(&mut session, 1));
 }
 
 #[test]
-fn more_than_an_inbox_holds_is_told_as_exact_ranges() {
+fn messages_beyond_the_inbox_are_named_as_exact_ranges() {
     catch_up(400, "x");
 }
 
 #[test]
-fn entries_too_large_for_one_frame_are_told_as_exact_ranges() {
+fn entries_too_large_for_one_frame_are_named_as_exact_ranges() {
     catch_up(110, &"x".repeat(60_000));
 }
 
@@ -169,7 +169,7 @@ fn a_cursor_of_another_history_or_ahead_of_this_one_is_reset() {
     {
         let mut session = server.resume("bob", "phone", &cursor);
         assert!(bound(&session).resume.reset && !bound(&session).resume.complete, "{cursor}");
-        // What the newest entries are now, to begin anew from.
+        // A reset comes with the newest entries, from which the client starts again.
         let mut inbox = Inbox::default();
         inbox.take(&entries(&mut session, 6));
         assert!(bound(&session).cursor.starts_with(&format!("{epoch:x}.")));
@@ -177,7 +177,7 @@ fn a_cursor_of_another_history_or_ahead_of_this_one_is_reset() {
 }
 
 #[test]
-fn what_is_not_a_cursor_is_refused() {
+fn an_unreadable_cursor_is_refused() {
     let server = with_conversations();
     for cursor in ["", "x", "1.2.3", "1.2.3.4.5", "1.-2.3.4", "1.2.3.99999999999999999999999"] {
         let mut session = Session::connect(server.address).unwrap();
@@ -187,7 +187,7 @@ fn what_is_not_a_cursor_is_refused() {
 }
 
 #[test]
-fn what_was_said_before_joining_is_history_and_not_missed() {
+fn messages_before_joining_are_history_and_not_missed() {
     let server = with_conversations();
     server.users(&["carol"]);
     let cursor = server.open("carol", "phone").cursor.unwrap();
@@ -195,7 +195,7 @@ fn what_was_said_before_joining_is_history_and_not_missed() {
     server.change_members("g1", &["carol"], &[]);
     server.say("alice", "g1", "after");
     let mut session = server.resume("carol", "phone", &cursor);
-    // The notice of joining, and what was said since.
+    // The notice of joining, and the messages since.
     let seqs: Vec<u64> = entries(&mut session, 2).iter().map(|e| e.seq).collect();
     assert_eq!(seqs, [2, 3]);
     assert!(bound(&session).resume.complete);

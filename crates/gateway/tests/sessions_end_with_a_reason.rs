@@ -1,5 +1,5 @@
-//! Why a session ended is always said: replaced, kicked, drained, or as the client asked; and nothing
-//! is said after the goodbye.
+//! A session is always closed with its reason: replaced, kicked, drained, or as the client asked. No frame follows the close
+//! frame.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -49,7 +49,7 @@ fn the_same_device_of_another_user_is_another_device() {
 }
 
 #[test]
-fn beyond_the_limit_per_kind_the_oldest_goes() {
+fn beyond_the_limit_per_kind_the_oldest_session_is_closed() {
     let server = with_people();
     assert_eq!(server.engine.config.sessions_per_kind, 3);
     let mut kept: std::collections::VecDeque<Session> =
@@ -89,7 +89,7 @@ fn a_kick_ends_one_device_or_all_and_they_may_return() {
 }
 
 #[test]
-fn draining_tells_clients_to_come_back() {
+fn draining_tells_clients_to_reconnect() {
     let mut server = with_people();
     let mut unbound = Session::connect(server.address).unwrap();
     let mut sessions: Vec<Session> = (0..3).map(|n| server.open("bob", &format!("b{n}"))).collect();
@@ -97,7 +97,7 @@ fn draining_tells_clients_to_come_back() {
     for session in &mut sessions {
         entries(session, 1);
     }
-    // Who was upgraded is handed over after the answer.
+    // An upgraded connection is adopted after the answer was sent.
     until("the sessions have them all", || server.engine.metrics.connections.get() == 4);
     server.stop_accepting();
     let session_server = server.session_server.clone();
@@ -116,7 +116,7 @@ fn draining_tells_clients_to_come_back() {
 }
 
 #[test]
-fn a_client_that_says_goodbye_is_answered_with_one() {
+fn an_unbind_or_close_frame_is_answered_with_a_close_frame() {
     let server = with_people();
     let mut session = server.open("bob", "phone");
     session.write(&ClientFrame::Unbind).unwrap();
@@ -132,7 +132,7 @@ fn a_client_that_says_goodbye_is_answered_with_one() {
 }
 
 #[test]
-fn a_session_whose_device_went_without_an_answer_binds_anew() {
+fn a_session_whose_device_removal_is_unconfirmed_can_bind_again() {
     let gate = unbounded().1;
     let server = Server::with(session_config(), Arc::new(Gated { inner: MemoryStore::default(), gate }));
     server.users(&["bob"]);
@@ -151,7 +151,7 @@ fn a_session_whose_device_went_without_an_answer_binds_anew() {
     assert_eq!(server.engine.user_devices("bob").unwrap().devices.len(), 1);
 }
 
-/// Commits only when it is let through, one batch each; and tells nobody that a device was removed.
+/// A store that commits one batch per token of the gate, and loses the answer to the removal of a device.
 struct Gated {
     inner: MemoryStore,
     gate: Receiver<()>,
@@ -187,7 +187,7 @@ impl RowStore for Gated {
 
 impl Store for Gated {
     fn commit(&self, batch: &[Proposal], now_ms: u64) -> StoreResult<Vec<Outcome>> {
-        // A gate that is gone is open.
+        // A dropped gate is open.
         let _ = self.gate.recv();
         self.inner.commit(batch, now_ms)
     }
@@ -248,7 +248,7 @@ impl Store for Gated {
 }
 
 #[test]
-fn answers_that_come_late_do_not_follow_the_goodbye() {
+fn late_answers_do_not_follow_the_close_frame() {
     let (open, gate): (Sender<()>, _) = unbounded();
     for _ in 0..2 {
         open.send(()).unwrap();
@@ -263,7 +263,7 @@ fn answers_that_come_late_do_not_follow_the_goodbye() {
     let mut newer = server.open("bob", "phone");
     drop(open);
     assert_eq!(text_of(&entries(&mut newer, 1)[0]), "on its way");
-    // The older session's answers have been dealt with when the newer one's come after them.
+    // The older session's answers have been processed when the newer session's answers arrive.
     newer.send(1, "g", message("later")).unwrap();
     sent(&mut newer);
     check_end(&mut session, ErrorCode::Replaced);

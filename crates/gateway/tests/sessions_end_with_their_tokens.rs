@@ -1,5 +1,5 @@
-//! A session lasts as long as its token: it ends when that expires or is revoked, goes on with a new one, and may do what
-//! the token allows.
+//! A session lasts as long as its token: it is closed when the token expires or is revoked, continues with a refreshed token,
+//! and may do only what the token allows.
 #![allow(clippy::unwrap_used)]
 
 #[path = "support/devices.rs"]
@@ -23,7 +23,7 @@ use tidings_protocol::{
     miop::{Bind, Frame, VERSION, wants},
 };
 
-/// Long enough for a slow machine to bind in, short enough to wait for.
+/// A token lifetime that is long enough to bind on a slow machine, and short enough to wait for.
 const SHORT_S: u64 = 3;
 const LONG_S: u64 = 600;
 
@@ -69,17 +69,17 @@ fn a_session_ends_when_its_token_expires() {
     }
     assert!(now_s() >= exp, "not before its time");
     assert!(frames_until_pong(&mut other).is_empty(), "another token's session goes on");
-    // The time is over for a new session too.
+    // The expired token opens no new session either.
     until("the skew is over", || now_s() > exp + 5);
     check_end(&mut try_bind(&server, &token_until("alice", exp), "phone"), ErrorCode::TokenExpired);
 }
 
 #[test]
-fn a_session_goes_on_with_a_new_token() {
+fn a_session_continues_with_a_refreshed_token() {
     let server = with_people();
     let exp = now_s() + SHORT_S;
     let mut session = bind(&server, &token_until("alice", exp), "phone");
-    // None of these is one to go on with, and none ends the session.
+    // None of these tokens is accepted, and none closes the session.
     for (token, code) in [
         (json!(token_until("bob", now_s() + LONG_S)), ErrorCode::Forbidden),
         (json!(token_until("alice", 1)), ErrorCode::TokenExpired),
@@ -96,18 +96,18 @@ fn a_session_goes_on_with_a_new_token() {
     assert!(frames_until_pong(&mut session).is_empty());
     server.say("bob", "g", "still there");
     assert_eq!(entries(&mut session, 1).len(), 1);
-    // A shorter one ends it earlier.
+    // A token that expires earlier closes the session earlier.
     write(&mut session, json!({"t": "refresh", "ref": 9, "token": token_until("alice", now_s() + 1)}));
     check_end(&mut session, ErrorCode::TokenExpired);
 }
 
 #[test]
-fn a_device_goes_on_with_a_new_token_and_ends_with_it() {
+fn a_device_session_lasts_as_long_as_its_latest_token() {
     let server = with_people();
-    let door = OpenDoor::open(&server, MiopListenerConfig::open(vec![LOCAL]));
+    let listener = RunningListener::open(&server, MiopListenerConfig::open(vec![LOCAL]));
     let exp = now_s() + SHORT_S;
     let open = |token: &str, wanted: u64| {
-        let mut device = Device::new(connect(door.address));
+        let mut device = Device::new(connect(listener.address));
         device.write(&Frame::Bind(Bind {
             version: VERSION,
             token,
@@ -137,7 +137,7 @@ fn check_scopes(server: &Server, scope: &str, frames: &[(serde_json::Value, bool
         let refused = loop {
             match next(&mut session) {
                 ServerFrame::Error { code, .. } => break Some(code),
-                // What the others' answers are is not asked here.
+                // The answers to the allowed operations are not checked here.
                 ServerFrame::Messages { .. } => {}
                 _ => break None,
             }
@@ -150,7 +150,7 @@ fn check_scopes(server: &Server, scope: &str, frames: &[(serde_json::Value, bool
 }
 
 #[test]
-fn a_session_does_what_its_token_allows() {
+fn a_session_may_do_only_what_its_token_allows() {
     let server = with_people();
     let send = json!({"t": "send", "ref": 1, "conversation": "g", "body": 1});
     let open = json!({"t": "send", "ref": 2, "to": "bob", "body": 1});
@@ -172,14 +172,14 @@ fn a_session_does_what_its_token_allows() {
         let frames: Vec<_> = frames.into_iter().cloned().zip(allowed).collect();
         check_scopes(&server, scope, &frames);
     }
-    // Without `read` nothing is handed over.
+    // Without the scope `read` a session receives no messages.
     let mut blind = bind(&server, &sign_scoped(TOKEN_KEY, "bob", PATIENCE, "send"), "phone");
     server.say("alice", "g", "not for this session");
     assert!(frames_until_pong(&mut blind).is_empty());
 }
 
 #[test]
-fn what_a_token_does_not_allow_does_not_bind() {
+fn binds_and_refreshes_beyond_the_tokens_scopes_are_refused() {
     let server = with_people();
     let mut nothing = try_bind(&server, &sign_scoped(TOKEN_KEY, "alice", PATIENCE, "openid"), "phone");
     check_end(&mut nothing, ErrorCode::Forbidden);
@@ -187,12 +187,12 @@ fn what_a_token_does_not_allow_does_not_bind() {
     let token = sign_scoped(TOKEN_KEY, "alice", PATIENCE, "read send");
     write(&mut push, json!({"t": "bind", "token": token, "device_id": "phone", "push": true}));
     check_end(&mut push, ErrorCode::Forbidden);
-    // A device that does not say what it wants has what its token allows.
-    let door = OpenDoor::open(&server, MiopListenerConfig::open(vec![LOCAL]));
-    let mut device: Device<TcpStream> = Device::new(connect(door.address));
+    // A device that does not name what it wants gets what its token allows.
+    let listener = RunningListener::open(&server, MiopListenerConfig::open(vec![LOCAL]));
+    let mut device: Device<TcpStream> = Device::new(connect(listener.address));
     device.write(&Frame::Bind(Bind { version: VERSION, token: &token, device_id: "d1", ..Bind::default() }));
     device.expect(|frame| assert!(matches!(frame, Frame::Bound(_)), "{frame:?}"));
-    // A refresh may not take what the session lives of.
+    // A refresh must not drop a scope that the session was bound with.
     let mut session = bind(&server, &token, "laptop");
     let narrow = sign_scoped(TOKEN_KEY, "alice", PATIENCE, "send");
     write(&mut session, json!({"t": "refresh", "ref": 1, "token": narrow}));
@@ -204,7 +204,7 @@ fn what_a_token_does_not_allow_does_not_bind() {
     assert_eq!(error(&mut session).1, ErrorCode::Forbidden);
 }
 
-/// On one node, and on two that share a store: sessions of every node end, and no node takes the old tokens.
+/// Checks one node, or two that share a store: sessions of both are closed, and neither accepts the old tokens.
 fn check_revoked(here: &Server, there: &Server) {
     let old = token_until("alice", now_s() + LONG_S);
     let without_iat = sign_claims(TOKEN_KEY, &json!({"sub": "alice", "exp": now_s() + LONG_S}));

@@ -1,5 +1,5 @@
-//! While nodes are upgraded one by one, some do not understand what the others say on the bus. They read it from the
-//! store instead: what is acknowledged arrives everywhere, once and in order.
+//! During a rolling upgrade nodes cannot read each other's bus messages. They read the commits from the store instead:
+//! acknowledged messages arrive on every node, once and in order.
 // Slow: left out by `make test-quick`.
 #![allow(clippy::unwrap_used)]
 
@@ -19,10 +19,10 @@ use tidings_protocol::{
     http::{Kick, UserUpsert},
 };
 
-/// The bus as a node of the next version has it: its messages have another form than those of this version.
+/// The bus of a node of the next version: its messages have another format.
 struct NextVersion(LocalBus);
 
-/// To the other form, and back.
+/// Translates to the other format, and back.
 fn translated(message: &Bytes) -> Bytes {
     let mut bytes = message.to_vec();
     bytes[0] ^= 0x80;
@@ -93,7 +93,7 @@ fn know_each_other(servers: &[Server]) {
     until("the nodes know each other", || servers.iter().all(knows_all));
 }
 
-/// The texts of the next messages, which come without a hole.
+/// The texts of the next messages, checked to be without a hole.
 #[track_caller]
 fn heard(session: &mut Session, count: usize) -> Vec<String> {
     let entries = entries(session, count);
@@ -109,7 +109,7 @@ fn unknown(server: &Server) -> u64 {
 }
 
 #[test]
-fn what_one_version_accepts_reaches_sessions_of_both() {
+fn messages_accepted_by_one_version_reach_sessions_of_both() {
     let mut deployment = Deployment::default();
     let servers = [
         deployment.start("a", Version::This),
@@ -162,7 +162,7 @@ fn changes_cross_versions_as_messages_do() {
 }
 
 #[test]
-fn an_upgrade_node_by_node_loses_and_doubles_nothing() {
+fn a_rolling_upgrade_loses_and_duplicates_nothing() {
     let mut deployment = Deployment::default();
     let mut servers = vec![deployment.start("a", Version::This), deployment.start("b", Version::This)];
     know_each_other(&servers);
@@ -184,7 +184,7 @@ fn an_upgrade_node_by_node_loses_and_doubles_nothing() {
         say(&servers[1], 20);
         all.extend(entries(&mut session, 40));
         let cursor = session.cursor.clone().unwrap();
-        // Its clients go to the node that stays, which accepts meanwhile.
+        // Its clients move to the other node, which accepts sends meanwhile.
         let old = servers.remove(0);
         let stays = &servers[0];
         until("the node that stays leads or follows", || stays.engine.readiness().is_ok());

@@ -1,4 +1,4 @@
-//! Devices that speak MIOP, bare or under TLS, and the certificates that they trust.
+//! Devices that speak MIOP, plain or under TLS, and the certificates that they trust.
 #![allow(clippy::unwrap_used, dead_code, unreachable_pub)]
 
 use crate::support::{PATIENCE, Server, token};
@@ -20,16 +20,19 @@ use tidings_protocol::miop::{Bind, Frame, VERSION, decode, take_head};
 
 pub const LOCAL: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
 
-/// A door of a server; closed before it.
-pub struct OpenDoor {
+/// A running MIOP listener; drop it before its server.
+pub struct RunningListener {
     pub address: SocketAddr,
     _stop: Stop,
 }
 
-impl OpenDoor {
+impl RunningListener {
     pub fn open(server: &Server, config: MiopListenerConfig) -> Self {
-        let door = MiopListener::bind(config).unwrap();
-        OpenDoor { address: door.addresses()[0].0, _stop: door.start(server.session_server.clone()).unwrap() }
+        let listener = MiopListener::bind(config).unwrap();
+        RunningListener {
+            address: listener.addresses()[0].0,
+            _stop: listener.start(server.session_server.clone()).unwrap(),
+        }
     }
 }
 
@@ -101,7 +104,7 @@ impl<S: Read + Write> Device<S> {
 
 pub type Secure = StreamOwned<ClientConnection, TcpStream>;
 
-/// A certificate of one's own, in files.
+/// A self-signed certificate, in files.
 pub struct Identity {
     folder: tempfile::TempDir,
 }
@@ -149,18 +152,18 @@ fn trusting(certificate: &CertificateDer<'static>) -> Arc<ClientConfig> {
     Arc::new(config)
 }
 
-/// A door's addresses with TLS.
-pub fn secure_door(certificates: &Arc<Certificates>, protocol: &[u8]) -> MiopListenerConfig {
+/// The settings of a listener with TLS.
+pub fn tls_listener_config(certificates: &Arc<Certificates>, protocol: &[u8]) -> MiopListenerConfig {
     let tls = server_config(certificates.clone(), protocol).unwrap();
     MiopListenerConfig { listen: vec![(LOCAL, Some(tls))], ..MiopListenerConfig::open(vec![]) }
 }
 
-/// Connects with the handshake done, or says why not.
+/// Connects and completes the handshake.
 pub fn connect_securely(address: SocketAddr, config: &Arc<ClientConfig>) -> io::Result<Secure> {
     secure_over(connect(address), config)
 }
 
-/// TLS from here on.
+/// Begins TLS on a connected socket.
 pub fn secure_over(socket: TcpStream, config: &Arc<ClientConfig>) -> io::Result<Secure> {
     let name = ServerName::try_from("localhost").unwrap();
     let session = ClientConnection::new(config.clone(), name).unwrap();

@@ -1,4 +1,4 @@
-//! A whole server on a free port, with a store in memory, and sessions that check what they are handed.
+//! A complete server on a free port, with a store in memory, and sessions that check what they receive.
 #![allow(clippy::unwrap_used, dead_code, unreachable_pub)]
 
 use std::{
@@ -47,7 +47,7 @@ use tidings_protocol::{
 
 pub const API_KEY: &str = "the-key-of-the-app";
 pub const TOKEN_KEY: &str = "the secret that the app signs with";
-/// How long anything that must happen may take on a slow machine.
+/// How long an expected event may take on a slow machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 pub struct Server {
@@ -83,10 +83,10 @@ impl VerifyToken for SessionTokens {
     }
 }
 
-/// More than any test takes, on whatever machine: what is not about a time-out must not run into it.
+/// Longer than any test takes on any machine: tests that are not about time-outs must not run into them.
 pub const FOREVER: Duration = Duration::from_secs(600);
 
-/// Threads for what waits for the store, as many as a server has.
+/// Blocking threads for the store, as many as a server has.
 pub const BLOCKING_THREADS: usize = 32;
 
 /// Two shards, so that a connection has to move to its user's.
@@ -105,12 +105,12 @@ impl Server {
         Server::with(session_config(), Arc::new(MemoryStore::default()))
     }
 
-    /// One of several nodes on one store.
+    /// A node of a cluster on one store.
     pub fn node(name: &str, store: &Arc<MemoryStore>, bus: &LocalBus) -> Self {
         Server::node_on(name, store, store.clone(), Arc::new(bus.clone()), Duration::from_secs(10))
     }
 
-    /// The same, with what joins it to the others.
+    /// The same, with its connections to the other nodes.
     pub fn node_on(
         name: &str,
         store: &Arc<MemoryStore>,
@@ -125,7 +125,7 @@ impl Server {
         Server::of(session_config(), store.clone(), Some(cluster), None)
     }
 
-    /// One of several nodes with a webhook.
+    /// A node of a cluster with a webhook.
     pub fn node_with_webhook(
         name: &str,
         sessions: SessionConfig,
@@ -180,7 +180,7 @@ impl Server {
             wakes,
             cluster,
         });
-        // Popups are read from the store by a thread of their own.
+        // A thread of their own reads popups from the store.
         if engine.cluster.is_none() {
             engine.popups.flush().unwrap();
         }
@@ -237,7 +237,7 @@ impl Server {
         self.conversation(ConversationKind::Group, id, members);
     }
 
-    /// A message through the app's door; a direct conversation is opened when there is none.
+    /// Sends a message of a user through the engine; a direct conversation is opened when there is none.
     pub fn say(&self, from: &str, conversation: &str, text: &str) -> SendReceipt {
         self.wait(self.engine.send(&Actor::App, message_to(from, conversation, text))).unwrap()
     }
@@ -256,7 +256,7 @@ impl Server {
         Session::open(self.address, &token(user), device, Some(cursor)).unwrap()
     }
 
-    /// A node that has just started waits until it has heard from the others.
+    /// How many devices of the user are online. Waits until a node that has just started has heard from the others.
     pub fn online(&self, user: &str) -> usize {
         let mut devices = None;
         until("the node knows who is online", || {
@@ -335,7 +335,7 @@ pub fn next(session: &mut Session) -> ServerFrame {
     session.next(PATIENCE).unwrap().expect("a frame in time")
 }
 
-/// Entries until there are `count`; other frames are passed over.
+/// The next `count` entries; other frames are skipped.
 #[track_caller]
 pub fn entries(session: &mut Session, count: usize) -> Vec<Entry> {
     let mut all = Vec::new();
@@ -348,7 +348,7 @@ pub fn entries(session: &mut Session, count: usize) -> Vec<Entry> {
     all
 }
 
-/// Nothing but what is listed came before the answer to a ping: what is on its way is in order.
+/// The frames before the answer to a ping: frames arrive in order, so that nothing else is on its way.
 #[track_caller]
 pub fn frames_until_pong(session: &mut Session) -> Vec<ServerFrame> {
     session.write(&ClientFrame::Ping { reference: Some(u64::MAX) }).unwrap();
@@ -361,7 +361,7 @@ pub fn frames_until_pong(session: &mut Session) -> Vec<ServerFrame> {
     }
 }
 
-/// The answer to a send; entries that come before it are passed over.
+/// The answer to a send; entries that come before it are skipped.
 #[track_caller]
 pub fn sent(session: &mut Session) -> Sent {
     loop {
@@ -372,7 +372,7 @@ pub fn sent(session: &mut Session) -> Sent {
     }
 }
 
-/// The answer to a session's own send and the entry that it gets like everybody, whichever comes first.
+/// The answer to a session's own send, and the session's copy of the message, in whichever order they come.
 #[track_caller]
 pub fn sent_and_entry(session: &mut Session) -> (Sent, Entry) {
     let (mut answer, mut entry) = (None, None);
@@ -428,8 +428,8 @@ pub fn check_end_with(session: &mut Session, refusal: ErrorCode, expected: u16) 
     assert_eq!(close, expected);
 }
 
-/// Asks again as long as the answer is a 503, as every caller is told to: nothing was done then. A thread of a busy machine
-/// may let a question of another one wait for longer than the server does.
+/// Retries while the answer is a 503, as every caller should: nothing was done then. On a busy machine a thread may be stopped
+/// for longer than the server lets a request wait.
 #[track_caller]
 pub fn answered(mut ask: impl FnMut() -> HttpResponse) -> HttpResponse {
     let deadline = Instant::now() + PATIENCE;
@@ -441,7 +441,7 @@ pub fn answered(mut ask: impl FnMut() -> HttpResponse) -> HttpResponse {
     }
 }
 
-/// Waits until it is so.
+/// Waits until `holds` is true.
 #[track_caller]
 pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
@@ -455,12 +455,12 @@ pub fn bound(session: &Session) -> &Bound {
     session.bound.as_ref().unwrap()
 }
 
-/// What a device holds: every conversation from its first entry on, checked while it grows.
+/// The entries that a device has: every conversation from its first entry on, checked as they arrive.
 #[derive(Default, Debug, PartialEq)]
 pub struct Inbox(pub HashMap<String, Vec<String>>);
 
 impl Inbox {
-    /// The next entries, without a hole, a double or a swap.
+    /// Adds the next entries, which must come without a hole, a duplicate or a swap.
     #[track_caller]
     pub fn take(&mut self, entries: &[Entry]) {
         for entry in entries {

@@ -1,5 +1,5 @@
-//! A session that is handed messages and does not answer a ping counts as gone: what it was handed goes out by offline
-//! push, on whichever node it was. One that answers stays; one that is there for pushes alone never counts.
+//! A session that is handed messages and does not answer a ping counts as gone: the messages go out by offline push,
+//! whichever node held the session. A session that answers stays; a push-only session never holds offline push back.
 // Slow: left out by `make test-quick`.
 #![allow(clippy::unwrap_used)]
 
@@ -8,7 +8,7 @@ mod devices;
 mod support;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
-use devices::{LOCAL, OpenDoor};
+use devices::{LOCAL, RunningListener};
 use std::{
     collections::BTreeSet,
     sync::{
@@ -32,14 +32,14 @@ use tidings_protocol::{
     miop::{Bind, Frame, PROBE, VERSION, wants},
 };
 
-/// Who answers has so long: a thread of a busy machine may be stopped for seconds.
+/// The time to answer a probe: a thread of a busy machine may be stopped for seconds.
 const TIMEOUT: Duration = Duration::from_secs(8);
 
 fn config() -> SessionConfig {
     SessionConfig { probe_after: Duration::from_millis(200), probe_timeout: TIMEOUT, ..session_config() }
 }
 
-/// What the webhook was told: texts, and who is to be told.
+/// A webhook that records the texts and recipients of its deliveries.
 struct App(Sender<(String, Vec<String>)>);
 
 impl Webhook for App {
@@ -59,7 +59,7 @@ fn app() -> (Arc<App>, Receiver<(String, Vec<String>)>) {
     (Arc::new(App(told)), hears)
 }
 
-/// A client that reads all the time, and so answers pings, until it is told to stop; then it tells what it got.
+/// A client that reads all the time, and so answers pings, until it is stopped; then it returns the received texts.
 struct Reader {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<Vec<String>>,
@@ -95,7 +95,7 @@ fn told(hears: &Receiver<(String, Vec<String>)>) -> (String, Vec<String>) {
 }
 
 #[test]
-fn a_half_open_member_of_a_group_is_pushed_to_and_its_session_closed() {
+fn a_half_open_session_is_closed_and_its_messages_go_to_offline_push() {
     let (app, hears) = app();
     let server = Server::with_webhook(config(), Arc::new(MemoryStore::default()), app);
     server.users(&["alice", "bob", "cleo", "dan"]);
@@ -111,12 +111,12 @@ fn a_half_open_member_of_a_group_is_pushed_to_and_its_session_closed() {
             "those who are offline are told of at once"
         );
     }
-    // Bob's kernel takes the bytes; nobody reads them.
+    // Bob's kernel buffers the bytes; his client does not read them.
     let both: BTreeSet<_> = [told(&hears), told(&hears)].into();
     assert_eq!(both, ["one", "two"].map(|text| (text.to_owned(), vec!["bob".to_owned()])).into());
     until("his session is over", || server.online("bob") == 0);
     assert_eq!(server.online("cleo"), 1);
-    // He hears why when he looks, and misses nothing.
+    // When bob reads again he gets the reason, and has missed nothing.
     check_end(&mut bob, ErrorCode::HeartbeatTimeout);
     let mut bob = server.resume("bob", "phone", &cursor);
     assert!(bound(&bob).resume.complete);
@@ -126,9 +126,9 @@ fn a_half_open_member_of_a_group_is_pushed_to_and_its_session_closed() {
 }
 
 #[test]
-fn who_answers_stays_and_an_idle_session_is_asked_nothing() {
+fn a_session_that_answers_stays_and_an_idle_one_is_not_probed() {
     let (app, hears) = app();
-    // Asked long before it is given up.
+    // The probe comes long before the heartbeat time-out.
     let server = Server::with_webhook(config(), Arc::new(MemoryStore::default()), app);
     server.users(&["alice", "bob", "cleo"]);
     let mut idle = server.open("cleo", "phone");
@@ -153,8 +153,8 @@ fn who_answers_stays_and_an_idle_session_is_asked_nothing() {
     assert_eq!(bob.end().len() as u64, said);
 }
 
-fn bind(server: &Server, door: &OpenDoor, user: &str, wanted: u64) -> DeviceSession {
-    let mut device = DeviceSession::connect(door.address).unwrap();
+fn bind(server: &Server, listener: &RunningListener, user: &str, wanted: u64) -> DeviceSession {
+    let mut device = DeviceSession::connect(listener.address).unwrap();
     let token = token(user);
     let bind = Bind { version: VERSION, token: &token, device_id: "tv", wants: Some(wanted), ..Bind::default() };
     device.write(&Frame::Bind(bind)).unwrap();
@@ -163,15 +163,15 @@ fn bind(server: &Server, door: &OpenDoor, user: &str, wanted: u64) -> DeviceSess
 }
 
 #[test]
-fn a_device_for_pushes_alone_does_not_keep_a_message_from_its_user() {
+fn a_push_only_device_does_not_hold_back_offline_push() {
     let (app, hears) = app();
     let server = Server::with_webhook(config(), Arc::new(MemoryStore::default()), app);
     server.users(&["alice", "bob"]);
-    let door = OpenDoor::open(&server, MiopListenerConfig::open(vec![LOCAL]));
-    let _tv = bind(&server, &door, "bob", wants::PUSH);
+    let listener = RunningListener::open(&server, MiopListenerConfig::open(vec![LOCAL]));
+    let _tv = bind(&server, &listener, "bob", wants::PUSH);
     server.say("alice", "alice~bob", "hello");
     assert_eq!(told(&hears), ("hello".into(), vec!["bob".into()]));
-    // With a session that messages come to beside it, he is here.
+    // With a chat session beside the push-only one he counts as online.
     let phone = Reader::start(server.open("bob", "phone"));
     until("both are there", || server.online("bob") == 2);
     server.say("alice", "alice~bob", "again");
@@ -181,12 +181,12 @@ fn a_device_for_pushes_alone_does_not_keep_a_message_from_its_user() {
 }
 
 #[test]
-fn a_device_that_answers_probes_is_asked_and_one_that_cannot_stays() {
+fn a_device_that_answers_probes_is_probed_and_others_stay() {
     let (app, hears) = app();
     let server = Server::with_webhook(config(), Arc::new(MemoryStore::default()), app);
     server.users(&["alice", "bob", "cleo"]);
-    let door = OpenDoor::open(&server, MiopListenerConfig::open(vec![LOCAL]));
-    let mut raw = devices::Device::new(devices::connect(door.address));
+    let listener = RunningListener::open(&server, MiopListenerConfig::open(vec![LOCAL]));
+    let mut raw = devices::Device::new(devices::connect(listener.address));
     let token = token("bob");
     let bind_frame = Bind {
         version: VERSION,
@@ -197,13 +197,13 @@ fn a_device_that_answers_probes_is_asked_and_one_that_cannot_stays() {
     };
     raw.write(&Frame::Bind(bind_frame));
     raw.expect(|frame| assert!(matches!(frame, Frame::Bound(_)), "{frame:?}"));
-    let _cleo = bind(&server, &door, "cleo", wants::CHAT);
+    let _cleo = bind(&server, &listener, "cleo", wants::CHAT);
     server.say("alice", "alice~bob", "first");
     raw.expect(|frame| assert!(matches!(frame, Frame::Chat { .. }), "{frame:?}"));
     raw.expect(|frame| assert_eq!(frame, Frame::Skipped { kind: PROBE[0] }));
     std::io::Write::write_all(&mut raw.stream, &PROBE).unwrap();
     raw.is_alive();
-    // Without an answer it is over.
+    // Without an answer the session is closed.
     server.say("alice", "alice~bob", "second");
     server.say("alice", "alice~cleo", "third");
     let both: BTreeSet<_> = [told(&hears), told(&hears)].into();
@@ -213,7 +213,7 @@ fn a_device_that_answers_probes_is_asked_and_one_that_cannot_stays() {
 }
 
 #[test]
-fn over_nodes_the_one_that_leads_tells() {
+fn in_a_cluster_the_leader_sends_offline_push() {
     let (store, bus) = (Arc::new(MemoryStore::shared()), LocalBus::default());
     let (app, hears) = app();
     let node = |name| Server::node_with_webhook(name, config(), &store, &bus, app.clone());
@@ -223,12 +223,12 @@ fn over_nodes_the_one_that_leads_tells() {
     until("the other is ready", || second.engine.readiness().is_ok());
     first.users(&["alice", "bob", "cleo"]);
     first.group("g", &["alice", "bob", "cleo"]);
-    let door = OpenDoor::open(&second, MiopListenerConfig::open(vec![LOCAL]));
+    let listener = RunningListener::open(&second, MiopListenerConfig::open(vec![LOCAL]));
     let _bob = second.open("bob", "phone");
     until("the leader knows of him", || first.online("bob") == 1);
     assert!(!second.engine.is_leader());
     let cleo = second.engine.directory.require_user("cleo").unwrap().no;
-    // Known by all nodes to be there for pushes alone.
+    // All nodes know that this session is push-only.
     let push_only = tidings_engine::presence::Device {
         session: 99 << 32,
         node: Default::default(),
@@ -245,5 +245,5 @@ fn over_nodes_the_one_that_leads_tells() {
     assert_eq!(told(&hears), ("hello".into(), vec!["cleo".into()]));
     assert_eq!(told(&hears), ("hello".into(), vec!["bob".into()]), "his session at the other node did not answer");
     until("it is over", || first.online("bob") == 0);
-    drop(door);
+    drop(listener);
 }

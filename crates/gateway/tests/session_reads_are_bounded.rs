@@ -1,4 +1,4 @@
-//! What sessions ask the store for is bounded over all of them, whether they wait for the answer or have gone.
+//! Store reads are bounded over all sessions, including sessions that have been closed since.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -15,7 +15,7 @@ use tidings_protocol::{
 
 const READS: u64 = 12;
 
-/// Lets no read begin until it is dropped.
+/// Blocks all reads until dropped.
 struct Gate {
     _closed: Vec<mpsc::SyncSender<()>>,
 }
@@ -44,7 +44,7 @@ fn ask(session: &mut Session, references: std::ops::Range<u64>) {
 }
 
 #[test]
-fn who_has_gone_still_counts_and_all_is_well_again_afterwards() {
+fn reads_of_closed_sessions_count_until_they_end() {
     let config = SessionConfig { session_reads: READS as usize, ..session_config() };
     let server = Server::with(config, Arc::new(MemoryStore::default()));
     server.users(&["alice", "bob"]);
@@ -66,7 +66,7 @@ fn who_has_gone_still_counts_and_all_is_well_again_afterwards() {
     let mut answered: Vec<u64> = (0..2).map(|_| answer(&mut bob)).collect();
     answered.sort_unstable();
     assert_eq!(answered, [0, 1]);
-    // One after another, more than there are places: each has been given back.
+    // One after another, more than the limit: every permit was given back.
     for reference in 10..10 + 2 * READS {
         ask(&mut bob, reference..reference + 1);
         assert_eq!(answer(&mut bob), reference);

@@ -1,4 +1,4 @@
-//! `/asyncapi.json` and the server know the same frames.
+//! `/asyncapi.json` describes the frames that the server reads and sends.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -10,7 +10,7 @@ use tidings_protocol::{
     frames::{RawClientFrame, ServerFrame},
 };
 
-/// The described messages of one side: the kind and its payload's schema, with every reference followed.
+/// The described messages of one side: the kind and the schema of its payload, with references resolved.
 fn described(side: &str) -> Vec<(String, Value)> {
     let description = tidings_api::routes::asyncapi();
     let messages = description["components"]["messages"].as_object().unwrap();
@@ -24,7 +24,7 @@ fn described(side: &str) -> Vec<(String, Value)> {
 
 fn followed(description: &Value, schema: &Value, depth: usize) -> Value {
     match schema {
-        // A rule of a popup holds rules.
+        // Popup rules are recursive.
         _ if depth > 12 => Value::Null,
         Value::Object(fields) if fields.contains_key("$ref") => {
             let target = fields["$ref"].as_str().unwrap().strip_prefix('#').unwrap();
@@ -47,7 +47,7 @@ fn fields(schema: &Value) -> Vec<String> {
 }
 
 #[test]
-fn the_server_knows_every_frame_that_a_client_is_said_to_send() {
+fn the_server_reads_every_described_client_frame_and_field() {
     let server = Server::start();
     server.users(&["alice"]);
     let kinds = described("client_");
@@ -81,7 +81,7 @@ fn is_known(field: &str) -> bool {
 }
 
 #[test]
-fn the_page_on_the_door_names_every_frame() {
+fn the_websocket_page_names_every_frame() {
     let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/websocket.md")).unwrap();
     for (side, heading) in [("client_", "## What a client sends"), ("server_", "## What the server sends")] {
         let (_, section) = page.split_once(heading).unwrap();
@@ -89,14 +89,14 @@ fn the_page_on_the_door_names_every_frame() {
         let first_cells = section.lines().filter_map(|line| line.strip_prefix("| ")?.split(" |").next());
         let named: Vec<&str> = first_cells.flat_map(|cell| cell.split('`').skip(1).step_by(2)).collect();
         for (t, _) in described(side) {
-            // These two have a section of their own.
+            // `bind` and `bound` have a section of their own.
             assert!(named.contains(&&*t) || ["bind", "bound"].contains(&&*t), "{t} is missing in {heading:?}");
         }
     }
 }
 
 #[test]
-fn every_frame_of_the_server_has_its_fields_described() {
+fn every_server_frame_has_its_fields_described() {
     let kinds = described("server_");
     let of = |t: &str| fields(&kinds.iter().find(|(name, _)| name == t).unwrap_or_else(|| panic!("{t}")).1);
     for (t, expected) in [

@@ -1,11 +1,11 @@
-//! A message that others could not parse is refused at the doors of sessions as it is over HTTP, and the session lives on.
+//! A message that is nested too deeply for other parsers is refused on a session as over HTTP, and the session stays open.
 #![allow(clippy::unwrap_used)]
 
 #[path = "support/devices.rs"]
 mod devices;
 mod support;
 
-use devices::{LOCAL, OpenDoor};
+use devices::{LOCAL, RunningListener};
 use support::*;
 use tidings_client::device::{DeviceFrame, DeviceSession};
 use tidings_gateway::miop_listener::MiopListenerConfig;
@@ -20,13 +20,13 @@ fn nested(levels: usize) -> String {
     "[".repeat(levels) + &"]".repeat(levels)
 }
 
-/// A frame as text: what is in it is not for this program to judge.
+/// The text of a send, not serialized: its nesting may exceed what serializers accept.
 fn send(reference: u64, levels: usize) -> String {
     format!(r#"{{"t":"send","ref":{reference},"conversation":"g","body":{}}}"#, nested(levels))
 }
 
 #[test]
-fn over_websocket() {
+fn websocket_limits_json_depth_and_the_session_lives_on() {
     let server = Server::start();
     server.users(&["alice", "bob"]);
     server.group("g", &["alice", "bob"]);
@@ -48,13 +48,13 @@ fn over_websocket() {
 }
 
 #[test]
-fn over_miop() {
+fn miop_limits_json_depth_and_the_session_lives_on() {
     let server = Server::start();
     server.users(&["alice", "bob"]);
     server.group("g", &["alice", "bob"]);
     let mut bob = server.open("bob", "phone");
-    let door = OpenDoor::open(&server, MiopListenerConfig::open(vec![LOCAL]));
-    let mut alice = DeviceSession::connect(door.address).unwrap();
+    let listener = RunningListener::open(&server, MiopListenerConfig::open(vec![LOCAL]));
+    let mut alice = DeviceSession::connect(listener.address).unwrap();
     alice.bind(&Bind { version: VERSION, token: &token("alice"), device_id: "d1", ..Bind::default() }).unwrap();
     for levels in [65, 1_000, 20_000] {
         alice.write(&Frame::Chat { json: send(levels as u64, levels).as_bytes() }).unwrap();

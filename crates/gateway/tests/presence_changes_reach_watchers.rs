@@ -1,4 +1,4 @@
-//! Who comes and goes is told to those who may know and want to, and remembered.
+//! Presence changes are sent to users who watch and may see them, and the time last seen is stored.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -19,7 +19,7 @@ fn watch(session: &mut Session, conversation: Option<&str>, users: &[&str]) {
     session.write(&ClientFrame::WatchPresence { reference: Some(1), conversation, users }).unwrap();
 }
 
-/// The next news of presence; other frames are passed over.
+/// The next presence changes; other frames are skipped.
 #[track_caller]
 fn news(session: &mut Session) -> Vec<PresenceChange> {
     loop {
@@ -39,7 +39,7 @@ fn refused(session: &mut Session) -> ErrorCode {
 }
 
 #[test]
-fn a_friend_is_seen_coming_and_going() {
+fn a_watcher_sees_a_user_come_and_go() {
     let server = Server::start();
     server.users(&["ann", "bob", "cyd"]);
     let mut cyd = server.open("cyd", "phone");
@@ -60,7 +60,7 @@ fn a_friend_is_seen_coming_and_going() {
     let went = news(&mut ann);
     assert_eq!((went.len(), went[0].online, went[0].last_seen.is_some()), (1, false, true));
 
-    // No more, once it is enough.
+    // After `unwatch_presence` no more changes come.
     ann.write(&ClientFrame::UnwatchPresence { reference: Some(2), users: vec![] }).unwrap();
     assert!(matches!(next(&mut ann), ServerFrame::Ok { reference: 2 }));
     watch(&mut cyd, None, &["bob"]);
@@ -71,7 +71,7 @@ fn a_friend_is_seen_coming_and_going() {
 }
 
 #[test]
-fn only_who_shares_a_conversation_may_watch() {
+fn only_users_who_share_a_conversation_may_watch_each_other() {
     let server = Server::start();
     server.users(&["ann", "bob", "cyd", "dan"]);
     server.group("g", &["ann", "bob"]);
@@ -98,7 +98,7 @@ fn only_who_shares_a_conversation_may_watch() {
 }
 
 #[test]
-fn when_somebody_was_last_here_outlives_the_server() {
+fn last_seen_survives_a_restart() {
     let store = Arc::new(MemoryStore::default());
     let server = Server::with(session_config(), store.clone());
     server.users(&["ann"]);

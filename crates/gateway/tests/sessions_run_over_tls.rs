@@ -1,4 +1,4 @@
-//! TLS in the poll loop: sessions over it, certificates that change, handshakes that do not come to an end.
+//! TLS in the poll loop: sessions, renewed certificates, unfinished handshakes.
 #![allow(clippy::unwrap_used)]
 
 #[path = "support/devices.rs"]
@@ -26,11 +26,11 @@ use tidings_protocol::{
     ws::{Data, OpCode, put_client_frame, take_frame},
 };
 
-/// Enough that kernel buffers are full for long, and rustls' more often.
+/// Enough messages to fill the kernel's buffers for long, and those of rustls repeatedly.
 const BIG: usize = 60_000;
-/// What hyper reads at first.
+/// The bytes that hyper reads first.
 const HTTP_FIRST_READ_BYTES: usize = 8_192;
-/// How much of the bind is in it.
+/// How many of them belong to the bind.
 const BIND_BYTES_READ: usize = 20;
 
 fn chat(device: &mut Device<Secure>, reference: u64, text: &str) {
@@ -43,7 +43,7 @@ fn chat(device: &mut Device<Secure>, reference: u64, text: &str) {
     device.write(&Frame::Chat { json: &serde_json::to_vec(&send).unwrap() });
 }
 
-/// Entries until there are `count`: their texts.
+/// The texts of the next `count` entries.
 fn texts(device: &mut Device<Secure>, count: usize) -> Vec<String> {
     let mut texts = Vec::new();
     while texts.len() < count {
@@ -64,11 +64,11 @@ fn a_device_speaks_miop_over_tls() {
     server.group("g", &["ann", "ben"]);
     let identity = Identity::new();
     let client = identity.renew();
-    let door = OpenDoor::open(&server, secure_door(&identity.load(), alpn::MIOP));
+    let listener = RunningListener::open(&server, tls_listener_config(&identity.load(), alpn::MIOP));
 
-    // Both shards are met: one of the two moves after its bind.
-    let mut ann = Device::bound(connect_securely(door.address, &client).unwrap(), "ann");
-    let mut ben = Device::bound(connect_securely(door.address, &client).unwrap(), "ben");
+    // The users are on different shards, so that one of the two connections moves after its bind.
+    let mut ann = Device::bound(connect_securely(listener.address, &client).unwrap(), "ann");
+    let mut ben = Device::bound(connect_securely(listener.address, &client).unwrap(), "ben");
     ann.is_alive();
     chat(&mut ann, 1, "hello");
     assert_eq!(texts(&mut ben, 1), ["hello"]);
@@ -78,17 +78,17 @@ fn a_device_speaks_miop_over_tls() {
 }
 
 #[test]
-fn a_bind_that_comes_with_the_handshake_is_not_waited_for() {
+fn a_bind_sent_with_the_tls_handshake_is_answered_at_once() {
     let server = Server::start();
     server.users(&["ann", "ben"]);
     let identity = Identity::new();
     let client = identity.renew();
-    let door = OpenDoor::open(&server, secure_door(&identity.load(), alpn::MIOP));
+    let listener = RunningListener::open(&server, tls_listener_config(&identity.load(), alpn::MIOP));
     for user in ["ann", "ben"] {
         let name = "localhost".try_into().unwrap();
         let session = rustls::ClientConnection::new(client.clone(), name).unwrap();
-        let mut device = Device::new(rustls::StreamOwned::new(session, connect(door.address)));
-        // Bind and a heartbeat leave in one write with the last of the handshake; the heartbeat must go along to the user's shard.
+        let mut device = Device::new(rustls::StreamOwned::new(session, connect(listener.address)));
+        // Bind and heartbeat are written together with the end of the handshake; the heartbeat must move along to the user's shard.
         let mut first = Vec::new();
         let token = token(user);
         let bind = tidings_protocol::miop::Bind { version: 1, token: &token, device_id: "d1", ..Default::default() };
@@ -101,23 +101,23 @@ fn a_bind_that_comes_with_the_handshake_is_not_waited_for() {
 }
 
 #[test]
-fn big_frames_pass_both_ways_though_the_reader_is_slow() {
+fn large_frames_pass_both_ways_with_a_slow_reader() {
     let config = SessionConfig { session_buffer_bytes: 64 << 20, ..session_config() };
     let server = Server::with(config, Arc::new(MemoryStore::default()));
     server.users(&["ann", "ben"]);
     server.group("g", &["ann", "ben"]);
     let identity = Identity::new();
     let client = identity.renew();
-    let door = OpenDoor::open(&server, secure_door(&identity.load(), alpn::MIOP));
-    let mut ann = Device::bound(connect_securely(door.address, &client).unwrap(), "ann");
-    let mut ben = Device::bound(connect_securely(door.address, &client).unwrap(), "ben");
+    let listener = RunningListener::open(&server, tls_listener_config(&identity.load(), alpn::MIOP));
+    let mut ann = Device::bound(connect_securely(listener.address, &client).unwrap(), "ann");
+    let mut ben = Device::bound(connect_securely(listener.address, &client).unwrap(), "ben");
 
-    // Far more than the kernel takes while ben does not read.
+    // Far more than the kernel buffers while ben does not read.
     const COUNT: usize = 300;
     let text = |n: usize| format!("{n}:{}", "x".repeat(BIG));
     for n in 0..COUNT {
         chat(&mut ann, n as u64, &text(n));
-        // Ann's own copy, so that ann is no slow reader.
+        // Ann reads her own copy, so that she is no slow reader.
         assert_eq!(texts(&mut ann, 1), [text(n)]);
     }
     for (n, got) in texts(&mut ben, COUNT).into_iter().enumerate() {
@@ -127,7 +127,7 @@ fn big_frames_pass_both_ways_though_the_reader_is_slow() {
 }
 
 #[test]
-fn a_websocket_session_over_tls() {
+fn a_websocket_session_works_over_tls() {
     let server = Server::start();
     server.users(&["ann", "ben"]);
     server.conversation(ConversationKind::Group, "g", &["ann", "ben"]);
@@ -144,8 +144,8 @@ fn a_websocket_session_over_tls() {
 
     for user in ["ann", "ben"] {
         let mut stream = connect_securely(address, &client).unwrap();
-        // Upgrade and bind leave in one record, and the first read of the HTTP door ends within the bind: the rest is
-        // decrypted, and no event of the socket will tell the shard of it.
+        // Upgrade and bind are in one record, and the first read of the HTTP listener ends within the bind: the rest is
+        // decrypted already, and no event of the socket will announce it to the shard.
         let mut request = Vec::new();
         put_upgrade(&mut request, "/v1/connect");
         request.truncate(request.len() - 2);
@@ -186,68 +186,68 @@ fn a_websocket_session_over_tls() {
 }
 
 #[test]
-fn a_new_certificate_is_for_new_connections() {
+fn a_new_certificate_is_served_to_new_connections_only() {
     let server = Server::start();
     server.users(&["ann"]);
     let identity = Identity::new();
     let old = identity.renew();
     let certificates = identity.load();
-    let door = OpenDoor::open(&server, secure_door(&certificates, alpn::MIOP));
-    let mut lives_on = Device::bound(connect_securely(door.address, &old).unwrap(), "ann");
+    let listener = RunningListener::open(&server, tls_listener_config(&certificates, alpn::MIOP));
+    let mut lives_on = Device::bound(connect_securely(listener.address, &old).unwrap(), "ann");
 
     fs::write(identity.certificate_file(), "-----BEGIN CERTIFICATE-----\nnonsense").unwrap();
     assert!(matches!(certificates.reload_if_changed(), ReloadOutcome::Failed(_)));
-    connect_securely(door.address, &old).expect("a bad file leaves the old certificate");
+    connect_securely(listener.address, &old).expect("a bad file leaves the old certificate");
 
     let new = identity.renew();
     assert!(matches!(certificates.reload_if_changed(), ReloadOutcome::Reloaded));
-    connect_securely(door.address, &new).expect("who trusts the new one comes in");
-    // Without its ticket, which needs no certificate.
+    connect_securely(listener.address, &new).expect("who trusts the new one comes in");
+    // A new client without a ticket: resumption would need no certificate.
     let mut old = ClientConfig::clone(&old);
     old.resumption = Resumption::disabled();
-    connect_securely(door.address, &Arc::new(old)).expect_err("who trusts the old one alone does not");
+    connect_securely(listener.address, &Arc::new(old)).expect_err("who trusts the old one alone does not");
     lives_on.is_alive();
 }
 
 #[test]
-fn who_comes_back_resumes_and_who_speaks_something_else_is_refused() {
+fn a_returning_client_resumes_tls_and_a_foreign_protocol_is_refused() {
     let server = Server::start();
     server.users(&["ann"]);
     let identity = Identity::new();
     let client = identity.renew();
-    let door = OpenDoor::open(&server, secure_door(&identity.load(), alpn::MIOP));
+    let listener = RunningListener::open(&server, tls_listener_config(&identity.load(), alpn::MIOP));
 
-    let first = Device::bound(connect_securely(door.address, &client).unwrap(), "ann");
+    let first = Device::bound(connect_securely(listener.address, &client).unwrap(), "ann");
     assert_eq!(first.stream.conn.handshake_kind(), Some(HandshakeKind::Full));
     drop(first);
-    let again = connect_securely(door.address, &client).unwrap();
+    let again = connect_securely(listener.address, &client).unwrap();
     assert_eq!(again.conn.handshake_kind(), Some(HandshakeKind::Resumed));
 
     let asks = |protocol: &[u8]| {
         let mut config = ClientConfig::clone(&client);
         config.alpn_protocols = vec![protocol.to_vec()];
-        connect_securely(door.address, &Arc::new(config))
+        connect_securely(listener.address, &Arc::new(config))
     };
     assert_eq!(asks(b"miop/1").unwrap().conn.alpn_protocol(), Some(&b"miop/1"[..]));
     assert!(asks(b"http/1.1").is_err());
 }
 
 #[test]
-fn a_handshake_without_end_is_ended() {
+fn an_unfinished_handshake_is_closed_in_time() {
     let config = SessionConfig { bind_timeout: Duration::from_millis(200), ..session_config() };
     let server = Server::with(config, Arc::new(MemoryStore::default()));
     let identity = Identity::new();
     identity.renew();
-    let door = OpenDoor::open(&server, secure_door(&identity.load(), alpn::MIOP));
+    let listener = RunningListener::open(&server, tls_listener_config(&identity.load(), alpn::MIOP));
 
-    let mut silent = connect(door.address);
-    let mut slow = connect(door.address);
-    // A handshake record of 512 bytes, of which only the head comes.
+    let mut silent = connect(listener.address);
+    let mut slow = connect(listener.address);
+    // The header of a handshake record of 512 bytes, without its payload.
     slow.write_all(&[22, 3, 1, 2, 0]).unwrap();
-    let mut garbage = connect(door.address);
+    let mut garbage = connect(listener.address);
     garbage.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
     for stream in [&mut silent, &mut slow, &mut garbage] {
-        // At most an alert, then the end.
+        // At most an alert comes, then the end.
         let mut said = Vec::new();
         let _ = stream.read_to_end(&mut said);
         assert!(said.is_empty() || said[0] == 21, "{said:?}");

@@ -1,4 +1,4 @@
-//! How devices come in: paced, bounded, and through load balancers that say whom they bring.
+//! Admission of device connections: the rate, the limits, and load balancers that send PROXY headers.
 #![allow(clippy::unwrap_used)]
 
 #[path = "support/devices.rs"]
@@ -24,15 +24,16 @@ fn open(admission: AdmissionConfig) -> MiopListenerConfig {
 }
 
 #[test]
-fn a_crowd_above_the_rate_waits_and_all_come_in() {
+fn connections_above_the_rate_wait_and_are_all_accepted() {
     let server = Server::start();
     server.users(&["ann"]);
-    let door = OpenDoor::open(&server, open(AdmissionConfig { rate: 400, burst: 16, ..AdmissionConfig::default() }));
-    // All are connected, as the kernel sees it, long before the rate lets them in.
-    let mut crowd: Vec<_> = (0..100).map(|_| Device::new(connect(door.address))).collect();
+    let listener =
+        RunningListener::open(&server, open(AdmissionConfig { rate: 400, burst: 16, ..AdmissionConfig::default() }));
+    // The kernel has connected all of them long before the rate admits them.
+    let mut crowd: Vec<_> = (0..100).map(|_| Device::new(connect(listener.address))).collect();
     crowd.iter_mut().for_each(|device| device.write(&Frame::Heartbeat { interval_s: None }));
     for device in &mut crowd {
-        // Each is heard, though only to be told to bind first.
+        // Each connection is read, though only to be told to bind first.
         device.expect(|frame| {
             let Frame::Error(error) = frame else { panic!("{frame:?}") };
             assert_eq!(error.code, ErrorCode::NotBound.as_str());
@@ -41,18 +42,18 @@ fn a_crowd_above_the_rate_waits_and_all_come_in() {
 }
 
 #[test]
-fn who_has_not_bound_keeps_others_waiting_but_not_for_ever() {
+fn unbound_devices_hold_up_others_until_the_bind_timeout() {
     let admission = || open(AdmissionConfig { unbound_max: 3, ..AdmissionConfig::default() });
     let server = Server::start();
     server.users(&["ann"]);
-    let door = OpenDoor::open(&server, admission());
-    let mut silent: Vec<_> = (0..8).map(|_| connect(door.address)).collect();
-    let mut late = Device::new(connect(door.address));
+    let listener = RunningListener::open(&server, admission());
+    let mut silent: Vec<_> = (0..8).map(|_| connect(listener.address)).collect();
+    let mut late = Device::new(connect(listener.address));
     late.bind("ann");
     until("three are let in", || server.session_server.unbound() == 3);
     let pauses = &server.engine.metrics.accept_pauses;
     let before = pauses.get();
-    until("the door has looked whether there is room", || pauses.get() > before + 1);
+    until("the listener has looked whether there is room", || pauses.get() > before + 1);
     assert_eq!((server.session_server.unbound(), server.online("ann")), (3, 0));
     silent.clear();
     late.expect(|frame| assert!(matches!(frame, Frame::Bound(_)), "{frame:?}"));
@@ -60,17 +61,17 @@ fn who_has_not_bound_keeps_others_waiting_but_not_for_ever() {
     let config = SessionConfig { bind_timeout: Duration::from_millis(200), ..session_config() };
     let server = Server::with(config, Arc::new(MemoryStore::default()));
     server.users(&["ann"]);
-    let door = OpenDoor::open(&server, admission());
-    // They say nothing, and go when they are told to: three by three they run into the bind deadline, and make room.
+    let listener = RunningListener::open(&server, admission());
+    // They send nothing: three at a time run into the bind time-out, close when told to, and make room.
     let silent = |mut stream: TcpStream| std::thread::spawn(move || stream.read_to_end(&mut Vec::new()));
-    let silent: Vec<_> = (0..8).map(|_| silent(connect(door.address))).collect();
+    let silent: Vec<_> = (0..8).map(|_| silent(connect(listener.address))).collect();
     let mut is_bound = false;
     while !is_bound {
-        let mut late = Device::new(connect(door.address));
+        let mut late = Device::new(connect(listener.address));
         late.bind("ann");
         is_bound = late.expect(|frame| match frame {
             Frame::Bound(_) => true,
-            // Between a connect and a bind this thread may be stopped for longer than that.
+            // This thread may be stopped for longer than the time-out between connect and bind.
             Frame::Error(error) if error.code == ErrorCode::BindTimeout.as_str() => false,
             other => panic!("{other:?}"),
         });
@@ -89,16 +90,16 @@ fn is_told_to_come_back(stream: TcpStream) {
 }
 
 #[test]
-fn above_the_limit_a_device_is_told_when_to_come_back() {
+fn above_the_limit_a_device_is_told_when_to_reconnect() {
     let config = SessionConfig { connections_max: 1, ..session_config() };
     let server = Server::with(config, Arc::new(MemoryStore::default()));
     server.users(&["ann"]);
-    let door = OpenDoor::open(&server, MiopListenerConfig::open(vec![LOCAL]));
-    let mut first = Device::bound(connect(door.address), "ann");
-    is_told_to_come_back(connect(door.address));
+    let listener = RunningListener::open(&server, MiopListenerConfig::open(vec![LOCAL]));
+    let mut first = Device::bound(connect(listener.address), "ann");
+    is_told_to_come_back(connect(listener.address));
     first.is_alive();
 
-    // A WebSocket is told before its upgrade, by HTTP.
+    // A WebSocket is refused over HTTP, before its upgrade.
     let mut browser = connect(server.address);
     browser
         .write_all(b"GET /v1/connect HTTP/1.1\r\nhost: x\r\nconnection: upgrade, close\r\nupgrade: websocket\r\n")
@@ -110,22 +111,22 @@ fn above_the_limit_a_device_is_told_when_to_come_back() {
 
     drop(first);
     until("there is room again", || server.session_server.has_room());
-    Device::bound(connect(door.address), "ann");
+    Device::bound(connect(listener.address), "ann");
 }
 
 #[test]
-fn a_descriptor_of_the_reserve_is_not_for_devices() {
+fn reserved_descriptors_are_not_given_to_devices() {
     let server = Server::start();
     let config =
         MiopListenerConfig { descriptors: Arc::new(Descriptors::new(1, 0)), ..MiopListenerConfig::open(vec![LOCAL]) };
     let descriptors = config.descriptors.clone();
-    let door = OpenDoor::open(&server, config);
-    is_told_to_come_back(connect(door.address));
+    let listener = RunningListener::open(&server, config);
+    is_told_to_come_back(connect(listener.address));
     assert_eq!(descriptors.refused(), 1);
     assert_eq!(server.engine.metrics.descriptor_refusals.get(), 1);
 }
 
-/// A header for 192.0.2.1:56324 to 198.51.100.2:443.
+/// A PROXY header from 192.0.2.1:56324 to 198.51.100.2:443.
 const HEADER: &[u8] = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\x00\x0c\xc0\x00\x02\x01\xc6\x33\x64\x02\xdc\x04\x01\xbb";
 
 fn behind(network: &str) -> Option<Arc<TrustedProxies>> {
@@ -133,15 +134,15 @@ fn behind(network: &str) -> Option<Arc<TrustedProxies>> {
 }
 
 #[test]
-fn a_load_balancer_says_whom_it_brings() {
+fn the_proxy_header_names_the_client() {
     let server = Server::start();
     server.users(&["ann"]);
     let identity = Identity::new();
     let client = identity.renew();
     let config = MiopListenerConfig { proxies: behind("127.0.0.0/8"), ..MiopListenerConfig::open(vec![LOCAL]) };
-    let plain = OpenDoor::open(&server, config.clone());
-    let listen = secure_door(&identity.load(), alpn::MIOP).listen;
-    let secure = OpenDoor::open(&server, MiopListenerConfig { listen, ..config });
+    let plain = RunningListener::open(&server, config.clone());
+    let listen = tls_listener_config(&identity.load(), alpn::MIOP).listen;
+    let secure = RunningListener::open(&server, MiopListenerConfig { listen, ..config });
 
     let mut stream = connect(plain.address);
     stream.write_all(HEADER).unwrap();
@@ -152,40 +153,40 @@ fn a_load_balancer_says_whom_it_brings() {
 }
 
 #[test]
-fn a_header_may_come_byte_by_byte_and_must_come_whole() {
+fn a_proxy_header_may_come_byte_by_byte_and_must_be_complete() {
     let server = Server::start();
     server.users(&["ann"]);
     let config = MiopListenerConfig { proxies: behind("127.0.0.0/8"), ..MiopListenerConfig::open(vec![LOCAL]) };
-    let door = OpenDoor::open(&server, config);
+    let listener = RunningListener::open(&server, config);
     for cut in 1..HEADER.len() {
-        let mut stream = connect(door.address);
+        let mut stream = connect(listener.address);
         stream.write_all(&HEADER[..cut]).unwrap();
-        // Ended there: nothing is said, nothing adopted.
+        // Cut here, the connection is closed without an answer and never adopted.
         let ended = stream.try_clone().unwrap();
         ended.shutdown(std::net::Shutdown::Write).unwrap();
         assert_eq!(stream.read(&mut [0; 16]).unwrap(), 0, "cut at {cut}");
 
-        let mut stream = connect(door.address);
+        let mut stream = connect(listener.address);
         stream.write_all(&HEADER[..cut]).unwrap();
         stream.write_all(&HEADER[cut..]).unwrap();
         Device::bound(stream, "ann");
     }
-    let mut bare = Device::new(connect(door.address));
+    let mut bare = Device::new(connect(listener.address));
     bare.bind("ann");
     assert!(!matches!(bare.next(|_| ()), Ok(Some(()))), "a connection without a header was let in");
 }
 
 #[test]
-fn who_is_no_trusted_load_balancer_is_closed() {
+fn a_connection_from_an_untrusted_address_is_closed() {
     let server = Server::start();
     let config = MiopListenerConfig { proxies: behind("10.0.0.0/8"), ..MiopListenerConfig::open(vec![LOCAL]) };
-    let door = OpenDoor::open(&server, config);
-    assert_eq!(connect(door.address).read(&mut [0; 16]).unwrap(), 0);
+    let listener = RunningListener::open(&server, config);
+    assert_eq!(connect(listener.address).read(&mut [0; 16]).unwrap(), 0);
     assert_eq!(server.session_server.connections(), 0);
 }
 
 #[test]
-fn http_behind_a_load_balancer_begins_with_its_header_too() {
+fn http_behind_a_load_balancer_begins_with_a_proxy_header() {
     let server = Server::start();
     let guard = server.runtime.enter();
     let config = ListenerConfig { proxies: behind("127.0.0.0/8"), ..ListenerConfig::open(LOCAL) };

@@ -1,4 +1,4 @@
-//! Who never binds, or is not heard of any more, is let go in time; the others stay.
+//! A connection that never binds, or falls silent, is closed in time; the others stay.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -18,7 +18,7 @@ use tidings_protocol::{
 
 const NEVER_BOUND: usize = 1_000;
 
-/// A session that has bound within the time-out. Between its connect and its bind this thread may be stopped for longer.
+/// A session that has bound within the time-out. It tries again, since this thread may be stopped between connect and bind.
 fn in_time(server: &Server, user: &str) -> Session {
     loop {
         let mut session = Session::connect(server.address).unwrap();
@@ -32,7 +32,7 @@ fn in_time(server: &Server, user: &str) -> Session {
 }
 
 #[test]
-fn who_never_binds_is_let_go() {
+fn an_unbound_connection_is_closed_in_time() {
     let config = SessionConfig { bind_timeout: Duration::from_millis(300), ..session_config() };
     let server = Server::with(config, Arc::new(MemoryStore::default()));
     server.users(&["alice", "bob"]);
@@ -41,7 +41,7 @@ fn who_never_binds_is_let_go() {
     let before = server.engine.metrics.bind_timeouts.get();
     let mut idle: Vec<Session> = (0..NEVER_BOUND).map(|_| Session::connect(server.address).unwrap()).collect();
     for session in idle.iter_mut().step_by(2) {
-        // Half a frame is no bind either. The connection is still there, should it have been closed by now.
+        // Half a frame is no bind either. (The write succeeds even if the server has closed the connection by now.)
         session.write_bytes(&[0x81]).unwrap();
     }
     for session in &mut idle {
@@ -55,8 +55,8 @@ fn who_never_binds_is_let_go() {
 }
 
 #[test]
-fn silence_ends_a_session_and_a_ping_keeps_it() {
-    // Long enough for one that is told to speak twenty times in it to be heard, though its thread be stopped for seconds.
+fn silence_closes_a_session_and_a_ping_keeps_it_open() {
+    // Long enough that a client which pings twenty times per interval is heard, even if its thread is stopped for seconds.
     const INTERVAL: Duration = Duration::from_secs(4);
     let config = SessionConfig { heartbeat: INTERVAL, ..session_config() };
     let server = Server::with(config, Arc::new(MemoryStore::default()));
@@ -67,7 +67,7 @@ fn silence_ends_a_session_and_a_ping_keeps_it() {
     let silent = std::thread::spawn(move || {
         check_end(&mut silent, ErrorCode::HeartbeatTimeout);
     });
-    // More often than told, for longer than the silent one lasts: it came first.
+    // More often than required, and for longer than the silent session lasts, which bound first.
     let bound_at = Instant::now();
     while !silent.is_finished() || bound_at.elapsed() < INTERVAL * 2 {
         heard.write(&ClientFrame::Ping { reference: None }).unwrap();

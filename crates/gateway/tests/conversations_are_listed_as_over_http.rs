@@ -10,7 +10,7 @@ use tidings_protocol::{
     http::ConversationPage,
 };
 
-/// The page that a session is answered with.
+/// A page as a session gets it.
 #[track_caller]
 fn page(session: &mut Session, after: Option<String>, limit: Option<usize>) -> ConversationPage {
     session.write(&ClientFrame::Conversations { reference: Some(9), after, limit }).unwrap();
@@ -23,7 +23,7 @@ fn page(session: &mut Session, after: Option<String>, limit: Option<usize>) -> C
     }
 }
 
-/// The page that HTTP answers with.
+/// A page as HTTP answers it.
 fn page_over_http(server: &Server, query: &str) -> ConversationPage {
     let mut http = HttpClient::new(server.address, token("alice"));
     let answer = answered(|| http.exchange("GET", &format!("/v1/users/me/conversations{query}"), b"").unwrap());
@@ -35,7 +35,7 @@ fn ids(page: &ConversationPage) -> Vec<&str> {
 }
 
 #[test]
-fn a_session_lists_what_http_lists() {
+fn a_session_lists_the_same_conversations_as_http() {
     let server = Server::start();
     server.users(&["alice", "bob"]);
     let groups: Vec<String> = (0..5).map(|n| format!("g{n}")).collect();

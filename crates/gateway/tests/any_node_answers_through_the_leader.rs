@@ -1,4 +1,4 @@
-//! Push and popups are asked for at any node: one that does not lead has the leader answer, and passes that on.
+//! Push and popup requests may go to any node: a node that does not lead forwards them to the leader, and its answers back.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -19,7 +19,7 @@ use tidings_protocol::{
     http::{DecideRequest, PopupEvent, PopupEventKind},
 };
 
-/// Two nodes, of which the first leads and the second knows where it is; users `ann` and `ben`.
+/// Two nodes, of which the first leads and the second knows its address; users `ann` and `ben`.
 fn nodes() -> [Server; 2] {
     let (store, bus) = (Arc::new(MemoryStore::shared()), LocalBus::default());
     let first = Server::node("a", &store, &bus);
@@ -39,7 +39,7 @@ fn ask(http: &mut HttpClient, method: &str, path: &str, body: Value, status: u16
     serde_json::from_slice(&answer.body).unwrap_or_default()
 }
 
-/// The whole answer to a request that is written as it stands.
+/// The complete answer to a request of these bytes.
 fn raw(address: SocketAddr, head: &str, body: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -55,7 +55,7 @@ fn raw(address: SocketAddr, head: &str, body: &str) -> String {
 }
 
 #[test]
-fn what_is_asked_at_another_node_is_done_by_the_leader() {
+fn requests_at_another_node_are_carried_out_by_the_leader() {
     let [first, second] = nodes();
     let (mut here, mut there) = (first.app(), second.app());
     let popup = json!({"state": "live", "placements": ["home"], "variants": [{"id": "a", "content": {"title": "x"}}],
@@ -73,14 +73,14 @@ fn what_is_asked_at_another_node_is_done_by_the_leader() {
     let pushed = ask(&mut there, "POST", "/v1/push", push, 202)["push"].clone();
     assert_eq!(ask(&mut here, "GET", &format!("/v1/push/{pushed}"), Value::Null, 200)["push"], pushed);
     assert_eq!(ask(&mut there, "GET", "/v1/users/ann/devices", Value::Null, 200), json!({"devices": []}));
-    // What is no one node's is answered where it is asked.
+    // Requests that need no leader are answered by the node that gets them.
     ask(&mut there, "GET", "/v1/users/ann", Value::Null, 200);
     let forwarded = &second.engine.metrics.cluster.forwarded;
     assert_eq!((forwarded.get(), first.engine.metrics.cluster.forwarded.get()), (6, 0));
 }
 
 #[test]
-fn the_callers_own_credential_goes_along_and_the_answer_comes_as_it_is() {
+fn forwarding_keeps_the_credential_and_the_answer_unchanged() {
     let [first, second] = nodes();
     let answers = [first.address, second.address].map(|address| raw(address, "GET /v1/popups/none HTTP/1.1", ""));
     for answer in &answers {
@@ -95,7 +95,7 @@ fn the_callers_own_credential_goes_along_and_the_answer_comes_as_it_is() {
 }
 
 #[test]
-fn large_bodies_pass_through_both_ways() {
+fn large_bodies_are_forwarded_both_ways() {
     let [_first, second] = nodes();
     let mut there = second.app();
     let list: String = (0..200_000).map(|n| format!("user-{n}\n")).collect();
@@ -110,7 +110,7 @@ fn large_bodies_pass_through_both_ways() {
         let events: Vec<Value> = (0..100).map(event).collect();
         ask(&mut there, "POST", "/v1/popup-events", json!({"events": events}), 202);
     }
-    // Longer than its length could be told before: it comes in chunks, which are cut anywhere.
+    // The length is unknown beforehand: the body comes in chunks, which may be cut anywhere.
     let authorization = format!("GET /v1/popup-events HTTP/1.1\r\nAuthorization: Bearer {API_KEY}");
     let export = raw(second.address, &authorization, "");
     let (head, chunks) = export.split_once("\r\n\r\n").unwrap();
@@ -120,7 +120,7 @@ fn large_bodies_pass_through_both_ways() {
 }
 
 #[test]
-fn who_cannot_have_it_answered_says_so_and_when_to_ask_again() {
+fn requests_without_a_reachable_leader_are_refused_with_retry_after() {
     let [first, second] = nodes();
     let check = |answer: String| {
         assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
@@ -128,10 +128,10 @@ fn who_cannot_have_it_answered_says_so_and_when_to_ask_again() {
     };
     let question = r#"{"user": "ann", "placement": "home"}"#;
     let head = format!("POST /v1/popups/decide HTTP/1.1\r\nAuthorization: Bearer {API_KEY}");
-    // One hop only.
+    // A request is forwarded once at most.
     check(raw(second.address, &format!("{head}\r\nTidings-Forwarded: c"), question));
     assert!(raw(first.address, &format!("{head}\r\nTidings-Forwarded: b"), question).starts_with("HTTP/1.1 204 "));
-    // Nobody is there any more: a port that is taken, so that nobody else comes, and not listened at.
+    // An unreachable leader: its port is bound, so that no other process takes it, but not listening.
     let taken = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     taken.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
     let closed = taken.local_addr().unwrap().as_socket().unwrap();
@@ -142,17 +142,17 @@ fn who_cannot_have_it_answered_says_so_and_when_to_ask_again() {
 }
 
 #[test]
-fn a_leader_that_says_nothing_holds_up_its_own_questions_only() {
+fn a_hanging_leader_delays_only_the_questions_it_is_asked() {
     let [first, second] = nodes();
     second.group("g", &["ann", "ben"]);
     second.say("ann", "g", "hello");
-    // The kernel takes connections, and nobody reads from them.
+    // The kernel accepts connections, and no process reads from them.
     let silent = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let address = format!("http://{}", silent.local_addr().unwrap());
     first.engine.cluster.as_ref().unwrap().nodes.announce_addresses(address.clone(), String::new());
     let leader = || second.engine.cluster.as_ref().unwrap().nodes.leader().unwrap().address;
     until("the second has heard", || leader() == address);
-    // More of them than there are threads for reads from the store.
+    // More questions than there are threads for reads from the store.
     let mut sessions: Vec<Session> = (0..3).map(|n| second.open("ben", &format!("device-{n}"))).collect();
     let question: serde_json::Value = json!({ "placement": "home" });
     for session in &mut sessions {
@@ -172,7 +172,7 @@ fn a_leader_that_says_nothing_holds_up_its_own_questions_only() {
 }
 
 #[test]
-fn when_the_lead_moves_so_do_the_questions() {
+fn popup_questions_follow_the_leader() {
     let [first, second] = nodes();
     let popup = json!({"state": "live", "placements": ["home"], "variants": [{"id": "a", "content": {}}],
         "caps": {"total": 1}});
@@ -188,7 +188,7 @@ fn when_the_lead_moves_so_do_the_questions() {
 }
 
 #[test]
-fn a_session_of_another_node_asks_and_reports_too() {
+fn a_session_on_another_node_asks_for_popups_and_reports_events() {
     let [first, second] = nodes();
     let popup = json!({"state": "live", "placements": ["home"], "variants": [{"id": "a", "content": {"title": "x"}}],
         "caps": {"per_session": 1}});
@@ -231,7 +231,7 @@ fn a_session_of_another_node_asks_and_reports_too() {
 }
 
 #[test]
-fn what_happens_elsewhere_reaches_a_session_of_any_node() {
+fn a_triggered_popup_reaches_a_session_on_any_node() {
     let [first, second] = nodes();
     let popup = json!({"state": "live", "placements": ["home"], "variants": [{"id": "a", "content": {"title": "x"}}],
         "trigger": {"event": "paid"}, "caps": {"per_session": 1}});

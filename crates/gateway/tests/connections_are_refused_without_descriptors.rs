@@ -1,4 +1,4 @@
-//! No descriptor is left in the whole process: who comes is told, and nothing spins or breaks. Alone in its process,
+//! Without a free descriptor in the whole process new connections are refused, and nothing spins or breaks. Alone in its process,
 //! since the limit is the process's.
 #![allow(clippy::unwrap_used)]
 
@@ -15,21 +15,21 @@ use tidings_gateway::miop_listener::MiopListenerConfig;
 use tidings_protocol::{error::ErrorCode, miop::Frame};
 
 #[test]
-fn accept_says_no_and_goes_on_when_there_is_room_again() {
+fn connections_are_refused_until_descriptors_are_free_again() {
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: Some(256), ..limit }).unwrap();
     let server = Server::start();
     server.users(&["ann"]);
     let config = MiopListenerConfig::open(vec![LOCAL]);
     let descriptors = config.descriptors.clone();
-    let door = OpenDoor::open(&server, config);
-    let mut stays = Device::bound(connect(door.address), "ann");
+    let listener = RunningListener::open(&server, config);
+    let mut stays = Device::bound(connect(listener.address), "ann");
 
-    // The clients' ends are descriptors too: they are there before the last is taken.
+    // The clients' sockets take descriptors too: they are opened before the last descriptor is taken.
     let sockets: Vec<Socket> = (0..3).map(|_| Socket::new(Domain::IPV4, Type::STREAM, None).unwrap()).collect();
     let taken: Vec<File> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
     for socket in sockets {
-        socket.connect(&door.address.into()).unwrap();
+        socket.connect(&listener.address.into()).unwrap();
         let stream = TcpStream::from(socket);
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut device = Device::new(stream);
@@ -38,12 +38,12 @@ fn accept_says_no_and_goes_on_when_there_is_room_again() {
             assert_eq!((error.code, error.fatal), (ErrorCode::QueueFull.as_str(), true));
         });
         assert_eq!(device.next(|_| ()).unwrap(), None);
-        // Its descriptor must not be what lets the next one in.
+        // The descriptor of this client must not be free for the next one.
         std::mem::forget(device);
     }
     assert_eq!(descriptors.refused(), 3);
     stays.is_alive();
 
     drop(taken);
-    Device::bound(connect(door.address), "ann");
+    Device::bound(connect(listener.address), "ann");
 }

@@ -1,5 +1,5 @@
-//! Devices connect to any node. Their sessions are where push is done, and go along when that moves; the connections
-//! stay.
+//! Devices connect to any node. Their sessions are on the node that leads push, and move when the leader changes; their
+//! connections stay.
 #![allow(clippy::unwrap_used)]
 
 #[path = "support/devices.rs"]
@@ -29,7 +29,7 @@ use tidings_protocol::{
 
 const SECRET: &str = "the secret of the links";
 
-/// The node that leads, as one has heard.
+/// The leader, as a node knows it.
 struct Leader(Arc<ClusterNodes>);
 
 impl CoreLocator for Leader {
@@ -42,17 +42,17 @@ impl CoreLocator for Leader {
     }
 }
 
-/// A door for devices, and who holds them.
+/// A listener for devices, and the relay that holds their connections.
 struct Holder {
     relay: Arc<Relay>,
     address: std::net::SocketAddr,
-    _door: Stop,
+    _listener: Stop,
 }
 
 impl Holder {
     fn start(name: &str, cores: impl CoreLocator) -> Holder {
-        let door = MiopListener::bind(MiopListenerConfig::open(vec![LOCAL])).unwrap();
-        let address = door.addresses()[0].0;
+        let listener = MiopListener::bind(MiopListenerConfig::open(vec![LOCAL])).unwrap();
+        let address = listener.addresses()[0].0;
         let (secret, name) = (SECRET.into(), name.into());
         let config = RelayConfig {
             cores: Arc::new(cores),
@@ -62,7 +62,7 @@ impl Holder {
             sessions: session_config(),
         };
         let relay = Relay::start(config, Arc::new(Metrics::new())).unwrap();
-        Holder { address, _door: door.start(relay.clone()).unwrap(), relay }
+        Holder { address, _listener: listener.start(relay.clone()).unwrap(), relay }
     }
 
     fn device(&self, user: &str, wanted: u64) -> Device<TcpStream> {
@@ -138,7 +138,7 @@ impl Drop for Node {
     }
 }
 
-/// The first leads.
+/// Two nodes, of which the first leads.
 fn nodes() -> [Node; 2] {
     let (store, bus) = (Arc::new(MemoryStore::shared()), LocalBus::default());
     let first = Node::start("a", &store, &bus);
@@ -159,7 +159,7 @@ fn pushed(device: &mut Device<TcpStream>) -> u64 {
 }
 
 #[test]
-fn a_device_anywhere_is_pushed_to_and_stays_when_the_lead_moves() {
+fn a_device_on_any_node_gets_pushes_and_stays_when_the_leader_changes() {
     let [first, second] = nodes();
     let mut there = second.holder.device("ann", wants::PUSH);
     let mut here = first.holder.device("ben", wants::PUSH);
@@ -178,7 +178,7 @@ fn a_device_anywhere_is_pushed_to_and_stays_when_the_lead_moves() {
 }
 
 #[test]
-fn a_gateway_of_its_own_finds_the_leader_by_any_node() {
+fn a_gateway_finds_the_leader_through_any_node() {
     let [first, second] = nodes();
     let gateway = Holder::start("east", vec![second.link.address().to_string(), first.link.address().to_string()]);
     let mut phone = gateway.device("ann", wants::PUSH);
@@ -186,10 +186,10 @@ fn a_gateway_of_its_own_finds_the_leader_by_any_node() {
     assert_eq!(first.server.online("ann"), 1, "it is a session of the leader");
     let push = first.push_to("ann");
     assert_eq!(pushed(&mut phone), push);
-    // Else it would come again.
+    // Unacknowledged, the push would come again.
     first.has_stored_acknowledgements("ann");
     drop(first);
-    // Who chats knows best what it has seen, and comes again.
+    // A device with chat knows its own cursor, and must connect again.
     chatter.expect(|frame| assert!(matches!(frame, Frame::Redirect { .. }), "{frame:?}"));
     until("the second leads", || second.leads());
     let push = second.push_to("ann");
@@ -237,7 +237,7 @@ fn pending(node: &Node, user: &str) -> u64 {
 }
 
 #[test]
-fn a_session_anywhere_chats_and_is_pushed_to_and_stays_when_the_lead_moves() {
+fn a_session_on_any_node_chats_gets_pushes_and_stays_when_the_leader_changes() {
     let [first, second] = nodes();
     first.server.group("g", &["ann", "ben"]);
     let mut here = open(&first.server, "ann");
@@ -271,7 +271,7 @@ fn a_session_anywhere_chats_and_is_pushed_to_and_stays_when_the_lead_moves() {
 }
 
 #[test]
-fn a_session_that_cannot_be_pushed_to_now_is_told_so_and_pushed_to_later() {
+fn a_session_without_a_reachable_leader_is_told_so_and_gets_pushes_later() {
     let (store, bus) = (Arc::new(MemoryStore::shared()), LocalBus::default());
     let first = Node::start("a", &store, &bus);
     until("the first leads", || first.leads());
@@ -280,7 +280,7 @@ fn a_session_that_cannot_be_pushed_to_now_is_told_so_and_pushed_to_later() {
     bus.set_down(true);
     let mut session = open(&second.server, "ann");
     assert_eq!(bound(&session).pushes, Some(false));
-    // What an earlier session was handed may be acknowledged at once; it comes again.
+    // A push of an earlier session may be acknowledged at once; it comes again.
     acknowledge(&mut session, 1);
     bus.set_down(false);
     until("its device is known", || first.devices("ann").first().is_some_and(|device| device.online));
@@ -291,7 +291,7 @@ fn a_session_that_cannot_be_pushed_to_now_is_told_so_and_pushed_to_later() {
 }
 
 #[test]
-fn a_session_that_moves_to_another_node_takes_its_pushes_along() {
+fn a_session_that_moves_to_another_node_keeps_its_pending_pushes() {
     let [first, second] = nodes();
     let mut before = open(&second.server, "ann");
     let push = first.push_to("ann");

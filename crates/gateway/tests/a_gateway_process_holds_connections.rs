@@ -1,4 +1,4 @@
-//! A core and a relay in one process, with a wire between them that can be cut.
+//! A core and a relay in one process, with a TCP proxy between them that can be cut.
 #![allow(clippy::unwrap_used)]
 
 #[path = "support/devices.rs"]
@@ -28,7 +28,7 @@ use tidings_protocol::{
 
 const SECRET: &str = "the secret of the links";
 
-/// Carries bytes to `target` and back until it is cut; then refuses until it is mended.
+/// Forwards bytes to `target` and back until it is cut; then refuses connections until it is mended.
 struct Wire {
     address: SocketAddr,
     open: Arc<Mutex<Option<Vec<TcpStream>>>>,
@@ -74,7 +74,7 @@ impl Wire {
 
 struct Pair {
     relay: Arc<Relay>,
-    _door: Stop,
+    _listener: Stop,
     wire: Wire,
     address: SocketAddr,
     link: LinkListener,
@@ -88,8 +88,8 @@ impl Pair {
         let config = LinkConfig { listen: LOCAL, secret: SECRET.into(), lease: Duration::from_secs(15) };
         let link = LinkListener::start(config, server.session_server.clone()).unwrap();
         let wire = Wire::to(link.address());
-        let (relay, _door, address) = relay(wire.address, SECRET, "east");
-        let pair = Pair { relay, _door, wire, address, link, server };
+        let (relay, _listener, address) = relay(wire.address, SECRET, "east");
+        let pair = Pair { relay, _listener, wire, address, link, server };
         until("attached", || pair.relay.is_attached());
         pair
     }
@@ -137,8 +137,8 @@ impl Drop for Pair {
 }
 
 fn relay(core: SocketAddr, secret: &str, name: &str) -> (Arc<Relay>, Stop, SocketAddr) {
-    let door = MiopListener::bind(MiopListenerConfig::open(vec![LOCAL])).unwrap();
-    let address = door.addresses()[0].0;
+    let listener = MiopListener::bind(MiopListenerConfig::open(vec![LOCAL])).unwrap();
+    let address = listener.addresses()[0].0;
     let relay = Relay::start(
         RelayConfig {
             cores: Arc::new(vec![core.to_string()]),
@@ -150,7 +150,7 @@ fn relay(core: SocketAddr, secret: &str, name: &str) -> (Arc<Relay>, Stop, Socke
         Arc::new(Metrics::new()),
     );
     let relay = relay.unwrap();
-    let stop = door.start(relay.clone()).unwrap();
+    let stop = listener.start(relay.clone()).unwrap();
     (relay, stop, address)
 }
 
@@ -164,7 +164,7 @@ fn pushed(device: &mut Device<TcpStream>) -> (u64, String) {
 }
 
 #[test]
-fn chat_and_push_pass_through_and_presence_names_the_node() {
+fn relays_forward_chat_and_push_and_presence_names_their_node() {
     let pair = Pair::start();
     let mut phone = pair.device("ann", wants::PUSH | wants::CHAT);
     let mut laptop = pair.server.open("bob", "laptop");
@@ -193,7 +193,7 @@ fn chat_and_push_pass_through_and_presence_names_the_node() {
 }
 
 #[test]
-fn a_device_that_goes_is_forgotten_at_both_ends() {
+fn a_disconnected_device_is_removed_at_relay_and_core() {
     let pair = Pair::start();
     for _ in 0..20 {
         let devices: Vec<_> = ["ann", "bob", "cyd"].iter().map(|user| pair.device(user, wants::PUSH)).collect();
@@ -206,7 +206,7 @@ fn a_device_that_goes_is_forgotten_at_both_ends() {
 }
 
 #[test]
-fn a_bind_that_is_refused_says_why_through_the_relay() {
+fn a_refused_bind_gets_its_reason_through_the_relay() {
     let pair = Pair::start();
     let mut device = Device::new(connect(pair.address));
     device.write(&Frame::Bind(Bind { version: VERSION, token: "none", device_id: "d", ..Bind::default() }));
@@ -219,7 +219,7 @@ fn a_bind_that_is_refused_says_why_through_the_relay() {
 }
 
 #[test]
-fn frames_cut_at_every_byte_leave_nothing_behind() {
+fn connections_cut_at_every_byte_leave_no_session_behind() {
     let pair = Pair::start();
     let token = token("ann");
     let mut frames =
@@ -232,12 +232,13 @@ fn frames_cut_at_every_byte_leave_nothing_behind() {
         let mut stream = connect(pair.address);
         stream.write_all(&frames[..cut]).unwrap();
         stream.shutdown(Shutdown::Write).unwrap();
-        // Whatever it says, it ends.
+        // Whatever the relay answers, it closes the connection.
         let mut rest = Vec::new();
         let _ = stream.read_to_end(&mut rest);
     }
     until("gone at the relay", || pair.relay.connections() == 0);
-    // The relay passes a whole bind on before it sees the end. The core may hear of it later than the device has gone.
+    // The relay forwards a complete bind before it sees the end of the stream, so the core may bind the session after the
+    // device has disconnected.
     let begun = || pair.server.engine.metrics.sessions_opened.get() == (frames.len() - bind_bytes) as u64;
     until("all binds came to the core", begun);
     until("gone at the core", || pair.server.engine.metrics.connections.get() == 0);
@@ -245,7 +246,7 @@ fn frames_cut_at_every_byte_leave_nothing_behind() {
 }
 
 #[test]
-fn devices_that_want_pushes_outlast_a_lost_core_and_chat_is_told_to_come_again() {
+fn push_only_devices_outlast_a_lost_core_and_chat_devices_are_redirected() {
     let pair = Pair::start();
     let mut sensor = pair.device("ann", wants::PUSH);
     let mut phone = pair.device("bob", wants::PUSH | wants::CHAT);
@@ -254,7 +255,7 @@ fn devices_that_want_pushes_outlast_a_lost_core_and_chat_is_told_to_come_again()
     until("forgotten by the core", || pair.server.engine.presence.sessions() == 0);
     sensor.is_alive();
 
-    // Who comes now is told when to come again.
+    // A device that connects now is told when to connect again.
     let mut is_told = false;
     while !is_told {
         let mut late = Device::new(connect(pair.address));
@@ -264,13 +265,13 @@ fn devices_that_want_pushes_outlast_a_lost_core_and_chat_is_told_to_come_again()
                 assert_eq!((error.code, error.retry, error.fatal), (ErrorCode::NodeUnavailable.as_str(), true, true));
                 error.retry_after_ms.is_some_and(|ms| ms > 0)
             }
-            // The other thread of the relay had not heard of the cut.
+            // The other thread of the relay had not noticed the cut.
             Frame::Redirect { .. } => false,
             other => panic!("{other:?}"),
         });
     }
 
-    // What is pushed meanwhile is kept, and comes without the device having done anything.
+    // Pushes of the meantime are kept, and arrive without any action of the device.
     let missed = pair.push_to_all("while away");
     pair.wire.mend();
     assert_eq!(pushed(&mut sensor), (missed, "\"while away\"".into()));
@@ -301,24 +302,24 @@ fn nothing_follows_an_unbind_whether_the_core_is_there_or_away() {
 }
 
 #[test]
-fn a_successor_of_the_same_name_takes_the_place_of_its_predecessors_sessions() {
+fn a_relay_of_the_same_name_ends_its_predecessors_sessions() {
     let pair = Pair::start();
     let _device = pair.device("ann", wants::PUSH);
     let engine = &pair.server.engine;
     let ann = engine.directory.user_no("ann").unwrap().unwrap();
     let old = engine.presence.registered(ann)[0].session;
-    let (successor, _door, _) = relay(pair.wire.address, SECRET, "east");
-    // The old one may attach again, and open its device anew: under another name.
+    let (successor, _listener, _) = relay(pair.wire.address, SECRET, "east");
+    // The old relay may attach again and bind its device again, under another session id.
     let gone = || !engine.presence.registered(ann).iter().any(|device| device.session == old);
     until("the old session gone", gone);
     successor.drain(Duration::ZERO);
 }
 
 #[test]
-fn who_does_not_know_the_secret_is_not_let_in() {
+fn a_relay_with_a_wrong_secret_is_refused() {
     let pair = Pair::start();
     let before = pair.server.engine.nodes().len();
-    let (stranger, _door, address) = relay(pair.wire.address, "another secret of links", "west");
+    let (stranger, _listener, address) = relay(pair.wire.address, "another secret of links", "west");
     let mut device = Device::new(connect(address));
     device.bind("ann");
     device.expect(|frame| {
@@ -331,7 +332,7 @@ fn who_does_not_know_the_secret_is_not_let_in() {
 }
 
 #[test]
-fn a_comparison_finds_ghosts_and_missing_sessions_and_mends_them() {
+fn a_comparison_finds_and_repairs_ghosts_and_missing_sessions() {
     let pair = Pair::start();
     let _far = pair.device("ann", wants::PUSH);
     let _near = pair.server.open("bob", "laptop");

@@ -1,4 +1,4 @@
-//! Read marks, typing and membership: told to those concerned, and to nobody else.
+//! Read marks, typing and membership changes are sent to the users concerned, and to nobody else.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -16,7 +16,7 @@ fn read(session: &mut Session, reference: u64, seq: u64) {
     session.write(&ClientFrame::Read { reference: Some(reference), conversation: "g".into(), seq }).unwrap();
 }
 
-/// The next mark that is told; an `ok` may come before or after it.
+/// The next read mark; an `ok` may come before or after it.
 #[track_caller]
 fn next_read(session: &mut Session, answers: &mut Vec<u64>) -> u64 {
     loop {
@@ -51,7 +51,7 @@ fn read_marks_follow_the_user_to_every_device() {
     entries(&mut phone, 5);
     assert_eq!(unread(&server, "bob"), 5);
     let (mut answers, mut elsewhere) = (vec![], vec![]);
-    // Never back, which nobody is told; never past the head.
+    // A mark never moves back (such a request succeeds, and nobody is notified), and never past the last entry.
     for (reference, (asked, told, stands)) in (1..).zip([(3, Some(3), 3), (1, None, 3), (99, Some(5), 5)]) {
         read(&mut phone, reference, asked);
         if let Some(seq) = told {
@@ -72,7 +72,7 @@ fn read_marks_follow_the_user_to_every_device() {
 }
 
 #[test]
-fn typing_is_told_to_the_others_and_not_stored() {
+fn typing_is_sent_to_the_other_members_and_not_stored() {
     let server = Server::start();
     server.users(&["alice", "bob", "carol"]);
     server.group("g", &["alice", "bob"]);
@@ -99,7 +99,7 @@ fn typing_is_told_to_the_others_and_not_stored() {
 }
 
 #[test]
-fn who_types_without_end_is_heard_once_a_second() {
+fn typing_is_limited_to_once_a_second() {
     let server = Server::start();
     server.users(&["alice", "bob"]);
     server.group("g", &["alice", "bob"]);
@@ -121,7 +121,7 @@ fn who_types_without_end_is_heard_once_a_second() {
 }
 
 #[test]
-fn who_may_not_send_is_not_heard_to_type() {
+fn typing_of_a_user_who_may_not_send_is_refused() {
     let server = Server::start();
     server.users(&["alice", "bob", "carol"]);
     server.conversation(ConversationKind::Official, "news", &["alice", "bob", "carol"]);
@@ -135,7 +135,7 @@ fn who_may_not_send_is_not_heard_to_type() {
 }
 
 #[test]
-fn members_who_leave_hear_no_more_and_who_joins_hears_at_once() {
+fn members_receive_messages_from_joining_until_leaving() {
     for kind in [ConversationKind::Group, ConversationKind::Official] {
         let server = Server::start();
         server.users(&["alice", "bob", "carol"]);
@@ -143,7 +143,7 @@ fn members_who_leave_hear_no_more_and_who_joins_hears_at_once() {
         let mut alice = server.open("alice", "phone");
         let mut bob = server.open("bob", "phone");
         let mut carol = server.open("carol", "phone");
-        // A follower more or less is no entry in an official account's timeline.
+        // Followers who come or go leave no notice in an official account's timeline.
         let notices = usize::from(kind == ConversationKind::Group);
         for round in 0..5_u64 {
             server.say("alice", "g", "both");
@@ -156,7 +156,7 @@ fn members_who_leave_hear_no_more_and_who_joins_hears_at_once() {
                 other => panic!("round {round}, {kind:?}: {other:?}"),
             }
             entries(&mut carol, notices + 1);
-            // What she has is in front of what he would have.
+            // Carol has received the message, so bob would have by now.
             assert!(frames_until_pong(&mut bob).is_empty(), "{kind:?}");
             server.change_members("g", &["bob"], &["carol"]);
             server.say("alice", "g", "bob only");
@@ -166,7 +166,7 @@ fn members_who_leave_hear_no_more_and_who_joins_hears_at_once() {
         }
         let all = entries(&mut alice, 5 * (3 + 2 * notices));
         assert_eq!(all.last().unwrap().seq, all.len() as u64, "{kind:?}");
-        // Who is away while leaving gets nothing of what came after, not even by resuming.
+        // A member who is offline when removed gets no later message, not even by resuming.
         let cursor = carol.cursor.clone().unwrap();
         drop(carol);
         server.say("alice", "g", "bob only");
