@@ -16,7 +16,7 @@ use support::*;
 use tidings_engine::metrics::Metrics;
 use tidings_gateway::{
     link::listener::{LinkConfig, LinkListener},
-    miop_listener::{MiopListener, MiopListenerConfig, Stop},
+    miop_listener::{MiopListener, MiopListenerConfig, StopHandle},
     relay::{Relay, RelayConfig},
 };
 use tidings_protocol::{
@@ -74,7 +74,7 @@ impl Wire {
 
 struct Pair {
     relay: Arc<Relay>,
-    _listener: Stop,
+    _listener: StopHandle,
     wire: Wire,
     address: SocketAddr,
     link: LinkListener,
@@ -136,7 +136,7 @@ impl Drop for Pair {
     }
 }
 
-fn relay(core: SocketAddr, secret: &str, name: &str) -> (Arc<Relay>, Stop, SocketAddr) {
+fn relay(core: SocketAddr, secret: &str, name: &str) -> (Arc<Relay>, StopHandle, SocketAddr) {
     let listener = MiopListener::bind(MiopListenerConfig::open(vec![LOCAL])).unwrap();
     let address = listener.addresses()[0].0;
     let relay = Relay::start(

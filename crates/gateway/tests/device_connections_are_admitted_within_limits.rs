@@ -190,7 +190,7 @@ fn http_behind_a_load_balancer_begins_with_a_proxy_header() {
     let server = Server::start();
     let guard = server.runtime.enter();
     let config = ListenerConfig { proxies: behind("127.0.0.0/8"), ..ListenerConfig::open(LOCAL) };
-    let listener = Listener::bind(config, server.door.clone()).unwrap();
+    let listener = Listener::bind(config, server.service.clone()).unwrap();
     let address = listener.address();
     let stop = listener.start();
     drop(guard);

@@ -17,7 +17,7 @@ use tidings_engine::{
 };
 use tidings_gateway::{
     link::listener::{LinkConfig, LinkListener},
-    miop_listener::{MiopListener, MiopListenerConfig, Stop},
+    miop_listener::{MiopListener, MiopListenerConfig, StopHandle},
     relay::{CoreLocator, Relay, RelayConfig},
 };
 use tidings_protocol::{
@@ -46,7 +46,7 @@ impl CoreLocator for Leader {
 struct Holder {
     relay: Arc<Relay>,
     address: std::net::SocketAddr,
-    _listener: Stop,
+    _listener: StopHandle,
 }
 
 impl Holder {

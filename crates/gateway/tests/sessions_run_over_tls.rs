@@ -136,7 +136,7 @@ fn a_websocket_session_works_over_tls() {
     let tls = server_config(identity.load(), alpn::HTTP).unwrap();
     let guard = server.runtime.enter();
     let listener =
-        Listener::bind(ListenerConfig { tls: Some(tls), ..ListenerConfig::open(LOCAL) }, server.door.clone());
+        Listener::bind(ListenerConfig { tls: Some(tls), ..ListenerConfig::open(LOCAL) }, server.service.clone());
     let listener = listener.unwrap();
     let address = listener.address();
     let stop = listener.start();

@@ -20,7 +20,7 @@ const CERTIFICATE_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// The listeners of a running server.
 pub(crate) struct Listeners {
     http: Vec<StopHandle>,
-    miop: miop_listener::Stop,
+    miop: miop_listener::StopHandle,
     /// Each listener's name and address, plain HTTP first.
     addresses: Vec<(&'static str, SocketAddr)>,
     certificate_watch: Option<JoinHandle<()>>,

@@ -124,18 +124,18 @@ struct ListenerSocket {
 }
 
 /// Stops the listener's thread, also when dropped.
-pub struct Stop {
+pub struct StopHandle {
     stopping: Arc<AtomicBool>,
     waker: Waker,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Stop {
+impl StopHandle {
     /// Stops accepting connections; open ones stay.
     pub fn finish(self) {}
 }
 
-impl Drop for Stop {
+impl Drop for StopHandle {
     fn drop(&mut self) {
         self.stopping.store(true, Ordering::Release);
         if let Err(error) = self.waker.wake() {
@@ -171,14 +171,14 @@ impl MiopListener {
     ///
     /// # Errors
     /// The system refuses a thread.
-    pub fn start(self, host: Arc<dyn ConnectionHost>) -> io::Result<Stop> {
+    pub fn start(self, host: Arc<dyn ConnectionHost>) -> io::Result<StopHandle> {
         let stopping = Arc::new(AtomicBool::new(false));
         let waker = Waker::new(self.poll.registry(), WAKE)?;
         let pending_headers = PendingHeaders::new(self.sockets.len());
         let running = Running { listener: self, host, pending_headers, first: 0, reserve: ReserveDescriptor::new() };
         let stop = stopping.clone();
         let thread = std::thread::Builder::new().name("miop-listener".into()).spawn(move || running.run(&stop))?;
-        Ok(Stop { stopping, waker, thread: Some(thread) })
+        Ok(StopHandle { stopping, waker, thread: Some(thread) })
     }
 }
 

@@ -14,7 +14,7 @@ use std::{
     path::{Path, PathBuf},
     sync::Arc,
 };
-use tidings_gateway::miop_listener::{MiopListener, MiopListenerConfig, Stop};
+use tidings_gateway::miop_listener::{MiopListener, MiopListenerConfig, StopHandle};
 use tidings_listen::tls::{Certificates, server_config};
 use tidings_protocol::miop::{Bind, Frame, VERSION, decode, take_head};
 
@@ -23,7 +23,7 @@ pub const LOCAL: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv
 /// A running MIOP listener; drop it before its server.
 pub struct RunningListener {
     pub address: SocketAddr,
-    _stop: Stop,
+    _stop: StopHandle,
 }
 
 impl RunningListener {

@@ -55,7 +55,7 @@ pub struct Server {
     pub engine: Arc<Engine>,
     pub session_server: Arc<SessionServer>,
     pub runtime: tokio::runtime::Runtime,
-    pub door: RequestService,
+    pub service: RequestService,
     stop: Option<StopHandle>,
 }
 
@@ -194,16 +194,16 @@ impl Server {
         let doorway = Arc::new(SessionServerAdapter(session_server.clone()));
         let api = Api::new(engine.clone(), keys, tokens, doorway, None, ApiConfig::default());
         api.connect_sessions_to_leader(nodes);
-        let door = RequestService::new(Arc::new(api));
+        let service = RequestService::new(Arc::new(api));
         let open = ListenerConfig::open(SocketAddr::from(([127, 0, 0, 1], 0)));
-        let listener = Listener::bind(open, door.clone()).unwrap();
+        let listener = Listener::bind(open, service.clone()).unwrap();
         let address = listener.address();
         let stop = Some(listener.start());
         if let Some(cluster) = &engine.cluster {
             cluster.nodes.announce_addresses(format!("http://{address}"), String::new());
         }
         drop(guard);
-        Server { address, engine, session_server, runtime, door, stop }
+        Server { address, engine, session_server, runtime, service, stop }
     }
 
     pub fn wait<T>(&self, future: impl Future<Output = T>) -> T {
