@@ -61,7 +61,7 @@ fuzz: toolchain ## Throw 10 million broken frames at the MIOP reader; FUZZ="EXEC
 docs: toolchain ## Write what is derived: the sample settings, the API's description, the code's documentation
 	cargo run -p tidings -- config > tidings.sample.toml
 	UPDATE_SNAPSHOTS=1 cargo test -p tidings-api --test api_descriptions_match_the_code
-	cargo doc --workspace --no-deps
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items
 
 setup:
 	@scripts/setup.sh $(NO_INSTALL)

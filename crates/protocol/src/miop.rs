@@ -9,7 +9,7 @@
 //! A reader skips an unknown kind from 0x80 on, and an unknown field whose tag has no high bit; any other unknown kind or
 //! field ends the connection. That is the whole rule for extensions.
 //!
-//! [`take_head`] finds a frame in a buffer, [`decode`] reads it, [`Frame::put`] writes one.
+//! [`take_head`] finds a frame in a buffer, [`fn@decode`] reads it, [`Frame::put`] writes one.
 //!
 //! ```
 //! use tidings_protocol::miop::{Frame, decode, take_head};

@@ -15,7 +15,7 @@
 //!   [`journal_tracker`] keeps both up to date;
 //! - which files are there: [`journal`] and [`tables`] read the engine's files; [`inspect`] compares the two before the
 //!   engine opens; [`damage`]: the faults that it finds; [`scrubber`] verifies tables while the store serves;
-//! - [`repair`]: keeping what can be read of a damaged folder, and reporting [`losses`]; [`restart`]: restarting the
+//! - [`mod@repair`]: keeping what can be read of a damaged folder, and reporting [`losses`]; [`restart`]: restarting the
 //!   engine after a failed write;
 //! - [`backup`], [`check`], [`retention`]: copying, verifying and shortening a data folder;
 //! - [`postgres`]: the same port on PostgreSQL;

@@ -7,7 +7,7 @@
 //!   answers at all;
 //! - [`migrations`]: the tables, created and changed once by the first node that starts;
 //! - [`commit`]: one batch: the rows that it touches are locked and loaded ([`load`]), decided in memory ([`decide`]) and
-//!   written ([`write`]), in two round trips whatever its size; [`append`] does the same for a batch of nothing but
+//!   written ([`mod@write`]), in two round trips whatever its size; [`append`] does the same for a batch of nothing but
 //!   entries, in one;
 //! - [`commit_log`]: the commit order read back, and the nodes that share it;
 //! - [`read`]: single reads; [`batch_reads`]: reads of many things in one statement; [`missed_statement`]: the longest of

@@ -1,7 +1,7 @@
 //! Rules: whom a popup is for. Evaluation is pure: everything that a rule reads comes in with a [`Profile`].
 //!
-//! In reading order: [`value`], the attributes of a request; [`parse`], JSON text to a [`Rule`], or a refusal that
-//! names the part; [`compile`], a rule to the form that is evaluated for each request; [`segment`], uploaded lists of
+//! In reading order: [`value`], the attributes of a request; [`mod@parse`], JSON text to a [`Rule`], or a refusal that
+//! names the part; [`mod@compile`], a rule to the form that is evaluated for each request; [`segment`], uploaded lists of
 //! users and users' buckets; [`index`], which of many rules may hold. `docs/popups.md` describes the language.
 
 mod compile;

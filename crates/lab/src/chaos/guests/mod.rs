@@ -2,7 +2,7 @@
 //!
 //! A device is where it is wanted: it connects, comes back from a connection that broke or fell silent, on another node,
 //! and leaves when it is told to. What it knows of its own session is the truth that nodes are held against. In reading order:
-//! [`slot`] is what a device is told and tells, [`line`] its connection, [`device`] its life, [`told`] what it hears of others.
+//! [`slot`] is what a device is told and tells, [`mod@line`] its connection, [`device`] its life, [`told`] what it hears of others.
 
 mod device;
 mod line;
