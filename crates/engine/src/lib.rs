@@ -18,6 +18,7 @@
 //! - [`cluster`]: several nodes on one store;
 //! - [`presence`], [`directory`], [`metrics`]: who is here, what is cached, what is counted.
 
+pub mod batch_reads;
 pub mod clock;
 pub mod cluster;
 pub mod commit;
@@ -30,7 +31,6 @@ mod history;
 pub mod hub;
 pub mod lanes;
 pub mod limits;
-pub mod many;
 pub mod memory;
 pub mod metrics;
 pub mod model;

@@ -3,7 +3,7 @@
 //! Nothing is kept per user for this. Within a conversation positions rise with `seq`, so the tail of
 //! each conversation is walked back until the cursor; the newest 800 entries (fewer when they are large)
 //! are handed out, and of what is older the answer names the exact ranges to fetch. The walk itself is the
-//! store's: one that must travel for each read does all tails in one ([`crate::many`] tells how it goes).
+//! store's: one that must travel for each read does all tails in one ([`crate::batch_reads`] tells how it goes).
 //! What is read of 10,000 conversations is their heads and memberships, and what is handed out.
 //!
 //! A conversation's entries from before the user joined are not missed, they are history. What retention

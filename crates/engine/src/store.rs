@@ -5,7 +5,7 @@
 //! row locks. Calls block: they are made from the committer's and the readers' own threads (or
 //! `spawn_blocking`), never from a thread that serves sockets.
 
-use crate::{many, model::*, push::rows::PushStore};
+use crate::{batch_reads, model::*, push::rows::PushStore};
 use std::time::Duration;
 use tidings_protocol::http::{ConversationKind, Role};
 
@@ -441,27 +441,27 @@ pub trait Store: PushStore + RowStore {
 
     /// A user's conversations, at most `limit`, as they stand at one moment or as they come to stand meanwhile.
     fn standings(&self, user: UserNo, places: Places, limit: usize) -> StoreResult<Vec<Standing>> {
-        many::standings(self, user, places, limit)
+        batch_reads::standings(self, user, places, limit)
     }
     fn heads(&self, conversations: &[ConversationNo]) -> StoreResult<Vec<Head>> {
-        many::heads(self, conversations)
+        batch_reads::heads(self, conversations)
     }
     /// Cards, in the order asked for.
     fn conversations(&self, conversations: &[ConversationNo]) -> StoreResult<Vec<Option<Conversation>>> {
-        many::conversations(self, conversations)
+        batch_reads::conversations(self, conversations)
     }
     /// Where entries stand that are named by conversation and `seq`.
     fn positions_at(&self, entries: &[(ConversationNo, u64)]) -> StoreResult<Vec<Option<Position>>> {
-        many::positions_at(self, entries)
+        batch_reads::positions_at(self, entries)
     }
     /// Pages from their oldest end, in the order asked for. Once about `bytes_max` are read, each page that is still to
     /// come has its first entry alone: a page that is shorter than asked for may go on.
     fn pages(&self, asked: &[PageAsk], bytes_max: usize) -> StoreResult<Vec<Vec<StoredEntry>>> {
-        many::pages(self, asked, bytes_max)
+        batch_reads::pages(self, asked, bytes_max)
     }
     /// The newest entries of several tails, merged in commit order.
     fn missed(&self, tails: &[Tail], wanted: Wanted) -> StoreResult<MissedEntries> {
-        many::missed(self, tails, wanted)
+        batch_reads::missed(self, tails, wanted)
     }
 
     /// The first `seq` whose entry is at or after `at_ms`; `last_seq + 1` if none is.

@@ -2,7 +2,7 @@
 
 use super::*;
 use std::time::Duration;
-use tidings_engine::many;
+use tidings_engine::batch_reads;
 
 pub(super) const CHECKS: &[Check] = &[
     ("standings, heads, cards and positions read together equal single reads", many_at_once),
@@ -71,7 +71,7 @@ fn many_at_once(store: &dyn Store) {
     for user in u.iter().copied().chain([UserNo(99)]) {
         for places in [Places::All, Places::Direct, Places::Shared] {
             let found = by_conversation(store.standings(user, places, 100).unwrap());
-            assert_eq!(found, by_conversation(many::standings(store, user, places, 100).unwrap()), "{places:?}");
+            assert_eq!(found, by_conversation(batch_reads::standings(store, user, places, 100).unwrap()), "{places:?}");
         }
     }
     assert_eq!(store.standings(u[0], Places::All, 100).unwrap().len(), 30);
@@ -79,10 +79,10 @@ fn many_at_once(store: &dyn Store) {
     assert_eq!(store.standings(u[0], Places::All, 7).unwrap().len(), 7);
     let mut asked: Vec<_> = rooms.iter().rev().copied().collect();
     asked.insert(3, ConversationNo(999));
-    assert_eq!(store.heads(&asked).unwrap(), many::heads(store, &asked).unwrap());
-    assert_eq!(store.conversations(&asked).unwrap(), many::conversations(store, &asked).unwrap());
+    assert_eq!(store.heads(&asked).unwrap(), batch_reads::heads(store, &asked).unwrap());
+    assert_eq!(store.conversations(&asked).unwrap(), batch_reads::conversations(store, &asked).unwrap());
     let entries: Vec<_> = asked.iter().flat_map(|no| [0, 1, 9, 40, 1_000].map(|seq| (*no, seq))).collect();
-    assert_eq!(store.positions_at(&entries).unwrap(), many::positions_at(store, &entries).unwrap());
+    assert_eq!(store.positions_at(&entries).unwrap(), batch_reads::positions_at(store, &entries).unwrap());
     assert!(store.heads(&[]).unwrap().is_empty() && store.conversations(&[]).unwrap().is_empty());
     assert!(store.positions_at(&[]).unwrap().is_empty());
 }
@@ -104,7 +104,7 @@ fn pages(store: &dyn Store) {
         .collect();
     asked.push(PageAsk { conversation: rooms[0], from_seq: 1, to_seq: u64::MAX, limit: 2 });
     asked.push(PageAsk { conversation: rooms[0], from_seq: 9, to_seq: 7, limit: 2 });
-    let all = many::pages(store, &asked, usize::MAX).unwrap();
+    let all = batch_reads::pages(store, &asked, usize::MAX).unwrap();
     assert_eq!(store.pages(&asked, 1 << 30).unwrap(), all);
     assert!(store.pages(&[], 1 << 30).unwrap().is_empty());
 
@@ -118,7 +118,7 @@ fn pages(store: &dyn Store) {
     let ask = PageAsk { conversation: large, from_seq: 1, to_seq: 20, limit: 20 };
     let asked =
         [ask, PageAsk { from_seq: 5, ..ask }, asked[0], PageAsk { from_seq: 21, ..ask }, PageAsk { to_seq: 3, ..ask }];
-    let (found, whole) = (store.pages(&asked, 45_000).unwrap(), many::pages(store, &asked, usize::MAX).unwrap());
+    let (found, whole) = (store.pages(&asked, 45_000).unwrap(), batch_reads::pages(store, &asked, usize::MAX).unwrap());
     for (found, whole) in found.iter().zip(&whole) {
         assert_eq!(found[..], whole[..found.len()], "a page starts with the first requested entry");
         assert_eq!(found.is_empty(), whole.is_empty());
@@ -153,7 +153,7 @@ fn compare_missed(store: &dyn Store, users: &[UserNo]) {
             {
                 let wanted = Wanted { entries_max, bytes_max, ranges: true };
                 let (found, expected) =
-                    (store.missed(&tails, wanted).unwrap(), many::missed(store, &tails, wanted).unwrap());
+                    (store.missed(&tails, wanted).unwrap(), batch_reads::missed(store, &tails, wanted).unwrap());
                 assert_eq!(found, expected, "{user:?} after {after} until {until}: {wanted:?}");
                 let without = store.missed(&tails, Wanted { ranges: false, ..wanted }).unwrap();
                 assert_eq!(without, MissedEntries { left: vec![], ..expected });
@@ -191,6 +191,6 @@ fn missed_after_retention(store: &dyn Store) {
     let wanted = Wanted { entries_max: 10_000, bytes_max: 1 << 30, ranges: false };
     for (user, tails) in before {
         let found = store.missed(&tails, wanted).unwrap();
-        assert_eq!(found, many::missed(store, &tails, wanted).unwrap(), "{user:?}");
+        assert_eq!(found, batch_reads::missed(store, &tails, wanted).unwrap(), "{user:?}");
     }
 }

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
-use tidings_engine::{many, memory::MemoryStore, model::*, push::rows::*, store::*};
+use tidings_engine::{batch_reads, memory::MemoryStore, model::*, push::rows::*, store::*};
 use tidings_store::PostgresStore;
 
 pub(crate) struct ChatStore {
@@ -58,24 +58,24 @@ impl Store for ChatStore {
     }
     fn standings(&self, user: UserNo, places: Places, limit: usize) -> StoreResult<Vec<Standing>> {
         match self.singly {
-            true => many::standings(self, user, places, limit),
+            true => batch_reads::standings(self, user, places, limit),
             false => self.chat.standings(user, places, limit),
         }
     }
     fn heads(&self, nos: &[ConversationNo]) -> StoreResult<Vec<Head>> {
-        if self.singly { many::heads(self, nos) } else { self.chat.heads(nos) }
+        if self.singly { batch_reads::heads(self, nos) } else { self.chat.heads(nos) }
     }
     fn conversations(&self, nos: &[ConversationNo]) -> StoreResult<Vec<Option<Conversation>>> {
-        if self.singly { many::conversations(self, nos) } else { self.chat.conversations(nos) }
+        if self.singly { batch_reads::conversations(self, nos) } else { self.chat.conversations(nos) }
     }
     fn positions_at(&self, entries: &[(ConversationNo, u64)]) -> StoreResult<Vec<Option<Position>>> {
-        if self.singly { many::positions_at(self, entries) } else { self.chat.positions_at(entries) }
+        if self.singly { batch_reads::positions_at(self, entries) } else { self.chat.positions_at(entries) }
     }
     fn pages(&self, asked: &[PageAsk], bytes_max: usize) -> StoreResult<Vec<Vec<StoredEntry>>> {
-        if self.singly { many::pages(self, asked, bytes_max) } else { self.chat.pages(asked, bytes_max) }
+        if self.singly { batch_reads::pages(self, asked, bytes_max) } else { self.chat.pages(asked, bytes_max) }
     }
     fn missed(&self, tails: &[Tail], wanted: Wanted) -> StoreResult<MissedEntries> {
-        if self.singly { many::missed(self, tails, wanted) } else { self.chat.missed(tails, wanted) }
+        if self.singly { batch_reads::missed(self, tails, wanted) } else { self.chat.missed(tails, wanted) }
     }
     fn seq_at(&self, conversation: ConversationNo, at_ms: u64) -> StoreResult<u64> {
         self.chat.seq_at(conversation, at_ms)
