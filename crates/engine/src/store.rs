@@ -182,10 +182,10 @@ pub enum StoreError {
     /// nothing was stored.
     #[error("the store is unavailable: {0}")]
     Unavailable(String),
-    /// Of a write that is no commit: it was stored, or it was not, or it will be any moment. [`Store::settle`] ends that, and
+    /// Of a write that is no commit: it was stored, or it was not, or it will be any moment. [`Store::fence_writes`] ends that, and
     /// what is read then tells.
     #[error("the store may have taken it: {0}")]
-    Unsure(String),
+    OutcomeUnknown(String),
     /// What is stored cannot be understood: an operator must look (`tidings check`).
     #[error("the store is damaged: {0}")]
     Damaged(String),
@@ -430,9 +430,9 @@ pub trait Store: PushStore + RowStore {
         from: End,
     ) -> StoreResult<Vec<StoredEntry>>;
 
-    /// Once this has returned, each write of the term that was answered with [`StoreError::Unsure`] is stored or never will be.
+    /// Once this has returned, each write of the term that was answered with [`StoreError::OutcomeUnknown`] is stored or never will be.
     /// A later write does the same by itself before it begins; who goes on by what it reads must ask first.
-    fn settle(&self, _: Term) -> StoreResult<()> {
+    fn fence_writes(&self, _: Term) -> StoreResult<()> {
         Ok(())
     }
 

@@ -161,7 +161,7 @@ impl PushStore for Gated {
     fn write_push(&self, term: Term, changes: &[PushChange]) -> StoreResult<()> {
         self.inner.write_push(term, changes)?;
         match changes.iter().any(|change| matches!(change, PushChange::Delete(PushKey::Device(_)))) {
-            true => Err(StoreError::Unsure("the answer was lost".into())),
+            true => Err(StoreError::OutcomeUnknown("the answer was lost".into())),
             false => Ok(()),
         }
     }
@@ -233,8 +233,8 @@ impl Store for Gated {
     fn outbox(&self, after: Position, limit: usize) -> StoreResult<Vec<OutboxItem>> {
         self.inner.outbox(after, limit)
     }
-    fn outbox_done(&self) -> StoreResult<Position> {
-        self.inner.outbox_done()
+    fn outbox_position(&self) -> StoreResult<Position> {
+        self.inner.outbox_position()
     }
     fn dead_notifications(&self, after: Option<u64>, limit: usize) -> StoreResult<Vec<DeadNotification>> {
         self.inner.dead_notifications(after, limit)

@@ -165,8 +165,8 @@ impl Drop for EmbeddedStore {
 }
 
 impl Store for EmbeddedStore {
-    fn settle(&self, _: Term) -> StoreResult<()> {
-        self.settle_writes()
+    fn fence_writes(&self, _: Term) -> StoreResult<()> {
+        self.fence_open_writes()
     }
 
     fn commit(&self, batch: &[Proposal], now_ms: u64) -> StoreResult<Vec<Outcome>> {
@@ -327,7 +327,7 @@ impl Store for EmbeddedStore {
         Ok(items)
     }
 
-    fn outbox_done(&self) -> StoreResult<Position> {
+    fn outbox_position(&self) -> StoreResult<Position> {
         Ok(read_outbox_progress(&*self.kv()?)?.through)
     }
 
@@ -357,7 +357,7 @@ impl Store for EmbeddedStore {
 
 impl EmbeddedStore {
     /// Restarts the engine after a refused write: after that, reads show which writes are stored.
-    fn settle_writes(&self) -> StoreResult<()> {
+    fn fence_open_writes(&self) -> StoreResult<()> {
         let mut writer = self.writer.lock();
         if !self.has_space(&mut writer) {
             return Err(StoreError::DiskFull);
@@ -390,7 +390,7 @@ impl EmbeddedStore {
         }
         self.restart_if_refused(&mut writer)?;
         self.write(&mut writer, &*self.kv()?, batch, BatchProgress::none())
-            .map_err(|error| StoreError::Unsure(error.to_string()))
+            .map_err(|error| StoreError::OutcomeUnknown(error.to_string()))
     }
 
     /// Writes a batch durably. If the write fails, the engine must be restarted before the next one.

@@ -161,8 +161,8 @@ impl PostgresStore {
             writer.discard();
         }
         match written {
-            _ if commit_warning => Err(StoreError::Unsure("PostgreSQL stopped waiting for its standby".into())),
-            Err(failure) if failure.breaks_connection() => Err(StoreError::Unsure(failure_text(&failure))),
+            _ if commit_warning => Err(StoreError::OutcomeUnknown("PostgreSQL stopped waiting for its standby".into())),
+            Err(failure) if failure.breaks_connection() => Err(StoreError::OutcomeUnknown(failure_text(&failure))),
             written => Ok(written?),
         }
     }

@@ -161,7 +161,7 @@ fn with_a_lead_and_a_write_under_way(
     let term = lead(&store);
     put(&store, term, b"0").unwrap();
     proxy.hold();
-    assert!(matches!(put(&store, term, b"1"), Err(StoreError::Unsure(_))));
+    assert!(matches!(put(&store, term, b"1"), Err(StoreError::OutcomeUnknown(_))));
     then(&store, &proxy, term, &url);
 }
 
@@ -180,7 +180,7 @@ fn a_late_write_does_not_overwrite_a_later_one() {
 fn a_late_write_is_not_stored_after_it_was_settled() {
     for lead in [lead, |_: &PostgresStore| Term::ALONE] {
         with_a_write_under_way(lead, |store, proxy, term| {
-            until("a new connection settles the write", || store.settle(term).is_ok());
+            until("a new connection settles the write", || store.fence_writes(term).is_ok());
             assert_eq!(value(store), b"0");
             proxy.release();
             assert_eq!(value(store), b"0");
@@ -197,15 +197,15 @@ fn another_nodes_lead_ends_a_raised_term() {
         let second = lead_as(&other, 1);
         assert!(second > term);
         put(&other, second, b"3").unwrap();
-        assert!(matches!(put(store, term, b"4"), Err(StoreError::TermIsOver)));
+        assert!(matches!(put(store, term, b"4"), Err(StoreError::StaleTerm)));
         proxy.release();
         assert_eq!(value(store), b"3");
         // The first node leads again, in a new term.
         other.release_lease(1).unwrap();
         let third = lead(store);
         assert!(third > second);
-        assert!(matches!(put(store, term, b"5"), Err(StoreError::TermIsOver)));
-        assert!(matches!(put(&other, second, b"5"), Err(StoreError::TermIsOver)));
+        assert!(matches!(put(store, term, b"5"), Err(StoreError::StaleTerm)));
+        assert!(matches!(put(&other, second, b"5"), Err(StoreError::StaleTerm)));
         put(store, third, b"6").unwrap();
         assert_eq!(value(store), b"6");
     });
@@ -217,8 +217,8 @@ fn another_nodes_lead_settles_a_pending_write() {
         let other = open_at(url);
         other.release_lease(u64::MAX - 7).unwrap();
         let second = lead_as(&other, 1);
-        until("a new connection settles the write", || matches!(store.settle(term), Err(StoreError::TermIsOver)));
-        assert!(matches!(put(store, term, b"4"), Err(StoreError::TermIsOver)));
+        until("a new connection settles the write", || matches!(store.fence_writes(term), Err(StoreError::StaleTerm)));
+        assert!(matches!(put(store, term, b"4"), Err(StoreError::StaleTerm)));
         proxy.release();
         assert_eq!(value(store), b"0");
         put(&other, second, b"3").unwrap();

@@ -229,7 +229,7 @@ impl Popups {
         let shared = self.current.shared.read().clone();
         self.metrics.popup_users.set(shared.as_ref().map_or(0, |shared| shared.users.count() as i64));
         for (queue, depth, limit) in shared.iter().flat_map(|shared| shared.write_queue.depths()) {
-            self.metrics.queue(queue, depth, limit);
+            self.metrics.set_queue(queue, depth, limit);
         }
     }
 
@@ -303,12 +303,12 @@ impl Shared {
     }
 
     /// After this, reads tell whether a write with an unknown outcome was stored.
-    fn settle_writes(&self) -> StoreResult<()> {
-        self.observe_term(self.store.settle(self.term))
+    fn fence_open_writes(&self) -> StoreResult<()> {
+        self.observe_term(self.store.fence_writes(self.term))
     }
 
     fn observe_term(&self, written: StoreResult<()>) -> StoreResult<()> {
-        if matches!(written, Err(StoreError::TermIsOver)) {
+        if matches!(written, Err(StoreError::StaleTerm)) {
             self.term_ended.store(true, Ordering::Relaxed);
         }
         written

@@ -227,7 +227,7 @@ impl Worker {
                     self.shared.write_queue.complete(chunk.len(), 0);
                     self.mark_users(users, true);
                 }
-                Err(error @ StoreError::Unsure(_)) => {
+                Err(error @ StoreError::OutcomeUnknown(_)) => {
                     if let Some(unresolved) = &mut self.unresolved {
                         (unresolved.records, unresolved.users) = (chunk, users);
                     }
@@ -291,7 +291,7 @@ impl Worker {
                 self.shared.write_queue.set_failing(false);
             }
             Err(error) => {
-                if matches!(error, StoreError::Unsure(_)) {
+                if matches!(error, StoreError::OutcomeUnknown(_)) {
                     let mut counts = Vec::new();
                     self.counts.push_changes(&mut counts);
                     self.unresolved = Some(UnresolvedWrite { counts, records: Vec::new(), users: BTreeSet::new() });
@@ -305,7 +305,7 @@ impl Worker {
     /// Learns from the store whether the unresolved write was stored; if it was not, its exposures are retried.
     fn reconcile(&mut self) -> StoreResult<()> {
         let Some(unresolved) = &self.unresolved else { return Ok(()) };
-        self.shared.settle_writes()?;
+        self.shared.fence_open_writes()?;
         let keys: Vec<Vec<u8>> = unresolved.counts.iter().map(|count| count.key.clone()).collect();
         let stored = self.shared.store.rows_of(SPACE, &keys)?;
         // A popup that was removed meanwhile took its counts along. Any count that is left tells, for all were written

@@ -44,7 +44,7 @@ impl Worker {
     /// Reads the state anew in the middle of a term, once the outcome of all writes is certain. Sessions and reports
     /// that are not stored yet stay. Pushes of which nobody knew whether they were stored are sent now.
     pub(super) fn reload(&mut self) -> StoreResult<()> {
-        self.store.settle(self.term)?;
+        self.store.fence_writes(self.term)?;
         let stored = self.read_stored()?;
         self.advance_numbers(&stored);
         self.scheduled = stored.scheduled;

@@ -57,7 +57,7 @@ impl Worker {
             let written = self.store_draft(draft);
             // A number that may have been stored is not given to another device, which would take over the first one's
             // rows and pushes.
-            if matches!(&written, Err(error) if !matches!(error, StoreError::Unsure(_))) {
+            if matches!(&written, Err(error) if !matches!(error, StoreError::OutcomeUnknown(_))) {
                 // The highest first, so that fresh numbers go back in the order in which they were taken.
                 let mut taken: Vec<DeviceNo> = new.values().copied().collect();
                 taken.sort_unstable();

@@ -17,7 +17,7 @@ use super::{
 use crate::{
     clock::Clock,
     cluster::leadership::Leadership,
-    limits::Allowances,
+    limits::UserLimiter,
     metrics::Metrics,
     store::{Store, StoreError, StoreResult, Term},
 };
@@ -76,7 +76,7 @@ pub(crate) struct Worker {
     pub(super) last_push: u64,
     pub(super) numbers: DeviceNumbers,
     /// How many new devices each user had lately.
-    pub(super) new_devices: Allowances,
+    pub(super) new_devices: UserLimiter,
     /// How many pushes wait for their start.
     pub(super) scheduled: usize,
     /// Reports on targets of named pushes that are not stored yet.
@@ -144,7 +144,7 @@ impl Worker {
             audiences: BTreeMap::new(),
             last_push: 0,
             numbers: DeviceNumbers::default(),
-            new_devices: Allowances::new(parts.config.new_devices),
+            new_devices: UserLimiter::new(parts.config.new_devices),
             scheduled: 0,
             reports: BTreeMap::new(),
             last_bound_dirty: BTreeSet::new(),
@@ -324,7 +324,7 @@ impl Worker {
 
     pub(super) fn note_failure(&mut self, result: StoreResult<()>) {
         if let Err(error) = result {
-            if matches!(error, StoreError::TermIsOver) {
+            if matches!(error, StoreError::StaleTerm) {
                 // InSync or OutcomeUnknown => TermOver: the next leader reads what is stored.
                 self.store_state = StoreState::TermOver;
             }
@@ -377,11 +377,11 @@ impl Worker {
         let written = draft.write(self.term);
         match &written {
             // InSync => OutcomeUnknown: the draft was made from memory, and so would the next one be.
-            Err(StoreError::Unsure(_)) => {
+            Err(StoreError::OutcomeUnknown(_)) => {
                 self.store_state = StoreState::OutcomeUnknown { reload_failed_at: None };
             }
             // InSync => TermOver.
-            Err(StoreError::TermIsOver) => self.store_state = StoreState::TermOver,
+            Err(StoreError::StaleTerm) => self.store_state = StoreState::TermOver,
             _ => {}
         }
         written?;
@@ -398,7 +398,7 @@ impl Worker {
             StoreState::OutcomeUnknown { .. } => {
                 Err(StoreError::Unavailable("the outcome of an earlier write is not known yet".into()))
             }
-            StoreState::TermOver => Err(StoreError::TermIsOver),
+            StoreState::TermOver => Err(StoreError::StaleTerm),
         }
     }
 

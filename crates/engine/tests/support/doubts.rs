@@ -68,7 +68,7 @@ impl Doubts {
     }
 
     pub(super) fn write(&self, store: &MemoryStore, write: Write) -> StoreResult<()> {
-        self.settle(store);
+        self.fence(store);
         let Some(fated) = self.fate() else { return write.write(store) };
         self.count.fetch_add(1, Ordering::SeqCst);
         match fated {
@@ -76,11 +76,11 @@ impl Doubts {
             Fated::NotStored => {}
             Fated::StoredLate => *self.late.lock() = Some(write),
         }
-        Err(StoreError::Unsure("the answer was lost".into()))
+        Err(StoreError::OutcomeUnknown("the answer was lost".into()))
     }
 
     /// What is on its way arrives now or never does.
-    pub(super) fn settle(&self, store: &MemoryStore) {
+    pub(super) fn fence(&self, store: &MemoryStore) {
         self.land(store, |dice| Some(dice.is_none_or(|dice| dice.random_bool(0.5))));
     }
 

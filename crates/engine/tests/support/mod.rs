@@ -335,8 +335,8 @@ impl Troubled {
 }
 
 impl Store for Troubled {
-    fn settle(&self, _: Term) -> StoreResult<()> {
-        self.doubts.settle(&self.inner);
+    fn fence_writes(&self, _: Term) -> StoreResult<()> {
+        self.doubts.fence(&self.inner);
         Ok(())
     }
     fn commit(&self, batch: &[Proposal], now_ms: u64) -> StoreResult<Vec<Outcome>> {

@@ -12,7 +12,7 @@ use super::{
 };
 use std::{sync::atomic::Ordering, time::Duration};
 use tidings_engine::model::Position;
-use tidings_engine::store::{Outcome, Proposal, Span, StoreError, StoreResult};
+use tidings_engine::store::{Outcome, Proposal, PositionRange, StoreError, StoreResult};
 use tokio_postgres::error::SqlState;
 
 /// How often a batch is tried that conflicts with another node's, or whose connection had ended.
@@ -38,7 +38,7 @@ enum CommitError {
 
 impl PostgresStore {
     /// Commits a batch; answers its outcomes and its span in the commit order.
-    pub(crate) fn commit_batch(&self, batch: &[Proposal], now_ms: u64) -> StoreResult<(Vec<Outcome>, Span)> {
+    pub(crate) fn commit_batch(&self, batch: &[Proposal], now_ms: u64) -> StoreResult<(Vec<Outcome>, PositionRange)> {
         let appends = AppendBatch::of(batch);
         let keys = TouchedKeys::of(batch);
         let mut writer = self.writer.lock();
@@ -85,7 +85,7 @@ impl PostgresStore {
         writer: &mut Writer,
         appends: &AppendBatch<'_>,
         now_ms: u64,
-    ) -> Result<(Vec<Outcome>, Span), CommitError> {
+    ) -> Result<(Vec<Outcome>, PositionRange), CommitError> {
         let connection = self.take_connection(writer, now_ms).await?;
         let committed = appends.commit(&connection, &self.partitions, self.outbox, now_ms).await;
         let (outcomes, highest) = conclude(writer, connection, committed)?;
@@ -99,7 +99,7 @@ impl PostgresStore {
         keys: &TouchedKeys<'_>,
         batch: &[Proposal],
         now_ms: u64,
-    ) -> Result<(Vec<Outcome>, Span), CommitError> {
+    ) -> Result<(Vec<Outcome>, PositionRange), CommitError> {
         let connection = self.take_connection(writer, now_ms).await?;
         let mut state = match keys.load(&connection).await {
             Ok(state) => state,
@@ -125,10 +125,10 @@ impl PostgresStore {
     }
 
     /// The span of `count` positions behind `base`, recorded as seen. A batch without positions has an empty span.
-    fn span(&self, base: Option<Position>, count: u64) -> Span {
-        let Some(after) = base else { return Span { after: 0, through: 0 } };
+    fn span(&self, base: Option<Position>, count: u64) -> PositionRange {
+        let Some(after) = base else { return PositionRange { after: 0, through: 0 } };
         self.position.fetch_max(after + count, Ordering::AcqRel);
-        Span { after, through: after + count }
+        PositionRange { after, through: after + count }
     }
 }
 

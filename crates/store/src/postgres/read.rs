@@ -53,8 +53,8 @@ pub(super) fn entry_at(row: &Row, first: usize) -> StoreResult<StoredEntry> {
 }
 
 impl Store for PostgresStore {
-    fn settle(&self, term: Term) -> StoreResult<()> {
-        self.settle_writes(term)
+    fn fence_writes(&self, term: Term) -> StoreResult<()> {
+        self.fence_open_writes(term)
     }
 
     fn commit(&self, batch: &[Proposal], now_ms: u64) -> StoreResult<Vec<Outcome>> {

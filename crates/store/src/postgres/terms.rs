@@ -88,7 +88,7 @@ impl PostgresStore {
     /// Writes in a term, by a statement that takes the token's number and boot id and answers whether the token is current.
     ///
     /// # Errors
-    /// - [`StoreError::TermIsOver`]: another node leads, and no row was written;
+    /// - [`StoreError::StaleTerm`]: another node leads, and no row was written;
     /// - [`StoreError::Unavailable`]: no row was written;
     /// - otherwise the error of the statement.
     pub(super) fn write_in_term(&self, term: Term, write: impl Fn(i64, i64) -> StoreResult<bool>) -> StoreResult<()> {
@@ -96,14 +96,14 @@ impl PostgresStore {
         for _ in 0..ATTEMPTS_MAX {
             let token = self.fencing_token(term, refused)?;
             if refused == Some(token) {
-                return Err(StoreError::TermIsOver);
+                return Err(StoreError::StaleTerm);
             }
             match write(bigint(token.number), token.leader) {
                 Ok(true) => return Ok(()),
                 // No row was written. Another write of this process may have raised the number meanwhile.
                 Ok(false) => refused = Some(token),
                 Err(error) => {
-                    if matches!(error, StoreError::Unsure(_)) {
+                    if matches!(error, StoreError::OutcomeUnknown(_)) {
                         self.terms.mark_write_pending(term);
                     }
                     return Err(error);
@@ -114,7 +114,7 @@ impl PostgresStore {
     }
 
     /// Fences off the term's writes whose answers were lost: from here on each is stored or never will be.
-    pub(super) fn settle_writes(&self, term: Term) -> StoreResult<()> {
+    pub(super) fn fence_open_writes(&self, term: Term) -> StoreResult<()> {
         self.fencing_token(term, None).map(drop)
     }
 
@@ -124,7 +124,7 @@ impl PostgresStore {
         if term == Term::ALONE {
             let is_begun = state.term == Term::ALONE && state.token.number != 0;
             if !is_begun || state.is_write_pending || Some(state.token) == refused {
-                let token = self.change_leader(BEGIN_ALONE, &[])?.ok_or(StoreError::TermIsOver)?;
+                let token = self.change_leader(BEGIN_ALONE, &[])?.ok_or(StoreError::StaleTerm)?;
                 *state = State { own_boot_id: state.own_boot_id, token, ..State::default() };
             }
         } else if term != state.term {
@@ -135,7 +135,7 @@ impl PostgresStore {
             state.raised += 1;
             let raised = bigint(term.0 + state.raised * STRIDE);
             let params: Params<'_> = &[&bigint(term.0), &raised, &state.own_boot_id, &bigint(STRIDE)];
-            state.token = self.change_leader(RAISE, params)?.ok_or(StoreError::TermIsOver)?;
+            state.token = self.change_leader(RAISE, params)?.ok_or(StoreError::StaleTerm)?;
             state.is_write_pending = false;
         }
         Ok(state.token)
@@ -147,7 +147,7 @@ impl PostgresStore {
         match self.write_statement(sql, params) {
             Ok(rows) => Ok(rows.first().map(token)),
             // The write that needs the token was not sent: its outcome is known.
-            Err(StoreError::Unsure(why)) => Err(StoreError::Unavailable(why)),
+            Err(StoreError::OutcomeUnknown(why)) => Err(StoreError::Unavailable(why)),
             Err(error) => Err(error),
         }
     }
