@@ -8,23 +8,23 @@ use std::collections::BinaryHeap;
 const TAIL_PAGE_FIRST: u64 = 8;
 const TAIL_PAGE_MAX: u64 = 64;
 
-pub fn standings<S: Store + ?Sized>(
+pub fn conversation_states<S: Store + ?Sized>(
     store: &S,
     user: UserNo,
-    places: Places,
+    filter: ConversationFilter,
     limit: usize,
-) -> StoreResult<Vec<Standing>> {
-    let mut standings = Vec::new();
-    for UserConversation { conversation, kind } in store.conversations_of(user, places != Places::Shared, limit)? {
-        if places == Places::Direct && kind != ConversationKind::Direct {
+) -> StoreResult<Vec<ConversationState>> {
+    let mut states = Vec::new();
+    for UserConversation { conversation, kind } in store.conversations_of(user, filter != ConversationFilter::NonDirect, limit)? {
+        if filter == ConversationFilter::Direct && kind != ConversationKind::Direct {
             continue;
         }
         let head = store.head(conversation)?;
         // Left since the list was read: not in it.
         let Some(membership) = store.membership(conversation, user)? else { continue };
-        standings.push(Standing { conversation, kind, head, membership });
+        states.push(ConversationState { conversation, kind, head, membership });
     }
-    Ok(standings)
+    Ok(states)
 }
 
 pub fn heads<S: Store + ?Sized>(store: &S, conversations: &[ConversationNo]) -> StoreResult<Vec<Head>> {
@@ -49,7 +49,7 @@ fn position_at<S: Store + ?Sized>(store: &S, no: ConversationNo, seq: u64) -> St
     Ok(store.entries(no, seq, seq, 1, End::Oldest)?.first().map(|entry| entry.position))
 }
 
-pub fn pages<S: Store + ?Sized>(store: &S, asked: &[PageAsk], bytes_max: usize) -> StoreResult<Vec<Vec<StoredEntry>>> {
+pub fn pages<S: Store + ?Sized>(store: &S, asked: &[PageRequest], bytes_max: usize) -> StoreResult<Vec<Vec<StoredEntry>>> {
     let mut bytes = 0;
     let mut pages = Vec::with_capacity(asked.len());
     for ask in asked {

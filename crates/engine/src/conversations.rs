@@ -5,7 +5,7 @@ use crate::{
     engine::{Actor, Engine},
     model::*,
     send::not_a_member,
-    store::{NewConversation, Outcome, Proposal, Standing},
+    store::{NewConversation, Outcome, Proposal, ConversationState},
     users::{attributes_value, check_attributes, check_name, unexpected},
 };
 use serde_json::json;
@@ -326,8 +326,8 @@ impl Engine {
         let membership = self.store.membership(conversation.no, user.no).map_err(store_refusal)?;
         let unread = match membership {
             Some(membership) => {
-                let standing = Standing { conversation: conversation.no, kind: conversation.kind, head, membership };
-                self.unread(user, &[standing])?.first().map_or(0, |unread| unread.count)
+                let state = ConversationState { conversation: conversation.no, kind: conversation.kind, head, membership };
+                self.unread(user, &[state])?.first().map_or(0, |unread| unread.count)
             }
             None => 0,
         };

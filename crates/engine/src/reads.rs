@@ -5,7 +5,7 @@ use crate::{
     engine::{Actor, Engine},
     model::*,
     send::{MENTION_ALL, not_a_member},
-    store::{PageAsk, Places, Standing},
+    store::{PageRequest, ConversationFilter, ConversationState},
 };
 use std::sync::Arc;
 use tidings_protocol::{
@@ -65,8 +65,8 @@ impl Engine {
 
     /// Others' messages that this member has not read, for each of its places: counted from the timelines, so that it
     /// cannot drift.
-    pub(crate) fn unread(&self, user: &User, standings: &[Standing]) -> Result<Vec<Unread>, Refusal> {
-        let mut counts: Vec<_> = standings.iter().map(Count::of).collect();
+    pub(crate) fn unread(&self, user: &User, states: &[ConversationState]) -> Result<Vec<Unread>, Refusal> {
+        let mut counts: Vec<_> = states.iter().map(Count::of).collect();
         loop {
             let open: Vec<usize> = (0..counts.len()).filter(|index| counts[*index].is_open()).collect();
             if open.is_empty() {
@@ -93,22 +93,22 @@ impl Engine {
             return Err(Refusal::limit("limit (conversations)", CONVERSATIONS_PAGE_MAX as u64, limit as u64));
         }
         let after = after.map(parse_page_token).transpose()?;
-        let mut all = self.store.standings(user.no, Places::All, CONVERSATIONS_PER_USER_MAX).map_err(store_refusal)?;
-        let key = |standing: &Standing| (standing.head.last_position, standing.conversation.0);
-        all.sort_unstable_by_key(|standing| std::cmp::Reverse(key(standing)));
+        let mut all = self.store.conversation_states(user.no, ConversationFilter::All, CONVERSATIONS_PER_USER_MAX).map_err(store_refusal)?;
+        let key = |state: &ConversationState| (state.head.last_position, state.conversation.0);
+        all.sort_unstable_by_key(|state| std::cmp::Reverse(key(state)));
         let last = all.last().map(key);
-        let rest = all.into_iter().filter(|standing| after.is_none_or(|after| key(standing) < after));
-        let page: Vec<Standing> = rest.take(limit).collect();
+        let rest = all.into_iter().filter(|state| after.is_none_or(|after| key(state) < after));
+        let page: Vec<ConversationState> = rest.take(limit).collect();
         let next = page.last().map(key).filter(|next| Some(*next) != last);
         let conversations = self.conversation_views(user, &page)?;
         Ok(ConversationPage { conversations, next: next.map(|(position, no)| format!("{position:x}-{no:x}")) })
     }
 
-    fn conversation_views(&self, user: &User, page: &[Standing]) -> Result<Vec<ConversationView>, Refusal> {
-        let nos: Vec<_> = page.iter().map(|standing| standing.conversation).collect();
+    fn conversation_views(&self, user: &User, page: &[ConversationState]) -> Result<Vec<ConversationView>, Refusal> {
+        let nos: Vec<_> = page.iter().map(|state| state.conversation).collect();
         let cards = self.directory.conversations(&nos).map_err(store_refusal)?;
         let unread = self.unread(user, page)?;
-        let newest = page.iter().map(|Standing { conversation, head, .. }| PageAsk {
+        let newest = page.iter().map(|ConversationState { conversation, head, .. }| PageRequest {
             conversation: *conversation,
             from_seq: head.last_seq.max(1),
             to_seq: head.last_seq,
@@ -116,9 +116,9 @@ impl Engine {
         });
         let newest = self.store.pages(&newest.collect::<Vec<_>>(), PAGES_BYTES_MAX).map_err(store_refusal)?;
         let mut views = Vec::with_capacity(page.len());
-        for (((standing, card), unread), newest) in page.iter().zip(cards).zip(unread).zip(newest) {
+        for (((state, card), unread), newest) in page.iter().zip(cards).zip(unread).zip(newest) {
             let Some(card) = card else { continue };
-            let Standing { head, membership, .. } = standing;
+            let ConversationState { head, membership, .. } = state;
             let muted = membership.mute.is_muted(self.clock.now_ms());
             views.push(ConversationView {
                 id: card.id.clone(),
@@ -155,8 +155,8 @@ struct Count {
 }
 
 impl Count {
-    fn of(standing: &Standing) -> Count {
-        let Standing { conversation, head, membership, .. } = standing;
+    fn of(state: &ConversationState) -> Count {
+        let ConversationState { conversation, head, membership, .. } = state;
         Count {
             conversation: *conversation,
             next: (membership.read_seq.max(membership.joined_seq) + 1).max(head.first_seq),
@@ -170,9 +170,9 @@ impl Count {
         self.next <= self.last_seq && !self.unread.capped
     }
 
-    fn ask(&self, limit: usize) -> PageAsk {
+    fn ask(&self, limit: usize) -> PageRequest {
         let limit = limit.min(UNREAD_ENTRIES_MAX - self.looked_at);
-        PageAsk { conversation: self.conversation, from_seq: self.next, to_seq: self.last_seq, limit }
+        PageRequest { conversation: self.conversation, from_seq: self.next, to_seq: self.last_seq, limit }
     }
 
     fn add(&mut self, user: &User, page: &[StoredEntry]) {

@@ -44,19 +44,19 @@ pub(crate) type Taken = (Arc<Conversation>, StoredEntry);
 impl Engine {
     /// The conversations whose audience a user's sessions join, for a shard that has applied `since`.
     pub fn memberships_for_delivery(&self, user: UserNo, since: [Position; LANES]) -> Result<Vec<Place>, Refusal> {
-        let standings = self.store.standings(user, Places::Shared, CONVERSATIONS_PER_USER_MAX);
-        let standings = standings.map_err(store_refusal)?;
+        let states = self.store.conversation_states(user, ConversationFilter::NonDirect, CONVERSATIONS_PER_USER_MAX);
+        let states = states.map_err(store_refusal)?;
         // Where nothing was said since, the user has joined before.
-        let moved = |standing: &Standing| standing.head.last_position > since[Lane::of(standing.kind) as usize];
+        let moved = |state: &ConversationState| state.head.last_position > since[Lane::of(state.kind) as usize];
         let joined: Vec<_> =
-            standings.iter().filter(|s| moved(s)).map(|s| (s.conversation, s.membership.joined_seq)).collect();
+            states.iter().filter(|s| moved(s)).map(|s| (s.conversation, s.membership.joined_seq)).collect();
         let mut joined = self.store.positions_at(&joined).map_err(store_refusal)?.into_iter();
-        let place = |standing: &Standing| Place {
-            conversation: standing.conversation,
-            lane: Lane::of(standing.kind),
-            joined_after: if moved(standing) { joined.next().flatten().unwrap_or(0) } else { 0 },
+        let place = |state: &ConversationState| Place {
+            conversation: state.conversation,
+            lane: Lane::of(state.kind),
+            joined_after: if moved(state) { joined.next().flatten().unwrap_or(0) } else { 0 },
         };
-        Ok(standings.iter().map(place).collect())
+        Ok(states.iter().map(place).collect())
     }
 
     /// What the user missed after `cursor` and up to `until`, per lane. Without a cursor, nothing.
@@ -111,8 +111,8 @@ impl Engine {
 
     /// Tails of the conversations in which anything was said since.
     fn tails(&self, user: UserNo, after: [Position; LANES], until: [Position; LANES]) -> Result<Tails, Refusal> {
-        let standings = self.store.standings(user, Places::All, CONVERSATIONS_PER_USER_MAX).map_err(store_refusal)?;
-        let tail = |Standing { conversation, kind, head, membership }: Standing| {
+        let states = self.store.conversation_states(user, ConversationFilter::All, CONVERSATIONS_PER_USER_MAX).map_err(store_refusal)?;
+        let tail = |ConversationState { conversation, kind, head, membership }: ConversationState| {
             let (after, until) = (after[Lane::of(kind) as usize], until[Lane::of(kind) as usize]);
             let tail = Tail {
                 conversation,
@@ -124,8 +124,8 @@ impl Engine {
             };
             (head.last_position > after && until > after).then_some((tail, membership.joined_seq))
         };
-        let are_all = standings.len() < CONVERSATIONS_PER_USER_MAX;
-        let (tails, joined) = standings.into_iter().filter_map(tail).unzip();
+        let are_all = states.len() < CONVERSATIONS_PER_USER_MAX;
+        let (tails, joined) = states.into_iter().filter_map(tail).unzip();
         Ok(Tails { tails, joined, are_all })
     }
 

@@ -225,16 +225,16 @@ pub struct UserConversation {
 
 /// Which of a user's conversations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Places {
+pub enum ConversationFilter {
     All,
     Direct,
     /// All but the direct ones.
-    Shared,
+    NonDirect,
 }
 
 /// A user's place in a conversation, with what the conversation has come to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Standing {
+pub struct ConversationState {
     pub conversation: ConversationNo,
     pub kind: ConversationKind,
     pub head: Head,
@@ -243,7 +243,7 @@ pub struct Standing {
 
 /// A page of a timeline that is asked for: the oldest `limit` entries with `from_seq <= seq <= to_seq`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PageAsk {
+pub struct PageRequest {
     pub conversation: ConversationNo,
     pub from_seq: u64,
     pub to_seq: u64,
@@ -440,8 +440,8 @@ pub trait Store: PushStore + RowStore {
     // as good.
 
     /// A user's conversations, at most `limit`, as they stand at one moment or as they come to stand meanwhile.
-    fn standings(&self, user: UserNo, places: Places, limit: usize) -> StoreResult<Vec<Standing>> {
-        batch_reads::standings(self, user, places, limit)
+    fn conversation_states(&self, user: UserNo, filter: ConversationFilter, limit: usize) -> StoreResult<Vec<ConversationState>> {
+        batch_reads::conversation_states(self, user, filter, limit)
     }
     fn heads(&self, conversations: &[ConversationNo]) -> StoreResult<Vec<Head>> {
         batch_reads::heads(self, conversations)
@@ -456,7 +456,7 @@ pub trait Store: PushStore + RowStore {
     }
     /// Pages from their oldest end, in the order asked for. Once about `bytes_max` are read, each page that is still to
     /// come has its first entry alone: a page that is shorter than asked for may go on.
-    fn pages(&self, asked: &[PageAsk], bytes_max: usize) -> StoreResult<Vec<Vec<StoredEntry>>> {
+    fn pages(&self, asked: &[PageRequest], bytes_max: usize) -> StoreResult<Vec<Vec<StoredEntry>>> {
         batch_reads::pages(self, asked, bytes_max)
     }
     /// The newest entries of several tails, merged in commit order.

@@ -73,13 +73,13 @@ impl Engine {
     pub(super) fn unread_direct_since(&self, user: UserNo) -> Result<Option<u64>, Refusal> {
         self.directory.unread.get_or_load(user, || {
             self.metrics.popup_store_reads.inc();
-            let standings = self.store.standings(user, Places::Direct, CONVERSATIONS_PER_USER_MAX);
+            let standings = self.store.conversation_states(user, ConversationFilter::Direct, CONVERSATIONS_PER_USER_MAX);
             self.oldest_unread(user, &standings.map_err(store_refusal)?)
         })
     }
 
     /// The time of the oldest message of another user that is after the user's read mark in its conversation.
-    fn oldest_unread(&self, user: UserNo, standings: &[Standing]) -> Result<Option<u64>, Refusal> {
+    fn oldest_unread(&self, user: UserNo, standings: &[ConversationState]) -> Result<Option<u64>, Refusal> {
         let mut open: Vec<_> = standings.iter().map(unread_range).filter(|ask| ask.from_seq <= ask.to_seq).collect();
         let mut oldest: Option<u64> = None;
         let mut limit = PAGE_FIRST;
@@ -95,7 +95,7 @@ impl Engine {
             for (ask, page) in open.into_iter().zip(pages) {
                 match (page.iter().find(counts), page.last()) {
                     (Some(first), _) => oldest = oldest.into_iter().chain([first.at]).min(),
-                    (None, Some(last)) if last.seq < ask.to_seq => rest.push(PageAsk { from_seq: last.seq + 1, ..ask }),
+                    (None, Some(last)) if last.seq < ask.to_seq => rest.push(PageRequest { from_seq: last.seq + 1, ..ask }),
                     _ => {}
                 }
             }
@@ -106,9 +106,9 @@ impl Engine {
 }
 
 /// The entries of a conversation after the user's read mark, up to the number at which unread entries are counted.
-fn unread_range(standing: &Standing) -> PageAsk {
-    let Standing { conversation, head, membership, .. } = standing;
+fn unread_range(standing: &ConversationState) -> PageRequest {
+    let ConversationState { conversation, head, membership, .. } = standing;
     let from_seq = (membership.read_seq.max(membership.joined_seq) + 1).max(head.first_seq);
     let to_seq = head.last_seq.min(from_seq.saturating_add(UNREAD_ENTRIES_MAX as u64));
-    PageAsk { conversation: *conversation, from_seq, to_seq, limit: PAGE_FIRST }
+    PageRequest { conversation: *conversation, from_seq, to_seq, limit: PAGE_FIRST }
 }

@@ -61,22 +61,22 @@ fn history(store: &dyn Store, entries: u64) -> (Vec<UserNo>, Vec<ConversationNo>
     (u, rooms)
 }
 
-fn by_conversation(mut standings: Vec<Standing>) -> Vec<Standing> {
-    standings.sort_by_key(|standing| standing.conversation);
+fn by_conversation(mut states: Vec<ConversationState>) -> Vec<ConversationState> {
+    states.sort_by_key(|state| state.conversation);
     standings
 }
 
 fn many_at_once(store: &dyn Store) {
     let (u, rooms) = history(store, 600);
     for user in u.iter().copied().chain([UserNo(99)]) {
-        for places in [Places::All, Places::Direct, Places::Shared] {
-            let found = by_conversation(store.standings(user, places, 100).unwrap());
-            assert_eq!(found, by_conversation(batch_reads::standings(store, user, places, 100).unwrap()), "{places:?}");
+        for filter in [ConversationFilter::All, ConversationFilter::Direct, ConversationFilter::NonDirect] {
+            let found = by_conversation(store.conversation_states(user, filter, 100).unwrap());
+            assert_eq!(found, by_conversation(batch_reads::conversation_states(store, user, filter, 100).unwrap()), "{filter:?}");
         }
     }
-    assert_eq!(store.standings(u[0], Places::All, 100).unwrap().len(), 30);
-    assert_eq!(store.standings(u[0], Places::Direct, 100).unwrap().len(), 2);
-    assert_eq!(store.standings(u[0], Places::All, 7).unwrap().len(), 7);
+    assert_eq!(store.conversation_states(u[0], ConversationFilter::All, 100).unwrap().len(), 30);
+    assert_eq!(store.conversation_states(u[0], ConversationFilter::Direct, 100).unwrap().len(), 2);
+    assert_eq!(store.conversation_states(u[0], ConversationFilter::All, 7).unwrap().len(), 7);
     let mut asked: Vec<_> = rooms.iter().rev().copied().collect();
     asked.insert(3, ConversationNo(999));
     assert_eq!(store.heads(&asked).unwrap(), batch_reads::heads(store, &asked).unwrap());
@@ -94,7 +94,7 @@ fn pages(store: &dyn Store) {
         .iter()
         .map(|no| {
             let from_seq = random.below(30) + 1;
-            PageAsk {
+            PageRequest {
                 conversation: *no,
                 from_seq,
                 to_seq: from_seq + random.below(40),
@@ -102,8 +102,8 @@ fn pages(store: &dyn Store) {
             }
         })
         .collect();
-    asked.push(PageAsk { conversation: rooms[0], from_seq: 1, to_seq: u64::MAX, limit: 2 });
-    asked.push(PageAsk { conversation: rooms[0], from_seq: 9, to_seq: 7, limit: 2 });
+    asked.push(PageRequest { conversation: rooms[0], from_seq: 1, to_seq: u64::MAX, limit: 2 });
+    asked.push(PageRequest { conversation: rooms[0], from_seq: 9, to_seq: 7, limit: 2 });
     let all = batch_reads::pages(store, &asked, usize::MAX).unwrap();
     assert_eq!(store.pages(&asked, 1 << 30).unwrap(), all);
     assert!(store.pages(&[], 1 << 30).unwrap().is_empty());
@@ -115,9 +115,9 @@ fn pages(store: &dyn Store) {
         .map(|n| append(large, NewEntry { body: body.clone().into(), ..message(u[0], &format!("large-{n}")) }))
         .collect();
     store.commit(&batch, NOON + 4 * DAY).unwrap();
-    let ask = PageAsk { conversation: large, from_seq: 1, to_seq: 20, limit: 20 };
+    let ask = PageRequest { conversation: large, from_seq: 1, to_seq: 20, limit: 20 };
     let asked =
-        [ask, PageAsk { from_seq: 5, ..ask }, asked[0], PageAsk { from_seq: 21, ..ask }, PageAsk { to_seq: 3, ..ask }];
+        [ask, PageRequest { from_seq: 5, ..ask }, asked[0], PageRequest { from_seq: 21, ..ask }, PageRequest { to_seq: 3, ..ask }];
     let (found, whole) = (store.pages(&asked, 45_000).unwrap(), batch_reads::pages(store, &asked, usize::MAX).unwrap());
     for (found, whole) in found.iter().zip(&whole) {
         assert_eq!(found[..], whole[..found.len()], "a page starts with the first requested entry");
@@ -129,8 +129,8 @@ fn pages(store: &dyn Store) {
 
 /// The tails of a user, as a resume asks for them.
 fn tails(store: &dyn Store, user: UserNo, after: Position, until: Position) -> Vec<Tail> {
-    let standings = by_conversation(store.standings(user, Places::All, 100).unwrap());
-    let tail = |Standing { conversation, head, membership, .. }: &Standing| Tail {
+    let states = by_conversation(store.conversation_states(user, ConversationFilter::All, 100).unwrap());
+    let tail = |ConversationState { conversation, head, membership, .. }: &ConversationState| Tail {
         conversation: *conversation,
         floor_seq: (membership.joined_seq + 1).max(head.first_seq),
         newest_seq: head.last_seq,
@@ -138,7 +138,7 @@ fn tails(store: &dyn Store, user: UserNo, after: Position, until: Position) -> V
         after,
         until,
     };
-    standings.iter().map(tail).collect()
+    states.iter().map(tail).collect()
 }
 
 fn compare_missed(store: &dyn Store, users: &[UserNo]) {
@@ -151,16 +151,16 @@ fn compare_missed(store: &dyn Store, users: &[UserNo]) {
             for (entries_max, bytes_max) in
                 [(800, 1 << 20), (300, 1 << 20), (100, 1 << 20), (9, 1 << 20), (1, 1), (800, 300), (800, 2_000)]
             {
-                let wanted = Wanted { entries_max, bytes_max, ranges: true };
+                let query = MissedQuery { entries_max, bytes_max, ranges: true };
                 let (found, expected) =
-                    (store.missed(&tails, wanted).unwrap(), batch_reads::missed(store, &tails, wanted).unwrap());
-                assert_eq!(found, expected, "{user:?} after {after} until {until}: {wanted:?}");
-                let without = store.missed(&tails, Wanted { ranges: false, ..wanted }).unwrap();
-                assert_eq!(without, MissedEntries { left: vec![], ..expected });
+                    (store.missed(&tails, query).unwrap(), batch_reads::missed(store, &tails, query).unwrap());
+                assert_eq!(found, expected, "{user:?} after {after} until {until}: {query:?}");
+                let without = store.missed(&tails, MissedQuery { ranges: false, ..query }).unwrap();
+                assert_eq!(without, MissedEntries { remaining: vec![], ..expected });
             }
         }
     }
-    let nothing = store.missed(&[], Wanted { entries_max: 1, bytes_max: 1, ranges: true }).unwrap();
+    let nothing = store.missed(&[], MissedQuery { entries_max: 1, bytes_max: 1, ranges: true }).unwrap();
     assert_eq!(nothing, MissedEntries::default());
 }
 
@@ -188,9 +188,9 @@ fn missed_after_retention(store: &dyn Store) {
     store.retain(Retention { age_max: Some(Duration::from_millis(2 * DAY)), bytes_max: None }, NOON + 4 * DAY).unwrap();
     compare_missed(store, &u);
     // Tails from before the removal: the entries that are left are found all the same.
-    let wanted = Wanted { entries_max: 10_000, bytes_max: 1 << 30, ranges: false };
+    let query = MissedQuery { entries_max: 10_000, bytes_max: 1 << 30, ranges: false };
     for (user, tails) in before {
-        let found = store.missed(&tails, wanted).unwrap();
-        assert_eq!(found, batch_reads::missed(store, &tails, wanted).unwrap(), "{user:?}");
+        let found = store.missed(&tails, query).unwrap();
+        assert_eq!(found, batch_reads::missed(store, &tails, query).unwrap(), "{user:?}");
     }
 }

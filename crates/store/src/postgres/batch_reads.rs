@@ -12,7 +12,7 @@ use std::{cmp::Reverse, collections::HashMap};
 use tidings_engine::{model::*, store::*};
 use tokio_postgres::Row;
 
-const STANDINGS: &str = "SELECT p.conversation, p.kind, \
+const CONVERSATION_STATES: &str = "SELECT p.conversation, p.kind, \
      coalesce(h.last_seq, 0), coalesce(h.last_at, 0), coalesce(h.last_position, 0), \
      coalesce((SELECT min(c.first_seq) FROM chapters c WHERE c.conversation = p.conversation), coalesce(h.last_seq, 0) + 1), \
      m.role, m.joined_at, m.joined_seq, m.read_seq, m.muted_until \
@@ -60,23 +60,23 @@ fn index(row: &Row) -> usize {
 }
 
 impl PostgresStore {
-    pub(super) fn read_standings(&self, user: UserNo, places: Places, limit: usize) -> StoreResult<Vec<Standing>> {
+    pub(super) fn read_conversation_states(&self, user: UserNo, filter: ConversationFilter, limit: usize) -> StoreResult<Vec<ConversationState>> {
         let kind = |kind| i16::from(kind_byte(kind));
-        let (first, last) = match places {
-            Places::All => (kind(ConversationKind::Direct), i16::MAX),
-            Places::Direct => (kind(ConversationKind::Direct), kind(ConversationKind::Direct)),
-            Places::Shared => (kind(ConversationKind::Group), i16::MAX),
+        let (first, last) = match filter {
+            ConversationFilter::All => (kind(ConversationKind::Direct), i16::MAX),
+            ConversationFilter::Direct => (kind(ConversationKind::Direct), kind(ConversationKind::Direct)),
+            ConversationFilter::NonDirect => (kind(ConversationKind::Group), i16::MAX),
         };
-        let rows = self.query(STANDINGS, &[&bigint(user.0), &first, &last, &rows_max(limit)])?;
+        let rows = self.query(CONVERSATION_STATES, &[&bigint(user.0), &first, &last, &rows_max(limit)])?;
         let standing = |row: &Row| {
-            Ok(Standing {
+            Ok(ConversationState {
                 conversation: ConversationNo(number(row, 0)),
                 kind: kind_of(row.get::<_, i16>(1) as u8),
                 head: head(row, 2),
                 membership: membership(row, 6)?,
             })
         };
-        rows.iter().map(standing).collect()
+        rows.iter().map(state).collect()
     }
 
     pub(super) fn read_heads(&self, conversations: &[ConversationNo]) -> StoreResult<Vec<Head>> {
@@ -111,7 +111,7 @@ impl PostgresStore {
         Ok(positions)
     }
 
-    pub(super) fn read_pages(&self, asked: &[PageAsk], bytes_max: usize) -> StoreResult<Vec<Vec<StoredEntry>>> {
+    pub(super) fn read_pages(&self, asked: &[PageRequest], bytes_max: usize) -> StoreResult<Vec<Vec<StoredEntry>>> {
         let mut pages = vec![Vec::new(); asked.len()];
         if !asked.is_empty() {
             let of = column(asked.iter().map(|ask| ask.conversation.0));
@@ -126,21 +126,21 @@ impl PostgresStore {
 
     /// Usually one statement. Further ones follow if the rows, which are longer than their bodies, reached the limit of
     /// bytes before the bodies did.
-    pub(super) fn read_missed(&self, tails: &[Tail], wanted: Wanted) -> StoreResult<MissedEntries> {
+    pub(super) fn read_missed(&self, tails: &[Tail], query: MissedQuery) -> StoreResult<MissedEntries> {
         let mut entries: Vec<(usize, StoredEntry)> = Vec::new();
         // The ranges that are still to be read: at first whole tails.
         let mut left: Vec<_> = tails.iter().enumerate().map(|(n, tail)| (n, tail.floor_seq, tail.newest_seq)).collect();
         let mut bytes = 0;
-        while !left.is_empty() && entries.len() < wanted.entries_max && bytes < wanted.bytes_max {
-            let entries_max = wanted.entries_max - entries.len();
+        while !left.is_empty() && entries.len() < query.entries_max && bytes < query.bytes_max {
+            let entries_max = query.entries_max - entries.len();
             // Room for the rest of each row beside its body.
-            let bytes_max = (wanted.bytes_max - bytes).saturating_mul(2);
+            let bytes_max = (query.bytes_max - bytes).saturating_mul(2);
             let (ranges, mut found) = self.read_newest(tails, &left, entries_max, bytes_max)?;
             found.sort_unstable_by_key(|(_, entry)| Reverse(entry.position));
             let has_progressed = !found.is_empty();
             let mut ends: HashMap<usize, u64> = HashMap::new();
             for (at, entry) in found {
-                if bytes >= wanted.bytes_max {
+                if bytes >= query.bytes_max {
                     break;
                 }
                 bytes += entry.content.body.len();
@@ -154,7 +154,7 @@ impl PostgresStore {
                 break;
             }
         }
-        Ok(MissedEntries { entries, left: if wanted.ranges { left } else { Vec::new() } })
+        Ok(MissedEntries { entries, remaining: if query.ranges { left } else { Vec::new() } })
     }
 
     /// Narrows these ranges to the entries that were missed, in their order; answers them with the newest entries of all of

@@ -153,8 +153,8 @@ impl Store for PostgresStore {
         }
     }
 
-    fn standings(&self, user: UserNo, places: Places, limit: usize) -> StoreResult<Vec<Standing>> {
-        self.read_standings(user, places, limit)
+    fn conversation_states(&self, user: UserNo, filter: ConversationFilter, limit: usize) -> StoreResult<Vec<ConversationState>> {
+        self.read_conversation_states(user, filter, limit)
     }
 
     fn heads(&self, conversations: &[ConversationNo]) -> StoreResult<Vec<Head>> {
@@ -169,7 +169,7 @@ impl Store for PostgresStore {
         self.read_positions(entries)
     }
 
-    fn pages(&self, asked: &[PageAsk], bytes_max: usize) -> StoreResult<Vec<Vec<StoredEntry>>> {
+    fn pages(&self, asked: &[PageRequest], bytes_max: usize) -> StoreResult<Vec<Vec<StoredEntry>>> {
         self.read_pages(asked, bytes_max)
     }
 

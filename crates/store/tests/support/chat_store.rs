@@ -56,10 +56,10 @@ impl Store for ChatStore {
     fn entries(&self, c: ConversationNo, a: u64, b: u64, n: usize, from: End) -> StoreResult<Vec<StoredEntry>> {
         self.chat.entries(c, a, b, n, from)
     }
-    fn standings(&self, user: UserNo, places: Places, limit: usize) -> StoreResult<Vec<Standing>> {
+    fn conversation_states(&self, user: UserNo, filter: ConversationFilter, limit: usize) -> StoreResult<Vec<ConversationState>> {
         match self.singly {
-            true => batch_reads::standings(self, user, places, limit),
-            false => self.chat.standings(user, places, limit),
+            true => batch_reads::conversation_states(self, user, filter, limit),
+            false => self.chat.conversation_states(user, filter, limit),
         }
     }
     fn heads(&self, nos: &[ConversationNo]) -> StoreResult<Vec<Head>> {
@@ -71,7 +71,7 @@ impl Store for ChatStore {
     fn positions_at(&self, entries: &[(ConversationNo, u64)]) -> StoreResult<Vec<Option<Position>>> {
         if self.singly { batch_reads::positions_at(self, entries) } else { self.chat.positions_at(entries) }
     }
-    fn pages(&self, asked: &[PageAsk], bytes_max: usize) -> StoreResult<Vec<Vec<StoredEntry>>> {
+    fn pages(&self, asked: &[PageRequest], bytes_max: usize) -> StoreResult<Vec<Vec<StoredEntry>>> {
         if self.singly { batch_reads::pages(self, asked, bytes_max) } else { self.chat.pages(asked, bytes_max) }
     }
     fn missed(&self, tails: &[Tail], wanted: Wanted) -> StoreResult<MissedEntries> {
