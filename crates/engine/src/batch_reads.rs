@@ -63,15 +63,15 @@ pub fn pages<S: Store + ?Sized>(store: &S, asked: &[PageRequest], bytes_max: usi
 
 /// Walks the tails back from their newest ends. A tail is only looked into once its newest entry is next in line,
 /// so that a user of 10,000 conversations costs no more memory than what is handed out.
-pub fn missed<S: Store + ?Sized>(store: &S, tails: &[Tail], wanted: Wanted) -> StoreResult<MissedEntries> {
+pub fn missed<S: Store + ?Sized>(store: &S, tails: &[Tail], query: MissedQuery) -> StoreResult<MissedEntries> {
     let mut walks: Vec<_> = tails.iter().map(Walk::of).collect();
     // By position; of a tail not looked into yet, where its newest entry cannot be above.
     let mut newest: BinaryHeap<(Position, usize)> =
         tails.iter().enumerate().map(|(index, tail)| (tail.newest_position.min(tail.until), index)).collect();
     let mut entries = Vec::new();
     let mut bytes = 0;
-    while entries.len() < wanted.entries_max
-        && bytes < wanted.bytes_max
+    while entries.len() < query.entries_max
+        && bytes < query.bytes_max
         && let Some((bound, index)) = newest.pop()
     {
         let walk = &mut walks[index];
@@ -87,17 +87,17 @@ pub fn missed<S: Store + ?Sized>(store: &S, tails: &[Tail], wanted: Wanted) -> S
         }
         newest.push((position - 1, index));
     }
-    let mut left = Vec::new();
-    if wanted.ranges {
+    let mut remaining = Vec::new();
+    if query.ranges {
         for (_, index) in newest {
             let Walk { tail, left_seq, .. } = &walks[index];
             let from_seq = first_after(store, tail, tail.after, *left_seq)?;
             let to_seq = first_after(store, tail, tail.until, *left_seq)?.saturating_sub(1);
-            left.extend((from_seq <= to_seq).then_some((index, from_seq, to_seq)));
+            remaining.extend((from_seq <= to_seq).then_some((index, from_seq, to_seq)));
         }
-        left.sort_unstable();
+        remaining.sort_unstable();
     }
-    Ok(MissedEntries { entries, left })
+    Ok(MissedEntries { entries, remaining })
 }
 
 /// How far a tail has been walked back.

@@ -84,12 +84,12 @@ impl Engine {
         let reset = cursor.epoch != self.store.epoch() || is_beyond;
         let after = if reset { [0; LANES] } else { cursor.positions };
         let Tails { tails, joined, are_all } = self.tails(user, after, until)?;
-        let wanted = Wanted { entries_max: INBOX_ENTRIES_MAX, bytes_max: INBOX_BYTES_MAX, ranges: !reset };
-        let recent = self.cluster.as_ref().filter(|_| !reset).and_then(|cluster| cluster.missed(&tails, wanted));
+        let query = MissedQuery { entries_max: INBOX_ENTRIES_MAX, bytes_max: INBOX_BYTES_MAX, ranges: !reset };
+        let recent = self.cluster.as_ref().filter(|_| !reset).and_then(|cluster| cluster.missed(&tails, query));
         let all_at_hand = recent.is_some();
         let missed = match recent {
             Some(missed) => missed,
-            None => self.store.missed(&tails, wanted).map_err(store_refusal)?,
+            None => self.store.missed(&tails, query).map_err(store_refusal)?,
         };
         let cards = self.cards_of(&tails, &missed)?;
         let mut taken = Vec::with_capacity(missed.entries.len());
@@ -99,8 +99,8 @@ impl Engine {
         if reset {
             return Ok((Resume { complete: false, reset, ranges: vec![] }, taken));
         }
-        let mut ranges = Vec::with_capacity(missed.left.len());
-        for (index, from_seq, to_seq) in missed.left {
+        let mut ranges = Vec::with_capacity(missed.remaining.len());
+        for (index, from_seq, to_seq) in missed.remaining {
             let Some(card) = &cards[index] else { continue };
             ranges.push(MissedRange { conversation: card.id.clone(), from_seq, to_seq });
         }
@@ -133,7 +133,7 @@ impl Engine {
     fn cards_of(&self, tails: &[Tail], missed: &MissedEntries) -> Result<Vec<Option<Arc<Conversation>>>, Refusal> {
         let mut spoken_of = vec![false; tails.len()];
         missed.entries.iter().for_each(|(index, _)| spoken_of[*index] = true);
-        missed.left.iter().for_each(|(index, ..)| spoken_of[*index] = true);
+        missed.remaining.iter().for_each(|(index, ..)| spoken_of[*index] = true);
         let asked =
             tails.iter().zip(&spoken_of).filter(|(_, spoken_of)| **spoken_of).map(|(tail, _)| tail.conversation);
         let asked: Vec<_> = asked.collect();

@@ -265,7 +265,7 @@ pub struct Tail {
 
 /// How much of what was missed is wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Wanted {
+pub struct MissedQuery {
     pub entries_max: usize,
     /// Of bodies; the entry that reaches it is the last.
     pub bytes_max: usize,
@@ -278,7 +278,7 @@ pub struct MissedEntries {
     /// The newest of all tails together, newest first, each with the index of its tail.
     pub entries: Vec<(usize, StoredEntry)>,
     /// Tails of which older entries were left, by index: the first and the last `seq` of those, in the order of tails.
-    pub left: Vec<(usize, u64, u64)>,
+    pub remaining: Vec<(usize, u64, u64)>,
 }
 
 /// An entry that may need offline push: where it is, and in which commit order.
@@ -460,8 +460,8 @@ pub trait Store: PushStore + RowStore {
         batch_reads::pages(self, asked, bytes_max)
     }
     /// The newest entries of several tails, merged in commit order.
-    fn missed(&self, tails: &[Tail], wanted: Wanted) -> StoreResult<MissedEntries> {
-        batch_reads::missed(self, tails, wanted)
+    fn missed(&self, tails: &[Tail], query: MissedQuery) -> StoreResult<MissedEntries> {
+        batch_reads::missed(self, tails, query)
     }
 
     /// The first `seq` whose entry is at or after `at_ms`; `last_seq + 1` if none is.

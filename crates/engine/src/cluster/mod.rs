@@ -181,10 +181,10 @@ impl Cluster {
     }
 
     /// The entries that a session missed, if all of them are in memory.
-    pub(crate) fn missed(&self, tails: &[Tail], wanted: Wanted) -> Option<MissedEntries> {
-        let entries = self.follower.recent_entries.missed(tails, wanted)?;
+    pub(crate) fn missed(&self, tails: &[Tail], query: MissedQuery) -> Option<MissedEntries> {
+        let entries = self.follower.recent_entries.missed(tails, query)?;
         self.metrics.cluster.recent_resumes.inc();
-        Some(MissedEntries { entries, left: vec![] })
+        Some(MissedEntries { entries, remaining: vec![] })
     }
 
     /// Sends a popup to a session of another node. Returns whether the bus took it.
@@ -225,6 +225,6 @@ impl Engine {
         if !cluster.follower.wait_until_applied(target, CATCH_UP_MAX) {
             return Err(late());
         }
-        cluster.follower.mark().wait(CATCH_UP_MAX).then_some(()).ok_or_else(late)
+        cluster.follower.barrier().wait(CATCH_UP_MAX).then_some(()).ok_or_else(late)
     }
 }

@@ -57,7 +57,7 @@ impl RecentEntries {
 
     /// All entries of these tails, newest first, each with its tail's index. `None`: some may have been evicted, or there
     /// are more than wanted.
-    pub(crate) fn missed(&self, tails: &[Tail], wanted: Wanted) -> Option<Vec<(usize, StoredEntry)>> {
+    pub(crate) fn missed(&self, tails: &[Tail], query: MissedQuery) -> Option<Vec<(usize, StoredEntry)>> {
         let ring = self.ring.read();
         let covered = |tail: &Tail| tail.after >= ring.floor && tail.until <= ring.through;
         if !tails.iter().all(covered) {
@@ -71,7 +71,7 @@ impl RecentEntries {
                     continue;
                 }
                 bytes += entry.content.body.len();
-                if found.len() == wanted.entries_max || bytes > wanted.bytes_max {
+                if found.len() == query.entries_max || bytes > query.bytes_max {
                     return None;
                 }
                 found.push((index, entry));
@@ -152,10 +152,10 @@ mod tests {
                 }
             };
             let tails: Vec<Tail> = (1..=ROOMS).map(tail).filter(|tail| tail.newest_position > after && until > after).collect();
-            let wanted = Wanted { entries_max, bytes_max: usize::MAX, ranges: true };
-            if let Some(found) = recent.missed(&tails, wanted) {
-                let asked = store.missed(&tails, wanted).unwrap();
-                prop_assert!(asked.left.is_empty(), "the store has more than the ring returned");
+            let query = MissedQuery { entries_max, bytes_max: usize::MAX, ranges: true };
+            if let Some(found) = recent.missed(&tails, query) {
+                let asked = store.missed(&tails, query).unwrap();
+                prop_assert!(asked.remaining.is_empty(), "the store has more than the ring returned");
                 prop_assert_eq!(found, asked.entries);
             } else {
                 let bound = bytes_max < 60 * (ENTRY_BYTES + 202) || entries_max < 60;

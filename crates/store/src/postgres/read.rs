@@ -173,8 +173,8 @@ impl Store for PostgresStore {
         self.read_pages(asked, bytes_max)
     }
 
-    fn missed(&self, tails: &[Tail], wanted: Wanted) -> StoreResult<MissedEntries> {
-        self.read_missed(tails, wanted)
+    fn missed(&self, tails: &[Tail], query: MissedQuery) -> StoreResult<MissedEntries> {
+        self.read_missed(tails, query)
     }
 
     fn seq_at(&self, conversation: ConversationNo, at_ms: u64) -> StoreResult<u64> {

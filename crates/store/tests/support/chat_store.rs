@@ -74,8 +74,8 @@ impl Store for ChatStore {
     fn pages(&self, asked: &[PageRequest], bytes_max: usize) -> StoreResult<Vec<Vec<StoredEntry>>> {
         if self.singly { batch_reads::pages(self, asked, bytes_max) } else { self.chat.pages(asked, bytes_max) }
     }
-    fn missed(&self, tails: &[Tail], wanted: Wanted) -> StoreResult<MissedEntries> {
-        if self.singly { batch_reads::missed(self, tails, wanted) } else { self.chat.missed(tails, wanted) }
+    fn missed(&self, tails: &[Tail], query: MissedQuery) -> StoreResult<MissedEntries> {
+        if self.singly { batch_reads::missed(self, tails, query) } else { self.chat.missed(tails, query) }
     }
     fn seq_at(&self, conversation: ConversationNo, at_ms: u64) -> StoreResult<u64> {
         self.chat.seq_at(conversation, at_ms)
