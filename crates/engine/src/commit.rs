@@ -111,7 +111,7 @@ pub fn store_refusal(error: StoreError) -> Refusal {
     match error {
         StoreError::DiskFull => Refusal::new(ErrorCode::StoreUnavailable, "the disk is full; nothing was stored")
             .retry_after(STORE_RETRY_AFTER_MS),
-        StoreError::TermIsOver => leader_unavailable(),
+        StoreError::StaleTerm => leader_unavailable(),
         other => Refusal::new(ErrorCode::StoreUnavailable, other.to_string()).retry_after(STORE_RETRY_AFTER_MS),
     }
 }
@@ -209,7 +209,7 @@ impl Committer {
     ) -> Result<Outcome, Refusal> {
         self.submit(work)?;
         match answer.await {
-            Ok(Ok(Outcome::Refused(refused))) => Err(proposal_refusal(&refused)),
+            Ok(Ok(Outcome::Rejected(refused))) => Err(proposal_refusal(&refused)),
             Ok(result) => result,
             Err(_) => Err(Refusal::new(ErrorCode::Internal, "the committer ended")),
         }
@@ -220,7 +220,7 @@ impl Committer {
         let (work, answer) = Work::of(proposal, Party::Server, None, None);
         self.submit(work)?;
         match answer.blocking_recv() {
-            Ok(Ok(Outcome::Refused(refused))) => Err(proposal_refusal(&refused)),
+            Ok(Ok(Outcome::Rejected(refused))) => Err(proposal_refusal(&refused)),
             Ok(result) => result,
             Err(_) => Err(Refusal::new(ErrorCode::Internal, "the committer ended")),
         }
@@ -422,7 +422,7 @@ impl Worker {
         proposals: &mut Vec<Proposal>,
         waiting: &mut Vec<Waiting>,
         outcomes: Vec<Outcome>,
-        span: Span,
+        span: PositionRange,
         started: Instant,
     ) {
         let mut replies = Replies::new(&self.lanes);

@@ -213,8 +213,8 @@ impl Engine {
         if self.is_draining() {
             return Err("draining".into());
         }
-        if let Some(trouble) = self.store.trouble() {
-            return Err(format!("the store is damaged: {trouble}"));
+        if let Some(damage) = self.store.damage() {
+            return Err(format!("the store is damaged: {damage}"));
         }
         self.committer.readiness()?;
         self.cluster.as_ref().map_or(Ok(()), Cluster::readiness)

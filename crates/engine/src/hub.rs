@@ -9,7 +9,7 @@ use crate::{
     directory::Directory,
     lanes::{Committed, Lanes},
     model::{Conversation, ConversationNo, UserNo},
-    store::Span,
+    store::PositionRange,
 };
 use std::sync::Arc;
 
@@ -45,7 +45,7 @@ pub struct Item {
 /// A committed batch, and its span of the commit order.
 #[derive(Debug)]
 pub struct Batch {
-    pub span: Span,
+    pub span: PositionRange,
     pub items: Vec<Item>,
 }
 

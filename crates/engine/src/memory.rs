@@ -283,11 +283,11 @@ impl Store for MemoryStore {
         Ok(self.commit_in_order(batch, now_ms)?.0)
     }
 
-    fn commit_in_order(&self, batch: &[Proposal], now_ms: u64) -> StoreResult<(Vec<Outcome>, Span)> {
+    fn commit_in_order(&self, batch: &[Proposal], now_ms: u64) -> StoreResult<(Vec<Outcome>, PositionRange)> {
         let mut state = self.0.lock();
         let after = state.position;
         let outcomes = batch.iter().map(|p| state.propose_and_log(p, now_ms)).collect();
-        Ok((outcomes, Span { after, through: state.position }))
+        Ok((outcomes, PositionRange { after, through: state.position }))
     }
 
     fn epoch(&self) -> u64 {

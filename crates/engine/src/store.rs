@@ -151,7 +151,7 @@ pub struct Appended {
 
 /// A stretch of the commit order: positions behind `after`, up to and including `through`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Span {
+pub struct PositionRange {
     pub after: Position,
     pub through: Position,
 }
@@ -194,7 +194,7 @@ pub enum StoreError {
     Pruned(String),
     /// The term that it was written in is over: another node does this work now, or will. Nothing was stored.
     #[error("another node leads")]
-    TermIsOver,
+    StaleTerm,
 }
 
 /// A time in which one node does what one does for all; each has a higher number than the one before. What is written
@@ -393,10 +393,10 @@ pub trait Store: PushStore + RowStore {
     fn commit(&self, batch: &[Proposal], now_ms: u64) -> StoreResult<Vec<Outcome>>;
 
     /// The same, with the stretch of the commit order that the batch has. The default is for a store that one node writes.
-    fn commit_in_order(&self, batch: &[Proposal], now_ms: u64) -> StoreResult<(Vec<Outcome>, Span)> {
+    fn commit_in_order(&self, batch: &[Proposal], now_ms: u64) -> StoreResult<(Vec<Outcome>, PositionRange)> {
         let after = self.last_position();
         let outcomes = self.commit(batch, now_ms)?;
-        Ok((outcomes, Span { after, through: self.last_position() }))
+        Ok((outcomes, PositionRange { after, through: self.last_position() }))
     }
 
     /// Names this history; differs after a restore.
@@ -479,7 +479,7 @@ pub trait Store: PushStore + RowStore {
     fn stats(&self) -> StoreStats;
 
     /// What is wrong with what is stored, as far as the store knows: an operator must look. Looks nothing up.
-    fn trouble(&self) -> Option<String> {
+    fn damage(&self) -> Option<String> {
         None
     }
 }

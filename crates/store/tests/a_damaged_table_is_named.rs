@@ -73,15 +73,15 @@ fn names_one(text: &str, flipped: &[String]) -> bool {
 fn a_read_that_meets_damage_makes_the_store_name_the_file() {
     let folder = scratch();
     let store = populated(folder.path());
-    assert_eq!(store.trouble(), None);
+    assert_eq!(store.damage(), None);
     let flipped = flip(folder.path());
     wait_until("the damage is read", || match store.entries(ROOM, 0, u64::MAX, usize::MAX, End::Oldest) {
         // Rows that are still in memory are read from there.
         Ok(_) => false,
         Err(error) => matches!(error, StoreError::Damaged(_)) || panic!("{error}"),
     });
-    wait_until("the store names the damage", || store.trouble().is_some());
-    let trouble = store.trouble().unwrap();
+    wait_until("the store names the damage", || store.damage().is_some());
+    let trouble = store.damage().unwrap();
     assert!(names_one(&trouble, &flipped), "{trouble} names none of {flipped:?}");
     assert!(trouble.contains("`tidings check`") && trouble.contains("single-server.md#restore"), "{trouble}");
     drop(store);
@@ -110,7 +110,7 @@ fn an_engine_that_stops_over_a_damaged_table_is_not_restarted() {
         let error = send().unwrap_err();
         assert!(matches!(&error, StoreError::Damaged(what) if names_one(what, &flipped)), "{refused:?}, then {error}");
     }
-    assert!(store.trouble().is_some_and(|trouble| names_one(&trouble, &flipped)), "{:?}", store.trouble());
+    assert!(store.damage().is_some_and(|trouble| names_one(&trouble, &flipped)), "{:?}", store.damage());
     assert!(store.user_no("u1").unwrap().is_some(), "undamaged rows are still read");
     drop(store);
     assert!(matches!(EmbeddedStore::open(options_of(folder.path())), Err(OpenError::Damaged(_))));

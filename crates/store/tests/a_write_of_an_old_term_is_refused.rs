@@ -60,9 +60,9 @@ fn only_writes_of_the_current_term_are_accepted() {
     one.write_push(first, &push(1)).unwrap();
     let second = lead(&other, &b);
     assert!(second > first);
-    assert!(matches!(put(&one, first, b"2"), Err(StoreError::TermIsOver)));
-    assert!(matches!(one.write_push(first, &push(2)), Err(StoreError::TermIsOver)));
-    assert!(matches!(put(&one, Term(second.0 + 1), b"2"), Err(StoreError::TermIsOver)));
+    assert!(matches!(put(&one, first, b"2"), Err(StoreError::StaleTerm)));
+    assert!(matches!(one.write_push(first, &push(2)), Err(StoreError::StaleTerm)));
+    assert!(matches!(put(&one, Term(second.0 + 1), b"2"), Err(StoreError::StaleTerm)));
     assert_eq!(value(&other).unwrap(), b"1");
     assert_eq!(other.push_row(&PushKey::RecoveryIndex(RecoveryIndex::Live, 2)).unwrap(), None);
     put(&other, second, b"3").unwrap();
@@ -74,7 +74,7 @@ fn only_writes_of_the_current_term_are_accepted() {
     other.release_lease(b.boot_id).unwrap();
     let third = lead(&one, &a);
     assert!(third > second);
-    assert!(matches!(put(&one, first, b"5"), Err(StoreError::TermIsOver)));
+    assert!(matches!(put(&one, first, b"5"), Err(StoreError::StaleTerm)));
     put(&one, third, b"6").unwrap();
     assert_eq!(value(&one).unwrap(), b"6");
     // A process without a cluster writes with `Term::ALONE`.
@@ -104,10 +104,10 @@ fn a_term_that_the_database_has_lost_is_not_given_to_another_node() {
     server.sql(&url, "UPDATE tidings.leader SET boot_id = 3, lease_until = now() - interval '1 hour'");
     let next = lead(&other, &b);
     assert!(next > lost, "a number is not given out twice");
-    assert!(matches!(put(&one, lost, b"2"), Err(StoreError::TermIsOver)));
+    assert!(matches!(put(&one, lost, b"2"), Err(StoreError::StaleTerm)));
     // Nor if the number were given out twice: nodes of an earlier version count on from the last one.
     server.sql(&url, &format!("UPDATE tidings.leader SET term = {}", lost.0));
-    assert!(matches!(put(&one, lost, b"3"), Err(StoreError::TermIsOver)));
+    assert!(matches!(put(&one, lost, b"3"), Err(StoreError::StaleTerm)));
     put(&other, lost, b"4").unwrap();
     assert_eq!(value(&one).unwrap(), b"4");
 }
@@ -135,7 +135,7 @@ fn the_next_leader_waits_for_a_write_that_is_under_way() {
         writing.join().unwrap().unwrap();
         let second = leading.join().unwrap();
         assert_eq!(value(&other).unwrap(), b"1", "the next leader sees the write");
-        assert!(matches!(put(&one, first, b"2"), Err(StoreError::TermIsOver)));
+        assert!(matches!(put(&one, first, b"2"), Err(StoreError::StaleTerm)));
         put(&other, second, b"3").unwrap();
     });
 }

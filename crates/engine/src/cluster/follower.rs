@@ -18,10 +18,10 @@ use super::{
 };
 use crate::{
     hub::{Applier, Item},
-    lanes::{Committed, Latch},
+    lanes::{Committed, CountdownLatch},
     metrics::Metrics,
     model::*,
-    store::Span,
+    store::PositionRange,
 };
 use bytes::Bytes;
 use divergence::{DivergenceChecks, fingerprint_of};
@@ -62,7 +62,7 @@ enum BatchContent {
 
 /// A batch that is not applied yet.
 struct PendingBatch {
-    span: Span,
+    span: PositionRange,
     content: BatchContent,
     /// The batch as a bus message.
     encoded: Bytes,
@@ -83,12 +83,12 @@ impl PendingBatch {
 /// The batches that were applied last, as bus messages, oldest first.
 #[derive(Default)]
 struct RecentBatches {
-    messages: VecDeque<(Span, Bytes)>,
+    messages: VecDeque<(PositionRange, Bytes)>,
     bytes: usize,
 }
 
 impl RecentBatches {
-    fn push(&mut self, span: Span, message: Bytes) {
+    fn push(&mut self, span: PositionRange, message: Bytes) {
         self.bytes += message.len();
         self.messages.push_back((span, message));
         while self.bytes > RECENT_BATCHES_BYTES_MAX
@@ -186,7 +186,7 @@ impl Follower {
     }
 
     /// Takes a batch that this node has committed. `encoded`: the same batch, as peers get it.
-    pub(crate) fn offer_local(&self, span: Span, items: Vec<Item>, encoded: Bytes) {
+    pub(crate) fn offer_local(&self, span: PositionRange, items: Vec<Item>, encoded: Bytes) {
         self.offer(PendingBatch { span, content: BatchContent::Local(items), encoded });
     }
 
@@ -287,7 +287,7 @@ impl Follower {
             if span.after > state.applied {
                 break;
             }
-            if !first.get().is_local() && span.through > state.applied && !self.applier.lanes.have_room() {
+            if !first.get().is_local() && span.through > state.applied && !self.applier.lanes.has_room() {
                 state.backpressured = true;
                 break;
             }
@@ -328,7 +328,7 @@ impl Follower {
         let mut items = Vec::with_capacity(batch.items.len());
         for WireItem { conversation, entry, change } in batch.items {
             let conversation = conversation.and_then(|index| conversations.get(index as usize));
-            self.applier.directory.forget_others(change.as_ref(), conversation);
+            self.applier.directory.invalidate_remote(change.as_ref(), conversation);
             let entry = entry.filter(|entry| entry.position > applied);
             let (joined, left) = match &change {
                 Some(Change::Members { joined, left, .. }) => (joined.clone(), left.clone()),
@@ -336,7 +336,7 @@ impl Follower {
             };
             let concerns_live = entry.is_some() || !joined.is_empty() || !left.is_empty();
             let committed = conversation.filter(|_| concerns_live).map(|conversation| Committed {
-                slot: Some(self.applier.lanes.take(conversation.lane())),
+                slot: Some(self.applier.lanes.reserve_over_limit(conversation.lane())),
                 conversation: conversation.clone(),
                 joined,
                 left,
@@ -359,9 +359,9 @@ impl Follower {
     }
 
     /// Has every shard take note that it has got all up to the position that is applied now.
-    pub(crate) fn mark(&self) -> Arc<Latch> {
+    pub(crate) fn barrier(&self) -> Arc<CountdownLatch> {
         let state = self.state.lock();
-        self.applier.lanes.mark(state.applied)
+        self.applier.lanes.barrier(state.applied)
     }
 
     /// Why this node cannot follow, if it cannot.

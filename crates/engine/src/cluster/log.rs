@@ -43,7 +43,7 @@ impl Change {
     /// What other nodes must learn of an outcome, besides its entries.
     pub fn of(proposal: &Proposal, outcome: &Outcome) -> Option<Change> {
         match (proposal, outcome) {
-            (_, Outcome::Refused(_)) => None,
+            (_, Outcome::Rejected(_)) => None,
             (_, Outcome::Conversation { conversation, created: true }) => {
                 let Proposal::CreateConversation(new) = proposal else { return None };
                 let joined = new.members.iter().map(|(user, _)| *user).collect();
@@ -98,7 +98,7 @@ pub struct LogRecord {
 /// One read of the log: all records in the span, in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogPage {
-    pub span: Span,
+    pub span: PositionRange,
     pub records: Vec<LogRecord>,
 }
 

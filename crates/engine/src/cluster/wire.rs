@@ -1,7 +1,7 @@
 //! The messages of nodes to each other over the bus. A message of an unknown version counts as lost.
 
 use super::log::Change;
-use crate::{model::*, store::Span};
+use crate::{model::*, store::PositionRange};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
@@ -29,8 +29,8 @@ pub struct WireBatch {
 }
 
 impl WireBatch {
-    pub fn span(&self) -> Span {
-        Span { after: self.after, through: self.through }
+    pub fn span(&self) -> PositionRange {
+        PositionRange { after: self.after, through: self.through }
     }
 }
 

@@ -19,14 +19,14 @@ pub(super) struct CommitOrder {
 impl State {
     pub(super) fn check_term(&self, term: Term) -> StoreResult<()> {
         match &self.log {
-            Some(log) if term != Term::ALONE && term != log.term => Err(StoreError::TermIsOver),
+            Some(log) if term != Term::ALONE && term != log.term => Err(StoreError::StaleTerm),
             _ => Ok(()),
         }
     }
 
     pub(super) fn propose_and_log(&mut self, proposal: &Proposal, now_ms: u64) -> Outcome {
         let before = self.position;
-        let outcome = self.propose(proposal, now_ms).unwrap_or_else(Outcome::Refused);
+        let outcome = self.propose(proposal, now_ms).unwrap_or_else(Outcome::Rejected);
         if let Some(log) = &mut self.log
             && let Some(change) = Change::of(proposal, &outcome)
         {
@@ -58,7 +58,7 @@ impl CommitLog for MemoryStore {
         let records: Vec<LogRecord> = records.into_values().take(limit.max(1)).collect();
         let last = records.last().map_or(after, |last| last.position);
         let through = if records.len() < all { last } else { state.position.max(after) };
-        Ok(LogPage { span: Span { after, through }, records })
+        Ok(LogPage { span: PositionRange { after, through }, records })
     }
 
     fn newest_position(&self) -> StoreResult<Position> {

@@ -67,7 +67,7 @@ impl CommitLog for PostgresStore {
         // this one.
         let newest = self.fetch_position()?;
         if newest <= after {
-            return Ok(LogPage { span: Span { after, through: after }, records: vec![] });
+            return Ok(LogPage { span: PositionRange { after, through: after }, records: vec![] });
         }
         let rows_max = i64::try_from(limit.max(1)).unwrap_or(i64::MAX);
         let (from, to) = (bigint(after), bigint(newest));
@@ -99,7 +99,7 @@ impl CommitLog for PostgresStore {
             at.change = Some(decode::<Change>(row.get(1))?);
         }
         let records = records.into_values().filter(|record| record.position <= through).collect();
-        Ok(LogPage { span: Span { after, through }, records })
+        Ok(LogPage { span: PositionRange { after, through }, records })
     }
 
     fn newest_position(&self) -> StoreResult<Position> {

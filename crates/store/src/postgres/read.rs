@@ -61,7 +61,7 @@ impl Store for PostgresStore {
         Ok(self.commit_batch(batch, now_ms)?.0)
     }
 
-    fn commit_in_order(&self, batch: &[Proposal], now_ms: u64) -> StoreResult<(Vec<Outcome>, Span)> {
+    fn commit_in_order(&self, batch: &[Proposal], now_ms: u64) -> StoreResult<(Vec<Outcome>, PositionRange)> {
         self.commit_batch(batch, now_ms)
     }
 

@@ -17,7 +17,7 @@ impl Store for ChatStore {
     fn commit(&self, batch: &[Proposal], now_ms: u64) -> StoreResult<Vec<Outcome>> {
         self.chat.commit(batch, now_ms)
     }
-    fn commit_in_order(&self, batch: &[Proposal], now_ms: u64) -> StoreResult<(Vec<Outcome>, Span)> {
+    fn commit_in_order(&self, batch: &[Proposal], now_ms: u64) -> StoreResult<(Vec<Outcome>, PositionRange)> {
         self.chat.commit_in_order(batch, now_ms)
     }
     fn epoch(&self) -> u64 {

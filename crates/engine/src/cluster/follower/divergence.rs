@@ -9,7 +9,7 @@ use super::{BatchContent, Follower, UNSCHEDULED};
 use crate::{
     cluster::log::{Change, LogHead, LogRecord},
     model::*,
-    store::{Span, StoreResult},
+    store::{PositionRange, StoreResult},
 };
 use rustc_hash::FxHasher;
 use std::{
@@ -89,7 +89,7 @@ impl DivergenceChecks {
 }
 
 /// The fingerprint of a batch, if it is certain which record the batch ends with.
-pub(super) fn fingerprint_of(content: &BatchContent, span: Span) -> Option<Fingerprint> {
+pub(super) fn fingerprint_of(content: &BatchContent, span: PositionRange) -> Option<Fingerprint> {
     let (items, entry, change) = match content {
         BatchContent::Local(items) => {
             let last = items.last()?;

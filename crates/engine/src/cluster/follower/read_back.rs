@@ -7,7 +7,7 @@ use crate::{
         wire::{BusMessage, ConversationRef, WireBatch, WireItem},
     },
     model::ConversationNo,
-    store::{Span, StoreError, StoreResult},
+    store::{PositionRange, StoreError, StoreResult},
 };
 use parking_lot::MutexGuard;
 use rustc_hash::FxHashMap;
@@ -154,7 +154,7 @@ impl Follower {
             };
             items.push(WireItem { conversation, entry: record.entry.map(|(_, entry)| entry), change: record.change });
         }
-        let Span { after, through } = page.span;
+        let PositionRange { after, through } = page.span;
         Ok(WireBatch { after, through, conversations, items })
     }
 }

@@ -70,10 +70,10 @@ fn node_on(store: Arc<MemoryStore>, log: Arc<dyn CommitLog>, config: EngineConfi
 
 impl Node {
     /// Commits proposals. Returns the span of the batch, and the batch as peers get it.
-    fn commit(&self, proposals: &[Proposal]) -> (Span, WireBatch) {
+    fn commit(&self, proposals: &[Proposal]) -> (PositionRange, WireBatch) {
         let after = self.store.last_position();
         let (outcomes, span) = self.store.commit_in_order(proposals, 1).unwrap();
-        assert!(outcomes.iter().all(|outcome| !matches!(outcome, Outcome::Refused(_))), "{outcomes:?}");
+        assert!(outcomes.iter().all(|outcome| !matches!(outcome, Outcome::Rejected(_))), "{outcomes:?}");
         assert_eq!(span.after, after);
         let batch = self.follower.to_wire(self.store.committed_after(after, 1_000).unwrap()).unwrap();
         (span, batch)
@@ -127,7 +127,7 @@ impl Node {
                 }
                 Step::Join { users, .. } => there.extend(users.iter()),
                 Step::Leave { users, .. } => there.retain(|user| !users.contains(user)),
-                Step::Mark(_) => {}
+                Step::Barrier(_) => {}
             }
         }
         there.sort_unstable();
@@ -180,8 +180,8 @@ proptest! {
     #[test]
     fn every_entry_reaches_the_lanes_once_and_in_order(commits in prop::collection::vec(commit(), 1..30)) {
         let node = node();
-        let mut late: Vec<(usize, Span, WireBatch, bool)> = Vec::new();
-        let offer = |span: Span, batch: WireBatch, own: bool| match own {
+        let mut late: Vec<(usize, PositionRange, WireBatch, bool)> = Vec::new();
+        let offer = |span: PositionRange, batch: WireBatch, own: bool| match own {
             true => node.follower.offer_local(span, node.local_items(&batch), Bytes::new()),
             false => node.follower.offer_remote(batch, Bytes::new()),
         };
@@ -305,8 +305,8 @@ fn a_peer_that_cannot_close_the_gap_sends_no_batches() {
 fn a_store_with_an_older_head_is_a_divergence() {
     let node = node();
     let Node { follower, store, .. } = &node;
-    let span = Span { after: store.last_position(), through: store.last_position() + 5 };
-    let Span { after, through } = span;
+    let span = PositionRange { after: store.last_position(), through: store.last_position() + 5 };
+    let PositionRange { after, through } = span;
     follower.offer_remote(WireBatch { after, through, conversations: vec![], items: vec![] }, Bytes::new());
     assert!(follower.wait_until_applied(through, Duration::ZERO));
     follower.read_back();
