@@ -117,17 +117,17 @@ pub fn store_refusal(error: StoreError) -> Refusal {
 }
 
 /// The refusal that a caller sees for one proposal that the store turned down.
-pub fn proposal_refusal(refused: &Refused) -> Refusal {
-    match refused {
-        Refused::NoSuchConversation => Refusal::new(ErrorCode::NotFound, "no such conversation"),
-        Refused::NoSuchUser(_) => Refusal::new(ErrorCode::NotFound, "no such user"),
-        Refused::NotAMember => Refusal::new(ErrorCode::NotAMember, "the user is not a member of the conversation"),
-        Refused::ClientMsgIdReused => Refusal::new(
+pub fn proposal_refusal(rejection: &Rejection) -> Refusal {
+    match rejection {
+        Rejection::NoSuchConversation => Refusal::new(ErrorCode::NotFound, "no such conversation"),
+        Rejection::NoSuchUser(_) => Refusal::new(ErrorCode::NotFound, "no such user"),
+        Rejection::NotAMember => Refusal::new(ErrorCode::NotAMember, "the user is not a member of the conversation"),
+        Rejection::ClientMsgIdReused => Refusal::new(
             ErrorCode::ClientMsgIdReused,
             "this client_msg_id stands for a message in another conversation",
         ),
-        Refused::KindDiffers => Refusal::new(ErrorCode::Conflict, "the id is taken by a conversation of another kind"),
-        Refused::TooManyMembers { limit, would_be } => Refusal::limit("members of the conversation", *limit, *would_be),
+        Rejection::KindDiffers => Refusal::new(ErrorCode::Conflict, "the id is taken by a conversation of another kind"),
+        Rejection::TooManyMembers { limit, would_be } => Refusal::limit("members of the conversation", *limit, *would_be),
     }
 }
 

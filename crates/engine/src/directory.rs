@@ -153,7 +153,7 @@ impl Directory {
         conversation: Option<&Arc<Conversation>>,
     ) {
         match (proposal, outcome) {
-            (_, Outcome::Refused(_)) => {}
+            (_, Outcome::Rejected(_)) => {}
             // By far the most common one changes no card.
             (Proposal::Append { .. }, _) => {
                 for user in conversation.and_then(|c| c.pair).into_iter().flat_map(|(a, b)| [a, b]) {

@@ -60,28 +60,28 @@ impl State {
     }
 
     /// Appends a message. A shared store refuses a sender who has left, unless the message is stored already.
-    fn send(&mut self, conversation: ConversationNo, entry: &NewEntry, now_ms: u64) -> Result<Appended, Refused> {
+    fn send(&mut self, conversation: ConversationNo, entry: &NewEntry, now_ms: u64) -> Result<Appended, Rejection> {
         let sender = entry.sender.as_ref().map(|sender| sender.no);
         let is_retry =
             sender.zip(entry.client_msg_id.clone()).is_some_and(|send| self.first_results.contains_key(&send));
         let has_left =
             |sender| self.left.contains(&conversation) && !self.members.contains_key(&(conversation, sender));
         match sender {
-            Some(sender) if self.log.is_some() && !is_retry && has_left(sender) => Err(Refused::NotAMember),
+            Some(sender) if self.log.is_some() && !is_retry && has_left(sender) => Err(Rejection::NotAMember),
             _ => self.append(conversation, entry, now_ms),
         }
     }
 
-    fn append(&mut self, conversation: ConversationNo, entry: &NewEntry, now_ms: u64) -> Result<Appended, Refused> {
+    fn append(&mut self, conversation: ConversationNo, entry: &NewEntry, now_ms: u64) -> Result<Appended, Rejection> {
         let send = entry.sender.as_ref().zip(entry.client_msg_id.as_ref()).map(|(s, id)| (s.no, id.clone()));
         if let Some(first) = send.as_ref().and_then(|send| self.first_results.get(send)) {
             return match first.conversation == conversation {
                 true => Ok(Appended { duplicate: true, ..*first }),
-                false => Err(Refused::ClientMsgIdReused),
+                false => Err(Rejection::ClientMsgIdReused),
             };
         }
         if index(conversation.0) >= self.conversations.len() {
-            return Err(Refused::NoSuchConversation);
+            return Err(Rejection::NoSuchConversation);
         }
         let head = self.head(conversation);
         self.position += 1;
@@ -105,13 +105,13 @@ impl State {
         self.memberships.insert((user, conversation));
     }
 
-    fn propose(&mut self, proposal: &Proposal, now_ms: u64) -> Result<Outcome, Refused> {
+    fn propose(&mut self, proposal: &Proposal, now_ms: u64) -> Result<Outcome, Rejection> {
         Ok(match proposal {
             Proposal::Append { conversation, entry } => Outcome::Appended(self.send(*conversation, entry, now_ms)?),
             Proposal::PutUsers(patches) => self.put_users(patches, now_ms),
             Proposal::CreateConversation(new) => self.create(new, now_ms)?,
             Proposal::UpdateConversation { conversation, name, avatar, attributes, notice } => {
-                let card = self.conversations.get_mut(index(conversation.0)).ok_or(Refused::NoSuchConversation)?;
+                let card = self.conversations.get_mut(index(conversation.0)).ok_or(Rejection::NoSuchConversation)?;
                 card.name = name.clone().or(card.name.take());
                 card.avatar = avatar.clone().or(card.avatar.take());
                 card.attributes = attributes.clone().or(card.attributes.take());
@@ -125,22 +125,22 @@ impl State {
             }
             Proposal::MarkRead { conversation, user, seq } => {
                 let last = self.head(*conversation).last_seq;
-                let membership = self.members.get_mut(&(*conversation, *user)).ok_or(Refused::NotAMember)?;
+                let membership = self.members.get_mut(&(*conversation, *user)).ok_or(Rejection::NotAMember)?;
                 let seq = membership.read_seq.max((*seq).min(last));
                 let moved = std::mem::replace(&mut membership.read_seq, seq) != seq;
                 Outcome::Read { seq, moved }
             }
             Proposal::SetMute { conversation, user, mute } => {
-                self.members.get_mut(&(*conversation, *user)).ok_or(Refused::NotAMember)?.mute = *mute;
+                self.members.get_mut(&(*conversation, *user)).ok_or(Rejection::NotAMember)?.mute = *mute;
                 Outcome::Done
             }
             Proposal::SetDoNotDisturb { user, window } => {
-                let found = self.users.get_mut(index(user.0)).ok_or(Refused::NoSuchUser(*user))?;
+                let found = self.users.get_mut(index(user.0)).ok_or(Rejection::NoSuchUser(*user))?;
                 found.do_not_disturb = window.clone().map(Box::new);
                 Outcome::Done
             }
             Proposal::Revoke { user, before, .. } => {
-                let found = self.users.get_mut(index(user.0)).ok_or(Refused::NoSuchUser(*user))?;
+                let found = self.users.get_mut(index(user.0)).ok_or(Rejection::NoSuchUser(*user))?;
                 found.revoked_at = found.revoked_at.max(*before);
                 Outcome::Done
             }
@@ -149,13 +149,13 @@ impl State {
                 Outcome::Done
             }
             Proposal::Kick { .. } => Outcome::Done,
-            Proposal::OutboxDone { through, dead } => {
+            Proposal::AdvanceOutbox { through, dead } => {
                 self.outbox_done = self.outbox_done.max(*through);
                 self.outbox = self.outbox.split_off(&(self.outbox_done + 1));
                 self.dead.extend(dead.iter().map(|d| (d.id, d.clone())));
                 Outcome::Done
             }
-            Proposal::DropDead { ids } => {
+            Proposal::DeleteDeadLetters { ids } => {
                 ids.iter().for_each(|id| drop(self.dead.remove(id)));
                 Outcome::Done
             }
@@ -195,16 +195,16 @@ impl State {
         Outcome::Users { created, updated }
     }
 
-    fn create(&mut self, new: &NewConversation, now_ms: u64) -> Result<Outcome, Refused> {
+    fn create(&mut self, new: &NewConversation, now_ms: u64) -> Result<Outcome, Rejection> {
         if let Some(no) = self.conversation_nos.get(&new.id) {
             let conversation = self.conversations[index(no.0)].clone();
             return match conversation.kind == new.kind {
                 true => Ok(Outcome::Conversation { conversation, created: false }),
-                false => Err(Refused::KindDiffers),
+                false => Err(Rejection::KindDiffers),
             };
         }
         if let Some((missing, _)) = new.members.iter().find(|(user, _)| index(user.0) >= self.users.len()) {
-            return Err(Refused::NoSuchUser(*missing));
+            return Err(Rejection::NoSuchUser(*missing));
         }
         let members: BTreeMap<UserNo, Role> = new.members.iter().copied().collect();
         let no = ConversationNo(self.conversations.len() as u64 + 1);
@@ -235,10 +235,10 @@ impl State {
         members_max: u64,
         notice: Option<&NewEntry>,
         now_ms: u64,
-    ) -> Result<Outcome, Refused> {
-        let before = self.conversations.get(index(conversation.0)).ok_or(Refused::NoSuchConversation)?.member_count;
+    ) -> Result<Outcome, Rejection> {
+        let before = self.conversations.get(index(conversation.0)).ok_or(Rejection::NoSuchConversation)?.member_count;
         if let Some((missing, _)) = add.iter().find(|(user, _)| index(user.0) >= self.users.len()) {
-            return Err(Refused::NoSuchUser(*missing));
+            return Err(Rejection::NoSuchUser(*missing));
         }
         // A user who is named twice gets the role named last.
         let add: BTreeMap<UserNo, Role> = add.iter().copied().collect();
@@ -247,7 +247,7 @@ impl State {
         let gone: BTreeSet<UserNo> = remove.iter().copied().filter(|u| is_member(self, *u)).collect();
         let would_be = before + new.len() as u64 - gone.len() as u64;
         if would_be > members_max && !new.is_empty() {
-            return Err(Refused::TooManyMembers { limit: members_max, would_be });
+            return Err(Rejection::TooManyMembers { limit: members_max, would_be });
         }
         let mut changed = Vec::new();
         for (user, role) in &add {
@@ -381,7 +381,7 @@ impl Store for MemoryStore {
         Ok(self.0.lock().outbox.range(after + 1..).take(limit).map(|(_, item)| *item).collect())
     }
 
-    fn outbox_done(&self) -> StoreResult<Position> {
+    fn outbox_position(&self) -> StoreResult<Position> {
         Ok(self.0.lock().outbox_done)
     }
 

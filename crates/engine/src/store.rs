@@ -136,7 +136,7 @@ pub enum Outcome {
         moved: bool,
     },
     Done,
-    Refused(Refused),
+    Rejected(Rejection),
 }
 
 /// Where an entry stands. `duplicate`: it stood there before this proposal.
@@ -158,7 +158,7 @@ pub struct PositionRange {
 
 /// Why the store did not do one proposal.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Refused {
+pub enum Rejection {
     NoSuchConversation,
     NoSuchUser(UserNo),
     NotAMember,

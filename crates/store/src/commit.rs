@@ -69,7 +69,7 @@ pub(crate) struct StagedBatch<'a> {
 
 /// Why a proposal was not accepted: it was refused, or the store failed and with it the whole batch.
 enum ProposalError {
-    Refused(Refused),
+    Rejected(Rejection),
     Failed(StoreError),
 }
 
@@ -79,8 +79,8 @@ impl From<StoreError> for ProposalError {
     }
 }
 
-impl From<Refused> for ProposalError {
-    fn from(refused: Refused) -> Self {
+impl From<Rejection> for ProposalError {
+    fn from(rejection: Rejection) -> Self {
         ProposalError::Refused(refused)
     }
 }
@@ -121,7 +121,7 @@ impl<'a> StagedBatch<'a> {
     pub(crate) fn propose(&mut self, proposal: &Proposal) -> StoreResult<Outcome> {
         match self.decide(proposal) {
             Ok(outcome) => Ok(outcome),
-            Err(ProposalError::Refused(refused)) => Ok(Outcome::Refused(refused)),
+            Err(ProposalError::Refused(refused)) => Ok(Outcome::Rejected(rejection)),
             Err(ProposalError::Failed(error)) => Err(error),
         }
     }
@@ -158,7 +158,7 @@ impl<'a> StagedBatch<'a> {
             Proposal::PutUsers(patches) => self.put_users(patches),
             Proposal::CreateConversation(new) => self.create_conversation(new),
             Proposal::UpdateConversation { conversation, name, avatar, attributes, notice } => {
-                let mut card = self.conversation(*conversation)?.ok_or(Refused::NoSuchConversation)?;
+                let mut card = self.conversation(*conversation)?.ok_or(Rejection::NoSuchConversation)?;
                 card.name = name.clone().or(card.name);
                 card.avatar = avatar.clone().or(card.avatar);
                 card.attributes = attributes.clone().or(card.attributes);
@@ -172,8 +172,8 @@ impl<'a> StagedBatch<'a> {
                 self.change_members(*conversation, add, remove, *members_max, notice.as_ref())
             }
             Proposal::MarkRead { conversation, user, seq } => {
-                let mut membership = self.membership(*conversation, *user)?.ok_or(Refused::NotAMember)?;
-                let last = self.head(*conversation)?.ok_or(Refused::NoSuchConversation)?.last_seq;
+                let mut membership = self.membership(*conversation, *user)?.ok_or(Rejection::NotAMember)?;
+                let last = self.head(*conversation)?.ok_or(Rejection::NoSuchConversation)?.last_seq;
                 let moved = membership.read_seq.max((*seq).min(last));
                 let has_moved = moved != membership.read_seq;
                 if has_moved {
@@ -183,19 +183,19 @@ impl<'a> StagedBatch<'a> {
                 Ok(Outcome::Read { seq: moved, moved: has_moved })
             }
             Proposal::SetMute { conversation, user, mute } => {
-                let mut membership = self.membership(*conversation, *user)?.ok_or(Refused::NotAMember)?;
+                let mut membership = self.membership(*conversation, *user)?.ok_or(Rejection::NotAMember)?;
                 membership.mute = *mute;
                 self.put_membership(*conversation, *user, membership);
                 Ok(Outcome::Done)
             }
             Proposal::SetDoNotDisturb { user, window } => {
-                let mut found = self.user(*user)?.ok_or(Refused::NoSuchUser(*user))?;
+                let mut found = self.user(*user)?.ok_or(Rejection::NoSuchUser(*user))?;
                 found.do_not_disturb = window.clone().map(Box::new);
                 self.put_user(found);
                 Ok(Outcome::Done)
             }
             Proposal::Revoke { user, before, .. } => {
-                let mut found = self.user(*user)?.ok_or(Refused::NoSuchUser(*user))?;
+                let mut found = self.user(*user)?.ok_or(Rejection::NoSuchUser(*user))?;
                 found.revoked_at = found.revoked_at.max(*before);
                 self.batch.put(Space::Meta, key(b'v', &[user.0]), found.revoked_at.to_be_bytes().to_vec());
                 self.users.insert(*user, found);
@@ -208,8 +208,8 @@ impl<'a> StagedBatch<'a> {
                 Ok(Outcome::Done)
             }
             Proposal::Kick { .. } => Ok(Outcome::Done),
-            Proposal::OutboxDone { through, dead } => self.outbox_done(*through, dead),
-            Proposal::DropDead { ids } => {
+            Proposal::AdvanceOutbox { through, dead } => self.outbox_done(*through, dead),
+            Proposal::DeleteDeadLetters { ids } => {
                 ids.iter().for_each(|id| self.batch.remove(Space::Meta, key(b'd', &[*id])));
                 Ok(Outcome::Done)
             }
@@ -223,10 +223,10 @@ impl<'a> StagedBatch<'a> {
         {
             return match first.conversation == conversation {
                 true => Ok(first),
-                false => Err(Refused::ClientMsgIdReused.into()),
+                false => Err(Rejection::ClientMsgIdReused.into()),
             };
         }
-        let mut head = self.head(conversation)?.ok_or(Refused::NoSuchConversation)?;
+        let mut head = self.head(conversation)?.ok_or(Rejection::NoSuchConversation)?;
         self.counters.position += 1;
         let position = self.counters.position;
         head.last_seq += 1;
@@ -367,7 +367,7 @@ impl<'a> StagedBatch<'a> {
                 self.conversation(no)?.ok_or_else(|| damaged("a conversation has a number and no row"))?;
             return match conversation.kind == new.kind {
                 true => Ok(Outcome::Conversation { conversation, created: false }),
-                false => Err(Refused::KindDiffers.into()),
+                false => Err(Rejection::KindDiffers.into()),
             };
         }
         self.check_users(new.members.iter().map(|(user, _)| *user))?;
@@ -392,7 +392,7 @@ impl<'a> StagedBatch<'a> {
         // Numbers are given out without a hole and users are never removed, so the counter tells which users exist.
         let existing = 1..=self.counters.users;
         match users.into_iter().find(|user| !existing.contains(&user.0)) {
-            Some(unknown) => Err(Refused::NoSuchUser(unknown).into()),
+            Some(unknown) => Err(Rejection::NoSuchUser(unknown).into()),
             None => Ok(()),
         }
     }
@@ -425,7 +425,7 @@ impl<'a> StagedBatch<'a> {
         members_max: u64,
         notice: Option<&NewEntry>,
     ) -> Result<Outcome, ProposalError> {
-        let mut card = self.conversation(conversation)?.ok_or(Refused::NoSuchConversation)?;
+        let mut card = self.conversation(conversation)?.ok_or(Rejection::NoSuchConversation)?;
         self.check_users(add.iter().map(|(user, _)| *user))?;
         // A user who is named twice gets the role named last.
         let add: BTreeMap<UserNo, Role> = add.iter().copied().collect();
@@ -446,9 +446,9 @@ impl<'a> StagedBatch<'a> {
         }
         let would_be = card.member_count + added.len() as u64 - removed.len() as u64;
         if would_be > members_max && !added.is_empty() {
-            return Err(Refused::TooManyMembers { limit: members_max, would_be }.into());
+            return Err(Rejection::TooManyMembers { limit: members_max, would_be }.into());
         }
-        let last_seq = self.head(conversation)?.ok_or(Refused::NoSuchConversation)?.last_seq;
+        let last_seq = self.head(conversation)?.ok_or(Rejection::NoSuchConversation)?.last_seq;
         for (user, role) in &add {
             if added.contains(user) {
                 self.add_member(&card, *user, *role, last_seq);

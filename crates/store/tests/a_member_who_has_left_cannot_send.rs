@@ -26,7 +26,7 @@ fn sends(store: &PostgresStore, send: &Proposal) -> [bool; 2] {
     let beside = Proposal::SetLastSeen(vec![(UserNo(3), NOON)]);
     [vec![send.clone()], vec![send.clone(), beside]].map(|batch| match store.commit(&batch, NOON).unwrap().remove(0) {
         Outcome::Appended(_) => true,
-        Outcome::Refused(Refused::NotAMember) => false,
+        Outcome::Rejected(Rejection::NotAMember) => false,
         other => panic!("{other:?}"),
     })
 }
@@ -50,7 +50,7 @@ fn a_send_after_leaving_is_refused_in_every_kind_of_batch() {
     let seqs: Vec<_> = outcomes.iter().map(|o| if let Outcome::Appended(a) = o { a.seq } else { 0 }).collect();
     assert_eq!(seqs, [length + 3, 0, length + 4]);
     let nowhere = one.commit(&[by(1, ConversationNo(99), None)], NOON).unwrap();
-    assert_eq!(nowhere, [Outcome::Refused(Refused::NoSuchConversation)]);
+    assert_eq!(nowhere, [Outcome::Rejected(Rejection::NoSuchConversation)]);
     // The user joins again.
     other.commit(&[change(room, vec![(UserNo(1), Role::Member)], vec![])], NOON).unwrap();
     assert_eq!(sends(&one, &by(1, room, Some("back"))), [true, true]);
@@ -71,7 +71,7 @@ fn a_send_is_judged_by_the_changes_before_it_in_its_batch() {
         by(1, room, Some("d")),
     ];
     let outcomes = store.commit(&batch, NOON).unwrap();
-    let refused: Vec<_> = (0..7).filter(|n| matches!(outcomes[*n], Outcome::Refused(Refused::NotAMember))).collect();
+    let refused: Vec<_> = (0..7).filter(|n| matches!(outcomes[*n], Outcome::Rejected(Rejection::NotAMember))).collect();
     assert_eq!(refused, [2]);
 }
 

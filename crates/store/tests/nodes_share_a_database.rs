@@ -165,7 +165,7 @@ fn an_id_sent_to_two_conversations_by_two_nodes_is_stored_once() {
         });
         let stored = outcomes.iter().filter(|outcome| matches!(outcome, Outcome::Appended(_))).count();
         assert_eq!(stored, 1, "{outcomes:?}");
-        assert!(outcomes.contains(&Outcome::Refused(Refused::ClientMsgIdReused)));
+        assert!(outcomes.contains(&Outcome::Rejected(Rejection::ClientMsgIdReused)));
     }
 }
 

@@ -86,7 +86,7 @@ pub(crate) fn receipt(outcome: &Outcome, conversation: Option<&Conversation>) ->
         (Outcome::Appended(a), Some(c)) => {
             Ok(SendReceipt { conversation: c.id.clone(), seq: a.seq, at: a.at, duplicate: a.duplicate })
         }
-        (Outcome::Refused(refused), _) => Err(proposal_refusal(refused)),
+        (Outcome::Rejected(rejection), _) => Err(proposal_refusal(rejection)),
         _ => Err(Refusal::new(ErrorCode::Internal, "an outcome of another kind")),
     }
 }

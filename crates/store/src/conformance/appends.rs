@@ -77,7 +77,7 @@ fn id_reused(store: &dyn Store) {
     let users = users(store, 1);
     let (one, two) = (group(store, "one", &users), group(store, "two", &users));
     commit(store, append(one, message(users[0], "id")));
-    let reused = Outcome::Refused(Refused::ClientMsgIdReused);
+    let reused = Outcome::Rejected(Rejection::ClientMsgIdReused);
     assert_eq!(commit(store, append(two, message(users[0], "id"))), reused);
     let batch = [append(two, message(users[0], "new")), append(one, message(users[0], "new"))];
     assert_eq!(store.commit(&batch, NOON).unwrap()[1], reused, "within one batch too");
@@ -96,7 +96,7 @@ fn without_ids(store: &dyn Store) {
 fn nowhere(store: &dyn Store) {
     let users = users(store, 1);
     let outcome = commit(store, append(ConversationNo(7), message(users[0], "a")));
-    assert_eq!(outcome, Outcome::Refused(Refused::NoSuchConversation));
+    assert_eq!(outcome, Outcome::Rejected(Rejection::NoSuchConversation));
     assert_eq!(store.last_position(), 0);
 }
 
@@ -111,8 +111,8 @@ fn refused_alone(store: &dyn Store) {
     ];
     let outcomes = store.commit(&batch, NOON).unwrap();
     assert_eq!(appended(&outcomes[0]).seq, 1);
-    assert_eq!(outcomes[1], Outcome::Refused(Refused::NoSuchConversation));
-    assert_eq!(outcomes[2], Outcome::Refused(Refused::NotAMember));
+    assert_eq!(outcomes[1], Outcome::Rejected(Rejection::NoSuchConversation));
+    assert_eq!(outcomes[2], Outcome::Rejected(Rejection::NotAMember));
     assert_eq!(appended(&outcomes[3]).seq, 2, "the refused send has not used its id");
 }
 

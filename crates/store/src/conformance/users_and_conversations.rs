@@ -67,7 +67,7 @@ fn kind_differs(store: &dyn Store) {
     let users = users(store, 2);
     group(store, "g", &users);
     let official = new_conversation("g", ConversationKind::Official, &users);
-    assert_eq!(commit(store, Proposal::CreateConversation(official)), Outcome::Refused(Refused::KindDiffers));
+    assert_eq!(commit(store, Proposal::CreateConversation(official)), Outcome::Rejected(Rejection::KindDiffers));
 }
 
 fn unknown_members(store: &dyn Store) {
@@ -75,7 +75,7 @@ fn unknown_members(store: &dyn Store) {
     for unknown in [UserNo(0), UserNo(2)] {
         let new = new_conversation("g", ConversationKind::Group, &[users[0], unknown]);
         let outcome = commit(store, Proposal::CreateConversation(new));
-        assert_eq!(outcome, Outcome::Refused(Refused::NoSuchUser(unknown)));
+        assert_eq!(outcome, Outcome::Rejected(Rejection::NoSuchUser(unknown)));
     }
     assert_eq!(store.conversation_no("g").unwrap(), None);
 }
@@ -98,9 +98,9 @@ fn members_change(store: &dyn Store) {
     assert_eq!(commit(store, change(room, &[], &[u[1], u[3]], 10)), changed(&[], &[u[1]], &[], 2));
     assert_eq!(commit(store, change(room, &[(u[3], Role::Member)], &[u[2]], 2)), changed(&[u[3]], &[u[2]], &[], 2));
     let unknown = change(room, &[(UserNo(9), Role::Member)], &[], 10);
-    assert_eq!(commit(store, unknown), Outcome::Refused(Refused::NoSuchUser(UserNo(9))));
+    assert_eq!(commit(store, unknown), Outcome::Rejected(Rejection::NoSuchUser(UserNo(9))));
     let nowhere = change(ConversationNo(9), &[], &[], 10);
-    assert_eq!(commit(store, nowhere), Outcome::Refused(Refused::NoSuchConversation));
+    assert_eq!(commit(store, nowhere), Outcome::Rejected(Rejection::NoSuchConversation));
     let members = store.members(room, None, 10).unwrap();
     let roles: Vec<_> = members.iter().map(|(user, m)| (*user, m.role)).collect();
     assert_eq!(roles, [(u[0], Role::Admin), (u[3], Role::Member)]);
@@ -130,7 +130,7 @@ fn members_limit(store: &dyn Store) {
     let u = users(store, 4);
     let room = group(store, "g", &u[..2]);
     let add = [(u[2], Role::Member), (u[3], Role::Member)];
-    let refused = Outcome::Refused(Refused::TooManyMembers { limit: 3, would_be: 4 });
+    let refused = Outcome::Rejected(Rejection::TooManyMembers { limit: 3, would_be: 4 });
     assert_eq!(commit(store, change(room, &add, &[], 3)), refused);
     assert_eq!(store.members(room, None, 10).unwrap().len(), 2, "a refused change changes no member");
     assert_eq!(commit(store, change(room, &add[..1], &[], 3)), changed(&[u[2]], &[], &[], 3));
@@ -195,7 +195,7 @@ fn update(store: &dyn Store) {
     assert_eq!((card.name.as_deref(), card.avatar.as_deref()), (Some("new"), Some("g.png")));
     assert_eq!((card.member_count, store.head(room).unwrap().last_seq), (1, 1));
     let nowhere = commit(store, update(ConversationNo(9), None, None, None));
-    assert_eq!(nowhere, Outcome::Refused(Refused::NoSuchConversation));
+    assert_eq!(nowhere, Outcome::Rejected(Rejection::NoSuchConversation));
 }
 
 fn mark_read(store: &dyn Store) {
@@ -214,7 +214,7 @@ fn mark_read(store: &dyn Store) {
         Outcome::Read { seq: 6, moved: true },
         "an entry of the same batch can be marked as read"
     );
-    assert_eq!(commit(store, mark(u[1], 1)), Outcome::Refused(Refused::NotAMember));
+    assert_eq!(commit(store, mark(u[1], 1)), Outcome::Rejected(Rejection::NotAMember));
 }
 
 fn mute(store: &dyn Store) {
@@ -225,7 +225,7 @@ fn mute(store: &dyn Store) {
         assert_eq!(store.membership(room, u[0]).unwrap().unwrap().mute, mute);
     }
     let stranger = Proposal::SetMute { conversation: room, user: u[1], mute: MuteState::Forever };
-    assert_eq!(commit(store, stranger), Outcome::Refused(Refused::NotAMember));
+    assert_eq!(commit(store, stranger), Outcome::Rejected(Rejection::NotAMember));
 }
 
 fn do_not_disturb(store: &dyn Store) {
@@ -237,7 +237,7 @@ fn do_not_disturb(store: &dyn Store) {
         assert_eq!(store.user(u[0]).unwrap().unwrap().do_not_disturb.as_deref(), window.as_ref());
     }
     let unknown = Proposal::SetDoNotDisturb { user: UserNo(5), window: None };
-    assert_eq!(commit(store, unknown), Outcome::Refused(Refused::NoSuchUser(UserNo(5))));
+    assert_eq!(commit(store, unknown), Outcome::Rejected(Rejection::NoSuchUser(UserNo(5))));
 }
 
 fn revoke(store: &dyn Store) {
@@ -258,7 +258,7 @@ fn revoke(store: &dyn Store) {
     commit(store, Proposal::PutUsers(vec![patch]));
     assert_eq!((revoked_at(u[0]), revoked_at(u[1])), (NOON + 7, 0));
     let unknown = Proposal::Revoke { user: UserNo(5), before: NOON, reason: String::new() };
-    assert_eq!(commit(store, unknown), Outcome::Refused(Refused::NoSuchUser(UserNo(5))));
+    assert_eq!(commit(store, unknown), Outcome::Rejected(Rejection::NoSuchUser(UserNo(5))));
 }
 
 fn conversations_of(store: &dyn Store) {

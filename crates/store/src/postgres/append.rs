@@ -77,9 +77,9 @@ impl<'a> AppendBatch<'a> {
             }
             match first {
                 Some(first) if first.conversation == *conversation => Outcome::Appended(first),
-                Some(_) => Outcome::Refused(Refused::ClientMsgIdReused),
-                None if there.contains(conversation) => Outcome::Refused(Refused::NotAMember),
-                None => Outcome::Refused(Refused::NoSuchConversation),
+                Some(_) => Outcome::Rejected(Rejection::ClientMsgIdReused),
+                None if there.contains(conversation) => Outcome::Rejected(Rejection::NotAMember),
+                None => Outcome::Rejected(Rejection::NoSuchConversation),
             }
         };
         self.0.iter().enumerate().map(outcome).collect()

@@ -75,7 +75,7 @@ pub(crate) struct Decider<'a> {
 
 /// Why a proposal was not accepted: it was refused, or the store failed and with it the whole batch.
 enum ProposalError {
-    Refused(Refused),
+    Rejected(Rejection),
     Failed(StoreError),
 }
 
@@ -85,8 +85,8 @@ impl From<StoreError> for ProposalError {
     }
 }
 
-impl From<Refused> for ProposalError {
-    fn from(refused: Refused) -> Self {
+impl From<Rejection> for ProposalError {
+    fn from(rejection: Rejection) -> Self {
         ProposalError::Refused(refused)
     }
 }
@@ -113,7 +113,7 @@ impl<'a> Decider<'a> {
                 self.log(proposal, &outcome);
                 Ok(outcome)
             }
-            Err(ProposalError::Refused(refused)) => Ok(Outcome::Refused(refused)),
+            Err(ProposalError::Refused(refused)) => Ok(Outcome::Rejected(rejection)),
             Err(ProposalError::Failed(error)) => Err(error),
         }
     }
@@ -151,8 +151,8 @@ impl<'a> Decider<'a> {
                 self.change_members(*conversation, add, remove, *members_max, notice.as_ref())
             }
             Proposal::MarkRead { conversation, user, seq } => {
-                let membership = self.state.memberships.get_mut(&(*conversation, *user)).ok_or(Refused::NotAMember)?;
-                let last = self.state.heads.get(conversation).ok_or(Refused::NoSuchConversation)?.last_seq;
+                let membership = self.state.memberships.get_mut(&(*conversation, *user)).ok_or(Rejection::NotAMember)?;
+                let last = self.state.heads.get(conversation).ok_or(Rejection::NoSuchConversation)?.last_seq;
                 let moved = membership.read_seq.max((*seq).min(last));
                 let has_moved = moved != membership.read_seq;
                 if has_moved {
@@ -162,20 +162,20 @@ impl<'a> Decider<'a> {
                 Ok(Outcome::Read { seq: moved, moved: has_moved })
             }
             Proposal::SetMute { conversation, user, mute } => {
-                let membership = self.state.memberships.get_mut(&(*conversation, *user)).ok_or(Refused::NotAMember)?;
+                let membership = self.state.memberships.get_mut(&(*conversation, *user)).ok_or(Rejection::NotAMember)?;
                 membership.mute = *mute;
                 self.changes.memberships.insert((*conversation, *user));
                 Ok(Outcome::Done)
             }
             Proposal::SetDoNotDisturb { user, window } => {
-                let found = self.state.users.get_mut(user).ok_or(Refused::NoSuchUser(*user))?;
+                let found = self.state.users.get_mut(user).ok_or(Rejection::NoSuchUser(*user))?;
                 found.do_not_disturb = window.clone().map(Box::new);
                 self.changes.users.insert(*user);
                 Ok(Outcome::Done)
             }
             Proposal::Revoke { user, before, .. } => {
                 if !self.state.users.contains_key(user) {
-                    return Err(Refused::NoSuchUser(*user).into());
+                    return Err(Rejection::NoSuchUser(*user).into());
                 }
                 let revoked = self.changes.revoked.entry(*user).or_default();
                 *revoked = (*revoked).max(*before);
@@ -186,12 +186,12 @@ impl<'a> Decider<'a> {
                 Ok(Outcome::Done)
             }
             Proposal::Kick { .. } => Ok(Outcome::Done),
-            Proposal::OutboxDone { through, dead } => {
+            Proposal::AdvanceOutbox { through, dead } => {
                 self.changes.outbox_done = self.changes.outbox_done.max(Some(*through));
                 self.changes.dead.extend(dead.iter().map(|dead| (dead.id, Some(dead))));
                 Ok(Outcome::Done)
             }
-            Proposal::DropDead { ids } => {
+            Proposal::DeleteDeadLetters { ids } => {
                 self.changes.dead.extend(ids.iter().map(|id| (*id, None)));
                 Ok(Outcome::Done)
             }
@@ -204,7 +204,7 @@ impl<'a> Decider<'a> {
         let is_retry =
             sender.zip(content.client_msg_id.clone()).is_some_and(|send| self.state.first_results.contains_key(&send));
         match sender {
-            Some(sender) if !is_retry && self.has_just_left(conversation, sender) => Err(Refused::NotAMember.into()),
+            Some(sender) if !is_retry && self.has_just_left(conversation, sender) => Err(Rejection::NotAMember.into()),
             _ => self.append(conversation, content),
         }
     }
@@ -221,10 +221,10 @@ impl<'a> Decider<'a> {
         if let Some(first) = send.as_ref().and_then(|send| self.state.first_results.get(send)) {
             return match first.conversation == conversation {
                 true => Ok(*first),
-                false => Err(Refused::ClientMsgIdReused.into()),
+                false => Err(Rejection::ClientMsgIdReused.into()),
             };
         }
-        let head = self.state.heads.get_mut(&conversation).ok_or(Refused::NoSuchConversation)?;
+        let head = self.state.heads.get_mut(&conversation).ok_or(Rejection::NoSuchConversation)?;
         let offset = self.changes.next_offset();
         let position = BATCH_RELATIVE | offset;
         head.last_seq += 1;
@@ -275,7 +275,7 @@ impl<'a> Decider<'a> {
     }
 
     fn conversation(&mut self, no: ConversationNo) -> Result<&mut Conversation, ProposalError> {
-        Ok(self.state.conversations.get_mut(&no).ok_or(Refused::NoSuchConversation)?)
+        Ok(self.state.conversations.get_mut(&no).ok_or(Rejection::NoSuchConversation)?)
     }
 
     fn create_conversation(&mut self, new: &NewConversation) -> Result<Outcome, ProposalError> {
@@ -284,7 +284,7 @@ impl<'a> Decider<'a> {
             let conversation = stored.cloned().ok_or_else(|| damaged("a conversation has a number and no row"))?;
             return match conversation.kind == new.kind {
                 true => Ok(Outcome::Conversation { conversation, created: false }),
-                false => Err(Refused::KindDiffers.into()),
+                false => Err(Rejection::KindDiffers.into()),
             };
         }
         self.check_users(new.members.iter().map(|(user, _)| *user))?;
@@ -310,7 +310,7 @@ impl<'a> Decider<'a> {
         // Numbers are given out without a hole and users are never removed, so the counter tells which users exist.
         let existing = 1..=self.state.user_count;
         match users.into_iter().find(|user| !existing.contains(&user.0)) {
-            Some(unknown) => Err(Refused::NoSuchUser(unknown).into()),
+            Some(unknown) => Err(Rejection::NoSuchUser(unknown).into()),
             None => Ok(()),
         }
     }
@@ -345,9 +345,9 @@ impl<'a> Decider<'a> {
         let removed: BTreeSet<_> = remove.iter().copied().filter(|user| of(user).is_some()).collect();
         let would_be = member_count + added.len() as u64 - removed.len() as u64;
         if would_be > members_max && !added.is_empty() {
-            return Err(Refused::TooManyMembers { limit: members_max, would_be }.into());
+            return Err(Rejection::TooManyMembers { limit: members_max, would_be }.into());
         }
-        let last_seq = self.state.heads.get(&conversation).ok_or(Refused::NoSuchConversation)?.last_seq;
+        let last_seq = self.state.heads.get(&conversation).ok_or(Rejection::NoSuchConversation)?.last_seq;
         for user in &added {
             self.add_member(conversation, *user, add[user], last_seq);
         }
