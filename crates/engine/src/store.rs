@@ -471,7 +471,7 @@ pub trait Store: PushStore + RowStore {
     /// was opened with an outbox.
     fn outbox(&self, after: Position, limit: usize) -> StoreResult<Vec<OutboxItem>>;
     /// How far the outbox's consumer had got.
-    fn outbox_done(&self) -> StoreResult<Position>;
+    fn outbox_position(&self) -> StoreResult<Position>;
     fn dead_notifications(&self, after: Option<u64>, limit: usize) -> StoreResult<Vec<DeadNotification>>;
 
     /// Removes what retention no longer keeps; answers how many entries went. Runs beside commits.

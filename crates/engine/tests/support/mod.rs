@@ -24,7 +24,7 @@ use tidings_engine::{
         log::{CommitLog, NodeInfo},
     },
     config::EngineConfig,
-    engine::{Actor, Parts},
+    engine::{Actor, EngineParts},
     memory::MemoryStore,
     model::*,
     outbox::{OutboxConfig, Webhook},
@@ -115,7 +115,7 @@ impl World {
         let clock = Arc::new(ManualClock::default());
         clock.set(NOON);
         let wakes = vec![Arc::new(Asleep) as Arc<dyn Wake>];
-        let parts = Parts { config, clock: clock.clone(), store, webhook, wakes, cluster };
+        let parts = EngineParts { config, clock: clock.clone(), store, webhook, wakes, cluster };
         let (engine, receivers) = Engine::start(parts);
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
         World { engine, clock, receivers, runtime }
@@ -393,8 +393,8 @@ impl Store for Troubled {
     fn outbox(&self, after: Position, limit: usize) -> StoreResult<Vec<OutboxItem>> {
         self.inner.outbox(after, limit)
     }
-    fn outbox_done(&self) -> StoreResult<Position> {
-        self.inner.outbox_done()
+    fn outbox_position(&self) -> StoreResult<Position> {
+        self.inner.outbox_position()
     }
     fn dead_notifications(&self, after: Option<u64>, limit: usize) -> StoreResult<Vec<DeadNotification>> {
         self.inner.dead_notifications(after, limit)
