@@ -305,8 +305,8 @@ fn party_of(proposal: &Proposal) -> Party {
         Proposal::Revoke { .. }
         | Proposal::PutUsers(_)
         | Proposal::SetLastSeen(_)
-        | Proposal::OutboxDone { .. }
-        | Proposal::DropDead { .. } => Party::Server,
+        | Proposal::AdvanceOutbox { .. }
+        | Proposal::DeleteDeadLetters { .. } => Party::Server,
     }
 }
 
@@ -378,7 +378,7 @@ impl Worker {
     /// A commit that changes nothing: it tells whether the store is there and has room. The embedded one writes nothing for it,
     /// so that a disk that still fails shows at the next commit.
     fn try_store(&self) {
-        let nothing = [Proposal::OutboxDone { through: 0, dead: vec![] }];
+        let nothing = [Proposal::AdvanceOutbox { through: 0, dead: vec![] }];
         self.under_way.begin();
         let tried = self.store.commit(&nothing, self.clock.now_ms());
         self.under_way.end();

@@ -70,12 +70,12 @@ pub enum Proposal {
     },
     /// The outbox's consumer has dealt with everything up to and including this position, and
     /// these notifications failed for good.
-    OutboxDone {
+    AdvanceOutbox {
         through: Position,
         dead: Vec<DeadNotification>,
     },
     /// Takes dead notifications out again: they were replayed.
-    DropDead {
+    DeleteDeadLetters {
         ids: Vec<u64>,
     },
 }

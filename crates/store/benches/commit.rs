@@ -70,7 +70,7 @@ fn run(folder: &Path, messages: u64, batch_size: u64) {
         // A consumer of the outbox that keeps up.
         if first / batch_size % 64 == 63 {
             let through = store.last_position();
-            store.commit(&[Proposal::OutboxDone { through, dead: vec![] }], NOW).unwrap();
+            store.commit(&[Proposal::AdvanceOutbox { through, dead: vec![] }], NOW).unwrap();
         }
     }
     let disk_mib = store.stats().disk_bytes as f64 / 1_048_576.0;

@@ -116,8 +116,8 @@ fn proposal() -> impl Strategy<Value = Proposal> {
         2 => (room(), user(), mute)
             .prop_map(|(conversation, user, mute)| Proposal::SetMute { conversation, user, mute }),
         1 => (user(), window).prop_map(|(user, window)| Proposal::SetDoNotDisturb { user, window }),
-        2 => (0..60u64, dead()).prop_map(|(through, dead)| Proposal::OutboxDone { through, dead }),
-        1 => prop::collection::vec(0..6u64, 0..3).prop_map(|ids| Proposal::DropDead { ids }),
+        2 => (0..60u64, dead()).prop_map(|(through, dead)| Proposal::AdvanceOutbox { through, dead }),
+        1 => prop::collection::vec(0..6u64, 0..3).prop_map(|ids| Proposal::DeleteDeadLetters { ids }),
     ]
 }
 
@@ -132,7 +132,7 @@ fn step() -> impl Strategy<Value = Step> {
 /// Limits `OutboxDone` to positions that exist: no consumer is done with an entry before it is appended.
 fn limit_to_existing(batch: Vec<Proposal>, last: Position) -> Vec<Proposal> {
     let bounded = |proposal| match proposal {
-        Proposal::OutboxDone { through, dead } => Proposal::OutboxDone { through: through.min(last), dead },
+        Proposal::AdvanceOutbox { through, dead } => Proposal::AdvanceOutbox { through: through.min(last), dead },
         other => other,
     };
     batch.into_iter().map(bounded).collect()
@@ -146,7 +146,7 @@ fn sorted(mut conversations: Vec<UserConversation>) -> Vec<UserConversation> {
 /// Asserts that every read of the two stores is the same.
 fn compare(store: &dyn Store, model: &dyn Store) {
     assert_eq!(store.last_position(), model.last_position());
-    assert_eq!(store.outbox_done().unwrap(), model.outbox_done().unwrap());
+    assert_eq!(store.outbox_position().unwrap(), model.outbox_position().unwrap());
     for (after, limit) in [(0, 1_000), (3, 4), (40, 9)] {
         assert_eq!(store.outbox(after, limit).unwrap(), model.outbox(after, limit).unwrap());
     }

@@ -67,6 +67,6 @@ impl Engine {
             return Ok(());
         }
         self.metrics.outbox_unheard.inc_by(rows.len() as u64);
-        self.committer.propose_blocking(Proposal::OutboxDone { through: 0, dead: rows }).map(|_| ())
+        self.committer.propose_blocking(Proposal::AdvanceOutbox { through: 0, dead: rows }).map(|_| ())
     }
 }

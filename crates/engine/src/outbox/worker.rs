@@ -156,7 +156,7 @@ impl Worker {
             }
         }
         let store = self.engine.store.clone();
-        let items = store.outbox(store.outbox_done()?, ITEMS_PER_LOOK)?;
+        let items = store.outbox(store.outbox_position()?, ITEMS_PER_LOOK)?;
         let lag = items.first().map_or(0, |first| store.last_position().saturating_sub(first.position) + 1);
         self.engine.metrics.outbox_lag.set(lag as i64);
         // While the webhook is out one that is new is tried now and then.
@@ -268,7 +268,7 @@ impl Worker {
             self.engine.metrics.outbox_retries.inc();
             match self.deliver(&[parking::event_of(&row)]) {
                 Ok(()) => {
-                    if let Err(Stopped) = self.record(Proposal::DropDead { ids: vec![key] }) {
+                    if let Err(Stopped) = self.record(Proposal::DeleteDeadLetters { ids: vec![key] }) {
                         return Ok(Err(Stopped));
                     }
                     parking.taken(&conversation, key);
@@ -307,14 +307,14 @@ impl Worker {
             ..row
         };
         if attempts < self.config.attempts_max.max(1) {
-            self.record(Proposal::OutboxDone { through: 0, dead: vec![row] })?;
+            self.record(Proposal::AdvanceOutbox { through: 0, dead: vec![row] })?;
             parking.postpone(conversation, Instant::now() + backoff(&self.config, attempts));
             return Ok(());
         }
         let id = key & !WAITING;
         self.given_up(conversation, id, attempts, &error);
-        self.record(Proposal::OutboxDone { through: 0, dead: vec![DeadNotification { id, ..row }] })?;
-        self.record(Proposal::DropDead { ids: vec![key] })?;
+        self.record(Proposal::AdvanceOutbox { through: 0, dead: vec![DeadNotification { id, ..row }] })?;
+        self.record(Proposal::DeleteDeadLetters { ids: vec![key] })?;
         parking.taken(conversation, key);
         Ok(())
     }
@@ -346,7 +346,7 @@ impl Worker {
             return Ok(Err(Stopped));
         }
         // Those that were not taken are parked under keys of their own by now.
-        Ok(self.record(Proposal::DropDead { ids: keys }).map(|()| true))
+        Ok(self.record(Proposal::DeleteDeadLetters { ids: keys }).map(|()| true))
     }
 
     /// How an event is kept that was not taken: to be tried again, or as a dead letter if that was the last attempt.
@@ -376,7 +376,7 @@ impl Worker {
             return Ok(());
         }
         // Position 0 moves no mark: only the rows are kept.
-        let recorded = self.record(Proposal::OutboxDone { through: through.unwrap_or(0), dead: rows });
+        let recorded = self.record(Proposal::AdvanceOutbox { through: through.unwrap_or(0), dead: rows });
         self.engine.metrics.outbox_parked.set(parking.events() as i64);
         recorded
     }
@@ -414,7 +414,7 @@ impl Worker {
             }
         }
         if !taken.is_empty()
-            && let Err(Stopped) = self.record(Proposal::DropDead { ids: taken })
+            && let Err(Stopped) = self.record(Proposal::DeleteDeadLetters { ids: taken })
         {
             return Ok(Err(Stopped));
         }

@@ -29,7 +29,7 @@ fn contents(store: &dyn Store) {
     let found: Vec<_> = store.commit(&batch, NOON).unwrap().iter().map(appended).collect();
     let item = |a: &Appended| OutboxItem { position: a.position, conversation: a.conversation, seq: a.seq };
     assert_eq!(store.outbox(0, 100).unwrap(), [item(&found[0]), item(&found[4]), item(&found[6])]);
-    assert_eq!(store.outbox_done().unwrap(), 0);
+    assert_eq!(store.outbox_position().unwrap(), 0);
 }
 
 fn done(store: &dyn Store) {
@@ -40,14 +40,14 @@ fn done(store: &dyn Store) {
     assert_eq!(all.len(), 20);
     for kept in [19, 13, 12, 5, 0] {
         let through = all[20 - kept - 1];
-        assert_eq!(commit(store, Proposal::OutboxDone { through, dead: vec![] }), Outcome::Done);
+        assert_eq!(commit(store, Proposal::AdvanceOutbox { through, dead: vec![] }), Outcome::Done);
         assert_eq!(positions(&store.outbox(0, 100).unwrap()), all[20 - kept..]);
-        assert_eq!(store.outbox_done().unwrap(), through);
+        assert_eq!(store.outbox_position().unwrap(), through);
     }
     let more = appended(&commit(store, append(room, message(u[0], "more"))));
     assert_eq!(positions(&store.outbox(0, 100).unwrap()), [more.position]);
     let last = appended(&commit(store, append(room, message(u[0], "last"))));
-    let batch = [append(room, message(u[0], "own")), Proposal::OutboxDone { through: last.position + 1, dead: vec![] }];
+    let batch = [append(room, message(u[0], "own")), Proposal::AdvanceOutbox { through: last.position + 1, dead: vec![] }];
     store.commit(&batch, NOON).unwrap();
     assert_eq!(store.outbox(0, 100).unwrap(), [], "an entry of the same batch is consumed too");
 }
@@ -74,11 +74,11 @@ fn never_back(store: &dyn Store) {
     let room = group(store, "g", &u);
     fill(store, room, u[0], 9);
     let all = positions(&store.outbox(0, 100).unwrap());
-    let batch = [all[5], all[2]].map(|through| Proposal::OutboxDone { through, dead: vec![] });
+    let batch = [all[5], all[2]].map(|through| Proposal::AdvanceOutbox { through, dead: vec![] });
     store.commit(&batch, NOON).unwrap();
-    assert_eq!(store.outbox_done().unwrap(), all[5]);
-    commit(store, Proposal::OutboxDone { through: all[3], dead: vec![] });
-    assert_eq!(store.outbox_done().unwrap(), all[5]);
+    assert_eq!(store.outbox_position().unwrap(), all[5]);
+    commit(store, Proposal::AdvanceOutbox { through: all[3], dead: vec![] });
+    assert_eq!(store.outbox_position().unwrap(), all[5]);
     assert_eq!(positions(&store.outbox(0, 100).unwrap()), all[6..]);
 }
 
@@ -90,27 +90,27 @@ fn dead(store: &dyn Store) {
         last_error: "503 ünavailable".into(),
         event: "{\"n\":1}".into(),
     };
-    commit(store, Proposal::OutboxDone { through: 0, dead: vec![given_up(3), given_up(1)] });
-    commit(store, Proposal::OutboxDone { through: 0, dead: vec![given_up(7)] });
+    commit(store, Proposal::AdvanceOutbox { through: 0, dead: vec![given_up(3), given_up(1)] });
+    commit(store, Proposal::AdvanceOutbox { through: 0, dead: vec![given_up(7)] });
     assert_eq!(store.dead_notifications(None, 10).unwrap(), [1, 3, 7].map(given_up));
     assert_eq!(store.dead_notifications(Some(1), 1).unwrap(), [given_up(3)]);
-    assert_eq!(commit(store, Proposal::DropDead { ids: vec![3, 99] }), Outcome::Done);
+    assert_eq!(commit(store, Proposal::DeleteDeadLetters { ids: vec![3, 99] }), Outcome::Done);
     assert_eq!(store.dead_notifications(None, 10).unwrap(), [1, 7].map(given_up));
     let batch = [
-        Proposal::DropDead { ids: vec![7] },
-        Proposal::OutboxDone { through: 0, dead: vec![given_up(7), given_up(8)] },
-        Proposal::DropDead { ids: vec![8] },
+        Proposal::DeleteDeadLetters { ids: vec![7] },
+        Proposal::AdvanceOutbox { through: 0, dead: vec![given_up(7), given_up(8)] },
+        Proposal::DeleteDeadLetters { ids: vec![8] },
     ];
     store.commit(&batch, NOON).unwrap();
     assert_eq!(store.dead_notifications(None, 10).unwrap(), [1, 7].map(given_up));
     // Ids up to 2^63 are listed in order: notifications that wait for another attempt have higher ids than dead ones.
     let above = [1 << 62, 1 << 62 | 5, 1 << 62 | 1 << 61, (1 << 63) - 2];
-    commit(store, Proposal::OutboxDone { through: 0, dead: above.iter().rev().map(|id| given_up(*id)).collect() });
+    commit(store, Proposal::AdvanceOutbox { through: 0, dead: above.iter().rev().map(|id| given_up(*id)).collect() });
     assert_eq!(store.dead_notifications(Some(7), 10).unwrap(), above.map(given_up));
     assert_eq!(store.dead_notifications(Some((1 << 62) - 1), 2).unwrap(), [above[0], above[1]].map(given_up));
     let again = DeadNotification { attempts: 3, ..given_up(above[1]) };
-    commit(store, Proposal::OutboxDone { through: 0, dead: vec![again.clone()] });
+    commit(store, Proposal::AdvanceOutbox { through: 0, dead: vec![again.clone()] });
     assert_eq!(store.dead_notifications(Some(above[1] - 1), 1).unwrap(), [again]);
-    commit(store, Proposal::DropDead { ids: above.to_vec() });
+    commit(store, Proposal::DeleteDeadLetters { ids: above.to_vec() });
     assert_eq!(store.dead_notifications(None, 10).unwrap(), [1, 7].map(given_up));
 }

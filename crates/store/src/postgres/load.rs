@@ -71,8 +71,8 @@ impl<'a> TouchedKeys<'a> {
             Proposal::SetDoNotDisturb { user, .. } | Proposal::Revoke { user, .. } => drop(self.users.insert(*user)),
             Proposal::SetLastSeen(_)
             | Proposal::Kick { .. }
-            | Proposal::OutboxDone { .. }
-            | Proposal::DropDead { .. } => {}
+            | Proposal::AdvanceOutbox { .. }
+            | Proposal::DeleteDeadLetters { .. } => {}
         }
     }
 

@@ -203,7 +203,7 @@ impl Store for PostgresStore {
         Ok(rows.iter().map(item).collect())
     }
 
-    fn outbox_done(&self) -> StoreResult<Position> {
+    fn outbox_position(&self) -> StoreResult<Position> {
         Ok(self.first_number("SELECT outbox_done FROM counters", &[])?.unwrap_or(0))
     }
 

@@ -83,8 +83,8 @@ impl Store for ChatStore {
     fn outbox(&self, after: Position, limit: usize) -> StoreResult<Vec<OutboxItem>> {
         self.chat.outbox(after, limit)
     }
-    fn outbox_done(&self) -> StoreResult<Position> {
-        self.chat.outbox_done()
+    fn outbox_position(&self) -> StoreResult<Position> {
+        self.chat.outbox_position()
     }
     fn dead_notifications(&self, after: Option<u64>, limit: usize) -> StoreResult<Vec<DeadNotification>> {
         self.chat.dead_notifications(after, limit)
