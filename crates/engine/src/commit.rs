@@ -17,14 +17,14 @@ use crate::{
     cluster::{leadership::leader_unavailable, log::Change},
     config::EngineConfig,
     directory::Directory,
-    hub::{Batch, Hub, Item},
+    hub::{Batch, Hub, BatchItem},
     lanes::{LaneSlot, Lanes},
     metrics::Metrics,
     model::*,
     store::*,
 };
 pub(crate) use answers::receipt;
-use answers::{Replies, committed};
+use answers::{Replies, lane_item};
 use parking_lot::Mutex;
 use queue::{CommitQueue, Most, NoPlace, Party, QUEUES, REST, Taken};
 use std::{
@@ -438,9 +438,9 @@ impl Worker {
             self.directory.forget_changed(&proposal, &outcome, conversation.as_ref());
             let card = conversation.clone();
             let change = Change::of(&proposal, &outcome);
-            let committed = committed(proposal, conversation, &outcome, slot, started);
-            if committed.is_some() || change.is_some() {
-                items.push(Item { committed, change });
+            let lane_item = lane_item(proposal, conversation, &outcome, slot, started);
+            if lane_item.is_some() || change.is_some() {
+                items.push(BatchItem { lane_item, change });
             }
             replies.answer(reply, Ok(outcome), card);
         }

@@ -9,7 +9,7 @@
 //! the list is installed. From that moment (its position per lane is `joined`) entries arrive live,
 //! and everything up to it is read from the store: nothing is missed and nothing comes twice.
 
-use crate::{lanes::Latch, model::*};
+use crate::{lanes::CountdownLatch, model::*};
 use bytes::Bytes;
 use rustc_hash::FxHashMap;
 use slab::Slab;
@@ -46,7 +46,7 @@ pub enum Step {
         users: Arc<[UserNo]>,
     },
     /// Everything up to the fan-out's position was handed over before.
-    Mark(Arc<Latch>),
+    Barrier(Arc<CountdownLatch>),
 }
 
 /// A bounded run of committed entries of one lane, in commit order per conversation. Applied as a
@@ -192,7 +192,7 @@ impl Delivery {
         for step in &fanout.steps {
             match step {
                 Step::Block(block) => delivered += self.deliver(block, fanout, sink),
-                Step::Mark(latch) => latch.count_down(),
+                Step::Barrier(latch) => latch.count_down(),
                 Step::Join { conversation, users } => users.iter().for_each(|user| self.join(*conversation, *user)),
                 Step::Leave { conversation, id, users } => {
                     users.iter().for_each(|user| self.leave(*conversation, id, *user, sink));

@@ -7,7 +7,7 @@
 use crate::{
     cluster::log::Change,
     directory::Directory,
-    lanes::{Committed, Lanes},
+    lanes::{LaneItem, Lanes},
     model::{Conversation, ConversationNo, UserNo},
     store::PositionRange,
 };
@@ -35,9 +35,9 @@ pub enum Signal {
 
 /// One outcome of a committed batch, as far as it concerns sessions and caches.
 #[derive(Debug)]
-pub struct Item {
+pub struct BatchItem {
     /// For the live members of a conversation.
-    pub committed: Option<Committed>,
+    pub lane_item: Option<LaneItem>,
     /// For the caches of other nodes, and for the sessions of one user.
     pub change: Option<Change>,
 }
@@ -46,7 +46,7 @@ pub struct Item {
 #[derive(Debug)]
 pub struct Batch {
     pub span: PositionRange,
-    pub items: Vec<Item>,
+    pub items: Vec<BatchItem>,
 }
 
 /// Carries commits and signals to the lanes and sessions of all nodes.
@@ -68,11 +68,11 @@ pub(crate) struct Applier {
 
 impl Applier {
     /// Hands the items to the lanes and to users' sessions. The caller keeps to the commit order.
-    pub(crate) fn apply(&self, items: Vec<Item>) {
-        let mut committed = Vec::with_capacity(items.len());
+    pub(crate) fn apply(&self, items: Vec<BatchItem>) {
+        let mut lane_items = Vec::with_capacity(items.len());
         let mut signals = Vec::new();
         for item in items {
-            committed.extend(item.committed);
+            lane_items.extend(item.lane_item);
             match item.change {
                 Some(Change::Read { conversation, user, seq }) => {
                     signals.push((user, Signal::Read { conversation, seq }));
@@ -83,8 +83,8 @@ impl Applier {
                 _ => {}
             }
         }
-        if !committed.is_empty() {
-            self.lanes.accept(committed);
+        if !lane_items.is_empty() {
+            self.lanes.enqueue(lane_items);
         }
         for (user, signal) in signals {
             self.lanes.shards().signal(user, signal);

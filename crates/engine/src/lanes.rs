@@ -1,10 +1,10 @@
 //! Stage 1: per conversation. Three lanes, each with a queue and a worker of its own.
 //!
-//! A worker takes what its lane has gathered, encodes each entry once, puts the entries of one
-//! conversation together in one block, and hands every shard one item: the cost per receiver is
-//! then a pointer per block, not per message.
+//! A worker takes the items that its lane has gathered, encodes each entry once, puts the entries of one
+//! conversation together in one block, and hands every shard one fan-out: a receiver then costs
+//! a pointer per block, not per message.
 
-mod places;
+mod slots;
 
 use crate::{
     commit::queue::{NoPlace, Party},
@@ -16,8 +16,7 @@ use crate::{
 };
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use parking_lot::{Condvar, Mutex};
-pub use places::LaneSlot;
-use places::Places;
+pub use slots::LaneSlot;
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -35,38 +34,39 @@ const FANOUT_BYTES_MAX: usize = 256 * 1024;
 /// Entries after which a fan-out is closed.
 const FANOUT_ENTRIES_MAX: usize = 512;
 
-/// Something committed, on its way to live sessions.
+/// A committed change of a conversation, on its way to live sessions.
 #[derive(Debug)]
-pub struct Committed {
+pub struct LaneItem {
     pub conversation: Arc<Conversation>,
-    /// Members who see the entry and what follows.
+    /// Members who join: they see the entry and all later ones.
     pub joined: Vec<UserNo>,
-    /// Members who see the entry and nothing after it.
+    /// Members who leave: they see the entry and none after it.
     pub left: Vec<UserNo>,
     pub entry: Option<StoredEntry>,
-    /// Its place in the lane, free again when stage 1 is through.
+    /// The slot that the item holds in the lane until stage 1 has handed it to the shards.
     pub slot: Option<LaneSlot>,
-    /// When the committer took it up.
+    /// When the committer began with its batch.
     pub at: Instant,
 }
 
-/// What a lane's worker is given.
+/// An element of a lane's queue.
 enum LaneWork {
-    Committed(Vec<Committed>),
-    /// Everything up to here was given before: shards are told, and the latch when they know.
-    Mark(Position, Arc<Latch>),
+    Items(Vec<LaneItem>),
+    /// Every item up to this position is in the queue before the barrier. Each shard counts the latch down when it has
+    /// applied those items.
+    Barrier(Position, Arc<CountdownLatch>),
 }
 
-/// Opens when as many as it was made for have counted it down.
+/// A latch that opens once it has been counted down as often as it was made for.
 #[derive(Debug)]
-pub struct Latch {
+pub struct CountdownLatch {
     left: Mutex<usize>,
     open: Condvar,
 }
 
-impl Latch {
-    pub(crate) fn new(left: usize) -> Arc<Latch> {
-        Arc::new(Latch { left: Mutex::new(left), open: Condvar::new() })
+impl CountdownLatch {
+    pub(crate) fn new(left: usize) -> Arc<CountdownLatch> {
+        Arc::new(CountdownLatch { left: Mutex::new(left), open: Condvar::new() })
     }
 
     pub(crate) fn count_down(&self) {
@@ -77,7 +77,7 @@ impl Latch {
         }
     }
 
-    /// Whether it opened in time.
+    /// Waits until the latch is open, for `time` at most; answers whether it is.
     pub(crate) fn wait(&self, time: Duration) -> bool {
         let mut left = self.left.lock();
         let closed = |left: &mut usize| *left > 0;
@@ -85,12 +85,12 @@ impl Latch {
     }
 }
 
-/// Bounded by its slots: only what holds one is put in the channel.
+/// A lane's queue. The channel is unbounded; the slots bound it, since every item in it holds one.
 struct LaneQueue {
     sender: Mutex<Option<Sender<LaneWork>>>,
-    places: Arc<Places>,
-    /// What the worker was given and is not through with.
-    given: Arc<AtomicUsize>,
+    slots: Arc<LaneSlots>,
+    /// Items that the worker has yet to hand to the shards.
+    queued: Arc<AtomicUsize>,
 }
 
 pub struct Lanes {
@@ -106,55 +106,59 @@ impl Lanes {
         let mut workers = Vec::new();
         let queues = Lane::ALL.map(|lane| {
             let (sender, inbox) = unbounded();
-            let given = Arc::new(AtomicUsize::new(0));
-            let worker = Worker { lane, inbox, given: given.clone(), shards: shards.clone(), metrics: metrics.clone() };
+            let queued = Arc::new(AtomicUsize::new(0));
+            let worker = Worker { lane, inbox, queued: queued.clone(), shards: shards.clone(), metrics: metrics.clone() };
             match std::thread::Builder::new().name(format!("lane-{}", lane.name())).spawn(move || worker.run()) {
                 Ok(thread) => workers.push(thread),
                 Err(error) => tracing::error!(%error, "no lane thread"),
             }
-            LaneQueue { sender: Mutex::new(Some(sender)), places: Places::new(), given }
+            LaneQueue { sender: Mutex::new(Some(sender)), slots: LaneSlots::new(), queued }
         });
         Arc::new(Lanes { queues, limit: config.lane_queue, shards, workers: Mutex::new(workers) })
     }
 
-    /// A place in the lane, if it has one left for the party.
+    /// Reserves a slot of the lane for an item of the party.
+    ///
+    /// # Errors
+    ///
+    /// All slots are taken, or the party holds as many as are free.
     pub(crate) fn reserve(&self, lane: Lane, party: Party) -> Result<LaneSlot, NoPlace> {
-        self.queues[lane as usize].places.take(self.limit, party)
+        self.queues[lane as usize].slots.reserve(self.limit, party)
     }
 
-    /// Sorts a commit's entries into the lanes, keeping their order.
-    pub(crate) fn accept(&self, committed: Vec<Committed>) {
-        let mut by_lane: [Vec<Committed>; LANES] = Default::default();
-        for item in committed {
+    /// Puts a batch's items into the queues of their lanes, in order.
+    pub(crate) fn enqueue(&self, lane_items: Vec<LaneItem>) {
+        let mut by_lane: [Vec<LaneItem>; LANES] = Default::default();
+        for item in lane_items {
             by_lane[item.conversation.lane() as usize].push(item);
         }
         for (queue, items) in self.queues.iter().zip(by_lane) {
             if !items.is_empty()
                 && let Some(sender) = &*queue.sender.lock()
             {
-                queue.given.fetch_add(items.len(), Ordering::Relaxed);
-                let _ = sender.send(LaneWork::Committed(items));
+                queue.queued.fetch_add(items.len(), Ordering::Relaxed);
+                let _ = sender.send(LaneWork::Items(items));
             }
         }
     }
 
-    /// A place in the lane, even above its limit: for what others have committed.
-    pub(crate) fn take(&self, lane: Lane) -> LaneSlot {
-        self.queues[lane as usize].places.take_anyway()
+    /// Reserves a slot even above the limit: for items that other nodes have committed.
+    pub(crate) fn reserve_over_limit(&self, lane: Lane) -> LaneSlot {
+        self.queues[lane as usize].slots.reserve_over_limit()
     }
 
-    /// Whether no worker has more to do than it may. Places that are taken for what has yet to come to it do not count:
-    /// they may be waiting for what asks for room here.
-    pub(crate) fn have_room(&self) -> bool {
-        self.queues.iter().all(|queue| queue.given.load(Ordering::Relaxed) < self.limit)
+    /// Whether every lane has fewer items queued than its limit. Slots of items that are not yet in a queue do not count: those items may
+    /// wait for the very caller that asks here.
+    pub(crate) fn has_room(&self) -> bool {
+        self.queues.iter().all(|queue| queue.queued.load(Ordering::Relaxed) < self.limit)
     }
 
-    /// Has all shards take note that everything up to `position` came to the lanes before. The latch opens when they have.
-    pub(crate) fn mark(&self, position: Position) -> Arc<Latch> {
-        let latch = Latch::new(self.shards.count() * LANES);
+    /// Puts a barrier behind all items up to `position`. The latch opens when every shard has applied them.
+    pub(crate) fn barrier(&self, position: Position) -> Arc<CountdownLatch> {
+        let latch = CountdownLatch::new(self.shards.count() * LANES);
         for queue in &self.queues {
             if let Some(sender) = &*queue.sender.lock() {
-                let _ = sender.send(LaneWork::Mark(position, latch.clone()));
+                let _ = sender.send(LaneWork::Barrier(position, latch.clone()));
             }
         }
         latch
@@ -164,12 +168,12 @@ impl Lanes {
         &self.shards
     }
 
-    /// Places taken per lane, and how many there are.
+    /// Slots that are taken in each lane, and how many a lane has.
     pub(crate) fn depths(&self) -> ([usize; LANES], usize) {
-        (self.queues.each_ref().map(|q| q.places.taken()), self.limit)
+        (self.queues.each_ref().map(|q| q.slots.taken()), self.limit)
     }
 
-    /// Fans out what was committed, then ends the workers.
+    /// Fans out the items that are queued, then ends the workers.
     pub(crate) fn stop(&self) {
         for queue in &self.queues {
             queue.sender.lock().take();
@@ -183,7 +187,7 @@ impl Lanes {
 struct Worker {
     lane: Lane,
     inbox: Receiver<LaneWork>,
-    given: Arc<AtomicUsize>,
+    queued: Arc<AtomicUsize>,
     shards: Arc<Shards>,
     metrics: Arc<Metrics>,
 }
@@ -194,7 +198,7 @@ impl Worker {
         while let Ok(mut work) = self.inbox.recv() {
             loop {
                 match work {
-                    LaneWork::Committed(items) => {
+                    LaneWork::Items(items) => {
                         for item in items {
                             builder.add(item);
                             if builder.is_full() {
@@ -202,9 +206,9 @@ impl Worker {
                             }
                         }
                     }
-                    LaneWork::Mark(position, latch) => {
+                    LaneWork::Barrier(position, latch) => {
                         self.hand_over(&mut builder);
-                        self.mark(position, &latch);
+                        self.barrier(position, &latch);
                     }
                 }
                 match self.inbox.try_recv() {
@@ -216,8 +220,8 @@ impl Worker {
         }
     }
 
-    fn mark(&self, position: Position, latch: &Arc<Latch>) {
-        let steps = vec![Step::Mark(latch.clone())];
+    fn barrier(&self, position: Position, latch: &Arc<CountdownLatch>) {
+        let steps = vec![Step::Barrier(latch.clone())];
         let fanout = Arc::new(Fanout { lane: self.lane, through: position, steps, committed_at: Instant::now() });
         for shard in 0..self.shards.count() {
             self.shards.fan_out(shard, fanout.clone());
@@ -229,14 +233,14 @@ impl Worker {
         if let Some(fanout) = builder.finish() {
             self.fan_out(fanout);
         }
-        self.given.fetch_sub(items, Ordering::Relaxed);
+        self.queued.fetch_sub(items, Ordering::Relaxed);
     }
 
     fn fan_out(&self, (fanout, entries, slots): (Fanout, usize, Vec<LaneSlot>)) {
         self.metrics.lane(self.lane).entries.inc_by(entries as u64);
         let _span = tracing::debug_span!("fan_out", lane = self.lane.name(), entries).entered();
         if self.lane == Lane::Direct {
-            self.hand_over_by_user(fanout);
+            self.fan_out_by_user(fanout);
         } else {
             let fanout = Arc::new(fanout);
             for shard in 0..self.shards.count() {
@@ -246,8 +250,8 @@ impl Worker {
         drop(slots);
     }
 
-    /// A direct message concerns one or two shards; the others need not hear of it.
-    fn hand_over_by_user(&self, fanout: Fanout) {
+    /// A direct message concerns the shards of its two users and no other.
+    fn fan_out_by_user(&self, fanout: Fanout) {
         let Fanout { lane, through, steps, committed_at } = fanout;
         let mut by_shard: Vec<Vec<Step>> = vec![Vec::new(); self.shards.count()];
         for step in steps {
@@ -269,7 +273,7 @@ impl Worker {
     }
 }
 
-/// A block that still grows.
+/// A block to which entries are still added.
 struct OpenBlock {
     conversation: Arc<Conversation>,
     json: Vec<u8>,
@@ -281,14 +285,14 @@ enum OpenStep {
     Done(Step),
 }
 
-/// Builds a fan-out; the encoding happens here, once per entry.
+/// Builds a fan-out, and encodes each entry once.
 struct FanoutBuilder {
     lane: Lane,
     steps: Vec<OpenStep>,
-    /// The open block of each conversation, by its place in `steps`.
+    /// The index in `steps` of each conversation's open block.
     open: FxHashMap<ConversationNo, usize>,
     slots: Vec<LaneSlot>,
-    /// Added since the last fan-out.
+    /// Items added since the last fan-out.
     items: usize,
     entries: usize,
     bytes: usize,
@@ -315,13 +319,13 @@ impl FanoutBuilder {
         self.entries >= FANOUT_ENTRIES_MAX || self.bytes >= FANOUT_BYTES_MAX
     }
 
-    fn add(&mut self, item: Committed) {
-        let Committed { conversation, joined, left, entry, slot, at } = item;
+    fn add(&mut self, item: LaneItem) {
+        let LaneItem { conversation, joined, left, entry, slot, at } = item;
         self.items += 1;
         self.oldest.get_or_insert(at);
         self.slots.extend(slot);
         if !joined.is_empty() {
-            // What comes after the join must not stand in a block before it.
+            // An entry after the join must not be put into a block before it.
             self.open.remove(&conversation.no);
             self.steps.push(OpenStep::Done(Step::Join { conversation: conversation.no, users: joined.into() }));
         }
@@ -352,7 +356,7 @@ impl FanoutBuilder {
         self.through = entry.position;
     }
 
-    /// The fan-out, its number of entries, and the slots to free once it is handed over.
+    /// The fan-out, its number of entries, and the slots that are free once the shards have it.
     fn finish(&mut self) -> Option<(Fanout, usize, Vec<LaneSlot>)> {
         if self.steps.is_empty() {
             self.slots.clear();
@@ -378,7 +382,7 @@ impl FanoutBuilder {
 }
 
 /// Writes an entry as clients see it: the same JSON as [`tidings_protocol::entry::Entry`], straight
-/// from what is stored.
+/// from the stored entry.
 pub fn encode_entry(out: &mut Vec<u8>, conversation: &str, entry: &StoredEntry) {
     #[derive(Serialize)]
     struct Wire<'a> {

@@ -343,7 +343,7 @@ impl Follower {
                 entry,
                 at,
             });
-            items.push(Item { committed, change });
+            items.push(BatchItem { lane_item, change });
         }
         items
     }

@@ -9,7 +9,7 @@ use super::{
     wire::{BusMessage, ConversationRef, WireBatch, WireItem},
 };
 use crate::{
-    hub::{Applier, Batch, Hub, Item, Signal},
+    hub::{Applier, Batch, Hub, BatchItem, Signal},
     metrics::Metrics,
     model::*,
     push::PeerInbox,
@@ -54,14 +54,14 @@ fn to_wire(batch: &Batch) -> WireBatch {
     let mut conversations = Vec::new();
     let mut indexes: FxHashMap<ConversationNo, u32> = FxHashMap::default();
     let mut items = Vec::with_capacity(batch.items.len());
-    for Item { committed, change } in &batch.items {
-        let conversation = committed.as_ref().map(|committed| {
-            *indexes.entry(committed.conversation.no).or_insert_with(|| {
-                conversations.push(ConversationRef::of(&committed.conversation));
+    for BatchItem { lane_item, change } in &batch.items {
+        let conversation = lane_item.as_ref().map(|lane_item| {
+            *indexes.entry(lane_item.conversation.no).or_insert_with(|| {
+                conversations.push(ConversationRef::of(&lane_item.conversation));
                 conversations.len() as u32 - 1
             })
         });
-        let entry = committed.as_ref().and_then(|committed| committed.entry.clone());
+        let entry = lane_item.as_ref().and_then(|lane_item| lane_item.entry.clone());
         items.push(WireItem { conversation, entry, change: change.clone() });
     }
     WireBatch { after: batch.span.after, through: batch.span.through, conversations, items }

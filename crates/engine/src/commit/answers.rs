@@ -2,7 +2,7 @@
 
 use super::{Reply, proposal_refusal};
 use crate::{
-    lanes::{Committed, LaneSlot, Lanes},
+    lanes::{LaneItem, LaneSlot, Lanes},
     model::*,
     shards::SendReply,
     store::*,
@@ -14,34 +14,34 @@ use tidings_protocol::{
 };
 
 /// What live members must learn of an outcome, if anything.
-pub(super) fn committed(
+pub(super) fn lane_item(
     proposal: Proposal,
     conversation: Option<Arc<Conversation>>,
     outcome: &Outcome,
     slot: Option<LaneSlot>,
     at: Instant,
-) -> Option<Committed> {
+) -> Option<LaneItem> {
     let stored = |content: NewEntry, a: &Appended| StoredEntry { seq: a.seq, position: a.position, at: a.at, content };
-    let quiet = |conversation, entry| Committed { conversation, joined: vec![], left: vec![], entry, slot: None, at };
-    let mut committed = match (proposal, outcome) {
+    let quiet = |conversation, entry| LaneItem { conversation, joined: vec![], left: vec![], entry, slot: None, at };
+    let mut lane_item = match (proposal, outcome) {
         (Proposal::Append { entry, .. }, Outcome::Appended(a)) if !a.duplicate => {
             quiet(conversation?, Some(stored(entry, a)))
         }
         (Proposal::ChangeMembers { notice, .. }, Outcome::MembersChanged { added, removed, notice: appended, .. }) => {
             let entry = notice.zip(appended.as_ref()).map(|(content, a)| stored(content, a));
-            Committed { joined: added.clone(), left: removed.clone(), ..quiet(conversation?, entry) }
+            LaneItem { joined: added.clone(), left: removed.clone(), ..quiet(conversation?, entry) }
         }
         (Proposal::CreateConversation(new), Outcome::Conversation { conversation, created: true }) => {
             let joined = new.members.iter().map(|(user, _)| *user).collect();
-            Committed { joined, ..quiet(Arc::new(conversation.clone()), None) }
+            LaneItem { joined, ..quiet(Arc::new(conversation.clone()), None) }
         }
         (Proposal::UpdateConversation { notice: Some(notice), .. }, Outcome::Appended(a)) => {
             quiet(conversation?, Some(stored(notice, a)))
         }
         _ => return None,
     };
-    committed.slot = slot;
-    Some(committed)
+    lane_item.slot = slot;
+    Some(lane_item)
 }
 
 /// Answers gathered per shard, so that a batch wakes each shard once.

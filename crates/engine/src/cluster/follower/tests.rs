@@ -87,8 +87,8 @@ impl Node {
                 _ => (vec![], vec![]),
             };
             let (entry, conversation) = (item.entry.clone(), card.clone());
-            let committed = Committed { conversation, joined, left, entry, slot: None, at: Instant::now() };
-            Item { committed: Some(committed), change: item.change.clone() }
+            let lane_item = LaneItem { conversation, joined, left, entry, slot: None, at: Instant::now() };
+            BatchItem { lane_item: Some(lane_item), change: item.change.clone() }
         };
         batch.items.iter().map(item).collect()
     }

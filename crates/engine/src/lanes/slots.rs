@@ -9,16 +9,16 @@ use std::sync::{
 /// A place in a lane's queue, taken before the commit and freed by dropping.
 #[derive(Debug)]
 pub struct LaneSlot {
-    places: Arc<Places>,
+    slots: Arc<LaneSlots>,
     /// Where it is counted for its party; absent: for none.
     counted: Option<[u16; 2]>,
 }
 
 impl Drop for LaneSlot {
     fn drop(&mut self) {
-        self.places.taken.fetch_sub(1, Ordering::Relaxed);
+        self.slots.taken.fetch_sub(1, Ordering::Relaxed);
         if let Some(cells) = self.counted {
-            for cell in self.places.cells(cells) {
+            for cell in self.slots.cells(cells) {
                 cell.fetch_sub(1, Ordering::Relaxed);
             }
         }
@@ -32,16 +32,16 @@ const CELLS: usize = 4_096;
 /// chosen by its hash, and has as many as the lower of them says: two parties are taken for one only when both are
 /// shared, which of 10,000 others one does in 1,700 cases.
 #[derive(Debug)]
-pub(super) struct Places {
+pub(super) struct LaneSlots {
     taken: AtomicUsize,
     cells: [Box<[AtomicU32]>; 2],
     seed: u64,
 }
 
-impl Places {
-    pub(super) fn new() -> Arc<Places> {
+impl LaneSlots {
+    pub(super) fn new() -> Arc<LaneSlots> {
         let cells = || (0..CELLS).map(|_| AtomicU32::new(0)).collect();
-        Arc::new(Places { taken: AtomicUsize::new(0), cells: [cells(), cells()], seed: rand::random() })
+        Arc::new(LaneSlots { taken: AtomicUsize::new(0), cells: [cells(), cells()], seed: rand::random() })
     }
 
     fn cells_of(&self, party: Party) -> [u16; 2] {
@@ -64,12 +64,12 @@ impl Places {
     }
 
     /// A place, unless all are taken or the party holds as many as are left.
-    pub(super) fn take(self: &Arc<Self>, limit: usize, party: Party) -> Result<LaneSlot, NoPlace> {
+    pub(super) fn reserve(self: &Arc<Self>, limit: usize, party: Party) -> Result<LaneSlot, NoPlace> {
         let taken = self.taken.fetch_add(1, Ordering::Relaxed);
         let cells = self.cells_of(party);
         let held = self.cells(cells).map(|cell| cell.fetch_add(1, Ordering::Relaxed)).min().unwrap_or(0) as usize;
         // From here on it is given back by dropping.
-        let slot = LaneSlot { places: self.clone(), counted: Some(cells) };
+        let slot = LaneSlot { slots: self.clone(), counted: Some(cells) };
         match limit.saturating_sub(taken) {
             0 => Err(NoPlace::Full),
             free if held > 0 && held >= free => Err(NoPlace::Share { held }),
@@ -78,9 +78,9 @@ impl Places {
     }
 
     /// A place, even above the limit, that counts for nobody.
-    pub(super) fn take_anyway(self: &Arc<Self>) -> LaneSlot {
+    pub(super) fn reserve_over_limit(self: &Arc<Self>) -> LaneSlot {
         self.taken.fetch_add(1, Ordering::Relaxed);
-        LaneSlot { places: self.clone(), counted: None }
+        LaneSlot { slots: self.clone(), counted: None }
     }
 
     pub(super) fn taken(&self) -> usize {
@@ -95,11 +95,11 @@ mod tests {
 
     #[test]
     fn a_party_holds_no_more_places_than_are_left_for_others() {
-        let places = Places::new();
+        let slots = LaneSlots::new();
         let mut held = Vec::new();
         let mut fill = |no: u64| {
             let before = held.len();
-            while let Ok(slot) = places.take(90, Party::User(UserNo(no))) {
+            while let Ok(slot) = slots.reserve(90, Party::User(UserNo(no))) {
                 held.push(slot);
             }
             held.len() - before
@@ -107,13 +107,13 @@ mod tests {
         assert_eq!(fill(1), 45);
         assert_eq!(fill(2), 23);
         assert_eq!(fill(1), 0);
-        assert!(matches!(places.take(90, Party::User(UserNo(1))), Err(NoPlace::Share { held: 45 })));
+        assert!(matches!(slots.reserve(90, Party::User(UserNo(1))), Err(NoPlace::Share { held: 45 })));
         for other in 3..12 {
-            assert!(places.take(90, Party::User(UserNo(other))).is_ok(), "party {other}");
+            assert!(slots.reserve(90, Party::User(UserNo(other))).is_ok(), "party {other}");
         }
-        assert_eq!(places.taken.load(Ordering::Relaxed), held.len(), "what was refused holds nothing");
+        assert_eq!(slots.taken.load(Ordering::Relaxed), held.len(), "what was refused holds nothing");
         drop(held);
-        assert_eq!(places.taken.load(Ordering::Relaxed), 0);
-        assert!(places.cells.iter().flatten().all(|cell| cell.load(Ordering::Relaxed) == 0));
+        assert_eq!(slots.taken.load(Ordering::Relaxed), 0);
+        assert!(slots.cells.iter().flatten().all(|cell| cell.load(Ordering::Relaxed) == 0));
     }
 }
