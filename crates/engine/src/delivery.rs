@@ -1,4 +1,4 @@
-//! Stage 2 without sockets: which live sessions get what. One [`Delivery`] per shard, owned by its thread.
+//! Stage 2 without sockets: which live sessions get which entries. One [`Delivery`] per shard, owned by its thread.
 //!
 //! A shard keeps, per conversation with live members here, the list of those users (its audience),
 //! so that a message costs its live receivers and not its members. Direct conversations need no
@@ -45,7 +45,7 @@ pub enum Step {
         id: Arc<str>,
         users: Arc<[UserNo]>,
     },
-    /// Everything up to the fan-out's position was handed over before.
+    /// Every entry up to the fan-out's position was handed over before; the shard counts the latch down.
     Barrier(Arc<CountdownLatch>),
 }
 
@@ -64,39 +64,40 @@ pub struct Fanout {
 /// The gateway's index of a session.
 pub type SessionKey = usize;
 
-/// What a fan-out asks the sessions' owner to do.
+/// The sessions of a shard, as a fan-out is delivered to them.
 pub trait Sink {
+    /// Puts a block into the session's buffer.
     fn block(&mut self, session: SessionKey, block: &Arc<Block>, lane: Lane, through: Position);
-    /// The session's user left the conversation.
+    /// Tells the session that its user left the conversation.
     fn left(&mut self, session: SessionKey, conversation: &Arc<str>);
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub enum Bind {
-    /// The user's memberships must be read and handed to [`Delivery::install`] with this number.
+pub enum BindOutcome {
+    /// The caller must read the user's memberships and hand them to [`Delivery::install`] with this number.
     NeedsMemberships(u64),
-    /// Being read for another session already; `install` answers for this one too.
-    Waiting,
-    /// Live from these positions on.
+    /// The memberships are being read for another session of the user; `install` makes this session live too.
+    Loading,
+    /// The session is live from these positions on.
     Joined([Position; LANES]),
 }
 
-/// A membership as it was read from the store, which may be ahead of what a shard has applied.
+/// A membership as the store has it. The store may be ahead of the fan-outs that a shard has applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place {
+pub struct MembershipSnapshot {
     pub conversation: ConversationNo,
     pub lane: Lane,
-    /// The last entry before the user joined; 0 when it is known to have been applied. A shard that
-    /// has not come so far leaves the place out: the join itself is still to come, and what is
-    /// said before it is not for this user.
+    /// The position of the last entry before the user joined; 0 when every shard is known to have applied it. A shard that has not
+    /// applied it leaves the conversation out: the join itself is still to come, and the entries
+    /// before it are not for this user.
     pub joined_after: Position,
 }
 
 /// The memberships are being read.
 struct Loading {
-    /// Which reading: the result of an earlier one, for sessions that have gone since, is stale.
+    /// The number of this read. The result of an earlier read, for sessions that have ended since, is stale.
     number: u64,
-    /// What changed meanwhile: the last change per conversation.
+    /// The user's last change in each conversation since the read began: `true` for a join, `false` for a leave.
     changes: FxHashMap<ConversationNo, bool>,
 }
 
@@ -118,16 +119,16 @@ pub struct Delivery {
 }
 
 impl Delivery {
-    /// `positions`: everything up to there is read from the store, never handed to this shard.
+    /// A delivery to which entries up to `positions` are never handed: sessions read those from the store.
     pub fn starting_at(positions: [Position; LANES]) -> Self {
         Delivery { positions, ..Delivery::default() }
     }
 
-    pub fn bind(&mut self, session: SessionKey, user: UserNo) -> Bind {
+    pub fn bind(&mut self, session: SessionKey, user: UserNo) -> BindOutcome {
         if let Some(&index) = self.by_no.get(&user) {
             let (_, state) = &mut self.users[index];
             state.sessions.push(session);
-            return if state.loading.is_some() { Bind::Waiting } else { Bind::Joined(self.positions) };
+            return if state.loading.is_some() { BindOutcome::Loading } else { BindOutcome::Joined(self.positions) };
         }
         self.loads += 1;
         let loading = Loading { number: self.loads, changes: FxHashMap::default() };
@@ -135,24 +136,24 @@ impl Delivery {
             UserState { sessions: SmallVec::from_slice(&[session]), loading: Some(loading), ..UserState::default() };
         let index = self.users.insert((user, state));
         self.by_no.insert(user, index);
-        Bind::NeedsMemberships(self.loads)
+        BindOutcome::NeedsMemberships(self.loads)
     }
 
-    /// Installs the memberships that were read, with what changed since on top. The sessions that
-    /// waited are live from the returned positions on. `None`: they are all gone already.
+    /// Installs the memberships that were read, with the changes since then on top. Answers the sessions that are live now,
+    /// and the positions from which on they are. `None`: all sessions of this read have ended.
     pub fn install(
         &mut self,
         user: UserNo,
         number: u64,
-        places: Vec<Place>,
+        memberships: Vec<MembershipSnapshot>,
     ) -> Option<(SmallVec<[SessionKey; 2]>, [Position; LANES])> {
         let &index = self.by_no.get(&user)?;
         let (_, state) = &mut self.users[index];
         let Loading { changes, .. } = state.loading.take_if(|loading| loading.number == number)?;
         let sessions = state.sessions.clone();
         let positions = self.positions;
-        let kept = places.into_iter().filter(|place| place.joined_after <= positions[place.lane as usize]);
-        let kept = kept.map(|place| place.conversation).filter(|c| !changes.contains_key(c));
+        let kept = memberships.into_iter().filter(|read| read.joined_after <= positions[read.lane as usize]);
+        let kept = kept.map(|read| read.conversation).filter(|c| !changes.contains_key(c));
         let joined = changes.iter().filter(|(_, is_member)| **is_member).map(|(c, _)| *c);
         state.conversations = kept.chain(joined).collect();
         for conversation in &self.users[index].1.conversations {
@@ -161,7 +162,7 @@ impl Delivery {
         Some((sessions, self.positions))
     }
 
-    /// Forgets a session; with a user's last one, the user.
+    /// Removes a session, and with the last one of a user the user.
     pub fn unbind(&mut self, session: SessionKey, user: UserNo) {
         let Some(&index) = self.by_no.get(&user) else { return };
         let (_, state) = &mut self.users[index];
@@ -186,7 +187,7 @@ impl Delivery {
         }
     }
 
-    /// Applies a fan-out; answers how many entries were put to sessions.
+    /// Applies a fan-out; answers how many entries it delivered, counted once for each session.
     pub fn apply(&mut self, fanout: &Fanout, sink: &mut impl Sink) -> u64 {
         let mut delivered = 0;
         for step in &fanout.steps {
@@ -260,7 +261,7 @@ impl Delivery {
         }
     }
 
-    /// Sessions of a conversation's live members.
+    /// The live members of a conversation, with their sessions.
     pub fn audience(&self, conversation: ConversationNo) -> impl Iterator<Item = (UserNo, &[SessionKey])> {
         self.audiences.get(&conversation).into_iter().flatten().map(|index| {
             let (user, state) = &self.users[*index as usize];
@@ -278,15 +279,15 @@ mod tests {
     use super::*;
 
     const ROOM: ConversationNo = ConversationNo(7);
-    const IN_ROOM: Place = Place { conversation: ROOM, lane: Lane::Group, joined_after: 0 };
+    const IN_ROOM: MembershipSnapshot = MembershipSnapshot { conversation: ROOM, lane: Lane::Group, joined_after: 0 };
     const ALICE: UserNo = UserNo(1);
     const BOB: UserNo = UserNo(2);
 
-    /// What each session was handed: its entries' JSON, or a conversation that it left.
+    /// Records what each session is handed: JSON of entries, or a conversation that its user left.
     #[derive(Default)]
-    struct Seen(Vec<(SessionKey, String)>);
+    struct Recorder(Vec<(SessionKey, String)>);
 
-    impl Sink for Seen {
+    impl Sink for Recorder {
         fn block(&mut self, session: SessionKey, block: &Arc<Block>, _: Lane, _: Position) {
             self.0.push((session, String::from_utf8_lossy(&block.json).into_owned()));
         }
@@ -310,22 +311,22 @@ mod tests {
     }
 
     fn apply(delivery: &mut Delivery, through: Position, steps: Vec<Step>) -> Vec<(SessionKey, String)> {
-        let mut seen = Seen::default();
+        let mut recorder = Recorder::default();
         let fanout = Fanout { lane: Lane::Group, through, steps, committed_at: Instant::now() };
-        delivery.apply(&fanout, &mut seen);
-        seen.0
+        delivery.apply(&fanout, &mut recorder);
+        recorder.0
     }
 
     /// A delivery with Alice's session 1 live in the room.
     fn with_alice() -> Delivery {
         let mut delivery = Delivery::default();
-        assert_eq!(delivery.bind(1, ALICE), Bind::NeedsMemberships(1));
+        assert_eq!(delivery.bind(1, ALICE), BindOutcome::NeedsMemberships(1));
         assert!(delivery.install(ALICE, 1, vec![IN_ROOM]).is_some());
         delivery
     }
 
     #[test]
-    fn live_from_the_position_at_which_memberships_were_installed() {
+    fn a_session_is_live_from_the_position_at_which_its_memberships_are_installed() {
         let mut delivery = Delivery::default();
         delivery.bind(1, ALICE);
         assert_eq!(apply(&mut delivery, 5, vec![say("early")]), [], "read from the store instead");
@@ -335,18 +336,18 @@ mod tests {
     }
 
     #[test]
-    fn who_joined_later_than_the_shard_has_come_hears_nothing_from_before() {
+    fn a_member_whose_join_the_shard_has_not_applied_gets_no_entry_from_before_it() {
         let mut delivery = Delivery::default();
         delivery.bind(7, ALICE);
         apply(&mut delivery, 4, vec![say(",1")]);
         // Read from the store: joined after the entry at position 5.
-        delivery.install(ALICE, 1, vec![Place { joined_after: 5, ..IN_ROOM }]);
+        delivery.install(ALICE, 1, vec![MembershipSnapshot { joined_after: 5, ..IN_ROOM }]);
         let heard = apply(&mut delivery, 6, vec![say(",2"), join(ALICE), say(",3")]);
         assert_eq!(heard, [(7, ",3".to_owned())]);
     }
 
     #[test]
-    fn who_left_while_memberships_were_read_stays_out() {
+    fn a_member_who_leaves_while_memberships_are_read_gets_nothing() {
         let mut delivery = Delivery::default();
         delivery.bind(1, ALICE);
         apply(&mut delivery, 5, vec![leave(ALICE)]);
@@ -355,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn who_joined_while_memberships_were_read_is_in_once() {
+    fn a_member_who_joins_while_memberships_are_read_gets_each_entry_once() {
         let mut delivery = Delivery::default();
         delivery.bind(1, ALICE);
         apply(&mut delivery, 5, vec![join(ALICE)]);
@@ -364,28 +365,28 @@ mod tests {
     }
 
     #[test]
-    fn memberships_read_for_a_session_that_has_gone_are_not_used_for_the_next() {
+    fn memberships_read_for_an_ended_session_are_not_installed_for_the_next() {
         let mut delivery = Delivery::default();
         delivery.bind(1, ALICE);
         delivery.unbind(1, ALICE);
         apply(&mut delivery, 5, vec![leave(ALICE)]);
-        assert_eq!(delivery.bind(2, ALICE), Bind::NeedsMemberships(2));
+        assert_eq!(delivery.bind(2, ALICE), BindOutcome::NeedsMemberships(2));
         assert!(delivery.install(ALICE, 1, vec![IN_ROOM]).is_none(), "the older reading still had the room");
         assert!(delivery.install(ALICE, 2, vec![]).is_some());
         assert_eq!(apply(&mut delivery, 6, vec![say("secret")]), []);
     }
 
     #[test]
-    fn members_see_their_own_leaving_and_nothing_after_it() {
+    fn a_member_who_leaves_is_told_so_and_gets_nothing_after_it() {
         let mut delivery = with_alice();
         let seen = apply(&mut delivery, 5, vec![say("bye"), leave(ALICE), say("after")]);
         assert_eq!(seen, [(1, "bye".into()), (1, "left room".into())]);
     }
 
     #[test]
-    fn a_second_device_is_live_at_once_and_the_last_to_go_takes_the_user_along() {
+    fn a_second_session_is_live_at_once_and_the_last_one_to_end_removes_the_user() {
         let mut delivery = with_alice();
-        assert_eq!(delivery.bind(2, ALICE), Bind::Joined([0, 0, 0]));
+        assert_eq!(delivery.bind(2, ALICE), BindOutcome::Joined([0, 0, 0]));
         assert_eq!(apply(&mut delivery, 5, vec![say("hi")]).len(), 2);
         delivery.unbind(1, ALICE);
         assert_eq!(apply(&mut delivery, 6, vec![say("hi")]).len(), 1);
@@ -395,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn a_direct_message_finds_both_of_its_users_and_notes_to_oneself_come_once() {
+    fn a_direct_message_reaches_both_users_and_a_note_to_oneself_comes_once() {
         let mut delivery = with_alice();
         delivery.bind(2, BOB);
         delivery.install(BOB, 2, vec![]);
@@ -409,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fan_out_without_entries_does_not_turn_positions_back() {
+    fn a_fan_out_without_entries_does_not_move_positions_back() {
         let mut delivery = Delivery::starting_at([9; LANES]);
         apply(&mut delivery, 0, vec![join(ALICE)]);
         assert_eq!(delivery.positions(), [9; LANES]);

@@ -10,7 +10,7 @@
 //! removed in between cannot be had any more: then the answer is not `complete`, without a range for it.
 
 use crate::{
-    commit::store_refusal, delivery::Place, engine::Engine, lanes::encode_entry, model::*, reads::entry_of, store::*,
+    commit::store_refusal, delivery::MembershipSnapshot, engine::Engine, lanes::encode_entry, model::*, reads::entry_of, store::*,
 };
 use std::sync::Arc;
 use tidings_protocol::{
@@ -43,7 +43,7 @@ pub(crate) type Taken = (Arc<Conversation>, StoredEntry);
 
 impl Engine {
     /// The conversations whose audience a user's sessions join, for a shard that has applied `since`.
-    pub fn memberships_for_delivery(&self, user: UserNo, since: [Position; LANES]) -> Result<Vec<Place>, Refusal> {
+    pub fn memberships_for_delivery(&self, user: UserNo, since: [Position; LANES]) -> Result<Vec<MembershipSnapshot>, Refusal> {
         let states = self.store.conversation_states(user, ConversationFilter::NonDirect, CONVERSATIONS_PER_USER_MAX);
         let states = states.map_err(store_refusal)?;
         // Where nothing was said since, the user has joined before.
@@ -51,7 +51,7 @@ impl Engine {
         let joined: Vec<_> =
             states.iter().filter(|s| moved(s)).map(|s| (s.conversation, s.membership.joined_seq)).collect();
         let mut joined = self.store.positions_at(&joined).map_err(store_refusal)?.into_iter();
-        let place = |state: &ConversationState| Place {
+        let place = |state: &ConversationState| MembershipSnapshot {
             conversation: state.conversation,
             lane: Lane::of(state.kind),
             joined_after: if moved(state) { joined.next().flatten().unwrap_or(0) } else { 0 },

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use support::*;
 use tidings_engine::{
     config::EngineConfig,
-    delivery::{Bind, Block, Delivery, SessionKey, Sink},
+    delivery::{BindOutcome, Block, Delivery, SessionKey, Sink},
     engine::Actor,
     model::{Lane, Position},
 };
@@ -41,7 +41,7 @@ impl Sink for Told {
 impl Live {
     fn join(&mut self, world: &World, session: SessionKey, user: &str) {
         let user = world.user(user).no;
-        let Bind::NeedsMemberships(number) = self.delivery.bind(session, user) else { panic!("bound already") };
+        let BindOutcome::NeedsMemberships(number) = self.delivery.bind(session, user) else { panic!("bound already") };
         // Nobody is in a conversation yet.
         self.delivery.install(user, number, vec![]).unwrap();
     }

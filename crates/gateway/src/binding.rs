@@ -18,7 +18,7 @@ use smallvec::SmallVec;
 use std::{borrow::Cow, sync::Arc};
 use tidings_engine::{
     commit::store_refusal,
-    delivery::{Bind, Place},
+    delivery::{BindOutcome, MembershipSnapshot},
     model::*,
     pass::{Pass, Scope, Scopes},
     presence::{Device, NodeNo},
@@ -354,9 +354,9 @@ impl Shard {
 
     fn join_delivery(&mut self, key: usize, user: UserNo) {
         match self.delivery.bind(key, user) {
-            Bind::Joined(positions) => self.resume(key, positions),
-            Bind::Waiting => {}
-            Bind::NeedsMemberships(number) => {
+            BindOutcome::Joined(positions) => self.resume(key, positions),
+            BindOutcome::Loading => {}
+            BindOutcome::NeedsMemberships(number) => {
                 let (engine, shard) = (self.parts.engine.clone(), self.parts.shards[self.parts.index].clone());
                 let since = self.delivery.positions();
                 self.parts.runtime.spawn_blocking(move || {
@@ -411,7 +411,7 @@ impl Shard {
         }
     }
 
-    pub(crate) fn install_memberships(&mut self, user: UserNo, number: u64, result: Result<Vec<Place>, Refusal>) {
+    pub(crate) fn install_memberships(&mut self, user: UserNo, number: u64, result: Result<Vec<MembershipSnapshot>, Refusal>) {
         let refused = result.as_ref().err().cloned();
         let Some((sessions, positions)) = self.delivery.install(user, number, result.unwrap_or_default()) else {
             return;

@@ -7,11 +7,11 @@ use crate::{
 use crossbeam_channel::Sender;
 use std::{net::TcpStream, sync::Arc, time::Duration};
 use tidings_engine::{
-    delivery::Place,
+    delivery::MembershipSnapshot,
     model::*,
-    pass::Scopes,
-    presence::compare::{Correction, HeldSession},
-    resume::Missed,
+    access::Scopes,
+    presence::compare::{Correction, LiveSession},
+    resume::Inbox,
 };
 use tidings_listen::{MaybeTlsSocket, ThrottleKey};
 use tidings_protocol::error::Refusal;
@@ -26,17 +26,17 @@ pub(crate) enum Command {
     /// A successor of this relay process has attached: the links of its predecessor are useless.
     DropLinks { node: u32 },
     /// List the sessions, all or one user's. A dropped reply means that too many listings run.
-    List { user: Option<UserNo>, reply: Sender<Vec<HeldSession>> },
+    List { user: Option<UserNo>, reply: Sender<Vec<LiveSession>> },
     /// Correct the presence registry for these sessions; the reply is dropped when that is done.
     Correct { corrections: Vec<Correction>, reply: Sender<()> },
     /// A connection that bound on another shard as a user of this one.
     Move(Box<MovedConnection>),
     /// A user's group and official conversations, by the number of the request for them.
-    Memberships { user: UserNo, number: u64, result: Result<Vec<Place>, Refusal> },
+    Memberships { user: UserNo, number: u64, result: Result<Vec<MembershipSnapshot>, Refusal> },
     /// This node has reached the position that a session had reached on another node.
     CaughtUp { session: u64, result: Result<(), Refusal> },
     /// The entries that a session missed before it goes live.
-    Missed { session: u64, result: Result<Missed, Refusal> },
+    Missed { session: u64, result: Result<Inbox, Refusal> },
     /// The answer to a request that ran on another thread: a frame's JSON.
     Answer { session: u64, json: Vec<u8> },
     /// A direct conversation was opened: go on with the frames that the session sent after it.

@@ -1,4 +1,4 @@
-//! The places of a lane, from before the commit to the end of stage 1: so many in all, and shared by who sends.
+//! The slots of a lane: a limited number, shared fairly by senders. An item holds one from before its commit to the end of stage 1.
 
 use crate::commit::queue::{NoPlace, Party};
 use std::sync::{
@@ -6,18 +6,18 @@ use std::sync::{
     atomic::{AtomicU32, AtomicUsize, Ordering},
 };
 
-/// A place in a lane's queue, taken before the commit and freed by dropping.
+/// A slot of a lane, reserved before the commit and freed by dropping.
 #[derive(Debug)]
 pub struct LaneSlot {
     slots: Arc<LaneSlots>,
-    /// Where it is counted for its party; absent: for none.
-    counted: Option<[u16; 2]>,
+    /// The cells of the sketch in which the slot counts for its party; absent: it counts for none.
+    counted_in: Option<[u16; 2]>,
 }
 
 impl Drop for LaneSlot {
     fn drop(&mut self) {
         self.slots.taken.fetch_sub(1, Ordering::Relaxed);
-        if let Some(cells) = self.counted {
+        if let Some(cells) = self.counted_in {
             for cell in self.slots.cells(cells) {
                 cell.fetch_sub(1, Ordering::Relaxed);
             }
@@ -25,12 +25,14 @@ impl Drop for LaneSlot {
     }
 }
 
-/// Cells in which places are counted by party.
+/// Cells in a row of the sketch.
 const CELLS: usize = 4_096;
 
-/// The places of a lane that are taken, from before the commit on, in all and by party. A party is counted in two cells
-/// chosen by its hash, and has as many as the lower of them says: two parties are taken for one only when both are
-/// shared, which of 10,000 others one does in 1,700 cases.
+/// Counts the slots of a lane that are taken, in all and by party.
+///
+/// The count by party is a count-min sketch of two rows: a party adds to one cell of each row, chosen by its hash, and holds as
+/// many slots as the lower of the two cells says, or fewer. Two parties count as one only when they share both cells: with
+/// 10,000 other parties, the chance that one of them does is 1 in 1,700.
 #[derive(Debug)]
 pub(super) struct LaneSlots {
     taken: AtomicUsize,
@@ -63,13 +65,13 @@ impl LaneSlots {
         self.cells.iter().zip(at).map(|(cells, at)| &cells[usize::from(at)])
     }
 
-    /// A place, unless all are taken or the party holds as many as are left.
+    /// Reserves a slot, unless all are taken or the party holds as many as are free.
     pub(super) fn reserve(self: &Arc<Self>, limit: usize, party: Party) -> Result<LaneSlot, NoPlace> {
         let taken = self.taken.fetch_add(1, Ordering::Relaxed);
         let cells = self.cells_of(party);
         let held = self.cells(cells).map(|cell| cell.fetch_add(1, Ordering::Relaxed)).min().unwrap_or(0) as usize;
-        // From here on it is given back by dropping.
-        let slot = LaneSlot { slots: self.clone(), counted: Some(cells) };
+        // From here on, dropping the slot takes back both counts.
+        let slot = LaneSlot { slots: self.clone(), counted_in: Some(cells) };
         match limit.saturating_sub(taken) {
             0 => Err(NoPlace::Full),
             free if held > 0 && held >= free => Err(NoPlace::Share { held }),
@@ -77,10 +79,10 @@ impl LaneSlots {
         }
     }
 
-    /// A place, even above the limit, that counts for nobody.
+    /// Reserves a slot, even above the limit, that counts for no party.
     pub(super) fn reserve_over_limit(self: &Arc<Self>) -> LaneSlot {
         self.taken.fetch_add(1, Ordering::Relaxed);
-        LaneSlot { slots: self.clone(), counted: None }
+        LaneSlot { slots: self.clone(), counted_in: None }
     }
 
     pub(super) fn taken(&self) -> usize {
@@ -94,7 +96,7 @@ mod tests {
     use crate::model::UserNo;
 
     #[test]
-    fn a_party_holds_no_more_places_than_are_left_for_others() {
+    fn a_party_is_refused_once_it_holds_as_many_slots_as_are_free() {
         let slots = LaneSlots::new();
         let mut held = Vec::new();
         let mut fill = |no: u64| {
@@ -111,7 +113,7 @@ mod tests {
         for other in 3..12 {
             assert!(slots.reserve(90, Party::User(UserNo(other))).is_ok(), "party {other}");
         }
-        assert_eq!(slots.taken.load(Ordering::Relaxed), held.len(), "what was refused holds nothing");
+        assert_eq!(slots.taken.load(Ordering::Relaxed), held.len(), "a refused reservation holds no slot");
         drop(held);
         assert_eq!(slots.taken.load(Ordering::Relaxed), 0);
         assert!(slots.cells.iter().flatten().all(|cell| cell.load(Ordering::Relaxed) == 0));
