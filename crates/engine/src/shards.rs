@@ -1,23 +1,24 @@
-//! The engine's side of the shards: per shard one queue a lane and one for control, and a wake.
+//! The engine's side of the shards. Each shard has a queue for every lane, one each for control, typing and pushes, and a wake.
 //!
 //! A shard is a thread of the gateway that owns its users' sessions outright. Three lane queues
 //! keep the lanes apart up to the thread that must serve them all: it takes direct before group
-//! before broadcast, a bounded piece at a time.
+//! before broadcast, a bounded number of fan-outs at a time.
 
 use crate::{config::EngineConfig, delivery::Fanout, hub::Signal, model::*, push::PushItem};
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 use std::sync::Arc;
 use tidings_protocol::{error::Refusal, http::SendReceipt};
 
-/// Answers, signals and kicks waiting at a shard. Full: who tells waits, the committer among them.
+/// Answers, signals and kicks waiting at a shard. Full: the sender waits; the committer is one of the senders.
 const CONTROL_QUEUE: usize = 4_096;
-/// Typing signals waiting at a shard, beside what others wait for. Full: dropped, they are of no use later.
+/// Typing signals waiting at a shard, apart from controls that callers wait for. Full: dropped, for a late typing signal is of no use.
 const TYPING_QUEUE: usize = 256;
 /// Push items waiting at a shard. Full: the push worker waits, chat does not.
 const PUSH_QUEUE: usize = 1_024;
 
-/// Wakes a shard's thread; called after something was put in one of its queues.
+/// Wakes a shard's thread.
 pub trait Wake: Send + Sync + 'static {
+    /// Called after an element was put into one of the shard's queues.
     fn wake(&self);
 }
 
@@ -29,12 +30,12 @@ pub struct SendReply {
     pub result: Result<SendReceipt, Refusal>,
 }
 
-/// What a session hears of users that it watches.
+/// New states of users that a session watches.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Told {
+pub struct WatchUpdate {
     pub session: u64,
-    /// It is the answer to the session's request, which had this `ref`.
-    pub answers: Option<Option<u64>>,
+    /// The update answers a request of the session, which had this `ref`.
+    pub reply_to: Option<Option<u64>>,
     pub changes: Vec<WatchedChange>,
 }
 
@@ -47,6 +48,7 @@ pub struct WatchedChange {
     pub last_seen: Option<u64>,
 }
 
+/// An element of a shard's control queue.
 #[derive(Debug)]
 pub enum Control {
     Replies(Vec<SendReply>),
@@ -55,29 +57,30 @@ pub enum Control {
         user: UserNo,
         signal: Signal,
     },
-    /// Sessions hear of users that they watch.
-    Presence(Vec<Told>),
+    /// New states of watched users, by session.
+    Presence(Vec<WatchUpdate>),
 }
 
-/// That a user types in a conversation.
+/// A user types in a conversation.
 #[derive(Debug, Clone)]
 pub struct Typing {
     pub conversation: Arc<str>,
     pub user: Arc<str>,
-    pub hearers: Hearers,
+    pub audience: TypingAudience,
 }
 
+/// The users who are told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Hearers {
+pub enum TypingAudience {
     User(UserNo),
-    /// The live members of the conversation, but one user.
+    /// The live members of the conversation, except the user who types.
     Members {
         conversation: ConversationNo,
-        but: UserNo,
+        except: UserNo,
     },
 }
 
-/// What a shard's thread reads from.
+/// The queues from which a shard's thread reads.
 pub struct ShardReceivers {
     pub lanes: [Receiver<Arc<Fanout>>; LANES],
     pub control: Receiver<Control>,
@@ -143,8 +146,11 @@ impl Shards {
         }
     }
 
-    /// Hands a push item to a shard unless as many as `room` wait there: a push is paced by the shards,
-    /// and who paces does not wait.
+    /// Hands a push item to a shard, without waiting: the shards pace the push worker.
+    ///
+    /// # Errors
+    ///
+    /// At least `room` items wait at the shard: the item comes back, for a later try.
     pub(crate) fn try_push(&self, shard: usize, item: PushItem, room: usize) -> Result<(), PushItem> {
         let target = &self.shards[shard];
         if target.push.len() >= room {
@@ -156,7 +162,7 @@ impl Shards {
                 Ok(())
             }
             Err(TrySendError::Full(item)) => Err(item),
-            // The shard is gone, and its sessions with it.
+            // The shard has ended, and its sessions with it.
             Err(TrySendError::Disconnected(_)) => Ok(()),
         }
     }
@@ -166,49 +172,49 @@ impl Shards {
         (self.shards.iter().map(|shard| shard.push.len()).sum(), PUSH_QUEUE * self.shards.len())
     }
 
-    /// Tells a shard; waits while too much waits there.
-    pub(crate) fn tell(&self, shard: usize, control: Control) {
+    /// Sends a control to a shard; waits while its control queue is full. A number that names no shard is ignored.
+    pub(crate) fn send_control(&self, shard: usize, control: Control) {
         if shard < self.shards.len() {
-            self.control(shard, control);
+            self.put_control(shard, control);
         }
     }
 
     pub(crate) fn signal(&self, user: UserNo, signal: Signal) {
-        self.control(self.shard_of(user), Control::Signal { user, signal });
+        self.put_control(self.shard_of(user), Control::Signal { user, signal });
     }
 
-    /// Tells who is online of a conversation, but one user, that this one types there; those whose shard has too much
-    /// of that waiting are not told.
-    pub(crate) fn typing(&self, conversation: &Conversation, but: UserNo, user: &Arc<str>) {
+    /// Tells the live members of a conversation, except the user, that the user types there. A shard whose typing queue is full is left
+    /// out.
+    pub(crate) fn typing(&self, conversation: &Conversation, except: UserNo, user: &Arc<str>) {
         let id: Arc<str> = conversation.id.as_str().into();
-        let tell = |shard: usize, hearers| {
+        let send = |shard: usize, audience| {
             let target: &ShardSender = &self.shards[shard];
-            let typing = Typing { conversation: id.clone(), user: user.clone(), hearers };
+            let typing = Typing { conversation: id.clone(), user: user.clone(), audience };
             if target.typing.try_send(typing).is_ok() {
                 target.wake.wake();
             }
         };
         match conversation.pair {
             Some((a, b)) => {
-                for user in [a, b].into_iter().filter(|user| *user != but) {
-                    tell(self.shard_of(user), Hearers::User(user));
+                for user in [a, b].into_iter().filter(|user| *user != except) {
+                    send(self.shard_of(user), TypingAudience::User(user));
                 }
             }
             None => {
-                let hearers = Hearers::Members { conversation: conversation.no, but };
-                (0..self.shards.len()).for_each(|shard| tell(shard, hearers));
+                let audience = TypingAudience::Members { conversation: conversation.no, except };
+                (0..self.shards.len()).for_each(|shard| send(shard, audience));
             }
         }
     }
 
-    fn control(&self, shard: usize, control: Control) {
+    fn put_control(&self, shard: usize, control: Control) {
         let target = &self.shards[shard];
         if target.control.send(control).is_ok() {
             target.wake.wake();
         }
     }
 
-    /// What waits at all shards, per lane, and the limit of one queue.
+    /// Fan-outs waiting at all shards, per lane, and the limit of a lane over all shards.
     pub(crate) fn depths(&self) -> ([usize; LANES], usize) {
         let mut depths = [0; LANES];
         for shard in &self.shards {
@@ -229,15 +235,15 @@ pub fn shard_of(user: UserNo, count: usize) -> usize {
 mod tests {
     use super::*;
 
-    struct NobodyWakes;
+    struct NoWake;
 
-    impl Wake for NobodyWakes {
+    impl Wake for NoWake {
         fn wake(&self) {}
     }
 
     #[test]
-    fn typing_that_nobody_takes_leaves_the_answers_alone() {
-        let (shards, receivers) = Shards::new(&EngineConfig::default(), vec![Arc::new(NobodyWakes)]);
+    fn typing_signals_beyond_the_queue_are_dropped_and_leave_control_empty() {
+        let (shards, receivers) = Shards::new(&EngineConfig::default(), vec![Arc::new(NoWake)]);
         let (kind, (name, avatar, attributes)) = (ConversationKind::Group, Default::default());
         let group = Conversation {
             no: ConversationNo(1),

@@ -16,7 +16,7 @@ use tidings_engine::{
         Device, NodeNo,
         compare::{Correction, HeldSession, SessionTruth},
     },
-    shards::{Control, Told},
+    shards::{Control, WatchUpdate},
     store::Store,
 };
 use tidings_protocol::{
@@ -74,7 +74,7 @@ fn told(world: &World) -> Vec<(u64, String, bool)> {
     let mut all = Vec::new();
     while let Ok(control) = world.receivers[0].control.try_recv() {
         let Control::Presence(pieces) = control else { continue };
-        for Told { session, changes, .. } in pieces {
+        for WatchUpdate { session, changes, .. } in pieces {
             all.extend(changes.into_iter().map(|change| (session, change.user.to_string(), change.online)));
         }
     }

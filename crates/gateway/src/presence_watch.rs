@@ -6,7 +6,7 @@ use crate::{
     shard::{FrameOutcome, Shard},
 };
 use serde::Serialize;
-use tidings_engine::shards::{Told, WatchedChange};
+use tidings_engine::shards::{WatchUpdate, WatchedChange};
 use tidings_protocol::frames::{RawClientFrame, ServerFrame};
 
 #[derive(Serialize)]
@@ -68,15 +68,15 @@ impl Shard {
     }
 
     /// Sends changes of watched users. A session that has ended meanwhile stops watching.
-    pub(crate) fn send_presence_changes(&mut self, told: &Told) {
+    pub(crate) fn send_presence_changes(&mut self, told: &WatchUpdate) {
         let Some(key) = self.find(told.session).filter(|key| self.connections[*key].binding.is_some()) else {
             self.parts.engine.unwatch_all((self.parts.index as u16, told.session));
             return;
         };
-        if told.answers.is_some() {
+        if told.reply_to.is_some() {
             let connection = &mut self.connections[key];
             connection.requests_in_flight = connection.requests_in_flight.saturating_sub(1);
         }
-        self.send_json(key, &presence_json(told.answers.flatten(), &told.changes));
+        self.send_json(key, &presence_json(told.reply_to.flatten(), &told.changes));
     }
 }

@@ -15,7 +15,7 @@ use std::{
 };
 use tidings_engine::{
     model::Lane,
-    shards::{Hearers, Typing},
+    shards::{TypingAudience, Typing},
 };
 use tidings_protocol::frames::{RawClientFrame, ServerFrame};
 
@@ -86,11 +86,11 @@ impl Shard {
     pub(crate) fn process_typing(&mut self) {
         let now = Instant::now();
         loop {
-            let Ok(Typing { conversation, user, hearers }) = self.parts.receivers.typing.try_recv() else { return };
-            let (lane, keys) = match hearers {
-                Hearers::User(user) => (Lane::Direct, self.sessions_of(user)),
-                Hearers::Members { conversation, but } => {
-                    let others = self.delivery.audience(conversation).filter(|(user, _)| *user != but);
+            let Ok(Typing { conversation, user, audience }) = self.parts.receivers.typing.try_recv() else { return };
+            let (lane, keys) = match audience {
+                TypingAudience::User(user) => (Lane::Direct, self.sessions_of(user)),
+                TypingAudience::Members { conversation, except } => {
+                    let others = self.delivery.audience(conversation).filter(|(user, _)| *user != except);
                     (Lane::Group, others.flat_map(|(_, sessions)| sessions.iter().copied()).collect())
                 }
             };

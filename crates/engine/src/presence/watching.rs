@@ -6,7 +6,7 @@ use crate::{
     commit::store_refusal,
     engine::Engine,
     model::{User, UserNo},
-    shards::{Control, Told, WatchedChange},
+    shards::{Control, WatchUpdate, WatchedChange},
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
@@ -126,8 +126,8 @@ impl Engine {
             changes.push(WatchedChange { user: id.as_str().into(), online, last_seen });
         }
         let (shard, session) = watcher;
-        let told = Told { session, answers: Some(reference), changes };
-        self.lanes.shards().tell(usize::from(shard), Control::Presence(vec![told]));
+        let told = WatchUpdate { session, reply_to: Some(reference), changes };
+        self.lanes.shards().send_control(usize::from(shard), Control::Presence(vec![told]));
         Ok(())
     }
 
@@ -175,10 +175,10 @@ impl Engine {
         }
         for (shard, sessions) in by_shard {
             let mut sessions =
-                sessions.into_iter().map(|(session, changes)| Told { session, answers: None, changes }).peekable();
+                sessions.into_iter().map(|(session, changes)| WatchUpdate { session, reply_to: None, changes }).peekable();
             while sessions.peek().is_some() {
                 let piece = sessions.by_ref().take(SESSIONS_PER_PIECE).collect();
-                self.lanes.shards().tell(usize::from(shard), Control::Presence(piece));
+                self.lanes.shards().send_control(usize::from(shard), Control::Presence(piece));
             }
         }
     }
