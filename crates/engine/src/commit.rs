@@ -435,7 +435,7 @@ impl Worker {
                 Outcome::Appended(_) => self.metrics.committed_entries.inc(),
                 _ => 0,
             };
-            self.directory.forget_changed(&proposal, &outcome, conversation.as_ref());
+            self.directory.invalidate_committed(&proposal, &outcome, conversation.as_ref());
             let card = conversation.clone();
             let change = Change::of(&proposal, &outcome);
             let lane_item = lane_item(proposal, conversation, &outcome, slot, started);

@@ -1,9 +1,9 @@
-//! What accept and stage 1 look up for every message, cached within a limit.
+//! A bounded cache of the users, conversations and memberships that accept and stage 1 look up for every message.
 //!
-//! A change is committed, then dropped from the cache, then answered, all by the committer: a caller
-//! that goes away in between (a closed HTTP connection) cannot leave the old value behind. A look-up
-//! that was under way meanwhile may hold the old value; dropping also ends its placeholder, so the
-//! old value is used once and never kept.
+//! The committer commits a change, then invalidates the cache, then answers: a caller
+//! that goes away in between (a closed HTTP connection) cannot leave the old value in the cache. A look-up
+//! that runs meanwhile may read the old value; invalidating also ends its placeholder, so the
+//! old value is used once and never cached.
 
 mod cards;
 
@@ -24,11 +24,11 @@ pub struct Directory {
     conversations: Cache<ConversationNo, Arc<Conversation>>,
     memberships: Cache<(ConversationNo, UserNo), Option<Membership>>,
     pub(crate) unread: UnreadCache,
-    /// Other nodes change the store too.
+    /// Whether other nodes change the store too.
     shared: bool,
 }
 
-/// Looks up through a cache; what does not exist is not cached (it may come to exist).
+/// Looks a value up in a cache, and loads it if it is not there. A value that does not exist is not cached: it may come to exist.
 fn through<K, Q, V>(
     cache: &Cache<K, V>,
     key: &Q,
@@ -44,7 +44,7 @@ where
         GuardResult::Guard(guard) => {
             let value = load()?;
             if let Some(value) = &value {
-                // Err: it was invalidated while loading; the value serves this caller only.
+                // Err: the value was invalidated while it was loaded; it serves this caller only.
                 let _ = guard.insert(value.clone());
             }
             Ok(value)
@@ -53,7 +53,7 @@ where
     }
 }
 
-/// No id that was ever given has a zero byte, and a database cannot even be asked for one.
+/// No stored id has a zero byte, and PostgreSQL refuses a query for one.
 fn can_be_stored(id: &str) -> bool {
     !id.contains('\0')
 }
@@ -73,11 +73,11 @@ impl Directory {
     }
 
     pub fn user_no(&self, id: &str) -> StoreResult<Option<UserNo>> {
-        through(&self.user_nos, id, || if can_be_stored(id) { self.store.user_no(id) } else { Ok(None) })
+        get_or_load(&self.user_nos, id, || if can_be_stored(id) { self.store.user_no(id) } else { Ok(None) })
     }
 
     pub fn user(&self, no: UserNo) -> StoreResult<Option<Arc<User>>> {
-        through(&self.users, &no, || Ok(self.store.user(no)?.map(Arc::new)))
+        get_or_load(&self.users, &no, || Ok(self.store.user(no)?.map(Arc::new)))
     }
 
     pub fn user_by_id(&self, id: &str) -> StoreResult<Option<Arc<User>>> {
@@ -87,22 +87,26 @@ impl Directory {
         }
     }
 
-    /// The user, if the store need not be asked.
-    pub(crate) fn user_at_hand(&self, id: &str) -> Option<Arc<User>> {
+    /// The user, if the cache has it: no read of the store.
+    pub(crate) fn cached_user(&self, id: &str) -> Option<Arc<User>> {
         self.users.get(&self.user_nos.get(id)?)
     }
 
-    /// The user, or a `not_found` refusal.
+    /// The user with this id.
+    ///
+    /// # Errors
+    ///
+    /// `not_found`; `store_unavailable` when the store cannot answer.
     pub fn require_user(&self, id: &str) -> Result<Arc<User>, Refusal> {
         self.user_by_id(id).map_err(crate::commit::store_refusal)?.ok_or_else(|| Refusal::not_found("user", id))
     }
 
     pub fn conversation(&self, no: ConversationNo) -> StoreResult<Option<Arc<Conversation>>> {
-        through(&self.conversations, &no, || Ok(self.store.conversation(no)?.map(Arc::new)))
+        get_or_load(&self.conversations, &no, || Ok(self.store.conversation(no)?.map(Arc::new)))
     }
 
     pub fn conversation_by_id(&self, id: &str) -> StoreResult<Option<Arc<Conversation>>> {
-        match through(&self.conversation_nos, id, || {
+        match get_or_load(&self.conversation_nos, id, || {
             if can_be_stored(id) { self.store.conversation_no(id) } else { Ok(None) }
         })? {
             Some(no) => self.conversation(no),
@@ -110,15 +114,23 @@ impl Directory {
         }
     }
 
-    /// The conversation, or a `not_found` refusal.
+    /// The conversation with this id.
+    ///
+    /// # Errors
+    ///
+    /// `not_found`; `store_unavailable` when the store cannot answer.
     pub fn require_conversation(&self, id: &str) -> Result<Arc<Conversation>, Refusal> {
         self.conversation_by_id(id)
             .map_err(crate::commit::store_refusal)?
             .ok_or_else(|| Refusal::not_found("conversation", id))
     }
 
-    /// The conversation as this user may know of it. That two others have a direct one is nobody else's business: it is
-    /// not there, as one that nobody opened.
+    /// The conversation with this id, as the user may know of it. A direct conversation of two others stays hidden: the refusal is
+    /// that of a conversation that does not exist.
+    ///
+    /// # Errors
+    ///
+    /// `not_found`; `store_unavailable` when the store cannot answer.
     pub fn require_conversation_for(&self, user: &User, id: &str) -> Result<Arc<Conversation>, Refusal> {
         let conversation = self.require_conversation(id)?;
         match conversation.pair {
@@ -127,7 +139,7 @@ impl Directory {
         }
     }
 
-    /// The same for whoever asks.
+    /// The conversation with this id, as the actor may know of it.
     pub(crate) fn require_conversation_by(&self, actor: &Actor, id: &str) -> Result<Arc<Conversation>, Refusal> {
         match actor {
             Actor::App => self.require_conversation(id),
@@ -138,15 +150,15 @@ impl Directory {
     pub fn membership(&self, conversation: ConversationNo, user: UserNo) -> StoreResult<Option<Membership>> {
         let key = (conversation, user);
         if self.shared {
-            // That somebody is no member is asked each time: who was added elsewhere may speak here at once.
+            // Absence is not cached: a user whom another node has added may send here at once.
             let load = || Ok(self.store.membership(conversation, user)?.map(Some));
-            return Ok(through(&self.memberships, &key, load)?.flatten());
+            return Ok(get_or_load(&self.memberships, &key, load)?.flatten());
         }
-        Ok(through(&self.memberships, &key, || Ok(Some(self.store.membership(conversation, user)?)))?.flatten())
+        Ok(get_or_load(&self.memberships, &key, || Ok(Some(self.store.membership(conversation, user)?)))?.flatten())
     }
 
-    /// Drops what a committed proposal changed.
-    pub(crate) fn forget_changed(
+    /// Invalidates what a proposal of this node changed.
+    pub(crate) fn invalidate_committed(
         &self,
         proposal: &Proposal,
         outcome: &Outcome,
@@ -154,64 +166,64 @@ impl Directory {
     ) {
         match (proposal, outcome) {
             (_, Outcome::Rejected(_)) => {}
-            // By far the most common one changes no card.
+            // By far the most common proposal, and it changes no card.
             (Proposal::Append { .. }, _) => {
                 for user in conversation.and_then(|c| c.pair).into_iter().flat_map(|(a, b)| [a, b]) {
                     self.unread.invalidate(user);
                 }
             }
-            (Proposal::PutUsers(patches), _) => patches.iter().for_each(|patch| self.forget_user_by_id(&patch.id)),
-            (Proposal::SetDoNotDisturb { user, .. } | Proposal::Revoke { user, .. }, _) => self.forget_user(*user),
-            (Proposal::UpdateConversation { conversation, .. }, _) => self.forget_conversation(*conversation),
+            (Proposal::PutUsers(patches), _) => patches.iter().for_each(|patch| self.invalidate_user_by_id(&patch.id)),
+            (Proposal::SetDoNotDisturb { user, .. } | Proposal::Revoke { user, .. }, _) => self.invalidate_user(*user),
+            (Proposal::UpdateConversation { conversation, .. }, _) => self.invalidate_conversation(*conversation),
             (Proposal::ChangeMembers { conversation, .. }, Outcome::MembersChanged { added, removed, changed, .. }) => {
-                self.forget_conversation(*conversation);
+                self.invalidate_conversation(*conversation);
                 for user in added.iter().chain(removed).chain(changed) {
-                    self.forget_membership(*conversation, *user);
+                    self.invalidate_membership(*conversation, *user);
                 }
             }
             (Proposal::MarkRead { conversation, user, .. }, _) => {
-                self.forget_membership(*conversation, *user);
+                self.invalidate_membership(*conversation, *user);
                 self.unread.invalidate(*user);
             }
             (Proposal::SetMute { conversation, user, .. }, _) => {
-                self.forget_membership(*conversation, *user);
+                self.invalidate_membership(*conversation, *user);
             }
             _ => {}
         }
     }
 
-    /// Drops what another node changed.
-    pub(crate) fn forget_others(&self, change: Option<&Change>, conversation: Option<&Arc<Conversation>>) {
+    /// Invalidates what another node changed.
+    pub(crate) fn invalidate_remote(&self, change: Option<&Change>, conversation: Option<&Arc<Conversation>>) {
         for user in conversation.and_then(|c| c.pair).into_iter().flat_map(|(a, b)| [a, b]) {
             self.unread.invalidate(user);
         }
         match change {
             Some(Change::Members { conversation, joined, left, changed }) => {
-                self.forget_conversation(*conversation);
+                self.invalidate_conversation(*conversation);
                 for user in joined.iter().chain(left).chain(changed) {
-                    self.forget_membership(*conversation, *user);
+                    self.invalidate_membership(*conversation, *user);
                 }
             }
-            Some(Change::Conversation(conversation)) => self.forget_conversation(*conversation),
-            Some(Change::Users(ids)) => self.forget_users(ids),
-            Some(Change::DoNotDisturb(user)) => self.forget_user(*user),
-            Some(Change::Mute { conversation, user }) => self.forget_membership(*conversation, *user),
+            Some(Change::Conversation(conversation)) => self.invalidate_conversation(*conversation),
+            Some(Change::Users(ids)) => self.invalidate_users(ids),
+            Some(Change::DoNotDisturb(user)) => self.invalidate_user(*user),
+            Some(Change::Mute { conversation, user }) => self.invalidate_membership(*conversation, *user),
             Some(Change::Read { conversation, user, .. }) => {
-                self.forget_membership(*conversation, *user);
+                self.invalidate_membership(*conversation, *user);
                 self.unread.invalidate(*user);
             }
-            // Perhaps the user's tokens were revoked.
-            Some(Change::Kick { user, .. }) => self.forget_user(*user),
+            // A revocation of the user's tokens comes as a kick.
+            Some(Change::Kick { user, .. }) => self.invalidate_user(*user),
             None => {}
         }
     }
 
-    /// Asks the store for nothing: a number that is not at hand is looked for among the cards.
-    fn forget_users(&self, ids: &[String]) {
+    /// Invalidates users by id without a read of the store: when the number of an id is not cached, its card is looked for among all.
+    fn invalidate_users(&self, ids: &[String]) {
         let mut unknown = std::collections::HashSet::new();
         for id in ids {
             match self.user_nos.get(id) {
-                Some(no) => self.forget_user(no),
+                Some(no) => self.invalidate_user(no),
                 None => drop(unknown.insert(id.as_str())),
             }
         }
@@ -220,24 +232,24 @@ impl Directory {
         }
     }
 
-    fn forget_user_by_id(&self, id: &str) {
+    fn invalidate_user_by_id(&self, id: &str) {
         match self.user_no(id) {
-            Ok(Some(no)) => self.forget_user(no),
+            Ok(Some(no)) => self.invalidate_user(no),
             Ok(None) => {}
-            // Whose number cannot be read now could be anyone's: an empty cache is slow, a wrong one is wrong.
+            // The store cannot tell whose card is stale. An empty cache is slow; a stale card would be wrong.
             Err(_) => self.users.clear(),
         }
     }
 
-    fn forget_user(&self, no: UserNo) {
+    fn invalidate_user(&self, no: UserNo) {
         self.users.remove(&no);
     }
 
-    fn forget_conversation(&self, no: ConversationNo) {
+    fn invalidate_conversation(&self, no: ConversationNo) {
         self.conversations.remove(&no);
     }
 
-    fn forget_membership(&self, conversation: ConversationNo, user: UserNo) {
+    fn invalidate_membership(&self, conversation: ConversationNo, user: UserNo) {
         self.memberships.remove(&(conversation, user));
     }
 }

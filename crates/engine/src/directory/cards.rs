@@ -1,4 +1,4 @@
-//! Cards of many conversations at once: one look at the store for all that are not cached.
+//! Cards of many conversations at once: one read of the store for all that are not cached.
 
 use super::Directory;
 use crate::{model::*, store::StoreResult};
@@ -6,12 +6,16 @@ use quick_cache::sync::GuardResult;
 use std::{sync::Arc, time::Duration};
 
 impl Directory {
-    /// Cards in the order asked for; each conversation is named once.
+    /// The cards of these conversations, in this order; no conversation may be named twice.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
     pub fn conversations(&self, nos: &[ConversationNo]) -> StoreResult<Vec<Option<Arc<Conversation>>>> {
         let mut cards = Vec::with_capacity(nos.len());
         let (mut missing, mut guards) = (Vec::new(), Vec::new());
         for (index, no) in nos.iter().enumerate() {
-            // Without waiting for who loads one already: two who hold places and wait for each other's would wait for good.
+            // Never wait for a card that another caller loads: two callers that wait for a card of each other would wait for ever.
             let found = match self.conversations.get_value_or_guard(no, Some(Duration::ZERO)) {
                 GuardResult::Value(card) => Some(card),
                 GuardResult::Guard(guard) => {
@@ -34,7 +38,7 @@ impl Directory {
         for (((index, _), guard), card) in missing.into_iter().zip(guards).zip(self.store.conversations(&nos)?) {
             let Some(card) = card.map(Arc::new) else { continue };
             if let Some(guard) = guard {
-                // Err: it was dropped while it was read; the card serves this caller only.
+                // Err: the card was invalidated while it was loaded; it serves this caller only.
                 let _ = guard.insert(card.clone());
             }
             cards[index] = Some(card);
