@@ -87,9 +87,9 @@ pub enum BindOutcome {
 pub struct MembershipSnapshot {
     pub conversation: ConversationNo,
     pub lane: Lane,
-    /// The position of the last entry before the user joined; 0 when every shard is known to have applied it. A shard that has not
-    /// applied it leaves the conversation out: the join itself is still to come, and the entries
-    /// before it are not for this user.
+    /// The position of the last entry before the user joined; 0 when every shard is known to have applied it. A shard
+    /// that has not applied it leaves the conversation out: the join itself is still to come, and the entries before it
+    /// are not for this user.
     pub joined_after: Position,
 }
 
@@ -139,8 +139,8 @@ impl Delivery {
         BindOutcome::NeedsMemberships(self.loads)
     }
 
-    /// Installs the memberships that were read, with the changes since then on top. Answers the sessions that are live now,
-    /// and the positions from which on they are. `None`: all sessions of this read have ended.
+    /// Installs the memberships that were read, with the changes since then on top. Answers the sessions that are live
+    /// now, and the positions from which on they are. `None`: all sessions of this read have ended.
     pub fn install(
         &mut self,
         user: UserNo,

@@ -28,7 +28,8 @@ pub struct Directory {
     shared: bool,
 }
 
-/// Looks a value up in a cache, and loads it if it is not there. A value that does not exist is not cached: it may come to exist.
+/// Looks a value up in a cache, and loads it if it is not there. A value that does not exist is not cached: it may come
+/// to exist.
 fn through<K, Q, V>(
     cache: &Cache<K, V>,
     key: &Q,
@@ -125,8 +126,8 @@ impl Directory {
             .ok_or_else(|| Refusal::not_found("conversation", id))
     }
 
-    /// The conversation with this id, as the user may know of it. A direct conversation of two others stays hidden: the refusal is
-    /// that of a conversation that does not exist.
+    /// The conversation with this id, as the user may know of it. A direct conversation of two others stays hidden: the
+    /// refusal is that of a conversation that does not exist.
     ///
     /// # Errors
     ///
@@ -218,7 +219,8 @@ impl Directory {
         }
     }
 
-    /// Invalidates users by id without a read of the store: when the number of an id is not cached, its card is looked for among all.
+    /// Invalidates users by id without a read of the store: when the number of an id is not cached, its card is looked
+    /// for among all.
     fn invalidate_users(&self, ids: &[String]) {
         let mut unknown = std::collections::HashSet::new();
         for id in ids {

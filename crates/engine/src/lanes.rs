@@ -147,8 +147,8 @@ impl Lanes {
         self.queues[lane as usize].slots.reserve_over_limit()
     }
 
-    /// Whether every lane has fewer items queued than its limit. Slots of items that are not yet in a queue do not count: those items may
-    /// wait for the very caller that asks here.
+    /// Whether every lane has fewer items queued than its limit. Slots of items that are not yet in a queue do not
+    /// count: those items may wait for the very caller that asks here.
     pub(crate) fn has_room(&self) -> bool {
         self.queues.iter().all(|queue| queue.queued.load(Ordering::Relaxed) < self.limit)
     }

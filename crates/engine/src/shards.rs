@@ -1,4 +1,5 @@
-//! The engine's side of the shards. Each shard has a queue for every lane, one each for control, typing and pushes, and a wake.
+//! The engine's side of the shards. Each shard has a queue for every lane, one each for control, typing and pushes, and
+//! a wake.
 //!
 //! A shard is a thread of the gateway that owns its users' sessions outright. Three lane queues
 //! keep the lanes apart up to the thread that must serve them all: it takes direct before group
@@ -11,7 +12,8 @@ use tidings_protocol::{error::Refusal, http::SendReceipt};
 
 /// Answers, signals and kicks waiting at a shard. Full: the sender waits; the committer is one of the senders.
 const CONTROL_QUEUE: usize = 4_096;
-/// Typing signals waiting at a shard, apart from controls that callers wait for. Full: dropped, for a late typing signal is of no use.
+/// Typing signals waiting at a shard, apart from controls that callers wait for. Full: dropped, for a late typing
+/// signal is of no use.
 const TYPING_QUEUE: usize = 256;
 /// Push items waiting at a shard. Full: the push worker waits, chat does not.
 const PUSH_QUEUE: usize = 1_024;
@@ -183,8 +185,8 @@ impl Shards {
         self.put_control(self.shard_of(user), Control::Signal { user, signal });
     }
 
-    /// Tells the live members of a conversation, except the user, that the user types there. A shard whose typing queue is full is left
-    /// out.
+    /// Tells the live members of a conversation, except the user, that the user types there. A shard whose typing queue
+    /// is full is left out.
     pub(crate) fn typing(&self, conversation: &Conversation, except: UserNo, user: &Arc<str>) {
         let id: Arc<str> = conversation.id.as_str().into();
         let send = |shard: usize, audience| {

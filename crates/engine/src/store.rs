@@ -1,26 +1,26 @@
-//! The `Store` port: what must outlive the process.
+//! The `Store` port: everything that must outlive the process.
 //!
 //! One batch of proposals commits as a whole and is durable when `commit` returns: the embedded
 //! store assigns numbers and `seq` from memory and fsyncs; a PostgreSQL store does the same under
-//! row locks. Calls block: they are made from the committer's and the readers' own threads (or
+//! row locks. Calls block: the committer and readers make them from their own threads (or
 //! `spawn_blocking`), never from a thread that serves sockets.
 
 use crate::{batch_reads, model::*, push::rows::PushStore};
 use std::time::Duration;
 use tidings_protocol::http::{ConversationKind, Role};
 
-/// Something to be committed. Each gets one [`Outcome`]; a refused one leaves the rest of its batch alone.
+/// A write to be committed. Each proposal gets one [`Outcome`]; a rejected one leaves the rest of its batch alone.
 #[derive(Debug, Clone)]
 pub enum Proposal {
-    /// Appends to a timeline, once per (sender, client_msg_id). A store that several nodes write refuses a sender who has
-    /// just left the conversation: its node may not know yet.
+    /// Appends to a timeline, once per (sender, client_msg_id). A store that several nodes write rejects a sender who
+    /// has just left the conversation: the sender's node may not know of it yet.
     Append {
         conversation: ConversationNo,
         entry: NewEntry,
     },
-    /// Creates or changes users; `None` in a patch leaves a field as it was.
+    /// Creates or changes users; a field that is `None` in a patch stays as it was.
     PutUsers(Vec<UserPatch>),
-    /// Creates a conversation with its first members, or answers with the one that has the id.
+    /// Creates a conversation with its first members, or answers with the existing one of this id.
     CreateConversation(NewConversation),
     UpdateConversation {
         conversation: ConversationNo,
@@ -29,8 +29,8 @@ pub enum Proposal {
         attributes: Option<String>,
         notice: Option<NewEntry>,
     },
-    /// Adds members (or changes the role of those who are), removes members. `notice` is appended
-    /// to the timeline in the same batch when anything changed.
+    /// Adds members (or changes the role of present ones) and removes members. `notice` is appended
+    /// to the timeline in the same batch if anything changed.
     ChangeMembers {
         conversation: ConversationNo,
         add: Vec<(UserNo, Role)>,
@@ -53,28 +53,28 @@ pub enum Proposal {
         user: UserNo,
         window: Option<DailyWindow>,
     },
-    /// When users' last sessions ended, in milliseconds since 1970 UTC.
+    /// Sets when users' last sessions ended, in milliseconds since 1970 UTC.
     SetLastSeen(Vec<(UserNo, u64)>),
-    /// Ends sessions of a user, one device's or all: nothing is stored but that nodes must hear of it.
+    /// Ends sessions of a user, one device's or all. The store keeps only the change that tells other nodes.
     Kick {
         user: UserNo,
         device_id: Option<String>,
         reason: String,
     },
-    /// Tokens of the user that were issued before this time, in milliseconds since 1970 UTC, are refused from here on; nodes
-    /// hear of it as of a [`Proposal::Kick`] of all the user's sessions.
+    /// From here on, the user's tokens that were issued before this time (milliseconds since 1970 UTC) are refused.
+    /// Other nodes learn of it by the change of a [`Proposal::Kick`] of all the user's sessions.
     Revoke {
         user: UserNo,
         before: u64,
         reason: String,
     },
-    /// The outbox's consumer has dealt with everything up to and including this position, and
-    /// these notifications failed for good.
+    /// Moves the outbox's position: every item up to and including `through` is delivered or stored in `dead`.
+    /// `through` 0 moves nothing. The ids of `dead` tell dead letters from notifications that wait for a retry.
     AdvanceOutbox {
         through: Position,
         dead: Vec<DeadNotification>,
     },
-    /// Takes dead notifications out again: they were replayed.
+    /// Deletes notifications that were stored by [`Proposal::AdvanceOutbox`] and are delivered now.
     DeleteDeadLetters {
         ids: Vec<u64>,
     },
@@ -99,7 +99,7 @@ pub struct NewConversation {
     pub members: Vec<(UserNo, Role)>,
 }
 
-/// A webhook event that was given up.
+/// A webhook event that was not delivered: a dead letter, or one that waits for a retry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeadNotification {
     pub id: u64,
@@ -110,7 +110,7 @@ pub struct DeadNotification {
     pub event: String,
 }
 
-/// What became of a proposal.
+/// The result of a proposal.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Outcome {
     Appended(Appended),
@@ -118,7 +118,7 @@ pub enum Outcome {
         created: usize,
         updated: usize,
     },
-    /// `created` is false when the id stood for a conversation already.
+    /// `created` is false when a conversation had the id already.
     Conversation {
         conversation: Conversation,
         created: bool,
@@ -130,7 +130,7 @@ pub enum Outcome {
         member_count: u64,
         notice: Option<Appended>,
     },
-    /// The mark as it stands now, and whether it stood elsewhere before.
+    /// The read mark now, and whether the proposal moved it.
     Read {
         seq: u64,
         moved: bool,
@@ -139,7 +139,7 @@ pub enum Outcome {
     Rejected(Rejection),
 }
 
-/// Where an entry stands. `duplicate`: it stood there before this proposal.
+/// The place of an appended entry. `duplicate`: an earlier proposal appended it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Appended {
     pub conversation: ConversationNo,
@@ -149,22 +149,22 @@ pub struct Appended {
     pub duplicate: bool,
 }
 
-/// A stretch of the commit order: positions behind `after`, up to and including `through`.
+/// A range of the commit order: the positions after `after`, up to and including `through`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PositionRange {
     pub after: Position,
     pub through: Position,
 }
 
-/// Why the store did not do one proposal.
+/// Why the store rejected one proposal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Rejection {
     NoSuchConversation,
     NoSuchUser(UserNo),
     NotAMember,
-    /// (sender, client_msg_id) stands for an entry of another conversation.
+    /// (sender, client_msg_id) names an entry of another conversation.
     ClientMsgIdReused,
-    /// The conversation's id is taken by one of another kind.
+    /// A conversation of another kind has the id.
     KindDiffers,
     TooManyMembers {
         limit: u64,
@@ -172,44 +172,44 @@ pub enum Rejection {
     },
 }
 
-/// The store as a whole could not do it.
+/// Why a call of the store failed.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// Nothing of the batch was stored; the caller may retry once there is room.
+    /// Nothing of the batch was stored; the caller may retry once the disk has room.
     #[error("the disk is full")]
     DiskFull,
-    /// Nothing was acknowledged. Of a commit, whether it was stored shows after a restart or reconnect; of any other write
-    /// nothing was stored.
+    /// The store did not acknowledge the call. A commit may have been stored, which shows after a restart or reconnect;
+    /// any other write was not stored. The caller may retry.
     #[error("the store is unavailable: {0}")]
     Unavailable(String),
-    /// Of a write that is no commit: it was stored, or it was not, or it will be any moment. [`Store::fence_writes`] ends that, and
-    /// what is read then tells.
+    /// A write other than a commit was stored, or was not, or will be at any moment. The caller must call
+    /// [`Store::fence_writes`] and then read what is stored.
     #[error("the store may have taken it: {0}")]
     OutcomeUnknown(String),
-    /// What is stored cannot be understood: an operator must look (`tidings check`).
+    /// Stored bytes cannot be understood: an operator must act (`tidings check`).
     #[error("the store is damaged: {0}")]
     Damaged(String),
-    /// What a node asks for of the commit log is removed: it was away for longer than changes are kept.
+    /// The requested part of the commit log is pruned: the node was away for longer than changes are kept.
     #[error("{0}")]
     Pruned(String),
-    /// The term that it was written in is over: another node does this work now, or will. Nothing was stored.
+    /// The term of the write is over: another node leads now, or will. Nothing was stored.
     #[error("another node leads")]
     StaleTerm,
 }
 
-/// A time in which one node does what one does for all; each has a higher number than the one before. What is written
-/// names its term, and the store takes nothing in one that is over.
+/// The time of one leader, with a higher number than any term before. Writes of the leader's work name their term, and
+/// the store rejects a write of a term that is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Term(pub u64);
 
 impl Term {
-    /// Of a node that has the store to itself.
+    /// The term of a node that has the store to itself.
     pub const ALONE: Term = Term(0);
 }
 
 pub type StoreResult<T> = Result<T, StoreError>;
 
-/// Which end of a range to read from. Pages are returned oldest first either way.
+/// The end of a range from which a page is read. A page is oldest first either way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
     Oldest,
@@ -223,16 +223,16 @@ pub struct UserConversation {
     pub kind: ConversationKind,
 }
 
-/// Which of a user's conversations.
+/// Selects some of a user's conversations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ConversationFilter {
     All,
     Direct,
-    /// All but the direct ones.
+    /// Groups and official accounts.
     NonDirect,
 }
 
-/// A user's place in a conversation, with what the conversation has come to.
+/// A conversation of a user: its head, and the user's membership.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConversationState {
     pub conversation: ConversationNo,
@@ -241,7 +241,7 @@ pub struct ConversationState {
     pub membership: Membership,
 }
 
-/// A page of a timeline that is asked for: the oldest `limit` entries with `from_seq <= seq <= to_seq`.
+/// Requests a page of a timeline: the oldest `limit` entries with `from_seq <= seq <= to_seq`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PageRequest {
     pub conversation: ConversationNo,
@@ -257,31 +257,32 @@ pub struct Tail {
     pub conversation: ConversationNo,
     pub floor_seq: u64,
     pub newest_seq: u64,
-    /// No entry up to `newest_seq` stands after this position.
+    /// No entry up to `newest_seq` has a higher position.
     pub newest_position: Position,
     pub after: Position,
     pub until: Position,
 }
 
-/// How much of what was missed is wanted.
+/// How many missed entries to read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MissedQuery {
     pub entries_max: usize,
-    /// Of bodies; the entry that reaches it is the last.
+    /// The limit for the bytes of all bodies; the entry that reaches it is the last.
     pub bytes_max: usize,
-    /// Whether to tell what was left.
+    /// Whether to answer the ranges of older missed entries that are not among those read.
     pub ranges: bool,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MissedEntries {
-    /// The newest of all tails together, newest first, each with the index of its tail.
+    /// The newest entries of all tails together, newest first, each with the index of its tail.
     pub entries: Vec<(usize, StoredEntry)>,
-    /// Tails of which older entries were left, by index: the first and the last `seq` of those, in the order of tails.
+    /// The older entries that were not read: the index of a tail, and the first and last `seq` of its remaining
+    /// entries, in the order of tails.
     pub remaining: Vec<(usize, u64, u64)>,
 }
 
-/// An entry that may need offline push: where it is, and in which commit order.
+/// An entry that may need offline push, by its position and its place in a conversation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OutboxItem {
     pub position: Position,
@@ -289,22 +290,23 @@ pub struct OutboxItem {
     pub seq: u64,
 }
 
-/// When to remove old entries. Absent: never for this reason.
+/// When to remove old entries. A limit that is absent removes nothing.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Retention {
     pub age_max: Option<Duration>,
-    /// Of all timelines together, as stored before compression.
+    /// The limit for the bytes of all timelines together, before compression.
     pub bytes_max: Option<u64>,
 }
 
-/// A clock is believed this far beyond the newest entry and the age at which that one would go, in milliseconds: a
-/// store where nobody says anything any more is looked at often enough to be emptied before that.
+/// How far this machine's clock may be beyond the time at which the newest entry would be removed, in milliseconds,
+/// before the clock is taken to be wrong. A store without new messages is emptied before that, since retention runs far
+/// more often.
 const CLOCK_BELIEVED_MS: u64 = 7 * 24 * 60 * 60 * 1_000;
 
 impl Retention {
-    /// The time from which on entries are kept, by age. `None`: no limit, or all that is stored is so much older (`newest_ms`
-    /// is when the newest of it was said, or a little later) that rather this machine's clock is wrong. Some start years
-    /// ahead until they have asked what time it is, and what is removed does not come back.
+    /// The time from which on entries are kept by age. `newest_ms` is the time of the newest entry, or a little later.
+    /// `None`: there is no limit, or even the newest entry is so old that this machine's clock must be wrong. Some
+    /// clocks start years ahead until they have synchronized, and a removed entry does not come back.
     pub fn kept_from(self, now_ms: u64, newest_ms: u64) -> Option<u64> {
         let age_max_ms = u64::try_from(self.age_max?.as_millis()).unwrap_or(u64::MAX);
         let kept_from = now_ms.saturating_sub(age_max_ms);
@@ -321,87 +323,124 @@ impl Retention {
     }
 }
 
-/// What the store tells about itself, for metrics.
+/// The figures of a store, for metrics.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct StoreStats {
     pub disk_bytes: u64,
     pub timeline_bytes: u64,
     pub journals: u64,
-    /// Statements sent to a database, begin and commit not counted, and how often its answer was waited for.
+    /// Statements sent to a database, without begin and commit.
     pub statements: u64,
+    /// How often an answer of the database was waited for.
     pub round_trips: u64,
 }
 
-/// Parts of the engine that keep rows of their own making.
+/// A part of the engine that stores rows in a form of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum RowSpace {
     Popups,
 }
 
-/// A row's longest value in bytes: longer ones are cut into parts before the store.
+/// The longest value of a row in bytes. The engine cuts longer values into several rows.
 pub const ROW_BYTES_MAX: usize = 3 * 1024;
 
-/// A row to be written; without a value it is dropped.
+/// Writes a row, or deletes it when `value` is absent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RowChange {
     pub key: Vec<u8>,
     pub value: Option<Vec<u8>>,
 }
 
-/// Rows of bytes in the order of their keys. The store knows nothing of their meaning.
+/// Rows of bytes in the order of their keys. The store does not know what they mean.
+///
+/// # Errors
+///
+/// Every call may fail with [`StoreError::Unavailable`] or [`StoreError::Damaged`].
 pub trait RowStore: Send + Sync + 'static {
-    /// Writes all or nothing; durable when it returns.
+    /// Writes all changes or none; they are durable when it returns.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::StaleTerm`] and [`StoreError::DiskFull`]: nothing was stored. [`StoreError::OutcomeUnknown`]: see
+    /// there. A value longer than [`ROW_BYTES_MAX`] is [`StoreError::Unavailable`].
     fn write_rows(&self, term: Term, space: RowSpace, changes: Vec<RowChange>) -> StoreResult<()>;
     fn row(&self, space: RowSpace, key: &[u8]) -> StoreResult<Option<Vec<u8>>>;
     /// Rows with `from <= key <= to`, in the order of keys, at most `limit`.
     fn rows(&self, space: RowSpace, from: &[u8], to: &[u8], limit: usize) -> StoreResult<Vec<(Vec<u8>, Vec<u8>)>>;
 
-    /// The values of these keys, in the order in which they were asked for. A store that must travel for each answers them
-    /// in one; to others single reads are as good.
+    /// The values of these keys, in the same order. A store with a round trip for each read overrides this with a
+    /// single one.
     fn rows_of(&self, space: RowSpace, keys: &[Vec<u8>]) -> StoreResult<Vec<Option<Vec<u8>>>> {
         keys.iter().map(|key| self.row(space, key)).collect()
     }
 
-    /// Whether the store has a side log: a file for rows on their way to the store, appended to without fsync.
+    /// Whether the store has a side log: two files for rows on their way to the store, appended to without fsync.
     fn has_side_log(&self) -> bool {
         false
     }
-    /// Appends rows to the side log, where they survive the end of this process, not that of the machine. Does not wait
-    /// for a disk that stalls.
+    /// Appends rows to the side log: they survive the end of this process, not that of the machine, and a disk that
+    /// stalls does not hold up the caller.
+    ///
+    /// # Errors
+    /// The rows could not be written; they survive nothing until they are stored.
     fn append_to_side_log(&self, _: &[RowChange]) -> StoreResult<()> {
         Ok(())
     }
     /// Appends go to the side log's other file from here on, unless that file has not been truncated yet.
     fn rotate_side_log(&self) {}
     /// Empties the file that was appended to before the last rotation: its rows are stored.
+    ///
+    /// # Errors
+    /// The file could not be emptied; a later call does so.
     fn truncate_rotated_side_log(&self) -> StoreResult<()> {
         Ok(())
     }
     /// All rows of the side log, those of each file in the order of their appends.
+    ///
+    /// # Errors
+    /// The side log could not be read.
     fn read_side_log(&self) -> StoreResult<Vec<RowChange>> {
         Ok(Vec::new())
     }
     /// Empties both files.
+    ///
+    /// # Errors
+    /// A file could not be emptied.
     fn truncate_side_log(&self) -> StoreResult<()> {
         Ok(())
     }
 }
 
+/// The durable state of the server.
+///
+/// # Errors
+///
+/// Reads fail with [`StoreError::Unavailable`] when the store cannot answer now, and with [`StoreError::Damaged`] when
+/// stored bytes cannot be understood. The errors of writes are at their methods.
 pub trait Store: PushStore + RowStore {
-    /// Commits a batch; what it answered is durable. `now_ms` dates the entries (a clock that
-    /// jumps back does not: `at` never decreases within a conversation).
+    /// Commits a batch as a whole; the outcomes, one for each proposal and in their order, are durable. `now_ms` is the
+    /// time of the new entries; after a jump back of the clock, `at` still never decreases within a conversation.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::DiskFull`]: nothing was stored. [`StoreError::Unavailable`] and [`StoreError::Damaged`]: nothing
+    /// was acknowledged, but the batch may have been stored; a retry of a send with its `client_msg_id` finds out.
     fn commit(&self, batch: &[Proposal], now_ms: u64) -> StoreResult<Vec<Outcome>>;
 
-    /// The same, with the stretch of the commit order that the batch has. The default is for a store that one node writes.
+    /// Commits a batch, and answers its range of the commit order too. The default is for a store that one node writes.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Store::commit`].
     fn commit_in_order(&self, batch: &[Proposal], now_ms: u64) -> StoreResult<(Vec<Outcome>, PositionRange)> {
         let after = self.last_position();
         let outcomes = self.commit(batch, now_ms)?;
         Ok((outcomes, PositionRange { after, through: self.last_position() }))
     }
 
-    /// Names this history; differs after a restore.
+    /// The epoch of the history in the store; a restore gives it another.
     fn epoch(&self) -> u64;
-    /// The highest position given out and committed.
+    /// The highest position that is committed.
     fn last_position(&self) -> Position;
 
     fn user_no(&self, id: &str) -> StoreResult<Option<UserNo>>;
@@ -411,16 +450,16 @@ pub trait Store: PushStore + RowStore {
     fn conversation(&self, no: ConversationNo) -> StoreResult<Option<Conversation>>;
     fn head(&self, no: ConversationNo) -> StoreResult<Head>;
     fn membership(&self, conversation: ConversationNo, user: UserNo) -> StoreResult<Option<Membership>>;
-    /// Members in the order of their numbers, after `after`.
+    /// Members in the order of their numbers, from the first one after `after`.
     fn members(
         &self,
         conversation: ConversationNo,
         after: Option<UserNo>,
         limit: usize,
     ) -> StoreResult<Vec<(UserNo, Membership)>>;
-    /// All conversations of a user but direct ones if `direct` is false; at most `limit`.
+    /// A user's conversations, without direct ones if `direct` is false; at most `limit`.
     fn conversations_of(&self, user: UserNo, direct: bool, limit: usize) -> StoreResult<Vec<UserConversation>>;
-    /// Entries with `from_seq <= seq <= to_seq`, at most `limit`, taken from the named end, returned oldest first.
+    /// Entries with `from_seq <= seq <= to_seq`, at most `limit` from the end `from`, oldest first.
     fn entries(
         &self,
         conversation: ConversationNo,
@@ -430,55 +469,61 @@ pub trait Store: PushStore + RowStore {
         from: End,
     ) -> StoreResult<Vec<StoredEntry>>;
 
-    /// Once this has returned, each write of the term that was answered with [`StoreError::OutcomeUnknown`] is stored or never will be.
-    /// A later write does the same by itself before it begins; who goes on by what it reads must ask first.
+    /// Fences the writes of the term: once this has returned, each write that failed with
+    /// [`StoreError::OutcomeUnknown`] is stored or never will be. A later write does the same before it begins; a
+    /// caller that goes on by what it reads must call this first.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::StaleTerm`]: the term is over. Any other: the outcome is still unknown.
     fn fence_writes(&self, _: Term) -> StoreResult<()> {
         Ok(())
     }
 
-    // Reads of many at once. A store that must travel for each read answers them in one; to others single reads are
-    // as good.
+    // Batched reads. A store with a round trip for each read overrides them with single ones; for others the defaults
+    // are as good.
 
-    /// A user's conversations, at most `limit`, as they stand at one moment or as they come to stand meanwhile.
+    /// A user's conversations, at most `limit`. A change during the read may be among them or not.
     fn conversation_states(&self, user: UserNo, filter: ConversationFilter, limit: usize) -> StoreResult<Vec<ConversationState>> {
         batch_reads::conversation_states(self, user, filter, limit)
     }
     fn heads(&self, conversations: &[ConversationNo]) -> StoreResult<Vec<Head>> {
         batch_reads::heads(self, conversations)
     }
-    /// Cards, in the order asked for.
+    /// The cards of these conversations, in the same order.
     fn conversations(&self, conversations: &[ConversationNo]) -> StoreResult<Vec<Option<Conversation>>> {
         batch_reads::conversations(self, conversations)
     }
-    /// Where entries stand that are named by conversation and `seq`.
+    /// The positions of these entries (conversation and `seq`), in the same order.
     fn positions_at(&self, entries: &[(ConversationNo, u64)]) -> StoreResult<Vec<Option<Position>>> {
         batch_reads::positions_at(self, entries)
     }
-    /// Pages from their oldest end, in the order asked for. Once about `bytes_max` are read, each page that is still to
-    /// come has its first entry alone: a page that is shorter than asked for may go on.
-    fn pages(&self, asked: &[PageRequest], bytes_max: usize) -> StoreResult<Vec<Vec<StoredEntry>>> {
-        batch_reads::pages(self, asked, bytes_max)
+    /// The requested pages, in the same order. Once about `bytes_max` bytes are read, each further page has its first
+    /// entry alone: entries may follow a page that is shorter than its limit.
+    fn pages(&self, requests: &[PageRequest], bytes_max: usize) -> StoreResult<Vec<Vec<StoredEntry>>> {
+        batch_reads::pages(self, requests, bytes_max)
     }
-    /// The newest entries of several tails, merged in commit order.
+    /// The newest entries of all tails, merged in commit order.
     fn missed(&self, tails: &[Tail], query: MissedQuery) -> StoreResult<MissedEntries> {
         batch_reads::missed(self, tails, query)
     }
 
-    /// The first `seq` whose entry is at or after `at_ms`; `last_seq + 1` if none is.
+    /// The `seq` of the first entry at or after `at_ms`; `last_seq + 1` if there is none.
     fn seq_at(&self, conversation: ConversationNo, at_ms: u64) -> StoreResult<u64>;
 
-    /// Entries awaiting offline push, after a position, in commit order. Only kept when the store
+    /// Entries that may need offline push, after a position, in commit order. Empty unless the store
     /// was opened with an outbox.
     fn outbox(&self, after: Position, limit: usize) -> StoreResult<Vec<OutboxItem>>;
-    /// How far the outbox's consumer had got.
+    /// The position up to which the outbox's consumer has dealt with all items.
     fn outbox_position(&self) -> StoreResult<Position>;
+    /// Stored notifications with an id above `after`, in the order of ids.
     fn dead_notifications(&self, after: Option<u64>, limit: usize) -> StoreResult<Vec<DeadNotification>>;
 
-    /// Removes what retention no longer keeps; answers how many entries went. Runs beside commits.
+    /// Removes entries beyond the limits of retention; answers how many. It may run beside commits.
     fn retain(&self, retention: Retention, now_ms: u64) -> StoreResult<u64>;
     fn stats(&self) -> StoreStats;
 
-    /// What is wrong with what is stored, as far as the store knows: an operator must look. Looks nothing up.
+    /// The damage that the store has found in its files so far; an operator must act. It reads nothing.
     fn damage(&self) -> Option<String> {
         None
     }

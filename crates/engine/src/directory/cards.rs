@@ -15,7 +15,8 @@ impl Directory {
         let mut cards = Vec::with_capacity(nos.len());
         let (mut missing, mut guards) = (Vec::new(), Vec::new());
         for (index, no) in nos.iter().enumerate() {
-            // Never wait for a card that another caller loads: two callers that wait for a card of each other would wait for ever.
+            // Never wait for a card that another caller loads: two callers that wait for a card of each other would
+            // wait for ever.
             let found = match self.conversations.get_value_or_guard(no, Some(Duration::ZERO)) {
                 GuardResult::Value(card) => Some(card),
                 GuardResult::Guard(guard) => {

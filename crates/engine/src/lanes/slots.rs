@@ -1,4 +1,5 @@
-//! The slots of a lane: a limited number, shared fairly by senders. An item holds one from before its commit to the end of stage 1.
+//! The slots of a lane: a limited number, shared fairly by senders. An item holds one from before its commit to the end
+//! of stage 1.
 
 use crate::commit::queue::{NoPlace, Party};
 use std::sync::{
@@ -30,9 +31,9 @@ const CELLS: usize = 4_096;
 
 /// Counts the slots of a lane that are taken, in all and by party.
 ///
-/// The count by party is a count-min sketch of two rows: a party adds to one cell of each row, chosen by its hash, and holds as
-/// many slots as the lower of the two cells says, or fewer. Two parties count as one only when they share both cells: with
-/// 10,000 other parties, the chance that one of them does is 1 in 1,700.
+/// The count by party is a count-min sketch of two rows: a party adds to one cell of each row, chosen by its hash, and
+/// holds as many slots as the lower of the two cells says, or fewer. Two parties count as one only when they share both
+/// cells: with 10,000 other parties, the chance that one of them does is 1 in 1,700.
 #[derive(Debug)]
 pub(super) struct LaneSlots {
     taken: AtomicUsize,
