@@ -1,10 +1,10 @@
-//! Reads of many things at once, done as single reads one after another: for stores at hand, to which a read
-//! costs little, and to compare the others with.
+//! The batched reads of the [`Store`] port as a sequence of single reads: the default for stores without a round trip
+//! for each read, and the model with which the other stores are compared.
 
 use crate::{model::*, store::*};
 use std::collections::BinaryHeap;
 
-/// Entries read of a conversation's tail at once: first a few, most have no more; then more.
+/// Entries of a tail that are read at once: first a few, since most tails have no more; then more.
 const TAIL_PAGE_FIRST: u64 = 8;
 const TAIL_PAGE_MAX: u64 = 64;
 
@@ -20,7 +20,7 @@ pub fn conversation_states<S: Store + ?Sized>(
             continue;
         }
         let head = store.head(conversation)?;
-        // Left since the list was read: not in it.
+        // The user has left since the list was read.
         let Some(membership) = store.membership(conversation, user)? else { continue };
         states.push(ConversationState { conversation, kind, head, membership });
     }
@@ -49,23 +49,23 @@ fn position_at<S: Store + ?Sized>(store: &S, no: ConversationNo, seq: u64) -> St
     Ok(store.entries(no, seq, seq, 1, End::Oldest)?.first().map(|entry| entry.position))
 }
 
-pub fn pages<S: Store + ?Sized>(store: &S, asked: &[PageRequest], bytes_max: usize) -> StoreResult<Vec<Vec<StoredEntry>>> {
+pub fn pages<S: Store + ?Sized>(store: &S, requests: &[PageRequest], bytes_max: usize) -> StoreResult<Vec<Vec<StoredEntry>>> {
     let mut bytes = 0;
-    let mut pages = Vec::with_capacity(asked.len());
-    for ask in asked {
-        let limit = if bytes < bytes_max { ask.limit } else { ask.limit.min(1) };
-        let page = store.entries(ask.conversation, ask.from_seq, ask.to_seq, limit, End::Oldest)?;
+    let mut pages = Vec::with_capacity(requests.len());
+    for request in requests {
+        let limit = if bytes < bytes_max { request.limit } else { request.limit.min(1) };
+        let page = store.entries(request.conversation, request.from_seq, request.to_seq, limit, End::Oldest)?;
         bytes += page.iter().map(|entry| entry.content.body.len()).sum::<usize>();
         pages.push(page);
     }
     Ok(pages)
 }
 
-/// Walks the tails back from their newest ends. A tail is only looked into once its newest entry is next in line,
-/// so that a user of 10,000 conversations costs no more memory than what is handed out.
+/// Walks the tails back from their newest ends. A tail is not read until its newest entry is the next one to answer,
+/// so that a user of 10,000 conversations costs no more memory than the entries that are answered.
 pub fn missed<S: Store + ?Sized>(store: &S, tails: &[Tail], query: MissedQuery) -> StoreResult<MissedEntries> {
     let mut walks: Vec<_> = tails.iter().map(Walk::of).collect();
-    // By position; of a tail not looked into yet, where its newest entry cannot be above.
+    // Each tail by the position of its next entry; before the tail is read, by an upper bound of it.
     let mut newest: BinaryHeap<(Position, usize)> =
         tails.iter().enumerate().map(|(index, tail)| (tail.newest_position.min(tail.until), index)).collect();
     let mut entries = Vec::new();
@@ -81,7 +81,7 @@ pub fn missed<S: Store + ?Sized>(store: &S, tails: &[Tail], query: MissedQuery) 
             continue;
         }
         if let Some(entry) = walk.page.pop() {
-            walk.left_seq = entry.seq - 1;
+            walk.unanswered_seq = entry.seq - 1;
             bytes += entry.content.body.len();
             entries.push((index, entry));
         }
@@ -90,9 +90,9 @@ pub fn missed<S: Store + ?Sized>(store: &S, tails: &[Tail], query: MissedQuery) 
     let mut remaining = Vec::new();
     if query.ranges {
         for (_, index) in newest {
-            let Walk { tail, left_seq, .. } = &walks[index];
-            let from_seq = first_after(store, tail, tail.after, *left_seq)?;
-            let to_seq = first_after(store, tail, tail.until, *left_seq)?.saturating_sub(1);
+            let Walk { tail, unanswered_seq, .. } = &walks[index];
+            let from_seq = first_after(store, tail, tail.after, *unanswered_seq)?;
+            let to_seq = first_after(store, tail, tail.until, *unanswered_seq)?.saturating_sub(1);
             remaining.extend((from_seq <= to_seq).then_some((index, from_seq, to_seq)));
         }
         remaining.sort_unstable();
@@ -100,25 +100,25 @@ pub fn missed<S: Store + ?Sized>(store: &S, tails: &[Tail], query: MissedQuery) 
     Ok(MissedEntries { entries, remaining })
 }
 
-/// How far a tail has been walked back.
+/// A tail on its walk back.
 struct Walk<'a> {
     tail: &'a Tail,
-    /// Read but not handed out yet, newest last.
+    /// Entries that are read and not answered yet, newest last.
     page: Vec<StoredEntry>,
     page_size: u64,
     /// The next `seq` to read, downwards.
     next_seq: u64,
-    /// The newest `seq` that was not handed out.
-    left_seq: u64,
+    /// The newest `seq` that is not answered yet.
+    unanswered_seq: u64,
 }
 
 impl Walk<'_> {
     fn of(tail: &Tail) -> Walk<'_> {
-        let (next_seq, left_seq) = (tail.newest_seq, tail.newest_seq);
-        Walk { tail, page: Vec::new(), page_size: TAIL_PAGE_FIRST, next_seq, left_seq }
+        let (next_seq, unanswered_seq) = (tail.newest_seq, tail.newest_seq);
+        Walk { tail, page: Vec::new(), page_size: TAIL_PAGE_FIRST, next_seq, unanswered_seq }
     }
 
-    /// Makes sure that the newest entry not handed out is at the end of `page`, if there is one.
+    /// Reads until `page` has an entry or the tail ends; answers the position of its newest entry.
     fn fill<S: Store + ?Sized>(&mut self, store: &S) -> StoreResult<Option<Position>> {
         let Tail { conversation, floor_seq, after, until, .. } = *self.tail;
         while self.page.is_empty() && self.next_seq >= floor_seq {
@@ -136,8 +136,8 @@ impl Walk<'_> {
     }
 }
 
-/// The first `seq` of a tail, up to `newest_seq`, that stands after a position; `newest_seq + 1` if none does.
-/// Found by halving: positions rise with `seq`.
+/// The first `seq` of a tail, up to `newest_seq`, whose entry is after a position; `newest_seq + 1` if there is none.
+/// A binary search: positions rise with `seq`.
 fn first_after<S: Store + ?Sized>(store: &S, tail: &Tail, position: Position, newest_seq: u64) -> StoreResult<u64> {
     let (mut low, mut high) = (tail.floor_seq, newest_seq + 1);
     while low < high {

@@ -1,10 +1,10 @@
 //! The memory store: a `Store` in plain maps, simple enough to be obviously right, and not durable. Tests compare the real
 //! stores with it as their model, and use it where they need no disk.
 
-mod commit_order;
+mod commit_log;
 
 use crate::{model::*, push::rows::*, store::*};
-use commit_order::CommitOrder;
+use commit_log::MemoryLog;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -29,7 +29,7 @@ struct State {
     push: BTreeMap<PushKey, PushRow>,
     rows: BTreeMap<(RowSpace, Vec<u8>), Vec<u8>>,
     /// Only in a store that several engines share.
-    log: Option<CommitOrder>,
+    log: Option<MemoryLog>,
 }
 
 /// The index of a number. Numbers start at 1: the index of 0 is out of bounds.
@@ -44,7 +44,7 @@ pub struct MemoryStore(Mutex<State>);
 impl MemoryStore {
     /// A store for several engines: its commit order has changes too, and can be read back.
     pub fn shared() -> Self {
-        MemoryStore(Mutex::new(State { log: Some(CommitOrder::default()), ..State::default() }))
+        MemoryStore(Mutex::new(State { log: Some(MemoryLog::default()), ..State::default() }))
     }
 }
 

@@ -1,4 +1,4 @@
-//! What the domain stores: users, conversations, memberships, timeline entries.
+//! The stored types of the domain: users, conversations, memberships, timeline entries.
 
 pub use tidings_protocol::{
     cursor::{Cursor, LANES},
@@ -13,10 +13,10 @@ pub struct UserNo(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 pub struct ConversationNo(pub u64);
 
-/// A place in the store's one commit order: every entry has its own, later commits have higher ones.
+/// A position in the store's one commit order. Every entry has its own; later commits have higher ones.
 pub type Position = u64;
 
-/// The three ways through the engine. They share no queue and no worker.
+/// One of three paths of messages through the engine. Lanes share no queue and no worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Lane {
@@ -51,9 +51,9 @@ pub struct User {
     /// JSON text.
     pub attributes: Option<String>,
     pub created_at: u64,
-    /// Rare, and cards are kept by the hundred thousand.
+    /// Boxed because it is rare and the cache holds 100,000 users.
     pub do_not_disturb: Option<Box<DailyWindow>>,
-    /// Tokens issued before are refused, in milliseconds since 1970 UTC; 0: they never were revoked.
+    /// Tokens issued before this time (milliseconds since 1970 UTC) are refused; 0: none were revoked.
     pub revoked_at: u64,
 }
 
@@ -62,7 +62,7 @@ pub struct Conversation {
     pub no: ConversationNo,
     pub id: String,
     pub kind: ConversationKind,
-    /// The two of a direct conversation (the same twice for notes to oneself).
+    /// The two users of a direct conversation; the same user twice for notes to oneself.
     pub pair: Option<(UserNo, UserNo)>,
     pub name: Option<String>,
     pub avatar: Option<String>,
@@ -78,22 +78,22 @@ impl Conversation {
     }
 }
 
-/// The newest end of a timeline. All zero for an empty one.
+/// The newest end of a timeline. The `last_` fields are 0 for an empty one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Head {
     pub last_seq: u64,
     pub last_at: u64,
     pub last_position: Position,
-    /// The oldest entry that retention left; `last_seq + 1` when it left none, 1 at the start.
+    /// The `seq` of the oldest entry that retention has kept; `last_seq + 1` when it has kept none, 1 at the start.
     pub first_seq: u64,
 }
 
-/// A user's place in a conversation.
+/// A user's membership of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Membership {
     pub role: Role,
     pub joined_at: u64,
-    /// The conversation's last `seq` when the user joined: older entries are not unread.
+    /// The conversation's last `seq` when the user joined: entries up to it do not count as unread.
     pub joined_seq: u64,
     pub read_seq: u64,
     pub mute: MuteState,
@@ -118,7 +118,7 @@ impl MuteState {
     }
 }
 
-/// A timeline entry as it is stored: neutral to any wire format.
+/// A stored timeline entry, in no wire format.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct StoredEntry {
     pub seq: u64,
@@ -127,7 +127,7 @@ pub struct StoredEntry {
     pub content: NewEntry,
 }
 
-/// A timeline entry before the store has given it its place.
+/// A timeline entry before the store has given it `seq` and position.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct NewEntry {
     pub kind: EntryKind,
@@ -142,7 +142,7 @@ pub struct NewEntry {
     pub skip_push: bool,
 }
 
-/// Number for keys, id for readers: rendering history then needs no look-up per entry.
+/// The sender of an entry. The number is for keys, the id for readers: rendering history needs no look-up per entry.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Sender {
     pub no: UserNo,

@@ -7,9 +7,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The changes of the commit log, and the nodes with their leases.
+/// The logged changes beside timelines, and the nodes with their leases.
 #[derive(Default)]
-pub(super) struct CommitOrder {
+pub(super) struct MemoryLog {
     changes: BTreeMap<Position, Change>,
     nodes: BTreeMap<String, (NodeInfo, Instant)>,
     leader: Option<(u64, Instant)>,
@@ -30,7 +30,7 @@ impl State {
         if let Some(log) = &mut self.log
             && let Some(change) = Change::of(proposal, &outcome)
         {
-            // At the position of the proposal's entry, if it has one.
+            // A change has the position of its entry, or one of its own when it has no entry.
             self.position = self.position.max(before + 1);
             log.changes.insert(self.position, change);
         }
