@@ -20,7 +20,7 @@ use std::sync::Arc;
 use tidings_engine::{
     engine::Actor,
     model::User,
-    pass::{self, Scope, Scopes},
+    access::{self, Scope, Scopes},
 };
 use tidings_listen::ConnectionActivity;
 use tidings_protocol::{
@@ -65,7 +65,7 @@ impl FromRequestParts<Arc<Api>> for AppServer {
 }
 
 /// The caller of a request. Marks the connection as authenticated, so that it is not closed for others.
-fn authenticate(api: &Api, parts: &Parts) -> Result<pass::Caller, Refusal> {
+fn authenticate(api: &Api, parts: &Parts) -> Result<access::Caller, Refusal> {
     let caller = api.authenticate(&parts.headers)?;
     if let Some(activity) = parts.extensions.get::<ConnectionActivity>() {
         activity.mark_authenticated();

@@ -47,7 +47,7 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 use tidings_engine::{
     Engine,
     engine::Actor,
-    pass::{Caller, Scope},
+    access::{Caller, Scope},
     presence::compare::SessionTruth,
 };
 use tidings_listen::{ConnectionSlots, ConnectionSlotsConfig, MaybeTlsSocket, Throttle, ThrottleKey};
@@ -215,10 +215,10 @@ impl Api {
         if self.keys.contain(secret) {
             return Ok(Caller::APP);
         }
-        let pass = self.tokens.verify(secret)?;
-        let user = self.engine.directory.require_user(&pass.user)?;
-        pass.check_revoked(&user)?;
-        Ok(Caller { actor: Actor::User(user), scopes: pass.scopes })
+        let claims = self.tokens.verify(secret)?;
+        let user = self.engine.directory.require_user(&claims.user)?;
+        claims.check_revoked(&user)?;
+        Ok(Caller { actor: Actor::User(user), scopes: claims.scopes })
     }
 
     /// Refuses a caller from an address with too many failed authentications. Tokens are always verified, since nobody guesses

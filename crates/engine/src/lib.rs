@@ -10,7 +10,7 @@
 //! - [`lanes`]: stage 1: per conversation, look-ups and encoding once per message;
 //! - [`shards`], [`delivery`]: stage 2: per recipient, sharded by user;
 //! - [`reads`], [`resume`]: history, lists, unread counts, what was missed;
-//! - [`pass`]: what a caller's token allows; [`limits`]: how often;
+//! - [`access`]: what a caller's token allows; [`limits`]: how often;
 //! - [`users`], [`conversations`]: cards, members, mutes;
 //! - [`outbox`]: offline push by webhook;
 //! - [`push`]: data to devices, stored until acknowledged;
@@ -18,6 +18,7 @@
 //! - [`cluster`]: several nodes on one store;
 //! - [`presence`], [`directory`], [`metrics`]: who is here, what is cached, what is counted.
 
+pub mod access;
 pub mod batch_reads;
 pub mod clock;
 pub mod cluster;
@@ -35,7 +36,6 @@ pub mod memory;
 pub mod metrics;
 pub mod model;
 pub mod outbox;
-pub mod pass;
 pub mod popups;
 pub mod presence;
 pub mod push;

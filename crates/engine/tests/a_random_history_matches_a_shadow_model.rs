@@ -352,7 +352,7 @@ impl Run {
             ranges.entry(id).or_insert((*seq, *seq)).1 = *seq;
         }
 
-        let found = engine.missed(self.world.user(name).no, Some(&cursor), until).unwrap();
+        let found = engine.read_inbox(self.world.user(name).no, Some(&cursor), until).unwrap();
         let json = [b"[", found.json.get(1..).unwrap_or_default(), b"]"].concat();
         let entries: Vec<Entry> = serde_json::from_slice(&json).unwrap();
         let entries: Vec<(&str, u64)> = entries.iter().map(|e| (e.conversation.as_str(), e.seq)).collect();

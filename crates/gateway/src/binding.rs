@@ -20,10 +20,10 @@ use tidings_engine::{
     commit::store_refusal,
     delivery::{BindOutcome, MembershipSnapshot},
     model::*,
-    pass::{Pass, Scope, Scopes},
-    presence::{Device, NodeNo},
+    access::{TokenClaims, Scope, Scopes},
+    presence::{PresenceSession, NodeNo},
     push::{DeviceNo, Register},
-    resume::Missed,
+    resume::Inbox,
     shards::shard_of,
 };
 use tidings_protocol::{
@@ -113,11 +113,11 @@ impl Shard {
     }
 
     /// The user of a token, and what it allows. An address with too many rejected tokens is told to wait.
-    fn check_token(&self, key: usize, token: &str) -> Result<(Pass, Arc<User>), Refusal> {
-        let checked = self.parts.tokens.verify(token).and_then(|pass| {
-            let user = self.parts.engine.directory.require_user(&pass.user)?;
-            pass.check_revoked(&user)?;
-            Ok((pass, user))
+    fn check_token(&self, key: usize, token: &str) -> Result<(TokenClaims, Arc<User>), Refusal> {
+        let checked = self.parts.tokens.verify(token).and_then(|claims| {
+            let user = self.parts.engine.directory.require_user(&claims.user)?;
+            claims.check_revoked(&user)?;
+            Ok((claims, user))
         });
         checked.map_err(|refusal| {
             let is_failure = refusal.code == ErrorCode::Unauthorized;
@@ -134,8 +134,8 @@ impl Shard {
 
     fn check_bind(&self, key: usize, frame: &BindFields<'_>) -> Result<SessionBinding, Refusal> {
         let token = frame.token.as_deref().ok_or_else(|| missing_field("token", "a bind"))?;
-        let (pass, user) = self.check_token(key, token)?;
-        let (chat, push) = frame.granted(pass.scopes)?;
+        let (claims, user) = self.check_token(key, token)?;
+        let (chat, push) = frame.granted(claims.scopes)?;
         let device_id = frame.device_id.as_deref().ok_or_else(|| missing_field("device_id", "a bind"))?;
         check_new_id("device_id", device_id)?;
         let device_kind = &*frame.device_kind;
@@ -166,9 +166,9 @@ impl Shard {
             answers_probes: frame.answers_probes,
             awaits_registration: false,
             heartbeat_ms: frame.heartbeat_ms,
-            scopes: pass.scopes,
-            issued_at: pass.issued_at,
-            expires_at: pass.expires_at,
+            scopes: claims.scopes,
+            issued_at: claims.issued_at,
+            expires_at: claims.expires_at,
         })
     }
 
@@ -191,7 +191,7 @@ impl Shard {
         connection.last_heard = tick;
         connection.heartbeat_ms = heartbeat_ms;
         connection.cursor.epoch = self.parts.engine.store.epoch();
-        let device = Device {
+        let device = PresenceSession {
             session: connection.session,
             node: NodeNo(connection.transport.node()),
             device_id: bind.device_id.clone(),
@@ -201,7 +201,7 @@ impl Shard {
         };
         let (session, protocol) = (connection.session, connection.protocol);
         // Later than the user's sessions on other nodes, whatever their clocks say: the newest session stays.
-        bind.since = self.parts.engine.presence.arrived(user, device);
+        bind.since = self.parts.engine.presence.register(user, device);
         let register = bind.push.then(|| Register {
             shard: self.parts.index,
             session,
@@ -235,14 +235,14 @@ impl Shard {
     fn check_not_revoked(&self, bind: &SessionBinding) -> Result<(), Refusal> {
         let user = self.parts.engine.directory.user(bind.user.no).map_err(store_refusal)?;
         let user = user.as_deref().unwrap_or(&bind.user);
-        let pass = Pass {
+        let claims = TokenClaims {
             user: String::new(),
             scopes: bind.scopes,
             issued_at: bind.issued_at,
             expires_at: bind.expires_at,
-            of_node: false,
+            signed_by_node: false,
         };
-        pass.check_revoked(user)
+        claims.check_revoked(user)
     }
 
     /// The session continues with a new token of the same user.
@@ -255,7 +255,7 @@ impl Shard {
     }
 
     fn refresh(&mut self, key: usize, token: &str) -> Result<(), Refusal> {
-        let (pass, user) = self.check_token(key, token)?;
+        let (claims, user) = self.check_token(key, token)?;
         let Some(binding) = &mut self.connections[key].binding else { return Ok(()) };
         if user.no != binding.user.no {
             return Err(Refusal::new(ErrorCode::Forbidden, "token: it is another user's; bind on another connection"));
@@ -263,11 +263,11 @@ impl Shard {
         // Chat and pushes were granted at the bind; a new token must still allow them.
         for (has, scope) in [(binding.chat, Scope::Read), (binding.push, Scope::Push)] {
             if has {
-                pass.scopes.check(scope)?;
+                claims.scopes.check(scope)?;
             }
         }
-        (binding.scopes, binding.issued_at, binding.expires_at) = (pass.scopes, pass.issued_at, pass.expires_at);
-        self.end_with_token(key, pass.expires_at);
+        (binding.scopes, binding.issued_at, binding.expires_at) = (claims.scopes, claims.issued_at, claims.expires_at);
+        self.end_with_token(key, claims.expires_at);
         Ok(())
     }
 
@@ -324,7 +324,7 @@ impl Shard {
                 None => connection.cursor.positions = positions,
             }
             let resume = Resume { complete: true, reset: false, ranges: vec![] };
-            self.go_live(session, Ok(Missed { resume, json: vec![], entries: 0 }));
+            self.go_live(session, Ok(Inbox { resume, json: vec![], entries: 0 }));
             return;
         }
         let cursor = binding.pending.as_ref().and_then(|pending| pending.cursor);
@@ -361,7 +361,7 @@ impl Shard {
                 let since = self.delivery.positions();
                 self.parts.runtime.spawn_blocking(move || {
                     // Any session of the user may wait for the memberships, not only the one that asked.
-                    if engine.presence.registered(user).is_empty() {
+                    if engine.presence.local_sessions(user).is_empty() {
                         return;
                     }
                     let result = engine.memberships_for_delivery(user, since);
@@ -373,7 +373,7 @@ impl Shard {
 
     /// All sessions of a user on this node, also those without chat.
     pub(crate) fn sessions_of(&self, user: UserNo) -> SmallVec<[usize; 2]> {
-        let devices = self.parts.engine.presence.registered(user);
+        let devices = self.parts.engine.presence.local_sessions(user);
         devices.iter().filter_map(|device| self.find(device.session)).collect()
     }
 
@@ -433,7 +433,7 @@ impl Shard {
         let cursor = binding.pending.as_ref().and_then(|pending| pending.cursor);
         let (user, Some(cursor)) = (binding.user.no, cursor) else {
             let resume = Resume { complete: true, reset: false, ranges: vec![] };
-            self.go_live(session, Ok(Missed { resume, json: vec![], entries: 0 }));
+            self.go_live(session, Ok(Inbox { resume, json: vec![], entries: 0 }));
             return;
         };
         let (engine, shard) = (self.parts.engine.clone(), self.parts.shards[self.parts.index].clone());
@@ -441,12 +441,12 @@ impl Shard {
             if !is_session_live(&engine, user, session) {
                 return;
             }
-            let result = engine.missed(user, Some(&cursor), positions);
+            let result = engine.read_inbox(user, Some(&cursor), positions);
             shard.send(Command::Missed { session, result });
         });
     }
 
-    pub(crate) fn go_live(&mut self, session: u64, missed: Result<Missed, Refusal>) {
+    pub(crate) fn go_live(&mut self, session: u64, missed: Result<Inbox, Refusal>) {
         let Some(key) = self.find(session) else { return };
         let missed = match missed {
             Ok(missed) => missed,
@@ -504,14 +504,14 @@ impl Shard {
         if binding.push {
             self.parts.engine.push.session_ended(self.parts.index, session, connection.device.take());
         }
-        self.parts.engine.presence.left(binding.user.no, session, self.parts.engine.clock.now_ms());
+        self.parts.engine.presence.unregister(binding.user.no, session, self.parts.engine.clock.now_ms());
         self.parts.engine.metrics.sessions.dec();
     }
 }
 
 /// The cursor in `bound`. It is the client's own when missed entries follow: a connection that breaks between the two frames
 /// must not have moved the client's cursor past entries that it never received.
-fn cursor_before(connection: &Connection, binding: &SessionBinding, missed: &Missed) -> String {
+fn cursor_before(connection: &Connection, binding: &SessionBinding, missed: &Inbox) -> String {
     let own = binding.pending.as_ref().and_then(|pending| pending.cursor);
     let own = own.filter(|_| missed.entries > 0 && !missed.resume.reset);
     own.unwrap_or(connection.cursor).to_string()

@@ -13,7 +13,7 @@ use tidings_engine::{
     Engine,
     engine::Actor,
     model::{User, UserNo},
-    pass::Scope,
+    access::Scope,
     popups::QuestionBody,
 };
 use tidings_protocol::{

@@ -15,7 +15,7 @@ use tidings_engine::{
     Engine,
     engine::Actor,
     model::User,
-    pass::{Scope, Scopes},
+    access::{Scope, Scopes},
     send::{SessionReply, Submitted, Target},
     shards::SendReply,
 };

@@ -20,7 +20,7 @@ use std::{
 };
 use tidings_engine::{
     Engine,
-    pass::Pass,
+    access::TokenClaims,
     presence::NodeNo,
     shards::{ShardReceivers, Wake},
 };
@@ -92,7 +92,7 @@ pub trait VerifyToken: Send + Sync + 'static {
     /// # Errors
     /// `unauthorized`: the token is malformed, expired or not signed with a known key. Other codes: it cannot be verified
     /// now.
-    fn verify(&self, token: &str) -> Result<Pass, Refusal>;
+    fn verify(&self, token: &str) -> Result<TokenClaims, Refusal>;
 
     /// Counts a rejected token. Answers after how many milliseconds the next may be tried, if there were too many.
     fn count_failure(&self, _throttle_key: ThrottleKey) -> Option<u64> {

@@ -11,10 +11,10 @@ use tidings_api::{
 use tidings_engine::{
     Engine,
     clock::SystemClock,
-    engine::Parts,
+    engine::EngineParts,
     outbox::{OutboxConfig, Webhook},
-    pass::Pass,
-    presence::compare::SessionTruth,
+    access::TokenClaims,
+    presence::compare::SessionSource,
 };
 use tidings_gateway::{
     MaybeTlsSocket, SessionServer, VerifyToken, link::listener::LinkListener, miop_listener::ConnectionHost,
@@ -42,7 +42,7 @@ impl Server {
         let (cluster, bus_metrics) =
             join_cluster::join(settings, log)?.map(|joined| (joined.parts, joined.metrics)).unzip();
         let (prepared, wakes) = SessionServer::prepare(settings.session_config()).context("preparing the sessions")?;
-        let (engine, receivers) = Engine::start(Parts {
+        let (engine, receivers) = Engine::start(EngineParts {
             config: settings.engine_config(),
             clock: Arc::new(SystemClock),
             store,
@@ -136,7 +136,7 @@ impl Server {
         }
         self.engine.begin_drain();
         let left = deadline.saturating_sub(began.elapsed());
-        if tokio::time::timeout(left / 2, self.engine.settle()).await.is_err() {
+        if tokio::time::timeout(left / 2, self.engine.flush()).await.is_err() {
             tracing::warn!("the store did not commit everything in time; what is not committed was not acknowledged");
         }
         self.session_server.drain(deadline.saturating_sub(began.elapsed())).await;
@@ -193,7 +193,7 @@ impl SessionGateway for SessionServerAdapter {
         }
     }
 
-    fn truth(&self) -> Arc<dyn SessionTruth> {
+    fn truth(&self) -> Arc<dyn SessionSource> {
         self.0.clone()
     }
 
@@ -206,7 +206,7 @@ impl SessionGateway for SessionServerAdapter {
 struct SessionTokens(Arc<TokenVerifier>, Arc<Throttle>);
 
 impl VerifyToken for SessionTokens {
-    fn verify(&self, token: &str) -> Result<Pass, Refusal> {
+    fn verify(&self, token: &str) -> Result<TokenClaims, Refusal> {
         self.0.verify(token)
     }
 

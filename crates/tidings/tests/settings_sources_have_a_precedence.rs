@@ -24,7 +24,7 @@ fn flags_override_variables_override_the_file() {
     };
     let signed_with = |token: &str, key: &str| {
         let tokens = tidings_api::auth::TokenVerifier::new(Some(key), None).unwrap();
-        tokens.verify(token).is_ok_and(|pass| pass.user == "alice")
+        tokens.verify(token).is_ok_and(|claims| claims.user == "alice")
     };
     assert!(signed_with(&token(None, None), "of the file"));
     assert!(signed_with(&token(Some("of the variable"), None), "of the variable"));

@@ -5,7 +5,7 @@ use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use ring::hmac;
 use serde::{Deserialize, de::IgnoredAny};
 use serde_json::Value;
-use tidings_engine::pass::Scopes;
+use tidings_engine::access::Scopes;
 use tidings_protocol::error::Refusal;
 
 /// The largest time: numbers beyond are not exact in JSON.

@@ -18,7 +18,7 @@ use ring::hmac;
 use serde::Serialize;
 use std::{sync::Arc, time::SystemTime, time::UNIX_EPOCH};
 use subtle::ConstantTimeEq;
-use tidings_engine::pass::{Pass, Scopes};
+use tidings_engine::access::{TokenClaims, Scopes};
 use tidings_protocol::error::{ErrorCode, Refusal};
 
 /// How much the clocks of the signer and this server may differ.
@@ -166,16 +166,16 @@ impl TokenVerifier {
     /// # Errors
     /// `token_expired` if the token is good but for `exp`, `node_unavailable` while its key is being fetched, `limit_exceeded` if it
     /// is too long, `unauthorized` otherwise.
-    pub fn verify(&self, token: &str) -> Result<Pass, Refusal> {
+    pub fn verify(&self, token: &str) -> Result<TokenClaims, Refusal> {
         self.verify_at(token, now_ms())
     }
 
-    fn verify_at(&self, token: &str, now_ms: u64) -> Result<Pass, Refusal> {
+    fn verify_at(&self, token: &str, now_ms: u64) -> Result<TokenClaims, Refusal> {
         if token.len() > TOKEN_BYTES_MAX {
             return Err(Refusal::limit("token (bytes)", TOKEN_BYTES_MAX as u64, token.len() as u64));
         }
         let token = Jwt::read(token)?;
-        let of_node = self.check_signature(&token)?;
+        let signed_by_node = self.check_signature(&token)?;
         let claims = token.claims()?;
         let expires_at = claims.exp()?;
         // Checked before the other claims: the client can mend an expired token by itself, with a new one.
@@ -183,16 +183,16 @@ impl TokenVerifier {
             return Err(Refusal::new(ErrorCode::TokenExpired, "the token has expired (`exp`); get a new one"));
         }
         let issued_at = claims.iat()?;
-        if !of_node {
+        if !signed_by_node {
             self.check_times(expires_at, issued_at, claims.nbf()?, now_ms)?;
             claims.check_names("aud", &self.rules.audience)?;
             claims.check_names("iss", &self.rules.issuer)?;
         }
-        let scopes = match of_node {
+        let scopes = match signed_by_node {
             true => Scopes::ALL,
             false => claims.scopes()?.unwrap_or(self.rules.default_scopes),
         };
-        Ok(Pass { user: claims.sub()?, scopes, issued_at, expires_at, of_node })
+        Ok(TokenClaims { user: claims.sub()?, scopes, issued_at, expires_at, signed_by_node })
     }
 
     fn check_times(

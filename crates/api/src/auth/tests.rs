@@ -5,13 +5,13 @@
 use super::*;
 use serde_json::{Value, json};
 use tidings_client::token::{sign_claims, sign_text};
-use tidings_engine::pass::Scope;
+use tidings_engine::access::Scope;
 
 const SECRET: &str = "a secret of the app that is long enough";
 /// 2100-01-01, in seconds.
 const NOW_S: u64 = 4_102_444_800;
 
-fn verify_by(tokens: &TokenVerifier, token: &str) -> Result<Pass, Refusal> {
+fn verify_by(tokens: &TokenVerifier, token: &str) -> Result<TokenClaims, Refusal> {
     tokens.verify_at(token, NOW_S * 1_000)
 }
 
@@ -20,7 +20,7 @@ fn tokens() -> TokenVerifier {
 }
 
 fn code(tokens: &TokenVerifier, token: &str) -> Result<String, ErrorCode> {
-    verify_by(tokens, token).map(|pass| pass.user).map_err(|refusal| refusal.code)
+    verify_by(tokens, token).map(|claims| claims.user).map_err(|refusal| refusal.code)
 }
 
 fn check(token: &str, expected: Result<&str, ErrorCode>) {
@@ -110,8 +110,8 @@ fn a_time_in_milliseconds_is_refused_with_a_hint() {
     let token = |exp: u64| sign_claims(SECRET, &json!({"sub": "alice", "exp": exp, "iat": NOW_S - 60}));
     assert_eq!(code(&short, &token(NOW_S + 3_600)).as_deref(), Ok("alice"));
     assert_eq!(code(&short, &token(NOW_S + 3_606)), Err(ErrorCode::Unauthorized));
-    let pass = verify_by(&short, &token(NOW_S + 600)).unwrap();
-    assert_eq!((pass.issued_at, pass.expires_at), (Some((NOW_S - 60) * 1_000), (NOW_S + 600) * 1_000));
+    let claims = verify_by(&short, &token(NOW_S + 600)).unwrap();
+    assert_eq!((claims.issued_at, claims.expires_at), (Some((NOW_S - 60) * 1_000), (NOW_S + 600) * 1_000));
 }
 
 #[test]
@@ -288,8 +288,8 @@ fn only_the_cluster_secret_signs_tokens_between_nodes() {
     let mut trusting = tokens();
     trusting.trust_nodes(&nodes);
     let token = nodes.sign("alice").unwrap();
-    let pass = trusting.verify(&token).unwrap();
-    assert_eq!((pass.user.as_str(), pass.of_node, pass.scopes), ("alice", true, Scopes::ALL));
+    let claims = trusting.verify(&token).unwrap();
+    assert_eq!((claims.user.as_str(), claims.signed_by_node, claims.scopes), ("alice", true, Scopes::ALL));
     assert_eq!(tokens().verify(&token).unwrap_err().code, ErrorCode::Unauthorized, "a server that is alone");
     // A token that names the nodes' key but is signed with the app's secret.
     let claims = json!({"sub": "alice", "exp": NOW_S + 600}).to_string();

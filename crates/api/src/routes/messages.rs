@@ -19,7 +19,7 @@ use hyper::body::Body;
 use std::sync::Arc;
 use tidings_engine::{
     engine::Actor,
-    pass::{Scope, Scopes},
+    access::{Scope, Scopes},
     send::Target,
 };
 use tidings_protocol::{

@@ -22,7 +22,7 @@ use serde::Deserialize;
 use std::sync::Arc;
 use tidings_engine::{
     engine::Actor,
-    pass::Scope,
+    access::Scope,
     popups::{EventCursor, Precondition, QuestionBody, parse_segment},
 };
 use tidings_protocol::{

@@ -16,7 +16,7 @@ use crate::{
 use axum::{extract::State, http::StatusCode};
 use serde::Deserialize;
 use std::sync::Arc;
-use tidings_engine::pass::Scope;
+use tidings_engine::access::Scope;
 use tidings_protocol::http::{ConversationPage, MarkRead, Mute, ReadMark, SyncAnswer};
 
 /// A user's conversations, the latest active first, with unread counts.

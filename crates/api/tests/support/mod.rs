@@ -21,7 +21,7 @@ use tidings_engine::{
     engine::Parts,
     memory::MemoryStore,
     outbox::{OutboxConfig, Webhook, WebhookDelivery, WebhookError},
-    pass::Pass,
+    access::TokenClaims,
     popups::PopupsConfig,
     presence::compare::SessionTruth,
     push::Register,
@@ -71,7 +71,7 @@ impl SessionGateway for SessionServerAdapter {
 struct SessionTokens(Arc<TokenVerifier>);
 
 impl VerifyToken for SessionTokens {
-    fn verify(&self, token: &str) -> Result<Pass, Refusal> {
+    fn verify(&self, token: &str) -> Result<TokenClaims, Refusal> {
         self.0.verify(token)
     }
 }

@@ -35,7 +35,7 @@ impl Engine {
         if !self.pushes_offline() || self.presence.takes_messages_beside(user.no, session) {
             return Ok(());
         }
-        let (_, handed) = self.missed_entries(user.no, Some(since), until)?;
+        let (_, handed) = self.read_inbox_entries(user.no, Some(since), until)?;
         let is_pushed = |entry: &StoredEntry| {
             let content = &entry.content;
             content.kind == EntryKind::Message && !content.silent && !content.skip_push

@@ -31,7 +31,7 @@ use tidings_engine::{
     engine::{Actor, Parts},
     memory::MemoryStore,
     outbox::{OutboxConfig, Webhook},
-    pass::Pass,
+    access::TokenClaims,
     popups::PopupsConfig,
     presence::{PresenceConfig, compare::SessionTruth},
     store::Store,
@@ -78,7 +78,7 @@ impl SessionGateway for SessionServerAdapter {
 struct SessionTokens(Arc<TokenVerifier>);
 
 impl VerifyToken for SessionTokens {
-    fn verify(&self, token: &str) -> Result<Pass, Refusal> {
+    fn verify(&self, token: &str) -> Result<TokenClaims, Refusal> {
         self.0.verify(token)
     }
 }

@@ -6,7 +6,7 @@ use ipnet::IpNet;
 use tidings_api::auth::TokenRules;
 use tidings_engine::{
     limits::{LimitsConfig, PerMinute},
-    pass::{Scope, Scopes},
+    access::{Scope, Scopes},
     push::PushConfig,
 };
 use tidings_listen::throttle::ThrottleConfig;

@@ -1,27 +1,27 @@
-//! What a token allows: whose it is, what it may be used for, and until when. The doors read it from a token that they
-//! verified; whatever a caller asks for is checked against it before the engine is asked.
+//! What a caller may do: the claims of a verified token, and the scopes that it grants. The doors verify tokens, and
+//! check each request against the scopes before they call the engine.
 
 use crate::{engine::Actor, model::User};
 use std::{fmt, str::FromStr};
 use tidings_protocol::error::{ErrorCode, Refusal};
 
-/// One thing that a token may be used for.
+/// A kind of operation that a token may grant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Scope {
-    /// Be handed messages, read history, lists and cards, move read marks, mute, leave, follow.
+    /// Receive messages, read history, lists and cards, move read marks, mute, leave, follow.
     Read = 1,
-    /// Send messages, and say that the user is typing.
+    /// Send messages and typing signals.
     Send = 1 << 1,
     /// Open direct conversations.
     OpenDirect = 1 << 2,
     /// Create groups, change their cards and members.
     OpenGroup = 1 << 3,
-    /// Watch others come and go.
+    /// Watch the presence of other users.
     Presence = 1 << 4,
-    /// Ask for popups, report on them, be shown one.
+    /// Ask for popups, report popup events, and be sent popups.
     Popups = 1 << 5,
-    /// Be a device that pushes go to.
+    /// Register as a device for pushes.
     Push = 1 << 6,
 }
 
@@ -59,12 +59,16 @@ impl Scopes {
         Scopes(self.0 | scope as u8)
     }
 
-    /// The scopes of a claim. Words that stand for none of ours are other services' and left out.
+    /// The scopes of a claim. Words that name no scope belong to other services and are ignored.
     pub fn of_words<'a>(words: impl IntoIterator<Item = &'a str>) -> Scopes {
         words.into_iter().filter_map(|word| word.parse().ok()).fold(Scopes::NONE, Scopes::with)
     }
 
-    /// Refuses what the set does not allow.
+    /// Checks that the set has the scope.
+    ///
+    /// # Errors
+    ///
+    /// `forbidden`, with the scope that is missing.
     pub fn check(self, scope: Scope) -> Result<(), Refusal> {
         match self.contains(scope) {
             true => Ok(()),
@@ -95,25 +99,29 @@ impl fmt::Display for Scope {
     }
 }
 
-/// What a verified token says.
+/// The claims of a verified token.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Pass {
+pub struct TokenClaims {
     /// The user's id.
     pub user: String,
     pub scopes: Scopes,
-    /// When the token was issued, as far as it says, in milliseconds since 1970 UTC.
+    /// When the token was issued, in milliseconds since 1970 UTC, if it says so.
     pub issued_at: Option<u64>,
-    /// When its time is over, likewise.
+    /// When the token expires, in milliseconds since 1970 UTC.
     pub expires_at: u64,
-    /// Signed by a node of this cluster for a session whose own token was looked at there.
-    pub of_node: bool,
+    /// A node of this cluster signed the token for one of its sessions, after it had checked the session's own token.
+    pub signed_by_node: bool,
 }
 
-impl Pass {
-    /// Refuses a token that was issued before its user's tokens were revoked. One that does not say when it was issued
-    /// may have been.
+impl TokenClaims {
+    /// Checks that the token was issued after the user's tokens were last revoked. A token that does not say when it
+    /// was issued counts as older.
+    ///
+    /// # Errors
+    ///
+    /// `unauthorized`: the token is revoked.
     pub fn check_revoked(&self, user: &User) -> Result<(), Refusal> {
-        let is_good = self.of_node || user.revoked_at == 0 || self.issued_at.is_some_and(|at| at >= user.revoked_at);
+        let is_good = self.signed_by_node || user.revoked_at == 0 || self.issued_at.is_some_and(|at| at >= user.revoked_at);
         if is_good {
             return Ok(());
         }
@@ -127,7 +135,7 @@ impl Pass {
     }
 }
 
-/// Who calls, and what for.
+/// The caller of an operation, and the scopes that it has.
 #[derive(Debug, Clone)]
 pub struct Caller {
     pub actor: Actor,
@@ -135,7 +143,7 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// An app server: everything is allowed.
+    /// An app server, which may do everything.
     pub const APP: Caller = Caller { actor: Actor::App, scopes: Scopes::ALL };
 }
 
@@ -145,7 +153,7 @@ mod tests {
     use crate::model::UserNo;
 
     #[test]
-    fn a_set_allows_what_it_names_and_nothing_else() {
+    fn a_set_of_scopes_allows_those_it_names_and_no_other() {
         let scopes = Scopes::of_words("read openid push".split(' '));
         for scope in Scope::ALL {
             let allowed = matches!(scope, Scope::Read | Scope::Push);
@@ -168,13 +176,13 @@ mod tests {
             do_not_disturb: None,
             revoked_at,
         };
-        let check = |issued_at, revoked_at, of_node| {
-            let pass = Pass { user: "ada".into(), scopes: Scopes::ALL, issued_at, expires_at: 9_000, of_node };
-            pass.check_revoked(&user(revoked_at)).is_ok()
+        let check = |issued_at, revoked_at, signed_by_node| {
+            let claims = TokenClaims { user: "ada".into(), scopes: Scopes::ALL, issued_at, expires_at: 9_000, signed_by_node };
+            claims.check_revoked(&user(revoked_at)).is_ok()
         };
         assert!(check(None, 0, false) && check(Some(1_000), 0, false), "never revoked");
         assert!(check(Some(5_000), 5_000, false) && check(Some(5_001), 5_000, false));
         assert!(!check(Some(4_999), 5_000, false) && !check(None, 5_000, false));
-        assert!(check(None, 5_000, true), "a session's own token was looked at where it is");
+        assert!(check(None, 5_000, true), "the session's node has checked its own token");
     }
 }
