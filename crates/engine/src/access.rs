@@ -67,7 +67,6 @@ impl Scopes {
     /// Checks that the set has the scope.
     ///
     /// # Errors
-    ///
     /// `forbidden`, with the scope that is missing.
     pub fn check(self, scope: Scope) -> Result<(), Refusal> {
         match self.contains(scope) {
@@ -118,7 +117,6 @@ impl TokenClaims {
     /// was issued counts as older.
     ///
     /// # Errors
-    ///
     /// `unauthorized`: the token is revoked.
     pub fn check_revoked(&self, user: &User) -> Result<(), Refusal> {
         let is_good = self.signed_by_node || user.revoked_at == 0 || self.issued_at.is_some_and(|at| at >= user.revoked_at);

@@ -96,7 +96,6 @@ impl Directory {
     /// The user with this id.
     ///
     /// # Errors
-    ///
     /// `not_found`; `store_unavailable` when the store cannot answer.
     pub fn require_user(&self, id: &str) -> Result<Arc<User>, Refusal> {
         self.user_by_id(id).map_err(crate::commit::store_refusal)?.ok_or_else(|| Refusal::not_found("user", id))
@@ -118,7 +117,6 @@ impl Directory {
     /// The conversation with this id.
     ///
     /// # Errors
-    ///
     /// `not_found`; `store_unavailable` when the store cannot answer.
     pub fn require_conversation(&self, id: &str) -> Result<Arc<Conversation>, Refusal> {
         self.conversation_by_id(id)
@@ -130,7 +128,6 @@ impl Directory {
     /// refusal is that of a conversation that does not exist.
     ///
     /// # Errors
-    ///
     /// `not_found`; `store_unavailable` when the store cannot answer.
     pub fn require_conversation_for(&self, user: &User, id: &str) -> Result<Arc<Conversation>, Refusal> {
         let conversation = self.require_conversation(id)?;

@@ -1,4 +1,4 @@
-//! A conversation's timeline, page by page: from a sequence number or time, or from where another page ended.
+//! History: a conversation's timeline page by page, from a sequence number or time, or from the cursor of another page.
 
 mod cursor;
 
@@ -9,7 +9,7 @@ use crate::{
     reads::{READ_AT_ONCE, entry_of},
     store::End,
 };
-use cursor::{PageCursor, Range};
+use cursor::{PageCursor, HistoryRange};
 use std::collections::VecDeque;
 use tidings_protocol::{
     error::Refusal,
@@ -17,15 +17,19 @@ use tidings_protocol::{
     limits::{HISTORY_PAGE_BYTES_MAX, HISTORY_PAGE_MAX},
 };
 
-/// Entries in a page of history when the caller does not say.
+/// Entries in a page of history when the caller gives no limit.
 const HISTORY_PAGE_DEFAULT: usize = 50;
 
 impl Engine {
     /// A page of a timeline, oldest first.
     ///
-    /// Its `next` and `previous` lead to the pages after and before it within what the first page was asked for. Whoever
-    /// follows one of them until it is absent has had each entry once: a page begins where the other ended, by sequence
-    /// number, whatever is sent meanwhile.
+    /// Its `next` and `previous` lead to the pages after and before it within the range of the first page. A caller
+    /// that follows one of them until it is absent gets each entry once: a page begins where the other ended, by
+    /// sequence number, whatever is sent meanwhile.
+    ///
+    /// # Errors
+    /// `not_found`, `not_a_member`; `invalid_field`, `limit_exceeded` and `cursor_invalid` for the query;
+    /// `store_unavailable`.
     pub fn history(&self, actor: &Actor, conversation: &str, query: &HistoryQuery) -> Result<HistoryPage, Refusal> {
         let conversation = self.directory.require_conversation_by(actor, conversation)?;
         self.check_may_read(actor, &conversation)?;
@@ -36,7 +40,7 @@ impl Engine {
             }
             limit => limit,
         };
-        let (range, from, start) = self.page_asked_for(&conversation, query)?;
+        let (range, from, start) = self.requested_page(&conversation, query)?;
         let head = self.store.head(conversation.no).map_err(store_refusal)?;
         let first = range.from_seq.max(head.first_seq);
         let mut last = range.to_seq.min(head.last_seq);
@@ -53,7 +57,7 @@ impl Engine {
             false => Vec::new(),
         };
         let more = page_first <= page_last && (page_last - page_first + 1) > stored.len() as u64;
-        let cursor = |towards: End, seq: u64| PageCursor { towards, seq, range }.to_text(&conversation.id);
+        let cursor = |towards: End, seq: u64| PageCursor { towards, seq, range }.format(&conversation.id);
         let newest = stored.last().map(|entry| entry.seq).filter(|newest| *newest < last);
         let oldest = stored.first().map(|entry| entry.seq).filter(|oldest| *oldest > first);
         Ok(HistoryPage {
@@ -68,23 +72,24 @@ impl Engine {
         })
     }
 
-    /// The range that is paged through, from which of its ends this page is taken, and where it starts if not there.
-    fn page_asked_for(
+    /// The range of the query, the end from which the page is read, and the `seq` at which it starts if not at that
+    /// end.
+    fn requested_page(
         &self,
         conversation: &Conversation,
         query: &HistoryQuery,
-    ) -> Result<(Range, End, Option<u64>), Refusal> {
+    ) -> Result<(HistoryRange, End, Option<u64>), Refusal> {
         let HistoryQuery { cursor, from_seq, to_seq, from_time, to_time, limit: _ } = query;
         if let Some(text) = cursor {
             if from_seq.or(*to_seq).or(*from_time).or(*to_time).is_some() {
                 let why = "has the range of its first page: only limit may be given with it";
                 return Err(Refusal::field("cursor", why));
             }
-            let PageCursor { towards, seq, range } = PageCursor::of_text(text, &conversation.id)?;
+            let PageCursor { towards, seq, range } = PageCursor::parse(text, &conversation.id)?;
             return Ok((range, towards, Some(seq)));
         }
         let mut range =
-            Range { from_seq: from_seq.unwrap_or(1), to_seq: to_seq.unwrap_or(u64::MAX), to_time: *to_time };
+            HistoryRange { from_seq: from_seq.unwrap_or(1), to_seq: to_seq.unwrap_or(u64::MAX), to_time: *to_time };
         if let Some(time) = from_time {
             range.from_seq = range.from_seq.max(self.seq_at(conversation.no, *time)?);
         }

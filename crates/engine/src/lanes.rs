@@ -120,7 +120,6 @@ impl Lanes {
     /// Reserves a slot of the lane for an item of the party.
     ///
     /// # Errors
-    ///
     /// All slots are taken, or the party holds as many as are free.
     pub(crate) fn reserve(&self, lane: Lane, party: Party) -> Result<LaneSlot, NoPlace> {
         self.queues[lane as usize].slots.reserve(self.limit, party)

@@ -1,4 +1,4 @@
-//! Reading: who may, an entry as clients see it, and a user's list of conversations with unread counts.
+//! Reading: who may read, an entry as clients see it, and a user's list of conversations with unread counts.
 
 use crate::{
     commit::store_refusal,
@@ -15,17 +15,21 @@ use tidings_protocol::{
     limits::*,
 };
 
-/// Conversations in a page of the list when the caller does not say.
+/// Conversations in a page of the list when the caller gives no limit.
 const CONVERSATIONS_PAGE_DEFAULT: usize = 50;
-/// Entries read at once, for a page of history and while counting unread ones: what one look at the
-/// store may hold in memory.
+/// Entries of one conversation in one read, for a page of history and for unread counts: bounds the memory of a
+/// read.
 pub(crate) const READ_AT_ONCE: usize = 100;
 
-/// Entries read at once while counting the unread ones of several conversations, and bytes of all of them together.
-const COUNTED_AT_ONCE: usize = 2_000;
+/// Entries of all conversations together in one read for unread counts.
+const COUNT_ENTRIES_MAX: usize = 2_000;
+/// Bytes of all pages together in one read.
 const PAGES_BYTES_MAX: usize = 2 * 1024 * 1024;
 
 /// A stored entry as clients see it.
+///
+/// # Errors
+/// `internal`: the stored body is damaged.
 pub fn entry_of(conversation: &str, stored: &StoredEntry) -> Result<Entry, Refusal> {
     let content = &stored.content;
     let body = serde_json::value::RawValue::from_string(content.body.to_string())
@@ -44,16 +48,16 @@ pub fn entry_of(conversation: &str, stored: &StoredEntry) -> Result<Entry, Refus
     })
 }
 
-/// Unread messages, up to a limit.
+/// A count of unread messages, up to a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Unread {
+pub(crate) struct UnreadCount {
     pub(crate) count: u64,
     pub(crate) mentions: u64,
     pub(crate) capped: bool,
 }
 
 impl Engine {
-    /// The actor's membership; app servers read everything.
+    /// Refuses a user who is not a member of the conversation; app servers read everything.
     pub(crate) fn check_may_read(&self, actor: &Actor, conversation: &Conversation) -> Result<(), Refusal> {
         let Actor::User(user) = actor else { return Ok(()) };
         let is_member = match conversation.pair {
@@ -63,17 +67,17 @@ impl Engine {
         if is_member { Ok(()) } else { Err(not_a_member(&user.id, &conversation.id)) }
     }
 
-    /// Others' messages that this member has not read, for each of its places: counted from the timelines, so that it
-    /// cannot drift.
-    pub(crate) fn unread(&self, user: &User, states: &[ConversationState]) -> Result<Vec<Unread>, Refusal> {
-        let mut counts: Vec<_> = states.iter().map(Count::of).collect();
+    /// For each conversation, the messages of others that the user has not read. They are counted from the timelines,
+    /// so that a count cannot drift.
+    pub(crate) fn unread(&self, user: &User, states: &[ConversationState]) -> Result<Vec<UnreadCount>, Refusal> {
+        let mut counts: Vec<_> = states.iter().map(UnreadCounter::of).collect();
         loop {
             let open: Vec<usize> = (0..counts.len()).filter(|index| counts[*index].is_open()).collect();
             if open.is_empty() {
                 return Ok(counts.into_iter().map(|count| count.unread).collect());
             }
-            let limit = (COUNTED_AT_ONCE / open.len()).clamp(1, READ_AT_ONCE);
-            let asked: Vec<_> = open.iter().map(|index| counts[*index].ask(limit)).collect();
+            let limit = (COUNT_ENTRIES_MAX / open.len()).clamp(1, READ_AT_ONCE);
+            let asked: Vec<_> = open.iter().map(|index| counts[*index].next_page(limit)).collect();
             let pages = self.store.pages(&asked, PAGES_BYTES_MAX).map_err(store_refusal)?;
             for (index, page) in open.into_iter().zip(pages) {
                 counts[index].add(user, &page);
@@ -82,6 +86,9 @@ impl Engine {
     }
 
     /// A user's conversations, the latest active first.
+    ///
+    /// # Errors
+    /// `limit_exceeded` and `invalid_field` for the arguments; `store_unavailable`.
     pub fn conversations(
         &self,
         user: &Arc<User>,
@@ -144,25 +151,26 @@ impl Engine {
     }
 }
 
-/// A count of unread messages under way.
-struct Count {
+/// Counts the unread messages of one conversation.
+struct UnreadCounter {
     conversation: ConversationNo,
-    /// The next `seq` to look at, upwards, and the last one.
+    /// The next `seq` to scan, upwards.
     next: u64,
+    /// The last `seq` to scan.
     last_seq: u64,
-    looked_at: usize,
-    unread: Unread,
+    scanned: usize,
+    unread: UnreadCount,
 }
 
-impl Count {
-    fn of(state: &ConversationState) -> Count {
+impl UnreadCounter {
+    fn of(state: &ConversationState) -> UnreadCounter {
         let ConversationState { conversation, head, membership, .. } = state;
-        Count {
+        UnreadCounter {
             conversation: *conversation,
             next: (membership.read_seq.max(membership.joined_seq) + 1).max(head.first_seq),
             last_seq: head.last_seq,
-            looked_at: 0,
-            unread: Unread::default(),
+            scanned: 0,
+            unread: UnreadCount::default(),
         }
     }
 
@@ -170,15 +178,15 @@ impl Count {
         self.next <= self.last_seq && !self.unread.capped
     }
 
-    fn ask(&self, limit: usize) -> PageRequest {
-        let limit = limit.min(UNREAD_ENTRIES_MAX - self.looked_at);
+    fn next_page(&self, limit: usize) -> PageRequest {
+        let limit = limit.min(UNREAD_ENTRIES_MAX - self.scanned);
         PageRequest { conversation: self.conversation, from_seq: self.next, to_seq: self.last_seq, limit }
     }
 
     fn add(&mut self, user: &User, page: &[StoredEntry]) {
-        // Where nothing is left, nothing is unread.
+        // An empty page: retention removed the rest, and nothing more is unread.
         self.next = page.last().map_or(self.last_seq, |last| last.seq) + 1;
-        self.looked_at += page.len();
+        self.scanned += page.len();
         for entry in page {
             let content = &entry.content;
             let own = content.sender.as_ref().is_some_and(|s| s.no == user.no);
@@ -192,7 +200,7 @@ impl Count {
             self.unread.count += 1;
             self.unread.mentions += u64::from(content.mentions.iter().any(|m| m == MENTION_ALL || *m == user.id));
         }
-        self.unread.capped = self.looked_at >= UNREAD_ENTRIES_MAX && self.next <= self.last_seq;
+        self.unread.capped = self.scanned >= UNREAD_ENTRIES_MAX && self.next <= self.last_seq;
     }
 }
 

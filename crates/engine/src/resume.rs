@@ -46,7 +46,6 @@ impl Engine {
     /// `since`.
     ///
     /// # Errors
-    ///
     /// `store_unavailable`.
     pub fn memberships_for_delivery(&self, user: UserNo, since: [Position; LANES]) -> Result<Vec<MembershipSnapshot>, Refusal> {
         let states = self.store.conversation_states(user, ConversationFilter::NonDirect, CONVERSATIONS_PER_USER_MAX);
@@ -67,7 +66,6 @@ impl Engine {
     /// The user's inbox after `cursor` and up to `until`, per lane. Empty without a cursor.
     ///
     /// # Errors
-    ///
     /// `store_unavailable`.
     pub fn read_inbox(&self, user: UserNo, cursor: Option<&Cursor>, until: [Position; LANES]) -> Result<Inbox, Refusal> {
         let (resume, inbox) = self.read_inbox_entries(user, cursor, until)?;
@@ -171,7 +169,6 @@ impl Engine {
     /// connection.
     ///
     /// # Errors
-    ///
     /// `cursor_invalid`; `store_unavailable`.
     pub fn sync(&self, user: &Arc<User>, cursor: Option<&str>) -> Result<SyncAnswer, Refusal> {
         let cursor = cursor.map(str::parse::<Cursor>).transpose();

@@ -151,7 +151,6 @@ impl Shards {
     /// Hands a push item to a shard, without waiting: the shards pace the push worker.
     ///
     /// # Errors
-    ///
     /// At least `room` items wait at the shard: the item comes back, for a later try.
     pub(crate) fn try_push(&self, shard: usize, item: PushItem, room: usize) -> Result<(), PushItem> {
         let target = &self.shards[shard];

@@ -354,13 +354,11 @@ pub struct RowChange {
 /// Rows of bytes in the order of their keys. The store does not know what they mean.
 ///
 /// # Errors
-///
 /// Every call may fail with [`StoreError::Unavailable`] or [`StoreError::Damaged`].
 pub trait RowStore: Send + Sync + 'static {
     /// Writes all changes or none; they are durable when it returns.
     ///
     /// # Errors
-    ///
     /// [`StoreError::StaleTerm`] and [`StoreError::DiskFull`]: nothing was stored. [`StoreError::OutcomeUnknown`]: see
     /// there. A value longer than [`ROW_BYTES_MAX`] is [`StoreError::Unavailable`].
     fn write_rows(&self, term: Term, space: RowSpace, changes: Vec<RowChange>) -> StoreResult<()>;
@@ -414,7 +412,6 @@ pub trait RowStore: Send + Sync + 'static {
 /// The durable state of the server.
 ///
 /// # Errors
-///
 /// Reads fail with [`StoreError::Unavailable`] when the store cannot answer now, and with [`StoreError::Damaged`] when
 /// stored bytes cannot be understood. The errors of writes are at their methods.
 pub trait Store: PushStore + RowStore {
@@ -422,7 +419,6 @@ pub trait Store: PushStore + RowStore {
     /// time of the new entries; after a jump back of the clock, `at` still never decreases within a conversation.
     ///
     /// # Errors
-    ///
     /// [`StoreError::DiskFull`]: nothing was stored. [`StoreError::Unavailable`] and [`StoreError::Damaged`]: nothing
     /// was acknowledged, but the batch may have been stored; a retry of a send with its `client_msg_id` finds out.
     fn commit(&self, batch: &[Proposal], now_ms: u64) -> StoreResult<Vec<Outcome>>;
@@ -430,7 +426,6 @@ pub trait Store: PushStore + RowStore {
     /// Commits a batch, and answers its range of the commit order too. The default is for a store that one node writes.
     ///
     /// # Errors
-    ///
     /// Those of [`Store::commit`].
     fn commit_in_order(&self, batch: &[Proposal], now_ms: u64) -> StoreResult<(Vec<Outcome>, PositionRange)> {
         let after = self.last_position();
@@ -474,7 +469,6 @@ pub trait Store: PushStore + RowStore {
     /// caller that goes on by what it reads must call this first.
     ///
     /// # Errors
-    ///
     /// [`StoreError::StaleTerm`]: the term is over. Any other: the outcome is still unknown.
     fn fence_writes(&self, _: Term) -> StoreResult<()> {
         Ok(())

@@ -9,7 +9,6 @@ impl Directory {
     /// The cards of these conversations, in this order; no conversation may be named twice.
     ///
     /// # Errors
-    ///
     /// Those of the store.
     pub fn conversations(&self, nos: &[ConversationNo]) -> StoreResult<Vec<Option<Arc<Conversation>>>> {
         let mut cards = Vec::with_capacity(nos.len());
