@@ -1,10 +1,11 @@
-//! Time comes in from outside, so that a test can hold or turn it.
+//! The clock comes from outside the engine, so that a test can stop or set it.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
     time::{SystemTime, UNIX_EPOCH},
 };
 
+/// The source of the time of day.
 pub trait Clock: Send + Sync + 'static {
     /// Milliseconds since 1970 UTC.
     fn now_ms(&self) -> u64;
@@ -19,7 +20,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that stands still until it is set.
+/// A clock that stands still until it is set, for tests.
 #[derive(Default)]
 pub struct ManualClock(AtomicU64);
 

@@ -3,35 +3,37 @@
 use crate::{limits::LimitsConfig, popups::PopupsConfig, push::PushConfig};
 use std::time::Duration;
 
-/// Sizes of queues and caches. Each is a bound: being full has a stated answer.
+/// Sizes of queues and caches, rates and the settings of the parts. Each size is a bound; the comment says what happens
+/// at it.
 #[derive(Debug, Clone)]
 pub struct EngineConfig {
     /// Threads that own sessions; each user belongs to one.
     pub shards: usize,
-    /// Proposals of a lane waiting for the committer, and as many operations in no lane. One party has at most as many
-    /// as are still free. Full: refused with `queue_full`.
+    /// Proposals of each lane that wait for the committer, and as many operations that belong to no lane. One sender
+    /// holds at most as many as are still free. Full: refused with `queue_full`.
     pub commit_queue: usize,
     /// Most proposals in one commit.
     pub commit_batch: usize,
-    /// While a commit takes longer than this, what comes is refused with `store_unavailable` instead of waiting behind it.
+    /// While a commit takes longer than this, new proposals are refused with `store_unavailable` instead of waiting for
+    /// it.
     pub commit_time_max: Duration,
-    /// Messages per lane between accept and the end of stage 1, shared by parties in the same way. Full: refused with
-    /// `queue_full`.
+    /// Messages of each lane between accept and the end of stage 1, shared by senders in the same way. Full: refused
+    /// with `queue_full`.
     pub lane_queue: usize,
-    /// Fan-out items per lane waiting at a shard. Full: stage 1 waits, so the lane fills.
+    /// Fan-outs of each lane that wait at a shard. Full: stage 1 waits, so that the lane fills.
     pub shard_queue: usize,
     /// Users, conversations and memberships kept in memory, each.
     pub cache_entries: usize,
     pub presence: crate::presence::PresenceConfig,
-    /// Sessions of one user and device kind; the oldest is told and closed.
+    /// Sessions of one user and device kind. Above: the oldest session is told and closed.
     pub sessions_per_kind: usize,
     /// Messages that one user may send in a second by token; 0: no limit. App servers are not limited.
     pub sends_per_second: u32,
-    /// Messages that a user who was quiet may send at once.
+    /// Messages that one user may send at once after a pause.
     pub sends_burst: u32,
-    /// What users may do by token in a time, in conversations.
+    /// Rates at which users may open conversations and add members by token.
     pub limits: LimitsConfig,
-    /// Names of users' attributes that every user is shown; the others are the user's and app servers' alone.
+    /// Names of users' attributes that every user sees. Only the user and app servers see the others.
     pub public_attributes: Vec<String>,
     pub push: PushConfig,
     pub popups: PopupsConfig,

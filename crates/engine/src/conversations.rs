@@ -54,7 +54,7 @@ impl Engine {
             Actor::App => new.owner.map(|owner| self.directory.require_user(&owner)).transpose()?.map(|u| u.no),
         };
         if let Actor::User(user) = actor {
-            self.check_may_gather(user, &id, &new.members)?;
+            self.check_group_limits(user, &id, &new.members)?;
         }
         let mut members: Vec<(UserNo, Role)> = owner.map(|no| (no, Role::Owner)).into_iter().collect();
         let mut known: HashSet<UserNo> = owner.into_iter().collect();
@@ -210,7 +210,7 @@ impl Engine {
             add.push((no, change.role.unwrap_or(Role::Member)));
         }
         if let Actor::User(user) = actor {
-            self.check_may_add(user, &newcomers)?;
+            self.check_addition_limits(user, &newcomers)?;
         }
         let mut remove = Vec::with_capacity(change.remove.len());
         let mut removed = Named::default();

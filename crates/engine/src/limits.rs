@@ -1,11 +1,11 @@
-//! How often users may open conversations and draw others into them, by token. App servers are not limited: who they open
-//! what for is the business's own decision.
+//! How often users may open conversations and add others to them, by token. App servers are not limited: the
+//! business decides for whom they open conversations.
 //!
-//! Three allowances, each of one user, each for a quiet time's burst and so many a minute after it: conversations opened,
-//! members added, and how often strangers may draw this user into anything. A stranger is whoever has no direct
-//! conversation with the user yet.
+//! Three rate limits apply to each user, each with a burst: conversations that the user opens, members that the user
+//! adds, and conversations into which strangers draw the user. A stranger is anyone without a direct conversation with
+//! the user.
 
-use crate::{commit::store_refusal, engine::Engine, model::*, rate::CellRate};
+use crate::{commit::store_refusal, engine::Engine, model::*, rate::Gcra};
 use quick_cache::sync::Cache;
 use std::{
     sync::{
@@ -19,10 +19,10 @@ use tidings_protocol::{
     ids::direct_id,
 };
 
-/// Users whose allowance is remembered, of each kind; one who falls out starts with a whole one.
+/// Users whose rate each limiter remembers. A user who is evicted starts with a whole burst again.
 const USERS: usize = 100_000;
 
-/// So many in a minute, and so many at once after a quiet time.
+/// A rate per minute, with a burst.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PerMinute {
     /// 0: no limit.
@@ -38,7 +38,7 @@ pub struct LimitsConfig {
     pub additions: PerMinute,
     /// Times that strangers draw one user into a conversation.
     pub strangers: PerMinute,
-    /// Groups and official accounts of a user above which other users add them to no more; 0: no limit.
+    /// Groups and official accounts of one user, above which other users cannot add that user to more; 0: no limit.
     pub groups_per_user: usize,
 }
 
@@ -53,31 +53,38 @@ impl Default for LimitsConfig {
     }
 }
 
-/// One kind of allowance, of every user.
-pub(crate) struct Allowances {
+/// A rate limit with a state for each user.
+pub(crate) struct UserLimiter {
     config: PerMinute,
-    rate: CellRate,
+    rate: Gcra,
+    /// Of each user, when the burst is whole again.
     whole_at_ns: Cache<UserNo, Arc<AtomicU64>>,
     started: Instant,
 }
 
-impl Allowances {
+impl UserLimiter {
     pub(crate) fn new(config: PerMinute) -> Self {
         let users = if config.count == 0 { 1 } else { USERS };
-        let rate = CellRate::per_minute(config.count, config.burst);
-        Allowances { config, rate, whole_at_ns: Cache::new(users), started: Instant::now() }
+        let rate = Gcra::per_minute(config.count, config.burst);
+        UserLimiter { config, rate, whole_at_ns: Cache::new(users), started: Instant::now() }
     }
 
     fn now_ns(&self) -> u64 {
         self.started.elapsed().as_nanos() as u64
     }
 
-    /// Takes `count`; `what` says of whom, and what it is that there was too much of.
+    /// Takes `count` from the user's rate; `what` says what there was too much of, for the refusal.
+    ///
+    /// # Errors
+    /// `rate_limited`, with the time to wait; `limit_exceeded` when `count` is above the burst.
     pub(crate) fn take(&self, user: UserNo, count: usize, what: impl FnOnce() -> String) -> Result<(), Refusal> {
         self.take_at(user, count, self.now_ns(), what)
     }
 
-    /// Whether so many could be taken.
+    /// Checks that `count` could be taken, and takes nothing.
+    ///
+    /// # Errors
+    /// Those of [`Self::take`].
     pub(crate) fn check(&self, user: UserNo, count: usize, what: impl FnOnce() -> String) -> Result<(), Refusal> {
         if self.config.count == 0 {
             return Ok(());
@@ -107,7 +114,7 @@ impl Allowances {
         taken.map(drop).map_err(|_| self.refusal(wait_ns, what()))
     }
 
-    /// `wait_ns`: until they can be taken; `None`: they never can.
+    /// `wait_ns`: the time after which the count can be taken; `None`: it never can.
     fn refusal(&self, wait_ns: Option<u64>, what: String) -> Refusal {
         let PerMinute { count: per_minute, burst } = self.config;
         let detail = format!("{what}: {per_minute} a minute, and {burst} at once, are the limit");
@@ -120,26 +127,26 @@ impl Allowances {
     }
 }
 
-/// The allowances of conversations.
-pub(crate) struct Limits {
-    openings: Allowances,
-    additions: Allowances,
-    strangers: Allowances,
+/// The limiter of conversations.
+pub(crate) struct ConversationLimiters {
+    openings: UserLimiter,
+    additions: UserLimiter,
+    strangers: UserLimiter,
 }
 
-impl Limits {
+impl ConversationLimiters {
     pub(crate) fn new(config: &LimitsConfig) -> Self {
-        Limits {
-            openings: Allowances::new(config.openings),
-            additions: Allowances::new(config.additions),
-            strangers: Allowances::new(config.strangers),
+        ConversationLimiters {
+            openings: UserLimiter::new(config.openings),
+            additions: UserLimiter::new(config.additions),
+            strangers: UserLimiter::new(config.strangers),
         }
     }
 }
 
 impl Engine {
-    /// Whether a user may open a direct conversation that is not there yet.
-    pub(crate) fn check_may_approach(&self, user: &User, with: &str) -> Result<(), Refusal> {
+    /// Takes a new direct conversation from the rates of both users.
+    pub(crate) fn check_opening_limits(&self, user: &User, with: &str) -> Result<(), Refusal> {
         let other = self.directory.require_user(with)?;
         self.limits.openings.take(user.no, 1, opened_too_many)?;
         if other.no == user.no {
@@ -148,9 +155,9 @@ impl Engine {
         self.limits.strangers.take(other.no, 1, || approached_too_often(with))
     }
 
-    /// Whether a user may create a group with these first members.
-    pub(crate) fn check_may_gather(&self, user: &User, id: &str, members: &[String]) -> Result<(), Refusal> {
-        // One that is there already stays as it is, with its members.
+    /// Takes a new group with these first members from the rates of the user and the members.
+    pub(crate) fn check_group_limits(&self, user: &User, id: &str, members: &[String]) -> Result<(), Refusal> {
+        // A group that exists stays as it is, with its members.
         if self.directory.conversation_by_id(id).map_err(store_refusal)?.is_some() {
             return Ok(());
         }
@@ -160,15 +167,15 @@ impl Engine {
             others.push((no.ok_or_else(|| Refusal::not_found("user", id))?, id.as_str()));
         }
         self.limits.openings.take(user.no, 1, opened_too_many)?;
-        self.check_may_add(user, &others)
+        self.check_addition_limits(user, &others)
     }
 
-    /// Whether a user may add those who are no members yet.
-    pub(crate) fn check_may_add(&self, user: &User, others: &[(UserNo, &str)]) -> Result<(), Refusal> {
+    /// Takes new members from the rates of the user and the members.
+    pub(crate) fn check_addition_limits(&self, user: &User, others: &[(UserNo, &str)]) -> Result<(), Refusal> {
         let others = others.iter().filter(|(no, _)| *no != user.no);
         self.limits.additions.take(user.no, others.clone().count(), || "members: you add too many".into())?;
         for (no, id) in others {
-            self.check_may_be_added(*no, id)?;
+            self.check_groups_per_user(*no, id)?;
             let direct = direct_id(&user.id, id);
             if self.directory.conversation_by_id(&direct).map_err(store_refusal)?.is_none() {
                 self.limits.strangers.take(*no, 1, || approached_too_often(id))?;
@@ -177,7 +184,7 @@ impl Engine {
         Ok(())
     }
 
-    fn check_may_be_added(&self, user: UserNo, id: &str) -> Result<(), Refusal> {
+    fn check_groups_per_user(&self, user: UserNo, id: &str) -> Result<(), Refusal> {
         let most = self.config.limits.groups_per_user;
         if most == 0 {
             return Ok(());
@@ -209,22 +216,22 @@ mod tests {
     const MINUTE_NS: u64 = 60_000_000_000;
 
     #[test]
-    fn a_burst_passes_then_so_many_a_minute() {
-        let allowances = Allowances::new(PerMinute { count: 60, burst: 5 });
-        let take = |user, count, at| allowances.take_at(UserNo(user), count, at, String::new);
+    fn a_burst_passes_and_then_the_rate_per_minute_holds() {
+        let limiter = UserLimiter::new(PerMinute { count: 60, burst: 5 });
+        let take = |user, count, at| limiter.take_at(UserNo(user), count, at, String::new);
         assert!(take(1, 3, MINUTE_NS).is_ok() && take(1, 2, MINUTE_NS).is_ok());
         let refusal = take(1, 2, MINUTE_NS).unwrap_err();
         assert_eq!((refusal.code, refusal.retry_after_ms), (ErrorCode::RateLimited, Some(2_000)));
         assert!(take(1, 1, MINUTE_NS + 1_000_000_000).is_ok(), "one came back in a second");
         assert!(take(1, 1, MINUTE_NS + 1_000_000_000).is_err());
-        assert!(take(2, 5, MINUTE_NS).is_ok(), "another user has an allowance of their own");
+        assert!(take(2, 5, MINUTE_NS).is_ok(), "another user has a rate of their own");
         assert_eq!(take(3, 6, MINUTE_NS).unwrap_err().code, ErrorCode::LimitExceeded, "never so many at once");
         assert!(take(3, 5, MINUTE_NS).is_ok(), "what was refused took nothing");
     }
 
     #[test]
-    fn no_count_is_no_limit() {
-        let allowances = Allowances::new(PerMinute { count: 0, burst: 0 });
-        assert!((0..1_000).all(|_| allowances.take_at(UserNo(1), 100, 0, String::new).is_ok()));
+    fn a_rate_of_zero_limits_nothing() {
+        let limiter = UserLimiter::new(PerMinute { count: 0, burst: 0 });
+        assert!((0..1_000).all(|_| limiter.take_at(UserNo(1), 100, 0, String::new).is_ok()));
     }
 }

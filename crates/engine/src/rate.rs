@@ -1,7 +1,7 @@
-//! How fast one user may send, and connections may come in: the generic cell rate algorithm, one number for each.
+//! Rate limits by the generic cell rate algorithm (GCRA): of one user's sends, and of incoming connections.
 //!
-//! The number is the time at which the allowance is whole again. A send moves it one interval
-//! further; one that would move it further than the burst allows is refused and told when.
+//! The state is one number: the time at which the burst is whole again (GCRA's theoretical arrival time). A send moves
+//! it one interval further; a send that would move it further than the burst allows is refused, with the time to wait.
 
 use crate::model::UserNo;
 use quick_cache::sync::Cache;
@@ -14,26 +14,29 @@ use std::{
 };
 use tidings_protocol::error::{ErrorCode, Refusal};
 
-/// Users whose allowance is remembered; one who falls out starts with a whole one.
+/// Users whose rate is remembered. A user who is evicted starts with a whole burst again.
 const USERS: usize = 100_000;
 
-/// So many a second, and so many at once after a quiet time.
+/// A rate with a burst. The caller keeps the state, `whole_at_ns`: when the burst is whole again.
 #[derive(Debug, Clone, Copy)]
-pub struct CellRate {
+pub struct Gcra {
     interval_ns: u64,
     burst: u32,
 }
 
-impl CellRate {
+impl Gcra {
     pub fn new(per_second: u32, burst: u32) -> Self {
-        CellRate { interval_ns: 1_000_000_000 / u64::from(per_second.max(1)), burst: burst.max(1) }
+        Gcra { interval_ns: 1_000_000_000 / u64::from(per_second.max(1)), burst: burst.max(1) }
     }
 
     pub fn per_minute(per_minute: u32, burst: u32) -> Self {
-        CellRate { interval_ns: 60_000_000_000 / u64::from(per_minute.max(1)), burst: burst.max(1) }
+        Gcra { interval_ns: 60_000_000_000 / u64::from(per_minute.max(1)), burst: burst.max(1) }
     }
 
-    /// Takes so many at once. `Err`: how long to wait for them, in nanoseconds; `None` if they never come at once.
+    /// Takes `count` at once; answers the new state.
+    ///
+    /// # Errors
+    /// The nanoseconds to wait; `None` when `count` is above the burst and can never be taken at once.
     pub fn take(&self, whole_at_ns: u64, now_ns: u64, count: u32) -> Result<u64, Option<u64>> {
         if count > self.burst {
             return Err(None);
@@ -45,31 +48,32 @@ impl CellRate {
         }
     }
 
-    /// How long to wait until one may be taken and `left` of the burst remain, in nanoseconds; 0: now.
+    /// The nanoseconds to wait until one can be taken so that `left` of the burst remain; 0: now.
     pub fn wait_ns(&self, whole_at_ns: u64, now_ns: u64, left: u32) -> u64 {
         let allowance = self.interval_ns * u64::from(self.burst.saturating_sub(left).max(1));
         self.after_one(whole_at_ns, now_ns).saturating_sub(now_ns + allowance)
     }
 
-    /// When the allowance is whole again once one more is taken.
+    /// The state after one more is taken.
     pub fn after_one(&self, whole_at_ns: u64, now_ns: u64) -> u64 {
         whole_at_ns.max(now_ns) + self.interval_ns
     }
 }
 
-pub(crate) struct RateLimit {
+/// Limits how fast each user sends.
+pub(crate) struct SendRateLimiter {
     per_second: u32,
-    rate: CellRate,
+    rate: Gcra,
     whole_at_ns: Cache<UserNo, Arc<AtomicU64>>,
     started: Instant,
 }
 
-impl RateLimit {
+impl SendRateLimiter {
     /// `per_second` 0: no limit.
     pub(crate) fn new(per_second: u32, burst: u32) -> Self {
         let users = if per_second == 0 { 1 } else { USERS };
-        let rate = CellRate::new(per_second, burst);
-        RateLimit { per_second, rate, whole_at_ns: Cache::new(users), started: Instant::now() }
+        let rate = Gcra::new(per_second, burst);
+        SendRateLimiter { per_second, rate, whole_at_ns: Cache::new(users), started: Instant::now() }
     }
 
     pub(crate) fn check(&self, user: UserNo) -> Result<(), Refusal> {
@@ -106,14 +110,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_burst_passes_then_the_rate_holds() {
-        let limit = RateLimit::new(10, 3);
+    fn a_burst_passes_and_then_the_rate_per_second_holds() {
+        let limit = SendRateLimiter::new(10, 3);
         let user = UserNo(1);
         let passed = (0..5).filter(|_| limit.check_at(user, 0).is_ok()).count();
         assert_eq!(passed, 3);
         assert_eq!(limit.check_at(user, 0).err().and_then(|r| r.retry_after_ms), Some(100));
         assert!(limit.check_at(user, 99_999).is_err());
         assert!(limit.check_at(user, 100_000).is_ok());
-        assert!(limit.check_at(UserNo(2), 0).is_ok(), "another user has an allowance of their own");
+        assert!(limit.check_at(UserNo(2), 0).is_ok(), "another user has a rate of their own");
     }
 }

@@ -220,7 +220,7 @@ impl Engine {
         match actor {
             Actor::User(_) => {
                 self.rate.check(sender.no)?;
-                self.check_may_approach(sender, with)
+                self.check_opening_limits(sender, with)
             }
             Actor::App => Ok(()),
         }

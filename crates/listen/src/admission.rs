@@ -8,7 +8,7 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
     time::{Duration, Instant},
 };
-use tidings_engine::rate::CellRate;
+use tidings_engine::rate::Gcra;
 
 /// The shortest pause: at a high rate, several connections may be accepted after it, and one wake-up serves them all.
 const PAUSE_MIN: Duration = Duration::from_millis(1);
@@ -42,14 +42,14 @@ pub enum ConnectionClass {
 /// The rate that all listeners keep to together.
 pub struct Admission {
     config: AdmissionConfig,
-    rate: Option<CellRate>,
+    rate: Option<Gcra>,
     full_at_ns: AtomicU64,
     started: Instant,
 }
 
 impl Admission {
     pub fn new(config: AdmissionConfig) -> Self {
-        let rate = (config.rate > 0).then(|| CellRate::new(config.rate, config.burst));
+        let rate = (config.rate > 0).then(|| Gcra::new(config.rate, config.burst));
         Admission { rate, config, full_at_ns: AtomicU64::new(0), started: Instant::now() }
     }
 
@@ -59,7 +59,7 @@ impl Admission {
     }
 
     fn required_pause_at(&self, class: ConnectionClass, now: Duration) -> Option<Duration> {
-        let kept = if class == ConnectionClass::Device { self.config.burst / HTTP_BURST_DIVISOR } else { 0 };
+        let kept = if class == ConnectionClass::PresenceSession { self.config.burst / HTTP_BURST_DIVISOR } else { 0 };
         let wait = self.rate?.wait_ns(self.full_at_ns.load(Ordering::Relaxed), now.as_nanos() as u64, kept);
         (wait > 0).then(|| Duration::from_nanos(wait).max(PAUSE_MIN))
     }

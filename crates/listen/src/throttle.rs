@@ -12,7 +12,7 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
     time::Instant,
 };
-use tidings_engine::rate::CellRate;
+use tidings_engine::rate::Gcra;
 
 /// The table's size: 16,384 addresses in 256 KiB.
 const SETS: usize = 4_096;
@@ -62,7 +62,7 @@ struct Entry {
 /// Counts failed authentications per address and tells when an address must wait.
 pub struct Throttle {
     config: ThrottleConfig,
-    rate: CellRate,
+    rate: Gcra,
     hasher: RandomState,
     sets: Box<[Mutex<[Entry; ENTRIES_PER_SET]>]>,
     /// By then every address has its full allowance again: until something fails, nothing is looked up.
@@ -72,7 +72,7 @@ pub struct Throttle {
 
 impl Throttle {
     pub fn new(config: ThrottleConfig) -> Self {
-        let rate = CellRate::per_minute(config.per_minute, config.burst);
+        let rate = Gcra::per_minute(config.per_minute, config.burst);
         let sets = if config.per_minute == 0 { 1 } else { SETS };
         Throttle {
             config,
