@@ -209,7 +209,7 @@ impl Committer {
     ) -> Result<Outcome, Refusal> {
         self.submit(work)?;
         match answer.await {
-            Ok(Ok(Outcome::Rejected(refused))) => Err(proposal_refusal(&refused)),
+            Ok(Ok(Outcome::Rejected(rejection))) => Err(proposal_refusal(&rejection)),
             Ok(result) => result,
             Err(_) => Err(Refusal::new(ErrorCode::Internal, "the committer ended")),
         }
@@ -220,7 +220,7 @@ impl Committer {
         let (work, answer) = Work::of(proposal, Party::Server, None, None);
         self.submit(work)?;
         match answer.blocking_recv() {
-            Ok(Ok(Outcome::Rejected(refused))) => Err(proposal_refusal(&refused)),
+            Ok(Ok(Outcome::Rejected(rejection))) => Err(proposal_refusal(&rejection)),
             Ok(result) => result,
             Err(_) => Err(Refusal::new(ErrorCode::Internal, "the committer ended")),
         }

@@ -17,8 +17,8 @@ use super::{
     wire::{ConversationRef, WireBatch, WireItem},
 };
 use crate::{
-    hub::{Applier, Item},
-    lanes::{Committed, CountdownLatch},
+    hub::{Applier, BatchItem},
+    lanes::{LaneItem, CountdownLatch},
     metrics::Metrics,
     model::*,
     store::PositionRange,
@@ -56,7 +56,7 @@ const RECENT_BATCHES_BYTES_MAX: usize = 16 << 20;
 const RESPONSE_BATCHES_MAX: usize = 64;
 
 enum BatchContent {
-    Local(Vec<Item>),
+    Local(Vec<BatchItem>),
     Remote(WireBatch),
 }
 
@@ -186,7 +186,7 @@ impl Follower {
     }
 
     /// Takes a batch that this node has committed. `encoded`: the same batch, as peers get it.
-    pub(crate) fn offer_local(&self, span: PositionRange, items: Vec<Item>, encoded: Bytes) {
+    pub(crate) fn offer_local(&self, span: PositionRange, items: Vec<BatchItem>, encoded: Bytes) {
         self.offer(PendingBatch { span, content: BatchContent::Local(items), encoded });
     }
 
@@ -311,9 +311,9 @@ impl Follower {
         }
     }
 
-    fn apply(&self, items: Vec<Item>, through: Position) {
-        let committed = items.iter().filter_map(|item| item.committed.as_ref());
-        let entries = committed.filter_map(|committed| Some((committed.conversation.no, committed.entry.as_ref()?)));
+    fn apply(&self, items: Vec<BatchItem>, through: Position) {
+        let lane_items = items.iter().filter_map(|item| item.lane_item.as_ref());
+        let entries = lane_items.filter_map(|lane_item| Some((lane_item.conversation.no, lane_item.entry.as_ref()?)));
         // Before the lanes: a session that a shard's positions cover must find the entries here.
         self.recent_entries.push(entries, through);
         self.applier.apply(items);
@@ -321,7 +321,7 @@ impl Follower {
 
     /// A peer's batch as items of this node, without entries that were applied already. Drops from the caches what the
     /// batch changed.
-    fn to_items(&self, batch: WireBatch, applied: Position) -> Vec<Item> {
+    fn to_items(&self, batch: WireBatch, applied: Position) -> Vec<BatchItem> {
         let at = Instant::now();
         let conversations: Vec<Arc<Conversation>> =
             batch.conversations.into_iter().map(ConversationRef::into_conversation).map(Arc::new).collect();
@@ -335,7 +335,7 @@ impl Follower {
                 _ => (vec![], vec![]),
             };
             let concerns_live = entry.is_some() || !joined.is_empty() || !left.is_empty();
-            let committed = conversation.filter(|_| concerns_live).map(|conversation| Committed {
+            let lane_item = conversation.filter(|_| concerns_live).map(|conversation| LaneItem {
                 slot: Some(self.applier.lanes.reserve_over_limit(conversation.lane())),
                 conversation: conversation.clone(),
                 joined,
@@ -377,10 +377,10 @@ impl Follower {
 }
 
 /// Local items, without the entries that were read back and applied meanwhile.
-fn without_applied(items: Vec<Item>, applied: Position) -> Vec<Item> {
-    let trim = |mut item: Item| {
-        if let Some(committed) = &mut item.committed {
-            committed.entry = committed.entry.take().filter(|entry| entry.position > applied);
+fn without_applied(items: Vec<BatchItem>, applied: Position) -> Vec<BatchItem> {
+    let trim = |mut item: BatchItem| {
+        if let Some(lane_item) = &mut item.lane_item {
+            lane_item.entry = lane_item.entry.take().filter(|entry| entry.position > applied);
         }
         item
     };

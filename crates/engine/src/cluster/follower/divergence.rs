@@ -93,7 +93,7 @@ pub(super) fn fingerprint_of(content: &BatchContent, span: PositionRange) -> Opt
     let (items, entry, change) = match content {
         BatchContent::Local(items) => {
             let last = items.last()?;
-            let entry = last.committed.as_ref().and_then(|committed| committed.entry.as_ref());
+            let entry = last.lane_item.as_ref().and_then(|lane_item| lane_item.entry.as_ref());
             (items.len(), entry, last.change.as_ref())
         }
         BatchContent::Remote(batch) => {

@@ -79,7 +79,7 @@ impl Node {
         (span, batch)
     }
 
-    fn local_items(&self, batch: &WireBatch) -> Vec<Item> {
+    fn local_items(&self, batch: &WireBatch) -> Vec<BatchItem> {
         let card = self.store.conversation(self.room).unwrap().map(Arc::new).unwrap();
         let item = |item: &WireItem| {
             let (joined, left) = match &item.change {
@@ -258,7 +258,7 @@ fn a_lane_whose_slots_are_all_held_by_pending_batches_goes_on() {
     while let Ok(slot) = node.lanes.reserve(Lane::Group, Party::User(UserNo(expected))) {
         let (span, batch) = node.commit(&[node.say()]);
         let mut items = node.local_items(&batch);
-        items[0].committed.as_mut().unwrap().slot = Some(slot);
+        items[0].lane_item.as_mut().unwrap().slot = Some(slot);
         node.follower.offer_local(span, items, Bytes::new());
         expected += 1;
     }
