@@ -48,7 +48,7 @@ use tidings_engine::{
     Engine,
     engine::Actor,
     access::{Caller, Scope},
-    presence::compare::SessionTruth,
+    presence::compare::SessionSource,
 };
 use tidings_listen::{ConnectionSlots, ConnectionSlotsConfig, MaybeTlsSocket, Throttle, ThrottleKey};
 use tidings_protocol::error::{ErrorCode, Refusal};
@@ -60,7 +60,7 @@ pub trait SessionGateway: Send + Sync + 'static {
     fn adopt(&self, socket: MaybeTlsSocket, already_read: Vec<u8>, throttle_key: ThrottleKey);
 
     /// The sessions whose connections this process and its gateways hold.
-    fn truth(&self) -> Arc<dyn SessionTruth>;
+    fn truth(&self) -> Arc<dyn SessionSource>;
 
     /// Whether the gateway has room for one more connection; without room the upgrade is refused.
     fn has_room(&self) -> bool;

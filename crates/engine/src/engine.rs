@@ -203,7 +203,7 @@ impl Engine {
         self.popups.refresh_gauges();
         let (depth, limit) = self.lanes.shards().push_depth();
         self.metrics.queue("shard_push", depth, limit);
-        self.metrics.presence_users.set(self.presence.users() as i64);
+        self.metrics.presence_users.set(self.presence.user_count() as i64);
         self.metrics.queue("presence_watches", self.presence.watches(), self.config.presence.watches_max);
         self.metrics.take_store_stats(self.store.stats());
     }

@@ -5,8 +5,8 @@ use crate::{
     engine::Engine,
     model::*,
     presence::{
-        Device, NodeCard, NodeNo,
-        compare::{Difference, DifferenceKind, SessionTruth},
+        PresenceSession, NodeCard, NodeNo,
+        compare::{Difference, DifferenceKind, SessionSource},
     },
     store::{Outcome, Proposal, UserPatch},
 };
@@ -145,7 +145,7 @@ impl Engine {
             .iter()
             .map(|id| {
                 let no = self.directory.user_no(id).map_err(store_refusal)?;
-                let devices = no.map(|no| self.presence.devices(no)).unwrap_or_default();
+                let devices = no.map(|no| self.presence.sessions_of(no)).unwrap_or_default();
                 let devices: Vec<DevicePresence> = devices
                     .iter()
                     .map(|device| DevicePresence {
@@ -176,16 +176,16 @@ impl Engine {
     }
 
     /// One user's sessions, as registered and as the nodes hold them.
-    pub fn presence_views(&self, user: &str, truth: &dyn SessionTruth) -> Result<PresenceViews, Refusal> {
+    pub fn presence_views(&self, user: &str, source: &dyn SessionSource) -> Result<PresenceViews, Refusal> {
         let user = self.directory.require_user(user)?;
-        let stored = self.presence.registered(user.no);
+        let stored = self.presence.local_sessions(user.no);
         let stored = stored.iter().map(|device| self.session_view(device)).collect();
-        let held = truth.sessions(Some(user.no))?;
-        let memory = held.iter().filter(|held| held.held).map(|held| self.session_view(&held.device())).collect();
+        let held = source.sessions(Some(user.no))?;
+        let memory = held.iter().filter(|held| held.held).map(|held| self.session_view(&held.to_presence_session())).collect();
         Ok(PresenceViews { user: user.id.clone(), stored, memory, last_seen: self.last_seen(user.no)? })
     }
 
-    fn session_view(&self, device: &Device) -> SessionView {
+    fn session_view(&self, device: &PresenceSession) -> SessionView {
         SessionView {
             session: format!("{:x}", device.session),
             node: self.node_name(device.node),
@@ -219,8 +219,8 @@ impl Engine {
     }
 
     /// Compares what is registered with what the nodes hold, and mends it when asked to.
-    pub fn presence_comparison(&self, truth: &dyn SessionTruth, repair: bool) -> Result<PresenceComparison, Refusal> {
-        let found = self.compare_presence(truth, repair)?;
+    pub fn presence_comparison(&self, source: &dyn SessionSource, repair: bool) -> Result<PresenceComparison, Refusal> {
+        let found = self.compare_presence(source, repair)?;
         let view = |difference: &Difference| PresenceDifference {
             kind: match difference.kind {
                 DifferenceKind::Ghost => "ghost",
@@ -255,7 +255,7 @@ impl Engine {
     pub async fn revoke(&self, user: &str, revoke: Revoke) -> Result<Revoked, Refusal> {
         let user = self.directory.require_user(user)?.no;
         let issue_from = self.clock.now_ms() / 1_000 + 1;
-        let sessions = self.presence.devices(user).len();
+        let sessions = self.presence.sessions_of(user).len();
         let reason = revoke.reason.unwrap_or_else(|| "the app revoked the user's tokens".into());
         self.committer.propose(None, Proposal::Revoke { user, before: issue_from * 1_000, reason }).await?;
         Ok(Revoked { sessions, issue_from })
@@ -268,7 +268,7 @@ impl Engine {
 
     fn prepare_kick(&self, user: &str, kick: Kick) -> Result<(Kicked, Proposal), Refusal> {
         let user = self.directory.require_user(user)?.no;
-        let devices = self.presence.devices(user);
+        let devices = self.presence.sessions_of(user);
         let meant = |id: &str| kick.device_id.as_deref().is_none_or(|device| device == id);
         let sessions = devices.iter().filter(|device| meant(&device.device_id)).count();
         let reason = kick.reason.unwrap_or_else(|| "the app ended the session".into());

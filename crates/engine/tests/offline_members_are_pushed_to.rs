@@ -17,7 +17,7 @@ use tidings_engine::{
     engine::{Actor, Parts},
     memory::MemoryStore,
     outbox::{OutboxConfig, Webhook, WebhookDelivery, WebhookError, sign},
-    presence::Device,
+    presence::PresenceSession,
     shards::Wake,
     store::Store,
 };
@@ -114,7 +114,7 @@ async fn the_webhook_names_offline_members_but_not_the_sender() {
     for (user, chat) in [("cleo", true), ("ben", false)] {
         let no = world.engine.directory.require_user(user).unwrap().no;
         let (session, node, device_id, device_kind) = (no.0, Default::default(), "d".into(), "phone".into());
-        world.engine.presence.arrived(no, Device { session, node, device_id, device_kind, since: 0, chat });
+        world.engine.presence.register(no, PresenceSession { session, node, device_id, device_kind, since: 0, chat });
         assert!(world.engine.presence.is_online(no));
     }
     world.send(json!({ "conversation": "room", "from": "ada", "body": "hi" })).await;

@@ -21,7 +21,7 @@ use tidings_engine::{
     memory::MemoryStore,
     model::{Cursor, LANES},
     outbox::{OutboxConfig, Webhook, WebhookDelivery, WebhookError},
-    presence::Device,
+    presence::PresenceSession,
     shards::{ShardReceivers, Wake},
     store::Store,
 };
@@ -279,10 +279,10 @@ async fn what_a_session_did_not_answer_for_is_told_unless_the_user_is_back() {
     let ben = world.engine.directory.require_user("ben").unwrap();
     let device = |session: u64| {
         let (node, device_id, device_kind) = (Default::default(), format!("d{session}").into(), "web".into());
-        Device { session, node, device_id, device_kind, since: 0, chat: true }
+        PresenceSession { session, node, device_id, device_kind, since: 0, chat: true }
     };
-    world.engine.presence.arrived(ben.no, device(7));
-    world.engine.presence.arrived(world.engine.directory.require_user("ada").unwrap().no, device(1));
+    world.engine.presence.register(ben.no, device(7));
+    world.engine.presence.register(world.engine.directory.require_user("ada").unwrap().no, device(1));
     let before = Cursor { epoch: world.engine.store.epoch(), positions: [world.engine.store.last_position(); LANES] };
     world.say("a", "a1").await;
     world.say("b", "b1").await;
@@ -304,16 +304,16 @@ async fn what_a_session_did_not_answer_for_is_told_unless_the_user_is_back() {
             .unwrap();
     };
     // Another session of his takes messages.
-    world.engine.presence.arrived(world.engine.directory.require_user("ben").unwrap().no, device(8));
+    world.engine.presence.register(world.engine.directory.require_user("ben").unwrap().no, device(8));
     tell(7, false);
     let no = world.engine.directory.require_user("ben").unwrap().no;
-    world.engine.presence.left(no, 8, NOON);
-    world.engine.presence.left(no, 7, NOON);
+    world.engine.presence.unregister(no, 8, NOON);
+    world.engine.presence.unregister(no, 7, NOON);
     tell(7, false);
     let taken = world.taken(2);
     assert_eq!(taken, texts(&[("b", &["b1", "read"])]), "not what he read, said himself, or is silent");
     // Who is back was handed it again.
-    world.engine.presence.arrived(no, device(9));
+    world.engine.presence.register(no, device(9));
     let noted = world.gauge("tidings_outbox_unheard_total");
     tell(9, false);
     until("it was noted", || world.gauge("tidings_outbox_unheard_total") == noted + 2);

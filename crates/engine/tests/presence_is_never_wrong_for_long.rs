@@ -13,8 +13,8 @@ use tidings_engine::{
     memory::MemoryStore,
     model::UserNo,
     presence::{
-        Device, NodeNo,
-        compare::{Correction, HeldSession, SessionTruth},
+        PresenceSession, NodeNo,
+        compare::{Correction, LiveSession, SessionSource},
     },
     shards::{Control, WatchUpdate},
     store::Store,
@@ -39,8 +39,8 @@ fn world() -> World {
     world_on(Arc::new(MemoryStore::default()))
 }
 
-fn device(session: u64, node: NodeNo) -> Device {
-    Device {
+fn device(session: u64, node: NodeNo) -> PresenceSession {
+    PresenceSession {
         session,
         node,
         device_id: format!("device {session}").into(),
@@ -51,12 +51,12 @@ fn device(session: u64, node: NodeNo) -> Device {
 }
 
 fn arrive(world: &World, id: &str, session: u64, node: NodeNo) {
-    world.engine.presence.arrived(world.user(id).no, device(session, node));
+    world.engine.presence.register(world.user(id).no, device(session, node));
 }
 
 fn leave(world: &World, id: &str, session: u64, now_ms: u64) {
     world.clock.set(now_ms);
-    world.engine.presence.left(world.user(id).no, session, now_ms);
+    world.engine.presence.unregister(world.user(id).no, session, now_ms);
 }
 
 /// Turns the clock and has what is due by then announced.
@@ -224,19 +224,19 @@ fn last_seen_waits_for_a_store_that_cannot_write_now() {
 /// Nodes that list what a test puts down, one list after the other; the last one again and again.
 #[derive(Default)]
 struct Fake {
-    lists: Mutex<Vec<Vec<HeldSession>>>,
+    lists: Mutex<Vec<Vec<LiveSession>>>,
     corrections: Mutex<Vec<Correction>>,
 }
 
 impl Fake {
-    fn listing(lists: &[&[HeldSession]]) -> Fake {
+    fn listing(lists: &[&[LiveSession]]) -> Fake {
         let lists = lists.iter().rev().map(|list| list.to_vec()).collect();
         Fake { lists: Mutex::new(lists), ..Fake::default() }
     }
 }
 
-impl SessionTruth for Fake {
-    fn sessions(&self, _: Option<UserNo>) -> Result<Vec<HeldSession>, Refusal> {
+impl SessionSource for Fake {
+    fn sessions(&self, _: Option<UserNo>) -> Result<Vec<LiveSession>, Refusal> {
         let mut lists = self.lists.lock();
         Ok(if lists.len() > 1 { lists.pop().unwrap() } else { lists[0].clone() })
     }
@@ -247,10 +247,10 @@ impl SessionTruth for Fake {
     }
 }
 
-fn held(world: &World, id: &str, session: u64, node: NodeNo) -> HeldSession {
-    let Device { device_id, device_kind, since, chat, .. } = device(session, node);
+fn held(world: &World, id: &str, session: u64, node: NodeNo) -> LiveSession {
+    let PresenceSession { device_id, device_kind, since, chat, .. } = device(session, node);
     let user = world.user(id).no;
-    HeldSession { shard: 0, session, node, user, device_id, device_kind, since, chat, held: true }
+    LiveSession { shard: 0, session, node, user, device_id, device_kind, since, chat, held: true }
 }
 
 fn counts(found: &PresenceComparison) -> (u64, u64, u64, u64) {
@@ -265,7 +265,7 @@ fn a_comparison_names_ghosts_missing_sessions_and_wrong_nodes() {
     arrive(&world, "ann", 2, CORE);
     arrive(&world, "ben", 3, east);
     arrive(&world, "ben", 4, east);
-    let unheld = HeldSession { held: false, ..held(&world, "ben", 4, east) };
+    let unheld = LiveSession { held: false, ..held(&world, "ben", 4, east) };
     let list = [held(&world, "ann", 1, CORE), held(&world, "ben", 3, CORE), unheld, held(&world, "cyd", 5, east)];
     let fake = Fake::listing(&[&list]);
     let found = world.engine.presence_comparison(&fake, false).unwrap();

@@ -23,7 +23,7 @@ use tidings_engine::{
     memory::MemoryStore,
     model::UserNo,
     outbox::{OutboxConfig, Webhook, WebhookDelivery, WebhookError},
-    presence::{Device, NodeNo, PresenceConfig},
+    presence::{PresenceSession, NodeNo, PresenceConfig},
     shards::{ShardReceivers, Wake},
     store::Store,
 };
@@ -116,8 +116,8 @@ impl Nodes {
 
     fn arrive_as(&self, node: usize, user: u64, session: u64) {
         let (device_id, device_kind, since) = ("phone".into(), "ios".into(), NOON);
-        let device = Device { session, node: NodeNo(0), device_id, device_kind, since, chat: true };
-        self.engine(node).presence.arrived(UserNo(user), device);
+        let device = PresenceSession { session, node: NodeNo(0), device_id, device_kind, since, chat: true };
+        self.engine(node).presence.register(UserNo(user), device);
     }
 
     /// All nodes know, and have announced it.
@@ -161,7 +161,7 @@ fn one_node_tells_and_stores_and_the_next_one_goes_on() {
     let (by, reset) = nodes.told(&[("1", true), ("2", true)]);
     assert!(by.keys().eq(&["a"]) && reset, "{by:?}");
 
-    nodes.engine(1).presence.left(UserNo(1), 1, NOON + 10);
+    nodes.engine(1).presence.unregister(UserNo(1), 1, NOON + 10);
     nodes.all_know(&[(1, false)]);
     nodes.clock.set(NOON + 20 + GRACE_MS);
     nodes.all_know(&[]);
@@ -171,7 +171,7 @@ fn one_node_tells_and_stores_and_the_next_one_goes_on() {
 
     // The app does not answer while the leader ends: another one knows what is still to be told.
     nodes.refuses.store(true, Ordering::SeqCst);
-    nodes.engine(2).presence.left(UserNo(2), 2, NOON + 30 + GRACE_MS);
+    nodes.engine(2).presence.unregister(UserNo(2), 2, NOON + 30 + GRACE_MS);
     nodes.arrive(1, 3);
     nodes.all_know(&[(2, false), (3, true)]);
     nodes.clock.set(NOON + 40 + 2 * GRACE_MS);
@@ -199,7 +199,7 @@ fn the_last_node_that_stops_stores_who_was_there() {
     nodes.arrive(0, 1);
     nodes.arrive(1, 2);
     nodes.all_know(&[(1, true), (2, true)]);
-    nodes.engine(1).presence.left(UserNo(2), 2, NOON + 10);
+    nodes.engine(1).presence.unregister(UserNo(2), 2, NOON + 10);
     nodes.all_know(&[(2, false)]);
     nodes.stop(1);
     until("the other is known to be gone", || {
@@ -207,7 +207,7 @@ fn the_last_node_that_stops_stores_who_was_there() {
         nodes.engine(0).cluster.as_ref().unwrap().nodes.all().len() == 1
     });
     assert_eq!(nodes.store.last_seen(UserNo(2)).unwrap(), None, "the grace is not over");
-    nodes.engine(0).presence.left(UserNo(1), 1, NOON + 20);
+    nodes.engine(0).presence.unregister(UserNo(1), 1, NOON + 20);
     nodes.stop(0);
     let seen = [1, 2].map(|user| nodes.store.last_seen(UserNo(user)).unwrap());
     assert_eq!(seen, [Some(NOON + 20), Some(NOON + 10)]);
@@ -220,17 +220,17 @@ fn how_long_a_node_takes_to_learn_of_many_sessions() {
     const SESSIONS: u64 = 100_000;
     let nodes = nodes(&["a", "b"]);
     let told = |node: usize| nodes.engine(node).metrics.cluster.presence_snapshots.get();
-    let knows = || nodes.engine(1).presence.users() as u64 == SESSIONS;
+    let knows = || nodes.engine(1).presence.user_count() as u64 == SESSIONS;
     let before = Instant::now();
     (1..=SESSIONS).for_each(|user| nodes.arrive(0, user));
     until("b knows", knows);
     println!("{SESSIONS} sessions that came in one go: {:?}, told whole {} times", before.elapsed(), told(0));
     nodes.bus.set_down(true);
     for user in 1..=SESSIONS {
-        nodes.engine(0).presence.left(UserNo(user), user, NOON);
+        nodes.engine(0).presence.unregister(UserNo(user), user, NOON);
         nodes.arrive_as(0, user, SESSIONS + user);
     }
-    let same = || nodes.engine(0).presence.everything() == nodes.engine(1).presence.everything();
+    let same = || nodes.engine(0).presence.all_sessions() == nodes.engine(1).presence.all_sessions();
     nodes.bus.set_down(false);
     let before = Instant::now();
     until("b knows", same);

@@ -20,7 +20,7 @@ use tidings_engine::{
     memory::MemoryStore,
     model::UserNo,
     outbox::{OutboxConfig, Webhook, WebhookDelivery, WebhookError, sign},
-    presence::{Device, NodeNo, Presence, PresenceConfig},
+    presence::{PresenceSession, NodeNo, Presence, PresenceConfig},
 };
 use tidings_protocol::http::UserUpsert;
 
@@ -79,18 +79,18 @@ impl Hooked {
     }
 }
 
-fn device(session: u64) -> Device {
-    Device { session, node: NodeNo(0), device_id: "phone".into(), device_kind: "ios".into(), since: NOON, chat: true }
+fn device(session: u64) -> PresenceSession {
+    PresenceSession { session, node: NodeNo(0), device_id: "phone".into(), device_kind: "ios".into(), since: NOON, chat: true }
 }
 
 #[test]
 fn the_webhook_hears_of_a_start_and_then_the_latest_state_until_it_takes_it() {
     let hooked = hooked(2, 2);
     let presence = &hooked.world.engine.presence;
-    presence.arrived(UserNo(1), device(1));
-    presence.arrived(UserNo(2), device(2));
+    presence.register(UserNo(1), device(1));
+    presence.register(UserNo(2), device(2));
     hooked.at(NOON);
-    presence.left(UserNo(1), 1, NOON + 10);
+    presence.unregister(UserNo(1), 1, NOON + 10);
     hooked.at(NOON + 10 + GRACE_MS);
     let mut states = HashMap::new();
     let mut resets = Vec::new();
@@ -113,16 +113,16 @@ fn a_storm_announces_a_user_once_and_calls_the_webhook_in_batches() {
     let metrics = &engine.metrics;
     let began = Instant::now();
     for user in 1..=USERS {
-        engine.presence.arrived(UserNo(user), device(user));
+        engine.presence.register(UserNo(user), device(user));
     }
     hooked.at(NOON);
-    assert_eq!((metrics.presence_changes.get(), engine.presence.users()), (USERS, USERS as usize));
+    assert_eq!((metrics.presence_changes.get(), engine.presence.user_count()), (USERS, USERS as usize));
 
     for flap in 1..=10 {
         for user in 1..=USERS {
             let session = flap * USERS + user;
-            engine.presence.left(UserNo(user), session - USERS, NOON + flap);
-            engine.presence.arrived(UserNo(user), device(session));
+            engine.presence.unregister(UserNo(user), session - USERS, NOON + flap);
+            engine.presence.register(UserNo(user), device(session));
         }
     }
     hooked.at(NOON + 60_000);
@@ -130,11 +130,11 @@ fn a_storm_announces_a_user_once_and_calls_the_webhook_in_batches() {
     assert_eq!(metrics.presence_coalesced.get(), 10 * USERS);
 
     for user in 1..=USERS {
-        engine.presence.left(UserNo(user), 10 * USERS + user, NOON + 60_000);
+        engine.presence.unregister(UserNo(user), 10 * USERS + user, NOON + 60_000);
     }
     hooked.at(NOON + 60_000 + GRACE_MS);
     assert_eq!(metrics.presence_changes.get(), 2 * USERS, "once online, once offline");
-    assert_eq!((engine.presence.users(), engine.presence.sessions()), (0, 0));
+    assert_eq!((engine.presence.user_count(), engine.presence.session_count()), (0, 0));
 
     let (mut calls, mut told, mut offline) = (0, 0, 0);
     while offline < USERS {
@@ -168,7 +168,7 @@ fn a_million_sessions_cost_about_a_hundred_bytes_each() {
     let before = resident();
     // Every third, then the others: users do not come in the order of their numbers.
     for user in (0..3).flat_map(|start| (start..SESSIONS).step_by(3)) {
-        presence.arrived(UserNo(user), Device { device_id: id.clone(), ..device(user) });
+        presence.register(UserNo(user), PresenceSession { device_id: id.clone(), ..device(user) });
     }
     // What is to be announced goes with the next round.
     let announced = SESSIONS as usize * size_of::<UserNo>();

@@ -18,7 +18,7 @@ use tidings_engine::{
     model::UserNo,
     presence::{
         NodeNo,
-        compare::{Correction, HeldSession, SessionTruth},
+        compare::{Correction, LiveSession, SessionSource},
     },
     shards::shard_of,
 };
@@ -33,7 +33,7 @@ const LISTINGS_MAX: usize = 4;
 pub(crate) struct SessionListing {
     request: u64,
     user: Option<UserNo>,
-    reply: Sender<Vec<HeldSession>>,
+    reply: Sender<Vec<LiveSession>>,
     /// Links whose answer is not complete.
     pending_links: Vec<usize>,
     /// The sessions that relays have named so far.
@@ -41,7 +41,7 @@ pub(crate) struct SessionListing {
 }
 
 impl Shard {
-    pub(crate) fn start_listing(&mut self, user: Option<UserNo>, reply: Sender<Vec<HeldSession>>) {
+    pub(crate) fn start_listing(&mut self, user: Option<UserNo>, reply: Sender<Vec<LiveSession>>) {
         if self.listings.len() >= LISTINGS_MAX {
             // The dropped reply refuses the listing.
             return;
@@ -100,15 +100,15 @@ impl Shard {
         match self.find(session).filter(is_of_user) {
             Some(key) if held => {
                 if let Some(held) = self.held_session(&self.connections[key], held) {
-                    self.parts.engine.presence.arrived(user, held.device());
+                    self.parts.engine.presence.register(user, held.to_presence_session());
                 }
             }
             Some(key) => self.remove(key),
-            None => self.parts.engine.presence.left(user, session, self.parts.engine.clock.now_ms()),
+            None => self.parts.engine.presence.unregister(user, session, self.parts.engine.clock.now_ms()),
         }
     }
 
-    fn list(&self, listing: &SessionListing) -> Vec<HeldSession> {
+    fn list(&self, listing: &SessionListing) -> Vec<LiveSession> {
         let mut sessions = Vec::new();
         for (_, connection) in &self.connections {
             let Some(binding) = &connection.binding else { continue };
@@ -124,9 +124,9 @@ impl Shard {
         sessions
     }
 
-    fn held_session(&self, connection: &Connection, held: bool) -> Option<HeldSession> {
+    fn held_session(&self, connection: &Connection, held: bool) -> Option<LiveSession> {
         let binding = connection.binding.as_ref()?;
-        Some(HeldSession {
+        Some(LiveSession {
             shard: self.parts.index as u16,
             session: connection.session,
             node: NodeNo(connection.transport.node()),
@@ -140,8 +140,8 @@ impl Shard {
     }
 }
 
-impl SessionTruth for SessionServer {
-    fn sessions(&self, user: Option<UserNo>) -> Result<Vec<HeldSession>, Refusal> {
+impl SessionSource for SessionServer {
+    fn sessions(&self, user: Option<UserNo>) -> Result<Vec<LiveSession>, Refusal> {
         let shards = match user {
             None => 0..self.shard_count(),
             Some(user) => {

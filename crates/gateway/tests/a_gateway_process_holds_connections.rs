@@ -200,7 +200,7 @@ fn a_disconnected_device_is_removed_at_relay_and_core() {
         assert_eq!(pair.relay.connections(), 3);
         drop(devices);
         until("gone at the relay", || pair.relay.connections() == 0);
-        until("gone at the core", || pair.server.engine.presence.sessions() == 0);
+        until("gone at the core", || pair.server.engine.presence.session_count() == 0);
     }
     until("the last is closed", || pair.server.engine.metrics.connections.get() == 0);
 }
@@ -242,7 +242,7 @@ fn connections_cut_at_every_byte_leave_no_session_behind() {
     let begun = || pair.server.engine.metrics.sessions_opened.get() == (frames.len() - bind_bytes) as u64;
     until("all binds came to the core", begun);
     until("gone at the core", || pair.server.engine.metrics.connections.get() == 0);
-    assert_eq!(pair.server.engine.presence.sessions(), 0);
+    assert_eq!(pair.server.engine.presence.session_count(), 0);
 }
 
 #[test]
@@ -252,7 +252,7 @@ fn push_only_devices_outlast_a_lost_core_and_chat_devices_are_redirected() {
     let mut phone = pair.device("bob", wants::PUSH | wants::CHAT);
     pair.wire.cut();
     phone.expect(|frame| assert!(matches!(frame, Frame::Redirect { .. }), "{frame:?}"));
-    until("forgotten by the core", || pair.server.engine.presence.sessions() == 0);
+    until("forgotten by the core", || pair.server.engine.presence.session_count() == 0);
     sensor.is_alive();
 
     // A device that connects now is told when to connect again.
@@ -291,7 +291,7 @@ fn nothing_follows_an_unbind_whether_the_core_is_there_or_away() {
     };
     unbind(&mut pair.device("ann", wants::PUSH));
     unbind(&mut pair.device("bob", wants::PUSH | wants::CHAT));
-    until("gone at the core", || pair.server.engine.presence.sessions() == 0);
+    until("gone at the core", || pair.server.engine.presence.session_count() == 0);
     let mut stays = pair.device("cyd", wants::PUSH);
     pair.wire.cut();
     until("away", || !pair.relay.is_attached());
@@ -307,10 +307,10 @@ fn a_relay_of_the_same_name_ends_its_predecessors_sessions() {
     let _device = pair.device("ann", wants::PUSH);
     let engine = &pair.server.engine;
     let ann = engine.directory.user_no("ann").unwrap().unwrap();
-    let old = engine.presence.registered(ann)[0].session;
+    let old = engine.presence.local_sessions(ann)[0].session;
     let (successor, _listener, _) = relay(pair.wire.address, SECRET, "east");
     // The old relay may attach again and bind its device again, under another session id.
-    let gone = || !engine.presence.registered(ann).iter().any(|device| device.session == old);
+    let gone = || !engine.presence.local_sessions(ann).iter().any(|device| device.session == old);
     until("the old session gone", gone);
     successor.drain(Duration::ZERO);
 }
@@ -341,7 +341,7 @@ fn a_comparison_finds_and_repairs_ghosts_and_missing_sessions() {
 
     let engine = &pair.server.engine;
     let cyd = engine.directory.user_no("cyd").unwrap().unwrap();
-    let ghost = tidings_engine::presence::Device {
+    let ghost = tidings_engine::presence::PresenceSession {
         session: 99 << 32,
         node: Default::default(),
         device_id: "gone".into(),
@@ -349,10 +349,10 @@ fn a_comparison_finds_and_repairs_ghosts_and_missing_sessions() {
         since: 1,
         chat: true,
     };
-    engine.presence.arrived(cyd, ghost);
+    engine.presence.register(cyd, ghost);
     let bob = engine.directory.user_no("bob").unwrap().unwrap();
-    let lost = engine.presence.registered(bob)[0].session;
-    engine.presence.left(bob, lost, 1);
+    let lost = engine.presence.local_sessions(bob)[0].session;
+    engine.presence.unregister(bob, lost, 1);
 
     let found = pair.compare(true);
     assert_eq!((found.ghosts, found.missing, found.repaired), (1, 1, 2), "{found:?}");

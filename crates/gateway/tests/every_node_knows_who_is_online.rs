@@ -336,8 +336,8 @@ fn a_late_or_returning_node_learns_all_sessions() {
     for server in [&nodes.servers[0], &again, &late] {
         until("the sessions of the earlier process are gone", || says(server, &left));
     }
-    let everything = nodes.servers[0].engine.presence.everything();
-    assert_eq!(everything, again.engine.presence.everything());
+    let everything = nodes.servers[0].engine.presence.all_sessions();
+    assert_eq!(everything, again.engine.presence.all_sessions());
     drop((killed, all));
 }
 

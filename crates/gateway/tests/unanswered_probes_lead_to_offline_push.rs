@@ -229,7 +229,7 @@ fn in_a_cluster_the_leader_sends_offline_push() {
     assert!(!second.engine.is_leader());
     let cleo = second.engine.directory.require_user("cleo").unwrap().no;
     // All nodes know that this session is push-only.
-    let push_only = tidings_engine::presence::Device {
+    let push_only = tidings_engine::presence::PresenceSession {
         session: 99 << 32,
         node: Default::default(),
         device_id: "tv".into(),
@@ -237,10 +237,10 @@ fn in_a_cluster_the_leader_sends_offline_push() {
         since: 1,
         chat: false,
     };
-    second.engine.presence.arrived(cleo, push_only);
+    second.engine.presence.register(cleo, push_only);
     until("the leader knows of her device", || first.engine.presence.is_online(cleo));
-    assert!(!first.engine.presence.takes_messages(cleo));
-    assert_eq!(first.engine.presence.devices(cleo)[0].device_kind.as_ref(), "tv");
+    assert!(!first.engine.presence.has_chat_session(cleo));
+    assert_eq!(first.engine.presence.sessions_of(cleo)[0].device_kind.as_ref(), "tv");
     first.say("alice", "g", "hello");
     assert_eq!(told(&hears), ("hello".into(), vec!["cleo".into()]));
     assert_eq!(told(&hears), ("hello".into(), vec!["bob".into()]), "his session at the other node did not answer");

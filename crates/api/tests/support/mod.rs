@@ -23,7 +23,7 @@ use tidings_engine::{
     outbox::{OutboxConfig, Webhook, WebhookDelivery, WebhookError},
     access::TokenClaims,
     popups::PopupsConfig,
-    presence::compare::SessionTruth,
+    presence::compare::SessionSource,
     push::Register,
 };
 use tidings_gateway::{MaybeTlsSocket, SessionConfig, SessionServer, VerifyToken};
@@ -59,7 +59,7 @@ impl SessionGateway for SessionServerAdapter {
         self.0.adopt(socket, tidings_gateway::Protocol::WebSocket, already_read, throttle_key);
     }
 
-    fn truth(&self) -> Arc<dyn SessionTruth> {
+    fn truth(&self) -> Arc<dyn SessionSource> {
         self.0.clone()
     }
 

@@ -148,7 +148,7 @@ impl Expansion {
         self.after = page.last().map(|(user, _)| *user);
         self.all_seen = page.len() < MEMBERS_AT_ONCE;
         for (no, membership) in &page {
-            if !self.is_news(*no, membership, now_ms) || engine.presence.takes_messages(*no) {
+            if !self.is_news(*no, membership, now_ms) || engine.presence.has_chat_session(*no) {
                 continue;
             }
             let Some(user) = engine.directory.user(*no)? else { continue };

@@ -32,7 +32,7 @@ impl Engine {
         since: &Cursor,
         until: [Position; LANES],
     ) -> Result<(), Refusal> {
-        if !self.pushes_offline() || self.presence.takes_messages_beside(user.no, session) {
+        if !self.pushes_offline() || self.presence.has_other_chat_session(user.no, session) {
             return Ok(());
         }
         let (_, handed) = self.read_inbox_entries(user.no, Some(since), until)?;

@@ -336,7 +336,7 @@ impl Worker {
             // Who has come back since was handed it again.
             let came_back = |user: &String| {
                 let user = self.engine.directory.user_by_id(user).ok().flatten();
-                user.is_some_and(|user| self.engine.presence.takes_messages(user.no))
+                user.is_some_and(|user| self.engine.presence.has_chat_session(user.no))
             };
             if row.id & STAYS != 0 || !parking::recipients_of(row).iter().all(came_back) {
                 events.push(parking::event_of(row));

@@ -54,7 +54,7 @@ impl Engine {
         let Some(cluster) = self.cluster.as_ref().filter(|cluster| cluster.bus_trouble().is_none()) else {
             return Ok(None);
         };
-        let devices = self.presence.devices(user);
+        let devices = self.presence.sessions_of(user);
         let newest = devices.iter().filter(|device| device.node.is_peer()).max_by_key(|device| device.since);
         let target = newest.and_then(|device| {
             let card = self.presence.nodes.card(device.node)?;

@@ -1,5 +1,5 @@
-//! What is announced of coming and going. A user who is back within the grace was never away; of what
-//! happens between two announcements only the last counts. A user costs one entry however often they
+//! Which changes of presence are announced. A user who returns within the grace is not announced offline; of several
+//! changes between two announcements only the last is announced. A user costs one entry, however often their sessions
 //! come and go.
 
 use crate::model::UserNo;
@@ -8,11 +8,11 @@ use std::collections::VecDeque;
 
 #[derive(Debug, Clone)]
 pub struct PresenceConfig {
-    /// A user is announced offline when no device was there for this long.
+    /// A user is announced offline after this long without a session.
     pub grace_ms: u64,
-    /// Changes are told to the webhook.
+    /// Whether the webhook is called with changes.
     pub webhook: bool,
-    /// Users whom sessions watch, each once for each session, all together. Above: refused with `queue_full`.
+    /// The watches of all sessions together. Above: refused with `queue_full`.
     pub watches_max: usize,
 }
 
@@ -22,70 +22,71 @@ impl Default for PresenceConfig {
     }
 }
 
-/// A user's new state.
+/// A user's change of presence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Change {
     pub user: UserNo,
     pub online: bool,
-    /// When they came, or when their last session ended, in milliseconds since 1970 UTC.
+    /// When the user came online, or when the last session ended, in milliseconds since 1970 UTC.
     pub at: u64,
 }
 
-/// A queue that has room for this many times what it holds gives it back.
+/// A queue whose capacity is this many times its length is shrunk.
 const SPARE_FACTOR: usize = 4;
 
 #[derive(Debug, Clone, Copy)]
 enum Pending {
-    /// Away since, not announced.
+    /// Without a session since `since`; announced after `until`.
     Away { since: u64, until: u64 },
-    /// Back before it was announced; the queue's entry is let go when it comes up.
-    Back,
+    /// Returned before the announcement. The entry in the queue is dropped when it is due.
+    Returned,
 }
 
+/// The changes that are yet to be announced.
 #[derive(Default)]
-pub(super) struct Changes {
+pub(super) struct ChangeQueue {
     pending: FxHashMap<UserNo, Pending>,
-    /// One entry for each in `pending`, by the time at which it is looked at.
+    /// An entry for each user in `pending`, in the order in which they are due.
     queue: VecDeque<(u64, UserNo)>,
-    /// Users who came while nobody had them as online.
-    came: Vec<UserNo>,
+    /// Users to announce online: they have a session now and did not count as online.
+    online: Vec<UserNo>,
     last_now_ms: u64,
     pub coalesced: u64,
 }
 
-impl Changes {
-    /// The first session of a user.
-    pub(super) fn came(&mut self, user: UserNo) {
+impl ChangeQueue {
+    /// A user has a first session.
+    pub(super) fn user_online(&mut self, user: UserNo) {
         match self.pending.get_mut(&user) {
             Some(pending) => {
-                *pending = Pending::Back;
+                *pending = Pending::Returned;
                 self.coalesced += 1;
             }
-            None => self.came.push(user),
+            None => self.online.push(user),
         }
     }
 
-    /// Since when a user is away of whom this has not been announced.
+    /// Since when a user has no session, if that is not announced yet.
     pub(super) fn away_since(&self, user: UserNo) -> Option<u64> {
         match self.pending.get(&user)? {
             Pending::Away { since, .. } => Some(*since),
-            Pending::Back => None,
+            Pending::Returned => None,
         }
     }
 
-    /// The last session of a user, which ended at `since`; another node's clock may say so.
-    pub(super) fn went(&mut self, user: UserNo, since: u64, now_ms: u64, grace_ms: u64) {
+    /// A user's last session ended at `since`, by the clock of the node that held it.
+    pub(super) fn user_offline(&mut self, user: UserNo, since: u64, now_ms: u64, grace_ms: u64) {
         let away = Pending::Away { since, until: now_ms + grace_ms };
         if self.pending.insert(user, away).is_none() {
             self.queue.push_back((now_ms + grace_ms, user));
         }
     }
 
-    /// What is to be announced now. A clock that jumps back does not keep anybody waiting for more than the grace.
-    pub(super) fn take(&mut self, now_ms: u64, grace_ms: u64) -> Vec<Change> {
+    /// Takes the changes to announce now. After a jump back of the clock, no user waits for longer than the grace.
+    pub(super) fn take_due(&mut self, now_ms: u64, grace_ms: u64) -> Vec<Change> {
         let mut changes: Vec<Change> =
-            self.came.drain(..).map(|user| Change { user, online: true, at: now_ms }).collect();
-        self.came.shrink_to(1_024);
+            self.online.drain(..).map(|user| Change { user, online: true, at: now_ms }).collect();
+        self.online.shrink_to(1_024);
         if now_ms < self.last_now_ms {
             let back_ms = self.last_now_ms - now_ms;
             self.queue.iter_mut().for_each(|(until, _)| *until = until.saturating_sub(back_ms));
@@ -99,7 +100,7 @@ impl Changes {
         while let Some((due, user)) = self.queue.front().copied().filter(|(due, _)| *due <= now_ms) {
             self.queue.pop_front();
             match self.pending.get(&user).copied() {
-                // They went again meanwhile: the grace runs anew.
+                // The user returned and went again: the grace starts anew.
                 Some(Pending::Away { until, .. }) if until > due && until > now_ms => {
                     self.queue.push_back((until.min(now_ms + grace_ms), user));
                 }
@@ -107,7 +108,7 @@ impl Changes {
                     self.pending.remove(&user);
                     changes.push(Change { user, online: false, at: since });
                 }
-                Some(Pending::Back) | None => drop(self.pending.remove(&user)),
+                Some(Pending::Returned) | None => drop(self.pending.remove(&user)),
             }
         }
         if self.queue.is_empty() {
@@ -119,19 +120,19 @@ impl Changes {
         only_latest(changes)
     }
 
-    /// Everybody who is away, the grace over or not: the server stops.
-    pub(super) fn take_all(&mut self) -> Vec<Change> {
+    /// Takes all users without a session, whether or not their grace is over, for a server that stops.
+    pub(super) fn take_offline(&mut self) -> Vec<Change> {
         let pending = std::mem::take(&mut self.pending);
         self.queue = VecDeque::new();
         let away = |(user, pending)| match pending {
             Pending::Away { since, .. } => Some(Change { user, online: false, at: since }),
-            Pending::Back => None,
+            Pending::Returned => None,
         };
         pending.into_iter().filter_map(away).collect()
     }
 }
 
-/// Who came and whose grace is over in the same round has gone: that they were here is no news any more.
+/// Drops the online change of a user who has an offline change in the same round.
 fn only_latest(mut changes: Vec<Change>) -> Vec<Change> {
     let gone: FxHashSet<UserNo> = changes.iter().filter(|change| !change.online).map(|change| change.user).collect();
     if !gone.is_empty() {
@@ -152,74 +153,74 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_is_told_at_once_and_who_goes_after_the_grace() {
-        let mut changes = Changes::default();
-        changes.came(ALICE);
-        assert_eq!(changes.take(1_000, GRACE), [change(true, 1_000)]);
-        changes.went(ALICE, 2_000, 2_000, GRACE);
-        assert_eq!(changes.take(6_999, GRACE), []);
-        assert_eq!(changes.take(7_000, GRACE), [change(false, 2_000)]);
-        assert_eq!(changes.take(20_000, GRACE), []);
+    fn online_is_announced_at_once_and_offline_after_the_grace() {
+        let mut changes = ChangeQueue::default();
+        changes.user_online(ALICE);
+        assert_eq!(changes.take_due(1_000, GRACE), [change(true, 1_000)]);
+        changes.user_offline(ALICE, 2_000, 2_000, GRACE);
+        assert_eq!(changes.take_due(6_999, GRACE), []);
+        assert_eq!(changes.take_due(7_000, GRACE), [change(false, 2_000)]);
+        assert_eq!(changes.take_due(20_000, GRACE), []);
     }
 
     #[test]
-    fn who_is_back_within_the_grace_was_never_away_and_going_again_starts_it_anew() {
-        let mut changes = Changes::default();
-        changes.went(ALICE, 1_000, 1_000, GRACE);
-        changes.came(ALICE);
-        changes.went(ALICE, 4_000, 4_000, GRACE);
-        assert_eq!(changes.take(6_000, GRACE), [], "away since 4,000 only");
-        assert_eq!(changes.take(9_000, GRACE), [change(false, 4_000)]);
-        changes.came(ALICE);
-        assert_eq!(changes.take(9_100, GRACE), [change(true, 9_100)]);
-        changes.went(ALICE, 9_200, 9_200, GRACE);
-        changes.came(ALICE);
-        assert_eq!(changes.take(90_000, GRACE), []);
+    fn a_return_within_the_grace_is_not_announced_and_the_next_end_starts_the_grace_anew() {
+        let mut changes = ChangeQueue::default();
+        changes.user_offline(ALICE, 1_000, 1_000, GRACE);
+        changes.user_online(ALICE);
+        changes.user_offline(ALICE, 4_000, 4_000, GRACE);
+        assert_eq!(changes.take_due(6_000, GRACE), [], "away since 4,000 only");
+        assert_eq!(changes.take_due(9_000, GRACE), [change(false, 4_000)]);
+        changes.user_online(ALICE);
+        assert_eq!(changes.take_due(9_100, GRACE), [change(true, 9_100)]);
+        changes.user_offline(ALICE, 9_200, 9_200, GRACE);
+        changes.user_online(ALICE);
+        assert_eq!(changes.take_due(90_000, GRACE), []);
     }
 
     #[test]
-    fn of_two_changes_in_one_round_only_the_last_is_told() {
-        let mut changes = Changes::default();
-        changes.came(ALICE);
-        changes.went(ALICE, 1_000, 1_000, 0);
-        assert_eq!(changes.take(1_500, 0), [change(false, 1_000)]);
-        changes.came(ALICE);
-        assert_eq!(changes.take(2_000, 0), [change(true, 2_000)]);
+    fn of_two_changes_in_one_round_only_the_last_is_announced() {
+        let mut changes = ChangeQueue::default();
+        changes.user_online(ALICE);
+        changes.user_offline(ALICE, 1_000, 1_000, 0);
+        assert_eq!(changes.take_due(1_500, 0), [change(false, 1_000)]);
+        changes.user_online(ALICE);
+        assert_eq!(changes.take_due(2_000, 0), [change(true, 2_000)]);
     }
 
     #[test]
-    fn who_has_just_gone_is_known_until_it_is_announced() {
-        let mut changes = Changes::default();
-        changes.went(ALICE, 1_000, 1_000, GRACE);
+    fn the_end_of_a_last_session_is_known_until_it_is_announced() {
+        let mut changes = ChangeQueue::default();
+        changes.user_offline(ALICE, 1_000, 1_000, GRACE);
         assert_eq!(changes.away_since(ALICE), Some(1_000));
-        changes.came(ALICE);
+        changes.user_online(ALICE);
         assert_eq!(changes.away_since(ALICE), None);
-        changes.went(ALICE, 2_000, 2_000, GRACE);
-        assert_eq!(changes.take(7_000, GRACE), [change(false, 2_000)]);
+        changes.user_offline(ALICE, 2_000, 2_000, GRACE);
+        assert_eq!(changes.take_due(7_000, GRACE), [change(false, 2_000)]);
         assert_eq!(changes.away_since(ALICE), None);
     }
 
     #[test]
-    fn a_clock_that_jumps_back_keeps_nobody_online() {
-        let mut changes = Changes::default();
-        changes.take(1_000_000, GRACE);
-        changes.went(ALICE, 1_000_000, 1_000_000, GRACE);
-        assert_eq!(changes.take(400_000, GRACE), []);
-        assert_eq!(changes.take(405_000, GRACE), [change(false, 1_000_000)]);
+    fn a_clock_that_jumps_back_keeps_no_user_online_for_longer_than_the_grace() {
+        let mut changes = ChangeQueue::default();
+        changes.take_due(1_000_000, GRACE);
+        changes.user_offline(ALICE, 1_000_000, 1_000_000, GRACE);
+        assert_eq!(changes.take_due(400_000, GRACE), []);
+        assert_eq!(changes.take_due(405_000, GRACE), [change(false, 1_000_000)]);
     }
 
     #[test]
-    fn a_storm_costs_an_entry_a_user_and_leaves_nothing() {
-        let mut changes = Changes::default();
+    fn a_storm_of_changes_costs_one_entry_per_user_and_frees_its_memory() {
+        let mut changes = ChangeQueue::default();
         let users = 100_000;
         for flap in 0..10 {
             for user in 0..users {
-                changes.went(UserNo(user), 1_000 + flap, 1_000 + flap, GRACE);
-                changes.came(UserNo(user));
+                changes.user_offline(UserNo(user), 1_000 + flap, 1_000 + flap, GRACE);
+                changes.user_online(UserNo(user));
             }
         }
         assert_eq!((changes.queue.len(), changes.pending.len()), (users as usize, users as usize));
-        assert_eq!(changes.take(10_000, GRACE), [], "all are back");
+        assert_eq!(changes.take_due(10_000, GRACE), [], "all are back");
         assert_eq!(changes.coalesced, users * 10);
         assert_eq!((changes.queue.capacity(), changes.pending.capacity()), (0, 0));
     }

@@ -1,27 +1,27 @@
-//! What the registry says beside what the nodes themselves list.
+//! Compares the registry with the sessions that the nodes hold, and repairs the registry.
 //!
-//! Sessions come and go between the readings. So there are two looks, and a difference counts when it
-//! stands in both: a session's name is never used again, so one that is registered before and after, and
-//! in neither list, is a ghost. Only what differed in the first look is kept for the second: there may
-//! be a million sessions, and mostly nothing differs.
+//! Sessions come and go between the two readings. So there are two passes, and a difference counts only if it
+//! is in both: a session's id is never used again, so a session that is registered in both passes and held in
+//! neither is a ghost. Only the differences of the first pass are kept for the second: there may
+//! be a million sessions, and mostly none differs.
 //!
-//! What is repaired is repaired by the session's own shard, which alone knows how it is by then.
+//! The session's own shard makes a repair, since it alone knows the state of the session by then.
 
-use super::{Device, NodeNo};
+use super::{PresenceSession, NodeNo};
 use crate::{engine::Engine, model::UserNo, shards::shard_of};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
 use tidings_protocol::error::Refusal;
 
-/// Differences that an answer lists; the counts are of all.
+/// Differences that a comparison lists; its counts are of all.
 const LISTED_MAX: usize = 1_000;
 
-/// A session's name: its shard, and its number there.
-type Name = (u16, u64);
+/// A session's shard, and its number there.
+type SessionId = (u16, u64);
 
 /// A session as the process that holds its connection knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HeldSession {
+pub struct LiveSession {
     pub shard: u16,
     pub session: u64,
     pub node: NodeNo,
@@ -30,36 +30,43 @@ pub struct HeldSession {
     pub device_kind: Arc<str>,
     pub since: u64,
     pub chat: bool,
-    /// Whether the node that has the socket lists it too. A session's own shard may be the last to know.
+    /// Whether the node that has the socket lists the session too. The session's shard may learn last that it has
+    /// ended.
     pub held: bool,
 }
 
-/// How the gateway is asked, and told to repair.
-pub trait SessionTruth: Send + Sync + 'static {
-    /// Every session, as the shards and the nodes behind links have them. With a user, theirs alone.
-    fn sessions(&self, user: Option<UserNo>) -> Result<Vec<HeldSession>, Refusal>;
-    /// Has the sessions' own shards say what is so, and waits for it.
+/// The gateway, as the source of live sessions and as the one that repairs the registry.
+pub trait SessionSource: Send + Sync + 'static {
+    /// Every session, as the shards and the nodes behind links have them; with a user, the sessions of that user.
+    ///
+    /// # Errors
+    /// `node_unavailable`: a node did not list its sessions in time, or too many lists are being made.
+    fn sessions(&self, user: Option<UserNo>) -> Result<Vec<LiveSession>, Refusal>;
+    /// Has the sessions' shards correct the registry, and waits until they have.
+    ///
+    /// # Errors
+    /// `node_unavailable`: a shard did not answer in time. The correction may still be made.
     fn correct(&self, corrections: Vec<Correction>) -> Result<(), Refusal>;
 }
 
-/// A session that a shard is to look at: it registers one that is there, ends one that no node holds,
-/// and takes one that is not there off the registry.
+/// Tells a shard to check a session. The shard registers the session if it lives, ends it if no node holds it,
+/// and unregisters it if the shard does not have it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Correction {
     pub shard: u16,
     pub session: u64,
     pub user: UserNo,
-    /// Whether a node holds it.
+    /// Whether a node holds the session.
     pub held: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DifferenceKind {
-    /// Registered, but no node holds it.
+    /// The session is registered, but no node holds it.
     Ghost,
-    /// Held by a node, but not registered.
+    /// A node holds the session, but it is not registered.
     Missing,
-    /// Registered at one node, held by another.
+    /// The session is registered at one node and held by another.
     WrongNode,
 }
 
@@ -80,78 +87,82 @@ pub struct Comparison {
     pub missing: usize,
     pub wrong_node: usize,
     pub repaired: usize,
-    /// The first of them.
+    /// The first differences, up to a limit.
     pub differences: Vec<Difference>,
 }
 
-/// A session in a list, and where.
+/// A session in a list, and its node.
 #[derive(Debug, Clone, Copy)]
-struct Seen {
-    name: Name,
+struct SessionLocation {
+    id: SessionId,
     user: UserNo,
     node: NodeNo,
 }
 
 impl Engine {
-    /// Compares the registry with the nodes, and mends it when asked to. Reads everything: not for every second.
-    pub fn compare_presence(&self, truth: &dyn SessionTruth, repair: bool) -> Result<Comparison, Refusal> {
-        let (mut found, suspects) = self.first_look(truth)?;
+    /// Compares the registry with the nodes, and repairs it if `repair` is set. Reads every session: not to be called
+    /// every second.
+    ///
+    /// # Errors
+    /// Those of the source.
+    pub fn compare_presence(&self, source: &dyn SessionSource, repair: bool) -> Result<Comparison, Refusal> {
+        let (mut found, suspects) = self.first_pass(source)?;
         if suspects.is_empty() {
             return Ok(found);
         }
-        let of_interest: FxHashSet<Name> = suspects.iter().map(|(_, seen)| seen.name).collect();
-        let listed = truth.sessions(None)?;
+        let of_interest: FxHashSet<SessionId> = suspects.iter().map(|(_, location)| location.id).collect();
+        let listed = source.sessions(None)?;
         found.held = listed.iter().filter(|held| held.held).count();
-        let held: FxHashMap<Name, HeldSession> = listed
+        let held: FxHashMap<SessionId, LiveSession> = listed
             .into_iter()
-            .filter(|held| held.held && of_interest.contains(&held.name()))
-            .map(|held| (held.name(), held))
+            .filter(|held| held.held && of_interest.contains(&held.id()))
+            .map(|held| (held.id(), held))
             .collect();
-        found.registered = self.presence.sessions() as usize;
+        found.registered = self.presence.session_count() as usize;
         let mut corrections = Vec::new();
-        for (kind, Seen { name, user, .. }) in suspects {
-            let registered = self.presence.find(user, name.1);
-            let device = match (kind, registered, held.get(&name)) {
-                (DifferenceKind::Ghost, Some(device), None) => device,
-                (DifferenceKind::Missing, None, Some(held)) => held.device(),
-                (DifferenceKind::WrongNode, Some(device), Some(held)) if device.node != held.node => device,
+        for (kind, SessionLocation { id, user, .. }) in suspects {
+            let registered = self.presence.find(user, id.1);
+            let entry = match (kind, registered, held.get(&id)) {
+                (DifferenceKind::Ghost, Some(entry), None) => entry,
+                (DifferenceKind::Missing, None, Some(held)) => held.to_presence_session(),
+                (DifferenceKind::WrongNode, Some(entry), Some(held)) if entry.node != held.node => entry,
                 _ => continue,
             };
-            found.count(kind, user, &device);
-            corrections.push(Correction { shard: name.0, session: name.1, user, held: kind != DifferenceKind::Ghost });
+            found.count(kind, user, &entry);
+            corrections.push(Correction { shard: id.0, session: id.1, user, held: kind != DifferenceKind::Ghost });
         }
         if repair && !corrections.is_empty() {
             found.repaired = corrections.len();
-            truth.correct(corrections)?;
+            source.correct(corrections)?;
         }
         self.metrics.presence_differences.inc_by((found.ghosts + found.missing + found.wrong_node) as u64);
         self.metrics.presence_repaired.inc_by(found.repaired as u64);
         Ok(found)
     }
 
-    /// What differs in the first look, and how much there is.
-    fn first_look(&self, truth: &dyn SessionTruth) -> Result<(Comparison, Vec<(DifferenceKind, Seen)>), Refusal> {
+    /// The first pass: the counts, and the sessions that may differ.
+    fn first_pass(&self, source: &dyn SessionSource) -> Result<(Comparison, Vec<(DifferenceKind, SessionLocation)>), Refusal> {
         let shards = self.lanes.shards().count();
-        let mut registered = Vec::with_capacity(self.presence.sessions() as usize);
-        self.presence.each(|user, session, node| {
-            registered.push(Seen { name: (shard_of(user, shards) as u16, session), user, node });
+        let mut registered = Vec::with_capacity(self.presence.session_count() as usize);
+        self.presence.each_local(|user, session, node| {
+            registered.push(SessionLocation { id: (shard_of(user, shards) as u16, session), user, node });
         });
-        let mut held: Vec<Seen> =
-            truth.sessions(None)?.iter().filter(|held| held.held).map(HeldSession::seen).collect();
-        registered.sort_unstable_by_key(|seen| seen.name);
-        held.sort_unstable_by_key(|seen| seen.name);
+        let mut held: Vec<SessionLocation> =
+            source.sessions(None)?.iter().filter(|held| held.held).map(LiveSession::location).collect();
+        registered.sort_unstable_by_key(|location| location.id);
+        held.sort_unstable_by_key(|location| location.id);
 
         let mut suspects = Vec::new();
         let mut held_left = held.iter().peekable();
-        let is_registered = |seen: &Seen| self.presence.find(seen.user, seen.name.1).is_some();
-        for seen in &registered {
-            while let Some(other) = held_left.next_if(|other| other.name < seen.name) {
-                // It may have come after the registry was read.
+        let is_registered = |location: &SessionLocation| self.presence.find(location.user, location.id.1).is_some();
+        for location in &registered {
+            while let Some(other) = held_left.next_if(|other| other.id < location.id) {
+                // The session may have been registered after the registry was read.
                 suspects.extend((!is_registered(other)).then_some((DifferenceKind::Missing, *other)));
             }
-            match held_left.next_if(|other| other.name == seen.name) {
-                None => suspects.push((DifferenceKind::Ghost, *seen)),
-                Some(other) if other.node != seen.node => suspects.push((DifferenceKind::WrongNode, *seen)),
+            match held_left.next_if(|other| other.id == location.id) {
+                None => suspects.push((DifferenceKind::Ghost, *location)),
+                Some(other) if other.node != location.node => suspects.push((DifferenceKind::WrongNode, *location)),
                 Some(_) => {}
             }
         }
@@ -160,18 +171,18 @@ impl Engine {
     }
 }
 
-impl HeldSession {
-    fn name(&self) -> Name {
+impl LiveSession {
+    fn id(&self) -> SessionId {
         (self.shard, self.session)
     }
 
-    fn seen(&self) -> Seen {
-        Seen { name: self.name(), user: self.user, node: self.node }
+    fn location(&self) -> SessionLocation {
+        SessionLocation { id: self.id(), user: self.user, node: self.node }
     }
 
-    /// The session as it is to be registered.
-    pub fn device(&self) -> Device {
-        Device {
+    /// The session as it is registered.
+    pub fn to_presence_session(&self) -> PresenceSession {
+        PresenceSession {
             session: self.session,
             node: self.node,
             device_id: self.device_id.clone(),
@@ -183,14 +194,14 @@ impl HeldSession {
 }
 
 impl Comparison {
-    fn count(&mut self, kind: DifferenceKind, user: UserNo, device: &Device) {
+    fn count(&mut self, kind: DifferenceKind, user: UserNo, entry: &PresenceSession) {
         match kind {
             DifferenceKind::Ghost => self.ghosts += 1,
             DifferenceKind::Missing => self.missing += 1,
             DifferenceKind::WrongNode => self.wrong_node += 1,
         }
         if self.differences.len() < LISTED_MAX {
-            let Device { session, node, device_id, .. } = device.clone();
+            let PresenceSession { session, node, device_id, .. } = entry.clone();
             self.differences.push(Difference { kind, user, device_id, session, node });
         }
     }

@@ -1,34 +1,35 @@
 //! Who is online: the registry of sessions, and the nodes that hold them.
 //!
 //! ```text
-//! shards ─ arrived, left ─▶ registry ─▶ grace ─▶ changes, coalesced ─┬▶ watchers' sessions
-//!                              ▲                                     ├▶ webhook
-//! nodes ─ attach, renew ───────┘ leases                              └▶ last seen, stored
+//! shards ─ register, unregister ─▶ registry ─▶ grace ─▶ changes, coalesced ─┬▶ watchers' sessions
+//!                                     ▲                                     ├▶ webhook
+//! nodes ─ attach, renew ──────────────┘ leases                              └▶ last seen, stored
 //! ```
-//! A session is a fact of the process that holds its connection; the registry is what others are told
-//! of it. The two can differ after a defect, a lost link or a process that died: a session counts only
-//! while its node's lease runs, and [`compare`] finds and repairs what still differs.
+//! Only the process that holds a connection knows whether its session lives; the registry has what that process
+//! reported. The two can differ after a defect, a lost link or a crash. So a session counts only
+//! while its node's lease runs, and [`compare`] finds and repairs the other differences.
 //!
-//! In reading order: this file, `registry` (the sessions), [`nodes`] (leases), `changes` (what is
-//! announced, and when), [`watching`] (who wants to know), [`worker`] (the thread that tells), `hook` (the
-//! webhook), [`compare`]; then what several nodes need of it: `news` (what others are yet to be told), `stretches`
-//! (all sessions, a piece at a time), `shared` (those of others). [`crate::cluster::presence`] carries it.
+//! In reading order: this file, `registry` (the sessions), [`nodes`] (leases), `changes` (which changes are announced,
+//! and when), [`watching`] (the sessions that watch users), [`worker`] (the thread that announces), `webhook`,
+//! [`compare`]; then the parts for several nodes: `deltas` (the changes that other nodes are yet to be sent),
+//! `snapshot` (all sessions, a chunk at a time), `peers` (the sessions of other nodes). [`crate::cluster::presence`]
+//! carries them.
 
 mod changes;
 pub mod compare;
-mod hook;
-pub(crate) mod news;
+mod webhook;
+pub(crate) mod deltas;
 pub mod nodes;
 mod registry;
-pub(crate) mod shared;
-pub(crate) mod stretches;
+pub(crate) mod peers;
+pub(crate) mod snapshot;
 pub mod watching;
 pub(crate) mod worker;
 
 use crate::model::UserNo;
-use changes::Changes;
+use changes::ChangeQueue;
 pub use changes::{Change, PresenceConfig};
-use news::{Arrived, Delta, News};
+use deltas::{SessionRecord, Delta, DeltaQueue};
 use nodes::Nodes;
 pub use nodes::{NodeCard, NodeNo};
 use parking_lot::Mutex;
@@ -44,43 +45,47 @@ use std::{
 };
 use watching::Watchers;
 
-/// One live session, as others may see it.
+/// A live session as presence knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Device {
+pub struct PresenceSession {
+    /// The session's number at the core that numbers it.
     pub session: u64,
     pub node: NodeNo,
     pub device_id: Arc<str>,
     pub device_kind: Arc<str>,
     pub since: u64,
-    /// Messages come to it. One that is there for pushes alone never keeps a message from being told otherwise.
+    /// Whether the session receives messages. A session for pushes alone never holds back the offline push of a
+    /// message.
     pub chat: bool,
 }
 
-/// Users whose last session ended lately and whose last-seen time need not be read.
+/// Users whose last-seen time is cached after their last session has ended.
 const LAST_SEEN_ENTRIES: usize = 100_000;
-/// Last-seen times that wait to be stored while the store cannot. Above, further ones are not: after a
-/// restart such a user was last seen some time before.
+/// Last-seen times that wait while the store is unavailable. Above, further ones are dropped: after a
+/// restart, such a user shows an older last-seen time.
 const UNSAVED_MAX: usize = 1_000_000;
 
-type Devices = SmallVec<[Device; 1]>;
+type PresenceSessions = SmallVec<[PresenceSession; 1]>;
 
+/// The presence of all users, as this node knows it.
 pub struct Presence {
     registry: Registry,
-    /// Times that the store does not have yet; then those that need not be read.
+    /// Last-seen times that are not stored yet.
     unsaved: Mutex<BTreeMap<UserNo, u64>>,
+    /// A cache of last-seen times.
     last_seen: Cache<UserNo, u64>,
     sessions: AtomicU64,
     pub nodes: Nodes,
-    changes: Mutex<Changes>,
+    changes: Mutex<ChangeQueue>,
     watchers: Mutex<Watchers>,
-    /// Held while states are read and told, so that no session hears an old one after a newer one.
-    telling: Mutex<()>,
-    /// For the other nodes of a cluster.
-    pub(crate) news: Option<News>,
-    /// For the webhook.
-    untold: Mutex<hook::Waiting>,
-    /// Another node told that it leads.
-    led: AtomicBool,
+    /// Held while states are read and sent to watchers, so that no session gets an old state after a newer one.
+    notifying: Mutex<()>,
+    /// The changes to send to the other nodes of a cluster; absent on a node by itself.
+    pub(crate) deltas: Option<DeltaQueue>,
+    /// The states to send to the webhook.
+    for_webhook: Mutex<webhook::PendingStates>,
+    /// Whether another node has reported that it leads.
+    had_leader: AtomicBool,
     config: PresenceConfig,
 }
 
@@ -94,35 +99,35 @@ impl Presence {
             nodes: Nodes::default(),
             changes: Mutex::default(),
             watchers: Mutex::default(),
-            telling: Mutex::default(),
-            news: None,
-            untold: Mutex::default(),
-            led: AtomicBool::new(false),
+            notifying: Mutex::default(),
+            deltas: None,
+            for_webhook: Mutex::default(),
+            had_leader: AtomicBool::new(false),
             config,
         }
     }
 
-    /// The one copy of a device kind.
+    /// The shared copy of a device kind's name.
     pub fn kind(&self, kind: &str) -> Arc<str> {
-        self.registry.kind(kind.trim_end_matches(news::PUSH_ONLY))
+        self.registry.kind(kind.trim_end_matches(deltas::PUSH_ONLY))
     }
 
-    /// A session of this core is there; told again, it is as it was told last. The user's own shard tells, and is
-    /// answered since when the session counts.
-    pub fn arrived(&self, user: UserNo, device: Device) -> u64 {
-        let (node, session) = (device.node, device.session);
-        let of_news = self.news.is_some().then(|| Arrived::of(user, device.clone()));
-        // Changes are told under the stripe's lock, or the last of two could be told first.
-        let (arrival, since) = self.registry.arrive(user, device, |arrival, since| {
+    /// Registers a session of this core, or updates a registered one. Only the user's own shard calls this; it is
+    /// answered the time since which the session counts.
+    pub fn register(&self, user: UserNo, entry: PresenceSession) -> u64 {
+        let (node, session) = (entry.node, entry.session);
+        let record = self.deltas.is_some().then(|| SessionRecord::of(user, entry.clone()));
+        // Queue the change under the stripe's lock: otherwise the later of two changes could be queued first.
+        let (arrival, since) = self.registry.arrive(user, entry, |arrival, since| {
             if arrival == Arrival::First {
-                self.changes.lock().came(user);
+                self.changes.lock().user_online(user);
             }
-            if let Some((news, arrived)) = self.news.as_ref().zip(of_news) {
-                news.put(Delta::Arrived(Arrived { since, ..arrived }), |tally| {
+            if let Some((deltas, record)) = self.deltas.as_ref().zip(record) {
+                deltas.put(Delta::Arrived(SessionRecord { since, ..record }), |digest| {
                     if let Arrival::Again { since: before, .. } = arrival {
-                        tally.remove(user, session, before);
+                        digest.remove(user, session, before);
                     }
-                    tally.add(user, session, since);
+                    digest.add(user, session, since);
                 });
             }
         });
@@ -134,15 +139,15 @@ impl Presence {
         since
     }
 
-    /// A session of this core has ended; nothing if it was not there.
-    pub fn left(&self, user: UserNo, session: u64, now_ms: u64) {
+    /// Unregisters a session of this core, if it is registered.
+    pub fn unregister(&self, user: UserNo, session: u64, now_ms: u64) {
         let gone = {
             let mut stripe = self.registry.stripe(user).write();
             let Some(gone) = stripe.leave(user, NodeNo(0), session) else { return };
-            self.note_end(user, gone.was_last, now_ms, now_ms);
-            if let Some(news) = &self.news {
+            self.record_end(user, gone.was_last, now_ms, now_ms);
+            if let Some(deltas) = &self.deltas {
                 let left = Delta::Left { user, session, at: now_ms };
-                news.put(left, |tally| tally.remove(user, session, gone.since));
+                deltas.put(left, |digest| digest.remove(user, session, gone.since));
             }
             gone
         };
@@ -150,83 +155,84 @@ impl Presence {
         self.nodes.count(gone.node, -1);
     }
 
-    /// A session ended at `at`, by the clock of the node that held it. Under the lock of the user's stripe.
-    fn note_end(&self, user: UserNo, was_last: bool, at: u64, now_ms: u64) {
-        // Nodes hear of ends in different orders, and must still agree on which was the last.
-        let before = self.news.as_ref().and_then(|_| self.last_seen.get(&user));
+    /// Records that a session ended at `at`, by the clock of the node that held it. The caller holds the lock of the
+    /// user's stripe.
+    fn record_end(&self, user: UserNo, was_last: bool, at: u64, now_ms: u64) {
+        // Nodes learn of ends in different orders, and must still agree on the last one.
+        let before = self.deltas.as_ref().and_then(|_| self.last_seen.get(&user));
         let at = before.map_or(at, |before| before.max(at));
-        if was_last || self.news.is_some() {
+        if was_last || self.deltas.is_some() {
             self.last_seen.insert(user, at);
         }
         if was_last {
-            self.changes.lock().went(user, at, now_ms, self.config.grace_ms);
+            self.changes.lock().user_offline(user, at, now_ms, self.config.grace_ms);
         }
     }
 
-    /// Whether the user has a session now, on a node whose lease runs.
+    /// Whether the user has a session on a node whose lease runs.
     pub fn is_online(&self, user: UserNo) -> bool {
-        self.registry.is_there(user, |node, _| self.nodes.is_alive(node), || false)
+        self.registry.any_session(user, |node, _| self.nodes.is_alive(node), || false)
     }
 
-    /// Whether the user has a session now that messages come to: who has only others hears of them by offline push.
-    pub fn takes_messages(&self, user: UserNo) -> bool {
-        self.registry.is_there(user, |node, chat| chat && self.nodes.is_alive(node), || false)
+    /// Whether the user has a session that receives messages. Without one, messages are pushed offline.
+    pub fn has_chat_session(&self, user: UserNo) -> bool {
+        self.registry.any_session(user, |node, chat| chat && self.nodes.is_alive(node), || false)
     }
 
-    /// The same but for one session of this core, which does not answer.
-    pub fn takes_messages_beside(&self, user: UserNo, session: u64) -> bool {
-        let counts = |device: &Device| device.chat && (device.node.is_peer() || device.session != session);
-        self.devices(user).iter().any(counts)
+    /// Whether the user has a session that receives messages, beside this one of this core, which does not answer.
+    pub fn has_other_chat_session(&self, user: UserNo, session: u64) -> bool {
+        let counts = |entry: &PresenceSession| entry.chat && (entry.node.is_peer() || entry.session != session);
+        self.sessions_of(user).iter().any(counts)
     }
 
-    /// Whether the user counts as online for others, who hear no more until that changes: one who has
-    /// just gone does until the grace is over.
+    /// Whether the user counts as online for others: also during the grace after the last session. Watchers get no
+    /// further state until this changes.
     pub fn counts_as_online(&self, user: UserNo) -> bool {
         let alive = |node, _| self.nodes.is_alive(node);
-        self.registry.is_there(user, alive, || self.changes.lock().away_since(user).is_some())
+        self.registry.any_session(user, alive, || self.changes.lock().away_since(user).is_some())
     }
 
     /// The user's sessions on nodes whose lease runs.
-    pub fn devices(&self, user: UserNo) -> Devices {
-        let mut devices = self.registry.devices(user);
-        devices.retain(|device| self.nodes.is_alive(device.node));
-        devices
+    pub fn sessions_of(&self, user: UserNo) -> PresenceSessions {
+        let mut entries = self.registry.sessions_of(user);
+        entries.retain(|entry| self.nodes.is_alive(entry.node));
+        entries
     }
 
-    /// The user's sessions of this core as they are registered, whatever has become of their nodes.
-    pub fn registered(&self, user: UserNo) -> Devices {
-        let mut devices = self.registry.devices(user);
-        devices.retain(|device| !device.node.is_peer());
-        devices
+    /// The registered sessions of the user on this core, even those on nodes whose lease is over.
+    pub fn local_sessions(&self, user: UserNo) -> PresenceSessions {
+        let mut entries = self.registry.sessions_of(user);
+        entries.retain(|entry| !entry.node.is_peer());
+        entries
     }
 
-    fn find(&self, user: UserNo, session: u64) -> Option<Device> {
-        self.registered(user).into_iter().find(|device| device.session == session)
+    fn find(&self, user: UserNo, session: u64) -> Option<PresenceSession> {
+        self.local_sessions(user).into_iter().find(|entry| entry.session == session)
     }
 
-    /// When the last session ended, if that was lately; else the store knows.
+    /// When the user's last session ended, if memory has it; otherwise the store may.
     pub fn last_seen(&self, user: UserNo) -> Option<u64> {
         let pending = self.changes.lock().away_since(user);
         pending.or_else(|| self.unsaved.lock().get(&user).copied()).or_else(|| self.last_seen.get(&user))
     }
 
-    /// Registered sessions of this core.
-    pub fn sessions(&self) -> u64 {
+    /// The number of registered sessions of this core.
+    pub fn session_count(&self) -> u64 {
         self.sessions.load(Ordering::Relaxed)
     }
 
-    /// Users with a registered session, wherever.
-    pub fn users(&self) -> usize {
-        self.registry.users()
+    /// The number of users with a registered session on any node.
+    pub fn user_count(&self) -> usize {
+        self.registry.user_count()
     }
 
-    /// Users whom sessions watch, each once for each session.
+    /// The number of watches: pairs of a session and a user whom it watches.
     pub fn watches(&self) -> usize {
         self.watchers.lock().watches()
     }
 
     /// Calls `look` with every registered session of this core: its user, its number and its node.
-    pub fn each(&self, mut look: impl FnMut(UserNo, u64, NodeNo)) {
+    pub fn each_local(&self, mut look: impl FnMut(UserNo, u64, NodeNo)) {
         self.registry.each(|user, session, node| {
             if !node.is_peer() {
                 look(user, session, node);
@@ -234,7 +240,7 @@ impl Presence {
         });
     }
 
-    /// Puts times aside for the store.
+    /// Queues last-seen times for the store.
     fn put_unsaved(&self, times: impl Iterator<Item = (UserNo, u64)>) {
         let mut unsaved = self.unsaved.lock();
         for (user, at) in times {

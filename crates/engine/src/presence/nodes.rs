@@ -1,25 +1,25 @@
-//! Processes that hold connections, and their leases.
+//! The processes that hold connections, and their leases.
 //!
-//! A node that is heard renews its lease; one that is silent for longer does not count any more, nor
-//! do its sessions. Its boot id tells a process from its successor of the same name.
+//! A node that reports renews its lease. When a node is silent for longer than its lease, its sessions do
+//! not count. The boot id tells a process from its successor of the same name.
 
 use parking_lot::RwLock;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
-/// A process that holds connections, for as long as it runs. 0 is the one that this runs in.
+/// The number of a running process that holds connections. 0 is this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct NodeNo(pub u32);
 
-/// Numbers from here on are other cores of the cluster, each with the gateways that are attached to it.
-const PEERS: u32 = 1 << 31;
+/// The bit of numbers of other cores of the cluster, each with the gateways that are attached to it.
+const PEER_BIT: u32 = 1 << 31;
 
 impl NodeNo {
-    /// Whether it is another core: what it holds is its own business, told to us and not looked after by us.
+    /// Whether the number is that of another core. That core reports its sessions to this one, and manages them itself.
     pub fn is_peer(self) -> bool {
-        self.0 >= PEERS
+        self.0 >= PEER_BIT
     }
 
-    /// The core that numbers the node's sessions.
+    /// The core that gives the node's sessions their numbers.
     pub(super) fn core(self) -> NodeNo {
         if self.is_peer() { self } else { NodeNo(0) }
     }
@@ -33,7 +33,7 @@ pub struct NodeCard {
     pub boot_id: u64,
     pub address: String,
     pub attached_at: u64,
-    /// When its lease ends unless it is renewed, in milliseconds since 1970 UTC; `u64::MAX` for ourselves.
+    /// When the lease ends unless it is renewed, in milliseconds since 1970 UTC; `u64::MAX` for this process.
     pub lease_until: u64,
     pub sessions: i64,
 }
@@ -41,22 +41,23 @@ pub struct NodeCard {
 struct Node {
     card: NodeCard,
     lease_until: AtomicU64,
-    /// The end of its lease has been told.
-    told_over: AtomicBool,
+    /// Whether the end of the lease was reported.
+    expiry_reported: AtomicBool,
     sessions: AtomicI64,
 }
 
-/// The lease of a node that has gone for good.
+/// The lease of a detached node.
 const DETACHED: u64 = 0;
-/// Nodes that are gone are forgotten in order once there are so many.
-const GONE_KEPT: usize = 1_024;
+/// Above this many nodes, those whose lease is over and that have no sessions are removed.
+const NODES_KEPT: usize = 1_024;
 
+/// The nodes whose sessions are registered.
 pub struct Nodes {
-    /// By number; those that are gone are `None`.
+    /// By number; a removed node is `None`.
     nodes: RwLock<Vec<Option<Node>>>,
-    /// Other cores, by number without [`PEERS`]. Places of those that have gone are used again.
+    /// Other cores, by number without [`PEER_BIT`]. The number of a detached core is used again.
     peers: RwLock<Vec<Option<Node>>>,
-    /// The last time that anybody said: reads need no clock.
+    /// The latest time that a caller passed, so that reads need no clock.
     now_ms: AtomicU64,
 }
 
@@ -69,7 +70,7 @@ impl Default for Nodes {
 impl Node {
     fn new(card: NodeCard) -> Self {
         let lease_until = AtomicU64::new(card.lease_until);
-        Node { lease_until, told_over: AtomicBool::new(false), sessions: AtomicI64::new(0), card }
+        Node { lease_until, expiry_reported: AtomicBool::new(false), sessions: AtomicI64::new(0), card }
     }
 
     fn card(&self) -> NodeCard {
@@ -79,7 +80,7 @@ impl Node {
 }
 
 impl Nodes {
-    /// With what this process is called.
+    /// The nodes of a process with this name, boot id and address.
     pub(super) fn of(name: &str, boot_id: u64, address: &str) -> Self {
         let card = NodeCard {
             no: NodeNo(0),
@@ -94,11 +95,11 @@ impl Nodes {
         Nodes { nodes, peers: RwLock::default(), now_ms: AtomicU64::new(0) }
     }
 
-    /// Another core of the cluster, which counts until it is detached: its lease is in the store, and with it where it is.
+    /// Attaches another core of the cluster, which counts until it is detached: its lease and address are in the store.
     pub(crate) fn attach_peer(&self, name: &str, boot_id: u64, now_ms: u64) -> NodeNo {
         let mut peers = self.peers.write();
         let at = peers.iter().position(Option::is_none).unwrap_or(peers.len());
-        let (no, name, address) = (NodeNo(PEERS | at as u32), name.into(), String::new());
+        let (no, name, address) = (NodeNo(PEER_BIT | at as u32), name.into(), String::new());
         let lease_until = u64::MAX;
         let card = NodeCard { no, name, boot_id, address, attached_at: now_ms, lease_until, sessions: 0 };
         if at == peers.len() {
@@ -108,20 +109,20 @@ impl Nodes {
         no
     }
 
-    /// After its sessions were taken off the registry.
+    /// Detaches another core. The caller has removed its sessions from the registry.
     pub(crate) fn detach_peer(&self, peer: NodeNo) {
-        if let Some(place) = self.peers.write().get_mut((peer.0 & !PEERS) as usize) {
+        if let Some(place) = self.peers.write().get_mut((peer.0 & !PEER_BIT) as usize) {
             *place = None;
         }
     }
 
-    /// Looks at a node, of whichever kind.
+    /// Calls `look` with a node of either kind.
     fn with<T>(&self, node: NodeNo, look: impl FnOnce(&Node) -> T) -> Option<T> {
-        let (nodes, at) = if node.is_peer() { (&self.peers, node.0 & !PEERS) } else { (&self.nodes, node.0) };
+        let (nodes, at) = if node.is_peer() { (&self.peers, node.0 & !PEER_BIT) } else { (&self.nodes, node.0) };
         nodes.read().get(at as usize)?.as_ref().map(look)
     }
 
-    /// A process has attached; its lease runs from now.
+    /// Attaches a process; its lease runs from now.
     pub fn attach(&self, name: &str, boot_id: u64, address: &str, now_ms: u64, lease_ms: u64) -> NodeNo {
         let mut nodes = self.nodes.write();
         let no = NodeNo(nodes.len() as u32);
@@ -134,8 +135,8 @@ impl Nodes {
             lease_until: now_ms + lease_ms,
             sessions: 0,
         })));
-        if nodes.len() > GONE_KEPT {
-            // A node long over its lease and without sessions is no more than a line in a list.
+        if nodes.len() > NODES_KEPT {
+            // A node whose lease is over and that has no sessions matters to nothing but the list of nodes.
             let over = |node: &Node| {
                 node.lease_until.load(Ordering::Relaxed) < now_ms && node.sessions.load(Ordering::Relaxed) <= 0
             };
@@ -144,27 +145,27 @@ impl Nodes {
         no
     }
 
-    /// The node was heard. One that was only late counts again; one that is detached does not.
+    /// Renews the lease of a node. A node that was only late counts again; a detached one does not.
     pub fn renew(&self, node: NodeNo, now_ms: u64, lease_ms: u64) {
-        self.tell_time(now_ms);
+        self.set_now(now_ms);
         if let Some(Some(node)) = self.nodes.read().get(node.0 as usize) {
             let longer = |until: u64| (until != DETACHED).then_some(now_ms + lease_ms);
             let _ = node.lease_until.fetch_update(Ordering::Relaxed, Ordering::Relaxed, longer);
-            node.told_over.store(false, Ordering::Relaxed);
+            node.expiry_reported.store(false, Ordering::Relaxed);
         }
     }
 
-    /// Nodes whose lease is over since this was last asked, unless they said goodbye.
+    /// Nodes whose lease has ended since the last call, without those that detached.
     pub fn expired(&self, now_ms: u64) -> Vec<NodeNo> {
-        self.tell_time(now_ms);
+        self.set_now(now_ms);
         let is_over = |node: &&Node| {
             let until = node.lease_until.load(Ordering::Relaxed);
-            until != DETACHED && until < now_ms && !node.told_over.swap(true, Ordering::Relaxed)
+            until != DETACHED && until < now_ms && !node.expiry_reported.swap(true, Ordering::Relaxed)
         };
         self.nodes.read().iter().flatten().filter(is_over).map(|node| node.card.no).collect()
     }
 
-    /// The node has said goodbye, or a successor has its name.
+    /// Detaches a node that has said goodbye, or whose name a successor has.
     pub fn detach(&self, node: NodeNo) {
         if let Some(Some(node)) = self.nodes.read().get(node.0 as usize) {
             node.lease_until.store(DETACHED, Ordering::Relaxed);
@@ -175,7 +176,7 @@ impl Nodes {
         self.with(node, |node| node.sessions.fetch_add(by, Ordering::Relaxed));
     }
 
-    pub(super) fn tell_time(&self, now_ms: u64) {
+    pub(super) fn set_now(&self, now_ms: u64) {
         self.now_ms.store(now_ms, Ordering::Relaxed);
     }
 
@@ -191,7 +192,7 @@ impl Nodes {
         self.with(node, Node::card)
     }
 
-    /// Nodes whose lease runs, and those that still have sessions registered.
+    /// Nodes whose lease runs, and nodes that still have registered sessions.
     pub fn cards(&self, now_ms: u64) -> Vec<NodeCard> {
         let (nodes, peers) = (self.nodes.read(), self.peers.read());
         let cards = nodes.iter().chain(peers.iter()).flatten().map(Node::card);
@@ -204,20 +205,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lease_that_is_not_renewed_ends() {
+    fn a_lease_that_is_not_renewed_ends_and_is_reported_once() {
         let nodes = Nodes::default();
         let node = nodes.attach("a", 7, "10.0.0.1:8081", 1_000, 500);
-        nodes.tell_time(1_500);
+        nodes.set_now(1_500);
         assert!(nodes.is_alive(node) && nodes.is_alive(NodeNo(0)));
         assert_eq!(nodes.expired(1_500), []);
         assert_eq!(nodes.expired(1_501), [node]);
-        assert_eq!(nodes.expired(1_502), [], "told once");
+        assert_eq!(nodes.expired(1_502), [], "reported once");
         assert!(!nodes.is_alive(node) && nodes.is_alive(NodeNo(0)));
         nodes.renew(node, 1_600, 500);
         assert!(nodes.is_alive(node), "it was only late");
         nodes.detach(node);
         assert!(!nodes.is_alive(node));
-        assert_eq!(nodes.cards(1_600).len(), 1, "ourselves");
+        assert_eq!(nodes.cards(1_600).len(), 1, "this process");
         nodes.renew(node, 1_700, 500);
         assert!(!nodes.is_alive(node), "its successor has the name: what it still says does not count");
         assert_eq!(nodes.expired(9_000), []);

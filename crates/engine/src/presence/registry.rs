@@ -1,9 +1,9 @@
-//! The registered sessions of all users, in little room: a million of them is a normal case.
+//! The registered sessions of all users, in little memory: a million of them is a normal case.
 //!
-//! A user with one session has it in the tree itself. A tree and not a hash map: it gives back what
-//! it does not need, and its growth never copies a stripe while somebody waits for the lock.
+//! A user with one session has it in the tree itself. A tree and not a hash map: it frees the memory that
+//! it does not need, and its growth never copies a whole stripe under the lock.
 
-use super::{Device, NodeNo};
+use super::{PresenceSession, NodeNo};
 use crate::model::UserNo;
 use parking_lot::RwLock;
 use rustc_hash::FxHashMap;
@@ -14,13 +14,13 @@ use std::{
     sync::Arc,
 };
 
-/// Nodes tell each other of stripes: part of the form of their messages.
+/// Part of the encoding of messages between nodes, which name stripes.
 pub(super) const STRIPES: usize = 64;
-/// Words for kinds of devices that are kept. Clients choose them: who comes with a further one is shown as [`OTHER`].
+/// Names of device kinds that are kept. Clients choose the names: a session with a further one is shown as [`OTHER`].
 const KINDS_MAX: usize = 4_096;
 const OTHER: &str = "other";
 
-/// A session as it is kept.
+/// A session as the registry keeps it.
 #[derive(Debug, Clone)]
 struct Session {
     session: u64,
@@ -37,7 +37,7 @@ enum Sessions {
 }
 
 impl Session {
-    /// A session's number is its own only among those that one core numbers.
+    /// Whether this is the session with this number: numbers are unique only among the sessions of one core.
     fn is(&self, node: NodeNo, session: u64) -> bool {
         self.session == session && self.node.core() == node.core()
     }
@@ -56,19 +56,21 @@ impl Sessions {
 #[derive(Default)]
 pub(super) struct Stripe(BTreeMap<UserNo, Sessions>);
 
-/// What an arrival was.
+/// What registering a session has changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Arrival {
+    /// The user had no session.
     First,
+    /// The user had other sessions.
     Further,
-    /// The session was registered already, at this node and since then.
+    /// The session was registered already, at `node` since `since`.
     Again {
         node: NodeNo,
         since: u64,
     },
 }
 
-/// What a departure was.
+/// A session that was removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Departure {
     pub node: NodeNo,
@@ -77,8 +79,9 @@ pub(super) struct Departure {
 }
 
 impl Stripe {
-    /// Answers too since when the session counts: one of ours that is new is later than all that we know of its
-    /// user, whatever other nodes' clocks say, so that it is the one that stays.
+    /// Registers or updates a session, and answers the time since which it counts. A new session of this core counts as
+    /// later than every registered session of the user, whatever the clocks of other nodes say, so that it is the one
+    /// that stays.
     fn arrive(&mut self, user: UserNo, mut new: Session) -> (Arrival, u64) {
         let mut entry = match self.0.entry(user) {
             Entry::Vacant(entry) => {
@@ -111,7 +114,7 @@ impl Stripe {
         (Arrival::Further, since)
     }
 
-    /// Of which node's core the session is, any node of it tells.
+    /// Removes a session. `node` may be any node of the core that numbers the session.
     pub(super) fn leave(&mut self, user: UserNo, node: NodeNo, session: u64) -> Option<Departure> {
         let Entry::Occupied(mut entry) = self.0.entry(user) else { return None };
         let gone = match entry.get_mut() {
@@ -135,14 +138,14 @@ impl Stripe {
     }
 }
 
-/// The kinds of devices: there are few, and a million sessions name them.
+/// The names of device kinds, each kept once: a million sessions share a few.
 #[derive(Default)]
-struct Kinds {
+struct DeviceKinds {
     words: Vec<Arc<str>>,
     numbers: FxHashMap<Arc<str>, u16>,
 }
 
-impl Kinds {
+impl DeviceKinds {
     fn add(&mut self, kind: &str) -> u16 {
         if let Some(known) = self.numbers.get(kind) {
             return *known;
@@ -160,7 +163,7 @@ impl Kinds {
 
 pub(super) struct Registry {
     stripes: Vec<RwLock<Stripe>>,
-    kinds: RwLock<Kinds>,
+    kinds: RwLock<DeviceKinds>,
 }
 
 impl Default for Registry {
@@ -174,7 +177,7 @@ impl Registry {
         &self.stripes[user.0 as usize % STRIPES]
     }
 
-    /// The one copy of a device kind.
+    /// The shared copy of a device kind's name.
     pub(super) fn kind(&self, kind: &str) -> Arc<str> {
         let number = self.kind_number(kind);
         self.kinds.read().words[usize::from(number)].clone()
@@ -185,17 +188,17 @@ impl Registry {
         known.unwrap_or_else(|| self.kinds.write().add(kind))
     }
 
-    /// Registers a session; `then` is told while nobody else can change this user's.
-    pub(super) fn arrive(&self, user: UserNo, device: Device, then: impl FnOnce(Arrival, u64)) -> (Arrival, u64) {
-        let kind = self.kind_number(&device.device_kind);
-        let Device { session, node, device_id, since, chat, .. } = device;
+    /// Registers a session, and calls `then` while the user's stripe is locked.
+    pub(super) fn arrive(&self, user: UserNo, new: PresenceSession, then: impl FnOnce(Arrival, u64)) -> (Arrival, u64) {
+        let kind = self.kind_number(&new.device_kind);
+        let PresenceSession { session, node, device_id, since, chat, .. } = new;
         let mut stripe = self.stripe(user).write();
         let (arrival, since) = stripe.arrive(user, Session { session, since, device_id, node, kind, chat });
         then(arrival, since);
         (arrival, since)
     }
 
-    /// Takes off all sessions of one core; `then` is told of each while nobody else can change its user's.
+    /// Removes all sessions of one core, and calls `then` for each while its user's stripe is locked.
     pub(super) fn leave_all(&self, node: NodeNo, mut then: impl FnMut(UserNo, u64, Departure)) {
         for stripe in &self.stripes {
             let mut stripe = stripe.write();
@@ -211,8 +214,8 @@ impl Registry {
         }
     }
 
-    fn device(kinds: &Kinds, session: &Session) -> Device {
-        Device {
+    fn presence_session(kinds: &DeviceKinds, session: &Session) -> PresenceSession {
+        PresenceSession {
             session: session.session,
             node: session.node,
             device_id: session.device_id.clone(),
@@ -222,25 +225,25 @@ impl Registry {
         }
     }
 
-    pub(super) fn devices(&self, user: UserNo) -> SmallVec<[Device; 1]> {
+    pub(super) fn sessions_of(&self, user: UserNo) -> SmallVec<[PresenceSession; 1]> {
         let stripe = self.stripe(user).read();
         let Some(sessions) = stripe.0.get(&user) else { return SmallVec::new() };
         let kinds = self.kinds.read();
-        sessions.as_slice().iter().map(|session| Self::device(&kinds, session)).collect()
+        sessions.as_slice().iter().map(|session| Self::presence_session(&kinds, session)).collect()
     }
 
-    /// Whether one of the user's sessions `counts`, by its node and whether messages come to it; of a user without any,
-    /// `else_` says, while nobody can come.
-    pub(super) fn is_there(
+    /// Whether one of the user's sessions `counts`, by its node and whether it receives messages. For a user without
+    /// sessions, the answer of `if_none`, which is called while the stripe is locked.
+    pub(super) fn any_session(
         &self,
         user: UserNo,
         counts: impl Fn(NodeNo, bool) -> bool,
-        else_: impl FnOnce() -> bool,
+        if_none: impl FnOnce() -> bool,
     ) -> bool {
         let stripe = self.stripe(user).read();
         match stripe.0.get(&user) {
             Some(sessions) => sessions.as_slice().iter().any(|session| counts(session.node, session.chat)),
-            None => else_(),
+            None => if_none(),
         }
     }
 
@@ -253,26 +256,26 @@ impl Registry {
         }
     }
 
-    /// Shows a stripe's users after one, in order, with their sessions, until `look` has seen enough; answers whether
-    /// that was all.
-    pub(super) fn look_through(
+    /// Calls `look` with the users of a stripe after `after`, in order, and their sessions, until it answers `false`;
+    /// answers whether the stripe was scanned to its end.
+    pub(super) fn scan_stripe(
         &self,
         stripe: usize,
         after: Option<UserNo>,
-        mut look: impl FnMut(UserNo, SmallVec<[Device; 1]>) -> bool,
+        mut look: impl FnMut(UserNo, SmallVec<[PresenceSession; 1]>) -> bool,
     ) -> bool {
         let (stripe, kinds) = (self.stripes[stripe].read(), self.kinds.read());
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         for (user, sessions) in stripe.0.range((from, Bound::Unbounded)) {
-            let devices = sessions.as_slice().iter().map(|session| Self::device(&kinds, session)).collect();
-            if !look(*user, devices) {
+            let entries = sessions.as_slice().iter().map(|session| Self::presence_session(&kinds, session)).collect();
+            if !look(*user, entries) {
                 return false;
             }
         }
         true
     }
 
-    pub(super) fn users(&self) -> usize {
+    pub(super) fn user_count(&self) -> usize {
         self.stripes.iter().map(|stripe| stripe.read().0.len()).sum()
     }
 }
@@ -283,8 +286,8 @@ mod tests {
 
     const ANN: UserNo = UserNo(1);
 
-    fn device(session: u64, kind: &str) -> Device {
-        Device {
+    fn entry(session: u64, kind: &str) -> PresenceSession {
+        PresenceSession {
             session,
             node: NodeNo(session as u32),
             device_id: "d".into(),
@@ -295,20 +298,20 @@ mod tests {
     }
 
     fn sessions(registry: &Registry) -> Vec<u64> {
-        registry.devices(ANN).iter().map(|device| device.session).collect()
+        registry.sessions_of(ANN).iter().map(|entry| entry.session).collect()
     }
 
     #[test]
-    fn a_user_with_one_session_has_it_in_the_tree() {
+    fn a_user_with_one_session_takes_at_most_48_bytes_of_the_tree() {
         let (user, sessions) = (size_of::<UserNo>(), size_of::<Sessions>());
         println!("a user with one session: {user} + {sessions} bytes in a node of the tree");
         assert!(user + sessions <= 48);
     }
 
     #[test]
-    fn sessions_come_and_go_and_the_first_and_last_are_told() {
+    fn the_first_and_the_last_session_of_a_user_are_told_apart() {
         let registry = Registry::default();
-        let arrive = |session: u64| registry.arrive(ANN, device(session, "web"), |_, _| ()).0;
+        let arrive = |session: u64| registry.arrive(ANN, entry(session, "web"), |_, _| ()).0;
         let leave = |session: u64| registry.stripe(ANN).write().leave(ANN, NodeNo(0), session);
         let left = |node, was_last| Some(Departure { node: NodeNo(node), since: 7, was_last });
         assert_eq!(arrive(1), Arrival::First);
@@ -323,22 +326,22 @@ mod tests {
         assert_eq!(leave(4), None);
         assert_eq!(leave(2), left(2, false));
         assert_eq!(leave(1), left(1, false));
-        assert_eq!((sessions(&registry), registry.users()), (vec![3], 1));
+        assert_eq!((sessions(&registry), registry.user_count()), (vec![3], 1));
         assert_eq!(leave(1), None);
         assert_eq!(leave(3), left(3, true));
-        assert_eq!((sessions(&registry), registry.users()), (vec![], 0));
+        assert_eq!((sessions(&registry), registry.user_count()), (vec![], 0));
     }
 
     #[test]
-    fn clients_cannot_fill_memory_with_words_for_kinds() {
+    fn further_names_of_device_kinds_become_other() {
         let registry = Registry::default();
-        registry.arrive(ANN, device(1, "web"), |_, _| ());
+        registry.arrive(ANN, entry(1, "web"), |_, _| ());
         for number in 0..2 * KINDS_MAX {
             registry.kind(&format!("kind {number}"));
         }
         assert_eq!(registry.kinds.read().words.len(), KINDS_MAX);
-        registry.arrive(ANN, device(2, "one more"), |_, _| ());
-        let kinds: Vec<_> = registry.devices(ANN).iter().map(|device| device.device_kind.to_string()).collect();
+        registry.arrive(ANN, entry(2, "one more"), |_, _| ());
+        let kinds: Vec<_> = registry.sessions_of(ANN).iter().map(|entry| entry.device_kind.to_string()).collect();
         assert_eq!(kinds, ["web", OTHER]);
     }
 }

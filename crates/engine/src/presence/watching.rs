@@ -1,5 +1,5 @@
-//! Who wants to know of whom. A user may watch those with whom they share a direct conversation, or a
-//! group that they name and that is small enough for its members to know each other.
+//! The sessions that watch users. A user may watch users with whom they share a direct conversation, or
+//! members of a group that they name and that is small enough for its members to know each other.
 
 use super::Change;
 use crate::{
@@ -17,12 +17,12 @@ use tidings_protocol::{
     limits::{WATCHED_GROUP_MEMBERS_MAX, WATCHED_USERS_MAX},
 };
 
-/// A session of a shard of this process.
+/// A session that watches: its shard of this process, and its number.
 pub type Watcher = (u16, u64);
 
-/// Sessions told in one piece: a shard has other things to do in between.
-const SESSIONS_PER_PIECE: usize = 256;
-/// When there are too many watches, one that is refused may try again.
+/// Sessions in one control, so that a shard can do other work in between.
+const SESSIONS_PER_CONTROL: usize = 256;
+/// The time after which a watch that was refused for too many watches may be tried again.
 const FULL_RETRY_AFTER_MS: u64 = 10_000;
 
 #[derive(Default)]
@@ -85,9 +85,13 @@ impl Watchers {
 }
 
 impl Engine {
-    /// Has a session told how these users are, by its shard's control queue, and when that changes. With
-    /// a conversation, the users are members of it; without, each is one whom the watcher has a direct
-    /// conversation with.
+    /// Lets a session watch users: their states come by the shard's control queue, now and whenever they change. With
+    /// a conversation, the users must be members of it; without, each must share a direct conversation
+    /// with the user.
+    ///
+    /// # Errors
+    /// `limit_exceeded` and `queue_full` for too many watches; `not_found`, `not_a_member` and `forbidden`;
+    /// `node_unavailable` while this node does not know the sessions of other nodes; `store_unavailable`.
     pub fn watch_presence(
         &self,
         user: &Arc<User>,
@@ -118,7 +122,7 @@ impl Engine {
             numbers.push(other.no);
         }
         self.presence.watchers.lock().add(watcher, &numbers, self.presence.config.watches_max)?;
-        let _telling = self.presence.telling.lock();
+        let _notifying = self.presence.notifying.lock();
         let mut changes = Vec::with_capacity(users.len());
         for (id, no) in users.iter().zip(&numbers) {
             let online = self.presence.counts_as_online(*no);
@@ -126,8 +130,8 @@ impl Engine {
             changes.push(WatchedChange { user: id.as_str().into(), online, last_seen });
         }
         let (shard, session) = watcher;
-        let told = WatchUpdate { session, reply_to: Some(reference), changes };
-        self.lanes.shards().send_control(usize::from(shard), Control::Presence(vec![told]));
+        let update = WatchUpdate { session, reply_to: Some(reference), changes };
+        self.lanes.shards().send_control(usize::from(shard), Control::Presence(vec![update]));
         Ok(())
     }
 
@@ -143,6 +147,10 @@ impl Engine {
         Ok(group)
     }
 
+    /// Ends watches of a session.
+    ///
+    /// # Errors
+    /// `store_unavailable`.
     pub fn unwatch_presence(&self, users: &[String], watcher: Watcher) -> Result<(), Refusal> {
         let mut numbers = Vec::with_capacity(users.len());
         for id in users {
@@ -152,14 +160,14 @@ impl Engine {
         Ok(())
     }
 
-    /// The session has ended.
+    /// Ends all watches of a session that has ended.
     pub fn unwatch_all(&self, watcher: Watcher) {
         self.presence.watchers.lock().remove(watcher, None);
     }
 
-    /// Tells watchers, each session once. Waits while a shard's queue is full: what is not told here is
-    /// not told at all.
-    pub(super) fn tell_watchers(&self, changes: &[Change]) {
+    /// Sends changes to the sessions that watch, one update to each. Waits while a shard's queue is full: nothing sends
+    /// a change again.
+    pub(super) fn notify_watchers(&self, changes: &[Change]) {
         let watched: Vec<(&Change, SmallVec<[Watcher; 2]>)> = {
             let watchers = self.presence.watchers.lock();
             changes.iter().filter_map(|change| Some((change, watchers.of_user.get(&change.user)?.clone()))).collect()
@@ -168,17 +176,17 @@ impl Engine {
         for (change, watchers) in watched {
             let Ok(Some(user)) = self.directory.user(change.user) else { continue };
             let last_seen = (!change.online).then_some(change.at);
-            let told = WatchedChange { user: user.id.as_str().into(), online: change.online, last_seen };
+            let watched_change = WatchedChange { user: user.id.as_str().into(), online: change.online, last_seen };
             for (shard, session) in watchers {
-                by_shard.entry(shard).or_default().entry(session).or_default().push(told.clone());
+                by_shard.entry(shard).or_default().entry(session).or_default().push(watched_change.clone());
             }
         }
         for (shard, sessions) in by_shard {
             let mut sessions =
                 sessions.into_iter().map(|(session, changes)| WatchUpdate { session, reply_to: None, changes }).peekable();
             while sessions.peek().is_some() {
-                let piece = sessions.by_ref().take(SESSIONS_PER_PIECE).collect();
-                self.lanes.shards().send_control(usize::from(shard), Control::Presence(piece));
+                let updates = sessions.by_ref().take(SESSIONS_PER_CONTROL).collect();
+                self.lanes.shards().send_control(usize::from(shard), Control::Presence(updates));
             }
         }
     }

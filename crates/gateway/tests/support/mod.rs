@@ -33,7 +33,7 @@ use tidings_engine::{
     outbox::{OutboxConfig, Webhook},
     access::TokenClaims,
     popups::PopupsConfig,
-    presence::{PresenceConfig, compare::SessionTruth},
+    presence::{PresenceConfig, compare::SessionSource},
     store::Store,
 };
 use tidings_gateway::{MaybeTlsSocket, SessionConfig, SessionServer, VerifyToken};
@@ -66,7 +66,7 @@ impl SessionGateway for SessionServerAdapter {
         self.0.adopt(socket, tidings_gateway::Protocol::WebSocket, already_read, throttle_key);
     }
 
-    fn truth(&self) -> Arc<dyn SessionTruth> {
+    fn truth(&self) -> Arc<dyn SessionSource> {
         self.0.clone()
     }
 

@@ -7,9 +7,9 @@ use crate::{
     model::UserNo,
     presence::{
         Presence,
-        news::{Delta, Taken, Tally},
-        shared::Peer,
-        stretches::Place,
+        deltas::{Delta, DeltaBatch, Digest},
+        peers::Peer,
+        snapshot::SnapshotCursor,
     },
 };
 use std::{
@@ -64,7 +64,7 @@ struct SnapshotTransfer {
     to: Vec<Arc<str>>,
     number: u64,
     part: u32,
-    cursor: Place,
+    cursor: SnapshotCursor,
     next_at: Instant,
 }
 
@@ -111,7 +111,7 @@ pub(super) struct Exchange {
     has_view: bool,
     /// The number of the last changes sent, and the digest after them.
     number: u64,
-    tally: Tally,
+    digest: Digest,
     next_heartbeat: Instant,
     /// Peers that wait for a snapshot to begin.
     snapshot_requests: BTreeSet<Arc<str>>,
@@ -127,7 +127,7 @@ impl Exchange {
             peers: BTreeMap::new(),
             has_view: false,
             number: 0,
-            tally: Tally::default(),
+            digest: Digest::default(),
             next_heartbeat: now,
             snapshot_requests: BTreeSet::new(),
             transfer: None,
@@ -150,7 +150,7 @@ impl Exchange {
 
     fn heartbeat(&self, context: &StepContext<'_>) -> PresenceBody {
         let behind_ms = context.leads.then(|| context.presence.behind_ms(context.now_ms));
-        PresenceBody::Heartbeat { number: self.number, tally: self.tally, behind_ms }
+        PresenceBody::Heartbeat { number: self.number, digest: self.digest, behind_ms }
     }
 
     /// The nodes of the cluster are these now, by their leases in the store.
@@ -213,11 +213,11 @@ impl Exchange {
                 self.snapshot_requests.insert(from.as_str().into());
                 return;
             }
-            PresenceBody::Heartbeat { number, tally, behind_ms } => {
+            PresenceBody::Heartbeat { number, digest, behind_ms } => {
                 if let Some(behind_ms) = behind_ms.filter(|_| !context.leads) {
-                    context.presence.leave_to_leader(context.now_ms, behind_ms);
+                    context.presence.discard_handled(context.now_ms, behind_ms);
                 }
-                needs_snapshot = sync.compare(number, tally);
+                needs_snapshot = sync.compare(number, digest);
             }
             PresenceBody::Changes { number, deltas } => {
                 needs_snapshot =
@@ -242,10 +242,10 @@ impl Exchange {
                 }
                 let is_next =
                     part == 0 || matches!(sync.state, SyncState::Receiving { part: next, .. } if next == part);
-                context.presence.peer_stretch(&mut sync.peer, (from, to), sessions, context.now_ms);
+                context.presence.apply_peer_chunk(&mut sync.peer, (from, to), sessions, context.now_ms);
                 if is_next {
                     let continues = SyncState::Receiving { part: part + 1, at: context.now };
-                    sync.state = if to == Place::END { SyncState::InSync } else { continues };
+                    sync.state = if to == SnapshotCursor::END { SyncState::InSync } else { continues };
                 }
                 if sync.was_in_sync {
                     context.metrics.presence_repaired.inc_by(sync.peer.changed - changed_before);
@@ -256,7 +256,7 @@ impl Exchange {
         if needs_snapshot {
             sync.state = SyncState::Requested { at: context.now };
         }
-        let came = std::mem::take(&mut sync.peer.came);
+        let came = std::mem::take(&mut sync.peer.arrived);
         if needs_snapshot {
             self.send_to(&from, PresenceBody::SnapshotRequest);
         }
@@ -295,8 +295,8 @@ impl Exchange {
     }
 
     /// Sends the changes of this node's sessions to all peers.
-    pub(super) fn send_changes(&mut self, taken: Taken) {
-        self.tally = taken.tally;
+    pub(super) fn send_changes(&mut self, taken: DeltaBatch) {
+        self.digest = taken.digest;
         if taken.overflowed {
             // Changes were dropped: the number leaves a gap, which the peers notice.
             self.number += 1;
@@ -333,15 +333,15 @@ impl Exchange {
         if self.transfer.is_none() && !self.snapshot_requests.is_empty() {
             context.metrics.presence_snapshots.inc();
             let to = std::mem::take(&mut self.snapshot_requests).into_iter().collect();
-            let (number, cursor) = (self.number, Place::default());
+            let (number, cursor) = (self.number, SnapshotCursor::default());
             self.transfer = Some(SnapshotTransfer { to, number, part: 0, cursor, next_at: context.now });
         }
         let Some(transfer) = self.transfer.as_mut().filter(|transfer| context.now >= transfer.next_at) else { return };
-        let (sessions, to) = context.presence.own_stretch(transfer.cursor, SESSIONS_PER_MESSAGE);
+        let (sessions, to) = context.presence.own_chunk(transfer.cursor, SESSIONS_PER_MESSAGE);
         let (number, part, from) = (transfer.number, transfer.part, transfer.cursor);
         let names = transfer.to.clone();
         (transfer.part, transfer.cursor, transfer.next_at) = (part + 1, to, context.now + CHUNK_EVERY);
-        if to == Place::END {
+        if to == SnapshotCursor::END {
             self.transfer = None;
         }
         self.send(Recipients::Some(names), PresenceBody::SnapshotChunk { number, part, from, to, sessions });
@@ -361,12 +361,12 @@ impl Exchange {
 
 impl PeerSync {
     /// Compares the view of the peer's sessions with the peer's own. Returns whether a snapshot is needed.
-    fn compare(&mut self, number: u64, tally: Tally) -> bool {
+    fn compare(&mut self, number: u64, digest: Digest) -> bool {
         let is_next = self.next == number + 1;
         match self.state {
             SyncState::Receiving { .. } => !is_next,
             // An equal digest means equal sessions, whichever messages were lost.
-            _ if tally == self.peer.tally => {
+            _ if digest == self.peer.digest => {
                 (self.next, self.state, self.was_in_sync) = (number + 1, SyncState::InSync, true);
                 false
             }

@@ -18,8 +18,8 @@ mod simulation;
 mod worker;
 
 use crate::presence::{
-    news::{Arrived, Delta, Tally},
-    stretches::Place,
+    deltas::{SessionRecord, Delta, Digest},
+    snapshot::SnapshotCursor,
 };
 use serde::{Deserialize, Serialize};
 pub(crate) use worker::{PresenceInbox, PresenceThread};
@@ -39,7 +39,7 @@ pub(crate) enum PresenceBody {
     /// The number of the last changes, and the digest of all sessions after them.
     Heartbeat {
         number: u64,
-        tally: Tally,
+        digest: Digest,
         /// From the leader: the age of the oldest change that it has not yet stored, or reported to the webhook.
         behind_ms: Option<u64>,
     },
@@ -49,7 +49,7 @@ pub(crate) enum PresenceBody {
     SnapshotRequest,
     /// The sessions from one place of the registry to another. Parts are numbered from 0. The changes up to `number` were
     /// sent before part 0.
-    SnapshotChunk { number: u64, part: u32, from: Place, to: Place, sessions: Vec<Arrived> },
+    SnapshotChunk { number: u64, part: u32, from: SnapshotCursor, to: SnapshotCursor, sessions: Vec<SessionRecord> },
 }
 
 impl PresenceMessage {

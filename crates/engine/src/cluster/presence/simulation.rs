@@ -10,7 +10,7 @@ use crate::{
     cluster::log::NodeInfo,
     metrics::ClusterMetrics,
     model::UserNo,
-    presence::{Device, NodeNo, Presence, PresenceConfig},
+    presence::{PresenceSession, NodeNo, Presence, PresenceConfig},
 };
 use proptest::prelude::*;
 use std::{
@@ -106,7 +106,7 @@ impl World {
             match effect {
                 Effect::ReplaceSession(user, session) => {
                     if node.live.remove(&session).is_some() {
-                        node.presence.left(user, session, self.ms);
+                        node.presence.unregister(user, session, self.ms);
                     }
                 }
                 Effect::Send(to, message) => {
@@ -130,7 +130,7 @@ impl World {
     }
 
     fn send_changes(&mut self, index: usize) {
-        let taken = self.nodes[index].presence.news.as_ref().unwrap().take();
+        let taken = self.nodes[index].presence.deltas.as_ref().unwrap().take();
         self.with(index, |exchange, _| exchange.send_changes(taken));
     }
 
@@ -148,7 +148,7 @@ impl World {
         let device_id = format!("device {device}").into();
         // The nodes' clocks differ.
         let since = ms + 700 * index as u64;
-        let device = Device {
+        let device = PresenceSession {
             session: node.sessions,
             node: NodeNo(0),
             device_id,
@@ -156,7 +156,7 @@ impl World {
             since,
             chat: true,
         };
-        node.presence.arrived(user, device);
+        node.presence.register(user, device);
         node.live.insert(node.sessions, user);
         self.end_surplus(index, user);
     }
@@ -165,7 +165,7 @@ impl World {
     fn end_surplus(&mut self, index: usize, user: UserNo) {
         let ms = self.ms;
         let node = &mut self.nodes[index];
-        let mut own = node.presence.registered(user);
+        let mut own = node.presence.local_sessions(user);
         own.sort_by_key(|device| std::cmp::Reverse((device.since, device.session)));
         let mut ids = BTreeSet::new();
         let mut gone: Vec<u64> = Vec::new();
@@ -179,7 +179,7 @@ impl World {
         gone.extend(node.presence.outranked(user, SESSIONS_PER_KIND));
         for session in gone {
             if node.live.remove(&session).is_some() {
-                node.presence.left(user, session, ms);
+                node.presence.unregister(user, session, ms);
             }
         }
     }
@@ -193,12 +193,12 @@ impl World {
                 let which = which % node.live.len().max(1);
                 if let Some((session, user)) = node.live.iter().nth(which).map(|(session, user)| (*session, *user)) {
                     node.live.remove(&session);
-                    node.presence.left(user, session, ms);
+                    node.presence.unregister(user, session, ms);
                 }
             }
             Step::SendChanges { node } => self.send_changes(node),
             Step::Overflow { node } => {
-                let mut taken = self.nodes[node].presence.news.as_ref().unwrap().take();
+                let mut taken = self.nodes[node].presence.deltas.as_ref().unwrap().take();
                 (taken.overflowed, taken.deltas) = (true, Vec::new());
                 self.with(node, |exchange, _| exchange.send_changes(taken));
             }
@@ -264,14 +264,14 @@ fn check(steps: &[Step]) {
     }
     truth.sort();
     for node in &world.nodes {
-        let everything = node.presence.everything();
+        let everything = node.presence.all_sessions();
         let seen: Vec<(u64, String, u64)> =
             everything.iter().map(|(user, node, session, _)| (user.0, node.clone(), *session)).collect();
         assert_eq!(seen, truth, "at {}", node.info.name);
         let users: BTreeSet<UserNo> = everything.iter().map(|(user, ..)| *user).collect();
-        assert_eq!(node.presence.users(), users.len());
+        assert_eq!(node.presence.user_count(), users.len());
         for user in users {
-            let devices = node.presence.devices(user);
+            let devices = node.presence.sessions_of(user);
             let ids: BTreeSet<_> = devices.iter().map(|device| device.device_id.clone()).collect();
             assert_eq!(ids.len(), devices.len(), "a device has one session: {devices:?}");
             assert!(ids.len() <= SESSIONS_PER_KIND, "{devices:?}");
@@ -338,9 +338,9 @@ fn a_node_that_has_just_started_is_not_complete_until_its_peers_were_heard() {
     world.heal();
     assert_eq!(progress(&world), SyncProgress::Complete);
     world.run(&Step::Restart { node: 0 });
-    assert_eq!((world.nodes[0].presence.users(), progress(&world)), (0, SyncProgress::Silent));
+    assert_eq!((world.nodes[0].presence.user_count(), progress(&world)), (0, SyncProgress::Silent));
     world.heal();
-    assert_eq!((world.nodes[0].presence.users(), progress(&world)), (40, SyncProgress::Complete));
+    assert_eq!((world.nodes[0].presence.user_count(), progress(&world)), (40, SyncProgress::Complete));
 }
 
 #[test]
@@ -356,7 +356,7 @@ fn a_gap_without_a_loss_causes_no_snapshot() {
     (0..NODES).for_each(|index| world.with(index, Exchange::on_gap));
     world.heal();
     assert_eq!(snapshots(&world), before, "a heartbeat is enough");
-    assert_eq!(world.nodes[2].presence.users(), 80);
+    assert_eq!(world.nodes[2].presence.user_count(), 80);
 }
 
 #[test]
@@ -368,7 +368,7 @@ fn a_node_whose_lease_ended_counts_while_it_is_heard_for_at_most_another_lease()
     let without_b: Vec<NodeInfo> = [0, 2].iter().map(|index: &usize| world.nodes[*index].info.clone()).collect();
     let sees = |world: &mut World| {
         world.with(0, |exchange, context| exchange.on_view(&without_b, context));
-        world.nodes[0].presence.users()
+        world.nodes[0].presence.user_count()
     };
     assert_eq!(sees(&mut world), 1, "heard a moment ago");
     let end = world.ms + LEASE.as_millis() as u64;

@@ -8,7 +8,7 @@ use crate::{
     cluster::{Cluster, wire::BusMessage},
     engine::Engine,
     hub::Signal,
-    presence::news::News,
+    presence::deltas::DeltaQueue,
 };
 use crossbeam_channel::{Receiver, Sender, bounded, select};
 use parking_lot::Mutex;
@@ -87,7 +87,7 @@ impl PresenceThread {
         let is_synced = self.is_synced.clone();
         let (stop, stopped) = bounded(1);
         let run = move || {
-            if let (Some(cluster), Some(news)) = (&engine.cluster, &engine.presence.news) {
+            if let (Some(cluster), Some(news)) = (&engine.cluster, &engine.presence.deltas) {
                 let me = cluster.nodes.me().clone();
                 let exchange = Exchange::new(me, cluster.nodes.lease(), Instant::now());
                 let (started, has_gap, is_synced) = (Instant::now(), &*has_gap, &*is_synced);
@@ -113,7 +113,7 @@ impl PresenceThread {
 struct ExchangeLoop<'a> {
     engine: &'a Engine,
     cluster: &'a Cluster,
-    news: &'a News,
+    news: &'a DeltaQueue,
     exchange: Exchange,
     has_gap: &'a AtomicBool,
     /// When the changes that wait are sent.
@@ -124,7 +124,7 @@ struct ExchangeLoop<'a> {
 
 impl ExchangeLoop<'_> {
     fn run(mut self, messages: &Receiver<Vec<u8>>, stopped: &Receiver<()>) {
-        let woken = self.news.woken();
+        let woken = self.deltas.wakeups();
         let mut view_at = Instant::now();
         loop {
             let due = self.flush_at.map_or(view_at, |flush_at| flush_at.min(view_at)).min(self.exchange.due());
@@ -222,7 +222,7 @@ impl ExchangeLoop<'_> {
         self.update_synced();
     }
 
-    /// While the bus is down, changes wait for it, up to the bound of [`News`].
+    /// While the bus is down, changes wait for it, up to the bound of [`DeltaQueue`].
     fn flush_when_due(&mut self) {
         let is_due = self.flush_at.is_some_and(|flush_at| Instant::now() >= flush_at);
         if !is_due {
@@ -233,7 +233,7 @@ impl ExchangeLoop<'_> {
             return;
         }
         self.flush_at = None;
-        let taken = self.news.take();
+        let taken = self.deltas.take();
         self.step(|exchange, _| exchange.send_changes(taken));
     }
 }

@@ -1,5 +1,5 @@
-//! Changes for the app's webhook: of each user the latest state, told again until it is taken. Best
-//! effort: an app that was not told (a restart, too many changes) is told that it was not, and asks.
+//! Presence changes for the app's webhook: the latest state of each user, sent again until the webhook takes it. Best
+//! effort: an app that missed changes (a restart, too many changes) is told so, and queries the state.
 
 use crate::{
     engine::Engine,
@@ -16,59 +16,60 @@ use std::{
 
 /// Changes in one call.
 const CHANGES_PER_CALL: usize = 500;
-/// Users whose latest state waits. Above, the oldest is dropped and counted.
-pub(super) const WAITING_MAX: usize = 100_000;
-/// Between calls: what changes meanwhile is told once.
+/// Users with a pending state. Above, the oldest state is dropped and counted.
+pub(super) const PENDING_MAX: usize = 100_000;
+/// The pause between calls. Of several changes of a user in between, only the last is sent.
 const ROUND: Duration = Duration::from_millis(500);
 const BACKOFF_MIN: Duration = Duration::from_secs(1);
 const BACKOFF_MAX: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct State {
+pub(super) struct PresenceState {
     pub online: bool,
     pub at: u64,
-    /// When it was announced here.
-    pub noted: u64,
+    /// When this node announced the change.
+    pub announced_at: u64,
 }
 
-/// Latest states that the webhook has not taken, the longest waiting first.
+/// The latest states that the webhook has not taken, in the order in which their users' first pending change was
+/// announced.
 #[derive(Default)]
-pub(super) struct Waiting {
-    states: FxHashMap<UserNo, State>,
-    /// The same users.
+pub(super) struct PendingStates {
+    states: FxHashMap<UserNo, PresenceState>,
+    /// The users of `states`.
     order: VecDeque<UserNo>,
     /// States dropped since the last call that was taken.
     dropped: u64,
     dropped_at: u64,
 }
 
-impl Waiting {
-    /// Answers how many were dropped for it.
-    pub(super) fn put(&mut self, user: UserNo, state: State) -> u64 {
+impl PendingStates {
+    /// Queues a state; answers how many states were dropped for it.
+    pub(super) fn put(&mut self, user: UserNo, state: PresenceState) -> u64 {
         if self.states.insert(user, state).is_some() {
             return 0;
         }
         self.order.push_back(user);
         let dropped = self.drop_oldest();
         if dropped > 0 {
-            self.dropped_at = state.noted;
+            self.dropped_at = state.announced_at;
         }
         dropped
     }
 
-    /// When the longest waiting was announced.
+    /// When the first state in the queue was announced.
     pub(super) fn oldest(&self) -> Option<u64> {
-        self.states.get(self.order.front()?).map(|state| state.noted)
+        self.states.get(self.order.front()?).map(|state| state.announced_at)
     }
 
-    /// Lets go what was announced before: another node has told it.
-    pub(super) fn forget_before(&mut self, noted: u64) {
-        while self.oldest().is_some_and(|oldest| oldest < noted)
+    /// Discards states that were announced before this time: another node has sent them.
+    pub(super) fn discard_before(&mut self, announced_at: u64) {
+        while self.oldest().is_some_and(|oldest| oldest < announced_at)
             && let Some(user) = self.order.pop_front()
         {
             self.states.remove(&user);
         }
-        if self.dropped_at < noted {
+        if self.dropped_at < announced_at {
             self.dropped = 0;
         }
         if self.order.is_empty() {
@@ -78,7 +79,7 @@ impl Waiting {
 
     fn drop_oldest(&mut self) -> u64 {
         let mut dropped = 0;
-        while self.order.len() > WAITING_MAX
+        while self.order.len() > PENDING_MAX
             && let Some(oldest) = self.order.pop_front()
         {
             self.states.remove(&oldest);
@@ -88,17 +89,18 @@ impl Waiting {
         dropped
     }
 
-    fn take(&mut self) -> Call {
+    fn take(&mut self) -> WebhookCall {
         let users = self.order.drain(..self.order.len().min(CHANGES_PER_CALL));
         let changes = users.filter_map(|user| self.states.remove(&user).map(|state| (user, state))).collect();
         if self.order.is_empty() {
             (self.states, self.order) = Default::default();
         }
-        Call { changes, dropped: std::mem::take(&mut self.dropped), reset: false }
+        WebhookCall { changes, dropped: std::mem::take(&mut self.dropped), reset: false }
     }
 
-    /// What was not taken waits again, unless there is something newer of the user.
-    fn give_back(&mut self, call: Call) -> u64 {
+    /// Puts the states of a failed call back, except those of users with a newer one. Answers how many states were
+    /// dropped.
+    fn put_back(&mut self, call: WebhookCall) -> u64 {
         for (user, state) in call.changes.into_iter().rev() {
             if let Entry::Vacant(entry) = self.states.entry(user) {
                 entry.insert(state);
@@ -110,9 +112,9 @@ impl Waiting {
     }
 }
 
-/// What one call tells.
-struct Call {
-    changes: Vec<(UserNo, State)>,
+/// The content of one call.
+struct WebhookCall {
+    changes: Vec<(UserNo, PresenceState)>,
     dropped: u64,
     reset: bool,
 }
@@ -125,13 +127,13 @@ struct Body {
 #[derive(Serialize)]
 struct Event {
     event: &'static str,
-    /// The server has started: who is not told to be online from here on is not.
+    /// The server has started: a user who is not reported online from here on is offline.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     reset: bool,
-    /// Users whose change was not told, the oldest first: the app asks how they are.
+    /// The number of users whose change was dropped: the app must query their state.
     #[serde(skip_serializing_if = "is_none")]
     dropped: u64,
-    changes: Vec<Told>,
+    changes: Vec<ChangeView>,
 }
 
 fn is_none(count: &u64) -> bool {
@@ -139,31 +141,31 @@ fn is_none(count: &u64) -> bool {
 }
 
 #[derive(Serialize)]
-struct Told {
+struct ChangeView {
     user: String,
     online: bool,
     at: u64,
 }
 
-/// The thread that calls.
-pub(super) struct Hook<'a> {
+/// The thread that calls the webhook.
+pub(super) struct WebhookWorker<'a> {
     pub engine: &'a Engine,
     pub webhook: &'a dyn Webhook,
     pub secret: &'a str,
 }
 
-impl Hook<'_> {
+impl WebhookWorker<'_> {
     pub(super) fn run(&self, stopped: &Receiver<()>) {
         let mut reset = true;
         let mut pause = Duration::ZERO;
         while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(pause) {
             if !self.engine.is_leader() {
-                // One node calls: of two, the app would hear in no order.
+                // Only one node calls, or the app would get changes in no order.
                 pause = ROUND;
                 continue;
             }
-            // Who leads after another goes on where it was, with what it may not have told.
-            reset &= !self.engine.presence.follows_a_leader();
+            // The successor of another leader continues its work, and sends the states that it may not have sent.
+            reset &= !self.engine.presence.succeeds_a_leader();
             pause = match self.call(&mut reset) {
                 Ok(true) => Duration::ZERO,
                 Ok(false) => ROUND,
@@ -172,9 +174,9 @@ impl Hook<'_> {
         }
     }
 
-    /// Answers whether there was anything to tell.
+    /// Makes a call; answers whether there was anything to send.
     fn call(&self, reset: &mut bool) -> Result<bool, ()> {
-        let call = Call { reset: *reset, ..self.engine.presence.untold.lock().take() };
+        let call = WebhookCall { reset: *reset, ..self.engine.presence.for_webhook.lock().take() };
         if call.changes.is_empty() && call.dropped == 0 && !call.reset {
             return Ok(false);
         }
@@ -185,18 +187,18 @@ impl Hook<'_> {
                 Ok(true)
             }
             Err(error) => {
-                tracing::debug!(%error, "the webhook did not take presence changes; it is told again");
-                let dropped = self.engine.presence.untold.lock().give_back(call);
+                tracing::debug!(%error, "the webhook did not take presence changes; they will be sent again");
+                let dropped = self.engine.presence.for_webhook.lock().put_back(call);
                 self.engine.metrics.presence_dropped.inc_by(dropped);
                 Err(())
             }
         }
     }
 
-    fn delivery(&self, call: &Call) -> WebhookDelivery {
-        let told = |(no, state): &(UserNo, State)| {
+    fn delivery(&self, call: &WebhookCall) -> WebhookDelivery {
+        let told = |(no, state): &(UserNo, PresenceState)| {
             let user = self.engine.directory.user(*no).ok()??;
-            Some(Told { user: user.id.clone(), online: state.online, at: state.at })
+            Some(ChangeView { user: user.id.clone(), online: state.online, at: state.at })
         };
         let changes = call.changes.iter().filter_map(told).collect();
         let event = Event { event: "presence", reset: call.reset, dropped: call.dropped, changes };
@@ -211,48 +213,48 @@ impl Hook<'_> {
 mod tests {
     use super::*;
 
-    fn online(at: u64) -> State {
-        State { online: true, at, noted: at }
+    fn online(at: u64) -> PresenceState {
+        PresenceState { online: true, at, announced_at: at }
     }
 
-    fn told(call: &Call) -> Vec<(u64, u64)> {
+    fn told(call: &WebhookCall) -> Vec<(u64, u64)> {
         call.changes.iter().map(|(user, state)| (user.0, state.at)).collect()
     }
 
     #[test]
-    fn of_each_user_the_latest_state_waits_in_the_order_of_their_first() {
-        let mut waiting = Waiting::default();
+    fn the_latest_state_of_each_user_keeps_the_place_of_the_first() {
+        let mut waiting = PendingStates::default();
         for (user, at) in [(1, 10), (2, 20), (1, 30)] {
             waiting.put(UserNo(user), online(at));
         }
         let call = waiting.take();
         assert_eq!(told(&call), [(1, 30), (2, 20)]);
         waiting.put(UserNo(2), online(40));
-        waiting.give_back(call);
+        waiting.put_back(call);
         assert_eq!(told(&waiting.take()), [(1, 30), (2, 40)], "what is newer stays");
         assert_eq!((waiting.states.capacity(), waiting.order.capacity()), (0, 0));
     }
 
     #[test]
-    fn what_another_node_has_told_is_let_go() {
-        let mut waiting = Waiting::default();
+    fn states_that_another_node_has_sent_are_discarded() {
+        let mut waiting = PendingStates::default();
         for (user, at) in [(1, 10), (2, 20), (1, 30), (3, 40)] {
             waiting.put(UserNo(user), online(at));
         }
-        waiting.forget_before(30);
+        waiting.discard_before(30);
         assert_eq!(waiting.oldest(), Some(30), "the first in the queue has changed since");
-        waiting.forget_before(40);
+        waiting.discard_before(40);
         assert_eq!(told(&waiting.take()), [(3, 40)]);
     }
 
     #[test]
-    fn when_too_many_wait_the_oldest_is_dropped_and_the_app_is_told_how_many() {
-        let mut waiting = Waiting::default();
-        let dropped: u64 = (0..WAITING_MAX as u64 + 3).map(|user| waiting.put(UserNo(user), online(user))).sum();
-        assert_eq!((dropped, waiting.order.len(), waiting.states.len()), (3, WAITING_MAX, WAITING_MAX));
+    fn above_the_limit_the_oldest_state_is_dropped_and_counted_until_a_call_is_taken() {
+        let mut waiting = PendingStates::default();
+        let dropped: u64 = (0..PENDING_MAX as u64 + 3).map(|user| waiting.put(UserNo(user), online(user))).sum();
+        assert_eq!((dropped, waiting.order.len(), waiting.states.len()), (3, PENDING_MAX, PENDING_MAX));
         let first = waiting.take();
         assert_eq!((first.changes.len(), first.changes[0].0, first.dropped), (CHANGES_PER_CALL, UserNo(3), 3));
-        assert_eq!(waiting.give_back(first), 0);
+        assert_eq!(waiting.put_back(first), 0);
         assert_eq!(waiting.take().dropped, 3, "until a call is taken");
     }
 }
