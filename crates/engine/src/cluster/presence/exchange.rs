@@ -225,7 +225,7 @@ impl Exchange {
                 sync.next = number + 1;
                 for delta in deltas {
                     match delta {
-                        Delta::Arrived(arrived) => context.presence.peer_arrived(&mut sync.peer, arrived),
+                        Delta::Arrived(record) => context.presence.peer_arrived(&mut sync.peer, record),
                         Delta::Left { user, session, at } => {
                             context.presence.peer_left(&mut sync.peer, user, session, at, context.now_ms);
                         }

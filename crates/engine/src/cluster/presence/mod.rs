@@ -1,7 +1,7 @@
 //! Who is online, over all nodes: each node tells its peers of its own sessions, and knows the sessions of all.
 //!
 //! ```text
-//! shards ─ arrived, left ─▶ registry ─▶ news ── changes 1, 2, 3 … ───────▶ bus ──▶ peers' registries
+//! shards ─ arrived, left ─▶ registry ─▶ deltas ─ changes 1, 2, 3 … ───────▶ bus ──▶ peers' registries
 //!                              │             heartbeats: number, digest          │
 //!                              └──── snapshot chunks ◀── snapshot request ───────┘ a gap, a digest that differs
 //! ```

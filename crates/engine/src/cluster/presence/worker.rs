@@ -87,11 +87,11 @@ impl PresenceThread {
         let is_synced = self.is_synced.clone();
         let (stop, stopped) = bounded(1);
         let run = move || {
-            if let (Some(cluster), Some(news)) = (&engine.cluster, &engine.presence.deltas) {
+            if let (Some(cluster), Some(deltas)) = (&engine.cluster, &engine.presence.deltas) {
                 let me = cluster.nodes.me().clone();
                 let exchange = Exchange::new(me, cluster.nodes.lease(), Instant::now());
                 let (started, has_gap, is_synced) = (Instant::now(), &*has_gap, &*is_synced);
-                ExchangeLoop { engine: &engine, cluster, news, exchange, has_gap, flush_at: None, started, is_synced }
+                ExchangeLoop { engine: &engine, cluster, deltas, exchange, has_gap, flush_at: None, started, is_synced }
                     .run(&messages, &stopped);
             }
         };
@@ -113,7 +113,7 @@ impl PresenceThread {
 struct ExchangeLoop<'a> {
     engine: &'a Engine,
     cluster: &'a Cluster,
-    news: &'a DeltaQueue,
+    deltas: &'a DeltaQueue,
     exchange: Exchange,
     has_gap: &'a AtomicBool,
     /// When the changes that wait are sent.
