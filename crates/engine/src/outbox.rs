@@ -1,34 +1,33 @@
 //! Offline push: messages for members without a live session go to the app's webhook.
 //!
-//! The store keeps, with the commit itself, which entries may need push; nothing is written per
-//! recipient. One worker walks that list in commit order, works out for each entry who is offline and
-//! wants to know ([`events`]), delivers in batches, and after each moves the durable mark. A crash
-//! repeats what was under way: events come at least once.
+//! With each commit the store keeps a list of the entries that may need push; nothing is written per
+//! recipient. One worker walks that list in commit order, finds the offline members who want to know of each entry
+//! ([`events`]), delivers events in batches, and after each batch moves the outbox's durable position. After a crash it
+//! repeats the batch: events come at least once.
 //!
-//! Of several nodes the one that leads does this. When the lead moves in the middle, a delivery may come twice.
+//! In a cluster the leader does this. When the leader changes during a delivery, the delivery may come twice.
 //!
 //! ```text
-//! commits ─▶ list ─▶ events ─▶ webhook ── not taken ──▶ parked, by conversation ── due ─▶ webhook ── given up ──▶ dead
-//!                                                          ▲
-//! what a session was handed and did not answer for ────────┘
+//! commits ─▶ list ─▶ events ─▶ webhook ─ failed ─▶ retry queue, by conversation ─ due ─▶ webhook ─ last attempt failed ─▶ dead letter
+//!                                                       ▲
+//! messages that a session did not acknowledge ──────────┘
 //! ```
-//! One event that the app cannot take stops its own conversation and no other ([`parking`]). A webhook that is down lets
-//! the outbox lag; it holds up no sender and no live delivery.
+//! An event that the app cannot take stops its own conversation and no other ([`retry_queue`]). While the webhook is
+//! down, the outbox lags; senders and live delivery do not wait for it.
 //!
-//! In reading order: this file, [`events`] (what is told), [`worker`], [`parking`] (what waits for another attempt), [`health`] (is it the event, or the
-//! webhook?),
-//! [`unheard`] (what sessions did not answer for).
+//! In reading order: this file, [`events`] (what the webhook is sent), [`worker`], [`retry_queue`], [`circuit_breaker`]
+//! (does one event fail, or the whole webhook?), [`unacknowledged`] (messages that sessions did not acknowledge).
 
 mod events;
-mod health;
-mod parking;
-mod unheard;
+mod circuit_breaker;
+mod retry_queue;
+mod unacknowledged;
 mod worker;
 
 use crate::{commit::store_refusal, engine::Engine};
 use crossbeam_channel::{Sender, bounded};
 use hmac::{Hmac, KeyInit, Mac};
-use parking::WAITING;
+use retry_queue::RETRY_IDS;
 use parking_lot::Mutex;
 use serde_json::value::RawValue;
 use std::{
@@ -42,16 +41,19 @@ use tidings_protocol::{
     http::{DeadLetter, DeadLetterPage, Replayed},
 };
 
-/// Replays that may wait for the worker. Full: refused with `queue_full`.
-const REPLAYS_WAITING: usize = 16;
+/// Replays in the worker's queue. Full: refused with `queue_full`.
+const REPLAYS_QUEUED_MAX: usize = 16;
 /// Dead letters in a page.
 const DEAD_LETTERS_PAGE_MAX: usize = 500;
 /// Dead letters read at once while looking for those to replay.
 const DEAD_LETTERS_AT_ONCE: usize = 100;
 
-/// Delivers to the app. Blocking: it is called from the outbox's own thread.
+/// Sends deliveries to the app. It blocks: the outbox and presence call it from threads of their own.
 pub trait Webhook: Send + Sync + 'static {
-    /// `Ok` only when the receiver answered that it has taken it.
+    /// Sends one delivery.
+    ///
+    /// # Errors
+    /// The receiver did not answer that it has taken the delivery; it may have.
     fn deliver(&self, delivery: &WebhookDelivery) -> Result<(), WebhookError>;
 }
 
@@ -66,7 +68,7 @@ pub struct WebhookDelivery {
     pub signature: String,
 }
 
-/// Why a delivery was not taken.
+/// Why a delivery failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}")]
 pub struct WebhookError {
@@ -79,7 +81,7 @@ pub struct OutboxConfig {
     pub secret: String,
     pub events_per_delivery: usize,
     pub recipients_per_event: usize,
-    /// After so many attempts the events become dead letters.
+    /// An event becomes a dead letter after this many attempts.
     pub attempts_max: u32,
     pub backoff_min: Duration,
     pub backoff_max: Duration,
@@ -98,7 +100,7 @@ impl Default for OutboxConfig {
     }
 }
 
-/// The engine's hold on the worker; empty when there is no webhook.
+/// The engine's handle of the worker; empty when there is no webhook.
 #[derive(Default)]
 pub struct Outbox {
     worker: OnceLock<Handle>,
@@ -116,7 +118,7 @@ enum Command {
 
 impl Outbox {
     pub(crate) fn start(engine: &Arc<Engine>, webhook: Arc<dyn Webhook>, config: OutboxConfig) {
-        let (commands, inbox) = bounded(REPLAYS_WAITING);
+        let (commands, inbox) = bounded(REPLAYS_QUEUED_MAX);
         let worker = worker::Worker::new(engine.clone(), webhook, config, inbox);
         let thread = std::thread::Builder::new().name("outbox".into()).spawn(move || worker.run());
         let thread = Mutex::new(thread.inspect_err(|error| tracing::error!(%error, "no outbox thread")).ok());
@@ -134,14 +136,17 @@ impl Outbox {
 }
 
 impl Engine {
-    /// Events that were given up, oldest first.
+    /// A page of the dead letters, oldest first.
+    ///
+    /// # Errors
+    /// `limit_exceeded`; `store_unavailable`.
     pub fn dead_letters(&self, after: Option<u64>, limit: usize) -> Result<DeadLetterPage, Refusal> {
         let limit = if limit == 0 { DEAD_LETTERS_PAGE_MAX } else { limit };
         if limit > DEAD_LETTERS_PAGE_MAX {
             return Err(Refusal::limit("limit (dead letters)", DEAD_LETTERS_PAGE_MAX as u64, limit as u64));
         }
         let mut dead = self.store.dead_notifications(after, limit + 1).map_err(store_refusal)?;
-        dead.retain(|dead| dead.id < WAITING);
+        dead.retain(|dead| dead.id < RETRY_IDS);
         let next = (dead.len() > limit).then(|| dead[limit - 1].id);
         let dead_letters = dead.into_iter().take(limit).map(|dead| DeadLetter {
             id: dead.id,
@@ -153,8 +158,11 @@ impl Engine {
         Ok(DeadLetterPage { dead_letters: dead_letters.collect(), next })
     }
 
-    /// Has dead letters delivered again: the named ones, or all. Each is tried once, by itself, so that
-    /// one that cannot be taken keeps none of the others; they stay listed until they are taken.
+    /// Queues dead letters for another delivery: the named ones, or all. Each is tried once, by itself, so that
+    /// one that fails holds up none of the others. A dead letter stays listed until it is delivered.
+    ///
+    /// # Errors
+    /// `conflict` without a webhook; `not_found` for an unknown id; `queue_full`; `store_unavailable`.
     pub async fn replay_dead_letters(&self, ids: Option<Vec<u64>>) -> Result<Replayed, Refusal> {
         let Some(handle) = self.outbox.worker.get() else {
             return Err(Refusal::new(ErrorCode::Conflict, "no webhook is configured"));
@@ -163,8 +171,8 @@ impl Engine {
         let mut after = None;
         loop {
             let page = self.store.dead_notifications(after, DEAD_LETTERS_AT_ONCE).map_err(store_refusal)?;
-            let Some(last) = page.last().filter(|last| last.id < WAITING) else {
-                known.extend(page.iter().map(|dead| dead.id).filter(|id| *id < WAITING));
+            let Some(last) = page.last().filter(|last| last.id < RETRY_IDS) else {
+                known.extend(page.iter().map(|dead| dead.id).filter(|id| *id < RETRY_IDS));
                 break;
             };
             after = Some(last.id);
@@ -184,13 +192,14 @@ impl Engine {
     }
 }
 
-/// Doubling with jitter: many servers whose webhook comes back do not knock at once.
+/// The time before the next attempt: doubles with each attempt, with jitter, so that many servers do not call a webhook
+/// that is back all at once.
 fn backoff(config: &OutboxConfig, attempt: u32) -> Duration {
     let longest = config.backoff_min.saturating_mul(1 << attempt.min(20)).min(config.backoff_max);
     longest.mul_f64(rand::random_range(0.5..=1.0))
 }
 
-/// The signature that a receiver compares: HMAC-SHA256 over `timestamp.body`, in hex.
+/// The signature that a receiver verifies: HMAC-SHA256 over `timestamp.body`, in hex.
 pub fn sign(secret: &str, timestamp: u64, body: &[u8]) -> String {
     // HMAC takes a key of any length.
     let Ok(mut mac) = Hmac::<sha2::Sha256>::new_from_slice(secret.as_bytes()) else { return String::new() };

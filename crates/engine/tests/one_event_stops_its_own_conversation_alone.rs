@@ -299,7 +299,7 @@ async fn what_a_session_did_not_answer_for_is_told_unless_the_user_is_back() {
     let engine = world.engine.clone();
     let tell = |session: u64, stays: bool| {
         let (engine, ben) = (engine.clone(), ben.clone());
-        std::thread::spawn(move || engine.push_unheard(&ben, (session, stays), &before, until_now).unwrap())
+        std::thread::spawn(move || engine.push_unacknowledged(&ben, (session, stays), &before, until_now).unwrap())
             .join()
             .unwrap();
     };

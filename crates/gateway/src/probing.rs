@@ -138,11 +138,11 @@ impl Shard {
 
     fn push_unconfirmed(&self, unconfirmed: &UnconfirmedDelivery, user: Arc<User>, session: (u64, bool)) {
         let (engine, since, until) = (self.parts.engine.clone(), unconfirmed.since, self.delivery.positions());
-        if !engine.pushes_offline() {
+        if !engine.has_offline_push() {
             return;
         }
         self.parts.runtime.spawn_blocking(move || {
-            if let Err(refusal) = engine.push_unheard(&user, session, &since, until) {
+            if let Err(refusal) = engine.push_unacknowledged(&user, session, &since, until) {
                 tracing::warn!(error = %refusal, "unconfirmed messages of a session could not be handed to offline push");
             }
         });

@@ -1,8 +1,8 @@
-//! What the webhook is told of one entry: who is offline and wants to know, in parts of bounded size.
+//! The webhook events of one entry: its offline recipients, in events of bounded size.
 //!
 //! An event's id is its entry's position and the number of the part. After a crash the same entry is
-//! expanded again, when others may be offline: the same id then names other recipients. Who must not
-//! tell anybody twice remembers (conversation, seq, recipient), which the event spells out.
+//! expanded again, when other members may be offline: the same id then has other recipients. An app that must not
+//! notify a user twice remembers (conversation, seq, recipient), which each event has.
 
 use crate::{
     engine::Engine,
@@ -15,22 +15,23 @@ use serde::Serialize;
 use serde_json::{Value, json, value::RawValue};
 use std::{collections::VecDeque, sync::Arc};
 
-/// Members looked at together.
+/// Members in one read.
 const MEMBERS_AT_ONCE: usize = 1_000;
+/// The bits of an event's id that are the number of its part.
 const PARTS_BITS: u32 = 12;
-/// Of these numbers the last are for events of one recipient whose session did not answer.
-pub(super) const UNHEARD_PARTS: u64 = 1 << 10;
+/// The last part numbers are for events with one recipient, whose session did not acknowledge the entry.
+pub(super) const UNACKNOWLEDGED_PARTS: u64 = 1 << 10;
 
-/// An event and its id.
+/// An event for the webhook.
 pub(super) struct Event {
     pub(super) id: u64,
     pub(super) conversation: Arc<str>,
     pub(super) json: Box<RawValue>,
 }
 
-/// The events of one entry, made one after the other: a conversation of a million followers never
-/// stands in memory as a whole.
-pub(super) struct Expansion {
+/// Expands one entry into its events, one after the other: the members of a conversation with a million followers are
+/// never in memory all at once.
+pub(super) struct EventExpansion {
     conversation: Arc<Conversation>,
     entry: StoredEntry,
     card: Value,
@@ -43,13 +44,13 @@ pub(super) struct Expansion {
     all_seen: bool,
 }
 
-impl Expansion {
-    /// `None` when there is nothing to show any more: retention removed the entry.
+impl EventExpansion {
+    /// `None` when the entry or its conversation does not exist any more: retention removed it.
     pub(super) fn of(
         engine: &Engine,
         item: &OutboxItem,
         recipients_per_event: usize,
-    ) -> StoreResult<Option<Expansion>> {
+    ) -> StoreResult<Option<EventExpansion>> {
         let Some(conversation) = engine.directory.conversation(item.conversation)? else { return Ok(None) };
         let found = engine.store.entries(item.conversation, item.seq, item.seq, 1, End::Oldest)?;
         let Some(entry) = found.into_iter().next() else { return Ok(None) };
@@ -67,10 +68,10 @@ impl Expansion {
         let mut encoded = Vec::new();
         encode_entry(&mut encoded, &conversation.id, &entry);
         let encoded = String::from_utf8(encoded).ok().and_then(|text| RawValue::from_string(text).ok());
-        // No more parts than an id can count.
-        let parts = (1 << PARTS_BITS) - UNHEARD_PARTS;
+        // Larger parts, if there would be more of them than an id has numbers for.
+        let parts = (1 << PARTS_BITS) - UNACKNOWLEDGED_PARTS;
         let recipients_per_event = recipients_per_event.max((conversation.member_count / parts) as usize + 1);
-        Ok(Some(Expansion {
+        Ok(Some(EventExpansion {
             conversation,
             entry,
             card,
@@ -84,10 +85,10 @@ impl Expansion {
         }))
     }
 
-    /// The next part, until there is none.
+    /// The next event, or `None` after the last.
     pub(super) fn next(&mut self, engine: &Engine) -> StoreResult<Option<Event>> {
         while self.recipients.len() < self.recipients_per_event && !self.all_seen {
-            self.look(engine)?;
+            self.load_recipients(engine)?;
         }
         if self.recipients.is_empty() {
             return Ok(None);
@@ -98,15 +99,15 @@ impl Expansion {
         Ok(self.event(part, recipients))
     }
 
-    /// The event for one member alone, whoever is online, if this one wants to know.
-    pub(super) fn only_for(&mut self, engine: &Engine, user: &User) -> StoreResult<Option<Event>> {
+    /// The event for this one user, online or not, unless the user does not want to know of the entry.
+    pub(super) fn event_for(&mut self, engine: &Engine, user: &User) -> StoreResult<Option<Event>> {
         let (now_ms, no) = (engine.clock.now_ms(), user.no);
         let membership = engine.store.membership(self.conversation.no, no)?;
-        let wants = membership.is_some_and(|membership| self.is_news(no, &membership, now_ms));
+        let wants = membership.is_some_and(|membership| self.is_unread_by(no, &membership, now_ms));
         if !wants || user.do_not_disturb.as_ref().is_some_and(|window| window_covers(window, now_ms)) {
             return Ok(None);
         }
-        let part = (1 << PARTS_BITS) - 1 - no.0 % UNHEARD_PARTS;
+        let part = (1 << PARTS_BITS) - 1 - no.0 % UNACKNOWLEDGED_PARTS;
         Ok(self.event(part, vec![user.id.clone()]))
     }
 
@@ -132,8 +133,8 @@ impl Expansion {
         serde_json::value::to_raw_value(&wire).ok().map(|json| Event { id: wire.id, conversation, json })
     }
 
-    /// Whether the entry is news to a member who has not said otherwise.
-    fn is_news(&self, user: UserNo, membership: &Membership, now_ms: u64) -> bool {
+    /// Whether the member has not read the entry, did not send it, and has not muted the conversation.
+    fn is_unread_by(&self, user: UserNo, membership: &Membership, now_ms: u64) -> bool {
         let sender = self.entry.content.sender.as_ref().map(|sender| sender.no);
         Some(user) != sender
             && membership.joined_seq < self.entry.seq
@@ -141,14 +142,15 @@ impl Expansion {
             && !membership.mute.is_muted(now_ms)
     }
 
-    /// The next members without a session that messages come to who have not read it, muted it, or asked for quiet now.
-    fn look(&mut self, engine: &Engine) -> StoreResult<()> {
+    /// Reads the next members, and adds those who are offline and want to know: not muted, not read, no do-not-disturb
+    /// now.
+    fn load_recipients(&mut self, engine: &Engine) -> StoreResult<()> {
         let now_ms = engine.clock.now_ms();
         let page = engine.store.members(self.conversation.no, self.after, MEMBERS_AT_ONCE)?;
         self.after = page.last().map(|(user, _)| *user);
         self.all_seen = page.len() < MEMBERS_AT_ONCE;
         for (no, membership) in &page {
-            if !self.is_news(*no, membership, now_ms) || engine.presence.has_chat_session(*no) {
+            if !self.is_unread_by(*no, membership, now_ms) || engine.presence.has_chat_session(*no) {
                 continue;
             }
             let Some(user) = engine.directory.user(*no)? else { continue };

@@ -1,10 +1,10 @@
-//! The one worker: walks the list, hands out, records, and comes back to what waits.
+//! The one worker: walks the list of entries, delivers their events, records its progress, and retries.
 
 use super::{
     Command, OutboxConfig, Webhook, WebhookDelivery, WebhookError, backoff,
-    events::{Event, Expansion},
-    health::Health,
-    parking::{self, Parking, STAYS, WAITING},
+    events::{Event, EventExpansion},
+    circuit_breaker::CircuitBreaker,
+    retry_queue::{self, RetryQueue, SESSION_STAYS, RETRY_IDS},
     sign,
 };
 use crate::{engine::Engine, model::Position, store::*};
@@ -16,22 +16,22 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How often the list is looked at when it was empty.
+/// How often the list is read when it was empty.
 const POLL: Duration = Duration::from_millis(100);
-/// Entries taken from the list at once.
-const ITEMS_PER_LOOK: usize = 100;
-/// Dead letters delivered again before new entries have their turn.
+/// Entries of the list in one read.
+const ITEMS_PER_READ: usize = 100;
+/// Dead letters replayed in a round, before new entries.
 const REPLAYS_PER_ROUND: usize = 20;
 /// Bytes of events after which a delivery is closed.
 const DELIVERY_BYTES_MAX: usize = 1024 * 1024;
-/// Conversations that are tried again before new entries have their turn, and events of each.
+/// Events retried in a round, before new entries.
 const RETRIES_PER_ROUND: usize = 20;
-/// How often is looked for what other nodes noted.
-const LOOK_FOR_UNHEARD: Duration = Duration::from_secs(1);
+/// How often unacknowledged messages of other nodes are read.
+const UNACKNOWLEDGED_POLL: Duration = Duration::from_secs(1);
 
-/// What happened while the worker waited.
-pub(super) enum Waited {
-    TimeIsOver,
+/// Why a wait ended.
+pub(super) enum WaitOutcome {
+    TimedOut,
     Stop,
 }
 
@@ -40,22 +40,22 @@ pub(super) struct Worker {
     webhook: Arc<dyn Webhook>,
     pub(super) config: OutboxConfig,
     inbox: Receiver<Command>,
-    /// Asked for, not tried again yet. A set: asking again and again takes no more room.
+    /// Dead letters to replay. A set, so that repeated requests take no more memory.
     replays: BTreeSet<u64>,
-    /// What waits for another attempt, while this node leads.
-    parking: Option<Parking>,
-    /// When what other nodes noted was last looked for.
-    looked: Option<Instant>,
-    health: Health,
-    /// Told to stop, perhaps in the middle of a wait between two attempts: from then on no wait is one.
+    /// Present while this node leads.
+    retry_queue: Option<RetryQueue>,
+    /// When unacknowledged messages were last read.
+    unacknowledged_polled_at: Option<Instant>,
+    breaker: CircuitBreaker,
+    /// Set once the stop command came, perhaps during a wait between two attempts. From then on no wait blocks.
     stopping: bool,
 }
 
-/// The worker was told to stop in the middle: what is not on record is done again after the restart.
+/// The worker stops in the middle of a round. Work that is not recorded is done again after the restart.
 pub(super) struct Stopped;
 
-/// An event that is to be parked, and the attempts that it has had.
-struct Left {
+/// An event that was not delivered, with the number of its attempts.
+struct Undelivered {
     event: Event,
     attempts: u32,
     error: String,
@@ -68,8 +68,8 @@ impl Worker {
         config: OutboxConfig,
         inbox: Receiver<Command>,
     ) -> Self {
-        let (replays, health) = (BTreeSet::new(), Health::new());
-        Worker { engine, webhook, config, inbox, replays, parking: None, looked: None, health, stopping: false }
+        let (replays, breaker) = (BTreeSet::new(), CircuitBreaker::new());
+        Worker { engine, webhook, config, inbox, replays, retry_queue: None, unacknowledged_polled_at: None, breaker, stopping: false }
     }
 
     pub(super) fn run(mut self) {
@@ -83,7 +83,7 @@ impl Worker {
                     if !std::mem::replace(&mut told, true) {
                         tracing::warn!(%error, "the outbox could not read; it tries again until it can");
                     }
-                    if let Waited::Stop = self.wait(self.config.backoff_min) {
+                    if let WaitOutcome::Stop = self.wait(self.config.backoff_min) {
                         return;
                     }
                     continue;
@@ -92,48 +92,48 @@ impl Worker {
             if std::mem::take(&mut told) {
                 tracing::info!("the outbox reads again");
             }
-            if let Waited::Stop = self.wait(time) {
+            if let WaitOutcome::Stop = self.wait(time) {
                 return;
             }
         }
     }
 
     /// Waits, taking commands meanwhile.
-    pub(super) fn wait(&mut self, time: Duration) -> Waited {
+    pub(super) fn wait(&mut self, time: Duration) -> WaitOutcome {
         loop {
             if self.stopping {
-                return Waited::Stop;
+                return WaitOutcome::Stop;
             }
             match self.inbox.recv_timeout(time) {
                 Ok(Command::Replay(ids)) => self.replays.extend(ids),
                 Ok(Command::Stop) | Err(RecvTimeoutError::Disconnected) => self.stopping = true,
-                Err(RecvTimeoutError::Timeout) => return Waited::TimeIsOver,
+                Err(RecvTimeoutError::Timeout) => return WaitOutcome::TimedOut,
             }
         }
     }
 
-    /// Deals with what waits; answers whether there was anything.
+    /// Does one round of work; answers whether there was any.
     fn round(&mut self) -> StoreResult<Result<bool, Stopped>> {
         let mut worked = match self.replay()? {
             Ok(replayed) => replayed,
             Err(Stopped) => return Ok(Err(Stopped)),
         };
         if !self.engine.is_leader() {
-            (self.parking, self.looked) = (None, None);
-            self.health = Health::new();
+            (self.retry_queue, self.unacknowledged_polled_at) = (None, None);
+            self.breaker = CircuitBreaker::new();
             self.engine.metrics.outbox_lag.set(0);
             self.engine.metrics.outbox_parked.set(0);
             self.engine.metrics.outbox_failing.set(0);
             return Ok(Ok(worked));
         }
-        let mut parking = match self.parking.take() {
-            Some(parking) => parking,
-            None => Parking::load(&*self.engine.store)?,
+        let mut queue = match self.retry_queue.take() {
+            Some(queue) => queue,
+            None => RetryQueue::load(&*self.engine.store)?,
         };
-        let done = self.round_of_leader(&mut parking);
-        self.engine.metrics.outbox_parked.set(parking.events() as i64);
-        self.engine.metrics.outbox_failing.set(i64::from(self.health.is_out()));
-        self.parking = Some(parking);
+        let done = self.round_of_leader(&mut queue);
+        self.engine.metrics.outbox_parked.set(queue.events() as i64);
+        self.engine.metrics.outbox_failing.set(i64::from(self.breaker.is_open()));
+        self.retry_queue = Some(queue);
         Ok(match done? {
             Ok(more) => {
                 worked |= more;
@@ -143,40 +143,41 @@ impl Worker {
         })
     }
 
-    fn round_of_leader(&mut self, parking: &mut Parking) -> StoreResult<Result<bool, Stopped>> {
-        let mut worked = match self.try_again(parking)? {
+    fn round_of_leader(&mut self, queue: &mut RetryQueue) -> StoreResult<Result<bool, Stopped>> {
+        let mut worked = match self.retry_due(queue)? {
             Ok(tried) => tried,
             Err(Stopped) => return Ok(Err(Stopped)),
         };
-        if self.looked.is_none_or(|at| at.elapsed() >= LOOK_FOR_UNHEARD) && parking.has_room() {
-            self.looked = Some(Instant::now());
-            match self.take_unheard(parking)? {
+        if self.unacknowledged_polled_at.is_none_or(|at| at.elapsed() >= UNACKNOWLEDGED_POLL) && queue.has_room() {
+            self.unacknowledged_polled_at = Some(Instant::now());
+            match self.queue_unacknowledged(queue)? {
                 Ok(found) => worked |= found,
                 Err(Stopped) => return Ok(Err(Stopped)),
             }
         }
         let store = self.engine.store.clone();
-        let items = store.outbox(store.outbox_position()?, ITEMS_PER_LOOK)?;
+        let items = store.outbox(store.outbox_position()?, ITEMS_PER_READ)?;
         let lag = items.first().map_or(0, |first| store.last_position().saturating_sub(first.position) + 1);
         self.engine.metrics.outbox_lag.set(lag as i64);
-        // While the webhook is out one that is new is tried now and then.
+        // While the breaker is open, one new entry is tried now and then.
         let mut items = items;
-        items.truncate(if self.health.is_out() { 1 } else { ITEMS_PER_LOOK });
-        let may_begin = self.health.takes_new(Instant::now());
-        let Some(last) = items.last().map(|item| item.position).filter(|_| may_begin && parking.has_room()) else {
+        items.truncate(if self.breaker.is_open() { 1 } else { ITEMS_PER_READ });
+        let may_begin = self.breaker.allows_new(Instant::now());
+        let Some(last) = items.last().map(|item| item.position).filter(|_| may_begin && queue.has_room()) else {
             return Ok(Ok(worked));
         };
         let (mut batch, mut bytes) = (Vec::new(), 0);
         let mut through = None;
         for item in &items {
-            let mut expansion = Expansion::of(&self.engine, item, self.config.recipients_per_event.max(1))?;
+            let mut expansion = EventExpansion::of(&self.engine, item, self.config.recipients_per_event.max(1))?;
             while let Some(expansion) = &mut expansion
                 && let Some(event) = expansion.next(&self.engine)?
             {
-                // Only now, with the next event at hand, is it known which entries the full batch completes.
+                // A full batch is delivered only when the next event is known: then it is known which entries the batch
+                // completes.
                 if batch.len() >= self.config.events_per_delivery.max(1) || bytes >= DELIVERY_BYTES_MAX {
                     bytes = 0;
-                    if let Err(Stopped) = self.hand_out(parking, std::mem::take(&mut batch), through.take()) {
+                    if let Err(Stopped) = self.deliver_batch(queue, std::mem::take(&mut batch), through.take()) {
                         return Ok(Err(Stopped));
                     }
                 }
@@ -185,37 +186,37 @@ impl Worker {
             }
             through = Some(item.position);
         }
-        Ok(self.hand_out(parking, batch, Some(last)).map(|()| true))
+        Ok(self.deliver_batch(queue, batch, Some(last)).map(|()| true))
     }
 
-    /// Hands out a batch; then moves the mark, and parks what was not taken, in one record.
-    fn hand_out(&mut self, parking: &mut Parking, batch: Vec<Event>, through: Option<Position>) -> Result<(), Stopped> {
-        // Behind what waits of the same conversation, or it would overtake it.
+    /// Delivers a batch; then moves the outbox's position and queues the failed events for a retry, in one commit.
+    fn deliver_batch(&mut self, queue: &mut RetryQueue, batch: Vec<Event>, through: Option<Position>) -> Result<(), Stopped> {
+        // An event goes behind queued ones of its conversation, or it would overtake them.
         let (behind, free): (Vec<Event>, Vec<Event>) =
-            batch.into_iter().partition(|event| parking.holds(&event.conversation));
-        let mut left: Vec<Left> = Vec::new();
-        left.extend(behind.into_iter().map(|event| Left { event, attempts: 0, error: String::new() }));
-        self.hand_out_parts(free, &mut left)?;
-        let rows = left.into_iter().map(|left| self.row_of(parking, left)).collect();
-        self.record_rows(parking, rows, through)
+            batch.into_iter().partition(|event| queue.holds(&event.conversation));
+        let mut left: Vec<Undelivered> = Vec::new();
+        left.extend(behind.into_iter().map(|event| Undelivered { event, attempts: 0, error: String::new() }));
+        self.deliver_by_halves(free, &mut left)?;
+        let rows = left.into_iter().map(|left| self.row_of(queue, left)).collect();
+        self.record_rows(queue, rows, through)
     }
 
-    /// A batch that is not taken is tried in halves, so that one event keeps no other conversation's.
-    fn hand_out_parts(&mut self, mut events: Vec<Event>, left: &mut Vec<Left>) -> Result<(), Stopped> {
+    /// Delivers events; a batch that fails is tried in halves, so that one event holds up no other conversation.
+    fn deliver_by_halves(&mut self, mut events: Vec<Event>, left: &mut Vec<Undelivered>) -> Result<(), Stopped> {
         if events.is_empty() {
             return Ok(());
         }
         if self.stopping {
             return Err(Stopped);
         }
-        if !self.health.takes_new(Instant::now()) {
-            left.extend(events.into_iter().map(|event| Left { event, attempts: 0, error: String::new() }));
+        if !self.breaker.allows_new(Instant::now()) {
+            left.extend(events.into_iter().map(|event| Undelivered { event, attempts: 0, error: String::new() }));
             return Ok(());
         }
-        let was_out = self.health.is_out();
+        let was_open = self.breaker.is_open();
         let Err(error) = self.deliver(&events) else { return Ok(()) };
-        self.health.rest_from_new(&self.config, Instant::now());
-        // In order of conversations, and within each as they came.
+        self.breaker.pause_new(&self.config, Instant::now());
+        // By conversation, and within each in the order of entries: the sort is stable.
         events.sort_by(|a, b| a.conversation.cmp(&b.conversation));
         let middle = events[events.len() / 2].conversation.clone();
         let half = match events.iter().position(|event| event.conversation == middle) {
@@ -225,18 +226,18 @@ impl Worker {
         match half {
             Some(half) => {
                 let second = events.split_off(half);
-                self.hand_out_parts(events, left)?;
-                self.hand_out_parts(second, left)
+                self.deliver_by_halves(events, left)?;
+                self.deliver_by_halves(second, left)
             }
             None => {
-                if !was_out {
+                if !was_open {
                     tracing::warn!(
                         conversation = &*middle,
                         error,
                         "the webhook did not take an event; its conversation waits, others go on"
                     );
                 }
-                let parked = events.into_iter().enumerate().map(|(at, event)| Left {
+                let parked = events.into_iter().enumerate().map(|(at, event)| Undelivered {
                     event,
                     attempts: u32::from(at == 0),
                     error: error.clone(),
@@ -247,34 +248,34 @@ impl Worker {
         }
     }
 
-    /// Has what is due of each conversation tried again, one event after the other.
-    fn try_again(&mut self, parking: &mut Parking) -> StoreResult<Result<bool, Stopped>> {
+    /// Retries the first event of each conversation that is due.
+    fn retry_due(&mut self, queue: &mut RetryQueue) -> StoreResult<Result<bool, Stopped>> {
         let mut worked = false;
         for _ in 0..RETRIES_PER_ROUND {
-            if !self.health.takes_again(Instant::now()) {
+            if !self.breaker.allows_retry(Instant::now()) {
                 break;
             }
-            let Some((conversation, key)) = parking.due(Instant::now()) else { break };
+            let Some((conversation, key)) = queue.due(Instant::now()) else { break };
             if self.stopping {
                 return Ok(Err(Stopped));
             }
             worked = true;
             let found = self.engine.store.dead_notifications(Some(key - 1), 1)?;
             let Some(row) = found.into_iter().find(|row| row.id == key) else {
-                parking.taken(&conversation, key);
+                queue.remove(&conversation, key);
                 continue;
             };
-            let was_out = self.health.is_out();
+            let was_open = self.breaker.is_open();
             self.engine.metrics.outbox_retries.inc();
-            match self.deliver(&[parking::event_of(&row)]) {
+            match self.deliver(&[retry_queue::event_of(&row)]) {
                 Ok(()) => {
                     if let Err(Stopped) = self.record(Proposal::DeleteDeadLetters { ids: vec![key] }) {
                         return Ok(Err(Stopped));
                     }
-                    parking.taken(&conversation, key);
-                    if was_out {
-                        parking.all_due();
-                    } else if !parking.holds(&conversation) {
+                    queue.remove(&conversation, key);
+                    if was_open {
+                        queue.make_all_due();
+                    } else if !queue.holds(&conversation) {
                         tracing::info!(
                             conversation = &*conversation,
                             "the webhook takes this conversation's events again"
@@ -282,7 +283,7 @@ impl Worker {
                     }
                 }
                 Err(error) => {
-                    if let Err(Stopped) = self.failed_again(parking, &conversation, row, error) {
+                    if let Err(Stopped) = self.record_failed_retry(queue, &conversation, row, error) {
                         return Ok(Err(Stopped));
                     }
                 }
@@ -291,10 +292,10 @@ impl Worker {
         Ok(Ok(worked))
     }
 
-    /// Another attempt of a conversation's first event was not taken: it waits longer, or is given up.
-    fn failed_again(
+    /// Records a failed retry of a conversation's first event: the event waits longer, or becomes a dead letter.
+    fn record_failed_retry(
         &mut self,
-        parking: &mut Parking,
+        queue: &mut RetryQueue,
         conversation: &Arc<str>,
         row: DeadNotification,
         error: String,
@@ -308,57 +309,57 @@ impl Worker {
         };
         if attempts < self.config.attempts_max.max(1) {
             self.record(Proposal::AdvanceOutbox { through: 0, dead: vec![row] })?;
-            parking.postpone(conversation, Instant::now() + backoff(&self.config, attempts));
+            queue.postpone(conversation, Instant::now() + backoff(&self.config, attempts));
             return Ok(());
         }
-        let id = key & !WAITING;
-        self.given_up(conversation, id, attempts, &error);
+        let id = key & !RETRY_IDS;
+        self.report_dead_letter(conversation, id, attempts, &error);
         self.record(Proposal::AdvanceOutbox { through: 0, dead: vec![DeadNotification { id, ..row }] })?;
         self.record(Proposal::DeleteDeadLetters { ids: vec![key] })?;
-        parking.taken(conversation, key);
+        queue.remove(conversation, key);
         Ok(())
     }
 
-    fn given_up(&self, conversation: &str, id: u64, attempts: u32, error: &str) {
+    fn report_dead_letter(&self, conversation: &str, id: u64, attempts: u32, error: &str) {
         self.engine.metrics.outbox_dead.inc();
-        tracing::warn!(conversation, id, attempts, error, "an event is given up; it is a dead letter now");
+        tracing::warn!(conversation, id, attempts, error, "an event failed for the last time; it is a dead letter now");
     }
 
-    /// Events that nodes noted for users whose sessions did not answer.
-    fn take_unheard(&mut self, parking: &mut Parking) -> StoreResult<Result<bool, Stopped>> {
-        let rows = parking::noted_unheard(&*self.engine.store, ITEMS_PER_LOOK)?;
+    /// Delivers the unacknowledged messages that nodes have stored.
+    fn queue_unacknowledged(&mut self, queue: &mut RetryQueue) -> StoreResult<Result<bool, Stopped>> {
+        let rows = retry_queue::unacknowledged_rows(&*self.engine.store, ITEMS_PER_READ)?;
         if rows.is_empty() {
             return Ok(Ok(false));
         }
         let keys: Vec<u64> = rows.iter().map(|row| row.id).collect();
         let mut events: Vec<Event> = Vec::new();
         for row in &rows {
-            // Who has come back since was handed it again.
+            // A user with a new session has got the message again.
             let came_back = |user: &String| {
                 let user = self.engine.directory.user_by_id(user).ok().flatten();
                 user.is_some_and(|user| self.engine.presence.has_chat_session(user.no))
             };
-            if row.id & STAYS != 0 || !parking::recipients_of(row).iter().all(came_back) {
-                events.push(parking::event_of(row));
+            if row.id & SESSION_STAYS != 0 || !retry_queue::recipients_of(row).iter().all(came_back) {
+                events.push(retry_queue::event_of(row));
             }
         }
-        if let Err(Stopped) = self.hand_out(parking, events, None) {
+        if let Err(Stopped) = self.deliver_batch(queue, events, None) {
             return Ok(Err(Stopped));
         }
-        // Those that were not taken are parked under keys of their own by now.
+        // Those that failed are in the retry queue by now, under ids of their own.
         Ok(self.record(Proposal::DeleteDeadLetters { ids: keys }).map(|()| true))
     }
 
-    /// How an event is kept that was not taken: to be tried again, or as a dead letter if that was the last attempt.
-    fn row_of(&self, parking: &mut Parking, left: Left) -> DeadNotification {
-        let Left { event, attempts, error } = left;
+    /// The row of an undelivered event: queued for a retry, or a dead letter after the last attempt.
+    fn row_of(&self, queue: &mut RetryQueue, left: Undelivered) -> DeadNotification {
+        let Undelivered { event, attempts, error } = left;
         let is_dead = attempts >= self.config.attempts_max.max(1);
         if is_dead {
-            self.given_up(&event.conversation, event.id, attempts, &error);
+            self.report_dead_letter(&event.conversation, event.id, attempts, &error);
         }
         let due = Instant::now() + backoff(&self.config, attempts);
         DeadNotification {
-            id: if is_dead { event.id } else { parking.put(&event, due) },
+            id: if is_dead { event.id } else { queue.put(&event, due) },
             failed_at: self.engine.clock.now_ms(),
             attempts,
             last_error: error.chars().take(500).collect(),
@@ -368,35 +369,35 @@ impl Worker {
 
     fn record_rows(
         &mut self,
-        parking: &mut Parking,
+        queue: &mut RetryQueue,
         rows: Vec<DeadNotification>,
         through: Option<Position>,
     ) -> Result<(), Stopped> {
         if rows.is_empty() && through.is_none() {
             return Ok(());
         }
-        // Position 0 moves no mark: only the rows are kept.
+        // Position 0 stores the rows and moves nothing.
         let recorded = self.record(Proposal::AdvanceOutbox { through: through.unwrap_or(0), dead: rows });
-        self.engine.metrics.outbox_parked.set(parking.events() as i64);
+        self.engine.metrics.outbox_parked.set(queue.events() as i64);
         recorded
     }
 
-    /// Commits what became of a delivery. While senders fill the commit queue, or the disk is full, it
-    /// waits: delivering again what was taken would be worse.
+    /// Commits the result of a delivery. It waits while the commit queue or the disk is full: to
+    /// deliver the same events again would be worse.
     fn record(&mut self, proposal: Proposal) -> Result<(), Stopped> {
         let mut told = false;
         while let Err(refusal) = self.engine.committer.propose_blocking(proposal.clone()) {
             if !std::mem::replace(&mut told, true) {
                 tracing::warn!(error = %refusal, "the outbox cannot record its progress; it tries again");
             }
-            if let Waited::Stop = self.wait(POLL) {
+            if let WaitOutcome::Stop = self.wait(POLL) {
                 return Err(Stopped);
             }
         }
         Ok(())
     }
 
-    /// Tries some of what was asked for again; what is taken is a dead letter no more.
+    /// Replays some of the requested dead letters, and deletes those that are delivered.
     fn replay(&mut self) -> StoreResult<Result<bool, Stopped>> {
         let mut taken = Vec::new();
         let mut tried = 0;
@@ -421,21 +422,21 @@ impl Worker {
         Ok(Ok(tried > 0))
     }
 
-    /// One attempt.
+    /// Makes one attempt to deliver events.
     fn deliver(&mut self, events: &[Event]) -> Result<(), String> {
         let json: Vec<&RawValue> = events.iter().map(|event| &*event.json).collect();
         match self.call(&json) {
             Ok(()) => {
-                self.health.took();
+                self.breaker.record_success();
                 self.engine.metrics.outbox_delivered.inc_by(events.len() as u64);
                 Ok(())
             }
             Err(WebhookError { reason }) => {
                 let mut conversations = events.iter().map(|event| &event.conversation);
-                // Of several conversations it shows which when they are tried apart.
+                // Which of several conversations fails shows when they are tried apart.
                 let first = conversations.next();
                 let only = first.filter(|first| conversations.all(|other| other == *first));
-                self.health.failed(only, &reason, &self.config, Instant::now());
+                self.breaker.record_failure(only, &reason, &self.config, Instant::now());
                 Err(reason)
             }
         }

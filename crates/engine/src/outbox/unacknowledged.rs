@@ -1,9 +1,9 @@
-//! What a session was handed and did not answer for: noted in the store by the node that held the session, handed out by
-//! the one that leads.
+//! Messages that a session was sent and did not acknowledge. The node that holds the session stores them; the leader
+//! delivers them to the webhook.
 
 use super::{
-    events::Expansion,
-    parking::{STAYS, UNHEARD},
+    events::EventExpansion,
+    retry_queue::{SESSION_STAYS, UNACKNOWLEDGED_IDS},
 };
 use crate::{
     commit::store_refusal,
@@ -14,25 +14,28 @@ use crate::{
 use std::sync::Arc;
 use tidings_protocol::{entry::EntryKind, error::Refusal};
 
-/// Of one session; who missed more is told of the newest, and gets all when the app is opened.
+/// Events of one session. Of more messages only the newest are pushed; the app gets all when it is opened.
 const EVENTS_MAX: usize = 100;
 
 impl Engine {
-    /// Whether who is offline is told by a webhook.
-    pub fn pushes_offline(&self) -> bool {
+    /// Whether messages to offline users go to a webhook.
+    pub fn has_offline_push(&self) -> bool {
         self.outbox.worker.get().is_some()
     }
 
-    /// A session of this node was handed everything between `since` and `until`, and nothing was heard of it since: unless the
-    /// user has another that messages come to, it goes out by offline push. `stays`: the session is not over. Blocks.
-    pub fn push_unheard(
+    /// Pushes offline the messages between `since` and `until` that a session of this node was sent and did not
+    /// acknowledge, unless the user has another session that receives messages. `stays`: the session goes on. Blocks.
+    ///
+    /// # Errors
+    /// `store_unavailable` and `queue_full`: nothing was stored.
+    pub fn push_unacknowledged(
         &self,
         user: &Arc<User>,
         (session, stays): (u64, bool),
         since: &Cursor,
         until: [Position; LANES],
     ) -> Result<(), Refusal> {
-        if !self.pushes_offline() || self.presence.has_other_chat_session(user.no, session) {
+        if !self.has_offline_push() || self.presence.has_other_chat_session(user.no, session) {
             return Ok(());
         }
         let (_, handed) = self.read_inbox_entries(user.no, Some(since), until)?;
@@ -41,18 +44,18 @@ impl Engine {
             content.kind == EntryKind::Message && !content.silent && !content.skip_push
         };
         let handed: Vec<_> = handed.into_iter().filter(|(_, entry)| is_pushed(entry)).collect();
-        // Whichever node notes it, and however often: other keys each time.
+        // Random ids, so that nodes that store events at the same time do not use the same ones.
         let chance = (rand::random::<u64>() >> 4) & !(EVENTS_MAX.next_power_of_two() as u64 - 1);
-        let first = UNHEARD | chance | if stays { STAYS } else { 0 };
+        let first = UNACKNOWLEDGED_IDS | chance | if stays { SESSION_STAYS } else { 0 };
         let mut rows = Vec::new();
         for (conversation, entry) in handed.iter().rev() {
             if rows.len() == EVENTS_MAX {
                 break;
             }
             let item = OutboxItem { position: entry.position, conversation: conversation.no, seq: entry.seq };
-            let Some(mut expansion) = Expansion::of(self, &item, 1).map_err(store_refusal)? else { continue };
-            if let Some(event) = expansion.only_for(self, user).map_err(store_refusal)? {
-                // The newest comes first here, and is handed out last.
+            let Some(mut expansion) = EventExpansion::of(self, &item, 1).map_err(store_refusal)? else { continue };
+            if let Some(event) = expansion.event_for(self, user).map_err(store_refusal)? {
+                // This loop has the newest first; the ids put it last.
                 let place = (EVENTS_MAX - 1 - rows.len()) as u64;
                 rows.push(DeadNotification {
                     id: first | place,

@@ -1,9 +1,9 @@
-//! What waits for another attempt: events that the webhook did not take, and behind each those of its conversation, so
-//! that a conversation's events come in their order while others go on.
+//! The retry queue: events that the webhook did not take, and behind each the later events of its conversation, so
+//! that a conversation's events come in their order while other conversations go on.
 //!
-//! The rows stand in the store beside the dead letters, under keys above all of theirs. In memory are keys alone: an event
-//! is read again when it is tried. All of it is bounded; above, the list of commits waits as it does for a webhook that
-//! is down.
+//! The events are rows in the store beside the dead letters, with higher ids than theirs. Memory has the ids alone: an
+//! event is read again when it is tried. The queue is bounded; while it is full, the list of commits waits as it does
+//! for a webhook that is down.
 
 use super::events::Event;
 use crate::store::{DeadNotification, Store, StoreResult};
@@ -16,62 +16,65 @@ use std::{
     time::Instant,
 };
 
-/// Ids from here on are of events that wait, those below of dead letters: a position is below 2^49.
-pub(super) const WAITING: u64 = 1 << 62;
-/// And from here on of events that a node has noted for the one that leads.
-pub(super) const UNHEARD: u64 = WAITING | 1 << 61;
-/// Of those, with this bit, for users whose silent session stays: that they have one says nothing.
-pub(super) const STAYS: u64 = 1 << 60;
-/// Events and conversations that may wait. Above, nothing new is begun until some were taken or given up.
+/// Ids from here on are of events in the retry queue, lower ones of dead letters: a position is below 2^49.
+pub(super) const RETRY_IDS: u64 = 1 << 62;
+/// Ids from here on are of unacknowledged messages that a node has stored for the leader.
+pub(super) const UNACKNOWLEDGED_IDS: u64 = RETRY_IDS | 1 << 61;
+/// The bit of those ids whose silent session goes on: that the user has a session does not make the event obsolete.
+pub(super) const SESSION_STAYS: u64 = 1 << 60;
+/// Events in the queue. Above, no new entry is expanded until some are delivered or dead. A round that has begun may
+/// exceed it.
 const EVENTS_MAX: usize = 10_000;
+/// Conversations in the queue, likewise.
 const CONVERSATIONS_MAX: usize = 1_000;
-/// Of these a round may put some beyond the limit: what it has begun it ends.
+/// Rows in one read while the queue is loaded.
 const READ_AT_ONCE: usize = 100;
 
-struct Waiting {
-    /// In the order of their positions.
+/// The events of one conversation in the queue.
+struct ConversationRetries {
+    /// Their ids, in the order of their positions.
     keys: BTreeSet<u64>,
     due: Instant,
 }
 
 #[derive(Default)]
-pub(super) struct Parking {
-    conversations: BTreeMap<Arc<str>, Waiting>,
-    /// By time, for the next one that is due.
+pub(super) struct RetryQueue {
+    conversations: BTreeMap<Arc<str>, ConversationRetries>,
+    /// Conversations in the order in which they are due.
     due: BTreeSet<(Instant, Arc<str>)>,
     events: usize,
 }
 
-/// What is read of an event that was kept.
+/// The fields of a stored event that are needed to queue it.
 #[derive(Deserialize)]
-struct Kept<'a> {
+struct StoredEvent<'a> {
     #[serde(default)]
     id: u64,
     #[serde(borrow)]
-    entry: KeptEntry<'a>,
+    entry: StoredEventEntry<'a>,
     #[serde(default)]
     recipients: Vec<String>,
 }
 
 #[derive(Deserialize)]
-struct KeptEntry<'a> {
+struct StoredEventEntry<'a> {
     #[serde(borrow)]
     conversation: Cow<'a, str>,
 }
 
-impl Parking {
-    /// What waited when another node led, or this one ran before; all of it is due.
-    pub(super) fn load(store: &dyn Store) -> StoreResult<Parking> {
-        let mut parking = Parking::default();
+impl RetryQueue {
+    /// Loads the queue that another leader, or this node before a restart, has left; all conversations are due.
+    pub(super) fn load(store: &dyn Store) -> StoreResult<RetryQueue> {
+        let mut queue = RetryQueue::default();
         let now = Instant::now();
-        let mut after = WAITING - 1;
+        let mut after = RETRY_IDS - 1;
         loop {
             let mut rows = store.dead_notifications(Some(after), READ_AT_ONCE)?;
-            rows.retain(|row| row.id < UNHEARD);
-            let Some(last) = rows.last() else { return Ok(parking) };
+            rows.retain(|row| row.id < UNACKNOWLEDGED_IDS);
+            let Some(last) = rows.last() else { return Ok(queue) };
             after = last.id;
             for row in &rows {
-                parking.insert(event_of(row).conversation, row.id, now);
+                queue.insert(event_of(row).conversation, row.id, now);
             }
         }
     }
@@ -88,10 +91,10 @@ impl Parking {
         self.conversations.contains_key(conversation)
     }
 
-    /// Answers the key under which it is kept.
+    /// Queues an event; answers the id under which it is to be stored.
     pub(super) fn put(&mut self, event: &Event, due: Instant) -> u64 {
-        let mut key = WAITING | event.id;
-        // Two events of one entry may have one id: those of sessions that did not answer.
+        let mut key = RETRY_IDS | event.id;
+        // Two events of one entry may have one id, if they are of unacknowledged messages.
         while self.conversations.get(&event.conversation).is_some_and(|waiting| waiting.keys.contains(&key)) {
             key -= 1;
         }
@@ -102,12 +105,12 @@ impl Parking {
     fn insert(&mut self, conversation: Arc<str>, key: u64, due: Instant) {
         let waiting = self.conversations.entry(conversation.clone()).or_insert_with(|| {
             self.due.insert((due, conversation));
-            Waiting { keys: BTreeSet::new(), due }
+            ConversationRetries { keys: BTreeSet::new(), due }
         });
         self.events += usize::from(waiting.keys.insert(key));
     }
 
-    /// The conversation that was due first, with its first event.
+    /// The conversation that is due first, with the id of its first event.
     pub(super) fn due(&self, now: Instant) -> Option<(Arc<str>, u64)> {
         let (_, conversation) = self.due.first().filter(|(due, _)| *due <= now)?;
         let key = self.conversations.get(conversation)?.keys.first()?;
@@ -122,8 +125,8 @@ impl Parking {
         }
     }
 
-    /// An event waits no more; the next of its conversation is due at once.
-    pub(super) fn taken(&mut self, conversation: &Arc<str>, key: u64) {
+    /// Removes an event; the next one of its conversation is due at once.
+    pub(super) fn remove(&mut self, conversation: &Arc<str>, key: u64) {
         let Some(waiting) = self.conversations.get_mut(conversation) else { return };
         self.events -= usize::from(waiting.keys.remove(&key));
         if waiting.keys.is_empty() {
@@ -134,8 +137,8 @@ impl Parking {
         }
     }
 
-    /// The webhook is back: nobody waits for longer than that.
-    pub(super) fn all_due(&mut self) {
+    /// Makes all conversations due, since the webhook is back.
+    pub(super) fn make_all_due(&mut self) {
         let now = Instant::now();
         self.due.clear();
         for (conversation, waiting) in &mut self.conversations {
@@ -147,19 +150,19 @@ impl Parking {
 
 /// The event of a row.
 pub(super) fn event_of(row: &DeadNotification) -> Event {
-    let kept: Option<Kept<'_>> = serde_json::from_str(&row.event).ok();
+    let stored: Option<StoredEvent<'_>> = serde_json::from_str(&row.event).ok();
     let (id, conversation) =
-        kept.map_or((row.id & !(UNHEARD | STAYS), "".into()), |kept| (kept.id, kept.entry.conversation));
+        stored.map_or((row.id & !(UNACKNOWLEDGED_IDS | SESSION_STAYS), "".into()), |stored| (stored.id, stored.entry.conversation));
     let conversation = Arc::from(&*conversation);
     let json = RawValue::from_string(row.event.clone()).unwrap_or_else(|_| RawValue::NULL.to_owned());
     Event { id, conversation, json }
 }
 
 pub(super) fn recipients_of(row: &DeadNotification) -> Vec<String> {
-    serde_json::from_str::<Kept<'_>>(&row.event).map(|kept| kept.recipients).unwrap_or_default()
+    serde_json::from_str::<StoredEvent<'_>>(&row.event).map(|stored| stored.recipients).unwrap_or_default()
 }
 
-/// What nodes have noted, at most `limit`.
-pub(super) fn noted_unheard(store: &dyn Store, limit: usize) -> StoreResult<Vec<DeadNotification>> {
-    store.dead_notifications(Some(UNHEARD - 1), limit)
+/// The unacknowledged messages that nodes have stored, at most `limit`.
+pub(super) fn unacknowledged_rows(store: &dyn Store, limit: usize) -> StoreResult<Vec<DeadNotification>> {
+    store.dead_notifications(Some(UNACKNOWLEDGED_IDS - 1), limit)
 }
