@@ -245,7 +245,7 @@ impl Committer {
     }
 
     /// Waits until everything that was accepted before is committed and answered.
-    pub(crate) async fn settle(&self) {
+    pub(crate) async fn flush(&self) {
         if let Some(reached) = self.queue.barrier() {
             let _ = reached.await;
         }

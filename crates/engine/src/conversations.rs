@@ -6,7 +6,7 @@ use crate::{
     model::*,
     send::not_a_member,
     store::{NewConversation, Outcome, Proposal, ConversationState},
-    users::{attributes_value, check_attributes, check_name, unexpected},
+    users::{attributes_value, check_attributes, check_name, unexpected_outcome},
 };
 use serde_json::json;
 use std::{collections::HashSet, sync::Arc};
@@ -17,14 +17,18 @@ use tidings_protocol::{
     limits::*,
 };
 
-/// Ids named in the timeline entry of a member change; the counts are always whole.
+/// Ids in the notice of a member change; its counts are of all.
 const NOTICE_IDS_MAX: usize = 20;
-/// Members in a page when the caller does not say.
+/// Members in a page when the caller gives no limit.
 const MEMBERS_PAGE_DEFAULT: usize = 100;
 const MEMBERS_PAGE_MAX: usize = 1_000;
 
 impl Engine {
-    /// Creates a conversation, or answers with the one that exists; the flag says which.
+    /// Creates a conversation, or answers the existing one of this id; the flag is whether it was created.
+    ///
+    /// # Errors
+    /// `invalid_field`, `limit_exceeded`, `not_found`, `forbidden`, `conflict`; `rate_limited` for users;
+    /// `queue_full`, `store_unavailable` and `draining`: nothing was stored.
     pub async fn create_conversation(
         &self,
         actor: &Actor,
@@ -80,7 +84,7 @@ impl Engine {
                 }
                 Ok((self.card(&conversation)?, created))
             }
-            _ => Err(unexpected()),
+            _ => Err(unexpected_outcome()),
         }
     }
 
@@ -125,20 +129,28 @@ impl Engine {
         })
     }
 
+    /// The card of a conversation.
+    ///
+    /// # Errors
+    /// `not_found`, `not_a_member`; `store_unavailable`.
     pub fn conversation_card(&self, actor: &Actor, id: &str) -> Result<ConversationCard, Refusal> {
         let conversation = self.directory.require_conversation_by(actor, id)?;
         self.check_may_read(actor, &conversation)?;
         self.card(&conversation)
     }
 
-    /// The actor's role; app servers stand above all.
+    /// The actor's role; app servers count as owners.
     fn role_of(&self, actor: &Actor, conversation: &Conversation) -> Result<Role, Refusal> {
         let Actor::User(user) = actor else { return Ok(Role::Owner) };
         let membership = self.directory.membership(conversation.no, user.no).map_err(store_refusal)?;
         membership.map(|m| m.role).ok_or_else(|| not_a_member(&user.id, &conversation.id))
     }
 
-    /// Changes what is given of a card.
+    /// Changes the given fields of a card.
+    ///
+    /// # Errors
+    /// `not_found`, `not_a_member`, `forbidden`, `invalid_field`, `limit_exceeded`; `queue_full`, `store_unavailable`
+    /// and `draining`: nothing was stored.
     pub async fn update_conversation(
         &self,
         actor: &Actor,
@@ -164,11 +176,15 @@ impl Engine {
             notice: Some(notice_entry(EntryKind::ConversationChange, actor, &notice)),
         };
         self.committer.propose(Some(&conversation), proposal).await?;
-        // Read again: the committer dropped the old card from the cache.
+        // Read again: the committer has invalidated the old card.
         self.conversation_card(&Actor::App, id)
     }
 
-    /// Adds and removes members, or changes the role of those who are.
+    /// Adds and removes members, or changes their roles.
+    ///
+    /// # Errors
+    /// `not_found`, `not_a_member`, `forbidden`, `conflict`, `invalid_field`, `limit_exceeded`; `rate_limited` for
+    /// users; `queue_full`, `store_unavailable` and `draining`: nothing was stored.
     pub async fn change_members(
         &self,
         actor: &Actor,
@@ -183,12 +199,12 @@ impl Engine {
         if asked > MEMBERS_BATCH_MAX {
             return Err(Refusal::limit("members in one change", MEMBERS_BATCH_MAX as u64, asked as u64));
         }
-        if let Some(both) = named_twice(&change.add, &change.remove) {
+        if let Some(both) = in_both(&change.add, &change.remove) {
             return Err(Refusal::field("remove", format!("{both:?} is to be added as well")));
         }
         self.check_may_change(actor, &conversation, &change)?;
         let mut add = Vec::with_capacity(change.add.len());
-        let (mut added, mut changed) = (Named::default(), Named::default());
+        let (mut added, mut changed) = (NoticeUsers::default(), NoticeUsers::default());
         let mut seen = HashSet::new();
         let mut newcomers = Vec::new();
         for id in &change.add {
@@ -202,7 +218,7 @@ impl Engine {
                     added.count(id);
                     newcomers.push((no, id.as_str()));
                 }
-                // Without a role nobody's role changes: who is a member already stays what they are.
+                // Without a role in the request, present members keep theirs.
                 (Some(_), None) => continue,
                 (Some(membership), Some(role)) if membership.role == role => continue,
                 (Some(_), Some(_)) => changed.count(id),
@@ -213,7 +229,7 @@ impl Engine {
             self.check_addition_limits(user, &newcomers)?;
         }
         let mut remove = Vec::with_capacity(change.remove.len());
-        let mut removed = Named::default();
+        let mut removed = NoticeUsers::default();
         for id in &change.remove {
             let no = self.require_user_no(id)?;
             let is_member = self.directory.membership(conversation.no, no).map_err(store_refusal)?.is_some();
@@ -224,11 +240,11 @@ impl Engine {
         }
         let notice = json!({
             "added": added.ids,
-            "added_count": added.whole,
+            "added_count": added.total,
             "removed": removed.ids,
-            "removed_count": removed.whole,
+            "removed_count": removed.total,
             "changed": changed.ids,
-            "changed_count": changed.whole,
+            "changed_count": changed.total,
             "role": change.role,
             "by": actor.user().map(|u| &u.id),
         });
@@ -236,7 +252,7 @@ impl Engine {
             ConversationKind::Official => u64::MAX,
             _ => GROUP_MEMBERS_MAX,
         };
-        // A follower more or less is no news to the other followers of an official account.
+        // Followers of an official account need not know of other followers.
         let notice = (conversation.kind == ConversationKind::Group)
             .then(|| notice_entry(EntryKind::MemberChange, actor, &notice));
         let proposal = Proposal::ChangeMembers { conversation: conversation.no, add, remove, members_max, notice };
@@ -245,11 +261,11 @@ impl Engine {
                 let (added, removed, changed) = (added.len(), removed.len(), changed.len());
                 Ok(MembersChanged { added, removed, changed, member_count })
             }
-            _ => Err(unexpected()),
+            _ => Err(unexpected_outcome()),
         }
     }
 
-    /// Anyone may leave, and follow or unfollow an official account; the rest is for admins, roles for the owner.
+    /// Anyone may leave, and follow an official account; admins change members, and the owner changes roles.
     fn check_may_change(
         &self,
         actor: &Actor,
@@ -282,6 +298,9 @@ impl Engine {
     }
 
     /// Members in the order in which their users were created.
+    ///
+    /// # Errors
+    /// `not_found`, `not_a_member`, `limit_exceeded`; `store_unavailable`.
     pub fn members(&self, actor: &Actor, id: &str, after: Option<&str>, limit: usize) -> Result<MemberPage, Refusal> {
         let conversation = self.directory.require_conversation_by(actor, id)?;
         self.check_may_read(actor, &conversation)?;
@@ -303,7 +322,10 @@ impl Engine {
         Ok(MemberPage { members, next })
     }
 
-    /// No offline push from this conversation, for good or until a time.
+    /// Mutes a conversation for a user, for good or until a time: no offline push; or ends the mute.
+    ///
+    /// # Errors
+    /// `not_found`, `not_a_member`; `queue_full`, `store_unavailable` and `draining`: nothing was stored.
     pub async fn set_mute(&self, user: &Arc<User>, conversation: &str, mute: Mute) -> Result<(), Refusal> {
         let conversation = self.directory.require_conversation_for(user, conversation)?;
         let mute = match mute {
@@ -316,12 +338,15 @@ impl Engine {
         Ok(())
     }
 
-    /// Moves a read mark forward; the user's other devices follow.
+    /// Moves a read mark forward, and tells the user's other sessions.
+    ///
+    /// # Errors
+    /// `not_found`, `not_a_member`; `queue_full`, `store_unavailable` and `draining`: nothing was stored.
     pub async fn mark_read(&self, user: &Arc<User>, conversation: &str, seq: u64) -> Result<ReadMark, Refusal> {
         let conversation = self.directory.require_conversation_for(user, conversation)?;
         let proposal = Proposal::MarkRead { conversation: conversation.no, user: user.no, seq };
         let outcome = self.committer.propose(Some(&conversation), proposal).await?;
-        let Outcome::Read { seq, .. } = outcome else { return Err(unexpected()) };
+        let Outcome::Read { seq, .. } = outcome else { return Err(unexpected_outcome()) };
         let head = self.store.head(conversation.no).map_err(store_refusal)?;
         let membership = self.store.membership(conversation.no, user.no).map_err(store_refusal)?;
         let unread = match membership {
@@ -335,23 +360,23 @@ impl Engine {
     }
 }
 
-/// Users named in a notice: the first few, and how many they are.
+/// The users of a notice: the ids of the first few, and the number of all.
 #[derive(Default)]
-struct Named<'a> {
+struct NoticeUsers<'a> {
     ids: Vec<&'a str>,
-    whole: usize,
+    total: usize,
 }
 
-impl<'a> Named<'a> {
+impl<'a> NoticeUsers<'a> {
     fn count(&mut self, id: &'a str) {
-        self.whole += 1;
+        self.total += 1;
         if self.ids.len() < NOTICE_IDS_MAX {
             self.ids.push(id);
         }
     }
 }
 
-fn named_twice<'a>(add: &'a [String], remove: &[String]) -> Option<&'a String> {
+fn in_both<'a>(add: &'a [String], remove: &[String]) -> Option<&'a String> {
     let remove: HashSet<&String> = remove.iter().collect();
     add.iter().find(|id| remove.contains(id))
 }

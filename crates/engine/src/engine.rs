@@ -1,5 +1,5 @@
-//! The handle that the doors hold: every operation of Tidings is a method of [`Engine`], written
-//! beside its kind in `send`, `users`, `conversations`, `reads`, `resume` and `outbox`.
+//! The handle that the doors hold. Every operation of Tidings is a method of [`Engine`], in the module of
+//! its kind: `send`, `users`, `conversations`, `reads`, `history`, `resume`, `outbox` and others.
 
 use crate::{
     clock::Clock,
@@ -26,12 +26,13 @@ use std::sync::{
 };
 use tidings_protocol::error::Refusal;
 
-/// Who asks. The doors establish it from an API key or a token; the engine checks what it may do.
+/// The caller of an operation. The doors find it out from an API key or a token; the engine checks what the actor may
+/// do.
 #[derive(Debug, Clone)]
 pub enum Actor {
-    /// The business's own servers: may do everything.
+    /// An app server, which may do everything.
     App,
-    /// A user, by token.
+    /// A user with a token.
     User(Arc<User>),
 }
 
@@ -44,6 +45,7 @@ impl Actor {
     }
 }
 
+/// The server without its doors: one for each process, shared by all of them.
 pub struct Engine {
     pub config: EngineConfig,
     pub clock: Arc<dyn Clock>,
@@ -64,35 +66,35 @@ pub struct Engine {
     lead: Leadership,
     pub(crate) leader_client: OnceLock<Arc<dyn LeaderClient>>,
     draining: AtomicBool,
-    started_at: [Position; LANES],
+    start_positions: [Position; LANES],
 }
 
 /// What [`Engine::start`] needs from outside.
-pub struct Parts {
+pub struct EngineParts {
     pub config: EngineConfig,
     pub clock: Arc<dyn Clock>,
     pub store: Arc<dyn Store>,
     /// Absent: messages to offline users are not pushed.
     pub webhook: Option<(Arc<dyn Webhook>, OutboxConfig)>,
-    /// One per shard: how its thread is woken when something was put in its queues.
+    /// For each shard, how its thread is woken.
     pub wakes: Vec<Arc<dyn Wake>>,
     /// Absent: this node has the store to itself.
     pub cluster: Option<ClusterParts>,
 }
 
 impl Engine {
-    /// Starts the committer, the lanes and the outbox. The receivers are for the shard threads, in order.
-    pub fn start(parts: Parts) -> (Arc<Engine>, Vec<ShardReceivers>) {
-        let Parts { config, clock, store, webhook, wakes, cluster } = parts;
+    /// Starts the engine and its threads. Answers the queues for the shard threads, in the order of `wakes`.
+    pub fn start(parts: EngineParts) -> (Arc<Engine>, Vec<ShardReceivers>) {
+        let EngineParts { config, clock, store, webhook, wakes, cluster } = parts;
         let metrics = Arc::new(Metrics::new());
         let (shards, receivers) = Shards::new(&config, wakes);
         let lanes = Lanes::start(&config, shards, metrics.clone());
         let directory = Arc::new(Directory::new(store.clone(), config.cache_entries, cluster.is_some()));
         let applier = Applier { lanes: lanes.clone(), directory: directory.clone() };
-        // Asked before anything is followed: what comes after is handed to the lanes, what was before is not.
-        let started_at = [store.last_position(); LANES];
+        // Read before the follower starts: entries up to here are never handed to the lanes, all later ones are.
+        let start_positions = [store.last_position(); LANES];
         let peer_inbox = PeerInbox::new(cluster.is_some());
-        let cluster = cluster.map(|parts| Cluster::new(parts, started_at[0], (&applier, &peer_inbox), &metrics));
+        let cluster = cluster.map(|parts| Cluster::new(parts, start_positions[0], (&applier, &peer_inbox), &metrics));
         let hub: Arc<dyn Hub> = match &cluster {
             Some(cluster) => Arc::new(cluster.hub(applier)),
             None => Arc::new(LocalHub::new(applier)),
@@ -148,7 +150,7 @@ impl Engine {
             lead,
             leader_client: OnceLock::new(),
             draining: AtomicBool::new(false),
-            started_at,
+            start_positions,
         });
         Cluster::start(&engine);
         let hook = webhook.as_ref().filter(|_| engine.config.presence.webhook);
@@ -159,7 +161,7 @@ impl Engine {
         (engine, receivers)
     }
 
-    /// From here on sends are refused with `draining`; what was accepted is still committed.
+    /// Refuses sends with `draining` from here on. Accepted ones are still committed.
     pub fn begin_drain(&self) {
         self.draining.store(true, Ordering::Relaxed);
     }
@@ -168,12 +170,12 @@ impl Engine {
         self.draining.load(Ordering::Relaxed)
     }
 
-    /// Waits until everything accepted so far is committed and answered.
-    pub async fn settle(&self) {
-        self.committer.settle().await;
+    /// Waits until every proposal accepted so far is committed and answered.
+    pub async fn flush(&self) {
+        self.committer.flush().await;
     }
 
-    /// Ends the outbox, push and the committer once everything accepted is committed, then the lanes.
+    /// Stops the workers; then the committer, once every accepted proposal is committed; then the lanes.
     pub fn stop(&self) {
         self.begin_drain();
         self.outbox.stop();
@@ -187,7 +189,7 @@ impl Engine {
         self.lanes.stop();
     }
 
-    /// Brings the gauges up to date that are looked up rather than counted: called before they are read.
+    /// Sets the gauges whose values are looked up. Called before metrics are read.
     pub fn refresh_gauges(&self) {
         self.metrics.ready.set(i64::from(self.readiness().is_ok()));
         self.committer.show_depths(&self.metrics);
@@ -205,10 +207,13 @@ impl Engine {
         self.metrics.queue("shard_push", depth, limit);
         self.metrics.presence_users.set(self.presence.user_count() as i64);
         self.metrics.queue("presence_watches", self.presence.watches(), self.config.presence.watches_max);
-        self.metrics.take_store_stats(self.store.stats());
+        self.metrics.set_store_stats(self.store.stats());
     }
 
-    /// Whether the node can do its work now; if not, why.
+    /// Whether the node can do its work now.
+    ///
+    /// # Errors
+    /// Why it cannot, for operators.
     pub fn readiness(&self) -> Result<(), String> {
         if self.is_draining() {
             return Err("draining".into());
@@ -220,18 +225,18 @@ impl Engine {
         self.cluster.as_ref().map_or(Ok(()), Cluster::readiness)
     }
 
-    /// Everything up to there is read from the store, never handed to shards.
-    pub fn started_at(&self) -> [Position; LANES] {
-        self.started_at
+    /// The positions at the start. Entries up to them are read from the store and never handed to shards.
+    pub fn start_positions(&self) -> [Position; LANES] {
+        self.start_positions
     }
 
-    /// Whether this node can tell who is online.
+    /// Refuses while this node does not know the sessions of other nodes.
     pub(crate) fn check_presence(&self) -> Result<(), Refusal> {
         self.cluster.as_ref().map_or(Ok(()), Cluster::check_presence)
     }
 
-    /// Whether no other node is known that goes on when this one ends.
-    pub(crate) fn is_alone(&self) -> bool {
+    /// Whether this node knows of no other one.
+    pub(crate) fn is_only_node(&self) -> bool {
         self.cluster.as_ref().is_none_or(|cluster| cluster.nodes.all().len() <= 1)
     }
 

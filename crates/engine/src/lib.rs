@@ -1,22 +1,22 @@
 //! The domain of Tidings: what it means to accept, order, commit, fan out and resume.
 //!
-//! The engine decides; it opens no socket and no file. Disk is behind the [`store`] port, other
-//! nodes behind the [`hub`] port, sockets in the gateway, time in [`clock`]. In reading order:
+//! The engine decides; it opens no socket and no file. The disk is behind the [`store`] port, other
+//! nodes are behind the [`hub`] port, sockets are in the gateway, time is in [`clock`]. In reading order:
 //! - [`model`]: users, conversations, entries, lanes;
 //! - [`store`], [`hub`]: the two ports;
 //! - [`engine`]: the handle that the doors hold;
 //! - [`send`]: accept: who may send what where, before anything is stored;
-//! - [`commit`]: the one committer: gathers, commits once, answers, publishes;
+//! - [`commit`]: the one committer: gathers proposals, commits a batch, answers, publishes;
 //! - [`lanes`]: stage 1: per conversation, look-ups and encoding once per message;
 //! - [`shards`], [`delivery`]: stage 2: per recipient, sharded by user;
-//! - [`reads`], [`resume`]: history, lists, unread counts, what was missed;
-//! - [`access`]: what a caller's token allows; [`limits`]: how often;
+//! - [`reads`], [`resume`]: history, lists, unread counts, inboxes;
+//! - [`access`]: what a caller's token allows; [`limits`], [`rate`]: how often;
 //! - [`users`], [`conversations`]: cards, members, mutes;
 //! - [`outbox`]: offline push by webhook;
 //! - [`push`]: data to devices, stored until acknowledged;
 //! - [`popups`]: which in-app message suits a user now;
 //! - [`cluster`]: several nodes on one store;
-//! - [`presence`], [`directory`], [`metrics`]: who is here, what is cached, what is counted.
+//! - [`presence`], [`directory`], [`metrics`]: who is online, what is cached, what is counted.
 
 pub mod access;
 pub mod batch_reads;

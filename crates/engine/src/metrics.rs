@@ -376,7 +376,7 @@ impl Metrics {
     }
 
     /// What the store tells about itself; its own counts are taken over as they are.
-    pub fn take_store_stats(&self, stats: StoreStats) {
+    pub fn set_store_stats(&self, stats: StoreStats) {
         self.store_disk_bytes.set(stats.disk_bytes as i64);
         self.store_statements.inner().store(stats.statements, std::sync::atomic::Ordering::Relaxed);
         self.store_round_trips.inner().store(stats.round_trips, std::sync::atomic::Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Accept: everything that is checked before a message is stored.
+//! Accept: the checks of a message before it is stored.
 
 use crate::{
     commit::{Reply, Work, queue::Party, receipt},
@@ -16,17 +16,17 @@ use tidings_protocol::{
 };
 use tokio::sync::oneshot;
 
-/// Mentions everybody.
+/// The mention of all members.
 pub const MENTION_ALL: &str = "@all";
 
 /// Where a message goes, as the sender named it.
 #[derive(Debug, Clone, Copy)]
-pub enum Target<'a> {
+pub enum SendTarget<'a> {
     Conversation(&'a str),
     User(&'a str),
 }
 
-/// A session that waits for the answer to a send.
+/// The session that gets the reply to a send.
 #[derive(Debug, Clone, Copy)]
 pub struct SessionReply {
     pub shard: usize,
@@ -34,10 +34,10 @@ pub struct SessionReply {
     pub reference: Option<u64>,
 }
 
-/// What became of a session's send at once.
+/// The immediate result of a session's send.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Submitted {
-    /// The answer comes to the shard as a control.
+pub enum SubmitOutcome {
+    /// The send waits for its commit; the reply comes to the shard as a control.
     Pending,
     /// The direct conversation does not exist yet: open it with [`Engine::open_direct`] off the
     /// shard's thread, then submit again.
@@ -45,13 +45,21 @@ pub enum Submitted {
 }
 
 impl Engine {
-    /// Sends one message; the receipt means that it is durable.
+    /// Sends one message; with the receipt it is durable.
+    ///
+    /// # Errors
+    /// `invalid_field`, `limit_exceeded`, `not_found`, `not_a_member`, `forbidden`, `client_msg_id_reused`;
+    /// `rate_limited` for users; `queue_full`, `store_unavailable` and `draining`: not acknowledged, a retry with the
+    /// same `client_msg_id` is safe.
     pub async fn send(&self, actor: &Actor, request: SendRequest) -> Result<SendReceipt, Refusal> {
         let (conversation, answer) = self.begin_send(actor, request, false).await?;
         finish_send(&conversation, answer).await
     }
 
     /// Sends messages in order, in as few commits as possible. Each has its own result.
+    ///
+    /// # Errors
+    /// `limit_exceeded` for too many messages; a result has those of [`Engine::send`].
     pub async fn send_batch(
         &self,
         actor: &Actor,
@@ -60,7 +68,7 @@ impl Engine {
         if requests.len() > SEND_BATCH_MAX {
             return Err(Refusal::limit("messages in a batch", SEND_BATCH_MAX as u64, requests.len() as u64));
         }
-        // What several send is in order as a whole: it stands in one line.
+        // A batch of several senders is ordered as a whole, so that it must wait in one queue.
         let first = requests.first().and_then(|request| request.from.as_deref());
         let is_bulk = requests.iter().any(|request| request.from.as_deref() != first);
         let mut begun = Vec::with_capacity(requests.len());
@@ -94,14 +102,14 @@ impl Engine {
             (Actor::App, None) => None,
         };
         let target = match (&conversation, &to) {
-            (Some(id), None) => Target::Conversation(id),
-            (None, Some(user)) => Target::User(user),
+            (Some(id), None) => SendTarget::Conversation(id),
+            (None, Some(user)) => SendTarget::User(user),
             _ => return Err(Refusal::field("conversation", "give either conversation or to")),
         };
-        let conversation = match self.find_target(sender.as_deref(), target)? {
+        let conversation = match self.resolve_target(sender.as_deref(), target)? {
             Ok(conversation) => {
                 if let Actor::User(user) = actor {
-                    check_not_of_others(user, &conversation)?;
+                    check_may_know(user, &conversation)?;
                 }
                 conversation
             }
@@ -130,21 +138,24 @@ impl Engine {
     }
 
     /// Submits a session's send from its shard's thread, without waiting.
+    ///
+    /// # Errors
+    /// Those of [`Engine::send`] that are found before the commit; the others come with the reply.
     pub fn submit(
         &self,
         sender: &Arc<User>,
-        target: Target<'_>,
+        target: SendTarget<'_>,
         message: NewMessage,
         reply: SessionReply,
-    ) -> Result<Submitted, Refusal> {
-        let conversation = match self.find_target(Some(sender), target)? {
+    ) -> Result<SubmitOutcome, Refusal> {
+        let conversation = match self.resolve_target(Some(sender), target)? {
             Ok(conversation) => {
-                check_not_of_others(sender, &conversation)?;
+                check_may_know(sender, &conversation)?;
                 conversation
             }
             Err(with) => {
                 self.check_may_open(&Actor::User(sender.clone()), sender, &with)?;
-                return Ok(Submitted::NeedsDirect { with });
+                return Ok(SubmitOutcome::NeedsDirect { with });
             }
         };
         let proposal = self.accept(&Actor::User(sender.clone()), Some(sender), &conversation, message)?;
@@ -158,28 +169,28 @@ impl Engine {
             reply: Reply::Session { shard, session, reference },
             slot,
         })?;
-        Ok(Submitted::Pending)
+        Ok(SubmitOutcome::Pending)
     }
 
-    /// The conversation that a target names, or the user with whom a direct one must be opened first.
-    fn find_target(
+    /// The conversation of a target, or the user with whom a direct one must be opened first.
+    fn resolve_target(
         &self,
         sender: Option<&User>,
-        target: Target<'_>,
+        target: SendTarget<'_>,
     ) -> Result<Result<Arc<Conversation>, String>, Refusal> {
         let direct;
         let id = match (target, sender) {
-            (Target::Conversation(id), _) => id,
-            (Target::User(user), Some(sender)) => {
+            (SendTarget::Conversation(id), _) => id,
+            (SendTarget::User(user), Some(sender)) => {
                 direct = direct_id(&sender.id, user);
                 &direct
             }
-            (Target::User(_), None) => return Err(Refusal::field("from", "to needs a sender")),
+            (SendTarget::User(_), None) => return Err(Refusal::field("from", "to needs a sender")),
         };
         let found = self.directory.conversation_by_id(id).map_err(crate::commit::store_refusal)?;
         match (found.as_deref(), direct_pair(id), sender) {
             (Some(_), _, _) => Ok(found.ok_or_else(String::new)),
-            // A direct conversation exists as soon as one of its two writes.
+            // A direct conversation is opened by its first message.
             (None, Some((a, b)), Some(sender)) if a == sender.id => Ok(Err(b.to_owned())),
             (None, Some((a, b)), Some(sender)) if b == sender.id => Ok(Err(a.to_owned())),
             _ => Err(Refusal::not_found("conversation", id)),
@@ -187,11 +198,14 @@ impl Engine {
     }
 
     /// Whether a message to this target opens a direct conversation first.
-    pub fn would_open(&self, sender: &User, target: Target<'_>) -> bool {
-        self.find_target(Some(sender), target).is_ok_and(|found| found.is_err())
+    pub fn would_open(&self, sender: &User, target: SendTarget<'_>) -> bool {
+        self.resolve_target(Some(sender), target).is_ok_and(|found| found.is_err())
     }
 
-    /// Opens the direct conversation of two users, or finds it.
+    /// Opens the direct conversation of two users, or answers the existing one.
+    ///
+    /// # Errors
+    /// `not_found`; `queue_full`, `store_unavailable` and `draining`: nothing was stored.
     pub async fn open_direct(&self, user: &Arc<User>, with: &str) -> Result<Arc<Conversation>, Refusal> {
         let other = self.directory.require_user(with)?;
         let (first, second) = if user.id <= other.id { (user, &other) } else { (&other, user) };
@@ -214,7 +228,8 @@ impl Engine {
         }
     }
 
-    /// A direct conversation is opened by a commit before its first message is looked at: it costs a send of its own.
+    /// Checks that a direct conversation may be opened. That takes a commit before the one of its first message, so
+    /// that it counts as a send of its own.
     pub(crate) fn check_may_open(&self, actor: &Actor, sender: &User, with: &str) -> Result<(), Refusal> {
         self.check_draining()?;
         match actor {
@@ -234,7 +249,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Checks a message against limits, membership and role; what passes is ready to commit.
+    /// Checks a message against limits, membership and role, and makes the proposal.
     fn accept(
         &self,
         actor: &Actor,
@@ -282,9 +297,9 @@ impl Engine {
     }
 }
 
-/// To a user, a direct conversation of two others does not exist: that they talk is nobody else's business. Looked at before all
-/// else, so that no other refusal tells. App servers are told as it is.
-fn check_not_of_others(user: &User, conversation: &Conversation) -> Result<(), Refusal> {
+/// Hides a direct conversation of two others from a user: the refusal is that of a conversation that does not exist.
+/// Checked before all else, so that no other refusal reveals it. App servers may know every conversation.
+fn check_may_know(user: &User, conversation: &Conversation) -> Result<(), Refusal> {
     match conversation.pair {
         Some((a, b)) if user.no != a && user.no != b => Err(Refusal::not_found("conversation", &conversation.id)),
         _ => Ok(()),
@@ -325,7 +340,10 @@ fn check_message(message: &NewMessage) -> Result<(), Refusal> {
 }
 
 impl Engine {
-    /// Tells the live members of a conversation that the user is typing; nothing is stored. Who may not send does not type.
+    /// Tells the live members of a conversation that the user is typing; nothing is stored.
+    ///
+    /// # Errors
+    /// `not_found`, `not_a_member`; `forbidden` for a user who may not send; `store_unavailable`.
     pub fn typing(&self, user: &Arc<User>, conversation: &str) -> Result<(), Refusal> {
         let conversation = self.directory.require_conversation_for(user, conversation)?;
         self.check_may_send(&Actor::User(user.clone()), user, &conversation)?;

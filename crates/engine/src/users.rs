@@ -19,12 +19,12 @@ use tidings_protocol::{
     limits::*,
 };
 
-/// The refusal for an outcome that a proposal of this kind cannot have.
-pub(crate) fn unexpected() -> Refusal {
+/// The refusal for an outcome that this kind of proposal cannot have.
+pub(crate) fn unexpected_outcome() -> Refusal {
     Refusal::new(ErrorCode::Internal, "the store answered with an outcome of another kind")
 }
 
-/// Checks an app's own attributes: a JSON object of bounded size; answers its text.
+/// Checks custom attributes, a JSON object of bounded size, and answers their text.
 pub(crate) fn check_attributes(attributes: Option<&serde_json::Value>) -> Result<Option<String>, Refusal> {
     let Some(attributes) = attributes else { return Ok(None) };
     if !attributes.is_object() {
@@ -46,7 +46,7 @@ pub(crate) fn check_name(field: &str, name: Option<&str>) -> Result<(), Refusal>
     }
 }
 
-/// Reads back the attributes' text.
+/// Parses the text of custom attributes.
 pub(crate) fn attributes_value(text: Option<&str>) -> Option<serde_json::Value> {
     text.and_then(|text| serde_json::from_str(text).ok())
 }
@@ -58,8 +58,8 @@ pub(crate) fn parse_wall_time(text: &str) -> Option<Time> {
     Time::new(hour.parse().ok()?, minute.parse().ok()?, 0, 0).ok()
 }
 
-/// Whether a daily window covers a moment. One that cannot be understood covers none: it was
-/// checked when it was set, and a push too many is better than one too few.
+/// Whether a daily window covers a moment. A window that cannot be parsed covers none: windows are
+/// checked when they are set, and a push too many is better than one too few.
 pub(crate) fn window_covers(window: &DailyWindow, now_ms: u64) -> bool {
     let (Some(start), Some(end)) = (parse_wall_time(&window.start), parse_wall_time(&window.end)) else {
         return false;
@@ -71,7 +71,10 @@ pub(crate) fn window_covers(window: &DailyWindow, now_ms: u64) -> bool {
 }
 
 impl Engine {
-    /// Creates users, or changes what is given of those who exist.
+    /// Creates users, or changes the given fields of existing ones.
+    ///
+    /// # Errors
+    /// `invalid_field`, `limit_exceeded`; `queue_full`, `store_unavailable` and `draining`: nothing was stored.
     pub async fn upsert_users(&self, users: Vec<UserUpsert>) -> Result<UsersUpserted, Refusal> {
         if users.len() > USERS_BATCH_MAX {
             return Err(Refusal::limit("users in an upsert", USERS_BATCH_MAX as u64, users.len() as u64));
@@ -86,11 +89,14 @@ impl Engine {
         }
         match self.committer.propose(None, Proposal::PutUsers(patches)).await? {
             Outcome::Users { created, updated } => Ok(UsersUpserted { created, updated }),
-            _ => Err(unexpected()),
+            _ => Err(unexpected_outcome()),
         }
     }
 
-    /// A user's card; what is private is shown to the user and to app servers.
+    /// A user's card. `private`: with the fields that only the user and app servers may see.
+    ///
+    /// # Errors
+    /// `not_found`; `store_unavailable`.
     pub fn user_card(&self, id: &str, private: bool) -> Result<UserCard, Refusal> {
         let user = self.directory.require_user(id)?;
         Ok(UserCard {
@@ -103,7 +109,7 @@ impl Engine {
         })
     }
 
-    /// All attributes to the user and to app servers; to others those that the settings name.
+    /// All attributes for the user and app servers; for others those that the settings name.
     fn attributes_shown(&self, user: &User, private: bool) -> Option<serde_json::Value> {
         let public = &self.config.public_attributes;
         if !private && public.is_empty() {
@@ -117,7 +123,10 @@ impl Engine {
         Some(attributes)
     }
 
-    /// Sets or ends the daily time in which a user gets no offline push.
+    /// Sets or removes the daily window in which a user gets no offline push.
+    ///
+    /// # Errors
+    /// `not_found`, `invalid_field`; `queue_full`, `store_unavailable` and `draining`: nothing was stored.
     pub async fn set_do_not_disturb(&self, user: &str, window: Option<DailyWindow>) -> Result<(), Refusal> {
         let user = self.directory.require_user(user)?;
         if let Some(window) = &window {
@@ -135,7 +144,11 @@ impl Engine {
         Ok(())
     }
 
-    /// Who of these users is online, and where. Users that do not exist are offline.
+    /// Whether these users are online, and on which devices. Users who do not exist are offline.
+    ///
+    /// # Errors
+    /// `limit_exceeded`; `node_unavailable` while this node does not know the sessions of other nodes;
+    /// `store_unavailable`.
     pub fn presence_of(&self, users: &[String]) -> Result<Vec<UserPresence>, Refusal> {
         if users.len() > PRESENCE_BATCH_MAX {
             return Err(Refusal::limit("users in a presence query", PRESENCE_BATCH_MAX as u64, users.len() as u64));
@@ -156,14 +169,15 @@ impl Engine {
                     })
                     .collect();
                 let last_seen = no.filter(|_| devices.is_empty()).map(|no| self.last_seen(no)).transpose()?.flatten();
-                // As it is announced: who asks once and then listens must not miss who comes back within the grace.
+                // As it is announced: a caller who queries once and then follows changes must not take a user in the
+                // grace for offline, since a return within the grace is not announced.
                 let online = !devices.is_empty() || no.is_some_and(|no| self.presence.counts_as_online(no));
                 Ok(UserPresence { user: id.clone(), online, devices, last_seen })
             })
             .collect()
     }
 
-    /// When the user's last session ended.
+    /// When the user's last session ended, in milliseconds since 1970 UTC.
     pub(crate) fn last_seen(&self, user: UserNo) -> Result<Option<u64>, Refusal> {
         match self.presence.last_seen(user) {
             Some(at) => Ok(Some(at)),
@@ -175,7 +189,10 @@ impl Engine {
         self.presence.nodes.card(node).map_or_else(|| node.0.to_string(), |card| card.name)
     }
 
-    /// One user's sessions, as registered and as the nodes hold them.
+    /// One user's sessions, as they are registered and as the nodes hold them.
+    ///
+    /// # Errors
+    /// `not_found`; `node_unavailable` when a node does not list its sessions in time; `store_unavailable`.
     pub fn presence_views(&self, user: &str, source: &dyn SessionSource) -> Result<PresenceViews, Refusal> {
         let user = self.directory.require_user(user)?;
         let stored = self.presence.local_sessions(user.no);
@@ -201,7 +218,7 @@ impl Engine {
         let nodes = self.cluster.as_ref().map_or_else(Vec::new, |cluster| cluster.nodes.all());
         let leader = self.cluster.as_ref().and_then(|cluster| cluster.nodes.leader()).map(|leader| leader.boot_id);
         let view = |card: NodeCard| {
-            // A node tells its address when its doors are open, which is after it was heard of.
+            // A node tells its address once its doors are open, after it has attached.
             let node = nodes.iter().find(|node| node.boot_id == card.boot_id);
             NodeView {
                 name: card.name,
@@ -218,7 +235,10 @@ impl Engine {
         self.presence.nodes.cards(now_ms).into_iter().map(view).collect()
     }
 
-    /// Compares what is registered with what the nodes hold, and mends it when asked to.
+    /// Compares the registry with the sessions that the nodes hold, and repairs it if `repair` is set.
+    ///
+    /// # Errors
+    /// `node_unavailable`: a node did not list or correct its sessions in time.
     pub fn presence_comparison(&self, source: &dyn SessionSource, repair: bool) -> Result<PresenceComparison, Refusal> {
         let found = self.compare_presence(source, repair)?;
         let view = |difference: &Difference| PresenceDifference {
@@ -245,13 +265,19 @@ impl Engine {
     }
 
     /// Ends a user's sessions: one device's, or all.
+    ///
+    /// # Errors
+    /// `not_found`; `queue_full`, `store_unavailable` and `draining`: no session was ended.
     pub async fn kick(&self, user: &str, kick: Kick) -> Result<Kicked, Refusal> {
         let (kicked, proposal) = self.prepare_kick(user, kick)?;
         self.committer.propose(None, proposal).await.map(|_| kicked)
     }
 
-    /// Refuses all tokens of a user that were issued until now, and ends the user's sessions, on every node. Tokens say in
-    /// whole seconds when they were issued: those of the second that it is now are refused too.
+    /// Revokes all tokens of a user that were issued until now, and ends the user's sessions, on every node. Tokens
+    /// have their time of issue in whole seconds: those issued in the present second are revoked too.
+    ///
+    /// # Errors
+    /// `not_found`; `queue_full`, `store_unavailable` and `draining`: nothing was revoked.
     pub async fn revoke(&self, user: &str, revoke: Revoke) -> Result<Revoked, Refusal> {
         let user = self.directory.require_user(user)?.no;
         let issue_from = self.clock.now_ms() / 1_000 + 1;
@@ -287,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_counts_by_the_users_wall_clock_and_may_span_midnight() {
+    fn a_window_follows_the_wall_clock_of_its_zone_and_may_span_midnight() {
         assert!(covers("22:00", "07:00", "UTC", "2026-03-01T23:30:00Z"));
         assert!(covers("22:00", "07:00", "UTC", "2026-03-01T06:59:00Z"));
         assert!(!covers("22:00", "07:00", "UTC", "2026-03-01T07:00:00Z"));
@@ -299,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn the_wall_clock_follows_summer_time() {
+    fn a_window_follows_daylight_saving_time() {
         assert!(covers("08:00", "09:00", "Europe/Berlin", "2026-01-15T07:30:00Z"));
         assert!(covers("08:00", "09:00", "Europe/Berlin", "2026-07-15T06:30:00Z"));
     }

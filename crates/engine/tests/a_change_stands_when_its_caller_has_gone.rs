@@ -29,7 +29,7 @@ where
     caller.abort();
     assert!(world.wait(caller).is_err_and(|gone| gone.is_cancelled()));
     drop(gate);
-    world.wait(world.engine.settle());
+    world.wait(world.engine.flush());
 }
 
 fn members(add: &[&str], remove: &[&str]) -> ChangeMembers {

@@ -9,7 +9,7 @@ use tidings_engine::{
     config::EngineConfig,
     engine::Actor,
     memory::MemoryStore,
-    send::{SessionReply, Submitted, Target},
+    send::{SessionReply, SubmitOutcome, SendTarget},
 };
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
@@ -36,9 +36,9 @@ fn to(user: &str) -> SendRequest {
 }
 
 /// Through a session.
-fn submit(world: &World, user: &str) -> Result<Submitted, Refusal> {
+fn submit(world: &World, user: &str) -> Result<SubmitOutcome, Refusal> {
     let (.., content) = to(user).into_parts();
-    world.engine.submit(&world.user("alice"), Target::User(user), content, NOBODY_WAITS)
+    world.engine.submit(&world.user("alice"), SendTarget::User(user), content, NOBODY_WAITS)
 }
 
 fn has_direct(world: &World, id: &str) -> bool {

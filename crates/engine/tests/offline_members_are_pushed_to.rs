@@ -14,7 +14,7 @@ use tidings_engine::{
     Engine,
     clock::{Clock, ManualClock},
     config::EngineConfig,
-    engine::{Actor, Parts},
+    engine::{Actor, EngineParts},
     memory::MemoryStore,
     outbox::{OutboxConfig, Webhook, WebhookDelivery, WebhookError, sign},
     presence::PresenceSession,
@@ -71,7 +71,7 @@ fn world(store: Arc<MemoryStore>, refusals: usize) -> World {
         backoff_max: Duration::from_millis(2),
         ..OutboxConfig::default()
     };
-    let (engine, _receivers) = Engine::start(Parts {
+    let (engine, _receivers) = Engine::start(EngineParts {
         // No send is refused because commits are slow.
         config: EngineConfig { shards: 1, commit_time_max: PATIENCE, ..EngineConfig::default() },
         clock: clock as Arc<dyn Clock>,

@@ -18,7 +18,7 @@ use tidings_engine::{
     Engine,
     clock::ManualClock,
     config::EngineConfig,
-    engine::{Actor, Parts},
+    engine::{Actor, EngineParts},
     memory::MemoryStore,
     outbox::{OutboxConfig, Webhook, WebhookDelivery, WebhookError},
     shards::{ShardReceivers, Wake},
@@ -67,7 +67,7 @@ fn start(
         let _ = shown.send((taken, serde_json::from_str(body).unwrap()));
         taken
     });
-    let parts = Parts {
+    let parts = EngineParts {
         config: patient(EngineConfig::default()),
         clock,
         store,

@@ -17,7 +17,7 @@ use tidings_engine::{
     Engine,
     clock::ManualClock,
     config::EngineConfig,
-    engine::{Actor, Parts},
+    engine::{Actor, EngineParts},
     memory::MemoryStore,
     model::{Cursor, LANES},
     outbox::{OutboxConfig, Webhook, WebhookDelivery, WebhookError},
@@ -81,7 +81,7 @@ fn world(store: Arc<dyn Store>, app: &Arc<App>, wait: Duration, attempts_max: u3
         backoff_max: wait,
         ..OutboxConfig::default()
     };
-    let (engine, receivers) = Engine::start(Parts {
+    let (engine, receivers) = Engine::start(EngineParts {
         config: patient(EngineConfig::default()),
         clock,
         store,

@@ -16,7 +16,7 @@ use tidings_engine::{
     engine::Actor,
     model::User,
     access::{Scope, Scopes},
-    send::{SessionReply, Submitted, Target},
+    send::{SessionReply, SubmitOutcome, SendTarget},
     shards::SendReply,
 };
 use tidings_protocol::{
@@ -134,8 +134,8 @@ impl Shard {
         let Some(user) = self.user(key) else { return FrameOutcome::Continue };
         let session = self.connections[key].session;
         let target = match (&frame.conversation, &frame.to) {
-            (Some(id), None) => Target::Conversation(id),
-            (None, Some(id)) => Target::User(id),
+            (Some(id), None) => SendTarget::Conversation(id),
+            (None, Some(id)) => SendTarget::User(id),
             _ => {
                 return self.refuse(
                     key,
@@ -157,11 +157,11 @@ impl Shard {
         };
         let reply = SessionReply { shard: self.parts.index, session, reference: frame.reference };
         // A copy for the rare first message between two users, whose conversation must be opened first.
-        let retry = matches!(target, Target::User(_)) || frame.conversation.as_ref().is_some_and(|id| id.contains('~'));
+        let retry = matches!(target, SendTarget::User(_)) || frame.conversation.as_ref().is_some_and(|id| id.contains('~'));
         let again = retry.then(|| message.clone());
         match self.parts.engine.submit(&user, target, message, reply) {
-            Ok(Submitted::Pending) => FrameOutcome::Continue,
-            Ok(Submitted::NeedsDirect { with }) => match (self.scopes(key).check(Scope::OpenDirect), again) {
+            Ok(SubmitOutcome::Pending) => FrameOutcome::Continue,
+            Ok(SubmitOutcome::NeedsDirect { with }) => match (self.scopes(key).check(Scope::OpenDirect), again) {
                 (Ok(()), Some(message)) => self.open_direct(key, user, with, message, reply),
                 (Ok(()), None) => FrameOutcome::Continue,
                 (Err(refusal), _) => self.refuse(key, frame.reference, refusal),
@@ -184,7 +184,7 @@ impl Shard {
         let (engine, shard) = self.handles();
         self.parts.runtime.spawn(async move {
             let submitted = match engine.open_direct(&user, &with).await {
-                Ok(conversation) => engine.submit(&user, Target::Conversation(&conversation.id), message, reply),
+                Ok(conversation) => engine.submit(&user, SendTarget::Conversation(&conversation.id), message, reply),
                 Err(refusal) => Err(refusal),
             };
             if let Err(refusal) = submitted {

@@ -87,7 +87,7 @@ pub(crate) enum FrameOutcome {
 impl Shard {
     pub(crate) fn new(parts: ShardParts) -> Self {
         Shard {
-            delivery: Delivery::starting_at(parts.engine.started_at()),
+            delivery: Delivery::starting_at(parts.engine.start_positions()),
             scheduler: FlushScheduler::new(parts.config.flush_interval),
             connections: Slab::new(),
             links: Slab::new(),

@@ -13,7 +13,7 @@ use tidings_engine::{
     Engine,
     clock::SystemClock,
     config::EngineConfig,
-    engine::Parts,
+    engine::EngineParts,
     memory::MemoryStore,
     model::*,
     shards::{ShardReceivers, Wake},
@@ -36,7 +36,7 @@ struct Node {
 
 impl Node {
     fn on(store: &Arc<PostgresStore>, singly: bool) -> Node {
-        let parts = Parts {
+        let parts = EngineParts {
             config: EngineConfig::default(),
             clock: Arc::new(SystemClock),
             store: Arc::new(ChatStore { chat: store.clone(), rest: MemoryStore::default(), singly }),

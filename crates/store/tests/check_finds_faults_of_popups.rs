@@ -9,7 +9,7 @@ use tidings_engine::{
     Engine,
     clock::ManualClock,
     config::EngineConfig,
-    engine::{Actor, Parts},
+    engine::{Actor, EngineParts},
     popups::{Precondition, QuestionBody, parse_segment},
     shards::Wake,
     store::*,
@@ -33,7 +33,7 @@ fn populate_popups(folder: &Path) {
     let config = EngineConfig { shards: 1, ..EngineConfig::default() };
     let wakes = vec![Arc::new(Asleep) as Arc<dyn Wake>];
     let (engine, _receivers) =
-        Engine::start(Parts { config, clock, store: Arc::new(open(folder)), webhook: None, wakes, cluster: None });
+        Engine::start(EngineParts { config, clock, store: Arc::new(open(folder)), webhook: None, wakes, cluster: None });
     engine.popups.flush().unwrap();
     let users: String = (0..500).map(|n| format!("u{n}\n")).collect();
     engine.put_popup_segment("many", parse_segment(users.as_bytes()).unwrap()).unwrap();

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use tidings_engine::{
     engine::Actor,
     access::{Scope, Scopes},
-    send::Target,
+    send::SendTarget,
 };
 use tidings_protocol::{
     error::Refusal,

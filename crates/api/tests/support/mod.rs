@@ -18,7 +18,7 @@ use tidings_engine::{
     Engine,
     clock::{Clock, SystemClock},
     config::EngineConfig,
-    engine::Parts,
+    engine::EngineParts,
     memory::MemoryStore,
     outbox::{OutboxConfig, Webhook, WebhookDelivery, WebhookError},
     access::TokenClaims,
@@ -110,7 +110,7 @@ impl Server {
         let sessions =
             SessionConfig { shards: 1, bind_timeout: FOREVER, heartbeat: FOREVER, ..SessionConfig::default() };
         let (prepared, wakes) = SessionServer::prepare(sessions).unwrap();
-        let (engine, receivers) = Engine::start(Parts {
+        let (engine, receivers) = Engine::start(EngineParts {
             config: EngineConfig {
                 shards: 1,
                 commit_time_max: FOREVER,

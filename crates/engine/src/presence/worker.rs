@@ -73,7 +73,7 @@ fn announce(engine: &Engine, has_webhook: bool, asked: &Receiver<Sender<()>>) {
         let asked = asked.recv_timeout(ROUND);
         let stopping = matches!(asked, Err(RecvTimeoutError::Disconnected));
         // A user of this node may soon have a session on another one: other nodes announce it after the grace.
-        let ends = stopping && engine.is_alone();
+        let ends = stopping && engine.is_only_node();
         engine.announce_presence(has_webhook, ends);
         if ends || engine.is_leader() {
             engine.store_last_seen(ends);

@@ -28,7 +28,7 @@ use tidings_engine::{
         log::{CommitLog, NodeInfo},
     },
     config::EngineConfig,
-    engine::{Actor, Parts},
+    engine::{Actor, EngineParts},
     memory::MemoryStore,
     outbox::{OutboxConfig, Webhook},
     access::TokenClaims,
@@ -164,7 +164,7 @@ impl Server {
         let guard = runtime.enter();
         let shards = sessions.shards;
         let (prepared, wakes) = SessionServer::prepare(sessions).unwrap();
-        let (engine, receivers) = Engine::start(Parts {
+        let (engine, receivers) = Engine::start(EngineParts {
             config: EngineConfig {
                 shards,
                 sessions_per_kind: 3,
