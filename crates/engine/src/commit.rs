@@ -263,10 +263,10 @@ impl Committer {
     /// Brings the gauges of the queues up to date.
     pub(crate) fn show_depths(&self, metrics: &Metrics) {
         let (depths, limit) = self.depths();
-        metrics.queue("commit", depths.iter().sum(), limit * QUEUES);
+        metrics.set_queue("commit", depths.iter().sum(), limit * QUEUES);
         for (queue, depth) in depths.into_iter().enumerate() {
             let name = Lane::ALL.get(queue).map_or("operations", |lane| lane.name());
-            metrics.queue(format!("commit_{name}"), depth, limit);
+            metrics.set_queue(format!("commit_{name}"), depth, limit);
         }
     }
 }

@@ -196,17 +196,17 @@ impl Engine {
         let (slots, slot_limit) = self.lanes.depths();
         let (shards, shard_limit) = self.lanes.shards().depths();
         for lane in Lane::ALL {
-            self.metrics.queue(format!("lane_{}", lane.name()), slots[lane as usize], slot_limit);
-            self.metrics.queue(format!("shard_{}", lane.name()), shards[lane as usize], shard_limit);
+            self.metrics.set_queue(format!("lane_{}", lane.name()), slots[lane as usize], slot_limit);
+            self.metrics.set_queue(format!("shard_{}", lane.name()), shards[lane as usize], shard_limit);
         }
         for (queue, depth, limit) in self.push.depths() {
-            self.metrics.queue(queue, depth, limit);
+            self.metrics.set_queue(queue, depth, limit);
         }
         self.popups.refresh_gauges();
         let (depth, limit) = self.lanes.shards().push_depth();
-        self.metrics.queue("shard_push", depth, limit);
+        self.metrics.set_queue("shard_push", depth, limit);
         self.metrics.presence_users.set(self.presence.user_count() as i64);
-        self.metrics.queue("presence_watches", self.presence.watches(), self.config.presence.watches_max);
+        self.metrics.set_queue("presence_watches", self.presence.watches(), self.config.presence.watches_max);
         self.metrics.set_store_stats(self.store.stats());
     }
 

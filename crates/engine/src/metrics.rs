@@ -1,4 +1,4 @@
-//! What is counted, in Prometheus' terms. Handles are plain atomics: counting costs no look-up.
+//! The metrics, in Prometheus' terms. Handles are plain atomics: counting costs no look-up.
 
 use crate::{model::Lane, store::StoreStats};
 use prometheus_client::{
@@ -28,7 +28,7 @@ pub struct CodeLabel {
     pub code: &'static str,
 }
 
-/// What a decision about popups came to.
+/// The outcome of a decision about popups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PopupOutcome {
     Shown = 0,
@@ -41,18 +41,18 @@ pub struct OutcomeLabel {
     pub outcome: &'static str,
 }
 
-/// One lane's numbers.
+/// The metrics of one lane.
 #[derive(Debug, Clone)]
 pub struct LaneMetrics {
     /// Entries handed to stage 1.
     pub entries: Counter,
-    /// From commit to the last shard's turn, in seconds.
+    /// From commit to the turn of the last shard, in seconds.
     pub fanout_seconds: Histogram,
     /// Entries put into sessions' buffers.
     pub deliveries: Counter,
 }
 
-/// Of a node among others; all zero on a node by itself.
+/// The metrics of a node of a cluster; all zero on a node by itself.
 #[derive(Default)]
 pub struct ClusterMetrics {
     pub nodes: Gauge,
@@ -375,7 +375,7 @@ impl Metrics {
         metrics
     }
 
-    /// What the store tells about itself; its own counts are taken over as they are.
+    /// Sets the metrics of the store to its own figures.
     pub fn set_store_stats(&self, stats: StoreStats) {
         self.store_disk_bytes.set(stats.disk_bytes as i64);
         self.store_statements.inner().store(stats.statements, std::sync::atomic::Ordering::Relaxed);
@@ -390,7 +390,7 @@ impl Metrics {
         &self.lanes[lane as usize]
     }
 
-    pub fn queue(&self, name: impl Into<String>, depth: usize, limit: usize) {
+    pub fn set_queue(&self, name: impl Into<String>, depth: usize, limit: usize) {
         let label = QueueLabel { queue: name.into() };
         self.queue_depth.get_or_create(&label).set(depth as i64);
         self.queue_limit.get_or_create(&label).set(limit as i64);
@@ -400,12 +400,12 @@ impl Metrics {
         self.refused.get_or_create(&CodeLabel { code: code.as_str() }).inc();
     }
 
-    /// Figures of others, asked for whenever these are read.
-    pub fn add(&self, collector: Box<dyn Collector>) {
+    /// Registers metrics that are collected whenever the others are read.
+    pub fn register_collector(&self, collector: Box<dyn Collector>) {
         self.registry.write().register_collector(collector);
     }
 
-    /// The text exposition format.
+    /// All metrics in the text exposition format.
     pub fn render(&self) -> String {
         let mut text = String::new();
         let _ = encode(&mut text, &self.registry.read());

@@ -107,7 +107,7 @@ pub(crate) fn start_for_leader(
     config.name = format!("{}/devices", cluster.nodes.me().name);
     // Metrics of its own: the engine's count the sessions that the engine serves.
     let relay = Relay::start(config, Arc::new(Metrics::new()))?;
-    engine.metrics.add(Box::new(RelayMetrics(relay.clone())));
+    engine.metrics.register_collector(Box::new(RelayMetrics(relay.clone())));
     Ok(Some(relay))
 }
 

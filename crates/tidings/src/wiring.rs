@@ -51,7 +51,7 @@ impl Server {
             cluster,
         });
         if let Some(metrics) = bus_metrics {
-            engine.metrics.add(Box::new(metrics));
+            engine.metrics.register_collector(Box::new(metrics));
         }
         let key_set = settings
             .jwks_file
