@@ -268,9 +268,9 @@ impl Api {
     pub fn metrics(&self) -> String {
         self.engine.refresh_gauges();
         let reads_running = self.config.reads_max - self.reads.available_permits();
-        self.engine.metrics.queue("http_reads", reads_running, self.config.reads_max);
-        self.engine.metrics.queue("http_connections", self.slots.open(), self.slots.connections_max());
-        self.engine.metrics.queue("http_body_bytes", self.bodies.held(), self.bodies.most());
+        self.engine.metrics.set_queue("http_reads", reads_running, self.config.reads_max);
+        self.engine.metrics.set_queue("http_connections", self.slots.open(), self.slots.connections_max());
+        self.engine.metrics.set_queue("http_body_bytes", self.bodies.held(), self.bodies.most());
         self.http_metrics.render(&self.engine.metrics, &self.slots)
     }
 }
