@@ -90,10 +90,10 @@ fn a_user_of_a_thousand_conversations_costs_no_more_statements_than_one_of_two()
         assert_eq!(places.len(), conversations + 1);
         let (late_places, late_bind) = node.cost(|engine| engine.memberships_for_delivery(READER, [0; LANES]).unwrap());
         assert_eq!(late_places.len(), conversations + 1);
-        let (missed, cold) = node.cost(|engine| engine.missed(READER, Some(&cursor), until).unwrap());
-        let (again, warm) = node.cost(|engine| engine.missed(READER, Some(&cursor), until).unwrap());
+        let (missed, cold) = node.cost(|engine| engine.read_inbox(READER, Some(&cursor), until).unwrap());
+        let (again, warm) = node.cost(|engine| engine.read_inbox(READER, Some(&cursor), until).unwrap());
         let (nothing, idle) =
-            node.cost(|engine| engine.missed(READER, Some(&Cursor { positions: until, ..cursor }), until).unwrap());
+            node.cost(|engine| engine.read_inbox(READER, Some(&Cursor { positions: until, ..cursor }), until).unwrap());
         println!(
             "{conversations} conversations with {entries} new entries each: bind {bind}, behind {late_bind}; \
              resume {cold}, again {warm}, with nothing missed {idle}"
@@ -136,7 +136,7 @@ fn resumes_a_second() {
                 scope.spawn(|| {
                     for _ in 0..resumes / THREADS {
                         assert_eq!(node.engine.memberships_for_delivery(READER, until).unwrap().len(), 101);
-                        let missed = node.engine.missed(READER, Some(&cursor), until).unwrap();
+                        let missed = node.engine.read_inbox(READER, Some(&cursor), until).unwrap();
                         assert_eq!((missed.entries, missed.resume.ranges.len()), (800, 100));
                     }
                 });

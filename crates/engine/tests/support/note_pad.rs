@@ -5,29 +5,29 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tidings_engine::store::*;
 
 #[derive(Default)]
-pub struct NotePad {
-    is_there: AtomicBool,
+pub struct MemorySideLog {
+    is_enabled: AtomicBool,
     is_full: AtomicBool,
     /// The set that is noted in, and the one before.
     sets: Mutex<[Vec<RowChange>; 2]>,
 }
 
-impl NotePad {
+impl MemorySideLog {
     /// From now on the store takes notes: to be called before an engine has it.
-    pub fn bring(&self) {
-        self.is_there.store(true, Ordering::SeqCst);
+    pub fn enable(&self) {
+        self.is_enabled.store(true, Ordering::SeqCst);
     }
 
     /// Whether notes find a full disk.
-    pub fn fill(&self, is_full: bool) {
+    pub fn set_full(&self, is_full: bool) {
         self.is_full.store(is_full, Ordering::SeqCst);
     }
 
-    pub fn is_there(&self) -> bool {
-        self.is_there.load(Ordering::SeqCst)
+    pub fn is_enabled(&self) -> bool {
+        self.is_enabled.load(Ordering::SeqCst)
     }
 
-    pub fn note(&self, changes: &[RowChange]) -> StoreResult<()> {
+    pub fn append(&self, changes: &[RowChange]) -> StoreResult<()> {
         if self.is_full.load(Ordering::SeqCst) {
             return Err(StoreError::DiskFull);
         }
@@ -35,14 +35,14 @@ impl NotePad {
         Ok(())
     }
 
-    pub fn turn(&self) {
+    pub fn rotate(&self) {
         let mut sets = self.sets.lock();
         if sets[1].is_empty() {
             sets.swap(0, 1);
         }
     }
 
-    pub fn forget_turned(&self) {
+    pub fn drop_rotated(&self) {
         self.sets.lock()[1].clear();
     }
 
@@ -51,7 +51,7 @@ impl NotePad {
         [&sets[1][..], &sets[0]].concat()
     }
 
-    pub fn forget_all(&self) {
+    pub fn clear(&self) {
         self.sets.lock().iter_mut().for_each(Vec::clear);
     }
 }
