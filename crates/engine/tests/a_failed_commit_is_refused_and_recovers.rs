@@ -49,7 +49,7 @@ fn a_failed_commit_is_refused_and_recovers() {
 }
 
 #[test]
-fn everything_in_a_failed_batch_is_refused_and_nothing_of_it_stored() {
+fn all_proposals_of_a_failed_batch_are_refused_and_none_is_stored() {
     let store = Arc::new(Troubled::default());
     let world = World::new(EngineConfig::default(), store.clone());
     world.users(&["alice", "bob"]);
@@ -71,7 +71,7 @@ fn everything_in_a_failed_batch_is_refused_and_nothing_of_it_stored() {
 }
 
 #[test]
-fn who_comes_while_the_store_does_not_answer_is_told_so() {
+fn proposals_are_refused_while_the_store_does_not_answer() {
     let store = Arc::new(Troubled::default());
     let config = EngineConfig { commit_time_max: Duration::from_millis(1), ..EngineConfig::default() };
     let world = World::new(config, store.clone());
@@ -96,7 +96,7 @@ fn who_comes_while_the_store_does_not_answer_is_told_so() {
 }
 
 #[test]
-fn a_node_that_is_sent_nothing_finds_out_that_its_store_is_back() {
+fn an_idle_node_becomes_ready_again_when_its_store_recovers() {
     let store = Arc::new(Troubled::default());
     let world = World::new(EngineConfig::default(), store.clone());
     world.users(&["alice", "bob"]);

@@ -76,19 +76,19 @@ fn check(config: EngineConfig, accepted_at_least: usize, accepted_at_most: usize
 }
 
 #[test]
-fn a_full_commit_queue_refuses() {
+fn a_full_commit_queue_refuses_sends() {
     let config = EngineConfig { commit_queue: 8, lane_queue: 1_000, ..EngineConfig::default() };
     check(config, 9, 9, "the group commit queue is full");
 }
 
 #[test]
-fn a_full_lane_refuses() {
+fn a_full_lane_refuses_sends() {
     let config = EngineConfig { commit_queue: 1_000, lane_queue: 12, ..EngineConfig::default() };
     check(config, 12, 12, "the group lane is full");
 }
 
 #[test]
-fn a_full_lane_leaves_the_others_open() {
+fn a_full_lane_does_not_refuse_sends_of_other_lanes() {
     let config = EngineConfig { lane_queue: 4, shard_queue: 1, ..EngineConfig::default() };
     let world = World::new(config, Arc::new(Troubled::default()));
     world.users(&["alice", "bob"]);

@@ -84,7 +84,7 @@ fn device(session: u64) -> PresenceSession {
 }
 
 #[test]
-fn the_webhook_hears_of_a_start_and_then_the_latest_state_until_it_takes_it() {
+fn the_webhook_is_called_with_the_latest_states_until_it_takes_them() {
     let hooked = hooked(2, 2);
     let presence = &hooked.world.engine.presence;
     presence.register(UserNo(1), device(1));

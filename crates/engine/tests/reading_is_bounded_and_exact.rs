@@ -36,7 +36,7 @@ fn bobs(world: &World) -> ConversationView {
 }
 
 #[test]
-fn a_page_of_history_is_what_was_asked_for() {
+fn a_page_of_history_has_the_requested_range() {
     let world = world();
     // A second apart, from noon on.
     for n in 0..20 {
@@ -108,7 +108,7 @@ fn large_bodies_make_a_page_shorter_from_either_end() {
 }
 
 #[test]
-fn unread_counts_others_loud_messages_and_says_when_it_stopped() {
+fn unread_counts_others_messages_that_are_not_silent_up_to_a_limit() {
     let world = world();
     let bob = world.user("bob");
     say(&world, 10, |n, request| {
@@ -139,7 +139,7 @@ fn unread_counts_others_loud_messages_and_says_when_it_stopped() {
 }
 
 #[test]
-fn ones_own_messages_do_not_make_the_list_ever_slower() {
+fn many_own_messages_do_not_slow_the_list_down() {
     let world = world();
     say(&world, 1, |_, _| ());
     say(&world, UNREAD_ENTRIES_MAX + 200, |_, request| request.from = Some("bob".into()));
@@ -171,7 +171,7 @@ fn a_mute_ends_by_itself() {
 }
 
 #[test]
-fn a_window_that_is_none_is_refused() {
+fn an_invalid_do_not_disturb_window_is_refused() {
     let world = world();
     let set = |start: &str, end: &str, zone: &str| {
         let window = DailyWindow { start: start.into(), end: end.into(), time_zone: zone.into() };

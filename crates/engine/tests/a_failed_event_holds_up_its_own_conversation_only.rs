@@ -142,7 +142,7 @@ fn until(what: &str, holds: impl Fn() -> bool) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn others_go_on_while_one_waits_for_an_hour() {
+async fn other_conversations_go_on_while_one_is_retried() {
     let app = Arc::new(App::default());
     app.unreadable.lock().insert("poison".into());
     let world = world(Arc::new(MemoryStore::default()), &app, NEVER, 10);
@@ -197,13 +197,13 @@ async fn check_restart(open: impl Fn() -> Arc<dyn Store>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_waits_is_there_after_a_restart_in_memory() {
+async fn the_retry_queue_survives_a_restart_on_the_memory_store() {
     let store = Arc::new(MemoryStore::default());
     check_restart(|| store.clone()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_waits_is_there_after_a_restart_in_a_folder() {
+async fn the_retry_queue_survives_a_restart_on_the_embedded_store() {
     let folder = tempfile::tempdir().unwrap();
     check_restart(|| {
         let options = EmbeddedOptions { outbox: true, disk_reserve_bytes: 0, ..EmbeddedOptions::new(folder.path()) };
@@ -213,7 +213,7 @@ async fn what_waits_is_there_after_a_restart_in_a_folder() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_never_taken_is_given_up_and_the_rest_of_its_conversation_comes() {
+async fn an_event_that_always_fails_becomes_a_dead_letter_and_its_conversation_goes_on() {
     let app = Arc::new(App::default());
     app.unreadable.lock().insert("poison".into());
     let world = world(Arc::new(MemoryStore::default()), &app, SOON, 3);
@@ -230,7 +230,7 @@ async fn what_is_never_taken_is_given_up_and_the_rest_of_its_conversation_comes(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_webhook_that_is_out_loses_nothing_and_changes_no_order() {
+async fn an_outage_of_the_webhook_loses_no_event_and_keeps_the_order() {
     let app = Arc::new(App::default());
     *app.is_down.lock() = true;
     let world = world(Arc::new(MemoryStore::default()), &app, SOON, u32::MAX);
@@ -256,7 +256,7 @@ async fn a_webhook_that_is_out_loses_nothing_and_changes_no_order() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn four_that_fail_do_not_keep_a_fifth() {
+async fn four_failing_conversations_do_not_hold_up_a_fifth() {
     let app = Arc::new(App::default());
     app.unreadable.lock().insert("poison".into());
     let world = world(Arc::new(MemoryStore::default()), &app, SOON, u32::MAX);
@@ -272,7 +272,7 @@ async fn four_that_fail_do_not_keep_a_fifth() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_session_did_not_answer_for_is_told_unless_the_user_is_back() {
+async fn unacknowledged_messages_are_pushed_unless_the_user_is_back() {
     let app = Arc::new(App::default());
     let world = world(Arc::new(MemoryStore::default()), &app, SOON, 3);
     world.rooms(&["a", "b"]).await;

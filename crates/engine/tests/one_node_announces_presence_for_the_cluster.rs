@@ -153,7 +153,7 @@ impl Nodes {
 }
 
 #[test]
-fn one_node_tells_and_stores_and_the_next_one_goes_on() {
+fn the_leader_announces_and_stores_and_its_successor_continues() {
     let mut nodes = nodes(&["a", "b", "c"]);
     nodes.arrive(1, 1);
     nodes.arrive(2, 2);
@@ -194,7 +194,7 @@ fn one_node_tells_and_stores_and_the_next_one_goes_on() {
 }
 
 #[test]
-fn the_last_node_that_stops_stores_who_was_there() {
+fn the_last_node_to_stop_stores_the_last_seen_times() {
     let mut nodes = nodes(&["a", "b"]);
     nodes.arrive(0, 1);
     nodes.arrive(1, 2);
@@ -213,7 +213,7 @@ fn the_last_node_that_stops_stores_who_was_there() {
     assert_eq!(seen, [Some(NOON + 20), Some(NOON + 10)]);
 }
 
-/// `cargo test -p tidings-engine --test presence_is_told_once_over_nodes -- --ignored --nocapture`
+/// `cargo test -p tidings-engine --test one_node_announces_presence_for_the_cluster -- --ignored --nocapture`
 #[test]
 #[ignore = "a measurement"]
 fn how_long_a_node_takes_to_learn_of_many_sessions() {

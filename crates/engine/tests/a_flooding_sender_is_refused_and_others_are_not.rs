@@ -115,7 +115,7 @@ fn small(commit_queue: usize, lane_queue: usize) -> EngineConfig {
 }
 
 #[test]
-fn before_the_commit() {
+fn a_flood_fills_only_its_share_of_the_commit_queue() {
     for to in ["g", "news", "u0~u1"] {
         // One is at the gate; of the 400 places behind it a lone sender has half.
         check(small(400, 10_000), to, 201);
@@ -123,7 +123,7 @@ fn before_the_commit() {
 }
 
 #[test]
-fn from_the_commit_to_the_end_of_stage_one() {
+fn a_flood_fills_only_its_share_of_the_lane() {
     for to in ["g", "news", "u0~u1"] {
         check(small(10_000, 400), to, 200);
     }

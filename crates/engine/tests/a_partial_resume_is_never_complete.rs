@@ -50,7 +50,7 @@ fn synced(world: &World, cursor: &str) -> (SyncAnswer, BTreeMap<String, Vec<u64>
 }
 
 #[test]
-fn more_rooms_than_are_handed_out_are_all_accounted_for() {
+fn entries_beyond_the_inbox_limit_are_named_as_ranges() {
     let world = world(Arc::new(MemoryStore::default()));
     let rooms = rooms(&world, 50);
     let cursor = world.engine.sync(&world.user("bob"), None).unwrap().cursor;
@@ -86,7 +86,7 @@ fn chats(world: &World, from: usize, to: usize) {
 }
 
 #[test]
-fn who_has_very_many_conversations_misses_none_or_is_told() {
+fn a_user_with_too_many_conversations_gets_an_incomplete_resume() {
     let world = world(Arc::new(MemoryStore::default()));
     chats(&world, 0, 12_000);
     let room = &rooms(&world, 1)[0];
@@ -121,7 +121,7 @@ fn large_bodies_end_a_resume_early_and_the_rest_is_named() {
 }
 
 #[test]
-fn a_cursor_of_another_history_starts_anew() {
+fn a_cursor_of_another_epoch_resets_the_resume() {
     let world = world(Arc::new(MemoryStore::default()));
     let room = rooms(&world, 1).remove(0);
     say(&world, &room, (0..5).map(|n| n.to_string()));
@@ -138,7 +138,7 @@ fn a_cursor_of_another_history_starts_anew() {
 }
 
 #[test]
-fn what_retention_removed_is_not_passed_over_in_silence() {
+fn a_resume_across_removed_entries_is_incomplete() {
     let folder = tempfile::tempdir().unwrap();
     let store = EmbeddedStore::open(EmbeddedOptions::new(folder.path())).unwrap();
     let world = world(Arc::new(store));

@@ -43,7 +43,7 @@ fn newest(world: &World, id: &str) -> (EntryKind, Value) {
 }
 
 #[test]
-fn each_role_may_what_it_may() {
+fn each_role_may_make_only_its_changes() {
     const DONE: Option<ErrorCode> = None;
     const FORBIDDEN: Option<ErrorCode> = Some(ErrorCode::Forbidden);
     const OUTSIDE: Option<ErrorCode> = Some(ErrorCode::NotAMember);
@@ -73,7 +73,7 @@ fn each_role_may_what_it_may() {
 }
 
 #[test]
-fn a_notice_names_who_came_and_went_and_not_who_was_merely_asked_for() {
+fn a_notice_names_only_members_who_really_changed() {
     let world = world();
     let changed = change(&world, Some("adam"), "g", &["zoe", "mia", "zoe"], &["max"], None).unwrap();
     assert_eq!(changed, MembersChanged { added: 1, removed: 1, changed: 0, member_count: 4 });
@@ -91,7 +91,7 @@ fn a_notice_names_who_came_and_went_and_not_who_was_merely_asked_for() {
 }
 
 #[test]
-fn what_changes_nothing_leaves_no_notice() {
+fn a_request_that_changes_nothing_leaves_no_notice() {
     let world = world();
     let before = world.engine.conversation_card(&Actor::App, "g").unwrap();
     let changed = change(&world, None, "g", &["mia", "adam"], &["zoe"], None).unwrap();
@@ -106,7 +106,7 @@ fn what_changes_nothing_leaves_no_notice() {
 }
 
 #[test]
-fn a_thousand_who_join_are_counted_and_the_first_twenty_named() {
+fn a_notice_counts_all_new_members_and_names_the_first_twenty() {
     let world = world();
     let ids: Vec<String> = (0..1_000).map(|n| format!("u{n:04}")).collect();
     let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
@@ -117,7 +117,7 @@ fn a_thousand_who_join_are_counted_and_the_first_twenty_named() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_by_name() {
+fn an_impossible_change_is_refused_with_the_name_of_its_field() {
     let world = world();
     assert_eq!(change(&world, None, "g", &["mia"], &["mia"], None), Err(ErrorCode::InvalidField));
     assert_eq!(change(&world, None, "g", &["nobody"], &[], None), Err(ErrorCode::NotFound));
@@ -144,7 +144,7 @@ fn what_cannot_be_is_refused_by_name() {
 }
 
 #[test]
-fn who_is_out_sees_nothing_and_says_nothing() {
+fn a_removed_member_can_neither_read_nor_send() {
     let world = world();
     let engine = &world.engine;
     let mia = world.user("mia");

@@ -69,7 +69,7 @@ const BOB: SessionKey = 1;
 const CAROL: SessionKey = 2;
 
 #[test]
-fn what_was_refused_reaches_who_is_live_once_it_is_sent_again() {
+fn a_refused_message_is_delivered_once_sent_again() {
     let limit = FileSizeLimit::exclusive();
     let folder = tempfile::tempdir().unwrap();
     let options = EmbeddedOptions { disk_reserve_bytes: 0, ..EmbeddedOptions::new(folder.path()) };

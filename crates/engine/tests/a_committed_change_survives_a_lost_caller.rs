@@ -38,7 +38,7 @@ fn members(add: &[&str], remove: &[&str]) -> ChangeMembers {
 }
 
 #[test]
-fn who_was_removed_is_out_and_who_was_added_is_in() {
+fn membership_changes_are_visible_after_the_caller_has_gone() {
     let (world, store) = world();
     let engine = &world.engine;
     let says = |user: &str| {
@@ -58,7 +58,7 @@ fn who_was_removed_is_out_and_who_was_added_is_in() {
 }
 
 #[test]
-fn cards_are_the_new_ones() {
+fn changed_cards_are_visible_after_the_caller_has_gone() {
     let (world, store) = world();
     assert_eq!(world.engine.user_card("bob", true).unwrap().name, None);
     hang_up(&world, &store, |engine| async move {
@@ -80,7 +80,7 @@ fn cards_are_the_new_ones() {
 }
 
 #[test]
-fn the_users_devices_learn_of_a_read_mark() {
+fn a_read_mark_reaches_the_users_sessions_after_the_caller_has_gone() {
     let (world, store) = world();
     let bob = world.user("bob");
     world.wait(world.engine.send(&Actor::App, message("alice", "g", "hi"))).unwrap();

@@ -88,7 +88,7 @@ fn open_direct(world: &World, a: &str, b: &str) {
 }
 
 #[test]
-fn who_goes_counts_as_online_until_the_grace_is_over_and_is_last_seen_when_they_went() {
+fn a_user_counts_as_online_through_the_grace_and_is_last_seen_at_the_end_of_the_last_session() {
     let world = world();
     assert_eq!(
         presence(&world, "ann"),
@@ -108,7 +108,7 @@ fn who_goes_counts_as_online_until_the_grace_is_over_and_is_last_seen_when_they_
 }
 
 #[test]
-fn watchers_hear_each_change_once_and_nothing_of_who_is_back_in_time() {
+fn watchers_get_each_change_once_and_none_for_a_return_within_the_grace() {
     let world = world();
     open_direct(&world, "ann", "ben");
     let ann = world.user("ann");
@@ -158,7 +158,7 @@ fn members_of_a_small_group_may_watch_each_other_and_strangers_may_not() {
 }
 
 #[test]
-fn sessions_of_a_node_whose_lease_is_over_count_no_more() {
+fn sessions_of_a_node_whose_lease_is_over_do_not_count() {
     let world = world();
     let nodes = &world.engine.presence.nodes;
     let east = nodes.attach("east", 1, "10.0.0.1:8081", NOON, LEASE_MS);
@@ -188,7 +188,7 @@ fn sessions_of_a_node_whose_lease_is_over_count_no_more() {
 }
 
 #[test]
-fn last_seen_survives_a_restart_also_of_who_had_just_gone() {
+fn last_seen_survives_a_restart_even_within_the_grace() {
     let folder = tempfile::tempdir().unwrap();
     let open = || Arc::new(EmbeddedStore::open(EmbeddedOptions::new(folder.path())).unwrap());
     let world = world_on(open());
@@ -205,7 +205,7 @@ fn last_seen_survives_a_restart_also_of_who_had_just_gone() {
 }
 
 #[test]
-fn last_seen_waits_for_a_store_that_cannot_write_now() {
+fn last_seen_is_stored_once_the_store_can_write_again() {
     let store = Arc::new(Troubled::default());
     let world = world_on(store.clone());
     let ann = world.user("ann").no;
@@ -284,7 +284,7 @@ fn a_comparison_names_ghosts_missing_sessions_and_wrong_nodes() {
 }
 
 #[test]
-fn who_comes_or_goes_between_the_looks_is_no_difference() {
+fn a_change_between_the_two_passes_is_no_difference() {
     let world = world();
     arrive(&world, "ann", 1, CORE);
     let (ann, ben) = (held(&world, "ann", 1, CORE), held(&world, "ben", 2, CORE));

@@ -46,7 +46,7 @@ fn has_direct(world: &World, id: &str) -> bool {
 }
 
 #[test]
-fn while_the_server_drains() {
+fn a_send_to_a_draining_server_opens_no_conversation() {
     let world = with_people(EngineConfig::default());
     world.engine.begin_drain();
     let sent = world.wait(world.engine.send(&Actor::User(world.user("alice")), to("bob")));
@@ -56,7 +56,7 @@ fn while_the_server_drains() {
 }
 
 #[test]
-fn from_who_sends_too_much() {
+fn a_rate_limited_send_opens_no_conversation() {
     const BURST: usize = 4;
     let config = EngineConfig { sends_per_second: 1, sends_burst: BURST as u32, ..EngineConfig::default() };
     let world = with_people(config);
