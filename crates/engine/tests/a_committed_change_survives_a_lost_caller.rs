@@ -1,5 +1,5 @@
-//! A caller hangs up while its change is being committed: the change stands, and nobody is served the
-//! old state from a cache.
+//! A caller hangs up while its change is being committed: the change is made, and no cache serves the
+//! old state afterwards.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -18,7 +18,7 @@ fn world() -> (World, Arc<Troubled>) {
     (world, store)
 }
 
-/// Begins a change, goes away while the store is at it, then lets the store commit it.
+/// Begins a change, aborts the caller during the commit, then lets the store finish the commit.
 fn hang_up<F: Future + Send + 'static>(world: &World, store: &Troubled, change: impl FnOnce(Arc<Engine>) -> F)
 where
     F::Output: Send + 'static,

@@ -1,4 +1,4 @@
-//! A disk that is full: sends are refused with a clear error, reads live on, and it recovers by itself.
+//! While the disk is full, sends are refused with a clear error and reads go on. The node recovers by itself.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -22,7 +22,7 @@ fn a_failed_commit_is_refused_and_recovers() {
     assert_eq!(send("before").unwrap().seq, 1);
     assert_eq!(engine.readiness(), Ok(()));
 
-    // Until there is room again: the node tries of itself, too.
+    // For good, since the node tries the store by itself, too.
     store.fail(usize::MAX);
     for attempt in 1..=2 {
         let refusal = send("lost?").unwrap_err();
@@ -31,7 +31,7 @@ fn a_failed_commit_is_refused_and_recovers() {
         assert_eq!(engine.metrics.commit_failures.get(), attempt);
         assert!(engine.readiness().is_err_and(|why| why.contains("commits have failed")));
     }
-    // What is no message fails the same way; what reads goes on.
+    // Other changes fail in the same way; reads go on.
     let change =
         ChangeMembers { remove: vec!["bob".into()], ..ChangeMembers { add: vec![], remove: vec![], role: None } };
     let refusal = world.wait(engine.change_members(&Actor::App, "g", change)).unwrap_err();
@@ -40,7 +40,7 @@ fn a_failed_commit_is_refused_and_recovers() {
     assert_eq!((page.entries.len(), page.last_seq), (1, 1));
 
     store.fail(0);
-    // There is room again: the same sends succeed, once, without a hole.
+    // The disk has room again: the same sends succeed, once, without a hole.
     let retried = send("lost?").unwrap();
     assert_eq!((retried.seq, retried.duplicate), (2, false));
     assert_eq!(engine.readiness(), Ok(()));
@@ -59,7 +59,7 @@ fn all_proposals_of_a_failed_batch_are_refused_and_none_is_stored() {
     let engine = world.engine.clone();
     let sent = world.spawn(async move { engine.send_batch(&Actor::App, batch).await });
     store.wait_for_commit();
-    // However the hundred are spread over commits: the first of these fails, the others succeed.
+    // The hundred are spread over some commits, of which the first fails.
     store.fail(1);
     drop(gate);
     let results = world.wait(sent).unwrap().unwrap();
@@ -83,14 +83,14 @@ fn proposals_are_refused_while_the_store_does_not_answer() {
     store.wait_for_commit();
     let deadline = Instant::now() + PATIENCE;
     while world.engine.readiness().is_ok() {
-        assert!(Instant::now() < deadline, "the commit stands still, and the node says that it is ready");
+        assert!(Instant::now() < deadline, "the node is ready although the commit does not end");
         std::thread::yield_now();
     }
     let refusal = world.wait(world.engine.send(&Actor::App, message("alice", "g", "second"))).unwrap_err();
     assert_eq!(refusal.code, ErrorCode::StoreUnavailable);
     assert!(refusal.detail.contains("has not answered") && refusal.retry_after_ms.is_some(), "{refusal}");
     drop(gate);
-    assert_eq!(world.wait(first).unwrap().unwrap().seq, 1, "what waited is committed after all");
+    assert_eq!(world.wait(first).unwrap().unwrap().seq, 1, "the first send is committed after all");
     assert_eq!(world.wait(world.engine.send(&Actor::App, message("alice", "g", "third"))).unwrap().seq, 2);
     assert_eq!(world.engine.readiness(), Ok(()));
 }
@@ -107,7 +107,7 @@ fn an_idle_node_becomes_ready_again_when_its_store_recovers() {
     store.fail(0);
     let deadline = Instant::now() + PATIENCE;
     while world.engine.readiness().is_err() {
-        assert!(Instant::now() < deadline, "nobody sends to who is not ready, and it never is again");
+        assert!(Instant::now() < deadline, "a node that is not ready gets no sends, and never becomes ready again");
         std::thread::park_timeout(std::time::Duration::from_millis(10));
     }
     assert_eq!(world.engine.conversation_card(&Actor::App, "g").unwrap().last_seq, 0);

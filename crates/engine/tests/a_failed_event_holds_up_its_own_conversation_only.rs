@@ -1,5 +1,6 @@
-//! What the webhook does not take waits with its conversation, in order, across restarts and on both stores' terms; all
-//! other conversations go on. A webhook that takes nothing is another matter, and ends when it takes something again.
+//! An event that the webhook does not take waits with its conversation, in order, across restarts and on both stores;
+//! all other conversations go on. A webhook that takes nothing is an outage, which ends with the first successful
+//! delivery.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -33,7 +34,7 @@ impl Wake for Asleep {
     fn wake(&self) {}
 }
 
-/// An app that answers 500 to a call with a text that it cannot read in it, and shows what it took.
+/// An app that answers 500 to a call with a text that it cannot read, and shows the events that it took.
 #[derive(Default)]
 struct App {
     unreadable: Mutex<BTreeSet<String>>,
@@ -67,7 +68,7 @@ struct World {
     _receivers: Vec<ShardReceivers>,
 }
 
-/// Tries what was not taken after `wait`.
+/// A world that retries failed events after `wait`.
 fn world(store: Arc<dyn Store>, app: &Arc<App>, wait: Duration, attempts_max: u32) -> World {
     let clock = Arc::new(ManualClock::default());
     clock.set(NOON);
@@ -109,7 +110,7 @@ impl World {
         self.engine.send(&Actor::App, message("ada", room, text)).await.unwrap();
     }
 
-    /// Texts by conversation, in the order in which they were taken, until there are so many.
+    /// Receives `count` events; answers their texts by conversation, in order.
     fn taken(&self, count: usize) -> BTreeMap<String, Vec<String>> {
         let mut texts: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for _ in 0..count {
@@ -156,7 +157,7 @@ async fn other_conversations_go_on_while_one_is_retried() {
         world.say(room, text).await;
     }
     let mut taken = world.taken(4);
-    // What came before the poison in its conversation may have been in one call with it, and waits too.
+    // Events before the poison in its conversation may have been in one call with it, and wait too.
     let before = taken.remove("b");
     let others = world.taken(usize::from(before.is_some()));
     for (room, more) in others {
@@ -166,11 +167,11 @@ async fn other_conversations_go_on_while_one_is_retried() {
     until("the rest of its conversation waits", || world.gauge("tidings_outbox_parked") >= 3);
     until("nothing else does", || world.gauge("tidings_outbox_lag") == 0);
     assert_eq!(world.gauge("tidings_outbox_failing"), 0, "one conversation is no outage");
-    assert_eq!(world.engine.dead_letters(None, 0).unwrap().dead_letters.len(), 0, "what waits is not dead");
+    assert_eq!(world.engine.dead_letters(None, 0).unwrap().dead_letters.len(), 0, "queued events are no dead letters");
     world.engine.stop();
 }
 
-/// Whoever opens the store next finds what waited.
+/// The next engine on the store loads the retry queue.
 async fn check_restart(open: impl Fn() -> Arc<dyn Store>) {
     let app = Arc::new(App::default());
     app.unreadable.lock().insert("poison".into());
@@ -294,7 +295,7 @@ async fn unacknowledged_messages_are_pushed_unless_the_user_is_back() {
     until("the list is walked: ben was here", || {
         world.engine.store.outbox(0, 10).unwrap().is_empty() && world.gauge("tidings_outbox_lag") == 0
     });
-    assert!(world.attempts.try_recv().is_err(), "who is here is not told of");
+    assert!(world.attempts.try_recv().is_err(), "a user who is online gets no event");
     let until_now = [world.engine.store.last_position(); LANES];
     let engine = world.engine.clone();
     let tell = |session: u64, stays: bool| {
@@ -303,7 +304,7 @@ async fn unacknowledged_messages_are_pushed_unless_the_user_is_back() {
             .join()
             .unwrap();
     };
-    // Another session of his takes messages.
+    // Another session of his receives messages.
     world.engine.presence.register(world.engine.directory.require_user("ben").unwrap().no, device(8));
     tell(7, false);
     let no = world.engine.directory.require_user("ben").unwrap().no;
@@ -311,15 +312,15 @@ async fn unacknowledged_messages_are_pushed_unless_the_user_is_back() {
     world.engine.presence.unregister(no, 7, NOON);
     tell(7, false);
     let taken = world.taken(2);
-    assert_eq!(taken, texts(&[("b", &["b1", "read"])]), "not what he read, said himself, or is silent");
-    // Who is back was handed it again.
+    assert_eq!(taken, texts(&[("b", &["b1", "read"])]), "no message that he has read or sent, and no silent one");
+    // A user who is back has got the messages again.
     world.engine.presence.register(no, device(9));
     let noted = world.gauge("tidings_outbox_unheard_total");
     tell(9, false);
-    until("it was noted", || world.gauge("tidings_outbox_unheard_total") == noted + 2);
-    until("and let go", || world.engine.store.dead_notifications(None, 10).unwrap().is_empty());
+    until("they are stored", || world.gauge("tidings_outbox_unheard_total") == noted + 2);
+    until("they are deleted", || world.engine.store.dead_notifications(None, 10).unwrap().is_empty());
     assert!(world.taken.try_recv().is_err());
-    // Unless it is the session itself that is still there, and cannot be asked.
+    // Unless the session itself goes on and cannot be probed.
     tell(9, true);
     assert_eq!(world.taken(2), texts(&[("b", &["b1", "read"])]));
     world.engine.stop();

@@ -1,4 +1,5 @@
-//! However much one user sends, others are accepted, in the same lane and in others, and do not wait behind it.
+//! However much one user sends, the sends of others are accepted, in the same lane and in others, and do not wait
+//! behind all of it.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -23,7 +24,7 @@ type Sending = Pin<Box<dyn Future<Output = Result<SendReceipt, Refusal>>>>;
 
 struct Flooded {
     world: World,
-    /// What was accepted of the flood.
+    /// The accepted sends of the flood.
     flood: Vec<Sending>,
     refusals: Vec<Refusal>,
     store: Arc<Troubled>,
@@ -34,7 +35,7 @@ fn send(world: &World, from: &str, to: &str, text: &str) -> Sending {
     Box::pin(async move { engine.send(&Actor::App, message).await })
 }
 
-/// A send is accepted or refused where it is first polled; what is pending then waits for its commit.
+/// A send is accepted or refused when it is first polled; an accepted one is then pending until its commit.
 fn accepted(mut sending: Sending) -> Result<Sending, Refusal> {
     match sending.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Pending => Ok(sending),
@@ -42,7 +43,8 @@ fn accepted(mut sending: Sending) -> Result<Sending, Refusal> {
     }
 }
 
-/// Until the gate opens, one commit waits at it, and behind it what u0 has sent to `to`, as much as was accepted.
+/// Floods `to` with sends of u0. Until the gate is opened, one commit waits at it, and behind it all accepted sends of
+/// u0.
 fn flooded(config: EngineConfig, to: &str) -> (Flooded, crossbeam_channel::Sender<()>) {
     let store = Arc::new(Troubled::default());
     let world = World::new(config, store.clone());
@@ -51,7 +53,7 @@ fn flooded(config: EngineConfig, to: &str) -> (Flooded, crossbeam_channel::Sende
     world.users(&members);
     world.conversation(ConversationKind::Group, "g", &members);
     world.conversation(ConversationKind::Official, "news", &members);
-    // There from the start: to open one is an operation of its own.
+    // Opened beforehand, since that is an operation of its own.
     for other in &members[1..] {
         world
             .wait(world.engine.send(&Actor::App, message("u0", &direct(other), &format!("first-to-{other}"))))
@@ -78,7 +80,7 @@ fn direct(with: &str) -> String {
 fn check(config: EngineConfig, to: &str, share: usize) {
     let (flooded, gate) = flooded(config, to);
     let Flooded { world, flood, refusals, store } = flooded;
-    // As many places as are left for all others; what was sent before may still hold some.
+    // One sender gets as many slots as stay free. Earlier messages may still hold some.
     assert!((share - 10..=share).contains(&flood.len()), "{} of {share}", flood.len());
     for refusal in &refusals {
         assert_eq!(refusal.code, ErrorCode::QueueFull, "{refusal}");
@@ -96,7 +98,7 @@ fn check(config: EngineConfig, to: &str, share: usize) {
     let receipts: Vec<SendReceipt> = others.into_iter().map(|sending| world.wait(sending).unwrap()).collect();
     assert_eq!(receipts.len(), 3 * (OTHERS - 1));
     flood.into_iter().for_each(|sending| drop(world.wait(sending).unwrap()));
-    // Where they stand in the one commit order: nobody waited for the whole of the flood.
+    // In the commit order no other sender comes after the whole flood.
     let position = |seq: u64, id: &str| {
         let no = world.engine.directory.require_conversation(id).unwrap().no;
         let found = tidings_engine::store::Store::entries(&*store, no, seq, seq, 1, tidings_engine::store::End::Oldest);
@@ -117,7 +119,7 @@ fn small(commit_queue: usize, lane_queue: usize) -> EngineConfig {
 #[test]
 fn a_flood_fills_only_its_share_of_the_commit_queue() {
     for to in ["g", "news", "u0~u1"] {
-        // One is at the gate; of the 400 places behind it a lone sender has half.
+        // One send is at the gate; of the 400 slots behind it a lone sender gets half.
         check(small(400, 10_000), to, 201);
     }
 }

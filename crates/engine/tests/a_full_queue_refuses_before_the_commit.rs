@@ -1,4 +1,4 @@
-//! Full means refused early and cleanly: nothing of a refused send is stored, everything accepted is.
+//! A full queue refuses sends before the commit: no refused send is stored, every accepted one is.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -14,11 +14,11 @@ use support::*;
 use tidings_engine::{config::EngineConfig, engine::Actor};
 use tidings_protocol::{error::ErrorCode, http::*};
 
-/// Sends while no commit gets through; answers how many were accepted and stored, and what refused the others.
+/// Sends while a commit is held up. Checks how many sends are accepted and stored, and that `names` refuses the others.
 fn check(config: EngineConfig, accepted_at_least: usize, accepted_at_most: usize, names: &str) {
     let store = Arc::new(Troubled::default());
     let world = World::new(config, store.clone());
-    // Each of them sends once: whose share is used up is told apart from a queue that is full.
+    // Each user sends once, so that the queue is full before the share of one sender is.
     let members: Vec<String> = (0..60).map(|n| format!("u{n}")).collect();
     let members: Vec<&str> = members.iter().map(String::as_str).collect();
     world.users(&members);
@@ -28,13 +28,13 @@ fn check(config: EngineConfig, accepted_at_least: usize, accepted_at_most: usize
         let engine = world.engine.clone();
         Box::pin(async move { engine.send(&Actor::App, message(&format!("u{text}"), "g", &text)).await })
     };
-    // A send is accepted or refused where it is first polled; what is pending then waits for its commit.
+    // A send is accepted or refused when it is first polled; an accepted one is then pending until its commit.
     let first_poll = |send: Pin<&mut dyn Future<Output = _>>| send.poll(&mut Context::from_waker(Waker::noop()));
     let mut first = send("0".into());
     assert!(first_poll(first.as_mut()).is_pending());
     let (mut texts, mut sends, mut refused) = (vec!["0".to_owned()], vec![first], 0);
     store.wait_for_commit();
-    // One commit is at the gate; from here on it is queues alone.
+    // One commit is at the gate; from here on only queues take sends.
     for n in 1..60 {
         let mut sent = send(n.to_string());
         match first_poll(sent.as_mut()) {
@@ -62,8 +62,8 @@ fn check(config: EngineConfig, accepted_at_least: usize, accepted_at_most: usize
     let by_number = |text: &String| text.parse::<u32>().unwrap();
     stored.sort_by_key(by_number);
     texts.sort_by_key(by_number);
-    assert_eq!(stored, texts, "exactly what was accepted");
-    // And who was refused tries again until there is room, as told: stage 1 may still hold some places.
+    assert_eq!(stored, texts, "exactly the accepted sends");
+    // A refused sender tries again until it is accepted: stage 1 may still hold some slots.
     let deadline = Instant::now() + PATIENCE;
     let receipt = loop {
         world.take_fanouts();

@@ -1,4 +1,4 @@
-//! Resume: all that was missed, or exactly which ranges are left, or a plain "start anew".
+//! A resume answers all missed entries, or also the exact ranges of the rest, or a reset; only the first is complete.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -35,7 +35,7 @@ fn say(world: &World, room: &str, texts: impl Iterator<Item = String>) {
     }
 }
 
-/// The `seq`s of each conversation that Bob got, and those that he was told to fetch.
+/// For each conversation, the `seq`s that Bob was sent and those in the ranges to fetch.
 fn synced(world: &World, cursor: &str) -> (SyncAnswer, BTreeMap<String, Vec<u64>>) {
     let answer = world.engine.sync(&world.user("bob"), Some(cursor)).unwrap();
     let mut all: BTreeMap<String, Vec<u64>> = BTreeMap::new();
@@ -54,7 +54,7 @@ fn entries_beyond_the_inbox_limit_are_named_as_ranges() {
     let world = world(Arc::new(MemoryStore::default()));
     let rooms = rooms(&world, 50);
     let cursor = world.engine.sync(&world.user("bob"), None).unwrap().cursor;
-    // 1,000 entries: the newest 800 are those of forty rooms, the ten oldest are never looked into.
+    // 1,000 entries: the newest 800 are in forty rooms; the ten oldest rooms are never read.
     for room in &rooms {
         say(&world, room, (0..20).map(|n| format!("{room}-{n}")));
     }
@@ -66,7 +66,7 @@ fn entries_beyond_the_inbox_limit_are_named_as_ranges() {
     assert!(answer.resume.complete && all.is_empty());
 }
 
-/// Adds direct conversations to Bob's, at the store itself: thousands of users do no more.
+/// Adds direct conversations to Bob's, in the store itself and without users, who would cost time.
 fn chats(world: &World, from: usize, to: usize) {
     let bob = world.user("bob").no;
     for part in (from..to).collect::<Vec<_>>().chunks(1_000) {
@@ -95,7 +95,7 @@ fn a_user_with_too_many_conversations_gets_an_incomplete_resume() {
     let (answer, all) = synced(&world, &cursor);
     assert!(answer.resume.complete, "{:?}", answer.resume);
     assert_eq!(all[room], [1]);
-    // As many as are looked through: there may be more.
+    // As many conversations as a resume reads: there may be more.
     chats(&world, 12_000, CONVERSATIONS_PER_USER_MAX);
     say(&world, room, ["second".to_owned()].into_iter());
     let (answer, _) = synced(&world, &answer.cursor);
@@ -103,7 +103,7 @@ fn a_user_with_too_many_conversations_gets_an_incomplete_resume() {
 }
 
 #[test]
-fn large_bodies_end_a_resume_early_and_the_rest_is_named() {
+fn large_bodies_shorten_the_inbox_and_the_rest_is_named_as_ranges() {
     let world = world(Arc::new(MemoryStore::default()));
     let rooms = rooms(&world, 2);
     let cursor = world.engine.sync(&world.user("bob"), None).unwrap().cursor;
@@ -155,7 +155,7 @@ fn a_resume_across_removed_entries_is_incomplete() {
     let (answer, all) = synced(&world, &early);
     assert_eq!(all[&room], (7..=11).collect::<Vec<_>>());
     assert!(!answer.resume.complete && answer.resume.ranges.is_empty(), "2 to 6 are gone: {:?}", answer.resume);
-    // Who had seen up to there has missed nothing that is gone.
+    // A client that had seen the removed entries has missed none of them.
     let (answer, all) = synced(&world, &late);
     assert_eq!(all[&room], (7..=11).collect::<Vec<_>>());
     assert!(answer.resume.complete, "{:?}", answer.resume);

@@ -1,5 +1,5 @@
-//! Random sends, retries, reads, mutes, joins and leaves; after each stretch the lists, unread counts and
-//! what was missed from any old position are compared with a model that keeps plain lists and thinks naively.
+//! Random sends, retries, reads, mutes, joins and leaves. After each round the lists, unread counts and
+//! inboxes from any old position are compared with a simple model in plain lists.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -47,8 +47,8 @@ struct ModelConversation {
     entries: Vec<ModelEntry>,
 }
 
-/// To a user that is no member a direct conversation does not exist; a group says that the user is no member.
-fn told_to_strangers(conversation: &str) -> ErrorCode {
+/// The refusal for a user who is not a member: a direct conversation stays hidden, a group does not.
+fn stranger_refusal(conversation: &str) -> ErrorCode {
     if conversation.contains('~') { ErrorCode::NotFound } else { ErrorCode::NotAMember }
 }
 
@@ -58,7 +58,7 @@ impl ModelConversation {
     }
 }
 
-/// A send that was stored: where, and as which `seq`.
+/// A stored send: its conversation and `seq`.
 type Stored = (usize, u64);
 
 struct Run {
@@ -67,9 +67,9 @@ struct Run {
     /// In the order of their creation.
     conversations: Vec<ModelConversation>,
     sends: HashMap<(&'static str, String), Stored>,
-    /// Resumes that had more than an inbox holds, and unread counts that stopped at their limit.
+    /// The number of resumes with more than an inbox holds, and of unread counts that reached their limit.
     beyond: (usize, usize),
-    /// Nobody reads, joins or leaves any more: what is unread and missed grows long.
+    /// Whether no user reads, joins or leaves any more, so that unread counts and inboxes grow long.
     settled: bool,
 }
 
@@ -108,8 +108,8 @@ impl Run {
         USERS[self.random.random_range(0..USERS.len())]
     }
 
-    /// Any conversation but the one that stays empty; the first is the busiest.
-    fn place(&mut self) -> usize {
+    /// A random conversation, except the one that stays empty; the first is the most likely.
+    fn pick_conversation(&mut self) -> usize {
         let count = self.conversations.len();
         match self.random.random_bool(0.5) {
             true => 0,
@@ -139,7 +139,7 @@ impl Run {
     }
 
     fn send(&mut self) {
-        let (at, mut from) = (self.place(), self.user());
+        let (at, mut from) = (self.pick_conversation(), self.user());
         if let Some(member) = self.conversations[at].members.keys().next().filter(|_| self.settled) {
             from = member;
         }
@@ -181,7 +181,7 @@ impl Run {
         self.append(at, Some(from), silent, mentions);
     }
 
-    /// The same send again, now and then to another conversation.
+    /// Repeats an earlier send, now and then to another conversation.
     fn retry(&mut self) {
         if self.sends.is_empty() {
             return;
@@ -190,7 +190,7 @@ impl Run {
         keys.sort();
         let (from, id) = keys.swap_remove(self.random.random_range(0..keys.len()));
         let (first_at, first_seq) = self.sends[&(from, id.clone())];
-        let at = if self.random.random_bool(0.2) { self.place() } else { first_at };
+        let at = if self.random.random_bool(0.2) { self.pick_conversation() } else { first_at };
         let request = message(from, &self.conversations[at].id, &id);
         let sent = self.world.wait(self.world.engine.send(&Actor::App, request));
         match (self.conversations[at].members.contains_key(from), at == first_at) {
@@ -204,14 +204,14 @@ impl Run {
     }
 
     fn read(&mut self) {
-        let (at, name) = (self.place(), self.user());
+        let (at, name) = (self.pick_conversation(), self.user());
         let user = self.world.user(name);
         let conversation = &mut self.conversations[at];
         let last_seq = conversation.last_seq();
         let asked = self.random.random_range(0..last_seq + 3);
         let answer = self.world.wait(self.world.engine.mark_read(&user, &conversation.id, asked));
         match conversation.members.get_mut(name) {
-            None => assert_eq!(answer.unwrap_err().code, told_to_strangers(&conversation.id)),
+            None => assert_eq!(answer.unwrap_err().code, stranger_refusal(&conversation.id)),
             Some(member) => {
                 member.read_seq = member.read_seq.max(asked.min(last_seq));
                 assert_eq!(answer.unwrap().seq, member.read_seq);
@@ -220,12 +220,12 @@ impl Run {
     }
 
     fn mute(&mut self) {
-        let (at, name, muted) = (self.place(), self.user(), self.random.random_bool(0.6));
+        let (at, name, muted) = (self.pick_conversation(), self.user(), self.random.random_bool(0.6));
         let user = self.world.user(name);
         let conversation = &mut self.conversations[at];
         let answer = self.world.wait(self.world.engine.set_mute(&user, &conversation.id, Mute { muted, until: None }));
         match conversation.members.get_mut(name) {
-            None => assert_eq!(answer.unwrap_err().code, told_to_strangers(&conversation.id)),
+            None => assert_eq!(answer.unwrap_err().code, stranger_refusal(&conversation.id)),
             Some(member) => {
                 answer.unwrap();
                 member.muted = muted;
@@ -256,7 +256,7 @@ impl Run {
         }
     }
 
-    fn stretches(&mut self, count: usize, steps: usize) {
+    fn rounds(&mut self, count: usize, steps: usize) {
         for _ in 0..count {
             (0..steps).for_each(|_| self.step());
             self.check();
@@ -325,7 +325,8 @@ impl Run {
         )
     }
 
-    /// From a random place per lane to a random later one: the newest 800, and exact ranges of the rest.
+    /// Compares the inbox from a random position per lane to a random later one: the newest 800 entries, and exact
+    /// ranges of the rest.
     fn check_missed(&mut self, name: &str) {
         let engine = self.world.engine.clone();
         let last = engine.store.last_position();
@@ -370,10 +371,10 @@ impl Run {
     }
 }
 
-fn run(seed: u64, store: Arc<dyn Store>, stretches: usize, steps: usize) -> Run {
+fn run(seed: u64, store: Arc<dyn Store>, rounds: usize, steps: usize) -> Run {
     println!("seed {seed}");
     let mut run = Run::new(seed, store);
-    run.stretches(stretches, steps);
+    run.rounds(rounds, steps);
     run
 }
 
@@ -388,7 +389,7 @@ fn a_random_history_in_memory_matches_the_model() {
 fn a_long_history_matches_the_model_beyond_every_limit() {
     let mut run = run(100, Arc::new(MemoryStore::default()), 4, 100);
     run.settled = true;
-    run.stretches(4, 1_500);
+    run.rounds(4, 1_500);
     assert!(run.beyond.0 > 0 && run.beyond.1 > 0, "the history was not long enough");
 }
 

@@ -1,5 +1,5 @@
-//! A real disk that is full: what was refused is not there by itself later, and sent again it reaches who is live, as
-//! what it is: new.
+//! A real disk that is full: a refused message is not in the store later, and when it is sent again it is delivered to
+//! live sessions as a new one.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../../store/tests/support/file_size_limit.rs"]
@@ -18,17 +18,17 @@ use tidings_engine::{
 use tidings_protocol::{error::ErrorCode, http::*};
 use tidings_store::{EmbeddedOptions, EmbeddedStore};
 
-/// Sessions of a shard without sockets: what each was handed.
+/// Sessions of a shard without sockets, with the entries that each was sent.
 #[derive(Default)]
 struct Live {
     delivery: Delivery,
-    told: Told,
+    recorder: Recorder,
 }
 
 #[derive(Default)]
-struct Told(Vec<(SessionKey, String)>);
+struct Recorder(Vec<(SessionKey, String)>);
 
-impl Sink for Told {
+impl Sink for Recorder {
     fn block(&mut self, session: SessionKey, block: &Arc<Block>, _: Lane, _: Position) {
         self.0.push((session, String::from_utf8(block.json.to_vec()).unwrap()));
     }
@@ -42,13 +42,13 @@ impl Live {
     fn join(&mut self, world: &World, session: SessionKey, user: &str) {
         let user = world.user(user).no;
         let BindOutcome::NeedsMemberships(number) = self.delivery.bind(session, user) else { panic!("bound already") };
-        // Nobody is in a conversation yet.
+        // No user is a member of a conversation yet.
         self.delivery.install(user, number, vec![]).unwrap();
     }
 
-    /// Takes what comes until this session was told of this.
-    fn hears(&mut self, world: &World, session: SessionKey, text: &str) {
-        while !self.has_heard(session, text) {
+    /// Applies fan-outs until the session has this text.
+    fn wait_for(&mut self, world: &World, session: SessionKey, text: &str) {
+        while !self.has_received(session, text) {
             let lanes = &world.receivers[0].lanes;
             let mut select = crossbeam_channel::Select::new();
             for lane in lanes {
@@ -56,12 +56,12 @@ impl Live {
             }
             let ready = select.select_timeout(PATIENCE).unwrap_or_else(|_| panic!("{session} never hears {text}"));
             let lane = &lanes[ready.index()];
-            self.delivery.apply(&ready.recv(lane).unwrap(), &mut self.told);
+            self.delivery.apply(&ready.recv(lane).unwrap(), &mut self.recorder);
         }
     }
 
-    fn has_heard(&self, session: SessionKey, text: &str) -> bool {
-        self.told.0.iter().any(|(to, what)| *to == session && what.contains(text))
+    fn has_received(&self, session: SessionKey, text: &str) -> bool {
+        self.recorder.0.iter().any(|(to, what)| *to == session && what.contains(text))
     }
 }
 
@@ -85,27 +85,27 @@ fn a_refused_message_is_delivered_once_sent_again() {
         world.wait(world.engine.change_members(&Actor::App, "g", change))
     };
     send("before").unwrap();
-    live.hears(&world, BOB, "before");
+    live.wait_for(&world, BOB, "before");
 
     limit.leave_room(folder.path(), 0);
     assert_eq!(send("refused").unwrap_err().code, ErrorCode::StoreUnavailable);
     limit.lift();
-    // Something else starts the engine afresh; what was refused is not there with it.
+    // Another send restarts the storage engine; the refused message is not there afterwards.
     assert_eq!(send("between").unwrap().seq, 2);
     let again = send("refused").unwrap();
     assert_eq!((again.seq, again.duplicate), (3, false));
-    live.hears(&world, BOB, "refused");
-    live.hears(&world, CAROL, "refused");
+    live.wait_for(&world, BOB, "refused");
+    live.wait_for(&world, CAROL, "refused");
 
     limit.leave_room(folder.path(), 0);
     assert_eq!(remove_carol().unwrap_err().code, ErrorCode::StoreUnavailable);
     limit.lift();
     assert_eq!(remove_carol().unwrap().removed, 1);
-    live.hears(&world, CAROL, "you left");
+    live.wait_for(&world, CAROL, "you left");
     let carol = Actor::User(world.user("carol"));
     let refusal = world.engine.history(&carol, "g", &HistoryQuery::default()).unwrap_err();
     assert_eq!(refusal.code, ErrorCode::NotAMember);
     send("secret").unwrap();
-    live.hears(&world, BOB, "secret");
-    assert!(!live.has_heard(CAROL, "secret"));
+    live.wait_for(&world, BOB, "secret");
+    assert!(!live.has_received(CAROL, "secret"));
 }

@@ -1,4 +1,4 @@
-//! A send to somebody new opens a direct conversation first; one that is refused at once opens none.
+//! A send to a new user opens a direct conversation first; a send that is refused at once opens none.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -35,7 +35,7 @@ fn to(user: &str) -> SendRequest {
     }
 }
 
-/// Through a session.
+/// Sends through a session.
 fn submit(world: &World, user: &str) -> Result<SubmitOutcome, Refusal> {
     let (.., content) = to(user).into_parts();
     world.engine.submit(&world.user("alice"), SendTarget::User(user), content, NOBODY_WAITS)
@@ -68,11 +68,11 @@ fn a_rate_limited_send_opens_no_conversation() {
         refused.extend(world.wait(world.engine.send(&Actor::User(alice.clone()), to(other))).err());
     }
     let opened = others.iter().filter(|other| has_direct(&world, &direct_id("alice", other))).count();
-    // To open one costs as much as the message in it.
+    // Opening a conversation costs as much as the message in it.
     let most = (BURST + begun.elapsed().as_secs() as usize + 1).div_ceil(2);
     assert!((1..=most).contains(&opened), "{opened} were opened");
     assert!(refused.iter().all(|refusal| refusal.code == ErrorCode::RateLimited), "{refused:?}");
-    // A session's send, which is told to open one.
+    // A session's send, which would have to open one first.
     let begun = Instant::now();
     let submitted = (0..50).filter(|_| submit(&world, "carol").is_ok()).count();
     let most = 1 + begun.elapsed().as_secs() as usize;

@@ -1,4 +1,4 @@
-//! Who may change whom, what the others are told of it, and what is closed to those who are out.
+//! Which role may change which members, the notices of changes, and what removed members can no longer do.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -117,7 +117,7 @@ fn a_notice_counts_all_new_members_and_names_the_first_twenty() {
 }
 
 #[test]
-fn an_impossible_change_is_refused_with_the_name_of_its_field() {
+fn an_impossible_change_is_refused_with_its_own_code() {
     let world = world();
     assert_eq!(change(&world, None, "g", &["mia"], &["mia"], None), Err(ErrorCode::InvalidField));
     assert_eq!(change(&world, None, "g", &["nobody"], &[], None), Err(ErrorCode::NotFound));
@@ -174,7 +174,7 @@ fn a_removed_member_can_neither_read_nor_send() {
     assert!(sync.resume.complete && sync.entries.is_empty());
     assert!(engine.conversations(&mia, None, 0).unwrap().conversations.iter().all(|c| c.id != "g"));
 
-    // Back again: history is open, what was said meanwhile is neither missed nor unread.
+    // A returned member may read all history; entries from the time away are neither missed nor unread.
     change(&world, Some("adam"), "g", &["mia"], &[], None).unwrap();
     let sync = engine.sync(&mia, Some(&from)).unwrap();
     assert_eq!(sync.entries.iter().map(|e| e.kind).collect::<Vec<_>>(), [EntryKind::MemberChange]);

@@ -62,7 +62,7 @@ fn start(
     let clock = Arc::new(ManualClock::default());
     clock.set(NOON);
     let (shown, attempts) = unbounded();
-    let webhook = Picky(move |body: &str| {
+    let webhook = FakeWebhook(move |body: &str| {
         let taken = takes(body);
         let _ = shown.send((taken, serde_json::from_str(body).unwrap()));
         taken
@@ -139,12 +139,8 @@ async fn the_members_of_a_large_group_are_split_into_events_with_ids_of_their_ow
 }
 
 #[tokio::test(flavor = "multi_thread")]
-<<<<<<<< HEAD:crates/engine/tests/offline_push_survives_failures.rs
-async fn an_accepted_delivery_is_not_repeated_when_its_record_cannot_be_stored() {
-========
-async fn a_full_disk_does_not_repeat_a_delivery() {
->>>>>>>> f74196d (engine: name tests after the behaviour that they expect):crates/engine/tests/offline_push_survives_failures_and_restarts.rs
-    let store = Arc::new(Troubled::default());
+<async fn an_accepted_delivery_is_not_repeated_when_its_record_cannot_be_stored() {
+=    let store = Arc::new(Troubled::default());
     let full = store.clone();
     let (engine, attempts, _receivers) = start(store.clone(), config(), move |_| {
         full.fail(2);
@@ -159,12 +155,8 @@ async fn a_full_disk_does_not_repeat_a_delivery() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-<<<<<<<< HEAD:crates/engine/tests/offline_push_survives_failures.rs
-async fn an_event_that_is_always_refused_keeps_no_other_from_being_replayed() {
-========
-async fn a_dead_letter_that_fails_again_holds_up_no_other_replay() {
->>>>>>>> f74196d (engine: name tests after the behaviour that they expect):crates/engine/tests/offline_push_survives_failures_and_restarts.rs
-    let store: Arc<MemoryStore> = Arc::default();
+<async fn an_event_that_is_always_refused_keeps_no_other_from_being_replayed() {
+=    let store: Arc<MemoryStore> = Arc::default();
     let up = Arc::new(AtomicBool::new(false));
     let is_up = up.clone();
     let (engine, attempts, _receivers) =
@@ -213,12 +205,8 @@ async fn dead_letters_come_in_pages() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-<<<<<<<< HEAD:crates/engine/tests/offline_push_survives_failures.rs
-async fn a_reopened_store_goes_on_where_the_outbox_stopped() {
-========
-async fn a_reopened_store_continues_from_the_outbox_position() {
->>>>>>>> f74196d (engine: name tests after the behaviour that they expect):crates/engine/tests/offline_push_survives_failures_and_restarts.rs
-    let folder = tempfile::tempdir().unwrap();
+<async fn a_reopened_store_goes_on_where_the_outbox_stopped() {
+=    let folder = tempfile::tempdir().unwrap();
     let open = || {
         let options = EmbeddedOptions { outbox: true, disk_reserve_bytes: 0, ..EmbeddedOptions::new(folder.path()) };
         Arc::new(EmbeddedStore::open(options).unwrap())

@@ -1,4 +1,4 @@
-//! Of several nodes one tells the webhook and stores when users were last seen; the next one goes on where it was.
+//! Of several nodes the leader calls the webhook and stores last-seen times; its successor continues its work.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -31,7 +31,7 @@ use tidings_protocol::http::UserUpsert;
 
 const GRACE_MS: u64 = 5_000;
 
-/// The app's side of the webhook: it notes which node calls, and refuses when told to.
+/// The app's side of the webhook: records which node calls, and refuses calls when told to.
 struct App {
     node: &'static str,
     refuses: Arc<AtomicBool>,
@@ -73,7 +73,7 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// The first one leads.
+/// Starts the nodes; the first one leads.
 fn nodes(names: &[&'static str]) -> Nodes {
     let (store, bus, clock) = (Arc::new(MemoryStore::shared()), LocalBus::default(), Arc::new(ManualClock::default()));
     clock.set(NOON);
@@ -120,7 +120,7 @@ impl Nodes {
         self.engine(node).presence.register(UserNo(user), device);
     }
 
-    /// All nodes know, and have announced it.
+    /// Waits until all nodes know these states and have announced them.
     #[track_caller]
     fn all_know(&self, online: &[(u64, bool)]) {
         let knows = |engine: &Engine| online.iter().all(|(user, is)| engine.presence.is_online(UserNo(*user)) == *is);
@@ -128,7 +128,7 @@ impl Nodes {
         self.engines.iter().for_each(|(engine, _)| engine.settle_presence());
     }
 
-    /// What the app is told until it knows this: who said so, and the states.
+    /// Receives calls until the app knows these states. Answers the calls of each node, and whether one was a reset.
     #[track_caller]
     fn told(&self, expected: &[(&str, bool)]) -> (BTreeMap<&'static str, usize>, bool) {
         let mut states: BTreeMap<String, bool> = BTreeMap::new();
@@ -167,9 +167,9 @@ fn the_leader_announces_and_stores_and_its_successor_continues() {
     nodes.all_know(&[]);
     assert!(nodes.told(&[("1", false)]).0.keys().eq(&["a"]));
     until("it is stored", || nodes.store.last_seen(UserNo(1)).unwrap() == Some(NOON + 10));
-    assert_eq!([1, 2].map(|node| nodes.engine(node).metrics.commits.get()), [0, 0], "by the one that leads");
+    assert_eq!([1, 2].map(|node| nodes.engine(node).metrics.commits.get()), [0, 0], "the leader commits them");
 
-    // The app does not answer while the leader ends: another one knows what is still to be told.
+    // The app refuses calls while the leader ends: its successor has the states that were not taken.
     nodes.refuses.store(true, Ordering::SeqCst);
     nodes.engine(2).presence.unregister(UserNo(2), 2, NOON + 30 + GRACE_MS);
     nodes.arrive(1, 3);
@@ -185,12 +185,12 @@ fn the_leader_announces_and_stores_and_its_successor_continues() {
     nodes.refuses.store(false, Ordering::SeqCst);
     let (by, reset) = nodes.told(&[("2", false), ("3", true)]);
     assert!(!by.contains_key("a") && by.len() == 1, "{by:?}");
-    assert!(!reset, "the app need not forget what it knows");
-    // The one that leads last: who would lead after it tells again what it may not have told.
+    assert!(!reset, "the app keeps the states that it has");
+    // A successor of the last leader sends again the states that the leader may not have sent.
     let follower = (0..2).find(|node| !nodes.engine(*node).is_leader()).unwrap();
     nodes.stop(follower);
     nodes.stop(0);
-    assert_eq!(nodes.taken.try_iter().count(), 0, "nobody tells it again");
+    assert_eq!(nodes.taken.try_iter().count(), 0, "no state is sent again");
 }
 
 #[test]

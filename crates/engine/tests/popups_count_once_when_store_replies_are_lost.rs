@@ -9,7 +9,7 @@ use popup_support::*;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use serde_json::json;
 use std::{collections::BTreeSet, ops::Range, sync::Arc, time::Duration};
-use support::{doubts::Fated::*, *};
+use support::{lost_answers::WriteFate::*, *};
 use tidings_engine::popups::{DecisionAttempt, PopupsConfig};
 use tidings_protocol::http::{PopupEvent, PopupEventKind};
 
@@ -44,7 +44,7 @@ fn for_each_write_fate(run: impl Fn(&Troubled, &World, &str)) {
     for fated in [Stored, NotStored, StoredLate] {
         for before in 0..3 {
             let (store, world) = start_with_lossy_store();
-            store.doubts.next((0..before).map(|_| None).chain([Some(fated), None, Some(fated)]));
+            store.lost_answers.next((0..before).map(|_| None).chain([Some(fated), None, Some(fated)]));
             run(&store, &world, &format!("{before} answers, then {fated:?}"));
         }
     }
@@ -61,7 +61,7 @@ fn an_exposure_counts_once_when_its_write_has_an_unknown_outcome() {
         flush_eventually(world);
         assert!(shown[..100].iter().all(|user| is_shown(world, user)));
         flush_eventually(world);
-        store.doubts.end();
+        store.lost_answers.end();
         flush_eventually(world);
         assert_eq!(world.counts("often"), [1_700, 0, 0, 0], "{what}");
     });
@@ -73,7 +73,7 @@ fn a_cap_holds_when_its_write_has_an_unknown_outcome() {
         let shown = users(10);
         assert!(shown.iter().all(|user| world.decide(user).is_some()));
         flush_eventually(world);
-        store.doubts.end();
+        store.lost_answers.end();
         flush_eventually(world);
         assert!(shown.iter().all(|user| world.decide(user).is_none()), "{what}");
         assert_eq!(world.counts("once"), [10, 0, 0, 0], "{what}");
@@ -91,7 +91,7 @@ fn events_count_once_when_their_write_has_an_unknown_outcome() {
         let _ = world.report(impressions(&decision, 3..5));
         report_at_last(5..9);
         report_at_last(3..5);
-        store.doubts.end();
+        store.lost_answers.end();
         flush_eventually(world);
         assert_eq!(world.counts("once"), [1, 0, 9, 0], "{what}");
     });
@@ -106,7 +106,7 @@ fn a_random_history_with_unknown_outcomes_counts_each_exposure_and_event_once() 
         let (store, world) = start_with_lossy_store();
         let (users, mut shown, mut reported) = (users(40), 0, BTreeSet::new());
         let decision = world.decide("ann").unwrap();
-        store.doubts.begin(seed, 0.4);
+        store.lost_answers.begin(seed, 0.4);
         for _ in 0..60 {
             match random.random_range(0..3) {
                 0 => {
@@ -122,7 +122,7 @@ fn a_random_history_with_unknown_outcomes_counts_each_exposure_and_event_once() 
                 _ => drop(world.engine.popups.flush()),
             }
         }
-        store.doubts.end();
+        store.lost_answers.end();
         for id in &reported {
             world.report(impressions(&decision, *id..*id + 1)).unwrap();
         }

@@ -1,5 +1,5 @@
-//! Who counts as online, for how long after their last sign, and what is repaired when it is wrong. Time is a
-//! clock that the tests turn.
+//! When a user counts as online, for how long after the last session, and how differences are repaired. The tests
+//! set the clock.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -59,7 +59,7 @@ fn leave(world: &World, id: &str, session: u64, now_ms: u64) {
     world.engine.presence.unregister(world.user(id).no, session, now_ms);
 }
 
-/// Turns the clock and has what is due by then announced.
+/// Sets the clock, and announces the changes that are due by then.
 fn at(world: &World, now_ms: u64) {
     world.clock.set(now_ms);
     world.engine.settle_presence();
@@ -69,7 +69,7 @@ fn presence(world: &World, id: &str) -> UserPresence {
     world.engine.presence_of(&[id.to_owned()]).unwrap().remove(0)
 }
 
-/// What sessions were told: to whom, of whom, online or not.
+/// The updates that sessions were sent: (session, watched user, online).
 fn told(world: &World) -> Vec<(u64, String, bool)> {
     let mut all = Vec::new();
     while let Ok(control) = world.receivers[0].control.try_recv() {
@@ -118,7 +118,7 @@ fn watchers_get_each_change_once_and_none_for_a_return_within_the_grace() {
     };
     assert_eq!(watch(&["cyd"]).unwrap_err().code, ErrorCode::Forbidden, "they share no conversation");
     watch(&["ben"]).unwrap();
-    assert_eq!(told(&world), [(77, "ben".into(), false)], "how it is now");
+    assert_eq!(told(&world), [(77, "ben".into(), false)], "the present state");
 
     arrive(&world, "ben", 1, CORE);
     at(&world, NOON + 1);
@@ -170,19 +170,19 @@ fn sessions_of_a_node_whose_lease_is_over_do_not_count() {
 
     at(&world, NOON + LEASE_MS + 1);
     assert!(!presence(&world, "ann").online && presence(&world, "ben").online);
-    assert_eq!(presence(&world, "ben").devices.len(), 1, "what is on a node that lives");
+    assert_eq!(presence(&world, "ben").devices.len(), 1, "the session on the other node");
     at(&world, NOON + LEASE_MS + 2);
     assert_eq!(world.engine.metrics.presence_leases_expired.get(), 1, "told once");
     let listed = world.engine.nodes();
     let east_now = listed.iter().find(|node| node.name == "east").unwrap();
-    assert_eq!((east_now.sessions, east_now.lease_left_ms), (2, Some(0)), "its sessions are still to be dropped");
+    assert_eq!((east_now.sessions, east_now.lease_left_ms), (2, Some(0)), "its sessions are still registered");
 
     nodes.renew(east, NOON + LEASE_MS + 10, LEASE_MS);
-    assert!(presence(&world, "ann").online, "it was only late");
+    assert!(presence(&world, "ann").online, "the node was only late");
     let successor = nodes.attach("east", 2, "10.0.0.1:8081", NOON + LEASE_MS + 20, LEASE_MS);
     nodes.detach(east);
     nodes.renew(east, NOON + LEASE_MS + 30, LEASE_MS);
-    assert!(!presence(&world, "ann").online, "a ghost from the moment its successor is there");
+    assert!(!presence(&world, "ann").online, "a ghost as soon as the successor has attached");
     arrive(&world, "ann", 4, successor);
     assert_eq!(presence(&world, "ann").devices.len(), 1);
 }
@@ -211,7 +211,7 @@ fn last_seen_is_stored_once_the_store_can_write_again() {
     let ann = world.user("ann").no;
     arrive(&world, "ann", 1, CORE);
     leave(&world, "ann", 1, NOON + 1);
-    // Until it is told otherwise: rounds come of themselves, too.
+    // For good, since rounds come by themselves, too.
     store.fail(usize::MAX);
     at(&world, NOON + 1 + GRACE_MS);
     assert_eq!(store.last_seen(ann).unwrap(), None, "the disk was full");
@@ -221,21 +221,21 @@ fn last_seen_is_stored_once_the_store_can_write_again() {
     assert_eq!(store.last_seen(ann).unwrap(), Some(NOON + 1));
 }
 
-/// Nodes that list what a test puts down, one list after the other; the last one again and again.
+/// Nodes that answer the lists of a test, one after the other, and the last one from then on.
 #[derive(Default)]
-struct Fake {
+struct FakeNodes {
     lists: Mutex<Vec<Vec<LiveSession>>>,
     corrections: Mutex<Vec<Correction>>,
 }
 
-impl Fake {
-    fn listing(lists: &[&[LiveSession]]) -> Fake {
+impl FakeNodes {
+    fn listing(lists: &[&[LiveSession]]) -> FakeNodes {
         let lists = lists.iter().rev().map(|list| list.to_vec()).collect();
-        Fake { lists: Mutex::new(lists), ..Fake::default() }
+        FakeNodes { lists: Mutex::new(lists), ..FakeNodes::default() }
     }
 }
 
-impl SessionSource for Fake {
+impl SessionSource for FakeNodes {
     fn sessions(&self, _: Option<UserNo>) -> Result<Vec<LiveSession>, Refusal> {
         let mut lists = self.lists.lock();
         Ok(if lists.len() > 1 { lists.pop().unwrap() } else { lists[0].clone() })
@@ -247,7 +247,7 @@ impl SessionSource for Fake {
     }
 }
 
-fn held(world: &World, id: &str, session: u64, node: NodeNo) -> LiveSession {
+fn live(world: &World, id: &str, session: u64, node: NodeNo) -> LiveSession {
     let PresenceSession { device_id, device_kind, since, chat, .. } = device(session, node);
     let user = world.user(id).no;
     LiveSession { shard: 0, session, node, user, device_id, device_kind, since, chat, held: true }
@@ -266,14 +266,14 @@ fn a_comparison_names_ghosts_missing_sessions_and_wrong_nodes() {
     arrive(&world, "ben", 3, east);
     arrive(&world, "ben", 4, east);
     let unheld = LiveSession { held: false, ..held(&world, "ben", 4, east) };
-    let list = [held(&world, "ann", 1, CORE), held(&world, "ben", 3, CORE), unheld, held(&world, "cyd", 5, east)];
-    let fake = Fake::listing(&[&list]);
+    let list = [live(&world, "ann", 1, CORE), live(&world, "ben", 3, CORE), unheld, live(&world, "cyd", 5, east)];
+    let fake = FakeNodes::listing(&[&list]);
     let found = world.engine.presence_comparison(&fake, false).unwrap();
     assert_eq!((found.registered, found.held, counts(&found)), (4, 3, (2, 1, 1, 0)));
     let mut named: Vec<_> = found.differences.iter().map(|d| (d.kind.as_str(), d.session.as_str())).collect();
     named.sort_unstable();
     assert_eq!(named, [("ghost", "2"), ("ghost", "4"), ("missing", "5"), ("wrong_node", "3")]);
-    assert_eq!(*fake.corrections.lock(), [], "it was only asked");
+    assert_eq!(*fake.corrections.lock(), [], "no repair was requested");
 
     assert_eq!(counts(&world.engine.presence_comparison(&fake, true).unwrap()), (2, 1, 1, 4));
     let mut corrected: Vec<_> = fake.corrections.lock().iter().map(|c| (c.session, c.held)).collect();
@@ -287,15 +287,15 @@ fn a_comparison_names_ghosts_missing_sessions_and_wrong_nodes() {
 fn a_change_between_the_two_passes_is_no_difference() {
     let world = world();
     arrive(&world, "ann", 1, CORE);
-    let (ann, ben) = (held(&world, "ann", 1, CORE), held(&world, "ben", 2, CORE));
-    // Not in the first list, in the second: it had not heard of its session yet.
-    let late = Fake::listing(&[&[], from_ref(&ann)]);
+    let (ann, ben) = (live(&world, "ann", 1, CORE), live(&world, "ben", 2, CORE));
+    // Only in the second list: the node did not know its session yet.
+    let late = FakeNodes::listing(&[&[], from_ref(&ann)]);
     assert_eq!(counts(&world.engine.presence_comparison(&late, true).unwrap()), (0, 0, 0, 0));
-    // In the first list, not in the second: it has gone before it was registered anywhere.
-    let gone = Fake::listing(&[&[ann.clone(), ben.clone()], from_ref(&ann)]);
+    // Only in the first list: the session ended before it was registered.
+    let gone = FakeNodes::listing(&[&[ann.clone(), ben.clone()], from_ref(&ann)]);
     assert_eq!(counts(&world.engine.presence_comparison(&gone, true).unwrap()), (0, 0, 0, 0));
-    // Nothing differs: no second look.
-    let same = Fake::listing(&[from_ref(&ann), &[ann.clone(), ben]]);
+    // Nothing differs: there is no second pass.
+    let same = FakeNodes::listing(&[from_ref(&ann), &[ann.clone(), ben]]);
     let found = world.engine.presence_comparison(&same, true).unwrap();
     assert_eq!((counts(&found), same.lists.lock().len()), ((0, 0, 0, 0), 1));
 }

@@ -1,5 +1,5 @@
-//! A hundred thousand devices that come and go: what is announced, told to the webhook and kept is bounded by
-//! users, not by how often they come and go.
+//! A hundred thousand sessions that come and go: the announced changes, the calls of the webhook and the memory depend
+//! on the number of users, and not on how often their sessions come and go.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -26,12 +26,12 @@ use tidings_protocol::http::UserUpsert;
 
 const GRACE_MS: u64 = 5_000;
 
-struct Fake {
+struct FakeWebhook {
     refusals: AtomicUsize,
     taken: Sender<WebhookDelivery>,
 }
 
-impl Webhook for Fake {
+impl Webhook for FakeWebhook {
     fn deliver(&self, delivery: &WebhookDelivery) -> Result<(), WebhookError> {
         let refuse = |left: usize| left.checked_sub(1);
         if self.refusals.fetch_update(Ordering::SeqCst, Ordering::SeqCst, refuse).is_ok() {
@@ -42,15 +42,15 @@ impl Webhook for Fake {
     }
 }
 
-struct Hooked {
+struct WorldWithWebhook {
     world: World,
     taken: Receiver<WebhookDelivery>,
 }
 
-/// A server with so many users and a webhook that refuses so many times.
-fn hooked(users: usize, refusals: usize) -> Hooked {
+/// A server with users, and a webhook that refuses the first calls.
+fn world_with_webhook(users: usize, refusals: usize) -> WorldWithWebhook {
     let (take, taken) = unbounded();
-    let webhook = Arc::new(Fake { refusals: AtomicUsize::new(refusals), taken: take });
+    let webhook = Arc::new(FakeWebhook { refusals: AtomicUsize::new(refusals), taken: take });
     let presence = PresenceConfig { webhook: true, grace_ms: GRACE_MS, ..PresenceConfig::default() };
     let config = EngineConfig { shards: 1, presence, ..EngineConfig::default() };
     let secret = OutboxConfig { secret: "secret".into(), ..OutboxConfig::default() };
@@ -60,10 +60,10 @@ fn hooked(users: usize, refusals: usize) -> Hooked {
         let users = part.iter().map(|id| UserUpsert { id: id.to_string(), ..UserUpsert::default() }).collect();
         world.wait(world.engine.upsert_users(users)).unwrap();
     }
-    Hooked { world, taken }
+    WorldWithWebhook { world, taken }
 }
 
-impl Hooked {
+impl WorldWithWebhook {
     fn next(&self) -> Value {
         let delivery = self.taken.recv_timeout(PATIENCE).expect("a call of the webhook");
         assert_eq!(delivery.signature, sign("secret", delivery.timestamp, &delivery.body));
@@ -85,17 +85,17 @@ fn device(session: u64) -> PresenceSession {
 
 #[test]
 fn the_webhook_is_called_with_the_latest_states_until_it_takes_them() {
-    let hooked = hooked(2, 2);
-    let presence = &hooked.world.engine.presence;
+    let world_with_webhook = world_with_webhook(2, 2);
+    let presence = &world_with_webhook.world.engine.presence;
     presence.register(UserNo(1), device(1));
     presence.register(UserNo(2), device(2));
-    hooked.at(NOON);
+    world_with_webhook.at(NOON);
     presence.unregister(UserNo(1), 1, NOON + 10);
-    hooked.at(NOON + 10 + GRACE_MS);
+    world_with_webhook.at(NOON + 10 + GRACE_MS);
     let mut states = HashMap::new();
     let mut resets = Vec::new();
     while states.len() < 2 || states["1"] == Value::Bool(true) {
-        let event = hooked.next();
+        let event = world_with_webhook.next();
         resets.push(event.get("reset").is_some());
         for change in event["changes"].as_array().unwrap() {
             states.insert(change["user"].as_str().unwrap().to_owned(), change["online"].clone());
@@ -108,14 +108,14 @@ fn the_webhook_is_called_with_the_latest_states_until_it_takes_them() {
 #[test]
 fn a_storm_announces_a_user_once_and_calls_the_webhook_in_batches() {
     const USERS: u64 = 100_000;
-    let hooked = hooked(USERS as usize, 0);
-    let engine = &hooked.world.engine;
+    let world_with_webhook = world_with_webhook(USERS as usize, 0);
+    let engine = &world_with_webhook.world.engine;
     let metrics = &engine.metrics;
     let began = Instant::now();
     for user in 1..=USERS {
         engine.presence.register(UserNo(user), device(user));
     }
-    hooked.at(NOON);
+    world_with_webhook.at(NOON);
     assert_eq!((metrics.presence_changes.get(), engine.presence.user_count()), (USERS, USERS as usize));
 
     for flap in 1..=10 {
@@ -125,20 +125,20 @@ fn a_storm_announces_a_user_once_and_calls_the_webhook_in_batches() {
             engine.presence.register(UserNo(user), device(session));
         }
     }
-    hooked.at(NOON + 60_000);
+    world_with_webhook.at(NOON + 60_000);
     assert_eq!(metrics.presence_changes.get(), USERS, "all are back: nothing to tell");
     assert_eq!(metrics.presence_coalesced.get(), 10 * USERS);
 
     for user in 1..=USERS {
         engine.presence.unregister(UserNo(user), 10 * USERS + user, NOON + 60_000);
     }
-    hooked.at(NOON + 60_000 + GRACE_MS);
+    world_with_webhook.at(NOON + 60_000 + GRACE_MS);
     assert_eq!(metrics.presence_changes.get(), 2 * USERS, "once online, once offline");
     assert_eq!((engine.presence.user_count(), engine.presence.session_count()), (0, 0));
 
     let (mut calls, mut told, mut offline) = (0, 0, 0);
     while offline < USERS {
-        let event = hooked.next();
+        let event = world_with_webhook.next();
         let changes = event["changes"].as_array().unwrap();
         assert!(changes.len() <= 500);
         calls += 1;
@@ -146,7 +146,7 @@ fn a_storm_announces_a_user_once_and_calls_the_webhook_in_batches() {
         offline += changes.iter().filter(|change| change["online"] == false).count() as u64;
     }
     println!("{calls} calls told {told} changes");
-    // Of the calls that follow a round the last is not full, and there may be a round every half second.
+    // The last call after a round is not full, and there may be a round every half second.
     let rounds = 20 + began.elapsed().as_millis() as u64 / 500;
     assert!(told <= 2 * USERS && calls <= 2 * USERS / 500 + rounds, "{calls} calls, {told} changes");
     assert_eq!((offline, metrics.presence_dropped.get()), (USERS, 0));
@@ -166,11 +166,11 @@ fn a_million_sessions_cost_about_a_hundred_bytes_each() {
     let presence = Presence::new(PresenceConfig::default());
     let id: Arc<str> = "phone".into();
     let before = resident();
-    // Every third, then the others: users do not come in the order of their numbers.
+    // Not in the order of users' numbers: every third, then the others.
     for user in (0..3).flat_map(|start| (start..SESSIONS).step_by(3)) {
         presence.register(UserNo(user), PresenceSession { device_id: id.clone(), ..device(user) });
     }
-    // What is to be announced goes with the next round.
+    // The next round announces all changes.
     let announced = SESSIONS as usize * size_of::<UserNo>();
     let grown = resident() - before;
     println!("{} bytes a session, {announced} of them all until announced", grown / SESSIONS as usize);

@@ -15,7 +15,7 @@ use std::{
 };
 use support::{
     NOON, Troubled,
-    doubts::Fated::{self, *},
+    lost_answers::WriteFate::{self, *},
 };
 use tidings_engine::{
     config::EngineConfig,
@@ -23,7 +23,7 @@ use tidings_engine::{
 };
 use tidings_protocol::{error::ErrorCode, http::*};
 
-const FATES: [Fated; 3] = [Stored, NotStored, StoredLate];
+const FATES: [WriteFate; 3] = [Stored, NotStored, StoredLate];
 const NAMES: [&str; 6] = ["ann/phone-1", "ann/tv-1", "ben/phone-1", "cat/phone-1", "cat/tv-1", "dan/phone-1"];
 const HISTORIES: u64 = 12;
 const STEPS: usize = 120;
@@ -56,7 +56,7 @@ fn with_each_answer_lost(run: impl Fn(&dyn Fn(&Troubled), &str)) {
     for fated in FATES {
         for before in 0..4 {
             let lose = |store: &Troubled| {
-                store.doubts.next((0..before).map(|_| None).chain([Some(fated)]));
+                store.lost_answers.next((0..before).map(|_| None).chain([Some(fated)]));
             };
             run(&lose, &format!("{before} answers, then {fated:?}"));
         }
@@ -118,7 +118,7 @@ fn an_accepted_large_push_is_not_purged() {
                 (0..100).for_each(|n| shard.ask_to_bind(&format!("{user}/phone-{n}")));
             }
             shard.settle();
-            store.doubts.next((0..before).map(|_| None).chain([Some(fated)]));
+            store.lost_answers.next((0..before).map(|_| None).chain([Some(fated)]));
             let push = push_at_last(&mut shard, &request(json!({"users": names}), json!({"client_push_id": "p"})));
             settle(&mut shard);
             let what = format!("{before} answers, then {fated:?}");
@@ -205,7 +205,7 @@ fn settle(shard: &mut Shard) {
 fn a_device_number_is_never_given_twice() {
     for fated in FATES {
         let (store, mut shard) = start(&[]);
-        store.doubts.next([Some(fated)]);
+        store.lost_answers.next([Some(fated)]);
         // Several devices bind at once, and one of them again before the lead moves.
         ["ann/phone-1", "ben/phone-1", "cat/phone-1"].iter().for_each(|name| shard.ask_to_bind(name));
         shard.settle();
@@ -296,7 +296,7 @@ struct History {
 impl History {
     fn new(seed: u64) -> History {
         let (store, shard) = start(&[]);
-        store.doubts.begin(seed, 0.3);
+        store.lost_answers.begin(seed, 0.3);
         History {
             random: StdRng::seed_from_u64(seed),
             store,
@@ -388,7 +388,7 @@ impl History {
     /// From here on every answer arrives. Online devices are handed all of their pushes without binding anew, the others when
     /// they bind.
     fn end(mut self) {
-        self.store.doubts.end();
+        self.store.lost_answers.end();
         settle(&mut self.shard);
         self.shard.at(self.now + 10_000);
         settle(&mut self.shard);
@@ -434,7 +434,7 @@ fn every_accepted_push_arrives_in_random_histories() {
         println!("DOUBT_SEED={seed}");
         let mut history = History::new(seed);
         (0..STEPS).for_each(|_| history.step());
-        assert!(history.store.doubts.count() > 0);
+        assert!(history.store.lost_answers.count() > 0);
         history.end();
     };
     match std::env::var("DOUBT_SEED") {

@@ -15,7 +15,7 @@ fn world() -> World {
     world
 }
 
-/// Sends so many messages, a batch at a time.
+/// Sends `count` messages, a batch at a time.
 fn say(world: &World, count: usize, change: impl Fn(usize, &mut SendRequest)) {
     let requests: Vec<SendRequest> = (0..count)
         .map(|n| {
@@ -38,7 +38,7 @@ fn bobs(world: &World) -> ConversationView {
 #[test]
 fn a_page_of_history_has_the_requested_range() {
     let world = world();
-    // A second apart, from noon on.
+    // One message a second, from noon on.
     for n in 0..20 {
         world.clock.set(NOON + n * 1_000);
         say(&world, 1, |_, _| ());

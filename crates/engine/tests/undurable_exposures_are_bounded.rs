@@ -89,7 +89,7 @@ fn nothing_more_is_shown_while_the_store_fails() {
 #[test]
 fn exposures_in_the_side_log_survive_and_failed_entries_are_retried() {
     let store = Arc::new(Troubled::default());
-    store.notes.bring();
+    store.side_log.enable();
     let world = world(&store);
     store.fail_rows(usize::MAX);
     // Decisions go on while the side log can be written.
@@ -99,16 +99,16 @@ fn exposures_in_the_side_log_survive_and_failed_entries_are_retried() {
         shown += usize::from(is_shown(&world, &format!("noted{shown}")));
         std::thread::sleep(Duration::from_millis(1));
     }
-    store.notes.fill(true);
+    store.side_log.set_full(true);
     let unnoted = show_until_refused(&world, "unnoted");
-    store.notes.fill(false);
+    store.side_log.set_full(false);
     until("it is shown again", || is_shown(&world, "late"));
     // As after a crash, another engine gets the stored rows and the side log.
-    let noted = store.notes.all();
+    let noted = store.side_log.all();
     store.fail_rows(0);
     let after = Arc::new(Troubled::default());
-    after.notes.bring();
-    after.notes.note(&noted).unwrap();
+    after.side_log.enable();
+    after.side_log.append(&noted).unwrap();
     let users: Vec<String> =
         (0..shown).map(|n| format!("noted{n}")).chain((0..unnoted).map(|n| format!("unnoted{n}"))).collect();
     // Frequency counters are kept by popup number, and the first popup of each store has the same.

@@ -1,12 +1,12 @@
 //! An engine without sockets, and a store that can be held up or made to fail.
 #![allow(clippy::unwrap_used, dead_code, unreachable_pub)]
 
-pub mod doubts;
-pub mod note_pad;
+pub mod lost_answers;
+pub mod side_log;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
-use doubts::{Doubts, Write};
-use note_pad::NotePad;
+use lost_answers::{LostAnswers, Write};
+use side_log::MemorySideLog;
 use parking_lot::Mutex;
 use std::{
     sync::{
@@ -208,8 +208,8 @@ pub fn message(from: &str, conversation: &str, text: &str) -> SendRequest {
 /// A store in memory whose commits wait at a gate, or fail a number of times.
 pub struct Troubled {
     inner: Arc<MemoryStore>,
-    pub doubts: Doubts,
-    pub notes: NotePad,
+    pub lost_answers: LostAnswers,
+    pub side_log: MemorySideLog,
     row_reads: AtomicUsize,
     gate: Mutex<Option<Receiver<()>>>,
     entered: (Sender<()>, Receiver<()>),
@@ -232,14 +232,14 @@ impl Default for Troubled {
 impl Troubled {
     /// One node's way to a store.
     pub fn on(inner: Arc<MemoryStore>) -> Self {
-        let (doubts, notes) = Default::default();
+        let (lost_answers, side_log) = Default::default();
         let [gate, push_gate, row_gate] = [(); 3].map(|()| Mutex::new(None));
         let [entered, pushes_entered, rows_entered, rows_written] = [(); 4].map(|()| bounded(1));
         let [failures, push_failures, row_failures, row_reads] = [(); 4].map(|()| AtomicUsize::new(0));
         Troubled {
             inner,
-            doubts,
-            notes,
+            lost_answers,
+            side_log,
             row_reads,
             gate,
             entered,
@@ -260,7 +260,7 @@ impl Troubled {
     }
 
     fn read(&self) -> &MemoryStore {
-        self.doubts.read(&self.inner);
+        self.lost_answers.read(&self.inner);
         self.row_reads.fetch_add(1, Ordering::SeqCst);
         &self.inner
     }
@@ -336,7 +336,7 @@ impl Troubled {
 
 impl Store for Troubled {
     fn fence_writes(&self, _: Term) -> StoreResult<()> {
-        self.doubts.fence(&self.inner);
+        self.lost_answers.fence(&self.inner);
         Ok(())
     }
     fn commit(&self, batch: &[Proposal], now_ms: u64) -> StoreResult<Vec<Outcome>> {
@@ -418,7 +418,7 @@ impl PushStore for Troubled {
         if self.push_failures.fetch_update(Ordering::SeqCst, Ordering::SeqCst, left).is_ok() {
             return Err(StoreError::DiskFull);
         }
-        self.doubts.write(&self.inner, Write::Push(term, changes.to_vec()))
+        self.lost_answers.write(&self.inner, Write::Push(term, changes.to_vec()))
     }
     fn push_row(&self, key: &PushKey) -> StoreResult<Option<PushRow>> {
         self.read().push_row(key)
@@ -442,7 +442,7 @@ impl RowStore for Troubled {
         if self.row_failures.fetch_update(Ordering::SeqCst, Ordering::SeqCst, left).is_ok() {
             return Err(StoreError::DiskFull);
         }
-        let written = self.doubts.write(&self.inner, Write::Rows(term, space, changes));
+        let written = self.lost_answers.write(&self.inner, Write::Rows(term, space, changes));
         let _ = self.rows_written.0.try_send(());
         written
     }
@@ -456,20 +456,20 @@ impl RowStore for Troubled {
         self.read().rows_of(space, keys)
     }
     fn has_side_log(&self) -> bool {
-        self.notes.is_there()
+        self.side_log.is_enabled()
     }
     fn append_to_side_log(&self, changes: &[RowChange]) -> StoreResult<()> {
-        self.notes.note(changes)
+        self.side_log.append(changes)
     }
     fn rotate_side_log(&self) {
-        self.notes.turn();
+        self.side_log.rotate();
     }
     fn truncate_rotated_side_log(&self) -> StoreResult<()> {
         self.notes.forget_turned();
         Ok(())
     }
     fn read_side_log(&self) -> StoreResult<Vec<RowChange>> {
-        Ok(self.notes.all())
+        Ok(self.side_log.all())
     }
     fn truncate_side_log(&self) -> StoreResult<()> {
         self.notes.forget_all();

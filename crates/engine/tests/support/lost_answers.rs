@@ -1,22 +1,22 @@
-//! Writes of push and popups whose answers are lost: some are stored, some are not, and some are a while later.
+//! Writes of push and popups whose answers are lost: some are stored, some are not, and some are stored a while later.
 
 use super::*;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::collections::VecDeque;
 
-/// What becomes of a write whose answer is lost.
+/// What happens to a write whose answer is lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fated {
+pub enum WriteFate {
     Stored,
     NotStored,
     StoredLate,
 }
 
 #[derive(Default)]
-pub struct Doubts {
+pub struct LostAnswers {
     dice: Mutex<Option<(StdRng, f64)>>,
-    next: Mutex<VecDeque<Option<Fated>>>,
-    /// Still on its way.
+    next: Mutex<VecDeque<Option<WriteFate>>>,
+    /// A write that is still on its way to the store.
     late: Mutex<Option<Write>>,
     count: AtomicUsize,
 }
@@ -35,14 +35,14 @@ impl Write {
     }
 }
 
-impl Doubts {
+impl LostAnswers {
     /// From now on answers are lost with this probability.
     pub fn begin(&self, seed: u64, probability: f64) {
         *self.dice.lock() = Some((StdRng::seed_from_u64(seed), probability));
     }
 
     /// The answers to the next writes: `None` arrives.
-    pub fn next(&self, fates: impl IntoIterator<Item = Option<Fated>>) {
+    pub fn next(&self, fates: impl IntoIterator<Item = Option<WriteFate>>) {
         self.next.lock().extend(fates);
     }
 
@@ -57,34 +57,34 @@ impl Doubts {
         self.count.load(Ordering::SeqCst)
     }
 
-    fn fate(&self) -> Option<Fated> {
-        if let Some(fated) = self.next.lock().pop_front() {
-            return fated;
+    fn next_fate(&self) -> Option<WriteFate> {
+        if let Some(fate) = self.next.lock().pop_front() {
+            return fate;
         }
         let mut dice = self.dice.lock();
         let (dice, probability) = dice.as_mut()?;
-        let all = [Fated::Stored, Fated::NotStored, Fated::StoredLate];
+        let all = [WriteFate::Stored, WriteFate::NotStored, WriteFate::StoredLate];
         dice.random_bool(*probability).then(|| all[dice.random_range(0..all.len())])
     }
 
     pub(super) fn write(&self, store: &MemoryStore, write: Write) -> StoreResult<()> {
         self.fence(store);
-        let Some(fated) = self.fate() else { return write.write(store) };
+        let Some(fate) = self.next_fate() else { return write.write(store) };
         self.count.fetch_add(1, Ordering::SeqCst);
-        match fated {
-            Fated::Stored => write.write(store)?,
-            Fated::NotStored => {}
-            Fated::StoredLate => *self.late.lock() = Some(write),
+        match fate {
+            WriteFate::Stored => write.write(store)?,
+            WriteFate::NotStored => {}
+            WriteFate::StoredLate => *self.late.lock() = Some(write),
         }
         Err(StoreError::OutcomeUnknown("the answer was lost".into()))
     }
 
-    /// What is on its way arrives now or never does.
+    /// The late write is stored now or never.
     pub(super) fn fence(&self, store: &MemoryStore) {
         self.land(store, |dice| Some(dice.is_none_or(|dice| dice.random_bool(0.5))));
     }
 
-    /// What is on its way may arrive before any read.
+    /// The late write may be stored before any read.
     pub(super) fn read(&self, store: &MemoryStore) {
         self.land(store, |dice| dice.is_some_and(|dice| dice.random_bool(0.1)).then_some(true));
     }
@@ -95,7 +95,7 @@ impl Doubts {
             return;
         }
         match lands(self.dice.lock().as_mut().map(|(dice, _)| dice)) {
-            // A term that is over meanwhile takes nothing.
+            // A stale term stores nothing.
             Some(true) => drop(late.take().map(|write| write.write(store))),
             Some(false) => *late = None,
             None => {}

@@ -1,4 +1,4 @@
-//! Where a store notes rows, if it does: what is there outlives a process.
+//! A side log in memory, which outlives an engine.
 
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,17 +8,17 @@ use tidings_engine::store::*;
 pub struct MemorySideLog {
     is_enabled: AtomicBool,
     is_full: AtomicBool,
-    /// The set that is noted in, and the one before.
-    sets: Mutex<[Vec<RowChange>; 2]>,
+    /// The present generation, and the one before.
+    generations: Mutex<[Vec<RowChange>; 2]>,
 }
 
 impl MemorySideLog {
-    /// From now on the store takes notes: to be called before an engine has it.
+    /// Gives the store a side log; to be called before an engine starts on it.
     pub fn enable(&self) {
         self.is_enabled.store(true, Ordering::SeqCst);
     }
 
-    /// Whether notes find a full disk.
+    /// Lets appends find a full disk, or not.
     pub fn set_full(&self, is_full: bool) {
         self.is_full.store(is_full, Ordering::SeqCst);
     }
@@ -31,27 +31,27 @@ impl MemorySideLog {
         if self.is_full.load(Ordering::SeqCst) {
             return Err(StoreError::DiskFull);
         }
-        self.sets.lock()[0].extend_from_slice(changes);
+        self.generations.lock()[0].extend_from_slice(changes);
         Ok(())
     }
 
     pub fn rotate(&self) {
-        let mut sets = self.sets.lock();
-        if sets[1].is_empty() {
-            sets.swap(0, 1);
+        let mut generations = self.generations.lock();
+        if generations[1].is_empty() {
+            generations.swap(0, 1);
         }
     }
 
     pub fn drop_rotated(&self) {
-        self.sets.lock()[1].clear();
+        self.generations.lock()[1].clear();
     }
 
     pub fn all(&self) -> Vec<RowChange> {
-        let sets = self.sets.lock();
-        [&sets[1][..], &sets[0]].concat()
+        let generations = self.generations.lock();
+        [&generations[1][..], &generations[0]].concat()
     }
 
     pub fn clear(&self) {
-        self.sets.lock().iter_mut().for_each(Vec::clear);
+        self.generations.lock().iter_mut().for_each(Vec::clear);
     }
 }
