@@ -55,8 +55,8 @@ where
 fn check_may_open(api: &Api, actor: &Actor, scopes: Scopes, request: &SendRequest) -> Result<(), Refusal> {
     let Some(user) = actor.user().filter(|_| !scopes.contains(Scope::OpenDirect)) else { return Ok(()) };
     let target = match (&request.conversation, &request.to) {
-        (Some(id), None) => Target::Conversation(id),
-        (None, Some(with)) => Target::User(with),
+        (Some(id), None) => SendTarget::Conversation(id),
+        (None, Some(with)) => SendTarget::User(with),
         // The send itself refuses this.
         _ => return Ok(()),
     };
