@@ -1,15 +1,15 @@
-//! The one committer: gathers what arrived while the last fsync ran, commits it as one batch,
-//! answers everybody, and hands the entries to the lanes.
+//! The one committer: gathers the proposals that arrived during the last fsync, commits them as one batch,
+//! answers their callers, and hands the entries to the lanes.
 //!
 //! ```text
 //! accept ── bounded queues ──▶ gather ─▶ store.commit (one fsync) ─▶ caches ─▶ answers ─▶ hub.publish
 //! ```
-//! What waits is gathered in fair turns, by lane and by who sends ([`queue`]): a flood fills its own places.
+//! Proposals are gathered in fair turns, by lane and by sender ([`queue`]): a flood fills only its own share.
 //!
-//! A proposal that writes a timeline holds a slot of its lane from before the commit until stage 1
-//! is through with it: a full lane refuses senders early, nothing is dropped after the commit.
+//! A proposal that writes a timeline holds a slot of its lane from before the commit to the end of
+//! stage 1: a full lane refuses senders early, and nothing is dropped after the commit.
 
-mod answers;
+mod replies;
 pub(crate) mod queue;
 
 use crate::{
@@ -23,10 +23,10 @@ use crate::{
     model::*,
     store::*,
 };
-pub(crate) use answers::receipt;
-use answers::{Replies, lane_item};
+pub(crate) use replies::receipt;
+use replies::{ReplyBatch, lane_item};
 use parking_lot::Mutex;
-use queue::{CommitQueue, Most, NoPlace, Party, QUEUES, REST, Taken};
+use queue::{CommitQueue, BatchLimits, AdmissionError, FlowKey, QUEUES, OPERATIONS, TakeOutcome};
 use std::{
     sync::{
         Arc,
@@ -40,56 +40,59 @@ use tokio::sync::oneshot;
 
 /// Bytes of bodies after which a batch is closed: bounds one commit's memory and time.
 const BATCH_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// So much of a batch may be other than direct messages while those are being sent: they wait for the commit that runs and
-/// for their own, so that both must stay short. 128 group messages commit in about the time of the fsync itself.
-const BULK_BESIDE_DIRECT: usize = 128;
+/// The limit for other proposals in a batch while direct messages are being sent. A direct message waits for the
+/// running commit and for its own, so that both must be short. 128 group messages commit in about the time of the fsync
+/// itself.
+const BULK_PROPOSALS_BESIDE_DIRECT: usize = 128;
 const BULK_BYTES_BESIDE_DIRECT: usize = 256 * 1024;
-/// For so long after a direct message others are expected.
-const DIRECT_LATELY: Duration = Duration::from_secs(1);
+/// How long after a direct message more of them are expected.
+const DIRECT_ACTIVE_FOR: Duration = Duration::from_secs(1);
 /// When a refused sender may try again: a few commits later.
 const RETRY_AFTER_MS: u64 = 100;
-/// After a commit failed and while none is asked for, the store is tried so often: who is not ready is sent nothing, and
-/// would never find out that it is again.
-const TRY_STORE_EVERY: Duration = Duration::from_secs(5);
+/// How often the store is probed after a failed commit while no proposal comes: a node that is not ready gets none, and
+/// would never find out that its store is back.
+const STORE_PROBE_INTERVAL: Duration = Duration::from_secs(5);
 /// When to try again after the store failed: an operator has to act first.
 const STORE_RETRY_AFTER_MS: u64 = 1_000;
 
-/// Who waits for an outcome.
+/// The receiver of an outcome.
 pub(crate) enum Reply {
     /// An HTTP request or a command of ours.
     Caller(oneshot::Sender<Result<Outcome, Refusal>>),
-    /// A session of this node, by its token; the shard writes the answer.
+    /// A session of this node; its shard writes the answer.
     Session { shard: usize, session: u64, reference: Option<u64> },
 }
 
-pub(crate) struct Work {
+/// A proposal on its way to the committer.
+pub(crate) struct CommitRequest {
     pub proposal: Proposal,
-    /// Whose share of the queue it takes.
-    pub party: Party,
-    /// The conversation whose timeline or membership it changes, if it does.
+    /// The flow whose share of the queue it takes.
+    pub flow_key: FlowKey,
+    /// The conversation whose timeline or membership it changes, if any.
     pub conversation: Option<Arc<Conversation>>,
     pub reply: Reply,
     pub slot: Option<LaneSlot>,
 }
 
 pub(crate) struct Committer {
-    queue: Arc<CommitQueue<Work>>,
+    queue: Arc<CommitQueue<CommitRequest>>,
     lanes: Arc<Lanes>,
     metrics: Arc<Metrics>,
     thread: Mutex<Option<JoinHandle<()>>>,
     /// Milliseconds since 1970 of the last failed commit; 0 after a good one.
     failing_since: Arc<AtomicU64>,
-    under_way: Arc<UnderWay>,
+    watchdog: Arc<CommitWatchdog>,
 }
 
-/// Since when a commit runs: milliseconds behind `base`, 0 while none does.
-struct UnderWay {
+/// Detects a commit that takes too long. `since` is when the running commit began, in milliseconds after `base` and
+/// plus 1; 0 while none runs.
+struct CommitWatchdog {
     time_max: Duration,
     base: Instant,
     since: AtomicU64,
 }
 
-impl UnderWay {
+impl CommitWatchdog {
     fn begin(&self) {
         self.since.store(self.base.elapsed().as_millis() as u64 + 1, Ordering::Relaxed);
     }
@@ -98,7 +101,7 @@ impl UnderWay {
         self.since.store(0, Ordering::Relaxed);
     }
 
-    /// How long a commit has run that runs too long.
+    /// How long the running commit has run, if that is too long.
     fn overdue(&self) -> Option<Duration> {
         let since = self.since.load(Ordering::Relaxed).checked_sub(1)?;
         let ran = self.base.elapsed().saturating_sub(Duration::from_millis(since));
@@ -106,7 +109,7 @@ impl UnderWay {
     }
 }
 
-/// The refusal that a caller sees for a store that could not answer.
+/// The refusal for an error of the store.
 pub fn store_refusal(error: StoreError) -> Refusal {
     match error {
         StoreError::DiskFull => Refusal::new(ErrorCode::StoreUnavailable, "the disk is full; nothing was stored")
@@ -116,7 +119,7 @@ pub fn store_refusal(error: StoreError) -> Refusal {
     }
 }
 
-/// The refusal that a caller sees for one proposal that the store turned down.
+/// The refusal for a rejected proposal.
 pub fn proposal_refusal(rejection: &Rejection) -> Refusal {
     match rejection {
         Rejection::NoSuchConversation => Refusal::new(ErrorCode::NotFound, "no such conversation"),
@@ -143,8 +146,8 @@ impl Committer {
     ) -> Committer {
         let queue = Arc::new(CommitQueue::new(config.commit_queue));
         let failing_since = Arc::new(AtomicU64::new(0));
-        let under_way =
-            Arc::new(UnderWay { time_max: config.commit_time_max, base: Instant::now(), since: AtomicU64::new(0) });
+        let watchdog =
+            Arc::new(CommitWatchdog { time_max: config.commit_time_max, base: Instant::now(), since: AtomicU64::new(0) });
         let worker = Worker {
             queue: queue.clone(),
             batch_max: config.commit_batch,
@@ -155,37 +158,46 @@ impl Committer {
             lanes: lanes.clone(),
             metrics: metrics.clone(),
             failing_since: failing_since.clone(),
-            under_way: under_way.clone(),
+            watchdog: watchdog.clone(),
         };
         let thread = std::thread::Builder::new().name("committer".into()).spawn(move || worker.run());
         let thread = Mutex::new(thread.inspect_err(|e| tracing::error!(error = %e, "no committer thread")).ok());
-        Committer { queue, lanes, metrics, thread, failing_since, under_way }
+        Committer { queue, lanes, metrics, thread, failing_since, watchdog }
     }
 
-    /// Hands over work without waiting. On refusal the work's reply is dropped: the caller answers.
-    pub(crate) fn submit(&self, work: Work) -> Result<(), Refusal> {
-        if let Some(ran) = self.under_way.overdue() {
+    /// Queues a request without waiting.
+    ///
+    /// # Errors
+    /// `queue_full`, `store_unavailable` or `draining`. The request and its reply are dropped: the caller must answer.
+    pub(crate) fn submit(&self, request: CommitRequest) -> Result<(), Refusal> {
+        if let Some(ran) = self.watchdog.overdue() {
             let detail = format!("the store has not answered for {} s; nothing of this was stored", ran.as_secs());
             return Err(Refusal::new(ErrorCode::StoreUnavailable, detail).retry_after(STORE_RETRY_AFTER_MS));
         }
         // A read mark goes to the user's own devices and takes no lane.
-        let lane = work.slot.as_ref().and(work.conversation.as_ref()).map(|conversation| conversation.lane());
-        let queue = lane.map_or(REST, |lane| lane as usize);
-        let bytes = size_of_proposal(&work.proposal);
-        self.queue.put(queue, work.party, bytes, work).map_err(|why| {
+        let lane = request.slot.as_ref().and(request.conversation.as_ref()).map(|conversation| conversation.lane());
+        let queue = lane.map_or(OPERATIONS, |lane| lane as usize);
+        let bytes = size_of_proposal(&request.proposal);
+        self.queue.put(queue, request.flow_key, bytes, request).map_err(|why| {
             let queue = lane.map_or("operations", Lane::name);
-            no_place(why, &format!("the {queue} commit queue"))
+            admission_refusal(why, &format!("the {queue} commit queue"))
         })
     }
 
-    /// A slot of the conversation's lane, or the refusal when the lane is full, or the party's share of it.
-    pub(crate) fn reserve(&self, conversation: &Conversation, party: Party) -> Result<LaneSlot, Refusal> {
+    /// Reserves a slot of the conversation's lane.
+    ///
+    /// # Errors
+    /// `queue_full`: the lane is full, or the flow's share of it.
+    pub(crate) fn reserve(&self, conversation: &Conversation, flow_key: FlowKey) -> Result<LaneSlot, Refusal> {
         let lane = conversation.lane();
-        self.lanes.reserve(lane, party).map_err(|why| no_place(why, &format!("the {} lane", lane.name())))
+        self.lanes.reserve(lane, flow_key).map_err(|why| admission_refusal(why, &format!("the {} lane", lane.name())))
     }
 
-    /// Commits one proposal; the outcome is durable. `conversation` names the one whose timeline,
-    /// members or read marks it changes, so that those concerned learn of it.
+    /// Commits one proposal; the outcome is durable. `conversation` is the one whose timeline,
+    /// members or read marks it changes, so that its live members learn of it.
+    ///
+    /// # Errors
+    /// `queue_full`, `store_unavailable`, `draining`, or the refusal of the rejected proposal.
     pub(crate) async fn propose(
         &self,
         conversation: Option<&Arc<Conversation>>,
@@ -193,21 +205,21 @@ impl Committer {
     ) -> Result<Outcome, Refusal> {
         // A read mark goes to the user's own devices and takes no lane.
         let in_lane = conversation.filter(|_| !matches!(proposal, Proposal::MarkRead { .. }));
-        let party = party_of(&proposal);
-        let slot = in_lane.map(|c| self.reserve(c, party)).transpose()?;
-        self.commit(Work::of(proposal, party, conversation.cloned(), slot)).await
+        let flow_key = flow_of(&proposal);
+        let slot = in_lane.map(|c| self.reserve(c, flow_key)).transpose()?;
+        self.commit(CommitRequest::of(proposal, flow_key, conversation.cloned(), slot)).await
     }
 
-    /// The same for a user who has one opened that is not there yet.
-    pub(crate) async fn propose_for(&self, user: UserNo, proposal: Proposal) -> Result<Outcome, Refusal> {
-        self.commit(Work::of(proposal, Party::User(user), None, None)).await
+    /// Commits a proposal in the flow of a user, for a conversation that does not exist yet.
+    pub(crate) async fn propose_as(&self, user: UserNo, proposal: Proposal) -> Result<Outcome, Refusal> {
+        self.commit(CommitRequest::of(proposal, FlowKey::User(user), None, None)).await
     }
 
     async fn commit(
         &self,
-        (work, answer): (Work, oneshot::Receiver<Result<Outcome, Refusal>>),
+        (request, answer): (CommitRequest, oneshot::Receiver<Result<Outcome, Refusal>>),
     ) -> Result<Outcome, Refusal> {
-        self.submit(work)?;
+        self.submit(request)?;
         match answer.await {
             Ok(Ok(Outcome::Rejected(rejection))) => Err(proposal_refusal(&rejection)),
             Ok(result) => result,
@@ -215,10 +227,10 @@ impl Committer {
         }
     }
 
-    /// The same from a thread of our own, for a proposal that changes no timeline.
+    /// Commits a proposal of the server itself that changes no timeline, and blocks its thread until then.
     pub(crate) fn propose_blocking(&self, proposal: Proposal) -> Result<Outcome, Refusal> {
-        let (work, answer) = Work::of(proposal, Party::Server, None, None);
-        self.submit(work)?;
+        let (request, answer) = CommitRequest::of(proposal, FlowKey::Server, None, None);
+        self.submit(request)?;
         match answer.blocking_recv() {
             Ok(Ok(Outcome::Rejected(rejection))) => Err(proposal_refusal(&rejection)),
             Ok(result) => result,
@@ -226,7 +238,7 @@ impl Committer {
         }
     }
 
-    /// How many wait in each queue, and how many may.
+    /// The number of requests in each queue, and the limit.
     pub(crate) fn depths(&self) -> ([usize; QUEUES], usize) {
         (self.queue.depths(), self.queue.limit())
     }
@@ -235,7 +247,7 @@ impl Committer {
         if self.thread.lock().as_ref().is_none_or(JoinHandle::is_finished) {
             return Err("the committer has ended".into());
         }
-        if let Some(ran) = self.under_way.overdue() {
+        if let Some(ran) = self.watchdog.overdue() {
             return Err(format!("a commit has waited for {} s", ran.as_secs()));
         }
         match self.failing_since.load(Ordering::Relaxed) {
@@ -244,24 +256,24 @@ impl Committer {
         }
     }
 
-    /// Waits until everything that was accepted before is committed and answered.
+    /// Waits until every request queued before is committed and answered.
     pub(crate) async fn flush(&self) {
         if let Some(reached) = self.queue.barrier() {
             let _ = reached.await;
         }
     }
 
-    /// Commits what was accepted, then ends the thread.
+    /// Commits the queued requests, then ends the thread.
     pub(crate) fn stop(&self) {
         self.queue.stop();
         if let Some(thread) = self.thread.lock().take() {
             let _ = thread.join();
         }
-        self.show_depths(&self.metrics);
+        self.set_queue_gauges(&self.metrics);
     }
 
-    /// Brings the gauges of the queues up to date.
-    pub(crate) fn show_depths(&self, metrics: &Metrics) {
+    /// Sets the gauges of the queues.
+    pub(crate) fn set_queue_gauges(&self, metrics: &Metrics) {
         let (depths, limit) = self.depths();
         metrics.set_queue("commit", depths.iter().sum(), limit * QUEUES);
         for (queue, depth) in depths.into_iter().enumerate() {
@@ -271,60 +283,60 @@ impl Committer {
     }
 }
 
-impl Work {
-    /// For a caller who waits for the answer.
+impl CommitRequest {
+    /// A request, and the receiver of its outcome.
     fn of(
         proposal: Proposal,
-        party: Party,
+        flow_key: FlowKey,
         conversation: Option<Arc<Conversation>>,
         slot: Option<LaneSlot>,
-    ) -> (Work, oneshot::Receiver<Result<Outcome, Refusal>>) {
+    ) -> (CommitRequest, oneshot::Receiver<Result<Outcome, Refusal>>) {
         let (reply, answer) = oneshot::channel();
-        (Work { proposal, party, conversation, reply: Reply::Caller(reply), slot }, answer)
+        (CommitRequest { proposal, flow_key, conversation, reply: Reply::Caller(reply), slot }, answer)
     }
 }
 
-/// Whose share an operation takes: that of the user who does it, as far as it tells.
-fn party_of(proposal: &Proposal) -> Party {
-    let by = |notice: &Option<NewEntry>| notice.as_ref()?.sender.as_ref().map(|sender| Party::User(sender.no));
+/// The flow of an operation: that of its user, if the proposal names one.
+fn flow_of(proposal: &Proposal) -> FlowKey {
+    let by = |notice: &Option<NewEntry>| notice.as_ref()?.sender.as_ref().map(|sender| FlowKey::User(sender.no));
     match proposal {
         Proposal::MarkRead { user, .. }
         | Proposal::SetMute { user, .. }
         | Proposal::SetDoNotDisturb { user, .. }
-        | Proposal::Kick { user, .. } => Party::User(*user),
+        | Proposal::Kick { user, .. } => FlowKey::User(*user),
         Proposal::UpdateConversation { conversation, notice, .. }
         | Proposal::ChangeMembers { conversation, notice, .. } => {
-            by(notice).unwrap_or(Party::Conversation(*conversation))
+            by(notice).unwrap_or(FlowKey::Conversation(*conversation))
         }
-        Proposal::Append { conversation, .. } => Party::Conversation(*conversation),
+        Proposal::Append { conversation, .. } => FlowKey::Conversation(*conversation),
         Proposal::CreateConversation(new) => {
             let owner = new.members.iter().find(|(_, role)| *role == Role::Owner);
-            owner.map_or(Party::Server, |(user, _)| Party::User(*user))
+            owner.map_or(FlowKey::Server, |(user, _)| FlowKey::User(*user))
         }
-        // A revocation does not wait behind what the user floods.
+        // A revocation must not wait behind a flood of its user.
         Proposal::Revoke { .. }
         | Proposal::PutUsers(_)
         | Proposal::SetLastSeen(_)
         | Proposal::AdvanceOutbox { .. }
-        | Proposal::DeleteDeadLetters { .. } => Party::Server,
+        | Proposal::DeleteDeadLetters { .. } => FlowKey::Server,
     }
 }
 
-/// The refusal of who finds no place in a queue.
-fn no_place(why: NoPlace, queue: &str) -> Refusal {
+/// The refusal for a proposal that a queue does not admit.
+fn admission_refusal(why: AdmissionError, queue: &str) -> Refusal {
     let detail = match why {
-        NoPlace::Stopping => return Refusal::new(ErrorCode::Draining, "the server is stopping"),
-        NoPlace::Full => format!("{queue} is full; nothing was stored"),
-        NoPlace::Share { held } => {
+        AdmissionError::Stopping => return Refusal::new(ErrorCode::Draining, "the server is stopping"),
+        AdmissionError::Full => format!("{queue} is full; nothing was stored"),
+        AdmissionError::ShareExceeded { held } => {
             format!("{held} of the same sender wait in {queue}, as many as have room there besides; nothing was stored")
         }
     };
     Refusal::new(ErrorCode::QueueFull, detail).retry_after(RETRY_AFTER_MS)
 }
 
-/// What the committer's thread owns.
+/// The state of the committer's thread.
 struct Worker {
-    queue: Arc<CommitQueue<Work>>,
+    queue: Arc<CommitQueue<CommitRequest>>,
     batch_max: usize,
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
@@ -333,31 +345,31 @@ struct Worker {
     lanes: Arc<Lanes>,
     metrics: Arc<Metrics>,
     failing_since: Arc<AtomicU64>,
-    under_way: Arc<UnderWay>,
+    watchdog: Arc<CommitWatchdog>,
 }
 
-/// What of a work is needed after its proposal went to the store.
-type Waiting = (Option<Arc<Conversation>>, Reply, Option<LaneSlot>);
+/// The parts of a request that are needed after the commit of its proposal.
+type PendingReply = (Option<Arc<Conversation>>, Reply, Option<LaneSlot>);
 
 impl Worker {
     fn run(self) {
         let mut proposals = Vec::with_capacity(self.batch_max);
-        let mut waiting = Vec::with_capacity(self.batch_max);
+        let mut pending = Vec::with_capacity(self.batch_max);
         let mut last_direct: Option<Instant> = None;
         loop {
-            let patience = (self.failing_since.load(Ordering::Relaxed) != 0).then_some(TRY_STORE_EVERY);
-            let is_direct_lively = last_direct.is_some_and(|at| at.elapsed() < DIRECT_LATELY);
+            let timeout = (self.failing_since.load(Ordering::Relaxed) != 0).then_some(STORE_PROBE_INTERVAL);
+            let is_direct_active = last_direct.is_some_and(|at| at.elapsed() < DIRECT_ACTIVE_FOR);
             let mut has_direct = false;
-            let taken = self.queue.take(self.most(is_direct_lively), patience, |queue, work| {
+            let taken = self.queue.take(self.batch_limits(is_direct_active), timeout, |queue, request| {
                 has_direct |= queue == Lane::Direct as usize;
-                proposals.push(work.proposal);
-                waiting.push((work.conversation, work.reply, work.slot));
+                proposals.push(request.proposal);
+                pending.push((request.conversation, request.reply, request.slot));
             });
             match taken {
-                Taken::Some if proposals.is_empty() => {}
-                Taken::Some => self.commit(&mut proposals, &mut waiting),
-                Taken::TimeIsOver => self.try_store(),
-                Taken::Stopped => return,
+                TakeOutcome::Taken if proposals.is_empty() => {}
+                TakeOutcome::Taken => self.commit(&mut proposals, &mut pending),
+                TakeOutcome::TimedOut => self.probe_store(),
+                TakeOutcome::Stopped => return,
             }
             if has_direct {
                 last_direct = Some(Instant::now());
@@ -365,41 +377,41 @@ impl Worker {
         }
     }
 
-    /// How much of a batch.
-    fn most(&self, is_direct_lively: bool) -> Most {
+    /// The limits of the next batch.
+    fn batch_limits(&self, is_direct_active: bool) -> BatchLimits {
         let (proposals, bytes) = (self.batch_max.max(1), BATCH_BYTES_MAX);
-        let (bulk_proposals, bulk_bytes) = match is_direct_lively {
-            true => (BULK_BESIDE_DIRECT.min(proposals), BULK_BYTES_BESIDE_DIRECT),
+        let (bulk_proposals, bulk_bytes) = match is_direct_active {
+            true => (BULK_PROPOSALS_BESIDE_DIRECT.min(proposals), BULK_BYTES_BESIDE_DIRECT),
             false => (proposals, bytes),
         };
-        Most { proposals, bytes, bulk_proposals, bulk_bytes }
+        BatchLimits { proposals, bytes, bulk_proposals, bulk_bytes }
     }
 
-    /// A commit that changes nothing: it tells whether the store is there and has room. The embedded one writes nothing for it,
-    /// so that a disk that still fails shows at the next commit.
-    fn try_store(&self) {
+    /// Probes the store with a commit that changes nothing: it succeeds when the store is available and has room. The
+    /// embedded store writes nothing for it, so that a disk that still fails shows at the next commit.
+    fn probe_store(&self) {
         let nothing = [Proposal::AdvanceOutbox { through: 0, dead: vec![] }];
-        self.under_way.begin();
+        self.watchdog.begin();
         let tried = self.store.commit(&nothing, self.clock.now_ms());
-        self.under_way.end();
+        self.watchdog.end();
         if tried.is_ok() {
             self.failing_since.store(0, Ordering::Relaxed);
         }
     }
 
-    fn commit(&self, proposals: &mut Vec<Proposal>, waiting: &mut Vec<Waiting>) {
+    fn commit(&self, proposals: &mut Vec<Proposal>, pending: &mut Vec<PendingReply>) {
         let started = Instant::now();
         let now_ms = self.clock.now_ms();
         let span = tracing::debug_span!("commit", proposals = proposals.len());
-        self.under_way.begin();
+        self.watchdog.begin();
         let committed = span.in_scope(|| self.store.commit_in_order(proposals, now_ms));
-        self.under_way.end();
+        self.watchdog.end();
         match committed {
             Ok((outcomes, span)) => {
                 self.metrics.commits.inc();
                 self.metrics.commit_seconds.observe(started.elapsed().as_secs_f64());
                 self.failing_since.store(0, Ordering::Relaxed);
-                self.answer(proposals, waiting, outcomes, span, started);
+                self.answer(proposals, pending, outcomes, span, started);
             }
             Err(error) => {
                 self.metrics.commit_failures.inc();
@@ -408,8 +420,8 @@ impl Worker {
                 }
                 let refusal = store_refusal(error);
                 proposals.clear();
-                let mut replies = Replies::new(&self.lanes);
-                for (_, reply, _slot) in waiting.drain(..) {
+                let mut replies = ReplyBatch::new(&self.lanes);
+                for (_, reply, _slot) in pending.drain(..) {
                     replies.answer(reply, Err(refusal.clone()), None);
                 }
                 replies.send();
@@ -420,15 +432,15 @@ impl Worker {
     fn answer(
         &self,
         proposals: &mut Vec<Proposal>,
-        waiting: &mut Vec<Waiting>,
+        pending: &mut Vec<PendingReply>,
         outcomes: Vec<Outcome>,
         span: PositionRange,
         started: Instant,
     ) {
-        let mut replies = Replies::new(&self.lanes);
+        let mut replies = ReplyBatch::new(&self.lanes);
         let mut items = Vec::with_capacity(outcomes.len());
         for ((proposal, (conversation, reply, slot)), outcome) in
-            proposals.drain(..).zip(waiting.drain(..)).zip(outcomes)
+            proposals.drain(..).zip(pending.drain(..)).zip(outcomes)
         {
             match &outcome {
                 Outcome::Appended(appended) if appended.duplicate => self.metrics.duplicates.inc(),

@@ -192,7 +192,7 @@ impl Engine {
     /// Sets the gauges whose values are looked up. Called before metrics are read.
     pub fn refresh_gauges(&self) {
         self.metrics.ready.set(i64::from(self.readiness().is_ok()));
-        self.committer.show_depths(&self.metrics);
+        self.committer.set_queue_gauges(&self.metrics);
         let (slots, slot_limit) = self.lanes.depths();
         let (shards, shard_limit) = self.lanes.shards().depths();
         for lane in Lane::ALL {

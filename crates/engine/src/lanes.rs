@@ -7,7 +7,7 @@
 mod slots;
 
 use crate::{
-    commit::queue::{NoPlace, Party},
+    commit::queue::{AdmissionError, FlowKey},
     config::EngineConfig,
     delivery::{Block, Fanout, Recipients, Step},
     metrics::Metrics,
@@ -117,12 +117,12 @@ impl Lanes {
         Arc::new(Lanes { queues, limit: config.lane_queue, shards, workers: Mutex::new(workers) })
     }
 
-    /// Reserves a slot of the lane for an item of the party.
+    /// Reserves a slot of the lane for an item of the flow.
     ///
     /// # Errors
-    /// All slots are taken, or the party holds as many as are free.
-    pub(crate) fn reserve(&self, lane: Lane, party: Party) -> Result<LaneSlot, NoPlace> {
-        self.queues[lane as usize].slots.reserve(self.limit, party)
+    /// All slots are taken, or the flow holds as many as are free.
+    pub(crate) fn reserve(&self, lane: Lane, flow_key: FlowKey) -> Result<LaneSlot, AdmissionError> {
+        self.queues[lane as usize].slots.reserve(self.limit, flow_key)
     }
 
     /// Puts a batch's items into the queues of their lanes, in order.

@@ -1,7 +1,7 @@
 //! Accept: the checks of a message before it is stored.
 
 use crate::{
-    commit::{Reply, Work, queue::Party, receipt},
+    commit::{Reply, CommitRequest, queue::FlowKey, receipt},
     engine::{Actor, Engine},
     model::*,
     store::{NewConversation, Outcome, Proposal},
@@ -120,16 +120,16 @@ impl Engine {
             }
         };
         let proposal = self.accept(actor, sender.as_deref(), &conversation, message)?;
-        let party = match sender {
-            _ if is_bulk => Party::Bulk,
-            Some(sender) => Party::User(sender.no),
-            None => Party::Conversation(conversation.no),
+        let flow_key = match sender {
+            _ if is_bulk => FlowKey::Bulk,
+            Some(sender) => FlowKey::User(sender.no),
+            None => FlowKey::Conversation(conversation.no),
         };
-        let slot = Some(self.committer.reserve(&conversation, party)?);
+        let slot = Some(self.committer.reserve(&conversation, flow_key)?);
         let (reply, answer) = oneshot::channel();
-        self.committer.submit(Work {
+        self.committer.submit(CommitRequest {
             proposal,
-            party,
+            flow_key,
             conversation: Some(conversation.clone()),
             reply: Reply::Caller(reply),
             slot,
@@ -159,12 +159,12 @@ impl Engine {
             }
         };
         let proposal = self.accept(&Actor::User(sender.clone()), Some(sender), &conversation, message)?;
-        let party = Party::User(sender.no);
-        let slot = Some(self.committer.reserve(&conversation, party)?);
+        let flow_key = FlowKey::User(sender.no);
+        let slot = Some(self.committer.reserve(&conversation, flow_key)?);
         let SessionReply { shard, session, reference } = reply;
-        self.committer.submit(Work {
+        self.committer.submit(CommitRequest {
             proposal,
-            party,
+            flow_key,
             conversation: Some(conversation),
             reply: Reply::Session { shard, session, reference },
             slot,
@@ -222,7 +222,7 @@ impl Engine {
             attributes: None,
             members,
         });
-        match self.committer.propose_for(user.no, proposal).await? {
+        match self.committer.propose_as(user.no, proposal).await? {
             Outcome::Conversation { conversation, .. } => Ok(Arc::new(conversation)),
             _ => Err(Refusal::new(ErrorCode::Internal, "an outcome of another kind")),
         }

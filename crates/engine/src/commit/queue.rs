@@ -1,14 +1,14 @@
-//! What waits for the committer, shared fairly: a queue per lane and one for all that is in no lane, and in each of
-//! them a line per party.
+//! The queues of the committer, shared fairly: one for each lane and one for operations that belong to no lane. In each
+//! queue the proposals of one sender form a flow, and flows are served round-robin, with a quantum for each turn.
 //!
 //! ```text
-//! direct     ada ▪▪▪▪▪▪▪▪  ben ▪      ┐
-//! group      cleo ▪▪  bulk ▪▪▪▪▪▪▪▪▪  ├─ in turns, direct first; in a queue each party in its turn ─▶ one batch
-//! broadcast  news ▪                   │
-//! rest       dan ▪                    ┘
+//! direct      ada ▪▪▪▪▪▪▪▪  ben ▪      ┐
+//! group       cleo ▪▪  bulk ▪▪▪▪▪▪▪▪▪  ├─ queues by weight, direct first; in a queue its flows in turn ─▶ one batch
+//! broadcast   news ▪                   │
+//! operations  dan ▪                    ┘
 //! ```
-//! Places are given by one comparison: a party may hold as many as are still free. A lone one gets half of a queue,
-//! two get a third each, and however many flood it, who comes new finds room: `free = limit / (flooders + 1)`.
+//! Admission is one comparison: a flow may hold as many places as are still free. A single flow gets half of a queue,
+//! two get a third each, and however many flood it, a new flow finds room: `free = limit / (flooders + 1)`.
 
 use crate::model::*;
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -17,65 +17,67 @@ use slab::Slab;
 use std::{collections::VecDeque, time::Duration};
 use tokio::sync::oneshot;
 
-/// The lanes, and one for what is in none of them.
+/// A queue for each lane, and one for operations.
 pub(crate) const QUEUES: usize = LANES + 1;
-/// The queue of what is in no lane: users, read marks, conversations that are opened, records of the server's own.
-pub(crate) const REST: usize = LANES;
-/// Proposals that each queue gives in a round; rounds go on until the batch is full or all are empty.
-const ROUND: [usize; QUEUES] = [8, 4, 2, 2];
-/// Proposals, and their bytes, after which a party's turn ends.
-const TURN: usize = 4;
-const TURN_BYTES: usize = 16 * 1024;
-/// Bytes that wait in one queue at most: bodies are up to 64 KiB, and places are counted in thousands.
+/// The queue of operations that belong to no lane: users, read marks, new conversations, the server's own records.
+pub(crate) const OPERATIONS: usize = LANES;
+/// Proposals that each queue gives in a round. Rounds go on until the batch is full or all queues are empty.
+const QUEUE_WEIGHTS: [usize; QUEUES] = [8, 4, 2, 2];
+/// Proposals after which a flow's turn ends.
+const FLOW_QUANTUM: usize = 4;
+/// Bytes after which a flow's turn ends.
+const FLOW_QUANTUM_BYTES: usize = 16 * 1024;
+/// The limit for the bytes in one queue: a body has up to 64 KiB, and a queue has thousands of places.
 const QUEUE_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// Proposals taken before those who wait for the lock get it.
-const TAKEN_AT_ONCE: usize = 64;
-/// Before the committer sleeps it lets other threads run so often: those that are about to put something find it awake, which
-/// makes fewer and larger batches and saves them the call that wakes it.
+/// Proposals taken under the lock before senders that wait for it get it.
+const TAKEN_BEFORE_UNLOCK: usize = 64;
+/// How often the committer lets other threads run before it sleeps. Threads that are about to put a proposal then find it
+/// awake, which makes fewer and larger batches and saves them the call that wakes it.
 const YIELDS_BEFORE_SLEEP: usize = 4;
 
-/// Whose share of a queue a proposal takes.
+/// The flow to which a proposal belongs, and whose share of a queue it takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Party {
+pub(crate) enum FlowKey {
     User(UserNo),
-    /// The app server speaks as the conversation itself.
+    /// The app server, which writes as the conversation itself.
     Conversation(ConversationNo),
-    /// Batches of several senders: their order is the batch's, so that they stand in one line.
+    /// Batches of several senders. A batch keeps its order, so that it must be in one flow.
     Bulk,
-    /// Operations of app servers that are in no lane, and what the server itself records.
+    /// Operations of app servers, and the records of the server itself.
     Server,
 }
 
-/// Why there is no place.
+/// Why a proposal is not admitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum NoPlace {
-    /// All are taken.
+pub(crate) enum AdmissionError {
+    /// All places are taken.
     Full,
-    /// The party holds as many as are left for all others.
-    Share {
+    /// The flow holds as many places as are free for all others.
+    ShareExceeded {
         held: usize,
     },
     Stopping,
 }
 
-/// How much of a batch is wanted.
+/// The limits of a batch.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Most {
+pub(crate) struct BatchLimits {
     pub proposals: usize,
     pub bytes: usize,
-    /// Of these, by all queues but that of the direct lane.
+    /// The part of the limits for all queues other than that of the direct lane.
     pub bulk_proposals: usize,
     pub bulk_bytes: usize,
 }
 
-/// What a look at the queue came to.
-pub(crate) enum Taken {
-    /// Something was taken, or a barrier was reached.
-    Some,
-    TimeIsOver,
+/// The result of [`CommitQueue::take`].
+pub(crate) enum TakeOutcome {
+    /// Proposals were taken, or a barrier was reached.
+    Taken,
+    TimedOut,
     Stopped,
 }
 
+/// A proposal in the list of its flow.
 struct Node<T> {
     work: T,
     bytes: usize,
@@ -85,8 +87,8 @@ struct Node<T> {
 
 const END: usize = usize::MAX;
 
-/// What of one party waits: a list through the nodes.
-struct Line {
+/// The queued proposals of one flow: a linked list through the nodes.
+struct Flow {
     first: usize,
     last: usize,
     count: usize,
@@ -95,30 +97,30 @@ struct Line {
 
 struct Queue<T> {
     nodes: Slab<Node<T>>,
-    lines: FxHashMap<Party, Line>,
-    /// Each party with a line, in the order of their turns.
-    turns: VecDeque<Party>,
-    /// What the first of them has given in its turn so far, and the bytes of it.
-    turn: (usize, usize),
+    flows: FxHashMap<FlowKey, Flow>,
+    /// The keys of `flows`, in the order of their turns.
+    active: VecDeque<FlowKey>,
+    /// The proposals and bytes that the first active flow has given in its turn.
+    used_quantum: (usize, usize),
     bytes: usize,
 }
 
-/// Reached when everything that waited before it was taken.
+/// A point in the queues, reached when every proposal before it was taken.
 struct Barrier {
     ticket: u64,
-    left: usize,
+    remaining: usize,
     reached: oneshot::Sender<()>,
 }
 
 struct State<T> {
     queues: [Queue<T>; QUEUES],
-    /// Whose turn it is, and what it has given in this round.
+    /// The queue whose turn it is, and the proposals that it has given in this round.
     round: (usize, usize),
     ticket: u64,
     barriers: Vec<Barrier>,
     stopping: bool,
-    /// The committer waits for something to come.
-    asleep: bool,
+    /// Whether the committer waits on `filled`.
+    is_waiting: bool,
 }
 
 pub(crate) struct CommitQueue<T> {
@@ -128,10 +130,10 @@ pub(crate) struct CommitQueue<T> {
 }
 
 impl<T> CommitQueue<T> {
-    /// Each of the queues has as many places as `limit`.
+    /// `limit`: the places of each queue.
     pub(crate) fn new(limit: usize) -> Self {
         let queues = [(); QUEUES].map(|()| Queue::default());
-        let state = State { queues, round: (0, 0), ticket: 0, barriers: Vec::new(), stopping: false, asleep: false };
+        let state = State { queues, round: (0, 0), ticket: 0, barriers: Vec::new(), stopping: false, is_waiting: false };
         CommitQueue { state: Mutex::new(state), filled: Condvar::new(), limit: limit.max(1) }
     }
 
@@ -139,32 +141,32 @@ impl<T> CommitQueue<T> {
         self.limit
     }
 
-    pub(crate) fn put(&self, queue: usize, party: Party, bytes: usize, work: T) -> Result<(), NoPlace> {
+    pub(crate) fn put(&self, queue: usize, flow_key: FlowKey, bytes: usize, work: T) -> Result<(), AdmissionError> {
         let mut state = self.state.lock();
         if state.stopping {
-            return Err(NoPlace::Stopping);
+            return Err(AdmissionError::Stopping);
         }
         state.ticket += 1;
         let ticket = state.ticket;
-        state.queues[queue].put(self.limit, party, Node { work, bytes, ticket, next: END })?;
+        state.queues[queue].put(self.limit, flow_key, Node { work, bytes, ticket, next: END })?;
         self.wake(state);
         Ok(())
     }
 
     fn wake(&self, mut state: MutexGuard<'_, State<T>>) {
-        if std::mem::take(&mut state.asleep) {
+        if std::mem::take(&mut state.is_waiting) {
             drop(state);
             self.filled.notify_one();
         }
     }
 
-    /// Takes what waits, in fair turns; waits for something to come if there is nothing, for so long or for ever. Answers
-    /// the barriers that were reached by what was taken before: call it when that is dealt with.
-    pub(crate) fn take(&self, most: Most, patience: Option<Duration>, mut each: impl FnMut(usize, T)) -> Taken {
+    /// Takes proposals for a batch, in fair turns. If there are none, it waits for the next, up to the timeout. First
+    /// it resolves the barriers that the proposals taken before have reached: the caller must have committed those.
+    pub(crate) fn take(&self, limits: BatchLimits, timeout: Option<Duration>, mut each: impl FnMut(usize, T)) -> TakeOutcome {
         let mut state = self.state.lock();
         let mut yields_left = YIELDS_BEFORE_SLEEP;
         loop {
-            let reached: Vec<Barrier> = state.barriers.extract_if(.., |barrier| barrier.left == 0).collect();
+            let reached: Vec<Barrier> = state.barriers.extract_if(.., |barrier| barrier.remaining == 0).collect();
             let answered = !reached.is_empty();
             for barrier in reached {
                 let _ = barrier.reached.send(());
@@ -173,31 +175,31 @@ impl<T> CommitQueue<T> {
                 break;
             }
             if answered {
-                return Taken::Some;
+                return TakeOutcome::Taken;
             }
             if state.stopping {
-                return Taken::Stopped;
+                return TakeOutcome::Stopped;
             }
             if yields_left > 0 {
                 yields_left -= 1;
                 MutexGuard::unlocked(&mut state, std::thread::yield_now);
                 continue;
             }
-            state.asleep = true;
-            match patience {
+            state.is_waiting = true;
+            match timeout {
                 None => self.filled.wait(&mut state),
-                Some(patience) => {
-                    if self.filled.wait_for(&mut state, patience).timed_out() && state.asleep {
-                        state.asleep = false;
-                        return Taken::TimeIsOver;
+                Some(timeout) => {
+                    if self.filled.wait_for(&mut state, timeout).timed_out() && state.is_waiting {
+                        state.is_waiting = false;
+                        return TakeOutcome::TimedOut;
                     }
                 }
             }
-            state.asleep = false;
+            state.is_waiting = false;
         }
-        let (mut left, mut bytes_left) = ([most.proposals; 2], [most.bytes; 2]);
-        // Of both kinds together no more than the batch holds, of bulk no more than its part.
-        (left[1], bytes_left[1]) = (most.bulk_proposals.min(most.proposals), most.bulk_bytes.min(most.bytes));
+        let (mut left, mut bytes_left) = ([limits.proposals; 2], [limits.bytes; 2]);
+        // Index 0 counts all proposals, index 1 those other than direct ones, which have limits of their own.
+        (left[1], bytes_left[1]) = (limits.bulk_proposals.min(limits.proposals), limits.bulk_bytes.min(limits.bytes));
         let (mut taken, mut gave_nothing) = (0, 0);
         while gave_nothing < QUEUES {
             let queue = state.round.0;
@@ -214,47 +216,48 @@ impl<T> CommitQueue<T> {
                 bytes_left[kind] = bytes_left[kind].saturating_sub(node.bytes);
             }
             for barrier in &mut state.barriers {
-                barrier.left -= usize::from(node.ticket < barrier.ticket);
+                barrier.remaining -= usize::from(node.ticket < barrier.ticket);
             }
             each(queue, node.work);
             state.round.1 += 1;
-            if state.round.1 >= ROUND[queue] {
+            if state.round.1 >= QUEUE_WEIGHTS[queue] {
                 state.round = ((queue + 1) % QUEUES, 0);
             }
-            // What is full goes on next time where it stopped: no lane waits because batches are small.
+            // The next batch goes on where this one ends, so that small batches do not starve a lane.
             if left[0] == 0 || bytes_left[0] == 0 {
                 break;
             }
             taken += 1;
-            if taken % TAKEN_AT_ONCE == 0 {
+            if taken % TAKEN_BEFORE_UNLOCK == 0 {
                 MutexGuard::bump(&mut state);
             }
         }
-        Taken::Some
+        TakeOutcome::Taken
     }
 
-    /// Hears when everything that was put before is taken, and what was taken with it dealt with. `None`: it is stopping.
+    /// Puts a barrier. The receiver resolves when every proposal put before is taken and committed. `None`: the queue
+    /// is stopping.
     pub(crate) fn barrier(&self) -> Option<oneshot::Receiver<()>> {
         let mut state = self.state.lock();
         if state.stopping {
             return None;
         }
-        let (reached, hears) = oneshot::channel();
+        let (reached, receiver) = oneshot::channel();
         state.ticket += 1;
-        let barrier = Barrier { ticket: state.ticket, left: state.waiting(), reached };
+        let barrier = Barrier { ticket: state.ticket, remaining: state.waiting(), reached };
         state.barriers.push(barrier);
         self.wake(state);
-        Some(hears)
+        Some(receiver)
     }
 
-    /// Nothing more is taken in; what waits is still handed out.
+    /// Admits no more proposals; queued ones are still taken.
     pub(crate) fn stop(&self) {
         let mut state = self.state.lock();
         state.stopping = true;
         self.wake(state);
     }
 
-    /// How many wait in each queue.
+    /// The number of proposals in each queue.
     pub(crate) fn depths(&self) -> [usize; QUEUES] {
         self.state.lock().queues.each_ref().map(|queue| queue.nodes.len())
     }
@@ -268,54 +271,54 @@ impl<T> State<T> {
 
 impl<T> Default for Queue<T> {
     fn default() -> Self {
-        Queue { nodes: Slab::new(), lines: FxHashMap::default(), turns: VecDeque::new(), turn: (0, 0), bytes: 0 }
+        Queue { nodes: Slab::new(), flows: FxHashMap::default(), active: VecDeque::new(), used_quantum: (0, 0), bytes: 0 }
     }
 }
 
 impl<T> Queue<T> {
-    fn put(&mut self, limit: usize, party: Party, node: Node<T>) -> Result<(), NoPlace> {
+    fn put(&mut self, limit: usize, flow_key: FlowKey, node: Node<T>) -> Result<(), AdmissionError> {
         let free = limit.saturating_sub(self.nodes.len());
         let bytes_free = QUEUE_BYTES_MAX.saturating_sub(self.bytes);
         if free == 0 || bytes_free == 0 {
-            return Err(NoPlace::Full);
+            return Err(AdmissionError::Full);
         }
         let bytes = node.bytes;
         self.bytes += bytes;
-        match self.lines.get_mut(&party) {
-            Some(line) if line.count >= free || line.bytes >= bytes_free => {
+        match self.flows.get_mut(&flow_key) {
+            Some(flow) if flow.count >= free || flow.bytes >= bytes_free => {
                 self.bytes -= bytes;
-                return Err(NoPlace::Share { held: line.count });
+                return Err(AdmissionError::ShareExceeded { held: flow.count });
             }
-            Some(line) => {
+            Some(flow) => {
                 let key = self.nodes.insert(node);
-                self.nodes[line.last].next = key;
-                (line.last, line.count, line.bytes) = (key, line.count + 1, line.bytes + bytes);
+                self.nodes[flow.last].next = key;
+                (flow.last, flow.count, flow.bytes) = (key, flow.count + 1, flow.bytes + bytes);
             }
             None => {
                 let key = self.nodes.insert(node);
-                self.lines.insert(party, Line { first: key, last: key, count: 1, bytes });
-                self.turns.push_back(party);
+                self.flows.insert(flow_key, Flow { first: key, last: key, count: 1, bytes });
+                self.active.push_back(flow_key);
             }
         }
         Ok(())
     }
 
-    /// The next by turns.
+    /// Takes the next proposal of the flow whose turn it is.
     fn take(&mut self) -> Option<Node<T>> {
-        let party = *self.turns.front()?;
-        let line = self.lines.get_mut(&party)?;
-        let node = self.nodes.try_remove(line.first)?;
+        let flow_key = *self.active.front()?;
+        let flow = self.flows.get_mut(&flow_key)?;
+        let node = self.nodes.try_remove(flow.first)?;
         self.bytes -= node.bytes;
-        (line.first, line.count, line.bytes) = (node.next, line.count - 1, line.bytes - node.bytes);
-        let is_empty = line.count == 0;
-        self.turn = (self.turn.0 + 1, self.turn.1 + node.bytes);
-        if is_empty || self.turn.0 >= TURN || self.turn.1 >= TURN_BYTES {
-            self.turn = (0, 0);
-            self.turns.pop_front();
+        (flow.first, flow.count, flow.bytes) = (node.next, flow.count - 1, flow.bytes - node.bytes);
+        let is_empty = flow.count == 0;
+        self.used_quantum = (self.used_quantum.0 + 1, self.used_quantum.1 + node.bytes);
+        if is_empty || self.used_quantum.0 >= FLOW_QUANTUM || self.used_quantum.1 >= FLOW_QUANTUM_BYTES {
+            self.used_quantum = (0, 0);
+            self.active.pop_front();
             if is_empty {
-                self.lines.remove(&party);
+                self.flows.remove(&flow_key);
             } else {
-                self.turns.push_back(party);
+                self.active.push_back(flow_key);
             }
         }
         Some(node)
@@ -326,53 +329,53 @@ impl<T> Queue<T> {
 mod tests {
     use super::*;
 
-    const ALL: Most =
-        Most { proposals: usize::MAX, bytes: usize::MAX, bulk_proposals: usize::MAX, bulk_bytes: usize::MAX };
+    const ALL: BatchLimits =
+        BatchLimits { proposals: usize::MAX, bytes: usize::MAX, bulk_proposals: usize::MAX, bulk_bytes: usize::MAX };
     const DIRECT: usize = Lane::Direct as usize;
     const GROUP: usize = Lane::Group as usize;
 
-    fn user(no: u64) -> Party {
-        Party::User(UserNo(no))
+    fn user(no: u64) -> FlowKey {
+        FlowKey::User(UserNo(no))
     }
 
-    fn take<T>(queue: &CommitQueue<T>, most: Most) -> Vec<(usize, T)> {
+    fn take<T>(queue: &CommitQueue<T>, limits: BatchLimits) -> Vec<(usize, T)> {
         let mut taken = Vec::new();
-        queue.take(most, Some(Duration::ZERO), |queue, work| taken.push((queue, work)));
+        queue.take(limits, Some(Duration::ZERO), |queue, work| taken.push((queue, work)));
         taken
     }
 
-    /// Puts so many of a party; answers how many found a place.
+    /// Puts `count` proposals of a flow; answers how many were admitted.
     fn fill(queue: &CommitQueue<(u64, usize)>, at: usize, no: u64, count: usize) -> usize {
         (0..count).filter(|n| queue.put(at, user(no), 1, (no, *n)).is_ok()).count()
     }
 
     #[test]
-    fn a_lone_party_gets_half_and_who_comes_new_always_finds_room() {
+    fn a_single_flow_gets_half_of_a_queue_and_a_new_one_is_always_admitted() {
         let queue = CommitQueue::new(120);
         assert_eq!(fill(&queue, DIRECT, 1, 500), 60);
-        assert_eq!(queue.put(DIRECT, user(1), 1, (1, 0)), Err(NoPlace::Share { held: 60 }));
+        assert_eq!(queue.put(DIRECT, user(1), 1, (1, 0)), Err(AdmissionError::ShareExceeded { held: 60 }));
         assert_eq!(fill(&queue, DIRECT, 2, 500), 30);
         for other in 3..10 {
-            assert_eq!(fill(&queue, DIRECT, other, 1), 1, "party {other}");
+            assert_eq!(fill(&queue, DIRECT, other, 1), 1, "flow {other}");
         }
-        assert_eq!(fill(&queue, GROUP, 1, 500), 60, "another lane has places of its own");
+        assert_eq!(fill(&queue, GROUP, 1, 500), 60, "another queue has places of its own");
         assert_eq!(queue.depths(), [97, 60, 0, 0]);
-        // Once what it had is taken it has its share again.
+        // Once its proposals are taken, the flow has its share again.
         take(&queue, ALL);
         assert_eq!(fill(&queue, DIRECT, 1, 500), 60);
     }
 
     #[test]
-    fn a_queue_full_of_parties_is_full_for_all() {
+    fn a_queue_full_of_flows_refuses_a_new_flow() {
         let queue = CommitQueue::new(8);
-        for party in 0..8 {
-            assert_eq!(fill(&queue, DIRECT, party, 1), 1);
+        for flow_key in 0..8 {
+            assert_eq!(fill(&queue, DIRECT, flow_key, 1), 1);
         }
-        assert_eq!(queue.put(DIRECT, user(9), 1, (9, 0)), Err(NoPlace::Full));
+        assert_eq!(queue.put(DIRECT, user(9), 1, (9, 0)), Err(AdmissionError::Full));
     }
 
     #[test]
-    fn bytes_are_shared_as_places_are() {
+    fn bytes_are_shared_in_the_same_way_as_places() {
         let queue = CommitQueue::new(1_000_000);
         let put = |no: u64| queue.put(DIRECT, user(no), QUEUE_BYTES_MAX / 64, ());
         let mut held = 0;
@@ -386,15 +389,15 @@ mod tests {
     }
 
     #[test]
-    fn parties_take_turns_and_each_keeps_its_order() {
+    fn flows_take_turns_and_each_keeps_its_order() {
         let queue = CommitQueue::new(10_000);
         fill(&queue, DIRECT, 1, 1_000);
         fill(&queue, DIRECT, 2, 3);
         fill(&queue, DIRECT, 3, 1);
         let taken = take(&queue, ALL);
         assert_eq!(taken.len(), 1_004);
-        let place = |party, n| taken.iter().position(|(_, work)| *work == (party, n)).unwrap_or(usize::MAX);
-        assert!(place(2, 2) < 10 && place(3, 0) < 10, "they do not wait for the thousand");
+        let place = |flow_key, n| taken.iter().position(|(_, work)| *work == (flow_key, n)).unwrap_or(usize::MAX);
+        assert!(place(2, 2) < 10 && place(3, 0) < 10, "the small flows do not wait for the thousand");
         for no in [1, 2] {
             let order: Vec<usize> = taken.iter().filter(|(_, w)| w.0 == no).map(|(_, w)| w.1).collect();
             assert!(order.is_sorted());
@@ -402,55 +405,55 @@ mod tests {
     }
 
     #[test]
-    fn lanes_take_turns_direct_first_and_bulk_no_more_than_its_part() {
+    fn queues_give_by_their_weights_and_bulk_no_more_than_its_limits() {
         let queue = CommitQueue::new(10_000);
-        for at in [REST, 2, GROUP, DIRECT] {
+        for at in [OPERATIONS, 2, GROUP, DIRECT] {
             fill(&queue, at, 1, 1_000);
         }
-        let taken = take(&queue, Most { proposals: 256, ..ALL });
+        let taken = take(&queue, BatchLimits { proposals: 256, ..ALL });
         let count = |at| taken.iter().filter(|(queue, _)| *queue == at).count();
         assert_eq!((taken.len(), taken[0].0), (256, DIRECT));
-        assert_eq!([count(DIRECT), count(GROUP), count(2), count(REST)], [128, 64, 32, 32]);
-        let taken = take(&queue, Most { proposals: 512, bulk_proposals: 60, ..ALL });
+        assert_eq!([count(DIRECT), count(GROUP), count(2), count(OPERATIONS)], [128, 64, 32, 32]);
+        let taken = take(&queue, BatchLimits { proposals: 512, bulk_proposals: 60, ..ALL });
         assert_eq!(taken.len(), 512);
         assert_eq!(taken.iter().filter(|(at, _)| *at != DIRECT).count(), 60);
-        // However few a batch holds, all have their turns.
+        // However small the batches are, every queue has its turns.
         let few: Vec<usize> =
-            (0..16).flat_map(|_| take(&queue, Most { proposals: 1, ..ALL })).map(|(at, _)| at).collect();
+            (0..16).flat_map(|_| take(&queue, BatchLimits { proposals: 1, ..ALL })).map(|(at, _)| at).collect();
         let counts: Vec<usize> = (0..QUEUES).map(|at| few.iter().filter(|few| **few == at).count()).collect();
         assert_eq!(counts, [8, 4, 2, 2]);
-        let taken = take(&queue, Most { bulk_bytes: 50, ..ALL });
+        let taken = take(&queue, BatchLimits { bulk_bytes: 50, ..ALL });
         assert_eq!(taken.iter().filter(|(at, _)| *at == DIRECT).count(), 1_000 - 128 - 452 - 8);
         assert_eq!(taken.iter().filter(|(at, _)| *at != DIRECT).count(), 50);
     }
 
     #[test]
-    fn a_barrier_is_reached_when_what_was_before_it_is_dealt_with() {
+    fn a_barrier_is_reached_when_all_proposals_before_it_are_committed() {
         let queue = CommitQueue::new(100);
         fill(&queue, DIRECT, 1, 6);
         let mut barrier = queue.barrier().expect("it runs");
         fill(&queue, DIRECT, 2, 6);
-        let four = Most { proposals: 4, ..ALL };
-        // Turns of four: the other party's come between.
+        let four = BatchLimits { proposals: 4, ..ALL };
+        // Turns of four: the other flow's come in between.
         for _ in 0..3 {
             take(&queue, four);
-            assert!(barrier.try_recv().is_err(), "what was taken last is not dealt with before the next take");
+            assert!(barrier.try_recv().is_err(), "a batch counts as committed with the next take");
         }
         take(&queue, four);
         assert_eq!(barrier.try_recv(), Ok(()));
         queue.stop();
         assert!(queue.barrier().is_none());
-        assert_eq!(queue.put(DIRECT, user(1), 1, (1, 1)), Err(NoPlace::Stopping));
-        assert!(matches!(queue.take(ALL, None, |_, _| ()), Taken::Stopped));
+        assert_eq!(queue.put(DIRECT, user(1), 1, (1, 1)), Err(AdmissionError::Stopping));
+        assert!(matches!(queue.take(ALL, None, |_, _| ()), TakeOutcome::Stopped));
     }
 
     #[test]
-    fn what_comes_wakes_who_waits() {
+    fn a_put_wakes_the_waiting_committer() {
         let queue = std::sync::Arc::new(CommitQueue::new(100));
         let waits = queue.clone();
         let waiter = std::thread::spawn(move || {
             let mut taken = 0;
-            while !matches!(waits.take(ALL, None, |_, ()| taken += 1), Taken::Stopped) {}
+            while !matches!(waits.take(ALL, None, |_, ()| taken += 1), TakeOutcome::Stopped) {}
             taken
         });
         for _ in 0..1_000 {

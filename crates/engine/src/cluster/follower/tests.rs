@@ -3,7 +3,7 @@
 use super::*;
 use crate::{
     cluster::{bus::LocalBus, log::Change, wire::BusMessage},
-    commit::queue::Party,
+    commit::queue::FlowKey,
     config::EngineConfig,
     delivery::{Fanout, Step},
     directory::Directory,
@@ -255,7 +255,7 @@ fn a_lane_whose_slots_are_all_held_by_pending_batches_goes_on() {
     let (first, remote) = node.commit(&[node.say()]);
     let mut expected = 1;
     // Local batches come after a remote one, and hold all slots.
-    while let Ok(slot) = node.lanes.reserve(Lane::Group, Party::User(UserNo(expected))) {
+    while let Ok(slot) = node.lanes.reserve(Lane::Group, FlowKey::User(UserNo(expected))) {
         let (span, batch) = node.commit(&[node.say()]);
         let mut items = node.local_items(&batch);
         items[0].lane_item.as_mut().unwrap().slot = Some(slot);

@@ -1,4 +1,4 @@
-//! What becomes known of a commit: to live members, by the lanes; to those who wait, by their replies.
+//! The results of a commit: items for the lanes, and replies for the callers.
 
 use super::{Reply, proposal_refusal};
 use crate::{
@@ -13,7 +13,7 @@ use tidings_protocol::{
     http::SendReceipt,
 };
 
-/// What live members must learn of an outcome, if anything.
+/// The lane item of an outcome, if live members must learn of it.
 pub(super) fn lane_item(
     proposal: Proposal,
     conversation: Option<Arc<Conversation>>,
@@ -22,21 +22,21 @@ pub(super) fn lane_item(
     at: Instant,
 ) -> Option<LaneItem> {
     let stored = |content: NewEntry, a: &Appended| StoredEntry { seq: a.seq, position: a.position, at: a.at, content };
-    let quiet = |conversation, entry| LaneItem { conversation, joined: vec![], left: vec![], entry, slot: None, at };
+    let item_of = |conversation, entry| LaneItem { conversation, joined: vec![], left: vec![], entry, slot: None, at };
     let mut lane_item = match (proposal, outcome) {
         (Proposal::Append { entry, .. }, Outcome::Appended(a)) if !a.duplicate => {
-            quiet(conversation?, Some(stored(entry, a)))
+            item_of(conversation?, Some(stored(entry, a)))
         }
         (Proposal::ChangeMembers { notice, .. }, Outcome::MembersChanged { added, removed, notice: appended, .. }) => {
             let entry = notice.zip(appended.as_ref()).map(|(content, a)| stored(content, a));
-            LaneItem { joined: added.clone(), left: removed.clone(), ..quiet(conversation?, entry) }
+            LaneItem { joined: added.clone(), left: removed.clone(), ..item_of(conversation?, entry) }
         }
         (Proposal::CreateConversation(new), Outcome::Conversation { conversation, created: true }) => {
             let joined = new.members.iter().map(|(user, _)| *user).collect();
-            LaneItem { joined, ..quiet(Arc::new(conversation.clone()), None) }
+            LaneItem { joined, ..item_of(Arc::new(conversation.clone()), None) }
         }
         (Proposal::UpdateConversation { notice: Some(notice), .. }, Outcome::Appended(a)) => {
-            quiet(conversation?, Some(stored(notice, a)))
+            item_of(conversation?, Some(stored(notice, a)))
         }
         _ => return None,
     };
@@ -44,15 +44,15 @@ pub(super) fn lane_item(
     Some(lane_item)
 }
 
-/// Answers gathered per shard, so that a batch wakes each shard once.
-pub(super) struct Replies<'a> {
+/// The replies of a batch, gathered by shard so that each shard is woken once.
+pub(super) struct ReplyBatch<'a> {
     lanes: &'a Lanes,
     by_shard: Vec<Vec<SendReply>>,
 }
 
-impl<'a> Replies<'a> {
+impl<'a> ReplyBatch<'a> {
     pub(super) fn new(lanes: &'a Lanes) -> Self {
-        Replies { lanes, by_shard: vec![Vec::new(); lanes.shards().count()] }
+        ReplyBatch { lanes, by_shard: vec![Vec::new(); lanes.shards().count()] }
     }
 
     pub(super) fn answer(
@@ -62,7 +62,7 @@ impl<'a> Replies<'a> {
         conversation: Option<Arc<Conversation>>,
     ) {
         match reply {
-            // The caller may have gone away (a closed HTTP connection); the commit stands.
+            // The caller may have gone away (a closed HTTP connection); the commit is done all the same.
             Reply::Caller(caller) => drop(caller.send(result)),
             Reply::Session { shard, session, reference } => {
                 let result = result.and_then(|outcome| receipt(&outcome, conversation.as_deref()));
