@@ -18,9 +18,9 @@ use serde::{
 };
 use std::sync::Arc;
 use tidings_engine::{
+    access::{self, Scope, Scopes},
     engine::Actor,
     model::User,
-    access::{self, Scope, Scopes},
 };
 use tidings_listen::ConnectionActivity;
 use tidings_protocol::{

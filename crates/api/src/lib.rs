@@ -46,8 +46,8 @@ use axum::http::{HeaderMap, header};
 use std::{path::PathBuf, sync::Arc, time::Duration};
 use tidings_engine::{
     Engine,
-    engine::Actor,
     access::{Caller, Scope},
+    engine::Actor,
     presence::compare::SessionSource,
 };
 use tidings_listen::{ConnectionSlots, ConnectionSlotsConfig, MaybeTlsSocket, Throttle, ThrottleKey};

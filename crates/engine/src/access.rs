@@ -119,7 +119,8 @@ impl TokenClaims {
     /// # Errors
     /// `unauthorized`: the token is revoked.
     pub fn check_revoked(&self, user: &User) -> Result<(), Refusal> {
-        let is_good = self.signed_by_node || user.revoked_at == 0 || self.issued_at.is_some_and(|at| at >= user.revoked_at);
+        let is_good =
+            self.signed_by_node || user.revoked_at == 0 || self.issued_at.is_some_and(|at| at >= user.revoked_at);
         if is_good {
             return Ok(());
         }
@@ -175,7 +176,8 @@ mod tests {
             revoked_at,
         };
         let check = |issued_at, revoked_at, signed_by_node| {
-            let claims = TokenClaims { user: "ada".into(), scopes: Scopes::ALL, issued_at, expires_at: 9_000, signed_by_node };
+            let claims =
+                TokenClaims { user: "ada".into(), scopes: Scopes::ALL, issued_at, expires_at: 9_000, signed_by_node };
             claims.check_revoked(&user(revoked_at)).is_ok()
         };
         assert!(check(None, 0, false) && check(Some(1_000), 0, false), "never revoked");

@@ -15,7 +15,9 @@ pub fn conversation_states<S: Store + ?Sized>(
     limit: usize,
 ) -> StoreResult<Vec<ConversationState>> {
     let mut states = Vec::new();
-    for UserConversation { conversation, kind } in store.conversations_of(user, filter != ConversationFilter::NonDirect, limit)? {
+    for UserConversation { conversation, kind } in
+        store.conversations_of(user, filter != ConversationFilter::NonDirect, limit)?
+    {
         if filter == ConversationFilter::Direct && kind != ConversationKind::Direct {
             continue;
         }
@@ -49,7 +51,11 @@ fn position_at<S: Store + ?Sized>(store: &S, no: ConversationNo, seq: u64) -> St
     Ok(store.entries(no, seq, seq, 1, End::Oldest)?.first().map(|entry| entry.position))
 }
 
-pub fn pages<S: Store + ?Sized>(store: &S, requests: &[PageRequest], bytes_max: usize) -> StoreResult<Vec<Vec<StoredEntry>>> {
+pub fn pages<S: Store + ?Sized>(
+    store: &S,
+    requests: &[PageRequest],
+    bytes_max: usize,
+) -> StoreResult<Vec<Vec<StoredEntry>>> {
     let mut bytes = 0;
     let mut pages = Vec::with_capacity(requests.len());
     for request in requests {

@@ -9,24 +9,24 @@
 //! A proposal that writes a timeline holds a slot of its lane from before the commit to the end of
 //! stage 1: a full lane refuses senders early, and nothing is dropped after the commit.
 
-mod replies;
 pub(crate) mod queue;
+mod replies;
 
 use crate::{
     clock::Clock,
     cluster::{leadership::leader_unavailable, log::Change},
     config::EngineConfig,
     directory::Directory,
-    hub::{Batch, Hub, BatchItem},
+    hub::{Batch, BatchItem, Hub},
     lanes::{LaneSlot, Lanes},
     metrics::Metrics,
     model::*,
     store::*,
 };
+use parking_lot::Mutex;
+use queue::{AdmissionError, BatchLimits, CommitQueue, FlowKey, OPERATIONS, QUEUES, TakeOutcome};
 pub(crate) use replies::receipt;
 use replies::{ReplyBatch, lane_item};
-use parking_lot::Mutex;
-use queue::{CommitQueue, BatchLimits, AdmissionError, FlowKey, QUEUES, OPERATIONS, TakeOutcome};
 use std::{
     sync::{
         Arc,
@@ -129,8 +129,12 @@ pub fn proposal_refusal(rejection: &Rejection) -> Refusal {
             ErrorCode::ClientMsgIdReused,
             "this client_msg_id stands for a message in another conversation",
         ),
-        Rejection::KindDiffers => Refusal::new(ErrorCode::Conflict, "the id is taken by a conversation of another kind"),
-        Rejection::TooManyMembers { limit, would_be } => Refusal::limit("members of the conversation", *limit, *would_be),
+        Rejection::KindDiffers => {
+            Refusal::new(ErrorCode::Conflict, "the id is taken by a conversation of another kind")
+        }
+        Rejection::TooManyMembers { limit, would_be } => {
+            Refusal::limit("members of the conversation", *limit, *would_be)
+        }
     }
 }
 
@@ -146,8 +150,11 @@ impl Committer {
     ) -> Committer {
         let queue = Arc::new(CommitQueue::new(config.commit_queue));
         let failing_since = Arc::new(AtomicU64::new(0));
-        let watchdog =
-            Arc::new(CommitWatchdog { time_max: config.commit_time_max, base: Instant::now(), since: AtomicU64::new(0) });
+        let watchdog = Arc::new(CommitWatchdog {
+            time_max: config.commit_time_max,
+            base: Instant::now(),
+            since: AtomicU64::new(0),
+        });
         let worker = Worker {
             queue: queue.clone(),
             batch_max: config.commit_batch,

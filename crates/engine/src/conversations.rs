@@ -5,7 +5,7 @@ use crate::{
     engine::{Actor, Engine},
     model::*,
     send::not_a_member,
-    store::{NewConversation, Outcome, Proposal, ConversationState},
+    store::{ConversationState, NewConversation, Outcome, Proposal},
     users::{attributes_value, check_attributes, check_name, unexpected_outcome},
 };
 use serde_json::json;
@@ -351,7 +351,8 @@ impl Engine {
         let membership = self.store.membership(conversation.no, user.no).map_err(store_refusal)?;
         let unread = match membership {
             Some(membership) => {
-                let state = ConversationState { conversation: conversation.no, kind: conversation.kind, head, membership };
+                let state =
+                    ConversationState { conversation: conversation.no, kind: conversation.kind, head, membership };
                 self.unread(user, &[state])?.first().map_or(0, |unread| unread.count)
             }
             None => 0,

@@ -9,7 +9,7 @@ use crate::{
     reads::{READ_AT_ONCE, entry_of},
     store::End,
 };
-use cursor::{PageCursor, HistoryRange};
+use cursor::{HistoryRange, PageCursor};
 use std::collections::VecDeque;
 use tidings_protocol::{
     error::Refusal,

@@ -16,10 +16,10 @@ use crate::{
 };
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use parking_lot::{Condvar, Mutex};
-pub use slots::LaneSlot;
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 use serde_json::value::RawValue;
+pub use slots::LaneSlot;
 use std::{
     sync::{
         Arc,
@@ -107,7 +107,8 @@ impl Lanes {
         let queues = Lane::ALL.map(|lane| {
             let (sender, inbox) = unbounded();
             let queued = Arc::new(AtomicUsize::new(0));
-            let worker = Worker { lane, inbox, queued: queued.clone(), shards: shards.clone(), metrics: metrics.clone() };
+            let worker =
+                Worker { lane, inbox, queued: queued.clone(), shards: shards.clone(), metrics: metrics.clone() };
             match std::thread::Builder::new().name(format!("lane-{}", lane.name())).spawn(move || worker.run()) {
                 Ok(thread) => workers.push(thread),
                 Err(error) => tracing::error!(%error, "no lane thread"),

@@ -18,8 +18,8 @@
 //! In reading order: this file, [`events`] (what the webhook is sent), [`worker`], [`retry_queue`], [`circuit_breaker`]
 //! (does one event fail, or the whole webhook?), [`unacknowledged`] (messages that sessions did not acknowledge).
 
-mod events;
 mod circuit_breaker;
+mod events;
 mod retry_queue;
 mod unacknowledged;
 mod worker;
@@ -27,8 +27,8 @@ mod worker;
 use crate::{commit::store_refusal, engine::Engine};
 use crossbeam_channel::{Sender, bounded};
 use hmac::{Hmac, KeyInit, Mac};
-use retry_queue::RETRY_IDS;
 use parking_lot::Mutex;
+use retry_queue::RETRY_IDS;
 use serde_json::value::RawValue;
 use std::{
     collections::HashSet,

@@ -5,7 +5,7 @@ use crate::{
     engine::{Actor, Engine},
     model::*,
     send::{MENTION_ALL, not_a_member},
-    store::{PageRequest, ConversationFilter, ConversationState},
+    store::{ConversationFilter, ConversationState, PageRequest},
 };
 use std::sync::Arc;
 use tidings_protocol::{
@@ -100,7 +100,10 @@ impl Engine {
             return Err(Refusal::limit("limit (conversations)", CONVERSATIONS_PAGE_MAX as u64, limit as u64));
         }
         let after = after.map(parse_page_token).transpose()?;
-        let mut all = self.store.conversation_states(user.no, ConversationFilter::All, CONVERSATIONS_PER_USER_MAX).map_err(store_refusal)?;
+        let mut all = self
+            .store
+            .conversation_states(user.no, ConversationFilter::All, CONVERSATIONS_PER_USER_MAX)
+            .map_err(store_refusal)?;
         let key = |state: &ConversationState| (state.head.last_position, state.conversation.0);
         all.sort_unstable_by_key(|state| std::cmp::Reverse(key(state)));
         let last = all.last().map(key);

@@ -10,7 +10,8 @@
 //! removed in between are lost: the answer is then not `complete`, and has no range for them.
 
 use crate::{
-    commit::store_refusal, delivery::MembershipSnapshot, engine::Engine, lanes::encode_entry, model::*, reads::entry_of, store::*,
+    commit::store_refusal, delivery::MembershipSnapshot, engine::Engine, lanes::encode_entry, model::*,
+    reads::entry_of, store::*,
 };
 use std::sync::Arc;
 use tidings_protocol::{
@@ -47,7 +48,11 @@ impl Engine {
     ///
     /// # Errors
     /// `store_unavailable`.
-    pub fn memberships_for_delivery(&self, user: UserNo, since: [Position; LANES]) -> Result<Vec<MembershipSnapshot>, Refusal> {
+    pub fn memberships_for_delivery(
+        &self,
+        user: UserNo,
+        since: [Position; LANES],
+    ) -> Result<Vec<MembershipSnapshot>, Refusal> {
         let states = self.store.conversation_states(user, ConversationFilter::NonDirect, CONVERSATIONS_PER_USER_MAX);
         let states = states.map_err(store_refusal)?;
         // In a conversation without entries since then, the user joined before.
@@ -67,7 +72,12 @@ impl Engine {
     ///
     /// # Errors
     /// `store_unavailable`.
-    pub fn read_inbox(&self, user: UserNo, cursor: Option<&Cursor>, until: [Position; LANES]) -> Result<Inbox, Refusal> {
+    pub fn read_inbox(
+        &self,
+        user: UserNo,
+        cursor: Option<&Cursor>,
+        until: [Position; LANES],
+    ) -> Result<Inbox, Refusal> {
         let (resume, inbox) = self.read_inbox_entries(user, cursor, until)?;
         let mut json = Vec::new();
         for (card, entry) in &inbox {
@@ -119,7 +129,10 @@ impl Engine {
 
     /// The tails of conversations with entries after `after`.
     fn tails(&self, user: UserNo, after: [Position; LANES], until: [Position; LANES]) -> Result<Tails, Refusal> {
-        let states = self.store.conversation_states(user, ConversationFilter::All, CONVERSATIONS_PER_USER_MAX).map_err(store_refusal)?;
+        let states = self
+            .store
+            .conversation_states(user, ConversationFilter::All, CONVERSATIONS_PER_USER_MAX)
+            .map_err(store_refusal)?;
         let tail = |ConversationState { conversation, kind, head, membership }: ConversationState| {
             let (after, until) = (after[Lane::of(kind) as usize], until[Lane::of(kind) as usize]);
             let tail = Tail {
@@ -142,8 +155,7 @@ impl Engine {
         let mut is_named = vec![false; tails.len()];
         missed.entries.iter().for_each(|(index, _)| is_named[*index] = true);
         missed.remaining.iter().for_each(|(index, ..)| is_named[*index] = true);
-        let asked =
-            tails.iter().zip(&is_named).filter(|(_, is_named)| **is_named).map(|(tail, _)| tail.conversation);
+        let asked = tails.iter().zip(&is_named).filter(|(_, is_named)| **is_named).map(|(tail, _)| tail.conversation);
         let asked: Vec<_> = asked.collect();
         let mut found = self.directory.conversations(&asked).map_err(store_refusal)?.into_iter();
         Ok(is_named.into_iter().map(|is_named| if is_named { found.next().flatten() } else { None }).collect())

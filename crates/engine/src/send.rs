@@ -1,7 +1,7 @@
 //! Accept: the checks of a message before it is stored.
 
 use crate::{
-    commit::{Reply, CommitRequest, queue::FlowKey, receipt},
+    commit::{CommitRequest, Reply, queue::FlowKey, receipt},
     engine::{Actor, Engine},
     model::*,
     store::{NewConversation, Outcome, Proposal},

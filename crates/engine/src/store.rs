@@ -478,7 +478,12 @@ pub trait Store: PushStore + RowStore {
     // are as good.
 
     /// A user's conversations, at most `limit`. A change during the read may be among them or not.
-    fn conversation_states(&self, user: UserNo, filter: ConversationFilter, limit: usize) -> StoreResult<Vec<ConversationState>> {
+    fn conversation_states(
+        &self,
+        user: UserNo,
+        filter: ConversationFilter,
+        limit: usize,
+    ) -> StoreResult<Vec<ConversationState>> {
         batch_reads::conversation_states(self, user, filter, limit)
     }
     fn heads(&self, conversations: &[ConversationNo]) -> StoreResult<Vec<Head>> {

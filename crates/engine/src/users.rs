@@ -5,7 +5,7 @@ use crate::{
     engine::Engine,
     model::*,
     presence::{
-        PresenceSession, NodeCard, NodeNo,
+        NodeCard, NodeNo, PresenceSession,
         compare::{Difference, DifferenceKind, SessionSource},
     },
     store::{Outcome, Proposal, UserPatch},
@@ -198,7 +198,8 @@ impl Engine {
         let stored = self.presence.local_sessions(user.no);
         let stored = stored.iter().map(|device| self.session_view(device)).collect();
         let held = source.sessions(Some(user.no))?;
-        let memory = held.iter().filter(|held| held.held).map(|held| self.session_view(&held.to_presence_session())).collect();
+        let memory =
+            held.iter().filter(|held| held.held).map(|held| self.session_view(&held.to_presence_session())).collect();
         Ok(PresenceViews { user: user.id.clone(), stored, memory, last_seen: self.last_seen(user.no)? })
     }
 

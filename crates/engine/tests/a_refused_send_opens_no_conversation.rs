@@ -9,7 +9,7 @@ use tidings_engine::{
     config::EngineConfig,
     engine::Actor,
     memory::MemoryStore,
-    send::{SessionReply, SubmitOutcome, SendTarget},
+    send::{SendTarget, SessionReply, SubmitOutcome},
 };
 use tidings_protocol::{
     error::{ErrorCode, Refusal},

@@ -23,7 +23,7 @@ use tidings_engine::{
     memory::MemoryStore,
     model::UserNo,
     outbox::{OutboxConfig, Webhook, WebhookDelivery, WebhookError},
-    presence::{PresenceSession, NodeNo, PresenceConfig},
+    presence::{NodeNo, PresenceConfig, PresenceSession},
     shards::{ShardReceivers, Wake},
     store::Store,
 };

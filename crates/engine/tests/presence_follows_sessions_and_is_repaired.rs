@@ -13,7 +13,7 @@ use tidings_engine::{
     memory::MemoryStore,
     model::UserNo,
     presence::{
-        PresenceSession, NodeNo,
+        NodeNo, PresenceSession,
         compare::{Correction, LiveSession, SessionSource},
     },
     shards::{Control, WatchUpdate},

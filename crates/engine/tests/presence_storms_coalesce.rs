@@ -20,7 +20,7 @@ use tidings_engine::{
     memory::MemoryStore,
     model::UserNo,
     outbox::{OutboxConfig, Webhook, WebhookDelivery, WebhookError, sign},
-    presence::{PresenceSession, NodeNo, Presence, PresenceConfig},
+    presence::{NodeNo, Presence, PresenceConfig, PresenceSession},
 };
 use tidings_protocol::http::UserUpsert;
 
@@ -80,7 +80,14 @@ impl WorldWithWebhook {
 }
 
 fn device(session: u64) -> PresenceSession {
-    PresenceSession { session, node: NodeNo(0), device_id: "phone".into(), device_kind: "ios".into(), since: NOON, chat: true }
+    PresenceSession {
+        session,
+        node: NodeNo(0),
+        device_id: "phone".into(),
+        device_kind: "ios".into(),
+        since: NOON,
+        chat: true,
+    }
 }
 
 #[test]

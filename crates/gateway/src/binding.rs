@@ -17,11 +17,11 @@ use crate::{
 use smallvec::SmallVec;
 use std::{borrow::Cow, sync::Arc};
 use tidings_engine::{
+    access::{Scope, Scopes, TokenClaims},
     commit::store_refusal,
     delivery::{BindOutcome, MembershipSnapshot},
     model::*,
-    access::{TokenClaims, Scope, Scopes},
-    presence::{PresenceSession, NodeNo},
+    presence::{NodeNo, PresenceSession},
     push::{DeviceNo, Register},
     resume::Inbox,
     shards::shard_of,
@@ -411,7 +411,12 @@ impl Shard {
         }
     }
 
-    pub(crate) fn install_memberships(&mut self, user: UserNo, number: u64, result: Result<Vec<MembershipSnapshot>, Refusal>) {
+    pub(crate) fn install_memberships(
+        &mut self,
+        user: UserNo,
+        number: u64,
+        result: Result<Vec<MembershipSnapshot>, Refusal>,
+    ) {
         let refused = result.as_ref().err().cloned();
         let Some((sessions, positions)) = self.delivery.install(user, number, result.unwrap_or_default()) else {
             return;

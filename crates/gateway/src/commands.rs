@@ -7,9 +7,9 @@ use crate::{
 use crossbeam_channel::Sender;
 use std::{net::TcpStream, sync::Arc, time::Duration};
 use tidings_engine::{
+    access::Scopes,
     delivery::MembershipSnapshot,
     model::*,
-    access::Scopes,
     presence::compare::{Correction, LiveSession},
     resume::Inbox,
 };

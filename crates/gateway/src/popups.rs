@@ -11,9 +11,9 @@ use serde_json::value::{RawValue, to_raw_value};
 use std::{collections::BTreeMap, sync::Arc};
 use tidings_engine::{
     Engine,
+    access::Scope,
     engine::Actor,
     model::{User, UserNo},
-    access::Scope,
     popups::QuestionBody,
 };
 use tidings_protocol::{

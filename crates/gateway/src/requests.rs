@@ -13,10 +13,10 @@ use serde::Serialize;
 use std::{borrow::Cow, sync::Arc};
 use tidings_engine::{
     Engine,
+    access::{Scope, Scopes},
     engine::Actor,
     model::User,
-    access::{Scope, Scopes},
-    send::{SessionReply, SubmitOutcome, SendTarget},
+    send::{SendTarget, SessionReply, SubmitOutcome},
     shards::SendReply,
 };
 use tidings_protocol::{

@@ -15,7 +15,7 @@ use std::{
 };
 use tidings_engine::{
     model::Lane,
-    shards::{TypingAudience, Typing},
+    shards::{Typing, TypingAudience},
 };
 use tidings_protocol::frames::{RawClientFrame, ServerFrame};
 

@@ -10,10 +10,10 @@ use tidings_api::{
 };
 use tidings_engine::{
     Engine,
+    access::TokenClaims,
     clock::SystemClock,
     engine::EngineParts,
     outbox::{OutboxConfig, Webhook},
-    access::TokenClaims,
     presence::compare::SessionSource,
 };
 use tidings_gateway::{

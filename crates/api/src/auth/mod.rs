@@ -18,7 +18,7 @@ use ring::hmac;
 use serde::Serialize;
 use std::{sync::Arc, time::SystemTime, time::UNIX_EPOCH};
 use subtle::ConstantTimeEq;
-use tidings_engine::access::{TokenClaims, Scopes};
+use tidings_engine::access::{Scopes, TokenClaims};
 use tidings_protocol::error::{ErrorCode, Refusal};
 
 /// How much the clocks of the signer and this server may differ.

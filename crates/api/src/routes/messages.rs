@@ -18,8 +18,8 @@ use bytes::Bytes;
 use hyper::body::Body;
 use std::sync::Arc;
 use tidings_engine::{
-    engine::Actor,
     access::{Scope, Scopes},
+    engine::Actor,
     send::SendTarget,
 };
 use tidings_protocol::{

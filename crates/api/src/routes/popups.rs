@@ -21,7 +21,6 @@ use bytes::Bytes;
 use serde::Deserialize;
 use std::sync::Arc;
 use tidings_engine::{
-    engine::Actor,
     access::Scope,
     popups::{EventCursor, Precondition, QuestionBody, parse_segment},
 };

@@ -11,7 +11,7 @@ use crate::{
 };
 use axum::{extract::State, http::StatusCode};
 use std::sync::Arc;
-use tidings_engine::{engine::Actor, access::Scope};
+use tidings_engine::{access::Scope, engine::Actor};
 use tidings_protocol::http::{Kick, Kicked, Revoke, Revoked, SetDoNotDisturb, UserCard, UsersUpsert, UsersUpserted};
 
 /// Create or change users.

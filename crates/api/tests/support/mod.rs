@@ -16,12 +16,12 @@ use tidings_api::{
 use tidings_client::{http::HttpClient, token::sign};
 use tidings_engine::{
     Engine,
+    access::TokenClaims,
     clock::{Clock, SystemClock},
     config::EngineConfig,
     engine::EngineParts,
     memory::MemoryStore,
     outbox::{OutboxConfig, Webhook, WebhookDelivery, WebhookError},
-    access::TokenClaims,
     popups::PopupsConfig,
     presence::compare::SessionSource,
     push::Register,

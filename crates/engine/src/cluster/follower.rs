@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     hub::{Applier, BatchItem},
-    lanes::{LaneItem, CountdownLatch},
+    lanes::{CountdownLatch, LaneItem},
     metrics::Metrics,
     model::*,
     store::PositionRange,

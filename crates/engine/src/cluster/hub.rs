@@ -9,7 +9,7 @@ use super::{
     wire::{BusMessage, ConversationRef, WireBatch, WireItem},
 };
 use crate::{
-    hub::{Applier, Batch, Hub, BatchItem, Signal},
+    hub::{Applier, Batch, BatchItem, Hub, Signal},
     metrics::Metrics,
     model::*,
     push::PeerInbox,

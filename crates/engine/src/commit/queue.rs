@@ -133,7 +133,8 @@ impl<T> CommitQueue<T> {
     /// `limit`: the places of each queue.
     pub(crate) fn new(limit: usize) -> Self {
         let queues = [(); QUEUES].map(|()| Queue::default());
-        let state = State { queues, round: (0, 0), ticket: 0, barriers: Vec::new(), stopping: false, is_waiting: false };
+        let state =
+            State { queues, round: (0, 0), ticket: 0, barriers: Vec::new(), stopping: false, is_waiting: false };
         CommitQueue { state: Mutex::new(state), filled: Condvar::new(), limit: limit.max(1) }
     }
 
@@ -162,7 +163,12 @@ impl<T> CommitQueue<T> {
 
     /// Takes proposals for a batch, in fair turns. If there are none, it waits for the next, up to the timeout. First
     /// it resolves the barriers that the proposals taken before have reached: the caller must have committed those.
-    pub(crate) fn take(&self, limits: BatchLimits, timeout: Option<Duration>, mut each: impl FnMut(usize, T)) -> TakeOutcome {
+    pub(crate) fn take(
+        &self,
+        limits: BatchLimits,
+        timeout: Option<Duration>,
+        mut each: impl FnMut(usize, T),
+    ) -> TakeOutcome {
         let mut state = self.state.lock();
         let mut yields_left = YIELDS_BEFORE_SLEEP;
         loop {
@@ -271,7 +277,13 @@ impl<T> State<T> {
 
 impl<T> Default for Queue<T> {
     fn default() -> Self {
-        Queue { nodes: Slab::new(), flows: FxHashMap::default(), active: VecDeque::new(), used_quantum: (0, 0), bytes: 0 }
+        Queue {
+            nodes: Slab::new(),
+            flows: FxHashMap::default(),
+            active: VecDeque::new(),
+            used_quantum: (0, 0),
+            bytes: 0,
+        }
     }
 }
 

@@ -83,8 +83,11 @@ mod tests {
 
     #[test]
     fn a_text_that_is_no_cursor_is_refused() {
-        let good =
-            PageCursor { towards: End::Oldest, seq: 51, range: HistoryRange { from_seq: 1, to_seq: u64::MAX, to_time: None } };
+        let good = PageCursor {
+            towards: End::Oldest,
+            seq: 51,
+            range: HistoryRange { from_seq: 1, to_seq: u64::MAX, to_time: None },
+        };
         let good = good.format("g");
         for bad in ["", ".", "51", "n51", "é.1...", &good[1..], &good.replace("n51", "n52"), &format!("{good}0")] {
             assert_eq!(PageCursor::parse(bad, "g").unwrap_err().code, ErrorCode::CursorInvalid, "{bad}");

@@ -53,7 +53,13 @@ impl CircuitBreaker {
     }
 
     /// Records a failed call. `conversation` is that of all its events, if they are of one conversation.
-    pub(super) fn record_failure(&mut self, conversation: Option<&Arc<str>>, error: &str, config: &OutboxConfig, now: Instant) {
+    pub(super) fn record_failure(
+        &mut self,
+        conversation: Option<&Arc<str>>,
+        error: &str,
+        config: &OutboxConfig,
+        now: Instant,
+    ) {
         let was_open = self.is_open();
         self.failing.extend(conversation.filter(|_| !was_open).cloned());
         if self.is_open() {

@@ -151,8 +151,9 @@ impl RetryQueue {
 /// The event of a row.
 pub(super) fn event_of(row: &DeadNotification) -> Event {
     let stored: Option<StoredEvent<'_>> = serde_json::from_str(&row.event).ok();
-    let (id, conversation) =
-        stored.map_or((row.id & !(UNACKNOWLEDGED_IDS | SESSION_STAYS), "".into()), |stored| (stored.id, stored.entry.conversation));
+    let (id, conversation) = stored.map_or((row.id & !(UNACKNOWLEDGED_IDS | SESSION_STAYS), "".into()), |stored| {
+        (stored.id, stored.entry.conversation)
+    });
     let conversation = Arc::from(&*conversation);
     let json = RawValue::from_string(row.event.clone()).unwrap_or_else(|_| RawValue::NULL.to_owned());
     Event { id, conversation, json }

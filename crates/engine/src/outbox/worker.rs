@@ -2,9 +2,9 @@
 
 use super::{
     Command, OutboxConfig, Webhook, WebhookDelivery, WebhookError, backoff,
-    events::{Event, EventExpansion},
     circuit_breaker::CircuitBreaker,
-    retry_queue::{self, RetryQueue, SESSION_STAYS, RETRY_IDS},
+    events::{Event, EventExpansion},
+    retry_queue::{self, RETRY_IDS, RetryQueue, SESSION_STAYS},
     sign,
 };
 use crate::{engine::Engine, model::Position, store::*};
@@ -69,7 +69,17 @@ impl Worker {
         inbox: Receiver<Command>,
     ) -> Self {
         let (replays, breaker) = (BTreeSet::new(), CircuitBreaker::new());
-        Worker { engine, webhook, config, inbox, replays, retry_queue: None, unacknowledged_polled_at: None, breaker, stopping: false }
+        Worker {
+            engine,
+            webhook,
+            config,
+            inbox,
+            replays,
+            retry_queue: None,
+            unacknowledged_polled_at: None,
+            breaker,
+            stopping: false,
+        }
     }
 
     pub(super) fn run(mut self) {
@@ -190,7 +200,12 @@ impl Worker {
     }
 
     /// Delivers a batch; then moves the outbox's position and queues the failed events for a retry, in one commit.
-    fn deliver_batch(&mut self, queue: &mut RetryQueue, batch: Vec<Event>, through: Option<Position>) -> Result<(), Stopped> {
+    fn deliver_batch(
+        &mut self,
+        queue: &mut RetryQueue,
+        batch: Vec<Event>,
+        through: Option<Position>,
+    ) -> Result<(), Stopped> {
         // An event goes behind queued ones of its conversation, or it would overtake them.
         let (behind, free): (Vec<Event>, Vec<Event>) =
             batch.into_iter().partition(|event| queue.holds(&event.conversation));

@@ -95,7 +95,9 @@ impl Engine {
             for (ask, page) in open.into_iter().zip(pages) {
                 match (page.iter().find(counts), page.last()) {
                     (Some(first), _) => oldest = oldest.into_iter().chain([first.at]).min(),
-                    (None, Some(last)) if last.seq < ask.to_seq => rest.push(PageRequest { from_seq: last.seq + 1, ..ask }),
+                    (None, Some(last)) if last.seq < ask.to_seq => {
+                        rest.push(PageRequest { from_seq: last.seq + 1, ..ask })
+                    }
                     _ => {}
                 }
             }

@@ -7,7 +7,7 @@
 //!
 //! The session's own shard makes a repair, since it alone knows the state of the session by then.
 
-use super::{PresenceSession, NodeNo};
+use super::{NodeNo, PresenceSession};
 use crate::{engine::Engine, model::UserNo, shards::shard_of};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
@@ -141,7 +141,10 @@ impl Engine {
     }
 
     /// The first pass: the counts, and the sessions that may differ.
-    fn first_pass(&self, source: &dyn SessionSource) -> Result<(Comparison, Vec<(DifferenceKind, SessionLocation)>), Refusal> {
+    fn first_pass(
+        &self,
+        source: &dyn SessionSource,
+    ) -> Result<(Comparison, Vec<(DifferenceKind, SessionLocation)>), Refusal> {
         let shards = self.lanes.shards().count();
         let mut registered = Vec::with_capacity(self.presence.session_count() as usize);
         self.presence.each_local(|user, session, node| {

@@ -17,19 +17,19 @@
 
 mod changes;
 pub mod compare;
-mod webhook;
 pub(crate) mod deltas;
 pub mod nodes;
-mod registry;
 pub(crate) mod peers;
+mod registry;
 pub(crate) mod snapshot;
 pub mod watching;
+mod webhook;
 pub(crate) mod worker;
 
 use crate::model::UserNo;
 use changes::ChangeQueue;
 pub use changes::{Change, PresenceConfig};
-use deltas::{SessionRecord, Delta, DeltaQueue};
+use deltas::{Delta, DeltaQueue, SessionRecord};
 use nodes::Nodes;
 pub use nodes::{NodeCard, NodeNo};
 use parking_lot::Mutex;

@@ -2,8 +2,8 @@
 //! ([`crate::cluster::presence`]) calls this part of the registry.
 
 use super::{
-    PresenceSession, NodeNo, Presence, PresenceConfig,
-    deltas::{SessionRecord, DeltaQueue, PUSH_ONLY, Digest},
+    NodeNo, Presence, PresenceConfig, PresenceSession,
+    deltas::{DeltaQueue, Digest, PUSH_ONLY, SessionRecord},
     nodes::Nodes,
     registry::{Arrival, Departure, STRIPES},
     snapshot::{SessionChange, SnapshotCursor},
@@ -66,8 +66,15 @@ impl Presence {
     }
 
     /// Replaces another core's sessions in the range of a chunk by those of the chunk.
-    pub(crate) fn apply_peer_chunk(&self, peer: &mut Peer, range: (SnapshotCursor, SnapshotCursor), records: Vec<SessionRecord>, now_ms: u64) {
-        let records: Vec<(UserNo, PresenceSession)> = records.into_iter().map(|record| peer.entry(self, record)).collect();
+    pub(crate) fn apply_peer_chunk(
+        &self,
+        peer: &mut Peer,
+        range: (SnapshotCursor, SnapshotCursor),
+        records: Vec<SessionRecord>,
+        now_ms: u64,
+    ) {
+        let records: Vec<(UserNo, PresenceSession)> =
+            records.into_iter().map(|record| peer.entry(self, record)).collect();
         self.registry.replace(peer.node, range, records, |user, session, change| {
             self.record_peer_change(peer, user, session, change, (now_ms, now_ms));
         });
@@ -84,7 +91,14 @@ impl Presence {
 
     /// Records a change of another core's session. The caller holds the lock of the user's stripe, so that changes are
     /// recorded in their order.
-    fn record_peer_change(&self, peer: &mut Peer, user: UserNo, session: u64, change: SessionChange, (at, now_ms): (u64, u64)) {
+    fn record_peer_change(
+        &self,
+        peer: &mut Peer,
+        user: UserNo,
+        session: u64,
+        change: SessionChange,
+        (at, now_ms): (u64, u64),
+    ) {
         match change {
             SessionChange::Arrived(Arrival::Again { since: before, .. }, since) => {
                 peer.digest.remove(user, session, before);
@@ -122,7 +136,8 @@ impl Presence {
         if !entries.iter().any(|entry| entry.node.is_peer()) {
             return SmallVec::new();
         }
-        let name = |entry: &PresenceSession| self.nodes.card(entry.node.core()).map(|card| card.name).unwrap_or_default();
+        let name =
+            |entry: &PresenceSession| self.nodes.card(entry.node.core()).map(|card| card.name).unwrap_or_default();
         entries.sort_by_cached_key(|entry| std::cmp::Reverse((entry.since, name(entry), entry.session)));
         let mut kinds: FxHashMap<&str, usize> = FxHashMap::default();
         let mut ids: SmallVec<[&Arc<str>; 4]> = SmallVec::new();

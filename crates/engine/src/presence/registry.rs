@@ -3,7 +3,7 @@
 //! A user with one session has it in the tree itself. A tree and not a hash map: it frees the memory that
 //! it does not need, and its growth never copies a whole stripe under the lock.
 
-use super::{PresenceSession, NodeNo};
+use super::{NodeNo, PresenceSession};
 use crate::model::UserNo;
 use parking_lot::RwLock;
 use rustc_hash::FxHashMap;
@@ -64,10 +64,7 @@ pub(super) enum Arrival {
     /// The user had other sessions.
     Further,
     /// The session was registered already, at `node` since `since`.
-    Again {
-        node: NodeNo,
-        since: u64,
-    },
+    Again { node: NodeNo, since: u64 },
 }
 
 /// A session that was removed.

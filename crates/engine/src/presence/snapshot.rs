@@ -4,7 +4,7 @@
 //! complete by itself, and a change between two chunks is sent as any other change.
 
 use super::{
-    PresenceSession, NodeNo,
+    NodeNo, PresenceSession,
     registry::{Arrival, Departure, Registry, STRIPES},
 };
 use crate::model::UserNo;
@@ -31,7 +31,11 @@ pub(super) enum SessionChange {
 
 impl Registry {
     /// A chunk of this core's own sessions from `from` on, of about `limit` sessions, and the cursor after it.
-    pub(super) fn own_chunk(&self, from: SnapshotCursor, limit: usize) -> (Vec<(UserNo, PresenceSession)>, SnapshotCursor) {
+    pub(super) fn own_chunk(
+        &self,
+        from: SnapshotCursor,
+        limit: usize,
+    ) -> (Vec<(UserNo, PresenceSession)>, SnapshotCursor) {
         let mut chunk = Vec::new();
         let mut cursor = from;
         while usize::from(cursor.stripe) < STRIPES {

@@ -182,8 +182,10 @@ impl Engine {
             }
         }
         for (shard, sessions) in by_shard {
-            let mut sessions =
-                sessions.into_iter().map(|(session, changes)| WatchUpdate { session, reply_to: None, changes }).peekable();
+            let mut sessions = sessions
+                .into_iter()
+                .map(|(session, changes)| WatchUpdate { session, reply_to: None, changes })
+                .peekable();
             while sessions.peek().is_some() {
                 let updates = sessions.by_ref().take(SESSIONS_PER_CONTROL).collect();
                 self.lanes.shards().send_control(usize::from(shard), Control::Presence(updates));

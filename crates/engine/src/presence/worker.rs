@@ -2,7 +2,7 @@
 
 use super::{
     Change,
-    webhook::{WebhookWorker, PresenceState},
+    webhook::{PresenceState, WebhookWorker},
 };
 use crate::{engine::Engine, model::UserNo, outbox::Webhook, store::Proposal};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
@@ -53,7 +53,8 @@ impl PresenceWorker {
             };
             spawn("presence-hook", Box::new(call));
         }
-        let (rounds, stop_webhook, joins) = (Mutex::new(Some(rounds)), Mutex::new(Some(stop_webhook)), Mutex::new(joins));
+        let (rounds, stop_webhook, joins) =
+            (Mutex::new(Some(rounds)), Mutex::new(Some(stop_webhook)), Mutex::new(joins));
         let _ = engine.presence_worker.threads.set(Threads { rounds, stop_webhook, joins });
     }
 

@@ -6,8 +6,8 @@ pub mod side_log;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 use lost_answers::{LostAnswers, Write};
-use side_log::MemorySideLog;
 use parking_lot::Mutex;
+use side_log::MemorySideLog;
 use std::{
     sync::{
         Arc,

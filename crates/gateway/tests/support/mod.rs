@@ -21,6 +21,7 @@ use tidings_client::{
 };
 use tidings_engine::{
     Engine,
+    access::TokenClaims,
     clock::SystemClock,
     cluster::{
         ClusterParts,
@@ -31,7 +32,6 @@ use tidings_engine::{
     engine::{Actor, EngineParts},
     memory::MemoryStore,
     outbox::{OutboxConfig, Webhook},
-    access::TokenClaims,
     popups::PopupsConfig,
     presence::{PresenceConfig, compare::SessionSource},
     store::Store,

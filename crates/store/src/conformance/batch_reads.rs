@@ -71,7 +71,11 @@ fn many_at_once(store: &dyn Store) {
     for user in u.iter().copied().chain([UserNo(99)]) {
         for filter in [ConversationFilter::All, ConversationFilter::Direct, ConversationFilter::NonDirect] {
             let found = by_conversation(store.conversation_states(user, filter, 100).unwrap());
-            assert_eq!(found, by_conversation(batch_reads::conversation_states(store, user, filter, 100).unwrap()), "{filter:?}");
+            assert_eq!(
+                found,
+                by_conversation(batch_reads::conversation_states(store, user, filter, 100).unwrap()),
+                "{filter:?}"
+            );
         }
     }
     assert_eq!(store.conversation_states(u[0], ConversationFilter::All, 100).unwrap().len(), 30);
@@ -116,8 +120,13 @@ fn pages(store: &dyn Store) {
         .collect();
     store.commit(&batch, NOON + 4 * DAY).unwrap();
     let ask = PageRequest { conversation: large, from_seq: 1, to_seq: 20, limit: 20 };
-    let asked =
-        [ask, PageRequest { from_seq: 5, ..ask }, asked[0], PageRequest { from_seq: 21, ..ask }, PageRequest { to_seq: 3, ..ask }];
+    let asked = [
+        ask,
+        PageRequest { from_seq: 5, ..ask },
+        asked[0],
+        PageRequest { from_seq: 21, ..ask },
+        PageRequest { to_seq: 3, ..ask },
+    ];
     let (found, whole) = (store.pages(&asked, 45_000).unwrap(), batch_reads::pages(store, &asked, usize::MAX).unwrap());
     for (found, whole) in found.iter().zip(&whole) {
         assert_eq!(found[..], whole[..found.len()], "a page starts with the first requested entry");

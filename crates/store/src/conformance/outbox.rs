@@ -47,7 +47,8 @@ fn done(store: &dyn Store) {
     let more = appended(&commit(store, append(room, message(u[0], "more"))));
     assert_eq!(positions(&store.outbox(0, 100).unwrap()), [more.position]);
     let last = appended(&commit(store, append(room, message(u[0], "last"))));
-    let batch = [append(room, message(u[0], "own")), Proposal::AdvanceOutbox { through: last.position + 1, dead: vec![] }];
+    let batch =
+        [append(room, message(u[0], "own")), Proposal::AdvanceOutbox { through: last.position + 1, dead: vec![] }];
     store.commit(&batch, NOON).unwrap();
     assert_eq!(store.outbox(0, 100).unwrap(), [], "an entry of the same batch is consumed too");
 }

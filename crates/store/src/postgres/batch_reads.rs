@@ -60,7 +60,12 @@ fn index(row: &Row) -> usize {
 }
 
 impl PostgresStore {
-    pub(super) fn read_conversation_states(&self, user: UserNo, filter: ConversationFilter, limit: usize) -> StoreResult<Vec<ConversationState>> {
+    pub(super) fn read_conversation_states(
+        &self,
+        user: UserNo,
+        filter: ConversationFilter,
+        limit: usize,
+    ) -> StoreResult<Vec<ConversationState>> {
         let kind = |kind| i16::from(kind_byte(kind));
         let (first, last) = match filter {
             ConversationFilter::All => (kind(ConversationKind::Direct), i16::MAX),

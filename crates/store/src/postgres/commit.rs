@@ -12,7 +12,7 @@ use super::{
 };
 use std::{sync::atomic::Ordering, time::Duration};
 use tidings_engine::model::Position;
-use tidings_engine::store::{Outcome, Proposal, PositionRange, StoreError, StoreResult};
+use tidings_engine::store::{Outcome, PositionRange, Proposal, StoreError, StoreResult};
 use tokio_postgres::error::SqlState;
 
 /// How often a batch is tried that conflicts with another node's, or whose connection had ended.

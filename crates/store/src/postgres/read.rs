@@ -153,7 +153,12 @@ impl Store for PostgresStore {
         }
     }
 
-    fn conversation_states(&self, user: UserNo, filter: ConversationFilter, limit: usize) -> StoreResult<Vec<ConversationState>> {
+    fn conversation_states(
+        &self,
+        user: UserNo,
+        filter: ConversationFilter,
+        limit: usize,
+    ) -> StoreResult<Vec<ConversationState>> {
         self.read_conversation_states(user, filter, limit)
     }
 

@@ -56,7 +56,12 @@ impl Store for ChatStore {
     fn entries(&self, c: ConversationNo, a: u64, b: u64, n: usize, from: End) -> StoreResult<Vec<StoredEntry>> {
         self.chat.entries(c, a, b, n, from)
     }
-    fn conversation_states(&self, user: UserNo, filter: ConversationFilter, limit: usize) -> StoreResult<Vec<ConversationState>> {
+    fn conversation_states(
+        &self,
+        user: UserNo,
+        filter: ConversationFilter,
+        limit: usize,
+    ) -> StoreResult<Vec<ConversationState>> {
         match self.singly {
             true => batch_reads::conversation_states(self, user, filter, limit),
             false => self.chat.conversation_states(user, filter, limit),

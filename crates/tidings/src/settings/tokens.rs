@@ -5,8 +5,8 @@ use anyhow::{Context, Result, bail};
 use ipnet::IpNet;
 use tidings_api::auth::TokenRules;
 use tidings_engine::{
-    limits::{LimitsConfig, PerMinute},
     access::{Scope, Scopes},
+    limits::{LimitsConfig, PerMinute},
     push::PushConfig,
 };
 use tidings_listen::throttle::ThrottleConfig;

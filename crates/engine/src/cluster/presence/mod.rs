@@ -18,7 +18,7 @@ mod simulation;
 mod worker;
 
 use crate::presence::{
-    deltas::{SessionRecord, Delta, Digest},
+    deltas::{Delta, Digest, SessionRecord},
     snapshot::SnapshotCursor,
 };
 use serde::{Deserialize, Serialize};

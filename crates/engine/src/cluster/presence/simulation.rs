@@ -10,7 +10,7 @@ use crate::{
     cluster::log::NodeInfo,
     metrics::ClusterMetrics,
     model::UserNo,
-    presence::{PresenceSession, NodeNo, Presence, PresenceConfig},
+    presence::{NodeNo, Presence, PresenceConfig, PresenceSession},
 };
 use proptest::prelude::*;
 use std::{

@@ -91,8 +91,17 @@ impl PresenceThread {
                 let me = cluster.nodes.me().clone();
                 let exchange = Exchange::new(me, cluster.nodes.lease(), Instant::now());
                 let (started, has_gap, is_synced) = (Instant::now(), &*has_gap, &*is_synced);
-                ExchangeLoop { engine: &engine, cluster, deltas, exchange, has_gap, flush_at: None, started, is_synced }
-                    .run(&messages, &stopped);
+                ExchangeLoop {
+                    engine: &engine,
+                    cluster,
+                    deltas,
+                    exchange,
+                    has_gap,
+                    flush_at: None,
+                    started,
+                    is_synced,
+                }
+                .run(&messages, &stopped);
             }
         };
         match std::thread::Builder::new().name("presence-nodes".into()).spawn(run) {
