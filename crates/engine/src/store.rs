@@ -4,173 +4,19 @@
 //! store assigns numbers and `seq` from memory and fsyncs; a PostgreSQL store does the same under
 //! row locks. Calls block: the committer and readers make them from their own threads (or
 //! `spawn_blocking`), never from a thread that serves sockets.
+//!
+//! In reading order: `proposals` (what is written, and with which outcome), this file (errors, terms, reads, the port),
+//! `rows` (rows whose meaning only the engine knows).
+
+mod proposals;
+mod rows;
 
 use crate::{batch_reads, model::*, push::rows::PushStore};
+pub use proposals::{
+    Appended, DeadNotification, NewConversation, Outcome, PositionRange, Proposal, Rejection, UserPatch,
+};
+pub use rows::{ROW_BYTES_MAX, RowChange, RowSpace, RowStore};
 use std::time::Duration;
-use tidings_protocol::http::{ConversationKind, Role};
-
-/// A write to be committed. Each proposal gets one [`Outcome`]; a rejected one leaves the rest of its batch alone.
-#[derive(Debug, Clone)]
-pub enum Proposal {
-    /// Appends to a timeline, once per (sender, client_msg_id). A store that several nodes write rejects a sender who
-    /// has just left the conversation: the sender's node may not know of it yet.
-    Append {
-        conversation: ConversationNo,
-        entry: NewEntry,
-    },
-    /// Creates or changes users; a field that is `None` in a patch stays as it was.
-    PutUsers(Vec<UserPatch>),
-    /// Creates a conversation with its first members, or answers with the existing one of this id.
-    CreateConversation(NewConversation),
-    UpdateConversation {
-        conversation: ConversationNo,
-        name: Option<String>,
-        avatar: Option<String>,
-        attributes: Option<String>,
-        notice: Option<NewEntry>,
-    },
-    /// Adds members (or changes the role of present ones) and removes members. `notice` is appended
-    /// to the timeline in the same batch if anything changed.
-    ChangeMembers {
-        conversation: ConversationNo,
-        add: Vec<(UserNo, Role)>,
-        remove: Vec<UserNo>,
-        members_max: u64,
-        notice: Option<NewEntry>,
-    },
-    /// Moves a read mark forward, never back and never past the head.
-    MarkRead {
-        conversation: ConversationNo,
-        user: UserNo,
-        seq: u64,
-    },
-    SetMute {
-        conversation: ConversationNo,
-        user: UserNo,
-        mute: MuteState,
-    },
-    SetDoNotDisturb {
-        user: UserNo,
-        window: Option<DailyWindow>,
-    },
-    /// Sets when users' last sessions ended, in milliseconds since 1970 UTC.
-    SetLastSeen(Vec<(UserNo, u64)>),
-    /// Ends sessions of a user, one device's or all. The store keeps only the change that tells other nodes.
-    Kick {
-        user: UserNo,
-        device_id: Option<String>,
-        reason: String,
-    },
-    /// From here on, the user's tokens that were issued before this time (milliseconds since 1970 UTC) are refused.
-    /// Other nodes learn of it by the change of a [`Proposal::Kick`] of all the user's sessions.
-    Revoke {
-        user: UserNo,
-        before: u64,
-        reason: String,
-    },
-    /// Moves the outbox's position: every item up to and including `through` is delivered or stored in `dead`.
-    /// `through` 0 moves nothing. The ids of `dead` tell dead letters from notifications that wait for a retry.
-    AdvanceOutbox {
-        through: Position,
-        dead: Vec<DeadNotification>,
-    },
-    /// Deletes notifications that were stored by [`Proposal::AdvanceOutbox`] and are delivered now.
-    DeleteDeadLetters {
-        ids: Vec<u64>,
-    },
-}
-
-#[derive(Debug, Clone, Default)]
-pub struct UserPatch {
-    pub id: String,
-    pub name: Option<String>,
-    pub avatar: Option<String>,
-    pub attributes: Option<String>,
-}
-
-#[derive(Debug, Clone)]
-pub struct NewConversation {
-    pub id: String,
-    pub kind: ConversationKind,
-    pub pair: Option<(UserNo, UserNo)>,
-    pub name: Option<String>,
-    pub avatar: Option<String>,
-    pub attributes: Option<String>,
-    pub members: Vec<(UserNo, Role)>,
-}
-
-/// A webhook event that was not delivered: a dead letter, or one that waits for a retry.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DeadNotification {
-    pub id: u64,
-    pub failed_at: u64,
-    pub attempts: u32,
-    pub last_error: String,
-    /// JSON text.
-    pub event: String,
-}
-
-/// The result of a proposal.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Outcome {
-    Appended(Appended),
-    Users {
-        created: usize,
-        updated: usize,
-    },
-    /// `created` is false when a conversation had the id already.
-    Conversation {
-        conversation: Conversation,
-        created: bool,
-    },
-    MembersChanged {
-        added: Vec<UserNo>,
-        removed: Vec<UserNo>,
-        changed: Vec<UserNo>,
-        member_count: u64,
-        notice: Option<Appended>,
-    },
-    /// The read mark now, and whether the proposal moved it.
-    Read {
-        seq: u64,
-        moved: bool,
-    },
-    Done,
-    Rejected(Rejection),
-}
-
-/// The place of an appended entry. `duplicate`: an earlier proposal appended it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Appended {
-    pub conversation: ConversationNo,
-    pub seq: u64,
-    pub at: u64,
-    pub position: Position,
-    pub duplicate: bool,
-}
-
-/// A range of the commit order: the positions after `after`, up to and including `through`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PositionRange {
-    pub after: Position,
-    pub through: Position,
-}
-
-/// Why the store rejected one proposal.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Rejection {
-    NoSuchConversation,
-    NoSuchUser(UserNo),
-    NotAMember,
-    /// (sender, client_msg_id) names an entry of another conversation.
-    ClientMsgIdReused,
-    /// A conversation of another kind has the id.
-    KindDiffers,
-    TooManyMembers {
-        limit: u64,
-        would_be: u64,
-    },
-}
 
 /// Why a call of the store failed.
 #[derive(Debug, thiserror::Error)]
@@ -333,80 +179,6 @@ pub struct StoreStats {
     pub statements: u64,
     /// How often an answer of the database was waited for.
     pub round_trips: u64,
-}
-
-/// A part of the engine that stores rows in a form of its own.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum RowSpace {
-    Popups,
-}
-
-/// The longest value of a row in bytes. The engine cuts longer values into several rows.
-pub const ROW_BYTES_MAX: usize = 3 * 1024;
-
-/// Writes a row, or deletes it when `value` is absent.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RowChange {
-    pub key: Vec<u8>,
-    pub value: Option<Vec<u8>>,
-}
-
-/// Rows of bytes in the order of their keys. The store does not know what they mean.
-///
-/// # Errors
-/// Every call may fail with [`StoreError::Unavailable`] or [`StoreError::Damaged`].
-pub trait RowStore: Send + Sync + 'static {
-    /// Writes all changes or none; they are durable when it returns.
-    ///
-    /// # Errors
-    /// [`StoreError::StaleTerm`] and [`StoreError::DiskFull`]: nothing was stored. [`StoreError::OutcomeUnknown`]: see
-    /// there. A value longer than [`ROW_BYTES_MAX`] is [`StoreError::Unavailable`].
-    fn write_rows(&self, term: Term, space: RowSpace, changes: Vec<RowChange>) -> StoreResult<()>;
-    fn row(&self, space: RowSpace, key: &[u8]) -> StoreResult<Option<Vec<u8>>>;
-    /// Rows with `from <= key <= to`, in the order of keys, at most `limit`.
-    fn rows(&self, space: RowSpace, from: &[u8], to: &[u8], limit: usize) -> StoreResult<Vec<(Vec<u8>, Vec<u8>)>>;
-
-    /// The values of these keys, in the same order. A store with a round trip for each read overrides this with a
-    /// single one.
-    fn rows_of(&self, space: RowSpace, keys: &[Vec<u8>]) -> StoreResult<Vec<Option<Vec<u8>>>> {
-        keys.iter().map(|key| self.row(space, key)).collect()
-    }
-
-    /// Whether the store has a side log: two files for rows on their way to the store, appended to without fsync.
-    fn has_side_log(&self) -> bool {
-        false
-    }
-    /// Appends rows to the side log: they survive the end of this process, not that of the machine, and a disk that
-    /// stalls does not hold up the caller.
-    ///
-    /// # Errors
-    /// The rows could not be written; they survive nothing until they are stored.
-    fn append_to_side_log(&self, _: &[RowChange]) -> StoreResult<()> {
-        Ok(())
-    }
-    /// Appends go to the side log's other file from here on, unless that file has not been truncated yet.
-    fn rotate_side_log(&self) {}
-    /// Empties the file that was appended to before the last rotation: its rows are stored.
-    ///
-    /// # Errors
-    /// The file could not be emptied; a later call does so.
-    fn truncate_rotated_side_log(&self) -> StoreResult<()> {
-        Ok(())
-    }
-    /// All rows of the side log, those of each file in the order of their appends.
-    ///
-    /// # Errors
-    /// The side log could not be read.
-    fn read_side_log(&self) -> StoreResult<Vec<RowChange>> {
-        Ok(Vec::new())
-    }
-    /// Empties both files.
-    ///
-    /// # Errors
-    /// A file could not be emptied.
-    fn truncate_side_log(&self) -> StoreResult<()> {
-        Ok(())
-    }
 }
 
 /// The durable state of the server.

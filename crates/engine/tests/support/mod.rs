@@ -465,14 +465,14 @@ impl RowStore for Troubled {
         self.side_log.rotate();
     }
     fn truncate_rotated_side_log(&self) -> StoreResult<()> {
-        self.notes.forget_turned();
+        self.side_log.truncate_rotated();
         Ok(())
     }
     fn read_side_log(&self) -> StoreResult<Vec<RowChange>> {
         Ok(self.side_log.all())
     }
     fn truncate_side_log(&self) -> StoreResult<()> {
-        self.notes.forget_all();
+        self.side_log.truncate();
         Ok(())
     }
 }

@@ -8,8 +8,8 @@ use tidings_engine::store::*;
 pub struct MemorySideLog {
     is_enabled: AtomicBool,
     is_full: AtomicBool,
-    /// The present generation, and the one before.
-    generations: Mutex<[Vec<RowChange>; 2]>,
+    /// The file that is appended to, and the other one.
+    files: Mutex<[Vec<RowChange>; 2]>,
 }
 
 impl MemorySideLog {
@@ -31,27 +31,27 @@ impl MemorySideLog {
         if self.is_full.load(Ordering::SeqCst) {
             return Err(StoreError::DiskFull);
         }
-        self.generations.lock()[0].extend_from_slice(changes);
+        self.files.lock()[0].extend_from_slice(changes);
         Ok(())
     }
 
     pub fn rotate(&self) {
-        let mut generations = self.generations.lock();
-        if generations[1].is_empty() {
-            generations.swap(0, 1);
+        let mut files = self.files.lock();
+        if files[1].is_empty() {
+            files.swap(0, 1);
         }
     }
 
-    pub fn drop_rotated(&self) {
-        self.generations.lock()[1].clear();
+    pub fn truncate_rotated(&self) {
+        self.files.lock()[1].clear();
     }
 
     pub fn all(&self) -> Vec<RowChange> {
-        let generations = self.generations.lock();
-        [&generations[1][..], &generations[0]].concat()
+        let files = self.files.lock();
+        [&files[1][..], &files[0]].concat()
     }
 
-    pub fn clear(&self) {
-        self.generations.lock().iter_mut().for_each(Vec::clear);
+    pub fn truncate(&self) {
+        self.files.lock().iter_mut().for_each(Vec::clear);
     }
 }
