@@ -1,5 +1,6 @@
 //! The batched reads of the [`Store`] port as a sequence of single reads: the default for stores without a round trip
-//! for each read, and the model with which the other stores are compared.
+//! for each read, and the model with which the other stores are compared. Every function fails with the errors of the
+//! single reads.
 
 use crate::{model::*, store::*};
 use std::collections::BinaryHeap;

@@ -73,6 +73,10 @@ impl Directory {
         }
     }
 
+    /// The number of the user with this id.
+    ///
+    /// # Errors
+    /// Those of [`Store`] reads; the same holds for the other look-ups.
     pub fn user_no(&self, id: &str) -> StoreResult<Option<UserNo>> {
         get_or_load(&self.user_nos, id, || if can_be_stored(id) { self.store.user_no(id) } else { Ok(None) })
     }
