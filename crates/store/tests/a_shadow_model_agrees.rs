@@ -129,7 +129,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Limits `OutboxDone` to positions that exist: no consumer is done with an entry before it is appended.
+/// Limits `AdvanceOutbox` to positions that exist: no consumer is done with an entry before it is appended.
 fn limit_to_existing(batch: Vec<Proposal>, last: Position) -> Vec<Proposal> {
     let bounded = |proposal| match proposal {
         Proposal::AdvanceOutbox { through, dead } => Proposal::AdvanceOutbox { through: through.min(last), dead },

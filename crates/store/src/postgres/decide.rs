@@ -151,7 +151,8 @@ impl<'a> Decider<'a> {
                 self.change_members(*conversation, add, remove, *members_max, notice.as_ref())
             }
             Proposal::MarkRead { conversation, user, seq } => {
-                let membership = self.state.memberships.get_mut(&(*conversation, *user)).ok_or(Rejection::NotAMember)?;
+                let membership =
+                    self.state.memberships.get_mut(&(*conversation, *user)).ok_or(Rejection::NotAMember)?;
                 let last = self.state.heads.get(conversation).ok_or(Rejection::NoSuchConversation)?.last_seq;
                 let moved = membership.read_seq.max((*seq).min(last));
                 let has_moved = moved != membership.read_seq;
@@ -162,7 +163,8 @@ impl<'a> Decider<'a> {
                 Ok(Outcome::Read { seq: moved, moved: has_moved })
             }
             Proposal::SetMute { conversation, user, mute } => {
-                let membership = self.state.memberships.get_mut(&(*conversation, *user)).ok_or(Rejection::NotAMember)?;
+                let membership =
+                    self.state.memberships.get_mut(&(*conversation, *user)).ok_or(Rejection::NotAMember)?;
                 membership.mute = *mute;
                 self.changes.memberships.insert((*conversation, *user));
                 Ok(Outcome::Done)
