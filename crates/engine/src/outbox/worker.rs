@@ -160,7 +160,7 @@ impl Worker {
         };
         if self.unacknowledged_polled_at.is_none_or(|at| at.elapsed() >= UNACKNOWLEDGED_POLL) && queue.has_room() {
             self.unacknowledged_polled_at = Some(Instant::now());
-            match self.queue_unacknowledged(queue)? {
+            match self.deliver_unacknowledged(queue)? {
                 Ok(found) => worked |= found,
                 Err(Stopped) => return Ok(Err(Stopped)),
             }
@@ -341,7 +341,7 @@ impl Worker {
     }
 
     /// Delivers the unacknowledged messages that nodes have stored.
-    fn queue_unacknowledged(&mut self, queue: &mut RetryQueue) -> StoreResult<Result<bool, Stopped>> {
+    fn deliver_unacknowledged(&mut self, queue: &mut RetryQueue) -> StoreResult<Result<bool, Stopped>> {
         let rows = retry_queue::unacknowledged_rows(&*self.engine.store, ITEMS_PER_READ)?;
         if rows.is_empty() {
             return Ok(Ok(false));
