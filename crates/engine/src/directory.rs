@@ -30,7 +30,7 @@ pub struct Directory {
 
 /// Looks a value up in a cache, and loads it if it is not there. A value that does not exist is not cached: it may come
 /// to exist.
-fn through<K, Q, V>(
+fn get_or_load<K, Q, V>(
     cache: &Cache<K, V>,
     key: &Q,
     load: impl FnOnce() -> StoreResult<Option<V>>,

@@ -20,6 +20,7 @@ use rustc_hash::FxHashMap;
 use serde::Serialize;
 use serde_json::value::RawValue;
 pub use slots::LaneSlot;
+use slots::LaneSlots;
 use std::{
     sync::{
         Arc,

@@ -1,7 +1,7 @@
 //! The changes of this core's sessions that other nodes are yet to be sent, and the digest by which nodes detect the
 //! changes that they missed.
 
-use super::Device;
+use super::PresenceSession;
 use crate::model::UserNo;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use parking_lot::Mutex;
