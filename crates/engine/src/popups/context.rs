@@ -166,7 +166,7 @@ impl Engine {
     fn cached_context(&self, user: &str, missing: MissingContext) -> Option<UserContext> {
         let mut context = UserContext::default();
         if !missing.is_empty() {
-            let known = self.directory.user_at_hand(user)?;
+            let known = self.directory.cached_user(user)?;
             if missing.unread {
                 context.unread_since = self.directory.unread.get(known.no)?;
             }
