@@ -81,7 +81,7 @@ impl From<StoreError> for ProposalError {
 
 impl From<Rejection> for ProposalError {
     fn from(rejection: Rejection) -> Self {
-        ProposalError::Refused(refused)
+        ProposalError::Rejected(rejection)
     }
 }
 
@@ -121,7 +121,7 @@ impl<'a> StagedBatch<'a> {
     pub(crate) fn propose(&mut self, proposal: &Proposal) -> StoreResult<Outcome> {
         match self.decide(proposal) {
             Ok(outcome) => Ok(outcome),
-            Err(ProposalError::Refused(refused)) => Ok(Outcome::Rejected(rejection)),
+            Err(ProposalError::Rejected(rejection)) => Ok(Outcome::Rejected(rejection)),
             Err(ProposalError::Failed(error)) => Err(error),
         }
     }

@@ -344,7 +344,7 @@ impl Store for EmbeddedStore {
         self.remove_old(retention, now_ms)
     }
 
-    fn trouble(&self) -> Option<String> {
+    fn damage(&self) -> Option<String> {
         self.scrubber.damage_text()
     }
 

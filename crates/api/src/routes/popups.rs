@@ -22,6 +22,7 @@ use serde::Deserialize;
 use std::sync::Arc;
 use tidings_engine::{
     access::Scope,
+    engine::Actor,
     popups::{EventCursor, Precondition, QuestionBody, parse_segment},
 };
 use tidings_protocol::{

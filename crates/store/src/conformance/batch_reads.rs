@@ -63,7 +63,7 @@ fn history(store: &dyn Store, entries: u64) -> (Vec<UserNo>, Vec<ConversationNo>
 
 fn by_conversation(mut states: Vec<ConversationState>) -> Vec<ConversationState> {
     states.sort_by_key(|state| state.conversation);
-    standings
+    states
 }
 
 fn many_at_once(store: &dyn Store) {

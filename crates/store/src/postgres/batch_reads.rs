@@ -73,7 +73,7 @@ impl PostgresStore {
             ConversationFilter::NonDirect => (kind(ConversationKind::Group), i16::MAX),
         };
         let rows = self.query(CONVERSATION_STATES, &[&bigint(user.0), &first, &last, &rows_max(limit)])?;
-        let standing = |row: &Row| {
+        let state = |row: &Row| {
             Ok(ConversationState {
                 conversation: ConversationNo(number(row, 0)),
                 kind: kind_of(row.get::<_, i16>(1) as u8),

@@ -87,7 +87,7 @@ impl From<StoreError> for ProposalError {
 
 impl From<Rejection> for ProposalError {
     fn from(rejection: Rejection) -> Self {
-        ProposalError::Refused(refused)
+        ProposalError::Rejected(rejection)
     }
 }
 
@@ -113,7 +113,7 @@ impl<'a> Decider<'a> {
                 self.log(proposal, &outcome);
                 Ok(outcome)
             }
-            Err(ProposalError::Refused(refused)) => Ok(Outcome::Rejected(rejection)),
+            Err(ProposalError::Rejected(rejection)) => Ok(Outcome::Rejected(rejection)),
             Err(ProposalError::Failed(error)) => Err(error),
         }
     }
