@@ -39,7 +39,7 @@ struct Fake {
     taken: Sender<WebhookDelivery>,
 }
 
-impl Webhook for FakeWebhook {
+impl Webhook for Fake {
     fn deliver(&self, delivery: &WebhookDelivery) -> Result<(), WebhookError> {
         self.attempts.send(()).unwrap();
         let refuse = |left: usize| left.checked_sub(1);
@@ -63,7 +63,7 @@ fn world(store: Arc<MemoryStore>, refusals: usize) -> World {
     clock.set(NOON);
     let (attempt, attempts) = unbounded();
     let (take, taken) = unbounded();
-    let webhook = Arc::new(FakeWebhook { refusals: AtomicUsize::new(refusals), attempts: attempt, taken: take });
+    let webhook = Arc::new(Fake { refusals: AtomicUsize::new(refusals), attempts: attempt, taken: take });
     let config = OutboxConfig {
         secret: "secret".into(),
         attempts_max: 3,
@@ -210,5 +210,5 @@ async fn a_restart_delivers_what_waited_and_nothing_twice() {
         assert!(dead[0].event.get().contains("waiting"), "given up before the stop: it is a dead letter then");
     }
     after.engine.stop();
-    assert!(after.taken.try_recv().is_err(), "no message is delivered again");
+    assert!(after.taken.try_recv().is_err(), "what was delivered before is not delivered again");
 }

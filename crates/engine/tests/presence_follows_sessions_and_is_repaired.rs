@@ -265,7 +265,7 @@ fn a_comparison_names_ghosts_missing_sessions_and_wrong_nodes() {
     arrive(&world, "ann", 2, CORE);
     arrive(&world, "ben", 3, east);
     arrive(&world, "ben", 4, east);
-    let unheld = LiveSession { held: false, ..held(&world, "ben", 4, east) };
+    let unheld = LiveSession { held: false, ..live(&world, "ben", 4, east) };
     let list = [live(&world, "ann", 1, CORE), live(&world, "ben", 3, CORE), unheld, live(&world, "cyd", 5, east)];
     let fake = FakeNodes::listing(&[&list]);
     let found = world.engine.presence_comparison(&fake, false).unwrap();
