@@ -32,7 +32,7 @@ impl StoreReads {
 
     fn report_depth(&self, engine: &Engine) {
         let depth = self.queued_max.saturating_sub(self.queue.available_permits());
-        engine.metrics.queue("session_reads", depth, self.queued_max);
+        engine.metrics.set_queue("session_reads", depth, self.queued_max);
     }
 
     fn try_enqueue(&self) -> Result<OwnedSemaphorePermit, Refusal> {
@@ -45,7 +45,7 @@ impl StoreReads {
 
 /// Whether the session still exists, and can be answered.
 pub(crate) fn is_session_live(engine: &Engine, user: UserNo, session: u64) -> bool {
-    engine.presence.registered(user).iter().any(|device| device.session == session)
+    engine.presence.local_sessions(user).iter().any(|device| device.session == session)
 }
 
 impl Shard {
