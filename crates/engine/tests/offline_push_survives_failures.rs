@@ -135,7 +135,7 @@ async fn the_members_of_a_large_group_are_split_into_events_with_ids_of_their_ow
     }
     assert_eq!(sizes, [3, 3, 1]);
     engine.stop();
-    assert_eq!(store.outbox_done().unwrap(), store.last_position());
+    assert_eq!(store.outbox_position().unwrap(), store.last_position());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -149,7 +149,7 @@ async fn an_accepted_delivery_is_not_repeated_when_its_record_cannot_be_stored()
     room(&engine, &members(2)).await;
     say(&engine, "once").await;
     assert_eq!(events(&attempts.recv_timeout(PATIENCE).unwrap().1)[0].0, "once");
-    until(|| store.outbox_done().unwrap() == store.last_position());
+    until(|| store.outbox_position().unwrap() == store.last_position());
     engine.stop();
     assert!(attempts.try_recv().is_err(), "delivered a second time");
 }
@@ -239,7 +239,7 @@ async fn a_reopened_store_goes_on_where_the_outbox_stopped() {
         let (_, body) = attempts.recv_timeout(PATIENCE).unwrap();
         texts.extend(events(&body).into_iter().map(|event| event.0));
     }
-    until(|| store.outbox_done().unwrap() == store.last_position());
+    until(|| store.outbox_position().unwrap() == store.last_position());
     engine.stop();
     assert_eq!(texts, ["3", "4", "5"], "accepted deliveries are on record");
     assert!(attempts.try_recv().is_err() && store.dead_notifications(None, 10).unwrap().is_empty());

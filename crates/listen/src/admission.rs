@@ -59,7 +59,7 @@ impl Admission {
     }
 
     fn required_pause_at(&self, class: ConnectionClass, now: Duration) -> Option<Duration> {
-        let kept = if class == ConnectionClass::PresenceSession { self.config.burst / HTTP_BURST_DIVISOR } else { 0 };
+        let kept = if class == ConnectionClass::Device { self.config.burst / HTTP_BURST_DIVISOR } else { 0 };
         let wait = self.rate?.wait_ns(self.full_at_ns.load(Ordering::Relaxed), now.as_nanos() as u64, kept);
         (wait > 0).then(|| Duration::from_nanos(wait).max(PAUSE_MIN))
     }
