@@ -19,7 +19,7 @@ use std::{
     task::{Poll, ready},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
-use tidings_engine::{engine::Actor, access::Scope};
+use tidings_engine::{access::Scope, engine::Actor};
 use tidings_listen::{ConnectionActivity, ThrottleKey};
 use tidings_protocol::{
     error::{ErrorCode, Refusal},

@@ -157,7 +157,8 @@ impl Shard {
         };
         let reply = SessionReply { shard: self.parts.index, session, reference: frame.reference };
         // A copy for the rare first message between two users, whose conversation must be opened first.
-        let retry = matches!(target, SendTarget::User(_)) || frame.conversation.as_ref().is_some_and(|id| id.contains('~'));
+        let retry =
+            matches!(target, SendTarget::User(_)) || frame.conversation.as_ref().is_some_and(|id| id.contains('~'));
         let again = retry.then(|| message.clone());
         match self.parts.engine.submit(&user, target, message, reply) {
             Ok(SubmitOutcome::Pending) => FrameOutcome::Continue,

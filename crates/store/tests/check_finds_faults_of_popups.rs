@@ -32,8 +32,14 @@ fn populate_popups(folder: &Path) {
     clock.set(NOON);
     let config = EngineConfig { shards: 1, ..EngineConfig::default() };
     let wakes = vec![Arc::new(Asleep) as Arc<dyn Wake>];
-    let (engine, _receivers) =
-        Engine::start(EngineParts { config, clock, store: Arc::new(open(folder)), webhook: None, wakes, cluster: None });
+    let (engine, _receivers) = Engine::start(EngineParts {
+        config,
+        clock,
+        store: Arc::new(open(folder)),
+        webhook: None,
+        wakes,
+        cluster: None,
+    });
     engine.popups.flush().unwrap();
     let users: String = (0..500).map(|n| format!("u{n}\n")).collect();
     engine.put_popup_segment("many", parse_segment(users.as_bytes()).unwrap()).unwrap();

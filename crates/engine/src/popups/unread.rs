@@ -73,7 +73,8 @@ impl Engine {
     pub(super) fn unread_direct_since(&self, user: UserNo) -> Result<Option<u64>, Refusal> {
         self.directory.unread.get_or_load(user, || {
             self.metrics.popup_store_reads.inc();
-            let standings = self.store.conversation_states(user, ConversationFilter::Direct, CONVERSATIONS_PER_USER_MAX);
+            let standings =
+                self.store.conversation_states(user, ConversationFilter::Direct, CONVERSATIONS_PER_USER_MAX);
             self.oldest_unread(user, &standings.map_err(store_refusal)?)
         })
     }
