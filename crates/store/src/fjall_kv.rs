@@ -271,6 +271,7 @@ impl KvRead for FjallSnapshot<'_> {
 
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
     use std::{
         fs,
