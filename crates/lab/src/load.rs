@@ -90,7 +90,8 @@ impl Load {
             api_key: api_key.into(),
             token_key: token_key.into(),
             bare,
-            core: Some(args.client_core.unwrap_or_else(process::last_core)),
+            // What goes last everywhere may go anywhere: on the core of the client that measures, it would make that one late.
+            core: (!crowd.yielding).then(|| args.client_core.unwrap_or_else(process::last_core)),
             yielding: crowd.yielding,
             patience_ms: args.patience.as_millis() as u64,
             conversations: crowd.conversations,
