@@ -90,7 +90,8 @@ impl Load {
             api_key: api_key.into(),
             token_key: token_key.into(),
             bare,
-            // What goes last everywhere may go anywhere: on the core of the client that measures, it would make that one late.
+            // A flood's client yields to every other process, so it may run on any core. On the core of the client that
+            // measures it would delay that client.
             core: (!crowd.yielding).then(|| args.client_core.unwrap_or_else(process::last_core)),
             yielding: crowd.yielding,
             patience_ms: args.patience.as_millis() as u64,

@@ -31,8 +31,8 @@ const FLOW_QUANTUM_BYTES: usize = 16 * 1024;
 const QUEUE_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Proposals taken under the lock before senders that wait for it get it.
 const TAKEN_BEFORE_UNLOCK: usize = 64;
-/// How often the committer lets other threads run before it sleeps. Threads that are about to put a proposal then find it
-/// awake, which makes fewer and larger batches and saves them the call that wakes it.
+/// How often the committer lets other threads run before it sleeps. Threads that are about to put a proposal then
+/// find the committer awake: batches are fewer and larger, and no thread has to wake the committer by a system call.
 const YIELDS_BEFORE_SLEEP: usize = 4;
 
 /// The flow to which a proposal belongs, and whose share of a queue it takes.
