@@ -10,13 +10,7 @@ use chat_store::ChatStore;
 use std::{sync::Arc, time::Instant};
 use support::{postgres::*, *};
 use tidings_engine::{
-    Engine,
-    clock::SystemClock,
-    config::EngineConfig,
-    engine::EngineParts,
-    memory::MemoryStore,
-    model::*,
-    shards::{ShardReceivers, Wake},
+    Engine, clock::SystemClock, config::EngineConfig, engine::EngineParts, memory::MemoryStore, model::*, shards::Wake,
     store::*,
 };
 use tidings_store::{PostgresOptions, PostgresStore};
@@ -31,7 +25,6 @@ impl Wake for Asleep {
 struct Node {
     engine: Arc<Engine>,
     store: Arc<PostgresStore>,
-    _receivers: Vec<ShardReceivers>,
 }
 
 impl Node {
@@ -44,8 +37,8 @@ impl Node {
             wakes: vec![Arc::new(Asleep)],
             cluster: None,
         };
-        let (engine, receivers) = Engine::start(parts);
-        Node { engine, store: store.clone(), _receivers: receivers }
+        let (engine, _) = Engine::start(parts);
+        Node { engine, store: store.clone() }
     }
 
     fn cost<T>(&self, work: impl FnOnce(&Engine) -> T) -> (T, u64) {
