@@ -17,11 +17,8 @@ use serde::{
     forward_to_deserialize_any,
 };
 use std::sync::Arc;
-use tidings_engine::{
-    access::{self, Scope, Scopes},
-    engine::Actor,
-    model::User,
-};
+use tidings_domain::model::{Actor, User};
+use tidings_engine::access::{self, Scope, Scopes};
 use tidings_listen::ConnectionActivity;
 use tidings_protocol::{
     error::{ErrorCode, Refusal},

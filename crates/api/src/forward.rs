@@ -11,14 +11,13 @@ use axum::{
 };
 use hyper::body::Incoming;
 use std::{sync::Arc, time::Duration};
+use tidings_domain::{commit_log::NodeInfo, metrics::Metrics};
 use tidings_engine::{
     Engine,
     cluster::{
         leader_client::{LeaderClient, LeaderRequest, LeaderResponse, PendingResponse},
-        log::NodeInfo,
         nodes::ClusterNodes,
     },
-    metrics::Metrics,
 };
 use tidings_protocol::error::{ErrorCode, Refusal};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};

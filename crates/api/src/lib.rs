@@ -44,10 +44,10 @@ use crate::{
 };
 use axum::http::{HeaderMap, header};
 use std::{path::PathBuf, sync::Arc, time::Duration};
+use tidings_domain::model::Actor;
 use tidings_engine::{
     Engine,
     access::{Caller, Scope},
-    engine::Actor,
     presence::compare::SessionSource,
 };
 use tidings_listen::{ConnectionSlots, ConnectionSlotsConfig, MaybeTlsSocket, Throttle, ThrottleKey};

@@ -22,7 +22,7 @@ use prometheus_client::{
     registry::Registry,
 };
 use std::{sync::OnceLock, time::Duration};
-use tidings_engine::metrics::Metrics;
+use tidings_domain::metrics::Metrics;
 use tidings_listen::ConnectionSlots;
 
 /// The end of every exposition.

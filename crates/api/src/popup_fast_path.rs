@@ -19,7 +19,8 @@ use std::{
     task::{Poll, ready},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
-use tidings_engine::{access::Scope, engine::Actor};
+use tidings_domain::model::Actor;
+use tidings_engine::access::Scope;
 use tidings_listen::{ConnectionActivity, ThrottleKey};
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
@@ -287,7 +288,7 @@ async fn answer(
             Operation::Decide => Ok(Answer::Decided(decide_from_json(api, &actor, body).await?)),
             Operation::Report => {
                 let events: PopupEvents = parse(body)?;
-                Ok(Answer::Reported(api.engine.report_popup_events(&actor, events.events).await?))
+                Ok(Answer::Reported(api.engine.popups.report_events(&actor, events.events).await?))
             }
         }
     });

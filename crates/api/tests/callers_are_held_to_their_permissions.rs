@@ -10,10 +10,8 @@ use tidings_client::{
     http::HttpClient,
     token::{now_s, sign_claims, sign_scoped},
 };
-use tidings_engine::{
-    config::EngineConfig,
-    limits::{LimitsConfig, PerMinute},
-};
+use tidings_domain::user_limiter::PerMinute;
+use tidings_engine::{config::EngineConfig, limits::LimitsConfig};
 use tidings_listen::throttle::ThrottleConfig;
 
 const HOUR: std::time::Duration = std::time::Duration::from_secs(3_600);

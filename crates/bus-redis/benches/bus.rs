@@ -16,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 use tidings_bus_redis::{RedisBus, RedisBusConfig};
-use tidings_engine::cluster::bus::{Bus, MessageHandler};
+use tidings_domain::bus::{Bus, MessageHandler};
 
 const MESSAGES: usize = 500_000;
 const MESSAGE_BYTES: usize = 300;

@@ -11,7 +11,7 @@ use std::{
     collections::HashMap,
     sync::{Arc, atomic::AtomicBool, atomic::Ordering::Relaxed},
 };
-use tidings_engine::cluster::bus::MessageHandler;
+use tidings_domain::bus::MessageHandler;
 
 /// Senders' queues that are remembered. A new one takes the place of the one that was silent for longest; if that one sends
 /// again, its first message counts as one after a gap.

@@ -49,7 +49,7 @@ use std::{
     time::{Duration, Instant},
 };
 use subscription::Subscription;
-use tidings_engine::cluster::bus::{Bus, MessageHandler};
+use tidings_domain::bus::{Bus, MessageHandler};
 use tokio::runtime::{Builder, Runtime};
 
 /// Receivers with a queue. A new receiver takes the place of the one that was idle for longest, if that is

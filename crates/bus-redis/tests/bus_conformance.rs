@@ -10,7 +10,8 @@ use support::{
     redis::{RedisCluster, RedisServer, wait_until},
 };
 use tidings_bus_redis::{FRAGMENT_BYTES_MAX, MESSAGE_BYTES_MAX, RedisBus};
-use tidings_engine::cluster::bus::{Bus, LocalBus, MessageHandler};
+use tidings_domain::bus::{Bus, MessageHandler};
+use tidings_testkit::LocalBus;
 
 /// Makes another end of the same bus.
 type NewEnd<'a> = &'a dyn Fn() -> Box<dyn Bus>;

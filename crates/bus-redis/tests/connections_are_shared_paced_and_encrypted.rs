@@ -14,7 +14,7 @@ use support::{
     redis_node,
 };
 use tidings_bus_redis::{RedisBus, RedisBusConfig};
-use tidings_engine::cluster::bus::Bus;
+use tidings_domain::bus::Bus;
 
 #[test]
 fn a_thousand_senders_share_a_few_connections() {

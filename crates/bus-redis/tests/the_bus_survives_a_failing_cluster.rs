@@ -10,7 +10,7 @@ use support::{
     redis_node,
 };
 use tidings_bus_redis::{RedisBus, RedisBusConfig};
-use tidings_engine::cluster::bus::Bus;
+use tidings_domain::bus::Bus;
 
 const SILENT_AFTER: Duration = Duration::from_secs(6);
 

@@ -19,7 +19,7 @@ use support::{
     redis_node,
 };
 use tidings_bus_redis::{RedisBus, RedisBusConfig};
-use tidings_engine::cluster::bus::Bus;
+use tidings_domain::bus::Bus;
 
 fn two_nodes(config: &RedisBusConfig) -> [Node<RedisBus>; 2] {
     let nodes = ["node-a", "node-b"].map(|name| redis_node(config.clone(), name));

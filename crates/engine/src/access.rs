@@ -1,8 +1,8 @@
 //! What a caller may do: the claims of a verified token, and the scopes that it grants. The doors verify tokens, and
 //! check each request against the scopes before they call the engine.
 
-use crate::{engine::Actor, model::User};
 use std::{fmt, str::FromStr};
+use tidings_domain::model::{Actor, User};
 use tidings_protocol::error::{ErrorCode, Refusal};
 
 /// A kind of operation that a token may grant.
@@ -149,7 +149,7 @@ impl Caller {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::UserNo;
+    use tidings_domain::model::UserNo;
 
     #[test]
     fn a_set_of_scopes_allows_those_it_names_and_no_other() {

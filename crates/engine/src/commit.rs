@@ -13,15 +13,10 @@ pub(crate) mod queue;
 mod replies;
 
 use crate::{
-    clock::Clock,
-    cluster::{leadership::leader_unavailable, log::Change},
     config::EngineConfig,
     directory::Directory,
     hub::{Batch, BatchItem, Hub},
     lanes::{LaneSlot, Lanes},
-    metrics::Metrics,
-    model::*,
-    store::*,
 };
 use parking_lot::Mutex;
 use queue::{AdmissionError, BatchLimits, CommitQueue, FlowKey, OPERATIONS, QUEUES, TakeOutcome};
@@ -34,6 +29,14 @@ use std::{
     },
     thread::JoinHandle,
     time::{Duration, Instant},
+};
+use tidings_domain::{
+    clock::Clock,
+    commit_log::Change,
+    metrics::Metrics,
+    model::*,
+    refusals::{STORE_RETRY_AFTER_MS, proposal_refusal, store_refusal},
+    store::*,
 };
 use tidings_protocol::error::{ErrorCode, Refusal};
 use tokio::sync::oneshot;
@@ -52,8 +55,6 @@ const RETRY_AFTER_MS: u64 = 100;
 /// How often the store is probed after a failed commit while no proposal comes: a node that is not ready gets none, and
 /// would never find out that its store is back.
 const STORE_PROBE_INTERVAL: Duration = Duration::from_secs(5);
-/// When to try again after the store failed: an operator has to act first.
-const STORE_RETRY_AFTER_MS: u64 = 1_000;
 
 /// The receiver of an outcome.
 pub(crate) enum Reply {
@@ -106,35 +107,6 @@ impl CommitWatchdog {
         let since = self.since.load(Ordering::Relaxed).checked_sub(1)?;
         let ran = self.base.elapsed().saturating_sub(Duration::from_millis(since));
         (ran > self.time_max).then_some(ran)
-    }
-}
-
-/// The refusal for an error of the store.
-pub fn store_refusal(error: StoreError) -> Refusal {
-    match error {
-        StoreError::DiskFull => Refusal::new(ErrorCode::StoreUnavailable, "the disk is full; nothing was stored")
-            .retry_after(STORE_RETRY_AFTER_MS),
-        StoreError::StaleTerm => leader_unavailable(),
-        other => Refusal::new(ErrorCode::StoreUnavailable, other.to_string()).retry_after(STORE_RETRY_AFTER_MS),
-    }
-}
-
-/// The refusal for a rejected proposal.
-pub fn proposal_refusal(rejection: &Rejection) -> Refusal {
-    match rejection {
-        Rejection::NoSuchConversation => Refusal::new(ErrorCode::NotFound, "no such conversation"),
-        Rejection::NoSuchUser(_) => Refusal::new(ErrorCode::NotFound, "no such user"),
-        Rejection::NotAMember => Refusal::new(ErrorCode::NotAMember, "the user is not a member of the conversation"),
-        Rejection::ClientMsgIdReused => Refusal::new(
-            ErrorCode::ClientMsgIdReused,
-            "this client_msg_id stands for a message in another conversation",
-        ),
-        Rejection::KindDiffers => {
-            Refusal::new(ErrorCode::Conflict, "the id is taken by a conversation of another kind")
-        }
-        Rejection::TooManyMembers { limit, would_be } => {
-            Refusal::limit("members of the conversation", *limit, *would_be)
-        }
     }
 }
 

@@ -1,7 +1,9 @@
 //! The engine's settings. The binary fills them from its configuration; tests from `Default`.
 
-use crate::{limits::LimitsConfig, popups::PopupsConfig, push::PushConfig};
+use crate::limits::LimitsConfig;
 use std::time::Duration;
+use tidings_popups::PopupsConfig;
+use tidings_push::PushConfig;
 
 /// Sizes of queues and caches, rates and the settings of the parts. Each size is a bound; the comment says what happens
 /// at it.

@@ -1,19 +1,21 @@
 //! Conversations: cards, members, roles, mutes and read marks.
 
 use crate::{
-    commit::store_refusal,
-    engine::{Actor, Engine},
-    model::*,
+    engine::Engine,
     send::not_a_member,
-    store::{ConversationState, NewConversation, Outcome, Proposal},
-    users::{attributes_value, check_attributes, check_name, unexpected_outcome},
+    users::{attributes_value, check_attributes, unexpected_outcome},
 };
 use serde_json::json;
 use std::{collections::HashSet, sync::Arc};
+use tidings_domain::{
+    model::*,
+    refusals::store_refusal,
+    store::{ConversationState, NewConversation, Outcome, Proposal},
+};
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
     http::*,
-    ids::check_new_id,
+    ids::{check_name, check_new_id},
     limits::*,
 };
 

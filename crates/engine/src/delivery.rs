@@ -9,12 +9,13 @@
 //! the list is installed. From that moment (its position per lane is `joined`) entries arrive live,
 //! and everything up to it is read from the store: nothing is missed and nothing comes twice.
 
-use crate::{lanes::CountdownLatch, model::*};
+use crate::lanes::CountdownLatch;
 use bytes::Bytes;
 use rustc_hash::FxHashMap;
 use slab::Slab;
 use smallvec::SmallVec;
 use std::{sync::Arc, time::Instant};
+use tidings_domain::model::*;
 
 /// Entries of one conversation, encoded once for all receivers.
 #[derive(Debug)]

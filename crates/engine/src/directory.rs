@@ -7,14 +7,16 @@
 
 mod cards;
 
-use crate::cluster::log::Change;
-use crate::engine::Actor;
-use crate::model::*;
-use crate::popups::UnreadCache;
-use crate::store::{Outcome, Proposal, Store, StoreResult};
+use crate::unread::UnreadCache;
 use quick_cache::sync::{Cache, GuardResult};
 use std::{borrow::Borrow, hash::Hash, sync::Arc};
+use tidings_domain::{
+    commit_log::Change,
+    model::*,
+    store::{Outcome, Proposal, Store, StoreResult},
+};
 use tidings_protocol::error::Refusal;
+use tidings_push::UserLookup;
 
 pub struct Directory {
     store: Arc<dyn Store>,
@@ -102,7 +104,9 @@ impl Directory {
     /// # Errors
     /// `not_found`; `store_unavailable` when the store cannot answer.
     pub fn require_user(&self, id: &str) -> Result<Arc<User>, Refusal> {
-        self.user_by_id(id).map_err(crate::commit::store_refusal)?.ok_or_else(|| Refusal::not_found("user", id))
+        self.user_by_id(id)
+            .map_err(tidings_domain::refusals::store_refusal)?
+            .ok_or_else(|| Refusal::not_found("user", id))
     }
 
     pub fn conversation(&self, no: ConversationNo) -> StoreResult<Option<Arc<Conversation>>> {
@@ -124,7 +128,7 @@ impl Directory {
     /// `not_found`; `store_unavailable` when the store cannot answer.
     pub fn require_conversation(&self, id: &str) -> Result<Arc<Conversation>, Refusal> {
         self.conversation_by_id(id)
-            .map_err(crate::commit::store_refusal)?
+            .map_err(tidings_domain::refusals::store_refusal)?
             .ok_or_else(|| Refusal::not_found("conversation", id))
     }
 
@@ -254,5 +258,11 @@ impl Directory {
 
     fn invalidate_membership(&self, conversation: ConversationNo, user: UserNo) {
         self.memberships.remove(&(conversation, user));
+    }
+}
+
+impl UserLookup for Directory {
+    fn user_no(&self, id: &str) -> StoreResult<Option<UserNo>> {
+        Directory::user_no(self, id)
     }
 }

@@ -2,48 +2,33 @@
 //! its kind: `send`, `users`, `conversations`, `reads`, `history`, `resume`, `outbox` and others.
 
 use crate::{
-    clock::Clock,
-    cluster::{Cluster, ClusterParts, leader_client::LeaderClient, leadership::Leadership},
+    cluster::{Cluster, ClusterParts, leader_client::LeaderClient},
     commit::Committer,
     config::EngineConfig,
     directory::Directory,
     hub::{Applier, Hub, LocalHub},
     lanes::Lanes,
     limits::ConversationLimiters,
-    metrics::Metrics,
-    model::*,
     outbox::{Outbox, OutboxConfig, Webhook},
-    popups::{PopupParts, Popups},
     presence::{Presence, worker::PresenceWorker},
-    push::{PeerInbox, PushHandle, PushParts},
-    rate::SendRateLimiter,
     shards::{ShardReceivers, Shards, Wake},
-    store::Store,
+    unread::PopupUsers,
 };
 use std::sync::{
     Arc, OnceLock,
     atomic::{AtomicBool, Ordering},
 };
+use tidings_domain::{
+    clock::Clock,
+    leadership::{LeaderElection, Leadership},
+    metrics::Metrics,
+    model::*,
+    rate::SendRateLimiter,
+    store::Store,
+};
+use tidings_popups::{PopupParts, PopupService};
 use tidings_protocol::error::Refusal;
-
-/// The caller of an operation. The doors find it out from an API key or a token; the engine checks what the actor may
-/// do.
-#[derive(Debug, Clone)]
-pub enum Actor {
-    /// An app server, which may do everything.
-    App,
-    /// A user with a token.
-    User(Arc<User>),
-}
-
-impl Actor {
-    pub fn user(&self) -> Option<&Arc<User>> {
-        match self {
-            Actor::App => None,
-            Actor::User(user) => Some(user),
-        }
-    }
-}
+use tidings_push::{PeerInbox, PushHandle, PushParts};
 
 /// The server without its doors: one for each process, shared by all of them.
 pub struct Engine {
@@ -53,7 +38,7 @@ pub struct Engine {
     pub directory: Arc<Directory>,
     pub presence: Presence,
     pub push: PushHandle,
-    pub popups: Popups,
+    pub popups: Arc<PopupService>,
     pub metrics: Arc<Metrics>,
     pub(crate) committer: Committer,
     pub(crate) lanes: Arc<Lanes>,
@@ -108,13 +93,18 @@ impl Engine {
             lanes.clone(),
             metrics.clone(),
         );
-        let lead = Leadership::of(cluster.as_ref().map(|cluster| cluster.nodes.clone()));
-        let popups = Popups::start(PopupParts {
+        let lead = Leadership::of(cluster.as_ref().map(|cluster| cluster.nodes.clone() as Arc<dyn LeaderElection>));
+        let popups = PopupService::start(PopupParts {
             config: config.popups.clone(),
             boot: cluster.as_ref().map_or_else(rand::random, |cluster| cluster.nodes.me().boot_id),
             lead: lead.clone(),
             store: store.clone(),
             clock: clock.clone(),
+            users: Arc::new(PopupUsers {
+                directory: directory.clone(),
+                store: store.clone(),
+                metrics: metrics.clone(),
+            }),
             metrics: metrics.clone(),
         });
         let push_parts = PushParts {
@@ -124,6 +114,7 @@ impl Engine {
             store: store.clone(),
             clock: clock.clone(),
             shards: lanes.shards().clone(),
+            users: directory.clone(),
             metrics: metrics.clone(),
         };
         let push = PushHandle::start(push_parts, peer_inbox);
@@ -164,6 +155,7 @@ impl Engine {
     /// Refuses sends with `draining` from here on. Accepted ones are still committed.
     pub fn begin_drain(&self) {
         self.draining.store(true, Ordering::Relaxed);
+        self.push.begin_drain();
     }
 
     pub fn is_draining(&self) -> bool {

@@ -3,14 +3,12 @@
 mod cursor;
 
 use crate::{
-    commit::store_refusal,
-    engine::{Actor, Engine},
-    model::*,
+    engine::Engine,
     reads::{READ_AT_ONCE, entry_of},
-    store::End,
 };
 use cursor::{HistoryRange, PageCursor};
 use std::collections::VecDeque;
+use tidings_domain::{model::*, refusals::store_refusal, store::End};
 use tidings_protocol::{
     error::Refusal,
     http::{HistoryPage, HistoryQuery},

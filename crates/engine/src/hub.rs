@@ -5,13 +5,15 @@
 //! acknowledgement rests on the hub: what it loses, nodes read back from the store.
 
 use crate::{
-    cluster::log::Change,
     directory::Directory,
     lanes::{LaneItem, Lanes},
+};
+use std::sync::Arc;
+use tidings_domain::{
+    commit_log::Change,
     model::{Conversation, ConversationNo, UserNo},
     store::PositionRange,
 };
-use std::sync::Arc;
 
 /// An ephemeral event for a user's sessions: no timeline holds it.
 #[derive(Debug, Clone)]

@@ -10,8 +10,6 @@ use crate::{
     commit::queue::{AdmissionError, FlowKey},
     config::EngineConfig,
     delivery::{Block, Fanout, Recipients, Step},
-    metrics::Metrics,
-    model::*,
     shards::Shards,
 };
 use crossbeam_channel::{Receiver, Sender, unbounded};
@@ -29,6 +27,7 @@ use std::{
     thread::JoinHandle,
     time::{Duration, Instant},
 };
+use tidings_domain::{metrics::Metrics, model::*};
 
 /// Encoded bytes after which a fan-out is closed: bounds the largest frame that a session writes.
 const FANOUT_BYTES_MAX: usize = 256 * 1024;

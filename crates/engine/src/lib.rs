@@ -19,8 +19,6 @@
 //! - [`presence`], [`directory`], [`metrics`]: who is online, what is cached, what is counted.
 
 pub mod access;
-pub mod batch_reads;
-pub mod clock;
 pub mod cluster;
 pub mod commit;
 pub mod config;
@@ -32,19 +30,14 @@ mod history;
 pub mod hub;
 pub mod lanes;
 pub mod limits;
-pub mod memory;
-pub mod metrics;
-pub mod model;
 pub mod outbox;
-pub mod popups;
+mod popup_trigger;
 pub mod presence;
-pub mod push;
-pub mod rate;
 pub mod reads;
 pub mod resume;
 pub mod send;
 pub mod shards;
-pub mod store;
+mod unread;
 pub mod users;
 
 pub use engine::Engine;

@@ -24,7 +24,7 @@ mod retry_queue;
 mod unacknowledged;
 mod worker;
 
-use crate::{commit::store_refusal, engine::Engine};
+use crate::engine::Engine;
 use crossbeam_channel::{Sender, bounded};
 use hmac::{Hmac, KeyInit, Mac};
 use parking_lot::Mutex;
@@ -36,6 +36,7 @@ use std::{
     thread::JoinHandle,
     time::Duration,
 };
+use tidings_domain::refusals::store_refusal;
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
     http::{DeadLetter, DeadLetterPage, Replayed},

@@ -1,13 +1,15 @@
 //! Reading: who may read, an entry as clients see it, and a user's list of conversations with unread counts.
 
 use crate::{
-    commit::store_refusal,
-    engine::{Actor, Engine},
-    model::*,
+    engine::Engine,
     send::{MENTION_ALL, not_a_member},
-    store::{ConversationFilter, ConversationState, PageRequest},
 };
 use std::sync::Arc;
+use tidings_domain::{
+    model::*,
+    refusals::store_refusal,
+    store::{ConversationFilter, ConversationState, PageRequest},
+};
 use tidings_protocol::{
     entry::Entry,
     error::{ErrorCode, Refusal},

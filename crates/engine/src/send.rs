@@ -2,11 +2,13 @@
 
 use crate::{
     commit::{CommitRequest, Reply, queue::FlowKey, receipt},
-    engine::{Actor, Engine},
+    engine::Engine,
+};
+use std::sync::Arc;
+use tidings_domain::{
     model::*,
     store::{NewConversation, Outcome, Proposal},
 };
-use std::sync::Arc;
 use tidings_protocol::{
     depth::check_depth,
     error::{ErrorCode, Refusal},
@@ -187,7 +189,7 @@ impl Engine {
             }
             (SendTarget::User(_), None) => return Err(Refusal::field("from", "to needs a sender")),
         };
-        let found = self.directory.conversation_by_id(id).map_err(crate::commit::store_refusal)?;
+        let found = self.directory.conversation_by_id(id).map_err(tidings_domain::refusals::store_refusal)?;
         match (found.as_deref(), direct_pair(id), sender) {
             (Some(_), _, _) => Ok(found.ok_or_else(String::new)),
             // A direct conversation is opened by its first message.
@@ -287,7 +289,8 @@ impl Engine {
                 Err(not_a_member(&sender.id, &conversation.id))
             };
         }
-        let membership = self.directory.membership(conversation.no, sender.no).map_err(crate::commit::store_refusal)?;
+        let membership =
+            self.directory.membership(conversation.no, sender.no).map_err(tidings_domain::refusals::store_refusal)?;
         let Some(membership) = membership else { return Err(not_a_member(&sender.id, &conversation.id)) };
         let follows_only = conversation.kind == ConversationKind::Official && membership.role == Role::Member;
         if follows_only && matches!(actor, Actor::User(_)) {

@@ -5,10 +5,12 @@
 //! keep the lanes apart up to the thread that must serve them all: it takes direct before group
 //! before broadcast, a bounded number of fan-outs at a time.
 
-use crate::{config::EngineConfig, delivery::Fanout, hub::Signal, model::*, push::PushItem};
+use crate::{config::EngineConfig, delivery::Fanout, hub::Signal};
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 use std::sync::Arc;
+use tidings_domain::model::*;
 use tidings_protocol::{error::Refusal, http::SendReceipt};
+use tidings_push::{PushItem, ShardSink};
 
 /// Answers, signals and kicks waiting at a shard. Full: the sender waits; the committer is one of the senders.
 const CONTROL_QUEUE: usize = 4_096;
@@ -148,26 +150,6 @@ impl Shards {
         }
     }
 
-    /// Hands a push item to a shard, without waiting: the shards pace the push worker.
-    ///
-    /// # Errors
-    /// At least `room` items wait at the shard: the item comes back, for a later try.
-    pub(crate) fn try_push(&self, shard: usize, item: PushItem, room: usize) -> Result<(), PushItem> {
-        let target = &self.shards[shard];
-        if target.push.len() >= room {
-            return Err(item);
-        }
-        match target.push.try_send(item) {
-            Ok(()) => {
-                target.wake.wake();
-                Ok(())
-            }
-            Err(TrySendError::Full(item)) => Err(item),
-            // The shard has ended, and its sessions with it.
-            Err(TrySendError::Disconnected(_)) => Ok(()),
-        }
-    }
-
     /// Push items waiting at all shards, and the limit.
     pub(crate) fn push_depth(&self) -> (usize, usize) {
         (self.shards.iter().map(|shard| shard.push.len()).sum(), PUSH_QUEUE * self.shards.len())
@@ -224,6 +206,28 @@ impl Shards {
             }
         }
         (depths, self.shards.first().and_then(|s| s.lanes[0].capacity()).unwrap_or(0) * self.shards.len())
+    }
+}
+
+impl ShardSink for Shards {
+    fn count(&self) -> usize {
+        self.shards.len()
+    }
+
+    fn try_push(&self, shard: usize, item: PushItem, room: usize) -> Result<(), PushItem> {
+        let target = &self.shards[shard];
+        if target.push.len() >= room {
+            return Err(item);
+        }
+        match target.push.try_send(item) {
+            Ok(()) => {
+                target.wake.wake();
+                Ok(())
+            }
+            Err(TrySendError::Full(item)) => Err(item),
+            // The shard has ended, and its sessions with it.
+            Err(TrySendError::Disconnected(_)) => Ok(()),
+        }
     }
 }
 

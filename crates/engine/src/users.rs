@@ -1,21 +1,23 @@
 //! Users: cards, do-not-disturb windows, who is online, and ending sessions.
 
 use crate::{
-    commit::store_refusal,
     engine::Engine,
-    model::*,
     presence::{
         NodeCard, NodeNo, PresenceSession,
         compare::{Difference, DifferenceKind, SessionSource},
     },
-    store::{Outcome, Proposal, UserPatch},
 };
 use jiff::{civil::Time, tz::TimeZone};
+use tidings_domain::{
+    model::*,
+    refusals::store_refusal,
+    store::{Outcome, Proposal, UserPatch},
+};
 use tidings_protocol::{
     depth::check_depth,
     error::{ErrorCode, Refusal},
     http::*,
-    ids::check_new_id,
+    ids::{check_name, check_new_id},
     limits::*,
 };
 
@@ -35,14 +37,6 @@ pub(crate) fn check_attributes(attributes: Option<&serde_json::Value>) -> Result
     match text.len() {
         0..=ATTRIBUTES_BYTES_MAX => Ok(Some(text)),
         length => Err(Refusal::limit("attributes (bytes)", ATTRIBUTES_BYTES_MAX as u64, length as u64)),
-    }
-}
-
-/// Checks a display name or an avatar's address.
-pub(crate) fn check_name(field: &str, name: Option<&str>) -> Result<(), Refusal> {
-    match name.map_or(0, str::len) {
-        0..=NAME_BYTES_MAX => Ok(()),
-        length => Err(Refusal::limit(&format!("{field} (bytes)"), NAME_BYTES_MAX as u64, length as u64)),
     }
 }
 
@@ -286,6 +280,16 @@ impl Engine {
         let reason = revoke.reason.unwrap_or_else(|| "the app revoked the user's tokens".into());
         self.committer.propose(None, Proposal::Revoke { user, before: issue_from * 1_000, reason }).await?;
         Ok(Revoked { sessions, issue_from })
+    }
+
+    /// Removes a device of a user and ends its session. Blocks.
+    ///
+    /// # Errors
+    /// `not_found` for an unknown user or device; else as of any push operation.
+    pub fn remove_device(&self, user: &str, device_id: &str) -> Result<(), Refusal> {
+        self.push.remove_device(user, device_id)?;
+        let reason = Some("the device was removed".to_owned());
+        self.kick_blocking(user, Kick { device_id: Some(device_id.to_owned()), reason }).map(drop)
     }
 
     pub(crate) fn kick_blocking(&self, user: &str, kick: Kick) -> Result<Kicked, Refusal> {

@@ -6,7 +6,8 @@ mod support;
 
 use std::sync::Arc;
 use support::*;
-use tidings_engine::{Engine, config::EngineConfig, engine::Actor, hub::Signal, shards::Control};
+use tidings_domain::model::Actor;
+use tidings_engine::{Engine, config::EngineConfig, hub::Signal, shards::Control};
 use tidings_protocol::{error::ErrorCode, http::*};
 
 /// A room of Alice and Bob, on a store whose commits can be held up.

@@ -8,7 +8,8 @@ use std::{
     time::{Duration, Instant},
 };
 use support::*;
-use tidings_engine::{config::EngineConfig, engine::Actor};
+use tidings_domain::model::Actor;
+use tidings_engine::config::EngineConfig;
 use tidings_protocol::{error::ErrorCode, http::*};
 
 #[test]

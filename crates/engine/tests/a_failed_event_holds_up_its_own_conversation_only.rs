@@ -14,20 +14,21 @@ use std::{
     time::{Duration, Instant},
 };
 use support::*;
+use tidings_domain::{
+    model::{Actor, Cursor, LANES},
+    store::Store,
+};
 use tidings_engine::{
     Engine,
-    clock::ManualClock,
     config::EngineConfig,
-    engine::{Actor, EngineParts},
-    memory::MemoryStore,
-    model::{Cursor, LANES},
+    engine::EngineParts,
     outbox::{OutboxConfig, Webhook, WebhookDelivery, WebhookError},
     presence::PresenceSession,
     shards::Wake,
-    store::Store,
 };
 use tidings_protocol::http::*;
 use tidings_store::{EmbeddedOptions, EmbeddedStore};
+use tidings_testkit::{ManualClock, MemoryStore};
 
 struct Asleep;
 impl Wake for Asleep {

@@ -11,7 +11,8 @@ use std::{
     task::{Context, Poll, Waker},
 };
 use support::*;
-use tidings_engine::{config::EngineConfig, engine::Actor};
+use tidings_domain::model::Actor;
+use tidings_engine::config::EngineConfig;
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
     http::*,
@@ -101,7 +102,7 @@ fn check(config: EngineConfig, to: &str, share: usize) {
     // In the commit order no other sender comes after the whole flood.
     let position = |seq: u64, id: &str| {
         let no = world.engine.directory.require_conversation(id).unwrap().no;
-        let found = tidings_engine::store::Store::entries(&*store, no, seq, seq, 1, tidings_engine::store::End::Oldest);
+        let found = tidings_domain::store::Store::entries(&*store, no, seq, seq, 1, tidings_domain::store::End::Oldest);
         found.unwrap()[0].position
     };
     let last_seq = world.engine.conversation_card(&Actor::App, to).unwrap().last_seq;

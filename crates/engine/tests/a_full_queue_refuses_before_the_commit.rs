@@ -11,7 +11,8 @@ use std::{
     time::Instant,
 };
 use support::*;
-use tidings_engine::{config::EngineConfig, engine::Actor};
+use tidings_domain::model::Actor;
+use tidings_engine::config::EngineConfig;
 use tidings_protocol::{error::ErrorCode, http::*};
 
 /// Sends while a commit is held up. Checks how many sends are accepted and stored, and that `names` refuses the others.

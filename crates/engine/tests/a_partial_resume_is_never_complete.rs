@@ -5,7 +5,8 @@ mod support;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use support::*;
-use tidings_engine::{config::EngineConfig, engine::Actor, memory::MemoryStore, model::*, store::*};
+use tidings_domain::{model::*, store::*};
+use tidings_engine::config::EngineConfig;
 use tidings_protocol::{
     error::ErrorCode,
     http::*,
@@ -13,6 +14,7 @@ use tidings_protocol::{
     limits::{CONVERSATIONS_PER_USER_MAX, INBOX_BYTES_MAX, INBOX_ENTRIES_MAX},
 };
 use tidings_store::{EmbeddedOptions, EmbeddedStore};
+use tidings_testkit::MemoryStore;
 
 const DAY: u64 = 24 * 60 * 60 * 1_000;
 

@@ -10,7 +10,8 @@ use std::{
     sync::Arc,
 };
 use support::*;
-use tidings_engine::{config::EngineConfig, engine::Actor, memory::MemoryStore, model::*, store::Store};
+use tidings_domain::{model::*, store::Store};
+use tidings_engine::config::EngineConfig;
 use tidings_protocol::{
     entry::Entry,
     error::ErrorCode,
@@ -20,6 +21,7 @@ use tidings_protocol::{
     limits::{INBOX_ENTRIES_MAX, UNREAD_COUNT_MAX},
 };
 use tidings_store::{EmbeddedOptions, EmbeddedStore};
+use tidings_testkit::MemoryStore;
 
 const USERS: [&str; 6] = ["ada", "ben", "cyd", "dan", "eve", "fay"];
 

@@ -9,11 +9,10 @@ mod support;
 use file_size_limit::FileSizeLimit;
 use std::sync::Arc;
 use support::*;
+use tidings_domain::model::{Actor, Lane, Position};
 use tidings_engine::{
     config::EngineConfig,
     delivery::{BindOutcome, Block, Delivery, SessionKey, Sink},
-    engine::Actor,
-    model::{Lane, Position},
 };
 use tidings_protocol::{error::ErrorCode, http::*};
 use tidings_store::{EmbeddedOptions, EmbeddedStore};

@@ -5,10 +5,9 @@ mod support;
 
 use std::{sync::Arc, time::Instant};
 use support::*;
+use tidings_domain::model::Actor;
 use tidings_engine::{
     config::EngineConfig,
-    engine::Actor,
-    memory::MemoryStore,
     send::{SendTarget, SessionReply, SubmitOutcome},
 };
 use tidings_protocol::{
@@ -16,6 +15,7 @@ use tidings_protocol::{
     http::*,
     ids::direct_id,
 };
+use tidings_testkit::MemoryStore;
 
 const NOBODY_WAITS: SessionReply = SessionReply { shard: 0, session: 0, reference: None };
 

@@ -13,11 +13,9 @@ use std::{
     sync::{Arc, Barrier},
 };
 use support::*;
-use tidings_engine::{
-    memory::MemoryStore,
-    popups::{PopupsConfig, UserKey},
-};
+use tidings_popups::{PopupsConfig, UserKey};
 use tidings_store::{EmbeddedOptions, EmbeddedStore};
+use tidings_testkit::MemoryStore;
 
 const DEVICES: usize = 8;
 const USERS: usize = 40;

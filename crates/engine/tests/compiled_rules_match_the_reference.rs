@@ -5,7 +5,7 @@
 use proptest::prelude::*;
 use serde_json::{json, value::RawValue};
 use std::{borrow::Cow, sync::Arc};
-use tidings_engine::popups::{
+use tidings_popups::{
     UserKey,
     rules::{
         AttributeSlots, Attributes, CompiledRule, Predicate, Rule, RuleIndex, Scalar, Segment, Value, Values, bucket,
@@ -95,10 +95,8 @@ impl Case {
             (Predicate::NotContains(part), Value::List(items)) => items.iter().all(|item| item != part),
             (Predicate::StartsWith(part), Value::Text(text)) => text.starts_with(part.as_str()),
             (Predicate::EndsWith(part), Value::Text(text)) => text.ends_with(part.as_str()),
-            (Predicate::Version(comparison, wanted), Value::Text(text)) => {
-                tidings_engine::popups::rules::Version::parse(text)
-                    .is_some_and(|version| comparison.admits(version.precedence(wanted)))
-            }
+            (Predicate::Version(comparison, wanted), Value::Text(text)) => tidings_popups::rules::Version::parse(text)
+                .is_some_and(|version| comparison.admits(version.precedence(wanted))),
             _ => false,
         }
     }
@@ -205,7 +203,7 @@ fn read(json: &serde_json::Value) -> Rule {
 fn with_profile<T>(
     slots: &AttributeSlots,
     case: &Case,
-    question: impl FnOnce(&tidings_engine::popups::rules::Profile) -> T,
+    question: impl FnOnce(&tidings_popups::rules::Profile) -> T,
 ) -> T {
     let (request, card) = (attributes(&case.request), attributes(&case.card));
     question(&slots.profile(UserKey(case.user), &request, Some(&card), case.unread_since, case.now_ms))

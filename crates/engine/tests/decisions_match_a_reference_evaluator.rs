@@ -23,13 +23,11 @@ use std::{
     },
 };
 use support::*;
-use tidings_engine::{
-    config::EngineConfig,
-    memory::MemoryStore,
-    popups::{PopupsConfig, Precondition, QuestionBody, UserKey, parse_segment},
-    store::Store,
-};
+use tidings_domain::store::Store;
+use tidings_engine::config::EngineConfig;
+use tidings_popups::{PopupsConfig, Precondition, QuestionBody, UserKey, parse_segment};
 use tidings_protocol::http::*;
+use tidings_testkit::MemoryStore;
 
 const DECISIONS: usize = 60;
 const CONFIGURATIONS: u64 = 320;
@@ -133,7 +131,7 @@ impl Run {
         let id = format!("p{}", self.random.random_range(0..12));
         let json = spec(&mut self.random, self.base);
         let (card, _) =
-            self.world().engine.put_popup(&id, json.to_string().as_bytes(), None, Precondition::None).unwrap();
+            self.world().engine.popups.put(&id, json.to_string().as_bytes(), None, Precondition::None).unwrap();
         self.slow.put(&id, card.spec);
     }
 
@@ -141,32 +139,32 @@ impl Run {
         let ids: Vec<String> = self.slow.popups.keys().cloned().collect();
         let Some(id) = ids.choose(&mut self.random).cloned() else { return self.put_popup() };
         if self.random.random_bool(0.25) {
-            self.world().engine.remove_popup(&id, Precondition::None).unwrap();
+            self.world().engine.popups.remove(&id, Precondition::None).unwrap();
             self.slow.popups.remove(&id);
             return;
         }
         let mut spec = self.slow.popups[&id].spec.clone();
         if self.random.random() {
             spec.state = any(&mut self.random, &[PopupState::Paused, PopupState::Live, PopupState::Live]);
-            self.world().engine.set_popup_state(&id, spec.state, None, Precondition::None).unwrap();
+            self.world().engine.popups.set_state(&id, spec.state, None, Precondition::None).unwrap();
         } else {
             spec.caps = serde_json::from_value(caps(&mut self.random, 0.3)).unwrap();
             let text = serde_json::to_vec(&spec).unwrap();
-            self.world().engine.put_popup(&id, &text, None, Precondition::None).unwrap();
+            self.world().engine.popups.put(&id, &text, None, Precondition::None).unwrap();
         }
         self.slow.put(&id, spec);
     }
 
     fn put_settings(&mut self) {
         let json = settings(&mut self.random);
-        self.world().engine.set_popup_settings(json.to_string().as_bytes()).unwrap();
+        self.world().engine.popups.set_settings(json.to_string().as_bytes()).unwrap();
         self.slow.settings = serde_json::from_value(json).unwrap();
     }
 
     fn put_segment(&mut self, id: &str) {
         let mut users: Vec<&str> = USERS.into_iter().filter(|_| self.random.random()).collect();
         users.push("somebody");
-        self.world().engine.put_popup_segment(id, parse_segment(users.join("\n").as_bytes()).unwrap()).unwrap();
+        self.world().engine.popups.put_segment(id, parse_segment(users.join("\n").as_bytes()).unwrap()).unwrap();
         self.slow.segments.insert(id.to_owned(), users.into_iter().map(str::to_owned).collect());
     }
 
@@ -196,7 +194,7 @@ impl Run {
                 event: None,
                 now: self.now,
             };
-            self.ask(&asked, |body, user| drop(self.world().engine.explain_popups(&body.for_user(user)).unwrap()));
+            self.ask(&asked, |body, user| drop(self.world().engine.popups.explain(&body.for_user(user)).unwrap()));
         }
     }
 
@@ -231,9 +229,9 @@ impl Run {
         let event = event.as_ref().map(|(name, properties)| (*name, properties));
         let asked = Asked { user, placement, session: *session, attributes, event, now: self.now };
         let explanation = maybe(&mut self.random, 0.3, |_| ())
-            .map(|()| self.ask(&asked, |body, user| self.world().engine.explain_popups(&body.for_user(user)).unwrap()));
+            .map(|()| self.ask(&asked, |body, user| self.world().engine.popups.explain(&body.for_user(user)).unwrap()));
         let decided =
-            self.ask(&asked, |body, user| self.world().engine.decide_popup_blocking(&body.for_user(user)).unwrap());
+            self.ask(&asked, |body, user| self.world().engine.popups.decide_blocking(&body.for_user(user)).unwrap());
         let answer = match &decided.exposure {
             None => Answer::Nothing { retry_after_ms: decided.retry_after_ms },
             Some(exposure) => {
@@ -289,7 +287,7 @@ impl Run {
                 *(if shown.control { &mut hour.1 } else { &mut hour.0 }) += 1;
             }
             let mut counted = BTreeMap::<u64, (u64, u64)>::new();
-            for hour in self.world().engine.popup_counts(id, None, None).unwrap().hours {
+            for hour in self.world().engine.popups.counts(id, None, None).unwrap().hours {
                 let sums = counted.entry(hour.hour).or_default();
                 *sums = (sums.0 + hour.shown, sums.1 + hour.control);
             }
@@ -350,12 +348,12 @@ fn a_cached_answer_is_not_used_after_the_clock_goes_back() {
     world.engine.popups.flush().unwrap();
     let spec = json!({"state": "live", "placements": ["home"], "variants": [{"id": "a", "content": {}}],
         "ends_at": NOON});
-    world.engine.put_popup("p", spec.to_string().as_bytes(), None, Precondition::None).unwrap();
+    world.engine.popups.put("p", spec.to_string().as_bytes(), None, Precondition::None).unwrap();
     let question = json!({"placement": "home", "attributes": {}}).to_string();
     let body = QuestionBody::read(question.as_bytes()).unwrap();
     let is_shown_at = |at| {
         world.clock.set(at);
-        world.engine.decide_popup_blocking(&body.for_user("ada")).unwrap().exposure.is_some()
+        world.engine.popups.decide_blocking(&body.for_user("ada")).unwrap().exposure.is_some()
     };
     assert!(!is_shown_at(NOON));
     assert!(!is_shown_at(NOON + 20 * DAY_MS));

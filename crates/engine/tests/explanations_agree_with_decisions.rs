@@ -8,11 +8,9 @@ use popup_support::*;
 use serde_json::{Value, json};
 use std::{collections::BTreeSet, sync::Arc};
 use support::*;
-use tidings_engine::{
-    memory::MemoryStore,
-    popups::{PopupsConfig, parse_segment},
-};
+use tidings_popups::{PopupsConfig, parse_segment};
 use tidings_protocol::http::ExplainedOutcome::{self, *};
+use tidings_testkit::MemoryStore;
 
 struct Case {
     /// The parts of the popup that differ from the default.
@@ -52,7 +50,7 @@ impl Case {
 
     fn check(&self) {
         let world = start(PopupsConfig::default(), Arc::new(MemoryStore::default()));
-        world.engine.put_popup_segment("s", parse_segment(b"ben").unwrap()).unwrap();
+        world.engine.popups.put_segment("s", parse_segment(b"ben").unwrap()).unwrap();
         world.put_popup("p", self.parts.clone());
         // A second popup, paused, which the explanation must mention too.
         world.put_popup("other", json!({"state": "paused", "priority": 5}));

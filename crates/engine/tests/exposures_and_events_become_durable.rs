@@ -9,15 +9,13 @@ use popup_support::*;
 use serde_json::json;
 use std::{sync::Arc, time::Duration};
 use support::*;
-use tidings_engine::{
-    engine::Actor,
-    memory::MemoryStore,
-    popups::{DecisionAttempt, PopupsConfig, Precondition},
-};
+use tidings_domain::model::Actor;
+use tidings_popups::{DecisionAttempt, PopupsConfig, Precondition};
 use tidings_protocol::{
     error::ErrorCode,
     http::{PopupEvent, PopupEventKind, PopupEventsAccepted},
 };
+use tidings_testkit::MemoryStore;
 
 fn once(world: &World) {
     world.put_popup("once", json!({"caps": {"total": 1}}));
@@ -231,7 +229,7 @@ fn an_event_batch_is_accepted_whole_or_refused_whole() {
     assert_eq!(too_many.code, ErrorCode::LimitExceeded);
     world.users(&["ben"]);
     let ben = Actor::User(world.user("ben"));
-    let report = world.engine.report_popup_events(&ben, impressions(&decision, 0..1));
+    let report = world.engine.popups.report_events(&ben, impressions(&decision, 0..1));
     assert_eq!(world.wait(report).unwrap_err().code, ErrorCode::Forbidden);
     // A batch that the store could not write is not accepted either. The exposure is stored first, so that the write of
     // the events is the one that fails.
@@ -263,9 +261,9 @@ fn a_button_that_no_version_of_the_popup_had_is_refused() {
     let refusal = press("3", "never").unwrap_err();
     assert_eq!(refusal.code, ErrorCode::InvalidField);
     assert!(refusal.detail.starts_with("events[0].button: popup \"once\" has no button \"never\""), "{refusal}");
-    let hours = world.engine.popup_counts("once", None, None).unwrap().hours;
+    let hours = world.engine.popups.counts("once", None, None).unwrap().hours;
     assert_eq!(hours.iter().map(|hour| hour.buttons).sum::<u64>(), 2, "what was refused is not counted");
-    world.engine.remove_popup("once", Precondition::None).unwrap();
+    world.engine.popups.remove("once", Precondition::None).unwrap();
     assert_eq!(press("4", "never"), Ok(accepted(1, 0)), "of a popup that is gone nothing can be said");
 }
 
@@ -276,7 +274,7 @@ fn events_beyond_the_queue_bound_are_refused_whole() {
     world.engine.popups.flush().unwrap();
     let gate = store.close_row_gate();
     let (engine, events) = (world.engine.clone(), impressions(&decision, 0..2));
-    let first = world.spawn(async move { engine.report_popup_events(&Actor::App, events).await });
+    let first = world.spawn(async move { engine.popups.report_events(&Actor::App, events).await });
     store.wait_for_rows();
     let refusal = world.report(impressions(&decision, 2..4)).unwrap_err();
     assert_eq!(refusal.code, ErrorCode::RateLimited);
@@ -313,7 +311,7 @@ fn counts_per_variant_and_hour_equal_the_events_and_exposures() {
         }
     }
     assert_eq!(world.counts("two"), [shown, 0, 0, shown]);
-    let hours = world.engine.popup_counts("two", None, None).unwrap().hours;
+    let hours = world.engine.popups.counts("two", None, None).unwrap().hours;
     let keys: Vec<(u64, &str)> = hours.iter().map(|hour| (hour.hour, hour.variant.as_str())).collect();
     let expected: Vec<(u64, &str)> =
         (0..3).flat_map(|hour| ["a", "b"].map(|variant| (NOON + hour * HOUR, variant))).collect();
@@ -325,7 +323,7 @@ fn counts_per_variant_and_hour_equal_the_events_and_exposures() {
         assert_eq!(of_it.filter(|event| event.variant == hour.variant).count() as u64, hour.clicks);
     }
     // Counts from one hour up to another.
-    let some = world.engine.popup_counts("two", Some(NOON + 1), Some(NOON + 2 * HOUR)).unwrap().hours;
+    let some = world.engine.popups.counts("two", Some(NOON + 1), Some(NOON + 2 * HOUR)).unwrap().hours;
     assert_eq!(some.iter().map(|hour| hour.hour).collect::<Vec<_>>(), [NOON + HOUR; 2]);
 }
 

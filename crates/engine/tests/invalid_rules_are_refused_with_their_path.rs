@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use serde_json::value::RawValue;
-use tidings_engine::popups::rules::{Attributes, Rule, Value, parse};
+use tidings_popups::rules::{Attributes, Rule, Value, parse};
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
     limits::{

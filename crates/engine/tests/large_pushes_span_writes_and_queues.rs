@@ -8,14 +8,15 @@ use fake_shard::Shard;
 use serde_json::json;
 use std::{sync::Arc, time::Instant};
 use support::{NOON, Troubled, World};
-use tidings_engine::{
-    config::EngineConfig,
-    memory::MemoryStore,
-    push::{DeviceNo, PushItem, Register, rows::*},
+use tidings_domain::{
+    push_store::*,
     store::{Store, Term},
 };
+use tidings_engine::config::EngineConfig;
 use tidings_protocol::http::*;
+use tidings_push::{PushItem, Register};
 use tidings_store::{EmbeddedOptions, EmbeddedStore};
+use tidings_testkit::MemoryStore;
 
 fn config() -> EngineConfig {
     EngineConfig { shards: 1, ..EngineConfig::default() }
@@ -66,7 +67,7 @@ fn a_full_shard_queue_delays_neither_other_work_nor_high_priority() {
     let engine = shard.world.engine.clone();
     let prepare = |to: serde_json::Value| {
         let request = json!({"to": to, "body": 1}).to_string();
-        engine.prepare_push(serde_json::from_str(&request).unwrap()).unwrap()
+        engine.push.prepare(serde_json::from_str(&request).unwrap()).unwrap()
     };
     // Nobody takes anything: the share of normal pushes in the shard's queue is full after some of these.
     let pushes: Vec<u64> = (0..100)
@@ -76,10 +77,10 @@ fn a_full_shard_queue_delays_neither_other_work_nor_high_priority() {
     let room = shard.world.receivers[0].push.len();
     assert!(room < 100);
     let high = json!({"to": {"users": ["u0"]}, "body": 1, "priority": "high"}).to_string();
-    let high = engine.prepare_push(serde_json::from_str(&high).unwrap()).unwrap();
+    let high = engine.push.prepare(serde_json::from_str(&high).unwrap()).unwrap();
     let high = shard.world.wait(engine.push.accept(high)).unwrap().push;
     engine.push.settle().unwrap();
-    assert_eq!(engine.push_status(high).unwrap().counts.pending, 100, "the worker still answers");
+    assert_eq!(engine.push.status(high).unwrap().counts.pending, 100, "the worker still answers");
     // No more than is queued now: further items follow as soon as there is room.
     let queued: Vec<PushItem> = shard.world.receivers[0].push.try_iter().take(room + 1).collect();
     let of = |item: &PushItem| match item {
@@ -125,7 +126,7 @@ fn rows_of_a_push_that_was_not_accepted_are_purged_at_the_start() {
     for row in &left[1..] {
         assert_eq!(store.push_row(&row.key()).unwrap(), None);
     }
-    assert_eq!(shard.world.engine.user_devices("ann").unwrap().devices[0].pending, 1);
+    assert_eq!(shard.world.engine.push.user_devices("ann").unwrap().devices[0].pending, 1);
     assert_eq!(shard.push(json!({"users": ["ann"]}), json!({})).push, 3, "its number is not given again");
 }
 
@@ -158,6 +159,6 @@ fn many_devices_are_registered_in_batches() {
     }
     println!("{known} devices in {:?}", began.elapsed());
     let all: PushRequest = serde_json::from_str(r#"{"to": {"all": true}, "body": 1}"#).unwrap();
-    let accepted = world.wait(world.engine.push.accept(world.engine.prepare_push(all).unwrap())).unwrap();
+    let accepted = world.wait(world.engine.push.accept(world.engine.push.prepare(all).unwrap())).unwrap();
     assert_eq!(accepted.targets, USERS as u64 * 100);
 }

@@ -6,8 +6,10 @@ mod support;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use support::*;
-use tidings_engine::{config::EngineConfig, engine::Actor, memory::MemoryStore};
+use tidings_domain::model::Actor;
+use tidings_engine::config::EngineConfig;
 use tidings_protocol::{entry::EntryKind, error::ErrorCode, http::*, limits::MEMBERS_BATCH_MAX};
+use tidings_testkit::MemoryStore;
 
 /// Olga owns the group and the account, Adam is their admin, Mia and Max are members.
 fn world() -> World {

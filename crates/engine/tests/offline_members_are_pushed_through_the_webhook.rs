@@ -10,18 +10,17 @@ use std::{
     },
     time::Duration,
 };
+use tidings_domain::{clock::Clock, model::Actor, store::Store};
 use tidings_engine::{
     Engine,
-    clock::{Clock, ManualClock},
     config::EngineConfig,
-    engine::{Actor, EngineParts},
-    memory::MemoryStore,
+    engine::EngineParts,
     outbox::{OutboxConfig, Webhook, WebhookDelivery, WebhookError, sign},
     presence::PresenceSession,
     shards::Wake,
-    store::Store,
 };
 use tidings_protocol::http::*;
+use tidings_testkit::{ManualClock, MemoryStore};
 
 /// 2026-03-01 12:00 UTC.
 const NOON: u64 = 1_772_366_400_000;

@@ -14,18 +14,17 @@ use std::{
     time::{Duration, Instant},
 };
 use support::*;
+use tidings_domain::{model::Actor, store::Store};
 use tidings_engine::{
     Engine,
-    clock::ManualClock,
     config::EngineConfig,
-    engine::{Actor, EngineParts},
-    memory::MemoryStore,
+    engine::EngineParts,
     outbox::{OutboxConfig, Webhook, WebhookDelivery, WebhookError},
     shards::Wake,
-    store::Store,
 };
 use tidings_protocol::http::*;
 use tidings_store::{EmbeddedOptions, EmbeddedStore};
+use tidings_testkit::{ManualClock, MemoryStore};
 
 struct Asleep;
 impl Wake for Asleep {

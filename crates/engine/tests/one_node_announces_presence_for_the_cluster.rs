@@ -14,20 +14,18 @@ use std::{
     time::{Duration, Instant},
 };
 use support::{LONG_LEASE, NOON, PATIENCE, look_around, patient};
+use tidings_domain::{commit_log::NodeInfo, model::UserNo, store::Store};
 use tidings_engine::{
     Engine,
-    clock::ManualClock,
-    cluster::{ClusterParts, bus::LocalBus, log::NodeInfo},
+    cluster::ClusterParts,
     config::EngineConfig,
     engine::EngineParts,
-    memory::MemoryStore,
-    model::UserNo,
     outbox::{OutboxConfig, Webhook, WebhookDelivery, WebhookError},
     presence::{NodeNo, PresenceConfig, PresenceSession},
     shards::{ShardReceivers, Wake},
-    store::Store,
 };
 use tidings_protocol::http::UserUpsert;
+use tidings_testkit::{LocalBus, ManualClock, MemoryStore};
 
 const GRACE_MS: u64 = 5_000;
 

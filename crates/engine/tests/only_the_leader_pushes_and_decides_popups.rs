@@ -17,18 +17,14 @@ use std::{
     time::{Duration, Instant},
 };
 use support::*;
-use tidings_engine::{
-    cluster::{bus::LocalBus, log::*},
-    memory::MemoryStore,
-    model::Position,
-    popups::PopupsConfig,
-    push::Register,
-    store::*,
-};
+use tidings_domain::{commit_log::*, model::Position, store::*};
+use tidings_popups::PopupsConfig;
 use tidings_protocol::{
     error::ErrorCode,
     http::{DeviceState, PushState},
 };
+use tidings_push::Register;
+use tidings_testkit::{LocalBus, MemoryStore};
 
 /// A node's commit log, which can be cut off.
 struct CuttableLog {
@@ -114,7 +110,7 @@ impl Node {
         let engine = &self.world().engine;
         until("it leads", || {
             look_around(engine);
-            engine.has_leader_term() && engine.push.settle().is_ok() && engine.popup_settings().is_ok()
+            engine.has_leader_term() && engine.push.settle().is_ok() && engine.popups.settings().is_ok()
         });
     }
 }
@@ -147,11 +143,11 @@ fn a_node_that_does_not_lead_refuses_and_says_when_to_retry() {
         survives_failover: false,
     };
     for refusal in [
-        second.world().wait(engine.push.accept(engine.prepare_push(push).unwrap())).unwrap_err(),
+        second.world().wait(engine.push.accept(engine.push.prepare(push).unwrap())).unwrap_err(),
         second.world().decide_with("ann", json!({})).unwrap_err(),
         engine.push.register(register).unwrap_err(),
-        engine.user_devices("ann").unwrap_err(),
-        engine.popup_settings().unwrap_err(),
+        engine.push.user_devices("ann").unwrap_err(),
+        engine.popups.settings().unwrap_err(),
         second.world().report(vec![]).unwrap_err(),
     ] {
         assert_eq!(refusal.code, ErrorCode::NodeUnavailable, "{refusal}");
@@ -195,7 +191,7 @@ fn a_leader_that_is_cut_off_writes_nothing_more() {
     second.take_over();
     assert!(first.world().engine.has_leader_term(), "it has not heard of the next term");
     let taken = second.shard.push(json!({"users": ["ann"]}), json!({"type": "t"}));
-    let refusal = first.shard.world.engine.prepare_push(serde_json::from_str(&to_ann().to_string()).unwrap()).unwrap();
+    let refusal = first.shard.world.engine.push.prepare(serde_json::from_str(&to_ann().to_string()).unwrap()).unwrap();
     let refusal = first.world().wait(first.world().engine.push.accept(refusal)).unwrap_err();
     assert_eq!(refusal.code, ErrorCode::NodeUnavailable, "the store does not take it: {refusal}");
     // Its sessions are told, and it drops its state.

@@ -8,17 +8,15 @@ use popup_support::*;
 use serde_json::json;
 use std::{path::Path, sync::Arc};
 use support::*;
-use tidings_engine::{
-    memory::MemoryStore,
-    popups::{PopupsConfig, Precondition, parse_segment},
-    store::{RowChange, RowSpace, RowStore, Store, Term},
-};
+use tidings_domain::store::{RowChange, RowSpace, RowStore, Store, Term};
+use tidings_popups::{PopupsConfig, Precondition, parse_segment};
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
     http::{Popup, PopupState},
     limits::POPUP_VERSIONS_MAX,
 };
 use tidings_store::{EmbeddedOptions, EmbeddedStore};
+use tidings_testkit::MemoryStore;
 
 fn memory() -> (Arc<MemoryStore>, World) {
     let store = Arc::new(MemoryStore::default());
@@ -32,15 +30,15 @@ fn put(
     author: Option<&str>,
     when: Precondition,
 ) -> Result<(Popup, bool), Refusal> {
-    world.engine.put_popup(id, spec(json!({"name": name})).to_string().as_bytes(), author, when)
+    world.engine.popups.put(id, spec(json!({"name": name})).to_string().as_bytes(), author, when)
 }
 
 fn upload(world: &World, id: &str, users: &str) -> u64 {
-    world.engine.put_popup_segment(id, parse_segment(users.as_bytes()).unwrap()).unwrap().users
+    world.engine.popups.put_segment(id, parse_segment(users.as_bytes()).unwrap()).unwrap().users
 }
 
 fn is_in(world: &World, id: &str, user: &str) -> bool {
-    world.engine.is_in_popup_segment(id, user).unwrap()
+    world.engine.popups.is_in_segment(id, user).unwrap()
 }
 
 /// The number of rows of a kind.
@@ -64,7 +62,7 @@ fn versions_record_author_and_time_and_the_newest_hundred_are_kept() {
         assert_eq!((card.version, created), (version, version == 1));
     }
     let check = |world: &World| {
-        let versions = world.engine.popup_versions("p").unwrap().versions;
+        let versions = world.engine.popups.versions("p").unwrap().versions;
         let expected: Vec<u32> = (6..=most + 5).rev().collect();
         assert_eq!(versions.iter().map(|card| card.version).collect::<Vec<_>>(), expected);
         for card in versions {
@@ -73,7 +71,7 @@ fn versions_record_author_and_time_and_the_newest_hundred_are_kept() {
             assert_eq!(card.updated_by, (version % 2 == 0).then(|| format!("anna{version}")));
             assert_eq!(card.spec.name, Some(format!("n{version}")));
         }
-        assert_eq!(world.engine.popup("p").unwrap().version, most + 5);
+        assert_eq!(world.engine.popups.get("p").unwrap().version, most + 5);
     };
     check(&world);
     drop(world);
@@ -81,7 +79,7 @@ fn versions_record_author_and_time_and_the_newest_hundred_are_kept() {
     check(&world);
     // No rows are left of versions that were removed, and none at all once the popup is deleted.
     assert_eq!(rows(&*store, 2), most as usize);
-    world.engine.remove_popup("p", Precondition::None).unwrap();
+    world.engine.popups.remove("p", Precondition::None).unwrap();
     assert_eq!((rows(&*store, 1), rows(&*store, 2)), (0, 0));
 }
 
@@ -96,19 +94,19 @@ fn a_write_with_an_unmet_precondition_is_a_conflict() {
     conflict(write(Precondition::Version(2)));
     write(Precondition::Version(1)).unwrap();
     let pause =
-        |when| world.engine.set_popup_state("p", PopupState::Paused, Some("ben"), when).map(|card| card.version);
+        |when| world.engine.popups.set_state("p", PopupState::Paused, Some("ben"), when).map(|card| card.version);
     conflict(pause(Precondition::Version(1)).map(drop));
     assert_eq!(pause(Precondition::Version(2)), Ok(3));
     assert_eq!(pause(Precondition::None), Ok(4));
-    let card = world.engine.popup("p").unwrap();
+    let card = world.engine.popups.get("p").unwrap();
     assert_eq!((card.now, card.spec.name.as_deref()), (PopupState::Paused, Some("x")), "only the state changes");
-    conflict(world.engine.remove_popup("p", Precondition::Version(3)));
-    world.engine.remove_popup("p", Precondition::Version(4)).unwrap();
+    conflict(world.engine.popups.remove("p", Precondition::Version(3)));
+    world.engine.popups.remove("p", Precondition::Version(4)).unwrap();
     for gone in [
-        world.engine.popup("p").map(drop),
-        world.engine.popup_versions("p").map(drop),
-        world.engine.popup_counts("p", None, None).map(drop),
-        world.engine.remove_popup("p", Precondition::None),
+        world.engine.popups.get("p").map(drop),
+        world.engine.popups.versions("p").map(drop),
+        world.engine.popups.counts("p", None, None).map(drop),
+        world.engine.popups.remove("p", Precondition::None),
         pause(Precondition::None).map(drop),
     ] {
         assert_eq!(gone.unwrap_err().code, ErrorCode::NotFound);
@@ -122,14 +120,14 @@ fn a_recreated_popup_starts_with_fresh_counts_and_caps() {
     world.put_popup("p", caps());
     assert!(world.decide("ann").is_some() && world.decide("ann").is_none());
     world.engine.popups.flush().unwrap();
-    world.engine.remove_popup("p", Precondition::None).unwrap();
+    world.engine.popups.remove("p", Precondition::None).unwrap();
     assert_eq!(world.put_popup("p", caps()).version, 1);
     assert_eq!(world.counts("p"), [0; 4]);
     assert!(world.decide("ann").is_some());
     drop(world);
     // The deleted popup had the highest number, which is not given out again.
     let world = start(PopupsConfig::default(), store.clone());
-    world.engine.remove_popup("p", Precondition::None).unwrap();
+    world.engine.popups.remove("p", Precondition::None).unwrap();
     drop(world);
     let world = start(PopupsConfig::default(), store);
     world.put_popup("p", caps());
@@ -146,17 +144,17 @@ fn a_failed_write_leaves_the_configuration_unchanged() {
     store.fail_rows(6);
     failed(put(&world, "p", "after", None, Precondition::None).map(drop));
     failed(put(&world, "q", "new", None, Precondition::None).map(drop));
-    failed(world.engine.remove_popup("p", Precondition::None));
-    failed(world.engine.set_popup_settings(br#"{"holdout_percent": 100}"#).map(drop));
-    failed(world.engine.put_popup_segment("s", parse_segment(b"cyd").unwrap()).map(drop));
-    failed(world.engine.remove_popup_segment("s"));
+    failed(world.engine.popups.remove("p", Precondition::None));
+    failed(world.engine.popups.set_settings(br#"{"holdout_percent": 100}"#).map(drop));
+    failed(world.engine.popups.put_segment("s", parse_segment(b"cyd").unwrap()).map(drop));
+    failed(world.engine.popups.remove_segment("s"));
     let check = |world: &World| {
         let ids: Vec<String> =
-            world.engine.list_popups(None, 0).unwrap().popups.into_iter().map(|card| card.id).collect();
+            world.engine.popups.list(None, 0).unwrap().popups.into_iter().map(|card| card.id).collect();
         assert_eq!(ids, ["p"]);
-        let card = world.engine.popup("p").unwrap();
+        let card = world.engine.popups.get("p").unwrap();
         assert_eq!((card.version, card.spec.name.as_deref()), (1, Some("before")));
-        assert_eq!(world.engine.popup_settings().unwrap().holdout_percent, 0.0);
+        assert_eq!(world.engine.popups.settings().unwrap().holdout_percent, 0.0);
         assert!(is_in(world, "s", "ann") && !is_in(world, "s", "cyd"));
         assert!(world.decide("ann").is_some());
     };
@@ -175,15 +173,15 @@ fn the_whole_configuration_survives_a_restart() {
         let mut popups = Vec::new();
         let mut after = None;
         loop {
-            let page = world.engine.list_popups(after.as_deref(), 7).unwrap();
+            let page = world.engine.popups.list(after.as_deref(), 7).unwrap();
             popups.extend(page.popups.iter().map(|card| serde_json::to_string(card).unwrap()));
             after = page.next;
             if after.is_none() {
                 break;
             }
         }
-        let settings = serde_json::to_string(&world.engine.popup_settings().unwrap()).unwrap();
-        (popups, settings, world.engine.popup_segments().unwrap())
+        let settings = serde_json::to_string(&world.engine.popups.settings().unwrap()).unwrap();
+        (popups, settings, world.engine.popups.segments().unwrap())
     };
     let before = {
         let world = open(folder.path());
@@ -251,7 +249,7 @@ fn a_referenced_segment_cannot_be_removed_nor_a_missing_one_referenced() {
     let (store, world) = memory();
     let refused = |parts: serde_json::Value| {
         let text = spec(parts).to_string();
-        world.engine.put_popup("p", text.as_bytes(), None, Precondition::None).map(drop).unwrap_err()
+        world.engine.popups.put("p", text.as_bytes(), None, Precondition::None).map(drop).unwrap_err()
     };
     let rule = || json!({"all": [{"not": {"segment": "s"}}]});
     for (parts, field) in [
@@ -265,15 +263,15 @@ fn a_referenced_segment_cannot_be_removed_nor_a_missing_one_referenced() {
     assert_eq!(rows(&*store, 1), 0);
     upload(&world, "s", "ann");
     world.put_popup("p", json!({"audience": rule()}));
-    let remove = || world.engine.remove_popup_segment("s");
+    let remove = || world.engine.popups.remove_segment("s");
     assert_eq!(remove().unwrap_err().code, ErrorCode::Conflict);
     // A paused popup references the segment too.
-    world.engine.set_popup_state("p", PopupState::Paused, None, Precondition::None).unwrap();
+    world.engine.popups.set_state("p", PopupState::Paused, None, Precondition::None).unwrap();
     assert_eq!(remove().unwrap_err().code, ErrorCode::Conflict);
     world.put_popup("p", json!({}));
     remove().unwrap();
     assert_eq!(remove().unwrap_err().code, ErrorCode::NotFound);
-    assert_eq!(world.engine.popup_segment("s").unwrap_err().code, ErrorCode::NotFound);
+    assert_eq!(world.engine.popups.segment("s").unwrap_err().code, ErrorCode::NotFound);
     assert_eq!(rows(&*store, LISTS), 0);
 }
 
@@ -289,7 +287,7 @@ fn a_large_segment_survives_a_restart() {
     let world = open();
     let list = parse_segment(text.as_bytes()).unwrap();
     let read = began.elapsed();
-    assert_eq!(world.engine.put_popup_segment("s", list).unwrap().users, count as u64);
+    assert_eq!(world.engine.popups.put_segment("s", list).unwrap().users, count as u64);
     let stored = began.elapsed();
     drop(world);
     let began = std::time::Instant::now();

@@ -10,7 +10,7 @@ use rand::{RngExt, SeedableRng, rngs::StdRng};
 use serde_json::json;
 use std::{collections::BTreeSet, ops::Range, sync::Arc, time::Duration};
 use support::{lost_answers::WriteFate::*, *};
-use tidings_engine::popups::{DecisionAttempt, PopupsConfig};
+use tidings_popups::{DecisionAttempt, PopupsConfig};
 use tidings_protocol::http::{PopupEvent, PopupEventKind};
 
 /// Exposures are stored only by a flush.

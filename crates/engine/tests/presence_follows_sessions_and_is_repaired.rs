@@ -7,23 +7,24 @@ mod support;
 use parking_lot::Mutex;
 use std::{slice::from_ref, sync::Arc};
 use support::{NOON, Troubled, World};
+use tidings_domain::{
+    model::{Actor, UserNo},
+    store::Store,
+};
 use tidings_engine::{
     config::EngineConfig,
-    engine::Actor,
-    memory::MemoryStore,
-    model::UserNo,
     presence::{
         NodeNo, PresenceSession,
         compare::{Correction, LiveSession, SessionSource},
     },
     shards::{Control, WatchUpdate},
-    store::Store,
 };
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
     http::{ConversationKind, PresenceComparison, UserPresence},
 };
 use tidings_store::{EmbeddedOptions, EmbeddedStore};
+use tidings_testkit::MemoryStore;
 
 const GRACE_MS: u64 = 5_000;
 const LEASE_MS: u64 = 15_000;

@@ -15,14 +15,14 @@ use std::{
     time::Instant,
 };
 use support::{NOON, PATIENCE, World};
+use tidings_domain::model::UserNo;
 use tidings_engine::{
     config::EngineConfig,
-    memory::MemoryStore,
-    model::UserNo,
     outbox::{OutboxConfig, Webhook, WebhookDelivery, WebhookError, sign},
     presence::{NodeNo, Presence, PresenceConfig, PresenceSession},
 };
 use tidings_protocol::http::UserUpsert;
+use tidings_testkit::MemoryStore;
 
 const GRACE_MS: u64 = 5_000;
 

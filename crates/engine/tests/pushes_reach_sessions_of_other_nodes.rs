@@ -18,13 +18,14 @@ use std::{
     time::{Duration, Instant},
 };
 use support::*;
-use tidings_engine::{
+use tidings_domain::{
+    bus::{Bus, MessageHandler},
     clock::Clock,
-    cluster::bus::{Bus, LocalBus, MessageHandler},
-    memory::MemoryStore,
-    push::{DeviceNo, PushItem, Register},
+    push_store::DeviceNo,
 };
 use tidings_protocol::http::{DeviceState, PushState};
+use tidings_push::{PushItem, Register};
+use tidings_testkit::{LocalBus, MemoryStore};
 
 /// A node's end of the bus, which loses some of the node's messages.
 struct LossyBus {
@@ -132,7 +133,7 @@ impl Node {
     }
 
     fn is_online(&self, user: &str) -> bool {
-        self.shard.world.engine.user_devices(user).unwrap().devices[0].online
+        self.shard.world.engine.push.user_devices(user).unwrap().devices[0].online
     }
 }
 
@@ -215,7 +216,7 @@ fn a_backlog_is_handed_out_in_batches_on_another_node_too() {
         handed.extend(part);
     }
     assert_eq!(handed, waits);
-    a.becomes("nothing waits", |shard| shard.world.engine.user_devices("ben").unwrap().devices[0].pending == 0);
+    a.becomes("nothing waits", |shard| shard.world.engine.push.user_devices("ben").unwrap().devices[0].pending == 0);
 }
 
 #[test]
@@ -429,7 +430,7 @@ fn a_node_that_takes_no_pushes_delays_no_other_node_and_loses_none() {
     });
     println!("registered anew {} times", b.shard.world.engine.metrics.cluster.push_streams.get() - streams);
     a.becomes("every push is acknowledged", |shard| {
-        users.iter().all(|user| shard.world.engine.user_devices(user).unwrap().devices[0].pending == 0)
+        users.iter().all(|user| shard.world.engine.push.user_devices(user).unwrap().devices[0].pending == 0)
     });
 }
 
@@ -595,7 +596,7 @@ fn figures_of_100_000_sessions_on_another_node() {
     report("registered", began, before);
     let (began, before) = (Instant::now(), figures(&a, &b));
     let request = json!({"to": {"all": true}, "type": "t", "body": {"text": "x".repeat(1_000)}}).to_string();
-    let prepared = a.shard.world.engine.prepare_push(serde_json::from_str(&request).unwrap()).unwrap();
+    let prepared = a.shard.world.engine.push.prepare(serde_json::from_str(&request).unwrap()).unwrap();
     let accepted = a.shard.world.wait(a.shard.world.engine.push.accept(prepared)).unwrap();
     let item = receiver.recv_timeout(PATIENCE).unwrap();
     let PushItem::Matching { devices: set, .. } = item else { panic!("{item:?}") };

@@ -13,8 +13,11 @@ use std::{
     time::Duration,
 };
 use support::{NOON, Troubled};
-use tidings_engine::{config::EngineConfig, limits::PerMinute, memory::MemoryStore, push::PushConfig};
+use tidings_domain::user_limiter::PerMinute;
+use tidings_engine::config::EngineConfig;
 use tidings_protocol::{error::ErrorCode, http::*};
+use tidings_push::PushConfig;
+use tidings_testkit::MemoryStore;
 
 const DAY: u64 = 24 * 60 * 60 * 1_000;
 
@@ -92,11 +95,11 @@ fn tags_and_kinds_choose_devices_and_a_dry_run_counts_them() {
     shard.leave("bob/phone-1");
     let tags = |tags: &[&str]| tags.iter().map(|tag| (*tag).to_owned()).collect::<Vec<_>>();
     let engine = shard.world.engine.clone();
-    engine.set_device_tags("ann", "phone-1", tags(&["news", "de"])).unwrap();
-    engine.set_device_tags("bob", "phone-1", tags(&["news", "fr"])).unwrap();
+    engine.push.set_device_tags("ann", "phone-1", tags(&["news", "de"])).unwrap();
+    engine.push.set_device_tags("bob", "phone-1", tags(&["news", "fr"])).unwrap();
     let reach = |to: serde_json::Value| {
         let request = json!({"to": to, "body": 1}).to_string();
-        let reach = engine.push.reach(engine.prepare_push(serde_json::from_str(&request).unwrap()).unwrap()).unwrap();
+        let reach = engine.push.reach(engine.push.prepare(serde_json::from_str(&request).unwrap()).unwrap()).unwrap();
         (reach.devices, reach.online)
     };
     assert_eq!(reach(json!({"tags": {"any": ["news"]}})), (2, 1));
@@ -176,11 +179,11 @@ fn a_push_expires_on_devices_that_did_not_bind_in_time() {
     }
     shard.bind("ann/phone-1");
     assert_eq!(shard.handed("ann/phone-1"), [] as [u64; 0]);
-    let cards = shard.world.engine.user_devices("ann").unwrap().devices;
+    let cards = shard.world.engine.push.user_devices("ann").unwrap().devices;
     assert_eq!(cards[0].pending, 0);
     shard.at(NOON + 60_000 + 7 * DAY);
     for push in [named, many] {
-        assert_eq!(shard.world.engine.push_status(push).unwrap_err().code, ErrorCode::NotFound);
+        assert_eq!(shard.world.engine.push.status(push).unwrap_err().code, ErrorCode::NotFound);
     }
 }
 
@@ -194,7 +197,7 @@ fn a_scheduled_push_starts_at_its_time_and_finds_its_devices_then() {
     let many = shard.push(json!({"all": true}), json!({"send_at": at}));
     let cancelled = shard.push(json!({"all": true}), json!({"send_at": at}));
     assert_eq!((named.state, named.targets, named.expires_at), (PushState::Scheduled, 0, at + 10_000));
-    assert_eq!(shard.world.engine.cancel_push(cancelled.push).unwrap().state, PushState::Cancelled);
+    assert_eq!(shard.world.engine.push.cancel(cancelled.push).unwrap().state, PushState::Cancelled);
     assert_eq!(shard.handed("ann/phone-1"), [] as [u64; 0]);
     shard.bind("bob/phone-1");
     shard.at(NOON - DAY);
@@ -218,22 +221,22 @@ fn a_cancelled_push_is_handed_to_no_further_device() {
     for to in [json!({"users": ["ann", "bob"]}), json!({"all": true})] {
         let push = shard.push(to, json!({"collapse_key": "k"})).push;
         shard.acknowledge("bob/phone-1", &[push]);
-        shard.world.engine.cancel_push(push).unwrap();
+        shard.world.engine.push.cancel(push).unwrap();
         shard.bind("ann/phone-1");
         assert_eq!(shard.handed("ann/phone-1"), [] as [u64; 0]);
         let status = shard.status(push);
         assert_eq!((status.state, status.counts.cancelled, status.counts.acknowledged), (PushState::Cancelled, 1, 1));
         assert_eq!(shard.states(push)["ann/phone-1"], DeviceState::Cancelled);
-        shard.world.engine.cancel_push(push).unwrap();
+        shard.world.engine.push.cancel(push).unwrap();
         shard.leave("ann/phone-1");
     }
     let done = shard.push(json!({"users": ["cat"]}), json!({})).push;
-    assert_eq!(shard.world.engine.cancel_push(done).unwrap_err().code, ErrorCode::Conflict);
+    assert_eq!(shard.world.engine.push.cancel(done).unwrap_err().code, ErrorCode::Conflict);
     // Every target has acknowledged the push.
     let arrived = shard.push(json!({"users": ["bob"]}), json!({})).push;
     shard.acknowledge("bob/phone-1", &[arrived]);
     assert_eq!(shard.status(arrived).state, PushState::Completed);
-    assert_eq!(shard.world.engine.cancel_push(arrived).unwrap_err().code, ErrorCode::Conflict);
+    assert_eq!(shard.world.engine.push.cancel(arrived).unwrap_err().code, ErrorCode::Conflict);
     assert_eq!(shard.status(arrived).state, PushState::Completed);
 }
 
@@ -286,7 +289,7 @@ fn a_removed_device_gets_nothing_and_binds_again_as_a_new_one() {
     let named = shard.push(json!({"users": ["ann"]}), json!({})).push;
     let many = shard.push(json!({"all": true}), json!({})).push;
     shard.world.engine.remove_device("ann", "phone-1").unwrap();
-    assert!(shard.world.engine.user_devices("ann").unwrap().devices.is_empty());
+    assert!(shard.world.engine.push.user_devices("ann").unwrap().devices.is_empty());
     shard.bind("ann/phone-1");
     assert_ne!(shard.phones["ann/phone-1"].device, before, "the number is not free yet");
     assert_eq!(shard.handed("ann/phone-1"), [] as [u64; 0]);
@@ -328,7 +331,7 @@ fn a_push_accepted_during_a_bind_is_handed_out_once() {
     let engine = shard.world.engine.clone();
     let asked = |user: &str| {
         let request = json!({"to": {"users": [user]}, "body": 1}).to_string();
-        let push = engine.prepare_push(serde_json::from_str(&request).unwrap()).unwrap();
+        let push = engine.push.prepare(serde_json::from_str(&request).unwrap()).unwrap();
         let mut accept: Pin<Box<dyn Future<Output = _> + '_>> = Box::pin(engine.push.accept(push));
         // Once polled, it waits in the queue.
         assert!(accept.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
@@ -354,7 +357,7 @@ fn a_new_device_beyond_the_limit_replaces_the_one_that_bound_longest_ago() {
         shard.bind(&format!("ann/phone-{n}"));
         shard.leave(&format!("ann/phone-{n}"));
     }
-    let devices = shard.world.engine.user_devices("ann").unwrap().devices;
+    let devices = shard.world.engine.push.user_devices("ann").unwrap().devices;
     assert_eq!(devices.len(), 100);
     assert!(devices.iter().all(|device| device.device_id != "phone-0"));
 }
@@ -364,7 +367,7 @@ fn a_bad_push_request_is_refused_with_the_name_of_its_field() {
     let shard = shard();
     let refused = |request: serde_json::Value| {
         let request = serde_json::from_str(&request.to_string()).unwrap();
-        let refusal = shard.world.engine.prepare_push(request).unwrap_err();
+        let refusal = shard.world.engine.push.prepare(request).unwrap_err();
         (refusal.code, refusal.detail)
     };
     let ann = json!({"users": ["ann"]});
@@ -402,7 +405,7 @@ fn devices_that_bind_at_once_stay_within_the_users_limit() {
     // All of these wait while a push is stored, and are taken in one turn.
     let open = store.close_push_gate();
     let request = json!({"to": {"users": ["bob"]}, "body": 1}).to_string();
-    let prepared = shard.world.engine.prepare_push(serde_json::from_str(&request).unwrap()).unwrap();
+    let prepared = shard.world.engine.push.prepare(serde_json::from_str(&request).unwrap()).unwrap();
     let engine = shard.world.engine.clone();
     let mut first = Box::pin(async move { engine.push.accept(prepared).await });
     let _ = Pin::new(&mut first).poll(&mut Context::from_waker(Waker::noop()));
@@ -411,7 +414,7 @@ fn devices_that_bind_at_once_stay_within_the_users_limit() {
     drop(open);
     shard.world.wait(first).unwrap();
     shard.settle();
-    let devices = shard.world.engine.user_devices("ann").unwrap().devices;
+    let devices = shard.world.engine.push.user_devices("ann").unwrap().devices;
     assert_eq!(devices.len(), 100);
     assert!(devices.iter().all(|device| device.device_id.starts_with("new")), "the older ones were removed");
 }
@@ -449,7 +452,7 @@ fn a_removed_devices_number_is_given_again_once_no_push_refers_to_it() {
     // The push is purged a week after it ended.
     shard.at(NOON + DAY);
     shard.at(NOON + 9 * DAY);
-    assert!(shard.world.engine.push_status(push).is_err());
+    assert!(shard.world.engine.push.status(push).is_err());
     shard.bind("cat/phone-1");
     assert_eq!(shard.phones["cat/phone-1"].device, first);
     let push = shard.push(json!({"users": ["cat"]}), json!({})).push;

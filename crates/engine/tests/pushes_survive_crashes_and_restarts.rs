@@ -258,7 +258,7 @@ impl History {
         }
         let number = running[self.random.random_range(0..running.len())];
         // A push that is pending on no device may have ended.
-        if self.shard().world.engine.cancel_push(number).is_ok() {
+        if self.shard().world.engine.push.cancel(number).is_ok() {
             self.shard().settle();
             self.model.end(number, PushState::Cancelled, State::Cancelled);
         } else {
@@ -334,7 +334,7 @@ fn run(seed: u64) {
     history.compare_counts();
     drop(history.shard.take());
     let folder = history.folders.last().unwrap().path().join("store");
-    let report = tidings_store::check::check(&folder).unwrap();
+    let report = tidings_store::check::check(&folder, tidings_popups::check_popups).unwrap();
     assert!(report.is_sound(), "{report}");
 }
 

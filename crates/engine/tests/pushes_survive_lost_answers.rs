@@ -17,10 +17,8 @@ use support::{
     NOON, Troubled,
     lost_answers::WriteFate::{self, *},
 };
-use tidings_engine::{
-    config::EngineConfig,
-    push::{DeviceNo, rows::*},
-};
+use tidings_domain::push_store::*;
+use tidings_engine::config::EngineConfig;
 use tidings_protocol::{error::ErrorCode, http::*};
 
 const FATES: [WriteFate; 3] = [Stored, NotStored, StoredLate];
@@ -230,7 +228,7 @@ fn a_counter_that_fell_behind_gives_no_number_twice() {
     shard.settle();
     drop(shard);
     let behind = PushChange::Put(PushRow::Counters { push, device: 1, epoch });
-    store.write_push(tidings_engine::store::Term::ALONE, &[behind]).unwrap();
+    store.write_push(tidings_domain::store::Term::ALONE, &[behind]).unwrap();
     let mut shard = open(&store);
     let dan = bind_at_last(&mut shard, "dan/phone-1");
     assert_eq!(dan, DeviceNo(3));
@@ -267,7 +265,7 @@ fn check_pending(shard: &Shard, store: &Troubled, what: &str) {
     }
     for (name, phone) in &shard.phones {
         let (user, device_id) = name.split_once('/').unwrap();
-        let cards = shard.world.engine.user_devices(user).unwrap().devices;
+        let cards = shard.world.engine.push.user_devices(user).unwrap().devices;
         let card = cards.iter().find(|card| card.device_id == device_id).unwrap();
         assert_eq!(card.pending, waiting.get(&phone.device).copied().unwrap_or(0), "{what}: {name}");
     }

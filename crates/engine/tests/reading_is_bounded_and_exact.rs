@@ -5,8 +5,10 @@ mod support;
 
 use std::sync::Arc;
 use support::*;
-use tidings_engine::{config::EngineConfig, engine::Actor, memory::MemoryStore};
+use tidings_domain::model::Actor;
+use tidings_engine::config::EngineConfig;
 use tidings_protocol::{error::ErrorCode, http::*, limits::*};
+use tidings_testkit::MemoryStore;
 
 fn world() -> World {
     let world = World::new(EngineConfig::default(), Arc::new(MemoryStore::default()));

@@ -5,7 +5,7 @@
 use jiff::{Timestamp, civil::DateTime, tz::TimeZone};
 use proptest::prelude::*;
 use std::sync::OnceLock;
-use tidings_engine::popups::timetable::{Days, Phase, Timetable, parse_windows, zone};
+use tidings_popups::timetable::{Days, Phase, Timetable, parse_windows, zone};
 use tidings_protocol::http::{PopupWindow, Weekday};
 
 const MINUTE_MS: u64 = 60_000;

@@ -15,11 +15,9 @@ use std::{
     time::{Duration, Instant},
 };
 use support::*;
-use tidings_engine::{
-    memory::MemoryStore,
-    popups::{DecisionAttempt, PopupsConfig, Precondition},
-};
+use tidings_popups::{DecisionAttempt, PopupsConfig, Precondition};
 use tidings_protocol::error::ErrorCode;
+use tidings_testkit::MemoryStore;
 
 /// A short bound, but long enough that a thread that is kept from running is not taken for a store that stalls.
 fn short_bound() -> PopupsConfig {
@@ -170,7 +168,7 @@ fn pending_events_do_not_delay_exposures() {
     let report = |ids: std::ops::Range<usize>| {
         let events = ids.map(|id| event(&format!("e{id}"), &decision, tidings_protocol::http::PopupEventKind::Click));
         let (engine, events) = (world.engine.clone(), events.collect());
-        world.spawn(async move { engine.report_popup_events(&tidings_engine::engine::Actor::App, events).await })
+        world.spawn(async move { engine.popups.report_events(&tidings_domain::model::Actor::App, events).await })
     };
     let first = report(0..1);
     store.wait_for_rows();
@@ -199,15 +197,15 @@ fn recovery_reads_many_popups_in_few_round_trips() {
         }
         // Gaps in the numbers.
         for popup in [7, 8, 100] {
-            world.engine.remove_popup(&format!("p{popup}"), Precondition::None).unwrap();
+            world.engine.popups.remove(&format!("p{popup}"), Precondition::None).unwrap();
         }
     }
     let reads = store.row_reads();
     let world = start(PopupsConfig::default(), store.clone());
     let reads = store.row_reads() - reads;
     assert!(reads < 30, "{reads} reads for 397 popups");
-    assert_eq!(world.engine.popup("p390").unwrap().spec.variants[0].content.text.as_ref().unwrap().len(), 4_000);
-    assert!(world.engine.popup("p7").is_err());
+    assert_eq!(world.engine.popups.get("p390").unwrap().spec.variants[0].content.text.as_ref().unwrap().len(), 4_000);
+    assert!(world.engine.popups.get("p7").is_err());
 }
 
 #[test]

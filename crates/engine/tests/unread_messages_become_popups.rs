@@ -8,11 +8,13 @@ use popup_support::*;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use support::*;
-use tidings_engine::{engine::Actor, memory::MemoryStore, popups::PopupsConfig};
+use tidings_domain::model::Actor;
+use tidings_popups::PopupsConfig;
 use tidings_protocol::{
     http::{ConversationKind, ExplainedOutcome},
     ids::direct_id,
 };
+use tidings_testkit::MemoryStore;
 
 const MINUTE: u64 = 60 * SECOND;
 

@@ -16,13 +16,11 @@ use crate::{
 };
 use smallvec::SmallVec;
 use std::{borrow::Cow, sync::Arc};
+use tidings_domain::{model::*, push_store::DeviceNo, refusals::store_refusal};
 use tidings_engine::{
     access::{Scope, Scopes, TokenClaims},
-    commit::store_refusal,
     delivery::{BindOutcome, MembershipSnapshot},
-    model::*,
     presence::{NodeNo, PresenceSession},
-    push::{DeviceNo, Register},
     resume::Inbox,
     shards::shard_of,
 };
@@ -33,6 +31,7 @@ use tidings_protocol::{
     limits::{FRAME_BYTES_MAX, TYPE_BYTES_MAX},
     miop::{self, Frame},
 };
+use tidings_push::Register;
 
 /// The first frame holds a token and little else; an unbound client gets no more memory than this.
 pub(crate) const FIRST_FRAME_BYTES_MAX: usize = 16 * 1024;

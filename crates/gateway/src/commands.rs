@@ -6,10 +6,10 @@ use crate::{
 };
 use crossbeam_channel::Sender;
 use std::{net::TcpStream, sync::Arc, time::Duration};
+use tidings_domain::model::*;
 use tidings_engine::{
     access::Scopes,
     delivery::MembershipSnapshot,
-    model::*,
     presence::compare::{Correction, LiveSession},
     resume::Inbox,
 };

@@ -9,7 +9,7 @@ use crate::{
     typing::TypingLimiter,
 };
 use std::time::Instant;
-use tidings_engine::{model::*, push::DeviceNo};
+use tidings_domain::{model::*, push_store::DeviceNo};
 use tidings_listen::ThrottleKey;
 use tidings_protocol::{
     error::{ErrorCode, Refusal},

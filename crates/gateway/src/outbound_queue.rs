@@ -9,11 +9,13 @@ use std::{
     io::{ErrorKind, Write},
     sync::Arc,
 };
-use tidings_engine::{delivery::Block, model::*, push::PushFrame};
+use tidings_domain::model::*;
+use tidings_engine::delivery::Block;
 use tidings_protocol::{
     miop,
     ws::{Data, OpCode, put_server_header},
 };
+use tidings_push::PushFrame;
 
 /// Bytes of entries in one frame; the fan-out that crosses this size is still completed.
 const FRAME_BYTES_TARGET: usize = 128 * 1024;

@@ -9,13 +9,9 @@ use crate::{
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 use std::{collections::BTreeMap, sync::Arc};
-use tidings_engine::{
-    Engine,
-    access::Scope,
-    engine::Actor,
-    model::{User, UserNo},
-    popups::QuestionBody,
-};
+use tidings_domain::model::{Actor, User, UserNo};
+use tidings_engine::{Engine, access::Scope};
+use tidings_popups::QuestionBody;
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
     frames::{RawClientFrame, ServerFrame},
@@ -88,7 +84,7 @@ impl Shard {
             return FrameOutcome::Continue;
         }
         self.parts.runtime.spawn(async move {
-            let json = match engine.report_popup_events(&Actor::User(user), events).await {
+            let json = match engine.popups.report_events(&Actor::User(user), events).await {
                 Ok(_) => json(&ServerFrame::Ok { reference: reference.unwrap_or(0) }),
                 Err(refusal) => {
                     engine.metrics.count_refusal(refusal.code);
@@ -141,7 +137,7 @@ async fn answer(
     let mut question = body.for_user(&user.id);
     question.session = question.session.or(Some(&own));
     question.fingerprint ^= session;
-    let decision = engine.decide_popup(&question).await?;
+    let decision = engine.popups.decide(&question).await?;
     let show = decision.exposure.map(|exposure| String::from_utf8_lossy(&exposure.json).into_owned());
     put_answer(show, decision.retry_after_ms, reference)
 }

@@ -18,7 +18,7 @@ use crate::{
     transport::Protocol,
 };
 use std::{sync::Arc, time::Duration};
-use tidings_engine::model::*;
+use tidings_domain::model::*;
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
     miop,

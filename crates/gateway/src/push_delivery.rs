@@ -8,14 +8,12 @@ use crate::{
     shard::{FrameOutcome, Shard},
 };
 use std::{sync::Arc, time::Instant};
-use tidings_engine::{
-    model::Lane,
-    push::{DeviceNo, DeviceSet, PushFrame, PushItem},
-};
+use tidings_domain::{model::Lane, push_store::DeviceNo};
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
     limits::ACKS_PER_FRAME_MAX,
 };
+use tidings_push::{DeviceSet, PushFrame, PushItem};
 
 /// Push items processed in a turn.
 const ITEMS_PER_TURN: usize = 64;

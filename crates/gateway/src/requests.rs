@@ -11,11 +11,10 @@ use crate::{
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 use std::{borrow::Cow, sync::Arc};
+use tidings_domain::model::{Actor, User};
 use tidings_engine::{
     Engine,
     access::{Scope, Scopes},
-    engine::Actor,
-    model::User,
     send::{SendTarget, SessionReply, SubmitOutcome},
     shards::SendReply,
 };

@@ -18,10 +18,10 @@ use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
+use tidings_domain::model::*;
 use tidings_engine::{
     delivery::{Block, Fanout, SessionKey, Sink},
     hub::Signal,
-    model::*,
     shards::Control,
 };
 use tidings_protocol::{

@@ -14,8 +14,8 @@ use crate::{
 use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
 use rustc_hash::FxHashSet;
 use std::time::{Duration, Instant};
+use tidings_domain::model::UserNo;
 use tidings_engine::{
-    model::UserNo,
     presence::{
         NodeNo,
         compare::{Correction, LiveSession, SessionSource},

@@ -8,7 +8,8 @@ use crate::{
     shard::{FrameOutcome, Shard},
 };
 use std::sync::Arc;
-use tidings_engine::{Engine, model::UserNo};
+use tidings_domain::model::UserNo;
+use tidings_engine::Engine;
 use tidings_protocol::error::{ErrorCode, Refusal};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 

@@ -13,10 +13,8 @@ use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
-use tidings_engine::{
-    model::Lane,
-    shards::{Typing, TypingAudience},
-};
+use tidings_domain::model::Lane;
+use tidings_engine::shards::{Typing, TypingAudience};
 use tidings_protocol::frames::{RawClientFrame, ServerFrame};
 
 /// A session may notify once in this time per conversation, and in at most this many conversations.

@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 use support::*;
-use tidings_engine::metrics::Metrics;
+use tidings_domain::metrics::Metrics;
 use tidings_gateway::{
     link::listener::{LinkConfig, LinkListener},
     miop_listener::{MiopListener, MiopListenerConfig, StopHandle},
@@ -120,7 +120,7 @@ impl Pair {
             dry_run: false,
             client_push_id: None,
         };
-        let prepared = self.server.engine.prepare_push(request).unwrap();
+        let prepared = self.server.engine.push.prepare(request).unwrap();
         self.server.wait(self.server.engine.push.accept(prepared)).unwrap().push
     }
 
@@ -189,7 +189,7 @@ fn relays_forward_chat_and_push_and_presence_names_their_node() {
     let push = pair.push_to_all("news");
     assert_eq!(pushed(&mut phone), (push, "\"news\"".into()));
     phone.write(&Frame::Ack { pushes: vec![push] });
-    until("acknowledged", || pair.server.engine.push_status(push).unwrap().counts.acknowledged == 1);
+    until("acknowledged", || pair.server.engine.push.status(push).unwrap().counts.acknowledged == 1);
 }
 
 #[test]
@@ -276,7 +276,7 @@ fn push_only_devices_outlast_a_lost_core_and_chat_devices_are_redirected() {
     pair.wire.mend();
     assert_eq!(pushed(&mut sensor), (missed, "\"while away\"".into()));
     sensor.write(&Frame::Ack { pushes: vec![missed] });
-    until("acknowledged", || pair.server.engine.push_status(missed).unwrap().counts.acknowledged == 1);
+    until("acknowledged", || pair.server.engine.push.status(missed).unwrap().counts.acknowledged == 1);
     sensor.is_alive();
     assert_eq!(pair.compare(false).ghosts, 0);
 }

@@ -6,12 +6,12 @@ mod support;
 use std::sync::Arc;
 use support::*;
 use tidings_client::ClientError;
-use tidings_engine::memory::MemoryStore;
 use tidings_gateway::SessionConfig;
 use tidings_protocol::{
     frames::{ClientFrame, ServerFrame},
     http::HistoryQuery,
 };
+use tidings_testkit::MemoryStore;
 
 const BODY_BYTES: usize = 30_000;
 

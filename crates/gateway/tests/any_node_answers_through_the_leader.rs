@@ -12,18 +12,18 @@ use std::{
 };
 use support::*;
 use tidings_client::{http::HttpClient, session::Session, wire::take_chunks};
-use tidings_engine::{cluster::bus::LocalBus, memory::MemoryStore};
 use tidings_protocol::{
     error::ErrorCode,
     frames::{ClientFrame, ServerFrame},
     http::{DecideRequest, PopupEvent, PopupEventKind},
 };
+use tidings_testkit::{LocalBus, MemoryStore};
 
 /// Two nodes, of which the first leads and the second knows its address; users `ann` and `ben`.
 fn nodes() -> [Server; 2] {
     let (store, bus) = (Arc::new(MemoryStore::shared()), LocalBus::default());
     let first = Server::node("a", &store, &bus);
-    until("the first leads", || first.engine.popup_settings().is_ok() && first.engine.push.settle().is_ok());
+    until("the first leads", || first.engine.popups.settings().is_ok() && first.engine.push.settle().is_ok());
     let second = Server::node("b", &store, &bus);
     let known = || second.engine.cluster.as_ref().unwrap().nodes.leader().is_some_and(|a| !a.address.is_empty());
     until("the second knows where the first is", known);
@@ -181,7 +181,7 @@ fn popup_questions_follow_the_leader() {
     let mut there = second.app();
     ask(&mut there, "POST", "/v1/popups/decide", question.clone(), 200);
     drop(first);
-    until("the second answers by itself", || second.engine.popup_settings().is_ok());
+    until("the second answers by itself", || second.engine.popups.settings().is_ok());
     ask(&mut there, "POST", "/v1/popups/decide", question.clone(), 204);
     ask(&mut second.app(), "POST", "/v1/popups/decide", question, 204);
     assert_eq!(ask(&mut there, "GET", "/v1/popups/once", Value::Null, 200)["version"], 1);
@@ -226,7 +226,7 @@ fn a_session_on_another_node_asks_for_popups_and_reports_events() {
         other => panic!("{other:?}"),
     }
     let clicks: u64 =
-        first.engine.popup_counts("often", None, None).unwrap().hours.iter().map(|hour| hour.clicks).sum();
+        first.engine.popups.counts("often", None, None).unwrap().hours.iter().map(|hour| hour.clicks).sum();
     assert_eq!(clicks, 1);
 }
 

@@ -9,7 +9,6 @@ use tidings_client::{
     session::{Session, random_mask},
     token::{now_s, sign, sign_claims, sign_text},
 };
-use tidings_engine::memory::MemoryStore;
 use tidings_gateway::SessionConfig;
 use tidings_protocol::{
     error::ErrorCode,
@@ -17,6 +16,7 @@ use tidings_protocol::{
     limits::FRAME_BYTES_MAX,
     ws::{Control, Data, OpCode, put_client_frame, put_server_frame},
 };
+use tidings_testkit::MemoryStore;
 
 const TEXT: u8 = 0x81;
 const TEXT_BEGINS: u8 = 0x01;

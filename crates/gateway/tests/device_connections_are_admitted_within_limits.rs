@@ -14,10 +14,10 @@ use std::{
 };
 use support::*;
 use tidings_api::listener::{Listener, ListenerConfig};
-use tidings_engine::memory::MemoryStore;
 use tidings_gateway::{SessionConfig, miop_listener::MiopListenerConfig};
 use tidings_listen::{Admission, Descriptors, admission::AdmissionConfig, proxy::TrustedProxies, tls::alpn};
 use tidings_protocol::{error::ErrorCode, miop::Frame};
+use tidings_testkit::MemoryStore;
 
 fn open(admission: AdmissionConfig) -> MiopListenerConfig {
     MiopListenerConfig { admission: Arc::new(Admission::new(admission)), ..MiopListenerConfig::open(vec![LOCAL]) }

@@ -10,11 +10,8 @@ use devices::*;
 use std::{net::TcpStream, sync::Arc, time::Duration};
 use support::*;
 use tidings_client::session::Session;
-use tidings_engine::{
-    cluster::{bus::LocalBus, nodes::ClusterNodes},
-    memory::MemoryStore,
-    metrics::Metrics,
-};
+use tidings_domain::metrics::Metrics;
+use tidings_engine::cluster::nodes::ClusterNodes;
 use tidings_gateway::{
     link::listener::{LinkConfig, LinkListener},
     miop_listener::{MiopListener, MiopListenerConfig, StopHandle},
@@ -26,6 +23,7 @@ use tidings_protocol::{
     http::*,
     miop::{Bind, Frame, VERSION, wants},
 };
+use tidings_testkit::{LocalBus, MemoryStore};
 
 const SECRET: &str = "the secret of the links";
 
@@ -116,12 +114,12 @@ impl Node {
             dry_run: false,
             client_push_id: None,
         };
-        let prepared = self.server.engine.prepare_push(request).unwrap();
+        let prepared = self.server.engine.push.prepare(request).unwrap();
         self.server.wait(self.server.engine.push.accept(prepared)).unwrap().push
     }
 
     fn devices(&self, user: &str) -> Vec<DeviceCard> {
-        self.server.engine.user_devices(user).unwrap().devices
+        self.server.engine.push.user_devices(user).unwrap().devices
     }
 
     fn has_stored_acknowledgements(&self, user: &str) {

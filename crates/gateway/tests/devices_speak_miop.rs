@@ -18,7 +18,6 @@ use tidings_client::{
     ClientError,
     device::{DeviceBound, DeviceFrame, DevicePush, DeviceSession},
 };
-use tidings_engine::memory::MemoryStore;
 use tidings_gateway::{SessionConfig, miop_listener::MiopListenerConfig};
 use tidings_listen::tls::alpn;
 use tidings_protocol::{
@@ -27,6 +26,7 @@ use tidings_protocol::{
     http::{DeviceState, PushRequest},
     miop::{Bind, Frame, HEARTBEAT, VERSION, wants},
 };
+use tidings_testkit::MemoryStore;
 
 /// A server that listens for WebSocket and MIOP.
 struct MiopServer {
@@ -65,12 +65,12 @@ impl MiopServer {
     fn push(&self, user: &str, text: &str) -> u64 {
         let request = serde_json::json!({ "to": { "users": [user] }, "type": "note", "body": text });
         let request: PushRequest = serde_json::from_str(&request.to_string()).unwrap();
-        let prepared = self.server.engine.prepare_push(request).unwrap();
+        let prepared = self.server.engine.push.prepare(request).unwrap();
         self.server.wait(self.server.engine.push.accept(prepared)).unwrap().push
     }
 
     fn has_state(&self, push: u64, state: DeviceState) -> bool {
-        let page = self.server.engine.push_devices(push, None, None, 10).unwrap();
+        let page = self.server.engine.push.devices(push, None, None, 10).unwrap();
         page.devices.len() == 1 && page.devices[0].state == state
     }
 

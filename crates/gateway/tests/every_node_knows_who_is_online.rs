@@ -14,12 +14,9 @@ use std::{
 };
 use support::*;
 use tidings_client::session::Session;
-use tidings_engine::{
-    cluster::{
-        bus::{Bus, LocalBus, MessageHandler},
-        log::*,
-    },
-    memory::MemoryStore,
+use tidings_domain::{
+    bus::{Bus, MessageHandler},
+    commit_log::*,
     model::Position,
     store::{StoreError, StoreResult},
 };
@@ -28,6 +25,7 @@ use tidings_protocol::{
     frames::{ClientFrame, PresenceChange, ServerFrame},
     http::Kick,
 };
+use tidings_testkit::{LocalBus, MemoryStore};
 
 /// Longer than a busy machine stops threads: a node that is silent for longer is rightly given up.
 const LEASE: Duration = Duration::from_secs(12);

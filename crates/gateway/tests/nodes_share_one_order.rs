@@ -12,19 +12,14 @@ use std::{
 };
 use support::*;
 use tidings_client::session::Session;
-use tidings_engine::{
-    cluster::{bus::LocalBus, log::*},
-    engine::Actor,
-    memory::MemoryStore,
-    model::*,
-    store::*,
-};
+use tidings_domain::{commit_log::*, model::*, store::*};
 use tidings_protocol::{
     entry::Entry,
     error::ErrorCode,
     frames::{ClientFrame, ServerFrame},
     http::*,
 };
+use tidings_testkit::{LocalBus, MemoryStore};
 
 struct Nodes {
     servers: Vec<Server>,

@@ -71,7 +71,7 @@ fn shown(server: &Server, popup: &str) -> u64 {
 
 /// The sum over all hours: a new hour may begin while a test runs.
 fn counted(server: &Server, popup: &str, of: impl Fn(&PopupHour) -> u64) -> u64 {
-    server.engine.popup_counts(popup, None, None).unwrap().hours.iter().map(of).sum()
+    server.engine.popups.counts(popup, None, None).unwrap().hours.iter().map(of).sum()
 }
 
 fn decides(app: &mut HttpClient, body: &Value) -> u16 {
@@ -271,7 +271,7 @@ fn miop_devices_get_the_same_popup_frames() {
 #[test]
 fn a_triggered_popup_skips_a_session_that_does_not_read() {
     let config = tidings_gateway::SessionConfig { session_buffer_bytes: 64 * 1024, ..session_config() };
-    let server = Server::with(config, std::sync::Arc::new(tidings_engine::memory::MemoryStore::default()));
+    let server = Server::with(config, std::sync::Arc::new(tidings_testkit::MemoryStore::default()));
     server.users(&["ann"]);
     let content = json!([{"id": "a", "content": {"text": "x".repeat(50_000)}}]);
     put(&server, "big", json!({"trigger": {"event": "paid"}, "variants": content}));

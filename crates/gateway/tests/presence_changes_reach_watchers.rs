@@ -6,12 +6,13 @@ mod support;
 use std::sync::Arc;
 use support::*;
 use tidings_client::session::Session;
-use tidings_engine::{memory::MemoryStore, store::Store};
+use tidings_domain::store::Store;
 use tidings_protocol::{
     error::ErrorCode,
     frames::{ClientFrame, PresenceChange, ServerFrame},
     limits::WATCHED_USERS_MAX,
 };
+use tidings_testkit::MemoryStore;
 
 fn watch(session: &mut Session, conversation: Option<&str>, users: &[&str]) {
     let users = users.iter().map(|user| (*user).to_owned()).collect();

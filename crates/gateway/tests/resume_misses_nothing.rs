@@ -8,7 +8,7 @@ use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::time::Duration;
 use support::*;
 use tidings_client::session::Session;
-use tidings_engine::engine::Actor;
+use tidings_domain::model::Actor;
 use tidings_protocol::{
     error::ErrorCode,
     frames::{ClientFrame, ServerFrame},

@@ -6,12 +6,12 @@ mod support;
 use std::sync::{Arc, mpsc};
 use support::*;
 use tidings_client::session::Session;
-use tidings_engine::memory::MemoryStore;
 use tidings_gateway::SessionConfig;
 use tidings_protocol::{
     error::ErrorCode,
     frames::{ClientFrame, ServerFrame},
 };
+use tidings_testkit::MemoryStore;
 
 const READS: u64 = 12;
 

@@ -8,12 +8,13 @@ use crossbeam_channel::{Receiver, Sender, unbounded};
 use std::{sync::Arc, time::Duration};
 use support::*;
 use tidings_client::session::Session;
-use tidings_engine::{memory::MemoryStore, model::*, push::rows::*, store::*};
+use tidings_domain::{model::*, push_store::*, store::*};
 use tidings_protocol::{
     error::ErrorCode,
     frames::{ClientFrame, ServerFrame},
     http::Kick,
 };
+use tidings_testkit::MemoryStore;
 
 fn with_people() -> Server {
     let server = Server::start();
@@ -148,7 +149,7 @@ fn a_session_whose_device_removal_is_unconfirmed_can_bind_again() {
     check_end(&mut session, ErrorCode::StoreUnavailable);
     let mut session = bind();
     assert!(frames_until_pong(&mut session).is_empty());
-    assert_eq!(server.engine.user_devices("bob").unwrap().devices.len(), 1);
+    assert_eq!(server.engine.push.user_devices("bob").unwrap().devices.len(), 1);
 }
 
 /// A store that commits one batch per token of the gate, and loses the answer to the removal of a device.

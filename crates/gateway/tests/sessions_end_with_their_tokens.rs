@@ -14,7 +14,6 @@ use tidings_client::{
     session::Session,
     token::{now_s, sign_claims, sign_scoped},
 };
-use tidings_engine::{cluster::bus::LocalBus, memory::MemoryStore};
 use tidings_gateway::miop_listener::MiopListenerConfig;
 use tidings_protocol::{
     error::ErrorCode,
@@ -22,6 +21,7 @@ use tidings_protocol::{
     http::Revoke,
     miop::{Bind, Frame, VERSION, wants},
 };
+use tidings_testkit::{LocalBus, MemoryStore};
 
 /// A token lifetime that is long enough to bind on a slow machine, and short enough to wait for.
 const SHORT_S: u64 = 3;

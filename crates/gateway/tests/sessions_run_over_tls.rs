@@ -16,7 +16,6 @@ use std::{
 use support::*;
 use tidings_api::listener::{Listener, ListenerConfig};
 use tidings_client::wire::{parse_response_head, put_upgrade};
-use tidings_engine::memory::MemoryStore;
 use tidings_gateway::SessionConfig;
 use tidings_listen::tls::{ReloadOutcome, alpn, server_config};
 use tidings_protocol::{
@@ -25,6 +24,7 @@ use tidings_protocol::{
     miop::Frame,
     ws::{Data, OpCode, put_client_frame, take_frame},
 };
+use tidings_testkit::MemoryStore;
 
 /// Enough messages to fill the kernel's buffers for long, and those of rustls repeatedly.
 const BIG: usize = 60_000;

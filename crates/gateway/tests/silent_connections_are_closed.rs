@@ -9,12 +9,12 @@ use std::{
 };
 use support::*;
 use tidings_client::session::Session;
-use tidings_engine::memory::MemoryStore;
 use tidings_gateway::SessionConfig;
 use tidings_protocol::{
     error::ErrorCode,
     frames::{ClientFrame, ServerFrame},
 };
+use tidings_testkit::MemoryStore;
 
 const NEVER_BOUND: usize = 1_000;
 

@@ -9,15 +9,13 @@ use bytes::Bytes;
 use std::{sync::Arc, time::Duration};
 use support::*;
 use tidings_client::session::Session;
-use tidings_engine::{
-    cluster::bus::{Bus, LocalBus, MessageHandler},
-    memory::MemoryStore,
-};
+use tidings_domain::bus::{Bus, MessageHandler};
 use tidings_protocol::{
     error::ErrorCode,
     frames::ServerFrame,
     http::{Kick, UserUpsert},
 };
+use tidings_testkit::{LocalBus, MemoryStore};
 
 /// The bus of a node of the next version: its messages have another format.
 struct NextVersion(LocalBus);
@@ -155,7 +153,7 @@ fn changes_cross_versions_as_messages_do() {
         "the session hears that it left",
         || matches!(next(&mut session), ServerFrame::Membership { conversation, member: false } if conversation == "g"),
     );
-    let refused = new.wait(new.engine.send(&tidings_engine::engine::Actor::App, message_to("u1", "g", "too late")));
+    let refused = new.wait(new.engine.send(&tidings_domain::model::Actor::App, message_to("u1", "g", "too late")));
     assert_eq!(refused.unwrap_err().code, ErrorCode::NotAMember);
     old.wait(old.engine.kick("u1", Kick { device_id: None, reason: None })).unwrap();
     check_end(&mut session, ErrorCode::Kicked);

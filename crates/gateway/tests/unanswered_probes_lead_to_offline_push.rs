@@ -20,17 +20,14 @@ use std::{
 };
 use support::*;
 use tidings_client::{device::DeviceSession, session::Session};
-use tidings_engine::{
-    cluster::bus::LocalBus,
-    memory::MemoryStore,
-    outbox::{Webhook, WebhookDelivery, WebhookError},
-};
+use tidings_engine::outbox::{Webhook, WebhookDelivery, WebhookError};
 use tidings_gateway::{SessionConfig, miop_listener::MiopListenerConfig};
 use tidings_protocol::{
     error::ErrorCode,
     frames::ServerFrame,
     miop::{Bind, Frame, PROBE, VERSION, wants},
 };
+use tidings_testkit::{LocalBus, MemoryStore};
 
 /// The time to answer a probe: a thread of a busy machine may be stopped for seconds.
 const TIMEOUT: Duration = Duration::from_secs(8);
@@ -147,7 +144,7 @@ fn a_session_that_answers_stays_and_an_idle_one_is_not_probed() {
         "idle for longer than the time-out"
     );
     until("all of it has come", || {
-        server.engine.metrics.lane(tidings_engine::model::Lane::Direct).deliveries.get() >= said
+        server.engine.metrics.lane(tidings_domain::model::Lane::Direct).deliveries.get() >= said
     });
     assert!(hears.try_recv().is_err());
     assert_eq!(bob.end().len() as u64, said);
@@ -175,7 +172,7 @@ fn a_push_only_device_does_not_hold_back_offline_push() {
     let phone = Reader::start(server.open("bob", "phone"));
     until("both are there", || server.online("bob") == 2);
     server.say("alice", "alice~bob", "again");
-    until("it has come", || server.engine.metrics.lane(tidings_engine::model::Lane::Direct).deliveries.get() >= 1);
+    until("it has come", || server.engine.metrics.lane(tidings_domain::model::Lane::Direct).deliveries.get() >= 1);
     assert!(hears.recv_timeout(Duration::from_millis(500)).is_err());
     assert_eq!(phone.end(), ["again"]);
 }

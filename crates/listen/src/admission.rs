@@ -8,7 +8,7 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
     time::{Duration, Instant},
 };
-use tidings_engine::rate::Gcra;
+use tidings_domain::rate::Gcra;
 
 /// The shortest pause: at a high rate, several connections may be accepted after it, and one wake-up serves them all.
 const PAUSE_MIN: Duration = Duration::from_millis(1);

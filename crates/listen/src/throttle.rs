@@ -12,7 +12,7 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
     time::Instant,
 };
-use tidings_engine::rate::Gcra;
+use tidings_domain::rate::Gcra;
 
 /// The table's size: 16,384 addresses in 256 KiB.
 const SETS: usize = 4_096;

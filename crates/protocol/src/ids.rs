@@ -1,7 +1,10 @@
 //! Which ids users, conversations and devices may have. The app chooses them; Tidings only requires that an id fits into a
 //! URL and a log line.
 
-use crate::{error::Refusal, limits::ID_BYTES_MAX};
+use crate::{
+    error::Refusal,
+    limits::{ID_BYTES_MAX, NAME_BYTES_MAX},
+};
 
 /// Joins the two user ids of a direct conversation, which no user id may contain.
 pub const DIRECT_SEPARATOR: char = '~';
@@ -38,6 +41,17 @@ pub fn check_new_id(field: &str, id: &str) -> Result<(), Refusal> {
     match RESERVED.contains(&id) {
         true => Err(Refusal::field(field, format!("{id:?} is reserved; choose another id"))),
         false => Ok(()),
+    }
+}
+
+/// Checks a display name or an avatar's address.
+///
+/// # Errors
+/// `limit_exceeded`, naming `field`.
+pub fn check_name(field: &str, name: Option<&str>) -> Result<(), Refusal> {
+    match name.map_or(0, str::len) {
+        0..=NAME_BYTES_MAX => Ok(()),
+        length => Err(Refusal::limit(&format!("{field} (bytes)"), NAME_BYTES_MAX as u64, length as u64)),
     }
 }
 

@@ -13,7 +13,7 @@ use std::{
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
-use tidings_engine::{model::*, store::*};
+use tidings_domain::{model::*, store::*};
 use tidings_store::{EmbeddedOptions, EmbeddedStore};
 
 const BATCH_SIZES: [u64; 2] = [64, 512];

@@ -20,7 +20,7 @@ use std::{
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
 };
-use tidings_engine::model::Position;
+use tidings_domain::model::Position;
 use xxhash_rust::xxh3::xxh3_64;
 
 const HEAD_BYTES: usize = 12;

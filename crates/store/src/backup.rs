@@ -92,7 +92,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use crate::EmbeddedOptions;
-    use tidings_engine::store::*;
+    use tidings_domain::store::*;
 
     #[test]
     fn a_restart_is_refused_during_a_backup_and_reads_go_on() {

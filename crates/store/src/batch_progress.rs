@@ -2,7 +2,7 @@
 
 use crate::ack_log::ConversationProgress;
 use rustc_hash::FxHashMap;
-use tidings_engine::model::*;
+use tidings_domain::model::*;
 
 #[derive(Clone, Copy, Default)]
 pub(crate) struct BatchProgress<'a> {

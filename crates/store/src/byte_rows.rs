@@ -4,7 +4,7 @@ use crate::{
     embedded::{EmbeddedStore, store_error},
     kv::*,
 };
-use tidings_engine::store::*;
+use tidings_domain::store::*;
 
 fn space_of(space: RowSpace) -> Space {
     match space {

@@ -12,11 +12,7 @@ use crate::{
     tables,
 };
 use std::{collections::HashMap, fmt, path::Path};
-use tidings_engine::{
-    model::*,
-    popups::{CheckedRows, check_popups},
-    store::*,
-};
+use tidings_domain::{model::*, store::*};
 
 /// Faults that are listed; further ones are only counted.
 const FAULTS_NAMED: usize = 100;
@@ -101,12 +97,13 @@ impl fmt::Display for CheckReport {
     }
 }
 
-/// Checks a folder that no server has open: its files first, then, if the engine opens, every row.
+/// Checks a folder that no server has open: its files first, then, if the engine opens, every row; those of popups by
+/// `rows`.
 ///
 /// # Errors
 /// There is no data folder at the path ([`OpenError::Io`]), another process has it open ([`OpenError::Locked`]) or a newer
 /// version wrote it ([`OpenError::Format`]). Damage is no error: it is in the report.
-pub fn check(path: &Path) -> Result<CheckReport, OpenError> {
+pub fn check(path: &Path, rows: RowsCheck) -> Result<CheckReport, OpenError> {
     // A check must not create an empty store where there is none.
     if !Folder::exists_at(path) {
         return Err(std::io::Error::new(
@@ -117,7 +114,7 @@ pub fn check(path: &Path) -> Result<CheckReport, OpenError> {
     }
     let mut files = check_files(path)?;
     let report = match EmbeddedStore::open(EmbeddedOptions::new(path)) {
-        Ok(store) => store.check().unwrap_or_else(|error| {
+        Ok(store) => store.check(rows).unwrap_or_else(|error| {
             let mut report = CheckReport::default();
             report.fault(format_args!("not all rows could be read: {error}"));
             report
@@ -173,7 +170,7 @@ impl EmbeddedStore {
     ///
     /// # Errors
     /// A row cannot be read at all. A row that can be read but not decoded, or does not fit others, is in the report.
-    pub fn check(&self) -> StoreResult<CheckReport> {
+    pub fn check(&self, rows: RowsCheck) -> StoreResult<CheckReport> {
         let mut report = CheckReport { last_position: self.last_position(), ..CheckReport::default() };
         let (engine, _guard) = self.kv_for_long_read()?;
         let kv = engine.snapshot();
@@ -184,7 +181,7 @@ impl EmbeddedStore {
         check_body_parts(&*kv, timelines.body_parts, &mut report)?;
         check_read_marks(&*kv, &timelines.last_seqs, &mut report)?;
         check_push(&*kv, &mut report)?;
-        let checked = check_popups(self, &mut |fault| report.fault(fault))?;
+        let checked = rows(self, &mut |fault| report.fault(fault))?;
         let CheckedRows { popups, segments, users, events } = checked;
         (report.popups, report.popup_segments, report.popup_users, report.popup_events) =
             (popups, segments, users, events);

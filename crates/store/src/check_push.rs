@@ -2,11 +2,7 @@
 
 use crate::{check::CheckReport, embedded::store_error, kv::*, push::push_key, rows::*};
 use std::collections::{HashMap, HashSet};
-use tidings_engine::{
-    model::UserNo,
-    push::{DeviceNo, rows::*},
-    store::*,
-};
+use tidings_domain::{model::UserNo, push_store::*, store::*};
 
 /// What other rows must agree with.
 #[derive(Default)]

@@ -9,7 +9,7 @@ use crate::{
 use quick_cache::sync::Cache;
 use rustc_hash::FxHashMap;
 use std::collections::{BTreeMap, BTreeSet};
-use tidings_engine::{model::*, store::*};
+use tidings_domain::{model::*, store::*};
 
 /// The last number given to a user and to a conversation, and the last position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

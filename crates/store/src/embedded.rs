@@ -26,7 +26,7 @@ use std::{
     },
     time::{Duration, Instant},
 };
-use tidings_engine::{model::*, store::*};
+use tidings_domain::{model::*, store::*};
 
 /// How long a check of the disk's free space counts.
 const SPACE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
@@ -35,7 +35,7 @@ const SPACE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// use tidings_engine::store::{Proposal, Store, UserPatch};
+/// use tidings_domain::store::{Proposal, Store, UserPatch};
 /// use tidings_store::{EmbeddedOptions, EmbeddedStore};
 ///
 /// let folder = tempfile::tempdir()?;

@@ -15,7 +15,7 @@ use std::{
     io::{self, ErrorKind},
     path::{Path, PathBuf},
 };
-use tidings_engine::model::Position;
+use tidings_domain::model::Position;
 
 pub(crate) struct JournalTracker {
     folder: PathBuf,

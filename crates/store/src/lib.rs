@@ -19,7 +19,6 @@
 //!   engine after a failed write;
 //! - [`backup`], [`check`], [`retention`]: copying, verifying and shortening a data folder;
 //! - [`postgres`]: the same port on PostgreSQL;
-//! - [`conformance`]: what every store must do, as a suite.
 
 mod ack_log;
 pub mod backup;
@@ -28,7 +27,6 @@ mod byte_rows;
 pub mod check;
 mod check_push;
 mod commit;
-pub mod conformance;
 mod damage;
 pub mod embedded;
 mod fjall_kv;

@@ -14,7 +14,7 @@ use std::{
     fmt,
     ops::RangeInclusive,
 };
-use tidings_engine::{model::*, store::*};
+use tidings_domain::{model::*, store::*};
 
 /// The lost sequences of one conversation.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]

@@ -21,7 +21,7 @@ use std::{
     path::PathBuf,
     sync::{Arc, atomic::AtomicU64},
 };
-use tidings_engine::store::*;
+use tidings_domain::store::*;
 
 /// Heads cached for conversations that were written to lately: 40 bytes each.
 const HEADS_CACHED: usize = 200_000;

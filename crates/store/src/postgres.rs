@@ -53,7 +53,7 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 use terms::Terms;
-use tidings_engine::store::{StoreError, StoreResult};
+use tidings_domain::store::{StoreError, StoreResult};
 use tokio_postgres::{Row, types::ToSql};
 
 /// A statement's parameters.

@@ -8,7 +8,7 @@ use crate::{
     kv::*,
     rows::*,
 };
-use tidings_engine::{push::rows::*, store::*};
+use tidings_domain::{push_store::*, store::*};
 
 /// The bytes of a key.
 pub(crate) fn push_key(key: &PushKey) -> Vec<u8> {

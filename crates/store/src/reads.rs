@@ -1,7 +1,7 @@
 //! Reads of single rows of the embedded store, from the live engine or from a snapshot.
 
 use crate::{commit::Counters, embedded::store_error, kv::*, rows::*};
-use tidings_engine::{model::*, store::*};
+use tidings_domain::{model::*, store::*};
 
 pub(crate) fn read_counters(kv: &dyn KvRead) -> StoreResult<Counters> {
     match kv.get(Space::Meta, b"n").map_err(store_error)? {

@@ -214,7 +214,7 @@ fn flush_journals(folder: &Folder) -> Result<u64, OpenError> {
 /// Opens the store, mends the rows that refer to lost entries, and reports the losses.
 fn mend_rows(path: &Path, acked: &AckedState, repair: &mut RepairReport) -> Result<(), OpenError> {
     let store = open_without_reserve(path)?;
-    let engine = |error: tidings_engine::store::StoreError| OpenError::Engine(error.to_string());
+    let engine = |error: tidings_domain::store::StoreError| OpenError::Engine(error.to_string());
     let losses = losses::find(&store, acked).map_err(engine)?;
     losses::mend_rows(&store, &losses).map_err(engine)?;
     repair.messages_lost = losses.seqs.iter().map(LostSeqs::count).sum();

@@ -14,7 +14,7 @@ use std::{
     sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
-use tidings_engine::store::*;
+use tidings_domain::store::*;
 
 /// How long a restart waits for short reads that are under way. Reads that begin meanwhile wait for the restart.
 const READ_DRAIN_TIMEOUT: Duration = Duration::from_secs(1);

@@ -7,7 +7,7 @@ use crate::{
     kv::*,
     rows::*,
 };
-use tidings_engine::{model::*, store::*};
+use tidings_domain::{model::*, store::*};
 
 /// Entries removed in one batch: commits wait while such a batch is written.
 const REMOVED_PER_BATCH: usize = 1_000;

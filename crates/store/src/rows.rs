@@ -22,7 +22,7 @@
 //! | popups | a byte for the kind of row, its key | bytes that `popups` encodes |
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
-use tidings_engine::{model::*, store::*};
+use tidings_domain::{model::*, store::*};
 
 /// Longer values are split: a damaged page inside a long value at the journal's end can keep fjall from opening.
 pub(crate) const VALUE_BYTES_MAX: usize = 3 * 1024;

@@ -14,7 +14,7 @@ use std::{
     path::Path,
     sync::atomic::{AtomicUsize, Ordering},
 };
-use tidings_engine::store::RowChange;
+use tidings_domain::store::RowChange;
 use xxhash_rust::xxh3::xxh3_64;
 
 const HEAD_BYTES: usize = 12;

@@ -8,7 +8,7 @@ use std::sync::{
     mpsc,
 };
 use support::*;
-use tidings_engine::store::*;
+use tidings_domain::store::*;
 
 #[test]
 fn a_backup_during_commits_is_a_prefix_of_the_store() {
@@ -45,7 +45,7 @@ fn a_backup_during_commits_is_a_prefix_of_the_store() {
     assert_ne!(copy.epoch(), store.epoch());
     assert_eq!(copy.last_position(), some.len() as u64);
     assert_eq!(copy.outbox(0, usize::MAX).unwrap().len(), some.len());
-    let report = copy.check().unwrap();
+    let report = copy.check(tidings_popups::check_popups).unwrap();
     assert!(report.is_sound(), "{report}");
 
     // The copy answers a retry with the first result, and accepts new messages.

@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 use support::*;
-use tidings_engine::{model::*, store::*};
+use tidings_domain::{model::*, store::*};
 use tidings_store::{EmbeddedOptions, EmbeddedStore, MEMTABLE_BYTES_MIN, OpenError};
 
 const WAIT: Duration = Duration::from_secs(120);

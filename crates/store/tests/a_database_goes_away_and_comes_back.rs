@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 use support::{postgres::*, *};
-use tidings_engine::{model::*, store::*};
+use tidings_domain::{model::*, store::*};
 use tidings_store::{PostgresOptions, PostgresStore};
 
 /// Longer than an immediate answer takes, and shorter than any time-out.

@@ -5,7 +5,7 @@ mod support;
 
 use std::fs;
 use support::*;
-use tidings_engine::store::Store;
+use tidings_domain::store::Store;
 use tidings_store::{EmbeddedStore, OpenError, check, repair};
 
 #[test]
@@ -14,7 +14,7 @@ fn a_second_owner_is_refused_until_the_first_has_closed() {
     let store = open(folder.path());
     let refusals = [
         EmbeddedStore::open(options(folder.path())).err().unwrap(),
-        check::check(folder.path()).err().unwrap(),
+        check::check(folder.path(), tidings_popups::check_popups).err().unwrap(),
         repair(folder.path()).err().unwrap(),
     ];
     for refusal in refusals {

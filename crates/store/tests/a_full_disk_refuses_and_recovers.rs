@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 use support::*;
-use tidings_engine::{model::*, store::*};
+use tidings_domain::{model::*, store::*};
 use tidings_store::{EmbeddedOptions, EmbeddedStore};
 
 fn try_to_say(store: &EmbeddedStore, room: ConversationNo, id: &str) -> StoreResult<()> {
@@ -163,7 +163,7 @@ fn fills_up_and_recovers(reserve: u64, left: u64, is_expected: impl Fn(&StoreErr
     drop(store);
     let store = EmbeddedStore::open(options).unwrap();
     assert_eq!(stored_ids(&store, room), acknowledged);
-    let report = store.check().unwrap();
+    let report = store.check(tidings_popups::check_popups).unwrap();
     assert!(report.is_sound(), "{report}");
 }
 

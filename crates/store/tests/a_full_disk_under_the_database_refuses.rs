@@ -6,7 +6,7 @@ mod support;
 
 use std::{os::unix::fs::chown, path::Path, process::Command};
 use support::{postgres::*, *};
-use tidings_engine::store::*;
+use tidings_domain::store::*;
 
 /// A small file system of its own; `None` if the process may not mount one.
 struct SmallDisk(tempfile::TempDir);

@@ -15,8 +15,8 @@ use std::{
     time::{Duration, Instant},
 };
 use support::postgres::*;
-use tidings_engine::{
-    cluster::log::{CommitLog, NodeInfo},
+use tidings_domain::{
+    commit_log::{CommitLog, NodeInfo},
     store::*,
 };
 use tidings_store::{PostgresOptions, PostgresStore};

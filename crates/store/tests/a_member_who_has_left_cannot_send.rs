@@ -4,7 +4,7 @@
 mod support;
 
 use support::{postgres::*, *};
-use tidings_engine::{model::*, store::*};
+use tidings_domain::{model::*, store::*};
 use tidings_store::PostgresStore;
 
 fn change(room: ConversationNo, add: Vec<(UserNo, Role)>, remove: Vec<UserNo>) -> Proposal {

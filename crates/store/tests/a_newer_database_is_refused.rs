@@ -5,7 +5,7 @@
 mod support;
 
 use support::{postgres::*, *};
-use tidings_engine::store::*;
+use tidings_domain::store::*;
 use tidings_store::{MigrationError, PostgresOpenError, PostgresStore};
 
 /// Leaves the tables as a newer program would.

@@ -5,7 +5,7 @@
 mod support;
 
 use support::{file_size_limit::FileSizeLimit, *};
-use tidings_engine::{model::*, store::*};
+use tidings_domain::{model::*, store::*};
 use tidings_store::EmbeddedStore;
 
 fn retry(store: &EmbeddedStore, proposal: &Proposal) -> Outcome {
@@ -13,7 +13,7 @@ fn retry(store: &EmbeddedStore, proposal: &Proposal) -> Outcome {
 }
 
 fn is_sound(store: &EmbeddedStore) {
-    let report = store.check().unwrap();
+    let report = store.check(tidings_popups::check_popups).unwrap();
     assert!(report.is_sound(), "{report}");
 }
 

@@ -9,11 +9,10 @@ mod support;
 use chat_store::ChatStore;
 use std::{sync::Arc, time::Instant};
 use support::{postgres::*, *};
-use tidings_engine::{
-    Engine, clock::SystemClock, config::EngineConfig, engine::EngineParts, memory::MemoryStore, model::*, shards::Wake,
-    store::*,
-};
+use tidings_domain::{clock::SystemClock, model::*, store::*};
+use tidings_engine::{Engine, config::EngineConfig, engine::EngineParts, shards::Wake};
 use tidings_store::{PostgresOptions, PostgresStore};
+use tidings_testkit::MemoryStore;
 
 struct Asleep;
 

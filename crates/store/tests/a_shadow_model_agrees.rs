@@ -6,12 +6,12 @@ mod support;
 
 use proptest::prelude::*;
 use support::NOON;
-use tidings_engine::{
-    cluster::log::{CommitLog, LogRecord},
-    memory::MemoryStore,
+use tidings_domain::{
+    commit_log::{CommitLog, LogRecord},
     model::*,
     store::*,
 };
+use tidings_testkit::MemoryStore;
 
 const USERS: u64 = 6;
 const ROOMS: u64 = 5;
@@ -229,7 +229,7 @@ proptest! {
     fn the_embedded_store_agrees_with_the_shadow_model(steps in prop::collection::vec(step(), 1..24)) {
         let folder = support::scratch();
         agree(steps, &MemoryStore::default(), || Box::new(support::open(folder.path())))?;
-        let report = support::open(folder.path()).check().unwrap();
+        let report = support::open(folder.path()).check(tidings_popups::check_popups).unwrap();
         prop_assert!(report.is_sound(), "{}", report);
     }
 }

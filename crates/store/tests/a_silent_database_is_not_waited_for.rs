@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 use support::{postgres::*, *};
-use tidings_engine::store::*;
+use tidings_domain::store::*;
 use tidings_store::{PostgresOptions, PostgresStore};
 
 /// Longer than a running server may be silent on a busy machine.

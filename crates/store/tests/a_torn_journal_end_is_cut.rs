@@ -10,7 +10,7 @@ use std::{
     path::{Path, PathBuf},
 };
 use support::*;
-use tidings_engine::{model::*, store::*};
+use tidings_domain::{model::*, store::*};
 use tidings_store::{EmbeddedStore, OpenError, RepairReport, repair};
 
 const ROOM: ConversationNo = ConversationNo(1);
@@ -86,7 +86,7 @@ fn holds(folder: &Path, batches: usize) {
     assert_eq!(store.head(ROOM).unwrap().last_seq, batches as u64 * 3);
     say(&store, ROOM, ["after"], NOON);
     assert_eq!(store.head(ROOM).unwrap().last_seq, batches as u64 * 3 + 1);
-    let report = store.check().unwrap();
+    let report = store.check(tidings_popups::check_popups).unwrap();
     assert!(report.is_sound(), "{report}");
 }
 

@@ -6,9 +6,9 @@ mod support;
 
 use std::time::Duration;
 use support::postgres::*;
-use tidings_engine::{
-    cluster::log::{ClusterView, CommitLog, NodeInfo},
-    push::rows::*,
+use tidings_domain::{
+    commit_log::{ClusterView, CommitLog, NodeInfo},
+    push_store::*,
     store::*,
 };
 use tidings_store::PostgresStore;

@@ -5,17 +5,12 @@ mod support;
 
 use std::{path::Path, sync::Arc};
 use support::*;
-use tidings_engine::{
-    Engine,
-    clock::ManualClock,
-    config::EngineConfig,
-    engine::{Actor, EngineParts},
-    popups::{Precondition, QuestionBody, parse_segment},
-    shards::Wake,
-    store::*,
-};
+use tidings_domain::{model::Actor, store::*};
+use tidings_engine::{Engine, config::EngineConfig, engine::EngineParts, shards::Wake};
+use tidings_popups::{Precondition, QuestionBody, parse_segment};
 use tidings_protocol::http::{PopupEvent, PopupEventKind};
 use tidings_store::check::{CheckReport, check};
+use tidings_testkit::ManualClock;
 
 const SPACE: RowSpace = RowSpace::Popups;
 
@@ -42,16 +37,16 @@ fn populate_popups(folder: &Path) {
     });
     engine.popups.flush().unwrap();
     let users: String = (0..500).map(|n| format!("u{n}\n")).collect();
-    engine.put_popup_segment("many", parse_segment(users.as_bytes()).unwrap()).unwrap();
-    engine.set_popup_settings(br#"{"time_zone":"Europe/Berlin"}"#).unwrap();
+    engine.popups.put_segment("many", parse_segment(users.as_bytes()).unwrap()).unwrap();
+    engine.popups.set_settings(br#"{"time_zone":"Europe/Berlin"}"#).unwrap();
     let popup = br#"{"state":"live","placements":["home"],"audience":{"segment":"many"},
         "variants":[{"id":"a","content":{}}]}"#;
     for _ in 0..2 {
-        engine.put_popup("p", popup, None, Precondition::None).unwrap();
+        engine.popups.put("p", popup, None, Precondition::None).unwrap();
     }
     let shown = ["u1", "u2"].map(|user| {
         let question = QuestionBody::read(br#"{"placement":"home"}"#).unwrap();
-        engine.decide_popup_blocking(&question.for_user(user)).unwrap().exposure.unwrap().decision
+        engine.popups.decide_blocking(&question.for_user(user)).unwrap().exposure.unwrap().decision
     });
     let event = |at: usize| PopupEvent {
         id: format!("e{at}"),
@@ -63,7 +58,7 @@ fn populate_popups(folder: &Path) {
     };
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let events = (0..3).map(event).collect();
-    runtime.block_on(engine.report_popup_events(&Actor::App, events)).unwrap();
+    runtime.block_on(engine.popups.report_events(&Actor::App, events)).unwrap();
     engine.stop();
 }
 
@@ -76,7 +71,7 @@ fn check_after(plant: impl FnOnce(&dyn RowStore)) -> CheckReport {
     let folder = scratch();
     populate_popups(folder.path());
     plant(&open(folder.path()));
-    check(folder.path()).unwrap()
+    check(folder.path(), tidings_popups::check_popups).unwrap()
 }
 
 /// Changes the rows by `plant`, and expects that the check names each of `named` and no other fault.

@@ -4,10 +4,7 @@
 mod support;
 
 use support::*;
-use tidings_engine::{
-    push::{DeviceNo, rows::*},
-    store::Term,
-};
+use tidings_domain::{push_store::*, store::Term};
 use tidings_store::check::check;
 
 const DEVICE: DeviceNo = DeviceNo(0);
@@ -77,7 +74,7 @@ fn finds(without: Option<PushKey>, named: &[&str]) {
         let drop = without.map(PushChange::Delete);
         store.write_push(Term::ALONE, drop.as_slice()).unwrap();
     }
-    let report = check(folder.path()).unwrap();
+    let report = check(folder.path(), tidings_popups::check_popups).unwrap();
     assert_eq!(report.fault_count as usize, named.len(), "{report}");
     for named in named {
         assert!(report.faults.iter().any(|fault| fault.contains(named)), "{named:?} is not in\n{report}");

@@ -6,7 +6,7 @@ mod support;
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
 use std::path::Path;
 use support::*;
-use tidings_engine::{model::*, store::*};
+use tidings_domain::{model::*, store::*};
 use tidings_store::check::check;
 
 /// The engine's key spaces.
@@ -53,7 +53,7 @@ fn finds(plant: impl FnOnce(&Rows), named: &[&str]) {
         plant(&rows);
         database.persist(PersistMode::SyncAll).unwrap();
     }
-    let report = check(folder.path()).unwrap();
+    let report = check(folder.path(), tidings_popups::check_popups).unwrap();
     assert_eq!(report.fault_count as usize, named.len(), "{report}");
     for named in named {
         assert!(report.faults.iter().any(|fault| fault.contains(named)), "{named:?} is not in\n{report}");
@@ -157,7 +157,7 @@ fn a_read_mark_beyond_the_end_is_found() {
 #[test]
 fn a_check_creates_no_store() {
     let folder = scratch();
-    assert!(check(&folder.path().join("none")).is_err());
+    assert!(check(&folder.path().join("none"), tidings_popups::check_popups).is_err());
     assert!(!folder.path().join("none").exists());
 }
 

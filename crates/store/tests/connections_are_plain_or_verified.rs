@@ -6,7 +6,7 @@ mod support;
 use socket2::{Domain, Socket, Type};
 use std::net::{Ipv4Addr, SocketAddr};
 use support::postgres::*;
-use tidings_engine::store::Store;
+use tidings_domain::store::Store;
 use tidings_store::{PostgresOpenError, PostgresOptions, PostgresStore};
 
 /// A certificate for this name: the signer's certificate, the certificate itself and its key.

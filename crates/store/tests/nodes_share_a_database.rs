@@ -12,7 +12,7 @@ use std::{
     },
 };
 use support::{postgres::*, *};
-use tidings_engine::{cluster::log::CommitLog, model::*, store::*};
+use tidings_domain::{commit_log::CommitLog, model::*, store::*};
 use tidings_store::PostgresStore;
 
 const ROOMS: usize = 3;

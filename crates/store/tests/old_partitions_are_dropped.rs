@@ -6,7 +6,7 @@ mod support;
 
 use std::{sync::Arc, time::Duration};
 use support::{postgres::*, *};
-use tidings_engine::{model::*, store::*};
+use tidings_domain::{model::*, store::*};
 use tidings_store::{PostgresOptions, PostgresStore};
 
 const TODAY: u64 = NOON + 4 * DAY;

@@ -5,7 +5,7 @@ mod support;
 
 use std::time::Duration;
 use support::*;
-use tidings_engine::{model::*, store::*};
+use tidings_domain::{model::*, store::*};
 use tidings_store::EmbeddedStore;
 
 /// Ten messages a day on five days, one of them with a large body; the last day is today.
@@ -26,7 +26,7 @@ fn by_age(days: u64) -> Retention {
 }
 
 fn is_sound(store: &EmbeddedStore, entries: u64) {
-    let report = store.check().unwrap();
+    let report = store.check(tidings_popups::check_popups).unwrap();
     assert!(report.is_sound(), "{report}");
     assert_eq!((report.entries, report.dedupe_entries), (entries, entries));
 }

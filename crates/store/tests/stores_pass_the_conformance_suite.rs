@@ -3,11 +3,11 @@
 
 mod support;
 
-use tidings_engine::{memory::MemoryStore, store::Store};
-use tidings_store::conformance;
+use tidings_domain::store::Store;
+use tidings_testkit::{MemoryStore, store_conformance};
 
 fn run(fresh: impl Fn(&mut dyn FnMut(&dyn Store))) {
-    for (name, check) in conformance::all() {
+    for (name, check) in store_conformance::all() {
         println!("{name}");
         fresh(&mut |store| check(store));
     }
@@ -19,7 +19,7 @@ fn the_embedded_store_passes() {
         let folder = support::scratch();
         let store = support::open(folder.path());
         check(&store);
-        let report = store.check().unwrap();
+        let report = store.check(tidings_popups::check_popups).unwrap();
         assert!(report.is_sound(), "{report}");
     });
 }

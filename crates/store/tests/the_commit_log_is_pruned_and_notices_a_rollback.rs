@@ -5,7 +5,7 @@
 mod support;
 
 use support::{postgres::*, *};
-use tidings_engine::{cluster::log::*, model::*, store::*};
+use tidings_domain::{commit_log::*, model::*, store::*};
 use tidings_store::PostgresStore;
 
 const HOUR: u64 = 3_600_000;

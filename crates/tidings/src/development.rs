@@ -10,7 +10,9 @@ use std::{
     path::{Path, PathBuf},
     sync::Arc,
 };
-use tidings_engine::{Engine, engine::Actor, popups::Precondition};
+use tidings_domain::model::Actor;
+use tidings_engine::Engine;
+use tidings_popups::Precondition;
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
     http::{ConversationKind, CreateConversation, UserUpsert},
@@ -87,7 +89,7 @@ pub(crate) async fn populate(engine: &Arc<Engine>) -> Result<()> {
 fn populate_popups(engine: &Engine) -> Result<(), Refusal> {
     // Popups are read from the store by a thread of their own.
     engine.popups.flush()?;
-    match engine.put_popup(GROUP, POPUP.as_bytes(), Some("development mode"), Precondition::Absent) {
+    match engine.popups.put(GROUP, POPUP.as_bytes(), Some("development mode"), Precondition::Absent) {
         // The popup exists from an earlier start, and may have been changed since.
         Err(refusal) if refusal.code == ErrorCode::Conflict => Ok(()),
         put => put.map(drop),

@@ -10,7 +10,8 @@ use prometheus_client::{
 };
 use std::sync::Arc;
 use tidings_bus_redis::RedisBus;
-use tidings_engine::cluster::{ClusterParts, bus::Bus, log::CommitLog};
+use tidings_domain::{bus::Bus, commit_log::CommitLog};
+use tidings_engine::cluster::ClusterParts;
 
 pub(crate) struct JoinedCluster {
     pub(crate) parts: ClusterParts,

@@ -4,7 +4,7 @@ use crate::settings::Settings;
 use anyhow::{Context, Result};
 use std::{path::Path, sync::Arc};
 use tidings_api::OnlineBackup;
-use tidings_engine::{cluster::log::CommitLog, store::Store};
+use tidings_domain::{commit_log::CommitLog, store::Store};
 use tidings_store::{EmbeddedStore, PostgresStore};
 
 /// An open store, with the ports that its kind has.

@@ -15,7 +15,8 @@ use prometheus_client::{
 };
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 use tidings_api::{exposition::in_accepted_format, metrics::render};
-use tidings_engine::{Engine, cluster::nodes::ClusterNodes, metrics::Metrics};
+use tidings_domain::metrics::Metrics;
+use tidings_engine::{Engine, cluster::nodes::ClusterNodes};
 use tidings_gateway::{
     miop_listener::ConnectionHost,
     relay::{CoreLocator, Relay},

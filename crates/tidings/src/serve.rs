@@ -15,7 +15,6 @@ use std::{
     process::ExitCode,
     time::Duration,
 };
-use tidings_engine::popups;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// The file in the data folder that holds the server's addresses.
@@ -27,7 +26,7 @@ const _: () = assert!(
     BLOCKING_THREADS_MAX
         > tidings_gateway::SESSION_READS_RUNNING
             + tidings_api::CONCURRENT_READS_MAX
-            + popups::CONCURRENT_CONTEXT_READS_MAX
+            + tidings_popups::CONCURRENT_CONTEXT_READS_MAX
 );
 /// When a stop is this much over its deadline, the process exits.
 const STOP_GRACE: Duration = Duration::from_secs(5);

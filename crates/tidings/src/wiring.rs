@@ -8,10 +8,10 @@ use tidings_api::{
     auth::{ApiKeys, NodeTokenSigner, TokenVerifier, remote_keys::RemoteKeys},
     request_service::RequestService,
 };
+use tidings_domain::clock::SystemClock;
 use tidings_engine::{
     Engine,
     access::TokenClaims,
-    clock::SystemClock,
     engine::EngineParts,
     outbox::{OutboxConfig, Webhook},
     presence::compare::SessionSource,
@@ -166,7 +166,7 @@ async fn housekeeping(engine: Arc<Engine>, settings: Settings) {
         let retain = move || {
             let removed = engine.store.retain(kept, engine.clock.now_ms())?;
             engine.metrics.retention_removed.inc_by(removed);
-            Ok::<u64, tidings_engine::store::StoreError>(removed)
+            Ok::<u64, tidings_domain::store::StoreError>(removed)
         };
         match tokio::task::spawn_blocking(retain).await {
             Ok(Ok(removed)) => tracing::info!(removed, "retention"),

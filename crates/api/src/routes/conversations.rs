@@ -12,7 +12,8 @@ use crate::{
 use axum::{extract::State, http::StatusCode};
 use serde::Deserialize;
 use std::sync::Arc;
-use tidings_engine::{access::Scope, engine::Actor};
+use tidings_domain::model::Actor;
+use tidings_engine::access::Scope;
 use tidings_protocol::http::{
     ChangeMembers, ConversationCard, ConversationKind, CreateConversation, MemberPage, MembersChanged,
     UpdateConversation,

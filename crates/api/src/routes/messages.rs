@@ -17,9 +17,9 @@ use axum::{
 use bytes::Bytes;
 use hyper::body::Body;
 use std::sync::Arc;
+use tidings_domain::model::Actor;
 use tidings_engine::{
     access::{Scope, Scopes},
-    engine::Actor,
     send::SendTarget,
 };
 use tidings_protocol::{

@@ -20,11 +20,9 @@ use axum::{
 use bytes::Bytes;
 use serde::Deserialize;
 use std::sync::Arc;
-use tidings_engine::{
-    access::Scope,
-    engine::Actor,
-    popups::{EventCursor, Precondition, QuestionBody, parse_segment},
-};
+use tidings_domain::model::Actor;
+use tidings_engine::access::Scope;
+use tidings_popups::{EventCursor, Precondition, QuestionBody, parse_segment};
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
     http::{Popup as PopupCard, *},
@@ -93,7 +91,7 @@ pub(crate) enum DecideOutcome {
 pub(crate) async fn decide_from_json(api: &Api, actor: &Actor, body: &[u8]) -> Result<DecideOutcome, Refusal> {
     let question = QuestionBody::read(body)?;
     let user = user_of(actor, &question)?;
-    let decision = api.engine.decide_popup(&question.for_user(user)).await?;
+    let decision = api.engine.popups.decide(&question.for_user(user)).await?;
     Ok(match decision.exposure {
         Some(exposure) => DecideOutcome::Popup(exposure.json),
         // The header holds whole seconds; rounded up, so that nobody retries too early.
@@ -123,7 +121,7 @@ pub(super) async fn explain(
     let explain = move |engine: &Arc<tidings_engine::Engine>| {
         let question = QuestionBody::read(&body)?;
         let user = question.user().ok_or_else(|| Refusal::field("user", "is missing"))?;
-        engine.explain_popups(&question.for_user(user))
+        engine.popups.explain(&question.for_user(user))
     };
     Ok(Answer::ok(api.read(explain).await?))
 }
@@ -188,7 +186,7 @@ pub(super) async fn put_popup(
 ) -> AnswerResult<PopupCard> {
     let (author, precondition) = (author(&headers)?, precondition(&headers)?);
     let put =
-        move |engine: &Arc<tidings_engine::Engine>| engine.put_popup(&popup, &body, author.as_deref(), precondition);
+        move |engine: &Arc<tidings_engine::Engine>| engine.popups.put(&popup, &body, author.as_deref(), precondition);
     let (card, created) = api.read(put).await?;
     Ok(Answer(if created { StatusCode::CREATED } else { StatusCode::OK }, card))
 }
@@ -202,7 +200,7 @@ pub(super) async fn get_popup(
     _: AppServer,
     PathIds(popup): PathIds<String>,
 ) -> AnswerResult<PopupCard> {
-    Ok(Answer::ok(api.read(move |engine| engine.popup(&popup)).await?))
+    Ok(Answer::ok(api.read(move |engine| engine.popups.get(&popup)).await?))
 }
 
 /// Remove a popup with its versions and counts. Events that were taken stay in exports.
@@ -218,7 +216,7 @@ pub(super) async fn remove_popup(
     headers: HeaderMap,
 ) -> Result<StatusCode, RefusalResponse> {
     let precondition = precondition(&headers)?;
-    api.read(move |engine| engine.remove_popup(&popup, precondition)).await?;
+    api.read(move |engine| engine.popups.remove(&popup, precondition)).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -241,7 +239,7 @@ pub(super) async fn list_popups(
     Query(query): Query<PopupsQuery>,
 ) -> AnswerResult<PopupPage> {
     let list = move |engine: &Arc<tidings_engine::Engine>| {
-        engine.list_popups(query.after.as_deref(), query.limit.unwrap_or(0))
+        engine.popups.list(query.after.as_deref(), query.limit.unwrap_or(0))
     };
     Ok(Answer::ok(api.read(list).await?))
 }
@@ -255,7 +253,7 @@ pub(super) async fn popup_versions(
     _: AppServer,
     PathIds(popup): PathIds<String>,
 ) -> AnswerResult<PopupVersions> {
-    Ok(Answer::ok(api.read(move |engine| engine.popup_versions(&popup)).await?))
+    Ok(Answer::ok(api.read(move |engine| engine.popups.versions(&popup)).await?))
 }
 
 /// A popup's new state.
@@ -281,7 +279,7 @@ pub(super) async fn set_popup_state(
 ) -> AnswerResult<PopupCard> {
     let (author, precondition) = (author(&headers)?, precondition(&headers)?);
     let set = move |engine: &Arc<tidings_engine::Engine>| {
-        engine.set_popup_state(&popup, request.state, author.as_deref(), precondition)
+        engine.popups.set_state(&popup, request.state, author.as_deref(), precondition)
     };
     Ok(Answer::ok(api.read(set).await?))
 }
@@ -290,7 +288,7 @@ pub(super) async fn set_popup_state(
 #[utoipa::path(get, path = "/v1/popup-settings", tag = "popups",
     responses((status = 200, description = "The settings", body = PopupSettings), Refusals))]
 pub(super) async fn get_settings(State(api): State<Arc<Api>>, _: AppServer) -> AnswerResult<PopupSettings> {
-    Ok(Answer::ok(api.read(|engine| engine.popup_settings()).await?))
+    Ok(Answer::ok(api.read(|engine| engine.popups.settings()).await?))
 }
 
 /// Replace the settings as a whole.
@@ -301,7 +299,7 @@ pub(super) async fn put_settings(
     _: AppServer,
     RawJson(body): RawJson,
 ) -> AnswerResult<PopupSettings> {
-    Ok(Answer::ok(api.read(move |engine| engine.set_popup_settings(&body)).await?))
+    Ok(Answer::ok(api.read(move |engine| engine.popups.set_settings(&body)).await?))
 }
 
 // ---- lists of users
@@ -329,7 +327,7 @@ pub(super) async fn put_segment(
     }
     let body = crate::bodies::collect_body(&api.bodies, body, SEGMENT_BYTES_MAX, "segment (bytes)").await?;
     let put =
-        move |engine: &Arc<tidings_engine::Engine>| engine.put_popup_segment(&segment, parse_segment(body.as_ref())?);
+        move |engine: &Arc<tidings_engine::Engine>| engine.popups.put_segment(&segment, parse_segment(body.as_ref())?);
     Ok(Answer::ok(api.read(put).await?))
 }
 
@@ -337,7 +335,7 @@ pub(super) async fn put_segment(
 #[utoipa::path(get, path = "/v1/popup-segments", tag = "popups",
     responses((status = 200, description = "The lists", body = Segments), Refusals))]
 pub(super) async fn list_segments(State(api): State<Arc<Api>>, _: AppServer) -> AnswerResult<Segments> {
-    Ok(Answer::ok(api.read(|engine| engine.popup_segments()).await?))
+    Ok(Answer::ok(api.read(|engine| engine.popups.segments()).await?))
 }
 
 /// One of them.
@@ -349,7 +347,7 @@ pub(super) async fn get_segment(
     _: AppServer,
     PathIds(segment): PathIds<String>,
 ) -> AnswerResult<Segment> {
-    Ok(Answer::ok(api.read(move |engine| engine.popup_segment(&segment)).await?))
+    Ok(Answer::ok(api.read(move |engine| engine.popups.segment(&segment)).await?))
 }
 
 /// Whether a user is in a list: 204; 404 if not.
@@ -362,7 +360,7 @@ pub(super) async fn is_in_segment(
     _: AppServer,
     PathIds((segment, user)): PathIds<(String, String)>,
 ) -> Result<StatusCode, RefusalResponse> {
-    let is_in = move |engine: &Arc<tidings_engine::Engine>| match engine.is_in_popup_segment(&segment, &user)? {
+    let is_in = move |engine: &Arc<tidings_engine::Engine>| match engine.popups.is_in_segment(&segment, &user)? {
         true => Ok(StatusCode::NO_CONTENT),
         false => Err(Refusal::not_found("user in the segment", &user)),
     };
@@ -378,7 +376,7 @@ pub(super) async fn remove_segment(
     _: AppServer,
     PathIds(segment): PathIds<String>,
 ) -> Result<StatusCode, RefusalResponse> {
-    api.read(move |engine| engine.remove_popup_segment(&segment)).await?;
+    api.read(move |engine| engine.popups.remove_segment(&segment)).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -396,7 +394,7 @@ pub(super) async fn report_events(
     Json(request): BatchJson<PopupEvents>,
 ) -> AnswerResult<PopupEventsAccepted> {
     let caller = caller.may(Scope::Popups)?;
-    let accepted = api.engine.report_popup_events(&caller.0, request.events).await?;
+    let accepted = api.engine.popups.report_events(&caller.0, request.events).await?;
     Ok(Answer(StatusCode::ACCEPTED, accepted))
 }
 
@@ -420,7 +418,7 @@ pub(super) async fn get_counts(
     PathIds(popup): PathIds<String>,
     Query(query): Query<CountsQuery>,
 ) -> AnswerResult<PopupCounts> {
-    Ok(Answer::ok(api.read(move |engine| engine.popup_counts(&popup, query.from, query.to)).await?))
+    Ok(Answer::ok(api.read(move |engine| engine.popups.counts(&popup, query.from, query.to)).await?))
 }
 
 /// How an export is written.
@@ -465,7 +463,7 @@ pub(super) async fn export_events(
     api.read(|engine| engine.popups.flush()).await?;
     let mut first = true;
     let pages = PageStream::start(api, move |engine| {
-        let (events, more) = engine.export_popup_events(&mut cursor)?;
+        let (events, more) = engine.popups.export_events(&mut cursor)?;
         let text = match format {
             ExportFormat::Jsonl => as_lines(&events),
             ExportFormat::Csv => as_csv(&events, std::mem::take(&mut first)),

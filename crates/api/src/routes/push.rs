@@ -32,10 +32,10 @@ pub(super) async fn send_push(
     Json(request): BatchJson<PushRequest>,
 ) -> AnswerResult<PushAnswer> {
     if request.dry_run {
-        let read = move |engine: &Arc<tidings_engine::Engine>| engine.push.reach(engine.prepare_push(request)?);
+        let read = move |engine: &Arc<tidings_engine::Engine>| engine.push.reach(engine.push.prepare(request)?);
         return Ok(Answer::ok(PushAnswer::Reach { reach: api.read(read).await? }));
     }
-    let prepared = api.read(move |engine| engine.prepare_push(request)).await?;
+    let prepared = api.read(move |engine| engine.push.prepare(request)).await?;
     let accepted = api.engine.push.accept(prepared).await?;
     let status = if accepted.duplicate { StatusCode::OK } else { StatusCode::ACCEPTED };
     Ok(Answer(status, PushAnswer::Accepted(accepted)))
@@ -50,7 +50,7 @@ pub(super) async fn get_push(
     _: AppServer,
     PathIds(push): PathIds<u64>,
 ) -> AnswerResult<PushStatus> {
-    Ok(Answer::ok(api.read(move |engine| engine.push_status(push)).await?))
+    Ok(Answer::ok(api.read(move |engine| engine.push.status(push)).await?))
 }
 
 /// Which of a push's devices, and where the page starts.
@@ -77,7 +77,7 @@ pub(super) async fn list_push_devices(
     Query(query): Query<DevicesQuery>,
 ) -> AnswerResult<PushDevicePage> {
     let DevicesQuery { state, after, limit } = query;
-    let read = move |engine: &Arc<tidings_engine::Engine>| engine.push_devices(push, state, after, limit.unwrap_or(0));
+    let read = move |engine: &Arc<tidings_engine::Engine>| engine.push.devices(push, state, after, limit.unwrap_or(0));
     Ok(Answer::ok(api.read(read).await?))
 }
 
@@ -92,7 +92,7 @@ pub(super) async fn cancel_push(
     _: AppServer,
     PathIds(push): PathIds<u64>,
 ) -> AnswerResult<PushStatus> {
-    Ok(Answer::ok(api.read(move |engine| engine.cancel_push(push)).await?))
+    Ok(Answer::ok(api.read(move |engine| engine.push.cancel(push)).await?))
 }
 
 /// The devices of a user that pushes can be sent to.
@@ -104,7 +104,7 @@ pub(super) async fn list_devices(
     _: AppServer,
     PathIds(user): PathIds<String>,
 ) -> AnswerResult<UserDevices> {
-    Ok(Answer::ok(api.read(move |engine| engine.user_devices(&user)).await?))
+    Ok(Answer::ok(api.read(move |engine| engine.push.user_devices(&user)).await?))
 }
 
 /// Set all of a device's tags; at most 32.
@@ -118,7 +118,7 @@ pub(super) async fn set_device_tags(
     PathIds((user, device_id)): PathIds<(String, String)>,
     Json(request): Json<SetTags>,
 ) -> AnswerResult<DeviceCard> {
-    let set = move |engine: &Arc<tidings_engine::Engine>| engine.set_device_tags(&user, &device_id, request.tags);
+    let set = move |engine: &Arc<tidings_engine::Engine>| engine.push.set_device_tags(&user, &device_id, request.tags);
     Ok(Answer::ok(api.read(set).await?))
 }
 

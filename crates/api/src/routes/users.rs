@@ -11,7 +11,8 @@ use crate::{
 };
 use axum::{extract::State, http::StatusCode};
 use std::sync::Arc;
-use tidings_engine::{access::Scope, engine::Actor};
+use tidings_domain::model::Actor;
+use tidings_engine::access::Scope;
 use tidings_protocol::http::{Kick, Kicked, Revoke, Revoked, SetDoNotDisturb, UserCard, UsersUpsert, UsersUpserted};
 
 /// Create or change users.

@@ -14,21 +14,21 @@ use tidings_api::{
     request_service::RequestService,
 };
 use tidings_client::{http::HttpClient, token::sign};
+use tidings_domain::clock::{Clock, SystemClock};
 use tidings_engine::{
     Engine,
     access::TokenClaims,
-    clock::{Clock, SystemClock},
     config::EngineConfig,
     engine::EngineParts,
-    memory::MemoryStore,
     outbox::{OutboxConfig, Webhook, WebhookDelivery, WebhookError},
-    popups::PopupsConfig,
     presence::compare::SessionSource,
-    push::Register,
 };
 use tidings_gateway::{MaybeTlsSocket, SessionConfig, SessionServer, VerifyToken};
 use tidings_listen::{Throttle, ThrottleKey, throttle::ThrottleConfig};
+use tidings_popups::PopupsConfig;
 use tidings_protocol::{error::Refusal, http::Problem};
+use tidings_push::Register;
+use tidings_testkit::MemoryStore;
 
 /// How long anything that must happen may take on a slow machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use redis::wait_until;
 use std::{sync::Arc, time::Duration};
 use tidings_bus_redis::{RedisBus, RedisBusConfig};
-use tidings_engine::cluster::bus::{Bus, MessageHandler};
+use tidings_domain::bus::{Bus, MessageHandler};
 
 /// A message that shows whether any arrive. Counted apart.
 const PROBE: &str = "a probe";

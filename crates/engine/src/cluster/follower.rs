@@ -11,17 +11,12 @@
 //! store; `divergence`, whether the store still has what this node took.
 
 use super::{
-    bus::Bus,
-    log::{Change, CommitLog},
     recent_entries::RecentEntries,
     wire::{ConversationRef, WireBatch, WireItem},
 };
 use crate::{
     hub::{Applier, BatchItem},
     lanes::{CountdownLatch, LaneItem},
-    metrics::Metrics,
-    model::*,
-    store::PositionRange,
 };
 use bytes::Bytes;
 use divergence::{DivergenceChecks, fingerprint_of};
@@ -30,6 +25,13 @@ use std::{
     collections::{BTreeMap, VecDeque},
     sync::{Arc, OnceLock},
     time::{Duration, Instant},
+};
+use tidings_domain::{
+    bus::Bus,
+    commit_log::{Change, CommitLog},
+    metrics::Metrics,
+    model::*,
+    store::PositionRange,
 };
 
 mod divergence;

@@ -2,21 +2,21 @@
 //! receives what peers send.
 
 use super::{
-    bus::{Bus, MessageHandler},
     follower::Follower,
     nodes::ClusterNodes,
     presence::PresenceInbox,
     wire::{BusMessage, ConversationRef, WireBatch, WireItem},
 };
-use crate::{
-    hub::{Applier, Batch, BatchItem, Hub, Signal},
-    metrics::Metrics,
-    model::*,
-    push::PeerInbox,
-};
+use crate::hub::{Applier, Batch, BatchItem, Hub, Signal};
 use bytes::Bytes;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
+use tidings_domain::{
+    bus::{Bus, MessageHandler},
+    metrics::Metrics,
+    model::*,
+};
+use tidings_push::PeerInbox;
 
 pub(crate) struct ClusterHub {
     pub applier: Applier,

@@ -1,8 +1,8 @@
 //! Requests of this node's sessions that only the leader can answer.
 
-use super::leadership::leader_unavailable;
 use crate::engine::Engine;
 use std::{future::Future, pin::Pin, sync::Arc};
+use tidings_domain::refusals::leader_unavailable;
 use tidings_protocol::{
     error::Refusal,
     http::{PopupEventsAccepted, Problem},

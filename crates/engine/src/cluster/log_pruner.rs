@@ -1,9 +1,10 @@
 //! Keeps the commit log short: the leader removes the changes that no node looks back to. It does so on a thread of its
 //! own, because a backlog takes minutes and the lease must be renewed every few seconds.
 
-use super::{log::CommitLog, nodes::ClusterNodes};
+use super::nodes::ClusterNodes;
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 use std::{convert::Infallible, sync::Arc, time::Duration};
+use tidings_domain::commit_log::CommitLog;
 
 /// How long the log keeps changes: no node looks back farther.
 const RETENTION: Duration = Duration::from_secs(3_600);
@@ -40,15 +41,15 @@ impl LogPruner {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::log::*, *};
-    use crate::{
-        cluster::bus::LocalBus,
-        memory::MemoryStore,
+    use super::*;
+    use crossbeam_channel::{Sender, bounded};
+    use tidings_domain::{
+        commit_log::*,
         metrics::Metrics,
         model::Position,
         store::{StoreResult, Term},
     };
-    use crossbeam_channel::{Sender, bounded};
+    use tidings_testkit::{LocalBus, MemoryStore};
 
     /// A log with a backlog of five pieces. It reports the retention of each call.
     struct Backlog(Sender<u64>);

@@ -9,38 +9,33 @@
 //! sends and receives; [`nodes`], the peers and the leader; `log_pruner`, which keeps the log short; `presence`, who is
 //! online on any node; `leadership`, for work that one node does for all; [`leader_client`], for requests to that node.
 
-pub mod bus;
 mod follower;
 mod hub;
 pub mod leader_client;
-pub(crate) mod leadership;
-pub mod log;
 mod log_pruner;
 pub mod nodes;
 pub(crate) mod presence;
+mod push_transport;
 pub(crate) mod recent_entries;
 pub mod wire;
 
-use crate::{
-    commit::store_refusal,
-    engine::Engine,
-    hub::Applier,
-    metrics::Metrics,
-    model::*,
-    push::{PeerInbox, PeerTransport},
-    store::*,
-};
-use bus::Bus;
+use crate::{engine::Engine, hub::Applier};
 use crossbeam_channel::{Sender, bounded};
 use follower::Follower;
 use hub::{ClusterHub, PeerMessageHandler};
-use log::{CommitLog, NodeInfo};
 use log_pruner::LogPruner;
 use nodes::ClusterNodes;
 use parking_lot::Mutex;
 use presence::PresenceThread;
+use push_transport::PushTransport;
 use std::{convert::Infallible, sync::Arc, thread::JoinHandle, time::Duration};
+use tidings_domain::{
+    bus::Bus,
+    commit_log::{CommitLog, NodeInfo},
+};
+use tidings_domain::{metrics::Metrics, model::*, refusals::store_refusal, store::*};
 use tidings_protocol::error::{ErrorCode, Refusal};
+use tidings_push::{PeerInbox, PeerTransport};
 use wire::BusMessage;
 
 /// How long a session waits until this node has applied all that the session's client has seen on another node.
@@ -110,8 +105,8 @@ impl Cluster {
     }
 
     /// How pushes travel between the leader and the nodes whose sessions it pushes to.
-    pub(crate) fn push_transport(&self) -> PeerTransport {
-        PeerTransport { bus: self.bus.clone(), nodes: self.nodes.clone() }
+    pub(crate) fn push_transport(&self) -> Arc<dyn PeerTransport> {
+        Arc::new(PushTransport { bus: self.bus.clone(), nodes: self.nodes.clone() })
     }
 
     pub(crate) fn hub(&self, applier: Applier) -> ClusterHub {

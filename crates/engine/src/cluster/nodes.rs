@@ -3,15 +3,7 @@
 //! A node that cannot reach the store keeps its last view of its peers. It leads only until its lease ends by its own
 //! clock.
 
-use super::{
-    bus::Bus,
-    log::{ClusterView, CommitLog, HeartbeatError, NodeInfo},
-    wire::BusMessage,
-};
-use crate::{
-    metrics::Metrics,
-    store::{StoreError, Term},
-};
+use super::wire::BusMessage;
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::{
     collections::{BTreeSet, HashMap},
@@ -20,6 +12,13 @@ use std::{
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, Instant},
+};
+use tidings_domain::{
+    bus::Bus,
+    commit_log::{ClusterView, CommitLog, HeartbeatError, NodeInfo},
+    leadership::LeaderElection,
+    metrics::Metrics,
+    store::{StoreError, Term},
 };
 
 /// A lease is renewed so many times before it would end.
@@ -140,16 +139,6 @@ impl ClusterNodes {
     /// Whether this node leads, and no other can: its lease runs by its own clock.
     pub fn is_leader(&self) -> bool {
         self.leader_lease.is_valid()
-    }
-
-    /// The term that this node leads in, as far as it has heard. Its lease may have ended meanwhile.
-    pub(crate) fn term(&self) -> Option<Term> {
-        self.leader_lease.term()
-    }
-
-    /// Whether this node leads in this term, and no other can lead meanwhile.
-    pub(crate) fn holds(&self, term: Term) -> bool {
-        self.leader_lease.is_valid() && self.leader_lease.term() == Some(term)
     }
 
     /// The node that leads, as far as is known.
@@ -280,5 +269,15 @@ impl ClusterNodes {
             tracing::warn!(%error, "the lease in the cluster could not be renewed");
         }
         view.trouble = Some(format!("the lease in the cluster could not be renewed: {error}"));
+    }
+}
+
+impl LeaderElection for ClusterNodes {
+    fn term(&self) -> Option<Term> {
+        self.leader_lease.term()
+    }
+
+    fn holds(&self, term: Term) -> bool {
+        self.leader_lease.is_valid() && self.leader_lease.term() == Some(term)
     }
 }

@@ -1,10 +1,10 @@
 //! The newest entries of all conversations, in memory: a session that missed a few seconds resumes from here, without a
 //! read from the store. When a node ends, all its clients come back at once, and each has missed only seconds.
 
-use crate::{model::*, store::*};
 use parking_lot::RwLock;
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
+use tidings_domain::{model::*, store::*};
 
 /// About what an entry takes besides its body.
 const ENTRY_BYTES: usize = 256;
@@ -85,8 +85,8 @@ impl RecentEntries {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::MemoryStore;
     use proptest::prelude::*;
+    use tidings_testkit::MemoryStore;
 
     const ROOMS: u64 = 4;
 

@@ -1,9 +1,8 @@
 //! The messages of nodes to each other over the bus. A message of an unknown version counts as lost.
 
-use super::log::Change;
-use crate::{model::*, store::PositionRange};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+use tidings_domain::{commit_log::Change, model::*, store::PositionRange};
 
 /// The version of the messages. Nodes of different versions cannot read each other's messages; they read each other's
 /// commits from the store. A new kind of message goes to the end of [`BusMessage`] and leaves the version as it is: a node

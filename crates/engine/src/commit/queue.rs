@@ -10,11 +10,11 @@
 //! Admission is one comparison: a flow may hold as many places as are still free. A single flow gets half of a queue,
 //! two get a third each, and however many flood it, a new flow finds room: `free = limit / (flooders + 1)`.
 
-use crate::model::*;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustc_hash::FxHashMap;
 use slab::Slab;
 use std::{collections::VecDeque, time::Duration};
+use tidings_domain::model::*;
 use tokio::sync::oneshot;
 
 /// A queue for each lane, and one for operations.

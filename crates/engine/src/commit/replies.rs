@@ -1,13 +1,12 @@
 //! The results of a commit: items for the lanes, and replies for the callers.
 
-use super::{Reply, proposal_refusal};
+use super::Reply;
 use crate::{
     lanes::{LaneItem, LaneSlot, Lanes},
-    model::*,
     shards::SendReply,
-    store::*,
 };
 use std::{sync::Arc, time::Instant};
+use tidings_domain::{model::*, refusals::proposal_refusal, store::*};
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
     http::SendReceipt,

@@ -1,9 +1,9 @@
 //! Cards of many conversations at once: one read of the store for all that are not cached.
 
 use super::Directory;
-use crate::{model::*, store::StoreResult};
 use quick_cache::sync::GuardResult;
 use std::{sync::Arc, time::Duration};
+use tidings_domain::{model::*, store::StoreResult};
 
 impl Directory {
     /// The cards of these conversations, in this order; no conversation may be named twice.

@@ -1,6 +1,6 @@
 //! The cursors of pages of history.
 
-use crate::store::End;
+use tidings_domain::store::End;
 use tidings_protocol::error::{ErrorCode, Refusal};
 use xxhash_rust::xxh3::xxh3_64;
 

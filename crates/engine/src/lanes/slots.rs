@@ -94,7 +94,7 @@ impl LaneSlots {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::UserNo;
+    use tidings_domain::model::UserNo;
 
     #[test]
     fn a_flow_is_refused_once_it_holds_as_many_slots_as_are_free() {

@@ -7,13 +7,15 @@
 use crate::{
     engine::Engine,
     lanes::encode_entry,
-    model::*,
-    store::{End, OutboxItem, StoreResult},
     users::{attributes_value, window_covers},
 };
 use serde::Serialize;
 use serde_json::{Value, json, value::RawValue};
 use std::{collections::VecDeque, sync::Arc};
+use tidings_domain::{
+    model::*,
+    store::{End, OutboxItem, StoreResult},
+};
 
 /// Members in one read.
 const MEMBERS_AT_ONCE: usize = 1_000;

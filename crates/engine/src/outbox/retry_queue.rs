@@ -6,7 +6,6 @@
 //! for a webhook that is down.
 
 use super::events::Event;
-use crate::store::{DeadNotification, Store, StoreResult};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use std::{
@@ -15,6 +14,7 @@ use std::{
     sync::Arc,
     time::Instant,
 };
+use tidings_domain::store::{DeadNotification, Store, StoreResult};
 
 /// Ids from here on are of events in the retry queue, lower ones of dead letters: a position is below 2^49.
 pub(super) const RETRY_IDS: u64 = 1 << 62;

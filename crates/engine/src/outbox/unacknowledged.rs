@@ -5,13 +5,13 @@ use super::{
     events::EventExpansion,
     retry_queue::{SESSION_STAYS, UNACKNOWLEDGED_IDS},
 };
-use crate::{
-    commit::store_refusal,
-    engine::Engine,
+use crate::engine::Engine;
+use std::sync::Arc;
+use tidings_domain::{
     model::*,
+    refusals::store_refusal,
     store::{DeadNotification, OutboxItem, Proposal},
 };
-use std::sync::Arc;
 use tidings_protocol::{entry::EntryKind, error::Refusal};
 
 /// Events of one session. Of more messages only the newest are pushed; the app gets all when it is opened.

@@ -7,7 +7,7 @@ use super::{
     retry_queue::{self, RETRY_IDS, RetryQueue, SESSION_STAYS},
     sign,
 };
-use crate::{engine::Engine, model::Position, store::*};
+use crate::engine::Engine;
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 use serde_json::value::RawValue;
 use std::{
@@ -15,6 +15,7 @@ use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
+use tidings_domain::{model::Position, store::*};
 
 /// How often the list is read when it was empty.
 const POLL: Duration = Duration::from_millis(100);

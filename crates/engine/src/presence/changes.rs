@@ -2,9 +2,9 @@
 //! changes between two announcements only the last is announced. A user costs one entry, however often their sessions
 //! come and go.
 
-use crate::model::UserNo;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::VecDeque;
+use tidings_domain::model::UserNo;
 
 #[derive(Debug, Clone)]
 pub struct PresenceConfig {

@@ -8,9 +8,10 @@
 //! The session's own shard makes a repair, since it alone knows the state of the session by then.
 
 use super::{NodeNo, PresenceSession};
-use crate::{engine::Engine, model::UserNo, shards::shard_of};
+use crate::{engine::Engine, shards::shard_of};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
+use tidings_domain::model::UserNo;
 use tidings_protocol::error::Refusal;
 
 /// Differences that a comparison lists; its counts are of all.

@@ -2,11 +2,11 @@
 //! changes that they missed.
 
 use super::PresenceSession;
-use crate::model::UserNo;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
+use tidings_domain::model::UserNo;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Changes in the queue. Above, all are dropped, and the other nodes ask for a snapshot.

@@ -26,7 +26,6 @@ pub mod watching;
 mod webhook;
 pub(crate) mod worker;
 
-use crate::model::UserNo;
 use changes::ChangeQueue;
 pub use changes::{Change, PresenceConfig};
 use deltas::{Delta, DeltaQueue, SessionRecord};
@@ -43,6 +42,7 @@ use std::{
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
+use tidings_domain::model::UserNo;
 use watching::Watchers;
 
 /// A live session as presence knows it.

@@ -8,10 +8,10 @@ use super::{
     registry::{Arrival, Departure, STRIPES},
     snapshot::{SessionChange, SnapshotCursor},
 };
-use crate::{cluster::log::NodeInfo, model::UserNo};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use std::sync::{Arc, atomic::Ordering};
+use tidings_domain::{commit_log::NodeInfo, model::UserNo};
 
 /// How much later than this node the leader announces a change at most, with the difference of their clocks.
 const LEADER_MARGIN_MS: u64 = 10_000;

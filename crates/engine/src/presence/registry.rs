@@ -4,7 +4,6 @@
 //! it does not need, and its growth never copies a whole stripe under the lock.
 
 use super::{NodeNo, PresenceSession};
-use crate::model::UserNo;
 use parking_lot::RwLock;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -13,6 +12,7 @@ use std::{
     ops::Bound,
     sync::Arc,
 };
+use tidings_domain::model::UserNo;
 
 /// Part of the encoding of messages between nodes, which name stripes.
 pub(super) const STRIPES: usize = 64;

@@ -7,9 +7,9 @@ use super::{
     NodeNo, PresenceSession,
     registry::{Arrival, Departure, Registry, STRIPES},
 };
-use crate::model::UserNo;
 use rustc_hash::FxHashSet;
 use serde::{Deserialize, Serialize};
+use tidings_domain::model::UserNo;
 
 /// A position in a snapshot: all stripes before `stripe`, and in `stripe` the users up to `through`, are done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]

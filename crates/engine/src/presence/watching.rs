@@ -3,14 +3,16 @@
 
 use super::Change;
 use crate::{
-    commit::store_refusal,
     engine::Engine,
-    model::{User, UserNo},
     shards::{Control, WatchUpdate, WatchedChange},
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 use std::sync::Arc;
+use tidings_domain::{
+    model::{User, UserNo},
+    refusals::store_refusal,
+};
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
     ids::direct_id,
@@ -135,7 +137,7 @@ impl Engine {
         Ok(())
     }
 
-    fn watchable_group(&self, user: &User, id: &str) -> Result<Arc<crate::model::Conversation>, Refusal> {
+    fn watchable_group(&self, user: &User, id: &str) -> Result<Arc<tidings_domain::model::Conversation>, Refusal> {
         let group = self.directory.require_conversation_for(user, id)?;
         if self.directory.membership(group.no, user.no).map_err(store_refusal)?.is_none() {
             return Err(Refusal::new(ErrorCode::NotAMember, "the user is not a member of the conversation"));

@@ -3,7 +3,6 @@
 
 use crate::{
     engine::Engine,
-    model::UserNo,
     outbox::{Webhook, WebhookDelivery, sign},
 };
 use crossbeam_channel::{Receiver, RecvTimeoutError};
@@ -13,6 +12,7 @@ use std::{
     collections::{VecDeque, hash_map::Entry},
     time::Duration,
 };
+use tidings_domain::model::UserNo;
 
 /// Changes in one call.
 const CHANGES_PER_CALL: usize = 500;

@@ -4,7 +4,7 @@ use super::{
     Change,
     webhook::{PresenceState, WebhookWorker},
 };
-use crate::{engine::Engine, model::UserNo, outbox::Webhook, store::Proposal};
+use crate::{engine::Engine, outbox::Webhook};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use parking_lot::Mutex;
 use std::{
@@ -12,6 +12,7 @@ use std::{
     thread::JoinHandle,
     time::Duration,
 };
+use tidings_domain::{model::UserNo, store::Proposal};
 
 /// The pause between announcements. Of several changes of a user in between, only the last is announced.
 const ROUND: Duration = Duration::from_millis(500);
@@ -149,7 +150,7 @@ impl Engine {
 }
 
 impl super::Presence {
-    fn take_changes(&self, now_ms: u64, stopping: bool, metrics: &crate::metrics::Metrics) -> Vec<Change> {
+    fn take_changes(&self, now_ms: u64, stopping: bool, metrics: &tidings_domain::metrics::Metrics) -> Vec<Change> {
         let mut pending = self.changes.lock();
         let mut changes = pending.take_due(now_ms, self.config.grace_ms);
         if stopping {

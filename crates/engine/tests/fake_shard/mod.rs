@@ -4,13 +4,10 @@
 
 use crate::support::World;
 use std::{collections::BTreeMap, sync::Arc};
-use tidings_engine::{
-    clock::Clock,
-    config::EngineConfig,
-    push::{DeviceNo, PushItem, Register},
-    store::Store,
-};
+use tidings_domain::{clock::Clock, push_store::DeviceNo, store::Store};
+use tidings_engine::config::EngineConfig;
 use tidings_protocol::{error::Refusal, http::*};
+use tidings_push::{PushItem, Register};
 
 pub struct Phone {
     pub session: u64,
@@ -151,7 +148,7 @@ impl Shard {
     }
 
     pub fn try_push(&mut self, request: serde_json::Value) -> Result<PushAccepted, Refusal> {
-        let prepared = self.world.engine.prepare_push(serde_json::from_str(&request.to_string()).unwrap())?;
+        let prepared = self.world.engine.push.prepare(serde_json::from_str(&request.to_string()).unwrap())?;
         let accepted = self.world.wait(self.world.engine.push.accept(prepared));
         self.settle();
         accepted
@@ -165,7 +162,7 @@ impl Shard {
     }
 
     pub fn status(&self, push: u64) -> PushStatus {
-        self.world.engine.push_status(push).unwrap()
+        self.world.engine.push.status(push).unwrap()
     }
 
     /// Sets the clock.
@@ -179,7 +176,7 @@ impl Shard {
         let mut all = BTreeMap::new();
         let mut after = None;
         loop {
-            let page = self.world.engine.push_devices(push, None, after, 3).unwrap();
+            let page = self.world.engine.push.devices(push, None, after, 3).unwrap();
             all.extend(page.devices.into_iter().map(|d| (format!("{}/{}", d.user, d.device_id), d.state)));
             after = page.next;
             if after.is_none() {

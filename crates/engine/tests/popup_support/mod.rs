@@ -4,12 +4,9 @@
 use crate::support::World;
 use serde_json::{Value, json};
 use std::sync::Arc;
-use tidings_engine::{
-    config::EngineConfig,
-    engine::Actor,
-    popups::{DecisionAttempt, EventCursor, PopupDecision, PopupsConfig, Precondition, QuestionBody},
-    store::Store,
-};
+use tidings_domain::{model::Actor, store::Store};
+use tidings_engine::config::EngineConfig;
+use tidings_popups::{DecisionAttempt, EventCursor, PopupDecision, PopupsConfig, Precondition, QuestionBody};
 use tidings_protocol::{error::Refusal, http::*};
 
 pub const SECOND: u64 = 1_000;
@@ -33,11 +30,11 @@ pub fn spec(parts: Value) -> Value {
 impl World {
     pub fn put_popup(&self, id: &str, parts: Value) -> Popup {
         let spec = spec(parts).to_string();
-        self.engine.put_popup(id, spec.as_bytes(), None, Precondition::None).unwrap().0
+        self.engine.popups.put(id, spec.as_bytes(), None, Precondition::None).unwrap().0
     }
 
     pub fn set_popup_settings(&self, settings: Value) {
-        self.engine.set_popup_settings(settings.to_string().as_bytes()).unwrap();
+        self.engine.popups.set_settings(settings.to_string().as_bytes()).unwrap();
     }
 
     /// A question at placement `home`, with these parts replaced.
@@ -48,7 +45,7 @@ impl World {
     }
 
     pub fn decide_with(&self, user: &str, parts: Value) -> Result<PopupDecision, Refusal> {
-        self.ask(user, parts, |body| self.engine.decide_popup_blocking(&body.for_user(user)))
+        self.ask(user, parts, |body| self.engine.popups.decide_blocking(&body.for_user(user)))
     }
 
     /// The decision's id, if a popup is shown.
@@ -60,8 +57,10 @@ impl World {
     pub fn try_decide(&self, user: &str, parts: Value) -> Result<DecisionAttempt, Refusal> {
         self.ask(user, parts, |body| {
             loop {
-                match self.engine.try_decide_popup(&body.for_user(user), None)? {
-                    DecisionAttempt::MissingContext(missing) => drop(self.engine.load_popup_context(user, missing)?),
+                match self.engine.popups.try_decide(&body.for_user(user), None)? {
+                    DecisionAttempt::MissingContext(missing) => {
+                        drop(self.engine.popups.load_user_context(user, missing)?)
+                    }
                     decided => return Ok(decided),
                 }
             }
@@ -69,16 +68,16 @@ impl World {
     }
 
     pub fn explain(&self, user: &str, parts: Value) -> Explanation {
-        self.ask(user, parts, |body| self.engine.explain_popups(&body.for_user(user)).unwrap())
+        self.ask(user, parts, |body| self.engine.popups.explain(&body.for_user(user)).unwrap())
     }
 
     pub fn report(&self, events: Vec<PopupEvent>) -> Result<PopupEventsAccepted, Refusal> {
-        self.wait(self.engine.report_popup_events(&Actor::App, events))
+        self.wait(self.engine.popups.report_events(&Actor::App, events))
     }
 
     /// Sums over all hours and variants: shown, control, impressions and clicks.
     pub fn counts(&self, popup: &str) -> [u64; 4] {
-        let hours = self.engine.popup_counts(popup, None, None).unwrap().hours;
+        let hours = self.engine.popups.counts(popup, None, None).unwrap().hours;
         let one = |hour: &PopupHour| [hour.shown, hour.control, hour.impressions, hour.clicks];
         hours.iter().map(one).fold([0; 4], |sums, one| std::array::from_fn(|at| sums[at] + one[at]))
     }
@@ -88,7 +87,7 @@ impl World {
         let mut cursor = EventCursor::new(from, to, popup.map(str::to_owned));
         let mut events = Vec::new();
         loop {
-            let (page, more) = self.engine.export_popup_events(&mut cursor).unwrap();
+            let (page, more) = self.engine.popups.export_events(&mut cursor).unwrap();
             events.extend(page);
             if !more {
                 return events;

@@ -12,7 +12,7 @@ use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
 };
-use tidings_engine::popups::{UserKey, rules::Rule};
+use tidings_popups::{UserKey, rules::Rule};
 use tidings_protocol::http::*;
 use wall::{DAY_MS, QUARTER_MS, Wall};
 use xxhash_rust::xxh3::xxh3_64_with_seed;

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, value::RawValue};
 use std::collections::{BTreeMap, BTreeSet};
-use tidings_engine::popups::{
+use tidings_popups::{
     UserKey,
     rules::{Predicate, Rule, Scalar, Values, Version, bucket, parse},
 };

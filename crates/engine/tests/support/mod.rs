@@ -15,25 +15,24 @@ use std::{
     },
     time::Duration,
 };
-use tidings_engine::{
-    Engine,
-    clock::ManualClock,
-    cluster::{
-        ClusterParts,
-        bus::{Bus, LocalBus},
-        log::{CommitLog, NodeInfo},
-    },
-    config::EngineConfig,
-    engine::{Actor, EngineParts},
-    memory::MemoryStore,
+use tidings_domain::{
+    bus::Bus,
+    commit_log::{CommitLog, NodeInfo},
     model::*,
-    outbox::{OutboxConfig, Webhook},
-    popups::PopupsConfig,
-    push::rows::*,
-    shards::{ShardReceivers, Wake},
+    push_store::*,
     store::*,
 };
+use tidings_engine::{
+    Engine,
+    cluster::ClusterParts,
+    config::EngineConfig,
+    engine::EngineParts,
+    outbox::{OutboxConfig, Webhook},
+    shards::{ShardReceivers, Wake},
+};
+use tidings_popups::PopupsConfig;
 use tidings_protocol::http::*;
+use tidings_testkit::{LocalBus, ManualClock, MemoryStore};
 
 /// Nothing here takes a second on an idle machine; this is for one that is not.
 pub const PATIENCE: Duration = Duration::from_secs(60);

@@ -2,7 +2,7 @@
 
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use tidings_engine::store::*;
+use tidings_domain::store::*;
 
 #[derive(Default)]
 pub struct MemorySideLog {

@@ -19,7 +19,7 @@ use std::{
     thread::JoinHandle,
     time::{Duration, Instant},
 };
-use tidings_engine::metrics::Metrics;
+use tidings_domain::metrics::Metrics;
 use tidings_listen::{
     Admission, Descriptors, MaybeTlsSocket, Throttle, ThrottleKey,
     admission::ConnectionClass,

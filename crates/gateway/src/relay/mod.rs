@@ -35,7 +35,8 @@ use std::{
     time::{Duration, Instant},
 };
 use thread::RelayLoop;
-use tidings_engine::{metrics::Metrics, shards::Wake};
+use tidings_domain::metrics::Metrics;
+use tidings_engine::shards::Wake;
 use tidings_listen::{MaybeTlsSocket, ThrottleKey};
 
 /// Locates the core to attach to.

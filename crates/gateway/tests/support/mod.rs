@@ -19,31 +19,32 @@ use tidings_client::{
     session::Session,
     token::sign,
 };
+use tidings_domain::{
+    bus::Bus,
+    clock::SystemClock,
+    commit_log::{CommitLog, NodeInfo},
+    model::Actor,
+    store::Store,
+};
 use tidings_engine::{
     Engine,
     access::TokenClaims,
-    clock::SystemClock,
-    cluster::{
-        ClusterParts,
-        bus::{Bus, LocalBus},
-        log::{CommitLog, NodeInfo},
-    },
+    cluster::ClusterParts,
     config::EngineConfig,
-    engine::{Actor, EngineParts},
-    memory::MemoryStore,
+    engine::EngineParts,
     outbox::{OutboxConfig, Webhook},
-    popups::PopupsConfig,
     presence::{PresenceConfig, compare::SessionSource},
-    store::Store,
 };
 use tidings_gateway::{MaybeTlsSocket, SessionConfig, SessionServer, VerifyToken};
 use tidings_listen::ThrottleKey;
+use tidings_popups::PopupsConfig;
 use tidings_protocol::{
     entry::Entry,
     error::{ErrorCode, Refusal},
     frames::{Bind, Bound, ClientFrame, Sent, ServerFrame},
     http::*,
 };
+use tidings_testkit::{LocalBus, MemoryStore};
 
 pub const API_KEY: &str = "the-key-of-the-app";
 pub const TOKEN_KEY: &str = "the secret that the app signs with";

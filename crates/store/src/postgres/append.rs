@@ -10,7 +10,7 @@ use super::{
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeSet;
-use tidings_engine::{model::*, store::*};
+use tidings_domain::{model::*, store::*};
 
 /// The entries of a batch that has nothing else.
 pub(crate) struct AppendBatch<'a>(Vec<(ConversationNo, &'a NewEntry)>);

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::rows::{ConversationRow, decode, kind_byte, kind_of};
 use std::{cmp::Reverse, collections::HashMap};
-use tidings_engine::{model::*, store::*};
+use tidings_domain::{model::*, store::*};
 use tokio_postgres::Row;
 
 const CONVERSATION_STATES: &str = "SELECT p.conversation, p.kind, \

@@ -7,7 +7,7 @@ use crate::{
     rows::decode,
 };
 use std::collections::{BTreeMap, HashMap};
-use tidings_engine::{push::rows::*, store::*};
+use tidings_domain::{push_store::*, store::*};
 use tokio_postgres::Row;
 
 /// The statements of one table of rows.

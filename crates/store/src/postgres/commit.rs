@@ -11,8 +11,10 @@ use super::{
     write::write,
 };
 use std::{sync::atomic::Ordering, time::Duration};
-use tidings_engine::model::Position;
-use tidings_engine::store::{Outcome, PositionRange, Proposal, StoreError, StoreResult};
+use tidings_domain::{
+    model::Position,
+    store::{Outcome, PositionRange, Proposal, StoreError, StoreResult},
+};
 use tokio_postgres::error::SqlState;
 
 /// How often a batch is tried that conflicts with another node's, or whose connection had ended.

@@ -10,7 +10,7 @@ use crate::{
     rows::{decode, decode_content, encode},
 };
 use std::{collections::BTreeMap, sync::atomic::Ordering};
-use tidings_engine::{cluster::log::*, model::*, store::*};
+use tidings_domain::{commit_log::*, model::*, store::*};
 
 const ENTRIES: &str = "SELECT position, conversation, seq, at, content FROM entries \
      WHERE position > $1 AND position <= $2 ORDER BY position LIMIT $3";

@@ -14,7 +14,7 @@ use std::{
     },
     time::{Duration, Instant},
 };
-use tidings_engine::store::StoreError;
+use tidings_domain::store::StoreError;
 use tokio::{runtime::Runtime, time::timeout};
 use tokio_postgres::{
     AsyncMessage, Client, Config, Row, Socket, Statement,

@@ -4,7 +4,7 @@
 use crate::rows::{damaged, encode};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::{BTreeMap, BTreeSet};
-use tidings_engine::{cluster::log::Change, model::*, store::*};
+use tidings_domain::{commit_log::Change, model::*, store::*};
 
 /// The bit that marks a position as an offset from the position before this batch.
 const BATCH_RELATIVE: Position = 1 << 63;

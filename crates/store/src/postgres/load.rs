@@ -8,7 +8,7 @@ use super::{
 use crate::rows::{ConversationRow, UserRow, damaged, decode};
 use rustc_hash::FxHashSet;
 use std::collections::BTreeSet;
-use tidings_engine::{model::*, store::*};
+use tidings_domain::{model::*, store::*};
 use tokio_postgres::Row;
 
 /// The keys of the rows that a batch's proposals read or write.

@@ -7,7 +7,7 @@
 use super::connection::{Connection, Connector, Failure, Purpose, bigint, number};
 use crate::open::fresh_epoch;
 use std::sync::Arc;
-use tidings_engine::store::StoreError;
+use tidings_domain::store::StoreError;
 
 struct Migration {
     version: u64,

@@ -12,7 +12,7 @@ use super::{
 use crate::commit::{DAY_MS, day_of};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
-use tidings_engine::store::{Retention, StoreResult};
+use tidings_domain::store::{Retention, StoreResult};
 
 /// The partition of newest entries whose own partition was dropped.
 const KEPT: i32 = 0;

@@ -4,7 +4,7 @@
 use super::connection::{Connection, Connector, Failure, Purpose};
 use crossbeam_channel::{Receiver, Sender, bounded};
 use std::{sync::Arc, time::Duration};
-use tidings_engine::store::{StoreError, StoreResult};
+use tidings_domain::store::{StoreError, StoreResult};
 
 pub(crate) struct Pool {
     connector: Arc<Connector>,

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::rows::{ConversationRow, DeadRow, UserRow, decode, decode_content, kind_byte, kind_of};
 use std::sync::atomic::Ordering;
-use tidings_engine::{model::*, store::*};
+use tidings_domain::{model::*, store::*};
 use tokio_postgres::Row;
 
 /// A limit as the database's type.

@@ -10,7 +10,7 @@ use super::{
     write::now_ms,
 };
 use parking_lot::Mutex;
-use tidings_engine::store::{StoreError, StoreResult, Term};
+use tidings_domain::store::{StoreError, StoreResult, Term};
 use tokio_postgres::Row;
 
 /// The distance between two raised numbers of one term, so that the terms that other nodes begin are not taken for them.

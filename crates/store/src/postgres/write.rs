@@ -9,7 +9,7 @@ use super::{
 };
 use crate::rows::{ConversationRow, DeadRow, UserRow, encode, encode_content, kind_byte};
 use std::collections::BTreeSet;
-use tidings_engine::model::*;
+use tidings_domain::model::*;
 use tokio_postgres::types::ToSql;
 
 /// The rows to be written, as the columns that the statements take.

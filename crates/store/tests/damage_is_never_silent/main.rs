@@ -21,7 +21,7 @@ use std::{
     },
 };
 use support::*;
-use tidings_engine::{model::*, store::*};
+use tidings_domain::{model::*, store::*};
 use tidings_store::{
     EmbeddedOptions, EmbeddedStore, LostSeqs, OpenError,
     check::{CheckReport, check},
@@ -219,7 +219,7 @@ fn try_case(case: &Case, state: &str, files: &Files, states: &States) -> String 
             assert!(message.contains(case.names), "{name}: {:?} is not named: {message}", case.names);
             let names_remedy = message.contains("tidings check") || message.contains("restore a backup");
             assert!(names_remedy || matches!(error, OpenError::Format { .. }), "{name}: no remedy is named: {message}");
-            let found = check(folder.path());
+            let found = check(folder.path(), tidings_popups::check_popups);
             assert!(
                 found.as_ref().map_or(true, |report| !report.is_sound()),
                 "{name}: refused, and the check finds nothing"

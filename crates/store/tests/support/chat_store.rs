@@ -3,8 +3,9 @@
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
-use tidings_engine::{batch_reads, memory::MemoryStore, model::*, push::rows::*, store::*};
+use tidings_domain::{batch_reads, model::*, push_store::*, store::*};
 use tidings_store::PostgresStore;
+use tidings_testkit::MemoryStore;
 
 pub(crate) struct ChatStore {
     pub chat: Arc<PostgresStore>,

@@ -5,7 +5,7 @@ pub(crate) mod file_size_limit;
 pub(crate) mod postgres;
 
 use std::{fs, path::Path};
-use tidings_engine::{model::*, store::*};
+use tidings_domain::{model::*, store::*};
 use tidings_store::{EmbeddedOptions, EmbeddedStore};
 
 pub(crate) const NOON: u64 = 1_780_056_000_000;

@@ -31,7 +31,7 @@ impl Check {
             }
         };
         let repair = if self.repair { Some(tidings_store::repair(&folder)?) } else { None };
-        let report = tidings_store::check::check(&folder)?;
+        let report = tidings_store::check::check(&folder, tidings_popups::check_popups)?;
         if self.json {
             let RepairReport {
                 repaired,

@@ -8,7 +8,7 @@ use super::{
 use anyhow::{Context, Result, bail};
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 use tidings_bus_redis::RedisBusConfig;
-use tidings_engine::cluster::log::NodeInfo;
+use tidings_domain::commit_log::NodeInfo;
 
 settings! {
     /// Several alike nodes on the database of `[store] url`. Each has a name of its own.

@@ -4,10 +4,10 @@ use super::{Retention, Settings};
 use anyhow::Result;
 use std::time::Duration;
 use tidings_api::ApiConfig;
-use tidings_engine::{
-    config::EngineConfig, outbox::OutboxConfig, presence::PresenceConfig, push::PushConfig, store::Retention as Kept,
-};
+use tidings_domain::store::Retention as Kept;
+use tidings_engine::{config::EngineConfig, outbox::OutboxConfig, presence::PresenceConfig};
 use tidings_gateway::SessionConfig;
+use tidings_push::PushConfig;
 
 impl Settings {
     fn shards(&self) -> usize {

@@ -26,8 +26,9 @@ use popups::Popups;
 use std::{net::SocketAddr, path::PathBuf};
 use store::Store;
 use tidings_api::ApiConfig;
-use tidings_engine::{config::EngineConfig, presence::PresenceConfig, push::PushConfig};
+use tidings_engine::{config::EngineConfig, presence::PresenceConfig};
 use tidings_gateway::SessionConfig;
+use tidings_push::PushConfig;
 use tokens::{Limits, TokenSettings};
 
 /// The settings file that is read by default, if it exists.

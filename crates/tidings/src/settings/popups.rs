@@ -2,7 +2,7 @@
 
 use super::{Settings, macros::settings};
 use std::time::Duration;
-use tidings_engine::popups::PopupsConfig;
+use tidings_popups::PopupsConfig;
 
 settings! {
     /// Popups: which in-app message suits a user now.

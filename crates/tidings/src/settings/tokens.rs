@@ -4,12 +4,13 @@ use super::{Settings, macros::settings};
 use anyhow::{Context, Result, bail};
 use ipnet::IpNet;
 use tidings_api::auth::TokenRules;
+use tidings_domain::user_limiter::PerMinute;
 use tidings_engine::{
     access::{Scope, Scopes},
-    limits::{LimitsConfig, PerMinute},
-    push::PushConfig,
+    limits::LimitsConfig,
 };
 use tidings_listen::throttle::ThrottleConfig;
+use tidings_push::PushConfig;
 
 settings! {
     /// What user tokens must claim, beside `sub` and `exp`. The keys that they are signed with are `token_key`, `jwks_file` and

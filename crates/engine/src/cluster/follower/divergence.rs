@@ -6,16 +6,16 @@
 //! at these positions.
 
 use super::{BatchContent, Follower, UNSCHEDULED};
-use crate::{
-    cluster::log::{Change, LogHead, LogRecord},
-    model::*,
-    store::{PositionRange, StoreResult},
-};
 use rustc_hash::FxHasher;
 use std::{
     collections::VecDeque,
     hash::{Hash, Hasher},
     time::{Duration, Instant},
+};
+use tidings_domain::{
+    commit_log::{Change, LogHead, LogRecord},
+    model::*,
+    store::{PositionRange, StoreResult},
 };
 
 /// A peer's message about a commit on the former server may come so late, and is compared too.

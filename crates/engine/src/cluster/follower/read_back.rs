@@ -1,17 +1,15 @@
 //! Reads back from the store what did not come over the bus.
 
 use super::{BACKPRESSURE_RETRY, Follower, GAP_GRACE, READ_MAX, UNSCHEDULED};
-use crate::{
-    cluster::{
-        log::{Change, LogPage},
-        wire::{BusMessage, ConversationRef, WireBatch, WireItem},
-    },
-    model::ConversationNo,
-    store::{PositionRange, StoreError, StoreResult},
-};
+use crate::cluster::wire::{BusMessage, ConversationRef, WireBatch, WireItem};
 use parking_lot::MutexGuard;
 use rustc_hash::FxHashMap;
 use std::time::{Duration, Instant};
+use tidings_domain::{
+    commit_log::{Change, LogPage},
+    model::ConversationNo,
+    store::{PositionRange, StoreError, StoreResult},
+};
 
 /// How often the log is read although no gap is known, because the last message may have been lost.
 const POLL_EVERY: Duration = Duration::from_secs(1);

@@ -2,17 +2,20 @@
 
 use super::*;
 use crate::{
-    cluster::{bus::LocalBus, log::Change, wire::BusMessage},
+    cluster::wire::BusMessage,
     commit::queue::FlowKey,
     config::EngineConfig,
     delivery::{Fanout, Step},
     directory::Directory,
     lanes::Lanes,
-    memory::MemoryStore,
     shards::{ShardReceivers, Shards, Wake},
-    store::{NewConversation, Outcome, Proposal, Store, StoreResult, UserPatch},
 };
 use proptest::prelude::*;
+use tidings_domain::{
+    commit_log::Change,
+    store::{NewConversation, Outcome, Proposal, Store, StoreResult, UserPatch},
+};
+use tidings_testkit::{LocalBus, MemoryStore};
 
 struct Asleep;
 

@@ -1,22 +1,18 @@
 //! What a node does about the presence messages of its peers, without threads, sockets or clocks.
 
 use super::{PresenceBody, PresenceMessage};
-use crate::{
-    cluster::log::NodeInfo,
-    metrics::ClusterMetrics,
-    model::UserNo,
-    presence::{
-        Presence,
-        deltas::{Delta, DeltaBatch, Digest},
-        peers::Peer,
-        snapshot::SnapshotCursor,
-    },
+use crate::presence::{
+    Presence,
+    deltas::{Delta, DeltaBatch, Digest},
+    peers::Peer,
+    snapshot::SnapshotCursor,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
     time::{Duration, Instant},
 };
+use tidings_domain::{commit_log::NodeInfo, metrics::ClusterMetrics, model::UserNo};
 
 /// Sessions in one message, which is then about 50 kB.
 const SESSIONS_PER_MESSAGE: usize = if cfg!(test) { 3 } else { 500 };

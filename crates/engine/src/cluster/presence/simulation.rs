@@ -6,17 +6,13 @@ use super::{
     PresenceMessage,
     exchange::{Effect, Exchange, Recipients, StepContext, SyncProgress},
 };
-use crate::{
-    cluster::log::NodeInfo,
-    metrics::ClusterMetrics,
-    model::UserNo,
-    presence::{NodeNo, Presence, PresenceConfig, PresenceSession},
-};
+use crate::presence::{NodeNo, Presence, PresenceConfig, PresenceSession};
 use proptest::prelude::*;
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     time::{Duration, Instant},
 };
+use tidings_domain::{commit_log::NodeInfo, metrics::ClusterMetrics, model::UserNo};
 
 const NODES: usize = 3;
 const LEASE: Duration = Duration::from_secs(10);

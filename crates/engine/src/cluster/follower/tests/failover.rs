@@ -2,8 +2,8 @@
 //! far that server has come meanwhile.
 
 use super::*;
-use crate::cluster::log::*;
 use std::sync::atomic::{AtomicU64, Ordering};
+use tidings_domain::commit_log::*;
 
 /// The log of the store that answers now.
 struct Failover {

@@ -1,0 +1,30 @@
+//! The `Bus` port: bytes from one node to others, fast, and without a promise of delivery.
+//!
+//! A message may be lost as a whole. It arrives unchanged and at most once, and the messages of one sender to one
+//! receiver arrive in the order in which they were sent. Nothing rests on the bus: a commit that a node did not hear
+//! of over the bus, it reads from the store.
+
+use bytes::Bytes;
+use std::sync::Arc;
+
+/// Takes the messages that peers send to this node. The bus calls it from its own threads: a call must not block for
+/// long.
+pub trait MessageHandler: Send + Sync + 'static {
+    fn on_message(&self, message: Bytes);
+    /// Messages may have been lost: the bus was down, or had more than it could queue.
+    fn on_gap(&self);
+}
+
+/// What carries messages between nodes.
+pub trait Bus: Send + Sync + 'static {
+    /// From here on, messages to `name` go to `handler`. Called once in the life of a bus.
+    fn listen(&self, name: &str, handler: Arc<dyn MessageHandler>);
+    /// Sends the message to each of these nodes. Never blocks. Returns whether the bus took it for all of them: what it
+    /// took may still be lost.
+    fn send(&self, to: &[Arc<str>], message: Bytes) -> bool;
+    /// Whether messages flow now, as far as is known.
+    fn is_up(&self) -> bool;
+    /// Why the bus is not up, in a few words.
+    fn trouble(&self) -> Option<String>;
+    fn stop(&self);
+}

@@ -1,0 +1,22 @@
+//! The ground of Tidings: its model, and the ports behind which the disk, other nodes and time are.
+//!
+//! This crate decides nothing about messages, opens nothing and starts no thread. In reading order:
+//! - [`model`]: users, conversations, entries, lanes;
+//! - [`store`]: the port of everything that must outlive the process; [`push_store`]: its part for push; [`batch_reads`]:
+//!   its batched reads as sequences of single ones;
+//! - [`commit_log`], [`bus`]: what several nodes share: the log of commits, leases, and messages between nodes;
+//! - [`leadership`]: whether this node leads;
+//! - [`clock`], [`rate`], [`user_limiter`], [`refusals`], [`metrics`]: time, rate limits, refusals for callers, and counters.
+
+pub mod batch_reads;
+pub mod bus;
+pub mod clock;
+pub mod commit_log;
+pub mod leadership;
+pub mod metrics;
+pub mod model;
+pub mod push_store;
+pub mod rate;
+pub mod refusals;
+pub mod store;
+pub mod user_limiter;

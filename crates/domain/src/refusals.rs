@@ -1,0 +1,44 @@
+//! The refusals that callers get for errors of the store, for rejected proposals, and while the leader changes.
+
+use crate::store::{Rejection, StoreError};
+use tidings_protocol::error::{ErrorCode, Refusal};
+
+/// When to try again after the store failed: an operator has to act first.
+pub const STORE_RETRY_AFTER_MS: u64 = 1_000;
+/// When to try again while the leader changes: a new one is found within a lease.
+const LEADER_RETRY_AFTER_MS: u64 = 1_000;
+
+/// The refusal for an error of the store.
+pub fn store_refusal(error: StoreError) -> Refusal {
+    match error {
+        StoreError::DiskFull => Refusal::new(ErrorCode::StoreUnavailable, "the disk is full; nothing was stored")
+            .retry_after(STORE_RETRY_AFTER_MS),
+        StoreError::StaleTerm => leader_unavailable(),
+        other => Refusal::new(ErrorCode::StoreUnavailable, other.to_string()).retry_after(STORE_RETRY_AFTER_MS),
+    }
+}
+
+/// The refusal for a rejected proposal.
+pub fn proposal_refusal(rejection: &Rejection) -> Refusal {
+    match rejection {
+        Rejection::NoSuchConversation => Refusal::new(ErrorCode::NotFound, "no such conversation"),
+        Rejection::NoSuchUser(_) => Refusal::new(ErrorCode::NotFound, "no such user"),
+        Rejection::NotAMember => Refusal::new(ErrorCode::NotAMember, "the user is not a member of the conversation"),
+        Rejection::ClientMsgIdReused => Refusal::new(
+            ErrorCode::ClientMsgIdReused,
+            "this client_msg_id stands for a message in another conversation",
+        ),
+        Rejection::KindDiffers => {
+            Refusal::new(ErrorCode::Conflict, "the id is taken by a conversation of another kind")
+        }
+        Rejection::TooManyMembers { limit, would_be } => {
+            Refusal::limit("members of the conversation", *limit, *would_be)
+        }
+    }
+}
+
+/// The refusal of an operation that only the leader does, while another node becomes the leader.
+pub fn leader_unavailable() -> Refusal {
+    Refusal::new(ErrorCode::NodeUnavailable, "the node that does this is changing; try again")
+        .retry_after(LEADER_RETRY_AFTER_MS)
+}

@@ -1,0 +1,301 @@
+//! The `Store` port: everything that must outlive the process.
+//!
+//! One batch of proposals commits as a whole and is durable when `commit` returns: the embedded
+//! store assigns numbers and `seq` from memory and fsyncs; a PostgreSQL store does the same under
+//! row locks. Calls block: the committer and readers make them from their own threads (or
+//! `spawn_blocking`), never from a thread that serves sockets.
+//!
+//! In reading order: `proposals` (what is written, and with which outcome), this file (errors, terms, reads, the port),
+//! `rows` (rows whose meaning only the engine knows).
+
+mod proposals;
+mod rows;
+
+use crate::{batch_reads, model::*, push_store::PushStore};
+pub use proposals::{
+    Appended, DeadNotification, NewConversation, Outcome, PositionRange, Proposal, Rejection, UserPatch,
+};
+pub use rows::{CheckedRows, ROW_BYTES_MAX, RowChange, RowSpace, RowStore, RowsCheck};
+use std::time::Duration;
+
+/// Why a call of the store failed.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// Nothing of the batch was stored; the caller may retry once the disk has room.
+    #[error("the disk is full")]
+    DiskFull,
+    /// The store did not acknowledge the call. A commit may have been stored, which shows after a restart or reconnect;
+    /// any other write was not stored. The caller may retry.
+    #[error("the store is unavailable: {0}")]
+    Unavailable(String),
+    /// A write other than a commit was stored, or was not, or will be at any moment. The caller must call
+    /// [`Store::fence_writes`] and then read what is stored.
+    #[error("the store may have taken it: {0}")]
+    OutcomeUnknown(String),
+    /// Stored bytes cannot be understood: an operator must act (`tidings check`).
+    #[error("the store is damaged: {0}")]
+    Damaged(String),
+    /// The requested part of the commit log is pruned: the node was away for longer than changes are kept.
+    #[error("{0}")]
+    Pruned(String),
+    /// The term of the write is over: another node leads now, or will. Nothing was stored.
+    #[error("another node leads")]
+    StaleTerm,
+}
+
+/// The time of one leader, with a higher number than any term before. Writes of the leader's work name their term, and
+/// the store rejects a write of a term that is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Term(pub u64);
+
+impl Term {
+    /// The term of a node that has the store to itself.
+    pub const ALONE: Term = Term(0);
+}
+
+pub type StoreResult<T> = Result<T, StoreError>;
+
+/// The end of a range from which a page is read. A page is oldest first either way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    Oldest,
+    Newest,
+}
+
+/// A conversation in a user's list of memberships.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UserConversation {
+    pub conversation: ConversationNo,
+    pub kind: ConversationKind,
+}
+
+/// Selects some of a user's conversations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ConversationFilter {
+    All,
+    Direct,
+    /// Groups and official accounts.
+    NonDirect,
+}
+
+/// A conversation of a user: its head, and the user's membership.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConversationState {
+    pub conversation: ConversationNo,
+    pub kind: ConversationKind,
+    pub head: Head,
+    pub membership: Membership,
+}
+
+/// Requests a page of a timeline: the oldest `limit` entries with `from_seq <= seq <= to_seq`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PageRequest {
+    pub conversation: ConversationNo,
+    pub from_seq: u64,
+    pub to_seq: u64,
+    pub limit: usize,
+}
+
+/// The part of a timeline that may have been missed: entries with `floor_seq <= seq <= newest_seq` and
+/// `after < position <= until`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tail {
+    pub conversation: ConversationNo,
+    pub floor_seq: u64,
+    pub newest_seq: u64,
+    /// No entry up to `newest_seq` has a higher position.
+    pub newest_position: Position,
+    pub after: Position,
+    pub until: Position,
+}
+
+/// How many missed entries to read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MissedQuery {
+    pub entries_max: usize,
+    /// The limit for the bytes of all bodies; the entry that reaches it is the last.
+    pub bytes_max: usize,
+    /// Whether to answer the ranges of older missed entries that are not among those read.
+    pub ranges: bool,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct MissedEntries {
+    /// The newest entries of all tails together, newest first, each with the index of its tail.
+    pub entries: Vec<(usize, StoredEntry)>,
+    /// The older entries that were not read: the index of a tail, and the first and last `seq` of its remaining
+    /// entries, in the order of tails.
+    pub remaining: Vec<(usize, u64, u64)>,
+}
+
+/// An entry that may need offline push, by its position and its place in a conversation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OutboxItem {
+    pub position: Position,
+    pub conversation: ConversationNo,
+    pub seq: u64,
+}
+
+/// When to remove old entries. A limit that is absent removes nothing.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Retention {
+    pub age_max: Option<Duration>,
+    /// The limit for the bytes of all timelines together, before compression.
+    pub bytes_max: Option<u64>,
+}
+
+/// How far this machine's clock may be beyond the time at which the newest entry would be removed, in milliseconds,
+/// before the clock is taken to be wrong. A store without new messages is emptied before that, since retention runs far
+/// more often.
+const CLOCK_BELIEVED_MS: u64 = 7 * 24 * 60 * 60 * 1_000;
+
+impl Retention {
+    /// The time from which on entries are kept by age. `newest_ms` is the time of the newest entry, or a little later.
+    /// `None`: there is no limit, or even the newest entry is so old that this machine's clock must be wrong. Some
+    /// clocks start years ahead until they have synchronized, and a removed entry does not come back.
+    pub fn kept_from(self, now_ms: u64, newest_ms: u64) -> Option<u64> {
+        let age_max_ms = u64::try_from(self.age_max?.as_millis()).unwrap_or(u64::MAX);
+        let kept_from = now_ms.saturating_sub(age_max_ms);
+        if kept_from <= newest_ms.saturating_add(CLOCK_BELIEVED_MS) {
+            return Some(kept_from);
+        }
+        tracing::warn!(
+            now_ms,
+            newest_ms,
+            "no messages are removed by age: by this machine's clock nothing was said for very long; \
+             if the clock is right, the next message ends this"
+        );
+        None
+    }
+}
+
+/// The figures of a store, for metrics.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct StoreStats {
+    pub disk_bytes: u64,
+    pub timeline_bytes: u64,
+    pub journals: u64,
+    /// Statements sent to a database, without begin and commit.
+    pub statements: u64,
+    /// How often an answer of the database was waited for.
+    pub round_trips: u64,
+}
+
+/// The durable state of the server.
+///
+/// # Errors
+/// Reads fail with [`StoreError::Unavailable`] when the store cannot answer now, and with [`StoreError::Damaged`] when
+/// stored bytes cannot be understood. The errors of writes are at their methods.
+pub trait Store: PushStore + RowStore {
+    /// Commits a batch as a whole; the outcomes, one for each proposal and in their order, are durable. `now_ms` is the
+    /// time of the new entries; after a jump back of the clock, `at` still never decreases within a conversation.
+    ///
+    /// # Errors
+    /// [`StoreError::DiskFull`]: nothing was stored. [`StoreError::Unavailable`] and [`StoreError::Damaged`]: nothing
+    /// was acknowledged, but the batch may have been stored; a retry of a send with its `client_msg_id` finds out.
+    fn commit(&self, batch: &[Proposal], now_ms: u64) -> StoreResult<Vec<Outcome>>;
+
+    /// Commits a batch, and answers its range of the commit order too. The default is for a store that one node writes.
+    ///
+    /// # Errors
+    /// Those of [`Store::commit`].
+    fn commit_in_order(&self, batch: &[Proposal], now_ms: u64) -> StoreResult<(Vec<Outcome>, PositionRange)> {
+        let after = self.last_position();
+        let outcomes = self.commit(batch, now_ms)?;
+        Ok((outcomes, PositionRange { after, through: self.last_position() }))
+    }
+
+    /// The epoch of the history in the store; a restore gives it another.
+    fn epoch(&self) -> u64;
+    /// The highest position that is committed.
+    fn last_position(&self) -> Position;
+
+    fn user_no(&self, id: &str) -> StoreResult<Option<UserNo>>;
+    fn user(&self, no: UserNo) -> StoreResult<Option<User>>;
+    fn last_seen(&self, no: UserNo) -> StoreResult<Option<u64>>;
+    fn conversation_no(&self, id: &str) -> StoreResult<Option<ConversationNo>>;
+    fn conversation(&self, no: ConversationNo) -> StoreResult<Option<Conversation>>;
+    fn head(&self, no: ConversationNo) -> StoreResult<Head>;
+    fn membership(&self, conversation: ConversationNo, user: UserNo) -> StoreResult<Option<Membership>>;
+    /// Members in the order of their numbers, from the first one after `after`.
+    fn members(
+        &self,
+        conversation: ConversationNo,
+        after: Option<UserNo>,
+        limit: usize,
+    ) -> StoreResult<Vec<(UserNo, Membership)>>;
+    /// A user's conversations, without direct ones if `direct` is false; at most `limit`.
+    fn conversations_of(&self, user: UserNo, direct: bool, limit: usize) -> StoreResult<Vec<UserConversation>>;
+    /// Entries with `from_seq <= seq <= to_seq`, at most `limit` from the end `from`, oldest first.
+    fn entries(
+        &self,
+        conversation: ConversationNo,
+        from_seq: u64,
+        to_seq: u64,
+        limit: usize,
+        from: End,
+    ) -> StoreResult<Vec<StoredEntry>>;
+
+    /// Fences the writes of the term: once this has returned, each write that failed with
+    /// [`StoreError::OutcomeUnknown`] is stored or never will be. A later write does the same before it begins; a
+    /// caller that goes on by what it reads must call this first.
+    ///
+    /// # Errors
+    /// [`StoreError::StaleTerm`]: the term is over. Any other: the outcome is still unknown.
+    fn fence_writes(&self, _: Term) -> StoreResult<()> {
+        Ok(())
+    }
+
+    // Batched reads. A store with a round trip for each read overrides them with single ones; for others the defaults
+    // are as good.
+
+    /// A user's conversations, at most `limit`. A change during the read may be among them or not.
+    fn conversation_states(
+        &self,
+        user: UserNo,
+        filter: ConversationFilter,
+        limit: usize,
+    ) -> StoreResult<Vec<ConversationState>> {
+        batch_reads::conversation_states(self, user, filter, limit)
+    }
+    fn heads(&self, conversations: &[ConversationNo]) -> StoreResult<Vec<Head>> {
+        batch_reads::heads(self, conversations)
+    }
+    /// The cards of these conversations, in the same order.
+    fn conversations(&self, conversations: &[ConversationNo]) -> StoreResult<Vec<Option<Conversation>>> {
+        batch_reads::conversations(self, conversations)
+    }
+    /// The positions of these entries (conversation and `seq`), in the same order.
+    fn positions_at(&self, entries: &[(ConversationNo, u64)]) -> StoreResult<Vec<Option<Position>>> {
+        batch_reads::positions_at(self, entries)
+    }
+    /// The requested pages, in the same order. Once about `bytes_max` bytes are read, each further page has its first
+    /// entry alone: entries may follow a page that is shorter than its limit.
+    fn pages(&self, requests: &[PageRequest], bytes_max: usize) -> StoreResult<Vec<Vec<StoredEntry>>> {
+        batch_reads::pages(self, requests, bytes_max)
+    }
+    /// The newest entries of all tails, merged in commit order.
+    fn missed(&self, tails: &[Tail], query: MissedQuery) -> StoreResult<MissedEntries> {
+        batch_reads::missed(self, tails, query)
+    }
+
+    /// The `seq` of the first entry at or after `at_ms`; `last_seq + 1` if there is none.
+    fn seq_at(&self, conversation: ConversationNo, at_ms: u64) -> StoreResult<u64>;
+
+    /// Entries that may need offline push, after a position, in commit order. Empty unless the store
+    /// was opened with an outbox.
+    fn outbox(&self, after: Position, limit: usize) -> StoreResult<Vec<OutboxItem>>;
+    /// The position up to which the outbox's consumer has dealt with all items.
+    fn outbox_position(&self) -> StoreResult<Position>;
+    /// Stored notifications with an id above `after`, in the order of ids.
+    fn dead_notifications(&self, after: Option<u64>, limit: usize) -> StoreResult<Vec<DeadNotification>>;
+
+    /// Removes entries beyond the limits of retention; answers how many. It may run beside commits.
+    fn retain(&self, retention: Retention, now_ms: u64) -> StoreResult<u64>;
+    fn stats(&self) -> StoreStats;
+
+    /// The damage that the store has found in its files so far; an operator must act. It reads nothing.
+    fn damage(&self) -> Option<String> {
+        None
+    }
+}

@@ -1,0 +1,91 @@
+//! Rows of the engine's own making, and the side log.
+
+use super::{StoreResult, Term};
+
+/// A part of the engine that stores rows in a form of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum RowSpace {
+    Popups,
+}
+
+/// The longest value of a row in bytes. The engine cuts longer values into several rows.
+pub const ROW_BYTES_MAX: usize = 3 * 1024;
+
+/// Writes a row, or deletes it when `value` is absent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RowChange {
+    pub key: Vec<u8>,
+    pub value: Option<Vec<u8>>,
+}
+
+/// Rows of bytes in the order of their keys. The store does not know what they mean.
+///
+/// # Errors
+/// Every call may fail with [`Unavailable`](super::StoreError::Unavailable) or [`Damaged`](super::StoreError::Damaged).
+pub trait RowStore: Send + Sync + 'static {
+    /// Writes all changes or none; they are durable when it returns.
+    ///
+    /// # Errors
+    /// [`StaleTerm`](super::StoreError::StaleTerm) and [`DiskFull`](super::StoreError::DiskFull): nothing was stored.
+    /// [`OutcomeUnknown`](super::StoreError::OutcomeUnknown): see there. A value longer than [`ROW_BYTES_MAX`] is
+    /// [`Unavailable`](super::StoreError::Unavailable).
+    fn write_rows(&self, term: Term, space: RowSpace, changes: Vec<RowChange>) -> StoreResult<()>;
+    fn row(&self, space: RowSpace, key: &[u8]) -> StoreResult<Option<Vec<u8>>>;
+    /// Rows with `from <= key <= to`, in the order of keys, at most `limit`.
+    fn rows(&self, space: RowSpace, from: &[u8], to: &[u8], limit: usize) -> StoreResult<Vec<(Vec<u8>, Vec<u8>)>>;
+
+    /// The values of these keys, in the same order. A store with a round trip for each read overrides this with a
+    /// single one.
+    fn rows_of(&self, space: RowSpace, keys: &[Vec<u8>]) -> StoreResult<Vec<Option<Vec<u8>>>> {
+        keys.iter().map(|key| self.row(space, key)).collect()
+    }
+
+    /// Whether the store has a side log: two files for rows on their way to the store, appended to without fsync.
+    fn has_side_log(&self) -> bool {
+        false
+    }
+    /// Appends rows to the side log: they survive the end of this process, not that of the machine, and a disk that
+    /// stalls does not hold up the caller.
+    ///
+    /// # Errors
+    /// The rows could not be written; they survive nothing until they are stored.
+    fn append_to_side_log(&self, _: &[RowChange]) -> StoreResult<()> {
+        Ok(())
+    }
+    /// Appends go to the side log's other file from here on, unless that file has not been truncated yet.
+    fn rotate_side_log(&self) {}
+    /// Empties the file that was appended to before the last rotation: its rows are stored.
+    ///
+    /// # Errors
+    /// The file could not be emptied; a later call does so.
+    fn truncate_rotated_side_log(&self) -> StoreResult<()> {
+        Ok(())
+    }
+    /// All rows of the side log, those of each file in the order of their appends.
+    ///
+    /// # Errors
+    /// The side log could not be read.
+    fn read_side_log(&self) -> StoreResult<Vec<RowChange>> {
+        Ok(Vec::new())
+    }
+    /// Empties both files.
+    ///
+    /// # Errors
+    /// A file could not be emptied.
+    fn truncate_side_log(&self) -> StoreResult<()> {
+        Ok(())
+    }
+}
+
+/// How many rows of popups a check has read.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CheckedRows {
+    pub popups: u64,
+    pub segments: u64,
+    /// Users with frequency counters.
+    pub users: u64,
+    pub events: u64,
+}
+
+/// Checks the rows of popups, which a store can neither read nor judge: calls back with a sentence for each fault.
+pub type RowsCheck = fn(&dyn RowStore, &mut dyn FnMut(String)) -> StoreResult<CheckedRows>;

@@ -1,0 +1,69 @@
+//! The export of events in the order in which they were taken, a page at a time, so that an export of any length can be
+//! streamed.
+
+use super::{
+    PopupService,
+    rows::{self, CountKind, EVENT_KINDS, SPACE, StoredEvent, kind},
+};
+use tidings_domain::refusals::store_refusal;
+use tidings_protocol::{error::Refusal, http::ExportedEvent};
+
+/// Events in one page.
+const PAGE: usize = 1_000;
+
+/// How far an export has come.
+#[derive(Debug, Clone)]
+pub struct EventCursor {
+    from: Vec<u8>,
+    to: Vec<u8>,
+    popup: Option<String>,
+}
+
+impl EventCursor {
+    /// Events that were taken at `from` or later and before `to`, of one popup or of all.
+    pub fn new(from: Option<u64>, to: Option<u64>, popup: Option<String>) -> Self {
+        let key = |at: u64| [&[kind::EVENT], &at.to_be_bytes()[..]].concat();
+        let to = match to {
+            Some(to) => to.checked_sub(1).map(|last| rows::end_of(key(last))).unwrap_or_default(),
+            None => rows::end_of(key(u64::MAX)),
+        };
+        EventCursor { from: key(from.unwrap_or(0)), to, popup }
+    }
+}
+
+impl PopupService {
+    /// The next page of events, and whether there may be more. Blocks.
+    ///
+    /// # Errors
+    /// The store cannot be read, or a row is damaged.
+    pub fn export_events(&self, cursor: &mut EventCursor) -> Result<(Vec<ExportedEvent>, bool), Refusal> {
+        let rows = self.store.rows(SPACE, &cursor.from, &cursor.to, PAGE).map_err(store_refusal)?;
+        let more = rows.len() == PAGE;
+        if let Some((last, _)) = rows.last() {
+            cursor.from = [&last[..], &[0]].concat();
+        }
+        let mut events = Vec::with_capacity(rows.len());
+        for (key, row) in rows {
+            let event: StoredEvent = rows::decode(&row).map_err(store_refusal)?;
+            if cursor.popup.as_ref().is_some_and(|popup| *popup != event.popup_id) {
+                continue;
+            }
+            let event_kind = usize::from(event.kind).checked_sub(CountKind::Impression as usize);
+            let event_kind = event_kind.and_then(|event_kind| EVENT_KINDS.get(event_kind)).copied();
+            let event_kind = event_kind.ok_or_else(|| store_refusal(rows::damaged(&"an event of no kind")))?;
+            events.push(ExportedEvent {
+                taken_at: u64::from_be_bytes(std::array::from_fn(|at| key[1 + at])),
+                at: event.at,
+                id: event.id,
+                kind: event_kind,
+                popup: event.popup_id,
+                variant: event.variant,
+                decision: event.decision,
+                user: event.user,
+                button: event.button,
+                value: event.value,
+            });
+        }
+        Ok((events, more))
+    }
+}

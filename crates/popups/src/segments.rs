@@ -1,0 +1,187 @@
+//! Segments: uploaded lists of users. An upload is parsed and checked as a whole before it replaces the list before.
+
+use super::{
+    PopupService, Shared, UserKey,
+    rows::{self, CHUNK_USERS, IdAllocator, ROWS_PER_WRITE, SPACE, SegmentHead},
+    rules::Segment as SegmentUsers,
+};
+use std::sync::Arc;
+use tidings_domain::{
+    refusals::store_refusal,
+    store::{RowStore, StoreResult},
+};
+use tidings_protocol::{
+    error::{ErrorCode, Refusal},
+    http::{Segment, Segments},
+    ids::check_id,
+    limits::{SEGMENT_USERS_MAX, SEGMENTS_MAX},
+};
+
+/// Parses an upload: a user's id in each line; empty lines are skipped.
+///
+/// # Errors
+/// A line is no id, or there are no users or too many. The refusal names the line.
+pub fn parse_segment(text: &[u8]) -> Result<SegmentUsers, Refusal> {
+    let mut users = Vec::new();
+    for (at, line) in text.split(|byte| *byte == b'\n').enumerate() {
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        if line.is_empty() {
+            continue;
+        }
+        let field = || format!("line {}", at + 1);
+        let id = std::str::from_utf8(line).map_err(|_| Refusal::field(&field(), "is not UTF-8"))?;
+        check_id(&field(), id)?;
+        if users.len() == SEGMENT_USERS_MAX {
+            return Err(Refusal::limit("users", SEGMENT_USERS_MAX as u64, users.len() as u64 + 1));
+        }
+        users.push(UserKey::of(id).0 as u64);
+    }
+    if users.is_empty() {
+        return Err(Refusal::field("users", "there are none"));
+    }
+    Ok(SegmentUsers::from_unsorted(users))
+}
+
+/// Reads a segment's list from the store.
+pub(super) fn read_segment_users<S: RowStore + ?Sized>(store: &S, head: &SegmentHead) -> StoreResult<SegmentUsers> {
+    let mut users = Vec::with_capacity(head.users as usize);
+    let mut from = rows::chunk_key(head.list, 0);
+    let to = rows::chunk_key(head.list, u32::MAX);
+    loop {
+        let chunks = store.rows(SPACE, &from, &to, 256)?;
+        let Some((last, _)) = chunks.last() else { break };
+        from = [&last[..], &[0]].concat();
+        for (_, chunk) in &chunks {
+            let (numbers, rest) = chunk.as_chunks::<8>();
+            if !rest.is_empty() {
+                return Err(rows::damaged(&format_args!("a chunk of segment {:?}", head.id)));
+            }
+            users.extend(numbers.iter().map(|number| u64::from_be_bytes(*number)));
+        }
+    }
+    match users.len() as u64 == head.users {
+        true => Ok(SegmentUsers::from_unsorted(users)),
+        false => Err(rows::damaged(&format_args!("segment {:?} has {} of {} users", head.id, users.len(), head.users))),
+    }
+}
+
+impl Shared {
+    fn put_segment(&self, id: &str, list: SegmentUsers) -> Result<Segment, Refusal> {
+        check_id("segment", id)?;
+        let number = self.update_catalog(|catalog| {
+            if !catalog.segments.contains_key(id) && catalog.segments.len() >= SEGMENTS_MAX {
+                return Err(Refusal::limit("segments", SEGMENTS_MAX as u64, catalog.segments.len() as u64 + 1));
+            }
+            let ids = IdAllocator { last_list: catalog.id_allocator.last_list + 1, ..catalog.id_allocator.clone() };
+            let row = rows::put(rows::id_allocator_key(), rows::encode(&ids));
+            self.write(vec![row]).map_err(store_refusal)?;
+            catalog.id_allocator = ids;
+            Ok(catalog.id_allocator.last_list)
+        })?;
+        // The list belongs to no segment until the head is written. If the process ends before, the segment keeps its
+        // list, and the next start removes the new one.
+        let chunks: Vec<_> = list
+            .users()
+            .chunks(CHUNK_USERS)
+            .enumerate()
+            .map(|(at, users)| {
+                let bytes = users.iter().flat_map(|user| user.to_be_bytes()).collect();
+                rows::put(rows::chunk_key(number, at as u32), bytes)
+            })
+            .collect();
+        for chunk in chunks.chunks(ROWS_PER_WRITE / 2) {
+            self.write(chunk.to_vec()).map_err(store_refusal)?;
+        }
+        let now_ms = self.clock.now_ms();
+        let head = SegmentHead { id: id.to_owned(), list: number, users: list.len() as u64, updated_at: now_ms };
+        let before = self.update_catalog(|catalog| {
+            let row = rows::put(rows::segment_key(id), rows::encode(&head));
+            self.write(vec![row]).map_err(store_refusal)?;
+            let before = catalog.segments.insert(id.to_owned(), (head.clone(), Arc::new(list)));
+            if !catalog.popups_of_segment(id).is_empty() {
+                catalog.rebuild_all(now_ms);
+            }
+            Ok(before)
+        })?;
+        if let Some((before, _)) = before {
+            self.remove_list(before.list)?;
+        }
+        Ok(to_http(&head))
+    }
+
+    fn remove_list(&self, list: u32) -> Result<(), Refusal> {
+        let (from, to) = (rows::chunk_key(list, 0), rows::chunk_key(list, u32::MAX));
+        self.remove_range(&from, &to).map(drop).map_err(store_refusal)
+    }
+
+    fn remove_segment(&self, id: &str) -> Result<(), Refusal> {
+        let head = self.update_catalog(|catalog| {
+            let Some((head, _)) = catalog.segments.get(id) else { return Err(Refusal::not_found("segment", id)) };
+            if let Some(popup) = catalog.popups_of_segment(id).first() {
+                let why = format!("popup {popup:?} names the segment {id:?}");
+                return Err(Refusal::new(ErrorCode::Conflict, why));
+            }
+            let head = head.clone();
+            self.write(vec![rows::remove(rows::segment_key(id))]).map_err(store_refusal)?;
+            catalog.segments.remove(id);
+            Ok(head)
+        })?;
+        self.remove_list(head.list)
+    }
+}
+
+fn to_http(head: &SegmentHead) -> Segment {
+    Segment { id: head.id.clone(), users: head.users, updated_at: head.updated_at }
+}
+
+/// Operations of app servers on segments. Those that change something wait for the store. Besides their own errors, all
+/// are refused while another node leads (`node_unavailable`), and while the catalog is being read or the store fails
+/// (`store_unavailable`).
+impl PopupService {
+    /// Creates a segment, or replaces its list.
+    ///
+    /// # Errors
+    /// The id is wrong (`invalid_field`), or there are too many segments (`limit_exceeded`).
+    pub fn put_segment(&self, id: &str, list: SegmentUsers) -> Result<Segment, Refusal> {
+        self.shared()?.put_segment(id, list)
+    }
+
+    /// All segments, without their users.
+    ///
+    /// # Errors
+    /// Only those of all operations.
+    pub fn segments(&self) -> Result<Segments, Refusal> {
+        let segments = |catalog: &super::Catalog| catalog.segments.values().map(|(head, _)| to_http(head)).collect();
+        self.shared()?.read_catalog(|catalog| Ok(Segments { segments: segments(catalog) }))
+    }
+
+    /// A segment, without its users.
+    ///
+    /// # Errors
+    /// There is no such segment (`not_found`).
+    pub fn segment(&self, id: &str) -> Result<Segment, Refusal> {
+        self.shared()?.read_catalog(|catalog| match catalog.segments.get(id) {
+            Some((head, _)) => Ok(to_http(head)),
+            None => Err(Refusal::not_found("segment", id)),
+        })
+    }
+
+    /// Whether a user is in the segment.
+    ///
+    /// # Errors
+    /// There is no such segment (`not_found`).
+    pub fn is_in_segment(&self, id: &str, user: &str) -> Result<bool, Refusal> {
+        self.shared()?.read_catalog(|catalog| match catalog.segments.get(id) {
+            Some((_, list)) => Ok(list.contains(UserKey::of(user))),
+            None => Err(Refusal::not_found("segment", id)),
+        })
+    }
+
+    /// Removes a segment.
+    ///
+    /// # Errors
+    /// There is no such segment (`not_found`), or a popup names it (`conflict`).
+    pub fn remove_segment(&self, id: &str) -> Result<(), Refusal> {
+        self.shared()?.remove_segment(id)
+    }
+}

@@ -1,0 +1,339 @@
+//! The worker: one thread that writes exposures and events to the store, in batches and in the order in which they were
+//! pushed.
+
+use super::{
+    Shared, UserKey,
+    events::EventBatch,
+    hourly_counts::{HOUR_MS, HourlyCounts},
+    rows::{self, CountKind, ROWS_PER_WRITE, SPACE},
+    sweep::Sweep,
+    user_cache::DirtyState,
+    write_queue::{DurabilityWaiter, ExposureRecord},
+};
+use std::{
+    collections::{BTreeSet, VecDeque},
+    sync::Arc,
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+use tidings_domain::{
+    refusals::store_refusal,
+    store::{RowChange, StoreError, StoreResult},
+};
+use tidings_protocol::error::Refusal;
+
+/// The longest wait between two runs of the timers.
+const TICK: Duration = Duration::from_secs(1);
+/// The same where another node may take the lead.
+const LEAD_TICK: Duration = Duration::from_millis(100);
+/// Bounds of the pause after each write.
+const WRITE_PAUSE_MIN: Duration = Duration::from_millis(2);
+const WRITE_PAUSE_MAX: Duration = Duration::from_millis(20);
+/// The wait after a write or read that failed.
+const RETRY_AFTER: Duration = Duration::from_millis(500);
+/// How often timetables and days are computed anew. They are precomputed for fifteen days ahead, and slow beyond.
+const REFRESH_EVERY_MS: u64 = HOUR_MS;
+/// Attempts to store the last exposures when the server stops.
+const DRAIN_ATTEMPTS: usize = 5;
+
+struct CloseOnDrop(Arc<Shared>);
+
+impl Drop for CloseOnDrop {
+    fn drop(&mut self) {
+        self.0.write_queue.close();
+    }
+}
+
+/// A write that may have been stored. The store's counts tell whether it was, for each write makes some count higher.
+struct UnresolvedWrite {
+    /// The counts as they are if the write was stored.
+    counts: Vec<RowChange>,
+    records: Vec<ExposureRecord>,
+    users: BTreeSet<UserKey>,
+}
+
+pub(super) struct Worker {
+    pub(super) shared: Arc<Shared>,
+    pub(super) counts: HourlyCounts,
+    /// Exposures whose write failed.
+    retry: Vec<ExposureRecord>,
+    /// While this is set nothing else is written: a later write could raise the same counts, and then they would no
+    /// longer tell whether this one was stored.
+    unresolved: Option<UnresolvedWrite>,
+    /// Event batches that wait for a write of their own.
+    pub(super) events: VecDeque<EventBatch>,
+    pub(super) last_taken_at: u64,
+    refreshed_at: u64,
+    refresher: Option<JoinHandle<()>>,
+    sweep: Sweep,
+    /// The worker writes nothing before this time.
+    paused_until: Instant,
+}
+
+impl Worker {
+    /// Runs until the server stops or another node leads; returns whether the server stops.
+    pub(super) fn run(shared: Arc<Shared>) -> bool {
+        // However this function ends, also by a panic, no caller may wait for an answer that never comes.
+        let close_on_drop = CloseOnDrop(shared.clone());
+        let mut last_error = None;
+        let last_taken_at = loop {
+            match shared.recover() {
+                Ok(last_taken_at) => break last_taken_at,
+                // Recovery is tried twice a second, and each error is logged once.
+                Err(error) if last_error.replace(error.to_string()).as_deref() != Some(error.to_string().as_str()) => {
+                    tracing::warn!(%error, "popups could not be read from the store; the read is retried until it succeeds");
+                }
+                Err(_) => {}
+            }
+            if shared.write_queue.wait_for_stop(RETRY_AFTER) {
+                return true;
+            }
+            if shared.term_has_ended() {
+                return false;
+            }
+        };
+        let side_log_thread = shared.store.has_side_log().then(|| {
+            let shared = shared.clone();
+            std::thread::Builder::new().name("popup side log".into()).spawn(move || shared.run_side_log())
+        });
+        let side_log_thread = side_log_thread.transpose().inspect_err(|error| {
+            tracing::error!(%error, "no thread for the side log of popups: nothing is shown while the disk stalls");
+        });
+        let now_ms = shared.clock.now_ms();
+        let mut worker = Worker {
+            counts: HourlyCounts::default(),
+            retry: Vec::new(),
+            unresolved: None,
+            events: VecDeque::new(),
+            last_taken_at,
+            refreshed_at: now_ms,
+            refresher: None,
+            sweep: Sweep::new(now_ms),
+            paused_until: Instant::now(),
+            shared,
+        };
+        let is_stopping = loop {
+            if !worker.run_once() {
+                break true;
+            }
+            if worker.shared.term_has_ended() {
+                break false;
+            }
+        };
+        drop(close_on_drop);
+        // Both threads hold the store, which the caller wants to close.
+        let _ = worker.refresher.take().map(JoinHandle::join);
+        let _ = side_log_thread.map(|thread| thread.map(JoinHandle::join));
+        is_stopping
+    }
+
+    /// Takes what is pending, stores it and answers the waiting callers; returns whether to go on.
+    fn run_once(&mut self) -> bool {
+        let timeout = match self.retry.is_empty() && self.unresolved.is_none() {
+            // There is work left: only the pause is waited for.
+            _ if self.has_work() => self.paused_until.saturating_duration_since(Instant::now()),
+            true if self.shared.lead.is_clustered() => LEAD_TICK,
+            true => TICK,
+            false => RETRY_AFTER,
+        };
+        // Before pending writes are taken: then every exposure in the side log so far is among those taken now or
+        // earlier, and what the rotation sets aside can be removed once they are stored.
+        self.shared.store.rotate_side_log();
+        let pending = self.shared.write_queue.take_pending(timeout, self.paused_until);
+        let started = Instant::now();
+        let reconciled = self.reconcile().map_err(|error| self.failed(error));
+        let mut records = std::mem::take(&mut self.retry);
+        records.extend(pending.records);
+        self.events.extend(pending.events);
+        // Exposures go before events: a crash would forget exposures, while a caller that reports events waits for the
+        // answer and can report them again.
+        let stored = self.store_records(records).and(reconciled);
+        if stored.is_ok()
+            && let Err(error) = self.shared.store.truncate_rotated_side_log()
+        {
+            tracing::warn!(%error, "the side log of popups could not drop rows that are stored; it is tried again");
+        }
+        answer_waiters(pending.waiters, stored);
+        self.store_events();
+        if pending.stopping {
+            self.drain();
+            return false;
+        }
+        self.run_timers();
+        let took = started.elapsed();
+        self.shared.metrics.popup_store_busy_seconds.inc_by(took.as_secs_f64());
+        // The worker pauses for as long as it worked, and so uses the store for at most half of the time: chat commits
+        // to the same store, and what is pushed during the pause becomes one batch.
+        self.paused_until = Instant::now() + took.clamp(WRITE_PAUSE_MIN, WRITE_PAUSE_MAX);
+        true
+    }
+
+    /// Whether there is work for the next run at once, without a new push.
+    fn has_work(&self) -> bool {
+        !self.events.is_empty() || self.sweep.is_under_way()
+    }
+
+    /// Stores what is left before the server stops.
+    fn drain(&mut self) {
+        while !self.events.is_empty() {
+            self.store_events();
+        }
+        for _ in 0..DRAIN_ATTEMPTS {
+            let reconciled = self.reconcile();
+            let records = std::mem::take(&mut self.retry);
+            if reconciled.is_ok() && records.is_empty() {
+                return;
+            }
+            let _ = self.store_records(records);
+            if !self.retry.is_empty() || self.unresolved.is_some() {
+                std::thread::sleep(RETRY_AFTER);
+            }
+        }
+        let exposures = self.retry.len() + self.unresolved.as_ref().map_or(0, |unresolved| unresolved.records.len());
+        tracing::error!(exposures, "exposures of popups could not be stored before the stop");
+    }
+
+    fn run_timers(&mut self) {
+        let now_ms = self.shared.clock.now_ms();
+        if now_ms.abs_diff(self.refreshed_at) >= REFRESH_EVERY_MS {
+            self.refresh(now_ms);
+        }
+        if let Err(error) = self.sweep.run_once(&self.shared, now_ms) {
+            tracing::warn!(%error, "old events or counts of popups could not be removed; it is tried again");
+        }
+    }
+
+    /// Recomputes timetables on a thread of its own: with many popups that takes seconds, and exposures would wait.
+    fn refresh(&mut self, now_ms: u64) {
+        if self.refresher.as_ref().is_some_and(|refresher| !refresher.is_finished()) {
+            return;
+        }
+        let shared = self.shared.clone();
+        match std::thread::Builder::new().name("popup times".into()).spawn(move || shared.refresh()) {
+            Ok(refresher) => (self.refresher, self.refreshed_at) = (Some(refresher), now_ms),
+            Err(error) => tracing::warn!(%error, "no thread for timetables of popups: decisions go on, more slowly"),
+        }
+    }
+
+    /// Stores the users' frequency counters together with the hourly counts, a bounded chunk in each write.
+    fn store_records(&mut self, records: Vec<ExposureRecord>) -> Result<(), Refusal> {
+        let mut records = records.into_iter().peekable();
+        while records.peek().is_some() {
+            let chunk: Vec<ExposureRecord> = records.by_ref().take(ROWS_PER_WRITE).collect();
+            // In the order of their rows, so that the store finds neighbours faster.
+            let users: BTreeSet<UserKey> = chunk.iter().map(|record| record.user).collect();
+            match self.write_records(&chunk, &users) {
+                Ok(()) => {
+                    self.shared.write_queue.complete(chunk.len(), 0);
+                    self.mark_users(users, true);
+                }
+                Err(error @ StoreError::OutcomeUnknown(_)) => {
+                    if let Some(unresolved) = &mut self.unresolved {
+                        (unresolved.records, unresolved.users) = (chunk, users);
+                    }
+                    self.retry = records.collect();
+                    return Err(self.failed(error));
+                }
+                Err(error) => {
+                    self.mark_users(users, false);
+                    self.retry = chunk.into_iter().chain(records).collect();
+                    return Err(self.failed(error));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn write_records(&mut self, records: &[ExposureRecord], users: &BTreeSet<UserKey>) -> StoreResult<()> {
+        let mut changes = Vec::with_capacity(users.len() + 64);
+        for key in users {
+            let mut stripe = self.shared.users.stripe(*key);
+            if let Some(user) = stripe.get(*key) {
+                user.dirty_state = DirtyState::Writing;
+                rows::put_long(&mut changes, &rows::user_key(*key), &user.counters.to_bytes());
+            }
+        }
+        let counted = records.iter().map(|record| (record.popup.no, record.variant_id(), record.at));
+        self.counts.load(&*self.shared.store, counted)?;
+        for record in records {
+            let what = if record.control { CountKind::Control } else { CountKind::Shown };
+            self.counts.count(record.popup.no, record.variant_id(), what, record.at);
+        }
+        self.write(changes)
+    }
+
+    /// After a write: `Writing` users are clean if it was stored, else dirty again. A user who was exposed meanwhile is
+    /// dirty already and stays so.
+    fn mark_users(&self, users: BTreeSet<UserKey>, stored: bool) {
+        for key in users {
+            let mut stripe = self.shared.users.stripe(key);
+            if let Some(user) = stripe.get(key)
+                && user.dirty_state == DirtyState::Writing
+            {
+                user.dirty_state = if stored { DirtyState::Clean } else { DirtyState::Dirty };
+            }
+        }
+    }
+
+    /// Writes these rows and the counts that changed, all or nothing.
+    pub(super) fn write(&mut self, mut changes: Vec<RowChange>) -> StoreResult<()> {
+        if self.unresolved.is_some() {
+            self.counts.discard_changes();
+            return Err(StoreError::Unavailable(
+                "whether earlier exposures or events were stored is not known yet".into(),
+            ));
+        }
+        self.counts.push_changes(&mut changes);
+        let written = self.shared.write(changes);
+        match &written {
+            Ok(()) => {
+                self.counts.changes_stored();
+                self.shared.write_queue.set_failing(false);
+            }
+            Err(error) => {
+                if matches!(error, StoreError::OutcomeUnknown(_)) {
+                    let mut counts = Vec::new();
+                    self.counts.push_changes(&mut counts);
+                    self.unresolved = Some(UnresolvedWrite { counts, records: Vec::new(), users: BTreeSet::new() });
+                }
+                self.counts.discard_changes();
+            }
+        }
+        written
+    }
+
+    /// Learns from the store whether the unresolved write was stored; if it was not, its exposures are retried.
+    fn reconcile(&mut self) -> StoreResult<()> {
+        let Some(unresolved) = &self.unresolved else { return Ok(()) };
+        self.shared.fence_open_writes()?;
+        let keys: Vec<Vec<u8>> = unresolved.counts.iter().map(|count| count.key.clone()).collect();
+        let stored = self.shared.store.rows_of(SPACE, &keys)?;
+        // A popup that was removed meanwhile took its counts along. Any count that is left tells, for all were written
+        // together.
+        let is_stored = unresolved.counts.iter().zip(stored).any(|(count, stored)| stored == count.value);
+        let Some(UnresolvedWrite { mut records, users, .. }) = self.unresolved.take() else { return Ok(()) };
+        self.mark_users(users, is_stored);
+        if is_stored {
+            self.shared.write_queue.complete(records.len(), 0);
+        } else {
+            records.append(&mut self.retry);
+            self.retry = records;
+        }
+        Ok(())
+    }
+
+    pub(super) fn failed(&mut self, error: StoreError) -> Refusal {
+        self.counts.discard_changes();
+        if !self.shared.write_queue.set_failing(true) {
+            tracing::warn!(%error, "popups could not be written to the store; the write is retried");
+        }
+        store_refusal(error)
+    }
+}
+
+fn answer_waiters(waiters: Vec<DurabilityWaiter>, stored: Result<(), Refusal>) {
+    for waiter in waiters {
+        // The caller may have given up.
+        let _ = waiter.send(stored.clone());
+    }
+}

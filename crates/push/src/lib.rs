@@ -1,0 +1,294 @@
+//! Push: data from the app server to devices, stored until each device acknowledges it or it expires.
+//!
+//! ```text
+//! POST /v1/push ─▶ accept ─▶ store ─▶ worker ─ paced, a lane of its own ─▶ shards ─▶ sessions
+//!                                        ▲                                  │ written, acknowledged
+//!                                        └──────────────────────────────────┘
+//! ```
+//! One worker thread owns all state of push; others send it messages through [`PushHandle`]. Chat waits for none of this.
+//! A *named* push is addressed to users and devices by name and has a row for each target. A *push to many* is addressed to
+//! all devices or by tags; its targets are bitmaps. In reading order:
+//! - [`tidings_domain::push_store`]: the stored rows; `draft`: changes that become one write;
+//! - `devices`, `device_numbers`, `audience`: devices, their numbers, and the targets of pushes to many, as bitmaps in memory;
+//! - `inbox`, `worker`: the worker's queues, and its turns; `outgoing`: the queues towards the shards and other nodes;
+//! - `accept`, `start`: a push becomes durable, then it reaches its targets; `backlog`: pushes that a device has missed;
+//! - `registration`: a session's device becomes known; `remote`: sessions of other nodes, over the bus;
+//! - `collapse`: the newest push with a key replaces older ones; `delivery_reports`: what devices were written and have
+//!   acknowledged; `jobs`: scheduled starts, ends and purges; `recovery`: memory is rebuilt from the store;
+//! - `operations`, `status`: the operations of the HTTP API.
+
+mod accept;
+mod audience;
+mod backlog;
+mod collapse;
+mod delivery_reports;
+mod device_numbers;
+mod devices;
+mod draft;
+mod inbox;
+mod jobs;
+mod operations;
+mod outgoing;
+mod recovery;
+mod registration;
+mod remote;
+mod start;
+mod status;
+mod worker;
+
+pub use accept::PreparedPush;
+pub use remote::{PeerLeader, PeerTransport};
+
+use bytes::Bytes;
+use inbox::Inbox;
+use parking_lot::Mutex;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::JoinHandle,
+    time::Duration,
+};
+use tidings_domain::{
+    clock::Clock,
+    leadership::Leadership,
+    metrics::Metrics,
+    model::UserNo,
+    push_store::DeviceNo,
+    refusals::store_refusal,
+    store::{Store, StoreResult},
+    user_limiter::PerMinute,
+};
+use tidings_protocol::error::{ErrorCode, Refusal};
+use worker::Worker;
+
+/// A push as sessions write it, encoded once for all receivers.
+#[derive(Debug)]
+pub struct PushFrame {
+    pub push: u64,
+    /// Milliseconds since 1970 UTC; sessions do not write the frame from then on.
+    pub expires_at: u64,
+    /// A whole MIOP frame, header included.
+    pub miop: Bytes,
+    /// The JSON of the WebSocket protocol's `push` frame.
+    pub json: Bytes,
+}
+
+/// What the push worker puts in a shard's push queue.
+#[derive(Debug)]
+pub enum PushItem {
+    /// The answer to a [`Register`]; the session goes live with it. A session that
+    /// [survives a failover](Register::survives_failover) may get another answer later: its device's number after a
+    /// `node_unavailable`, or a new number. Any other session may get a refusal later: its device was removed.
+    Registered { session: u64, result: Result<DeviceNo, Refusal> },
+    /// Pushes of one device's backlog, for its session.
+    Pending { session: u64, frames: Vec<Arc<PushFrame>> },
+    /// A push for these sessions of this shard; those that have ended are skipped.
+    Sessions { frame: Arc<PushFrame>, sessions: Vec<u64> },
+    /// A push for every live device of the set: the shard walks its sessions in pieces, other lanes first.
+    Matching { frame: Arc<PushFrame>, devices: Arc<dyn DeviceSet> },
+    /// Another node leads push now: a session that wants pushes must connect there, unless it survives a failover.
+    LeadLost,
+}
+
+/// A set of devices, for a shard to test its sessions' devices against.
+pub trait DeviceSet: Send + Sync + std::fmt::Debug {
+    fn contains(&self, device: DeviceNo) -> bool;
+}
+
+/// A session's request for the number of its device: from then on the session is pushed to.
+#[derive(Debug, Clone)]
+pub struct Register {
+    pub shard: usize,
+    pub session: u64,
+    pub user: UserNo,
+    pub device_id: Arc<str>,
+    pub device_kind: Arc<str>,
+    pub app_version: Option<Arc<str>>,
+    /// When the session bound, in milliseconds since 1970 UTC: a device's newest session gets its pushes.
+    pub since: u64,
+    /// The session lives on when another node takes the lead of push, and gets its pushes from there.
+    pub survives_failover: bool,
+}
+
+/// Bounds of push.
+#[derive(Debug, Clone)]
+pub struct PushConfig {
+    /// Named pushes that are pending on one device. Above: the device is no target of the next one, and the answer
+    /// counts it.
+    pub pending_per_device: usize,
+    /// Pushes to many that run at once. Above: refused with `queue_full`; scheduled ones wait.
+    pub running_to_many: usize,
+    /// Pushes that wait for their start time. Above: refused with `queue_full`.
+    pub scheduled: usize,
+    /// How long the status of a push is kept after its end.
+    pub retention: Duration,
+    /// How often acknowledgements are stored: a crash loses those since, and their pushes are pushed again.
+    pub flush_interval: Duration,
+    /// New devices of one user.
+    pub new_devices: PerMinute,
+}
+
+impl Default for PushConfig {
+    fn default() -> Self {
+        PushConfig {
+            pending_per_device: 1_000,
+            running_to_many: 256,
+            scheduled: 10_000,
+            retention: Duration::from_secs(7 * 24 * 60 * 60),
+            flush_interval: Duration::from_millis(200),
+            new_devices: PerMinute { count: 10, burst: 120 },
+        }
+    }
+}
+
+/// The shards of this node, to which the worker hands what their sessions are to get.
+pub trait ShardSink: Send + Sync + 'static {
+    /// The number of shards.
+    fn count(&self) -> usize;
+    /// Hands an item to a shard, without waiting: the shards pace the worker.
+    ///
+    /// # Errors
+    /// At least `room` items wait at the shard: the item comes back, for a later try.
+    fn try_push(&self, shard: usize, item: PushItem, room: usize) -> Result<(), PushItem>;
+}
+
+/// The users that pushes are for.
+pub trait UserLookup: Send + Sync + 'static {
+    /// The number of the user with this id. Blocks.
+    ///
+    /// # Errors
+    /// Those of [`Store`] reads.
+    fn user_no(&self, id: &str) -> StoreResult<Option<UserNo>>;
+}
+
+/// What push is built from.
+#[derive(Clone)]
+pub struct PushParts {
+    pub config: PushConfig,
+    pub lead: Leadership,
+    /// Absent: there are no other nodes.
+    pub transport: Option<Arc<dyn PeerTransport>>,
+    pub store: Arc<dyn Store>,
+    pub clock: Arc<dyn Clock>,
+    pub shards: Arc<dyn ShardSink>,
+    pub users: Arc<dyn UserLookup>,
+    pub metrics: Arc<Metrics>,
+}
+
+/// Where the bus puts other nodes' messages about pushes. It exists before [`PushHandle`]: the bus is listened to first.
+#[derive(Clone)]
+pub struct PeerInbox(Arc<Inbox>);
+
+impl PeerInbox {
+    /// `has_peers`: whether there may be other nodes.
+    pub fn new(has_peers: bool) -> Self {
+        PeerInbox(Arc::new(Inbox::new(has_peers)))
+    }
+
+    /// Never waits.
+    pub fn put(&self, message: Vec<u8>) {
+        self.0.peer_message(message);
+    }
+}
+
+/// The handle of the push worker, for shards, the HTTP API and the engine.
+pub struct PushHandle {
+    inbox: Arc<Inbox>,
+    store: Arc<dyn Store>,
+    clock: Arc<dyn Clock>,
+    users: Arc<dyn UserLookup>,
+    draining: AtomicBool,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl PushHandle {
+    /// Starts the worker, which reads what it must know from the store while this node leads.
+    pub fn start(parts: PushParts, PeerInbox(inbox): PeerInbox) -> Self {
+        let (store, clock, users) = (parts.store.clone(), parts.clock.clone(), parts.users.clone());
+        let worker_inbox = inbox.clone();
+        let thread = std::thread::Builder::new().name("push".into());
+        let thread = thread.spawn(move || Worker::run(parts, worker_inbox));
+        let thread = thread.inspect_err(|error| tracing::error!(%error, "the push thread could not be started")).ok();
+        PushHandle { inbox, store, clock, users, draining: AtomicBool::new(false), thread: Mutex::new(thread) }
+    }
+
+    /// Refuses new pushes with `draining` from here on. Accepted ones go on.
+    pub fn begin_drain(&self) {
+        self.draining.store(true, Ordering::Relaxed);
+    }
+
+    /// The number of the user with this id.
+    fn require_user(&self, id: &str) -> Result<UserNo, Refusal> {
+        self.users.user_no(id).map_err(store_refusal)?.ok_or_else(|| Refusal::not_found("user", id))
+    }
+
+    /// Whether this node leads push, as far as it knows.
+    pub fn is_leader(&self) -> bool {
+        !self.inbox.is_following()
+    }
+
+    /// Finds or creates the device. The answer comes as [`PushItem::Registered`], the device's backlog follows.
+    /// Never blocks.
+    ///
+    /// # Errors
+    /// `queue_full` when too many sessions bind at once, `draining` when the server stops, `node_unavailable` when another
+    /// node leads and the session does not survive a failover.
+    pub fn register(&self, register: Register) -> Result<(), Refusal> {
+        self.inbox.register(register)
+    }
+
+    /// Reports that a session which asked to be registered has ended. `device`: as the session was told, if it was.
+    pub fn session_ended(&self, shard: usize, session: u64, device: Option<DeviceNo>) {
+        self.inbox.session_ended(shard, session, device);
+    }
+
+    /// Reports that the push was written to these devices' connections.
+    pub fn written(&self, push: u64, devices: Vec<DeviceNo>) {
+        self.inbox.written(push, devices);
+    }
+
+    /// Reports that the device has acknowledged these pushes. Never blocks; a report that finds no room is dropped, and its
+    /// pushes are pushed again on the next bind.
+    pub fn acknowledged(&self, device: DeviceNo, pushes: Vec<u64>) {
+        self.inbox.acknowledged(device, pushes);
+    }
+
+    /// Runs a closure on the worker between two turns, and waits for its result. Blocks.
+    pub(crate) fn ask<T: Send + 'static>(
+        &self,
+        question: impl FnOnce(&mut Worker) -> T + Send + 'static,
+    ) -> Result<T, Refusal> {
+        let (reply, answer) = crossbeam_channel::bounded(1);
+        self.inbox.ask(Box::new(move |worker| drop(reply.send(question(worker)))))?;
+        answer.recv().map_err(|_| self.inbox.closed_refusal())
+    }
+
+    /// Waits until the worker has done and stored everything that it was told and that is due by now. Blocks.
+    ///
+    /// # Errors
+    /// `draining` when the server stops, `node_unavailable` when another node leads, `queue_full` when too many operations
+    /// wait.
+    pub fn settle(&self) -> Result<(), Refusal> {
+        self.ask(Worker::settle)
+    }
+
+    /// Stores the acknowledgements that came so far and ends the worker.
+    pub fn stop(&self) {
+        self.inbox.stop();
+        if let Some(thread) = self.thread.lock().take() {
+            thread.thread().unpark();
+            let _ = thread.join();
+        }
+    }
+
+    /// The worker's queues: registrations, accepts, reports; each as metric label, depth and limit.
+    pub fn depths(&self) -> [(&'static str, usize, usize); 3] {
+        self.inbox.depths()
+    }
+}
+
+pub(crate) fn stopped() -> Refusal {
+    Refusal::new(ErrorCode::Draining, "the server is stopping").retry_after(1_000)
+}

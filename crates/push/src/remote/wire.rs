@@ -1,0 +1,152 @@
+//! The messages between the push worker of the leader and the clients of other nodes. Postcard's form: the order of
+//! variants and fields is part of it, their names are not.
+
+use crate::PushFrame;
+use serde::{Deserialize, Serialize};
+use tidings_domain::push_store::DeviceNo;
+use tidings_protocol::error::{ErrorCode, Refusal};
+
+/// The numbers of a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Header {
+    /// The packet's own number, from 1. A packet without items has the number 0 and is not acknowledged.
+    pub(super) number: u64,
+    /// The packets of the other direction up to this number have arrived.
+    pub(super) ack: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) enum PushMessage {
+    /// A packet from a client to the leader. Packet 1 opens the stream.
+    Up { from: String, stream: u64, header: Header, items: Vec<UpItem> },
+    /// A packet from the leader to a client.
+    Down { stream: u64, header: Header, frames: Vec<WireFrame>, items: Vec<DownItem> },
+    /// From the leader: it does not know this stream, or has closed it.
+    UnknownStream { stream: u64 },
+    /// From the leader: its worker has started.
+    LeaderStarted { from: String, boot_id: u64 },
+    /// From a client whose node stops.
+    Close { from: String, stream: u64 },
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) enum UpItem {
+    Register {
+        /// The session's id at the client, as in every other item.
+        session: u64,
+        user: u64,
+        device_id: String,
+        device_kind: String,
+        app_version: Option<String>,
+        since: u64,
+    },
+    SessionEnded {
+        device: DeviceNo,
+        session: u64,
+    },
+    Written {
+        push: u64,
+        devices: Vec<DeviceNo>,
+    },
+    Acknowledged {
+        device: DeviceNo,
+        pushes: Vec<u64>,
+    },
+}
+
+/// Items refer to frames by index in the packet.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) enum DownItem {
+    Registered {
+        session: u64,
+        result: Result<DeviceNo, WireRefusal>,
+    },
+    Pending {
+        session: u64,
+        frames: Vec<u32>,
+        high: bool,
+    },
+    Sessions {
+        frame: u32,
+        sessions: Vec<u64>,
+        high: bool,
+    },
+    /// Devices as a serialized bitmap.
+    Matching {
+        frame: u32,
+        devices: Vec<u8>,
+        high: bool,
+    },
+}
+
+/// A push as WebSocket sessions write it. Devices over MIOP need none: they connect to the leader itself.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct WireFrame {
+    push: u64,
+    expires_at: u64,
+    json: Vec<u8>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct WireRefusal {
+    code: ErrorCode,
+    detail: String,
+    retry_after_ms: Option<u64>,
+}
+
+impl PushMessage {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        // Writing to memory cannot fail.
+        postcard::to_stdvec(self).unwrap_or_default()
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Option<PushMessage> {
+        postcard::from_bytes(bytes).ok()
+    }
+}
+
+impl UpItem {
+    /// The encoded size, roughly.
+    pub(super) fn approximate_size(&self) -> usize {
+        match self {
+            UpItem::Register { device_id, device_kind, app_version, .. } => {
+                32 + device_id.len() + device_kind.len() + app_version.as_deref().map_or(0, str::len)
+            }
+            UpItem::SessionEnded { .. } => 16,
+            UpItem::Written { devices, .. } => 16 + 5 * devices.len(),
+            UpItem::Acknowledged { pushes, .. } => 16 + 8 * pushes.len(),
+        }
+    }
+
+    /// Whether the item holds in a stream to another leader, too: reports about pushes do, those about sessions do not.
+    pub(super) fn outlives_stream(&self) -> bool {
+        matches!(self, UpItem::Written { .. } | UpItem::Acknowledged { .. })
+    }
+}
+
+impl From<&PushFrame> for WireFrame {
+    fn from(frame: &PushFrame) -> Self {
+        WireFrame { push: frame.push, expires_at: frame.expires_at, json: frame.json.to_vec() }
+    }
+}
+
+impl From<WireFrame> for PushFrame {
+    fn from(frame: WireFrame) -> Self {
+        let WireFrame { push, expires_at, json } = frame;
+        PushFrame { push, expires_at, miop: bytes::Bytes::new(), json: json.into() }
+    }
+}
+
+impl From<Refusal> for WireRefusal {
+    fn from(refusal: Refusal) -> Self {
+        let Refusal { code, detail, retry_after_ms } = refusal;
+        WireRefusal { code, detail, retry_after_ms }
+    }
+}
+
+impl From<WireRefusal> for Refusal {
+    fn from(refusal: WireRefusal) -> Self {
+        let WireRefusal { code, detail, retry_after_ms } = refusal;
+        Refusal { code, detail, retry_after_ms }
+    }
+}

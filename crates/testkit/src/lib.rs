@@ -1,0 +1,14 @@
+//! What tests of several crates need: the ports of the domain in memory, and the suite that every store must pass.
+//!
+//! - [`MemoryStore`]: the store in memory, and the model that the other stores are compared with;
+//! - [`store_conformance`]: what every store must do, as a suite;
+//! - [`LocalBus`]: a bus between engines of one process; [`ManualClock`]: a clock that a test sets.
+
+mod local_bus;
+mod manual_clock;
+pub mod memory;
+pub mod store_conformance;
+
+pub use local_bus::LocalBus;
+pub use manual_clock::ManualClock;
+pub use memory::MemoryStore;

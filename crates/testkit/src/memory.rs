@@ -1,0 +1,455 @@
+//! The memory store: a `Store` in plain maps, simple enough to be obviously right, and not durable. Tests compare the real
+//! stores with it as their model, and use it where they need no disk.
+
+mod commit_log;
+
+use commit_log::MemoryLog;
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use tidings_domain::{model::*, push_store::*, store::*};
+
+#[derive(Default)]
+struct State {
+    users: Vec<User>,
+    user_nos: HashMap<String, UserNo>,
+    conversations: Vec<Conversation>,
+    conversation_nos: HashMap<String, ConversationNo>,
+    members: BTreeMap<(ConversationNo, UserNo), Membership>,
+    /// Conversations that a member has left.
+    left: BTreeSet<ConversationNo>,
+    memberships: BTreeSet<(UserNo, ConversationNo)>,
+    timelines: HashMap<ConversationNo, BTreeMap<u64, StoredEntry>>,
+    /// The results of first sends, by sender and client message id.
+    first_results: HashMap<(UserNo, String), Appended>,
+    outbox: BTreeMap<Position, OutboxItem>,
+    last_seen: HashMap<UserNo, u64>,
+    outbox_done: Position,
+    dead: BTreeMap<u64, DeadNotification>,
+    position: Position,
+    push: BTreeMap<PushKey, PushRow>,
+    rows: BTreeMap<(RowSpace, Vec<u8>), Vec<u8>>,
+    /// Only in a store that several engines share.
+    log: Option<MemoryLog>,
+}
+
+/// The index of a number. Numbers start at 1: the index of 0 is out of bounds.
+fn index(no: u64) -> usize {
+    (no as usize).wrapping_sub(1)
+}
+
+/// A store in memory.
+#[derive(Default)]
+pub struct MemoryStore(Mutex<State>);
+
+impl MemoryStore {
+    /// A store for several engines: its commit order has changes too, and can be read back.
+    pub fn shared() -> Self {
+        MemoryStore(Mutex::new(State { log: Some(MemoryLog::default()), ..State::default() }))
+    }
+}
+
+impl State {
+    fn head(&self, no: ConversationNo) -> Head {
+        let Some(timeline) = self.timelines.get(&no) else { return Head { first_seq: 1, ..Head::default() } };
+        match (timeline.first_key_value(), timeline.last_key_value()) {
+            (Some((first, _)), Some((_, last))) => {
+                Head { last_seq: last.seq, last_at: last.at, last_position: last.position, first_seq: *first }
+            }
+            _ => Head { first_seq: 1, ..Head::default() },
+        }
+    }
+
+    /// Appends a message. A shared store refuses a sender who has left, unless the message is stored already.
+    fn send(&mut self, conversation: ConversationNo, entry: &NewEntry, now_ms: u64) -> Result<Appended, Rejection> {
+        let sender = entry.sender.as_ref().map(|sender| sender.no);
+        let is_retry =
+            sender.zip(entry.client_msg_id.clone()).is_some_and(|send| self.first_results.contains_key(&send));
+        let has_left =
+            |sender| self.left.contains(&conversation) && !self.members.contains_key(&(conversation, sender));
+        match sender {
+            Some(sender) if self.log.is_some() && !is_retry && has_left(sender) => Err(Rejection::NotAMember),
+            _ => self.append(conversation, entry, now_ms),
+        }
+    }
+
+    fn append(&mut self, conversation: ConversationNo, entry: &NewEntry, now_ms: u64) -> Result<Appended, Rejection> {
+        let send = entry.sender.as_ref().zip(entry.client_msg_id.as_ref()).map(|(s, id)| (s.no, id.clone()));
+        if let Some(first) = send.as_ref().and_then(|send| self.first_results.get(send)) {
+            return match first.conversation == conversation {
+                true => Ok(Appended { duplicate: true, ..*first }),
+                false => Err(Rejection::ClientMsgIdReused),
+            };
+        }
+        if index(conversation.0) >= self.conversations.len() {
+            return Err(Rejection::NoSuchConversation);
+        }
+        let head = self.head(conversation);
+        self.position += 1;
+        let (seq, at, position) = (head.last_seq + 1, now_ms.max(head.last_at), self.position);
+        let stored = StoredEntry { seq, position, at, content: entry.clone() };
+        self.timelines.entry(conversation).or_default().insert(seq, stored);
+        if entry.kind == EntryKind::Message && !entry.silent && !entry.skip_push {
+            self.outbox.insert(position, OutboxItem { position, conversation, seq });
+        }
+        let appended = Appended { conversation, seq, at, position, duplicate: false };
+        if let Some(send) = send {
+            self.first_results.insert(send, appended);
+        }
+        Ok(appended)
+    }
+
+    fn put_member(&mut self, conversation: ConversationNo, user: UserNo, role: Role, now_ms: u64) {
+        let joined_seq = self.head(conversation).last_seq;
+        let membership = Membership { role, joined_at: now_ms, joined_seq, read_seq: joined_seq, mute: MuteState::Off };
+        self.members.insert((conversation, user), membership);
+        self.memberships.insert((user, conversation));
+    }
+
+    fn propose(&mut self, proposal: &Proposal, now_ms: u64) -> Result<Outcome, Rejection> {
+        Ok(match proposal {
+            Proposal::Append { conversation, entry } => Outcome::Appended(self.send(*conversation, entry, now_ms)?),
+            Proposal::PutUsers(patches) => self.put_users(patches, now_ms),
+            Proposal::CreateConversation(new) => self.create(new, now_ms)?,
+            Proposal::UpdateConversation { conversation, name, avatar, attributes, notice } => {
+                let card = self.conversations.get_mut(index(conversation.0)).ok_or(Rejection::NoSuchConversation)?;
+                card.name = name.clone().or(card.name.take());
+                card.avatar = avatar.clone().or(card.avatar.take());
+                card.attributes = attributes.clone().or(card.attributes.take());
+                match notice {
+                    Some(notice) => Outcome::Appended(self.append(*conversation, notice, now_ms)?),
+                    None => Outcome::Done,
+                }
+            }
+            Proposal::ChangeMembers { conversation, add, remove, members_max, notice } => {
+                self.change_members(*conversation, add, remove, *members_max, notice.as_ref(), now_ms)?
+            }
+            Proposal::MarkRead { conversation, user, seq } => {
+                let last = self.head(*conversation).last_seq;
+                let membership = self.members.get_mut(&(*conversation, *user)).ok_or(Rejection::NotAMember)?;
+                let seq = membership.read_seq.max((*seq).min(last));
+                let moved = std::mem::replace(&mut membership.read_seq, seq) != seq;
+                Outcome::Read { seq, moved }
+            }
+            Proposal::SetMute { conversation, user, mute } => {
+                self.members.get_mut(&(*conversation, *user)).ok_or(Rejection::NotAMember)?.mute = *mute;
+                Outcome::Done
+            }
+            Proposal::SetDoNotDisturb { user, window } => {
+                let found = self.users.get_mut(index(user.0)).ok_or(Rejection::NoSuchUser(*user))?;
+                found.do_not_disturb = window.clone().map(Box::new);
+                Outcome::Done
+            }
+            Proposal::Revoke { user, before, .. } => {
+                let found = self.users.get_mut(index(user.0)).ok_or(Rejection::NoSuchUser(*user))?;
+                found.revoked_at = found.revoked_at.max(*before);
+                Outcome::Done
+            }
+            Proposal::SetLastSeen(seen) => {
+                self.last_seen.extend(seen.iter().copied());
+                Outcome::Done
+            }
+            Proposal::Kick { .. } => Outcome::Done,
+            Proposal::AdvanceOutbox { through, dead } => {
+                self.outbox_done = self.outbox_done.max(*through);
+                self.outbox = self.outbox.split_off(&(self.outbox_done + 1));
+                self.dead.extend(dead.iter().map(|d| (d.id, d.clone())));
+                Outcome::Done
+            }
+            Proposal::DeleteDeadLetters { ids } => {
+                ids.iter().for_each(|id| drop(self.dead.remove(id)));
+                Outcome::Done
+            }
+        })
+    }
+
+    fn put_users(&mut self, patches: &[UserPatch], now_ms: u64) -> Outcome {
+        let (mut created, mut updated) = (0, 0);
+        for patch in patches {
+            let no = match self.user_nos.get(&patch.id) {
+                Some(no) => {
+                    updated += 1;
+                    *no
+                }
+                None => {
+                    created += 1;
+                    let no = UserNo(self.users.len() as u64 + 1);
+                    self.user_nos.insert(patch.id.clone(), no);
+                    self.users.push(User {
+                        no,
+                        id: patch.id.clone(),
+                        name: None,
+                        avatar: None,
+                        attributes: None,
+                        created_at: now_ms,
+                        do_not_disturb: None,
+                        revoked_at: 0,
+                    });
+                    no
+                }
+            };
+            let user = &mut self.users[index(no.0)];
+            user.name = patch.name.clone().or(user.name.take());
+            user.avatar = patch.avatar.clone().or(user.avatar.take());
+            user.attributes = patch.attributes.clone().or(user.attributes.take());
+        }
+        Outcome::Users { created, updated }
+    }
+
+    fn create(&mut self, new: &NewConversation, now_ms: u64) -> Result<Outcome, Rejection> {
+        if let Some(no) = self.conversation_nos.get(&new.id) {
+            let conversation = self.conversations[index(no.0)].clone();
+            return match conversation.kind == new.kind {
+                true => Ok(Outcome::Conversation { conversation, created: false }),
+                false => Err(Rejection::KindDiffers),
+            };
+        }
+        if let Some((missing, _)) = new.members.iter().find(|(user, _)| index(user.0) >= self.users.len()) {
+            return Err(Rejection::NoSuchUser(*missing));
+        }
+        let members: BTreeMap<UserNo, Role> = new.members.iter().copied().collect();
+        let no = ConversationNo(self.conversations.len() as u64 + 1);
+        self.conversation_nos.insert(new.id.clone(), no);
+        let conversation = Conversation {
+            no,
+            id: new.id.clone(),
+            kind: new.kind,
+            pair: new.pair,
+            name: new.name.clone(),
+            avatar: new.avatar.clone(),
+            attributes: new.attributes.clone(),
+            created_at: now_ms,
+            member_count: members.len() as u64,
+        };
+        self.conversations.push(conversation.clone());
+        for (user, role) in members {
+            self.put_member(no, user, role, now_ms);
+        }
+        Ok(Outcome::Conversation { conversation, created: true })
+    }
+
+    fn change_members(
+        &mut self,
+        conversation: ConversationNo,
+        add: &[(UserNo, Role)],
+        remove: &[UserNo],
+        members_max: u64,
+        notice: Option<&NewEntry>,
+        now_ms: u64,
+    ) -> Result<Outcome, Rejection> {
+        let before = self.conversations.get(index(conversation.0)).ok_or(Rejection::NoSuchConversation)?.member_count;
+        if let Some((missing, _)) = add.iter().find(|(user, _)| index(user.0) >= self.users.len()) {
+            return Err(Rejection::NoSuchUser(*missing));
+        }
+        // A user who is named twice gets the role named last.
+        let add: BTreeMap<UserNo, Role> = add.iter().copied().collect();
+        let is_member = |state: &State, user| state.members.contains_key(&(conversation, user));
+        let new: BTreeSet<UserNo> = add.keys().copied().filter(|u| !is_member(self, *u)).collect();
+        let gone: BTreeSet<UserNo> = remove.iter().copied().filter(|u| is_member(self, *u)).collect();
+        let would_be = before + new.len() as u64 - gone.len() as u64;
+        if would_be > members_max && !new.is_empty() {
+            return Err(Rejection::TooManyMembers { limit: members_max, would_be });
+        }
+        let mut changed = Vec::new();
+        for (user, role) in &add {
+            match self.members.get_mut(&(conversation, *user)) {
+                Some(membership) if membership.role != *role => {
+                    membership.role = *role;
+                    changed.push(*user);
+                }
+                Some(_) => {}
+                None => self.put_member(conversation, *user, *role, now_ms),
+            }
+        }
+        if !gone.is_empty() {
+            self.left.insert(conversation);
+        }
+        for user in &gone {
+            self.members.remove(&(conversation, *user));
+            self.memberships.remove(&(*user, conversation));
+        }
+        self.conversations[index(conversation.0)].member_count = would_be;
+        let has_changed = !(new.is_empty() && gone.is_empty() && changed.is_empty());
+        let notice = match notice.filter(|_| has_changed) {
+            Some(notice) => Some(self.append(conversation, notice, now_ms)?),
+            None => None,
+        };
+        let (added, removed) = (new.into_iter().collect(), gone.into_iter().collect());
+        Ok(Outcome::MembersChanged { added, removed, changed, member_count: would_be, notice })
+    }
+}
+
+impl Store for MemoryStore {
+    fn commit(&self, batch: &[Proposal], now_ms: u64) -> StoreResult<Vec<Outcome>> {
+        Ok(self.commit_in_order(batch, now_ms)?.0)
+    }
+
+    fn commit_in_order(&self, batch: &[Proposal], now_ms: u64) -> StoreResult<(Vec<Outcome>, PositionRange)> {
+        let mut state = self.0.lock();
+        let after = state.position;
+        let outcomes = batch.iter().map(|p| state.propose_and_log(p, now_ms)).collect();
+        Ok((outcomes, PositionRange { after, through: state.position }))
+    }
+
+    fn epoch(&self) -> u64 {
+        1
+    }
+
+    fn last_position(&self) -> Position {
+        self.0.lock().position
+    }
+
+    fn user_no(&self, id: &str) -> StoreResult<Option<UserNo>> {
+        Ok(self.0.lock().user_nos.get(id).copied())
+    }
+
+    fn user(&self, no: UserNo) -> StoreResult<Option<User>> {
+        Ok(self.0.lock().users.get(index(no.0)).cloned())
+    }
+
+    fn last_seen(&self, no: UserNo) -> StoreResult<Option<u64>> {
+        Ok(self.0.lock().last_seen.get(&no).copied())
+    }
+
+    fn conversation_no(&self, id: &str) -> StoreResult<Option<ConversationNo>> {
+        Ok(self.0.lock().conversation_nos.get(id).copied())
+    }
+
+    fn conversation(&self, no: ConversationNo) -> StoreResult<Option<Conversation>> {
+        Ok(self.0.lock().conversations.get(index(no.0)).cloned())
+    }
+
+    fn head(&self, no: ConversationNo) -> StoreResult<Head> {
+        Ok(self.0.lock().head(no))
+    }
+
+    fn membership(&self, conversation: ConversationNo, user: UserNo) -> StoreResult<Option<Membership>> {
+        Ok(self.0.lock().members.get(&(conversation, user)).cloned())
+    }
+
+    fn members(
+        &self,
+        conversation: ConversationNo,
+        after: Option<UserNo>,
+        limit: usize,
+    ) -> StoreResult<Vec<(UserNo, Membership)>> {
+        let first = (conversation, UserNo(after.map_or(0, |user| user.0 + 1)));
+        let state = self.0.lock();
+        let members = state.members.range(first..=(conversation, UserNo(u64::MAX)));
+        Ok(members.take(limit).map(|((_, user), membership)| (*user, membership.clone())).collect())
+    }
+
+    fn conversations_of(&self, user: UserNo, direct: bool, limit: usize) -> StoreResult<Vec<UserConversation>> {
+        let state = self.0.lock();
+        let all = state.memberships.range((user, ConversationNo(0))..=(user, ConversationNo(u64::MAX)));
+        let all = all.map(|(_, conversation)| UserConversation {
+            conversation: *conversation,
+            kind: state.conversations[index(conversation.0)].kind,
+        });
+        Ok(all.filter(|c| direct || c.kind != ConversationKind::Direct).take(limit).collect())
+    }
+
+    fn entries(
+        &self,
+        conversation: ConversationNo,
+        from_seq: u64,
+        to_seq: u64,
+        limit: usize,
+        from: End,
+    ) -> StoreResult<Vec<StoredEntry>> {
+        let state = self.0.lock();
+        let Some(timeline) = state.timelines.get(&conversation).filter(|_| from_seq <= to_seq) else {
+            return Ok(vec![]);
+        };
+        let range = timeline.range(from_seq..=to_seq).map(|(_, entry)| entry.clone());
+        Ok(match from {
+            End::Oldest => range.take(limit).collect(),
+            End::Newest => {
+                let mut newest: Vec<_> = range.rev().take(limit).collect();
+                newest.reverse();
+                newest
+            }
+        })
+    }
+
+    fn seq_at(&self, conversation: ConversationNo, at_ms: u64) -> StoreResult<u64> {
+        let state = self.0.lock();
+        let found = state.timelines.get(&conversation).and_then(|t| t.values().find(|e| e.at >= at_ms).map(|e| e.seq));
+        Ok(found.unwrap_or_else(|| state.head(conversation).last_seq + 1))
+    }
+
+    fn outbox(&self, after: Position, limit: usize) -> StoreResult<Vec<OutboxItem>> {
+        Ok(self.0.lock().outbox.range(after + 1..).take(limit).map(|(_, item)| *item).collect())
+    }
+
+    fn outbox_position(&self) -> StoreResult<Position> {
+        Ok(self.0.lock().outbox_done)
+    }
+
+    fn dead_notifications(&self, after: Option<u64>, limit: usize) -> StoreResult<Vec<DeadNotification>> {
+        let first = after.map_or(0, |id| id + 1);
+        Ok(self.0.lock().dead.range(first..).take(limit).map(|(_, d)| d.clone()).collect())
+    }
+
+    fn retain(&self, _: Retention, _: u64) -> StoreResult<u64> {
+        Ok(0)
+    }
+
+    fn stats(&self) -> StoreStats {
+        StoreStats::default()
+    }
+}
+
+impl PushStore for MemoryStore {
+    fn write_push(&self, term: Term, changes: &[PushChange]) -> StoreResult<()> {
+        let mut state = self.0.lock();
+        state.check_term(term)?;
+        for change in changes {
+            match change {
+                PushChange::Put(row) => drop(state.push.insert(row.key(), row.clone())),
+                PushChange::Delete(key) => drop(state.push.remove(key)),
+            }
+        }
+        Ok(())
+    }
+
+    fn push_row(&self, key: &PushKey) -> StoreResult<Option<PushRow>> {
+        Ok(self.0.lock().push.get(key).cloned())
+    }
+
+    fn push_rows(&self, from: &PushKey, to: &PushKey, limit: usize) -> StoreResult<Vec<PushRow>> {
+        if from > to {
+            return Ok(Vec::new());
+        }
+        Ok(self.0.lock().push.range(from..=to).take(limit).map(|(_, row)| row.clone()).collect())
+    }
+}
+
+impl RowStore for MemoryStore {
+    fn write_rows(&self, term: Term, space: RowSpace, changes: Vec<RowChange>) -> StoreResult<()> {
+        if changes.iter().any(|change| change.value.as_ref().is_some_and(|value| value.len() > ROW_BYTES_MAX)) {
+            return Err(StoreError::Unavailable("a row is too long".into()));
+        }
+        let mut state = self.0.lock();
+        state.check_term(term)?;
+        for RowChange { key, value } in changes {
+            match value {
+                Some(value) => drop(state.rows.insert((space, key), value)),
+                None => drop(state.rows.remove(&(space, key))),
+            }
+        }
+        Ok(())
+    }
+
+    fn row(&self, space: RowSpace, key: &[u8]) -> StoreResult<Option<Vec<u8>>> {
+        Ok(self.0.lock().rows.get(&(space, key.to_vec())).cloned())
+    }
+
+    fn rows(&self, space: RowSpace, from: &[u8], to: &[u8], limit: usize) -> StoreResult<Vec<(Vec<u8>, Vec<u8>)>> {
+        if from > to {
+            return Ok(Vec::new());
+        }
+        let state = self.0.lock();
+        let range = state.rows.range((space, from.to_vec())..=(space, to.to_vec())).take(limit);
+        Ok(range.map(|((_, key), value)| (key.clone(), value.clone())).collect())
+    }
+}

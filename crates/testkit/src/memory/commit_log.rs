@@ -1,0 +1,106 @@
+//! The commit log of a [`MemoryStore`] that several engines share.
+
+use super::State;
+use crate::MemoryStore;
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+use tidings_domain::{commit_log::*, model::*, store::*};
+
+/// The logged changes beside timelines, and the nodes with their leases.
+#[derive(Default)]
+pub(super) struct MemoryLog {
+    changes: BTreeMap<Position, Change>,
+    nodes: BTreeMap<String, (NodeInfo, Instant)>,
+    leader: Option<(u64, Instant)>,
+    term: Term,
+}
+
+impl State {
+    pub(super) fn check_term(&self, term: Term) -> StoreResult<()> {
+        match &self.log {
+            Some(log) if term != Term::ALONE && term != log.term => Err(StoreError::StaleTerm),
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn propose_and_log(&mut self, proposal: &Proposal, now_ms: u64) -> Outcome {
+        let before = self.position;
+        let outcome = self.propose(proposal, now_ms).unwrap_or_else(Outcome::Rejected);
+        if let Some(log) = &mut self.log
+            && let Some(change) = Change::of(proposal, &outcome)
+        {
+            // A change has the position of its entry, or one of its own when it has no entry.
+            self.position = self.position.max(before + 1);
+            log.changes.insert(self.position, change);
+        }
+        outcome
+    }
+}
+
+impl CommitLog for MemoryStore {
+    fn committed_after(&self, after: Position, limit: usize) -> StoreResult<LogPage> {
+        let state = self.0.lock();
+        let mut records = BTreeMap::new();
+        for (conversation, timeline) in &state.timelines {
+            for entry in timeline.values().filter(|entry| entry.position > after) {
+                let position = entry.position;
+                let entry = Some((*conversation, entry.clone()));
+                records.insert(position, LogRecord { position, entry, change: None });
+            }
+        }
+        for (position, change) in state.log.iter().flat_map(|log| log.changes.range(after + 1..)) {
+            let position = *position;
+            let at = records.entry(position).or_insert(LogRecord { position, entry: None, change: None });
+            at.change = Some(change.clone());
+        }
+        let all = records.len();
+        let records: Vec<LogRecord> = records.into_values().take(limit.max(1)).collect();
+        let last = records.last().map_or(after, |last| last.position);
+        let through = if records.len() < all { last } else { state.position.max(after) };
+        Ok(LogPage { span: PositionRange { after, through }, records })
+    }
+
+    fn newest_position(&self) -> StoreResult<Position> {
+        Ok(self.0.lock().position)
+    }
+
+    fn prune(&self, _: u64) -> StoreResult<PruneProgress> {
+        Ok(PruneProgress::default())
+    }
+
+    fn heartbeat(
+        &self,
+        me: &NodeInfo,
+        lease_ms: u64,
+        may_lead: bool,
+        takes_name: bool,
+    ) -> Result<ClusterView, HeartbeatError> {
+        let (now, until) = (Instant::now(), Instant::now() + Duration::from_millis(lease_ms));
+        let mut state = self.0.lock();
+        let log = state.log.get_or_insert_default();
+        if log.nodes.get(&me.name).is_some_and(|(other, _)| other.boot_id != me.boot_id && !takes_name) {
+            return Err(HeartbeatError::Displaced);
+        }
+        log.nodes.insert(me.name.clone(), (me.clone(), until));
+        match log.leader {
+            _ if !may_lead => {}
+            Some((boot_id, _)) if boot_id == me.boot_id => log.leader = Some((boot_id, until)),
+            Some((_, ends)) if ends >= now => {}
+            _ => (log.leader, log.term) = (Some((me.boot_id, until)), Term(log.term.0 + 1)),
+        }
+        let nodes = log.nodes.values().filter(|(_, until)| *until >= now).map(|(node, _)| node.clone()).collect();
+        let leader = log.leader.filter(|(_, until)| *until >= now).map(|(boot_id, _)| boot_id);
+        Ok(ClusterView { nodes, leader, term: log.term })
+    }
+
+    fn release_lease(&self, boot_id: u64) -> StoreResult<()> {
+        let mut state = self.0.lock();
+        if let Some(log) = &mut state.log {
+            log.nodes.retain(|_, (node, _)| node.boot_id != boot_id);
+            log.leader = log.leader.filter(|(leader, _)| *leader != boot_id);
+        }
+        Ok(())
+    }
+}
