@@ -5,8 +5,8 @@
 //!                                         ├─ GET /v1/connect: 101, then the socket goes to the gateway
 //!                                         └─ everything else: the router
 //! ```
-//! This crate turns requests into calls of the engine, and refusals into problem details. It decides nothing: the engine says
-//! who may do what, and the gateway serves the WebSockets.
+//! This crate turns requests into calls of the engine, of push and of popups, and refusals into problem details. It decides
+//! nothing: the engine says who may do what, and the gateway serves the WebSockets.
 //!
 //! In reading order: [`Api`] (what handlers share), [`auth`] (who is calling), [`extract`] (a request's parts, strictly read),
 //! [`problem`] (refusals as responses), [`routes`] (the operations), [`websocket_upgrade`] (from HTTP to a WebSocket),

@@ -1,4 +1,4 @@
-//! The bus between nodes, on Redis: the `Bus` port over one sharded channel per node.
+//! The bus between nodes, on Redis: the [`Bus`] port over one sharded channel per node.
 //!
 //! ```text
 //!  send ─ peer queue, task ─┐                                          ┌─ SSUBSCRIBE ─ reassembled, checked ─ handler

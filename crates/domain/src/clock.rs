@@ -1,4 +1,4 @@
-//! The clock comes from outside the engine, so that a test can stop or set it.
+//! The clock comes from outside, so that a test can stop or set it.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

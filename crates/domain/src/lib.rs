@@ -1,11 +1,12 @@
-//! The ground of Tidings: its model, and the ports behind which the disk, other nodes and time are.
+//! The model of Tidings, and the ports behind which the disk, other nodes and time are.
 //!
-//! This crate decides nothing about messages, opens nothing and starts no thread. In reading order:
+//! This crate decides nothing about messages, opens nothing and starts no thread. Push, popups and the engine are built on
+//! its ports; the stores, the bus and the tests' kit implement them. In reading order:
 //! - [`model`]: users, conversations, entries, lanes;
 //! - [`store`]: the port of everything that must outlive the process; [`push_store`]: its part for push; [`batch_reads`]:
 //!   its batched reads as sequences of single ones;
 //! - [`commit_log`], [`bus`]: what several nodes share: the log of commits, leases, and messages between nodes;
-//! - [`leadership`]: whether this node leads;
+//! - [`leadership`]: whether this node leads, and the port that says so;
 //! - [`clock`], [`rate`], [`user_limiter`], [`refusals`], [`metrics`]: time, rate limits, refusals for callers, and counters.
 
 pub mod batch_reads;

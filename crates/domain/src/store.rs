@@ -6,7 +6,7 @@
 //! `spawn_blocking`), never from a thread that serves sockets.
 //!
 //! In reading order: `proposals` (what is written, and with which outcome), this file (errors, terms, reads, the port),
-//! `rows` (rows whose meaning only the engine knows).
+//! `rows` (rows whose meaning only their writer knows).
 
 mod proposals;
 mod rows;

@@ -7,14 +7,15 @@
 //! events ─────────────▶ write queue ◀──────────────────────┘
 //!                            └─▶ worker ─ batches ─▶ store
 //! ```
-//! The store is read only when a user is not in memory or the configuration changes. In reading order:
+//! The store is read only when a user is not in memory or the configuration changes. This crate knows no sessions and
+//! does not read timelines: it looks at users through [`UserContextSource`], and its caller sends what was decided. In
+//! reading order:
 //! - [`rules`], [`timetable`], `caps`, `frequency`: to whom, when and how often; and how often it was so far;
 //! - `check`, `configuration`: what an app server writes, validated, then compiled;
-//! - `question`, `evaluate`, `decide`, `context`, `explain`, `trigger`: which popup, and why; `decision_id`: how events
-//!   name
-//!   a decision;
+//! - `question`, `evaluate`, `decide`, `context`, `explain`: which popup, and why; `decision_id`: how events name a
+//!   decision;
 //! - `catalog`, `segments`, `recovery`: popups with their versions, settings, and uploaded lists of users;
-//! - `user_cache`, `unread`: what is in memory of users;
+//! - `user_cache`: the users whose frequency counters are in memory;
 //! - `write_queue`, `undurable`, `worker`, `side_log`: how exposures and events become durable;
 //! - `hourly_counts`, `events`, `event_ingest`, `export`, `sweep`: statistics and events, stored, exported, removed in
 //!   the end;

@@ -6,6 +6,9 @@
 //!                                        └──────────────────────────────────┘
 //! ```
 //! One worker thread owns all state of push; others send it messages through [`PushHandle`]. Chat waits for none of this.
+//! This crate knows no sockets and no other node: shards are behind [`ShardSink`], users behind [`UserLookup`], nodes behind
+//! [`PeerTransport`].
+//!
 //! A *named* push is addressed to users and devices by name and has a row for each target. A *push to many* is addressed to
 //! all devices or by tags; its targets are bitmaps. In reading order:
 //! - [`tidings_domain::push_store`]: the stored rows; `draft`: changes that become one write;

@@ -1,4 +1,4 @@
-//! Rows whose keys and values are bytes that a part of the engine has encoded itself; each part has a space of its own.
+//! Rows whose keys and values are bytes that a part of the server has encoded itself; each part has a space of its own.
 
 use crate::{
     embedded::{EmbeddedStore, store_error},

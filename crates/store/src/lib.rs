@@ -1,7 +1,9 @@
-//! The `Store` port, twice: on an embedded engine (one data folder, no other process) and on PostgreSQL (several
-//! nodes on one database).
+//! The [`Store`](tidings_domain::store::Store) port, twice: on an embedded engine (one data folder, no other process) and
+//! on PostgreSQL (several nodes on one database).
 //!
-//! It knows keys, rows and fsyncs; it does not know who is online or what a message means.
+//! It knows keys, rows and fsyncs; it does not know who is online or what a message means. What every store must do is
+//! in the kit of tests, as a suite (`crates/testkit`).
+//!
 //! In reading order:
 //! - [`kv`]: the narrow port that an embedded engine must offer (atomic durable batch, get, scan
 //!   from both ends, snapshot), and [`fjall_kv`], the engine we use;
@@ -9,7 +11,7 @@
 //! - [`embedded`]: the store's reads and writes; [`open`]: opening it; [`reads`]: reads of single rows; [`commit`]: one
 //!   batch of proposals, all or nothing;
 //! - [`push`]: the same for devices and pushes, in a space of their own;
-//! - [`byte_rows`]: rows that a part of the engine encodes itself; [`side_log`]: such rows on their way to the store;
+//! - [`byte_rows`]: rows that a part of the server encodes itself; [`side_log`]: such rows on their way to the store;
 //! - [`folder`]: the data folder's lock, format version and marker of a clean shutdown;
 //! - which files and batches must be there: [`manifest`] names journals and spaces, [`ack_log`] names batches, and
 //!   [`journal_tracker`] keeps both up to date;
@@ -18,7 +20,7 @@
 //! - [`mod@repair`]: keeping what can be read of a damaged folder, and reporting [`losses`]; [`restart`]: restarting the
 //!   engine after a failed write;
 //! - [`backup`], [`check`], [`retention`]: copying, verifying and shortening a data folder;
-//! - [`postgres`]: the same port on PostgreSQL;
+//! - [`postgres`]: the same port on PostgreSQL.
 
 mod ack_log;
 pub mod backup;

@@ -12,7 +12,7 @@
 //! - [`commit_log`]: the commit order read back, and the nodes that share it;
 //! - [`read`]: single reads; [`batch_reads`]: reads of many things in one statement; [`missed_statement`]: the longest of
 //!   these statements;
-//! - [`byte_rows`]: rows that a part of the engine encodes itself; [`terms`]: the fencing of their writes;
+//! - [`byte_rows`]: rows that a part of the server encodes itself; [`terms`]: the fencing of their writes;
 //! - [`partitions`]: the timeline's partitions, and how old ones are dropped.
 //!
 //! # Locks

@@ -1,5 +1,6 @@
 //! What tests of several crates need: the ports of the domain in memory, and the suite that every store must pass.
 //!
+//! Only tests and benchmarks depend on this crate; it knows nothing of what is built on the ports.
 //! - [`MemoryStore`]: the store in memory, and the model that the other stores are compared with;
 //! - [`store_conformance`]: what every store must do, as a suite;
 //! - [`LocalBus`]: a bus between engines of one process; [`ManualClock`]: a clock that a test sets.

@@ -3,8 +3,8 @@
 //! In reading order: [`settings`] (all settings and their sources), [`serve`] (configure, build, run, drain), [`wiring`] (the
 //! parts put together), [`open_store`] (which store), [`join_cluster`] (the bus and the identity of a node), [`listeners`]
 //! (every address), [`relay`] (devices' connections for another process), [`development`] (keys and demo users),
-//! [`commands`] (everything but serving). This crate only joins parts: the engine decides what a message means, the API and
-//! the gateway speak the protocols.
+//! [`commands`] (everything but serving). This crate only joins parts: the engine decides what becomes of a message, the
+//! crates of push and popups what reaches devices and is shown, the API and the gateway speak the protocols.
 
 mod commands;
 mod development;

@@ -1,14 +1,14 @@
-//! Rows of the engine's own making, and the side log.
+//! Rows of bytes that a part of the server encodes itself, and the side log.
 
 use super::{StoreResult, Term};
 
-/// A part of the engine that stores rows in a form of its own.
+/// A part of the server that stores rows in a form of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum RowSpace {
     Popups,
 }
 
-/// The longest value of a row in bytes. The engine cuts longer values into several rows.
+/// The longest value of a row in bytes. A part with longer values cuts them into several rows.
 pub const ROW_BYTES_MAX: usize = 3 * 1024;
 
 /// Writes a row, or deletes it when `value` is absent.

@@ -1,4 +1,4 @@
-//! Rows whose keys and values a part of the engine encodes itself.
+//! Rows whose keys and values a part of the server encodes itself.
 
 use super::PostgresStore;
 use crate::{

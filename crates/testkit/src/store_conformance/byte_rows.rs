@@ -11,7 +11,7 @@ pub(super) const CHECKS: &[Check] = &[
 
 const SPACE: RowSpace = RowSpace::Popups;
 
-/// A key of a kind that no part of the engine uses, so that a check of the folder skips these rows.
+/// A key of a kind that no part of the server uses, so that a check of the folder skips these rows.
 fn key(rest: &[u8]) -> Vec<u8> {
     [&[0xFE], rest].concat()
 }
