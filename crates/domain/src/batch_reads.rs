@@ -9,6 +9,10 @@ use std::collections::BinaryHeap;
 const TAIL_PAGE_FIRST: u64 = 8;
 const TAIL_PAGE_MAX: u64 = 64;
 
+/// [`Store::conversation_states`] with a read of the head and of the membership for each conversation.
+///
+/// # Errors
+/// Those of the single reads.
 pub fn conversation_states<S: Store + ?Sized>(
     store: &S,
     user: UserNo,
@@ -30,10 +34,18 @@ pub fn conversation_states<S: Store + ?Sized>(
     Ok(states)
 }
 
+/// [`Store::heads`] with a read for each conversation.
+///
+/// # Errors
+/// Those of the single reads.
 pub fn heads<S: Store + ?Sized>(store: &S, conversations: &[ConversationNo]) -> StoreResult<Vec<Head>> {
     conversations.iter().map(|no| store.head(*no)).collect()
 }
 
+/// [`Store::conversations`] with a read for each conversation.
+///
+/// # Errors
+/// Those of the single reads.
 pub fn conversations<S: Store + ?Sized>(
     store: &S,
     conversations: &[ConversationNo],
@@ -41,6 +53,10 @@ pub fn conversations<S: Store + ?Sized>(
     conversations.iter().map(|no| store.conversation(*no)).collect()
 }
 
+/// [`Store::positions_at`] with a read for each entry.
+///
+/// # Errors
+/// Those of the single reads.
 pub fn positions_at<S: Store + ?Sized>(
     store: &S,
     entries: &[(ConversationNo, u64)],
@@ -52,6 +68,10 @@ fn position_at<S: Store + ?Sized>(store: &S, no: ConversationNo, seq: u64) -> St
     Ok(store.entries(no, seq, seq, 1, End::Oldest)?.first().map(|entry| entry.position))
 }
 
+/// [`Store::pages`] with a read for each page.
+///
+/// # Errors
+/// Those of the single reads.
 pub fn pages<S: Store + ?Sized>(
     store: &S,
     requests: &[PageRequest],
@@ -70,6 +90,9 @@ pub fn pages<S: Store + ?Sized>(
 
 /// Walks the tails back from their newest ends. A tail is not read until its newest entry is the next one to answer,
 /// so that a user of 10,000 conversations costs no more memory than the entries that are answered.
+///
+/// # Errors
+/// Those of the single reads.
 pub fn missed<S: Store + ?Sized>(store: &S, tails: &[Tail], query: MissedQuery) -> StoreResult<MissedEntries> {
     let mut walks: Vec<_> = tails.iter().map(Walk::of).collect();
     // Each tail by the position of its next entry; before the tail is read, by an upper bound of it.

@@ -10,6 +10,8 @@ use std::sync::Arc;
 /// Takes the messages that peers send to this node. The bus calls it from its own threads: a call must not block for
 /// long.
 pub trait MessageHandler: Send + Sync + 'static {
+    /// A message has arrived, whole and with the bytes that were sent. The bus does not say from whom: a message that
+    /// needs its sender's name carries it.
     fn on_message(&self, message: Bytes);
     /// Messages may have been lost: the bus was down, or had more than it could queue.
     fn on_gap(&self);
@@ -26,5 +28,7 @@ pub trait Bus: Send + Sync + 'static {
     fn is_up(&self) -> bool;
     /// Why the bus is not up, in a few words.
     fn trouble(&self) -> Option<String>;
+    /// Ends the bus. Messages that still wait may be sent first, for a short time of the implementation's own, or are
+    /// lost.
     fn stop(&self);
 }

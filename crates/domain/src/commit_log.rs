@@ -12,29 +12,44 @@ pub enum Change {
     /// Users joined or left a conversation, or changed their roles in it. Those who joined or left see the entry at the
     /// same position; those who left see nothing after it.
     Members {
+        /// The conversation whose members these are.
         conversation: ConversationNo,
+        /// Users who were no members before the commit.
         joined: Vec<UserNo>,
+        /// Users who are no members after the commit.
         left: Vec<UserNo>,
+        /// Members whose roles changed.
         changed: Vec<UserNo>,
     },
     /// A conversation's name, avatar or attributes.
     Conversation(ConversationNo),
     /// Names, avatars or attributes of users, by id.
     Users(Vec<String>),
+    /// The user's daily hours without offline push were set or removed.
     DoNotDisturb(UserNo),
+    /// A member has set or ended the mute of a conversation.
     Mute {
+        /// The conversation that is muted, or no longer is.
         conversation: ConversationNo,
+        /// The member whose mute it is. Other members' notifications do not change.
         user: UserNo,
     },
+    /// A member's read mark has moved forward.
     Read {
+        /// The conversation in which the user has read.
         conversation: ConversationNo,
+        /// The member whose read mark moved.
         user: UserNo,
+        /// The mark after the commit: the newest `seq` that the member has read.
         seq: u64,
     },
     /// The app server ended sessions of a user: those of one device, or all.
     Kick {
+        /// The user whose sessions end, on whichever node they are.
         user: UserNo,
+        /// The device whose sessions end; absent: all of the user's sessions end.
         device_id: Option<String>,
+        /// What the sessions are told, in the app server's words or a sentence of our own.
         reason: String,
     },
 }
@@ -90,21 +105,28 @@ impl Change {
 /// What the log has at one position: an entry, a change, or both.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogRecord {
+    /// The place in the commit order at which the entry and the change were committed.
     pub position: Position,
+    /// The entry at this position, with its conversation.
     pub entry: Option<(ConversationNo, StoredEntry)>,
+    /// The change at this position.
     pub change: Option<Change>,
 }
 
 /// One read of the log: all records in the span, in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogPage {
+    /// The positions that were read: of those without a record nothing is to be learned.
     pub span: PositionRange,
+    /// In commit order; at most one for each position of the span.
     pub records: Vec<LogRecord>,
 }
 
 /// A node, as it describes itself to its peers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeInfo {
+    /// The node's name from its settings, unique in the cluster. A process that takes the name displaces the one that
+    /// has it.
     pub name: String,
     /// Distinguishes a process from a later one with the same name.
     pub boot_id: u64,
@@ -112,7 +134,9 @@ pub struct NodeInfo {
     pub address: String,
     /// Where gateways attach to this node, as `host:port`.
     pub link: String,
+    /// The version of the program, for operators who upgrade node by node.
     pub version: String,
+    /// The node's `role` as its settings spell it, for operators; no node acts on it.
     pub roles: String,
 }
 
@@ -141,6 +165,7 @@ pub enum HeartbeatError {
 /// How far the store has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogHead {
+    /// The newest committed position that this server has.
     pub newest: Position,
     /// Names the database server that answered. After a failover another one answers, whose history need not reach as
     /// far.
@@ -150,6 +175,7 @@ pub struct LogHead {
 /// What one call of [`CommitLog::prune`] did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PruneProgress {
+    /// Changes that this call removed.
     pub removed: u64,
     /// Another call may find more to remove.
     pub more: bool,

@@ -8,6 +8,7 @@
 //! - [`commit_log`], [`bus`]: what several nodes share: the log of commits, leases, and messages between nodes;
 //! - [`leadership`]: whether this node leads, and the port that says so;
 //! - [`clock`], [`rate`], [`user_limiter`], [`refusals`], [`metrics`]: time, rate limits, refusals for callers, and counters.
+#![warn(missing_docs)]
 
 pub mod batch_reads;
 pub mod bus;

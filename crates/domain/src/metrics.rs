@@ -13,31 +13,42 @@ use prometheus_client::{
     registry::Registry,
 };
 
+/// The label of metrics that exist once for each queue.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct QueueLabel {
+    /// The queue's name, such as `lane_group` or `commit`.
     pub queue: String,
 }
 
+/// The label of metrics that exist once for each lane.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct LaneLabel {
+    /// The lane's name, as [`Lane::name`] spells it.
     pub lane: &'static str,
 }
 
+/// The label of refusals.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct CodeLabel {
+    /// The error code of the wire formats, such as `queue_full`.
     pub code: &'static str,
 }
 
 /// The outcome of a decision about popups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PopupOutcome {
+    /// A popup was handed out.
     Shown = 0,
+    /// No popup can be shown now.
     Nothing = 1,
+    /// The user is in the holdout of the global policy, which is shown no popup at all.
     HeldOut = 2,
 }
 
+/// The label of decisions about popups.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct OutcomeLabel {
+    /// `shown`, `nothing` or `held_out`.
     pub outcome: &'static str,
 }
 
@@ -55,20 +66,35 @@ pub struct LaneMetrics {
 /// The metrics of a node of a cluster; all zero on a node by itself.
 #[derive(Default)]
 pub struct ClusterMetrics {
+    /// Nodes whose leases run, this one included.
     pub nodes: Gauge,
+    /// 1 on the node that does what one node does for all, else 0.
     pub leader: Gauge,
+    /// Commit positions that this node was behind when it last looked into the log.
     pub position_lag: Gauge,
+    /// Looks into the log for commits that did not come over the bus in time.
     pub gaps: Counter,
+    /// Commit positions that were read from the log, since the bus did not bring them.
     pub read_back: Counter,
+    /// Commits of other nodes that found no room to wait for their turn; they are read back later.
     pub dropped: Counter,
+    /// Times that the bus reported that messages may be lost.
     pub missed: Counter,
+    /// Messages of a form that this version of the program does not know.
     pub unknown: Counter,
+    /// Resumes that were answered from the entries remembered in memory, without a read of timelines.
     pub recent_resumes: Counter,
+    /// Gaps that another node was asked for, since the store did not answer.
     pub asked: Counter,
+    /// Times that this node registered all its sessions for pushes with another node, which had taken the lead.
     pub push_streams: Counter,
+    /// Messages about pushes that were retransmitted, since no confirmation came in time.
     pub push_sent_again: Counter,
+    /// Times that this node told all its sessions to a node that had missed changes.
     pub presence_snapshots: Counter,
+    /// Sessions of other nodes that were registered wrongly here and were mended.
     pub presence_repaired: Counter,
+    /// Requests that were passed on to the node that can answer them.
     pub forwarded: Counter,
 }
 
@@ -120,61 +146,116 @@ impl ClusterMetrics {
     }
 }
 
+/// All metrics of a process, with the registry that exports them under the prefix `tidings_`. Counters count from the
+/// start of the process.
 pub struct Metrics {
     registry: parking_lot::RwLock<Registry>,
+    /// By lane, in the order of [`Lane::ALL`]; see [`Metrics::lane`].
     pub lanes: [LaneMetrics; 3],
+    /// Batches that the store has committed durably.
     pub commits: Counter,
+    /// Timeline entries in these batches.
     pub committed_entries: Counter,
+    /// Sends that were retries and were answered with the first result.
     pub duplicates: Counter,
+    /// The time of one batch in the store: write and fsync, or the transaction.
     pub commit_seconds: Histogram,
+    /// Batches that the store failed to commit.
     pub commit_failures: Counter,
+    /// Bound sessions now.
     pub sessions: Gauge,
+    /// Open connections of the WebSocket and MIOP doors now, bound or not.
     pub connections: Gauge,
+    /// Connections that these doors took.
     pub connections_opened: Counter,
+    /// Connections that were bound.
     pub sessions_opened: Counter,
+    /// Sessions that were closed because their outbound queue was full.
     pub slow_readers_closed: Counter,
+    /// Sessions that were closed because nothing came from them for too long.
     pub heartbeat_timeouts: Counter,
+    /// Connections that were closed because they did not bind in time.
     pub bind_timeouts: Counter,
+    /// Times that a listener waited for admission before it accepted more connections.
     pub accept_pauses: Counter,
+    /// Connections that were refused because the process had no file descriptors left.
     pub descriptor_refusals: Counter,
+    /// Writes to sessions' sockets.
     pub flushes: Counter,
+    /// Bytes in these writes.
     pub flushed_bytes: Counter,
+    /// Refusals of every door, by error code; see [`Metrics::count_refusal`].
     pub refused: Family<CodeLabel, Counter>,
+    /// Items that wait in a queue; set when metrics are read, by [`Metrics::set_queue`].
     pub queue_depth: Family<QueueLabel, Gauge>,
+    /// Items that a queue has room for, beside its depth.
     pub queue_limit: Family<QueueLabel, Gauge>,
+    /// Notifications that the webhook took.
     pub outbox_delivered: Counter,
+    /// Attempts at the webhook that failed.
     pub outbox_retries: Counter,
+    /// Notifications that were given up and stored as dead letters.
     pub outbox_dead: Counter,
+    /// Commit positions between the newest commit and the one up to which the webhook has been told.
     pub outbox_lag: Gauge,
+    /// Notifications that wait for another attempt, and those of their conversations that wait behind them.
     pub outbox_parked: Gauge,
+    /// 1 while the webhook takes nothing, else 0.
     pub outbox_failing: Gauge,
+    /// Notifications of messages that a session was handed and did not answer for.
     pub outbox_unheard: Counter,
+    /// 1 while `/readyz` says that the node can do its work, else 0.
     pub ready: Gauge,
+    /// What nodes measure of each other.
     pub cluster: ClusterMetrics,
+    /// Pushes that were accepted, or started by their schedule.
     pub pushes_accepted: Counter,
+    /// Targets to whose connection a push was written for the first time.
     pub push_delivered: Counter,
+    /// Targets whose device has acknowledged the push.
     pub push_acknowledged: Counter,
+    /// Targets whose device did not acknowledge the push before its time was over.
     pub push_expired: Counter,
+    /// Targets on which a newer push with the same collapse key took the place of this one.
     pub push_collapsed: Counter,
+    /// Targets whose push was cancelled before the device had acknowledged it.
     pub push_cancelled: Counter,
+    /// Sessions whose device became known to the push worker.
     pub push_registrations: Counter,
+    /// Reports of sessions that found no room at the worker: what they acknowledged is pushed again.
     pub push_notes_dropped: Counter,
+    /// Users who were announced as online or offline.
     pub presence_changes: Counter,
+    /// Users who came back within the grace, so that nothing was announced.
     pub presence_coalesced: Counter,
+    /// Changes of presence that the webhook was not told of.
     pub presence_dropped: Counter,
+    /// Changes of presence that the webhook took.
     pub presence_hook_taken: Counter,
+    /// Nodes that were silent for longer than their lease.
     pub presence_leases_expired: Counter,
+    /// Users with a registered session now.
     pub presence_users: Gauge,
+    /// Differences between the registry and the sessions that exist, found by comparisons.
     pub presence_differences: Counter,
+    /// Differences that comparisons have mended.
     pub presence_repaired: Counter,
     popup_decisions: [Counter; 3],
+    /// Events of popups that were taken; a repeated one counts once.
     pub popup_events: Counter,
+    /// Reads of the store for decisions about popups, of users who were not in memory.
     pub popup_store_reads: Counter,
+    /// Time that the popups' worker spent writing exposures and events.
     pub popup_store_busy_seconds: Counter<f64>,
+    /// Users whose frequency counters are in memory now.
     pub popup_users: Gauge,
+    /// Bytes on disk: of the data folder, or of the database.
     pub store_disk_bytes: Gauge,
+    /// Statements sent to the database, without begin and commit; 0 for the embedded store.
     pub store_statements: Counter,
+    /// Times that an answer of the database was waited for; 0 for the embedded store.
     pub store_round_trips: Counter,
+    /// Entries that retention has removed.
     pub retention_removed: Counter,
 }
 
@@ -185,6 +266,7 @@ impl Default for Metrics {
 }
 
 impl Metrics {
+    /// All metrics at zero, registered for export.
     pub fn new() -> Self {
         let mut registry = Registry::with_prefix("tidings");
         // 50 µs to about 1.6 s: below a fast disk's fsync, above the worst stall seen.
@@ -382,20 +464,24 @@ impl Metrics {
         self.store_round_trips.inner().store(stats.round_trips, std::sync::atomic::Ordering::Relaxed);
     }
 
+    /// Counts one decision.
     pub fn count_popup(&self, outcome: PopupOutcome) {
         self.popup_decisions[outcome as usize].inc();
     }
 
+    /// The metrics of this lane.
     pub fn lane(&self, lane: Lane) -> &LaneMetrics {
         &self.lanes[lane as usize]
     }
 
+    /// Sets a queue's gauges: how many items wait in it, and how many it has room for.
     pub fn set_queue(&self, name: impl Into<String>, depth: usize, limit: usize) {
         let label = QueueLabel { queue: name.into() };
         self.queue_depth.get_or_create(&label).set(depth as i64);
         self.queue_limit.get_or_create(&label).set(limit as i64);
     }
 
+    /// Counts one refusal that a caller was answered with.
     pub fn count_refusal(&self, code: tidings_protocol::error::ErrorCode) {
         self.refused.get_or_create(&CodeLabel { code: code.as_str() }).inc();
     }

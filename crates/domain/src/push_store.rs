@@ -43,26 +43,41 @@ pub trait PushStore: Send + Sync + 'static {
     fn push_rows(&self, from: &PushKey, to: &PushKey, limit: usize) -> StoreResult<Vec<PushRow>>;
 }
 
+/// One change of [`PushStore::write_push`].
 #[derive(Debug, Clone, PartialEq)]
 pub enum PushChange {
+    /// Writes the row under its own key, in place of the row that is there.
     Put(PushRow),
+    /// Deletes the row under this key, if there is one.
     Delete(PushKey),
 }
 
 /// A row's key. Keys are ordered by variant and then by fields.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PushKey {
+    /// The one row of counters.
     Counters,
+    /// A device, by its number.
     Device(DeviceNo),
+    /// The last bind of a device.
     LastBound(DeviceNo),
+    /// The push that the app server gave this id.
     ClientPushId(String),
+    /// A push, by its number.
     Push(u64),
+    /// A part of a push's body: the push, and the number of the part from 0 on.
     Part(u64, u32),
+    /// A push that a restart looks for: the index, and the push.
     RecoveryIndex(RecoveryIndex, u64),
+    /// The next thing to do about a push: the time in milliseconds since 1970 UTC, and the push.
     Timer(u64, u64),
+    /// A target of a named push: the push, and the device.
     Target(u64, DeviceNo),
+    /// A named push that a device has not acknowledged: the device, and the push.
     Pending(DeviceNo, u64),
+    /// The newest push on a device with this collapse key.
     Collapse(DeviceNo, String),
+    /// A chunk of an audience's set: the push, the set, and the number of the chunk.
     Chunk(u64, AudienceSet, u32),
 }
 
@@ -72,6 +87,7 @@ pub enum PushKey {
 pub enum RecoveryIndex {
     /// Not accepted yet: its rows are purged.
     Preparing = 0,
+    /// Waits for its time: its timer is set again.
     Scheduled = 1,
     /// A running push to many: its sets are read into memory.
     Live = 2,
@@ -81,52 +97,74 @@ pub enum RecoveryIndex {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[repr(u8)]
 pub enum AudienceSet {
+    /// Devices that the push is for, all of them; they do not change once the push has started.
     Targets = 0,
+    /// Devices to whose connection the push was written.
     Delivered = 1,
+    /// Devices that have acknowledged the push.
     Acknowledged = 2,
+    /// Devices on which a newer push with the same collapse key took its place.
     Collapsed = 3,
 }
 
 impl AudienceSet {
+    /// In the order of their numbers.
     pub const ALL: [AudienceSet; 4] =
         [AudienceSet::Targets, AudienceSet::Delivered, AudienceSet::Acknowledged, AudienceSet::Collapsed];
 }
 
+/// A row of push. The variants come in an order that is part of the stored form.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum PushRow {
     /// The highest numbers given out. A push's number is never given twice: a device would take a new push for one that
     /// it has seen.
     Counters {
+        /// The highest number of a push.
         push: u64,
+        /// The highest number of a device.
         device: u32,
         /// The store's epoch. Another one shows a restore: devices may have seen numbers given out after the backup.
         epoch: u64,
     },
+    /// A device that has bound for pushes.
     Device(StoredDevice),
     /// When a device bound last. Written some time after the bind, many in one write.
     LastBound {
+        /// The device that bound.
         device: DeviceNo,
+        /// In milliseconds since 1970 UTC.
         at: u64,
     },
     /// The push that a `client_push_id` stands for.
     ClientPushId {
+        /// The id that the app server gave.
         client_push_id: String,
+        /// The push that a retry with the id is answered with.
         push: u64,
     },
+    /// A push, without its body and targets.
     Push(StoredPush),
     /// A part of a push's body; a scheduled push's target specification follows the body.
     Part {
+        /// The push whose body it is.
         push: u64,
+        /// The place among the parts, from 0 on.
         part: u32,
+        /// At most [`PUSH_ROW_BYTES_MAX`] with the rest of the row.
         bytes: Vec<u8>,
     },
+    /// A push that a restart looks for.
     RecoveryIndex {
+        /// Why it is looked for.
         index: RecoveryIndex,
+        /// The push's number.
         push: u64,
     },
     /// When a push starts, ends or is purged next.
     Timer {
+        /// In milliseconds since 1970 UTC; the same as [`StoredPush::due_at`].
         at: u64,
+        /// The push's number.
         push: u64,
     },
     /// A target of a named push, and what became of the push there.
@@ -135,20 +173,28 @@ pub enum PushRow {
     Pending(StoredPending),
     /// The newest push with the collapse key on a device.
     Collapse {
+        /// The device on which the push is pending.
         device: DeviceNo,
+        /// The key that a still newer push would name.
         collapse_key: String,
+        /// The number of the newest push with the key.
         push: u64,
     },
     /// A chunk of an audience's set.
     Chunk {
+        /// The push to many.
         push: u64,
+        /// The set that the chunk is a part of.
         set: AudienceSet,
+        /// The place of the chunk's devices: those with the same high bits in their numbers.
         chunk: u32,
+        /// The devices, as a list or a bitmap, whichever is shorter.
         bytes: Vec<u8>,
     },
 }
 
 impl PushRow {
+    /// The key under which the row is stored.
     pub fn key(&self) -> PushKey {
         match self {
             PushRow::Counters { .. } => PushKey::Counters,
@@ -167,82 +213,130 @@ impl PushRow {
     }
 }
 
+/// A device that has bound for pushes at least once and was not removed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredDevice {
+    /// The device's number now.
     pub no: DeviceNo,
+    /// The number of the user whose device it is.
     pub user: u64,
+    /// The id that the app gave the device; unique among the user's devices.
     pub device_id: String,
+    /// The app's word for the kind of device, such as `ios`, as the last bind named it.
     pub device_kind: String,
+    /// The version of the app, if the last bind named one.
     pub app_version: Option<String>,
+    /// Words that the app server gave the device, to push to all devices with one of them.
     pub tags: Vec<String>,
+    /// In milliseconds since 1970 UTC.
     pub first_bound: u64,
 }
 
+/// How far a push is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PushStage {
+    /// Being accepted: its rows take more than one write, and the app server has no answer yet.
     Preparing,
+    /// Accepted for a later time.
     Scheduled,
+    /// Handed to its targets as they are there.
     Running,
+    /// No target is pending any more.
     Completed,
+    /// Its time is over; targets that were pending did not get it.
     Expired,
+    /// Ended by the app server.
     Cancelled,
 }
 
 /// A push. Times, here and in the other rows, are milliseconds since 1970 UTC.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredPush {
+    /// The push's number, given once.
     pub push: u64,
+    /// How far the push is.
     pub stage: PushStage,
     /// The push is pending on no device any more.
     pub closed: bool,
     /// To all or by tags: its targets are sets of devices instead of a row each.
     pub to_many: bool,
+    /// The app server's word for the kind of content; the server does not read it.
     pub content_type: String,
+    /// A newer push with the same key takes the place of this one where it is pending.
     pub collapse_key: Option<String>,
+    /// High priority: of a device's backlog it is handed out first.
     pub high: bool,
     /// The parts hold so many bytes of body, and behind them a scheduled push's target specification.
     pub body_bytes: u32,
+    /// How many rows hold the body.
     pub parts: u32,
+    /// The app server's own id of the push, by which a retry is recognized.
     pub client_push_id: Option<String>,
+    /// When the app server asked for it.
     pub accepted_at: u64,
+    /// When a scheduled push is to start; absent: it started at once.
     pub send_at: Option<u64>,
+    /// When it started; absent: it has not.
     pub started_at: Option<u64>,
+    /// From then on it is pending nowhere and written to no device.
     pub expires_at: u64,
+    /// When it was completed, expired or cancelled; its status is kept for a while from then on.
     pub ended_at: Option<u64>,
     /// The time of its timer.
     pub due_at: u64,
     /// Pushes in the order of their starts: of two with the same collapse key, the one with the higher order is the newer.
     /// Given out from the same counter as the numbers of pushes.
     pub start_order: u64,
+    /// Devices that it is for; 0 until it has started.
     pub targets: u32,
+    /// Devices that it passed over, since too many pushes were pending on them.
     pub refused_full: u32,
+    /// Users and devices that the app server named and that do not exist.
     pub unknown: u32,
 }
 
+/// What became of a named push on one device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredTarget {
+    /// The push's number.
     pub push: u64,
+    /// The device's number.
     pub device: DeviceNo,
+    /// Whether the push is pending there, or how it ended.
     pub state: TargetState,
+    /// When the push was first written to the device's connection; absent: never.
     pub delivered_at: Option<u64>,
+    /// When the push ended there; absent while it is pending.
     pub ended_at: Option<u64>,
 }
 
+/// The state of a named push on a device. All but the first are final.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TargetState {
+    /// Not acknowledged, and its time is not over.
     Pending,
+    /// The device says that it has the push.
     Acknowledged,
+    /// Not acknowledged when its time was over.
     Expired,
+    /// A newer push with the same collapse key took its place.
     Collapsed,
+    /// The app server ended the push first.
     Cancelled,
 }
 
+/// What the push worker needs to hand a pending push to a device that binds, without a read of the push.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredPending {
+    /// The device's number.
     pub device: DeviceNo,
+    /// The push's number.
     pub push: u64,
+    /// As [`StoredPush::high`].
     pub high: bool,
+    /// As [`StoredPush::expires_at`].
     pub expires_at: u64,
+    /// As [`StoredPush::collapse_key`].
     pub collapse_key: Option<String>,
     /// The push's [`StoredPush::start_order`].
     pub start_order: u64,

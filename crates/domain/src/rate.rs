@@ -25,10 +25,12 @@ pub struct Gcra {
 }
 
 impl Gcra {
+    /// `per_second` on average, and `burst` at once after a pause. 0 of either counts as 1.
     pub fn new(per_second: u32, burst: u32) -> Self {
         Gcra { interval_ns: 1_000_000_000 / u64::from(per_second.max(1)), burst: burst.max(1) }
     }
 
+    /// `per_minute` on average, and `burst` at once after a pause. 0 of either counts as 1.
     pub fn per_minute(per_minute: u32, burst: u32) -> Self {
         Gcra { interval_ns: 60_000_000_000 / u64::from(per_minute.max(1)), burst: burst.max(1) }
     }
@@ -76,6 +78,10 @@ impl SendRateLimiter {
         SendRateLimiter { per_second, rate, whole_at_ns: Cache::new(users), started: Instant::now() }
     }
 
+    /// Takes one send from the user's rate.
+    ///
+    /// # Errors
+    /// `rate_limited`, with the time to wait.
     pub fn check(&self, user: UserNo) -> Result<(), Refusal> {
         if self.per_second == 0 {
             return Ok(());

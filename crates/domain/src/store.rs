@@ -53,26 +53,33 @@ impl Term {
     pub const ALONE: Term = Term(0);
 }
 
+/// The result of a call of the store.
 pub type StoreResult<T> = Result<T, StoreError>;
 
 /// The end of a range from which a page is read. A page is oldest first either way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
+    /// The entries with the lowest `seq`.
     Oldest,
+    /// The entries with the highest `seq`.
     Newest,
 }
 
 /// A conversation in a user's list of memberships.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UserConversation {
+    /// The conversation's number.
     pub conversation: ConversationNo,
+    /// Its kind, so that direct ones are told apart without a read.
     pub kind: ConversationKind,
 }
 
 /// Selects some of a user's conversations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ConversationFilter {
+    /// Conversations of every kind.
     All,
+    /// Conversations of two users.
     Direct,
     /// Groups and official accounts.
     NonDirect,
@@ -81,18 +88,26 @@ pub enum ConversationFilter {
 /// A conversation of a user: its head, and the user's membership.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConversationState {
+    /// The conversation's number.
     pub conversation: ConversationNo,
+    /// The conversation's kind.
     pub kind: ConversationKind,
+    /// How far the timeline goes.
     pub head: Head,
+    /// The user's own, with the read mark.
     pub membership: Membership,
 }
 
 /// Requests a page of a timeline: the oldest `limit` entries with `from_seq <= seq <= to_seq`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PageRequest {
+    /// The conversation whose timeline is read.
     pub conversation: ConversationNo,
+    /// The lowest `seq` of the page.
     pub from_seq: u64,
+    /// The highest `seq` of the page; it may be beyond the newest entry.
     pub to_seq: u64,
+    /// Entries of the page at most.
     pub limit: usize,
 }
 
@@ -100,18 +115,24 @@ pub struct PageRequest {
 /// `after < position <= until`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tail {
+    /// The conversation whose timeline it is.
     pub conversation: ConversationNo,
+    /// The lowest `seq` that the reader may see.
     pub floor_seq: u64,
+    /// The highest `seq` to look at.
     pub newest_seq: u64,
     /// No entry up to `newest_seq` has a higher position.
     pub newest_position: Position,
+    /// The reader has everything up to this position.
     pub after: Position,
+    /// The reader gets what comes after this position in another way.
     pub until: Position,
 }
 
 /// How many missed entries to read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MissedQuery {
+    /// The limit for entries of all tails together.
     pub entries_max: usize,
     /// The limit for the bytes of all bodies; the entry that reaches it is the last.
     pub bytes_max: usize,
@@ -119,6 +140,7 @@ pub struct MissedQuery {
     pub ranges: bool,
 }
 
+/// The answer to a [`MissedQuery`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MissedEntries {
     /// The newest entries of all tails together, newest first, each with the index of its tail.
@@ -131,14 +153,18 @@ pub struct MissedEntries {
 /// An entry that may need offline push, by its position and its place in a conversation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OutboxItem {
+    /// The place in the commit order, by which the outbox is read on.
     pub position: Position,
+    /// The conversation that the entry is in.
     pub conversation: ConversationNo,
+    /// The entry's number there.
     pub seq: u64,
 }
 
 /// When to remove old entries. A limit that is absent removes nothing.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Retention {
+    /// Entries that are older are removed.
     pub age_max: Option<Duration>,
     /// The limit for the bytes of all timelines together, before compression.
     pub bytes_max: Option<u64>,
@@ -172,8 +198,11 @@ impl Retention {
 /// The figures of a store, for metrics.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct StoreStats {
+    /// Bytes on disk: of the data folder, or of the database.
     pub disk_bytes: u64,
+    /// Bytes of all timelines, as [`Retention::bytes_max`] counts them.
     pub timeline_bytes: u64,
+    /// Journal files of the embedded store; 0 for a database.
     pub journals: u64,
     /// Statements sent to a database, without begin and commit.
     pub statements: u64,
@@ -210,14 +239,45 @@ pub trait Store: PushStore + RowStore {
     /// The highest position that is committed.
     fn last_position(&self) -> Position;
 
+    /// The number of the user with this id; `None`: there is no such user.
+    ///
+    /// # Errors
+    /// Those of reads.
     fn user_no(&self, id: &str) -> StoreResult<Option<UserNo>>;
+    /// The user with this number.
+    ///
+    /// # Errors
+    /// Those of reads.
     fn user(&self, no: UserNo) -> StoreResult<Option<User>>;
+    /// When the user's last session ended, in milliseconds since 1970 UTC; `None`: never announced as offline.
+    ///
+    /// # Errors
+    /// Those of reads.
     fn last_seen(&self, no: UserNo) -> StoreResult<Option<u64>>;
+    /// The number of the conversation with this id.
+    ///
+    /// # Errors
+    /// Those of reads.
     fn conversation_no(&self, id: &str) -> StoreResult<Option<ConversationNo>>;
+    /// The conversation with this number.
+    ///
+    /// # Errors
+    /// Those of reads.
     fn conversation(&self, no: ConversationNo) -> StoreResult<Option<Conversation>>;
+    /// How far the conversation's timeline goes. Of a conversation that does not exist it is that of an empty timeline.
+    ///
+    /// # Errors
+    /// Those of reads.
     fn head(&self, no: ConversationNo) -> StoreResult<Head>;
+    /// The user's membership of the conversation; `None`: no member.
+    ///
+    /// # Errors
+    /// Those of reads.
     fn membership(&self, conversation: ConversationNo, user: UserNo) -> StoreResult<Option<Membership>>;
     /// Members in the order of their numbers, from the first one after `after`.
+    ///
+    /// # Errors
+    /// Those of reads.
     fn members(
         &self,
         conversation: ConversationNo,
@@ -225,8 +285,14 @@ pub trait Store: PushStore + RowStore {
         limit: usize,
     ) -> StoreResult<Vec<(UserNo, Membership)>>;
     /// A user's conversations, without direct ones if `direct` is false; at most `limit`.
+    ///
+    /// # Errors
+    /// Those of reads.
     fn conversations_of(&self, user: UserNo, direct: bool, limit: usize) -> StoreResult<Vec<UserConversation>>;
     /// Entries with `from_seq <= seq <= to_seq`, at most `limit` from the end `from`, oldest first.
+    ///
+    /// # Errors
+    /// Those of reads.
     fn entries(
         &self,
         conversation: ConversationNo,
@@ -250,6 +316,9 @@ pub trait Store: PushStore + RowStore {
     // are as good.
 
     /// A user's conversations, at most `limit`. A change during the read may be among them or not.
+    ///
+    /// # Errors
+    /// Those of reads.
     fn conversation_states(
         &self,
         user: UserNo,
@@ -258,40 +327,73 @@ pub trait Store: PushStore + RowStore {
     ) -> StoreResult<Vec<ConversationState>> {
         batch_reads::conversation_states(self, user, filter, limit)
     }
+    /// The heads of these conversations, in the same order.
+    ///
+    /// # Errors
+    /// Those of reads.
     fn heads(&self, conversations: &[ConversationNo]) -> StoreResult<Vec<Head>> {
         batch_reads::heads(self, conversations)
     }
     /// The cards of these conversations, in the same order.
+    ///
+    /// # Errors
+    /// Those of reads.
     fn conversations(&self, conversations: &[ConversationNo]) -> StoreResult<Vec<Option<Conversation>>> {
         batch_reads::conversations(self, conversations)
     }
     /// The positions of these entries (conversation and `seq`), in the same order.
+    ///
+    /// # Errors
+    /// Those of reads.
     fn positions_at(&self, entries: &[(ConversationNo, u64)]) -> StoreResult<Vec<Option<Position>>> {
         batch_reads::positions_at(self, entries)
     }
     /// The requested pages, in the same order. Once about `bytes_max` bytes are read, each further page has its first
     /// entry alone: entries may follow a page that is shorter than its limit.
+    ///
+    /// # Errors
+    /// Those of reads.
     fn pages(&self, requests: &[PageRequest], bytes_max: usize) -> StoreResult<Vec<Vec<StoredEntry>>> {
         batch_reads::pages(self, requests, bytes_max)
     }
     /// The newest entries of all tails, merged in commit order.
+    ///
+    /// # Errors
+    /// Those of reads.
     fn missed(&self, tails: &[Tail], query: MissedQuery) -> StoreResult<MissedEntries> {
         batch_reads::missed(self, tails, query)
     }
 
     /// The `seq` of the first entry at or after `at_ms`; `last_seq + 1` if there is none.
+    ///
+    /// # Errors
+    /// Those of reads.
     fn seq_at(&self, conversation: ConversationNo, at_ms: u64) -> StoreResult<u64>;
 
     /// Entries that may need offline push, after a position, in commit order. Empty unless the store
     /// was opened with an outbox.
+    ///
+    /// # Errors
+    /// Those of reads.
     fn outbox(&self, after: Position, limit: usize) -> StoreResult<Vec<OutboxItem>>;
     /// The position up to which the outbox's consumer has dealt with all items.
+    ///
+    /// # Errors
+    /// Those of reads.
     fn outbox_position(&self) -> StoreResult<Position>;
     /// Stored notifications with an id above `after`, in the order of ids.
+    ///
+    /// # Errors
+    /// Those of reads.
     fn dead_notifications(&self, after: Option<u64>, limit: usize) -> StoreResult<Vec<DeadNotification>>;
 
     /// Removes entries beyond the limits of retention; answers how many. It may run beside commits.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`] and [`StoreError::Damaged`]: some entries may be removed; the next call goes on from
+    /// there.
     fn retain(&self, retention: Retention, now_ms: u64) -> StoreResult<u64>;
+    /// The figures of the store now; zeros where it cannot be asked.
     fn stats(&self) -> StoreStats;
 
     /// The damage that the store has found in its files so far; an operator must act. It reads nothing.

@@ -19,6 +19,7 @@ const USERS: usize = 100_000;
 pub struct PerMinute {
     /// 0: no limit.
     pub count: u32,
+    /// How many at once, after a pause.
     pub burst: u32,
 }
 
@@ -32,6 +33,7 @@ pub struct UserLimiter {
 }
 
 impl UserLimiter {
+    /// Every user starts with a whole burst.
     pub fn new(config: PerMinute) -> Self {
         let users = if config.count == 0 { 1 } else { USERS };
         let rate = Gcra::per_minute(config.count, config.burst);

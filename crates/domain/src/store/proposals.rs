@@ -8,96 +8,145 @@ pub enum Proposal {
     /// Appends to a timeline, once per (sender, client_msg_id). A store that several nodes write rejects a sender who
     /// has just left the conversation: the sender's node may not know of it yet.
     Append {
+        /// The conversation to append to.
         conversation: ConversationNo,
+        /// What is appended.
         entry: NewEntry,
     },
     /// Creates or changes users; a field that is `None` in a patch stays as it was.
     PutUsers(Vec<UserPatch>),
     /// Creates a conversation with its first members, or answers with the existing one of this id.
     CreateConversation(NewConversation),
+    /// Changes a conversation's card; a field that is `None` stays as it was.
     UpdateConversation {
+        /// The conversation to change.
         conversation: ConversationNo,
+        /// The new name, for display.
         name: Option<String>,
+        /// The address of the new picture.
         avatar: Option<String>,
+        /// The new attributes, as JSON text, in place of all former ones.
         attributes: Option<String>,
+        /// An entry that tells the members, appended in the same batch.
         notice: Option<NewEntry>,
     },
     /// Adds members (or changes the role of present ones) and removes members. `notice` is appended
     /// to the timeline in the same batch if anything changed.
     ChangeMembers {
+        /// The conversation whose members change.
         conversation: ConversationNo,
+        /// Users who are members with this role afterwards.
         add: Vec<(UserNo, Role)>,
+        /// Users who are no members afterwards.
         remove: Vec<UserNo>,
+        /// With more members than this the proposal is rejected as a whole.
         members_max: u64,
+        /// An entry that tells the members.
         notice: Option<NewEntry>,
     },
     /// Moves a read mark forward, never back and never past the head.
     MarkRead {
+        /// The conversation in which the user has read.
         conversation: ConversationNo,
+        /// The member who has read.
         user: UserNo,
+        /// The newest `seq` that the user has read.
         seq: u64,
     },
+    /// Sets a member's mute of a conversation.
     SetMute {
+        /// The conversation to mute or to unmute.
         conversation: ConversationNo,
+        /// The member whose mute it is.
         user: UserNo,
+        /// The mute from now on.
         mute: MuteState,
     },
+    /// Sets the daily hours in which a user gets no offline push.
     SetDoNotDisturb {
+        /// The user whose hours they are.
         user: UserNo,
+        /// The hours, in the user's own time zone; absent: there are none from now on.
         window: Option<DailyWindow>,
     },
     /// Sets when users' last sessions ended, in milliseconds since 1970 UTC.
     SetLastSeen(Vec<(UserNo, u64)>),
     /// Ends sessions of a user, one device's or all. The store keeps only the change that tells other nodes.
     Kick {
+        /// The user whose sessions end.
         user: UserNo,
+        /// The device whose sessions end; absent: all of the user's.
         device_id: Option<String>,
+        /// What the sessions are told.
         reason: String,
     },
     /// From here on, the user's tokens that were issued before this time (milliseconds since 1970 UTC) are refused.
     /// Other nodes learn of it by the change of a [`Proposal::Kick`] of all the user's sessions.
     Revoke {
+        /// The user whose tokens are revoked.
         user: UserNo,
+        /// Tokens issued at this time or later are valid.
         before: u64,
+        /// What the user's sessions are told, which end.
         reason: String,
     },
     /// Moves the outbox's position: every item up to and including `through` is delivered or stored in `dead`.
     /// `through` 0 moves nothing. The ids of `dead` tell dead letters from notifications that wait for a retry.
     AdvanceOutbox {
+        /// The position of the last item that is dealt with.
         through: Position,
+        /// Events to store for a later attempt, or for an operator to look at.
         dead: Vec<DeadNotification>,
     },
     /// Deletes notifications that were stored by [`Proposal::AdvanceOutbox`] and are delivered now.
     DeleteDeadLetters {
+        /// As in [`DeadNotification::id`]; an id that is not stored is ignored.
         ids: Vec<u64>,
     },
 }
 
+/// What the app server says of a user.
 #[derive(Debug, Clone, Default)]
 pub struct UserPatch {
+    /// The id of the user, who is created if there is none with it.
     pub id: String,
+    /// The new name, for display.
     pub name: Option<String>,
+    /// The address of the new picture.
     pub avatar: Option<String>,
+    /// The new attributes, as JSON text, in place of all former ones.
     pub attributes: Option<String>,
 }
 
+/// A conversation to be created.
 #[derive(Debug, Clone)]
 pub struct NewConversation {
+    /// The id, which no other conversation may have.
     pub id: String,
+    /// Decides the lane, for the conversation's life.
     pub kind: ConversationKind,
+    /// Of a direct conversation, its two users.
     pub pair: Option<(UserNo, UserNo)>,
+    /// For display.
     pub name: Option<String>,
+    /// The address of a picture.
     pub avatar: Option<String>,
+    /// JSON text.
     pub attributes: Option<String>,
+    /// The first members, with their roles.
     pub members: Vec<(UserNo, Role)>,
 }
 
 /// A webhook event that was not delivered: a dead letter, or one that waits for a retry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeadNotification {
+    /// Made by the webhook's worker. Events come in the order of ids, and dead letters are told apart by them.
     pub id: u64,
+    /// When the row was written, in milliseconds since 1970 UTC: after the last attempt, or before the first one.
     pub failed_at: u64,
+    /// Attempts so far; 0 for an event that is yet to be tried.
     pub attempts: u32,
+    /// Why the last attempt failed, for an operator; empty before the first one.
     pub last_error: String,
     /// JSON text.
     pub event: String,
@@ -106,61 +155,90 @@ pub struct DeadNotification {
 /// The result of a proposal.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Outcome {
+    /// The entry is in its timeline.
     Appended(Appended),
+    /// The users are as the patches say.
     Users {
+        /// Users who did not exist before.
         created: usize,
+        /// Users who existed, whether anything differed or not.
         updated: usize,
     },
     /// `created` is false when a conversation had the id already.
     Conversation {
+        /// The conversation, new or as it was.
         conversation: Conversation,
+        /// Whether the proposal created it.
         created: bool,
     },
+    /// The members are as proposed.
     MembersChanged {
+        /// Users who were no members before.
         added: Vec<UserNo>,
+        /// Users who were members before and are no longer.
         removed: Vec<UserNo>,
+        /// Members whose roles are other ones now.
         changed: Vec<UserNo>,
+        /// Members now.
         member_count: u64,
+        /// The place of the notice; absent if nothing changed or none was proposed.
         notice: Option<Appended>,
     },
     /// The read mark now, and whether the proposal moved it.
     Read {
+        /// The read mark now.
         seq: u64,
+        /// Whether the proposal moved it.
         moved: bool,
     },
+    /// Stored; there is nothing to tell.
     Done,
+    /// Nothing was stored for this proposal.
     Rejected(Rejection),
 }
 
 /// The place of an appended entry. `duplicate`: an earlier proposal appended it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Appended {
+    /// The conversation that the entry is in.
     pub conversation: ConversationNo,
+    /// The entry's number in the conversation.
     pub seq: u64,
+    /// The entry's time, in milliseconds since 1970 UTC.
     pub at: u64,
+    /// The entry's place in the commit order.
     pub position: Position,
+    /// Whether an earlier proposal of the same sender with the same `client_msg_id` appended it.
     pub duplicate: bool,
 }
 
 /// A range of the commit order: the positions after `after`, up to and including `through`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PositionRange {
+    /// The position before the range.
     pub after: Position,
+    /// The last position of the range; the same as `after` when the range is empty.
     pub through: Position,
 }
 
 /// Why the store rejected one proposal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Rejection {
+    /// No conversation has the number.
     NoSuchConversation,
+    /// No user has this number.
     NoSuchUser(UserNo),
+    /// The sender has left the conversation, or the read mark or mute is of a user who is no member.
     NotAMember,
     /// (sender, client_msg_id) names an entry of another conversation.
     ClientMsgIdReused,
     /// A conversation of another kind has the id.
     KindDiffers,
+    /// The conversation would have more members than allowed.
     TooManyMembers {
+        /// Members allowed.
         limit: u64,
+        /// Members that there would be.
         would_be: u64,
     },
 }

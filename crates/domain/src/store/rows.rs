@@ -5,6 +5,7 @@ use super::{StoreResult, Term};
 /// A part of the server that stores rows in a form of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum RowSpace {
+    /// Everything that the crate of popups stores.
     Popups,
 }
 
@@ -14,7 +15,9 @@ pub const ROW_BYTES_MAX: usize = 3 * 1024;
 /// Writes a row, or deletes it when `value` is absent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RowChange {
+    /// The order of keys as bytes is the order of rows.
     pub key: Vec<u8>,
+    /// At most [`ROW_BYTES_MAX`] bytes; absent: the row is deleted.
     pub value: Option<Vec<u8>>,
 }
 
@@ -30,12 +33,22 @@ pub trait RowStore: Send + Sync + 'static {
     /// [`OutcomeUnknown`](super::StoreError::OutcomeUnknown): see there. A value longer than [`ROW_BYTES_MAX`] is
     /// [`Unavailable`](super::StoreError::Unavailable).
     fn write_rows(&self, term: Term, space: RowSpace, changes: Vec<RowChange>) -> StoreResult<()>;
+    /// The value under a key.
+    ///
+    /// # Errors
+    /// Those of every read: see the trait.
     fn row(&self, space: RowSpace, key: &[u8]) -> StoreResult<Option<Vec<u8>>>;
     /// Rows with `from <= key <= to`, in the order of keys, at most `limit`.
+    ///
+    /// # Errors
+    /// Those of every read: see the trait.
     fn rows(&self, space: RowSpace, from: &[u8], to: &[u8], limit: usize) -> StoreResult<Vec<(Vec<u8>, Vec<u8>)>>;
 
     /// The values of these keys, in the same order. A store with a round trip for each read overrides this with a
     /// single one.
+    ///
+    /// # Errors
+    /// Those of every read: see the trait.
     fn rows_of(&self, space: RowSpace, keys: &[Vec<u8>]) -> StoreResult<Vec<Option<Vec<u8>>>> {
         keys.iter().map(|key| self.row(space, key)).collect()
     }
@@ -80,10 +93,13 @@ pub trait RowStore: Send + Sync + 'static {
 /// How many rows of popups a check has read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CheckedRows {
+    /// Popups, each with its versions.
     pub popups: u64,
+    /// Uploaded lists of users.
     pub segments: u64,
     /// Users with frequency counters.
     pub users: u64,
+    /// Events of popups, one for each that is kept for export.
     pub events: u64,
 }
 
