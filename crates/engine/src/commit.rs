@@ -23,6 +23,7 @@ use queue::{AdmissionError, BatchLimits, CommitQueue, FlowKey, OPERATIONS, QUEUE
 pub(crate) use replies::receipt;
 use replies::{ReplyBatch, lane_item};
 use std::{
+    ops::RangeInclusive,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -43,11 +44,15 @@ use tokio::sync::oneshot;
 
 /// Bytes of bodies after which a batch is closed: bounds one commit's memory and time.
 const BATCH_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// The limit for other proposals in a batch while direct messages are being sent. A direct message waits for the
-/// running commit and for its own, so that both must be short. 128 group messages commit in about the time of the fsync
-/// itself.
-const BULK_PROPOSALS_BESIDE_DIRECT: usize = 128;
+/// The limits for other proposals in a batch while direct messages are being sent. A direct message waits for the
+/// running commit and for its own, so that both must be short: the other proposals of a batch may take about as long as
+/// the fsync takes.
+const BULK_PROPOSALS_BESIDE_DIRECT: RangeInclusive<usize> = 16..=128;
 const BULK_BYTES_BESIDE_DIRECT: usize = 256 * 1024;
+/// What one proposal adds to the time of a commit, as `bench group` shows it for bodies of 200 bytes.
+const PROPOSAL_COST: Duration = Duration::from_micros(10);
+/// The weight of the newest commit in the average time of an fsync.
+const FSYNC_TIME_WEIGHT: f64 = 0.1;
 /// How long after a direct message more of them are expected.
 const DIRECT_ACTIVE_FOR: Duration = Duration::from_secs(1);
 /// When a refused sender may try again: a few commits later.
@@ -313,6 +318,23 @@ fn admission_refusal(why: AdmissionError, queue: &str) -> Refusal {
     Refusal::new(ErrorCode::QueueFull, detail).retry_after(RETRY_AFTER_MS)
 }
 
+/// The average time of a commit without what its proposals cost: about that of its fsync.
+#[derive(Default)]
+struct FsyncTime(Duration);
+
+impl FsyncTime {
+    fn observe(&mut self, proposals: usize, commit_time: Duration) {
+        let cost = PROPOSAL_COST.saturating_mul(u32::try_from(proposals).unwrap_or(u32::MAX));
+        self.0 = self.0.mul_f64(1.0 - FSYNC_TIME_WEIGHT) + commit_time.saturating_sub(cost).mul_f64(FSYNC_TIME_WEIGHT);
+    }
+
+    /// How many proposals cost as much time as an fsync, within [`BULK_PROPOSALS_BESIDE_DIRECT`].
+    fn proposals_meanwhile(&self) -> usize {
+        let count = (self.0.as_nanos() / PROPOSAL_COST.as_nanos()) as usize;
+        count.clamp(*BULK_PROPOSALS_BESIDE_DIRECT.start(), *BULK_PROPOSALS_BESIDE_DIRECT.end())
+    }
+}
+
 /// The state of the committer's thread.
 struct Worker {
     queue: Arc<CommitQueue<CommitRequest>>,
@@ -335,18 +357,23 @@ impl Worker {
         let mut proposals = Vec::with_capacity(self.batch_max);
         let mut pending = Vec::with_capacity(self.batch_max);
         let mut last_direct: Option<Instant> = None;
+        let mut fsync_time = FsyncTime::default();
         loop {
             let timeout = (self.failing_since.load(Ordering::Relaxed) != 0).then_some(STORE_PROBE_INTERVAL);
             let is_direct_active = last_direct.is_some_and(|at| at.elapsed() < DIRECT_ACTIVE_FOR);
             let mut has_direct = false;
-            let taken = self.queue.take(self.batch_limits(is_direct_active), timeout, |queue, request| {
+            let taken = self.queue.take(self.batch_limits(is_direct_active, &fsync_time), timeout, |queue, request| {
                 has_direct |= queue == Lane::Direct as usize;
                 proposals.push(request.proposal);
                 pending.push((request.conversation, request.reply, request.slot));
             });
             match taken {
                 TakeOutcome::Taken if proposals.is_empty() => {}
-                TakeOutcome::Taken => self.commit(&mut proposals, &mut pending),
+                TakeOutcome::Taken => {
+                    let (count, started) = (proposals.len(), Instant::now());
+                    self.commit(&mut proposals, &mut pending);
+                    fsync_time.observe(count, started.elapsed());
+                }
                 TakeOutcome::TimedOut => self.probe_store(),
                 TakeOutcome::Stopped => return,
             }
@@ -357,10 +384,10 @@ impl Worker {
     }
 
     /// The limits of the next batch.
-    fn batch_limits(&self, is_direct_active: bool) -> BatchLimits {
+    fn batch_limits(&self, is_direct_active: bool, fsync_time: &FsyncTime) -> BatchLimits {
         let (proposals, bytes) = (self.batch_max.max(1), BATCH_BYTES_MAX);
         let (bulk_proposals, bulk_bytes) = match is_direct_active {
-            true => (BULK_PROPOSALS_BESIDE_DIRECT.min(proposals), BULK_BYTES_BESIDE_DIRECT),
+            true => (fsync_time.proposals_meanwhile().min(proposals), BULK_BYTES_BESIDE_DIRECT),
             false => (proposals, bytes),
         };
         BatchLimits { proposals, bytes, bulk_proposals, bulk_bytes }
@@ -449,5 +476,24 @@ fn size_of_proposal(proposal: &Proposal) -> usize {
         Proposal::ChangeMembers { add, remove, .. } => (add.len() + remove.len()) * 128,
         Proposal::CreateConversation(new) => new.members.len() * 128,
         _ => 256,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slow_fsync_admits_more_bulk_proposals_beside_direct_ones() {
+        let after = |commits: &[(usize, u64)]| {
+            let mut time = FsyncTime::default();
+            commits.iter().for_each(|(count, us)| time.observe(*count, Duration::from_micros(*us)));
+            time.proposals_meanwhile()
+        };
+        assert_eq!(after(&[]), 16);
+        assert_eq!(after(&[(1, 70); 100]), 16, "an fsync of 60 us");
+        assert_eq!(after(&[(40, 1_000); 100]), 59, "an fsync of 600 us, and 40 proposals of 10 us");
+        assert_eq!(after(&[(10, 8_000); 100]), 128);
+        assert_eq!(after(&[(10_000, 1_000); 100]), 16, "many proposals in a short time");
     }
 }
