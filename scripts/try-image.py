@@ -6,7 +6,7 @@
 
 - Every instruction is one that is known here; the compiler is the one of rust-toolchain.toml.
 - What the build reads, and what is copied into the image, is in the build's context: .dockerignore leaves it in.
-- The program needs no library but those of the image that it is copied into.
+- The program needs no library but those of the image that it is copied into; it has no symbols and no lab.
 - With the image's environment it starts, becomes healthy by the image's own check, and stops when it is told to. As root it
   does so in a root folder that holds what the image holds, as the image's user.
 
@@ -119,6 +119,13 @@ def libraries(program):
     return {Path(path).name: Path(path) for path in re.findall(r"(/\S+) \(0x", said)}
 
 
+def check_what_is_left_out(program):
+    symbols = subprocess.run(["nm", program], capture_output=True, text=True, check=False).stdout
+    expect(not symbols, "the program has symbols: it was built in another profile than release")
+    called = subprocess.run([program, "bench", "group"], capture_output=True, text=True, check=False)
+    expect("built without the lab" in called.stderr, f"`tidings bench` says: {called.stderr}")
+
+
 def root_folder(final, folder, program):
     """A folder that holds of the image what a start and the check of health need."""
     for name in ["usr/local/bin", "etc/ssl/certs", "var/lib/tidings", "dev", "tmp", "bin"]:
@@ -220,6 +227,7 @@ def main():
     count = check_context(stages, program)
     needed = {name for name in libraries(program) if not name.startswith(("ld-", "linux-vdso"))}
     expect(needed <= LIBRARIES, f"the image has no {sorted(needed - LIBRARIES)}")
+    check_what_is_left_out(program)
     check_life(final, program)
     where = "in the image's files, as its user" if os.getuid() == 0 else "with its environment"
     print(f"scripts/try-image.py: {count} sources in the context; {where}: healthy, and stopped when told to")

@@ -53,9 +53,14 @@ enum Command {
     /// Verify a data folder: sequences without holes, retries that match, counts
     Check(commands::check::Check),
     /// Load a server and prove with counts that nothing was lost
+    #[cfg(feature = "lab")]
     Bench(Box<tidings_lab::BenchArgs>),
     /// Start a cluster of this machine's own: PostgreSQL with a standby, Redis, and several nodes
+    #[cfg(feature = "lab")]
     Cluster(tidings_lab::ClusterArgs),
+    #[cfg(not(feature = "lab"))]
+    #[command(flatten)]
+    MissingLab(commands::missing_lab::MissingLab),
 }
 
 fn main() -> ExitCode {
@@ -69,8 +74,12 @@ fn main() -> ExitCode {
         Command::Listen(listen) => listen.run(),
         Command::Backup(backup) => backup.run(),
         Command::Check(check) => check.run(),
+        #[cfg(feature = "lab")]
         Command::Bench(args) => settings::Settings::check_variables(args.settings()).map(|()| tidings_lab::run(*args)),
+        #[cfg(feature = "lab")]
         Command::Cluster(args) => commands::cluster::run(&args),
+        #[cfg(not(feature = "lab"))]
+        Command::MissingLab(command) => Ok(command.refuse()),
     };
     result.unwrap_or_else(|error| {
         eprintln!("tidings: {error:#}");

@@ -1,4 +1,5 @@
 //! `tidings cluster`: messages sent through one node reach sessions on another, and a stopped cluster leaves nothing behind.
+#![cfg(feature = "lab")]
 #![allow(clippy::unwrap_used)]
 
 use std::{

@@ -2,6 +2,9 @@
 
 pub(crate) mod backup;
 pub(crate) mod check;
+#[cfg(feature = "lab")]
 pub(crate) mod cluster;
 pub(crate) mod listen;
+#[cfg(not(feature = "lab"))]
+pub(crate) mod missing_lab;
 pub(crate) mod token;

@@ -1,7 +1,7 @@
 //! Mistakes in settings that are well-formed each by itself: some are refused, others cause a warning.
 
 use super::Settings;
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use std::ffi::OsString;
 
 /// RFC 7518, section 3.2: a key of HS256 is as long as its hash at least.
@@ -56,8 +56,10 @@ impl Settings {
     }
 
     /// Refuses variables that name no setting, and values that their setting cannot have. For lists of variables that a user
-    /// wrote one by one, such as `--set`.
+    /// wrote one by one, such as the lab's `--set`.
+    #[cfg(any(feature = "lab", test))]
     pub(crate) fn check_variables(variables: &[(String, String)]) -> Result<()> {
+        use anyhow::Context;
         let all = Settings::describe();
         for (name, value) in variables {
             let setting = all.iter().find(|setting| setting.variable() == *name).with_context(|| {
