@@ -17,8 +17,9 @@ help: ## List the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
 	@echo "What a verb needs is installed where that is allowed, after a word about it; INSTALL=no installs nothing."
 
+# The features of the program that ships, in a profile that builds sooner (Cargo.toml has both profiles).
 run: toolchain ## Serve in development mode: made-up keys, demo users, a demo group
-	cargo run --release -p tidings -- serve --dev
+	cargo run --profile quick -p tidings --no-default-features --features otel -- serve --dev
 
 test: setup ## Run every test, then every client of interop/ that others wrote
 	cargo test --workspace --no-fail-fast
@@ -36,6 +37,7 @@ check: setup ## Formatting, lints, licences and bans of dependencies, the files 
 	scripts/deny.sh
 	scripts/check-deploy.py
 
+# The verbs of the lab build the profile that ships, with the lab beside the server.
 bench: toolchain ## Load a server of its own and verify every receiver; BENCH="group --members 300"
 	cargo run --release -p tidings -- bench $(BENCH)
 
