@@ -61,7 +61,7 @@ impl HttpClient {
         self.exchange_text(method, path, "application/json", body)
     }
 
-    /// The same with a body of the content type `kind`.
+    /// The same with a body of this content type.
     ///
     /// # Errors
     /// As [`HttpClient::exchange`].
@@ -69,17 +69,22 @@ impl HttpClient {
         &mut self,
         method: &str,
         path: &str,
-        kind: &str,
+        content_type: &str,
         body: &[u8],
     ) -> Result<HttpResponse, ClientError> {
-        let result = self.try_exchange((method, path), kind, body);
+        let result = self.try_exchange((method, path), content_type, body);
         if result.is_err() {
             self.stream = None;
         }
         result
     }
 
-    fn try_exchange(&mut self, target: (&str, &str), kind: &str, body: &[u8]) -> Result<HttpResponse, ClientError> {
+    fn try_exchange(
+        &mut self,
+        target: (&str, &str),
+        content_type: &str,
+        body: &[u8],
+    ) -> Result<HttpResponse, ClientError> {
         // The server closes idle connections. A request on a closed one would be lost, and the caller could not tell
         // whether the server had executed it.
         if self.stream.as_ref().is_some_and(has_ended) {
@@ -96,7 +101,7 @@ impl HttpClient {
             }
         };
         self.buffer.clear();
-        put_request_of(&mut self.buffer, target, &self.authorization, kind, body);
+        put_request_of(&mut self.buffer, target, &self.authorization, content_type, body);
         stream.write_all(&self.buffer)?;
         self.buffer.clear();
         let (head, body) = loop {

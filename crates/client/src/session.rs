@@ -61,7 +61,9 @@ impl Session {
                     return Err(ClientError::Protocol(format!("the upgrade was answered with {}", head.status)));
                 }
                 if head.accept.is_none_or(|accept| accept != derive_accept_key(key.as_bytes())) {
-                    return Err(ClientError::Protocol("the upgrade was answered to somebody else".into()));
+                    return Err(ClientError::Protocol(
+                        "the upgrade was answered with a wrong Sec-WebSocket-Accept".into(),
+                    ));
                 }
                 buffer.drain(..head.body_start);
                 return Ok(Session { stream, buffer, assembly: Assembly::default(), bound: None, cursor: None });

@@ -8,13 +8,19 @@ pub fn put_request(out: &mut Vec<u8>, method: &str, path: &str, authorization: &
     put_request_of(out, (method, path), authorization, "application/json", body);
 }
 
-/// Appends a request whose body has the content type `kind`.
-pub fn put_request_of(out: &mut Vec<u8>, (method, path): (&str, &str), authorization: &str, kind: &str, body: &[u8]) {
+/// Appends a request whose body has this content type.
+pub fn put_request_of(
+    out: &mut Vec<u8>,
+    (method, path): (&str, &str),
+    authorization: &str,
+    content_type: &str,
+    body: &[u8],
+) {
     // Writing to a Vec cannot fail.
     let _ = write!(
         out,
         "{method} {path} HTTP/1.1\r\nHost: tidings\r\nAuthorization: Bearer {authorization}\r\nContent-Type: \
-         {kind}\r\nContent-Length: {}\r\n\r\n",
+         {content_type}\r\nContent-Length: {}\r\n\r\n",
         body.len()
     );
     out.extend_from_slice(body);
