@@ -1,37 +1,60 @@
-//! `bench broadcast`: one message to many online members, time to the last, beside the bare loop.
+//! `bench broadcast`: one message to many online members, and the time to the last, compared with the bare server.
 
 use crate::{
     LabError, Verdict,
-    args::{BroadcastArgs, Via},
-    group::{Shape, Stage},
-    job::{Content, Conversation, Outcome, Pace, Phase},
-    load::{Crowd, Load},
+    group::{GroupFixture, GroupSpec},
+    load_client::{LoadClient, Participants},
+    options::{SendProtocol, TargetArgs, parse_duration},
     process,
     report::{self, outcome_json},
     server::Target,
     setup,
+    worker_protocol::{Content, Conversation, LoadModel, Outcome, Phase},
 };
+use clap::Args;
 use serde_json::json;
 use std::{
     io::{BufRead, BufReader},
     process::{Command, Stdio},
+    time::Duration,
 };
+
+#[derive(Debug, Clone, Args)]
+pub struct BroadcastArgs {
+    #[command(flatten)]
+    pub target: TargetArgs,
+    #[arg(long, default_value_t = 10_000)]
+    pub members: usize,
+    #[arg(long, default_value_t = 20)]
+    pub rounds: usize,
+    #[arg(long, default_value_t = 200)]
+    pub body_bytes: usize,
+    /// Between the last receiver of one round and the next send
+    #[arg(long, default_value = "200ms", value_parser = parse_duration)]
+    pub pause: Duration,
+}
 
 pub(crate) fn run(args: &BroadcastArgs) -> Result<Verdict, LabError> {
     if args.members == 0 || args.rounds == 0 {
         return Err(LabError::Usage("--members and --rounds must be at least 1".into()));
     }
-    let target = Target::find(&args.target)?;
-    let shape = Shape { members: args.members, group_size: args.members, senders: 1, via: Via::Http, yielding: false };
-    let mut stage = Stage::set(&target, &args.target, &shape)?;
-    let pace = Pace::Rounds { rounds: args.rounds, pause_ms: args.pause.as_millis() as u64 };
-    let phase = stage.phase(pace.clone(), args.body_bytes, 1, 1);
-    let outcome = stage.load.run("broadcast", phase)?;
-    drop(stage);
+    let target = Target::resolve(&args.target)?;
+    let spec = GroupSpec {
+        members: args.members,
+        group_size: args.members,
+        senders: 1,
+        via: SendProtocol::Http,
+        low_priority: false,
+    };
+    let mut fixture = GroupFixture::set_up(&target, &args.target, &spec)?;
+    let model = LoadModel::Rounds { rounds: args.rounds, pause_ms: args.pause.as_millis() as u64 };
+    let phase = fixture.phase(model.clone(), args.body_bytes, 1, 1);
+    let outcome = fixture.load.run("broadcast", phase)?;
+    drop(fixture);
     let check = target.finish()?;
-    let bare = run_bare(args, pace)?;
+    let bare = run_bare(args, model)?;
 
-    report::print(&format!("broadcast to {} online, {} rounds", args.members, args.rounds), &outcome);
+    report::print_outcome(&format!("broadcast to {} online, {} rounds", args.members, args.rounds), &outcome);
     report::print_check(&check);
     let (last, limit) = (Summary::of(&outcome), Summary::of(&bare));
     println!("time to the last of {} receivers, ms    median     worst      best", args.members);
@@ -51,7 +74,7 @@ pub(crate) fn run(args: &BroadcastArgs) -> Result<Verdict, LabError> {
     Ok(verdict)
 }
 
-fn run_bare(args: &BroadcastArgs, pace: Pace) -> Result<Outcome, LabError> {
+fn run_bare(args: &BroadcastArgs, model: LoadModel) -> Result<Outcome, LabError> {
     let conversation = format!("group-{}", process::run_tag());
     let mut child = Command::new(std::env::current_exe()?)
         .args(["bench", "bare-server", "--receivers", &args.members.to_string(), "--conversation", &conversation])
@@ -66,16 +89,18 @@ fn run_bare(args: &BroadcastArgs, pace: Pace) -> Result<Outcome, LabError> {
     let result = match line.trim().parse() {
         Err(_) => Err(LabError::Server("bare loop did not say where it listens".into())),
         Ok(address) => {
-            let online = setup::names(&format!("{conversation}-m"), args.members);
-            let crowd =
-                Crowd { http_senders: 1, ..Crowd::of_group(Conversation { id: conversation, base_seq: 0 }, &online) };
-            Load::open_bare(address, child.id(), &args.target, crowd).and_then(|mut load| {
+            let online = setup::numbered_ids(&format!("{conversation}-m"), args.members);
+            let participants = Participants {
+                http_senders: 1,
+                ..Participants::of_group(Conversation { id: conversation, base_seq: 0 }, &online)
+            };
+            LoadClient::open_bare(address, child.id(), &args.target, participants).and_then(|mut load| {
                 let content = Content::Generated { body_bytes: args.body_bytes, senders: online[..1].to_vec() };
-                load.run("bare loop", Phase { pace, content, batch: 1, pipeline: 1, retry: false })
+                load.run("bare loop", Phase { model, content, batch: 1, pipeline: 1, retry: false })
             })
         }
     };
-    // Its sender has hung up by now; a failed run may have left it waiting for receivers.
+    // The bare server ends when its sender has closed; after a failed run it may still wait for receivers.
     let _ = child.kill();
     child.wait()?;
     result

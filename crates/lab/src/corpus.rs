@@ -1,4 +1,4 @@
-//! A recorded chat: one JSON object a line with `at` (UTC), `room`, `user` and `text`, possibly gzipped.
+//! Recorded chats: files with one JSON object a line with `at` (UTC), `room`, `user` and `text`, possibly gzipped.
 
 use serde::Deserialize;
 use std::{
@@ -9,32 +9,32 @@ use std::{
 };
 use tidings_protocol::ids::check_new_id;
 
-/// A line as it stands in the file.
+/// One line of the file.
 #[derive(Debug, Deserialize)]
-struct Line {
+struct ChatLine {
     at: String,
     user: String,
     text: String,
 }
 
-/// A chat whose speakers have ids that the server takes.
+/// A recorded chat whose authors have valid user ids.
 #[derive(Debug, Default)]
 pub(crate) struct Corpus {
-    pub(crate) speakers: Vec<Speaker>,
-    pub(crate) messages: Vec<Spoken>,
+    pub(crate) authors: Vec<Author>,
+    pub(crate) messages: Vec<ChatMessage>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Speaker {
-    /// The nick, or `irc-N` where a nick is no valid id.
+pub(crate) struct Author {
+    /// The nick, or `irc-N` if the nick is no valid id.
     pub(crate) id: String,
     pub(crate) nick: String,
 }
 
 #[derive(Debug)]
-pub(crate) struct Spoken {
-    pub(crate) speaker: usize,
-    /// Milliseconds after the first message. Times of one minute are spread over it.
+pub(crate) struct ChatMessage {
+    pub(crate) author: usize,
+    /// Milliseconds after the first message. Messages of one minute are spread evenly over that minute.
     pub(crate) after_ms: u64,
     pub(crate) text: String,
 }
@@ -56,22 +56,22 @@ fn parse(lines: impl BufRead, limit: Option<usize>) -> io::Result<Corpus> {
     let mut minutes = Vec::new();
     for (number, line) in lines.lines().take(limit.unwrap_or(usize::MAX)).enumerate() {
         let bad = |what: &str| io::Error::new(io::ErrorKind::InvalidData, format!("line {}: {what}", number + 1));
-        let line: Line = serde_json::from_str(&line?).map_err(|error| bad(&error.to_string()))?;
-        minutes.push(minute(&line.at).ok_or_else(|| bad("`at` is not a UTC time"))?);
-        let speaker = *known.entry(line.user.clone()).or_insert_with(|| {
-            let number = corpus.speakers.len();
+        let line: ChatLine = serde_json::from_str(&line?).map_err(|error| bad(&error.to_string()))?;
+        minutes.push(parse_minute(&line.at).ok_or_else(|| bad("`at` is not a UTC time"))?);
+        let author = *known.entry(line.user.clone()).or_insert_with(|| {
+            let number = corpus.authors.len();
             let id = if check_new_id("user", &line.user).is_ok() { line.user.clone() } else { format!("irc-{number}") };
-            corpus.speakers.push(Speaker { id, nick: line.user });
+            corpus.authors.push(Author { id, nick: line.user });
             number
         });
-        corpus.messages.push(Spoken { speaker, after_ms: 0, text: line.text });
+        corpus.messages.push(ChatMessage { author, after_ms: 0, text: line.text });
     }
-    spread(&mut corpus.messages, &minutes);
+    spread_within_minutes(&mut corpus.messages, &minutes);
     Ok(corpus)
 }
 
-/// Gives the messages of one minute evenly spaced times in it, and lets time never run backwards.
-fn spread(messages: &mut [Spoken], minutes: &[i64]) {
+/// Gives the messages of each minute evenly spaced times within it; times never decrease.
+fn spread_within_minutes(messages: &mut [ChatMessage], minutes: &[i64]) {
     let Some(first) = minutes.first().copied() else { return };
     let mut at = 0;
     let mut start = 0;
@@ -87,7 +87,7 @@ fn spread(messages: &mut [Spoken], minutes: &[i64]) {
 }
 
 /// Minutes since 1970 of `YYYY-MM-DDTHH:MM…Z`.
-fn minute(at: &str) -> Option<i64> {
+fn parse_minute(at: &str) -> Option<i64> {
     let field = |range: std::ops::Range<usize>| at.get(range)?.parse::<i64>().ok();
     let (year, month, day) = (field(0..4)?, field(5..7)?, field(8..10)?);
     let (hour, minute) = (field(11..13)?, field(14..16)?);
@@ -111,29 +111,29 @@ mod tests {
     const SAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/ubuntu-irc-sample.jsonl");
 
     #[test]
-    fn the_sample_reads_whole_with_valid_ids_and_times_in_order() {
+    fn the_sample_is_read_with_valid_ids_and_times_in_order() {
         let corpus = read(Path::new(SAMPLE), None).unwrap();
         assert!(corpus.messages.len() >= 100);
-        assert!(corpus.speakers.iter().all(|speaker| check_new_id("user", &speaker.id).is_ok()));
+        assert!(corpus.authors.iter().all(|author| check_new_id("user", &author.id).is_ok()));
         assert!(corpus.messages.windows(2).all(|pair| pair[0].after_ms <= pair[1].after_ms));
         assert_eq!(read(Path::new(SAMPLE), Some(7)).unwrap().messages.len(), 7);
     }
 
     #[test]
     fn a_minute_is_counted_from_1970() {
-        assert_eq!(minute("1970-01-01T00:00:00Z"), Some(0));
-        assert_eq!(minute("2000-03-01T00:01:00Z"), Some(951_868_860 / 60));
-        assert_eq!(minute("2004-12-25T09:14:00Z"), Some(1_103_966_040 / 60));
-        assert_eq!(minute("yesterday"), None);
+        assert_eq!(parse_minute("1970-01-01T00:00:00Z"), Some(0));
+        assert_eq!(parse_minute("2000-03-01T00:01:00Z"), Some(951_868_860 / 60));
+        assert_eq!(parse_minute("2004-12-25T09:14:00Z"), Some(1_103_966_040 / 60));
+        assert_eq!(parse_minute("yesterday"), None);
     }
 
     #[test]
-    fn a_nick_that_is_no_id_gets_one() {
-        // People were called `me`, too, which is reserved.
+    fn an_author_whose_nick_is_no_valid_id_gets_a_generated_id() {
+        // The id `me` is reserved, and somebody had that nick.
         for nick in ["a/b", "me"] {
             let line = format!(r#"{{"at":"2004-12-25T09:14:00Z","room":"r","user":"{nick}","text":"x"}}"#);
             let corpus = parse(format!("{line}\n").as_bytes(), None).unwrap();
-            assert_eq!(corpus.speakers, [Speaker { id: "irc-0".into(), nick: nick.into() }]);
+            assert_eq!(corpus.authors, [Author { id: "irc-0".into(), nick: nick.into() }]);
         }
     }
 }

@@ -2,52 +2,83 @@
 
 use crate::{
     LabError, Verdict,
-    args::{DirectArgs, Rate, TargetArgs, Via},
-    job::{Content, Pace, Phase, Receiver},
-    load::{Crowd, Load},
+    load_client::{LoadClient, Participants},
+    options::{Rate, SendProtocol, TargetArgs, parse_duration},
     process,
     report::{self, outcome_json},
     server::Target,
     setup,
+    worker_protocol::{Content, LoadModel, Phase, Receiver},
 };
+use clap::Args;
 use serde_json::json;
+use std::time::Duration;
 
-/// Pairs of users with a load client connected.
-pub(crate) struct Pairs {
-    pub(crate) load: Load,
+#[derive(Debug, Clone, Args)]
+pub struct DirectArgs {
+    #[command(flatten)]
+    pub target: TargetArgs,
+    #[arg(long, value_enum, default_value_t = SendProtocol::Http)]
+    pub via: SendProtocol,
+    /// Conversations, each with a sender and a connected recipient
+    #[arg(long, default_value_t = 200)]
+    pub pairs: usize,
+    #[arg(long, default_value = "10s", value_parser = parse_duration)]
+    pub duration: Duration,
+    /// Messages a second (open loop), or `max` (closed loop)
+    #[arg(long, default_value = "max")]
+    pub rate: Rate,
+    /// HTTP connections that send
+    #[arg(long, default_value_t = 256)]
+    pub connections: usize,
+    /// Unanswered sends per session
+    #[arg(long, default_value_t = 64)]
+    pub pipeline: usize,
+    #[arg(long, default_value_t = 200)]
+    pub body_bytes: usize,
+    #[arg(long, default_value_t = 1)]
+    pub batch: usize,
+    /// With `--rate max`: messages between send and recipient
+    #[arg(long, default_value_t = 8000)]
+    pub window: usize,
+}
+
+/// Pairs of users with a direct conversation each, on a server under test with a connected load client.
+pub(crate) struct DirectFixture {
+    pub(crate) load: LoadClient,
     senders: Vec<String>,
 }
 
-impl Pairs {
-    pub(crate) fn set(
+impl DirectFixture {
+    pub(crate) fn set_up(
         target: &Target,
         args: &TargetArgs,
         pairs: usize,
-        via: Via,
+        via: SendProtocol,
         connections: usize,
     ) -> Result<Self, LabError> {
         let tag = process::run_tag();
         let mut http = target.http();
-        let senders = setup::names(&format!("{tag}-a"), pairs);
-        let recipients = setup::names(&format!("{tag}-b"), pairs);
-        setup::named_users(&mut http, &senders)?;
-        setup::named_users(&mut http, &recipients)?;
-        let mut crowd = Crowd::default();
+        let senders = setup::numbered_ids(&format!("{tag}-a"), pairs);
+        let recipients = setup::numbered_ids(&format!("{tag}-b"), pairs);
+        setup::create_users(&mut http, &senders)?;
+        setup::create_users(&mut http, &recipients)?;
+        let mut participants = Participants::default();
         for (number, (sender, recipient)) in senders.iter().zip(&recipients).enumerate() {
-            crowd.conversations.push(setup::direct(&mut http, sender, recipient)?);
-            crowd.receivers.push(Receiver { user: recipient.clone(), conversation: number });
+            participants.conversations.push(setup::create_direct(&mut http, sender, recipient)?);
+            participants.receivers.push(Receiver { user: recipient.clone(), conversation: number });
         }
         match via {
-            Via::Http => crowd.http_senders = connections,
-            Via::Ws => crowd.ws_senders = senders.clone(),
+            SendProtocol::Http => participants.http_senders = connections,
+            SendProtocol::Ws => participants.ws_senders = senders.clone(),
         }
-        Ok(Pairs { load: Load::open(target, args, crowd)?, senders })
+        Ok(DirectFixture { load: LoadClient::open(target, args, participants)?, senders })
     }
 
-    pub(crate) fn phase(&self, pace: Pace, body_bytes: usize, batch: usize, pipeline: usize) -> Phase {
+    pub(crate) fn phase(&self, model: LoadModel, body_bytes: usize, batch: usize, pipeline: usize) -> Phase {
         Phase {
-            retry: matches!(pace, Pace::Window { .. }),
-            pace,
+            retry: matches!(model, LoadModel::ClosedLoop { .. }),
+            model,
             content: Content::Generated { body_bytes, senders: self.senders.clone() },
             batch,
             pipeline,
@@ -59,18 +90,21 @@ pub(crate) fn run(args: &DirectArgs) -> Result<Verdict, LabError> {
     if args.pairs == 0 || args.connections == 0 || args.pipeline == 0 || args.batch == 0 {
         return Err(LabError::Usage("--pairs, --connections, --pipeline and --batch must be at least 1".into()));
     }
-    let target = Target::find(&args.target)?;
-    let mut pairs = Pairs::set(&target, &args.target, args.pairs, args.via, args.connections)?;
+    let target = Target::resolve(&args.target)?;
+    let mut direct_fixture = DirectFixture::set_up(&target, &args.target, args.pairs, args.via, args.connections)?;
     let duration_ms = args.duration.as_millis() as u64;
-    let pace = match args.rate {
-        Rate::Max => Pace::Window { window: args.window, duration_ms },
-        Rate::PerSecond(per_second) => Pace::Rate { per_second, duration_ms },
+    let model = match args.rate {
+        Rate::Max => LoadModel::ClosedLoop { window: args.window, duration_ms },
+        Rate::PerSecond(per_second) => LoadModel::OpenLoop { per_second, duration_ms },
     };
-    let phase = pairs.phase(pace, args.body_bytes, args.batch, args.pipeline);
-    let outcome = pairs.load.run("direct", phase)?;
-    drop(pairs);
+    let phase = direct_fixture.phase(model, args.body_bytes, args.batch, args.pipeline);
+    let outcome = direct_fixture.load.run("direct", phase)?;
+    drop(direct_fixture);
     let check = target.finish()?;
-    report::print(&format!("direct messages between {} pairs over {}, {}", args.pairs, args.via, args.rate), &outcome);
+    report::print_outcome(
+        &format!("direct messages between {} pairs over {}, {}", args.pairs, args.via, args.rate),
+        &outcome,
+    );
     report::print_check(&check);
     let mut verdict = Verdict::of(&outcome);
     if check.as_ref().is_some_and(|check| !check.passed) {

@@ -2,88 +2,132 @@
 
 use crate::{
     LabError, Verdict,
-    args::{GroupArgs, Rate, TargetArgs, Via},
-    job::{Content, Outcome, Pace, Phase},
-    load::{Crowd, Load},
+    load_client::{LoadClient, Participants},
+    options::{Rate, SendProtocol, TargetArgs, parse_duration},
     process,
     report::{self, outcome_json},
     server::Target,
     setup,
+    worker_protocol::{Content, LoadModel, Outcome, Phase},
 };
+use clap::Args;
 use serde_json::{Value, json};
 use std::time::Duration;
 use tidings_protocol::http::ConversationKind;
 
-/// A group on a server, with a load client connected: what several benches load.
-pub(crate) struct Stage {
-    pub(crate) load: Load,
-    pub(crate) conversation: String,
-    /// Those who receive, and are there all the time.
-    pub(crate) online: Vec<String>,
-    senders: Vec<String>,
-    /// Over several nodes: what one refuses for the moment is for the next.
-    spread: bool,
+#[derive(Debug, Clone, Args)]
+pub struct GroupArgs {
+    #[command(flatten)]
+    pub target: TargetArgs,
+    /// Members online
+    #[arg(long, default_value_t = 300)]
+    pub members: usize,
+    /// Members in all, the rest offline
+    #[arg(long)]
+    pub group_size: Option<usize>,
+    /// Messages a second (open loop), or `max` (closed loop)
+    #[arg(long, default_value = "1000")]
+    pub rate: Rate,
+    #[arg(long, default_value = "10s", value_parser = parse_duration)]
+    pub duration: Duration,
+    #[arg(long, default_value_t = 200)]
+    pub body_bytes: usize,
+    /// HTTP connections that send, or sessions with `--via ws`
+    #[arg(long, default_value_t = 32)]
+    pub senders: usize,
+    #[arg(long, value_enum, default_value_t = SendProtocol::Http)]
+    pub via: SendProtocol,
+    /// Unanswered sends per session
+    #[arg(long, default_value_t = 64)]
+    pub pipeline: usize,
+    /// Messages in one HTTP request
+    #[arg(long, default_value_t = 1)]
+    pub batch: usize,
+    /// With `--rate max`: messages between send and last receiver
+    #[arg(long, default_value_t = 1000)]
+    pub window: usize,
+    /// Find the highest rate whose 99th percentile is within `--target-ms`
+    #[arg(long)]
+    pub search: bool,
+    #[arg(long, default_value_t = 500.0)]
+    pub target_ms: f64,
 }
 
-/// What kind of group, and who sends.
+/// A group on a server under test with a connected load client, as several benches need it.
+pub(crate) struct GroupFixture {
+    pub(crate) load: LoadClient,
+    pub(crate) conversation: String,
+    /// The members who are connected during the whole run and receive everything.
+    pub(crate) online: Vec<String>,
+    senders: Vec<String>,
+    /// With several nodes, a send that one node refuses with a retryable code is sent to the next.
+    has_several_nodes: bool,
+}
+
+/// The size of a group, and its senders.
 #[derive(Debug, Clone)]
-pub(crate) struct Shape {
+pub(crate) struct GroupSpec {
     pub(crate) members: usize,
     pub(crate) group_size: usize,
     pub(crate) senders: usize,
-    pub(crate) via: Via,
-    /// See [`Crowd::yielding`].
-    pub(crate) yielding: bool,
+    pub(crate) via: SendProtocol,
+    /// See [`Participants::low_priority`].
+    pub(crate) low_priority: bool,
 }
 
-impl Stage {
-    /// Makes the users and the group, and connects everyone.
-    pub(crate) fn set(target: &Target, args: &TargetArgs, shape: &Shape) -> Result<Self, LabError> {
-        Stage::set_as(ConversationKind::Group, target, args, shape)
+impl GroupFixture {
+    /// Creates the users and the group, and connects the load client.
+    pub(crate) fn set_up(target: &Target, args: &TargetArgs, spec: &GroupSpec) -> Result<Self, LabError> {
+        GroupFixture::set_up_as(ConversationKind::Group, target, args, spec)
     }
 
-    /// The same with an official account in its place.
-    pub(crate) fn set_as(
+    /// The same with a conversation of another kind, such as an official account.
+    pub(crate) fn set_up_as(
         kind: ConversationKind,
         target: &Target,
         args: &TargetArgs,
-        shape: &Shape,
+        spec: &GroupSpec,
     ) -> Result<Self, LabError> {
         let tag = process::run_tag();
         let mut http = target.http();
-        let mut members = setup::names(&format!("{tag}-m"), shape.group_size.max(shape.members));
-        // Sessions that send are members of their own: what they receive is not part of the counts.
-        let ws_senders = match shape.via {
-            Via::Ws => setup::names(&format!("{tag}-s"), shape.senders),
-            Via::Http => Vec::new(),
+        let mut members = setup::numbered_ids(&format!("{tag}-m"), spec.group_size.max(spec.members));
+        // Sessions that send belong to members of their own: their deliveries are not part of the counts.
+        let ws_senders = match spec.via {
+            SendProtocol::Ws => setup::numbered_ids(&format!("{tag}-s"), spec.senders),
+            SendProtocol::Http => Vec::new(),
         };
-        let online = members[..shape.members].to_vec();
+        let online = members[..spec.members].to_vec();
         members.splice(0..0, ws_senders.iter().cloned());
-        members.truncate(shape.group_size.max(shape.members + ws_senders.len()));
-        setup::named_users(&mut http, &members)?;
-        let conversation = setup::room(&mut http, kind, &format!("group-{tag}"), &members)?;
-        let http_senders = if shape.via == Via::Http { shape.senders } else { 0 };
-        let senders = match shape.via {
-            Via::Http => online.iter().take(shape.senders.max(1)).cloned().collect(),
-            Via::Ws => ws_senders.clone(),
+        members.truncate(spec.group_size.max(spec.members + ws_senders.len()));
+        setup::create_users(&mut http, &members)?;
+        let conversation = setup::create_conversation(&mut http, kind, &format!("group-{tag}"), &members)?;
+        let http_senders = if spec.via == SendProtocol::Http { spec.senders } else { 0 };
+        let senders = match spec.via {
+            SendProtocol::Http => online.iter().take(spec.senders.max(1)).cloned().collect(),
+            SendProtocol::Ws => ws_senders.clone(),
         };
         let id = conversation.id.clone();
-        let crowd =
-            Crowd { http_senders, ws_senders, yielding: shape.yielding, ..Crowd::of_group(conversation, &online) };
-        Ok(Stage {
-            load: Load::open(target, args, crowd)?,
+        let participants = Participants {
+            http_senders,
+            ws_senders,
+            low_priority: spec.low_priority,
+            ..Participants::of_group(conversation, &online)
+        };
+        Ok(GroupFixture {
+            load: LoadClient::open(target, args, participants)?,
             conversation: id,
             online,
             senders,
-            spread: target.addresses().len() > 1,
+            has_several_nodes: target.addresses().len() > 1,
         })
     }
 
-    pub(crate) fn phase(&self, pace: Pace, body_bytes: usize, batch: usize, pipeline: usize) -> Phase {
+    pub(crate) fn phase(&self, model: LoadModel, body_bytes: usize, batch: usize, pipeline: usize) -> Phase {
         Phase {
-            // A closed loop waits its turn; an open one counts what was refused.
-            retry: self.spread || matches!(pace, Pace::Window { .. } | Pace::All { .. }),
-            pace,
+            // A closed loop retries refused sends; an open loop counts them as refused.
+            retry: self.has_several_nodes
+                || matches!(model, LoadModel::ClosedLoop { .. } | LoadModel::ClosedLoopOnce { .. }),
+            model,
             content: Content::Generated { body_bytes, senders: self.senders.clone() },
             batch,
             pipeline,
@@ -95,54 +139,60 @@ pub(crate) fn run(args: &GroupArgs) -> Result<Verdict, LabError> {
     if args.members == 0 || args.senders == 0 || args.batch == 0 || args.pipeline == 0 {
         return Err(LabError::Usage("--members, --senders, --batch and --pipeline must be at least 1".into()));
     }
-    let target = Target::find(&args.target)?;
-    let shape = Shape {
+    let target = Target::resolve(&args.target)?;
+    let spec = GroupSpec {
         members: args.members,
         group_size: args.group_size.unwrap_or(args.members),
         senders: args.senders,
         via: args.via,
-        yielding: false,
+        low_priority: false,
     };
-    let mut stage = Stage::set(&target, &args.target, &shape)?;
-    let title =
-        format!("group of {}, {} online, over {}", shape.group_size.max(shape.members), shape.members, args.via);
+    let mut fixture = GroupFixture::set_up(&target, &args.target, &spec)?;
+    let title = format!("group of {}, {} online, over {}", spec.group_size.max(spec.members), spec.members, args.via);
     let (mut verdict, mut value) = if args.search {
-        search(args, &mut stage, &title)?
+        search(args, &mut fixture, &title)?
     } else {
-        let outcome = once(args, &mut stage, &title, args.rate, args.duration)?;
-        report::print(&format!("{title}, {}", args.rate), &outcome);
+        let outcome = run_phase(args, &mut fixture, &title, args.rate, args.duration)?;
+        report::print_outcome(&format!("{title}, {}", args.rate), &outcome);
         (Verdict::of(&outcome), json!({ "bench": "group", "outcome": outcome_json(&outcome) }))
     };
-    drop(stage);
+    drop(fixture);
     let check = target.finish()?;
     report::print_check(&check);
     if check.as_ref().is_some_and(|check| !check.passed) {
         verdict = Verdict::Failed;
     }
     value["check"] = json!(check);
-    value["members"] = json!(shape.members);
-    value["group_size"] = json!(shape.group_size);
+    value["members"] = json!(spec.members);
+    value["group_size"] = json!(spec.group_size);
     report::write_json(args.target.json.as_deref(), &value)?;
     Ok(verdict)
 }
 
-fn once(args: &GroupArgs, stage: &mut Stage, title: &str, rate: Rate, duration: Duration) -> Result<Outcome, LabError> {
+fn run_phase(
+    args: &GroupArgs,
+    fixture: &mut GroupFixture,
+    title: &str,
+    rate: Rate,
+    duration: Duration,
+) -> Result<Outcome, LabError> {
     let duration_ms = duration.as_millis() as u64;
-    let pace = match rate {
-        Rate::Max => Pace::Window { window: args.window, duration_ms },
-        Rate::PerSecond(per_second) => Pace::Rate { per_second, duration_ms },
+    let model = match rate {
+        Rate::Max => LoadModel::ClosedLoop { window: args.window, duration_ms },
+        Rate::PerSecond(per_second) => LoadModel::OpenLoop { per_second, duration_ms },
     };
-    let phase = stage.phase(pace, args.body_bytes, args.batch, args.pipeline);
-    stage.load.run(title, phase)
+    let phase = fixture.phase(model, args.body_bytes, args.batch, args.pipeline);
+    fixture.load.run(title, phase)
 }
 
-/// Trials in a search are shorter than its last run.
-const TRIAL: Duration = Duration::from_secs(5);
-/// A search ends when the highest rate that met the target and the lowest that did not are this close.
+/// The longest duration of one trial of the search; the rate that it finds is then proved at full length.
+const TRIAL_DURATION: Duration = Duration::from_secs(5);
+/// The search ends when the lowest rate that missed the target is at most this factor above the highest that met it.
 const SEARCH_PRECISION: f64 = 1.05;
 
-/// Doubles the rate until the target is missed, then bisects, then proves what it found at full length.
-fn search(args: &GroupArgs, stage: &mut Stage, title: &str) -> Result<(Verdict, Value), LabError> {
+/// Searches the saturation rate: doubles the rate until the latency target is missed, bisects, and proves the rate that it
+/// found with a run of full length.
+fn search(args: &GroupArgs, fixture: &mut GroupFixture, title: &str) -> Result<(Verdict, Value), LabError> {
     let mut rate = match args.rate {
         Rate::PerSecond(rate) => rate,
         Rate::Max => 1000.0,
@@ -153,7 +203,7 @@ fn search(args: &GroupArgs, stage: &mut Stage, title: &str) -> Result<(Verdict, 
     let mut missed: Option<f64> = None;
     let meets = |outcome: &Outcome| outcome.latency.p99 <= args.target_ms && outcome.refused == 0;
     loop {
-        let outcome = once(args, stage, title, Rate::PerSecond(rate), args.duration.min(TRIAL))?;
+        let outcome = run_phase(args, fixture, title, Rate::PerSecond(rate), args.duration.min(TRIAL_DURATION))?;
         let ok = meets(&outcome);
         println!(
             "  {:>9.0}/s  p99 {:>9.2} ms  max {:>9.2} ms  refused {}  client {:.0}%  {}",
@@ -166,7 +216,7 @@ fn search(args: &GroupArgs, stage: &mut Stage, title: &str) -> Result<(Verdict, 
         );
         trials.push(json!({ "rate": rate, "met": ok, "outcome": outcome_json(&outcome) }));
         if !outcome.balances() {
-            report::print(title, &outcome);
+            report::print_outcome(title, &outcome);
             verdict = Verdict::Failed;
             break;
         }
@@ -184,20 +234,23 @@ fn search(args: &GroupArgs, stage: &mut Stage, title: &str) -> Result<(Verdict, 
         };
     }
     let mut value = json!({ "bench": "group", "search": trials, "target_ms": args.target_ms });
-    // Long runs hold less than short ones; step down until one holds.
+    // Long runs sustain less than short ones: lower the rate until a run of full length meets the target.
     let mut sustained = met.filter(|_| verdict == Verdict::Passed);
     while let Some(rate) = sustained {
-        let outcome = once(args, stage, title, Rate::PerSecond(rate), args.duration)?;
+        let outcome = run_phase(args, fixture, title, Rate::PerSecond(rate), args.duration)?;
         verdict = verdict.and(Verdict::of(&outcome));
         let ok = meets(&outcome);
         if ok || verdict == Verdict::Failed || rate < 1.0 {
-            report::print(&format!("{title}, highest rate with p99 <= {} ms: {rate:.0}/s", args.target_ms), &outcome);
+            report::print_outcome(
+                &format!("{title}, highest rate with p99 <= {} ms: {rate:.0}/s", args.target_ms),
+                &outcome,
+            );
             value["rate"] = json!(rate);
             value["outcome"] = outcome_json(&outcome);
             break;
         }
         println!("  {rate:>9.0}/s  p99 {:>9.2} ms over {:.0} s  missed", outcome.latency.p99, outcome.seconds);
-        // A trial that missed says nothing about the one that will be reported.
+        // The verdict is that of the run that will be reported, not of this one.
         verdict = Verdict::Passed;
         sustained = Some(rate * 0.93);
     }

@@ -1,39 +1,70 @@
-//! `bench growth`: what a bigger group, a longer history and more users cost.
+//! `bench growth`: rates and memory as group size, history and the number of users grow.
 
 use crate::{
     LabError, Verdict,
-    args::{GrowthArgs, GrowthPart, Via},
-    group::{Shape, Stage},
-    job::Pace,
+    group::{GroupFixture, GroupSpec},
+    options::{SendProtocol, TargetArgs, parse_duration},
     process,
     report::{self, outcome_json},
     server::{OwnServer, Target},
     setup,
+    worker_protocol::LoadModel,
 };
+use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tidings_client::http::HttpClient;
 
-/// Messages in one request while history grows: the limit of the batch send.
+#[derive(Debug, Clone, Args)]
+pub struct GrowthArgs {
+    #[command(flatten)]
+    pub target: TargetArgs,
+    /// Members online in both groups
+    #[arg(long, default_value_t = 300)]
+    pub members: usize,
+    /// Members of the big group
+    #[arg(long, default_value_t = 100_000)]
+    pub group_size: usize,
+    #[arg(long, default_value = "10s", value_parser = parse_duration)]
+    pub duration: Duration,
+    /// Sizes of history at which commit rate and opening are measured
+    #[arg(long, value_delimiter = ',', default_values_t = [1_000_000, 10_000_000])]
+    pub messages: Vec<u64>,
+    /// Offline users whose memory is measured
+    #[arg(long, default_value_t = 200_000)]
+    pub users: usize,
+    /// Only these parts
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [GrowthPart::Group, GrowthPart::History, GrowthPart::Users])]
+    pub parts: Vec<GrowthPart>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum GrowthPart {
+    Group,
+    History,
+    Users,
+}
+
+/// Messages in one request that appends history: the limit of the batch send.
 const BATCH: usize = tidings_protocol::limits::SEND_BATCH_MAX;
-/// Requests under way while history grows.
+/// Connections that append history at the same time.
 const CONNECTIONS: usize = 8;
-/// The commit rate is measured over the last so many messages before each size.
-const MEASURED: u64 = 200_000;
+/// The commit rate is measured over so many messages, the last before each size is reached.
+const MEASURED_MESSAGES: u64 = 200_000;
 
 pub(crate) fn run(args: &GrowthArgs) -> Result<Verdict, LabError> {
     let mut verdict = Verdict::Passed;
     let mut value = json!({ "bench": "growth" });
     if args.parts.contains(&GrowthPart::Group) {
-        let (part, seen) = groups(args)?;
+        let (part, seen) = measure_group_sizes(args)?;
         value["group"] = part;
         verdict = verdict.and(seen);
     }
     if args.parts.contains(&GrowthPart::Users) {
-        value["users"] = users(args)?;
+        value["users"] = measure_users(args)?;
     }
     if args.parts.contains(&GrowthPart::History) {
-        let (part, seen) = history(args)?;
+        let (part, seen) = measure_history(args)?;
         value["history"] = part;
         verdict = verdict.and(seen);
     }
@@ -41,19 +72,25 @@ pub(crate) fn run(args: &GrowthArgs) -> Result<Verdict, LabError> {
     Ok(verdict)
 }
 
-/// The same members online, in a group of just them and in one of many more.
-fn groups(args: &GrowthArgs) -> Result<(Value, Verdict), LabError> {
-    let target = Target::find(&args.target)?;
+/// Compares the rate in a group of online members only with that in a much bigger group with the same members online.
+fn measure_group_sizes(args: &GrowthArgs) -> Result<(Value, Verdict), LabError> {
+    let target = Target::resolve(&args.target)?;
     let mut verdict = Verdict::Passed;
     let mut rates = Vec::new();
     let mut outcomes = Vec::new();
     for size in [args.members, args.group_size] {
-        let shape = Shape { members: args.members, group_size: size, senders: 32, via: Via::Http, yielding: false };
-        let mut stage = Stage::set(&target, &args.target, &shape)?;
-        let pace = Pace::Window { window: 1000, duration_ms: args.duration.as_millis() as u64 };
-        let phase = stage.phase(pace, 200, 1, 1);
-        let outcome = stage.load.run(&format!("group of {size}"), phase)?;
-        report::print(&format!("group of {size}, {} online, as fast as it goes", args.members), &outcome);
+        let spec = GroupSpec {
+            members: args.members,
+            group_size: size,
+            senders: 32,
+            via: SendProtocol::Http,
+            low_priority: false,
+        };
+        let mut fixture = GroupFixture::set_up(&target, &args.target, &spec)?;
+        let model = LoadModel::ClosedLoop { window: 1000, duration_ms: args.duration.as_millis() as u64 };
+        let phase = fixture.phase(model, 200, 1, 1);
+        let outcome = fixture.load.run(&format!("group of {size}"), phase)?;
+        report::print_outcome(&format!("group of {size}, {} online, as fast as it goes", args.members), &outcome);
         verdict = verdict.and(Verdict::of(&outcome));
         rates.push(outcome.messages_per_second());
         outcomes.push(outcome_json(&outcome));
@@ -64,15 +101,15 @@ fn groups(args: &GrowthArgs) -> Result<(Value, Verdict), LabError> {
     Ok((json!({ "ratio": ratio, "outcomes": outcomes }), verdict))
 }
 
-/// Memory per user who is known and offline.
-fn users(args: &GrowthArgs) -> Result<Value, LabError> {
+/// Measures the server's memory per offline user.
+fn measure_users(args: &GrowthArgs) -> Result<Value, LabError> {
     let mut server = OwnServer::start()?;
     let mut http = HttpClient::new(server.address, server.api_key.clone());
-    // Warm: allocator, connection, caches.
-    setup::named_users(&mut http, &setup::names("warm", 1000))?;
+    // Warm-up of the allocator, the connection and caches.
+    setup::create_users(&mut http, &setup::numbered_ids("warm", 1000))?;
     let resident = |server: &OwnServer| server.pid().map_or(0, process::resident_bytes);
     let before = resident(&server);
-    setup::named_users(&mut http, &setup::names("user", args.users))?;
+    setup::create_users(&mut http, &setup::numbered_ids("user", args.users))?;
     let after = resident(&server);
     drop(http);
     server.stop()?;
@@ -92,17 +129,17 @@ fn users(args: &GrowthArgs) -> Result<Value, LabError> {
     }))
 }
 
-/// Commit rate and opening time as history grows.
-fn history(args: &GrowthArgs) -> Result<(Value, Verdict), LabError> {
+/// Measures commit rate and opening time at growing sizes of history.
+fn measure_history(args: &GrowthArgs) -> Result<(Value, Verdict), LabError> {
     let mut server = OwnServer::start()?;
     let mut http = HttpClient::new(server.address, server.api_key.clone());
     let pairs = 1000;
-    let (a, b) = (setup::names("a", pairs), setup::names("b", pairs));
-    setup::named_users(&mut http, &a)?;
-    setup::named_users(&mut http, &b)?;
+    let (a, b) = (setup::numbered_ids("a", pairs), setup::numbered_ids("b", pairs));
+    setup::create_users(&mut http, &a)?;
+    setup::create_users(&mut http, &b)?;
     let mut conversations = Vec::new();
     for (a, b) in a.iter().zip(&b) {
-        conversations.push((setup::direct(&mut http, a, b)?.id, a.clone()));
+        conversations.push((setup::create_direct(&mut http, a, b)?.id, a.clone()));
     }
     drop(http);
     let mut sizes = args.messages.clone();
@@ -110,10 +147,10 @@ fn history(args: &GrowthArgs) -> Result<(Value, Verdict), LabError> {
     let mut rows = Vec::new();
     let mut stored = 0;
     for size in sizes {
-        let measured_from = size.saturating_sub(MEASURED).max(stored);
-        grow(&server, &conversations, stored, measured_from)?;
+        let measured_from = size.saturating_sub(MEASURED_MESSAGES).max(stored);
+        append_messages(&server, &conversations, stored, measured_from)?;
         let started = Instant::now();
-        grow(&server, &conversations, measured_from, size)?;
+        append_messages(&server, &conversations, measured_from, size)?;
         let rate = (size - measured_from) as f64 / started.elapsed().as_secs_f64();
         stored = size;
         let memory = server.pid().map_or(0, process::resident_bytes);
@@ -137,7 +174,7 @@ fn history(args: &GrowthArgs) -> Result<(Value, Verdict), LabError> {
 }
 
 /// Sends messages `from..to` in batches over a few connections.
-fn grow(server: &OwnServer, conversations: &[(String, String)], from: u64, to: u64) -> Result<(), LabError> {
+fn append_messages(server: &OwnServer, conversations: &[(String, String)], from: u64, to: u64) -> Result<(), LabError> {
     let batches: Vec<(u64, u64)> =
         (from..to).step_by(BATCH).map(|start| (start, (start + BATCH as u64).min(to))).collect();
     let next = std::sync::atomic::AtomicUsize::new(0);
@@ -155,7 +192,7 @@ fn grow(server: &OwnServer, conversations: &[(String, String)], from: u64, to: u
             }
             body.pop();
             body.push_str("]}");
-            send_until_taken(&mut http, body.as_bytes())?;
+            send_until_accepted(&mut http, body.as_bytes())?;
         }
         Ok(())
     };
@@ -167,8 +204,8 @@ fn grow(server: &OwnServer, conversations: &[(String, String)], from: u64, to: u
     })
 }
 
-/// A batch may be refused for the moment, whole or in part; the same ids make sending it again harmless.
-fn send_until_taken(http: &mut HttpClient, body: &[u8]) -> Result<(), LabError> {
+/// Sends a batch again while the server refuses all or part of it with a retryable code; the same ids make that harmless.
+fn send_until_accepted(http: &mut HttpClient, body: &[u8]) -> Result<(), LabError> {
     const TRIES_MAX: usize = 1000;
     for _ in 0..TRIES_MAX {
         let answer = http.exchange("POST", "/v1/messages/batch", body)?;
@@ -177,8 +214,8 @@ fn send_until_taken(http: &mut HttpClient, body: &[u8]) -> Result<(), LabError> 
             200..=299 if !refused => return Ok(()),
             200..=299 | 429 | 503 => std::thread::sleep(std::time::Duration::from_millis(20)),
             status => {
-                let said = String::from_utf8_lossy(&answer.body).into_owned();
-                return Err(LabError::Server(format!("answered a batch with {status}: {said}")));
+                let body = String::from_utf8_lossy(&answer.body).into_owned();
+                return Err(LabError::Server(format!("answered a batch with {status}: {body}")));
             }
         }
     }

@@ -1,30 +1,77 @@
-//! `bench isolation`: what floods do to direct messages: of a group, of an official account, of one user, and with the
-//! queues full.
+//! `bench isolation`: the latency of direct messages during floods: of a group, of an official account, of one user, and
+//! with full queues.
 
 use crate::{
     LabError, Verdict,
-    args::{Flood, IsolationArgs, Via},
-    direct::Pairs,
-    group::{Shape, Stage},
-    job::{Outcome, Pace, Phase},
-    load::Load,
+    direct::DirectFixture,
+    group::{GroupFixture, GroupSpec},
+    load_client::LoadClient,
+    options::{SendProtocol, TargetArgs, parse_duration},
     report::{self, outcome_json},
     server::Target,
+    worker_protocol::{LoadModel, Outcome, Phase},
 };
+use clap::{Args, ValueEnum};
 use serde_json::json;
 use std::time::Duration;
 use tidings_protocol::http::ConversationKind;
 
-/// The flood runs this much longer than the direct messages, and begins before them.
+#[derive(Debug, Clone, Args)]
+pub struct IsolationArgs {
+    #[command(flatten)]
+    pub target: TargetArgs,
+    /// Direct messages a second
+    #[arg(long, default_value_t = 200.0)]
+    pub direct_rate: f64,
+    #[arg(long, default_value_t = 50)]
+    pub pairs: usize,
+    /// Members online of the group and followers online of the official account that are flooded
+    #[arg(long, default_value_t = 300)]
+    pub members: usize,
+    /// Duration of each measurement: idle, and beside each flood
+    #[arg(long, default_value = "10s", value_parser = parse_duration)]
+    pub duration: Duration,
+    /// Only these floods
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Flood::Group, Flood::Official, Flood::User, Flood::Full])]
+    pub floods: Vec<Flood>,
+    /// Flood at this part of the rate that each flood reaches alone, instead of as fast as it goes: 0.4 leaves a core to
+    /// spare on a machine with two. The flood that fills queues is left out.
+    #[arg(long, value_parser = parse_share)]
+    pub share: Option<f64>,
+}
+
+fn parse_share(text: &str) -> Result<f64, String> {
+    let share: f64 = text.parse().map_err(|_| "must be a number".to_owned())?;
+    match share > 0.0 && share <= 1.0 {
+        true => Ok(share),
+        false => Err("must be above 0 and no more than 1".to_owned()),
+    }
+}
+
+/// Load beside the direct messages, by default as much as the server takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Flood {
+    /// A group, from many senders
+    Group,
+    /// An official account
+    Official,
+    /// One user's direct messages to one other, so many at once that the user's share of the queue is used up
+    User,
+    /// A group, in batches of many senders and so many at once that the queues are full
+    Full,
+}
+
+/// The flood begins this much before the direct messages, and ends as much later.
 const MARGIN: Duration = Duration::from_secs(2);
-/// How long a flood runs alone to show the rate that it reaches.
+/// How long a flood runs alone to measure the rate that it reaches.
 const ALONE: Duration = Duration::from_secs(4);
 const BODY_BYTES: usize = 200;
 const SENDERS: usize = 32;
-/// Messages between send and last receiver: enough to keep a lane busy, and more than all queues hold.
+/// Messages between send and last receiver that keep a lane busy.
 const BUSY_WINDOW: usize = 1_000;
+/// Messages between send and last receiver that are more than all queues hold.
 const FULL_WINDOW: usize = 40_000;
-/// Messages of one call of the floods that fill queues.
+/// Messages in one request of the floods that fill queues.
 const FULL_BATCH: usize = 500;
 
 impl Flood {
@@ -38,98 +85,103 @@ impl Flood {
     }
 }
 
-/// Who floods, and who is flooded with it.
-enum Source {
-    Stage(Box<Stage>),
-    Pairs(Box<Pairs>),
+/// The conversations of a flood, with the load client that sends to them.
+enum FloodSource {
+    Group(Box<GroupFixture>),
+    Direct(Box<DirectFixture>),
 }
 
-impl Source {
-    fn set(flood: Flood, target: &Target, args: &IsolationArgs) -> Result<Source, LabError> {
-        let (members, via) = (args.members, Via::Http);
-        let shape = Shape { members, group_size: members, senders: SENDERS, via, yielding: true };
+impl FloodSource {
+    fn set_up(flood: Flood, target: &Target, args: &IsolationArgs) -> Result<FloodSource, LabError> {
+        let (members, via) = (args.members, SendProtocol::Http);
+        let spec = GroupSpec { members, group_size: members, senders: SENDERS, via, low_priority: true };
         Ok(match flood {
-            Flood::Group | Flood::Full => Source::Stage(Box::new(Stage::set(target, &args.target, &shape)?)),
-            Flood::Official => {
-                Source::Stage(Box::new(Stage::set_as(ConversationKind::Official, target, &args.target, &shape)?))
+            Flood::Group | Flood::Full => {
+                FloodSource::Group(Box::new(GroupFixture::set_up(target, &args.target, &spec)?))
             }
-            Flood::User => Source::Pairs(Box::new(Pairs::set(target, &args.target, 1, via, SENDERS)?)),
+            Flood::Official => FloodSource::Group(Box::new(GroupFixture::set_up_as(
+                ConversationKind::Official,
+                target,
+                &args.target,
+                &spec,
+            )?)),
+            Flood::User => FloodSource::Direct(Box::new(DirectFixture::set_up(target, &args.target, 1, via, SENDERS)?)),
         })
     }
 
-    fn phase(&self, pace: Pace, batch: usize) -> Phase {
+    fn phase(&self, model: LoadModel, batch: usize) -> Phase {
         match self {
-            Source::Stage(stage) => stage.phase(pace, BODY_BYTES, batch, 1),
-            Source::Pairs(pairs) => pairs.phase(pace, BODY_BYTES, batch, 1),
+            FloodSource::Group(fixture) => fixture.phase(model, BODY_BYTES, batch, 1),
+            FloodSource::Direct(fixture) => fixture.phase(model, BODY_BYTES, batch, 1),
         }
     }
 
-    /// As fast as it goes.
-    fn unbounded(&self, flood: Flood, duration: Duration) -> Phase {
+    /// A closed loop: as much as the server takes.
+    fn unlimited_phase(&self, flood: Flood, duration: Duration) -> Phase {
         let (window, batch) = match flood {
             Flood::Group | Flood::Official => (BUSY_WINDOW, 1),
             Flood::User | Flood::Full => (FULL_WINDOW, FULL_BATCH),
         };
-        self.phase(Pace::Window { window, duration_ms: duration.as_millis() as u64 }, batch)
+        self.phase(LoadModel::ClosedLoop { window, duration_ms: duration.as_millis() as u64 }, batch)
     }
 
-    /// At a part of the rate that it reaches alone, message by message.
-    fn bounded(&mut self, flood: Flood, share: f64, duration: Duration) -> Result<Phase, LabError> {
-        let alone = self.phase(Pace::Window { window: BUSY_WINDOW, duration_ms: ALONE.as_millis() as u64 }, 1);
+    /// An open loop at a share of the rate that the flood reaches alone, one message per request.
+    fn phase_at_share(&mut self, flood: Flood, share: f64, duration: Duration) -> Result<Phase, LabError> {
+        let alone = self.phase(LoadModel::ClosedLoop { window: BUSY_WINDOW, duration_ms: ALONE.as_millis() as u64 }, 1);
         let alone = self.load().run(&format!("the flood alone: {}", flood.name()), alone)?;
         let per_second = share * alone.messages_per_second();
-        Ok(self.phase(Pace::Rate { per_second, duration_ms: duration.as_millis() as u64 }, 1))
+        Ok(self.phase(LoadModel::OpenLoop { per_second, duration_ms: duration.as_millis() as u64 }, 1))
     }
 
-    fn load(&mut self) -> &mut Load {
+    fn load(&mut self) -> &mut LoadClient {
         match self {
-            Source::Stage(stage) => &mut stage.load,
-            Source::Pairs(pairs) => &mut pairs.load,
+            FloodSource::Group(fixture) => &mut fixture.load,
+            FloodSource::Direct(fixture) => &mut fixture.load,
         }
     }
 }
 
-/// Direct messages beside one flood.
-struct Part {
+/// The outcomes of direct messages beside one flood, and of the flood.
+struct FloodResult {
     flood: Flood,
     direct: Outcome,
     flooding: Outcome,
 }
 
 pub(crate) fn run(args: &IsolationArgs) -> Result<Verdict, LabError> {
-    let target = Target::find(&args.target)?;
-    let mut pairs = Pairs::set(&target, &args.target, args.pairs, Via::Http, SENDERS)?;
-    let pace = Pace::Rate { per_second: args.direct_rate, duration_ms: args.duration.as_millis() as u64 };
-    let phase = pairs.phase(pace, BODY_BYTES, 1, 1);
-    let idle = pairs.load.run("direct, nothing else", phase.clone())?;
+    let target = Target::resolve(&args.target)?;
+    let mut direct_fixture = DirectFixture::set_up(&target, &args.target, args.pairs, SendProtocol::Http, SENDERS)?;
+    let model = LoadModel::OpenLoop { per_second: args.direct_rate, duration_ms: args.duration.as_millis() as u64 };
+    let phase = direct_fixture.phase(model, BODY_BYTES, 1, 1);
+    let idle = direct_fixture.load.run("direct, nothing else", phase.clone())?;
     let mut parts = Vec::new();
     for flood in args.floods.iter().filter(|flood| args.share.is_none() || **flood != Flood::Full) {
-        let mut source = Source::set(*flood, &target, args)?;
+        let mut source = FloodSource::set_up(*flood, &target, args)?;
         let duration = args.duration + 2 * MARGIN;
         let flooding = match args.share {
-            Some(share) => source.bounded(*flood, share, duration)?,
-            None => source.unbounded(*flood, duration),
+            Some(share) => source.phase_at_share(*flood, share, duration)?,
+            None => source.unlimited_phase(*flood, duration),
         };
-        source.load().begin(flooding)?;
+        source.load().start_phase(flooding)?;
         std::thread::sleep(MARGIN);
-        let direct = pairs.load.run(&format!("direct, flood: {}", flood.name()), phase.clone())?;
-        let flooding = source.load().finish("the flood")?;
-        parts.push(Part { flood: *flood, direct, flooding });
+        let direct = direct_fixture.load.run(&format!("direct, flood: {}", flood.name()), phase.clone())?;
+        let flooding = source.load().finish_phase("the flood")?;
+        parts.push(FloodResult { flood: *flood, direct, flooding });
     }
-    drop(pairs);
+    drop(direct_fixture);
     let check = target.finish()?;
 
-    report::print("direct messages, nothing else", &idle);
-    for Part { flood, direct, flooding } in &parts {
-        report::print(&format!("direct messages, flood: {}", flood.name()), direct);
-        report::print(&format!("the flood: {}", flood.name()), flooding);
+    report::print_outcome("direct messages, nothing else", &idle);
+    for FloodResult { flood, direct, flooding } in &parts {
+        report::print_outcome(&format!("direct messages, flood: {}", flood.name()), direct);
+        report::print_outcome(&format!("the flood: {}", flood.name()), flooding);
     }
     report::print_check(&check);
     print_table(&idle, &parts);
     let mut verdict = Verdict::of(&idle);
-    for Part { direct, flooding, .. } in &parts {
+    for FloodResult { direct, flooding, .. } in &parts {
         verdict = verdict.and(Verdict::of(direct)).and(Verdict::of(flooding));
-        // Who sends a little is never refused for what another sends.
+        // A user who sends little is never refused because of what others send.
         if direct.refused > 0 {
             verdict = Verdict::Failed;
         }
@@ -138,7 +190,7 @@ pub(crate) fn run(args: &IsolationArgs) -> Result<Verdict, LabError> {
         verdict = Verdict::Failed;
     }
     let floods: Vec<_> = (parts.iter())
-        .map(|Part { flood, direct, flooding }| {
+        .map(|FloodResult { flood, direct, flooding }| {
             json!({
                 "flood": flood.name(), "ratio": ratio(&idle, direct), "cores": cores(direct, Some(flooding)),
                 "direct": outcome_json(direct), "flooding": outcome_json(flooding),
@@ -150,19 +202,19 @@ pub(crate) fn run(args: &IsolationArgs) -> Result<Verdict, LabError> {
     Ok(verdict)
 }
 
-/// How many times as long the slowest hundredth of direct messages takes.
+/// The ratio of the 99th percentiles of direct messages, beside a flood to idle.
 fn ratio(idle: &Outcome, direct: &Outcome) -> f64 {
     direct.latency.p99 / idle.latency.p99.max(1e-3)
 }
 
-/// How many cores the server and its clients kept busy, flood included.
+/// How many cores the server and its load clients kept busy, that of the flood included.
 fn cores(direct: &Outcome, flooding: Option<&Outcome>) -> f64 {
     let clients = [Some(direct), flooding].into_iter().flatten();
     let clients: f64 = clients.map(|outcome| outcome.client_cpu_seconds / outcome.seconds.max(1e-9)).sum();
     clients + direct.server_cpu_seconds.unwrap_or_default() / direct.seconds.max(1e-9)
 }
 
-fn print_table(idle: &Outcome, parts: &[Part]) {
+fn print_table(idle: &Outcome, parts: &[FloodResult]) {
     println!("direct messages, ms     p50       p99      p100   p99 ratio  refused  cores   flood/s  refused of it");
     let row = |name: &str, direct: &Outcome, flooding: Option<&Outcome>| {
         let latency = &direct.latency;
@@ -172,7 +224,7 @@ fn print_table(idle: &Outcome, parts: &[Part]) {
     };
     row("nothing else", idle, None);
     println!();
-    for Part { flood, direct, flooding } in parts {
+    for FloodResult { flood, direct, flooding } in parts {
         row(flood.name(), direct, Some(flooding));
         println!("  {:>8.0}  {:>13}", flooding.messages_per_second(), flooding.refused + flooding.retried);
     }

@@ -1,21 +1,23 @@
-//! The load lab: what wrk2 is to HTTP, for messaging. It is a black-box user of a server, through its public doors.
+//! The load lab: what wrk2 is to HTTP, for messaging. It tests a server as a black box, through its public listeners.
 //!
-//! Open-loop schedules, latency from the planned send time, and counts that must balance: every
-//! receiver is checked entry by entry, and a run that lost, doubled, reordered or altered anything fails. It
+//! Load comes from open-loop schedules, latency counts from the planned send time, and counts must balance: every
+//! receiver is verified entry by entry, and a run in which an entry was lost, doubled, reordered or altered fails. The lab
 //! knows nothing of how the server works, and links none of it. In reading order:
-//! - [`args`]: the commands and their options;
+//! - [`args`]: the commands; [`options`]: the options that they share;
 //! - `group`, `broadcast`, `replay`, `direct`, `isolation`, `crash`, `chaos`, `cluster_cost`, `growth`: one file or folder per command;
-//! - `server`, `setup`, `load`: a server of the bench's own, users and groups, the worker process as the parent sees it;
-//! - `job`: what parent and worker say to each other;
+//! - `server`, `setup`, `load_client`: the server under test, its users and groups, the load client's process as the bench sees it;
+//! - `worker_protocol`: the commands and reports between a bench and its load client;
 //! - [`worker`]: the load client itself, on one core;
-//! - `popups`: decisions and events, with a client and commands of their own;
+//! - [`devices`], `device_worker`: benches with devices, and their load client;
+//! - [`popups`]: benches with popup decisions and events, with a load client of their own;
 //! - `topology`: a cluster as local processes;
-//! - `ws_strangers`: our WebSocket framing and our client, for `interop/` to hold against those of others;
-//! - `bare`: a loop that only writes, the limit that broadcasts are held against;
-//! - `timeline`, `corpus`, `report`, `process`: reading back, recorded chats, tables, the operating system.
+//! - `ws_interop`: our WebSocket framing and our client, for `interop/` to test against other implementations;
+//! - `bare_server`: a loop that only writes, the baseline of broadcasts;
+//! - `latency`: histograms and percentiles;
+//! - `timeline`, `corpus`, `report`, `process`: reading a timeline back, recorded chats, printed and JSON reports, the operating system.
 
 pub mod args;
-mod bare;
+mod bare_server;
 mod broadcast;
 mod chaos;
 mod cluster_cost;
@@ -27,8 +29,9 @@ mod direct;
 mod group;
 mod growth;
 mod isolation;
-mod job;
-mod load;
+mod latency;
+mod load_client;
+pub mod options;
 pub mod popups;
 mod process;
 mod replay;
@@ -38,16 +41,18 @@ mod setup;
 mod timeline;
 mod topology;
 pub mod worker;
-mod ws_strangers;
+mod worker_protocol;
+mod ws_interop;
 
 pub use args::BenchArgs;
-pub use job::{Outcome, Percentiles};
+pub use latency::Percentiles;
 pub use topology::command::{ClusterArgs, run as run_cluster};
+pub use worker_protocol::Outcome;
 
 use args::Bench;
 use std::process::ExitCode;
 
-/// Why a bench could not be run. What the server did wrong is no error but a verdict: see [`Verdict`].
+/// Why a bench could not be run to its end. A fault of the server under test is no error but a verdict: see [`Verdict`].
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LabError {
     #[error("{0}")]
@@ -60,18 +65,18 @@ pub(crate) enum LabError {
     Worker(String),
     #[error("the server {0}")]
     Server(String),
-    /// What stands around the server could not be set up or moved: no word about the server.
+    /// A process or network around the server could not be set up or changed; this says nothing about the server.
     #[error("{0}")]
-    Part(String),
+    Environment(String),
 }
 
-/// What a bench found. Each has an exit code of its own.
+/// How a bench ended. Each verdict has its own exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Verdict {
     Passed = 0,
-    /// The lab could not keep its schedule: the figures are its own limit.
+    /// The lab could not keep its schedule: the figures are the lab's limit, not the server's.
     LabFellBehind = 3,
-    /// A count does not balance.
+    /// The server failed: a count does not balance.
     Failed = 1,
 }
 
@@ -84,7 +89,7 @@ impl Verdict {
         }
     }
 
-    /// The graver of the two: a failure of the product stands above a lab that fell behind.
+    /// The worse of two verdicts: a failure of the server outweighs a lab that fell behind.
     pub(crate) fn and(self, other: Verdict) -> Verdict {
         if self == Verdict::Failed || other == Verdict::Failed {
             return Verdict::Failed;
@@ -93,15 +98,15 @@ impl Verdict {
     }
 }
 
-/// Runs a bench and says how it ended: 0 passed, 1 the server failed, 2 usage, 3 the lab fell behind.
+/// Runs a bench. The exit code is 0 if it passed, 1 if the server failed, 2 for wrong usage, 3 if the lab fell behind.
 pub fn run(args: BenchArgs) -> ExitCode {
     let result = match args.bench {
         Bench::Worker => return worker::main(),
         Bench::DeviceWorker => return device_worker::main(),
         Bench::BareAccept(bare) => return devices::bare_accept_main(&bare),
-        Bench::BareServer(bare) => return bare::main(&bare),
-        Bench::WsEcho => return ws_strangers::echo(),
-        Bench::WsProbe(args) => return ws_strangers::probe(&args),
+        Bench::BareServer(bare) => return bare_server::main(&bare),
+        Bench::WsEcho => return ws_interop::echo(),
+        Bench::WsProbe(args) => return ws_interop::probe(&args),
         Bench::Group(args) => group::run(&args),
         Bench::Broadcast(args) => broadcast::run(&args),
         Bench::Replay(args) => replay::run(&args),
@@ -116,7 +121,7 @@ pub fn run(args: BenchArgs) -> ExitCode {
         Bench::Failover(args) => devices::failover::run(&args),
         Bench::Exceptions(args) => devices::exceptions::run(&args),
         Bench::Scenario(args) => devices::scenario::run(&args),
-        Bench::Popup(args) => popups::home::run(&args),
+        Bench::Popup(args) => popups::home_page::run(&args),
         Bench::PopupGrowth(args) => popups::growth::run(&args),
         Bench::PopupCaps(args) => popups::caps::run(&args),
         Bench::PopupCrash(args) => popups::crash::run(&args),
@@ -137,7 +142,7 @@ pub(crate) fn exit_code(result: Result<Verdict, LabError>) -> ExitCode {
             eprintln!("{what}");
             ExitCode::from(2)
         }
-        Err(error @ LabError::Part(_)) => {
+        Err(error @ LabError::Environment(_)) => {
             eprintln!("{error}");
             ExitCode::from(3)
         }
@@ -153,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_products_failure_stands_above_a_lab_that_fell_behind() {
+    fn a_failure_of_the_server_outweighs_a_lab_that_fell_behind() {
         assert_eq!(Verdict::Passed.and(Verdict::LabFellBehind), Verdict::LabFellBehind);
         assert_eq!(Verdict::LabFellBehind.and(Verdict::Failed), Verdict::Failed);
         assert_eq!(Verdict::Failed.and(Verdict::LabFellBehind), Verdict::Failed);

@@ -1,4 +1,4 @@
-//! What the lab asks of the operating system: cores, CPU time, memory, signals.
+//! Calls to the operating system: cores, CPU time, memory, signals.
 
 use rustix::{
     process::{Pid, Signal, kill_process, setpriority_process},
@@ -9,14 +9,14 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-/// Keeps this process to one core, so that the load takes nothing from the others.
-pub(crate) fn keep_to_core(core: usize) -> io::Result<()> {
+/// Pins this thread, and those that it starts, to one core, so that the load takes no time from other cores.
+pub(crate) fn pin_to_core(core: usize) -> io::Result<()> {
     let mut set = CpuSet::new();
     set.set(core);
     Ok(sched_setaffinity(None, &set)?)
 }
 
-/// Leaves one core to another process, if there are more.
+/// Keeps this thread, and those that it starts, off one core, if there are others.
 pub(crate) fn avoid_core(core: usize) -> io::Result<()> {
     let mut set = sched_getaffinity(None)?;
     set.unset(core);
@@ -26,18 +26,18 @@ pub(crate) fn avoid_core(core: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// Runs this on one core; a process that it starts stays there.
-pub(crate) fn on_core<T>(core: usize, work: impl FnOnce() -> T) -> io::Result<T> {
-    // Of this thread alone, and a child has what its parent's thread has.
+/// Runs `work` on one core; a process that it starts stays on that core.
+pub(crate) fn run_on_core<T>(core: usize, work: impl FnOnce() -> T) -> io::Result<T> {
+    // Affinity is the thread's, and a child process inherits it.
     let before = sched_getaffinity(None)?;
-    keep_to_core(core)?;
+    pin_to_core(core)?;
     let result = work();
     sched_setaffinity(None, &before)?;
     Ok(result)
 }
 
-/// Lets every other process on the core go first.
-pub(crate) fn yield_to_others() -> io::Result<()> {
+/// Gives this process the lowest priority (nice 19).
+pub(crate) fn lower_priority() -> io::Result<()> {
     Ok(setpriority_process(None, 19)?)
 }
 
@@ -83,7 +83,7 @@ pub(crate) fn signal(pid: u32, signal: Signal) {
     }
 }
 
-/// Nanoseconds of the clock that all processes of the machine share and nobody sets.
+/// Nanoseconds of the monotonic clock, which all processes of the machine share.
 pub(crate) fn monotonic_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_process_uses_memory_and_time() {
+    fn memory_and_cpu_time_of_this_process_are_read() {
         let pid = std::process::id();
         assert!(resident_bytes(pid) > 100_000);
         let start = std::time::Instant::now();

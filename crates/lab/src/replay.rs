@@ -1,21 +1,45 @@
 //! `bench replay`: a recorded chat in one room, sent by its real authors in its real order.
 //!
 //! Made for the #ubuntu log of the irc-disentanglement corpus (Kummerfeld et al., ACL 2019; CC BY 4.0), whose
-//! names and texts hold quotes, markup, control characters and broken encodings that a server must carry unchanged.
+//! names and texts hold quotes, markup, control characters and broken encodings that a server must deliver unchanged.
 
 use crate::{
-    LabError, Verdict,
-    args::{Rate, ReplayArgs},
-    corpus,
-    job::{Content, Pace, Phase},
-    load::{Crowd, Load},
+    LabError, Verdict, corpus,
+    load_client::{LoadClient, Participants},
+    options::{Rate, TargetArgs},
     process,
     report::{self, outcome_json},
     server::Target,
     setup,
+    worker_protocol::{Content, LoadModel, Phase},
 };
+use clap::Args;
 use serde_json::json;
+use std::path::PathBuf;
 use tidings_protocol::{http::UserUpsert, limits::SEND_BATCH_MAX};
+
+#[derive(Debug, Clone, Args)]
+pub struct ReplayArgs {
+    #[command(flatten)]
+    pub target: TargetArgs,
+    /// JSON lines with `at`, `user` and `text`, possibly gzipped
+    pub file: PathBuf,
+    /// Members online; the other authors are offline members
+    #[arg(long, default_value_t = 300)]
+    pub online: usize,
+    /// So many times real time, or `max`
+    #[arg(long, default_value = "max")]
+    pub speed: Rate,
+    /// Only the first so many messages
+    #[arg(long)]
+    pub limit: Option<usize>,
+    /// Messages in one request
+    #[arg(long, default_value_t = 200)]
+    pub batch: usize,
+    /// Messages between send and last receiver, at most
+    #[arg(long, default_value_t = 1000)]
+    pub window: usize,
+}
 
 pub(crate) fn run(args: &ReplayArgs) -> Result<Verdict, LabError> {
     if !(1..=SEND_BATCH_MAX).contains(&args.batch) || args.online == 0 {
@@ -25,30 +49,30 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<Verdict, LabError> {
     if corpus.messages.is_empty() {
         return Err(LabError::Usage(format!("{} holds no message", args.file.display())));
     }
-    let target = Target::find(&args.target)?;
+    let target = Target::resolve(&args.target)?;
     let mut http = target.http();
     let users: Vec<UserUpsert> = corpus
-        .speakers
+        .authors
         .iter()
-        .map(|speaker| UserUpsert { id: speaker.id.clone(), name: Some(speaker.nick.clone()), ..UserUpsert::default() })
+        .map(|author| UserUpsert { id: author.id.clone(), name: Some(author.nick.clone()), ..UserUpsert::default() })
         .collect();
-    let mut members: Vec<String> = corpus.speakers.iter().map(|speaker| speaker.id.clone()).collect();
-    // Fewer authors than should be online: readers who say nothing.
-    let lurkers = setup::names("lurker", args.online.saturating_sub(members.len()));
+    let mut members: Vec<String> = corpus.authors.iter().map(|author| author.id.clone()).collect();
+    // With fewer authors than members to be online, the rest are members who only read.
+    let lurkers = setup::numbered_ids("lurker", args.online.saturating_sub(members.len()));
     members.extend(lurkers.iter().cloned());
-    setup::users(&mut http, users)?;
-    setup::named_users(&mut http, &lurkers)?;
-    let conversation = setup::group(&mut http, &format!("replay-{}", process::run_tag()), &members)?;
-    // Spread over all authors, not those who spoke first.
+    setup::upsert_users(&mut http, users)?;
+    setup::create_users(&mut http, &lurkers)?;
+    let conversation = setup::create_group(&mut http, &format!("replay-{}", process::run_tag()), &members)?;
+    // Members online are chosen over the whole list, not only among those who wrote first.
     let step = members.len() / args.online;
     let online: Vec<String> = members.iter().step_by(step.max(1)).take(args.online).cloned().collect();
-    // One connection, one request at a time: the order of speaking is the order of sending.
-    let crowd = Crowd { http_senders: 1, ..Crowd::of_group(conversation, &online) };
-    let mut load = Load::open(&target, &args.target, crowd)?;
+    // One connection with one request at a time: messages are sent in the recorded order.
+    let participants = Participants { http_senders: 1, ..Participants::of_group(conversation, &online) };
+    let mut load = LoadClient::open(&target, &args.target, participants)?;
     let phase = Phase {
-        pace: match args.speed {
-            Rate::Max => Pace::All { window: args.window },
-            Rate::PerSecond(speed) => Pace::Recorded { speed },
+        model: match args.speed {
+            Rate::Max => LoadModel::ClosedLoopOnce { window: args.window },
+            Rate::PerSecond(speed) => LoadModel::Recorded { speed },
         },
         content: Content::Corpus { file: args.file.clone(), limit: args.limit },
         batch: args.batch,
@@ -58,7 +82,7 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<Verdict, LabError> {
     let outcome = load.run("replay", phase)?;
     drop(load);
     let check = target.finish()?;
-    report::print(
+    report::print_outcome(
         &format!("replay of {} messages by {} authors, {} online", corpus.messages.len(), members.len(), online.len()),
         &outcome,
     );
@@ -68,7 +92,7 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<Verdict, LabError> {
         verdict = Verdict::Failed;
     }
     let value = json!({
-        "bench": "replay", "messages": corpus.messages.len(), "authors": corpus.speakers.len(),
+        "bench": "replay", "messages": corpus.messages.len(), "authors": corpus.authors.len(),
         "online": online.len(), "outcome": outcome_json(&outcome), "check": check,
     });
     report::write_json(args.target.json.as_deref(), &value)?;

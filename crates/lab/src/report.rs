@@ -1,17 +1,22 @@
-//! Figures for people and for machines, and live progress on a terminal.
+//! Run reports as printed tables and as JSON, and live progress on a terminal.
 
-use crate::{LabError, job::Outcome, job::Percentiles, job::Progress, server::Check};
+use crate::{
+    LabError,
+    latency::Percentiles,
+    server::StoreCheck,
+    worker_protocol::{Outcome, Progress},
+};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 use std::path::Path;
 
-/// A line that changes while a phase runs; nothing when standard error is no terminal.
+/// A line of progress on standard error that changes while a phase runs; hidden when standard error is no terminal.
 #[derive(Debug)]
-pub(crate) struct Live {
+pub(crate) struct ProgressLine {
     bar: ProgressBar,
 }
 
-impl Live {
+impl ProgressLine {
     pub(crate) fn start(title: &str) -> Self {
         // indicatif draws to standard error and hides itself when that is no terminal.
         let bar = ProgressBar::new_spinner();
@@ -19,7 +24,7 @@ impl Live {
             bar.set_style(style);
         }
         bar.set_prefix(title.to_owned());
-        Live { bar }
+        ProgressLine { bar }
     }
 
     pub(crate) fn show(&self, progress: &Progress) {
@@ -36,18 +41,18 @@ impl Live {
         self.bar.tick();
     }
 
-    pub(crate) fn say(&self, what: String) {
+    pub(crate) fn set_message(&self, what: String) {
         self.bar.set_message(what);
         self.bar.tick();
     }
 
-    pub(crate) fn end(&self) {
+    pub(crate) fn clear(&self) {
         self.bar.finish_and_clear();
     }
 }
 
-/// Prints one phase as a table.
-pub(crate) fn print(title: &str, outcome: &Outcome) {
+/// Prints the outcome of one phase as a table.
+pub(crate) fn print_outcome(title: &str, outcome: &Outcome) {
     println!("{title}");
     println!(
         "  messages     planned {}  sent {}  committed {}  refused {}  sent again {}",
@@ -73,32 +78,32 @@ pub(crate) fn print(title: &str, outcome: &Outcome) {
     let server = outcome.server_cpu_seconds.map_or("?".into(), |seconds| format!("{seconds:.2} s"));
     println!("  CPU          client {:.2} s  server {server}  server memory {memory}", outcome.client_cpu_seconds);
     println!("  ms             p50       p90       p99     p99.9    p99.99      p100");
-    row("delivered", &outcome.latency);
-    row("acknowledged", &outcome.acknowledged);
+    print_percentiles("delivered", &outcome.latency);
+    print_percentiles("acknowledged", &outcome.acknowledged);
     if outcome.lateness != Percentiles::default() {
-        row("client late", &outcome.lateness);
+        print_percentiles("client late", &outcome.lateness);
     }
     for problem in &outcome.problems {
         println!("  ! {problem}");
     }
 }
 
-fn row(name: &str, p: &Percentiles) {
+fn print_percentiles(name: &str, p: &Percentiles) {
     println!(
         "  {name:<12}{:>8.2}  {:>8.2}  {:>8.2}  {:>8.2}  {:>8.2}  {:>8.2}",
         p.p50, p.p90, p.p99, p.p99_9, p.p99_99, p.max
     );
 }
 
-pub(crate) fn print_check(check: &Option<Check>) {
+pub(crate) fn print_check(check: &Option<StoreCheck>) {
     if let Some(check) = check {
         let lines: Vec<String> =
-            check.said.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+            check.output.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
         println!("check          {}: {}", if check.passed { "passed" } else { "FAILED" }, lines.join(", "));
     }
 }
 
-/// An outcome with its derived figures.
+/// An outcome as JSON, with the figures that are derived from it.
 pub(crate) fn outcome_json(outcome: &Outcome) -> Value {
     let mut value = serde_json::to_value(outcome).unwrap_or_default();
     value["messages_per_second"] = json!(outcome.messages_per_second());
@@ -107,7 +112,7 @@ pub(crate) fn outcome_json(outcome: &Outcome) -> Value {
     value
 }
 
-/// Writes the figures where `--json` says.
+/// Writes the report to the file that `--json` names.
 pub(crate) fn write_json(file: Option<&Path>, value: &Value) -> Result<(), LabError> {
     let Some(file) = file else { return Ok(()) };
     let text = serde_json::to_string_pretty(value).map_err(std::io::Error::from)?;

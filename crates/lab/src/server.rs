@@ -1,10 +1,6 @@
-//! The server under test: one that runs already, or one that the bench starts on a folder of its own.
+//! The server under test: one that runs already, or one that the bench starts on a temporary folder.
 
-use crate::{
-    LabError,
-    args::{TargetArgs, key_or_random},
-    process,
-};
+use crate::{LabError, options::TargetArgs, process};
 use std::{
     net::{SocketAddr, ToSocketAddrs},
     path::{Path, PathBuf},
@@ -13,27 +9,24 @@ use std::{
 };
 use tidings_client::http::HttpClient;
 
-/// Opening a folder of ten million messages takes seconds; a debug build is slower.
+/// The longest wait for readiness: opening a folder of ten million messages takes seconds, and longer in a debug build.
 const READY_TIMEOUT: Duration = Duration::from_secs(120);
-/// Draining and closing the store.
+/// The longest wait for an end: the server drains and closes its store.
 const STOP_TIMEOUT: Duration = Duration::from_secs(60);
-pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(2);
+pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
-/// A server to be loaded.
+/// The server under test.
 #[derive(Debug)]
 pub(crate) enum Target {
-    /// At least one address; several are nodes of one cluster.
-    Running {
-        addresses: Vec<SocketAddr>,
-        api_key: String,
-        token_key: String,
-    },
+    /// A server that runs already: at least one address; several are nodes of one cluster.
+    Running { addresses: Vec<SocketAddr>, api_key: String, token_key: String },
+    /// A server that the bench started.
     Own(Box<OwnServer>),
 }
 
 impl Target {
-    /// The server that the options name, or a new one.
-    pub(crate) fn find(args: &TargetArgs) -> Result<Self, LabError> {
+    /// The server that `--url` names, or one that is started.
+    pub(crate) fn resolve(args: &TargetArgs) -> Result<Self, LabError> {
         let Some(url) = &args.url else { return Ok(Target::Own(Box::new(OwnServer::start()?))) };
         let addresses = url.split(',').map(|url| {
             let authority = url.strip_prefix("http://").unwrap_or(url).trim_end_matches('/');
@@ -51,10 +44,10 @@ impl Target {
         })
     }
 
-    /// The server, or the first of several.
+    /// The address of the server, or of the first of several.
     pub(crate) fn address(&self) -> SocketAddr {
         match self {
-            // There is at least one: a url is never nothing.
+            // There is at least one: splitting `--url` yields at least one part.
             Target::Running { addresses, .. } => addresses[0],
             Target::Own(own) => own.address,
         }
@@ -78,7 +71,7 @@ impl Target {
         HttpClient::new(self.address(), self.keys().0)
     }
 
-    /// The process id, of a server of our own.
+    /// The process id of a server that the bench started.
     pub(crate) fn pid(&self) -> Option<u32> {
         match self {
             Target::Running { .. } => None,
@@ -86,8 +79,8 @@ impl Target {
         }
     }
 
-    /// Ends a server of our own and checks its folder. A server that ran already is left alone.
-    pub(crate) fn finish(self) -> Result<Option<Check>, LabError> {
+    /// Stops a server that the bench started, and checks its folder. A server that ran already is left alone.
+    pub(crate) fn finish(self) -> Result<Option<StoreCheck>, LabError> {
         match self {
             Target::Running { .. } => Ok(None),
             Target::Own(mut own) => {
@@ -98,11 +91,12 @@ impl Target {
     }
 }
 
-/// What `tidings check` said about the folder after the run.
+/// The result of `tidings check` on the folder after the run.
 #[derive(Debug, Clone, serde::Serialize)]
-pub(crate) struct Check {
+pub(crate) struct StoreCheck {
     pub(crate) passed: bool,
-    pub(crate) said: String,
+    #[serde(rename = "said")]
+    pub(crate) output: String,
 }
 
 /// A server process on a temporary folder.
@@ -113,11 +107,11 @@ pub(crate) struct OwnServer {
     pub(crate) address: SocketAddr,
     pub(crate) api_key: String,
     pub(crate) token_key: String,
-    /// Settings beyond those of every bench.
+    /// Settings beside those that every bench gives its server, as environment variables.
     environment: Vec<(String, String)>,
-    /// Files that the process may open; unset: as many as the bench.
+    /// How many files the process may open; unset: as many as the bench.
     descriptors: Option<u64>,
-    /// The only core that it may use.
+    /// The core that the process is pinned to.
     core: Option<usize>,
 }
 
@@ -130,7 +124,7 @@ impl OwnServer {
         OwnServer::start_as(environment, descriptors, None)
     }
 
-    /// With one core for itself, when the load has the other.
+    /// Starts a server that is pinned to one core, for runs whose load client has another.
     pub(crate) fn start_on_core(environment: Vec<(String, String)>, core: usize) -> Result<Self, LabError> {
         OwnServer::start_as(environment, None, Some(core))
     }
@@ -163,9 +157,9 @@ impl OwnServer {
         self.child.as_ref().map(Child::id)
     }
 
-    /// Where one of its doors listens.
-    pub(crate) fn listening(&self, door: &str) -> Option<SocketAddr> {
-        read_listening(&self.data_dir().join("listening"), door)
+    /// The address of one of the server's doors.
+    pub(crate) fn listen_address(&self, door: &str) -> Option<SocketAddr> {
+        read_listen_address(&self.data_dir().join("listening"), door)
     }
 
     /// Starts the process and waits until it is ready; returns how long that took.
@@ -176,16 +170,16 @@ impl OwnServer {
         Ok(started.elapsed())
     }
 
-    /// Starts the process without waiting for anything.
+    /// Starts the process without waiting until it is ready.
     pub(crate) fn spawn(&mut self) -> Result<(), LabError> {
         let listening = self.data_dir().join("listening");
-        // What a killed server left behind names a port that is no longer its.
+        // The file of a server that was killed names ports that it no longer has.
         let _ = std::fs::remove_file(&listening);
         let log = std::fs::File::create(self.folder.path().join("server.log"))?;
         let program = std::env::current_exe()?;
         let mut command = match self.descriptors {
             None => Command::new(program),
-            // A limit that the process is born with: the shell sets it and becomes the server.
+            // The shell sets the limit and then becomes the server.
             Some(descriptors) => {
                 let mut shell = Command::new("sh");
                 shell.arg("-c").arg(format!("ulimit -n {descriptors} && exec \"$0\" \"$@\"")).arg(program);
@@ -199,7 +193,7 @@ impl OwnServer {
             .env("TIDINGS_DATA_DIR", self.data_dir())
             .env("TIDINGS_API_KEY", &self.api_key)
             .env("TIDINGS_TOKEN_KEY", &self.token_key)
-            // Few users send what thousands would.
+            // No rate limit per user: a few users send the load of thousands.
             .env("TIDINGS_ENGINE_SENDS_PER_SECOND", "0")
             .envs(self.environment.iter().cloned())
             .current_dir(self.folder.path())
@@ -208,7 +202,7 @@ impl OwnServer {
             .stderr(log);
         let child = match self.core {
             None => command.spawn(),
-            Some(core) => process::on_core(core, || command.spawn())?,
+            Some(core) => process::run_on_core(core, || command.spawn())?,
         };
         self.child = Some(child?);
         Ok(())
@@ -219,7 +213,7 @@ impl OwnServer {
         let started = Instant::now();
         let Some(child) = &mut self.child else { return Err(LabError::Server("was not started".into())) };
         loop {
-            if let Some(address) = read_listening(&listening, "http") {
+            if let Some(address) = read_listen_address(&listening, "http") {
                 self.address = address;
                 if HttpClient::new(address, "").is_ready() {
                     return Ok(());
@@ -231,11 +225,11 @@ impl OwnServer {
             if started.elapsed() > READY_TIMEOUT {
                 return Err(LabError::Server(format!("was not ready in time: {}", log_tail(self.folder.path()))));
             }
-            std::thread::sleep(LOOK_AGAIN);
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
 
-    /// `kill -9`, and waits for the end.
+    /// Kills the process (`kill -9`), and waits for its end.
     pub(crate) fn kill(&mut self) -> Result<(), LabError> {
         if let Some(mut child) = self.child.take() {
             child.kill()?;
@@ -244,7 +238,7 @@ impl OwnServer {
         Ok(())
     }
 
-    /// SIGTERM, and waits for the drain.
+    /// Sends SIGTERM, and waits until the server has drained and ended.
     pub(crate) fn stop(&mut self) -> Result<(), LabError> {
         let Some(child) = &mut self.child else { return Ok(()) };
         process::terminate(child.id());
@@ -253,34 +247,34 @@ impl OwnServer {
             if asked.elapsed() > STOP_TIMEOUT {
                 return Err(LabError::Server("did not end after SIGTERM".into()));
             }
-            std::thread::sleep(LOOK_AGAIN);
+            std::thread::sleep(POLL_INTERVAL);
         }
         self.child = None;
         Ok(())
     }
 
-    /// `tidings check` on the folder of a stopped server.
-    pub(crate) fn check(&self) -> Result<Check, LabError> {
-        let output = Command::new(std::env::current_exe()?)
+    /// Runs `tidings check` on the folder of the stopped server.
+    pub(crate) fn check(&self) -> Result<StoreCheck, LabError> {
+        let result = Command::new(std::env::current_exe()?)
             .arg("check")
             .arg(self.data_dir())
             .env("TIDINGS_DATA_DIR", self.data_dir())
             .current_dir(self.folder.path())
             .output()?;
-        let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        Ok(Check { passed: output.status.success(), said: said.trim().to_owned() })
+        let output = format!("{}{}", String::from_utf8_lossy(&result.stdout), String::from_utf8_lossy(&result.stderr));
+        Ok(StoreCheck { passed: result.status.success(), output: output.trim().to_owned() })
     }
 }
 
 impl Drop for OwnServer {
     fn drop(&mut self) {
-        // Reached with a process only when the bench failed; its folder goes next.
+        // The process still runs only when the bench failed; its folder is removed next.
         let _ = self.kill();
     }
 }
 
-/// The address that a server's `listening` file gives for one of its doors.
-pub(crate) fn read_listening(file: &Path, door: &str) -> Option<SocketAddr> {
+/// The address that a server's `listen_address` file gives for one of its doors.
+pub(crate) fn read_listen_address(file: &Path, door: &str) -> Option<SocketAddr> {
     let text = std::fs::read_to_string(file).ok()?;
     text.lines().find_map(|line| line.strip_prefix(door)?.strip_prefix('='))?.trim().parse().ok()
 }
@@ -293,4 +287,23 @@ fn log_tail(folder: &Path) -> String {
 
 pub(crate) fn random_key() -> String {
     format!("{:032x}{:032x}", rand::random::<u128>(), rand::random::<u128>())
+}
+
+/// The last non-empty setting of that name, or a new random key.
+pub(crate) fn key_or_random(settings: &[(String, String)], name: &str) -> String {
+    let given = settings.iter().rfind(|(known, value)| known == name && !value.is_empty());
+    given.map_or_else(random_key, |(_, value)| value.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_in_the_settings_is_used_and_a_missing_one_is_random() {
+        let settings = [("TIDINGS_API_KEY", "a"), ("TIDINGS_API_KEY", "b"), ("TIDINGS_TOKEN_KEY", "")];
+        let settings = settings.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        assert_eq!(key_or_random(&settings, "TIDINGS_API_KEY"), "b");
+        assert_eq!(key_or_random(&settings, "TIDINGS_TOKEN_KEY").len(), 64);
+    }
 }

@@ -1,11 +1,11 @@
-//! Reading a conversation back.
+//! Reads a conversation back.
 
 use crate::LabError;
 use tidings_client::http::HttpClient;
 use tidings_protocol::{entry::Entry, http::HistoryQuery, limits::HISTORY_PAGE_MAX};
 
-/// The whole timeline of a conversation.
-pub(crate) fn read_all(http: &mut HttpClient, id: &str) -> Result<Vec<Entry>, LabError> {
+/// Reads the whole timeline of a conversation.
+pub(crate) fn read_timeline(http: &mut HttpClient, id: &str) -> Result<Vec<Entry>, LabError> {
     let mut entries: Vec<Entry> = Vec::new();
     loop {
         let from_seq = entries.last().map_or(1, |entry| entry.seq + 1);

@@ -1,48 +1,51 @@
 //! `bench chaos`: a group run over several nodes while parts of the cluster are killed, restarted, frozen, stopped and cut off.
 //!
-//! In reading order: [`kind`] is what is done and how it is undone, [`plan`] which of it a run does, [`harm`] does it in time.
-//! [`watch`] is what the group's clients notice; [`guests`] come and go beside them, [`asker`] pushes to them. [`presence`]
-//! (with [`truth`] and [`bounds`]) and [`pushes`] judge what nodes say of them and send them; `step` is one step with all of it, [`show`] its figures in words.
-//! Every step ends with counts that must balance: nothing that was acknowledged is lost, nothing comes twice or in another
-//! order, for any member, on whichever nodes it was meanwhile.
+//! In reading order: [`fault_kind`] has the kinds of faults with their injection and reversal, [`fault_plan`] chooses those of a
+//! run, [`fault_injector`] injects and reverts them in time. [`client_monitor`] measures the impact on the group's clients;
+//! [`guests`] are users whose devices connect and disconnect meanwhile, and [`push_requester`] requests pushes to them.
+//! [`presence_verifier`] (with [`expected_presence`] and [`presence_bounds`]) and [`push_verifier`] verify what nodes answer
+//! and deliver; [`step`] is one step with all of it, [`output`] prints its figures.
+//! Every step ends with counts that must balance: no acknowledged message is lost, duplicated or reordered for any member,
+//! whichever nodes the member was connected to meanwhile.
 
 pub(crate) mod args;
-mod asker;
-mod bounds;
+mod client_monitor;
+mod expected_presence;
+mod fault_injector;
+pub(crate) mod fault_kind;
+mod fault_plan;
 mod guests;
-mod harm;
-pub(crate) mod kind;
-mod plan;
-mod presence;
-mod pushes;
-mod show;
+mod output;
+mod presence_bounds;
+mod presence_verifier;
+mod push_requester;
+mod push_verifier;
 mod step;
-mod truth;
-mod watch;
 
 use crate::{
     LabError, Verdict,
-    args::{ChaosArgs, TargetArgs, Via},
-    group::{Shape, Stage},
+    group::{GroupFixture, GroupSpec},
+    options::{SendProtocol, TargetArgs},
     process, report,
     server::Target,
     setup, timeline,
-    topology::{Plan, Topology},
+    topology::{Topology, TopologySpec},
 };
-use bounds::Bounds;
-use guests::{Doors, Guests};
-use pushes::Book;
+use args::ChaosArgs;
+use guests::{GuestConfig, Guests};
+use presence_bounds::PresenceBounds;
+use push_verifier::PushVerifier;
 use serde_json::json;
 use std::sync::Arc;
-use step::Run;
+use step::ChaosRun;
 use tidings_client::http::HttpClient;
 
-/// Several messages between two reports of the clients, so that a report without one is a fault.
+/// The lowest rate: with several messages between two reports of the load client, a report without progress is a fault.
 const RATE_MIN: f64 = 10.0;
-/// The members of a group who may watch each other, and a thread for each of their devices.
+/// The most guests: members of one group may watch each other up to this size, and each device takes a thread.
 const GUESTS_MAX: usize = 500;
 
-fn check(args: &ChaosArgs) -> Result<(), LabError> {
+fn check_options(args: &ChaosArgs) -> Result<(), LabError> {
     if args.nodes < 2 || args.members == 0 || args.senders == 0 || args.steps == 0 || args.guests == 0 {
         let what = "--nodes must be at least 2, --members, --senders, --guests and --steps at least 1";
         return Err(LabError::Usage(what.into()));
@@ -62,59 +65,60 @@ fn check(args: &ChaosArgs) -> Result<(), LabError> {
 }
 
 pub(crate) fn run(args: &ChaosArgs) -> Result<Verdict, LabError> {
-    check(args)?;
+    check_options(args)?;
     let seed = args.seed.unwrap_or_else(rand::random);
-    let with_cuts = rustix::process::getuid().is_root();
-    let steps = plan::steps(args, with_cuts, seed);
+    let with_partitions = rustix::process::getuid().is_root();
+    let steps = fault_plan::plan_steps(args, with_partitions, seed);
     if steps.is_empty() {
         return Err(LabError::Usage(
             "there is nothing to do: no such pair with --overlap, or only cuts without root".into(),
         ));
     }
     println!("seed {seed}");
-    let bounds = Bounds::of(&args.set);
-    // What the bounds rest on is what the nodes have.
+    let bounds = PresenceBounds::of(&args.set);
+    // The nodes get the settings from which the bounds are computed.
     let environment = bounds.settings().into_iter().chain(args.set.clone()).collect();
-    let plan = Plan { nodes: args.nodes, with_cuts, folder: None, environment, program: args.from.clone() };
-    let mut topology = Topology::start(&plan)?;
+    let topology_spec =
+        TopologySpec { nodes: args.nodes, with_partitions, folder: None, environment, program: args.from.clone() };
+    let mut topology = Topology::start(&topology_spec)?;
     let target = Target::Running {
         addresses: topology.addresses(),
         api_key: topology.api_key.clone(),
         token_key: topology.token_key.clone(),
     };
     let load = TargetArgs { patience: args.patience, client_core: args.client_core, ..TargetArgs::default() };
-    let shape = Shape {
+    let spec = GroupSpec {
         members: args.members,
         group_size: args.members,
         senders: args.senders,
-        via: Via::Http,
-        yielding: false,
+        via: SendProtocol::Http,
+        low_priority: false,
     };
-    let stage = Stage::set(&target, &load, &shape)?;
+    let fixture = GroupFixture::set_up(&target, &load, &spec)?;
     let tag = process::run_tag();
-    let doors = Arc::new(Doors {
+    let config = Arc::new(GuestConfig {
         nodes: topology.nodes.iter().map(|node| (node.http(), node.miop())).collect(),
         api_key: topology.api_key.clone(),
         token_key: topology.token_key.clone(),
-        guests: setup::names(&format!("{tag}-g"), args.guests),
+        guests: setup::numbered_ids(&format!("{tag}-g"), args.guests),
         group: format!("guests-{tag}"),
     });
-    let book = Arc::new(Book::new(&tag));
-    let guests = Guests::arrive(&doors, &book, args.patience)?;
-    let mut run = Run { args, seed, bounds, stage, doors, book, guests };
-    let (mut verdict, mut told) = (Verdict::Passed, Vec::new());
+    let push_verifier = Arc::new(PushVerifier::new(&tag));
+    let guests = Guests::connect_all(&config, &push_verifier, args.patience)?;
+    let mut run = ChaosRun { args, seed, bounds, fixture, config, push_verifier, guests };
+    let (mut verdict, mut step_reports) = (Verdict::Passed, Vec::new());
     for (number, step) in steps.iter().enumerate() {
         let title = format!("{} of {}, {}", number + 1, steps.len(), step.title(args.nodes));
         let (step_verdict, value) = run.step(number, step, &title, &mut topology)?;
         verdict = verdict.and(step_verdict);
-        told.push(value);
+        step_reports.push(value);
         if step_verdict == Verdict::Failed {
             break;
         }
     }
-    let conversation = run.stage.conversation.clone();
+    let conversation = run.fixture.conversation.clone();
     drop(run);
-    let order = one_order(&topology, &conversation)?;
+    let order = compare_timelines(&topology, &conversation)?;
     match &order {
         Ok(entries) => println!("one order      {entries} entries, the same on all nodes"),
         Err(difference) => {
@@ -122,13 +126,13 @@ pub(crate) fn run(args: &ChaosArgs) -> Result<Verdict, LabError> {
             verdict = Verdict::Failed;
         }
     }
-    let skipped = args.kinds().iter().any(|kind| kind.needs_cuts()) && !with_cuts;
+    let skipped = args.kinds().iter().any(|kind| kind.needs_partitions()) && !with_partitions;
     if skipped {
         println!("skipped        all cuts of networks: they take root. They have not passed.");
     }
     topology.stop()?;
     let value = json!({
-        "bench": "chaos", "seed": seed, "steps": told, "one_order": order.is_ok(), "skipped_cuts": skipped,
+        "bench": "chaos", "seed": seed, "steps": step_reports, "one_order": order.is_ok(), "skipped_cuts": skipped,
         "nodes": args.nodes, "members": args.members, "rate": args.rate, "guests": args.guests, "pushes": args.pushes,
         "overlap": args.overlap,
     });
@@ -136,12 +140,12 @@ pub(crate) fn run(args: &ChaosArgs) -> Result<Verdict, LabError> {
     Ok(verdict)
 }
 
-/// Reads the conversation back through every node: the entries, or where two differ.
-fn one_order(topology: &Topology, conversation: &str) -> Result<Result<usize, String>, LabError> {
+/// Reads the conversation back through every node; returns the number of entries, or where two nodes differ.
+fn compare_timelines(topology: &Topology, conversation: &str) -> Result<Result<usize, String>, LabError> {
     let mut first: Option<Vec<(u64, Option<String>)>> = None;
     for node in &topology.nodes {
         let mut http = HttpClient::new(node.http(), topology.api_key.clone());
-        let entries = timeline::read_all(&mut http, conversation)?;
+        let entries = timeline::read_timeline(&mut http, conversation)?;
         let entries: Vec<_> = entries.into_iter().map(|entry| (entry.seq, entry.client_msg_id)).collect();
         match &first {
             None => first = Some(entries),

@@ -1,25 +1,26 @@
-//! One step: all is well, a harm, all is well again, and the counts of everything that went on meanwhile.
+//! One step: waits for a healthy cluster, injects and reverts faults, waits for recovery, and verifies the counts of all that
+//! happened meanwhile.
 
 use super::{
     args::ChaosArgs,
-    asker::Asker,
-    bounds::Bounds,
-    guests::{Doors, Guests},
-    harm,
-    kind::Kind,
-    plan::Step,
-    presence::{Judge, Presence},
-    pushes::{Book, Pushes},
-    show,
-    truth::{Stand, Truth},
-    watch::{Noticed, Watch},
+    client_monitor::{ClientImpact, ClientMonitor},
+    expected_presence::{ExpectedPresence, ExpectedUser},
+    fault_injector,
+    fault_kind::FaultKind,
+    fault_plan::ChaosStep,
+    guests::{GuestConfig, Guests},
+    output,
+    presence_bounds::PresenceBounds,
+    presence_verifier::{PresenceResult, PresenceVerifier},
+    push_requester::PushRequester,
+    push_verifier::{PushResult, PushVerifier},
 };
 use crate::{
     LabError, Verdict,
-    group::Stage,
-    job::{Outcome, Pace},
+    group::GroupFixture,
     report::outcome_json,
     topology::Topology,
+    worker_protocol::{LoadModel, Outcome},
 };
 use serde_json::{Value, json};
 use std::{
@@ -31,240 +32,258 @@ use std::{
 };
 use tidings_client::http::HttpClient;
 
-/// A step's load goes on until its end is told.
-const PHASE: Duration = Duration::from_secs(3600);
-/// All must be well within this, before a step and after its harm was undone.
-const HEAL_TIMEOUT: Duration = Duration::from_secs(90);
-/// Presence is waited for a while longer than it may take: how late it was says more than that it was late.
-const LATER: Duration = Duration::from_secs(20);
-const LOOK: Duration = Duration::from_millis(50);
-/// The device of a member of the group.
+/// Longer than any step: the load is stopped at the end of the step.
+const PHASE_DURATION: Duration = Duration::from_secs(3600);
+/// The cluster must be healthy within this, before a step and after its faults were reverted.
+const RECOVERY_TIMEOUT: Duration = Duration::from_secs(90);
+/// Presence is waited for so much longer than its bound, to report by how much the bound was missed.
+const EXTRA_WAIT: Duration = Duration::from_secs(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// The device id of the group's members.
 const MEMBERS_DEVICE: &str = "lab";
 
-/// What all steps of a run share.
-pub(super) struct Run<'a> {
+/// The state that all steps of a run share.
+pub(super) struct ChaosRun<'a> {
     pub(super) args: &'a ChaosArgs,
     pub(super) seed: u64,
-    pub(super) bounds: Bounds,
-    pub(super) stage: Stage,
-    pub(super) doors: Arc<Doors>,
-    pub(super) book: Arc<Book>,
+    pub(super) bounds: PresenceBounds,
+    pub(super) fixture: GroupFixture,
+    pub(super) config: Arc<GuestConfig>,
+    pub(super) push_verifier: Arc<PushVerifier>,
     pub(super) guests: Guests,
 }
 
-/// What went on beside the group.
-struct Seen {
-    noticed: Noticed,
+/// The results of a step beside the outcome of the group's messages.
+struct Observations {
+    impact: ClientImpact,
     healed: bool,
-    presence: Presence,
-    pushes: Pushes,
+    presence: PresenceResult,
+    pushes: PushResult,
     without_pushes: usize,
 }
 
-/// What is told to the threads of a step.
+/// Signals that stop the threads of a step.
 #[derive(Default)]
-struct Enough {
-    whims: AtomicBool,
+struct StopSignals {
+    toggles: AtomicBool,
     pushes: AtomicBool,
-    looks: AtomicBool,
+    presence_polls: AtomicBool,
 }
 
-impl Enough {
-    fn of_all(&self) {
-        [&self.whims, &self.pushes, &self.looks].into_iter().for_each(|one| one.store(true, Ordering::Relaxed));
+impl StopSignals {
+    fn stop_all(&self) {
+        [&self.toggles, &self.pushes, &self.presence_polls]
+            .into_iter()
+            .for_each(|one| one.store(true, Ordering::Relaxed));
     }
 }
 
-impl Run<'_> {
+impl ChaosRun<'_> {
     pub(super) fn step(
         &mut self,
         number: usize,
-        step: &Step,
+        step: &ChaosStep,
         title: &str,
         topology: &mut Topology,
     ) -> Result<(Verdict, Value), LabError> {
         let args = self.args;
-        let duration_ms = PHASE.as_millis() as u64;
-        let phase = self.stage.phase(Pace::Rate { per_second: args.rate, duration_ms }, args.body_bytes, 1, 1);
-        let breaks_before = self.guests.breaks();
-        // Who went elsewhere in an earlier step would leave the node that is to be harmed without anybody to notice.
-        self.stage.load.spread()?;
-        self.guests.spread(step.kinds().any(Kind::may_move_the_lead));
-        self.book.begin_step();
-        self.stage.load.begin(phase)?;
-        let (watch, judge, enough) = (Watch::default(), Judge::new(args.nodes), Enough::default());
-        let members = self.stage.online.clone();
-        let beside = Beside {
+        let duration_ms = PHASE_DURATION.as_millis() as u64;
+        let phase =
+            self.fixture.phase(LoadModel::OpenLoop { per_second: args.rate, duration_ms }, args.body_bytes, 1, 1);
+        let disconnects_before = self.guests.disconnects();
+        // Clients that moved to other nodes in an earlier step return, or the faulty node might have no clients.
+        self.fixture.load.rebalance()?;
+        self.guests.reset(step.kinds().any(FaultKind::may_change_leader));
+        self.push_verifier.start_step();
+        self.fixture.load.start_phase(phase)?;
+        let (monitor, presence_verifier, stop) =
+            (ClientMonitor::default(), PresenceVerifier::new(args.nodes), StopSignals::default());
+        let members = self.fixture.online.clone();
+        let step_run = StepRun {
             args,
             bounds: self.bounds,
-            doors: &self.doors,
-            book: &self.book,
+            config: &self.config,
+            push_verifier: &self.push_verifier,
             guests: &self.guests,
             members: &members,
-            watch: &watch,
-            judge: &judge,
-            enough: &enough,
+            monitor: &monitor,
+            presence_verifier: &presence_verifier,
+            stop: &stop,
             seed: self.seed.wrapping_add(number as u64),
         };
-        let load = &mut self.stage.load;
-        let (outcome, seen) = std::thread::scope(|scope| {
-            let watching = &watch;
-            let clients = scope.spawn(move || load.finish_watched(title, |progress| watching.note(progress)));
-            beside.begin(scope);
-            // On this thread: processes end with the thread that started them.
-            let went = beside.go_through(scope, step, topology, &|| clients.is_finished());
-            enough.of_all();
-            watch.enough();
-            let outcome = clients.join().map_err(|_| LabError::Worker("was not understood".into()))??;
-            Ok::<_, LabError>((outcome, went?))
+        let load = &mut self.fixture.load;
+        let (outcome, observations) = std::thread::scope(|scope| {
+            let monitor_of_clients = &monitor;
+            let clients = scope
+                .spawn(move || load.finish_phase_with(title, |progress| monitor_of_clients.record_progress(progress)));
+            step_run.spawn_observers(scope);
+            // On this thread, since processes end with the thread that started them.
+            let result = step_run.run_faults(scope, step, topology, &|| clients.is_finished());
+            stop.stop_all();
+            monitor.stop();
+            let outcome = clients.join().map_err(|_| LabError::Worker("panicked".into()))??;
+            Ok::<_, LabError>((outcome, result?))
         })?;
         let ended = topology.unexpected_ends();
-        let mut breaks = self.guests.breaks();
-        breaks.retain(|why, count| {
-            *count -= breaks_before.get(why).copied().unwrap_or_default();
+        let mut disconnects = self.guests.disconnects();
+        disconnects.retain(|why, count| {
+            *count -= disconnects_before.get(why).copied().unwrap_or_default();
             *count > 0
         });
         println!("{title}");
-        show::messages(&outcome, &seen.noticed, seen.healed);
-        show::presence(&seen.presence);
-        show::pushes(&seen.pushes, seen.without_pushes);
-        show::guests(&breaks);
+        output::print_messages(&outcome, &observations.impact, observations.healed);
+        output::print_presence(&observations.presence);
+        output::print_pushes(&observations.pushes, observations.without_pushes);
+        output::print_guests(&disconnects);
         for end in &ended {
             println!("  ! ended: {end}");
         }
-        let verdict = verdict(&outcome, &seen, ended.is_empty());
-        let acts: Vec<Value> = step
-            .acts
+        let verdict = verdict(&outcome, &observations, ended.is_empty());
+        let faults: Vec<Value> = step
+            .faults
             .iter()
-            .map(|act| json!({ "kind": act.kind.name(), "choice": act.choice, "begins": act.begins }))
+            .map(|fault| json!({ "kind": fault.kind.name(), "choice": fault.choice, "begins": fault.starts_at }))
             .collect();
         let value = json!({
-            "acts": acts, "noticed": seen.noticed, "healed": seen.healed, "ended": ended, "presence": seen.presence,
-            "pushes": seen.pushes, "without_pushes": seen.without_pushes, "guests_lost_connections": breaks,
+            "acts": faults, "noticed": observations.impact, "healed": observations.healed, "ended": ended, "presence": observations.presence,
+            "pushes": observations.pushes, "without_pushes": observations.without_pushes, "guests_lost_connections": disconnects,
             "outcome": outcome_json(&outcome),
         });
         Ok((verdict, value))
     }
 }
 
-fn verdict(outcome: &Outcome, seen: &Seen, all_run: bool) -> Verdict {
+fn verdict(outcome: &Outcome, observations: &Observations, all_run: bool) -> Verdict {
     let of_messages = Verdict::of(outcome);
-    let well = seen.healed && all_run && outcome.refused == 0;
-    match well && seen.presence.passes() && seen.pushes.passes() {
+    let healthy = observations.healed && all_run && outcome.refused == 0;
+    match healthy && observations.presence.passes() && observations.pushes.passes() {
         true => of_messages,
         false => Verdict::Failed,
     }
 }
 
-/// Everything beside the group's own messages.
+/// The threads of a step beside the group's load, with what they share.
 #[derive(Clone, Copy)]
-struct Beside<'a> {
+struct StepRun<'a> {
     args: &'a ChaosArgs,
-    bounds: Bounds,
-    doors: &'a Doors,
-    book: &'a Book,
+    bounds: PresenceBounds,
+    config: &'a GuestConfig,
+    push_verifier: &'a PushVerifier,
     guests: &'a Guests,
     members: &'a [String],
-    watch: &'a Watch,
-    judge: &'a Judge,
-    enough: &'a Enough,
+    monitor: &'a ClientMonitor,
+    presence_verifier: &'a PresenceVerifier,
+    stop: &'a StopSignals,
     seed: u64,
 }
 
-impl<'a> Beside<'a> {
-    /// Nodes are asked who is there, and to push.
-    fn begin<'scope>(self, scope: &'scope std::thread::Scope<'scope, '_>)
+impl<'a> StepRun<'a> {
+    /// Starts to query presence and to request pushes at every node.
+    fn spawn_observers<'scope>(self, scope: &'scope std::thread::Scope<'scope, '_>)
     where
         'a: 'scope,
     {
-        for node in 0..self.doors.nodes.len() {
-            let mut http = HttpClient::new(self.doors.nodes[node].0, self.doors.api_key.clone());
-            scope.spawn(move || self.judge.follow(node, &mut http, || self.truth(), &self.enough.looks));
-            let asker = Asker {
-                doors: self.doors,
+        for node in 0..self.config.nodes.len() {
+            let mut http = HttpClient::new(self.config.nodes[node].0, self.config.api_key.clone());
+            scope.spawn(move || {
+                self.presence_verifier.poll_node(
+                    node,
+                    &mut http,
+                    || self.expected_presence(),
+                    &self.stop.presence_polls,
+                )
+            });
+            let requester = PushRequester {
+                config: self.config,
                 guests: self.guests,
-                book: self.book,
+                push_verifier: self.push_verifier,
                 node,
-                per_second: self.args.pushes / self.doors.nodes.len() as f64,
+                per_second: self.args.pushes / self.config.nodes.len() as f64,
                 patience: self.args.patience,
             };
             let seed = self.seed.rotate_left(8 + node as u32);
-            scope.spawn(move || asker.ask_on(seed, &self.enough.pushes));
+            scope.spawn(move || requester.run(seed, &self.stop.pushes));
         }
     }
 
-    /// Guests, and the members of the group: they are there all the time, and come back at once.
-    fn truth(&self) -> Truth {
-        let mut truth = self.guests.truth();
-        let started = self.watch.started();
+    /// The expected presence of the guests, and of the group's members, who are connected all the time.
+    fn expected_presence(&self) -> ExpectedPresence {
+        let mut expected = self.guests.expected_presence();
+        let started = self.monitor.started();
         for member in self.members {
-            let stand = Stand {
+            let user_state = ExpectedUser {
                 devices: [MEMBERS_DEVICE.to_owned()].into(),
-                since: self.watch.has_nobody_moved().then_some(started),
-                ..Stand::default()
+                since: self.monitor.no_client_reconnected().then_some(started),
+                ..ExpectedUser::default()
             };
-            truth.insert(member.clone(), stand);
+            expected.insert(member.clone(), user_state);
         }
-        truth
+        expected
     }
 
-    fn go_through<'scope>(
+    fn run_faults<'scope>(
         self,
         scope: &'scope std::thread::Scope<'scope, '_>,
-        step: &Step,
+        step: &ChaosStep,
         topology: &mut Topology,
         ended: &dyn Fn() -> bool,
-    ) -> Result<Seen, LabError>
+    ) -> Result<Observations, LabError>
     where
         'a: 'scope,
     {
-        if !self.is_well(HEAL_TIMEOUT, ended) || !self.guests.await_all(HEAL_TIMEOUT) {
-            return Err(LabError::Server("was not well before the step".into()));
+        if !self.is_healthy(RECOVERY_TIMEOUT, ended) || !self.guests.await_all(RECOVERY_TIMEOUT) {
+            return Err(LabError::Server("was not healthy before the step".into()));
         }
-        if !self.judge.await_right(HEAL_TIMEOUT) {
-            let wrong = self.judge.wrong();
-            return Err(LabError::Server(format!("did not tell who is there before the step: {wrong:?}")));
+        if !self.presence_verifier.await_correct(RECOVERY_TIMEOUT) {
+            let wrong = self.presence_verifier.wrong();
+            return Err(LabError::Server(format!("did not answer rightly about presence before the step: {wrong:?}")));
         }
-        self.watch.begin_harm();
-        self.judge.begin_harm();
-        scope.spawn(move || self.guests.have_whims(self.seed, &self.enough.whims));
-        let times = harm::carry_out(step, topology, self.args.hold, self.args.restart)?;
-        self.enough.whims.store(true, Ordering::Relaxed);
-        self.watch.ask_again();
-        let healed = self.is_well(HEAL_TIMEOUT, ended);
-        let noticed = self.watch.noticed(times.harmed, times.mended);
+        self.monitor.start_fault();
+        self.presence_verifier.start_fault();
+        scope.spawn(move || self.guests.toggle_devices(self.seed, &self.stop.toggles));
+        let times = fault_injector::inject(step, topology, self.args.hold, self.args.restart)?;
+        self.stop.toggles.store(true, Ordering::Relaxed);
+        self.monitor.restart_recovery_check();
+        let healed = self.is_healthy(RECOVERY_TIMEOUT, ended);
+        let impact = self.monitor.impact(times.injected, times.revert_began);
 
-        let bound = self.bounds.presence(step.kinds());
-        self.judge.await_right((bound + LATER).saturating_sub(times.undone.elapsed()));
-        let nobody_may_be_told_offline = step.kinds().all(Kind::keeps_leases);
-        let mut presence = self.judge.presence(&times, bound, nobody_may_be_told_offline);
-        presence.told_offline.extend(self.guests.told_offline(times.harmed));
+        let bound = self.bounds.presence_bound(step.kinds());
+        self.presence_verifier.await_correct((bound + EXTRA_WAIT).saturating_sub(times.reverted.elapsed()));
+        let offline_forbidden = step.kinds().all(FaultKind::keeps_leases);
+        let mut presence = self.presence_verifier.result(&times, bound, offline_forbidden);
+        presence.told_offline.extend(self.guests.told_offline(times.injected));
         presence.told_changes = self.guests.told_changes();
 
-        // In the end everybody is there, and gets what came meanwhile.
-        self.guests.all_come();
+        // At the end all guests connect and get the pushes of the meantime.
+        self.guests.request_all();
         let all_came = self.guests.await_all(self.args.patience);
-        self.enough.pushes.store(true, Ordering::Relaxed);
-        let may_repeat = step.kinds().any(Kind::may_move_the_lead);
+        self.stop.pushes.store(true, Ordering::Relaxed);
+        let may_repeat = step.kinds().any(FaultKind::may_change_leader);
         let pushes = self.await_pushes(may_repeat);
-        Ok(Seen { noticed, healed: healed && all_came, presence, pushes, without_pushes: self.guests.without_pushes() })
+        Ok(Observations {
+            impact,
+            healed: healed && all_came,
+            presence,
+            pushes,
+            without_pushes: self.guests.without_pushes(),
+        })
     }
 
-    fn is_well(&self, within: Duration, ended: &dyn Fn() -> bool) -> bool {
+    fn is_healthy(&self, within: Duration, ended: &dyn Fn() -> bool) -> bool {
         let asked = Instant::now();
-        while !self.watch.is_well() && !ended() && asked.elapsed() < within {
-            std::thread::sleep(LOOK);
+        while !self.monitor.is_healthy() && !ended() && asked.elapsed() < within {
+            std::thread::sleep(POLL_INTERVAL);
         }
-        self.watch.is_well()
+        self.monitor.is_healthy()
     }
 
-    /// Until every push has reached everybody, or nothing has for the whole of the patience.
-    fn await_pushes(&self, may_repeat: bool) -> Pushes {
-        let count = || self.book.pushes(|device| self.guests.is_pushed_to(device), may_repeat);
+    /// Waits until every push has reached all its devices, or until nothing has changed for the patience.
+    fn await_pushes(&self, may_repeat: bool) -> PushResult {
+        let count = || self.push_verifier.result(|device| self.guests.receives_pushes(device), may_repeat);
         let mut last = count();
         let mut changed = Instant::now();
         while (last.lost > 0 || last.accepted < last.asked) && changed.elapsed() < self.args.patience {
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
             let now = count();
             if (now.reached, now.accepted) != (last.reached, last.accepted) {
                 changed = Instant::now();
@@ -279,40 +298,40 @@ impl<'a> Beside<'a> {
 mod tests {
     use super::*;
 
-    fn seen() -> Seen {
-        Seen {
-            noticed: Watch::default().noticed(Instant::now(), Instant::now()),
+    fn observations() -> Observations {
+        Observations {
+            impact: ClientMonitor::default().impact(Instant::now(), Instant::now()),
             healed: true,
-            presence: Presence {
+            presence: PresenceResult {
                 right_s: Some(20.0),
                 since_ready_s: Some(1.0),
                 bound_s: 9.5,
                 told_offline: Vec::new(),
                 told_changes: 0,
-                nobody_may_be: true,
+                offline_forbidden: true,
                 wrong: Vec::new(),
             },
-            pushes: Pushes { asked: 1, accepted: 1, expected: 2, reached: 2, ..Pushes::default() },
+            pushes: PushResult { asked: 1, accepted: 1, expected: 2, reached: 2, ..PushResult::default() },
             without_pushes: 0,
         }
     }
 
     #[test]
-    fn a_step_passes_only_with_everything_right() {
+    fn a_step_passes_only_if_every_result_passes() {
         let outcome = Outcome::default();
-        let is_failed = |change: &dyn Fn(&mut Seen)| {
-            let mut seen = seen();
-            change(&mut seen);
-            verdict(&outcome, &seen, true) == Verdict::Failed
+        let is_failed = |change: &dyn Fn(&mut Observations)| {
+            let mut observations = observations();
+            change(&mut observations);
+            verdict(&outcome, &observations, true) == Verdict::Failed
         };
         assert!(!is_failed(&|_| {}));
-        assert!(is_failed(&|seen| seen.healed = false));
-        assert!(is_failed(&|seen| seen.presence.since_ready_s = None), "a wrong answer at the end");
-        assert!(is_failed(&|seen| seen.presence.since_ready_s = Some(9.6)), "later than the bound");
-        assert!(is_failed(&|seen| seen.presence.told_offline.push("ann".into())));
-        assert!(is_failed(&|seen| seen.pushes.lost = 1));
-        assert!(is_failed(&|seen| seen.pushes.accepted = 0));
-        assert!(is_failed(&|seen| seen.pushes.copies.doubled = 1));
-        assert_eq!(verdict(&outcome, &seen(), false), Verdict::Failed, "a process ended");
+        assert!(is_failed(&|observations| observations.healed = false));
+        assert!(is_failed(&|observations| observations.presence.since_ready_s = None), "a wrong answer at the end");
+        assert!(is_failed(&|observations| observations.presence.since_ready_s = Some(9.6)), "later than the bound");
+        assert!(is_failed(&|observations| observations.presence.told_offline.push("ann".into())));
+        assert!(is_failed(&|observations| observations.pushes.lost = 1));
+        assert!(is_failed(&|observations| observations.pushes.accepted = 0));
+        assert!(is_failed(&|observations| observations.pushes.copies.doubled = 1));
+        assert_eq!(verdict(&outcome, &observations(), false), Verdict::Failed, "a process ended");
     }
 }

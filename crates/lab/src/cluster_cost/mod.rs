@@ -1,60 +1,62 @@
-//! `bench cluster-cost`: what a message costs Redis and PostgreSQL, beside inboxes written one by one.
+//! `bench cluster-cost`: the cost of a message for Redis and PostgreSQL, compared with an inbox per member.
 //!
-//! In reading order: [`gauge`] reads what the parts count, [`plain`] is the design beside, on the same Redis in the
-//! same run.
+//! In reading order: [`counters`] reads the counters of the cluster, [`inbox_per_member`] is the design to compare with, on the
+//! same Redis in the same run.
 
 pub(crate) mod args;
-mod gauge;
-mod plain;
+mod counters;
+mod inbox_per_member;
 
 use crate::{
     LabError, Verdict,
-    args::{ClusterCostArgs, TargetArgs, Via},
-    group::{Shape, Stage},
-    job::{Outcome, Pace},
+    group::{GroupFixture, GroupSpec},
+    options::{SendProtocol, TargetArgs},
     report::{self, outcome_json},
     server::Target,
-    topology::{Plan, Topology, node_name},
+    topology::{Topology, TopologySpec, node_name},
+    worker_protocol::{LoadModel, Outcome},
 };
-use gauge::{Cost, Reading};
-use plain::Written;
+use args::ClusterCostArgs;
+use counters::{ComponentCounters, MessageCost};
+use inbox_per_member::WriteResult;
 use serde_json::{Value, json};
 use std::{
     sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
 
-/// How long nothing is sent to learn what the nodes ask for by themselves.
+/// How long the idle cluster is measured.
 const IDLE: Duration = Duration::from_secs(5);
-/// Between two looks at the connections.
-const LOOK: Duration = Duration::from_millis(100);
+/// The interval at which connections to Redis are counted.
+const COUNT_INTERVAL: Duration = Duration::from_millis(100);
 
 pub(crate) fn run(args: &ClusterCostArgs) -> Result<Verdict, LabError> {
     if args.nodes == 0 || args.online == 0 || args.sizes.iter().any(|size| *size < 2) {
         return Err(LabError::Usage("--nodes and --online must be at least 1, each of --sizes at least 2".into()));
     }
-    // Addresses of their own tell whose connections are whose.
-    let with_cuts = rustix::process::getuid().is_root();
-    let plan = Plan { nodes: args.nodes, with_cuts, folder: None, environment: args.set.clone(), program: None };
-    let topology = Topology::start(&plan)?;
+    // With an address per node, connections to Redis can be counted by node.
+    let with_partitions = rustix::process::getuid().is_root();
+    let spec =
+        TopologySpec { nodes: args.nodes, with_partitions, folder: None, environment: args.set.clone(), program: None };
+    let topology = Topology::start(&spec)?;
     let target = Target::Running {
         addresses: topology.addresses(),
         api_key: topology.api_key.clone(),
         token_key: topology.token_key.clone(),
     };
-    let (mut verdict, mut told) = (Verdict::Passed, Vec::new());
+    let (mut verdict, mut reports) = (Verdict::Passed, Vec::new());
     for size in &args.sizes {
-        let (one, value) = of_size(args, *size, &topology, &target)?;
+        let (one, value) = run_size(args, *size, &topology, &target)?;
         verdict = verdict.and(one);
-        told.push(value);
+        reports.push(value);
     }
     topology.stop()?;
-    let value = json!({ "bench": "cluster-cost", "nodes": args.nodes, "groups": told });
+    let value = json!({ "bench": "cluster-cost", "nodes": args.nodes, "groups": reports });
     report::write_json(args.json.as_deref(), &value)?;
     Ok(verdict)
 }
 
-fn of_size(
+fn run_size(
     args: &ClusterCostArgs,
     size: usize,
     topology: &Topology,
@@ -62,26 +64,32 @@ fn of_size(
 ) -> Result<(Verdict, Value), LabError> {
     let online = size.min(args.online);
     let load = TargetArgs { patience: args.patience, client_core: args.client_core, ..TargetArgs::default() };
-    let shape = Shape { members: online, group_size: size, senders: args.senders, via: Via::Http, yielding: false };
-    let mut stage = Stage::set(target, &load, &shape)?;
-    let before = Reading::take(topology)?;
+    let spec = GroupSpec {
+        members: online,
+        group_size: size,
+        senders: args.senders,
+        via: SendProtocol::Http,
+        low_priority: false,
+    };
+    let mut fixture = GroupFixture::set_up(target, &load, &spec)?;
+    let before = ComponentCounters::read(topology)?;
     std::thread::sleep(IDLE);
-    let idle_per_second = Reading::take(topology)?.since(&before, IDLE.as_secs());
-    let pace = Pace::Window { window: args.window, duration_ms: args.duration.as_millis() as u64 };
-    let phase = stage.phase(pace, args.body_bytes, args.batch, 1);
+    let idle_per_second = ComponentCounters::read(topology)?.cost_since(&before, IDLE.as_secs());
+    let model = LoadModel::ClosedLoop { window: args.window, duration_ms: args.duration.as_millis() as u64 };
+    let phase = fixture.phase(model, args.body_bytes, args.batch, 1);
     let title = format!("group of {size}, {online} online on {} nodes", args.nodes);
-    let before = Reading::take(topology)?;
-    let (outcome, connections) = watched(topology, || stage.load.run(&title, phase))?;
-    let cost = Reading::take(topology)?.since(&before, outcome.committed);
-    drop(stage);
-    let before = Reading::take(topology)?;
+    let before = ComponentCounters::read(topology)?;
+    let (outcome, connections) = run_counting_connections(topology, || fixture.load.run(&title, phase))?;
+    let cost = ComponentCounters::read(topology)?.cost_since(&before, outcome.committed);
+    drop(fixture);
+    let before = ComponentCounters::read(topology)?;
     let primaries = topology.redis.primaries_with_slots()?;
-    let primaries: Vec<plain::Primary> =
-        primaries.into_iter().map(|(address, slots)| plain::Primary { address, slots }).collect();
-    let written = plain::write(&primaries, size, args.duration)?;
-    let plain_cost = Reading::take(topology)?.since(&before, written.messages);
+    let primaries: Vec<inbox_per_member::Primary> =
+        primaries.into_iter().map(|(address, slots)| inbox_per_member::Primary { address, slots }).collect();
+    let written = inbox_per_member::write_inboxes(&primaries, size, args.duration)?;
+    let plain_cost = ComponentCounters::read(topology)?.cost_since(&before, written.messages);
 
-    report::print(&title, &outcome);
+    report::print_outcome(&title, &outcome);
     print(&outcome, &cost, &written, &plain_cost, &idle_per_second);
     for (name, count) in &connections {
         println!("  connections  {name} to Redis: {count} at most");
@@ -95,8 +103,8 @@ fn of_size(
     Ok((Verdict::of(&outcome), value))
 }
 
-/// Runs this, and answers how many connections to Redis each node had at most meanwhile.
-fn watched(
+/// Runs `work`; also returns the most connections to Redis that each node had meanwhile.
+fn run_counting_connections(
     topology: &Topology,
     work: impl FnOnce() -> Result<Outcome, LabError>,
 ) -> Result<(Outcome, Vec<(String, usize)>), LabError> {
@@ -105,18 +113,19 @@ fn watched(
         let looking = scope.spawn(|| {
             let mut most = vec![0; topology.nodes.len() + 1];
             while !done.load(Ordering::Relaxed) {
-                for (source, count) in gauge::connections(topology)? {
-                    let node = topology.nodes.iter().position(|node| topology.can_cut() && node.http().ip() == source);
+                for (source, count) in counters::connections(topology)? {
+                    let node =
+                        topology.nodes.iter().position(|node| topology.can_partition() && node.http().ip() == source);
                     let place = &mut most[node.unwrap_or(topology.nodes.len())];
                     *place = count.max(*place);
                 }
-                std::thread::sleep(LOOK);
+                std::thread::sleep(COUNT_INTERVAL);
             }
             Ok::<_, LabError>(most)
         });
         let outcome = work();
         done.store(true, Ordering::Relaxed);
-        let most = looking.join().map_err(|_| LabError::Worker("was not understood".into()))??;
+        let most = looking.join().map_err(|_| LabError::Worker("panicked while it counted connections".into()))??;
         let last = most.len() - 1;
         let name =
             |number: usize| if number == last { "all nodes".to_owned() } else { format!("node {}", node_name(number)) };
@@ -125,7 +134,7 @@ fn watched(
     })
 }
 
-fn print(outcome: &Outcome, cost: &Cost, written: &Written, plain: &Cost, idle: &Cost) {
+fn print(outcome: &Outcome, cost: &MessageCost, written: &WriteResult, plain: &MessageCost, idle: &MessageCost) {
     println!("                       here    one by one");
     let row = |name: &str, here: f64, there: f64| println!("  {name:<18}{here:>10.2}  {there:>12.2}");
     row("messages/s", outcome.messages_per_second(), written.messages as f64 / written.seconds);

@@ -1,26 +1,42 @@
 //! `bench crash`: kill the server at random moments under load, and prove that nothing acknowledged was lost.
 //!
-//! Every sender keeps to one rule: a send whose answer did not come is sent again with the same
-//! `client_msg_id` until it is answered. At the end each conversation is read back whole.
+//! Every sender repeats an unanswered send with the same `client_msg_id` until it is answered. At the end each
+//! conversation is read back whole and compared with the answers.
 
 mod senders;
-mod tally;
+mod verifier;
 
-use crate::{LabError, Verdict, args::CrashArgs, report, server::OwnServer, setup, timeline::read_all};
+use crate::{LabError, Verdict, report, server::OwnServer, setup, timeline::read_timeline};
+use clap::Args;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
-use senders::{Told, Whereabouts, send_over_http, send_over_websocket};
+use senders::{SenderLog, ServerLocation, send_over_http, send_over_websocket};
 use std::{
     collections::HashMap,
+    path::PathBuf,
     time::{Duration, Instant},
 };
-use tally::Tally;
 use tidings_client::http::HttpClient;
+use verifier::CrashVerifier;
 
-/// How long a server lives once it is ready.
-const LIFE_MS: std::ops::Range<u64> = 20..600;
-/// How long a server lives that is killed while it opens.
-const OPENING_MS: std::ops::Range<u64> = 1..60;
-/// After the last kill, senders get this long to ask again for what was not answered.
+#[derive(Debug, Clone, Args)]
+pub struct CrashArgs {
+    #[arg(long, default_value_t = 50)]
+    pub kills: usize,
+    /// Conversations under load
+    #[arg(long, default_value_t = 6)]
+    pub conversations: usize,
+    /// Repeats an earlier run's moments
+    #[arg(long)]
+    pub seed: Option<u64>,
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+/// How long a server runs after it is ready before it is killed.
+const UPTIME_MS: std::ops::Range<u64> = 20..600;
+/// How long a server runs that is killed before it is ready.
+const OPENING_UPTIME_MS: std::ops::Range<u64> = 1..60;
+/// How long senders may repeat unanswered sends after the last kill.
 const SETTLE: Duration = Duration::from_secs(1);
 
 pub(crate) fn run(args: &CrashArgs) -> Result<Verdict, LabError> {
@@ -31,57 +47,57 @@ pub(crate) fn run(args: &CrashArgs) -> Result<Verdict, LabError> {
     println!("seed {seed}");
     let mut random = StdRng::seed_from_u64(seed);
     let mut server = OwnServer::start()?;
-    let users = setup::names("user", args.conversations);
+    let users = setup::numbered_ids("user", args.conversations);
     let mut http = HttpClient::new(server.address, server.api_key.clone());
-    setup::named_users(&mut http, &users)?;
+    setup::create_users(&mut http, &users)?;
     let mut bases = HashMap::new();
     for number in 0..args.conversations {
         let conversation = match number % 2 {
-            0 => setup::group(&mut http, &format!("room-{number}"), &users)?,
+            0 => setup::create_group(&mut http, &format!("room-{number}"), &users)?,
             _ => {
                 let peer = format!("peer-{number}");
-                setup::named_users(&mut http, std::slice::from_ref(&peer))?;
-                setup::direct(&mut http, &users[number], &peer)?
+                setup::create_users(&mut http, std::slice::from_ref(&peer))?;
+                setup::create_direct(&mut http, &users[number], &peer)?
             }
         };
         bases.insert(number, conversation);
     }
-    let whereabouts = Whereabouts::new(&server);
+    let location = ServerLocation::new(&server);
     let started = Instant::now();
-    let told = std::thread::scope(|scope| -> Result<Vec<(usize, Told)>, LabError> {
+    let logs = std::thread::scope(|scope| -> Result<Vec<(usize, SenderLog)>, LabError> {
         let mut senders = Vec::new();
         for number in 0..args.conversations {
-            let (whereabouts, user) = (&whereabouts, users[number].as_str());
+            let (location, user) = (&location, users[number].as_str());
             let conversation = bases[&number].id.as_str();
             // Two senders per conversation, so that commits of one conversation compete.
-            for lane in 0..2 {
-                let over_websocket = (number + lane) % 2 == 1;
-                let name = format!("{number}-{lane}");
+            for sender in 0..2 {
+                let over_websocket = (number + sender) % 2 == 1;
+                let name = format!("{number}-{sender}");
                 senders.push(scope.spawn(move || {
-                    let told = match over_websocket {
-                        true => send_over_websocket(whereabouts, conversation, user, &name),
-                        false => send_over_http(whereabouts, conversation, user, &name),
+                    let log = match over_websocket {
+                        true => send_over_websocket(location, conversation, user, &name),
+                        false => send_over_http(location, conversation, user, &name),
                     };
-                    (number, told)
+                    (number, log)
                 }));
             }
         }
         let mut killed = 0;
         let mut kill_once = || -> Result<usize, LabError> {
-            let life = Duration::from_millis(random.random_range(LIFE_MS));
-            std::thread::sleep(life);
+            let uptime = Duration::from_millis(random.random_range(UPTIME_MS));
+            std::thread::sleep(uptime);
             server.kill()?;
-            // Some die again while they open: recovery must itself survive being cut off.
+            // Some are killed again while they open: a kill during recovery must lose nothing either.
             while random.random_ratio(1, 5) && killed + 1 < args.kills {
                 server.spawn()?;
-                std::thread::sleep(Duration::from_millis(random.random_range(OPENING_MS)));
+                std::thread::sleep(Duration::from_millis(random.random_range(OPENING_UPTIME_MS)));
                 server.kill()?;
                 killed += 1;
             }
             server.launch()?;
             killed += 1;
-            whereabouts.moved_to(server.address);
-            eprintln!("{killed} of {} kills, the last server lived {} ms", args.kills, life.as_millis());
+            location.set_address(server.address);
+            eprintln!("{killed} of {} kills, the last server lived {} ms", args.kills, uptime.as_millis());
             Ok(killed)
         };
         let result = loop {
@@ -90,28 +106,32 @@ pub(crate) fn run(args: &CrashArgs) -> Result<Verdict, LabError> {
                 result => break result,
             }
         };
-        // Senders must end also when a start failed: nothing answers them then.
+        // Senders must also end when a start failed, since no server answers them then.
         if result.is_ok() {
             std::thread::sleep(SETTLE);
         }
-        whereabouts.stop();
-        let told = senders.into_iter().filter_map(|sender| sender.join().ok()).collect();
-        result.map(|_| told)
+        location.stop();
+        let logs = senders.into_iter().filter_map(|sender| sender.join().ok()).collect();
+        result.map(|_| logs)
     })?;
     let seconds = started.elapsed().as_secs_f64();
 
     let mut http = HttpClient::new(server.address, server.api_key.clone());
-    let mut tally = Tally::default();
+    let mut verifier = CrashVerifier::default();
     for number in 0..args.conversations {
         let conversation = &bases[&number];
-        let entries = read_all(&mut http, &conversation.id)?;
-        tally.add(&conversation.id, &entries, told.iter().filter(|(n, _)| *n == number).map(|(_, told)| told));
+        let entries = read_timeline(&mut http, &conversation.id)?;
+        verifier.verify_conversation(
+            &conversation.id,
+            &entries,
+            logs.iter().filter(|(n, _)| *n == number).map(|(_, log)| log),
+        );
     }
     drop(http);
     server.stop()?;
     let check = server.check()?;
-    tally.print(args.kills, seconds);
+    verifier.print(args.kills, seconds);
     report::print_check(&Some(check.clone()));
-    report::write_json(args.json.as_deref(), &tally.json(args.kills, seed, seconds, &check))?;
-    Ok(if tally.is_clean() && check.passed { Verdict::Passed } else { Verdict::Failed })
+    report::write_json(args.json.as_deref(), &verifier.json(args.kills, seed, seconds, &check))?;
+    Ok(if verifier.is_clean() && check.passed { Verdict::Passed } else { Verdict::Failed })
 }

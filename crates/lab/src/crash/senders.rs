@@ -1,4 +1,4 @@
-//! Senders that outlive their server: what is not answered is sent again, under the same `client_msg_id`.
+//! Senders that outlive their server: an unanswered send is repeated with the same `client_msg_id`.
 
 use crate::server::OwnServer;
 use serde_json::value::RawValue;
@@ -17,24 +17,24 @@ use tidings_protocol::{
     http::{NewMessage, SendRequest},
 };
 
-/// A send that is not answered within this is sent again.
+/// A send that is not answered within this is repeated.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
-/// Answered sends that are sent once more after a kill: their answer must not change.
-const ASKED_AGAIN: u64 = 3;
-/// Unanswered sends of a session.
+/// How many answered sends are repeated after a kill: their answer must not change.
+const ANSWERED_RETRIES: u64 = 3;
+/// Unanswered sends per session.
 const PIPELINE: usize = 16;
 
-/// Where the server is now; it listens elsewhere after each start.
-pub(super) struct Whereabouts {
+/// The server's current address, which differs after each start, and the keys to use there.
+pub(super) struct ServerLocation {
     address: Mutex<SocketAddr>,
     stop: AtomicBool,
     api_key: String,
     token_key: String,
 }
 
-impl Whereabouts {
+impl ServerLocation {
     pub(super) fn new(server: &OwnServer) -> Self {
-        Whereabouts {
+        ServerLocation {
             address: Mutex::new(server.address),
             stop: AtomicBool::new(false),
             api_key: server.api_key.clone(),
@@ -42,11 +42,11 @@ impl Whereabouts {
         }
     }
 
-    pub(super) fn moved_to(&self, address: SocketAddr) {
+    pub(super) fn set_address(&self, address: SocketAddr) {
         *self.address.lock().unwrap_or_else(PoisonError::into_inner) = address;
     }
 
-    /// Tells all senders to end.
+    /// Tells all senders to stop.
     pub(super) fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
     }
@@ -60,19 +60,19 @@ impl Whereabouts {
     }
 }
 
-/// What a sender knows at the end.
+/// The answers that a sender got.
 #[derive(Debug, Default)]
-pub(super) struct Told {
-    /// Per `client_msg_id`: the first acknowledged `seq`.
+pub(super) struct SenderLog {
+    /// The first acknowledged `seq` by `client_msg_id`.
     pub(super) acknowledged: HashMap<String, u64>,
     pub(super) retries: u64,
     pub(super) asked_again: u64,
-    /// A second answer that differs from the first.
+    /// Second answers that differ from the first.
     pub(super) contradictions: Vec<String>,
 }
 
-impl Told {
-    pub(super) fn note(&mut self, id: String, seq: u64) {
+impl SenderLog {
+    pub(super) fn record_answer(&mut self, id: String, seq: u64) {
         match self.acknowledged.insert(id.clone(), seq) {
             Some(first) if first != seq => {
                 self.contradictions.push(format!("{id} answered with {first}, then with {seq}"));
@@ -88,13 +88,13 @@ pub(super) fn body(id: &str) -> Box<RawValue> {
     RawValue::from_string(format!("{{\"text\":\"{id}\"}}")).unwrap_or_default()
 }
 
-pub(super) fn send_over_http(at: &Whereabouts, conversation: &str, user: &str, name: &str) -> Told {
-    let mut told = Told::default();
-    let mut http = HttpClient::new(at.address(), at.api_key.clone());
+pub(super) fn send_over_http(server: &ServerLocation, conversation: &str, user: &str, name: &str) -> SenderLog {
+    let mut log = SenderLog::default();
+    let mut http = HttpClient::new(server.address(), server.api_key.clone());
     http.set_timeout(ANSWER_TIMEOUT);
     let mut again: Vec<String> = Vec::new();
     let mut number = 0u64;
-    while !at.stopping() {
+    while !server.stopping() {
         let id = again.pop().unwrap_or_else(|| {
             number += 1;
             format!("h{name}-{number}")
@@ -111,50 +111,50 @@ pub(super) fn send_over_http(at: &Whereabouts, conversation: &str, user: &str, n
             skip_push: false,
         };
         match http.send(&request) {
-            Ok(receipt) => told.note(id, receipt.seq),
+            Ok(receipt) => log.record_answer(id, receipt.seq),
             Err(ClientError::Refused { .. }) => again.push(id),
             Err(_) => {
-                told.retries += 1;
-                // The newest answered ones, too: a crash must not change what was answered.
-                let newest = (number.saturating_sub(ASKED_AGAIN)..number).map(|n| format!("h{name}-{n}"));
-                let answered: Vec<String> = newest.filter(|old| told.acknowledged.contains_key(old)).collect();
-                told.asked_again += answered.len() as u64;
+                log.retries += 1;
+                // Repeat the newest answered sends as well: a crash must not change an answer.
+                let newest = (number.saturating_sub(ANSWERED_RETRIES)..number).map(|n| format!("h{name}-{n}"));
+                let answered: Vec<String> = newest.filter(|old| log.acknowledged.contains_key(old)).collect();
+                log.asked_again += answered.len() as u64;
                 again.extend(answered);
                 again.push(id);
                 std::thread::sleep(Duration::from_millis(5));
-                http = HttpClient::new(at.address(), at.api_key.clone());
+                http = HttpClient::new(server.address(), server.api_key.clone());
                 http.set_timeout(ANSWER_TIMEOUT);
             }
         }
     }
-    told
+    log
 }
 
-/// Pipelined: several sends are unanswered when the kill comes, and all are sent again.
-pub(super) fn send_over_websocket(at: &Whereabouts, conversation: &str, user: &str, name: &str) -> Told {
-    let mut told = Told::default();
+/// Sends with a pipeline: several sends are unanswered when the server is killed, and all are repeated.
+pub(super) fn send_over_websocket(server: &ServerLocation, conversation: &str, user: &str, name: &str) -> SenderLog {
+    let mut log = SenderLog::default();
     let mut number = 0;
     let mut unanswered: Vec<u64> = Vec::new();
-    while !at.stopping() {
-        if let Err(_lost) = session(at, conversation, user, name, &mut told, &mut number, &mut unanswered) {
-            told.retries += unanswered.len() as u64;
+    while !server.stopping() {
+        if let Err(_lost) = run_session(server, conversation, user, name, &mut log, &mut number, &mut unanswered) {
+            log.retries += unanswered.len() as u64;
             std::thread::sleep(Duration::from_millis(5));
         }
     }
-    told
+    log
 }
 
-fn session(
-    at: &Whereabouts,
+fn run_session(
+    server: &ServerLocation,
     conversation: &str,
     user: &str,
     name: &str,
-    told: &mut Told,
+    log: &mut SenderLog,
     number: &mut u64,
     unanswered: &mut Vec<u64>,
 ) -> Result<(), ClientError> {
-    let token = token::sign(&at.token_key, user, Duration::from_secs(3600));
-    let mut session = Session::open(at.address(), &token, name, None)?;
+    let token = token::sign(&server.token_key, user, Duration::from_secs(3600));
+    let mut session = Session::open(server.address(), &token, name, None)?;
     let send = |session: &mut Session, reference: u64| {
         let id = format!("w{name}-{reference}");
         let message = NewMessage {
@@ -170,7 +170,7 @@ fn session(
     for reference in unanswered.iter() {
         send(&mut session, *reference)?;
     }
-    while !at.stopping() {
+    while !server.stopping() {
         while unanswered.len() < PIPELINE {
             *number += 1;
             unanswered.push(*number);
@@ -181,7 +181,7 @@ fn session(
                 for sent in results {
                     let Some(reference) = sent.reference else { continue };
                     unanswered.retain(|other| *other != reference);
-                    told.note(format!("w{name}-{reference}"), sent.receipt.seq);
+                    log.record_answer(format!("w{name}-{reference}"), sent.receipt.seq);
                 }
             }
             Some(ServerFrame::Error { reference: Some(reference), .. }) => {

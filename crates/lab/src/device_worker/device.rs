@@ -1,7 +1,7 @@
-//! One device: a socket and a few words. What it needs only now and then is boxed and gone afterwards, so that a
-//! worker's memory is its sockets'.
+//! One device of the worker: a socket and a few numbers. Buffers are allocated only while they hold bytes, so that idle
+//! devices take little memory.
 
-use super::pushes::Seen;
+use super::push_verifier::ReceivedPushes;
 use mio::net::TcpStream;
 use rustls::{ClientConfig, ClientConnection, pki_types::ServerName};
 use std::{
@@ -10,17 +10,18 @@ use std::{
     sync::Arc,
 };
 
+/// The state of a device's connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Stage {
-    /// No connection, and none is due.
+pub(crate) enum DeviceState {
+    /// Not connected, and no connect is planned.
     Idle,
-    /// Comes up in the wheel to try again.
+    /// Waits for its timer to retry.
     Waiting,
-    /// Its time has come, but too many are under way.
+    /// Due to connect, while too many others are connecting.
     Queued,
-    /// On its way to the upgrade's answer, which WebSocket alone has.
+    /// Waits for the answer to the WebSocket upgrade.
     Opening,
-    /// On its way to `bound`.
+    /// Waits for `bound`.
     Binding,
     Live,
     GivenUp,
@@ -29,35 +30,35 @@ pub(crate) enum Stage {
 #[derive(Debug)]
 pub(crate) struct Device {
     pub(crate) stream: Option<TcpStream>,
-    rest: Option<Box<Rest>>,
-    pub(crate) seen: Seen,
+    buffers: Option<Box<Buffers>>,
+    pub(crate) received: ReceivedPushes,
     pub(crate) planned_ns: u64,
-    /// When the heartbeat that has no echo yet was sent; 0: none.
-    pub(crate) beat_ns: u64,
-    /// The wheel's tick that this device waits for.
-    pub(crate) due: u32,
+    /// When the heartbeat that is not answered yet was sent; 0: there is none.
+    pub(crate) heartbeat_sent_ns: u64,
+    /// The tick of the timer wheel at which the device's timer expires; entries of other ticks are stale.
+    pub(crate) due_tick: u32,
     pub(crate) heartbeat_ms: u32,
     pub(crate) door: u16,
-    /// Failures in a row.
+    /// Consecutive failures.
     pub(crate) attempts: u16,
-    /// Connections so far: each comes from the next source address, whose ports nothing else has used.
+    /// The number of the connection: each connection uses the next source address, whose port is free.
     pub(crate) generation: u8,
-    pub(crate) stage: Stage,
+    pub(crate) state: DeviceState,
 }
 
-/// What few devices have at a time, except with TLS.
+/// Buffers of a connection, allocated while they hold bytes, or always with TLS.
 #[derive(Debug, Default)]
-struct Rest {
-    /// The head of a frame that the end of a read cut.
-    cut: Vec<u8>,
-    /// What the socket has not taken yet.
-    out: Vec<u8>,
+struct Buffers {
+    /// The beginning of a frame that the last read did not complete.
+    partial_frame: Vec<u8>,
+    /// Bytes that the socket has not accepted yet.
+    unsent: Vec<u8>,
     tls: Option<ClientConnection>,
 }
 
-/// What a read came to.
+/// Whether a read has to be repeated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Reading {
+pub(crate) enum ReadOutcome {
     More,
     Drained,
     Ended,
@@ -67,39 +68,39 @@ impl Device {
     pub(crate) fn new(door: u16) -> Self {
         Device {
             stream: None,
-            rest: None,
-            seen: Seen::default(),
+            buffers: None,
+            received: ReceivedPushes::default(),
             planned_ns: 0,
-            beat_ns: 0,
-            due: 0,
+            heartbeat_sent_ns: 0,
+            due_tick: 0,
             heartbeat_ms: 0,
             door,
             attempts: 0,
             generation: 0,
-            stage: Stage::Idle,
+            state: DeviceState::Idle,
         }
     }
 
-    pub(crate) fn open(&mut self, stream: TcpStream, tls: Option<&Tls>) -> io::Result<()> {
+    pub(crate) fn open(&mut self, stream: TcpStream, tls: Option<&TlsClient>) -> io::Result<()> {
         self.stream = Some(stream);
         if let Some(tls) = tls {
             let tls = ClientConnection::new(tls.config.clone(), tls.name.clone()).map_err(io::Error::other)?;
-            self.rest = Some(Box::new(Rest { tls: Some(tls), ..Rest::default() }));
+            self.buffers = Some(Box::new(Buffers { tls: Some(tls), ..Buffers::default() }));
         }
         Ok(())
     }
 
     pub(crate) fn close(&mut self) {
         self.stream = None;
-        self.rest = None;
+        self.buffers = None;
     }
 
-    /// Sends, or keeps what the socket does not take until [`flush`](Self::flush).
+    /// Sends bytes; those that the socket does not accept are kept until [`flush`](Self::flush).
     pub(crate) fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
-        match &mut self.rest {
-            Some(rest) => match &mut rest.tls {
+        match &mut self.buffers {
+            Some(buffers) => match &mut buffers.tls {
                 Some(tls) => tls.writer().write_all(bytes)?,
-                None => rest.out.extend_from_slice(bytes),
+                None => buffers.unsent.extend_from_slice(bytes),
             },
             None => {
                 let Some(stream) = &mut self.stream else { return Ok(()) };
@@ -107,86 +108,88 @@ impl Device {
                 if taken == bytes.len() {
                     return Ok(());
                 }
-                self.rest = Some(Box::new(Rest { out: bytes[taken..].to_vec(), ..Rest::default() }));
+                self.buffers = Some(Box::new(Buffers { unsent: bytes[taken..].to_vec(), ..Buffers::default() }));
             }
         }
         self.flush()
     }
 
     pub(crate) fn flush(&mut self) -> io::Result<()> {
-        let (Some(stream), Some(rest)) = (&mut self.stream, &mut self.rest) else { return Ok(()) };
-        if let Some(tls) = &mut rest.tls {
+        let (Some(stream), Some(buffers)) = (&mut self.stream, &mut self.buffers) else { return Ok(()) };
+        if let Some(tls) = &mut buffers.tls {
             while tls.wants_write() {
                 match tls.write_tls(stream) {
                     Ok(_) => {}
-                    Err(error) if is_not_now(&error) => break,
+                    Err(error) if would_block(&error) => break,
                     Err(error) => return Err(error),
                 }
             }
             return Ok(());
         }
-        let taken = write_some(stream, &rest.out)?;
-        rest.out.drain(..taken);
-        self.let_go();
+        let taken = write_some(stream, &buffers.unsent)?;
+        buffers.unsent.drain(..taken);
+        self.free_empty_buffers();
         Ok(())
     }
 
-    /// Reads once, behind what was cut off before; `buffer` grows when a frame does not fit.
-    pub(crate) fn read(&mut self, buffer: &mut Vec<u8>) -> io::Result<(usize, Reading)> {
-        let Some(stream) = &mut self.stream else { return Ok((0, Reading::Ended)) };
+    /// Reads once into `buffer`, after the incomplete frame of the last read; `buffer` grows when a frame does not fit.
+    pub(crate) fn read(&mut self, buffer: &mut Vec<u8>) -> io::Result<(usize, ReadOutcome)> {
+        let Some(stream) = &mut self.stream else { return Ok((0, ReadOutcome::Ended)) };
         let mut kept = 0;
-        if let Some(rest) = &mut self.rest {
-            kept = rest.cut.len();
+        if let Some(buffers) = &mut self.buffers {
+            kept = buffers.partial_frame.len();
             if kept >= buffer.len() / 2 {
-                // What the frame codec takes bounds this.
+                // The frame codec's longest frame bounds this.
                 buffer.resize(kept * 4, 0);
             }
-            buffer[..kept].copy_from_slice(&rest.cut);
-            rest.cut = Vec::new();
-            if let Some(tls) = &mut rest.tls {
+            buffer[..kept].copy_from_slice(&buffers.partial_frame);
+            buffers.partial_frame = Vec::new();
+            if let Some(tls) = &mut buffers.tls {
                 let (count, reading) = read_tls(tls, stream, &mut buffer[kept..])?;
                 return Ok((kept + count, reading));
             }
         }
         let room = buffer.len() - kept;
         let (count, reading) = match stream.read(&mut buffer[kept..]) {
-            Ok(0) => (0, Reading::Ended),
-            // A short read drained the socket: the next event tells of more (epoll(7)).
-            Ok(count) => (count, if count < room { Reading::Drained } else { Reading::More }),
-            Err(error) if is_not_now(&error) => (0, Reading::Drained),
-            Err(error) if error.kind() == ErrorKind::Interrupted => (0, Reading::More),
+            Ok(0) => (0, ReadOutcome::Ended),
+            // A short read drained the socket: the next event announces more (epoll(7)).
+            Ok(count) => (count, if count < room { ReadOutcome::Drained } else { ReadOutcome::More }),
+            Err(error) if would_block(&error) => (0, ReadOutcome::Drained),
+            Err(error) if error.kind() == ErrorKind::Interrupted => (0, ReadOutcome::More),
             Err(error) => return Err(error),
         };
         Ok((kept + count, reading))
     }
 
-    /// Keeps the head of a frame for the next read.
-    pub(crate) fn keep(&mut self, cut: &[u8]) {
+    /// Keeps the beginning of an incomplete frame for the next read.
+    pub(crate) fn keep_partial_frame(&mut self, cut: &[u8]) {
         if cut.is_empty() {
-            self.let_go();
+            self.free_empty_buffers();
         } else {
-            self.rest.get_or_insert_default().cut = cut.to_vec();
+            self.buffers.get_or_insert_default().partial_frame = cut.to_vec();
         }
     }
 
-    /// An idle device holds nothing.
-    fn let_go(&mut self) {
-        if self.rest.as_ref().is_some_and(|rest| rest.tls.is_none() && rest.out.is_empty() && rest.cut.is_empty()) {
-            self.rest = None;
+    /// Frees the buffers of an idle device.
+    fn free_empty_buffers(&mut self) {
+        if self.buffers.as_ref().is_some_and(|buffers| {
+            buffers.tls.is_none() && buffers.unsent.is_empty() && buffers.partial_frame.is_empty()
+        }) {
+            self.buffers = None;
         }
     }
 }
 
-/// The client's side of TLS, which accepts one certificate.
+/// The TLS settings of all devices, which accept one certificate.
 #[derive(Debug, Clone)]
-pub(crate) struct Tls {
+pub(crate) struct TlsClient {
     pub(crate) config: Arc<ClientConfig>,
     pub(crate) name: ServerName<'static>,
 }
 
-impl Tls {
-    /// `certificate` is in PEM and vouches for itself and for the name `localhost`.
-    pub(crate) fn trusting(certificate: &str) -> io::Result<Self> {
+impl TlsClient {
+    /// Accepts `certificate`, in PEM, self-signed and valid for `localhost`.
+    pub(crate) fn accepting_only(certificate: &str) -> io::Result<Self> {
         use rustls::pki_types::{CertificateDer, pem::PemObject};
         let certificate = CertificateDer::from_pem_slice(certificate.as_bytes()).map_err(io::Error::other)?;
         let mut roots = rustls::RootCertStore::empty();
@@ -197,27 +200,27 @@ impl Tls {
             .map_err(io::Error::other)?
             .with_root_certificates(roots)
             .with_no_client_auth();
-        // Every device is a stranger: a ticket that one got would make the others' handshakes cheaper.
+        // No session resumption: real devices share no tickets, and resumed handshakes would be cheaper.
         config.resumption = rustls::client::Resumption::disabled();
-        Ok(Tls { config: Arc::new(config), name: ServerName::try_from("localhost").map_err(io::Error::other)? })
+        Ok(TlsClient { config: Arc::new(config), name: ServerName::try_from("localhost").map_err(io::Error::other)? })
     }
 }
 
-fn read_tls(tls: &mut ClientConnection, stream: &mut TcpStream, out: &mut [u8]) -> io::Result<(usize, Reading)> {
+fn read_tls(tls: &mut ClientConnection, stream: &mut TcpStream, out: &mut [u8]) -> io::Result<(usize, ReadOutcome)> {
     loop {
         match tls.reader().read(out) {
-            Ok(0) => return Ok((0, Reading::Ended)),
-            Ok(count) => return Ok((count, Reading::More)),
+            Ok(0) => return Ok((0, ReadOutcome::Ended)),
+            Ok(count) => return Ok((count, ReadOutcome::More)),
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-            Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok((0, Reading::Ended)),
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok((0, ReadOutcome::Ended)),
             Err(error) => return Err(error),
         }
         match tls.read_tls(stream) {
-            Ok(0) => return Ok((0, Reading::Ended)),
+            Ok(0) => return Ok((0, ReadOutcome::Ended)),
             Ok(_) => {
                 tls.process_new_packets().map_err(io::Error::other)?;
             }
-            Err(error) if is_not_now(&error) => return Ok((0, Reading::Drained)),
+            Err(error) if would_block(&error) => return Ok((0, ReadOutcome::Drained)),
             Err(error) => return Err(error),
         }
     }
@@ -229,7 +232,7 @@ fn write_some(stream: &mut TcpStream, bytes: &[u8]) -> io::Result<usize> {
         match stream.write(&bytes[taken..]) {
             Ok(0) => return Err(ErrorKind::WriteZero.into()),
             Ok(count) => taken += count,
-            Err(error) if is_not_now(&error) => break,
+            Err(error) if would_block(&error) => break,
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
         }
@@ -237,13 +240,13 @@ fn write_some(stream: &mut TcpStream, bytes: &[u8]) -> io::Result<usize> {
     Ok(taken)
 }
 
-/// The socket is full, empty, or not connected yet.
-fn is_not_now(error: &io::Error) -> bool {
+/// Whether the socket is full, empty, or not connected yet.
+fn would_block(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::NotConnected)
 }
 
-/// Starts to connect. A loopback address is reached from `source`, an address and port that nobody else uses: the
-/// kernel then searches no port, and one server address can be reached more often than it has ports.
+/// Starts to connect, from `source` if given: an address and port that no other connection uses. The kernel then need not
+/// search a free port, and more connections to one server address are possible than one source address has ports.
 pub(crate) fn connect(address: SocketAddr, source: Option<SocketAddr>) -> io::Result<TcpStream> {
     let Some(source) = source else { return TcpStream::connect(address) };
     let socket = socket2::Socket::new(
@@ -253,7 +256,7 @@ pub(crate) fn connect(address: SocketAddr, source: Option<SocketAddr>) -> io::Re
     )?;
     socket.set_reuse_address(true)?;
     match socket.bind(&source.into()) {
-        // Somebody listens on that port of every address: the kernel then finds one.
+        // Another process listens on that port of all addresses: let the kernel choose a port.
         Err(error) if error.kind() == ErrorKind::AddrInUse => socket.bind(&SocketAddr::new(source.ip(), 0).into())?,
         bound => bound?,
     }
@@ -273,7 +276,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_device_is_small() {
+    fn a_device_takes_at_most_112_bytes() {
         let size = std::mem::size_of::<Device>();
         println!("a device: {size} bytes");
         assert!(size <= 112, "{size}");

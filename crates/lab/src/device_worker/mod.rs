@@ -1,39 +1,39 @@
-//! The device client: one thread that holds up to some 19,000 devices, told what to do by JSON lines on its
+//! The load client with devices: one thread that holds up to some 19,000 devices. It takes commands as JSON lines on its
 //! standard input.
 //!
-//! In reading order: `mod.rs` takes commands; `swarm` drives the devices; `device` is one of them; `swarm/hearing` is what it makes of what comes, `wire` what
-//! it says and hears; `plan` and `retry` decide when it connects, `wheel` when anything else is due; `pushes`
-//! knows who got what.
+//! In reading order: `mod.rs` takes commands; `device_pool` drives the devices, `device_pool/receive` handles what they
+//! receive; `device` is one device, `wire` its frames; `connect_schedule` and `backoff` say when and where devices connect,
+//! `timer_wheel` has their timers; `push_verifier` counts which device got which push.
 
+mod backoff;
+mod connect_schedule;
 mod device;
-mod plan;
-mod pushes;
-mod retry;
-mod swarm;
-mod wheel;
+mod device_pool;
+mod push_verifier;
+mod timer_wheel;
 mod wire;
 
 use crate::{
-    devices::job::{DeviceCommand, DeviceReport},
+    devices::worker_protocol::{DeviceCommand, DeviceReport},
     process::{self, monotonic_ns},
 };
-use plan::Plan;
+use connect_schedule::ConnectSchedule;
+use device_pool::{DevicePool, WAKER};
 use std::{
     io::{self, BufRead, Write},
     process::ExitCode,
     sync::{Arc, mpsc},
     time::{Duration, Instant},
 };
-use swarm::{Swarm, WAKER};
 
-/// Between two reports of progress.
+/// The interval between two reports of progress.
 const PROGRESS_EVERY: Duration = Duration::from_millis(250);
-/// Between two looks for a command.
-const TURN: Duration = Duration::from_millis(100);
+/// The longest time without a look for commands.
+const POLL_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// The hidden `bench device-worker` command.
 pub(crate) fn main() -> ExitCode {
-    match work() {
+    match run_commands() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             report(&DeviceReport::Failed { why: error.to_string() });
@@ -42,14 +42,14 @@ pub(crate) fn main() -> ExitCode {
     }
 }
 
-/// Writes a line to the parent. If it is gone, the end of standard input says so, too.
+/// Writes a line to the bench. If the bench has ended, standard input ends as well, so errors need no handling here.
 fn report(report: &DeviceReport) {
     let mut out = io::stdout().lock();
     let _ = serde_json::to_writer(&mut out, report);
     let _ = out.write_all(b"\n").and_then(|()| out.flush());
 }
 
-/// What is under way.
+/// The command that is being carried out.
 enum Task {
     None,
     Storm { at_ns: u64, within: Duration },
@@ -58,10 +58,10 @@ enum Task {
     AwaitPush { number: usize, patience: Duration, got: u64, changed: Instant },
 }
 
-fn work() -> io::Result<()> {
+fn run_commands() -> io::Result<()> {
     let poll = mio::Poll::new()?;
     let waker = Arc::new(mio::Waker::new(poll.registry(), WAKER)?);
-    // Each command is answered before the next: a handful of places is plenty.
+    // The bench waits for the answer to each command before it sends the next: a few places are enough.
     let (commands, inbox) = mpsc::sync_channel(4);
     std::thread::spawn(move || {
         for line in io::stdin().lock().lines() {
@@ -71,81 +71,81 @@ fn work() -> io::Result<()> {
             }
             let _ = waker.wake();
         }
-        // Ends with the sender: the loop below sees a closed channel.
+        // The loop below ends when it sees the closed channel.
         drop(commands);
         let _ = waker.wake();
     });
-    let Ok(DeviceCommand::Open(open)) = inbox.recv() else { return Ok(()) };
-    if let Some(core) = open.core {
-        process::keep_to_core(core)?;
+    let Ok(DeviceCommand::Open(config)) = inbox.recv() else { return Ok(()) };
+    if let Some(core) = config.core {
+        process::pin_to_core(core)?;
     }
-    let mut swarm = Swarm::new(*open, poll)?;
+    let mut pool = DevicePool::new(*config, poll)?;
     report(&DeviceReport::Opened);
     let mut task = Task::None;
-    let mut told = Instant::now();
+    let mut last_report = Instant::now();
     loop {
         match inbox.try_recv() {
-            Ok(command) => task = begin(command, &mut swarm),
+            Ok(command) => task = start_task(command, &mut pool),
             Err(mpsc::TryRecvError::Disconnected) => return Ok(()),
             Err(mpsc::TryRecvError::Empty) => {}
         }
-        swarm.turn(TURN)?;
-        task = go_on(task, &mut swarm);
-        if !matches!(task, Task::None) && told.elapsed() > PROGRESS_EVERY {
-            told = Instant::now();
-            let count = &swarm.count;
-            report(&DeviceReport::Progress { live: count.live, attempts: count.attempts, given_up: count.given_up });
+        pool.poll_once(POLL_TIMEOUT)?;
+        task = advance_task(task, &mut pool);
+        if !matches!(task, Task::None) && last_report.elapsed() > PROGRESS_EVERY {
+            last_report = Instant::now();
+            let counts = &pool.counts;
+            report(&DeviceReport::Progress { live: counts.live, attempts: counts.attempts, given_up: counts.given_up });
         }
     }
 }
 
-fn begin(command: DeviceCommand, swarm: &mut Swarm) -> Task {
+fn start_task(command: DeviceCommand, pool: &mut DevicePool) -> Task {
     match command {
         DeviceCommand::Open(_) => Task::None,
         DeviceCommand::Connect { per_second, within_ms } => {
-            swarm.begin_measurement();
-            swarm.plan = Plan::paced(monotonic_ns(), per_second, swarm.take_missing());
+            pool.reset_measurement();
+            pool.schedule = ConnectSchedule::at_rate(monotonic_ns(), per_second, pool.take_unconnected());
             Task::Connect { until: Instant::now() + Duration::from_millis(within_ms) }
         }
         DeviceCommand::Storm { at_ns, within_ms } => Task::Storm { at_ns, within: Duration::from_millis(within_ms) },
         DeviceCommand::Settle { within_ms } => {
-            swarm.settling = true;
+            pool.settling = true;
             Task::Settle { until: Instant::now() + Duration::from_millis(within_ms) }
         }
         DeviceCommand::AwaitPush { number, patience_ms } => {
             let patience = Duration::from_millis(patience_ms);
             Task::AwaitPush { number, patience, got: 0, changed: Instant::now() }
         }
-        DeviceCommand::Measure => {
-            swarm.begin_measurement();
-            done(swarm)
+        DeviceCommand::ResetMeasurement => {
+            pool.reset_measurement();
+            report_counts(pool)
         }
-        DeviceCommand::Silence => {
-            swarm.silent = true;
-            done(swarm)
+        DeviceCommand::StopHeartbeats => {
+            pool.heartbeats_stopped = true;
+            report_counts(pool)
         }
-        DeviceCommand::Count => done(swarm),
+        DeviceCommand::ReportCounts => report_counts(pool),
     }
 }
 
-fn go_on(task: Task, swarm: &mut Swarm) -> Task {
+fn advance_task(task: Task, pool: &mut DevicePool) -> Task {
     match task {
         Task::Storm { at_ns, within } if monotonic_ns() >= at_ns => {
-            swarm.begin_measurement();
-            swarm.drop_all();
-            swarm.plan = Plan::at_once(at_ns, swarm.take_missing());
+            pool.reset_measurement();
+            pool.disconnect_all();
+            pool.schedule = ConnectSchedule::at_once(at_ns, pool.take_unconnected());
             Task::Connect { until: Instant::now() + within }
         }
-        Task::Connect { until } if swarm.is_connected() || Instant::now() > until => done(swarm),
-        Task::Settle { until } if swarm.beats_pending() == 0 || Instant::now() > until => {
-            let settled = done(swarm);
-            swarm.settling = false;
+        Task::Connect { until } if pool.is_connected() || Instant::now() > until => report_counts(pool),
+        Task::Settle { until } if pool.heartbeats_pending() == 0 || Instant::now() > until => {
+            let settled = report_counts(pool);
+            pool.settling = false;
             settled
         }
         Task::AwaitPush { number, patience, got, changed } => {
-            let now = swarm.devices_with(number);
-            if now >= swarm.count.live || changed.elapsed() > patience {
-                return done(swarm);
+            let now = pool.devices_with(number);
+            if now >= pool.counts.live || changed.elapsed() > patience {
+                return report_counts(pool);
             }
             let changed = if now == got { changed } else { Instant::now() };
             Task::AwaitPush { number, patience, got: now, changed }
@@ -154,7 +154,7 @@ fn go_on(task: Task, swarm: &mut Swarm) -> Task {
     }
 }
 
-fn done(swarm: &Swarm) -> Task {
-    report(&DeviceReport::Done(Box::new(swarm.tally())));
+fn report_counts(pool: &DevicePool) -> Task {
+    report(&DeviceReport::Done(Box::new(pool.current_counts())));
     Task::None
 }

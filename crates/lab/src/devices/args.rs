@@ -1,20 +1,20 @@
-//! The commands that connect devices, and their options.
+//! The options of the benches with devices.
 
-pub use super::job::Via as DeviceVia;
-use crate::args::{Rate, TargetArgs, duration, setting};
+pub use super::worker_protocol::DeviceProtocol;
+use crate::options::{Rate, TargetArgs, parse_duration, parse_setting};
 use clap::{Args, ValueEnum};
 use std::{net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
 
-/// How many devices, from where, to which doors.
+/// The devices of a run, their clients, and the server that they connect to.
 #[derive(Debug, Clone, Args)]
 pub struct DeviceArgs {
     #[command(flatten)]
     pub target: TargetArgs,
-    /// As many as the run is usually made with, unless given
+    /// The number of devices; unless given, as many as the bench is usually run with
     #[arg(long, default_value_t = 0, hide_default_value = true)]
     pub devices: usize,
-    #[arg(long, value_enum, default_value_t = DeviceVia::Miop)]
-    pub via: DeviceVia,
+    #[arg(long, value_enum, default_value_t = DeviceProtocol::Miop)]
+    pub via: DeviceProtocol,
     /// With --url: where devices connect
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
     pub doors: Vec<SocketAddr>,
@@ -34,22 +34,22 @@ pub struct DeviceArgs {
     #[arg(long, default_value_t = 256)]
     pub under_way: usize,
     /// The heartbeat interval that devices ask for
-    #[arg(long, default_value = "60s", value_parser = duration)]
+    #[arg(long, default_value = "60s", value_parser = parse_duration)]
     pub heartbeat: Duration,
-    /// All must be bound within this
-    #[arg(long, default_value = "5m", value_parser = duration)]
+    /// All devices must be bound within this
+    #[arg(long, default_value = "5m", value_parser = parse_duration)]
     pub within: Duration,
     /// Files that the bench's own server may open
     #[arg(long, value_name = "NUMBER")]
     pub server_descriptors: Option<u64>,
     /// A setting of the bench's own server and gateways, such as TIDINGS_LOG_LEVEL=debug; may be repeated
-    #[arg(long = "set", value_name = "NAME=VALUE", value_parser = setting)]
+    #[arg(long = "set", value_name = "NAME=VALUE", value_parser = parse_setting)]
     pub settings: Vec<(String, String)>,
 }
 
 impl DeviceArgs {
-    /// With a number of devices, the usual one unless another was asked for.
-    pub(crate) fn or_usual(&self, usual: usize) -> Self {
+    /// The options with `usual` devices unless `--devices` is given.
+    pub(crate) fn with_default_devices(&self, usual: usize) -> Self {
         DeviceArgs { devices: if self.devices == 0 { usual } else { self.devices }, ..self.clone() }
     }
 
@@ -58,7 +58,7 @@ impl DeviceArgs {
     }
 }
 
-/// Processes that hold connections for the core.
+/// The number of gateway processes of a server of the bench's own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Gateways {
     /// None while one process can hold all devices.
@@ -82,7 +82,7 @@ pub struct ConnectArgs {
     #[command(flatten)]
     pub devices: DeviceArgs,
     /// How long all are held after the last is bound
-    #[arg(long, default_value = "10s", value_parser = duration)]
+    #[arg(long, default_value = "10s", value_parser = parse_duration)]
     pub hold: Duration,
     /// Push to all at the end
     #[arg(long)]
@@ -114,10 +114,10 @@ pub struct FailoverArgs {
     #[arg(long, default_value_t = 1_000)]
     pub bystanders: usize,
     /// Between two pushes
-    #[arg(long, default_value = "500ms", value_parser = duration)]
+    #[arg(long, default_value = "500ms", value_parser = parse_duration)]
     pub push_every: Duration,
     /// The killed gateway must be forgotten within this
-    #[arg(long, default_value = "30s", value_parser = duration)]
+    #[arg(long, default_value = "30s", value_parser = parse_duration)]
     pub lease: Duration,
 }
 
@@ -134,13 +134,13 @@ pub struct DevicePushArgs {
     #[arg(long, default_value_t = 5)]
     pub rounds: usize,
     /// Between the last acknowledgement of one round and the next push
-    #[arg(long, default_value = "200ms", value_parser = duration)]
+    #[arg(long, default_value = "200ms", value_parser = parse_duration)]
     pub pause: Duration,
     /// Direct messages a second, alone and then beside the pushes
     #[arg(long, value_name = "RATE")]
     pub beside_chat: Option<f64>,
     /// How long those are sent, each time
-    #[arg(long, default_value = "10s", value_parser = duration)]
+    #[arg(long, default_value = "10s", value_parser = parse_duration)]
     pub chat_duration: Duration,
     /// Their conversations
     #[arg(long, default_value_t = 50)]
@@ -159,7 +159,7 @@ pub struct ExceptionsArgs {
     #[arg(long, default_value_t = 1_024)]
     pub descriptors: u64,
     /// The protocol's test vectors
-    #[arg(long, value_name = "FOLDER", default_value = super::exceptions::VECTORS)]
+    #[arg(long, value_name = "FOLDER", default_value = super::invalid_frames::VECTORS)]
     pub vectors: PathBuf,
 }
 
@@ -180,7 +180,7 @@ pub struct ScenarioArgs {
     #[arg(value_enum)]
     pub scenario: Scenario,
     /// Instead of the scenario's own time
-    #[arg(long, value_parser = duration)]
+    #[arg(long, value_parser = parse_duration)]
     pub hold: Option<Duration>,
     #[command(flatten)]
     pub devices: DeviceArgs,

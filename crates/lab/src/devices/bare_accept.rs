@@ -1,6 +1,5 @@
-//! The bare limit of connecting: a loop that accepts, reads one frame and writes one of the size of a `bound`. It
-//! checks no token, knows nobody and keeps nothing: no server can bind devices sooner on the same machine with the
-//! same clients.
+//! The baseline of connecting: a loop that accepts, reads one frame and writes one of the size of a `bound`. It checks no
+//! token and keeps no state: no server can bind devices faster on the same machine with the same clients.
 
 use super::args::BareAcceptArgs;
 use crate::LabError;
@@ -16,11 +15,11 @@ use std::{
 use tidings_protocol::miop::{Bound, Frame, take_head};
 
 const LISTENER: Token = Token(usize::MAX);
-/// What the kernel holds until it is accepted, as much as it may (`net.core.somaxconn`).
+/// The backlog of connections that wait to be accepted; the kernel lowers it to `net.core.somaxconn`.
 const BACKLOG: i32 = 65_535;
 const BIND_BYTES_MAX: usize = 4096;
 
-/// The hidden `bench bare-accept` command: prints its address and serves until it is ended.
+/// The hidden `bench bare-accept` command: prints its address and serves until it is killed.
 pub(crate) fn main(args: &BareAcceptArgs) -> ExitCode {
     match serve(args.listen) {
         Ok(()) => ExitCode::SUCCESS,
@@ -33,8 +32,8 @@ pub(crate) fn main(args: &BareAcceptArgs) -> ExitCode {
 
 struct Peer {
     stream: TcpStream,
-    /// A bind that came in pieces.
-    cut: Vec<u8>,
+    /// The beginning of an incomplete bind.
+    partial_frame: Vec<u8>,
 }
 
 fn serve(address: SocketAddr) -> io::Result<()> {
@@ -56,7 +55,7 @@ fn serve(address: SocketAddr) -> io::Result<()> {
     let mut poll = Poll::new()?;
     poll.registry().register(&mut listener, LISTENER, Interest::READABLE)?;
     let mut events = Events::with_capacity(4096);
-    // A slot is used again by the next that comes: descriptors are, too.
+    // A slot is reused by the next connection, as descriptors are.
     let mut peers: Vec<Option<Peer>> = Vec::new();
     let mut free = Vec::new();
     loop {
@@ -91,13 +90,13 @@ fn accept(listener: &TcpListener, poll: &Poll, peers: &mut Vec<Option<Peer>>, fr
         };
         let slot = free.pop().unwrap_or(peers.len());
         poll.registry().register(&mut stream, Token(slot), Interest::READABLE)?;
-        let peer = Some(Peer { stream, cut: Vec::new() });
+        let peer = Some(Peer { stream, partial_frame: Vec::new() });
         if slot == peers.len() { peers.push(peer) } else { peers[slot] = peer }
     }
 }
 
 impl Peer {
-    /// Reads to the end of what has come and answers a whole frame; an error ends the connection.
+    /// Reads until the socket is drained and answers a whole frame; an error ends the connection.
     fn answer(&mut self, answer: &[u8]) -> io::Result<()> {
         let mut part = [0; BIND_BYTES_MAX];
         loop {
@@ -107,17 +106,17 @@ impl Peer {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
                 Err(error) => return Err(error),
             };
-            self.cut.extend_from_slice(&part[..count]);
-            if let Some(head) = take_head(&self.cut, BIND_BYTES_MAX).map_err(io::Error::other)? {
-                debug_assert_eq!(head.payload.end, self.cut.len());
-                self.cut = Vec::new();
+            self.partial_frame.extend_from_slice(&part[..count]);
+            if let Some(head) = take_head(&self.partial_frame, BIND_BYTES_MAX).map_err(io::Error::other)? {
+                debug_assert_eq!(head.payload.end, self.partial_frame.len());
+                self.partial_frame = Vec::new();
                 self.stream.write_all(answer)?;
             }
         }
     }
 }
 
-/// Bare loops, one process per door of the server that they are held against.
+/// The processes of the baseline, one per door of the server that they are compared with.
 pub(crate) struct BareAccept {
     children: Vec<Child>,
     pub(crate) doors: Vec<SocketAddr>,
@@ -139,7 +138,7 @@ impl BareAccept {
             if let Some(stdout) = stdout {
                 BufReader::new(stdout).read_line(&mut line)?;
             }
-            let address = line.trim().parse().map_err(|_| LabError::Server("bare loop said no address".into()))?;
+            let address = line.trim().parse().map_err(|_| LabError::Server("bare loop printed no address".into()))?;
             bare.doors.push(address);
         }
         Ok(bare)

@@ -1,66 +1,66 @@
-//! `bench connect`: devices bind, stay, and cost something.
+//! `bench connect`: binds devices, holds their connections, and measures rates and memory.
 
 use super::args::ConnectArgs;
 use super::{
-    memory::PerConnection,
-    pushing::Round,
-    show,
-    stage::{Stage, check_verdict},
-    tally::Tally,
+    device_counts::DeviceCounts,
+    fixture::{DeviceFixture, check_verdict},
+    memory::BytesPerConnection,
+    output,
+    push_round::PushRound,
 };
 use crate::{LabError, Verdict, report};
 use serde_json::json;
 use std::time::{Duration, Instant};
 
-/// Between two looks at the devices while they are held.
-const LOOK: Duration = Duration::from_secs(1);
-/// What binding left to be freed and written is done by then, before the devices are held and measured.
-const REST: Duration = Duration::from_secs(1);
+/// The interval at which devices are counted while their connections are held.
+const COUNT_INTERVAL: Duration = Duration::from_secs(1);
+/// A rest after the ramp-up, in which the server frees and writes what binding left behind, before memory is measured.
+const REST_BEFORE_HOLD: Duration = Duration::from_secs(1);
 
 pub(crate) fn run(args: &ConnectArgs) -> Result<Verdict, LabError> {
-    let devices = &args.devices.or_usual(1_000);
-    let mut stage = Stage::set(devices)?;
+    let devices = &args.devices.with_default_devices(1_000);
+    let mut fixture = DeviceFixture::set_up(devices)?;
     if args.known {
-        stage.connect(devices)?;
-        stage = stage.anew(devices)?;
+        fixture.connect(devices)?;
+        fixture = fixture.restart_server(devices)?;
     }
-    let ramp = stage.connect(devices)?;
-    std::thread::sleep(REST.min(args.hold));
-    let (server, clients) = (stage.cluster.cpu_seconds(), stage.fleet.cpu_seconds());
-    let held = hold(&mut stage, args.hold, devices.target.patience)?;
-    let (server, clients) = (stage.cluster.cpu_seconds() - server, stage.fleet.cpu_seconds() - clients);
-    let after = stage.memory();
-    let each = PerConnection::between(&stage.before, &after, ramp.tally.live);
-    let mut push = args.push.then(|| Round::run(&mut stage, 0, devices.target.patience)).transpose()?;
-    let end = stage.settle(devices.target.patience)?;
+    let ramp_up = fixture.connect(devices)?;
+    std::thread::sleep(REST_BEFORE_HOLD.min(args.hold));
+    let (server, clients) = (fixture.server.cpu_seconds(), fixture.clients.cpu_seconds());
+    let held = hold_connections(&mut fixture, args.hold, devices.target.patience)?;
+    let (server, clients) = (fixture.server.cpu_seconds() - server, fixture.clients.cpu_seconds() - clients);
+    let after = fixture.memory();
+    let each = BytesPerConnection::between(&fixture.before, &after, ramp_up.counts.live);
+    let mut push = args.push.then(|| PushRound::run(&mut fixture, 0, devices.target.patience)).transpose()?;
+    let end = fixture.settle(devices.target.patience)?;
     push.iter_mut().for_each(|push| push.settle(&end));
-    let later = stage.memory();
-    let presence = stage.compare_presence()?;
-    let before = stage.before.clone();
-    let processes = (stage.cluster.processes().len(), stage.fleet.workers());
-    let check = stage.end()?;
+    let later = fixture.memory();
+    let presence = fixture.compare_presence()?;
+    let before = fixture.before.clone();
+    let processes = (fixture.server.processes().len(), fixture.clients.workers());
+    let check = fixture.end()?;
 
     let title = format!(
         "{} devices over {}, {} a second, {} server and {} client processes",
         devices.devices, devices.via, devices.rate, processes.0, processes.1
     );
-    show::ramp(&title.replace("as fast as it goes a second", "as fast as it goes"), &ramp);
-    show::memory(&before, &after, &each);
+    output::print_ramp_up(&title.replace("as fast as it goes a second", "as fast as it goes"), &ramp_up);
+    output::print_memory(&before, &after, &each);
     println!("held for {:.0} s", args.hold.as_secs_f64());
-    show::beats(&held);
+    output::print_heartbeats(&held);
     println!("  CPU          server {server:.2} s  clients {clients:.2} s");
     println!("  ms             p50       p90       p99     p99.9    p99.99      p100");
-    show::row("echo", &held.beat);
+    output::print_latency("echo", &held.heartbeat);
     println!("  server memory at the end {:.1} MiB", later.server_bytes() as f64 / 1_048_576.0);
-    push.iter().for_each(Round::print);
-    show::problems(&end);
+    push.iter().for_each(PushRound::print);
+    output::print_problems(&end);
     presence.print();
-    let verdict = ramp.verdict().and(held_verdict(&end)).and(presence.verdict()).and(check_verdict(&check));
-    let verdict = push.iter().map(Round::verdict).fold(verdict, Verdict::and);
+    let verdict = ramp_up.verdict().and(held_verdict(&end)).and(presence.verdict()).and(check_verdict(&check));
+    let verdict = push.iter().map(PushRound::verdict).fold(verdict, Verdict::and);
     let value = json!({
-        "bench": "connect", "via": devices.via, "ramp": show::ramp_json(&ramp), "per_connection_bytes": each,
+        "bench": "connect", "via": devices.via, "ramp": output::ramp_up_json(&ramp_up), "per_connection_bytes": each,
         "before": before, "after": after, "at_end": later, "hold_seconds": args.hold.as_secs_f64(),
-        "hold": show::beats_json(&held), "hold_server_cpu_seconds": server, "hold_client_cpu_seconds": clients,
+        "hold": output::heartbeats_json(&held), "hold_server_cpu_seconds": server, "hold_client_cpu_seconds": clients,
         "push": push,
         "presence": presence.json(), "check": check,
     });
@@ -68,27 +68,32 @@ pub(crate) fn run(args: &ConnectArgs) -> Result<Verdict, LabError> {
     Ok(verdict)
 }
 
-/// Heartbeats for so long, then until the last is answered.
-pub(crate) fn hold(stage: &mut Stage, hold: Duration, patience: Duration) -> Result<Tally, LabError> {
-    let live = report::Live::start("holding");
+/// Holds the connections with heartbeats for so long, then waits until the last heartbeat is answered.
+pub(crate) fn hold_connections(
+    fixture: &mut DeviceFixture,
+    hold: Duration,
+    patience: Duration,
+) -> Result<DeviceCounts, LabError> {
+    let progress_line = report::ProgressLine::start("holding");
     let until = Instant::now() + hold;
     while let Some(left) = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
-        std::thread::sleep(left.min(LOOK));
-        let count = stage.fleet.count()?;
-        live.say(format!(
+        std::thread::sleep(left.min(COUNT_INTERVAL));
+        let count = fixture.clients.count()?;
+        progress_line.set_message(format!(
             "{:.0} s left, {} bound, heartbeats {} sent, {} answered",
             left.as_secs_f64(),
             count.live,
-            count.beats_sent,
-            count.beats_answered
+            count.heartbeats_sent,
+            count.heartbeats_answered
         ));
     }
-    live.end();
-    stage.settle(patience)
+    progress_line.clear();
+    fixture.settle(patience)
 }
 
-/// All stayed, and every heartbeat was answered.
-pub(crate) fn held_verdict(held: &Tally) -> Verdict {
-    let passed = held.live == held.devices && held.breaks.is_empty() && held.beats_balance() && held.altered == 0;
+/// Passed if all devices stayed connected and every heartbeat was answered.
+pub(crate) fn held_verdict(held: &DeviceCounts) -> Verdict {
+    let passed =
+        held.live == held.devices && held.disconnects.is_empty() && held.heartbeats_balance() && held.altered == 0;
     if passed { Verdict::Passed } else { Verdict::Failed }
 }

@@ -1,14 +1,14 @@
-//! `bench exceptions`: what no device should do, and the answer that is stated for each.
+//! `bench exceptions`: faults that no device should commit, and the documented answer to each.
 
 use super::args::{DeviceArgs, ExceptionsArgs, Gateways};
 use super::{
-    caller::{Caller, Heard, bind},
-    cluster::Cluster,
-    fleet::Fleet,
-    job::{DeviceCommand, OpenDevices, Via},
+    device_clients::DeviceClients,
+    fixture::{DeviceFixture, check_verdict},
+    invalid_frames,
     memory::Memory,
-    stage::{Stage, check_verdict},
-    vectors,
+    raw_connection::{RawConnection, ServerAnswer, bind_frame},
+    server_under_test::ServerUnderTest,
+    worker_protocol::{DeviceCommand, DeviceProtocol, DeviceWorkerConfig},
 };
 use crate::{LabError, Verdict, process, report, setup};
 use serde::Serialize;
@@ -20,67 +20,66 @@ use std::{
 use tidings_client::token;
 use tidings_protocol::miop::{Frame, HEARTBEAT};
 
-/// Memory that allocators keep for the next load, whatever was freed.
-const KEPT_BYTES: i64 = 32 * 1024 * 1024;
-/// Users of the single connections; each step takes others, so that no session replaces another's.
-const CALLERS: usize = 2_000;
-/// A token that no run outlives.
+/// The memory that allocators may retain after a load, although it was freed.
+const RETAINED_BYTES_MAX: i64 = 32 * 1024 * 1024;
+/// The number of users of single connections; each connection takes the next one, so that no session replaces another.
+const USERS: usize = 2_000;
+/// Longer than any run.
 const TOKEN_LIFETIME: Duration = Duration::from_secs(3600);
-/// Between two looks at the server's gauge.
-const LOOK: Duration = Duration::from_millis(50);
-/// The server's own time-outs come on top of patience: the bind deadline, the longest silence.
+/// The interval at which the devices, or the server's gauge of connections, are read again.
+const COUNT_INTERVAL: Duration = Duration::from_millis(50);
+/// The longest wait for the server's own time-outs: the bind deadline, and the longest silence.
 const SERVER_PATIENCE: Duration = Duration::from_secs(120);
 
-/// Where the protocol's vectors are, seen from the repository.
-pub(crate) const VECTORS: &str = "fixtures/miop";
-
-/// A step and what came of it.
+/// One kind of fault and its result.
 #[derive(Debug, Serialize)]
-struct Step {
+struct FaultStep {
     name: String,
     passed: bool,
-    said: String,
+    #[serde(rename = "said")]
+    detail: String,
 }
 
-struct Scene<'a> {
+/// A server under test, with the users of the connections to it.
+struct FaultRun<'a> {
     args: &'a ExceptionsArgs,
-    cluster: Cluster,
+    server: ServerUnderTest,
     tag: String,
     next_user: usize,
 }
 
 pub(crate) fn run(args: &ExceptionsArgs) -> Result<Verdict, LabError> {
-    if args.devices.via != Via::Miop {
+    if args.devices.via != DeviceProtocol::Miop {
         return Err(LabError::Usage("exceptions speak plain MIOP: --via miop".into()));
     }
-    let devices = args.devices.or_usual(10_000);
-    let devices = DeviceArgs { gateways: one_process(devices.gateways), ..devices };
-    let cluster = Cluster::find(&devices)?;
+    let devices = args.devices.with_default_devices(10_000);
+    let devices = DeviceArgs { gateways: single_process(devices.gateways), ..devices };
+    let server = ServerUnderTest::resolve(&devices)?;
     let tag = process::run_tag();
-    setup::many_users(&mut cluster.http(), &tag, CALLERS.max(args.silent))?;
-    let mut scene = Scene { args, cluster, tag, next_user: 0 };
-    let before = Memory::now(&scene.cluster.processes(), &[]);
-    let gauge_before = scene.connections()?;
+    setup::create_numbered_users(&mut server.http(), &tag, USERS.max(args.silent))?;
+    let mut run = FaultRun { args, server, tag, next_user: 0 };
+    let before = Memory::now(&run.server.processes(), &[]);
+    let gauge_before = run.connections()?;
     let mut steps = vec![
-        scene.cut_and_gone()?,
-        scene.cut_and_continued()?,
-        scene.invalid_frames()?,
-        scene.never_bound(devices.devices)?,
-        scene.gone_silent()?,
+        run.cut_frames()?,
+        run.split_binds()?,
+        run.invalid_frames()?,
+        run.sockets_that_never_bind(devices.devices)?,
+        run.stopped_heartbeats()?,
     ];
-    steps.push(scene.back_to_normal(&before, gauge_before)?);
-    let presence = match scene.cluster.is_own() {
-        true => Stage::compare_presence_of(&scene.cluster).map(Some)?,
+    steps.push(run.resources_released(&before, gauge_before)?);
+    let presence = match run.server.is_own() {
+        true => DeviceFixture::compare_presence_of(&run.server).map(Some)?,
         false => None,
     };
-    let check = scene.cluster.finish()?;
+    let check = run.server.finish()?;
     if args.devices.target.url.is_none() {
         steps.push(out_of_descriptors(args)?);
     }
 
     println!("exceptions");
     for step in &steps {
-        println!("  {:<6} {}: {}", if step.passed { "passed" } else { "FAILED" }, step.name, step.said);
+        println!("  {:<6} {}: {}", if step.passed { "passed" } else { "FAILED" }, step.name, step.detail);
     }
     let mut verdict = check_verdict(&check);
     if let Some(presence) = &presence {
@@ -97,43 +96,43 @@ pub(crate) fn run(args: &ExceptionsArgs) -> Result<Verdict, LabError> {
     Ok(verdict)
 }
 
-/// Every step looks at one process unless gateways were asked for.
-fn one_process(gateways: Gateways) -> Gateways {
+/// One server process, unless a number of gateways was given.
+fn single_process(gateways: Gateways) -> Gateways {
     if gateways == Gateways::Auto { Gateways::Count(0) } else { gateways }
 }
 
-impl Scene<'_> {
+impl FaultRun<'_> {
     fn patience(&self) -> Duration {
         self.args.devices.target.patience
     }
 
-    fn caller(&self) -> Result<Caller, LabError> {
-        Ok(Caller::connect(self.cluster.doors[0], self.patience())?)
+    fn connect(&self) -> Result<RawConnection, LabError> {
+        Ok(RawConnection::connect(self.server.doors[0], self.patience())?)
     }
 
-    /// The bind of a device that has not bound before.
+    /// The bind frame of the next user's device.
     fn next_bind(&mut self) -> Vec<u8> {
-        let user = format!("{}-{}", self.tag, self.next_user % CALLERS);
+        let user = format!("{}-{}", self.tag, self.next_user % USERS);
         self.next_user += 1;
-        bind(&token::sign(self.cluster.target.keys().1, &user, TOKEN_LIFETIME), &user)
+        bind_frame(&token::sign(self.server.target.keys().1, &user, TOKEN_LIFETIME), &user)
     }
 
-    fn bound(&mut self) -> Result<Caller, LabError> {
+    fn bind_new_device(&mut self) -> Result<RawConnection, LabError> {
         let bind = self.next_bind();
-        let mut caller = self.caller()?;
-        caller.say(&bind);
-        match caller.hear(self.patience())? {
-            Heard::Bound => Ok(caller),
+        let mut connection = self.connect()?;
+        connection.send(&bind);
+        match connection.receive(self.patience())? {
+            ServerAnswer::Bound => Ok(connection),
             other => Err(LabError::Server(format!("answered a good bind with {other}"))),
         }
     }
 
-    /// Every frame, cut at every byte, then gone.
-    fn cut_and_gone(&mut self) -> Result<Step, LabError> {
+    /// Sends each frame cut at every byte, and disconnects.
+    fn cut_frames(&mut self) -> Result<FaultStep, LabError> {
         let mut count = 0;
         let bind = self.next_bind();
         for cut in 0..bind.len() {
-            self.caller()?.say(&bind[..cut]);
+            self.connect()?.send(&bind[..cut]);
             count += 1;
         }
         let frames = [
@@ -145,184 +144,184 @@ impl Scene<'_> {
         for frame in frames {
             let bytes = frame.to_bytes();
             for cut in 0..bytes.len() {
-                self.bound()?.say(&bytes[..cut]);
+                self.bind_new_device()?.send(&bytes[..cut]);
                 count += 1;
             }
         }
-        let said = format!("{count} connections, each ended within a frame");
-        self.step("frames cut at every byte, then gone", true, said)
+        let detail = format!("{count} connections, each ended within a frame");
+        self.step("frames cut at every byte, then gone", true, detail)
     }
 
-    /// A frame that comes in two pieces is a frame.
-    fn cut_and_continued(&mut self) -> Result<Step, LabError> {
+    /// Sends binds and heartbeats in two pieces, which must be answered as usual.
+    fn split_binds(&mut self) -> Result<FaultStep, LabError> {
         let mut answers = BTreeMap::new();
         for cut in 1..self.next_bind().len() {
             let bind = self.next_bind();
-            let mut caller = self.caller()?;
-            caller.say(&bind[..cut.min(bind.len())]);
-            caller.say(&bind[cut.min(bind.len())..]);
-            caller.say(&HEARTBEAT[..1]);
-            caller.say(&HEARTBEAT[1..]);
-            let heard = (caller.hear(self.patience())?, caller.hear(self.patience())?);
-            *answers.entry(format!("{} and {}", heard.0, heard.1)).or_insert(0) += 1;
+            let mut connection = self.connect()?;
+            connection.send(&bind[..cut.min(bind.len())]);
+            connection.send(&bind[cut.min(bind.len())..]);
+            connection.send(&HEARTBEAT[..1]);
+            connection.send(&HEARTBEAT[1..]);
+            let answer = (connection.receive(self.patience())?, connection.receive(self.patience())?);
+            *answers.entry(format!("{} and {}", answer.0, answer.1)).or_insert(0) += 1;
         }
-        let passed = answers.keys().all(|answer| answer == "bound and beat");
-        self.step("a bind cut at every byte, then the rest", passed, counted(&answers))
+        let passed = answers.keys().all(|answer| answer == "bound and heartbeat");
+        self.step("a bind cut at every byte, then the rest", passed, format_counts(&answers))
     }
 
-    /// What is no frame, or none that a device may send, ends the connection with the stated code.
-    fn invalid_frames(&mut self) -> Result<Step, LabError> {
-        let vectors = vectors::all(&self.args.vectors)?;
+    /// Sends invalid frames, and those that no device may send: each must end the connection with the documented code.
+    fn invalid_frames(&mut self) -> Result<FaultStep, LabError> {
+        let vectors = invalid_frames::load_all(&self.args.vectors)?;
         let mut wrong = Vec::new();
         for vector in &vectors {
-            let mut caller = if vector.bound_first { self.bound()? } else { self.caller()? };
-            caller.say(&vector.bytes);
-            let heard = caller.hear(self.patience())?;
-            let as_stated = match (&heard, &vector.code) {
-                (Heard::Refused(code), Some(stated)) => code == stated,
-                (Heard::Refused(_), None) => true,
+            let mut connection = if vector.bound_first { self.bind_new_device()? } else { self.connect()? };
+            connection.send(&vector.bytes);
+            let answer = connection.receive(self.patience())?;
+            let as_stated = match (&answer, &vector.code) {
+                (ServerAnswer::Refused(code), Some(stated)) => code == stated,
+                (ServerAnswer::Refused(_), None) => true,
                 _ => false,
             };
-            // After the refusal the connection ends.
-            if !as_stated || caller.hear(self.patience())? != Heard::Closed {
-                wrong.push(format!("{}: {heard}", vector.name));
+            // After the refusal the server must close the connection.
+            if !as_stated || connection.receive(self.patience())? != ServerAnswer::Closed {
+                wrong.push(format!("{}: {answer}", vector.name));
             }
         }
-        let said = match wrong.is_empty() {
+        let detail = match wrong.is_empty() {
             true => format!("{} vectors, each refused with its code and closed", vectors.len()),
             false => format!("{} of {} vectors: {}", wrong.len(), vectors.len(), wrong.join("; ")),
         };
-        self.step("invalid frames", wrong.is_empty(), said)
+        self.step("invalid frames", wrong.is_empty(), detail)
     }
 
-    /// Sockets that never say anything are told that their time is over.
-    fn never_bound(&mut self, count: usize) -> Result<Step, LabError> {
-        // All are there at once: none comes to a bind that would make room for the next.
-        let plan = OpenDevices { mute: true, under_way_max: count, ..self.plan(count) };
-        let mut fleet = Fleet::open(&plan, 1)?;
+    /// Opens sockets that never send a byte: each must be refused with `bind_timeout`.
+    fn sockets_that_never_bind(&mut self, count: usize) -> Result<FaultStep, LabError> {
+        // All connect at once: since none of them binds, a limit on concurrent connects would stop the rest.
+        let config = DeviceWorkerConfig { never_binds: true, connecting_max: count, ..self.worker_config(count) };
+        let mut clients = DeviceClients::open(&config, 1)?;
         let within_ms = SERVER_PATIENCE.as_millis() as u64;
-        let tally = fleet.run("never bound", &DeviceCommand::Connect { per_second: None, within_ms })?;
-        let told = tally.failures.get("bind_timeout").copied().unwrap_or(0);
-        let said = format!("{} sockets: {}", tally.devices, counted(&tally.failures));
-        self.step("sockets that never bind", told == tally.devices, said)
+        let counts = clients.run("never bound", &DeviceCommand::Connect { per_second: None, within_ms })?;
+        let timed_out = counts.failures.get("bind_timeout").copied().unwrap_or(0);
+        let detail = format!("{} sockets: {}", counts.devices, format_counts(&counts.failures));
+        self.step("sockets that never bind", timed_out == counts.devices, detail)
     }
 
-    /// Devices whose heartbeats stop are told so and closed.
-    fn gone_silent(&mut self) -> Result<Step, LabError> {
-        let mut fleet = Fleet::open(&self.plan(self.args.silent), 1)?;
+    /// Stops the heartbeats of devices: each must be ended with `heartbeat_timeout`.
+    fn stopped_heartbeats(&mut self) -> Result<FaultStep, LabError> {
+        let mut clients = DeviceClients::open(&self.worker_config(self.args.silent), 1)?;
         let within_ms = SERVER_PATIENCE.as_millis() as u64;
-        fleet.run("binding", &DeviceCommand::Connect { per_second: None, within_ms })?;
-        fleet.run("falling silent", &DeviceCommand::Silence)?;
+        clients.run("binding", &DeviceCommand::Connect { per_second: None, within_ms })?;
+        clients.run("falling silent", &DeviceCommand::StopHeartbeats)?;
         let until = Instant::now() + SERVER_PATIENCE;
-        let mut tally = fleet.count()?;
-        while tally.live > 0 && Instant::now() < until {
-            std::thread::sleep(LOOK);
-            tally = fleet.count()?;
+        let mut counts = clients.count()?;
+        while counts.live > 0 && Instant::now() < until {
+            std::thread::sleep(COUNT_INTERVAL);
+            counts = clients.count()?;
         }
-        let told = tally.breaks.get("heartbeat_timeout").copied().unwrap_or(0);
-        let said = format!("{} devices: {}", tally.devices, counted(&tally.breaks));
-        self.step("heartbeats that stop", told == tally.devices, said)
+        let timed_out = counts.disconnects.get("heartbeat_timeout").copied().unwrap_or(0);
+        let detail = format!("{} devices: {}", counts.devices, format_counts(&counts.disconnects));
+        self.step("heartbeats that stop", timed_out == counts.devices, detail)
     }
 
-    fn plan(&self, count: usize) -> OpenDevices {
-        OpenDevices {
-            doors: self.cluster.doors.clone(),
-            token_key: self.cluster.target.keys().1.to_owned(),
+    fn worker_config(&self, count: usize) -> DeviceWorkerConfig {
+        DeviceWorkerConfig {
+            doors: self.server.doors.clone(),
+            token_key: self.server.target.keys().1.to_owned(),
             tag: self.tag.clone(),
             count,
-            // The server is to end them, not this client.
+            // The server must end the attempts, not this client.
             attempt_ms: 2 * SERVER_PATIENCE.as_millis() as u64,
             heartbeat_s: 1,
-            ..Stage::plan(&self.args.devices)
+            ..DeviceFixture::worker_config(&self.args.devices)
         }
     }
 
-    /// The gauge of connections is where it was, and memory about there.
-    fn back_to_normal(&mut self, before: &Memory, gauge_before: Option<u64>) -> Result<Step, LabError> {
+    /// Checks that the gauge of connections is back at its first value, and memory close to it.
+    fn resources_released(&mut self, before: &Memory, gauge_before: Option<u64>) -> Result<FaultStep, LabError> {
         let until = Instant::now() + self.patience();
         let mut gauge = self.connections()?;
         while gauge != gauge_before && Instant::now() < until {
-            std::thread::sleep(LOOK);
+            std::thread::sleep(COUNT_INTERVAL);
             gauge = self.connections()?;
         }
-        let after = Memory::now(&self.cluster.processes(), &[]);
+        let after = Memory::now(&self.server.processes(), &[]);
         let grown = after.server_bytes() as i64 - before.server_bytes() as i64;
         let number = |gauge: Option<u64>| gauge.map_or("unknown".to_owned(), |count| count.to_string());
-        let said = format!(
+        let detail = format!(
             "connections {} -> {}, memory {:+.1} MiB of {:.1}",
             number(gauge_before),
             number(gauge),
             grown as f64 / 1_048_576.0,
             before.server_bytes() as f64 / 1_048_576.0
         );
-        self.step("back to where it was", gauge == gauge_before && grown <= KEPT_BYTES, said)
+        self.step("back to where it was", gauge == gauge_before && grown <= RETAINED_BYTES_MAX, detail)
     }
 
-    /// The server's own count of open connections, if it tells.
+    /// The server's gauge of open connections, if it has one.
     fn connections(&self) -> Result<Option<u64>, LabError> {
-        let answer = self.cluster.http().exchange("GET", "/metrics", b"")?;
+        let answer = self.server.http().exchange("GET", "/metrics", b"")?;
         let text = String::from_utf8_lossy(&answer.body).into_owned();
         let line = text.lines().find_map(|line| line.strip_prefix("tidings_connections "));
         Ok(line.and_then(|value| value.trim().parse().ok()))
     }
 
-    /// Whatever happened, the server lives and binds who comes.
-    fn step(&mut self, name: &str, passed: bool, said: String) -> Result<Step, LabError> {
-        let alive = self.cluster.http().is_ready() && self.bound().is_ok();
-        let said = if alive { said } else { format!("{said}; the server does not bind any more") };
-        Ok(Step { name: name.to_owned(), passed: passed && alive, said })
+    /// The result of a step, after which the server must be ready and bind a new device.
+    fn step(&mut self, name: &str, passed: bool, detail: String) -> Result<FaultStep, LabError> {
+        let alive = self.server.http().is_ready() && self.bind_new_device().is_ok();
+        let detail = if alive { detail } else { format!("{detail}; the server does not bind any more") };
+        Ok(FaultStep { name: name.to_owned(), passed: passed && alive, detail })
     }
 }
 
-/// More devices than a server of its own has descriptors: who does not fit is told when to come back, HTTP goes on,
-/// who is in stays, and when they have left there is room again.
-fn out_of_descriptors(args: &ExceptionsArgs) -> Result<Step, LabError> {
+/// Connects more devices than a server has descriptors. Devices beyond the limit must be refused with `queue_full`, HTTP must
+/// answer, bound devices must stay, and when they have left, others must be bound.
+fn out_of_descriptors(args: &ExceptionsArgs) -> Result<FaultStep, LabError> {
     let server_descriptors = Some(args.descriptors);
     let one = DeviceArgs { gateways: Gateways::Count(0), server_descriptors, ..args.devices.clone() };
-    let cluster = Cluster::find(&one)?;
+    let server = ServerUnderTest::resolve(&one)?;
     let count = 2 * args.descriptors as usize;
     let tag = process::run_tag();
-    setup::many_users(&mut cluster.http(), &tag, count)?;
-    let plan = OpenDevices {
-        doors: cluster.doors.clone(),
-        token_key: cluster.target.keys().1.to_owned(),
+    setup::create_numbered_users(&mut server.http(), &tag, count)?;
+    let config = DeviceWorkerConfig {
+        doors: server.doors.clone(),
+        token_key: server.target.keys().1.to_owned(),
         tag,
         count,
         attempts_max: 1,
-        ..Stage::plan(&args.devices)
+        ..DeviceFixture::worker_config(&args.devices)
     };
     let within_ms = SERVER_PATIENCE.as_millis() as u64;
     let connect = DeviceCommand::Connect { per_second: None, within_ms };
-    let mut fleet = Fleet::open(&plan, 1)?;
-    let full = fleet.run("more than fit", &connect)?;
+    let mut clients = DeviceClients::open(&config, 1)?;
+    let full = clients.run("more than fit", &connect)?;
     let refused = full.failures.get("queue_full").copied().unwrap_or(0);
-    let http = cluster.http().is_ready();
-    let stayed = fleet.run("settling", &DeviceCommand::Settle { within_ms })?;
-    drop(fleet);
-    let few = OpenDevices { count: (full.live / 2).max(1) as usize, attempts_max: 40, ..plan };
-    let again = Fleet::open(&few, 1)?.run("room again", &connect)?;
+    let http = server.http().is_ready();
+    let stayed = clients.run("settling", &DeviceCommand::Settle { within_ms })?;
+    drop(clients);
+    let few = DeviceWorkerConfig { count: (full.live / 2).max(1) as usize, attempts_max: 40, ..config };
+    let again = DeviceClients::open(&few, 1)?.run("room again", &connect)?;
     let passed = full.live > 0
         && refused > 0
         && full.live + refused == full.devices
         && http
-        && stayed.breaks.is_empty()
+        && stayed.disconnects.is_empty()
         && again.live == again.devices;
-    let said = format!(
+    let detail = format!(
         "{} devices at {} descriptors: bound {}, {}; HTTP {}; broken {}; afterwards bound {} of {}",
         full.devices,
         args.descriptors,
         full.live,
-        counted(&full.failures),
+        format_counts(&full.failures),
         if http { "answers" } else { "does NOT answer" },
-        stayed.breaks.values().sum::<u64>(),
+        stayed.disconnects.values().sum::<u64>(),
         again.live,
         again.devices
     );
-    let check = cluster.finish()?;
+    let check = server.finish()?;
     let sound = check.is_none_or(|check| check.passed);
-    Ok(Step { name: "the limit of descriptors".into(), passed: passed && sound, said })
+    Ok(FaultStep { name: "the limit of descriptors".into(), passed: passed && sound, detail })
 }
 
-fn counted(causes: &BTreeMap<String, u64>) -> String {
-    super::show::causes(causes)
+fn format_counts(causes: &BTreeMap<String, u64>) -> String {
+    super::output::format_causes(causes)
 }

@@ -2,12 +2,12 @@
 
 use super::args::{DeviceArgs, FailoverArgs, Gateways};
 use super::{
-    cluster::DEVICES_PER_PROCESS,
-    job::{DeviceCommand, Via},
-    pushing::{Asked, ask, await_acknowledged},
-    show,
-    stage::{Stage, check_verdict},
-    tally::{PUSHES_MAX, PushCount, Tally},
+    device_counts::{DeviceCounts, PUSHES_MAX, PushCount},
+    fixture::{DeviceFixture, check_verdict},
+    output,
+    push_round::{AcceptedPush, await_acknowledged, request_push},
+    server_under_test::DEVICES_PER_PROCESS,
+    worker_protocol::{DeviceCommand, DeviceProtocol},
 };
 use crate::{LabError, Verdict, process::monotonic_ns, report};
 use serde_json::{Value, json};
@@ -15,59 +15,62 @@ use std::time::{Duration, Instant};
 use tidings_client::{ClientError, http::HttpClient};
 use tidings_protocol::http::NodesAnswer;
 
-/// Pushes before the kill, and after everybody is back.
+/// Pushes before the kill, and as many after all devices are bound again.
 const PUSHES_AROUND: usize = 3;
-/// A refused push is asked for again after this.
-const AGAIN: Duration = Duration::from_millis(200);
+/// The wait before a refused push is requested again.
+const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
 pub(crate) fn run(args: &FailoverArgs) -> Result<Verdict, LabError> {
-    if args.devices.target.url.is_some() || args.devices.via == Via::Ws {
+    if args.devices.target.url.is_some() || args.devices.via == DeviceProtocol::Ws {
         return Err(LabError::Usage("failover kills a gateway of its own: without --url, over miop or miops".into()));
     }
-    let victims = args.devices.or_usual(1_000).devices;
+    let victims = args.devices.with_default_devices(1_000).devices;
     let all = victims + args.bystanders;
     let gateways = match args.devices.gateways {
-        // Those that are left must have room for everybody.
+        // The remaining gateways must have room for all devices.
         Gateways::Auto => 1 + all.div_ceil(DEVICES_PER_PROCESS),
         Gateways::Count(count) if count >= 2 => count,
         Gateways::Count(_) => return Err(LabError::Usage("failover needs --gateways 2 or more".into())),
     };
     let devices = DeviceArgs { devices: all, gateways: Gateways::Count(gateways), ..args.devices.clone() };
-    let mut stage = Stage::set_crowded(&devices, victims)?;
-    let ramp = stage.connect(&devices)?;
-    if ramp.verdict() == Verdict::Failed {
-        show::ramp("before the kill", &ramp);
+    let mut fixture = DeviceFixture::set_up_with_first_door_devices(&devices, victims)?;
+    let ramp_up = fixture.connect(&devices)?;
+    if ramp_up.verdict() == Verdict::Failed {
+        output::print_ramp_up("before the kill", &ramp_up);
         return Ok(Verdict::Failed);
     }
-    let fall = fall(&mut stage, args, victims)?;
+    let result = fail_over(&mut fixture, args, victims)?;
     let (mut rounds, mut acknowledged) = (Vec::new(), true);
-    for asked in &fall.pushes {
-        // What did not come while one push was waited for will not come for the next.
+    for asked in &result.pushes {
+        // After one push was not acknowledged within the patience, the others are not waited for.
         let patience = if acknowledged { args.devices.target.patience } else { Duration::ZERO };
-        let (counts, _) = await_acknowledged(&mut stage.cluster.http(), asked, all as u64, patience)?;
+        let (counts, _) = await_acknowledged(&mut fixture.server.http(), asked, all as u64, patience)?;
         acknowledged &= counts.acknowledged == all as u64;
         rounds.push(counts);
     }
-    let end = stage.settle(args.devices.target.patience)?;
-    let presence = stage.compare_presence()?;
-    let check = stage.end()?;
+    let end = fixture.settle(args.devices.target.patience)?;
+    let presence = fixture.compare_presence()?;
+    let check = fixture.end()?;
 
-    show::ramp(&format!("{} devices on the gateway to be killed, {} elsewhere", victims, args.bystanders), &ramp);
+    output::print_ramp_up(
+        &format!("{} devices on the gateway to be killed, {} elsewhere", victims, args.bystanders),
+        &ramp_up,
+    );
     println!("gateway killed");
-    println!("  all bound again after {:.2} s, known after {:.2} s", fall.bound_s, fall.seen_s);
-    println!("  failures     {}", show::causes(&end.failures));
-    println!("  broken       {}", show::causes(&end.breaks));
-    match fall.ghosts_s {
-        Ghosts::GoneAfter(seconds) => println!("  ghosts       gone after {seconds:.1} s"),
-        Ghosts::Stayed => println!("  ghosts       still there after {:.0} s", args.lease.as_secs_f64()),
+    println!("  all bound again after {:.2} s, known after {:.2} s", result.bound_s, result.seen_s);
+    println!("  failures     {}", output::format_causes(&end.failures));
+    println!("  broken       {}", output::format_causes(&end.disconnects));
+    match result.ghosts_s {
+        GhostSessions::GoneAfter(seconds) => println!("  ghosts       gone after {seconds:.1} s"),
+        GhostSessions::Stayed => println!("  ghosts       still there after {:.0} s", args.lease.as_secs_f64()),
     }
-    let sums = sums(&end, fall.pushes.len());
+    let sums = sum_push_counts(&end, result.pushes.len());
     println!(
         "  pushes       {} to {all} devices, asked for again {}: got {}  lost {}  again {}  repeated {}  doubled {}",
-        fall.pushes.len(),
-        fall.refused,
+        result.pushes.len(),
+        result.refused,
         sums.devices,
-        (fall.pushes.len() * all) as u64 - sums.devices.min((fall.pushes.len() * all) as u64),
+        (result.pushes.len() * all) as u64 - sums.devices.min((result.pushes.len() * all) as u64),
         sums.again,
         sums.repeated,
         sums.doubled
@@ -77,19 +80,19 @@ pub(crate) fn run(args: &FailoverArgs) -> Result<Verdict, LabError> {
         if acknowledged { "all, by the server's count" } else { "NOT all, by the server's count" }
     );
     println!("  ms             p50       p90       p99     p99.9    p99.99      p100");
-    show::row("bound again", &end.bind);
-    show::row("a push", &end.push);
-    show::problems(&end);
+    output::print_latency("bound again", &end.bind);
+    output::print_latency("a push", &end.push);
+    output::print_problems(&end);
     presence.print();
-    let broken: u64 = end.breaks.values().sum();
-    let balances = sums.devices == (fall.pushes.len() * all) as u64 && sums.doubled == 0 && end.altered == 0;
+    let broken: u64 = end.disconnects.values().sum();
+    let balances = sums.devices == (result.pushes.len() * all) as u64 && sums.doubled == 0 && end.altered == 0;
     let back = end.live == all as u64 && end.given_up == 0 && broken == victims as u64;
-    let passed = balances && back && acknowledged && !matches!(fall.ghosts_s, Ghosts::Stayed);
+    let passed = balances && back && acknowledged && !matches!(result.ghosts_s, GhostSessions::Stayed);
     let verdict = if passed { Verdict::Passed } else { Verdict::Failed };
     let value = json!({
         "bench": "failover", "devices": victims, "bystanders": args.bystanders, "gateways": gateways,
-        "bound_again_seconds": fall.bound_s, "ghosts_seconds": fall.ghosts_s.json(), "pushes": fall.pushes,
-        "counts": rounds, "got": sums, "failures": end.failures, "broken": end.breaks,
+        "bound_again_seconds": result.bound_s, "ghosts_seconds": result.ghosts_s.json(), "pushes": result.pushes,
+        "counts": rounds, "got": sums, "failures": end.failures, "broken": end.disconnects,
         "bound_again_ms": end.bind.percentiles(), "push_ms": end.push.percentiles(), "presence": presence.json(),
         "check": check,
     });
@@ -97,97 +100,108 @@ pub(crate) fn run(args: &FailoverArgs) -> Result<Verdict, LabError> {
     Ok(verdict.and(presence.verdict()).and(check_verdict(&check)))
 }
 
-/// What the kill led to.
-struct Fall {
-    pushes: Vec<Asked>,
-    /// Pushes that the server refused for the moment, which were asked for again.
+/// The result of killing a gateway.
+struct FailoverResult {
+    pushes: Vec<AcceptedPush>,
+    /// How often a push was refused with a retryable code and requested again.
     refused: u64,
     bound_s: f64,
     seen_s: f64,
-    ghosts_s: Ghosts,
+    ghosts_s: GhostSessions,
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Ghosts {
+enum GhostSessions {
     GoneAfter(f64),
     Stayed,
 }
 
-impl Ghosts {
+impl GhostSessions {
     fn json(self) -> Value {
         match self {
-            Ghosts::GoneAfter(seconds) => json!(seconds),
-            Ghosts::Stayed => json!("stayed"),
+            GhostSessions::GoneAfter(seconds) => json!(seconds),
+            GhostSessions::Stayed => json!("stayed"),
         }
     }
 }
 
-/// Pushes, kills, and pushes on until everybody is back and the dead gateway is forgotten.
-fn fall(stage: &mut Stage, args: &FailoverArgs, victims: usize) -> Result<Fall, LabError> {
-    let mut http = stage.cluster.http();
-    let tag = stage.tag.clone();
-    let dead = stage.cluster.doors[0].to_string();
+/// Requests pushes, kills the gateway, and goes on requesting pushes until all devices are bound again and the dead gateway
+/// is no longer registered.
+fn fail_over(fixture: &mut DeviceFixture, args: &FailoverArgs, victims: usize) -> Result<FailoverResult, LabError> {
+    let mut http = fixture.server.http();
+    let tag = fixture.tag.clone();
+    let dead = fixture.server.doors[0].to_string();
     let (mut pushes, mut refused) = (Vec::new(), 0);
     for _ in 0..PUSHES_AROUND {
-        pushes.push(push(&mut http, &tag, pushes.len(), &mut refused)?);
+        pushes.push(request_push_until_accepted(&mut http, &tag, pushes.len(), &mut refused)?);
         std::thread::sleep(args.push_every);
     }
-    stage.fleet.run("measuring anew", &DeviceCommand::Measure)?;
+    fixture.clients.run("measuring anew", &DeviceCommand::ResetMeasurement)?;
     let killed = Instant::now();
     let killed_ns = monotonic_ns();
-    stage.cluster.gateways[0].kill()?;
-    let live = report::Live::start("failing over");
+    fixture.server.gateways[0].kill()?;
+    let progress_line = report::ProgressLine::start("failing over");
     let (mut seen_s, mut ghosts_s) = (None, None);
     let mut bound_s = f64::NAN;
     while killed.elapsed() < args.devices.within && (seen_s.is_none() || ghosts_s.is_none()) {
-        // The last few numbers are for after the fall.
+        // The last few push numbers are for after the failover.
         if pushes.len() < PUSHES_MAX - PUSHES_AROUND {
-            pushes.push(push(&mut http, &tag, pushes.len(), &mut refused)?);
+            pushes.push(request_push_until_accepted(&mut http, &tag, pushes.len(), &mut refused)?);
         }
         std::thread::sleep(args.push_every);
-        let tally = stage.fleet.count()?;
-        live.say(format!("{} of {} bound, {} pushes", tally.live, tally.devices, pushes.len()));
-        // Those of the killed gateway have come again; before they know of the kill, all are bound, too.
-        if seen_s.is_none() && tally.live == tally.devices && tally.bound >= victims as u64 {
+        let device_counts = fixture.clients.count()?;
+        progress_line.set_message(format!(
+            "{} of {} bound, {} pushes",
+            device_counts.live,
+            device_counts.devices,
+            pushes.len()
+        ));
+        // As many devices have bound anew as the killed gateway had: right after the kill all still count as bound.
+        if seen_s.is_none() && device_counts.live == device_counts.devices && device_counts.bound >= victims as u64 {
             seen_s = Some(killed.elapsed().as_secs_f64());
-            bound_s = tally.last_bound_ns.saturating_sub(killed_ns) as f64 / 1e9;
+            bound_s = device_counts.last_bound_ns.saturating_sub(killed_ns) as f64 / 1e9;
         }
         if ghosts_s.is_none() {
-            ghosts_s = match knows(&mut http, &dead)? {
-                false => Some(Ghosts::GoneAfter(killed.elapsed().as_secs_f64())),
-                true if killed.elapsed() > args.lease => Some(Ghosts::Stayed),
+            ghosts_s = match is_registered(&mut http, &dead)? {
+                false => Some(GhostSessions::GoneAfter(killed.elapsed().as_secs_f64())),
+                true if killed.elapsed() > args.lease => Some(GhostSessions::Stayed),
                 true => None,
             };
         }
     }
-    live.end();
+    progress_line.clear();
     for _ in 0..PUSHES_AROUND {
-        pushes.push(push(&mut http, &tag, pushes.len(), &mut refused)?);
+        pushes.push(request_push_until_accepted(&mut http, &tag, pushes.len(), &mut refused)?);
     }
     let seen_s = seen_s.unwrap_or(f64::INFINITY);
-    Ok(Fall { pushes, refused, bound_s, seen_s, ghosts_s: ghosts_s.unwrap_or(Ghosts::Stayed) })
+    Ok(FailoverResult { pushes, refused, bound_s, seen_s, ghosts_s: ghosts_s.unwrap_or(GhostSessions::Stayed) })
 }
 
-/// Asks until it is accepted: the same `client_push_id` makes the retry safe.
-fn push(http: &mut HttpClient, tag: &str, number: usize, refused: &mut u64) -> Result<Asked, LabError> {
+/// Requests a push until it is accepted; the same `client_push_id` makes retries safe.
+fn request_push_until_accepted(
+    http: &mut HttpClient,
+    tag: &str,
+    number: usize,
+    refused: &mut u64,
+) -> Result<AcceptedPush, LabError> {
     loop {
-        match ask(http, tag, number) {
+        match request_push(http, tag, number) {
             Err(LabError::Client(ClientError::Refused { problem, .. })) if problem.retry => {
                 *refused += 1;
-                std::thread::sleep(AGAIN);
+                std::thread::sleep(RETRY_INTERVAL);
             }
             other => return other,
         }
     }
 }
 
-/// Whether the server still knows that gateway, or sessions of it.
-fn knows(http: &mut HttpClient, gateway: &str) -> Result<bool, LabError> {
+/// Whether that gateway, or a session of it, is still registered.
+fn is_registered(http: &mut HttpClient, gateway: &str) -> Result<bool, LabError> {
     let answer: NodesAnswer = http.get("/v1/admin/nodes")?;
     Ok(answer.nodes.iter().any(|node| node.address == gateway))
 }
 
-fn sums(end: &Tally, pushes: usize) -> PushCount {
+fn sum_push_counts(end: &DeviceCounts, pushes: usize) -> PushCount {
     (0..pushes).map(|number| end.push(number)).fold(PushCount::default(), |sum, one| PushCount {
         devices: sum.devices + one.devices,
         again: sum.again + one.again,

@@ -1,12 +1,12 @@
-//! What connections cost: memory of the processes on both sides, and of the kernel between them.
+//! Memory per connection: of the processes on both sides, and of the kernel.
 
 use serde::Serialize;
 use std::fs;
 
-/// A moment's memory, in bytes.
+/// Memory at one moment, in bytes.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct Memory {
-    /// Per server process, in the order in which they were named.
+    /// By server process, with its name.
     pub(crate) server: Vec<(String, u64)>,
     pub(crate) clients: u64,
     /// All of the machine's kernel objects (`Slab` of `/proc/meminfo`).
@@ -55,21 +55,20 @@ fn word_after(text: &str, line: &str, name: &str) -> u64 {
     words.find(|word| *word == name).and_then(|_| words.next()).and_then(|word| word.parse().ok()).unwrap_or(0)
 }
 
-/// What one connection costs, in bytes, by the difference of two moments.
+/// Bytes per connection: the difference of two moments.
 #[derive(Debug, Clone, Default, Serialize)]
-pub(crate) struct PerConnection {
+pub(crate) struct BytesPerConnection {
     pub(crate) server: f64,
     pub(crate) client: f64,
-    /// The kernel's objects of both ends, since both are on this machine; everything else that the machine does
-    /// meanwhile counts, too.
+    /// Kernel objects of both ends, since both are on this machine; other work of the machine counts as well.
     pub(crate) kernel_both_ends: f64,
     pub(crate) kernel_buffers: f64,
 }
 
-impl PerConnection {
+impl BytesPerConnection {
     pub(crate) fn between(before: &Memory, after: &Memory, connections: u64) -> Self {
         let each = |before: u64, after: u64| (after as f64 - before as f64) / connections.max(1) as f64;
-        PerConnection {
+        BytesPerConnection {
             server: each(before.server_bytes(), after.server_bytes()),
             client: each(before.clients, after.clients),
             kernel_both_ends: each(before.slab, after.slab),
@@ -83,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernels_tables_are_read() {
+    fn memory_figures_of_the_kernel_are_parsed() {
         let text = "sockets: used 9\nTCP: inuse 5 orphan 0 tw 0 alloc 7 mem 3\nUDP: inuse 1 mem 0\n";
         assert_eq!((word_after(text, "TCP:", "inuse"), word_after(text, "TCP:", "mem")), (5, 3));
         assert_eq!(kib_line("MemFree: 1 kB\nSlab:    20 kB\n", "Slab:"), 20 * 1024);

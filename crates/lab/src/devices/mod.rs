@@ -1,26 +1,26 @@
-//! Devices by the hundred thousand: who connects, how long it takes, what it costs, and whether every push arrives.
+//! Benches with hundreds of thousands of devices: rates of connecting, memory per connection, and delivery of pushes.
 //!
-//! In reading order: [`connect`], `storm`, `push`, `failover`, `exceptions`, `scenario` are the commands; `stage` is
-//! what they share; `cluster` is the server with its gateways, `fleet` the client processes; `job` is what is said to
-//! those, `tally` what they answer; `memory`, `push_body` and `show` are small.
+//! In reading order: [`connect`], `storm`, `push`, `failover`, `exceptions`, `scenario` are the commands; `fixture` is
+//! what they share; `server_under_test` is the server with its gateways, `device_clients` the client processes;
+//! `worker_protocol` has the commands to these, `device_counts` their counts; `memory`, `push_body` and `output` are small.
 
 pub mod args;
 mod bare_accept;
-mod caller;
-pub(crate) mod cluster;
+mod raw_connection;
+pub(crate) mod server_under_test;
 pub(crate) use bare_accept::main as bare_accept_main;
 pub(crate) mod connect;
+pub(crate) mod device_clients;
+pub(crate) mod device_counts;
 pub(crate) mod exceptions;
 pub(crate) mod failover;
-pub(crate) mod fleet;
-pub mod job;
+pub(crate) mod fixture;
+mod invalid_frames;
 pub(crate) mod memory;
+mod output;
 pub(crate) mod push;
 pub(crate) mod push_body;
-pub(crate) mod pushing;
+pub(crate) mod push_round;
 pub(crate) mod scenario;
-mod show;
-pub(crate) mod stage;
 pub(crate) mod storm;
-pub(crate) mod tally;
-mod vectors;
+pub mod worker_protocol;

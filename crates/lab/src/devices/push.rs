@@ -1,78 +1,78 @@
-//! `bench push`: from asking for a push to the last of many devices, with and without chat beside it.
+//! `bench push`: the time from a push's request to the last of many devices, with and without chat beside it.
 
 use super::args::DevicePushArgs;
 use super::{
-    pushing::Round,
-    show,
-    stage::{Stage, check_verdict},
-    tally::PUSHES_MAX,
+    device_counts::PUSHES_MAX,
+    fixture::{DeviceFixture, check_verdict},
+    output,
+    push_round::PushRound,
 };
 use crate::{
     LabError, Verdict,
-    args::Via,
-    direct::Pairs,
-    job::{Outcome, Pace},
+    direct::DirectFixture,
+    options::SendProtocol,
     report::{self, outcome_json},
+    worker_protocol::{LoadModel, Outcome},
 };
 use serde_json::json;
 use std::time::Instant;
 
-/// HTTP connections that send the chat beside.
+/// HTTP connections that send the chat messages.
 const CHAT_CONNECTIONS: usize = 16;
 
-/// What direct messages came to, alone and beside the pushes.
-type Chat = (Outcome, Outcome);
+/// The outcomes of direct messages: alone, and beside the pushes.
+type ChatOutcomes = (Outcome, Outcome);
 
 pub(crate) fn run(args: &DevicePushArgs) -> Result<Verdict, LabError> {
     if args.rounds == 0 || args.rounds > PUSHES_MAX {
         return Err(LabError::Usage(format!("--rounds must be 1 to {PUSHES_MAX}")));
     }
-    let devices = &args.devices.or_usual(1_000);
-    let mut stage = Stage::set(devices)?;
-    let ramp = stage.connect(devices)?;
-    let (server, clients) = (stage.cluster.cpu_seconds(), stage.fleet.cpu_seconds());
+    let devices = &args.devices.with_default_devices(1_000);
+    let mut fixture = DeviceFixture::set_up(devices)?;
+    let ramp_up = fixture.connect(devices)?;
+    let (server, clients) = (fixture.server.cpu_seconds(), fixture.clients.cpu_seconds());
     let (mut rounds, chat) = match args.beside_chat {
-        None => (push(&mut stage, args, Instant::now())?, None),
-        Some(rate) => beside_chat(&mut stage, args, rate)?,
+        None => (run_rounds(&mut fixture, args, Instant::now())?, None),
+        Some(rate) => push_beside_chat(&mut fixture, args, rate)?,
     };
-    let (server, clients) = (stage.cluster.cpu_seconds() - server, stage.fleet.cpu_seconds() - clients);
-    let end = stage.settle(args.devices.target.patience)?;
+    let (server, clients) = (fixture.server.cpu_seconds() - server, fixture.clients.cpu_seconds() - clients);
+    let end = fixture.settle(args.devices.target.patience)?;
     rounds.iter_mut().for_each(|round| round.settle(&end));
-    let check = stage.end()?;
+    let check = fixture.end()?;
 
-    show::ramp(&format!("{} devices over {}", devices.devices, devices.via), &ramp);
+    output::print_ramp_up(&format!("{} devices over {}", devices.devices, devices.via), &ramp_up);
     println!("pushes to all");
-    rounds.iter().for_each(Round::print);
+    rounds.iter().for_each(PushRound::print);
     println!("  CPU          server {server:.2} s  clients {clients:.2} s");
     println!("  ms             p50       p90       p99     p99.9    p99.99      p100");
-    show::row("a device", &end.push);
-    show::beats(&end);
-    show::problems(&end);
-    let mut verdict = ramp.verdict().and(check_verdict(&check));
-    if end.altered > 0 || !end.beats_balance() {
+    output::print_latency("a device", &end.push);
+    output::print_heartbeats(&end);
+    output::print_problems(&end);
+    let mut verdict = ramp_up.verdict().and(check_verdict(&check));
+    if end.altered > 0 || !end.heartbeats_balance() {
         verdict = Verdict::Failed;
     }
-    verdict = rounds.iter().map(Round::verdict).fold(verdict, Verdict::and);
+    verdict = rounds.iter().map(PushRound::verdict).fold(verdict, Verdict::and);
     if let Some((alone, beside)) = &chat {
-        report::print("direct messages, no push", alone);
-        report::print("direct messages beside the pushes", beside);
+        report::print_outcome("direct messages, no push", alone);
+        report::print_outcome("direct messages beside the pushes", beside);
         verdict = verdict.and(Verdict::of(alone)).and(Verdict::of(beside));
     }
     let chat = chat.map(|(alone, beside)| json!({ "alone": outcome_json(&alone), "beside": outcome_json(&beside) }));
     let value = json!({
-        "bench": "push", "via": args.devices.via, "ramp": show::ramp_json(&ramp), "rounds": rounds,
+        "bench": "push", "via": args.devices.via, "ramp": output::ramp_up_json(&ramp_up), "rounds": rounds,
         "device_ms": end.push.percentiles(), "server_cpu_seconds": server, "client_cpu_seconds": clients,
-        "heartbeats": show::beats_json(&end), "chat": chat, "check": check,
+        "heartbeats": output::heartbeats_json(&end), "chat": chat, "check": check,
     });
     report::write_json(args.devices.target.json.as_deref(), &value)?;
     Ok(verdict)
 }
 
-/// The asked number of rounds, and more while `until` has not come.
-fn push(stage: &mut Stage, args: &DevicePushArgs, until: Instant) -> Result<Vec<Round>, LabError> {
+/// Runs `--rounds` rounds of pushes, and more until the time `until`.
+fn run_rounds(fixture: &mut DeviceFixture, args: &DevicePushArgs, until: Instant) -> Result<Vec<PushRound>, LabError> {
     let mut rounds = Vec::new();
     while rounds.len() < args.rounds || (Instant::now() < until && rounds.len() < PUSHES_MAX) {
-        let round = Round::run(stage, rounds.len(), args.devices.target.patience)?;
+        let round = PushRound::run(fixture, rounds.len(), args.devices.target.patience)?;
         let failed = round.verdict() == Verdict::Failed;
         rounds.push(round);
         if failed {
@@ -83,15 +83,20 @@ fn push(stage: &mut Stage, args: &DevicePushArgs, until: Instant) -> Result<Vec<
     Ok(rounds)
 }
 
-/// The same chat twice: alone, and with pushes to all for as long as it lasts.
-fn beside_chat(stage: &mut Stage, args: &DevicePushArgs, rate: f64) -> Result<(Vec<Round>, Option<Chat>), LabError> {
-    let target = &stage.cluster.target;
-    let mut pairs = Pairs::set(target, &args.devices.target, args.pairs, Via::Http, CHAT_CONNECTIONS)?;
-    let pace = Pace::Rate { per_second: rate, duration_ms: args.chat_duration.as_millis() as u64 };
-    let phase = pairs.phase(pace, 200, 1, 1);
-    let alone = pairs.load.run("direct, no push", phase.clone())?;
-    pairs.load.begin(phase)?;
-    let rounds = push(stage, args, Instant::now() + args.chat_duration)?;
-    let beside = pairs.load.finish("direct beside pushes")?;
+/// Runs the same chat load twice: alone, and with pushes to all devices for as long as it lasts.
+fn push_beside_chat(
+    fixture: &mut DeviceFixture,
+    args: &DevicePushArgs,
+    rate: f64,
+) -> Result<(Vec<PushRound>, Option<ChatOutcomes>), LabError> {
+    let target = &fixture.server.target;
+    let mut direct_fixture =
+        DirectFixture::set_up(target, &args.devices.target, args.pairs, SendProtocol::Http, CHAT_CONNECTIONS)?;
+    let model = LoadModel::OpenLoop { per_second: rate, duration_ms: args.chat_duration.as_millis() as u64 };
+    let phase = direct_fixture.phase(model, 200, 1, 1);
+    let alone = direct_fixture.load.run("direct, no push", phase.clone())?;
+    direct_fixture.load.start_phase(phase)?;
+    let rounds = run_rounds(fixture, args, Instant::now() + args.chat_duration)?;
+    let beside = direct_fixture.load.finish_phase("direct beside pushes")?;
     Ok((rounds, Some((alone, beside))))
 }

@@ -1,92 +1,97 @@
-//! `bench storm`: everybody is gone at once and wants back at once, beside a loop that only accepts.
+//! `bench storm`: reconnect storms, in which all devices disconnect and reconnect at once, compared with a loop that only
+//! accepts.
 
 use super::args::{DeviceArgs, StormArgs};
 use super::{
     bare_accept::BareAccept,
-    fleet::Fleet,
-    job::{DeviceCommand, OpenDevices, Via},
-    show,
-    stage::{Ramp, Stage, check_verdict},
+    device_clients::DeviceClients,
+    fixture::{DeviceFixture, RampUp, check_verdict},
+    output,
+    worker_protocol::{DeviceCommand, DeviceProtocol, DeviceWorkerConfig},
 };
 use crate::{LabError, Verdict, process::monotonic_ns, report};
 use serde_json::json;
 use std::time::Duration;
 
-/// Every worker has heard of the storm by then, and all begin it at one moment.
-const NOTICE: Duration = Duration::from_millis(500);
+/// The time from the command to the storm, in which the command reaches every worker, so that all start at once.
+const START_DELAY: Duration = Duration::from_millis(500);
 
 pub(crate) fn run(args: &StormArgs) -> Result<Verdict, LabError> {
-    let devices = &args.devices.or_usual(10_000);
+    let devices = &args.devices.with_default_devices(10_000);
     let within_ms = devices.within.as_millis() as u64;
-    let mut stage = Stage::set(devices)?;
-    let first = stage.connect(devices)?;
+    let mut fixture = DeviceFixture::set_up(devices)?;
+    let first = fixture.connect(devices)?;
     let mut storms = Vec::new();
     for _ in 0..args.rounds {
-        let at_ns = monotonic_ns() + NOTICE.as_nanos() as u64;
-        storms.push(stage.ramp("storm", &DeviceCommand::Storm { at_ns, within_ms })?);
+        let at_ns = monotonic_ns() + START_DELAY.as_nanos() as u64;
+        storms.push(fixture.ramp_up("storm", &DeviceCommand::Storm { at_ns, within_ms })?);
     }
-    let end = stage.settle(devices.target.patience)?;
-    let presence = stage.compare_presence()?;
-    let (doors, workers) = (stage.cluster.doors.len(), stage.fleet.workers());
-    let check = stage.end()?;
-    let bare = if args.no_bare { None } else { Some(bare(devices, args.rounds, (doors, workers))?) };
+    let end = fixture.settle(devices.target.patience)?;
+    let presence = fixture.compare_presence()?;
+    let (doors, workers) = (fixture.server.doors.len(), fixture.clients.workers());
+    let check = fixture.end()?;
+    let bare = if args.no_bare { None } else { Some(run_baseline(devices, args.rounds, (doors, workers))?) };
 
-    show::ramp(&format!("{} devices over {}, first connect", devices.devices, devices.via), &first);
+    output::print_ramp_up(&format!("{} devices over {}, first connect", devices.devices, devices.via), &first);
     for storm in &storms {
-        show::ramp("all dropped and back at once", storm);
+        output::print_ramp_up("all dropped and back at once", storm);
     }
-    show::beats(&end);
+    output::print_heartbeats(&end);
     presence.print();
     let mut verdict = first.verdict().and(presence.verdict()).and(check_verdict(&check));
-    verdict = storms.iter().map(Ramp::verdict).fold(verdict, Verdict::and);
-    if !end.breaks.is_empty() || !end.beats_balance() {
+    verdict = storms.iter().map(RampUp::verdict).fold(verdict, Verdict::and);
+    if !end.disconnects.is_empty() || !end.heartbeats_balance() {
         verdict = Verdict::Failed;
     }
-    let median = |ramps: &[Ramp]| {
-        let mut rates: Vec<f64> = ramps.iter().map(|ramp| ramp.tally.binds_per_second()).collect();
+    let median = |ramp_ups: &[RampUp]| {
+        let mut rates: Vec<f64> = ramp_ups.iter().map(|ramp_up| ramp_up.counts.binds_per_second()).collect();
         rates.sort_by(f64::total_cmp);
         rates.get(rates.len() / 2).copied().unwrap_or(f64::NAN)
     };
     let rate = median(&storms);
     if let Some(bare) = &bare {
-        bare.iter().for_each(|ramp| show::ramp("the same storm on a loop that only accepts", ramp));
-        verdict = bare.iter().map(Ramp::verdict).fold(verdict, Verdict::and);
+        bare.iter().for_each(|ramp_up| output::print_ramp_up("the same storm on a loop that only accepts", ramp_up));
+        verdict = bare.iter().map(RampUp::verdict).fold(verdict, Verdict::and);
         let limit = median(bare);
         println!("median rate    {rate:.0}/s, bare loop {limit:.0}/s, ratio {:.2}", rate / limit);
     }
     let value = json!({
-        "bench": "storm", "via": devices.via, "first": show::ramp_json(&first),
-        "storms": storms.iter().map(show::ramp_json).collect::<Vec<_>>(),
-        "bare": bare.as_ref().map(|ramps| ramps.iter().map(show::ramp_json).collect::<Vec<_>>()),
+        "bench": "storm", "via": devices.via, "first": output::ramp_up_json(&first),
+        "storms": storms.iter().map(output::ramp_up_json).collect::<Vec<_>>(),
+        "bare": bare.as_ref().map(|ramp_ups| ramp_ups.iter().map(output::ramp_up_json).collect::<Vec<_>>()),
         "rate": rate, "ratio": bare.as_ref().map(|bare| rate / median(bare)),
-        "heartbeats": show::beats_json(&end), "presence": presence.json(), "check": check,
+        "heartbeats": output::heartbeats_json(&end), "presence": presence.json(), "check": check,
     });
     report::write_json(devices.target.json.as_deref(), &value)?;
     Ok(verdict)
 }
 
-/// The same clients and as many processes on the other side, which do nothing but answer.
-fn bare(devices: &DeviceArgs, rounds: usize, (doors, workers): (usize, usize)) -> Result<Vec<Ramp>, LabError> {
+/// Runs the same storms with the same clients on as many processes of the baseline.
+fn run_baseline(
+    devices: &DeviceArgs,
+    rounds: usize,
+    (doors, workers): (usize, usize),
+) -> Result<Vec<RampUp>, LabError> {
     let bare = BareAccept::start(doors)?;
-    let plan = OpenDevices {
+    let config = DeviceWorkerConfig {
         doors: bare.doors.clone(),
-        via: Via::Miop,
+        via: DeviceProtocol::Miop,
         token_key: "of-the-usual-length-but-nobody-looks-at-it".into(),
         tag: crate::process::run_tag(),
         count: devices.devices,
         bare: true,
-        ..Stage::plan(devices)
+        ..DeviceFixture::worker_config(devices)
     };
-    let mut fleet = Fleet::open(&plan, workers)?;
+    let mut clients = DeviceClients::open(&config, workers)?;
     let within_ms = devices.within.as_millis() as u64;
-    fleet.run("bare loop", &DeviceCommand::Connect { per_second: None, within_ms })?;
-    let mut ramps = Vec::new();
+    clients.run("bare loop", &DeviceCommand::Connect { per_second: None, within_ms })?;
+    let mut ramp_ups = Vec::new();
     for _ in 0..rounds {
-        let clients = fleet.cpu_seconds();
-        let at_ns = monotonic_ns() + NOTICE.as_nanos() as u64;
-        let tally = fleet.run("bare storm", &DeviceCommand::Storm { at_ns, within_ms })?;
-        let client_cpu_seconds = fleet.cpu_seconds() - clients;
-        ramps.push(Ramp { tally, server_cpu_seconds: 0.0, client_cpu_seconds });
+        let cpu_before = clients.cpu_seconds();
+        let at_ns = monotonic_ns() + START_DELAY.as_nanos() as u64;
+        let counts = clients.run("bare storm", &DeviceCommand::Storm { at_ns, within_ms })?;
+        let client_cpu_seconds = clients.cpu_seconds() - cpu_before;
+        ramp_ups.push(RampUp { counts, server_cpu_seconds: 0.0, client_cpu_seconds });
     }
-    Ok(ramps)
+    Ok(ramp_ups)
 }

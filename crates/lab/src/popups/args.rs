@@ -1,6 +1,6 @@
-//! The commands that ask for popups, and their options.
+//! The options of the benches with popups.
 
-use crate::args::{Rate, TargetArgs, duration};
+use crate::options::{Rate, TargetArgs, parse_duration};
 use clap::Args;
 use std::{path::PathBuf, time::Duration};
 
@@ -16,21 +16,21 @@ pub struct PopupArgs {
     pub popups: usize,
     #[arg(long, default_value_t = 64)]
     pub connections: usize,
-    #[arg(long, default_value = "30s", value_parser = duration)]
+    #[arg(long, default_value = "30s", value_parser = parse_duration)]
     pub duration: Duration,
     /// Before anything is measured; at least until the first users are due again
-    #[arg(long, default_value = "10s", value_parser = duration)]
+    #[arg(long, default_value = "10s", value_parser = parse_duration)]
     pub warm: Duration,
     /// Between two popups of a user
-    #[arg(long, default_value = "30s", value_parser = duration)]
+    #[arg(long, default_value = "30s", value_parser = parse_duration)]
     pub gap: Duration,
-    /// Of the open loop: requests a second; 0.7 of the closed loop's unless given
+    /// Requests a second of the open loop; 0.7 of the closed loop's unless given
     #[arg(long)]
     pub rate: Option<Rate>,
-    /// Beside nginx answering everything with 300 bytes, before and after
+    /// Compare with nginx answering every request with 300 bytes, before and after
     #[arg(long)]
     pub nginx: bool,
-    /// Nginx alone: what this machine and this client can do
+    /// Nginx alone: the limit of this machine and this client
     #[arg(long)]
     pub only_nginx: bool,
     /// The core of the bench's own server, and of nginx
@@ -40,7 +40,7 @@ pub struct PopupArgs {
     #[arg(long, default_value_t = 0.01)]
     pub nothing_share: f64,
     /// A setting of the bench's own server; may be repeated
-    #[arg(long = "set", value_name = "NAME=VALUE", value_parser = crate::args::setting)]
+    #[arg(long = "set", value_name = "NAME=VALUE", value_parser = crate::options::parse_setting)]
     pub settings: Vec<(String, String)>,
 }
 
@@ -57,14 +57,14 @@ pub struct PopupGrowthArgs {
     pub known: Vec<u32>,
     #[arg(long, default_value_t = 64)]
     pub connections: usize,
-    #[arg(long, default_value = "10s", value_parser = duration)]
+    #[arg(long, default_value = "10s", value_parser = parse_duration)]
     pub duration: Duration,
     #[arg(long, default_value_t = 0)]
     pub server_core: usize,
     #[arg(long)]
     pub client_core: Option<usize>,
     /// A setting of the bench's own servers; may be repeated
-    #[arg(long = "set", value_name = "NAME=VALUE", value_parser = crate::args::setting)]
+    #[arg(long = "set", value_name = "NAME=VALUE", value_parser = crate::options::parse_setting)]
     pub settings: Vec<(String, String)>,
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
@@ -77,7 +77,7 @@ pub struct PopupCapsArgs {
     pub target: TargetArgs,
     #[arg(long, default_value_t = 10_000)]
     pub users: u32,
-    /// Of each user, asking at once
+    /// Devices of each user, which request popups at once
     #[arg(long, default_value_t = 8)]
     pub devices: usize,
     /// Users asked for at the same time
@@ -90,7 +90,7 @@ pub struct PopupCrashArgs {
     #[arg(long, default_value_t = 20)]
     pub kills: usize,
     /// Decisions answered so long before a kill are never forgotten
-    #[arg(long, default_value = "100ms", value_parser = duration)]
+    #[arg(long, default_value = "100ms", value_parser = parse_duration)]
     pub bound: Duration,
     /// Repeats an earlier run's moments
     #[arg(long)]

@@ -1,8 +1,8 @@
-//! At the end the server's counts must be those of the answers that it gave.
+//! The balance at the end of a run: the server's counts must equal those of its answers.
 
 use super::{
     catalogue::Catalogue,
-    mix::{Counts, KINDS},
+    mix::{EVENT_KINDS, VariantCounts},
 };
 use crate::LabError;
 use serde::Serialize;
@@ -10,45 +10,49 @@ use std::time::{Duration, Instant};
 use tidings_client::http::HttpClient;
 use tidings_protocol::http::PopupHour;
 
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 const PROBLEMS_MAX: usize = 10;
 
-/// Sums over all popups, as answered and reported here and as counted there.
+/// Sums over all popups: by the lab's count of answers and events (`here`), and by the server's counts (`there`).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Balance {
-    pub(crate) here: Counts,
-    pub(crate) there: Counts,
-    /// Decisions that a control group kept from being shown.
+    pub(crate) here: VariantCounts,
+    pub(crate) there: VariantCounts,
+    /// Decisions that showed nothing because the user was in a control group.
     pub(crate) control: u64,
-    /// Variants of popups for which a count differs.
+    /// How many variants have a count that differs.
     pub(crate) wrong: u64,
     pub(crate) problems: Vec<String>,
 }
 
 impl Balance {
-    /// Reads all counts, again and again for as long as they may still grow.
-    pub(crate) fn strike(
+    /// Compares all counts, again until they are equal or `patience` is over: the server's may lag.
+    pub(crate) fn reconcile(
         http: &mut HttpClient,
         catalogue: &Catalogue,
-        counts: &[Vec<Counts>],
+        counts: &[Vec<VariantCounts>],
         patience: Duration,
     ) -> Result<Self, LabError> {
         let began = Instant::now();
         loop {
-            let balance = Balance::look(http, catalogue, counts)?;
+            let balance = Balance::compare_counts(http, catalogue, counts)?;
             if balance.wrong == 0 || began.elapsed() > patience {
                 return Ok(balance);
             }
-            std::thread::sleep(LOOK_AGAIN);
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
 
-    fn look(http: &mut HttpClient, catalogue: &Catalogue, counts: &[Vec<Counts>]) -> Result<Self, LabError> {
+    fn compare_counts(
+        http: &mut HttpClient,
+        catalogue: &Catalogue,
+        counts: &[Vec<VariantCounts>],
+    ) -> Result<Self, LabError> {
         let mut balance = Balance::default();
-        for (known, counts) in catalogue.popups.iter().zip(counts) {
-            let hours = hours_of(http, &known.id)?;
+        for (popup, counts) in catalogue.popups.iter().zip(counts) {
+            let hours = hours_of(http, &popup.id)?;
             balance.control += hours.iter().map(|hour| hour.control).sum::<u64>();
-            for ((variant, _), here) in known.variants.iter().zip(counts) {
+            for ((variant, _), here) in popup.variants.iter().zip(counts) {
                 let there = sum(hours.iter().filter(|hour| hour.variant == *variant));
                 for (total, count) in balance.here.iter_mut().chain(&mut balance.there).zip(here.iter().chain(&there)) {
                     *total += count;
@@ -57,8 +61,8 @@ impl Balance {
                     balance.wrong += 1;
                     if balance.problems.len() < PROBLEMS_MAX {
                         balance.problems.push(format!(
-                            "popup {} variant {variant}: shown and {KINDS:?} were {here:?}, counted are {there:?}",
-                            known.id
+                            "popup {} variant {variant}: shown and {EVENT_KINDS:?} were {here:?}, counted are {there:?}",
+                            popup.id
                         ));
                     }
                 }
@@ -68,17 +72,17 @@ impl Balance {
     }
 }
 
-/// All hours of a popup.
+/// The hourly counts of a popup during the run.
 pub(crate) fn hours_of(http: &mut HttpClient, popup: &str) -> Result<Vec<PopupHour>, LabError> {
-    // A run takes minutes: a day around it is plenty.
+    // A run takes minutes: a day around it is enough.
     const HALF_DAY_MS: u64 = 12 * 60 * 60 * 1000;
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64);
     let path = format!("/v1/popups/{popup}/counts?from={}&to={}", now.saturating_sub(HALF_DAY_MS), now + HALF_DAY_MS);
     Ok(http.get::<tidings_protocol::http::PopupCounts>(&path)?.hours)
 }
 
-fn sum<'a>(hours: impl Iterator<Item = &'a PopupHour>) -> Counts {
-    hours.fold(Counts::default(), |[shown, impressions, clicks, dismissals], hour| {
+fn sum<'a>(hours: impl Iterator<Item = &'a PopupHour>) -> VariantCounts {
+    hours.fold(VariantCounts::default(), |[shown, impressions, clicks, dismissals], hour| {
         [shown + hour.shown, impressions + hour.impressions, clicks + hour.clicks, dismissals + hour.dismissals]
     })
 }

@@ -1,17 +1,17 @@
-//! `bench popup-caps`: all devices of a user ask at once, for every kind of cap; none may be exceeded, and after a clean
-//! restart nothing more may be shown.
+//! `bench popup-caps`: all devices of a user request a decision at once, for every kind of cap; no cap may be exceeded, and
+//! after a clean restart no more popups may be shown.
 
 use super::{
     args::PopupCapsArgs,
     balance::hours_of,
-    catalogue::{put_popup, refuse_others_popups, variant},
-    drive::{Connections, Pace, Stretch, Traffic, Until},
-    people::People,
-    wire::{Answer, Endpoint},
+    catalogue::{put_popup, refuse_existing_popups, variant},
+    load_loop::{Connections, LoadModel, LoadResult, StopCondition, TrafficSource},
+    user_profiles::UserProfiles,
+    wire::{HttpAnswer, RequestTemplate},
 };
 use crate::{
     LabError, Verdict, process,
-    report::{self, Live},
+    report::{self, ProgressLine},
     server::{OwnServer, Target},
 };
 use serde::Serialize;
@@ -20,60 +20,60 @@ use std::collections::BTreeMap;
 use tidings_client::http::HttpClient;
 use tidings_protocol::http::{PopupCaps, PopupSettings, PopupSpec, PopupState};
 
-/// One question that all devices ask at once, and how often it may be answered with a popup.
-struct Round {
+/// One decision that all devices request at once, and how often a popup may be shown.
+struct CapRound {
     placement: &'static str,
     session: u64,
     cap: u32,
 }
 
-const fn round(placement: &'static str, session: u64, cap: u32) -> Round {
-    Round { placement, session, cap }
+const fn cap_round(placement: &'static str, session: u64, cap: u32) -> CapRound {
+    CapRound { placement, session, cap }
 }
 
-const ROUNDS: [Round; 7] = [
-    round("daily", 0, 2),
-    round("total", 0, 3),
-    round("session", 1, 1),
-    round("session", 2, 1),
-    round("gap", 0, 1),
-    // The placement has a gap, its two popups have none.
-    round("spaced", 0, 1),
-    // The popup there has no cap: what the total of all popups leaves.
-    round("rest", 0, REST),
+const ROUNDS: [CapRound; 7] = [
+    cap_round("daily", 0, 2),
+    cap_round("total", 0, 3),
+    cap_round("session", 1, 1),
+    cap_round("session", 2, 1),
+    cap_round("gap", 0, 1),
+    // The placement has a gap between popups, its two popups have no caps.
+    cap_round("spaced", 0, 1),
+    // The popup of this placement has no cap of its own: the total of all popups limits it.
+    cap_round("rest", 0, UNCAPPED_SHARE),
 ];
-const REST: u32 = 2;
-/// Of all popups together: the caps of all rounds.
-const TOTAL: u32 = 2 + 3 + 1 + 1 + 1 + 1 + REST;
+const UNCAPPED_SHARE: u32 = 2;
+/// The cap on all popups together: the sum of the caps of all rounds.
+const TOTAL_CAP: u32 = 2 + 3 + 1 + 1 + 1 + 1 + UNCAPPED_SHARE;
 const LONG_S: u64 = 24 * 60 * 60;
 const PROBLEMS_MAX: usize = 10;
 
 pub(crate) fn run(args: &PopupCapsArgs) -> Result<Verdict, LabError> {
-    if args.users == 0 || args.devices < TOTAL as usize / 2 || args.lanes == 0 {
-        let why = format!("--users and --lanes must be at least 1, --devices at least {}", TOTAL / 2);
+    if args.users == 0 || args.devices < TOTAL_CAP as usize / 2 || args.lanes == 0 {
+        let why = format!("--users and --lanes must be at least 1, --devices at least {}", TOTAL_CAP / 2);
         return Err(LabError::Usage(why));
     }
     let mut target = match args.target.url {
-        Some(_) => Target::find(&args.target)?,
+        Some(_) => Target::resolve(&args.target)?,
         None => Target::Own(Box::new(OwnServer::start()?)),
     };
     configure(&mut target.http())?;
-    let live = Live::start("popup-caps");
-    live.say("before the restart".into());
-    let mut crowd = Crowd::new(args, target.keys().0);
-    let first = crowd.drive(&target, args)?;
-    let mut passes = vec![Pass::of(&crowd, &first, |round| round.cap)];
+    let progress_line = ProgressLine::start("popup-caps");
+    progress_line.set_message("before the restart".into());
+    let mut devices = ConcurrentDevices::new(args, target.keys().0);
+    let first = devices.run_pass(&target, args)?;
+    let mut passes = vec![Pass::of(&devices, &first, |round| round.cap)];
     if let Target::Own(own) = &mut target {
-        live.say("after the restart".into());
+        progress_line.set_message("after the restart".into());
         own.stop()?;
         own.launch()?;
-        crowd.begin_again();
-        let second = crowd.drive(&target, args)?;
-        passes.push(Pass::of(&crowd, &second, |_| 0));
+        devices.reset();
+        let second = devices.run_pass(&target, args)?;
+        passes.push(Pass::of(&devices, &second, |_| 0));
     }
-    let counted = counted(&mut target.http())?;
+    let counted = count_shown(&mut target.http())?;
     let answered: u64 = passes.iter().map(|pass| pass.shown).sum();
-    live.end();
+    progress_line.clear();
     let check = target.finish()?;
     for (pass, title) in passes.iter().zip(["before the restart", "after the restart"]) {
         pass.print(title, args);
@@ -104,9 +104,9 @@ fn popups() -> [(&'static str, &'static str, PopupCaps); 7] {
 }
 
 fn configure(http: &mut HttpClient) -> Result<(), LabError> {
-    refuse_others_popups(http)?;
+    refuse_existing_popups(http)?;
     let settings = PopupSettings {
-        caps: PopupCaps { total: Some(TOTAL), ..PopupCaps::default() },
+        caps: PopupCaps { total: Some(TOTAL_CAP), ..PopupCaps::default() },
         placements: BTreeMap::from([("spaced".to_owned(), PopupCaps { gap_s: Some(LONG_S), ..PopupCaps::default() })]),
         ..PopupSettings::default()
     };
@@ -115,7 +115,7 @@ fn configure(http: &mut HttpClient) -> Result<(), LabError> {
         let spec = PopupSpec {
             state: PopupState::Live,
             placements: vec![placement.to_owned()],
-            time_zone: Some(zone_of_noon()),
+            time_zone: Some(time_zone_at_noon()),
             caps,
             variants: vec![variant(number as u64, "a", 1)?],
             ..PopupSpec::default()
@@ -125,15 +125,15 @@ fn configure(http: &mut HttpClient) -> Result<(), LabError> {
     Ok(())
 }
 
-/// A time zone in which it is about noon: a day that ended during the run would allow more.
-fn zone_of_noon() -> String {
+/// A time zone in which it is about noon, so that no day ends during the run and resets daily caps.
+fn time_zone_at_noon() -> String {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_secs());
     let ahead = 12 - (now / 3600 % 24) as i64;
-    // In these names the sign is that of the way back to Greenwich.
+    // In these names the sign is reversed: `Etc/GMT-1` is ahead of Greenwich.
     format!("Etc/GMT{}{}", if ahead > 0 { '-' } else { '+' }, ahead.abs())
 }
 
-fn counted(http: &mut HttpClient) -> Result<u64, LabError> {
+fn count_shown(http: &mut HttpClient) -> Result<u64, LabError> {
     let mut counted = 0;
     for (id, ..) in popups() {
         counted += hours_of(http, id)?.iter().map(|hour| hour.shown).sum::<u64>();
@@ -141,16 +141,16 @@ fn counted(http: &mut HttpClient) -> Result<u64, LabError> {
     Ok(counted)
 }
 
-/// Devices in lanes: all devices of a lane ask the same at once, and go on when all are answered.
-struct Crowd {
-    people: People,
-    decide: Endpoint,
+/// Devices in lanes: all devices of a lane send the same request at once, and go on to the next one when all are answered.
+struct ConcurrentDevices {
+    profiles: UserProfiles,
+    decide: RequestTemplate,
     users: u32,
     devices: usize,
-    lanes: Vec<Lane>,
-    /// Per connection: the step that it asks next.
+    lanes: Vec<DeviceLane>,
+    /// By connection: the next step of its device.
     steps: Vec<usize>,
-    /// Per user and round.
+    /// How often a popup was shown, by user and round.
     shown: Vec<[u32; ROUNDS.len()]>,
     wrong: u64,
     problems: Vec<String>,
@@ -158,19 +158,19 @@ struct Crowd {
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Lane {
+struct DeviceLane {
     step: usize,
     answered: usize,
 }
 
-impl Crowd {
+impl ConcurrentDevices {
     fn new(args: &PopupCapsArgs, api_key: &str) -> Self {
-        Crowd {
-            people: People::new(&format!("{}-", process::run_tag())),
-            decide: Endpoint::post("/v1/popups/decide", api_key),
+        ConcurrentDevices {
+            profiles: UserProfiles::new(&format!("{}-", process::run_tag())),
+            decide: RequestTemplate::post("/v1/popups/decide", api_key),
             users: args.users,
             devices: args.devices,
-            lanes: vec![Lane::default(); args.lanes],
+            lanes: vec![DeviceLane::default(); args.lanes],
             steps: vec![0; args.devices * args.lanes],
             shown: vec![Default::default(); args.users as usize],
             wrong: 0,
@@ -179,33 +179,33 @@ impl Crowd {
         }
     }
 
-    fn begin_again(&mut self) {
-        self.lanes.fill(Lane::default());
+    fn reset(&mut self) {
+        self.lanes.fill(DeviceLane::default());
         self.steps.fill(0);
         self.shown.fill(Default::default());
     }
 
-    fn drive(&mut self, target: &Target, args: &PopupCapsArgs) -> Result<Stretch, LabError> {
+    fn run_pass(&mut self, target: &Target, args: &PopupCapsArgs) -> Result<LoadResult, LabError> {
         let mut connections = Connections::open(target.address(), self.steps.len(), args.target.patience)?;
-        connections.drive(self, Pace::Closed, Until::Done)
+        connections.run(self, LoadModel::ClosedLoop, StopCondition::Exhausted)
     }
 
-    /// Whom the lane asks for, and in which round.
-    fn question(&self, lane: usize) -> Option<(u32, usize)> {
+    /// The user and the round of a lane's current request.
+    fn next_question(&self, lane: usize) -> Option<(u32, usize)> {
         let step = self.lanes[lane].step;
         let user = (step / ROUNDS.len() * self.lanes.len() + lane) as u32;
         (user < self.users).then_some((user, step % ROUNDS.len()))
     }
 
-    fn is_answered(&mut self, connection: usize) {
+    fn record_answer(&mut self, connection: usize) {
         let lane = &mut self.lanes[connection / self.devices];
         lane.answered += 1;
         if lane.answered == self.devices {
-            *lane = Lane { step: lane.step + 1, answered: 0 };
+            *lane = DeviceLane { step: lane.step + 1, answered: 0 };
         }
     }
 
-    fn problem(&mut self, what: String) {
+    fn add_problem(&mut self, what: String) {
         self.wrong += 1;
         if self.problems.len() < PROBLEMS_MAX {
             self.problems.push(what);
@@ -213,62 +213,67 @@ impl Crowd {
     }
 }
 
-impl Traffic for Crowd {
-    fn ask(&mut self, connection: usize, _now_ns: u64, out: &mut Vec<u8>) -> bool {
+impl TrafficSource for ConcurrentDevices {
+    fn next_request(&mut self, connection: usize, _now_ns: u64, out: &mut Vec<u8>) -> bool {
         let lane = connection / self.devices;
         if self.steps[connection] != self.lanes[lane].step {
             return false;
         }
-        let Some((user, round)) = self.question(lane) else { return false };
+        let Some((user, round)) = self.next_question(lane) else { return false };
         self.steps[connection] += 1;
-        let Round { placement, session, .. } = ROUNDS[round];
+        let CapRound { placement, session, .. } = ROUNDS[round];
         self.body.clear();
-        self.people.put_question_in(&mut self.body, user, placement, u64::from(user) * 10 + session);
+        self.profiles.put_decide_request_in_session(&mut self.body, user, placement, u64::from(user) * 10 + session);
         self.decide.put(out, &self.body);
         true
     }
 
-    fn answered(&mut self, connection: usize, _now_ns: u64, answer: &Answer<'_>) {
-        if let Some((user, round)) = self.question(connection / self.devices) {
+    fn handle_answer(&mut self, connection: usize, _now_ns: u64, answer: &HttpAnswer<'_>) {
+        if let Some((user, round)) = self.next_question(connection / self.devices) {
             match answer.status {
                 200 => self.shown[user as usize][round] += 1,
                 204 => {}
-                _ => self.problem(format!("{}: {}", answer.status, String::from_utf8_lossy(answer.body))),
+                _ => self.add_problem(format!("{}: {}", answer.status, String::from_utf8_lossy(answer.body))),
             }
         }
-        self.is_answered(connection);
+        self.record_answer(connection);
     }
 
-    fn lost(&mut self, connection: usize) {
-        self.problem("a connection broke before its answer".into());
-        self.is_answered(connection);
+    fn connection_lost(&mut self, connection: usize) {
+        self.add_problem("a connection broke before its answer".into());
+        self.record_answer(connection);
     }
 }
 
-/// All users through all rounds, once.
+/// One pass of all users through all rounds.
 #[derive(Debug, Default, Serialize)]
 struct Pass {
     shown: u64,
-    /// Users and rounds in which more was shown than the cap allows, and in which less was.
+    /// Pairs of user and round in which popups were shown more often than the cap allows.
     exceeded: u64,
+    /// Pairs of user and round in which the cap was not reached.
     missed: u64,
     wrong: u64,
-    stretch: Stretch,
+    stretch: LoadResult,
     problems: Vec<String>,
 }
 
 impl Pass {
-    fn of(crowd: &Crowd, stretch: &Stretch, cap: impl Fn(&Round) -> u32) -> Self {
-        let mut pass =
-            Pass { wrong: crowd.wrong, stretch: stretch.clone(), problems: crowd.problems.clone(), ..Pass::default() };
-        for (user, counts) in crowd.shown.iter().enumerate() {
+    fn of(devices: &ConcurrentDevices, stretch: &LoadResult, cap: impl Fn(&CapRound) -> u32) -> Self {
+        let mut pass = Pass {
+            wrong: devices.wrong,
+            stretch: stretch.clone(),
+            problems: devices.problems.clone(),
+            ..Pass::default()
+        };
+        for (user, counts) in devices.shown.iter().enumerate() {
             for (round, shown) in ROUNDS.iter().zip(counts) {
                 pass.shown += u64::from(*shown);
                 let cap = cap(round);
                 pass.exceeded += u64::from(*shown > cap);
                 pass.missed += u64::from(*shown < cap);
                 if *shown != cap && pass.problems.len() < PROBLEMS_MAX {
-                    let (id, placement) = (crowd.people.id(user as u32), round.placement);
+                    let (id, placement) = (devices.profiles.id(user as u32), round.placement);
                     pass.problems.push(format!("{id} at {placement}: shown {shown}, allowed are {cap}"));
                 }
             }
@@ -304,7 +309,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_rounds_use_up_what_all_popups_may_be_shown() {
-        assert_eq!(ROUNDS.iter().map(|round| round.cap).sum::<u32>(), TOTAL);
+    fn the_caps_of_all_rounds_add_up_to_the_total_cap() {
+        assert_eq!(ROUNDS.iter().map(|round| round.cap).sum::<u32>(), TOTAL_CAP);
     }
 }

@@ -1,6 +1,7 @@
-//! Popups as a business has them: countries, plans, versions, segments, seasons; some for many, most for few.
+//! The popups of a run, as a business configures them: by countries, plans, versions, segments and times of day; some for
+//! many users, most for few.
 
-use super::people::{COUNTRIES, LANGUAGES, PLANS, PLATFORMS, TAGS, mixed};
+use super::user_profiles::{COUNTRIES, LANGUAGES, PLANS, PLATFORMS, TAGS, hash};
 use crate::{LabError, server::Target};
 use serde_json::{Value, json, value::RawValue};
 use tidings_client::http::HttpClient;
@@ -10,30 +11,30 @@ use tidings_protocol::http::{
 };
 
 pub(crate) const HOME: &str = "home";
-/// The other places of the app. Three in ten popups are for `home`.
-const ELSEWHERE: [&str; 8] = ["listing", "search", "product", "cart", "profile", "orders", "help", "news"];
+/// The other placements of the app. Three in ten popups are for `home`.
+const OTHER_PLACEMENTS: [&str; 8] = ["listing", "search", "product", "cart", "profile", "orders", "help", "news"];
 const SEGMENTS: [&str; 4] = ["churned", "vip", "newsletter", "testers"];
 /// One in so many users is in a segment.
-const IN_SEGMENT: u64 = 20;
+const SEGMENT_SHARE: u64 = 20;
 const SEGMENT_USERS_MAX: u32 = 50_000;
 
-/// One popup as the answers are held against it.
+/// A configured popup, with which answers are compared.
 #[derive(Debug)]
-pub(crate) struct Known {
+pub(crate) struct ConfiguredPopup {
     pub(crate) id: String,
     pub(crate) at_home: bool,
-    /// Variants and what they show, as JSON text.
+    /// The ids of the variants with their content as JSON text.
     pub(crate) variants: Vec<(String, Vec<u8>)>,
 }
 
-/// What was configured.
+/// All configured popups.
 #[derive(Debug)]
 pub(crate) struct Catalogue {
-    pub(crate) popups: Vec<Known>,
+    pub(crate) popups: Vec<ConfiguredPopup>,
 }
 
 impl Catalogue {
-    /// Writes settings, segments and popups to a server that has none; `user` names the run's users.
+    /// Writes settings, segments and popups to a server without popups; `user` returns the id of a user of the run.
     pub(crate) fn write(
         target: &Target,
         popups: usize,
@@ -42,27 +43,27 @@ impl Catalogue {
         user: impl Fn(u32) -> String,
     ) -> Result<Self, LabError> {
         let mut http = target.http();
-        refuse_others_popups(&mut http)?;
+        refuse_existing_popups(&mut http)?;
         let settings = PopupSettings {
             caps: PopupCaps { gap_s: Some(gap_s), ..PopupCaps::default() },
             ..PopupSettings::default()
         };
         let _: Value = http.put("/v1/popup-settings", &settings)?;
         for (number, segment) in SEGMENTS.iter().enumerate() {
-            let members = (0..users).filter(|n| mixed(u64::from(*n) << 8 | number as u64).is_multiple_of(IN_SEGMENT));
+            let members = (0..users).filter(|n| hash(u64::from(*n) << 8 | number as u64).is_multiple_of(SEGMENT_SHARE));
             let lines: String = members.take(SEGMENT_USERS_MAX as usize).map(|n| user(n) + "\n").collect();
             put_segment(&mut http, segment, &lines)?;
         }
         let mut known = Vec::with_capacity(popups);
         for number in 0..popups.max(1) {
-            let (id, spec) = (format!("p{number:05}"), spec(number as u64)?);
+            let (id, spec) = (format!("p{number:05}"), popup_spec(number as u64)?);
             put_popup(&mut http, &id, &spec)?;
-            known.push(Known::of(&id, &spec)?);
+            known.push(ConfiguredPopup::of(&id, &spec)?);
         }
         Ok(Catalogue { popups: known })
     }
 
-    /// Which popup and variant a decision's answer names.
+    /// The indexes of the popup and the variant that a decision names.
     pub(crate) fn find(&self, popup: &[u8], variant: &[u8]) -> Option<(u16, u8)> {
         let digits = std::str::from_utf8(popup.strip_prefix(b"p")?).ok()?;
         let index: usize = digits.parse().ok()?;
@@ -72,13 +73,13 @@ impl Catalogue {
     }
 }
 
-impl Known {
+impl ConfiguredPopup {
     pub(crate) fn of(id: &str, spec: &PopupSpec) -> Result<Self, LabError> {
         let variants = spec.variants.iter().map(|variant| {
             let content = serde_json::to_vec(&variant.content).map_err(std::io::Error::from)?;
             Ok((variant.id.clone(), content))
         });
-        Ok(Known {
+        Ok(ConfiguredPopup {
             id: id.to_owned(),
             at_home: spec.placements.iter().any(|placement| placement == HOME),
             variants: variants.collect::<Result<_, LabError>>()?,
@@ -86,10 +87,10 @@ impl Known {
     }
 }
 
-impl Known {
-    /// For a server that shows nothing.
-    pub(crate) fn nothing() -> Self {
-        Known { id: String::new(), at_home: true, variants: vec![(String::new(), Vec::new())] }
+impl ConfiguredPopup {
+    /// Stands for a popup in runs against a server without popups.
+    pub(crate) fn placeholder() -> Self {
+        ConfiguredPopup { id: String::new(), at_home: true, variants: vec![(String::new(), Vec::new())] }
     }
 }
 
@@ -98,8 +99,8 @@ pub(crate) fn put_popup(http: &mut HttpClient, id: &str, spec: &PopupSpec) -> Re
     Ok(())
 }
 
-/// A run counts every decision; those for popups of somebody else would be taken for faults.
-pub(crate) fn refuse_others_popups(http: &mut HttpClient) -> Result<(), LabError> {
+/// Returns an error if the server has popups already: decisions for them would count as faults.
+pub(crate) fn refuse_existing_popups(http: &mut HttpClient) -> Result<(), LabError> {
     let page: Value = http.get("/v1/popups?limit=1")?;
     match page["popups"].as_array().is_some_and(Vec::is_empty) {
         true => Ok(()),
@@ -112,28 +113,28 @@ fn put_segment(http: &mut HttpClient, segment: &str, lines: &str) -> Result<(), 
     match answer.status {
         200..=299 => Ok(()),
         status => {
-            let said = String::from_utf8_lossy(&answer.body).into_owned();
-            Err(LabError::Server(format!("answered a segment with {status}: {said}")))
+            let body = String::from_utf8_lossy(&answer.body).into_owned();
+            Err(LabError::Server(format!("answered a segment with {status}: {body}")))
         }
     }
 }
 
-/// The popup of this number: the same in every run.
-fn spec(number: u64) -> Result<PopupSpec, LabError> {
-    // The last in order is for everybody and without limits of its own: at home somebody who is due is shown something.
+/// The popup with this number, the same in every run.
+fn popup_spec(number: u64) -> Result<PopupSpec, LabError> {
+    // The last popup in order is for everybody and without caps, so that a user who is due is always shown a popup at home.
     if number == 0 {
         let variants = vec![variant(number, "a", 1)?];
         let placements = vec![HOME.to_owned()];
         return Ok(PopupSpec { state: PopupState::Live, placements, priority: -1, variants, ..PopupSpec::default() });
     }
-    let seed = mixed(number);
-    let pick = |shift: u32, of: usize| (mixed(seed ^ u64::from(shift) << 40) as usize) % of;
+    let seed = hash(number);
+    let pick = |shift: u32, of: usize| (hash(seed ^ u64::from(shift) << 40) as usize) % of;
     let placements = match number % 10 {
         1..=3 => vec![HOME.to_owned()],
-        _ => vec![ELSEWHERE[pick(1, ELSEWHERE.len())].to_owned()],
+        _ => vec![OTHER_PLACEMENTS[pick(1, OTHER_PLACEMENTS.len())].to_owned()],
     };
     let windows = match number % 7 {
-        // Never open on all days: which is part of the work.
+        // Open on some days only: evaluating windows is part of the server's work.
         0 => vec![PopupWindow { days: vec![Weekday::Sat, Weekday::Sun], from: "08:00".into(), to: "23:00".into() }],
         3 => vec![PopupWindow { days: Vec::new(), from: "06:00".into(), to: "22:30".into() }],
         _ => Vec::new(),
@@ -151,7 +152,7 @@ fn spec(number: u64) -> Result<PopupSpec, LabError> {
         priority: pick(3, 100) as i32,
         time_zone: Some("Europe/Berlin".into()),
         windows,
-        audience: Some(raw(&audience(number, &pick))?),
+        audience: Some(raw_json(&audience(number, &pick))?),
         caps: PopupCaps {
             per_session: Some(1),
             per_day: Some(1 + pick(4, 3) as u32),
@@ -164,7 +165,7 @@ fn spec(number: u64) -> Result<PopupSpec, LabError> {
     })
 }
 
-/// Between two and six conditions that take part in most businesses' campaigns.
+/// Between two and six conditions that are usual in campaigns.
 fn audience(number: u64, pick: &impl Fn(u32, usize) -> usize) -> Value {
     let mut all = Vec::new();
     let country = pick(10, COUNTRIES.len());
@@ -196,11 +197,11 @@ fn audience(number: u64, pick: &impl Fn(u32, usize) -> usize) -> Value {
     json!({ "all": all })
 }
 
-pub(crate) fn raw(value: &Value) -> Result<Box<RawValue>, LabError> {
+pub(crate) fn raw_json(value: &Value) -> Result<Box<RawValue>, LabError> {
     Ok(RawValue::from_string(value.to_string()).map_err(std::io::Error::from)?)
 }
 
-/// A variant whose content is some 300 bytes long.
+/// A variant with a content of about 300 bytes.
 pub(crate) fn variant(number: u64, id: &str, weight: u32) -> Result<PopupVariant, LabError> {
     let button = |id: &str, label: &str, action| PopupButton { id: id.into(), label: label.into(), action };
     let content = PopupContent {
@@ -211,7 +212,7 @@ pub(crate) fn variant(number: u64, id: &str, weight: u32) -> Result<PopupVariant
             button("go", "See it", PopupAction::Open { url: format!("app://offers/{number}") }),
             button("later", "Later", PopupAction::Dismiss),
         ],
-        data: Some(raw(&json!({ "colour": "#e33", "campaign": number }))?),
+        data: Some(raw_json(&json!({ "colour": "#e33", "campaign": number }))?),
     };
     Ok(PopupVariant { id: id.into(), weight, content })
 }
@@ -221,8 +222,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn popups_are_many_and_unlike() {
-        let specs: Vec<PopupSpec> = (0..500).map(|number| spec(number).unwrap()).collect();
+    fn the_catalogue_has_many_different_popups() {
+        let specs: Vec<PopupSpec> = (0..500).map(|number| popup_spec(number).unwrap()).collect();
         let home = specs.iter().filter(|spec| spec.placements == [HOME]).count();
         assert_eq!(home, 151);
         assert!(specs.iter().filter(|spec| spec.variants.len() > 1).count() > 50);
@@ -231,6 +232,6 @@ mod tests {
     }
 
     fn content_bytes(spec: &PopupSpec) -> usize {
-        Known::of("p", spec).unwrap().variants[0].1.len()
+        ConfiguredPopup::of("p", spec).unwrap().variants[0].1.len()
     }
 }

@@ -1,18 +1,18 @@
-//! `bench popup-growth`: what more popups cost, and what more users do.
+//! `bench popup-growth`: rates and memory as the number of popups and of users grows.
 
 use super::{
+    answer_verifier::AnswerCounts,
     args::PopupGrowthArgs,
     balance::Balance,
-    drive::{Pace, Until},
-    home::verdict,
-    judge::Tally,
-    mix::{Mix, MixSetting, Phase},
-    show,
-    stage::{Measured, Shape, Stage},
+    fixture::{FixtureSpec, Measurement, PopupFixture},
+    home_page::verdict,
+    load_loop::{LoadModel, StopCondition},
+    mix::{HomePageMix, MixConfig, MixPhase},
+    output,
 };
 use crate::{
     LabError, Verdict, process,
-    report::{self, Live},
+    report::{self, ProgressLine},
     server::{OwnServer, Target},
 };
 use serde_json::{Value, json};
@@ -20,7 +20,7 @@ use std::time::Duration;
 
 const POPUPS: usize = 500;
 const PATIENCE: Duration = Duration::from_secs(15);
-/// As many users a second as are due at most: with it follows how long the gap must be, within limits.
+/// The most users who become due per second; the gap between popups follows from it, within limits.
 const DUE_PER_SECOND: u64 = 30_000;
 const GAP_S: (u64, u64) = (3, 30);
 
@@ -30,7 +30,7 @@ pub(crate) fn run(args: &PopupGrowthArgs) -> Result<Verdict, LabError> {
     }
     let mut verdict = Verdict::Passed;
     let mut run = |popups: usize, users: u32| -> Result<Value, LabError> {
-        let case = case(args, popups, users)?;
+        let case = run_case(args, popups, users)?;
         verdict = verdict.and(case.verdict);
         case.print();
         Ok(case.json())
@@ -43,24 +43,24 @@ pub(crate) fn run(args: &PopupGrowthArgs) -> Result<Verdict, LabError> {
     Ok(verdict)
 }
 
-struct Case {
+struct GrowthCase {
     popups: usize,
     users: u32,
     gap_s: u64,
     rss_before: u64,
-    introduced: Measured,
-    measured: Measured,
-    tally: Tally,
+    first_contact: Measurement,
+    measured: Measurement,
+    answer_counts: AnswerCounts,
     balance: Balance,
     verdict: Verdict,
 }
 
-fn case(args: &PopupGrowthArgs, popups: usize, users: u32) -> Result<Case, LabError> {
-    let live = Live::start("popup-growth");
-    live.say(format!("{popups} popups, {users} users"));
+fn run_case(args: &PopupGrowthArgs, popups: usize, users: u32) -> Result<GrowthCase, LabError> {
+    let progress_line = ProgressLine::start("popup-growth");
+    progress_line.set_message(format!("{popups} popups, {users} users"));
     let own = OwnServer::start_on_core(args.settings.clone(), args.server_core)?;
     let gap_s = (u64::from(users) / DUE_PER_SECOND).clamp(GAP_S.0, GAP_S.1);
-    let shape = Shape {
+    let shape = FixtureSpec {
         users,
         popups,
         connections: args.connections,
@@ -68,63 +68,63 @@ fn case(args: &PopupGrowthArgs, popups: usize, users: u32) -> Result<Case, LabEr
         patience: PATIENCE,
         client_core: args.client_core.unwrap_or_else(process::last_core),
     };
-    let (mut stage, catalogue, people) = Stage::set(Target::Own(Box::new(own)), &shape)?;
-    let (api_key, tag) = (stage.target.keys().0.to_owned(), stage.tag.clone());
-    let setting = MixSetting {
+    let (mut fixture, catalogue, profiles) = PopupFixture::set_up(Target::Own(Box::new(own)), &shape)?;
+    let (api_key, tag) = (fixture.target.keys().0.to_owned(), fixture.tag.clone());
+    let setting = MixConfig {
         catalogue: &catalogue,
-        people: &people,
+        profiles: &profiles,
         api_key: &api_key,
         users,
         gap_s,
         connections: args.connections,
         tag: &tag,
     };
-    let rss_before = stage.target.pid().map_or(0, process::resident_bytes);
-    let mut mix = Mix::new(&setting, Phase::Introduce);
-    let introduced = stage.drive(&mut mix, Pace::Closed, Until::Done)?;
-    mix.phase = Phase::Mix;
-    stage.drive(&mut mix, Pace::Closed, Until::Passed(Duration::from_secs(gap_s + 1)))?;
-    let warm = mix.tally.clone();
-    let measured = stage.drive(&mut mix, Pace::Closed, Until::Passed(args.duration))?;
-    let balance = Balance::strike(stage.http(), &catalogue, &mix.counts, PATIENCE)?;
-    live.end();
-    let check = stage.finish()?;
-    let mut verdict = verdict(&mix.tally, &balance, 0.01);
+    let rss_before = fixture.target.pid().map_or(0, process::resident_bytes);
+    let mut mix = HomePageMix::new(&setting, MixPhase::FirstContact);
+    let first_contact = fixture.run_load(&mut mix, LoadModel::ClosedLoop, StopCondition::Exhausted)?;
+    mix.phase = MixPhase::Mix;
+    fixture.run_load(&mut mix, LoadModel::ClosedLoop, StopCondition::Elapsed(Duration::from_secs(gap_s + 1)))?;
+    let warm = mix.answer_counts.clone();
+    let measured = fixture.run_load(&mut mix, LoadModel::ClosedLoop, StopCondition::Elapsed(args.duration))?;
+    let balance = Balance::reconcile(fixture.http(), &catalogue, &mix.counts, PATIENCE)?;
+    progress_line.clear();
+    let check = fixture.finish()?;
+    let mut verdict = verdict(&mix.answer_counts, &balance, 0.01);
     if check.is_some_and(|check| !check.passed) {
         verdict = Verdict::Failed;
-    } else if measured.lab_is_the_limit(Pace::Closed) {
+    } else if measured.lab_is_the_limit(LoadModel::ClosedLoop) {
         verdict = verdict.and(Verdict::LabFellBehind);
     }
-    let tally = mix.tally.since(&warm);
-    Ok(Case { popups, users, gap_s, rss_before, introduced, measured, tally, balance, verdict })
+    let answer_counts = mix.answer_counts.since(&warm);
+    Ok(GrowthCase { popups, users, gap_s, rss_before, first_contact, measured, answer_counts, balance, verdict })
 }
 
-impl Case {
+impl GrowthCase {
     fn bytes_per_user(&self) -> f64 {
-        // After the mix: what the store held of its own while all were written is gone by then.
+        // After the mix, when the store has freed the buffers that it used while all users were written.
         let after = self.measured.server_rss_bytes.unwrap_or_default();
         after.saturating_sub(self.rss_before) as f64 / f64::from(self.users)
     }
 
     fn print(&self) {
         println!("{} live popups, {} known users, a gap of {} s", self.popups, self.users, self.gap_s);
-        show::introduced(self.users, &self.introduced);
+        output::print_first_contact(self.users, &self.first_contact);
         println!(
             "  memory       {:.0} MiB before the first user, {} in the end: {:.0} bytes a user",
             self.rss_before as f64 / 1048576.0,
-            show::memory(&self.measured),
+            output::format_memory(&self.measured),
             self.bytes_per_user()
         );
-        show::mix("as fast as it goes", &self.measured, &self.tally);
-        show::balance(&self.balance, &self.tally);
+        output::print_mix("as fast as it goes", &self.measured, &self.answer_counts);
+        output::print_balance(&self.balance, &self.answer_counts);
     }
 
     fn json(&self) -> Value {
         json!({
             "popups": self.popups, "users": self.users, "gap_s": self.gap_s,
-            "decisions_per_second": show::decisions_per_second(&self.measured, &self.tally),
-            "rss_before": self.rss_before, "bytes_per_user": self.bytes_per_user(), "introduced": self.introduced,
-            "measured": self.measured, "tally": self.tally, "balance": self.balance,
+            "decisions_per_second": output::decisions_per_second(&self.measured, &self.answer_counts),
+            "rss_before": self.rss_before, "bytes_per_user": self.bytes_per_user(), "introduced": self.first_contact,
+            "measured": self.measured, "tally": self.answer_counts, "balance": self.balance,
         })
     }
 }

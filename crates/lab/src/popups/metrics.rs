@@ -1,27 +1,27 @@
-//! What the server says about itself, at its public `/metrics`.
+//! Reads the server's own counters at its public `/metrics`.
 
 use crate::LabError;
 use serde::Serialize;
 use tidings_client::http::HttpClient;
 
-/// The counters that a run is interested in, at one moment.
+/// The counters that a run reports, at one moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
-pub(crate) struct Metrics {
+pub(crate) struct ServerMetrics {
     pub(crate) decisions: f64,
     pub(crate) store_reads: f64,
     pub(crate) store_busy_seconds: f64,
     pub(crate) users: f64,
 }
 
-impl Metrics {
-    /// Of a server that has none: zeros.
+impl ServerMetrics {
+    /// Reads the counters; those that the server does not have are 0.
     pub(crate) fn read(http: &mut HttpClient) -> Result<Self, LabError> {
         let answer = http.exchange("GET", "/metrics", b"")?;
-        Ok(Metrics::of(&String::from_utf8_lossy(&answer.body)))
+        Ok(ServerMetrics::of(&String::from_utf8_lossy(&answer.body)))
     }
 
     fn of(text: &str) -> Self {
-        Metrics {
+        ServerMetrics {
             decisions: sum(text, "tidings_popup_decisions_total"),
             store_reads: sum(text, "tidings_popup_store_reads_total"),
             store_busy_seconds: sum(text, "tidings_popup_store_busy_seconds_total"),
@@ -29,8 +29,8 @@ impl Metrics {
         }
     }
 
-    pub(crate) fn since(&self, before: &Metrics) -> Metrics {
-        Metrics {
+    pub(crate) fn since(&self, before: &ServerMetrics) -> ServerMetrics {
+        ServerMetrics {
             decisions: self.decisions - before.decisions,
             store_reads: self.store_reads - before.store_reads,
             store_busy_seconds: self.store_busy_seconds - before.store_busy_seconds,
@@ -38,13 +38,13 @@ impl Metrics {
         }
     }
 
-    /// Per 1,000 decisions.
+    /// Store reads per 1,000 decisions.
     pub(crate) fn reads_per_thousand(&self) -> f64 {
         self.store_reads * 1000.0 / self.decisions.max(1.0)
     }
 }
 
-/// Of all lines of a metric, whatever their labels.
+/// The sum of a metric over all its labels.
 fn sum(text: &str, name: &str) -> f64 {
     text.lines()
         .filter_map(|line| {
@@ -59,10 +59,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn labels_are_summed_and_longer_names_left_out() {
+    fn a_metric_is_summed_over_its_labels_without_longer_names() {
         let text = "# HELP tidings_popup_users x\ntidings_popup_users 3\ntidings_popup_users_max 9\n\
                     tidings_popup_decisions_total{outcome=\"shown\"} 2\ntidings_popup_decisions_total{outcome=\"nothing\"} 5\n";
-        let metrics = Metrics::of(text);
+        let metrics = ServerMetrics::of(text);
         assert_eq!((metrics.users, metrics.decisions), (3.0, 7.0));
     }
 }

@@ -1,14 +1,14 @@
-//! What a home page asks: mostly for users of whom nothing is due, for some who are due, and a few events.
+//! The traffic of a home page: mostly decisions for users who are not due, some for users who are due, and a few events.
 //!
-//! Who is due follows from the answers alone: a user who was shown something may be asked for again when the gap between
-//! popups is over, and one who was told `Retry-After` when that is over.
+//! Which users are due follows from the answers alone: a user who was shown a popup is due when the gap between popups is
+//! over, and a user who was answered with `Retry-After` when that time is over.
 
 use super::{
+    answer_verifier::{AnswerCounts, is_one_new_event, verify_decision},
     catalogue::{Catalogue, HOME},
-    drive::Traffic,
-    judge::{Tally, judge_shown, took_one_event},
-    people::{People, mixed},
-    wire::{Answer, Endpoint, put_number},
+    load_loop::TrafficSource,
+    user_profiles::{UserProfiles, hash},
+    wire::{HttpAnswer, RequestTemplate, put_number},
 };
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
 use std::{
@@ -16,142 +16,145 @@ use std::{
     collections::{BinaryHeap, VecDeque},
 };
 
-/// Of twenty requests one is an event and five are for users who are due; spread, so that no burst forms.
-const PATTERN: [Wish; 20] = {
-    let (n, d, e) = (Wish::Early, Wish::Due, Wish::Event);
+/// Of twenty requests one is an event and five are for users who are due; spread evenly, so that there are no bursts.
+const PATTERN: [RequestKind; 20] = {
+    let (n, d, e) = (RequestKind::NotDue, RequestKind::Due, RequestKind::Event);
     [n, n, d, n, n, n, d, n, n, e, n, d, n, n, n, d, n, n, d, n]
 };
-/// A user whose gap ends sooner than this is left alone: who would be right could not be told.
+/// A user whose gap ends sooner than this is not asked for: either answer could be right.
 const MARGIN_MS: u32 = 1000;
-/// Clocks of both sides round to milliseconds.
+/// Lab and server both round times to milliseconds.
 const ROUNDING_MS: u32 = 2;
-/// Decisions that events can be about.
+/// The number of recent decisions that events are about.
 const RECENT: usize = 8192;
 const DECISION_BYTES_MAX: usize = 256;
-/// Kinds of events in the order of their counts.
-pub(crate) const KINDS: [&str; 3] = ["impression", "click", "dismiss"];
+/// The kinds of events, in the order of their counts.
+pub(crate) const EVENT_KINDS: [&str; 3] = ["impression", "click", "dismiss"];
 
 #[derive(Debug, Clone, Copy)]
-enum Wish {
-    Early,
+enum RequestKind {
+    NotDue,
     Due,
     Event,
 }
 
-/// What a connection asked for.
+/// The request in flight on a connection.
 #[derive(Debug, Clone, Copy)]
-enum Ticket {
-    Nothing,
-    Early { was: Was, sent_ms: u32 },
+enum PendingRequest {
+    None,
+    NotDue { shown_user: ShownUser, sent_ms: u32 },
     Due { user: u32, asked_ms: u32 },
     Event { popup: u16, variant: u8, kind: u8 },
 }
 
-/// A user who was shown something between these times, in milliseconds since the run began.
+/// A user who was shown a popup between these times, in milliseconds since the run began.
 #[derive(Debug, Clone, Copy)]
-struct Was {
+struct ShownUser {
     user: u32,
     asked_ms: u32,
     answered_ms: u32,
 }
 
-struct Recent {
+/// The id of a decision, about which events are reported.
+struct RecentDecision {
     bytes: [u8; DECISION_BYTES_MAX],
     length: usize,
     popup: u16,
     variant: u8,
 }
 
-/// Whom to ask for.
+/// The phase of a run, which determines the requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Phase {
-    /// Each user once, so that the server knows them all.
-    Introduce,
+pub(crate) enum MixPhase {
+    /// A decision for each user once, so that the server has all users in memory.
+    FirstContact,
+    /// The mix of requests.
     Mix,
-    /// As `Mix`, of a server that knows nobody: all that is looked at is the status.
-    Blind,
+    /// The same requests to a server that knows no users: only the status of answers is checked.
+    StatusOnly,
 }
 
-/// Shown and reported: per popup and variant what was shown, then each kind of event.
-pub(crate) type Counts = [u64; 1 + KINDS.len()];
+/// The counts of one variant: how often it was shown, then each kind of event.
+pub(crate) type VariantCounts = [u64; 1 + EVENT_KINDS.len()];
 
-pub(crate) struct Mix<'a> {
+pub(crate) struct HomePageMix<'a> {
     catalogue: &'a Catalogue,
-    people: &'a People,
-    decide: Endpoint,
-    report: Endpoint,
+    profiles: &'a UserProfiles,
+    decide: RequestTemplate,
+    report: RequestTemplate,
     users: u32,
     gap_ms: u32,
     begin_ns: u64,
-    pub(crate) phase: Phase,
-    tickets: Vec<Ticket>,
+    pub(crate) phase: MixPhase,
+    pending: Vec<PendingRequest>,
     turn: usize,
     random: SmallRng,
-    /// Users that were not asked for yet begin here.
-    fresh: u32,
-    /// In the order in which they were shown something, and so in which they are due again.
-    shown: VecDeque<Was>,
-    /// How many were taken from the front of `shown` before, so that a place has a number that stays.
+    /// The number of the first user for whom no decision was requested yet.
+    first_unasked: u32,
+    /// Users in the order in which they were shown a popup, which is that in which they are due again.
+    shown: VecDeque<ShownUser>,
+    /// How many users were taken from the front of `shown`: added to an index, it gives a number that stays the same.
     taken: u64,
-    /// The first place whose gap does not end within the margin.
-    unripe: u64,
-    /// Told to come back at a time, in milliseconds since the run began.
+    /// The number of the first user in `shown` whose gap does not end within the margin.
+    first_safe: u64,
+    /// Users who were answered with `Retry-After`, by the time at which they are due, in milliseconds since the run began.
     waiting: BinaryHeap<Reverse<(u32, u32)>>,
-    recent: Vec<Recent>,
+    recent: Vec<RecentDecision>,
     recent_next: usize,
-    event_tag: &'a str,
+    event_id_tag: &'a str,
     event_number: u64,
     body: Vec<u8>,
-    pub(crate) tally: Tally,
-    /// By popup, then variant.
-    pub(crate) counts: Vec<Vec<Counts>>,
+    pub(crate) answer_counts: AnswerCounts,
+    /// Counts by popup and variant.
+    pub(crate) counts: Vec<Vec<VariantCounts>>,
 }
 
-pub(crate) struct MixSetting<'a> {
+/// The options of a mix.
+pub(crate) struct MixConfig<'a> {
     pub(crate) catalogue: &'a Catalogue,
-    pub(crate) people: &'a People,
+    pub(crate) profiles: &'a UserProfiles,
     pub(crate) api_key: &'a str,
     pub(crate) users: u32,
     pub(crate) gap_s: u64,
     pub(crate) connections: usize,
-    /// Event ids begin with this.
+    /// The prefix of event ids.
     pub(crate) tag: &'a str,
 }
 
-impl<'a> Mix<'a> {
-    pub(crate) fn new(setting: &MixSetting<'a>, phase: Phase) -> Self {
-        let mut mix = Mix {
+impl<'a> HomePageMix<'a> {
+    pub(crate) fn new(setting: &MixConfig<'a>, phase: MixPhase) -> Self {
+        let mut mix = HomePageMix {
             catalogue: setting.catalogue,
-            people: setting.people,
-            decide: Endpoint::post("/v1/popups/decide", setting.api_key),
-            report: Endpoint::post("/v1/popup-events", setting.api_key),
+            profiles: setting.profiles,
+            decide: RequestTemplate::post("/v1/popups/decide", setting.api_key),
+            report: RequestTemplate::post("/v1/popup-events", setting.api_key),
             users: setting.users,
             gap_ms: (setting.gap_s * 1000) as u32,
             begin_ns: crate::process::monotonic_ns(),
             phase,
-            tickets: vec![Ticket::Nothing; setting.connections],
+            pending: vec![PendingRequest::None; setting.connections],
             turn: 0,
             random: SmallRng::seed_from_u64(7),
-            fresh: 0,
+            first_unasked: 0,
             shown: VecDeque::with_capacity(setting.users as usize + setting.connections),
             taken: 0,
-            unripe: 0,
+            first_safe: 0,
             waiting: BinaryHeap::new(),
             recent: Vec::with_capacity(RECENT),
             recent_next: 0,
-            event_tag: setting.tag,
+            event_id_tag: setting.tag,
             event_number: 0,
             body: Vec::with_capacity(1024),
-            tally: Tally::default(),
+            answer_counts: AnswerCounts::default(),
             counts: setting
                 .catalogue
                 .popups
                 .iter()
-                .map(|known| vec![Counts::default(); known.variants.len()])
+                .map(|known| vec![VariantCounts::default(); known.variants.len()])
                 .collect(),
         };
-        if phase == Phase::Blind {
-            // As long as a decision's id.
+        if phase == MixPhase::StatusOnly {
+            // As long as the id of a decision.
             mix.remember(&[b'x'; 64], 0, 0);
         }
         mix
@@ -161,40 +164,40 @@ impl<'a> Mix<'a> {
         (now_ns.saturating_sub(self.begin_ns) / 1_000_000) as u32
     }
 
-    /// A user who is due now.
-    fn take_due(&mut self, now_ms: u32) -> Option<u32> {
-        if let Some(was) = self.shown.front()
-            && was.answered_ms + self.gap_ms + ROUNDING_MS <= now_ms
+    /// Takes a user who is due now.
+    fn take_due_user(&mut self, now_ms: u32) -> Option<u32> {
+        if let Some(shown_user) = self.shown.front()
+            && shown_user.answered_ms + self.gap_ms + ROUNDING_MS <= now_ms
         {
             self.taken += 1;
-            self.unripe = self.unripe.max(self.taken);
-            return self.shown.pop_front().map(|was| was.user);
+            self.first_safe = self.first_safe.max(self.taken);
+            return self.shown.pop_front().map(|shown_user| shown_user.user);
         }
         if let Some(Reverse((due_ms, _))) = self.waiting.peek()
             && *due_ms <= now_ms
         {
             return self.waiting.pop().map(|Reverse((_, user))| user);
         }
-        if self.fresh < self.users {
-            self.fresh += 1;
-            return Some(self.fresh - 1);
+        if self.first_unasked < self.users {
+            self.first_unasked += 1;
+            return Some(self.first_unasked - 1);
         }
         None
     }
 
-    /// Any user of whom nothing is due for a while.
-    fn find_early(&mut self, now_ms: u32) -> Option<Was> {
-        let ripe_by = now_ms + MARGIN_MS;
-        while let Some(was) = self.shown.get((self.unripe - self.taken) as usize)
-            && was.answered_ms + self.gap_ms <= ripe_by
+    /// A random user who is not due for a while.
+    fn find_user_not_due(&mut self, now_ms: u32) -> Option<ShownUser> {
+        let due_by = now_ms + MARGIN_MS;
+        while let Some(shown_user) = self.shown.get((self.first_safe - self.taken) as usize)
+            && shown_user.answered_ms + self.gap_ms <= due_by
         {
-            self.unripe += 1;
+            self.first_safe += 1;
         }
-        let first = (self.unripe - self.taken) as usize;
+        let first = (self.first_safe - self.taken) as usize;
         (first < self.shown.len()).then(|| self.shown[self.random.random_range(first..self.shown.len())])
     }
 
-    fn put_event(&mut self, out: &mut Vec<u8>) -> Option<Ticket> {
+    fn put_event(&mut self, out: &mut Vec<u8>) -> Option<PendingRequest> {
         if self.recent.is_empty() {
             return None;
         }
@@ -204,22 +207,22 @@ impl<'a> Mix<'a> {
         let kind = [0, 1, 0, 2, 0, 0, 1, 0, 2, 0][(self.event_number % 10) as usize];
         self.body.clear();
         self.body.extend_from_slice(br#"{"events":[{"id":"e"#);
-        self.body.extend_from_slice(self.event_tag.as_bytes());
+        self.body.extend_from_slice(self.event_id_tag.as_bytes());
         self.body.push(b'-');
         put_number(&mut self.body, self.event_number);
         self.body.extend_from_slice(br#"","decision":""#);
         self.body.extend_from_slice(&recent.bytes[..recent.length]);
         self.body.extend_from_slice(br#"","type":""#);
-        self.body.extend_from_slice(KINDS[usize::from(kind)].as_bytes());
+        self.body.extend_from_slice(EVENT_KINDS[usize::from(kind)].as_bytes());
         self.body.extend_from_slice(br#""}]}"#);
         self.event_number += 1;
         self.report.put(out, &self.body);
-        Some(Ticket::Event { popup: recent.popup, variant: recent.variant, kind })
+        Some(PendingRequest::Event { popup: recent.popup, variant: recent.variant, kind })
     }
 
-    fn put_question(&mut self, out: &mut Vec<u8>, user: u32) {
+    fn put_decide_request(&mut self, out: &mut Vec<u8>, user: u32) {
         self.body.clear();
-        self.people.put_question(&mut self.body, user, HOME);
+        self.profiles.put_decide_request(&mut self.body, user, HOME);
         self.decide.put(out, &self.body);
     }
 
@@ -227,7 +230,7 @@ impl<'a> Mix<'a> {
         if decision.len() > DECISION_BYTES_MAX {
             return;
         }
-        let mut recent = Recent { bytes: [0; DECISION_BYTES_MAX], length: decision.len(), popup, variant };
+        let mut recent = RecentDecision { bytes: [0; DECISION_BYTES_MAX], length: decision.len(), popup, variant };
         recent.bytes[..decision.len()].copy_from_slice(decision);
         if self.recent.len() < RECENT {
             self.recent.push(recent);
@@ -237,11 +240,11 @@ impl<'a> Mix<'a> {
         }
     }
 
-    fn showed(&mut self, user: u32, asked_ms: u32, now_ms: u32, body: &[u8]) {
-        self.tally.shown += 1;
-        self.shown.push_back(Was { user, asked_ms, answered_ms: now_ms });
+    fn record_shown(&mut self, user: u32, asked_ms: u32, now_ms: u32, body: &[u8]) {
+        self.answer_counts.shown += 1;
+        self.shown.push_back(ShownUser { user, asked_ms, answered_ms: now_ms });
         let mut named = None;
-        let judged = judge_shown(self.catalogue, body, |decision, popup, variant| {
+        let judged = verify_decision(self.catalogue, body, |decision, popup, variant| {
             let mut bytes = [0; DECISION_BYTES_MAX];
             let length = decision.len().min(DECISION_BYTES_MAX);
             bytes[..length].copy_from_slice(&decision[..length]);
@@ -252,153 +255,156 @@ impl<'a> Mix<'a> {
             self.remember(&bytes[..length], popup, variant);
         }
         if let Err(why) = judged {
-            self.tally.wrong_content += 1;
-            self.tally.problem(|| why);
+            self.answer_counts.wrong_content += 1;
+            self.answer_counts.add_problem(|| why);
         }
     }
 
-    fn answered_early(&mut self, was: Was, sent_ms: u32, now_ms: u32, answer: &Answer<'_>) {
-        self.tally.asked_early += 1;
+    fn verify_not_due_answer(&mut self, shown_user: ShownUser, sent_ms: u32, now_ms: u32, answer: &HttpAnswer<'_>) {
+        self.answer_counts.asked_early += 1;
         match answer.status {
             204 => {
                 let due_ms = |shown_ms: u32| u64::from(shown_ms) + u64::from(self.gap_ms);
                 let rest_s = |due_ms: u64, now_ms: u32| due_ms.saturating_sub(u64::from(now_ms)).div_ceil(1000);
                 // A second more or less: both clocks round, and both times are those of the client.
-                let least = rest_s(due_ms(was.asked_ms), now_ms).saturating_sub(1);
-                let most = rest_s(due_ms(was.answered_ms), sent_ms) + 1;
+                let least = rest_s(due_ms(shown_user.asked_ms), now_ms).saturating_sub(1);
+                let most = rest_s(due_ms(shown_user.answered_ms), sent_ms) + 1;
                 if !answer.retry_after.is_some_and(|seconds| (least..=most).contains(&u64::from(seconds))) {
-                    self.tally.wrong_wait += 1;
-                    self.tally.problem(|| {
-                        let (said, gap_ms) = (answer.retry_after, self.gap_ms);
+                    self.answer_counts.wrong_wait += 1;
+                    self.answer_counts.add_problem(|| {
+                        let (retry_after, gap_ms) = (answer.retry_after, self.gap_ms);
                         format!(
-                            "Retry-After {said:?} for user {} shown a popup {} ms ago, of a gap of {gap_ms} ms",
-                            self.people.id(was.user),
-                            now_ms - was.answered_ms
+                            "Retry-After {retry_after:?} for user {} shown a popup {} ms ago, of a gap of {gap_ms} ms",
+                            self.profiles.id(shown_user.user),
+                            now_ms - shown_user.answered_ms
                         )
                     });
                 }
             }
             200 => {
-                let ago_ms = now_ms - was.asked_ms;
+                let ago_ms = now_ms - shown_user.asked_ms;
                 // An answer that took longer than the margin may be right.
                 if ago_ms + ROUNDING_MS < self.gap_ms {
-                    self.tally.too_early += 1;
-                    let user = self.people.id(was.user);
-                    self.tally.problem(|| format!("user {user} was shown a popup {ago_ms} ms ago, and now the next"));
+                    self.answer_counts.too_early += 1;
+                    let user = self.profiles.id(shown_user.user);
+                    self.answer_counts
+                        .add_problem(|| format!("user {user} was shown a popup {ago_ms} ms ago, and now the next"));
                 }
-                // It is counted all the same; the user stays where it was.
-                let _ = judge_shown(self.catalogue, answer.body, |_, popup, variant| {
+                // The decision is counted all the same; the user keeps the place in `shown`.
+                let _ = verify_decision(self.catalogue, answer.body, |_, popup, variant| {
                     self.counts[usize::from(popup)][usize::from(variant)][0] += 1;
                 });
-                self.tally.shown += 1;
+                self.answer_counts.shown += 1;
             }
-            _ => self.other(answer),
+            _ => self.record_other_answer(answer),
         }
     }
 
-    fn answered_due(&mut self, user: u32, asked_ms: u32, now_ms: u32, answer: &Answer<'_>) {
-        self.tally.asked_due += 1;
+    fn verify_due_answer(&mut self, user: u32, asked_ms: u32, now_ms: u32, answer: &HttpAnswer<'_>) {
+        self.answer_counts.asked_due += 1;
         match answer.status {
-            200 => self.showed(user, asked_ms, now_ms, answer.body),
+            200 => self.record_shown(user, asked_ms, now_ms, answer.body),
             204 => {
-                self.tally.due_but_nothing += 1;
+                self.answer_counts.due_but_nothing += 1;
                 if let Some(seconds) = answer.retry_after {
                     self.waiting.push(Reverse((now_ms.saturating_add(seconds.saturating_mul(1000)), user)));
                 }
             }
             _ => {
-                self.other(answer);
+                self.record_other_answer(answer);
                 self.waiting.push(Reverse((now_ms + 1000, user)));
             }
         }
     }
 
-    fn other(&mut self, answer: &Answer<'_>) {
+    fn record_other_answer(&mut self, answer: &HttpAnswer<'_>) {
         match answer.status {
-            429 | 503 => self.tally.refused += 1,
-            _ => self.tally.wrong_answer += 1,
+            429 | 503 => self.answer_counts.refused += 1,
+            _ => self.answer_counts.wrong_answer += 1,
         }
-        self.tally.problem(|| format!("{}: {}", answer.status, String::from_utf8_lossy(answer.body)));
+        self.answer_counts.add_problem(|| format!("{}: {}", answer.status, String::from_utf8_lossy(answer.body)));
     }
 }
 
-impl Traffic for Mix<'_> {
-    fn ask(&mut self, connection: usize, now_ns: u64, out: &mut Vec<u8>) -> bool {
+impl TrafficSource for HomePageMix<'_> {
+    fn next_request(&mut self, connection: usize, now_ns: u64, out: &mut Vec<u8>) -> bool {
         let now_ms = self.ms(now_ns);
         self.turn = (self.turn + 1) % PATTERN.len();
-        let wish = match self.phase {
-            Phase::Introduce if self.fresh >= self.users => return false,
-            Phase::Introduce => {
-                self.fresh += 1;
-                self.put_question(out, self.fresh - 1);
-                self.tickets[connection] = Ticket::Due { user: self.fresh - 1, asked_ms: now_ms };
+        let kind_wanted = match self.phase {
+            MixPhase::FirstContact if self.first_unasked >= self.users => return false,
+            MixPhase::FirstContact => {
+                self.first_unasked += 1;
+                self.put_decide_request(out, self.first_unasked - 1);
+                self.pending[connection] = PendingRequest::Due { user: self.first_unasked - 1, asked_ms: now_ms };
                 return true;
             }
-            Phase::Blind => {
-                let user = mixed(self.event_number) as u32 % self.users;
-                if matches!(PATTERN[self.turn], Wish::Event)
-                    && let Some(ticket) = self.put_event(out)
+            MixPhase::StatusOnly => {
+                let user = hash(self.event_number) as u32 % self.users;
+                if matches!(PATTERN[self.turn], RequestKind::Event)
+                    && let Some(request) = self.put_event(out)
                 {
-                    self.tickets[connection] = ticket;
+                    self.pending[connection] = request;
                     return true;
                 }
                 self.event_number += 1;
-                self.put_question(out, user);
-                self.tickets[connection] = Ticket::Due { user, asked_ms: now_ms };
+                self.put_decide_request(out, user);
+                self.pending[connection] = PendingRequest::Due { user, asked_ms: now_ms };
                 return true;
             }
-            Phase::Mix => PATTERN[self.turn],
+            MixPhase::Mix => PATTERN[self.turn],
         };
-        if matches!(wish, Wish::Event)
-            && let Some(ticket) = self.put_event(out)
+        if matches!(kind_wanted, RequestKind::Event)
+            && let Some(request) = self.put_event(out)
         {
-            self.tickets[connection] = ticket;
+            self.pending[connection] = request;
             return true;
         }
-        let due = if matches!(wish, Wish::Due) { self.take_due(now_ms) } else { None };
-        let early = if due.is_none() { self.find_early(now_ms) } else { None };
-        // With nobody of the kind that is wished for, the other kind it is; how many of which is counted.
-        let due = if early.is_none() { due.or_else(|| self.take_due(now_ms)) } else { due };
-        self.tickets[connection] = match (due, early) {
+        let due = if matches!(kind_wanted, RequestKind::Due) { self.take_due_user(now_ms) } else { None };
+        let not_due = if due.is_none() { self.find_user_not_due(now_ms) } else { None };
+        // Without a user of the wanted kind, one of the other kind is taken; the shares of both are reported.
+        let due = if not_due.is_none() { due.or_else(|| self.take_due_user(now_ms)) } else { due };
+        self.pending[connection] = match (due, not_due) {
             (Some(user), _) => {
-                self.put_question(out, user);
-                Ticket::Due { user, asked_ms: now_ms }
+                self.put_decide_request(out, user);
+                PendingRequest::Due { user, asked_ms: now_ms }
             }
-            (None, Some(was)) => {
-                self.put_question(out, was.user);
-                Ticket::Early { was, sent_ms: now_ms }
+            (None, Some(shown_user)) => {
+                self.put_decide_request(out, shown_user.user);
+                PendingRequest::NotDue { shown_user, sent_ms: now_ms }
             }
             (None, None) => return false,
         };
         true
     }
 
-    fn answered(&mut self, connection: usize, now_ns: u64, answer: &Answer<'_>) {
+    fn handle_answer(&mut self, connection: usize, now_ns: u64, answer: &HttpAnswer<'_>) {
         let now_ms = self.ms(now_ns);
-        let ticket = std::mem::replace(&mut self.tickets[connection], Ticket::Nothing);
-        if self.phase == Phase::Blind {
+        let request = std::mem::replace(&mut self.pending[connection], PendingRequest::None);
+        if self.phase == MixPhase::StatusOnly {
             match answer.status {
-                200 => self.tally.shown += 1,
-                _ => self.other(answer),
+                200 => self.answer_counts.shown += 1,
+                _ => self.record_other_answer(answer),
             }
             return;
         }
-        match ticket {
-            Ticket::Nothing => {}
-            Ticket::Early { was, sent_ms } => self.answered_early(was, sent_ms, now_ms, answer),
-            Ticket::Due { user, asked_ms } => self.answered_due(user, asked_ms, now_ms, answer),
-            Ticket::Event { popup, variant, kind } => {
-                self.tally.events += 1;
-                match took_one_event(answer) {
+        match request {
+            PendingRequest::None => {}
+            PendingRequest::NotDue { shown_user, sent_ms } => {
+                self.verify_not_due_answer(shown_user, sent_ms, now_ms, answer)
+            }
+            PendingRequest::Due { user, asked_ms } => self.verify_due_answer(user, asked_ms, now_ms, answer),
+            PendingRequest::Event { popup, variant, kind } => {
+                self.answer_counts.events += 1;
+                match is_one_new_event(answer) {
                     true => self.counts[usize::from(popup)][usize::from(variant)][1 + usize::from(kind)] += 1,
-                    false => self.other(answer),
+                    false => self.record_other_answer(answer),
                 }
             }
         }
     }
 
-    fn lost(&mut self, connection: usize) {
-        self.tickets[connection] = Ticket::Nothing;
-        self.tally.lost += 1;
+    fn connection_lost(&mut self, connection: usize) {
+        self.pending[connection] = PendingRequest::None;
+        self.answer_counts.lost += 1;
     }
 }

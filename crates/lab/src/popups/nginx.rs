@@ -1,5 +1,5 @@
-//! The yardstick: nginx with one worker that answers everything with a fixed JSON text, kept to the same core and
-//! loaded by the same client.
+//! The baseline: nginx with one worker that answers every request with a fixed JSON text, pinned to the same core and loaded
+//! by the same client.
 
 use crate::{LabError, process, server};
 use std::{
@@ -14,7 +14,7 @@ const ANSWER_BYTES: usize = 300;
 
 pub(crate) struct Nginx {
     child: Child,
-    /// Its prefix, for as long as it runs.
+    /// The folder of its configuration and log, kept for as long as it runs.
     _folder: tempfile::TempDir,
     pub(crate) address: SocketAddr,
 }
@@ -29,7 +29,7 @@ impl Nginx {
         let mut command = Command::new("nginx");
         command.arg("-p").arg(folder.path()).arg("-e").arg("stderr").arg("-c").arg(&file);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
-        let child = process::on_core(core, || command.spawn())?;
+        let child = process::run_on_core(core, || command.spawn())?;
         let child = child.map_err(|error| match error.kind() {
             std::io::ErrorKind::NotFound => {
                 LabError::Usage("--nginx needs nginx: install it (Debian: nginx-light)".into())
@@ -50,10 +50,10 @@ impl Nginx {
         while TcpStream::connect(self.address).is_err() {
             let ended = self.child.try_wait()?;
             if ended.is_some() || asked.elapsed() > READY_WITHIN {
-                let said = std::fs::read_to_string(self._folder.path().join("nginx.log")).unwrap_or_default();
-                return Err(LabError::Usage(format!("nginx did not start: {said}")));
+                let log = std::fs::read_to_string(self._folder.path().join("nginx.log")).unwrap_or_default();
+                return Err(LabError::Usage(format!("nginx did not start: {log}")));
             }
-            std::thread::sleep(server::LOOK_AGAIN);
+            std::thread::sleep(server::POLL_INTERVAL);
         }
         Ok(())
     }

@@ -1,19 +1,19 @@
-//! HTTP/1.1 as far as the load client needs it: requests put together in a buffer that is used again, answers read where
-//! they lie. Nothing here allocates.
+//! HTTP/1.1 as far as the load client needs it: requests are written to a reused buffer, answers are parsed in place, without
+//! allocation.
 
-/// The head of a request up to its length, made once; a body follows it per request.
+/// The head of a request up to its length, formatted once for all requests.
 #[derive(Debug, Clone)]
-pub(crate) struct Endpoint {
+pub(crate) struct RequestTemplate {
     head: Vec<u8>,
 }
 
-impl Endpoint {
+impl RequestTemplate {
     pub(crate) fn post(path: &str, authorization: &str) -> Self {
         let head = format!(
             "POST {path} HTTP/1.1\r\nHost: tidings\r\nAuthorization: Bearer {authorization}\r\n\
              Content-Type: application/json\r\nContent-Length: "
         );
-        Endpoint { head: head.into_bytes() }
+        RequestTemplate { head: head.into_bytes() }
     }
 
     pub(crate) fn put(&self, out: &mut Vec<u8>, body: &[u8]) {
@@ -29,40 +29,40 @@ pub(crate) fn put_number(out: &mut Vec<u8>, number: u64) {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Answer<'a> {
+pub(crate) struct HttpAnswer<'a> {
     pub(crate) status: u16,
-    /// Seconds.
+    /// `Retry-After`, in seconds.
     pub(crate) retry_after: Option<u32>,
     pub(crate) body: &'a [u8],
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Reading<'a> {
-    /// There is more to come.
+pub(crate) enum ParsedAnswer<'a> {
+    /// More bytes are needed.
     Partial,
     Whole {
-        answer: Answer<'a>,
+        answer: HttpAnswer<'a>,
         closes: bool,
     },
-    /// No answer of HTTP/1.1 with a stated length, or more than one.
+    /// The bytes are no answer of HTTP/1.1 with a length, or more than one.
     Broken,
 }
 
-/// Reads the one answer that a connection waits for.
-pub(crate) fn read_answer(bytes: &[u8]) -> Reading<'_> {
+/// Parses the one answer that a connection waits for.
+pub(crate) fn parse_answer(bytes: &[u8]) -> ParsedAnswer<'_> {
     const STATUS_END: usize = "HTTP/1.1 200".len();
-    let Some(first) = bytes.get(..STATUS_END) else { return Reading::Partial };
+    let Some(first) = bytes.get(..STATUS_END) else { return ParsedAnswer::Partial };
     let digits = &first[STATUS_END - 3..];
     if !first.starts_with(b"HTTP/1.1 ") || !digits.iter().all(u8::is_ascii_digit) {
-        return Reading::Broken;
+        return ParsedAnswer::Broken;
     }
     let status = digits.iter().fold(0, |status, digit| status * 10 + u16::from(digit - b'0'));
     let (mut length, mut retry_after, mut closes) = (None, None, false);
     let mut rest = &bytes[STATUS_END..];
-    let Some(end) = line_end(rest) else { return Reading::Partial };
+    let Some(end) = line_end(rest) else { return ParsedAnswer::Partial };
     rest = &rest[end + 1..];
     let body = loop {
-        let Some(end) = line_end(rest) else { return Reading::Partial };
+        let Some(end) = line_end(rest) else { return ParsedAnswer::Partial };
         let line = &rest[..end];
         rest = &rest[end + 1..];
         match line.first() {
@@ -85,12 +85,12 @@ pub(crate) fn read_answer(bytes: &[u8]) -> Reading<'_> {
     let length = match (length, status) {
         (Some(length), _) => length as usize,
         (None, 204 | 304) => 0,
-        (None, _) => return Reading::Broken,
+        (None, _) => return ParsedAnswer::Broken,
     };
     match body.len().cmp(&length) {
-        std::cmp::Ordering::Less => Reading::Partial,
-        std::cmp::Ordering::Equal => Reading::Whole { answer: Answer { status, retry_after, body }, closes },
-        std::cmp::Ordering::Greater => Reading::Broken,
+        std::cmp::Ordering::Less => ParsedAnswer::Partial,
+        std::cmp::Ordering::Equal => ParsedAnswer::Whole { answer: HttpAnswer { status, retry_after, body }, closes },
+        std::cmp::Ordering::Greater => ParsedAnswer::Broken,
     }
 }
 
@@ -107,12 +107,12 @@ fn number(digits: &[u8]) -> Option<u32> {
     std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
-/// The value of a JSON text's field when it stands right here as `"name":"value"`; and what follows.
-pub(crate) fn take_text<'a>(json: &'a [u8], before: &[u8]) -> Option<(&'a [u8], &'a [u8])> {
+/// Splits off a JSON string: `json` must begin with `before`; returns the string up to the next quote, and the rest.
+pub(crate) fn take_string_field<'a>(json: &'a [u8], before: &[u8]) -> Option<(&'a [u8], &'a [u8])> {
     let rest = json.strip_prefix(before)?;
     let end = rest.iter().position(|byte| *byte == b'"')?;
     let (value, rest) = (&rest[..end], &rest[end + 1..]);
-    // What is escaped is left to a real parser.
+    // A string with escapes is left to a full parser.
     (!value.contains(&b'\\')).then_some((value, rest))
 }
 
@@ -121,27 +121,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_is_read_however_it_is_cut() {
+    fn an_answer_is_partial_until_it_is_complete() {
         let bytes = b"HTTP/1.1 200 OK\r\ndate: x\r\nContent-Length: 2\r\nretry-after: 7\r\n\r\nab";
         for end in 0..bytes.len() {
-            assert_eq!(read_answer(&bytes[..end]), Reading::Partial, "{end}");
+            assert_eq!(parse_answer(&bytes[..end]), ParsedAnswer::Partial, "{end}");
         }
-        let answer = Answer { status: 200, retry_after: Some(7), body: b"ab" };
-        assert_eq!(read_answer(bytes), Reading::Whole { answer, closes: false });
-        assert_eq!(read_answer(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nab"), Reading::Broken);
-        assert_eq!(read_answer(b"HTTP/1.1 200 OK\r\n\r\nab"), Reading::Broken);
+        let answer = HttpAnswer { status: 200, retry_after: Some(7), body: b"ab" };
+        assert_eq!(parse_answer(bytes), ParsedAnswer::Whole { answer, closes: false });
+        assert_eq!(parse_answer(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nab"), ParsedAnswer::Broken);
+        assert_eq!(parse_answer(b"HTTP/1.1 200 OK\r\n\r\nab"), ParsedAnswer::Broken);
     }
 
     #[test]
     fn an_answer_without_content_needs_no_length() {
-        let answer = Answer { status: 204, retry_after: None, body: b"" };
+        let answer = HttpAnswer { status: 204, retry_after: None, body: b"" };
         let bytes = b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n";
-        assert_eq!(read_answer(bytes), Reading::Whole { answer, closes: true });
+        assert_eq!(parse_answer(bytes), ParsedAnswer::Whole { answer, closes: true });
     }
 
     #[test]
-    fn a_field_is_taken() {
-        assert_eq!(take_text(br#"{"a":"b","c""#, br#"{"a":""#), Some((&b"b"[..], &br#","c""#[..])));
-        assert_eq!(take_text(br#"{"a":"b\"","#, br#"{"a":""#), None);
+    fn a_string_field_without_escapes_is_split_off() {
+        assert_eq!(take_string_field(br#"{"a":"b","c""#, br#"{"a":""#), Some((&b"b"[..], &br#","c""#[..])));
+        assert_eq!(take_string_field(br#"{"a":"b\"","#, br#"{"a":""#), None);
     }
 }

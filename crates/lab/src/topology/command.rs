@@ -1,7 +1,7 @@
-//! `tidings cluster`: a cluster to try things with, until Ctrl-C.
+//! `tidings cluster`: a local cluster to try things with, until Ctrl-C.
 
-use super::{Plan, Topology, node_name};
-use crate::{LabError, args::cluster_setting, exit_code};
+use super::{Topology, TopologySpec, node_name};
+use crate::{LabError, exit_code, options::parse_cluster_setting};
 use clap::Args;
 use std::{io::Write, path::PathBuf, process::ExitCode, time::Duration};
 
@@ -10,27 +10,27 @@ use std::{io::Write, path::PathBuf, process::ExitCode, time::Duration};
 pub struct ClusterArgs {
     #[arg(long, default_value_t = 3)]
     nodes: usize,
-    /// Where it lives; a temporary folder that goes with it unless given, empty or new if it is
+    /// The folder of the cluster, empty or new; unless given, a temporary one that is removed at the end
     #[arg(long, value_name = "FOLDER")]
     dir: Option<PathBuf>,
     /// A setting of all nodes, such as TIDINGS_LOG_LEVEL=debug; may be repeated. Keys are made up unless set
-    #[arg(long, value_name = "NAME=VALUE", value_parser = cluster_setting)]
+    #[arg(long, value_name = "NAME=VALUE", value_parser = parse_cluster_setting)]
     set: Vec<(String, String)>,
 }
 
 impl ClusterArgs {
-    /// The settings of all nodes that were asked for, as variables.
+    /// The `--set` settings of all nodes, as environment variables.
     pub fn settings(&self) -> &[(String, String)] {
         &self.set
     }
 }
 
-/// Nodes of one machine.
+/// The most nodes on one machine.
 const NODES_MAX: usize = 20;
-/// Between two looks whether everything still runs.
-const LOOK: Duration = Duration::from_millis(200);
+/// The interval between two checks that all processes run.
+const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Starts a cluster, says where it is, and keeps it until `told_to_stop` says so.
+/// Starts a cluster, prints its addresses, and stops it when `told_to_stop` returns true.
 pub fn run(args: &ClusterArgs, told_to_stop: impl Fn() -> bool) -> ExitCode {
     exit_code(keep(args, told_to_stop).map(|()| crate::Verdict::Passed))
 }
@@ -45,26 +45,26 @@ fn keep(args: &ClusterArgs, told_to_stop: impl Fn() -> bool) -> Result<(), LabEr
         return Err(LabError::Usage(format!("--dir {}: is not empty", dir.display())));
     }
     println!("starting PostgreSQL with a standby, a Redis Cluster of six and {} nodes …", args.nodes);
-    let plan = Plan {
+    let spec = TopologySpec {
         nodes: args.nodes,
-        with_cuts: false,
+        with_partitions: false,
         folder: args.dir.clone(),
         environment: args.set.clone(),
         program: None,
     };
-    let mut topology = Topology::start(&plan)?;
+    let mut topology = Topology::start(&spec)?;
     describe(&topology);
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     while !told_to_stop() {
         for end in topology.unexpected_ends().into_iter().take(1) {
-            if !told.contains(&end) {
+            if !reported.contains(&end) {
                 eprintln!("ended: {end}");
-                told.push(end);
+                reported.push(end);
             }
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(CHECK_INTERVAL);
     }
-    // Whoever read this may be gone, which is no reason to leave the rest standing.
+    // Standard output may be closed, and the cluster must be stopped all the same.
     let _ = writeln!(std::io::stdout(), "stopping …");
     topology.stop()
 }

@@ -1,50 +1,56 @@
 //! A cluster as local processes: PostgreSQL with a synchronous standby, a Redis Cluster of six, and nodes.
 //!
-//! All of it lives in one folder and dies with the lab, however that ends. In reading order: [`part`] is one
-//! process, [`network`] where it lives and what can be cut, [`postgres`], [`redis`] and [`node`] the kinds of parts, [`resp`] how
-//! Redis is asked, [`command`] `tidings cluster`. What is done to a cluster under load is `chaos`'s.
+//! All processes have their data in one folder and end with the lab, however it ends. In reading order: [`managed_process`] is
+//! one process, [`place`] its address and namespace, [`network`] the network, which can be partitioned; [`postgres`], [`redis`]
+//! and [`node`] are the kinds of processes, [`resp`] is a client of Redis, [`command`] is `tidings cluster`. Faults are injected by
+//! `chaos`.
 
 pub(crate) mod command;
+mod managed_process;
 mod network;
 mod node;
-mod part;
+mod place;
 mod postgres;
 mod redis;
 pub(crate) mod resp;
 
-use crate::{LabError, args::key_or_random, process, server::random_key};
-use network::{Network, Place};
+use crate::{
+    LabError, process,
+    server::{key_or_random, random_key},
+};
+use network::Network;
 use node::Node;
-pub(crate) use postgres::Ending;
+use place::Place;
 use postgres::Postgres;
+pub(crate) use postgres::ShutdownMode;
 use redis::RedisCluster;
 pub(crate) use redis::SlotRange;
 use rustix::process::Signal;
 use std::{net::SocketAddr, os::unix::fs::PermissionsExt, path::PathBuf};
 
-/// What a topology consists of.
+/// The options of a topology.
 #[derive(Debug, Clone)]
-pub(crate) struct Plan {
+pub(crate) struct TopologySpec {
     pub(crate) nodes: usize,
-    /// Each part in a network of its own, so that it can be cut off; takes root.
-    pub(crate) with_cuts: bool,
-    /// Where it lives; a temporary folder unless given.
+    /// Whether each process gets its own network namespace, so that it can be partitioned; takes root.
+    pub(crate) with_partitions: bool,
+    /// The folder of all data; a temporary one unless given.
     pub(crate) folder: Option<PathBuf>,
-    /// Settings of all nodes beside those that join them.
+    /// Settings of all nodes beside those that join them, as environment variables.
     pub(crate) environment: Vec<(String, String)>,
-    /// What nodes run when they are started first; this program unless given, and ever after.
+    /// The program that nodes run at first; this program unless given, and after every restart.
     pub(crate) program: Option<PathBuf>,
 }
 
-/// Where something is that a node can be cut off from.
+/// What a node is partitioned from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum From {
+pub(crate) enum PartitionScope {
     Everything,
     Redis,
     Postgres,
 }
 
-/// A running cluster. Fields go in the order in which they are stopped.
+/// A running cluster. The order of the fields is the order in which they are dropped.
 #[derive(Debug)]
 pub(crate) struct Topology {
     pub(crate) nodes: Vec<Node>,
@@ -56,29 +62,29 @@ pub(crate) struct Topology {
     redis_place: Place,
     pub(crate) api_key: String,
     pub(crate) token_key: String,
-    /// Goes last. Absent: the folder was given, and stays.
+    /// Dropped, and so removed, last. Absent: the folder was given, and stays.
     _temporary: Option<tempfile::TempDir>,
     folder: PathBuf,
 }
 
 impl Topology {
-    /// Starts everything, and returns when every node is ready. To be called on a thread that outlives it.
-    pub(crate) fn start(plan: &Plan) -> Result<Self, LabError> {
-        let temporary = match plan.folder {
+    /// Starts all processes, and returns when every node is ready. The calling thread must outlive the topology.
+    pub(crate) fn start(spec: &TopologySpec) -> Result<Self, LabError> {
+        let temporary_folder = match spec.folder {
             Some(_) => None,
             None => Some(tempfile::Builder::new().prefix("tidings-cluster-").tempdir()?),
         };
-        let folder = match (&plan.folder, &temporary) {
+        let folder = match (&spec.folder, &temporary_folder) {
             (Some(folder), _) => {
                 std::fs::create_dir_all(folder)?;
                 folder.canonicalize()?
             }
-            (None, Some(temporary)) => temporary.path().to_owned(),
-            (None, None) => return Err(LabError::Part("has no folder".into())),
+            (None, Some(temporary_folder)) => temporary_folder.path().to_owned(),
+            (None, None) => return Err(LabError::Environment("has no folder".into())),
         };
-        // PostgreSQL's user must be able to reach its own folder in it, and no other.
+        // PostgreSQL runs as another user, who must be able to reach its own folder in this one.
         std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o711))?;
-        let mut network = if plan.with_cuts { Network::with_cuts()? } else { Network::on_loopback() };
+        let mut network = if spec.with_partitions { Network::with_partitions()? } else { Network::on_loopback() };
         let password = random_key();
         let database = |name, network: &mut Network| {
             Postgres::prepare(name, network.place()?, folder.join(format!("postgres-{name}")), &password)
@@ -89,12 +95,12 @@ impl Topology {
         standby.follow(primary)?;
         let redis_place = network.place()?;
         let redis = RedisCluster::start(redis_place, &folder)?;
-        let key = |name| key_or_random(&plan.environment, name);
+        let key = |name| key_or_random(&spec.environment, name);
         let (api_key, token_key) = (key("TIDINGS_API_KEY"), key("TIDINGS_TOKEN_KEY"));
         let seeds: Vec<String> = redis.addresses().map(|address| format!("redis://{address}")).collect();
-        // Few users send what thousands would; who starts it may say otherwise.
+        // No rate limit per user, unless the settings have one: a few users send the load of thousands.
         let mut environment = vec![("TIDINGS_ENGINE_SENDS_PER_SECOND".to_owned(), "0".to_owned())];
-        environment.extend(plan.environment.iter().cloned());
+        environment.extend(spec.environment.iter().cloned());
         let [one, two] = &databases;
         for (name, value) in [
             ("TIDINGS_API_KEY", api_key.clone()),
@@ -106,7 +112,7 @@ impl Topology {
             environment.push((name.to_owned(), value));
         }
         let mut nodes = Vec::new();
-        for number in 0..plan.nodes {
+        for number in 0..spec.nodes {
             let mut environment = environment.clone();
             environment.push(("TIDINGS_CLUSTER_NAME".to_owned(), node_name(number)));
             nodes.push(Node::prepare(number, network.place()?, &folder, environment)?);
@@ -120,12 +126,12 @@ impl Topology {
             redis_place,
             api_key,
             token_key,
-            _temporary: temporary,
+            _temporary: temporary_folder,
             folder,
         };
-        // One after another: the first makes the tables.
-        for number in 0..plan.nodes {
-            topology.nodes[number].spawn(plan.program.as_deref())?;
+        // One after another: the first creates the database's tables.
+        for number in 0..spec.nodes {
+            topology.nodes[number].spawn(spec.program.as_deref())?;
             topology.wait_for_node(number)?;
         }
         Ok(topology)
@@ -147,16 +153,16 @@ impl Topology {
         &self.databases[self.primary]
     }
 
-    /// The nodes that run.
+    /// The process ids of the nodes that run.
     pub(crate) fn node_pids(&self) -> impl Iterator<Item = u32> {
         self.nodes.iter().filter_map(Node::pid)
     }
 
-    pub(crate) fn can_cut(&self) -> bool {
-        self.network.can_cut()
+    pub(crate) fn can_partition(&self) -> bool {
+        self.network.can_partition()
     }
 
-    /// Starts it without waiting until it is ready.
+    /// Starts a node without waiting until it is ready.
     pub(crate) fn spawn_node(&mut self, number: usize) -> Result<(), LabError> {
         self.nodes[number].spawn(None)
     }
@@ -169,16 +175,16 @@ impl Topology {
         self.nodes[number].kill()
     }
 
-    /// Tells it to end, and waits until it has drained.
+    /// Stops a node, and waits until it has drained.
     pub(crate) fn stop_node(&mut self, number: usize) -> Result<(), LabError> {
         self.nodes[number].stop()
     }
 
-    /// `kill -9` of a server that serves slots; the cluster is to put its replica in its place.
+    /// Kills a Redis server that serves slots (`kill -9`); the cluster should promote its replica.
     pub(crate) fn kill_redis_primary(&mut self, choice: usize) -> Result<SocketAddr, LabError> {
         let primaries = self.redis.primaries();
         let Some(number) = primaries.get(choice % primaries.len().max(1)).copied() else {
-            return Err(LabError::Part("Redis has no primary".into()));
+            return Err(LabError::Environment("Redis has no primary".into()));
         };
         self.redis.kill(number)?;
         Ok(self.redis.address(number))
@@ -188,35 +194,35 @@ impl Topology {
         self.redis.kill_all()
     }
 
-    /// Starts the servers that do not run, empty, and waits until the cluster is whole.
+    /// Starts the Redis servers that do not run, empty, and waits until the cluster is healthy.
     pub(crate) fn start_redis(&mut self) -> Result<(), LabError> {
         self.redis.start_all()?;
-        self.redis.wait_until_whole()
+        self.redis.wait_until_healthy()
     }
 
-    pub(crate) fn stop_database(&mut self, ending: Ending) -> Result<(), LabError> {
-        self.databases[self.primary].stop(ending)
+    pub(crate) fn stop_database(&mut self, mode: ShutdownMode) -> Result<(), LabError> {
+        self.databases[self.primary].stop(mode)
     }
 
     pub(crate) fn start_database(&mut self) -> Result<(), LabError> {
         self.databases[self.primary].start()
     }
 
-    /// The primary is lost, and the standby takes its place. Until [`renew_standby`](Self::renew_standby) there is none.
+    /// Kills the primary and promotes the standby. Until [`renew_standby`](Self::renew_standby) there is no standby.
     pub(crate) fn fail_over(&mut self) -> Result<(), LabError> {
         self.databases[self.primary].kill()?;
         self.primary = 1 - self.primary;
         self.databases[self.primary].promote()
     }
 
-    /// What was the primary comes back as the standby, with nothing of its own.
+    /// Makes the former primary the standby, with a new copy of the data.
     pub(crate) fn renew_standby(&mut self) -> Result<(), LabError> {
         let [one, two] = &mut self.databases;
         let (primary, standby) = if self.primary == 0 { (one, two) } else { (two, one) };
         standby.follow(primary)
     }
 
-    /// Stops, or lets go on, whoever writes to the databases' disks.
+    /// Stops or continues the processes that write to the databases' disks.
     pub(crate) fn freeze_disks(&self, frozen: bool) {
         let signal = if frozen { Signal::STOP } else { Signal::CONT };
         for pid in self.databases.iter().flat_map(Postgres::writers) {
@@ -224,28 +230,33 @@ impl Topology {
         }
     }
 
-    /// Stops a node where it stands, or lets it go on.
+    /// Stops a node's process (SIGSTOP), or continues it.
     pub(crate) fn freeze_node(&self, number: usize, frozen: bool) -> Result<(), LabError> {
-        let pid = self.nodes[number].pid().ok_or_else(|| LabError::Part(format!("node {number} does not run")))?;
+        let pid =
+            self.nodes[number].pid().ok_or_else(|| LabError::Environment(format!("node {number} does not run")))?;
         process::signal(pid, if frozen { Signal::STOP } else { Signal::CONT });
         Ok(())
     }
 
-    pub(crate) fn cut_node(&self, number: usize, from: From) -> Result<(), LabError> {
-        self.beyond(number, from).into_iter().try_for_each(|place| self.network.cut(self.nodes[number].place, place))
+    pub(crate) fn partition_node(&self, number: usize, from: PartitionScope) -> Result<(), LabError> {
+        self.partitioned_places(number, from)
+            .into_iter()
+            .try_for_each(|place| self.network.partition(self.nodes[number].place, place))
     }
 
-    pub(crate) fn join_node(&self, number: usize, from: From) -> Result<(), LabError> {
-        self.beyond(number, from).into_iter().try_for_each(|place| self.network.join(self.nodes[number].place, place))
+    pub(crate) fn heal_node(&self, number: usize, from: PartitionScope) -> Result<(), LabError> {
+        self.partitioned_places(number, from)
+            .into_iter()
+            .try_for_each(|place| self.network.heal(self.nodes[number].place, place))
     }
 
-    /// What a node no longer reaches.
-    fn beyond(&self, number: usize, from: From) -> Vec<Place> {
+    /// The places that a node does not reach while it is partitioned.
+    fn partitioned_places(&self, number: usize, from: PartitionScope) -> Vec<Place> {
         let databases = self.databases.iter().map(Postgres::place);
         match from {
-            From::Redis => vec![self.redis_place],
-            From::Postgres => databases.collect(),
-            From::Everything => {
+            PartitionScope::Redis => vec![self.redis_place],
+            PartitionScope::Postgres => databases.collect(),
+            PartitionScope::Everything => {
                 let others = self.nodes.iter().enumerate().filter(|(other, _)| *other != number);
                 let others = others.map(|(_, node)| node.place);
                 databases.chain([self.redis_place, self.network.host()]).chain(others).collect()
@@ -253,22 +264,22 @@ impl Topology {
         }
     }
 
-    /// What ended without being told to.
+    /// Processes that ended without being told to, with the end of their logs.
     pub(crate) fn unexpected_ends(&mut self) -> Vec<String> {
-        let nodes = self.nodes.iter_mut().filter_map(Node::is_as_it_should);
-        let databases = self.databases.iter_mut().filter_map(Postgres::is_as_it_should);
-        nodes.chain(databases).chain(self.redis.is_as_it_should()).collect()
+        let nodes = self.nodes.iter_mut().filter_map(Node::unexpected_end);
+        let databases = self.databases.iter_mut().filter_map(Postgres::unexpected_end);
+        nodes.chain(databases).chain(self.redis.unexpected_end()).collect()
     }
 
-    /// Stops everything in order: nodes drain, then what they rest on ends.
+    /// Stops all processes in order: the nodes drain first, then Redis and PostgreSQL end.
     pub(crate) fn stop(mut self) -> Result<(), LabError> {
         self.nodes.iter_mut().try_for_each(Node::stop)?;
         self.redis.kill_all()?;
         let [one, two] = &mut self.databases;
         let (primary, standby) = if self.primary == 0 { (one, two) } else { (two, one) };
-        // The standby last: the primary's last commit may wait for it.
-        primary.stop(Ending::Fast)?;
-        standby.stop(Ending::Fast)
+        // The standby is stopped last: the primary's last commit may wait for it.
+        primary.stop(ShutdownMode::Fast)?;
+        standby.stop(ShutdownMode::Fast)
     }
 }
 

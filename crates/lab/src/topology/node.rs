@@ -1,8 +1,8 @@
-//! One node: a server like the others, on a port that stays its own over restarts.
+//! One node of the cluster: a Tidings server whose ports stay the same over restarts.
 
 use super::{
-    network::Place,
-    part::{self, Part, Port},
+    managed_process::{self, ManagedProcess, ReservedPort},
+    place::Place,
 };
 use crate::LabError;
 use std::{
@@ -12,24 +12,24 @@ use std::{
 };
 use tidings_client::http::HttpClient;
 
-/// A debug build on a busy machine.
+/// The longest wait for readiness, for a debug build on a busy machine.
 const READY_TIMEOUT: Duration = Duration::from_secs(120);
 const STOP_TIMEOUT: Duration = Duration::from_secs(60);
-/// One question whether it is ready.
+/// The longest wait for one answer about readiness.
 const ASK_TIMEOUT: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(super) place: Place,
     folder: PathBuf,
-    http: Port,
-    miop: Port,
-    part: Part,
+    http: ReservedPort,
+    miop: ReservedPort,
+    process: ManagedProcess,
     environment: Vec<(String, String)>,
 }
 
 impl Node {
-    /// `environment`: what all nodes have in common.
+    /// `environment`: the settings that all nodes have in common.
     pub(super) fn prepare(
         number: usize,
         place: Place,
@@ -38,14 +38,14 @@ impl Node {
     ) -> Result<Self, LabError> {
         let folder = folder.join(format!("node-{number}"));
         std::fs::create_dir_all(&folder)?;
-        let (http, miop) = (Port::of(place, 8080)?, Port::of(place, 8081)?);
+        let (http, miop) = (ReservedPort::of(place, 8080)?, ReservedPort::of(place, 8081)?);
         let mut set = |name: &str, value: String| environment.push((name.to_owned(), value));
         set("TIDINGS_HTTP_LISTEN", http.at.to_string());
         set("TIDINGS_MIOP_LISTEN", miop.at.to_string());
         set("TIDINGS_DATA_DIR", folder.join("data").display().to_string());
         set("TIDINGS_CLUSTER_ADVERTISE", format!("http://{}", http.at));
-        let part = Part::new(format!("node {number}"), folder.join("log"));
-        Ok(Node { place, folder, http, miop, part, environment })
+        let process = ManagedProcess::new(format!("node {number}"), folder.join("log"));
+        Ok(Node { place, folder, http, miop, process, environment })
     }
 
     pub(crate) fn url(&self) -> String {
@@ -61,42 +61,43 @@ impl Node {
     }
 
     pub(crate) fn pid(&self) -> Option<u32> {
-        self.part.pid()
+        self.process.pid()
     }
 
-    /// Starts the process without waiting for it: of another program, or of this one.
+    /// Starts the process, of this program or another one, without waiting until it is ready.
     pub(super) fn spawn(&mut self, program: Option<&Path>) -> Result<(), LabError> {
         let program = match program {
             Some(program) => program.canonicalize()?,
             None => std::env::current_exe()?,
         };
-        let mut command = part::command(self.place, None, "KILL", &program);
+        let mut command = managed_process::command(self.place, None, "KILL", &program);
         command.arg("serve").envs(self.environment.iter().cloned()).current_dir(&self.folder);
-        self.part.start(command)
+        self.process.start(command)
     }
 
     pub(super) fn wait_until_ready(&mut self) -> Result<(), LabError> {
         let mut asking = HttpClient::new(self.http(), "");
         asking.set_timeout(ASK_TIMEOUT);
-        self.part.wait_until(READY_TIMEOUT, || asking.is_ready())
+        self.process.wait_until(READY_TIMEOUT, || asking.is_ready())
     }
 
     pub(super) fn kill(&mut self) -> Result<(), LabError> {
-        self.part.kill()
+        self.process.kill()
     }
 
-    /// SIGTERM, and waits for the drain.
+    /// Sends SIGTERM, and waits until the node has drained and ended.
     pub(super) fn stop(&mut self) -> Result<(), LabError> {
-        match self.part.stop(rustix::process::Signal::TERM, STOP_TIMEOUT)? {
+        match self.process.stop(rustix::process::Signal::TERM, STOP_TIMEOUT)? {
             true => Ok(()),
-            false => Err(LabError::Server(format!("did not end after SIGTERM: {}", self.part.last_words()))),
+            false => Err(LabError::Server(format!("did not end after SIGTERM: {}", self.process.log_tail()))),
         }
     }
 
-    pub(super) fn is_as_it_should(&mut self) -> Option<String> {
-        match self.part.is_as_it_should() {
+    /// If the process has ended without being told to: its name and the end of its log.
+    pub(super) fn unexpected_end(&mut self) -> Option<String> {
+        match self.process.is_as_requested() {
             true => None,
-            false => Some(format!("{}: {}", self.part.name(), self.part.last_words())),
+            false => Some(format!("{}: {}", self.process.name(), self.process.log_tail())),
         }
     }
 }

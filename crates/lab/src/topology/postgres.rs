@@ -1,10 +1,10 @@
-//! A PostgreSQL server from the system's packages, in a folder and a place of its own.
+//! A PostgreSQL server from the system's packages, in its own folder and place.
 
 use super::{
-    network::Place,
-    part::{self, Part, Port, User, run},
+    managed_process::{self, ManagedProcess, ProcessUser, ReservedPort, run},
+    place::Place,
 };
-use crate::{LabError, process, server::LOOK_AGAIN};
+use crate::{LabError, process, server::POLL_INTERVAL};
 use rustix::process::Signal;
 use std::{
     os::unix::fs::{PermissionsExt, chown},
@@ -17,30 +17,30 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// The database of the cluster's nodes.
 const DATABASE: &str = "tidings";
 
-/// A server; its standby is another.
+/// One PostgreSQL server, the primary or the standby.
 #[derive(Debug)]
 pub(crate) struct Postgres {
     name: &'static str,
     place: Place,
     folder: PathBuf,
     programs: PathBuf,
-    user: Option<User>,
-    port: Port,
+    user: Option<ProcessUser>,
+    port: ReservedPort,
     password: String,
-    part: Part,
+    process: ManagedProcess,
 }
 
-/// How a server is told to end.
+/// The shutdown mode of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ending {
-    /// Connections are closed, all is written.
+pub(crate) enum ShutdownMode {
+    /// Connections are closed and all data is written.
     Fast,
-    /// Like a crash, but that its processes end in order: the next start recovers.
+    /// Like a crash, except that its processes end in order: the next start recovers.
     Immediate,
 }
 
 impl Postgres {
-    /// A place for a server, without one.
+    /// Prepares folder, port and user of a server that is not created yet.
     pub(super) fn prepare(name: &'static str, place: Place, folder: PathBuf, password: &str) -> Result<Self, LabError> {
         let user = if rustix::process::getuid().is_root() { Some(postgres_user()?) } else { None };
         std::fs::create_dir_all(&folder)?;
@@ -48,13 +48,13 @@ impl Postgres {
             chown(&folder, Some(user), Some(group))?;
         }
         std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o700))?;
-        let port = Port::of(place, 5432)?;
-        let part = Part::new(format!("PostgreSQL {name}"), folder.join("log"));
+        let port = ReservedPort::of(place, 5432)?;
+        let process = ManagedProcess::new(format!("PostgreSQL {name}"), folder.join("log"));
         let (programs, password) = (programs()?, password.to_owned());
-        Ok(Postgres { name, place, folder, programs, user, port, password, part })
+        Ok(Postgres { name, place, folder, programs, user, port, password, process })
     }
 
-    /// Makes an empty database and starts it.
+    /// Creates an empty database and starts the server.
     pub(super) fn create(&mut self) -> Result<(), LabError> {
         let password_file = self.folder.join("password");
         std::fs::write(&password_file, &self.password)?;
@@ -77,7 +77,7 @@ impl Postgres {
         Ok(())
     }
 
-    /// Follows `primary` from now on, and the primary's commits wait for it.
+    /// Makes this server the synchronous standby of `primary`.
     pub(super) fn follow(&mut self, primary: &Postgres) -> Result<(), LabError> {
         if self.data().exists() {
             std::fs::remove_dir_all(self.data())?;
@@ -97,14 +97,14 @@ impl Postgres {
         let asked = Instant::now();
         while primary.sql("SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'")? != "1" {
             if asked.elapsed() > PATIENCE {
-                return Err(LabError::Part(format!("the standby does not follow: {}", self.part.last_words())));
+                return Err(LabError::Environment(format!("the standby does not follow: {}", self.process.log_tail())));
             }
-            std::thread::sleep(LOOK_AGAIN * 10);
+            std::thread::sleep(POLL_INTERVAL * 10);
         }
         Ok(())
     }
 
-    /// A standby becomes the primary, and waits for nobody.
+    /// Promotes a standby to the primary, without a standby of its own.
     pub(super) fn promote(&self) -> Result<(), LabError> {
         run(self.command("pg_ctl").args(["promote", "-w", "-D"]).arg(self.data()))?;
         self.sql("ALTER SYSTEM RESET synchronous_standby_names")?;
@@ -112,15 +112,15 @@ impl Postgres {
         Ok(())
     }
 
-    /// Starts the server, and returns when it answers.
+    /// Starts the server, and returns when it accepts connections.
     pub(super) fn start(&mut self) -> Result<(), LabError> {
-        // INT would wait for nobody either, but QUIT leaves no time in which the lab is gone and the server is not.
-        let mut command = part::command(self.place, self.user, "QUIT", &self.programs.join("postgres"));
+        // INT would close connections, too, but with QUIT the server ends at once when the lab has ended.
+        let mut command = managed_process::command(self.place, self.user, "QUIT", &self.programs.join("postgres"));
         command.current_dir(&self.folder).arg("-D").arg(self.data()).arg("-k").arg(&self.folder);
         let (listen, port) =
             (format!("listen_addresses={}", self.place.address), format!("port={}", self.port.number()));
         let mut settings = vec![listen.as_str(), &port, "shared_buffers=64MB", "max_connections=200"];
-        // A standby that lost its primary for a moment asks for it again soon.
+        // A standby that lost its primary for a moment reconnects soon.
         settings.extend(["logging_collector=off", "wal_retrieve_retry_interval=500ms", "max_replication_slots=10"]);
         if self.counts_statements() {
             settings.push("shared_preload_libraries=pg_stat_statements");
@@ -128,40 +128,40 @@ impl Postgres {
         for setting in settings {
             command.args(["-c", setting]);
         }
-        self.part.start(command)?;
+        self.process.start(command)?;
         let mut ready = self.command("pg_isready");
         ready.args(["-q", "-U", "postgres", "-h"]).arg(&self.folder);
-        self.part.wait_until(PATIENCE, || ready.status().is_ok_and(|status| status.success()))
+        self.process.wait_until(PATIENCE, || ready.status().is_ok_and(|status| status.success()))
     }
 
     pub(super) fn kill(&mut self) -> Result<(), LabError> {
-        let Some(pid) = self.part.pid() else { return Ok(()) };
+        let Some(pid) = self.process.pid() else { return Ok(()) };
         let children = children(pid);
-        self.part.kill()?;
-        // They notice by themselves, but until then the folder is theirs.
+        self.process.kill()?;
+        // The server's children notice by themselves, but until then they use the folder.
         for child in children {
             process::signal(child, Signal::KILL);
             let asked = Instant::now();
             while Path::new(&format!("/proc/{child}")).exists() && asked.elapsed() < PATIENCE {
-                std::thread::sleep(LOOK_AGAIN);
+                std::thread::sleep(POLL_INTERVAL);
             }
         }
         Ok(())
     }
 
-    pub(super) fn stop(&mut self, ending: Ending) -> Result<(), LabError> {
-        let signal = match ending {
-            Ending::Fast => Signal::INT,
-            Ending::Immediate => Signal::QUIT,
+    pub(super) fn stop(&mut self, mode: ShutdownMode) -> Result<(), LabError> {
+        let signal = match mode {
+            ShutdownMode::Fast => Signal::INT,
+            ShutdownMode::Immediate => Signal::QUIT,
         };
-        self.part.stop(signal, PATIENCE)?;
+        self.process.stop(signal, PATIENCE)?;
         Ok(())
     }
 
-    pub(super) fn is_as_it_should(&mut self) -> Option<String> {
-        match self.part.is_as_it_should() {
+    pub(super) fn unexpected_end(&mut self) -> Option<String> {
+        match self.process.is_as_requested() {
             true => None,
-            false => Some(format!("{}: {}", self.part.name(), self.part.last_words())),
+            false => Some(format!("{}: {}", self.process.name(), self.process.log_tail())),
         }
     }
 
@@ -174,14 +174,14 @@ impl Postgres {
         self.port.at.to_string()
     }
 
-    /// The url of the database, on whichever of these takes writes.
+    /// The URL of the database on the server of these that accepts writes.
     pub(super) fn url(servers: &[&Postgres]) -> String {
         let hosts: Vec<String> = servers.iter().map(|server| server.host()).collect();
         let password = servers.first().map_or("", |server| server.password.as_str());
         format!("postgres://postgres:{password}@{}/{DATABASE}?target_session_attrs=read-write", hosts.join(","))
     }
 
-    /// Runs statements on the nodes' database; returns what they print.
+    /// Runs statements on the nodes' database; returns their output.
     pub(crate) fn sql(&self, sql: &str) -> Result<String, LabError> {
         self.sql_in(DATABASE, sql)
     }
@@ -192,21 +192,20 @@ impl Postgres {
         run(psql.arg(&self.folder).args(["-c", sql]))
     }
 
-    /// Whether the packages bring what counts statements.
+    /// Whether the extension that counts statements is installed.
     pub(crate) fn counts_statements(&self) -> bool {
         self.programs.join("../lib/pg_stat_statements.so").exists()
     }
 
-    /// The server and what works for it.
+    /// The process ids of the server and its children.
     pub(crate) fn pids(&self) -> Vec<u32> {
-        let Some(pid) = self.part.pid() else { return Vec::new() };
+        let Some(pid) = self.process.pid() else { return Vec::new() };
         std::iter::once(pid).chain(children(pid)).collect()
     }
 
-    /// The processes that put what is committed on the disk, and those that wait for it: stopped for a moment, they
-    /// are what a slow disk makes of them.
+    /// The processes that write commits to the disk, and those that wait for them: stopping them simulates a slow disk.
     pub(super) fn writers(&self) -> Vec<u32> {
-        let Some(pid) = self.part.pid() else { return Vec::new() };
+        let Some(pid) = self.process.pid() else { return Vec::new() };
         let writes = |pid: &u32| {
             let name = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
             ["walwriter", "checkpointer", "postgres postgres tidings", "walreceiver"]
@@ -220,9 +219,9 @@ impl Postgres {
         self.folder.join("data")
     }
 
-    /// One of the server's programs, as the server's user.
+    /// The command of one of PostgreSQL's programs, run as the server's user.
     fn command(&self, program: &str) -> Command {
-        let mut command = part::command(self.place, self.user, "KILL", &self.programs.join(program));
+        let mut command = managed_process::command(self.place, self.user, "KILL", &self.programs.join(program));
         command
             .env("PGPORT", self.port.number().to_string())
             .env("PGPASSWORD", &self.password)
@@ -233,8 +232,8 @@ impl Postgres {
 
 impl Drop for Postgres {
     fn drop(&mut self) {
-        // In order, so that its children are gone with it.
-        let _ = self.part.stop(Signal::QUIT, PATIENCE);
+        // In order, so that its children end with it.
+        let _ = self.process.stop(Signal::QUIT, PATIENCE);
     }
 }
 
@@ -243,22 +242,22 @@ fn children(pid: u32) -> Vec<u32> {
     children.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
 }
 
-/// Where the newest installed version's programs are.
+/// The folder with the programs of the newest installed version.
 fn programs() -> Result<PathBuf, LabError> {
     let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
     let newest = versions.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok()).max();
-    let newest = newest.ok_or_else(|| LabError::Part("PostgreSQL is not installed: see `make setup`".into()))?;
+    let newest = newest.ok_or_else(|| LabError::Environment("PostgreSQL is not installed: see `make setup`".into()))?;
     Ok(Path::new("/usr/lib/postgresql").join(newest.to_string()).join("bin"))
 }
 
-/// Debian's user of that name: the server refuses to run as root.
-fn postgres_user() -> Result<User, LabError> {
+/// Debian's user `postgres`: the server refuses to run as root.
+fn postgres_user() -> Result<ProcessUser, LabError> {
     let users = std::fs::read_to_string("/etc/passwd")?;
     let line = users.lines().find(|line| line.starts_with("postgres:"));
     let mut numbers =
         line.into_iter().flat_map(|line| line.split(':').skip(2)).filter_map(|number| number.parse().ok());
     match (numbers.next(), numbers.next()) {
         (Some(user), Some(group)) => Ok((user, group)),
-        _ => Err(LabError::Part("there is no user postgres to run the database as".into())),
+        _ => Err(LabError::Environment("there is no user postgres to run the database as".into())),
     }
 }

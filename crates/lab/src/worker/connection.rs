@@ -1,6 +1,6 @@
-//! One connection of the worker, and what its bytes mean: receivers' batches, senders' answers.
+//! One connection of the worker, and how it reads what arrives: batches of entries for receivers, answers for senders.
 
-use super::{desk::Desk, ledger::json_string};
+use super::{sent_messages::json_string, shared_state::SharedState};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use std::{borrow::Cow, collections::VecDeque, io};
@@ -16,64 +16,65 @@ use tidings_protocol::{
     ws::{Control, Data, OpCode, put_client_frame, take_frame},
 };
 
-/// Why a connection is of no more use.
+/// Why a connection must be closed and opened again.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Broken {
+pub(crate) enum ConnectionError {
     #[error("{0}")]
     Io(#[from] io::Error),
     #[error("{0}")]
     Protocol(String),
-    /// The server refuses for the moment, and there are others.
+    /// The server refused a send with a retryable code, and there are other servers.
     #[error("refused for the moment")]
     Refused,
-    #[error("silent")]
-    Silent,
-    /// It goes back to where it was at first.
-    #[error("goes home")]
-    Moved,
+    #[error("received nothing for too long")]
+    SilenceTimeout,
+    /// The connection is moved back to its first server.
+    #[error("rebalanced")]
+    Rebalanced,
 }
 
 #[derive(Debug)]
 pub(crate) struct Connection {
-    pub(crate) link: NonblockingSocket,
-    pub(crate) state: State,
-    /// Which of the servers it is on.
-    pub(crate) home: usize,
-    /// When something came, or was asked for after a rest: silence counts from here.
-    pub(crate) heard_at: u64,
+    pub(crate) socket: NonblockingSocket,
+    pub(crate) client: Client,
+    /// The index of the server that the connection is to.
+    pub(crate) server: usize,
+    /// When data arrived last, or a request was sent on an idle connection: silence counts from here.
+    pub(crate) last_receive_at: u64,
 }
 
+/// The client's side of a connection: its role and the state of its protocol.
 #[derive(Debug)]
-pub(crate) struct State {
+pub(crate) struct Client {
     pub(crate) role: Role,
-    pub(crate) stage: Stage,
-    /// The newest cursor; empty before the first.
+    pub(crate) state: ConnectionState,
+    /// The newest cursor; empty before the first one.
     pub(crate) cursor: Vec<u8>,
-    /// Bytes to write after reading.
+    /// Bytes to write once reading is done.
     pub(crate) reply: Vec<u8>,
 }
 
 #[derive(Debug)]
 pub(crate) enum Role {
-    /// Gets everything of its conversation.
+    /// Receives every entry of its conversation.
     Receiver { index: usize, user: String },
     /// Sends over HTTP, one request at a time.
     HttpSender { in_flight: Vec<u32> },
-    /// Sends over a session of its own, several at a time. What it is sent itself is not judged.
+    /// Sends over a session of its own, several at a time. Its own deliveries are not verified.
     WsSender { user: String, in_flight: VecDeque<u32> },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Stage {
-    /// Broken, and not yet opened again.
-    Away,
+pub(crate) enum ConnectionState {
+    /// Closed, and not yet opened again.
+    Closed,
     Connecting,
     Upgrading,
     Binding,
     Live,
 }
 
-impl State {
+impl Client {
     fn user(&self) -> &str {
         match &self.role {
             Role::Receiver { user, .. } | Role::WsSender { user, .. } => user,
@@ -81,32 +82,32 @@ impl State {
         }
     }
 
-    /// What has come; returns how much of it was taken.
-    pub(crate) fn take(&mut self, bytes: &mut [u8], desk: &mut Desk) -> Result<usize, Broken> {
+    /// Reads the frames or the response in `bytes`; returns how many bytes were consumed.
+    pub(crate) fn receive(&mut self, bytes: &mut [u8], shared: &mut SharedState) -> Result<usize, ConnectionError> {
         if let Role::HttpSender { .. } = self.role {
-            return self.take_answers(bytes, desk);
+            return self.receive_http_response(bytes, shared);
         }
         let mut taken = 0;
-        if self.stage == Stage::Upgrading {
-            let Some(head) = parse_response_head(bytes).map_err(Broken::Protocol)? else { return Ok(0) };
+        if self.state == ConnectionState::Upgrading {
+            let Some(head) = parse_response_head(bytes).map_err(ConnectionError::Protocol)? else { return Ok(0) };
             if head.status != 101 {
-                return Err(Broken::Protocol(format!("the upgrade was answered with {}", head.status)));
+                return Err(ConnectionError::Protocol(format!("the upgrade was answered with {}", head.status)));
             }
             taken = head.body_start;
-            self.bind(desk);
+            self.bind(shared);
         }
         while let Some(frame) = take_frame(&mut bytes[taken..], false, SERVER_FRAME_BYTES_MAX)
-            .map_err(|error| Broken::Protocol(error.to_string()))?
+            .map_err(|error| ConnectionError::Protocol(error.to_string()))?
         {
             let payload = taken + frame.payload.start..taken + frame.payload.end;
             taken = payload.end;
             match frame.opcode {
-                OpCode::Data(Data::Text) => self.take_text(&bytes[payload], desk)?,
+                OpCode::Data(Data::Text) => self.receive_frame(&bytes[payload], shared)?,
                 OpCode::Control(Control::Ping) => {
                     put_client_frame(&mut self.reply, OpCode::Control(Control::Pong), &bytes[payload], random_mask());
                 }
                 OpCode::Control(Control::Close) => {
-                    return Err(Broken::Protocol(closed_error(&bytes[payload]).to_string()));
+                    return Err(ConnectionError::Protocol(closed_error(&bytes[payload]).to_string()));
                 }
                 _ => {}
             }
@@ -114,31 +115,31 @@ impl State {
         Ok(taken)
     }
 
-    fn bind(&mut self, desk: &Desk) {
-        self.stage = Stage::Binding;
+    fn bind(&mut self, shared: &SharedState) {
+        self.state = ConnectionState::Binding;
         let frame = ClientFrame::Bind(Bind {
-            token: token::sign(&desk.token_key, self.user(), TOKEN_LIFETIME),
+            token: token::sign(&shared.token_key, self.user(), TOKEN_LIFETIME),
             device_id: "lab".into(),
             device_kind: "web".into(),
             app_version: None,
             cursor: (!self.cursor.is_empty()).then(|| String::from_utf8_lossy(&self.cursor).into_owned()),
             push: false,
         });
-        self.reply_with(&frame);
+        self.queue_frame(&frame);
     }
 
-    fn reply_with(&mut self, frame: &ClientFrame) {
+    fn queue_frame(&mut self, frame: &ClientFrame) {
         // Our own frames always serialize.
         let payload = serde_json::to_vec(frame).unwrap_or_default();
         put_client_frame(&mut self.reply, OpCode::Data(Data::Text), &payload, random_mask());
     }
 
-    fn take_text(&mut self, payload: &[u8], desk: &mut Desk) -> Result<(), Broken> {
-        let now = desk.now();
+    fn receive_frame(&mut self, payload: &[u8], shared: &mut SharedState) -> Result<(), ConnectionError> {
+        let now = shared.now();
         if payload.starts_with(b"{\"t\":\"messages\"") {
             let Role::Receiver { index, .. } = self.role else { return Ok(()) };
-            desk.pauses.heard(index, now);
-            if let Some(cursor) = desk.verifier.take_messages(index, payload, &mut desk.ledger, now) {
+            shared.delivery_gaps.record_delivery(index, now);
+            if let Some(cursor) = shared.verifier.receive_batch(index, payload, &mut shared.sent_messages, now) {
                 self.cursor.clear();
                 self.cursor.extend_from_slice(&cursor);
             }
@@ -147,42 +148,42 @@ impl State {
         if payload.starts_with(b"{\"t\":\"sent\"") {
             let sent: SentView = parse(payload)?;
             for result in sent.results {
-                self.answered(result.reference);
-                desk.acknowledge(result.reference, result.seq, now);
+                self.remove_in_flight(result.reference);
+                shared.acknowledge(result.reference, result.seq, now);
             }
             return Ok(());
         }
         if payload.starts_with(b"{\"t\":\"history\"") {
-            return self.take_history(payload, desk);
+            return self.receive_history(payload, shared);
         }
         match parse::<ServerFrame>(payload)? {
             ServerFrame::Bound(bound) => {
-                self.stage = Stage::Live;
+                self.state = ConnectionState::Live;
                 self.cursor = bound.cursor.into_bytes();
-                desk.bound(bound.heartbeat_ms);
+                shared.record_bind(bound.heartbeat_ms);
                 if let Role::Receiver { index, .. } = self.role {
                     for range in bound.resume.ranges {
-                        desk.verifier.skip_to(index, range.to_seq);
-                        self.ask_history(range.conversation, range.from_seq, range.to_seq);
+                        shared.verifier.mark_missing_to(index, range.to_seq);
+                        self.request_history(range.conversation, range.from_seq, range.to_seq);
                     }
                 }
             }
             ServerFrame::Messages { .. } => {
-                return Err(Broken::Protocol("a batch whose fields stand in another order".into()));
+                return Err(ConnectionError::Protocol("a batch whose fields stand in another order".into()));
             }
             ServerFrame::Error { reference, code, message, retry, .. } => match reference {
                 Some(reference) => {
-                    self.answered(reference as u32);
-                    desk.refuse(&[reference as u32], retry, code.as_str(), &message);
+                    self.remove_in_flight(reference as u32);
+                    shared.record_refusal(&[reference as u32], retry, code.as_str(), &message);
                 }
-                None => return Err(Broken::Protocol(format!("{}: {message}", code.as_str()))),
+                None => return Err(ConnectionError::Protocol(format!("{}: {message}", code.as_str()))),
             },
             _ => {}
         }
         Ok(())
     }
 
-    fn answered(&mut self, message: u32) {
+    fn remove_in_flight(&mut self, message: u32) {
         if let Role::WsSender { in_flight, .. } = &mut self.role
             && let Some(place) = in_flight.iter().position(|other| *other == message)
         {
@@ -190,9 +191,9 @@ impl State {
         }
     }
 
-    fn ask_history(&mut self, conversation: String, from_seq: u64, to_seq: u64) {
-        self.reply_with(&ClientFrame::History {
-            // The answer repeats it: where the range ends.
+    fn request_history(&mut self, conversation: String, from_seq: u64, to_seq: u64) {
+        self.queue_frame(&ClientFrame::History {
+            // The answer repeats the reference, which is thus the end of the range.
             reference: Some(to_seq),
             conversation,
             query: tidings_protocol::http::HistoryQuery {
@@ -204,7 +205,7 @@ impl State {
         });
     }
 
-    fn take_history(&mut self, payload: &[u8], desk: &mut Desk) -> Result<(), Broken> {
+    fn receive_history(&mut self, payload: &[u8], shared: &mut SharedState) -> Result<(), ConnectionError> {
         #[derive(Deserialize)]
         struct Page<'a> {
             #[serde(rename = "ref")]
@@ -220,61 +221,63 @@ impl State {
         }
         let Role::Receiver { index, .. } = self.role else { return Ok(()) };
         let page: Page<'_> = parse(payload)?;
-        let now = desk.now();
+        let now = shared.now();
         for raw in &page.entries {
-            desk.verifier.take_entry(index, raw.get(), true, &mut desk.ledger, now);
+            shared.verifier.receive_entry(index, raw.get(), true, &mut shared.sent_messages, now);
         }
         if let Some(last) = page.entries.last()
             && page.more
         {
             let last: Seq = parse(last.get().as_bytes())?;
-            self.ask_history(page.conversation, last.seq + 1, page.to_seq);
+            self.request_history(page.conversation, last.seq + 1, page.to_seq);
         }
         Ok(())
     }
 
-    /// Answers to HTTP sends. One is under way at a time, so one is expected at most.
-    fn take_answers(&mut self, bytes: &[u8], desk: &mut Desk) -> Result<usize, Broken> {
-        let Some(head) = parse_response_head(bytes).map_err(Broken::Protocol)? else { return Ok(0) };
+    /// Reads the response to an HTTP send. One request is in flight at a time, so there is at most one response.
+    fn receive_http_response(&mut self, bytes: &[u8], shared: &mut SharedState) -> Result<usize, ConnectionError> {
+        let Some(head) = parse_response_head(bytes).map_err(ConnectionError::Protocol)? else { return Ok(0) };
         let Some(body) = bytes.get(head.body_start..head.body_start + head.body_length) else { return Ok(0) };
         let Role::HttpSender { in_flight } = &mut self.role else { return Ok(0) };
         let messages = std::mem::take(in_flight);
-        let now = desk.now();
-        let mut for_the_moment = false;
+        let now = shared.now();
+        let mut retryable = false;
         match (head.status, messages.as_slice()) {
             (200..=299, _) if body.starts_with(b"{\"results\"") => {
                 let answer: BatchView = parse(body)?;
                 for (message, result) in messages.iter().zip(answer.results) {
                     match (result.seq, result.error) {
-                        (Some(seq), _) => desk.acknowledge(*message, seq, now),
+                        (Some(seq), _) => shared.acknowledge(*message, seq, now),
                         (None, Some(error)) => {
-                            for_the_moment |= error.retry;
-                            desk.refuse(&[*message], error.retry, error.code.as_str(), &error.detail);
+                            retryable |= error.retry;
+                            shared.record_refusal(&[*message], error.retry, error.code.as_str(), &error.detail);
                         }
-                        (None, None) => return Err(Broken::Protocol("a result that is neither".into())),
+                        (None, None) => return Err(ConnectionError::Protocol("a result that is neither".into())),
                     }
                 }
             }
             (200..=299, [message]) => {
                 let receipt: ReceiptView = parse(body)?;
-                desk.acknowledge(*message, receipt.seq, now);
+                shared.acknowledge(*message, receipt.seq, now);
             }
             _ => match serde_json::from_slice::<Problem>(body) {
                 Ok(problem) => {
-                    for_the_moment |= problem.retry;
-                    desk.refuse(&messages, problem.retry, problem.code.as_str(), &problem.detail);
+                    retryable |= problem.retry;
+                    shared.record_refusal(&messages, problem.retry, problem.code.as_str(), &problem.detail);
                 }
-                Err(_) => desk.refuse(&messages, false, "none", &format!("an answer with status {}", head.status)),
+                Err(_) => {
+                    shared.record_refusal(&messages, false, "none", &format!("an answer with status {}", head.status))
+                }
             },
         }
         match head.closes {
-            _ if for_the_moment && desk.has_others => Err(Broken::Refused),
+            _ if retryable && shared.has_other_servers => Err(ConnectionError::Refused),
             true => Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
             false => Ok(head.body_start + head.body_length),
         }
     }
 
-    /// What it had under way when its connection broke.
+    /// Takes the messages that were in flight when the connection broke.
     pub(crate) fn take_in_flight(&mut self) -> Vec<u32> {
         match &mut self.role {
             Role::Receiver { .. } => Vec::new(),
@@ -284,7 +287,7 @@ impl State {
     }
 }
 
-/// A lab run is shorter than this.
+/// Longer than any run.
 const TOKEN_LIFETIME: std::time::Duration = std::time::Duration::from_secs(24 * 3600);
 
 #[derive(Deserialize)]
@@ -315,9 +318,9 @@ struct ResultView {
     error: Option<Problem>,
 }
 
-fn parse<'a, T: Deserialize<'a>>(payload: &'a [u8]) -> Result<T, Broken> {
+fn parse<'a, T: Deserialize<'a>>(payload: &'a [u8]) -> Result<T, ConnectionError> {
     serde_json::from_slice(payload).map_err(|error| {
         let text: Cow<'_, str> = String::from_utf8_lossy(&payload[..payload.len().min(200)]);
-        Broken::Protocol(format!("{error} in {}", json_string(&text)))
+        ConnectionError::Protocol(format!("{error} in {}", json_string(&text)))
     })
 }

@@ -1,38 +1,39 @@
-//! One stretch of load: what is due when, who sends it, and when it is over.
+//! One phase of load: when messages are due, which connection sends each, and when the phase is over.
 
 use super::{
-    connection::{Role, Stage},
-    desk::Desk,
-    fleet::Fleet,
-    ledger::{Texts, histogram, json_string, record},
+    connection::{ConnectionState, Role},
+    connection_pool::ConnectionPool,
     report,
-    verify::Faults,
+    sent_messages::{MessageBodies, json_string},
+    shared_state::SharedState,
+    verifier::DeliveryFaults,
 };
 use crate::{
     corpus,
-    job::{Command, Content, Outcome, Pace, Percentiles, Phase, Progress, Report},
+    latency::{Percentiles, new_histogram, record},
     process,
+    worker_protocol::{Content, LoadModel, Outcome, Phase, Progress, WorkerCommand, WorkerReport},
 };
 use hdrhistogram::Histogram;
 use std::{io, sync::mpsc, time::Duration};
 
 const PROGRESS_NS: u64 = 250_000_000;
-/// The longest sleep; heartbeats need a turn now and then.
-const TURN_MAX: Duration = Duration::from_millis(50);
+/// The longest sleep of the loop, which also sends heartbeats.
+const POLL_TIMEOUT_MAX: Duration = Duration::from_millis(50);
 const MS: u64 = 1_000_000;
 
-/// Decides which messages are due.
+/// The schedule of a phase, by which messages are due.
 #[derive(Debug)]
 enum Schedule {
-    /// `planned` of `total` were planned; number `n` is due at `start + n / rate`.
-    Even {
+    /// Open loop: message `n` of `total` is due at `start + n / per_second`.
+    ConstantRate {
         per_second: f64,
         total: u64,
     },
-    /// Due times, relative to the start.
-    Listed(Vec<u64>),
-    /// Whenever there is room, until a time or a count.
-    Window {
+    /// Open loop: due times in nanoseconds after the start.
+    Recorded(Vec<u64>),
+    /// Closed loop: a message is due whenever fewer than `window` are outstanding, until a time or a count.
+    ClosedLoop {
         window: u64,
         until: u64,
         total: u64,
@@ -45,127 +46,138 @@ enum Schedule {
 }
 
 impl Schedule {
-    /// When message `n` is due, nanoseconds after the start; `None` if it is not a matter of time.
+    /// When message `n` is due, in nanoseconds after the start; `None` if that does not depend on time alone.
     fn due(&self, n: u64) -> Option<u64> {
         match self {
-            Schedule::Even { per_second, total } => (n < *total).then(|| (n as f64 * 1e9 / per_second) as u64),
-            Schedule::Listed(times) => times.get(n as usize).copied(),
-            Schedule::Window { .. } | Schedule::Rounds { .. } => None,
+            Schedule::ConstantRate { per_second, total } => (n < *total).then(|| (n as f64 * 1e9 / per_second) as u64),
+            Schedule::Recorded(times) => times.get(n as usize).copied(),
+            Schedule::ClosedLoop { .. } | Schedule::Rounds { .. } => None,
         }
     }
 }
 
-/// Runs a phase to its end: everything delivered to all `readers` of each message, or no progress for
-/// `patience_ms`.
+/// Runs a phase until every message is delivered to all `receivers` of its conversation, or for `patience_ms` without
+/// progress.
 pub(super) fn run(
     phase: &Phase,
-    (readers, patience_ms): (u64, u64),
-    inbox: &mpsc::Receiver<Command>,
-    fleet: &mut Fleet,
-    desk: &mut Desk,
+    (receivers, patience_ms): (u64, u64),
+    inbox: &mpsc::Receiver<WorkerCommand>,
+    pool: &mut ConnectionPool,
+    shared: &mut SharedState,
 ) -> io::Result<Outcome> {
-    let (texts, schedule) = prepare(phase)?;
-    desk.ledger.start_phase(texts);
-    desk.retry = phase.retry;
-    (desk.retried, desk.refused, desk.unanswered) = (0, 0, 0);
-    let mut run = Run {
+    let (bodies, schedule) = prepare(phase)?;
+    shared.sent_messages.start_phase(bodies);
+    shared.retry = phase.retry;
+    (shared.retried, shared.refused, shared.unanswered) = (0, 0, 0);
+    let mut run = PhaseRun {
         phase,
-        readers,
+        receivers,
         patience_ns: patience_ms * MS,
-        start: desk.now(),
+        start: shared.now(),
         schedule,
-        lateness: histogram(),
+        lateness: new_histogram(),
         rounds: Vec::new(),
         sent: 0,
-        enough: false,
+        planning_stopped: false,
         reconnects: 0,
-        idle_http: Vec::new(),
-        ws: Vec::new(),
+        idle_http_senders: Vec::new(),
+        ws_senders: Vec::new(),
     };
-    for (number, connection) in fleet.connections.iter().enumerate() {
-        match connection.state.role {
-            Role::WsSender { .. } => run.ws.push(number),
-            Role::HttpSender { .. } => run.idle_http.push(number),
+    for (number, connection) in pool.connections.iter().enumerate() {
+        match connection.client.role {
+            Role::WsSender { .. } => run.ws_senders.push(number),
+            Role::HttpSender { .. } => run.idle_http_senders.push(number),
             Role::Receiver { .. } => {}
         }
     }
-    let before = (desk.verifier.faults, fleet.reconnects, process::cpu_seconds(std::process::id()));
-    desk.verifier.problems.clear();
-    desk.refused_by_code.clear();
-    desk.pauses.start(desk.verifier.receivers(), run.start);
-    run.reconnects = fleet.reconnects;
-    run.drive(inbox, fleet, desk)?;
-    Ok(run.outcome(fleet, desk, before))
+    let before = (shared.verifier.faults, pool.reconnects, process::cpu_seconds(std::process::id()));
+    shared.verifier.problems.clear();
+    shared.refused_by_code.clear();
+    shared.delivery_gaps.reset(shared.verifier.receivers(), run.start);
+    run.reconnects = pool.reconnects;
+    run.drive(inbox, pool, shared)?;
+    Ok(run.outcome(pool, shared, before))
 }
 
-fn prepare(phase: &Phase) -> io::Result<(Texts, Schedule)> {
-    let (texts, times) = match &phase.content {
+fn prepare(phase: &Phase) -> io::Result<(MessageBodies, Schedule)> {
+    let (bodies, times) = match &phase.content {
         Content::Generated { body_bytes, senders } => {
             let senders = senders.iter().map(|sender| json_string(sender)).collect();
-            (Texts::Generated { body_bytes: (*body_bytes).max(24) - 9, senders }, Vec::new())
+            (MessageBodies::Generated { body_bytes: (*body_bytes).max(24) - 9, senders }, Vec::new())
         }
         Content::Corpus { file, limit } => {
             let corpus = corpus::read(file, *limit)?;
             let times = corpus.messages.iter().map(|message| message.after_ms * MS).collect();
-            (Texts::Corpus(corpus), times)
+            (MessageBodies::Corpus(corpus), times)
         }
     };
-    let schedule = match &phase.pace {
-        Pace::Rate { per_second, duration_ms } => {
-            Schedule::Even { per_second: *per_second, total: (per_second * *duration_ms as f64 / 1e3) as u64 }
+    let schedule = match &phase.model {
+        LoadModel::OpenLoop { per_second, duration_ms } => {
+            Schedule::ConstantRate { per_second: *per_second, total: (per_second * *duration_ms as f64 / 1e3) as u64 }
         }
-        Pace::Window { window, duration_ms } => {
-            Schedule::Window { window: *window as u64, until: duration_ms * MS, total: u64::MAX }
+        LoadModel::ClosedLoop { window, duration_ms } => {
+            Schedule::ClosedLoop { window: *window as u64, until: duration_ms * MS, total: u64::MAX }
         }
-        Pace::All { window } => Schedule::Window { window: *window as u64, until: u64::MAX, total: times.len() as u64 },
-        Pace::Recorded { speed } => Schedule::Listed(times.iter().map(|at| (*at as f64 / speed) as u64).collect()),
-        Pace::Rounds { rounds, pause_ms } => {
+        LoadModel::ClosedLoopOnce { window } => {
+            Schedule::ClosedLoop { window: *window as u64, until: u64::MAX, total: times.len() as u64 }
+        }
+        LoadModel::Recorded { speed } => {
+            Schedule::Recorded(times.iter().map(|at| (*at as f64 / speed) as u64).collect())
+        }
+        LoadModel::Rounds { rounds, pause_ms } => {
             Schedule::Rounds { rounds: *rounds as u64, pause_ns: pause_ms * MS, next_at: 0 }
         }
     };
-    Ok((texts, schedule))
+    Ok((bodies, schedule))
 }
 
-struct Run<'a> {
+struct PhaseRun<'a> {
     phase: &'a Phase,
-    readers: u64,
+    receivers: u64,
     patience_ns: u64,
     start: u64,
     schedule: Schedule,
     lateness: Histogram<u64>,
     rounds: Vec<f64>,
     sent: u64,
-    /// Nothing more is to be planned.
-    enough: bool,
-    /// Of the fleet, when the phase began.
+    /// The bench has told the worker to plan no more messages.
+    planning_stopped: bool,
+    /// Reconnects of the pool before the phase began.
     reconnects: u64,
-    idle_http: Vec<usize>,
-    ws: Vec<usize>,
+    idle_http_senders: Vec<usize>,
+    ws_senders: Vec<usize>,
 }
 
-impl Run<'_> {
-    fn drive(&mut self, inbox: &mpsc::Receiver<Command>, fleet: &mut Fleet, desk: &mut Desk) -> io::Result<()> {
-        let mut heads = desk.verifier.heads();
+impl PhaseRun<'_> {
+    fn drive(
+        &mut self,
+        inbox: &mpsc::Receiver<WorkerCommand>,
+        pool: &mut ConnectionPool,
+        shared: &mut SharedState,
+    ) -> io::Result<()> {
+        let mut heads = shared.verifier.heads();
         let mut last_progress = (0, self.start);
         let mut next_report = self.start + PROGRESS_NS;
         loop {
-            self.enough |= matches!(inbox.try_recv(), Ok(Command::Enough) | Err(mpsc::TryRecvError::Disconnected));
-            let all_planned = self.enough || self.plan(desk);
-            self.dispatch(fleet, desk);
-            fleet.flush();
-            let now = desk.now();
-            if all_planned && desk.unanswered == 0 {
-                let ledger = &desk.ledger;
-                // The exact count walks all messages, so it is asked only when the plain one is met.
-                if ledger.delivered >= ledger.committed * self.readers
-                    && ledger.delivered >= (ledger.committed + ledger.committed_unanswered()) * self.readers
+            self.planning_stopped |=
+                matches!(inbox.try_recv(), Ok(WorkerCommand::StopPlanning) | Err(mpsc::TryRecvError::Disconnected));
+            let all_planned = self.planning_stopped || self.plan(shared);
+            self.dispatch(pool, shared);
+            pool.flush();
+            let now = shared.now();
+            if all_planned && shared.unanswered == 0 {
+                let sent_messages = &shared.sent_messages;
+                // The exact count walks all messages, so it is taken only when the cheap condition holds.
+                if sent_messages.delivered >= sent_messages.committed * self.receivers
+                    && sent_messages.delivered
+                        >= (sent_messages.committed + sent_messages.delivered_unacknowledged()) * self.receivers
                 {
                     return Ok(());
                 }
             }
-            let progress = desk.ledger.delivered + desk.ledger.committed + desk.refused;
-            // Nothing is outstanding while the next message is not yet due.
-            let idle = !all_planned && desk.unanswered == 0;
+            let progress = shared.sent_messages.delivered + shared.sent_messages.committed + shared.refused;
+            // Waiting for the next due message is no lack of progress.
+            let idle = !all_planned && shared.unanswered == 0;
             if progress != last_progress.0 || idle {
                 last_progress = (progress, now);
             } else if now > last_progress.1 + self.patience_ns {
@@ -173,139 +185,148 @@ impl Run<'_> {
             }
             if now >= next_report {
                 next_report = now + PROGRESS_NS;
-                desk.verifier.trim();
-                report(&Report::Progress(Progress {
+                shared.verifier.trim();
+                report(&WorkerReport::Progress(Progress {
                     seconds: (now - self.start) as f64 / 1e9,
                     sent: self.sent,
-                    committed: desk.ledger.committed,
-                    delivered: desk.ledger.delivered,
-                    pause_ms: desk.pauses.take_longest(now) as f64 / 1e6,
-                    lagging: desk.verifier.lagging(&heads),
-                    reconnects: fleet.reconnects - self.reconnects,
-                    refused: desk.refused_by_code.clone(),
+                    committed: shared.sent_messages.committed,
+                    delivered: shared.sent_messages.delivered,
+                    pause_ms: shared.delivery_gaps.take_longest_ns(now) as f64 / 1e6,
+                    lagging: shared.verifier.lagging_receivers(&heads),
+                    reconnects: pool.reconnects - self.reconnects,
+                    refused: shared.refused_by_code.clone(),
                 }));
-                heads = desk.verifier.heads();
+                heads = shared.verifier.heads();
             }
-            fleet.turn(self.timeout(desk), desk)?;
-            self.find_idle(fleet);
+            pool.poll_once(self.timeout(shared), shared)?;
+            self.find_idle_senders(pool);
         }
     }
 
-    /// Plans what is due now. Returns whether nothing more will be.
-    fn plan(&mut self, desk: &mut Desk) -> bool {
-        let now = desk.now() - self.start;
-        if let Schedule::Window { window, until, total } = self.schedule {
+    /// Plans the messages that are due now. Returns whether all messages of the phase are planned.
+    fn plan(&mut self, shared: &mut SharedState) -> bool {
+        let now = shared.now() - self.start;
+        if let Schedule::ClosedLoop { window, until, total } = self.schedule {
             let batch = self.phase.batch as u64;
-            while now < until && desk.ledger.planned_in_phase() < total {
-                let delivered = desk.ledger.delivered / self.readers.max(1);
-                let open = desk.ledger.planned_in_phase() - desk.refused - delivered.min(desk.ledger.committed);
-                // Keep every sender supplied, but plan nothing before a sender is about to take it.
+            while now < until && shared.sent_messages.planned_in_phase() < total {
+                let delivered = shared.sent_messages.delivered / self.receivers.max(1);
+                let open = shared.sent_messages.planned_in_phase()
+                    - shared.refused
+                    - delivered.min(shared.sent_messages.committed);
+                // Keep every sender busy, but plan no message before a sender can send it: latency counts from the plan.
                 let wanted = self.capacity() as u64 * batch;
-                if open >= window || desk.ready.len() as u64 >= wanted {
+                if open >= window || shared.send_queue.len() as u64 >= wanted {
                     return false;
                 }
-                desk.plan(self.start + now);
+                shared.plan_message(self.start + now);
             }
             return true;
         }
         if let Schedule::Rounds { rounds, pause_ns, next_at } = &mut self.schedule {
-            let planned = desk.ledger.planned_in_phase();
+            let planned = shared.sent_messages.planned_in_phase();
             if planned > 0 && planned as usize > self.rounds.len() {
-                let resolved = desk.unanswered == 0 && desk.ledger.delivered >= (planned - desk.refused) * self.readers;
+                let resolved = shared.unanswered == 0
+                    && shared.sent_messages.delivered >= (planned - shared.refused) * self.receivers;
                 if !resolved {
                     return planned == *rounds;
                 }
-                let due = desk.ledger.due(desk.ledger.phase_start + planned as u32 - 1);
-                self.rounds.push(desk.ledger.last_delivery.saturating_sub(due) as f64 / 1e6);
+                let due = shared.sent_messages.due(shared.sent_messages.phase_start + planned as u32 - 1);
+                self.rounds.push(shared.sent_messages.last_delivery.saturating_sub(due) as f64 / 1e6);
                 *next_at = now + *pause_ns;
             }
             if planned < *rounds && now >= *next_at {
-                desk.plan(self.start + now);
+                shared.plan_message(self.start + now);
             }
-            return desk.ledger.planned_in_phase() == *rounds;
+            return shared.sent_messages.planned_in_phase() == *rounds;
         }
         loop {
-            match self.schedule.due(desk.ledger.planned_in_phase()) {
+            match self.schedule.due(shared.sent_messages.planned_in_phase()) {
                 None => return true,
                 Some(due) if due > now => return false,
                 Some(due) => {
                     record(&mut self.lateness, due, now);
-                    desk.plan(self.start + due);
+                    shared.plan_message(self.start + due);
                 }
             }
         }
     }
 
     fn capacity(&self) -> usize {
-        if self.ws.is_empty() { self.idle_http.len() } else { self.ws.len() * self.phase.pipeline }
+        if self.ws_senders.is_empty() {
+            self.idle_http_senders.len()
+        } else {
+            self.ws_senders.len() * self.phase.pipeline
+        }
     }
 
-    /// Hands what is ready to whoever can send it.
-    fn dispatch(&mut self, fleet: &mut Fleet, desk: &mut Desk) {
-        if desk.ready.is_empty() || desk.now() < desk.paused_until {
+    /// Hands queued messages to idle senders.
+    fn dispatch(&mut self, pool: &mut ConnectionPool, shared: &mut SharedState) {
+        if shared.send_queue.is_empty() || shared.now() < shared.backoff_until {
             return;
         }
-        if !self.ws.is_empty() {
-            return self.dispatch_over_websocket(fleet, desk);
+        if !self.ws_senders.is_empty() {
+            return self.dispatch_over_websocket(pool, shared);
         }
         let mut body = Vec::new();
-        while !desk.ready.is_empty()
-            && let Some(number) = self.idle_http.pop()
+        while !shared.send_queue.is_empty()
+            && let Some(number) = self.idle_http_senders.pop()
         {
-            let count = desk.ready.len().min(self.phase.batch);
-            let messages: Vec<u32> = desk.ready.drain(..count).collect();
+            let count = shared.send_queue.len().min(self.phase.batch);
+            let messages: Vec<u32> = shared.send_queue.drain(..count).collect();
             body.clear();
             if self.phase.batch == 1 {
-                desk.ledger.put_message(messages[0], &mut body, false);
-                fleet.post(number, "/v1/messages", &body, desk.now());
+                shared.sent_messages.put_message(messages[0], &mut body, false);
+                pool.post(number, "/v1/messages", &body, shared.now());
             } else {
                 body.extend_from_slice(b"{\"messages\":[");
                 for message in &messages {
-                    desk.ledger.put_message(*message, &mut body, false);
+                    shared.sent_messages.put_message(*message, &mut body, false);
                     body.push(b',');
                 }
                 body.pop();
                 body.extend_from_slice(b"]}");
-                fleet.post(number, "/v1/messages/batch", &body, desk.now());
+                pool.post(number, "/v1/messages/batch", &body, shared.now());
             }
             self.sent += count as u64;
-            if let Role::HttpSender { in_flight } = &mut fleet.connections[number].state.role {
+            if let Role::HttpSender { in_flight } = &mut pool.connections[number].client.role {
                 *in_flight = messages;
             }
         }
     }
 
-    /// Message `n` goes out on the session of sender `n`; one that is full leaves its messages ready.
-    fn dispatch_over_websocket(&mut self, fleet: &mut Fleet, desk: &mut Desk) {
+    /// Sends message `n` on the session of sender `n`; the messages of a session whose pipeline is full stay queued.
+    fn dispatch_over_websocket(&mut self, pool: &mut ConnectionPool, shared: &mut SharedState) {
         let mut payload = Vec::new();
-        for _ in 0..desk.ready.len() {
-            let Some(message) = desk.ready.pop_front() else { break };
-            let number = self.ws[(message - desk.ledger.phase_start) as usize % self.ws.len()];
-            let state = &mut fleet.connections[number].state;
-            let is_live = state.stage == Stage::Live;
-            match &mut state.role {
+        for _ in 0..shared.send_queue.len() {
+            let Some(message) = shared.send_queue.pop_front() else { break };
+            let number = self.ws_senders[(message - shared.sent_messages.phase_start) as usize % self.ws_senders.len()];
+            let client = &mut pool.connections[number].client;
+            let is_live = client.state == ConnectionState::Live;
+            match &mut client.role {
                 Role::WsSender { in_flight, .. } if is_live && in_flight.len() < self.phase.pipeline => {
                     in_flight.push_back(message);
                     payload.clear();
-                    desk.ledger.put_message(message, &mut payload, true);
-                    fleet.gather(number, &payload);
+                    shared.sent_messages.put_message(message, &mut payload, true);
+                    pool.queue_frame(number, &payload);
                     self.sent += 1;
                 }
-                _ => desk.ready.push_back(message),
+                _ => shared.send_queue.push_back(message),
             }
         }
     }
 
-    fn find_idle(&mut self, fleet: &Fleet) {
-        if !self.ws.is_empty() {
+    fn find_idle_senders(&mut self, pool: &ConnectionPool) {
+        if !self.ws_senders.is_empty() {
             return;
         }
-        self.idle_http.clear();
-        // Senders stand at the end of the list; the one that was idle longest is not tracked.
-        for (number, connection) in fleet.connections.iter().enumerate().rev() {
-            match &connection.state.role {
-                Role::HttpSender { in_flight } if in_flight.is_empty() && connection.state.stage == Stage::Live => {
-                    self.idle_http.push(number);
+        self.idle_http_senders.clear();
+        // The senders are the last connections of the pool.
+        for (number, connection) in pool.connections.iter().enumerate().rev() {
+            match &connection.client.role {
+                Role::HttpSender { in_flight }
+                    if in_flight.is_empty() && connection.client.state == ConnectionState::Live =>
+                {
+                    self.idle_http_senders.push(number);
                 }
                 Role::HttpSender { .. } => {}
                 _ => break,
@@ -314,55 +335,55 @@ impl Run<'_> {
     }
 
     /// How long the loop may sleep: until the next message is due.
-    fn timeout(&self, desk: &Desk) -> Duration {
-        let now = desk.now();
-        if !desk.ready.is_empty() && now < desk.paused_until {
-            return Duration::from_nanos(desk.paused_until - now).min(TURN_MAX);
+    fn timeout(&self, shared: &SharedState) -> Duration {
+        let now = shared.now();
+        if !shared.send_queue.is_empty() && now < shared.backoff_until {
+            return Duration::from_nanos(shared.backoff_until - now).min(POLL_TIMEOUT_MAX);
         }
         let next = match &self.schedule {
-            _ if self.enough => None,
+            _ if self.planning_stopped => None,
             Schedule::Rounds { next_at, .. } => Some(*next_at),
-            schedule => schedule.due(desk.ledger.planned_in_phase()),
+            schedule => schedule.due(shared.sent_messages.planned_in_phase()),
         };
         match next {
-            Some(at) if self.start + at > now => Duration::from_nanos(self.start + at - now).min(TURN_MAX),
+            Some(at) if self.start + at > now => Duration::from_nanos(self.start + at - now).min(POLL_TIMEOUT_MAX),
             Some(_) if !matches!(self.schedule, Schedule::Rounds { .. }) => Duration::ZERO,
-            _ => TURN_MAX,
+            _ => POLL_TIMEOUT_MAX,
         }
     }
 
-    fn outcome(self, fleet: &Fleet, desk: &mut Desk, before: (Faults, u64, f64)) -> Outcome {
+    fn outcome(self, pool: &ConnectionPool, shared: &mut SharedState, before: (DeliveryFaults, u64, f64)) -> Outcome {
         let (faults, reconnects, cpu) = before;
-        let ledger = &desk.ledger;
-        let committed = ledger.committed + ledger.committed_unanswered();
-        let expected = committed * self.readers;
-        let mut problems = std::mem::take(&mut desk.verifier.problems);
-        let now_faults = desk.verifier.faults;
-        let end = ledger.last_delivery.max(self.start + 1);
+        let sent_messages = &shared.sent_messages;
+        let committed = sent_messages.committed + sent_messages.delivered_unacknowledged();
+        let expected = committed * self.receivers;
+        let mut problems = std::mem::take(&mut shared.verifier.problems);
+        let now_faults = shared.verifier.faults;
+        let end = sent_messages.last_delivery.max(self.start + 1);
         let outcome = Outcome {
-            planned: ledger.planned_in_phase(),
+            planned: sent_messages.planned_in_phase(),
             sent: self.sent,
             committed,
-            refused: desk.refused,
-            retried: desk.retried,
+            refused: shared.refused,
+            retried: shared.retried,
             expected,
-            delivered: ledger.delivered,
-            lost: expected.saturating_sub(ledger.delivered),
+            delivered: sent_messages.delivered,
+            lost: expected.saturating_sub(sent_messages.delivered),
             doubled: now_faults.doubled - faults.doubled,
             out_of_order: now_faults.out_of_order - faults.out_of_order,
-            altered: now_faults.altered - faults.altered + ledger.contradictions,
-            reconnects: fleet.reconnects - reconnects,
-            pause_ms: desk.pauses.longest() as f64 / 1e6,
-            refused_by_code: desk.refused_by_code.clone(),
+            altered: now_faults.altered - faults.altered + sent_messages.contradictions,
+            reconnects: pool.reconnects - reconnects,
+            pause_ms: shared.delivery_gaps.longest_ns() as f64 / 1e6,
+            refused_by_code: shared.refused_by_code.clone(),
             seconds: (end - self.start) as f64 / 1e9,
-            latency: Percentiles::of(&ledger.latency),
-            acknowledged: Percentiles::of(&ledger.acknowledged),
+            latency: Percentiles::of(&sent_messages.latency),
+            acknowledged: Percentiles::of(&sent_messages.acknowledged),
             lateness: Percentiles::of(&self.lateness),
             rounds: self.rounds,
             client_cpu_seconds: process::cpu_seconds(std::process::id()) - cpu,
             ..Outcome::default()
         };
-        problems.extend(desk.take_refusals());
+        problems.extend(shared.take_refusal_problems());
         Outcome { problems, ..outcome }
     }
 }
@@ -373,7 +394,7 @@ mod tests {
 
     #[test]
     fn messages_are_due_at_even_times_that_do_not_drift() {
-        let schedule = Schedule::Even { per_second: 3.0, total: 3_000_001 };
+        let schedule = Schedule::ConstantRate { per_second: 3.0, total: 3_000_001 };
         assert_eq!(schedule.due(0), Some(0));
         assert_eq!(schedule.due(1), Some(333_333_333));
         assert_eq!(schedule.due(3_000_000), Some(1_000_000 * 1_000_000_000), "no error adds up");
@@ -381,18 +402,18 @@ mod tests {
     }
 
     #[test]
-    fn a_recording_is_played_as_many_times_as_fast() {
+    fn recorded_times_are_divided_by_the_speed() {
         let sample = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/ubuntu-irc-sample.jsonl").into();
         let phase = Phase {
-            pace: Pace::Recorded { speed: 60.0 },
+            model: LoadModel::Recorded { speed: 60.0 },
             content: Content::Corpus { file: sample, limit: Some(50) },
             batch: 1,
             pipeline: 1,
             retry: true,
         };
         #[allow(clippy::unwrap_used)]
-        let (texts, schedule) = prepare(&phase).unwrap();
-        let Texts::Corpus(corpus) = texts else { panic!("a corpus") };
+        let (bodies, schedule) = prepare(&phase).unwrap();
+        let MessageBodies::Corpus(corpus) = bodies else { panic!("a corpus") };
         for (n, message) in corpus.messages.iter().enumerate() {
             let due = message.after_ms * MS;
             assert_eq!(schedule.due(n as u64), Some((due as f64 / 60.0) as u64));

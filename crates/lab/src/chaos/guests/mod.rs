@@ -1,23 +1,25 @@
-//! Users beside the group, each with two devices of their own thread: who comes, goes, and is pushed to.
+//! Guests: users beside the group, each with two devices that connect, disconnect and get pushes. Each device has a thread.
 //!
-//! A device is where it is wanted: it connects, comes back from a connection that broke or fell silent, on another node,
-//! and leaves when it is told to. What it knows of its own session is the truth that nodes are held against. In reading order:
-//! [`slot`] is what a device is told and tells, [`mod@line`] its connection, [`device`] its life, [`told`] what it hears of others.
+//! A device connects while it is wanted, reconnects to another node when its connection breaks or falls silent, and
+//! disconnects when it is no longer wanted. Its own knowledge of its session is the expected presence. In reading order:
+//! [`device_handle`] controls a device and has its state, [`device_connection`] is its connection, [`device_thread`] its
+//! thread, [`offline_notices`] the changes of presence that it receives as a watcher.
 
-mod device;
-mod line;
-mod slot;
-mod told;
+mod device_connection;
+mod device_handle;
+mod device_thread;
+mod offline_notices;
 
 use super::{
-    pushes::Book,
-    truth::{Stand, Truth},
+    expected_presence::{ExpectedPresence, ExpectedUser},
+    push_verifier::PushVerifier,
 };
 use crate::{LabError, setup};
-use device::Around;
+pub(super) use device_handle::GuestConfig;
+use device_handle::{DeviceHandle, GuestProtocol};
+use device_thread::DeviceContext;
+use offline_notices::OfflineNotices;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
-pub(super) use slot::Doors;
-use slot::{Slot, Via};
 use std::{
     collections::BTreeMap,
     sync::{
@@ -28,148 +30,166 @@ use std::{
     time::{Duration, Instant},
 };
 use tidings_client::http::HttpClient;
-use told::Told;
 
-/// Devices of a guest, as presence names them.
+/// The device ids of a guest.
 const DEVICES: [&str; 2] = ["phone", "web"];
-/// Between two who come or go.
-const BETWEEN_WHIMS: Duration = Duration::from_millis(400);
-const LOOK: Duration = Duration::from_millis(20);
+/// The interval between two devices that connect or disconnect on purpose.
+const TOGGLE_INTERVAL: Duration = Duration::from_millis(400);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 pub(super) struct Guests {
-    slots: Arc<[Slot]>,
-    doors: Arc<Doors>,
-    told: Arc<Told>,
-    gone: Arc<AtomicBool>,
+    devices: Arc<[DeviceHandle]>,
+    config: Arc<GuestConfig>,
+    notices: Arc<OfflineNotices>,
+    stopped: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Guests {
-    /// Makes the users, and returns when all their devices are there.
-    pub(super) fn arrive(doors: &Arc<Doors>, book: &Arc<Book>, patience: Duration) -> Result<Self, LabError> {
-        let mut http = HttpClient::new(doors.nodes[0].0, doors.api_key.clone());
-        setup::named_users(&mut http, &doors.guests)?;
-        setup::group(&mut http, &doors.group, &doors.guests)?;
-        let mut slots = Vec::new();
-        for (number, user) in doors.guests.iter().enumerate() {
-            // Every node has devices of all ways: one that is for pushes alone lives on when its session is bound anew.
-            let phone = Via::Miop { chats: number % 2 == 0 };
-            slots.push(Slot::new(user, DEVICES[0], phone, number % doors.nodes.len()));
-            slots.push(Slot::new(user, DEVICES[1], Via::WebSocket, (number + 1) % doors.nodes.len()));
+    /// Creates the users, and returns when all their devices have a session.
+    pub(super) fn connect_all(
+        config: &Arc<GuestConfig>,
+        push_verifier: &Arc<PushVerifier>,
+        patience: Duration,
+    ) -> Result<Self, LabError> {
+        let mut http = HttpClient::new(config.nodes[0].0, config.api_key.clone());
+        setup::create_users(&mut http, &config.guests)?;
+        setup::create_group(&mut http, &config.group, &config.guests)?;
+        let mut devices = Vec::new();
+        for (number, user) in config.guests.iter().enumerate() {
+            // Every node has devices of each protocol and kind; one for pushes alone stays connected when its session is bound
+            // anew.
+            let phone = GuestProtocol::Miop { chats: number % 2 == 0 };
+            devices.push(DeviceHandle::new(user, DEVICES[0], phone, number % config.nodes.len()));
+            devices.push(DeviceHandle::new(
+                user,
+                DEVICES[1],
+                GuestProtocol::WebSocket,
+                (number + 1) % config.nodes.len(),
+            ));
         }
-        let slots: Arc<[Slot]> = slots.into();
-        let gone = Arc::new(AtomicBool::new(false));
-        let told = Arc::new(Told::default());
+        let devices: Arc<[DeviceHandle]> = devices.into();
+        let stopped = Arc::new(AtomicBool::new(false));
+        let notices = Arc::new(OfflineNotices::default());
         let start = |number: usize| {
-            let (slots, doors, book, told) = (slots.clone(), doors.clone(), book.clone(), told.clone());
-            let gone = gone.clone();
+            let (devices, config, push_verifier, notices) =
+                (devices.clone(), config.clone(), push_verifier.clone(), notices.clone());
+            let stopped = stopped.clone();
             std::thread::spawn(move || {
-                let around = Around { slots: &slots, doors: &doors, book: &book, told: &told, gone: &gone };
-                device::live(number, &around);
+                let context = DeviceContext {
+                    devices: &devices,
+                    config: &config,
+                    push_verifier: &push_verifier,
+                    notices: &notices,
+                    stopped: &stopped,
+                };
+                device_thread::run_device(number, &context);
             })
         };
-        let threads = (0..slots.len()).map(start).collect();
-        let guests = Guests { slots, doors: doors.clone(), told, gone, threads };
+        let threads = (0..devices.len()).map(start).collect();
+        let guests = Guests { devices, config: config.clone(), notices, stopped, threads };
         match guests.await_all(patience) {
             true => Ok(guests),
-            false => Err(LabError::Server(format!("not all devices were bound: {:?}", guests.breaks()))),
+            false => Err(LabError::Server(format!("not all devices were bound: {:?}", guests.disconnects()))),
         }
     }
 
     pub(super) fn names(&self) -> &[String] {
-        &self.doors.guests
+        &self.config.guests
     }
 
-    /// The devices of the guest of this number.
+    /// The numbers of a guest's devices.
     pub(super) fn devices_of(guest: usize) -> impl Iterator<Item = usize> {
         (0..DEVICES.len()).map(move |device| guest * DEVICES.len() + device)
     }
 
-    pub(super) fn truth(&self) -> Truth {
-        let mut truth: Truth = BTreeMap::new();
-        for slot in self.slots.iter() {
-            let stand: &mut Stand = truth.entry(slot.user.clone()).or_default();
-            slot.tell(stand);
+    pub(super) fn expected_presence(&self) -> ExpectedPresence {
+        let mut expected: ExpectedPresence = BTreeMap::new();
+        for handle in self.devices.iter() {
+            let user_state: &mut ExpectedUser = expected.entry(handle.user.clone()).or_default();
+            handle.add_to(user_state);
         }
-        truth
+        expected
     }
 
-    /// Whether pushes come to this device, by what it was told when it was bound.
-    pub(super) fn is_pushed_to(&self, device: usize) -> bool {
-        self.slots[device].is_pushed_to()
+    /// Whether a device has a session that was bound with pushes.
+    pub(super) fn receives_pushes(&self, device: usize) -> bool {
+        self.devices[device].receives_pushes()
     }
 
-    /// Whether it has ever been told that pushes come to it: it is one of those that pushes are for.
-    pub(super) fn is_known(&self, device: usize) -> bool {
-        self.slots[device].is_known()
+    /// Whether a device has ever been bound with pushes, so that pushes are addressed to it.
+    pub(super) fn is_push_target(&self, device: usize) -> bool {
+        self.devices[device].is_push_target()
     }
 
-    /// How many devices are there to which no pushes come.
+    /// How many devices have no session that was bound with pushes.
     pub(super) fn without_pushes(&self) -> usize {
-        (0..self.slots.len()).filter(|device| !self.is_pushed_to(*device)).count()
+        (0..self.devices.len()).filter(|device| !self.receives_pushes(*device)).count()
     }
 
-    /// Who was told to be offline to a session that watches, though there since before the harm.
-    pub(super) fn told_offline(&self, harmed: Instant) -> Vec<String> {
-        self.told.since(harmed)
+    /// Users who were announced as offline to a watching session although their own session had lasted since before the
+    /// fault.
+    pub(super) fn told_offline(&self, injected: Instant) -> Vec<String> {
+        self.notices.since_before(injected)
     }
 
-    /// Changes that sessions were told in this step.
+    /// Changes of presence that watching sessions received in this step.
     pub(super) fn told_changes(&self) -> u64 {
-        self.told.changes()
+        self.notices.changes()
     }
 
-    /// All come, and to the nodes where they were first.
-    pub(super) fn spread(&self, lead_may_move: bool) {
-        self.told.forget();
-        for slot in self.slots.iter() {
-            slot.want(true);
-            slot.lead_may_move(lead_may_move);
-            slot.go_home();
+    /// Starts a step: all devices connect to their first nodes.
+    pub(super) fn reset(&self, lead_may_move: bool) {
+        self.notices.clear();
+        for handle in self.devices.iter() {
+            handle.set_wanted(true);
+            handle.set_leader_may_change(lead_may_move);
+            handle.request_home();
         }
     }
 
-    pub(super) fn all_come(&self) {
-        self.slots.iter().for_each(|slot| slot.want(true));
+    /// Wants all devices to be connected.
+    pub(super) fn request_all(&self) {
+        self.devices.iter().for_each(|handle| handle.set_wanted(true));
     }
 
-    /// Waits until every device that is wanted has a session.
+    /// Waits until every device is connected if it is wanted, and disconnected if not.
     pub(super) fn await_all(&self, patience: Duration) -> bool {
         let asked = Instant::now();
-        let is_there = || self.slots.iter().all(Slot::is_as_wanted);
+        let is_there = || self.devices.iter().all(DeviceHandle::is_settled);
         while !is_there() && asked.elapsed() < patience {
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
         }
         is_there()
     }
 
-    /// Half of the guests come and go, one device at a time, until `enough`.
-    pub(super) fn have_whims(&self, seed: u64, enough: &AtomicBool) {
+    /// Connects and disconnects devices of half of the guests, one at a time, until `stop`.
+    pub(super) fn toggle_devices(&self, seed: u64, stop: &AtomicBool) {
         let mut random = StdRng::seed_from_u64(seed);
-        let whimsical: Vec<usize> = (0..self.names().len()).filter(|guest| guest % 4 > 1).collect();
-        while !whimsical.is_empty() && !enough.load(Ordering::Relaxed) {
-            let guest = whimsical[random.random_range(0..whimsical.len())];
-            let device = &self.slots[guest * DEVICES.len() + random.random_range(0..DEVICES.len())];
-            device.want(!device.is_wanted());
-            std::thread::sleep(BETWEEN_WHIMS);
+        let toggled: Vec<usize> = (0..self.names().len()).filter(|guest| guest % 4 > 1).collect();
+        while !toggled.is_empty() && !stop.load(Ordering::Relaxed) {
+            let guest = toggled[random.random_range(0..toggled.len())];
+            let device = &self.devices[guest * DEVICES.len() + random.random_range(0..DEVICES.len())];
+            device.set_wanted(!device.is_wanted());
+            std::thread::sleep(TOGGLE_INTERVAL);
         }
     }
 
-    /// Why connections ended so far, except where devices left by themselves.
-    pub(super) fn breaks(&self) -> BTreeMap<String, u64> {
-        let mut breaks = BTreeMap::new();
-        for slot in self.slots.iter() {
-            for (why, count) in slot.breaks() {
-                *breaks.entry(why).or_default() += count;
+    /// Causes of the connections that ended so far, except those that devices ended on purpose.
+    pub(super) fn disconnects(&self) -> BTreeMap<String, u64> {
+        let mut disconnects = BTreeMap::new();
+        for handle in self.devices.iter() {
+            for (why, count) in handle.disconnects() {
+                *disconnects.entry(why).or_default() += count;
             }
         }
-        breaks
+        disconnects
     }
 }
 
 impl Drop for Guests {
     fn drop(&mut self) {
-        self.gone.store(true, Ordering::Relaxed);
+        self.stopped.store(true, Ordering::Relaxed);
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }

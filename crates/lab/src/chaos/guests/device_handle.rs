@@ -1,0 +1,187 @@
+//! The handle of a device: commands to its thread, and the state of its session.
+
+use super::super::expected_presence::ExpectedUser;
+use std::{
+    collections::BTreeMap,
+    net::SocketAddr,
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Instant,
+};
+
+/// The nodes with their keys, and the guests.
+#[derive(Debug)]
+pub(in crate::chaos) struct GuestConfig {
+    /// The addresses of each node for HTTP with WebSocket, and for MIOP.
+    pub(in crate::chaos) nodes: Vec<(SocketAddr, SocketAddr)>,
+    pub(in crate::chaos) api_key: String,
+    pub(in crate::chaos) token_key: String,
+    pub(in crate::chaos) guests: Vec<String>,
+    /// The group of all guests, in which they may watch each other.
+    pub(in crate::chaos) group: String,
+}
+
+/// The protocol of a guest's device; over MIOP with or without chat.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum GuestProtocol {
+    Miop { chats: bool },
+    WebSocket,
+}
+
+#[derive(Debug)]
+pub(super) struct DeviceHandle {
+    pub(super) user: String,
+    pub(super) device: &'static str,
+    pub(super) via: GuestProtocol,
+    /// The node that the device connects to first.
+    pub(super) home: usize,
+    wanted: AtomicBool,
+    home_requested: AtomicBool,
+    /// Whether the session lasts as long as its connection: over MIOP it is the leader's, and ends when the leader changes.
+    lasts: AtomicBool,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// When the session began.
+    bound: Option<Instant>,
+    /// The device is connecting or disconnecting.
+    is_busy: bool,
+    changes: u64,
+    pushes: bool,
+    /// The device was once bound with pushes, so that pushes are addressed to it.
+    is_push_target: bool,
+    disconnects: BTreeMap<String, u64>,
+}
+
+impl DeviceHandle {
+    pub(super) fn new(user: &str, device: &'static str, via: GuestProtocol, home: usize) -> Self {
+        DeviceHandle {
+            user: user.to_owned(),
+            device,
+            via,
+            home,
+            wanted: AtomicBool::new(true),
+            home_requested: AtomicBool::new(false),
+            lasts: AtomicBool::new(true),
+            state: Mutex::default(),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn set_wanted(&self, wanted: bool) {
+        // Under the lock, so that `is_settled` sees no device whose command has just changed as settled.
+        let _state = self.state();
+        self.wanted.store(wanted, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_wanted(&self) -> bool {
+        self.wanted.load(Ordering::Relaxed)
+    }
+
+    /// Sets whether another node may become leader in this step.
+    pub(super) fn set_leader_may_change(&self, may_move: bool) {
+        self.lasts.store(!may_move || matches!(self.via, GuestProtocol::WebSocket), Ordering::Relaxed);
+    }
+
+    pub(super) fn request_home(&self) {
+        self.home_requested.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the device was told to return to its first node since the last call.
+    pub(super) fn take_home_request(&self) -> bool {
+        self.home_requested.swap(false, Ordering::Relaxed)
+    }
+
+    /// Whether the device is connected if it is wanted, and disconnected if not.
+    pub(super) fn is_settled(&self) -> bool {
+        let state = self.state();
+        // A device that has still to return to its first node may have to disconnect.
+        let is_called = self.home_requested.load(Ordering::Relaxed);
+        !state.is_busy && !is_called && state.bound.is_some() == self.is_wanted()
+    }
+
+    pub(super) fn receives_pushes(&self) -> bool {
+        let state = self.state();
+        state.bound.is_some() && state.pushes
+    }
+
+    /// When the session began, if it lasts as long as its connection.
+    pub(super) fn bound_since(&self) -> Option<Instant> {
+        self.state().bound.filter(|_| self.lasts.load(Ordering::Relaxed))
+    }
+
+    pub(super) fn is_push_target(&self) -> bool {
+        self.state().is_push_target
+    }
+
+    pub(super) fn disconnects(&self) -> BTreeMap<String, u64> {
+        self.state().disconnects.clone()
+    }
+
+    /// The device begins to connect or to disconnect: any answer about it may be right.
+    pub(super) fn begin_change(&self) {
+        self.state().is_busy = true;
+    }
+
+    pub(super) fn end_change(&self) {
+        self.state().is_busy = false;
+    }
+
+    pub(super) fn record_bound(&self, pushes: bool) {
+        let mut state = self.state();
+        (state.bound, state.pushes, state.is_busy) = (Some(Instant::now()), pushes, false);
+        state.is_push_target |= pushes;
+        state.changes += 1;
+    }
+
+    pub(super) fn record_end(&self) {
+        let mut state = self.state();
+        (state.bound, state.is_busy) = (None, false);
+        state.changes += 1;
+    }
+
+    pub(super) fn record_break(&self, why: String) {
+        *self.state().disconnects.entry(why).or_default() += 1;
+    }
+
+    /// Adds this device to the expected presence of its user.
+    pub(super) fn add_to(&self, user_state: &mut ExpectedUser) {
+        let state = self.state();
+        user_state.changes += state.changes;
+        user_state.changing |= state.is_busy || state.bound.is_some() != self.is_wanted();
+        if let Some(since) = state.bound {
+            user_state.devices.insert(self.device.to_owned());
+            if self.lasts.load(Ordering::Relaxed) {
+                user_state.since = Some(user_state.since.map_or(since, |other| other.min(since)));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_miop_session_lasts_only_while_the_leader_cannot_change() {
+        let phone = DeviceHandle::new("ann", "phone", GuestProtocol::Miop { chats: false }, 0);
+        let web = DeviceHandle::new("ann", "web", GuestProtocol::WebSocket, 0);
+        let since = |handle: &DeviceHandle, may_move: bool| {
+            handle.record_bound(true);
+            handle.set_leader_may_change(may_move);
+            let mut user_state = ExpectedUser::default();
+            handle.add_to(&mut user_state);
+            assert_eq!((user_state.since, user_state.devices.len()), (handle.bound_since(), 1));
+            user_state.since.is_some()
+        };
+        assert!(since(&phone, false) && since(&web, false) && since(&web, true));
+        assert!(!since(&phone, true));
+    }
+}

@@ -1,0 +1,71 @@
+//! When, and at which door, a device connects again.
+
+use rand::RngExt;
+
+/// The first backoff after a failure, and the longest; each consecutive failure doubles it.
+const FIRST_MS: u64 = 100;
+const LONGEST_MS: u64 = 10_000;
+
+/// Why an attempt or a connection ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ConnectionEnd {
+    /// The cause under which it is counted.
+    pub(crate) cause: String,
+    pub(crate) next: RetryTarget,
+}
+
+/// Whether the device connects again, and to which door.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RetryTarget {
+    /// The same door after the usual backoff.
+    SameDoor,
+    /// The next door of the list: nothing answers at this one.
+    NextDoor,
+    /// As the server asked: not sooner than this, at that door if it named one.
+    After { ms: u64, door: Option<u16> },
+    /// No retry: it would be refused again.
+    Never,
+}
+
+impl ConnectionEnd {
+    pub(crate) fn new(cause: impl Into<String>, next: RetryTarget) -> Self {
+        ConnectionEnd { cause: cause.into(), next }
+    }
+
+    pub(crate) fn of(error: &std::io::Error) -> Self {
+        use std::io::ErrorKind::*;
+        match error.kind() {
+            ConnectionRefused => ConnectionEnd::new("refused", RetryTarget::NextDoor),
+            TimedOut | HostUnreachable | NetworkUnreachable => ConnectionEnd::new("timeout", RetryTarget::NextDoor),
+            ConnectionReset | BrokenPipe | ConnectionAborted => ConnectionEnd::new("reset", RetryTarget::SameDoor),
+            UnexpectedEof => ConnectionEnd::new("closed", RetryTarget::SameDoor),
+            InvalidData => ConnectionEnd::new("not the protocol", RetryTarget::Never),
+            _ => ConnectionEnd::new(format!("{error}"), RetryTarget::SameDoor),
+        }
+    }
+}
+
+/// The wait before the next attempt; in part random, so that devices that failed together do not retry together.
+pub(crate) fn backoff_ms(failures: u16, next: RetryTarget) -> u64 {
+    let usual = (FIRST_MS << failures.saturating_sub(1).min(16)).min(LONGEST_MS);
+    let mut random = rand::rng();
+    match next {
+        // Waiting longer than the server asks for is always allowed.
+        RetryTarget::After { ms, .. } => ms + random.random_range(0..=(ms / 2).max(usual / 2)),
+        _ => random.random_range(usual / 2..=usual),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn backoff_grows_and_is_never_shorter_than_the_server_asks() {
+        for failures in 1..40 {
+            assert!((50..=10_000).contains(&backoff_ms(failures, RetryTarget::SameDoor)));
+            assert!(backoff_ms(failures, RetryTarget::After { ms: 3_000, door: None }) >= 3_000);
+        }
+        assert!(backoff_ms(20, RetryTarget::SameDoor) >= 5_000);
+    }
+}

@@ -1,0 +1,408 @@
+//! The devices of one worker and the poll loop that drives them: connects, binds, heartbeats, pushes, reconnects.
+
+mod receive;
+
+use super::{
+    backoff::{ConnectionEnd, RetryTarget, backoff_ms},
+    connect_schedule::{ConnectSchedule, DueConnect},
+    device::{Device, DeviceState, TlsClient, connect},
+    push_verifier::PushVerifier,
+    timer_wheel::{TICK_MS, TimerWheel},
+    wire::{put_bind, put_handshake, put_heartbeat},
+};
+use crate::{
+    devices::{
+        device_counts::{DeviceCounts, PROBLEMS_MAX, SerializedHistogram},
+        worker_protocol::{DeviceProtocol, DeviceWorkerConfig},
+    },
+    latency::{new_histogram, record},
+    process::monotonic_ns,
+};
+use hdrhistogram::Histogram;
+use mio::{Events, Interest, Poll, Token, event::Event};
+use std::{
+    io,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    time::Duration,
+};
+use tidings_client::token;
+
+/// The size of the buffer that all reads share.
+const BUFFER_BYTES: usize = 256 * 1024;
+/// Connects that are started before events are handled again.
+const CONNECTS_PER_TURN_MAX: usize = 64;
+/// The first source port on the loopback; device `n` uses this port plus `n`.
+const FIRST_PORT: usize = 2_000;
+/// The number of source addresses that a device uses in turn, one per connection.
+const GENERATIONS: u8 = 250;
+/// Longer than any run.
+const TOKEN_LIFETIME: Duration = Duration::from_secs(24 * 3600);
+/// Wakes the poll loop for a command.
+pub(crate) const WAKER: Token = Token(usize::MAX);
+
+pub(crate) struct DevicePool {
+    poll: Poll,
+    events: Option<Events>,
+    buffer: Vec<u8>,
+    scratch: Vec<u8>,
+    config: DeviceWorkerConfig,
+    tls: Option<TlsClient>,
+    devices: Vec<Device>,
+    tokens: Tokens,
+    timers: TimerWheel,
+    due: Vec<u32>,
+    started_ns: u64,
+    pub(crate) schedule: ConnectSchedule,
+    connecting: usize,
+    /// More devices are due than may connect at a time: late connects are then the server's delay, not the lab's.
+    limited_by_server: bool,
+    pub(crate) settling: bool,
+    pub(crate) heartbeats_stopped: bool,
+    pub(crate) counts: DeviceCounts,
+    bind: Histogram<u64>,
+    lateness: Histogram<u64>,
+    heartbeat: Histogram<u64>,
+    pushes: PushVerifier,
+}
+
+/// Every device's token, signed before the run: a run must not measure signing.
+struct Tokens {
+    text: String,
+    ends: Vec<u32>,
+}
+
+impl Tokens {
+    fn get(&self, device: usize) -> &str {
+        let start = if device == 0 { 0 } else { self.ends[device - 1] as usize };
+        &self.text[start..self.ends[device] as usize]
+    }
+}
+
+impl DevicePool {
+    pub(crate) fn new(config: DeviceWorkerConfig, poll: Poll) -> io::Result<Self> {
+        let tls = match (config.via, &config.certificate) {
+            (DeviceProtocol::Miops, Some(certificate)) => Some(TlsClient::accepting_only(certificate)?),
+            (DeviceProtocol::Miops, None) => return Err(io::Error::other("miops needs the server's certificate")),
+            _ => None,
+        };
+        let mut tokens = Tokens { text: String::new(), ends: Vec::with_capacity(config.count) };
+        for number in 0..config.count {
+            tokens.text += &token::sign(&config.token_key, &user_id(&config, number), TOKEN_LIFETIME);
+            tokens.ends.push(tokens.text.len() as u32);
+        }
+        let devices = (0..config.count).map(|number| Device::new(first_door(&config, number))).collect();
+        Ok(DevicePool {
+            poll,
+            events: Some(Events::with_capacity(4096)),
+            buffer: vec![0; BUFFER_BYTES],
+            scratch: Vec::new(),
+            tls,
+            devices,
+            tokens,
+            timers: TimerWheel::new(),
+            due: Vec::new(),
+            started_ns: monotonic_ns(),
+            schedule: ConnectSchedule::default(),
+            connecting: 0,
+            limited_by_server: false,
+            settling: false,
+            heartbeats_stopped: false,
+            counts: DeviceCounts { devices: config.count as u64, ..DeviceCounts::default() },
+            bind: new_histogram(),
+            lateness: new_histogram(),
+            heartbeat: new_histogram(),
+            pushes: PushVerifier::new(&config.tag),
+            config,
+        })
+    }
+
+    /// Takes the devices without a connection, for a schedule to connect.
+    pub(crate) fn take_unconnected(&mut self) -> Vec<u32> {
+        let missing: Vec<u32> = (0..self.devices.len() as u32)
+            .filter(|device| matches!(self.devices[*device as usize].state, DeviceState::Idle | DeviceState::GivenUp))
+            .collect();
+        for device in &missing {
+            self.devices[*device as usize].state = DeviceState::Queued;
+        }
+        missing
+    }
+
+    /// Starts a new measurement of connects.
+    pub(crate) fn reset_measurement(&mut self) {
+        self.bind.reset();
+        self.lateness.reset();
+        self.limited_by_server = false;
+        self.counts.given_up = 0;
+        (self.counts.attempts, self.counts.bound) = (0, 0);
+        (self.counts.first_planned_ns, self.counts.last_bound_ns) = (0, 0);
+        self.counts.failures.clear();
+    }
+
+    /// Closes every connection.
+    pub(crate) fn disconnect_all(&mut self) {
+        for device in &mut self.devices {
+            self.counts.heartbeats_cut_off += u64::from(device.heartbeat_sent_ns != 0);
+            device.heartbeat_sent_ns = 0;
+            device.close();
+            device.state = DeviceState::Idle;
+            device.attempts = 0;
+        }
+        self.counts.live = 0;
+        self.connecting = 0;
+    }
+
+    pub(crate) fn is_connected(&self) -> bool {
+        self.counts.live + self.counts.given_up == self.counts.devices
+    }
+
+    /// Starts due connects, handles expired timers, and waits for events and handles them.
+    pub(crate) fn poll_once(&mut self, timeout_max: Duration) -> io::Result<()> {
+        let all_started = self.start_due_connects();
+        self.handle_timers();
+        let now = monotonic_ns();
+        let mut timeout = timeout_max.min(Duration::from_millis(TICK_MS));
+        if !all_started {
+            timeout = Duration::ZERO;
+        } else if !self.is_at_connecting_max()
+            && let Some(wait) = self.schedule.wait_ns(now)
+        {
+            timeout = timeout.min(Duration::from_nanos(wait));
+        }
+        let Some(mut events) = self.events.take() else { return Ok(()) };
+        let polled = self.poll.poll(&mut events, Some(timeout));
+        if polled.is_ok() {
+            for event in events.iter().filter(|event| event.token() < WAKER) {
+                self.handle(event);
+            }
+        }
+        self.events = Some(events);
+        match polled {
+            Err(error) if error.kind() != io::ErrorKind::Interrupted => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    fn is_at_connecting_max(&self) -> bool {
+        self.connecting >= self.config.connecting_max
+    }
+
+    /// Starts connects that are due; returns whether no more can be started now.
+    fn start_due_connects(&mut self) -> bool {
+        for _ in 0..CONNECTS_PER_TURN_MAX {
+            let now = monotonic_ns();
+            let is_due = self.schedule.wait_ns(now) == Some(0);
+            self.limited_by_server = is_due && (self.limited_by_server || self.is_at_connecting_max());
+            if self.is_at_connecting_max() {
+                return true;
+            }
+            let Some(DueConnect { device, planned_ns }) = self.schedule.take_due(now) else { return true };
+            if let Some(planned) = planned_ns {
+                self.devices[device as usize].planned_ns = planned;
+                if !self.limited_by_server && self.schedule.is_open_loop() {
+                    record(&mut self.lateness, planned, now);
+                }
+                if self.counts.first_planned_ns == 0 {
+                    self.counts.first_planned_ns = self.schedule.start_ns();
+                }
+            }
+            self.start_connect(device);
+        }
+        false
+    }
+
+    /// Queued => Opening or Binding.
+    fn start_connect(&mut self, number: u32) {
+        self.counts.attempts += 1;
+        self.connecting += 1;
+        let index = number as usize;
+        let result = self.try_connect(index);
+        if let Err(error) = result {
+            // A missing port or descriptor is the lab's failure; one of the server would show as an event.
+            if !matches!(
+                error.kind(),
+                io::ErrorKind::ConnectionRefused | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe
+            ) {
+                self.counts.client_failures += 1;
+                self.add_problem(format!("device {index} could not begin to connect: {error}"));
+            }
+            self.handle_end(index, ConnectionEnd::of(&error));
+        }
+    }
+
+    fn try_connect(&mut self, index: usize) -> io::Result<()> {
+        let device = &mut self.devices[index];
+        device.state = DeviceState::Binding;
+        device.received.new_connection();
+        device.due_tick = self.timers.schedule(index as u32, self.config.attempt_ms);
+        device.generation = device.generation % GENERATIONS + 1;
+        let door = self.config.doors[usize::from(device.door) % self.config.doors.len()];
+        let (a, b) = self.config.source;
+        let source = match door.ip() {
+            IpAddr::V4(ip) if ip.is_loopback() => {
+                let from = Ipv4Addr::new(127, a, b, device.generation);
+                Some(SocketAddr::from((from, (FIRST_PORT + index) as u16)))
+            }
+            _ => None,
+        };
+        let mut stream = connect(door, source)?;
+        self.poll.registry().register(&mut stream, Token(index), Interest::READABLE | Interest::WRITABLE)?;
+        device.open(stream, self.tls.as_ref())?;
+        self.scratch.clear();
+        if self.config.never_binds {
+            return Ok(());
+        }
+        if put_handshake(self.config.via, &mut self.scratch) {
+            device.state = DeviceState::Opening;
+        } else {
+            self.put_bind(index);
+        }
+        // On the loopback the connection is established already; elsewhere the bytes are kept until it is.
+        self.devices[index].send(&self.scratch)
+    }
+
+    fn put_bind(&mut self, index: usize) {
+        let id = user_id(&self.config, index);
+        put_bind(self.config.via, &mut self.scratch, self.tokens.get(index), &id, self.config.heartbeat_s);
+    }
+
+    fn handle(&mut self, event: &Event) {
+        let index = event.token().0;
+        let Some(device) = self.devices.get_mut(index) else { return };
+        if device.stream.is_none() {
+            return;
+        }
+        if let Err(ending) = self.handle_event(index, event) {
+            self.handle_end(index, ending);
+        }
+    }
+
+    /// Opening, Binding or Live => Waiting or GivenUp.
+    fn handle_end(&mut self, index: usize, ending: ConnectionEnd) {
+        let device = &mut self.devices[index];
+        device.close();
+        self.counts.heartbeats_cut_off += u64::from(device.heartbeat_sent_ns != 0);
+        device.heartbeat_sent_ns = 0;
+        if device.state == DeviceState::Live {
+            self.counts.live -= 1;
+            device.planned_ns = monotonic_ns();
+            *self.counts.disconnects.entry(ending.cause.clone()).or_default() += 1;
+        } else {
+            self.connecting -= 1;
+            *self.counts.failures.entry(ending.cause.clone()).or_default() += 1;
+        }
+        device.attempts += 1;
+        match ending.next {
+            RetryTarget::NextDoor => device.door = (device.door + 1) % self.config.doors.len() as u16,
+            RetryTarget::After { door: Some(door), .. } => device.door = door,
+            _ => {}
+        }
+        if self.heartbeats_stopped {
+            device.state = DeviceState::Idle;
+        } else if self.config.never_binds {
+            device.state = DeviceState::GivenUp;
+            self.counts.given_up += 1;
+        } else if ending.next == RetryTarget::Never || u32::from(device.attempts) >= self.config.attempts_max {
+            device.state = DeviceState::GivenUp;
+            self.counts.given_up += 1;
+            self.add_problem(format!("device {index} gave up: {}", ending.cause));
+        } else {
+            device.state = DeviceState::Waiting;
+            device.due_tick = self.timers.schedule(index as u32, backoff_ms(device.attempts, ending.next));
+        }
+    }
+
+    fn handle_timers(&mut self) {
+        let now_ms = (monotonic_ns() - self.started_ns) / 1_000_000;
+        let mut due = std::mem::take(&mut self.due);
+        while let Some(tick) = self.timers.advance(now_ms, &mut due) {
+            for number in due.drain(..) {
+                if self.devices[number as usize].due_tick == tick {
+                    self.handle_timer(number);
+                }
+            }
+        }
+        self.due = due;
+    }
+
+    fn handle_timer(&mut self, number: u32) {
+        let index = number as usize;
+        let device = &mut self.devices[index];
+        match device.state {
+            DeviceState::Waiting => {
+                device.state = DeviceState::Queued;
+                self.schedule.requeue(number);
+            }
+            DeviceState::Opening | DeviceState::Binding => {
+                self.handle_end(index, ConnectionEnd::new("timeout", RetryTarget::NextDoor))
+            }
+            DeviceState::Live if self.heartbeats_stopped => {}
+            DeviceState::Live if device.heartbeat_sent_ns != 0 => {
+                device.heartbeat_sent_ns = 0;
+                self.counts.heartbeats_unanswered += 1;
+                self.handle_end(index, ConnectionEnd::new("heartbeat unanswered", RetryTarget::SameDoor));
+            }
+            DeviceState::Live if self.settling => {
+                device.due_tick = self.timers.schedule(number, heartbeat_interval_ms(device) / 10)
+            }
+            DeviceState::Live => {
+                device.heartbeat_sent_ns = monotonic_ns();
+                device.due_tick = self.timers.schedule(number, heartbeat_interval_ms(device));
+                self.counts.heartbeats_sent += 1;
+                self.scratch.clear();
+                put_heartbeat(self.config.via, &mut self.scratch);
+                if let Err(error) = self.devices[index].send(&self.scratch) {
+                    self.handle_end(index, ConnectionEnd::of(&error));
+                }
+            }
+            DeviceState::Idle | DeviceState::Queued | DeviceState::GivenUp => {}
+        }
+    }
+
+    pub(crate) fn heartbeats_pending(&self) -> u64 {
+        self.devices.iter().filter(|device| device.heartbeat_sent_ns != 0).count() as u64
+    }
+
+    pub(crate) fn devices_with(&self, push: usize) -> u64 {
+        self.pushes.devices_with(push)
+    }
+
+    pub(crate) fn current_counts(&self) -> DeviceCounts {
+        let (pushes, push) = self.pushes.counts();
+        DeviceCounts {
+            bind: SerializedHistogram::of(&self.bind),
+            lateness: SerializedHistogram::of(&self.lateness),
+            heartbeat: SerializedHistogram::of(&self.heartbeat),
+            heartbeats_pending: self.heartbeats_pending(),
+            pushes,
+            push,
+            altered: self.pushes.altered,
+            ..self.counts.clone()
+        }
+    }
+
+    fn add_problem(&mut self, what: String) {
+        if self.counts.problems.len() < PROBLEMS_MAX {
+            self.counts.problems.push(what);
+        }
+    }
+}
+
+/// The door that a device connects to first.
+fn first_door(config: &DeviceWorkerConfig, number: usize) -> u16 {
+    let (number, doors) = (config.first + number, config.doors.len().max(1));
+    let door = match config.first_door_devices {
+        Some(crowd) if number < crowd || doors == 1 => 0,
+        Some(_) => 1 + number % (doors - 1),
+        None => number % doors,
+    };
+    door as u16
+}
+
+fn user_id(config: &DeviceWorkerConfig, number: usize) -> String {
+    format!("{}-{}", config.tag, config.first + number)
+}
+
+/// The interval of heartbeats: a little shorter than the server asks for.
+fn heartbeat_interval_ms(device: &Device) -> u64 {
+    u64::from(device.heartbeat_ms) * 9 / 10
+}

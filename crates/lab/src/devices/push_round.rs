@@ -1,0 +1,169 @@
+//! One push to all devices: its request, and the waits for the last device and the last acknowledgement.
+
+use super::{
+    device_counts::{DeviceCounts, PushCount},
+    fixture::DeviceFixture,
+    push_body,
+    worker_protocol::DeviceCommand,
+};
+use crate::{LabError, Verdict, process::monotonic_ns};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use std::time::{Duration, Instant};
+use tidings_client::http::HttpClient;
+use tidings_protocol::http::{PushPriority, PushRequest, PushTo};
+
+/// The interval at which a push's status is read: the precision of the time to the last acknowledgement.
+const STATUS_INTERVAL: Duration = Duration::from_millis(20);
+/// Longer than any run, so that nothing expires.
+const LIFETIME_S: u64 = 24 * 3600;
+
+/// A push that the server accepted.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct AcceptedPush {
+    pub(crate) number: usize,
+    pub(crate) id: u64,
+    pub(crate) targets: u64,
+    pub(crate) asked_ns: u64,
+    pub(crate) answered_ns: u64,
+}
+
+#[derive(Deserialize)]
+struct PushAccepted {
+    push: u64,
+    targets: u64,
+}
+
+/// The server's counts of a push, which are compared with the lab's own.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct ServerPushCounts {
+    pub(crate) targets: u64,
+    #[serde(default)]
+    pub(crate) delivered: u64,
+    pub(crate) acknowledged: u64,
+    #[serde(default)]
+    pub(crate) pending: u64,
+}
+
+#[derive(Deserialize)]
+struct PushStatus {
+    counts: ServerPushCounts,
+}
+
+/// Requests push `number` of the run, to every device.
+pub(crate) fn request_push(http: &mut HttpClient, tag: &str, number: usize) -> Result<AcceptedPush, LabError> {
+    let asked_ns = monotonic_ns();
+    let body = push_body::format(tag, number, asked_ns / 1000);
+    let body = RawValue::from_string(body).map_err(std::io::Error::from)?;
+    let request = PushRequest {
+        to: PushTo { all: true, ..PushTo::default() },
+        content_type: "bench".into(),
+        // Raw JSON: devices compare it byte by byte.
+        body,
+        ttl_s: Some(LIFETIME_S),
+        collapse_key: None,
+        priority: PushPriority::Normal,
+        send_at: None,
+        dry_run: false,
+        client_push_id: Some(format!("{tag}-{number}")),
+    };
+    let accepted: PushAccepted = http.post("/v1/push", &request)?;
+    Ok(AcceptedPush { number, id: accepted.push, targets: accepted.targets, asked_ns, answered_ns: monotonic_ns() })
+}
+
+/// Waits until so many devices have acknowledged a push, or until its counts have not changed for `patience`. Returns the
+/// counts with the time of the last acknowledgement, 0 without one.
+pub(crate) fn await_acknowledged(
+    http: &mut HttpClient,
+    asked: &AcceptedPush,
+    expected: u64,
+    patience: Duration,
+) -> Result<(ServerPushCounts, u64), LabError> {
+    let mut last = ServerPushCounts::default();
+    let mut changed = Instant::now();
+    loop {
+        let PushStatus { counts } = http.get(&format!("/v1/push/{}", asked.id))?;
+        if counts.acknowledged >= expected {
+            return Ok((counts, monotonic_ns()));
+        }
+        if counts != last {
+            (last, changed) = (counts, Instant::now());
+        } else if changed.elapsed() > patience {
+            return Ok((counts, 0));
+        }
+        std::thread::sleep(STATUS_INTERVAL);
+    }
+}
+
+/// One push with the counts of devices and server.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct PushRound {
+    pub(crate) asked: AcceptedPush,
+    pub(crate) got: PushCount,
+    pub(crate) counts: ServerPushCounts,
+    /// Times in milliseconds after the request; `None`: it never happened.
+    pub(crate) accepted_ms: f64,
+    pub(crate) last_device_ms: Option<f64>,
+    pub(crate) last_acknowledged_ms: Option<f64>,
+    pub(crate) expected: u64,
+}
+
+impl PushRound {
+    /// Pushes to all devices and waits until the last one has the push and the server has all acknowledgements.
+    pub(crate) fn run(fixture: &mut DeviceFixture, number: usize, patience: Duration) -> Result<Self, LabError> {
+        let mut http = fixture.server.http();
+        let tag = fixture.tag.clone();
+        fixture.clients.begin(&DeviceCommand::AwaitPush { number, patience_ms: patience.as_millis() as u64 })?;
+        let asked = request_push(&mut http, &tag, number);
+        // Even if the request failed, the workers' reports must be read before the next command.
+        let device_counts = fixture.clients.finish("pushing")?;
+        let asked = asked?;
+        let expected = device_counts.live;
+        let got = device_counts.push(number);
+        let (counts, acknowledged_ns) = await_acknowledged(&mut http, &asked, expected, patience)?;
+        let since = |at_ns: u64| (at_ns.saturating_sub(asked.asked_ns)) as f64 / 1e6;
+        Ok(PushRound {
+            accepted_ms: since(asked.answered_ns),
+            last_device_ms: (got.devices >= expected).then(|| since(got.last_at_ns)),
+            last_acknowledged_ms: (acknowledged_ns > 0).then(|| since(acknowledged_ns)),
+            asked,
+            got,
+            counts,
+            expected,
+        })
+    }
+
+    /// Updates the counts with copies that came after the wait.
+    pub(crate) fn settle(&mut self, device_counts: &DeviceCounts) {
+        self.got = device_counts.push(self.asked.number);
+    }
+
+    /// Passed if every device has the push once, and the server's counts agree.
+    pub(crate) fn verdict(&self) -> Verdict {
+        let devices = self.got.devices == self.expected && self.got.doubled + self.got.repeated == 0;
+        let server = self.counts.acknowledged == self.expected && self.asked.targets >= self.expected;
+        if devices && server { Verdict::Passed } else { Verdict::Failed }
+    }
+
+    pub(crate) fn print(&self) {
+        let ms = |time: Option<f64>| time.map_or("never".to_owned(), |ms| format!("{ms:.1} ms"));
+        println!(
+            "  push {:<4} accepted {:.1} ms  last device {}  last acknowledgement {}",
+            self.asked.number,
+            self.accepted_ms,
+            ms(self.last_device_ms),
+            ms(self.last_acknowledged_ms)
+        );
+        println!(
+            "            devices {} of {}  doubled {}  repeated {}  again {}   server: targets {}  delivered {}  acknowledged {}",
+            self.got.devices,
+            self.expected,
+            self.got.doubled,
+            self.got.repeated,
+            self.got.again,
+            self.counts.targets,
+            self.counts.delivered,
+            self.counts.acknowledged
+        );
+    }
+}

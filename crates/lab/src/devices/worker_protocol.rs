@@ -1,0 +1,107 @@
+//! Commands and reports between a bench and its load clients with devices, which are worker processes: one JSON line each.
+
+use super::device_counts::DeviceCounts;
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+use std::net::SocketAddr;
+
+/// The protocol that devices connect by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DeviceProtocol {
+    Miop,
+    Miops,
+    Ws,
+}
+
+impl std::fmt::Display for DeviceProtocol {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            DeviceProtocol::Miop => "miop",
+            DeviceProtocol::Miops => "miops",
+            DeviceProtocol::Ws => "ws",
+        })
+    }
+}
+
+/// A command to a worker. The worker answers with `Done`, and `Open` with `Opened`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum DeviceCommand {
+    Open(Box<DeviceWorkerConfig>),
+    /// Binds every device that is not bound, at a rate (open loop) or as fast as the server binds them (closed loop); done
+    /// when all are bound or have given up, or after `within_ms`.
+    Connect {
+        per_second: Option<f64>,
+        within_ms: u64,
+    },
+    /// Starts a new measurement of connects.
+    ResetMeasurement,
+    /// Closes every connection at that time of the monotonic clock, and connects all devices again at once.
+    Storm {
+        at_ns: u64,
+        within_ms: u64,
+    },
+    /// Waits until every bound device has that push, or until no further device got it for `patience_ms`.
+    AwaitPush {
+        number: usize,
+        patience_ms: u64,
+    },
+    /// Pauses heartbeats until each that was sent is answered, or `within_ms` have passed.
+    Settle {
+        within_ms: u64,
+    },
+    /// Stops heartbeats for good; a connection that ends then is not opened again.
+    StopHeartbeats,
+    /// Reports the current counts.
+    ReportCounts,
+}
+
+/// The devices of one worker.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct DeviceWorkerConfig {
+    /// The doors that devices connect to.
+    pub(crate) doors: Vec<SocketAddr>,
+    pub(crate) via: DeviceProtocol,
+    /// The server's certificate in PEM, the only one that devices accept.
+    pub(crate) certificate: Option<String>,
+    pub(crate) token_key: String,
+    /// Users and devices are named `<tag>-<number>`.
+    pub(crate) tag: String,
+    pub(crate) first: usize,
+    pub(crate) count: usize,
+    /// On the loopback, connections have source addresses `127.<a>.<b>.*`, which no other worker uses.
+    pub(crate) source: (u8, u8),
+    pub(crate) heartbeat_s: u64,
+    /// The most devices that may be connecting at a time.
+    pub(crate) connecting_max: usize,
+    /// An attempt that does not lead to a bind within this is ended and retried.
+    pub(crate) attempt_ms: u64,
+    /// A device gives up after so many consecutive failures.
+    pub(crate) attempts_max: u32,
+    /// Devices with numbers below this connect to the first door, all others to the other doors; unset: to all in turn.
+    pub(crate) first_door_devices: Option<usize>,
+    /// The server is the baseline, which answers every bind alike and no heartbeat.
+    pub(crate) bare: bool,
+    /// Devices send nothing after connecting, and do not reconnect.
+    pub(crate) never_binds: bool,
+    /// The core that the worker is pinned to.
+    pub(crate) core: Option<usize>,
+}
+
+/// A report of a worker.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum DeviceReport {
+    Opened,
+    /// Sent four times a second while a command is carried out.
+    Progress {
+        live: u64,
+        attempts: u64,
+        given_up: u64,
+    },
+    Done(Box<DeviceCounts>),
+    Failed {
+        why: String,
+    },
+}

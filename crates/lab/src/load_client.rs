@@ -1,0 +1,196 @@
+//! The load client as the bench sees it: a worker process with commands and reports.
+
+use crate::{
+    LabError,
+    options::TargetArgs,
+    process,
+    report::ProgressLine,
+    server::Target,
+    worker_protocol::{Conversation, Outcome, Phase, Progress, Receiver, WorkerCommand, WorkerConfig, WorkerReport},
+};
+use std::{
+    io::{BufRead, BufReader, Write},
+    net::SocketAddr,
+    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+    time::Duration,
+};
+
+/// Connections of one worker: below the 20,000 files that a process may commonly open.
+const CONNECTIONS_MAX: usize = 19_900;
+
+/// With several servers, a connection that receives nothing for so long is replaced by one to another server.
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(4);
+
+/// A running worker process with all its connections open.
+#[derive(Debug)]
+pub(crate) struct LoadClient {
+    child: Child,
+    stdin: Option<ChildStdin>,
+    stdout: BufReader<ChildStdout>,
+    server_pid: Option<u32>,
+}
+
+/// The conversations, receivers and senders of one worker.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Participants {
+    pub(crate) conversations: Vec<Conversation>,
+    pub(crate) receivers: Vec<Receiver>,
+    pub(crate) http_senders: usize,
+    pub(crate) ws_senders: Vec<String>,
+    /// Another worker measures at the same time and must not be delayed by this one.
+    pub(crate) low_priority: bool,
+}
+
+impl Participants {
+    /// These users are all receivers of one conversation.
+    pub(crate) fn of_group(conversation: Conversation, online: &[String]) -> Self {
+        Participants {
+            conversations: vec![conversation],
+            receivers: online.iter().map(|user| Receiver { user: user.clone(), conversation: 0 }).collect(),
+            ..Participants::default()
+        }
+    }
+}
+
+impl LoadClient {
+    pub(crate) fn open(target: &Target, args: &TargetArgs, participants: Participants) -> Result<Self, LabError> {
+        let (api_key, token_key) = target.keys();
+        LoadClient::start(target.addresses(), target.pid(), (api_key, token_key), args, participants, false)
+    }
+
+    /// Opens connections to the bare server, whose receivers neither upgrade nor bind.
+    pub(crate) fn open_bare(
+        address: SocketAddr,
+        pid: u32,
+        args: &TargetArgs,
+        participants: Participants,
+    ) -> Result<Self, LabError> {
+        LoadClient::start(vec![address], Some(pid), ("", ""), args, participants, true)
+    }
+
+    fn start(
+        addresses: Vec<SocketAddr>,
+        server_pid: Option<u32>,
+        (api_key, token_key): (&str, &str),
+        args: &TargetArgs,
+        participants: Participants,
+        bare: bool,
+    ) -> Result<Self, LabError> {
+        let count = participants.receivers.len() + participants.http_senders + participants.ws_senders.len();
+        if count > CONNECTIONS_MAX {
+            return Err(LabError::Usage(format!("{count} connections: one load client holds {CONNECTIONS_MAX}")));
+        }
+        let mut child = Command::new(std::env::current_exe()?)
+            .args(["bench", "worker"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
+        let Some(stdout) = stdout else { return Err(LabError::Worker("has no output".into())) };
+        let mut load = LoadClient { child, stdin, stdout: BufReader::new(stdout), server_pid };
+        load.send(&WorkerCommand::Open(WorkerConfig {
+            // With one server there is no other to connect to.
+            silence_timeout_ms: (addresses.len() > 1).then_some(SILENCE_TIMEOUT.as_millis() as u64),
+            addresses,
+            api_key: api_key.into(),
+            token_key: token_key.into(),
+            bare,
+            // A flood's worker has the lowest priority and may run on any core. Pinned to the core of the worker that
+            // measures, it would delay that worker.
+            core: (!participants.low_priority).then(|| args.client_core.unwrap_or_else(process::last_core)),
+            low_priority: participants.low_priority,
+            patience_ms: args.patience.as_millis() as u64,
+            conversations: participants.conversations,
+            receivers: participants.receivers,
+            http_senders: participants.http_senders,
+            ws_senders: participants.ws_senders,
+        }))?;
+        match load.receive()? {
+            WorkerReport::Opened { .. } => Ok(load),
+            other => Err(LabError::Worker(format!("reported {other:?} instead of opening"))),
+        }
+    }
+
+    /// Spreads the connections evenly over all servers, as at first, and returns when they are open.
+    pub(crate) fn rebalance(&mut self) -> Result<(), LabError> {
+        self.send(&WorkerCommand::Rebalance)?;
+        match self.receive()? {
+            WorkerReport::Opened { .. } => Ok(()),
+            other => Err(LabError::Worker(format!("reported {other:?} instead of opening"))),
+        }
+    }
+
+    /// Runs one phase and shows its progress on a terminal.
+    pub(crate) fn run(&mut self, title: &str, phase: Phase) -> Result<Outcome, LabError> {
+        self.start_phase(phase)?;
+        self.finish_phase(title)
+    }
+
+    /// Starts a phase and returns at once; [`finish_phase`](Self::finish_phase) waits for its end.
+    pub(crate) fn start_phase(&mut self, phase: Phase) -> Result<(), LabError> {
+        self.send(&WorkerCommand::Run(phase))
+    }
+
+    pub(crate) fn finish_phase(&mut self, title: &str) -> Result<Outcome, LabError> {
+        self.finish_phase_with(title, |_| false)
+    }
+
+    /// Waits for the end of a phase, and shows each report of progress. Once `observe` returns true for one, the worker
+    /// plans no more messages.
+    pub(crate) fn finish_phase_with(
+        &mut self,
+        title: &str,
+        mut observe: impl FnMut(&Progress) -> bool,
+    ) -> Result<Outcome, LabError> {
+        let progress_line = ProgressLine::start(title);
+        let mut stop_sent = false;
+        let before = self.server_pid.map(process::cpu_seconds);
+        loop {
+            match self.receive()? {
+                WorkerReport::Progress(progress) => {
+                    progress_line.show(&progress);
+                    if observe(&progress) && !std::mem::replace(&mut stop_sent, true) {
+                        self.send(&WorkerCommand::StopPlanning)?;
+                    }
+                }
+                WorkerReport::Done(mut outcome) => {
+                    progress_line.clear();
+                    if let (Some(pid), Some(before)) = (self.server_pid, before) {
+                        outcome.server_cpu_seconds = Some(process::cpu_seconds(pid) - before);
+                        outcome.server_rss_bytes = Some(process::resident_bytes(pid));
+                    }
+                    return Ok(*outcome);
+                }
+                WorkerReport::Opened { .. } => {}
+                WorkerReport::Failed { why } => return Err(LabError::Worker(why)),
+            }
+        }
+    }
+
+    fn send(&mut self, command: &WorkerCommand) -> Result<(), LabError> {
+        let Some(stdin) = &mut self.stdin else { return Err(LabError::Worker("has ended".into())) };
+        let mut line = serde_json::to_vec(command).map_err(std::io::Error::from)?;
+        line.push(b'\n');
+        stdin.write_all(&line)?;
+        Ok(stdin.flush()?)
+    }
+
+    fn receive(&mut self) -> Result<WorkerReport, LabError> {
+        let mut line = String::new();
+        if self.stdout.read_line(&mut line)? == 0 {
+            return Err(LabError::Worker("ended without a report".into()));
+        }
+        match serde_json::from_str(&line).map_err(std::io::Error::from)? {
+            WorkerReport::Failed { why } => Err(LabError::Worker(why)),
+            report => Ok(report),
+        }
+    }
+}
+
+impl Drop for LoadClient {
+    fn drop(&mut self) {
+        // The worker ends when its input ends.
+        self.stdin = None;
+        let _ = self.child.wait();
+    }
+}

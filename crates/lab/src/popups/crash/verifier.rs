@@ -1,0 +1,324 @@
+//! Compares the exposures and events that the server has stored with its answers.
+
+use super::{
+    super::balance::hours_of,
+    POPUPS,
+    clients::{Exposure, Incarnations, ReportedEvent, ReporterLog, decide_request},
+};
+use crate::{LabError, server::StoreCheck};
+use rand::{RngExt, rngs::StdRng};
+use serde_json::{Value, json};
+use std::{
+    collections::{BTreeMap, HashMap},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+use tidings_client::http::HttpClient;
+use tidings_protocol::http::ExportedEvent;
+
+const PROBLEMS_MAX: usize = 20;
+/// The span of time that one request of the export covers.
+const EXPORT_SLICE_MS: u64 = 500;
+/// How often a request is repeated that is refused with a retryable code.
+const REFUSED_MAX: usize = 1_000;
+
+#[derive(Debug)]
+pub(super) struct CrashVerifier {
+    bound: Duration,
+    begun_ms: u64,
+    /// Exposures that were verified by a repeated request.
+    asked_again: u64,
+    /// Exposures lost in a kill that were answered within the bound before it, which is allowed.
+    forgotten_within: u64,
+    /// By kill: how long before it the oldest lost exposure was answered.
+    oldest_forgotten: Vec<Duration>,
+    /// Exposures lost in a kill that were answered longer before it.
+    forgotten_late: u64,
+    /// Lost exposures of a strict popup.
+    forgotten_strict: u64,
+    /// Lost exposures of earlier incarnations, or from before a clean stop.
+    forgotten_stored: u64,
+    accepted: u64,
+    exported: u64,
+    /// Events that were exported although they were never answered.
+    unanswered_exported: u64,
+    lost: u64,
+    doubled: u64,
+    altered: u64,
+    miscounted: u64,
+    retries: u64,
+    contradictions: u64,
+    /// Answers with an unexpected status.
+    unexpected: u64,
+    /// Exposures that were verified once and must stay stored.
+    earlier: Vec<Exposure>,
+    problems: Vec<String>,
+}
+
+impl CrashVerifier {
+    pub(super) fn new(bound: Duration) -> Self {
+        CrashVerifier {
+            bound,
+            begun_ms: now_ms(),
+            asked_again: 0,
+            forgotten_within: 0,
+            oldest_forgotten: Vec::new(),
+            forgotten_late: 0,
+            forgotten_strict: 0,
+            forgotten_stored: 0,
+            accepted: 0,
+            exported: 0,
+            unanswered_exported: 0,
+            lost: 0,
+            doubled: 0,
+            altered: 0,
+            miscounted: 0,
+            retries: 0,
+            contradictions: 0,
+            unexpected: 0,
+            earlier: Vec::new(),
+            problems: Vec::new(),
+        }
+    }
+
+    pub(super) fn sample_earlier(&self, random: &mut StdRng, count: usize) -> Vec<Exposure> {
+        match self.earlier.len() {
+            0 => Vec::new(),
+            length => (0..count).map(|_| self.earlier[random.random_range(0..length)].clone()).collect(),
+        }
+    }
+
+    /// Repeats the requests of exposures of popups that may be shown once. Without `incarnations` all exposures must be stored;
+    /// with them, those that were answered within the bound before the kill may be lost.
+    pub(super) fn verify_exposures(
+        &mut self,
+        http: &mut HttpClient,
+        exposures: &[Exposure],
+        incarnations: Option<&Incarnations>,
+    ) -> Result<(), LabError> {
+        // By incarnation: losses of one kill are reported together.
+        let mut oldest: BTreeMap<usize, (Duration, u64)> = BTreeMap::new();
+        for one in exposures {
+            self.asked_again += 1;
+            if !ask_again(http, one)? {
+                if incarnations.is_some() {
+                    self.earlier.push(one.clone());
+                }
+                continue;
+            }
+            // An answer that was read after the kill was sent before it.
+            let end = incarnations.and_then(|incarnations| incarnations.kill_time(one.incarnation));
+            let age = end.map(|end| end.saturating_duration_since(one.answered));
+            match age {
+                _ if one.strict => {
+                    self.forgotten_strict += 1;
+                    self.add_problem(format!("{} of a strict popup was forgotten", one.user));
+                }
+                Some(age) => {
+                    let late = age > self.bound;
+                    *if late { &mut self.forgotten_late } else { &mut self.forgotten_within } += 1;
+                    let (oldest, late_ones) = oldest.entry(one.incarnation).or_default();
+                    *oldest = age.max(*oldest);
+                    *late_ones += u64::from(late);
+                }
+                None => {
+                    self.forgotten_stored += 1;
+                    self.add_problem(format!("{} was forgotten, whose showing was long stored", one.user));
+                }
+            }
+        }
+        for (incarnation, (oldest, late_ones)) in oldest {
+            self.oldest_forgotten.push(oldest);
+            if late_ones > 0 {
+                self.add_problem(format!(
+                    "life {incarnation}: {late_ones} forgotten beyond the bound, the oldest after {oldest:?}"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares the exported events and the counts with the events that were accepted.
+    pub(super) fn verify_events(&mut self, http: &mut HttpClient, reports: &[ReporterLog]) -> Result<(), LabError> {
+        let mut stored: HashMap<String, ExportedEvent> = HashMap::new();
+        let mut by_kind: HashMap<(String, &'static str), u64> = HashMap::new();
+        for event in self.export(http)? {
+            self.exported += 1;
+            *by_kind.entry((event.popup.clone(), kind_of(&event))).or_default() += 1;
+            if let Some(first) = stored.insert(event.id.clone(), event) {
+                self.doubled += 1;
+                self.add_problem(format!("event {} is there twice", first.id));
+            }
+        }
+        for log in reports {
+            self.retries += log.retries;
+            self.contradictions += log.contradictions.len() as u64;
+            self.problems.extend(log.contradictions.iter().take(PROBLEMS_MAX).cloned());
+            for event in &log.accepted {
+                self.accepted += 1;
+                match stored.remove(&event.id) {
+                    None => {
+                        self.lost += 1;
+                        self.add_problem(format!("event {}, accepted, is lost", event.id));
+                    }
+                    Some(kept) => self.compare(event, &kept),
+                }
+            }
+            for event in &log.open {
+                self.unanswered_exported += u64::from(stored.remove(&event.id).is_some());
+            }
+        }
+        for event in stored.into_values() {
+            self.altered += 1;
+            self.add_problem(format!("event {} was never reported", event.id));
+        }
+        for (popup, _) in POPUPS {
+            let hours = hours_of(http, popup)?;
+            let count = |of: fn(&tidings_protocol::http::PopupHour) -> u64| hours.iter().map(of).sum::<u64>();
+            for (kind, counted) in [
+                ("impression", count(|hour| hour.impressions)),
+                ("click", count(|hour| hour.clicks)),
+                ("dismiss", count(|hour| hour.dismissals)),
+            ] {
+                let exported = by_kind.get(&(popup.to_owned(), kind)).copied().unwrap_or_default();
+                if counted != exported {
+                    self.miscounted += 1;
+                    self.add_problem(format!("{popup}: {counted} of {kind} counted, {exported} exported"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn compare(&mut self, reported: &ReportedEvent, kept: &ExportedEvent) {
+        if kind_of(kept) != reported.kind || kept.decision != reported.decision {
+            self.altered += 1;
+            self.add_problem(format!("{reported:?} is kept as {kept:?}"));
+        }
+    }
+
+    /// Exports all events from before the run until now, in slices of time.
+    fn export(&self, http: &mut HttpClient) -> Result<Vec<ExportedEvent>, LabError> {
+        let (mut events, end) = (Vec::new(), now_ms() + 1_000);
+        let mut from = self.begun_ms.saturating_sub(1_000);
+        while from < end {
+            let to = from + EXPORT_SLICE_MS;
+            let path = format!("/v1/popup-events?from={from}&to={to}&format=jsonl");
+            let answer = http.exchange("GET", &path, b"")?;
+            if answer.status != 200 {
+                return Err(LabError::Server(format!("answered an export with {}", answer.status)));
+            }
+            for line in answer.body.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+                events.push(serde_json::from_slice(line).map_err(std::io::Error::from)?);
+            }
+            from = to;
+        }
+        Ok(events)
+    }
+
+    pub(super) fn add_unexpected_answers(&mut self, unexpected: BTreeMap<u16, (u64, String)>) {
+        for (times, first) in unexpected.into_values() {
+            self.unexpected += times;
+            self.add_problem(format!("{times} times, the first {first}"));
+        }
+    }
+
+    fn add_problem(&mut self, what: String) {
+        if self.problems.len() < PROBLEMS_MAX {
+            self.problems.push(what);
+        }
+    }
+
+    pub(super) fn is_clean(&self) -> bool {
+        let forgotten = self.forgotten_late + self.forgotten_strict + self.forgotten_stored;
+        let events = self.lost + self.doubled + self.altered + self.miscounted + self.contradictions + self.unexpected;
+        // A run without verified exposures and accepted events proves nothing.
+        forgotten + events == 0 && self.asked_again > 0 && self.accepted > 0
+    }
+
+    fn oldest_ms(&self) -> Vec<f64> {
+        self.oldest_forgotten.iter().map(|oldest| oldest.as_secs_f64() * 1000.0).collect()
+    }
+
+    pub(super) fn print(&self, kills: usize, seconds: f64) {
+        println!("{kills} kills in {seconds:.1} s");
+        println!(
+            "  decisions    asked again {}  forgotten: within {:?} of a kill {}, longer before {}, strict {}, of earlier lives \
+             or before a clean stop {}",
+            self.asked_again,
+            self.bound,
+            self.forgotten_within,
+            self.forgotten_late,
+            self.forgotten_strict,
+            self.forgotten_stored
+        );
+        let oldest = self.oldest_ms();
+        println!("  oldest       forgotten at each kill, in ms before it: {oldest:.0?}");
+        println!(
+            "  events       accepted {}  exported {} ({} without an answer)  lost {}  doubled {}  altered {}  miscounted {}  \
+             contradictions {}  sent again {}  other answers {}",
+            self.accepted,
+            self.exported,
+            self.unanswered_exported,
+            self.lost,
+            self.doubled,
+            self.altered,
+            self.miscounted,
+            self.contradictions,
+            self.retries,
+            self.unexpected
+        );
+        for problem in &self.problems {
+            println!("  ! {problem}");
+        }
+    }
+
+    pub(super) fn json(&self, kills: usize, seed: u64, seconds: f64, check: &StoreCheck) -> Value {
+        json!({
+            "bench": "popup-crash", "kills": kills, "seed": seed, "seconds": seconds,
+            "bound_ms": self.bound.as_millis() as u64, "asked_again": self.asked_again,
+            "forgotten": {
+                "within_bound": self.forgotten_within, "oldest_ms": self.oldest_ms(),
+                "longer_before": self.forgotten_late, "strict": self.forgotten_strict,
+                "stored": self.forgotten_stored,
+            },
+            "events": {
+                "accepted": self.accepted, "exported": self.exported, "unanswered_exported": self.unanswered_exported,
+                "lost": self.lost, "doubled": self.doubled, "altered": self.altered, "miscounted": self.miscounted,
+                "contradictions": self.contradictions, "retries": self.retries, "other_answers": self.unexpected,
+            },
+            "passed": self.is_clean(), "problems": self.problems, "check": check,
+        })
+    }
+}
+
+/// Repeats the request of an exposure; returns whether the popup is shown once more.
+fn ask_again(http: &mut HttpClient, one: &Exposure) -> Result<bool, LabError> {
+    for _ in 0..REFUSED_MAX {
+        let answer = http.exchange("POST", "/v1/popups/decide", &decide_request(&one.user, one.placement))?;
+        match answer.status {
+            200 => return Ok(true),
+            204 => return Ok(false),
+            429 | 503 => std::thread::sleep(Duration::from_millis(5)),
+            status => {
+                let body = String::from_utf8_lossy(&answer.body).into_owned();
+                return Err(LabError::Server(format!("answered {} with {status}: {body}", one.user)));
+            }
+        }
+    }
+    Err(LabError::Server("refused a question for too long".into()))
+}
+
+fn kind_of(event: &ExportedEvent) -> &'static str {
+    use tidings_protocol::http::PopupEventKind::*;
+    match event.kind {
+        Impression => "impression",
+        Click => "click",
+        Button => "button",
+        Dismiss => "dismiss",
+        Conversion => "conversion",
+    }
+}
+
+fn now_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64)
+}

@@ -1,0 +1,177 @@
+//! `bench popup`: the traffic of a home page with a million users, compared with nginx on the same core with the same client.
+
+use super::{
+    answer_verifier::AnswerCounts,
+    args::PopupArgs,
+    balance::Balance,
+    catalogue::{Catalogue, ConfiguredPopup},
+    fixture::{FixtureSpec, Measurement, PopupFixture, measure},
+    load_loop::{Connections, LoadModel, StopCondition},
+    mix::{HomePageMix, MixConfig, MixPhase},
+    nginx::Nginx,
+    output,
+    user_profiles::UserProfiles,
+};
+use crate::{
+    LabError, Verdict,
+    options::Rate,
+    process,
+    report::{self, ProgressLine},
+    server::{OwnServer, Target},
+};
+use serde_json::json;
+use std::time::Duration;
+
+/// The rate of the open loop, as a share of the rate that the closed loop reached.
+const OPEN_LOOP_SHARE: f64 = 0.7;
+const NGINX_DURATION: Duration = Duration::from_secs(10);
+
+pub(crate) fn run(args: &PopupArgs) -> Result<Verdict, LabError> {
+    if args.users == 0 || args.connections == 0 || args.gap.as_secs() < 3 {
+        let why = "--users and --connections must be at least 1, --gap at least 3s";
+        return Err(LabError::Usage(why.into()));
+    }
+    let client_core = args.target.client_core.unwrap_or_else(process::last_core);
+    let mut nginx = Vec::new();
+    if args.nginx || args.only_nginx {
+        nginx.push(measure_nginx(args, client_core)?);
+        output::print_nginx("nginx, before", &nginx[0]);
+    }
+    if args.only_nginx {
+        let value = json!({ "bench": "popup", "nginx": nginx });
+        report::write_json(args.target.json.as_deref(), &value)?;
+        return Ok(Verdict::Passed);
+    }
+    let target = match args.target.url {
+        Some(_) => Target::resolve(&args.target)?,
+        None => Target::Own(Box::new(OwnServer::start_on_core(args.settings.clone(), args.server_core)?)),
+    };
+    let gap_s = args.gap.as_secs();
+    let (mut fixture, catalogue, profiles) = PopupFixture::set_up(
+        target,
+        &FixtureSpec {
+            users: args.users,
+            popups: args.popups,
+            connections: args.connections,
+            gap_s,
+            patience: args.target.patience,
+            client_core,
+        },
+    )?;
+    let (api_key, tag) = (fixture.target.keys().0.to_owned(), fixture.tag.clone());
+    let setting = MixConfig {
+        catalogue: &catalogue,
+        profiles: &profiles,
+        api_key: &api_key,
+        users: args.users,
+        gap_s,
+        connections: args.connections,
+        tag: &tag,
+    };
+    let mut mix = HomePageMix::new(&setting, MixPhase::FirstContact);
+
+    let progress_line = ProgressLine::start("popup");
+    progress_line.set_message(format!("each of {} users for the first time", args.users));
+    let first_contact = fixture.run_load(&mut mix, LoadModel::ClosedLoop, StopCondition::Exhausted)?;
+    mix.phase = MixPhase::Mix;
+    progress_line.set_message("warming up".into());
+    // Until the users who were shown a popup first are due again.
+    let rest = Duration::from_secs(gap_s + 1).saturating_sub(Duration::from_secs_f64(first_contact.stretch.seconds));
+    fixture.run_load(&mut mix, LoadModel::ClosedLoop, StopCondition::Elapsed(args.warm.max(rest)))?;
+    let warm = mix.answer_counts.clone();
+    progress_line.set_message("closed loop".into());
+    let closed = fixture.run_load(&mut mix, LoadModel::ClosedLoop, StopCondition::Elapsed(args.duration))?;
+    let closed_counts = mix.answer_counts.since(&warm);
+    let per_second = match args.rate {
+        None => Some(closed.stretch.per_second() * OPEN_LOOP_SHARE),
+        Some(Rate::PerSecond(rate)) => Some(rate),
+        Some(Rate::Max) => None,
+    };
+    let before = mix.answer_counts.clone();
+    let open = match per_second {
+        None => None,
+        Some(rate) => {
+            progress_line.set_message(format!("open loop at {rate:.0}/s"));
+            let model = LoadModel::OpenLoop(rate);
+            Some((model, fixture.run_load(&mut mix, model, StopCondition::Elapsed(args.duration))?))
+        }
+    };
+    let open_counts = mix.answer_counts.since(&before);
+    progress_line.set_message("striking the balance".into());
+    let balance = Balance::reconcile(fixture.http(), &catalogue, &mix.counts, args.target.patience)?;
+    progress_line.clear();
+    let check = fixture.finish()?;
+    if args.nginx {
+        nginx.push(measure_nginx(args, client_core)?);
+    }
+
+    output::print_first_contact(args.users, &first_contact);
+    output::print_mix("closed loop", &closed, &closed_counts);
+    if let Some((_, open)) = &open {
+        output::print_mix(
+            &format!("open loop at {:.0} requests/s", per_second.unwrap_or_default()),
+            open,
+            &open_counts,
+        );
+    }
+    output::print_balance(&balance, &mix.answer_counts);
+    let ratio = output::print_ratio_to_nginx(&closed, &closed_counts, &nginx);
+    report::print_check(&check);
+
+    let mut verdict = verdict(&mix.answer_counts, &balance, args.nothing_share);
+    let limited = closed.lab_is_the_limit(LoadModel::ClosedLoop)
+        || open.as_ref().is_some_and(|(model, measured)| measured.lab_is_the_limit(*model));
+    if limited {
+        verdict = verdict.and(Verdict::LabFellBehind);
+    }
+    if check.as_ref().is_some_and(|check| !check.passed) {
+        verdict = Verdict::Failed;
+    }
+    let value = json!({
+        "bench": "popup", "users": args.users, "popups": args.popups, "connections": args.connections, "gap_s": gap_s,
+        "introduced": first_contact, "closed": { "measured": closed, "tally": closed_counts },
+        "open": open.map(|(_, measured)| json!({ "rate": per_second, "measured": measured, "tally": open_counts })),
+        "whole_run": mix.answer_counts, "balance": balance, "nginx": nginx, "ratio_to_nginx": ratio, "check": check,
+    });
+    report::write_json(args.target.json.as_deref(), &value)?;
+    Ok(verdict)
+}
+
+/// Passed if all answers were right and all counts balance.
+pub(super) fn verdict(answer_counts: &AnswerCounts, balance: &Balance, nothing_share: f64) -> Verdict {
+    let nothing = answer_counts.due_but_nothing as f64 / (answer_counts.asked_due as f64).max(1.0);
+    match answer_counts.is_clean() && balance.wrong == 0 && nothing <= nothing_share {
+        true => Verdict::Passed,
+        false => Verdict::Failed,
+    }
+}
+
+/// Measures nginx on the server's core with the same requests and the same client.
+fn measure_nginx(args: &PopupArgs, client_core: usize) -> Result<Measurement, LabError> {
+    let nginx = Nginx::start(args.server_core)?;
+    let profiles = UserProfiles::new("u0000-");
+    let catalogue = Catalogue { popups: vec![ConfiguredPopup::placeholder()] };
+    // As long as the key of a server that the bench starts.
+    let api_key = "k".repeat(64);
+    let setting = MixConfig {
+        catalogue: &catalogue,
+        profiles: &profiles,
+        api_key: &api_key,
+        users: args.users,
+        gap_s: args.gap.as_secs(),
+        connections: args.connections,
+        tag: "0",
+    };
+    let mut mix = HomePageMix::new(&setting, MixPhase::StatusOnly);
+    let mut connections = Connections::open(nginx.address, args.connections, args.target.patience)?;
+    let mut run = |time| {
+        let until = StopCondition::Elapsed(time);
+        measure(&mut connections, Some(nginx.pid()), client_core, &mut mix, LoadModel::ClosedLoop, until)
+    };
+    run(Duration::from_secs(1))?;
+    let measured = run(NGINX_DURATION.min(args.duration))?;
+    match mix.answer_counts.is_clean() {
+        true => Ok(measured),
+        false => Err(LabError::Usage(format!("nginx did not answer as it should: {:?}", mix.answer_counts.problems))),
+    }
+}

@@ -1,0 +1,186 @@
+//! One process of a topology: its place, its user, its log and its ports. It never outlives the lab.
+
+use super::place::Place;
+use crate::{LabError, process, server::POLL_INTERVAL};
+use socket2::{Domain, Protocol, Socket, Type};
+use std::{
+    fs::{File, OpenOptions},
+    net::SocketAddr,
+    os::unix::process::CommandExt,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+/// A user that a process runs as: (user, group).
+pub(super) type ProcessUser = (u32, u32);
+
+/// The command that starts a program at a place, as a user, with a death signal.
+///
+/// Every wrapper becomes the next program without a fork, so that the child's id is the program's. The death signal is sent
+/// when the *thread* that started the process ends, so that thread must outlive the topology.
+pub(super) fn command(place: Place, user: Option<ProcessUser>, death_signal: &str, program: &Path) -> Command {
+    let mut command = match place.namespace() {
+        None => Command::new("setpriv"),
+        Some(holder) => {
+            let mut command = Command::new("nsenter");
+            command.arg(format!("--net=/proc/{holder}/ns/net")).arg("setpriv");
+            command
+        }
+    };
+    command.args(["--pdeathsig", death_signal]);
+    if let Some((user, group)) = user {
+        command.arg(format!("--reuid={user}")).arg(format!("--regid={group}")).arg("--clear-groups");
+    }
+    // Its own process group: a terminal's Ctrl-C must reach only the lab, which stops its processes in order.
+    command.arg(program).stdin(Stdio::null()).process_group(0);
+    command
+}
+
+/// Runs a program to its end and returns its output; if it fails, its standard error is the error.
+pub(super) fn run(command: &mut Command) -> Result<String, LabError> {
+    let output = command.stdin(Stdio::null()).output()?;
+    match output.status.success() {
+        true => Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned()),
+        false => {
+            let stderr = String::from_utf8_lossy(&output.stderr);
+            let program = command.get_args().fold(command.get_program().to_owned(), |mut line, argument| {
+                line.push(" ");
+                line.push(argument);
+                line
+            });
+            Err(LabError::Environment(format!("{}: {}", program.display(), stderr.trim())))
+        }
+    }
+}
+
+/// A process with its log.
+#[derive(Debug)]
+pub(super) struct ManagedProcess {
+    name: String,
+    log: PathBuf,
+    child: Option<Child>,
+}
+
+impl ManagedProcess {
+    pub(super) fn new(name: impl Into<String>, log: PathBuf) -> Self {
+        ManagedProcess { name: name.into(), log, child: None }
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(super) fn pid(&self) -> Option<u32> {
+        self.child.as_ref().map(Child::id)
+    }
+
+    /// Starts a command; its output is appended to the log.
+    pub(super) fn start(&mut self, mut command: Command) -> Result<(), LabError> {
+        let log = self.open_log()?;
+        self.child = Some(command.stdout(log.try_clone()?).stderr(log).spawn()?);
+        Ok(())
+    }
+
+    fn open_log(&self) -> Result<File, LabError> {
+        Ok(OpenOptions::new().create(true).append(true).open(&self.log)?)
+    }
+
+    /// Waits until `ready` returns true; if the process ends before, the error has the end of its log.
+    pub(super) fn wait_until(&mut self, patience: Duration, mut ready: impl FnMut() -> bool) -> Result<(), LabError> {
+        let started = Instant::now();
+        while !ready() {
+            if let Some(status) = self.ended()? {
+                return Err(LabError::Environment(format!("{} ended with {status}: {}", self.name, self.log_tail())));
+            }
+            if started.elapsed() > patience {
+                return Err(LabError::Environment(format!("{} was not ready in time: {}", self.name, self.log_tail())));
+            }
+            std::thread::sleep(POLL_INTERVAL);
+        }
+        Ok(())
+    }
+
+    /// The exit status, if the process has ended without being told to.
+    pub(super) fn ended(&mut self) -> Result<Option<std::process::ExitStatus>, LabError> {
+        match &mut self.child {
+            None => Ok(None),
+            Some(child) => Ok(child.try_wait()?),
+        }
+    }
+
+    /// Whether the process runs, or was told to end.
+    pub(super) fn is_as_requested(&mut self) -> bool {
+        matches!(self.ended(), Ok(None))
+    }
+
+    pub(super) fn log_tail(&self) -> String {
+        let log = std::fs::read(&self.log).unwrap_or_default();
+        let log = String::from_utf8_lossy(&log);
+        let lines: Vec<&str> = log.lines().collect();
+        lines[lines.len().saturating_sub(12)..].join("\n")
+    }
+
+    /// Kills the process (`kill -9`), and waits for its end.
+    pub(super) fn kill(&mut self) -> Result<(), LabError> {
+        if let Some(mut child) = self.child.take() {
+            child.kill()?;
+            child.wait()?;
+        }
+        Ok(())
+    }
+
+    /// Sends a signal and waits for the process's end; kills it after `patience`. Returns whether it ended by itself.
+    pub(super) fn stop(&mut self, signal: rustix::process::Signal, patience: Duration) -> Result<bool, LabError> {
+        let Some(child) = &mut self.child else { return Ok(true) };
+        process::signal(child.id(), signal);
+        let asked = Instant::now();
+        while child.try_wait()?.is_none() {
+            if asked.elapsed() > patience {
+                self.kill()?;
+                return Ok(false);
+            }
+            std::thread::sleep(POLL_INTERVAL);
+        }
+        self.child = None;
+        Ok(true)
+    }
+}
+
+impl Drop for ManagedProcess {
+    fn drop(&mut self) {
+        let _ = self.kill();
+    }
+}
+
+/// A port that is reserved for a process from before its first start and over its restarts.
+///
+/// A socket that is bound and never listens reserves the port. It is bound without `SO_REUSEADDR`, so that no other lab gets
+/// the same port; the option is set afterwards, so that the process can bind the port: servers set it as well, to be
+/// restarted at once.
+#[derive(Debug)]
+pub(super) struct ReservedPort {
+    pub(super) at: SocketAddr,
+    /// Absent in a namespace, where no other process takes ports.
+    _held: Option<Socket>,
+}
+
+impl ReservedPort {
+    /// Reserves `number` in a namespace, and otherwise any free port.
+    pub(super) fn of(place: Place, number: u16) -> Result<Self, LabError> {
+        if place.namespace().is_some() {
+            return Ok(ReservedPort { at: SocketAddr::new(place.address, number), _held: None });
+        }
+        let any = SocketAddr::new(place.address, 0);
+        let socket = Socket::new(Domain::for_address(any), Type::STREAM, Some(Protocol::TCP))?;
+        socket.bind(&any.into())?;
+        socket.set_reuse_address(true)?;
+        let at =
+            socket.local_addr()?.as_socket().ok_or_else(|| LabError::Environment("a port without a number".into()))?;
+        Ok(ReservedPort { at, _held: Some(socket) })
+    }
+
+    pub(super) fn number(&self) -> u16 {
+        self.at.port()
+    }
+}

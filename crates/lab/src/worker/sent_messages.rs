@@ -1,0 +1,218 @@
+//! The messages that the worker sent: when each was due, its body, and the `seq` at which it was committed.
+
+use super::verifier::{EntryView, ExpectedMessages, NO_MESSAGE};
+use crate::{
+    corpus::Corpus,
+    latency::{new_histogram, record},
+    worker_protocol::Conversation,
+};
+use hdrhistogram::Histogram;
+use std::io::Write;
+
+/// The bodies of a phase's messages.
+#[derive(Debug)]
+pub(crate) enum MessageBodies {
+    /// Generated texts; `senders` are JSON strings.
+    Generated {
+        body_bytes: usize,
+        senders: Vec<String>,
+    },
+    Corpus(Corpus),
+}
+
+/// Every message that the worker has planned, by number; those of the current phase start at `phase_start`.
+#[derive(Debug)]
+pub(crate) struct SentMessages {
+    /// Distinguishes this run's messages from those of other runs on the same server.
+    tag: String,
+    /// Conversation ids as JSON strings.
+    conversations: Vec<String>,
+    pub(crate) bodies: MessageBodies,
+    pub(crate) phase_start: u32,
+    /// When each message was due, in nanoseconds of the worker's clock.
+    planned: Vec<u64>,
+    /// The `seq` at which each message was delivered first; 0: not yet.
+    delivered_seq: Vec<u64>,
+    /// The `seq` that the server acknowledged; 0: not yet.
+    acknowledged_seq: Vec<u64>,
+    pub(crate) committed: u64,
+    pub(crate) delivered: u64,
+    pub(crate) last_delivery: u64,
+    pub(crate) latency: Histogram<u64>,
+    pub(crate) acknowledged: Histogram<u64>,
+    /// Acknowledgements that contradict each other or a delivery.
+    pub(crate) contradictions: u64,
+    scratch: Vec<u8>,
+}
+
+impl SentMessages {
+    pub(crate) fn new(tag: String, conversations: &[Conversation]) -> Self {
+        SentMessages {
+            tag,
+            conversations: conversations.iter().map(|c| json_string(&c.id)).collect(),
+            bodies: MessageBodies::Generated { body_bytes: 0, senders: Vec::new() },
+            phase_start: 0,
+            planned: Vec::new(),
+            delivered_seq: Vec::new(),
+            acknowledged_seq: Vec::new(),
+            committed: 0,
+            delivered: 0,
+            last_delivery: 0,
+            latency: new_histogram(),
+            acknowledged: new_histogram(),
+            contradictions: 0,
+            scratch: Vec::new(),
+        }
+    }
+
+    /// Starts a phase: counts begin at 0, message numbers go on.
+    pub(crate) fn start_phase(&mut self, bodies: MessageBodies) {
+        self.bodies = bodies;
+        self.phase_start = self.planned.len() as u32;
+        self.committed = 0;
+        self.delivered = 0;
+        self.contradictions = 0;
+        self.latency.reset();
+        self.acknowledged.reset();
+    }
+
+    /// Plans one more message, due at `due`.
+    pub(crate) fn plan(&mut self, due: u64) -> u32 {
+        self.planned.push(due);
+        self.delivered_seq.push(0);
+        self.acknowledged_seq.push(0);
+        self.planned.len() as u32 - 1
+    }
+
+    pub(crate) fn planned_in_phase(&self) -> u64 {
+        self.planned.len() as u64 - u64::from(self.phase_start)
+    }
+
+    pub(crate) fn due(&self, message: u32) -> u64 {
+        self.planned[message as usize]
+    }
+
+    /// Appends the message as the JSON object of an HTTP request, or as a WebSocket `send` frame.
+    pub(crate) fn put_message(&self, message: u32, out: &mut Vec<u8>, over_websocket: bool) {
+        let index = (message - self.phase_start) as usize;
+        let conversation = &self.conversations[self.conversation(index)];
+        let _ = match over_websocket {
+            true => write!(out, r#"{{"t":"send","ref":{message},"conversation":{conversation}"#),
+            false => write!(out, r#"{{"conversation":{conversation},"from":{}"#, self.sender(index)),
+        };
+        let _ = write!(out, r#","client_msg_id":"{}-{message}","type":"text","body":"#, self.tag);
+        self.put_body(index, out);
+        out.push(b'}');
+    }
+
+    fn conversation(&self, index: usize) -> usize {
+        match &self.bodies {
+            MessageBodies::Generated { .. } => index % self.conversations.len(),
+            MessageBodies::Corpus(_) => 0,
+        }
+    }
+
+    fn sender(&self, index: usize) -> std::borrow::Cow<'_, str> {
+        match &self.bodies {
+            MessageBodies::Generated { senders, .. } => senders[index % senders.len()].as_str().into(),
+            MessageBodies::Corpus(corpus) => json_string(&corpus.authors[corpus.messages[index].author].id).into(),
+        }
+    }
+
+    fn put_body(&self, index: usize, out: &mut Vec<u8>) {
+        match &self.bodies {
+            MessageBodies::Generated { body_bytes, .. } => {
+                let start = out.len();
+                let _ = write!(out, r#"{{"text":"{index} "#);
+                let end = start + body_bytes.saturating_sub(2);
+                out.resize(end.max(out.len()), b'.');
+                out.extend_from_slice(b"\"}");
+            }
+            MessageBodies::Corpus(corpus) => {
+                out.extend_from_slice(b"{\"text\":");
+                // A string always serializes.
+                let _ = serde_json::to_writer(&mut *out, &corpus.messages[index].text);
+                out.push(b'}');
+            }
+        }
+    }
+
+    /// Records the server's acknowledgement of a message.
+    pub(crate) fn acknowledge(&mut self, message: u32, seq: u64, now: u64) {
+        let Some(acknowledged) = self.acknowledged_seq.get_mut(message as usize) else { return };
+        if *acknowledged == 0 {
+            *acknowledged = seq;
+            self.committed += 1;
+            record(&mut self.acknowledged, self.planned[message as usize], now);
+        } else if *acknowledged != seq {
+            self.contradictions += 1;
+        }
+        let delivered = self.delivered_seq[message as usize];
+        if delivered != 0 && delivered != seq {
+            self.contradictions += 1;
+        }
+    }
+
+    /// Messages that were delivered although their answer never came: they were committed all the same.
+    pub(crate) fn delivered_unacknowledged(&self) -> u64 {
+        let start = self.phase_start as usize;
+        let pairs = self.delivered_seq[start..].iter().zip(&self.acknowledged_seq[start..]);
+        pairs.filter(|(delivered, acknowledged)| **delivered != 0 && **acknowledged == 0).count() as u64
+    }
+
+    fn message_of(&self, client_msg_id: &str) -> Option<u32> {
+        client_msg_id.strip_prefix(self.tag.as_str())?.strip_prefix('-')?.parse().ok()
+    }
+}
+
+impl ExpectedMessages for SentMessages {
+    fn identify(&mut self, entry: &EntryView<'_>) -> Result<u32, String> {
+        let Some(message) = entry.client_msg_id.as_deref().and_then(|id| self.message_of(id)) else {
+            return Ok(NO_MESSAGE);
+        };
+        let index = message.wrapping_sub(self.phase_start) as usize;
+        let Some(delivered) = self.delivered_seq.get_mut(message as usize) else { return Err("was never sent".into()) };
+        if *delivered != 0 {
+            return Err(format!("is the message that stood at {}", *delivered));
+        }
+        *delivered = entry.seq;
+        let acknowledged = self.acknowledged_seq[message as usize];
+        if acknowledged != 0 && acknowledged != entry.seq {
+            return Err(format!("was acknowledged as {acknowledged}"));
+        }
+        // A late delivery of an earlier phase, whose bodies are no longer known.
+        if message < self.phase_start {
+            return Ok(NO_MESSAGE);
+        }
+        let mut scratch = std::mem::take(&mut self.scratch);
+        scratch.clear();
+        self.put_body(index, &mut scratch);
+        let same = entry.body.get().as_bytes() == scratch;
+        self.scratch = scratch;
+        if !same {
+            return Err(format!("has another text than was sent: {}", entry.body.get()));
+        }
+        let sender = self.sender(index);
+        if serde_json::from_str::<String>(&sender).ok().as_deref() != entry.from.as_deref() {
+            return Err(format!("is from {:?} instead of {sender}", entry.from));
+        }
+        if self.conversations[self.conversation(index)] != json_string(&entry.conversation) {
+            return Err("went to another conversation".into());
+        }
+        Ok(message)
+    }
+
+    fn record_delivery(&mut self, message: u32, now: u64) {
+        if message < self.phase_start {
+            return;
+        }
+        self.delivered += 1;
+        self.last_delivery = now;
+        record(&mut self.latency, self.planned[message as usize], now);
+    }
+}
+
+pub(crate) fn json_string(text: &str) -> String {
+    // A string always serializes.
+    serde_json::to_string(text).unwrap_or_default()
+}

@@ -1,0 +1,109 @@
+//! The state that all connections of the worker share: the verifier, the sent messages, and those waiting to be sent.
+
+use super::{delivery_gaps::DeliveryGaps, sent_messages::SentMessages, verifier::Verifier};
+use crate::worker_protocol::RefusalCounts;
+use std::{
+    collections::{HashMap, VecDeque},
+    time::Instant,
+};
+
+#[derive(Debug)]
+pub(crate) struct SharedState {
+    clock: Instant,
+    pub(crate) token_key: String,
+    pub(crate) verifier: Verifier,
+    pub(crate) sent_messages: SentMessages,
+    /// Messages that are due and not yet sent, in order.
+    pub(crate) send_queue: VecDeque<u32>,
+    /// How many planned messages have no final answer yet.
+    pub(crate) unanswered: u64,
+    /// Whether messages that were refused with a retryable code are sent again.
+    pub(crate) retry: bool,
+    pub(crate) retried: u64,
+    pub(crate) refused: u64,
+    /// After a retryable refusal, no message is sent before this time.
+    pub(crate) backoff_until: u64,
+    pub(crate) bound: usize,
+    pub(crate) heartbeat_ms: u64,
+    /// Whether there are several servers, so that a message that one refuses is sent to another.
+    pub(crate) has_other_servers: bool,
+    pub(crate) delivery_gaps: DeliveryGaps,
+    pub(crate) refused_by_code: RefusalCounts,
+    /// Refusals in words, with how often each happened.
+    refusals: HashMap<String, u64>,
+}
+
+/// The backoff after a retryable refusal. Servers ask for about a second; a lab that searches the highest rate retries
+/// sooner.
+const REFUSAL_BACKOFF_NS: u64 = 50_000_000;
+
+impl SharedState {
+    pub(crate) fn new(token_key: String, sent_messages: SentMessages) -> Self {
+        SharedState {
+            clock: Instant::now(),
+            token_key,
+            verifier: Verifier::default(),
+            sent_messages,
+            send_queue: VecDeque::new(),
+            unanswered: 0,
+            retry: false,
+            retried: 0,
+            refused: 0,
+            backoff_until: 0,
+            bound: 0,
+            heartbeat_ms: 30_000,
+            has_other_servers: false,
+            delivery_gaps: DeliveryGaps::default(),
+            refused_by_code: RefusalCounts::default(),
+            refusals: HashMap::new(),
+        }
+    }
+
+    /// Nanoseconds since the worker started.
+    pub(crate) fn now(&self) -> u64 {
+        self.clock.elapsed().as_nanos() as u64
+    }
+
+    pub(crate) fn record_bind(&mut self, heartbeat_ms: u64) {
+        self.bound += 1;
+        self.heartbeat_ms = self.heartbeat_ms.min(heartbeat_ms.max(100));
+    }
+
+    pub(crate) fn plan_message(&mut self, due: u64) {
+        let message = self.sent_messages.plan(due);
+        self.send_queue.push_back(message);
+        self.unanswered += 1;
+    }
+
+    pub(crate) fn acknowledge(&mut self, message: u32, seq: u64, now: u64) {
+        self.unanswered = self.unanswered.saturating_sub(1);
+        self.sent_messages.acknowledge(message, seq, now);
+    }
+
+    pub(crate) fn record_refusal(&mut self, messages: &[u32], retryable: bool, code: &str, why: &str) {
+        *self.refusals.entry(format!("{code}: {why}")).or_default() += messages.len() as u64;
+        *self.refused_by_code.entry(code.to_owned()).or_default() += messages.len() as u64;
+        if retryable {
+            self.backoff_until = self.now() + REFUSAL_BACKOFF_NS;
+        }
+        if retryable && self.retry {
+            self.requeue(messages);
+        } else {
+            self.refused += messages.len() as u64;
+            self.unanswered = self.unanswered.saturating_sub(messages.len() as u64);
+        }
+    }
+
+    /// Queues messages again, before any newer ones; they keep their `client_msg_id`.
+    pub(crate) fn requeue(&mut self, messages: &[u32]) {
+        self.retried += messages.len() as u64;
+        self.send_queue.extend(messages);
+        // Several senders may have been refused in any order; messages are sent in the planned order.
+        self.send_queue.make_contiguous().sort_unstable();
+    }
+
+    /// Takes the refusals in words, for the run report.
+    pub(crate) fn take_refusal_problems(&mut self) -> Vec<String> {
+        self.refusals.drain().take(10).map(|(why, count)| format!("refused {count} times: {why}")).collect()
+    }
+}

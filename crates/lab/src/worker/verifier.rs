@@ -1,0 +1,464 @@
+//! The verifier: proves that every receiver got every entry, once, in order and unchanged, at millions a second.
+//!
+//! An entry's bytes are the same for all receivers. So the entry that the first receiver of a `(conversation, seq)` gets is
+//! parsed and checked in full, and its bytes are added to a reference log; for every later receiver a whole batch takes
+//! one comparison of memory with the log, from that receiver's position on. Only a batch that does not match is parsed,
+//! to find the fault.
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+};
+use tidings_client::wire::split_messages_frame;
+
+/// Stands for an entry that is no message of this run, such as a notice about members.
+pub const NO_MESSAGE: u32 = u32::MAX;
+
+/// The fields of an entry that are checked.
+#[derive(Debug, Deserialize)]
+pub struct EntryView<'a> {
+    #[serde(borrow)]
+    pub conversation: Cow<'a, str>,
+    pub seq: u64,
+    #[serde(borrow, default)]
+    pub from: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    pub client_msg_id: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    pub body: &'a RawValue,
+}
+
+/// The messages that were sent, and so are expected.
+pub trait ExpectedMessages {
+    /// Checks an entry that no receiver has got before: the message that it is, or [`NO_MESSAGE`]; `Err` when it differs
+    /// from the message that was sent.
+    fn identify(&mut self, entry: &EntryView<'_>) -> Result<u32, String>;
+    /// Records the delivery of a message to one receiver.
+    fn record_delivery(&mut self, message: u32, now: u64);
+}
+
+/// Faults in delivery, by kind. (Lost entries are counted at the end.)
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct DeliveryFaults {
+    pub doubled: u64,
+    pub out_of_order: u64,
+    pub altered: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct EntryEnd {
+    /// The offset in the whole log at which the entry and its comma end.
+    end: u64,
+    message: u32,
+}
+
+#[derive(Debug)]
+struct ReferenceLog {
+    conversation: String,
+    /// The last `seq` before this run; the log starts after it.
+    base_seq: u64,
+    /// Entries as they arrived, each followed by a comma.
+    bytes: Vec<u8>,
+    /// How many bytes were removed at the front, since every receiver has passed them.
+    trimmed: u64,
+    entry_ends: Vec<EntryEnd>,
+    /// Entries that arrived before one with a lower `seq`.
+    ahead: BTreeMap<u64, (Box<[u8]>, u32)>,
+    receivers: Vec<u32>,
+}
+
+impl ReferenceLog {
+    fn next_seq(&self) -> u64 {
+        self.base_seq + 1 + self.entry_ends.len() as u64
+    }
+
+    fn end_before(&self, seq: u64) -> Option<u64> {
+        match (seq - self.base_seq - 1) as usize {
+            0 => Some(0),
+            index => self.entry_ends.get(index - 1).map(|entry_end| entry_end.end),
+        }
+    }
+
+    /// The bytes and the message of an entry that arrived before; no bytes if they were trimmed.
+    fn find(&self, seq: u64) -> Option<(Option<&[u8]>, u32)> {
+        if let Some((bytes, message)) = self.ahead.get(&seq) {
+            return Some((Some(bytes), *message));
+        }
+        let entry_end = self.entry_ends.get((seq - self.base_seq - 1) as usize)?;
+        let start = self.end_before(seq)?;
+        let range = start.checked_sub(self.trimmed).map(|s| s as usize..(entry_end.end - 1 - self.trimmed) as usize);
+        Some((range.and_then(|range| self.bytes.get(range)), entry_end.message))
+    }
+
+    fn add(&mut self, seq: u64, raw: &[u8], message: u32) {
+        if seq != self.next_seq() {
+            self.ahead.insert(seq, (raw.into(), message));
+            return;
+        }
+        self.append(raw, message);
+        while let Some((raw, message)) = self.ahead.remove(&self.next_seq()) {
+            self.append(&raw, message);
+        }
+    }
+
+    fn append(&mut self, raw: &[u8], message: u32) {
+        // With one receiver no later batch is compared: the bytes need not be kept.
+        if self.receivers.len() > 1 {
+            self.bytes.extend_from_slice(raw);
+            self.bytes.push(b',');
+            self.entry_ends.push(EntryEnd { end: self.trimmed + self.bytes.len() as u64, message });
+        } else {
+            self.trimmed += raw.len() as u64 + 1;
+            self.entry_ends.push(EntryEnd { end: self.trimmed, message });
+        }
+    }
+}
+
+#[derive(Debug)]
+struct ReceiverState {
+    log: usize,
+    next_seq: u64,
+    /// Gaps: entries below `next_seq` that have not arrived.
+    missing: BTreeSet<u64>,
+}
+
+/// A log is trimmed when it holds this many bytes.
+const TRIM_BYTES: usize = 64 * 1024 * 1024;
+/// How many faults are described in words; the rest are only counted.
+const PROBLEMS_MAX: usize = 10;
+
+/// The entries that every receiver has got so far, and their faults.
+#[derive(Debug, Default)]
+pub struct Verifier {
+    logs: Vec<ReferenceLog>,
+    receivers: Vec<ReceiverState>,
+    pub faults: DeliveryFaults,
+    pub problems: Vec<String>,
+}
+
+impl Verifier {
+    /// Adds a conversation whose next entry will be `base_seq + 1`.
+    pub fn add_conversation(&mut self, conversation: String, base_seq: u64) -> usize {
+        self.logs.push(ReferenceLog {
+            conversation,
+            base_seq,
+            bytes: Vec::new(),
+            trimmed: 0,
+            entry_ends: Vec::new(),
+            ahead: BTreeMap::new(),
+            receivers: Vec::new(),
+        });
+        self.logs.len() - 1
+    }
+
+    /// Adds a receiver that must get every entry of one conversation.
+    pub fn add_receiver(&mut self, conversation: usize) -> usize {
+        let log = &mut self.logs[conversation];
+        log.receivers.push(self.receivers.len() as u32);
+        self.receivers.push(ReceiverState { log: conversation, next_seq: log.base_seq + 1, missing: BTreeSet::new() });
+        self.receivers.len() - 1
+    }
+
+    /// Deliveries that are missing: entries that another receiver has got, and gaps.
+    pub fn missing_count(&self) -> u64 {
+        self.receivers
+            .iter()
+            .map(|receiver| {
+                let log = &self.logs[receiver.log];
+                receiver.missing.len() as u64 + log.next_seq().saturating_sub(receiver.next_seq)
+            })
+            .sum()
+    }
+
+    pub(crate) fn receivers(&self) -> usize {
+        self.receivers.len()
+    }
+
+    /// The next `seq` of each conversation, by the receiver that is furthest.
+    pub(crate) fn heads(&self) -> Vec<u64> {
+        self.logs.iter().map(ReferenceLog::next_seq).collect()
+    }
+
+    /// Receivers that lack an entry below these heads.
+    pub(crate) fn lagging_receivers(&self, heads: &[u64]) -> u64 {
+        let lags = |receiver: &&ReceiverState| {
+            let head = heads.get(receiver.log).copied().unwrap_or(0);
+            receiver.next_seq < head || receiver.missing.first().is_some_and(|seq| *seq < head)
+        };
+        self.receivers.iter().filter(lags).count() as u64
+    }
+
+    /// Verifies a `messages` frame. Returns its cursor, or `None` if it does not parse.
+    pub fn receive_batch<'a>(
+        &mut self,
+        receiver: usize,
+        payload: &'a [u8],
+        expected: &mut impl ExpectedMessages,
+        now: u64,
+    ) -> Option<Cow<'a, [u8]>> {
+        if let Some(batch) = split_messages_frame(payload)
+            && self.receive_matching_batch(receiver, batch.entries, expected, now)
+        {
+            return Some(Cow::Borrowed(batch.cursor));
+        }
+        #[derive(Deserialize)]
+        struct Messages<'a> {
+            #[serde(borrow)]
+            cursor: Cow<'a, str>,
+            #[serde(borrow)]
+            entries: Vec<&'a RawValue>,
+        }
+        match serde_json::from_slice::<Messages<'_>>(payload) {
+            Ok(messages) => {
+                for raw in messages.entries {
+                    self.receive_entry(receiver, raw.get(), false, expected, now);
+                }
+                Some(match messages.cursor {
+                    Cow::Borrowed(text) => Cow::Borrowed(text.as_bytes()),
+                    Cow::Owned(text) => Cow::Owned(text.into_bytes()),
+                })
+            }
+            Err(error) => {
+                self.faults.altered += 1;
+                self.add_problem(format!("receiver {receiver}: a batch that does not parse: {error}"));
+                None
+            }
+        }
+    }
+
+    /// The fast path: verifies a batch that equals the log from the receiver's position on. Returns false for any other.
+    fn receive_matching_batch(
+        &mut self,
+        receiver: usize,
+        entries: &[u8],
+        expected: &mut impl ExpectedMessages,
+        now: u64,
+    ) -> bool {
+        let receiver = &mut self.receivers[receiver];
+        let log = &mut self.logs[receiver.log];
+        let Some(start) = log.end_before(receiver.next_seq) else { return false };
+        let Some(from) = start.checked_sub(log.trimmed) else { return false };
+        let from = from as usize;
+        let Some(known) = log.bytes.get(from..from + entries.len() + 1) else { return false };
+        if &known[..entries.len()] != entries || known[entries.len()] != b',' {
+            return false;
+        }
+        // The match must end where an entry ends, or the batch was cut inside one.
+        let end = start + known.len() as u64;
+        let first = (receiver.next_seq - log.base_seq - 1) as usize;
+        let Some(count) = log.entry_ends[first..].iter().position(|entry_end| entry_end.end >= end) else {
+            return false;
+        };
+        if log.entry_ends[first + count].end != end {
+            return false;
+        }
+        for entry_end in &log.entry_ends[first..=first + count] {
+            if entry_end.message != NO_MESSAGE {
+                expected.record_delivery(entry_end.message, now);
+            }
+        }
+        receiver.next_seq += count as u64 + 1;
+        true
+    }
+
+    /// Verifies one entry, parsed in full. `is_backfill`: it answers a request for a gap, so it is not out of order.
+    pub fn receive_entry(
+        &mut self,
+        receiver: usize,
+        raw: &str,
+        is_backfill: bool,
+        expected: &mut impl ExpectedMessages,
+        now: u64,
+    ) {
+        let entry = match serde_json::from_str::<EntryView<'_>>(raw) {
+            Ok(entry) => entry,
+            Err(error) => {
+                self.faults.altered += 1;
+                return self.add_problem(format!("receiver {receiver}: an entry that does not parse: {error}: {raw}"));
+            }
+        };
+        let state = &mut self.receivers[receiver];
+        let log = &mut self.logs[state.log];
+        let seq = entry.seq;
+        // Entries from before the run, or of other conversations, are not verified.
+        if entry.conversation != log.conversation || seq <= log.base_seq {
+            return;
+        }
+        let mut fault = None;
+        if seq >= state.next_seq {
+            state.missing.extend(state.next_seq..seq);
+            state.next_seq = seq + 1;
+        } else if state.missing.remove(&seq) {
+            if !is_backfill {
+                self.faults.out_of_order += 1;
+                fault = Some(format!("receiver {receiver}: {seq} after {}", state.next_seq - 1));
+            }
+        } else {
+            self.faults.doubled += 1;
+            return self.add_problem(format!("receiver {receiver}: {seq} again"));
+        }
+        match log.find(seq) {
+            Some((known, message)) => {
+                if known.is_some_and(|known| known != raw.as_bytes()) {
+                    self.faults.altered += 1;
+                    fault = Some(format!("receiver {receiver}: {seq} differs from what others got: {raw}"));
+                } else if message != NO_MESSAGE {
+                    expected.record_delivery(message, now);
+                }
+            }
+            None => {
+                let message = match expected.identify(&entry) {
+                    Ok(message) => message,
+                    Err(what) => {
+                        self.faults.altered += 1;
+                        fault = Some(format!("receiver {receiver}: {seq} {what}"));
+                        NO_MESSAGE
+                    }
+                };
+                log.add(seq, raw.as_bytes(), message);
+                if message != NO_MESSAGE {
+                    expected.record_delivery(message, now);
+                }
+            }
+        }
+        if let Some(fault) = fault {
+            self.add_problem(fault);
+        }
+    }
+
+    /// The server named a range that it will not send by itself: its entries are missing until they are fetched.
+    pub fn mark_missing_to(&mut self, receiver: usize, seq: u64) {
+        let state = &mut self.receivers[receiver];
+        if seq >= state.next_seq {
+            state.missing.extend(state.next_seq..=seq);
+            state.next_seq = seq + 1;
+        }
+    }
+
+    /// Frees the bytes of logs that every receiver has passed. Cheap when there is little to free.
+    pub fn trim(&mut self) {
+        for log in &mut self.logs {
+            if log.bytes.len() < TRIM_BYTES {
+                continue;
+            }
+            let receivers = &self.receivers;
+            let passed = log.receivers.iter().map(|reader| receivers[*reader as usize].next_seq).min();
+            if let Some(end) = passed.and_then(|seq| log.end_before(seq)) {
+                log.bytes.drain(..(end - log.trimmed) as usize);
+                log.trimmed = end;
+            }
+        }
+    }
+
+    fn add_problem(&mut self, problem: String) {
+        if self.problems.len() < PROBLEMS_MAX {
+            self.problems.push(problem.chars().take(400).collect());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    /// Expects the texts `m1`, `m2`, … and counts deliveries.
+    #[derive(Default)]
+    struct NumberedTexts(u64);
+
+    impl ExpectedMessages for NumberedTexts {
+        fn identify(&mut self, entry: &EntryView<'_>) -> Result<u32, String> {
+            match entry.body.get() == format!("\"m{}\"", entry.seq) {
+                true => Ok(entry.seq as u32),
+                false => Err("is not what was sent".into()),
+            }
+        }
+        fn record_delivery(&mut self, _message: u32, _now: u64) {
+            self.0 += 1;
+        }
+    }
+
+    fn entry(seq: u64, text: &str) -> String {
+        format!(
+            r#"{{"conversation":"g","seq":{seq},"kind":"message","at":1,"from":"a","type":"text","body":"{text}"}}"#
+        )
+    }
+
+    fn frame(seqs: &[u64]) -> Vec<u8> {
+        let entries: Vec<String> = seqs.iter().map(|seq| entry(*seq, &format!("m{seq}"))).collect();
+        format!(r#"{{"t":"messages","cursor":"1.0.0.0","entries":[{}]}}"#, entries.join(",")).into_bytes()
+    }
+
+    /// Delivers its frames to each receiver and returns (deliveries, missing, faults).
+    fn check(frames: &[&[Vec<u8>]]) -> (u64, u64, DeliveryFaults) {
+        let mut verifier = Verifier::default();
+        let log = verifier.add_conversation("g".into(), 0);
+        let mut texts = NumberedTexts::default();
+        for _ in frames {
+            verifier.add_receiver(log);
+        }
+        for (receiver, frames) in frames.iter().enumerate() {
+            for frame in *frames {
+                verifier.receive_batch(receiver, frame, &mut texts, 0).unwrap();
+            }
+        }
+        (texts.0, verifier.missing_count(), verifier.faults)
+    }
+
+    #[test]
+    fn a_clean_run_balances_however_entries_are_batched() {
+        let clean = check(&[
+            &[frame(&[1, 2, 3]), frame(&[4])],
+            &[frame(&[1]), frame(&[2]), frame(&[3, 4])],
+            &[frame(&[1, 2, 3, 4])],
+        ]);
+        assert_eq!(clean, (12, 0, DeliveryFaults::default()));
+    }
+
+    #[test]
+    fn a_lost_entry_is_found_in_the_middle_and_at_the_end() {
+        assert_eq!(check(&[&[frame(&[1, 2, 3])], &[frame(&[1, 3])]]), (5, 1, DeliveryFaults::default()));
+        assert_eq!(check(&[&[frame(&[1, 2, 3])], &[frame(&[1, 2])]]), (5, 1, DeliveryFaults::default()));
+        assert_eq!(
+            check(&[&[frame(&[1, 3])]]),
+            (2, 1, DeliveryFaults::default()),
+            "also when no other receiver got it"
+        );
+    }
+
+    #[test]
+    fn a_doubled_entry_is_found() {
+        let (delivered, lacking, faults) = check(&[&[frame(&[1, 2])], &[frame(&[1, 2]), frame(&[2])]]);
+        assert_eq!((delivered, lacking, faults.doubled), (4, 0, 1));
+    }
+
+    #[test]
+    fn entries_out_of_order_are_found() {
+        let (delivered, lacking, faults) = check(&[&[frame(&[1, 2, 3])], &[frame(&[2, 1, 3])]]);
+        assert_eq!((delivered, lacking, faults.out_of_order), (6, 0, 1));
+        let (delivered, lacking, faults) = check(&[&[frame(&[2, 1, 3])], &[frame(&[1, 2, 3])]]);
+        assert_eq!((delivered, lacking, faults.out_of_order), (6, 0, 1), "also by the first receiver");
+    }
+
+    #[test]
+    fn an_altered_text_is_found_for_the_first_receiver_and_for_later_ones() {
+        let altered = format!(r#"{{"t":"messages","cursor":"1.0.0.0","entries":[{}]}}"#, entry(1, "mX")).into_bytes();
+        assert_eq!(check(&[std::slice::from_ref(&altered)]).2.altered, 1);
+        assert_eq!(check(&[&[frame(&[1])], &[altered]]).2.altered, 1);
+    }
+
+    #[test]
+    fn a_batch_cut_inside_an_entry_does_not_match_the_log() {
+        let mut verifier = Verifier::default();
+        let log = verifier.add_conversation("g".into(), 0);
+        let mut texts = NumberedTexts::default();
+        verifier.add_receiver(log);
+        verifier.add_receiver(log);
+        verifier.receive_batch(0, &frame(&[1]), &mut texts, 0).unwrap();
+        let cut = br#"{"t":"messages","cursor":"1.0.0.0","entries":[{"conversation":"g"]}"#;
+        assert!(verifier.receive_batch(1, cut, &mut texts, 0).is_none());
+        assert_eq!((texts.0, verifier.faults.altered), (1, 1));
+    }
+}

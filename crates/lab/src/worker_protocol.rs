@@ -1,0 +1,184 @@
+//! Commands and reports between a bench and its load client, a worker process: one JSON line each.
+
+use crate::latency::Percentiles;
+use serde::{Deserialize, Serialize};
+use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf};
+
+/// A command to the worker, on its standard input. The worker answers each with one [`WorkerReport`] other than `Progress`.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum WorkerCommand {
+    Open(WorkerConfig),
+    Run(Phase),
+    /// Spread the connections evenly over all servers again; answered by `Opened`.
+    Rebalance,
+    /// Plan no more messages in the running phase. Its `Done` is the answer.
+    StopPlanning,
+}
+
+/// The connections of a worker and their servers; the worker answers `Opened` when every receiver is bound.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct WorkerConfig {
+    /// The servers' addresses. Connections are spread over them in turn; one that breaks is opened again at another server.
+    pub(crate) addresses: Vec<SocketAddr>,
+    /// A connection that received nothing for so long, although data was due, is closed and opened again; unset: none is.
+    pub(crate) silence_timeout_ms: Option<u64>,
+    pub(crate) api_key: String,
+    pub(crate) token_key: String,
+    /// The server is the bare server, which needs neither an upgrade nor a bind.
+    pub(crate) bare: bool,
+    /// The core that the worker is pinned to.
+    pub(crate) core: Option<usize>,
+    /// Run with the lowest priority: for a flood beside which another worker measures.
+    pub(crate) low_priority: bool,
+    /// Without progress for so long, missing deliveries count as lost.
+    pub(crate) patience_ms: u64,
+    pub(crate) conversations: Vec<Conversation>,
+    pub(crate) receivers: Vec<Receiver>,
+    /// Connections that send over HTTP.
+    pub(crate) http_senders: usize,
+    /// Users whose sessions send over WebSocket.
+    pub(crate) ws_senders: Vec<String>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Conversation {
+    pub(crate) id: String,
+    /// The conversation's last `seq` before the run.
+    pub(crate) base_seq: u64,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Receiver {
+    pub(crate) user: String,
+    /// The conversation, by its index, of which this receiver must get every entry.
+    pub(crate) conversation: usize,
+}
+
+/// One measured phase of load.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Phase {
+    pub(crate) model: LoadModel,
+    pub(crate) content: Content,
+    /// Messages in one HTTP request; 1 uses the single send.
+    pub(crate) batch: usize,
+    /// Unanswered sends per WebSocket session.
+    pub(crate) pipeline: usize,
+    /// Whether sends that are refused with a retryable code are sent again; otherwise they count as refused.
+    pub(crate) retry: bool,
+}
+
+/// The arrival process of a phase: when messages are due.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum LoadModel {
+    /// Open loop: a constant rate, due at evenly spaced times however slowly the server answers.
+    OpenLoop { per_second: f64, duration_ms: u64 },
+    /// Closed loop: as many as the server takes, with at most `window` messages between send and last receiver.
+    ClosedLoop { window: usize, duration_ms: u64 },
+    /// Open loop: the recorded times of the content, `speed` times as fast.
+    Recorded { speed: f64 },
+    /// Closed loop over the whole content, once.
+    ClosedLoopOnce { window: usize },
+    /// One message at a time, each due `pause_ms` after the one before has reached all receivers.
+    Rounds { rounds: usize, pause_ms: u64 },
+}
+
+/// The messages of a phase.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Content {
+    /// Texts of this length; message `n` is sent to conversation `n` by sender `n`, both modulo their number.
+    Generated { body_bytes: usize, senders: Vec<String> },
+    /// A recorded chat, sent to conversation 0.
+    Corpus { file: PathBuf, limit: Option<usize> },
+}
+
+/// A report of the worker, on its standard output.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum WorkerReport {
+    Opened { seconds: f64 },
+    Progress(Progress),
+    Done(Box<Outcome>),
+    Failed { why: String },
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Progress {
+    pub(crate) seconds: f64,
+    pub(crate) sent: u64,
+    pub(crate) committed: u64,
+    pub(crate) delivered: u64,
+    /// The longest gap between two deliveries to one receiver since the last report.
+    pub(crate) pause_ms: f64,
+    /// Receivers that still lack an entry that another receiver had at the last report.
+    pub(crate) lagging: u64,
+    /// Reconnects in this phase so far.
+    pub(crate) reconnects: u64,
+    pub(crate) refused: RefusalCounts,
+}
+
+/// Refusals by their code, retried ones included.
+pub(crate) type RefusalCounts = BTreeMap<String, u64>;
+
+/// The run report of a phase.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Outcome {
+    pub planned: u64,
+    pub sent: u64,
+    pub committed: u64,
+    pub refused: u64,
+    pub retried: u64,
+    pub expected: u64,
+    pub delivered: u64,
+    pub lost: u64,
+    pub doubled: u64,
+    pub out_of_order: u64,
+    pub altered: u64,
+    /// Connections that ended, such as by a slow reader's close or a drain, and that were opened again from their cursor.
+    pub reconnects: u64,
+    /// The longest gap between two deliveries to one receiver, in milliseconds.
+    pub pause_ms: f64,
+    /// Refusals by their code, retried ones included.
+    pub refused_by_code: BTreeMap<String, u64>,
+    /// From the phase's start to the last delivery.
+    pub seconds: f64,
+    /// From planned send to delivery at each receiver, in milliseconds.
+    pub latency: Percentiles,
+    /// From planned send to the server's answer, in milliseconds.
+    pub acknowledged: Percentiles,
+    /// How late the load client sent due messages, in milliseconds: the lab's own delay, not the server's.
+    pub lateness: Percentiles,
+    /// Per round: from planned send to the last receiver, in milliseconds.
+    pub rounds: Vec<f64>,
+    pub client_cpu_seconds: f64,
+    /// Filled in by the bench, for a server that it started.
+    pub server_cpu_seconds: Option<f64>,
+    pub server_rss_bytes: Option<u64>,
+    /// The first few faults in words.
+    pub problems: Vec<String>,
+}
+
+impl Outcome {
+    /// Every count balances: nothing lost, doubled, out of order or altered.
+    pub fn balances(&self) -> bool {
+        self.lost + self.doubled + self.out_of_order + self.altered == 0 && self.delivered == self.expected
+    }
+
+    pub fn messages_per_second(&self) -> f64 {
+        self.committed as f64 / self.seconds.max(1e-9)
+    }
+
+    pub fn deliveries_per_second(&self) -> f64 {
+        self.delivered as f64 / self.seconds.max(1e-9)
+    }
+
+    /// The load client fell behind its schedule while its core had no idle time: the figures are the lab's limit.
+    pub fn lab_fell_behind(&self) -> bool {
+        self.lateness.p99 > LATENESS_MS_MAX && self.client_cpu_seconds > 0.9 * self.seconds
+    }
+}
+
+/// Above this lateness at the 99th percentile the load client distorts what it measures.
+const LATENESS_MS_MAX: f64 = 50.0;
