@@ -8,6 +8,7 @@ use serde_json::value::RawValue;
 #[serde(rename_all = "snake_case")]
 #[repr(u8)]
 pub enum EntryKind {
+    /// What a user or an app server has sent.
     Message = 1,
     /// Replaces the body of an earlier message. Reserved: no operation writes it yet.
     Edit = 2,
@@ -22,15 +23,18 @@ pub enum EntryKind {
 /// One entry of a conversation's timeline. The field order is the order on the wire.
 #[derive(Debug, Clone, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Entry {
+    /// The id of the conversation whose timeline it is in.
     pub conversation: String,
     /// 1, 2, 3, … within the conversation, without a hole.
     pub seq: u64,
+    /// A message, or which notice of the server.
     pub kind: EntryKind,
     /// When it was committed, in milliseconds since 1970 UTC; never decreases with `seq`.
     pub at: u64,
     /// The sender's user id; absent when the app server acted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
+    /// The sender's own id for the send; absent when the sender gave none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_msg_id: Option<String>,
     /// The app's own kind of content, such as `text` or `image`.
@@ -39,8 +43,10 @@ pub struct Entry {
     /// The content: any JSON, carried unchanged.
     #[schema(value_type = serde_json::Value)]
     pub body: Box<RawValue>,
+    /// User ids, or `@all`, as the sender named them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mentions: Vec<String>,
+    /// Neither counted as unread nor pushed to offline devices.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub silent: bool,
 }

@@ -18,23 +18,33 @@ pub enum ClientFrame {
     Send(Send),
     /// The user has read up to `seq`.
     Read {
+        /// Repeated in the answer, an `ok`.
         #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
         reference: Option<u64>,
+        /// The conversation in which the user has read.
         conversation: String,
+        /// The newest entry that the user has read; a lower one than before changes nothing.
         seq: u64,
     },
     /// The user types: told to members who are there, not stored, not answered.
-    Typing { conversation: String },
+    Typing {
+        /// The conversation in which the user types.
+        conversation: String,
+    },
     /// A part of a conversation's timeline.
     History {
+        /// Repeated in the answer.
         #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
         reference: Option<u64>,
+        /// The conversation to read.
         conversation: String,
+        /// Which page.
         #[serde(flatten)]
         query: http::HistoryQuery,
     },
     /// The user's conversations, the latest active first, page by page.
     Conversations {
+        /// Repeated in the answer.
         #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
         reference: Option<u64>,
         /// The `next` of the page before; absent for the first.
@@ -46,57 +56,74 @@ pub enum ClientFrame {
     },
     /// Answered with `pong`: something is to be heard from a client at least every `heartbeat_ms`.
     Ping {
+        /// Repeated in the answer.
         #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
         reference: Option<u64>,
     },
     /// Tell me how these users are, and when that changes.
     WatchPresence {
+        /// Repeated in the answer.
         #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
         reference: Option<u64>,
         /// A group that all are members of; without it they are those whom the user has direct conversations with.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         conversation: Option<String>,
+        /// User ids. A session watches at most 1,000 users.
         users: Vec<String>,
     },
     /// No more; without users, of nobody.
     UnwatchPresence {
+        /// Repeated in the answer.
         #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
         reference: Option<u64>,
+        /// User ids; none: of nobody.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         users: Vec<String>,
     },
     /// Which popup suits this session's user now?
     Popup {
+        /// Repeated in the answer.
         #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
         reference: Option<u64>,
+        /// As over HTTP, with the session's user.
         question: http::DecideRequest,
     },
     /// What the user did with popups. Answered once it is durable.
     PopupEvents {
+        /// Repeated in the answer.
         #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
         reference: Option<u64>,
+        /// At most 1,000.
         events: Vec<http::PopupEvent>,
     },
     /// This device has these pushes.
-    Ack { pushes: Vec<u64> },
+    Ack {
+        /// The numbers of pushes, at most 1,000.
+        pushes: Vec<u64>,
+    },
     /// The session goes on with a new token of the same user.
     Refresh {
+        /// Repeated in the answer.
         #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
         reference: Option<u64>,
+        /// The new token. It replaces the session's token at once.
         token: String,
     },
     /// The session ends.
     Unbind,
 }
 
+/// The first frame of a connection, which makes the connection a session.
 #[derive(Debug, Clone, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Bind {
+    /// A token that the app server has signed for the user.
     pub token: String,
     /// Names the device for as long as the app is installed. A second session of it replaces the first.
     pub device_id: String,
     /// `web`, `ios`, `android`, `desktop` or the app's own word; the device limit counts per kind.
     #[serde(default = "default_device_kind")]
     pub device_kind: String,
+    /// The app's own version, shown to the app server in the list of devices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub app_version: Option<String>,
     /// The last cursor that this device was handed; absent on first use.
@@ -111,8 +138,10 @@ fn default_device_kind() -> String {
     "web".into()
 }
 
+/// A message to be sent, and where to.
 #[derive(Debug, Clone, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Send {
+    /// Repeated in the answer, an item of `sent`, or in the refusal.
     #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
     pub reference: Option<u64>,
     /// Where to: a conversation's id, or …
@@ -121,6 +150,7 @@ pub struct Send {
     /// … a user, with whom a direct conversation is opened when there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<String>,
+    /// The message itself.
     #[serde(flatten)]
     pub message: http::NewMessage,
 }
@@ -133,56 +163,97 @@ pub enum ServerFrame {
     /// The answer to `bind`.
     Bound(Bound),
     /// New entries, oldest first. Keep `cursor` and hand it back on the next bind.
-    Messages { cursor: String, entries: Vec<Entry> },
+    Messages {
+        /// How far this session has come with these entries.
+        cursor: String,
+        /// Of any number of conversations.
+        entries: Vec<Entry>,
+    },
     /// Answers to sends, in the order of their commits.
-    Sent { results: Vec<Sent> },
+    Sent {
+        /// One for each send that was committed.
+        results: Vec<Sent>,
+    },
     /// This user's read mark moved, here or on another device.
-    Read { conversation: String, user: String, seq: u64 },
+    Read {
+        /// The conversation in which was read.
+        conversation: String,
+        /// The user whose mark it is.
+        user: String,
+        /// The newest entry that is read.
+        seq: u64,
+    },
     /// The answer to a `read`, `history` or `ping` that had a `ref`.
     Ok {
+        /// The `ref` of the request.
         #[serde(rename = "ref")]
         reference: u64,
     },
     /// The answer to `history`.
     History {
+        /// The `ref` of the request.
         #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
         reference: Option<u64>,
+        /// The conversation that the page is of.
         conversation: String,
+        /// The entries, and how to go on.
         #[serde(flatten)]
         page: http::HistoryPage,
     },
     /// The answer to `conversations`.
     Conversations {
+        /// The `ref` of the request.
         #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
         reference: Option<u64>,
+        /// The conversations, and how to go on.
         #[serde(flatten)]
         page: http::ConversationPage,
     },
     /// A member types.
-    Typing { conversation: String, user: String },
+    Typing {
+        /// The conversation in which is typed.
+        conversation: String,
+        /// The member who types.
+        user: String,
+    },
     /// The user is no longer in this conversation (or is again): a hint to refresh the list.
-    Membership { conversation: String, member: bool },
+    Membership {
+        /// The conversation that was joined or left.
+        conversation: String,
+        /// Whether the session's user is a member now.
+        member: bool,
+    },
     /// The answer to `ping`.
     Pong {
+        /// The `ref` of the ping.
         #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
         reference: Option<u64>,
     },
     /// A request was refused, or, before a close, why the session ends.
     Error {
+        /// The `ref` of the refused request; absent when it had none, or when the session ends.
         #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
         reference: Option<u64>,
+        /// Stable: act on this.
         code: ErrorCode,
+        /// For developers, in English; it may change.
         message: String,
+        /// Whether the same request may succeed later.
         retry: bool,
+        /// How long to wait before that.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         retry_after_ms: Option<u64>,
     },
     /// Sent before the server closes for its own reasons: connect again after this many milliseconds.
-    Reconnect { after_ms: u64 },
+    Reconnect {
+        /// Spread over clients, so that they do not come back all at once.
+        after_ms: u64,
+    },
     /// Data from the business. Acknowledge it, also when it was seen before.
     Push(Push),
     /// A popup: the answer to a question, which repeats its `ref`, or one that something else triggered.
     Popup {
+        /// The `ref` of the question; absent when something else triggered the popup.
         #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
         reference: Option<u64>,
         /// Absent: none is due now.
@@ -194,21 +265,27 @@ pub enum ServerFrame {
     },
     /// Watched users' states: the answer to `watch_presence`, and what changes.
     Presence {
+        /// The `ref` of the watch that this answers; absent when a state has changed.
         #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
         reference: Option<u64>,
+        /// The states of some watched users.
         changes: Vec<PresenceChange>,
     },
 }
 
+/// A watched user's state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct PresenceChange {
+    /// The user's id.
     pub user: String,
+    /// Whether the user counts as online.
     pub online: bool,
     /// When the last session ended, in milliseconds since 1970 UTC.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_seen: Option<u64>,
 }
 
+/// A push for this device.
 #[derive(Debug, Clone, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Push {
     /// Names the push: it may come more than once.
@@ -218,6 +295,7 @@ pub struct Push {
     /// A newer push with the same key takes this one's place.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub collapse_key: Option<String>,
+    /// High priority: handed out before what is normal.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub high: bool,
     /// The app's word for what the body is.
@@ -228,14 +306,18 @@ pub struct Push {
     pub body: Box<RawValue>,
 }
 
+/// The answer to `bind`: the session is live.
 #[derive(Debug, Clone, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Bound {
+    /// The session's name on this server, for logs and for the app server's tools.
     pub session: String,
+    /// The user whom the token is for.
     pub user: String,
     /// Send something at least this often.
     pub heartbeat_ms: u64,
     /// Where live delivery starts; keep it as you keep the cursors of batches.
     pub cursor: String,
+    /// What becomes of the entries that were missed since the cursor of the bind.
     pub resume: Resume,
     /// `false`: pushes were asked for, and come later: the node that hands them out cannot be reached now. Absent: as
     /// asked.
@@ -255,6 +337,7 @@ pub struct Resume {
     /// from the server. It should drop what it holds and read anew.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub reset: bool,
+    /// What to fetch from history when `complete` is false.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ranges: Vec<MissedRange>,
 }
@@ -262,15 +345,21 @@ pub struct Resume {
 /// Entries `from_seq..=to_seq` of a conversation that were missed and do not follow by themselves.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct MissedRange {
+    /// The conversation to read from.
     pub conversation: String,
+    /// The first entry that was missed.
     pub from_seq: u64,
+    /// The last entry of the range.
     pub to_seq: u64,
 }
 
+/// The answer to one send.
 #[derive(Debug, Clone, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Sent {
+    /// The `ref` of the send.
     #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
     pub reference: Option<u64>,
+    /// Where the message is now.
     #[serde(flatten)]
     pub receipt: http::SendReceipt,
 }
@@ -410,6 +499,7 @@ fn also_null<'de, D: Deserializer<'de>, T: Deserialize<'de>>(json: D) -> Result<
 /// buffer a tagged enum first, and a tagged enum cannot carry a raw body).
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[expect(missing_docs, reason = "the fields are those of `ClientFrame`, and documented there")]
 pub struct RawClientFrame<'a> {
     #[serde(borrow)]
     pub t: Cow<'a, str>,

@@ -20,9 +20,13 @@ pub struct Problem {
     /// `urn:tidings:error:` followed by the code.
     #[serde(rename = "type")]
     pub problem_type: String,
+    /// The code in words.
     pub title: String,
+    /// The HTTP status, once more.
     pub status: u16,
+    /// What was wrong with this request, for developers, in English; it may change.
     pub detail: String,
+    /// Stable: act on this.
     pub code: ErrorCode,
     /// Whether the same request may succeed later; when, is in `Retry-After`.
     pub retry: bool,
@@ -34,9 +38,12 @@ pub struct Problem {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UserUpsert {
+    /// The app's own id for the user, at most 64 bytes; the user is created if there is none with it.
     pub id: String,
+    /// For display, at most 512 bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
+    /// The address of a picture, at most 512 bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub avatar: Option<String>,
     /// The app's own data about the user: a JSON object of at most 2 KiB.
@@ -45,27 +52,36 @@ pub struct UserUpsert {
     pub attributes: Option<serde_json::Value>,
 }
 
+/// Users to create or to change.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[schema(example = json!({ "users": [{ "id": "ada", "name": "Ada" }, { "id": "ben", "name": "Ben" }] }))]
 #[serde(deny_unknown_fields)]
 pub struct UsersUpsert {
+    /// At most 10,000.
     pub users: Vec<UserUpsert>,
 }
 
+/// How many users were written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct UsersUpserted {
+    /// Users who did not exist before.
     pub created: usize,
+    /// Users who existed.
     pub updated: usize,
 }
 
 /// A user's profile card.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct UserCard {
+    /// The app's own id for the user.
     pub id: String,
+    /// For display.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
+    /// The address of a picture.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub avatar: Option<String>,
+    /// The app's own data about the user; others see only what the settings make public.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub attributes: Option<serde_json::Value>,
@@ -82,11 +98,13 @@ pub struct UserCard {
 pub struct DailyWindow {
     /// `HH:MM`; may be later than `end`, the window then spans midnight.
     pub start: String,
+    /// `HH:MM`.
     pub end: String,
     /// An IANA time zone, such as `Europe/Berlin`.
     pub time_zone: String,
 }
 
+/// When the user is to get no offline push.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[schema(example = json!({ "window": { "start": "22:00", "end": "07:00", "time_zone": "Europe/Berlin" } }))]
 #[serde(deny_unknown_fields)]
@@ -97,24 +115,31 @@ pub struct SetDoNotDisturb {
 
 // ---- conversations
 
+/// What a conversation is for, and who may write in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ConversationKind {
     /// Two users; its id is theirs, joined by `~`.
     Direct,
+    /// Any number of members, all of whom write.
     Group,
     /// An official account: members follow, only owner and admins (or the app server) send.
     Official,
 }
 
+/// The rights of a member in a conversation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
+    /// Reads, and in a group or a direct conversation writes.
     Member,
+    /// Changes the card and the members, too, and writes in an official account.
     Admin,
+    /// Gives roles, too.
     Owner,
 }
 
+/// A conversation to create.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[schema(example = json!({ "id": "house-7", "kind": "group", "name": "House 7", "owner": "alice", "members": ["bob"] }))]
 #[serde(deny_unknown_fields)]
@@ -122,14 +147,19 @@ pub struct CreateConversation {
     /// The app's id for a group or official account; made up when absent. Absent for direct ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
+    /// Stays for the conversation's life.
     pub kind: ConversationKind,
+    /// For display, at most 512 bytes; not for direct conversations.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
+    /// The address of a picture, at most 512 bytes; not for direct conversations.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub avatar: Option<String>,
+    /// The app's own data about the conversation: a JSON object of at most 2 KiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub attributes: Option<serde_json::Value>,
+    /// The id of the user who owns it; with a user's token that user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
     /// For a direct conversation: the two users. Otherwise its first members.
@@ -137,41 +167,57 @@ pub struct CreateConversation {
     pub members: Vec<String>,
 }
 
+/// The changes of a conversation's card. What is absent stays as it was.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[schema(example = json!({ "name": "House 7" }))]
 #[serde(deny_unknown_fields)]
 pub struct UpdateConversation {
+    /// For display, at most 512 bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
+    /// The address of a picture, at most 512 bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub avatar: Option<String>,
+    /// The app's own data about the conversation: a JSON object of at most 2 KiB, in place of all former ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub attributes: Option<serde_json::Value>,
 }
 
+/// A conversation, without its members and entries.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ConversationCard {
+    /// The conversation's id.
     pub id: String,
+    /// What the conversation is for.
     pub kind: ConversationKind,
+    /// For display.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
+    /// The address of a picture.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub avatar: Option<String>,
+    /// The app's own data about the conversation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub attributes: Option<serde_json::Value>,
+    /// Milliseconds since 1970 UTC.
     pub created_at: u64,
+    /// Members now, the owner included.
     pub member_count: u64,
+    /// The newest entry; 0: there is none.
     pub last_seq: u64,
 }
 
+/// Users who join, leave, or get another role.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[schema(example = json!({ "add": ["carol"] }))]
 #[serde(deny_unknown_fields)]
 pub struct ChangeMembers {
+    /// User ids, at most 10,000 with those of `remove`.
     #[serde(default)]
     pub add: Vec<String>,
+    /// User ids; those who are no members are ignored.
     #[serde(default)]
     pub remove: Vec<String>,
     /// The role of those added, or the new role of those who are members already.
@@ -179,26 +225,37 @@ pub struct ChangeMembers {
     pub role: Option<Role>,
 }
 
+/// How many members changed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct MembersChanged {
+    /// Users who were no members before.
     pub added: usize,
+    /// Users who are no longer members.
     pub removed: usize,
+    /// Members who have another role now.
     pub changed: usize,
+    /// Members now.
     pub member_count: u64,
 }
 
+/// Members of a conversation, page by page.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct MemberPage {
+    /// The members on this page.
     pub members: Vec<MemberView>,
     /// Hand back as `after` for the next page; absent on the last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
 }
 
+/// A member of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct MemberView {
+    /// The user's id.
     pub user: String,
+    /// What the user may do there.
     pub role: Role,
+    /// Milliseconds since 1970 UTC.
     pub joined_at: u64,
 }
 
@@ -210,6 +267,7 @@ pub struct NewMessage {
     /// The sender's own id for this send: a retry with it answers with the first result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_msg_id: Option<String>,
+    /// The app's own kind of content; `text` when absent.
     #[serde(rename = "type", default = "text")]
     pub content_type: String,
     /// Any JSON of at most 64 KiB, carried unchanged.
@@ -275,17 +333,21 @@ impl SendRequest {
     }
 }
 
+/// Messages to send, each by itself: one that is refused does not keep the others.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[schema(example = json!({ "messages": [{ "to": "bob", "from": "alice", "body": { "text": "hello" } }, { "to": "carol", "from": "alice", "body": { "text": "hello" } }] }))]
 #[serde(deny_unknown_fields)]
 pub struct SendBatch {
+    /// At most 500.
     pub messages: Vec<SendRequest>,
 }
 
 /// What a committed send answers; a retry gets the same.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SendReceipt {
+    /// The conversation's id, also of one that `to` has opened.
     pub conversation: String,
+    /// The message's number there.
     pub seq: u64,
     /// Milliseconds since 1970 UTC.
     pub at: u64,
@@ -298,10 +360,16 @@ pub struct SendReceipt {
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(untagged)]
 pub enum SendResult {
+    /// The message is durable.
     Sent(SendReceipt),
-    Refused { error: Problem },
+    /// Nothing was stored.
+    Refused {
+        /// Why, as a response of its own would say.
+        error: Problem,
+    },
 }
 
+/// What became of each message of a batch.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct SendBatchResults {
     /// In the order of the request.
@@ -336,6 +404,7 @@ pub struct HistoryQuery {
     pub limit: Option<usize>,
 }
 
+/// A part of a timeline.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct HistoryPage {
     /// Oldest first.
@@ -364,17 +433,23 @@ pub struct HistoryPage {
     pub last_seq: u64,
 }
 
+/// What a user has missed since a cursor.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct SyncAnswer {
+    /// Where the next sync goes on.
     pub cursor: String,
+    /// Whether `entries` are all that was missed.
     pub resume: Resume,
     /// Oldest first within each conversation.
     pub entries: Vec<Entry>,
 }
 
+/// A user's conversations, page by page.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct ConversationPage {
+    /// The latest active first.
     pub conversations: Vec<ConversationView>,
+    /// Hand back as `after` for the next page; absent on the last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
 }
@@ -382,15 +457,23 @@ pub struct ConversationPage {
 /// A conversation in a user's list.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ConversationView {
+    /// The conversation's id.
     pub id: String,
+    /// What the conversation is for.
     pub kind: ConversationKind,
+    /// For display.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
+    /// The address of a picture.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub avatar: Option<String>,
+    /// What this user may do there.
     pub role: Role,
+    /// The newest entry; 0: there is none.
     pub last_seq: u64,
+    /// When the newest entry was committed, in milliseconds since 1970 UTC.
     pub last_at: u64,
+    /// The newest entry that this user has read.
     pub read_seq: u64,
     /// Others' messages after `read_seq` that are not silent; exact unless `unread_capped`.
     pub unread: u64,
@@ -399,29 +482,40 @@ pub struct ConversationView {
     pub unread_capped: bool,
     /// How many of those mention this user.
     pub mentions: u64,
+    /// Whether this user gets no offline push of it now.
     pub muted: bool,
+    /// When the mute ends, in milliseconds since 1970 UTC; absent: when it is lifted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub muted_until: Option<u64>,
+    /// The newest entry itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_entry: Option<Entry>,
 }
 
+/// How far the user has read.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MarkRead {
+    /// The newest entry that is read; a lower one than before changes nothing.
     pub seq: u64,
 }
 
+/// How far the user has read, and what is left.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ReadMark {
+    /// The conversation's id.
     pub conversation: String,
+    /// The newest entry that is read.
     pub seq: u64,
+    /// Others' messages after it that are not silent, counted to 1,000 at most.
     pub unread: u64,
 }
 
+/// Whether the user gets offline pushes of a conversation.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Mute {
+    /// `false` ends a mute.
     pub muted: bool,
     /// Milliseconds since 1970 UTC; absent: until it is lifted.
     #[serde(default)]
@@ -433,21 +527,30 @@ pub struct Mute {
 /// A notification that could not be delivered by webhook.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct DeadLetter {
+    /// Names it to be replayed. Ids grow with time.
     pub id: u64,
+    /// When the last attempt failed, in milliseconds since 1970 UTC.
     pub failed_at: u64,
+    /// How often it was tried.
     pub attempts: u32,
+    /// Why the last attempt failed.
     pub last_error: String,
+    /// What the webhook would have been sent.
     #[schema(value_type = Object)]
     pub event: Box<RawValue>,
 }
 
+/// Dead letters, page by page.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct DeadLetterPage {
+    /// The oldest first.
     pub dead_letters: Vec<DeadLetter>,
+    /// Hand back as `after` for the next page; absent on the last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<u64>,
 }
 
+/// Dead letters to try once more.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ReplayDeadLetters {
@@ -456,7 +559,9 @@ pub struct ReplayDeadLetters {
     pub ids: Option<Vec<u64>>,
 }
 
+/// What a replay begins.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Replayed {
+    /// Dead letters that are tried once more. The answer does not wait for that.
     pub replayed: usize,
 }

@@ -16,8 +16,11 @@ pub enum PopupState {
     Draft,
     /// Live from `starts_at` on.
     Scheduled,
+    /// Shown to its audience, until `ends_at`.
     Live,
+    /// Shown to its test users only, until it is live again.
     Paused,
+    /// Shown to its test users only, for good.
     Ended,
 }
 
@@ -25,8 +28,10 @@ pub enum PopupState {
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PopupSpec {
+    /// For those who manage popups; users do not see it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
+    /// What the app server sets; times make it another one by themselves.
     #[serde(default)]
     pub state: PopupState,
     /// Where in the app it may be shown: the app's own words, such as `home`.
@@ -53,8 +58,10 @@ pub struct PopupSpec {
     /// Absent: a page view.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trigger: Option<PopupTrigger>,
+    /// How often a user is shown it.
     #[serde(default)]
     pub caps: PopupCaps,
+    /// At least one. Each user gets one of them, drawn by weight.
     pub variants: Vec<PopupVariant>,
     /// This share of the audience is not shown it, so that there is something to compare with; in percent.
     #[serde(default)]
@@ -67,15 +74,23 @@ pub struct PopupSpec {
     pub test_users: Vec<String>,
 }
 
+/// A day of the week.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Weekday {
+    /// Monday.
     Mon,
+    /// Tuesday.
     Tue,
+    /// Wednesday.
     Wed,
+    /// Thursday.
     Thu,
+    /// Friday.
     Fri,
+    /// Saturday.
     Sat,
+    /// Sunday.
     Sun,
 }
 
@@ -88,6 +103,7 @@ pub struct PopupWindow {
     pub days: Vec<Weekday>,
     /// `HH:MM`.
     pub from: String,
+    /// `HH:MM`.
     pub to: String,
 }
 
@@ -95,6 +111,7 @@ pub struct PopupWindow {
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PopupTrigger {
+    /// The event's name: the app's own word.
     pub event: String,
     /// A rule over the event's properties.
     #[serde(default, rename = "where", skip_serializing_if = "Option::is_none")]
@@ -106,11 +123,13 @@ pub struct PopupTrigger {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PopupCaps {
+    /// In one session of the app.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub per_session: Option<u32>,
     /// Days begin at midnight in the popup's time zone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub per_day: Option<u32>,
+    /// Ever.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub total: Option<u32>,
     /// So many seconds from one time to the next.
@@ -118,13 +137,16 @@ pub struct PopupCaps {
     pub gap_s: Option<u64>,
 }
 
+/// One of the contents that a popup can have.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PopupVariant {
+    /// Named in decisions and counts.
     pub id: String,
     /// Of the sum of all weights; a user always gets the same one while weights stay.
     #[serde(default = "one")]
     pub weight: u32,
+    /// What the user sees.
     pub content: PopupContent,
 }
 
@@ -136,13 +158,16 @@ fn one() -> u32 {
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PopupContent {
+    /// Plain text, at most 512 bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
+    /// Plain text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
     /// An address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
+    /// At most 5.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub buttons: Vec<PopupButton>,
     /// The app's own: any JSON.
@@ -151,24 +176,34 @@ pub struct PopupContent {
     pub data: Option<Box<RawValue>>,
 }
 
+/// A button of a popup.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PopupButton {
     /// Reported in `button` events.
     pub id: String,
+    /// What is written on it, at most 512 bytes.
     pub label: String,
+    /// What a press does.
     pub action: PopupAction,
 }
 
+/// What the app does when a button is pressed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case", try_from = "AnyAction")]
 pub enum PopupAction {
     /// Closes it.
     Dismiss,
     /// Opens an address.
-    Open { url: String },
+    Open {
+        /// The address.
+        url: String,
+    },
     /// The app's own word.
-    App { name: String },
+    App {
+        /// What the app knows to do by this name.
+        name: String,
+    },
 }
 
 /// An action as it is read: all fields of all kinds. A tagged enum would also be read from an array, and what is wrong in it
@@ -210,20 +245,25 @@ impl TryFrom<AnyAction> for PopupAction {
 /// A popup as it stands.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub struct Popup {
+    /// The app server's own id for it.
     pub id: String,
     /// Counts its changes; a write that names another one than the newest is refused with `conflict`.
     pub version: u32,
+    /// When this version was written, in milliseconds since 1970 UTC.
     pub updated_at: u64,
     /// Who wrote this version, by the `Tidings-Author` header.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub updated_by: Option<String>,
     /// What it is by its state and its times now.
     pub now: PopupState,
+    /// What the app server has written.
     pub spec: PopupSpec,
 }
 
+/// Popups, page by page.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub struct PopupPage {
+    /// In the order of their ids.
     pub popups: Vec<Popup>,
     /// Hand it back as `after` for the next page.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -233,6 +273,7 @@ pub struct PopupPage {
 /// A popup's versions, newest first.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub struct PopupVersions {
+    /// At most 100 are kept.
     pub versions: Vec<Popup>,
 }
 
@@ -257,13 +298,18 @@ pub struct PopupSettings {
 /// A list of users.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Segment {
+    /// The name by which rules refer to it.
     pub id: String,
+    /// How many users are in it.
     pub users: u64,
+    /// When it was uploaded last, in milliseconds since 1970 UTC.
     pub updated_at: u64,
 }
 
+/// All lists of users.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Segments {
+    /// In the order of their ids.
     pub segments: Vec<Segment>,
 }
 
@@ -277,6 +323,7 @@ pub struct DecideRequest {
     /// Absent with a user's token: that user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
+    /// The app's own word for where it would be shown.
     pub placement: String,
     /// Names the app's session: caps per session count by it. Without it popups that have one are not chosen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -293,7 +340,9 @@ pub struct DecideRequest {
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AppEvent {
+    /// The app's own word.
     pub name: String,
+    /// What the conditions of triggers look at.
     #[serde(default)]
     pub properties: serde_json::Map<String, serde_json::Value>,
 }
@@ -303,11 +352,14 @@ pub struct AppEvent {
 pub struct Decision {
     /// Events of this showing name it.
     pub decision: String,
+    /// The popup's id.
     pub popup: String,
+    /// The id of the variant that the user gets.
     pub variant: String,
     /// The user is one of its test users; nothing is counted.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub test: bool,
+    /// What to show, as the app server wrote it.
     #[schema(value_type = PopupContent)]
     pub content: Box<RawValue>,
 }
@@ -317,8 +369,10 @@ pub struct Decision {
 pub struct Triggered {
     /// A live session was sent the popup.
     pub delivered: bool,
+    /// The decision that was made; absent: no popup was due, or no session was there to show it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decision: Option<String>,
+    /// The id of the popup that was decided for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub popup: Option<String>,
 }
@@ -338,15 +392,20 @@ pub struct Explanation {
     pub popups: Vec<ExplainedPopup>,
 }
 
+/// What speaks for or against one popup.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct ExplainedPopup {
+    /// The popup's id.
     pub popup: String,
+    /// Which version was looked at.
     pub version: u32,
+    /// What a decision would make of it now.
     pub outcome: ExplainedOutcome,
     /// What kept it from being shown: the name of the part of its configuration, such as `caps.per_day` or
     /// `audience.all[2]`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub field: Option<String>,
+    /// The same in a sentence, in English; it may change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
     /// From when on this would no longer keep it, if time alone can tell.
@@ -357,9 +416,11 @@ pub struct ExplainedPopup {
     pub variant: Option<String>,
 }
 
+/// What a decision would make of a popup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ExplainedOutcome {
+    /// It would be shown.
     Chosen,
     /// It could be shown, but one before it is.
     Outranked,
@@ -373,29 +434,37 @@ pub enum ExplainedOutcome {
 
 // ---- events
 
+/// What the user did, or what came of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PopupEventKind {
+    /// The popup was seen.
     Impression,
+    /// The popup was clicked; a click on one of its buttons is `button`.
     Click,
     /// One of its buttons; `button` names it.
     Button,
+    /// The popup was closed.
     Dismiss,
     /// What the popup was for has happened.
     Conversion,
 }
 
+/// Something that happened to a popup that was shown.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PopupEvent {
     /// The app's own, once for each event: a second one with the same id is not counted.
     pub id: String,
+    /// The decision that showed the popup, as it was answered.
     pub decision: String,
+    /// What happened.
     #[serde(rename = "type")]
     pub kind: PopupEventKind,
     /// Milliseconds since 1970 UTC; now when absent. Kept as it is; counts go by when the server took it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<u64>,
+    /// The id of the button; only for events of the kind `button`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub button: Option<String>,
     /// Of a conversion, in the app's own unit.
@@ -403,14 +472,18 @@ pub struct PopupEvent {
     pub value: Option<f64>,
 }
 
+/// Events of popups, of any number of decisions.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PopupEvents {
+    /// At most 1,000.
     pub events: Vec<PopupEvent>,
 }
 
+/// How many events were stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PopupEventsAccepted {
+    /// Events that count from now on.
     pub accepted: usize,
     /// Known by their ids already.
     pub duplicates: usize,
@@ -421,21 +494,30 @@ pub struct PopupEventsAccepted {
 pub struct PopupHour {
     /// When the hour begins, in milliseconds since 1970 UTC.
     pub hour: u64,
+    /// The variant's id.
     pub variant: String,
     /// Decisions that answered with it.
     pub shown: u64,
     /// Decisions that would have, had the user not been in its control group.
     pub control: u64,
+    /// Events of the kind `impression`.
     pub impressions: u64,
+    /// Events of the kind `click`.
     pub clicks: u64,
+    /// Events of the kind `button`.
     pub buttons: u64,
+    /// Events of the kind `dismiss`.
     pub dismissals: u64,
+    /// Events of the kind `conversion`.
     pub conversions: u64,
 }
 
+/// A popup's decisions and events by hour.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PopupCounts {
+    /// The popup's id.
     pub popup: String,
+    /// The hours in which something happened, each once for every variant.
     pub hours: Vec<PopupHour>,
 }
 
@@ -444,16 +526,25 @@ pub struct PopupCounts {
 pub struct ExportedEvent {
     /// When the server took it, in milliseconds since 1970 UTC.
     pub taken_at: u64,
+    /// When it happened by the app, in milliseconds since 1970 UTC.
     pub at: u64,
+    /// The app's own id for it.
     pub id: String,
+    /// What happened.
     #[serde(rename = "type")]
     pub kind: PopupEventKind,
+    /// The popup's id.
     pub popup: String,
+    /// The variant's id.
     pub variant: String,
+    /// The decision that showed the popup.
     pub decision: String,
+    /// The id of the user whom the decision was for.
     pub user: String,
+    /// The button's id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub button: Option<String>,
+    /// Of a conversion, in the app's own unit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<f64>,
 }

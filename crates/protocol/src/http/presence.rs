@@ -3,32 +3,42 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+/// Whose state to answer.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[schema(example = json!({ "users": ["alice", "bob"] }))]
 #[serde(deny_unknown_fields)]
 pub struct PresenceQuery {
+    /// User ids, at most 1,000.
     pub users: Vec<String>,
 }
 
+/// States of users.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct PresenceAnswer {
+    /// One for each user that was asked about, in the same order.
     pub users: Vec<UserPresence>,
 }
 
+/// A user's state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct UserPresence {
+    /// The user's id.
     pub user: String,
     /// As it is announced: who has just gone counts until the grace is over, without devices.
     pub online: bool,
+    /// One for each live session.
     pub devices: Vec<DevicePresence>,
     /// When the last session ended, in milliseconds since 1970 UTC; absent while there is one, and for who never had any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_seen: Option<u64>,
 }
 
+/// A device with a live session.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DevicePresence {
+    /// As the device named itself when it bound.
     pub device_id: String,
+    /// `web`, `ios`, `android`, `desktop` or the app's own word.
     pub device_kind: String,
     /// When the session was bound, in milliseconds since 1970 UTC.
     pub since: u64,
@@ -39,40 +49,54 @@ pub struct DevicePresence {
 /// One user's sessions, by what is registered and by what the nodes hold.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct PresenceViews {
+    /// The user's id.
     pub user: String,
     /// What others are told: registered sessions.
     pub stored: Vec<SessionView>,
     /// What the processes list that hold the connections.
     pub memory: Vec<SessionView>,
+    /// When the last session ended, in milliseconds since 1970 UTC.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_seen: Option<u64>,
 }
 
+/// A session.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SessionView {
+    /// The session's name, as its `bound` has it.
     pub session: String,
+    /// The name of the process that holds its connection.
     pub node: String,
+    /// As the device named itself.
     pub device_id: String,
+    /// `web`, `ios`, `android`, `desktop` or the app's own word.
     pub device_kind: String,
+    /// When it was bound, in milliseconds since 1970 UTC.
     pub since: u64,
 }
 
+/// The processes that make up the server.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct NodesAnswer {
+    /// Gateways among them.
     pub nodes: Vec<NodeView>,
 }
 
 /// A process that holds connections.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct NodeView {
+    /// As its settings name it.
     pub name: String,
     /// In hexadecimal; another one under the same name is its successor.
     pub boot_id: String,
+    /// Of a gateway, where devices connect; of a node of a cluster, where others reach it.
     pub address: String,
+    /// When this process learnt of it, in milliseconds since 1970 UTC.
     pub attached_at: u64,
     /// What is left of its lease; absent for the core itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease_left_ms: Option<u64>,
+    /// Live sessions whose connections it holds.
     pub sessions: u64,
     /// What a node of a cluster runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -85,6 +109,7 @@ pub struct NodeView {
     pub leads: bool,
 }
 
+/// What to do with differences.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ComparePresence {
@@ -96,7 +121,9 @@ pub struct ComparePresence {
 /// How the registered sessions and those that the nodes hold agree.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct PresenceComparison {
+    /// Sessions that are told to others.
     pub registered: u64,
+    /// Sessions whose connections exist.
     pub held: u64,
     /// Registered, but held by no node.
     pub ghosts: u64,
@@ -104,31 +131,40 @@ pub struct PresenceComparison {
     pub missing: u64,
     /// Registered at another node than the one that holds it.
     pub wrong_node: u64,
+    /// Differences that are mended now.
     pub repaired: u64,
     /// At most 1,000 of them.
     pub differences: Vec<PresenceDifference>,
 }
 
+/// A session about which registry and connections do not agree.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct PresenceDifference {
     /// `ghost`, `missing` or `wrong_node`.
     pub kind: String,
+    /// The user's id.
     pub user: String,
+    /// As the device named itself.
     pub device_id: String,
+    /// The session's name.
     pub session: String,
+    /// The process that it is registered at, or, of a missing one, that holds it.
     pub node: String,
 }
 
+/// Which sessions of a user to end.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Kick {
     /// Only this device; absent: all of the user's.
     #[serde(default)]
     pub device_id: Option<String>,
+    /// Told to the sessions that end.
     #[serde(default)]
     pub reason: Option<String>,
 }
 
+/// Ends a user's tokens, and the sessions with them.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Revoke {
@@ -137,6 +173,7 @@ pub struct Revoke {
     pub reason: Option<String>,
 }
 
+/// What a revocation did.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Revoked {
     /// Sessions that were open, and are closed.
@@ -145,7 +182,9 @@ pub struct Revoked {
     pub issue_from: u64,
 }
 
+/// What a kick did.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Kicked {
+    /// Sessions that were open, and are closed.
     pub sessions: usize,
 }

@@ -11,6 +11,7 @@ pub struct PushTo {
     /// All devices of these users.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub users: Vec<String>,
+    /// Single devices of users.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub devices: Vec<NamedDevice>,
     /// Devices by their tags.
@@ -24,10 +25,13 @@ pub struct PushTo {
     pub all: bool,
 }
 
+/// A device of a user.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NamedDevice {
+    /// The user's id.
     pub user: String,
+    /// As the device names itself when it binds.
     pub device_id: String,
 }
 
@@ -35,25 +39,31 @@ pub struct NamedDevice {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TagQuery {
+    /// Tags of which a device has at least one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub any: Vec<String>,
+    /// Tags of which a device has every one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub all: Vec<String>,
 }
 
+/// In which order a device is handed what it has missed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PushPriority {
+    /// In the order in which they were accepted.
     #[default]
     Normal,
     /// Handed out before what is normal.
     High,
 }
 
+/// A push to send.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[schema(example = json!({ "to": { "users": ["bob"] }, "type": "offer", "body": { "text": "half price" }, "ttl_s": 3600 }))]
 #[serde(deny_unknown_fields)]
 pub struct PushRequest {
+    /// Whom it is for.
     pub to: PushTo,
     /// The app's word for what the body is.
     #[serde(rename = "type", default = "super::text")]
@@ -67,6 +77,7 @@ pub struct PushRequest {
     /// On each device the newest push with the same key takes the place of those not acknowledged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub collapse_key: Option<String>,
+    /// `normal` when absent.
     #[serde(default)]
     pub priority: PushPriority,
     /// When to start, in milliseconds since 1970 UTC; at once when absent or past.
@@ -92,13 +103,16 @@ pub enum PushState {
     Completed,
     /// Its time was over before all had it.
     Expired,
+    /// Ended by the app server before all had it.
     Cancelled,
 }
 
 /// A push that is stored: it survives a crash from here on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PushAccepted {
+    /// Names the push from now on.
     pub push: u64,
+    /// `running`, or `scheduled` for a later time.
     pub state: PushState,
     /// Devices that it is for; of a scheduled push they are found when it starts.
     pub targets: u64,
@@ -122,16 +136,21 @@ fn is_zero(count: &u64) -> bool {
 /// Whom a push would reach.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PushReach {
+    /// Devices that it would be for.
     pub devices: u64,
+    /// Of these, devices that are connected.
     pub online: u64,
 }
 
+/// The answer to a push.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(untagged)]
 pub enum PushAnswer {
+    /// The push is stored.
     Accepted(PushAccepted),
     /// The answer to a dry run.
     Reach {
+        /// Whom it would reach now.
         reach: PushReach,
     },
 }
@@ -139,6 +158,7 @@ pub enum PushAnswer {
 /// Devices by what became of a push. `targets` is `pending` and all that ended.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PushCounts {
+    /// Devices that the push is for.
     pub targets: u64,
     /// Not acknowledged yet, and still to be handed out when the device binds.
     pub pending: u64,
@@ -146,35 +166,52 @@ pub struct PushCounts {
     pub offline: u64,
     /// Written to the device's connection at least once, whatever became of it.
     pub delivered: u64,
+    /// The device says that it has the push.
     pub acknowledged: u64,
+    /// Not acknowledged when its time was over.
     pub expired: u64,
     /// A newer push with the same collapse key took the place.
     pub collapsed: u64,
+    /// Not acknowledged when the app server ended it.
     pub cancelled: u64,
 }
 
+/// How far a push has come.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PushStatus {
+    /// The push's number.
     pub push: u64,
+    /// Waiting, under way, or how it ended.
     pub state: PushState,
+    /// The app's word for what the body is.
     #[serde(rename = "type")]
     pub content_type: String,
+    /// As it was asked for.
     pub priority: PushPriority,
+    /// As it was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub collapse_key: Option<String>,
+    /// The caller's own id for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_push_id: Option<String>,
     /// Times are milliseconds since 1970 UTC.
     pub accepted_at: u64,
+    /// When it was to start; absent: at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub send_at: Option<u64>,
+    /// Absent: it has not started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<u64>,
+    /// From then on no device is handed it.
     pub expires_at: u64,
+    /// When it was completed, expired or cancelled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<u64>,
+    /// Its devices by what became of it.
     pub counts: PushCounts,
+    /// Devices for which too many pushes waited already: they did not get this one.
     pub refused_full: u64,
+    /// Named users and devices that did not exist.
     pub unknown: u64,
 }
 
@@ -186,16 +223,24 @@ pub enum DeviceState {
     Pending,
     /// Written to the device's connection, not acknowledged.
     Delivered,
+    /// The device says that it has the push.
     Acknowledged,
+    /// Not acknowledged when its time was over.
     Expired,
+    /// A newer push with the same collapse key took the place.
     Collapsed,
+    /// Not acknowledged when the app server ended it.
     Cancelled,
 }
 
+/// What became of a push on one device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PushDevice {
+    /// The id of the user whose device it is.
     pub user: String,
+    /// As the device names itself.
     pub device_id: String,
+    /// Whether it waits, or how it ended.
     pub state: DeviceState,
     /// When it was written first. Times are kept for pushes to named users and devices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -205,8 +250,10 @@ pub struct PushDevice {
     pub ended_at: Option<u64>,
 }
 
+/// The devices of a push, page by page.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PushDevicePage {
+    /// The devices on this page.
     pub devices: Vec<PushDevice>,
     /// Hand back as `after` for the next page; absent on the last.
     #[schema(value_type = Option<u64>)]
@@ -217,12 +264,18 @@ pub struct PushDevicePage {
 /// A device that pushes can be sent to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DeviceCard {
+    /// As the device names itself.
     pub device_id: String,
+    /// `web`, `ios`, `android`, `desktop` or the app's own word.
     pub device_kind: String,
+    /// As the last bind named it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub app_version: Option<String>,
+    /// Words by which it can be pushed to.
     pub tags: Vec<String>,
+    /// Whether it is connected.
     pub online: bool,
+    /// Milliseconds since 1970 UTC.
     pub first_bound: u64,
     /// To the second; a crash may set it back by some hours.
     pub last_bound: u64,
@@ -230,11 +283,14 @@ pub struct DeviceCard {
     pub pending: u64,
 }
 
+/// A user's devices.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct UserDevices {
+    /// Those that bound for pushes, at most 100.
     pub devices: Vec<DeviceCard>,
 }
 
+/// Words by which a device can be pushed to.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SetTags {
