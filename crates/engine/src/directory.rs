@@ -83,10 +83,18 @@ impl Directory {
         get_or_load(&self.user_nos, id, || if can_be_stored(id) { self.store.user_no(id) } else { Ok(None) })
     }
 
+    /// The user with this number.
+    ///
+    /// # Errors
+    /// Those of the store's reads, for users who are not in memory.
     pub fn user(&self, no: UserNo) -> StoreResult<Option<Arc<User>>> {
         get_or_load(&self.users, &no, || Ok(self.store.user(no)?.map(Arc::new)))
     }
 
+    /// The user with this id.
+    ///
+    /// # Errors
+    /// Those of the store's reads, for users who are not in memory.
     pub fn user_by_id(&self, id: &str) -> StoreResult<Option<Arc<User>>> {
         match self.user_no(id)? {
             Some(no) => self.user(no),
@@ -109,10 +117,18 @@ impl Directory {
             .ok_or_else(|| Refusal::not_found("user", id))
     }
 
+    /// The conversation with this number.
+    ///
+    /// # Errors
+    /// Those of the store's reads, for conversations that are not in memory.
     pub fn conversation(&self, no: ConversationNo) -> StoreResult<Option<Arc<Conversation>>> {
         get_or_load(&self.conversations, &no, || Ok(self.store.conversation(no)?.map(Arc::new)))
     }
 
+    /// The conversation with this id.
+    ///
+    /// # Errors
+    /// Those of the store's reads, for conversations that are not in memory.
     pub fn conversation_by_id(&self, id: &str) -> StoreResult<Option<Arc<Conversation>>> {
         match get_or_load(&self.conversation_nos, id, || {
             if can_be_stored(id) { self.store.conversation_no(id) } else { Ok(None) }
@@ -153,6 +169,10 @@ impl Directory {
         }
     }
 
+    /// The user's membership of the conversation; `None`: no member.
+    ///
+    /// # Errors
+    /// Those of the store's reads, for memberships that are not in memory.
     pub fn membership(&self, conversation: ConversationNo, user: UserNo) -> StoreResult<Option<Membership>> {
         let key = (conversation, user);
         if self.shared {
