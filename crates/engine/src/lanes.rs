@@ -85,7 +85,9 @@ impl CountdownLatch {
     }
 }
 
-/// A lane's queue. The channel is unbounded; the slots bound it, since every item in it holds one.
+/// A lane's queue. The channel is unbounded; the slots bound it, since every item of an existing conversation holds one.
+/// Two things hold none: a barrier, but a thread of the runtime waits for each, and those threads are bounded; and the
+/// item of a conversation that was created, whose callers wait for its commit but not for the lane.
 struct LaneQueue {
     sender: Mutex<Option<Sender<LaneWork>>>,
     slots: Arc<LaneSlots>,
@@ -105,6 +107,7 @@ impl Lanes {
         let shards = Arc::new(shards);
         let mut workers = Vec::new();
         let queues = Lane::ALL.map(|lane| {
+            #[expect(clippy::disallowed_methods, reason = "bounded by the slots of the lane: see LaneQueue")]
             let (sender, inbox) = unbounded();
             let queued = Arc::new(AtomicUsize::new(0));
             let worker =

@@ -1,5 +1,6 @@
 //! The outbox: the app's webhook is told of messages to offline members, at least once, across failures and restarts.
 #![allow(clippy::unwrap_used)]
+#![expect(clippy::disallowed_methods, reason = "a channel of a test ends with it")]
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use serde_json::{Value, json};

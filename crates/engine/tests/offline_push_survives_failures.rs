@@ -1,5 +1,6 @@
 //! Offline push when groups are large, records cannot be stored, one event is always refused, or the process ends.
 #![allow(clippy::unwrap_used)]
+#![expect(clippy::disallowed_methods, reason = "a channel of a test ends with it")]
 
 mod support;
 

@@ -1,5 +1,6 @@
 //! Of several nodes the leader calls the webhook and stores last-seen times; its successor continues its work.
 #![allow(clippy::unwrap_used)]
+#![expect(clippy::disallowed_methods, reason = "a channel of a test ends with it")]
 
 mod support;
 

@@ -1,6 +1,7 @@
 //! A hundred thousand sessions that come and go: the announced changes, the calls of the webhook and the memory depend
 //! on the number of users, and not on how often their sessions come and go.
 #![allow(clippy::unwrap_used)]
+#![expect(clippy::disallowed_methods, reason = "a channel of a test ends with it")]
 
 mod support;
 

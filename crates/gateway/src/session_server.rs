@@ -283,6 +283,7 @@ impl PreparedServer {
             .polls
             .iter()
             .map(|(_, wake)| {
+                #[expect(clippy::disallowed_methods, reason = "bounded by connections and their requests: see Command")]
                 let (commands, inbox) = unbounded();
                 (ShardHandle { commands, wake: wake.clone() }, inbox)
             })

@@ -1,6 +1,7 @@
 //! A session is always closed with its reason: replaced, kicked, drained, or as the client asked. No frame follows the close
 //! frame.
 #![allow(clippy::unwrap_used)]
+#![expect(clippy::disallowed_methods, reason = "a channel of a test ends with it")]
 
 mod support;
 

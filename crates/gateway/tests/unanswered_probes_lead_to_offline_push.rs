@@ -2,6 +2,7 @@
 //! whichever node held the session. A session that answers stays; a push-only session never holds offline push back.
 // Slow: left out by `make test-quick`.
 #![allow(clippy::unwrap_used)]
+#![expect(clippy::disallowed_methods, reason = "a channel of a test ends with it")]
 
 #[path = "support/devices.rs"]
 mod devices;

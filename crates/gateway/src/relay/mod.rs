@@ -69,7 +69,8 @@ pub struct RelayConfig {
     pub sessions: SessionConfig,
 }
 
-/// Commands to a relay thread.
+/// Commands to a relay thread. The queue needs no bound of its own: connections are bounded, and an attach begins when the
+/// links of the one before are lost.
 pub(crate) enum Command {
     Adopt {
         socket: MaybeTlsSocket,
@@ -138,6 +139,7 @@ impl Relay {
             let poll = Poll::new()?;
             let wake =
                 Arc::new(ShardWake { waker: Waker::new(poll.registry(), WAKE)?, asleep: AtomicBool::new(false) });
+            #[expect(clippy::disallowed_methods, reason = "bounded by connections and attaches: see Command")]
             let (commands, inbox) = unbounded();
             let attacher = attach::Attacher {
                 config: config.clone(),
