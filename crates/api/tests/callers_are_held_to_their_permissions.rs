@@ -11,7 +11,7 @@ use tidings_client::{
     token::{now_s, sign_claims, sign_scoped},
 };
 use tidings_domain::user_limiter::PerMinute;
-use tidings_engine::{config::EngineConfig, limits::LimitsConfig};
+use tidings_engine::config::{EngineConfig, LimitsConfig};
 use tidings_listen::throttle::ThrottleConfig;
 
 const HOUR: std::time::Duration = std::time::Duration::from_secs(3_600);

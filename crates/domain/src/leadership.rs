@@ -40,6 +40,11 @@ impl Leadership {
         self.0.as_ref().is_none_or(|election| election.holds(term))
     }
 
+    /// Whether this node leads, and no other can.
+    pub fn leads(&self) -> bool {
+        self.term().is_some_and(|term| self.holds(term))
+    }
+
     /// Waits until this node leads in another term than `ended`. `None`: the caller is stopping.
     pub fn wait_for_term(&self, ended: Option<Term>, is_stopping: impl Fn() -> bool) -> Option<Term> {
         loop {

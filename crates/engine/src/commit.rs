@@ -9,17 +9,18 @@
 //! A proposal that writes a timeline holds a slot of its lane from before the commit to the end of
 //! stage 1: a full lane refuses senders early, and nothing is dropped after the commit.
 
-pub(crate) mod queue;
+mod queue;
 mod replies;
 
 use crate::{
-    config::EngineConfig,
     directory::Directory,
+    fairness::{AdmissionError, FlowKey},
     hub::{Batch, BatchItem, Hub},
     lanes::{LaneSlot, Lanes},
+    shards::Shards,
 };
 use parking_lot::Mutex;
-use queue::{AdmissionError, BatchLimits, CommitQueue, FlowKey, OPERATIONS, QUEUES, TakeOutcome};
+use queue::{BatchLimits, CommitQueue, OPERATIONS, QUEUES, TakeOutcome};
 pub(crate) use replies::receipt;
 use replies::{ReplyBatch, lane_item};
 use std::{
@@ -80,6 +81,23 @@ pub(crate) struct CommitRequest {
     pub slot: Option<LaneSlot>,
 }
 
+/// What [`Committer::start`] needs.
+pub(crate) struct CommitterParts {
+    /// Places of each queue.
+    pub queue_limit: usize,
+    /// Most proposals in one commit.
+    pub batch_max: usize,
+    /// While a commit takes longer than this, new proposals are refused.
+    pub commit_time_max: Duration,
+    pub store: Arc<dyn Store>,
+    pub clock: Arc<dyn Clock>,
+    pub directory: Arc<Directory>,
+    pub hub: Arc<dyn Hub>,
+    pub lanes: Arc<Lanes>,
+    pub shards: Arc<Shards>,
+    pub metrics: Arc<Metrics>,
+}
+
 pub(crate) struct Committer {
     queue: Arc<CommitQueue<CommitRequest>>,
     lanes: Arc<Lanes>,
@@ -116,30 +134,31 @@ impl CommitWatchdog {
 }
 
 impl Committer {
-    pub(crate) fn start(
-        config: &EngineConfig,
-        store: Arc<dyn Store>,
-        clock: Arc<dyn Clock>,
-        directory: Arc<Directory>,
-        hub: Arc<dyn Hub>,
-        lanes: Arc<Lanes>,
-        metrics: Arc<Metrics>,
-    ) -> Committer {
-        let queue = Arc::new(CommitQueue::new(config.commit_queue));
-        let failing_since = Arc::new(AtomicU64::new(0));
-        let watchdog = Arc::new(CommitWatchdog {
-            time_max: config.commit_time_max,
-            base: Instant::now(),
-            since: AtomicU64::new(0),
-        });
-        let worker = Worker {
-            queue: queue.clone(),
-            batch_max: config.commit_batch,
+    pub(crate) fn start(parts: CommitterParts) -> Committer {
+        let CommitterParts {
+            queue_limit,
+            batch_max,
+            commit_time_max,
             store,
             clock,
             directory,
             hub,
-            lanes: lanes.clone(),
+            lanes,
+            shards,
+            metrics,
+        } = parts;
+        let queue = Arc::new(CommitQueue::new(queue_limit));
+        let failing_since = Arc::new(AtomicU64::new(0));
+        let watchdog =
+            Arc::new(CommitWatchdog { time_max: commit_time_max, base: Instant::now(), since: AtomicU64::new(0) });
+        let worker = Worker {
+            queue: queue.clone(),
+            batch_max,
+            store,
+            clock,
+            directory,
+            hub,
+            shards,
             metrics: metrics.clone(),
             failing_since: failing_since.clone(),
             watchdog: watchdog.clone(),
@@ -343,7 +362,7 @@ struct Worker {
     clock: Arc<dyn Clock>,
     directory: Arc<Directory>,
     hub: Arc<dyn Hub>,
-    lanes: Arc<Lanes>,
+    shards: Arc<Shards>,
     metrics: Arc<Metrics>,
     failing_since: Arc<AtomicU64>,
     watchdog: Arc<CommitWatchdog>,
@@ -426,7 +445,7 @@ impl Worker {
                 }
                 let refusal = store_refusal(error);
                 proposals.clear();
-                let mut replies = ReplyBatch::new(&self.lanes);
+                let mut replies = ReplyBatch::new(&self.shards);
                 for (_, reply, _slot) in pending.drain(..) {
                     replies.answer(reply, Err(refusal.clone()), None);
                 }
@@ -443,7 +462,7 @@ impl Worker {
         span: PositionRange,
         started: Instant,
     ) {
-        let mut replies = ReplyBatch::new(&self.lanes);
+        let mut replies = ReplyBatch::new(&self.shards);
         let mut items = Vec::with_capacity(outcomes.len());
         for ((proposal, (conversation, reply, slot)), outcome) in
             proposals.drain(..).zip(pending.drain(..)).zip(outcomes)

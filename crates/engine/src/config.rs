@@ -1,7 +1,8 @@
 //! The engine's settings. The binary fills them from its configuration; tests from `Default`.
 
-use crate::limits::LimitsConfig;
+use crate::presence::PresenceConfig;
 use std::time::Duration;
+use tidings_domain::user_limiter::PerMinute;
 use tidings_popups::PopupsConfig;
 use tidings_push::PushConfig;
 
@@ -26,7 +27,7 @@ pub struct EngineConfig {
     pub shard_queue: usize,
     /// Users, conversations and memberships kept in memory, each.
     pub cache_entries: usize,
-    pub presence: crate::presence::PresenceConfig,
+    pub presence: PresenceConfig,
     /// Sessions of one user and device kind. Above: the oldest session is told and closed.
     pub sessions_per_kind: usize,
     /// Messages that one user may send in a second by token; 0: no limit. App servers are not limited.
@@ -59,6 +60,30 @@ impl Default for EngineConfig {
             public_attributes: Vec::new(),
             push: PushConfig::default(),
             popups: PopupsConfig::default(),
+        }
+    }
+}
+
+/// How often users may open conversations and add others to them, by token.
+#[derive(Debug, Clone, Copy)]
+pub struct LimitsConfig {
+    /// Conversations that one user opens.
+    pub openings: PerMinute,
+    /// Members that one user adds, first members of new groups included.
+    pub additions: PerMinute,
+    /// Times that strangers draw one user into a conversation.
+    pub strangers: PerMinute,
+    /// Groups and official accounts of one user, above which other users cannot add that user to more; 0: no limit.
+    pub groups_per_user: usize,
+}
+
+impl Default for LimitsConfig {
+    fn default() -> Self {
+        LimitsConfig {
+            openings: PerMinute { count: 30, burst: 100 },
+            additions: PerMinute { count: 120, burst: 1_000 },
+            strangers: PerMinute { count: 20, burst: 200 },
+            groups_per_user: 5_000,
         }
     }
 }

@@ -9,7 +9,7 @@
 //! the list is installed. From that moment (its position per lane is `joined`) entries arrive live,
 //! and everything up to it is read from the store: nothing is missed and nothing comes twice.
 
-use crate::lanes::CountdownLatch;
+use crate::countdown_latch::CountdownLatch;
 use bytes::Bytes;
 use rustc_hash::FxHashMap;
 use slab::Slab;

@@ -6,8 +6,8 @@
 //! old value is used once and never cached.
 
 mod cards;
+mod unread;
 
-use crate::unread::UnreadCache;
 use quick_cache::sync::{Cache, GuardResult};
 use std::{borrow::Borrow, hash::Hash, sync::Arc};
 use tidings_domain::{
@@ -17,6 +17,7 @@ use tidings_domain::{
 };
 use tidings_protocol::error::Refusal;
 use tidings_push::UserLookup;
+use unread::UnreadCache;
 
 pub struct Directory {
     store: Arc<dyn Store>,

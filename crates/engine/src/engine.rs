@@ -1,19 +1,44 @@
-//! The handle that the doors hold. Every operation of Tidings is a method of [`Engine`], in the module of
-//! its kind: `send`, `users`, `conversations`, `reads`, `history`, `resume`, `outbox` and others.
+//! The handle that the doors hold. Every operation of Tidings is a method of [`Engine`], in the module of its kind. In
+//! reading order:
+//! - [`send`]: accept: who may send what where, before anything is stored; `limits`: how often users open conversations;
+//! - `reads`, `history`, [`resume`]: lists and unread counts, timelines, inboxes;
+//! - `users`, `conversations`: cards, members, mutes;
+//! - `presence`, `watching`: who is online;
+//! - `offline_push`: dead letters, and messages that a session did not acknowledge;
+//! - `popup_trigger`, `popup_users`: popups that the app server sends, and users as popups see them;
+//! - `leader_requests`: what only the leader can answer.
+
+mod conversations;
+mod history;
+mod leader_requests;
+mod limits;
+mod offline_push;
+mod popup_trigger;
+mod popup_users;
+mod presence;
+mod reads;
+pub mod resume;
+pub mod send;
+mod users;
+mod watching;
 
 use crate::{
-    cluster::{Cluster, ClusterParts, leader_client::LeaderClient},
-    commit::Committer,
+    cluster::{Cluster, ClusterContext, ClusterParts, leader_client::LeaderClient},
+    commit::{Committer, CommitterParts},
     config::EngineConfig,
     directory::Directory,
     hub::{Applier, Hub, LocalHub},
     lanes::Lanes,
-    limits::ConversationLimiters,
-    outbox::{Outbox, OutboxConfig, Webhook},
-    presence::{Presence, worker::PresenceWorker},
+    outbox::{Outbox, OutboxConfig, OutboxContext},
+    presence::{
+        Presence,
+        worker::{PresenceWorker, PresenceWorkerParts},
+    },
     shards::{ShardReceivers, Shards, Wake},
-    unread::PopupUsers,
+    webhook::Webhook,
 };
+use limits::ConversationLimiters;
+use popup_users::PopupUsers;
 use std::sync::{
     Arc, OnceLock,
     atomic::{AtomicBool, Ordering},
@@ -36,20 +61,22 @@ pub struct Engine {
     pub clock: Arc<dyn Clock>,
     pub store: Arc<dyn Store>,
     pub directory: Arc<Directory>,
-    pub presence: Presence,
+    pub presence: Arc<Presence>,
     pub push: PushHandle,
     pub popups: Arc<PopupService>,
     pub metrics: Arc<Metrics>,
-    pub(crate) committer: Committer,
-    pub(crate) lanes: Arc<Lanes>,
-    pub(crate) hub: Arc<dyn Hub>,
-    pub(crate) outbox: Outbox,
-    pub(crate) presence_worker: PresenceWorker,
-    pub(crate) rate: SendRateLimiter,
-    pub(crate) limits: ConversationLimiters,
+    committer: Arc<Committer>,
+    lanes: Arc<Lanes>,
+    shards: Arc<Shards>,
+    hub: Arc<dyn Hub>,
+    /// Absent without a webhook.
+    outbox: Option<Outbox>,
+    presence_worker: PresenceWorker,
+    rate: SendRateLimiter,
+    limits: ConversationLimiters,
     pub cluster: Option<Cluster>,
     lead: Leadership,
-    pub(crate) leader_client: OnceLock<Arc<dyn LeaderClient>>,
+    leader_client: OnceLock<Arc<dyn LeaderClient>>,
     draining: AtomicBool,
     start_positions: [Position; LANES],
 }
@@ -72,10 +99,10 @@ impl Engine {
     pub fn start(parts: EngineParts) -> (Arc<Engine>, Vec<ShardReceivers>) {
         let EngineParts { config, clock, store, webhook, wakes, cluster } = parts;
         let metrics = Arc::new(Metrics::new());
-        let (shards, receivers) = Shards::new(&config, wakes);
-        let lanes = Lanes::start(&config, shards, metrics.clone());
+        let (shards, receivers) = Shards::new(config.shard_queue, wakes);
+        let lanes = Lanes::start(config.lane_queue, shards.clone(), metrics.clone());
         let directory = Arc::new(Directory::new(store.clone(), config.cache_entries, cluster.is_some()));
-        let applier = Applier { lanes: lanes.clone(), directory: directory.clone() };
+        let applier = Applier { lanes: lanes.clone(), shards: shards.clone(), directory: directory.clone() };
         // Read before the follower starts: entries up to here are never handed to the lanes, all later ones are.
         let start_positions = [store.last_position(); LANES];
         let peer_inbox = PeerInbox::new(cluster.is_some());
@@ -84,15 +111,18 @@ impl Engine {
             Some(cluster) => Arc::new(cluster.hub(applier)),
             None => Arc::new(LocalHub::new(applier)),
         };
-        let committer = Committer::start(
-            &config,
-            store.clone(),
-            clock.clone(),
-            directory.clone(),
-            hub.clone(),
-            lanes.clone(),
-            metrics.clone(),
-        );
+        let committer = Arc::new(Committer::start(CommitterParts {
+            queue_limit: config.commit_queue,
+            batch_max: config.commit_batch,
+            commit_time_max: config.commit_time_max,
+            store: store.clone(),
+            clock: clock.clone(),
+            directory: directory.clone(),
+            hub: hub.clone(),
+            lanes: lanes.clone(),
+            shards: shards.clone(),
+            metrics: metrics.clone(),
+        }));
         let lead = Leadership::of(cluster.as_ref().map(|cluster| cluster.nodes.clone() as Arc<dyn LeaderElection>));
         let popups = PopupService::start(PopupParts {
             config: config.popups.clone(),
@@ -113,25 +143,52 @@ impl Engine {
             transport: cluster.as_ref().map(Cluster::push_transport),
             store: store.clone(),
             clock: clock.clone(),
-            shards: lanes.shards().clone(),
+            shards: shards.clone(),
             users: directory.clone(),
             metrics: metrics.clone(),
         };
         let push = PushHandle::start(push_parts, peer_inbox);
+        let presence = Arc::new(match &cluster {
+            Some(cluster) => Presence::of_node(config.presence.clone(), cluster.nodes.me()),
+            None => Presence::new(config.presence.clone()),
+        });
+        let nodes = cluster.as_ref().map(|cluster| cluster.nodes.clone());
+        let presence_webhook = webhook.as_ref().filter(|_| config.presence.webhook);
+        let presence_worker = PresenceWorker::start(PresenceWorkerParts {
+            presence: presence.clone(),
+            directory: directory.clone(),
+            committer: committer.clone(),
+            shards: shards.clone(),
+            clock: clock.clone(),
+            metrics: metrics.clone(),
+            lead: lead.clone(),
+            is_only_node: Box::new(move || nodes.as_ref().is_none_or(|nodes| nodes.all().len() <= 1)),
+            webhook: presence_webhook.map(|(webhook, config)| (webhook.clone(), config.secret.clone())),
+        });
+        let outbox = webhook.map(|(webhook, config)| {
+            let context = OutboxContext {
+                store: store.clone(),
+                clock: clock.clone(),
+                directory: directory.clone(),
+                presence: presence.clone(),
+                committer: committer.clone(),
+                lead: lead.clone(),
+                metrics: metrics.clone(),
+            };
+            Outbox::start(context, webhook, config)
+        });
         let engine = Arc::new(Engine {
             directory,
-            presence: match &cluster {
-                Some(cluster) => Presence::of_node(config.presence.clone(), cluster.nodes.me()),
-                None => Presence::new(config.presence.clone()),
-            },
-            presence_worker: PresenceWorker::default(),
+            presence,
+            presence_worker,
             push,
             popups,
-            outbox: Outbox::default(),
+            outbox,
             rate: SendRateLimiter::new(config.sends_per_second, config.sends_burst),
             limits: ConversationLimiters::new(&config.limits),
             committer,
             lanes,
+            shards,
             hub,
             metrics,
             store,
@@ -143,13 +200,26 @@ impl Engine {
             draining: AtomicBool::new(false),
             start_positions,
         });
-        Cluster::start(&engine);
-        let hook = webhook.as_ref().filter(|_| engine.config.presence.webhook);
-        PresenceWorker::start(&engine, hook.map(|(webhook, config)| (webhook.clone(), config.secret.clone())));
-        if let Some((webhook, config)) = webhook {
-            Outbox::start(&engine, webhook, config);
+        if let Some(cluster) = &engine.cluster {
+            cluster.start(engine.cluster_context(), {
+                let engine = Arc::downgrade(&engine);
+                move || {
+                    if let Some(engine) = engine.upgrade() {
+                        engine.begin_drain();
+                    }
+                }
+            });
         }
         (engine, receivers)
+    }
+
+    fn cluster_context(&self) -> ClusterContext {
+        ClusterContext {
+            presence: self.presence.clone(),
+            shards: self.shards.clone(),
+            clock: self.clock.clone(),
+            sessions_per_kind: self.config.sessions_per_kind.max(1),
+        }
     }
 
     /// Refuses sends with `draining` from here on. Accepted ones are still committed.
@@ -170,7 +240,9 @@ impl Engine {
     /// Stops the workers; then the committer, once every accepted proposal is committed; then the lanes.
     pub fn stop(&self) {
         self.begin_drain();
-        self.outbox.stop();
+        if let Some(outbox) = &self.outbox {
+            outbox.stop();
+        }
         self.push.stop();
         self.popups.stop();
         self.presence_worker.stop();
@@ -186,16 +258,16 @@ impl Engine {
         self.metrics.ready.set(i64::from(self.readiness().is_ok()));
         self.committer.set_queue_gauges(&self.metrics);
         let (slots, slot_limit) = self.lanes.depths();
-        let (shards, shard_limit) = self.lanes.shards().depths();
+        let (fanouts, shard_limit) = self.shards.depths();
         for lane in Lane::ALL {
             self.metrics.set_queue(format!("lane_{}", lane.name()), slots[lane as usize], slot_limit);
-            self.metrics.set_queue(format!("shard_{}", lane.name()), shards[lane as usize], shard_limit);
+            self.metrics.set_queue(format!("shard_{}", lane.name()), fanouts[lane as usize], shard_limit);
         }
         for (queue, depth, limit) in self.push.depths() {
             self.metrics.set_queue(queue, depth, limit);
         }
         self.popups.refresh_gauges();
-        let (depth, limit) = self.lanes.shards().push_depth();
+        let (depth, limit) = self.shards.push_depth();
         self.metrics.set_queue("shard_push", depth, limit);
         self.metrics.presence_users.set(self.presence.user_count() as i64);
         self.metrics.set_queue("presence_watches", self.presence.watches(), self.config.presence.watches_max);
@@ -223,13 +295,8 @@ impl Engine {
     }
 
     /// Refuses while this node does not know the sessions of other nodes.
-    pub(crate) fn check_presence(&self) -> Result<(), Refusal> {
+    fn check_presence(&self) -> Result<(), Refusal> {
         self.cluster.as_ref().map_or(Ok(()), Cluster::check_presence)
-    }
-
-    /// Whether this node knows of no other one.
-    pub(crate) fn is_only_node(&self) -> bool {
-        self.cluster.as_ref().is_none_or(|cluster| cluster.nodes.all().len() <= 1)
     }
 
     /// Whether push and popups run here: this node leads, as far as it has heard. The store refuses their writes if the term
@@ -240,6 +307,6 @@ impl Engine {
 
     /// Whether this node leads, and no other can.
     pub fn is_leader(&self) -> bool {
-        self.cluster.as_ref().is_none_or(|cluster| cluster.nodes.is_leader())
+        self.lead.leads()
     }
 }

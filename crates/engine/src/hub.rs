@@ -7,33 +7,14 @@
 use crate::{
     directory::Directory,
     lanes::{LaneItem, Lanes},
+    shards::{Shards, Signal},
 };
 use std::sync::Arc;
 use tidings_domain::{
     commit_log::Change,
-    model::{Conversation, ConversationNo, UserNo},
+    model::{Conversation, UserNo},
     store::PositionRange,
 };
-
-/// An ephemeral event for a user's sessions: no timeline holds it.
-#[derive(Debug, Clone)]
-pub enum Signal {
-    /// The user's read mark moved.
-    Read { conversation: ConversationNo, seq: u64 },
-    /// Asks for the session that a popup should go to: the latest of those that accept popup frames and have room. If there
-    /// is none, the channel closes without an answer.
-    FindPopupSession { answer: crossbeam_channel::Sender<u64> },
-    /// A popup for this session.
-    Popup {
-        session: u64,
-        /// A `popup` frame's JSON.
-        frame: Arc<[u8]>,
-    },
-    /// Ends this session, because another node has a later one in its place.
-    Replaced { session: u64 },
-    /// The app server ends these sessions: those of one device, or all.
-    Kick { device_id: Option<String>, reason: String },
-}
 
 /// One outcome of a committed batch, as far as it concerns sessions and caches.
 #[derive(Debug)]
@@ -65,6 +46,7 @@ pub trait Hub: Send + Sync + 'static {
 #[derive(Clone)]
 pub(crate) struct Applier {
     pub lanes: Arc<Lanes>,
+    pub shards: Arc<Shards>,
     pub directory: Arc<Directory>,
 }
 
@@ -89,12 +71,12 @@ impl Applier {
             self.lanes.enqueue(lane_items);
         }
         for (user, signal) in signals {
-            self.lanes.shards().signal(user, signal);
+            self.shards.signal(user, signal);
         }
     }
 
     pub(crate) fn typing(&self, conversation: &Conversation, user: UserNo, user_id: &Arc<str>) {
-        self.lanes.shards().typing(conversation, user, user_id);
+        self.shards.typing(conversation, user, user_id);
     }
 }
 
@@ -113,7 +95,7 @@ impl Hub for LocalHub {
     }
 
     fn signal(&self, user: UserNo, signal: Signal) {
-        self.0.lanes.shards().signal(user, signal);
+        self.0.shards.signal(user, signal);
     }
 
     fn typing(&self, conversation: &Arc<Conversation>, user: UserNo, user_id: &Arc<str>) {

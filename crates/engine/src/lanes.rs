@@ -7,13 +7,13 @@
 mod slots;
 
 use crate::{
-    commit::queue::{AdmissionError, FlowKey},
-    config::EngineConfig,
+    countdown_latch::CountdownLatch,
     delivery::{Block, Fanout, Recipients, Step},
+    fairness::{AdmissionError, FlowKey},
     shards::Shards,
 };
 use crossbeam_channel::{Receiver, Sender, unbounded};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -25,7 +25,7 @@ use std::{
         atomic::{AtomicUsize, Ordering},
     },
     thread::JoinHandle,
-    time::{Duration, Instant},
+    time::Instant,
 };
 use tidings_domain::{metrics::Metrics, model::*};
 
@@ -57,34 +57,6 @@ enum LaneWork {
     Barrier(Position, Arc<CountdownLatch>),
 }
 
-/// A latch that opens once it has been counted down as often as it was made for.
-#[derive(Debug)]
-pub struct CountdownLatch {
-    left: Mutex<usize>,
-    open: Condvar,
-}
-
-impl CountdownLatch {
-    pub(crate) fn new(left: usize) -> Arc<CountdownLatch> {
-        Arc::new(CountdownLatch { left: Mutex::new(left), open: Condvar::new() })
-    }
-
-    pub(crate) fn count_down(&self) {
-        let mut left = self.left.lock();
-        *left = left.saturating_sub(1);
-        if *left == 0 {
-            self.open.notify_all();
-        }
-    }
-
-    /// Waits until the latch is open, for `time` at most; answers whether it is.
-    pub(crate) fn wait(&self, time: Duration) -> bool {
-        let mut left = self.left.lock();
-        let closed = |left: &mut usize| *left > 0;
-        !self.open.wait_while_for(&mut left, closed, time).timed_out()
-    }
-}
-
 /// A lane's queue. The channel is unbounded; the slots bound it, since every item of an existing conversation holds one.
 /// Two things hold none: a barrier, but a thread of the runtime waits for each, and those threads are bounded; and the
 /// item of a conversation that was created, whose callers wait for its commit but not for the lane.
@@ -103,8 +75,8 @@ pub struct Lanes {
 }
 
 impl Lanes {
-    pub(crate) fn start(config: &EngineConfig, shards: Shards, metrics: Arc<Metrics>) -> Arc<Lanes> {
-        let shards = Arc::new(shards);
+    /// Starts the workers. `limit`: the items of each lane between accept and the end of stage 1.
+    pub(crate) fn start(limit: usize, shards: Arc<Shards>, metrics: Arc<Metrics>) -> Arc<Lanes> {
         let mut workers = Vec::new();
         let queues = Lane::ALL.map(|lane| {
             #[expect(clippy::disallowed_methods, reason = "bounded by the slots of the lane: see LaneQueue")]
@@ -118,7 +90,7 @@ impl Lanes {
             }
             LaneQueue { sender: Mutex::new(Some(sender)), slots: LaneSlots::new(), queued }
         });
-        Arc::new(Lanes { queues, limit: config.lane_queue, shards, workers: Mutex::new(workers) })
+        Arc::new(Lanes { queues, limit, shards, workers: Mutex::new(workers) })
     }
 
     /// Reserves a slot of the lane for an item of the flow.
@@ -165,10 +137,6 @@ impl Lanes {
             }
         }
         latch
-    }
-
-    pub(crate) fn shards(&self) -> &Arc<Shards> {
-        &self.shards
     }
 
     /// Slots that are taken in each lane, and how many a lane has.

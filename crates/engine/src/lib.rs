@@ -3,41 +3,35 @@
 //! The engine decides; it opens no socket and no file. The disk, other nodes and time are behind the ports of
 //! [`tidings_domain`], as is the model (users, conversations, entries, lanes); sockets are in the gateway. Push and popups
 //! are crates of their own ([`tidings_push`], [`tidings_popups`]), which the engine starts, and for which it implements
-//! their ports. In reading order:
-//! - [`engine`]: the handle that the doors hold;
-//! - [`send`]: accept: who may send what where, before anything is stored;
+//! their ports. In reading order, in which a module uses only those below it:
+//! - [`engine`]: the handle that the doors hold; the operations are its modules, such as [`engine::send`];
+//! - [`config`]: the settings;
+//! - [`cluster`]: several nodes on one store;
+//! - [`outbox`]: offline push by webhook;
+//! - [`presence`]: who is online;
 //! - [`commit`]: the one committer: gathers proposals, commits a batch, answers, publishes;
 //! - [`hub`]: where a commit goes next: to the lanes of this node, and to other nodes;
 //! - [`lanes`]: stage 1: per conversation, look-ups and encoding once per message;
 //! - [`shards`], [`delivery`]: stage 2: per recipient, sharded by user;
-//! - [`reads`], [`resume`]: history, lists, unread counts, inboxes;
-//! - [`access`]: what a caller's token allows; [`limits`]: how often;
-//! - [`users`], [`conversations`]: cards, members, mutes;
-//! - [`outbox`]: offline push by webhook;
-//! - `popup_trigger`, `unread`: popups that the app server triggers, and the users as popups see them;
-//! - [`cluster`]: several nodes on one store;
-//! - [`presence`], [`directory`]: who is online, what is cached.
+//! - [`directory`]: what is cached of users and conversations; [`access`]: what a caller's token allows;
+//! - [`webhook`], [`countdown_latch`], `fairness`, `attributes`, `daily_window`: what several of these share.
 
 pub mod access;
+mod attributes;
 pub mod cluster;
 pub mod commit;
 pub mod config;
-pub mod conversations;
+pub mod countdown_latch;
+mod daily_window;
 pub mod delivery;
 pub mod directory;
 pub mod engine;
-mod history;
+mod fairness;
 pub mod hub;
 pub mod lanes;
-pub mod limits;
 pub mod outbox;
-mod popup_trigger;
 pub mod presence;
-pub mod reads;
-pub mod resume;
-pub mod send;
 pub mod shards;
-mod unread;
-pub mod users;
+pub mod webhook;
 
 pub use engine::Engine;

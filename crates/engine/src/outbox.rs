@@ -24,19 +24,13 @@ mod retry_queue;
 mod unacknowledged;
 mod worker;
 
-use crate::engine::Engine;
+use crate::{commit::Committer, directory::Directory, presence::Presence, webhook::Webhook};
 use crossbeam_channel::{Sender, bounded};
-use hmac::{Hmac, KeyInit, Mac};
 use parking_lot::Mutex;
 use retry_queue::RETRY_IDS;
 use serde_json::value::RawValue;
-use std::{
-    collections::HashSet,
-    sync::{Arc, OnceLock},
-    thread::JoinHandle,
-    time::Duration,
-};
-use tidings_domain::refusals::store_refusal;
+use std::{collections::HashSet, sync::Arc, thread::JoinHandle, time::Duration};
+use tidings_domain::{clock::Clock, leadership::Leadership, metrics::Metrics, refusals::store_refusal, store::Store};
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
     http::{DeadLetter, DeadLetterPage, Replayed},
@@ -48,33 +42,6 @@ const REPLAYS_QUEUED_MAX: usize = 16;
 const DEAD_LETTERS_PAGE_MAX: usize = 500;
 /// Dead letters read at once while looking for those to replay.
 const DEAD_LETTERS_AT_ONCE: usize = 100;
-
-/// Sends deliveries to the app. It blocks: the outbox and presence call it from threads of their own.
-pub trait Webhook: Send + Sync + 'static {
-    /// Sends one delivery.
-    ///
-    /// # Errors
-    /// The receiver did not answer that it has taken the delivery; it may have.
-    fn deliver(&self, delivery: &WebhookDelivery) -> Result<(), WebhookError>;
-}
-
-/// One request to the webhook.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WebhookDelivery {
-    /// `{"events":[…]}`.
-    pub body: Vec<u8>,
-    /// Seconds since 1970 UTC; part of what is signed, so that an old request cannot be sent again.
-    pub timestamp: u64,
-    /// HMAC-SHA256 over the timestamp, a dot and the body, in hex.
-    pub signature: String,
-}
-
-/// Why a delivery failed.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{reason}")]
-pub struct WebhookError {
-    pub reason: String,
-}
 
 #[derive(Debug, Clone)]
 pub struct OutboxConfig {
@@ -101,13 +68,20 @@ impl Default for OutboxConfig {
     }
 }
 
-/// The engine's handle of the worker; empty when there is no webhook.
-#[derive(Default)]
-pub struct Outbox {
-    worker: OnceLock<Handle>,
+/// The parts of the engine that the outbox uses.
+pub(crate) struct OutboxContext {
+    pub store: Arc<dyn Store>,
+    pub clock: Arc<dyn Clock>,
+    pub directory: Arc<Directory>,
+    pub presence: Arc<Presence>,
+    pub committer: Arc<Committer>,
+    pub lead: Leadership,
+    pub metrics: Arc<Metrics>,
 }
 
-struct Handle {
+/// The engine's handle of the worker.
+pub(crate) struct Outbox {
+    context: Arc<OutboxContext>,
     commands: Sender<Command>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -118,60 +92,31 @@ enum Command {
 }
 
 impl Outbox {
-    pub(crate) fn start(engine: &Arc<Engine>, webhook: Arc<dyn Webhook>, config: OutboxConfig) {
+    pub(crate) fn start(context: OutboxContext, webhook: Arc<dyn Webhook>, config: OutboxConfig) -> Outbox {
+        let context = Arc::new(context);
         let (commands, inbox) = bounded(REPLAYS_QUEUED_MAX);
-        let worker = worker::Worker::new(engine.clone(), webhook, config, inbox);
+        let worker = worker::Worker::new(context.clone(), webhook, config, inbox);
         let thread = std::thread::Builder::new().name("outbox".into()).spawn(move || worker.run());
         let thread = Mutex::new(thread.inspect_err(|error| tracing::error!(%error, "no outbox thread")).ok());
-        let _ = engine.outbox.worker.set(Handle { commands, thread });
+        Outbox { context, commands, thread }
     }
 
     pub(crate) fn stop(&self) {
-        if let Some(handle) = self.worker.get()
-            && let Some(thread) = handle.thread.lock().take()
-        {
-            let _ = handle.commands.send(Command::Stop);
+        if let Some(thread) = self.thread.lock().take() {
+            let _ = self.commands.send(Command::Stop);
             let _ = thread.join();
         }
     }
-}
 
-impl Engine {
-    /// A page of the dead letters, oldest first.
+    /// Queues dead letters for another delivery: the named ones, or all. Answers how many.
     ///
     /// # Errors
-    /// `limit_exceeded`; `store_unavailable`.
-    pub fn dead_letters(&self, after: Option<u64>, limit: usize) -> Result<DeadLetterPage, Refusal> {
-        let limit = if limit == 0 { DEAD_LETTERS_PAGE_MAX } else { limit };
-        if limit > DEAD_LETTERS_PAGE_MAX {
-            return Err(Refusal::limit("limit (dead letters)", DEAD_LETTERS_PAGE_MAX as u64, limit as u64));
-        }
-        let mut dead = self.store.dead_notifications(after, limit + 1).map_err(store_refusal)?;
-        dead.retain(|dead| dead.id < RETRY_IDS);
-        let next = (dead.len() > limit).then(|| dead[limit - 1].id);
-        let dead_letters = dead.into_iter().take(limit).map(|dead| DeadLetter {
-            id: dead.id,
-            failed_at: dead.failed_at,
-            attempts: dead.attempts,
-            last_error: dead.last_error,
-            event: RawValue::from_string(dead.event).unwrap_or_else(|_| RawValue::NULL.to_owned()),
-        });
-        Ok(DeadLetterPage { dead_letters: dead_letters.collect(), next })
-    }
-
-    /// Queues dead letters for another delivery: the named ones, or all. Each is tried once, by itself, so that
-    /// one that fails holds up none of the others. A dead letter stays listed until it is delivered.
-    ///
-    /// # Errors
-    /// `conflict` without a webhook; `not_found` for an unknown id; `queue_full`; `store_unavailable`.
-    pub async fn replay_dead_letters(&self, ids: Option<Vec<u64>>) -> Result<Replayed, Refusal> {
-        let Some(handle) = self.outbox.worker.get() else {
-            return Err(Refusal::new(ErrorCode::Conflict, "no webhook is configured"));
-        };
+    /// `not_found` for an unknown id; `queue_full`; `store_unavailable`.
+    pub(crate) fn replay(&self, ids: Option<Vec<u64>>) -> Result<Replayed, Refusal> {
         let mut known = HashSet::new();
         let mut after = None;
         loop {
-            let page = self.store.dead_notifications(after, DEAD_LETTERS_AT_ONCE).map_err(store_refusal)?;
+            let page = self.context.store.dead_notifications(after, DEAD_LETTERS_AT_ONCE).map_err(store_refusal)?;
             let Some(last) = page.last().filter(|last| last.id < RETRY_IDS) else {
                 known.extend(page.iter().map(|dead| dead.id).filter(|id| *id < RETRY_IDS));
                 break;
@@ -186,11 +131,33 @@ impl Engine {
             known = ids.into_iter().collect();
         }
         let replayed = known.len();
-        handle.commands.try_send(Command::Replay(known.into_iter().collect())).map_err(|_| {
+        self.commands.try_send(Command::Replay(known.into_iter().collect())).map_err(|_| {
             Refusal::new(ErrorCode::QueueFull, "replays are waiting already; nothing was started").retry_after(1_000)
         })?;
         Ok(Replayed { replayed })
     }
+}
+
+/// A page of the dead letters, oldest first.
+///
+/// # Errors
+/// `limit_exceeded`; `store_unavailable`.
+pub(crate) fn dead_letters(store: &dyn Store, after: Option<u64>, limit: usize) -> Result<DeadLetterPage, Refusal> {
+    let limit = if limit == 0 { DEAD_LETTERS_PAGE_MAX } else { limit };
+    if limit > DEAD_LETTERS_PAGE_MAX {
+        return Err(Refusal::limit("limit (dead letters)", DEAD_LETTERS_PAGE_MAX as u64, limit as u64));
+    }
+    let mut dead = store.dead_notifications(after, limit + 1).map_err(store_refusal)?;
+    dead.retain(|dead| dead.id < RETRY_IDS);
+    let next = (dead.len() > limit).then(|| dead[limit - 1].id);
+    let dead_letters = dead.into_iter().take(limit).map(|dead| DeadLetter {
+        id: dead.id,
+        failed_at: dead.failed_at,
+        attempts: dead.attempts,
+        last_error: dead.last_error,
+        event: RawValue::from_string(dead.event).unwrap_or_else(|_| RawValue::NULL.to_owned()),
+    });
+    Ok(DeadLetterPage { dead_letters: dead_letters.collect(), next })
 }
 
 /// The time before the next attempt: doubles with each attempt, with jitter, so that many servers do not call a webhook
@@ -198,13 +165,4 @@ impl Engine {
 fn backoff(config: &OutboxConfig, attempt: u32) -> Duration {
     let longest = config.backoff_min.saturating_mul(1 << attempt.min(20)).min(config.backoff_max);
     longest.mul_f64(rand::random_range(0.5..=1.0))
-}
-
-/// The signature that a receiver verifies: HMAC-SHA256 over `timestamp.body`, in hex.
-pub fn sign(secret: &str, timestamp: u64, body: &[u8]) -> String {
-    // HMAC takes a key of any length.
-    let Ok(mut mac) = Hmac::<sha2::Sha256>::new_from_slice(secret.as_bytes()) else { return String::new() };
-    mac.update(format!("{timestamp}.").as_bytes());
-    mac.update(body);
-    mac.finalize().into_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -5,7 +5,7 @@
 //! keep the lanes apart up to the thread that must serve them all: it takes direct before group
 //! before broadcast, a bounded number of fan-outs at a time.
 
-use crate::{config::EngineConfig, delivery::Fanout, hub::Signal};
+use crate::delivery::Fanout;
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 use std::sync::Arc;
 use tidings_domain::model::*;
@@ -50,6 +50,26 @@ pub struct WatchedChange {
     pub online: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_seen: Option<u64>,
+}
+
+/// An ephemeral event for a user's sessions: no timeline holds it.
+#[derive(Debug, Clone)]
+pub enum Signal {
+    /// The user's read mark moved.
+    Read { conversation: ConversationNo, seq: u64 },
+    /// Asks for the session that a popup should go to: the latest of those that accept popup frames and have room. If there
+    /// is none, the channel closes without an answer.
+    FindPopupSession { answer: crossbeam_channel::Sender<u64> },
+    /// A popup for this session.
+    Popup {
+        session: u64,
+        /// A `popup` frame's JSON.
+        frame: Arc<[u8]>,
+    },
+    /// Ends this session, because another node has a later one in its place.
+    Replaced { session: u64 },
+    /// The app server ends these sessions: those of one device, or all.
+    Kick { device_id: Option<String>, reason: String },
 }
 
 /// An element of a shard's control queue.
@@ -105,11 +125,12 @@ pub struct Shards {
 }
 
 impl Shards {
-    pub(crate) fn new(config: &EngineConfig, wakes: Vec<Arc<dyn Wake>>) -> (Shards, Vec<ShardReceivers>) {
+    /// The queues of one shard for each wake. `lane_queue`: fan-outs of each lane that wait at a shard.
+    pub(crate) fn new(lane_queue: usize, wakes: Vec<Arc<dyn Wake>>) -> (Arc<Shards>, Vec<ShardReceivers>) {
         let (shards, receivers) = wakes
             .into_iter()
             .map(|wake| {
-                let lanes = [(); LANES].map(|()| bounded(config.shard_queue));
+                let lanes = [(); LANES].map(|()| bounded(lane_queue));
                 let (control, control_receiver) = bounded(CONTROL_QUEUE);
                 let (typing, typing_receiver) = bounded(TYPING_QUEUE);
                 let (push, push_receiver) = bounded(PUSH_QUEUE);
@@ -122,7 +143,7 @@ impl Shards {
                 (ShardSender { lanes: lanes.map(|(s, _)| s), control, typing, push, wake }, receivers)
             })
             .unzip();
-        (Shards { shards }, receivers)
+        (Arc::new(Shards { shards }), receivers)
     }
 
     pub fn count(&self) -> usize {
@@ -248,7 +269,7 @@ mod tests {
 
     #[test]
     fn typing_signals_beyond_the_queue_are_dropped_and_leave_control_empty() {
-        let (shards, receivers) = Shards::new(&EngineConfig::default(), vec![Arc::new(NoWake)]);
+        let (shards, receivers) = Shards::new(64, vec![Arc::new(NoWake)]);
         let (kind, (name, avatar, attributes)) = (ConversationKind::Group, Default::default());
         let group = Conversation {
             no: ConversationNo(1),

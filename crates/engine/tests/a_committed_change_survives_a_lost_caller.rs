@@ -7,7 +7,11 @@ mod support;
 use std::sync::Arc;
 use support::*;
 use tidings_domain::model::Actor;
-use tidings_engine::{Engine, config::EngineConfig, hub::Signal, shards::Control};
+use tidings_engine::{
+    Engine,
+    config::EngineConfig,
+    shards::{Control, Signal},
+};
 use tidings_protocol::{error::ErrorCode, http::*};
 
 /// A room of Alice and Bob, on a store whose commits can be held up.

@@ -23,9 +23,10 @@ use tidings_engine::{
     Engine,
     config::EngineConfig,
     engine::EngineParts,
-    outbox::{OutboxConfig, Webhook, WebhookDelivery, WebhookError},
+    outbox::OutboxConfig,
     presence::PresenceSession,
     shards::Wake,
+    webhook::{Webhook, WebhookDelivery, WebhookError},
 };
 use tidings_protocol::http::*;
 use tidings_store::{EmbeddedOptions, EmbeddedStore};

@@ -8,7 +8,7 @@ use support::*;
 use tidings_domain::model::Actor;
 use tidings_engine::{
     config::EngineConfig,
-    send::{SendTarget, SessionReply, SubmitOutcome},
+    engine::send::{SendTarget, SessionReply, SubmitOutcome},
 };
 use tidings_protocol::{
     error::{ErrorCode, Refusal},

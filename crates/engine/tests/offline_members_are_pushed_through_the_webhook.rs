@@ -16,9 +16,10 @@ use tidings_engine::{
     Engine,
     config::EngineConfig,
     engine::EngineParts,
-    outbox::{OutboxConfig, Webhook, WebhookDelivery, WebhookError, sign},
+    outbox::OutboxConfig,
     presence::PresenceSession,
     shards::Wake,
+    webhook::{Webhook, WebhookDelivery, WebhookError, sign},
 };
 use tidings_protocol::http::*;
 use tidings_testkit::{ManualClock, MemoryStore};

@@ -20,8 +20,9 @@ use tidings_engine::{
     Engine,
     config::EngineConfig,
     engine::EngineParts,
-    outbox::{OutboxConfig, Webhook, WebhookDelivery, WebhookError},
+    outbox::OutboxConfig,
     shards::Wake,
+    webhook::{Webhook, WebhookDelivery, WebhookError},
 };
 use tidings_protocol::http::*;
 use tidings_store::{EmbeddedOptions, EmbeddedStore};

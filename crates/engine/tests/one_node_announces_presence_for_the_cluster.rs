@@ -21,9 +21,10 @@ use tidings_engine::{
     cluster::ClusterParts,
     config::EngineConfig,
     engine::EngineParts,
-    outbox::{OutboxConfig, Webhook, WebhookDelivery, WebhookError},
+    outbox::OutboxConfig,
     presence::{NodeNo, PresenceConfig, PresenceSession},
     shards::{ShardReceivers, Wake},
+    webhook::{Webhook, WebhookDelivery, WebhookError},
 };
 use tidings_protocol::http::UserUpsert;
 use tidings_testkit::{LocalBus, ManualClock, MemoryStore};

@@ -19,8 +19,9 @@ use support::{NOON, PATIENCE, World};
 use tidings_domain::model::UserNo;
 use tidings_engine::{
     config::EngineConfig,
-    outbox::{OutboxConfig, Webhook, WebhookDelivery, WebhookError, sign},
+    outbox::OutboxConfig,
     presence::{NodeNo, Presence, PresenceConfig, PresenceSession},
+    webhook::{Webhook, WebhookDelivery, WebhookError, sign},
 };
 use tidings_protocol::http::UserUpsert;
 use tidings_testkit::MemoryStore;

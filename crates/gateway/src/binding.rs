@@ -20,8 +20,8 @@ use tidings_domain::{model::*, push_store::DeviceNo, refusals::store_refusal};
 use tidings_engine::{
     access::{Scope, Scopes, TokenClaims},
     delivery::{BindOutcome, MembershipSnapshot},
+    engine::resume::Inbox,
     presence::{NodeNo, PresenceSession},
-    resume::Inbox,
     shards::shard_of,
 };
 use tidings_protocol::{

@@ -10,8 +10,8 @@ use tidings_domain::model::*;
 use tidings_engine::{
     access::Scopes,
     delivery::MembershipSnapshot,
+    engine::resume::Inbox,
     presence::compare::{Correction, LiveSession},
-    resume::Inbox,
 };
 use tidings_listen::{MaybeTlsSocket, ThrottleKey};
 use tidings_protocol::error::Refusal;

@@ -15,7 +15,7 @@ use tidings_domain::model::{Actor, User};
 use tidings_engine::{
     Engine,
     access::{Scope, Scopes},
-    send::{SendTarget, SessionReply, SubmitOutcome},
+    engine::send::{SendTarget, SessionReply, SubmitOutcome},
     shards::SendReply,
 };
 use tidings_protocol::{

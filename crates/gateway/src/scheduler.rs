@@ -21,8 +21,7 @@ use std::{
 use tidings_domain::model::*;
 use tidings_engine::{
     delivery::{Block, Fanout, SessionKey, Sink},
-    hub::Signal,
-    shards::Control,
+    shards::{Control, Signal},
 };
 use tidings_protocol::{
     error::{ErrorCode, Refusal},

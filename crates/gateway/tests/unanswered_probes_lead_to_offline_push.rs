@@ -21,7 +21,7 @@ use std::{
 };
 use support::*;
 use tidings_client::{device::DeviceSession, session::Session};
-use tidings_engine::outbox::{Webhook, WebhookDelivery, WebhookError};
+use tidings_engine::webhook::{Webhook, WebhookDelivery, WebhookError};
 use tidings_gateway::{SessionConfig, miop_listener::MiopListenerConfig};
 use tidings_protocol::{
     error::ErrorCode,

@@ -10,11 +10,8 @@ use tidings_api::{
 };
 use tidings_domain::clock::SystemClock;
 use tidings_engine::{
-    Engine,
-    access::TokenClaims,
-    engine::EngineParts,
-    outbox::{OutboxConfig, Webhook},
-    presence::compare::SessionSource,
+    Engine, access::TokenClaims, engine::EngineParts, outbox::OutboxConfig, presence::compare::SessionSource,
+    webhook::Webhook,
 };
 use tidings_gateway::{
     MaybeTlsSocket, SessionServer, VerifyToken, link::listener::LinkListener, miop_listener::ConnectionHost,

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use tidings_domain::model::Actor;
 use tidings_engine::{
     access::{Scope, Scopes},
-    send::SendTarget,
+    engine::send::SendTarget,
 };
 use tidings_protocol::{
     error::Refusal,

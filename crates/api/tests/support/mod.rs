@@ -20,8 +20,9 @@ use tidings_engine::{
     access::TokenClaims,
     config::EngineConfig,
     engine::EngineParts,
-    outbox::{OutboxConfig, Webhook, WebhookDelivery, WebhookError},
+    outbox::OutboxConfig,
     presence::compare::SessionSource,
+    webhook::{Webhook, WebhookDelivery, WebhookError},
 };
 use tidings_gateway::{MaybeTlsSocket, SessionConfig, SessionServer, VerifyToken};
 use tidings_listen::{Throttle, ThrottleKey, throttle::ThrottleConfig};

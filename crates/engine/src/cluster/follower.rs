@@ -15,8 +15,9 @@ use super::{
     wire::{ConversationRef, WireBatch, WireItem},
 };
 use crate::{
+    countdown_latch::CountdownLatch,
     hub::{Applier, BatchItem},
-    lanes::{CountdownLatch, LaneItem},
+    lanes::LaneItem,
 };
 use bytes::Bytes;
 use divergence::{DivergenceChecks, fingerprint_of};

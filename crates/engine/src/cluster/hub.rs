@@ -7,7 +7,10 @@ use super::{
     presence::PresenceInbox,
     wire::{BusMessage, ConversationRef, WireBatch, WireItem},
 };
-use crate::hub::{Applier, Batch, BatchItem, Hub, Signal};
+use crate::{
+    hub::{Applier, Batch, BatchItem, Hub},
+    shards::Signal,
+};
 use bytes::Bytes;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
@@ -37,7 +40,7 @@ impl Hub for ClusterHub {
     }
 
     fn signal(&self, user: UserNo, signal: Signal) {
-        self.applier.lanes.shards().signal(user, signal);
+        self.applier.shards.signal(user, signal);
     }
 
     fn typing(&self, conversation: &Arc<Conversation>, user: UserNo, user_id: &Arc<str>) {
@@ -94,7 +97,7 @@ impl MessageHandler for PeerMessageHandler {
             Some(BusMessage::Hello { name, boot_id }) => self.nodes.on_hello(&name, boot_id),
             Some(BusMessage::Presence(message)) => self.presence.push(message),
             Some(BusMessage::Popup { user, session, frame }) => {
-                self.applier.lanes.shards().signal(user, Signal::Popup { session, frame: frame.into() });
+                self.applier.shards.signal(user, Signal::Popup { session, frame: frame.into() });
             }
             Some(BusMessage::Push(message)) => self.push.put(message),
             None => {

@@ -19,7 +19,7 @@ mod push_transport;
 pub(crate) mod recent_entries;
 pub mod wire;
 
-use crate::{engine::Engine, hub::Applier};
+use crate::{hub::Applier, presence::Presence, shards::Shards};
 use crossbeam_channel::{Sender, bounded};
 use follower::Follower;
 use hub::{ClusterHub, PeerMessageHandler};
@@ -31,9 +31,13 @@ use push_transport::PushTransport;
 use std::{convert::Infallible, sync::Arc, thread::JoinHandle, time::Duration};
 use tidings_domain::{
     bus::Bus,
+    clock::Clock,
     commit_log::{CommitLog, NodeInfo},
+    metrics::Metrics,
+    model::*,
+    refusals::store_refusal,
+    store::*,
 };
-use tidings_domain::{metrics::Metrics, model::*, refusals::store_refusal, store::*};
 use tidings_protocol::error::{ErrorCode, Refusal};
 use tidings_push::{PeerInbox, PeerTransport};
 use wire::BusMessage;
@@ -52,6 +56,15 @@ pub struct ClusterParts {
     pub may_lead: bool,
     /// Bytes of entries kept in memory for clients that come back soon. Older entries are read from the store.
     pub recent_bytes_max: usize,
+}
+
+/// The parts of the engine that the cluster's threads use.
+pub(crate) struct ClusterContext {
+    pub presence: Arc<Presence>,
+    pub shards: Arc<Shards>,
+    pub clock: Arc<dyn Clock>,
+    /// Sessions of one user and device kind.
+    pub sessions_per_kind: usize,
 }
 
 const PRESENCE_UNKNOWN: &str = "this node has just started, and has not heard yet who is online on the others";
@@ -114,21 +127,16 @@ impl Cluster {
         ClusterHub { applier, follower, nodes, bus }
     }
 
-    /// Begins to follow the commit order and to send heartbeats.
-    pub(crate) fn start(engine: &Arc<Engine>) {
-        let Some(cluster) = &engine.cluster else { return };
-        cluster.presence.start(engine);
-        let (follower, nodes, engine) = (cluster.follower.clone(), cluster.nodes.clone(), Arc::downgrade(engine));
-        let drain = move || {
-            if let Some(engine) = engine.upgrade() {
-                engine.begin_drain();
-            }
-        };
+    /// Begins to follow the commit order and to send heartbeats. `drain` is called when this node must stop: another process
+    /// has its name, or the store's history is not the one that it has followed.
+    pub(crate) fn start(&self, context: ClusterContext, drain: impl Fn() + Clone + Send + 'static) {
+        self.presence.start(context, self.nodes.clone(), self.bus.clone(), self.metrics.clone());
+        let (follower, nodes) = (self.follower.clone(), self.nodes.clone());
         let also_drain = drain.clone();
         let named = |name: &str| std::thread::Builder::new().name(name.into());
         let (pruning, stopped) = bounded(0);
-        *cluster.pruning.lock() = Some(pruning);
-        let pruner = LogPruner { log: cluster.log.clone(), nodes: nodes.clone(), stopped };
+        *self.pruning.lock() = Some(pruning);
+        let pruner = LogPruner { log: self.log.clone(), nodes: nodes.clone(), stopped };
         let threads = [
             named("follower").spawn(move || follower.run(drain)),
             named("nodes").spawn(move || nodes.run(also_drain)),
@@ -136,7 +144,7 @@ impl Cluster {
         ];
         for thread in threads {
             match thread {
-                Ok(thread) => cluster.threads.lock().push(thread),
+                Ok(thread) => self.threads.lock().push(thread),
                 Err(error) => tracing::error!(%error, "no thread for the cluster"),
             }
         }
@@ -187,29 +195,14 @@ impl Cluster {
         self.bus.send(&[node.into()], BusMessage::Popup { user, session, frame }.encode())
     }
 
-    fn newest_position(&self) -> StoreResult<Position> {
-        self.log.newest_position()
-    }
-}
-
-impl Engine {
-    /// Whether a session that resumes with this cursor must wait: its client has seen commits on another node that this
-    /// node's shards, which have come to `positions`, have not.
-    pub fn is_behind(&self, cursor: &Cursor, positions: [Position; LANES]) -> bool {
-        self.cluster.is_some()
-            && cursor.epoch == self.store.epoch()
-            && cursor.positions.iter().zip(positions).any(|(cursor, position)| *cursor > position)
-    }
-
     /// Waits until this node's shards have come as far as a cursor from another node. Blocks.
     ///
     /// # Errors
     /// `store_unavailable`: they did not come so far in time, or the store could not be asked whether there is as much.
-    pub fn catch_up(&self, cursor: &Cursor) -> Result<(), Refusal> {
-        let Some(cluster) = &self.cluster else { return Ok(()) };
+    pub(crate) fn catch_up(&self, cursor: &Cursor) -> Result<(), Refusal> {
         let target = cursor.positions.into_iter().max().unwrap_or_default();
-        let is_applied = cluster.follower.wait_until_applied(target, Duration::ZERO);
-        if !is_applied && target > cluster.newest_position().map_err(store_refusal)? {
+        let is_applied = self.follower.wait_until_applied(target, Duration::ZERO);
+        if !is_applied && target > self.log.newest_position().map_err(store_refusal)? {
             // The cursor is of a history that an older one has replaced: the resume tells the client so.
             return Ok(());
         }
@@ -217,9 +210,9 @@ impl Engine {
             let detail = "this node has not come as far as another did; try again";
             Refusal::new(ErrorCode::StoreUnavailable, detail).retry_after(1_000)
         };
-        if !cluster.follower.wait_until_applied(target, CATCH_UP_MAX) {
+        if !self.follower.wait_until_applied(target, CATCH_UP_MAX) {
             return Err(late());
         }
-        cluster.follower.barrier().wait(CATCH_UP_MAX).then_some(()).ok_or_else(late)
+        self.follower.barrier().wait(CATCH_UP_MAX).then_some(()).ok_or_else(late)
     }
 }

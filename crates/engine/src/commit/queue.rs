@@ -10,6 +10,7 @@
 //! Admission is one comparison: a flow may hold as many places as are still free. A single flow gets half of a queue,
 //! two get a third each, and however many flood it, a new flow finds room: `free = limit / (flooders + 1)`.
 
+use crate::fairness::{AdmissionError, FlowKey};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustc_hash::FxHashMap;
 use slab::Slab;
@@ -34,30 +35,6 @@ const TAKEN_BEFORE_UNLOCK: usize = 64;
 /// How often the committer lets other threads run before it sleeps. Threads that are about to put a proposal then
 /// find the committer awake: batches are fewer and larger, and no thread has to wake the committer by a system call.
 const YIELDS_BEFORE_SLEEP: usize = 4;
-
-/// The flow to which a proposal belongs, and whose share of a queue it takes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum FlowKey {
-    User(UserNo),
-    /// The app server, which writes as the conversation itself.
-    Conversation(ConversationNo),
-    /// Batches of several senders. A batch keeps its order, so that it must be in one flow.
-    Bulk,
-    /// Operations of app servers, and the records of the server itself.
-    Server,
-}
-
-/// Why a proposal is not admitted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum AdmissionError {
-    /// All places are taken.
-    Full,
-    /// The flow holds as many places as are free for all others.
-    ShareExceeded {
-        held: usize,
-    },
-    Stopping,
-}
 
 /// The limits of a batch.
 #[derive(Debug, Clone, Copy)]

@@ -2,8 +2,8 @@
 
 use super::Reply;
 use crate::{
-    lanes::{LaneItem, LaneSlot, Lanes},
-    shards::SendReply,
+    lanes::{LaneItem, LaneSlot},
+    shards::{SendReply, Shards},
 };
 use std::{sync::Arc, time::Instant};
 use tidings_domain::{model::*, refusals::proposal_refusal, store::*};
@@ -45,13 +45,13 @@ pub(super) fn lane_item(
 
 /// The replies of a batch, gathered by shard so that each shard is woken once.
 pub(super) struct ReplyBatch<'a> {
-    lanes: &'a Lanes,
+    shards: &'a Shards,
     by_shard: Vec<Vec<SendReply>>,
 }
 
 impl<'a> ReplyBatch<'a> {
-    pub(super) fn new(lanes: &'a Lanes) -> Self {
-        ReplyBatch { lanes, by_shard: vec![Vec::new(); lanes.shards().count()] }
+    pub(super) fn new(shards: &'a Shards) -> Self {
+        ReplyBatch { shards, by_shard: vec![Vec::new(); shards.count()] }
     }
 
     pub(super) fn answer(
@@ -73,7 +73,7 @@ impl<'a> ReplyBatch<'a> {
     pub(super) fn send(self) {
         for (shard, replies) in self.by_shard.into_iter().enumerate() {
             if !replies.is_empty() {
-                self.lanes.shards().send_replies(shard, replies);
+                self.shards.send_replies(shard, replies);
             }
         }
     }

@@ -1,7 +1,7 @@
 //! The slots of a lane: a limited number, shared fairly by senders. An item holds one from before its commit to the end
 //! of stage 1.
 
-use crate::commit::queue::{AdmissionError, FlowKey};
+use crate::fairness::{AdmissionError, FlowKey};
 use std::sync::{
     Arc,
     atomic::{AtomicU32, AtomicUsize, Ordering},

@@ -4,11 +4,8 @@
 //! expanded again, when other members may be offline: the same id then has other recipients. An app that must not
 //! notify a user twice remembers (conversation, seq, recipient), which each event has.
 
-use crate::{
-    engine::Engine,
-    lanes::encode_entry,
-    users::{attributes_value, window_covers},
-};
+use super::OutboxContext;
+use crate::{attributes::attributes_value, daily_window::window_covers, lanes::encode_entry};
 use serde::Serialize;
 use serde_json::{Value, json, value::RawValue};
 use std::{collections::VecDeque, sync::Arc};
@@ -49,14 +46,14 @@ pub(super) struct EventExpansion {
 impl EventExpansion {
     /// `None` when the entry or its conversation does not exist any more: retention removed it.
     pub(super) fn of(
-        engine: &Engine,
+        context: &OutboxContext,
         item: &OutboxItem,
         recipients_per_event: usize,
     ) -> StoreResult<Option<EventExpansion>> {
-        let Some(conversation) = engine.directory.conversation(item.conversation)? else { return Ok(None) };
-        let found = engine.store.entries(item.conversation, item.seq, item.seq, 1, End::Oldest)?;
+        let Some(conversation) = context.directory.conversation(item.conversation)? else { return Ok(None) };
+        let found = context.store.entries(item.conversation, item.seq, item.seq, 1, End::Oldest)?;
         let Some(entry) = found.into_iter().next() else { return Ok(None) };
-        let sender = entry.content.sender.as_ref().map(|s| engine.directory.user(s.no)).transpose()?.flatten();
+        let sender = entry.content.sender.as_ref().map(|s| context.directory.user(s.no)).transpose()?.flatten();
         let sender = sender.map(|user| {
             let attributes = attributes_value(user.attributes.as_deref());
             json!({ "id": user.id, "name": user.name, "avatar": user.avatar, "attributes": attributes })
@@ -88,9 +85,9 @@ impl EventExpansion {
     }
 
     /// The next event, or `None` after the last.
-    pub(super) fn next(&mut self, engine: &Engine) -> StoreResult<Option<Event>> {
+    pub(super) fn next(&mut self, context: &OutboxContext) -> StoreResult<Option<Event>> {
         while self.recipients.len() < self.recipients_per_event && !self.all_seen {
-            self.load_recipients(engine)?;
+            self.load_recipients(context)?;
         }
         if self.recipients.is_empty() {
             return Ok(None);
@@ -102,9 +99,9 @@ impl EventExpansion {
     }
 
     /// The event for this one user, online or not, unless the user does not want to know of the entry.
-    pub(super) fn event_for(&mut self, engine: &Engine, user: &User) -> StoreResult<Option<Event>> {
-        let (now_ms, no) = (engine.clock.now_ms(), user.no);
-        let membership = engine.store.membership(self.conversation.no, no)?;
+    pub(super) fn event_for(&mut self, context: &OutboxContext, user: &User) -> StoreResult<Option<Event>> {
+        let (now_ms, no) = (context.clock.now_ms(), user.no);
+        let membership = context.store.membership(self.conversation.no, no)?;
         let wants = membership.is_some_and(|membership| self.is_unread_by(no, &membership, now_ms));
         if !wants || user.do_not_disturb.as_ref().is_some_and(|window| window_covers(window, now_ms)) {
             return Ok(None);
@@ -146,16 +143,16 @@ impl EventExpansion {
 
     /// Reads the next members, and adds those who are offline and want to know: not muted, not read, no do-not-disturb
     /// now.
-    fn load_recipients(&mut self, engine: &Engine) -> StoreResult<()> {
-        let now_ms = engine.clock.now_ms();
-        let page = engine.store.members(self.conversation.no, self.after, MEMBERS_AT_ONCE)?;
+    fn load_recipients(&mut self, context: &OutboxContext) -> StoreResult<()> {
+        let now_ms = context.clock.now_ms();
+        let page = context.store.members(self.conversation.no, self.after, MEMBERS_AT_ONCE)?;
         self.after = page.last().map(|(user, _)| *user);
         self.all_seen = page.len() < MEMBERS_AT_ONCE;
         for (no, membership) in &page {
-            if !self.is_unread_by(*no, membership, now_ms) || engine.presence.has_chat_session(*no) {
+            if !self.is_unread_by(*no, membership, now_ms) || context.presence.has_chat_session(*no) {
                 continue;
             }
-            let Some(user) = engine.directory.user(*no)? else { continue };
+            let Some(user) = context.directory.user(*no)? else { continue };
             if !user.do_not_disturb.as_ref().is_some_and(|window| window_covers(window, now_ms)) {
                 self.recipients.push_back(user.id.clone());
             }

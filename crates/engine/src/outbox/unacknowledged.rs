@@ -2,10 +2,10 @@
 //! delivers them to the webhook.
 
 use super::{
+    Outbox,
     events::EventExpansion,
     retry_queue::{SESSION_STAYS, UNACKNOWLEDGED_IDS},
 };
-use crate::engine::Engine;
 use std::sync::Arc;
 use tidings_domain::{
     model::*,
@@ -17,28 +17,19 @@ use tidings_protocol::{entry::EntryKind, error::Refusal};
 /// Events of one session. Of more messages only the newest are pushed; the app gets all when it is opened.
 const EVENTS_MAX: usize = 100;
 
-impl Engine {
-    /// Whether messages to offline users go to a webhook.
-    pub fn has_offline_push(&self) -> bool {
-        self.outbox.worker.get().is_some()
-    }
-
-    /// Pushes offline the messages between `since` and `until` that a session of this node was sent and did not
-    /// acknowledge, unless the user has another session that receives messages. `stays`: the session goes on. Blocks.
+impl Outbox {
+    /// Stores events of the messages among these entries, oldest first, that a session of this user was sent and did not
+    /// acknowledge. `stays`: the session goes on. Blocks.
     ///
     /// # Errors
     /// `store_unavailable` and `queue_full`: nothing was stored.
-    pub fn push_unacknowledged(
+    pub(crate) fn store_unacknowledged(
         &self,
-        user: &Arc<User>,
-        (session, stays): (u64, bool),
-        since: &Cursor,
-        until: [Position; LANES],
+        user: &User,
+        stays: bool,
+        handed: Vec<(Arc<Conversation>, StoredEntry)>,
     ) -> Result<(), Refusal> {
-        if !self.has_offline_push() || self.presence.has_other_chat_session(user.no, session) {
-            return Ok(());
-        }
-        let (_, handed) = self.read_inbox_entries(user.no, Some(since), until)?;
+        let context = &*self.context;
         let is_pushed = |entry: &StoredEntry| {
             let content = &entry.content;
             content.kind == EntryKind::Message && !content.silent && !content.skip_push
@@ -53,13 +44,13 @@ impl Engine {
                 break;
             }
             let item = OutboxItem { position: entry.position, conversation: conversation.no, seq: entry.seq };
-            let Some(mut expansion) = EventExpansion::of(self, &item, 1).map_err(store_refusal)? else { continue };
-            if let Some(event) = expansion.event_for(self, user).map_err(store_refusal)? {
+            let Some(mut expansion) = EventExpansion::of(context, &item, 1).map_err(store_refusal)? else { continue };
+            if let Some(event) = expansion.event_for(context, user).map_err(store_refusal)? {
                 // This loop has the newest first; the ids put it last.
                 let place = (EVENTS_MAX - 1 - rows.len()) as u64;
                 rows.push(DeadNotification {
                     id: first | place,
-                    failed_at: self.clock.now_ms(),
+                    failed_at: context.clock.now_ms(),
                     attempts: 0,
                     last_error: String::new(),
                     event: event.json.get().to_owned(),
@@ -69,7 +60,7 @@ impl Engine {
         if rows.is_empty() {
             return Ok(());
         }
-        self.metrics.outbox_unheard.inc_by(rows.len() as u64);
-        self.committer.propose_blocking(Proposal::AdvanceOutbox { through: 0, dead: rows }).map(|_| ())
+        context.metrics.outbox_unheard.inc_by(rows.len() as u64);
+        context.committer.propose_blocking(Proposal::AdvanceOutbox { through: 0, dead: rows }).map(|_| ())
     }
 }

@@ -1,13 +1,12 @@
 //! The one worker: walks the list of entries, delivers their events, records its progress, and retries.
 
 use super::{
-    Command, OutboxConfig, Webhook, WebhookDelivery, WebhookError, backoff,
+    Command, OutboxConfig, OutboxContext, backoff,
     circuit_breaker::CircuitBreaker,
     events::{Event, EventExpansion},
     retry_queue::{self, RETRY_IDS, RetryQueue, SESSION_STAYS},
-    sign,
 };
-use crate::engine::Engine;
+use crate::webhook::{Webhook, WebhookDelivery, WebhookError, sign};
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 use serde_json::value::RawValue;
 use std::{
@@ -37,7 +36,7 @@ pub(super) enum WaitOutcome {
 }
 
 pub(super) struct Worker {
-    pub(super) engine: Arc<Engine>,
+    context: Arc<OutboxContext>,
     webhook: Arc<dyn Webhook>,
     pub(super) config: OutboxConfig,
     inbox: Receiver<Command>,
@@ -64,14 +63,14 @@ struct Undelivered {
 
 impl Worker {
     pub(super) fn new(
-        engine: Arc<Engine>,
+        context: Arc<OutboxContext>,
         webhook: Arc<dyn Webhook>,
         config: OutboxConfig,
         inbox: Receiver<Command>,
     ) -> Self {
         let (replays, breaker) = (BTreeSet::new(), CircuitBreaker::new());
         Worker {
-            engine,
+            context,
             webhook,
             config,
             inbox,
@@ -129,21 +128,21 @@ impl Worker {
             Ok(replayed) => replayed,
             Err(Stopped) => return Ok(Err(Stopped)),
         };
-        if !self.engine.is_leader() {
+        if !self.context.lead.leads() {
             (self.retry_queue, self.unacknowledged_polled_at) = (None, None);
             self.breaker = CircuitBreaker::new();
-            self.engine.metrics.outbox_lag.set(0);
-            self.engine.metrics.outbox_parked.set(0);
-            self.engine.metrics.outbox_failing.set(0);
+            self.context.metrics.outbox_lag.set(0);
+            self.context.metrics.outbox_parked.set(0);
+            self.context.metrics.outbox_failing.set(0);
             return Ok(Ok(worked));
         }
         let mut queue = match self.retry_queue.take() {
             Some(queue) => queue,
-            None => RetryQueue::load(&*self.engine.store)?,
+            None => RetryQueue::load(&*self.context.store)?,
         };
         let done = self.round_of_leader(&mut queue);
-        self.engine.metrics.outbox_parked.set(queue.events() as i64);
-        self.engine.metrics.outbox_failing.set(i64::from(self.breaker.is_open()));
+        self.context.metrics.outbox_parked.set(queue.events() as i64);
+        self.context.metrics.outbox_failing.set(i64::from(self.breaker.is_open()));
         self.retry_queue = Some(queue);
         Ok(match done? {
             Ok(more) => {
@@ -166,10 +165,10 @@ impl Worker {
                 Err(Stopped) => return Ok(Err(Stopped)),
             }
         }
-        let store = self.engine.store.clone();
+        let store = self.context.store.clone();
         let items = store.outbox(store.outbox_position()?, ITEMS_PER_READ)?;
         let lag = items.first().map_or(0, |first| store.last_position().saturating_sub(first.position) + 1);
-        self.engine.metrics.outbox_lag.set(lag as i64);
+        self.context.metrics.outbox_lag.set(lag as i64);
         // While the breaker is open, one new entry is tried now and then.
         let mut items = items;
         items.truncate(if self.breaker.is_open() { 1 } else { ITEMS_PER_READ });
@@ -180,9 +179,9 @@ impl Worker {
         let (mut batch, mut bytes) = (Vec::new(), 0);
         let mut through = None;
         for item in &items {
-            let mut expansion = EventExpansion::of(&self.engine, item, self.config.recipients_per_event.max(1))?;
+            let mut expansion = EventExpansion::of(&self.context, item, self.config.recipients_per_event.max(1))?;
             while let Some(expansion) = &mut expansion
-                && let Some(event) = expansion.next(&self.engine)?
+                && let Some(event) = expansion.next(&self.context)?
             {
                 // A full batch is delivered only when the next event is known: then it is known which entries the batch
                 // completes.
@@ -276,13 +275,13 @@ impl Worker {
                 return Ok(Err(Stopped));
             }
             worked = true;
-            let found = self.engine.store.dead_notifications(Some(key - 1), 1)?;
+            let found = self.context.store.dead_notifications(Some(key - 1), 1)?;
             let Some(row) = found.into_iter().find(|row| row.id == key) else {
                 queue.remove(&conversation, key);
                 continue;
             };
             let was_open = self.breaker.is_open();
-            self.engine.metrics.outbox_retries.inc();
+            self.context.metrics.outbox_retries.inc();
             match self.deliver(&[retry_queue::event_of(&row)]) {
                 Ok(()) => {
                     if let Err(Stopped) = self.record(Proposal::DeleteDeadLetters { ids: vec![key] }) {
@@ -318,7 +317,7 @@ impl Worker {
     ) -> Result<(), Stopped> {
         let (key, attempts) = (row.id, row.attempts + 1);
         let row = DeadNotification {
-            failed_at: self.engine.clock.now_ms(),
+            failed_at: self.context.clock.now_ms(),
             attempts,
             last_error: error.chars().take(500).collect(),
             ..row
@@ -337,13 +336,13 @@ impl Worker {
     }
 
     fn report_dead_letter(&self, conversation: &str, id: u64, attempts: u32, error: &str) {
-        self.engine.metrics.outbox_dead.inc();
+        self.context.metrics.outbox_dead.inc();
         tracing::warn!(conversation, id, attempts, error, "an event failed for the last time; it is a dead letter now");
     }
 
     /// Delivers the unacknowledged messages that nodes have stored.
     fn deliver_unacknowledged(&mut self, queue: &mut RetryQueue) -> StoreResult<Result<bool, Stopped>> {
-        let rows = retry_queue::unacknowledged_rows(&*self.engine.store, ITEMS_PER_READ)?;
+        let rows = retry_queue::unacknowledged_rows(&*self.context.store, ITEMS_PER_READ)?;
         if rows.is_empty() {
             return Ok(Ok(false));
         }
@@ -352,8 +351,8 @@ impl Worker {
         for row in &rows {
             // A user with a new session has got the message again.
             let came_back = |user: &String| {
-                let user = self.engine.directory.user_by_id(user).ok().flatten();
-                user.is_some_and(|user| self.engine.presence.has_chat_session(user.no))
+                let user = self.context.directory.user_by_id(user).ok().flatten();
+                user.is_some_and(|user| self.context.presence.has_chat_session(user.no))
             };
             if row.id & SESSION_STAYS != 0 || !retry_queue::recipients_of(row).iter().all(came_back) {
                 events.push(retry_queue::event_of(row));
@@ -376,7 +375,7 @@ impl Worker {
         let due = Instant::now() + backoff(&self.config, attempts);
         DeadNotification {
             id: if is_dead { event.id } else { queue.put(&event, due) },
-            failed_at: self.engine.clock.now_ms(),
+            failed_at: self.context.clock.now_ms(),
             attempts,
             last_error: error.chars().take(500).collect(),
             event: event.json.get().to_owned(),
@@ -394,7 +393,7 @@ impl Worker {
         }
         // Position 0 stores the rows and moves nothing.
         let recorded = self.record(Proposal::AdvanceOutbox { through: through.unwrap_or(0), dead: rows });
-        self.engine.metrics.outbox_parked.set(queue.events() as i64);
+        self.context.metrics.outbox_parked.set(queue.events() as i64);
         recorded
     }
 
@@ -402,7 +401,7 @@ impl Worker {
     /// deliver the same events again would be worse.
     fn record(&mut self, proposal: Proposal) -> Result<(), Stopped> {
         let mut told = false;
-        while let Err(refusal) = self.engine.committer.propose_blocking(proposal.clone()) {
+        while let Err(refusal) = self.context.committer.propose_blocking(proposal.clone()) {
             if !std::mem::replace(&mut told, true) {
                 tracing::warn!(error = %refusal, "the outbox cannot record its progress; it tries again");
             }
@@ -422,11 +421,11 @@ impl Worker {
             && let Some(id) = self.replays.pop_first()
         {
             tried += 1;
-            let found = self.engine.store.dead_notifications(id.checked_sub(1), 1)?;
+            let found = self.context.store.dead_notifications(id.checked_sub(1), 1)?;
             let Some(dead) = found.into_iter().find(|dead| dead.id == id) else { continue };
             let json = RawValue::from_string(dead.event).unwrap_or_else(|_| RawValue::NULL.to_owned());
             if self.call(&[&json]).is_ok() {
-                self.engine.metrics.outbox_delivered.inc();
+                self.context.metrics.outbox_delivered.inc();
                 taken.push(id);
             }
         }
@@ -444,7 +443,7 @@ impl Worker {
         match self.call(&json) {
             Ok(()) => {
                 self.breaker.record_success();
-                self.engine.metrics.outbox_delivered.inc_by(events.len() as u64);
+                self.context.metrics.outbox_delivered.inc_by(events.len() as u64);
                 Ok(())
             }
             Err(WebhookError { reason }) => {
@@ -464,7 +463,7 @@ impl Worker {
             events: &'a [&'a RawValue],
         }
         let body = serde_json::to_vec(&Body { events }).unwrap_or_default();
-        let timestamp = self.engine.clock.now_ms() / 1_000;
+        let timestamp = self.context.clock.now_ms() / 1_000;
         let signature = sign(&self.config.secret, timestamp, &body);
         self.webhook.deliver(&WebhookDelivery { body, timestamp, signature })
     }

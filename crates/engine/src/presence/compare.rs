@@ -7,8 +7,8 @@
 //!
 //! The session's own shard makes a repair, since it alone knows the state of the session by then.
 
-use super::{NodeNo, PresenceSession};
-use crate::{engine::Engine, shards::shard_of};
+use super::{NodeNo, Presence, PresenceSession};
+use crate::shards::shard_of;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
 use tidings_domain::model::UserNo;
@@ -100,14 +100,19 @@ struct SessionLocation {
     node: NodeNo,
 }
 
-impl Engine {
-    /// Compares the registry with the nodes, and repairs it if `repair` is set. Reads every session: not to be called
-    /// every second.
+impl Presence {
+    /// Compares the registry with the sessions that the nodes hold, over the shards of this core, and repairs the registry
+    /// if `repair` is set.
     ///
     /// # Errors
     /// Those of the source.
-    pub fn compare_presence(&self, source: &dyn SessionSource, repair: bool) -> Result<Comparison, Refusal> {
-        let (mut found, suspects) = self.first_pass(source)?;
+    pub(crate) fn compare(
+        &self,
+        source: &dyn SessionSource,
+        shards: usize,
+        repair: bool,
+    ) -> Result<Comparison, Refusal> {
+        let (mut found, suspects) = self.first_pass(source, shards)?;
         if suspects.is_empty() {
             return Ok(found);
         }
@@ -119,10 +124,10 @@ impl Engine {
             .filter(|held| held.held && of_interest.contains(&held.id()))
             .map(|held| (held.id(), held))
             .collect();
-        found.registered = self.presence.session_count() as usize;
+        found.registered = self.session_count() as usize;
         let mut corrections = Vec::new();
         for (kind, SessionLocation { id, user, .. }) in suspects {
-            let registered = self.presence.find(user, id.1);
+            let registered = self.find(user, id.1);
             let entry = match (kind, registered, held.get(&id)) {
                 (DifferenceKind::Ghost, Some(entry), None) => entry,
                 (DifferenceKind::Missing, None, Some(held)) => held.to_presence_session(),
@@ -136,8 +141,6 @@ impl Engine {
             found.repaired = corrections.len();
             source.correct(corrections)?;
         }
-        self.metrics.presence_differences.inc_by((found.ghosts + found.missing + found.wrong_node) as u64);
-        self.metrics.presence_repaired.inc_by(found.repaired as u64);
         Ok(found)
     }
 
@@ -145,10 +148,10 @@ impl Engine {
     fn first_pass(
         &self,
         source: &dyn SessionSource,
+        shards: usize,
     ) -> Result<(Comparison, Vec<(DifferenceKind, SessionLocation)>), Refusal> {
-        let shards = self.lanes.shards().count();
-        let mut registered = Vec::with_capacity(self.presence.session_count() as usize);
-        self.presence.each_local(|user, session, node| {
+        let mut registered = Vec::with_capacity(self.session_count() as usize);
+        self.each_local(|user, session, node| {
             registered.push(SessionLocation { id: (shard_of(user, shards) as u16, session), user, node });
         });
         let mut held: Vec<SessionLocation> =
@@ -158,7 +161,7 @@ impl Engine {
 
         let mut suspects = Vec::new();
         let mut held_left = held.iter().peekable();
-        let is_registered = |location: &SessionLocation| self.presence.find(location.user, location.id.1).is_some();
+        let is_registered = |location: &SessionLocation| self.find(location.user, location.id.1).is_some();
         for location in &registered {
             while let Some(other) = held_left.next_if(|other| other.id < location.id) {
                 // The session may have been registered after the registry was read.

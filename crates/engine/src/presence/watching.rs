@@ -1,22 +1,17 @@
-//! The sessions that watch users. A user may watch users with whom they share a direct conversation, or
-//! members of a group that they name and that is small enough for its members to know each other.
+//! The sessions that watch users.
 
-use super::Change;
+use super::{Change, Presence};
 use crate::{
-    engine::Engine,
-    shards::{Control, WatchUpdate, WatchedChange},
+    directory::Directory,
+    shards::{Control, Shards, WatchUpdate, WatchedChange},
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 use std::sync::Arc;
-use tidings_domain::{
-    model::{User, UserNo},
-    refusals::store_refusal,
-};
+use tidings_domain::model::UserNo;
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
-    ids::direct_id,
-    limits::{WATCHED_GROUP_MEMBERS_MAX, WATCHED_USERS_MAX},
+    limits::WATCHED_USERS_MAX,
 };
 
 /// A session that watches: its shard of this process, and its number.
@@ -86,97 +81,55 @@ impl Watchers {
     }
 }
 
-impl Engine {
-    /// Lets a session watch users: their states come by the shard's control queue, now and whenever they change. With
-    /// a conversation, the users must be members of it; without, each must share a direct conversation
-    /// with the user.
+impl Presence {
+    /// Has a session watch users.
     ///
     /// # Errors
-    /// `limit_exceeded` and `queue_full` for too many watches; `not_found`, `not_a_member` and `forbidden`;
-    /// `node_unavailable` while this node does not know the sessions of other nodes; `store_unavailable`.
-    pub fn watch_presence(
-        &self,
-        user: &Arc<User>,
-        conversation: Option<&str>,
-        users: &[String],
-        watcher: Watcher,
-        reference: Option<u64>,
-    ) -> Result<(), Refusal> {
-        if users.len() > WATCHED_USERS_MAX {
-            return Err(Refusal::limit("users that a session watches", WATCHED_USERS_MAX as u64, users.len() as u64));
-        }
-        self.check_presence()?;
-        let group = conversation.map(|id| self.watchable_group(user, id)).transpose()?;
-        let mut numbers = Vec::with_capacity(users.len());
-        for id in users {
-            let other = self.directory.require_user(id)?;
-            let knows = match &group {
-                Some(group) => self.directory.membership(group.no, other.no).map_err(store_refusal)?.is_some(),
-                None => {
-                    let direct = direct_id(&user.id, id);
-                    other.no == user.no || self.directory.conversation_by_id(&direct).map_err(store_refusal)?.is_some()
-                }
-            };
-            if !knows {
-                let why = format!("{id:?} shares no conversation with the user by which they may be watched");
-                return Err(Refusal::new(ErrorCode::Forbidden, why));
-            }
-            numbers.push(other.no);
-        }
-        self.presence.watchers.lock().add(watcher, &numbers, self.presence.config.watches_max)?;
-        let _notifying = self.presence.notifying.lock();
-        let mut changes = Vec::with_capacity(users.len());
-        for (id, no) in users.iter().zip(&numbers) {
-            let online = self.presence.counts_as_online(*no);
-            let last_seen = if online { None } else { self.last_seen(*no).ok().flatten() };
-            changes.push(WatchedChange { user: id.as_str().into(), online, last_seen });
-        }
-        let (shard, session) = watcher;
-        let update = WatchUpdate { session, reply_to: Some(reference), changes };
-        self.lanes.shards().send_control(usize::from(shard), Control::Presence(vec![update]));
-        Ok(())
+    /// `limit_exceeded` and `queue_full` for too many watches.
+    pub(crate) fn watch(&self, watcher: Watcher, users: &[UserNo]) -> Result<(), Refusal> {
+        self.watchers.lock().add(watcher, users, self.config.watches_max)
     }
 
-    fn watchable_group(&self, user: &User, id: &str) -> Result<Arc<tidings_domain::model::Conversation>, Refusal> {
-        let group = self.directory.require_conversation_for(user, id)?;
-        if self.directory.membership(group.no, user.no).map_err(store_refusal)?.is_none() {
-            return Err(Refusal::new(ErrorCode::NotAMember, "the user is not a member of the conversation"));
-        }
-        if group.member_count > WATCHED_GROUP_MEMBERS_MAX {
-            let most = WATCHED_GROUP_MEMBERS_MAX;
-            return Err(Refusal::limit("members of a group whose presence is watched", most, group.member_count));
-        }
-        Ok(group)
+    /// Sends a session the present states of users that it watches, as the answer to its request. `last_seen` looks up
+    /// when a user was last seen.
+    pub(crate) fn send_states(
+        &self,
+        watcher: Watcher,
+        reference: Option<u64>,
+        users: impl Iterator<Item = (Arc<str>, UserNo)>,
+        last_seen: impl Fn(UserNo) -> Option<u64>,
+        shards: &Shards,
+    ) {
+        let _notifying = self.notifying.lock();
+        let state = |(user, no)| {
+            let online = self.counts_as_online(no);
+            WatchedChange { user, online, last_seen: if online { None } else { last_seen(no) } }
+        };
+        let (shard, session) = watcher;
+        let update = WatchUpdate { session, reply_to: Some(reference), changes: users.map(state).collect() };
+        shards.send_control(usize::from(shard), Control::Presence(vec![update]));
     }
 
     /// Ends watches of a session.
-    ///
-    /// # Errors
-    /// `store_unavailable`.
-    pub fn unwatch_presence(&self, users: &[String], watcher: Watcher) -> Result<(), Refusal> {
-        let mut numbers = Vec::with_capacity(users.len());
-        for id in users {
-            numbers.extend(self.directory.user_no(id).map_err(store_refusal)?);
-        }
-        self.presence.watchers.lock().remove(watcher, Some(&numbers));
-        Ok(())
+    pub(crate) fn unwatch(&self, watcher: Watcher, users: &[UserNo]) {
+        self.watchers.lock().remove(watcher, Some(users));
     }
 
-    /// Ends all watches of a session that has ended.
-    pub fn unwatch_all(&self, watcher: Watcher) {
-        self.presence.watchers.lock().remove(watcher, None);
+    /// Ends all watches of a session.
+    pub(crate) fn unwatch_all(&self, watcher: Watcher) {
+        self.watchers.lock().remove(watcher, None);
     }
 
     /// Sends changes to the sessions that watch, one update to each. Waits while a shard's queue is full: nothing sends
     /// a change again.
-    pub(super) fn notify_watchers(&self, changes: &[Change]) {
+    pub(super) fn notify_watchers(&self, changes: &[Change], directory: &Directory, shards: &Shards) {
         let watched: Vec<(&Change, SmallVec<[Watcher; 2]>)> = {
-            let watchers = self.presence.watchers.lock();
+            let watchers = self.watchers.lock();
             changes.iter().filter_map(|change| Some((change, watchers.of_user.get(&change.user)?.clone()))).collect()
         };
         let mut by_shard: FxHashMap<u16, FxHashMap<u64, Vec<WatchedChange>>> = FxHashMap::default();
         for (change, watchers) in watched {
-            let Ok(Some(user)) = self.directory.user(change.user) else { continue };
+            let Ok(Some(user)) = directory.user(change.user) else { continue };
             let last_seen = (!change.online).then_some(change.at);
             let watched_change = WatchedChange { user: user.id.as_str().into(), online: change.online, last_seen };
             for (shard, session) in watchers {
@@ -190,7 +143,7 @@ impl Engine {
                 .peekable();
             while sessions.peek().is_some() {
                 let updates = sessions.by_ref().take(SESSIONS_PER_CONTROL).collect();
-                self.lanes.shards().send_control(usize::from(shard), Control::Presence(updates));
+                shards.send_control(usize::from(shard), Control::Presence(updates));
             }
         }
     }

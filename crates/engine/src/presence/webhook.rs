@@ -1,18 +1,20 @@
 //! Presence changes for the app's webhook: the latest state of each user, sent again until the webhook takes it. Best
 //! effort: an app that missed changes (a restart, too many changes) is told so, and queries the state.
 
+use super::Presence;
 use crate::{
-    engine::Engine,
-    outbox::{Webhook, WebhookDelivery, sign},
+    directory::Directory,
+    webhook::{Webhook, WebhookDelivery, sign},
 };
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 use std::{
     collections::{VecDeque, hash_map::Entry},
+    sync::Arc,
     time::Duration,
 };
-use tidings_domain::model::UserNo;
+use tidings_domain::{clock::Clock, leadership::Leadership, metrics::Metrics, model::UserNo};
 
 /// Changes in one call.
 const CHANGES_PER_CALL: usize = 500;
@@ -148,24 +150,28 @@ struct ChangeView {
 }
 
 /// The thread that calls the webhook.
-pub(super) struct WebhookWorker<'a> {
-    pub engine: &'a Engine,
-    pub webhook: &'a dyn Webhook,
-    pub secret: &'a str,
+pub(super) struct WebhookWorker {
+    pub webhook: Arc<dyn Webhook>,
+    pub secret: String,
+    pub presence: Arc<Presence>,
+    pub directory: Arc<Directory>,
+    pub clock: Arc<dyn Clock>,
+    pub metrics: Arc<Metrics>,
+    pub lead: Leadership,
 }
 
-impl WebhookWorker<'_> {
+impl WebhookWorker {
     pub(super) fn run(&self, stopped: &Receiver<()>) {
         let mut reset = true;
         let mut pause = Duration::ZERO;
         while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(pause) {
-            if !self.engine.is_leader() {
+            if !self.lead.leads() {
                 // Only one node calls, or the app would get changes in no order.
                 pause = ROUND;
                 continue;
             }
             // The successor of another leader continues its work, and sends the states that it may not have sent.
-            reset &= !self.engine.presence.succeeds_a_leader();
+            reset &= !self.presence.succeeds_a_leader();
             pause = match self.call(&mut reset) {
                 Ok(true) => Duration::ZERO,
                 Ok(false) => ROUND,
@@ -176,20 +182,20 @@ impl WebhookWorker<'_> {
 
     /// Makes a call; answers whether there was anything to send.
     fn call(&self, reset: &mut bool) -> Result<bool, ()> {
-        let call = WebhookCall { reset: *reset, ..self.engine.presence.for_webhook.lock().take() };
+        let call = WebhookCall { reset: *reset, ..self.presence.for_webhook.lock().take() };
         if call.changes.is_empty() && call.dropped == 0 && !call.reset {
             return Ok(false);
         }
         match self.webhook.deliver(&self.delivery(&call)) {
             Ok(()) => {
                 *reset = false;
-                self.engine.metrics.presence_hook_taken.inc_by(call.changes.len() as u64);
+                self.metrics.presence_hook_taken.inc_by(call.changes.len() as u64);
                 Ok(true)
             }
             Err(error) => {
                 tracing::debug!(%error, "the webhook did not take presence changes; they will be sent again");
-                let dropped = self.engine.presence.for_webhook.lock().put_back(call);
-                self.engine.metrics.presence_dropped.inc_by(dropped);
+                let dropped = self.presence.for_webhook.lock().put_back(call);
+                self.metrics.presence_dropped.inc_by(dropped);
                 Err(())
             }
         }
@@ -197,14 +203,14 @@ impl WebhookWorker<'_> {
 
     fn delivery(&self, call: &WebhookCall) -> WebhookDelivery {
         let told = |(no, state): &(UserNo, PresenceState)| {
-            let user = self.engine.directory.user(*no).ok()??;
+            let user = self.directory.user(*no).ok()??;
             Some(ChangeView { user: user.id.clone(), online: state.online, at: state.at })
         };
         let changes = call.changes.iter().filter_map(told).collect();
         let event = Event { event: "presence", reset: call.reset, dropped: call.dropped, changes };
         let body = serde_json::to_vec(&Body { events: [event] }).unwrap_or_default();
-        let timestamp = self.engine.clock.now_ms() / 1_000;
-        let signature = sign(self.secret, timestamp, &body);
+        let timestamp = self.clock.now_ms() / 1_000;
+        let signature = sign(&self.secret, timestamp, &body);
         WebhookDelivery { body, timestamp, signature }
     }
 }

@@ -1,18 +1,14 @@
 //! The thread that announces changes and stores when users were last seen.
 
 use super::{
-    Change,
+    Change, Presence,
     webhook::{PresenceState, WebhookWorker},
 };
-use crate::{engine::Engine, outbox::Webhook};
+use crate::{commit::Committer, directory::Directory, shards::Shards, webhook::Webhook};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use parking_lot::Mutex;
-use std::{
-    sync::{Arc, OnceLock},
-    thread::JoinHandle,
-    time::Duration,
-};
-use tidings_domain::{model::UserNo, store::Proposal};
+use std::{sync::Arc, thread::JoinHandle, time::Duration};
+use tidings_domain::{clock::Clock, leadership::Leadership, metrics::Metrics, model::UserNo, store::Proposal};
 
 /// The pause between announcements. Of several changes of a user in between, only the last is announced.
 const ROUND: Duration = Duration::from_millis(500);
@@ -23,82 +19,114 @@ const COMMITS_PER_ROUND: usize = 20;
 /// Last-seen times in one commit when the server stops: nothing else commits then, and there may be a million.
 const LAST_SEEN_PER_LAST_COMMIT: usize = 20_000;
 
-/// The engine's handle of the threads.
-#[derive(Default)]
-pub(crate) struct PresenceWorker {
-    threads: OnceLock<Threads>,
+/// What [`PresenceWorker::start`] needs.
+pub(crate) struct PresenceWorkerParts {
+    pub presence: Arc<Presence>,
+    pub directory: Arc<Directory>,
+    pub committer: Arc<Committer>,
+    pub shards: Arc<Shards>,
+    pub clock: Arc<dyn Clock>,
+    pub metrics: Arc<Metrics>,
+    pub lead: Leadership,
+    /// Whether this node knows of no other one.
+    pub is_only_node: Box<dyn Fn() -> bool + Send + Sync>,
+    /// The webhook that is told of changes, and the secret that signs its calls.
+    pub webhook: Option<(Arc<dyn Webhook>, String)>,
 }
 
-struct Threads {
+/// The engine's handle of the threads.
+pub(crate) struct PresenceWorker {
     rounds: Mutex<Option<Sender<Sender<()>>>>,
     stop_webhook: Mutex<Option<Sender<()>>>,
     joins: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl PresenceWorker {
-    /// Starts the threads. With a webhook and the secret that signs its calls, changes are sent to it too.
-    pub(crate) fn start(engine: &Arc<Engine>, hook: Option<(Arc<dyn Webhook>, String)>) {
+    pub(crate) fn start(parts: PresenceWorkerParts) -> PresenceWorker {
+        let PresenceWorkerParts { presence, directory, committer, shards, clock, metrics, lead, is_only_node, webhook } =
+            parts;
         let mut joins = Vec::new();
         let mut spawn = |name: &str, run: Box<dyn FnOnce() + Send>| {
             let thread = std::thread::Builder::new().name(name.into()).spawn(run);
             joins.extend(thread.inspect_err(|error| tracing::error!(%error, "no thread for presence")));
         };
+        let webhook_worker = webhook.map(|(webhook, secret)| WebhookWorker {
+            webhook,
+            secret,
+            presence: presence.clone(),
+            directory: directory.clone(),
+            clock: clock.clone(),
+            metrics: metrics.clone(),
+            lead: lead.clone(),
+        });
+        let has_webhook = webhook_worker.is_some();
+        let announcer =
+            Announcer { presence, directory, committer, shards, clock, metrics, lead, is_only_node, has_webhook };
         let (rounds, asked) = bounded(1);
-        let (announcer, has_webhook) = (engine.clone(), hook.is_some());
-        spawn("presence", Box::new(move || announce(&announcer, has_webhook, &asked)));
+        spawn("presence", Box::new(move || announcer.run(&asked)));
         let (stop_webhook, stopped) = bounded(1);
-        if let Some((webhook, secret)) = hook {
-            let engine = engine.clone();
-            let call = move || {
-                WebhookWorker { engine: &engine, webhook: &*webhook, secret: &secret }.run(&stopped);
-            };
-            spawn("presence-hook", Box::new(call));
+        if let Some(worker) = webhook_worker {
+            spawn("presence-hook", Box::new(move || worker.run(&stopped)));
         }
-        let (rounds, stop_webhook, joins) =
-            (Mutex::new(Some(rounds)), Mutex::new(Some(stop_webhook)), Mutex::new(joins));
-        let _ = engine.presence_worker.threads.set(Threads { rounds, stop_webhook, joins });
-    }
-
-    /// Stores the pending last-seen times, and ends the threads.
-    pub(crate) fn stop(&self) {
-        let Some(threads) = self.threads.get() else { return };
-        threads.rounds.lock().take();
-        threads.stop_webhook.lock().take();
-        for thread in std::mem::take(&mut *threads.joins.lock()) {
-            let _ = thread.join();
+        PresenceWorker {
+            rounds: Mutex::new(Some(rounds)),
+            stop_webhook: Mutex::new(Some(stop_webhook)),
+            joins: Mutex::new(joins),
         }
     }
-}
 
-fn announce(engine: &Engine, has_webhook: bool, asked: &Receiver<Sender<()>>) {
-    loop {
-        let asked = asked.recv_timeout(ROUND);
-        let stopping = matches!(asked, Err(RecvTimeoutError::Disconnected));
-        // A user of this node may soon have a session on another one: other nodes announce it after the grace.
-        let ends = stopping && engine.is_only_node();
-        engine.announce_presence(has_webhook, ends);
-        if ends || engine.is_leader() {
-            engine.store_last_seen(ends);
-        }
-        match asked {
-            Ok(done) => drop(done.send(())),
-            Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => return,
-        }
-    }
-}
-
-impl Engine {
-    /// Announces and stores all changes that are due, and waits until that is done; for tests, which hold the clock.
-    pub fn settle_presence(&self) {
-        let rounds = self.presence_worker.threads.get().and_then(|threads| threads.rounds.lock().clone());
+    /// Announces and stores all changes that are due, and waits until that is done.
+    pub(crate) fn settle(&self) {
+        let rounds = self.rounds.lock().clone();
         let (done, is_done) = bounded(1);
         if rounds.is_some_and(|rounds| rounds.send(done).is_ok()) {
             let _ = is_done.recv();
         }
     }
 
-    fn announce_presence(&self, has_webhook: bool, stopping: bool) {
+    /// Stores the pending last-seen times, and ends the threads.
+    pub(crate) fn stop(&self) {
+        self.rounds.lock().take();
+        self.stop_webhook.lock().take();
+        for thread in std::mem::take(&mut *self.joins.lock()) {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The thread that announces changes.
+struct Announcer {
+    presence: Arc<Presence>,
+    directory: Arc<Directory>,
+    committer: Arc<Committer>,
+    shards: Arc<Shards>,
+    clock: Arc<dyn Clock>,
+    metrics: Arc<Metrics>,
+    lead: Leadership,
+    is_only_node: Box<dyn Fn() -> bool + Send + Sync>,
+    has_webhook: bool,
+}
+
+impl Announcer {
+    fn run(&self, asked: &Receiver<Sender<()>>) {
+        loop {
+            let asked = asked.recv_timeout(ROUND);
+            let stopping = matches!(asked, Err(RecvTimeoutError::Disconnected));
+            // A user of this node may soon have a session on another one: other nodes announce it after the grace.
+            let ends = stopping && (self.is_only_node)();
+            self.announce(ends);
+            if ends || self.lead.leads() {
+                self.store_last_seen(ends);
+            }
+            match asked {
+                Ok(done) => drop(done.send(())),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+
+    fn announce(&self, stopping: bool) {
         let now_ms = self.clock.now_ms();
         for node in self.presence.nodes.expired(now_ms) {
             let name = self.presence.nodes.card(node).map_or_else(String::new, |card| card.name);
@@ -111,14 +139,14 @@ impl Engine {
         if changes.is_empty() {
             return;
         }
-        self.notify_watchers(&changes);
+        self.presence.notify_watchers(&changes, &self.directory, &self.shards);
         drop(notifying);
         self.metrics.presence_changes.inc_by(changes.len() as u64);
-        if has_webhook {
+        if self.has_webhook {
             let mut pending = self.presence.for_webhook.lock();
             let state = |change: &Change| PresenceState { online: change.online, at: change.at, announced_at: now_ms };
             let dropped = changes.iter().map(|change| pending.put(change.user, state(change))).sum();
-            if self.is_leader() {
+            if self.lead.leads() {
                 self.metrics.presence_dropped.inc_by(dropped);
             }
         }
@@ -149,8 +177,8 @@ impl Engine {
     }
 }
 
-impl super::Presence {
-    fn take_changes(&self, now_ms: u64, stopping: bool, metrics: &tidings_domain::metrics::Metrics) -> Vec<Change> {
+impl Presence {
+    fn take_changes(&self, now_ms: u64, stopping: bool, metrics: &Metrics) -> Vec<Change> {
         let mut pending = self.changes.lock();
         let mut changes = pending.take_due(now_ms, self.config.grace_ms);
         if stopping {

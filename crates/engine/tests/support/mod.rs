@@ -27,8 +27,9 @@ use tidings_engine::{
     cluster::ClusterParts,
     config::EngineConfig,
     engine::EngineParts,
-    outbox::{OutboxConfig, Webhook},
+    outbox::OutboxConfig,
     shards::{ShardReceivers, Wake},
+    webhook::Webhook,
 };
 use tidings_popups::PopupsConfig;
 use tidings_protocol::http::*;

@@ -32,8 +32,9 @@ use tidings_engine::{
     cluster::ClusterParts,
     config::EngineConfig,
     engine::EngineParts,
-    outbox::{OutboxConfig, Webhook},
+    outbox::OutboxConfig,
     presence::{PresenceConfig, compare::SessionSource},
+    webhook::Webhook,
 };
 use tidings_gateway::{MaybeTlsSocket, SessionConfig, SessionServer, VerifyToken};
 use tidings_listen::ThrottleKey;

@@ -7,7 +7,7 @@ use tidings_api::auth::TokenRules;
 use tidings_domain::user_limiter::PerMinute;
 use tidings_engine::{
     access::{Scope, Scopes},
-    limits::LimitsConfig,
+    config::LimitsConfig,
 };
 use tidings_listen::throttle::ThrottleConfig;
 use tidings_push::PushConfig;

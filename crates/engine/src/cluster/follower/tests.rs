@@ -3,10 +3,10 @@
 use super::*;
 use crate::{
     cluster::wire::BusMessage,
-    commit::queue::FlowKey,
     config::EngineConfig,
     delivery::{Fanout, Step},
     directory::Directory,
+    fairness::FlowKey,
     lanes::Lanes,
     shards::{ShardReceivers, Shards, Wake},
 };
@@ -62,10 +62,10 @@ fn node_on(store: Arc<MemoryStore>, log: Arc<dyn CommitLog>, config: EngineConfi
     let room = store.conversation_no("g").unwrap().unwrap();
     let config = EngineConfig { shards: 1, shard_queue: 4_096, ..config };
     let metrics = Arc::new(Metrics::new());
-    let (shards, receivers) = Shards::new(&config, vec![Arc::new(Asleep)]);
-    let lanes = Lanes::start(&config, shards, metrics.clone());
+    let (shards, receivers) = Shards::new(config.shard_queue, vec![Arc::new(Asleep)]);
+    let lanes = Lanes::start(config.lane_queue, shards.clone(), metrics.clone());
     let directory = Arc::new(Directory::new(store.clone(), 100, true));
-    let applier = Applier { lanes: lanes.clone(), directory };
+    let applier = Applier { lanes: lanes.clone(), shards, directory };
     let bus = Arc::new(LocalBus::default());
     let follower = Follower::new(store.last_position(), 1 << 20, applier, (log, bus), metrics);
     Node { follower, receivers, store, room, members, lanes }

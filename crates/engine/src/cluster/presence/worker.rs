@@ -5,10 +5,9 @@ use super::{
     exchange::{Effect, Exchange, Recipients, StepContext, SyncProgress},
 };
 use crate::{
-    cluster::{Cluster, wire::BusMessage},
-    engine::Engine,
-    hub::Signal,
+    cluster::{ClusterContext, nodes::ClusterNodes, wire::BusMessage},
     presence::deltas::DeltaQueue,
+    shards::Signal,
 };
 use crossbeam_channel::{Receiver, Sender, bounded, select};
 use parking_lot::Mutex;
@@ -20,6 +19,7 @@ use std::{
     thread::JoinHandle,
     time::{Duration, Instant},
 };
+use tidings_domain::{bus::Bus, metrics::Metrics};
 
 /// Messages in the inbox. More are dropped; the exchange then asks for what is missing.
 const INBOX_MAX: usize = 512;
@@ -82,24 +82,30 @@ impl PresenceThread {
         self.is_synced.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn start(&self, engine: &Arc<Engine>) {
-        let (engine, messages, has_gap) = (engine.clone(), self.messages.clone(), self.inbox.has_gap.clone());
+    pub(crate) fn start(
+        &self,
+        context: ClusterContext,
+        nodes: Arc<ClusterNodes>,
+        bus: Arc<dyn Bus>,
+        metrics: Arc<Metrics>,
+    ) {
+        let (messages, has_gap) = (self.messages.clone(), self.inbox.has_gap.clone());
         let is_synced = self.is_synced.clone();
         let (stop, stopped) = bounded(1);
         let run = move || {
-            if let (Some(cluster), Some(deltas)) = (&engine.cluster, &engine.presence.deltas) {
-                let me = cluster.nodes.me().clone();
-                let exchange = Exchange::new(me, cluster.nodes.lease(), Instant::now());
-                let (started, has_gap, is_synced) = (Instant::now(), &*has_gap, &*is_synced);
+            if let Some(deltas) = &context.presence.deltas {
+                let exchange = Exchange::new(nodes.me().clone(), nodes.lease(), Instant::now());
                 ExchangeLoop {
-                    engine: &engine,
-                    cluster,
+                    context: &context,
+                    nodes: &nodes,
+                    bus: &*bus,
+                    metrics: &metrics,
                     deltas,
                     exchange,
-                    has_gap,
+                    has_gap: &has_gap,
                     flush_at: None,
-                    started,
-                    is_synced,
+                    started: Instant::now(),
+                    is_synced: &is_synced,
                 }
                 .run(&messages, &stopped);
             }
@@ -120,8 +126,10 @@ impl PresenceThread {
 }
 
 struct ExchangeLoop<'a> {
-    engine: &'a Engine,
-    cluster: &'a Cluster,
+    context: &'a ClusterContext,
+    nodes: &'a ClusterNodes,
+    bus: &'a dyn Bus,
+    metrics: &'a Metrics,
     deltas: &'a DeltaQueue,
     exchange: Exchange,
     has_gap: &'a AtomicBool,
@@ -164,19 +172,19 @@ impl ExchangeLoop<'_> {
 
     fn step(&mut self, step: impl FnOnce(&mut Exchange, &StepContext<'_>)) {
         let context = StepContext {
-            presence: &self.engine.presence,
-            metrics: &self.engine.metrics.cluster,
+            presence: &self.context.presence,
+            metrics: &self.metrics.cluster,
             now: Instant::now(),
-            now_ms: self.engine.clock.now_ms(),
-            leads: self.engine.is_leader(),
-            sessions_per_kind: self.engine.config.sessions_per_kind.max(1),
+            now_ms: self.context.clock.now_ms(),
+            leads: self.nodes.is_leader(),
+            sessions_per_kind: self.context.sessions_per_kind,
         };
         step(&mut self.exchange, &context);
         for effect in self.exchange.take_effects() {
             match effect {
                 Effect::Send(to, message) => self.send(&to, &message),
                 Effect::ReplaceSession(user, session) => {
-                    self.engine.lanes.shards().signal(user, Signal::Replaced { session });
+                    self.context.shards.signal(user, Signal::Replaced { session });
                 }
             }
         }
@@ -186,17 +194,17 @@ impl ExchangeLoop<'_> {
         let encoded = || BusMessage::Presence(message.encode()).encode();
         match to {
             Recipients::AllPeers => {
-                let peers = self.cluster.nodes.peers();
+                let peers = self.nodes.peers();
                 if !peers.is_empty() {
-                    self.cluster.bus.send(&peers, encoded());
+                    self.bus.send(&peers, encoded());
                 }
             }
-            Recipients::Some(names) => drop(self.cluster.bus.send(names, encoded())),
+            Recipients::Some(names) => drop(self.bus.send(names, encoded())),
         }
     }
 
     fn update_view(&mut self) {
-        let nodes = self.cluster.nodes.all();
+        let nodes = self.nodes.all();
         // Before the first heartbeat is answered no node is known, not even this one.
         if !nodes.is_empty() {
             self.step(|exchange, context| exchange.on_view(&nodes, context));
@@ -221,7 +229,7 @@ impl ExchangeLoop<'_> {
             return;
         }
         let Some(message) = PresenceMessage::decode(bytes) else {
-            self.engine.metrics.cluster.unknown.inc();
+            self.metrics.cluster.unknown.inc();
             return;
         };
         if !self.exchange.is_known(&message) {
@@ -237,7 +245,7 @@ impl ExchangeLoop<'_> {
         if !is_due {
             return;
         }
-        if !self.cluster.bus.is_up() {
+        if !self.bus.is_up() {
             self.flush_at = Some(Instant::now() + VIEW_EVERY);
             return;
         }

@@ -1,7 +1,7 @@
 //! Reading: who may read, an entry as clients see it, and a user's list of conversations with unread counts.
 
-use crate::{
-    engine::Engine,
+use crate::engine::{
+    Engine,
     send::{MENTION_ALL, not_a_member},
 };
 use std::sync::Arc;
@@ -32,7 +32,7 @@ const PAGES_BYTES_MAX: usize = 2 * 1024 * 1024;
 ///
 /// # Errors
 /// `internal`: the stored body is damaged.
-pub fn entry_of(conversation: &str, stored: &StoredEntry) -> Result<Entry, Refusal> {
+pub(crate) fn entry_of(conversation: &str, stored: &StoredEntry) -> Result<Entry, Refusal> {
     let content = &stored.content;
     let body = serde_json::value::RawValue::from_string(content.body.to_string())
         .map_err(|_| Refusal::new(ErrorCode::Internal, format!("entry {} has a damaged body", stored.seq)))?;

@@ -1,8 +1,9 @@
 //! Accept: the checks of a message before it is stored.
 
 use crate::{
-    commit::{CommitRequest, Reply, queue::FlowKey, receipt},
+    commit::{CommitRequest, Reply, receipt},
     engine::Engine,
+    fairness::FlowKey,
 };
 use std::sync::Arc;
 use tidings_domain::{

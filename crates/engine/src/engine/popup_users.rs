@@ -1,12 +1,7 @@
-//! The age of a user's oldest unread direct message, for rules about it: loaded from the store, and cached until a
-//! message comes or is read.
+//! The users as popups see them: their cards, and the age of a user's oldest unread direct message.
 
 use crate::directory::Directory;
-use quick_cache::sync::Cache;
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
-};
+use std::sync::Arc;
 use tidings_domain::{metrics::Metrics, model::*, refusals::store_refusal, store::*};
 use tidings_popups::UserContextSource;
 use tidings_protocol::{
@@ -14,10 +9,6 @@ use tidings_protocol::{
     limits::{CONVERSATIONS_PER_USER_MAX, UNREAD_ENTRIES_MAX},
 };
 
-/// Users in the cache.
-const USERS_MAX: usize = 200_000;
-/// Counters of invalidations, shared by users: an answer that was loaded while its stripe changed is not cached.
-const STRIPES: usize = 1_024;
 /// Entries of a conversation that are read at once in search of an unread message: few at first, for most often the
 /// first entry is one.
 const PAGE_FIRST: usize = 4;
@@ -25,55 +16,8 @@ const PAGE_MAX: usize = 64;
 /// Bytes that are read at once of all conversations.
 const PAGES_BYTES_MAX: usize = 2 * 1024 * 1024;
 
-pub(crate) struct UnreadCache {
-    cached: Cache<UserNo, Option<u64>>,
-    changes: Box<[AtomicU64]>,
-}
-
-impl Default for UnreadCache {
-    fn default() -> Self {
-        UnreadCache { cached: Cache::new(USERS_MAX), changes: (0..STRIPES).map(|_| AtomicU64::new(0)).collect() }
-    }
-}
-
-impl UnreadCache {
-    fn stripe(&self, user: UserNo) -> &AtomicU64 {
-        &self.changes[user.0 as usize % STRIPES]
-    }
-
-    /// The user got a message or read one: the cached answer is stale.
-    pub(crate) fn invalidate(&self, user: UserNo) {
-        self.stripe(user).fetch_add(1, Ordering::SeqCst);
-        self.cached.remove(&user);
-    }
-
-    /// The cached answer, if there is one.
-    pub(crate) fn get(&self, user: UserNo) -> Option<Option<u64>> {
-        self.cached.get(&user)
-    }
-
-    fn get_or_load(
-        &self,
-        user: UserNo,
-        load: impl FnOnce() -> Result<Option<u64>, Refusal>,
-    ) -> Result<Option<u64>, Refusal> {
-        if let Some(known) = self.cached.get(&user) {
-            return Ok(known);
-        }
-        let before = self.stripe(user).load(Ordering::SeqCst);
-        let found = load()?;
-        if self.stripe(user).load(Ordering::SeqCst) == before {
-            self.cached.insert(user, found);
-            // An invalidation between the check above and the insert found nothing to remove.
-            if self.stripe(user).load(Ordering::SeqCst) != before {
-                self.cached.remove(&user);
-            }
-        }
-        Ok(found)
-    }
-}
-
-/// The users as popups see them: cards from the directory, unread messages from the timelines.
+/// Cards come from the directory. So does the age of the oldest unread message; it is looked for in the timelines if the
+/// directory does not have it.
 pub(crate) struct PopupUsers {
     pub(crate) directory: Arc<Directory>,
     pub(crate) store: Arc<dyn Store>,

@@ -5,36 +5,9 @@
 //! adds, and conversations into which strangers draw the user. A stranger is anyone without a direct conversation with
 //! the user.
 
-use crate::engine::Engine;
-use tidings_domain::{
-    model::*,
-    refusals::store_refusal,
-    user_limiter::{PerMinute, UserLimiter},
-};
+use crate::{config::LimitsConfig, engine::Engine};
+use tidings_domain::{model::*, refusals::store_refusal, user_limiter::UserLimiter};
 use tidings_protocol::{error::Refusal, ids::direct_id};
-
-#[derive(Debug, Clone, Copy)]
-pub struct LimitsConfig {
-    /// Conversations that one user opens.
-    pub openings: PerMinute,
-    /// Members that one user adds, first members of new groups included.
-    pub additions: PerMinute,
-    /// Times that strangers draw one user into a conversation.
-    pub strangers: PerMinute,
-    /// Groups and official accounts of one user, above which other users cannot add that user to more; 0: no limit.
-    pub groups_per_user: usize,
-}
-
-impl Default for LimitsConfig {
-    fn default() -> Self {
-        LimitsConfig {
-            openings: PerMinute { count: 30, burst: 100 },
-            additions: PerMinute { count: 120, burst: 1_000 },
-            strangers: PerMinute { count: 20, burst: 200 },
-            groups_per_user: 5_000,
-        }
-    }
-}
 
 /// The limiter of conversations.
 pub(crate) struct ConversationLimiters {

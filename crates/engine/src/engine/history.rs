@@ -2,8 +2,8 @@
 
 mod cursor;
 
-use crate::{
-    engine::Engine,
+use crate::engine::{
+    Engine,
     reads::{READ_AT_ONCE, entry_of},
 };
 use cursor::{HistoryRange, PageCursor};

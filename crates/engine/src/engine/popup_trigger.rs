@@ -1,6 +1,6 @@
 //! Popups that the app server triggers for a user who is online: decided, then sent to one of the user's live sessions.
 
-use crate::{engine::Engine, hub::Signal};
+use crate::{engine::Engine, shards::Signal};
 use crossbeam_channel::{RecvTimeoutError, bounded};
 use std::time::Duration;
 use tidings_domain::model::UserNo;

@@ -1,9 +1,8 @@
 //! Conversations: cards, members, roles, mutes and read marks.
 
 use crate::{
-    engine::Engine,
-    send::not_a_member,
-    users::{attributes_value, check_attributes, unexpected_outcome},
+    attributes::{attributes_value, check_attributes},
+    engine::{Engine, send::not_a_member, users::unexpected_outcome},
 };
 use serde_json::json;
 use std::{collections::HashSet, sync::Arc};

@@ -9,7 +9,11 @@
 //! A conversation's entries from before the user joined are not missed, they are history. Entries that retention
 //! removed in between are lost: the answer is then not `complete`, and has no range for them.
 
-use crate::{delivery::MembershipSnapshot, engine::Engine, lanes::encode_entry, reads::entry_of};
+use crate::{
+    delivery::MembershipSnapshot,
+    engine::{Engine, reads::entry_of},
+    lanes::encode_entry,
+};
 use std::sync::Arc;
 use tidings_domain::{model::*, refusals::store_refusal, store::*};
 use tidings_protocol::{
@@ -41,6 +45,22 @@ struct Tails {
 pub(crate) type InboxEntry = (Arc<Conversation>, StoredEntry);
 
 impl Engine {
+    /// Whether a session that resumes with this cursor must wait: its client has seen commits on another node that this
+    /// node's shards, which have come to `positions`, have not.
+    pub fn is_behind(&self, cursor: &Cursor, positions: [Position; LANES]) -> bool {
+        self.cluster.is_some()
+            && cursor.epoch == self.store.epoch()
+            && cursor.positions.iter().zip(positions).any(|(cursor, position)| *cursor > position)
+    }
+
+    /// Waits until this node's shards have come as far as a cursor from another node. Blocks.
+    ///
+    /// # Errors
+    /// `store_unavailable`: they did not come so far in time, or the store could not be asked whether there is as much.
+    pub fn catch_up(&self, cursor: &Cursor) -> Result<(), Refusal> {
+        self.cluster.as_ref().map_or(Ok(()), |cluster| cluster.catch_up(cursor))
+    }
+
     /// The memberships of a user whose conversations have an audience, for a shard that has applied the positions
     /// `since`.
     ///

@@ -1,0 +1,145 @@
+//! Users: cards, do-not-disturb windows, and ending sessions.
+
+use crate::{
+    attributes::{attributes_value, check_attributes},
+    daily_window::parse_wall_time,
+    engine::Engine,
+};
+use jiff::tz::TimeZone;
+use tidings_domain::{
+    model::*,
+    store::{Outcome, Proposal, UserPatch},
+};
+use tidings_protocol::{
+    error::{ErrorCode, Refusal},
+    http::*,
+    ids::{check_name, check_new_id},
+    limits::*,
+};
+
+/// The refusal for an outcome that this kind of proposal cannot have.
+pub(crate) fn unexpected_outcome() -> Refusal {
+    Refusal::new(ErrorCode::Internal, "the store answered with an outcome of another kind")
+}
+
+impl Engine {
+    /// Creates users, or changes the given fields of existing ones.
+    ///
+    /// # Errors
+    /// `invalid_field`, `limit_exceeded`; `queue_full`, `store_unavailable` and `draining`: nothing was stored.
+    pub async fn upsert_users(&self, users: Vec<UserUpsert>) -> Result<UsersUpserted, Refusal> {
+        if users.len() > USERS_BATCH_MAX {
+            return Err(Refusal::limit("users in an upsert", USERS_BATCH_MAX as u64, users.len() as u64));
+        }
+        let mut patches = Vec::with_capacity(users.len());
+        for user in users {
+            check_new_id("id", &user.id)?;
+            check_name("name", user.name.as_deref())?;
+            check_name("avatar", user.avatar.as_deref())?;
+            let attributes = check_attributes(user.attributes.as_ref())?;
+            patches.push(UserPatch { id: user.id, name: user.name, avatar: user.avatar, attributes });
+        }
+        match self.committer.propose(None, Proposal::PutUsers(patches)).await? {
+            Outcome::Users { created, updated } => Ok(UsersUpserted { created, updated }),
+            _ => Err(unexpected_outcome()),
+        }
+    }
+
+    /// A user's card. `private`: with the fields that only the user and app servers may see.
+    ///
+    /// # Errors
+    /// `not_found`; `store_unavailable`.
+    pub fn user_card(&self, id: &str, private: bool) -> Result<UserCard, Refusal> {
+        let user = self.directory.require_user(id)?;
+        Ok(UserCard {
+            id: user.id.clone(),
+            name: user.name.clone(),
+            avatar: user.avatar.clone(),
+            attributes: self.attributes_shown(&user, private),
+            created_at: user.created_at,
+            do_not_disturb: user.do_not_disturb.as_deref().filter(|_| private).cloned(),
+        })
+    }
+
+    /// All attributes for the user and app servers; for others those that the settings name.
+    fn attributes_shown(&self, user: &User, private: bool) -> Option<serde_json::Value> {
+        let public = &self.config.public_attributes;
+        if !private && public.is_empty() {
+            return None;
+        }
+        let mut attributes = attributes_value(user.attributes.as_deref())?;
+        if let Some(all) = attributes.as_object_mut().filter(|_| !private) {
+            all.retain(|name, _| public.contains(name));
+            return (!all.is_empty()).then_some(attributes);
+        }
+        Some(attributes)
+    }
+
+    /// Sets or removes the daily window in which a user gets no offline push.
+    ///
+    /// # Errors
+    /// `not_found`, `invalid_field`; `queue_full`, `store_unavailable` and `draining`: nothing was stored.
+    pub async fn set_do_not_disturb(&self, user: &str, window: Option<DailyWindow>) -> Result<(), Refusal> {
+        let user = self.directory.require_user(user)?;
+        if let Some(window) = &window {
+            for (field, time) in [("window.start", &window.start), ("window.end", &window.end)] {
+                if parse_wall_time(time).is_none() {
+                    return Err(Refusal::field(field, format!("{time:?} is not a time as HH:MM")));
+                }
+            }
+            if TimeZone::get(&window.time_zone).is_err() {
+                let zone = &window.time_zone;
+                return Err(Refusal::field("window.time_zone", format!("{zone:?} is not an IANA time zone")));
+            }
+        }
+        self.committer.propose(None, Proposal::SetDoNotDisturb { user: user.no, window }).await?;
+        Ok(())
+    }
+
+    /// Ends a user's sessions: one device's, or all.
+    ///
+    /// # Errors
+    /// `not_found`; `queue_full`, `store_unavailable` and `draining`: no session was ended.
+    pub async fn kick(&self, user: &str, kick: Kick) -> Result<Kicked, Refusal> {
+        let (kicked, proposal) = self.prepare_kick(user, kick)?;
+        self.committer.propose(None, proposal).await.map(|_| kicked)
+    }
+
+    /// Revokes all tokens of a user that were issued until now, and ends the user's sessions, on every node. Tokens
+    /// have their time of issue in whole seconds: those issued in the present second are revoked too.
+    ///
+    /// # Errors
+    /// `not_found`; `queue_full`, `store_unavailable` and `draining`: nothing was revoked.
+    pub async fn revoke(&self, user: &str, revoke: Revoke) -> Result<Revoked, Refusal> {
+        let user = self.directory.require_user(user)?.no;
+        let issue_from = self.clock.now_ms() / 1_000 + 1;
+        let sessions = self.presence.sessions_of(user).len();
+        let reason = revoke.reason.unwrap_or_else(|| "the app revoked the user's tokens".into());
+        self.committer.propose(None, Proposal::Revoke { user, before: issue_from * 1_000, reason }).await?;
+        Ok(Revoked { sessions, issue_from })
+    }
+
+    /// Removes a device of a user and ends its session. Blocks.
+    ///
+    /// # Errors
+    /// `not_found` for an unknown user or device; else as of any push operation.
+    pub fn remove_device(&self, user: &str, device_id: &str) -> Result<(), Refusal> {
+        self.push.remove_device(user, device_id)?;
+        let reason = Some("the device was removed".to_owned());
+        self.kick_blocking(user, Kick { device_id: Some(device_id.to_owned()), reason }).map(drop)
+    }
+
+    pub(crate) fn kick_blocking(&self, user: &str, kick: Kick) -> Result<Kicked, Refusal> {
+        let (kicked, proposal) = self.prepare_kick(user, kick)?;
+        self.committer.propose_blocking(proposal).map(|_| kicked)
+    }
+
+    fn prepare_kick(&self, user: &str, kick: Kick) -> Result<(Kicked, Proposal), Refusal> {
+        let user = self.directory.require_user(user)?.no;
+        let devices = self.presence.sessions_of(user);
+        let meant = |id: &str| kick.device_id.as_deref().is_none_or(|device| device == id);
+        let sessions = devices.iter().filter(|device| meant(&device.device_id)).count();
+        let reason = kick.reason.unwrap_or_else(|| "the app ended the session".into());
+        Ok((Kicked { sessions }, Proposal::Kick { user, device_id: kick.device_id, reason }))
+    }
+}
