@@ -9,8 +9,9 @@ use std::{
     time::{Duration, Instant},
 };
 use tidings_protocol::{
-    frames::{ClientFrame, Resume, ServerFrame},
+    frames::{ClientFrame, ServerFrame},
     miop::{self, Bind, Frame, decode, take_head},
+    resume::Resume,
 };
 
 /// The longest payload that a server may send (`docs/miop.md`, 2.2).

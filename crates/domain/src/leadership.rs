@@ -1,10 +1,19 @@
 //! Whether this node leads, for push, popups and all else that one node does for all.
 
-use crate::store::Term;
 use std::{sync::Arc, time::Duration};
 
 /// How often a worker that waits for the lead looks for it.
 const POLL_EVERY: Duration = Duration::from_millis(50);
+
+/// The time of one leader, with a higher number than any term before. Writes of the leader's work name their term, and
+/// the store rejects a write of a term that is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Term(pub u64);
+
+impl Term {
+    /// The term of a node that has the store to itself.
+    pub const ALONE: Term = Term(0);
+}
 
 /// The election of the leader, as this node knows its outcome.
 pub trait LeaderElection: Send + Sync + 'static {

@@ -3,7 +3,7 @@
 //!
 //! Rows are stored in postcard's form: the order of variants and fields is part of it, their names are not.
 
-use crate::store::{StoreResult, Term};
+use crate::{leadership::Term, store_error::StoreResult};
 use serde::{Deserialize, Serialize};
 
 /// Rows in one write: few, so that chat's commits never wait long for push.
@@ -21,7 +21,7 @@ pub trait PushStore: Send + Sync + 'static {
     /// Writes all changes or none; they are durable when it returns.
     ///
     /// # Errors
-    /// As of any write of a term ([`StoreError`](crate::store::StoreError)): refused when the term is over; when the
+    /// As of any write of a term ([`StoreError`](crate::store_error::StoreError)): refused when the term is over; when the
     /// outcome is unknown, the changes may be stored or not.
     fn write_push(&self, term: Term, changes: &[PushChange]) -> StoreResult<()>;
     /// The row under a key.

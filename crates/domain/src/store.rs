@@ -5,56 +5,24 @@
 //! row locks. Calls block: the committer and readers make them from their own threads (or
 //! `spawn_blocking`), never from a thread that serves sockets.
 //!
-//! In reading order: `proposals` (what is written, and with which outcome), this file (errors, terms, reads, the port),
-//! `rows` (rows whose meaning only their writer knows).
+//! In reading order: `proposals` (what is written, and with which outcome), this file (reads and the port), [`batch_reads`]
+//! (batched reads as sequences of single ones), `rows` (rows whose meaning only their writer knows). Errors are in
+//! [`store_error`](crate::store_error), terms in [`leadership`](crate::leadership).
 
+pub mod batch_reads;
 mod proposals;
 mod rows;
 
-use crate::{batch_reads, model::*, push_store::PushStore};
+pub use crate::{
+    leadership::Term,
+    store_error::{StoreError, StoreResult},
+};
+use crate::{model::*, push_store::PushStore};
 pub use proposals::{
     Appended, DeadNotification, NewConversation, Outcome, PositionRange, Proposal, Rejection, UserPatch,
 };
 pub use rows::{CheckedRows, ROW_BYTES_MAX, RowChange, RowSpace, RowStore, RowsCheck};
 use std::time::Duration;
-
-/// Why a call of the store failed.
-#[derive(Debug, thiserror::Error)]
-pub enum StoreError {
-    /// Nothing of the batch was stored; the caller may retry once the disk has room.
-    #[error("the disk is full")]
-    DiskFull,
-    /// The store did not acknowledge the call. A commit may have been stored, which shows after a restart or reconnect;
-    /// any other write was not stored. The caller may retry.
-    #[error("the store is unavailable: {0}")]
-    Unavailable(String),
-    /// A write other than a commit was stored, or was not, or will be at any moment. The caller must call
-    /// [`Store::fence_writes`] and then read what is stored.
-    #[error("the store may have taken it: {0}")]
-    OutcomeUnknown(String),
-    /// Stored bytes cannot be understood: an operator must act (`tidings check`).
-    #[error("the store is damaged: {0}")]
-    Damaged(String),
-    /// The requested part of the commit log is pruned: the node was away for longer than changes are kept.
-    #[error("{0}")]
-    Pruned(String),
-    /// The term of the write is over: another node leads now, or will. Nothing was stored.
-    #[error("another node leads")]
-    StaleTerm,
-}
-
-/// The time of one leader, with a higher number than any term before. Writes of the leader's work name their term, and
-/// the store rejects a write of a term that is over.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct Term(pub u64);
-
-impl Term {
-    /// The term of a node that has the store to itself.
-    pub const ALONE: Term = Term(0);
-}
-
-/// The result of a call of the store.
-pub type StoreResult<T> = Result<T, StoreError>;
 
 /// The end of a range from which a page is read. A page is oldest first either way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

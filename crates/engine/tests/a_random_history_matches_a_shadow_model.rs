@@ -15,10 +15,10 @@ use tidings_engine::config::EngineConfig;
 use tidings_protocol::{
     entry::Entry,
     error::ErrorCode,
-    frames::MissedRange,
     http::*,
     ids::direct_id,
     limits::{INBOX_ENTRIES_MAX, UNREAD_COUNT_MAX},
+    resume::MissedRange,
 };
 use tidings_store::{EmbeddedOptions, EmbeddedStore};
 use tidings_testkit::MemoryStore;

@@ -26,10 +26,11 @@ use tidings_engine::{
 };
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
-    frames::{Bound, RawClientFrame, Resume, ServerFrame},
+    frames::{Bound, RawClientFrame, ServerFrame},
     ids::check_new_id,
     limits::{FRAME_BYTES_MAX, TYPE_BYTES_MAX},
     miop::{self, Frame},
+    resume::Resume,
 };
 use tidings_push::Register;
 

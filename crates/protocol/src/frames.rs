@@ -3,7 +3,7 @@
 //! A client binds first; every later request may carry a `ref`, which its answer repeats. The server reads clients' frames
 //! strictly, as it reads HTTP bodies ([`crate::json`]); clients ignore fields and frames that they do not know.
 
-use crate::{entry::Entry, error::ErrorCode, http};
+use crate::{entry::Entry, error::ErrorCode, http, resume::Resume};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 use std::borrow::Cow;
@@ -326,31 +326,6 @@ pub struct Bound {
     /// When the token expires, in milliseconds since 1970 UTC: `refresh` it before, or the session ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<u64>,
-}
-
-/// How a resume went. What was missed comes in `messages` frames after `bound`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-pub struct Resume {
-    /// Whether the entries that follow are all that was missed. If not, fetch `ranges` from history.
-    pub complete: bool,
-    /// The cursor was of another epoch, or ahead of the store: what the client holds may differ
-    /// from the server. It should drop what it holds and read anew.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub reset: bool,
-    /// What to fetch from history when `complete` is false.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub ranges: Vec<MissedRange>,
-}
-
-/// Entries `from_seq..=to_seq` of a conversation that were missed and do not follow by themselves.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-pub struct MissedRange {
-    /// The conversation to read from.
-    pub conversation: String,
-    /// The first entry that was missed.
-    pub from_seq: u64,
-    /// The last entry of the range.
-    pub to_seq: u64,
 }
 
 /// The answer to one send.

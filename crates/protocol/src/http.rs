@@ -9,7 +9,7 @@ pub use popups::*;
 pub use presence::*;
 pub use push::*;
 
-use crate::{entry::Entry, error::ErrorCode, frames::Resume};
+use crate::{entry::Entry, error::ErrorCode, resume::Resume};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;

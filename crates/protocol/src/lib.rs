@@ -6,7 +6,7 @@
 //! - [`depth`]: how deep JSON may be nested;
 //! - [`ids`]: which ids users and conversations may have;
 //! - [`entry`]: a timeline entry, as clients see it;
-//! - [`cursor`]: how far a client has read, in one opaque string;
+//! - [`cursor`]: how far a client has read, in one opaque string; [`resume`]: how a resume from a cursor went;
 //! - [`json`]: the one strict JSON reader for all callers' input, and the refusals that it writes;
 //! - [`frames`]: the JSON frames of the WebSocket protocol;
 //! - [`http`]: the JSON bodies of the HTTP API;
@@ -16,7 +16,7 @@
 
 pub mod cursor;
 pub mod depth;
-// The doc comments in `entry`, `frames` and `http` are published as descriptions in docs/openapi.json and
+// The doc comments in `entry`, `frames`, `http` and `resume` are published as descriptions in docs/openapi.json and
 // docs/asyncapi.json: they speak to those who write clients, and are short.
 pub mod entry;
 pub mod error;
@@ -26,4 +26,5 @@ pub mod ids;
 pub mod json;
 pub mod limits;
 pub mod miop;
+pub mod resume;
 pub mod ws;

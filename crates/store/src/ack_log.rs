@@ -12,7 +12,10 @@
 //!          (conversation (8)  last seq (8)  length of its id, if it is new (2)  id)*
 //! ```
 
-use crate::{journal::number_in, tables::ByteReader};
+use crate::{
+    files::{name_of, number_in},
+    tables::ByteReader,
+};
 use std::{
     collections::BTreeMap,
     fs::{self, File},
@@ -181,7 +184,7 @@ pub(crate) fn read(folder: &Path) -> io::Result<AckedState> {
             }
         });
         if rest.iter().any(|byte| *byte != 0) {
-            all.damaged.push(crate::journal::name_of(&path));
+            all.damaged.push(name_of(&path));
         }
     }
     Ok(all)

@@ -2,13 +2,14 @@
 
 use crate::{
     embedded::EmbeddedStore,
+    epoch::fresh_epoch,
+    files::{create_folders, sync_folder},
     fjall_kv::{FjallKv, Sizes},
-    folder::{CleanShutdown, Folder, create_folders, sync_folder},
+    folder::{CleanShutdown, Folder},
     inspect::Inspection,
     journal,
     journal_tracker::JournalTracker,
     kv::*,
-    open::fresh_epoch,
 };
 use std::{fs, io, path::Path};
 

@@ -1,9 +1,6 @@
 //! Rows whose keys and values are bytes that a part of the server has encoded itself; each part has a space of its own.
 
-use crate::{
-    embedded::{EmbeddedStore, store_error},
-    kv::*,
-};
+use crate::{embedded::EmbeddedStore, errors::store_error, kv::*};
 use tidings_domain::store::*;
 
 fn space_of(space: RowSpace) -> Space {

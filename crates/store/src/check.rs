@@ -1,16 +1,20 @@
 //! Verifies a data folder: its files, and then every row against the rows that it must agree with.
 
+mod push;
+
 use crate::{
-    check_push::check_push,
     damage::{DamageReport, FileFault},
-    embedded::{EmbeddedOptions, EmbeddedStore, OpenError, store_error},
+    embedded::EmbeddedStore,
+    errors::{OpenError, store_error},
     folder::Folder,
     inspect::inspect,
     kv::*,
+    options::EmbeddedOptions,
     reads::*,
     rows::*,
     tables,
 };
+use push::check_push;
 use std::{collections::HashMap, fmt, path::Path};
 use tidings_domain::{model::*, store::*};
 

@@ -2,6 +2,7 @@
 //! batch, and only then visible to the next batch. A failed write changes nothing in memory.
 
 use crate::{
+    errors::store_error,
     kv::{Batch, Kv, Space},
     reads::*,
     rows::*,
@@ -10,34 +11,6 @@ use quick_cache::sync::Cache;
 use rustc_hash::FxHashMap;
 use std::collections::{BTreeMap, BTreeSet};
 use tidings_domain::{model::*, store::*};
-
-/// The last number given to a user and to a conversation, and the last position.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Counters {
-    pub users: u64,
-    pub conversations: u64,
-    pub position: Position,
-}
-
-impl Counters {
-    pub(crate) fn of_row(row: &[u8]) -> Option<Counters> {
-        match numbers(row)[..] {
-            [users, conversations, position] => Some(Counters { users, conversations, position }),
-            _ => None,
-        }
-    }
-
-    fn row(self) -> Vec<u8> {
-        numbers_row(&[self.users, self.conversations, self.position])
-    }
-}
-
-pub(crate) const DAY_MS: u64 = 24 * 60 * 60 * 1_000;
-
-/// The UTC day of a time, counted from 1970.
-pub(crate) fn day_of(at_ms: u64) -> u64 {
-    at_ms / DAY_MS
-}
 
 /// Outbox items of one row: three numbers each, so that the row stays below the limit of values.
 const OUTBOX_ITEMS_PER_ROW: usize = VALUE_BYTES_MAX / 24 - 1;
@@ -149,7 +122,7 @@ impl<'a> StagedBatch<'a> {
     }
 
     fn get(&self, space: Space, key: &[u8]) -> StoreResult<Option<Vec<u8>>> {
-        self.kv.get(space, key).map_err(crate::embedded::store_error)
+        self.kv.get(space, key).map_err(store_error)
     }
 
     fn decide(&mut self, proposal: &Proposal) -> Result<Outcome, ProposalError> {

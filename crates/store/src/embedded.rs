@@ -1,16 +1,16 @@
 //! The embedded store: its reads, and its writes as batches of the engine. Opening it is in `open`, deciding proposals in
 //! `commit`, and the restart after a failed write in `restart`.
 
-pub use crate::open::{EmbeddedOptions, JOURNAL_BYTES_MIN, MEMTABLE_BYTES_MIN, OpenError};
-
 use crate::{
     batch_progress::BatchProgress,
-    commit::{Counters, StagedBatch},
+    commit::StagedBatch,
+    errors::store_error,
     fjall_kv::FjallKv,
     folder::{CleanShutdown, Folder},
     journal,
     journal_tracker::JournalTracker,
     kv::*,
+    options::EmbeddedOptions,
     reads::*,
     rows::*,
     scrubber::Scrubber,
@@ -74,16 +74,6 @@ pub(crate) struct Writer {
     /// The engine refused the write because one of its threads had met an error before, not because this write failed.
     pub(crate) has_engine_stopped: bool,
     pub(crate) tracker: JournalTracker,
-}
-
-pub(crate) fn store_error(error: KvError) -> StoreError {
-    match error {
-        KvError::Io(error) if error.kind() == std::io::ErrorKind::StorageFull => StoreError::DiskFull,
-        KvError::Io(error) => StoreError::Unavailable(error.to_string()),
-        KvError::Engine(error) => StoreError::Unavailable(error),
-        KvError::Damaged(what) => StoreError::Damaged(what),
-        KvError::Stopped => StoreError::Unavailable(error.to_string()),
-    }
 }
 
 impl EmbeddedStore {

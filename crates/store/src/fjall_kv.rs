@@ -1,6 +1,6 @@
 //! The embedded engine: fjall 3.
 
-use crate::{inspect::ENGINE_VERSION, kv::*, rows::number_at};
+use crate::{kv::*, rows::number_at};
 use fjall::{
     CompressionType, Database, Keyspace, KeyspaceCreateOptions, LsmError, PersistMode, Readable, Snapshot,
     config::CompressionPolicy,
@@ -10,6 +10,10 @@ use std::{
     path::Path,
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
 };
+
+/// The engine's file that names the format of its folder, and the file's content.
+pub(crate) const ENGINE_VERSION: &str = "version";
+pub(crate) const ENGINE_VERSION_BYTES: &[u8] = b"FJL\x03";
 
 /// The engine's sizes. Measured: with 16 MiB memtables and a 96 MiB journal the longest commit stall at saturation
 /// was 91 ms instead of 270 to 540 with the defaults, and memory stayed below 100 MB.

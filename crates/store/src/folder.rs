@@ -7,13 +7,13 @@
 use crate::{
     ack_log,
     damage::{DamageReport, FileFault, Remedy},
-    embedded::OpenError,
+    errors::OpenError,
+    files::{create_folders, sync_folder, write_durably},
     manifest::{MANIFEST, Manifest, checked, with_checksum},
 };
 use serde::{Deserialize, Serialize};
 use std::{
     fs::{self, File, TryLockError},
-    io::Write,
     path::{Path, PathBuf},
 };
 
@@ -193,34 +193,4 @@ impl Folder {
     pub(crate) fn write_clean_shutdown(&self, marker: &CleanShutdown) -> std::io::Result<()> {
         write_durably(&self.path.join("closed"), with_checksum(&serde_json::to_string(marker)?).as_bytes())
     }
-}
-
-/// Creates a folder and its parents durably: they are there after a power loss.
-pub(crate) fn create_folders(path: &Path) -> std::io::Result<()> {
-    if path.is_dir() {
-        return Ok(());
-    }
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    if let Some(parent) = parent {
-        create_folders(parent)?;
-    }
-    match fs::create_dir(path) {
-        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
-        made => made?,
-    }
-    sync_folder(parent.unwrap_or(Path::new(".")))
-}
-
-/// Writes a small file atomically and durably.
-pub(crate) fn write_durably(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    let temporary = path.with_extension("new");
-    let mut file = File::create(&temporary)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    fs::rename(&temporary, path)?;
-    path.parent().map_or(Ok(()), sync_folder)
-}
-
-pub(crate) fn sync_folder(path: &Path) -> std::io::Result<()> {
-    File::open(path)?.sync_all()
 }

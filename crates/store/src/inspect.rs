@@ -7,7 +7,9 @@
 use crate::{
     ack_log::{self, AckedState},
     damage::{DamageReport, FileFault, Remedy},
-    embedded::OpenError,
+    errors::OpenError,
+    files::{name_of, number_in},
+    fjall_kv::{ENGINE_VERSION, ENGINE_VERSION_BYTES},
     folder::{CleanShutdown, Folder},
     journal::{self, PreviousBatch, Scan},
     manifest::{MANIFEST, Manifest},
@@ -18,10 +20,6 @@ use std::{
     fs, io,
     path::{Path, PathBuf},
 };
-
-/// The engine's file that names the format of its folder, and the file's content.
-pub(crate) const ENGINE_VERSION: &str = "version";
-pub(crate) const ENGINE_VERSION_BYTES: &[u8] = b"FJL\x03";
 
 /// A journal in the engine's folder.
 #[derive(Debug)]
@@ -155,8 +153,7 @@ fn list_journals(engine: &Path, has_manifest: bool, found: &mut Inspection) -> i
         if path.extension().is_none_or(|extension| !extension.eq_ignore_ascii_case("jnl")) {
             continue;
         }
-        match journal::number_in(&path, "", ".jnl").filter(|number| journal::name_of(&path) == format!("{number}.jnl"))
-        {
+        match number_in(&path, "", ".jnl").filter(|number| name_of(&path) == format!("{number}.jnl")) {
             Some(number) => listed.push((number, path)),
             None => {
                 found.fault(&path, "the file is not one of the engine's journals (a copy?)", Remedy::LosslessRepair);
@@ -307,7 +304,7 @@ pub(crate) fn cut_torn_end(folder: &Folder, found: &mut Inspection) -> io::Resul
     {
         let bytes = journal::read_written(path)?;
         journal::cut(folder, path, &bytes, scan.whole_bytes)?;
-        let (journal, at, bytes) = (journal::name_of(path), scan.whole_bytes, bytes.len() - scan.whole_bytes);
+        let (journal, at, bytes) = (name_of(path), scan.whole_bytes, bytes.len() - scan.whole_bytes);
         tracing::warn!(journal, at, bytes, "cut an unacknowledged tail from the journal");
         scan.length = scan.whole_bytes;
     }

@@ -16,8 +16,9 @@
 
 use crate::{
     damage::{DamageReport, FileFault, Remedy},
-    embedded::OpenError,
-    folder::{Folder, sync_folder, write_durably},
+    errors::OpenError,
+    files::{name_of, number_in, sync_folder, write_durably},
+    folder::Folder,
     kv::BATCH_KEY,
     rows::number_at,
     tables::file_name,
@@ -230,15 +231,6 @@ pub(crate) fn journals(engine: &Path) -> io::Result<Vec<PathBuf>> {
     }
     found.sort();
     Ok(found.into_iter().map(|(_, path)| path).collect())
-}
-
-/// The number between a prefix and a suffix in a file's name.
-pub(crate) fn number_in(path: &Path, before: &str, after: &str) -> Option<u64> {
-    path.file_name()?.to_str()?.strip_prefix(before)?.strip_suffix(after)?.parse().ok()
-}
-
-pub(crate) fn name_of(path: &Path) -> String {
-    path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
 /// The journals and how many bytes were written to each, for the marker of a clean shutdown.

@@ -4,7 +4,8 @@
 
 use crate::{
     ack_log::{self, AckLog, AckedBatch, ConversationProgress},
-    folder::{Folder, sync_folder},
+    files::{number_in, sync_folder},
+    folder::Folder,
     inspect::Inspection,
     journal,
     kv::CommittedBatch,
@@ -121,7 +122,7 @@ impl JournalTracker {
     /// The engine has begun another journal: the batch is the first in it, or the last in the journal before.
     fn switch_journal(&mut self, batch: CommittedBatch) -> io::Result<()> {
         let is_first_in_next = journal::begins_from(&self.next, batch.seqno)?;
-        let number = journal::number_in(&self.next, "", ".jnl").unwrap_or(0);
+        let number = number_in(&self.next, "", ".jnl").unwrap_or(0);
         if let Some(record) = self.manifest.journals.last_mut() {
             record.last_batch = Some(if is_first_in_next { self.last_batch } else { batch.ordinal });
         }
@@ -171,5 +172,5 @@ fn is_full(error: &io::Error) -> bool {
 }
 
 fn journals_in(engine: &Path) -> io::Result<Vec<u64>> {
-    Ok(journal::journals(engine)?.iter().filter_map(|path| journal::number_in(path, "", ".jnl")).collect())
+    Ok(journal::journals(engine)?.iter().filter_map(|path| number_in(path, "", ".jnl")).collect())
 }

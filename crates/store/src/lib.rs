@@ -7,18 +7,18 @@
 //! In reading order:
 //! - [`kv`]: the narrow port that an embedded engine must offer (atomic durable batch, get, scan
 //!   from both ends, snapshot), and [`fjall_kv`], the engine we use;
-//! - [`rows`]: the keys of rows and their encoding;
-//! - [`embedded`]: the store's reads and writes; [`open`]: opening it; [`reads`]: reads of single rows; [`commit`]: one
-//!   batch of proposals, all or nothing;
+//! - [`rows`]: the keys of rows and their encoding; [`errors`]: why a folder does not open, and errors of the engine;
+//! - [`embedded`]: the store's reads and writes; [`options`] and [`open`]: opening it; [`epoch`]: the name of its history;
+//!   [`reads`]: reads of single rows; [`commit`]: one batch of proposals, all or nothing;
 //! - [`push`]: the same for devices and pushes, in a space of their own;
 //! - [`byte_rows`]: rows that a part of the server encodes itself; [`side_log`]: such rows on their way to the store;
-//! - [`folder`]: the data folder's lock, format version and marker of a clean shutdown;
-//! - which files and batches must be there: [`manifest`] names journals and spaces, [`ack_log`] names batches, and
-//!   [`journal_tracker`] keeps both up to date;
+//! - [`folder`]: the data folder's lock, format version and marker of a clean shutdown; [`files`]: durable writes of files;
+//! - which files and batches must be there: [`manifest`] names journals and spaces, [`ack_log`] names batches,
+//!   [`batch_progress`] says how far a batch takes its conversations, and [`journal_tracker`] keeps all up to date;
 //! - which files are there: [`journal`] and [`tables`] read the engine's files; [`inspect`] compares the two before the
 //!   engine opens; [`damage`]: the faults that it finds; [`scrubber`] verifies tables while the store serves;
-//! - [`mod@repair`]: keeping what can be read of a damaged folder, and reporting [`losses`]; [`restart`]: restarting the
-//!   engine after a failed write;
+//! - [`mod@repair`]: keeping what can be read of a damaged folder, tables by [`repair_tables`], and reporting [`losses`];
+//!   [`restart`]: restarting the engine after a failed write;
 //! - [`backup`], [`check`], [`retention`]: copying, verifying and shortening a data folder;
 //! - [`postgres`]: the same port on PostgreSQL.
 
@@ -27,10 +27,12 @@ pub mod backup;
 mod batch_progress;
 mod byte_rows;
 pub mod check;
-mod check_push;
 mod commit;
 mod damage;
-pub mod embedded;
+mod embedded;
+mod epoch;
+mod errors;
+mod files;
 mod fjall_kv;
 mod folder;
 mod inspect;
@@ -40,6 +42,7 @@ mod kv;
 mod losses;
 mod manifest;
 mod open;
+mod options;
 pub mod postgres;
 mod push;
 mod reads;
@@ -53,6 +56,8 @@ mod side_log;
 mod tables;
 
 pub use damage::{DamageReport, FileFault, Remedy};
-pub use embedded::{EmbeddedOptions, EmbeddedStore, JOURNAL_BYTES_MIN, MEMTABLE_BYTES_MIN, OpenError};
+pub use embedded::EmbeddedStore;
+pub use errors::OpenError;
+pub use options::{EmbeddedOptions, JOURNAL_BYTES_MIN, MEMTABLE_BYTES_MIN};
 pub use postgres::{MigrationError, PostgresOpenError, PostgresOptions, PostgresStore};
 pub use repair::{LostSeqs, RepairReport, RepairedFile, repair};

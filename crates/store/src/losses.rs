@@ -2,12 +2,7 @@
 //! and the timelines' own holes.
 
 use crate::{
-    ack_log::AckedState,
-    check::scan_meta,
-    embedded::{EmbeddedStore, store_error},
-    kv::*,
-    reads::*,
-    rows::*,
+    ack_log::AckedState, check::scan_meta, embedded::EmbeddedStore, errors::store_error, kv::*, reads::*, rows::*,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},

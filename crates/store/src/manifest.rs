@@ -7,7 +7,7 @@
 
 use crate::{
     damage::{FileFault, Remedy},
-    folder::write_durably,
+    files::write_durably,
 };
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fs, io, path::Path};

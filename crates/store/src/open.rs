@@ -3,13 +3,16 @@
 
 use crate::{
     batch_progress::BatchProgress,
-    damage::{DamageReport, FileFault, RESTORE, Remedy},
+    damage::{DamageReport, FileFault, Remedy},
     embedded::{EmbeddedStore, Writer},
-    fjall_kv::{FjallKv, Sizes},
+    epoch::fresh_epoch,
+    errors::{OpenError, open_error},
+    fjall_kv::FjallKv,
     folder::Folder,
     inspect::{Inspection, cut_torn_end, inspect},
     journal_tracker::JournalTracker,
     kv::*,
+    options::EmbeddedOptions,
     reads::read_counters,
     rows::number_at,
     scrubber::Scrubber,
@@ -17,70 +20,11 @@ use crate::{
 };
 use parking_lot::{Mutex, RwLock};
 use quick_cache::sync::Cache;
-use std::{
-    path::PathBuf,
-    sync::{Arc, atomic::AtomicU64},
-};
+use std::sync::{Arc, atomic::AtomicU64};
 use tidings_domain::store::*;
 
 /// Heads cached for conversations that were written to lately: 40 bytes each.
 const HEADS_CACHED: usize = 200_000;
-
-/// The least size of all journals together: the engine begins another journal after 64 MB and accepts no lower bound.
-pub const JOURNAL_BYTES_MIN: u64 = 64 * 1024 * 1024;
-/// The least size of a memtable: smaller ones would make a table for every few messages.
-pub const MEMTABLE_BYTES_MIN: u64 = 64 * 1024;
-
-/// How to open a data folder.
-#[derive(Debug, Clone)]
-pub struct EmbeddedOptions {
-    pub path: PathBuf,
-    /// Whether to keep an outbox: the list of entries that await offline push.
-    pub outbox: bool,
-    /// Free space to leave on the disk: commits are refused before the engine meets a full disk.
-    pub disk_reserve_bytes: u64,
-    pub memtable_bytes: u64,
-    pub journal_bytes: u64,
-    pub cache_bytes: u64,
-}
-
-impl EmbeddedOptions {
-    pub fn new(path: impl Into<PathBuf>) -> Self {
-        EmbeddedOptions {
-            path: path.into(),
-            outbox: false,
-            disk_reserve_bytes: 64 * 1024 * 1024,
-            memtable_bytes: 16 * 1024 * 1024,
-            journal_bytes: 96 * 1024 * 1024,
-            cache_bytes: 64 * 1024 * 1024,
-        }
-    }
-
-    pub(crate) fn sizes(&self) -> Sizes {
-        let EmbeddedOptions { memtable_bytes, journal_bytes, cache_bytes, .. } = *self;
-        // The engine aborts with less than the minimum.
-        Sizes { memtable_bytes, journal_bytes: journal_bytes.max(JOURNAL_BYTES_MIN), cache_bytes }
-    }
-}
-
-/// Why a data folder could not be opened.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    #[error("{} is in use by another process", .0.display())]
-    Locked(PathBuf),
-    #[error("the data folder has format {found}, this version knows {known}")]
-    Format { found: u32, known: u32 },
-    /// Acknowledged data is damaged or missing.
-    #[error("{0}")]
-    Damaged(DamageReport),
-    /// The files hold what was written to them, and still the engine does not open them or lacks a row that it needs.
-    #[error(
-        "{0}; `tidings check` verifies the whole folder; if it finds nothing to repair, restore a backup ({RESTORE})"
-    )]
-    Engine(String),
-    #[error(transparent)]
-    Io(#[from] std::io::Error),
-}
 
 impl EmbeddedStore {
     /// Opens the store in a data folder, creating both if the folder does not exist.
@@ -151,20 +95,6 @@ impl EmbeddedStore {
         self.folder.clear_new_epoch_request()?;
         Ok(epoch)
     }
-}
-
-pub(crate) fn open_error(error: KvError) -> OpenError {
-    match error {
-        KvError::Io(error) => OpenError::Io(error),
-        other => OpenError::Engine(other.to_string()),
-    }
-}
-
-/// A random epoch: the name of a store's history.
-pub(crate) fn fresh_epoch() -> u64 {
-    use std::hash::{BuildHasher, RandomState};
-    // The seed of a hasher is the standard library's own source of randomness.
-    RandomState::new().hash_one(std::time::SystemTime::now()) >> 16
 }
 
 /// Checks that the engine, now open, has the newest batch that was acknowledged.

@@ -2,13 +2,14 @@
 //!
 //! It knows rows, locks and transactions, and that other nodes commit to the same database. In reading order:
 //! - [`options`]: where the database is, and how long to wait for it;
-//! - [`tls`]: whether connections are encrypted; [`connection`]: a connection that pipelines statements, and its failures,
-//!   which say whether anything may be stored; [`pool`]: the connections of readers; [`liveness`]: whether the database
-//!   answers at all;
-//! - [`migrations`]: the tables, created and changed once by the first node that starts;
+//! - [`tls`]: whether connections are encrypted; [`failure`]: failures of statements, which say whether anything may be
+//!   stored; [`connection`]: a connection that pipelines statements, and [`driver`], which moves its bytes; [`pool`]: the
+//!   connections of readers; [`liveness`]: whether the database answers at all;
+//! - [`versions`]: the versions of the tables; [`migrations`]: the tables, created and changed once by the first node that
+//!   starts;
 //! - [`commit`]: one batch: the rows that it touches are locked and loaded ([`load`]), decided in memory ([`decide`]) and
 //!   written ([`mod@write`]), in two round trips whatever its size; [`append`] does the same for a batch of nothing but
-//!   entries, in one;
+//!   entries, in one; [`entries`]: the columns of entries, for both; [`clock`]: the database's time in statements;
 //! - [`commit_log`]: the commit order read back, and the nodes that share it;
 //! - [`read`]: single reads; [`batch_reads`]: reads of many things in one statement; [`missed_statement`]: the longest of
 //!   these statements;
@@ -24,10 +25,14 @@
 mod append;
 mod batch_reads;
 mod byte_rows;
+mod clock;
 mod commit;
 mod commit_log;
 mod connection;
 mod decide;
+mod driver;
+mod entries;
+mod failure;
 mod liveness;
 mod load;
 mod migrations;
@@ -38,13 +43,15 @@ mod pool;
 mod read;
 mod terms;
 mod tls;
+mod versions;
 mod write;
 
 pub use migrations::MigrationError;
 pub use options::PostgresOptions;
 
 use commit::Writer;
-use connection::{Connector, Failure, failure_text};
+use connection::Connector;
+use failure::{Failure, failure_text};
 use parking_lot::Mutex;
 use partitions::Partitions;
 use pool::Pool;

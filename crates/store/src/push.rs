@@ -3,11 +3,7 @@
 //! A key is a byte for its kind, its numbers big-endian, then its text: keys sort by kind, numbers and text. A row is its
 //! version and its fields, with the key's fields once more, so that a check can compare the row with its key.
 
-use crate::{
-    embedded::{EmbeddedStore, store_error},
-    kv::*,
-    rows::*,
-};
+use crate::{embedded::EmbeddedStore, errors::store_error, kv::*, rows::*};
 use tidings_domain::{push_store::*, store::*};
 
 /// The bytes of a key.

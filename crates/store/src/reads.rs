@@ -1,6 +1,6 @@
 //! Reads of single rows of the embedded store, from the live engine or from a snapshot.
 
-use crate::{commit::Counters, embedded::store_error, kv::*, rows::*};
+use crate::{errors::store_error, kv::*, rows::*};
 use tidings_domain::{model::*, store::*};
 
 pub(crate) fn read_counters(kv: &dyn KvRead) -> StoreResult<Counters> {

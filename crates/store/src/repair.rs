@@ -7,13 +7,15 @@
 use crate::{
     ack_log::AckedState,
     damage::{DamageReport, FileFault, Remedy},
-    embedded::{EmbeddedOptions, EmbeddedStore, OpenError},
-    fjall_kv::FjallKv,
-    folder::{Folder, sync_folder, write_durably},
-    inspect::{ENGINE_VERSION, ENGINE_VERSION_BYTES, Inspection, inspect},
+    embedded::EmbeddedStore,
+    errors::{OpenError, open_error},
+    files::{number_in, sync_folder, write_durably},
+    fjall_kv::{ENGINE_VERSION, ENGINE_VERSION_BYTES, FjallKv},
+    folder::Folder,
+    inspect::{Inspection, inspect},
     journal::{self, PreviousBatch},
     losses,
-    open::open_error,
+    options::EmbeddedOptions,
     repair_tables, tables,
 };
 use std::{fs, path::Path};
@@ -180,7 +182,7 @@ fn cut_journals(folder: &Folder, found: &Inspection, repair: &mut RepairReport) 
 /// Journals that lost batches and have no whole acknowledgement log.
 fn journals_without_ack_log(folder: &Folder, found: &Inspection, repair: &RepairReport) -> Vec<String> {
     let has_ack_log = |name: &str| {
-        let log = journal::number_in(Path::new(name), "", ".jnl").map(|number| format!("acknowledged-{number}"));
+        let log = number_in(Path::new(name), "", ".jnl").map(|number| format!("acknowledged-{number}"));
         log.is_some_and(|log| folder.path.join(&log).exists() && !found.acked.damaged.contains(&log))
     };
     let journals = repair.repaired.iter().map(|repaired| repaired.file.clone()).filter(|file| file.ends_with(".jnl"));

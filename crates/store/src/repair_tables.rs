@@ -3,7 +3,8 @@
 
 use crate::{
     damage::FileFault,
-    folder::{Folder, sync_folder, write_durably},
+    files::{number_in, sync_folder, write_durably},
+    folder::Folder,
     kv::{BATCH_KEY, Space},
     tables::{self, Section, Table, file_name},
 };
@@ -62,7 +63,7 @@ fn newest_version(engine: &Path, space: &Path) -> io::Result<u64> {
     let mut versions = Vec::new();
     for entry in fs::read_dir(space)? {
         let path = entry?.path();
-        if let Some(version) = crate::journal::number_in(&path, "v", "")
+        if let Some(version) = number_in(&path, "v", "")
             && tables::sections(&mut File::open(&path)?)?.is_some()
         {
             versions.push(version);

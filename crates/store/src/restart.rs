@@ -2,7 +2,8 @@
 //! In between, the refused batch is cut from the journals, so that what was refused never shows up.
 
 use crate::{
-    embedded::{EmbeddedStore, OpenError, Writer, store_error},
+    embedded::{EmbeddedStore, Writer},
+    errors::{OpenError, store_error},
     fjall_kv::FjallKv,
     inspect::inspect,
     journal,

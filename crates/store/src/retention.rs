@@ -1,12 +1,7 @@
 //! Retention: removes old entries, by age or by the size of all timelines together. A conversation keeps at least its
 //! newest entry, from which its head is read.
 
-use crate::{
-    commit::{DAY_MS, day_of},
-    embedded::{EmbeddedStore, store_error},
-    kv::*,
-    rows::*,
-};
+use crate::{embedded::EmbeddedStore, errors::store_error, kv::*, rows::*};
 use tidings_domain::{model::*, store::*};
 
 /// Entries removed in one batch: commits wait while such a batch is written.

@@ -103,6 +103,34 @@ pub(crate) fn numbers_row(numbers: &[u64]) -> Vec<u8> {
     row
 }
 
+/// The last number given to a user and to a conversation, and the last position.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Counters {
+    pub users: u64,
+    pub conversations: u64,
+    pub position: Position,
+}
+
+impl Counters {
+    pub(crate) fn of_row(row: &[u8]) -> Option<Counters> {
+        match numbers(row)[..] {
+            [users, conversations, position] => Some(Counters { users, conversations, position }),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn row(self) -> Vec<u8> {
+        numbers_row(&[self.users, self.conversations, self.position])
+    }
+}
+
+pub(crate) const DAY_MS: u64 = 24 * 60 * 60 * 1_000;
+
+/// The UTC day of a time, counted from 1970.
+pub(crate) fn day_of(at_ms: u64) -> u64 {
+    at_ms / DAY_MS
+}
+
 pub(crate) fn damaged(what: impl std::fmt::Display) -> StoreError {
     StoreError::Damaged(what.to_string())
 }

@@ -4,7 +4,7 @@
 
 use crate::{
     damage::{DamageReport, FileFault},
-    embedded::OpenError,
+    errors::OpenError,
     fjall_kv::FjallKv,
     tables::{self, Table},
 };

@@ -3,7 +3,7 @@
 //! Nothing is stored per user for this. Within a conversation positions rise with `seq`, so the tail of
 //! each conversation is walked back to the cursor. The answer has the newest 800 entries (fewer when they are large)
 //! and names the exact ranges of older ones to fetch. The store does the walk: one with a round trip for each read
-//! walks all tails in a single one ([`tidings_domain::batch_reads`] has the algorithm).
+//! walks all tails in a single one ([`tidings_domain::store::batch_reads`] has the algorithm).
 //! Of 10,000 conversations this reads the heads and memberships, and the entries of the answer.
 //!
 //! A conversation's entries from before the user joined are not missed, they are history. Entries that retention
@@ -18,9 +18,9 @@ use std::sync::Arc;
 use tidings_domain::{model::*, refusals::store_refusal, store::*};
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
-    frames::{MissedRange, Resume},
     http::SyncAnswer,
     limits::{CONVERSATIONS_PER_USER_MAX, INBOX_BYTES_MAX, INBOX_ENTRIES_MAX},
+    resume::{MissedRange, Resume},
 };
 
 /// The inbox of a session, which it is sent before it goes live.

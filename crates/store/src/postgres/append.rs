@@ -4,9 +4,11 @@
 //! again as any other.
 
 use super::{
-    connection::{Call, Connection, Failure, bigint, number},
+    clock::recently_left,
+    connection::{Call, Connection, bigint, number},
+    entries::{Contents, write_entries},
+    failure::Failure,
     partitions::Partitions,
-    write::{Contents, recently_left},
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeSet;
@@ -85,29 +87,6 @@ impl<'a> AppendBatch<'a> {
         self.0.iter().enumerate().map(outcome).collect()
     }
 }
-
-/// Writes the entries of `fresh`: rows with their conversation, seq, at, part, position and the columns of [`Contents`]. A
-/// send that another node stored meanwhile violates the unique key of `dedupe`, so that the whole batch fails.
-macro_rules! write_entries {
-    () => {
-        "e AS (INSERT INTO entries (conversation, seq, part, position, at, content) \
-           SELECT conversation, seq, part, position, at, content FROM fresh), \
-         d AS (INSERT INTO dedupe (sender, client_msg_id, conversation, seq, at, position) \
-           SELECT sender, client_msg_id, conversation, seq, at, position FROM fresh WHERE sender IS NOT NULL), \
-         o AS (INSERT INTO outbox (position, conversation, seq) \
-           SELECT position, conversation, seq FROM fresh WHERE pushed), \
-         h AS (UPDATE heads SET last_seq = x.seq, last_at = x.at, last_position = x.position FROM \
-           (SELECT conversation, max(seq) AS seq, max(at) AS at, max(position) AS position FROM fresh \
-            GROUP BY conversation) x WHERE heads.conversation = x.conversation), \
-         c AS (INSERT INTO chapters (conversation, part, first_seq) \
-           SELECT conversation, part, min(seq) FROM fresh GROUP BY conversation, part ON CONFLICT DO NOTHING), \
-         p AS (INSERT INTO parts (part, entries, bytes, last_position) \
-           SELECT part, count(*), sum(length(content)), max(position) FROM fresh GROUP BY part \
-           ON CONFLICT (part) DO UPDATE SET entries = parts.entries + excluded.entries, \
-             bytes = parts.bytes + excluded.bytes, last_position = excluded.last_position) "
-    };
-}
-pub(crate) use write_entries;
 
 /// The heads are locked by now, so this statement sees the newest state of their conversations. `first`: sends that have a
 /// result already. `taken`: the other sends, without those of senders who have just left. `place`: their offset in the batch.

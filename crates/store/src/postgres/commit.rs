@@ -5,8 +5,9 @@
 use super::{
     PostgresStore,
     append::AppendBatch,
-    connection::{Connection, Failure, Purpose, number},
+    connection::{Connection, Purpose, number},
     decide::{Decider, LoadedState, resolve_position},
+    failure::Failure,
     load::TouchedKeys,
     write::write,
 };

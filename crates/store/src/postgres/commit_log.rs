@@ -2,11 +2,11 @@
 
 use super::{
     PostgresStore,
+    clock::now_ms,
     connection::{bigint, number},
-    write::now_ms,
 };
 use crate::{
-    open::fresh_epoch,
+    epoch::fresh_epoch,
     rows::{decode, decode_content, encode},
 };
 use std::{collections::BTreeMap, sync::atomic::Ordering};

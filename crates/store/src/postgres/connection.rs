@@ -1,12 +1,18 @@
-//! One connection. Statements that do not need each other's answers are pipelined. A [`Failure`] says what is certain:
-//! whether anything may have been stored.
+//! One connection. Statements that do not need each other's answers are pipelined.
 
-use super::{Params, PostgresOpenError, PostgresOptions, liveness::LivenessProbe, migrations, tls};
+use super::{
+    Params, PostgresOpenError,
+    driver::drive,
+    failure::{Failure, failure_text, with_cause},
+    liveness::LivenessProbe,
+    options::PostgresOptions,
+    tls, versions,
+};
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use std::{
     collections::HashMap,
-    future::{Future, poll_fn},
+    future::Future,
     str::FromStr,
     sync::{
         Arc,
@@ -14,13 +20,8 @@ use std::{
     },
     time::{Duration, Instant},
 };
-use tidings_domain::store::StoreError;
 use tokio::{runtime::Runtime, time::timeout};
-use tokio_postgres::{
-    AsyncMessage, Client, Config, Row, Socket, Statement,
-    error::{DbError, Severity, SqlState},
-    types::ToSql,
-};
+use tokio_postgres::{Client, Config, Row, Statement, types::ToSql};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 /// For so long after a failed attempt to connect, further attempts fail with its error at once, so that a database that
@@ -32,79 +33,6 @@ const TCP_SILENCE_MAX: Duration = Duration::from_secs(8);
 const COMMIT_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long after a statement's own limit its answer may arrive, before the connection is closed.
 const ANSWER_GRACE: Duration = Duration::from_secs(2);
-
-/// Why a statement failed, and so whether anything may have been stored.
-#[derive(Debug)]
-pub(crate) enum Failure {
-    /// The database answered with an error: the statement's transaction was not committed.
-    Database { code: SqlState, message: String },
-    /// The connection broke: the statements sent last may or may not have been executed.
-    Disconnected(String),
-    /// No answer came in time: the statements may or may not be executed. The connection must be closed.
-    TimedOut,
-    /// No connection could be made: no statement was sent.
-    NotConnected(String),
-    /// The tables or a row need a newer program than this one.
-    Incompatible(String),
-}
-
-impl Failure {
-    /// Whether the connection must not be used again.
-    pub(crate) fn breaks_connection(&self) -> bool {
-        matches!(self, Failure::Disconnected(_) | Failure::TimedOut)
-    }
-
-    pub(crate) fn is(&self, state: &SqlState) -> bool {
-        matches!(self, Failure::Database { code, .. } if code == state)
-    }
-}
-
-impl From<tokio_postgres::Error> for Failure {
-    fn from(error: tokio_postgres::Error) -> Self {
-        // The error's detail is left out: it quotes stored rows.
-        match error.as_db_error() {
-            Some(error) if ends_connection(error) => {
-                Failure::Disconnected(format!("{} ({})", error.message(), error.code().code()))
-            }
-            Some(error) => Failure::Database { code: error.code().clone(), message: error.message().to_owned() },
-            None => Failure::Disconnected(with_cause(&error)),
-        }
-    }
-}
-
-/// Whether a connection is useless after this error: the database ends it, or the server has become a standby, or the
-/// statements were prepared for tables that have changed since.
-fn ends_connection(error: &DbError) -> bool {
-    matches!(error.parsed_severity(), Some(Severity::Fatal | Severity::Panic))
-        || [&SqlState::READ_ONLY_SQL_TRANSACTION, &SqlState::FEATURE_NOT_SUPPORTED].contains(&error.code())
-}
-
-fn with_cause(error: &tokio_postgres::Error) -> String {
-    match std::error::Error::source(error) {
-        Some(cause) => format!("{error}: {cause}"),
-        None => error.to_string(),
-    }
-}
-
-impl From<Failure> for StoreError {
-    fn from(failure: Failure) -> Self {
-        match failure {
-            Failure::Database { code, .. } if code == SqlState::DISK_FULL => StoreError::DiskFull,
-            Failure::Database { code, message }
-                if code == SqlState::DATA_CORRUPTED || code == SqlState::INDEX_CORRUPTED =>
-            {
-                StoreError::Damaged(format!("PostgreSQL: {message} ({})", code.code()))
-            }
-            Failure::Database { code, message } => {
-                StoreError::Unavailable(format!("PostgreSQL: {message} ({})", code.code()))
-            }
-            Failure::Disconnected(why) => StoreError::Unavailable(format!("the connection to PostgreSQL broke: {why}")),
-            Failure::TimedOut => StoreError::Unavailable("PostgreSQL did not answer in time".into()),
-            Failure::NotConnected(why) => StoreError::Unavailable(format!("no connection to PostgreSQL: {why}")),
-            Failure::Incompatible(why) => StoreError::Unavailable(why),
-        }
-    }
-}
 
 /// Makes connections, and has the thread that moves their bytes.
 pub(crate) struct Connector {
@@ -199,8 +127,8 @@ impl Connector {
     /// Connects to a database whose tables this program can work with.
     pub(crate) async fn connect(self: &Arc<Self>, purpose: Purpose) -> Result<Connection, Failure> {
         let connection = self.connect_to_any_version(purpose).await?;
-        let rows = connection.query(migrations::NEEDS_PROGRAM, &[]).await?;
-        migrations::check_running(rows.first().map_or(0, |row| number(row, 0))).map_err(Failure::Incompatible)?;
+        let rows = connection.query(versions::NEEDS_PROGRAM, &[]).await?;
+        versions::check_running(rows.first().map_or(0, |row| number(row, 0))).map_err(Failure::Incompatible)?;
         Ok(connection)
     }
 
@@ -236,14 +164,6 @@ impl Connector {
     }
 }
 
-pub(crate) fn failure_text(failure: &Failure) -> String {
-    match failure {
-        Failure::Database { message, code } => format!("{message} ({})", code.code()),
-        Failure::Disconnected(why) | Failure::NotConnected(why) | Failure::Incompatible(why) => why.clone(),
-        Failure::TimedOut => "no answer in time".into(),
-    }
-}
-
 impl Drop for Connector {
     /// Does not wait: the last owner may drop this on a thread of another runtime, where blocking would panic.
     fn drop(&mut self) {
@@ -265,30 +185,6 @@ fn session_settings(statement_timeout: Duration, lock_timeout: Duration) -> Stri
         statement_timeout.as_millis(),
         lock_timeout.as_millis()
     )
-}
-
-/// Moves a connection's bytes until it ends, and records warnings. PostgreSQL answers a commit as done that was cancelled
-/// while it waited for a standby; only a warning says that the standby may not have it.
-pub(crate) async fn drive<S>(mut connection: tokio_postgres::Connection<Socket, S>, commit_warning: Arc<AtomicBool>)
-where
-    S: tokio_postgres::tls::TlsStream + Unpin,
-{
-    loop {
-        match poll_fn(|context| connection.poll_message(context)).await {
-            Some(Ok(AsyncMessage::Notice(notice))) => {
-                tracing::debug!(code = notice.code().code(), message = notice.message(), "a notice of PostgreSQL");
-                if [&SqlState::WARNING, &SqlState::ADMIN_SHUTDOWN].contains(&notice.code()) {
-                    commit_warning.store(true, Ordering::Release);
-                }
-            }
-            Some(Ok(_)) => {}
-            Some(Err(error)) => {
-                tracing::debug!(error = with_cause(&error), "a connection to PostgreSQL ended");
-                return;
-            }
-            None => return,
-        }
-    }
 }
 
 /// A statement and its parameters, to be pipelined with others.
@@ -386,20 +282,6 @@ pub(crate) fn bigint(number: u64) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn store_error(code: SqlState) -> StoreError {
-        Failure::Database { code, message: "why".into() }.into()
-    }
-
-    #[test]
-    fn full_disks_and_damage_have_errors_of_their_own() {
-        assert!(matches!(store_error(SqlState::DISK_FULL), StoreError::DiskFull));
-        assert!(matches!(store_error(SqlState::INDEX_CORRUPTED), StoreError::Damaged(_)));
-        assert!(matches!(store_error(SqlState::DATA_CORRUPTED), StoreError::Damaged(_)));
-        for code in [SqlState::LOCK_NOT_AVAILABLE, SqlState::QUERY_CANCELED, SqlState::TOO_MANY_CONNECTIONS] {
-            assert!(matches!(store_error(code.clone()), StoreError::Unavailable(why) if why.contains(code.code())));
-        }
-    }
 
     #[test]
     fn numbers_beyond_the_databases_range_become_its_greatest() {

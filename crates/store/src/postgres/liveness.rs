@@ -2,7 +2,7 @@
 //! refuses connections at once; a server that is cut off is only silent, and each statement would wait for its time-out
 //! while others queue behind it. While the database is silent, statements fail at once.
 
-use super::connection::{Failure, drive};
+use super::{driver::drive, failure::Failure};
 use std::{
     sync::{
         Arc,

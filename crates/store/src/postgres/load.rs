@@ -1,9 +1,10 @@
 //! Locks and loads the rows that a batch touches, in one round trip and in the one order of locks.
 
 use super::{
-    connection::{Call, Connection, Failure, bigint, number},
+    clock::recently_left,
+    connection::{Call, Connection, bigint, number},
     decide::LoadedState,
-    write::recently_left,
+    failure::Failure,
 };
 use crate::rows::{ConversationRow, UserRow, damaged, decode};
 use rustc_hash::FxHashSet;

@@ -1,33 +1,14 @@
-//! Creating and migrating the tables. The first node that starts does it, under a lock and in one transaction.
-//!
-//! Each file in `migrations/` has a line `needs program`: the lowest version of the tables that a running program must know
-//! to go on. A migration that the previous program can work with names the previous version, and nodes that run it go on.
-//! A node that starts must know every migration.
+//! Creating and migrating the tables. The first node that starts does it, under a lock and in one transaction. A node that
+//! starts must know every migration.
 
-use super::connection::{Connection, Connector, Failure, Purpose, bigint, number};
-use crate::open::fresh_epoch;
+use super::{
+    connection::{Connection, Connector, Purpose, bigint, number},
+    failure::Failure,
+    versions::{KNOWN, MIGRATIONS, Migration, needs_program},
+};
+use crate::epoch::fresh_epoch;
 use std::sync::Arc;
 use tidings_domain::store::StoreError;
-
-struct Migration {
-    version: u64,
-    name: &'static str,
-    sql: &'static str,
-}
-
-const MIGRATIONS: &[Migration] = &[
-    Migration { version: 1, name: "first", sql: include_str!("migrations/0001_first.sql") },
-    Migration { version: 2, name: "commit log", sql: include_str!("migrations/0002_commit_log.sql") },
-    Migration { version: 3, name: "terms", sql: include_str!("migrations/0003_terms.sql") },
-    Migration { version: 4, name: "left", sql: include_str!("migrations/0004_left.sql") },
-    Migration { version: 5, name: "revoked", sql: include_str!("migrations/0005_revoked.sql") },
-];
-
-/// The version of the tables that this program knows.
-const KNOWN: u64 = MIGRATIONS[MIGRATIONS.len() - 1].version;
-
-/// The lowest version that a program must know to work with the tables as they are.
-pub(crate) const NEEDS_PROGRAM: &str = "SELECT max(needs_program) FROM tidings.migrations";
 
 /// "tidings" in ASCII: the advisory lock of a transaction that changes tables.
 pub(crate) const LOCK_KEY: i64 = 0x0074_6964_696e_6773;
@@ -79,17 +60,6 @@ pub(crate) fn run(connector: &Arc<Connector>, part_days: u32) -> Result<History,
     })
 }
 
-/// Whether this program, while it runs, can go on with tables that need a program of version `needs`.
-pub(crate) fn check_running(needs: u64) -> Result<(), String> {
-    match needs > KNOWN {
-        true => Err(format!(
-            "the database's tables were changed for programs that know version {needs} of them; this program knows \
-             {KNOWN} and must be replaced"
-        )),
-        false => Ok(()),
-    }
-}
-
 /// The version that the tables have; 0 for an empty database.
 async fn version(connection: &Connection) -> Result<u64, MigrationError> {
     // The owner of the database may have created the schema for a user without the right to create one.
@@ -117,11 +87,6 @@ async fn apply(connection: &Connection, migration: &Migration) -> Result<(), Mig
     Ok(())
 }
 
-/// The version in the file's line `needs program`.
-fn needs_program(sql: &str) -> Option<u64> {
-    sql.lines().find_map(|line| line.strip_prefix("-- needs program: "))?.trim().parse().ok()
-}
-
 /// Reads the database's history; begins one in an empty database.
 async fn history(connection: &Connection, part_days: u32) -> Result<History, MigrationError> {
     let read = "SELECT epoch, part_days::bigint FROM history";
@@ -133,24 +98,4 @@ async fn history(connection: &Connection, part_days: u32) -> Result<History, Mig
     let begin = "INSERT INTO history (epoch, part_days) VALUES ($1, $2::bigint::integer)";
     connection.query(begin, &[&bigint(epoch), &i64::from(part_days)]).await?;
     Ok(History { epoch, part_days: part_days.into() })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn versions_have_no_hole_and_each_names_the_program_that_it_needs() {
-        for (index, migration) in MIGRATIONS.iter().enumerate() {
-            assert_eq!(migration.version, index as u64 + 1);
-            let needs = needs_program(migration.sql).unwrap();
-            assert!((1..=migration.version).contains(&needs), "{} needs {needs}", migration.name);
-        }
-    }
-
-    #[test]
-    fn a_program_that_knows_too_low_a_version_is_refused() {
-        assert!(check_running(KNOWN).is_ok());
-        assert!(check_running(KNOWN + 1).unwrap_err().contains("must be replaced"));
-    }
 }

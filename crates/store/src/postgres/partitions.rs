@@ -6,10 +6,11 @@
 
 use super::{
     PostgresStore,
-    connection::{Connection, Failure, Purpose, bigint, number},
+    connection::{Connection, Purpose, bigint, number},
+    failure::Failure,
     migrations::LOCK_KEY,
 };
-use crate::commit::{DAY_MS, day_of};
+use crate::rows::{DAY_MS, day_of};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use tidings_domain::store::{Retention, StoreResult};

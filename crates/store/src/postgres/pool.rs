@@ -1,7 +1,10 @@
 //! The pool of connections for readers, of a fixed size. A reader that finds all connections busy waits for a while and is
 //! then refused.
 
-use super::connection::{Connection, Connector, Failure, Purpose};
+use super::{
+    connection::{Connection, Connector, Purpose},
+    failure::Failure,
+};
 use crossbeam_channel::{Receiver, Sender, bounded};
 use std::{sync::Arc, time::Duration};
 use tidings_domain::store::{StoreError, StoreResult};

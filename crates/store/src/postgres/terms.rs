@@ -6,8 +6,8 @@
 
 use super::{
     Params, PostgresStore,
+    clock::now_ms,
     connection::{bigint, number},
-    write::now_ms,
 };
 use parking_lot::Mutex;
 use tidings_domain::store::{StoreError, StoreResult, Term};

@@ -1,7 +1,7 @@
 //! Encryption towards the database: all or nothing. libpq's `prefer` accepts any certificate or none, and so does not
 //! protect from an attacker in between. Here a connection is either plain or encrypted with a verified certificate.
 
-use super::{PostgresOpenError, PostgresOptions};
+use super::{PostgresOpenError, options::PostgresOptions};
 use rustls::{
     ClientConfig, RootCertStore,
     crypto::ring,

@@ -1,13 +1,15 @@
 //! Writes a decided batch: one statement per table, whatever the number of rows.
 
 use super::{
-    append::write_entries,
-    connection::{Call, Connection, Failure, bigint, number},
+    clock::now_ms,
+    connection::{Call, Connection, bigint, number},
     decide::{Changes, LoadedState},
+    entries::{Contents, write_entries},
+    failure::Failure,
     load::MUTED_FOR_GOOD,
     partitions::Partitions,
 };
-use crate::rows::{ConversationRow, DeadRow, UserRow, encode, encode_content, kind_byte};
+use crate::rows::{ConversationRow, DeadRow, UserRow, encode, kind_byte};
 use std::collections::BTreeSet;
 use tidings_domain::model::*;
 use tokio_postgres::types::ToSql;
@@ -50,18 +52,6 @@ struct Entries<'a> {
     at: Vec<i64>,
     partitions: Vec<i32>,
     contents: Contents<'a>,
-}
-
-/// The columns of entries that do not depend on their sequence and position.
-pub(crate) struct Contents<'a> {
-    pub rows: Vec<Vec<u8>>,
-    /// The dedupe keys of entries with a client message id: senders and ids.
-    pub senders: Vec<Option<i64>>,
-    pub client_msg_ids: Vec<Option<&'a str>>,
-    /// The senders of all entries, also of those without a client message id.
-    pub authors: Vec<Option<i64>>,
-    /// Which of them await offline push.
-    pub pushed: Vec<bool>,
 }
 
 impl<'a> Columns<'a> {
@@ -147,23 +137,6 @@ impl<'a> Entries<'a> {
             partitions: entries.iter().map(|entry| partitions.of(entry.at)).collect(),
             contents: Contents::of(entries.iter().map(|entry| entry.content), outbox),
         }
-    }
-}
-
-impl<'a> Contents<'a> {
-    pub(crate) fn of(entries: impl Iterator<Item = &'a NewEntry>, outbox: bool) -> Contents<'a> {
-        let mut columns =
-            Contents { rows: vec![], senders: vec![], client_msg_ids: vec![], authors: vec![], pushed: vec![] };
-        for entry in entries {
-            let send = entry.sender.as_ref().zip(entry.client_msg_id.as_deref());
-            let may_be_pushed = entry.kind == EntryKind::Message && !entry.silent && !entry.skip_push;
-            columns.rows.push(encode_content(entry));
-            columns.senders.push(send.map(|(sender, _)| bigint(sender.no.0)));
-            columns.client_msg_ids.push(send.map(|(_, id)| id));
-            columns.authors.push(entry.sender.as_ref().map(|sender| bigint(sender.no.0)));
-            columns.pushed.push(outbox && may_be_pushed);
-        }
-        columns
     }
 }
 
@@ -257,22 +230,6 @@ pub(crate) async fn write(
     let answers = connection.pipeline(&calls).await?;
     Ok((count > 0).then(|| answers[append_call].first().map_or(0, |row| number(row, 0))))
 }
-
-/// The database's clock, by which changes are dated and removed, whichever node wrote them.
-macro_rules! now_ms {
-    () => {
-        "(extract(epoch FROM now()) * 1000)::bigint"
-    };
-}
-
-/// Whether a member has left the head's conversation within the last minute, so that a node may not know it yet. Every node
-/// reads the commit log each second. The sub-select has the time computed once a statement.
-macro_rules! recently_left {
-    () => {
-        "h.left_at > (SELECT (extract(epoch FROM now()) * 1000)::bigint - 60000)"
-    };
-}
-pub(crate) use {now_ms, recently_left};
 
 const PUT_USERS: &str = "INSERT INTO users (no, id, card) SELECT * FROM unnest($1::bigint[], $2::text[], $3::bytea[]) \
      ON CONFLICT (no) DO UPDATE SET card = excluded.card";

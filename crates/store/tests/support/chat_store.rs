@@ -3,7 +3,11 @@
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
-use tidings_domain::{batch_reads, model::*, push_store::*, store::*};
+use tidings_domain::{
+    model::*,
+    push_store::*,
+    store::{batch_reads, *},
+};
 use tidings_store::PostgresStore;
 use tidings_testkit::MemoryStore;
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use std::time::Duration;
-use tidings_domain::batch_reads;
+use tidings_domain::store::batch_reads;
 
 pub(super) const CHECKS: &[Check] = &[
     ("standings, heads, cards and positions read together equal single reads", many_at_once),

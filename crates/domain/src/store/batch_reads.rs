@@ -2,7 +2,8 @@
 //! for each read, and the model with which the other stores are compared. Every function fails with the errors of the
 //! single reads.
 
-use crate::{model::*, store::*};
+use super::*;
+use crate::model::*;
 use std::collections::BinaryHeap;
 
 /// Entries of a tail that are read at once: first a few, since most tails have no more; then more.

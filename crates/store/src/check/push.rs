@@ -1,6 +1,7 @@
 //! Verifies the rows of push against each other.
 
-use crate::{check::CheckReport, embedded::store_error, kv::*, push::push_key, rows::*};
+use super::CheckReport;
+use crate::{errors::store_error, kv::*, push::push_key, rows::*};
 use std::collections::{HashMap, HashSet};
 use tidings_domain::{model::UserNo, push_store::*, store::*};
 
