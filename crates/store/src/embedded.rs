@@ -1,4 +1,4 @@
-//! The embedded store: its reads, and its writes as batches of the engine. Opening it is in `open`, deciding proposals in
+//! The embedded store: its reads, and its writes as batches of the engine. Opening it is in `open`, staging a batch in
 //! `commit`, and the restart after a failed write in `restart`.
 
 use crate::{
@@ -26,7 +26,7 @@ use std::{
     },
     time::{Duration, Instant},
 };
-use tidings_domain::{model::*, store::*};
+use tidings_domain::{decide::decide, model::*, store::*};
 
 /// How long a check of the disk's free space counts.
 const SPACE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
@@ -166,8 +166,9 @@ impl Store for EmbeddedStore {
         }
         self.restart_if_refused(&mut writer)?;
         let kv = self.kv()?;
-        let mut staged = StagedBatch::new(&*kv, &self.heads, writer.counters, self.options.outbox, now_ms);
-        let outcomes = batch.iter().map(|proposal| staged.propose(proposal)).collect::<StoreResult<Vec<_>>>()?;
+        let mut staged = StagedBatch::new(&*kv, &self.heads, writer.counters, self.options.outbox);
+        let outcomes =
+            batch.iter().map(|proposal| decide(&mut staged, proposal, now_ms)).collect::<StoreResult<Vec<_>>>()?;
         let rows = staged.finish()?;
         let StagedBatch { counters, heads, first_entry_ids, .. } = staged;
         if !rows.writes.is_empty() {

@@ -7,8 +7,8 @@
 //!   connections of readers; [`liveness`]: whether the database answers at all;
 //! - [`versions`]: the versions of the tables; [`migrations`]: the tables, created and changed once by the first node that
 //!   starts;
-//! - [`commit`]: one batch: the rows that it touches are locked and loaded ([`load`]), decided in memory ([`decide`]) and
-//!   written ([`mod@write`]), in two round trips whatever its size; [`append`] does the same for a batch of nothing but
+//! - [`commit`]: one batch: the rows that it touches are locked and loaded ([`load`]), decided in memory ([`staged_batch`])
+//!   and written ([`mod@write`]), in two round trips whatever its size; [`append`] does the same for a batch of nothing but
 //!   entries, in one; [`entries`]: the columns of entries, for both; [`clock`]: the database's time in statements;
 //! - [`commit_log`]: the commit order read back, and the nodes that share it;
 //! - [`read`]: single reads; [`batch_reads`]: reads of many things in one statement; [`missed_statement`]: the longest of
@@ -29,7 +29,6 @@ mod clock;
 mod commit;
 mod commit_log;
 mod connection;
-mod decide;
 mod driver;
 mod entries;
 mod failure;
@@ -41,6 +40,7 @@ mod options;
 mod partitions;
 mod pool;
 mod read;
+mod staged_batch;
 mod terms;
 mod tls;
 mod versions;

@@ -1,7 +1,7 @@
 //! The common batch, of nothing but entries: locked, decided, written and committed in one round trip. The database itself
-//! decides here what [`super::decide`] decides for other batches. Beyond the common case (an id whose first entry retention
-//! removed, a send that another node stores at this moment, a missing partition) a constraint fails, and the batch is tried
-//! again as any other.
+//! decides here what [`tidings_domain::decide`] decides for other batches. Beyond the common case (an id whose first entry
+//! retention removed, a send that another node stores at this moment, a missing partition) a constraint fails, and the batch
+//! is tried again as any other.
 
 use super::{
     clock::recently_left,

@@ -6,9 +6,9 @@ use super::{
     PostgresStore,
     append::AppendBatch,
     connection::{Connection, Purpose, number},
-    decide::{Decider, LoadedState, resolve_position},
     failure::Failure,
     load::TouchedKeys,
+    staged_batch::{LoadedState, StagedBatch, resolve_position},
     write::write,
 };
 use std::{sync::atomic::Ordering, time::Duration};
@@ -111,11 +111,11 @@ impl PostgresStore {
         if let Err(failure) = lock_counters(&connection, keys, &mut state).await {
             return Err(roll_back(writer, connection, failure).await);
         }
-        let mut decider = Decider::new(state, now_ms);
-        let decided = batch.iter().map(|proposal| decider.propose(proposal)).collect::<StoreResult<Vec<_>>>();
+        let mut staged = StagedBatch::new(state);
+        let decided = batch.iter().map(|proposal| staged.propose(proposal, now_ms)).collect::<StoreResult<Vec<_>>>();
         // On a damaged row the connection is dropped, which ends its transaction.
         let mut outcomes = decided.map_err(CommitError::Store)?;
-        let Decider { state, changes, .. } = &decider;
+        let StagedBatch { state, changes } = &staged;
         let written = write(&connection, state, changes, &self.partitions, self.outbox).await;
         if written.as_ref().is_err_and(|failure| failure.is(&SqlState::CHECK_VIOLATION)) {
             self.partitions.record_missing(changes.entries.iter().map(|entry| self.partitions.of(entry.at)));

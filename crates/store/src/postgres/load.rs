@@ -3,8 +3,8 @@
 use super::{
     clock::recently_left,
     connection::{Call, Connection, bigint, number},
-    decide::LoadedState,
     failure::Failure,
+    staged_batch::LoadedState,
 };
 use crate::rows::{ConversationRow, UserRow, damaged, decode};
 use rustc_hash::FxHashSet;

@@ -3,11 +3,11 @@
 use super::{
     clock::now_ms,
     connection::{Call, Connection, bigint, number},
-    decide::{Changes, LoadedState},
     entries::{Contents, write_entries},
     failure::Failure,
     load::MUTED_FOR_GOOD,
     partitions::Partitions,
+    staged_batch::{Changes, LoadedState},
 };
 use crate::rows::{ConversationRow, DeadRow, UserRow, encode, kind_byte};
 use std::collections::BTreeSet;

@@ -3,11 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
-use tidings_domain::{
-    model::*,
-    push_store::*,
-    store::{batch_reads, *},
-};
+use tidings_domain::{model::*, push_store::*, store::*};
 use tidings_store::PostgresStore;
 use tidings_testkit::MemoryStore;
 

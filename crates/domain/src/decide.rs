@@ -1,0 +1,358 @@
+//! The rules of a commit: what becomes of each proposal of a batch. Every durable store decides by them, over rows of its
+//! own kind ([`StagedRows`]); the memory store of the tests has its own rules, with which the others are compared.
+
+use crate::{model::*, store::*};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The rows of a batch that is being decided: those that the batch has written so far, over the stored ones. `'a` is the
+/// life of the batch's proposals.
+///
+/// # Errors
+/// A row is damaged or cannot be read: the whole batch must be dropped.
+pub trait StagedRows<'a> {
+    /// The key of a send's first result.
+    type SendKey;
+
+    /// The key of the sends of a sender with a `client_msg_id`.
+    fn send_key(&self, sender: UserNo, client_msg_id: &'a str) -> Self::SendKey;
+    /// The result of the first send with this key, marked as a duplicate.
+    fn first_result(&self, key: &Self::SendKey) -> StoreResult<Option<Appended>>;
+    /// Whether the user has left the conversation so lately that the node of a send may not know it. Never in a store
+    /// that one node writes.
+    fn has_just_left(&self, _: ConversationNo, _: UserNo) -> bool {
+        false
+    }
+    /// The head of a conversation; `None` if there is no such conversation.
+    fn head(&self, conversation: ConversationNo) -> StoreResult<Option<Head>>;
+    /// Takes the next position of the commit order.
+    fn next_position(&mut self) -> Position;
+    /// Stores an entry in the place `appended`, which makes `head` the conversation's head, and the place as the first
+    /// result of `send`.
+    fn append(
+        &mut self,
+        entry: &'a NewEntry,
+        appended: Appended,
+        head: Head,
+        send: Option<Self::SendKey>,
+    ) -> StoreResult<()>;
+
+    /// Users have the numbers from 1 to this: numbers are given out without a hole, and users are never removed.
+    fn user_count(&self) -> u64;
+    /// The number of the user with this id.
+    fn user_no(&self, id: &str) -> StoreResult<Option<UserNo>>;
+    /// The user with this number.
+    fn user(&self, no: UserNo) -> StoreResult<Option<User>>;
+    /// Gives the id of a new user the next number.
+    fn new_user_no(&mut self, id: &'a str) -> UserNo;
+    /// Stores a user's card, without the time of revocation.
+    fn put_user(&mut self, user: User);
+    /// Stores that the user's tokens from before `user.revoked_at` are refused.
+    fn put_revoked(&mut self, user: User);
+    /// Stores when the user's last session ended.
+    fn put_last_seen(&mut self, user: UserNo, at: u64);
+
+    /// The number of the conversation with this id.
+    fn conversation_no(&self, id: &str) -> StoreResult<Option<ConversationNo>>;
+    /// The card of a conversation.
+    fn conversation(&self, no: ConversationNo) -> StoreResult<Option<Conversation>>;
+    /// Gives the id of a new conversation the next number.
+    fn new_conversation_no(&mut self, id: &'a str) -> ConversationNo;
+    /// Stores a new conversation's card and the head of its empty timeline.
+    fn create_conversation(&mut self, conversation: Conversation);
+    /// Stores the changed card of a conversation.
+    fn put_conversation(&mut self, conversation: Conversation);
+
+    /// A user's membership of a conversation; `None` if the user is no member.
+    fn membership(&self, conversation: ConversationNo, user: UserNo) -> StoreResult<Option<Membership>>;
+    /// Stores the membership of a user who was no member.
+    fn add_member(&mut self, conversation: &Conversation, user: UserNo, membership: Membership);
+    /// Stores the changed membership of a member.
+    fn put_membership(&mut self, conversation: ConversationNo, user: UserNo, membership: Membership);
+    /// Removes a member.
+    fn remove_member(&mut self, conversation: &Conversation, user: UserNo);
+
+    /// Moves the outbox's position forward to `through`, never back, and stores notifications.
+    fn advance_outbox(&mut self, through: Position, dead: &'a [DeadNotification]) -> StoreResult<()>;
+    /// Deletes stored notifications.
+    fn delete_dead_letters(&mut self, ids: &'a [u64]);
+}
+
+/// Decides one proposal; `now_ms` is the time of the batch.
+///
+/// # Errors
+/// Those of the rows: the whole batch must be dropped. A rejection is no error, but an outcome.
+pub fn decide<'a, R: StagedRows<'a>>(rows: &mut R, proposal: &'a Proposal, now_ms: u64) -> StoreResult<Outcome> {
+    match (Decider { rows, now_ms }).decide(proposal) {
+        Ok(outcome) => Ok(outcome),
+        Err(ProposalError::Rejected(rejection)) => Ok(Outcome::Rejected(rejection)),
+        Err(ProposalError::Failed(error)) => Err(error),
+    }
+}
+
+/// Why a proposal was not accepted: it was refused, or the store failed and with it the whole batch.
+enum ProposalError {
+    Rejected(Rejection),
+    Failed(StoreError),
+}
+
+impl From<StoreError> for ProposalError {
+    fn from(error: StoreError) -> Self {
+        ProposalError::Failed(error)
+    }
+}
+
+impl From<Rejection> for ProposalError {
+    fn from(rejection: Rejection) -> Self {
+        ProposalError::Rejected(rejection)
+    }
+}
+
+struct Decider<'r, R> {
+    rows: &'r mut R,
+    now_ms: u64,
+}
+
+impl<'a, R: StagedRows<'a>> Decider<'_, R> {
+    fn decide(&mut self, proposal: &'a Proposal) -> Result<Outcome, ProposalError> {
+        match proposal {
+            Proposal::Append { conversation, entry } => self.send(*conversation, entry).map(Outcome::Appended),
+            Proposal::PutUsers(patches) => self.put_users(patches),
+            Proposal::CreateConversation(new) => self.create_conversation(new),
+            Proposal::UpdateConversation { conversation, name, avatar, attributes, notice } => {
+                let mut card = self.rows.conversation(*conversation)?.ok_or(Rejection::NoSuchConversation)?;
+                card.name = name.clone().or(card.name);
+                card.avatar = avatar.clone().or(card.avatar);
+                card.attributes = attributes.clone().or(card.attributes);
+                self.rows.put_conversation(card);
+                match notice {
+                    Some(notice) => self.notice(*conversation, notice).map(Outcome::Appended),
+                    None => Ok(Outcome::Done),
+                }
+            }
+            Proposal::ChangeMembers { conversation, add, remove, members_max, notice } => {
+                self.change_members(*conversation, add, remove, *members_max, notice.as_ref())
+            }
+            Proposal::MarkRead { conversation, user, seq } => {
+                let mut membership = self.rows.membership(*conversation, *user)?.ok_or(Rejection::NotAMember)?;
+                let last = self.rows.head(*conversation)?.ok_or(Rejection::NoSuchConversation)?.last_seq;
+                let moved = membership.read_seq.max((*seq).min(last));
+                let has_moved = moved != membership.read_seq;
+                if has_moved {
+                    membership.read_seq = moved;
+                    self.rows.put_membership(*conversation, *user, membership);
+                }
+                Ok(Outcome::Read { seq: moved, moved: has_moved })
+            }
+            Proposal::SetMute { conversation, user, mute } => {
+                let mut membership = self.rows.membership(*conversation, *user)?.ok_or(Rejection::NotAMember)?;
+                membership.mute = *mute;
+                self.rows.put_membership(*conversation, *user, membership);
+                Ok(Outcome::Done)
+            }
+            Proposal::SetDoNotDisturb { user, window } => {
+                let mut found = self.rows.user(*user)?.ok_or(Rejection::NoSuchUser(*user))?;
+                found.do_not_disturb = window.clone().map(Box::new);
+                self.rows.put_user(found);
+                Ok(Outcome::Done)
+            }
+            Proposal::Revoke { user, before, .. } => {
+                let mut found = self.rows.user(*user)?.ok_or(Rejection::NoSuchUser(*user))?;
+                found.revoked_at = found.revoked_at.max(*before);
+                self.rows.put_revoked(found);
+                Ok(Outcome::Done)
+            }
+            Proposal::SetLastSeen(seen) => {
+                seen.iter().for_each(|(user, at)| self.rows.put_last_seen(*user, *at));
+                Ok(Outcome::Done)
+            }
+            Proposal::Kick { .. } => Ok(Outcome::Done),
+            Proposal::AdvanceOutbox { through, dead } => {
+                self.rows.advance_outbox(*through, dead)?;
+                Ok(Outcome::Done)
+            }
+            Proposal::DeleteDeadLetters { ids } => {
+                self.rows.delete_dead_letters(ids);
+                Ok(Outcome::Done)
+            }
+        }
+    }
+
+    /// Appends a sender's message. A sender who has just left is rejected: the sender's node may not know it yet.
+    fn send(&mut self, conversation: ConversationNo, entry: &'a NewEntry) -> Result<Appended, ProposalError> {
+        let send = self.send_key(entry);
+        if let Some(first) = self.first_result(conversation, send.as_ref())? {
+            return Ok(first);
+        }
+        match &entry.sender {
+            Some(sender) if self.rows.has_just_left(conversation, sender.no) => Err(Rejection::NotAMember.into()),
+            _ => self.append(conversation, entry, send),
+        }
+    }
+
+    /// Appends the notice of a change, whose sender may be a member who leaves by it.
+    fn notice(&mut self, conversation: ConversationNo, entry: &'a NewEntry) -> Result<Appended, ProposalError> {
+        let send = self.send_key(entry);
+        match self.first_result(conversation, send.as_ref())? {
+            Some(first) => Ok(first),
+            None => self.append(conversation, entry, send),
+        }
+    }
+
+    fn send_key(&self, entry: &'a NewEntry) -> Option<R::SendKey> {
+        let send = entry.sender.as_ref().zip(entry.client_msg_id.as_ref());
+        send.map(|(sender, id)| self.rows.send_key(sender.no, id))
+    }
+
+    /// The place of the entry, if it is a retry.
+    fn first_result(
+        &self,
+        conversation: ConversationNo,
+        send: Option<&R::SendKey>,
+    ) -> Result<Option<Appended>, ProposalError> {
+        let Some(send) = send else { return Ok(None) };
+        match self.rows.first_result(send)? {
+            Some(first) if first.conversation != conversation => Err(Rejection::ClientMsgIdReused.into()),
+            first => Ok(first),
+        }
+    }
+
+    fn append(
+        &mut self,
+        conversation: ConversationNo,
+        entry: &'a NewEntry,
+        send: Option<R::SendKey>,
+    ) -> Result<Appended, ProposalError> {
+        let mut head = self.rows.head(conversation)?.ok_or(Rejection::NoSuchConversation)?;
+        let position = self.rows.next_position();
+        head.last_seq += 1;
+        head.last_at = head.last_at.max(self.now_ms);
+        head.last_position = position;
+        let appended = Appended { conversation, seq: head.last_seq, at: head.last_at, position, duplicate: false };
+        self.rows.append(entry, appended, head, send)?;
+        Ok(appended)
+    }
+
+    fn put_users(&mut self, patches: &'a [UserPatch]) -> Result<Outcome, ProposalError> {
+        let (mut created, mut updated) = (0, 0);
+        for patch in patches {
+            let mut user = match self.rows.user_no(&patch.id)? {
+                Some(no) => {
+                    updated += 1;
+                    self.rows.user(no)?.ok_or_else(|| without_row("user", &patch.id))?
+                }
+                None => {
+                    created += 1;
+                    User {
+                        no: self.rows.new_user_no(&patch.id),
+                        id: patch.id.clone(),
+                        name: None,
+                        avatar: None,
+                        attributes: None,
+                        created_at: self.now_ms,
+                        do_not_disturb: None,
+                        revoked_at: 0,
+                    }
+                }
+            };
+            user.name = patch.name.clone().or(user.name);
+            user.avatar = patch.avatar.clone().or(user.avatar);
+            user.attributes = patch.attributes.clone().or(user.attributes);
+            self.rows.put_user(user);
+        }
+        Ok(Outcome::Users { created, updated })
+    }
+
+    fn create_conversation(&mut self, new: &'a NewConversation) -> Result<Outcome, ProposalError> {
+        if let Some(no) = self.rows.conversation_no(&new.id)? {
+            let conversation = self.rows.conversation(no)?.ok_or_else(|| without_row("conversation", &new.id))?;
+            return match conversation.kind == new.kind {
+                true => Ok(Outcome::Conversation { conversation, created: false }),
+                false => Err(Rejection::KindDiffers.into()),
+            };
+        }
+        self.check_users(&new.members)?;
+        // A user who is named twice is one member, with the role named last.
+        let members: BTreeMap<UserNo, Role> = new.members.iter().copied().collect();
+        let no = self.rows.new_conversation_no(&new.id);
+        let NewConversation { id, kind, pair, name, avatar, attributes, .. } = new.clone();
+        let (created_at, member_count) = (self.now_ms, members.len() as u64);
+        let conversation = Conversation { no, id, kind, pair, name, avatar, attributes, created_at, member_count };
+        self.rows.create_conversation(conversation.clone());
+        for (user, role) in members {
+            self.add_member(&conversation, user, role, 0);
+        }
+        Ok(Outcome::Conversation { conversation, created: true })
+    }
+
+    fn check_users(&self, users: &[(UserNo, Role)]) -> Result<(), ProposalError> {
+        let existing = 1..=self.rows.user_count();
+        match users.iter().find(|(user, _)| !existing.contains(&user.0)) {
+            Some((unknown, _)) => Err(Rejection::NoSuchUser(*unknown).into()),
+            None => Ok(()),
+        }
+    }
+
+    fn add_member(&mut self, conversation: &Conversation, user: UserNo, role: Role, last_seq: u64) {
+        let (joined_at, mute) = (self.now_ms, MuteState::Off);
+        let membership = Membership { role, joined_at, joined_seq: last_seq, read_seq: last_seq, mute };
+        self.rows.add_member(conversation, user, membership);
+    }
+
+    fn change_members(
+        &mut self,
+        conversation: ConversationNo,
+        add: &[(UserNo, Role)],
+        remove: &[UserNo],
+        members_max: u64,
+        notice: Option<&'a NewEntry>,
+    ) -> Result<Outcome, ProposalError> {
+        let mut card = self.rows.conversation(conversation)?.ok_or(Rejection::NoSuchConversation)?;
+        self.check_users(add)?;
+        // A user who is named twice gets the role named last.
+        let add: BTreeMap<UserNo, Role> = add.iter().copied().collect();
+        let mut added = Vec::new();
+        let mut changed = Vec::new();
+        for (user, role) in &add {
+            match self.rows.membership(conversation, *user)? {
+                Some(membership) if membership.role != *role => {
+                    changed.push((*user, Membership { role: *role, ..membership }));
+                }
+                Some(_) => {}
+                None => added.push(*user),
+            }
+        }
+        let mut removed = BTreeSet::new();
+        for user in remove {
+            if self.rows.membership(conversation, *user)?.is_some() {
+                removed.insert(*user);
+            }
+        }
+        let would_be = card.member_count + added.len() as u64 - removed.len() as u64;
+        if would_be > members_max && !added.is_empty() {
+            return Err(Rejection::TooManyMembers { limit: members_max, would_be }.into());
+        }
+        let last_seq = self.rows.head(conversation)?.ok_or(Rejection::NoSuchConversation)?.last_seq;
+        for user in &added {
+            self.add_member(&card, *user, add[user], last_seq);
+        }
+        let changed_users: Vec<_> = changed.iter().map(|(user, _)| *user).collect();
+        for (user, membership) in changed {
+            self.rows.put_membership(conversation, user, membership);
+        }
+        removed.iter().for_each(|user| self.rows.remove_member(&card, *user));
+        card.member_count = would_be;
+        self.rows.put_conversation(card);
+        let has_changed = !(added.is_empty() && removed.is_empty() && changed_users.is_empty());
+        let notice = notice.filter(|_| has_changed).map(|notice| self.notice(conversation, notice)).transpose()?;
+        let (removed, changed) = (removed.into_iter().collect(), changed_users);
+        Ok(Outcome::MembersChanged { added, removed, changed, member_count: would_be, notice })
+    }
+}
+
+/// An id has a number, and the number has no row.
+fn without_row(what: &str, id: &str) -> StoreError {
+    StoreError::Damaged(format!("{what} {id} has a number and no row"))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,262 @@
+//! A batch that is decided in memory, over the rows that were locked and loaded. Positions are not known yet: an entry has
+//! its offset in the batch instead.
+
+use crate::rows::encode;
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::collections::{BTreeMap, BTreeSet};
+use tidings_domain::{
+    commit_log::Change,
+    decide::{StagedRows, decide},
+    model::*,
+    store::*,
+};
+
+/// The bit that marks a position as an offset from the position before this batch.
+const BATCH_RELATIVE: Position = 1 << 63;
+
+/// The stored state that the batch touches; each decided proposal changes it.
+#[derive(Default)]
+pub(crate) struct LoadedState {
+    pub users: FxHashMap<UserNo, User>,
+    pub user_nos: FxHashMap<String, UserNo>,
+    pub heads: FxHashMap<ConversationNo, Head>,
+    pub conversations: FxHashMap<ConversationNo, Conversation>,
+    pub conversation_nos: FxHashMap<String, ConversationNo>,
+    pub memberships: FxHashMap<(ConversationNo, UserNo), Membership>,
+    /// The results of first sends, by sender and client message id.
+    pub first_results: FxHashMap<(UserNo, String), Appended>,
+    /// Conversations that a member has left within the last minute.
+    pub recently_left: FxHashSet<ConversationNo>,
+    /// Senders to such conversations who are not members.
+    pub non_members: FxHashSet<(ConversationNo, UserNo)>,
+    /// First results whose entries retention removed: their ids may be used again.
+    pub expired_results: Vec<(UserNo, String, Position)>,
+    /// Users have the numbers from 1 to this.
+    pub user_count: u64,
+    /// The last number given to a conversation.
+    pub conversation_count: u64,
+    /// Whether the batch may give out numbers: it holds the lock of the counters.
+    pub counters_locked: bool,
+}
+
+/// An entry with its sequence in its conversation.
+pub(crate) struct Entry<'a> {
+    /// The entry's offset in the batch, from 1.
+    pub offset: u64,
+    pub conversation: ConversationNo,
+    pub seq: u64,
+    pub at: u64,
+    pub content: &'a NewEntry,
+}
+
+/// What is to be written: entries, and the keys of changed rows, whose values are in [`LoadedState`].
+#[derive(Default)]
+pub(crate) struct Changes<'a> {
+    /// The number of positions that the batch takes.
+    pub positions: u64,
+    pub entries: Vec<Entry<'a>>,
+    /// The encoded changes for the commit log, each with its offset in the batch.
+    pub logged: Vec<(u64, Vec<u8>)>,
+    pub users: BTreeSet<UserNo>,
+    pub conversations: BTreeSet<ConversationNo>,
+    pub created: BTreeSet<ConversationNo>,
+    pub memberships: BTreeSet<(ConversationNo, UserNo)>,
+    /// Whether users joined (true) or left conversations: changes of the table `places`.
+    pub joined: BTreeMap<(UserNo, ConversationNo), bool>,
+    /// Conversations that a member left.
+    pub left: BTreeSet<ConversationNo>,
+    pub last_seen: BTreeMap<UserNo, u64>,
+    /// Times of revocation: tokens of the user that were issued before are refused.
+    pub revoked: BTreeMap<UserNo, u64>,
+    pub outbox_done: Option<Position>,
+    pub dead: BTreeMap<u64, Option<&'a DeadNotification>>,
+}
+
+impl Changes<'_> {
+    fn next_offset(&mut self) -> u64 {
+        self.positions += 1;
+        self.positions
+    }
+}
+
+/// A batch that is being decided: the loaded rows as it has changed them so far, and its changes.
+pub(crate) struct StagedBatch<'a> {
+    pub state: LoadedState,
+    pub changes: Changes<'a>,
+}
+
+impl<'a> StagedBatch<'a> {
+    pub(crate) fn new(state: LoadedState) -> Self {
+        StagedBatch { state, changes: Changes::default() }
+    }
+
+    /// Decides one proposal.
+    ///
+    /// # Errors
+    /// A loaded row is damaged: the whole batch must be dropped.
+    pub(crate) fn propose(&mut self, proposal: &'a Proposal, now_ms: u64) -> StoreResult<Outcome> {
+        let outcome = decide(self, proposal, now_ms)?;
+        if !matches!(outcome, Outcome::Rejected(_)) {
+            self.log(proposal, &outcome);
+        }
+        Ok(outcome)
+    }
+
+    /// Adds the change that other nodes must learn to the commit log, at the position of the proposal's entry if it has one.
+    fn log(&mut self, proposal: &Proposal, outcome: &Outcome) {
+        let Some(change) = Change::of(proposal, outcome) else { return };
+        let at_entry = match outcome {
+            Outcome::Appended(appended) | Outcome::MembersChanged { notice: Some(appended), .. } => {
+                Some(appended.position).filter(|position| position & BATCH_RELATIVE != 0).map(|p| p & !BATCH_RELATIVE)
+            }
+            _ => None,
+        };
+        let offset = at_entry.unwrap_or_else(|| self.changes.next_offset());
+        self.changes.logged.push((offset, encode(&change)));
+    }
+}
+
+impl<'a> StagedRows<'a> for StagedBatch<'a> {
+    type SendKey = (UserNo, String);
+
+    fn send_key(&self, sender: UserNo, client_msg_id: &'a str) -> (UserNo, String) {
+        (sender, client_msg_id.to_owned())
+    }
+
+    fn first_result(&self, key: &(UserNo, String)) -> StoreResult<Option<Appended>> {
+        Ok(self.state.first_results.get(key).copied())
+    }
+
+    fn has_just_left(&self, conversation: ConversationNo, user: UserNo) -> bool {
+        let has_joined = self.changes.joined.get(&(user, conversation)).copied();
+        self.state.recently_left.contains(&conversation)
+            && !has_joined.unwrap_or_else(|| !self.state.non_members.contains(&(conversation, user)))
+    }
+
+    fn head(&self, conversation: ConversationNo) -> StoreResult<Option<Head>> {
+        Ok(self.state.heads.get(&conversation).copied())
+    }
+
+    fn next_position(&mut self) -> Position {
+        BATCH_RELATIVE | self.changes.next_offset()
+    }
+
+    fn append(
+        &mut self,
+        content: &'a NewEntry,
+        appended: Appended,
+        head: Head,
+        send: Option<(UserNo, String)>,
+    ) -> StoreResult<()> {
+        let Appended { conversation, seq, at, position, .. } = appended;
+        self.state.heads.insert(conversation, head);
+        self.changes.entries.push(Entry { offset: position & !BATCH_RELATIVE, conversation, seq, at, content });
+        if let Some(send) = send {
+            self.state.first_results.insert(send, Appended { duplicate: true, ..appended });
+        }
+        Ok(())
+    }
+
+    fn user_count(&self) -> u64 {
+        self.state.user_count
+    }
+
+    fn user_no(&self, id: &str) -> StoreResult<Option<UserNo>> {
+        Ok(self.state.user_nos.get(id).copied())
+    }
+
+    fn user(&self, no: UserNo) -> StoreResult<Option<User>> {
+        Ok(self.state.users.get(&no).cloned())
+    }
+
+    fn new_user_no(&mut self, id: &'a str) -> UserNo {
+        self.state.user_count += 1;
+        let no = UserNo(self.state.user_count);
+        self.state.user_nos.insert(id.to_owned(), no);
+        no
+    }
+
+    fn put_user(&mut self, user: User) {
+        self.changes.users.insert(user.no);
+        self.state.users.insert(user.no, user);
+    }
+
+    fn put_revoked(&mut self, user: User) {
+        self.changes.revoked.insert(user.no, user.revoked_at);
+        self.state.users.insert(user.no, user);
+    }
+
+    fn put_last_seen(&mut self, user: UserNo, at: u64) {
+        self.changes.last_seen.insert(user, at);
+    }
+
+    fn conversation_no(&self, id: &str) -> StoreResult<Option<ConversationNo>> {
+        Ok(self.state.conversation_nos.get(id).copied())
+    }
+
+    fn conversation(&self, no: ConversationNo) -> StoreResult<Option<Conversation>> {
+        Ok(self.state.conversations.get(&no).cloned())
+    }
+
+    fn new_conversation_no(&mut self, id: &'a str) -> ConversationNo {
+        self.state.conversation_count += 1;
+        let no = ConversationNo(self.state.conversation_count);
+        self.state.conversation_nos.insert(id.to_owned(), no);
+        no
+    }
+
+    fn create_conversation(&mut self, conversation: Conversation) {
+        self.state.heads.insert(conversation.no, Head { first_seq: 1, ..Head::default() });
+        self.changes.created.insert(conversation.no);
+        self.put_conversation(conversation);
+    }
+
+    fn put_conversation(&mut self, conversation: Conversation) {
+        self.changes.conversations.insert(conversation.no);
+        self.state.conversations.insert(conversation.no, conversation);
+    }
+
+    fn membership(&self, conversation: ConversationNo, user: UserNo) -> StoreResult<Option<Membership>> {
+        Ok(self.state.memberships.get(&(conversation, user)).cloned())
+    }
+
+    fn add_member(&mut self, conversation: &Conversation, user: UserNo, membership: Membership) {
+        self.put_membership(conversation.no, user, membership);
+        self.changes.joined.insert((user, conversation.no), true);
+    }
+
+    fn put_membership(&mut self, conversation: ConversationNo, user: UserNo, membership: Membership) {
+        self.state.memberships.insert((conversation, user), membership);
+        self.changes.memberships.insert((conversation, user));
+    }
+
+    fn remove_member(&mut self, conversation: &Conversation, user: UserNo) {
+        let conversation = conversation.no;
+        self.state.memberships.remove(&(conversation, user));
+        self.changes.memberships.insert((conversation, user));
+        self.changes.joined.insert((user, conversation), false);
+        self.state.recently_left.insert(conversation);
+        self.changes.left.insert(conversation);
+    }
+
+    fn advance_outbox(&mut self, through: Position, dead: &'a [DeadNotification]) -> StoreResult<()> {
+        self.changes.outbox_done = self.changes.outbox_done.max(Some(through));
+        self.changes.dead.extend(dead.iter().map(|dead| (dead.id, Some(dead))));
+        Ok(())
+    }
+
+    fn delete_dead_letters(&mut self, ids: &'a [u64]) {
+        self.changes.dead.extend(ids.iter().map(|id| (*id, None)));
+    }
+}
+
+/// Replaces an outcome's offset in the batch by its position, now that the position before the batch (`base`) is known.
+pub(crate) fn resolve_position(outcome: &mut Outcome, base: Position) {
+    let appended = match outcome {
+        Outcome::Appended(appended) | Outcome::MembersChanged { notice: Some(appended), .. } => appended,
+        _ => return,
+    };
+    if appended.position & BATCH_RELATIVE != 0 {
+        appended.position = base + (appended.position & !BATCH_RELATIVE);
+    }
+}
