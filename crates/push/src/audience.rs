@@ -3,7 +3,10 @@
 use super::{DeviceSet, PushFrame};
 use roaring::RoaringBitmap;
 use std::{collections::BTreeSet, sync::Arc};
-use tidings_domain::push_store::{AudienceSet, DeviceNo, PushRow, PushStage};
+use tidings_domain::{
+    push_store::{AudienceSet, DeviceNo, PushKey, PushRow, PushStage},
+    store::{Store, StoreResult},
+};
 use tidings_protocol::http::{DeviceState, PushCounts};
 
 /// Devices of one chunk: its bitmap is 2 KiB, below the longest row.
@@ -17,6 +20,20 @@ const LISTED_MAX: u64 = CHUNK_DEVICES as u64 / 16;
 pub(super) struct DeviceSets([RoaringBitmap; 4]);
 
 impl DeviceSets {
+    /// Reads the stored sets of a push to many.
+    pub(super) fn read(store: &dyn Store, push: u64) -> StoreResult<DeviceSets> {
+        let mut sets = DeviceSets::default();
+        for set in AudienceSet::ALL {
+            let (first, last) = (PushKey::Chunk(push, set, 0), PushKey::Chunk(push, set, u32::MAX));
+            for row in store.push_rows(&first, &last, usize::MAX)? {
+                if let PushRow::Chunk { chunk, bytes, .. } = row {
+                    sets.put_chunk(set, chunk, &bytes);
+                }
+            }
+        }
+        Ok(sets)
+    }
+
     pub(super) fn of(&self, set: AudienceSet) -> &RoaringBitmap {
         &self.0[set as usize]
     }
@@ -60,7 +77,7 @@ impl DeviceSets {
     }
 
     /// Adds a stored chunk.
-    pub(super) fn put_chunk(&mut self, set: AudienceSet, chunk: u32, bytes: &[u8]) {
+    fn put_chunk(&mut self, set: AudienceSet, chunk: u32, bytes: &[u8]) {
         let first = chunk << CHUNK_BITS;
         let found = &mut self.0[set as usize];
         match bytes.split_first() {

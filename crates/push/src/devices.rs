@@ -52,7 +52,7 @@ impl Entry {
     }
 }
 
-/// Which devices a push to many is for. Stored as JSON in [`TargetSpec`](super::accept::TargetSpec).
+/// Which devices a push to many is for. Stored as JSON in [`TargetSpec`](super::prepared_push::TargetSpec).
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(super) struct AudienceQuery {
     /// All devices, whatever their tags.

@@ -7,43 +7,34 @@
 //! ```
 //! One worker thread owns all state of push; others send it messages through [`PushHandle`]. Chat waits for none of this.
 //! This crate knows no sockets and no other node: shards are behind [`ShardSink`], users behind [`UserLookup`], nodes behind
-//! [`PeerTransport`].
+//! [`PeerTransport`]. The stored rows are those of [`tidings_domain::push_store`].
 //!
 //! A *named* push is addressed to users and devices by name and has a row for each target. A *push to many* is addressed to
 //! all devices or by tags; its targets are bitmaps. In reading order:
-//! - [`tidings_domain::push_store`]: the stored rows; `draft`: changes that become one write;
-//! - `devices`, `device_numbers`, `audience`: devices, their numbers, and the targets of pushes to many, as bitmaps in memory;
-//! - `inbox`, `worker`: the worker's queues, and its turns; `outgoing`: the queues towards the shards and other nodes;
-//! - `accept`, `start`: a push becomes durable, then it reaches its targets; `backlog`: pushes that a device has missed;
-//! - `registration`: a session's device becomes known; `remote`: sessions of other nodes, over the bus;
-//! - `collapse`: the newest push with a key replaces older ones; `delivery_reports`: what devices were written and have
-//!   acknowledged; `jobs`: scheduled starts, ends and purges; `recovery`: memory is rebuilt from the store;
-//! - `operations`, `status`: the operations of the HTTP API.
+//! - `operations`, `status`: the operations of the HTTP API; `prepared_push`: a push whose fields are checked;
+//! - `push_thread`, `worker`: the thread, and its turns. The worker's queues, and what a turn does, are files below `worker`;
+//! - `devices`, `audience`: devices, and the targets of pushes to many, as bitmaps in memory;
+//! - `draft`: changes that become one write; `frame`: a push as sessions write it;
+//! - `outgoing`: the queues towards the shards and other nodes;
+//! - `remote`, `remote_client`: sessions of other nodes, over the bus.
 
-mod accept;
 mod audience;
-mod backlog;
-mod collapse;
-mod delivery_reports;
-mod device_numbers;
 mod devices;
 mod draft;
-mod inbox;
-mod jobs;
+mod frame;
 mod operations;
 mod outgoing;
-mod recovery;
-mod registration;
+mod prepared_push;
+mod push_thread;
 mod remote;
-mod start;
+mod remote_client;
 mod status;
 mod worker;
 
-pub use accept::PreparedPush;
+pub use frame::PushFrame;
+pub use prepared_push::PreparedPush;
 pub use remote::{PeerLeader, PeerTransport};
 
-use bytes::Bytes;
-use inbox::Inbox;
 use parking_lot::Mutex;
 use std::{
     sync::{
@@ -64,19 +55,7 @@ use tidings_domain::{
     user_limiter::PerMinute,
 };
 use tidings_protocol::error::{ErrorCode, Refusal};
-use worker::Worker;
-
-/// A push as sessions write it, encoded once for all receivers.
-#[derive(Debug)]
-pub struct PushFrame {
-    pub push: u64,
-    /// Milliseconds since 1970 UTC; sessions do not write the frame from then on.
-    pub expires_at: u64,
-    /// A whole MIOP frame, header included.
-    pub miop: Bytes,
-    /// The JSON of the WebSocket protocol's `push` frame.
-    pub json: Bytes,
-}
+use worker::{Inbox, Worker};
 
 /// What the push worker puts in a shard's push queue.
 #[derive(Debug)]
@@ -196,7 +175,63 @@ impl PeerInbox {
     }
 }
 
-/// The handle of the push worker, for shards, the HTTP API and the engine.
+/// The handle of the push worker, for the shards and the HTTP API.
+///
+/// One shard with one session, whose device is then known:
+///
+/// ```
+/// use std::sync::{Arc, mpsc};
+/// # use tidings_domain::{leadership::Leadership, metrics::Metrics, model::UserNo, store::StoreResult};
+/// use tidings_push::{PeerInbox, PushConfig, PushHandle, PushItem, PushParts, Register, ShardSink, UserLookup};
+/// use tidings_testkit::{ManualClock, MemoryStore};
+///
+/// struct Shard(mpsc::Sender<PushItem>);
+///
+/// impl ShardSink for Shard {
+///     fn count(&self) -> usize {
+///         1
+///     }
+///
+///     fn try_push(&self, _shard: usize, item: PushItem, _room: usize) -> Result<(), PushItem> {
+///         self.0.send(item).map_err(|failed| failed.0)
+///     }
+/// }
+///
+/// struct Ada;
+///
+/// impl UserLookup for Ada {
+///     fn user_no(&self, id: &str) -> StoreResult<Option<UserNo>> {
+///         Ok((id == "ada").then_some(UserNo(1)))
+///     }
+/// }
+///
+/// let (shard, items) = mpsc::channel();
+/// let parts = PushParts {
+///     config: PushConfig::default(),
+///     lead: Leadership::default(),
+///     transport: None,
+///     store: Arc::new(MemoryStore::default()),
+///     clock: Arc::new(ManualClock::default()),
+///     shards: Arc::new(Shard(shard)),
+///     users: Arc::new(Ada),
+///     metrics: Arc::new(Metrics::new()),
+/// };
+/// let push = PushHandle::start(parts, PeerInbox::new(false));
+/// push.register(Register {
+///     shard: 0,
+///     session: 7,
+///     user: UserNo(1),
+///     device_id: "phone".into(),
+///     device_kind: "ios".into(),
+///     app_version: None,
+///     since: 0,
+///     survives_failover: false,
+/// })?;
+/// assert!(matches!(items.recv(), Ok(PushItem::Registered { session: 7, result: Ok(_) })));
+/// assert_eq!(push.user_devices("ada")?.devices[0].device_id, "phone");
+/// push.stop();
+/// # Ok::<(), tidings_protocol::error::Refusal>(())
+/// ```
 pub struct PushHandle {
     inbox: Arc<Inbox>,
     store: Arc<dyn Store>,
@@ -212,7 +247,7 @@ impl PushHandle {
         let (store, clock, users) = (parts.store.clone(), parts.clock.clone(), parts.users.clone());
         let worker_inbox = inbox.clone();
         let thread = std::thread::Builder::new().name("push".into());
-        let thread = thread.spawn(move || Worker::run(parts, worker_inbox));
+        let thread = thread.spawn(move || push_thread::run(parts, worker_inbox));
         let thread = thread.inspect_err(|error| tracing::error!(%error, "the push thread could not be started")).ok();
         PushHandle { inbox, store, clock, users, draining: AtomicBool::new(false), thread: Mutex::new(thread) }
     }
@@ -259,10 +294,7 @@ impl PushHandle {
     }
 
     /// Runs a closure on the worker between two turns, and waits for its result. Blocks.
-    pub(crate) fn ask<T: Send + 'static>(
-        &self,
-        question: impl FnOnce(&mut Worker) -> T + Send + 'static,
-    ) -> Result<T, Refusal> {
+    fn ask<T: Send + 'static>(&self, question: impl FnOnce(&mut Worker) -> T + Send + 'static) -> Result<T, Refusal> {
         let (reply, answer) = crossbeam_channel::bounded(1);
         self.inbox.ask(Box::new(move |worker| drop(reply.send(question(worker)))))?;
         answer.recv().map_err(|_| self.inbox.closed_refusal())
@@ -292,6 +324,6 @@ impl PushHandle {
     }
 }
 
-pub(crate) fn stopped() -> Refusal {
+fn stopped() -> Refusal {
     Refusal::new(ErrorCode::Draining, "the server is stopping").retry_after(1_000)
 }

@@ -1,21 +1,16 @@
 //! The push operations of app servers, with their checks.
 
-use super::{
+use crate::{
     PushHandle,
-    accept::{PreparedPush, TargetSpec},
     devices::AudienceQuery,
-    draft::Draft,
-    worker::Worker,
+    prepared_push::{PreparedPush, TargetSpec},
+    stopped,
+    worker::{Accept, has_ended},
 };
 use std::sync::atomic::Ordering;
-use tidings_domain::{model::UserNo, push_store::*, refusals::store_refusal};
-use tidings_protocol::{
-    depth::check_depth,
-    error::{ErrorCode, Refusal},
-    http::*,
-    ids::check_id,
-    limits::*,
-};
+use tidings_domain::refusals::store_refusal;
+use tidings_protocol::{depth::check_depth, error::Refusal, http::*, ids::check_id, limits::*};
+use tokio::sync::oneshot;
 
 fn check_count(name: &str, limit: usize, count: usize) -> Result<(), Refusal> {
     if count > limit { Err(Refusal::limit(name, limit as u64, count as u64)) } else { Ok(()) }
@@ -34,7 +29,7 @@ impl PushHandle {
     /// `invalid_field` or `limit_exceeded` with the field's name, `draining` when the server stops, or the store's refusal.
     pub fn prepare(&self, request: PushRequest) -> Result<PreparedPush, Refusal> {
         if self.draining.load(Ordering::Relaxed) {
-            return Err(super::stopped());
+            return Err(stopped());
         }
         let (targets, unknown) = self.target_spec(request.to)?;
         match request.content_type.len() {
@@ -110,36 +105,44 @@ impl PushHandle {
         Ok((TargetSpec::Named { users: user_nos, devices: device_names, kinds }, unknown))
     }
 
+    /// Makes a push durable: an accepted push survives a crash.
+    ///
+    /// # Errors
+    /// `queue_full` when too many pushes wait, run or are scheduled; `store_unavailable` when the push could not be
+    /// stored, or perhaps was (a retry with the same `client_push_id` is safe); `node_unavailable` when another node
+    /// leads; `draining` when the server stops.
+    pub async fn accept(&self, push: PreparedPush) -> Result<PushAccepted, Refusal> {
+        let (reply, answer) = oneshot::channel();
+        self.inbox.accept(Accept { push, reply })?;
+        answer.await.map_err(|_| self.inbox.closed_refusal())?
+    }
+
+    /// Counts the devices that the push would be for now. Blocks.
+    ///
+    /// # Errors
+    /// As [`Self::settle`].
+    pub fn reach(&self, push: PreparedPush) -> Result<PushReach, Refusal> {
+        self.ask(move |worker| worker.reach(&push.targets))
+    }
+
     /// Cancels a push that is scheduled or running: a device that has not been handed it is not handed it any more. Blocks.
     ///
     /// # Errors
-    /// `not_found` for a push that was never accepted, or is purged; `conflict` for one that has ended; else as of any
-    /// operation.
+    /// `not_found` for a push that was never accepted, or is purged; `conflict` for one that has ended; else as
+    /// [`Self::settle`].
     pub fn cancel(&self, push: u64) -> Result<PushStatus, Refusal> {
-        let has_ended = move || Refusal::new(ErrorCode::Conflict, format!("push {push} has ended"));
         // A running push that every target has acknowledged is completed; its stage says so only after its timer fires.
         if self.status(push)?.state == PushState::Completed {
-            return Err(has_ended());
+            return Err(has_ended(push));
         }
-        self.ask(move |worker| {
-            let stored = worker.stored_push(push).map_err(store_refusal)?;
-            match stored.filter(|stored| stored.stage != PushStage::Preparing) {
-                None => Err(Refusal::not_found("push", &push.to_string())),
-                Some(stored) if matches!(stored.stage, PushStage::Scheduled | PushStage::Running) => {
-                    worker.jobs.remove(&push);
-                    worker.cancel(stored).map_err(store_refusal)
-                }
-                Some(stored) if stored.stage == PushStage::Cancelled => Ok(()),
-                Some(_) => Err(has_ended()),
-            }
-        })??;
+        self.ask(move |worker| worker.cancel_push(push))??;
         self.status(push)
     }
 
     /// The devices that a user has bound. Blocks.
     ///
     /// # Errors
-    /// `not_found` for an unknown user; else as of any operation.
+    /// `not_found` for an unknown user; else as [`Self::settle`].
     pub fn user_devices(&self, user: &str) -> Result<UserDevices, Refusal> {
         let user = self.require_user(user)?;
         let devices = self.ask(move |worker| worker.device_cards(user))??;
@@ -149,8 +152,8 @@ impl PushHandle {
     /// Replaces a device's tags. Blocks.
     ///
     /// # Errors
-    /// `not_found` for an unknown user or device, `invalid_field` or `limit_exceeded` for the tags; else as of any
-    /// operation.
+    /// `not_found` for an unknown user or device, `invalid_field` or `limit_exceeded` for the tags; else as
+    /// [`Self::settle`].
     pub fn set_device_tags(&self, user: &str, device_id: &str, mut tags: Vec<String>) -> Result<DeviceCard, Refusal> {
         let user = self.require_user(user)?;
         tags.sort_unstable();
@@ -164,56 +167,10 @@ impl PushHandle {
     /// Removes a device; the caller ends its session. When the device binds again it is a new one. Blocks.
     ///
     /// # Errors
-    /// `not_found` for an unknown user or device; else as of any operation.
+    /// `not_found` for an unknown user or device; else as [`Self::settle`].
     pub fn remove_device(&self, user: &str, device_id: &str) -> Result<(), Refusal> {
         let no = self.require_user(user)?;
         let id = device_id.to_owned();
-        self.ask(move |worker| {
-            let device = worker.require_device(no, &id)?;
-            worker.remove_device(device).map_err(store_refusal)
-        })?
-    }
-}
-
-impl Worker {
-    fn require_device(&self, user: UserNo, device_id: &str) -> Result<DeviceNo, Refusal> {
-        self.devices.find(user, device_id).ok_or_else(|| Refusal::not_found("device", device_id))
-    }
-
-    fn device_cards(&self, user: UserNo) -> Result<Vec<DeviceCard>, Refusal> {
-        let mut cards = Vec::new();
-        for device in self.devices.of_user(user) {
-            if let Some(row) = self.device_row(device).map_err(store_refusal)? {
-                cards.push(self.card(row));
-            }
-        }
-        cards.sort_unstable_by(|a, b| a.device_id.cmp(&b.device_id));
-        Ok(cards)
-    }
-
-    fn card(&self, row: StoredDevice) -> DeviceCard {
-        DeviceCard {
-            online: self.devices.session(row.no).is_some(),
-            last_bound: self.devices.bound_ms(row.no).max(row.first_bound),
-            pending: self.devices.pending(row.no) as u64,
-            device_id: row.device_id,
-            device_kind: row.device_kind,
-            app_version: row.app_version,
-            tags: row.tags,
-            first_bound: row.first_bound,
-        }
-    }
-
-    fn set_tags(&mut self, user: UserNo, device_id: &str, tags: Vec<String>) -> Result<DeviceCard, Refusal> {
-        let device = self.require_device(user, device_id)?;
-        self.devices.check_tags(&tags)?;
-        let row = self.device_row(device).map_err(store_refusal)?;
-        let row = row.map(|row| StoredDevice { tags, ..row }).ok_or_else(|| Refusal::not_found("device", device_id))?;
-        let store = self.store.clone();
-        let mut draft = Draft::new(&*store);
-        draft.put(PushRow::Device(row.clone()));
-        self.store_draft(draft).map_err(store_refusal)?;
-        self.devices.put(&row);
-        Ok(self.card(row))
+        self.ask(move |worker| worker.remove_named_device(no, &id))?
     }
 }

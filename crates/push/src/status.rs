@@ -1,6 +1,6 @@
 //! The status of a push: counts, and the state on each device.
 
-use super::{PushHandle, accept::state_of, audience::DeviceSets, recovery::stored_sets, worker::Worker};
+use crate::{PushHandle, audience::DeviceSets, worker::state_of};
 use roaring::RoaringBitmap;
 use tidings_domain::{
     model::UserNo,
@@ -17,8 +17,7 @@ impl PushHandle {
     /// A push's state and counts, which may be a flush behind. Blocks.
     ///
     /// # Errors
-    /// `not_found` for a push that was never accepted, or is purged; else as
-    /// [`PushHandle::settle`](crate::PushHandle::settle).
+    /// `not_found` for a push that was never accepted, or is purged; else as [`Self::settle`].
     pub fn status(&self, push: u64) -> Result<PushStatus, Refusal> {
         let stored = self.stored_push(push)?;
         let counts = match stored.to_many {
@@ -44,7 +43,7 @@ impl PushHandle {
         })
     }
 
-    pub(super) fn stored_push(&self, push: u64) -> Result<StoredPush, Refusal> {
+    fn stored_push(&self, push: u64) -> Result<StoredPush, Refusal> {
         match self.store.push_row(&PushKey::Push(push)).map_err(store_refusal)? {
             Some(PushRow::Push(stored)) if stored.stage != PushStage::Preparing => Ok(stored),
             _ => Err(Refusal::not_found("push", &push.to_string())),
@@ -58,7 +57,7 @@ impl PushHandle {
             None => {
                 // The push ended between the two reads, or before: its state is read again.
                 let stage = self.stored_push(push)?.stage;
-                let sets = stored_sets(&*self.store, push).map_err(store_refusal)?;
+                let sets = DeviceSets::read(&*self.store, push).map_err(store_refusal)?;
                 Ok(sets.counts(stage, &RoaringBitmap::new()))
             }
         }
@@ -88,7 +87,7 @@ impl PushHandle {
         }
         counts.pending = pending.len();
         if counts.pending > 0 {
-            counts.offline = self.ask(move |worker| pending.difference_len(worker.devices.online()))?;
+            counts.offline = self.ask(move |worker| worker.count_offline(&pending))?;
         }
         Ok(counts)
     }
@@ -157,11 +156,11 @@ impl PushHandle {
             let wanted = states.filter(|(_, found)| state.is_none_or(|state| state == *found));
             wanted.take(limit).map(|(device, state)| (device, state, None, None)).collect()
         };
-        match self.ask(move |worker| worker.audiences.get(&push).map(|found| page(&found.sets, stage)))? {
+        match self.ask(move |worker| worker.sets_of_running(push).map(|sets| page(sets, stage)))? {
             Some(found) => Ok(found),
             None => {
                 let stage = self.stored_push(push)?.stage;
-                Ok(page(&stored_sets(&*self.store, push).map_err(store_refusal)?, stage))
+                Ok(page(&DeviceSets::read(&*self.store, push).map_err(store_refusal)?, stage))
             }
         }
     }
@@ -194,12 +193,5 @@ impl PushHandle {
             found.extend(states.filter(|(_, own, ..)| state.is_none_or(|state| state == *own)).take(room));
         }
         Ok(found)
-    }
-}
-
-impl Worker {
-    fn counts_of_running(&self, push: u64, stage: PushStage) -> Option<PushCounts> {
-        let audience = self.audiences.get(&push)?;
-        Some(audience.sets.counts(stage, self.devices.online()))
     }
 }

@@ -1,18 +1,42 @@
 //! The worker: one thread that owns the devices, the running pushes and the reports that are not stored yet.
+//!
+//! This file is its turn. What a turn is made of stands in the files below, each with its part of [`Worker`]. In reading
+//! order:
+//! - `inbox`: the worker's queues;
+//! - `accept`, `start`: a push becomes durable, then it reaches its targets; `backlog`: pushes that a device has missed;
+//! - `registration`: a session's device becomes known; `device_numbers`: the numbers of devices;
+//! - `collapse`: the newest push with a key replaces older ones; `delivery_reports`: what devices were written and have
+//!   acknowledged; `jobs`: scheduled starts, ends and purges;
+//! - `operations`: what the operations of the HTTP API ask; `recovery`: memory is rebuilt from the store.
 
-use super::{
+mod accept;
+mod backlog;
+mod collapse;
+mod delivery_reports;
+mod device_numbers;
+mod inbox;
+mod jobs;
+mod operations;
+mod recovery;
+mod registration;
+mod start;
+
+pub(crate) use accept::state_of;
+pub(crate) use inbox::{Accept, Inbox, Queues};
+pub(crate) use operations::has_ended;
+
+use crate::{
     PushConfig, PushFrame, PushParts,
     audience::Audience,
-    backlog::BacklogBatch,
-    delivery_reports::DeliveryReport,
-    device_numbers::DeviceNumbers,
     devices::{Devices, SessionEnd},
     draft::Draft,
-    inbox::Inbox,
-    jobs::Job,
     outgoing::{OUTGOING_MAX, Outgoing},
-    remote::{LocalSessions, PeerEvent, RemotePushClient},
+    remote::{LocalSessions, PeerEvent},
 };
+use backlog::BacklogBatch;
+use delivery_reports::DeliveryReport;
+use device_numbers::DeviceNumbers;
+use jobs::Job;
 use quick_cache::unsync::Cache;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::{
@@ -42,18 +66,9 @@ const REGISTERS_PER_TURN: usize = 4_096;
 /// Writes in one turn that are not urgent: reports, ends, purges.
 const WRITES_PER_TURN: usize = 8;
 
-/// Closes the inbox when the worker thread ends, also by a panic: no caller waits for an answer that does not come.
-struct CloseOnDrop(Arc<Inbox>);
-
-impl Drop for CloseOnDrop {
-    fn drop(&mut self) {
-        self.0.close();
-    }
-}
-
 /// What the worker knows of the store. Each transition is labelled where it happens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum StoreState {
+enum StoreState {
     /// Memory and store agree.
     InSync,
     /// A write may be stored or not. Nothing is written, and no push is accepted, until the state has been read anew.
@@ -66,72 +81,47 @@ pub(super) enum StoreState {
 }
 
 pub(crate) struct Worker {
-    pub(super) config: PushConfig,
-    pub(super) store: Arc<dyn Store>,
-    pub(super) clock: Arc<dyn Clock>,
-    pub(super) metrics: Arc<Metrics>,
-    pub(super) devices: Devices,
+    config: PushConfig,
+    store: Arc<dyn Store>,
+    clock: Arc<dyn Clock>,
+    metrics: Arc<Metrics>,
+    devices: Devices,
     /// Running pushes to many, by number.
-    pub(super) audiences: BTreeMap<u64, Audience>,
-    pub(super) last_push: u64,
-    pub(super) numbers: DeviceNumbers,
+    audiences: BTreeMap<u64, Audience>,
+    last_push: u64,
+    numbers: DeviceNumbers,
     /// How many new devices each user had lately.
-    pub(super) new_devices: UserLimiter,
+    new_devices: UserLimiter,
     /// How many pushes wait for their start.
-    pub(super) scheduled: usize,
+    scheduled: usize,
     /// Reports on targets of named pushes that are not stored yet.
-    pub(super) reports: BTreeMap<(DeviceNo, u64), DeliveryReport>,
+    reports: BTreeMap<(DeviceNo, u64), DeliveryReport>,
     /// Devices whose last bind is not stored yet.
-    pub(super) last_bound_dirty: BTreeSet<DeviceNo>,
+    last_bound_dirty: BTreeSet<DeviceNo>,
     /// The batch that each device was handed last, while more of its backlog is left.
-    pub(super) backlogs: FxHashMap<DeviceNo, BacklogBatch>,
+    backlogs: FxHashMap<DeviceNo, BacklogBatch>,
     /// Devices that are to be handed the next batch of their backlog.
-    pub(super) backlogs_due: FxHashSet<DeviceNo>,
+    backlogs_due: FxHashSet<DeviceNo>,
     /// Pushes that are being ended or purged.
-    pub(super) jobs: BTreeMap<u64, Job>,
+    jobs: BTreeMap<u64, Job>,
     /// Pushes to many that still have to collapse older named pushes, each with the next device.
-    pub(super) collapsing: BTreeMap<u64, u32>,
-    pub(super) frames: Cache<u64, Arc<PushFrame>>,
-    pub(super) outgoing: Outgoing,
-    pub(super) local_sessions: LocalSessions,
+    collapsing: BTreeMap<u64, u32>,
+    frames: Cache<u64, Arc<PushFrame>>,
+    outgoing: Outgoing,
+    local_sessions: LocalSessions,
     /// Local sessions that are to be registered with this worker, by id.
-    pub(super) unregistered: Vec<u64>,
+    unregistered: Vec<u64>,
     lead: Leadership,
-    pub(super) term: Term,
-    pub(super) store_state: StoreState,
+    term: Term,
+    store_state: StoreState,
     inbox: Arc<Inbox>,
     flushed_at: Instant,
     /// When the store failed last, if it has not worked since.
-    pub(super) store_failed_at: Option<Instant>,
+    store_failed_at: Option<Instant>,
 }
 
 impl Worker {
-    /// The push thread: leads while this node has the lead, and else speaks for the node's sessions with the leader.
-    pub(super) fn run(parts: PushParts, inbox: Arc<Inbox>) {
-        let _close = CloseOnDrop(inbox.clone());
-        let (mut ended_term, mut local_sessions) = (None, LocalSessions::default());
-        let next_term = |ended_term, local_sessions: &mut LocalSessions| match &parts.transport {
-            Some(transport) => RemotePushClient::new(&parts, &**transport, &inbox, local_sessions).serve(ended_term),
-            None => parts.lead.wait_for_term(ended_term, || inbox.is_stopping()),
-        };
-        while let Some(term) = next_term(ended_term, &mut local_sessions) {
-            if inbox.has_peers() {
-                inbox.set_following(false);
-            }
-            let mut worker = Worker::new(&parts, inbox.clone(), term, std::mem::take(&mut local_sessions));
-            if worker.serve() {
-                return;
-            }
-            // The store knew first: wait until this node learns of another term.
-            ended_term = (worker.store_state == StoreState::TermOver).then_some(term);
-            tracing::info!("another node leads push");
-            inbox.set_following(true);
-            worker.outgoing.lead_lost(|| inbox.is_stopping());
-            local_sessions = worker.local_sessions;
-        }
-    }
-
-    fn new(parts: &PushParts, inbox: Arc<Inbox>, term: Term, local_sessions: LocalSessions) -> Worker {
+    pub(crate) fn new(parts: &PushParts, inbox: Arc<Inbox>, term: Term, local_sessions: LocalSessions) -> Worker {
         Worker {
             config: parts.config.clone(),
             store: parts.store.clone(),
@@ -163,7 +153,7 @@ impl Worker {
     }
 
     /// Runs until the server stops or another node leads; answers whether the server stops.
-    fn serve(&mut self) -> bool {
+    pub(crate) fn serve(&mut self) -> bool {
         // Registrations and pushes wait in the inbox meanwhile.
         while let Err(error) = self.recover() {
             tracing::warn!(%error, "push could not read what is stored; it tries again");
@@ -181,6 +171,14 @@ impl Worker {
             }
         }
         true
+    }
+
+    /// Ends a term whose lead is lost: the shards are told. Answers this node's sessions, and the term if the store has
+    /// refused it.
+    pub(crate) fn lose_lead(mut self) -> (LocalSessions, Option<Term>) {
+        self.outgoing.lead_lost(|| self.inbox.is_stopping());
+        let refused = (self.store_state == StoreState::TermOver).then_some(self.term);
+        (self.local_sessions, refused)
     }
 
     /// Whether another node leads, as far as this node or the store knows.
@@ -322,7 +320,7 @@ impl Worker {
         self.note_failure(reloaded);
     }
 
-    pub(super) fn note_failure(&mut self, result: StoreResult<()>) {
+    fn note_failure(&mut self, result: StoreResult<()>) {
         if let Err(error) = result {
             if matches!(error, StoreError::StaleTerm) {
                 // InSync or OutcomeUnknown => TermOver: the next leader reads what is stored.
@@ -346,7 +344,7 @@ impl Worker {
     }
 
     /// Does and stores everything that is due by now.
-    pub(super) fn settle(&mut self) {
+    pub(crate) fn settle(&mut self) {
         let result = (|| {
             if let StoreState::OutcomeUnknown { .. } = self.store_state {
                 self.reload()?;
@@ -367,12 +365,12 @@ impl Worker {
         self.outgoing.drain(Instant::now());
     }
 
-    pub(super) fn now(&self) -> u64 {
+    fn now(&self) -> u64 {
         self.clock.now_ms()
     }
 
     /// Stores a draft. Its changes to the devices' counts of pending pushes take effect only once it is stored.
-    pub(super) fn store_draft(&mut self, draft: Draft<'_>) -> StoreResult<()> {
+    fn store_draft(&mut self, draft: Draft<'_>) -> StoreResult<()> {
         self.check_in_sync()?;
         let written = draft.write(self.term);
         match &written {
@@ -392,7 +390,7 @@ impl Worker {
     }
 
     /// Refuses while memory may differ from the store: an answer from memory could be wrong.
-    pub(super) fn check_in_sync(&self) -> StoreResult<()> {
+    fn check_in_sync(&self) -> StoreResult<()> {
         match self.store_state {
             StoreState::InSync => Ok(()),
             StoreState::OutcomeUnknown { .. } => {
@@ -402,7 +400,7 @@ impl Worker {
         }
     }
 
-    pub(super) fn stored_push(&self, push: u64) -> StoreResult<Option<StoredPush>> {
+    fn stored_push(&self, push: u64) -> StoreResult<Option<StoredPush>> {
         match self.store.push_row(&PushKey::Push(push))? {
             Some(PushRow::Push(stored)) => Ok(Some(stored)),
             Some(_) => Err(StoreError::Damaged("a push's row is of another kind".into())),

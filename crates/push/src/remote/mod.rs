@@ -13,17 +13,15 @@
 //! acknowledged come again.
 //!
 //! In reading order: `wire`, the messages; `stream`, how they arrive in order; `local_sessions`, the sessions of a node;
-//! `client`, the node's side; `peers`, the worker's side.
+//! `peers`, the worker's side. The node's side is the module `remote_client`.
 
-mod client;
 mod local_sessions;
 mod peers;
-mod stream;
-mod wire;
+pub(super) mod stream;
+pub(super) mod wire;
 
-pub(super) use client::RemotePushClient;
 pub(super) use local_sessions::{AfterRegister, LocalSessions};
-pub(super) use peers::{PeerEvent, Peers};
+pub(super) use peers::{PACKET_BYTES, PeerEvent, Peers};
 
 use std::{sync::Arc, time::Duration};
 use wire::PushMessage;

@@ -25,7 +25,7 @@ const QUEUED_MAX: usize = 8_192;
 /// A peer's sessions are registered only while fewer items are queued for it: each registration brings a backlog.
 const QUEUED_LOW: usize = 1_024;
 /// A packet of so many bytes takes no more items.
-pub(super) const PACKET_BYTES: usize = 48 * 1024;
+pub(crate) const PACKET_BYTES: usize = 48 * 1024;
 /// Normal pushes take only so much of the window, so that a high one never waits behind more.
 const NORMAL_BYTES: usize = 256 * 1024;
 /// A peer that is silent for so long, and for a lease, is disconnected.

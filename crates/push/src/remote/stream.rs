@@ -14,7 +14,7 @@ const WINDOW_BYTES: usize = 512 * 1024;
 const RETRANSMIT_AFTER_MIN: Duration = Duration::from_millis(250);
 const RETRANSMIT_AFTER_MAX: Duration = Duration::from_secs(2);
 
-pub(super) struct PeerStream {
+pub(crate) struct PeerStream {
     /// The number of the last packet sent.
     sent: u64,
     unacked: VecDeque<(u64, Vec<u8>)>,
@@ -29,7 +29,7 @@ pub(super) struct PeerStream {
 
 /// What to do with a packet that has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Received {
+pub(crate) enum Received {
     /// The next packet: take its items.
     Next,
     /// No items, or a packet that came before, or too early.
@@ -37,7 +37,7 @@ pub(super) enum Received {
 }
 
 impl PeerStream {
-    pub(super) fn new(now: Instant) -> Self {
+    pub(crate) fn new(now: Instant) -> Self {
         PeerStream {
             sent: 0,
             unacked: VecDeque::new(),
@@ -49,16 +49,16 @@ impl PeerStream {
         }
     }
 
-    pub(super) fn unacked_bytes(&self) -> usize {
+    pub(crate) fn unacked_bytes(&self) -> usize {
         self.unacked_bytes
     }
 
-    pub(super) fn has_room(&self) -> bool {
+    pub(crate) fn has_room(&self) -> bool {
         self.unacked_bytes < WINDOW_BYTES
     }
 
     /// Numbers a packet with items and keeps it; answers the encoded packet, which is to be sent now.
-    pub(super) fn send(&mut self, now: Instant, encode: impl FnOnce(Header) -> Vec<u8>) -> Vec<u8> {
+    pub(crate) fn send(&mut self, now: Instant, encode: impl FnOnce(Header) -> Vec<u8>) -> Vec<u8> {
         self.sent += 1;
         self.ack_due = false;
         let packet = encode(Header { number: self.sent, ack: self.received });
@@ -72,13 +72,13 @@ impl PeerStream {
     }
 
     /// The header of a packet without items.
-    pub(super) fn ack_header(&mut self) -> Header {
+    pub(crate) fn ack_header(&mut self) -> Header {
         self.ack_due = false;
         Header { number: 0, ack: self.received }
     }
 
     /// Takes the acknowledgement in a packet's header. The packet itself may be received later.
-    pub(super) fn take_ack(&mut self, header: Header, now: Instant) {
+    pub(crate) fn take_ack(&mut self, header: Header, now: Instant) {
         while let Some((number, packet)) = self.unacked.front()
             && *number <= header.ack
         {
@@ -89,7 +89,7 @@ impl PeerStream {
         }
     }
 
-    pub(super) fn receive(&mut self, header: Header, now: Instant) -> Received {
+    pub(crate) fn receive(&mut self, header: Header, now: Instant) -> Received {
         self.take_ack(header, now);
         self.ack_due |= header.number > 0;
         if header.number != self.received + 1 {
@@ -100,12 +100,12 @@ impl PeerStream {
     }
 
     /// Whether a packet has come that no packet of this end has acknowledged.
-    pub(super) fn ack_due(&self) -> bool {
+    pub(crate) fn ack_due(&self) -> bool {
         self.ack_due
     }
 
     /// All unacknowledged packets if it is time to send them again, or none.
-    pub(super) fn retransmit(&mut self, now: Instant) -> impl Iterator<Item = &[u8]> {
+    pub(crate) fn retransmit(&mut self, now: Instant) -> impl Iterator<Item = &[u8]> {
         let is_due = !self.unacked.is_empty() && now >= self.retransmit_at;
         if is_due {
             self.retransmit_after = (self.retransmit_after * 2).min(RETRANSMIT_AFTER_MAX);
@@ -115,7 +115,7 @@ impl PeerStream {
     }
 
     /// The packets that may not have arrived, for the stream that follows this one.
-    pub(super) fn into_unacked(self) -> impl Iterator<Item = Vec<u8>> {
+    pub(crate) fn into_unacked(self) -> impl Iterator<Item = Vec<u8>> {
         self.unacked.into_iter().map(|(_, packet)| packet)
     }
 }

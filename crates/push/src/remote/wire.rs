@@ -8,15 +8,15 @@ use tidings_protocol::error::{ErrorCode, Refusal};
 
 /// The numbers of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Header {
+pub(crate) struct Header {
     /// The packet's own number, from 1. A packet without items has the number 0 and is not acknowledged.
-    pub(super) number: u64,
+    pub(crate) number: u64,
     /// The packets of the other direction up to this number have arrived.
-    pub(super) ack: u64,
+    pub(crate) ack: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) enum PushMessage {
+pub(crate) enum PushMessage {
     /// A packet from a client to the leader. Packet 1 opens the stream.
     Up { from: String, stream: u64, header: Header, items: Vec<UpItem> },
     /// A packet from the leader to a client.
@@ -30,7 +30,7 @@ pub(super) enum PushMessage {
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) enum UpItem {
+pub(crate) enum UpItem {
     Register {
         /// The session's id at the client, as in every other item.
         session: u64,
@@ -56,7 +56,7 @@ pub(super) enum UpItem {
 
 /// Items refer to frames by index in the packet.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) enum DownItem {
+pub(crate) enum DownItem {
     Registered {
         session: u64,
         result: Result<DeviceNo, WireRefusal>,
@@ -81,33 +81,33 @@ pub(super) enum DownItem {
 
 /// A push as WebSocket sessions write it. Devices over MIOP need none: they connect to the leader itself.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) struct WireFrame {
+pub(crate) struct WireFrame {
     push: u64,
     expires_at: u64,
     json: Vec<u8>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) struct WireRefusal {
+pub(crate) struct WireRefusal {
     code: ErrorCode,
     detail: String,
     retry_after_ms: Option<u64>,
 }
 
 impl PushMessage {
-    pub(super) fn encode(&self) -> Vec<u8> {
+    pub(crate) fn encode(&self) -> Vec<u8> {
         // Writing to memory cannot fail.
         postcard::to_stdvec(self).unwrap_or_default()
     }
 
-    pub(super) fn decode(bytes: &[u8]) -> Option<PushMessage> {
+    pub(crate) fn decode(bytes: &[u8]) -> Option<PushMessage> {
         postcard::from_bytes(bytes).ok()
     }
 }
 
 impl UpItem {
     /// The encoded size, roughly.
-    pub(super) fn approximate_size(&self) -> usize {
+    pub(crate) fn approximate_size(&self) -> usize {
         match self {
             UpItem::Register { device_id, device_kind, app_version, .. } => {
                 32 + device_id.len() + device_kind.len() + app_version.as_deref().map_or(0, str::len)
@@ -119,7 +119,7 @@ impl UpItem {
     }
 
     /// Whether the item holds in a stream to another leader, too: reports about pushes do, those about sessions do not.
-    pub(super) fn outlives_stream(&self) -> bool {
+    pub(crate) fn outlives_stream(&self) -> bool {
         matches!(self, UpItem::Written { .. } | UpItem::Acknowledged { .. })
     }
 }

@@ -1,90 +1,22 @@
-//! Accepting pushes: the caller checks them, the worker makes them durable, many in one write.
+//! Accepting pushes: the worker makes them durable, many in one write.
 
 use super::{
-    devices::AudienceQuery,
+    Worker,
+    inbox::{Accept, AcceptResult},
+    jobs::Job,
+    start::Plan,
+};
+use crate::{
+    PushFrame,
     draft::Draft,
-    start::{Plan, build_frame},
-    worker::Worker,
+    prepared_push::{PreparedPush, TargetSpec},
 };
-use crate::PushHandle;
-use tidings_domain::{
-    push_store::*,
-    refusals::store_refusal,
-    store::{StoreError, StoreResult},
-};
+use tidings_domain::{push_store::*, refusals::store_refusal, store::StoreResult};
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
-    http::{PushAccepted, PushReach, PushState},
+    http::{PushAccepted, PushState},
 };
 use tokio::sync::oneshot;
-
-/// Whom a push is for, as the app server has written it. Stored as JSON with a scheduled push: the names of variants and
-/// fields are part of the stored form.
-#[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
-pub(super) enum TargetSpec {
-    Named {
-        users: Vec<u64>,
-        /// Users, each with a device id. The device of a scheduled push need not exist before the push starts.
-        devices: Vec<(u64, String)>,
-        kinds: Vec<String>,
-    },
-    Many(AudienceQuery),
-}
-
-/// A push whose fields are checked. What remains are the checks against devices and limits, which the worker does.
-#[derive(Debug, Clone)]
-pub struct PreparedPush {
-    pub(super) targets: TargetSpec,
-    pub(super) content_type: String,
-    pub(super) body: String,
-    pub(super) collapse_key: Option<String>,
-    pub(super) high: bool,
-    pub(super) ttl_ms: u64,
-    pub(super) send_at: Option<u64>,
-    pub(super) client_push_id: Option<String>,
-    /// How many of the named users do not exist.
-    pub(super) unknown: u32,
-}
-
-impl PreparedPush {
-    /// The users and devices that it names: what it costs a queue.
-    pub(super) fn named_targets(&self) -> usize {
-        match &self.targets {
-            TargetSpec::Named { users, devices, .. } => users.len() + devices.len(),
-            TargetSpec::Many(_) => 1,
-        }
-    }
-}
-
-type AcceptResult = Result<PushAccepted, Refusal>;
-
-/// A push that waits for the worker to accept it.
-pub(super) struct Accept {
-    pub(super) push: PreparedPush,
-    reply: oneshot::Sender<AcceptResult>,
-}
-
-impl PushHandle {
-    /// Makes a push durable: an accepted push survives a crash.
-    ///
-    /// # Errors
-    /// `queue_full` when too many pushes wait, run or are scheduled; `store_unavailable` when the push could not be
-    /// stored, or perhaps was (a retry with the same `client_push_id` is safe); `node_unavailable` when another node
-    /// leads; `draining` when the server stops.
-    pub async fn accept(&self, push: PreparedPush) -> AcceptResult {
-        let (reply, answer) = oneshot::channel();
-        self.inbox.accept(Accept { push, reply })?;
-        answer.await.map_err(|_| self.inbox.closed_refusal())?
-    }
-
-    /// Counts the devices that the push would be for now. Blocks.
-    ///
-    /// # Errors
-    /// As [`Self::settle`].
-    pub fn reach(&self, push: PreparedPush) -> Result<PushReach, Refusal> {
-        self.ask(move |worker| worker.reach(&push.targets))
-    }
-}
 
 /// Pushes that are stored in one write.
 struct AcceptBatch<'a> {
@@ -202,7 +134,7 @@ impl Worker {
         let plan = match send_at {
             Some(_) => Plan::scheduled(header, &push.body, &push.targets),
             None => {
-                let frame = build_frame(&header, &push.body);
+                let frame = PushFrame::encode(&header, &push.body);
                 let mut plan = Plan::new(header, frame);
                 plan.put_parts(push.body.as_bytes());
                 self.resolve_targets(&mut plan, &push.targets, &batch.draft.pending).map_err(store_refusal)?;
@@ -230,7 +162,7 @@ impl Worker {
         let result = self.store_large(plan);
         // If the outcome of the last write is unknown, the store decides: the push stays if that write is there.
         if result.is_err() && self.check_in_sync().is_ok() {
-            self.jobs.insert(push, super::jobs::Job::Purge);
+            self.jobs.insert(push, Job::Purge);
         }
         result
     }
@@ -252,7 +184,7 @@ impl Worker {
 }
 
 /// The answer to an accepted push.
-pub(super) fn accepted(push: &StoredPush) -> PushAccepted {
+fn accepted(push: &StoredPush) -> PushAccepted {
     PushAccepted {
         push: push.push,
         state: state_of(push.stage),
@@ -264,7 +196,7 @@ pub(super) fn accepted(push: &StoredPush) -> PushAccepted {
     }
 }
 
-pub(super) fn state_of(stage: PushStage) -> PushState {
+pub(crate) fn state_of(stage: PushStage) -> PushState {
     match stage {
         PushStage::Preparing | PushStage::Scheduled => PushState::Scheduled,
         PushStage::Running => PushState::Running,
@@ -272,9 +204,4 @@ pub(super) fn state_of(stage: PushStage) -> PushState {
         PushStage::Expired => PushState::Expired,
         PushStage::Cancelled => PushState::Cancelled,
     }
-}
-
-/// Bytes that were stored from a string.
-pub(super) fn text(bytes: &[u8]) -> StoreResult<String> {
-    String::from_utf8(bytes.to_vec()).map_err(|_| StoreError::Damaged("a push's body is not text".into()))
 }

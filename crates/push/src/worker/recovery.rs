@@ -1,11 +1,10 @@
 //! Memory is rebuilt from the store, in bounded pages: at the start of a term, and after a write whose outcome is unknown.
 
-use super::{
+use super::{StoreState, Worker, jobs::Job};
+use crate::{
+    PushFrame,
     audience::{Audience, DeviceSets},
     devices::Devices,
-    jobs::Job,
-    start::build_frame,
-    worker::{StoreState, Worker},
 };
 use std::{collections::BTreeMap, mem, time::Instant};
 use tidings_domain::{push_store::*, store::StoreResult};
@@ -152,8 +151,8 @@ impl Worker {
             return Ok(None);
         };
         let (body, _) = self.read_parts(&stored)?;
-        let sets = stored_sets(&*self.store, push)?;
-        let frame = build_frame(&stored, &body);
+        let sets = DeviceSets::read(&*self.store, push)?;
+        let frame = PushFrame::encode(&stored, &body);
         let removed = sets.of(AudienceSet::Targets) - devices.all();
         let mut audience = Audience::new(frame, stored.high, stored.collapse_key, stored.start_order, sets);
         // The removal of these devices was stored before the audience's chunks were.
@@ -186,18 +185,4 @@ impl Worker {
             skip = 1;
         }
     }
-}
-
-/// Reads the stored sets of a push to many.
-pub(super) fn stored_sets(store: &dyn tidings_domain::store::Store, push: u64) -> StoreResult<DeviceSets> {
-    let mut sets = DeviceSets::default();
-    for set in AudienceSet::ALL {
-        let (first, last) = (PushKey::Chunk(push, set, 0), PushKey::Chunk(push, set, u32::MAX));
-        for row in store.push_rows(&first, &last, usize::MAX)? {
-            if let PushRow::Chunk { chunk, bytes, .. } = row {
-                sets.put_chunk(set, chunk, &bytes);
-            }
-        }
-    }
-    Ok(sets)
 }

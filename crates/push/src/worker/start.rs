@@ -1,15 +1,11 @@
 //! Starting a push: its targets are resolved, their rows are written, and the push is sent to those that are online.
 
-use super::{PushFrame, accept::TargetSpec, audience::Audience, draft::Draft, worker::Worker};
+use super::Worker;
+use crate::{PushFrame, audience::Audience, draft::Draft, prepared_push::TargetSpec};
 use rustc_hash::{FxHashMap, FxHashSet};
-use serde_json::value::RawValue;
 use std::sync::Arc;
 use tidings_domain::{model::UserNo, push_store::*, store::StoreResult};
-use tidings_protocol::{
-    frames::{Push, ServerFrame},
-    http::PushReach,
-    miop,
-};
+use tidings_protocol::http::PushReach;
 
 /// Bytes of a part: with its key a part stays below the longest row.
 const PART_BYTES: usize = 2 * 1024 + 512;
@@ -79,33 +75,8 @@ impl Plan {
     }
 }
 
-/// Encodes a push in both forms that sessions write.
-pub(super) fn build_frame(push: &StoredPush, body: &str) -> Arc<PushFrame> {
-    let miop = miop::Frame::Push(miop::Push {
-        push: push.push,
-        expires_at: push.expires_at,
-        collapse_key: push.collapse_key.as_deref(),
-        priority: u64::from(push.high),
-        content_type: &push.content_type,
-        body: body.as_bytes(),
-    });
-    let mut bytes = Vec::with_capacity(body.len() + 64);
-    miop.put(&mut bytes);
-    let json = ServerFrame::Push(Push {
-        push: push.push,
-        expires_at: push.expires_at,
-        collapse_key: push.collapse_key.clone(),
-        high: push.high,
-        content_type: push.content_type.clone(),
-        body: RawValue::from_string(body.to_owned()).unwrap_or_else(|_| RawValue::NULL.to_owned()),
-    });
-    // Writing to memory cannot fail for these types.
-    let json = serde_json::to_vec(&json).unwrap_or_default();
-    Arc::new(PushFrame { push: push.push, expires_at: push.expires_at, miop: bytes.into(), json: json.into() })
-}
-
 impl Worker {
-    pub(super) fn reach(&self, targets: &TargetSpec) -> PushReach {
+    pub(crate) fn reach(&self, targets: &TargetSpec) -> PushReach {
         let (devices, online) = match targets {
             TargetSpec::Many(query) => {
                 let found = self.devices.select(query);

@@ -1,18 +1,16 @@
 //! The node's side: a node that does not lead push registers its sessions with the leader, hands on the leader's
 //! pushes, and reports what its sessions have been written and acknowledged.
 
-use super::{
-    PeerLeader, PeerTransport,
-    local_sessions::{AfterRegister, LocalSessions},
-    peers::PACKET_BYTES,
-    stream::{PeerStream, Received},
-    wire::{DownItem, Header, PushMessage, UpItem, WireFrame},
-};
 use crate::{
-    PushFrame, PushItem, PushParts, Register,
+    PeerLeader, PeerTransport, PushFrame, PushItem, PushParts, Register,
     audience::Receivers,
-    inbox::{Inbox, Queues},
     outgoing::{OUTGOING_MAX, Outgoing},
+    remote::{
+        AfterRegister, LocalSessions, PACKET_BYTES,
+        stream::{PeerStream, Received},
+        wire::{DownItem, Header, PushMessage, UpItem, WireFrame},
+    },
+    worker::{Inbox, Queues},
 };
 use roaring::RoaringBitmap;
 use rustc_hash::FxHashSet;

@@ -1,12 +1,8 @@
 //! Jobs at a push's time: a scheduled push starts, a running one ends, an ended one is purged. Timers are stored by the
 //! wall clock: after a restart, or when the clock jumps, they fire late or early, but they fire.
 
-use super::{
-    accept::TargetSpec,
-    draft::Draft,
-    start::{Plan, build_frame},
-    worker::Worker,
-};
+use super::{Worker, start::Plan};
+use crate::{PushFrame, draft::Draft, prepared_push::TargetSpec};
 use tidings_domain::{
     push_store::*,
     store::{StoreError, StoreResult},
@@ -94,7 +90,7 @@ impl Worker {
         let (body, targets) = self.read_parts(&stored)?;
         let targets: TargetSpec =
             serde_json::from_slice(&targets).map_err(|error| StoreError::Damaged(format!("push {push}: {error}")))?;
-        let frame = build_frame(&stored, &body);
+        let frame = PushFrame::encode(&stored, &body);
         self.last_push += 1;
         stored.start_order = self.last_push;
         let mut plan = Plan::new(stored, frame);

@@ -1,13 +1,16 @@
 //! The worker's queues. Putting in never waits; each queue has a bound and an answer to being full.
 
-use super::{Register, accept::Accept, stopped, worker::Worker};
+use super::Worker;
+use crate::{Register, prepared_push::PreparedPush, stopped};
 use parking_lot::{Condvar, Mutex};
 use std::time::Duration;
 use tidings_domain::{push_store::DeviceNo, refusals::leader_unavailable};
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
+    http::PushAccepted,
     limits::PUSH_TARGETS_MAX,
 };
+use tokio::sync::oneshot;
 
 /// Sessions waiting to be registered. Full: the bind is refused with `queue_full`.
 const REGISTERS_MAX: usize = 65_536;
@@ -22,25 +25,33 @@ const PEER_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// Other operations waiting. Full: refused with `queue_full`.
 const ASKS_MAX: usize = 1_024;
 
-pub(super) type Ask = Box<dyn FnOnce(&mut Worker) + Send>;
+pub(crate) type AcceptResult = Result<PushAccepted, Refusal>;
+
+/// A push that waits for the worker to accept it.
+pub(crate) struct Accept {
+    pub(crate) push: PreparedPush,
+    pub(crate) reply: oneshot::Sender<AcceptResult>,
+}
+
+pub(crate) type Ask = Box<dyn FnOnce(&mut Worker) + Send>;
 
 /// All queues, under one lock.
 #[derive(Default)]
-pub(super) struct Queues {
-    pub(super) peer_messages: Vec<Vec<u8>>,
+pub(crate) struct Queues {
+    pub(crate) peer_messages: Vec<Vec<u8>>,
     peer_bytes: usize,
-    pub(super) registers: Vec<Register>,
+    pub(crate) registers: Vec<Register>,
     /// Shard, session, and the session's device if it was told; bounded by the sessions, for each ends once.
-    pub(super) ended_sessions: Vec<(usize, u64, Option<DeviceNo>)>,
-    pub(super) written: Vec<(u64, Vec<DeviceNo>)>,
-    pub(super) acknowledged: Vec<(DeviceNo, Vec<u64>)>,
+    pub(crate) ended_sessions: Vec<(usize, u64, Option<DeviceNo>)>,
+    pub(crate) written: Vec<(u64, Vec<DeviceNo>)>,
+    pub(crate) acknowledged: Vec<(DeviceNo, Vec<u64>)>,
     /// Devices and pushes in `written` and `acknowledged`.
     reports: usize,
-    pub(super) reports_dropped: u64,
-    pub(super) accepts: Vec<Accept>,
+    pub(crate) reports_dropped: u64,
+    pub(crate) accepts: Vec<Accept>,
     accept_targets: usize,
-    pub(super) asks: Vec<Ask>,
-    pub(super) stopping: bool,
+    pub(crate) asks: Vec<Ask>,
+    pub(crate) stopping: bool,
     /// Another node leads push: this one takes no pushes and operations.
     following: bool,
 }
@@ -63,7 +74,7 @@ impl Queues {
     }
 }
 
-pub(super) struct Inbox {
+pub(crate) struct Inbox {
     queues: Mutex<Queues>,
     filled: Condvar,
     /// The node is one of a cluster.
@@ -75,19 +86,19 @@ fn full(what: &str, limit: usize) -> Refusal {
 }
 
 impl Inbox {
-    pub(super) fn new(has_peers: bool) -> Self {
+    pub(crate) fn new(has_peers: bool) -> Self {
         let queues = Mutex::new(Queues { following: has_peers, ..Queues::default() });
         Inbox { queues, filled: Condvar::new(), has_peers }
     }
 
     /// Why an operation that was queued has no answer: the worker has ended, or lost the lead.
-    pub(super) fn closed_refusal(&self) -> Refusal {
+    pub(crate) fn closed_refusal(&self) -> Refusal {
         self.queues.lock().check_open().err().unwrap_or_else(leader_unavailable)
     }
 
     /// The lead came to this node, or went to another one: operations that wait are refused by dropping their reply
     /// channels. Reports stay, and so do registrations of sessions that survive a failover: they hold under any leader.
-    pub(super) fn set_following(&self, following: bool) {
+    pub(crate) fn set_following(&self, following: bool) {
         let mut queues = self.queues.lock();
         queues.following = following;
         queues.accepts.clear();
@@ -98,15 +109,15 @@ impl Inbox {
         }
     }
 
-    pub(super) fn is_following(&self) -> bool {
+    pub(crate) fn is_following(&self) -> bool {
         self.queues.lock().following
     }
 
-    pub(super) fn has_peers(&self) -> bool {
+    pub(crate) fn has_peers(&self) -> bool {
         self.has_peers
     }
 
-    pub(super) fn is_stopping(&self) -> bool {
+    pub(crate) fn is_stopping(&self) -> bool {
         self.queues.lock().stopping
     }
 
@@ -117,7 +128,7 @@ impl Inbox {
         done
     }
 
-    pub(super) fn register(&self, register: Register) -> Result<(), Refusal> {
+    pub(crate) fn register(&self, register: Register) -> Result<(), Refusal> {
         self.put(|queues| {
             if !(register.survives_failover && self.has_peers && !queues.stopping) {
                 queues.check_open()?;
@@ -130,12 +141,12 @@ impl Inbox {
         })
     }
 
-    pub(super) fn session_ended(&self, shard: usize, session: u64, device: Option<DeviceNo>) {
+    pub(crate) fn session_ended(&self, shard: usize, session: u64, device: Option<DeviceNo>) {
         self.put(|queues| queues.ended_sessions.push((shard, session, device)));
     }
 
     /// Puts a message of another node.
-    pub(super) fn peer_message(&self, message: Vec<u8>) {
+    pub(crate) fn peer_message(&self, message: Vec<u8>) {
         self.put(|queues| {
             if queues.peer_bytes + message.len() <= PEER_BYTES_MAX && !queues.stopping {
                 queues.peer_bytes += message.len();
@@ -144,11 +155,11 @@ impl Inbox {
         });
     }
 
-    pub(super) fn written(&self, push: u64, devices: Vec<DeviceNo>) {
+    pub(crate) fn written(&self, push: u64, devices: Vec<DeviceNo>) {
         self.put_report(devices.len(), |queues| queues.written.push((push, devices)));
     }
 
-    pub(super) fn acknowledged(&self, device: DeviceNo, pushes: Vec<u64>) {
+    pub(crate) fn acknowledged(&self, device: DeviceNo, pushes: Vec<u64>) {
         self.put_report(pushes.len(), |queues| queues.acknowledged.push((device, pushes)));
     }
 
@@ -162,7 +173,7 @@ impl Inbox {
         });
     }
 
-    pub(super) fn accept(&self, accept: Accept) -> Result<(), Refusal> {
+    pub(crate) fn accept(&self, accept: Accept) -> Result<(), Refusal> {
         self.put(|queues| {
             let targets = queues.accept_targets + accept.push.named_targets();
             queues.check_open()?;
@@ -178,7 +189,7 @@ impl Inbox {
         })
     }
 
-    pub(super) fn ask(&self, ask: Ask) -> Result<(), Refusal> {
+    pub(crate) fn ask(&self, ask: Ask) -> Result<(), Refusal> {
         self.put(|queues| {
             queues.check_open()?;
             if queues.asks.len() == ASKS_MAX {
@@ -189,13 +200,13 @@ impl Inbox {
         })
     }
 
-    pub(super) fn stop(&self) {
+    pub(crate) fn stop(&self) {
         self.put(|queues| queues.stopping = true);
         self.filled.notify_one();
     }
 
     /// Waits for the stop for a while; answers whether the worker is to stop.
-    pub(super) fn is_stopping_within(&self, timeout: Duration) -> bool {
+    pub(crate) fn is_stopping_within(&self, timeout: Duration) -> bool {
         let mut queues = self.queues.lock();
         if !queues.stopping {
             self.filled.wait_for(&mut queues, timeout);
@@ -204,13 +215,13 @@ impl Inbox {
     }
 
     /// Takes nothing from here on; operations that wait for an answer get a refusal.
-    pub(super) fn close(&self) {
+    pub(crate) fn close(&self) {
         *self.queues.lock() = Queues { stopping: true, ..Queues::default() };
     }
 
     /// Takes everything that is queued, after waiting for it for a while. Without `with_new`, registrations and accepts
     /// stay: the shards have enough to do.
-    pub(super) fn take(&self, timeout: Duration, with_new: bool) -> Queues {
+    pub(crate) fn take(&self, timeout: Duration, with_new: bool) -> Queues {
         let mut queues = self.queues.lock();
         if queues.is_empty(with_new, true) && !timeout.is_zero() {
             self.filled.wait_for(&mut queues, timeout);
@@ -227,7 +238,7 @@ impl Inbox {
     }
 
     /// The same for a node that follows. Without `with_reports`, reports stay.
-    pub(super) fn take_following(&self, timeout: Duration, with_reports: bool) -> Queues {
+    pub(crate) fn take_following(&self, timeout: Duration, with_reports: bool) -> Queues {
         let mut queues = self.queues.lock();
         if queues.is_empty(true, with_reports) {
             self.filled.wait_for(&mut queues, timeout);
@@ -244,7 +255,7 @@ impl Inbox {
         taken
     }
 
-    pub(super) fn depths(&self) -> [(&'static str, usize, usize); 3] {
+    pub(crate) fn depths(&self) -> [(&'static str, usize, usize); 3] {
         let queues = self.queues.lock();
         [
             ("push_registers", queues.registers.len(), REGISTERS_MAX),

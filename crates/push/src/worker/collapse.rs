@@ -4,7 +4,8 @@
 //! older push to many by intersecting sets. A push to many collapses older named pushes afterwards: the worker goes
 //! through its targets that have named pushes pending, a bounded number in each turn.
 
-use super::{draft::Draft, worker::Worker};
+use super::Worker;
+use crate::draft::Draft;
 use roaring::RoaringBitmap;
 use rustc_hash::FxHashSet;
 use tidings_domain::{push_store::*, store::StoreResult};

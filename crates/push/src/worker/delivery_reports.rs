@@ -1,7 +1,8 @@
 //! Reports of what devices were written and have acknowledged, until they are stored. After a crash that loses an
 //! acknowledgement the device is handed the push again.
 
-use super::{draft::Draft, worker::Worker};
+use super::Worker;
+use crate::draft::Draft;
 use tidings_domain::{push_store::*, store::StoreResult};
 
 /// Reports on targets of named pushes that are not stored yet. Above: further reports are dropped.

@@ -4,7 +4,7 @@
 //! A push refers to devices by number until it is purged. The numbers of pushes only grow, so a device's number is free
 //! when every push up to the newest at its removal is purged.
 
-use super::worker::Worker;
+use super::Worker;
 use roaring::RoaringBitmap;
 use std::collections::VecDeque;
 use tidings_domain::{

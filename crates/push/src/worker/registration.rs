@@ -1,9 +1,8 @@
 //! Registration: a session's device becomes known. The device is stored before its session is told that it is bound, so
 //! a push to all that is accepted after that reaches it.
 
-use super::{
-    Register, device_numbers::DEVICES_MAX, devices::Session, draft::Draft, remote::AfterRegister, worker::Worker,
-};
+use super::{Worker, device_numbers::DEVICES_MAX};
+use crate::{Register, devices::Session, draft::Draft, remote::AfterRegister};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::time::Instant;
 use tidings_domain::{

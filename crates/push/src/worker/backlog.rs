@@ -1,7 +1,8 @@
 //! Backlogs: pushes that a device has not acknowledged, handed to its session in batches. The next batch follows when
 //! the device has acknowledged the one before.
 
-use super::{PushFrame, accept::text, delivery_reports::DeliveryReport, start::build_frame, worker::Worker};
+use super::{Worker, delivery_reports::DeliveryReport};
+use crate::PushFrame;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use std::{cmp::Reverse, sync::Arc};
@@ -180,7 +181,7 @@ impl Worker {
             return Ok(None);
         };
         let (body, _) = self.read_parts(&stored)?;
-        let frame = build_frame(&stored, &body);
+        let frame = PushFrame::encode(&stored, &body);
         self.frames.insert(push, frame.clone());
         Ok(Some(frame))
     }
@@ -199,4 +200,9 @@ impl Worker {
         let body = whole.get(..body_bytes).ok_or_else(|| StoreError::Damaged("a push's body is missing".into()))?;
         Ok((text(body)?, whole[body_bytes..].to_vec()))
     }
+}
+
+/// Bytes that were stored from a string.
+fn text(bytes: &[u8]) -> StoreResult<String> {
+    String::from_utf8(bytes.to_vec()).map_err(|_| StoreError::Damaged("a push's body is not text".into()))
 }
