@@ -1,230 +1,116 @@
-//! Decisions in memory: a question is evaluated, and its exposure is counted and queued for the store before the answer
-//! leaves.
+//! Decisions: one is tried in memory; if it lacks context, the context is loaded and the decision is tried again. The
+//! answer is held back until its exposure is durable, if it must be.
 
 use super::{
-    PopupService, Shared, UserKey,
-    configuration::{Configuration, Placement, Popup},
+    PopupService,
+    attempt::{DecisionAttempt, Exposure, Question},
     context::{MissingContext, UserContext},
-    decision_id::{DecisionId, DecisionSigner},
-    evaluate::{Choice, EvaluationInput},
-    frequency::{CounterKey, FrequencyCounters, session_hash},
-    rules::Attributes,
-    user_cache::{DirtyState, NegativeCacheEntry, UserState},
-    write_queue::ExposureRecord,
 };
 use std::sync::Arc;
-use tidings_domain::{metrics::PopupOutcome, refusals::store_refusal, store::StoreResult};
-use tidings_protocol::{error::Refusal, ids::check_id};
-use tokio::sync::oneshot;
+use tidings_protocol::error::{ErrorCode, Refusal};
+use tokio::sync::oneshot::Receiver;
 
-/// The question which popup to show to a user at a placement now.
-#[derive(Debug, Clone, Copy)]
-pub struct Question<'a> {
-    pub user: &'a str,
-    pub placement: &'a str,
-    pub session: Option<&'a str>,
-    pub attributes: &'a Attributes<'a>,
-    /// The event that happened, with its properties; absent: a page view.
-    pub event: Option<(&'a str, &'a Attributes<'a>)>,
-    /// A hash of all of the above: equal questions have equal fingerprints.
-    pub fingerprint: u64,
+/// The cache may evict the user between the load and the decision; seldom twice.
+const LOADS_MAX: usize = 4;
+/// Loads of user context that run at once, each on a thread that may block. There are fewer than blocking threads, so
+/// that history and resumes can be read meanwhile; further loads wait, at most one for each open connection or request.
+pub const CONCURRENT_CONTEXT_READS_MAX: usize = 16;
+
+/// A decision that is final and, if it must be, durable.
+#[derive(Debug)]
+pub struct PopupDecision {
+    pub exposure: Option<Exposure>,
+    /// If nothing is shown: after how many milliseconds to ask again.
+    pub retry_after_ms: Option<u64>,
 }
 
-/// What a question came to in memory.
-#[derive(Debug)]
-pub enum DecisionAttempt {
-    Show(Exposure),
-    Nothing {
-        /// After how many milliseconds to ask again; absent: time alone will not make a popup due.
-        retry_after_ms: Option<u64>,
-    },
-    /// The decision needs this context first: load it and try again with it.
-    MissingContext(MissingContext),
-}
-
-/// A popup that is handed out to be shown. It counts towards caps from now on.
-#[derive(Debug)]
-pub struct Exposure {
-    /// The signed id of the decision, by which events name it.
-    pub decision: String,
-    pub popup: Arc<str>,
-    /// A `Decision` as JSON.
-    pub json: Vec<u8>,
-    /// Present if the exposure must be durable before it is answered: then tells when it is.
-    pub durable: Option<oneshot::Receiver<Result<(), Refusal>>>,
+/// The next step towards the final decision.
+enum Step {
+    Load(MissingContext),
+    /// The decision, and what tells when its exposure is durable, if that must be waited for.
+    Finish(PopupDecision, Option<Receiver<Result<(), Refusal>>>),
 }
 
 impl PopupService {
-    /// Decides from memory alone, and never waits. `context` is what [`DecisionAttempt::MissingContext`] asked for
-    /// before.
+    /// Decides which popup to show. Waits for a blocking thread only if something must be read from the store, and for
+    /// durability only if the exposure must be durable first.
     ///
     /// # Errors
-    /// Those of [`PopupService::decide`], except that the store cannot fail here.
-    pub fn try_decide(
-        &self,
-        question: &Question<'_>,
-        context: Option<&UserContext>,
-    ) -> Result<DecisionAttempt, Refusal> {
-        self.with_shared(|shared| shared.try_decide(question, context))
+    /// The question is malformed (`invalid_field`), another node leads (`node_unavailable`), exposures cannot be stored
+    /// (`queue_full`, `store_unavailable`), the store cannot be read, or the server is stopping (`draining`). A refused
+    /// question shows and counts nothing, except where a strict popup's exposure could not be stored: it is counted,
+    /// since it may be stored later.
+    pub async fn decide(self: &Arc<Self>, question: &Question<'_>) -> Result<PopupDecision, Refusal> {
+        let mut context = None;
+        let mut may_be_cached = true;
+        for _ in 0..=LOADS_MAX {
+            match self.step(question, context.as_ref())? {
+                Step::Load(missing) => {
+                    // A cached context that was not enough the first time is not tried again.
+                    let cached = match std::mem::take(&mut may_be_cached) {
+                        true => self.cached_context(question.user, missing),
+                        false => None,
+                    };
+                    context = Some(match cached {
+                        Some(context) => context,
+                        None => self.load_off_thread(question.user.to_owned(), missing).await?,
+                    });
+                }
+                Step::Finish(decision, durable) => {
+                    if let Some(durable) = durable {
+                        durable.await.unwrap_or_else(|_| Err(self.worker_gone()))?;
+                    }
+                    return Ok(decision);
+                }
+            }
+        }
+        Err(evicted())
+    }
+
+    async fn load_off_thread(self: &Arc<Self>, user: String, missing: MissingContext) -> Result<UserContext, Refusal> {
+        let internal = |error: &dyn std::fmt::Display| Refusal::new(ErrorCode::Internal, error.to_string());
+        let _permit = self.context_reads.acquire().await.map_err(|closed| internal(&closed))?;
+        let service = self.clone();
+        let loaded = tokio::task::spawn_blocking(move || service.load_user_context(&user, missing));
+        loaded.await.map_err(|error| internal(&error))?
+    }
+
+    /// [`PopupService::decide`] for a thread that may block.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn decide_blocking(&self, question: &Question<'_>) -> Result<PopupDecision, Refusal> {
+        let mut context = None;
+        for _ in 0..=LOADS_MAX {
+            match self.step(question, context.as_ref())? {
+                Step::Load(missing) => context = Some(self.load_user_context(question.user, missing)?),
+                Step::Finish(decision, durable) => {
+                    if let Some(durable) = durable {
+                        durable.blocking_recv().unwrap_or_else(|_| Err(self.worker_gone()))?;
+                    }
+                    return Ok(decision);
+                }
+            }
+        }
+        Err(evicted())
+    }
+
+    fn step(&self, question: &Question<'_>, context: Option<&UserContext>) -> Result<Step, Refusal> {
+        Ok(match self.try_decide(question, context)? {
+            DecisionAttempt::MissingContext(missing) => Step::Load(missing),
+            DecisionAttempt::Nothing { retry_after_ms } => {
+                Step::Finish(PopupDecision { exposure: None, retry_after_ms }, None)
+            }
+            DecisionAttempt::Show(mut exposure) => {
+                let durable = exposure.durable.take();
+                Step::Finish(PopupDecision { exposure: Some(exposure), retry_after_ms: None }, durable)
+            }
+        })
     }
 }
 
-impl Configuration {
-    /// The question with what is known of the user. `card` holds the parsed attributes of `context`'s card.
-    pub(super) fn evaluation_input<'a>(
-        &self,
-        (user, question): (UserKey, &Question<'a>),
-        placement: &'a Placement,
-        context: &UserContext,
-        card: Option<&'a Attributes<'a>>,
-        now_ms: u64,
-    ) -> EvaluationInput<'a> {
-        let profile = self.slots.profile(user, question.attributes, card, context.unread_since, now_ms);
-        let session = question.session.map(session_hash);
-        EvaluationInput { user, session, placement, profile, event: question.event, now_ms }
-    }
-}
-
-impl Shared {
-    fn try_decide(&self, question: &Question<'_>, context: Option<&UserContext>) -> Result<DecisionAttempt, Refusal> {
-        self.check_lead()?;
-        let configuration = self.configuration()?;
-        let nothing = |outcome: PopupOutcome, next_at: Option<u64>, now_ms: u64| {
-            self.metrics.count_popup(outcome);
-            Ok(DecisionAttempt::Nothing { retry_after_ms: next_at.map(|at| at.saturating_sub(now_ms)) })
-        };
-        let now_ms = self.clock.now_ms();
-        let key = UserKey::of(question.user);
-        let Some(placement) = configuration.placements.get(question.placement) else {
-            check_id("user", question.user)?;
-            return nothing(PopupOutcome::Nothing, None, now_ms);
-        };
-        if let Some(popup) = placement.tested.iter().find(|popup| popup.testers.contains(&key)) {
-            let variant = popup.variant_of(key);
-            return self.expose(question, popup, variant, now_ms, true, None);
-        }
-        if configuration.global.is_held_out(key) {
-            check_id("user", question.user)?;
-            return nothing(PopupOutcome::HeldOut, None, now_ms);
-        }
-        let fingerprint = question.fingerprint ^ configuration.generation.wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        let required = placement.required_context();
-        let needs_context = !required.is_empty();
-        if needs_context && context.is_none() {
-            return Ok(DecisionAttempt::MissingContext(required));
-        }
-        let mut stripe = self.users.stripe(key);
-        let Some(user) = stripe.get(key) else { return Ok(DecisionAttempt::MissingContext(required)) };
-        // The fingerprint does not cover the context, so answers that depend on it are not cached.
-        let cached = if needs_context { None } else { user.cached_negative(fingerprint, now_ms) };
-        if let Some(NegativeCacheEntry { next_at, .. }) = cached {
-            drop(stripe);
-            return nothing(PopupOutcome::Nothing, (next_at < u64::MAX).then_some(next_at), now_ms);
-        }
-        let context = context.unwrap_or(UserContext::NONE);
-        let card = context.card_attributes();
-        let input = configuration.evaluation_input((key, question), placement, context, card.as_ref(), now_ms);
-        let choice = configuration.choose(&user.counters, &input);
-        let Choice { chosen, controls, next_at, until } = &choice;
-        if chosen.is_none() && controls.is_empty() {
-            user.cache_negative(NegativeCacheEntry { fingerprint, until: *until, next_at: *next_at }, now_ms);
-            drop(stripe);
-            return nothing(PopupOutcome::Nothing, (*next_at < u64::MAX).then_some(*next_at), now_ms);
-        }
-        let is_overdue = self.write_queue.admit_exposure()?;
-        let record = |popup: &Arc<Popup>, variant: usize, control: bool| ExposureRecord {
-            user: key,
-            popup: popup.clone(),
-            variant: variant as u8,
-            control,
-            at: now_ms,
-        };
-        let spared = controls.iter().map(|popup| record(popup, popup.variant_of(key), true));
-        let exposed = chosen.as_ref().map(|(popup, variant)| record(popup, *variant, false));
-        let must_be_durable = chosen.as_ref().is_some_and(|(popup, _)| popup.strict || is_overdue);
-        let (waiter, durable) = must_be_durable.then(oneshot::channel).unzip();
-        // The records are queued and the counters changed under the same lock of the user. So whoever sees the counters
-        // comes after the records in the queue, and the worker, which takes the lock to store the counters, sees them
-        // all.
-        if !self.write_queue.push_exposures(spared.chain(exposed), waiter) {
-            return Err(self.worker_gone());
-        }
-        count_exposures(&configuration, user, &input, &choice);
-        drop(stripe);
-        let Some((popup, variant)) = chosen else {
-            return nothing(PopupOutcome::Nothing, (*next_at < u64::MAX).then_some(*next_at), now_ms);
-        };
-        self.metrics.count_popup(PopupOutcome::Shown);
-        self.expose(question, popup, *variant, now_ms, false, durable)
-    }
-
-    /// Signs the decision and puts the answer together.
-    fn expose(
-        &self,
-        question: &Question<'_>,
-        popup: &Popup,
-        variant: usize,
-        at: u64,
-        test: bool,
-        durable: Option<oneshot::Receiver<Result<(), Refusal>>>,
-    ) -> Result<DecisionAttempt, Refusal> {
-        let signer: &DecisionSigner = self.signer.get().ok_or_else(super::loading)?;
-        let variant = &popup.variants[variant];
-        let decision = signer.sign(&DecisionId {
-            popup: popup.no,
-            at,
-            nonce: rand::random(),
-            variant: variant.id.clone(),
-            user: question.user.to_owned(),
-            test,
-        });
-        let mut json = Vec::with_capacity(decision.len() + variant.json_tail.len() + 32);
-        json.extend_from_slice(b"{\"decision\":\"");
-        json.extend_from_slice(decision.as_bytes());
-        json.extend_from_slice(if test { b"\",\"test\":true," } else { b"\"," });
-        json.extend_from_slice(&variant.json_tail);
-        Ok(DecisionAttempt::Show(Exposure { decision, popup: popup.id.clone(), json, durable }))
-    }
-
-    /// Loads the frequency counters of a user who is not in memory. Blocks.
-    pub(super) fn load_counters(&self, key: UserKey) -> Result<(), Refusal> {
-        if self.users.stripe(key).get(key).is_some() {
-            return Ok(());
-        }
-        self.metrics.popup_store_reads.inc();
-        let counters = self.read_counters(key).map_err(store_refusal)?;
-        self.users.insert(key, counters);
-        Ok(())
-    }
-
-    /// A user's frequency counters as they are stored. Blocks.
-    pub(super) fn read_counters(&self, key: UserKey) -> StoreResult<FrequencyCounters> {
-        let bytes = super::rows::read_long(&*self.store, &super::rows::user_key(key))?;
-        FrequencyCounters::from_bytes(&bytes.unwrap_or_default())
-    }
-}
-
-/// Counts the exposure, and those that the control groups were spared, in the user's frequency counters.
-fn count_exposures(configuration: &Configuration, user: &mut UserState, input: &EvaluationInput<'_>, choice: &Choice) {
-    let counters = &mut user.counters;
-    counters.prune(input.now_ms, |no| no > configuration.last_no || configuration.by_no.contains_key(&no));
-    let mut count = |key: CounterKey, by_session: bool, day: u32| {
-        counters.count(key, input.now_ms, day);
-        if let Some(session) = input.session.filter(|_| by_session) {
-            counters.count(key.within(session), input.now_ms, day);
-        }
-    };
-    let mut count_popup = |popup: &Popup| {
-        count(popup.counter_key, popup.caps.per_session.is_some(), popup.days.day(input.now_ms).0);
-    };
-    choice.controls.iter().for_each(|popup| count_popup(popup));
-    if let Some((popup, _)) = &choice.chosen {
-        count_popup(popup);
-        let (global, placement) = (&configuration.global, input.placement);
-        let (day, _) = global.days.day(input.now_ms);
-        count(CounterKey::ALL, global.caps.per_session.is_some(), day);
-        count(placement.counter_key, placement.caps.per_session.is_some(), day);
-    }
-    user.dirty_state = DirtyState::Dirty;
-    user.cache_negative(NegativeCacheEntry::EMPTY, input.now_ms);
+/// Questions about so many other users came in that the cache evicted this one each time.
+fn evicted() -> Refusal {
+    let why = "too many users are asked about at once: popups.users_max is too small for them";
+    Refusal::new(ErrorCode::QueueFull, why).retry_after(1_000)
 }

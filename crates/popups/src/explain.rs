@@ -2,9 +2,9 @@
 
 use super::{
     PopupService, Shared, UserKey,
+    attempt::Question,
     configuration::Popup,
     context::UserContext,
-    decide::Question,
     evaluate::{BlockReason, Eligibility, EvaluationInput},
     frequency::FrequencyCounters,
 };

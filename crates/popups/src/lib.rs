@@ -12,8 +12,8 @@
 //! reading order:
 //! - [`rules`], [`timetable`], `caps`, `frequency`: to whom, when and how often; and how often it was so far;
 //! - `check`, `configuration`: what an app server writes, validated, then compiled;
-//! - `question`, `evaluate`, `decide`, `context`, `explain`: which popup, and why; `decision_id`: how events name a
-//!   decision;
+//! - `question`, `evaluate`, `attempt`, `context`, `decide`, `explain`: which popup, and why; `decision_id`: how events
+//!   name a decision;
 //! - `catalog`, `segments`, `recovery`: popups with their versions, settings, and uploaded lists of users;
 //! - `user_cache`: the users whose frequency counters are in memory;
 //! - `write_queue`, `undurable`, `worker`, `side_log`: how exposures and events become durable;
@@ -21,6 +21,7 @@
 //!   the end;
 //! - `rows`, `check_rows`: the stored form, and its verification.
 
+mod attempt;
 mod caps;
 mod catalog;
 mod check;
@@ -49,10 +50,11 @@ mod user_cache;
 mod worker;
 mod write_queue;
 
+pub use attempt::{DecisionAttempt, Exposure, Question};
 pub use catalog::Precondition;
 pub use check_rows::check_popups;
-pub use context::{CONCURRENT_CONTEXT_READS_MAX, MissingContext, PopupDecision, UserContext};
-pub use decide::{DecisionAttempt, Exposure, Question};
+pub use context::{MissingContext, UserContext};
+pub use decide::{CONCURRENT_CONTEXT_READS_MAX, PopupDecision};
 pub use export::EventCursor;
 pub use question::QuestionBody;
 pub use segments::parse_segment;
@@ -194,6 +196,44 @@ struct CurrentTerm {
 }
 
 /// The handle by which the rest of the server uses popups.
+///
+/// An app server adds a popup, and a page of the app asks which one to show:
+///
+/// ```
+/// use std::sync::Arc;
+/// # use tidings_domain::{leadership::Leadership, metrics::Metrics, model::{User, UserNo}};
+/// use tidings_popups::{PopupParts, PopupService, PopupsConfig, Precondition, QuestionBody, UserContextSource};
+/// # use tidings_protocol::error::Refusal;
+/// use tidings_testkit::{ManualClock, MemoryStore};
+///
+/// # struct NoUsers;
+/// # impl UserContextSource for NoUsers {
+/// #     fn cached_card(&self, _: &str) -> Option<Arc<User>> { None }
+/// #     fn card(&self, _: &str) -> Result<Option<Arc<User>>, Refusal> { Ok(None) }
+/// #     fn cached_unread_since(&self, _: UserNo) -> Option<Option<u64>> { None }
+/// #     fn unread_since(&self, _: UserNo) -> Result<Option<u64>, Refusal> { Ok(None) }
+/// # }
+/// let popups = PopupService::start(PopupParts {
+///     config: PopupsConfig::default(),
+///     boot: 1,
+///     lead: Leadership::default(),
+///     store: Arc::new(MemoryStore::default()),
+///     clock: Arc::new(ManualClock::default()),
+///     users: Arc::new(NoUsers),
+///     metrics: Arc::new(Metrics::new()),
+/// });
+/// // What is stored has been read.
+/// popups.flush()?;
+///
+/// let spec = br#"{"state": "live", "placements": ["home"], "variants": [{"id": "a", "content": {}}]}"#;
+/// popups.put("welcome", spec, None, Precondition::None)?;
+///
+/// let question = QuestionBody::read(br#"{"user": "ada", "placement": "home"}"#)?;
+/// let decision = popups.decide_blocking(&question.for_user("ada"))?;
+/// assert_eq!(&*decision.exposure.unwrap().popup, "welcome");
+/// popups.stop();
+/// # Ok::<(), Refusal>(())
+/// ```
 pub struct PopupService {
     current: Arc<CurrentTerm>,
     metrics: Arc<Metrics>,

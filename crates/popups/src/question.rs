@@ -1,7 +1,7 @@
 //! The body of a question, parsed from JSON without copying.
 
 use super::{
-    decide::Question,
+    attempt::Question,
     rules::{Attributes, TextSeed},
 };
 use serde::{Deserialize, Deserializer, de::DeserializeSeed};
@@ -12,7 +12,7 @@ use xxhash_rust::xxh3::xxh3_64;
 /// The body of a `DecideRequest`.
 ///
 /// ```
-/// use crate::QuestionBody;
+/// use tidings_popups::QuestionBody;
 ///
 /// let body = QuestionBody::read(br#"{"user": "alice", "placement": "home"}"#).unwrap();
 /// let question = body.for_user("alice");

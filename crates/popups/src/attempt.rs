@@ -1,0 +1,230 @@
+//! Attempts to decide from memory: a question is evaluated, and its exposure is counted and queued for the store before
+//! the answer leaves.
+
+use super::{
+    PopupService, Shared, UserKey,
+    configuration::{Configuration, Placement, Popup},
+    context::{MissingContext, UserContext},
+    decision_id::{DecisionId, DecisionSigner},
+    evaluate::{Choice, EvaluationInput},
+    frequency::{CounterKey, FrequencyCounters, session_hash},
+    rules::Attributes,
+    user_cache::{DirtyState, NegativeCacheEntry, UserState},
+    write_queue::ExposureRecord,
+};
+use std::sync::Arc;
+use tidings_domain::{metrics::PopupOutcome, refusals::store_refusal, store::StoreResult};
+use tidings_protocol::{error::Refusal, ids::check_id};
+use tokio::sync::oneshot;
+
+/// The question which popup to show to a user at a placement now.
+#[derive(Debug, Clone, Copy)]
+pub struct Question<'a> {
+    pub user: &'a str,
+    pub placement: &'a str,
+    pub session: Option<&'a str>,
+    pub attributes: &'a Attributes<'a>,
+    /// The event that happened, with its properties; absent: a page view.
+    pub event: Option<(&'a str, &'a Attributes<'a>)>,
+    /// A hash of all of the above: equal questions have equal fingerprints.
+    pub fingerprint: u64,
+}
+
+/// What a question came to in memory.
+#[derive(Debug)]
+pub enum DecisionAttempt {
+    Show(Exposure),
+    Nothing {
+        /// After how many milliseconds to ask again; absent: time alone will not make a popup due.
+        retry_after_ms: Option<u64>,
+    },
+    /// The decision needs this context first: load it and try again with it.
+    MissingContext(MissingContext),
+}
+
+/// A popup that is handed out to be shown. It counts towards caps from now on.
+#[derive(Debug)]
+pub struct Exposure {
+    /// The signed id of the decision, by which events name it.
+    pub decision: String,
+    pub popup: Arc<str>,
+    /// A `Decision` as JSON.
+    pub json: Vec<u8>,
+    /// Present if the exposure must be durable before it is answered: then tells when it is.
+    pub durable: Option<oneshot::Receiver<Result<(), Refusal>>>,
+}
+
+impl PopupService {
+    /// Decides from memory alone, and never waits. `context` is what [`DecisionAttempt::MissingContext`] asked for
+    /// before.
+    ///
+    /// # Errors
+    /// Those of [`PopupService::decide`], except that the store cannot fail here.
+    pub fn try_decide(
+        &self,
+        question: &Question<'_>,
+        context: Option<&UserContext>,
+    ) -> Result<DecisionAttempt, Refusal> {
+        self.with_shared(|shared| shared.try_decide(question, context))
+    }
+}
+
+impl Configuration {
+    /// The question with what is known of the user. `card` holds the parsed attributes of `context`'s card.
+    pub(super) fn evaluation_input<'a>(
+        &self,
+        (user, question): (UserKey, &Question<'a>),
+        placement: &'a Placement,
+        context: &UserContext,
+        card: Option<&'a Attributes<'a>>,
+        now_ms: u64,
+    ) -> EvaluationInput<'a> {
+        let profile = self.slots.profile(user, question.attributes, card, context.unread_since, now_ms);
+        let session = question.session.map(session_hash);
+        EvaluationInput { user, session, placement, profile, event: question.event, now_ms }
+    }
+}
+
+impl Shared {
+    fn try_decide(&self, question: &Question<'_>, context: Option<&UserContext>) -> Result<DecisionAttempt, Refusal> {
+        self.check_lead()?;
+        let configuration = self.configuration()?;
+        let nothing = |outcome: PopupOutcome, next_at: Option<u64>, now_ms: u64| {
+            self.metrics.count_popup(outcome);
+            Ok(DecisionAttempt::Nothing { retry_after_ms: next_at.map(|at| at.saturating_sub(now_ms)) })
+        };
+        let now_ms = self.clock.now_ms();
+        let key = UserKey::of(question.user);
+        let Some(placement) = configuration.placements.get(question.placement) else {
+            check_id("user", question.user)?;
+            return nothing(PopupOutcome::Nothing, None, now_ms);
+        };
+        if let Some(popup) = placement.tested.iter().find(|popup| popup.testers.contains(&key)) {
+            let variant = popup.variant_of(key);
+            return self.expose(question, popup, variant, now_ms, true, None);
+        }
+        if configuration.global.is_held_out(key) {
+            check_id("user", question.user)?;
+            return nothing(PopupOutcome::HeldOut, None, now_ms);
+        }
+        let fingerprint = question.fingerprint ^ configuration.generation.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let required = placement.required_context();
+        let needs_context = !required.is_empty();
+        if needs_context && context.is_none() {
+            return Ok(DecisionAttempt::MissingContext(required));
+        }
+        let mut stripe = self.users.stripe(key);
+        let Some(user) = stripe.get(key) else { return Ok(DecisionAttempt::MissingContext(required)) };
+        // The fingerprint does not cover the context, so answers that depend on it are not cached.
+        let cached = if needs_context { None } else { user.cached_negative(fingerprint, now_ms) };
+        if let Some(NegativeCacheEntry { next_at, .. }) = cached {
+            drop(stripe);
+            return nothing(PopupOutcome::Nothing, (next_at < u64::MAX).then_some(next_at), now_ms);
+        }
+        let context = context.unwrap_or(UserContext::NONE);
+        let card = context.card_attributes();
+        let input = configuration.evaluation_input((key, question), placement, context, card.as_ref(), now_ms);
+        let choice = configuration.choose(&user.counters, &input);
+        let Choice { chosen, controls, next_at, until } = &choice;
+        if chosen.is_none() && controls.is_empty() {
+            user.cache_negative(NegativeCacheEntry { fingerprint, until: *until, next_at: *next_at }, now_ms);
+            drop(stripe);
+            return nothing(PopupOutcome::Nothing, (*next_at < u64::MAX).then_some(*next_at), now_ms);
+        }
+        let is_overdue = self.write_queue.admit_exposure()?;
+        let record = |popup: &Arc<Popup>, variant: usize, control: bool| ExposureRecord {
+            user: key,
+            popup: popup.clone(),
+            variant: variant as u8,
+            control,
+            at: now_ms,
+        };
+        let spared = controls.iter().map(|popup| record(popup, popup.variant_of(key), true));
+        let exposed = chosen.as_ref().map(|(popup, variant)| record(popup, *variant, false));
+        let must_be_durable = chosen.as_ref().is_some_and(|(popup, _)| popup.strict || is_overdue);
+        let (waiter, durable) = must_be_durable.then(oneshot::channel).unzip();
+        // The records are queued and the counters changed under the same lock of the user. So whoever sees the counters
+        // comes after the records in the queue, and the worker, which takes the lock to store the counters, sees them
+        // all.
+        if !self.write_queue.push_exposures(spared.chain(exposed), waiter) {
+            return Err(self.worker_gone());
+        }
+        count_exposures(&configuration, user, &input, &choice);
+        drop(stripe);
+        let Some((popup, variant)) = chosen else {
+            return nothing(PopupOutcome::Nothing, (*next_at < u64::MAX).then_some(*next_at), now_ms);
+        };
+        self.metrics.count_popup(PopupOutcome::Shown);
+        self.expose(question, popup, *variant, now_ms, false, durable)
+    }
+
+    /// Signs the decision and puts the answer together.
+    fn expose(
+        &self,
+        question: &Question<'_>,
+        popup: &Popup,
+        variant: usize,
+        at: u64,
+        test: bool,
+        durable: Option<oneshot::Receiver<Result<(), Refusal>>>,
+    ) -> Result<DecisionAttempt, Refusal> {
+        let signer: &DecisionSigner = self.signer.get().ok_or_else(super::loading)?;
+        let variant = &popup.variants[variant];
+        let decision = signer.sign(&DecisionId {
+            popup: popup.no,
+            at,
+            nonce: rand::random(),
+            variant: variant.id.clone(),
+            user: question.user.to_owned(),
+            test,
+        });
+        let mut json = Vec::with_capacity(decision.len() + variant.json_tail.len() + 32);
+        json.extend_from_slice(b"{\"decision\":\"");
+        json.extend_from_slice(decision.as_bytes());
+        json.extend_from_slice(if test { b"\",\"test\":true," } else { b"\"," });
+        json.extend_from_slice(&variant.json_tail);
+        Ok(DecisionAttempt::Show(Exposure { decision, popup: popup.id.clone(), json, durable }))
+    }
+
+    /// Loads the frequency counters of a user who is not in memory. Blocks.
+    pub(super) fn load_counters(&self, key: UserKey) -> Result<(), Refusal> {
+        if self.users.stripe(key).get(key).is_some() {
+            return Ok(());
+        }
+        self.metrics.popup_store_reads.inc();
+        let counters = self.read_counters(key).map_err(store_refusal)?;
+        self.users.insert(key, counters);
+        Ok(())
+    }
+
+    /// A user's frequency counters as they are stored. Blocks.
+    pub(super) fn read_counters(&self, key: UserKey) -> StoreResult<FrequencyCounters> {
+        let bytes = super::rows::read_long(&*self.store, &super::rows::user_key(key))?;
+        FrequencyCounters::from_bytes(&bytes.unwrap_or_default())
+    }
+}
+
+/// Counts the exposure, and those that the control groups were spared, in the user's frequency counters.
+fn count_exposures(configuration: &Configuration, user: &mut UserState, input: &EvaluationInput<'_>, choice: &Choice) {
+    let counters = &mut user.counters;
+    counters.prune(input.now_ms, |no| no > configuration.last_no || configuration.by_no.contains_key(&no));
+    let mut count = |key: CounterKey, by_session: bool, day: u32| {
+        counters.count(key, input.now_ms, day);
+        if let Some(session) = input.session.filter(|_| by_session) {
+            counters.count(key.within(session), input.now_ms, day);
+        }
+    };
+    let mut count_popup = |popup: &Popup| {
+        count(popup.counter_key, popup.caps.per_session.is_some(), popup.days.day(input.now_ms).0);
+    };
+    choice.controls.iter().for_each(|popup| count_popup(popup));
+    if let Some((popup, _)) = &choice.chosen {
+        count_popup(popup);
+        let (global, placement) = (&configuration.global, input.placement);
+        let (day, _) = global.days.day(input.now_ms);
+        count(CounterKey::ALL, global.caps.per_session.is_some(), day);
+        count(placement.counter_key, placement.caps.per_session.is_some(), day);
+    }
+    user.dirty_state = DirtyState::Dirty;
+    user.cache_negative(NegativeCacheEntry::EMPTY, input.now_ms);
+}
