@@ -1,17 +1,19 @@
 //! The commands that other threads send to a shard. (The engine's fan-outs have queues of their own.)
 
 use crate::{
+    connection::SessionBinding,
     link::RelayThread,
     transport::{DetachedConnection, Protocol},
+    wake::ShardWake,
 };
 use crossbeam_channel::Sender;
 use std::{net::TcpStream, sync::Arc, time::Duration};
 use tidings_domain::model::*;
 use tidings_engine::{
-    access::Scopes,
     delivery::MembershipSnapshot,
     engine::resume::Inbox,
     presence::compare::{Correction, LiveSession},
+    shards::Wake,
 };
 use tidings_listen::{MaybeTlsSocket, ThrottleKey};
 use tidings_protocol::error::Refusal;
@@ -55,45 +57,21 @@ pub(crate) struct MovedConnection {
     pub bind: SessionBinding,
 }
 
-/// A bind whose token was accepted: the user and device of a session, and what the session takes part in.
+/// Sends commands to a shard from other threads.
 #[derive(Clone)]
-pub(crate) struct SessionBinding {
-    pub user: Arc<User>,
-    pub device_id: Arc<str>,
-    pub device_kind: Arc<str>,
-    /// What is needed until the session is live.
-    pub pending: Option<Box<PendingBind>>,
-    /// The session receives messages of conversations.
-    pub chat: bool,
-    /// The session's device receives pushes, and they are kept for it while it is offline.
-    pub push: bool,
-    /// The client answers probes.
-    pub answers_probes: bool,
-    /// The session goes live only after its device was registered, or the registration was postponed.
-    pub awaits_registration: bool,
-    pub heartbeat_ms: u32,
-    /// When the session was bound, in milliseconds since 1970 UTC.
-    pub since: u64,
-    /// What the token allows.
-    pub scopes: Scopes,
-    /// When the token was issued, if it says so, and when it expires, in milliseconds since 1970 UTC.
-    pub issued_at: Option<u64>,
-    pub expires_at: u64,
+pub(crate) struct ShardHandle {
+    commands: Sender<Command>,
+    wake: Arc<ShardWake>,
 }
 
-impl SessionBinding {
-    /// Whether the session receives pushes over the bus from whichever node leads push. A device's connection is carried
-    /// to that node by a relay instead.
-    pub(crate) fn receives_remote_pushes(&self, protocol: Protocol) -> bool {
-        protocol == Protocol::WebSocket
+impl ShardHandle {
+    pub(crate) fn new(commands: Sender<Command>, wake: Arc<ShardWake>) -> Self {
+        ShardHandle { commands, wake }
     }
-}
 
-/// The part of a bind that is needed only until the session is live.
-#[derive(Clone, Default)]
-pub(crate) struct PendingBind {
-    pub app_version: Option<Arc<str>>,
-    pub cursor: Option<Cursor>,
-    /// The shard's positions when the session was bound: from there on offline push counts the user as online.
-    pub positions_at_bind: [Position; LANES],
+    pub(crate) fn send(&self, command: Command) {
+        if self.commands.send(command).is_ok() {
+            self.wake.wake();
+        }
+    }
 }

@@ -1,23 +1,27 @@
 //! A connection and the state of the session on it. An idle connection holds no buffer.
 
+mod typing_limiter;
+
 use crate::{
-    binding::FIRST_FRAME_BYTES_MAX,
-    commands::SessionBinding,
-    outbound_queue::{OutboundQueue, put_json_head},
-    probing::UnconfirmedDelivery,
+    encoding::{error_json, fatal_error, json, json_frame},
+    outbound_queue::OutboundQueue,
     transport::{Protocol, Transport},
-    typing::TypingLimiter,
 };
-use std::time::Instant;
+use std::{sync::Arc, time::Instant};
 use tidings_domain::{model::*, push_store::DeviceNo};
+use tidings_engine::access::Scopes;
 use tidings_listen::ThrottleKey;
 use tidings_protocol::{
-    error::{ErrorCode, Refusal},
+    error::Refusal,
     frames::ServerFrame,
     limits::FRAME_BYTES_MAX,
-    miop::{ErrorFrame, Frame},
+    miop::Frame,
     ws::{Assembly, Control, OpCode, close_payload, put_server_frame},
 };
+use typing_limiter::TypingLimiter;
+
+/// The first frame holds a token and little else; an unbound client gets no more memory than this.
+pub(crate) const FIRST_FRAME_BYTES_MAX: usize = 16 * 1024;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
@@ -30,7 +34,7 @@ pub(crate) enum Phase {
     Closing,
 }
 
-/// Which queue of the [`FlushScheduler`](crate::scheduler::FlushScheduler) holds a connection.
+/// Which queue of the shard's `FlushScheduler` holds a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FlushState {
     Idle,
@@ -151,43 +155,56 @@ impl Connection {
     }
 }
 
-/// JSON in a frame of the protocol.
-pub(crate) fn json_frame(protocol: Protocol, json: &[u8]) -> Vec<u8> {
-    let mut frame = Vec::with_capacity(json.len() + 10);
-    put_json_head(protocol, &mut frame, json.len());
-    frame.extend_from_slice(json);
-    frame
+/// A bind whose token was accepted: the user and device of a session, and what the session takes part in.
+#[derive(Clone)]
+pub(crate) struct SessionBinding {
+    pub user: Arc<User>,
+    pub device_id: Arc<str>,
+    pub device_kind: Arc<str>,
+    /// What is needed until the session is live.
+    pub pending: Option<Box<PendingBind>>,
+    /// The session receives messages of conversations.
+    pub chat: bool,
+    /// The session's device receives pushes, and they are kept for it while it is offline.
+    pub push: bool,
+    /// The client answers probes.
+    pub answers_probes: bool,
+    /// The session goes live only after its device was registered, or the registration was postponed.
+    pub awaits_registration: bool,
+    pub heartbeat_ms: u32,
+    /// When the session was bound, in milliseconds since 1970 UTC.
+    pub since: u64,
+    /// What the token allows.
+    pub scopes: Scopes,
+    /// When the token was issued, if it says so, and when it expires, in milliseconds since 1970 UTC.
+    pub issued_at: Option<u64>,
+    pub expires_at: u64,
 }
 
-/// The last frame of a MIOP connection.
-pub(crate) fn fatal_error(refusal: &Refusal) -> Vec<u8> {
-    let error = ErrorFrame {
-        code: refusal.code.as_str(),
-        message: &refusal.detail,
-        retry: refusal.code.retryable(),
-        retry_after_ms: refusal.retry_after_ms,
-        fatal: true,
-    };
-    Frame::Error(error).to_bytes()
+impl SessionBinding {
+    /// Whether the session receives pushes over the bus from whichever node leads push. A device's connection is carried
+    /// to that node by a relay instead.
+    pub(crate) fn receives_remote_pushes(&self, protocol: Protocol) -> bool {
+        protocol == Protocol::WebSocket
+    }
 }
 
-/// The JSON of a frame. The frame types of this crate always serialize.
-pub(crate) fn json<T: serde::Serialize>(value: &T) -> Vec<u8> {
-    serde_json::to_vec(value).unwrap_or_default()
+/// The part of a bind that is needed only until the session is live.
+#[derive(Clone, Default)]
+pub(crate) struct PendingBind {
+    pub app_version: Option<Arc<str>>,
+    pub cursor: Option<Cursor>,
+    /// The shard's positions when the session was bound: from there on offline push counts the user as online.
+    pub positions_at_bind: [Position; LANES],
 }
 
-pub(crate) fn error_json(reference: Option<u64>, refusal: &Refusal) -> Vec<u8> {
-    json(&tidings_protocol::frames::ServerFrame::Error {
-        reference,
-        code: refusal.code,
-        message: refusal.detail.clone(),
-        retry: refusal.code.retryable(),
-        retry_after_ms: refusal.retry_after_ms,
-    })
-}
-
-pub(crate) fn malformed(detail: impl std::fmt::Display) -> Refusal {
-    Refusal::new(ErrorCode::Malformed, detail.to_string())
+/// Messages that a session was handed, and that nothing received from it confirms yet.
+pub(crate) struct UnconfirmedDelivery {
+    /// The session's cursor before the first of these messages.
+    pub since: Cursor,
+    /// The tick of the probe, or of its time-out.
+    pub next_tick: u32,
+    pub probed: bool,
 }
 
 #[cfg(test)]

@@ -12,44 +12,38 @@
 //! In reading order:
 //!
 //! - [`miop_listener`]: accepts devices' connections.
-//! - [`session_server`]: the handle; starts the shards, hands them connections, drains them.
+//! - [`session_server`]: the handle; starts the shards, hands them connections, drains them. [`session_config`] has its
+//!   settings, [`token_verification`] the port that verifies tokens for it.
+//! - [`shard`]: the poll loop; its parts are in the folder of that name, each with the shard's methods for one thing.
+//! - [`commands`]: what other threads have a shard do; [`wake`]: how a sleeping shard learns of it.
+//! - [`connection`]: a connection and the state of its session; [`outbound_queue`]: what waits to be written to one
+//!   session; [`encoding`]: frames for clients.
 //! - [`transport`]: what carries a connection's bytes: a socket, TLS, or a link.
-//! - [`shard`]: the poll loop.
-//! - [`reading`], [`decoding`]: bytes into frames, JSON into frames.
-//! - [`binding`]: bind and resume.
-//! - [`requests`]: what the frames of a bound session do; [`miop`], [`store_reads`], [`typing`], [`popups`] and
-//!   [`presence_watch`] have those of one kind each.
-//! - [`scheduler`]: fan-outs and flushes; [`outbound_queue`]: what waits to be written to one session.
-//! - [`push_delivery`]: pushes to devices; [`probing`]: whether the client of a session still answers.
-//! - [`connection`]: a connection and the state of its session; [`timer_wheel`]: time-outs.
-//! - [`session_listing`]: the sessions that exist, for comparison with the presence registry.
-//! - [`link`] and [`relay`]: connections that a process of `role = gateway` holds for this one.
+//! - [`timer_wheel`]: the entries of time-outs, by ticks.
+//! - [`link`], [`link_listener`] and [`relay`]: connections that a process of `role = gateway` holds for this one.
+//!
+//! Imports form no circle: the types of a connection's state lie below [`shard`]; [`session_server`], the listeners and
+//! [`relay`] lie above it.
 
-mod binding;
 mod commands;
 mod connection;
-mod decoding;
-pub mod link;
-mod miop;
+mod encoding;
+mod link;
+pub mod link_listener;
 pub mod miop_listener;
 mod outbound_queue;
-mod popups;
-mod presence_watch;
-mod probing;
-mod push_delivery;
-mod reading;
 pub mod relay;
-mod requests;
-mod scheduler;
-mod session_listing;
+mod session_config;
 pub mod session_server;
 mod shard;
-mod store_reads;
 mod timer_wheel;
+mod token_verification;
 mod transport;
-mod typing;
+mod wake;
 
-pub use session_server::{PreparedServer, SessionConfig, SessionServer, VerifyToken};
-pub use store_reads::SESSION_READS_RUNNING;
+pub use session_config::SessionConfig;
+pub use session_server::{PreparedServer, SessionServer};
+pub use shard::store_reads::SESSION_READS_RUNNING;
 pub use tidings_listen::MaybeTlsSocket;
+pub use token_verification::VerifyToken;
 pub use transport::Protocol;

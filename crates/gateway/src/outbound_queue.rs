@@ -3,7 +3,7 @@
 //! Live entries wait as pointers to blocks that all receivers share. A flush puts all waiting entries in one `messages`
 //! frame and one write. A push waits as a pointer too. Only bytes that the kernel did not take are kept as bytes.
 
-use crate::transport::Protocol;
+use crate::{encoding::put_json_head, transport::Protocol};
 use std::{
     collections::VecDeque,
     io::{ErrorKind, Write},
@@ -11,10 +11,7 @@ use std::{
 };
 use tidings_domain::model::*;
 use tidings_engine::delivery::Block;
-use tidings_protocol::{
-    miop,
-    ws::{Data, OpCode, put_server_header},
-};
+use tidings_protocol::ws::{Data, OpCode, put_server_header};
 use tidings_push::PushFrame;
 
 /// Bytes of entries in one frame; the fan-out that crosses this size is still completed.
@@ -252,14 +249,6 @@ fn close_frame_gap(protocol: Protocol, buffer: &mut Vec<u8>, start: usize, paylo
     }
 }
 
-/// The header of a frame that carries JSON.
-pub(crate) fn put_json_head(protocol: Protocol, out: &mut Vec<u8>, length: usize) {
-    match protocol {
-        Protocol::WebSocket => put_server_header(out, OpCode::Data(Data::Text), length),
-        Protocol::Miop => miop::put_head(out, miop::kind::CHAT, length),
-    }
-}
-
 fn put_cursor(out: &mut Vec<u8>, cursor: &Cursor) {
     // Writing to memory cannot fail.
     let _ = write!(out, "{:x}", cursor.epoch);
@@ -391,7 +380,7 @@ mod tests {
     #[test]
     fn a_frame_within_a_fan_out_does_not_let_the_cursor_run_ahead() {
         let mut outbound = OutboundQueue::default();
-        let frame = |json: &str| crate::connection::json_frame(Protocol::WebSocket, json.as_bytes());
+        let frame = |json: &str| crate::encoding::json_frame(Protocol::WebSocket, json.as_bytes());
         outbound.queue_block(&block(",1"), Lane::Direct, 3);
         outbound.queue_block(&block(",2"), Lane::Group, 7);
         outbound.queue_frame(frame("left"));

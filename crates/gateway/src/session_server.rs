@@ -1,13 +1,17 @@
 //! The session server: starts the shards, hands them connections, drains them.
 
+mod session_source;
+
 use crate::{
-    commands::Command,
-    shard::{Shard, ShardParts},
-    store_reads::StoreReads,
+    commands::{Command, ShardHandle},
+    session_config::SessionConfig,
+    shard::{Shard, ShardParts, store_reads::StoreReads},
+    token_verification::VerifyToken,
     transport::Protocol,
+    wake::{ShardWake, WAKE},
 };
-use crossbeam_channel::{Sender, unbounded};
-use mio::{Poll, Token, Waker};
+use crossbeam_channel::unbounded;
+use mio::{Poll, Waker};
 use parking_lot::Mutex;
 use std::{
     io,
@@ -20,121 +24,10 @@ use std::{
 };
 use tidings_engine::{
     Engine,
-    access::TokenClaims,
     presence::NodeNo,
     shards::{ShardReceivers, Wake},
 };
 use tidings_listen::{MaybeTlsSocket, ThrottleKey};
-use tidings_protocol::error::Refusal;
-
-/// Settings of sessions.
-#[derive(Debug, Clone)]
-pub struct SessionConfig {
-    pub shards: usize,
-    /// A client sends something at least this often, unless it asks for another interval within the limits below. Silence
-    /// of one and a half intervals closes the session.
-    pub heartbeat: Duration,
-    pub heartbeat_min: Duration,
-    pub heartbeat_max: Duration,
-    /// A session that is handed messages is probed when it has sent nothing for this long.
-    pub probe_after: Duration,
-    /// A probed session that sends nothing within this time counts as gone; 0: no session is probed.
-    pub probe_timeout: Duration,
-    /// An unbound connection is closed after this.
-    pub bind_timeout: Duration,
-    /// How long the client of a closing connection may take to read the close frame and close its side.
-    pub closing_timeout: Duration,
-    /// Bytes that wait to be written to one session, shared ones included. Above: closed with `slow_reader`.
-    pub session_buffer_bytes: usize,
-    /// Requests of one session in flight at once (history, read marks). Above: `rate_limited`.
-    pub session_requests: u8,
-    /// Reads of all sessions (history, presence) that wait or run. Above: `queue_full`.
-    pub session_reads: usize,
-    /// Connections of this server, bound or not. Above: closed at once with `queue_full`.
-    pub connections_max: usize,
-    /// A session that was flushed less than this ago batches more entries before the next write.
-    pub flush_interval: Duration,
-}
-
-impl SessionConfig {
-    /// The interval that is granted to a session, within the limits, in whole seconds as on the wire.
-    pub(crate) fn granted_heartbeat_s(&self, asked_s: Option<u64>) -> u64 {
-        let whole = |interval: Duration| interval.as_millis().div_ceil(1_000).max(1) as u64;
-        let (least, most) = (whole(self.heartbeat_min), whole(self.heartbeat_max).min(HEARTBEAT_S_MAX));
-        asked_s.unwrap_or(whole(self.heartbeat)).clamp(least.min(most), most)
-    }
-}
-
-impl Default for SessionConfig {
-    fn default() -> Self {
-        SessionConfig {
-            shards: std::thread::available_parallelism().map_or(2, usize::from),
-            heartbeat: Duration::from_secs(30),
-            heartbeat_min: Duration::from_secs(10),
-            heartbeat_max: Duration::from_secs(1_800),
-            probe_after: Duration::from_secs(15),
-            probe_timeout: Duration::from_secs(10),
-            bind_timeout: Duration::from_secs(10),
-            closing_timeout: Duration::from_secs(5),
-            session_buffer_bytes: 4 * 1024 * 1024,
-            session_requests: 16,
-            session_reads: 256,
-            connections_max: 100_000,
-            flush_interval: Duration::from_millis(2),
-        }
-    }
-}
-
-/// Verifies the tokens that clients bind with.
-pub trait VerifyToken: Send + Sync + 'static {
-    /// The user that the token is for, and what it allows.
-    ///
-    /// # Errors
-    /// `unauthorized`: the token is malformed, expired or not signed with a known key. Other codes: it cannot be verified
-    /// now.
-    fn verify(&self, token: &str) -> Result<TokenClaims, Refusal>;
-
-    /// Counts a rejected token. Answers after how many milliseconds the next may be tried, if there were too many.
-    fn count_failure(&self, _throttle_key: ThrottleKey) -> Option<u64> {
-        None
-    }
-}
-
-/// Wakes a shard. It costs a system call only when the shard sleeps in its poll.
-pub(crate) struct ShardWake {
-    pub waker: Waker,
-    pub asleep: AtomicBool,
-}
-
-impl Wake for ShardWake {
-    fn wake(&self) {
-        if self.asleep.swap(false, Ordering::SeqCst)
-            && let Err(error) = self.waker.wake()
-        {
-            tracing::error!(%error, "a shard could not be woken");
-        }
-    }
-}
-
-/// Sends commands to a shard from other threads.
-#[derive(Clone)]
-pub(crate) struct ShardHandle {
-    commands: Sender<Command>,
-    wake: Arc<ShardWake>,
-}
-
-impl ShardHandle {
-    pub(crate) fn send(&self, command: Command) {
-        if self.commands.send(command).is_ok() {
-            self.wake.wake();
-        }
-    }
-}
-
-/// A longer interval would not fit a session's state, and no network keeps an idle connection for a day.
-const HEARTBEAT_S_MAX: u64 = 86_400;
-
-pub(crate) const WAKE: Token = Token(usize::MAX);
 
 /// The shards' polls. They exist before the engine does, since the engine must be able to wake them.
 pub struct PreparedServer {
@@ -285,7 +178,7 @@ impl PreparedServer {
             .map(|(_, wake)| {
                 #[expect(clippy::disallowed_methods, reason = "bounded by connections and their requests: see Command")]
                 let (commands, inbox) = unbounded();
-                (ShardHandle { commands, wake: wake.clone() }, inbox)
+                (ShardHandle::new(commands, wake.clone()), inbox)
             })
             .unzip();
         let mut threads = Vec::new();

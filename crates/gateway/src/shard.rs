@@ -1,24 +1,56 @@
 //! The loop of one shard: sockets, commands, fan-outs, timers and flushes, a bounded amount of each per turn.
+//!
+//! Each module below this one has methods of [`Shard`]. In reading order:
+//!
+//! - [`reading`], [`decoding`]: bytes into frames, JSON into frames.
+//! - [`binding`], [`resume`]: the two halves of a bind: a connection becomes its user's session, and the session goes live.
+//! - [`session_tokens`]: the token that a session binds with, refreshes and ends with.
+//! - [`requests`]: what the frames of a bound session do; [`miop`], [`store_reads`], [`typing`], [`popups`] and
+//!   [`presence_watch`] have those of one kind each.
+//! - [`scheduler`]: fan-outs and flushes.
+//! - [`push_delivery`]: pushes to devices; [`probing`]: whether the client of a session still answers.
+//! - [`timeouts`], [`closing`]: when and how connections and their sessions end.
+//! - [`links`]: the links to relays, and the connections behind them.
+//! - [`session_listing`]: the sessions that exist, for comparison with the presence registry.
+
+mod binding;
+mod closing;
+mod decoding;
+mod links;
+mod miop;
+mod popups;
+mod presence_watch;
+mod probing;
+mod push_delivery;
+mod reading;
+mod requests;
+mod resume;
+mod scheduler;
+mod session_listing;
+mod session_tokens;
+pub(crate) mod store_reads;
+mod timeouts;
+mod typing;
 
 use crate::{
-    commands::Command,
-    connection::{Connection, Phase},
-    link::{
-        packet,
-        virtual_connections::{LINK_TOKENS, Link},
-    },
-    probing::ProbePolicy,
-    push_delivery::PushScan,
-    scheduler::FlushScheduler,
-    session_listing::SessionListing,
-    session_server::{SessionConfig, ShardHandle, ShardWake, VerifyToken, WAKE},
-    store_reads::StoreReads,
-    timer_wheel::TimerWheel,
-    transport::{DetachedConnection, MaybeTlsSocket, Protocol, Transport},
+    commands::{Command, ShardHandle},
+    connection::Connection,
+    link::{LINK_TOKENS, packet},
+    session_config::SessionConfig,
+    timer_wheel::{TICK, TimerWheel, ticks},
+    token_verification::VerifyToken,
+    transport::{DetachedConnection, Protocol, Transport},
+    wake::{ShardWake, WAKE},
 };
 use crossbeam_channel::Receiver;
+use links::Link;
 use mio::{Events, Poll};
+use probing::ProbePolicy;
+use push_delivery::PushScan;
+use scheduler::FlushScheduler;
+use session_listing::SessionListing;
 use slab::Slab;
+use smallvec::SmallVec;
 use std::{
     collections::VecDeque,
     io::ErrorKind,
@@ -28,15 +60,14 @@ use std::{
     },
     time::{Duration, Instant},
 };
+use store_reads::StoreReads;
+use tidings_domain::model::UserNo;
 use tidings_engine::{Engine, delivery::Delivery, shards::ShardReceivers};
+use tidings_listen::MaybeTlsSocket;
 use tidings_protocol::error::{ErrorCode, Refusal};
 
 /// Commands processed before other work has its turn.
 const COMMANDS_PER_TURN: usize = 256;
-/// How long a session may last whose token had just expired when it bound.
-const TOKEN_GRACE: Duration = Duration::from_secs(5);
-/// The tick of the timer wheel: the precision of time-outs.
-pub(crate) const TICK: Duration = Duration::from_millis(100);
 
 pub(crate) struct ShardParts {
     pub index: usize,
@@ -54,29 +85,29 @@ pub(crate) struct ShardParts {
 }
 
 pub(crate) struct Shard {
-    pub(crate) parts: ShardParts,
-    pub(crate) connections: Slab<Connection>,
-    pub(crate) links: Slab<Link>,
-    pub(crate) listings: Vec<SessionListing>,
-    pub(crate) listing_requests: u64,
-    pub(crate) delivery: Delivery,
-    pub(crate) scheduler: FlushScheduler,
-    pub(crate) timers: TimerWheel,
-    pub(crate) probe_policy: ProbePolicy,
-    pub(crate) readable: VecDeque<usize>,
-    pub(crate) scratch: Vec<u8>,
-    pub(crate) read_buffer: Vec<u8>,
-    pub(crate) generation: u64,
+    parts: ShardParts,
+    connections: Slab<Connection>,
+    links: Slab<Link>,
+    listings: Vec<SessionListing>,
+    listing_requests: u64,
+    delivery: Delivery,
+    scheduler: FlushScheduler,
+    timers: TimerWheel,
+    probe_policy: ProbePolicy,
+    readable: VecDeque<usize>,
+    scratch: Vec<u8>,
+    read_buffer: Vec<u8>,
+    generation: u64,
     started: Instant,
-    pub(crate) draining: bool,
+    draining: bool,
     /// The push to many devices that is under way.
-    pub(crate) push_scan: Option<PushScan>,
+    push_scan: Option<PushScan>,
     stopping: bool,
 }
 
 /// What follows for a connection after one of its frames was handled.
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
-pub(crate) enum FrameOutcome {
+enum FrameOutcome {
     Continue,
     /// Handle no further frames now: they wait until the connection is unpaused.
     Paused,
@@ -235,12 +266,18 @@ impl Shard {
     }
 
     /// The key of a session whose connection still exists.
-    pub(crate) fn find(&self, session: u64) -> Option<usize> {
+    fn find(&self, session: u64) -> Option<usize> {
         let key = (session & u64::from(u32::MAX)) as usize;
         self.connections.get(key).filter(|c| c.session == session).map(|_| key)
     }
 
-    pub(crate) fn tick(&self) -> u32 {
+    /// All sessions of a user on this node, also those without chat.
+    fn sessions_of(&self, user: UserNo) -> SmallVec<[usize; 2]> {
+        let devices = self.parts.engine.presence.local_sessions(user);
+        devices.iter().filter_map(|device| self.find(device.session)).collect()
+    }
+
+    fn tick(&self) -> u32 {
         (self.started.elapsed().as_millis() / TICK.as_millis()) as u32
     }
 
@@ -279,7 +316,7 @@ impl Shard {
     }
 
     /// Removes a connection whose socket is closed or no longer wanted.
-    pub(crate) fn remove(&mut self, key: usize) {
+    fn remove(&mut self, key: usize) {
         self.unbind(key);
         let connection = self.connections.remove(key);
         self.parts.engine.metrics.connections.dec();
@@ -290,133 +327,9 @@ impl Shard {
     }
 
     /// Takes a connection out of this shard for another one: its transport, and nothing else of its state.
-    pub(crate) fn detach_connection(&mut self, key: usize) -> DetachedConnection {
+    fn detach_connection(&mut self, key: usize) -> DetachedConnection {
         let connection = self.connections.remove(key);
         self.parts.engine.metrics.connections.dec();
         connection.transport.detach(self.parts.poll.registry())
     }
-
-    /// Queues the reason, and closes the connection once it is written.
-    pub(crate) fn close(&mut self, key: usize, refusal: Refusal) {
-        self.close_answering(key, None, refusal);
-    }
-
-    /// The same, with the reason as the answer to a request.
-    pub(crate) fn close_answering(&mut self, key: usize, reference: Option<u64>, refusal: Refusal) {
-        let close_code = refusal.code.close_code();
-        self.close_with(key, reference, refusal, close_code);
-    }
-
-    /// The same, with another code in a WebSocket's close frame.
-    pub(crate) fn close_with(&mut self, key: usize, reference: Option<u64>, refusal: Refusal, close_code: u16) {
-        self.unbind(key);
-        let tick = self.tick();
-        let Some(connection) = self.connections.get_mut(key) else { return };
-        if connection.phase == Phase::Closing {
-            return;
-        }
-        self.parts.engine.metrics.count_refusal(refusal.code);
-        connection.phase = Phase::Closing;
-        connection.last_heard = tick;
-        connection.partial = Vec::new();
-        connection.assembly.clear();
-        connection.outbound.clear_queued();
-        connection.queue_close(reference, &refusal, close_code);
-        self.scheduler.flush_soon(connection, key);
-        self.arm_timeout(key, tick + ticks(self.parts.config.closing_timeout));
-    }
-
-    /// Has the connection's time-outs checked at `tick` or earlier, unless a relay holds the connection: the relay checks
-    /// them.
-    pub(crate) fn arm_timeout(&mut self, key: usize, tick: u32) {
-        if !self.connections.get(key).is_some_and(|connection| connection.transport.is_virtual()) {
-            self.arm_timer(key, tick);
-        }
-    }
-
-    /// The same for what a relay does not check: tokens and probes.
-    pub(crate) fn arm_timer(&mut self, key: usize, tick: u32) {
-        if let Some(connection) = self.connections.get_mut(key).filter(|connection| tick < connection.timer_due) {
-            connection.timer_due = self.timers.put(key, tick);
-        }
-    }
-
-    /// Ends the session when its token expires.
-    pub(crate) fn end_with_token(&mut self, key: usize, expires_at: u64) {
-        // A token that had just expired was accepted because clocks differ: the session has the time by which they may differ.
-        let left_ms = expires_at.saturating_sub(self.parts.engine.clock.now_ms());
-        let left = if left_ms == 0 { TOKEN_GRACE } else { Duration::from_millis(left_ms) };
-        let ticks = u32::try_from(left.as_millis().div_ceil(TICK.as_millis())).unwrap_or(u32::MAX);
-        // One more, since the current tick has begun already: the session never ends before its token.
-        let expires = self.tick().saturating_add(ticks).saturating_add(1);
-        self.connections[key].token_expires = expires;
-        self.arm_timer(key, expires);
-    }
-
-    fn check_timeouts(&mut self) {
-        let tick = self.tick();
-        for (due, key) in self.timers.advance(tick) {
-            let Some(connection) = self.connections.get_mut(key).filter(|c| c.timer_due == due) else { continue };
-            connection.timer_due = u32::MAX;
-            let is_bound = matches!(connection.phase, Phase::Binding | Phase::Live);
-            let (limit, code) = match connection.phase {
-                Phase::Unbound => (ticks(self.parts.config.bind_timeout), Some(ErrorCode::BindTimeout)),
-                Phase::Binding | Phase::Live => {
-                    (silence_max(connection.heartbeat_ms), Some(ErrorCode::HeartbeatTimeout))
-                }
-                Phase::Closing => (ticks(self.parts.config.closing_timeout), None),
-            };
-            if is_bound && tick >= connection.token_expires {
-                let why = "the token has expired (`exp`); bind again with a new one";
-                self.close(key, Refusal::new(ErrorCode::TokenExpired, why));
-                continue;
-            }
-            let probe = connection.unconfirmed.as_ref().map(|unconfirmed| unconfirmed.next_tick);
-            if tick < connection.last_heard + limit || connection.transport.is_virtual() {
-                let again = connection.last_heard + limit;
-                let expires = if is_bound { connection.token_expires } else { u32::MAX };
-                match probe {
-                    Some(next) if next <= tick => self.probe(key, tick),
-                    Some(next) => self.arm_timer(key, next),
-                    None => {}
-                }
-                self.arm_timeout(key, again);
-                self.arm_timer(key, expires);
-                continue;
-            }
-            match code {
-                None => self.remove(key),
-                Some(code) => {
-                    let counter = &self.parts.engine.metrics;
-                    if code == ErrorCode::BindTimeout { &counter.bind_timeouts } else { &counter.heartbeat_timeouts }
-                        .inc();
-                    self.close_unconfirmed(key, Refusal::new(code, "nothing was heard in time"));
-                }
-            }
-        }
-    }
-
-    fn drain(&mut self, spread_ms: u64) {
-        self.draining = true;
-        let keys: Vec<usize> = self.connections.iter().map(|(key, _)| key).collect();
-        for key in keys {
-            let after_ms = rand::random_range(0..=spread_ms.max(1));
-            let refusal =
-                Refusal::new(ErrorCode::Draining, "the server is draining; connect again").retry_after(after_ms);
-            let frame = self.connections[key].reconnect_frame(after_ms);
-            // A relay keeps its connections until this node is back or the relay has waited long enough.
-            if self.connections[key].phase != Phase::Closing && !self.connections[key].transport.is_virtual() {
-                self.close_after(key, frame, refusal);
-            }
-        }
-    }
-}
-
-/// Ticks of silence after which a session is closed: its heartbeat interval and half as much again.
-pub(crate) fn silence_max(heartbeat_ms: u32) -> u32 {
-    ticks(Duration::from_millis(u64::from(heartbeat_ms) * 3 / 2))
-}
-
-pub(crate) fn ticks(duration: Duration) -> u32 {
-    (duration.as_millis() / TICK.as_millis()).max(1) as u32
 }

@@ -4,6 +4,10 @@
 //! and puts the entry back if not; so receiving bytes costs nothing here. The owner remembers the tick of the entry that
 //! it put last: an entry of any other tick is stale, and the owner ignores it.
 
+use std::time::Duration;
+
+/// The tick of the timer wheel: the precision of time-outs.
+pub(crate) const TICK: Duration = Duration::from_millis(100);
 /// Ticks per round of the wheel.
 const SLOTS: usize = 4_096;
 
@@ -36,6 +40,10 @@ impl TimerWheel {
         }
         due
     }
+}
+
+pub(crate) fn ticks(duration: Duration) -> u32 {
+    (duration.as_millis() / TICK.as_millis()).max(1) as u32
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::{
     io::{self, Read, Write},
     net::Shutdown,
 };
-pub(crate) use tidings_listen::MaybeTlsSocket;
+use tidings_listen::MaybeTlsSocket;
 use tls::TlsStream;
 
 /// The protocol that a connection speaks.

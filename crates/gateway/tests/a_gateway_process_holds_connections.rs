@@ -15,7 +15,7 @@ use std::{
 use support::*;
 use tidings_domain::metrics::Metrics;
 use tidings_gateway::{
-    link::listener::{LinkConfig, LinkListener},
+    link_listener::{LinkConfig, LinkListener},
     miop_listener::{MiopListener, MiopListenerConfig, StopHandle},
     relay::{Relay, RelayConfig},
 };

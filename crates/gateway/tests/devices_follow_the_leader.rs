@@ -13,7 +13,7 @@ use tidings_client::session::Session;
 use tidings_domain::metrics::Metrics;
 use tidings_engine::cluster::nodes::ClusterNodes;
 use tidings_gateway::{
-    link::listener::{LinkConfig, LinkListener},
+    link_listener::{LinkConfig, LinkListener},
     miop_listener::{MiopListener, MiopListenerConfig, StopHandle},
     relay::{CoreLocator, Relay, RelayConfig},
 };

@@ -14,7 +14,7 @@ use tidings_engine::{
     webhook::Webhook,
 };
 use tidings_gateway::{
-    MaybeTlsSocket, SessionServer, VerifyToken, link::listener::LinkListener, miop_listener::ConnectionHost,
+    MaybeTlsSocket, SessionServer, VerifyToken, link_listener::LinkListener, miop_listener::ConnectionHost,
     relay::Relay,
 };
 use tidings_listen::{Throttle, ThrottleKey};

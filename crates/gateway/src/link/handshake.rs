@@ -17,7 +17,7 @@ use std::{
 };
 
 /// The longest wait for one read or write of the other side.
-pub(super) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The version of the link's protocol; both sides must have the same.
 pub(crate) const VERSION: u32 = 1;
 /// The longest packet of a handshake.
@@ -68,7 +68,7 @@ impl From<packet::InvalidPacket> for HandshakeError {
 }
 
 /// The core's side: receives the relay's hello and verifies its proof. A welcome then ends the handshake.
-pub(super) fn receive(socket: &mut TcpStream, secret: &str, nonce: [u8; 16]) -> Result<Hello, HandshakeError> {
+pub(crate) fn receive(socket: &mut TcpStream, secret: &str, nonce: [u8; 16]) -> Result<Hello, HandshakeError> {
     prepare(socket)?;
     send(socket, PacketKind::Challenge, &nonce)?;
     let (kind, payload) = receive_packet(socket)?;
@@ -84,16 +84,16 @@ pub(super) fn receive(socket: &mut TcpStream, secret: &str, nonce: [u8; 16]) -> 
 
 /// The payload of the packet that ends the handshake. The link's shard writes it as its first packet: a relay that was
 /// welcomed by all shards has a link to each, and a session may move to any of them.
-pub(super) fn welcome(secret: &str, hello: &Hello, welcome: &Welcome) -> Result<Vec<u8>, HandshakeError> {
+pub(crate) fn welcome(secret: &str, hello: &Hello, welcome: &Welcome) -> Result<Vec<u8>, HandshakeError> {
     sign(secret, &hello.nonce, welcome)
 }
 
 /// Tells the relay that another core serves devices.
-pub(super) fn send_redirect(socket: &mut TcpStream, core: &str) {
+pub(crate) fn send_redirect(socket: &mut TcpStream, core: &str) {
     let _ = send(socket, PacketKind::Redirect, core.as_bytes());
 }
 
-pub(super) fn refuse(socket: &mut TcpStream, why: &str) {
+pub(crate) fn refuse(socket: &mut TcpStream, why: &str) {
     let _ = send(socket, PacketKind::Refused, why.as_bytes());
 }
 

@@ -11,9 +11,7 @@
 //! for longer than the lease, its sessions end; their devices receive what they missed when the relay opens them again.
 
 pub(crate) mod handshake;
-pub mod listener;
 pub(crate) mod packet;
-pub(crate) mod virtual_connections;
 
 use parking_lot::Mutex;
 use std::{
@@ -27,6 +25,9 @@ const LINK_BYTES_MAX: usize = 16 * 1024 * 1024;
 const LINK_BYTES_LOW: usize = 4 * 1024 * 1024;
 /// A larger buffer is freed once it is empty.
 const LINK_BUFFER_KEPT: usize = 1024 * 1024;
+
+/// Poll tokens from here on belong to links, those below to connections.
+pub(crate) const LINK_TOKENS: usize = usize::MAX / 2;
 
 /// One thread of a relay process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -3,7 +3,7 @@
 use super::{Command, RelayConfig, SharedState};
 use crate::{
     link::handshake::{self, HandshakeError, Hello, VERSION},
-    session_server::ShardWake,
+    wake::ShardWake,
 };
 use crossbeam_channel::Sender;
 use std::{

@@ -18,8 +18,9 @@ mod upstream;
 
 use crate::{
     miop_listener::ConnectionHost,
-    session_server::{SessionConfig, ShardWake, WAKE},
+    session_config::SessionConfig,
     transport::Protocol,
+    wake::{ShardWake, WAKE},
 };
 use crossbeam_channel::{Sender, unbounded};
 use mio::{Poll, Waker};

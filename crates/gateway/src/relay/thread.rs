@@ -13,10 +13,10 @@ use super::{
     upstream::Upstream,
 };
 use crate::{
-    link::{packet, virtual_connections::LINK_TOKENS},
-    session_server::{SessionConfig, ShardWake, WAKE},
-    shard::{TICK, silence_max, ticks},
-    timer_wheel::TimerWheel,
+    link::{LINK_TOKENS, packet},
+    session_config::{SessionConfig, silence_max},
+    timer_wheel::{TICK, TimerWheel, ticks},
+    wake::{ShardWake, WAKE},
 };
 use crossbeam_channel::Receiver;
 use mio::{Events, Poll};

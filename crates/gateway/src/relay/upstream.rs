@@ -5,7 +5,7 @@ use crate::{
         LinkBuffer,
         packet::{self, PacketKind},
     },
-    shard::ticks,
+    timer_wheel::ticks,
 };
 use mio::{Interest, Registry, Token, net::TcpStream};
 use std::{

@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 use tidings_gateway::{
-    link::listener::LinkConfig,
+    link_listener::LinkConfig,
     relay::{CoreLocator, RelayConfig},
 };
 

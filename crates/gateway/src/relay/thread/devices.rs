@@ -2,11 +2,12 @@
 
 use super::RelayLoop;
 use crate::{
-    binding::FIRST_FRAME_BYTES_MAX,
-    connection::fatal_error,
+    connection::FIRST_FRAME_BYTES_MAX,
+    encoding::fatal_error,
     link::packet::PacketKind,
     relay::device_connection::{DeviceConnection, Phase, WriteOutcome},
-    shard::{silence_max, ticks},
+    session_config::silence_max,
+    timer_wheel::ticks,
     transport::Transport,
 };
 use std::{

@@ -3,14 +3,14 @@
 use super::{RECONNECT_SPREAD_MS, RelayLoop};
 use crate::{
     link::{
+        LINK_TOKENS,
         packet::{self, Packet, PacketKind},
-        virtual_connections::LINK_TOKENS,
     },
     relay::{
         device_connection::{DeviceConnection, Phase},
         upstream::Upstream,
     },
-    shard::ticks,
+    timer_wheel::ticks,
 };
 use mio::Token;
 use std::{io, net::TcpStream, sync::atomic::Ordering, time::Duration};

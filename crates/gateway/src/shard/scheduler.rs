@@ -4,13 +4,12 @@
 //! the sessions that they wrote to come first, bulk flushes run in small batches, and between two batches the direct lane
 //! is polled again.
 
+use super::{Shard, probing::ProbePolicy};
 use crate::{
     connection::{Connection, FlushState, Phase},
+    encoding::{SharedFrame, json},
     outbound_queue::FlushOutcome,
-    probing::ProbePolicy,
-    shard::Shard,
     timer_wheel::TimerWheel,
-    typing::SharedFrame,
 };
 use slab::Slab;
 use std::{
@@ -38,7 +37,7 @@ const BULK_TURN: Duration = Duration::from_millis(2);
 const CONTROLS_PER_POLL: usize = 64;
 
 /// Which connections have something to write, and when they are flushed.
-pub(crate) struct FlushScheduler {
+pub(super) struct FlushScheduler {
     urgent: VecDeque<usize>,
     bulk: VecDeque<usize>,
     /// Connections that were flushed a moment ago: they batch more entries until the instant. Ordered by time, since all
@@ -48,25 +47,25 @@ pub(crate) struct FlushScheduler {
 }
 
 impl FlushScheduler {
-    pub(crate) fn new(interval: Duration) -> Self {
+    pub(super) fn new(interval: Duration) -> Self {
         FlushScheduler { urgent: VecDeque::new(), bulk: VecDeque::new(), delayed: VecDeque::new(), interval }
     }
 
-    pub(crate) fn has_ready(&self) -> bool {
+    pub(super) fn has_ready(&self) -> bool {
         !self.urgent.is_empty() || !self.bulk.is_empty()
     }
 
     /// Whether so many bulk sessions wait to be flushed that no further group or broadcast fan-outs are applied.
-    pub(crate) fn has_bulk_backlog(&self) -> bool {
+    pub(super) fn has_bulk_backlog(&self) -> bool {
         self.bulk.len() > BULK_BATCH * 4
     }
 
-    pub(crate) fn time_until_due(&self) -> Option<Duration> {
+    pub(super) fn time_until_due(&self) -> Option<Duration> {
         self.delayed.front().map(|(due, _)| due.saturating_duration_since(Instant::now()))
     }
 
     /// Flushes the connection in this turn: an answer or a control frame waits.
-    pub(crate) fn flush_soon(&mut self, connection: &mut Connection, key: usize) {
+    pub(super) fn flush_soon(&mut self, connection: &mut Connection, key: usize) {
         if !connection.blocked && connection.flush_state != FlushState::Urgent {
             connection.flush_state = FlushState::Urgent;
             self.urgent.push_back(key);
@@ -75,7 +74,7 @@ impl FlushScheduler {
 
     /// Flushes a session with new entries: at once if it was not flushed lately, otherwise when the flush interval since
     /// then is over, so that more entries share one write.
-    pub(crate) fn flush_batched(&mut self, connection: &mut Connection, key: usize, lane: Lane, now: Instant) {
+    pub(super) fn flush_batched(&mut self, connection: &mut Connection, key: usize, lane: Lane, now: Instant) {
         if connection.blocked || connection.phase != Phase::Live || connection.flush_state != FlushState::Idle {
             return;
         }
@@ -134,14 +133,14 @@ impl Sink for SessionSink<'_> {
     fn left(&mut self, session: SessionKey, conversation: &Arc<str>) {
         let connection = &mut self.connections[session];
         let frame = ServerFrame::Membership { conversation: conversation.to_string(), member: false };
-        connection.queue_json(&crate::connection::json(&frame));
+        connection.queue_json(&json(&frame));
         self.scheduler.flush_soon(connection, session);
     }
 }
 
 impl Shard {
     /// Applies direct fan-outs first, then a few of each other lane.
-    pub(crate) fn process_fanouts(&mut self) {
+    pub(super) fn process_fanouts(&mut self) {
         self.process_lane(Lane::Direct, DIRECT_PER_POLL);
         // With a backlog here the lanes fill up, and refuse senders.
         if !self.scheduler.has_bulk_backlog() {
@@ -183,7 +182,7 @@ impl Shard {
         }
     }
 
-    pub(crate) fn flush_connections(&mut self) {
+    pub(super) fn flush_connections(&mut self) {
         let started = Instant::now();
         self.scheduler.move_due(started);
         loop {
@@ -230,7 +229,7 @@ impl Shard {
         }
     }
 
-    pub(crate) fn process_controls(&mut self) {
+    pub(super) fn process_controls(&mut self) {
         for _ in 0..CONTROLS_PER_POLL {
             let Ok(control) = self.parts.receivers.control.try_recv() else { return };
             match control {
@@ -254,15 +253,6 @@ impl Shard {
         }
     }
 
-    fn kick(&mut self, user: UserNo, device_id: Option<&str>, reason: &str) {
-        for key in self.sessions_of(user) {
-            let binding = self.connections[key].binding.as_ref();
-            if device_id.is_none_or(|id| binding.is_some_and(|binding| &*binding.device_id == id)) {
-                self.close(key, Refusal::new(ErrorCode::Kicked, reason));
-            }
-        }
-    }
-
     fn send_read_mark(&mut self, user: UserNo, conversation: ConversationNo, seq: u64) {
         let sessions = self.sessions_of(user);
         let Some(user) = sessions.first().and_then(|key| self.user(*key)) else { return };
@@ -276,14 +266,6 @@ impl Shard {
                 connection.outbound.queue_shared(frame.for_protocol(connection.protocol));
                 self.scheduler.flush_soon(connection, key);
             }
-        }
-    }
-
-    /// Closes the connection with `frame` ahead of the close frames.
-    pub(crate) fn close_after(&mut self, key: usize, frame: Vec<u8>, refusal: Refusal) {
-        self.close(key, refusal);
-        if let Some(connection) = self.connections.get_mut(key) {
-            connection.outbound.queue_front(vec![frame]);
         }
     }
 }

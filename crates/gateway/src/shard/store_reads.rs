@@ -3,10 +3,8 @@
 //! The reads run on the threads that binds, resumes and HTTP need too. So their number is bounded over all sessions,
 //! including sessions that have ended since: closing a connection does not cancel its reads.
 
-use crate::{
-    commands::Command,
-    shard::{FrameOutcome, Shard},
-};
+use super::{FrameOutcome, Shard};
+use crate::commands::Command;
 use std::sync::Arc;
 use tidings_domain::model::UserNo;
 use tidings_engine::Engine;
@@ -45,14 +43,14 @@ impl StoreReads {
 }
 
 /// Whether the session still exists, and can be answered.
-pub(crate) fn is_session_live(engine: &Engine, user: UserNo, session: u64) -> bool {
+pub(super) fn is_session_live(engine: &Engine, user: UserNo, session: u64) -> bool {
     engine.presence.local_sessions(user).iter().any(|device| device.session == session)
 }
 
 impl Shard {
     /// Runs a session's read on a thread that may wait for the disk, when its turn comes. `read` answers with a frame's
     /// JSON; `None`: the answer is sent by other means.
-    pub(crate) fn spawn_store_read(
+    pub(super) fn spawn_store_read(
         &mut self,
         key: usize,
         reference: Option<u64>,

@@ -1,10 +1,7 @@
 //! Reads from clients: bytes into frames, in bounded turns.
 
-use crate::{
-    connection::{Phase, malformed},
-    shard::{FrameOutcome, Shard, ticks},
-    transport::Protocol,
-};
+use super::{FrameOutcome, Shard, decoding::malformed};
+use crate::{connection::Phase, transport::Protocol};
 use std::{
     io::{ErrorKind, Read},
     ops::Range,
@@ -25,7 +22,7 @@ const READERS_PER_TURN: usize = 64;
 const READING_TURN: Duration = Duration::from_millis(2);
 
 impl Shard {
-    pub(crate) fn read_connections(&mut self) {
+    pub(super) fn read_connections(&mut self) {
         let started = Instant::now();
         for _ in 0..READERS_PER_TURN.min(self.readable.len()) {
             if started.elapsed() >= READING_TURN {
@@ -87,7 +84,7 @@ impl Shard {
     }
 
     /// Handles bytes that were read before the connection was registered here.
-    pub(crate) fn handle_bytes(&mut self, key: usize, mut bytes: Vec<u8>) {
+    pub(super) fn handle_bytes(&mut self, key: usize, mut bytes: Vec<u8>) {
         if !bytes.is_empty() {
             let end = bytes.len();
             self.handle_frames(key, &mut bytes, 0..end);
@@ -178,22 +175,5 @@ impl Shard {
             }
             _ => self.close_with(key, None, malformed(error), error.close_code()),
         }
-    }
-
-    /// Closes as the client asked.
-    pub(crate) fn close_gracefully(&mut self, key: usize, payload: &[u8]) {
-        self.unbind(key);
-        let tick = self.tick();
-        let connection = &mut self.connections[key];
-        connection.phase = Phase::Closing;
-        connection.last_heard = tick;
-        connection.outbound.clear_queued();
-        match connection.protocol {
-            Protocol::WebSocket => connection.queue_control(Control::Close, payload),
-            // MIOP has no closing frame: the end of the stream is the answer.
-            Protocol::Miop => {}
-        }
-        self.scheduler.flush_soon(connection, key);
-        self.arm_timeout(key, tick + ticks(self.parts.config.closing_timeout));
     }
 }

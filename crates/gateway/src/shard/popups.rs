@@ -1,10 +1,10 @@
 //! Popups on a session: questions, event reports, and popups that are sent because the app server triggered them.
 
+use super::{FrameOutcome, Shard, decoding::missing_field};
 use crate::{
     commands::Command,
-    connection::{Phase, error_json, json},
-    decoding::missing_field,
-    shard::{FrameOutcome, Shard},
+    connection::Phase,
+    encoding::{error_json, json},
 };
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
@@ -33,7 +33,7 @@ struct Answer<'a> {
 
 impl Shard {
     /// A popup question: which popup suits the session's user now?
-    pub(crate) fn handle_popup(&mut self, key: usize, frame: &RawClientFrame<'_>) -> FrameOutcome {
+    pub(super) fn handle_popup(&mut self, key: usize, frame: &RawClientFrame<'_>) -> FrameOutcome {
         let (Some(user), Some(question)) = (self.user(key), frame.question) else {
             return self.refuse(key, frame.reference, missing_field("question", "popup"));
         };
@@ -55,7 +55,7 @@ impl Shard {
     }
 
     /// Reports of what the user did with popups.
-    pub(crate) fn handle_popup_events(&mut self, key: usize, frame: &RawClientFrame<'_>) -> FrameOutcome {
+    pub(super) fn handle_popup_events(&mut self, key: usize, frame: &RawClientFrame<'_>) -> FrameOutcome {
         let (Some(user), Some(frame_events)) = (self.user(key), frame.events) else {
             return self.refuse(key, frame.reference, missing_field("events", "popup_events"));
         };
@@ -97,7 +97,7 @@ impl Shard {
     }
 
     /// The latest session of the user that takes popups and has room for one.
-    pub(crate) fn find_popup_session(&self, user: UserNo) -> Option<usize> {
+    pub(super) fn find_popup_session(&self, user: UserNo) -> Option<usize> {
         self.sessions_of(user).into_iter().rev().find(|key| self.takes_popups(*key))
     }
 
@@ -110,7 +110,7 @@ impl Shard {
 
     /// Sends a popup that was chosen for this session. If the session has ended since, the popup is lost, as it is when
     /// the app closes before it has drawn it.
-    pub(crate) fn send_popup(&mut self, session: u64, frame: &[u8]) {
+    pub(super) fn send_popup(&mut self, session: u64, frame: &[u8]) {
         let Some(key) = self.find(session).filter(|key| self.takes_popups(*key)) else { return };
         let connection = &mut self.connections[key];
         connection.queue_json(frame);

@@ -1,12 +1,14 @@
 //! The operations of bound sessions.
 
-use crate::{
+use super::{
+    FrameOutcome, Shard,
     binding::BindFields,
-    commands::Command,
-    connection::{Phase, error_json, json, json_frame, malformed},
-    decoding::{DecodeError, decode_frame, missing_field},
-    session_server::ShardHandle,
-    shard::{FrameOutcome, Shard},
+    decoding::{DecodeError, decode_frame, malformed, missing_field},
+};
+use crate::{
+    commands::{Command, ShardHandle},
+    connection::Phase,
+    encoding::{error_json, json, json_frame},
 };
 use rustc_hash::FxHashMap;
 use serde::Serialize;
@@ -29,7 +31,7 @@ use tidings_protocol::{
 const BUSY_RETRY_AFTER_MS: u64 = 100;
 
 impl Shard {
-    pub(crate) fn handle_text(&mut self, key: usize, text: &str, following: &[u8]) -> FrameOutcome {
+    pub(super) fn handle_text(&mut self, key: usize, text: &str, following: &[u8]) -> FrameOutcome {
         let phase = self.connections[key].phase;
         let frame = match decode_frame(text) {
             Ok(frame) => frame,
@@ -53,7 +55,7 @@ impl Shard {
     }
 
     /// An operation of a bound session, of either protocol.
-    pub(crate) fn handle_operation(&mut self, key: usize, frame: &RawClientFrame<'_>) -> FrameOutcome {
+    pub(super) fn handle_operation(&mut self, key: usize, frame: &RawClientFrame<'_>) -> FrameOutcome {
         if let Err(refusal) = self.check_scope(key, &frame.t) {
             return self.refuse(key, frame.reference, refusal);
         }
@@ -98,13 +100,13 @@ impl Shard {
         self.connections[key].binding.as_ref().map_or(Scopes::NONE, |binding| binding.scopes)
     }
 
-    pub(crate) fn send_json(&mut self, key: usize, json: &[u8]) -> FrameOutcome {
+    pub(super) fn send_json(&mut self, key: usize, json: &[u8]) -> FrameOutcome {
         let frame = json_frame(self.connections[key].protocol, json);
         self.send_frame(key, frame)
     }
 
     /// Queues an answer. A session that asks for more than it reads is closed.
-    pub(crate) fn send_frame(&mut self, key: usize, frame: Vec<u8>) -> FrameOutcome {
+    pub(super) fn send_frame(&mut self, key: usize, frame: Vec<u8>) -> FrameOutcome {
         let connection = &mut self.connections[key];
         // A late answer must not follow the close frame.
         if connection.phase == Phase::Closing {
@@ -120,12 +122,12 @@ impl Shard {
         FrameOutcome::Continue
     }
 
-    pub(crate) fn refuse(&mut self, key: usize, reference: Option<u64>, refusal: Refusal) -> FrameOutcome {
+    pub(super) fn refuse(&mut self, key: usize, reference: Option<u64>, refusal: Refusal) -> FrameOutcome {
         self.parts.engine.metrics.count_refusal(refusal.code);
         self.send_json(key, &error_json(reference, &refusal))
     }
 
-    pub(crate) fn user(&self, key: usize) -> Option<Arc<User>> {
+    pub(super) fn user(&self, key: usize) -> Option<Arc<User>> {
         self.connections[key].binding.as_ref().map(|b| b.user.clone())
     }
 
@@ -196,12 +198,12 @@ impl Shard {
         FrameOutcome::Paused
     }
 
-    pub(crate) fn handles(&self) -> (Arc<Engine>, ShardHandle) {
+    pub(super) fn handles(&self) -> (Arc<Engine>, ShardHandle) {
         (self.parts.engine.clone(), self.parts.shards[self.parts.index].clone())
     }
 
     /// Counts a request that will run on another thread, or refuses it when the session has too many in flight.
-    pub(crate) fn begin_request(&mut self, key: usize) -> Result<u64, Refusal> {
+    pub(super) fn begin_request(&mut self, key: usize) -> Result<u64, Refusal> {
         let most = self.parts.config.session_requests;
         let connection = &mut self.connections[key];
         if connection.requests_in_flight >= most {
@@ -281,7 +283,7 @@ impl Shard {
     }
 
     /// Answers sends. The receipts of one session share a frame.
-    pub(crate) fn answer_sends(&mut self, replies: Vec<SendReply>) {
+    pub(super) fn answer_sends(&mut self, replies: Vec<SendReply>) {
         #[derive(Serialize)]
         struct Sent<'a> {
             #[serde(rename = "ref", skip_serializing_if = "Option::is_none")]

@@ -11,10 +11,10 @@
 //! A device that has not declared that it answers probes cannot be probed. Its messages go out by offline push as if it
 //! had not answered, but its session stays: the device may be silent for as long as its heartbeat allows.
 
+use super::Shard;
 use crate::{
-    connection::{Connection, Phase},
-    shard::{Shard, ticks},
-    timer_wheel::TimerWheel,
+    connection::{Connection, Phase, UnconfirmedDelivery},
+    timer_wheel::{TimerWheel, ticks},
     transport::Protocol,
 };
 use std::{sync::Arc, time::Duration};
@@ -28,29 +28,20 @@ use tidings_protocol::{
 /// Probes of sessions that were handed the same message are spread over this many ticks, one second.
 const SPREAD_TICKS: u32 = 10;
 
-/// Messages that a session was handed, and that nothing received from it confirms yet.
-pub(crate) struct UnconfirmedDelivery {
-    /// The session's cursor before the first of these messages.
-    since: Cursor,
-    /// The tick of the probe, or of its time-out.
-    pub(crate) next_tick: u32,
-    probed: bool,
-}
-
 /// The probe settings, in ticks.
-pub(crate) struct ProbePolicy {
+pub(super) struct ProbePolicy {
     after: u32,
     /// `None`: no session is probed.
     timeout: Option<u32>,
 }
 
 impl ProbePolicy {
-    pub(crate) fn new(after: Duration, timeout: Duration) -> Self {
+    pub(super) fn new(after: Duration, timeout: Duration) -> Self {
         ProbePolicy { after: ticks(after), timeout: (!timeout.is_zero()).then(|| ticks(timeout)) }
     }
 
     /// The session is handed the first message since it sent something; `since` is its cursor before.
-    pub(crate) fn begin(
+    pub(super) fn begin(
         &self,
         connection: &mut Connection,
         key: usize,
@@ -69,7 +60,7 @@ impl ProbePolicy {
     }
 
     /// A full socket has room again, so the client still reads: its time-out begins anew.
-    pub(crate) fn note_write_progress(&self, connection: &mut Connection, tick: u32) {
+    pub(super) fn note_write_progress(&self, connection: &mut Connection, tick: u32) {
         if let (Some(unconfirmed), Some(timeout)) = (&mut connection.unconfirmed, self.timeout)
             && unconfirmed.probed
         {
@@ -80,7 +71,7 @@ impl ProbePolicy {
 
 impl Shard {
     /// Probes the session, or ends it when its probe has timed out.
-    pub(crate) fn probe(&mut self, key: usize, tick: u32) {
+    pub(super) fn probe(&mut self, key: usize, tick: u32) {
         let Some(timeout) = self.probe_policy.timeout else { return };
         let Some(connection) = self.connections.get_mut(key) else { return };
         let Some(unconfirmed) = &mut connection.unconfirmed else { return };
@@ -114,7 +105,7 @@ impl Shard {
     }
 
     /// Closes a session whose client may be gone; its unconfirmed messages go out by offline push.
-    pub(crate) fn close_unconfirmed(&mut self, key: usize, refusal: Refusal) {
+    pub(super) fn close_unconfirmed(&mut self, key: usize, refusal: Refusal) {
         let unconfirmed = self.connections.get_mut(key).and_then(|connection| connection.unconfirmed.take());
         let user = self.user(key);
         let session = self.connections.get(key).map(|connection| connection.session);
@@ -126,7 +117,7 @@ impl Shard {
     }
 
     /// Sends a session's unconfirmed messages by offline push, because its client may never have received them.
-    pub(crate) fn push_unconfirmed_offline(&mut self, key: usize, stays: bool) {
+    pub(super) fn push_unconfirmed_offline(&mut self, key: usize, stays: bool) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         let (session, Some(unconfirmed)) = (connection.session, connection.unconfirmed.take()) else { return };
         let Some(user) = self.user(key) else { return };

@@ -1,10 +1,7 @@
 //! Sessions that watch the presence of other users.
 
-use crate::{
-    connection::{error_json, json},
-    decoding::missing_field,
-    shard::{FrameOutcome, Shard},
-};
+use super::{FrameOutcome, Shard, decoding::missing_field};
+use crate::encoding::{error_json, json};
 use serde::Serialize;
 use tidings_engine::shards::{WatchUpdate, WatchedChange};
 use tidings_protocol::frames::{RawClientFrame, ServerFrame};
@@ -23,7 +20,7 @@ fn presence_json(reference: Option<u64>, changes: &[WatchedChange]) -> Vec<u8> {
 
 impl Shard {
     /// The answer has the presence of those users now; changes are sent as they happen.
-    pub(crate) fn handle_watch(&mut self, key: usize, frame: &RawClientFrame<'_>) -> FrameOutcome {
+    pub(super) fn handle_watch(&mut self, key: usize, frame: &RawClientFrame<'_>) -> FrameOutcome {
         let Some(user) = self.user(key) else { return FrameOutcome::Continue };
         if frame.users.is_empty() {
             return self.refuse(key, frame.reference, missing_field("users", "watch_presence"));
@@ -41,7 +38,7 @@ impl Shard {
         })
     }
 
-    pub(crate) fn handle_unwatch(&mut self, key: usize, frame: &RawClientFrame<'_>) -> FrameOutcome {
+    pub(super) fn handle_unwatch(&mut self, key: usize, frame: &RawClientFrame<'_>) -> FrameOutcome {
         let session = self.connections[key].session;
         let watcher = (self.parts.index as u16, session);
         if frame.users.is_empty() {
@@ -60,7 +57,7 @@ impl Shard {
         })
     }
 
-    pub(crate) fn send_ok(&mut self, key: usize, reference: Option<u64>) -> FrameOutcome {
+    pub(super) fn send_ok(&mut self, key: usize, reference: Option<u64>) -> FrameOutcome {
         match reference {
             Some(reference) => self.send_json(key, &json(&ServerFrame::Ok { reference })),
             None => FrameOutcome::Continue,
@@ -68,7 +65,7 @@ impl Shard {
     }
 
     /// Sends changes of watched users. A session that has ended meanwhile stops watching.
-    pub(crate) fn send_presence_changes(&mut self, told: &WatchUpdate) {
+    pub(super) fn send_presence_changes(&mut self, told: &WatchUpdate) {
         let Some(key) = self.find(told.session).filter(|key| self.connections[*key].binding.is_some()) else {
             self.parts.engine.unwatch_all((self.parts.index as u16, told.session));
             return;

@@ -1,10 +1,13 @@
 //! Listens for the links of relays, and performs their handshakes.
 
-use super::{
-    RelayThread,
-    handshake::{self, HandshakeError, Hello, Welcome},
+use crate::{
+    commands::Command,
+    link::{
+        RelayThread,
+        handshake::{self, HandshakeError, Hello, Welcome},
+    },
+    session_server::SessionServer,
 };
-use crate::{commands::Command, session_server::SessionServer};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use std::{

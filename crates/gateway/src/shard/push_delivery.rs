@@ -3,10 +3,8 @@
 //! A push to many devices is a scan over the sessions, a batch per turn: a shard with 100,000 devices goes on serving its
 //! sockets meanwhile. A device that binds during the scan gets the push with its backlog.
 
-use crate::{
-    connection::{Connection, Phase},
-    shard::{FrameOutcome, Shard},
-};
+use super::{FrameOutcome, Shard};
+use crate::connection::{Connection, Phase};
 use std::{sync::Arc, time::Instant};
 use tidings_domain::{model::Lane, push_store::DeviceNo};
 use tidings_protocol::{
@@ -23,7 +21,7 @@ const SCAN_BATCH: usize = 256;
 const RECONNECT_SPREAD_MS: u64 = 5_000;
 
 /// A push to every live device of a set, with the progress of its scan over the sessions.
-pub(crate) struct PushScan {
+pub(super) struct PushScan {
     frame: Arc<PushFrame>,
     devices: Arc<dyn DeviceSet>,
     next_key: usize,
@@ -44,7 +42,7 @@ impl Now {
 
 impl Shard {
     /// A bounded amount of pushes, unless chat has a backlog.
-    pub(crate) fn process_pushes(&mut self) {
+    pub(super) fn process_pushes(&mut self) {
         for _ in 0..ITEMS_PER_TURN {
             if self.push_scan.is_some() || self.scheduler.has_bulk_backlog() {
                 break;
@@ -147,7 +145,7 @@ impl Shard {
         true
     }
 
-    pub(crate) fn handle_ack(&mut self, key: usize, reference: Option<u64>, pushes: Vec<u64>) -> FrameOutcome {
+    pub(super) fn handle_ack(&mut self, key: usize, reference: Option<u64>, pushes: Vec<u64>) -> FrameOutcome {
         let connection = &self.connections[key];
         let Some(device) = connection.device else {
             if connection.binding.as_ref().is_some_and(|binding| binding.push) {

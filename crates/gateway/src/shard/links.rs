@@ -1,12 +1,13 @@
 //! A shard's links, and the virtual connections behind them.
 
-use super::{
-    LinkBuffer, RelayThread, VirtualStream,
-    packet::{self, Packet, PacketKind},
-};
+use super::Shard;
 use crate::{
     connection::{Connection, Phase},
-    shard::{Shard, TICK, ticks},
+    link::{
+        LINK_TOKENS, LinkBuffer, RelayThread, VirtualStream,
+        packet::{self, Packet, PacketKind},
+    },
+    timer_wheel::{TICK, ticks},
     transport::{Protocol, Transport},
 };
 use mio::{Interest, Token, net::TcpStream};
@@ -15,14 +16,12 @@ use std::{io::ErrorKind, sync::Arc, time::Duration};
 use tidings_engine::presence::NodeNo;
 use tidings_protocol::error::{ErrorCode, Refusal};
 
-/// Poll tokens from here on belong to links, those below to connections.
-pub(crate) const LINK_TOKENS: usize = usize::MAX / 2;
 /// Reads of one link before other links have their turn.
 const READS_PER_TURN: usize = 4;
 /// Input of a paused session that may wait.
 const WAITING_BYTES_MAX: usize = 1024 * 1024;
 
-pub(crate) struct Link {
+pub(super) struct Link {
     socket: TcpStream,
     relay: RelayThread,
     out: Arc<Mutex<LinkBuffer>>,
@@ -35,7 +34,7 @@ pub(crate) struct Link {
 }
 
 impl Shard {
-    pub(crate) fn adopt_link(
+    pub(super) fn adopt_link(
         &mut self,
         socket: std::net::TcpStream,
         relay: RelayThread,
@@ -76,14 +75,14 @@ impl Shard {
         });
     }
 
-    pub(crate) fn mark_link_readable(&mut self, index: usize) {
+    pub(super) fn mark_link_readable(&mut self, index: usize) {
         if let Some(link) = self.links.get_mut(index) {
             link.readable = true;
         }
     }
 
     /// Reads a bounded amount from each link.
-    pub(crate) fn read_links(&mut self) {
+    pub(super) fn read_links(&mut self) {
         for index in 0..self.links.capacity() {
             if self.links.get(index).is_some_and(|link| link.readable) && !self.read_link(index) {
                 self.drop_link(index);
@@ -186,7 +185,7 @@ impl Shard {
     }
 
     /// Registers a connection behind the relay thread's link to this shard, if the link exists.
-    pub(crate) fn register_virtual(&mut self, relay: RelayThread, remote: u64, protocol: Protocol) -> Option<usize> {
+    pub(super) fn register_virtual(&mut self, relay: RelayThread, remote: u64, protocol: Protocol) -> Option<usize> {
         let (_, link) = self.links.iter().find(|(_, link)| link.relay == relay)?;
         let out = link.out.clone();
         let tick = self.tick();
@@ -204,7 +203,7 @@ impl Shard {
     }
 
     /// Writes waiting packets, pings on links that have been idle, and drops links that are silent.
-    pub(crate) fn flush_links(&mut self) {
+    pub(super) fn flush_links(&mut self) {
         if self.links.is_empty() {
             return;
         }
@@ -244,23 +243,23 @@ impl Shard {
     }
 
     /// Whether a link has bytes to read.
-    pub(crate) fn has_readable_links(&self) -> bool {
+    pub(super) fn has_readable_links(&self) -> bool {
         self.links.iter().any(|(_, link)| link.readable)
     }
 
     /// Sends a request on every link; answers their indexes.
-    pub(crate) fn send_to_all_links(&mut self, kind: PacketKind, request: u64) -> Vec<usize> {
+    pub(super) fn send_to_all_links(&mut self, kind: PacketKind, request: u64) -> Vec<usize> {
         self.links.iter().for_each(|(_, link)| link.out.lock().put(kind, request, &[]));
         self.links.iter().map(|(index, _)| index).collect()
     }
 
-    pub(crate) fn send_to_link(&mut self, index: usize, kind: PacketKind, id: u64) {
+    pub(super) fn send_to_link(&mut self, index: usize, kind: PacketKind, id: u64) {
         if let Some(link) = self.links.get(index) {
             link.out.lock().put(kind, id, &[]);
         }
     }
 
-    pub(crate) fn drop_links_of(&mut self, node: u32) {
+    pub(super) fn drop_links_of(&mut self, node: u32) {
         let lost: Vec<usize> =
             self.links.iter().filter(|(_, link)| link.relay.node == node).map(|(index, _)| index).collect();
         for index in lost {
@@ -268,7 +267,7 @@ impl Shard {
         }
     }
 
-    pub(crate) fn drop_all_links(&mut self) {
+    pub(super) fn drop_all_links(&mut self) {
         let all: Vec<usize> = self.links.iter().map(|(index, _)| index).collect();
         for index in all {
             self.drop_link(index);
@@ -290,7 +289,7 @@ impl Shard {
     }
 
     /// A closing virtual connection is removed when its last bytes are on the link.
-    pub(crate) fn finish_virtual(&mut self, key: usize) {
+    pub(super) fn finish_virtual(&mut self, key: usize) {
         if self.connections[key].phase == Phase::Closing {
             self.remove(key);
         }

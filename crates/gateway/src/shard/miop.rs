@@ -1,11 +1,11 @@
 //! The frames of MIOP, and what each does to its session. Chat frames carry the WebSocket protocol's JSON.
 
-use crate::{
+use super::{
+    FrameOutcome, Shard,
     binding::BindFields,
-    connection::{Phase, malformed},
-    decoding::{DecodeError, decode_frame},
-    shard::{FrameOutcome, Shard},
+    decoding::{DecodeError, decode_frame, malformed},
 };
+use crate::{connection::Phase, session_config::silence_max};
 use std::borrow::Cow;
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
@@ -14,7 +14,7 @@ use tidings_protocol::{
 
 impl Shard {
     /// Handles the complete frames; an incomplete one is kept with the connection.
-    pub(crate) fn handle_miop_frames(&mut self, key: usize, bytes: &[u8]) -> FrameOutcome {
+    pub(super) fn handle_miop_frames(&mut self, key: usize, bytes: &[u8]) -> FrameOutcome {
         let mut rest = bytes;
         loop {
             let Some(connection) = self.connections.get_mut(key) else { return FrameOutcome::Moved };
@@ -96,7 +96,7 @@ impl Shard {
             None => self.send_frame(key, miop::HEARTBEAT.to_vec()),
             Some(granted) => {
                 self.connections[key].heartbeat_ms = granted as u32 * 1_000;
-                self.arm_timeout(key, tick + crate::shard::silence_max(granted as u32 * 1_000));
+                self.arm_timeout(key, tick + silence_max(granted as u32 * 1_000));
                 self.send_frame(key, Frame::Heartbeat { interval_s: Some(granted) }.to_bytes())
             }
         }

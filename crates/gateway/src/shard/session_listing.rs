@@ -4,33 +4,24 @@
 //! A shard lists the sessions of its own sockets. For virtual connections it asks the relays: a session whose device has
 //! left the relay is a ghost that only the shard still knows.
 
+use super::Shard;
 use crate::{
-    commands::Command,
     connection::{Connection, Phase},
     link::packet::PacketKind,
-    session_server::SessionServer,
-    shard::Shard,
 };
-use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
+use crossbeam_channel::Sender;
 use rustc_hash::FxHashSet;
-use std::time::{Duration, Instant};
 use tidings_domain::model::UserNo;
-use tidings_engine::{
-    presence::{
-        NodeNo,
-        compare::{Correction, LiveSession, SessionSource},
-    },
-    shards::shard_of,
+use tidings_engine::presence::{
+    NodeNo,
+    compare::{Correction, LiveSession},
 };
-use tidings_protocol::error::{ErrorCode, Refusal};
 
-/// A listing that takes longer is given up: a relay may hang.
-const LISTING_TIMEOUT: Duration = Duration::from_secs(30);
 /// Listings that run at once; each may name every session.
 const LISTINGS_MAX: usize = 4;
 
 /// A listing that waits for the answers of relays.
-pub(crate) struct SessionListing {
+pub(super) struct SessionListing {
     request: u64,
     user: Option<UserNo>,
     reply: Sender<Vec<LiveSession>>,
@@ -41,7 +32,7 @@ pub(crate) struct SessionListing {
 }
 
 impl Shard {
-    pub(crate) fn start_listing(&mut self, user: Option<UserNo>, reply: Sender<Vec<LiveSession>>) {
+    pub(super) fn start_listing(&mut self, user: Option<UserNo>, reply: Sender<Vec<LiveSession>>) {
         if self.listings.len() >= LISTINGS_MAX {
             // The dropped reply refuses the listing.
             return;
@@ -60,7 +51,7 @@ impl Shard {
     }
 
     /// Part of a relay's answer: names of sessions that are live there. An empty part completes the answer.
-    pub(crate) fn receive_session_list(&mut self, link: usize, request: u64, names: &[u8]) {
+    pub(super) fn receive_session_list(&mut self, link: usize, request: u64, names: &[u8]) {
         let names = names.chunks_exact(8).filter_map(|name| name.try_into().ok().map(u64::from_le_bytes));
         let names: Vec<u64> = names.collect();
         // A session that this shard does not know must not go on at the relay: it would wait for messages that never come.
@@ -78,7 +69,7 @@ impl Shard {
     }
 
     /// A link was lost, and its sessions with it: listings do not wait for its answer.
-    pub(crate) fn drop_from_listings(&mut self, link: usize) {
+    pub(super) fn drop_from_listings(&mut self, link: usize) {
         for listing in &mut self.listings {
             listing.pending_links.retain(|pending| *pending != link);
         }
@@ -94,7 +85,7 @@ impl Shard {
     }
 
     /// Corrects what the presence registry has of one session.
-    pub(crate) fn correct(&mut self, correction: &Correction) {
+    pub(super) fn correct(&mut self, correction: &Correction) {
         let Correction { session, user, held, .. } = *correction;
         let is_of_user = |key: &usize| self.connections[*key].binding.as_ref().is_some_and(|b| b.user.no == user);
         match self.find(session).filter(is_of_user) {
@@ -137,55 +128,5 @@ impl Shard {
             chat: binding.chat,
             held,
         })
-    }
-}
-
-impl SessionSource for SessionServer {
-    fn sessions(&self, user: Option<UserNo>) -> Result<Vec<LiveSession>, Refusal> {
-        let shards = match user {
-            None => 0..self.shard_count(),
-            Some(user) => {
-                let shard = shard_of(user, self.shard_count());
-                shard..shard + 1
-            }
-        };
-        let end = Instant::now() + LISTING_TIMEOUT;
-        let answers: Vec<_> = shards
-            .map(|shard| {
-                let (reply, answer) = bounded(1);
-                self.send(shard, Command::List { user, reply });
-                answer
-            })
-            .collect();
-        let mut sessions = Vec::new();
-        for answer in answers {
-            let listed = answer.recv_deadline(end).map_err(|_| {
-                let why = "not every process that holds connections listed them in time, or too many lists are made";
-                Refusal::new(ErrorCode::NodeUnavailable, why).retry_after(1_000)
-            });
-            sessions.extend(listed?);
-        }
-        Ok(sessions)
-    }
-
-    fn correct(&self, corrections: Vec<Correction>) -> Result<(), Refusal> {
-        let mut by_shard: Vec<Vec<Correction>> = vec![Vec::new(); self.shard_count()];
-        for correction in corrections {
-            if let Some(shard) = by_shard.get_mut(usize::from(correction.shard)) {
-                shard.push(correction);
-            }
-        }
-        let (reply, done) = bounded(1);
-        for (shard, corrections) in by_shard.into_iter().enumerate().filter(|(_, part)| !part.is_empty()) {
-            self.send(shard, Command::Correct { corrections, reply: reply.clone() });
-        }
-        drop(reply);
-        match done.recv_timeout(LISTING_TIMEOUT) {
-            // Every shard has dropped its sender.
-            Err(RecvTimeoutError::Disconnected) | Ok(()) => Ok(()),
-            Err(RecvTimeoutError::Timeout) => {
-                Err(Refusal::new(ErrorCode::NodeUnavailable, "the repair took too long").retry_after(1_000))
-            }
-        }
     }
 }

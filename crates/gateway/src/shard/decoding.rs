@@ -1,6 +1,5 @@
 //! Decodes a client's frame from JSON, or refuses it with the field and the request that are wrong.
 
-use crate::connection::malformed;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use std::{borrow::Cow, fmt};
 use tidings_protocol::{
@@ -10,12 +9,12 @@ use tidings_protocol::{
 };
 
 /// Why a frame cannot be decoded, and its request's `ref` if that was readable.
-pub(crate) struct DecodeError {
+pub(super) struct DecodeError {
     pub reference: Option<u64>,
     pub refusal: Refusal,
 }
 
-pub(crate) fn decode_frame(text: &str) -> Result<RawClientFrame<'_>, DecodeError> {
+pub(super) fn decode_frame(text: &str) -> Result<RawClientFrame<'_>, DecodeError> {
     // serde would accept an array of the struct's fields for the struct.
     if !text.trim_ascii_start().starts_with('{') {
         return Err(DecodeError { reference: None, refusal: malformed("a frame is one JSON object") });
@@ -23,8 +22,13 @@ pub(crate) fn decode_frame(text: &str) -> Result<RawClientFrame<'_>, DecodeError
     json::read_text("frame", text).map_err(|refusal| explain(text, refusal))
 }
 
+/// The refusal of what cannot be decoded.
+pub(super) fn malformed(detail: impl std::fmt::Display) -> Refusal {
+    Refusal::new(ErrorCode::Malformed, detail.to_string())
+}
+
 /// The refusal of a request that lacks a field.
-pub(crate) fn missing_field(field: &str, request: &str) -> Refusal {
+pub(super) fn missing_field(field: &str, request: &str) -> Refusal {
     Refusal::field(field, format_args!("{request} needs it"))
 }
 

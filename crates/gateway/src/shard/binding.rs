@@ -1,0 +1,242 @@
+//! The first half of a bind: the connection becomes a session of its user, on the user's own shard. The session takes the
+//! place of older ones, and has its device registered for pushes. The module `resume` has the second half.
+//!
+//! ```text
+//! Unbound ── bind, token accepted ──▶ (the user's shard) Binding ── memberships, missed entries ──▶ Live
+//! ```
+
+use super::{FrameOutcome, Shard, decoding::missing_field};
+use crate::{
+    commands::{Command, MovedConnection},
+    connection::{PendingBind, Phase, SessionBinding},
+    session_config::{SessionConfig, silence_max},
+};
+use std::borrow::Cow;
+use tidings_domain::push_store::DeviceNo;
+use tidings_engine::{
+    access::{Scope, Scopes},
+    presence::{NodeNo, PresenceSession},
+    shards::shard_of,
+};
+use tidings_protocol::{
+    error::{ErrorCode, Refusal},
+    frames::RawClientFrame,
+    ids::check_new_id,
+    limits::TYPE_BYTES_MAX,
+};
+use tidings_push::Register;
+
+/// The fields of a bind, of either protocol.
+pub(super) struct BindFields<'a> {
+    pub token: Option<Cow<'a, str>>,
+    pub device_id: Option<Cow<'a, str>>,
+    pub device_kind: Cow<'a, str>,
+    pub app_version: Option<Cow<'a, str>>,
+    pub cursor: Option<Cow<'a, str>>,
+    pub chat: bool,
+    pub push: bool,
+    pub answers_probes: bool,
+    /// The client asked for pushes explicitly: without the scope the bind is refused, not granted without pushes.
+    pub push_is_explicit: bool,
+    pub heartbeat_ms: u32,
+}
+
+impl<'a> BindFields<'a> {
+    pub(super) fn of(frame: &RawClientFrame<'a>, config: &SessionConfig) -> Self {
+        BindFields {
+            token: frame.token.clone(),
+            device_id: frame.device_id.clone(),
+            device_kind: frame.device_kind.clone().unwrap_or(Cow::Borrowed("web")),
+            app_version: frame.app_version.clone(),
+            cursor: frame.cursor.clone(),
+            chat: true,
+            push: frame.push,
+            // Every WebSocket client answers pings (RFC 6455, 5.5.3).
+            answers_probes: true,
+            push_is_explicit: true,
+            heartbeat_ms: config.heartbeat.as_millis() as u32,
+        }
+    }
+
+    /// Whether the session has chat and pushes, within what its token allows. Refused where a client would wait in vain for
+    /// pushes that it asked for, or would hold a connection without any use.
+    fn granted(&self, scopes: Scopes) -> Result<(bool, bool), Refusal> {
+        let (chat, push) = (self.chat && scopes.contains(Scope::Read), self.push && scopes.contains(Scope::Push));
+        if self.push && !push && self.push_is_explicit {
+            scopes.check(Scope::Push)?;
+        }
+        if self.chat && !chat && !push && scopes == Scopes::NONE {
+            scopes.check(Scope::Read)?;
+        }
+        if !self.chat && !push {
+            scopes.check(Scope::Push)?;
+        }
+        Ok((chat, push))
+    }
+}
+
+impl Shard {
+    /// The first frame of a connection. `following` is what was read after it.
+    pub(super) fn handle_bind(&mut self, key: usize, fields: BindFields<'_>, following: &[u8]) -> FrameOutcome {
+        let bind = match self.check_bind(key, &fields) {
+            Ok(bind) => bind,
+            Err(refusal) => {
+                self.close(key, refusal);
+                return FrameOutcome::Continue;
+            }
+        };
+        let user_shard = shard_of(bind.user.no, self.parts.shards.len());
+        if user_shard == self.parts.index {
+            self.begin_bind(key, bind);
+            return FrameOutcome::Continue;
+        }
+        let protocol = self.connections[key].protocol;
+        let (connection, already_read) = (self.detach_connection(key), following.to_vec());
+        self.parts.shards[user_shard].send(Command::Move(Box::new(MovedConnection {
+            connection,
+            protocol,
+            already_read,
+            bind,
+        })));
+        FrameOutcome::Moved
+    }
+
+    fn check_bind(&self, key: usize, frame: &BindFields<'_>) -> Result<SessionBinding, Refusal> {
+        let token = frame.token.as_deref().ok_or_else(|| missing_field("token", "a bind"))?;
+        let (claims, user) = self.check_token(key, token)?;
+        let (chat, push) = frame.granted(claims.scopes)?;
+        let device_id = frame.device_id.as_deref().ok_or_else(|| missing_field("device_id", "a bind"))?;
+        check_new_id("device_id", device_id)?;
+        let device_kind = &*frame.device_kind;
+        if device_kind.is_empty() {
+            return Err(Refusal::field("device_kind", "must not be empty"));
+        }
+        if device_kind.len() > TYPE_BYTES_MAX {
+            return Err(Refusal::limit("device_kind (bytes)", TYPE_BYTES_MAX as u64, device_kind.len() as u64));
+        }
+        let cursor = frame.cursor.as_deref().map(str::parse).transpose();
+        let cursor = cursor.map_err(|_| {
+            Refusal::new(ErrorCode::CursorInvalid, "cursor: not one of this server's; drop it and bind without one")
+        })?;
+        let app_version = frame.app_version.as_deref();
+        if let Some(version) = app_version.filter(|version| version.len() > TYPE_BYTES_MAX) {
+            return Err(Refusal::limit("app_version (bytes)", TYPE_BYTES_MAX as u64, version.len() as u64));
+        }
+        Ok(SessionBinding {
+            user,
+            device_id: device_id.into(),
+            device_kind: self.parts.engine.presence.kind(device_kind),
+            since: self.parts.engine.clock.now_ms(),
+            pending: (app_version.is_some() || cursor.is_some()).then(|| {
+                Box::new(PendingBind { app_version: app_version.map(Into::into), cursor, ..PendingBind::default() })
+            }),
+            chat,
+            push,
+            answers_probes: frame.answers_probes,
+            awaits_registration: false,
+            heartbeat_ms: frame.heartbeat_ms,
+            scopes: claims.scopes,
+            issued_at: claims.issued_at,
+            expires_at: claims.expires_at,
+        })
+    }
+
+    /// Makes the connection a session of its user, on the user's own shard.
+    pub(super) fn begin_bind(&mut self, key: usize, mut bind: SessionBinding) {
+        if self.connections[key].phase != Phase::Unbound {
+            return;
+        }
+        // Checked again on the user's own shard, after any revocation that closed the user's sessions there: the user that
+        // was looked up with the token may be older than it.
+        if let Err(refusal) = self.check_not_revoked(&bind) {
+            self.close(key, refusal);
+            return;
+        }
+        let (user, heartbeat_ms) = (bind.user.no, bind.heartbeat_ms);
+        self.close_replaced_sessions(&bind);
+        let tick = self.tick();
+        let connection = &mut self.connections[key];
+        connection.phase = Phase::Binding;
+        connection.last_heard = tick;
+        connection.heartbeat_ms = heartbeat_ms;
+        connection.cursor.epoch = self.parts.engine.store.epoch();
+        let device = PresenceSession {
+            session: connection.session,
+            node: NodeNo(connection.transport.node()),
+            device_id: bind.device_id.clone(),
+            device_kind: bind.device_kind.clone(),
+            since: bind.since,
+            chat: bind.chat,
+        };
+        let (session, protocol) = (connection.session, connection.protocol);
+        // Later than the user's sessions on other nodes, whatever their clocks say: the newest session stays.
+        bind.since = self.parts.engine.presence.register(user, device);
+        let register = bind.push.then(|| Register {
+            shard: self.parts.index,
+            session,
+            user,
+            device_id: bind.device_id.clone(),
+            device_kind: bind.device_kind.clone(),
+            app_version: bind.pending.as_ref().and_then(|pending| pending.app_version.clone()),
+            since: bind.since,
+            survives_failover: bind.receives_remote_pushes(protocol),
+        });
+        bind.awaits_registration = bind.push;
+        if let Some(pending) = &mut bind.pending {
+            pending.positions_at_bind = self.delivery.positions();
+        }
+        let expires_at = bind.expires_at;
+        connection.binding = Some(Box::new(bind));
+        self.arm_timeout(key, tick + silence_max(heartbeat_ms));
+        self.end_with_token(key, expires_at);
+        self.parts.engine.metrics.sessions.inc();
+        self.parts.engine.metrics.sessions_opened.inc();
+        for session in self.parts.engine.presence.outranked(user, self.parts.engine.config.sessions_per_kind.max(1)) {
+            self.close_replaced(user, session);
+        }
+        match register.map(|register| self.parts.engine.push.register(register)) {
+            None => self.begin_chat(key),
+            Some(Ok(())) => {}
+            Some(Err(refusal)) => self.continue_without_pushes(key, refusal),
+        }
+    }
+
+    /// The registration of the session's device has ended; once registered, the device is pushed to. Chat begins next, unless
+    /// it began before.
+    pub(super) fn finish_registration(&mut self, session: u64, result: Result<DeviceNo, Refusal>) {
+        let is_bound = |key: &usize| self.connections[*key].binding.is_some();
+        let Some(key) = self.find(session).filter(is_bound) else {
+            if let Ok(device) = result {
+                self.parts.engine.push.session_ended(self.parts.index, session, Some(device));
+            }
+            return;
+        };
+        let connection = &mut self.connections[key];
+        let awaited =
+            connection.binding.as_mut().is_some_and(|binding| std::mem::take(&mut binding.awaits_registration));
+        match result {
+            Ok(device) => {
+                connection.device = Some(device);
+                if awaited {
+                    self.begin_chat(key);
+                }
+            }
+            Err(refusal) if awaited => self.continue_without_pushes(key, refusal),
+            // The device was removed: its client binds again, as a new device.
+            Err(refusal) if connection.device.take().is_some() => self.close(key, refusal),
+            Err(_) => {}
+        }
+    }
+
+    /// The node that leads push cannot be reached: the session begins without pushes, its client is told, and pushes come
+    /// when the node can be reached. A device's connection is closed, so that it finds that node.
+    fn continue_without_pushes(&mut self, key: usize, refusal: Refusal) {
+        let connection = &self.connections[key];
+        let stays =
+            connection.binding.as_ref().is_some_and(|binding| binding.receives_remote_pushes(connection.protocol));
+        match refusal.code == ErrorCode::NodeUnavailable && stays {
+            true => self.begin_chat(key),
+            false => self.close(key, refusal),
+        }
+    }
+}

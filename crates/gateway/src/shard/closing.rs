@@ -1,0 +1,144 @@
+//! The end of a session, and of its connection: the client is told why, and has a while to read it.
+
+use super::Shard;
+use crate::{
+    connection::{Phase, SessionBinding},
+    timer_wheel::ticks,
+    transport::Protocol,
+};
+use tidings_domain::model::UserNo;
+use tidings_protocol::{
+    error::{ErrorCode, Refusal},
+    ws::Control,
+};
+
+impl Shard {
+    /// Queues the reason, and closes the connection once it is written.
+    pub(super) fn close(&mut self, key: usize, refusal: Refusal) {
+        self.close_answering(key, None, refusal);
+    }
+
+    /// The same, with the reason as the answer to a request.
+    pub(super) fn close_answering(&mut self, key: usize, reference: Option<u64>, refusal: Refusal) {
+        let close_code = refusal.code.close_code();
+        self.close_with(key, reference, refusal, close_code);
+    }
+
+    /// The same, with another code in a WebSocket's close frame.
+    pub(super) fn close_with(&mut self, key: usize, reference: Option<u64>, refusal: Refusal, close_code: u16) {
+        self.unbind(key);
+        let tick = self.tick();
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        if connection.phase == Phase::Closing {
+            return;
+        }
+        self.parts.engine.metrics.count_refusal(refusal.code);
+        connection.phase = Phase::Closing;
+        connection.last_heard = tick;
+        connection.partial = Vec::new();
+        connection.assembly.clear();
+        connection.outbound.clear_queued();
+        connection.queue_close(reference, &refusal, close_code);
+        self.scheduler.flush_soon(connection, key);
+        self.arm_timeout(key, tick + ticks(self.parts.config.closing_timeout));
+    }
+
+    /// Closes the connection with `frame` ahead of the close frames.
+    pub(super) fn close_after(&mut self, key: usize, frame: Vec<u8>, refusal: Refusal) {
+        self.close(key, refusal);
+        if let Some(connection) = self.connections.get_mut(key) {
+            connection.outbound.queue_front(vec![frame]);
+        }
+    }
+
+    /// Closes as the client asked.
+    pub(super) fn close_gracefully(&mut self, key: usize, payload: &[u8]) {
+        self.unbind(key);
+        let tick = self.tick();
+        let connection = &mut self.connections[key];
+        connection.phase = Phase::Closing;
+        connection.last_heard = tick;
+        connection.outbound.clear_queued();
+        match connection.protocol {
+            Protocol::WebSocket => connection.queue_control(Control::Close, payload),
+            // MIOP has no closing frame: the end of the stream is the answer.
+            Protocol::Miop => {}
+        }
+        self.scheduler.flush_soon(connection, key);
+        self.arm_timeout(key, tick + ticks(self.parts.config.closing_timeout));
+    }
+
+    /// Closes the sessions that a new one replaces: an older one of its device, and the oldest of its device kind beyond the
+    /// configured number.
+    pub(super) fn close_replaced_sessions(&mut self, bind: &SessionBinding) {
+        let others: Vec<(usize, u64, bool)> = self
+            .sessions_of(bind.user.no)
+            .iter()
+            .filter_map(|key| {
+                let connection = &self.connections[*key];
+                let other = connection
+                    .binding
+                    .as_ref()
+                    .filter(|b| b.device_kind == bind.device_kind || b.device_id == bind.device_id)?;
+                Some((*key, connection.session >> 32, other.device_id == bind.device_id))
+            })
+            .collect();
+        for (key, ..) in others.iter().filter(|(.., same)| *same) {
+            self.close(*key, Refusal::new(ErrorCode::Replaced, "a newer session of this device took the place"));
+        }
+        let mut kind: Vec<_> = others.iter().filter(|(.., same)| !same).collect();
+        kind.sort_by_key(|(_, age, _)| *age);
+        let over = (kind.len() + 1).saturating_sub(self.parts.engine.config.sessions_per_kind.max(1));
+        for (key, ..) in kind.into_iter().take(over) {
+            self.close(*key, Refusal::new(ErrorCode::Replaced, "the limit of sessions per device kind was reached"));
+        }
+    }
+
+    /// Closes a session that a later one on another node replaces.
+    pub(super) fn close_replaced(&mut self, user: UserNo, session: u64) {
+        let is_of_user = |key: &usize| self.connections[*key].binding.as_ref().is_some_and(|b| b.user.no == user);
+        if let Some(key) = self.find(session).filter(is_of_user) {
+            self.close(key, Refusal::new(ErrorCode::Replaced, "a newer session on another node took the place"));
+        }
+    }
+
+    pub(super) fn kick(&mut self, user: UserNo, device_id: Option<&str>, reason: &str) {
+        for key in self.sessions_of(user) {
+            let binding = self.connections[key].binding.as_ref();
+            if device_id.is_none_or(|id| binding.is_some_and(|binding| &*binding.device_id == id)) {
+                self.close(key, Refusal::new(ErrorCode::Kicked, reason));
+            }
+        }
+    }
+
+    pub(super) fn drain(&mut self, spread_ms: u64) {
+        self.draining = true;
+        let keys: Vec<usize> = self.connections.iter().map(|(key, _)| key).collect();
+        for key in keys {
+            let after_ms = rand::random_range(0..=spread_ms.max(1));
+            let refusal =
+                Refusal::new(ErrorCode::Draining, "the server is draining; connect again").retry_after(after_ms);
+            let frame = self.connections[key].reconnect_frame(after_ms);
+            // A relay keeps its connections until this node is back or the relay has waited long enough.
+            if self.connections[key].phase != Phase::Closing && !self.connections[key].transport.is_virtual() {
+                self.close_after(key, frame, refusal);
+            }
+        }
+    }
+
+    /// Ends the session; its connection may still write a close frame.
+    pub(super) fn unbind(&mut self, key: usize) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        let session = connection.session;
+        let Some(binding) = connection.binding.take() else { return };
+        self.delivery.unbind(key, binding.user.no);
+        if std::mem::take(&mut connection.watches_presence) {
+            self.parts.engine.unwatch_all((self.parts.index as u16, session));
+        }
+        if binding.push {
+            self.parts.engine.push.session_ended(self.parts.index, session, connection.device.take());
+        }
+        self.parts.engine.presence.unregister(binding.user.no, session, self.parts.engine.clock.now_ms());
+        self.parts.engine.metrics.sessions.dec();
+    }
+}
