@@ -1,13 +1,13 @@
 //! Several nodes on one store.
 //!
 //! The store's commit order is the one thing that all nodes agree on. Each node follows that order from where it started:
-//! it has its own commits already, those of its peers reach it over the [`bus`], and it reads from the store what the bus
+//! it has its own commits already, those of its peers reach it over the [`Bus`], and it reads from the store what the bus
 //! lost. So nothing rests on the bus, and a session's cursor means the same on every node.
 //!
-//! In reading order: [`log`], the store's side; [`bus`], which carries messages between nodes; [`wire`], those messages;
+//! In reading order: [`CommitLog`], the store's side; [`Bus`], which carries messages between nodes; [`wire`], those messages;
 //! `follower`, which applies commits in order; `recent_entries`, which answers short resumes from memory; `hub`, which
 //! sends and receives; [`nodes`], the peers and the leader; `log_pruner`, which keeps the log short; `presence`, who is
-//! online on any node; `leadership`, for work that one node does for all; [`leader_client`], for requests to that node.
+//! online on any node; `push_transport`, for messages about pushes; [`leader_client`], for requests to the leader.
 
 mod follower;
 mod hub;
