@@ -1,0 +1,40 @@
+/** A refusal of the server, or a failure of this client, with a stable `code`. */
+export class TidingsError extends Error {
+  override readonly name = "TidingsError";
+  /** A code of the server (docs/websocket.md, docs/http.md), or one of `CLIENT_CODES`. */
+  readonly code: string;
+  /** Whether the same request may succeed later. */
+  readonly retry: boolean;
+  readonly retryAfterMs: number | undefined;
+
+  constructor(code: string, message: string, options: { retry?: boolean; retryAfterMs?: number | undefined; cause?: unknown } = {}) {
+    super(message, options.cause === undefined ? undefined : { cause: options.cause });
+    this.code = code;
+    this.retry = options.retry ?? false;
+    this.retryAfterMs = options.retryAfterMs;
+  }
+}
+
+/** Codes that this client makes itself; all others come from the server. */
+export const CLIENT_CODES = {
+  /** The connection broke before the answer came. What is queued is sent again; what is only asked is not. */
+  connectionLost: "connection_lost",
+  /** No answer came in time. */
+  timeout: "timeout",
+  /** The app closed the client. */
+  closed: "closed",
+  /** The token provider answered `null`: the user is signed out. */
+  signedOut: "signed_out",
+  /** The token provider failed. */
+  tokenFailed: "token_failed",
+  /** More unsent messages wait than the client keeps. */
+  outboxFull: "outbox_full",
+  /** The app discarded the message before it was sent. */
+  discarded: "discarded",
+  /** The browser refused to store more; the client goes on in memory. */
+  storageFull: "storage_full",
+  /** The storage failed otherwise; the client goes on in memory. */
+  storageFailed: "storage_failed",
+  /** The server's answer does not fit the protocol. */
+  protocol: "protocol",
+} as const;

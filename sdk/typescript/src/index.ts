@@ -1,0 +1,42 @@
+// The Tidings client for browsers and Node.
+//
+// `connect` opens one session of a user and keeps it: it resumes after breaks, refreshes tokens, and sends what was written
+// meanwhile. What an app shows are observables (`get`, `subscribe`) that keep themselves right. The client knows nothing of how
+// an app draws, and keeps nothing beyond its page unless it is given a storage.
+//
+// Read in this order: `tidings.ts` and `conversation.ts` (what an app uses), `wire/` (what goes over the connection), `session/` (one
+// connection and its state machine), `chat/` (timelines, the list, what waits to be sent), `tabs/`, `storage/`.
+export type {
+  Connect,
+  ConnectionStatus,
+  ConnectOptions,
+  Conversations,
+  ConversationsSnapshot,
+  Popups,
+  Presence,
+  Tidings,
+  TidingsEvents,
+} from "./tidings.js";
+export type {
+  Conversation,
+  EditOptions,
+  GrowingMessage,
+  Member,
+  MessageReceipts,
+  Messages,
+  MessagesSnapshot,
+  MessageVersion,
+  ReceiptsSnapshot,
+  SendOptions,
+} from "./conversation.js";
+export type { Message, Notice, PendingMessage, RefusedMessage, SentMessage, TimelineItem } from "./message.js";
+export { textOf } from "./message.js";
+export type { Observable } from "./observable.js";
+export { CLIENT_CODES, TidingsError } from "./errors.js";
+export type { KeyValueStorage } from "./storage/storage.js";
+export type { SocketLike, WebSocketConstructor } from "./session/socket.js";
+export type { Preferences, ListFilter } from "./wire/client-frames.js";
+export type { ConversationKind, ConversationView, Entry, Mark, Reaction, ReplyQuote, Role, SendReceipt } from "./wire/entries.js";
+export type { Json, JsonObject } from "./wire/json.js";
+export type { PopupAction, PopupButton, PopupContent, PopupDecision, PopupEvent, PopupQuestion, Push } from "./wire/popups.js";
+export type { PresenceChange, ReceiptMark } from "./wire/server-frames.js";

@@ -1,0 +1,106 @@
+// The frames that a client sends: one union, told apart by `t`.
+import type { Json } from "./json.js";
+import type { PopupEvent, PopupQuestion } from "./popups.js";
+
+/** What a send, and the beginning of a growing message, say of the message. */
+export interface NewMessage {
+  readonly body: Json;
+  readonly type?: string;
+  readonly client_msg_id?: string;
+  readonly mentions?: readonly string[];
+  readonly silent?: boolean;
+  readonly skip_push?: boolean;
+  readonly reply_to?: number;
+}
+
+/** Where a message goes: to a conversation, or to a user with whom a direct one is opened if need be. */
+export type Destination = { readonly conversation: string } | { readonly to: string };
+
+export interface BindFrame {
+  readonly t: "bind";
+  readonly token: string;
+  readonly device_id: string;
+  readonly device_kind?: string;
+  readonly app_version?: string;
+  readonly push?: boolean;
+  readonly cursor?: string;
+}
+
+/** A user's own settings of one conversation of the list. */
+export interface Preferences {
+  readonly pinned?: boolean;
+  readonly archived?: boolean;
+  readonly hidden?: boolean;
+  readonly title?: string | null;
+  readonly marked_unread?: boolean;
+  readonly clear_to_seq?: number;
+}
+
+export interface HistoryQuery {
+  readonly from_seq?: number;
+  readonly to_seq?: number;
+  readonly from_time?: number;
+  readonly to_time?: number;
+  readonly cursor?: string;
+  readonly limit?: number;
+}
+
+export type ListFilter = "unread" | "mentions" | "archived";
+
+/** Frames that are answered; the link gives each a `ref`. */
+export type RequestFrame =
+  | ({ readonly t: "send" } & NewMessage & Destination)
+  | { readonly t: "read"; readonly conversation: string; readonly seq: number }
+  | ({ readonly t: "history"; readonly conversation: string } & HistoryQuery)
+  | { readonly t: "conversations"; readonly after?: string; readonly limit?: number; readonly filter?: ListFilter }
+  | { readonly t: "watch_presence"; readonly users: readonly string[]; readonly conversation?: string }
+  | { readonly t: "unwatch_presence"; readonly users?: readonly string[] }
+  | { readonly t: "popup"; readonly question: PopupQuestion }
+  | { readonly t: "popup_events"; readonly events: readonly PopupEvent[] }
+  | { readonly t: "refresh"; readonly token: string }
+  | { readonly t: "ping" }
+  | {
+      readonly t: "edit";
+      readonly conversation: string;
+      readonly seq: number;
+      readonly body: Json;
+      readonly type?: string;
+      readonly mentions?: readonly string[];
+      readonly if_version?: number;
+      readonly client_msg_id?: string;
+    }
+  | { readonly t: "recall"; readonly conversation: string; readonly seq: number }
+  | {
+      readonly t: "react";
+      readonly conversation: string;
+      readonly seq: number;
+      readonly key: string;
+      readonly remove?: boolean;
+    }
+  | { readonly t: "pin"; readonly conversation: string; readonly seq: number; readonly remove?: boolean }
+  | ({ readonly t: "preferences"; readonly conversation: string } & Preferences)
+  | ({ readonly t: "stream_begin" } & NewMessage & Destination)
+  | { readonly t: "stream_end"; readonly conversation: string; readonly seq: number; readonly body?: Json };
+
+/** Frames that are not answered. */
+export type NoticeFrame =
+  | { readonly t: "typing"; readonly conversation: string }
+  | { readonly t: "ack"; readonly pushes: readonly number[] }
+  | { readonly t: "stored"; readonly cursor: string }
+  | {
+      readonly t: "stream_append";
+      readonly conversation: string;
+      readonly seq: number;
+      readonly offset: number;
+      readonly text: string;
+    }
+  | { readonly t: "unbind" };
+
+export type ClientFrame = BindFrame | (RequestFrame & { readonly ref?: number }) | NoticeFrame;
+
+/** Every `t` that this client can send. */
+export const CLIENT_FRAMES = [
+  "bind", "send", "read", "history", "conversations", "watch_presence", "unwatch_presence", "popup", "popup_events",
+  "refresh", "ping", "edit", "recall", "react", "pin", "preferences", "stream_begin", "stream_end", "typing", "ack",
+  "stored", "stream_append", "unbind",
+] as const satisfies readonly ClientFrame["t"][];
