@@ -1,0 +1,246 @@
+// The chat side of one user: hands each frame to the part that it concerns.
+import type { Conversation } from "../conversation.js";
+import { CLIENT_CODES, TidingsError } from "../errors.js";
+import type { Observable } from "../observable.js";
+import type { Clock } from "../session/clock.js";
+import type { Link, LinkEvent } from "../session/link.js";
+import type { ConnectionStatus, Tidings, TidingsEvents } from "../tidings.js";
+import type { Entry } from "../wire/entries.js";
+import type { ServerFrame } from "../wire/server-frames.js";
+import { Asker } from "./asker.js";
+import type { Core } from "./core.js";
+import { directId } from "./direct.js";
+import { Emitter } from "./emitter.js";
+import { ConversationHandle, type Parts } from "./handle.js";
+import { query, type HttpDoor } from "./http.js";
+import { messageOf } from "./items.js";
+import { ListKeeper } from "./list-keeper.js";
+import { Outbox } from "./outbox.js";
+import { PopupDesk } from "./popups.js";
+import { PresenceBook } from "./presence.js";
+import { Pushes } from "./pushes.js";
+import { Receipts } from "./receipts.js";
+import type { Keeper } from "./stored.js";
+import { Timelines } from "./timelines.js";
+import { Typing } from "./typing.js";
+
+export interface ClientOptions {
+  readonly user: string;
+  readonly link: Link;
+  readonly http: HttpDoor;
+  readonly clock: Clock;
+  readonly keeper: Keeper;
+}
+
+export class Client implements Tidings {
+  readonly user: string;
+  readonly presence: PresenceBook;
+  readonly popups: PopupDesk;
+  readonly conversations: ListKeeper;
+  readonly #parts: Parts;
+  readonly #pushes: Pushes;
+  readonly #keeper: Keeper;
+  readonly #handles = new Map<string, ConversationHandle>();
+  readonly #endListening: () => void;
+  /** The cursor that what is held stands for; undefined: nothing is held. */
+  #cursor: string | undefined;
+
+  constructor(options: ClientOptions) {
+    const { user, link, http, clock, keeper } = options;
+    const core: Core = { me: user, link, clock, asker: new Asker(link, clock), emitter: new Emitter() };
+    const timelines = new Timelines(core, {
+      handedOn: (id, entries) => this.#handedOn(id, entries),
+      changed: (id) => {
+        this.#handles.get(id)?.messages.refresh();
+        keeper.timelineChanged(id);
+      },
+      isWatched: (id) => this.#handles.get(id)?.messages.isWatched ?? false,
+    });
+    const outbox = new Outbox(core, {
+      outboxChanged: (id) => {
+        this.#handle(id).messages.refreshNow();
+        keeper.outboxChanged();
+      },
+    });
+    const list = new ListKeeper(core);
+    this.user = user;
+    this.presence = new PresenceBook(core);
+    this.popups = new PopupDesk(core);
+    this.conversations = list;
+    this.#parts = { core, http, timelines, outbox, list, typing: new Typing(core), receipts: new Receipts() };
+    this.#pushes = new Pushes(core);
+    this.#keeper = keeper;
+    this.#cursor = keeper.start({ core, timelines, outbox, list });
+    for (const timeline of timelines.all) if (timeline.isKept) this.#handle(timeline.id).messages.restored();
+    this.#endListening = link.listen((event) => this.#happen(event));
+    // A link that is up already, as another tab's may be, is told of by itself.
+  }
+
+  get status(): Observable<ConnectionStatus> {
+    return this.#parts.core.link.status;
+  }
+
+  conversation(id: string): Conversation {
+    return this.#handle(id);
+  }
+
+  direct(user: string): Conversation {
+    return this.#handle(directId(this.user, user));
+  }
+
+  async createGroup(group: { readonly id?: string; readonly name?: string; readonly members: readonly string[] }): Promise<Conversation> {
+    const answer = await this.#parts.http.call("POST", "/v1/conversations", { kind: "group", ...group });
+    const id = (answer as { readonly id?: unknown } | undefined)?.id;
+    if (typeof id !== "string") throw new TidingsError(CLIENT_CODES.protocol, "the server did not name the group");
+    this.conversations.membership(id, true);
+    return this.#handle(id);
+  }
+
+  async mentions(page: { readonly after?: string; readonly limit?: number } = {}): Promise<{ readonly mentions: readonly Entry[]; readonly next?: string }> {
+    const answer = await this.#parts.http.call("GET", "/v1/users/me/mentions" + query({ ...page }));
+    return answer as { readonly mentions: readonly Entry[]; readonly next?: string };
+  }
+
+  on<Name extends keyof TidingsEvents>(event: Name, listener: (value: TidingsEvents[Name]) => void): () => void {
+    return this.#parts.core.emitter.on(event, listener);
+  }
+
+  reconnect(): void {
+    this.#parts.core.link.start();
+  }
+
+  http(method: string, path: string, body?: unknown): Promise<unknown> {
+    return this.#parts.http.call(method, path, body);
+  }
+
+  async close(): Promise<void> {
+    await this.#keeper.close();
+    await this.#parts.core.link.close();
+    this.#endListening();
+    this.#parts.outbox.close(new TidingsError(CLIENT_CODES.closed, "the app has closed the client"));
+    this.#parts.typing.close();
+    this.conversations.close();
+  }
+
+  #handle(id: string): ConversationHandle {
+    let handle = this.#handles.get(id);
+    if (!handle) this.#handles.set(id, (handle = new ConversationHandle(id, this.#parts)));
+    return handle;
+  }
+
+  #happen(event: LinkEvent): void {
+    switch (event.type) {
+      case "up":
+        this.#up(event);
+        break;
+      case "down":
+        break; // what is on its way is told by its own promise
+      case "forget":
+        this.#reset();
+        break;
+      case "report":
+        this.#parts.core.emitter.emit("error", event.error);
+        break;
+      case "frame":
+        this.#take(event.frame);
+        break;
+    }
+  }
+
+  #up({ bound, from }: Extract<LinkEvent, { type: "up" }>): void {
+    const { timelines, outbox } = this.#parts;
+    const { resume } = bound;
+    if (resume.reset) this.#reset();
+    // Resumed elsewhere than what this page holds: another tab's session, of which some was missed here.
+    else if (this.#cursor !== undefined && from !== this.#cursor) this.#readAnew();
+    else if (resume.ranges && !resume.complete) timelines.want(resume.ranges);
+    this.#cursor = bound.cursor;
+    this.#keeper.cursorMoved(bound.cursor);
+    // Read marks, mutes and preferences that changed meanwhile come with no entry.
+    this.conversations.refreshAll();
+    this.presence.up();
+    outbox.unpause();
+  }
+
+  #reset(): void {
+    this.#cursor = undefined;
+    this.#keeper.forget();
+    this.conversations.clear();
+    this.#parts.receipts.clear();
+    this.#readAnew();
+    this.#parts.core.emitter.emit("reset", {});
+  }
+
+  #readAnew(): void {
+    this.#parts.timelines.reset();
+    for (const handle of this.#handles.values()) handle.messages.restart();
+  }
+
+  #take(frame: ServerFrame): void {
+    const { core, timelines, list, typing, receipts } = this.#parts;
+    switch (frame.t) {
+      case "messages":
+        for (const entry of frame.entries) {
+          this.#parts.outbox.see(entry);
+          list.take(entry);
+        }
+        timelines.take(frame.entries);
+        this.#cursor = frame.cursor;
+        this.#keeper.cursorMoved(frame.cursor);
+        break;
+      case "read":
+        if (frame.user === this.user) list.read(frame.conversation, frame.seq);
+        core.emitter.emit("read", { conversation: frame.conversation, user: frame.user, seq: frame.seq });
+        break;
+      case "typing":
+        typing.take(frame.conversation, frame.user);
+        core.emitter.emit("typing", { conversation: frame.conversation, user: frame.user });
+        break;
+      case "membership":
+        this.#membership(frame.conversation, frame.member);
+        break;
+      case "conversation":
+        list.put(frame.conversation);
+        this.#keeper.listChanged();
+        break;
+      case "receipts":
+        receipts.take(frame.conversation, frame.marks ?? [], frame.moved ?? []);
+        break;
+      case "stream":
+        timelines.grow(frame);
+        break;
+      case "presence":
+        this.presence.take(frame.changes);
+        break;
+      case "push":
+        this.#pushes.take(frame);
+        break;
+      case "popup":
+        if (frame.show) core.emitter.emit("popup", frame.show);
+        break;
+      case "error":
+        core.emitter.emit("error", new TidingsError(frame.code, frame.message, { retry: frame.retry }));
+        break;
+      default:
+        break; // answers that nobody waits for any more
+    }
+  }
+
+  #membership(conversation: string, member: boolean): void {
+    const { core, list, timelines } = this.#parts;
+    list.membership(conversation, member);
+    timelines.forget(conversation);
+    this.#handles.get(conversation)?.messages.restart();
+    core.emitter.emit("membership", { conversation, member });
+  }
+
+  #handedOn(id: string, entries: readonly Entry[]): void {
+    const { core, outbox, typing } = this.#parts;
+    for (const entry of entries) {
+      outbox.see(entry); // also of those that were read from history
+      if (entry.kind !== "message") continue;
+      if (entry.from != null) typing.end(id, entry.from);
+      core.emitter.emit("message", messageOf(entry));
+    }
+  }
+}

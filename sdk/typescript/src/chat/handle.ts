@@ -1,0 +1,223 @@
+// One conversation as an app holds it: no state of its own, but for what waits to be told.
+import type {
+  Conversation, EditOptions, GrowingMessage, Member, MessageReceipts, MessageVersion, ReceiptsSnapshot, SendOptions,
+} from "../conversation.js";
+import type { Observable } from "../observable.js";
+import type { NewMessage, Preferences } from "../wire/client-frames.js";
+import type { ConversationView, Entry, Role, SendReceipt } from "../wire/entries.js";
+import type { Json } from "../wire/json.js";
+import type { Core } from "./core.js";
+import { directPeer } from "./direct.js";
+import { GrowingSend } from "./growing-message.js";
+import type { HttpDoor } from "./http.js";
+import { randomId } from "./ids.js";
+import type { ListKeeper } from "./list-keeper.js";
+import type { Outbox } from "./outbox.js";
+import { Questions } from "./questions.js";
+import type { Receipts } from "./receipts.js";
+import { changesOf, recalled, type MessageSlot } from "./slots.js";
+import type { Timelines } from "./timelines.js";
+import type { Typing } from "./typing.js";
+import { Window } from "./window.js";
+
+/** The parts that all conversations share. */
+export interface Parts {
+  readonly core: Core;
+  readonly http: HttpDoor;
+  readonly timelines: Timelines;
+  readonly outbox: Outbox;
+  readonly list: ListKeeper;
+  readonly typing: Typing;
+  readonly receipts: Receipts;
+}
+
+export class ConversationHandle implements Conversation {
+  readonly id: string;
+  readonly messages: Window;
+  readonly #parts: Parts;
+  readonly #questions: Questions;
+  #readTo = 0;
+  #reading: Promise<void> | undefined;
+
+  constructor(id: string, parts: Parts) {
+    this.id = id;
+    this.#parts = parts;
+    this.messages = new Window(id, parts.core, parts.timelines, parts.outbox);
+    this.#questions = new Questions(parts.http, id);
+  }
+
+  get view(): Observable<ConversationView | undefined> {
+    return this.#parts.list.viewOf(this.id);
+  }
+
+  get typingUsers(): Observable<readonly string[]> {
+    return this.#parts.typing.in(this.id);
+  }
+
+  get receipts(): Observable<ReceiptsSnapshot> {
+    return this.#parts.receipts.of(this.id);
+  }
+
+  send(body: Json, options: SendOptions = {}): Promise<SendReceipt> {
+    this.#parts.typing.sent(this.id);
+    return this.#parts.outbox.send(this.id, newMessage(body, options));
+  }
+
+  retry(clientMsgId: string): void {
+    this.#parts.outbox.retry(clientMsgId);
+  }
+
+  discard(clientMsgId: string): boolean {
+    return this.#parts.outbox.discard(clientMsgId);
+  }
+
+  async stream(body: Json, options: SendOptions = {}): Promise<GrowingMessage> {
+    const { core } = this.#parts;
+    const peer = directPeer(this.id, core.me);
+    const destination = peer === undefined ? { conversation: this.id } : { to: peer };
+    const receipt = await core.asker.ask({ t: "stream_begin", ...destination, ...newMessage(body, options) });
+    return new GrowingSend(core, receipt, body);
+  }
+
+  async edit(seq: number, body: Json, options: EditOptions = {}): Promise<SendReceipt> {
+    const { type, mentions, ifVersion } = options;
+    const receipt = await this.#parts.core.asker.ask({
+      t: "edit",
+      conversation: this.id,
+      seq,
+      body,
+      ...(type !== undefined && { type }),
+      ...(mentions && { mentions }),
+      ...(ifVersion !== undefined && { if_version: ifVersion }),
+      client_msg_id: randomId(), // the same in every attempt of this edit
+    });
+    // Shown at once; the entry that follows is then no news.
+    const { at, version } = receipt;
+    const held = this.#parts.timelines.of(this.id).message(seq);
+    const entry: Entry = {
+      conversation: this.id, seq: receipt.seq, kind: "edit", at, from: this.#parts.core.me, target: seq, body,
+      type: type ?? held?.entry.type ?? "text",
+      ...(mentions && { mentions }),
+      ...(version != null && { version }),
+    };
+    for (const [target, change] of changesOf(entry)) this.#change(target, change);
+    return receipt;
+  }
+
+  async recall(seq: number): Promise<SendReceipt> {
+    const { core } = this.#parts;
+    const receipt = await core.asker.ask({ t: "recall", conversation: this.id, seq });
+    this.#change(seq, (slot) => recalled(slot, { at: receipt.at, by: core.me }));
+    return receipt;
+  }
+
+  async react(seq: number, key: string): Promise<void> {
+    await this.#parts.core.asker.ask({ t: "react", conversation: this.id, seq, key });
+  }
+
+  async unreact(seq: number, key: string): Promise<void> {
+    await this.#parts.core.asker.ask({ t: "react", conversation: this.id, seq, key, remove: true });
+  }
+
+  async pin(seq: number): Promise<void> {
+    await this.#parts.core.asker.ask({ t: "pin", conversation: this.id, seq });
+  }
+
+  async unpin(seq: number): Promise<void> {
+    await this.#parts.core.asker.ask({ t: "pin", conversation: this.id, seq, remove: true });
+  }
+
+  async markRead(seq?: number): Promise<void> {
+    const { list, timelines } = this.#parts;
+    const newest = seq ?? Math.max(list.viewOf(this.id).get()?.last_seq ?? 0, timelines.of(this.id).high ?? 0);
+    if (newest <= this.#readTo) return this.#reading;
+    this.#readTo = newest;
+    list.read(this.id, newest);
+    // Marks that are set while one is on its way, or while there is no connection, are told as one.
+    this.#reading ??= this.#tellRead().finally(() => (this.#reading = undefined));
+    return this.#reading;
+  }
+
+  async #tellRead(): Promise<void> {
+    for (let told = 0; told < this.#readTo; ) {
+      await this.#parts.core.asker.untilUp();
+      const seq = this.#readTo;
+      await this.#parts.core.asker.ask({ t: "read", conversation: this.id, seq });
+      told = seq;
+    }
+  }
+
+  typing(): void {
+    this.#parts.typing.tell(this.id);
+  }
+
+  async mute(options: { readonly until?: number } = {}): Promise<void> {
+    await this.#questions.mute(true, options.until);
+    this.#parts.list.patch(this.id, { muted: true, ...(options.until !== undefined && { muted_until: options.until }) });
+  }
+
+  async unmute(): Promise<void> {
+    await this.#questions.mute(false, undefined);
+    this.#parts.list.patch(this.id, { muted: false });
+  }
+
+  async setPreferences(preferences: Preferences): Promise<void> {
+    await this.#parts.core.asker.ask({ t: "preferences", conversation: this.id, ...preferences });
+  }
+
+  replies(seq: number, page: { readonly after?: string; readonly limit?: number } = {}): Promise<{ readonly entries: readonly Entry[]; readonly next?: string }> {
+    return this.#questions.replies(seq, page);
+  }
+
+  pins(): Promise<readonly Entry[]> {
+    return this.#questions.pins();
+  }
+
+  versions(seq: number): Promise<readonly MessageVersion[]> {
+    return this.#questions.versions(seq);
+  }
+
+  reactions(
+    seq: number,
+    page: { readonly key?: string; readonly after?: string; readonly limit?: number } = {},
+  ): Promise<{ readonly reactions: readonly { readonly user: string; readonly key: string; readonly at: number }[]; readonly next?: string }> {
+    return this.#questions.reactions(seq, page);
+  }
+
+  messageReceipts(seq: number): Promise<MessageReceipts> {
+    return this.#questions.receipts(seq);
+  }
+
+  members(page: { readonly after?: string; readonly limit?: number } = {}): Promise<{ readonly members: readonly Member[]; readonly next?: string }> {
+    return this.#questions.members(page);
+  }
+
+  addMembers(users: readonly string[], role?: Role): Promise<void> {
+    return this.#questions.changeMembers({ add: users, ...(role && { role }) });
+  }
+
+  removeMembers(users: readonly string[]): Promise<void> {
+    return this.#questions.changeMembers({ remove: users });
+  }
+
+  leave(): Promise<void> {
+    return this.removeMembers([this.#parts.core.me]);
+  }
+
+  #change(seq: number, change: (slot: MessageSlot) => MessageSlot): void {
+    if (this.#parts.timelines.of(this.id).change(seq, change)) this.messages.refresh();
+  }
+}
+
+function newMessage(body: Json, options: SendOptions): NewMessage & { readonly client_msg_id: string } {
+  const { type, mentions, silent, skipPush, replyTo, clientMsgId } = options;
+  return {
+    body,
+    client_msg_id: clientMsgId ?? randomId(),
+    ...(type !== undefined && { type }),
+    ...(mentions && { mentions }),
+    ...(silent && { silent }),
+    ...(skipPush && { skip_push: skipPush }),
+    ...(replyTo !== undefined && { reply_to: replyTo }),
+  };
+}

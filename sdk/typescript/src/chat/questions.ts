@@ -1,0 +1,71 @@
+// What is asked about a conversation over HTTP, where no frame is for it.
+import type { Member, MessageReceipts, MessageVersion } from "../conversation.js";
+import type { Entry, Role } from "../wire/entries.js";
+import { path, query, type HttpDoor } from "./http.js";
+
+interface Page {
+  readonly after?: string;
+  readonly limit?: number;
+}
+
+export class Questions {
+  readonly #http: HttpDoor;
+  readonly #id: string;
+
+  constructor(http: HttpDoor, id: string) {
+    this.#http = http;
+    this.#id = id;
+  }
+
+  async replies(seq: number, page: Page): Promise<{ readonly entries: readonly Entry[]; readonly next?: string }> {
+    const answer = await this.#get(path`/messages/${seq}/replies` + query({ ...page }));
+    return { entries: listOf<Entry>(answer, "entries"), ...nextOf(answer) };
+  }
+
+  async pins(): Promise<readonly Entry[]> {
+    return listOf<Entry>(await this.#get("/pins"), "pins");
+  }
+
+  async versions(seq: number): Promise<readonly MessageVersion[]> {
+    return listOf<MessageVersion>(await this.#get(path`/messages/${seq}/versions`), "versions");
+  }
+
+  async reactions(
+    seq: number,
+    page: Page & { readonly key?: string },
+  ): Promise<{ readonly reactions: readonly { readonly user: string; readonly key: string; readonly at: number }[]; readonly next?: string }> {
+    const answer = await this.#get(path`/messages/${seq}/reactions` + query({ ...page }));
+    return { reactions: listOf<{ user: string; key: string; at: number }>(answer, "reactions"), ...nextOf(answer) };
+  }
+
+  async receipts(seq: number): Promise<MessageReceipts> {
+    return (await this.#get(path`/messages/${seq}/receipts`)) as MessageReceipts;
+  }
+
+  async members(page: Page): Promise<{ readonly members: readonly Member[]; readonly next?: string }> {
+    const answer = await this.#get("/members" + query({ ...page }));
+    return { members: listOf<Member>(answer, "members"), ...nextOf(answer) };
+  }
+
+  async changeMembers(change: { readonly add?: readonly string[]; readonly remove?: readonly string[]; readonly role?: Role }): Promise<void> {
+    await this.#http.call("POST", path`/v1/conversations/${this.#id}` + "/members", change);
+  }
+
+  async mute(muted: boolean, until: number | undefined): Promise<void> {
+    await this.#http.call("PUT", path`/v1/users/me/conversations/${this.#id}/mute`, { muted, ...(until !== undefined && { until }) });
+  }
+
+  #get(rest: string): Promise<unknown> {
+    return this.#http.call("GET", path`/v1/conversations/${this.#id}` + rest);
+  }
+}
+
+function listOf<T>(answer: unknown, name: string): readonly T[] {
+  const list = (answer as { readonly [name: string]: unknown } | undefined)?.[name];
+  return Array.isArray(list) ? (list as readonly T[]) : [];
+}
+
+function nextOf(answer: unknown): { readonly next?: string } {
+  const next = (answer as { readonly next?: unknown } | undefined)?.next;
+  return typeof next === "string" ? { next } : {};
+}

@@ -1,0 +1,106 @@
+// One place of a timeline, and how later entries change it. Every change may come twice, or late: versions and the entries' own
+// numbers say whether it is news.
+import type { Entry, Mark, Reaction } from "../wire/entries.js";
+import type { Json } from "../wire/json.js";
+
+export interface MessageSlot {
+  readonly is: "message";
+  /** As it stands now: body, mentions, marks. */
+  readonly entry: Entry;
+  /** The number of the newest entry that the reactions are known to include; so for the pin. */
+  readonly reactionsAt: number;
+  readonly pinnedAt: number;
+}
+
+export interface OtherSlot {
+  readonly is: "notice" | "hidden";
+  readonly entry: Entry;
+}
+
+export type Slot = MessageSlot | OtherSlot;
+
+/**
+ * The place of an entry. `asOf` is the conversation's newest entry when the page was read that has it: marks on the message include
+ * all changes up to there. Of an entry that came live it is the entry's own number.
+ */
+export function slotOf(entry: Entry, asOf: number): Slot {
+  switch (entry.kind) {
+    case "message":
+      return { is: "message", entry, reactionsAt: asOf, pinnedAt: asOf };
+    case "member_change":
+    case "conversation_change":
+      return { is: "notice", entry };
+    default:
+      return { is: "hidden", entry }; // changes of other messages, and kinds of a newer server
+  }
+}
+
+/** What an entry changes: the numbers of messages, each with what becomes of it. */
+export function changesOf(entry: Entry): readonly (readonly [seq: number, change: (slot: MessageSlot) => MessageSlot])[] {
+  switch (entry.kind) {
+    case "edit":
+      return entry.target == null ? [] : [[entry.target, (slot) => edited(slot, entry)]];
+    case "recall":
+      return entry.target == null ? [] : [[entry.target, (slot) => recalled(slot, { at: entry.at, ...(entry.from != null && { by: entry.from }) })]];
+    case "reactions":
+      return reactionChanges(entry.body).map(({ seq, reactions }) => [seq, (slot) => reacted(slot, reactions, entry.seq)]);
+    case "pins":
+      return entry.target == null ? [] : [[entry.target, (slot) => pinned(slot, entry)]];
+    default:
+      return [];
+  }
+}
+
+function edited(slot: MessageSlot, change: Entry): MessageSlot {
+  const { entry } = slot;
+  const version = change.version ?? 2;
+  // Without a body this edit was superseded, or the message recalled: the entry that did so tells the rest.
+  if (entry.recalled || version <= (entry.version ?? 1) || change.body === null) return slot;
+  const { stream: _, mentions: __, ...kept } = entry;
+  return {
+    ...slot,
+    entry: {
+      ...kept,
+      type: change.type,
+      body: change.body,
+      version,
+      // The end of a message that grew comes as its edit, too, and is none.
+      ...(entry.stream === undefined && { edited_at: change.at, ...(change.from != null && { edited_by: change.from }) }),
+      ...(change.mentions && { mentions: change.mentions }),
+    },
+  };
+}
+
+export function recalled(slot: MessageSlot, mark: Mark): MessageSlot {
+  if (slot.entry.recalled) return slot;
+  const { mentions: _, stream: __, ...kept } = slot.entry;
+  return { ...slot, entry: { ...kept, body: null, recalled: mark } };
+}
+
+function reacted(slot: MessageSlot, reactions: readonly Reaction[], at: number): MessageSlot {
+  if (at <= slot.reactionsAt) return slot;
+  return { ...slot, entry: { ...slot.entry, reactions }, reactionsAt: at };
+}
+
+function pinned(slot: MessageSlot, change: Entry): MessageSlot {
+  if (change.seq <= slot.pinnedAt) return slot;
+  const { pinned: _, ...kept } = slot.entry;
+  const isPinned = fieldOf(change.body, "pinned") === true;
+  const entry: Entry = isPinned ? { ...kept, pinned: { at: change.at, ...(change.from != null && { by: change.from }) } } : kept;
+  return { ...slot, entry, pinnedAt: change.seq };
+}
+
+function reactionChanges(body: Json): readonly { readonly seq: number; readonly reactions: readonly Reaction[] }[] {
+  const changes = fieldOf(body, "changes");
+  if (!Array.isArray(changes)) return [];
+  return (changes as readonly Json[]).flatMap((change) => {
+    const [seq, reactions] = [fieldOf(change, "seq"), fieldOf(change, "reactions")];
+    return typeof seq === "number" && Array.isArray(reactions) ? [{ seq, reactions: reactions as unknown as readonly Reaction[] }] : [];
+  });
+}
+
+function fieldOf(value: Json, name: string): Json | undefined {
+  return value !== null && typeof value === "object" && !Array.isArray(value)
+    ? (value as { readonly [name: string]: Json })[name]
+    : undefined;
+}

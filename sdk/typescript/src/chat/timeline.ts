@@ -1,0 +1,203 @@
+// One conversation's entries, in order: a pure part without a connection.
+//
+// Invariant: everything up to `high` was handed on, once and in order; what came too early waits; `slots` is one unbroken range
+// low..=high. So low + slots.length = high + 1.
+import type { Entry, HistoryPage } from "../wire/entries.js";
+import { changesOf, slotOf, type MessageSlot, type Slot } from "./slots.js";
+
+// What comes early is bounded; what does not fit is read from history.
+const EARLY_MAX = 1_000;
+
+/** Entries that are missing before something that is known to exist. */
+export interface Gap {
+  readonly from: number;
+  readonly to: number;
+}
+
+export class Timeline {
+  readonly id: string;
+  /** The newest entry that was handed on; undefined while the place in the timeline is not known. */
+  high: number | undefined;
+  /** Whether entries are kept for a window, or only handed on. */
+  isKept = false;
+  /** The newest page is on its way: without a place, entries wait for it. */
+  isOpening = false;
+  hasOlder = false;
+  #slots: Slot[] = [];
+  #low = 1;
+  readonly #early = new Map<number, { readonly entry: Entry; readonly asOf: number }>();
+  #wanted = 0;
+
+  constructor(id: string, high?: number) {
+    this.id = id;
+    this.high = high;
+    this.#low = (high ?? 0) + 1;
+  }
+
+  get slots(): readonly Slot[] {
+    return this.#slots;
+  }
+
+  /** The number of the first slot, or of the first that could come. */
+  get low(): number {
+    return this.#low;
+  }
+
+  /** Takes entries from anywhere, in any order, and answers with those that are handed on now, in order. */
+  offer(entries: readonly Entry[], asOf?: number): readonly Entry[] {
+    for (const entry of entries) {
+      if (this.high === undefined && !this.isOpening) this.#place(entry.seq - 1);
+      if (this.high !== undefined && entry.seq <= this.high) continue; // it came before
+      if (!this.#early.has(entry.seq)) this.#early.set(entry.seq, { entry, asOf: asOf ?? entry.seq });
+      if (this.#early.size > EARLY_MAX) this.#leaveOutNewest();
+    }
+    return this.#handOn();
+  }
+
+  /** Entries up to `to` exist, of which none below `from` were missed. */
+  want(from: number, to: number): void {
+    if (this.high === undefined && !this.isOpening) this.#place(from - 1);
+    this.#wanted = Math.max(this.#wanted, to);
+  }
+
+  /** What has to be read from history before anything more can be handed on. */
+  gap(): Gap | undefined {
+    if (this.high === undefined) return undefined;
+    const before = this.#early.size > 0 ? Math.min(...this.#early.keys()) - 1 : this.#wanted;
+    return before > this.high ? { from: this.high + 1, to: before } : undefined;
+  }
+
+  /** Goes on after `to` without what lies before, and answers with what is handed on then. */
+  skipTo(to: number): readonly Entry[] {
+    for (const seq of this.#early.keys()) if (seq <= to) this.#early.delete(seq);
+    this.#place(to);
+    this.hasOlder = true;
+    return this.#handOn();
+  }
+
+  /** Forgets its place and everything that it holds; what waits stays unless the store is another one. */
+  restart(isAnotherStore: boolean): void {
+    this.high = undefined;
+    this.#slots = [];
+    this.#low = 1;
+    this.hasOlder = false;
+    this.isOpening = false;
+    if (!isAnotherStore) return;
+    this.#early.clear();
+    this.#wanted = 0;
+  }
+
+  /** Begins to keep entries, from the next one on. */
+  keep(): void {
+    this.isKept = true;
+    this.#slots = [];
+    this.#low = (this.high ?? 0) + 1;
+  }
+
+  letGo(): void {
+    this.isKept = false;
+    this.#slots = [];
+    this.#low = (this.high ?? 0) + 1;
+  }
+
+  /** The newest page, of a timeline without a place: gives it one. Answers with what is handed on after the page. */
+  open(page: HistoryPage): readonly Entry[] {
+    const last = page.entries.reduce((newest, { seq }) => Math.max(newest, seq), 0);
+    this.isOpening = false;
+    this.#place(last > 0 ? last : (page.conversation_last_seq ?? page.last_seq ?? 0));
+    this.prepend(page);
+    return this.#handOn();
+  }
+
+  /** A page of entries before the first slot. Takes those that join on without a hole; false: none did, and there are some. */
+  prepend(page: HistoryPage): boolean {
+    const bySeq = new Map(page.entries.map((entry) => [entry.seq, entry]));
+    const asOf = page.conversation_last_seq ?? page.last_seq ?? 0;
+    const taken: Slot[] = [];
+    let seq = this.#low - 1;
+    for (let entry = bySeq.get(seq); entry !== undefined; entry = bySeq.get(--seq)) taken.push(slotOf(entry, Math.max(asOf, entry.seq)));
+    if (taken.length > 0) {
+      this.#slots = [...taken.reverse(), ...this.#slots];
+      this.#low -= taken.length;
+    }
+    const isMissing = [...bySeq.keys()].some((other) => other < this.#low);
+    this.hasOlder = this.#low > 1 && (page.more || isMissing);
+    return taken.length > 0 || !isMissing;
+  }
+
+  /** There is a hole before the first slot that history does not fill: what lies before cannot be joined on. */
+  endAtHole(): void {
+    this.hasOlder = false;
+  }
+
+  /** Entries as they are now in history, in place of those that are held. */
+  renew(page: HistoryPage): void {
+    const asOf = page.conversation_last_seq ?? page.last_seq ?? 0;
+    for (const entry of page.entries) {
+      const index = entry.seq - this.#low;
+      if (this.#slots[index] !== undefined) this.#slots[index] = slotOf(entry, Math.max(asOf, entry.seq));
+    }
+    this.#slots = [...this.#slots];
+  }
+
+  message(seq: number): MessageSlot | undefined {
+    const slot = this.#slots[seq - this.#low];
+    return slot?.is === "message" ? slot : undefined;
+  }
+
+  /** Changes a message that is held; answers whether it did. */
+  change(seq: number, change: (slot: MessageSlot) => MessageSlot): boolean {
+    const before = this.message(seq);
+    if (!before) return false;
+    const after = change(before);
+    if (after === before) return false;
+    this.#slots[seq - this.#low] = after;
+    return true;
+  }
+
+  /** Lets go of the oldest slots above a number of them. */
+  trim(slotsMax: number): void {
+    const surplus = this.#slots.length - slotsMax;
+    if (surplus <= 0) return;
+    this.#slots = this.#slots.slice(surplus);
+    this.#low += surplus;
+    this.hasOlder = true;
+  }
+
+  /** Puts back what was stored. */
+  restore(slots: readonly Slot[], high: number, hasOlder: boolean): void {
+    this.high = high;
+    this.#slots = [...slots];
+    this.#low = high + 1 - slots.length;
+    this.hasOlder = hasOlder;
+  }
+
+  #place(high: number): void {
+    this.high = high;
+    this.#slots = [];
+    this.#low = high + 1;
+    for (const seq of this.#early.keys()) if (seq <= high) this.#early.delete(seq);
+  }
+
+  #handOn(): readonly Entry[] {
+    const handed: Entry[] = [];
+    if (this.high === undefined) return handed;
+    for (let next = this.#early.get(this.high + 1); next !== undefined; next = this.#early.get(this.high + 1)) {
+      this.high += 1;
+      this.#early.delete(this.high);
+      handed.push(next.entry);
+      if (this.isKept) {
+        this.#slots.push(slotOf(next.entry, next.asOf));
+        for (const [seq, change] of changesOf(next.entry)) this.change(seq, change);
+      }
+    }
+    if (!this.isKept) this.#low = this.high + 1;
+    return handed;
+  }
+
+  #leaveOutNewest(): void {
+    const newest = Math.max(...this.#early.keys());
+    this.#early.delete(newest);
+    this.#wanted = Math.max(this.#wanted, newest);
+  }
+}

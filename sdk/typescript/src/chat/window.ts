@@ -1,0 +1,131 @@
+import type { Messages, MessagesSnapshot } from "../conversation.js";
+import { TidingsError } from "../errors.js";
+import { Cell } from "../observable.js";
+import type { Core } from "./core.js";
+import { itemOfOutbox, itemOfSlot } from "./items.js";
+import type { Outbox } from "./outbox.js";
+import type { Timelines } from "./timelines.js";
+
+/** What an app sees of one timeline: what is held of it, then what is not sent. */
+export class Window implements Messages {
+  readonly #id: string;
+  readonly #core: Core;
+  readonly #timelines: Timelines;
+  readonly #outbox: Outbox;
+  readonly #cell: Cell<MessagesSnapshot>;
+  #state: MessagesSnapshot["state"] = "idle";
+  #failure: string | undefined;
+  #loading: Promise<void> | undefined;
+  #older: Promise<void> | undefined;
+  #isDirty = false;
+
+  constructor(id: string, core: Core, timelines: Timelines, outbox: Outbox) {
+    this.#id = id;
+    this.#core = core;
+    this.#timelines = timelines;
+    this.#outbox = outbox;
+    this.#cell = new Cell<MessagesSnapshot>({ items: [], hasOlder: false, state: "idle" }, (isUsed) => {
+      if (isUsed) void this.load().catch(() => undefined); // the snapshot tells the failure
+    });
+    this.refresh();
+  }
+
+  readonly get = (): MessagesSnapshot => this.#cell.get();
+
+  readonly subscribe = (listener: () => void): (() => void) => this.#cell.subscribe(listener);
+
+  get isWatched(): boolean {
+    return this.#cell.isUsed;
+  }
+
+  load(): Promise<void> {
+    if (this.#state === "ready") return Promise.resolve();
+    this.#loading ??= this.#load().finally(() => (this.#loading = undefined));
+    return this.#loading;
+  }
+
+  loadOlder(): Promise<void> {
+    this.#older ??= this.#loadOlder().finally(() => (this.#older = undefined));
+    return this.#older;
+  }
+
+  /** What is held was dropped: it is read anew if somebody looks. */
+  restart(): void {
+    if (this.#state === "idle") return;
+    this.#state = "idle";
+    this.#failure = undefined;
+    this.refresh();
+    if (this.isWatched) void this.load().catch(() => undefined);
+    else this.#timelines.of(this.#id).letGo();
+  }
+
+  /** What is held is what was stored, and whole as far as it goes. */
+  restored(): void {
+    this.#state = "ready";
+    this.refresh();
+  }
+
+  /** What this user has just sent, retried or discarded is to be seen at once. */
+  refreshNow(): void {
+    this.#show();
+  }
+
+  /** Something came: the snapshot is made once for all changes of this turn. */
+  refresh(): void {
+    if (this.#isDirty) return;
+    this.#isDirty = true;
+    queueMicrotask(() => {
+      if (this.#isDirty) this.#show();
+    });
+  }
+
+  async #load(): Promise<void> {
+    this.#set("loading");
+    try {
+      // When all was dropped meanwhile, the page that came was of no use.
+      do await this.#timelines.open(this.#id);
+      while (this.#timelines.of(this.#id).high === undefined);
+      this.#set("ready");
+    } catch (error) {
+      this.#failure = error instanceof TidingsError ? error.code : "internal";
+      this.#set("failed");
+      throw error;
+    }
+  }
+
+  async #loadOlder(): Promise<void> {
+    await this.load();
+    if (this.#timelines.of(this.#id).hasOlder) await this.#timelines.older(this.#id);
+  }
+
+  #set(state: MessagesSnapshot["state"]): void {
+    this.#state = state;
+    if (state !== "failed") this.#failure = undefined;
+    this.refresh();
+  }
+
+  #show(): void {
+    this.#isDirty = false;
+    const timeline = this.#timelines.of(this.#id);
+    const shown = timeline.slots.flatMap((slot) => itemOfSlot(slot) ?? []);
+    const has = new Set(shown.map(({ key }) => key));
+    // Without a window there is nothing that a settled message could be missing from.
+    this.#outbox.dropSettled(this.#id, (seq) => (timeline.high !== undefined && seq <= timeline.high) || this.#state === "idle");
+    const unsent = this.#outbox.of(this.#id).map((item) => itemOfOutbox(item, this.#core.me));
+    const items = [...shown, ...unsent.filter(({ key }) => !has.has(key))];
+    const before = this.#cell.get();
+    const isSame =
+      before.state === this.#state &&
+      before.failure === this.#failure &&
+      before.hasOlder === timeline.hasOlder &&
+      before.items.length === items.length &&
+      before.items.every((item, index) => item === items[index]);
+    if (isSame) return;
+    this.#cell.set({
+      items,
+      hasOlder: timeline.hasOlder,
+      state: this.#state,
+      ...(this.#failure !== undefined && { failure: this.#failure }),
+    });
+  }
+}

@@ -1,0 +1,76 @@
+// The frames of docs/asyncapi.json and the vectors in fixtures/ against the client's types: a frame of the server that this client
+// does not know, or a field that it cannot send, fails here.
+import assert from "node:assert/strict";
+import { readdirSync, readFileSync } from "node:fs";
+import { test } from "node:test";
+import { CLIENT_FRAMES } from "../src/wire/client-frames.js";
+import { ENTRY_KINDS } from "../src/wire/entries.js";
+import { parseServerFrame } from "../src/wire/parse.js";
+import { SERVER_FRAMES } from "../src/wire/server-frames.js";
+import { repositoryFile } from "./support/repository.js";
+import { exampleOf, type Schema } from "./support/schemas.js";
+
+interface Description {
+  readonly channels: { readonly connect: { readonly messages: { readonly [name: string]: unknown } } };
+  readonly components: {
+    readonly schemas: { readonly [name: string]: Schema };
+    readonly messages: { readonly [name: string]: { readonly name: string; readonly payload: Schema } };
+  };
+}
+
+const description = JSON.parse(readFileSync(repositoryFile("docs/asyncapi.json"), "utf8")) as Description;
+const named = (side: string) => Object.entries(description.components.messages).filter(([name]) => name.startsWith(`${side}_`));
+
+test("every frame that a server sends is known", () => {
+  const frames = named("server");
+  assert.ok(frames.length >= 15, "the description has the server's frames");
+  for (const [, { name }] of frames) assert.ok((SERVER_FRAMES as readonly string[]).includes(name), `the client does not know the frame "${name}"`);
+});
+
+test("every frame that a client may send can be sent", () => {
+  const frames = named("client");
+  assert.ok(frames.length >= 14, "the description has the client's frames");
+  for (const [, { name }] of frames) assert.ok((CLIENT_FRAMES as readonly string[]).includes(name), `the client cannot send the frame "${name}"`);
+});
+
+test("a frame with all that the description requires is read, and one without it is not", () => {
+  for (const [, { name, payload }] of named("server")) {
+    const whole = exampleOf(payload, description.components.schemas);
+    const parsed = parseServerFrame(JSON.stringify(whole));
+    assert.equal(parsed.is, "frame", `${name}: ${JSON.stringify(parsed)} of ${JSON.stringify(whole)}`);
+    const bare = parseServerFrame(JSON.stringify({ t: name }));
+    if (name !== "pong" && name !== "popup" && name !== "ok" && name !== "receipts") assert.equal(bare.is, "broken", name);
+  }
+});
+
+test("every kind of entry is known", () => {
+  const kinds = description.components.schemas["EntryKind"]?.enum ?? [];
+  assert.ok(kinds.includes("message"));
+  for (const kind of kinds) assert.ok((ENTRY_KINDS as readonly string[]).includes(String(kind)), `the client does not know the kind "${kind}"`);
+});
+
+test("unknown frames are skipped, what is no frame is told", () => {
+  assert.deepEqual(parseServerFrame('{"t":"of_a_newer_server","x":1}'), { is: "unknown", t: "of_a_newer_server" });
+  for (const text of ["", "{", "[]", "null", "7", '"t"', "{}", '{"t":7}', '{"t":"messages"}', '{"t":"messages","entries":[{}],"cursor":"1"}']) {
+    assert.equal(parseServerFrame(text).is, "broken", text);
+  }
+  assert.equal(parseServerFrame(new ArrayBuffer(2)).is, "broken");
+});
+
+test("the JSON frames among the vectors are read as their kind", () => {
+  const folder = repositoryFile("fixtures/miop");
+  let read = 0;
+  for (const file of readdirSync(folder).filter((name) => name.endsWith(".json"))) {
+    const { vectors } = JSON.parse(readFileSync(`${folder}/${file}`, "utf8")) as { vectors: readonly { kind?: string; fields?: { json_hex?: string } }[] };
+    for (const { kind, fields } of vectors) {
+      if (kind !== "chat" || fields?.json_hex === undefined) continue;
+      const text = Buffer.from(fields.json_hex, "hex").toString();
+      const t = /^\{"t":"(\w+)"/.exec(text)?.[1];
+      if (t === undefined) assert.equal(parseServerFrame(text).is, "broken", text);
+      else if ((SERVER_FRAMES as readonly string[]).includes(t)) assert.equal(parseServerFrame(text).is, t === "ping" ? "unknown" : "frame", text);
+      else assert.ok((CLIENT_FRAMES as readonly string[]).includes(t), text);
+      read += 1;
+    }
+  }
+  assert.ok(read >= 5, `${read} vectors were read`);
+});
