@@ -121,7 +121,9 @@ export class ConversationList {
     const after = tail.filter((counted) => counted.seq > read_seq);
     if (after.length < view.last_seq - read_seq) {
       this.stale.add(view.id);
-      return { view: { ...view, read_seq }, tail };
+      // Until the server has counted: no more than there are entries.
+      const unread = Math.min(view.unread, view.last_seq - read_seq);
+      return { view: { ...view, read_seq, unread, mentions: Math.min(view.mentions, unread) }, tail };
     }
     return { view: { ...kept, read_seq, unread: sum(after, "isUnread"), mentions: sum(after, "isMention") }, tail };
   }

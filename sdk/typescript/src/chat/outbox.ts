@@ -43,6 +43,7 @@ export class Outbox {
   readonly #paused = new Map<string, () => void>();
   readonly #failures = new Map<string, number>();
   #asked = 0;
+  #closed: TidingsError | undefined;
 
   constructor(core: Core, owner: OutboxOwner) {
     this.#core = core;
@@ -60,6 +61,7 @@ export class Outbox {
 
   send(conversation: string, message: NewMessage & { readonly client_msg_id: string }): Promise<SendReceipt> {
     const id = message.client_msg_id;
+    if (this.#closed) return Promise.reject(this.#closed);
     const promise = new Promise<SendReceipt>((resolve, reject) => {
       this.#promises.set(id, [...(this.#promises.get(id) ?? []), { resolve, reject }]);
     });
@@ -142,7 +144,9 @@ export class Outbox {
     this.flush();
   }
 
+  /** Nothing is sent any more; what was not sent stays where it is stored. */
   close(error: TidingsError): void {
+    this.#closed = error;
     for (const cancel of this.#paused.values()) cancel();
     for (const id of [...this.#promises.keys()]) this.#promisesOf(id).forEach(({ reject }) => reject(error));
   }

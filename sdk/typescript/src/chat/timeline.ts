@@ -23,6 +23,8 @@ export class Timeline {
   /** The newest page is on its way: without a place, entries wait for it. */
   isOpening = false;
   hasOlder = false;
+  /** Whether a page of history stands before what came live. */
+  isJoined = false;
   #slots: Slot[] = [];
   #low = 1;
   readonly #early = new Map<number, { readonly entry: Entry; readonly asOf: number }>();
@@ -71,7 +73,6 @@ export class Timeline {
   skipTo(to: number): readonly Entry[] {
     for (const seq of this.#early.keys()) if (seq <= to) this.#early.delete(seq);
     this.#place(to);
-    this.hasOlder = true;
     return this.#handOn();
   }
 
@@ -81,6 +82,7 @@ export class Timeline {
     this.#slots = [];
     this.#low = 1;
     this.hasOlder = false;
+    this.isJoined = false;
     this.isOpening = false;
     if (!isAnotherStore) return;
     this.#early.clear();
@@ -89,13 +91,14 @@ export class Timeline {
 
   /** Begins to keep entries, from the next one on. */
   keep(): void {
+    if (this.isKept) return;
     this.isKept = true;
-    this.#slots = [];
-    this.#low = (this.high ?? 0) + 1;
+    this.hasOlder = (this.high ?? 0) > 0;
   }
 
   letGo(): void {
     this.isKept = false;
+    this.isJoined = false;
     this.#slots = [];
     this.#low = (this.high ?? 0) + 1;
   }
@@ -120,6 +123,7 @@ export class Timeline {
       this.#slots = [...taken.reverse(), ...this.#slots];
       this.#low -= taken.length;
     }
+    this.isJoined = true;
     const isMissing = [...bySeq.keys()].some((other) => other < this.#low);
     this.hasOlder = this.#low > 1 && (page.more || isMissing);
     return taken.length > 0 || !isMissing;
@@ -170,12 +174,16 @@ export class Timeline {
     this.#slots = [...slots];
     this.#low = high + 1 - slots.length;
     this.hasOlder = hasOlder;
+    this.isKept = true;
+    this.isJoined = true;
   }
 
   #place(high: number): void {
     this.high = high;
     this.#slots = [];
     this.#low = high + 1;
+    this.isJoined = false;
+    this.hasOlder = high > 0;
     for (const seq of this.#early.keys()) if (seq <= high) this.#early.delete(seq);
   }
 

@@ -94,7 +94,7 @@ export class Timelines {
   /** Loads the newest page of a conversation whose entries are to be kept. Rejects with the server's refusal. */
   async open(id: string): Promise<void> {
     const timeline = this.of(id);
-    if (timeline.isOpening || (timeline.isKept && timeline.high !== undefined && timeline.slots.length > 0)) return;
+    if (timeline.isOpening || (timeline.isKept && timeline.isJoined)) return;
     timeline.keep();
     if (timeline.high !== undefined) {
       await this.older(id);
@@ -120,7 +120,10 @@ export class Timelines {
   async older(id: string): Promise<void> {
     const timeline = this.of(id);
     const [generation, low] = [this.#generation, timeline.low];
-    if (low <= 1) return;
+    if (low <= 1) {
+      timeline.isJoined = true; // nothing lies before
+      return;
+    }
     for (let fruitless = 0; ; ) {
       const page = await this.#history(id, { to_seq: timeline.low - 1, limit: PAGE_LIMIT });
       if (generation !== this.#generation || timeline.low !== low) return; // it began anew meanwhile

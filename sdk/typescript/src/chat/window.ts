@@ -84,7 +84,7 @@ export class Window implements Messages {
     try {
       // When all was dropped meanwhile, the page that came was of no use.
       do await this.#timelines.open(this.#id);
-      while (this.#timelines.of(this.#id).high === undefined);
+      while (!this.#timelines.of(this.#id).isJoined);
       this.#set("ready");
     } catch (error) {
       this.#failure = error instanceof TidingsError ? error.code : "internal";

@@ -1,0 +1,162 @@
+// The list of conversations keeps itself right: against a server that counts by itself.
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import type { ConversationView } from "../src/wire/entries.js";
+import { FakeServer } from "./support/fake-server.js";
+import { start } from "./support/start.js";
+import { VirtualClock } from "./support/virtual-clock.js";
+
+const counts = (views: readonly ConversationView[]): object =>
+  Object.fromEntries(views.map(({ id, last_seq, read_seq, unread, mentions }) => [id, { last_seq, read_seq, unread, mentions }]));
+
+function isRight(client: { conversations: { get(): { items: readonly ConversationView[] } } }, server: FakeServer): void {
+  assert.deepEqual(counts(client.conversations.get().items), counts(server.truth.list("ada", undefined, 1_000).conversations));
+}
+
+test("the list is read, and follows messages, own ones, silent ones and mentions", async () => {
+  const server = new FakeServer(new VirtualClock());
+  for (let n = 0; n < 3; n++) server.commit("g", { from: "ben", body: n });
+  const { client, clock } = await start({ server });
+  await clock.pass(100);
+  isRight(client, server);
+  server.commit("g", { from: "ben", body: "x", mentions: ["ada"] });
+  server.commit("g", { from: "ben", body: "x", mentions: ["@all"] });
+  server.commit("g", { from: "ben", body: "x", silent: true });
+  server.commit("g", { from: "ada", body: "x" });
+  server.commit("g", { kind: "member_change", body: {} });
+  await clock.pass(100);
+  isRight(client, server);
+  assert.deepEqual(counts(client.conversations.get().items), { g: { last_seq: 8, read_seq: 0, unread: 5, mentions: 2 } });
+  assert.equal(client.conversations.get().unread, 5);
+});
+
+test("conversations that are new are looked up, and the latest active stands first", async () => {
+  const { client, clock, server } = await start();
+  server.commit("a", { from: "ben", body: 1 });
+  await clock.pass(100);
+  server.commit("b", { from: "ben", body: 1 });
+  await clock.pass(100);
+  server.commit("a", { from: "ben", body: 2 });
+  await clock.pass(100);
+  isRight(client, server);
+  assert.deepEqual(client.conversations.get().items.map(({ id }) => id), ["a", "b"]);
+});
+
+test("reading here, on another device, and in the middle", async () => {
+  const { client, clock, server } = await start();
+  for (let n = 0; n < 9; n++) server.commit("g", { from: "ben", body: n, mentions: n % 2 ? ["ada"] : [] });
+  await clock.pass(100);
+  const reading = client.conversation("g").markRead(4);
+  await clock.pass(100);
+  await reading;
+  isRight(client, server);
+  server.truth.read("ada", "g", 7);
+  server.tell({ t: "read", conversation: "g", user: "ada", seq: 7 });
+  server.tell({ t: "read", conversation: "g", user: "ben", seq: 9 });
+  await clock.pass(100);
+  isRight(client, server);
+  const rest = client.conversation("g").markRead();
+  await clock.pass(10);
+  await rest;
+  isRight(client, server);
+  assert.equal(client.conversations.get().unread, 0);
+});
+
+test("a read mark that was set on another device while this one was away is seen", async () => {
+  const { client, clock, server } = await start();
+  for (let n = 0; n < 5; n++) server.commit("g", { from: "ben", body: n });
+  await clock.pass(100);
+  server.isReachable = false;
+  server.closeAll(1006);
+  server.truth.read("ada", "g", 3);
+  await clock.pass(1_000);
+  server.isReachable = true;
+  await clock.pass(60_000);
+  isRight(client, server);
+});
+
+test("marks that are set while there is no connection are told as one", async () => {
+  const { client, clock, server } = await start();
+  for (let n = 0; n < 9; n++) server.commit("g", { from: "ben", body: n });
+  await clock.pass(100);
+  server.isReachable = false;
+  server.closeAll(1006);
+  await clock.pass(10);
+  const chat = client.conversation("g");
+  const marks = [chat.markRead(2), chat.markRead(5), chat.markRead(3), chat.markRead(8)];
+  server.isReachable = true;
+  await clock.pass(60_000);
+  await Promise.all(marks);
+  assert.deepEqual(server.received.filter(({ t }) => t === "read").map(({ seq }) => seq), [8]);
+  isRight(client, server);
+});
+
+test("an answer that is older than what has come since does not turn the counts back", async () => {
+  const { client, clock, server } = await start();
+  server.commit("g", { from: "ben", body: 0 });
+  await clock.pass(100);
+  // The server answers with what was, and entries overtake the answer.
+  const old = server.truth.list("ada", undefined, 100);
+  server.script = (frame, link) => {
+    if (frame.t !== "conversations") return false;
+    clock.setTimer(30, () => link.tell({ t: "conversations", ...old, ref: frame.ref }));
+    return true;
+  };
+  client.conversations.refreshAll();
+  await clock.pass(5);
+  for (let n = 0; n < 4; n++) server.commit("g", { from: "ben", body: n });
+  await clock.pass(200);
+  isRight(client, server);
+});
+
+test("leaving removes the line, also from an answer on its way; coming back brings it again", async () => {
+  const { client, clock, server } = await start();
+  server.commit("g", { from: "ben", body: 0 });
+  server.commit("h", { from: "ben", body: 0 });
+  await clock.pass(100);
+  client.conversations.refreshAll();
+  server.tell({ t: "membership", conversation: "g", member: false });
+  await clock.pass(200);
+  assert.deepEqual(client.conversations.get().items.map(({ id }) => id), ["h"]);
+  server.tell({ t: "membership", conversation: "g", member: true });
+  await clock.pass(200);
+  isRight(client, server);
+});
+
+test("a line that the server tells of changes it: pinned stand first, hidden and archived ones go", async () => {
+  const { client, clock, server } = await start();
+  for (const id of ["a", "b", "c", "d"]) {
+    server.commit(id, { from: "ben", body: 0 });
+    await clock.pass(1);
+  }
+  await clock.pass(100);
+  const tell = (id: string, change: Partial<ConversationView>): void =>
+    server.tell({ t: "conversation", conversation: { ...server.truth.view("ada", id), ...change } });
+  tell("a", { pinned_at: 5, title: "mine" });
+  tell("b", { hidden: true });
+  tell("c", { archived: true });
+  await clock.pass(10);
+  assert.deepEqual(client.conversations.get().items.map(({ id, title }) => [id, title]), [["a", "mine"], ["d", undefined]]);
+  assert.equal(client.conversation("b").view.get()?.hidden, true);
+});
+
+test("more than one page is loaded on request and stays right", async () => {
+  const server = new FakeServer(new VirtualClock());
+  for (let n = 0; n < 250; n++) {
+    server.commit(`c${n}`, { from: "ben", body: n });
+    await server.clock.pass(1);
+  }
+  const { client, clock } = await start({ server });
+  await clock.pass(100);
+  assert.equal(client.conversations.get().items.length, 100);
+  assert.equal(client.conversations.get().hasMore, true);
+  void client.conversations.loadMore();
+  await clock.pass(10);
+  void client.conversations.loadMore();
+  await clock.pass(10);
+  assert.equal(client.conversations.get().items.length, 250);
+  assert.equal(client.conversations.get().hasMore, false);
+  server.closeAll(1006);
+  await clock.pass(40_000);
+  isRight(client, server);
+});

@@ -1,0 +1,46 @@
+import { Client } from "../../src/chat/client.js";
+import { HttpDoor } from "../../src/chat/http.js";
+import { forgetfulKeeper, type Keeper } from "../../src/chat/stored.js";
+import { Session } from "../../src/session/session.js";
+import { FakeServer } from "./fake-server.js";
+import { unsignedToken } from "./tokens.js";
+import { VirtualClock } from "./virtual-clock.js";
+
+export interface Started {
+  readonly clock: VirtualClock;
+  readonly server: FakeServer;
+  readonly session: Session;
+  readonly client: Client;
+  readonly tokens: () => number;
+}
+
+/** A client of a fake server, with a connection that is up unless the server refuses it. */
+export async function start(options: {
+  readonly server?: FakeServer;
+  readonly user?: string;
+  readonly token?: () => Promise<string | null>;
+  readonly keeper?: Keeper;
+  readonly cursor?: string;
+  readonly random?: () => number;
+} = {}): Promise<Started> {
+  const server = options.server ?? new FakeServer(new VirtualClock(options.random));
+  const { clock } = server;
+  const user = options.user ?? "ada";
+  let asked = 0;
+  const token = (): Promise<string | null> => {
+    asked += 1;
+    return options.token?.() ?? Promise.resolve(unsignedToken({ sub: user }));
+  };
+  const session = new Session({
+    url: "ws://fake/v1/connect",
+    token,
+    cursor: options.cursor,
+    WebSocket: server.WebSocket,
+    clock,
+    identity: { deviceId: "d1", deviceKind: "web", appVersion: undefined, push: false },
+  });
+  const client = new Client({ user, link: session, http: new HttpDoor("http://fake", token, fetch, clock), clock, keeper: options.keeper ?? forgetfulKeeper });
+  session.start();
+  await clock.pass(20);
+  return { clock, server, session, client, tokens: () => asked };
+}

@@ -1,0 +1,146 @@
+// What a fake server has committed: what a client's view is compared with.
+import type { ConversationView, Entry, HistoryPage, Reaction } from "../../src/wire/entries.js";
+import type { Json } from "../../src/wire/json.js";
+
+export class Truth {
+  /** All conversations' entries, in the order of their commits. */
+  readonly log: Entry[] = [];
+  readonly #timelines = new Map<string, Entry[]>();
+  readonly #byClientMsgId = new Map<string, Entry>();
+  readonly #reactions = new Map<string, Map<string, string[]>>();
+  readonly #reads = new Map<string, number>();
+  /** Entries that history does not have, although their numbers were given. */
+  readonly unavailable = new Set<string>();
+
+  timeline(conversation: string): readonly Entry[] {
+    return this.#timelines.get(conversation) ?? [];
+  }
+
+  get conversations(): readonly string[] {
+    return [...this.#timelines.keys()];
+  }
+
+  /** An entry as it stands now. */
+  now(entry: Entry): Entry {
+    return this.#timelines.get(entry.conversation)?.[entry.seq - 1] ?? entry;
+  }
+
+  commit(conversation: string, entry: Partial<Entry>): Entry {
+    const timeline = this.#timelines.get(conversation) ?? [];
+    this.#timelines.set(conversation, timeline);
+    const whole: Entry = { kind: "message", at: 0, type: "text", body: null, ...entry, conversation, seq: timeline.length + 1 };
+    timeline.push(whole);
+    this.log.push(whole);
+    return whole;
+  }
+
+  send(conversation: string, from: string, message: Partial<Entry>, at: number): { entry: Entry; duplicate: boolean } {
+    const id = `${from}/${message.client_msg_id}`;
+    const first = this.#byClientMsgId.get(id);
+    if (first && message.client_msg_id !== undefined) return { entry: first, duplicate: true };
+    const entry = this.commit(conversation, { ...message, from, at });
+    this.#byClientMsgId.set(id, entry);
+    return { entry, duplicate: false };
+  }
+
+  edit(conversation: string, seq: number, by: string, body: Json, at: number): Entry | undefined {
+    const message = this.#timelines.get(conversation)?.[seq - 1];
+    if (!message || message.recalled) return undefined;
+    const version = (message.version ?? 1) + 1;
+    this.#put({ ...message, body, version, edited_at: at, edited_by: by });
+    // Superseded edits lose their body.
+    for (const entry of this.timeline(conversation)) if (entry.kind === "edit" && entry.target === seq) this.#put({ ...entry, body: null });
+    return this.commit(conversation, { kind: "edit", from: by, target: seq, version, body, type: message.type, at });
+  }
+
+  recall(conversation: string, seq: number, by: string, at: number): Entry | undefined {
+    const message = this.#timelines.get(conversation)?.[seq - 1];
+    if (!message) return undefined;
+    this.#put({ ...message, body: null, recalled: { at, by } });
+    for (const entry of this.timeline(conversation)) if (entry.kind === "edit" && entry.target === seq) this.#put({ ...entry, body: null });
+    return this.commit(conversation, { kind: "recall", from: by, target: seq, at });
+  }
+
+  react(conversation: string, seq: number, user: string, key: string, remove: boolean, at: number): void {
+    const name = `${conversation} ${seq}`;
+    const keys = this.#reactions.get(name) ?? new Map<string, string[]>();
+    this.#reactions.set(name, keys);
+    keys.set(key, [...(remove ? [] : [user]), ...(keys.get(key) ?? []).filter((other) => other !== user)]);
+    const reactions: Reaction[] = [...keys].filter(([, users]) => users.length > 0).map(([key, users]) => ({ key, count: users.length, users: users.slice(0, 3) }));
+    const message = this.#timelines.get(conversation)?.[seq - 1];
+    if (!message) return;
+    this.#put({ ...message, reactions });
+    this.commit(conversation, { kind: "reactions", type: "reactions", body: { changes: [{ seq, reactions: reactions as unknown as Json }] }, at });
+  }
+
+  pin(conversation: string, seq: number, user: string, isPinned: boolean, at: number): void {
+    const message = this.#timelines.get(conversation)?.[seq - 1];
+    if (!message) return;
+    const { pinned: _, ...rest } = message;
+    this.#put(isPinned ? { ...rest, pinned: { at, by: user } } : rest);
+    this.commit(conversation, { kind: "pins", from: user, target: seq, body: { pinned: isPinned }, at });
+  }
+
+  /** Changes an entry where it stands. */
+  #put(entry: Entry): void {
+    const timeline = this.#timelines.get(entry.conversation);
+    if (timeline) timeline[entry.seq - 1] = entry;
+  }
+
+  grow(conversation: string, seq: number, body: Json): void {
+    const message = this.#timelines.get(conversation)?.[seq - 1];
+    if (message) this.#put({ ...message, body });
+  }
+
+  read(user: string, conversation: string, seq: number): void {
+    const name = `${user} ${conversation}`;
+    this.#reads.set(name, Math.max(this.#reads.get(name) ?? 0, seq));
+  }
+
+  history(query: { readonly [name: string]: unknown }): HistoryPage | undefined {
+    const id = String(query["conversation"]);
+    const all = this.#timelines.get(id);
+    if (!all) return undefined;
+    const limit = Number(query["limit"] ?? 50);
+    const from = query["from_seq"] as number | undefined;
+    const to = (query["to_seq"] as number | undefined) ?? all.length;
+    const range = all.filter(({ seq }) => seq >= (from ?? 1) && seq <= to);
+    const entries = from === undefined ? range.slice(-limit) : range.slice(0, limit);
+    return {
+      entries: entries.filter(({ seq }) => !this.unavailable.has(`${id} ${seq}`)),
+      more: entries.length < range.length,
+      first_seq: 1,
+      last_seq: all.length,
+      conversation_first_seq: 1,
+      conversation_last_seq: all.length,
+    };
+  }
+
+  view(user: string, id: string): ConversationView {
+    const all = this.timeline(id);
+    const last = all.at(-1);
+    const lastMessage = all.filter(({ kind }) => kind === "message").at(-1);
+    const read_seq = this.#reads.get(`${user} ${id}`) ?? 0;
+    const unread = all.filter((entry) => entry.seq > read_seq && entry.kind === "message" && entry.from !== user && !entry.silent);
+    return {
+      id,
+      kind: id.includes("~") ? "direct" : "group",
+      role: "member",
+      last_seq: all.length,
+      last_at: last?.at ?? 0,
+      ...(last && { last_entry: last }),
+      ...(lastMessage && { last_message: lastMessage }),
+      read_seq,
+      unread: unread.length,
+      mentions: unread.filter(({ mentions }) => mentions?.some((name) => name === user || name === "@all")).length,
+      muted: false,
+    };
+  }
+
+  list(user: string, after: string | undefined, limit: number): { conversations: readonly ConversationView[]; next?: string } {
+    const all = this.conversations.map((id) => this.view(user, id)).sort((a, b) => b.last_at - a.last_at || (a.id < b.id ? -1 : 1));
+    const start = after === undefined ? 0 : Number(after);
+    const page = all.slice(start, start + limit);
+    return { conversations: page, ...(start + limit < all.length && { next: String(start + limit) }) };
+  }
+}

@@ -1,0 +1,241 @@
+// What an app sees of conversations: pages, live entries, gaps, resumes, resets.
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import type { Conversation } from "../src/conversation.js";
+import { textOf } from "../src/message.js";
+import type { FakeServer } from "./support/fake-server.js";
+import { start } from "./support/start.js";
+
+const texts = (conversation: Conversation): readonly (string | undefined)[] =>
+  conversation.messages.get().items.map((item) => (item.is === "message" ? textOf(item) : item.kind));
+const numbers = (from: number, to: number): readonly string[] => Array.from({ length: to - from + 1 }, (_, n) => String(from + n));
+
+function say(server: FakeServer, conversation: string, from: number, to: number, user = "ben"): void {
+  for (let n = from; n <= to; n++) server.commit(conversation, { from: user, body: { text: String(n) } });
+}
+
+test("a window opens at the newest page, grows at its end, and loads older pages until the beginning", async () => {
+  const { client, clock, server } = await start();
+  say(server, "g", 1, 120);
+  await clock.pass(10);
+  const chat = client.conversation("g");
+  assert.equal(chat.messages.get().state, "idle");
+  chat.messages.subscribe(() => undefined);
+  await clock.pass(10);
+  assert.deepEqual(texts(chat), numbers(71, 120));
+  say(server, "g", 121, 121);
+  await clock.pass(10);
+  assert.deepEqual(texts(chat), numbers(71, 121));
+  const older = chat.messages.loadOlder();
+  await clock.pass(10);
+  await older;
+  assert.deepEqual(texts(chat), numbers(21, 121));
+  assert.equal(chat.messages.get().hasOlder, true);
+  void chat.messages.loadOlder();
+  await clock.pass(10);
+  assert.deepEqual(texts(chat), numbers(1, 121));
+  assert.equal(chat.messages.get().hasOlder, false);
+});
+
+test("a snapshot keeps its identity until something changes, and unchanged items keep theirs", async () => {
+  const { client, clock, server } = await start();
+  say(server, "g", 1, 3);
+  const chat = client.conversation("g");
+  let calls = 0;
+  chat.messages.subscribe(() => (calls += 1));
+  await clock.pass(10);
+  const before = chat.messages.get();
+  await clock.pass(60_000);
+  assert.equal(chat.messages.get(), before);
+  calls = 0;
+  say(server, "g", 4, 6);
+  await clock.pass(10);
+  assert.ok(calls >= 1 && calls <= 3, `${calls} calls`);
+  assert.equal(chat.messages.get().items[0], before.items[0]);
+});
+
+test("entries that come out of order, twice, or not at all are put right", async () => {
+  const { client, clock, server } = await start();
+  const heard: number[] = [];
+  client.on("message", ({ seq }) => heard.push(seq));
+  say(server, "g", 1, 2);
+  await clock.pass(10);
+  const faults = ["drop", "double", "hold", "pass", "drop", "pass", "double"] as const;
+  let n = 0;
+  server.faults = { ...server.faults, toClient: ({ t }) => (t === "messages" ? (faults[n++ % faults.length] ?? "pass") : "pass") };
+  const chat = client.conversation("g");
+  chat.messages.subscribe(() => undefined);
+  for (let seq = 3; seq <= 60; seq++) {
+    say(server, "g", seq, seq);
+    await clock.pass(seq % 5);
+  }
+  server.faults = { ...server.faults, toClient: () => "pass" };
+  say(server, "g", 61, 61);
+  await clock.pass(5_000);
+  assert.deepEqual(heard, Array.from({ length: 61 }, (_, index) => index + 1));
+  assert.deepEqual(texts(chat).slice(-50), numbers(12, 61));
+});
+
+test("after a break what was missed comes once, whether as entries or as ranges", async () => {
+  for (const resumeMax of [800, 10]) {
+    const { client, clock, server } = await start();
+    server.resumeMax = resumeMax;
+    const heard: number[] = [];
+    client.on("message", ({ conversation, seq }) => conversation === "g" && heard.push(seq));
+    say(server, "g", 1, 5);
+    await clock.pass(10);
+    const chat = client.conversation("g");
+    chat.messages.subscribe(() => undefined);
+    await clock.pass(10);
+    server.isReachable = false;
+    server.closeAll(1006);
+    say(server, "g", 6, 90);
+    say(server, "h", 1, 20);
+    await clock.pass(2_000);
+    server.isReachable = true;
+    await clock.pass(60_000);
+    assert.deepEqual(texts(chat), numbers(1, 90));
+    assert.deepEqual(heard, Array.from({ length: 90 }, (_, index) => index + 1));
+  }
+});
+
+test("a gap too large to fill is skipped, said, and the window begins anew", async () => {
+  const { client, clock, server } = await start();
+  server.resumeMax = 10;
+  const skipped: object[] = [];
+  client.on("skipped", (range) => skipped.push(range));
+  say(server, "g", 1, 5);
+  await clock.pass(10);
+  const chat = client.conversation("g");
+  chat.messages.subscribe(() => undefined);
+  await clock.pass(10);
+  server.isReachable = false;
+  server.closeAll(1006);
+  say(server, "g", 6, 3_000);
+  await clock.pass(2_000);
+  server.isReachable = true;
+  await clock.pass(60_000);
+  assert.deepEqual(skipped, [{ conversation: "g", from_seq: 6, to_seq: 2990 }]);
+  assert.deepEqual(texts(chat), numbers(2941, 3000));
+  assert.equal(chat.messages.get().hasOlder, true);
+});
+
+test("what history does not have is left out and said", async () => {
+  const { client, clock, server } = await start();
+  const skipped: object[] = [];
+  client.on("skipped", (range) => skipped.push(range));
+  say(server, "g", 1, 3);
+  await clock.pass(10);
+  for (const seq of [4, 5]) server.truth.unavailable.add(`g ${seq}`);
+  server.faults = { ...server.faults, toClient: ({ t }) => (t === "messages" ? "drop" : "pass") };
+  say(server, "g", 4, 5);
+  await clock.pass(10);
+  server.faults = { ...server.faults, toClient: () => "pass" };
+  const heard: number[] = [];
+  client.on("message", ({ seq }) => heard.push(seq));
+  say(server, "g", 6, 7);
+  await clock.pass(5_000);
+  assert.deepEqual(skipped, [{ conversation: "g", from_seq: 4, to_seq: 5 }]);
+  assert.deepEqual(heard, [6, 7]);
+});
+
+test("a reset, and a cursor that is refused, drop what is held and read anew", async () => {
+  for (const how of ["reset", "refused"] as const) {
+    const { client, clock, server } = await start();
+    let resets = 0;
+    client.on("reset", () => (resets += 1));
+    say(server, "g", 1, 9);
+    await clock.pass(10);
+    const chat = client.conversation("g");
+    chat.messages.subscribe(() => undefined);
+    await clock.pass(10);
+    // A restored backup: the conversation is shorter, and its last entries are others.
+    server.truth.log.splice(5);
+    (server.truth.timeline("g") as unknown[]).splice(5);
+    server.epoch = 2;
+    if (how === "refused") {
+      server.refuse = ({ t, cursor }) => (t === "bind" && cursor !== undefined ? { code: "cursor_invalid", retry: false } : undefined);
+    }
+    server.closeAll(1006);
+    await clock.pass(5_000);
+    say(server, "g", 106, 107);
+    await clock.pass(5_000);
+    assert.equal(resets, 1);
+    assert.deepEqual(texts(chat), ["1", "2", "3", "4", "5", "106", "107"]);
+    assert.equal(client.conversations.get().items[0]?.last_seq, 7);
+  }
+});
+
+test("edits, recalls, reactions and pins change the message, once each, in any order of arrival", async () => {
+  const { client, clock, server } = await start();
+  say(server, "g", 1, 4, "ada");
+  await clock.pass(10);
+  const chat = client.conversation("g");
+  chat.messages.subscribe(() => undefined);
+  await clock.pass(10);
+  const at = (seq: number) => chat.messages.get().items.find((item) => item.is === "message" && item.state === "sent" && item.seq === seq);
+  void chat.edit(1, { text: "mended" });
+  void chat.recall(2);
+  void chat.react(3, "👍");
+  void chat.pin(4);
+  await clock.pass(20);
+  assert.deepEqual(at(1), { ...at(1), body: { text: "mended" }, version: 2 });
+  assert.deepEqual(at(2), { ...at(2), body: null, recalled: { at: (at(2) as { recalled: { at: number } }).recalled.at, by: "ada" } });
+  assert.deepEqual((at(3) as { reactions: unknown }).reactions, [{ key: "👍", count: 1, users: ["ada"] }]);
+  assert.deepEqual((at(4) as { pinned: { by: string } }).pinned.by, "ada");
+  void chat.unreact(3, "👍");
+  void chat.unpin(4);
+  for (let n = 0; n < 5; n++) server.truth.edit("g", 1, "ben", { text: `mended ${n}` }, clock.now());
+  server.flush();
+  server.tell({ t: "messages", cursor: "1.99", entries: [{ conversation: "g", seq: 5, kind: "edit", at: 1, type: "text", target: 1, version: 2, body: { text: "old" } }] });
+  await clock.pass(20);
+  assert.equal(textOf(at(1) as { body: string }), "mended 4");
+  assert.deepEqual((at(3) as { reactions: unknown }).reactions, []);
+  assert.equal((at(4) as { pinned: unknown }).pinned, undefined);
+  assert.equal(chat.messages.get().items.length, 4, "changes are no messages");
+});
+
+test("a growing message grows by its pieces; a lost piece is read again; its end is whole", async () => {
+  const { client, clock, server } = await start();
+  server.commit("g", { from: "bot", body: { text: "" }, stream: "open" });
+  await clock.pass(10);
+  const chat = client.conversation("g");
+  chat.messages.subscribe(() => undefined);
+  await clock.pass(10);
+  const piece = (offset: number, text: string): void => server.tell({ t: "stream", conversation: "g", seq: 1, offset, text });
+  piece(0, "grüße");
+  piece(0, "grüße");
+  piece(7, ", 你");
+  await clock.pass(5);
+  assert.deepEqual(texts(chat), ["grüße, 你"]);
+  server.truth.grow("g", 1, { text: "grüße, 你好 and" });
+  piece(15, " and");
+  await clock.pass(10);
+  assert.deepEqual(texts(chat), ["grüße, 你好 and"]);
+  piece(19, " more");
+  await clock.pass(10);
+  assert.deepEqual(texts(chat), ["grüße, 你好 and more"]);
+  server.truth.edit("g", 1, "bot", { text: "the whole" }, clock.now());
+  server.flush();
+  await clock.pass(10);
+  const item = chat.messages.get().items[0];
+  assert.ok(item?.is === "message" && item.state === "sent");
+  assert.equal(textOf(item), "the whole");
+  assert.equal(item.growing, undefined);
+  assert.equal(item.edited, undefined);
+});
+
+test("a conversation that the user may not read says so; a direct one that nobody opened is empty", async () => {
+  const { client, clock } = await start();
+  const none = client.conversation("none");
+  const loading = assert.rejects(none.messages.load(), { code: "not_found" });
+  const direct = client.direct("ben");
+  void direct.messages.load();
+  await clock.pass(10);
+  await loading;
+  assert.deepEqual([none.messages.get().state, none.messages.get().failure], ["failed", "not_found"]);
+  assert.equal(direct.messages.get().state, "ready");
+  void direct.send({ text: "first" });
+  await clock.pass(20);
+  assert.deepEqual(texts(direct), ["first"]);
+});
