@@ -2,7 +2,10 @@
 //! own kind ([`StagedRows`]); the memory store of the tests has its own rules, with which the others are compared.
 
 use crate::{model::*, store::*};
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+};
 
 /// The rows of a batch that is being decided: those that the batch has written so far, over the stored ones. `'a` is the
 /// life of the batch's proposals.
@@ -30,11 +33,20 @@ pub trait StagedRows<'a> {
     /// result of `send`.
     fn append(
         &mut self,
-        entry: &'a NewEntry,
+        entry: Cow<'a, NewEntry>,
         appended: Appended,
         head: Head,
         send: Option<Self::SendKey>,
     ) -> StoreResult<()>;
+    /// The entry with this `seq`; `None` if there is none, or retention has removed it.
+    fn entry(&self, conversation: ConversationNo, seq: u64) -> StoreResult<Option<StoredEntry>>;
+    /// Replaces the content of an entry that [`StagedRows::entry`] returned. The former content is removed.
+    fn put_entry(&mut self, conversation: ConversationNo, entry: StoredEntry) -> StoreResult<()>;
+
+    /// The value of a row of [`RowSpace::Chat`]. The key is among [`chat_row_keys`] of the proposal.
+    fn chat_row(&self, key: &[u8]) -> StoreResult<Option<Vec<u8>>>;
+    /// Writes a row of [`RowSpace::Chat`], or deletes it. The value has at most [`ROW_BYTES_MAX`] bytes.
+    fn put_chat_row(&mut self, key: Vec<u8>, value: Option<Vec<u8>>);
 
     /// Users have the numbers from 1 to this: numbers are given out without a hole, and users are never removed.
     fn user_count(&self) -> u64;
@@ -77,6 +89,11 @@ pub trait StagedRows<'a> {
     fn delete_dead_letters(&mut self, ids: &'a [u64]);
 }
 
+/// The rows of [`RowSpace::Chat`] that a proposal reads or writes, for stores that load what a batch touches at once.
+pub fn chat_row_keys(_: &Proposal) -> Vec<Vec<u8>> {
+    Vec::new()
+}
+
 /// Decides one proposal; `now_ms` is the time of the batch.
 ///
 /// # Errors
@@ -116,6 +133,9 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
     fn decide(&mut self, proposal: &'a Proposal) -> Result<Outcome, ProposalError> {
         match proposal {
             Proposal::Append { conversation, entry } => self.send(*conversation, entry).map(Outcome::Appended),
+            Proposal::ChangeMessage { conversation, target, change, entry } => {
+                self.change_message(*conversation, *target, change, entry)
+            }
             Proposal::PutUsers(patches) => self.put_users(patches),
             Proposal::CreateConversation(new) => self.create_conversation(new),
             Proposal::UpdateConversation { conversation, name, avatar, attributes, notice } => {
@@ -185,7 +205,7 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
         }
         match &entry.sender {
             Some(sender) if self.rows.has_just_left(conversation, sender.no) => Err(Rejection::NotAMember.into()),
-            _ => self.append(conversation, entry, send),
+            _ => self.append(conversation, Cow::Borrowed(entry), send),
         }
     }
 
@@ -194,7 +214,7 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
         let send = self.send_key(entry);
         match self.first_result(conversation, send.as_ref())? {
             Some(first) => Ok(first),
-            None => self.append(conversation, entry, send),
+            None => self.append(conversation, Cow::Borrowed(entry), send),
         }
     }
 
@@ -219,7 +239,7 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
     fn append(
         &mut self,
         conversation: ConversationNo,
-        entry: &'a NewEntry,
+        entry: Cow<'a, NewEntry>,
         send: Option<R::SendKey>,
     ) -> Result<Appended, ProposalError> {
         let mut head = self.rows.head(conversation)?.ok_or(Rejection::NoSuchConversation)?;
@@ -354,5 +374,6 @@ fn without_row(what: &str, id: &str) -> StoreError {
     StoreError::Damaged(format!("{what} {id} has a number and no row"))
 }
 
+mod message_changes;
 #[cfg(test)]
 mod tests;

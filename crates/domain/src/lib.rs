@@ -15,6 +15,7 @@ pub mod clock;
 pub mod commit_log;
 pub mod decide;
 pub mod leadership;
+pub mod message_changes;
 pub mod metrics;
 pub mod model;
 pub mod push_store;

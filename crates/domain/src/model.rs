@@ -183,6 +183,165 @@ pub struct NewEntry {
     pub silent: bool,
     /// Counted as unread, but not pushed to offline devices.
     pub skip_push: bool,
+    /// What only some entries have. Boxed because most entries have nothing of it.
+    #[serde(with = "details_text")]
+    pub details: Option<Box<EntryDetails>>,
+}
+
+impl NewEntry {
+    /// The details; those of an entry without any are empty.
+    pub fn details(&self) -> &EntryDetails {
+        const NONE: &EntryDetails = &EntryDetails::NONE;
+        self.details.as_deref().unwrap_or(NONE)
+    }
+
+    /// The details, to be changed.
+    pub fn details_mut(&mut self) -> &mut EntryDetails {
+        self.details.get_or_insert_default()
+    }
+}
+
+/// What only some entries have: what a message refers to, and what became of it since it was sent.
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+pub struct EntryDetails {
+    /// The `seq` of the message that this entry changes; 0 for entries that change none.
+    #[serde(skip_serializing_if = "is_default")]
+    pub target: u64,
+    /// Of an edited message, and of the edit's entry: the version of the body. 0 stands for the first one.
+    #[serde(skip_serializing_if = "is_default")]
+    pub version: u32,
+    /// When the message was edited last, in milliseconds since 1970 UTC; 0: never.
+    #[serde(skip_serializing_if = "is_default")]
+    pub edited_at: u64,
+    /// The user who edited the message last; `None` for an app server.
+    #[serde(skip_serializing_if = "is_default")]
+    pub edited_by: Option<Sender>,
+    /// The entries by which the message was edited, oldest first. Only the newest one has a body.
+    #[serde(skip_serializing_if = "is_default")]
+    pub edits: Vec<u64>,
+    /// By whom and when the message was recalled.
+    #[serde(skip_serializing_if = "is_default")]
+    pub recalled: Option<Recalled>,
+    /// Of an edit's entry, if old bodies are kept: the body that it replaced.
+    #[serde(skip_serializing_if = "is_default")]
+    pub replaced: Option<ReplacedBody>,
+    /// Of a message: how often each reaction was given, in the order in which the reactions were given first.
+    #[serde(skip_serializing_if = "is_default")]
+    pub reactions: Vec<ReactionCount>,
+    /// The `seq` of the message that this one answers; 0: none.
+    #[serde(skip_serializing_if = "is_default")]
+    pub reply_to: u64,
+    /// By whom and when the message was pinned.
+    #[serde(skip_serializing_if = "is_default")]
+    pub pinned: Option<Pinned>,
+    /// Of a message that grows: whether it still does.
+    #[serde(skip_serializing_if = "is_default")]
+    pub stream: StreamState,
+}
+
+/// Whether a field need not be written.
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+/// Details travel between nodes as they are stored: as JSON, so that a version with more of them can be read.
+mod details_text {
+    use super::EntryDetails;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
+
+    pub(super) fn serialize<S: Serializer>(details: &Option<Box<EntryDetails>>, out: S) -> Result<S::Ok, S::Error> {
+        details.as_ref().map(|details| details.to_text()).serialize(out)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(text: D) -> Result<Option<Box<EntryDetails>>, D::Error> {
+        let text: Option<String> = Option::deserialize(text)?;
+        text.map(|text| serde_json::from_str(&text).map_err(D::Error::custom)).transpose()
+    }
+}
+
+impl EntryDetails {
+    /// The details as JSON, without the fields that are as in [`EntryDetails::NONE`].
+    pub fn to_text(&self) -> String {
+        // Writing to memory cannot fail for these types.
+        serde_json::to_string(self).unwrap_or_default()
+    }
+
+    /// The version of the message's body.
+    pub fn body_version(&self) -> u32 {
+        self.version.max(1)
+    }
+
+    /// The details of an entry that has none.
+    pub const NONE: EntryDetails = EntryDetails {
+        target: 0,
+        version: 0,
+        edited_at: 0,
+        edited_by: None,
+        edits: Vec::new(),
+        recalled: None,
+        replaced: None,
+        reactions: Vec::new(),
+        reply_to: 0,
+        pinned: None,
+        stream: StreamState::Whole,
+    };
+}
+
+/// A recalled message's end: its body is removed, and this stays.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Recalled {
+    /// When the recall was committed, in milliseconds since 1970 UTC.
+    pub at: u64,
+    /// The user who recalled the message; `None` for an app server.
+    pub by: Option<Sender>,
+    /// The `seq` of the recall's entry.
+    pub entry: u64,
+}
+
+/// A body that an edit replaced.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct ReplacedBody {
+    /// The app's word for the kind of content.
+    pub content_type: String,
+    /// JSON text.
+    pub body: Box<str>,
+    /// When this version was made, in milliseconds since 1970 UTC.
+    pub at: u64,
+    /// The user who made the version; `None` for an app server.
+    pub by: Option<Sender>,
+}
+
+/// The users who gave one reaction to a message.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct ReactionCount {
+    /// The reaction, such as an emoji.
+    pub key: String,
+    /// Users who gave it.
+    pub count: u32,
+    /// The newest of them, the newest first.
+    pub newest: Vec<Sender>,
+}
+
+/// A message is pinned in its conversation.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Pinned {
+    /// When the message was pinned, in milliseconds since 1970 UTC.
+    pub at: u64,
+    /// The user who pinned it; `None` for an app server.
+    pub by: Option<Sender>,
+}
+
+/// Whether a message still grows.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub enum StreamState {
+    /// The message is whole: it was sent at once, or has been ended.
+    #[default]
+    Whole,
+    /// Pieces are still appended.
+    Open,
+    /// The sender went away before the end: the body is what had come until then.
+    Interrupted,
 }
 
 /// The sender of an entry. The number is for keys, the id for readers: rendering history needs no look-up per entry.

@@ -28,6 +28,20 @@ pub fn proposal_refusal(rejection: &Rejection) -> Refusal {
             ErrorCode::ClientMsgIdReused,
             "this client_msg_id stands for a message in another conversation",
         ),
+        Rejection::NoSuchEntry(seq) => {
+            Refusal::new(ErrorCode::NotFound, format!("no message {seq} in this conversation"))
+        }
+        Rejection::NotAMessage(seq) => {
+            Refusal::new(ErrorCode::NotAMessage, format!("entry {seq} is a notice of the server, not a message"))
+        }
+        Rejection::MessageRecalled(seq) => {
+            Refusal::new(ErrorCode::MessageRecalled, format!("message {seq} was recalled"))
+        }
+        Rejection::VersionConflict { expected, actual } => Refusal::new(
+            ErrorCode::VersionConflict,
+            format!("if_version: the message has version {actual}, not {expected}"),
+        ),
+        Rejection::TooManyEdits { limit } => Refusal::limit("edits of the message", *limit, *limit + 1),
         Rejection::KindDiffers => {
             Refusal::new(ErrorCode::Conflict, "the id is taken by a conversation of another kind")
         }

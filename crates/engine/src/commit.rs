@@ -313,6 +313,9 @@ fn flow_of(proposal: &Proposal) -> FlowKey {
             by(notice).unwrap_or(FlowKey::Conversation(*conversation))
         }
         Proposal::Append { conversation, .. } => FlowKey::Conversation(*conversation),
+        Proposal::ChangeMessage { conversation, entry, .. } => {
+            entry.sender.as_ref().map_or(FlowKey::Conversation(*conversation), |sender| FlowKey::User(sender.no))
+        }
         Proposal::CreateConversation(new) => {
             let owner = new.members.iter().find(|(_, role)| *role == Role::Owner);
             owner.map_or(FlowKey::Server, |(user, _)| FlowKey::User(*user))
@@ -471,7 +474,9 @@ impl Worker {
         {
             match &outcome {
                 Outcome::Appended(appended) if appended.duplicate => self.metrics.duplicates.inc(),
-                Outcome::Appended(_) => self.metrics.committed_entries.inc(),
+                Outcome::Appended(_) | Outcome::MessageChanged { entry: Some(_), .. } => {
+                    self.metrics.committed_entries.inc()
+                }
                 _ => 0,
             };
             self.directory.invalidate_committed(&proposal, &outcome, conversation.as_ref());
@@ -492,7 +497,7 @@ impl Worker {
 
 fn size_of_proposal(proposal: &Proposal) -> usize {
     match proposal {
-        Proposal::Append { entry, .. } => entry.body.len() + 256,
+        Proposal::Append { entry, .. } | Proposal::ChangeMessage { entry, .. } => entry.body.len() + 256,
         Proposal::PutUsers(users) => users.len() * 256,
         Proposal::ChangeMembers { add, remove, .. } => (add.len() + remove.len()) * 128,
         Proposal::CreateConversation(new) => new.members.len() * 128,

@@ -2,7 +2,7 @@
 
 use crate::presence::PresenceConfig;
 use std::time::Duration;
-use tidings_domain::user_limiter::PerMinute;
+use tidings_domain::{model::LANES, user_limiter::PerMinute};
 use tidings_popups::PopupsConfig;
 use tidings_push::PushConfig;
 
@@ -36,6 +36,7 @@ pub struct EngineConfig {
     pub sends_burst: u32,
     /// Rates at which users may open conversations and add members by token.
     pub limits: LimitsConfig,
+    pub messages: MessagesConfig,
     /// Names of users' attributes that every user sees. Only the user and app servers see the others.
     pub public_attributes: Vec<String>,
     pub push: PushConfig,
@@ -57,9 +58,31 @@ impl Default for EngineConfig {
             sends_per_second: 0,
             sends_burst: 20,
             limits: LimitsConfig::default(),
+            messages: MessagesConfig::default(),
             public_attributes: Vec::new(),
             push: PushConfig::default(),
             popups: PopupsConfig::default(),
+        }
+    }
+}
+
+/// For how long senders may change their messages, by token. The owner, admins and app servers may at any time.
+#[derive(Debug, Clone, Copy)]
+pub struct MessagesConfig {
+    /// Since the message was sent, by lane: direct, group, broadcast.
+    pub edit_window: [Duration; LANES],
+    /// As `edit_window`, for recalls.
+    pub recall_window: [Duration; LANES],
+    /// Whether the bodies that edits replace are kept, until the message is recalled.
+    pub edit_history: bool,
+}
+
+impl Default for MessagesConfig {
+    fn default() -> Self {
+        MessagesConfig {
+            edit_window: [Duration::from_secs(24 * 60 * 60); LANES],
+            recall_window: [Duration::from_secs(2 * 60); LANES],
+            edit_history: false,
         }
     }
 }

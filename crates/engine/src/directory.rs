@@ -194,7 +194,7 @@ impl Directory {
         match (proposal, outcome) {
             (_, Outcome::Rejected(_)) => {}
             // By far the most common proposal, and it changes no card.
-            (Proposal::Append { .. }, _) => {
+            (Proposal::Append { .. } | Proposal::ChangeMessage { .. }, _) => {
                 for user in conversation.and_then(|c| c.pair).into_iter().flat_map(|(a, b)| [a, b]) {
                     self.unread.invalidate(user);
                 }

@@ -1,6 +1,7 @@
 //! The handle that the doors hold. Every operation of Tidings is a method of [`Engine`], in the module of its kind. In
 //! reading order:
 //! - [`send`]: accept: who may send what where, before anything is stored; `limits`: how often users open conversations;
+//! - `message_changes`: edits and recalls;
 //! - `reads`, `history`, [`resume`]: lists and unread counts, timelines, inboxes;
 //! - `users`, `conversations`: cards, members, mutes;
 //! - `presence`, `watching`: who is online;
@@ -12,6 +13,7 @@ mod conversations;
 mod history;
 mod leader_requests;
 mod limits;
+mod message_changes;
 mod offline_push;
 mod popup_trigger;
 mod popup_users;

@@ -9,14 +9,13 @@ mod slots;
 use crate::{
     countdown_latch::CountdownLatch,
     delivery::{Block, Fanout, Recipients, Step},
+    entry_view::encode_entry,
     fairness::{AdmissionError, FlowKey},
     shards::Shards,
 };
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
-use serde::Serialize;
-use serde_json::value::RawValue;
 pub use slots::LaneSlot;
 use slots::LaneSlots;
 use std::{
@@ -350,44 +349,4 @@ impl FanoutBuilder {
         self.bytes = 0;
         Some((fanout, std::mem::take(&mut self.entries), std::mem::take(&mut self.slots)))
     }
-}
-
-/// Writes an entry as clients see it: the same JSON as [`tidings_protocol::entry::Entry`], straight
-/// from the stored entry.
-pub fn encode_entry(out: &mut Vec<u8>, conversation: &str, entry: &StoredEntry) {
-    #[derive(Serialize)]
-    struct Wire<'a> {
-        conversation: &'a str,
-        seq: u64,
-        kind: EntryKind,
-        at: u64,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        from: Option<&'a str>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        client_msg_id: Option<&'a str>,
-        #[serde(rename = "type")]
-        content_type: &'a str,
-        body: &'a RawValue,
-        #[serde(skip_serializing_if = "<[_]>::is_empty")]
-        mentions: &'a [String],
-        #[serde(skip_serializing_if = "std::ops::Not::not")]
-        silent: bool,
-    }
-    let content = &entry.content;
-    let parsed: Result<&RawValue, _> = serde_json::from_str(&content.body);
-    let body = parsed.unwrap_or(RawValue::NULL);
-    let wire = Wire {
-        conversation,
-        seq: entry.seq,
-        kind: content.kind,
-        at: entry.at,
-        from: content.sender.as_ref().map(|s| s.id.as_str()),
-        client_msg_id: content.client_msg_id.as_deref(),
-        content_type: &content.content_type,
-        body,
-        mentions: &content.mentions,
-        silent: content.silent,
-    };
-    // Writing to memory cannot fail.
-    let _ = serde_json::to_writer(out, &wire);
 }

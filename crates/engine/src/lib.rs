@@ -14,7 +14,7 @@
 //! - [`lanes`]: stage 1: per conversation, look-ups and encoding once per message;
 //! - [`shards`], [`delivery`]: stage 2: per recipient, sharded by user;
 //! - [`directory`]: what is cached of users and conversations; [`access`]: what a caller's token allows;
-//! - [`webhook`], [`countdown_latch`], `fairness`, `attributes`, `daily_window`: what several of these share.
+//! - [`webhook`], [`countdown_latch`], [`entry_view`], `fairness`, `attributes`, `daily_window`: what several of these share.
 
 pub mod access;
 mod attributes;
@@ -26,6 +26,7 @@ mod daily_window;
 pub mod delivery;
 pub mod directory;
 pub mod engine;
+pub mod entry_view;
 mod fairness;
 pub mod hub;
 pub mod lanes;

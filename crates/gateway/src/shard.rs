@@ -17,6 +17,7 @@ mod binding;
 mod closing;
 mod decoding;
 mod links;
+mod message_changes;
 mod miop;
 mod popups;
 mod presence_watch;

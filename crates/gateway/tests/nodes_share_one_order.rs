@@ -379,5 +379,6 @@ fn said(text: &str) -> NewEntry {
         mentions: vec![],
         silent: false,
         skip_push: false,
+        details: None,
     }
 }

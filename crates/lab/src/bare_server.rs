@@ -81,6 +81,11 @@ fn messages_frame(receipt: &SendReceipt, request: SendRequest) -> io::Result<Vec
         body: request.body,
         mentions: Vec::new(),
         silent: false,
+        target: None,
+        version: None,
+        edited_at: None,
+        edited_by: None,
+        recalled: None,
     };
     let mut payload = format!(r#"{{"t":"messages","cursor":"1d2a3b4c.0.{}.0","entries":["#, receipt.seq).into_bytes();
     serde_json::to_writer(&mut payload, &entry)?;

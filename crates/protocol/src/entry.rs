@@ -10,9 +10,9 @@ use serde_json::value::RawValue;
 pub enum EntryKind {
     /// What a user or an app server has sent.
     Message = 1,
-    /// Replaces the body of an earlier message. Reserved: no operation writes it yet.
+    /// Gives an earlier message, its `target`, another body.
     Edit = 2,
-    /// Takes an earlier message back. Reserved: no operation writes it yet.
+    /// Takes an earlier message, its `target`, back.
     Recall = 3,
     /// Members were added, removed, or changed role.
     MemberChange = 4,
@@ -40,7 +40,8 @@ pub struct Entry {
     /// The app's own kind of content, such as `text` or `image`.
     #[serde(rename = "type")]
     pub content_type: String,
-    /// The content: any JSON, carried unchanged.
+    /// The content: any JSON, carried unchanged. Of an edit it is the message's new content. `null` in a message that was
+    /// recalled, and in an edit that a later edit or a recall has made obsolete.
     #[schema(value_type = serde_json::Value)]
     pub body: Box<RawValue>,
     /// User ids, or `@all`, as the sender named them.
@@ -49,12 +50,39 @@ pub struct Entry {
     /// Neither counted as unread nor pushed to offline devices.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub silent: bool,
+    /// The `seq` of the message that this entry changes; absent in messages and notices.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target: Option<u64>,
+    /// Of a message that was edited, and of an edit: the version of the body. Absent: 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<u32>,
+    /// When the message was edited last, in milliseconds since 1970 UTC; absent: never.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub edited_at: Option<u64>,
+    /// The user who edited the message last; absent when the app server did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub edited_by: Option<String>,
+    /// The message was recalled: its body and mentions are gone for good.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recalled: Option<RecalledBy>,
+}
+
+/// When a message was recalled, and by whom.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct RecalledBy {
+    /// In milliseconds since 1970 UTC.
+    pub at: u64,
+    /// The user who recalled the message; absent when the app server did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
 }
 
 impl PartialEq for Entry {
     fn eq(&self, other: &Self) -> bool {
-        let key = |e: &Entry| (e.seq, e.kind, e.at, e.silent);
+        let key = |e: &Entry| (e.seq, e.kind, e.at, e.silent, e.target, e.version, e.edited_at);
         key(self) == key(other)
+            && self.edited_by == other.edited_by
+            && self.recalled == other.recalled
             && self.conversation == other.conversation
             && self.from == other.from
             && self.client_msg_id == other.client_msg_id

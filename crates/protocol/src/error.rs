@@ -51,6 +51,12 @@ codes! {
     Conflict = "conflict", 409;
     /// This `client_msg_id` named a message in another conversation before.
     ClientMsgIdReused = "client_msg_id_reused", 409;
+    /// The entry is a notice of the server, which cannot be changed as a message can.
+    NotAMessage = "not_a_message", 409;
+    /// The message was recalled: it cannot be changed any more.
+    MessageRecalled = "message_recalled", 409;
+    /// The message has been edited meanwhile. Read it again, then decide.
+    VersionConflict = "version_conflict", 409;
     /// The cursor is not one that this server gave out.
     CursorInvalid = "cursor_invalid", 422;
     /// Too many requests from this caller. Wait as told.
@@ -126,7 +132,8 @@ impl ErrorCode {
             AlreadyBound => 4019,
             Internal => 4020,
             // These refuse requests; they end no session.
-            NotAMember | MethodNotAllowed | UnsupportedMediaType | Conflict | ClientMsgIdReused => 4999,
+            NotAMember | MethodNotAllowed | UnsupportedMediaType | Conflict | ClientMsgIdReused | NotAMessage
+            | MessageRecalled | VersionConflict => 4999,
         }
     }
 }

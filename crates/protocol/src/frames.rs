@@ -16,6 +16,21 @@ pub enum ClientFrame {
     Bind(Bind),
     /// A message. Answered once it is durable.
     Send(Send),
+    /// Gives a message another body. Answered as a send is, with the `seq` of the edit's own entry.
+    Edit(Edit),
+    /// Takes a message back. Answered as a send is, with the `seq` of the recall's own entry.
+    Recall {
+        /// Repeated in the answer, an item of `sent`, or in the refusal.
+        #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
+        reference: Option<u64>,
+        /// The conversation that the message is in.
+        conversation: String,
+        /// The message.
+        seq: u64,
+        /// The client's own id for this recall: a retry with it answers with the first result.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        client_msg_id: Option<String>,
+    },
     /// The user has read up to `seq`.
     Read {
         /// Repeated in the answer, an `ok`.
@@ -153,6 +168,33 @@ pub struct Send {
     /// The message itself.
     #[serde(flatten)]
     pub message: http::NewMessage,
+}
+
+/// A message's new content.
+#[derive(Debug, Clone, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct Edit {
+    /// Repeated in the answer, an item of `sent`, or in the refusal.
+    #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
+    pub reference: Option<u64>,
+    /// The conversation that the message is in.
+    pub conversation: String,
+    /// The message.
+    pub seq: u64,
+    /// The client's own id for this edit: a retry with it answers with the first result.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_msg_id: Option<String>,
+    /// The app's own kind of content; absent: as before.
+    #[serde(rename = "type", default, skip_serializing_if = "Option::is_none")]
+    pub content_type: Option<String>,
+    /// Any JSON of at most 64 KiB, in place of the former body.
+    #[schema(value_type = serde_json::Value)]
+    pub body: Box<RawValue>,
+    /// User ids, or `@all`, in place of the former mentions.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mentions: Vec<String>,
+    /// The edit is refused with `version_conflict` unless this is the message's version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub if_version: Option<u32>,
 }
 
 /// What the server sends. Batches of entries are written by the session without this type, from
@@ -498,6 +540,8 @@ pub struct RawClientFrame<'a> {
     pub skip_push: bool,
     #[serde(default)]
     pub seq: Option<u64>,
+    #[serde(default)]
+    pub if_version: Option<u32>,
     #[serde(default)]
     pub from_seq: Option<u64>,
     #[serde(default)]

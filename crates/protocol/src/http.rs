@@ -356,6 +356,73 @@ pub struct SendReceipt {
     pub duplicate: bool,
 }
 
+/// An edit: the message's new content.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[schema(example = json!({ "body": { "text": "hello, all" }, "if_version": 1 }))]
+#[serde(deny_unknown_fields)]
+pub struct EditMessage {
+    /// The user in whose name an app server edits; absent: the app server itself. With a user token it is the token's
+    /// user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
+    /// The caller's own id for this edit: a retry with it answers with the first result. It needs a user to belong to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_msg_id: Option<String>,
+    /// The app's own kind of content; absent: as before.
+    #[serde(rename = "type", default, skip_serializing_if = "Option::is_none")]
+    pub content_type: Option<String>,
+    /// Any JSON of at most 64 KiB, in place of the former body.
+    #[schema(value_type = serde_json::Value)]
+    pub body: Box<RawValue>,
+    /// User ids, or `@all`, in place of the former mentions.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mentions: Vec<String>,
+    /// The edit is refused with `version_conflict` unless this is the message's version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub if_version: Option<u32>,
+}
+
+/// What a committed edit or recall answers; a retry gets the same.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ChangeReceipt {
+    /// The conversation's id.
+    pub conversation: String,
+    /// The number of the entry that tells the members of the change.
+    pub seq: u64,
+    /// When the change was committed, in milliseconds since 1970 UTC.
+    pub at: u64,
+    /// The version of the message's body now.
+    pub version: u32,
+    /// The change had been committed before; this is the first result.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub duplicate: bool,
+}
+
+/// The bodies that a message has had.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct BodyVersions {
+    /// Oldest first; only the newest one unless the server keeps old bodies. None of a message that was recalled.
+    pub versions: Vec<BodyVersion>,
+}
+
+/// One body of a message.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct BodyVersion {
+    /// 1 for the body that was sent.
+    pub version: u32,
+    /// When the version was made, in milliseconds since 1970 UTC.
+    pub at: u64,
+    /// The user who made it; absent when the app server did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
+    /// The app's own kind of content.
+    #[serde(rename = "type")]
+    pub content_type: String,
+    /// The content.
+    #[schema(value_type = serde_json::Value)]
+    pub body: Box<RawValue>,
+}
+
 /// One result of a batch: a receipt or a problem.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(untagged)]

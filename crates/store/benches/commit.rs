@@ -49,6 +49,7 @@ fn message(n: u64) -> Proposal {
         mentions: vec![],
         silent: false,
         skip_push: false,
+        details: None,
     };
     Proposal::Append { conversation: ConversationNo(n % CONVERSATIONS + 1), entry }
 }

@@ -1,11 +1,13 @@
 //! Rows whose keys and values are bytes that a part of the server has encoded itself; each part has a space of its own.
 
-use crate::{embedded::EmbeddedStore, errors::store_error, kv::*};
+use crate::{embedded::EmbeddedStore, errors::store_error, kv::*, rows::chat_key};
 use tidings_domain::store::*;
 
-fn space_of(space: RowSpace) -> Space {
+/// Where a row of this space and key is.
+fn place_of(space: RowSpace, key: Vec<u8>) -> (Space, Vec<u8>) {
     match space {
-        RowSpace::Popups => Space::Popups,
+        RowSpace::Popups => (Space::Popups, key),
+        RowSpace::Chat => (Space::Meta, chat_key(&key)),
     }
 }
 
@@ -27,20 +29,26 @@ impl RowStore for EmbeddedStore {
             return Ok(());
         }
         check_lengths(&changes)?;
-        let space = space_of(space);
-        let writes = changes.into_iter().map(|RowChange { key, value }| Write { space, key, value }).collect();
+        let write = |RowChange { key, value }| {
+            let (space, key) = place_of(space, key);
+            Write { space, key, value }
+        };
+        let writes = changes.into_iter().map(write).collect();
         self.write_rows_batch(Batch { writes })
     }
 
     fn row(&self, space: RowSpace, key: &[u8]) -> StoreResult<Option<Vec<u8>>> {
-        self.kv()?.get(space_of(space), key).map_err(store_error)
+        let (space, key) = place_of(space, key.to_vec());
+        self.kv()?.get(space, &key).map_err(store_error)
     }
 
     fn rows(&self, space: RowSpace, from: &[u8], to: &[u8], limit: usize) -> StoreResult<Vec<(Vec<u8>, Vec<u8>)>> {
-        let row = |key: &[u8], value: &[u8]| Ok((key.to_vec(), value.to_vec()));
         // Keys beyond are the store's own.
         let to = to.min(LAST_KEY);
-        Self::scan_values(&*self.kv()?, space_of(space), from, to, limit, Order::Ascending, row)
+        let prefix = place_of(space, Vec::new()).1.len();
+        let row = |key: &[u8], value: &[u8]| Ok((key[prefix..].to_vec(), value.to_vec()));
+        let ((space, from), (_, to)) = (place_of(space, from.to_vec()), place_of(space, to.to_vec()));
+        Self::scan_values(&*self.kv()?, space, &from, &to, limit, Order::Ascending, row)
     }
 
     fn has_side_log(&self) -> bool {

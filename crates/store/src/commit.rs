@@ -3,12 +3,13 @@
 
 use crate::{
     errors::store_error,
-    kv::{Batch, Kv, Space},
+    kv::{Batch, Kv, Space, Write},
     reads::*,
     rows::*,
 };
 use quick_cache::sync::Cache;
 use rustc_hash::FxHashMap;
+use std::borrow::Cow;
 use tidings_domain::{decide::StagedRows, model::*, store::*};
 
 /// Outbox items of one row: three numbers each, so that the row stays below the limit of values.
@@ -35,7 +36,8 @@ pub(crate) struct StagedBatch<'a> {
     memberships: FxHashMap<(ConversationNo, UserNo), Option<Membership>>,
     outbox_items: Vec<u64>,
     outbox_progress: Option<OutboxProgress>,
-    day_bytes: FxHashMap<u64, u64>,
+    /// By how many bytes the entries of each UTC day grow or shrink.
+    day_bytes: FxHashMap<u64, i64>,
 }
 
 impl<'a> StagedBatch<'a> {
@@ -70,7 +72,7 @@ impl<'a> StagedBatch<'a> {
         for (day, bytes) in std::mem::take(&mut self.day_bytes) {
             let row_key = key(b'b', &[day]);
             let before = self.get(Space::Meta, &row_key)?.and_then(|row| number_at(&row, 0)).unwrap_or(0);
-            self.batch.put(Space::Meta, row_key, (before + bytes).to_be_bytes().to_vec());
+            self.batch.put(Space::Meta, row_key, before.saturating_add_signed(bytes).to_be_bytes().to_vec());
         }
         let mut outbox_items = std::mem::take(&mut self.outbox_items);
         if let Some(progress) = self.outbox_progress {
@@ -89,6 +91,33 @@ impl<'a> StagedBatch<'a> {
 
     fn get(&self, space: Space, key: &[u8]) -> StoreResult<Option<Vec<u8>>> {
         self.kv.get(space, key).map_err(store_error)
+    }
+
+    /// A row as the batch leaves it so far. It searches the whole batch: for rows that few proposals touch.
+    fn staged(&self, space: Space, key: &[u8]) -> StoreResult<Option<Vec<u8>>> {
+        match self.batch.writes.iter().rev().find(|write| write.space == space && write.key == key) {
+            Some(write) => Ok(write.value.clone()),
+            None => self.get(space, key),
+        }
+    }
+
+    /// Writes an entry's row and the parts of its body; answers their bytes and the number of parts.
+    fn write_entry(
+        &mut self,
+        conversation: ConversationNo,
+        seq: u64,
+        entry: &NewEntry,
+        at: u64,
+        position: Position,
+    ) -> (i64, u16) {
+        let (row, parts) = encode_entry(entry, at, position);
+        let (mut bytes, count) = (row.len(), parts.len() as u16);
+        self.batch.put(Space::Timeline, entry_key(conversation, seq), row);
+        for (part, body) in parts.into_iter().enumerate() {
+            bytes += body.len();
+            self.batch.put(Space::Bodies, part_key(conversation, seq, part as u16), body);
+        }
+        (bytes as i64, count)
     }
 }
 
@@ -131,7 +160,13 @@ impl StagedRows<'_> for StagedBatch<'_> {
         self.counters.position
     }
 
-    fn append(&mut self, entry: &NewEntry, appended: Appended, head: Head, send: Option<Vec<u8>>) -> StoreResult<()> {
+    fn append(
+        &mut self,
+        entry: Cow<'_, NewEntry>,
+        appended: Appended,
+        head: Head,
+        send: Option<Vec<u8>>,
+    ) -> StoreResult<()> {
         let Appended { conversation, seq, at, position, .. } = appended;
         self.heads.insert(conversation, head);
         if seq == 1
@@ -139,14 +174,8 @@ impl StagedRows<'_> for StagedBatch<'_> {
         {
             self.first_entry_ids.insert(conversation, card.id);
         }
-        let (row, parts) = encode_entry(entry, at, position);
-        let mut bytes = row.len();
-        self.batch.put(Space::Timeline, entry_key(conversation, seq), row);
-        for (part, body) in parts.into_iter().enumerate() {
-            bytes += body.len();
-            self.batch.put(Space::Bodies, part_key(conversation, seq, part as u16), body);
-        }
-        *self.day_bytes.entry(day_of(at)).or_default() += bytes as u64;
+        let (bytes, _) = self.write_entry(conversation, seq, &entry, at, position);
+        *self.day_bytes.entry(day_of(at)).or_default() += bytes;
         if let Some(send) = send {
             self.batch.put(Space::Dedupe, send.clone(), numbers_row(&[conversation.0, seq, at, position]));
             self.first_results.insert(send, Appended { duplicate: true, ..appended });
@@ -155,6 +184,53 @@ impl StagedRows<'_> for StagedBatch<'_> {
             self.outbox_items.extend([position, conversation.0, seq]);
         }
         Ok(())
+    }
+
+    fn entry(&self, conversation: ConversationNo, seq: u64) -> StoreResult<Option<StoredEntry>> {
+        // An entry that retention has removed must not be written again.
+        if self.head(conversation)?.is_none_or(|head| seq < head.first_seq) {
+            return Ok(None);
+        }
+        let Some(row) = self.staged(Space::Timeline, &entry_key(conversation, seq))? else { return Ok(None) };
+        let entry = decode_entry(seq, &row, |count| {
+            let mut whole = Vec::new();
+            for part in 0..count {
+                let row = self.staged(Space::Bodies, &part_key(conversation, seq, part))?;
+                whole.extend(
+                    row.ok_or_else(|| damaged(format_args!("entry {seq}: part {part} of its body is missing")))?,
+                );
+            }
+            Ok(whole)
+        });
+        entry.map(Some)
+    }
+
+    fn put_entry(&mut self, conversation: ConversationNo, entry: StoredEntry) -> StoreResult<()> {
+        let StoredEntry { seq, position, at, content } = entry;
+        let row = self.staged(Space::Timeline, &entry_key(conversation, seq))?.unwrap_or_default();
+        let (mut bytes_before, mut parts_before) = (row.len(), 0);
+        decode_entry(seq, &row, |count| {
+            parts_before = count;
+            Ok(EMPTY_PARTS.to_vec())
+        })?;
+        for part in 0..parts_before {
+            let row = self.staged(Space::Bodies, &part_key(conversation, seq, part))?;
+            bytes_before += row.map_or(0, |row| row.len());
+        }
+        let (bytes, parts) = self.write_entry(conversation, seq, &content, at, position);
+        for part in parts..parts_before {
+            self.batch.remove(Space::Bodies, part_key(conversation, seq, part));
+        }
+        *self.day_bytes.entry(day_of(at)).or_default() += bytes - bytes_before as i64;
+        Ok(())
+    }
+
+    fn chat_row(&self, key: &[u8]) -> StoreResult<Option<Vec<u8>>> {
+        self.staged(Space::Meta, &chat_key(key))
+    }
+
+    fn put_chat_row(&mut self, key: Vec<u8>, value: Option<Vec<u8>>) {
+        self.batch.writes.push(Write { space: Space::Meta, key: chat_key(&key), value });
     }
 
     fn user_count(&self) -> u64 {

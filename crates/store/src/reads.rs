@@ -41,7 +41,7 @@ pub(crate) fn read_head(kv: &dyn KvRead, no: ConversationNo) -> StoreResult<Head
     kv.scan(Space::Timeline, &entry_key(no, 0), &entry_key(no, u64::MAX), Order::Descending, &mut |key, row| {
         let seq = number_at(key, 8).unwrap_or(0);
         // The body is not needed: instead of the parts of a split one, an empty body is decoded.
-        head = decode_entry(seq, row, |_| Ok(b"\0\0\0\x02[]".to_vec())).map(|entry| Head {
+        head = decode_entry(seq, row, |_| Ok(EMPTY_PARTS.to_vec())).map(|entry| Head {
             last_seq: seq,
             last_at: entry.at,
             last_position: entry.position,

@@ -15,6 +15,7 @@
 //! | meta | `o` position / `O` | entries that await offline push / how far its consumer has come, first row left |
 //! | meta | `d` id | a dead notification |
 //! | meta | `b` day | bytes of entries of that UTC day |
+//! | meta | `a` key | a row of `RowSpace::Chat` |
 //! | timeline | conversation, seq | the entry, or the head of one with a large body |
 //! | bodies | conversation, seq, part | a part of a large body |
 //! | dedupe | sender, client message id | conversation, seq, at, position |
@@ -79,6 +80,11 @@ pub(crate) fn part_key(conversation: ConversationNo, seq: u64, part: u16) -> Vec
     let mut key = entry_key(conversation, seq);
     key.extend_from_slice(&part.to_be_bytes());
     key
+}
+
+/// The key in the space `meta` of a row of [`RowSpace::Chat`].
+pub(crate) fn chat_key(key: &[u8]) -> Vec<u8> {
+    [b"a", key].concat()
 }
 
 pub(crate) fn dedupe_key(sender: UserNo, client_msg_id: &str) -> Vec<u8> {
@@ -277,6 +283,11 @@ pub(crate) struct EntryRow<'a> {
 
 const SILENT: u8 = 1;
 const SKIP_PUSH: u8 = 2;
+/// The entry's details follow the row as JSON, or are among the parts of a split body. A row without details is as older
+/// programs write it.
+const DETAILS: u8 = 4;
+/// The parts that stand for those of any split body when only the row matters.
+pub(crate) const EMPTY_PARTS: &[u8] = b"\0\0\0\x02[]\0\0\0\x02{}";
 
 /// An entry's row with its whole body.
 fn unsplit_row(entry: &NewEntry, at: u64, position: Position) -> EntryRow<'_> {
@@ -284,7 +295,9 @@ fn unsplit_row(entry: &NewEntry, at: u64, position: Position) -> EntryRow<'_> {
         position,
         at,
         kind: entry.kind as u8,
-        flags: if entry.silent { SILENT } else { 0 } | if entry.skip_push { SKIP_PUSH } else { 0 },
+        flags: [(entry.silent, SILENT), (entry.skip_push, SKIP_PUSH), (entry.details.is_some(), DETAILS)]
+            .iter()
+            .fold(0, |flags, (is, flag)| if *is { flags | flag } else { flags }),
         sender: entry.sender.as_ref().map(|s| (s.no.0, s.id.as_str())),
         client_msg_id: entry.client_msg_id.as_deref(),
         content_type: &entry.content_type,
@@ -296,7 +309,14 @@ fn unsplit_row(entry: &NewEntry, at: u64, position: Position) -> EntryRow<'_> {
 
 /// Encodes an entry as one row of any length, for a store that has its position and time in columns of their own.
 pub(crate) fn encode_content(entry: &NewEntry) -> Vec<u8> {
-    encode_unsplit(&unsplit_row(entry, 0, 0), entry.body.len())
+    let mut bytes = encode_unsplit(&unsplit_row(entry, 0, 0), entry.body.len());
+    bytes.extend_from_slice(details_text(entry).as_bytes());
+    bytes
+}
+
+/// The details as they are stored; empty for none.
+fn details_text(entry: &NewEntry) -> String {
+    entry.details.as_ref().map(|details| details.to_text()).unwrap_or_default()
 }
 
 /// Decodes a row of [`encode_content`].
@@ -312,13 +332,18 @@ pub(crate) fn encode_entry(entry: &NewEntry, at: u64, position: Position) -> (Ve
     let body = entry.body.as_bytes();
     let mut row = unsplit_row(entry, at, position);
     // Mentions count too: a hundred of them take 6 KiB, and are then split together with the body.
-    let fits = body.len() + row.mentions.iter().map(|m| m.len() + 2).sum::<usize>() + 512 <= VALUE_BYTES_MAX;
-    if fits {
-        return (encode_unsplit(&row, body.len()), Vec::new());
+    let details = details_text(entry);
+    let mentions = row.mentions.iter().map(|m| m.len() + 2).sum::<usize>();
+    if body.len() + mentions + details.len() + 512 <= VALUE_BYTES_MAX {
+        let mut bytes = encode_unsplit(&row, body.len());
+        bytes.extend_from_slice(details.as_bytes());
+        return (bytes, Vec::new());
     }
-    let mentions = serde_json::to_vec(&row.mentions).unwrap_or_default();
-    let mut rest = (mentions.len() as u32).to_be_bytes().to_vec();
-    rest.extend_from_slice(&mentions);
+    let mut rest = Vec::with_capacity(body.len() + mentions + details.len() + 16);
+    put_section(&mut rest, &serde_json::to_vec(&row.mentions).unwrap_or_default());
+    if entry.details.is_some() {
+        put_section(&mut rest, details.as_bytes());
+    }
     rest.extend_from_slice(body);
     let parts: Vec<Vec<u8>> = rest.chunks(VALUE_BYTES_MAX).map(<[u8]>::to_vec).collect();
     row.mentions = Vec::new();
@@ -339,18 +364,24 @@ pub(crate) fn decode_entry(
     bytes: &[u8],
     parts: impl FnOnce(u16) -> StoreResult<Vec<u8>>,
 ) -> StoreResult<StoredEntry> {
-    let row: EntryRow<'_> = match bytes.split_first() {
+    let (row, after): (EntryRow<'_>, &[u8]) = match bytes.split_first() {
         Some((&ROW_VERSION, row)) => {
-            postcard::from_bytes(row).map_err(|e| damaged(format_args!("entry {seq}: {e}")))?
+            postcard::take_from_bytes(row).map_err(|e| damaged(format_args!("entry {seq}: {e}")))?
         }
         _ => return Err(damaged(format_args!("entry {seq}: its row has another encoding version"))),
     };
-    let (mentions, body) = match row.parts {
-        0 => (row.mentions.iter().map(|m| (*m).to_owned()).collect(), row.body.to_vec()),
+    let has_details = row.flags & DETAILS != 0;
+    let joined;
+    let (mentions, details, body) = match row.parts {
+        0 => (row.mentions.iter().map(|m| (*m).to_owned()).collect(), has_details.then_some(after), row.body.to_vec()),
         count => {
-            split_rest(&parts(count)?).ok_or_else(|| damaged(format_args!("entry {seq}: the parts of its body")))?
+            joined = parts(count)?;
+            split_rest(&joined, has_details)
+                .ok_or_else(|| damaged(format_args!("entry {seq}: the parts of its body")))?
         }
     };
+    let details = details.map(serde_json::from_slice).transpose();
+    let details = details.map_err(|e| damaged(format_args!("entry {seq}: its details: {e}")))?;
     let body = String::from_utf8(body).map_err(|_| damaged(format_args!("entry {seq}: its body is not UTF-8")))?;
     let content = NewEntry {
         kind: match row.kind {
@@ -368,14 +399,31 @@ pub(crate) fn decode_entry(
         mentions,
         silent: row.flags & SILENT != 0,
         skip_push: row.flags & SKIP_PUSH != 0,
+        details,
     };
     Ok(StoredEntry { seq, position: row.position, at: row.at, content })
 }
 
-fn split_rest(rest: &[u8]) -> Option<(Vec<String>, Vec<u8>)> {
+/// Puts bytes behind their length.
+fn put_section(rest: &mut Vec<u8>, bytes: &[u8]) {
+    rest.extend_from_slice(&(bytes.len() as u32).to_be_bytes());
+    rest.extend_from_slice(bytes);
+}
+
+fn take_section(rest: &[u8]) -> Option<(&[u8], &[u8])> {
     let length = u32::from_be_bytes(rest.get(..4)?.try_into().ok()?) as usize;
-    let mentions = serde_json::from_slice(rest.get(4..4 + length)?).ok()?;
-    Some((mentions, rest.get(4 + length..)?.to_vec()))
+    rest.get(4..)?.split_at_checked(length)
+}
+
+/// Mentions, details and body from the joined parts.
+#[expect(clippy::type_complexity, reason = "taken apart at once")]
+fn split_rest(rest: &[u8], has_details: bool) -> Option<(Vec<String>, Option<&[u8]>, Vec<u8>)> {
+    let (mentions, rest) = take_section(rest)?;
+    let (details, body) = match has_details {
+        true => take_section(rest).map(|(details, body)| (Some(details), body))?,
+        false => (None, rest),
+    };
+    Some((serde_json::from_slice(mentions).ok()?, details, body.to_vec()))
 }
 
 /// Into how many parts an entry's body is split.

@@ -55,7 +55,25 @@ fn entry() -> impl Strategy<Value = NewEntry> {
             mentions: (0..mentions).map(|n| format!("someone-with-a-long-name-{n:030}")).collect(),
             silent: flags[0] && kind < 4,
             skip_push: flags[1] && kind < 4,
+            details: None,
         }
+    })
+}
+
+/// An edit or a recall of one of the first messages, so that the same one is changed again and again.
+fn change_message() -> impl Strategy<Value = Proposal> {
+    let edit =
+        (prop::option::of(1..4u32), any::<bool>(), 1..6usize).prop_map(|(if_version, keep_replaced, edits_max)| {
+            MessageChange::Edit { if_version, keep_replaced, edits_max }
+        });
+    let change = prop_oneof![3 => edit, 1 => Just(MessageChange::Recall)];
+    (room(), 0..12u64, change, entry()).prop_map(|(conversation, target, change, entry)| {
+        let (kind, body) = match change {
+            MessageChange::Edit { .. } => (EntryKind::Edit, entry.body),
+            MessageChange::Recall => (EntryKind::Recall, "null".into()),
+        };
+        let entry = NewEntry { kind, body, silent: true, skip_push: true, ..entry };
+        Proposal::ChangeMessage { conversation, target, change, entry }
     })
 }
 
@@ -102,6 +120,7 @@ fn proposal() -> impl Strategy<Value = Proposal> {
     }));
     prop_oneof![
         12 => (room(), entry()).prop_map(|(conversation, entry)| Proposal::Append { conversation, entry }),
+        5 => change_message(),
         3 => prop::collection::vec(patch, 0..5).prop_map(Proposal::PutUsers),
         4 => new_conversation().prop_map(Proposal::CreateConversation),
         1 => (room(), text(), text(), prop::option::of(entry())).prop_map(|(conversation, name, avatar, notice)| {

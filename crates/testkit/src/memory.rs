@@ -2,6 +2,7 @@
 //! stores with it as their model, and use it where they need no disk.
 
 mod commit_log;
+mod message_changes;
 
 use commit_log::MemoryLog;
 use parking_lot::Mutex;
@@ -108,6 +109,9 @@ impl State {
     fn propose(&mut self, proposal: &Proposal, now_ms: u64) -> Result<Outcome, Rejection> {
         Ok(match proposal {
             Proposal::Append { conversation, entry } => Outcome::Appended(self.send(*conversation, entry, now_ms)?),
+            Proposal::ChangeMessage { conversation, target, change, entry } => {
+                self.change_message(*conversation, *target, change, entry, now_ms)?
+            }
             Proposal::PutUsers(patches) => self.put_users(patches, now_ms),
             Proposal::CreateConversation(new) => self.create(new, now_ms)?,
             Proposal::UpdateConversation { conversation, name, avatar, attributes, notice } => {

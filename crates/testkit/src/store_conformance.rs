@@ -8,6 +8,7 @@
 mod appends;
 mod batch_reads;
 mod byte_rows;
+mod message_changes;
 mod outbox;
 mod push;
 mod reads;
@@ -28,6 +29,7 @@ pub fn all() -> Vec<Check> {
         outbox::CHECKS,
         push::CHECKS,
         byte_rows::CHECKS,
+        message_changes::CHECKS,
     ]
     .concat()
 }
@@ -90,6 +92,7 @@ fn message(sender: UserNo, client_msg_id: &str) -> NewEntry {
         mentions: vec![],
         silent: false,
         skip_push: false,
+        details: None,
     }
 }
 
@@ -104,6 +107,7 @@ fn notice(kind: EntryKind) -> NewEntry {
         mentions: vec![],
         silent: true,
         skip_push: true,
+        details: None,
     }
 }
 

@@ -3,6 +3,7 @@
 mod asyncapi;
 mod conversations;
 mod ids;
+mod message_changes;
 mod messages;
 mod openapi;
 mod operations;
@@ -66,6 +67,8 @@ fn operations_router() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(messages::send))
         .routes(routes!(messages::send_batch))
         .routes(routes!(messages::history))
+        .routes(routes!(message_changes::get_message, message_changes::edit_message, message_changes::recall_message))
+        .routes(routes!(message_changes::list_versions))
         .routes(routes!(push::send_push))
         .routes(routes!(push::get_push, push::cancel_push))
         .routes(routes!(push::list_push_devices))

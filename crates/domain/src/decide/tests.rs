@@ -17,6 +17,8 @@ struct Rows {
     first_results: HashMap<(UserNo, String), Appended>,
     just_left: HashSet<(ConversationNo, UserNo)>,
     heads: HashMap<ConversationNo, Head>,
+    entries: HashMap<(ConversationNo, u64), StoredEntry>,
+    chat_rows: HashMap<Vec<u8>, Vec<u8>>,
     position: Position,
     users: Vec<User>,
     user_nos: HashMap<String, UserNo>,
@@ -46,14 +48,32 @@ impl StagedRows<'_> for Rows {
     }
     fn append(
         &mut self,
-        _: &NewEntry,
+        entry: Cow<'_, NewEntry>,
         appended: Appended,
         head: Head,
         send: Option<(UserNo, String)>,
     ) -> StoreResult<()> {
+        let Appended { conversation, seq, at, position, .. } = appended;
+        self.entries.insert((conversation, seq), StoredEntry { seq, position, at, content: entry.into_owned() });
         self.heads.insert(appended.conversation, head);
         self.first_results.extend(send.map(|send| (send, Appended { duplicate: true, ..appended })));
         Ok(())
+    }
+    fn entry(&self, conversation: ConversationNo, seq: u64) -> StoreResult<Option<StoredEntry>> {
+        Ok(self.entries.get(&(conversation, seq)).cloned())
+    }
+    fn put_entry(&mut self, conversation: ConversationNo, entry: StoredEntry) -> StoreResult<()> {
+        self.entries.insert((conversation, entry.seq), entry);
+        Ok(())
+    }
+    fn chat_row(&self, key: &[u8]) -> StoreResult<Option<Vec<u8>>> {
+        Ok(self.chat_rows.get(key).cloned())
+    }
+    fn put_chat_row(&mut self, key: Vec<u8>, value: Option<Vec<u8>>) {
+        match value {
+            Some(value) => drop(self.chat_rows.insert(key, value)),
+            None => drop(self.chat_rows.remove(&key)),
+        }
     }
     fn user_count(&self) -> u64 {
         self.user_nos.len() as u64
@@ -169,6 +189,7 @@ fn entry(sender: UserNo, id: &str) -> NewEntry {
         mentions: vec![],
         silent: false,
         skip_push: false,
+        details: None,
     }
 }
 

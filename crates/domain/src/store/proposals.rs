@@ -13,6 +13,18 @@ pub enum Proposal {
         /// What is appended.
         entry: NewEntry,
     },
+    /// Changes a message that was sent before, and appends the entry that tells the members of it, in one.
+    ChangeMessage {
+        /// The conversation that the message is in.
+        conversation: ConversationNo,
+        /// The `seq` of the message.
+        target: u64,
+        /// What is changed.
+        change: MessageChange,
+        /// The entry that tells of the change, without the details that follow from the message. With an id of the
+        /// sender's own, a retry answers with the first result.
+        entry: NewEntry,
+    },
     /// Creates or changes users; a field that is `None` in a patch stays as it was.
     PutUsers(Vec<UserPatch>),
     /// Creates a conversation with its first members, or answers with the existing one of this id.
@@ -105,6 +117,22 @@ pub enum Proposal {
     },
 }
 
+/// A change of a message that was sent before.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MessageChange {
+    /// The message's kind of content, body and mentions become those of the change's entry.
+    Edit {
+        /// The edit is rejected unless this is the message's version; a message that was never edited has version 1.
+        if_version: Option<u32>,
+        /// Whether the replaced body is kept.
+        keep_replaced: bool,
+        /// Edits of a message beyond this are rejected.
+        edits_max: usize,
+    },
+    /// The message's body, mentions and former bodies are removed for good.
+    Recall,
+}
+
 /// What the app server says of a user.
 #[derive(Debug, Clone, Default)]
 pub struct UserPatch {
@@ -157,6 +185,15 @@ pub struct DeadNotification {
 pub enum Outcome {
     /// The entry is in its timeline.
     Appended(Appended),
+    /// The message is changed, and the entry that tells so is in the timeline.
+    MessageChanged {
+        /// The place of the entry.
+        appended: Appended,
+        /// The entry as it was appended, with its details. Absent for a duplicate.
+        entry: Option<Box<NewEntry>>,
+        /// The version of the message's body now.
+        version: u32,
+    },
     /// The users are as the patches say.
     Users {
         /// Users who did not exist before.
@@ -232,6 +269,24 @@ pub enum Rejection {
     NotAMember,
     /// (sender, client_msg_id) names an entry of another conversation.
     ClientMsgIdReused,
+    /// The conversation has no entry with this `seq`, or retention has removed it.
+    NoSuchEntry(u64),
+    /// The entry is no message: there is nothing to change.
+    NotAMessage(u64),
+    /// The message was recalled.
+    MessageRecalled(u64),
+    /// The message has another version than the change expects.
+    VersionConflict {
+        /// The version that the change expects.
+        expected: u32,
+        /// The version of the message.
+        actual: u32,
+    },
+    /// The message was edited as often as is allowed.
+    TooManyEdits {
+        /// Edits allowed.
+        limit: u64,
+    },
     /// A conversation of another kind has the id.
     KindDiffers,
     /// The conversation would have more members than allowed.

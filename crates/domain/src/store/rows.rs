@@ -7,6 +7,9 @@ use super::{StoreResult, Term};
 pub enum RowSpace {
     /// Everything that the crate of popups stores.
     Popups,
+    /// What commits store besides entries and cards, such as who gave which reaction. Only
+    /// [`decide`](crate::decide::decide) writes it.
+    Chat,
 }
 
 /// The longest value of a row in bytes. A part with longer values cuts them into several rows.

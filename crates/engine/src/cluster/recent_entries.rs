@@ -4,7 +4,7 @@
 use parking_lot::RwLock;
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
-use tidings_domain::{model::*, store::*};
+use tidings_domain::{message_changes, model::*, store::*};
 
 /// About what an entry takes besides its body.
 const ENTRY_BYTES: usize = 256;
@@ -24,6 +24,24 @@ pub(crate) struct RecentEntries {
     bytes_max: usize,
 }
 
+impl Ring {
+    /// Applies an edit or a recall to the message that it changes, and removes the bodies that it makes obsolete, as the
+    /// store did. A longer body may take more memory than the ring counts until the message is evicted: at most the
+    /// bodies of one message for each entry.
+    fn change_message(&mut self, conversation: ConversationNo, change: &StoredEntry) {
+        let target = change.content.details().target;
+        let Some(tail) = self.tails.get_mut(&conversation).filter(|_| target != 0) else { return };
+        let is_recall = change.content.kind == EntryKind::Recall;
+        for entry in tail {
+            if entry.seq == target {
+                message_changes::apply(entry, change);
+            } else if entry.content.kind == EntryKind::Edit && entry.content.details().target == target {
+                message_changes::remove_body(entry, is_recall);
+            }
+        }
+    }
+}
+
 impl RecentEntries {
     pub(crate) fn new(from: Position, bytes_max: usize) -> Self {
         let (order, tails) = (VecDeque::new(), FxHashMap::default());
@@ -35,6 +53,7 @@ impl RecentEntries {
         let mut ring = self.ring.write();
         let ring = &mut *ring;
         for (conversation, entry) in entries {
+            ring.change_message(conversation, entry);
             let bytes = ENTRY_BYTES + entry.content.body.len();
             ring.bytes += bytes;
             ring.order.push_back((conversation, entry.position, bytes));
@@ -100,6 +119,7 @@ mod tests {
             mentions: vec![],
             silent: false,
             skip_push: false,
+            details: None,
         }
     }
 

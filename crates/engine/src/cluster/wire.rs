@@ -7,7 +7,7 @@ use tidings_domain::{commit_log::Change, model::*, store::PositionRange};
 /// The version of the messages. Nodes of different versions cannot read each other's messages; they read each other's
 /// commits from the store. A new kind of message goes to the end of [`BusMessage`] and leaves the version as it is: a node
 /// that does not know the kind counts the message as lost.
-const WIRE_VERSION: u8 = 1;
+const WIRE_VERSION: u8 = 2;
 
 /// A conversation, as far as fan-out needs to know it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -112,6 +112,7 @@ mod tests {
             mentions: vec!["bob".into()],
             silent: false,
             skip_push: true,
+            details: None,
         };
         let entry = Some(StoredEntry { seq: 3, position: 12, at: 1_772_366_400_000, content });
         let kinds = [ConversationKind::Direct, ConversationKind::Group, ConversationKind::Official];

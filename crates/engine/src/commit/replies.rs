@@ -34,6 +34,9 @@ pub(super) fn lane_item(
             let joined = new.members.iter().map(|(user, _)| *user).collect();
             LaneItem { joined, ..item_of(Arc::new(conversation.clone()), None) }
         }
+        (Proposal::ChangeMessage { .. }, Outcome::MessageChanged { appended, entry: Some(entry), .. }) => {
+            item_of(conversation?, Some(stored(NewEntry::clone(entry), appended)))
+        }
         (Proposal::UpdateConversation { notice: Some(notice), .. }, Outcome::Appended(a)) => {
             item_of(conversation?, Some(stored(notice, a)))
         }
@@ -83,6 +86,9 @@ impl<'a> ReplyBatch<'a> {
 pub(crate) fn receipt(outcome: &Outcome, conversation: Option<&Conversation>) -> Result<SendReceipt, Refusal> {
     match (outcome, conversation) {
         (Outcome::Appended(a), Some(c)) => {
+            Ok(SendReceipt { conversation: c.id.clone(), seq: a.seq, at: a.at, duplicate: a.duplicate })
+        }
+        (Outcome::MessageChanged { appended: a, .. }, Some(c)) => {
             Ok(SendReceipt { conversation: c.id.clone(), seq: a.seq, at: a.at, duplicate: a.duplicate })
         }
         (Outcome::Rejected(rejection), _) => Err(proposal_refusal(rejection)),

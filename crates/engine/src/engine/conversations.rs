@@ -393,5 +393,6 @@ fn notice_entry(kind: EntryKind, actor: &Actor, body: &serde_json::Value) -> New
         mentions: vec![],
         silent: true,
         skip_push: true,
+        details: None,
     }
 }

@@ -2,9 +2,9 @@
 
 mod cursor;
 
-use crate::engine::{
-    Engine,
-    reads::{READ_AT_ONCE, entry_of},
+use crate::{
+    engine::{Engine, reads::READ_AT_ONCE},
+    entry_view::entry_of,
 };
 use cursor::{HistoryRange, PageCursor};
 use std::collections::VecDeque;

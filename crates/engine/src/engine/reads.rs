@@ -1,8 +1,11 @@
 //! Reading: who may read, an entry as clients see it, and a user's list of conversations with unread counts.
 
-use crate::engine::{
-    Engine,
-    send::{MENTION_ALL, not_a_member},
+use crate::{
+    engine::{
+        Engine,
+        send::{MENTION_ALL, not_a_member},
+    },
+    entry_view::entry_of,
 };
 use std::sync::Arc;
 use tidings_domain::{
@@ -11,8 +14,7 @@ use tidings_domain::{
     store::{ConversationFilter, ConversationState, PageRequest},
 };
 use tidings_protocol::{
-    entry::Entry,
-    error::{ErrorCode, Refusal},
+    error::Refusal,
     http::{ConversationPage, ConversationView},
     limits::*,
 };
@@ -27,28 +29,6 @@ pub(crate) const READ_AT_ONCE: usize = 100;
 const COUNT_ENTRIES_MAX: usize = 2_000;
 /// Bytes of all pages together in one read.
 const PAGES_BYTES_MAX: usize = 2 * 1024 * 1024;
-
-/// A stored entry as clients see it.
-///
-/// # Errors
-/// `internal`: the stored body is damaged.
-pub(crate) fn entry_of(conversation: &str, stored: &StoredEntry) -> Result<Entry, Refusal> {
-    let content = &stored.content;
-    let body = serde_json::value::RawValue::from_string(content.body.to_string())
-        .map_err(|_| Refusal::new(ErrorCode::Internal, format!("entry {} has a damaged body", stored.seq)))?;
-    Ok(Entry {
-        conversation: conversation.to_owned(),
-        seq: stored.seq,
-        kind: content.kind,
-        at: stored.at,
-        from: content.sender.as_ref().map(|s| s.id.clone()),
-        client_msg_id: content.client_msg_id.clone(),
-        content_type: content.content_type.clone(),
-        body,
-        mentions: content.mentions.clone(),
-        silent: content.silent,
-    })
-}
 
 /// A count of unread messages, up to a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -195,7 +175,8 @@ impl UnreadCounter {
         for entry in page {
             let content = &entry.content;
             let own = content.sender.as_ref().is_some_and(|s| s.no == user.no);
-            if own || content.silent || content.kind != EntryKind::Message {
+            let recalled = content.details().recalled.is_some();
+            if own || content.silent || recalled || content.kind != EntryKind::Message {
                 continue;
             }
             if self.unread.count == UNREAD_COUNT_MAX {

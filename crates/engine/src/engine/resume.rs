@@ -11,8 +11,8 @@
 
 use crate::{
     delivery::MembershipSnapshot,
-    engine::{Engine, reads::entry_of},
-    lanes::encode_entry,
+    engine::Engine,
+    entry_view::{encode_entry, entry_of},
 };
 use std::sync::Arc;
 use tidings_domain::{model::*, refusals::store_refusal, store::*};

@@ -244,7 +244,7 @@ impl Engine {
         }
     }
 
-    fn check_draining(&self) -> Result<(), Refusal> {
+    pub(crate) fn check_draining(&self) -> Result<(), Refusal> {
         if self.is_draining() {
             let why = "the server is draining; nothing was stored";
             return Err(Refusal::new(ErrorCode::Draining, why).retry_after(1_000));
@@ -278,6 +278,7 @@ impl Engine {
             mentions,
             silent,
             skip_push,
+            details: None,
         };
         Ok(Proposal::Append { conversation: conversation.no, entry })
     }
@@ -324,7 +325,7 @@ async fn finish_send(
     }
 }
 
-fn check_message(message: &NewMessage) -> Result<(), Refusal> {
+pub(crate) fn check_message(message: &NewMessage) -> Result<(), Refusal> {
     let body = message.body.get().len();
     if body > BODY_BYTES_MAX {
         return Err(Refusal::limit("body (bytes)", BODY_BYTES_MAX as u64, body as u64));

@@ -5,7 +5,7 @@
 //! notify a user twice remembers (conversation, seq, recipient), which each event has.
 
 use super::OutboxContext;
-use crate::{attributes::attributes_value, daily_window::window_covers, lanes::encode_entry};
+use crate::{attributes::attributes_value, daily_window::window_covers, entry_view::encode_entry};
 use serde::Serialize;
 use serde_json::{Value, json, value::RawValue};
 use std::{collections::VecDeque, sync::Arc};
@@ -44,7 +44,7 @@ pub(super) struct EventExpansion {
 }
 
 impl EventExpansion {
-    /// `None` when the entry or its conversation does not exist any more: retention removed it.
+    /// `None` when there is nobody to be told any more: the message was recalled, or retention removed the entry.
     pub(super) fn of(
         context: &OutboxContext,
         item: &OutboxItem,
@@ -52,7 +52,8 @@ impl EventExpansion {
     ) -> StoreResult<Option<EventExpansion>> {
         let Some(conversation) = context.directory.conversation(item.conversation)? else { return Ok(None) };
         let found = context.store.entries(item.conversation, item.seq, item.seq, 1, End::Oldest)?;
-        let Some(entry) = found.into_iter().next() else { return Ok(None) };
+        let is_recalled = |entry: &StoredEntry| entry.content.details().recalled.is_some();
+        let Some(entry) = found.into_iter().next().filter(|entry| !is_recalled(entry)) else { return Ok(None) };
         let sender = entry.content.sender.as_ref().map(|s| context.directory.user(s.no)).transpose()?.flatten();
         let sender = sender.map(|user| {
             let attributes = attributes_value(user.attributes.as_deref());

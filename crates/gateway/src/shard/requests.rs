@@ -62,6 +62,8 @@ impl Shard {
         match &*frame.t {
             "refresh" => self.handle_refresh(key, frame),
             "send" => self.handle_send(key, frame),
+            "edit" => self.handle_edit(key, frame),
+            "recall" => self.handle_recall(key, frame),
             "ping" => {
                 let pong = json(&ServerFrame::Pong { reference: frame.reference });
                 self.send_json(key, &pong)
@@ -87,7 +89,7 @@ impl Shard {
     /// Whether the session's token allows an operation.
     fn check_scope(&self, key: usize, operation: &str) -> Result<(), Refusal> {
         let scope = match operation {
-            "send" | "typing" => Scope::Send,
+            "send" | "edit" | "recall" | "typing" => Scope::Send,
             "read" | "history" | "conversations" => Scope::Read,
             "watch_presence" => Scope::Presence,
             "popup" | "popup_events" => Scope::Popups,

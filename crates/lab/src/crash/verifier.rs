@@ -119,6 +119,11 @@ mod tests {
             body: body(id),
             mentions: Vec::new(),
             silent: false,
+            target: None,
+            version: None,
+            edited_at: None,
+            edited_by: None,
+            recalled: None,
         }
     }
 

@@ -46,6 +46,7 @@ macro_rules! table {
 
 const PUSH: Table = table!("push_rows");
 const POPUPS: Table = table!("popup_rows");
+const CHAT: Table = table!("chat_rows");
 
 impl PostgresStore {
     /// The last change of a key counts. Rows are written in the order of keys, so that writers do not deadlock.
@@ -87,6 +88,7 @@ impl Table {
     fn of(space: RowSpace) -> &'static Table {
         match space {
             RowSpace::Popups => &POPUPS,
+            RowSpace::Chat => &CHAT,
         }
     }
 }

@@ -6,10 +6,10 @@ use super::{
     failure::Failure,
     staged_batch::LoadedState,
 };
-use crate::rows::{ConversationRow, UserRow, damaged, decode};
+use crate::rows::{ConversationRow, UserRow, damaged, decode, decode_content};
 use rustc_hash::FxHashSet;
 use std::collections::BTreeSet;
-use tidings_domain::{model::*, store::*};
+use tidings_domain::{decide::chat_row_keys, model::*, store::*};
 use tokio_postgres::Row;
 
 /// The keys of the rows that a batch's proposals read or write.
@@ -24,6 +24,9 @@ pub(crate) struct TouchedKeys<'a> {
     sends: FxHashSet<(UserNo, &'a str)>,
     /// The senders of each conversation.
     authors: BTreeSet<(ConversationNo, UserNo)>,
+    /// Entries that are changed.
+    entries: BTreeSet<(ConversationNo, u64)>,
+    chat_rows: BTreeSet<Vec<u8>>,
     /// Conversations that members leave in this batch.
     left: FxHashSet<ConversationNo>,
     /// Whether a proposal names users by number, so that the number of users must be state.
@@ -38,7 +41,13 @@ impl<'a> TouchedKeys<'a> {
     }
 
     fn add(&mut self, proposal: &'a Proposal) {
+        self.chat_rows.extend(chat_row_keys(proposal));
         match proposal {
+            Proposal::ChangeMessage { conversation, target, entry, .. } => {
+                self.entry(*conversation, entry);
+                self.authors.extend(entry.sender.as_ref().map(|sender| (*conversation, sender.no)));
+                self.entries.insert((*conversation, *target));
+            }
             Proposal::Append { conversation, entry } => {
                 self.entry(*conversation, entry);
                 self.authors.extend(entry.sender.as_ref().map(|sender| (*conversation, sender.no)));
@@ -93,6 +102,8 @@ impl<'a> TouchedKeys<'a> {
         let conversation_ids: Vec<&str> = self.conversation_ids.iter().copied().collect();
         let (of, members): (Vec<i64>, Vec<i64>) =
             self.memberships.iter().map(|(c, u)| (bigint(c.0), bigint(u.0))).unzip();
+        let (entries_of, entry_seqs) = columns(self.entries.iter());
+        let chat_rows: Vec<&[u8]> = self.chat_rows.iter().map(Vec::as_slice).collect();
         let (senders, sends): (Vec<i64>, Vec<&str>) = self.sends.iter().map(|(user, id)| (bigint(user.0), *id)).unzip();
 
         let mut state = LoadedState::default();
@@ -117,6 +128,15 @@ impl<'a> TouchedKeys<'a> {
         if !sends.is_empty() {
             read(Call::new(SENDS, &[&senders, &sends]), read_send);
         }
+        if !entry_seqs.is_empty() {
+            read(Call::new(ENTRIES, &[&entries_of, &entry_seqs]), read_entry);
+        }
+        if !chat_rows.is_empty() {
+            read(Call::new("SELECT key, value FROM chat_rows WHERE key = ANY($1)", &[&chat_rows]), |state, row| {
+                state.chat_rows.insert(row.get(0), row.get(1));
+                Ok(())
+            });
+        }
         if self.counters {
             read(Call::new("SELECT users FROM counters", &[]), |state, row| {
                 state.user_count = number(row, 0);
@@ -130,6 +150,7 @@ impl<'a> TouchedKeys<'a> {
             }
         }
         self.load_non_members(connection, &mut state).await?;
+        load_edits(connection, &mut state).await?;
         Ok(state)
     }
 
@@ -148,6 +169,26 @@ impl<'a> TouchedKeys<'a> {
         }
         Ok(())
     }
+}
+
+/// Loads the entries by which the loaded messages were edited: they have bodies, too.
+async fn load_edits(connection: &Connection, state: &mut LoadedState) -> Result<(), Failure> {
+    let edits = |((conversation, _), (_, entry)): (&(ConversationNo, u64), &(i32, StoredEntry))| {
+        let conversation = *conversation;
+        entry.content.details().edits.iter().map(move |seq| (conversation, *seq)).collect::<Vec<_>>()
+    };
+    let edits: BTreeSet<_> = state.entries.iter().flat_map(edits).collect();
+    if !edits.is_empty() {
+        let (conversations, seqs) = columns(edits.iter());
+        for row in connection.query(ENTRIES, &[&conversations, &seqs]).await? {
+            read_entry(state, &row).map_err(|error| Failure::Incompatible(error.to_string()))?;
+        }
+    }
+    Ok(())
+}
+
+fn columns<'a>(entries: impl Iterator<Item = &'a (ConversationNo, u64)>) -> (Vec<i64>, Vec<i64>) {
+    entries.map(|(conversation, seq)| (bigint(conversation.0), bigint(*seq))).unzip()
 }
 
 fn column(numbers: impl Iterator<Item = u64>) -> Vec<i64> {
@@ -171,6 +212,20 @@ const SENDS: &str = "SELECT d.sender, d.client_msg_id, d.conversation, d.seq, d.
      EXISTS (SELECT FROM chapters c WHERE c.conversation = d.conversation AND c.first_seq <= d.seq) \
      FROM unnest($1::bigint[], $2::text[]) AS k (sender, client_msg_id) \
      JOIN dedupe d ON d.sender = k.sender AND d.client_msg_id = k.client_msg_id";
+
+/// Entries by conversation and sequence, under the locks of their conversations' heads.
+const ENTRIES: &str = "SELECT k.conversation, k.seq, e.part, e.position, e.at, e.content \
+     FROM unnest($1::bigint[], $2::bigint[]) AS k (conversation, seq) \
+     JOIN LATERAL (SELECT part FROM chapters WHERE conversation = k.conversation AND first_seq <= k.seq \
+       ORDER BY first_seq DESC LIMIT 1) c ON true \
+     JOIN entries e ON e.part = c.part AND e.conversation = k.conversation AND e.seq = k.seq";
+
+fn read_entry(state: &mut LoadedState, row: &Row) -> StoreResult<()> {
+    let (conversation, seq) = (ConversationNo(number(row, 0)), number(row, 1));
+    let entry = decode_content(seq, number(row, 3), number(row, 4), row.get(5))?;
+    state.entries.insert((conversation, seq), (row.get(2), entry));
+    Ok(())
+}
 
 fn read_user(state: &mut LoadedState, row: &Row) -> StoreResult<()> {
     let no = UserNo(number(row, 0));

@@ -3,7 +3,10 @@
 
 use crate::rows::encode;
 use rustc_hash::{FxHashMap, FxHashSet};
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+};
 use tidings_domain::{
     commit_log::Change,
     decide::{StagedRows, decide},
@@ -25,6 +28,9 @@ pub(crate) struct LoadedState {
     pub memberships: FxHashMap<(ConversationNo, UserNo), Membership>,
     /// The results of first sends, by sender and client message id.
     pub first_results: FxHashMap<(UserNo, String), Appended>,
+    /// Entries that proposals change, each with the partition that it is in.
+    pub entries: FxHashMap<(ConversationNo, u64), (i32, StoredEntry)>,
+    pub chat_rows: FxHashMap<Vec<u8>, Vec<u8>>,
     /// Conversations that a member has left within the last minute.
     pub recently_left: FxHashSet<ConversationNo>,
     /// Senders to such conversations who are not members.
@@ -46,7 +52,7 @@ pub(crate) struct Entry<'a> {
     pub conversation: ConversationNo,
     pub seq: u64,
     pub at: u64,
-    pub content: &'a NewEntry,
+    pub content: Cow<'a, NewEntry>,
 }
 
 /// What is to be written: entries, and the keys of changed rows, whose values are in [`LoadedState`].
@@ -55,6 +61,10 @@ pub(crate) struct Changes<'a> {
     /// The number of positions that the batch takes.
     pub positions: u64,
     pub entries: Vec<Entry<'a>>,
+    /// Stored entries whose content has changed.
+    pub rewritten: BTreeSet<(ConversationNo, u64)>,
+    /// Keys of changed chat rows; those that are not loaded any more are deleted.
+    pub chat_rows: BTreeSet<Vec<u8>>,
     /// The encoded changes for the commit log, each with its offset in the batch.
     pub logged: Vec<(u64, Vec<u8>)>,
     pub users: BTreeSet<UserNo>,
@@ -106,7 +116,9 @@ impl<'a> StagedBatch<'a> {
     fn log(&mut self, proposal: &Proposal, outcome: &Outcome) {
         let Some(change) = Change::of(proposal, outcome) else { return };
         let at_entry = match outcome {
-            Outcome::Appended(appended) | Outcome::MembersChanged { notice: Some(appended), .. } => {
+            Outcome::Appended(appended)
+            | Outcome::MessageChanged { appended, .. }
+            | Outcome::MembersChanged { notice: Some(appended), .. } => {
                 Some(appended.position).filter(|position| position & BATCH_RELATIVE != 0).map(|p| p & !BATCH_RELATIVE)
             }
             _ => None,
@@ -143,7 +155,7 @@ impl<'a> StagedRows<'a> for StagedBatch<'a> {
 
     fn append(
         &mut self,
-        content: &'a NewEntry,
+        content: Cow<'a, NewEntry>,
         appended: Appended,
         head: Head,
         send: Option<(UserNo, String)>,
@@ -155,6 +167,40 @@ impl<'a> StagedRows<'a> for StagedBatch<'a> {
             self.state.first_results.insert(send, Appended { duplicate: true, ..appended });
         }
         Ok(())
+    }
+
+    fn entry(&self, conversation: ConversationNo, seq: u64) -> StoreResult<Option<StoredEntry>> {
+        let mut of_batch = self.changes.entries.iter();
+        if let Some(entry) = of_batch.find(|entry| entry.conversation == conversation && entry.seq == seq) {
+            let Entry { offset, seq, at, content, .. } = entry;
+            let position = BATCH_RELATIVE | offset;
+            return Ok(Some(StoredEntry { seq: *seq, position, at: *at, content: content.clone().into_owned() }));
+        }
+        Ok(self.state.entries.get(&(conversation, seq)).map(|(_, entry)| entry.clone()))
+    }
+
+    fn put_entry(&mut self, conversation: ConversationNo, changed: StoredEntry) -> StoreResult<()> {
+        let seq = changed.seq;
+        let mut of_batch = self.changes.entries.iter_mut();
+        if let Some(entry) = of_batch.find(|entry| entry.conversation == conversation && entry.seq == seq) {
+            entry.content = Cow::Owned(changed.content);
+        } else if let Some((_, entry)) = self.state.entries.get_mut(&(conversation, seq)) {
+            *entry = changed;
+            self.changes.rewritten.insert((conversation, seq));
+        }
+        Ok(())
+    }
+
+    fn chat_row(&self, key: &[u8]) -> StoreResult<Option<Vec<u8>>> {
+        Ok(self.state.chat_rows.get(key).cloned())
+    }
+
+    fn put_chat_row(&mut self, key: Vec<u8>, value: Option<Vec<u8>>) {
+        match value {
+            Some(value) => drop(self.state.chat_rows.insert(key.clone(), value)),
+            None => drop(self.state.chat_rows.remove(&key)),
+        }
+        self.changes.chat_rows.insert(key);
     }
 
     fn user_count(&self) -> u64 {
@@ -253,7 +299,9 @@ impl<'a> StagedRows<'a> for StagedBatch<'a> {
 /// Replaces an outcome's offset in the batch by its position, now that the position before the batch (`base`) is known.
 pub(crate) fn resolve_position(outcome: &mut Outcome, base: Position) {
     let appended = match outcome {
-        Outcome::Appended(appended) | Outcome::MembersChanged { notice: Some(appended), .. } => appended,
+        Outcome::Appended(appended)
+        | Outcome::MessageChanged { appended, .. }
+        | Outcome::MembersChanged { notice: Some(appended), .. } => appended,
         _ => return,
     };
     if appended.position & BATCH_RELATIVE != 0 {

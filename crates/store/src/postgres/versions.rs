@@ -17,6 +17,7 @@ pub(crate) const MIGRATIONS: &[Migration] = &[
     Migration { version: 3, name: "terms", sql: include_str!("migrations/0003_terms.sql") },
     Migration { version: 4, name: "left", sql: include_str!("migrations/0004_left.sql") },
     Migration { version: 5, name: "revoked", sql: include_str!("migrations/0005_revoked.sql") },
+    Migration { version: 6, name: "chat rows", sql: include_str!("migrations/0006_chat_rows.sql") },
 ];
 
 /// The version of the tables that this program knows.

@@ -9,7 +9,7 @@ use super::{
     partitions::Partitions,
     staged_batch::{Changes, LoadedState},
 };
-use crate::rows::{ConversationRow, DeadRow, UserRow, encode, kind_byte};
+use crate::rows::{ConversationRow, DeadRow, UserRow, encode, encode_content, kind_byte};
 use std::collections::BTreeSet;
 use tidings_domain::model::*;
 use tokio_postgres::types::ToSql;
@@ -28,6 +28,9 @@ struct Columns<'a> {
     revoked: (Vec<i64>, Vec<i64>),
     expired_results: (Vec<i64>, Vec<&'a str>, Vec<i64>),
     entries: Entries<'a>,
+    rewritten: Rewritten,
+    chat_rows: (Vec<&'a [u8]>, Vec<&'a [u8]>),
+    chat_rows_gone: Vec<&'a [u8]>,
     logged: (Vec<i64>, Vec<&'a [u8]>),
     outbox_done: Option<i64>,
     dead: (Vec<i64>, Vec<Vec<u8>>),
@@ -43,6 +46,28 @@ struct Members {
     joined_seq: Vec<i64>,
     read_seq: Vec<i64>,
     muted_until: Vec<i64>,
+}
+
+/// The columns of stored entries whose content has changed.
+#[derive(Default)]
+struct Rewritten {
+    partitions: Vec<i32>,
+    conversations: Vec<i64>,
+    seqs: Vec<i64>,
+    contents: Vec<Vec<u8>>,
+}
+
+impl Rewritten {
+    fn of(state: &LoadedState, keys: &BTreeSet<(ConversationNo, u64)>) -> Rewritten {
+        let mut columns = Rewritten::default();
+        for (key, (part, entry)) in keys.iter().filter_map(|key| Some((key, state.entries.get(key)?))) {
+            columns.partitions.push(*part);
+            columns.conversations.push(bigint(key.0.0));
+            columns.seqs.push(bigint(key.1));
+            columns.contents.push(encode_content(&entry.content));
+        }
+        columns
+    }
 }
 
 struct Entries<'a> {
@@ -84,6 +109,18 @@ impl<'a> Columns<'a> {
                     .map(|(sender, id, position)| (bigint(sender.0), id.as_str(), bigint(*position))),
             ),
             entries: Entries::of(changes, partitions, outbox),
+            rewritten: Rewritten::of(state, &changes.rewritten),
+            chat_rows: changes
+                .chat_rows
+                .iter()
+                .filter_map(|key| Some((key.as_slice(), state.chat_rows.get(key)?.as_slice())))
+                .unzip(),
+            chat_rows_gone: changes
+                .chat_rows
+                .iter()
+                .filter(|key| !state.chat_rows.contains_key(*key))
+                .map(Vec::as_slice)
+                .collect(),
             logged: changes.logged.iter().map(|(offset, change)| (bigint(*offset), change.as_slice())).unzip(),
             outbox_done: changes.outbox_done.map(bigint),
             dead: changes
@@ -127,7 +164,7 @@ impl Members {
 }
 
 impl<'a> Entries<'a> {
-    fn of(changes: &Changes<'a>, partitions: &Partitions, outbox: bool) -> Entries<'a> {
+    fn of(changes: &'a Changes<'_>, partitions: &Partitions, outbox: bool) -> Entries<'a> {
         let entries = &changes.entries;
         Entries {
             offsets: entries.iter().map(|entry| bigint(entry.offset)).collect(),
@@ -135,7 +172,7 @@ impl<'a> Entries<'a> {
             seqs: entries.iter().map(|entry| bigint(entry.seq)).collect(),
             at: entries.iter().map(|entry| bigint(entry.at)).collect(),
             partitions: entries.iter().map(|entry| partitions.of(entry.at)).collect(),
-            contents: Contents::of(entries.iter().map(|entry| entry.content), outbox),
+            contents: Contents::of(entries.iter().map(|entry| entry.content.as_ref()), outbox),
         }
     }
 }
@@ -188,6 +225,17 @@ pub(crate) async fn write(
     }
     if !columns.dead_gone.is_empty() {
         calls.push(Call::new("DELETE FROM dead_notifications WHERE id = ANY($1)", &[&columns.dead_gone]));
+    }
+    let Rewritten { partitions: parts, conversations: rewritten_of, seqs: rewritten_seqs, contents } =
+        &columns.rewritten;
+    if !parts.is_empty() {
+        calls.push(Call::new(REWRITE, &[parts, rewritten_of, rewritten_seqs, contents]));
+    }
+    if !columns.chat_rows.0.is_empty() {
+        calls.push(Call::new(PUT_CHAT_ROWS, &[&columns.chat_rows.0, &columns.chat_rows.1]));
+    }
+    if !columns.chat_rows_gone.is_empty() {
+        calls.push(Call::new("DELETE FROM chat_rows WHERE key = ANY($1)", &[&columns.chat_rows_gone]));
     }
     let (senders, client_msg_ids, result_positions) = &columns.expired_results;
     if !senders.is_empty() {
@@ -252,6 +300,12 @@ const REVOKE: &str = "UPDATE users u SET revoked_at = greatest(u.revoked_at, k.b
      FROM unnest($1::bigint[], $2::bigint[]) AS k (no, before) WHERE u.no = k.no";
 const PUT_DEAD: &str = "INSERT INTO dead_notifications (id, row) SELECT * FROM unnest($1::bigint[], $2::bytea[]) \
      ON CONFLICT (id) DO UPDATE SET row = excluded.row";
+/// The heads of the conversations are locked, so that no other node changes the same entries.
+const REWRITE: &str = "UPDATE entries e SET content = k.content \
+     FROM unnest($1::integer[], $2::bigint[], $3::bigint[], $4::bytea[]) AS k (part, conversation, seq, content) \
+     WHERE e.part = k.part AND e.conversation = k.conversation AND e.seq = k.seq";
+const PUT_CHAT_ROWS: &str = "INSERT INTO chat_rows (key, value) SELECT * FROM unnest($1::bytea[], $2::bytea[]) \
+     ON CONFLICT (key) DO UPDATE SET value = excluded.value";
 const DROP_RESULTS: &str = "DELETE FROM dedupe d USING unnest($1::bigint[], $2::text[], $3::bigint[]) AS k (sender, client_msg_id, position) \
      WHERE d.sender = k.sender AND d.client_msg_id = k.client_msg_id AND d.position = k.position";
 /// Entries whose sequences are decided, and changes for the commit log.

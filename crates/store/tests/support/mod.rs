@@ -59,6 +59,7 @@ pub(crate) fn message(client_msg_id: &str) -> NewEntry {
         mentions: vec![],
         silent: false,
         skip_push: false,
+        details: None,
     }
 }
 

@@ -5,7 +5,11 @@ use anyhow::Result;
 use std::time::Duration;
 use tidings_api::ApiConfig;
 use tidings_domain::store::Retention as Kept;
-use tidings_engine::{config::EngineConfig, outbox::OutboxConfig, presence::PresenceConfig};
+use tidings_engine::{
+    config::{EngineConfig, MessagesConfig},
+    outbox::OutboxConfig,
+    presence::PresenceConfig,
+};
 use tidings_gateway::SessionConfig;
 use tidings_push::PushConfig;
 
@@ -36,6 +40,7 @@ impl Settings {
             sends_per_second: engine.sends_per_second,
             sends_burst: engine.sends_burst,
             limits: self.limits_config(),
+            messages: self.messages_config(),
             public_attributes: self.public_attributes.clone(),
             push: PushConfig {
                 pending_per_device: self.push.pending_per_device_max.min(usize::from(u16::MAX)),
@@ -46,6 +51,18 @@ impl Settings {
                 new_devices: self.new_devices(),
             },
             popups: self.popups_config(),
+        }
+    }
+
+    fn messages_config(&self) -> MessagesConfig {
+        let messages = &self.messages;
+        let edit = [messages.direct_edit_window_ms, messages.group_edit_window_ms, messages.official_edit_window_ms];
+        let recall =
+            [messages.direct_recall_window_ms, messages.group_recall_window_ms, messages.official_recall_window_ms];
+        MessagesConfig {
+            edit_window: edit.map(Duration::from_millis),
+            recall_window: recall.map(Duration::from_millis),
+            edit_history: messages.edit_history,
         }
     }
 

@@ -26,7 +26,10 @@ use popups::Popups;
 use std::{net::SocketAddr, path::PathBuf};
 use store::Store;
 use tidings_api::ApiConfig;
-use tidings_engine::{config::EngineConfig, presence::PresenceConfig};
+use tidings_engine::{
+    config::{EngineConfig, MessagesConfig},
+    presence::PresenceConfig,
+};
 use tidings_gateway::SessionConfig;
 use tidings_push::PushConfig;
 use tokens::{Limits, TokenSettings};
@@ -102,6 +105,7 @@ settings! {
             link: Link,
             session: Session,
             presence: Presence,
+            messages: Messages,
             engine: Engine,
             store: Store,
             cluster: Cluster,
@@ -177,6 +181,27 @@ settings! {
         sends_per_second: u32 = 20,
         /// Messages that a user may send at once after a quiet time, such as those that an app gathered while it was offline.
         sends_burst: u32 = 100,
+    }
+}
+
+settings! {
+    /// For how long senders may edit and recall their messages, by token. The owner and admins of a group or official account may at
+    /// any time, and so may app servers.
+    Messages {
+        /// Since the message was sent, in direct conversations. 0: never.
+        direct_edit_window_ms: u64 = MessagesConfig::default().edit_window[0].as_millis() as u64,
+        /// As above, in groups. 0: never.
+        group_edit_window_ms: u64 = MessagesConfig::default().edit_window[1].as_millis() as u64,
+        /// As above, in official accounts. 0: never.
+        official_edit_window_ms: u64 = MessagesConfig::default().edit_window[2].as_millis() as u64,
+        /// Since the message was sent, in direct conversations. 0: never.
+        direct_recall_window_ms: u64 = MessagesConfig::default().recall_window[0].as_millis() as u64,
+        /// As above, in groups. 0: never.
+        group_recall_window_ms: u64 = MessagesConfig::default().recall_window[1].as_millis() as u64,
+        /// As above, in official accounts. 0: never.
+        official_recall_window_ms: u64 = MessagesConfig::default().recall_window[2].as_millis() as u64,
+        /// Whether the bodies that edits replace are kept, for as long as their message. Those of a recalled message are removed.
+        edit_history: bool = false,
     }
 }
 
@@ -317,6 +342,7 @@ impl Settings {
             "engine" => self.engine.set(name, text),
             "store" => self.store.set(name, text),
             "cluster" => self.cluster.set(name, text),
+            "messages" => self.messages.set(name, text),
             "push" => self.push.set(name, text),
             "popups" => self.popups.set(name, text),
             "retention" => self.retention.set(name, text),

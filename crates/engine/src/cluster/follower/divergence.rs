@@ -115,7 +115,8 @@ fn hash_of(entry: Option<&StoredEntry>, change: Option<&Change>) -> u64 {
     let mut hasher = FxHasher::default();
     match (entry, change) {
         (Some(StoredEntry { seq, at, content, .. }), _) => {
-            (seq, at, &content.body, &content.client_msg_id).hash(&mut hasher);
+            // Not the body: an edit or a recall replaces it.
+            (seq, at, content.kind, &content.client_msg_id).hash(&mut hasher);
             content.sender.as_ref().map(|sender| sender.no).hash(&mut hasher);
         }
         (None, change) => change.hash(&mut hasher),

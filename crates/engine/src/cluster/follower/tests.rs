@@ -106,6 +106,7 @@ impl Node {
             mentions: vec![],
             silent: false,
             skip_push: false,
+            details: None,
         };
         Proposal::Append { conversation: self.room, entry }
     }

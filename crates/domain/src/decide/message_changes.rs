@@ -1,0 +1,85 @@
+//! Changes of messages that were sent before.
+
+use super::{Decider, ProposalError, StagedRows};
+use crate::{
+    message_changes::{apply, body_to_be_replaced, remove_body},
+    model::*,
+    store::*,
+};
+use std::borrow::Cow;
+
+impl<'a, R: StagedRows<'a>> Decider<'_, R> {
+    pub(super) fn change_message(
+        &mut self,
+        conversation: ConversationNo,
+        target: u64,
+        change: &MessageChange,
+        entry: &'a NewEntry,
+    ) -> Result<Outcome, ProposalError> {
+        let send = self.send_key(entry);
+        if let Some(first) = self.first_result(conversation, send.as_ref())? {
+            let message = self.rows.entry(conversation, target)?;
+            let version = message.map_or(1, |message| message.content.details().body_version());
+            return Ok(Outcome::MessageChanged { appended: first, entry: None, version });
+        }
+        if let Some(sender) = &entry.sender
+            && self.rows.has_just_left(conversation, sender.no)
+        {
+            return Err(Rejection::NotAMember.into());
+        }
+        let head = self.rows.head(conversation)?.ok_or(Rejection::NoSuchConversation)?;
+        let mut message = self.rows.entry(conversation, target)?.ok_or(Rejection::NoSuchEntry(target))?;
+        if message.content.kind != EntryKind::Message {
+            return Err(Rejection::NotAMessage(target).into());
+        }
+        let details = message.content.details();
+        if let (Some(recalled), MessageChange::Recall) = (&details.recalled, change) {
+            let (seq, at) = (recalled.entry, recalled.at);
+            let appended = Appended { conversation, seq, at, position: 0, duplicate: true };
+            return Ok(Outcome::MessageChanged { appended, entry: None, version: details.body_version() });
+        }
+        if details.recalled.is_some() {
+            return Err(Rejection::MessageRecalled(target).into());
+        }
+        let mut content = entry.clone();
+        content.details_mut().target = target;
+        match change {
+            MessageChange::Edit { if_version, keep_replaced, edits_max } => {
+                let actual = details.body_version();
+                if let Some(expected) = if_version.filter(|expected| *expected != actual) {
+                    return Err(Rejection::VersionConflict { expected, actual }.into());
+                }
+                if details.edits.len() >= *edits_max {
+                    return Err(Rejection::TooManyEdits { limit: *edits_max as u64 }.into());
+                }
+                if let Some(superseded) = details.edits.last() {
+                    self.remove_body(conversation, *superseded, false)?;
+                }
+                content.details_mut().version = actual + 1;
+                content.details_mut().replaced = keep_replaced.then(|| body_to_be_replaced(&message));
+            }
+            MessageChange::Recall => {
+                for edit in details.edits.clone() {
+                    self.remove_body(conversation, edit, true)?;
+                }
+            }
+        }
+        // The place that `append` gives the entry.
+        let (seq, at) = (head.last_seq + 1, head.last_at.max(self.now_ms));
+        let change = StoredEntry { seq, position: 0, at, content };
+        apply(&mut message, &change);
+        let version = message.content.details().body_version();
+        self.rows.put_entry(conversation, message)?;
+        let appended = self.append(conversation, Cow::Owned(change.content.clone()), send)?;
+        Ok(Outcome::MessageChanged { appended, entry: Some(Box::new(change.content)), version })
+    }
+
+    fn remove_body(&mut self, conversation: ConversationNo, seq: u64, replaced: bool) -> Result<(), ProposalError> {
+        if let Some(mut edit) = self.rows.entry(conversation, seq)?
+            && remove_body(&mut edit, replaced)
+        {
+            self.rows.put_entry(conversation, edit)?;
+        }
+        Ok(())
+    }
+}

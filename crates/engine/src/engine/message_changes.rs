@@ -1,0 +1,329 @@
+//! Edits and recalls of messages: who may change what until when. The commit decides which of two racing changes is first.
+
+use crate::{
+    commit::{CommitRequest, Reply},
+    engine::{
+        Engine,
+        send::{SessionReply, check_message, not_a_member},
+    },
+    entry_view::entry_of,
+    fairness::FlowKey,
+};
+use std::sync::Arc;
+use tidings_domain::{
+    message_changes::NO_BODY,
+    model::*,
+    refusals::{proposal_refusal, store_refusal},
+    store::{End, MessageChange, Outcome, Proposal},
+};
+use tidings_protocol::{
+    entry::Entry,
+    error::{ErrorCode, Refusal},
+    http::{BodyVersion, BodyVersions, ChangeReceipt, EditMessage, NewMessage},
+    ids::check_id,
+    limits::EDITS_PER_MESSAGE_MAX,
+};
+use tokio::sync::oneshot;
+
+/// The result of a change that was committed, for its caller or its session.
+type CommittedChange = oneshot::Receiver<Result<Outcome, Refusal>>;
+
+impl Engine {
+    /// Gives a message another body.
+    ///
+    /// # Errors
+    /// `not_found`, `not_a_member`, `forbidden`, `not_a_message`, `message_recalled`, `version_conflict`;
+    /// `invalid_field`, `limit_exceeded`, `client_msg_id_reused`; `rate_limited` for users; `queue_full`,
+    /// `store_unavailable` and `draining`: nothing was stored.
+    pub async fn edit_message(
+        &self,
+        actor: &Actor,
+        conversation: &str,
+        seq: u64,
+        edit: EditMessage,
+    ) -> Result<ChangeReceipt, Refusal> {
+        let (conversation, committed) = self.begin_edit(actor, conversation, seq, edit, None)?;
+        finish_change(&conversation, committed).await
+    }
+
+    /// Takes a message back: its body is removed for good. A repeated recall answers with the first result.
+    ///
+    /// # Errors
+    /// Those of [`Engine::edit_message`], but for a body's.
+    pub async fn recall_message(
+        &self,
+        actor: &Actor,
+        conversation: &str,
+        seq: u64,
+        by: Option<String>,
+        client_msg_id: Option<String>,
+    ) -> Result<ChangeReceipt, Refusal> {
+        let (conversation, committed) = self.begin_recall(actor, conversation, seq, by, client_msg_id, None)?;
+        finish_change(&conversation, committed).await
+    }
+
+    /// Submits a session's edit; the reply comes to the shard as that of a send does. Blocks for a read of the store.
+    ///
+    /// # Errors
+    /// Those of [`Engine::edit_message`] that are found before the commit.
+    pub fn submit_edit(
+        &self,
+        user: &Arc<User>,
+        conversation: &str,
+        seq: u64,
+        edit: EditMessage,
+        reply: SessionReply,
+    ) -> Result<(), Refusal> {
+        self.begin_edit(&Actor::User(user.clone()), conversation, seq, edit, Some(reply)).map(|_| ())
+    }
+
+    /// Submits a session's recall, as [`Engine::submit_edit`] does an edit.
+    ///
+    /// # Errors
+    /// Those of [`Engine::recall_message`] that are found before the commit.
+    pub fn submit_recall(
+        &self,
+        user: &Arc<User>,
+        conversation: &str,
+        seq: u64,
+        client_msg_id: Option<String>,
+        reply: SessionReply,
+    ) -> Result<(), Refusal> {
+        let actor = Actor::User(user.clone());
+        self.begin_recall(&actor, conversation, seq, None, client_msg_id, Some(reply)).map(|_| ())
+    }
+
+    fn begin_edit(
+        &self,
+        actor: &Actor,
+        conversation: &str,
+        seq: u64,
+        edit: EditMessage,
+        reply: Option<SessionReply>,
+    ) -> Result<(Arc<Conversation>, CommittedChange), Refusal> {
+        let EditMessage { from, client_msg_id, content_type, body, mentions, if_version } = edit;
+        let conversation = self.directory.require_conversation_by(actor, conversation)?;
+        let by = self.acting_user(actor, from)?;
+        let message = self.changeable_message(actor, by.as_deref(), &conversation, seq, "edit")?;
+        let content_type = content_type.unwrap_or(message.content.content_type);
+        let (silent, skip_push) = (false, false);
+        let edit = NewMessage { client_msg_id, content_type, body, mentions, silent, skip_push };
+        check_message(&edit)?;
+        let entry = NewEntry {
+            kind: EntryKind::Edit,
+            sender: by.as_deref().map(sender_of),
+            client_msg_id: edit.client_msg_id,
+            content_type: edit.content_type,
+            body: edit.body.into(),
+            mentions: edit.mentions,
+            silent: true,
+            skip_push: true,
+            details: None,
+        };
+        let change = MessageChange::Edit {
+            if_version,
+            keep_replaced: self.config.messages.edit_history,
+            edits_max: EDITS_PER_MESSAGE_MAX,
+        };
+        self.submit_change(conversation, seq, change, entry, reply)
+    }
+
+    fn begin_recall(
+        &self,
+        actor: &Actor,
+        conversation: &str,
+        seq: u64,
+        by: Option<String>,
+        client_msg_id: Option<String>,
+        reply: Option<SessionReply>,
+    ) -> Result<(Arc<Conversation>, CommittedChange), Refusal> {
+        let conversation = self.directory.require_conversation_by(actor, conversation)?;
+        let by = self.acting_user(actor, by)?;
+        client_msg_id.as_deref().map_or(Ok(()), |id| check_id("client_msg_id", id))?;
+        let message = self.changeable_message(actor, by.as_deref(), &conversation, seq, "recall")?;
+        let entry = NewEntry {
+            kind: EntryKind::Recall,
+            sender: by.as_deref().map(sender_of),
+            client_msg_id,
+            content_type: message.content.content_type,
+            body: NO_BODY.into(),
+            mentions: vec![],
+            silent: true,
+            skip_push: true,
+            details: None,
+        };
+        self.submit_change(conversation, seq, MessageChange::Recall, entry, reply)
+    }
+
+    /// The user in whose name a change is made: the token's user, or the one whom an app server names.
+    fn acting_user(&self, actor: &Actor, named: Option<String>) -> Result<Option<Arc<User>>, Refusal> {
+        match (actor, named) {
+            (Actor::User(user), None) => Ok(Some(user.clone())),
+            (Actor::User(user), Some(named)) if named == user.id => Ok(Some(user.clone())),
+            (Actor::User(_), Some(_)) => {
+                Err(Refusal::new(ErrorCode::Forbidden, "from: a user token acts only as its own user"))
+            }
+            (Actor::App, Some(named)) => self.directory.require_user(&named).map(Some),
+            (Actor::App, None) => Ok(None),
+        }
+    }
+
+    /// The message, if the actor may change it. An app server may change every message; it acts in the name of `by`.
+    fn changeable_message(
+        &self,
+        actor: &Actor,
+        by: Option<&User>,
+        conversation: &Conversation,
+        seq: u64,
+        what: &str,
+    ) -> Result<StoredEntry, Refusal> {
+        self.check_draining()?;
+        let role = match by {
+            Some(user) => Some(self.role_of_member(user, conversation)?),
+            None => None,
+        };
+        let message = self.stored_message(conversation, seq)?;
+        if let (Actor::User(user), Some(role)) = (actor, role) {
+            self.rate.check(user.no)?;
+            let is_moderator = role >= Role::Admin && conversation.kind != ConversationKind::Direct;
+            if !is_moderator {
+                self.check_own_and_recent(user, conversation, &message, what)?;
+            }
+        }
+        Ok(message)
+    }
+
+    fn check_own_and_recent(
+        &self,
+        user: &User,
+        conversation: &Conversation,
+        message: &StoredEntry,
+        what: &str,
+    ) -> Result<(), Refusal> {
+        if message.content.sender.as_ref().is_none_or(|sender| sender.no != user.no) {
+            let who = match conversation.kind {
+                ConversationKind::Direct => "only its sender may",
+                ConversationKind::Group | ConversationKind::Official => "only its sender, the owner and admins may",
+            };
+            return Err(Refusal::new(ErrorCode::Forbidden, format!("{who} {what} message {}", message.seq)));
+        }
+        let windows = &self.config.messages;
+        let window = if what == "edit" { windows.edit_window } else { windows.recall_window };
+        let window_ms = window[conversation.lane() as usize].as_millis() as u64;
+        if self.clock.now_ms() > message.at.saturating_add(window_ms) {
+            let seconds = window_ms / 1_000;
+            let why = format!("a sender may {what} a message for {seconds} s, and this one is older");
+            return Err(Refusal::new(ErrorCode::Forbidden, why));
+        }
+        Ok(())
+    }
+
+    /// The member's role; the two users of a direct conversation are its members.
+    pub(crate) fn role_of_member(&self, user: &User, conversation: &Conversation) -> Result<Role, Refusal> {
+        if let Some((a, b)) = conversation.pair {
+            let is_member = user.no == a || user.no == b;
+            return if is_member { Ok(Role::Member) } else { Err(not_a_member(&user.id, &conversation.id)) };
+        }
+        let membership = self.directory.membership(conversation.no, user.no).map_err(store_refusal)?;
+        membership.map(|membership| membership.role).ok_or_else(|| not_a_member(&user.id, &conversation.id))
+    }
+
+    /// The message with this `seq`.
+    ///
+    /// # Errors
+    /// `not_found`, `not_a_message`; `store_unavailable`.
+    pub(crate) fn stored_message(&self, conversation: &Conversation, seq: u64) -> Result<StoredEntry, Refusal> {
+        let found = self.store.entries(conversation.no, seq, seq, 1, End::Oldest).map_err(store_refusal)?;
+        let rejection = tidings_domain::store::Rejection::NoSuchEntry(seq);
+        let message = found.into_iter().next().ok_or_else(|| proposal_refusal(&rejection))?;
+        match message.content.kind {
+            EntryKind::Message => Ok(message),
+            _ => Err(proposal_refusal(&tidings_domain::store::Rejection::NotAMessage(seq))),
+        }
+    }
+
+    /// Hands a change to the committer; the reply goes to a session, or to the receiver.
+    fn submit_change(
+        &self,
+        conversation: Arc<Conversation>,
+        target: u64,
+        change: MessageChange,
+        entry: NewEntry,
+        reply: Option<SessionReply>,
+    ) -> Result<(Arc<Conversation>, CommittedChange), Refusal> {
+        let flow_key = entry.sender.as_ref().map_or(FlowKey::Conversation(conversation.no), |s| FlowKey::User(s.no));
+        let slot = Some(self.committer.reserve(&conversation, flow_key)?);
+        let (caller, committed) = oneshot::channel();
+        let reply = match reply {
+            Some(SessionReply { shard, session, reference }) => Reply::Session { shard, session, reference },
+            None => Reply::Caller(caller),
+        };
+        let proposal = Proposal::ChangeMessage { conversation: conversation.no, target, change, entry };
+        let about = Some(conversation.clone());
+        self.committer.submit(CommitRequest { proposal, flow_key, conversation: about, reply, slot })?;
+        Ok((conversation, committed))
+    }
+
+    /// One entry of a timeline.
+    ///
+    /// # Errors
+    /// `not_found`, `not_a_member`; `store_unavailable`.
+    pub fn entry(&self, actor: &Actor, conversation: &str, seq: u64) -> Result<Entry, Refusal> {
+        let conversation = self.directory.require_conversation_by(actor, conversation)?;
+        self.check_may_read(actor, &conversation)?;
+        let found = self.store.entries(conversation.no, seq, seq, 1, End::Oldest).map_err(store_refusal)?;
+        let rejection = tidings_domain::store::Rejection::NoSuchEntry(seq);
+        entry_of(&conversation.id, found.first().ok_or_else(|| proposal_refusal(&rejection))?)
+    }
+
+    /// The bodies that a message has had, oldest first, as far as they are kept; the newest is the last.
+    ///
+    /// # Errors
+    /// `not_found`, `not_a_member`, `not_a_message`; `store_unavailable`.
+    pub fn body_versions(&self, actor: &Actor, conversation: &str, seq: u64) -> Result<BodyVersions, Refusal> {
+        let conversation = self.directory.require_conversation_by(actor, conversation)?;
+        self.check_may_read(actor, &conversation)?;
+        let message = self.stored_message(&conversation, seq)?;
+        let mut versions = Vec::new();
+        for edit in &message.content.details().edits {
+            let found = self.store.entries(conversation.no, *edit, *edit, 1, End::Oldest).map_err(store_refusal)?;
+            let Some(entry) = found.into_iter().next() else { continue };
+            let details = entry.content.details();
+            if let Some(replaced) = &details.replaced {
+                let version = details.body_version().saturating_sub(1);
+                versions.push(body_version(version, seq, replaced)?);
+            }
+        }
+        if message.content.details().recalled.is_none() {
+            let newest = tidings_domain::message_changes::body_to_be_replaced(&message);
+            versions.push(body_version(message.content.details().body_version(), seq, &newest)?);
+        }
+        Ok(BodyVersions { versions })
+    }
+}
+
+fn body_version(version: u32, seq: u64, replaced: &ReplacedBody) -> Result<BodyVersion, Refusal> {
+    let ReplacedBody { content_type, body, at, by } = replaced.clone();
+    let body = serde_json::value::RawValue::from_string(body.into())
+        .map_err(|_| Refusal::new(ErrorCode::Internal, format!("a body of message {seq} is damaged")))?;
+    Ok(BodyVersion { version, at, by: by.map(|by| by.id), content_type, body })
+}
+
+fn sender_of(user: &User) -> Sender {
+    Sender { no: user.no, id: user.id.clone() }
+}
+
+async fn finish_change(conversation: &Conversation, committed: CommittedChange) -> Result<ChangeReceipt, Refusal> {
+    let committed = committed.await.map_err(|_| Refusal::new(ErrorCode::Internal, "the committer has ended"))?;
+    match committed? {
+        Outcome::MessageChanged { appended, version, .. } => Ok(ChangeReceipt {
+            conversation: conversation.id.clone(),
+            seq: appended.seq,
+            at: appended.at,
+            version,
+            duplicate: appended.duplicate,
+        }),
+        Outcome::Rejected(rejection) => Err(proposal_refusal(&rejection)),
+        _ => Err(Refusal::new(ErrorCode::Internal, "an outcome of another kind")),
+    }
+}

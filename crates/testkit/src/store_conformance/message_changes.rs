@@ -1,0 +1,193 @@
+//! Edits and recalls: where bodies are and where they are no longer, retries, and what is refused.
+
+use super::*;
+
+pub(super) const CHECKS: &[Check] = &[
+    ("an edit gives its message another body and appends an entry", edits),
+    ("only the newest edit's entry has a body", superseded),
+    ("replaced bodies are kept if that is asked for", kept),
+    ("a recall removes every body of its message", recalls),
+    ("a recall of large bodies leaves none of their parts", large_bodies),
+    ("a message is changed in the batch that appends it", in_one_batch),
+    ("retries of changes answer with the first result", retries),
+    ("a change that cannot be made is refused and changes nothing", refused),
+];
+
+const KEEP_NONE: MessageChange = MessageChange::Edit { if_version: None, keep_replaced: false, edits_max: 100 };
+const KEEP_ALL: MessageChange = MessageChange::Edit { if_version: None, keep_replaced: true, edits_max: 100 };
+
+/// An edit by this user to this body.
+fn edit(sender: UserNo, body: &str) -> NewEntry {
+    NewEntry {
+        kind: EntryKind::Edit,
+        client_msg_id: None,
+        body: format!("{body:?}").into(),
+        silent: true,
+        skip_push: true,
+        ..message(sender, "")
+    }
+}
+
+fn recall(sender: UserNo) -> NewEntry {
+    NewEntry { kind: EntryKind::Recall, body: "null".into(), ..edit(sender, "") }
+}
+
+fn change(conversation: ConversationNo, target: u64, change: MessageChange, entry: NewEntry) -> Proposal {
+    Proposal::ChangeMessage { conversation, target, change, entry }
+}
+
+fn changed(outcome: &Outcome) -> (Appended, u32) {
+    match outcome {
+        Outcome::MessageChanged { appended, version, .. } => (*appended, *version),
+        other => panic!("not changed: {other:?}"),
+    }
+}
+
+fn all_entries(store: &dyn Store, conversation: ConversationNo) -> Vec<StoredEntry> {
+    store.entries(conversation, 1, u64::MAX, 1_000, End::Oldest).unwrap()
+}
+
+fn bodies(store: &dyn Store, conversation: ConversationNo) -> Vec<String> {
+    all_entries(store, conversation).iter().map(|entry| entry.content.body.to_string()).collect()
+}
+
+fn edits(store: &dyn Store) {
+    let u = users(store, 2);
+    let room = group(store, "g", &u);
+    commit(store, append(room, NewEntry { mentions: vec!["u2".into()], ..message(u[0], "a") }));
+    let entry = NewEntry { content_type: "card".into(), mentions: vec!["u1".into()], ..edit(u[1], "new") };
+    let outcome = commit_at(store, change(room, 1, KEEP_NONE, entry), NOON + 5);
+    let (place, version) = changed(&outcome);
+    assert_eq!((place.seq, place.at, version), (2, NOON + 5, 2));
+    let stored = all_entries(store, room);
+    let [message, edit] = &stored[..] else { panic!("{stored:?}") };
+    assert_eq!((message.at, &*message.content.body), (NOON, "\"new\""));
+    assert_eq!((&*message.content.content_type, &message.content.mentions[..]), ("card", &["u1".to_owned()][..]));
+    assert_eq!(message.content.sender, Some(Sender { no: u[0], id: "u1".into() }), "the sender stays");
+    let details = message.content.details();
+    assert_eq!((details.version, details.edited_at, &details.edits[..]), (2, NOON + 5, &[2][..]));
+    assert_eq!(details.edited_by, Some(Sender { no: u[1], id: "u2".into() }));
+    assert_eq!((edit.content.details().target, edit.content.details().version), (1, 2));
+    let Outcome::MessageChanged { entry: Some(told), .. } = outcome else { panic!("the entry is told") };
+    assert_eq!(*told, edit.content, "nodes are told what is stored");
+    assert_eq!(store.head(room).unwrap().last_seq, 2);
+}
+
+fn superseded(store: &dyn Store) {
+    let u = users(store, 1);
+    let room = group(store, "g", &u);
+    let steps = [
+        append(room, message(u[0], "a")),
+        change(room, 1, KEEP_NONE, edit(u[0], "second")),
+        change(room, 1, KEEP_NONE, edit(u[0], "third")),
+    ];
+    steps.into_iter().for_each(|step| drop(commit(store, step)));
+    assert_eq!(bodies(store, room), ["\"third\"", "null", "\"third\""]);
+    assert_eq!(all_entries(store, room)[0].content.details().edits, [2, 3]);
+}
+
+fn kept(store: &dyn Store) {
+    let u = users(store, 2);
+    let room = group(store, "g", &u);
+    commit(store, append(room, message(u[0], "a")));
+    commit_at(store, change(room, 1, KEEP_ALL, edit(u[1], "second")), NOON + 1);
+    commit_at(store, change(room, 1, KEEP_ALL, edit(u[0], "third")), NOON + 2);
+    let replaced = |seq: usize| all_entries(store, room)[seq - 1].content.details().replaced.clone().unwrap();
+    assert_eq!((&*replaced(2).body, replaced(2).at), ("{\"text\":\"a\"}", NOON));
+    assert_eq!(replaced(2).by.unwrap().no, u[0]);
+    assert_eq!((&*replaced(3).body, replaced(3).at), ("\"second\"", NOON + 1));
+    assert_eq!(replaced(3).by.unwrap().no, u[1]);
+    commit(store, change(room, 1, MessageChange::Recall, recall(u[0])));
+    assert!(all_entries(store, room).iter().all(|entry| entry.content.details().replaced.is_none()));
+}
+
+fn recalls(store: &dyn Store) {
+    let u = users(store, 1);
+    let room = group(store, "g", &u);
+    commit(store, append(room, NewEntry { mentions: vec!["@all".into()], ..message(u[0], "a") }));
+    commit(store, change(room, 1, KEEP_NONE, edit(u[0], "second")));
+    let (place, _) = changed(&commit_at(store, change(room, 1, MessageChange::Recall, recall(u[0])), NOON + 9));
+    assert_eq!((place.seq, place.duplicate), (3, false));
+    assert_eq!(bodies(store, room), ["null", "null", "null"]);
+    let message = &all_entries(store, room)[0].content;
+    assert_eq!(message.mentions, [""; 0]);
+    let by = Some(Sender { no: u[0], id: "u1".into() });
+    assert_eq!(message.details().recalled, Some(Recalled { at: NOON + 9, by, entry: 3 }));
+}
+
+fn large_bodies(store: &dyn Store) {
+    let u = users(store, 1);
+    let room = group(store, "g", &u);
+    let large = |letter: &str, length: usize| letter.repeat(length);
+    let first = NewEntry { body: format!("{:?}", large("a", 20_000)).into(), ..message(u[0], "a") };
+    commit(store, append(room, first));
+    for (letter, length) in [("b", 9_000), ("c", 60_000), ("d", 10), ("e", 30_000)] {
+        let body = large(letter, length);
+        commit(store, change(room, 1, KEEP_NONE, edit(u[0], &body)));
+        assert_eq!(bodies(store, room)[0], format!("{body:?}"));
+    }
+    commit(store, change(room, 1, MessageChange::Recall, recall(u[0])));
+    assert!(bodies(store, room).iter().all(|body| body == "null"));
+}
+
+fn in_one_batch(store: &dyn Store) {
+    let u = users(store, 1);
+    let room = group(store, "g", &u);
+    let batch = [
+        append(room, message(u[0], "a")),
+        change(room, 1, KEEP_NONE, edit(u[0], "second")),
+        append(room, message(u[0], "b")),
+        change(room, 3, MessageChange::Recall, recall(u[0])),
+        change(room, 1, KEEP_NONE, edit(u[0], "third")),
+    ];
+    let outcomes = store.commit(&batch, NOON).unwrap();
+    assert_eq!(changed(&outcomes[4]).1, 3);
+    assert_eq!(bodies(store, room), ["\"third\"", "null", "null", "null", "\"third\""]);
+    let positions: Vec<_> = all_entries(store, room).iter().map(|entry| entry.position).collect();
+    assert!(positions.is_sorted() && positions[0] > 0, "{positions:?}");
+    assert_eq!(changed(&outcomes[4]).0.position, positions[4]);
+}
+
+fn retries(store: &dyn Store) {
+    let u = users(store, 2);
+    let (room, other) = (group(store, "g", &u), group(store, "h", &u));
+    commit(store, append(room, message(u[0], "a")));
+    commit(store, append(other, message(u[0], "b")));
+    let named = NewEntry { client_msg_id: Some("edit-1".into()), ..edit(u[0], "second") };
+    let (first, _) = changed(&commit(store, change(room, 1, KEEP_NONE, named.clone())));
+    let (again, version) = changed(&commit(store, change(room, 1, KEEP_NONE, named.clone())));
+    assert_eq!((again, version), (Appended { duplicate: true, ..first }, 2));
+    assert_eq!(store.head(room).unwrap().last_seq, 2, "nothing was appended");
+    let reused = commit(store, change(other, 1, KEEP_NONE, named));
+    assert_eq!(reused, Outcome::Rejected(Rejection::ClientMsgIdReused));
+    let (first, _) = changed(&commit_at(store, change(room, 1, MessageChange::Recall, recall(u[0])), NOON + 1));
+    let (again, _) = changed(&commit_at(store, change(room, 1, MessageChange::Recall, recall(u[1])), NOON + 2));
+    assert_eq!((again.seq, again.at, again.duplicate), (first.seq, first.at, true), "a recall needs no id");
+}
+
+fn refused(store: &dyn Store) {
+    let u = users(store, 1);
+    let room = group(store, "g", &u);
+    commit(store, append(room, message(u[0], "a")));
+    commit(store, append(room, notice(EntryKind::ConversationChange)));
+    commit(store, append(room, message(u[0], "b")));
+    commit(store, change(room, 3, MessageChange::Recall, recall(u[0])));
+    commit(store, change(room, 1, KEEP_NONE, edit(u[0], "second")));
+    let before = all_entries(store, room);
+    let expecting = MessageChange::Edit { if_version: Some(1), keep_replaced: false, edits_max: 100 };
+    let once = MessageChange::Edit { if_version: None, keep_replaced: false, edits_max: 1 };
+    let cases = [
+        (ConversationNo(99), 1, KEEP_NONE, Rejection::NoSuchConversation),
+        (room, 99, KEEP_NONE, Rejection::NoSuchEntry(99)),
+        (room, 2, KEEP_NONE, Rejection::NotAMessage(2)),
+        (room, 5, MessageChange::Recall, Rejection::NotAMessage(5)),
+        (room, 3, KEEP_NONE, Rejection::MessageRecalled(3)),
+        (room, 1, expecting, Rejection::VersionConflict { expected: 1, actual: 2 }),
+        (room, 1, once, Rejection::TooManyEdits { limit: 1 }),
+    ];
+    for (conversation, target, of, rejection) in cases {
+        let outcome = commit(store, change(conversation, target, of, edit(u[0], "x")));
+        assert_eq!(outcome, Outcome::Rejected(rejection));
+    }
+    assert_eq!(all_entries(store, room), before);
+}
