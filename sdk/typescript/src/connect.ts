@@ -1,54 +1,79 @@
+// Puts the parts together for the place where it runs.
 import { Client } from "./chat/client.js";
 import { HttpDoor } from "./chat/http.js";
 import { randomId } from "./chat/ids.js";
 import { forgetfulKeeper } from "./chat/stored.js";
+import { readStored, StoringKeeper, type Stored } from "./chat/storing-keeper.js";
 import { CLIENT_CODES, TidingsError } from "./errors.js";
 import { backoffMs } from "./session/backoff.js";
 import { claimsOf } from "./session/claims.js";
-import { pause, systemClock } from "./session/clock.js";
+import { pause, systemClock, type Clock } from "./session/clock.js";
 import type { Link } from "./session/link.js";
 import { Session } from "./session/session.js";
 import type { SocketLike, WebSocketConstructor } from "./session/socket.js";
+import { memoryStorage } from "./storage/memory.js";
+import type { KeyValueStorage } from "./storage/storage.js";
+import { tabSupport, type TabSupport } from "./tabs/browser.js";
+import { ownDevice, sharedDevice } from "./tabs/device.js";
+import { SharedLink, type WakeableLink } from "./tabs/shared-link.js";
 import type { ConnectOptions, Tidings } from "./tidings.js";
 import { doorsOf } from "./urls.js";
 
 /**
- * Opens a session of the user whom the token is for, and keeps it. Resolves when the session is live for the first time; rejects when
- * the server refuses it for good, or the token provider answers `null`.
+ * Opens a session of the user whom the token is for, and keeps it. Resolves when the session is live for the first time, or at once when
+ * the storage holds what the user saw last; rejects when the server refuses it for good, or the token provider answers `null`.
  */
 export async function connect(options: ConnectOptions): Promise<Tidings> {
-  const clock = systemClock;
+  return connectWith(options, { clock: systemClock, tabs: tabSupport() });
+}
+
+/** What `connect` takes from where it runs; a test brings its own. */
+export interface Runtime {
+  readonly clock: Clock;
+  readonly tabs: TabSupport | undefined;
+}
+
+export async function connectWith(options: ConnectOptions, { clock, tabs }: Runtime): Promise<Tidings> {
   const doors = doorsOf(options.url);
   const WebSocket = options.WebSocket ?? globalSocket();
-  const first = await firstToken(options);
-  const user = claimsOf(first).sub ?? "";
+  const first = await firstToken(options, clock);
+  const user = claimsOf(first).sub;
+  if (user === undefined) throw new TidingsError("unauthorized", "the token is no JWT that names its user (`sub`)");
 
-  let isFirst = true;
   const http = new HttpDoor(doors.http, options.token, options.fetch ?? fetch, clock);
   http.know(first);
-  const token = async (): Promise<string | null> => {
-    // The token that told whose session it is opens it.
-    const next = isFirst ? first : ((await options.token()) ?? null);
-    isFirst = false;
-    if (next !== null) http.know(next);
-    return next;
-  };
-  const session = new Session({
-    url: doors.socket,
-    token,
-    cursor: undefined,
-    WebSocket,
-    clock,
-    identity: {
-      deviceId: options.deviceId ?? randomId(),
-      deviceKind: options.deviceKind ?? "web",
-      appVersion: options.appVersion,
-      push: options.push ?? false,
-    },
-  });
-  const client = new Client({ user, link: session, http, clock, keeper: forgetfulKeeper });
-  session.start();
-  await untilFirstUp(session);
+  const token = tokenSource(first, options.token, http);
+  const { stored, storage, failure } = await openStorage(options.storage, user);
+
+  const name = `tidings ${doors.http} ${user}`;
+  const sharing = (options.shareTabs ?? (options.WebSocket === undefined && typeof window !== "undefined")) ? tabs : undefined;
+  const device = await deviceOf(options, name, sharing !== undefined, tabs, clock);
+  const openSession = (cursor: string | undefined): Session =>
+    new Session({
+      url: doors.socket,
+      token,
+      cursor,
+      WebSocket,
+      clock,
+      identity: {
+        deviceId: device.id,
+        deviceKind: options.deviceKind ?? "web",
+        appVersion: options.appVersion,
+        push: options.push ?? false,
+      },
+    });
+  const shared = sharing && new SharedLink({ name, tab: randomId(), support: sharing, clock, cursor: stored?.cursor, openSession });
+  const link: WakeableLink = shared ?? openSession(stored?.cursor);
+  const keeper = storage && stored ? new StoringKeeper(user, storage, stored, () => shared?.isLeader ?? true) : forgetfulKeeper;
+  const client = new Client({ user, link, http, clock, keeper, onClose: [device.end, wakeWithPage(link)] });
+  link.start();
+  if (failure) queueMicrotask(() => client.report("storage", failure));
+  if (stored?.cursor === undefined) {
+    await untilFirstUp(link).catch(async (error: unknown) => {
+      await client.close();
+      throw error;
+    });
+  }
   return client;
 }
 
@@ -60,17 +85,69 @@ function globalSocket(): WebSocketConstructor {
   return found as new (url: string) => SocketLike;
 }
 
-async function firstToken({ token }: ConnectOptions): Promise<string> {
+async function firstToken({ token }: ConnectOptions, clock: Clock): Promise<string> {
   for (let failures = 0; ; failures++) {
+    let first: string | null;
     try {
-      const first = await token();
-      if (typeof first === "string") return first;
+      first = await token();
     } catch {
-      await pause(systemClock, backoffMs(failures, systemClock.random()));
+      await pause(clock, backoffMs(failures, clock.random()));
       continue;
     }
+    if (typeof first === "string") return first;
     throw new TidingsError(CLIENT_CODES.signedOut, "the token provider answered null: the user is signed out");
   }
+}
+
+/** The token that told whose session it is opens it; each further one is asked for. */
+function tokenSource(first: string, ask: () => Promise<string | null>, http: HttpDoor): () => Promise<string | null> {
+  let unused: string | undefined = first;
+  return async () => {
+    const token = unused ?? (await ask());
+    unused = undefined;
+    if (typeof token !== "string") return null; // `undefined`, too, is no token
+    http.know(token);
+    return token;
+  };
+}
+
+interface OpenedStorage {
+  readonly storage?: KeyValueStorage;
+  readonly stored?: Stored;
+  readonly failure?: TidingsError;
+}
+
+async function openStorage(storage: KeyValueStorage | undefined, user: string): Promise<OpenedStorage> {
+  if (!storage) return {};
+  try {
+    return { storage, stored: await readStored(storage, user) };
+  } catch (cause) {
+    // A private window, or a profile that is broken: the client works, and keeps nothing.
+    const failure = new TidingsError(CLIENT_CODES.storageFailed, `the client goes on in memory: ${String(cause)}`, { cause });
+    const memory = memoryStorage();
+    return { storage: memory, stored: await readStored(memory, user), failure };
+  }
+}
+
+async function deviceOf(options: ConnectOptions, name: string, isShared: boolean, tabs: TabSupport | undefined, clock: Clock): Promise<{ id: string; end: () => void }> {
+  if (options.deviceId !== undefined) return { id: options.deviceId, end: () => undefined };
+  if (isShared) return { id: sharedDevice(name), end: () => undefined };
+  const openChannel = tabs?.openChannel ?? (typeof window !== "undefined" && typeof BroadcastChannel !== "undefined" ? (named: string) => new BroadcastChannel(named) : undefined);
+  return ownDevice(name, openChannel, clock);
+}
+
+/** A page that comes to the front, or back to the network, looks at once whether its connection lives. */
+function wakeWithPage(link: WakeableLink): () => void {
+  if (typeof window === "undefined") return () => undefined;
+  const wake = (): void => {
+    if (document.visibilityState !== "hidden") link.wake();
+  };
+  window.addEventListener("online", wake);
+  document.addEventListener("visibilitychange", wake);
+  return () => {
+    window.removeEventListener("online", wake);
+    document.removeEventListener("visibilitychange", wake);
+  };
 }
 
 function untilFirstUp(link: Link): Promise<void> {

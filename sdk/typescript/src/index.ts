@@ -34,6 +34,8 @@ export { connect } from "./connect.js";
 export { textOf } from "./message.js";
 export type { Observable } from "./observable.js";
 export { CLIENT_CODES, TidingsError } from "./errors.js";
+export { indexedDbStorage } from "./storage/indexed-db.js";
+export { memoryStorage } from "./storage/memory.js";
 export type { KeyValueStorage } from "./storage/storage.js";
 export type { SocketLike, WebSocketConstructor } from "./session/socket.js";
 export type { Preferences, ListFilter } from "./wire/client-frames.js";

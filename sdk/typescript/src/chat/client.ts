@@ -30,6 +30,8 @@ export interface ClientOptions {
   readonly http: HttpDoor;
   readonly clock: Clock;
   readonly keeper: Keeper;
+  /** Called once when the app closes the client. */
+  readonly onClose?: readonly (() => void)[];
 }
 
 export class Client implements Tidings {
@@ -41,7 +43,7 @@ export class Client implements Tidings {
   readonly #pushes: Pushes;
   readonly #keeper: Keeper;
   readonly #handles = new Map<string, ConversationHandle>();
-  readonly #endListening: () => void;
+  readonly #onClose: readonly (() => void)[];
   /** The cursor that what is held stands for; undefined: nothing is held. */
   #cursor: string | undefined;
 
@@ -62,7 +64,7 @@ export class Client implements Tidings {
         keeper.outboxChanged();
       },
     });
-    const list = new ListKeeper(core);
+    const list = new ListKeeper(core, ({ id, last_seq }) => timelines.catchUp(id, last_seq));
     this.user = user;
     this.presence = new PresenceBook(core);
     this.popups = new PopupDesk(core);
@@ -72,8 +74,7 @@ export class Client implements Tidings {
     this.#keeper = keeper;
     this.#cursor = keeper.start({ core, timelines, outbox, list });
     for (const timeline of timelines.all) if (timeline.isKept) this.#handle(timeline.id).messages.restored();
-    this.#endListening = link.listen((event) => this.#happen(event));
-    // A link that is up already, as another tab's may be, is told of by itself.
+    this.#onClose = [link.listen((event) => this.#happen(event)), ...(options.onClose ?? [])];
   }
 
   get status(): Observable<ConnectionStatus> {
@@ -105,6 +106,11 @@ export class Client implements Tidings {
     return this.#parts.core.emitter.on(event, listener);
   }
 
+  /** Tells of what happened before there was a client. */
+  report(event: "storage" | "error", error: TidingsError): void {
+    this.#parts.core.emitter.emit(event, error);
+  }
+
   reconnect(): void {
     this.#parts.core.link.start();
   }
@@ -116,7 +122,7 @@ export class Client implements Tidings {
   async close(): Promise<void> {
     await this.#keeper.close();
     await this.#parts.core.link.close();
-    this.#endListening();
+    for (const end of this.#onClose) end();
     this.#parts.outbox.close(new TidingsError(CLIENT_CODES.closed, "the app has closed the client"));
     this.#parts.typing.close();
     this.conversations.close();

@@ -16,6 +16,7 @@ const ROUNDS_MAX = 5;
 export class ListKeeper implements Conversations {
   readonly #core: Core;
   readonly #list: ConversationList;
+  readonly #onRead: (view: ConversationView) => void;
   readonly #cell = new Cell<ConversationsSnapshot>({ items: [], unread: 0, mentions: 0, hasMore: false, state: "loading" });
   readonly #views = new Map<string, Cell<ConversationView | undefined>>();
   readonly #left = new Set<string>();
@@ -26,8 +27,10 @@ export class ListKeeper implements Conversations {
   #reading: Promise<void> | undefined;
   #isDirty = false;
 
-  constructor(core: Core) {
+  /** `onRead` is told of each line that the server has answered with. */
+  constructor(core: Core, onRead: (view: ConversationView) => void) {
     this.#core = core;
+    this.#onRead = onRead;
     this.#list = new ConversationList(core.me);
   }
 
@@ -173,7 +176,11 @@ export class ListKeeper implements Conversations {
   }
 
   #takePage(views: readonly ConversationView[]): void {
-    for (const view of views) if (!this.#left.has(view.id)) this.#list.put(view);
+    for (const view of views) {
+      if (this.#left.has(view.id)) continue;
+      this.#list.put(view);
+      this.#onRead(view);
+    }
   }
 
   #changed(): void {

@@ -20,6 +20,8 @@ export interface OutboxItem {
   readonly conversation: string;
   readonly message: NewMessage;
   readonly at: number;
+  /** Grows with each send of this user's browser, also within a millisecond. */
+  readonly order: number;
   readonly state: "queued" | "asked" | "settled" | "refused";
   readonly error?: TidingsError;
   readonly receipt?: SendReceipt;
@@ -43,6 +45,7 @@ export class Outbox {
   readonly #paused = new Map<string, () => void>();
   readonly #failures = new Map<string, number>();
   #asked = 0;
+  #order = 0;
   #closed: TidingsError | undefined;
 
   constructor(core: Core, owner: OutboxOwner) {
@@ -71,7 +74,7 @@ export class Outbox {
       this.retry(id);
       return promise;
     }
-    const item: OutboxItem = { id, conversation, message, at: this.#core.clock.now(), state: "queued" };
+    const item: OutboxItem = { id, conversation, message, at: this.#core.clock.now(), order: this.#nextOrder(), state: "queued" };
     const unsent = this.all.filter(({ state }) => state === "queued" || state === "asked").length;
     const bytes = new TextEncoder().encode(JSON.stringify(message.body)).length;
     this.#items.set(id, item);
@@ -213,6 +216,11 @@ export class Outbox {
     const promised = this.#promises.get(id) ?? [];
     this.#promises.delete(id);
     return promised;
+  }
+
+  #nextOrder(): number {
+    this.#order = Math.max(this.#order + 1, this.#core.clock.now() * 1_000);
+    return this.#order;
   }
 
   #put(item: OutboxItem): void {

@@ -29,6 +29,8 @@ export class Timeline {
   #low = 1;
   readonly #early = new Map<number, { readonly entry: Entry; readonly asOf: number }>();
   #wanted = 0;
+  /** Up to here entries are held that were never handed on, since a page brought them. */
+  #silentTo = 0;
 
   constructor(id: string, high?: number) {
     this.id = id;
@@ -47,13 +49,18 @@ export class Timeline {
 
   /** Takes entries from anywhere, in any order, and answers with those that are handed on now, in order. */
   offer(entries: readonly Entry[], asOf?: number): readonly Entry[] {
+    const handed: Entry[] = [];
     for (const entry of entries) {
       if (this.high === undefined && !this.isOpening) this.#place(entry.seq - 1);
-      if (this.high !== undefined && entry.seq <= this.high) continue; // it came before
+      if (this.high !== undefined && entry.seq <= this.high) {
+        // It came before, or a page overtook it: from it on the page's entries are news.
+        if (entry.seq <= this.#silentTo) handed.push(...this.#announce(entry.seq));
+        continue;
+      }
       if (!this.#early.has(entry.seq)) this.#early.set(entry.seq, { entry, asOf: asOf ?? entry.seq });
       if (this.#early.size > EARLY_MAX) this.#leaveOutNewest();
     }
-    return this.#handOn();
+    return [...handed, ...this.#handOn()];
   }
 
   /** Entries up to `to` exist, of which none below `from` were missed. */
@@ -82,6 +89,7 @@ export class Timeline {
     this.#slots = [];
     this.#low = 1;
     this.hasOlder = false;
+    this.#silentTo = 0;
     this.isJoined = false;
     this.isOpening = false;
     if (!isAnotherStore) return;
@@ -107,9 +115,11 @@ export class Timeline {
   open(page: HistoryPage): readonly Entry[] {
     const last = page.entries.reduce((newest, { seq }) => Math.max(newest, seq), 0);
     this.isOpening = false;
+    const firstEarly = Math.min(...this.#early.keys());
     this.#place(last > 0 ? last : (page.conversation_last_seq ?? page.last_seq ?? 0));
     this.prepend(page);
-    return this.#handOn();
+    this.#silentTo = last;
+    return [...(firstEarly <= last ? this.#announce(firstEarly) : []), ...this.#handOn()];
   }
 
   /** A page of entries before the first slot. Takes those that join on without a hole; false: none did, and there are some. */
@@ -182,9 +192,17 @@ export class Timeline {
     this.high = high;
     this.#slots = [];
     this.#low = high + 1;
+    this.#silentTo = 0;
     this.isJoined = false;
     this.hasOlder = high > 0;
     for (const seq of this.#early.keys()) if (seq <= high) this.#early.delete(seq);
+  }
+
+  /** Entries of the newest page that also came live, and those after them. */
+  #announce(from: number): readonly Entry[] {
+    const entries = this.#slots.filter(({ entry }) => entry.seq >= from && entry.seq <= this.#silentTo).map(({ entry }) => entry);
+    this.#silentTo = 0;
+    return entries;
   }
 
   #handOn(): readonly Entry[] {

@@ -74,6 +74,14 @@ export class Timelines {
     }
   }
 
+  /** The list says how far a conversation has come: a window that stands further back has missed something. */
+  catchUp(id: string, lastSeq: number): void {
+    const timeline = this.#timelines.get(id);
+    if (!timeline?.isKept || timeline.high === undefined || timeline.high >= lastSeq) return;
+    timeline.want(timeline.high + 1, lastSeq);
+    this.#fill(timeline);
+  }
+
   /** What is held is of another store, or may be: windows read anew. */
   reset(): void {
     this.#generation += 1;

@@ -1,0 +1,24 @@
+// What of the browser the tabs stand on, and what stands in for it in tests.
+
+export interface Channel {
+  postMessage(message: unknown): void;
+  onmessage: ((event: never) => void) | null;
+  close(): void;
+}
+
+/** The part of `navigator.locks` that is used. */
+export interface Locks {
+  request(name: string, options: { readonly signal: AbortSignal }, held: () => Promise<void>): Promise<unknown>;
+}
+
+export interface TabSupport {
+  readonly locks: Locks;
+  readonly openChannel: (name: string) => Channel;
+}
+
+/** What this page has; undefined: tabs cannot share a connection (an insecure page has no locks). */
+export function tabSupport(): TabSupport | undefined {
+  const locks = (globalThis as { readonly navigator?: { readonly locks?: Locks } }).navigator?.locks;
+  if (locks === undefined || typeof BroadcastChannel === "undefined") return undefined;
+  return { locks, openChannel: (name) => new BroadcastChannel(name) };
+}

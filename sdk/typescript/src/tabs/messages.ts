@@ -1,0 +1,72 @@
+// What the tabs of one browser tell each other. Plain data: a broadcast channel copies it.
+import { TidingsError } from "../errors.js";
+import type { LinkEvent } from "../session/link.js";
+import type { ConnectionStatus } from "../tidings.js";
+import type { NoticeFrame, RequestFrame } from "../wire/client-frames.js";
+import type { BoundFrame, ServerFrame } from "../wire/server-frames.js";
+
+export interface PlainError {
+  readonly code: string;
+  readonly message: string;
+  readonly retry: boolean;
+  readonly retryAfterMs: number | undefined;
+}
+
+export type PlainStatus =
+  | { readonly state: "connecting" }
+  | { readonly state: "online"; readonly session: string }
+  | { readonly state: "away"; readonly retryAt: number; readonly cause: PlainError }
+  | { readonly state: "ended"; readonly error: PlainError };
+
+export type PlainEvent =
+  | { readonly type: "up"; readonly bound: BoundFrame; readonly from: string | undefined }
+  | { readonly type: "down"; readonly cause: PlainError }
+  | { readonly type: "frame"; readonly frame: ServerFrame }
+  | { readonly type: "forget" }
+  | { readonly type: "report"; readonly error: PlainError };
+
+export type TabMessage = { readonly from: string } & (
+  /** A tab that has come asks the one with the connection how things stand. */
+  | { readonly is: "hello" }
+  /** By the tab with the connection: when it becomes that, to who asks, and when it changes. `bound` while a session is live. */
+  | { readonly is: "state"; readonly status: PlainStatus; readonly bound: BoundFrame | undefined; readonly to?: string }
+  | { readonly is: "event"; readonly event: PlainEvent }
+  | { readonly is: "request"; readonly id: number; readonly frame: RequestFrame }
+  | { readonly is: "answer"; readonly to: string; readonly id: number; readonly answer?: unknown; readonly error?: PlainError }
+  | { readonly is: "tell"; readonly frame: NoticeFrame }
+  | { readonly is: "start" }
+  /** Timers of a tab in the background are slow: those in front lend theirs. */
+  | { readonly is: "wake" }
+);
+
+export function plainError({ code, message, retry, retryAfterMs }: TidingsError): PlainError {
+  return { code, message, retry, retryAfterMs };
+}
+
+export function errorOf({ code, message, retry, retryAfterMs }: PlainError): TidingsError {
+  return new TidingsError(code, message, { retry, retryAfterMs });
+}
+
+export function plainStatus(status: ConnectionStatus): PlainStatus {
+  if (status.state === "away") return { ...status, cause: plainError(status.cause) };
+  if (status.state === "ended") return { ...status, error: plainError(status.error) };
+  return status;
+}
+
+export function statusOf(status: PlainStatus): ConnectionStatus {
+  if (status.state === "away") return { ...status, cause: errorOf(status.cause) };
+  if (status.state === "ended") return { ...status, error: errorOf(status.error) };
+  return status;
+}
+
+export function plainEvent(event: LinkEvent): PlainEvent {
+  if (event.type === "down") return { ...event, cause: plainError(event.cause) };
+  if (event.type === "report") return { ...event, error: plainError(event.error) };
+  return event;
+}
+
+export function eventOf(event: PlainEvent): LinkEvent {
+  if (event.type === "down") return { ...event, cause: errorOf(event.cause) };
+  if (event.type === "report") return { ...event, error: errorOf(event.error) };
+  return event;
+}
