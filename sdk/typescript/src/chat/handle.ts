@@ -91,14 +91,15 @@ export class ConversationHandle implements Conversation {
       ...(ifVersion !== undefined && { if_version: ifVersion }),
       client_msg_id: randomId(), // the same in every attempt of this edit
     });
-    // Shown at once; the entry that follows is then no news.
-    const { at, version } = receipt;
+    // Shown at once. A server that does not tell the version made the next one, or a later one, which the entry then brings.
+    const { at } = receipt;
     const held = this.#parts.timelines.of(this.id).message(seq);
+    const version = receipt.version ?? (held?.entry.version ?? 1) + 1;
     const entry: Entry = {
       conversation: this.id, seq: receipt.seq, kind: "edit", at, from: this.#parts.core.me, target: seq, body,
       type: type ?? held?.entry.type ?? "text",
       ...(mentions && { mentions }),
-      ...(version != null && { version }),
+      version,
     };
     for (const [target, change] of changesOf(entry)) this.#change(target, change);
     return receipt;

@@ -5,7 +5,7 @@ import { endingOfError, type Ending } from "./close-codes.js";
 import type { Effect, SessionState, Step, Surroundings } from "./states.js";
 
 // A session that lived so long was no failure: the next wait is short again.
-const STABLE_MS = 10_000;
+const STABLE_MS = 3_000;
 // Different tokens that are all refused: the fault is not in one of them.
 const REFUSED_TOKENS_MAX = 3;
 

@@ -1,0 +1,220 @@
+// The client against the real server.
+import assert from "node:assert/strict";
+import { after, before, test } from "node:test";
+import WebSocket from "ws";
+import { connect, textOf, type Conversation, type Tidings } from "../../src/index.js";
+import { Proxy, RealServer, until } from "../support/real-server.js";
+
+let server: RealServer;
+let proxy: Proxy;
+const clients: Tidings[] = [];
+
+before(async () => {
+  server = await new RealServer().start();
+  proxy = await new Proxy(() => server.address).start();
+});
+
+after(async () => {
+  await Promise.all(clients.map((client) => client.close()));
+  proxy.end();
+  await server.remove();
+});
+
+async function open(user: string, more: { readonly push?: boolean; readonly deviceId?: string } = {}): Promise<Tidings> {
+  const client = await connect({ url: proxy.url, token: async () => server.token(user), WebSocket, ...more });
+  clients.push(client);
+  return client;
+}
+
+const texts = (conversation: Conversation): readonly (string | undefined)[] =>
+  conversation.messages.get().items.map((item) => (item.is === "message" ? `${item.state === "sent" ? "" : `(${item.state}) `}${textOf(item)}` : item.kind));
+const shows = (conversation: Conversation, expected: readonly string[]): Promise<void> =>
+  until(conversation.messages, () => JSON.stringify(texts(conversation)) === JSON.stringify(expected));
+
+test("two users chat; the list counts; reading clears", async () => {
+  const [ada, ben] = await server.users("ada", "ben");
+  const [hers, his] = [await open(ada ?? ""), await open(ben ?? "")];
+  assert.equal(hers.user, ada);
+  const [toBen, toAda] = [hers.direct(ben ?? ""), his.direct(ada ?? "")];
+  toAda.messages.subscribe(() => undefined);
+  const receipt = await toBen.send({ text: "hello" });
+  assert.equal(receipt.seq, 1);
+  await shows(toAda, ["hello"]);
+  await until(his.conversations, () => his.conversations.get().unread === 1);
+  await toAda.markRead();
+  await until(his.conversations, () => his.conversations.get().unread === 0);
+  await toAda.send({ text: "hi" });
+  await toBen.messages.load();
+  await shows(toBen, ["hello", "hi"]);
+  await until(hers.conversations, () => hers.conversations.get().items[0]?.unread === 1);
+});
+
+test("older pages are loaded until the beginning", async () => {
+  const [ada, ben] = await server.users("ada", "ben");
+  for (let n = 1; n <= 130; n++) await server.api("POST", "/v1/messages", { from: ben, to: ada, body: { text: String(n) } });
+  const chat = (await open(ada ?? "")).direct(ben ?? "");
+  await chat.messages.load();
+  await shows(chat, Array.from({ length: 50 }, (_, n) => String(81 + n)));
+  while (chat.messages.get().hasOlder) await chat.messages.loadOlder();
+  await shows(chat, Array.from({ length: 130 }, (_, n) => String(1 + n)));
+});
+
+test("connections are cut at any time: everything comes once and in order, and what is written meanwhile is sent once", async () => {
+  const [ada, ben] = await server.users("ada", "ben");
+  const [hers, his] = [await open(ada ?? ""), await open(ben ?? "")];
+  const heard: number[] = [];
+  his.on("message", ({ seq }) => heard.push(seq));
+  const [toBen, toAda] = [hers.direct(ben ?? ""), his.direct(ada ?? "")];
+  toAda.messages.subscribe(() => undefined);
+  const sends: Promise<unknown>[] = [];
+  const written: string[] = [];
+  for (let round = 0; round < 6; round++) {
+    for (let n = 0; n < 20; n++) {
+      written.push(`${round}.${n}`);
+      sends.push(toBen.send({ text: `${round}.${n}` }));
+      if (n === round * 3) proxy.cut();
+    }
+    for (const client of [hers, his]) client.reconnect(); // the test does not wait as long as a client does
+    await Promise.race(sends.slice(-1));
+  }
+  await Promise.all(sends);
+  await until(toAda.messages, () => texts(toAda).length >= 50 && texts(toAda).at(-1) === written.at(-1));
+  while (toAda.messages.get().hasOlder) await toAda.messages.loadOlder();
+  assert.deepEqual(texts(toAda), written);
+  assert.deepEqual(heard, written.map((_, n) => n + 1));
+});
+
+test("the server is killed and started again; the client goes on where it was", async () => {
+  const [ada, ben] = await server.users("ada", "ben");
+  const hers = await open(ada ?? "");
+  const chat = hers.direct(ben ?? "");
+  await chat.send({ text: "before" });
+  await server.end("SIGKILL");
+  await until(hers.status, () => hers.status.get().state === "away");
+  const sent = chat.send({ text: "meanwhile" });
+  assert.deepEqual(texts(chat).at(-1), "(pending) meanwhile");
+  await server.start();
+  hers.reconnect();
+  assert.equal((await sent).seq, 2);
+  await chat.messages.load();
+  await shows(chat, ["before", "meanwhile"]);
+});
+
+test("a stopping server says when to come back, and the client comes back", async () => {
+  const [ada] = await server.users("ada");
+  const hers = await open(ada ?? "");
+  await server.end("SIGTERM");
+  await until(hers.status, () => hers.status.get().state === "away");
+  await server.start();
+  await until(hers.status, () => hers.status.get().state === "online");
+});
+
+test("groups: made, renamed, joined and left, as the list and the timeline tell", async () => {
+  const [ada, ben] = await server.users("ada", "ben");
+  const [hers, his] = [await open(ada ?? ""), await open(ben ?? "")];
+  const group = await hers.createGroup({ name: "House", members: [ben ?? ""] });
+  await until(hers.conversations, () => hers.conversations.get().items.some(({ id }) => id === group.id));
+  await group.send({ text: "welcome" });
+  const theirs = his.conversation(group.id);
+  await until(his.conversations, () => his.conversations.get().items.some(({ id, unread }) => id === group.id && unread === 1));
+  await theirs.messages.load();
+  assert.ok(texts(theirs).includes("welcome"));
+  assert.deepEqual((await group.members()).members.map(({ user }) => user).sort(), [ada, ben].sort());
+  const left = new Promise<boolean>((resolve) => his.on("membership", ({ member }) => resolve(member)));
+  await theirs.leave();
+  assert.equal(await left, false);
+  await until(his.conversations, () => !his.conversations.get().items.some(({ id }) => id === group.id));
+  await assert.rejects(theirs.send({ text: "still here?" }), (error: { code?: string }) => error.code === "not_a_member");
+});
+
+test("edits and recalls change the message everywhere, and history says the same", async () => {
+  const [ada, ben] = await server.users("ada", "ben");
+  const [hers, his] = [await open(ada ?? ""), await open(ben ?? "")];
+  const [toBen, toAda] = [hers.direct(ben ?? ""), his.direct(ada ?? "")];
+  toAda.messages.subscribe(() => undefined);
+  const first = await toBen.send({ text: "frist" });
+  const second = await toBen.send({ text: "wrong person" });
+  await shows(toAda, ["frist", "wrong person"]);
+  await toBen.edit(first.seq, { text: "first" }, { ifVersion: 1 });
+  await toBen.recall(second.seq);
+  const isChanged = (chat: Conversation): boolean => {
+    const [one, two] = chat.messages.get().items;
+    return one?.is === "message" && one.state === "sent" && one.version === 2 && textOf(one) === "first" && two?.is === "message" && two.state === "sent" && two.recalled !== undefined;
+  };
+  await until(toAda.messages, () => isChanged(toAda));
+  await toBen.messages.load();
+  assert.ok(isChanged(toBen));
+  await assert.rejects(toBen.edit(first.seq, { text: "again" }, { ifVersion: 1 }), { code: "version_conflict" });
+  await assert.rejects(toAda.edit(first.seq, { text: "not mine" }), { code: "forbidden" });
+  const fresh = (await open(ben ?? "", { deviceId: "another" })).direct(ada ?? "");
+  await fresh.messages.load();
+  assert.ok(isChanged(fresh));
+});
+
+test("typing, presence and mutes", async () => {
+  const [ada, ben] = await server.users("ada", "ben");
+  const [hers, his] = [await open(ada ?? ""), await open(ben ?? "")];
+  const [toBen, toAda] = [hers.direct(ben ?? ""), his.direct(ada ?? "")];
+  await toBen.send({ text: "hello" });
+  toAda.typing();
+  toAda.typing();
+  await until(toBen.typingUsers, () => toBen.typingUsers.get().includes(ben ?? ""));
+  await toAda.send({ text: "typed" });
+  await until(toBen.typingUsers, () => toBen.typingUsers.get().length === 0);
+  const end = hers.presence.watch([ben ?? ""]);
+  const state = hers.presence.of(ben ?? "");
+  await until(state, () => state.get()?.online === true);
+  end();
+  await toBen.mute();
+  await until(toBen.view, () => toBen.view.get()?.muted === true);
+  await toBen.unmute();
+  await until(toBen.view, () => toBen.view.get()?.muted === false);
+});
+
+test("pushes are handed on once and acknowledged", async () => {
+  const [ada] = await server.users("ada");
+  const hers = await open(ada ?? "", { push: true, deviceId: "phone-1" });
+  const pushed = new Promise<unknown>((resolve) => hers.on("push", ({ type, body }) => resolve({ type, body })));
+  const { push } = (await server.api("POST", "/v1/push", { to: { users: [ada] }, type: "offer", body: { id: 7 } })) as { push: number };
+  assert.deepEqual(await pushed, { type: "offer", body: { id: 7 } });
+  for (let state = ""; state !== "acknowledged"; ) {
+    const { devices } = (await server.api("GET", `/v1/push/${push}/devices`)) as { devices: readonly { state: string }[] };
+    state = devices[0]?.state ?? "";
+  }
+});
+
+test("popups: asked for, reported, triggered", async () => {
+  const [ada] = await server.users("ada");
+  const id = `popup-${ada}`;
+  await server.api("PUT", `/v1/popups/${id}`, {
+    state: "live", placements: [id], audience: { any: [] }, test_users: [ada], variants: [{ id: "a", content: { title: "Hello" } }],
+  });
+  const hers = await open(ada ?? "");
+  const { show } = await hers.popups.ask({ placement: id });
+  assert.equal(show?.content.title, "Hello");
+  await hers.popups.report([{ id: "e1", decision: show?.decision ?? "", type: "impression" }]);
+  assert.equal((await hers.popups.ask({ placement: "nowhere" })).show, undefined);
+  const triggered = new Promise<string>((resolve) => hers.on("popup", ({ popup }) => resolve(popup)));
+  await server.api("POST", "/v1/popups/trigger", { user: ada, placement: id });
+  assert.equal(await triggered, id);
+});
+
+test("a bad token is refused, and connect says why", async () => {
+  await assert.rejects(connect({ url: proxy.url, token: async () => "no.token.atall", WebSocket }), { code: "unauthorized" });
+  const [ada] = await server.users("ada");
+  const forged = `${server.token(ada ?? "").split(".").slice(0, 2).join(".")}.AAAA`;
+  await assert.rejects(connect({ url: proxy.url, token: async () => forged, WebSocket }), { code: "unauthorized" });
+  await assert.rejects(connect({ url: proxy.url, token: async () => null, WebSocket }), { code: "signed_out" });
+});
+
+test("a second session of the device ends the first, which stays away until it is asked to come back", async () => {
+  const [ada] = await server.users("ada");
+  const first = await open(ada ?? "", { deviceId: "d" });
+  const second = await open(ada ?? "", { deviceId: "d" });
+  await until(first.status, () => first.status.get().state === "ended");
+  const status = first.status.get();
+  assert.equal(status.state === "ended" && status.error.code, "replaced");
+  first.reconnect();
+  await until(first.status, () => first.status.get().state === "online");
+  await until(second.status, () => second.status.get().state === "ended");
+});
