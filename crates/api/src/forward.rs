@@ -139,9 +139,14 @@ impl Api {
         self.engine.set_leader_client(Arc::new(client));
     }
 
+    /// Whether requests for the leader are forwarded, before their bodies are read.
+    pub(crate) fn is_led_by_another_node(&self) -> bool {
+        !self.engine.has_leader_term()
+    }
+
     /// Whether another node, the leader, serves this path.
     pub(crate) fn is_for_another_node(&self, path: &str) -> bool {
-        !self.engine.has_leader_term() && is_leader_path(path)
+        self.is_led_by_another_node() && is_leader_path(path)
     }
 
     /// Forwards a request and returns the leader's response.

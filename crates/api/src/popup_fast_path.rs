@@ -7,9 +7,8 @@ use crate::{
     connection_stream::WRITE_TIMEOUT,
     extract::parse,
     internal,
-    problem::{PROBLEM_JSON, problem},
+    problem::{PROBLEM_JSON, problem, retry_after_s},
     request_service::catch_panic,
-    routes::{DecideOutcome, decide_from_json},
 };
 use axum::http::StatusCode;
 use std::{
@@ -20,7 +19,10 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 use tidings_domain::model::Actor;
-use tidings_engine::access::Scope;
+use tidings_engine::{
+    access::Scope,
+    engine::popup_questions::{PopupAnswer, PopupCaller},
+};
 use tidings_listen::{ConnectionActivity, ThrottleKey};
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
@@ -97,7 +99,7 @@ pub(crate) async fn serve_popup_requests<S: AsyncRead + AsyncWrite + Unpin>(
     loop {
         let next = match next(&read[taken..]) {
             // The library forwards requests to the leader.
-            Next::Request { .. } if !api.engine.has_leader_term() => Next::Other,
+            Next::Request { .. } if api.is_led_by_another_node() => Next::Other,
             // The library adds CORS headers.
             Next::Request { has_origin: true, .. } if api.config.cors.is_some() => Next::Other,
             next => next,
@@ -255,7 +257,7 @@ fn next(read: &[u8]) -> Next {
 type CachedCaller = Option<(Vec<u8>, Actor)>;
 
 enum Answer {
-    Decided(DecideOutcome),
+    Decided(PopupAnswer),
     Reported(PopupEventsAccepted),
 }
 
@@ -284,11 +286,12 @@ async fn answer(
                 actor
             }
         };
+        let caller = PopupCaller { actor: &actor, session: None };
         match operation {
-            Operation::Decide => Ok(Answer::Decided(decide_from_json(api, &actor, body).await?)),
+            Operation::Decide => Ok(Answer::Decided(api.engine.answer_popup_question(caller, body).await?)),
             Operation::Report => {
-                let events: PopupEvents = parse(body)?;
-                Ok(Answer::Reported(api.engine.popups.report_events(&actor, events.events).await?))
+                let PopupEvents { events } = parse(body)?;
+                Ok(Answer::Reported(api.engine.report_popup_events(caller, events).await?))
             }
         }
     });
@@ -299,14 +302,15 @@ async fn answer(
 fn put_answer(out: &mut Vec<u8>, api: &Api, answered: Result<Answer, Refusal>, date: &str) -> StatusCode {
     // Writing to memory cannot fail.
     let (status, _) = match answered {
-        Ok(Answer::Decided(DecideOutcome::Nothing { retry_after_s: None })) => {
-            (StatusCode::NO_CONTENT, write!(out, "HTTP/1.1 204 No Content\r\ndate: {date}\r\n\r\n"))
+        Ok(Answer::Decided(PopupAnswer { decision: Some(json), .. })) => {
+            (StatusCode::OK, put_json(out, "200 OK", &json, date))
         }
-        Ok(Answer::Decided(DecideOutcome::Nothing { retry_after_s: Some(seconds) })) => {
-            let put = write!(out, "HTTP/1.1 204 No Content\r\nretry-after: {seconds}\r\ndate: {date}\r\n\r\n");
-            (StatusCode::NO_CONTENT, put)
+        Ok(Answer::Decided(PopupAnswer { decision: None, retry_after_ms })) => {
+            out.extend_from_slice(b"HTTP/1.1 204 No Content\r\n");
+            let seconds = retry_after_ms.map(retry_after_s);
+            let _ = seconds.map(|seconds| write!(out, "retry-after: {seconds}\r\n"));
+            (StatusCode::NO_CONTENT, write!(out, "date: {date}\r\n\r\n"))
         }
-        Ok(Answer::Decided(DecideOutcome::Popup(json))) => (StatusCode::OK, put_json(out, "200 OK", &json, date)),
         Ok(Answer::Reported(accepted)) => {
             let json = serde_json::to_vec(&accepted).unwrap_or_default();
             (StatusCode::ACCEPTED, put_json(out, "202 Accepted", &json, date))
@@ -338,7 +342,7 @@ fn put_refusal(out: &mut Vec<u8>, refusal: &Refusal, date: &str) -> io::Result<(
     let reason = StatusCode::from_u16(problem.status).ok().and_then(|status| status.canonical_reason());
     write!(out, "HTTP/1.1 {} {}\r\ncontent-type: {PROBLEM_JSON}\r\n", problem.status, reason.unwrap_or_default())?;
     if let Some(ms) = refusal.retry_after_ms {
-        write!(out, "retry-after: {}\r\n", ms.div_ceil(1_000).max(1))?;
+        write!(out, "retry-after: {}\r\n", retry_after_s(ms))?;
     }
     if refusal.code == ErrorCode::Unauthorized || refusal.code == ErrorCode::TokenExpired {
         write!(out, "www-authenticate: Bearer\r\n")?;

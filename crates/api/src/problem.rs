@@ -45,6 +45,11 @@ fn title(code: ErrorCode) -> String {
     title
 }
 
+/// The value of `Retry-After`, which holds whole seconds; rounded up, so that nobody retries too early.
+pub(crate) fn retry_after_s(ms: u64) -> u64 {
+    ms.div_ceil(1_000).max(1)
+}
+
 impl IntoResponse for RefusalResponse {
     fn into_response(self) -> Response<Body> {
         let RefusalResponse(refusal) = self;
@@ -55,8 +60,7 @@ impl IntoResponse for RefusalResponse {
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(PROBLEM_JSON));
         if let Some(ms) = refusal.retry_after_ms {
-            // The header holds whole seconds; rounded up, so that nobody retries too early.
-            headers.insert(header::RETRY_AFTER, HeaderValue::from(ms.div_ceil(1_000).max(1)));
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(retry_after_s(ms)));
         }
         if refusal.code.http_status() == 401 {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));

@@ -6,6 +6,7 @@
 //! - `users`, `conversations`: cards, members, mutes;
 //! - `presence`, `watching`: who is online;
 //! - `offline_push`: dead letters, and messages that a session did not acknowledge;
+//! - [`popup_questions`]: which popup suits a user, and what users did with popups, for every door;
 //! - `popup_trigger`, `popup_users`: popups that the app server sends, and users as popups see them;
 //! - `leader_requests`: what only the leader can answer.
 
@@ -15,6 +16,7 @@ mod leader_requests;
 mod limits;
 mod message_changes;
 mod offline_push;
+pub mod popup_questions;
 mod popup_trigger;
 mod popup_users;
 mod presence;

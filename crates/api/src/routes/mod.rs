@@ -17,7 +17,7 @@ mod users;
 
 pub use asyncapi::asyncapi;
 pub(crate) use messages::send_message;
-pub(crate) use popups::{DecideOutcome, decide_from_json, decide_popup};
+pub(crate) use popups::decide_popup;
 
 use crate::{Api, problem::RefusalResponse};
 use axum::{

@@ -9,7 +9,7 @@ use crate::{
     Api,
     extract::{AppServer, BatchJson, Caller, Json, PathIds, Query, RawJson, read_body},
     page_stream::PageStream,
-    problem::RefusalResponse,
+    problem::{RefusalResponse, retry_after_s},
 };
 use axum::{
     body::Body,
@@ -20,8 +20,10 @@ use axum::{
 use bytes::Bytes;
 use serde::Deserialize;
 use std::sync::Arc;
-use tidings_domain::model::Actor;
-use tidings_engine::access::Scope;
+use tidings_engine::{
+    access::Scope,
+    engine::popup_questions::{PopupAnswer, PopupCaller},
+};
 use tidings_popups::{EventCursor, Precondition, QuestionBody, parse_segment};
 use tidings_protocol::{
     error::{ErrorCode, Refusal},
@@ -61,53 +63,23 @@ where
 {
     let actor = api.authenticate_for(headers, Scope::Popups)?.actor;
     let body = read_body(api, headers, body, OPERATION_BODY_BYTES_MAX).await?;
-    Ok(match decide_from_json(api, &actor, body.as_ref()).await? {
-        DecideOutcome::Popup(json) => {
+    let caller = PopupCaller { actor: &actor, session: None };
+    let PopupAnswer { decision, retry_after_ms } = api.engine.answer_popup_question(caller, body.as_ref()).await?;
+    Ok(match decision {
+        Some(json) => {
             let mut response = Response::new(Bytes::from(json));
             response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
             response
         }
-        DecideOutcome::Nothing { retry_after_s } => {
+        None => {
             let mut response = Response::new(Bytes::new());
             *response.status_mut() = StatusCode::NO_CONTENT;
-            if let Some(seconds) = retry_after_s {
-                response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+            if let Some(ms) = retry_after_ms {
+                response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(retry_after_s(ms)));
             }
             response
         }
     })
-}
-
-/// The answer to a decide request.
-pub(crate) enum DecideOutcome {
-    /// A `Decision` as JSON.
-    Popup(Vec<u8>),
-    Nothing {
-        retry_after_s: Option<u64>,
-    },
-}
-
-/// Answers the JSON of a `DecideRequest`. Waits only for data that is not in memory.
-pub(crate) async fn decide_from_json(api: &Api, actor: &Actor, body: &[u8]) -> Result<DecideOutcome, Refusal> {
-    let question = QuestionBody::read(body)?;
-    let user = user_of(actor, &question)?;
-    let decision = api.engine.popups.decide(&question.for_user(user)).await?;
-    Ok(match decision.exposure {
-        Some(exposure) => DecideOutcome::Popup(exposure.json),
-        // The header holds whole seconds; rounded up, so that nobody retries too early.
-        None => DecideOutcome::Nothing { retry_after_s: decision.retry_after_ms.map(|ms| ms.div_ceil(1_000).max(1)) },
-    })
-}
-
-/// The user of a decide request: the token's, or the one that an app server names.
-fn user_of<'a>(actor: &'a Actor, question: &'a QuestionBody<'_>) -> Result<&'a str, Refusal> {
-    match (actor, question.user()) {
-        (Actor::App, Some(user)) => Ok(user),
-        (Actor::App, None) => Err(Refusal::field("user", "is missing")),
-        (Actor::User(user), None) => Ok(&user.id),
-        (Actor::User(user), Some(named)) if named == "me" || named == user.id => Ok(&user.id),
-        (Actor::User(_), Some(_)) => Err(Refusal::new(ErrorCode::Forbidden, "a user's token asks for that user only")),
-    }
 }
 
 /// Why each popup of a placement is or is not chosen for a user. Nothing is counted.
@@ -394,8 +366,8 @@ pub(super) async fn report_events(
     Json(request): BatchJson<PopupEvents>,
 ) -> AnswerResult<PopupEventsAccepted> {
     let caller = caller.may(Scope::Popups)?;
-    let accepted = api.engine.popups.report_events(&caller.0, request.events).await?;
-    Ok(Answer(StatusCode::ACCEPTED, accepted))
+    let caller = PopupCaller { actor: &caller.0, session: None };
+    Ok(Answer(StatusCode::ACCEPTED, api.engine.report_popup_events(caller, request.events).await?))
 }
 
 /// Which hours of counts.
