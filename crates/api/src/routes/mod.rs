@@ -8,6 +8,9 @@ mod messages;
 mod openapi;
 mod operations;
 mod outbox;
+mod popup_decisions;
+mod popup_events;
+mod popup_segments;
 mod popups;
 mod presence;
 mod push;
@@ -17,7 +20,7 @@ mod users;
 
 pub use asyncapi::asyncapi;
 pub(crate) use messages::send_message;
-pub(crate) use popups::decide_popup;
+pub(crate) use popup_decisions::decide_popup;
 
 use crate::{Api, problem::RefusalResponse};
 use axum::{
@@ -75,19 +78,19 @@ fn operations_router() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(push::list_devices))
         .routes(routes!(push::set_device_tags))
         .routes(routes!(push::remove_device))
-        .routes(routes!(popups::decide))
-        .routes(routes!(popups::explain))
-        .routes(routes!(popups::trigger))
+        .routes(routes!(popup_decisions::decide))
+        .routes(routes!(popup_decisions::explain))
+        .routes(routes!(popup_decisions::trigger))
         .routes(routes!(popups::list_popups))
         .routes(routes!(popups::put_popup, popups::get_popup, popups::remove_popup))
         .routes(routes!(popups::set_popup_state))
         .routes(routes!(popups::popup_versions))
-        .routes(routes!(popups::get_counts))
+        .routes(routes!(popup_events::get_counts))
         .routes(routes!(popups::get_settings, popups::put_settings))
-        .routes(routes!(popups::list_segments))
-        .routes(routes!(popups::put_segment, popups::get_segment, popups::remove_segment))
-        .routes(routes!(popups::is_in_segment))
-        .routes(routes!(popups::report_events, popups::export_events))
+        .routes(routes!(popup_segments::list_segments))
+        .routes(routes!(popup_segments::put_segment, popup_segments::get_segment, popup_segments::remove_segment))
+        .routes(routes!(popup_segments::is_in_segment))
+        .routes(routes!(popup_events::report_events, popup_events::export_events))
         .routes(routes!(outbox::list_dead_letters))
         .routes(routes!(outbox::replay_dead_letters))
         .routes(routes!(operations::back_up))
