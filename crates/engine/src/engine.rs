@@ -1,6 +1,6 @@
 //! The handle that the doors hold. Every operation of Tidings is a method of [`Engine`], in the module of its kind. In
 //! reading order:
-//! - [`send`]: accept: who may send what where, before anything is stored; `limits`: how often users open conversations;
+//! - [`send`]: accept: who may send what where, before anything is stored; `limits`: how often users send and open conversations;
 //! - `message_changes`: edits and recalls;
 //! - `reads`, `history`, [`resume`]: lists and unread counts, timelines, inboxes;
 //! - `users`, `conversations`: cards, members, mutes;
@@ -41,7 +41,7 @@ use crate::{
     shards::{ShardReceivers, Shards, Wake},
     webhook::Webhook,
 };
-use limits::ConversationLimiters;
+use limits::{ConversationLimiters, SendLimiter};
 use popup_users::PopupUsers;
 use std::sync::{
     Arc, OnceLock,
@@ -52,7 +52,6 @@ use tidings_domain::{
     leadership::{LeaderElection, Leadership},
     metrics::Metrics,
     model::*,
-    rate::SendRateLimiter,
     store::Store,
 };
 use tidings_popups::{PopupParts, PopupService};
@@ -76,7 +75,7 @@ pub struct Engine {
     /// Absent without a webhook.
     outbox: Option<Outbox>,
     presence_worker: PresenceWorker,
-    rate: SendRateLimiter,
+    rate: SendLimiter,
     limits: ConversationLimiters,
     pub cluster: Option<Cluster>,
     lead: Leadership,
@@ -188,8 +187,8 @@ impl Engine {
             push,
             popups,
             outbox,
-            rate: SendRateLimiter::new(config.sends_per_second, config.sends_burst),
-            limits: ConversationLimiters::new(&config.limits),
+            rate: SendLimiter::new(config.sends_per_second, config.sends_burst, clock.clone()),
+            limits: ConversationLimiters::new(&config.limits, &clock),
             committer,
             lanes,
             shards,

@@ -134,7 +134,7 @@ impl Worker {
             audiences: BTreeMap::new(),
             last_push: 0,
             numbers: DeviceNumbers::default(),
-            new_devices: UserLimiter::new(parts.config.new_devices),
+            new_devices: UserLimiter::per_minute(parts.config.new_devices, parts.clock.clone()),
             scheduled: 0,
             reports: BTreeMap::new(),
             last_bound_dirty: BTreeSet::new(),

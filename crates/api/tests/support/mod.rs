@@ -5,7 +5,7 @@ use std::{
     io::{Read, Write},
     net::{SocketAddr, TcpStream},
     sync::{Arc, LazyLock},
-    time::Duration,
+    time::{Duration, Instant},
 };
 use tidings_api::{
     Api, ApiConfig, OnlineBackup, SessionGateway,
@@ -235,6 +235,10 @@ impl Clock for WithinAnHour {
         static PUT_BACK_MS: LazyLock<u64> = LazyLock::new(|| SystemClock.now_ms() % HOUR_MS);
         let put_back_ms = *PUT_BACK_MS;
         SystemClock.now_ms() - put_back_ms
+    }
+
+    fn monotonic(&self) -> Instant {
+        SystemClock.monotonic()
     }
 }
 

@@ -1,13 +1,30 @@
-//! How often users may open conversations and add others to them, by token. App servers are not limited: the
+//! How often users may send, open conversations and add others to them, by token. App servers are not limited: the
 //! business decides for whom they open conversations.
 //!
-//! Three rate limits apply to each user, each with a burst: conversations that the user opens, members that the user
+//! Beside that of sends, three rate limits apply to each user, each with a burst: conversations that the user opens, members that the user
 //! adds, and conversations into which strangers draw the user. A stranger is anyone without a direct conversation with
 //! the user.
 
 use crate::{config::LimitsConfig, engine::Engine};
-use tidings_domain::{model::*, refusals::store_refusal, user_limiter::UserLimiter};
+use std::sync::Arc;
+use tidings_domain::{clock::Clock, model::*, rate::Gcra, refusals::store_refusal, user_limiter::UserLimiter};
 use tidings_protocol::{error::Refusal, ids::direct_id};
+
+/// The limiter of sends.
+pub(crate) struct SendLimiter(UserLimiter);
+
+impl SendLimiter {
+    /// `per_second` 0: no limit.
+    pub(crate) fn new(per_second: u32, burst: u32, clock: Arc<dyn Clock>) -> Self {
+        let rate = (per_second > 0).then(|| Gcra::new(per_second, burst));
+        SendLimiter(UserLimiter::new(rate, format!("a user may send {per_second} messages a second"), clock))
+    }
+
+    /// Takes one send from the user's rate.
+    pub(crate) fn check(&self, user: UserNo) -> Result<(), Refusal> {
+        self.0.take(user, 1, String::new)
+    }
+}
 
 /// The limiter of conversations.
 pub(crate) struct ConversationLimiters {
@@ -17,11 +34,11 @@ pub(crate) struct ConversationLimiters {
 }
 
 impl ConversationLimiters {
-    pub(crate) fn new(config: &LimitsConfig) -> Self {
+    pub(crate) fn new(config: &LimitsConfig, clock: &Arc<dyn Clock>) -> Self {
         ConversationLimiters {
-            openings: UserLimiter::new(config.openings),
-            additions: UserLimiter::new(config.additions),
-            strangers: UserLimiter::new(config.strangers),
+            openings: UserLimiter::per_minute(config.openings, clock.clone()),
+            additions: UserLimiter::per_minute(config.additions, clock.clone()),
+            strangers: UserLimiter::per_minute(config.strangers, clock.clone()),
         }
     }
 }
