@@ -65,6 +65,7 @@ impl Webhook for ToApp {
 
 struct World {
     app: Arc<App>,
+    clock: Arc<ManualClock>,
     engine: Arc<Engine>,
     taken: Receiver<Value>,
     attempts: Receiver<()>,
@@ -87,16 +88,17 @@ fn world(store: Arc<dyn Store>, app: &Arc<App>, wait: Duration, attempts_max: u3
     // Nobody has a session. Without receivers the lanes hand out to nobody, and do not wait once a shard's queue is full.
     let (engine, _) = Engine::start(EngineParts {
         config: patient(EngineConfig::default()),
-        clock,
+        clock: clock.clone(),
         store,
         webhook: Some((webhook, config)),
         wakes: vec![Arc::new(Asleep)],
         cluster: None,
     });
-    World { app: app.clone(), engine, taken, attempts }
+    World { app: app.clone(), clock, engine, taken, attempts }
 }
 
-const SOON: Duration = Duration::from_millis(1);
+const AT_ONCE: Duration = Duration::ZERO;
+const BACKOFF: Duration = Duration::from_secs(300);
 const NEVER: Duration = Duration::from_secs(3_600);
 
 impl World {
@@ -217,10 +219,30 @@ async fn the_retry_queue_survives_a_restart_on_the_embedded_store() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_failed_event_is_retried_after_its_backoff_and_not_before() {
+    let app = Arc::new(App::default());
+    app.unreadable.lock().insert("poison".into());
+    let world = world(Arc::new(MemoryStore::default()), &app, BACKOFF, 10);
+    world.rooms(&["a", "b"]).await;
+    world.say("b", "poison").await;
+    until("it waits", || world.gauge("tidings_outbox_parked") == 1);
+    assert_eq!(world.attempts.try_iter().count(), 1);
+    // A backoff is at least half of the configured one.
+    world.clock.advance(BACKOFF / 2 - Duration::from_millis(1));
+    world.say("a", "a1").await;
+    assert_eq!(world.taken(1), texts(&[("a", &["a1"])]));
+    assert_eq!(world.attempts.try_iter().count(), 1, "the round that delivered a1 had looked for retries before");
+    app.unreadable.lock().clear();
+    world.clock.advance(BACKOFF / 2 + Duration::from_millis(1));
+    assert_eq!(world.taken(1), texts(&[("b", &["poison"])]));
+    world.engine.stop();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_event_that_always_fails_becomes_a_dead_letter_and_its_conversation_goes_on() {
     let app = Arc::new(App::default());
     app.unreadable.lock().insert("poison".into());
-    let world = world(Arc::new(MemoryStore::default()), &app, SOON, 3);
+    let world = world(Arc::new(MemoryStore::default()), &app, AT_ONCE, 3);
     world.rooms(&["b"]).await;
     for text in ["poison", "b1", "b2"] {
         world.say("b", text).await;
@@ -237,7 +259,7 @@ async fn an_event_that_always_fails_becomes_a_dead_letter_and_its_conversation_g
 async fn an_outage_of_the_webhook_loses_no_event_and_keeps_the_order() {
     let app = Arc::new(App::default());
     *app.is_down.lock() = true;
-    let world = world(Arc::new(MemoryStore::default()), &app, SOON, u32::MAX);
+    let world = world(Arc::new(MemoryStore::default()), &app, AT_ONCE, u32::MAX);
     let rooms: Vec<String> = (0..8).map(|n| format!("r{n}")).collect();
     world.rooms(&rooms.iter().map(String::as_str).collect::<Vec<_>>()).await;
     let mut said = 0;
@@ -263,7 +285,7 @@ async fn an_outage_of_the_webhook_loses_no_event_and_keeps_the_order() {
 async fn four_failing_conversations_do_not_hold_up_a_fifth() {
     let app = Arc::new(App::default());
     app.unreadable.lock().insert("poison".into());
-    let world = world(Arc::new(MemoryStore::default()), &app, SOON, u32::MAX);
+    let world = world(Arc::new(MemoryStore::default()), &app, AT_ONCE, u32::MAX);
     let rooms = ["a", "b", "c", "d", "e", "sound"];
     world.rooms(&rooms).await;
     for room in &rooms[..5] {
@@ -278,7 +300,7 @@ async fn four_failing_conversations_do_not_hold_up_a_fifth() {
 #[tokio::test(flavor = "multi_thread")]
 async fn unacknowledged_messages_are_pushed_unless_the_user_is_back() {
     let app = Arc::new(App::default());
-    let world = world(Arc::new(MemoryStore::default()), &app, SOON, 3);
+    let world = world(Arc::new(MemoryStore::default()), &app, AT_ONCE, 3);
     world.rooms(&["a", "b"]).await;
     let ben = world.engine.directory.require_user("ben").unwrap();
     let device = |session: u64| {
@@ -300,12 +322,14 @@ async fn unacknowledged_messages_are_pushed_unless_the_user_is_back() {
     });
     assert!(world.attempts.try_recv().is_err(), "a user who is online gets no event");
     let until_now = [world.engine.store.last_position(); LANES];
-    let engine = world.engine.clone();
+    let (engine, clock) = (world.engine.clone(), world.clock.clone());
     let tell = |session: u64, stays: bool| {
         let (engine, ben) = (engine.clone(), ben.clone());
         std::thread::spawn(move || engine.push_unacknowledged(&ben, (session, stays), &before, until_now).unwrap())
             .join()
             .unwrap();
+        // What nodes have stored is read once a second.
+        clock.advance(Duration::from_secs(1));
     };
     // Another session of his receives messages.
     world.engine.presence.register(world.engine.directory.require_user("ben").unwrap().no, device(8));

@@ -25,8 +25,7 @@ pub(super) struct CircuitBreaker {
 }
 
 impl CircuitBreaker {
-    pub(super) fn new() -> Self {
-        let now = Instant::now();
+    pub(super) fn new(now: Instant) -> Self {
         CircuitBreaker { failing: BTreeSet::new(), failed: 0, retry_at: now, new_at: now }
     }
 

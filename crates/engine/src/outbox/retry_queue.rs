@@ -64,9 +64,8 @@ struct StoredEventEntry<'a> {
 
 impl RetryQueue {
     /// Loads the queue that another leader, or this node before a restart, has left; all conversations are due.
-    pub(super) fn load(store: &dyn Store) -> StoreResult<RetryQueue> {
+    pub(super) fn load(store: &dyn Store, now: Instant) -> StoreResult<RetryQueue> {
         let mut queue = RetryQueue::default();
-        let now = Instant::now();
         let mut after = RETRY_IDS - 1;
         loop {
             let mut rows = store.dead_notifications(Some(after), READ_AT_ONCE)?;
@@ -126,20 +125,19 @@ impl RetryQueue {
     }
 
     /// Removes an event; the next one of its conversation is due at once.
-    pub(super) fn remove(&mut self, conversation: &Arc<str>, key: u64) {
+    pub(super) fn remove(&mut self, conversation: &Arc<str>, key: u64, now: Instant) {
         let Some(waiting) = self.conversations.get_mut(conversation) else { return };
         self.events -= usize::from(waiting.keys.remove(&key));
         if waiting.keys.is_empty() {
             self.due.remove(&(waiting.due, conversation.clone()));
             self.conversations.remove(conversation);
         } else {
-            self.postpone(conversation, Instant::now());
+            self.postpone(conversation, now);
         }
     }
 
     /// Makes all conversations due, since the webhook is back.
-    pub(super) fn make_all_due(&mut self) {
-        let now = Instant::now();
+    pub(super) fn make_all_due(&mut self, now: Instant) {
         self.due.clear();
         for (conversation, waiting) in &mut self.conversations {
             waiting.due = now;

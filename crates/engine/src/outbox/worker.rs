@@ -68,7 +68,7 @@ impl Worker {
         config: OutboxConfig,
         inbox: Receiver<Command>,
     ) -> Self {
-        let (replays, breaker) = (BTreeSet::new(), CircuitBreaker::new());
+        let (replays, breaker) = (BTreeSet::new(), CircuitBreaker::new(context.clock.monotonic()));
         Worker {
             context,
             webhook,
@@ -108,6 +108,11 @@ impl Worker {
         }
     }
 
+    /// The time by which retries are due.
+    fn now(&self) -> Instant {
+        self.context.clock.monotonic()
+    }
+
     /// Waits, taking commands meanwhile.
     pub(super) fn wait(&mut self, time: Duration) -> WaitOutcome {
         loop {
@@ -130,7 +135,7 @@ impl Worker {
         };
         if !self.context.lead.leads() {
             (self.retry_queue, self.unacknowledged_polled_at) = (None, None);
-            self.breaker = CircuitBreaker::new();
+            self.breaker = CircuitBreaker::new(self.now());
             self.context.metrics.outbox_lag.set(0);
             self.context.metrics.outbox_parked.set(0);
             self.context.metrics.outbox_failing.set(0);
@@ -138,7 +143,7 @@ impl Worker {
         }
         let mut queue = match self.retry_queue.take() {
             Some(queue) => queue,
-            None => RetryQueue::load(&*self.context.store)?,
+            None => RetryQueue::load(&*self.context.store, self.now())?,
         };
         let done = self.round_of_leader(&mut queue);
         self.context.metrics.outbox_parked.set(queue.events() as i64);
@@ -158,8 +163,10 @@ impl Worker {
             Ok(tried) => tried,
             Err(Stopped) => return Ok(Err(Stopped)),
         };
-        if self.unacknowledged_polled_at.is_none_or(|at| at.elapsed() >= UNACKNOWLEDGED_POLL) && queue.has_room() {
-            self.unacknowledged_polled_at = Some(Instant::now());
+        let now = self.now();
+        let is_due = |at| now.saturating_duration_since(at) >= UNACKNOWLEDGED_POLL;
+        if self.unacknowledged_polled_at.is_none_or(is_due) && queue.has_room() {
+            self.unacknowledged_polled_at = Some(now);
             match self.deliver_unacknowledged(queue)? {
                 Ok(found) => worked |= found,
                 Err(Stopped) => return Ok(Err(Stopped)),
@@ -172,7 +179,7 @@ impl Worker {
         // While the breaker is open, one new entry is tried now and then.
         let mut items = items;
         items.truncate(if self.breaker.is_open() { 1 } else { ITEMS_PER_READ });
-        let may_begin = self.breaker.allows_new(Instant::now());
+        let may_begin = self.breaker.allows_new(self.now());
         let Some(last) = items.last().map(|item| item.position).filter(|_| may_begin && queue.has_room()) else {
             return Ok(Ok(worked));
         };
@@ -224,13 +231,13 @@ impl Worker {
         if self.stopping {
             return Err(Stopped);
         }
-        if !self.breaker.allows_new(Instant::now()) {
+        if !self.breaker.allows_new(self.now()) {
             left.extend(events.into_iter().map(|event| Undelivered { event, attempts: 0, error: String::new() }));
             return Ok(());
         }
         let was_open = self.breaker.is_open();
         let Err(error) = self.deliver(&events) else { return Ok(()) };
-        self.breaker.pause_new(&self.config, Instant::now());
+        self.breaker.pause_new(&self.config, self.now());
         // By conversation, and within each in the order of entries: the sort is stable.
         events.sort_by(|a, b| a.conversation.cmp(&b.conversation));
         let middle = events[events.len() / 2].conversation.clone();
@@ -267,17 +274,17 @@ impl Worker {
     fn retry_due(&mut self, queue: &mut RetryQueue) -> StoreResult<Result<bool, Stopped>> {
         let mut worked = false;
         for _ in 0..RETRIES_PER_ROUND {
-            if !self.breaker.allows_retry(Instant::now()) {
+            if !self.breaker.allows_retry(self.now()) {
                 break;
             }
-            let Some((conversation, key)) = queue.due(Instant::now()) else { break };
+            let Some((conversation, key)) = queue.due(self.now()) else { break };
             if self.stopping {
                 return Ok(Err(Stopped));
             }
             worked = true;
             let found = self.context.store.dead_notifications(Some(key - 1), 1)?;
             let Some(row) = found.into_iter().find(|row| row.id == key) else {
-                queue.remove(&conversation, key);
+                queue.remove(&conversation, key, self.now());
                 continue;
             };
             let was_open = self.breaker.is_open();
@@ -287,9 +294,9 @@ impl Worker {
                     if let Err(Stopped) = self.record(Proposal::DeleteDeadLetters { ids: vec![key] }) {
                         return Ok(Err(Stopped));
                     }
-                    queue.remove(&conversation, key);
+                    queue.remove(&conversation, key, self.now());
                     if was_open {
-                        queue.make_all_due();
+                        queue.make_all_due(self.now());
                     } else if !queue.holds(&conversation) {
                         tracing::info!(
                             conversation = &*conversation,
@@ -324,14 +331,14 @@ impl Worker {
         };
         if attempts < self.config.attempts_max.max(1) {
             self.record(Proposal::AdvanceOutbox { through: 0, dead: vec![row] })?;
-            queue.postpone(conversation, Instant::now() + backoff(&self.config, attempts));
+            queue.postpone(conversation, self.now() + backoff(&self.config, attempts));
             return Ok(());
         }
         let id = key & !RETRY_IDS;
         self.report_dead_letter(conversation, id, attempts, &error);
         self.record(Proposal::AdvanceOutbox { through: 0, dead: vec![DeadNotification { id, ..row }] })?;
         self.record(Proposal::DeleteDeadLetters { ids: vec![key] })?;
-        queue.remove(conversation, key);
+        queue.remove(conversation, key, self.now());
         Ok(())
     }
 
@@ -372,7 +379,7 @@ impl Worker {
         if is_dead {
             self.report_dead_letter(&event.conversation, event.id, attempts, &error);
         }
-        let due = Instant::now() + backoff(&self.config, attempts);
+        let due = self.now() + backoff(&self.config, attempts);
         DeadNotification {
             id: if is_dead { event.id } else { queue.put(&event, due) },
             failed_at: self.context.clock.now_ms(),
@@ -451,7 +458,7 @@ impl Worker {
                 // Which of several conversations fails shows when they are tried apart.
                 let first = conversations.next();
                 let only = first.filter(|first| conversations.all(|other| other == *first));
-                self.breaker.record_failure(only, &reason, &self.config, Instant::now());
+                self.breaker.record_failure(only, &reason, &self.config, self.now());
                 Err(reason)
             }
         }
