@@ -23,7 +23,7 @@ export function launch() {
 
 /** Serves files (path to file), and functions (path to text of JSON) on a port of its own; its origin. */
 export async function serve(files) {
-  const types = { html: "text/html", mjs: "text/javascript", json: "application/json" };
+  const types = { html: "text/html", mjs: "text/javascript", js: "text/javascript", json: "application/json" };
   const server = createServer((request, response) => {
     const url = new URL(request.url, "http://here");
     const thing = files[url.pathname];

@@ -2,7 +2,7 @@
 import { Client } from "./chat/client.js";
 import { HttpDoor } from "./chat/http.js";
 import { randomId } from "./chat/ids.js";
-import { forgetfulKeeper } from "./chat/stored.js";
+import { forgetfulKeeper, type Keeper } from "./chat/stored.js";
 import { readStored, StoringKeeper, type Stored } from "./chat/storing-keeper.js";
 import { CLIENT_CODES, TidingsError } from "./errors.js";
 import { backoffMs } from "./session/backoff.js";
@@ -62,9 +62,9 @@ export async function connectWith(options: ConnectOptions, { clock, tabs }: Runt
         push: options.push ?? false,
       },
     });
-  const shared = sharing && new SharedLink({ name, tab: randomId(), support: sharing, clock, cursor: stored?.cursor, openSession });
+  const keeper: Keeper = storage && stored ? new StoringKeeper(user, storage, stored, () => shared?.isLeader ?? true) : forgetfulKeeper;
+  const shared = sharing && new SharedLink({ name, tab: randomId(), support: sharing, clock, cursor: stored?.cursor, openSession, onLead: () => void keeper.adopt() });
   const link: WakeableLink = shared ?? openSession(stored?.cursor);
-  const keeper = storage && stored ? new StoringKeeper(user, storage, stored, () => shared?.isLeader ?? true) : forgetfulKeeper;
   const client = new Client({ user, link, http, clock, keeper, onClose: [device.end, wakeWithPage(link)] });
   link.start();
   if (failure) queueMicrotask(() => client.report("storage", failure));

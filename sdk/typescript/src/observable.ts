@@ -35,10 +35,24 @@ export class Cell<T> implements Observable<T> {
   set(value: T): void {
     if (Object.is(value, this.#value)) return;
     this.#value = value;
-    for (const listener of [...this.#listeners]) listener();
+    for (const listener of [...this.#listeners]) callSafely(listener);
   }
 
   get isUsed(): boolean {
     return this.#listeners.size > 0;
+  }
+}
+
+/** Calls a listener of the app. One that throws is shown where the app looks for its defects, and does not stop what called it. */
+export function callSafely(listener: () => void): void {
+  try {
+    listener();
+  } catch (error) {
+    const { reportError } = globalThis as { readonly reportError?: (error: unknown) => void };
+    if (reportError) reportError(error);
+    // Node has none: there it is an uncaught exception.
+    else queueMicrotask(() => {
+      throw error;
+    });
   }
 }

@@ -1,6 +1,7 @@
 // The list of conversations keeps itself right: against a server that counts by itself.
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { ConversationList } from "../src/chat/list.js";
 import type { ConversationView } from "../src/wire/entries.js";
 import { FakeServer } from "./support/fake-server.js";
 import { start } from "./support/start.js";
@@ -159,4 +160,13 @@ test("more than one page is loaded on request and stays right", async () => {
   server.closeAll(1006);
   await clock.pass(40_000);
   isRight(client, server);
+});
+
+test("a mark may be ahead of the list: what comes up to it is read already", () => {
+  const list = new ConversationList("ada");
+  const entry = (seq: number) => ({ conversation: "g", seq, kind: "message", at: seq, type: "text", body: seq, from: "ben" });
+  list.put({ id: "g", kind: "group", role: "member", last_seq: 3, last_at: 3, read_seq: 0, unread: 3, mentions: 0, muted: false });
+  list.read("g", 5);
+  for (const seq of [4, 5, 6]) list.take(entry(seq));
+  assert.deepEqual(counts(list.views), { g: { last_seq: 6, read_seq: 5, unread: 1, mentions: 0 } });
 });

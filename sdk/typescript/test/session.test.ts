@@ -184,3 +184,29 @@ test("closing says goodbye and leaves no timer", async () => {
   await assert.rejects(client.conversation("c").send("after the end"), { code: "closed" });
   await assert.rejects(client.conversation("c").markRead(1), { code: "closed" });
 });
+
+test("an app's listener that throws stops nothing", async () => {
+  const thrown: unknown[] = [];
+  const place = globalThis as { reportError?: (error: unknown) => void };
+  place.reportError = (error) => void thrown.push(error);
+  const { client, clock, server } = await start();
+  client.on("message", () => {
+    throw new Error("the app's own");
+  });
+  client.status.subscribe(() => {
+    throw new Error("the app's own");
+  });
+  client.conversations.subscribe(() => {
+    throw new Error("the app's own");
+  });
+  server.commit("g", { from: "ben", body: 1 });
+  await clock.pass(100);
+  server.closeAll(1006);
+  await clock.pass(5_000);
+  server.commit("g", { from: "ben", body: 2 });
+  await clock.pass(100);
+  delete place.reportError;
+  assert.equal(client.conversations.get().items[0]?.last_seq, 2);
+  assert.equal(client.status.get().state, "online");
+  assert.ok(thrown.length >= 4, "the app sees its defects");
+});

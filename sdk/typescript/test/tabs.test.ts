@@ -155,3 +155,20 @@ test("the tab in front lends its timers to the one with the connection", async (
   await server.clock.pass(60_000);
   assert.ok(server.received.filter(({ t }) => t === "ping").length > 4, "pings of both tabs' timers");
 });
+
+test("what a tab had not sent when it was killed, the next one sends", async () => {
+  const server = new FakeServer(new VirtualClock());
+  const browser = new FakeBrowser();
+  const storage = memoryStorage();
+  const tabs = [browser.openTab(), browser.openTab()];
+  const clients = [await open(server, tabs[0] as FakeTab, storage), await open(server, tabs[1] as FakeTab, storage)];
+  server.isReachable = false;
+  server.closeAll(1006);
+  await server.clock.pass(10);
+  for (const text of ["one", "two", "three"]) void clients[0]?.conversation("g").send(text);
+  await server.clock.pass(1_000);
+  tabs[0]?.kill();
+  server.isReachable = true;
+  await server.clock.pass(60_000);
+  assert.deepEqual(server.truth.timeline("g").map((entry) => textOf(entry)), ["one", "two", "three"]);
+});

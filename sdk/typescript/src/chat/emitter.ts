@@ -1,8 +1,9 @@
+import { callSafely } from "../observable.js";
 import type { TidingsEvents } from "../tidings.js";
 
 type Listeners = { [Name in keyof TidingsEvents]: Set<(value: TidingsEvents[Name]) => void> };
 
-/** Tells the app's listeners. One that throws does not keep the others from being told. */
+/** Tells the app's listeners. */
 export class Emitter {
   readonly #listeners: Listeners = {
     message: new Set(), typing: new Set(), read: new Set(), membership: new Set(), presence: new Set(), popup: new Set(),
@@ -18,15 +19,6 @@ export class Emitter {
 
   emit<Name extends keyof TidingsEvents>(event: Name, value: TidingsEvents[Name]): void {
     const listeners: Set<(value: TidingsEvents[Name]) => void> = this.#listeners[event];
-    for (const listener of [...listeners]) {
-      try {
-        listener(value);
-      } catch (error) {
-        // The app's own defect: shown where it looks for such, and not in the middle of a frame.
-        queueMicrotask(() => {
-          throw error;
-        });
-      }
-    }
+    for (const listener of [...listeners]) callSafely(() => listener(value));
   }
 }

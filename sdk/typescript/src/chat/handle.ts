@@ -135,7 +135,11 @@ export class ConversationHandle implements Conversation {
     this.#readTo = newest;
     list.read(this.id, newest);
     // Marks that are set while one is on its way, or while there is no connection, are told as one.
-    this.#reading ??= this.#tellRead().finally(() => (this.#reading = undefined));
+    if (!this.#reading) {
+      this.#reading = this.#tellRead().finally(() => (this.#reading = undefined));
+      // An app that marks as it scrolls does not wait for each mark.
+      this.#reading.catch(() => undefined);
+    }
     return this.#reading;
   }
 

@@ -144,8 +144,9 @@ export class ListKeeper implements Conversations {
       if (!this.#wantsAll) this.#list.stale.clear();
     } catch (error) {
       this.#wantsAll = false;
-      if (error instanceof TidingsError) this.#core.emitter.emit("error", error);
-      else throw error;
+      if (!(error instanceof TidingsError)) throw error;
+      // That the session has ended is told by the status.
+      if (this.#core.link.status.get().state !== "ended") this.#core.emitter.emit("error", error);
     }
   }
 

@@ -115,7 +115,8 @@ export class ConversationList {
   #withRead(line: Line, seq: number): Line {
     const { view, tail } = line;
     if (seq <= view.read_seq) return line;
-    const read_seq = Math.min(seq, view.last_seq);
+    // The mark may be ahead of the list: what comes up to it is then read already.
+    const read_seq = seq;
     const { unread_capped: _, ...kept } = view;
     if (read_seq >= view.last_seq) return { view: { ...kept, read_seq, unread: 0, mentions: 0 }, tail };
     const after = tail.filter((counted) => counted.seq > read_seq);

@@ -18,6 +18,8 @@ export interface Keeper {
   outboxChanged(): void;
   listChanged(): void;
   cursorMoved(cursor: string): void;
+  /** Of several tabs this one has the connection now. */
+  adopt(): Promise<void>;
   /** Everything is of no use any more, but for what is not sent. */
   forget(): void;
   close(): Promise<void>;
@@ -30,6 +32,7 @@ export const forgetfulKeeper: Keeper = {
   outboxChanged: () => undefined,
   listChanged: () => undefined,
   cursorMoved: () => undefined,
+  adopt: () => Promise.resolve(),
   forget: () => undefined,
   close: () => Promise.resolve(),
 };

@@ -118,6 +118,17 @@ export class StoringKeeper implements Keeper {
     this.#schedule();
   }
 
+  /** This tab has the connection now: what a tab that is gone has left unsent is sent by this one. */
+  async adopt(): Promise<void> {
+    try {
+      const left = [...(await this.#storage.read("outbox/")).values()].map((item) => restored(item as StoredItem));
+      for (const { id } of left) this.#storedOutbox.add(id);
+      this.#kept?.outbox.restore(left.sort((a, b) => a.order - b.order));
+    } catch (cause) {
+      this.#fail(cause);
+    }
+  }
+
   async close(): Promise<void> {
     this.#endList?.();
     this.#cancelTimer?.();

@@ -211,7 +211,8 @@ export class Timelines {
       try {
         page = await this.#history(timeline.id, { from_seq: gap.from, to_seq: gap.to, limit: FILL_LIMIT });
       } catch (error) {
-        if (isOver()) return;
+        // With the session over nothing is known to be missing: a later one fills it.
+        if (isOver() || this.#core.link.status.get().state === "ended") return;
         // No longer to be read, or no longer there: said, and left out.
         this.#report(error);
         await this.#skip(timeline, gap, isOver);
@@ -247,8 +248,8 @@ export class Timelines {
   }
 
   #report(error: unknown): void {
-    if (error instanceof TidingsError) this.#core.emitter.emit("error", error);
-    else throw error;
+    if (!(error instanceof TidingsError)) throw error;
+    if (this.#core.link.status.get().state !== "ended") this.#core.emitter.emit("error", error);
   }
 }
 

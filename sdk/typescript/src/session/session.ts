@@ -31,6 +31,7 @@ export class Session implements Link {
   readonly #timers = new Map<TimerName, () => void>();
   readonly #requests: Requests;
   readonly #events: SessionEvent[] = [];
+  #isHappening = false;
   #state: SessionState;
   #socket: OpenedSocket | undefined;
 
@@ -88,13 +89,17 @@ export class Session implements Link {
   // A listener may do what makes another event: that waits until all effects of this one are carried out.
   #happen(event: SessionEvent): void {
     this.#events.push(event);
-    if (this.#events.length > 1) return;
+    if (this.#isHappening) return;
+    this.#isHappening = true;
     const { clock } = this.#options;
-    for (let next = this.#events[0]; next !== undefined; next = this.#events[0]) {
-      const [state, effects] = step(this.#state, next, { now: clock.now(), random: clock.random() });
-      this.#state = state;
-      for (const effect of effects) this.#carryOut(effect);
-      this.#events.shift();
+    try {
+      for (let next = this.#events.shift(); next !== undefined; next = this.#events.shift()) {
+        const [state, effects] = step(this.#state, next, { now: clock.now(), random: clock.random() });
+        this.#state = state;
+        for (const effect of effects) this.#carryOut(effect);
+      }
+    } finally {
+      this.#isHappening = false;
     }
   }
 

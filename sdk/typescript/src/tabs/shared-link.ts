@@ -26,6 +26,8 @@ export interface SharedLinkOptions {
   /** The cursor of what was stored. */
   readonly cursor: string | undefined;
   readonly openSession: (cursor: string | undefined) => WakeableLink;
+  /** This tab has the connection now. */
+  readonly onLead: () => void;
 }
 
 interface Waiting {
@@ -159,6 +161,7 @@ export class SharedLink implements Link {
     });
     this.#postState();
     session.start();
+    this.#options.onLead();
   }
 
   #follow(event: LinkEvent): void {
