@@ -27,6 +27,7 @@ const devicesOf = async (user) => (await api("GET", `/v1/presence?users=${user}`
 
 async function open(context, user, peer, more = {}) {
   const page = await context.newPage();
+  page.on("console", (message) => console.log(`# ${message.text()}`));
   page.on("pageerror", (error) => console.log(`# ${error}`));
   await page.goto(`${pages.origin}/?${new URLSearchParams({ url: `http://${between.address}`, token: tokens[user], peer, ...more })}`);
   await page.waitForFunction(() => window.isReady);
@@ -39,6 +40,18 @@ async function shows(page, expected) {
   await holds(page, (expected) => JSON.stringify(window.texts()) === JSON.stringify(expected), expected).catch(async () => {
     throw new Error(`the page shows ${JSON.stringify(await page.evaluate(() => window.texts()))}, not ${JSON.stringify(expected)}`);
   });
+}
+
+const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
+
+/** In the page: the names of what its database has. */
+async function storedNames() {
+  const open = indexedDB.open("chat of ben");
+  const database = await new Promise((resolve) => (open.onsuccess = () => resolve(open.result)));
+  const keys = database.transaction("values").objectStore("values").getAllKeys();
+  const names = await new Promise((resolve) => (keys.onsuccess = () => resolve(keys.result)));
+  database.close();
+  return names;
 }
 
 const context = await browser.newContext();
@@ -100,20 +113,12 @@ const failed = await run(`@tidings/client in ${version()}`, [
     let page = await open(kept, ben, ada, { keep: "ben" });
     const before = said.map((text) => text);
     await shows(page, before);
-    // The database has it when another page of the profile reads it there.
     between.block();
     between.cutAll();
     await holds(page, () => window.state() === "away");
     await page.evaluate(() => window.say("written offline"));
     await shows(page, [...before, "pending written offline"]);
-    await holds(page, async () => {
-      const open = indexedDB.open("chat of ben");
-      const database = await new Promise((resolve) => (open.onsuccess = () => resolve(open.result)));
-      const keys = database.transaction("values").objectStore("values").getAllKeys();
-      const names = await new Promise((resolve) => (keys.onsuccess = () => resolve(keys.result)));
-      database.close();
-      return names.some((name) => name.startsWith("outbox/"));
-    });
+    while (!(await page.evaluate(storedNames)).some((name) => name.startsWith("outbox/"))) await pause(50);
     await page.close();
     page = await open(kept, ben, ada, { keep: "ben" });
     await shows(page, [...before, "pending written offline"]);

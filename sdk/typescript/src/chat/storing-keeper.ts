@@ -96,9 +96,12 @@ export class StoringKeeper implements Keeper {
     this.#schedule();
   }
 
+  /** Stored in this very turn's end: a person who has pressed "send" may close the page at once. */
   outboxChanged(): void {
     this.#isOutboxDirty = true;
-    this.#schedule();
+    this.#cancelTimer?.();
+    this.#cancelTimer = undefined;
+    this.#schedule(0);
   }
 
   listChanged(): void {
@@ -138,13 +141,13 @@ export class StoringKeeper implements Keeper {
     await this.#storage.close();
   }
 
-  #schedule(): void {
+  #schedule(afterMs = COMMIT_AFTER_MS): void {
     if (!this.#kept || this.#hasFailed || this.#cancelTimer || this.#committing) return;
-    this.#cancelTimer = this.#kept.core.clock.setTimer(COMMIT_AFTER_MS, () => {
+    this.#cancelTimer = this.#kept.core.clock.setTimer(afterMs, () => {
       this.#cancelTimer = undefined;
       this.#committing = this.#commit().finally(() => {
         this.#committing = undefined;
-        if (this.#isDirty) this.#schedule();
+        if (this.#isDirty) this.#schedule(this.#isOutboxDirty ? 0 : COMMIT_AFTER_MS);
       });
     });
   }
