@@ -1,7 +1,8 @@
 //! The rules of a commit: what becomes of each proposal of a batch. Every durable store decides by them, over rows of its
 //! own kind ([`StagedRows`]); the memory store of the tests has its own rules, with which the others are compared.
 
-use crate::{model::*, store::*};
+use crate::{chat_rows, model::*, store::*};
+use reactions::Reaction;
 use std::{
     borrow::Cow,
     collections::{BTreeMap, BTreeSet},
@@ -90,8 +91,20 @@ pub trait StagedRows<'a> {
 }
 
 /// The rows of [`RowSpace::Chat`] that a proposal reads or writes, for stores that load what a batch touches at once.
-pub fn chat_row_keys(_: &Proposal) -> Vec<Vec<u8>> {
-    Vec::new()
+pub fn chat_row_keys(proposal: &Proposal) -> Vec<Vec<u8>> {
+    match proposal {
+        Proposal::React { conversation, target, user, .. } => {
+            let own = chat_rows::reactions_key(*conversation, *target, user.no);
+            vec![own, chat_rows::told_key(*conversation), chat_rows::untold_key(*conversation)]
+        }
+        Proposal::TellReactions { conversation } => {
+            vec![chat_rows::told_key(*conversation), chat_rows::untold_key(*conversation)]
+        }
+        Proposal::ChangeMessage { conversation, change: MessageChange::Recall | MessageChange::Pin { .. }, .. } => {
+            vec![chat_rows::pins_key(*conversation)]
+        }
+        _ => Vec::new(),
+    }
 }
 
 /// Decides one proposal; `now_ms` is the time of the batch.
@@ -132,10 +145,18 @@ struct Decider<'r, R> {
 impl<'a, R: StagedRows<'a>> Decider<'_, R> {
     fn decide(&mut self, proposal: &'a Proposal) -> Result<Outcome, ProposalError> {
         match proposal {
+            Proposal::Append { conversation, entry } if entry.details().reply_to != 0 => {
+                self.reply(*conversation, entry)
+            }
             Proposal::Append { conversation, entry } => self.send(*conversation, entry).map(Outcome::Appended),
             Proposal::ChangeMessage { conversation, target, change, entry } => {
                 self.change_message(*conversation, *target, change, entry)
             }
+            Proposal::React { conversation, target, user, key, add, keys_max, interval_ms } => {
+                let reaction = Reaction { target: *target, user, key, add: *add, keys_max: *keys_max };
+                self.react(*conversation, &reaction, *interval_ms)
+            }
+            Proposal::TellReactions { conversation } => self.tell_reactions(*conversation),
             Proposal::PutUsers(patches) => self.put_users(patches),
             Proposal::CreateConversation(new) => self.create_conversation(new),
             Proposal::UpdateConversation { conversation, name, avatar, attributes, notice } => {
@@ -248,8 +269,38 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
         head.last_at = head.last_at.max(self.now_ms);
         head.last_position = position;
         let appended = Appended { conversation, seq: head.last_seq, at: head.last_at, position, duplicate: false };
+        let Appended { seq, at, .. } = appended;
+        if let Some(details) = &entry.details {
+            for user in &details.mentioned {
+                self.rows.put_chat_row(chat_rows::mention_key(*user, at, conversation, seq), Some(Vec::new()));
+            }
+            if details.reply_to != 0 {
+                self.rows.put_chat_row(chat_rows::reply_key(conversation, details.reply_to, seq), Some(Vec::new()));
+            }
+        }
         self.rows.append(entry, appended, head, send)?;
         Ok(appended)
+    }
+
+    /// Appends an answer to a message, which must be there; it may have been recalled.
+    fn reply(&mut self, conversation: ConversationNo, entry: &'a NewEntry) -> Result<Outcome, ProposalError> {
+        let send = self.send_key(entry);
+        if let Some(first) = self.first_result(conversation, send.as_ref())? {
+            return Ok(Outcome::Replied { appended: first, preview: None });
+        }
+        self.rows.head(conversation)?.ok_or(Rejection::NoSuchConversation)?;
+        let message = self.message(conversation, entry.details().reply_to)?;
+        let appended = self.send(conversation, entry)?;
+        Ok(Outcome::Replied { appended, preview: Some(ReplyPreview::of(&message)) })
+    }
+
+    /// The message with this `seq`.
+    fn message(&self, conversation: ConversationNo, seq: u64) -> Result<StoredEntry, ProposalError> {
+        let message = self.rows.entry(conversation, seq)?.ok_or(Rejection::NoSuchEntry(seq))?;
+        match message.content.kind {
+            EntryKind::Message => Ok(message),
+            _ => Err(Rejection::NotAMessage(seq).into()),
+        }
     }
 
     fn put_users(&mut self, patches: &'a [UserPatch]) -> Result<Outcome, ProposalError> {
@@ -375,5 +426,6 @@ fn without_row(what: &str, id: &str) -> StoreError {
 }
 
 mod message_changes;
+mod reactions;
 #[cfg(test)]
 mod tests;

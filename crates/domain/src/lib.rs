@@ -11,6 +11,7 @@
 #![warn(missing_docs)]
 
 pub mod bus;
+pub mod chat_rows;
 pub mod clock;
 pub mod commit_log;
 pub mod decide;

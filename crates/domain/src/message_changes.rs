@@ -14,6 +14,14 @@ pub fn apply(message: &mut StoredEntry, change: &StoredEntry) {
     match change.content.kind {
         EntryKind::Edit => edit(message, change),
         EntryKind::Recall => recall(message, change),
+        EntryKind::Pins => message.content.details_mut().pinned = change.content.details().pinned.clone(),
+        EntryKind::Reactions => {
+            let changes = &change.content.details().reaction_changes;
+            let of_message = changes.iter().find(|(seq, _)| *seq == message.seq);
+            if let Some((_, reactions)) = of_message.filter(|_| message.content.details().recalled.is_none()) {
+                message.content.details_mut().reactions = reactions.clone();
+            }
+        }
         EntryKind::Message | EntryKind::MemberChange | EntryKind::ConversationChange => {}
     }
 }

@@ -232,6 +232,15 @@ pub struct EntryDetails {
     /// The `seq` of the message that this one answers; 0: none.
     #[serde(skip_serializing_if = "is_default")]
     pub reply_to: u64,
+    /// The answered message as it is now. It is looked up for each reader, and never stored.
+    #[serde(skip_serializing_if = "is_default")]
+    pub preview: Option<ReplyPreview>,
+    /// The users whom the message mentions by id, for the index of mentions.
+    #[serde(skip_serializing_if = "is_default")]
+    pub mentioned: Vec<UserNo>,
+    /// Of an entry that tells of reactions: the reactions of each message that has others now.
+    #[serde(skip_serializing_if = "is_default")]
+    pub reaction_changes: Vec<(u64, Vec<ReactionCount>)>,
     /// By whom and when the message was pinned.
     #[serde(skip_serializing_if = "is_default")]
     pub pinned: Option<Pinned>,
@@ -283,6 +292,9 @@ impl EntryDetails {
         replaced: None,
         reactions: Vec::new(),
         reply_to: 0,
+        preview: None,
+        mentioned: Vec::new(),
+        reaction_changes: Vec::new(),
         pinned: None,
         stream: StreamState::Whole,
     };
@@ -322,6 +334,37 @@ pub struct ReactionCount {
     /// The newest of them, the newest first.
     pub newest: Vec<Sender>,
 }
+
+/// What a reader of an answer sees of the message that is answered.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct ReplyPreview {
+    /// The sender; `None` when the app server spoke as the conversation.
+    pub from: Option<String>,
+    /// The app's word for the kind of content.
+    pub content_type: String,
+    /// JSON text; `None` if it is longer than a preview may be, or the message was recalled.
+    pub body: Option<Box<str>>,
+    /// Whether the message was recalled.
+    pub recalled: bool,
+}
+
+impl ReplyPreview {
+    /// The preview of a message.
+    pub fn of(message: &StoredEntry) -> ReplyPreview {
+        let content = &message.content;
+        let recalled = content.details().recalled.is_some();
+        let is_short = content.body.len() <= PREVIEW_BYTES_MAX;
+        ReplyPreview {
+            from: content.sender.as_ref().map(|sender| sender.id.clone()),
+            content_type: content.content_type.clone(),
+            body: (is_short && !recalled).then(|| content.body.clone()),
+            recalled,
+        }
+    }
+}
+
+/// The longest body in a preview of an answered message.
+pub const PREVIEW_BYTES_MAX: usize = 1024;
 
 /// A message is pinned in its conversation.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]

@@ -42,6 +42,10 @@ pub fn proposal_refusal(rejection: &Rejection) -> Refusal {
             format!("if_version: the message has version {actual}, not {expected}"),
         ),
         Rejection::TooManyEdits { limit } => Refusal::limit("edits of the message", *limit, *limit + 1),
+        Rejection::TooManyReactions { limit } => {
+            Refusal::limit("different reactions to the message", *limit, *limit + 1)
+        }
+        Rejection::TooManyPins { limit } => Refusal::limit("pinned messages", *limit, *limit + 1),
         Rejection::KindDiffers => {
             Refusal::new(ErrorCode::Conflict, "the id is taken by a conversation of another kind")
         }

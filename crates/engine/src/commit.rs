@@ -242,6 +242,18 @@ impl Committer {
         }
     }
 
+    /// Commits a proposal of the server itself that appends to a timeline, and blocks its thread until then.
+    pub(crate) fn propose_of_server(
+        &self,
+        conversation: &Arc<Conversation>,
+        proposal: Proposal,
+    ) -> Result<Outcome, Refusal> {
+        let slot = Some(self.reserve(conversation, FlowKey::Server)?);
+        let (request, answer) = CommitRequest::of(proposal, FlowKey::Server, Some(conversation.clone()), slot);
+        self.submit(request)?;
+        answer.blocking_recv().unwrap_or_else(|_| Err(Refusal::new(ErrorCode::Internal, "the committer ended")))
+    }
+
     /// The number of requests in each queue, and the limit.
     pub(crate) fn depths(&self) -> ([usize; QUEUES], usize) {
         (self.queue.depths(), self.queue.limit())
@@ -313,6 +325,8 @@ fn flow_of(proposal: &Proposal) -> FlowKey {
             by(notice).unwrap_or(FlowKey::Conversation(*conversation))
         }
         Proposal::Append { conversation, .. } => FlowKey::Conversation(*conversation),
+        Proposal::React { user, .. } => FlowKey::User(user.no),
+        Proposal::TellReactions { conversation } => FlowKey::Conversation(*conversation),
         Proposal::ChangeMessage { conversation, entry, .. } => {
             entry.sender.as_ref().map_or(FlowKey::Conversation(*conversation), |sender| FlowKey::User(sender.no))
         }
@@ -473,10 +487,13 @@ impl Worker {
             proposals.drain(..).zip(pending.drain(..)).zip(outcomes)
         {
             match &outcome {
-                Outcome::Appended(appended) if appended.duplicate => self.metrics.duplicates.inc(),
-                Outcome::Appended(_) | Outcome::MessageChanged { entry: Some(_), .. } => {
-                    self.metrics.committed_entries.inc()
+                Outcome::Appended(appended) | Outcome::Replied { appended, .. } if appended.duplicate => {
+                    self.metrics.duplicates.inc()
                 }
+                Outcome::Appended(_)
+                | Outcome::Replied { .. }
+                | Outcome::MessageChanged { entry: Some(_), .. }
+                | Outcome::Reacted { told: Some(_), .. } => self.metrics.committed_entries.inc(),
                 _ => 0,
             };
             self.directory.invalidate_committed(&proposal, &outcome, conversation.as_ref());

@@ -1,7 +1,7 @@
 //! The handle that the doors hold. Every operation of Tidings is a method of [`Engine`], in the module of its kind. In
 //! reading order:
 //! - [`send`]: accept: who may send what where, before anything is stored; `limits`: how often users send and open conversations;
-//! - `message_changes`: edits and recalls;
+//! - `message_changes`, `reactions`, `replies`: edits and recalls, reactions and pins, answers and mentions;
 //! - `reads`, `history`, [`resume`]: lists and unread counts, timelines, inboxes;
 //! - `users`, `conversations`: cards, members, mutes;
 //! - `presence`, `watching`: who is online;
@@ -20,7 +20,9 @@ pub mod popup_questions;
 mod popup_trigger;
 mod popup_users;
 mod presence;
+mod reactions;
 mod reads;
+mod replies;
 pub mod resume;
 pub mod send;
 mod users;
@@ -38,6 +40,7 @@ use crate::{
         Presence,
         worker::{PresenceWorker, PresenceWorkerParts},
     },
+    reaction_teller::{ReactionTeller, ReactionTellerParts},
     shards::{ShardReceivers, Shards, Wake},
     webhook::Webhook,
 };
@@ -75,6 +78,7 @@ pub struct Engine {
     /// Absent without a webhook.
     outbox: Option<Outbox>,
     presence_worker: PresenceWorker,
+    reaction_teller: ReactionTeller,
     rate: SendLimiter,
     limits: ConversationLimiters,
     pub cluster: Option<Cluster>,
@@ -168,6 +172,13 @@ impl Engine {
             is_only_node: Box::new(move || nodes.as_ref().is_none_or(|nodes| nodes.all().len() <= 1)),
             webhook: presence_webhook.map(|(webhook, config)| (webhook.clone(), config.secret.clone())),
         });
+        let reaction_teller = ReactionTeller::start(ReactionTellerParts {
+            store: store.clone(),
+            clock: clock.clone(),
+            directory: directory.clone(),
+            committer: committer.clone(),
+            lead: lead.clone(),
+        });
         let outbox = webhook.map(|(webhook, config)| {
             let context = OutboxContext {
                 store: store.clone(),
@@ -184,6 +195,7 @@ impl Engine {
             directory,
             presence,
             presence_worker,
+            reaction_teller,
             push,
             popups,
             outbox,
@@ -249,6 +261,7 @@ impl Engine {
         self.push.stop();
         self.popups.stop();
         self.presence_worker.stop();
+        self.reaction_teller.stop();
         self.committer.stop();
         if let Some(cluster) = &self.cluster {
             cluster.stop();

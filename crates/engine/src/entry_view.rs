@@ -4,7 +4,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use tidings_domain::model::*;
 use tidings_protocol::{
-    entry::{Entry, RecalledBy},
+    entry::{Entry, PinnedBy, Reaction, RecalledBy, ReplyTo},
     error::{ErrorCode, Refusal},
 };
 
@@ -16,7 +16,7 @@ pub(crate) fn entry_of(conversation: &str, stored: &StoredEntry) -> Result<Entry
     let content = &stored.content;
     let body = RawValue::from_string(content.body.to_string())
         .map_err(|_| Refusal::new(ErrorCode::Internal, format!("entry {} has a damaged body", stored.seq)))?;
-    Ok(with_body(conversation, stored, body))
+    Ok(with_body(conversation, stored, body_of_change(content).unwrap_or(body)))
 }
 
 fn with_body(conversation: &str, stored: &StoredEntry, body: Box<RawValue>) -> Entry {
@@ -42,6 +42,59 @@ fn with_body(conversation: &str, stored: &StoredEntry, body: Box<RawValue>) -> E
             .recalled
             .as_ref()
             .map(|recalled| RecalledBy { at: recalled.at, by: recalled.by.as_ref().map(id) }),
+        reactions: reactions_of(&details.reactions),
+        reply_to: (details.reply_to != 0).then(|| reply_to_of(details)),
+        pinned: details
+            .pinned
+            .as_ref()
+            .filter(|_| content.kind == EntryKind::Message)
+            .map(|pinned| PinnedBy { at: pinned.at, by: pinned.by.as_ref().map(id) }),
+    }
+}
+
+/// A summary of reactions as clients see it.
+pub(crate) fn reactions_of(reactions: &[ReactionCount]) -> Vec<Reaction> {
+    let view = |reaction: &ReactionCount| Reaction {
+        key: reaction.key.clone(),
+        count: reaction.count,
+        users: reaction.newest.iter().map(|user| user.id.clone()).collect(),
+    };
+    reactions.iter().map(view).collect()
+}
+
+fn reply_to_of(details: &EntryDetails) -> ReplyTo {
+    let seq = details.reply_to;
+    let Some(preview) = &details.preview else {
+        return ReplyTo { seq, from: None, content_type: None, body: None, recalled: false };
+    };
+    let body = preview.body.as_ref().and_then(|body| RawValue::from_string(body.to_string()).ok());
+    let content_type = Some(preview.content_type.clone());
+    ReplyTo { seq, from: preview.from.clone(), content_type, body, recalled: preview.recalled }
+}
+
+/// The body of an entry that tells of a change and has no content of its own; `None` for all others.
+fn body_of_change(content: &NewEntry) -> Option<Box<RawValue>> {
+    #[derive(Serialize)]
+    struct ReactionsBody {
+        changes: Vec<ReactionChange>,
+    }
+    #[derive(Serialize)]
+    struct ReactionChange {
+        seq: u64,
+        reactions: Vec<Reaction>,
+    }
+    let details = content.details();
+    match content.kind {
+        EntryKind::Reactions => {
+            let changes = details.reaction_changes.iter();
+            let changes =
+                changes.map(|(seq, all)| ReactionChange { seq: *seq, reactions: reactions_of(all) }).collect();
+            serde_json::value::to_raw_value(&ReactionsBody { changes }).ok()
+        }
+        EntryKind::Pins => {
+            serde_json::value::to_raw_value(&serde_json::json!({ "pinned": details.pinned.is_some() })).ok()
+        }
+        _ => None,
     }
 }
 
@@ -74,7 +127,8 @@ pub fn encode_entry(out: &mut Vec<u8>, conversation: &str, entry: &StoredEntry) 
     let body = parsed.unwrap_or(RawValue::NULL);
     // Writing to memory cannot fail.
     if content.details.is_some() {
-        let _ = serde_json::to_writer(out, &with_body(conversation, entry, body.to_owned()));
+        let body = body_of_change(content).unwrap_or_else(|| body.to_owned());
+        let _ = serde_json::to_writer(out, &with_body(conversation, entry, body));
         return;
     }
     let plain = Plain {

@@ -9,6 +9,7 @@
 //! - [`cluster`]: several nodes on one store;
 //! - [`outbox`]: offline push by webhook;
 //! - [`presence`]: who is online;
+//! - `reaction_teller`: when members are told of reactions;
 //! - [`commit`]: the one committer: gathers proposals, commits a batch, answers, publishes;
 //! - [`hub`]: where a commit goes next: to the lanes of this node, and to other nodes;
 //! - [`lanes`]: stage 1: per conversation, look-ups and encoding once per message;
@@ -32,6 +33,7 @@ pub mod hub;
 pub mod lanes;
 pub mod outbox;
 pub mod presence;
+mod reaction_teller;
 pub mod shards;
 pub mod webhook;
 

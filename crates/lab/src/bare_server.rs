@@ -10,7 +10,7 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 use tidings_protocol::{
-    entry::{Entry, EntryKind},
+    entry::Entry,
     http::{SendReceipt, SendRequest},
     ws::{Data, OpCode, put_server_frame},
 };
@@ -70,23 +70,10 @@ fn serve(args: &BareServerArgs) -> io::Result<()> {
 
 /// The `messages` frame that a Tidings server would write, of the same size.
 fn messages_frame(receipt: &SendReceipt, request: SendRequest) -> io::Result<Vec<u8>> {
-    let entry = Entry {
-        conversation: receipt.conversation.clone(),
-        seq: receipt.seq,
-        kind: EntryKind::Message,
-        at: receipt.at,
-        from: request.from,
-        client_msg_id: request.client_msg_id,
-        content_type: request.content_type,
-        body: request.body,
-        mentions: Vec::new(),
-        silent: false,
-        target: None,
-        version: None,
-        edited_at: None,
-        edited_by: None,
-        recalled: None,
-    };
+    let mut entry =
+        Entry::message(receipt.conversation.clone(), receipt.seq, receipt.at, request.content_type, request.body);
+    entry.from = request.from;
+    entry.client_msg_id = request.client_msg_id;
     let mut payload = format!(r#"{{"t":"messages","cursor":"1d2a3b4c.0.{}.0","entries":["#, receipt.seq).into_bytes();
     serde_json::to_writer(&mut payload, &entry)?;
     payload.extend_from_slice(b"]}");

@@ -18,6 +18,10 @@ pub enum EntryKind {
     MemberChange = 4,
     /// The conversation's card changed, or it was created.
     ConversationChange = 5,
+    /// Messages have other reactions: `body.changes` has the new ones of each. One entry tells of all within a second.
+    Reactions = 6,
+    /// A message, the `target`, was pinned or is no longer: `body.pinned` says which.
+    Pins = 7,
 }
 
 /// One entry of a conversation's timeline. The field order is the order on the wire.
@@ -65,6 +69,90 @@ pub struct Entry {
     /// The message was recalled: its body and mentions are gone for good.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recalled: Option<RecalledBy>,
+    /// The reactions to the message, in the order in which each was given first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub reactions: Vec<Reaction>,
+    /// The message that this one answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reply_to: Option<ReplyTo>,
+    /// The message is pinned in its conversation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pinned: Option<PinnedBy>,
+}
+
+impl Entry {
+    /// A message that nobody has changed.
+    pub fn message(conversation: String, seq: u64, at: u64, content_type: String, body: Box<RawValue>) -> Entry {
+        Entry {
+            conversation,
+            seq,
+            kind: EntryKind::Message,
+            at,
+            from: None,
+            client_msg_id: None,
+            content_type,
+            body,
+            mentions: Vec::new(),
+            silent: false,
+            target: None,
+            version: None,
+            edited_at: None,
+            edited_by: None,
+            recalled: None,
+            reactions: Vec::new(),
+            reply_to: None,
+            pinned: None,
+        }
+    }
+}
+
+/// How often a reaction was given to a message.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct Reaction {
+    /// The reaction, such as an emoji.
+    pub key: String,
+    /// Users who gave it.
+    pub count: u32,
+    /// Some of them, the newest first.
+    pub users: Vec<String>,
+}
+
+/// The message that another one answers, as it is now.
+#[derive(Debug, Clone, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct ReplyTo {
+    /// Its number in the conversation.
+    pub seq: u64,
+    /// Its sender; absent when the app server spoke as the conversation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
+    /// The app's own kind of content.
+    #[serde(rename = "type", default, skip_serializing_if = "Option::is_none")]
+    pub content_type: Option<String>,
+    /// Its content; absent if that is longer than 1 KiB, or the message was recalled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<serde_json::Value>)]
+    pub body: Option<Box<RawValue>>,
+    /// The message was recalled.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub recalled: bool,
+}
+
+impl PartialEq for ReplyTo {
+    fn eq(&self, other: &Self) -> bool {
+        (self.seq, &self.from, &self.content_type, self.recalled)
+            == (other.seq, &other.from, &other.content_type, other.recalled)
+            && self.body.as_ref().map(|body| body.get()) == other.body.as_ref().map(|body| body.get())
+    }
+}
+
+/// When a message was pinned, and by whom.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct PinnedBy {
+    /// In milliseconds since 1970 UTC.
+    pub at: u64,
+    /// The user who pinned the message; absent when the app server did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
 }
 
 /// When a message was recalled, and by whom.
@@ -83,6 +171,9 @@ impl PartialEq for Entry {
         key(self) == key(other)
             && self.edited_by == other.edited_by
             && self.recalled == other.recalled
+            && self.reactions == other.reactions
+            && self.reply_to == other.reply_to
+            && self.pinned == other.pinned
             && self.conversation == other.conversation
             && self.from == other.from
             && self.client_msg_id == other.client_msg_id

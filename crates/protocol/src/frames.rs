@@ -31,6 +31,34 @@ pub enum ClientFrame {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         client_msg_id: Option<String>,
     },
+    /// Gives a reaction to a message, or takes one back. Answered with `ok` if it has a `ref`, once it is durable.
+    React {
+        /// Repeated in the answer.
+        #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
+        reference: Option<u64>,
+        /// The conversation that the message is in.
+        conversation: String,
+        /// The message.
+        seq: u64,
+        /// The reaction, such as an emoji: at most 32 bytes.
+        key: String,
+        /// The reaction is taken back.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        remove: bool,
+    },
+    /// Pins a message in its conversation, or unpins it. Answered with `ok` if it has a `ref`, once it is durable.
+    Pin {
+        /// Repeated in the answer.
+        #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
+        reference: Option<u64>,
+        /// The conversation that the message is in.
+        conversation: String,
+        /// The message.
+        seq: u64,
+        /// The message is unpinned.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        remove: bool,
+    },
     /// The user has read up to `seq`.
     Read {
         /// Repeated in the answer, an `ok`.
@@ -542,6 +570,12 @@ pub struct RawClientFrame<'a> {
     pub seq: Option<u64>,
     #[serde(default)]
     pub if_version: Option<u32>,
+    #[serde(default)]
+    pub reply_to: Option<u64>,
+    #[serde(borrow, default)]
+    pub key: Option<Cow<'a, str>>,
+    #[serde(default)]
+    pub remove: bool,
     #[serde(default)]
     pub from_seq: Option<u64>,
     #[serde(default)]

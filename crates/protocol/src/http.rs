@@ -282,6 +282,9 @@ pub struct NewMessage {
     /// Counted as unread, but not pushed to offline devices.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub skip_push: bool,
+    /// The `seq` of a message of the same conversation that this one answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reply_to: Option<u64>,
 }
 
 fn text() -> String {
@@ -322,14 +325,17 @@ pub struct SendRequest {
     /// Counted as unread, but not pushed to offline devices.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub skip_push: bool,
+    /// The `seq` of a message of the same conversation that this one answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reply_to: Option<u64>,
 }
 
 impl SendRequest {
     /// Splits off the message from its addresses: (conversation, to, from, message).
     pub fn into_parts(self) -> (Option<String>, Option<String>, Option<String>, NewMessage) {
-        let SendRequest { conversation, to, from, client_msg_id, content_type, body, mentions, silent, skip_push } =
-            self;
-        (conversation, to, from, NewMessage { client_msg_id, content_type, body, mentions, silent, skip_push })
+        let SendRequest { client_msg_id, content_type, body, mentions, silent, skip_push, reply_to, .. } = self;
+        let message = NewMessage { client_msg_id, content_type, body, mentions, silent, skip_push, reply_to };
+        (self.conversation, self.to, self.from, message)
     }
 }
 
@@ -396,6 +402,57 @@ pub struct ChangeReceipt {
     /// The change had been committed before; this is the first result.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub duplicate: bool,
+}
+
+/// The reactions to a message after a change of the caller's own.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct MessageReactions {
+    /// The conversation's id.
+    pub conversation: String,
+    /// The message's number there.
+    pub seq: u64,
+    /// The reactions to the message now.
+    pub reactions: Vec<crate::entry::Reaction>,
+}
+
+/// A page of the users who reacted to a message.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct ReactorPage {
+    /// One for each user and reaction.
+    pub reactions: Vec<Reactor>,
+    /// Pass it as `after` for the next page; absent on the last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
+}
+
+/// A user's reaction to a message.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Reactor {
+    /// The user's id.
+    pub user: String,
+    /// The reaction.
+    pub key: String,
+}
+
+/// Whether a message is pinned.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PinState {
+    /// The conversation's id.
+    pub conversation: String,
+    /// The message's number there.
+    pub seq: u64,
+    /// Whether the message is pinned now.
+    pub pinned: bool,
+}
+
+/// Messages picked from timelines.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct EntryPage {
+    /// As they are now.
+    pub entries: Vec<Entry>,
+    /// Pass it as `after` for the next page; absent on the last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
 }
 
 /// The bodies that a message has had.

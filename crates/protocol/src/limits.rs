@@ -127,3 +127,11 @@ pub const POPUPS_PAGE_MAX: usize = 500;
 pub const POPUP_HOURS_MAX: usize = 10_000;
 /// Edits of one message.
 pub const EDITS_PER_MESSAGE_MAX: usize = 100;
+/// Bytes of a reaction.
+pub const REACTION_BYTES_MAX: usize = 32;
+/// Different reactions to one message.
+pub const REACTIONS_PER_MESSAGE_MAX: usize = 20;
+/// Pinned messages of one conversation.
+pub const PINS_PER_CONVERSATION_MAX: usize = 100;
+/// Members are told of reactions in a conversation at most once in this time, in milliseconds.
+pub const REACTIONS_INTERVAL_MS: u64 = 1_000;

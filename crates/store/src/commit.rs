@@ -36,6 +36,8 @@ pub(crate) struct StagedBatch<'a> {
     memberships: FxHashMap<(ConversationNo, UserNo), Option<Membership>>,
     outbox_items: Vec<u64>,
     outbox_progress: Option<OutboxProgress>,
+    /// Whether the batch may write a row more than once.
+    rewrites: bool,
     /// By how many bytes the entries of each UTC day grow or shrink.
     day_bytes: FxHashMap<u64, i64>,
 }
@@ -63,6 +65,7 @@ impl<'a> StagedBatch<'a> {
             memberships: FxHashMap::default(),
             outbox_items: Vec::new(),
             outbox_progress: None,
+            rewrites: false,
             day_bytes: FxHashMap::default(),
         }
     }
@@ -83,6 +86,9 @@ impl<'a> StagedBatch<'a> {
             self.batch.put(Space::Meta, key(b'o', &items[..1]), numbers_row(items));
         }
         let mut batch = std::mem::take(&mut self.batch);
+        if self.rewrites {
+            batch.keep_last_writes();
+        }
         if !batch.writes.is_empty() {
             batch.put(Space::Meta, vec![b'n'], self.counters.row());
         }
@@ -206,6 +212,7 @@ impl StagedRows<'_> for StagedBatch<'_> {
     }
 
     fn put_entry(&mut self, conversation: ConversationNo, entry: StoredEntry) -> StoreResult<()> {
+        self.rewrites = true;
         let StoredEntry { seq, position, at, content } = entry;
         let row = self.staged(Space::Timeline, &entry_key(conversation, seq))?.unwrap_or_default();
         let (mut bytes_before, mut parts_before) = (row.len(), 0);
@@ -230,6 +237,7 @@ impl StagedRows<'_> for StagedBatch<'_> {
     }
 
     fn put_chat_row(&mut self, key: Vec<u8>, value: Option<Vec<u8>>) {
+        self.rewrites = true;
         self.batch.writes.push(Write { space: Space::Meta, key: chat_key(&key), value });
     }
 

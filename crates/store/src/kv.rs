@@ -68,6 +68,14 @@ impl Batch {
     pub(crate) fn remove(&mut self, space: Space, key: Vec<u8>) {
         self.writes.push(Write { space, key, value: None });
     }
+
+    /// Drops all writes of a row but the last one: an engine need not keep their order within a batch.
+    pub(crate) fn keep_last_writes(&mut self) {
+        let mut seen = rustc_hash::FxHashSet::default();
+        self.writes.reverse();
+        self.writes.retain(|write| seen.insert((write.space as usize, write.key.clone())));
+        self.writes.reverse();
+    }
 }
 
 /// The order of keys in which a scan visits rows.

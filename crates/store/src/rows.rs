@@ -390,6 +390,8 @@ pub(crate) fn decode_entry(
             3 => EntryKind::Recall,
             4 => EntryKind::MemberChange,
             5 => EntryKind::ConversationChange,
+            6 => EntryKind::Reactions,
+            7 => EntryKind::Pins,
             other => return Err(damaged(format_args!("entry {seq}: its kind is {other}"))),
         },
         sender: row.sender.map(|(no, id)| Sender { no: UserNo(no), id: id.to_owned() }),

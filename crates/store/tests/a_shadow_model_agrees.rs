@@ -45,19 +45,25 @@ fn entry() -> impl Strategy<Value = NewEntry> {
     let id = prop::option::weighted(0.9, 0..25u32);
     let body = prop_oneof![8 => 0..300usize, 1 => 2_400..3_200usize, 1 => 3_000..10_000usize];
     let mentions = prop_oneof![8 => 0..3usize, 1 => Just(100)];
-    (sender, id, body, mentions, any::<[bool; 2]>(), 0..8u8).prop_map(|(sender, id, body, mentions, flags, kind)| {
-        NewEntry {
-            kind: if kind == 0 { EntryKind::MemberChange } else { EntryKind::Message },
-            sender: sender.map(|no| Sender { no: UserNo(no), id: format!("u{no}") }),
-            client_msg_id: id.map(|id| format!("id-{id}")),
-            content_type: "text".into(),
-            body: format!("\"{:é>body$}\"", id.unwrap_or(0)).into(),
-            mentions: (0..mentions).map(|n| format!("someone-with-a-long-name-{n:030}")).collect(),
-            silent: flags[0] && kind < 4,
-            skip_push: flags[1] && kind < 4,
-            details: None,
-        }
+    let links = (prop::option::weighted(0.2, 0..9u64), prop::option::of(1..=USERS));
+    let all = (sender, id, body, mentions, any::<[bool; 2]>(), 0..8u8, links);
+    all.prop_map(|(sender, id, body, mentions, flags, kind, (reply_to, mentioned))| NewEntry {
+        kind: if kind == 0 { EntryKind::MemberChange } else { EntryKind::Message },
+        sender: sender.map(|no| Sender { no: UserNo(no), id: format!("u{no}") }),
+        client_msg_id: id.map(|id| format!("id-{id}")),
+        content_type: "text".into(),
+        body: format!("\"{:é>body$}\"", id.unwrap_or(0)).into(),
+        mentions: (0..mentions).map(|n| format!("someone-with-a-long-name-{n:030}")).collect(),
+        silent: flags[0] && kind < 4,
+        skip_push: flags[1] && kind < 4,
+        details: details(kind, reply_to, mentioned),
     })
+}
+
+/// Some messages answer another one, and some mention users.
+fn details(kind: u8, reply_to: Option<u64>, mentioned: Option<u64>) -> Option<Box<EntryDetails>> {
+    let (reply_to, mentioned) = (reply_to.filter(|_| kind != 0)?, mentioned.map(UserNo).into_iter().collect());
+    Some(Box::new(EntryDetails { reply_to, mentioned, ..EntryDetails::NONE }))
 }
 
 /// An edit or a recall of one of the first messages, so that the same one is changed again and again.
@@ -66,15 +72,30 @@ fn change_message() -> impl Strategy<Value = Proposal> {
         (prop::option::of(1..4u32), any::<bool>(), 1..6usize).prop_map(|(if_version, keep_replaced, edits_max)| {
             MessageChange::Edit { if_version, keep_replaced, edits_max }
         });
-    let change = prop_oneof![3 => edit, 1 => Just(MessageChange::Recall)];
+    let pin = (any::<bool>(), 1..3usize).prop_map(|(pinned, pins_max)| MessageChange::Pin { pinned, pins_max });
+    let change = prop_oneof![3 => edit, 1 => Just(MessageChange::Recall), 2 => pin];
     (room(), 0..12u64, change, entry()).prop_map(|(conversation, target, change, entry)| {
         let (kind, body) = match change {
             MessageChange::Edit { .. } => (EntryKind::Edit, entry.body),
             MessageChange::Recall => (EntryKind::Recall, "null".into()),
+            MessageChange::Pin { .. } => (EntryKind::Pins, "null".into()),
         };
         let entry = NewEntry { kind, body, silent: true, skip_push: true, ..entry };
         Proposal::ChangeMessage { conversation, target, change, entry }
     })
+}
+
+fn reaction() -> impl Strategy<Value = Proposal> {
+    (room(), 0..12u64, 1..=USERS, "[ab👍]", prop::bool::weighted(0.7), 1..3usize, prop_oneof![Just(0), Just(5_000u64)])
+        .prop_map(|(conversation, target, user, key, add, keys_max, interval_ms)| Proposal::React {
+            conversation,
+            target,
+            user: Sender { no: UserNo(user), id: format!("u{user}") },
+            key,
+            add,
+            keys_max,
+            interval_ms,
+        })
 }
 
 fn new_conversation() -> impl Strategy<Value = NewConversation> {
@@ -121,6 +142,8 @@ fn proposal() -> impl Strategy<Value = Proposal> {
     prop_oneof![
         12 => (room(), entry()).prop_map(|(conversation, entry)| Proposal::Append { conversation, entry }),
         5 => change_message(),
+        4 => reaction(),
+        1 => room().prop_map(|conversation| Proposal::TellReactions { conversation }),
         3 => prop::collection::vec(patch, 0..5).prop_map(Proposal::PutUsers),
         4 => new_conversation().prop_map(Proposal::CreateConversation),
         1 => (room(), text(), text(), prop::option::of(entry())).prop_map(|(conversation, name, avatar, notice)| {
@@ -172,6 +195,8 @@ fn compare(store: &dyn Store, model: &dyn Store) {
     for (after, limit) in [(None, 100), (Some(2), 2)] {
         assert_eq!(store.dead_notifications(after, limit).unwrap(), model.dead_notifications(after, limit).unwrap());
     }
+    let chat_rows = [store, model].map(|s| s.rows(RowSpace::Chat, &[], &[255], 10_000).unwrap());
+    assert_eq!(chat_rows[0], chat_rows[1]);
     for user in (0..=USERS + 1).map(UserNo) {
         let id = format!("u{}", user.0);
         assert_eq!(store.user_no(&id).unwrap(), model.user_no(&id).unwrap());

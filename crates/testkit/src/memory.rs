@@ -3,6 +3,7 @@
 
 mod commit_log;
 mod message_changes;
+mod reactions;
 
 use commit_log::MemoryLog;
 use parking_lot::Mutex;
@@ -29,6 +30,11 @@ struct State {
     position: Position,
     push: BTreeMap<PushKey, PushRow>,
     rows: BTreeMap<(RowSpace, Vec<u8>), Vec<u8>>,
+    /// Who gave which reactions to each message, the earliest first.
+    reactions: BTreeMap<(ConversationNo, u64), Vec<(Sender, String)>>,
+    /// When each conversation was last told of reactions, and of which messages it is yet to be told.
+    untold: BTreeMap<ConversationNo, (u64, Vec<u64>)>,
+    pins: BTreeMap<ConversationNo, Vec<u64>>,
     /// Only in a store that several engines share.
     log: Option<MemoryLog>,
 }
@@ -36,6 +42,11 @@ struct State {
 /// The index of a number. Numbers start at 1: the index of 0 is out of bounds.
 fn index(no: u64) -> usize {
     (no as usize).wrapping_sub(1)
+}
+
+/// Numbers as they are in keys.
+fn numbers(numbers: &[u64]) -> Vec<u8> {
+    numbers.iter().flat_map(|number| number.to_be_bytes()).collect()
 }
 
 /// A store in memory.
@@ -87,6 +98,14 @@ impl State {
         let head = self.head(conversation);
         self.position += 1;
         let (seq, at, position) = (head.last_seq + 1, now_ms.max(head.last_at), self.position);
+        for user in &entry.details().mentioned {
+            let key = [b"m".to_vec(), numbers(&[user.0, u64::MAX - at, conversation.0, seq])].concat();
+            self.rows.insert((RowSpace::Chat, key), Vec::new());
+        }
+        if entry.details().reply_to != 0 {
+            let key = [b"y".to_vec(), numbers(&[conversation.0, entry.details().reply_to, seq])].concat();
+            self.rows.insert((RowSpace::Chat, key), Vec::new());
+        }
         let stored = StoredEntry { seq, position, at, content: entry.clone() };
         self.timelines.entry(conversation).or_default().insert(seq, stored);
         if entry.kind == EntryKind::Message && !entry.silent && !entry.skip_push {
@@ -99,6 +118,30 @@ impl State {
         Ok(appended)
     }
 
+    /// Appends an answer to a message of the conversation.
+    fn reply(&mut self, conversation: ConversationNo, entry: &NewEntry, now_ms: u64) -> Result<Outcome, Rejection> {
+        let send = entry.sender.as_ref().zip(entry.client_msg_id.clone()).map(|(sender, id)| (sender.no, id));
+        let is_retry = send.is_some_and(|send| self.first_results.contains_key(&send));
+        let mut preview = None;
+        if !is_retry {
+            if index(conversation.0) >= self.conversations.len() {
+                return Err(Rejection::NoSuchConversation);
+            }
+            preview = Some(ReplyPreview::of(self.message(conversation, entry.details().reply_to)?));
+        }
+        let appended = self.send(conversation, entry, now_ms)?;
+        Ok(Outcome::Replied { appended, preview })
+    }
+
+    /// The message with this `seq`.
+    fn message(&self, conversation: ConversationNo, seq: u64) -> Result<&StoredEntry, Rejection> {
+        let found = self.timelines.get(&conversation).and_then(|timeline| timeline.get(&seq));
+        match found.ok_or(Rejection::NoSuchEntry(seq))? {
+            message if message.content.kind == EntryKind::Message => Ok(message),
+            _ => Err(Rejection::NotAMessage(seq)),
+        }
+    }
+
     fn put_member(&mut self, conversation: ConversationNo, user: UserNo, role: Role, now_ms: u64) {
         let joined_seq = self.head(conversation).last_seq;
         let membership = Membership { role, joined_at: now_ms, joined_seq, read_seq: joined_seq, mute: MuteState::Off };
@@ -108,7 +151,15 @@ impl State {
 
     fn propose(&mut self, proposal: &Proposal, now_ms: u64) -> Result<Outcome, Rejection> {
         Ok(match proposal {
+            Proposal::Append { conversation, entry } if entry.details().reply_to != 0 => {
+                self.reply(*conversation, entry, now_ms)?
+            }
             Proposal::Append { conversation, entry } => Outcome::Appended(self.send(*conversation, entry, now_ms)?),
+            Proposal::React { conversation, target, user, key, add, keys_max, interval_ms } => {
+                let reaction = (*target, user, key.as_str(), *add);
+                self.react(*conversation, reaction, *keys_max, *interval_ms, now_ms)?
+            }
+            Proposal::TellReactions { conversation } => self.tell_reactions(*conversation, now_ms)?,
             Proposal::ChangeMessage { conversation, target, change, entry } => {
                 self.change_message(*conversation, *target, change, entry, now_ms)?
             }

@@ -11,6 +11,7 @@ mod byte_rows;
 mod message_changes;
 mod outbox;
 mod push;
+mod reactions;
 mod reads;
 mod users_and_conversations;
 
@@ -30,6 +31,7 @@ pub fn all() -> Vec<Check> {
         push::CHECKS,
         byte_rows::CHECKS,
         message_changes::CHECKS,
+        reactions::CHECKS,
     ]
     .concat()
 }

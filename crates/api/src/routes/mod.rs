@@ -14,6 +14,7 @@ mod popup_segments;
 mod popups;
 mod presence;
 mod push;
+mod reactions;
 mod reading;
 mod refusals;
 mod users;
@@ -72,6 +73,12 @@ fn operations_router() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(messages::history))
         .routes(routes!(message_changes::get_message, message_changes::edit_message, message_changes::recall_message))
         .routes(routes!(message_changes::list_versions))
+        .routes(routes!(reactions::add_reaction, reactions::remove_reaction))
+        .routes(routes!(reactions::list_reactions))
+        .routes(routes!(reactions::pin_message, reactions::unpin_message))
+        .routes(routes!(reactions::list_pins))
+        .routes(routes!(reactions::list_replies))
+        .routes(routes!(reactions::list_mentions))
         .routes(routes!(push::send_push))
         .routes(routes!(push::get_push, push::cancel_push))
         .routes(routes!(push::list_push_devices))

@@ -2,6 +2,7 @@
 
 use super::{Decider, ProposalError, StagedRows};
 use crate::{
+    chat_rows,
     message_changes::{apply, body_to_be_replaced, remove_body},
     model::*,
     store::*,
@@ -28,10 +29,7 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
             return Err(Rejection::NotAMember.into());
         }
         let head = self.rows.head(conversation)?.ok_or(Rejection::NoSuchConversation)?;
-        let mut message = self.rows.entry(conversation, target)?.ok_or(Rejection::NoSuchEntry(target))?;
-        if message.content.kind != EntryKind::Message {
-            return Err(Rejection::NotAMessage(target).into());
-        }
+        let mut message = self.message(conversation, target)?;
         let details = message.content.details();
         if let (Some(recalled), MessageChange::Recall) = (&details.recalled, change) {
             let (seq, at) = (recalled.entry, recalled.at);
@@ -59,9 +57,21 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
                 content.details_mut().replaced = keep_replaced.then(|| body_to_be_replaced(&message));
             }
             MessageChange::Recall => {
+                let is_pinned = details.pinned.is_some();
                 for edit in details.edits.clone() {
                     self.remove_body(conversation, edit, true)?;
                 }
+                if is_pinned {
+                    self.put_pins(conversation, target, false, usize::MAX)?;
+                }
+            }
+            MessageChange::Pin { pinned, pins_max } => {
+                if details.pinned.is_some() == *pinned {
+                    return Ok(Outcome::Done);
+                }
+                self.put_pins(conversation, target, *pinned, *pins_max)?;
+                content.details_mut().pinned =
+                    pinned.then(|| Pinned { at: head.last_at.max(self.now_ms), by: entry.sender.clone() });
             }
         }
         // The place that `append` gives the entry.
@@ -72,6 +82,27 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
         self.rows.put_entry(conversation, message)?;
         let appended = self.append(conversation, Cow::Owned(change.content.clone()), send)?;
         Ok(Outcome::MessageChanged { appended, entry: Some(Box::new(change.content)), version })
+    }
+
+    /// Adds a message to the list of the conversation's pinned messages, or removes it.
+    fn put_pins(
+        &mut self,
+        conversation: ConversationNo,
+        seq: u64,
+        pinned: bool,
+        pins_max: usize,
+    ) -> Result<(), ProposalError> {
+        let key = chat_rows::pins_key(conversation);
+        let mut pins: Vec<u64> = chat_rows::decode(self.rows.chat_row(&key)?.as_deref())?;
+        pins.retain(|known| *known != seq);
+        if pinned {
+            if pins.len() >= pins_max {
+                return Err(Rejection::TooManyPins { limit: pins_max as u64 }.into());
+            }
+            pins.push(seq);
+        }
+        self.rows.put_chat_row(key, (!pins.is_empty()).then(|| chat_rows::encode(&pins)));
+        Ok(())
     }
 
     fn remove_body(&mut self, conversation: ConversationNo, seq: u64, replaced: bool) -> Result<(), ProposalError> {

@@ -25,6 +25,28 @@ pub enum Proposal {
         /// sender's own, a retry answers with the first result.
         entry: NewEntry,
     },
+    /// Gives a reaction to a message, or takes one back. A user gives each reaction once: a repeated one changes nothing.
+    React {
+        /// The conversation that the message is in.
+        conversation: ConversationNo,
+        /// The `seq` of the message.
+        target: u64,
+        /// The user whose reaction it is.
+        user: Sender,
+        /// The reaction, such as an emoji.
+        key: String,
+        /// Whether the reaction is given; otherwise it is taken back.
+        add: bool,
+        /// A message has at most this many different reactions.
+        keys_max: usize,
+        /// Members are told of reactions by one entry for each such interval, in milliseconds.
+        interval_ms: u64,
+    },
+    /// Appends the entry that tells of the reactions since the last such entry, if there are any.
+    TellReactions {
+        /// The conversation.
+        conversation: ConversationNo,
+    },
     /// Creates or changes users; a field that is `None` in a patch stays as it was.
     PutUsers(Vec<UserPatch>),
     /// Creates a conversation with its first members, or answers with the existing one of this id.
@@ -131,6 +153,13 @@ pub enum MessageChange {
     },
     /// The message's body, mentions and former bodies are removed for good.
     Recall,
+    /// The message is pinned in its conversation, or no longer. Nothing happens if that is so already.
+    Pin {
+        /// Whether the message is pinned from now on.
+        pinned: bool,
+        /// A conversation has at most this many pinned messages.
+        pins_max: usize,
+    },
 }
 
 /// What the app server says of a user.
@@ -193,6 +222,24 @@ pub enum Outcome {
         entry: Option<Box<NewEntry>>,
         /// The version of the message's body now.
         version: u32,
+    },
+    /// The entry, an answer to another message, is in its timeline.
+    Replied {
+        /// The place of the entry.
+        appended: Appended,
+        /// What readers see of the answered message. Absent for a duplicate.
+        preview: Option<ReplyPreview>,
+    },
+    /// The reactions of a message, or of a conversation, are as proposed.
+    Reacted {
+        /// The reactions of the message now.
+        reactions: Vec<ReactionCount>,
+        /// Whether the proposal changed them.
+        changed: bool,
+        /// The entry that tells of reactions, if one was appended.
+        told: Option<(Appended, Box<NewEntry>)>,
+        /// When [`Proposal::TellReactions`] is due, in milliseconds since 1970 UTC, if reactions are yet to be told.
+        tell_at: Option<u64>,
     },
     /// The users are as the patches say.
     Users {
@@ -285,6 +332,16 @@ pub enum Rejection {
     /// The message was edited as often as is allowed.
     TooManyEdits {
         /// Edits allowed.
+        limit: u64,
+    },
+    /// The message has as many different reactions as are allowed.
+    TooManyReactions {
+        /// Different reactions allowed.
+        limit: u64,
+    },
+    /// The conversation has as many pinned messages as are allowed.
+    TooManyPins {
+        /// Pinned messages allowed.
         limit: u64,
     },
     /// A conversation of another kind has the id.

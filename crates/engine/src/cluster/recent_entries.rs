@@ -30,10 +30,11 @@ impl Ring {
     /// bodies of one message for each entry.
     fn change_message(&mut self, conversation: ConversationNo, change: &StoredEntry) {
         let target = change.content.details().target;
-        let Some(tail) = self.tails.get_mut(&conversation).filter(|_| target != 0) else { return };
+        let changes_messages = target != 0 || change.content.kind == EntryKind::Reactions;
+        let Some(tail) = self.tails.get_mut(&conversation).filter(|_| changes_messages) else { return };
         let is_recall = change.content.kind == EntryKind::Recall;
         for entry in tail {
-            if entry.seq == target {
+            if entry.content.kind == EntryKind::Message && (entry.seq == target || target == 0) {
                 message_changes::apply(entry, change);
             } else if entry.content.kind == EntryKind::Edit && entry.content.details().target == target {
                 message_changes::remove_body(entry, is_recall);

@@ -34,6 +34,13 @@ pub(super) fn lane_item(
             let joined = new.members.iter().map(|(user, _)| *user).collect();
             LaneItem { joined, ..item_of(Arc::new(conversation.clone()), None) }
         }
+        (Proposal::Append { mut entry, .. }, Outcome::Replied { appended, preview: Some(preview) }) => {
+            entry.details_mut().preview = Some(preview.clone());
+            item_of(conversation?, Some(stored(entry, appended)))
+        }
+        (_, Outcome::Reacted { told: Some((appended, entry)), .. }) => {
+            item_of(conversation?, Some(stored(NewEntry::clone(entry), appended)))
+        }
         (Proposal::ChangeMessage { .. }, Outcome::MessageChanged { appended, entry: Some(entry), .. }) => {
             item_of(conversation?, Some(stored(NewEntry::clone(entry), appended)))
         }
@@ -88,7 +95,7 @@ pub(crate) fn receipt(outcome: &Outcome, conversation: Option<&Conversation>) ->
         (Outcome::Appended(a), Some(c)) => {
             Ok(SendReceipt { conversation: c.id.clone(), seq: a.seq, at: a.at, duplicate: a.duplicate })
         }
-        (Outcome::MessageChanged { appended: a, .. }, Some(c)) => {
+        (Outcome::MessageChanged { appended: a, .. } | Outcome::Replied { appended: a, .. }, Some(c)) => {
             Ok(SendReceipt { conversation: c.id.clone(), seq: a.seq, at: a.at, duplicate: a.duplicate })
         }
         (Outcome::Rejected(rejection), _) => Err(proposal_refusal(rejection)),

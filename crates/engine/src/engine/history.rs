@@ -50,10 +50,11 @@ impl Engine {
             (End::Newest, Some(seq)) => (first, last.min(seq)),
             (_, None) => (first, last),
         };
-        let stored = match page_first <= page_last {
+        let mut stored = match page_first <= page_last {
             true => self.page_of(conversation.no, page_first, page_last, limit, from)?,
             false => Vec::new(),
         };
+        self.attach_previews(stored.iter_mut().map(|entry| (conversation.no, entry)))?;
         let more = page_first <= page_last && (page_last - page_first + 1) > stored.len() as u64;
         let cursor = |towards: End, seq: u64| PageCursor { towards, seq, range }.format(&conversation.id);
         let newest = stored.last().map(|entry| entry.seq).filter(|newest| *newest < last);

@@ -107,7 +107,7 @@ impl Engine {
         let message = self.changeable_message(actor, by.as_deref(), &conversation, seq, "edit")?;
         let content_type = content_type.unwrap_or(message.content.content_type);
         let (silent, skip_push) = (false, false);
-        let edit = NewMessage { client_msg_id, content_type, body, mentions, silent, skip_push };
+        let edit = NewMessage { client_msg_id, content_type, body, mentions, silent, skip_push, reply_to: None };
         check_message(&edit)?;
         let entry = NewEntry {
             kind: EntryKind::Edit,
@@ -156,7 +156,7 @@ impl Engine {
     }
 
     /// The user in whose name a change is made: the token's user, or the one whom an app server names.
-    fn acting_user(&self, actor: &Actor, named: Option<String>) -> Result<Option<Arc<User>>, Refusal> {
+    pub(crate) fn acting_user(&self, actor: &Actor, named: Option<String>) -> Result<Option<Arc<User>>, Refusal> {
         match (actor, named) {
             (Actor::User(user), None) => Ok(Some(user.clone())),
             (Actor::User(user), Some(named)) if named == user.id => Ok(Some(user.clone())),
@@ -273,7 +273,10 @@ impl Engine {
         self.check_may_read(actor, &conversation)?;
         let found = self.store.entries(conversation.no, seq, seq, 1, End::Oldest).map_err(store_refusal)?;
         let rejection = tidings_domain::store::Rejection::NoSuchEntry(seq);
-        entry_of(&conversation.id, found.first().ok_or_else(|| proposal_refusal(&rejection))?)
+        let mut found: Vec<_> = found.into_iter().map(|entry| (conversation.no, entry)).collect();
+        self.attach_previews(found.iter_mut().map(|(no, entry)| (*no, entry)))?;
+        let (_, entry) = found.first().ok_or_else(|| proposal_refusal(&rejection))?;
+        entry_of(&conversation.id, entry)
     }
 
     /// The bodies that a message has had, oldest first, as far as they are kept; the newest is the last.
@@ -309,7 +312,7 @@ fn body_version(version: u32, seq: u64, replaced: &ReplacedBody) -> Result<BodyV
     Ok(BodyVersion { version, at, by: by.map(|by| by.id), content_type, body })
 }
 
-fn sender_of(user: &User) -> Sender {
+pub(crate) fn sender_of(user: &User) -> Sender {
     Sender { no: user.no, id: user.id.clone() }
 }
 

@@ -106,7 +106,9 @@ impl Engine {
             to_seq: head.last_seq,
             limit: 1,
         });
-        let newest = self.store.pages(&newest.collect::<Vec<_>>(), PAGES_BYTES_MAX).map_err(store_refusal)?;
+        let mut newest = self.store.pages(&newest.collect::<Vec<_>>(), PAGES_BYTES_MAX).map_err(store_refusal)?;
+        let of_pages = page.iter().zip(&mut newest);
+        self.attach_previews(of_pages.filter_map(|(state, page)| Some((state.conversation, page.first_mut()?))))?;
         let mut views = Vec::with_capacity(page.len());
         for (((state, card), unread), newest) in page.iter().zip(cards).zip(unread).zip(newest) {
             let Some(card) = card else { continue };

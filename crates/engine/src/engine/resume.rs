@@ -132,6 +132,7 @@ impl Engine {
         for (index, entry) in missed.entries.into_iter().rev() {
             inbox.extend(cards[index].clone().map(|card| (card, entry)));
         }
+        self.attach_previews(inbox.iter_mut().map(|(card, entry)| (card.no, entry)))?;
         if reset {
             return Ok((Resume { complete: false, reset, ranges: vec![] }, inbox));
         }

@@ -244,6 +244,16 @@ impl Engine {
         }
     }
 
+    /// The numbers of the users who are mentioned by id; an id of nobody is no error.
+    fn mentioned_users(&self, mentions: &[String]) -> Result<Vec<UserNo>, Refusal> {
+        let mut users = Vec::with_capacity(mentions.len());
+        for id in mentions.iter().filter(|id| *id != MENTION_ALL) {
+            let no = self.directory.user_no(id).map_err(tidings_domain::refusals::store_refusal)?;
+            users.extend(no.filter(|no| !users.contains(no)));
+        }
+        Ok(users)
+    }
+
     pub(crate) fn check_draining(&self) -> Result<(), Refusal> {
         if self.is_draining() {
             let why = "the server is draining; nothing was stored";
@@ -268,7 +278,10 @@ impl Engine {
                 self.rate.check(sender.no)?;
             }
         }
-        let NewMessage { client_msg_id, content_type, body, mentions, silent, skip_push } = message;
+        let NewMessage { client_msg_id, content_type, body, mentions, silent, skip_push, reply_to } = message;
+        let mentioned = self.mentioned_users(&mentions)?;
+        let details = (reply_to.is_some() || !mentioned.is_empty())
+            .then(|| Box::new(EntryDetails { reply_to: reply_to.unwrap_or(0), mentioned, ..EntryDetails::NONE }));
         let entry = NewEntry {
             kind: EntryKind::Message,
             sender: sender.map(|s| Sender { no: s.no, id: s.id.clone() }),
@@ -278,7 +291,7 @@ impl Engine {
             mentions,
             silent,
             skip_push,
-            details: None,
+            details,
         };
         Ok(Proposal::Append { conversation: conversation.no, entry })
     }
@@ -340,6 +353,9 @@ pub(crate) fn check_message(message: &NewMessage) -> Result<(), Refusal> {
     }
     for mention in message.mentions.iter().filter(|m| *m != MENTION_ALL) {
         check_id("mentions", mention)?;
+    }
+    if message.reply_to == Some(0) {
+        return Err(Refusal::field("reply_to", "is the seq of a message, from 1 on"));
     }
     message.client_msg_id.as_deref().map_or(Ok(()), |id| check_id("client_msg_id", id))
 }

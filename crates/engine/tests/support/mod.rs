@@ -202,6 +202,7 @@ pub fn message(from: &str, conversation: &str, text: &str) -> SendRequest {
         mentions: vec![],
         silent: false,
         skip_push: false,
+        reply_to: None,
     }
 }
 

@@ -1,12 +1,25 @@
-//! Edits and recalls of bound sessions. Each reads the message first, and so runs on a thread for reads of the store; the
-//! reply comes back as that of a send.
+//! Edits, recalls, reactions and pins of bound sessions. An edit or a recall reads the message first, and so runs on a
+//! thread for reads of the store; its reply comes back as that of a send.
 
 use super::{FrameOutcome, Shard, decoding::missing_field};
-use crate::encoding::error_json;
+use crate::{
+    commands::Command,
+    encoding::{error_json, json},
+};
 use std::sync::Arc;
-use tidings_domain::model::User;
+use tidings_domain::model::{Actor, User};
 use tidings_engine::{Engine, engine::send::SessionReply};
-use tidings_protocol::{error::Refusal, frames::RawClientFrame, http::EditMessage};
+use tidings_protocol::{
+    error::Refusal,
+    frames::{RawClientFrame, ServerFrame},
+    http::EditMessage,
+};
+
+/// A change that is answered with `ok`.
+enum Change {
+    React { key: String, add: bool },
+    Pin { pinned: bool },
+}
 
 impl Shard {
     pub(super) fn handle_edit(&mut self, key: usize, frame: &RawClientFrame<'_>) -> FrameOutcome {
@@ -31,6 +44,50 @@ impl Shard {
         self.change_message(key, frame, "a recall", move |engine, user, conversation, seq, reply| {
             engine.submit_recall(user, conversation, seq, client_msg_id, reply)
         })
+    }
+
+    pub(super) fn handle_react(&mut self, key: usize, frame: &RawClientFrame<'_>) -> FrameOutcome {
+        let Some(reaction) = frame.key.as_deref().map(str::to_owned) else {
+            return self.refuse(key, frame.reference, missing_field("key", "a reaction"));
+        };
+        self.commit_change(key, frame, "a reaction", Change::React { key: reaction, add: !frame.remove })
+    }
+
+    pub(super) fn handle_pin(&mut self, key: usize, frame: &RawClientFrame<'_>) -> FrameOutcome {
+        self.commit_change(key, frame, "a pin", Change::Pin { pinned: !frame.remove })
+    }
+
+    /// Commits a change of the message that the frame names, and answers with `ok` if the frame has a `ref`.
+    fn commit_change(&mut self, key: usize, frame: &RawClientFrame<'_>, what: &str, change: Change) -> FrameOutcome {
+        let Some(user) = self.user(key) else { return FrameOutcome::Continue };
+        let Some(conversation) = frame.conversation.as_deref().map(str::to_owned) else {
+            return self.refuse(key, frame.reference, missing_field("conversation", what));
+        };
+        let Some(seq) = frame.seq else {
+            return self.refuse(key, frame.reference, missing_field("seq", what));
+        };
+        let session = match self.begin_request(key) {
+            Ok(session) => session,
+            Err(refusal) => return self.refuse(key, frame.reference, refusal),
+        };
+        let reference = frame.reference;
+        let (engine, shard) = self.handles();
+        self.parts.runtime.spawn(async move {
+            let actor = Actor::User(user);
+            let changed = match change {
+                Change::React { key, add } => engine.react(&actor, None, &conversation, seq, &key, add).await.map(drop),
+                Change::Pin { pinned } => engine.pin(&actor, None, &conversation, seq, pinned).await.map(drop),
+            };
+            let json = match changed {
+                Ok(()) => json(&ServerFrame::Ok { reference: reference.unwrap_or(0) }),
+                Err(refusal) => {
+                    engine.metrics.count_refusal(refusal.code);
+                    error_json(reference, &refusal)
+                }
+            };
+            shard.send(Command::Answer { session, json });
+        });
+        FrameOutcome::Continue
     }
 
     /// Submits a change of the message that the frame names.

@@ -64,6 +64,8 @@ impl Shard {
             "send" => self.handle_send(key, frame),
             "edit" => self.handle_edit(key, frame),
             "recall" => self.handle_recall(key, frame),
+            "react" => self.handle_react(key, frame),
+            "pin" => self.handle_pin(key, frame),
             "ping" => {
                 let pong = json(&ServerFrame::Pong { reference: frame.reference });
                 self.send_json(key, &pong)
@@ -89,7 +91,7 @@ impl Shard {
     /// Whether the session's token allows an operation.
     fn check_scope(&self, key: usize, operation: &str) -> Result<(), Refusal> {
         let scope = match operation {
-            "send" | "edit" | "recall" | "typing" => Scope::Send,
+            "send" | "edit" | "recall" | "react" | "pin" | "typing" => Scope::Send,
             "read" | "history" | "conversations" => Scope::Read,
             "watch_presence" => Scope::Presence,
             "popup" | "popup_events" => Scope::Popups,
@@ -157,6 +159,7 @@ impl Shard {
             mentions: frame.mentions.clone(),
             silent: frame.silent,
             skip_push: frame.skip_push,
+            reply_to: frame.reply_to,
         };
         let reply = SessionReply { shard: self.parts.index, session, reference: frame.reference };
         // A copy for the rare first message between two users, whose conversation must be opened first.

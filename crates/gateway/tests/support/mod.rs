@@ -299,6 +299,7 @@ pub fn message(text: &str) -> NewMessage {
         mentions: vec![],
         silent: false,
         skip_push: false,
+        reply_to: None,
     }
 }
 
@@ -313,6 +314,7 @@ pub fn message_to(from: &str, conversation: &str, text: &str) -> SendRequest {
         mentions: vec![],
         silent: false,
         skip_push: false,
+        reply_to: None,
     }
 }
 

@@ -109,6 +109,7 @@ pub(super) fn send_over_http(server: &ServerLocation, conversation: &str, user: 
             mentions: Vec::new(),
             silent: false,
             skip_push: false,
+            reply_to: None,
         };
         match http.send(&request) {
             Ok(receipt) => log.record_answer(id, receipt.seq),
@@ -164,6 +165,7 @@ fn run_session(
             mentions: Vec::new(),
             silent: false,
             skip_push: false,
+            reply_to: None,
         };
         session.send(reference, conversation, message)
     };

@@ -105,26 +105,10 @@ impl CrashVerifier {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidings_protocol::entry::EntryKind;
 
     fn entry(seq: u64, id: &str) -> Entry {
-        Entry {
-            conversation: "c".into(),
-            seq,
-            kind: EntryKind::Message,
-            at: 1,
-            from: None,
-            client_msg_id: Some(id.into()),
-            content_type: "text".into(),
-            body: body(id),
-            mentions: Vec::new(),
-            silent: false,
-            target: None,
-            version: None,
-            edited_at: None,
-            edited_by: None,
-            recalled: None,
-        }
+        let message = Entry::message("c".into(), seq, 1, "text".into(), body(id));
+        Entry { client_msg_id: Some(id.into()), ..message }
     }
 
     fn verifier(entries: &[Entry], acknowledged: &[(&str, u64)]) -> CrashVerifier {

@@ -20,7 +20,8 @@ pub(crate) struct AppendBatch<'a>(Vec<(ConversationNo, &'a NewEntry)>);
 impl<'a> AppendBatch<'a> {
     pub(crate) fn of(batch: &'a [Proposal]) -> Option<AppendBatch<'a>> {
         let entry = |proposal: &'a Proposal| match proposal {
-            Proposal::Append { conversation, entry } => Some((*conversation, entry)),
+            // An answer needs the message that it answers, and mentions are indexed.
+            Proposal::Append { conversation, entry } if entry.details.is_none() => Some((*conversation, entry)),
             _ => None,
         };
         batch.iter().map(entry).collect::<Option<Vec<_>>>().map(AppendBatch)

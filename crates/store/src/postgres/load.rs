@@ -9,7 +9,7 @@ use super::{
 use crate::rows::{ConversationRow, UserRow, damaged, decode, decode_content};
 use rustc_hash::FxHashSet;
 use std::collections::BTreeSet;
-use tidings_domain::{decide::chat_row_keys, model::*, store::*};
+use tidings_domain::{chat_rows, decide::chat_row_keys, model::*, store::*};
 use tokio_postgres::Row;
 
 /// The keys of the rows that a batch's proposals read or write.
@@ -27,6 +27,8 @@ pub(crate) struct TouchedKeys<'a> {
     /// Entries that are changed.
     entries: BTreeSet<(ConversationNo, u64)>,
     chat_rows: BTreeSet<Vec<u8>>,
+    /// Conversations whose members are told of reactions.
+    untold: BTreeSet<ConversationNo>,
     /// Conversations that members leave in this batch.
     left: FxHashSet<ConversationNo>,
     /// Whether a proposal names users by number, so that the number of users must be state.
@@ -51,6 +53,18 @@ impl<'a> TouchedKeys<'a> {
             Proposal::Append { conversation, entry } => {
                 self.entry(*conversation, entry);
                 self.authors.extend(entry.sender.as_ref().map(|sender| (*conversation, sender.no)));
+                self.entries
+                    .extend(Some(entry.details().reply_to).filter(|seq| *seq != 0).map(|seq| (*conversation, seq)));
+            }
+            Proposal::React { conversation, target, user, .. } => {
+                self.heads.insert(*conversation);
+                self.authors.insert((*conversation, user.no));
+                self.entries.insert((*conversation, *target));
+                self.untold.insert(*conversation);
+            }
+            Proposal::TellReactions { conversation } => {
+                self.heads.insert(*conversation);
+                self.untold.insert(*conversation);
             }
             Proposal::PutUsers(patches) => self.user_ids.extend(patches.iter().map(|patch| patch.id.as_str())),
             Proposal::CreateConversation(new) => {
@@ -150,8 +164,31 @@ impl<'a> TouchedKeys<'a> {
             }
         }
         self.load_non_members(connection, &mut state).await?;
-        load_edits(connection, &mut state).await?;
+        self.load_mentioned_entries(connection, &mut state).await?;
         Ok(state)
+    }
+
+    /// Loads the entries that loaded rows name: those by which the loaded messages were edited, whose bodies a change may
+    /// remove, and those whose reactions are yet to be told.
+    async fn load_mentioned_entries(&self, connection: &Connection, state: &mut LoadedState) -> Result<(), Failure> {
+        let damaged = |error: StoreError| Failure::Incompatible(error.to_string());
+        let mut named = BTreeSet::new();
+        for ((conversation, _), (_, entry)) in &state.entries {
+            named.extend(entry.content.details().edits.iter().map(|seq| (*conversation, *seq)));
+        }
+        for conversation in &self.untold {
+            let row = state.chat_rows.get(&chat_rows::untold_key(*conversation));
+            let untold: Vec<u64> = chat_rows::decode(row.map(Vec::as_slice)).map_err(damaged)?;
+            named.extend(untold.iter().map(|seq| (*conversation, *seq)));
+        }
+        named.retain(|key| !state.entries.contains_key(key));
+        if !named.is_empty() {
+            let (conversations, seqs) = columns(named.iter());
+            for row in connection.query(ENTRIES, &[&conversations, &seqs]).await? {
+                read_entry(state, &row).map_err(damaged)?;
+            }
+        }
+        Ok(())
     }
 
     /// Loads which senders are not members, for conversations that a member has just left or leaves in this batch. Other
@@ -169,22 +206,6 @@ impl<'a> TouchedKeys<'a> {
         }
         Ok(())
     }
-}
-
-/// Loads the entries by which the loaded messages were edited: they have bodies, too.
-async fn load_edits(connection: &Connection, state: &mut LoadedState) -> Result<(), Failure> {
-    let edits = |((conversation, _), (_, entry)): (&(ConversationNo, u64), &(i32, StoredEntry))| {
-        let conversation = *conversation;
-        entry.content.details().edits.iter().map(move |seq| (conversation, *seq)).collect::<Vec<_>>()
-    };
-    let edits: BTreeSet<_> = state.entries.iter().flat_map(edits).collect();
-    if !edits.is_empty() {
-        let (conversations, seqs) = columns(edits.iter());
-        for row in connection.query(ENTRIES, &[&conversations, &seqs]).await? {
-            read_entry(state, &row).map_err(|error| Failure::Incompatible(error.to_string()))?;
-        }
-    }
-    Ok(())
 }
 
 fn columns<'a>(entries: impl Iterator<Item = &'a (ConversationNo, u64)>) -> (Vec<i64>, Vec<i64>) {

@@ -118,6 +118,8 @@ impl<'a> StagedBatch<'a> {
         let at_entry = match outcome {
             Outcome::Appended(appended)
             | Outcome::MessageChanged { appended, .. }
+            | Outcome::Replied { appended, .. }
+            | Outcome::Reacted { told: Some((appended, _)), .. }
             | Outcome::MembersChanged { notice: Some(appended), .. } => {
                 Some(appended.position).filter(|position| position & BATCH_RELATIVE != 0).map(|p| p & !BATCH_RELATIVE)
             }
@@ -301,6 +303,8 @@ pub(crate) fn resolve_position(outcome: &mut Outcome, base: Position) {
     let appended = match outcome {
         Outcome::Appended(appended)
         | Outcome::MessageChanged { appended, .. }
+        | Outcome::Replied { appended, .. }
+        | Outcome::Reacted { told: Some((appended, _)), .. }
         | Outcome::MembersChanged { notice: Some(appended), .. } => appended,
         _ => return,
     };

@@ -1,7 +1,7 @@
 //! Changes of messages, as plainly as possible: which entries have a body is recomputed from the whole timeline after
 //! each change.
 
-use super::{State, index};
+use super::{State, index, numbers};
 use tidings_domain::{model::*, store::*};
 
 impl State {
@@ -69,6 +69,17 @@ impl State {
                 message.content.body = entry.body.clone();
                 message.content.mentions = entry.mentions.clone();
             }
+            MessageChange::Pin { .. } if details.recalled.is_some() => return Err(Rejection::MessageRecalled(target)),
+            MessageChange::Pin { pinned, .. } if *pinned == details.pinned.is_some() => return Ok(Outcome::Done),
+            MessageChange::Pin { pinned, pins_max } => {
+                let pins = self.pins.entry(conversation).or_default();
+                if *pinned && pins.len() >= *pins_max {
+                    return Err(Rejection::TooManyPins { limit: *pins_max as u64 });
+                }
+                details.pinned = pinned.then(|| Pinned { at, by: entry.sender.clone() });
+                of_entry.pinned = details.pinned.clone();
+                self.put_pins(conversation, target, *pinned);
+            }
             MessageChange::Recall => {
                 if let Some(Recalled { at, entry, .. }) = details.recalled {
                     let appended = Appended { conversation, seq: entry, at, position: 0, duplicate: true };
@@ -76,7 +87,9 @@ impl State {
                 }
                 details.recalled = Some(Recalled { at, by: entry.sender.clone(), entry: seq });
                 details.reactions.clear();
-                details.pinned = None;
+                if details.pinned.take().is_some() {
+                    self.put_pins(conversation, target, false);
+                }
                 details.stream = StreamState::Whole;
                 message.content.body = "null".into();
                 message.content.mentions.clear();
@@ -101,5 +114,18 @@ impl State {
             }
         }
         Ok(Outcome::MessageChanged { appended: place, entry: Some(Box::new(appended)), version })
+    }
+
+    fn put_pins(&mut self, conversation: ConversationNo, seq: u64, pinned: bool) {
+        let pins = self.pins.entry(conversation).or_default();
+        pins.retain(|known| *known != seq);
+        if pinned {
+            pins.push(seq);
+        }
+        let row = (RowSpace::Chat, [b"P".to_vec(), numbers(&[conversation.0])].concat());
+        match pins.is_empty() {
+            true => drop(self.rows.remove(&row)),
+            false => drop(self.rows.insert(row, serde_json::to_vec(pins).unwrap_or_default())),
+        }
     }
 }

@@ -1,0 +1,75 @@
+//! The rows of [`RowSpace::Chat`](crate::store::RowSpace::Chat): their keys, whose first byte tells the kind, and their
+//! values, which are JSON. Numbers in keys are big-endian, so that keys sort as numbers do.
+//!
+//! | key | value |
+//! | --- | --- |
+//! | `r` conversation, seq, user | the user's reactions to the message |
+//! | `T` conversation | when members were last told of reactions, in milliseconds since 1970 UTC |
+//! | `D` conversation | the messages of whose reactions members are yet to be told; no row if there are none |
+//! | `y` conversation, seq, answer's seq | nothing: the index of answers to a message |
+//! | `m` user, time downwards, conversation, seq | nothing: the index of messages that mention the user |
+//! | `P` conversation | the `seq` of each pinned message, in the order in which they were pinned |
+
+use crate::model::*;
+use serde::Serialize;
+
+/// Messages of a conversation whose reactions can wait to be told. With more, all are told at once.
+pub const UNTOLD_MAX: usize = 50;
+
+fn key(kind: u8, numbers: &[u64]) -> Vec<u8> {
+    let mut key = Vec::with_capacity(1 + numbers.len() * 8);
+    key.push(kind);
+    numbers.iter().for_each(|number| key.extend_from_slice(&number.to_be_bytes()));
+    key
+}
+
+/// The number at this place of a key, from 0.
+pub fn number_in(key: &[u8], place: usize) -> Option<u64> {
+    let at = 1 + place * 8;
+    key.get(at..at + 8)?.try_into().ok().map(u64::from_be_bytes)
+}
+
+/// The reactions of one user to a message.
+pub fn reactions_key(conversation: ConversationNo, seq: u64, user: UserNo) -> Vec<u8> {
+    key(b'r', &[conversation.0, seq, user.0])
+}
+
+/// When members of a conversation were last told of reactions.
+pub fn told_key(conversation: ConversationNo) -> Vec<u8> {
+    key(b'T', &[conversation.0])
+}
+
+/// The messages of whose reactions members of a conversation are yet to be told.
+pub fn untold_key(conversation: ConversationNo) -> Vec<u8> {
+    key(b'D', &[conversation.0])
+}
+
+/// An answer to a message.
+pub fn reply_key(conversation: ConversationNo, seq: u64, reply: u64) -> Vec<u8> {
+    key(b'y', &[conversation.0, seq, reply])
+}
+
+/// A message that mentions a user.
+pub fn mention_key(user: UserNo, at: u64, conversation: ConversationNo, seq: u64) -> Vec<u8> {
+    key(b'm', &[user.0, u64::MAX - at, conversation.0, seq])
+}
+
+/// The pinned messages of a conversation.
+pub fn pins_key(conversation: ConversationNo) -> Vec<u8> {
+    key(b'P', &[conversation.0])
+}
+
+/// A value as it is stored.
+pub fn encode<T: Serialize>(value: &T) -> Vec<u8> {
+    // Writing to memory cannot fail for these types.
+    serde_json::to_vec(value).unwrap_or_default()
+}
+
+/// A stored value; the default for a row that does not exist.
+///
+/// # Errors
+/// [`StoreError::Damaged`](crate::store::StoreError::Damaged): the row is not of this type.
+pub fn decode<T: Default + serde::de::DeserializeOwned>(row: Option<&[u8]>) -> crate::store::StoreResult<T> {
+    let Some(row) = row else { return Ok(T::default()) };
+    serde_json::from_slice(row).map_err(|error| crate::store::StoreError::Damaged(format!("a chat row: {error}")))
+}
