@@ -46,6 +46,8 @@ fn a_token_without_scopes_is_forbidden_everything() {
         let concrete = path
             .replace("{user}", "me")
             .replace("{conversation}", "g")
+            .replace("{seq}", "1")
+            .replace("{key}", "x")
             .replace("{push}", "1")
             .replace("{device_id}", "d")
             .replace("{popup}", "p")
@@ -58,6 +60,7 @@ fn a_token_without_scopes_is_forbidden_everything() {
                 (_, "/v1/conversations") => r#"{"kind":"group"}"#,
                 (_, "/v1/messages/batch") => r#"{"messages":[]}"#,
                 (_, "/v1/popup-events") => r#"{"events":[]}"#,
+                (_, "/v1/conversations/{conversation}/messages/{seq}") => r#"{"body":1}"#,
                 (_, "/v1/users/{user}/conversations/{conversation}/read") => r#"{"seq":1}"#,
                 (_, "/v1/users/{user}/conversations/{conversation}/mute") => r#"{"muted":true}"#,
                 (_, "/v1/users/{user}/do-not-disturb") => r#"{"window":null}"#,
@@ -82,6 +85,10 @@ fn each_scope_allows_only_its_own_operations() {
         ("read", "PUT", "/v1/users/me/conversations/g/read", r#"{"seq":0}"#, 200),
         ("send", "POST", "/v1/messages", r#"{"conversation":"g","body":1}"#, 200),
         ("send", "POST", "/v1/messages/batch", r#"{"messages":[{"conversation":"g","body":1}]}"#, 200),
+        ("send", "PATCH", "/v1/conversations/g/messages/2", r#"{"body":2}"#, 200),
+        ("send", "PUT", "/v1/conversations/g/messages/2/reactions/x", "", 200),
+        ("read", "GET", "/v1/conversations/g/messages/2/reactions", "", 200),
+        ("send", "DELETE", "/v1/conversations/g/messages/2", "", 200),
         ("open_direct", "POST", "/v1/conversations", direct, 201),
         ("open_group", "POST", "/v1/conversations", r#"{"kind":"group","id":"new"}"#, 201),
         ("open_group", "POST", "/v1/conversations/g/members", r#"{"add":["carol"]}"#, 200),

@@ -78,6 +78,8 @@ fn every_described_operation_can_be_called() {
     let path = format!("/v1/conversations/g/messages?from_seq={seq}&limit=1");
     app.check("GET /v1/conversations/{conversation}/messages", &path, "", 200, r#""body":{"text":"hello"}"#);
 
+    messages_change(&mut app, seq);
+
     let path = "/v1/users/bob/conversations";
     let list = app.check("GET /v1/users/{user}/conversations", path, "", 200, r#""unread":1"#);
     assert!(list.contains("alice~bob") && list.contains(r#""id":"g""#), "{list}");
@@ -145,6 +147,38 @@ fn every_described_operation_can_be_called() {
 
     assert_eq!(app.called, described());
     expect_status(&mut app.http, "GET", "/docs/", "", 200);
+}
+
+/// Message `seq` of the group `g` is changed in every way; an answer that mentions bob follows, and is recalled.
+fn messages_change(app: &mut Caller, seq: u64) {
+    let message = format!("/v1/conversations/g/messages/{seq}");
+    let one = "/v1/conversations/{conversation}/messages/{seq}";
+    let edit = r#"{"from":"alice","body":{"text":"hello, all"},"if_version":1}"#;
+    app.check(&format!("PATCH {one}"), &message, edit, 200, r#""version":2"#);
+    app.check(&format!("PATCH {one}"), &message, edit, 409, r#""code":"version_conflict""#);
+    app.check(&format!("GET {one}"), &message, "", 200, r#""body":{"text":"hello, all"},"version":2"#);
+    let path = format!("{message}/versions");
+    app.check(&format!("GET {one}/versions"), &path, "", 200, r#"{"versions":[{"version":2,"#);
+    let path = format!("{message}/reactions/%F0%9F%91%8D?user=bob");
+    let given = r#""reactions":[{"key":"👍","count":1,"users":["bob"]}]"#;
+    app.check(&format!("PUT {one}/reactions/{{key}}"), &path, "", 200, given);
+    let listed = r#"{"reactions":[{"user":"bob","key":"👍"}]}"#;
+    app.check(&format!("GET {one}/reactions"), &format!("{message}/reactions"), "", 200, listed);
+    app.check(&format!("DELETE {one}/reactions/{{key}}"), &path, "", 200, r#""reactions":[]"#);
+    let pin = format!("{message}/pin");
+    app.check(&format!("PUT {one}/pin"), &pin, "", 200, r#""pinned":true"#);
+    let operation = "GET /v1/conversations/{conversation}/pins";
+    app.check(operation, "/v1/conversations/g/pins", "", 200, r#""pinned":{"at":"#);
+    app.check(&format!("DELETE {one}/pin"), &pin, "", 200, r#""pinned":false"#);
+    let answer = format!(r#"{{"conversation":"g","from":"alice","body":2,"reply_to":{seq},"mentions":["bob"]}}"#);
+    let sent = app.check("POST /v1/messages", "/v1/messages", &answer, 200, "");
+    let answer = serde_json::from_str::<serde_json::Value>(&sent).unwrap()["seq"].as_u64().unwrap();
+    let preview = format!(r#""reply_to":{{"seq":{seq},"from":"alice","type":"text","body":{{"text":"hello, all"}}}}"#);
+    app.check(&format!("GET {one}/replies"), &format!("{message}/replies"), "", 200, &preview);
+    app.check("GET /v1/users/{user}/mentions", "/v1/users/bob/mentions", "", 200, &format!(r#""seq":{answer},"#));
+    let path = format!("/v1/conversations/g/messages/{answer}?from=alice");
+    app.check(&format!("DELETE {one}"), &path, "", 200, &format!(r#"{{"conversation":"g","seq":{}"#, answer + 1));
+    app.check("GET /v1/users/{user}/mentions", "/v1/users/bob/mentions", "", 200, r#"{"entries":[]}"#);
 }
 
 fn popups_answer(app: &mut Caller) {

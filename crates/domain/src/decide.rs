@@ -164,6 +164,7 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
                 card.name = name.clone().or(card.name);
                 card.avatar = avatar.clone().or(card.avatar);
                 card.attributes = attributes.clone().or(card.attributes);
+                self.check_notice(*conversation, notice.as_ref())?;
                 self.rows.put_conversation(card);
                 match notice {
                     Some(notice) => self.notice(*conversation, notice).map(Outcome::Appended),
@@ -228,6 +229,12 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
             Some(sender) if self.rows.has_just_left(conversation, sender.no) => Err(Rejection::NotAMember.into()),
             _ => self.append(conversation, Cow::Borrowed(entry), send),
         }
+    }
+
+    /// Rejects a change whose notice cannot be appended, before anything of the change is staged.
+    fn check_notice(&self, conversation: ConversationNo, notice: Option<&'a NewEntry>) -> Result<(), ProposalError> {
+        let send = notice.and_then(|notice| self.send_key(notice));
+        self.first_result(conversation, send.as_ref()).map(drop)
     }
 
     /// Appends the notice of a change, whose sender may be a member who leaves by it.
@@ -403,6 +410,8 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
             return Err(Rejection::TooManyMembers { limit: members_max, would_be }.into());
         }
         let last_seq = self.rows.head(conversation)?.ok_or(Rejection::NoSuchConversation)?.last_seq;
+        let notice = notice.filter(|_| !(added.is_empty() && removed.is_empty() && changed.is_empty()));
+        self.check_notice(conversation, notice)?;
         for user in &added {
             self.add_member(&card, *user, add[user], last_seq);
         }
@@ -413,8 +422,7 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
         removed.iter().for_each(|user| self.rows.remove_member(&card, *user));
         card.member_count = would_be;
         self.rows.put_conversation(card);
-        let has_changed = !(added.is_empty() && removed.is_empty() && changed_users.is_empty());
-        let notice = notice.filter(|_| has_changed).map(|notice| self.notice(conversation, notice)).transpose()?;
+        let notice = notice.map(|notice| self.notice(conversation, notice)).transpose()?;
         let (removed, changed) = (removed.into_iter().collect(), changed_users);
         Ok(Outcome::MembersChanged { added, removed, changed, member_count: would_be, notice })
     }

@@ -142,6 +142,15 @@ impl State {
         }
     }
 
+    /// Rejects a change whose notice has the client message id of another conversation's entry.
+    fn check_notice(&self, conversation: ConversationNo, notice: Option<&NewEntry>) -> Result<(), Rejection> {
+        let send = notice.and_then(|notice| notice.sender.as_ref().zip(notice.client_msg_id.clone()));
+        match send.and_then(|(sender, id)| self.first_results.get(&(sender.no, id))) {
+            Some(first) if first.conversation != conversation => Err(Rejection::ClientMsgIdReused),
+            _ => Ok(()),
+        }
+    }
+
     fn put_member(&mut self, conversation: ConversationNo, user: UserNo, role: Role, now_ms: u64) {
         let joined_seq = self.head(conversation).last_seq;
         let membership = Membership { role, joined_at: now_ms, joined_seq, read_seq: joined_seq, mute: MuteState::Off };
@@ -166,7 +175,11 @@ impl State {
             Proposal::PutUsers(patches) => self.put_users(patches, now_ms),
             Proposal::CreateConversation(new) => self.create(new, now_ms)?,
             Proposal::UpdateConversation { conversation, name, avatar, attributes, notice } => {
-                let card = self.conversations.get_mut(index(conversation.0)).ok_or(Rejection::NoSuchConversation)?;
+                if index(conversation.0) >= self.conversations.len() {
+                    return Err(Rejection::NoSuchConversation);
+                }
+                self.check_notice(*conversation, notice.as_ref())?;
+                let card = &mut self.conversations[index(conversation.0)];
                 card.name = name.clone().or(card.name.take());
                 card.avatar = avatar.clone().or(card.avatar.take());
                 card.attributes = attributes.clone().or(card.attributes.take());
@@ -304,14 +317,14 @@ impl State {
         if would_be > members_max && !new.is_empty() {
             return Err(Rejection::TooManyMembers { limit: members_max, would_be });
         }
-        let mut changed = Vec::new();
+        let role_of = |user: &UserNo| self.members.get(&(conversation, *user)).map(|membership| membership.role);
+        let has_new_role = |(user, role): &(&UserNo, &Role)| role_of(user).is_some_and(|before| before != **role);
+        let changed: Vec<UserNo> = add.iter().filter(has_new_role).map(|(user, _)| *user).collect();
+        let notice = notice.filter(|_| !(new.is_empty() && gone.is_empty() && changed.is_empty()));
+        self.check_notice(conversation, notice)?;
         for (user, role) in &add {
             match self.members.get_mut(&(conversation, *user)) {
-                Some(membership) if membership.role != *role => {
-                    membership.role = *role;
-                    changed.push(*user);
-                }
-                Some(_) => {}
+                Some(membership) => membership.role = *role,
                 None => self.put_member(conversation, *user, *role, now_ms),
             }
         }
@@ -323,8 +336,7 @@ impl State {
             self.memberships.remove(&(*user, conversation));
         }
         self.conversations[index(conversation.0)].member_count = would_be;
-        let has_changed = !(new.is_empty() && gone.is_empty() && changed.is_empty());
-        let notice = match notice.filter(|_| has_changed) {
+        let notice = match notice {
             Some(notice) => Some(self.append(conversation, notice, now_ms)?),
             None => None,
         };

@@ -13,6 +13,7 @@ pub(super) const CHECKS: &[Check] = &[
     ("members are listed in pages", member_pages),
     ("a notice is appended only if members changed", members_notice),
     ("an update keeps the fields that it does not name, and appends its notice", update),
+    ("a change whose notice is refused changes nothing", refused_notice),
     ("a read mark moves forward only, and not past the head", mark_read),
     ("a mute is stored", mute),
     ("do-not-disturb is set and ended", do_not_disturb),
@@ -196,6 +197,38 @@ fn update(store: &dyn Store) {
     assert_eq!((card.member_count, store.head(room).unwrap().last_seq), (1, 1));
     let nowhere = commit(store, update(ConversationNo(9), None, None, None));
     assert_eq!(nowhere, Outcome::Rejected(Rejection::NoSuchConversation));
+}
+
+fn refused_notice(store: &dyn Store) {
+    let u = users(store, 3);
+    let (room, other) = (group(store, "g", &u[..2]), group(store, "h", &u[..1]));
+    commit(store, append(other, message(u[0], "used")));
+    let before = (store.conversation(room).unwrap(), store.members(room, None, 10).unwrap());
+    let notice = || Some(message(u[0], "used"));
+    let update = Proposal::UpdateConversation {
+        conversation: room,
+        name: Some("new".into()),
+        avatar: None,
+        attributes: None,
+        notice: notice(),
+    };
+    let change = Proposal::ChangeMembers {
+        conversation: room,
+        add: vec![(u[0], Role::Owner), (u[2], Role::Member)],
+        remove: vec![u[1]],
+        members_max: 10,
+        notice: notice(),
+    };
+    // In batches of their own, and before a send that is stored.
+    for batch in [vec![update.clone()], vec![change.clone()], vec![update, change, append(room, message(u[0], "next"))]]
+    {
+        let outcomes = store.commit(&batch, NOON).unwrap();
+        let refused = outcomes.iter().filter(|outcome| !matches!(outcome, Outcome::Appended(_)));
+        refused.for_each(|outcome| assert_eq!(*outcome, Outcome::Rejected(Rejection::ClientMsgIdReused)));
+        assert_eq!((store.conversation(room).unwrap(), store.members(room, None, 10).unwrap()), before);
+    }
+    assert_eq!(store.head(room).unwrap().last_seq, 1, "the send alone is stored");
+    assert_eq!(store.conversations_of(u[2], true, 10).unwrap(), []);
 }
 
 fn mark_read(store: &dyn Store) {
