@@ -239,3 +239,24 @@ test("a conversation that the user may not read says so; a direct one that nobod
   await clock.pass(20);
   assert.deepEqual(texts(direct), ["first"]);
 });
+
+test("a gap that is open when the session ends is filled when the app connects again", async () => {
+  const { client, clock, server } = await start();
+  const heard: number[] = [];
+  client.on("message", ({ seq }) => heard.push(seq));
+  say(server, "g", 1, 1);
+  await clock.pass(10);
+  server.script = ({ t }) => t === "history"; // it never answers
+  server.faults = { ...server.faults, toClient: ({ t }) => (t === "messages" ? "drop" : "pass") };
+  say(server, "g", 2, 3);
+  server.faults = { ...server.faults, toClient: () => "pass" };
+  say(server, "g", 4, 4);
+  await clock.pass(10);
+  server.closeAll(4003, "replaced");
+  await clock.pass(60_000);
+  assert.deepEqual(heard, [1]);
+  server.script = () => false;
+  client.reconnect();
+  await clock.pass(5_000);
+  assert.deepEqual(heard, [1, 2, 3, 4]);
+});

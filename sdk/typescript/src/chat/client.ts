@@ -165,6 +165,7 @@ export class Client implements Tidings {
     // Read marks, mutes and preferences that changed meanwhile come with no entry.
     this.conversations.refreshAll();
     this.presence.up();
+    timelines.up();
     outbox.unpause();
   }
 

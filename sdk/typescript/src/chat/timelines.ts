@@ -178,8 +178,13 @@ export class Timelines {
     this.#owner.changed(timeline.id);
   }
 
+  /** A session is live: what could not be read before is read now. */
+  up(): void {
+    for (const timeline of this.#timelines.values()) this.#fill(timeline);
+  }
+
   #fill(timeline: Timeline): void {
-    if (timeline.gap() === undefined || this.#filling.has(timeline.id)) return;
+    if (timeline.gap() === undefined || this.#filling.has(timeline.id) || this.#isEnded) return;
     this.#waitingToFill.add(timeline.id);
     this.#fillNext();
   }
@@ -212,7 +217,7 @@ export class Timelines {
         page = await this.#history(timeline.id, { from_seq: gap.from, to_seq: gap.to, limit: FILL_LIMIT });
       } catch (error) {
         // With the session over nothing is known to be missing: a later one fills it.
-        if (isOver() || this.#core.link.status.get().state === "ended") return;
+        if (isOver() || this.#isEnded) return;
         // No longer to be read, or no longer there: said, and left out.
         this.#report(error);
         await this.#skip(timeline, gap, isOver);
@@ -249,7 +254,11 @@ export class Timelines {
 
   #report(error: unknown): void {
     if (!(error instanceof TidingsError)) throw error;
-    if (this.#core.link.status.get().state !== "ended") this.#core.emitter.emit("error", error);
+    if (!this.#isEnded) this.#core.emitter.emit("error", error);
+  }
+
+  get #isEnded(): boolean {
+    return this.#core.link.status.get().state === "ended";
   }
 }
 
