@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { readdirSync, readFileSync } from "node:fs";
 import { test } from "node:test";
-import { CLIENT_FRAMES } from "../src/wire/client-frames.js";
+import { CLIENT_FRAMES, type ClientFrame } from "../src/wire/client-frames.js";
 import { ENTRY_KINDS } from "../src/wire/entries.js";
 import { parseServerFrame } from "../src/wire/parse.js";
 import { SERVER_FRAMES } from "../src/wire/server-frames.js";
@@ -73,4 +73,45 @@ test("the JSON frames among the vectors are read as their kind", () => {
     }
   }
   assert.ok(read >= 5, `${read} vectors were read`);
+});
+
+// One of each frame with every field that this client may write; the compiler holds them to their types.
+const WRITTEN: readonly ClientFrame[] = [
+  { t: "bind", token: "x", device_id: "d", device_kind: "web", app_version: "1", push: true, cursor: "c" },
+  { t: "send", ref: 1, conversation: "g", body: 1, type: "text", client_msg_id: "m", mentions: ["a"], silent: true, skip_push: true, reply_to: 1 },
+  { t: "send", ref: 1, to: "ben", body: 1 },
+  { t: "read", ref: 1, conversation: "g", seq: 1 },
+  { t: "history", ref: 1, conversation: "g", from_seq: 1, to_seq: 2, from_time: 1, to_time: 2, cursor: "c", limit: 5 },
+  { t: "conversations", ref: 1, after: "x", limit: 5, filter: "unread" },
+  { t: "watch_presence", ref: 1, users: ["a"], conversation: "g" },
+  { t: "unwatch_presence", ref: 1, users: ["a"] },
+  { t: "popup", ref: 1, question: { placement: "home" } },
+  { t: "popup_events", ref: 1, events: [] },
+  { t: "refresh", ref: 0, token: "x" },
+  { t: "ping" },
+  { t: "edit", ref: 1, conversation: "g", seq: 1, body: 1, type: "text", mentions: [], if_version: 1, client_msg_id: "m" },
+  { t: "recall", ref: 1, conversation: "g", seq: 1 },
+  { t: "react", ref: 1, conversation: "g", seq: 1, key: "👍", remove: true },
+  { t: "pin", ref: 1, conversation: "g", seq: 1, remove: true },
+  { t: "preferences", ref: 1, conversation: "g", pinned: true, archived: true, hidden: true, title: null, marked_unread: true, clear_to_seq: 1 },
+  { t: "stream_begin", ref: 1, conversation: "g", body: 1 },
+  { t: "stream_end", ref: 1, conversation: "g", seq: 1, body: 1 },
+  { t: "typing", conversation: "g" },
+  { t: "ack", pushes: [1] },
+  { t: "stored", cursor: "c" },
+  { t: "stream_append", conversation: "g", seq: 1, offset: 0, text: "x" },
+  { t: "unbind" },
+];
+
+// Of features whose frames the description does not have yet.
+const AHEAD: ReadonlySet<string> = new Set(["conversations.filter"]);
+
+test("every field that the client writes is one that the server takes: it refuses others", () => {
+  assert.deepEqual(new Set(WRITTEN.map(({ t }) => t)), new Set(CLIENT_FRAMES));
+  for (const frame of WRITTEN) {
+    const message = description.components.messages[`client_${frame.t}`];
+    if (!message) continue;
+    const taken = exampleOf(message.payload, description.components.schemas) as object;
+    for (const field of Object.keys(frame)) assert.ok(field in taken || AHEAD.has(`${frame.t}.${field}`), `${frame.t}.${field}`);
+  }
 });

@@ -260,3 +260,29 @@ test("a gap that is open when the session ends is filled when the app connects a
   await clock.pass(5_000);
   assert.deepEqual(heard, [1, 2, 3, 4]);
 });
+
+test("a history that is cleared on another device is cleared here, and an answer's preview follows its message", async () => {
+  const { client, clock, server } = await start();
+  say(server, "g", 1, 9);
+  server.commit("g", { from: "ben", body: "answer", reply_to: { seq: 9, from: "ben", type: "text", body: { text: "9" } } });
+  await clock.pass(10);
+  const chat = client.conversation("g");
+  chat.messages.subscribe(() => undefined);
+  await clock.pass(10);
+  server.tell({ t: "conversation", conversation: { ...server.truth.view("ada", "g"), cleared_seq: 7 } });
+  await clock.pass(10);
+  assert.deepEqual(texts(chat), ["8", "9", "answer"]);
+  assert.equal(chat.messages.get().hasOlder, false);
+  const quote = () => {
+    const item = chat.messages.get().items.at(-1);
+    return item?.is === "message" ? item.replyTo : undefined;
+  };
+  server.truth.edit("g", 9, "ben", { text: "nine" }, clock.now());
+  server.flush();
+  await clock.pass(10);
+  assert.deepEqual(quote(), { seq: 9, from: "ben", type: "text", body: { text: "nine" } });
+  server.truth.recall("g", 9, "ben", clock.now());
+  server.flush();
+  await clock.pass(10);
+  assert.deepEqual(quote(), { seq: 9, from: "ben", recalled: true });
+});

@@ -64,7 +64,7 @@ export class Client implements Tidings {
         keeper.outboxChanged();
       },
     });
-    const list = new ListKeeper(core, ({ id, last_seq }) => timelines.catchUp(id, last_seq));
+    const list = new ListKeeper(core, (view) => timelines.catchUp(view));
     this.user = user;
     this.presence = new PresenceBook(core);
     this.popups = new PopupDesk(core);

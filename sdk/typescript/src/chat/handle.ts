@@ -15,7 +15,6 @@ import type { ListKeeper } from "./list-keeper.js";
 import type { Outbox } from "./outbox.js";
 import { Questions } from "./questions.js";
 import type { Receipts } from "./receipts.js";
-import { changesOf, recalled, type MessageSlot } from "./slots.js";
 import type { Timelines } from "./timelines.js";
 import type { Typing } from "./typing.js";
 import { Window } from "./window.js";
@@ -101,14 +100,14 @@ export class ConversationHandle implements Conversation {
       ...(mentions && { mentions }),
       version,
     };
-    for (const [target, change] of changesOf(entry)) this.#change(target, change);
+    this.#apply(entry);
     return receipt;
   }
 
   async recall(seq: number): Promise<SendReceipt> {
     const { core } = this.#parts;
     const receipt = await core.asker.ask({ t: "recall", conversation: this.id, seq });
-    this.#change(seq, (slot) => recalled(slot, { at: receipt.at, by: core.me }));
+    this.#apply({ conversation: this.id, seq: receipt.seq, kind: "recall", at: receipt.at, from: core.me, target: seq, type: "", body: null });
     return receipt;
   }
 
@@ -209,8 +208,9 @@ export class ConversationHandle implements Conversation {
     return this.removeMembers([this.#parts.core.me]);
   }
 
-  #change(seq: number, change: (slot: MessageSlot) => MessageSlot): void {
-    if (this.#parts.timelines.of(this.id).change(seq, change)) this.messages.refresh();
+  /** What the server has answered is shown at once; the entry that follows is then no news. */
+  #apply(entry: Entry): void {
+    if (this.#parts.timelines.of(this.id).apply(entry)) this.messages.refresh();
   }
 }
 

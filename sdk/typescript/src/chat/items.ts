@@ -82,7 +82,7 @@ function unsentMessage(item: OutboxItem, me: string): Message {
     mentions: message.mentions ?? [],
     silent: message.silent ?? false,
     clientMsgId: item.id,
-    replyTo: message.reply_to === undefined ? undefined : { seq: message.reply_to, type: "text" },
+    replyTo: message.reply_to === undefined ? undefined : { seq: message.reply_to },
   };
   if (item.state === "settled" && receipt) {
     const marks = { version: 1, edited: undefined, recalled: undefined, reactions: [], pinned: undefined, growing: undefined };

@@ -70,6 +70,7 @@ export class ListKeeper implements Conversations {
   put(view: ConversationView): void {
     this.#left.delete(view.id);
     this.#list.put(view);
+    this.#onRead(view);
     this.#refreshStale();
     this.#changed();
   }

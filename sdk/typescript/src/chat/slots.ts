@@ -1,6 +1,6 @@
 // One place of a timeline, and how later entries change it. Every change may come twice, or late: versions and the entries' own
 // numbers say whether it is news.
-import type { Entry, Mark, Reaction } from "../wire/entries.js";
+import type { Entry, Mark, Reaction, ReplyQuote } from "../wire/entries.js";
 import type { Json } from "../wire/json.js";
 
 export interface MessageSlot {
@@ -33,6 +33,34 @@ export function slotOf(entry: Entry, asOf: number): Slot {
     default:
       return { is: "hidden", entry }; // changes of other messages, and kinds of a newer server
   }
+}
+
+// A preview of a message shows at most so much of it, as the server's do.
+const PREVIEW_BYTES_MAX = 1_024;
+
+/** What an entry changes in the messages that answer `target`: their preview of it. */
+export function previewChangeOf(entry: Entry): { readonly target: number; readonly change: (slot: MessageSlot) => MessageSlot } | undefined {
+  const { target } = entry;
+  if (target == null) return undefined;
+  if (entry.kind === "recall") {
+    return { target, change: (slot) => requoted(slot, ({ seq, from }) => ({ seq, ...(from != null && { from }), recalled: true })) };
+  }
+  if (entry.kind !== "edit" || entry.body === null) return undefined;
+  const isShort = new TextEncoder().encode(JSON.stringify(entry.body)).length <= PREVIEW_BYTES_MAX;
+  return {
+    target,
+    change: (slot) =>
+      requoted(slot, (quote) => {
+        if (quote.recalled) return quote;
+        const { body: _, ...kept } = quote;
+        return { ...kept, type: entry.type, ...(isShort && { body: entry.body }) };
+      }),
+  };
+}
+
+function requoted(slot: MessageSlot, change: (quote: ReplyQuote) => ReplyQuote): MessageSlot {
+  const quote = slot.entry.reply_to;
+  return quote ? { ...slot, entry: { ...slot.entry, reply_to: change(quote) } } : slot;
 }
 
 /** What an entry changes: the numbers of messages, each with what becomes of it. */
@@ -71,7 +99,7 @@ function edited(slot: MessageSlot, change: Entry): MessageSlot {
   };
 }
 
-export function recalled(slot: MessageSlot, mark: Mark): MessageSlot {
+function recalled(slot: MessageSlot, mark: Mark): MessageSlot {
   if (slot.entry.recalled) return slot;
   const { mentions: _, stream: __, ...kept } = slot.entry;
   return { ...slot, entry: { ...kept, body: null, recalled: mark } };

@@ -3,7 +3,7 @@
 // Invariant: everything up to `high` was handed on, once and in order; what came too early waits; `slots` is one unbroken range
 // low..=high. So low + slots.length = high + 1.
 import type { Entry, HistoryPage } from "../wire/entries.js";
-import { changesOf, slotOf, type MessageSlot, type Slot } from "./slots.js";
+import { changesOf, previewChangeOf, slotOf, type MessageSlot, type Slot } from "./slots.js";
 
 // What comes early is bounded; what does not fit is read from history.
 const EARLY_MAX = 1_000;
@@ -169,6 +169,28 @@ export class Timeline {
     return true;
   }
 
+  /** What an entry changes in the messages that are held; answers whether it did. */
+  apply(entry: Entry): boolean {
+    let isChanged = false;
+    for (const [seq, change] of changesOf(entry)) isChanged = this.change(seq, change) || isChanged;
+    const preview = previewChangeOf(entry);
+    if (!preview) return isChanged;
+    for (const slot of this.#slots) {
+      if (slot.entry.reply_to?.seq === preview.target) isChanged = this.change(slot.entry.seq, preview.change) || isChanged;
+    }
+    return isChanged;
+  }
+
+  /** The user has cleared the history up to here; answers whether something was held of it. */
+  clearTo(seq: number): boolean {
+    const count = Math.min(this.#slots.length, seq - this.#low + 1);
+    if (count <= 0) return false;
+    this.#slots = this.#slots.slice(count);
+    this.#low += count;
+    this.hasOlder = false;
+    return true;
+  }
+
   /** Lets go of the oldest slots above a number of them. */
   trim(slotsMax: number): void {
     const surplus = this.#slots.length - slotsMax;
@@ -214,7 +236,7 @@ export class Timeline {
       handed.push(next.entry);
       if (this.isKept) {
         this.#slots.push(slotOf(next.entry, next.asOf));
-        for (const [seq, change] of changesOf(next.entry)) this.change(seq, change);
+        this.apply(next.entry);
       }
     }
     if (!this.isKept) this.#low = this.high + 1;

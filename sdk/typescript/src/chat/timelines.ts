@@ -1,6 +1,6 @@
 // Keeps each conversation's timeline whole: reads from history what is missing, a few conversations at a time.
 import { TidingsError } from "../errors.js";
-import type { Entry, HistoryPage, MissedRange } from "../wire/entries.js";
+import type { ConversationView, Entry, HistoryPage, MissedRange } from "../wire/entries.js";
 import type { HistoryQuery } from "../wire/client-frames.js";
 import type { StreamFrame } from "../wire/server-frames.js";
 import type { Core } from "./core.js";
@@ -75,10 +75,12 @@ export class Timelines {
   }
 
   /** The list says how far a conversation has come: a window that stands further back has missed something. */
-  catchUp(id: string, lastSeq: number): void {
+  catchUp({ id, last_seq, cleared_seq }: ConversationView): void {
     const timeline = this.#timelines.get(id);
-    if (!timeline?.isKept || timeline.high === undefined || timeline.high >= lastSeq) return;
-    timeline.want(timeline.high + 1, lastSeq);
+    if (!timeline?.isKept || timeline.high === undefined) return;
+    if (cleared_seq != null && timeline.clearTo(cleared_seq)) this.#owner.changed(id);
+    if (timeline.high >= last_seq) return;
+    timeline.want(timeline.high + 1, last_seq);
     this.#fill(timeline);
   }
 

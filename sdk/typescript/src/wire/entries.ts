@@ -23,11 +23,11 @@ export interface Reaction {
   readonly users: readonly string[];
 }
 
-/** The message that a reply answers, as it stood when the reply was read. */
+/** The message that a reply answers, as it is now. */
 export interface ReplyQuote {
   readonly seq: number;
   readonly from?: string;
-  readonly type: string;
+  readonly type?: string;
   /** Absent when it is larger than 1 KiB or was recalled. */
   readonly body?: Json;
   readonly recalled?: boolean;
