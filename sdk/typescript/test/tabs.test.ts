@@ -172,3 +172,40 @@ test("what a tab had not sent when it was killed, the next one sends", async () 
   await server.clock.pass(60_000);
   assert.deepEqual(server.truth.timeline("g").map((entry) => textOf(entry)), ["one", "two", "three"]);
 });
+
+test("a leader that its browser has suspended loses the connection to the tab in front, and follows it when it runs again", async () => {
+  const server = new FakeServer(new VirtualClock());
+  const browser = new FakeBrowser();
+  const tabs = [browser.openTab(), browser.openTab()] as const;
+  const [one, two] = [await open(server, tabs[0]), await open(server, tabs[1])];
+  for (const client of [one, two]) client.conversation("g").messages.subscribe(() => undefined);
+  await server.clock.pass(100);
+  tabs[0].suspend();
+  const sent = two.conversation("g").send("from the front");
+  await server.clock.pass(60_000);
+  assert.equal((await sent).seq, 1);
+  const three = await open(server, browser.openTab());
+  server.commit("g", { from: "ben", body: "from ben" });
+  await server.clock.pass(1_000);
+  tabs[0].resume();
+  await server.clock.pass(60_000);
+  for (const client of [one, two, three]) assert.equal(client.status.get().state, "online");
+  assert.equal(server.links.size, 1, "one connection");
+  assert.deepEqual(texts(one), ["from the front", "from ben"]);
+  const last = one.conversation("g").send("followed");
+  await server.clock.pass(1_000);
+  assert.equal((await last).seq, 3);
+  assert.deepEqual(texts(two), ["from the front", "from ben", "followed"]);
+});
+
+test("a tab that nobody looks at takes nothing from others", async () => {
+  const server = new FakeServer(new VirtualClock());
+  const browser = new FakeBrowser();
+  const tabs = [browser.openTab(), browser.openTab()] as const;
+  await open(server, tabs[0]);
+  await open(server, tabs[1]);
+  tabs[1].isInFront = false;
+  tabs[0].suspend();
+  await server.clock.pass(120_000);
+  assert.equal(server.binds.length, 1);
+});

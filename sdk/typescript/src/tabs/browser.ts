@@ -6,19 +6,25 @@ export interface Channel {
   close(): void;
 }
 
-/** The part of `navigator.locks` that is used. */
+/** The part of `navigator.locks` that is used. With `steal` whoever holds the lock loses it: its request rejects. */
 export interface Locks {
-  request(name: string, options: { readonly signal: AbortSignal }, held: () => Promise<void>): Promise<unknown>;
+  request(name: string, options: { readonly signal: AbortSignal } | { readonly steal: true }, held: () => Promise<void>): Promise<unknown>;
 }
 
 export interface TabSupport {
   readonly locks: Locks;
   readonly openChannel: (name: string) => Channel;
+  /** Whether a person can see this tab. */
+  readonly isInFront: () => boolean;
 }
 
 /** What this page has; undefined: tabs cannot share a connection (an insecure page has no locks). */
 export function tabSupport(): TabSupport | undefined {
   const locks = (globalThis as { readonly navigator?: { readonly locks?: Locks } }).navigator?.locks;
   if (locks === undefined || typeof BroadcastChannel === "undefined") return undefined;
-  return { locks, openChannel: (name) => new BroadcastChannel(name) };
+  return {
+    locks,
+    openChannel: (name) => new BroadcastChannel(name),
+    isInFront: () => typeof document === "undefined" || document.visibilityState !== "hidden",
+  };
 }

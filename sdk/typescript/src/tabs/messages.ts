@@ -28,14 +28,17 @@ export type PlainEvent =
 export type TabMessage = { readonly from: string } & (
   /** A tab that has come asks the one with the connection how things stand. */
   | { readonly is: "hello" }
-  /** By the tab with the connection: when it becomes that, to who asks, and when it changes. `bound` while a session is live. */
-  | { readonly is: "state"; readonly status: PlainStatus; readonly bound: BoundFrame | undefined; readonly to?: string }
+  /**
+   * By the tab with the connection: when it becomes that, to who asks, and when it changes. `bound` while a session is live. Each
+   * leader has a higher `term`, so that one that was suspended, and lost the lock meanwhile, is not believed.
+   */
+  | { readonly is: "state"; readonly term: number; readonly status: PlainStatus; readonly bound: BoundFrame | undefined; readonly to?: string }
   | { readonly is: "event"; readonly event: PlainEvent }
   | { readonly is: "request"; readonly id: number; readonly frame: RequestFrame }
   | { readonly is: "answer"; readonly to: string; readonly id: number; readonly answer?: unknown; readonly error?: PlainError }
   | { readonly is: "tell"; readonly frame: NoticeFrame }
   | { readonly is: "start" }
-  /** Timers of a tab in the background are slow: those in front lend theirs. */
+  /** Timers of a tab in the background are slow: those in front lend theirs. Answered with the state: the leader is alive. */
   | { readonly is: "wake" }
 );
 

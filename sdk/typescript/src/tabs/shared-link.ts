@@ -1,6 +1,7 @@
 // One connection for all tabs of a browser: the tab that has the lock holds the session, the others ask it.
 //
 //   follower ─lock→ leader          a leader that closes or dies gives the lock to the next tab, which resumes from its own cursor
+//   leader ─lock stolen→ follower   a browser may suspend a tab in the background for good: one in front takes its lock
 import { CLIENT_CODES, TidingsError } from "../errors.js";
 import { Cell, type Observable } from "../observable.js";
 import type { Clock } from "../session/clock.js";
@@ -13,6 +14,9 @@ import { errorOf, eventOf, plainError, plainEvent, plainStatus, statusOf, type T
 
 // Longer than a session waits for an answer: the leader's own answer comes first.
 const ANSWER_MS_MAX = 35_000;
+
+// A tab that runs answers within a moment, also in the background; one that does not is suspended.
+const ALIVE_MS_MAX = 5_000;
 
 /** A session that can be woken. */
 export type WakeableLink = Link & { wake(): void };
@@ -46,7 +50,11 @@ export class SharedLink implements Link {
   #requests = 0;
   /** Of the leader; undefined in other tabs. */
   #session: WakeableLink | undefined;
+  #endSession: readonly (() => void)[] = [];
   #leader: string | undefined;
+  #term = 0;
+  #heardAt = -Infinity;
+  #isQueued = false;
   #bound: BoundFrame | undefined;
   #cursor: string | undefined;
   #isStarted = false;
@@ -101,14 +109,14 @@ export class SharedLink implements Link {
     else if (this.#isStarted) this.#post({ is: "start" });
     else {
       this.#isStarted = true;
-      this.#post({ is: "hello" });
       this.#queueForLock();
+      this.#askIfAlive("hello");
     }
   }
 
   wake(): void {
     if (this.#session) this.#session.wake();
-    else this.#post({ is: "wake" });
+    else if (this.#isStarted) this.#askIfAlive("wake");
   }
 
   async close(): Promise<void> {
@@ -126,17 +134,53 @@ export class SharedLink implements Link {
   }
 
   #queueForLock(): void {
+    if (this.#isQueued) return;
+    this.#isQueued = true;
+    this.#request({ signal: this.#end.signal }, () => (this.#isQueued = false));
+  }
+
+  #request(options: { readonly signal: AbortSignal } | { readonly steal: true }, granted: () => void): void {
     const { name, support } = this.#options;
     support.locks
-      .request(name, { signal: this.#end.signal }, () => {
-        if (this.#end.signal.aborted) return Promise.resolve();
+      .request(name, options, () => {
+        granted();
+        if (this.#end.signal.aborted || this.#session) return Promise.resolve();
         this.#lead();
         return new Promise<void>((resolve) => (this.#release = resolve)); // held until this tab closes
       })
       .catch((cause: unknown) => {
         if (this.#end.signal.aborted) return;
-        this.#tellAll({ type: "report", error: new TidingsError("internal", `the tabs' lock failed: ${String(cause)}`, { cause }) });
+        if (this.#session) this.#stepDown();
+        else this.#tellAll({ type: "report", error: new TidingsError("internal", `the tabs' lock failed: ${String(cause)}`, { cause }) });
       });
+  }
+
+  /** Takes the lock of a leader that does not answer, if a person looks at this tab. */
+  #askIfAlive(is: "hello" | "wake"): void {
+    const { clock, support } = this.#options;
+    const askedAt = clock.now();
+    this.#post({ is });
+    clock.setTimer(ALIVE_MS_MAX, () => {
+      if (this.#session || this.#end.signal.aborted || this.#heardAt >= askedAt || !support.isInFront()) return;
+      this.#request({ steal: true }, () => undefined);
+    });
+  }
+
+  /** leader => follower */
+  #stepDown(): void {
+    const session = this.#session;
+    if (!session) return;
+    const gone = new TidingsError(CLIENT_CODES.connectionLost, "another tab has the connection now", { retry: true });
+    const wasUp = this.#bound !== undefined;
+    for (const end of this.#endSession) end();
+    this.#session = undefined;
+    this.#leader = undefined;
+    this.#bound = undefined;
+    void session.close();
+    if (wasUp) this.#tellAll({ type: "down", cause: gone });
+    this.#status.set({ state: "connecting" });
+    this.#queueForLock();
+    this.#askIfAlive("hello");
   }
 
   /** follower => leader */
@@ -146,19 +190,22 @@ export class SharedLink implements Link {
     this.#cancelWaking?.();
     this.#bound = undefined;
     this.#leader = this.#options.tab;
+    this.#term += 1;
     const session = this.#options.openSession(this.#cursor);
     this.#session = session;
     this.#lose(gone);
     if (wasUp) this.#tellAll({ type: "down", cause: gone });
-    session.status.subscribe(() => {
-      this.#status.set(session.status.get());
-      this.#postState();
-    });
-    session.listen((event) => {
-      this.#follow(event);
-      this.#post({ is: "event", event: plainEvent(event) });
-      this.#tellAll(event);
-    });
+    this.#endSession = [
+      session.status.subscribe(() => {
+        this.#status.set(session.status.get());
+        this.#postState();
+      }),
+      session.listen((event) => {
+        this.#follow(event);
+        this.#post({ is: "event", event: plainEvent(event) });
+        this.#tellAll(event);
+      }),
+    ];
     this.#postState();
     session.start();
     this.#options.onLead();
@@ -201,9 +248,15 @@ export class SharedLink implements Link {
         break;
       case "wake":
         session.wake();
+        this.#postState(message.from);
+        break;
+      case "state":
+        if (message.term <= this.#term) break; // of a leader that was
+        this.#stepDown();
+        this.#hear(message);
         break;
       default:
-        break; // of a leader that was
+        break; // between others
     }
   }
 
@@ -211,6 +264,8 @@ export class SharedLink implements Link {
   #hear(message: TabMessage): void {
     switch (message.is) {
       case "state":
+        if (message.term < this.#term) break; // of a leader that was
+        this.#heardAt = this.#options.clock.now();
         if (message.to === undefined || message.to === this.#options.tab) this.#hearState(message);
         break;
       case "event":
@@ -230,8 +285,9 @@ export class SharedLink implements Link {
     }
   }
 
-  #hearState({ from, status, bound }: Extract<TabMessage, { is: "state" }>): void {
+  #hearState({ from, term, status, bound }: Extract<TabMessage, { is: "state" }>): void {
     const isFirst = this.#leader === undefined;
+    this.#term = term;
     if (this.#leader !== from) {
       this.#leader = from;
       if (this.#bound) this.#hearEvent({ type: "down", cause: new TidingsError(CLIENT_CODES.connectionLost, "another tab has the connection now", { retry: true }) });
@@ -259,7 +315,7 @@ export class SharedLink implements Link {
   #keepAwake(ms: number): void {
     this.#cancelWaking?.();
     this.#cancelWaking = this.#options.clock.setTimer(ms, () => {
-      this.#post({ is: "wake" });
+      this.#askIfAlive("wake");
       this.#keepAwake(ms);
     });
   }
@@ -276,7 +332,7 @@ export class SharedLink implements Link {
   #postState(to?: string): void {
     // Who comes now stands where the session stands now.
     const bound = this.#bound && this.#cursor !== undefined ? { ...this.#bound, cursor: this.#cursor, resume: { complete: true } } : undefined;
-    this.#post({ is: "state", status: plainStatus(this.#status.get()), bound: this.isUp ? bound : undefined, ...(to !== undefined && { to }) });
+    this.#post({ is: "state", term: this.#term, status: plainStatus(this.#status.get()), bound: this.isUp ? bound : undefined, ...(to !== undefined && { to }) });
   }
 
   #post(message: TabMessageBody): void {

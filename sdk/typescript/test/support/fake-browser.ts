@@ -5,6 +5,7 @@ interface Queued {
   readonly tab: FakeTab;
   readonly held: () => Promise<void>;
   readonly done: () => void;
+  readonly lost: () => void;
 }
 
 export class FakeBrowser {
@@ -33,6 +34,15 @@ export class FakeBrowser {
     this.#queues.set(name, queue);
     queue.push(entry);
     if (queue.length === 1) this.#grant(name);
+  }
+
+  /** As `steal` does: whoever holds the lock loses it. */
+  steal(name: string, entry: Queued): void {
+    const queue = this.#queues.get(name) ?? [];
+    const holder = queue.shift();
+    this.#queues.set(name, [entry, ...queue]);
+    holder?.lost();
+    this.#grant(name);
   }
 
   killed(tab: FakeTab): void {
@@ -67,14 +77,45 @@ export class FakeTab {
     this.#browser = browser;
     this.support = {
       locks: {
-        request: (name, { signal }, held) =>
+        request: (name, options, held) =>
           new Promise((resolve, reject) => {
+            const entry = { tab: this, done: () => resolve(undefined), lost: () => this.run(() => reject(new Error("stolen"))) };
+            if ("steal" in options) {
+              browser.steal(name, { ...entry, held });
+              return;
+            }
+            const { signal } = options;
             signal.addEventListener("abort", () => reject(new Error("aborted")));
-            browser.queue(name, { tab: this, held: () => (signal.aborted ? Promise.resolve() : held()), done: () => resolve(undefined) });
+            browser.queue(name, { ...entry, held: () => (signal.aborted ? Promise.resolve() : held()) });
           }),
       },
+      isInFront: () => this.isInFront,
       openChannel: (name) => new FakeChannel(name, browser, this),
     };
+  }
+
+  isInFront = true;
+  #waiting: (() => void)[] | undefined;
+
+  /** Now, or when the tab runs again. */
+  run(what: () => void): void {
+    if (this.#waiting) this.#waiting.push(what);
+    else what();
+  }
+
+  /** As a browser suspends a tab in the background: it hears nothing, and does nothing that others see. */
+  suspend(): void {
+    this.#waiting = [];
+  }
+
+  get isSuspended(): boolean {
+    return this.#waiting !== undefined;
+  }
+
+  resume(): void {
+    const waiting = this.#waiting ?? [];
+    this.#waiting = undefined;
+    for (const what of waiting) what();
   }
 
   /** As a browser ends a tab: nothing is said. */
@@ -99,11 +140,13 @@ class FakeChannel implements Channel {
   }
 
   postMessage(message: unknown): void {
-    if (!this.#isClosed && !this.#tab.isDead) this.#browser.post(this.#name, this, message);
+    if (!this.#isClosed && !this.#tab.isDead && !this.#tab.isSuspended) this.#browser.post(this.#name, this, message);
   }
 
   receive(message: unknown): void {
-    if (!this.#isClosed && !this.#tab.isDead) this.onmessage?.({ data: message } as never);
+    this.#tab.run(() => {
+      if (!this.#isClosed && !this.#tab.isDead) this.onmessage?.({ data: message } as never);
+    });
   }
 
   close(): void {
