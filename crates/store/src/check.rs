@@ -1,5 +1,6 @@
 //! Verifies a data folder: its files, and then every row against the rows that it must agree with.
 
+mod messages;
 mod push;
 
 use crate::{
@@ -14,6 +15,7 @@ use crate::{
     rows::*,
     tables,
 };
+use messages::ChangedMessages;
 use push::check_push;
 use std::{collections::HashMap, fmt, path::Path};
 use tidings_domain::{model::*, store::*};
@@ -181,6 +183,7 @@ impl EmbeddedStore {
         check_ids(&*kv, &mut report)?;
         let first_seqs = check_conversations(&*kv, &mut report)?;
         let timelines = check_entries(&*kv, &first_seqs, &mut report)?;
+        timelines.changed.check_rows(&*kv, &first_seqs, &mut report)?;
         check_dedupe(&*kv, timelines.entries_with_ids, &mut report)?;
         check_body_parts(&*kv, timelines.body_parts, &mut report)?;
         check_read_marks(&*kv, &timelines.last_seqs, &mut report)?;
@@ -286,6 +289,7 @@ struct Timelines {
     body_parts: u64,
     /// The last sequence of each conversation, by the conversation's number.
     last_seqs: HashMap<u64, u64>,
+    changed: ChangedMessages,
 }
 
 /// Checks the entries of all timelines.
@@ -336,6 +340,8 @@ fn check_entries(kv: &dyn KvRead, first_seqs: &HashMap<u64, u64>, report: &mut C
                 report.fault(format_args!("conversation {no}: entry {seq} and its dedupe entry differ"));
             }
         }
+        let first_seq = first_seqs.get(&no).copied().unwrap_or(1);
+        timelines.changed.check_entry(kv, no, first_seq, &entry, report);
         before = Some((no, entry));
         true
     })

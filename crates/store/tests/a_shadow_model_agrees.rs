@@ -31,6 +31,11 @@ fn room() -> impl Strategy<Value = ConversationNo> {
     (0..=ROOMS + 1).prop_map(ConversationNo)
 }
 
+/// Mostly the first room, so that the same messages are changed again and again.
+fn busy_room() -> impl Strategy<Value = ConversationNo> {
+    prop_oneof![3 => Just(ConversationNo(1)), 1 => room()]
+}
+
 fn text() -> impl Strategy<Value = Option<String>> {
     prop::option::of("[a-z🙂]{0,3}")
 }
@@ -74,7 +79,7 @@ fn change_message() -> impl Strategy<Value = Proposal> {
         });
     let pin = (any::<bool>(), 1..3usize).prop_map(|(pinned, pins_max)| MessageChange::Pin { pinned, pins_max });
     let change = prop_oneof![3 => edit, 1 => Just(MessageChange::Recall), 2 => pin];
-    (room(), 0..12u64, change, entry()).prop_map(|(conversation, target, change, entry)| {
+    (busy_room(), 0..6u64, change, entry()).prop_map(|(conversation, target, change, entry)| {
         let (kind, body) = match change {
             MessageChange::Edit { .. } => (EntryKind::Edit, entry.body),
             MessageChange::Recall => (EntryKind::Recall, "null".into()),
@@ -86,7 +91,15 @@ fn change_message() -> impl Strategy<Value = Proposal> {
 }
 
 fn reaction() -> impl Strategy<Value = Proposal> {
-    (room(), 0..12u64, 1..=USERS, "[ab👍]", prop::bool::weighted(0.7), 1..3usize, prop_oneof![Just(0), Just(5_000u64)])
+    (
+        busy_room(),
+        0..6u64,
+        1..=USERS,
+        "[ab👍]",
+        prop::bool::weighted(0.7),
+        1..3usize,
+        prop_oneof![Just(0), Just(5_000u64)],
+    )
         .prop_map(|(conversation, target, user, key, add, keys_max, interval_ms)| Proposal::React {
             conversation,
             target,
@@ -140,7 +153,7 @@ fn proposal() -> impl Strategy<Value = Proposal> {
         time_zone: "Asia/Tokyo".into(),
     }));
     prop_oneof![
-        12 => (room(), entry()).prop_map(|(conversation, entry)| Proposal::Append { conversation, entry }),
+        12 => (busy_room(), entry()).prop_map(|(conversation, entry)| Proposal::Append { conversation, entry }),
         5 => change_message(),
         4 => reaction(),
         1 => room().prop_map(|conversation| Proposal::TellReactions { conversation }),

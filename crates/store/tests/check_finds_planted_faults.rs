@@ -41,8 +41,13 @@ fn populated(folder: &Path) {
 
 /// Plants a fault as if after a crash, and expects that the check names each of `named` and nothing else.
 fn finds(plant: impl FnOnce(&Rows), named: &[&str]) {
+    finds_in(populated, plant, named);
+}
+
+/// The same in a store that `populate` fills.
+fn finds_in(populate: impl FnOnce(&Path), plant: impl FnOnce(&Rows), named: &[&str]) {
     let folder = scratch();
-    populated(folder.path());
+    populate(folder.path());
     // With the marker of a clean shutdown, the changed journals would be refused.
     std::fs::remove_file(folder.path().join("closed")).unwrap();
     {
@@ -164,4 +169,63 @@ fn a_check_creates_no_store() {
 #[test]
 fn an_entry_beyond_the_last_position_is_found() {
     finds(|rows| rows.meta.insert("n", numbers(&[3, 1, 4])).unwrap(), &["entry 5 is beyond the last position"]);
+}
+
+/// The populated room, where message 1 was edited (entry 6) and recalled (7), and 2 has a reaction (told by 8) and a pin (9).
+fn changed(folder: &Path) {
+    populated(folder);
+    let store = open(folder);
+    let conversation = ConversationNo(1);
+    let entry = |kind| NewEntry { kind, client_msg_id: None, body: "null".into(), silent: true, ..message("") };
+    let change = |target, change, entry| Proposal::ChangeMessage { conversation, target, change, entry };
+    let edit = MessageChange::Edit { if_version: None, keep_replaced: true, edits_max: 9 };
+    let user = Sender { no: UserNo(1), id: "ann".into() };
+    let steps = [
+        change(1, edit, NewEntry { body: "2".into(), ..entry(EntryKind::Edit) }),
+        change(1, MessageChange::Recall, entry(EntryKind::Recall)),
+        Proposal::React { conversation, target: 2, user, key: "+1".into(), add: true, keys_max: 9, interval_ms: 0 },
+        change(2, MessageChange::Pin { pinned: true, pins_max: 9 }, entry(EntryKind::Pins)),
+    ];
+    let outcomes = store.commit(&steps, NOON + 2).unwrap();
+    assert!(outcomes.iter().all(|outcome| !matches!(outcome, Outcome::Rejected(_))), "{outcomes:?}");
+}
+
+fn chat_key(kind: u8, of: &[u64]) -> Vec<u8> {
+    [vec![b'a', kind], numbers(of)].concat()
+}
+
+#[test]
+fn a_store_with_changed_messages_has_no_faults() {
+    finds_in(changed, |_| {}, &[]);
+}
+
+#[test]
+fn reactions_that_no_user_gave_are_found() {
+    let plant = |rows: &Rows| rows.meta.remove(chat_key(b'r', &[1, 2, 1])).unwrap();
+    finds_in(changed, plant, &["message 2 counts 1 reactions, and users gave 0"]);
+}
+
+#[test]
+fn a_list_of_pins_that_differs_from_the_messages_is_found() {
+    let key = chat_key(b'P', &[1]);
+    finds_in(changed, |rows| rows.meta.remove(key.clone()).unwrap(), &["is not in the list of pinned messages"]);
+    finds_in(changed, |rows| rows.meta.insert(key.clone(), "[2,3]").unwrap(), &["message 3 is in the list"]);
+}
+
+#[test]
+fn a_body_that_a_recall_should_have_removed_is_found() {
+    // The entry of the edit gets the details and the body back that it had before the recall.
+    let plant = |rows: &Rows| {
+        let before = scratch();
+        populated(before.path());
+        let edit = MessageChange::Edit { if_version: None, keep_replaced: true, edits_max: 9 };
+        let entry = NewEntry { kind: EntryKind::Edit, client_msg_id: None, body: "2".into(), ..message("") };
+        let change = Proposal::ChangeMessage { conversation: ConversationNo(1), target: 1, change: edit, entry };
+        open(before.path()).commit(&[change], NOON + 2).unwrap();
+        let database = Database::builder(before.path().join("store")).open().unwrap();
+        let timeline = database.keyspace("timeline", KeyspaceCreateOptions::default).unwrap();
+        let row = timeline.get(numbers(&[1, 6])).unwrap().unwrap();
+        rows.timeline.insert(numbers(&[1, 6]), row).unwrap();
+    };
+    finds_in(changed, plant, &["message 1 was recalled, and a body of it is still there"]);
 }

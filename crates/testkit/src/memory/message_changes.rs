@@ -97,6 +97,7 @@ impl State {
         }
         let version = details.version.max(1);
         let is_recalled = details.recalled.is_some();
+        let is_edit = matches!(change, MessageChange::Edit { .. });
         message.content.details = Some(Box::new(details));
         appended.details = Some(Box::new(of_entry));
         let place = self.append(conversation, &appended, now_ms)?;
@@ -104,7 +105,7 @@ impl State {
         timeline.insert(target, message);
         for (seq, other) in timeline.iter_mut() {
             if other.content.kind == EntryKind::Edit && other.content.details().target == target {
-                if is_recalled || *seq < place.seq {
+                if is_recalled || (is_edit && *seq < place.seq) {
                     other.content.body = "null".into();
                     other.content.mentions.clear();
                 }

@@ -1,0 +1,152 @@
+//! What became of messages must agree: a message with the entries that changed it, and with the rows of reactions and pins.
+
+use super::{CheckReport, scan_meta};
+use crate::{kv::*, reads::read_parts, rows::*};
+use std::collections::HashMap;
+use tidings_domain::{
+    chat_rows,
+    message_changes::NO_BODY,
+    model::*,
+    store::{StoreError, StoreResult},
+};
+
+/// What rows other than entries must agree with, gathered from all entries.
+#[derive(Default)]
+pub(super) struct ChangedMessages {
+    /// How many reactions each message has that was not recalled, by conversation and `seq`.
+    reactions: HashMap<(u64, u64), u64>,
+    /// How many messages are pinned in each conversation.
+    pins: HashMap<u64, u64>,
+}
+
+impl ChangedMessages {
+    /// Checks one entry against those that it names.
+    pub(super) fn check_entry(
+        &mut self,
+        kv: &dyn KvRead,
+        no: u64,
+        first_seq: u64,
+        entry: &StoredEntry,
+        report: &mut CheckReport,
+    ) {
+        let Some(details) = &entry.content.details else { return };
+        let (seq, kind) = (entry.seq, entry.content.kind);
+        if details.target != 0 && details.target >= first_seq {
+            let target = read_message(kv, no, details.target);
+            let is_named = target.is_some_and(|message| match kind {
+                EntryKind::Edit => message.content.details().edits.contains(&seq),
+                EntryKind::Recall => message.content.details().recalled.as_ref().is_some_and(|by| by.entry == seq),
+                _ => true,
+            });
+            if !is_named {
+                let target = details.target;
+                report.fault(format_args!(
+                    "conversation {no}: entry {seq} and message {target}, which it changed, differ"
+                ));
+            }
+        }
+        if kind != EntryKind::Message {
+            return;
+        }
+        if details.body_version() as usize != details.edits.len() + 1 {
+            report.fault(format_args!("conversation {no}: message {seq} has another version than edits"));
+        }
+        if details.recalled.is_some() {
+            let left = details.edits.iter().filter(|edit| **edit >= first_seq).any(|edit| has_body(kv, no, *edit));
+            if left || &*entry.content.body != NO_BODY {
+                report.fault(format_args!(
+                    "conversation {no}: message {seq} was recalled, and a body of it is still there"
+                ));
+            }
+            return;
+        }
+        let reactions = details.reactions.iter().map(|reaction| u64::from(reaction.count)).sum();
+        if reactions > 0 {
+            self.reactions.insert((no, seq), reactions);
+        }
+        *self.pins.entry(no).or_default() += u64::from(details.pinned.is_some());
+    }
+
+    /// Checks the rows of reactions and pins.
+    pub(super) fn check_rows(
+        mut self,
+        kv: &dyn KvRead,
+        first_seqs: &HashMap<u64, u64>,
+        report: &mut CheckReport,
+    ) -> StoreResult<()> {
+        let mut given: HashMap<(u64, u64), u64> = HashMap::new();
+        let mut damaged = Vec::new();
+        scan_meta(kv, chat_key(&[])[0], |key, row| {
+            let key = &key[1..];
+            let checked = match key.first() {
+                Some(b'r') => count_reactions(key, row, &mut given),
+                Some(b'P') => self.check_pins(kv, key, row, first_seqs),
+                _ => Ok(None),
+            };
+            match checked {
+                Ok(fault) => damaged.extend(fault),
+                Err(error) => damaged.push(error.to_string()),
+            }
+        })?;
+        damaged.into_iter().for_each(|fault| report.fault(fault));
+        for ((no, seq), expected) in self.reactions {
+            let found = given.get(&(no, seq)).copied().unwrap_or(0);
+            if found != expected {
+                report.fault(format_args!(
+                    "conversation {no}: message {seq} counts {expected} reactions, and users gave {found}"
+                ));
+            }
+        }
+        for (no, _) in self.pins.into_iter().filter(|(_, count)| *count > 0) {
+            report.fault(format_args!("conversation {no}: a pinned message is not in the list of pinned messages"));
+        }
+        Ok(())
+    }
+
+    fn check_pins(
+        &mut self,
+        kv: &dyn KvRead,
+        key: &[u8],
+        row: &[u8],
+        first_seqs: &HashMap<u64, u64>,
+    ) -> StoreResult<Option<String>> {
+        let no = chat_rows::number_in(key, 0).unwrap_or(0);
+        let pins: Vec<u64> = chat_rows::decode(Some(row))?;
+        let first_seq = first_seqs.get(&no).copied().unwrap_or(1);
+        let kept: Vec<u64> = pins.into_iter().filter(|seq| *seq >= first_seq).collect();
+        let is_pinned = |seq: &u64| read_message(kv, no, *seq).is_some_and(|m| m.content.details().pinned.is_some());
+        let wrong = kept.iter().find(|seq| !is_pinned(seq));
+        let expected = self.pins.remove(&no).unwrap_or(0);
+        Ok(match wrong {
+            Some(seq) => {
+                Some(format!("conversation {no}: message {seq} is in the list of pinned messages, and is not pinned"))
+            }
+            None if expected != kept.len() as u64 => {
+                Some(format!("conversation {no} has {expected} pinned messages, and {} are in their list", kept.len()))
+            }
+            None => None,
+        })
+    }
+}
+
+/// Counts the reactions of one user to a message.
+fn count_reactions(key: &[u8], row: &[u8], given: &mut HashMap<(u64, u64), u64>) -> StoreResult<Option<String>> {
+    let own: Vec<String> = chat_rows::decode(Some(row))?;
+    let (Some(no), Some(seq)) = (chat_rows::number_in(key, 0), chat_rows::number_in(key, 1)) else {
+        return Err(StoreError::Damaged("the key of a user's reactions is damaged".into()));
+    };
+    *given.entry((no, seq)).or_default() += own.len() as u64;
+    Ok(None)
+}
+
+fn has_body(kv: &dyn KvRead, no: u64, seq: u64) -> bool {
+    let entry = read_message(kv, no, seq);
+    entry.is_some_and(|entry| &*entry.content.body != NO_BODY || entry.content.details().replaced.is_some())
+}
+
+/// An entry that can be read; one that cannot is a fault of its own.
+fn read_message(kv: &dyn KvRead, no: u64, seq: u64) -> Option<StoredEntry> {
+    let conversation = ConversationNo(no);
+    let row = kv.get(Space::Timeline, &entry_key(conversation, seq)).ok().flatten()?;
+    decode_entry(seq, &row, |count| read_parts(kv, conversation, seq, count)).ok()
+}
