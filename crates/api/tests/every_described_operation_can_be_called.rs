@@ -90,6 +90,11 @@ fn every_described_operation_can_be_called() {
     let operation = "PUT /v1/users/{user}/conversations/{conversation}/read";
     let path = "/v1/users/bob/conversations/g/read";
     app.check(operation, path, &format!(r#"{{"seq":{seq}}}"#), 200, r#""unread":0"#);
+    let operation = "GET /v1/conversations/{conversation}/messages/{seq}/receipts";
+    let path = format!("/v1/conversations/g/messages/{seq}/receipts");
+    app.check(operation, &path, "", 200, r#"{"delivered":1,"read":1,"members":1}"#);
+    app.check("PUT /v1/users/{user}/receipts", "/v1/users/bob/receipts", r#"{"send":false}"#, 204, "");
+    app.check(operation, &path, "", 200, r#"{"delivered":1,"read":0,"members":1}"#);
     let operation = "PUT /v1/users/{user}/conversations/{conversation}/mute";
     app.check(operation, "/v1/users/bob/conversations/g/mute", r#"{"muted":true}"#, 204, "");
     let list = app.check("GET /v1/users/{user}/conversations", "/v1/users/bob/conversations", "", 200, "");

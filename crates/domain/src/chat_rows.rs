@@ -1,5 +1,5 @@
 //! The rows of [`RowSpace::Chat`](crate::store::RowSpace::Chat): their keys, whose first byte tells the kind, and their
-//! values, which are JSON. Numbers in keys are big-endian, so that keys sort as numbers do.
+//! values, which are JSON unless the table says otherwise. Numbers in keys are big-endian, so that keys sort as numbers do.
 //!
 //! | key | value |
 //! | --- | --- |
@@ -8,10 +8,15 @@
 //! | `D` conversation | the messages of whose reactions members are yet to be told; no row if there are none |
 //! | `y` conversation, seq, answer's seq | nothing: the index of answers to a message |
 //! | `m` user, time downwards, conversation, seq | nothing: the index of messages that mention the user |
+//! | `d` user | how far the user's clients have stored what they were handed: a position of eight bytes for each lane |
+//! | `u` user | the user's own settings |
 //! | `P` conversation | the `seq` of each pinned message, in the order in which they were pinned |
 
-use crate::model::*;
-use serde::Serialize;
+use crate::{
+    model::*,
+    store_error::{StoreError, StoreResult},
+};
+use serde::{Deserialize, Serialize};
 
 /// Messages of a conversation whose reactions can wait to be told. With more, all are told at once.
 pub const UNTOLD_MAX: usize = 50;
@@ -68,8 +73,63 @@ pub fn encode<T: Serialize>(value: &T) -> Vec<u8> {
 /// A stored value; the default for a row that does not exist.
 ///
 /// # Errors
-/// [`StoreError::Damaged`](crate::store::StoreError::Damaged): the row is not of this type.
-pub fn decode<T: Default + serde::de::DeserializeOwned>(row: Option<&[u8]>) -> crate::store::StoreResult<T> {
+/// [`StoreError::Damaged`]: the row is not of this type.
+pub fn decode<T: Default + serde::de::DeserializeOwned>(row: Option<&[u8]>) -> StoreResult<T> {
     let Some(row) = row else { return Ok(T::default()) };
-    serde_json::from_slice(row).map_err(|error| crate::store::StoreError::Damaged(format!("a chat row: {error}")))
+    serde_json::from_slice(row).map_err(|error| StoreError::Damaged(format!("a chat row: {error}")))
+}
+
+/// The key of a user's stored positions.
+pub fn stored_key(user: UserNo) -> Vec<u8> {
+    key(b'd', &[user.0])
+}
+
+/// The key of a user's own settings.
+pub fn settings_key(user: UserNo) -> Vec<u8> {
+    key(b'u', &[user.0])
+}
+
+/// The value of a row of stored positions.
+pub fn encode_stored(positions: [Position; LANES]) -> Vec<u8> {
+    positions.iter().flat_map(|position| position.to_be_bytes()).collect()
+}
+
+/// The stored positions of a row; zeros without a row.
+///
+/// # Errors
+/// The row is damaged.
+pub fn decode_stored(row: Option<&[u8]>) -> StoreResult<[Position; LANES]> {
+    let mut positions = [0; LANES];
+    let Some(row) = row else { return Ok(positions) };
+    if row.len() != LANES * 8 {
+        return Err(StoreError::Damaged("a row of stored positions".into()));
+    }
+    for (position, bytes) in positions.iter_mut().zip(row.chunks_exact(8)) {
+        *position = bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
+    }
+    Ok(positions)
+}
+
+/// What a user has set for all conversations.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct UserSettings {
+    /// Others do not learn what the user has read, and the user does not learn what others have read.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub receipts_off: bool,
+}
+
+impl UserSettings {
+    /// The settings of a row; those of a user without a row are the defaults.
+    ///
+    /// # Errors
+    /// The row is damaged.
+    pub fn decode(row: Option<&[u8]>) -> StoreResult<UserSettings> {
+        decode(row)
+    }
+
+    /// The row; absent for the defaults.
+    pub fn encode(&self) -> Option<Vec<u8>> {
+        (*self != UserSettings::default()).then(|| encode(self))
+    }
 }

@@ -25,7 +25,7 @@ pub enum Change {
     Conversation(ConversationNo),
     /// Names, avatars or attributes of users, by id.
     Users(Vec<String>),
-    /// The user's daily hours without offline push were set or removed.
+    /// What the user has set for all conversations: the daily hours without offline push, or whether receipts are sent.
     DoNotDisturb(UserNo),
     /// A member has set or ended the mute of a conversation.
     Mute {
@@ -74,12 +74,14 @@ impl Change {
             (Proposal::PutUsers(patches), Outcome::Users { updated: 1.., .. }) => {
                 Some(Change::Users(patches.iter().map(|patch| patch.id.clone()).collect()))
             }
-            (Proposal::SetDoNotDisturb { user, .. }, _) => Some(Change::DoNotDisturb(*user)),
+            (Proposal::SetDoNotDisturb { user, .. } | Proposal::SetReceipts { user, .. }, _) => {
+                Some(Change::DoNotDisturb(*user))
+            }
             (Proposal::SetMute { conversation, user, .. }, _) => {
                 Some(Change::Mute { conversation: *conversation, user: *user })
             }
             // Clients set a read mark again and again; only one that moves is a change.
-            (Proposal::MarkRead { conversation, user, .. }, Outcome::Read { seq, moved: true }) => {
+            (Proposal::MarkRead { conversation, user, .. }, Outcome::Read { seq, before }) if seq > before => {
                 Some(Change::Read { conversation: *conversation, user: *user, seq: *seq })
             }
             (Proposal::Kick { user, device_id, reason }, _) => {

@@ -103,6 +103,8 @@ pub fn chat_row_keys(proposal: &Proposal) -> Vec<Vec<u8>> {
         Proposal::ChangeMessage { conversation, change: MessageChange::Recall | MessageChange::Pin { .. }, .. } => {
             vec![chat_rows::pins_key(*conversation)]
         }
+        Proposal::SetStored(told) => told.iter().map(|(user, _)| chat_rows::stored_key(*user)).collect(),
+        Proposal::SetReceipts { user, .. } => vec![chat_rows::settings_key(*user)],
         _ => Vec::new(),
     }
 }
@@ -159,12 +161,13 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
             Proposal::TellReactions { conversation } => self.tell_reactions(*conversation),
             Proposal::PutUsers(patches) => self.put_users(patches),
             Proposal::CreateConversation(new) => self.create_conversation(new),
-            Proposal::UpdateConversation { conversation, name, avatar, attributes, notice } => {
+            Proposal::UpdateConversation { conversation, name, avatar, attributes, settings, notice } => {
                 let mut card = self.rows.conversation(*conversation)?.ok_or(Rejection::NoSuchConversation)?;
                 card.name = name.clone().or(card.name);
                 card.avatar = avatar.clone().or(card.avatar);
                 card.attributes = attributes.clone().or(card.attributes);
                 self.check_notice(*conversation, notice.as_ref())?;
+                card.settings = card.settings.with(*settings);
                 self.rows.put_conversation(card);
                 match notice {
                     Some(notice) => self.notice(*conversation, notice).map(Outcome::Appended),
@@ -177,13 +180,13 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
             Proposal::MarkRead { conversation, user, seq } => {
                 let mut membership = self.rows.membership(*conversation, *user)?.ok_or(Rejection::NotAMember)?;
                 let last = self.rows.head(*conversation)?.ok_or(Rejection::NoSuchConversation)?.last_seq;
-                let moved = membership.read_seq.max((*seq).min(last));
-                let has_moved = moved != membership.read_seq;
-                if has_moved {
+                let before = membership.read_seq;
+                let moved = before.max((*seq).min(last));
+                if moved != before {
                     membership.read_seq = moved;
                     self.rows.put_membership(*conversation, *user, membership);
                 }
-                Ok(Outcome::Read { seq: moved, moved: has_moved })
+                Ok(Outcome::Read { seq: moved, before })
             }
             Proposal::SetMute { conversation, user, mute } => {
                 let mut membership = self.rows.membership(*conversation, *user)?.ok_or(Rejection::NotAMember)?;
@@ -203,6 +206,8 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
                 self.rows.put_revoked(found);
                 Ok(Outcome::Done)
             }
+            Proposal::SetStored(told) => self.set_stored(told),
+            Proposal::SetReceipts { user, send } => self.set_receipts(*user, *send),
             Proposal::SetLastSeen(seen) => {
                 seen.iter().for_each(|(user, at)| self.rows.put_last_seen(*user, *at));
                 Ok(Outcome::Done)
@@ -329,6 +334,7 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
                         created_at: self.now_ms,
                         do_not_disturb: None,
                         revoked_at: 0,
+                        receipts_off: false,
                     }
                 }
             };
@@ -352,9 +358,10 @@ impl<'a, R: StagedRows<'a>> Decider<'_, R> {
         // A user who is named twice is one member, with the role named last.
         let members: BTreeMap<UserNo, Role> = new.members.iter().copied().collect();
         let no = self.rows.new_conversation_no(&new.id);
-        let NewConversation { id, kind, pair, name, avatar, attributes, .. } = new.clone();
+        let NewConversation { id, kind, pair, name, avatar, attributes, settings, .. } = new.clone();
         let (created_at, member_count) = (self.now_ms, members.len() as u64);
-        let conversation = Conversation { no, id, kind, pair, name, avatar, attributes, created_at, member_count };
+        let conversation =
+            Conversation { no, id, kind, pair, name, avatar, attributes, created_at, member_count, settings };
         self.rows.create_conversation(conversation.clone());
         for (user, role) in members {
             self.add_member(&conversation, user, role, 0);
@@ -435,5 +442,6 @@ fn without_row(what: &str, id: &str) -> StoreError {
 
 mod message_changes;
 mod reactions;
+mod receipts;
 #[cfg(test)]
 mod tests;

@@ -4,7 +4,8 @@
 //! popups and the engine are built on its ports; the stores, the bus and the tests' kit implement them. In reading order:
 //! - [`model`]: users, conversations, entries, lanes;
 //! - [`store`]: the port of everything that must outlive the process; [`push_store`]: its part for push; [`store_error`]:
-//!   the errors of both; [`decide`]: the rules of a commit, which every durable store follows;
+//!   the errors of both; [`decide`]: the rules of a commit, which every durable store follows; [`chat_rows`]: the rows that
+//!   it keeps besides entries and cards;
 //! - [`commit_log`], [`bus`]: what several nodes share: the log of commits, leases, and messages between nodes;
 //! - [`leadership`]: whether this node leads, and the port that says so;
 //! - [`clock`], [`rate`], [`user_limiter`], [`refusals`], [`metrics`]: time, rate limits, refusals for callers, and counters.

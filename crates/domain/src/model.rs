@@ -4,7 +4,8 @@ use std::sync::Arc;
 pub use tidings_protocol::{
     cursor::{Cursor, LANES},
     entry::EntryKind,
-    http::{ConversationKind, DailyWindow, Role},
+    http::{ConversationKind, DailyWindow, ReceiptsMode, Role},
+    limits::{RECEIPTS_COUNT_MAX, RECEIPTS_LIST_MAX},
 };
 
 /// A user's number, given once and never reused: ids are the app's, numbers are small and fast.
@@ -68,6 +69,8 @@ pub struct User {
     pub do_not_disturb: Option<Box<DailyWindow>>,
     /// Tokens issued before this time (milliseconds since 1970 UTC) are refused; 0: none were revoked.
     pub revoked_at: u64,
+    /// Others do not learn what the user has read, and the user does not learn what others have read.
+    pub receipts_off: bool,
 }
 
 /// A conversation as the store has it, without its members and entries.
@@ -91,12 +94,45 @@ pub struct Conversation {
     pub created_at: u64,
     /// Members now, the owner included.
     pub member_count: u64,
+    /// How the conversation differs from others of its kind.
+    pub settings: ConversationSettings,
+}
+
+/// What is set for one conversation, instead of what holds for its kind.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+pub struct ConversationSettings {
+    /// What members learn of each other's receipts; `None`: what follows from the kind and the number of members.
+    #[serde(skip_serializing_if = "is_default")]
+    pub receipts: Option<ReceiptsMode>,
+}
+
+impl ConversationSettings {
+    /// The settings with those of `changes` that are given.
+    #[must_use]
+    pub fn with(self, changes: ConversationSettings) -> ConversationSettings {
+        ConversationSettings { receipts: changes.receipts.or(self.receipts) }
+    }
 }
 
 impl Conversation {
     /// The lane of its messages.
     pub fn lane(&self) -> Lane {
         Lane::of(self.kind)
+    }
+
+    /// What members learn of each other's receipts. A conversation with more members than receipts can name or count shows
+    /// less than is set.
+    pub fn receipts(&self) -> ReceiptsMode {
+        let few = self.member_count <= RECEIPTS_LIST_MAX;
+        match (self.settings.receipts, self.kind) {
+            _ if self.member_count > RECEIPTS_COUNT_MAX => ReceiptsMode::None,
+            (Some(ReceiptsMode::Members), _) if !few => ReceiptsMode::Counts,
+            (Some(mode), _) => mode,
+            (None, ConversationKind::Direct) => ReceiptsMode::Members,
+            (None, ConversationKind::Group) if few => ReceiptsMode::Counts,
+            (None, _) => ReceiptsMode::None,
+        }
     }
 }
 

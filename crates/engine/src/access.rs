@@ -166,6 +166,7 @@ mod tests {
     #[test]
     fn a_token_from_before_the_revocation_is_refused() {
         let user = |revoked_at| User {
+            receipts_off: false,
             no: UserNo(1),
             id: "ada".into(),
             name: None,

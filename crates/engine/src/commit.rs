@@ -319,6 +319,7 @@ fn flow_of(proposal: &Proposal) -> FlowKey {
         Proposal::MarkRead { user, .. }
         | Proposal::SetMute { user, .. }
         | Proposal::SetDoNotDisturb { user, .. }
+        | Proposal::SetReceipts { user, .. }
         | Proposal::Kick { user, .. } => FlowKey::User(*user),
         Proposal::UpdateConversation { conversation, notice, .. }
         | Proposal::ChangeMembers { conversation, notice, .. } => {
@@ -337,6 +338,7 @@ fn flow_of(proposal: &Proposal) -> FlowKey {
         // A revocation must not wait behind a flood of its user.
         Proposal::Revoke { .. }
         | Proposal::PutUsers(_)
+        | Proposal::SetStored(_)
         | Proposal::SetLastSeen(_)
         | Proposal::AdvanceOutbox { .. }
         | Proposal::DeleteDeadLetters { .. } => FlowKey::Server,
@@ -501,7 +503,11 @@ impl Worker {
             let change = Change::of(&proposal, &outcome);
             let lane_item = lane_item(proposal, conversation, &outcome, slot, started);
             if lane_item.is_some() || change.is_some() {
-                items.push(BatchItem { lane_item, change });
+                let read_before = match &outcome {
+                    Outcome::Read { before, .. } => Some(*before),
+                    _ => None,
+                };
+                items.push(BatchItem { lane_item, change, read_before });
             }
             replies.answer(reply, Ok(outcome), card);
         }
@@ -516,6 +522,7 @@ fn size_of_proposal(proposal: &Proposal) -> usize {
     match proposal {
         Proposal::Append { entry, .. } | Proposal::ChangeMessage { entry, .. } => entry.body.len() + 256,
         Proposal::PutUsers(users) => users.len() * 256,
+        Proposal::SetStored(users) => users.len() * 64,
         Proposal::ChangeMembers { add, remove, .. } => (add.len() + remove.len()) * 128,
         Proposal::CreateConversation(new) => new.members.len() * 128,
         _ => 256,

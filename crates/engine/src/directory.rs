@@ -200,7 +200,12 @@ impl Directory {
                 }
             }
             (Proposal::PutUsers(patches), _) => patches.iter().for_each(|patch| self.invalidate_user_by_id(&patch.id)),
-            (Proposal::SetDoNotDisturb { user, .. } | Proposal::Revoke { user, .. }, _) => self.invalidate_user(*user),
+            (
+                Proposal::SetDoNotDisturb { user, .. }
+                | Proposal::SetReceipts { user, .. }
+                | Proposal::Revoke { user, .. },
+                _,
+            ) => self.invalidate_user(*user),
             (Proposal::UpdateConversation { conversation, .. }, _) => self.invalidate_conversation(*conversation),
             (Proposal::ChangeMembers { conversation, .. }, Outcome::MembersChanged { added, removed, changed, .. }) => {
                 self.invalidate_conversation(*conversation);

@@ -3,6 +3,7 @@
 //! - [`send`]: accept: who may send what where, before anything is stored; `limits`: how often users send and open conversations;
 //! - `message_changes`, `reactions`, `replies`: edits and recalls, reactions and pins, answers and mentions;
 //! - `reads`, `history`, [`resume`]: lists and unread counts, timelines, inboxes;
+//! - `receipts`: who has a message, and who has read it;
 //! - `users`, `conversations`: cards, members, mutes;
 //! - `presence`, `watching`: who is online;
 //! - `offline_push`: dead letters, and messages that a session did not acknowledge;
@@ -22,6 +23,7 @@ mod popup_users;
 mod presence;
 mod reactions;
 mod reads;
+mod receipts;
 mod replies;
 pub mod resume;
 pub mod send;
@@ -41,6 +43,8 @@ use crate::{
         worker::{PresenceWorker, PresenceWorkerParts},
     },
     reaction_teller::{ReactionTeller, ReactionTellerParts},
+    receipts::Receipts,
+    receipts_worker::{ReceiptsWorker, ReceiptsWorkerParts},
     shards::{ShardReceivers, Shards, Wake},
     webhook::Webhook,
 };
@@ -79,6 +83,8 @@ pub struct Engine {
     outbox: Option<Outbox>,
     presence_worker: PresenceWorker,
     reaction_teller: ReactionTeller,
+    receipts: Arc<Receipts>,
+    receipts_worker: ReceiptsWorker,
     rate: SendLimiter,
     limits: ConversationLimiters,
     pub cluster: Option<Cluster>,
@@ -109,7 +115,13 @@ impl Engine {
         let (shards, receivers) = Shards::new(config.shard_queue, wakes);
         let lanes = Lanes::start(config.lane_queue, shards.clone(), metrics.clone());
         let directory = Arc::new(Directory::new(store.clone(), config.cache_entries, cluster.is_some()));
-        let applier = Applier { lanes: lanes.clone(), shards: shards.clone(), directory: directory.clone() };
+        let receipts = Arc::new(Receipts::default());
+        let applier = Applier {
+            lanes: lanes.clone(),
+            shards: shards.clone(),
+            directory: directory.clone(),
+            receipts: receipts.clone(),
+        };
         // Read before the follower starts: entries up to here are never handed to the lanes, all later ones are.
         let start_positions = [store.last_position(); LANES];
         let peer_inbox = PeerInbox::new(cluster.is_some());
@@ -179,6 +191,15 @@ impl Engine {
             committer: committer.clone(),
             lead: lead.clone(),
         });
+        let receipts_worker = ReceiptsWorker::start(ReceiptsWorkerParts {
+            receipts: receipts.clone(),
+            store: store.clone(),
+            directory: directory.clone(),
+            committer: committer.clone(),
+            hub: hub.clone(),
+            shards: shards.clone(),
+            clock: clock.clone(),
+        });
         let outbox = webhook.map(|(webhook, config)| {
             let context = OutboxContext {
                 store: store.clone(),
@@ -196,6 +217,8 @@ impl Engine {
             presence,
             presence_worker,
             reaction_teller,
+            receipts,
+            receipts_worker,
             push,
             popups,
             outbox,
@@ -262,6 +285,7 @@ impl Engine {
         self.popups.stop();
         self.presence_worker.stop();
         self.reaction_teller.stop();
+        self.receipts_worker.stop();
         self.committer.stop();
         if let Some(cluster) = &self.cluster {
             cluster.stop();
@@ -283,6 +307,9 @@ impl Engine {
             self.metrics.set_queue(queue, depth, limit);
         }
         self.popups.refresh_gauges();
+        for (queue, depth, limit) in self.receipts.depths() {
+            self.metrics.set_queue(queue, depth, limit);
+        }
         let (depth, limit) = self.shards.push_depth();
         self.metrics.set_queue("shard_push", depth, limit);
         self.metrics.presence_users.set(self.presence.user_count() as i64);

@@ -7,6 +7,7 @@
 use crate::{
     directory::Directory,
     lanes::{LaneItem, Lanes},
+    receipts::{ReceiptMove, Receipts},
     shards::{Shards, Signal},
 };
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use tidings_domain::{
     model::{Conversation, UserNo},
     store::PositionRange,
 };
+use tidings_protocol::frames::ReceiptKind;
 
 /// One outcome of a committed batch, as far as it concerns sessions and caches.
 #[derive(Debug)]
@@ -23,6 +25,8 @@ pub struct BatchItem {
     pub lane_item: Option<LaneItem>,
     /// For the caches of other nodes, and for the sessions of one user.
     pub change: Option<Change>,
+    /// The read mark before a change that moves it; only the node that committed the change knows it.
+    pub read_before: Option<u64>,
 }
 
 /// A committed batch, and its span of the commit order.
@@ -40,6 +44,8 @@ pub trait Hub: Send + Sync + 'static {
     fn signal(&self, user: UserNo, signal: Signal);
     /// Tells the live members of a conversation that a user is typing, except for that user.
     fn typing(&self, conversation: &Arc<Conversation>, user: UserNo, user_id: &Arc<str>);
+    /// Tells the other nodes how far members of conversations have come, for their live members.
+    fn receipts(&self, moves: Vec<ReceiptMove>);
 }
 
 /// Applies commits on this node, whichever node made them.
@@ -48,6 +54,7 @@ pub(crate) struct Applier {
     pub lanes: Arc<Lanes>,
     pub shards: Arc<Shards>,
     pub directory: Arc<Directory>,
+    pub receipts: Arc<Receipts>,
 }
 
 impl Applier {
@@ -59,6 +66,8 @@ impl Applier {
             lane_items.extend(item.lane_item);
             match item.change {
                 Some(Change::Read { conversation, user, seq }) => {
+                    let what = ReceiptKind::Read;
+                    self.receipts.note(ReceiptMove { conversation, user, what, before: item.read_before, seq });
                     signals.push((user, Signal::Read { conversation, seq }));
                 }
                 Some(Change::Kick { user, device_id, reason }) => {
@@ -101,4 +110,6 @@ impl Hub for LocalHub {
     fn typing(&self, conversation: &Arc<Conversation>, user: UserNo, user_id: &Arc<str>) {
         self.0.typing(conversation, user, user_id);
     }
+
+    fn receipts(&self, _: Vec<ReceiptMove>) {}
 }

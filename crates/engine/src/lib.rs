@@ -11,6 +11,7 @@
 //! - [`presence`]: who is online;
 //! - `reaction_teller`: when members are told of reactions;
 //! - [`commit`]: the one committer: gathers proposals, commits a batch, answers, publishes;
+//! - `receipts_worker`, [`receipts`]: how far clients have come: stored, and told to live members once a second;
 //! - [`hub`]: where a commit goes next: to the lanes of this node, and to other nodes;
 //! - [`lanes`]: stage 1: per conversation, look-ups and encoding once per message;
 //! - [`shards`], [`delivery`]: stage 2: per recipient, sharded by user;
@@ -34,6 +35,8 @@ pub mod lanes;
 pub mod outbox;
 pub mod presence;
 mod reaction_teller;
+pub mod receipts;
+mod receipts_worker;
 pub mod shards;
 pub mod webhook;
 

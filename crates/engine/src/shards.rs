@@ -57,6 +57,11 @@ pub struct WatchedChange {
 pub enum Signal {
     /// The user's read mark moved.
     Read { conversation: ConversationNo, seq: u64 },
+    /// Others have stored or read messages of a direct conversation.
+    Receipts {
+        /// A `receipts` frame's JSON.
+        frame: Arc<[u8]>,
+    },
     /// Asks for the session that a popup should go to: the latest of those that accept popup frames and have room. If there
     /// is none, the channel closes without an answer.
     FindPopupSession { answer: crossbeam_channel::Sender<u64> },
@@ -83,6 +88,12 @@ pub enum Control {
     },
     /// New states of watched users, by session.
     Presence(Vec<WatchUpdate>),
+    /// Members of a conversation have read messages: for its live members, but those who send no read receipts.
+    Receipts {
+        conversation: ConversationNo,
+        /// A `receipts` frame's JSON.
+        frame: Arc<[u8]>,
+    },
 }
 
 /// A user types in a conversation.
@@ -281,6 +292,7 @@ mod tests {
             attributes,
             created_at: 0,
             member_count: 2,
+            settings: ConversationSettings::default(),
         };
         for _ in 0..2 * CONTROL_QUEUE {
             shards.typing(&group, UserNo(1), &"ada".into());

@@ -81,7 +81,16 @@ fn chats(world: &World, from: usize, to: usize) {
             let pair = Some((bob.min(other), bob.max(other)));
             let (id, kind) = (direct_id("bob", id), ConversationKind::Direct);
             let (name, avatar, attributes) = (None, None, None);
-            Proposal::CreateConversation(NewConversation { id, kind, pair, name, avatar, attributes, members })
+            Proposal::CreateConversation(NewConversation {
+                id,
+                kind,
+                pair,
+                name,
+                avatar,
+                attributes,
+                members,
+                settings: ConversationSettings::default(),
+            })
         };
         world.engine.store.commit(&ids.iter().map(chat).collect::<Vec<_>>(), 1).unwrap();
     }

@@ -61,9 +61,12 @@ pub(crate) struct SharedFrame {
 
 impl SharedFrame {
     pub(crate) fn of(frame: &ServerFrame) -> Self {
-        let json = json(frame);
-        let [websocket, miop] =
-            [Protocol::WebSocket, Protocol::Miop].map(|protocol| json_frame(protocol, &json).into());
+        SharedFrame::of_json(&json(frame))
+    }
+
+    /// A frame from its JSON.
+    pub(crate) fn of_json(json: &[u8]) -> Self {
+        let [websocket, miop] = [Protocol::WebSocket, Protocol::Miop].map(|protocol| json_frame(protocol, json).into());
         SharedFrame { websocket, miop }
     }
 

@@ -5,7 +5,7 @@
 //! - [`reading`], [`decoding`]: bytes into frames, JSON into frames.
 //! - [`binding`], [`resume`]: the two halves of a bind: a connection becomes its user's session, and the session goes live.
 //! - [`session_tokens`]: the token that a session binds with, refreshes and ends with.
-//! - [`requests`]: what the frames of a bound session do; [`miop`], [`store_reads`], [`typing`], [`popups`] and
+//! - [`requests`]: what the frames of a bound session do; [`miop`], [`store_reads`], [`receipts`], [`typing`], [`popups`] and
 //!   [`presence_watch`] have those of one kind each.
 //! - [`scheduler`]: fan-outs and flushes.
 //! - [`push_delivery`]: pushes to devices; [`probing`]: whether the client of a session still answers.
@@ -24,6 +24,7 @@ mod presence_watch;
 mod probing;
 mod push_delivery;
 mod reading;
+mod receipts;
 mod requests;
 mod resume;
 mod scheduler;

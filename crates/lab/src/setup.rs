@@ -53,6 +53,7 @@ pub(crate) fn create_conversation(
         attributes: None,
         owner: None,
         members: Vec::new(),
+        receipts: None,
     })?;
     for part in members.chunks(MEMBERS_BATCH_MAX) {
         http.change_members(id, &ChangeMembers { add: part.to_vec(), remove: Vec::new(), role: None })?;
@@ -72,6 +73,7 @@ pub(crate) fn create_direct(http: &mut HttpClient, a: &str, b: &str) -> Result<C
         attributes: None,
         owner: None,
         members: vec![a.into(), b.into()],
+        receipts: None,
     })?;
     Ok(Conversation { id: card.id, base_seq: card.last_seq })
 }

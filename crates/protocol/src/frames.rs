@@ -69,6 +69,12 @@ pub enum ClientFrame {
         /// The newest entry that the user has read; a lower one than before changes nothing.
         seq: u64,
     },
+    /// The client has stored all that it was handed up to this cursor, also past a restart of its own. Not answered; at
+    /// most one a second is useful. The cursor of a bind says the same.
+    Stored {
+        /// The cursor of the newest batch that is stored.
+        cursor: String,
+    },
     /// The user types: told to members who are there, not stored, not answered.
     Typing {
         /// The conversation in which the user types.
@@ -253,6 +259,18 @@ pub enum ServerFrame {
         /// The newest entry that is read.
         seq: u64,
     },
+    /// Others have stored or read messages of a conversation, gathered for a second. Only what has changed since the session
+    /// began is told: the state of a message is read over HTTP.
+    Receipts {
+        /// The conversation that the messages are in.
+        conversation: String,
+        /// How far members have come, where the conversation shows members.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        marks: Vec<ReceiptMark>,
+        /// How many more members have come past which messages, where the conversation shows counts.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        moved: Vec<MovedMarks>,
+    },
     /// The answer to a `read`, `history` or `ping` that had a `ref`.
     Ok {
         /// The `ref` of the request.
@@ -355,6 +373,42 @@ pub struct PresenceChange {
     pub last_seen: Option<u64>,
 }
 
+/// How far a member has come in a conversation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct ReceiptMark {
+    /// The member's id.
+    pub user: String,
+    /// The newest entry that the member has read; absent: as before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub read_seq: Option<u64>,
+    /// The newest entry that the member's client has stored; absent: as before. Only in direct conversations.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delivered_seq: Option<u64>,
+}
+
+/// Members who have come past the same messages.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct MovedMarks {
+    /// What the members did.
+    pub what: ReceiptKind,
+    /// The first of these messages.
+    pub from_seq: u64,
+    /// The last of them.
+    pub to_seq: u64,
+    /// How many members: each of the messages has so many more.
+    pub count: u64,
+}
+
+/// What a receipt tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ReceiptKind {
+    /// The member has read it.
+    Read,
+    /// The member's client has stored it.
+    Delivered,
+}
+
 /// A push for this device.
 #[derive(Debug, Clone, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Push {
@@ -452,6 +506,10 @@ struct RawServerFrame {
     conversations: Option<Vec<http::ConversationView>>,
     show: Option<http::Decision>,
     pushes: Option<bool>,
+    #[serde(default)]
+    marks: Vec<ReceiptMark>,
+    #[serde(default)]
+    moved: Vec<MovedMarks>,
 }
 
 impl TryFrom<RawServerFrame> for ServerFrame {
@@ -480,6 +538,11 @@ impl TryFrom<RawServerFrame> for ServerFrame {
                 conversation: need(any.conversation, "conversation")?,
                 user: need(any.user, "user")?,
                 seq: need(any.seq, "seq")?,
+            },
+            "receipts" => ServerFrame::Receipts {
+                conversation: need(any.conversation, "conversation")?,
+                marks: any.marks,
+                moved: any.moved,
             },
             "ok" => ServerFrame::Ok { reference: need(reference, "ref")? },
             "history" => ServerFrame::History {
@@ -624,6 +687,8 @@ mod tests {
             r#"{"t":"sent","results":[{"ref":1,"conversation":"c","seq":1,"at":5}]}"#,
             r#"{"t":"read","conversation":"c","user":"u","seq":1}"#,
             r#"{"t":"ok","ref":1}"#,
+            r#"{"t":"receipts","conversation":"c","marks":[{"user":"u","read_seq":5,"delivered_seq":7}]}"#,
+            r#"{"t":"receipts","conversation":"c","moved":[{"what":"read","from_seq":4,"to_seq":5,"count":2}]}"#,
             &format!(
                 r#"{{"t":"history","conversation":"c","entries":[{entry}],"next":"n2","previous":"p0","more":true,"conversation_first_seq":1,"conversation_last_seq":2,"first_seq":1,"last_seq":2}}"#
             ),

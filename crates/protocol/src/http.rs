@@ -113,6 +113,14 @@ pub struct SetDoNotDisturb {
     pub window: Option<DailyWindow>,
 }
 
+/// Whether others learn what the user has read.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SetReceipts {
+    /// `false`: others do not learn what the user has read, and the user does not learn what others have read.
+    pub send: bool,
+}
+
 // ---- conversations
 
 /// What a conversation is for, and who may write in it.
@@ -137,6 +145,19 @@ pub enum Role {
     Admin,
     /// Gives roles, too.
     Owner,
+}
+
+/// What members learn of each other's receipts in a conversation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ReceiptsMode {
+    /// Nothing.
+    #[default]
+    None,
+    /// How many have a message, and how many have read it.
+    Counts,
+    /// Who has a message, and who has read it.
+    Members,
 }
 
 /// A conversation to create.
@@ -165,6 +186,10 @@ pub struct CreateConversation {
     /// For a direct conversation: the two users. Otherwise its first members.
     #[serde(default)]
     pub members: Vec<String>,
+    /// What members learn of each other's receipts. Absent: `counts` in groups of up to 500 members, `none` in larger ones
+    /// and in official accounts. Not for direct conversations, which begin with `members`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub receipts: Option<ReceiptsMode>,
 }
 
 /// The changes of a conversation's card. What is absent stays as it was.
@@ -182,6 +207,9 @@ pub struct UpdateConversation {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub attributes: Option<serde_json::Value>,
+    /// What members learn of each other's receipts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub receipts: Option<ReceiptsMode>,
 }
 
 /// A conversation, without its members and entries.
@@ -207,6 +235,9 @@ pub struct ConversationCard {
     pub member_count: u64,
     /// The newest entry; 0: there is none.
     pub last_seq: u64,
+    /// What members learn of each other's receipts now: as was set, or what follows from the kind and the number of members.
+    #[serde(default)]
+    pub receipts: ReceiptsMode,
 }
 
 /// Users who join, leave, or get another role.
@@ -478,6 +509,31 @@ pub struct BodyVersion {
     /// The content.
     #[schema(value_type = serde_json::Value)]
     pub body: Box<RawValue>,
+}
+
+/// How many members have a message, and how many have read it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct MessageReceipts {
+    /// Members whose client has stored the message, those who have read it included.
+    pub delivered: u64,
+    /// Members who have read the message, without those who send no read receipts.
+    pub read: u64,
+    /// Members who were there when the message was sent, and still are; without the sender.
+    pub members: u64,
+    /// Each of them, in the order in which the users were created; only where the conversation shows members.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub receipts: Option<Vec<MemberReceipt>>,
+}
+
+/// Whether a member has a message, and has read it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct MemberReceipt {
+    /// The member's id.
+    pub user: String,
+    /// The member's client has stored the message, or the member has read it.
+    pub delivered: bool,
+    /// The member has read the message; false for a member who sends no read receipts.
+    pub read: bool,
 }
 
 /// One result of a batch: a receipt or a problem.

@@ -135,3 +135,7 @@ pub const REACTIONS_PER_MESSAGE_MAX: usize = 20;
 pub const PINS_PER_CONVERSATION_MAX: usize = 100;
 /// Members are told of reactions in a conversation at most once in this time, in milliseconds.
 pub const REACTIONS_INTERVAL_MS: u64 = 1_000;
+/// Members of a conversation up to which its receipts name them. Above, they are counted only.
+pub const RECEIPTS_LIST_MAX: u64 = 500;
+/// Members of a conversation up to which its receipts are counted. Above, there are none.
+pub const RECEIPTS_COUNT_MAX: u64 = 5_000;

@@ -32,6 +32,7 @@ fn populate(store: &EmbeddedStore) {
             avatar: None,
             attributes: None,
             members: vec![(UserNo(1), Role::Member)],
+            settings: ConversationSettings::default(),
         })
     };
     store.commit(&[Proposal::PutUsers(vec![user])], NOW).unwrap();

@@ -262,10 +262,9 @@ fn check_conversations(kv: &dyn KvRead, report: &mut CheckReport) -> StoreResult
     scan_meta(kv, b'C', |key, row| {
         report.conversations += 1;
         let no = number_at(key, 1).unwrap_or(0);
-        match decode::<ConversationRow>(row) {
-            Ok(row) => {
-                let (expected, found) =
-                    (row.conversation(ConversationNo(no)).member_count, members.remove(&no).unwrap_or(0));
+        match decode_conversation(ConversationNo(no), row) {
+            Ok(card) => {
+                let (expected, found) = (card.member_count, members.remove(&no).unwrap_or(0));
                 if expected != found {
                     report.fault(format_args!("conversation {no} counts {expected} members and has {found}"));
                 }

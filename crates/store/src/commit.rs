@@ -34,6 +34,8 @@ pub(crate) struct StagedBatch<'a> {
     conversations: FxHashMap<ConversationNo, Conversation>,
     conversation_nos: FxHashMap<String, ConversationNo>,
     memberships: FxHashMap<(ConversationNo, UserNo), Option<Membership>>,
+    /// Chat rows that the batch has written or deleted.
+    chat_rows: FxHashMap<Vec<u8>, Option<Vec<u8>>>,
     outbox_items: Vec<u64>,
     outbox_progress: Option<OutboxProgress>,
     /// Whether the batch may write a row more than once.
@@ -63,6 +65,7 @@ impl<'a> StagedBatch<'a> {
             conversations: FxHashMap::default(),
             conversation_nos: FxHashMap::default(),
             memberships: FxHashMap::default(),
+            chat_rows: FxHashMap::default(),
             outbox_items: Vec::new(),
             outbox_progress: None,
             rewrites: false,
@@ -233,12 +236,16 @@ impl StagedRows<'_> for StagedBatch<'_> {
     }
 
     fn chat_row(&self, key: &[u8]) -> StoreResult<Option<Vec<u8>>> {
-        self.staged(Space::Meta, &chat_key(key))
+        match self.chat_rows.get(key) {
+            Some(value) => Ok(value.clone()),
+            None => self.get(Space::Meta, &chat_key(key)),
+        }
     }
 
     fn put_chat_row(&mut self, key: Vec<u8>, value: Option<Vec<u8>>) {
         self.rewrites = true;
-        self.batch.writes.push(Write { space: Space::Meta, key: chat_key(&key), value });
+        self.batch.writes.push(Write { space: Space::Meta, key: chat_key(&key), value: value.clone() });
+        self.chat_rows.insert(key, value);
     }
 
     fn user_count(&self) -> u64 {
@@ -312,7 +319,7 @@ impl StagedRows<'_> for StagedBatch<'_> {
     }
 
     fn put_conversation(&mut self, conversation: Conversation) {
-        let row = encode(&ConversationRow::of(&conversation));
+        let row = encode_conversation(&conversation);
         self.batch.put(Space::Meta, key(b'C', &[conversation.no.0]), row);
         self.conversations.insert(conversation.no, conversation);
     }

@@ -1,7 +1,11 @@
 //! Reads of single rows of the embedded store, from the live engine or from a snapshot.
 
 use crate::{errors::store_error, kv::*, rows::*};
-use tidings_domain::{model::*, store::*};
+use tidings_domain::{
+    chat_rows::{UserSettings, settings_key},
+    model::*,
+    store::*,
+};
 
 pub(crate) fn read_counters(kv: &dyn KvRead) -> StoreResult<Counters> {
     match kv.get(Space::Meta, b"n").map_err(store_error)? {
@@ -16,12 +20,14 @@ pub(crate) fn read_user(kv: &dyn KvRead, no: UserNo) -> StoreResult<Option<User>
     // The time of revocation has a row of its own: an older version that rewrites the user's row leaves it alone.
     let revoked = kv.get(Space::Meta, &key(b'v', &[no.0])).map_err(store_error)?;
     let revoked_at = revoked.and_then(|row| number_at(&row, 0)).unwrap_or(0);
-    Ok(Some(User { revoked_at, ..decode::<UserRow>(&row)?.user(no) }))
+    let settings = kv.get(Space::Meta, &chat_key(&settings_key(no))).map_err(store_error)?;
+    let receipts_off = UserSettings::decode(settings.as_deref())?.receipts_off;
+    Ok(Some(User { revoked_at, receipts_off, ..decode::<UserRow>(&row)?.user(no) }))
 }
 
 pub(crate) fn read_conversation(kv: &dyn KvRead, no: ConversationNo) -> StoreResult<Option<Conversation>> {
     let row = kv.get(Space::Meta, &key(b'C', &[no.0])).map_err(store_error)?;
-    row.map(|row| Ok(decode::<ConversationRow>(&row)?.conversation(no))).transpose()
+    row.map(|row| decode_conversation(no, &row)).transpose()
 }
 
 pub(crate) fn read_membership(

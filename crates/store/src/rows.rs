@@ -177,12 +177,12 @@ impl UserRow {
     pub(crate) fn user(self, no: UserNo) -> User {
         let UserRow { id, name, avatar, attributes, created_at, window } = self;
         let do_not_disturb = window.map(|(start, end, time_zone)| Box::new(DailyWindow { start, end, time_zone }));
-        User { no, id, name, avatar, attributes, created_at, do_not_disturb, revoked_at: 0 }
+        User { no, id, name, avatar, attributes, created_at, do_not_disturb, revoked_at: 0, receipts_off: false }
     }
 }
 
 #[derive(Serialize, Deserialize)]
-pub(crate) struct ConversationRow {
+struct ConversationRow {
     id: String,
     kind: u8,
     pair: Option<(u64, u64)>,
@@ -194,18 +194,44 @@ pub(crate) struct ConversationRow {
 }
 
 impl ConversationRow {
-    pub(crate) fn of(conversation: &Conversation) -> Self {
+    fn of(conversation: &Conversation) -> Self {
         let Conversation { id, kind, pair, name, avatar, attributes, created_at, member_count, .. } =
             conversation.clone();
         let pair = pair.map(|(a, b)| (a.0, b.0));
         ConversationRow { id, kind: kind_byte(kind), pair, name, avatar, attributes, created_at, member_count }
     }
 
-    pub(crate) fn conversation(self, no: ConversationNo) -> Conversation {
+    fn conversation(self, no: ConversationNo, settings: ConversationSettings) -> Conversation {
         let ConversationRow { id, kind, pair, name, avatar, attributes, created_at, member_count } = self;
         let pair = pair.map(|(a, b)| (UserNo(a), UserNo(b)));
-        Conversation { no, id, kind: kind_of(kind), pair, name, avatar, attributes, created_at, member_count }
+        Conversation { no, id, kind: kind_of(kind), pair, name, avatar, attributes, created_at, member_count, settings }
     }
+}
+
+/// Encodes a conversation's card. Settings that differ from those of its kind follow the row as JSON; older programs pass over
+/// them.
+pub(crate) fn encode_conversation(conversation: &Conversation) -> Vec<u8> {
+    let mut bytes = encode(&ConversationRow::of(conversation));
+    if conversation.settings != ConversationSettings::default() {
+        // Writing to memory cannot fail.
+        bytes.extend(serde_json::to_vec(&conversation.settings).unwrap_or_default());
+    }
+    bytes
+}
+
+/// Decodes a row of [`encode_conversation`].
+pub(crate) fn decode_conversation(no: ConversationNo, bytes: &[u8]) -> StoreResult<Conversation> {
+    let fault = |why: &dyn std::fmt::Display| damaged(format_args!("the row of conversation {}: {why}", no.0));
+    let row = match bytes.split_first() {
+        Some((&ROW_VERSION, row)) => row,
+        _ => return Err(fault(&"another encoding version; was it written by a newer program?")),
+    };
+    let (row, after): (ConversationRow, &[u8]) = postcard::take_from_bytes(row).map_err(|error| fault(&error))?;
+    let settings = match after {
+        [] => ConversationSettings::default(),
+        text => serde_json::from_slice(text).map_err(|error| fault(&error))?,
+    };
+    Ok(row.conversation(no, settings))
 }
 
 #[derive(Serialize, Deserialize)]

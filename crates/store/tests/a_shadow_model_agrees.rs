@@ -111,6 +111,10 @@ fn reaction() -> impl Strategy<Value = Proposal> {
         })
 }
 
+fn settings(set: bool) -> ConversationSettings {
+    ConversationSettings { receipts: set.then_some(ReceiptsMode::Counts) }
+}
+
 fn new_conversation() -> impl Strategy<Value = NewConversation> {
     let kind = prop_oneof![
         4 => Just(ConversationKind::Group),
@@ -125,6 +129,7 @@ fn new_conversation() -> impl Strategy<Value = NewConversation> {
         avatar: None,
         attributes: None,
         members,
+        settings: settings(kind == ConversationKind::Group),
     })
 }
 
@@ -159,9 +164,15 @@ fn proposal() -> impl Strategy<Value = Proposal> {
         1 => room().prop_map(|conversation| Proposal::TellReactions { conversation }),
         3 => prop::collection::vec(patch, 0..5).prop_map(Proposal::PutUsers),
         4 => new_conversation().prop_map(Proposal::CreateConversation),
-        1 => (room(), text(), text(), prop::option::of(entry())).prop_map(|(conversation, name, avatar, notice)| {
-            Proposal::UpdateConversation { conversation, name, avatar, attributes: None, notice }
-        }),
+        1 => (room(), text(), text(), prop::option::of(entry()), any::<bool>()).prop_map(
+            |(conversation, name, avatar, notice, set)| {
+                let settings = settings(set);
+                Proposal::UpdateConversation { conversation, name, avatar, attributes: None, settings, notice }
+            }
+        ),
+        2 => prop::collection::vec((user(), any::<[u8; LANES]>().prop_map(|told| told.map(u64::from))), 0..4)
+            .prop_map(Proposal::SetStored),
+        1 => (user(), any::<bool>()).prop_map(|(user, send)| Proposal::SetReceipts { user, send }),
         4 => (room(), members(4), prop::collection::vec(user(), 0..3), 2..8u64, prop::option::of(entry()))
             .prop_map(|(conversation, add, remove, members_max, notice)| {
                 Proposal::ChangeMembers { conversation, add, remove, members_max, notice }

@@ -35,10 +35,10 @@ fn a_read_mark_that_does_not_move_is_not_logged() {
         assert!(records.iter().all(|record| matches!(record.change, Some(Change::Read { .. }))));
         (outcomes[0].clone(), records.len())
     };
-    assert_eq!(mark(2), (Outcome::Read { seq: 2, moved: true }, 1));
-    assert_eq!(mark(2), (Outcome::Read { seq: 2, moved: false }, 0));
-    assert_eq!(mark(1), (Outcome::Read { seq: 2, moved: false }, 0));
-    assert_eq!(mark(99), (Outcome::Read { seq: 2, moved: false }, 0));
+    assert_eq!(mark(2), (Outcome::Read { seq: 2, before: 0 }, 1));
+    assert_eq!(mark(2), (Outcome::Read { seq: 2, before: 2 }, 0));
+    assert_eq!(mark(1), (Outcome::Read { seq: 2, before: 2 }, 0));
+    assert_eq!(mark(99), (Outcome::Read { seq: 2, before: 2 }, 0));
 }
 
 #[test]

@@ -4,6 +4,7 @@
 mod commit_log;
 mod message_changes;
 mod reactions;
+mod receipts;
 
 use commit_log::MemoryLog;
 use parking_lot::Mutex;
@@ -174,7 +175,7 @@ impl State {
             }
             Proposal::PutUsers(patches) => self.put_users(patches, now_ms),
             Proposal::CreateConversation(new) => self.create(new, now_ms)?,
-            Proposal::UpdateConversation { conversation, name, avatar, attributes, notice } => {
+            Proposal::UpdateConversation { conversation, name, avatar, attributes, settings, notice } => {
                 if index(conversation.0) >= self.conversations.len() {
                     return Err(Rejection::NoSuchConversation);
                 }
@@ -183,6 +184,9 @@ impl State {
                 card.name = name.clone().or(card.name.take());
                 card.avatar = avatar.clone().or(card.avatar.take());
                 card.attributes = attributes.clone().or(card.attributes.take());
+                if settings.receipts.is_some() {
+                    card.settings.receipts = settings.receipts;
+                }
                 match notice {
                     Some(notice) => Outcome::Appended(self.append(*conversation, notice, now_ms)?),
                     None => Outcome::Done,
@@ -195,8 +199,8 @@ impl State {
                 let last = self.head(*conversation).last_seq;
                 let membership = self.members.get_mut(&(*conversation, *user)).ok_or(Rejection::NotAMember)?;
                 let seq = membership.read_seq.max((*seq).min(last));
-                let moved = std::mem::replace(&mut membership.read_seq, seq) != seq;
-                Outcome::Read { seq, moved }
+                let before = std::mem::replace(&mut membership.read_seq, seq);
+                Outcome::Read { seq, before }
             }
             Proposal::SetMute { conversation, user, mute } => {
                 self.members.get_mut(&(*conversation, *user)).ok_or(Rejection::NotAMember)?.mute = *mute;
@@ -212,6 +216,8 @@ impl State {
                 found.revoked_at = found.revoked_at.max(*before);
                 Outcome::Done
             }
+            Proposal::SetStored(told) => self.set_stored(told),
+            Proposal::SetReceipts { user, send } => self.set_receipts(*user, *send)?,
             Proposal::SetLastSeen(seen) => {
                 self.last_seen.extend(seen.iter().copied());
                 Outcome::Done
@@ -251,6 +257,7 @@ impl State {
                         created_at: now_ms,
                         do_not_disturb: None,
                         revoked_at: 0,
+                        receipts_off: false,
                     });
                     no
                 }
@@ -287,6 +294,7 @@ impl State {
             attributes: new.attributes.clone(),
             created_at: now_ms,
             member_count: members.len() as u64,
+            settings: new.settings,
         };
         self.conversations.push(conversation.clone());
         for (user, role) in members {

@@ -13,6 +13,7 @@ mod outbox;
 mod push;
 mod reactions;
 mod reads;
+mod receipts;
 mod users_and_conversations;
 
 use tidings_domain::{model::*, store::*};
@@ -32,6 +33,7 @@ pub fn all() -> Vec<Check> {
         byte_rows::CHECKS,
         message_changes::CHECKS,
         reactions::CHECKS,
+        receipts::CHECKS,
     ]
     .concat()
 }
@@ -69,6 +71,7 @@ fn new_conversation(id: &str, kind: ConversationKind, members: &[UserNo]) -> New
         avatar: None,
         attributes: None,
         members: members.iter().map(|user| (*user, Role::Member)).collect(),
+        settings: ConversationSettings::default(),
     }
 }
 

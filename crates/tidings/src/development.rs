@@ -79,6 +79,7 @@ pub(crate) async fn populate(engine: &Arc<Engine>) -> Result<()> {
         attributes: None,
         owner: Some(USERS[0].0.into()),
         members: USERS.iter().map(|(id, _)| (*id).into()).collect(),
+        receipts: None,
     };
     engine.create_conversation(&Actor::App, group).await?;
     let of_popups = engine.clone();

@@ -16,6 +16,7 @@ mod presence;
 mod push;
 mod reactions;
 mod reading;
+mod receipts;
 mod refusals;
 mod users;
 
@@ -54,6 +55,7 @@ fn operations_router() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(users::upsert_users))
         .routes(routes!(users::get_user))
         .routes(routes!(users::set_do_not_disturb))
+        .routes(routes!(receipts::set_receipts))
         .routes(routes!(users::kick))
         .routes(routes!(users::revoke))
         .routes(routes!(presence::get_presence))
@@ -79,6 +81,7 @@ fn operations_router() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(reactions::list_pins))
         .routes(routes!(reactions::list_replies))
         .routes(routes!(reactions::list_mentions))
+        .routes(routes!(receipts::get_receipts))
         .routes(routes!(push::send_push))
         .routes(routes!(push::get_push, push::cancel_push))
         .routes(routes!(push::list_push_devices))

@@ -176,7 +176,16 @@ impl Rows {
 
 fn room(id: &str, members: &[(UserNo, Role)]) -> NewConversation {
     let (kind, members) = (ConversationKind::Group, members.to_vec());
-    NewConversation { id: id.into(), kind, pair: None, name: None, avatar: None, attributes: None, members }
+    NewConversation {
+        id: id.into(),
+        kind,
+        pair: None,
+        name: None,
+        avatar: None,
+        attributes: None,
+        members,
+        settings: ConversationSettings::default(),
+    }
 }
 
 fn entry(sender: UserNo, id: &str) -> NewEntry {
@@ -266,9 +275,9 @@ fn a_read_mark_moves_forward_and_never_past_the_head() {
     for id in ["a", "b", "c"] {
         rows.send(ROOM, ANN, id).unwrap();
     }
-    for (seq, expected) in [(2, (2, true)), (1, (2, false)), (9, (3, true))] {
+    for (seq, expected) in [(2, (2, 0)), (1, (2, 2)), (9, (3, 2))] {
         let outcome = rows.decide(Proposal::MarkRead { conversation: ROOM, user: BEN, seq });
-        assert_eq!(outcome, Outcome::Read { seq: expected.0, moved: expected.1 });
+        assert_eq!(outcome, Outcome::Read { seq: expected.0, before: expected.1 });
     }
     let outcome = rows.decide(Proposal::MarkRead { conversation: ROOM, user: CLEO, seq: 1 });
     assert_eq!(outcome, Outcome::Rejected(Rejection::NotAMember));

@@ -61,6 +61,8 @@ pub enum Proposal {
         avatar: Option<String>,
         /// The new attributes, as JSON text, in place of all former ones.
         attributes: Option<String>,
+        /// The settings to change.
+        settings: ConversationSettings,
         /// An entry that tells the members, appended in the same batch.
         notice: Option<NewEntry>,
     },
@@ -102,6 +104,15 @@ pub enum Proposal {
         user: UserNo,
         /// The hours, in the user's own time zone; absent: there are none from now on.
         window: Option<DailyWindow>,
+    },
+    /// Moves forward how far users' clients have stored what they were handed: a position for each lane, never back.
+    SetStored(Vec<(UserNo, [Position; LANES])>),
+    /// Sets whether others learn what the user has read, and the user what others have read.
+    SetReceipts {
+        /// The user whose setting it is.
+        user: UserNo,
+        /// Whether they do.
+        send: bool,
     },
     /// Sets when users' last sessions ended, in milliseconds since 1970 UTC.
     SetLastSeen(Vec<(UserNo, u64)>),
@@ -192,6 +203,8 @@ pub struct NewConversation {
     pub attributes: Option<String>,
     /// The first members, with their roles.
     pub members: Vec<(UserNo, Role)>,
+    /// How it differs from others of its kind.
+    pub settings: ConversationSettings,
 }
 
 /// A webhook event that was not delivered: a dead letter, or one that waits for a retry.
@@ -268,17 +281,30 @@ pub enum Outcome {
         /// The place of the notice; absent if nothing changed or none was proposed.
         notice: Option<Appended>,
     },
-    /// The read mark now, and whether the proposal moved it.
+    /// The read mark now, and before the proposal; both are the same if it moved nothing.
     Read {
         /// The read mark now.
         seq: u64,
-        /// Whether the proposal moved it.
-        moved: bool,
+        /// The read mark before the proposal.
+        before: u64,
     },
+    /// The users whose stored positions the proposal moved.
+    Stored(Vec<StoredMove>),
     /// Stored; there is nothing to tell.
     Done,
     /// Nothing was stored for this proposal.
     Rejected(Rejection),
+}
+
+/// How far a user's clients have stored what they were handed: before a proposal, and now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredMove {
+    /// The user.
+    pub user: UserNo,
+    /// The positions before, one for each lane.
+    pub before: [Position; LANES],
+    /// The positions now.
+    pub now: [Position; LANES],
 }
 
 /// The place of an appended entry. `duplicate`: an earlier proposal appended it.

@@ -346,7 +346,7 @@ impl Follower {
                 entry,
                 at,
             });
-            items.push(BatchItem { lane_item, change });
+            items.push(BatchItem { lane_item, change, read_before: None });
         }
         items
     }

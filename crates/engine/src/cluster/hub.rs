@@ -9,6 +9,7 @@ use super::{
 };
 use crate::{
     hub::{Applier, Batch, BatchItem, Hub},
+    receipts::ReceiptMove,
     shards::Signal,
 };
 use bytes::Bytes;
@@ -51,13 +52,20 @@ impl Hub for ClusterHub {
             self.bus.send(&peers, BusMessage::Typing { conversation, user, user_id }.encode());
         }
     }
+
+    fn receipts(&self, moves: Vec<ReceiptMove>) {
+        let peers = self.nodes.peers();
+        if !peers.is_empty() {
+            self.bus.send(&peers, BusMessage::Receipts(moves).encode());
+        }
+    }
 }
 
 fn to_wire(batch: &Batch) -> WireBatch {
     let mut conversations = Vec::new();
     let mut indexes: FxHashMap<ConversationNo, u32> = FxHashMap::default();
     let mut items = Vec::with_capacity(batch.items.len());
-    for BatchItem { lane_item, change } in &batch.items {
+    for BatchItem { lane_item, change, .. } in &batch.items {
         let conversation = lane_item.as_ref().map(|lane_item| {
             *indexes.entry(lane_item.conversation.no).or_insert_with(|| {
                 conversations.push(ConversationRef::of(&lane_item.conversation));
@@ -100,6 +108,7 @@ impl MessageHandler for PeerMessageHandler {
                 self.applier.shards.signal(user, Signal::Popup { session, frame: frame.into() });
             }
             Some(BusMessage::Push(message)) => self.push.put(message),
+            Some(BusMessage::Receipts(moves)) => self.applier.receipts.note_remote(moves),
             None => {
                 self.metrics.cluster.unknown.inc();
                 // It may have been a commit.

@@ -135,6 +135,7 @@ mod tests {
                 avatar: None,
                 attributes: None,
                 members: vec![],
+                settings: ConversationSettings::default(),
             })
         };
         store.commit(&(0..ROOMS).map(room).collect::<Vec<_>>(), 1).unwrap();

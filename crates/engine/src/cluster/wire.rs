@@ -1,5 +1,6 @@
 //! The messages of nodes to each other over the bus. A message of an unknown version counts as lost.
 
+use crate::receipts::ReceiptMove;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tidings_domain::{commit_log::Change, model::*, store::PositionRange};
@@ -69,6 +70,8 @@ pub enum BusMessage {
     },
     /// An encoded message between the leader and a node whose sessions it pushes to; see `push::remote`.
     Push(Vec<u8>),
+    /// How far members of conversations have come, for the live members on the receiving node.
+    Receipts(Vec<ReceiptMove>),
 }
 
 impl BusMessage {
@@ -93,7 +96,8 @@ impl ConversationRef {
     pub(crate) fn into_conversation(self) -> Conversation {
         let ConversationRef { no, id, kind, pair } = self;
         let (name, avatar, attributes) = (None, None, None);
-        Conversation { no, id, kind, pair, name, avatar, attributes, created_at: 0, member_count: 0 }
+        let settings = ConversationSettings::default();
+        Conversation { no, id, kind, pair, name, avatar, attributes, created_at: 0, member_count: 0, settings }
     }
 }
 

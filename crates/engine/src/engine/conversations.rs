@@ -77,6 +77,7 @@ impl Engine {
             avatar: new.avatar,
             attributes,
             members,
+            settings: ConversationSettings { receipts: new.receipts },
         });
         match self.committer.propose(None, proposal).await? {
             Outcome::Conversation { conversation, created } => {
@@ -93,6 +94,12 @@ impl Engine {
         let ([first, second], None) = (new.members.as_slice(), &new.id) else {
             return Err(Refusal::field("members", "a direct conversation has two, and no id of its own"));
         };
+        if new.receipts.is_some() {
+            return Err(Refusal::field(
+                "receipts",
+                "a direct conversation begins with members; an app server changes it later",
+            ));
+        }
         if new.owner.is_some() || new.name.is_some() || new.avatar.is_some() || new.attributes.is_some() {
             return Err(Refusal::field("kind", "a direct conversation has no owner and no card of its own"));
         }
@@ -127,6 +134,7 @@ impl Engine {
             created_at: conversation.created_at,
             member_count: conversation.member_count,
             last_seq: head.last_seq,
+            receipts: conversation.receipts(),
         })
     }
 
@@ -168,12 +176,16 @@ impl Engine {
         if update == UpdateConversation::default() {
             return self.card(&conversation);
         }
-        let notice = json!({ "name": update.name, "avatar": update.avatar, "by": actor.user().map(|u| &u.id) });
+        let mut notice = json!({ "name": update.name, "avatar": update.avatar, "by": actor.user().map(|u| &u.id) });
+        if let Some(receipts) = update.receipts {
+            notice["receipts"] = json!(receipts);
+        }
         let proposal = Proposal::UpdateConversation {
             conversation: conversation.no,
             name: update.name,
             avatar: update.avatar,
             attributes,
+            settings: ConversationSettings { receipts: update.receipts },
             notice: Some(notice_entry(EntryKind::ConversationChange, actor, &notice)),
         };
         self.committer.propose(Some(&conversation), proposal).await?;

@@ -224,6 +224,7 @@ impl Engine {
             avatar: None,
             attributes: None,
             members,
+            settings: ConversationSettings::default(),
         });
         match self.committer.propose_as(user.no, proposal).await? {
             Outcome::Conversation { conversation, .. } => Ok(Arc::new(conversation)),

@@ -96,6 +96,16 @@ impl Engine {
         Ok(())
     }
 
+    /// Sets whether others learn what a user has read, and the user what others have read.
+    ///
+    /// # Errors
+    /// `not_found`; `queue_full`, `store_unavailable` and `draining`: nothing was stored.
+    pub async fn set_receipts(&self, user: &str, send: bool) -> Result<(), Refusal> {
+        let user = self.directory.require_user(user)?.no;
+        self.committer.propose(None, Proposal::SetReceipts { user, send }).await?;
+        Ok(())
+    }
+
     /// Ends a user's sessions: one device's, or all.
     ///
     /// # Errors

@@ -151,6 +151,7 @@ impl World {
             attributes: None,
             owner: Some(members[0].into()),
             members: members[1..].iter().map(|m| (*m).into()).collect(),
+            receipts: None,
         };
         self.wait(self.engine.create_conversation(&Actor::App, new)).unwrap();
     }

@@ -72,6 +72,7 @@ impl Shard {
             }
             "typing" => self.handle_typing(key, frame),
             "read" => self.handle_read(key, frame),
+            "stored" => self.handle_stored(key, frame),
             "history" => self.handle_history(key, frame),
             "conversations" => self.handle_conversations(key, frame),
             "watch_presence" => self.handle_watch(key, frame),
@@ -92,7 +93,7 @@ impl Shard {
     fn check_scope(&self, key: usize, operation: &str) -> Result<(), Refusal> {
         let scope = match operation {
             "send" | "edit" | "recall" | "react" | "pin" | "typing" => Scope::Send,
-            "read" | "history" | "conversations" => Scope::Read,
+            "read" | "stored" | "history" | "conversations" => Scope::Read,
             "watch_presence" => Scope::Presence,
             "popup" | "popup_events" => Scope::Popups,
             _ => return Ok(()),

@@ -114,6 +114,7 @@ impl Shard {
             self.go_live(session, Ok(Inbox { resume, json: vec![], entries: 0 }));
             return;
         };
+        self.note_stored(key, cursor, positions);
         let (engine, shard) = (self.parts.engine.clone(), self.parts.shards[self.parts.index].clone());
         self.parts.runtime.spawn_blocking(move || {
             if !is_session_live(&engine, user, session) {

@@ -249,6 +249,8 @@ impl Shard {
                 Control::Signal { user, signal: Signal::Read { conversation, seq } } => {
                     self.send_read_mark(user, conversation, seq);
                 }
+                Control::Signal { user, signal: Signal::Receipts { frame } } => self.send_receipts(user, &frame),
+                Control::Receipts { conversation, frame } => self.send_receipts_to_members(conversation, &frame),
             }
         }
     }

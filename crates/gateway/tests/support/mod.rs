@@ -231,6 +231,7 @@ impl Server {
             attributes: None,
             owner: Some(members[0].into()),
             members: members[1..].iter().map(|m| (*m).into()).collect(),
+            receipts: None,
         };
         self.wait(self.engine.create_conversation(&Actor::App, new)).unwrap();
     }

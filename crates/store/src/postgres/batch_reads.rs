@@ -7,7 +7,7 @@ use super::{
     missed_statement::MISSED,
     read::{entry_at, rows_max},
 };
-use crate::rows::{ConversationRow, decode, kind_byte, kind_of};
+use crate::rows::{decode_conversation, kind_byte, kind_of};
 use std::{cmp::Reverse, collections::HashMap};
 use tidings_domain::{model::*, store::*};
 use tokio_postgres::Row;
@@ -100,7 +100,7 @@ impl PostgresStore {
         let rows = self.query(CARDS, &[&column(conversations.iter().map(|no| no.0))])?;
         let card = |row: &Row| {
             let no = ConversationNo(number(row, 0));
-            Ok((no, decode::<ConversationRow>(row.get(1))?.conversation(no)))
+            Ok((no, decode_conversation(no, row.get(1))?))
         };
         let cards = rows.iter().map(card).collect::<StoreResult<HashMap<_, _>>>()?;
         Ok(conversations.iter().map(|no| cards.get(no).cloned()).collect())

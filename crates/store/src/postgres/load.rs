@@ -6,7 +6,7 @@ use super::{
     failure::Failure,
     staged_batch::LoadedState,
 };
-use crate::rows::{ConversationRow, UserRow, damaged, decode, decode_content};
+use crate::rows::{UserRow, damaged, decode, decode_content, decode_conversation};
 use rustc_hash::FxHashSet;
 use std::collections::BTreeSet;
 use tidings_domain::{chat_rows, decide::chat_row_keys, model::*, store::*};
@@ -92,7 +92,11 @@ impl<'a> TouchedKeys<'a> {
                 self.heads.insert(*conversation);
                 self.memberships.insert((*conversation, *user));
             }
-            Proposal::SetDoNotDisturb { user, .. } | Proposal::Revoke { user, .. } => drop(self.users.insert(*user)),
+            Proposal::SetDoNotDisturb { user, .. }
+            | Proposal::Revoke { user, .. }
+            | Proposal::SetReceipts { user, .. } => drop(self.users.insert(*user)),
+            // A user's chat rows are changed under the lock of the user: another node may change the same ones.
+            Proposal::SetStored(told) => self.users.extend(told.iter().map(|(user, _)| *user)),
             Proposal::SetLastSeen(_)
             | Proposal::Kick { .. }
             | Proposal::AdvanceOutbox { .. }
@@ -270,7 +274,7 @@ fn read_head(state: &mut LoadedState, row: &Row) -> StoreResult<()> {
 
 fn read_card(state: &mut LoadedState, row: &Row) -> StoreResult<()> {
     let no = ConversationNo(number(row, 0));
-    let conversation = decode::<ConversationRow>(row.get(1))?.conversation(no);
+    let conversation = decode_conversation(no, row.get(1))?;
     state.conversation_nos.insert(conversation.id.clone(), no);
     state.conversations.insert(no, conversation);
     Ok(())

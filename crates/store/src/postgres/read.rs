@@ -5,9 +5,13 @@ use super::{
     connection::{bigint, number},
     load::membership,
 };
-use crate::rows::{ConversationRow, DeadRow, UserRow, decode, decode_content, kind_byte, kind_of};
+use crate::rows::{DeadRow, UserRow, decode, decode_content, decode_conversation, kind_byte, kind_of};
 use std::sync::atomic::Ordering;
-use tidings_domain::{model::*, store::*};
+use tidings_domain::{
+    chat_rows::{UserSettings, settings_key},
+    model::*,
+    store::*,
+};
 use tokio_postgres::Row;
 
 /// A limit as the database's type.
@@ -79,8 +83,13 @@ impl Store for PostgresStore {
     }
 
     fn user(&self, no: UserNo) -> StoreResult<Option<User>> {
-        let rows = self.query("SELECT card, revoked_at FROM users WHERE no = $1", &[&bigint(no.0)])?;
-        let user = |row: &Row| Ok(User { revoked_at: number(row, 1), ..decode::<UserRow>(row.get(0))?.user(no) });
+        let sql =
+            "SELECT u.card, u.revoked_at, s.value FROM users u LEFT JOIN chat_rows s ON s.key = $2 WHERE u.no = $1";
+        let rows = self.query(sql, &[&bigint(no.0), &settings_key(no)])?;
+        let user = |row: &Row| {
+            let receipts_off = UserSettings::decode(row.get(2))?.receipts_off;
+            Ok(User { revoked_at: number(row, 1), receipts_off, ..decode::<UserRow>(row.get(0))?.user(no) })
+        };
         rows.first().map(user).transpose()
     }
 
@@ -94,7 +103,7 @@ impl Store for PostgresStore {
 
     fn conversation(&self, no: ConversationNo) -> StoreResult<Option<Conversation>> {
         let rows = self.query("SELECT card FROM conversations WHERE no = $1", &[&bigint(no.0)])?;
-        rows.first().map(|row| Ok(decode::<ConversationRow>(row.get(0))?.conversation(no))).transpose()
+        rows.first().map(|row| decode_conversation(no, row.get(0))).transpose()
     }
 
     fn head(&self, no: ConversationNo) -> StoreResult<Head> {

@@ -9,7 +9,7 @@ use super::{
     partitions::Partitions,
     staged_batch::{Changes, LoadedState},
 };
-use crate::rows::{ConversationRow, DeadRow, UserRow, encode, encode_content, kind_byte};
+use crate::rows::{DeadRow, UserRow, encode, encode_content, encode_conversation, kind_byte};
 use std::collections::BTreeSet;
 use tidings_domain::model::*;
 use tokio_postgres::types::ToSql;
@@ -92,7 +92,7 @@ impl<'a> Columns<'a> {
         Columns {
             users: unzip3(users.map(|user| (bigint(user.no.0), user.id.as_str(), encode(&UserRow::of(user))))),
             conversations: unzip3(
-                conversations.map(|card| (bigint(card.no.0), card.id.as_str(), encode(&ConversationRow::of(card)))),
+                conversations.map(|card| (bigint(card.no.0), card.id.as_str(), encode_conversation(card))),
             ),
             created: changes.created.iter().map(|no| bigint(no.0)).collect(),
             members: Members::of(state, &changes.memberships),

@@ -43,6 +43,7 @@ pub(crate) fn group(store: &dyn Store, id: &str) -> ConversationNo {
         avatar: None,
         attributes: None,
         members,
+        settings: ConversationSettings::default(),
     };
     store.commit(&[Proposal::CreateConversation(new)], NOON).unwrap();
     store.conversation_no(id).unwrap().unwrap()

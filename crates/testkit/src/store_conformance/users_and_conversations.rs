@@ -187,6 +187,7 @@ fn update(store: &dyn Store) {
         name: name.map(str::to_owned),
         avatar: avatar.map(str::to_owned),
         attributes: None,
+        settings: ConversationSettings::default(),
         notice,
     };
     let noticed = commit(store, update(room, None, Some("g.png"), Some(notice(EntryKind::ConversationChange))));
@@ -210,6 +211,7 @@ fn refused_notice(store: &dyn Store) {
         name: Some("new".into()),
         avatar: None,
         attributes: None,
+        settings: ConversationSettings::default(),
         notice: notice(),
     };
     let change = Proposal::ChangeMembers {
@@ -236,15 +238,14 @@ fn mark_read(store: &dyn Store) {
     let room = group(store, "g", &u[..1]);
     fill(store, room, u[0], 5);
     let mark = |user, seq| Proposal::MarkRead { conversation: room, user, seq };
-    for (asked, seq, moved) in [(3, 3, true), (2, 3, false), (3, 3, false), (4, 4, true), (99, 5, true), (0, 5, false)]
-    {
-        assert_eq!(commit(store, mark(u[0], asked)), Outcome::Read { seq, moved });
+    for (asked, seq, before) in [(3, 3, 0), (2, 3, 3), (3, 3, 3), (4, 4, 3), (99, 5, 4), (0, 5, 5)] {
+        assert_eq!(commit(store, mark(u[0], asked)), Outcome::Read { seq, before });
         assert_eq!(store.membership(room, u[0]).unwrap().unwrap().read_seq, seq);
     }
     let batch = [append(room, message(u[0], "six")), mark(u[0], 6)];
     assert_eq!(
         store.commit(&batch, NOON).unwrap()[1],
-        Outcome::Read { seq: 6, moved: true },
+        Outcome::Read { seq: 6, before: 5 },
         "an entry of the same batch can be marked as read"
     );
     assert_eq!(commit(store, mark(u[1], 1)), Outcome::Rejected(Rejection::NotAMember));

@@ -8,6 +8,7 @@ use crate::{
     directory::Directory,
     fairness::FlowKey,
     lanes::Lanes,
+    receipts::Receipts,
     shards::{ShardReceivers, Shards, Wake},
 };
 use proptest::prelude::*;
@@ -57,6 +58,7 @@ fn node_on(store: Arc<MemoryStore>, log: Arc<dyn CommitLog>, config: EngineConfi
         avatar: None,
         attributes: None,
         members: vec![(members[0], Role::Owner)],
+        settings: ConversationSettings::default(),
     };
     store.commit(&[Proposal::CreateConversation(new)], 1).unwrap();
     let room = store.conversation_no("g").unwrap().unwrap();
@@ -65,7 +67,8 @@ fn node_on(store: Arc<MemoryStore>, log: Arc<dyn CommitLog>, config: EngineConfi
     let (shards, receivers) = Shards::new(config.shard_queue, vec![Arc::new(Asleep)]);
     let lanes = Lanes::start(config.lane_queue, shards.clone(), metrics.clone());
     let directory = Arc::new(Directory::new(store.clone(), 100, true));
-    let applier = Applier { lanes: lanes.clone(), shards, directory };
+    let receipts = Arc::new(Receipts::default());
+    let applier = Applier { lanes: lanes.clone(), shards, directory, receipts };
     let bus = Arc::new(LocalBus::default());
     let follower = Follower::new(store.last_position(), 1 << 20, applier, (log, bus), metrics);
     Node { follower, receivers, store, room, members, lanes }
@@ -91,7 +94,7 @@ impl Node {
             };
             let (entry, conversation) = (item.entry.clone(), card.clone());
             let lane_item = LaneItem { conversation, joined, left, entry, slot: None, at: Instant::now() };
-            BatchItem { lane_item: Some(lane_item), change: item.change.clone() }
+            BatchItem { lane_item: Some(lane_item), change: item.change.clone(), read_before: None }
         };
         batch.items.iter().map(item).collect()
     }

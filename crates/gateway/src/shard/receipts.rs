@@ -1,0 +1,61 @@
+//! Receipts: how far clients have stored what they were handed, and what members are told of each other.
+
+use super::{FrameOutcome, Shard, decoding::missing_field};
+use crate::encoding::SharedFrame;
+use tidings_domain::model::*;
+use tidings_protocol::{
+    error::{ErrorCode, Refusal},
+    frames::RawClientFrame,
+};
+
+impl Shard {
+    /// The client has stored all up to a cursor. Not answered.
+    pub(super) fn handle_stored(&mut self, key: usize, frame: &RawClientFrame<'_>) -> FrameOutcome {
+        let Some(cursor) = &frame.cursor else {
+            return self.refuse(key, frame.reference, missing_field("cursor", "stored"));
+        };
+        let Ok(cursor) = cursor.parse::<Cursor>() else {
+            let why = "cursor: not one of this server's";
+            return self.refuse(key, frame.reference, Refusal::new(ErrorCode::CursorInvalid, why));
+        };
+        self.note_stored(key, cursor, self.connections[key].cursor.positions);
+        FrameOutcome::Continue
+    }
+
+    /// Takes note of what a session's client has stored, at most as far as the session was handed entries.
+    pub(super) fn note_stored(&self, key: usize, mut cursor: Cursor, handed: [Position; LANES]) {
+        let Some(binding) = self.connections[key].binding.as_ref().filter(|binding| binding.chat) else { return };
+        cursor.positions.iter_mut().zip(handed).for_each(|(stored, handed)| *stored = handed.min(*stored));
+        self.parts.engine.note_stored(binding.user.no, &cursor);
+    }
+
+    /// Tells the user's sessions of receipts of a direct conversation.
+    pub(super) fn send_receipts(&mut self, user: UserNo, frame: &[u8]) {
+        let frame = SharedFrame::of_json(frame);
+        for key in self.sessions_of(user) {
+            self.send_receipt(key, &frame);
+        }
+    }
+
+    /// Tells the live members of a conversation of receipts, but those who send none of their own.
+    pub(super) fn send_receipts_to_members(&mut self, conversation: ConversationNo, frame: &[u8]) {
+        let engine = &self.parts.engine;
+        let shows = |user: UserNo| matches!(engine.directory.user(user), Ok(Some(user)) if !user.receipts_off);
+        let members = self.delivery.audience(conversation).filter(|(user, _)| shows(*user));
+        let keys: Vec<usize> = members.flat_map(|(_, sessions)| sessions.iter().copied()).collect();
+        if !keys.is_empty() {
+            let frame = SharedFrame::of_json(frame);
+            keys.into_iter().for_each(|key| self.send_receipt(key, &frame));
+        }
+    }
+
+    /// A session whose buffer is full gets none: receipts can be read at any time.
+    fn send_receipt(&mut self, key: usize, frame: &SharedFrame) {
+        let connection = &mut self.connections[key];
+        let has_chat = connection.binding.as_ref().is_some_and(|binding| binding.chat);
+        if has_chat && connection.outbound.queued_bytes() <= self.parts.config.session_buffer_bytes {
+            connection.outbound.queue_shared(frame.for_protocol(connection.protocol));
+            self.scheduler.flush_soon(connection, key);
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Stored positions, the setting of read receipts, and a conversation's settings.
+
+use super::*;
+use tidings_domain::chat_rows::{decode_stored, stored_key};
+
+pub(super) const CHECKS: &[Check] = &[
+    ("stored positions move forward in each lane, and never back", stored),
+    ("a user's read receipts are turned off and on", receipts_off),
+    ("a conversation keeps its settings", settings),
+];
+
+fn stored(store: &dyn Store) {
+    let u = users(store, 2);
+    let positions = |user| decode_stored(store.row(RowSpace::Chat, &stored_key(user)).unwrap().as_deref()).unwrap();
+    let set = |told: &[(UserNo, [Position; LANES])]| match commit(store, Proposal::SetStored(told.to_vec())) {
+        Outcome::Stored(moved) => moved,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(positions(u[0]), [0; LANES]);
+    let moved = set(&[(u[0], [5, 0, 2]), (u[1], [0, 0, 0])]);
+    assert_eq!(moved, [StoredMove { user: u[0], before: [0; LANES], now: [5, 0, 2] }]);
+    // Each lane for itself; a user who is named twice in one proposal, too.
+    let moved = set(&[(u[0], [4, 7, 2]), (u[0], [6, 1, 1])]);
+    let expected = [([5, 0, 2], [5, 7, 2]), ([5, 7, 2], [6, 7, 2])];
+    assert_eq!(moved, expected.map(|(before, now)| StoredMove { user: u[0], before, now }));
+    assert_eq!((positions(u[0]), positions(u[1])), ([6, 7, 2], [0; LANES]));
+    let batch = [Proposal::SetStored(vec![(u[1], [1, 2, 3])]), Proposal::SetStored(vec![(u[1], [3, 2, 1])])];
+    store.commit(&batch, NOON).unwrap();
+    assert_eq!(positions(u[1]), [3, 2, 3]);
+    assert_eq!(set(&[(u[1], [3, 2, 3])]), []);
+}
+
+fn receipts_off(store: &dyn Store) {
+    let u = users(store, 2);
+    let is_off = |user| store.user(user).unwrap().unwrap().receipts_off;
+    for send in [false, false, true, true, false] {
+        assert_eq!(commit(store, Proposal::SetReceipts { user: u[0], send }), Outcome::Done);
+        assert_eq!((is_off(u[0]), is_off(u[1])), (!send, false));
+    }
+    // A change of the user's card keeps the setting.
+    commit(store, Proposal::PutUsers(vec![UserPatch { id: "u1".into(), ..UserPatch::default() }]));
+    assert!(is_off(u[0]));
+    let unknown = Proposal::SetReceipts { user: UserNo(5), send: false };
+    assert_eq!(commit(store, unknown), Outcome::Rejected(Rejection::NoSuchUser(UserNo(5))));
+}
+
+fn settings(store: &dyn Store) {
+    let u = users(store, 3);
+    let members = ConversationSettings { receipts: Some(ReceiptsMode::Members) };
+    let new = NewConversation { settings: members, ..new_conversation("g", ConversationKind::Group, &u[..2]) };
+    let Outcome::Conversation { conversation, created: true } = commit(store, Proposal::CreateConversation(new)) else {
+        panic!("it is new");
+    };
+    assert_eq!(conversation.settings, members);
+    let room = conversation.no;
+    let update = |name: Option<&str>, settings| Proposal::UpdateConversation {
+        conversation: room,
+        name: name.map(str::to_owned),
+        avatar: None,
+        attributes: None,
+        settings,
+        notice: None,
+    };
+    let add = Proposal::ChangeMembers {
+        conversation: room,
+        add: vec![(u[2], Role::Member)],
+        remove: vec![],
+        members_max: 9,
+        notice: None,
+    };
+    commit(store, update(Some("new"), ConversationSettings::default()));
+    commit(store, add);
+    let card = store.conversation(room).unwrap().unwrap();
+    assert_eq!((card.settings, card.member_count), (members, 3), "what is not given stays");
+    let none = ConversationSettings { receipts: Some(ReceiptsMode::None) };
+    commit(store, update(None, none));
+    let card = store.conversation(room).unwrap().unwrap();
+    assert_eq!((card.settings, card.name.as_deref()), (none, Some("new")));
+    assert_eq!(store.conversations(&[room]).unwrap()[0].as_ref().map(|card| card.settings), Some(none));
+}
