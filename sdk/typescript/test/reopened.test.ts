@@ -11,10 +11,10 @@ import { FakeServer, NO_FAULTS, type Fault } from "./support/fake-server.js";
 import { unsignedToken } from "./support/tokens.js";
 import { VirtualClock } from "./support/virtual-clock.js";
 
-type Deed = { readonly do: "others" | "send" | "edit" | "kill" | "close" | "open" | "cut" | "older"; readonly n: number; readonly ms: number };
+type Deed = { readonly do: "others" | "send" | "edit" | "kill" | "close" | "open" | "cut" | "older" | "suspend" | "resume"; readonly n: number; readonly ms: number };
 
 const deed: fc.Arbitrary<Deed> = fc.record({
-  do: fc.constantFrom("others", "others", "send", "send", "edit", "kill", "close", "open", "open", "cut", "older"),
+  do: fc.constantFrom("others", "others", "send", "send", "edit", "kill", "close", "open", "open", "cut", "older", "suspend", "resume"),
   n: fc.nat(20),
   ms: fc.constantFrom(0, 1, 50, 250, 3_000),
 });
@@ -73,7 +73,7 @@ async function live(deeds: readonly Deed[], faults: readonly Fault[], isShared: 
         server.flush();
         break;
       case "send":
-        if (page) {
+        if (page && !page.tab.isSuspended) {
           const name = `m${++count}`;
           names.set(name, { isStored: false, page });
           void page.client.conversation("g").send(name, { clientMsgId: name });
@@ -94,6 +94,12 @@ async function live(deeds: readonly Deed[], faults: readonly Fault[], isShared: 
           page.tab.kill();
         }
         break;
+      case "suspend":
+        if (isShared && pages.length > 1) page?.tab.suspend();
+        break;
+      case "resume":
+        for (const { tab } of pages) tab.resume();
+        break;
       case "cut":
         server.closeAll(1006);
         break;
@@ -106,6 +112,7 @@ async function live(deeds: readonly Deed[], faults: readonly Fault[], isShared: 
 
   server.faults = NO_FAULTS;
   server.closeAll(1006);
+  for (const { tab } of pages) tab.resume();
   if (pages.length === 0) await open();
   await clock.pass(200_000);
   server.commit("g", { from: "ben", body: "last" });

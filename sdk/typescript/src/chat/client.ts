@@ -18,6 +18,7 @@ import { ListKeeper } from "./list-keeper.js";
 import { Outbox } from "./outbox.js";
 import { PopupDesk } from "./popups.js";
 import { PresenceBook } from "./presence.js";
+import { listOf, nextOf } from "./questions.js";
 import { Pushes } from "./pushes.js";
 import { Receipts } from "./receipts.js";
 import type { Keeper } from "./stored.js";
@@ -99,7 +100,7 @@ export class Client implements Tidings {
 
   async mentions(page: { readonly after?: string; readonly limit?: number } = {}): Promise<{ readonly mentions: readonly Entry[]; readonly next?: string }> {
     const answer = await this.#parts.http.call("GET", "/v1/users/me/mentions" + query({ ...page }));
-    return answer as { readonly mentions: readonly Entry[]; readonly next?: string };
+    return { mentions: listOf<Entry>(answer, "entries"), ...nextOf(answer) };
   }
 
   on<Name extends keyof TidingsEvents>(event: Name, listener: (value: TidingsEvents[Name]) => void): () => void {

@@ -23,7 +23,7 @@ export class Questions {
   }
 
   async pins(): Promise<readonly Entry[]> {
-    return listOf<Entry>(await this.#get("/pins"), "pins");
+    return listOf<Entry>(await this.#get("/pins"), "entries");
   }
 
   async versions(seq: number): Promise<readonly MessageVersion[]> {
@@ -60,12 +60,12 @@ export class Questions {
   }
 }
 
-function listOf<T>(answer: unknown, name: string): readonly T[] {
+export function listOf<T>(answer: unknown, name: string): readonly T[] {
   const list = (answer as { readonly [name: string]: unknown } | undefined)?.[name];
   return Array.isArray(list) ? (list as readonly T[]) : [];
 }
 
-function nextOf(answer: unknown): { readonly next?: string } {
+export function nextOf(answer: unknown): { readonly next?: string } {
   const next = (answer as { readonly next?: unknown } | undefined)?.next;
   return typeof next === "string" ? { next } : {};
 }

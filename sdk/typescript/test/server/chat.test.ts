@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import WebSocket from "ws";
-import { connect, textOf, type Conversation, type Tidings } from "../../src/index.js";
+import { connect, textOf, type Conversation, type SentMessage, type Tidings } from "../../src/index.js";
 import { Proxy, RealServer, until } from "../support/real-server.js";
 
 let server: RealServer;
@@ -217,4 +217,36 @@ test("a second session of the device ends the first, which stays away until it i
   first.reconnect();
   await until(first.status, () => first.status.get().state === "online");
   await until(second.status, () => second.status.get().state === "ended");
+});
+
+test("reactions, answers, pins and mentions", async () => {
+  const [ada, ben] = await server.users("ada", "ben");
+  const [hers, his] = [await open(ada ?? ""), await open(ben ?? "")];
+  const [toBen, toAda] = [hers.direct(ben ?? ""), his.direct(ada ?? "")];
+  toAda.messages.subscribe(() => undefined);
+  const first = await toBen.send({ text: "lunch?" });
+  const sent = (chat: Conversation, seq: number) =>
+    chat.messages.get().items.find((item) => item.is === "message" && item.state === "sent" && item.seq === seq) as SentMessage | undefined;
+  await until(toAda.messages, () => sent(toAda, first.seq) !== undefined);
+  await toAda.react(first.seq, "👍");
+  await toBen.react(first.seq, "👍");
+  await until(toAda.messages, () => sent(toAda, first.seq)?.reactions[0]?.count === 2);
+  assert.deepEqual((await toBen.reactions(first.seq)).reactions.map(({ user, key }) => [user, key]).sort(), [[ada, "👍"], [ben, "👍"]].sort());
+  await toAda.unreact(first.seq, "👍");
+  await until(toAda.messages, () => sent(toAda, first.seq)?.reactions[0]?.count === 1);
+
+  const answer = await toAda.send({ text: "yes" }, { replyTo: first.seq, mentions: [ada ?? ""] });
+  await until(toAda.messages, () => JSON.stringify(sent(toAda, answer.seq)?.replyTo?.body) === '{"text":"lunch?"}');
+  assert.deepEqual((await toBen.replies(first.seq)).entries.map(({ seq }) => seq), [answer.seq]);
+  assert.deepEqual((await hers.mentions()).mentions.map(({ seq }) => seq), [answer.seq]);
+
+  await toBen.pin(answer.seq);
+  await until(toAda.messages, () => sent(toAda, answer.seq)?.pinned?.by === ada);
+  assert.deepEqual((await toAda.pins()).map(({ seq }) => seq), [answer.seq]);
+  await toBen.unpin(answer.seq);
+  await until(toAda.messages, () => sent(toAda, answer.seq)?.pinned === undefined);
+
+  await toBen.recall(first.seq);
+  await until(toAda.messages, () => sent(toAda, answer.seq)?.replyTo?.recalled === true);
+  assert.equal(sent(toAda, answer.seq)?.replyTo?.body, undefined, "the preview is gone");
 });
