@@ -128,6 +128,7 @@ export interface Conversation {
     seq: number,
     page?: { readonly key?: string; readonly after?: string; readonly limit?: number },
   ): Promise<{ readonly reactions: readonly { readonly user: string; readonly key: string; readonly at: number }[]; readonly next?: string }>;
+  /** Who has a message and who has read it, now; `receipts` then follows. What moved before this session is in it, and nowhere else. */
   messageReceipts(seq: number): Promise<MessageReceipts>;
   members(page?: { readonly after?: string; readonly limit?: number }): Promise<{ readonly members: readonly Member[]; readonly next?: string }>;
   addMembers(users: readonly string[], role?: Role): Promise<void>;

@@ -134,16 +134,22 @@ test("a storage that cannot be read: the client says so and works", async () => 
   assert.equal(client.status.get().state, "online");
 });
 
-test("the server is told what is stored, at most once a second", async () => {
+test("the server is told what is stored, at most once a second, and at last of all of it", async () => {
   const server = new FakeServer(new VirtualClock());
-  const client = await open(server, indexedDbStorage(`db-${Math.random()}`));
-  for (let n = 0; n < 50; n++) {
+  const durable = { ...memoryStorage(), isDurable: true };
+  const client = await open(server, durable);
+  const from = server.clock.now();
+  for (let n = 0; n < 40; n++) {
     server.commit("g", { from: "ben", body: n });
-    await written(server);
-    if (n % 10 === 0) assert.ok(server.received.filter(({ t }) => t === "stored").length <= 2 + (n + 1) * 2);
+    await server.clock.pass(130);
   }
-  const stored = server.received.filter(({ t }) => t === "stored");
-  assert.equal(stored.at(-1)?.["cursor"], "1.50");
+  const stored = (): readonly (string | undefined)[] => server.received.filter(({ t }) => t === "stored").map(({ cursor }) => String(cursor));
+  assert.ok(stored().length <= 2 + (server.clock.now() - from) / 1_000, `${stored().length} times`);
+  await server.clock.pass(3_000);
+  assert.equal(stored().at(-1), "1.40");
+  const before = stored().length;
+  await server.clock.pass(60_000);
+  assert.equal(stored().length, before, "nothing new, nothing told");
   await client.close();
 });
 

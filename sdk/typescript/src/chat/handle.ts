@@ -188,8 +188,15 @@ export class ConversationHandle implements Conversation {
     return this.#questions.reactions(seq, page);
   }
 
-  messageReceipts(seq: number): Promise<MessageReceipts> {
-    return this.#questions.receipts(seq);
+  async messageReceipts(seq: number): Promise<MessageReceipts> {
+    const answer = await this.#questions.receipts(seq);
+    const marks = (answer.receipts ?? []).map(({ user, delivered, read }) => ({
+      user,
+      ...(delivered && { delivered_seq: seq }),
+      ...(read && { read_seq: seq }),
+    }));
+    if (marks.length > 0) this.#parts.receipts.take(this.id, marks, []);
+    return answer;
   }
 
   members(page: { readonly after?: string; readonly limit?: number } = {}): Promise<{ readonly members: readonly Member[]; readonly next?: string }> {

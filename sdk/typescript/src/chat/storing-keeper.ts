@@ -64,7 +64,9 @@ export class StoringKeeper implements Keeper {
   readonly #storedTimelines = new Set<string>();
   #cancelTimer: (() => void) | undefined;
   #committing: Promise<void> | undefined;
-  #toldAt = -Infinity;
+  #storedCursor: string | undefined;
+  #toldCursor: string | undefined;
+  #cancelTelling: (() => void) | undefined;
   #hasFailed = false;
   #endList: (() => void) | undefined;
 
@@ -138,6 +140,7 @@ export class StoringKeeper implements Keeper {
     this.#cancelTimer = undefined;
     await this.#committing;
     await this.#commit();
+    this.#cancelTelling?.();
     await this.#storage.close();
   }
 
@@ -212,12 +215,20 @@ export class StoringKeeper implements Keeper {
     for (const name of (await this.#storage.read("timeline/")).keys()) if (!changes.has(name)) changes.set(name, undefined);
   }
 
-  /** The server counts what is stored as delivered. */
+  /** The server counts what is stored as delivered. The newest cursor is told, now or when the second is over. */
   #tellStored(cursor: string): void {
     const { core } = this.#kept ?? {};
-    if (!core || !this.#storage.isDurable || core.clock.now() - this.#toldAt < TELL_STORED_MS) return;
-    this.#toldAt = core.clock.now();
-    core.link.tell({ t: "stored", cursor });
+    if (!core || !this.#storage.isDurable) return;
+    this.#storedCursor = cursor;
+    if (this.#cancelTelling) return;
+    const tell = (): void => {
+      this.#cancelTelling = undefined;
+      if (this.#storedCursor === this.#toldCursor || this.#storedCursor === undefined) return;
+      this.#toldCursor = this.#storedCursor;
+      core.link.tell({ t: "stored", cursor: this.#storedCursor });
+      this.#cancelTelling = core.clock.setTimer(TELL_STORED_MS, tell);
+    };
+    tell();
   }
 
   /** What was committed before stays, and stays right: its cursor is that of its entries. */

@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import WebSocket from "ws";
-import { connect, textOf, type Conversation, type SentMessage, type Tidings } from "../../src/index.js";
+import { connect, memoryStorage, textOf, type Conversation, type SentMessage, type Tidings } from "../../src/index.js";
 import { Proxy, RealServer, until } from "../support/real-server.js";
 
 let server: RealServer;
@@ -249,4 +249,21 @@ test("reactions, answers, pins and mentions", async () => {
   await toBen.recall(first.seq);
   await until(toAda.messages, () => sent(toAda, answer.seq)?.replyTo?.recalled === true);
   assert.equal(sent(toAda, answer.seq)?.replyTo?.body, undefined, "the preview is gone");
+});
+
+test("receipts: what a client has stored is delivered, what its user has read is read", async () => {
+  const [ada, ben] = await server.users("ada", "ben");
+  const hers = await open(ada ?? "");
+  const his = await connect({ url: proxy.url, token: async () => server.token(ben ?? ""), WebSocket, storage: { ...memoryStorage(), isDurable: true } });
+  clients.push(his);
+  const toBen = hers.direct(ben ?? "");
+  const { seq } = await toBen.send({ text: "hello" });
+  const mark = () => toBen.receipts.get().marks.get(ben ?? "");
+  await until(toBen.receipts, () => mark()?.delivered === seq && mark()?.read === 0);
+  await his.direct(ada ?? "").markRead(seq);
+  await until(toBen.receipts, () => mark()?.read === seq);
+  assert.deepEqual(await toBen.messageReceipts(seq), { delivered: 1, read: 1, members: 1, receipts: [{ user: ben, delivered: true, read: true }] });
+  const later = await open(ada ?? "", { deviceId: "later" });
+  await later.direct(ben ?? "").messageReceipts(seq);
+  assert.deepEqual(later.direct(ben ?? "").receipts.get().marks.get(ben ?? ""), { delivered: seq, read: seq });
 });
