@@ -16,8 +16,9 @@ use std::{
 };
 use support::*;
 use tidings_domain::{
+    chat_rows,
     model::{Actor, ConversationKind, Cursor, EntryKind, LANES, Lane, Position},
-    store::Store,
+    store::{RowSpace, Store},
 };
 use tidings_engine::{
     config::{EngineConfig, MessagesConfig},
@@ -296,21 +297,25 @@ impl Run {
     fn deliver(&mut self) {
         let last = self.world.engine.store.last_position();
         while self.through < last {
-            let fanout = self.world.receivers[0].lanes[Lane::Group as usize].recv_timeout(PATIENCE).unwrap();
-            for step in &fanout.steps {
-                let Step::Block(block) = step else { continue };
-                let text = [b"[", &block.json[1..], b"]"].concat();
-                let mut entries: Vec<Entry> = serde_json::from_slice(&text).unwrap();
-                // Of an earlier group, whose reactions were told only now.
-                entries.retain(|entry| entry.conversation == self.room);
-                for client in self.clients.iter_mut().filter(|client| !client.away && client.cursor < fanout.through) {
-                    entries.iter().for_each(|entry| apply(&mut client.view, entry));
-                }
+            self.take_fanout();
+        }
+    }
+
+    fn take_fanout(&mut self) {
+        let fanout = self.world.receivers[0].lanes[Lane::Group as usize].recv_timeout(PATIENCE).unwrap();
+        for step in &fanout.steps {
+            let Step::Block(block) = step else { continue };
+            let text = [b"[", &block.json[1..], b"]"].concat();
+            let mut entries: Vec<Entry> = serde_json::from_slice(&text).unwrap();
+            // Of an earlier group, whose reactions were told only now.
+            entries.retain(|entry| entry.conversation == self.room);
+            for client in self.clients.iter_mut().filter(|client| !client.away && client.cursor < fanout.through) {
+                entries.iter().for_each(|entry| apply(&mut client.view, entry));
             }
-            self.through = self.through.max(fanout.through);
-            for client in self.clients.iter_mut().filter(|client| !client.away) {
-                client.cursor = client.cursor.max(fanout.through);
-            }
+        }
+        self.through = self.through.max(fanout.through);
+        for client in self.clients.iter_mut().filter(|client| !client.away) {
+            client.cursor = client.cursor.max(fanout.through);
         }
     }
 
@@ -331,12 +336,15 @@ impl Run {
     }
 
     fn check(&mut self) {
-        // A reaction after the interval has everybody told of all that were not.
-        self.world.clock.advance(Duration::from_millis(1_100));
-        let open = self.model.messages.iter().find(|(_, message)| message.recalled_by.is_none()).map(|(seq, _)| *seq);
-        if let Some(seq) = open {
-            let add = !self.model.reactions.contains(&(seq, "ada", "+1"));
-            self.react_with("ada", seq, "+1", add);
+        self.deliver();
+        // Reactions that wait to be told are told once their time has come.
+        let conversation = self.world.engine.directory.require_conversation(&self.room).unwrap().no;
+        let is_untold = |run: &Run| {
+            run.world.engine.store.row(RowSpace::Chat, &chat_rows::untold_key(conversation)).unwrap().is_some()
+        };
+        while is_untold(self) {
+            self.world.clock.advance(Duration::from_millis(1_000));
+            self.take_fanout();
         }
         self.deliver();
         for at in 0..self.clients.len() {
@@ -366,7 +374,7 @@ impl Run {
 /// Histories one after the other, each in a group of its own.
 fn run(seed: u64, histories: usize, store: Arc<dyn Store>) {
     println!("seed {seed}");
-    let messages = MessagesConfig { edit_history: seed % 2 == 0, ..MessagesConfig::default() };
+    let messages = MessagesConfig { edit_history: seed.is_multiple_of(2), ..MessagesConfig::default() };
     let world = World::new(EngineConfig { shards: 1, messages, ..EngineConfig::default() }, store);
     world.users(&USERS);
     let mut run = Run {
