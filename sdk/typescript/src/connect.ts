@@ -132,7 +132,8 @@ async function openStorage(storage: KeyValueStorage | undefined, user: string): 
 async function deviceOf(options: ConnectOptions, name: string, isShared: boolean, tabs: TabSupport | undefined, clock: Clock): Promise<{ id: string; end: () => void }> {
   if (options.deviceId !== undefined) return { id: options.deviceId, end: () => undefined };
   if (isShared) return { id: sharedDevice(name), end: () => undefined };
-  const openChannel = tabs?.openChannel ?? (typeof window !== "undefined" && typeof BroadcastChannel !== "undefined" ? (named: string) => new BroadcastChannel(named) : undefined);
+  const hasChannels = typeof window !== "undefined" && typeof BroadcastChannel !== "undefined";
+  const openChannel = tabs?.openChannel ?? (hasChannels ? (named: string) => new BroadcastChannel(named) : undefined);
   return ownDevice(name, openChannel, clock);
 }
 

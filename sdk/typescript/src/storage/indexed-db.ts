@@ -3,14 +3,19 @@ import type { KeyValueStorage } from "./storage.js";
 const STORE = "values";
 const VERSION = 1;
 
+/** `indexedDB`, said without the browser's types: a Node project may have none of them. */
+export interface DatabaseFactory {
+  open(name: string, version?: number): unknown;
+}
+
 /**
  * Keeps values in the browser, in a database of this name: one name for each user of an app. Private windows and full disks may refuse
  * at any time: then a commit rejects, and the client goes on in memory.
  */
-export function indexedDbStorage(name = "tidings", factory: IDBFactory = indexedDB): KeyValueStorage {
+export function indexedDbStorage(name = "tidings", factory?: DatabaseFactory): KeyValueStorage {
   let opened: Promise<IDBDatabase> | undefined;
   const open = (): Promise<IDBDatabase> => {
-    opened ??= openDatabase(name, factory, () => (opened = undefined));
+    opened ??= openDatabase(name, (factory as IDBFactory | undefined) ?? indexedDB, () => (opened = undefined));
     opened.catch(() => (opened = undefined)); // the next call tries again
     return opened;
   };

@@ -17,7 +17,11 @@ export function sharedDevice(name: string): string {
  * Kept in `sessionStorage`, which survives a reload. A duplicated tab starts with a copy, and two sessions of one device would replace
  * each other: so a tab asks the others first whether its id is taken. The returned function ends answering others.
  */
-export async function ownDevice(name: string, openChannel: ((name: string) => Channel) | undefined, clock: Clock): Promise<{ readonly id: string; readonly end: () => void }> {
+export async function ownDevice(
+  name: string,
+  openChannel: ((name: string) => Channel) | undefined,
+  clock: Clock,
+): Promise<{ readonly id: string; readonly end: () => void }> {
   const kept = keptId("sessionStorage", name);
   if (kept === undefined || !openChannel) return { id: kept ?? randomId(), end: () => undefined };
   const tab = randomId();
