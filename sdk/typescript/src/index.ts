@@ -30,6 +30,7 @@ export type {
   SendOptions,
 } from "./conversation.js";
 export type { Message, Notice, PendingMessage, RefusedMessage, SentMessage, TimelineItem } from "./message.js";
+export { directPeer } from "./chat/direct.js";
 export { connect } from "./connect.js";
 export { textOf } from "./message.js";
 export type { Observable } from "./observable.js";
