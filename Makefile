@@ -11,7 +11,7 @@ INTEROP ?=
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 NO_INSTALL := $(if $(filter no,$(INSTALL)),--no-install)
 
-.PHONY: help run test test-quick interop check bench cluster chaos devices fuzz docs setup toolchain
+.PHONY: help run test test-quick interop check bench cluster chaos devices fuzz docs web setup toolchain
 
 help: ## List the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -64,6 +64,10 @@ docs: toolchain ## Write what is derived: the sample settings, the API's descrip
 	cargo run -p tidings -- config > tidings.sample.toml
 	UPDATE_SNAPSHOTS=1 cargo test -p tidings-api --test api_descriptions_match_the_code
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items
+
+web: ## Build the chat page of web/ into the files that the server holds
+	interop/setup.sh
+	cd web && npm run build
 
 setup:
 	@scripts/setup.sh $(NO_INSTALL)

@@ -14,11 +14,12 @@
 //! [`listener`] (connections from accept to close), `connection_setup` (PROXY header and TLS before HTTP), [`metrics`] (what is
 //! measured) and [`exposition`] (its text formats), `connection_stream` (the stream under HTTP, and how it is closed),
 //! `parse_error_responses` (problem details for what is no request), [`forward`] (requests for the leader), `popup_fast_path`
-//! (popup requests without router and HTTP library).
+//! (popup requests without router and HTTP library), [`chat_page`] (the page at `/` in development mode).
 
 pub mod auth;
 mod bodies;
 mod body_reclaim;
+pub mod chat_page;
 mod connection_setup;
 mod connection_stream;
 pub mod cors;
@@ -38,6 +39,7 @@ pub mod websocket_upgrade;
 use crate::{
     auth::{ApiKeys, TokenVerifier},
     bodies::BodyBudget,
+    chat_page::ChatPage,
     cors::Cors,
     forward::Forwarder,
     metrics::HttpMetrics,
@@ -153,6 +155,8 @@ pub struct Api {
     pub(crate) uploads: Semaphore,
     /// Absent: this node is in no cluster and does everything itself.
     forwarder: Option<Arc<Forwarder>>,
+    /// Present in development mode alone.
+    pub(crate) chat_page: Option<Arc<ChatPage>>,
 }
 
 impl Api {
@@ -183,6 +187,7 @@ impl Api {
             running_reads,
             uploads,
             forwarder,
+            chat_page: None,
         }
     }
 
@@ -190,6 +195,13 @@ impl Api {
     #[must_use]
     pub fn with_throttle(mut self, throttle: Arc<Throttle>) -> Self {
         self.throttle = Some(throttle);
+        self
+    }
+
+    /// The same API that serves the chat page at `/`. In development mode alone: whoever reaches the page acts as its users.
+    #[must_use]
+    pub fn with_chat_page(mut self, page: ChatPage) -> Self {
+        self.chat_page = Some(Arc::new(page));
         self
     }
 

@@ -9,7 +9,9 @@ use std::{
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
+use tidings_api::chat_page::{ChatPage, DemoUser};
 use tidings_domain::model::Actor;
 use tidings_engine::Engine;
 use tidings_popups::Precondition;
@@ -97,6 +99,16 @@ fn populate_popups(engine: &Engine) -> Result<(), Refusal> {
     }
 }
 
+/// How long a token of the chat page is good; the page fetches another before.
+const TOKEN_LIFETIME: Duration = Duration::from_secs(60 * 60);
+
+/// The chat page, which acts as the demo users.
+pub(crate) fn chat_page(keys: &Keys) -> ChatPage {
+    let users = USERS.map(|(id, name)| DemoUser { id: id.into(), name: name.into() });
+    let key = keys.token_key.clone();
+    ChatPage::new(users.to_vec(), Box::new(move |user| tidings_client::token::sign(&key, user, TOKEN_LIFETIME)))
+}
+
 /// The text that warns of development mode and shows what to try first.
 pub(crate) fn announce(address: SocketAddr, data_dir: &Path, keys: &Keys) -> String {
     let program = std::env::current_exe().map_or("tidings".into(), |path| for_a_shell(&path));
@@ -106,6 +118,9 @@ pub(crate) fn announce(address: SocketAddr, data_dir: &Path, keys: &Keys) -> Str
     format!(
         r#"
   DEVELOPMENT MODE: made-up keys, demo users (alice, bob, carol), a demo group and a demo popup. Not for production.
+
+  Open http://{address}/ in two browser windows: they are two of the users, who talk to each other.
+  From terminals, the same:
 
   1. Watch what bob receives, in a second terminal:
      {program} listen bob --data-dir {folder}

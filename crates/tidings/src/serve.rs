@@ -82,7 +82,7 @@ impl Serve {
 async fn serve(settings: &Settings, descriptors: u64, development: Option<&Keys>) -> Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    let server = Server::start(settings, descriptors)?;
+    let server = Server::start(settings, descriptors, development.map(development::chat_page))?;
     if development.is_some() {
         development::populate(server.engine()).await?;
     }

@@ -6,6 +6,7 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 use tidings_api::{
     Api, SessionGateway,
     auth::{ApiKeys, NodeTokenSigner, TokenVerifier, remote_keys::RemoteKeys},
+    chat_page::ChatPage,
     request_service::RequestService,
 };
 use tidings_domain::clock::SystemClock;
@@ -32,8 +33,8 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts every part, within this limit of file descriptors. Call within the runtime.
-    pub(crate) fn start(settings: &Settings, descriptors: u64) -> Result<Server> {
+    /// Starts every part, within this limit of file descriptors; with the chat page in development mode. Call within the runtime.
+    pub(crate) fn start(settings: &Settings, descriptors: u64, chat_page: Option<ChatPage>) -> Result<Server> {
         let context = settings.listener_context(descriptors)?;
         let open_store::OpenedStore { store, backup, log } = open_store::open(settings)?;
         let (cluster, bus_metrics) =
@@ -68,7 +69,7 @@ impl Server {
         let tokens = Arc::new(tokens);
         let session_server =
             prepared.start(engine.clone(), receivers, Arc::new(SessionTokens(tokens.clone(), throttle.clone())))?;
-        let api = Api::new(
+        let mut api = Api::new(
             engine.clone(),
             ApiKeys::new(settings.all_api_keys()),
             tokens,
@@ -77,6 +78,9 @@ impl Server {
             settings.api_config()?,
         )
         .with_throttle(throttle);
+        if let Some(page) = chat_page {
+            api = api.with_chat_page(page);
+        }
         nodes.into_iter().for_each(|nodes| api.connect_sessions_to_leader(nodes));
         let mut relay = None;
         let host = |addresses: &[SocketAddr]| -> Result<Arc<dyn ConnectionHost>> {

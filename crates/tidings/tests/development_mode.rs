@@ -4,7 +4,11 @@
 mod support;
 
 use serde_json::Value;
-use std::process::Command;
+use std::{
+    io::{Read, Write},
+    net::{SocketAddr, TcpStream},
+    process::Command,
+};
 use support::*;
 
 #[test]
@@ -42,22 +46,99 @@ fn the_printed_commands_work() {
     assert!(text(&list.body).contains(r#""id":"demo""#), "{}", text(&list.body));
 }
 
+/// An answer's head in lower case, and its body.
+fn get(address: SocketAddr, path: &str, headers: &str) -> (String, Vec<u8>) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nconnection: close\r\n{headers}\r\n").unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    let end = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n").unwrap();
+    (String::from_utf8(answer[..end].to_vec()).unwrap().to_lowercase(), answer[end + 4..].to_vec())
+}
+
+fn header<'a>(head: &'a str, name: &str) -> &'a str {
+    head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": ")).unwrap_or_default()
+}
+
+#[test]
+fn the_chat_page_stands_at_the_root_under_a_strict_policy() {
+    let folder = Folder::new();
+    let server = Server::start(&mut folder.program(&["serve", "--dev"]));
+    let host = format!("host: {}\r\n", server.address);
+    for (path, media_type) in [("/", "text/html"), ("/page/app.js", "text/javascript"), ("/page/app.css", "text/css")] {
+        let (head, body) = get(server.address, path, &host);
+        assert!(head.starts_with("http/1.1 200"), "{path}: {head}");
+        assert!(header(&head, "content-type").starts_with(media_type), "{head}");
+        assert_eq!(header(&head, "x-content-type-options"), "nosniff");
+        let policy = header(&head, "content-security-policy");
+        for directive in ["default-src 'none'", "script-src 'self'", "style-src 'self'", "connect-src 'self'"] {
+            assert!(policy.split(';').any(|part| part.trim().starts_with(directive)), "no {directive} in {policy}");
+        }
+        assert!(!policy.contains("unsafe"), "{policy}");
+        assert!(policy.contains(&format!(" ws://{}", server.address)), "{policy}");
+
+        let (zipped, shorter) = get(server.address, path, &format!("{host}accept-encoding: br, gzip;q=0.5\r\n"));
+        assert_eq!(header(&zipped, "content-encoding"), "gzip");
+        assert!(shorter.len() < body.len() && shorter.starts_with(&[0x1f, 0x8b]), "{path}: {} bytes", shorter.len());
+        let known = format!("{host}if-none-match: {}\r\n", header(&head, "etag"));
+        let (unchanged, nothing) = get(server.address, path, &known);
+        assert!(unchanged.starts_with("http/1.1 304") && nothing.is_empty(), "{unchanged}");
+    }
+    let (_, page) = get(server.address, "/", &host);
+    let page = text(&page);
+    assert!(!page.contains("<style") && !page.contains("style="), "{page}");
+    assert!(page.split("<script").skip(1).all(|rest| rest.split('>').next().unwrap().contains(" src=")), "{page}");
+}
+
+#[test]
+fn the_page_gets_tokens_of_the_demo_users_unless_its_name_could_be_anybodys() {
+    let folder = Folder::new();
+    let server = Server::start(&mut folder.program(&["serve", "--dev"]));
+    let (head, body) = get(server.address, "/page/users", "host: localhost:8080\r\n");
+    assert_eq!(header(&head, "cache-control"), "no-store");
+    let users: Value = serde_json::from_slice(&body).unwrap();
+    assert_eq!(users["users"].as_array().unwrap().len(), 3);
+    let token = users["users"][1]["token"].as_str().unwrap();
+    let mut bob = tidings_client::http::HttpClient::new(server.address, token.to_owned());
+    let me: Value = serde_json::from_slice(&bob.exchange("GET", "/v1/users/me", b"").unwrap().body).unwrap();
+    assert_eq!(me["id"], "bob");
+
+    // A page of another host, whose name leads to this machine, would be of the same origin for the browser.
+    let (head, body) = get(server.address, "/page/users", "host: rebound.example:8080\r\n");
+    assert!(head.starts_with("http/1.1 403"), "{head}");
+    assert!(!text(&body).contains("token\""), "{}", text(&body));
+}
+
+#[test]
+fn outside_development_mode_there_is_no_page() {
+    let folder = Folder::new();
+    let server = folder.serve();
+    let host = format!("host: {}\r\n", server.address);
+    for path in ["/page/users", "/page/app.js", "/page/app.css", "/page", "/index.html"] {
+        let (head, _) = get(server.address, path, &host);
+        assert!(head.starts_with("http/1.1 404"), "{path}: {head}");
+    }
+    let (head, _) = get(server.address, "/", &host);
+    assert_eq!(header(&head, "location"), "/docs/", "who opens the address alone is led to the API's page: {head}");
+}
+
 /// The examples are what users of the page at `/docs` send first.
 #[test]
 fn openapi_examples_work_with_the_demo_users() {
     let folder = Folder::new();
     let server = Server::start(folder.program(&["serve", "--dev"]).env("TIDINGS_API_KEY", API_KEY));
     let mut http = server.http();
-    let root = http.exchange("GET", "/", b"").unwrap();
-    assert_eq!(root.status, 303, "who opens the address alone is led to the page");
     let described: Value = serde_json::from_slice(&http.exchange("GET", "/openapi.json", b"").unwrap().body).unwrap();
+    // The message that examples of changes are about.
+    let message = br#"{"conversation":"demo","from":"bob","body":{"text":"hello"}}"#;
+    assert_eq!(http.exchange("POST", "/v1/messages", message).unwrap().status, 200);
     let mut tried = 0;
     for (path, operations) in described["paths"].as_object().unwrap() {
         for (method, operation) in operations.as_object().unwrap() {
             let schema = &operation["requestBody"]["content"]["application/json"]["schema"]["$ref"];
             let Some(schema) = schema.as_str().and_then(|name| name.strip_prefix('#')) else { continue };
             let Some(example) = described.pointer(schema).unwrap().get("example") else { continue };
-            let path = path.replace("{user}", "bob").replace("{conversation}", "demo");
+            let path = path.replace("{user}", "bob").replace("{conversation}", "demo").replace("{seq}", "1");
             let answer = http.exchange(&method.to_uppercase(), &path, example.to_string().as_bytes()).unwrap();
             assert_eq!(answer.status / 100, 2, "{method} {path} {example}: {}", text(&answer.body));
             tried += 1;

@@ -28,18 +28,24 @@ use crate::{Api, problem::RefusalResponse};
 use axum::{
     Router,
     http::{HeaderName, HeaderValue, StatusCode, header},
-    response::IntoResponse,
+    response::{IntoResponse, Redirect},
+    routing::get,
 };
 use std::sync::Arc;
 use tidings_protocol::error::{ErrorCode, Refusal};
 use utoipa::openapi::OpenApi;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-/// The router of every path but the WebSocket's.
+/// The router of every path but the WebSocket's. `/` is the chat page in development mode; otherwise it redirects to the page at `/docs`.
 pub fn router(api: Arc<Api>) -> Router {
     let (router, description) = operations_router().split_for_parts();
+    let root = match &api.chat_page {
+        Some(page) => page.clone().routes(),
+        None => Router::new().route("/", get(async || Redirect::to("/docs/"))),
+    };
     router
         .merge(openapi::description_pages(description))
+        .merge(root)
         .fallback(no_such_path)
         .method_not_allowed_fallback(no_such_method)
         .with_state(api)

@@ -1,7 +1,7 @@
 //! The OpenAPI 3.1 description, and the page to browse it.
 
 use super::refusals;
-use axum::{Router, http::header, response::Redirect, routing::get};
+use axum::{Router, http::header, routing::get};
 use bytes::Bytes;
 use tidings_protocol::{
     error::ErrorCode,
@@ -60,13 +60,11 @@ impl Modify for SharedComponents {
     }
 }
 
-/// `/openapi.json`, `/asyncapi.json` and the page at `/docs`, which the binary serves without help of another host. `/` redirects to
-/// that page.
+/// `/openapi.json`, `/asyncapi.json` and the page at `/docs`, which the binary serves without help of another host.
 pub(super) fn description_pages<S: Clone + Send + Sync + 'static>(description: OpenApi) -> Router<S> {
     let json = Bytes::from(description.to_json().unwrap_or_default());
     let frames = Bytes::from(super::asyncapi().to_string());
     Router::new()
-        .route("/", get(|| async { Redirect::to("/docs/") }))
         .route(
             "/openapi.json",
             get(move || async move { ([(header::CONTENT_TYPE, "application/json")], json.clone()) }),

@@ -1,0 +1,141 @@
+// Where a message is written. Enter sends, Shift and Enter begin a line; the arrow up in an empty composer edits the newest own message.
+import type { Conversation, SentMessage } from "@tidings/client";
+import { textOf } from "@tidings/client";
+import type { RefObject } from "preact";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
+import { Icon, IconButton } from "../parts/icon.js";
+import { Name } from "../parts/name.js";
+import { useSession } from "../state/context.js";
+import { telling } from "../state/toasts.js";
+import { mentionsIn, previewOf } from "../text.js";
+import { MentionMenu, useMentionMenu } from "./mention-menu.js";
+
+const HEIGHT_MAX = 200;
+
+export type ComposerMode =
+  | { readonly is: "new" }
+  | { readonly is: "reply"; readonly message: SentMessage }
+  | { readonly is: "edit"; readonly message: SentMessage };
+
+export function Composer({ chat, title, mode, input, onMode, onSent }: {
+  readonly chat: Conversation;
+  readonly title: string;
+  readonly mode: ComposerMode;
+  readonly input: RefObject<HTMLTextAreaElement | null>;
+  readonly onMode: (mode: ComposerMode) => void;
+  readonly onSent: () => void;
+}) {
+  const { tidings, drafts } = useSession();
+  const [text, setText] = useState(() => drafts.of(chat.id));
+  const menu = useMentionMenu(chat, input, text, setText);
+  const isEdit = mode.is === "edit";
+  const wasEdit = useRef(false);
+
+  // An edit begins with the message's text and gives the draft back when it ends.
+  useEffect(() => {
+    if (mode.is === "edit") setText(textOf(mode.message) ?? "");
+    else if (wasEdit.current) setText(drafts.of(chat.id));
+    wasEdit.current = mode.is === "edit";
+  }, [mode]);
+
+  useEffect(() => {
+    if (isEdit || wasEdit.current) return undefined;
+    const timer = setTimeout(() => drafts.set(chat.id, text), 300);
+    return () => clearTimeout(timer);
+  }, [text, isEdit]);
+  const newest = useRef(text);
+  newest.current = text;
+  useEffect(() => () => {
+    if (!wasEdit.current) drafts.set(chat.id, newest.current);
+  }, []);
+
+  useLayoutEffect(() => {
+    const field = input.current;
+    if (!field) return;
+    field.style.height = "auto";
+    field.style.height = `${Math.min(field.scrollHeight, HEIGHT_MAX)}px`;
+  }, [text]);
+
+  const send = (): void => {
+    const body = { text: text.trim() };
+    if (body.text === "") return;
+    const mentions = mentionsIn(body.text, menu.names);
+    const called = mentions.length > 0 ? { mentions } : {};
+    if (mode.is === "edit") {
+      const { seq, version } = mode.message;
+      if (body.text !== textOf(mode.message)) void telling(chat.edit(seq, body, { ...called, ifVersion: version }));
+      onMode({ is: "new" });
+      return;
+    }
+    // A refusal stands at the message.
+    chat.send(body, { ...called, ...(mode.is === "reply" && { replyTo: mode.message.seq }) }).catch(() => undefined);
+    setText("");
+    newest.current = "";
+    drafts.set(chat.id, "");
+    onMode({ is: "new" });
+    onSent();
+  };
+
+  const onKeyDown = (event: KeyboardEvent): void => {
+    // While an input method composes, Enter is its own.
+    if (event.isComposing || menu.onKeyDown(event)) return;
+    if (event.key === "Enter" && !event.shiftKey) {
+      event.preventDefault();
+      send();
+    } else if (event.key === "Escape" && mode.is !== "new") onMode({ is: "new" });
+    else if (event.key === "ArrowUp" && text === "" && !event.altKey) {
+      const own = chat.messages.get().items.findLast((item) => item.is === "message" && item.state === "sent" && item.from === tidings.user && !item.recalled);
+      if (own?.is !== "message" || own.state !== "sent") return;
+      event.preventDefault();
+      onMode({ is: "edit", message: own });
+    }
+  };
+
+  return (
+    <form
+      class="composer"
+      onSubmit={(event) => {
+        event.preventDefault();
+        send();
+        input.current?.focus();
+      }}
+    >
+      <MentionMenu menu={menu} />
+      {mode.is !== "new" && (
+        <div class="composer-about">
+          <Icon name={isEdit ? "edit" : "reply"} />
+          <p>
+            <strong>{isEdit ? "Edit the message" : <>Answer to {mode.message.from === undefined ? "the message" : <Name user={mode.message.from} />}</>}</strong>
+            <span dir="auto">{previewOf(mode.message.type, mode.message.body)}</span>
+          </p>
+          <IconButton icon="close" label="Cancel" onClick={() => onMode({ is: "new" })} />
+        </div>
+      )}
+      <div class="composer-line">
+        <textarea
+          ref={input}
+          rows={1}
+          dir="auto"
+          value={text}
+          placeholder="Write a message"
+          aria-label={`Message to ${title}`}
+          aria-autocomplete="list"
+          aria-controls={menu.isOpen ? menu.id : undefined}
+          aria-activedescendant={menu.isOpen ? `${menu.id}-${menu.at}` : undefined}
+          enterkeyhint="send"
+          onInput={(event) => {
+            setText(event.currentTarget.value);
+            menu.look(event.currentTarget);
+            if (!isEdit && event.currentTarget.value !== "") chat.typing();
+          }}
+          onClick={(event) => menu.look(event.currentTarget)}
+          onBlur={() => menu.close()}
+          onKeyDown={onKeyDown}
+        />
+        <button type="submit" class="send" aria-label={isEdit ? "Save" : "Send"} disabled={text.trim() === ""}>
+          <Icon name={isEdit ? "check" : "send"} />
+        </button>
+      </div>
+    </form>
+  );
+}

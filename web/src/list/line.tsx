@@ -1,0 +1,61 @@
+import type { ConversationView } from "@tidings/client";
+import { Avatar } from "../parts/avatar.js";
+import { Icon } from "../parts/icon.js";
+import { Name } from "../parts/name.js";
+import { useObservable } from "../state/cell.js";
+import { usePeer, useSession, useTitle } from "../state/context.js";
+import { listTimeText, previewOfEntry } from "../text.js";
+import { hashOf } from "../messenger.js";
+
+const UNREAD_SHOWN_MAX = 99;
+
+export function Line({ view, isOpen, fits }: {
+  readonly view: ConversationView;
+  readonly isOpen: boolean;
+  readonly fits: (name: string) => boolean;
+}) {
+  const { tidings, drafts } = useSession();
+  const title = useTitle(view.id, view);
+  const peer = usePeer(view.id);
+  const presence = useObservable(tidings.presence.of(peer ?? ""));
+  const typing = useObservable(tidings.conversation(view.id).typingUsers);
+  const draft = useObservable(drafts.all).get(view.id);
+  if (!fits(title)) return null;
+
+  const last = view.last_message ?? view.last_entry;
+  const isQuiet = view.unread === 0 && view.marked_unread !== true;
+  const count = view.unread > UNREAD_SHOWN_MAX || view.unread_capped ? `${UNREAD_SHOWN_MAX}+` : String(view.unread);
+  return (
+    <li>
+      <a class={`line ${isOpen ? "is-open" : ""} ${isQuiet ? "" : "is-unread"}`} href={hashOf(view.id)} aria-current={isOpen ? "page" : undefined}>
+        <Avatar id={peer ?? view.id} name={title} isOnline={presence?.online ?? false} />
+        <span class="line-top">
+          <bdi class="line-title">{title}</bdi>
+          {presence?.online && <span class="sr-only">, online</span>}
+          {view.muted && <span class="line-muted" role="img" aria-label="muted"><Icon name="bellOff" /></span>}
+          {last && <time class="line-time" dateTime={new Date(view.last_at).toISOString()}>{listTimeText(view.last_at)}</time>}
+        </span>
+        <span class="line-bottom">
+          <span class="line-preview">{preview()}</span>
+          {view.mentions > 0 && <span class="badge is-mention" role="img" aria-label="you are mentioned">@</span>}
+          {!isQuiet && (
+            <span class={`badge ${view.muted ? "is-muted" : ""}`}>
+              {view.unread > 0 ? count : "•"}
+              <span class="sr-only"> unread</span>
+            </span>
+          )}
+        </span>
+      </a>
+    </li>
+  );
+
+  function preview() {
+    if (typing.length > 0) return <em class="line-typing">typing…</em>;
+    if (draft !== undefined && !isOpen) return <><em class="line-draft">Draft:</em> <bdi>{draft.slice(0, 160)}</bdi></>;
+    if (!last) return "";
+    const text = <bdi>{previewOfEntry(last)}</bdi>;
+    if (last.kind !== "message" || last.from === undefined) return text;
+    if (last.from === tidings.user) return <>You: {text}</>;
+    return view.kind === "direct" ? text : <><Name user={last.from} />: {text}</>;
+  }
+}

@@ -1,0 +1,64 @@
+// The two halves: the list, and the conversation that is open. On a phone one of them is seen.
+import { useEffect, useState } from "preact/hooks";
+import { Chat } from "./chat/chat.js";
+import { List } from "./list/list.js";
+import { ConnectionBanner } from "./parts/connection-banner.js";
+import { Icon } from "./parts/icon.js";
+import { useObservable } from "./state/cell.js";
+import { useName, useSession } from "./state/context.js";
+import { toast } from "./state/toasts.js";
+
+/** The conversation is in the address, so that a browser's way back leads to the list. */
+function opened(): string | undefined {
+  try {
+    return location.hash.length > 1 ? decodeURIComponent(location.hash.slice(1)) : undefined;
+  } catch {
+    return undefined; // a hand-written address
+  }
+}
+
+export const hashOf = (conversation: string): string => `#${encodeURIComponent(conversation)}`;
+
+export function Messenger() {
+  const { tidings } = useSession();
+  const [conversation, setConversation] = useState(opened);
+  const { unread } = useObservable(tidings.conversations);
+  const name = useName(tidings.user);
+  const shown = useObservable(toast);
+
+  useEffect(() => {
+    const follow = (): void => setConversation(opened());
+    addEventListener("hashchange", follow);
+    return () => removeEventListener("hashchange", follow);
+  }, []);
+
+  useEffect(() => {
+    document.title = `${unread > 0 ? `(${unread}) ` : ""}${name} · Tidings`;
+  }, [unread, name]);
+
+  const close = (): void => {
+    location.hash = "";
+  };
+  return (
+    <div class={conversation === undefined ? "messenger shows-list" : "messenger shows-chat"}>
+      <ConnectionBanner />
+      <List opened={conversation} />
+      {conversation === undefined ? <NothingOpen /> : <Chat key={conversation} id={conversation} onClose={close} />}
+      <div class="toasts" role="status">
+        {shown && <p class="toast">{shown.text}</p>}
+      </div>
+    </div>
+  );
+}
+
+function NothingOpen() {
+  return (
+    <main class="nothing-open">
+      <Icon name="chat" />
+      <h2>Choose a conversation</h2>
+      <p>
+        Or start one from the list. <kbd>Alt</kbd> + <kbd>↑</kbd> <kbd>↓</kbd> moves between conversations.
+      </p>
+    </main>
+  );
+}

@@ -1,0 +1,59 @@
+// Icons of one weight, drawn here: 24 units wide, in the colour of the text.
+const PATHS = {
+  back: "M15 5l-7 7 7 7",
+  send: "M4 12l16-8-5 16-3.5-6.5L4 12z",
+  smile: "M12 21a9 9 0 100-18 9 9 0 000 18zM8.5 14.5c.9 1.2 2 1.8 3.5 1.8s2.600-.6 3.5-1.800M9 9.500v.5M15 9.500v.5",
+  reply: "M9 7l-5 5 5 5M4 12h9c4 0 6.500 2 7 6",
+  edit: "M4 20l1-4L16.500 4.500l3 3L8 19l-4 1zM14 7l3 3",
+  pin: "M9 4h6l-1 6 3 3H7l3-3-1-6zM12 13v7",
+  undo: "M5 7h14M9 7V5h6v2M7 7l1 13h8l1-13M10.500 11v5.500M13.500 11v5.500",
+  copy: "M9 9h11v11H9zM15 9V4H4v11h5",
+  people: "M9 11a3.500 3.500 0 100-7 3.500 3.500 0 000 7zM3 20c0-4 2.500-6 6-6s6 2 6 6M16 5a3 3 0 010 6M18 14.500c2 .8 3 2.700 3 5.500",
+  bell: "M6 10a6 6 0 1112 0c0 5 2 6 2 7H4c0-1 2-2 2-7zM10 20.500h4",
+  bellOff: "M6.500 8A6 6 0 0118 10c0 3 .7 4.500 1.300 5.500M17 17H4c0-1 2-2 2-7M10 20.500h4M4 3l17 18",
+  sun: "M12 16.500a4.500 4.500 0 100-9 4.500 4.500 0 000 9zM12 2v2M12 20v2M2 12h2M20 12h2M5 5l1.400 1.400M17.600 17.600L19 19M19 5l-1.400 1.400M6.400 17.600L5 19",
+  moon: "M20 14.500A8.500 8.500 0 119.500 4a7 7 0 0010.500 10.500z",
+  close: "M6 6l12 12M18 6L6 18",
+  search: "M11 18a7 7 0 100-14 7 7 0 000 14zM16 16l5 5",
+  check: "M5 12.500l4.500 4.500L19 7",
+  checks: "M2.500 12.500L7 17l9-10M11.500 15.500L13 17l9-10",
+  clock: "M12 20a8 8 0 100-16 8 8 0 000 16zM12 8v4.500l3 2",
+  alert: "M12 4l9 16H3L12 4zM12 10v4.500M12 17v.5",
+  down: "M12 5v14M6 13l6 6 6-6",
+  chat: "M4 5h16v11H10l-5 4v-4H4V5z",
+  user: "M12 12a4 4 0 100-8 4 4 0 000 8zM5 20c0-4 3-6 7-6s7 2 7 6",
+  leave: "M14 4H5v16h9M10 12h11M17 8l4 4-4 4",
+  plus: "M12 5v14M5 12h14",
+} as const;
+
+export type IconName = keyof typeof PATHS;
+
+export function Icon({ name }: { readonly name: IconName }) {
+  return (
+    <svg class="icon" viewBox="0 0 24 24" width="20" height="20" aria-hidden="true" focusable="false">
+      <path d={PATHS[name]} fill="none" stroke="currentColor" stroke-width="1.8" stroke-linecap="round" stroke-linejoin="round" />
+    </svg>
+  );
+}
+
+/** A button that shows an icon and says its name. */
+export function IconButton({ icon, label, onClick, isPressed, class: more = "" }: {
+  readonly icon: IconName;
+  readonly label: string;
+  readonly onClick: (event: MouseEvent) => void;
+  readonly isPressed?: boolean;
+  readonly class?: string;
+}) {
+  return (
+    <button
+      type="button"
+      class={`icon-button ${more}`}
+      aria-label={label}
+      title={label}
+      {...(isPressed !== undefined && { "aria-pressed": isPressed })}
+      onClick={onClick}
+    >
+      <Icon name={icon} />
+    </button>
+  );
+}
