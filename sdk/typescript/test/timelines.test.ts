@@ -1,6 +1,7 @@
 // What an app sees of conversations: pages, live entries, gaps, resumes, resets.
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { Timeline } from "../src/chat/timeline.js";
 import type { Conversation } from "../src/conversation.js";
 import { textOf } from "../src/message.js";
 import type { FakeServer } from "./support/fake-server.js";
@@ -285,4 +286,21 @@ test("a history that is cleared on another device is cleared here, and an answer
   server.flush();
   await clock.pass(10);
   assert.deepEqual(quote(), { seq: 9, from: "ben", recalled: true });
+});
+
+test("reactions and pins that are older than what history has said change nothing", () => {
+  const timeline = new Timeline("g", 9);
+  timeline.keep();
+  const summary = (count: number) => [{ key: "👍", count, users: ["ben"] }];
+  const message = { conversation: "g", seq: 9, kind: "message", at: 1, type: "text", body: "x", reactions: summary(2), pinned: { at: 1, by: "ben" } };
+  timeline.prepend({ entries: [message], more: false, first_seq: 1, last_seq: 11, conversation_last_seq: 11 });
+  const reactions = (seq: number, count: number) => ({ conversation: "g", seq, kind: "reactions", at: 1, type: "reactions", body: { changes: [{ seq: 9, reactions: summary(count) }] } });
+  const pins = (seq: number, pinned: boolean) => ({ conversation: "g", seq, kind: "pins", at: 1, type: "pins", target: 9, body: { pinned } });
+  // Both came to be before the page was read, and come after it.
+  timeline.offer([reactions(10, 1), pins(11, false)]);
+  assert.equal(timeline.message(9)?.entry.reactions?.[0]?.count, 2);
+  assert.notEqual(timeline.message(9)?.entry.pinned, undefined);
+  timeline.offer([reactions(12, 3), pins(13, false)]);
+  assert.equal(timeline.message(9)?.entry.reactions?.[0]?.count, 3);
+  assert.equal(timeline.message(9)?.entry.pinned, undefined);
 });
